@@ -1,0 +1,87 @@
+# Helpers that give every module of src/ the same shape: one static library tessera_<module>, one test program
+# tessera_<module>_test, fuzz targets fuzz_<name>. Flags live here and only for our own targets.
+
+add_library(tessera_flags INTERFACE)
+target_compile_options(tessera_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wunused -Wvla -Werror
+  # Required so that float32 sums keep the order the source gives them.
+  -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 reports overlapping copies inside std::string that cannot happen (GCC bug 105651).
+  target_compile_options(tessera_flags INTERFACE -Wno-restrict)
+endif()
+if(TESSERA_SANITIZE)
+  target_compile_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE})
+endif()
+if(TESSERA_FUZZ)
+  target_compile_options(tessera_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# tessera_module(NAME SOURCES a.cc b.cc DEPS base platform LIBS PkgConfig::PCRE2)
+# DEPS are modules (public), LIBS are third-party targets (private).
+function(tessera_module name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS;PUBLIC_LIBS" ${ARGN})
+  add_library(tessera_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(tessera_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(tessera_${name} PRIVATE tessera_flags ${ARG_LIBS})
+  target_link_libraries(tessera_${name} PUBLIC ${ARG_PUBLIC_LIBS})
+  foreach(dep ${ARG_DEPS})
+    target_link_libraries(tessera_${name} PUBLIC tessera_${dep})
+  endforeach()
+endfunction()
+
+# tessera_test(NAME LABEL unit SOURCES x_test.cc DEPS module... LIBS ... TIMEOUT 300)
+function(tessera_test name)
+  if(NOT TESSERA_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS;LIBS;DEFINITIONS" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_executable(tessera_${name}_test ${ARG_SOURCES})
+  target_include_directories(tessera_${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_compile_definitions(tessera_${name}_test PRIVATE
+    TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TESSERA_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared"
+    ${ARG_DEFINITIONS})
+  target_link_libraries(tessera_${name}_test PRIVATE tessera_flags GTest::gmock GTest::gtest_main ${ARG_LIBS})
+  foreach(dep ${ARG_DEPS})
+    target_link_libraries(tessera_${name}_test PRIVATE tessera_${dep})
+  endforeach()
+  gtest_discover_tests(tessera_${name}_test DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}."
+    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+# tessera_bench(NAME SOURCES x_bench.cc DEPS module...): Google Benchmark program, built with TESSERA_BENCHMARKS=ON.
+function(tessera_bench name)
+  if(NOT TESSERA_BENCHMARKS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  add_executable(tessera_${name}_bench ${ARG_SOURCES})
+  target_include_directories(tessera_${name}_bench PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(tessera_${name}_bench PRIVATE tessera_flags benchmark::benchmark ${ARG_LIBS})
+  foreach(dep ${ARG_DEPS})
+    target_link_libraries(tessera_${name}_bench PRIVATE tessera_${dep})
+  endforeach()
+endfunction()
+
+# tessera_fuzz(NAME SOURCES x_fuzz.cc DEPS module...): libFuzzer program fuzz_<name>, built with TESSERA_FUZZ=ON.
+function(tessera_fuzz name)
+  if(NOT TESSERA_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS" ${ARGN})
+  add_executable(fuzz_${name} ${ARG_SOURCES})
+  target_include_directories(fuzz_${name} PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(fuzz_${name} PRIVATE tessera_flags ${ARG_LIBS})
+  target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  foreach(dep ${ARG_DEPS})
+    target_link_libraries(fuzz_${name} PRIVATE tessera_${dep})
+  endforeach()
+endfunction()

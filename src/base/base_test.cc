@@ -1,0 +1,167 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/flags.h"
+#include "base/float_types.h"
+#include "base/memory.h"
+#include "base/rng.h"
+#include "base/text.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Bf16, RoundTripsEveryFiniteValueAndRoundsTiesToEven) {
+  for (uint32_t bits = 0; bits <= 0xFFFF; ++bits) {
+    const bf16 value{static_cast<uint16_t>(bits)};
+    if (std::isnan(to_float(value))) {
+      EXPECT_TRUE(std::isnan(to_float(to_bf16(to_float(value)))));
+    } else {
+      ASSERT_EQ(to_bf16(to_float(value)).bits, value.bits);
+    }
+  }
+  EXPECT_EQ(to_bf16(1.0f + 0x1.0p-8f).bits, to_bf16(1.0f).bits);
+  EXPECT_EQ(to_float(to_bf16(1.0f + 0x3.0p-8f)), 1.0f + 0x1.0p-6f);
+}
+
+TEST(F16, RoundTripsEveryFiniteValueAndOverflowsToInfinity) {
+  for (uint32_t bits = 0; bits <= 0xFFFF; ++bits) {
+    const f16 value{static_cast<uint16_t>(bits)};
+    if (std::isnan(to_float(value))) {
+      EXPECT_TRUE(std::isnan(to_float(to_f16(to_float(value)))));
+    } else {
+      ASSERT_EQ(to_f16(to_float(value)).bits, value.bits) << "bits " << bits;
+    }
+  }
+  EXPECT_EQ(to_f16(65519.0f).bits, 0x7BFF);
+  EXPECT_EQ(to_f16(65520.0f).bits, 0x7C00);
+}
+
+TEST(Arena, MeasuresWhatItLaterHandsOut) {
+  const auto build = [](Arena& arena) {
+    arena.allocate<float>(3);
+    const Arena::Mark mark = arena.mark();
+    arena.allocate<char>(1000);
+    arena.release(mark);
+    arena.allocate<char>(1);
+  };
+  Arena measuring = Arena::measuring();
+  build(measuring);
+  PageBuffer block(measuring.high_water_bytes());
+  Arena arena({block.data(), static_cast<size_t>(block.size_bytes())});
+  build(arena);
+  EXPECT_EQ(arena.high_water_bytes(), measuring.high_water_bytes());
+  EXPECT_EQ(measuring.high_water_bytes(), 64 + 1024);
+  EXPECT_THROW(arena.allocate<char>(2000), Error);
+}
+
+// Known answers of the Random123 distribution (kat_vectors, philox4x32 10 rounds).
+TEST(Philox, MatchesPublishedVectors) {
+  const auto zero = philox4x32(0, 0, 0);
+  EXPECT_EQ(zero[0], 0x6627E8D5u);
+  EXPECT_EQ(zero[3], 0x9B00DBD8u);
+  const auto ones = philox4x32(~uint64_t{0}, ~uint64_t{0}, ~uint64_t{0});
+  EXPECT_EQ(ones[0], 0x408F276Du);
+  EXPECT_EQ(ones[3], 0x6D5451FDu);
+}
+
+TEST(CounterRng, NormalHasUnitVariance) {
+  const CounterRng rng(7, 3);
+  double sum = 0;
+  double squares = 0;
+  constexpr int kCount = 100000;
+  for (int i = 0; i < kCount; ++i) {
+    const double value = rng.normal(static_cast<uint64_t>(i));
+    sum += value;
+    squares += value * value;
+  }
+  EXPECT_NEAR(sum / kCount, 0, 4 / std::sqrt(kCount));
+  EXPECT_NEAR(squares / kCount, 1, 4 * std::sqrt(2.0 / kCount));
+}
+
+TEST(Utf8, AcceptsWellFormedAndRejectsTheRest) {
+  EXPECT_TRUE(is_valid_utf8("a\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80"));
+  for (const char* bad :
+       {"\x80", "\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xC3", "\xFF"}) {
+    EXPECT_FALSE(is_valid_utf8(bad)) << printable(bad);
+  }
+}
+
+TEST(NearestName, FindsTyposAndNothingElse) {
+  const std::vector<std::string> names = {"learning_rate", "weight_decay", "seed"};
+  EXPECT_EQ(nearest_name("learnin_rate", names), "learning_rate");
+  EXPECT_EQ(nearest_name("completely_different", names), "");
+}
+
+TEST(Formatting, ReadsWell) {
+  EXPECT_EQ(format_bytes(1610612736), "1.50 GiB");
+  EXPECT_EQ(format_count(-1234567), "-1,234,567");
+  EXPECT_EQ(format_count(123), "123");
+  EXPECT_EQ(format_duration(3723), "1:02:03");
+}
+
+class FlagTableTest : public testing::Test {
+ protected:
+  FlagTableTest() {
+    table_.add("learning_rate", &rate_, "Rate.").aliases = {"lr"};
+    table_.add("max_steps", &steps_, "Steps.");
+    table_.add("bf16", &bf16_, "Use bf16.");
+    table_.add_unsupported("fp16", FlagType::kBool, "false", FlagStatus::kRefused, "use --bf16");
+  }
+  void set(const char* name, const std::string& value) {
+    table_.set(*table_.find(name), {value}, "command line");
+  }
+
+  double rate_ = 5e-5;
+  int64_t steps_ = -1;
+  bool bf16_ = false;
+  FlagTable table_;
+};
+
+TEST_F(FlagTableTest, FindsAliasesAndBothSpellings) {
+  set("lr", "1e-3");
+  set("max-steps", "2e3");
+  set("bf16", "True");
+  EXPECT_EQ(rate_, 1e-3);
+  EXPECT_EQ(steps_, 2000);
+  EXPECT_TRUE(bf16_);
+  EXPECT_TRUE(table_.is_set("learning_rate"));
+  EXPECT_FALSE(table_.is_set("fp16"));
+  EXPECT_EQ(table_.nearest("max-step"), "max_steps");
+}
+
+TEST_F(FlagTableTest, NamesFlagExpectedAndFound) {
+  try {
+    set("max_steps", "ten");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_STREQ(error.what(), "command line: --max_steps: expected a whole number, found 'ten'");
+  }
+}
+
+TEST_F(FlagTableTest, RefusesUnsupportedUnlessDefault) {
+  set("fp16", "False");
+  EXPECT_THROW(set("fp16", "true"), Error);
+}
+
+TEST(Check, NamesPlaceAndValues) {
+  try {
+    TESSERA_CHECK(1 == 2, "x={}", 5);
+    FAIL() << "passed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kInternal);
+    EXPECT_THAT(error.what(), HasSubstr("base/base_test.cc"));
+    EXPECT_THAT(error.what(), HasSubstr("1 == 2: x=5"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera

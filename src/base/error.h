@@ -1,0 +1,59 @@
+// Errors of three kinds (see CONTRIBUTING.md): the user's and the environment's are exceptions of type Error
+// that say where, what was expected, what was found and what to do, in one line; a bug is a failed
+// TESSERA_CHECK.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace tessera {
+
+// Process exit codes, after sysexits.h, so that a restart policy can tell the causes apart.
+enum class ExitCode : int {
+  kDone = 0,
+  kUsage = 64,      // bad command line
+  kBadData = 65,    // a file or a value in it is not what it should be
+  kNoInput = 66,    // an input does not exist or cannot be opened
+  kInternal = 70,   // a bug: a failed check
+  kIoError = 74,    // disk or network failed while in use
+  kTryAgain = 75,   // a peer failed or timed out
+  kBadConfig = 78,  // settings that contradict each other, the model or the machine
+  kNumerics = 79,   // loss or gradient not finite
+};
+
+// what() is one line without a trailing newline, ready to be shown after "error: ".
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+// fail(ExitCode::kBadData, "{}: tensor '{}': expected shape {}, found {}", file, name, want, got)
+template <typename... Args>
+[[noreturn]] void fail(ExitCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+// As fail, with ": <text of errno_value>" appended.
+[[noreturn]] void fail_errno(ExitCode code, int errno_value, const std::string& message);
+
+namespace internal {
+[[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& message);
+}  // namespace internal
+
+}  // namespace tessera
+
+// A broken promise inside the program: throws Error(kInternal) with the place, the condition and the values
+// given.
+#define TESSERA_CHECK(condition, ...)                                                                   \
+  do {                                                                                                  \
+    if (!(condition)) [[unlikely]] {                                                                    \
+      ::tessera::internal::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
+    }                                                                                                   \
+  } while (false)

@@ -1,0 +1,179 @@
+#include "base/flags.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+
+namespace tessera {
+namespace {
+
+std::string normalised(std::string_view name) {
+  std::string out(name);
+  std::replace(out.begin(), out.end(), '-', '_');
+  return out;
+}
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+std::optional<bool> parse_bool(const std::string& text) {
+  const std::string word = lower(text);
+  if (word == "true" || word == "1" || word == "yes" || word == "on") return true;
+  if (word == "false" || word == "0" || word == "no" || word == "off") return false;
+  return std::nullopt;
+}
+
+std::optional<double> parse_float(const std::string& text) {
+  double value = 0;
+  const char* begin = text.data() + (text.starts_with('+') ? 1 : 0);
+  const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::optional<int64_t> parse_int(const std::string& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size()) return value;
+  const std::optional<double> real = parse_float(text);  // 5e8
+  if (real && std::abs(*real) < 0x1.0p53 && *real == std::floor(*real)) return static_cast<int64_t>(*real);
+  return std::nullopt;
+}
+
+template <typename T>
+auto parse_into(T* target, const std::string& name, const char* expected,
+                std::optional<T> (*parse)(const std::string&)) {
+  return [=](const std::vector<std::string>& values) {
+    const std::string found = values.size() == 1 ? values[0] : fmt::format("{} values", values.size());
+    const std::optional<T> parsed = values.size() == 1 ? parse(values[0]) : std::nullopt;
+    if (!parsed) fail(ExitCode::kUsage, "--{}: expected {}, found '{}'", name, expected, printable(found));
+    *target = *parsed;
+  };
+}
+
+Flag make_flag(std::string name, FlagType type, const char* value_name, std::string default_text,
+               std::string help) {
+  Flag flag;
+  flag.name = std::move(name);
+  flag.type = type;
+  flag.value_name = value_name;
+  flag.default_text = std::move(default_text);
+  flag.help = std::move(help);
+  return flag;
+}
+
+}  // namespace
+
+Flag& FlagTable::append(Flag flag) {
+  TESSERA_CHECK(find(flag.name) == nullptr, "flag '{}' added twice", flag.name);
+  flag.section = section_;
+  return flags_.emplace_back(std::move(flag));
+}
+
+Flag& FlagTable::add(std::string name, bool* target, std::string help) {
+  Flag flag =
+      make_flag(std::move(name), FlagType::kBool, "true|false", *target ? "true" : "false", std::move(help));
+  flag.set = parse_into(target, flag.name, "true or false", parse_bool);
+  return append(std::move(flag));
+}
+
+Flag& FlagTable::add(std::string name, int64_t* target, std::string help) {
+  Flag flag = make_flag(std::move(name), FlagType::kInt, "N", std::to_string(*target), std::move(help));
+  flag.set = parse_into(target, flag.name, "a whole number", parse_int);
+  return append(std::move(flag));
+}
+
+Flag& FlagTable::add(std::string name, double* target, std::string help) {
+  Flag flag = make_flag(std::move(name), FlagType::kFloat, "X", fmt::format("{}", *target), std::move(help));
+  flag.set = parse_into(target, flag.name, "a number", parse_float);
+  return append(std::move(flag));
+}
+
+Flag& FlagTable::add(std::string name, std::string* target, std::string help) {
+  Flag flag = make_flag(std::move(name), FlagType::kString, "TEXT", *target, std::move(help));
+  flag.set = [name_copy = flag.name, target](const std::vector<std::string>& values) {
+    if (values.size() != 1)
+      fail(ExitCode::kUsage, "--{}: expected one value, found {}", name_copy, values.size());
+    *target = values[0];
+  };
+  return append(std::move(flag));
+}
+
+Flag& FlagTable::add(std::string name, std::vector<std::string>* target, std::string help) {
+  Flag flag = make_flag(std::move(name), FlagType::kStringList, "FILE...",
+                        fmt::format("{}", fmt::join(*target, " ")), std::move(help));
+  flag.set = [target](const std::vector<std::string>& values) { *target = values; };
+  return append(std::move(flag));
+}
+
+Flag& FlagTable::add_unsupported(std::string name, FlagType type, std::string default_text, FlagStatus status,
+                                 std::string note) {
+  TESSERA_CHECK(status != FlagStatus::kHonoured, "flag '{}'", name);
+  Flag flag = make_flag(std::move(name), type,
+                        type == FlagType::kBool  ? "true|false"
+                        : type == FlagType::kInt ? "N"
+                                                 : "TEXT",
+                        std::move(default_text), "");
+  flag.status = status;
+  flag.note = std::move(note);
+  return append(std::move(flag));
+}
+
+const Flag* FlagTable::find(std::string_view name) const {
+  const std::string wanted = normalised(name);
+  for (const Flag& flag : flags_) {
+    if (flag.name == wanted) return &flag;
+    if (std::find(flag.aliases.begin(), flag.aliases.end(), wanted) != flag.aliases.end()) return &flag;
+  }
+  return nullptr;
+}
+
+std::string FlagTable::nearest(std::string_view name) const {
+  std::vector<std::string> names;
+  for (const Flag& flag : flags_) {
+    names.push_back(flag.name);
+    names.insert(names.end(), flag.aliases.begin(), flag.aliases.end());
+  }
+  return nearest_name(normalised(name), names);
+}
+
+void FlagTable::set(const Flag& flag, const std::vector<std::string>& values, const std::string& origin) {
+  if (flag.status == FlagStatus::kHonoured) {
+    try {
+      flag.set(values);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", origin, error.what()));
+    }
+  } else {
+    const std::string value = values.size() == 1 ? values[0] : fmt::format("{}", fmt::join(values, " "));
+    const bool both_bool = flag.type == FlagType::kBool && parse_bool(value).has_value();
+    const bool is_default =
+        both_bool ? parse_bool(value) == parse_bool(flag.default_text)
+                  : lower(value) == lower(flag.default_text) ||
+                        (flag.default_text.empty() && (value.empty() || lower(value) == "none"));
+    if (is_default) return;
+    if (flag.status == FlagStatus::kRefused) {
+      fail(ExitCode::kUsage, "{}: --{} {} is not supported: {}", origin, flag.name, printable(value),
+           flag.note);
+    }
+    log_warning("{}: --{} has no effect: {}", origin, flag.name, flag.note);
+  }
+  set_names_.push_back(flag.name);
+}
+
+bool FlagTable::is_set(std::string_view name) const {
+  return std::find(set_names_.begin(), set_names_.end(), name) != set_names_.end();
+}
+
+}  // namespace tessera

@@ -1,0 +1,78 @@
+// One table of named settings serves the command line, configuration files, --help and the flag reference in
+// docs/.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+enum class FlagType { kBool, kInt, kFloat, kString, kStringList };
+
+// What becomes of a flag that was given.
+enum class FlagStatus {
+  kHonoured,
+  kIgnored,  // accepted with a warning: it cannot change the result here
+  kRefused,  // an error unless it is given with its default value: it would change the result
+};
+
+struct Flag {
+  std::string name;  // canonical spelling, with under_scores and without dashes
+  std::vector<std::string> aliases;
+  FlagType type = FlagType::kString;
+  std::string value_name;    // shown in help: N, FILE, true|false
+  std::string default_text;  // shown in help; "" = no default
+  std::string help;          // one or more sentences
+  std::string section;       // heading it is listed under
+  FlagStatus status = FlagStatus::kHonoured;
+  std::string note;  // for kIgnored and kRefused: why, and what to do instead
+  bool required = false;
+  bool positional = false;
+  // Parses and stores the values; one value except for kStringList. Throws Error(kUsage) naming the flag,
+  // what was expected and what was found.
+  std::function<void(const std::vector<std::string>&)> set;
+};
+
+// The settings of one subcommand, in the order in which help lists them.
+class FlagTable {
+ public:
+  // Binds a flag to a variable; the variable's present value is the default. Returns the flag for further
+  // settings. bool takes true/false/1/0/yes/no, int64_t also takes 1e6, double any finite or non-finite C
+  // literal.
+  Flag& add(std::string name, bool* target, std::string help);
+  Flag& add(std::string name, int64_t* target, std::string help);
+  Flag& add(std::string name, double* target, std::string help);
+  Flag& add(std::string name, std::string* target, std::string help);
+  Flag& add(std::string name, std::vector<std::string>* target, std::string help);
+  // A flag that is known but has no variable (kIgnored or kRefused).
+  Flag& add_unsupported(std::string name, FlagType type, std::string default_text, FlagStatus status,
+                        std::string note);
+
+  // Flags added from here on are listed under this heading.
+  void begin_section(std::string title) { section_ = std::move(title); }
+
+  const std::vector<Flag>& flags() const { return flags_; }
+
+  // By canonical name or alias, '-' and '_' alike, without leading dashes; nullptr when unknown.
+  const Flag* find(std::string_view name) const;
+  // The most similar known name, or "".
+  std::string nearest(std::string_view name) const;
+
+  // Stores the values of a flag; `origin` ("command line", a file's name) goes into messages. Handles
+  // kIgnored (warning) and kRefused (Error(kUsage) unless the value equals the default).
+  void set(const Flag& flag, const std::vector<std::string>& values, const std::string& origin);
+  // True when set() was called for the flag of this canonical name.
+  bool is_set(std::string_view name) const;
+
+ private:
+  Flag& append(Flag flag);
+
+  std::vector<Flag> flags_;
+  std::vector<std::string> set_names_;
+  std::string section_ = "Options";
+};
+
+}  // namespace tessera

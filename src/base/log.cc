@@ -1,0 +1,43 @@
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+
+namespace tessera {
+namespace {
+
+spdlog::logger& logger() {
+  static const std::shared_ptr<spdlog::logger> instance = [] {
+    auto log =
+        std::make_shared<spdlog::logger>("tessera", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    log->set_pattern("%^%l:%$ %v");
+    return log;
+  }();
+  return *instance;
+}
+
+spdlog::level::level_enum to_spdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+}  // namespace
+
+void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
+
+void log_line(LogLevel level, std::string_view message) {
+  logger().log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
+}
+
+}  // namespace tessera

@@ -1,0 +1,32 @@
+// Log lines on standard error. Library code may log; it never writes to standard output and never exits.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+namespace tessera {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+// Lines below `level` are dropped. The default is kInfo.
+void set_log_level(LogLevel level);
+
+// Writes one line; safe from several threads.
+void log_line(LogLevel level, std::string_view message);
+
+template <typename... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_warning(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::kWarning, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace tessera

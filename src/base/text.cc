@@ -1,0 +1,119 @@
+#include "base/text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace tessera {
+namespace {
+
+// Length of the well-formed UTF-8 sequence at the start of `text`, or 0 (Unicode 15, table 3-7).
+int64_t utf8_sequence_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const auto continues = [&](size_t i, unsigned low = 0x80, unsigned high = 0xBF) {
+    return i < text.size() && byte(i) >= low && byte(i) <= high;
+  };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xC2 && lead <= 0xDF) return continues(1) ? 2 : 0;
+  if (lead >= 0xE0 && lead <= 0xEF) {
+    const unsigned low = lead == 0xE0 ? 0xA0 : 0x80;
+    const unsigned high = lead == 0xED ? 0x9F : 0xBF;
+    return continues(1, low, high) && continues(2) ? 3 : 0;
+  }
+  if (lead >= 0xF0 && lead <= 0xF4) {
+    const unsigned low = lead == 0xF0 ? 0x90 : 0x80;
+    const unsigned high = lead == 0xF4 ? 0x8F : 0xBF;
+    return continues(1, low, high) && continues(2) && continues(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+int64_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int64_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int64_t diagonal = std::exchange(row[0], static_cast<int64_t>(i));
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int64_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string format_bytes(int64_t size_bytes) {
+  constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  auto value = static_cast<double>(size_bytes);
+  size_t unit = 0;
+  while (std::abs(value) >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  if (unit == 0) return fmt::format("{} B", size_bytes);
+  return fmt::format("{:.{}f} {}", value, std::abs(value) < 10 ? 2 : 1, kUnits[unit]);
+}
+
+std::string format_count(int64_t count) {
+  std::string digits = std::to_string(count);
+  const int64_t first = count < 0 ? 1 : 0;
+  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > first; at -= 3)
+    digits.insert(static_cast<size_t>(at), ",");
+  return digits;
+}
+
+std::string format_duration(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0) return "--:--";
+  const auto total = static_cast<int64_t>(std::llround(seconds));
+  if (total >= 3600) return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
+  return fmt::format("{:02}:{:02}", total / 60, total % 60);
+}
+
+std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
+  std::string best;
+  int64_t best_distance = std::max<int64_t>(2, static_cast<int64_t>(word.size()) / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    const int64_t distance = edit_distance(word, candidate);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+bool is_valid_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const int64_t length = utf8_sequence_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(static_cast<size_t>(length));
+  }
+  return true;
+}
+
+std::string printable(std::string_view text, int64_t max_chars) {
+  std::string out;
+  int64_t chars = 0;
+  while (!text.empty()) {
+    if (chars++ >= max_chars) return out + "...";
+    const int64_t length = utf8_sequence_length(text);
+    const auto lead = static_cast<unsigned char>(text.front());
+    if (length == 0 || lead < 0x20 || lead == 0x7F) {
+      out += fmt::format("\\x{:02x}", lead);
+      text.remove_prefix(1);
+    } else {
+      out += text.substr(0, static_cast<size_t>(length));
+      text.remove_prefix(static_cast<size_t>(length));
+    }
+  }
+  return out;
+}
+
+}  // namespace tessera

@@ -1,0 +1,31 @@
+// Small text helpers shared by error messages and reports.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+// "1.50 GiB", "17.2 MiB", "320 B".
+std::string format_bytes(int64_t size_bytes);
+
+// "1,234,567".
+std::string format_count(int64_t count);
+
+// "1:02:03" or "02:03".
+std::string format_duration(double seconds);
+
+// The candidate with the smallest edit distance to `word`, or "" when none is close enough to be a likely
+// typo.
+std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
+
+// True when `text` is well-formed UTF-8 (no overlong forms, surrogates or code points above U+10FFFF).
+bool is_valid_utf8(std::string_view text);
+
+// One printable line for messages: control characters and malformed bytes as \xNN, cut to about max_chars
+// with "...".
+std::string printable(std::string_view text, int64_t max_chars = 80);
+
+}  // namespace tessera

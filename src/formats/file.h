@@ -1,0 +1,62 @@
+// Files read by explicit positioned reads and written atomically.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+// A file opened for reading. Errors: kNoInput when it cannot be opened (a folder included), kIoError when a
+// read fails, kBadData when it ends early; each names the path.
+class InputFile {
+ public:
+  InputFile() = default;
+  static InputFile open(const std::filesystem::path& path);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+
+  const std::filesystem::path& path() const { return path_; }
+  int64_t size_bytes() const { return size_bytes_; }  // when opened
+  // Fills all of `destination` from `offset_bytes`; handles short reads and EINTR. Safe from several threads.
+  void read_at(int64_t offset_bytes, std::span<std::byte> destination) const;
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  int64_t size_bytes_ = 0;
+};
+
+// The whole file; refuses files above max_bytes (kBadData).
+std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 30);
+
+// A file that appears under its name only when it is complete and on disk: written as a hidden temporary file
+// in the same folder, fsynced, renamed, the folder fsynced. Without commit() the destructor removes the
+// temporary file. Errors are kIoError with path and cause; a failed write or fsync is never retried.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path path);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(std::span<const std::byte> data);
+  void write(std::string_view text);
+  void commit();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path temporary_path_;
+  int fd_ = -1;
+};
+
+void write_text_file(const std::filesystem::path& path, std::string_view text);
+
+// Creates the folder and its parents; kIoError with path and cause.
+void create_folder(const std::filesystem::path& path);
+
+}  // namespace tessera

@@ -1,0 +1,69 @@
+// config.json of a Hugging Face model folder, for the families that share Llama's layers.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+enum class ModelFamily { kLlama, kMistral, kQwen2, kQwen3 };
+
+enum class RopeType { kDefault, kLinear, kLlama3 };
+
+struct RopeScaling {
+  RopeType type = RopeType::kDefault;
+  double factor = 1;
+  double low_freq_factor = 1;                       // llama3
+  double high_freq_factor = 4;                      // llama3
+  int64_t original_max_position_embeddings = 8192;  // llama3
+};
+
+// Fields spelled as in Hugging Face.
+struct ModelConfig {
+  ModelFamily family = ModelFamily::kLlama;
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;
+  int64_t head_dim = 0;
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000;
+  RopeScaling rope_scaling;
+  bool tie_word_embeddings = false;
+  bool qkv_bias = false;  // q_proj, k_proj, v_proj: attention_bias of Llama and Qwen3, always in Qwen2
+  bool o_bias = false;    // o_proj: attention_bias of Llama and Qwen3
+  bool mlp_bias = false;
+  bool qk_norm = false;  // Qwen3
+  double initializer_range = 0.02;
+  std::vector<int64_t> sliding_window;  // per layer, 0 = none
+  std::optional<int64_t> bos_token_id;
+  std::vector<int64_t> eos_token_ids;
+  std::optional<int64_t> pad_token_id;
+  // The file's text, to be written back with the fields that were not understood but do no harm.
+  std::string json;
+};
+
+// Errors (kBadData; kBadConfig for what is valid but not supported) name the file, the field, what was
+// expected and found. Unknown model_type, hidden_act, rope type, quantization_config, ... are refused by
+// name.
+ModelConfig read_model_config(const std::filesystem::path& path);  // a config.json or a folder with one
+ModelConfig parse_model_config(std::string_view json, const std::string& origin);
+
+// The shapes of a named preset; kUsage with the known names otherwise. vocab_size 0 = take the tokenizer's.
+ModelConfig preset_config(const std::string& name);
+std::vector<std::string> preset_names();
+
+// The text of config.json (Hugging Face's layout): `config.json` updated with the other fields, torch_dtype
+// and vocabulary as given.
+std::string write_model_config(const ModelConfig& config, const std::string& torch_dtype);
+// The text of generation_config.json.
+std::string write_generation_config(const ModelConfig& config);
+
+}  // namespace tessera

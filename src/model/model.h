@@ -1,0 +1,104 @@
+// A Llama-family language model: forward, loss and explicit backward over packed tokens. One process; knows
+// nothing of ranks, optimizer or files.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/memory.h"
+#include "formats/model_config.h"
+#include "model/parameters.h"
+#include "ops/ops.h"
+#include "tensor/packed_batch.h"
+
+namespace tessera {
+
+// The largest micro-batch a model will be given, and what it must be able to do with it.
+struct ActivationLimits {
+  int64_t max_tokens = 0;           // T
+  int64_t max_sequence_length = 0;  // also the number of rotary positions
+  bool training = true;
+  bool gradient_checkpointing = false;  // keep only each layer's input, compute the layer again in backward
+};
+
+// Bytes by kind, from the arenas' own measurements: what is allocated is what was predicted.
+struct ActivationBytes {
+  int64_t saved_bytes = 0;      // kept from forward to backward
+  int64_t working_bytes = 0;    // temporary, logits chunks included
+  int64_t workspace_bytes = 0;  // of Ops
+  int64_t total() const { return saved_bytes + working_bytes + workspace_bytes; }
+};
+
+class Model {
+ public:
+  // dtype is BF16 or F32. `ops` must outlive the model.
+  Model(const ModelConfig& config, DType dtype, Ops& ops);
+  ~Model();
+  Model(Model&&) noexcept;
+
+  const ModelConfig& config() const;
+  const ParameterLayout& layout() const;
+  DType dtype() const;
+
+  // Without allocating anything.
+  ActivationBytes activation_bytes(const ActivationLimits& limits) const;
+
+  // The flat arrays of layout().num_elements(): weights in dtype(), gradients F32 (empty = no training). The
+  // memory is the caller's and must outlive the model.
+  void bind_parameters(TensorView weights, TensorView gradients);
+  // Allocates the activation memory.
+  void reserve(const ActivationLimits& limits);
+
+  // Adds d(grad_scale * sum of token losses) / dw to the gradients; returns the unscaled sum. Ids must be
+  // below vocab_size, the batch within the limits (TESSERA_CHECK).
+  LossSums forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing = 0);
+  // The loss alone.
+  LossSums forward_loss(const PackedBatch& batch, float label_smoothing = 0);
+  // logits_TV F32 of every position (tests, small inputs).
+  void forward_logits(const PackedBatch& batch, TensorView logits_TV);
+
+ private:
+  friend class Generator;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Token-by-token use of a model with a key-value cache; weights must be bound. One sequence.
+class Generator {
+ public:
+  // Allocates caches for `capacity` positions and buffers for prompts fed in pieces of max_chunk tokens.
+  Generator(Model& model, int64_t capacity, int64_t max_chunk = 512);
+  ~Generator();
+
+  int64_t length() const;
+  void reset();
+  // Appends tokens and returns the logits [V] of the last one; valid until the next call. More tokens than
+  // capacity is an Error(kBadConfig).
+  std::span<const float> feed(std::span<const int32_t> ids);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct SamplingOptions {
+  double temperature = 1.0;  // 0 = greedy
+  int64_t top_k = 0;         // 0 = off
+  double top_p = 1.0;
+  double repetition_penalty = 1.0;  // Keskar et al., CTRL, 2019; as in Hugging Face
+  uint64_t seed = 42;
+};
+
+// One token from logits; `history` are the ids so far (repetition penalty), `index` counts the tokens drawn.
+int32_t sample_token(std::span<const float> logits, std::span<const int32_t> history,
+                     const SamplingOptions& options, uint64_t index, std::vector<float>* scratch);
+
+// Hugging Face's initialisation: normal(0, initializer_range) for linear layers and embeddings, ones for
+// norms, zeros for biases. The value of an element depends on seed, tensor name and position only.
+void initialize_parameter(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
+                          TensorView destination);
+
+}  // namespace tessera

@@ -1,0 +1,151 @@
+// The operations a Llama-family model needs, as one interface. CpuOps forwards to kernels/; another device is
+// one more implementation, chosen once at start-up.
+//
+// Shape letters: T tokens, D hidden, H query heads, G key-value heads, E head size, F feed-forward, V
+// vocabulary, Q = (H + 2G) E the width of a fused query/key/value row, N and K sizes of a product. R rows of
+// anything.
+//
+// Rules for every operation:
+// * Activations, weights and activation gradients have one dtype, BF16 or F32 ("A" below), the same in one
+// call.
+//   Statistics (rstd, lse), logits, losses and weight gradients are F32. Accumulation is in float32.
+// * Weight gradients are added to (+=). Activation gradients are overwritten (=) unless a parameter says
+// otherwise.
+// * Outputs do not overlap inputs unless "in place" or "may alias" is said.
+// * Results do not depend on the number of threads and are the same in every run.
+// * No memory is allocated per call; temporary memory comes from bind_workspace().
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+enum class Update { kOverwrite, kAdd };
+
+// Heads of one attention layer; token rows are [q: H heads | k: G heads | v: G heads], each head E wide.
+struct AttentionShape {
+  int64_t num_heads;            // H
+  int64_t num_key_value_heads;  // G; H is a multiple of G, query head h reads key-value head h / (H / G)
+  int64_t head_dim;             // E
+  int64_t sliding_window;  // a query sees itself and the window - 1 positions before it; 0 = all before it
+  float scale;             // scores are multiplied by this, 1/sqrt(E) in Llama
+
+  int64_t qkv_width() const { return (num_heads + 2 * num_key_value_heads) * head_dim; }
+};
+
+// cos and sin of position * inverse frequency, F32 [positions, E / 2] each; filled by the model.
+struct RopeTable {
+  std::span<const float> cos;
+  std::span<const float> sin;
+  int64_t half_dim;  // E / 2
+};
+
+// The largest shapes that will be asked for: bounds the workspace.
+struct OpsLimits {
+  int64_t max_tokens;           // T
+  int64_t max_sequence_length;  // longest cu_seqlens entry
+  int64_t hidden_size;          // D
+  int64_t intermediate_size;    // F
+  int64_t vocab_size;           // V
+  int64_t max_logits_rows;      // rows of one cross_entropy call
+  AttentionShape attention;
+  DType dtype;
+  bool training;  // backward will be called
+};
+
+struct LossSums {
+  double loss_sum = 0;      // sum over targets of the token loss (label smoothing included)
+  int64_t num_targets = 0;  // rows whose target is not kIgnoredLabel
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // What runs, for the log: "cpu: gemm onednn (amx_bf16), attention hwy (avx3_dl), ...".
+  virtual std::string description() const = 0;
+
+  // Temporary memory for all calls within `limits`; the block is kept until the next bind.
+  virtual int64_t workspace_bytes(const OpsLimits& limits) const = 0;
+  virtual void bind_workspace(std::span<std::byte> workspace) = 0;
+
+  // y_TN = x_TK w_NK^T + bias_N (bias may be empty). y may be A or F32.
+  virtual void linear(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N,
+                      TensorView y_TN) = 0;
+  // dx_TK = dy_TN w_NK, or += .
+  virtual void linear_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK,
+                                     Update update) = 0;
+  // dw_NK += dy_TN^T x_TK (F32).
+  virtual void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK) = 0;
+  // db_N += sum over rows of dy_TN (F32).
+  virtual void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N) = 0;
+
+  // x_TD[t] = table_VD[ids[t]]. Ids are checked by the caller.
+  virtual void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) = 0;
+  // dtable_VD[ids[t]] += dx_TD[t] (F32), in the order of t for every row of the table.
+  virtual void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD,
+                                  TensorView dtable_VD) = 0;
+
+  // rstd_R = 1 / sqrt(mean(x^2) + eps) (F32), y_RD = x rstd w. Zhang and Sennrich, 2019.
+  virtual void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
+                       TensorView rstd_R) = 0;
+  // dx_RD = or += gradient through the norm; dw_D += sum over rows of dy x rstd (F32).
+  virtual void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
+                                ConstTensorView rstd_R, TensorView dx_RD, Update update, TensorView dw_D) = 0;
+
+  // sum_TD = x_TD + y_TD in place of x, rounded to A, then as rmsnorm of the sum: the residual stream in one
+  // pass.
+  virtual void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps,
+                           TensorView norm_TD, TensorView rstd_T) = 0;
+  // x += y.
+  virtual void add(TensorView x, ConstTensorView y) = 0;
+
+  // RMSNorm over E of heads [head_begin, head_end) of fused rows, other heads copied when y is another buffer
+  // (y may be x). rstd is F32 [T, head_end - head_begin]. Qwen3's q_norm and k_norm.
+  virtual void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin,
+                            int64_t head_end, ConstTensorView w_E, float eps, TensorView y_TQ,
+                            TensorView rstd) = 0;
+  // In place on dqkv_TQ heads [head_begin, head_end); qkv_TQ is the input of the forward call. dw_E += .
+  virtual void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
+                                     int64_t head_begin, int64_t head_end, ConstTensorView w_E,
+                                     ConstTensorView rstd, TensorView dw_E) = 0;
+
+  // Rotates the H query and G key heads of every row in place, halves paired as in Hugging Face (i with i +
+  // E/2): (a, b) -> (a cos - b sin, b cos + a sin); `inverse` rotates back, which is the backward. Su et al.,
+  // 2021.
+  virtual void rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
+                    const RopeTable& table, bool inverse) = 0;
+
+  // Causal softmax attention inside each sequence of cu_seqlens. o_THE [T, H E]; lse_HT F32 is the log of the
+  // sum of exponentials of each row of scores. Never holds more than blocks of scores. Dao, FlashAttention-2,
+  // 2023.
+  virtual void attention(ConstTensorView qkv_TQ, const AttentionShape& shape,
+                         std::span<const int32_t> cu_seqlens, TensorView o_THE, TensorView lse_HT) = 0;
+  // dqkv_TQ = gradient of all three parts.
+  virtual void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
+                                  ConstTensorView lse_HT, const AttentionShape& shape,
+                                  std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) = 0;
+  // Generation, one sequence: copies the k and v of T new tokens to rows [cache_length, cache_length + T) of
+  // the caches [capacity, G E], then lets each new token attend to the cache up to itself.
+  virtual void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
+                                TensorView v_cache, int64_t cache_length, TensorView o_THE) = 0;
+
+  // h_TF = silu(gate) * up with rows [gate: F | up: F] of gate_up_TF2. Shazeer, 2020.
+  virtual void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) = 0;
+  // dgate_up may alias gate_up.
+  virtual void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2,
+                               TensorView dgate_up_TF2) = 0;
+
+  // Token losses -log softmax(logits)[target] of the rows whose target is not ignored; with smoothing s
+  // (1 - s) nll + s mean over V of -log softmax. logits_RV is F32.
+  // dlogits_RV (A, may be empty = loss only; may alias logits when F32) = grad_scale * gradient, 0 in ignored
+  // rows.
+  virtual LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets,
+                                 float label_smoothing, float grad_scale, TensorView dlogits_RV) = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,60 @@
+// AdamW with decoupled weight decay over a flat range of parameters. Loshchilov and Hutter, 2019; formulas as
+// in torch.optim.AdamW.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/memory.h"
+#include "platform/thread_pool.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+};
+
+// Elements [begin, begin + count) of the flat arrays. Elements in no range (alignment gaps) are left alone.
+struct ParameterRange {
+  int64_t begin;
+  int64_t count;
+  bool weight_decay;
+};
+
+// State: float32 m and v; with BF16 weights also the 16-bit remainder that makes weight + remainder the exact
+// float32 master weight (kernels/adamw/adamw.h).
+class AdamW {
+ public:
+  // Bytes of state for flat arrays of num_elements, without allocating.
+  static int64_t state_bytes(int64_t num_elements, DType dtype);
+
+  // `weights` and `gradients` are the model's flat arrays and must outlive this.
+  AdamW(std::vector<ParameterRange> ranges, TensorView weights, TensorView gradients,
+        const AdamWOptions& options, ThreadPool& pool);
+
+  // Square root of the sum of squares of all gradients; the same whatever the number of threads.
+  double gradient_norm() const;
+  // One update with gradients * gradient_scale, then gradients = 0. `step` counts from 1 (bias correction).
+  void step(int64_t step, double learning_rate, double gradient_scale);
+
+  // Float32 master weights of elements [begin, begin + destination.size()).
+  void read_master(int64_t begin, std::span<float> destination) const;
+  // Sets weight and remainder of these elements from float32.
+  void write_master(int64_t begin, std::span<const float> source);
+
+ private:
+  std::vector<ParameterRange> ranges_;
+  TensorView weights_;
+  TensorView gradients_;
+  AdamWOptions options_;
+  ThreadPool* pool_;
+  PageBuffer moments_;     // m then v, F32
+  PageBuffer remainders_;  // U16, BF16 weights only
+};
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+// Learning-rate schedules of Hugging Face's Trainer (transformers/optimization.py): lr(step) = learning_rate
+// * lambda(s) with s completed optimizer steps.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+struct ScheduleOptions {
+  std::string type = "linear";  // lr_scheduler_type
+  std::string kwargs;           // lr_scheduler_kwargs as JSON text, "" = none
+  double learning_rate = 5e-5;
+  int64_t num_warmup_steps = 0;
+  int64_t num_training_steps = 0;
+};
+
+class Schedule {
+ public:
+  virtual ~Schedule() = default;
+  // The rate of optimizer step `step` (0-based).
+  virtual double learning_rate(int64_t step) const = 0;
+  // reduce_lr_on_plateau only: the metric of an evaluation. Others ignore it.
+  virtual void observe_metric(double metric, bool greater_is_better);
+};
+
+// kBadConfig for an unknown type (with the nearest), an unknown or missing keyword.
+std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options);
+std::vector<std::string> schedule_names();
+
+}  // namespace tessera

@@ -1,0 +1,24 @@
+// Memory of the machine, the cgroup and this process. All sizes in bytes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace tessera {
+
+struct MemoryInfo {
+  int64_t total_bytes = 0;                    // MemTotal
+  int64_t available_bytes = 0;                // MemAvailable
+  std::optional<int64_t> cgroup_limit_bytes;  // the tightest memory.max (v2) or limit_in_bytes (v1) above us
+  std::optional<int64_t> cgroup_used_bytes;   // without reclaimable page cache (inactive_file)
+  // What this process can still take before it is killed or swaps: the least of the above and RLIMIT_AS.
+  int64_t free_for_process_bytes = 0;
+};
+
+MemoryInfo memory_info();
+
+// Resident set of this process now, and its highest value so far (VmRSS, VmHWM).
+int64_t resident_bytes();
+int64_t peak_resident_bytes();
+
+}  // namespace tessera

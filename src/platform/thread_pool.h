@@ -1,0 +1,41 @@
+// A fixed set of pinned worker threads for data-parallel loops. One pool serves the whole process: kernels,
+// tokenizer and file conversions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace tessera {
+
+class ThreadPool {
+ public:
+  // `num_threads` includes the calling thread; 0 takes usable_cpus() of platform/cpu.h. Workers are pinned to
+  // the processors of the affinity mask when there are at least as many of them as threads.
+  explicit ThreadPool(int64_t num_threads = 0);
+  ~ThreadPool();
+
+  int64_t num_threads() const;
+
+  // Runs body(index) for every index in [0, count), each exactly once, on any thread, in any order, and
+  // returns when all are done. The first exception is rethrown here after the others have finished. Calls
+  // from inside a body run on the calling thread alone. Which thread runs an index varies: results must not
+  // depend on it. No allocation when `body` fits std::function's small buffer (capture by reference: [&]).
+  void parallel_for(int64_t count, const std::function<void(int64_t index)>& body);
+
+  // Splits [0, count) into blocks of `block` indices (the last one shorter) and runs body(begin, end) for
+  // each. The split depends on `count` and `block` only, so a fixed-order reduction over blocks does not
+  // depend on num_threads().
+  void parallel_blocks(int64_t count, int64_t block,
+                       const std::function<void(int64_t begin, int64_t end)>& body);
+
+  // Index of the calling thread in [0, num_threads()): for per-thread scratch memory. 0 outside the pool's
+  // threads.
+  static int64_t thread_index();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,31 @@
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+namespace {
+
+TEST(TensorView, RowsAndReshapeShareMemory) {
+  std::vector<float> data = {0, 1, 2, 3, 4, 5};
+  const TensorView view(data.data(), DType::kF32, {3, 2});
+  const TensorView row = view.rows(1, 2);
+  EXPECT_EQ(row.shape(), (Shape{1, 2}));
+  EXPECT_EQ(row.as<float>()[0], 2);
+  EXPECT_EQ(view.reshaped({6}).dim(0), 6);
+  EXPECT_THROW(view.reshaped({5}), Error);
+  EXPECT_THROW(view.rows(2, 4), Error);
+  EXPECT_THROW(view.as<bf16>(), Error);
+}
+
+TEST(DType, NamesRoundTrip) {
+  for (const char* name : {"BF16", "F16", "F32", "F64", "I64", "I32", "U8", "BOOL", "F8_E5M2"}) {
+    ASSERT_TRUE(parse_dtype(name).has_value()) << name;
+    EXPECT_EQ(dtype_name(*parse_dtype(name)), name);
+  }
+  EXPECT_FALSE(parse_dtype("bf16").has_value());
+}
+
+}  // namespace
+}  // namespace tessera
