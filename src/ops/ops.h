@@ -20,29 +20,12 @@
 #include <span>
 #include <string>
 
+#include "kernels/attention/attention_shape.h"
+#include "kernels/rope/rope.h"
+#include "kernels/update.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
-
-enum class Update { kOverwrite, kAdd };
-
-// Heads of one attention layer; token rows are [q: H heads | k: G heads | v: G heads], each head E wide.
-struct AttentionShape {
-  int64_t num_heads;            // H
-  int64_t num_key_value_heads;  // G; H is a multiple of G, query head h reads key-value head h / (H / G)
-  int64_t head_dim;             // E
-  int64_t sliding_window;  // a query sees itself and the window - 1 positions before it; 0 = all before it
-  float scale;             // scores are multiplied by this, 1/sqrt(E) in Llama
-
-  int64_t qkv_width() const { return (num_heads + 2 * num_key_value_heads) * head_dim; }
-};
-
-// cos and sin of position * inverse frequency, F32 [positions, E / 2] each; filled by the model.
-struct RopeTable {
-  std::span<const float> cos;
-  std::span<const float> sin;
-  int64_t half_dim;  // E / 2
-};
 
 // The largest shapes that will be asked for: bounds the workspace.
 struct OpsLimits {

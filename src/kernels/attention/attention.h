@@ -1,0 +1,49 @@
+// Causal grouped-query softmax attention over packed sequences, forward and backward, without ever holding
+// more than blocks of scores. Dao, "FlashAttention-2", 2023; online softmax of Milakov and Gimelshein, 2018.
+//
+// For query t and key s of the same sequence, s <= t and t - s < window (window 0 = unlimited), query head h
+// and its key-value head g = h / (H / G):
+//   score_ts = scale q_t . k_s      p_ts = exp(score_ts - lse_t)      lse_t = log sum_s exp(score_ts)
+//   o_t = sum_s p_ts v_s
+// and with delta_t = o_t . do_t:
+//   dv_s = sum_ht p_ts do_t         ds_ts = p_ts (do_t . v_s - delta_t)
+//   dq_t = scale sum_s ds_ts k_s    dk_s = scale sum_ht ds_ts q_t
+//
+// Rows of qkv_TQ and dqkv_TQ are [q: H heads | k: G heads | v: G heads], Q = (H + 2G) E. Activations are BF16
+// or F32, the same dtype in one call; block arithmetic is float32; outputs are rounded once. cu_seqlens holds
+// 0 = first <= ... <= last = T; empty sequences are allowed. Results do not depend on the number of threads.
+//
+// Error of a score: at most about E eps |scale| sum|q k|, and the output is a convex combination of v whose
+// weights have that relative error (eps = 2^-24); tests derive their bounds from this.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/attention/attention_shape.h"
+#include "platform/thread_pool.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// Bytes of scratch for forward, backward and cached calls of this shape with at most max_tokens rows.
+int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_threads);
+
+// o_THE [T, H E] = attention; lse_HT [H, T] F32. lse_HT may be empty when no backward follows.
+void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
+               TensorView o_THE, TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool);
+
+// dqkv_TQ = all three parts, overwritten. dqkv_TQ may not alias any input.
+void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
+                        ConstTensorView lse_HT, const AttentionShape& shape,
+                        std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ, std::span<std::byte> scratch,
+                        ThreadPool& pool);
+
+// Generation, one sequence: copies k and v of the T new rows to rows [cache_length, cache_length + T) of the
+// caches [capacity, G E] (dtype of qkv), then lets new token i attend to cache rows up to cache_length + i.
+void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
+                      TensorView v_cache, int64_t cache_length, TensorView o_THE,
+                      std::span<std::byte> scratch, ThreadPool& pool);
+
+}  // namespace tessera

@@ -1,0 +1,23 @@
+// Element by element over flat arrays: the residual sum, and the sum of squares of the gradient norm.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "platform/thread_pool.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// x += y; BF16 or F32, the same dtype and number of elements; the sum is rounded once.
+void add(TensorView x, ConstTensorView y, ThreadPool& pool);
+
+// Bytes of scratch of sum_of_squares.
+int64_t sum_of_squares_scratch_bytes(int64_t count);
+
+// Sum of x_i^2 of an F32 array, squares and sums in double: blocks of a fixed number of elements, the blocks
+// added in order, so the result does not depend on the number of threads. Not finite when an element is not.
+double sum_of_squares(std::span<const float> x, std::span<std::byte> scratch, ThreadPool& pool);
+
+}  // namespace tessera
