@@ -1,0 +1,152 @@
+// Which implementation of a kernel runs on this machine. Every kernel has one table, best first; the first
+// entry that is not refused is used. TESSERA_ISA limits the choice, so that every path can be tested and
+// compared on one machine.
+//
+//   struct RmsNormKernels { void (*forward_bf16)(...); ... };            // in rmsnorm_impl.h
+//   const DispatchTable<RmsNormKernels>& rmsnorm_table() {               // in rmsnorm.cc
+//     static const DispatchTable<RmsNormKernels> table("rmsnorm", concat(rmsnorm_hwy(), rmsnorm_ref()));
+//     return table;
+//   }
+//   void rmsnorm(...) { rmsnorm_table().chosen().forward_bf16(...); }
+//
+// Tests loop over table.usable(), which lists every implementation that this machine can run.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace tessera {
+
+// What an implementation needs, weakest first. A machine that has one has all before it.
+enum class Isa {
+  kRef,         // plain C++, the specification
+  kBaseline,    // vector code for the compiler's baseline (SSE2 on x86-64)
+  kAvx2,        // with FMA and F16C
+  kAvx512,      // F, BW, CD, DQ, VL
+  kAvx512Bf16,  // dot products of bf16 pairs
+  kAmxBf16,     // tiles, with the kernel's permission
+};
+
+std::string_view isa_name(Isa isa);                   // "avx512_bf16"
+std::optional<Isa> parse_isa(std::string_view name);  // nullopt when unknown; avx3 = avx512, amx = amx_bf16
+std::string isa_names();                              // "ref, baseline, avx2, ..." for messages
+
+// Why this processor or system cannot run code for `isa`, or "".
+std::string machine_refusal(Isa isa);
+
+// The strongest instruction set allowed: TESSERA_ISA when set, otherwise kAmxBf16. A kernel without an
+// implementation for exactly this one takes its best below. Read once. Throws Error(kBadConfig) when the name
+// is unknown or the machine lacks the instruction set.
+Isa isa_limit();
+
+// The rule behind isa_limit(); `value` is the text of TESSERA_ISA.
+Isa parse_isa_limit(std::string_view value);
+
+// One row of a table. `refusal` gives further reasons than the ISA, "" = usable; may be null.
+template <typename Kernels>
+struct Implementation {
+  std::string_view name;  // "ref", "hwy", "onednn"
+  Isa isa;
+  Kernels kernels;
+  std::string (*refusal)() = nullptr;
+};
+
+// What `tessera doctor` prints about one kernel.
+struct ImplementationReport {
+  std::string name;     // "hwy"
+  Isa isa;              //
+  std::string refusal;  // "" = usable
+};
+struct KernelReport {
+  std::string kernel;  // "rmsnorm"
+  std::vector<ImplementationReport> implementations;
+  size_t chosen;  // index into implementations
+};
+
+template <typename Kernels>
+class DispatchTable {
+ public:
+  // Resolves at once. Throws Error(kBadConfig) from isa_limit(). The last entry must be usable everywhere.
+  DispatchTable(std::string_view kernel, std::vector<Implementation<Kernels>> implementations)
+      : kernel_(kernel), implementations_(std::move(implementations)) {
+    const Isa limit = isa_limit();
+    chosen_ = implementations_.size();
+    for (size_t i = 0; i < implementations_.size(); ++i) {
+      refusals_.push_back(refusal_of(implementations_[i]));
+      const bool within_limit = implementations_[i].isa <= limit;
+      if (refusals_[i].empty() && within_limit && chosen_ == implementations_.size()) chosen_ = i;
+      if (refusals_[i].empty() && !within_limit) pinned_away_.push_back(i);
+    }
+    TESSERA_CHECK(chosen_ < implementations_.size(), "kernel {} has no implementation", kernel_);
+  }
+
+  const Kernels& chosen() const { return implementations_[chosen_].kernels; }
+  const Implementation<Kernels>& chosen_implementation() const { return implementations_[chosen_]; }
+
+  // Every implementation this machine can run, TESSERA_ISA or not: what tests compare.
+  std::vector<Implementation<Kernels>> usable() const {
+    std::vector<Implementation<Kernels>> result;
+    for (size_t i = 0; i < implementations_.size(); ++i) {
+      if (refusals_[i].empty()) result.push_back(implementations_[i]);
+    }
+    return result;
+  }
+
+  KernelReport report() const {
+    KernelReport report{std::string(kernel_), {}, chosen_};
+    for (size_t i = 0; i < implementations_.size(); ++i) {
+      report.implementations.push_back(
+          {std::string(implementations_[i].name), implementations_[i].isa, refusals_[i]});
+    }
+    for (const size_t i : pinned_away_) report.implementations[i].refusal = "TESSERA_ISA allows less";
+    return report;
+  }
+
+ private:
+  static std::string refusal_of(const Implementation<Kernels>& implementation) {
+    std::string reason = machine_refusal(implementation.isa);
+    if (reason.empty() && implementation.refusal != nullptr) reason = implementation.refusal();
+    return reason;
+  }
+
+  std::string_view kernel_;
+  std::vector<Implementation<Kernels>> implementations_;
+  std::vector<std::string> refusals_;  // of the machine, without TESSERA_ISA
+  std::vector<size_t> pinned_away_;
+  size_t chosen_ = 0;
+};
+
+template <typename Kernels>
+std::vector<Implementation<Kernels>> concat(std::vector<Implementation<Kernels>> first,
+                                            const std::vector<Implementation<Kernels>>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+// Null = not compiled.
+template <typename Kernels, typename Avx512, typename Avx2>
+std::vector<Implementation<Kernels>> hwy_table(Avx512 avx512, Avx2 avx2, const Kernels* baseline) {
+  std::vector<Implementation<Kernels>> table;
+  const auto append = [&](const Kernels* kernels, Isa isa) {
+    if (kernels != nullptr) table.push_back({"hwy", isa, *kernels});
+  };
+  append(avx512, Isa::kAvx512);
+  append(avx2, Isa::kAvx2);
+  append(baseline, Isa::kBaseline);
+  return table;
+}
+
+}  // namespace tessera
+
+// Entries of a dispatch table for every target that Highway compiled in this file, best first. `kernels` is a
+// variable of type const Kernels that each target's namespace (HWY_NAMESPACE) defines. To be used after
+// HWY_AFTER_NAMESPACE(), inside #if HWY_ONCE, in the namespace that encloses HWY_NAMESPACE:
+//
+//   std::vector<Implementation<RmsNormKernels>> rmsnorm_hwy() { return TESSERA_HWY_TABLE(kKernels); }
+#define TESSERA_HWY_TABLE(kernels) \
+  ::tessera::hwy_table(HWY_CHOOSE_AVX3(kernels), HWY_CHOOSE_AVX2(kernels), &HWY_STATIC_DISPATCH(kernels))
