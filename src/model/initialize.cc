@@ -1,0 +1,51 @@
+#include <algorithm>
+#include <array>
+
+#include "base/rng.h"
+#include "model/model.h"
+
+namespace tessera {
+namespace {
+
+enum class Initialization { kNormal, kOnes, kZeros };
+
+Initialization initialization_of(const Parameter& parameter) {
+  if (parameter.shape.size() == 2) return Initialization::kNormal;  // linear layers and embeddings
+  return parameter.name.ends_with(".bias") ? Initialization::kZeros : Initialization::kOnes;
+}
+
+template <typename T>
+void initialize(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
+                std::span<T> destination) {
+  const Initialization kind = initialization_of(parameter);
+  if (kind != Initialization::kNormal) {
+    std::fill(destination.begin(), destination.end(),
+              from_float<T>(kind == Initialization::kOnes ? 1.0f : 0.0f));
+    return;
+  }
+  const CounterRng rng(seed, hash_name(parameter.name));
+  const auto range = static_cast<float>(initializer_range);
+  for (size_t i = 0; i < destination.size(); ++i) {
+    destination[i] = from_float<T>(range * rng.normal(static_cast<uint64_t>(begin) + i));
+  }
+}
+
+}  // namespace
+
+void initialize_parameter(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
+                          TensorView destination) {
+  const int64_t count = destination.num_elements();
+  TESSERA_CHECK(0 <= begin && begin + count <= parameter.num_elements, "{}: elements [{}, {}) of {}",
+                parameter.name, begin, begin + count, parameter.num_elements);
+  const auto size = static_cast<size_t>(count);
+  switch (destination.dtype()) {
+    case DType::kF32:
+      return initialize<float>(parameter, initializer_range, seed, begin, {destination.as<float>(), size});
+    case DType::kBF16:
+      return initialize<bf16>(parameter, initializer_range, seed, begin, {destination.as<bf16>(), size});
+    default:
+      TESSERA_CHECK(false, "cannot initialise {} as {}", parameter.name, dtype_name(destination.dtype()));
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,74 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+
+namespace tessera {
+namespace {
+
+Parameter matrix(const std::string& name, int64_t rows, int64_t columns) {
+  return {name, {rows, columns}, 0, rows * columns, true, 0};
+}
+
+Parameter vector_of(const std::string& name, int64_t size) { return {name, {size}, 0, size, false, 0}; }
+
+std::vector<float> initialised(const Parameter& parameter, double range, uint64_t seed, int64_t begin,
+                               int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count), -7);
+  initialize_parameter(parameter, range, seed, begin, TensorView(values.data(), DType::kF32, {count}));
+  return values;
+}
+
+TEST(InitializeParameter, MatricesAreNormalWithTheConfiguredDeviation) {
+  constexpr int64_t kRows = 200;
+  constexpr int64_t kColumns = 500;
+  constexpr double kRange = 0.05;
+  const auto values = initialised(matrix("lm_head.weight", kRows, kColumns), kRange, 7, 0, kRows * kColumns);
+  double sum = 0;
+  double sum_of_squares = 0;
+  for (const float value : values) {
+    sum += value;
+    sum_of_squares += static_cast<double>(value) * value;
+  }
+  const auto n = static_cast<double>(values.size());
+  // Five standard errors of the mean (range / sqrt(n)) and of the deviation (range / sqrt(2n)).
+  EXPECT_NEAR(sum / n, 0, 5 * kRange / std::sqrt(n));
+  EXPECT_NEAR(std::sqrt(sum_of_squares / n), kRange, 5 * kRange / std::sqrt(2 * n));
+}
+
+TEST(InitializeParameter, AnyPieceEqualsTheSameElementsOfTheWhole) {
+  const Parameter parameter = matrix("model.layers.3.mlp.up_proj.weight", 9, 11);
+  const auto whole = initialised(parameter, 0.02, 42, 0, 99);
+  for (const int64_t begin : {0, 1, 2, 37, 98, 99}) {
+    const auto piece = initialised(parameter, 0.02, 42, begin, 99 - begin);
+    EXPECT_EQ(piece, std::vector<float>(whole.begin() + begin, whole.end())) << "begin " << begin;
+  }
+}
+
+TEST(InitializeParameter, DependsOnSeedAndName) {
+  const auto values = initialised(matrix("a.weight", 2, 8), 1, 42, 0, 16);
+  EXPECT_NE(values, initialised(matrix("a.weight", 2, 8), 1, 43, 0, 16));
+  EXPECT_NE(values, initialised(matrix("b.weight", 2, 8), 1, 42, 0, 16));
+}
+
+TEST(InitializeParameter, NormsAreOnesAndBiasesZeros) {
+  EXPECT_EQ(initialised(vector_of("model.norm.weight", 5), 0.02, 1, 0, 5), std::vector<float>(5, 1.0f));
+  EXPECT_EQ(initialised(vector_of("model.layers.0.self_attn.q_norm.weight", 5), 0.02, 1, 0, 5),
+            std::vector<float>(5, 1.0f));
+  EXPECT_EQ(initialised(vector_of("model.layers.0.self_attn.k_proj.bias", 5), 0.02, 1, 0, 5),
+            std::vector<float>(5, 0.0f));
+}
+
+TEST(InitializeParameter, Bf16IsTheRoundedFloat) {
+  const Parameter parameter = matrix("model.embed_tokens.weight", 3, 17);
+  const auto values = initialised(parameter, 0.02, 5, 0, 51);
+  std::vector<bf16> rounded(51);
+  initialize_parameter(parameter, 0.02, 5, 0, TensorView(rounded.data(), DType::kBF16, {51}));
+  for (size_t i = 0; i < rounded.size(); ++i) EXPECT_EQ(rounded[i].bits, to_bf16(values[i]).bits) << i;
+}
+
+}  // namespace
+}  // namespace tessera
