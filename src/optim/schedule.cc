@@ -1,0 +1,359 @@
+#include "optim/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+// What a schedule reads: s completed steps, w = num_warmup_steps, T = num_training_steps.
+using Lambda = std::function<double(int64_t s)>;
+
+// The keywords of lr_scheduler_kwargs. Every getter marks its name as known to the schedule; done() refuses
+// the rest.
+class Keywords {
+ public:
+  Keywords(const std::string& schedule, const std::string& text) : schedule_(schedule) {
+    if (text.empty()) return;
+    values_ = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (values_.is_null()) values_ = json::object();
+    if (!values_.is_object()) {
+      fail(ExitCode::kBadConfig,
+           "lr_scheduler_kwargs: expected a JSON object such as {{\"num_cycles\": 2}}, found '{}'",
+           printable(text));
+    }
+  }
+
+  std::optional<double> number(const std::string& name) {
+    const json* value = find(name);
+    if (value == nullptr) return std::nullopt;
+    if (!value->is_number() || !std::isfinite(value->get<double>())) refuse(name, "a number", *value);
+    return value->get<double>();
+  }
+  double number(const std::string& name, double otherwise) { return number(name).value_or(otherwise); }
+
+  std::optional<int64_t> count(const std::string& name) {
+    const std::optional<double> value = number(name);
+    if (!value) return std::nullopt;
+    if (*value < 0 || *value != std::floor(*value) || *value > 0x1.0p53) {
+      refuse(name, "a whole number of at least 0", values_.at(name));
+    }
+    return static_cast<int64_t>(*value);
+  }
+
+  std::string choice(const std::string& name, const std::vector<std::string>& choices) {
+    const json* value = find(name);
+    if (value == nullptr) return choices.front();
+    if (!value->is_string() ||
+        std::find(choices.begin(), choices.end(), value->get<std::string>()) == choices.end()) {
+      refuse(name, fmt::format("one of {}", fmt::join(choices, ", ")), *value);
+    }
+    return value->get<std::string>();
+  }
+
+  bool has(const std::string& name) { return find(name) != nullptr; }
+
+  void done() const {
+    for (const auto& item : values_.items()) {
+      const std::string& name = item.key();
+      if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
+      const std::string nearest = nearest_name(name, known_);
+      fail(ExitCode::kBadConfig,
+           "lr_scheduler_kwargs: lr_scheduler_type {} has no keyword '{}'{}; it takes {}", schedule_,
+           printable(name), nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
+           known_.empty() ? "none" : fmt::format("{}", fmt::join(known_, ", ")));
+    }
+  }
+
+  [[noreturn]] void refuse(const std::string& name, const std::string& expected, const json& found) const {
+    fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: {} of lr_scheduler_type {}: expected {}, found {}", name,
+         schedule_, expected, printable(found.dump()));
+  }
+
+ private:
+  // A null counts as absent, as None does in Python.
+  const json* find(const std::string& name) {
+    if (std::find(known_.begin(), known_.end(), name) == known_.end()) known_.push_back(name);
+    const auto found = values_.find(name);
+    return found == values_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  std::string schedule_;
+  json values_ = json::object();
+  std::vector<std::string> known_;
+};
+
+double ratio(int64_t numerator, int64_t denominator) {
+  return static_cast<double>(numerator) / static_cast<double>(std::max<int64_t>(1, denominator));
+}
+
+// 1 at progress 0, 0 at progress 1 with half a cycle.
+double cosine(double num_cycles, double progress) {
+  return 0.5 * (1 + std::cos(std::numbers::pi * 2 * num_cycles * progress));
+}
+
+// Maps [0, 1] to [minimum, 1].
+double lift(double factor, double minimum) { return factor * (1 - minimum) + minimum; }
+
+// s / max(1, w) below w steps, then `after`.
+Lambda with_linear_warmup(int64_t w, Lambda after) {
+  return [w, after = std::move(after)](int64_t s) { return s < w ? ratio(s, w) : after(s); };
+}
+
+Lambda linear(const ScheduleOptions& o, Keywords&) {
+  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
+  return with_linear_warmup(w, [=](int64_t s) { return std::max(0.0, ratio(T - s, T - w)); });
+}
+
+Lambda cosine_decay(const ScheduleOptions& o, Keywords& keywords) {
+  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
+  const double num_cycles = keywords.number("num_cycles", 0.5);
+  return with_linear_warmup(
+      w, [=](int64_t s) { return std::max(0.0, cosine(num_cycles, ratio(s - w, T - w))); });
+}
+
+Lambda cosine_with_restarts(const ScheduleOptions& o, Keywords& keywords) {
+  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
+  const double num_cycles = keywords.number("num_cycles", 1);
+  return with_linear_warmup(w, [=](int64_t s) {
+    const double progress = ratio(s - w, T - w);
+    if (progress >= 1) return 0.0;
+    return std::max(0.0, cosine(0.5, std::fmod(num_cycles * progress, 1.0)));
+  });
+}
+
+Lambda polynomial(const ScheduleOptions& o, Keywords& keywords) {
+  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
+  const double first = o.learning_rate;
+  const double last = keywords.number("lr_end", 1e-7);
+  const double power = keywords.number("power", 1);
+  if (!(first > last)) {
+    fail(ExitCode::kBadConfig, "lr_scheduler_type polynomial: lr_end {} must be below learning_rate {}", last,
+         first);
+  }
+  return with_linear_warmup(w, [=](int64_t s) {
+    if (s > T || T <= w) return last / first;
+    const double remaining = 1 - ratio(s - w, T - w);
+    return ((first - last) * std::pow(remaining, power) + last) / first;
+  });
+}
+
+Lambda constant(const ScheduleOptions&, Keywords&) {
+  return [](int64_t) { return 1.0; };
+}
+
+Lambda constant_with_warmup(const ScheduleOptions& o, Keywords&) {
+  return with_linear_warmup(o.num_warmup_steps, [](int64_t) { return 1.0; });
+}
+
+Lambda inverse_sqrt(const ScheduleOptions& o, Keywords& keywords) {
+  const int64_t w = o.num_warmup_steps;
+  const double timescale = keywords.number("timescale", w > 0 ? static_cast<double>(w) : 10000.0);
+  if (!(timescale > 0))
+    fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: timescale must be above 0, found {}", timescale);
+  const double shift = timescale - static_cast<double>(w);
+  return with_linear_warmup(
+      w, [=](int64_t s) { return 1 / std::sqrt((static_cast<double>(s) + shift) / timescale); });
+}
+
+// min_lr or min_lr_rate, exactly one of them, as a share of the learning rate.
+double minimum_rate(const ScheduleOptions& o, Keywords& keywords) {
+  const std::optional<double> rate = keywords.number("min_lr_rate");
+  const std::optional<double> absolute = keywords.number("min_lr");
+  if (rate.has_value() == absolute.has_value()) {
+    fail(ExitCode::kBadConfig,
+         "lr_scheduler_kwargs: lr_scheduler_type {} needs exactly one of min_lr and min_lr_rate, "
+         "found {}",
+         o.type, rate ? "both" : "neither");
+  }
+  if (absolute && !(o.learning_rate > 0)) {
+    fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: min_lr needs a learning_rate above 0, found {}",
+         o.learning_rate);
+  }
+  return rate ? *rate : *absolute / o.learning_rate;
+}
+
+Lambda cosine_with_min_lr(const ScheduleOptions& o, Keywords& keywords) {
+  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
+  const double num_cycles = keywords.number("num_cycles", 0.5);
+  const double minimum = minimum_rate(o, keywords);
+  return with_linear_warmup(
+      w, [=](int64_t s) { return std::max(0.0, lift(cosine(num_cycles, ratio(s - w, T - w)), minimum)); });
+}
+
+// Counts from step 1, so that the first step already has a rate and the last one has the minimum.
+Lambda cosine_warmup_with_min_lr(const ScheduleOptions& o, Keywords& keywords) {
+  const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
+  const double num_cycles = keywords.number("num_cycles", 0.5);
+  const double minimum = minimum_rate(o, keywords);
+  const std::optional<double> first = keywords.number("warmup_lr_rate");
+  return [=](int64_t s) {
+    if (s < w) return first ? *first + (1 - *first) * ratio(s, w - 1) : ratio(s + 1, w);
+    return std::max(0.0, lift(cosine(num_cycles, ratio(s - w + 1, T - w)), minimum));
+  };
+}
+
+Lambda warmup_stable_decay(const ScheduleOptions& o, Keywords& keywords) {
+  const int64_t w = o.num_warmup_steps;
+  const std::optional<int64_t> decay = keywords.count("num_decay_steps");
+  const std::optional<int64_t> stable_given = keywords.count("num_stable_steps");
+  const std::string warmup_type = keywords.choice("warmup_type", {"linear", "cosine", "1-sqrt"});
+  const std::string decay_type = keywords.choice("decay_type", {"cosine", "linear", "1-sqrt"});
+  const double minimum = keywords.number("min_lr_ratio", 0);
+  const double num_cycles = keywords.number("num_cycles", 0.5);
+  if (!decay)
+    fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: lr_scheduler_type {} needs num_decay_steps", o.type);
+  const int64_t stable = stable_given.value_or(o.num_training_steps - w - *decay);
+  return [=, d = *decay](int64_t s) {
+    if (s < w) {
+      const double progress = ratio(s, w);
+      const double factor = warmup_type == "linear"   ? progress
+                            : warmup_type == "cosine" ? 0.5 * (1 - std::cos(std::numbers::pi * progress))
+                                                      : 1 - std::sqrt(1 - progress);
+      return std::max(0.0, lift(factor, minimum));
+    }
+    if (s < w + stable) return 1.0;
+    if (s < w + stable + d) {
+      const double progress = ratio(s - w - stable, d);
+      const double factor = decay_type == "linear"   ? 1 - progress
+                            : decay_type == "cosine" ? cosine(num_cycles, progress)
+                                                     : 1 - std::sqrt(progress);
+      return std::max(0.0, lift(factor, minimum));
+    }
+    return minimum;
+  };
+}
+
+class LambdaSchedule : public Schedule {
+ public:
+  LambdaSchedule(double learning_rate, Lambda lambda)
+      : learning_rate_(learning_rate), lambda_(std::move(lambda)) {}
+  double learning_rate(int64_t step) const override { return learning_rate_ * lambda_(step); }
+
+ private:
+  double learning_rate_;
+  Lambda lambda_;
+};
+
+// torch.optim.lr_scheduler.ReduceLROnPlateau, stepped at every evaluation. Warm-up does not apply to it.
+class ReduceOnPlateau : public Schedule {
+ public:
+  ReduceOnPlateau(const ScheduleOptions& o, Keywords& keywords)
+      : learning_rate_(o.learning_rate),
+        mode_given_(keywords.has("mode")),
+        maximise_(keywords.choice("mode", {"min", "max"}) == "max"),
+        factor_(keywords.number("factor", 0.1)),
+        patience_(keywords.count("patience").value_or(10)),
+        threshold_(keywords.number("threshold", 1e-4)),
+        relative_(keywords.choice("threshold_mode", {"rel", "abs"}) == "rel"),
+        cooldown_(keywords.count("cooldown").value_or(0)),
+        min_lr_(keywords.number("min_lr", 0)),
+        smallest_change_(keywords.number("eps", 1e-8)) {
+    if (!(factor_ < 1))
+      fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: factor must be below 1, found {}", factor_);
+  }
+
+  double learning_rate(int64_t) const override { return learning_rate_; }
+
+  void observe_metric(double metric, bool greater_is_better) override {
+    if (!mode_given_) maximise_ = greater_is_better;
+    if (!best_ || is_better(metric, *best_)) {
+      best_ = metric;
+      num_bad_ = 0;
+    } else {
+      ++num_bad_;
+    }
+    if (cooldown_left_ > 0) {
+      --cooldown_left_;
+      num_bad_ = 0;
+    }
+    if (num_bad_ <= patience_) return;
+    const double reduced = std::max(learning_rate_ * factor_, min_lr_);
+    if (learning_rate_ - reduced > smallest_change_) learning_rate_ = reduced;
+    cooldown_left_ = cooldown_;
+    num_bad_ = 0;
+  }
+
+ private:
+  bool is_better(double metric, double best) const {
+    if (maximise_) return metric > (relative_ ? best * (1 + threshold_) : best + threshold_);
+    return metric < (relative_ ? best * (1 - threshold_) : best - threshold_);
+  }
+
+  double learning_rate_;
+  bool mode_given_;
+  bool maximise_;
+  double factor_;
+  int64_t patience_;
+  double threshold_;
+  bool relative_;
+  int64_t cooldown_;
+  double min_lr_;
+  double smallest_change_;
+  std::optional<double> best_;
+  int64_t num_bad_ = 0;
+  int64_t cooldown_left_ = 0;
+};
+
+constexpr const char* kReduceOnPlateau = "reduce_lr_on_plateau";
+
+struct NamedLambda {
+  const char* name;
+  Lambda (*make)(const ScheduleOptions&, Keywords&);
+};
+
+constexpr NamedLambda kLambdas[] = {
+    {"linear", linear},
+    {"cosine", cosine_decay},
+    {"cosine_with_restarts", cosine_with_restarts},
+    {"polynomial", polynomial},
+    {"constant", constant},
+    {"constant_with_warmup", constant_with_warmup},
+    {"inverse_sqrt", inverse_sqrt},
+    {"cosine_with_min_lr", cosine_with_min_lr},
+    {"cosine_warmup_with_min_lr", cosine_warmup_with_min_lr},
+    {"warmup_stable_decay", warmup_stable_decay},
+};
+
+}  // namespace
+
+void Schedule::observe_metric(double, bool) {}
+
+std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options) {
+  Keywords keywords(options.type, options.kwargs);
+  if (options.type == kReduceOnPlateau) {
+    auto schedule = std::make_unique<ReduceOnPlateau>(options, keywords);
+    keywords.done();
+    return schedule;
+  }
+  for (const NamedLambda& entry : kLambdas) {
+    if (options.type != entry.name) continue;
+    Lambda lambda = entry.make(options, keywords);
+    keywords.done();
+    return std::make_unique<LambdaSchedule>(options.learning_rate, std::move(lambda));
+  }
+  const std::string nearest = nearest_name(options.type, schedule_names());
+  fail(ExitCode::kBadConfig, "lr_scheduler_type: expected one of {}, found '{}'{}",
+       fmt::join(schedule_names(), ", "), printable(options.type),
+       nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
+}
+
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
+  for (const NamedLambda& entry : kLambdas) names.emplace_back(entry.name);
+  names.emplace_back(kReduceOnPlateau);
+  return names;
+}
+
+}  // namespace tessera
