@@ -1,5 +1,5 @@
 // Which rows make up which optimizer step. Depends on the data, the seed and the step only, never on the
-// number of ranks or threads.
+// number of threads, nor on how micro-batches are dealt to ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,17 @@
 
 namespace tessera {
 
-// The permutation torch.randperm(n) gives for a generator seeded with `seed` (mt19937), which is the order
-// Hugging Face's Trainer reads a dataset in, with seed + epoch. n < 2^32 / 20 as in torch's 32-bit branch,
-// else its 64-bit one.
+// The permutation torch.randperm(n) gives on the CPU for a generator seeded with `seed` (mt19937, low 32
+// bits), which is the order Hugging Face's Trainer reads a dataset in, with seed + epoch. n < 2^32 / 20 takes
+// torch's 32-bit branch, larger n its 64-bit one. Source: pytorch, aten/src/ATen/native/TensorFactories.cpp,
+// randperm_cpu.
 std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed);
+
+namespace internal {
+// The two branches, for any n >= 0.
+std::vector<int64_t> torch_randperm_32bit(int64_t n, uint64_t seed);
+std::vector<int64_t> torch_randperm_64bit(int64_t n, uint64_t seed);
+}  // namespace internal
 
 struct BatchPlanOptions {
   int64_t num_rows;
@@ -26,22 +33,39 @@ struct BatchPlanOptions {
   bool drop_last = false;  // dataloader_drop_last
 };
 
-// Epochs and steps as in Hugging Face's Trainer: the loader has ceil(rows / (micro batch * world)) batches
-// per epoch (floor with drop_last), an optimizer step takes gradient_accumulation_steps of them, the last one
-// of an epoch the rest.
+// Rows a full optimizer step takes: micro_batch_size * gradient_accumulation_steps * world_size.
+// Error(kBadConfig) when a factor is not positive or the product does not fit.
+int64_t global_batch_rows(const BatchPlanOptions& options);
+
+// Error(kBadData) when the dataset has fewer rows than one full step takes.
+void check_enough_rows(const BatchPlanOptions& options);
+
+// Epochs and steps as in Hugging Face's Trainer: the loader of each rank has ceil(rows / (micro batch *
+// world)) batches per epoch (floor with drop_last), an optimizer step takes gradient_accumulation_steps of
+// them, the last one of an epoch the rest. With several ranks and without drop_last, the last batches of an
+// epoch are completed by rows from the epoch's start, so that every rank has as many rows (accelerate's
+// even_batches); one rank never sees a row twice in an epoch.
 class BatchPlan {
  public:
+  // Error(kBadConfig) as global_batch_rows; Error(kBadData) when an epoch has no batch at all.
   explicit BatchPlan(const BatchPlanOptions& options);
 
+  int64_t batches_per_epoch() const { return batches_per_epoch_; }  // of each rank
   int64_t steps_per_epoch() const;
   // ceil(epochs * steps_per_epoch).
   int64_t steps_for_epochs(double num_train_epochs) const;
-  // Progress after `step` steps, in epochs, as Trainer logs it.
+  // Progress after `step` steps, in epochs, as Trainer logs it: whole epochs plus batches taken / batches per
+  // epoch.
   double epoch_after(int64_t step) const;
-  // Rows of step k (0-based) as micro-batches, each a list of row numbers.
+  // Rows of step k (0-based) as micro-batches, each a list of row numbers, in the order of the epoch: the
+  // micro-batch of accumulation a on rank r is number a * world_size + r. Not safe from several threads: the
+  // epoch's permutation is kept.
   std::vector<std::vector<int64_t>> rows_of_step(int64_t step) const;
 
  private:
+  // The row at `position` of `epoch`, positions from num_rows on starting over.
+  int64_t row_at(int64_t epoch, int64_t position) const;
+
   BatchPlanOptions options_;
   int64_t batches_per_epoch_;
   // The permutation of the epoch asked for last.

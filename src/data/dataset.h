@@ -20,41 +20,72 @@ enum class Packing {
 };
 
 struct DatasetOptions {
-  std::vector<std::string>
-      files;  // paths or globs; .jsonl/.json = JSONL, .safetensors = pre-tokenized, else text
+  // Paths, folders or globs, in this order. A folder stands for all regular files below it and a glob for its
+  // matches, each sorted by path. By extension: .jsonl, .ndjson and .json are JSON (an object per line, or an
+  // array of objects), .safetensors is pre-tokenized, anything else is text. Pre-tokenized files do not mix
+  // with the others.
+  std::vector<std::string> files;
   std::string text_column = "text";
   bool text_per_line = false;  // text files: a document is a line instead of the file
-  int64_t max_length = 1024;   // tokens per row
+  int64_t max_length = 1024;   // tokens per row, at least 2
+  // Packing appends EOS to every document (unless its last token is EOS already); nothing else does. Not for
+  // pre-tokenized files, whose rows are taken as they are.
   Packing packing = Packing::kNone;
-  bool add_special_tokens = true;
+  bool add_special_tokens = true;      // the tokenizer's post-processor (bos, ...), for every document
+  bool skip_invalid_utf8 = false;      // leave out documents that are not UTF-8 (counted) instead of failing
   std::filesystem::path cache_folder;  // empty = $XDG_CACHE_HOME/tessera or ~/.cache/tessera
 };
 
-// Rows are numbered in the order of the files as given (globs sorted) and the documents in them. Read in
-// place from the cache file by explicit reads: memory stays bounded whatever the size. Safe from several
-// threads.
+// What opening a dataset met, the same whether the rows were made now or came from the cache.
+struct DatasetReport {
+  int64_t num_files = 0;
+  int64_t num_documents = 0;          // that became rows; rows of pre-tokenized files
+  int64_t num_empty_documents = 0;    // without any text or token: dropped
+  int64_t num_invalid_documents = 0;  // not UTF-8: dropped (skip_invalid_utf8)
+  int64_t num_cut_documents = 0;      // longer than max_length: cut (never with packing)
+  int64_t num_cut_tokens = 0;         // tokens lost by that
+  bool cache_hit = false;
+  std::filesystem::path cache_file;
+  // One line each, for the user: documents dropped or cut, a damaged cache that was rebuilt.
+  std::vector<std::string> warnings;
+};
+
+// Rows are numbered in the order of the files and of the documents in them. A document is a text file, a line
+// of one or a JSON object; the text is taken as it is but for a byte order mark at the start of the file and
+// for line ends (LF, CRLF) where documents are lines. Documents without any text are dropped.
+//
+// Rows are read in place from the cache file by explicit reads: memory stays bounded whatever the size (16
+// bytes per row, while tokenizing a few times the longest document). The cache file is named by a hash of the
+// files' contents, the settings and the tokenizer; several runs may use one cache folder at once.
 class Dataset {
  public:
-  // Errors name file, line and column: kNoInput, kBadData (not UTF-8, not JSON, no such column, empty, id out
-  // of the vocabulary, rows without any target at all). `tokenizer` may be null for pre-tokenized files only.
-  // Ids and labels are checked against vocab_size.
+  // Errors name file, line and column: kNoInput (no such file), kBadData (not UTF-8, not JSON, no such
+  // column, empty, id out of the vocabulary, rows without any target at all), kBadConfig (settings),
+  // kIoError (cache folder). `tokenizer` may be null for pre-tokenized files only. Ids and labels are checked
+  // against vocab_size. `progress` is called on the calling thread.
   static Dataset open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
                       ThreadPool& pool, const std::function<void(double fraction)>& progress = {});
   ~Dataset();
   Dataset(Dataset&&) noexcept;
+  Dataset& operator=(Dataset&&) noexcept;
+
+  const DatasetReport& report() const;
 
   int64_t num_rows() const;
-  int64_t num_tokens() const;  // of all rows
+  int64_t num_tokens() const;   // of all rows
+  int64_t num_targets() const;  // of all rows, at least 1
   int64_t max_row_length() const;
   int64_t row_length(int64_t row) const;
-  int64_t row_num_targets(
-      int64_t row) const;  // labels that count, shift and sequence ends taken into account
+  // Labels that count, shift and sequence ends taken into account. May be 0 for single rows.
+  int64_t row_num_targets(int64_t row) const;
 
   struct Row {
     std::vector<int32_t> input_ids;
     std::vector<int32_t> labels;            // same length; empty = the input_ids themselves
     std::vector<int32_t> sequence_lengths;  // documents in the row (kIsolated), else one entry
   };
+  // Replaces *out, reusing its memory. Safe from several threads. Error(kIoError, kBadData) when the cache
+  // file is changed or fails while in use.
   void read_row(int64_t row, Row* out) const;
 
  private:

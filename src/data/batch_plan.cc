@@ -1,0 +1,142 @@
+#include "data/batch_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+int64_t divide_rounding_up(int64_t numerator, int64_t denominator) {
+  return numerator / denominator + (numerator % denominator != 0 ? 1 : 0);
+}
+
+}  // namespace
+
+// at::mt19937 is the generator of the C++ standard, seeded with the low 32 bits.
+std::vector<int64_t> internal::torch_randperm_32bit(int64_t n, uint64_t seed) {
+  std::mt19937 generator(static_cast<uint32_t>(seed));
+  std::vector<int64_t> permutation(static_cast<size_t>(n));
+  std::iota(permutation.begin(), permutation.end(), 0);
+  for (int64_t i = 0; i < n - 1; ++i) {
+    const int64_t z = static_cast<int64_t>(generator()) % (n - i);
+    std::swap(permutation[static_cast<size_t>(i)], permutation[static_cast<size_t>(i + z)]);
+  }
+  return permutation;
+}
+
+std::vector<int64_t> internal::torch_randperm_64bit(int64_t n, uint64_t seed) {
+  std::mt19937 generator(static_cast<uint32_t>(seed));
+  std::vector<int64_t> permutation(static_cast<size_t>(n));
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t high = generator();
+    const uint64_t low = generator();
+    const uint64_t z = (high << 32 | low) % static_cast<uint64_t>(i + 1);
+    permutation[static_cast<size_t>(i)] = permutation[z];
+    permutation[z] = i;
+  }
+  return permutation;
+}
+
+std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed) {
+  TESSERA_CHECK(n >= 0, "n={}", n);
+  constexpr int64_t kFirst64BitSize = std::numeric_limits<uint32_t>::max() / 20;
+  return n < kFirst64BitSize ? internal::torch_randperm_32bit(n, seed)
+                             : internal::torch_randperm_64bit(n, seed);
+}
+
+int64_t global_batch_rows(const BatchPlanOptions& options) {
+  int64_t rows = 1;
+  const auto multiply = [&rows](const char* name, int64_t factor) {
+    if (factor < 1) fail(ExitCode::kBadConfig, "{}: expected at least 1, found {}", name, factor);
+    if (__builtin_mul_overflow(rows, factor, &rows)) {
+      fail(ExitCode::kBadConfig, "{} {}: the global batch does not fit in 64 bits; use a smaller one", name,
+           factor);
+    }
+  };
+  multiply("per_device_train_batch_size", options.micro_batch_size);
+  multiply("gradient_accumulation_steps", options.gradient_accumulation_steps);
+  multiply("world size", options.world_size);
+  return rows;
+}
+
+void check_enough_rows(const BatchPlanOptions& options) {
+  const int64_t needed = global_batch_rows(options);
+  if (options.num_rows < needed) {
+    fail(ExitCode::kBadData,
+         "the dataset has {} rows, one step takes {} (batch size {} x accumulation {} x world size {}): give "
+         "more data, or lower the batch size or gradient_accumulation_steps",
+         options.num_rows, needed, options.micro_batch_size, options.gradient_accumulation_steps,
+         options.world_size);
+  }
+}
+
+BatchPlan::BatchPlan(const BatchPlanOptions& options) : options_(options) {
+  global_batch_rows(options);
+  const int64_t batch_rows = options.micro_batch_size * options.world_size;
+  batches_per_epoch_ =
+      options.drop_last ? options.num_rows / batch_rows : divide_rounding_up(options.num_rows, batch_rows);
+  if (batches_per_epoch_ < 1) {
+    fail(
+        ExitCode::kBadData,
+        "the dataset has {} rows, {} (batch size {} x world size {}): give more data or a smaller batch size",
+        options.num_rows,
+        options.drop_last ? fmt::format("with dataloader_drop_last a batch takes {}", batch_rows)
+                          : fmt::format("a batch takes up to {}", batch_rows),
+        options.micro_batch_size, options.world_size);
+  }
+}
+
+int64_t BatchPlan::steps_per_epoch() const {
+  return divide_rounding_up(batches_per_epoch_, options_.gradient_accumulation_steps);
+}
+
+int64_t BatchPlan::steps_for_epochs(double num_train_epochs) const {
+  const double steps = std::ceil(num_train_epochs * static_cast<double>(steps_per_epoch()));
+  if (!(steps >= 0 && steps < 0x1p62)) {
+    fail(ExitCode::kBadConfig, "num_train_epochs: expected a number of at least 0, found {}",
+         num_train_epochs);
+  }
+  return static_cast<int64_t>(steps);
+}
+
+double BatchPlan::epoch_after(int64_t step) const {
+  const int64_t epoch = step / steps_per_epoch();
+  const int64_t batches = step % steps_per_epoch() * options_.gradient_accumulation_steps;
+  return static_cast<double>(epoch) + static_cast<double>(batches) / static_cast<double>(batches_per_epoch_);
+}
+
+int64_t BatchPlan::row_at(int64_t epoch, int64_t position) const {
+  const int64_t index = position % options_.num_rows;
+  if (!options_.shuffle) return index;
+  if (cached_epoch_ != epoch) {
+    permutation_ = torch_randperm(options_.num_rows, options_.seed + static_cast<uint64_t>(epoch));
+    cached_epoch_ = epoch;
+  }
+  return permutation_[static_cast<size_t>(index)];
+}
+
+std::vector<std::vector<int64_t>> BatchPlan::rows_of_step(int64_t step) const {
+  TESSERA_CHECK(step >= 0, "step={}", step);
+  const int64_t epoch = step / steps_per_epoch();
+  const int64_t first_batch = step % steps_per_epoch() * options_.gradient_accumulation_steps;
+  const int64_t num_batches =
+      std::min(options_.gradient_accumulation_steps, batches_per_epoch_ - first_batch);
+  // One rank takes the epoch's last batch as short as it is; several ranks start over to complete it.
+  const int64_t end = options_.world_size == 1 ? options_.num_rows : std::numeric_limits<int64_t>::max();
+  std::vector<std::vector<int64_t>> micro_batches(static_cast<size_t>(num_batches * options_.world_size));
+  int64_t position = first_batch * options_.world_size * options_.micro_batch_size;
+  for (std::vector<int64_t>& rows : micro_batches) {
+    const int64_t batch_end = std::min(end, position + options_.micro_batch_size);
+    rows.reserve(static_cast<size_t>(batch_end - position));
+    for (; position < batch_end; ++position) rows.push_back(row_at(epoch, position));
+  }
+  return micro_batches;
+}
+
+}  // namespace tessera
