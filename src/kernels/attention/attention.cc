@@ -1,0 +1,91 @@
+#include "kernels/attention/attention.h"
+
+#include <algorithm>
+
+#include "kernels/attention/attention_impl.h"
+
+namespace tessera {
+
+const DispatchTable<AttentionKernels>& attention_table() {
+  static const DispatchTable<AttentionKernels> table("attention", attention_ref());
+  return table;
+}
+
+namespace {
+
+void check_shape(const AttentionShape& shape, ConstTensorView qkv_TQ, ConstTensorView o_THE) {
+  TESSERA_CHECK(shape.head_dim > 0 && shape.num_key_value_heads > 0 && shape.sliding_window >= 0 &&
+                    shape.num_heads % shape.num_key_value_heads == 0,
+                "{} heads, {} key-value heads of {}, window {}", shape.num_heads, shape.num_key_value_heads,
+                shape.head_dim, shape.sliding_window);
+  TESSERA_CHECK(qkv_TQ.shape() == (Shape{qkv_TQ.dim(0), shape.qkv_width()}) &&
+                    o_THE.shape() == (Shape{qkv_TQ.dim(0), shape.num_heads * shape.head_dim}) &&
+                    o_THE.dtype() == qkv_TQ.dtype(),
+                "qkv {} {}, o {} {}", dtype_name(qkv_TQ.dtype()), qkv_TQ.shape().to_string(),
+                dtype_name(o_THE.dtype()), o_THE.shape().to_string());
+}
+
+void check_cu_seqlens(std::span<const int32_t> cu_seqlens, int64_t num_tokens) {
+  TESSERA_CHECK(!cu_seqlens.empty() && cu_seqlens.front() == 0 && cu_seqlens.back() == num_tokens &&
+                    std::is_sorted(cu_seqlens.begin(), cu_seqlens.end()),
+                "cu_seqlens of {} sequences from {} to {} for {} tokens", cu_seqlens.size() - 1,
+                cu_seqlens.empty() ? -1 : cu_seqlens.front(), cu_seqlens.empty() ? -1 : cu_seqlens.back(),
+                num_tokens);
+}
+
+void check_lse(ConstTensorView lse_HT, const AttentionShape& shape, int64_t num_tokens) {
+  TESSERA_CHECK(lse_HT.shape() == (Shape{shape.num_heads, num_tokens}), "lse {}", lse_HT.shape().to_string());
+}
+
+void check_scratch(std::span<std::byte> scratch, const AttentionShape& shape, int64_t num_tokens,
+                   const ThreadPool& pool) {
+  const int64_t needed = attention_scratch_bytes(shape, num_tokens, pool.num_threads());
+  TESSERA_CHECK(std::ssize(scratch) >= needed, "{} bytes of scratch, {} needed", scratch.size(), needed);
+}
+
+}  // namespace
+
+int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t /*max_tokens*/, int64_t num_threads) {
+  return num_threads * 2 * shape.head_dim * static_cast<int64_t>(sizeof(double));
+}
+
+void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
+               TensorView o_THE, TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool) {
+  check_shape(shape, qkv_TQ, o_THE);
+  check_cu_seqlens(cu_seqlens, qkv_TQ.dim(0));
+  if (!lse_HT.empty()) check_lse(lse_HT, shape, qkv_TQ.dim(0));
+  check_scratch(scratch, shape, qkv_TQ.dim(0), pool);
+  attention_table().chosen().forward(qkv_TQ, shape, cu_seqlens, o_THE, lse_HT, scratch, pool);
+}
+
+void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
+                        ConstTensorView lse_HT, const AttentionShape& shape,
+                        std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ, std::span<std::byte> scratch,
+                        ThreadPool& pool) {
+  check_shape(shape, qkv_TQ, o_THE);
+  check_shape(shape, dqkv_TQ, do_THE);
+  TESSERA_CHECK(dqkv_TQ.shape() == qkv_TQ.shape() && dqkv_TQ.dtype() == qkv_TQ.dtype(), "dqkv {} {}",
+                dtype_name(dqkv_TQ.dtype()), dqkv_TQ.shape().to_string());
+  check_cu_seqlens(cu_seqlens, qkv_TQ.dim(0));
+  check_lse(lse_HT, shape, qkv_TQ.dim(0));
+  check_scratch(scratch, shape, qkv_TQ.dim(0), pool);
+  attention_table().chosen().backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ, scratch,
+                                      pool);
+}
+
+void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
+                      TensorView v_cache, int64_t cache_length, TensorView o_THE,
+                      std::span<std::byte> scratch, ThreadPool& pool) {
+  check_shape(shape, qkv_TQ, o_THE);
+  TESSERA_CHECK(k_cache.shape() == v_cache.shape() && k_cache.shape().rank() == 2 &&
+                    k_cache.dim(1) == shape.num_key_value_heads * shape.head_dim &&
+                    k_cache.dtype() == qkv_TQ.dtype() && v_cache.dtype() == qkv_TQ.dtype(),
+                "caches {} {} and {} {}", dtype_name(k_cache.dtype()), k_cache.shape().to_string(),
+                dtype_name(v_cache.dtype()), v_cache.shape().to_string());
+  TESSERA_CHECK(cache_length >= 0 && cache_length + qkv_TQ.dim(0) <= k_cache.dim(0),
+                "{} rows after {} in a cache of {}", qkv_TQ.dim(0), cache_length, k_cache.dim(0));
+  check_scratch(scratch, shape, qkv_TQ.dim(0), pool);
+  attention_table().chosen().cached(qkv_TQ, shape, k_cache, v_cache, cache_length, o_THE, scratch, pool);
+}
+
+}  // namespace tessera

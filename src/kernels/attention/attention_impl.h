@@ -1,0 +1,20 @@
+// The implementations behind attention.h, for its dispatch, tests and benchmarks.
+#pragma once
+
+#include <vector>
+
+#include "kernels/attention/attention.h"
+#include "kernels/dispatch.h"
+
+namespace tessera {
+
+struct AttentionKernels {
+  decltype(&attention) forward;
+  decltype(&attention_backward) backward;
+  decltype(&attention_cached) cached;
+};
+
+std::vector<Implementation<AttentionKernels>> attention_ref();
+const DispatchTable<AttentionKernels>& attention_table();
+
+}  // namespace tessera

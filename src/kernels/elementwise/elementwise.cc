@@ -1,0 +1,28 @@
+#include "kernels/elementwise/elementwise.h"
+
+#include "kernels/elementwise/elementwise_impl.h"
+
+namespace tessera {
+
+const DispatchTable<ElementwiseKernels>& elementwise_table() {
+  static const DispatchTable<ElementwiseKernels> table("elementwise", elementwise_ref());
+  return table;
+}
+
+void add(TensorView x, ConstTensorView y, ThreadPool& pool) {
+  TESSERA_CHECK(x.dtype() == y.dtype() && x.num_elements() == y.num_elements(), "{} {} += {} {}",
+                dtype_name(x.dtype()), x.shape().to_string(), dtype_name(y.dtype()), y.shape().to_string());
+  elementwise_table().chosen().add(x, y, pool);
+}
+
+int64_t sum_of_squares_scratch_bytes(int64_t count) {
+  return (count + kSumOfSquaresBlock - 1) / kSumOfSquaresBlock * static_cast<int64_t>(sizeof(double));
+}
+
+double sum_of_squares(std::span<const float> x, std::span<std::byte> scratch, ThreadPool& pool) {
+  TESSERA_CHECK(std::ssize(scratch) >= sum_of_squares_scratch_bytes(std::ssize(x)),
+                "{} bytes for {} elements", scratch.size(), x.size());
+  return elementwise_table().chosen().sum_of_squares(x, scratch, pool);
+}
+
+}  // namespace tessera

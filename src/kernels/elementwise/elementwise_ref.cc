@@ -1,0 +1,27 @@
+#include "kernels/activation_type.h"
+#include "kernels/elementwise/elementwise_impl.h"
+
+namespace tessera {
+namespace {
+
+void add_ref(TensorView x, ConstTensorView y, ThreadPool& /*pool*/) {
+  with_activation_type(x.dtype(), [&]<typename A>(A) {
+    for (int64_t i = 0; i < x.num_elements(); ++i) {
+      x.as<A>()[i] = from_float<A>(to_float(x.as<A>()[i]) + to_float(y.as<A>()[i]));
+    }
+  });
+}
+
+double sum_of_squares_ref(std::span<const float> x, std::span<std::byte> /*scratch*/, ThreadPool& /*pool*/) {
+  double sum = 0;
+  for (const float value : x) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
+}  // namespace
+
+std::vector<Implementation<ElementwiseKernels>> elementwise_ref() {
+  return {{"ref", Isa::kRef, {.add = add_ref, .sum_of_squares = sum_of_squares_ref}}};
+}
+
+}  // namespace tessera
