@@ -134,6 +134,7 @@ TEST_F(FlagTableTest, FindsAliasesAndBothSpellings) {
   EXPECT_TRUE(bf16_);
   EXPECT_TRUE(table_.is_set("learning_rate"));
   EXPECT_FALSE(table_.is_set("fp16"));
+  EXPECT_EQ(table_.find("learning_rate")->get(), std::vector<std::string>{"0.001"});
   EXPECT_EQ(table_.nearest("max-step"), "max_steps");
 }
 
@@ -147,8 +148,35 @@ TEST_F(FlagTableTest, NamesFlagExpectedAndFound) {
   }
 }
 
+TEST_F(FlagTableTest, OptionalSettingsComeAndGo) {
+  std::optional<double> steps;
+  table_.add("eval_steps", &steps, "Steps.");
+  EXPECT_EQ(table_.find("eval_steps")->default_text, "");
+  EXPECT_TRUE(table_.find("eval_steps")->get().empty());
+  set("eval_steps", "0.25");
+  EXPECT_EQ(steps, 0.25);
+  EXPECT_THROW(set("eval_steps", "often"), Error);
+  set("eval_steps", "None");
+  EXPECT_EQ(steps, std::nullopt);
+}
+
+TEST_F(FlagTableTest, ChoicesAreNamedWhenRefused) {
+  std::string strategy = "no";
+  table_.add_choice("strategy", &strategy, {"no", "steps"}, "When.");
+  EXPECT_EQ(table_.find("strategy")->value_name, "no|steps");
+  set("strategy", "steps");
+  EXPECT_EQ(strategy, "steps");
+  try {
+    set("strategy", "step");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "command line: --strategy: expected one of no, steps, found 'step'");
+  }
+}
+
 TEST_F(FlagTableTest, RefusesUnsupportedUnlessDefault) {
   set("fp16", "False");
+  EXPECT_TRUE(table_.is_set("fp16"));
   EXPECT_THROW(set("fp16", "true"), Error);
 }
 

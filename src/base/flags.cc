@@ -52,14 +52,41 @@ std::optional<int64_t> parse_int(const std::string& text) {
 }
 
 template <typename T>
-auto parse_into(T* target, const std::string& name, const char* expected,
-                std::optional<T> (*parse)(const std::string&)) {
-  return [=](const std::vector<std::string>& values) {
-    const std::string found = values.size() == 1 ? values[0] : fmt::format("{} values", values.size());
-    const std::optional<T> parsed = values.size() == 1 ? parse(values[0]) : std::nullopt;
-    if (!parsed) fail(ExitCode::kUsage, "--{}: expected {}, found '{}'", name, expected, printable(found));
-    *target = *parsed;
-  };
+struct Parsing;
+template <>
+struct Parsing<bool> {
+  static constexpr FlagType kType = FlagType::kBool;
+  static constexpr const char* kValueName = "true|false";
+  static constexpr const char* kExpected = "true or false";
+  static std::optional<bool> parse(const std::string& text) { return parse_bool(text); }
+};
+template <>
+struct Parsing<int64_t> {
+  static constexpr FlagType kType = FlagType::kInt;
+  static constexpr const char* kValueName = "N";
+  static constexpr const char* kExpected = "a whole number";
+  static std::optional<int64_t> parse(const std::string& text) { return parse_int(text); }
+};
+template <>
+struct Parsing<double> {
+  static constexpr FlagType kType = FlagType::kFloat;
+  static constexpr const char* kValueName = "X";
+  static constexpr const char* kExpected = "a number";
+  static std::optional<double> parse(const std::string& text) { return parse_float(text); }
+};
+
+template <typename T>
+T parse_single(const std::string& name, const std::vector<std::string>& values) {
+  const std::string found = values.size() == 1 ? values[0] : fmt::format("{} values", values.size());
+  const std::optional<T> parsed = values.size() == 1 ? Parsing<T>::parse(values[0]) : std::nullopt;
+  if (!parsed) {
+    fail(ExitCode::kUsage, "--{}: expected {}, found '{}'", name, Parsing<T>::kExpected, printable(found));
+  }
+  return *parsed;
+}
+
+bool means_none(const std::vector<std::string>& values) {
+  return values.size() == 1 && (lower(values[0]) == "none" || lower(values[0]) == "null");
 }
 
 Flag make_flag(std::string name, FlagType type, const char* value_name, std::string default_text,
@@ -73,6 +100,45 @@ Flag make_flag(std::string name, FlagType type, const char* value_name, std::str
   return flag;
 }
 
+// Of a flag without a variable: the same boolean, the same number or the same word.
+bool is_default_value(const Flag& flag, const std::string& value) {
+  if (lower(value) == lower(flag.default_text)) return true;
+  if (flag.default_text.empty()) return value.empty() || means_none({value});
+  if (flag.type == FlagType::kBool) {
+    return parse_bool(value).has_value() && parse_bool(value) == parse_bool(flag.default_text);
+  }
+  const std::optional<double> number = parse_float(value);
+  return number.has_value() && number == parse_float(flag.default_text);
+}
+
+template <typename T>
+Flag value_flag(std::string name, T* target, std::string help) {
+  Flag flag = make_flag(std::move(name), Parsing<T>::kType, Parsing<T>::kValueName,
+                        fmt::format("{}", *target), std::move(help));
+  flag.set = [name_copy = flag.name, target](const std::vector<std::string>& values) {
+    *target = parse_single<T>(name_copy, values);
+  };
+  flag.get = [target] { return std::vector<std::string>{fmt::format("{}", *target)}; };
+  return flag;
+}
+
+template <typename T>
+Flag optional_flag(std::string name, std::optional<T>* target, std::string help) {
+  Flag flag = make_flag(std::move(name), Parsing<T>::kType, Parsing<T>::kValueName,
+                        *target ? fmt::format("{}", **target) : "", std::move(help));
+  flag.set = [name_copy = flag.name, target](const std::vector<std::string>& values) {
+    if (means_none(values)) {
+      target->reset();
+    } else {
+      *target = parse_single<T>(name_copy, values);
+    }
+  };
+  flag.get = [target] {
+    return *target ? std::vector<std::string>{fmt::format("{}", **target)} : std::vector<std::string>{};
+  };
+  return flag;
+}
+
 }  // namespace
 
 Flag& FlagTable::append(Flag flag) {
@@ -82,22 +148,42 @@ Flag& FlagTable::append(Flag flag) {
 }
 
 Flag& FlagTable::add(std::string name, bool* target, std::string help) {
-  Flag flag =
-      make_flag(std::move(name), FlagType::kBool, "true|false", *target ? "true" : "false", std::move(help));
-  flag.set = parse_into(target, flag.name, "true or false", parse_bool);
-  return append(std::move(flag));
+  return append(value_flag(std::move(name), target, std::move(help)));
 }
 
 Flag& FlagTable::add(std::string name, int64_t* target, std::string help) {
-  Flag flag = make_flag(std::move(name), FlagType::kInt, "N", std::to_string(*target), std::move(help));
-  flag.set = parse_into(target, flag.name, "a whole number", parse_int);
-  return append(std::move(flag));
+  return append(value_flag(std::move(name), target, std::move(help)));
 }
 
 Flag& FlagTable::add(std::string name, double* target, std::string help) {
-  Flag flag = make_flag(std::move(name), FlagType::kFloat, "X", fmt::format("{}", *target), std::move(help));
-  flag.set = parse_into(target, flag.name, "a number", parse_float);
-  return append(std::move(flag));
+  return append(value_flag(std::move(name), target, std::move(help)));
+}
+
+Flag& FlagTable::add(std::string name, std::optional<bool>* target, std::string help) {
+  return append(optional_flag(std::move(name), target, std::move(help)));
+}
+
+Flag& FlagTable::add(std::string name, std::optional<int64_t>* target, std::string help) {
+  return append(optional_flag(std::move(name), target, std::move(help)));
+}
+
+Flag& FlagTable::add(std::string name, std::optional<double>* target, std::string help) {
+  return append(optional_flag(std::move(name), target, std::move(help)));
+}
+
+Flag& FlagTable::add_choice(std::string name, std::string* target, std::vector<std::string> choices,
+                            std::string help) {
+  Flag& flag = add(std::move(name), target, std::move(help));
+  flag.value_name = fmt::format("{}", fmt::join(choices, "|"));
+  flag.set = [name_copy = flag.name, target, choices](const std::vector<std::string>& values) {
+    const std::string found = values.size() == 1 ? values[0] : fmt::format("{} values", values.size());
+    if (std::find(choices.begin(), choices.end(), found) == choices.end()) {
+      fail(ExitCode::kUsage, "--{}: expected one of {}, found '{}'", name_copy, fmt::join(choices, ", "),
+           printable(found));
+    }
+    *target = found;
+  };
+  return flag;
 }
 
 Flag& FlagTable::add(std::string name, std::string* target, std::string help) {
@@ -107,6 +193,7 @@ Flag& FlagTable::add(std::string name, std::string* target, std::string help) {
       fail(ExitCode::kUsage, "--{}: expected one value, found {}", name_copy, values.size());
     *target = values[0];
   };
+  flag.get = [target] { return std::vector<std::string>{*target}; };
   return append(std::move(flag));
 }
 
@@ -114,6 +201,7 @@ Flag& FlagTable::add(std::string name, std::vector<std::string>* target, std::st
   Flag flag = make_flag(std::move(name), FlagType::kStringList, "FILE...",
                         fmt::format("{}", fmt::join(*target, " ")), std::move(help));
   flag.set = [target](const std::vector<std::string>& values) { *target = values; };
+  flag.get = [target] { return *target; };
   return append(std::move(flag));
 }
 
@@ -157,17 +245,12 @@ void FlagTable::set(const Flag& flag, const std::vector<std::string>& values, co
     }
   } else {
     const std::string value = values.size() == 1 ? values[0] : fmt::format("{}", fmt::join(values, " "));
-    const bool both_bool = flag.type == FlagType::kBool && parse_bool(value).has_value();
-    const bool is_default =
-        both_bool ? parse_bool(value) == parse_bool(flag.default_text)
-                  : lower(value) == lower(flag.default_text) ||
-                        (flag.default_text.empty() && (value.empty() || lower(value) == "none"));
-    if (is_default) return;
-    if (flag.status == FlagStatus::kRefused) {
+    const bool is_default = is_default_value(flag, value);
+    if (!is_default && flag.status == FlagStatus::kRefused) {
       fail(ExitCode::kUsage, "{}: --{} {} is not supported: {}", origin, flag.name, printable(value),
            flag.note);
     }
-    log_warning("{}: --{} has no effect: {}", origin, flag.name, flag.note);
+    if (!is_default) log_warning("{}: --{} has no effect: {}", origin, flag.name, flag.note);
   }
   set_names_.push_back(flag.name);
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,9 @@ struct Flag {
   // Parses and stores the values; one value except for kStringList. Throws Error(kUsage) naming the flag,
   // what was expected and what was found.
   std::function<void(const std::vector<std::string>&)> set;
+  // The present value as `set` would take it, floats with every digit; empty when there is none. Null for
+  // flags without a variable.
+  std::function<std::vector<std::string>()> get;
 };
 
 // The settings of one subcommand, in the order in which help lists them.
@@ -47,6 +51,12 @@ class FlagTable {
   Flag& add(std::string name, double* target, std::string help);
   Flag& add(std::string name, std::string* target, std::string help);
   Flag& add(std::string name, std::vector<std::string>* target, std::string help);
+  // Settings without a default: "none" and "null" take the value away.
+  Flag& add(std::string name, std::optional<bool>* target, std::string help);
+  Flag& add(std::string name, std::optional<int64_t>* target, std::string help);
+  Flag& add(std::string name, std::optional<double>* target, std::string help);
+  // One of `choices`, spelled exactly so.
+  Flag& add_choice(std::string name, std::string* target, std::vector<std::string> choices, std::string help);
   // A flag that is known but has no variable (kIgnored or kRefused).
   Flag& add_unsupported(std::string name, FlagType type, std::string default_text, FlagStatus status,
                         std::string note);
@@ -64,7 +74,7 @@ class FlagTable {
   // Stores the values of a flag; `origin` ("command line", a file's name) goes into messages. Handles
   // kIgnored (warning) and kRefused (Error(kUsage) unless the value equals the default).
   void set(const Flag& flag, const std::vector<std::string>& values, const std::string& origin);
-  // True when set() was called for the flag of this canonical name.
+  // True when set() was called for the flag of this canonical name, with the default value or another.
   bool is_set(std::string_view name) const;
 
  private:
