@@ -86,6 +86,16 @@ TEST(CounterRng, NormalHasUnitVariance) {
   EXPECT_NEAR(squares / kCount, 1, 4 * std::sqrt(2.0 / kCount));
 }
 
+TEST(Utf8, FindsTheFirstBadByteAtAnyOffset) {
+  EXPECT_EQ(find_invalid_utf8(""), -1);
+  for (size_t before = 0; before < 20; ++before) {
+    const std::string prefix(before, 'a');
+    EXPECT_EQ(find_invalid_utf8(prefix + "\xC3\xA4" + prefix), -1) << before;
+    EXPECT_EQ(find_invalid_utf8(prefix + "\xFF" + prefix + "\xFE"), static_cast<int64_t>(before)) << before;
+    EXPECT_EQ(find_invalid_utf8(prefix + "\xE2\x82"), static_cast<int64_t>(before)) << before;
+  }
+}
+
 TEST(Utf8, AcceptsWellFormedAndRejectsTheRest) {
   EXPECT_TRUE(is_valid_utf8("a\xC3\xA4\xE2\x82\xAC\xF0\x9F\x98\x80"));
   for (const char* bad :

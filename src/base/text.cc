@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -89,13 +90,25 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
   return best;
 }
 
-bool is_valid_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const int64_t length = utf8_sequence_length(text);
-    if (length == 0) return false;
-    text.remove_prefix(static_cast<size_t>(length));
+bool is_valid_utf8(std::string_view text) { return find_invalid_utf8(text) < 0; }
+
+int64_t find_invalid_utf8(std::string_view text) {
+  constexpr uint64_t kHighBits = 0x8080808080808080u;
+  size_t at = 0;
+  while (at < text.size()) {
+    // Eight ASCII bytes at a time.
+    if (uint64_t word; text.size() - at >= sizeof(word)) {
+      std::memcpy(&word, text.data() + at, sizeof(word));
+      if ((word & kHighBits) == 0) {
+        at += sizeof(word);
+        continue;
+      }
+    }
+    const int64_t length = utf8_sequence_length(text.substr(at));
+    if (length == 0) return static_cast<int64_t>(at);
+    at += static_cast<size_t>(length);
   }
-  return true;
+  return -1;
 }
 
 std::string printable(std::string_view text, int64_t max_chars) {

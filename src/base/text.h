@@ -24,6 +24,9 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
 // True when `text` is well-formed UTF-8 (no overlong forms, surrogates or code points above U+10FFFF).
 bool is_valid_utf8(std::string_view text);
 
+// Offset of the first byte that does not start a well-formed UTF-8 sequence; -1 when there is none.
+int64_t find_invalid_utf8(std::string_view text);
+
 // One printable line for messages: control characters and malformed bytes as \xNN, cut to about max_chars
 // with "...".
 std::string printable(std::string_view text, int64_t max_chars = 80);
