@@ -21,6 +21,7 @@
 #include <string>
 
 #include "kernels/attention/attention_shape.h"
+#include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/rope/rope.h"
 #include "kernels/update.h"
 #include "tensor/tensor_view.h"
@@ -38,11 +39,6 @@ struct OpsLimits {
   AttentionShape attention;
   DType dtype;
   bool training;  // backward will be called
-};
-
-struct LossSums {
-  double loss_sum = 0;      // sum over targets of the token loss (label smoothing included)
-  int64_t num_targets = 0;  // rows whose target is not kIgnoredLabel
 };
 
 class Ops {

@@ -1,0 +1,23 @@
+// Rows of a table by token id, and the gradient back into the table.
+//
+//   forward   x_t = table_ids[t]                 (copied bit for bit)
+//   backward  dtable_ids[t] += dx_t              (F32; for every row of the table in the order of t)
+//
+// table_VD [V, D] and x_TD, dx_TD [T, D] are BF16 or F32; dtable_VD is F32. Ids are in [0, V), checked by the
+// caller. The order of the sums is fixed: results do not depend on the number of threads.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "platform/thread_pool.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD, ThreadPool& pool);
+
+void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, TensorView dtable_VD,
+                        ThreadPool& pool);
+
+}  // namespace tessera

@@ -1,0 +1,95 @@
+#include "kernels/gemm/gemm.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/activation_type.h"
+#include "kernels/gemm/gemm_impl.h"
+
+namespace tessera {
+namespace {
+
+bool is_matrix(ConstTensorView view, int64_t rows, int64_t columns, DType dtype) {
+  return view.shape() == (Shape{rows, columns}) && view.dtype() == dtype;
+}
+
+std::string describe(ConstTensorView view) {
+  return fmt::format("{} {}", dtype_name(view.dtype()), view.shape().to_string());
+}
+
+void check_scratch(const GemmKernels& kernels, int64_t rows, int64_t width, DType dtype,
+                   std::span<std::byte> scratch, const ThreadPool& pool) {
+  const int64_t needed = kernels.scratch_bytes({rows, width, dtype, pool.num_threads()});
+  TESSERA_CHECK(static_cast<int64_t>(scratch.size()) >= needed, "scratch {} bytes, needed {}", scratch.size(),
+                needed);
+}
+
+}  // namespace
+
+const DispatchTable<GemmKernels>& gemm_table() {
+  static const DispatchTable<GemmKernels> table("gemm", {{"ref", Isa::kRef, kGemmRef}});
+  return table;
+}
+
+int64_t gemm_scratch_bytes(const GemmLimits& limits) { return gemm_table().chosen().scratch_bytes(limits); }
+
+void gemm_forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
+                  std::span<std::byte> scratch, ThreadPool& pool) {
+  const DType dtype = x_TK.dtype();
+  const int64_t T = x_TK.dim(0), K = x_TK.dim(1), N = w_NK.dim(0);
+  TESSERA_CHECK(
+      is_matrix(x_TK, T, K, dtype) && is_matrix(w_NK, N, K, dtype) &&
+          (is_matrix(y_TN, T, N, dtype) || is_matrix(y_TN, T, N, DType::kF32)) &&
+          (bias_N.empty() || (bias_N.num_elements() == N && bias_N.dtype() == dtype)) && N >= 1 && K >= 1,
+      "x {}, w {}, bias {}, y {}", describe(x_TK), describe(w_NK), describe(bias_N), describe(y_TN));
+  if (T == 0) return;
+  const GemmKernels& kernels = gemm_table().chosen();
+  check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
+  kernels.forward(x_TK, w_NK, bias_N, y_TN, scratch, pool);
+}
+
+void gemm_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
+                         std::span<std::byte> scratch, ThreadPool& pool) {
+  const DType dtype = dy_TN.dtype();
+  const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
+  TESSERA_CHECK(is_matrix(dy_TN, T, N, dtype) && is_matrix(w_NK, N, K, dtype) &&
+                    is_matrix(dx_TK, T, K, dtype) && N >= 1 && K >= 1,
+                "dy {}, w {}, dx {}", describe(dy_TN), describe(w_NK), describe(dx_TK));
+  if (T == 0) return;
+  const GemmKernels& kernels = gemm_table().chosen();
+  check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
+  kernels.backward_input(dy_TN, w_NK, dx_TK, update, scratch, pool);
+}
+
+void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
+                          std::span<std::byte> scratch, ThreadPool& pool) {
+  const DType dtype = dy_TN.dtype();
+  const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
+  TESSERA_CHECK(is_matrix(dy_TN, T, N, dtype) && is_matrix(x_TK, T, K, dtype) &&
+                    is_matrix(dw_NK, N, K, DType::kF32) && N >= 1 && K >= 1,
+                "dy {}, x {}, dw {}", describe(dy_TN), describe(x_TK), describe(dw_NK));
+  if (T == 0) return;
+  const GemmKernels& kernels = gemm_table().chosen();
+  check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
+  kernels.backward_weight(dy_TN, x_TK, dw_NK, scratch, pool);
+}
+
+void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, ThreadPool& pool) {
+  const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1);
+  TESSERA_CHECK(dy_TN.shape().rank() == 2 && db_N.num_elements() == N, "dy {}, db {}", describe(dy_TN),
+                describe(db_N));
+  constexpr int64_t kColumns = 256;  // 1 KiB of sums: stays in L1, and every column is summed in row order
+  with_activation_type(dy_TN.dtype(), [&]<typename A>(A) {
+    const A* dy = dy_TN.as<A>();
+    float* db = db_N.as<float>();
+    pool.parallel_blocks(N, kColumns, [&](int64_t begin, int64_t end) {
+      std::array<float, kColumns> sums = {};
+      for (int64_t t = 0; t < T; ++t) {
+        for (int64_t n = begin; n < end; ++n) sums[static_cast<size_t>(n - begin)] += to_float(dy[t * N + n]);
+      }
+      for (int64_t n = begin; n < end; ++n) db[n] += sums[static_cast<size_t>(n - begin)];
+    });
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,50 @@
+// The matrix products of a linear layer, y = x W^T + b, and of its backward.
+//
+//   forward           y_tn   = sum_k x_tk w_nk + b_n
+//   backward, input   dx_tk  = sum_n dy_tn w_nk           (or +=)
+//   backward, weight  dw_nk += sum_t dy_tn x_tk
+//   backward, bias    db_n  += sum_t dy_tn
+//
+// Types: x, w, b, dy, dx have one dtype A, BF16 or F32; y is A or F32; dw and db are F32. Products and sums
+// are float32 (never bf16 or tf32 for F32 input), and every output is rounded to its type once.
+// Shapes: x_TK [T, K], w_NK [N, K], b_N [N] or empty, y_TN [T, N], row-major without gaps; T >= 0, N, K >= 1.
+// Pointers need the alignment of their element only. Outputs do not overlap inputs or scratch.
+//
+// Order of summation is fixed by the shapes: results do not depend on the number of threads.
+// Error, with eps = 2^-24 and u = 2^-9 when the output is BF16, otherwise 0 (Higham, Accuracy and Stability
+// of Numerical Algorithms, 3.1):
+//   |y - exact| <= (K + 2) eps (sum_k |x_tk w_nk| + |b_n|) + u |exact|, and alike for the others with N or T
+//   terms and the former value of the output as one more term.
+// Results are exact where all partial sums are integers below 2^24 (and the output representable).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/update.h"
+#include "platform/thread_pool.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// The largest products that will be asked for.
+struct GemmLimits {
+  int64_t max_rows;   // T
+  int64_t max_width;  // N and K
+  DType dtype;        // A
+  int64_t num_threads;
+};
+
+// Bytes of scratch (64-byte aligned) that every call within `limits` fits in.
+int64_t gemm_scratch_bytes(const GemmLimits& limits);
+
+void gemm_forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
+                  std::span<std::byte> scratch, ThreadPool& pool);
+void gemm_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
+                         std::span<std::byte> scratch, ThreadPool& pool);
+void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
+                          std::span<std::byte> scratch, ThreadPool& pool);
+void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, ThreadPool& pool);
+
+}  // namespace tessera

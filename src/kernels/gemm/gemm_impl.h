@@ -1,0 +1,27 @@
+// The implementations behind gemm.h, for its dispatch, tests and benchmarks.
+#pragma once
+
+#include <vector>
+
+#include "kernels/dispatch.h"
+#include "kernels/gemm/gemm.h"
+
+namespace tessera {
+
+// One implementation of the three products. Arguments are checked by gemm.cc: shapes agree, T, N and K are at
+// least 1, scratch holds scratch_bytes() for these limits.
+struct GemmKernels {
+  int64_t (*scratch_bytes)(const GemmLimits& limits);
+  void (*forward)(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
+                  std::span<std::byte> scratch, ThreadPool& pool);
+  void (*backward_input)(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
+                         std::span<std::byte> scratch, ThreadPool& pool);
+  void (*backward_weight)(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
+                          std::span<std::byte> scratch, ThreadPool& pool);
+};
+
+const DispatchTable<GemmKernels>& gemm_table();
+
+extern const GemmKernels kGemmRef;
+
+}  // namespace tessera

@@ -1,0 +1,143 @@
+#include "ops/cpu_ops.h"
+
+#include <algorithm>
+
+#include "kernels/attention/attention.h"
+#include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/elementwise/elementwise.h"
+#include "kernels/embedding/embedding.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/registry.h"
+#include "kernels/rmsnorm/rmsnorm.h"
+#include "kernels/rope/rope.h"
+#include "kernels/swiglu/swiglu.h"
+
+namespace tessera {
+namespace {
+
+// Calls follow one another, so all kernels share one piece of scratch.
+class CpuOps final : public Ops {
+ public:
+  explicit CpuOps(ThreadPool& pool) : pool_(pool) {}
+
+  std::string description() const override {
+    std::string text = "cpu:";
+    for (const KernelReport& report : kernel_reports()) {
+      const ImplementationReport& chosen = report.implementations[report.chosen];
+      text += fmt::format("{} {} {} ({})", text.back() == ':' ? "" : ",", report.kernel, chosen.name,
+                          isa_name(chosen.isa));
+    }
+    return text;
+  }
+
+  int64_t workspace_bytes(const OpsLimits& limits) const override {
+    const AttentionShape& heads = limits.attention;
+    const int64_t max_width = std::max({limits.hidden_size, 2 * limits.intermediate_size, limits.vocab_size,
+                                        heads.qkv_width(), heads.num_heads * heads.head_dim});
+    int64_t bytes =
+        std::max({gemm_scratch_bytes({limits.max_tokens, max_width, limits.dtype, pool_.num_threads()}),
+                  attention_scratch_bytes(heads, limits.max_tokens, pool_.num_threads()),
+                  cross_entropy_scratch_bytes(limits.max_logits_rows)});
+    if (limits.training) {
+      bytes = std::max({bytes, rmsnorm_backward_scratch_bytes(limits.max_tokens, limits.hidden_size),
+                        head_rmsnorm_backward_scratch_bytes(limits.max_tokens, heads)});
+    }
+    return bytes;
+  }
+
+  void bind_workspace(std::span<std::byte> workspace) override { scratch_ = workspace; }
+
+  void linear(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN) override {
+    gemm_forward(x_TK, w_NK, bias_N, y_TN, scratch_, pool_);
+  }
+  void linear_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK,
+                             Update update) override {
+    gemm_backward_input(dy_TN, w_NK, dx_TK, update, scratch_, pool_);
+  }
+  void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK) override {
+    gemm_backward_weight(dy_TN, x_TK, dw_NK, scratch_, pool_);
+  }
+  void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N) override {
+    gemm_backward_bias(dy_TN, db_N, pool_);
+  }
+
+  void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) override {
+    tessera::embedding(ids, table_VD, x_TD, pool_);
+  }
+  void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD,
+                          TensorView dtable_VD) override {
+    tessera::embedding_backward(ids, dx_TD, dtable_VD, pool_);
+  }
+
+  void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
+               TensorView rstd_R) override {
+    tessera::rmsnorm(x_RD, w_D, eps, y_RD, rstd_R, pool_);
+  }
+  void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
+                        ConstTensorView rstd_R, TensorView dx_RD, Update update, TensorView dw_D) override {
+    tessera::rmsnorm_backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, update, dw_D, scratch_, pool_);
+  }
+  void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps, TensorView norm_TD,
+                   TensorView rstd_T) override {
+    tessera::add_rmsnorm(x_TD, y_TD, w_D, eps, norm_TD, rstd_T, pool_);
+  }
+  void add(TensorView x, ConstTensorView y) override { tessera::add(x, y, pool_); }
+
+  void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
+                    ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd) override {
+    tessera::head_rmsnorm(qkv_TQ, shape, head_begin, head_end, w_E, eps, y_TQ, rstd, pool_);
+  }
+  void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
+                             int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
+                             TensorView dw_E) override {
+    tessera::head_rmsnorm_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd, dw_E, scratch_,
+                                   pool_);
+  }
+
+  void rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
+            const RopeTable& table, bool inverse) override {
+    tessera::rope(qkv_TQ, shape, positions, table, inverse, pool_);
+  }
+
+  void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
+                 TensorView o_THE, TensorView lse_HT) override {
+    tessera::attention(qkv_TQ, shape, cu_seqlens, o_THE, lse_HT, scratch_, pool_);
+  }
+  void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
+                          ConstTensorView lse_HT, const AttentionShape& shape,
+                          std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) override {
+    tessera::attention_backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ, scratch_, pool_);
+  }
+  void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
+                        TensorView v_cache, int64_t cache_length, TensorView o_THE) override {
+    tessera::attention_cached(qkv_TQ, shape, k_cache, v_cache, cache_length, o_THE, scratch_, pool_);
+  }
+
+  void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override {
+    tessera::swiglu(gate_up_TF2, h_TF, pool_);
+  }
+  void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2) override {
+    tessera::swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2, pool_);
+  }
+
+  LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets, float label_smoothing,
+                         float grad_scale, TensorView dlogits_RV) override {
+    return tessera::cross_entropy(logits_RV, targets, label_smoothing, grad_scale, dlogits_RV, scratch_,
+                                  pool_);
+  }
+
+ private:
+  ThreadPool& pool_;
+  std::span<std::byte> scratch_;
+};
+
+}  // namespace
+
+// The permission for the tile registers must be there before oneDNN looks at the machine; the dispatch tables
+// ask for it, so they are resolved here and a bad TESSERA_ISA fails here too.
+std::unique_ptr<Ops> make_cpu_ops(ThreadPool& pool) {
+  kernel_reports();
+  return std::make_unique<CpuOps>(pool);
+}
+
+}  // namespace tessera
