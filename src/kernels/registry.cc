@@ -1,15 +1,22 @@
 #include "kernels/registry.h"
 
+#include "kernels/adamw/adamw_impl.h"
+#include "kernels/attention/attention_impl.h"
 #include "kernels/cross_entropy/cross_entropy_impl.h"
+#include "kernels/elementwise/elementwise_impl.h"
 #include "kernels/gemm/gemm_impl.h"
+#include "kernels/rmsnorm/rmsnorm_impl.h"
+#include "kernels/rope/rope_impl.h"
+#include "kernels/swiglu/swiglu_impl.h"
 
 namespace tessera {
 
 // One line per kernel: the report() of its table.
 std::vector<KernelReport> kernel_reports() {
   return {
-      gemm_table().report(),
-      cross_entropy_table().report(),
+      gemm_table().report(),        rmsnorm_table().report(),       rope_table().report(),
+      attention_table().report(),   swiglu_table().report(),        cross_entropy_table().report(),
+      elementwise_table().report(), adamw_table().report(),
   };
 }
 
