@@ -3,10 +3,13 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <atomic>
 #include <memory>
 
 namespace tessera {
 namespace {
+
+std::atomic<void (*)()> before_log_line{nullptr};
 
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
@@ -36,7 +39,11 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 
+void set_before_log_line(void (*callback)()) { before_log_line = callback; }
+
 void log_line(LogLevel level, std::string_view message) {
+  if (!logger().should_log(to_spdlog(level))) return;
+  if (void (*callback)() = before_log_line) callback();
   logger().log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
 }
 

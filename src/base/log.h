@@ -16,6 +16,10 @@ void set_log_level(LogLevel level);
 // Writes one line; safe from several threads.
 void log_line(LogLevel level, std::string_view message);
 
+// Called before every line that is written; nullptr = nothing. Lets a program clear a status line that it
+// draws.
+void set_before_log_line(void (*callback)());
+
 template <typename... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) {
   log_line(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));

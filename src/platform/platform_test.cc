@@ -11,7 +11,9 @@
 #include "platform/cgroup.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
+#include "platform/peak.h"
 #include "platform/thread_pool.h"
+#include "platform/topology.h"
 
 namespace tessera {
 namespace {
@@ -89,6 +91,50 @@ TEST_F(CgroupTest, NoLimitsWithoutFiles) {
   const CgroupLimits limits = cgroup_limits(root_);
   EXPECT_FALSE(limits.cpus.has_value());
   EXPECT_FALSE(limits.memory_bytes.has_value());
+}
+
+TEST_F(CgroupTest, TopologyReadsNodesAndHugePages) {
+  write("sys/devices/system/node/node10/cpulist", "2-3,7\n");
+  write("sys/devices/system/node/node10/meminfo", "Node 10 MemTotal:       2048 kB\nNode 10 MemFree: 1 kB\n");
+  write("sys/devices/system/node/node0/cpulist", "0-1\n");
+  write("sys/devices/system/node/possible", "0,10\n");
+  write("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+  write("sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages", "1\n");
+  write("sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "8\n");
+  write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "5\n");
+  const std::vector<NumaNode> nodes = numa_nodes(root_);
+  ASSERT_EQ(nodes.size(), 2u);
+  EXPECT_EQ(nodes[0].id, 0);
+  EXPECT_EQ(nodes[1].id, 10);
+  EXPECT_EQ(nodes[1].cpus, (std::vector<int>{2, 3, 7}));
+  EXPECT_EQ(nodes[1].memory_bytes, 2048 * 1024);
+  const HugePages pages = huge_pages(root_);
+  EXPECT_EQ(pages.transparent, "madvise");
+  ASSERT_EQ(pages.pools.size(), 2u);
+  EXPECT_EQ(pages.pools[0].page_bytes, 2048 * 1024);
+  EXPECT_EQ(pages.pools[0].free_pages, 5);
+  EXPECT_EQ(huge_pages(root_ / "nowhere").transparent, "");
+  EXPECT_TRUE(numa_nodes(root_ / "nowhere").empty());
+}
+
+TEST(Topology, CpuListsSurviveTheRoundTrip) {
+  EXPECT_EQ(format_cpu_list(parse_cpu_list("0-3,8,10-11")), "0-3,8,10-11");
+  EXPECT_EQ(parse_cpu_list("5"), (std::vector<int>{5}));
+  EXPECT_TRUE(parse_cpu_list("").empty());
+  EXPECT_EQ(parse_cpu_list("1,x"), (std::vector<int>{1}));
+}
+
+TEST(Peak, MeasuresEveryInstructionSetTheMachineHas) {
+  ThreadPool pool;
+  const std::vector<ComputePeak> peaks = measure_compute_peaks(pool, 0.01);
+  const CpuFeatures& cpu = cpu_features();
+  const size_t expected =
+      static_cast<size_t>(request_amx_permission().granted) + cpu.avx512_bf16 + cpu.avx512 + cpu.avx2;
+  EXPECT_EQ(peaks.size(), expected);
+  for (const ComputePeak& peak : peaks) EXPECT_GT(peak.tflops, 0.001) << peak.instruction_set;
+  const MemoryBandwidth bandwidth = measure_memory_bandwidth(pool, 0.01);
+  EXPECT_GT(bandwidth.copy_gb_per_s, 0.1);
+  EXPECT_GT(bandwidth.triad_gb_per_s, 0.1);
 }
 
 TEST(MemoryInfo, IsPlausible) {

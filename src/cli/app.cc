@@ -1,0 +1,92 @@
+#include "cli/app.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/flag_parser.h"
+#include "cli/help_text.h"
+#include "cli/terminal.h"
+
+namespace tessera {
+namespace {
+
+std::vector<std::string> words_of(const std::string& name) {
+  std::vector<std::string> words(1);
+  for (const char c : name) {
+    if (c == ' ') {
+      words.emplace_back();
+    } else {
+      words.back() += c;
+    }
+  }
+  return words;
+}
+
+// The command whose name the arguments begin with, and how many of them it takes up.
+Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
+                      const std::vector<std::string>& arguments, size_t* num_words) {
+  for (const auto& command : all) {
+    const std::vector<std::string> words = words_of(command->name());
+    if (words.size() <= arguments.size() && std::equal(words.begin(), words.end(), arguments.begin())) {
+      *num_words = words.size();
+      return command.get();
+    }
+  }
+  return nullptr;
+}
+
+[[noreturn]] void fail_unknown_command(const std::vector<std::unique_ptr<Command>>& all,
+                                       const std::vector<std::string>& arguments) {
+  std::vector<std::string> names;
+  for (const auto& command : all) {
+    const std::vector<std::string> words = words_of(command->name());
+    if (words.size() > 1 && words[0] == arguments[0]) {
+      fail(ExitCode::kUsage, "'{}' is not a command on its own; did you mean 'tessera {}'?", words[0],
+           command->name());
+    }
+    names.push_back(command->name());
+  }
+  const std::string nearest = nearest_name(arguments[0], names);
+  if (nearest.empty()) {
+    fail(ExitCode::kUsage, "unknown command '{}'; tessera --help lists them", printable(arguments[0]));
+  }
+  fail(ExitCode::kUsage, "unknown command '{}'; did you mean '{}'?", printable(arguments[0]), nearest);
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Command>> commands() {
+  std::vector<std::unique_ptr<Command>> all;
+  all.push_back(make_doctor_command());
+  all.push_back(make_help_command());
+  return all;
+}
+
+void run_program(const std::vector<std::string>& arguments) {
+  const std::vector<std::unique_ptr<Command>> all = commands();
+  if (arguments.empty()) fail(ExitCode::kUsage, "no command given; tessera --help lists them");
+  if (arguments[0] == "--help" || arguments[0] == "-h") {
+    write_output(program_help(all, terminal_width()));
+  } else if (arguments[0] == "--version") {
+    print("tessera {}\n", TESSERA_VERSION);
+  } else {
+    size_t num_words = 0;
+    Command* command = find_command(all, arguments, &num_words);
+    if (command == nullptr) fail_unknown_command(all, arguments);
+    FlagTable table;
+    command->declare_flags(&table);
+    const std::vector<std::string> rest(arguments.begin() + static_cast<std::ptrdiff_t>(num_words),
+                                        arguments.end());
+    if (parse_flags(rest, &table) == ParseOutcome::kHelpWanted) {
+      write_output(command_help(command, terminal_width()));
+    } else {
+      command->run(&table);
+    }
+  }
+  flush_output();
+}
+
+}  // namespace tessera

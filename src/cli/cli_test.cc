@@ -1,0 +1,191 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/app.h"
+#include "cli/command.h"
+#include "cli/flag_parser.h"
+#include "cli/help_text.h"
+
+namespace tessera {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Settings {
+  FlagTable table;
+  int64_t seed = 42;
+  double rate = 5e-5;
+  bool packing = false;
+  bool shuffle = true;
+  std::string prompt;
+  std::vector<std::string> files;
+  std::vector<std::string> words;
+
+  Settings() {
+    table.add("seed", &seed, "Seed.");
+    table.add("learning_rate", &rate, "Rate.").aliases = {"lr"};
+    table.add("packing", &packing, "Packing.");
+    table.add("shuffle", &shuffle, "Shuffle.");
+    table.add("prompt", &prompt, "Prompt.");
+    table.add("train_file", &files, "Files.");
+    Flag& positional = table.add("words", &words, "Words.");
+    positional.positional = true;
+    positional.required = true;
+    positional.value_name = "WORD";
+  }
+  void parse(const std::vector<std::string>& arguments) { parse_flags(arguments, &table); }
+};
+
+// The message of the Error(kUsage) that parsing throws.
+std::string usage_error(const std::vector<std::string>& arguments) {
+  Settings settings;
+  try {
+    settings.parse(arguments);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST(FlagParser, DashesUnderScoresAndAliasesAreTheSame) {
+  for (const char* spelling : {"--learning_rate", "--learning-rate", "--lr"}) {
+    Settings settings;
+    settings.parse({spelling, "-1e-3"});
+    EXPECT_EQ(settings.rate, -1e-3) << spelling;
+    settings.parse({std::string(spelling) + "=2"});
+    EXPECT_EQ(settings.rate, 2) << spelling;
+  }
+}
+
+TEST(FlagParser, BooleansHaveFiveForms) {
+  const auto packing = [](const std::vector<std::string>& arguments) {
+    Settings settings;
+    settings.packing = arguments[0].starts_with("--no");
+    settings.parse(arguments);
+    return settings.packing;
+  };
+  EXPECT_TRUE(packing({"--packing"}));
+  EXPECT_TRUE(packing({"--packing", "true"}));
+  EXPECT_TRUE(packing({"--packing=yes"}));
+  EXPECT_FALSE(packing({"--packing", "False"}));
+  EXPECT_FALSE(packing({"--packing=0"}));
+  EXPECT_FALSE(packing({"--no_packing"}));
+  EXPECT_FALSE(packing({"--no-packing"}));
+  EXPECT_TRUE(packing({"--packing", "word"}));
+}
+
+TEST(FlagParser, ListsTakeSeveralValuesAndAreRepeated) {
+  Settings settings;
+  settings.parse({"--train_file", "a", "[b,c]", "--seed", "1", "--seed=2", "--train-file", "d"});
+  EXPECT_THAT(settings.files, ElementsAre("a", "[b,c]", "d"));
+  EXPECT_EQ(settings.seed, 2);
+}
+
+TEST(FlagParser, PositionalsMayBeginWithDashesAfterTwoDashes) {
+  Settings settings;
+  settings.parse({"one", "--packing", "two", "--", "--seed", "-x"});
+  EXPECT_THAT(settings.words, ElementsAre("one", "two", "--seed", "-x"));
+  EXPECT_TRUE(settings.packing);
+}
+
+TEST(FlagParser, ValuesMayBeEmptyOrOddText) {
+  Settings settings;
+  settings.parse({"--prompt=--a=b"});
+  EXPECT_EQ(settings.prompt, "--a=b");
+  settings.parse({"--prompt", "-"});
+  EXPECT_EQ(settings.prompt, "-");
+  settings.parse({"--prompt="});
+  EXPECT_EQ(settings.prompt, "");
+}
+
+TEST(FlagParser, ErrorsNameWhatWasGivenAndTheNearestFlag) {
+  EXPECT_THAT(usage_error({"--lerning_rate", "1"}), HasSubstr("did you mean --learning_rate?"));
+  EXPECT_THAT(usage_error({"--no_pakcing"}), HasSubstr("unknown flag '--no_pakcing'"));
+  EXPECT_THAT(usage_error({"--no_seed"}), HasSubstr("unknown flag '--no_seed'"));
+  EXPECT_THAT(usage_error({"--no_packing=true"}), HasSubstr("takes no value"));
+  EXPECT_THAT(usage_error({"-s", "1"}), HasSubstr("unknown flag '-s'"));
+  EXPECT_THAT(usage_error({"--seed"}), HasSubstr("--seed: expected N, found nothing"));
+  EXPECT_THAT(usage_error({"--prompt", "--seed", "1"}), HasSubstr("--prompt=--seed"));
+  EXPECT_THAT(usage_error({"--seed", "1.5"}), HasSubstr("expected a whole number, found '1.5'"));
+  EXPECT_THAT(usage_error({"--packing=maybe"}), HasSubstr("expected true or false, found 'maybe'"));
+}
+
+TEST(FlagParser, RequiredFlagsAreNamed) {
+  Settings settings;
+  settings.parse({});
+  try {
+    check_required_flags(settings.table);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_THAT(error.what(), HasSubstr("WORD"));
+  }
+  settings.parse({"x"});
+  check_required_flags(settings.table);
+}
+
+TEST(FlagParser, HelpIsSeenAnywhereBeforeTwoDashes) {
+  Settings settings;
+  EXPECT_EQ(parse_flags({"--seed", "1", "-h"}, &settings.table), ParseOutcome::kHelpWanted);
+  EXPECT_EQ(parse_flags({"--unknown", "--help"}, &settings.table), ParseOutcome::kHelpWanted);
+  EXPECT_EQ(parse_flags({"--", "--help"}, &settings.table), ParseOutcome::kRun);
+}
+
+TEST(Help, WrapsWordsAndKeepsLineBreaks) {
+  EXPECT_EQ(wrap_text("one two three", 2, 10), "  one two\n  three\n");
+  EXPECT_EQ(wrap_text("one\n\ntwo", 0, 10), "one\n\ntwo\n");
+  EXPECT_EQ(wrap_text("longer-than-the-line x", 0, 10), "longer-than-the-line\nx\n");
+}
+
+TEST(Help, FitsIn80ColumnsAndExplainsEveryFlag) {
+  for (const auto& command : commands()) {
+    std::istringstream lines(command_help(command.get(), 80));
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_LE(line.size(), 80u) << command->name() << ": " << line;
+    FlagTable table;
+    command->declare_flags(&table);
+    for (const Flag& flag : table.flags()) {
+      const std::string& text = flag.status == FlagStatus::kHonoured ? flag.help : flag.note;
+      EXPECT_FALSE(text.empty()) << command->name() << " --" << flag.name << " is not explained";
+    }
+  }
+  std::istringstream lines(program_help(commands(), 80));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+TEST(Help, FlagReferenceInDocsIsWhatTheProgramWrites) {
+  std::ifstream in(std::filesystem::path(TESSERA_SOURCE_DIR) / "docs/flags.md");
+  std::ostringstream text;
+  text << in.rdbuf();
+  EXPECT_EQ(text.str(), flag_reference(commands()))
+      << "run: build/release/tessera help --markdown >docs/flags.md";
+}
+
+TEST(Program, UnknownCommandsNameTheNearest) {
+  const auto message = [](const std::vector<std::string>& arguments) -> std::string {
+    try {
+      run_program(arguments);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(message({"doctr"}), HasSubstr("did you mean 'doctor'?"));
+  EXPECT_THAT(message({"x"}), HasSubstr("unknown command 'x'"));
+  EXPECT_THAT(message({}), HasSubstr("no command given"));
+  EXPECT_THAT(message({"help", "doctr"}), HasSubstr("did you mean 'doctor'?"));
+}
+
+}  // namespace
+}  // namespace tessera

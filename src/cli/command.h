@@ -1,0 +1,35 @@
+// A subcommand of the program: its flags and what it does. One file per subcommand; all of them are listed in
+// commands().
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/flags.h"
+
+namespace tessera {
+
+class Command {
+ public:
+  virtual ~Command() = default;
+
+  virtual std::string name() const = 0;         // "train", "tokenizer train"
+  virtual std::string summary() const = 0;      // one line of `tessera --help`
+  virtual std::string usage() const = 0;        // what follows the name on the usage line
+  virtual std::string description() const = 0;  // paragraphs shown above the flags, "" = the summary says it
+  virtual std::vector<std::string> examples() const { return {}; }
+
+  // Binds the flags to this object's members.
+  virtual void declare_flags(FlagTable* table) = 0;
+  // Called once, after the flags are set. Throws Error.
+  virtual void run(FlagTable* table) = 0;
+};
+
+std::unique_ptr<Command> make_doctor_command();
+std::unique_ptr<Command> make_help_command();
+
+// Every subcommand, in the order in which help lists them.
+std::vector<std::unique_ptr<Command>> commands();
+
+}  // namespace tessera

@@ -1,0 +1,232 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/terminal.h"
+#include "kernels/dispatch.h"
+#include "kernels/registry.h"
+#include "platform/cgroup.h"
+#include "platform/cpu.h"
+#include "platform/memory_info.h"
+#include "platform/peak.h"
+#include "platform/thread_pool.h"
+#include "platform/topology.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr Isa kAllIsas[] = {Isa::kAmxBf16, Isa::kAvx512Bf16, Isa::kAvx512, Isa::kAvx2, Isa::kBaseline};
+
+struct Findings {
+  CpuFeatures cpu;
+  AmxPermission amx;
+  std::vector<int> affinity;
+  int64_t machine_cpus = 0;
+  int64_t threads = 0;
+  CgroupLimits cgroup;
+  std::vector<NumaNode> nodes;
+  HugePages huge;
+  MemoryInfo memory;
+  std::vector<KernelReport> kernels;
+  std::vector<ComputePeak> peaks;
+  MemoryBandwidth bandwidth;
+};
+
+Findings examine(ThreadPool& pool) {
+  Findings f;
+  f.cpu = cpu_features();
+  f.amx = request_amx_permission();
+  f.affinity = usable_cpus();
+  f.machine_cpus = sysconf(_SC_NPROCESSORS_ONLN);
+  f.threads = pool.num_threads();
+  f.cgroup = cgroup_limits();
+  f.nodes = numa_nodes();
+  f.huge = huge_pages();
+  f.memory = memory_info();
+  f.kernels = kernel_reports();
+  f.peaks = measure_compute_peaks(pool);
+  f.bandwidth = measure_memory_bandwidth(pool);
+  return f;
+}
+
+Json optional_number(const std::optional<int64_t>& value) { return value ? Json(*value) : Json(); }
+
+Json kernels_json(const std::vector<KernelReport>& kernels) {
+  Json out = Json::array();
+  for (const KernelReport& kernel : kernels) {
+    Json implementations = Json::array();
+    for (size_t i = 0; i < kernel.implementations.size(); ++i) {
+      const ImplementationReport& row = kernel.implementations[i];
+      implementations.push_back({{"name", row.name},
+                                 {"isa", isa_name(row.isa)},
+                                 {"used", i == kernel.chosen},
+                                 {"refusal", row.refusal}});
+    }
+    out.push_back({{"kernel", kernel.kernel}, {"implementations", implementations}});
+  }
+  return out;
+}
+
+Json to_json(const Findings& f) {
+  Json isas = Json::array();
+  for (const Isa isa : kAllIsas) isas.push_back({{"name", isa_name(isa)}, {"refusal", machine_refusal(isa)}});
+  Json nodes = Json::array();
+  for (const NumaNode& node : f.nodes) {
+    nodes.push_back(
+        {{"id", node.id}, {"cpus", format_cpu_list(node.cpus)}, {"memory_bytes", node.memory_bytes}});
+  }
+  Json pools = Json::array();
+  for (const HugePagePool& pool : f.huge.pools) {
+    pools.push_back(
+        {{"page_bytes", pool.page_bytes}, {"total", pool.total_pages}, {"free", pool.free_pages}});
+  }
+  Json peaks = Json::array();
+  for (const ComputePeak& peak : f.peaks) {
+    peaks.push_back(
+        {{"isa", peak.instruction_set}, {"arithmetic", peak.arithmetic}, {"tflops", peak.tflops}});
+  }
+  return {
+      {"version", TESSERA_VERSION},
+      {"processor", f.cpu.brand},
+      {"instruction_sets", isas},
+      {"isa_limit", isa_name(isa_limit())},
+      {"amx_permission", {{"granted", f.amx.granted}, {"reason", f.amx.reason}}},
+      {"cpus",
+       {{"online", f.machine_cpus},
+        {"affinity", format_cpu_list(f.affinity)},
+        {"cgroup_quota", f.cgroup.cpus ? Json(*f.cgroup.cpus) : Json()},
+        {"threads", f.threads}}},
+      {"numa_nodes", nodes},
+      {"huge_pages", {{"transparent", f.huge.transparent}, {"reserved", pools}}},
+      {"memory",
+       {{"total_bytes", f.memory.total_bytes},
+        {"available_bytes", f.memory.available_bytes},
+        {"cgroup_limit_bytes", optional_number(f.memory.cgroup_limit_bytes)},
+        {"cgroup_used_bytes", optional_number(f.memory.cgroup_used_bytes)},
+        {"free_for_process_bytes", f.memory.free_for_process_bytes}}},
+      {"kernels", kernels_json(f.kernels)},
+      {"compute_peaks", peaks},
+      {"memory_bandwidth",
+       {{"copy_gb_per_s", f.bandwidth.copy_gb_per_s},
+        {"triad_gb_per_s", f.bandwidth.triad_gb_per_s},
+        {"array_bytes", f.bandwidth.array_bytes}}},
+  };
+}
+
+void print_row(const std::string& name, const std::string& value) {
+  constexpr int kNameWidth = 18;
+  print("  {:<{}}  {}\n", name, kNameWidth, value);
+}
+
+void print_processor(const Findings& f) {
+  print("Processor\n");
+  print_row("model", f.cpu.brand);
+  for (const Isa isa : kAllIsas) {
+    const std::string refusal = machine_refusal(isa);
+    print_row(std::string(isa_name(isa)), refusal.empty() ? "yes" : "no: " + refusal);
+  }
+  print_row("AMX permission", f.amx.granted ? "granted" : "no: " + f.amx.reason);
+  print_row("limit", fmt::format("{} (TESSERA_ISA {})", isa_name(isa_limit()),
+                                 std::getenv("TESSERA_ISA") == nullptr ? "not set" : "set"));
+  print_row("processors", fmt::format("{} online, {} allowed by the affinity mask ({})", f.machine_cpus,
+                                      f.affinity.size(), format_cpu_list(f.affinity)));
+  print_row("cgroup CPU limit", f.cgroup.cpus ? fmt::format("{:.2f} processors", *f.cgroup.cpus) : "none");
+  print_row("threads used", std::to_string(f.threads));
+}
+
+void print_memory(const Findings& f) {
+  print("\nMemory\n");
+  print_row("total", format_bytes(f.memory.total_bytes));
+  print_row("available", format_bytes(f.memory.available_bytes));
+  print_row("cgroup limit", f.memory.cgroup_limit_bytes
+                                ? fmt::format("{}, {} in use", format_bytes(*f.memory.cgroup_limit_bytes),
+                                              format_bytes(f.memory.cgroup_used_bytes.value_or(0)))
+                                : "none");
+  print_row("free for a run", format_bytes(f.memory.free_for_process_bytes));
+  for (const NumaNode& node : f.nodes) {
+    print_row(fmt::format("NUMA node {}", node.id),
+              fmt::format("{}, processors {}", format_bytes(node.memory_bytes), format_cpu_list(node.cpus)));
+  }
+  if (f.nodes.empty()) print_row("NUMA nodes", "unknown: the kernel lists none");
+  const std::string& mode = f.huge.transparent;
+  print_row("huge pages", mode.empty()      ? "unknown: no transparent huge pages in this kernel"
+                          : mode == "never" ? "transparent: never; large buffers will miss the TLB more often"
+                                            : "transparent: " + mode + ", used for large buffers");
+  for (const HugePagePool& pool : f.huge.pools) {
+    if (pool.total_pages == 0) continue;
+    print_row("", fmt::format("reserved: {} of {}, {} free; not used", pool.total_pages,
+                              format_bytes(pool.page_bytes), pool.free_pages));
+  }
+}
+
+void print_kernels(const Findings& f) {
+  print("\nKernels (best first; * is used)\n");
+  for (const KernelReport& kernel : f.kernels) {
+    for (size_t i = 0; i < kernel.implementations.size(); ++i) {
+      const ImplementationReport& row = kernel.implementations[i];
+      const char mark = i == kernel.chosen ? '*' : ' ';
+      const std::string name = fmt::format("{} {:<9} {:<12}", mark, row.name, isa_name(row.isa));
+      const std::string reason = i == kernel.chosen    ? ""
+                                 : row.refusal.empty() ? "usable, but slower"
+                                                       : "refused: " + row.refusal;
+      print_row(i == 0 ? kernel.kernel : "", name + reason);
+    }
+  }
+}
+
+void print_speed(const Findings& f) {
+  print("\nMeasured now, {} together\n", f.threads == 1 ? "1 thread" : fmt::format("{} threads", f.threads));
+  for (const ComputePeak& peak : f.peaks) {
+    print_row(peak.instruction_set, fmt::format("{:.3g} TFLOPS ({})", peak.tflops, peak.arithmetic));
+  }
+  print_row("memory copy", fmt::format("{:.3g} GB/s read + written", f.bandwidth.copy_gb_per_s));
+  print_row("memory triad", fmt::format("{:.3g} GB/s, a = b + s c on {} arrays", f.bandwidth.triad_gb_per_s,
+                                        format_bytes(f.bandwidth.array_bytes)));
+}
+
+class DoctorCommand : public Command {
+ public:
+  std::string name() const override { return "doctor"; }
+  std::string summary() const override { return "Show what this machine offers and which code will use it"; }
+  std::string usage() const override { return "[--json]"; }
+  std::string description() const override {
+    return "Shows processor, instruction sets found and used (with the reason for each refusal), AMX "
+           "permission, "
+           "processors and memory that the process may use, NUMA nodes, huge pages, and the arithmetic peak "
+           "and memory "
+           "bandwidth measured now, in about two seconds.";
+  }
+
+  void declare_flags(FlagTable* table) override {
+    table->add("json", &json_, "One JSON object instead of the report.");
+  }
+
+  void run(FlagTable*) override {
+    ThreadPool pool;
+    const Findings findings = examine(pool);
+    if (json_) {
+      print("{}\n", to_json(findings).dump(2));
+      return;
+    }
+    print_processor(findings);
+    print_memory(findings);
+    print_kernels(findings);
+    print_speed(findings);
+  }
+
+ private:
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_doctor_command() { return std::make_unique<DoctorCommand>(); }
+
+}  // namespace tessera

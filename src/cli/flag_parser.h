@@ -1,0 +1,23 @@
+// Command-line arguments into a FlagTable.
+//
+// --some-flag and --some_flag are the same. A value follows as `--flag value` or `--flag=value`; a list takes
+// several or is repeated; of a repeated single value the last counts. Booleans are `--flag`, `--flag true`,
+// `--flag=false` or `--no_flag`. `--` ends the flags.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/flags.h"
+
+namespace tessera {
+
+enum class ParseOutcome { kRun, kHelpWanted };
+
+// Sets every flag given. Errors (kUsage) name what was given and the nearest known flag.
+ParseOutcome parse_flags(const std::vector<std::string>& arguments, FlagTable* table);
+
+// kUsage naming the first required flag that was not set, on the command line or elsewhere.
+void check_required_flags(const FlagTable& table);
+
+}  // namespace tessera

@@ -1,0 +1,63 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/help_text.h"
+#include "cli/terminal.h"
+
+namespace tessera {
+namespace {
+
+class HelpCommand : public Command {
+ public:
+  std::string name() const override { return "help"; }
+  std::string summary() const override { return "Explain a command, or write the flag reference"; }
+  std::string usage() const override { return "[COMMAND...] [--markdown]"; }
+  std::string description() const override { return ""; }
+  std::vector<std::string> examples() const override {
+    return {"tessera help train", "tessera help --markdown >docs/flags.md"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& command =
+        table->add("command", &command_words_, "The command to explain; without one, the list of commands.");
+    command.positional = true;
+    command.value_name = "COMMAND";
+    table->add("markdown", &markdown_, "The flags of every command as a Markdown page.");
+  }
+
+  void run(FlagTable*) override {
+    const std::vector<std::unique_ptr<Command>> all = commands();
+    if (markdown_) {
+      write_output(flag_reference(all));
+      return;
+    }
+    if (command_words_.empty()) {
+      write_output(program_help(all, terminal_width()));
+      return;
+    }
+    const std::string wanted = fmt::format("{}", fmt::join(command_words_, " "));
+    std::vector<std::string> names;
+    for (const auto& command : all) {
+      if (command->name() == wanted) {
+        write_output(command_help(command.get(), terminal_width()));
+        return;
+      }
+      names.push_back(command->name());
+    }
+    const std::string nearest = nearest_name(wanted, names);
+    fail(ExitCode::kUsage, "no command '{}'; {}", printable(wanted),
+         nearest.empty() ? "tessera --help lists them" : fmt::format("did you mean '{}'?", nearest));
+  }
+
+ private:
+  std::vector<std::string> command_words_;
+  bool markdown_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_help_command() { return std::make_unique<HelpCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,129 @@
+#include "cli/terminal.h"
+
+#include <langinfo.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <clocale>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kDefaultColumns = 80;
+constexpr int64_t kMinColumns = 40;
+constexpr std::string_view kClearLine = "\r\x1b[K";
+
+std::atomic<bool> status_is_shown{false};
+bool output_reader_is_gone = false;
+ClosedOutput closed_output = ClosedOutput::kEndsProgram;
+
+// Async-signal-safe.
+void clear_status_line() {
+  if (!status_is_shown.exchange(false)) return;
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kClearLine.data(), kClearLine.size());
+}
+
+void clear_and_die(int signal_number) {
+  clear_status_line();
+  std::signal(signal_number, SIG_DFL);
+  std::raise(signal_number);
+}
+
+[[noreturn]] void fail_output(int error) {
+  // The rest of the buffer would fail again, in the destructors of the C library, without anyone to tell.
+  std::clearerr(stdout);
+  fail_errno(ExitCode::kIoError, error, "standard output");
+}
+
+// True when the write may be forgotten.
+bool reader_is_gone(int error) {
+  if (error != EPIPE || closed_output != ClosedOutput::kIsIgnored) return false;
+  output_reader_is_gone = true;
+  return true;
+}
+
+}  // namespace
+
+void write_output(std::string_view text) {
+  if (output_reader_is_gone) return;
+  clear_status_line();
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && !reader_is_gone(errno))
+    fail_output(errno);
+  if (output_is_terminal()) flush_output();
+}
+
+void flush_output() {
+  if (output_reader_is_gone) return;
+  if (std::fflush(stdout) != 0 && !reader_is_gone(errno)) fail_output(errno);
+}
+
+void set_closed_output(ClosedOutput behaviour) {
+  closed_output = behaviour;
+  std::signal(SIGPIPE, behaviour == ClosedOutput::kIsIgnored ? SIG_IGN : SIG_DFL);
+}
+
+bool output_is_terminal() {
+  static const bool result = isatty(STDOUT_FILENO) == 1;
+  return result;
+}
+
+bool error_is_terminal() {
+  static const bool result = isatty(STDERR_FILENO) == 1;
+  return result;
+}
+
+int64_t terminal_width() {
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    winsize size = {};
+    if (isatty(fd) == 1 && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+      return std::max<int64_t>(size.ws_col, kMinColumns);
+    }
+  }
+  return kDefaultColumns;
+}
+
+bool terminal_is_utf8() {
+  static const bool result = [] {
+    const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);  // of the environment
+    if (locale == nullptr) return false;
+    const bool utf8 = std::strcmp(nl_langinfo_l(CODESET, locale), "UTF-8") == 0;
+    freelocale(locale);
+    return utf8;
+  }();
+  return result;
+}
+
+StatusLine::StatusLine() { set_before_log_line(clear_status_line); }
+
+StatusLine::~StatusLine() {
+  clear();
+  set_before_log_line(nullptr);
+}
+
+void StatusLine::show(const std::string& text) {
+  if (!error_is_terminal()) return;
+  flush_output();
+  std::string line(kClearLine);
+  line += text.substr(0, static_cast<size_t>(terminal_width() - 1));
+  status_is_shown = true;
+  // A failed write to a terminal that is gone costs the picture only.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+void StatusLine::clear() { clear_status_line(); }
+
+void install_terminal_cleanup() {
+  std::signal(SIGINT, clear_and_die);
+  std::signal(SIGTERM, clear_and_die);
+}
+
+}  // namespace tessera

@@ -1,0 +1,53 @@
+// Standard output and the terminal: checked writes, a status line that is redrawn in place, what the terminal
+// can show.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tessera {
+
+// Writes to standard output; a failure (full disk, closed descriptor) is an Error(kIoError). Buffered when
+// standard output is not a terminal. Clears a status line first.
+void write_output(std::string_view text);
+void flush_output();
+template <typename... Args>
+void print(fmt::format_string<Args...> format, Args&&... args) {
+  write_output(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// How a closed reader (`tessera ... | head`) ends the program: quietly by SIGPIPE, or not at all.
+enum class ClosedOutput { kEndsProgram, kIsIgnored };
+// kIsIgnored drops what is written after the reader is gone: a training run outlives its log.
+void set_closed_output(ClosedOutput behaviour);
+
+bool output_is_terminal();
+bool error_is_terminal();
+// Columns of the terminal on standard output or standard error, at least 40; 80 when neither is one.
+int64_t terminal_width();
+// True when the locale's character encoding is UTF-8.
+bool terminal_is_utf8();
+
+// A line on standard error that is redrawn in place; only one exists at a time. Nothing is drawn unless
+// standard error is a terminal. Log lines, output and an interrupt clear it first, so that the terminal is
+// left clean.
+class StatusLine {
+ public:
+  StatusLine();
+  ~StatusLine();
+  StatusLine(const StatusLine&) = delete;
+  StatusLine& operator=(const StatusLine&) = delete;
+
+  // Shows `text`, cut to the width of the terminal.
+  void show(const std::string& text);
+  void clear();
+};
+
+// Makes SIGINT and SIGTERM clear the status line before they end the program.
+void install_terminal_cleanup();
+
+}  // namespace tessera

@@ -1,0 +1,124 @@
+#include "platform/topology.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+namespace tessera {
+namespace {
+
+std::string read_line(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  return line;
+}
+
+int64_t read_number(const std::filesystem::path& path) {
+  const std::string text = read_line(path);
+  int64_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+// The number behind `prefix` in a folder's name: "node12" -> 12.
+std::optional<int64_t> number_after(const std::string& name, const std::string& prefix,
+                                    const std::string& suffix) {
+  if (!name.starts_with(prefix) || !name.ends_with(suffix)) return std::nullopt;
+  int64_t value = 0;
+  const char* end = name.data() + name.size() - suffix.size();
+  const auto result = std::from_chars(name.data() + prefix.size(), end, value);
+  return result.ec == std::errc() && result.ptr == end ? std::optional(value) : std::nullopt;
+}
+
+std::vector<std::filesystem::path> entries(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> out;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) out.push_back(entry.path());
+  return out;
+}
+
+// "Node 0 MemTotal:  12345 kB".
+int64_t node_memory_bytes(const std::filesystem::path& meminfo) {
+  std::ifstream in(meminfo);
+  for (std::string line; std::getline(in, line);) {
+    const size_t at = line.find("MemTotal:");
+    if (at == std::string::npos) continue;
+    int64_t kilobytes = 0;
+    std::istringstream(line.substr(at + 9)) >> kilobytes;
+    return kilobytes * 1024;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<NumaNode> numa_nodes(const std::filesystem::path& root) {
+  std::vector<NumaNode> nodes;
+  for (const auto& path : entries(root / "sys/devices/system/node")) {
+    const std::optional<int64_t> id = number_after(path.filename().string(), "node", "");
+    if (!id) continue;
+    nodes.push_back({static_cast<int>(*id), parse_cpu_list(read_line(path / "cpulist")),
+                     node_memory_bytes(path / "meminfo")});
+  }
+  std::sort(nodes.begin(), nodes.end(), [](const NumaNode& a, const NumaNode& b) { return a.id < b.id; });
+  return nodes;
+}
+
+HugePages huge_pages(const std::filesystem::path& root) {
+  HugePages result;
+  const std::string modes = read_line(root / "sys/kernel/mm/transparent_hugepage/enabled");
+  const size_t open = modes.find('[');  // always [madvise] never
+  const size_t close = modes.find(']');
+  if (open != std::string::npos && close != std::string::npos && open < close) {
+    result.transparent = modes.substr(open + 1, close - open - 1);
+  }
+  for (const auto& path : entries(root / "sys/kernel/mm/hugepages")) {
+    const std::optional<int64_t> kilobytes = number_after(path.filename().string(), "hugepages-", "kB");
+    if (!kilobytes) continue;
+    result.pools.push_back(
+        {*kilobytes * 1024, read_number(path / "nr_hugepages"), read_number(path / "free_hugepages")});
+  }
+  std::sort(result.pools.begin(), result.pools.end(),
+            [](const HugePagePool& a, const HugePagePool& b) { return a.page_bytes < b.page_bytes; });
+  return result;
+}
+
+std::vector<int> parse_cpu_list(const std::string& text) {
+  std::vector<int> cpus;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at < end) {
+    int first = 0;
+    auto result = std::from_chars(at, end, first);
+    if (result.ec != std::errc()) break;
+    int last = first;
+    if (result.ptr < end && *result.ptr == '-') {
+      result = std::from_chars(result.ptr + 1, end, last);
+      if (result.ec != std::errc()) break;
+    }
+    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+    at = result.ptr;
+    if (at < end && *at != ',') break;
+    ++at;
+  }
+  return cpus;
+}
+
+std::string format_cpu_list(const std::vector<int>& cpus) {
+  std::string out;
+  for (size_t i = 0; i < cpus.size();) {
+    size_t last = i;
+    while (last + 1 < cpus.size() && cpus[last + 1] == cpus[last] + 1) ++last;
+    if (!out.empty()) out += ',';
+    out += last == i ? fmt::format("{}", cpus[i]) : fmt::format("{}-{}", cpus[i], cpus[last]);
+    i = last + 1;
+  }
+  return out;
+}
+
+}  // namespace tessera
