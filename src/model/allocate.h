@@ -1,0 +1,13 @@
+#pragma once
+
+#include "base/memory.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// An uninitialised tensor in `arena`; without memory when the arena only measures.
+inline TensorView allocate_tensor(Arena& arena, DType dtype, const Shape& shape) {
+  return {arena.allocate_bytes(shape.num_elements() * dtype_bytes(dtype)), dtype, shape};
+}
+
+}  // namespace tessera

@@ -1,0 +1,139 @@
+#include "model/attention_block.h"
+
+#include <cmath>
+
+#include "model/allocate.h"
+#include "model/residual_norm.h"
+
+namespace tessera {
+
+AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t layer) {
+  AttentionShape shape;
+  shape.num_heads = config.num_attention_heads;
+  shape.num_key_value_heads = config.num_key_value_heads;
+  shape.head_dim = config.head_dim;
+  shape.sliding_window =
+      config.sliding_window.empty() ? 0 : config.sliding_window[static_cast<size_t>(layer)];
+  shape.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+  return {shape, static_cast<float>(config.rms_norm_eps)};
+}
+
+AttentionSaved allocate_attention_saved(Arena& arena, const ModelConfig& config, DType dtype,
+                                        int64_t num_tokens, TensorView x_TD) {
+  const int64_t num_heads = config.num_attention_heads;
+  const int64_t num_kv_heads = config.num_key_value_heads;
+  const int64_t qkv_width = (num_heads + 2 * num_kv_heads) * config.head_dim;
+  AttentionSaved saved;
+  saved.x_TD = x_TD;
+  if (config.qk_norm) {
+    saved.qkv_raw_TQ = allocate_tensor(arena, dtype, {num_tokens, qkv_width});
+    saved.q_rstd_TH = allocate_tensor(arena, DType::kF32, {num_tokens, num_heads});
+    saved.k_rstd_TG = allocate_tensor(arena, DType::kF32, {num_tokens, num_kv_heads});
+  }
+  saved.qkv_TQ = allocate_tensor(arena, dtype, {num_tokens, qkv_width});
+  saved.o_THE = allocate_tensor(arena, dtype, {num_tokens, num_heads * config.head_dim});
+  saved.lse_HT = allocate_tensor(arena, DType::kF32, {num_heads, num_tokens});
+  return saved;
+}
+
+AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& config, DType dtype,
+                                            int64_t num_tokens, bool training) {
+  const int64_t q_width = config.num_attention_heads * config.head_dim;
+  const int64_t qkv_width = q_width + 2 * config.num_key_value_heads * config.head_dim;
+  AttentionScratch scratch;
+  scratch.norm_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
+  scratch.rstd_T = allocate_tensor(arena, DType::kF32, {num_tokens});
+  if (training) {
+    scratch.do_THE = allocate_tensor(arena, dtype, {num_tokens, q_width});
+    scratch.dqkv_TQ = allocate_tensor(arena, dtype, {num_tokens, qkv_width});
+  }
+  return scratch;
+}
+
+namespace {
+
+// (1) to (4): queries, keys and values as attention takes them.
+void project_qkv(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                 const SequenceInfo& sequences, ConstTensorView residual_TD, const AttentionSaved& saved,
+                 const AttentionScratch& scratch) {
+  const AttentionShape& shape = config.shape;
+  const int64_t q_end = shape.num_heads;
+  const int64_t k_end = q_end + shape.num_key_value_heads;
+  residual_norm(ops, saved.x_TD, residual_TD, weights.norm_D, config.norm_eps, scratch.norm_TD,
+                scratch.rstd_T);
+  if (weights.q_norm_E.empty()) {
+    ops.linear(scratch.norm_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_TQ);
+  } else {
+    ops.linear(scratch.norm_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_raw_TQ);
+    // The first call copies the heads it does not normalise, the second works in place.
+    ops.head_rmsnorm(saved.qkv_raw_TQ, shape, 0, q_end, weights.q_norm_E, config.norm_eps, saved.qkv_TQ,
+                     saved.q_rstd_TH);
+    ops.head_rmsnorm(saved.qkv_TQ, shape, q_end, k_end, weights.k_norm_E, config.norm_eps, saved.qkv_TQ,
+                     saved.k_rstd_TG);
+  }
+  ops.rope(saved.qkv_TQ, shape, sequences.positions, sequences.rope, /*inverse=*/false);
+}
+
+}  // namespace
+
+void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                             const SequenceInfo& sequences, ConstTensorView residual_TD,
+                             const AttentionSaved& saved, const AttentionScratch& scratch, TensorView y_TD) {
+  project_qkv(ops, config, weights, sequences, residual_TD, saved, scratch);
+  ops.attention(saved.qkv_TQ, config.shape, sequences.cu_seqlens, saved.o_THE, saved.lse_HT);
+  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
+}
+
+void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                              const AttentionGrads& grads, const SequenceInfo& sequences,
+                              const AttentionSaved& saved, const AttentionScratch& scratch,
+                              TensorView dx_TD) {
+  const AttentionShape& shape = config.shape;
+  const int64_t q_end = shape.num_heads;
+  const int64_t k_end = q_end + shape.num_key_value_heads;
+  const ConstTensorView dy_TD = dx_TD;  // the stream x + y hands its gradient to both
+  const TensorView do_THE = scratch.do_THE;
+  const TensorView dqkv_TQ = scratch.dqkv_TQ;
+
+  // (6) y = o wo^T + bo
+  if (!grads.bo_D.empty()) ops.linear_backward_bias(dy_TD, grads.bo_D);
+  ops.linear_backward_weight(dy_TD, saved.o_THE, grads.wo_DHE);
+  ops.linear_backward_input(dy_TD, weights.wo_DHE, do_THE, Update::kOverwrite);
+
+  // (5) o = attention(q, k, v)
+  ops.attention_backward(do_THE, saved.qkv_TQ, saved.o_THE, saved.lse_HT, shape, sequences.cu_seqlens,
+                         dqkv_TQ);
+
+  // (4) q, k = rope(q, k, position)
+  ops.rope(dqkv_TQ, shape, sequences.positions, sequences.rope, /*inverse=*/true);
+
+  // (3) q, k = rmsnorm per head
+  if (!weights.q_norm_E.empty()) {
+    ops.head_rmsnorm_backward(dqkv_TQ, saved.qkv_raw_TQ, shape, 0, q_end, weights.q_norm_E, saved.q_rstd_TH,
+                              grads.q_norm_E);
+    ops.head_rmsnorm_backward(dqkv_TQ, saved.qkv_raw_TQ, shape, q_end, k_end, weights.k_norm_E,
+                              saved.k_rstd_TG, grads.k_norm_E);
+  }
+
+  // (2) qkv = norm wqkv^T + bqkv, with norm computed again
+  ops.rmsnorm(saved.x_TD, weights.norm_D, config.norm_eps, scratch.norm_TD, scratch.rstd_T);
+  if (!grads.bqkv_Q.empty()) ops.linear_backward_bias(dqkv_TQ, grads.bqkv_Q);
+  ops.linear_backward_weight(dqkv_TQ, scratch.norm_TD, grads.wqkv_QD);
+  const TensorView dnorm_TD = scratch.norm_TD;  // norm is not needed any more
+  ops.linear_backward_input(dqkv_TQ, weights.wqkv_QD, dnorm_TD, Update::kOverwrite);
+
+  // (1) norm = rmsnorm(x)
+  ops.rmsnorm_backward(dnorm_TD, saved.x_TD, weights.norm_D, scratch.rstd_T, dx_TD, Update::kAdd,
+                       grads.norm_D);
+}
+
+void attention_block_cached(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                            const SequenceInfo& sequences, ConstTensorView residual_TD,
+                            const KeyValueCache& cache, int64_t cache_length, const AttentionSaved& saved,
+                            const AttentionScratch& scratch, TensorView y_TD) {
+  project_qkv(ops, config, weights, sequences, residual_TD, saved, scratch);
+  ops.attention_cached(saved.qkv_TQ, config.shape, cache.k, cache.v, cache_length, saved.o_THE);
+  ops.linear(saved.o_THE, weights.wo_DHE, weights.bo_D, y_TD);
+}
+
+}  // namespace tessera

@@ -1,0 +1,100 @@
+// The attention half of a decoder layer, forward and backward over packed tokens.
+//
+//   forward:  (1) x += residual,  norm = rmsnorm(x)
+//             (2) qkv = norm wqkv^T + bqkv
+//             (3) q, k = rmsnorm per head                    (Qwen3)
+//             (4) q, k = rope(q, k, position)
+//             (5) o = attention(q, k, v)
+//             (6) y = o wo^T + bo
+//
+// The stream behind the block is x + y; whoever comes next adds them (residual_norm.h). Weight gradients are
+// added to (+=), activation gradients overwritten (=) unless said otherwise.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/memory.h"
+#include "formats/model_config.h"
+#include "ops/ops.h"
+
+namespace tessera {
+
+// Views into the flat arrays; optional tensors are empty when the model has none.
+template <typename View>
+struct AttentionTensors {
+  View norm_D;    // input_layernorm
+  View wqkv_QD;   // q_proj, k_proj, v_proj
+  View bqkv_Q;    // optional
+  View q_norm_E;  // optional, together with k_norm_E
+  View k_norm_E;  //
+  View wo_DHE;    // o_proj [D, H E]
+  View bo_D;      // optional
+};
+using AttentionWeights = AttentionTensors<ConstTensorView>;
+using AttentionGrads = AttentionTensors<TensorView>;
+
+struct AttentionBlockConfig {
+  AttentionShape shape;
+  float norm_eps;
+};
+AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t layer);
+
+// Where the tokens of a batch stand.
+struct SequenceInfo {
+  std::span<const int32_t> cu_seqlens;  // [num_sequences + 1]
+  std::span<const int32_t> positions;   // [T]
+  RopeTable rope;
+};
+
+// Kept from forward to backward, per token: A (D + Q + H E) + 4 H bytes, with head norms A Q + 4 (H + G) more
+// (A = 2 or 4 bytes of an activation). norm and its rstd are computed again: a pass over memory is cheaper
+// than A D bytes kept in every layer.
+struct AttentionSaved {
+  TensorView x_TD;        // the stream
+  TensorView qkv_raw_TQ;  // before the head norms; empty without them
+  TensorView q_rstd_TH;   // F32, empty without head norms
+  TensorView k_rstd_TG;   // F32, empty without head norms
+  TensorView qkv_TQ;      // rotated
+  TensorView o_THE;
+  TensorView lse_HT;  // F32
+};
+
+// Needed only while the block runs.
+struct AttentionScratch {
+  TensorView norm_TD;
+  TensorView rstd_T;   // F32
+  TensorView do_THE;   // backward
+  TensorView dqkv_TQ;  // backward
+};
+
+AttentionSaved allocate_attention_saved(Arena& arena, const ModelConfig& config, DType dtype,
+                                        int64_t num_tokens, TensorView x_TD);
+AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& config, DType dtype,
+                                            int64_t num_tokens, bool training);
+
+// saved.x_TD holds the output of the block before; residual_TD the stream past it (empty: x is complete).
+// y_TD may be the memory of residual_TD but not of x_TD.
+void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                             const SequenceInfo& sequences, ConstTensorView residual_TD,
+                             const AttentionSaved& saved, const AttentionScratch& scratch, TensorView y_TD);
+
+// dx_TD holds the gradient of the stream behind the block, x + y, and becomes that of x.
+void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                              const AttentionGrads& grads, const SequenceInfo& sequences,
+                              const AttentionSaved& saved, const AttentionScratch& scratch, TensorView dx_TD);
+
+// Keys and values of the tokens so far, [capacity, G E] each.
+struct KeyValueCache {
+  TensorView k;
+  TensorView v;
+};
+
+// As forward, for tokens that follow cache_length others of the same sequence; (5) appends to the cache.
+// sequences.cu_seqlens is not used.
+void attention_block_cached(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
+                            const SequenceInfo& sequences, ConstTensorView residual_TD,
+                            const KeyValueCache& cache, int64_t cache_length, const AttentionSaved& saved,
+                            const AttentionScratch& scratch, TensorView y_TD);
+
+}  // namespace tessera

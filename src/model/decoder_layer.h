@@ -1,0 +1,56 @@
+// One decoder layer: attention block, then MLP block, on the residual stream.
+#pragma once
+
+#include <cstdint>
+
+#include "model/attention_block.h"
+#include "model/mlp_block.h"
+#include "model/parameters.h"
+
+namespace tessera {
+
+template <typename View>
+struct LayerTensors {
+  AttentionTensors<View> attention;
+  MlpTensors<View> mlp;
+};
+using LayerWeights = LayerTensors<ConstTensorView>;
+using LayerGrads = LayerTensors<TensorView>;
+
+// Views of one layer's parameters in a flat array of `layout`; `flat` is the weights or the gradients.
+LayerWeights bind_layer(const ModelConfig& config, const ParameterLayout& layout, int64_t layer,
+                        ConstTensorView flat);
+LayerGrads bind_layer(const ModelConfig& config, const ParameterLayout& layout, int64_t layer,
+                      TensorView flat);
+
+struct LayerSaved {
+  AttentionSaved attention;
+  MlpSaved mlp;
+};
+
+// The two blocks never run at the same time: their scratch shares memory.
+struct LayerScratch {
+  AttentionScratch attention;
+  MlpScratch mlp;
+};
+LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                                    bool training);
+
+// saved.attention.x_TD holds the output of the layer before and residual_TD the stream past it (empty: x is
+// complete). y_TD receives this layer's output; the stream past it is saved.mlp.x_TD. y_TD may be the memory
+// of saved.attention.x_TD when no backward follows.
+void decoder_layer_forward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+                           const SequenceInfo& sequences, ConstTensorView residual_TD,
+                           const LayerSaved& saved, const LayerScratch& scratch, TensorView y_TD);
+
+// Computes everything in `saved` again from saved.attention.x_TD, bit by bit as forward did.
+void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+                             const SequenceInfo& sequences, const LayerSaved& saved,
+                             const LayerScratch& scratch);
+
+// dx_TD holds the gradient of the stream behind the layer and becomes that of the stream in front of it.
+void decoder_layer_backward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+                            const LayerGrads& grads, const SequenceInfo& sequences, const LayerSaved& saved,
+                            const LayerScratch& scratch, TensorView dx_TD);
+
+}  // namespace tessera

@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <numeric>
+
+#include "model/allocate.h"
+#include "model/model_impl.h"
+#include "model/residual_norm.h"
+
+namespace tessera {
+
+struct Generator::Impl {
+  Impl(Model::Impl& of_model, int64_t max_positions, int64_t chunk);
+
+  // The last row of logits_V after these tokens, when wanted.
+  void feed_chunk(std::span<const int32_t> ids, bool want_logits);
+
+  Model::Impl* model;
+  int64_t capacity;
+  int64_t max_chunk;
+  int64_t length = 0;
+
+  PageBuffer cache_memory;
+  PageBuffer saved_memory;
+  PageBuffer working_memory;
+  PageBuffer workspace;
+  RopeTableBuffer rope;
+  std::vector<KeyValueCache> caches;  // per layer
+  Activations activations;
+  std::vector<int32_t> positions;  // 0 .. capacity - 1
+  std::vector<float> logits_V;
+};
+
+namespace {
+
+std::vector<KeyValueCache> allocate_caches(Arena& arena, const ModelConfig& config, DType dtype,
+                                           int64_t capacity) {
+  const Shape shape = {capacity, config.num_key_value_heads * config.head_dim};
+  std::vector<KeyValueCache> caches(static_cast<size_t>(config.num_hidden_layers));
+  for (KeyValueCache& cache : caches) {
+    cache.k = allocate_tensor(arena, dtype, shape);
+    cache.v = allocate_tensor(arena, dtype, shape);
+  }
+  return caches;
+}
+
+}  // namespace
+
+Generator::Impl::Impl(Model::Impl& of_model, int64_t max_positions, int64_t chunk)
+    : model(&of_model), capacity(max_positions), max_chunk(std::min(chunk, max_positions)) {
+  TESSERA_CHECK(capacity > 0 && max_chunk > 0, "capacity {}, chunks of {}", capacity, chunk);
+  const ModelConfig& config = model->config;
+
+  Arena measured_caches = Arena::measuring();
+  allocate_caches(measured_caches, config, model->dtype, capacity);
+  cache_memory = PageBuffer(measured_caches.high_water_bytes());
+  Arena cache_arena(cache_memory.as<std::byte>());
+  caches = allocate_caches(cache_arena, config, model->dtype, capacity);
+
+  Arena saved = Arena::measuring();
+  Arena working = Arena::measuring();
+  activations.lay_out(config, model->dtype, max_chunk, ActivationMode::kForwardOnly, saved, working);
+  saved_memory = PageBuffer(saved.high_water_bytes());
+  working_memory = PageBuffer(working.high_water_bytes());
+
+  const ActivationLimits limits = {max_chunk, capacity, /*training=*/false};
+  workspace = PageBuffer(model->ops->workspace_bytes(model->ops_limits(limits, /*max_logits_rows=*/1)));
+  rope = RopeTableBuffer(config, capacity);
+  positions.resize(static_cast<size_t>(capacity));
+  std::iota(positions.begin(), positions.end(), 0);
+  logits_V.resize(static_cast<size_t>(config.vocab_size));
+}
+
+void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits) {
+  Ops& ops = *model->ops;
+  const auto num_tokens = static_cast<int64_t>(ids.size());
+  Arena saved(saved_memory.as<std::byte>());
+  Arena working(working_memory.as<std::byte>());
+  activations.lay_out(model->config, model->dtype, num_tokens, ActivationMode::kForwardOnly, saved, working);
+  ops.bind_workspace(workspace.as<std::byte>());
+  const SequenceInfo sequences = {
+      {}, std::span<const int32_t>(positions).subspan(static_cast<size_t>(length), ids.size()), rope.table()};
+
+  const TensorView x_TD = activations.final_x_TD;  // the input of every layer too
+  ops.embedding(ids, model->embedding_VD, x_TD);
+  ConstTensorView residual_TD;
+  for (size_t i = 0; i < model->layers.size(); ++i) {
+    const LayerSaved& layer = activations.layers[i];
+    attention_block_cached(ops, model->block_configs[i], model->layers[i].attention, sequences, residual_TD,
+                           caches[i], length, layer.attention, activations.layer_scratch.attention,
+                           layer.mlp.x_TD);
+    mlp_block_forward(ops, model->block_configs[i].norm_eps, model->layers[i].mlp, layer.attention.x_TD,
+                      layer.mlp, activations.layer_scratch.mlp, x_TD);
+    residual_TD = layer.mlp.x_TD;
+  }
+  length += num_tokens;
+  if (!want_logits) return;
+
+  const LossHeadScratch& scratch = activations.loss_scratch;
+  const TensorView norm_1D = scratch.norm_TD.rows(0, 1);
+  residual_norm(ops, x_TD.rows(num_tokens - 1, num_tokens), residual_TD.rows(num_tokens - 1, num_tokens),
+                model->head.norm_D, model->block_configs.front().norm_eps, norm_1D,
+                scratch.rstd_T.rows(0, 1));
+  ops.linear(norm_1D, model->head.lm_head_VD, /*bias_N=*/{},
+             TensorView(logits_V.data(), DType::kF32, {1, model->config.vocab_size}));
+}
+
+Generator::Generator(Model& model, int64_t capacity, int64_t max_chunk)
+    : impl_(std::make_unique<Impl>(*model.impl_, capacity, max_chunk)) {}
+Generator::~Generator() = default;
+
+int64_t Generator::length() const { return impl_->length; }
+void Generator::reset() { impl_->length = 0; }
+
+std::span<const float> Generator::feed(std::span<const int32_t> ids) {
+  Impl& impl = *impl_;
+  const auto num_tokens = static_cast<int64_t>(ids.size());
+  TESSERA_CHECK(!impl.model->embedding_VD.empty(), "no weights are bound");
+  TESSERA_CHECK(num_tokens > 0, "no tokens");
+  if (impl.length + num_tokens > impl.capacity) {
+    fail(ExitCode::kBadConfig, "the sequence would have {} tokens, its cache holds {}; ask for fewer tokens",
+         impl.length + num_tokens, impl.capacity);
+  }
+  for (const int32_t id : ids) {
+    TESSERA_CHECK(0 <= id && id < impl.model->config.vocab_size, "token {}, vocabulary {}", id,
+                  impl.model->config.vocab_size);
+  }
+  for (int64_t begin = 0; begin < num_tokens; begin += impl.max_chunk) {
+    const int64_t count = std::min(impl.max_chunk, num_tokens - begin);
+    impl.feed_chunk(ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)),
+                    begin + count == num_tokens);
+  }
+  return impl.logits_V;
+}
+
+}  // namespace tessera

@@ -1,0 +1,81 @@
+// Loss and every parameter's gradient against finite differences of a double-precision reference.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "model/model_test_support.h"
+#include "model/reference_model.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint64_t kSeed = 20240607;
+constexpr float kWeightScale = 0.35f;
+
+// Rounding of a float32 run: a value passes some 10 operations per layer forward and as many backward, in
+// 2 layers; each adds the error of a dot product of up to 26 terms, sqrt(26) = 5 half-ulps for random signs.
+constexpr double kRelativeBound = 2 * 10 * 2 * 5 * 0x1.0p-24;
+// Central differences with step 1e-5 in double: 1e-10 of the third derivative and 1e-16 / 1e-5 of the loss.
+constexpr double kStep = 1e-5;
+constexpr double kDifferenceBound = 1e-7;
+
+double reference_loss(const ReferenceModel<double>& reference, const std::vector<TokenRow>& rows,
+                      double label_smoothing) {
+  double sum = 0;
+  int64_t num_targets = 0;
+  for (const TokenRow& row : rows) {
+    sum += reference.loss_sum(row.ids, row.labels, label_smoothing, &num_targets);
+  }
+  return sum;
+}
+
+class ModelGradient : public testing::TestWithParam<NamedConfig> {};
+
+TEST_P(ModelGradient, OfEveryParameterEqualsFiniteDifferences) {
+  const ModelConfig& config = GetParam().config;
+  constexpr float kGradScale = 0.125f;
+  constexpr double kSmoothing = 0.1;
+  const auto rows = random_rows({7, 1, 6}, config.vocab_size, kSeed);
+  const PackedBatch batch = pack(rows);
+  const ParameterLayout layout(config);
+  const auto weights = random_weights(layout, kWeightScale, kSeed);
+
+  TestModel test(config, DType::kF32, weights);
+  test.model().reserve(limits_of(batch));
+  const LossSums sums = test.model().forward_backward(batch, kGradScale, static_cast<float>(kSmoothing));
+
+  ReferenceModel<double> reference(config);
+  reference.weights().assign(weights.begin(), weights.end());
+  const double loss = reference_loss(reference, rows, kSmoothing);
+  EXPECT_EQ(sums.num_targets, batch.num_targets);
+  EXPECT_NEAR(sums.loss_sum, loss, kRelativeBound * loss);
+
+  for (const Parameter& parameter : layout.parameters()) {
+    std::vector<double> expected;
+    double largest = 0;
+    for (int64_t i = parameter.offset; i < parameter.offset + parameter.num_elements; ++i) {
+      double& weight = reference.weights()[static_cast<size_t>(i)];
+      const double original = weight;
+      weight = original + kStep;
+      const double above = reference_loss(reference, rows, kSmoothing);
+      weight = original - kStep;
+      const double below = reference_loss(reference, rows, kSmoothing);
+      weight = original;
+      expected.push_back(kGradScale * (above - below) / (2 * kStep));
+      largest = std::max(largest, std::abs(expected.back()));
+    }
+    const double bound = kRelativeBound * largest + kDifferenceBound;
+    EXPECT_GT(largest, 100 * bound) << parameter.name << ": a gradient this small proves nothing";
+    for (int64_t i = 0; i < parameter.num_elements; ++i) {
+      const double found = test.gradients()[static_cast<size_t>(parameter.offset + i)];
+      ASSERT_NEAR(found, expected[static_cast<size_t>(i)], bound)
+          << parameter.name << " element " << i << " seed " << kSeed;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, ModelGradient, testing::ValuesIn(all_option_configs()),
+                         [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace tessera

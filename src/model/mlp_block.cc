@@ -1,0 +1,59 @@
+#include "model/mlp_block.h"
+
+#include "model/allocate.h"
+#include "model/residual_norm.h"
+
+namespace tessera {
+
+MlpSaved allocate_mlp_saved(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens) {
+  MlpSaved saved;
+  saved.x_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
+  saved.gate_up_TF2 = allocate_tensor(arena, dtype, {num_tokens, 2 * config.intermediate_size});
+  return saved;
+}
+
+MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens) {
+  MlpScratch scratch;
+  scratch.norm_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
+  scratch.rstd_T = allocate_tensor(arena, DType::kF32, {num_tokens});
+  scratch.h_TF = allocate_tensor(arena, dtype, {num_tokens, config.intermediate_size});
+  return scratch;
+}
+
+void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, ConstTensorView residual_TD,
+                       const MlpSaved& saved, const MlpScratch& scratch, TensorView y_TD) {
+  residual_norm(ops, saved.x_TD, residual_TD, weights.norm_D, norm_eps, scratch.norm_TD, scratch.rstd_T);
+  ops.linear(scratch.norm_TD, weights.w1_F2D, weights.b1_F2, saved.gate_up_TF2);
+  if (y_TD.empty()) return;
+  ops.swiglu(saved.gate_up_TF2, scratch.h_TF);
+  ops.linear(scratch.h_TF, weights.w2_DF, weights.b2_D, y_TD);
+}
+
+void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, const MlpGrads& grads,
+                        const MlpSaved& saved, const MlpScratch& scratch, TensorView dx_TD) {
+  const ConstTensorView dy_TD = dx_TD;  // the stream x + y hands its gradient to both
+
+  // (4) y = h w2^T + b2, with h computed again
+  ops.swiglu(saved.gate_up_TF2, scratch.h_TF);
+  if (!grads.b2_D.empty()) ops.linear_backward_bias(dy_TD, grads.b2_D);
+  ops.linear_backward_weight(dy_TD, scratch.h_TF, grads.w2_DF);
+  const TensorView dh_TF = scratch.h_TF;  // h is not needed any more
+  ops.linear_backward_input(dy_TD, weights.w2_DF, dh_TF, Update::kOverwrite);
+
+  // (3) h = silu(gate) * up
+  const TensorView dgate_up_TF2 = saved.gate_up_TF2;  // in place
+  ops.swiglu_backward(dh_TF, saved.gate_up_TF2, dgate_up_TF2);
+
+  // (2) gate_up = norm w1^T + b1, with norm computed again
+  ops.rmsnorm(saved.x_TD, weights.norm_D, norm_eps, scratch.norm_TD, scratch.rstd_T);
+  if (!grads.b1_F2.empty()) ops.linear_backward_bias(dgate_up_TF2, grads.b1_F2);
+  ops.linear_backward_weight(dgate_up_TF2, scratch.norm_TD, grads.w1_F2D);
+  const TensorView dnorm_TD = scratch.norm_TD;  // norm is not needed any more
+  ops.linear_backward_input(dgate_up_TF2, weights.w1_F2D, dnorm_TD, Update::kOverwrite);
+
+  // (1) norm = rmsnorm(x)
+  ops.rmsnorm_backward(dnorm_TD, saved.x_TD, weights.norm_D, scratch.rstd_T, dx_TD, Update::kAdd,
+                       grads.norm_D);
+}
+
+}  // namespace tessera

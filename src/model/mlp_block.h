@@ -1,0 +1,58 @@
+// The feed-forward half of a decoder layer, forward and backward.
+//
+//   forward:  (1) x += residual,  norm = rmsnorm(x)
+//             (2) gate_up = norm w1^T + b1           (gate_proj and up_proj in one product)
+//             (3) h = silu(gate) * up
+//             (4) y = h w2^T + b2                    (down_proj)
+//
+// The stream behind the block is x + y; whoever comes next adds them (residual_norm.h). Weight gradients are
+// added to (+=), activation gradients overwritten (=) unless said otherwise.
+#pragma once
+
+#include <cstdint>
+
+#include "base/memory.h"
+#include "formats/model_config.h"
+#include "ops/ops.h"
+
+namespace tessera {
+
+// Views into the flat arrays; biases are empty when the model has none.
+template <typename View>
+struct MlpTensors {
+  View norm_D;  // post_attention_layernorm
+  View w1_F2D;  // gate_proj, up_proj [2F, D]
+  View b1_F2;   // optional
+  View w2_DF;   // down_proj
+  View b2_D;    // optional
+};
+using MlpWeights = MlpTensors<ConstTensorView>;
+using MlpGrads = MlpTensors<TensorView>;
+
+// Kept from forward to backward, per token: A (D + 2F) bytes (A = 2 or 4 bytes of an activation). norm and h
+// are computed again: a pass over memory is cheaper than A (D + F) bytes kept in every layer.
+struct MlpSaved {
+  TensorView x_TD;         // the stream
+  TensorView gate_up_TF2;  // backward leaves its gradient here
+};
+
+// Needed only while the block runs.
+struct MlpScratch {
+  TensorView norm_TD;
+  TensorView rstd_T;  // F32
+  TensorView h_TF;
+};
+
+MlpSaved allocate_mlp_saved(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);
+MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);
+
+// saved.x_TD holds the output of the block before; residual_TD the stream past it. y_TD may be residual_TD's
+// memory but not x_TD's. An empty y_TD stops behind (2): all that backward needs.
+void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, ConstTensorView residual_TD,
+                       const MlpSaved& saved, const MlpScratch& scratch, TensorView y_TD);
+
+// dx_TD holds the gradient of the stream behind the block, x + y, and becomes that of x.
+void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, const MlpGrads& grads,
+                        const MlpSaved& saved, const MlpScratch& scratch, TensorView dx_TD);
+
+}  // namespace tessera

@@ -1,0 +1,237 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "model/model_impl.h"
+#include "model/residual_norm.h"
+
+namespace tessera {
+
+ActivationMode activation_mode(const ActivationLimits& limits) {
+  if (!limits.training) return ActivationMode::kForwardOnly;
+  return limits.gradient_checkpointing ? ActivationMode::kKeepInputs : ActivationMode::kKeepAll;
+}
+
+namespace {
+
+void check_batch(const PackedBatch& batch, const ActivationLimits& limits, int64_t vocab_size) {
+  const int64_t num_tokens = batch.num_tokens();
+  TESSERA_CHECK(0 < num_tokens && num_tokens <= limits.max_tokens, "{} tokens, reserved for 1 to {}",
+                num_tokens, limits.max_tokens);
+  TESSERA_CHECK(
+      batch.positions.size() == batch.input_ids.size() && batch.targets.size() == batch.input_ids.size(),
+      "{} ids, {} positions, {} targets", batch.input_ids.size(), batch.positions.size(),
+      batch.targets.size());
+  for (size_t t = 0; t < batch.input_ids.size(); ++t) {
+    const int32_t id = batch.input_ids[t];
+    const int32_t target = batch.targets[t];
+    const int32_t position = batch.positions[t];
+    TESSERA_CHECK(0 <= id && id < vocab_size, "token {} is {}, vocabulary {}", t, id, vocab_size);
+    TESSERA_CHECK((0 <= target && target < vocab_size) || target == kIgnoredLabel,
+                  "target {} is {}, vocabulary {}", t, target, vocab_size);
+    TESSERA_CHECK(0 <= position && position < limits.max_sequence_length,
+                  "position {} is {}, reserved for {}", t, position, limits.max_sequence_length);
+  }
+  const std::vector<int32_t>& starts = batch.cu_seqlens;
+  TESSERA_CHECK(starts.size() >= 2 && starts.front() == 0 && starts.back() == num_tokens,
+                "cu_seqlens do not span the {} tokens", num_tokens);
+  for (size_t i = 1; i < starts.size(); ++i) {
+    const int64_t length = starts[i] - starts[i - 1];
+    TESSERA_CHECK(0 <= length && length <= limits.max_sequence_length,
+                  "sequence {} has {} tokens, reserved for {}", i - 1, length, limits.max_sequence_length);
+  }
+}
+
+// Bytes that Activations::lay_out takes from its two arenas.
+std::pair<int64_t, int64_t> measure_activations(const ModelConfig& config, DType dtype,
+                                                const ActivationLimits& limits) {
+  Arena saved = Arena::measuring();
+  Arena working = Arena::measuring();
+  Activations activations;
+  activations.lay_out(config, dtype, limits.max_tokens, activation_mode(limits), saved, working);
+  return {saved.high_water_bytes(), working.high_water_bytes()};
+}
+
+std::span<std::byte> bytes_of(const PageBuffer& buffer) { return buffer.as<std::byte>(); }
+
+}  // namespace
+
+Model::Impl::Impl(const ModelConfig& model_config, DType model_dtype, Ops& model_ops)
+    : config(model_config), dtype(model_dtype), ops(&model_ops), layout(model_config) {
+  TESSERA_CHECK(dtype == DType::kBF16 || dtype == DType::kF32, "a model in {}", dtype_name(dtype));
+  TESSERA_CHECK(config.num_attention_heads % config.num_key_value_heads == 0 && config.head_dim % 2 == 0,
+                "{} heads, {} key-value heads, head_dim {}", config.num_attention_heads,
+                config.num_key_value_heads, config.head_dim);
+  TESSERA_CHECK(config.sliding_window.empty() ||
+                    static_cast<int64_t>(config.sliding_window.size()) == config.num_hidden_layers,
+                "{} sliding windows, {} layers", config.sliding_window.size(), config.num_hidden_layers);
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    block_configs.push_back(attention_block_config(config, layer));
+  }
+}
+
+void Model::Impl::bind_parameters(TensorView flat_weights, TensorView flat_gradients) {
+  TESSERA_CHECK(flat_weights.dtype() == dtype && flat_weights.num_elements() == layout.num_elements(),
+                "weights of {} {}, expected {} {}", flat_weights.num_elements(),
+                dtype_name(flat_weights.dtype()), layout.num_elements(), dtype_name(dtype));
+  TESSERA_CHECK(flat_gradients.empty() || (flat_gradients.dtype() == DType::kF32 &&
+                                           flat_gradients.num_elements() == layout.num_elements()),
+                "gradients of {} {}, expected {} F32", flat_gradients.num_elements(),
+                dtype_name(flat_gradients.dtype()), layout.num_elements());
+  const auto matrix = [&](auto flat, const char* name, const Shape& shape) {
+    const Parameter& parameter = layout.at(name);
+    return flat.rows(parameter.offset, parameter.offset + parameter.num_elements).reshaped(shape);
+  };
+  const Shape vocab_by_hidden = {config.vocab_size, config.hidden_size};
+  const char* head_name = config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+
+  const ConstTensorView weights = flat_weights;
+  embedding_VD = matrix(weights, "model.embed_tokens.weight", vocab_by_hidden);
+  head = {matrix(weights, "model.norm.weight", {config.hidden_size}),
+          matrix(weights, head_name, vocab_by_hidden)};
+  layers.clear();
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    layers.push_back(bind_layer(config, layout, layer, weights));
+  }
+
+  dembedding_VD = {};
+  head_grads = {};
+  layer_grads.clear();
+  if (flat_gradients.empty()) return;
+  dembedding_VD = matrix(flat_gradients, "model.embed_tokens.weight", vocab_by_hidden);
+  head_grads = {matrix(flat_gradients, "model.norm.weight", {config.hidden_size}),
+                matrix(flat_gradients, head_name, vocab_by_hidden)};
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    layer_grads.push_back(bind_layer(config, layout, layer, flat_gradients));
+  }
+}
+
+OpsLimits Model::Impl::ops_limits(const ActivationLimits& for_limits, int64_t max_logits_rows) const {
+  OpsLimits result;
+  result.max_tokens = for_limits.max_tokens;
+  result.max_sequence_length = for_limits.max_sequence_length;
+  result.hidden_size = config.hidden_size;
+  result.intermediate_size = config.intermediate_size;
+  result.vocab_size = config.vocab_size;
+  result.max_logits_rows = max_logits_rows;
+  result.attention = attention_block_config(config, 0).shape;
+  result.attention.sliding_window = 0;  // the widest that a layer may have
+  result.dtype = dtype;
+  result.training = for_limits.training;
+  return result;
+}
+
+void Model::Impl::reserve(const ActivationLimits& new_limits) {
+  limits = new_limits;
+  mode = activation_mode(limits);
+  const auto [saved_bytes, working_bytes] = measure_activations(config, dtype, limits);
+  const OpsLimits for_ops = ops_limits(limits, logits_rows(limits.max_tokens, config.vocab_size));
+  saved_memory = PageBuffer(saved_bytes);
+  working_memory = PageBuffer(working_bytes);
+  workspace = PageBuffer(ops->workspace_bytes(for_ops));
+  rope = RopeTableBuffer(config, limits.max_sequence_length);
+  activations.layers.reserve(static_cast<size_t>(config.num_hidden_layers));
+}
+
+SequenceInfo Model::Impl::sequence_info(const PackedBatch& batch) const {
+  return {batch.cu_seqlens, batch.positions, rope.table()};
+}
+
+void Model::Impl::begin(const PackedBatch& batch) {
+  TESSERA_CHECK(!embedding_VD.empty(), "no weights are bound");
+  check_batch(batch, limits, config.vocab_size);
+  Arena saved(bytes_of(saved_memory));
+  Arena working(bytes_of(working_memory));
+  activations.lay_out(config, dtype, batch.num_tokens(), mode, saved, working);
+  // A Generator on the same Ops may have bound its own.
+  ops->bind_workspace(bytes_of(workspace));
+}
+
+void Model::Impl::forward_layers(const PackedBatch& batch, const SequenceInfo& sequences) {
+  ops->embedding(batch.input_ids, embedding_VD, activations.layers.front().attention.x_TD);
+  ConstTensorView residual_TD;  // the embedding is the whole stream
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const LayerSaved& saved = activations.layers[i];
+    const bool is_last = i + 1 == layers.size();
+    const TensorView y_TD = is_last ? activations.final_x_TD : activations.layers[i + 1].attention.x_TD;
+    decoder_layer_forward(*ops, block_configs[i], layers[i], sequences, residual_TD, saved,
+                          activations.layer_scratch, y_TD);
+    residual_TD = saved.mlp.x_TD;
+  }
+  ops->add(activations.final_x_TD, residual_TD);
+}
+
+void Model::Impl::backward_layers(const PackedBatch& batch, const SequenceInfo& sequences) {
+  for (size_t i = layers.size(); i-- > 0;) {
+    const LayerSaved& saved = activations.layers[i];
+    if (mode == ActivationMode::kKeepInputs) {
+      decoder_layer_recompute(*ops, block_configs[i], layers[i], sequences, saved, activations.layer_scratch);
+    }
+    decoder_layer_backward(*ops, block_configs[i], layers[i], layer_grads[i], sequences, saved,
+                           activations.layer_scratch, activations.dx_TD);
+  }
+  ops->embedding_backward(batch.input_ids, activations.dx_TD, dembedding_VD);
+}
+
+Model::Model(const ModelConfig& config, DType dtype, Ops& ops)
+    : impl_(std::make_unique<Impl>(config, dtype, ops)) {}
+Model::~Model() = default;
+Model::Model(Model&&) noexcept = default;
+
+const ModelConfig& Model::config() const { return impl_->config; }
+const ParameterLayout& Model::layout() const { return impl_->layout; }
+DType Model::dtype() const { return impl_->dtype; }
+
+ActivationBytes Model::activation_bytes(const ActivationLimits& limits) const {
+  const ModelConfig& config = impl_->config;
+  const auto [saved_bytes, working_bytes] = measure_activations(config, impl_->dtype, limits);
+  const OpsLimits for_ops = impl_->ops_limits(limits, logits_rows(limits.max_tokens, config.vocab_size));
+  return {saved_bytes, working_bytes + RopeTableBuffer::size_bytes(config, limits.max_sequence_length),
+          impl_->ops->workspace_bytes(for_ops)};
+}
+
+void Model::bind_parameters(TensorView weights, TensorView gradients) {
+  impl_->bind_parameters(weights, gradients);
+}
+
+void Model::reserve(const ActivationLimits& limits) { impl_->reserve(limits); }
+
+LossSums Model::forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing) {
+  Impl& impl = *impl_;
+  TESSERA_CHECK(impl.limits.training, "activations are reserved for the forward pass only");
+  TESSERA_CHECK(!impl.layer_grads.empty(), "no gradients are bound");
+  impl.begin(batch);
+  const SequenceInfo sequences = impl.sequence_info(batch);
+  impl.forward_layers(batch, sequences);
+  const LossSums sums =
+      loss_head_forward_backward(*impl.ops, impl.block_configs.front().norm_eps, impl.head, impl.head_grads,
+                                 batch.targets, label_smoothing, grad_scale, impl.activations.final_x_TD,
+                                 impl.activations.loss_scratch, impl.activations.dx_TD);
+  // Without targets the gradient is zero: nothing to add.
+  if (sums.num_targets > 0) impl.backward_layers(batch, sequences);
+  return sums;
+}
+
+LossSums Model::forward_loss(const PackedBatch& batch, float label_smoothing) {
+  Impl& impl = *impl_;
+  impl.begin(batch);
+  impl.forward_layers(batch, impl.sequence_info(batch));
+  return loss_head_forward(*impl.ops, impl.block_configs.front().norm_eps, impl.head, batch.targets,
+                           label_smoothing, impl.activations.final_x_TD, impl.activations.loss_scratch);
+}
+
+void Model::forward_logits(const PackedBatch& batch, TensorView logits_TV) {
+  Impl& impl = *impl_;
+  const Shape expected = {batch.num_tokens(), impl.config.vocab_size};
+  TESSERA_CHECK(logits_TV.shape() == expected && logits_TV.dtype() == DType::kF32, "logits are {} {}",
+                dtype_name(logits_TV.dtype()), logits_TV.shape().to_string());
+  impl.begin(batch);
+  impl.forward_layers(batch, impl.sequence_info(batch));
+  const LossHeadScratch& scratch = impl.activations.loss_scratch;
+  impl.ops->rmsnorm(impl.activations.final_x_TD, impl.head.norm_D, impl.block_configs.front().norm_eps,
+                    scratch.norm_TD, scratch.rstd_T);
+  impl.ops->linear(scratch.norm_TD, impl.head.lm_head_VD, /*bias_N=*/{}, logits_TV);
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// The inside of Model, shared with Generator.
+#pragma once
+
+#include <vector>
+
+#include "model/activations.h"
+#include "model/model.h"
+#include "model/rope_table.h"
+
+namespace tessera {
+
+struct Model::Impl {
+  Impl(const ModelConfig& model_config, DType model_dtype, Ops& model_ops);
+
+  void bind_parameters(TensorView flat_weights, TensorView flat_gradients);
+  OpsLimits ops_limits(const ActivationLimits& for_limits, int64_t max_logits_rows) const;
+  void reserve(const ActivationLimits& new_limits);
+
+  // Checks the batch, lays out the buffers for it and binds the workspace.
+  void begin(const PackedBatch& batch);
+  // The stream behind the last layer, in activations.final_x_TD.
+  void forward_layers(const PackedBatch& batch, const SequenceInfo& sequences);
+  void backward_layers(const PackedBatch& batch, const SequenceInfo& sequences);
+  SequenceInfo sequence_info(const PackedBatch& batch) const;
+
+  ModelConfig config;
+  DType dtype;
+  Ops* ops;
+  ParameterLayout layout;
+  std::vector<AttentionBlockConfig> block_configs;  // per layer
+
+  // Views into the caller's flat arrays.
+  ConstTensorView embedding_VD;
+  std::vector<LayerWeights> layers;
+  LossHeadWeights head;
+  TensorView dembedding_VD;  // gradients: empty without training
+  std::vector<LayerGrads> layer_grads;
+  LossHeadGrads head_grads;
+
+  ActivationLimits limits;
+  ActivationMode mode = ActivationMode::kForwardOnly;
+  PageBuffer saved_memory;
+  PageBuffer working_memory;
+  PageBuffer workspace;
+  RopeTableBuffer rope;
+  Activations activations;
+};
+
+ActivationMode activation_mode(const ActivationLimits& limits);
+
+}  // namespace tessera

@@ -1,0 +1,64 @@
+// For tests of the model: small configurations, random weights and batches, a model with its own memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/model.h"
+#include "ops/cpu_ops.h"
+#include "platform/thread_pool.h"
+
+namespace tessera {
+
+// A row of tokens and their labels, not shifted, as a data set holds them.
+struct TokenRow {
+  std::vector<int32_t> ids;
+  std::vector<int32_t> labels;
+};
+
+// Rows of these lengths with random tokens; about one label in five is ignored.
+std::vector<TokenRow> random_rows(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed);
+
+// The rows one after another, labels shifted into targets.
+PackedBatch pack(const std::vector<TokenRow>& rows);
+
+// Two layers, four query and two key-value heads, sizes that no vector width divides.
+ModelConfig tiny_config();
+
+struct NamedConfig {
+  std::string name;
+  ModelConfig config;
+};
+// tiny_config with every option alone, and with all of them.
+std::vector<NamedConfig> all_option_configs();
+
+// Weights in which nothing is trivial: norms around one, biases around zero, matrices of deviation `scale`.
+std::vector<float> random_weights(const ParameterLayout& layout, float scale, uint64_t seed);
+
+// A model on its own threads, with bound weights and gradients.
+class TestModel {
+ public:
+  TestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
+            int64_t num_threads = 2);
+
+  Model& model() { return model_; }
+  void zero_gradients();
+  const std::vector<float>& gradients() const { return gradients_; }
+  // All logits of a batch, [T, V].
+  std::vector<float> logits(const PackedBatch& batch);
+
+ private:
+  ThreadPool pool_;
+  std::unique_ptr<Ops> ops_;
+  Model model_;
+  std::vector<float> weights_f32_;
+  std::vector<bf16> weights_bf16_;
+  std::vector<float> gradients_;
+};
+
+// Limits that fit one batch.
+ActivationLimits limits_of(const PackedBatch& batch, bool gradient_checkpointing = false);
+
+}  // namespace tessera

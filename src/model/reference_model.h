@@ -1,0 +1,208 @@
+// For tests: a Llama-family model written a second time, as plainly as possible, from the published formulas.
+// Full score matrices, one row of tokens at a time, padding computed like everything else, no code shared
+// with the model under test but the parameter layout. Real is double or float.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <string>
+#include <vector>
+
+#include "model/parameters.h"
+#include "tensor/packed_batch.h"
+
+namespace tessera {
+
+// A matrix product's operands are small here: rows of rows.
+template <typename Real>
+using Rows = std::vector<std::vector<Real>>;
+
+template <typename Real>
+class ReferenceModel {
+ public:
+  explicit ReferenceModel(const ModelConfig& config)
+      : config_(config), layout_(config), flat_(static_cast<size_t>(layout_.num_elements()), Real(0)) {}
+
+  const ParameterLayout& layout() const { return layout_; }
+  std::vector<Real>& weights() { return flat_; }
+
+  // Logits of every position of one row.
+  Rows<Real> logits(const std::vector<int32_t>& ids) const {
+    Rows<Real> x;
+    for (const int32_t id : ids) x.push_back(row("model.embed_tokens.weight", id, config_.hidden_size));
+    for (int64_t layer = 0; layer < config_.num_hidden_layers; ++layer) {
+      add(x, attention(layer, x));
+      add(x, mlp(layer, x));
+    }
+    const std::string head = config_.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
+    return linear(norm(x, "model.norm.weight"), head, "", config_.vocab_size);
+  }
+
+  // Sum of the token losses of a row, labels shifted by one as Hugging Face does; adds to *num_targets.
+  Real loss_sum(const std::vector<int32_t>& ids, const std::vector<int32_t>& labels, Real label_smoothing,
+                int64_t* num_targets) const {
+    const Rows<Real> all = logits(ids);
+    Real sum = 0;
+    for (size_t t = 0; t + 1 < ids.size(); ++t) {
+      if (labels[t + 1] == kIgnoredLabel) continue;
+      ++*num_targets;
+      Real largest = all[t][0];
+      for (const Real logit : all[t]) largest = std::max(largest, logit);
+      Real exponentials = 0;
+      for (const Real logit : all[t]) exponentials += std::exp(logit - largest);
+      const Real log_sum = largest + std::log(exponentials);
+      Real mean_loss = 0;
+      for (const Real logit : all[t]) mean_loss += (log_sum - logit) / Real(config_.vocab_size);
+      const Real target_loss = log_sum - all[t][static_cast<size_t>(labels[t + 1])];
+      sum += (1 - label_smoothing) * target_loss + label_smoothing * mean_loss;
+    }
+    return sum;
+  }
+
+ private:
+  const Real* at(const std::string& name) const { return flat_.data() + layout_.at(name).offset; }
+  std::vector<Real> row(const std::string& name, int64_t index, int64_t width) const {
+    const Real* begin = at(name) + index * width;
+    return {begin, begin + width};
+  }
+
+  static void add(Rows<Real>& x, const Rows<Real>& y) {
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t d = 0; d < x[t].size(); ++d) x[t][d] += y[t][d];
+    }
+  }
+
+  Rows<Real> linear(const Rows<Real>& x, const std::string& weight, const std::string& bias,
+                    int64_t width) const {
+    Rows<Real> y;
+    for (const std::vector<Real>& in : x) {
+      std::vector<Real> out;
+      for (int64_t n = 0; n < width; ++n) {
+        const Real* w = at(weight) + n * static_cast<int64_t>(in.size());
+        Real sum = bias.empty() ? Real(0) : at(bias)[n];
+        for (size_t k = 0; k < in.size(); ++k) sum += in[k] * w[k];
+        out.push_back(sum);
+      }
+      y.push_back(out);
+    }
+    return y;
+  }
+
+  std::vector<Real> norm(const std::vector<Real>& x, const std::string& weight) const {
+    Real squares = 0;
+    for (const Real value : x) squares += value * value;
+    const Real rstd = 1 / std::sqrt(squares / Real(x.size()) + Real(config_.rms_norm_eps));
+    std::vector<Real> y;
+    for (size_t i = 0; i < x.size(); ++i) y.push_back(x[i] * rstd * at(weight)[i]);
+    return y;
+  }
+  Rows<Real> norm(const Rows<Real>& x, const std::string& weight) const {
+    Rows<Real> y;
+    for (const std::vector<Real>& in : x) y.push_back(norm(in, weight));
+    return y;
+  }
+
+  Real frequency(int64_t i) const {
+    const RopeScaling& scaling = config_.rope_scaling;
+    const Real f = 1 / std::pow(Real(config_.rope_theta), Real(2 * i) / Real(config_.head_dim));
+    if (scaling.type == RopeType::kDefault) return f;
+    if (scaling.type == RopeType::kLinear) return f / Real(scaling.factor);
+    const Real turns = Real(scaling.original_max_position_embeddings) * f / (2 * std::numbers::pi_v<Real>);
+    if (turns < Real(scaling.low_freq_factor)) return f / Real(scaling.factor);
+    if (turns > Real(scaling.high_freq_factor)) return f;
+    const Real smooth = (turns - Real(scaling.low_freq_factor)) /
+                        (Real(scaling.high_freq_factor) - Real(scaling.low_freq_factor));
+    return (1 - smooth) * f / Real(scaling.factor) + smooth * f;
+  }
+
+  std::vector<Real> rotate(const std::vector<Real>& head, size_t position) const {
+    const size_t half = head.size() / 2;
+    std::vector<Real> rotated(head.size());
+    for (size_t i = 0; i < half; ++i) {
+      const Real angle = Real(position) * frequency(static_cast<int64_t>(i));
+      rotated[i] = head[i] * std::cos(angle) - head[i + half] * std::sin(angle);
+      rotated[i + half] = head[i + half] * std::cos(angle) + head[i] * std::sin(angle);
+    }
+    return rotated;
+  }
+
+  // [head][token][E], normalised and rotated where the model does so.
+  std::vector<Rows<Real>> heads(const Rows<Real>& projected, const std::string& norm_name,
+                                bool rotary) const {
+    const auto size = static_cast<size_t>(config_.head_dim);
+    std::vector<Rows<Real>> result(projected[0].size() / size);
+    for (size_t h = 0; h < result.size(); ++h) {
+      for (size_t t = 0; t < projected.size(); ++t) {
+        const auto begin = projected[t].begin() + static_cast<int64_t>(h * size);
+        std::vector<Real> head(begin, begin + config_.head_dim);
+        if (!norm_name.empty()) head = norm(head, norm_name);
+        result[h].push_back(rotary ? rotate(head, t) : head);
+      }
+    }
+    return result;
+  }
+
+  Rows<Real> attention(int64_t layer, const Rows<Real>& x) const {
+    const auto name = [&](const std::string& suffix) { return layer_parameter_name(layer, suffix); };
+    const auto bias = [&](bool present, const std::string& suffix) { return present ? name(suffix) : ""; };
+    const int64_t q_width = config_.num_attention_heads * config_.head_dim;
+    const int64_t kv_width = config_.num_key_value_heads * config_.head_dim;
+    const int64_t window =
+        config_.sliding_window.empty() ? 0 : config_.sliding_window[static_cast<size_t>(layer)];
+    const Rows<Real> in = norm(x, name("input_layernorm.weight"));
+    const auto project = [&](const std::string& which, int64_t width) {
+      return linear(in, name("self_attn." + which + "_proj.weight"),
+                    bias(config_.qkv_bias, "self_attn." + which + "_proj.bias"), width);
+    };
+    const auto q = heads(project("q", q_width), bias(config_.qk_norm, "self_attn.q_norm.weight"), true);
+    const auto k = heads(project("k", kv_width), bias(config_.qk_norm, "self_attn.k_norm.weight"), true);
+    const auto v = heads(project("v", kv_width), "", false);
+
+    Rows<Real> out(x.size());
+    for (size_t h = 0; h < q.size(); ++h) {
+      const size_t g = h / (q.size() / k.size());
+      for (size_t t = 0; t < x.size(); ++t) {
+        std::vector<Real> weights(x.size(), Real(0));  // softmax over the whole row, masked ones zero
+        Real total = 0;
+        for (size_t s = 0; s <= t; ++s) {
+          if (window > 0 && static_cast<int64_t>(t - s) >= window) continue;
+          Real score = 0;
+          for (size_t e = 0; e < q[h][t].size(); ++e) score += q[h][t][e] * k[g][s][e];
+          weights[s] = std::exp(score / std::sqrt(Real(config_.head_dim)));
+          total += weights[s];
+        }
+        for (size_t e = 0; e < q[h][t].size(); ++e) {
+          Real sum = 0;
+          for (size_t s = 0; s < x.size(); ++s) sum += weights[s] / total * v[g][s][e];
+          out[t].push_back(sum);
+        }
+      }
+    }
+    return linear(out, name("self_attn.o_proj.weight"), bias(config_.o_bias, "self_attn.o_proj.bias"),
+                  config_.hidden_size);
+  }
+
+  Rows<Real> mlp(int64_t layer, const Rows<Real>& x) const {
+    const auto name = [&](const std::string& suffix) { return layer_parameter_name(layer, suffix); };
+    const auto project = [&](const Rows<Real>& in, const std::string& which, int64_t width) {
+      return linear(in, name("mlp." + which + "_proj.weight"),
+                    config_.mlp_bias ? name("mlp." + which + "_proj.bias") : "", width);
+    };
+    const Rows<Real> in = norm(x, name("post_attention_layernorm.weight"));
+    Rows<Real> gate = project(in, "gate", config_.intermediate_size);
+    const Rows<Real> up = project(in, "up", config_.intermediate_size);
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t f = 0; f < gate[t].size(); ++f) {
+        gate[t][f] = gate[t][f] / (1 + std::exp(-gate[t][f])) * up[t][f];
+      }
+    }
+    return project(gate, "down", config_.hidden_size);
+  }
+
+  ModelConfig config_;
+  ParameterLayout layout_;
+  std::vector<Real> flat_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,71 @@
+#include "model/rope_table.h"
+
+#include <cmath>
+#include <numbers>
+
+namespace tessera {
+namespace {
+
+float llama3_frequency(float f, const RopeScaling& scaling) {
+  const auto factor = static_cast<float>(scaling.factor);
+  const auto low = static_cast<float>(scaling.low_freq_factor);
+  const auto high = static_cast<float>(scaling.high_freq_factor);
+  const auto length = static_cast<float>(scaling.original_max_position_embeddings);
+  const float wavelength = static_cast<float>(2 * std::numbers::pi) / f;
+  if (wavelength > length / low) return f / factor;
+  if (wavelength < length / high) return f;
+  const float smooth = (length / wavelength - low) / (high - low);
+  return (1 - smooth) * f / factor + smooth * f;
+}
+
+}  // namespace
+
+std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
+  const auto head_dim = static_cast<float>(config.head_dim);
+  const auto theta = static_cast<float>(config.rope_theta);
+  std::vector<float> frequencies;
+  for (int64_t i = 0; i < config.head_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / head_dim;
+    // The power is taken in double and rounded: the float32 result with the least error.
+    float f = 1.0f / static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
+    switch (config.rope_scaling.type) {
+      case RopeType::kDefault:
+        break;
+      case RopeType::kLinear:
+        f /= static_cast<float>(config.rope_scaling.factor);
+        break;
+      case RopeType::kLlama3:
+        f = llama3_frequency(f, config.rope_scaling);
+        break;
+    }
+    frequencies.push_back(f);
+  }
+  return frequencies;
+}
+
+int64_t RopeTableBuffer::size_bytes(const ModelConfig& config, int64_t num_positions) {
+  return num_positions * config.head_dim * static_cast<int64_t>(sizeof(float));
+}
+
+RopeTableBuffer::RopeTableBuffer(const ModelConfig& config, int64_t num_positions)
+    : memory_(size_bytes(config, num_positions)),
+      num_positions_(num_positions),
+      half_dim_(config.head_dim / 2) {
+  const std::vector<float> frequencies = rope_inverse_frequencies(config);
+  const std::span<float> values = memory_.as<float>();
+  const auto count = static_cast<size_t>(num_positions * half_dim_);
+  for (size_t i = 0; i < count; ++i) {
+    const size_t position = i / frequencies.size();
+    const float angle = static_cast<float>(position) * frequencies[i % frequencies.size()];
+    values[i] = static_cast<float>(std::cos(static_cast<double>(angle)));
+    values[count + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+  }
+}
+
+RopeTable RopeTableBuffer::table() const {
+  const std::span<const float> values = memory_.as<float>();
+  const auto count = static_cast<size_t>(num_positions_ * half_dim_);
+  return {values.first(count), values.subspan(count, count), half_dim_};
+}
+
+}  // namespace tessera
