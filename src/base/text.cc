@@ -34,20 +34,6 @@ int64_t utf8_sequence_length(std::string_view text) {
   return 0;
 }
 
-int64_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<int64_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), 0);
-  for (size_t i = 1; i <= a.size(); ++i) {
-    int64_t diagonal = std::exchange(row[0], static_cast<int64_t>(i));
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const int64_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
-    }
-  }
-  return row[b.size()];
-}
-
 }  // namespace
 
 std::string format_bytes(int64_t size_bytes) {
@@ -75,6 +61,20 @@ std::string format_duration(double seconds) {
   const auto total = static_cast<int64_t>(std::llround(seconds));
   if (total >= 3600) return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
   return fmt::format("{:02}:{:02}", total / 60, total % 60);
+}
+
+int64_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<int64_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    int64_t diagonal = std::exchange(row[0], static_cast<int64_t>(i));
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const int64_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+    }
+  }
+  return row[b.size()];
 }
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {

@@ -17,6 +17,9 @@ std::string format_count(int64_t count);
 // "1:02:03" or "02:03".
 std::string format_duration(double seconds);
 
+// Levenshtein distance in bytes.
+int64_t edit_distance(std::string_view a, std::string_view b);
+
 // The candidate with the smallest edit distance to `word`, or "" when none is close enough to be a likely
 // typo.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);

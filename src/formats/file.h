@@ -10,6 +10,13 @@
 
 namespace tessera {
 
+// What tells that a file was rewritten.
+struct FileStamp {
+  int64_t size_bytes = 0;
+  int64_t modified_ns = 0;
+  bool operator==(const FileStamp&) const = default;
+};
+
 // A file opened for reading. Errors: kNoInput when it cannot be opened (a folder included), kIoError when a
 // read fails, kBadData when it ends early; each names the path.
 class InputFile {
@@ -21,14 +28,16 @@ class InputFile {
   InputFile& operator=(InputFile&& other) noexcept;
 
   const std::filesystem::path& path() const { return path_; }
-  int64_t size_bytes() const { return size_bytes_; }  // when opened
+  int64_t size_bytes() const { return stamp_.size_bytes; }  // when opened
   // Fills all of `destination` from `offset_bytes`; handles short reads and EINTR. Safe from several threads.
   void read_at(int64_t offset_bytes, std::span<std::byte> destination) const;
+  // kBadData when size or modification time differ from those at opening.
+  void check_unchanged() const;
 
  private:
   std::filesystem::path path_;
   int fd_ = -1;
-  int64_t size_bytes_ = 0;
+  FileStamp stamp_;
 };
 
 // The whole file; refuses files above max_bytes (kBadData).
@@ -49,6 +58,9 @@ class AtomicFile {
   void commit();
 
  private:
+  void discard();
+  [[noreturn]] void fail_and_discard(const char* action, int error);
+
   std::filesystem::path path_;
   std::filesystem::path temporary_path_;
   int fd_ = -1;

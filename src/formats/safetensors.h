@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/file.h"
@@ -56,8 +57,10 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, in
 // A model's tensors, in one file or in shards with model.safetensors.index.json.
 class SafetensorsModel {
  public:
-  // A folder with model.safetensors or an index, or one .safetensors file. Checks the index against the
-  // shards.
+  // A folder with model.safetensors or an index, an index file, or one .safetensors file. The index is
+  // checked against the shards: every tensor once, in the shard it is said to be in, none missing, none
+  // besides. Errors: kNoInput for what is missing, kBadData for what is wrong. Published totals
+  // (metadata.total_size) are not always right: a difference is a warning.
   static SafetensorsModel open(const std::filesystem::path& path);
 
   struct Location {
@@ -68,12 +71,14 @@ class SafetensorsModel {
   const std::vector<std::unique_ptr<SafetensorsFile>>& files() const { return files_; }
 
  private:
+  void add_file(const std::filesystem::path& path);
+  void open_index(const std::filesystem::path& path);
+
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Location> tensors_;
 };
 
-// A tensor to be written; the view must live until the write ends. `convert_to` may differ from the view's
-// dtype.
+// A tensor to be written.
 struct SafetensorsItem {
   std::string name;
   std::vector<int64_t> shape;
@@ -83,11 +88,13 @@ struct SafetensorsItem {
   std::function<void(int64_t begin, int64_t count, std::byte* buffer)> produce;
 };
 
+// The elements of `data`, which must live until the write ends, converted to file_dtype (see
+// formats/convert.h; an integer that does not fit is a bug).
 SafetensorsItem make_item(std::string name, std::vector<int64_t> shape, ConstTensorView data,
                           DType file_dtype);
 
-// Writes one file atomically (formats/file.h), items in the order given, data 8-byte aligned as the reference
-// writer does.
+// Writes one file atomically (formats/file.h): items in the order given, wider types before narrower ones so
+// that every tensor is aligned to its elements, data 8-byte aligned as the reference writer does.
 void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsItem>& items,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

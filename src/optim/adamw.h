@@ -33,11 +33,13 @@ class AdamW {
   // Bytes of state for flat arrays of num_elements, without allocating.
   static int64_t state_bytes(int64_t num_elements, DType dtype);
 
-  // `weights` and `gradients` are the model's flat arrays and must outlive this.
+  // `ranges` ascend and do not overlap. `weights` (BF16 or F32) and `gradients` (F32) are the model's flat
+  // arrays and must outlive this. BF16 weights start as exact masters: remainders are 0.
   AdamW(std::vector<ParameterRange> ranges, TensorView weights, TensorView gradients,
         const AdamWOptions& options, ThreadPool& pool);
 
-  // Square root of the sum of squares of all gradients; the same whatever the number of threads.
+  // Square root of the sum of squares of the gradients of all ranges; the same whatever the number of
+  // threads.
   double gradient_norm() const;
   // One update with gradients * gradient_scale, then gradients = 0. `step` counts from 1 (bias correction).
   void step(int64_t step, double learning_rate, double gradient_scale);
@@ -48,13 +50,16 @@ class AdamW {
   void write_master(int64_t begin, std::span<const float> source);
 
  private:
+  void check_elements(int64_t begin, int64_t count) const;
+
   std::vector<ParameterRange> ranges_;
   TensorView weights_;
   TensorView gradients_;
   AdamWOptions options_;
   ThreadPool* pool_;
   PageBuffer moments_;     // m then v, F32
-  PageBuffer remainders_;  // U16, BF16 weights only
+  PageBuffer remainders_;  // I16, BF16 weights only
+  PageBuffer norm_scratch_;
 };
 
 }  // namespace tessera

@@ -1,0 +1,183 @@
+#include "formats/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace tessera {
+namespace {
+
+// Linux transfers at most 0x7ffff000 bytes per call; smaller pieces keep a signal's delay short.
+constexpr size_t kMaxTransferBytes = size_t{1} << 26;
+
+FileStamp stamp_of(const struct stat& status) {
+  return {status.st_size, int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+void sync_folder(const std::filesystem::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int result = fd < 0 ? -1 : ::fsync(fd);
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  // Some network file systems cannot sync folders and say EINVAL.
+  if (result != 0 && error != EINVAL)
+    fail_errno(ExitCode::kIoError, error, fmt::format("{}: cannot sync the folder", folder.native()));
+}
+
+}  // namespace
+
+InputFile InputFile::open(const std::filesystem::path& path) {
+  InputFile file;
+  file.path_ = path;
+  // O_NONBLOCK: opening a pipe must fail below, not wait for a writer.
+  file.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file.fd_ < 0) {
+    const int error = errno;
+    if (error == EMFILE || error == ENFILE)
+      fail(ExitCode::kIoError, "{}: cannot open: too many open files (raise `ulimit -n`)", path.native());
+    fail_errno(ExitCode::kNoInput, error, fmt::format("{}: cannot open", path.native()));
+  }
+  struct stat status = {};
+  if (::fstat(file.fd_, &status) != 0)
+    fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot stat", path.native()));
+  if (S_ISDIR(status.st_mode)) fail(ExitCode::kNoInput, "{}: is a folder, expected a file", path.native());
+  if (!S_ISREG(status.st_mode))
+    fail(ExitCode::kNoInput, "{}: is not a regular file (a pipe or device cannot be read in place)",
+         path.native());
+  file.stamp_ = stamp_of(status);
+  return file;
+}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), stamp_(other.stamp_) {}
+
+InputFile& InputFile::operator=(InputFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(stamp_, other.stamp_);
+  return *this;
+}
+
+void InputFile::read_at(int64_t offset_bytes, std::span<std::byte> destination) const {
+  TESSERA_CHECK(fd_ >= 0 && offset_bytes >= 0, "offset {}", offset_bytes);
+  size_t done = 0;
+  while (done < destination.size()) {
+    const size_t wanted = std::min(destination.size() - done, kMaxTransferBytes);
+    const int64_t at = offset_bytes + static_cast<int64_t>(done);
+    const ssize_t got = ::pread(fd_, destination.data() + done, wanted, at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      fail_errno(ExitCode::kIoError, errno, fmt::format("{}: read failed at byte {}", path_.native(), at));
+    if (got == 0) {
+      fail(ExitCode::kBadData,
+           "{}: ends early: expected {} bytes at offset {}, found the end of the file at {}{}",
+           path_.native(), destination.size(), offset_bytes, at,
+           at < size_bytes()
+               ? fmt::format(" (it had {} bytes when opened: truncated meanwhile)", size_bytes())
+               : "");
+    }
+    done += static_cast<size_t>(got);
+  }
+}
+
+void InputFile::check_unchanged() const {
+  struct stat status = {};
+  if (::fstat(fd_, &status) != 0)
+    fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot stat", path_.native()));
+  if (stamp_of(status) != stamp_)
+    fail(ExitCode::kBadData, "{}: changed while it was being read: {} bytes when opened, now {} bytes{}",
+         path_.native(), size_bytes(), status.st_size,
+         status.st_size == size_bytes() ? ", rewritten in place" : "");
+}
+
+std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes) {
+  const InputFile file = InputFile::open(path);
+  if (file.size_bytes() > max_bytes)
+    fail(ExitCode::kBadData, "{}: file too large: expected at most {}, found {}", path.native(),
+         format_bytes(max_bytes), format_bytes(file.size_bytes()));
+  std::string text(static_cast<size_t>(file.size_bytes()), '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
+  static std::atomic<int64_t> counter = 0;
+  // A process id can come back after a crash that left its file: take the next name.
+  do {
+    temporary_path_ =
+        folder_of(path_) / fmt::format(".{}.tmp-{}-{}", path_.filename().native(), ::getpid(), ++counter);
+    fd_ = ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (fd_ < 0 && errno == EEXIST);
+  if (fd_ < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot create", path_.native()));
+}
+
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::discard() {
+  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  if (!temporary_path_.empty()) ::unlink(temporary_path_.c_str());
+  temporary_path_.clear();
+}
+
+void AtomicFile::fail_and_discard(const char* action, int error) {
+  discard();
+  if (error == ENOSPC || error == EDQUOT) {
+    fail(ExitCode::kIoError, "{}: {} failed: {} (free space in {} and run again)", path_.native(), action,
+         error == ENOSPC ? "no space left on the device" : "disk quota exceeded", folder_of(path_).native());
+  }
+  fail_errno(ExitCode::kIoError, error, fmt::format("{}: {} failed", path_.native(), action));
+}
+
+void AtomicFile::write(std::span<const std::byte> data) {
+  TESSERA_CHECK(fd_ >= 0, "write to {} after commit or failure", path_.native());
+  while (!data.empty()) {
+    const ssize_t written = ::write(fd_, data.data(), std::min(data.size(), kMaxTransferBytes));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail_and_discard("write", written < 0 ? errno : EIO);
+    data = data.subspan(static_cast<size_t>(written));
+  }
+}
+
+void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(text))); }
+
+void AtomicFile::commit() {
+  TESSERA_CHECK(fd_ >= 0, "commit of {} after commit or failure", path_.native());
+  if (::fsync(fd_) != 0) fail_and_discard("fsync", errno);
+  if (::close(std::exchange(fd_, -1)) != 0) fail_and_discard("close", errno);
+  if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) fail_and_discard("rename", errno);
+  temporary_path_.clear();
+  sync_folder(folder_of(path_));
+}
+
+void write_text_file(const std::filesystem::path& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+void create_folder(const std::filesystem::path& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error && !std::filesystem::is_directory(path, error) && !error)
+    error = std::make_error_code(std::errc::not_a_directory);
+  if (error) fail(ExitCode::kIoError, "{}: cannot create the folder: {}", path.native(), error.message());
+}
+
+}  // namespace tessera

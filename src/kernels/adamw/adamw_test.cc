@@ -1,0 +1,216 @@
+#include <gtest/gtest.h>
+
+#include <cfloat>
+
+#include "kernels/adamw/adamw_impl.h"
+#include "kernels/kernel_test_util.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kCounts[] = {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 40003};
+
+AdamWScalars some_scalars(int64_t step) { return adamw_scalars(3e-3, 0.9, 0.95, 1e-8, 0.1, step, 0.25); }
+
+// Magnitudes from subnormal to large, both signs.
+float wild_value(uint64_t seed, int64_t i) {
+  const CounterRng rng(seed, 1);
+  const auto index = static_cast<uint64_t>(2 * i);
+  return rng.normal(index) * std::exp2(std::floor(rng.uniform(index + 1) * 200.0f - 140.0f));
+}
+
+struct State {
+  GuardedTensor weight, gradient, m, v;
+  std::vector<bf16> high;
+  std::vector<int16_t> remainder;
+
+  explicit State(int64_t count)
+      : weight(DType::kF32, {count}),
+        gradient(DType::kF32, {count}),
+        m(DType::kF32, {count}),
+        v(DType::kF32, {count}) {
+    m.fill(0);
+    v.fill(0);
+    for (int64_t i = 0; i < count; ++i) weight.set(i, wild_value(1, i));
+    for (int64_t i = 0; i < count; ++i) {
+      const float master = weight.view().as<float>()[i];
+      high.push_back(master_weight(master));
+      remainder.push_back(master_remainder(master));
+    }
+  }
+  void new_gradient(int64_t step) {
+    for (int64_t i = 0; i < gradient.num_elements(); ++i) {
+      gradient.set(i, wild_value(static_cast<uint64_t>(100 + step), i));
+    }
+  }
+  void update_f32(const AdamWKernels& kernels, const AdamWScalars& scalars, ThreadPool& pool) {
+    kernels.update_f32(weight.view().as<float>(), gradient.view().as<float>(), m.view().as<float>(),
+                       v.view().as<float>(), weight.num_elements(), scalars, pool);
+  }
+  void update_bf16(const AdamWKernels& kernels, const AdamWScalars& scalars, ThreadPool& pool) {
+    kernels.update_bf16(high.data(), remainder.data(), gradient.view().as<float>(), m.view().as<float>(),
+                        v.view().as<float>(), weight.num_elements(), scalars, pool);
+  }
+  bool guards_intact() const {
+    return weight.guards_intact() && gradient.guards_intact() && m.guards_intact() && v.guards_intact();
+  }
+};
+
+TEST(MasterWeight, SplitsAndJoinsEveryUpperHalfExactly) {
+  for (uint32_t high = 0; high <= 0xFFFF; ++high) {
+    for (const uint32_t low : {0u, 1u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu}) {
+      const float master = std::bit_cast<float>((high << 16) | low);
+      if (std::isnan(master)) continue;
+      const float joined = join_master(master_weight(master), master_remainder(master));
+      ASSERT_EQ(std::bit_cast<uint32_t>(joined), (high << 16) | low);
+    }
+  }
+}
+
+TEST(MasterWeight, IsTheNearestBf16TiesAway) {
+  const auto rounded = [](uint32_t bits) { return master_weight(std::bit_cast<float>(bits)).bits; };
+  EXPECT_EQ(rounded(0x3F807FFF), 0x3F80);
+  EXPECT_EQ(rounded(0x3F808000), 0x3F81);  // tie, away from zero; to even would stay
+  EXPECT_EQ(rounded(0x3F80FFFF), 0x3F81);
+  EXPECT_EQ(rounded(0xBF808000), 0xBF81);  // tie of a negative number
+  EXPECT_EQ(rounded(0x3FFF8000), 0x4000);  // carry into the exponent
+  EXPECT_EQ(rounded(0x00007FFF), 0x0000);  // subnormal
+  EXPECT_EQ(rounded(0x00008000), 0x0001);
+}
+
+TEST(AdamW, FirstStepMovesEveryWeightByAboutTheLearningRate) {
+  ThreadPool pool(1);
+  for (const auto& implementation : adamw_table().usable()) {
+    std::vector<float> w = {1, -2, 0.5f}, g = {10, -1e-3f, 3}, m(3), v(3);
+    implementation.kernels.update_f32(w.data(), g.data(), m.data(), v.data(), 3,
+                                      adamw_scalars(0.01, 0.9, 0.999, 1e-8, 0, 1, 1), pool);
+    EXPECT_NEAR(w[0], 0.99, 1e-6) << describe(implementation);
+    EXPECT_NEAR(w[1], -1.99, 1e-6) << describe(implementation);
+    EXPECT_NEAR(w[2], 0.49, 1e-6) << describe(implementation);
+    EXPECT_EQ(g, std::vector<float>(3)) << describe(implementation);
+  }
+}
+
+TEST(AdamW, FollowsTheFormulasInDouble) {
+  ThreadPool pool(1);
+  for (const auto& implementation : adamw_table().usable()) {
+    const int64_t count = 50;
+    GuardedTensor w(DType::kF32, {count}), g(DType::kF32, {count}), m(DType::kF32, {count}),
+        v(DType::kF32, {count});
+    w.fill_normal(1);
+    m.fill(0);
+    v.fill(0);
+    std::vector<double> dw = w.values(), dm(count), dv(count);
+    const double lr = 1e-2, b1 = 0.9, b2 = 0.95, eps = 1e-8, decay = 0.1, scale = 0.5;
+    for (int64_t step = 1; step <= 20; ++step) {
+      g.fill_normal(static_cast<uint64_t>(10 + step));
+      for (size_t i = 0; i < count; ++i) {
+        const double gradient = g[static_cast<int64_t>(i)] * scale;
+        dw[i] *= 1 - lr * decay;
+        dm[i] = b1 * dm[i] + (1 - b1) * gradient;
+        dv[i] = b2 * dv[i] + (1 - b2) * gradient * gradient;
+        const double t = static_cast<double>(step);
+        dw[i] -=
+            lr / (1 - std::pow(b1, t)) * dm[i] / (std::sqrt(dv[i]) / std::sqrt(1 - std::pow(b2, t)) + eps);
+      }
+      implementation.kernels.update_f32(w.view().as<float>(), g.view().as<float>(), m.view().as<float>(),
+                                        v.view().as<float>(), count,
+                                        adamw_scalars(lr, b1, b2, eps, decay, step, scale), pool);
+    }
+    // Per step: 3 roundings of |w| <= 4 and about 10 of a step of at most 10 lr; m and v forget old
+    // roundings.
+    const double bound = 20 * kFloatEps * (3 * 4 + 10 * 10 * lr);
+    for (int64_t i = 0; i < count; ++i) {
+      EXPECT_NEAR(w[i], dw[static_cast<size_t>(i)], bound) << describe(implementation) << " index " << i;
+    }
+  }
+}
+
+TEST(AdamW, EveryImplementationIsBitEqualToTheReference) {
+  ThreadPool pool(2);
+  const AdamWKernels reference = adamw_ref()[0].kernels;
+  for (const auto& implementation : adamw_table().usable()) {
+    for (const int64_t count : kCounts) {
+      State expected(count), f32(count), half(count);
+      for (int64_t step = 1; step <= 3; ++step) {
+        for (State* state : {&expected, &f32, &half}) state->new_gradient(step);
+        expected.update_f32(reference, some_scalars(step), pool);
+        f32.update_f32(implementation.kernels, some_scalars(step), pool);
+        half.update_bf16(implementation.kernels, some_scalars(step), pool);
+      }
+      const std::string context = fmt::format("{} count {}", describe(implementation), count);
+      EXPECT_TRUE(f32.weight.bits() == expected.weight.bits()) << context;
+      EXPECT_TRUE(f32.m.bits() == expected.m.bits()) << context;
+      EXPECT_TRUE(f32.v.bits() == expected.v.bits()) << context;
+      EXPECT_TRUE(half.m.bits() == expected.m.bits() && half.v.bits() == expected.v.bits()) << context;
+      EXPECT_EQ(f32.gradient.values(), std::vector<double>(static_cast<size_t>(count))) << context;
+      EXPECT_EQ(half.gradient.values(), std::vector<double>(static_cast<size_t>(count))) << context;
+      EXPECT_TRUE(f32.guards_intact() && half.guards_intact()) << context;
+      for (int64_t i = 0; i < count; ++i) {
+        const auto at = static_cast<size_t>(i);
+        ASSERT_EQ(std::bit_cast<uint32_t>(join_master(half.high[at], half.remainder[at])),
+                  std::bit_cast<uint32_t>(expected.weight.view().as<float>()[i]))
+            << context << " index " << i;
+      }
+    }
+  }
+}
+
+TEST(AdamW, Bf16RunEqualsFloat32RunOverManySteps) {
+  ThreadPool pool(2);
+  for (const auto& implementation : adamw_table().usable()) {
+    State f32(777), half(777);
+    for (int64_t step = 1; step <= 200; ++step) {
+      f32.new_gradient(step);
+      half.new_gradient(step);
+      f32.update_f32(implementation.kernels, some_scalars(step), pool);
+      half.update_bf16(implementation.kernels, some_scalars(step), pool);
+    }
+    for (size_t i = 0; i < 777; ++i) {
+      const float master = f32.weight.view().as<float>()[i];
+      ASSERT_EQ(std::bit_cast<uint32_t>(join_master(half.high[i], half.remainder[i])),
+                std::bit_cast<uint32_t>(master))
+          << describe(implementation) << " index " << i;
+      ASSERT_EQ(half.high[i].bits, master_weight(master).bits);
+    }
+  }
+}
+
+TEST(AdamW, LargestFiniteMastersStayExactThroughBf16) {
+  ThreadPool pool(1);
+  for (const auto& implementation : adamw_table().usable()) {
+    // A zero gradient with no decay must leave every master bit for bit.
+    const std::vector<float> masters = {FLT_MAX,      -FLT_MAX,      FLT_MIN, -FLT_MIN,
+                                        FLT_TRUE_MIN, -FLT_TRUE_MIN, 0.0f,    1.0f};
+    std::vector<bf16> high;
+    std::vector<int16_t> remainder;
+    for (const float master : masters) {
+      high.push_back(master_weight(master));
+      remainder.push_back(master_remainder(master));
+    }
+    std::vector<float> g(masters.size()), m(masters.size()), v(masters.size());
+    implementation.kernels.update_bf16(high.data(), remainder.data(), g.data(), m.data(), v.data(),
+                                       std::ssize(masters), adamw_scalars(0.01, 0.9, 0.999, 1e-8, 0, 1, 1),
+                                       pool);
+    for (size_t i = 0; i < masters.size(); ++i) {
+      EXPECT_EQ(join_master(high[i], remainder[i]), masters[i]) << describe(implementation) << " index " << i;
+    }
+  }
+}
+
+TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
+  for (const auto& implementation : adamw_table().usable()) {
+    expect_thread_independent(
+        [&](ThreadPool& pool) {
+          State state(100'001);
+          state.new_gradient(1);
+          state.update_f32(implementation.kernels, some_scalars(1), pool);
+          std::vector<GuardedTensor> outputs = {state.weight, state.m, state.v};
+          return outputs;
+        },
+        describe(implementation));
+  }
+}
+
+}  // namespace
+}  // namespace tessera

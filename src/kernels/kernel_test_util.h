@@ -1,0 +1,175 @@
+// For the tests of kernels: tensors between canaries, and comparisons against a float64 truth with a bound
+// per element.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/rng.h"
+#include "kernels/dispatch.h"
+#include "platform/thread_pool.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+inline constexpr double kFloatEps = 0x1.0p-24;  // half the spacing of float32 at 1: the rounding error
+inline constexpr double kBf16Eps = 0x1.0p-8;
+
+// What rounding once to `dtype` may cost, relative.
+inline double rounding_error(DType dtype) { return dtype == DType::kBF16 ? kBf16Eps : kFloatEps; }
+
+inline constexpr DType kActivationTypes[] = {DType::kBF16, DType::kF32};
+
+// A tensor that starts one element after an aligned address, so that no kernel can count on alignment, with
+// canary bytes on both sides. Starts poisoned with NaN.
+class GuardedTensor {
+ public:
+  GuardedTensor(DType dtype, Shape shape)
+      : dtype_(dtype),
+        shape_(shape),
+        bytes_(static_cast<size_t>(2 * kGuardBytes + dtype_bytes(dtype) * (shape.num_elements() + 1)),
+               kCanary) {
+    poison();
+  }
+
+  TensorView view() { return {data(), dtype_, shape_}; }
+  ConstTensorView view() const { return {data(), dtype_, shape_}; }
+  int64_t num_elements() const { return shape_.num_elements(); }
+  DType dtype() const { return dtype_; }
+  const Shape& shape() const { return shape_; }
+
+  double operator[](int64_t i) const {
+    return dtype_ == DType::kBF16 ? to_float(reinterpret_cast<const bf16*>(data())[i])
+                                  : reinterpret_cast<const float*>(data())[i];
+  }
+  void set(int64_t i, float value) {
+    if (dtype_ == DType::kBF16) {
+      reinterpret_cast<bf16*>(data())[i] = to_bf16(value);
+    } else {
+      reinterpret_cast<float*>(data())[i] = value;
+    }
+  }
+
+  // All bits one: NaN in every type.
+  void poison() { std::memset(data(), 0xFF, static_cast<size_t>(view().size_bytes())); }
+  void fill(float value) {
+    for (int64_t i = 0; i < num_elements(); ++i) set(i, value);
+  }
+  GuardedTensor& fill_normal(uint64_t seed, float scale = 1, float mean = 0) {
+    const CounterRng rng(seed, 0);
+    for (int64_t i = 0; i < num_elements(); ++i) set(i, mean + scale * rng.normal(static_cast<uint64_t>(i)));
+    return *this;
+  }
+
+  std::vector<double> values() const {
+    std::vector<double> result;
+    for (int64_t i = 0; i < num_elements(); ++i) result.push_back((*this)[i]);
+    return result;
+  }
+  std::string bits() const {
+    return {reinterpret_cast<const char*>(data()), static_cast<size_t>(view().size_bytes())};
+  }
+  bool guards_intact() const {
+    const auto begin = static_cast<size_t>(data() - bytes_.data());
+    const size_t end = begin + static_cast<size_t>(view().size_bytes());
+    for (size_t i = 0; i < bytes_.size(); ++i) {
+      if ((i < begin || i >= end) && bytes_[i] != kCanary) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kGuardBytes = 64;
+  static constexpr std::byte kCanary{0xA5};
+
+  std::byte* data() { return bytes_.data() + kGuardBytes + dtype_bytes(dtype_); }
+  const std::byte* data() const { return bytes_.data() + kGuardBytes + dtype_bytes(dtype_); }
+
+  DType dtype_;
+  Shape shape_;
+  std::vector<std::byte> bytes_;
+};
+
+// The truth in float64 and how far a result may be from it.
+struct Expected {
+  std::vector<double> value;
+  std::vector<double> bound;
+
+  explicit Expected(int64_t count = 0)
+      : value(static_cast<size_t>(count)), bound(static_cast<size_t>(count)) {}
+};
+
+// Every element within its bound plus one rounding to the dtype of `got`, and nothing written around them.
+// Shows the worst one.
+inline void expect_within(const GuardedTensor& got, const Expected& expected, const std::string& context) {
+  EXPECT_TRUE(got.guards_intact()) << context << ": wrote outside its output";
+  ASSERT_EQ(got.num_elements(), static_cast<int64_t>(expected.value.size())) << context;
+  int64_t worst = -1;
+  double worst_ratio = 1;
+  for (int64_t i = 0; i < got.num_elements(); ++i) {
+    const double value = expected.value[static_cast<size_t>(i)];
+    // The smallest normal float32 covers results that underflow.
+    const double bound =
+        expected.bound[static_cast<size_t>(i)] +
+        rounding_error(got.dtype()) * (std::abs(value) + expected.bound[static_cast<size_t>(i)]) + 0x1.0p-126;
+    const double ratio = std::abs(got[i] - value) / bound;
+    if (!(ratio <= worst_ratio)) {
+      worst = i;
+      worst_ratio = std::isnan(ratio) ? HUGE_VAL : ratio;
+    }
+  }
+  if (worst < 0) return;
+  ADD_FAILURE() << context << ", shape " << got.shape().to_string() << ", worst index " << worst
+                << ": expected " << expected.value[static_cast<size_t>(worst)] << ", got " << got[worst]
+                << ", bound " << expected.bound[static_cast<size_t>(worst)] << " + rounding, exceeded "
+                << worst_ratio << " times";
+}
+
+// The same bits from pools of 1, 2 and 3 threads. `run` fills and returns its outputs.
+inline void expect_thread_independent(const std::function<std::vector<GuardedTensor>(ThreadPool& pool)>& run,
+                                      const std::string& context) {
+  ThreadPool one(1);
+  const std::vector<GuardedTensor> reference = run(one);
+  for (const int64_t num_threads : {2, 3}) {
+    ThreadPool pool(num_threads);
+    const std::vector<GuardedTensor> outputs = run(pool);
+    ASSERT_EQ(outputs.size(), reference.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      EXPECT_TRUE(outputs[i].bits() == reference[i].bits())
+          << context << ": output " << i << " differs between 1 and " << num_threads << " threads";
+    }
+  }
+}
+
+// "hwy (avx2)" of a table's row.
+template <typename Kernels>
+std::string describe(const Implementation<Kernels>& implementation) {
+  return fmt::format("{} ({})", implementation.name, isa_name(implementation.isa));
+}
+
+// Scratch memory aligned as kernels ask for.
+class TestScratch {
+ public:
+  explicit TestScratch(int64_t size_bytes) : memory_(static_cast<size_t>(size_bytes + 64)) {
+    void* start = memory_.data();
+    size_t space = memory_.size();
+    std::align(64, static_cast<size_t>(size_bytes), start, space);
+    span_ = {static_cast<std::byte*>(start), static_cast<size_t>(size_bytes)};
+    std::memset(span_.data(), 0xFF, span_.size());
+  }
+  std::span<std::byte> span() const { return span_; }
+
+ private:
+  std::vector<std::byte> memory_;
+  std::span<std::byte> span_;
+};
+
+}  // namespace tessera

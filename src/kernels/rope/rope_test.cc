@@ -1,0 +1,125 @@
+#include <gtest/gtest.h>
+
+#include "kernels/kernel_test_util.h"
+#include "kernels/rope/rope_impl.h"
+
+namespace tessera {
+namespace {
+
+struct Table {
+  std::vector<float> cos, sin;
+  int64_t half_dim;
+
+  Table(int64_t positions, int64_t head_dim) : half_dim(head_dim / 2) {
+    for (int64_t p = 0; p < positions; ++p) {
+      for (int64_t i = 0; i < half_dim; ++i) {
+        const double angle = static_cast<double>(p) *
+                             std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+        cos.push_back(static_cast<float>(std::cos(angle)));
+        sin.push_back(static_cast<float>(std::sin(angle)));
+      }
+    }
+  }
+  RopeTable view() const { return {cos, sin, half_dim}; }
+};
+
+AttentionShape make_shape(int64_t H, int64_t G, int64_t E) { return {H, G, E, 0, 1}; }
+
+constexpr int64_t kHeadDims[] = {2, 4, 6, 8, 14, 16, 18, 30, 32, 34, 62, 64, 66, 80, 96, 128};
+
+std::vector<int32_t> some_positions() { return {0, 1, 2, 5, 0, 30, 31}; }
+
+Expected expected_rotation(const GuardedTensor& qkv, const AttentionShape& shape,
+                           const std::vector<int32_t>& positions, const Table& table, bool inverse) {
+  Expected expected(qkv.num_elements());
+  expected.value = qkv.values();
+  const int64_t half = shape.head_dim / 2;
+  for (size_t t = 0; t < positions.size(); ++t) {
+    for (int64_t head = 0; head < shape.num_heads + shape.num_key_value_heads; ++head) {
+      for (int64_t i = 0; i < half; ++i) {
+        const auto first =
+            t * static_cast<size_t>(shape.qkv_width()) + static_cast<size_t>(head * shape.head_dim + i);
+        const size_t second = first + static_cast<size_t>(half);
+        const auto angle = static_cast<size_t>(positions[t] * half + i);
+        const double c = table.cos[angle], s = inverse ? -table.sin[angle] : table.sin[angle];
+        const double a = qkv[static_cast<int64_t>(first)], b = qkv[static_cast<int64_t>(second)];
+        expected.value[first] = a * c - b * s;
+        expected.value[second] = b * c + a * s;
+        // Two products and a sum.
+        expected.bound[first] = 2 * kFloatEps * (std::abs(a * c) + std::abs(b * s));
+        expected.bound[second] = 2 * kFloatEps * (std::abs(b * c) + std::abs(a * s));
+      }
+    }
+  }
+  return expected;
+}
+
+TEST(Rope, MatchesTheFormulaInEveryImplementation) {
+  ThreadPool pool(2);
+  const std::vector<int32_t> positions = some_positions();
+  for (const auto& implementation : rope_table().usable()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const int64_t E : kHeadDims) {
+        for (const bool inverse : {false, true}) {
+          const AttentionShape shape = make_shape(3, 1, E);
+          const Table table(32, E);
+          GuardedTensor qkv(dtype, {std::ssize(positions), shape.qkv_width()});
+          qkv.fill_normal(static_cast<uint64_t>(E));
+          const Expected expected = expected_rotation(qkv, shape, positions, table, inverse);
+          implementation.kernels.rotate(qkv.view(), shape, positions, table.view(), inverse, pool);
+          expect_within(
+              qkv, expected,
+              fmt::format("{} {} E {} inverse {}", describe(implementation), dtype_name(dtype), E, inverse));
+        }
+      }
+    }
+  }
+}
+
+TEST(Rope, InverseUndoesTheRotation) {
+  ThreadPool pool(2);
+  const std::vector<int32_t> positions = some_positions();
+  const AttentionShape shape = make_shape(2, 2, 20);
+  const Table table(32, 20);
+  for (const auto& implementation : rope_table().usable()) {
+    GuardedTensor qkv(DType::kF32, {std::ssize(positions), shape.qkv_width()});
+    qkv.fill_normal(9);
+    const std::vector<double> before = qkv.values();
+    implementation.kernels.rotate(qkv.view(), shape, positions, table.view(), false, pool);
+    implementation.kernels.rotate(qkv.view(), shape, positions, table.view(), true, pool);
+    for (int64_t i = 0; i < qkv.num_elements(); ++i) {
+      EXPECT_NEAR(qkv[i], before[static_cast<size_t>(i)], 1e-5) << describe(implementation) << " index " << i;
+    }
+  }
+}
+
+TEST(Rope, DoesNotDependOnTheNumberOfThreads) {
+  const AttentionShape shape = make_shape(4, 2, 18);
+  const Table table(200, 18);
+  std::vector<int32_t> positions;
+  for (int32_t t = 0; t < 333; ++t) positions.push_back(t % 200);
+  for (const auto& implementation : rope_table().usable()) {
+    expect_thread_independent(
+        [&](ThreadPool& pool) {
+          std::vector<GuardedTensor> outputs;
+          outputs.emplace_back(DType::kBF16, Shape{333, shape.qkv_width()});
+          outputs[0].fill_normal(4);
+          implementation.kernels.rotate(outputs[0].view(), shape, positions, table.view(), false, pool);
+          return outputs;
+        },
+        describe(implementation));
+  }
+}
+
+TEST(Rope, RefusesPositionsOutsideTheTable) {
+  ThreadPool pool(1);
+  const AttentionShape shape = make_shape(1, 1, 4);
+  const Table table(3, 4);
+  GuardedTensor qkv(DType::kF32, {1, shape.qkv_width()});
+  EXPECT_THROW(rope(qkv.view(), shape, std::vector<int32_t>{3}, table.view(), false, pool), Error);
+  EXPECT_THROW(rope(qkv.view(), shape, std::vector<int32_t>{-1}, table.view(), false, pool), Error);
+  EXPECT_NO_THROW(rope(qkv.view(), shape, std::vector<int32_t>{2}, table.view(), false, pool));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,131 @@
+#include <gtest/gtest.h>
+
+#include "kernels/kernel_test_util.h"
+#include "kernels/swiglu/swiglu_impl.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kWidths[] = {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 257};
+
+double silu(double x) { return x / (1 + std::exp(-x)); }
+
+// Roundings of silu: the exponential (2), the sum, the quotient, two products, and one to spare.
+constexpr double kForwardRoundings = 7;
+
+Expected expected_forward(const GuardedTensor& gate_up, int64_t F) {
+  const int64_t T = gate_up.shape()[0];
+  Expected expected(T * F);
+  for (int64_t t = 0; t < T; ++t) {
+    for (int64_t f = 0; f < F; ++f) {
+      const auto i = static_cast<size_t>(t * F + f);
+      expected.value[i] = silu(gate_up[t * 2 * F + f]) * gate_up[t * 2 * F + F + f];
+      expected.bound[i] = kForwardRoundings * kFloatEps * std::abs(expected.value[i]);
+    }
+  }
+  return expected;
+}
+
+// Gradients of sum(dh silu(gate) up) by central differences of the float64 formula.
+Expected expected_backward(const GuardedTensor& dh, const GuardedTensor& gate_up, int64_t F) {
+  const int64_t T = gate_up.shape()[0];
+  Expected expected(T * 2 * F);
+  for (int64_t t = 0; t < T; ++t) {
+    for (int64_t f = 0; f < F; ++f) {
+      const double x = gate_up[t * 2 * F + f], u = gate_up[t * 2 * F + F + f], d = dh[t * F + f];
+      const double h = 1e-4, s = 1 / (1 + std::exp(-x));
+      // Fourth order: error about h^4 / 30 times a fifth derivative below 2, plus 2^-52 |silu| / h.
+      const double slope = (8 * (silu(x + h) - silu(x - h)) - (silu(x + 2 * h) - silu(x - 2 * h))) / (12 * h);
+      const double difference_error = 1e-15 + 1e-11 * std::abs(silu(x));
+      const auto i = static_cast<size_t>(t * 2 * F + f);
+      expected.value[i] = d * u * slope;
+      // s (1 + x (1 - s)) cancels near x = -1.28, so the bound is that of its terms.
+      expected.bound[i] =
+          std::abs(d * u) * (12 * kFloatEps * s * (1 + std::abs(x) * (1 - s)) + difference_error);
+      expected.value[i + static_cast<size_t>(F)] = d * silu(x);
+      expected.bound[i + static_cast<size_t>(F)] = kForwardRoundings * kFloatEps * std::abs(d * silu(x));
+    }
+  }
+  return expected;
+}
+
+TEST(Swiglu, ForwardMatchesTheFormulaInEveryImplementation) {
+  ThreadPool pool(2);
+  for (const auto& implementation : swiglu_table().usable()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const int64_t F : kWidths) {
+        GuardedTensor gate_up(dtype, {5, 2 * F}), h(dtype, {5, F});
+        gate_up.fill_normal(static_cast<uint64_t>(F), 4);
+        implementation.kernels.forward(gate_up.view(), h.view(), pool);
+        expect_within(h, expected_forward(gate_up, F),
+                      fmt::format("{} {} F {}", describe(implementation), dtype_name(dtype), F));
+      }
+    }
+  }
+}
+
+TEST(Swiglu, BackwardMatchesDifferencesOfTheFormulaInEveryImplementation) {
+  ThreadPool pool(2);
+  for (const auto& implementation : swiglu_table().usable()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const int64_t F : kWidths) {
+        GuardedTensor gate_up(dtype, {5, 2 * F}), dh(dtype, {5, F}), dgate_up(dtype, {5, 2 * F});
+        gate_up.fill_normal(static_cast<uint64_t>(F), 3);
+        dh.fill_normal(static_cast<uint64_t>(F) + 1000);
+        const Expected expected = expected_backward(dh, gate_up, F);
+        const std::string context = fmt::format("{} {} F {}", describe(implementation), dtype_name(dtype), F);
+        implementation.kernels.backward(dh.view(), gate_up.view(), dgate_up.view(), pool);
+        expect_within(dgate_up, expected, context);
+        implementation.kernels.backward(dh.view(), gate_up.view(), gate_up.view(), pool);
+        EXPECT_TRUE(gate_up.bits() == dgate_up.bits()) << context << ": in place differs";
+      }
+    }
+  }
+}
+
+TEST(Swiglu, ExtremeGatesGiveTheLimits) {
+  ThreadPool pool(1);
+  const float gates[] = {0, -0.0f, 100, 1e4f, 3e38f, -50, -88, -100, -1e4f, -3e38f};
+  const int64_t F = std::ssize(gates);
+  for (const auto& implementation : swiglu_table().usable()) {
+    GuardedTensor gate_up(DType::kF32, {1, 2 * F}), h(DType::kF32, {1, F}), dh(DType::kF32, {1, F});
+    GuardedTensor dgate_up(DType::kF32, {1, 2 * F});
+    gate_up.fill(1);
+    dh.fill(1);
+    for (int64_t i = 0; i < F; ++i) gate_up.set(i, gates[i]);
+    implementation.kernels.forward(gate_up.view(), h.view(), pool);
+    expect_within(h, expected_forward(gate_up, F), describe(implementation));
+    implementation.kernels.backward(dh.view(), gate_up.view(), dgate_up.view(), pool);
+    for (int64_t i = 0; i < F; ++i) {
+      const double limit = gates[i] > 50 ? 1 : gates[i] < -40 ? 0 : 0.5;
+      EXPECT_NEAR(dgate_up[i], limit, 1e-15) << describe(implementation) << " gate " << gates[i];
+    }
+  }
+}
+
+TEST(Swiglu, DoesNotDependOnTheNumberOfThreads) {
+  for (const auto& implementation : swiglu_table().usable()) {
+    GuardedTensor gate_up(DType::kBF16, {333, 2 * 70}), dh(DType::kBF16, {333, 70});
+    gate_up.fill_normal(5);
+    dh.fill_normal(6);
+    expect_thread_independent(
+        [&](ThreadPool& pool) {
+          std::vector<GuardedTensor> outputs;
+          outputs.emplace_back(DType::kBF16, Shape{333, 70});
+          outputs.emplace_back(DType::kBF16, Shape{333, 2 * 70});
+          implementation.kernels.forward(gate_up.view(), outputs[0].view(), pool);
+          implementation.kernels.backward(dh.view(), gate_up.view(), outputs[1].view(), pool);
+          return outputs;
+        },
+        describe(implementation));
+  }
+}
+
+TEST(Swiglu, RefusesMismatchedShapes) {
+  ThreadPool pool(1);
+  GuardedTensor gate_up(DType::kF32, {2, 7}), h(DType::kF32, {2, 3});
+  EXPECT_THROW(swiglu(gate_up.view(), h.view(), pool), Error);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,122 @@
+#include "optim/adamw.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/adamw/adamw.h"
+#include "kernels/elementwise/elementwise.h"
+
+namespace tessera {
+namespace {
+
+// Elements a thread takes at a time when masters are read or written: 256 KiB of float32.
+constexpr int64_t kCopyBlock = 64 * 1024;
+
+int64_t moment_bytes(int64_t num_elements) { return 2 * num_elements * dtype_bytes(DType::kF32); }
+
+int64_t remainder_bytes(int64_t num_elements, DType dtype) {
+  return dtype == DType::kBF16 ? num_elements * dtype_bytes(DType::kU16) : 0;
+}
+
+}  // namespace
+
+int64_t AdamW::state_bytes(int64_t num_elements, DType dtype) {
+  return moment_bytes(num_elements) + remainder_bytes(num_elements, dtype) +
+         sum_of_squares_scratch_bytes(num_elements);
+}
+
+AdamW::AdamW(std::vector<ParameterRange> ranges, TensorView weights, TensorView gradients,
+             const AdamWOptions& options, ThreadPool& pool)
+    : ranges_(std::move(ranges)),
+      weights_(weights),
+      gradients_(gradients),
+      options_(options),
+      pool_(&pool),
+      moments_(moment_bytes(weights.num_elements())),
+      remainders_(remainder_bytes(weights.num_elements(), weights.dtype())),
+      norm_scratch_(sum_of_squares_scratch_bytes(weights.num_elements())) {
+  const int64_t count = weights.num_elements();
+  TESSERA_CHECK(weights.dtype() == DType::kBF16 || weights.dtype() == DType::kF32, "weights are {}",
+                dtype_name(weights.dtype()));
+  TESSERA_CHECK(gradients.dtype() == DType::kF32 && gradients.num_elements() == count,
+                "{} weights, gradients {} {}", count, dtype_name(gradients.dtype()),
+                gradients.num_elements());
+  int64_t end_of_last = 0;
+  for (const ParameterRange& range : ranges_) {
+    TESSERA_CHECK(range.begin >= end_of_last && range.count >= 0 && range.begin + range.count <= count,
+                  "range of {} elements at {} after {} of {}", range.count, range.begin, end_of_last, count);
+    end_of_last = range.begin + range.count;
+  }
+}
+
+double AdamW::gradient_norm() const {
+  // Range by range: alignment gaps may hold anything.
+  double sum = 0;
+  for (const ParameterRange& range : ranges_) {
+    const std::span<const float> gradient(gradients_.as<float>() + range.begin,
+                                          static_cast<size_t>(range.count));
+    sum += sum_of_squares(gradient, norm_scratch_.as<std::byte>(), *pool_);
+  }
+  return std::sqrt(sum);
+}
+
+void AdamW::step(int64_t step, double learning_rate, double gradient_scale) {
+  const auto scalars = [&](double weight_decay) {
+    return adamw_scalars(learning_rate, options_.beta1, options_.beta2, options_.epsilon, weight_decay, step,
+                         gradient_scale);
+  };
+  const AdamWScalars decaying = scalars(options_.weight_decay);
+  const AdamWScalars plain = scalars(0);
+  float* m = moments_.as<float>().data();
+  float* v = m + weights_.num_elements();
+  for (const ParameterRange& range : ranges_) {
+    const AdamWScalars& chosen = range.weight_decay ? decaying : plain;
+    float* gradient = gradients_.as<float>() + range.begin;
+    if (weights_.dtype() == DType::kBF16) {
+      adamw_bf16(weights_.as<bf16>() + range.begin, remainders_.as<int16_t>().data() + range.begin, gradient,
+                 m + range.begin, v + range.begin, range.count, chosen, *pool_);
+    } else {
+      adamw_f32(weights_.as<float>() + range.begin, gradient, m + range.begin, v + range.begin, range.count,
+                chosen, *pool_);
+    }
+  }
+}
+
+void AdamW::read_master(int64_t begin, std::span<float> destination) const {
+  check_elements(begin, std::ssize(destination));
+  pool_->parallel_blocks(std::ssize(destination), kCopyBlock, [&](int64_t first, int64_t last) {
+    if (weights_.dtype() == DType::kF32) {
+      std::copy(weights_.as<float>() + begin + first, weights_.as<float>() + begin + last,
+                destination.data() + first);
+      return;
+    }
+    const bf16* weight = weights_.as<bf16>() + begin;
+    const int16_t* remainder = remainders_.as<int16_t>().data() + begin;
+    float* master = destination.data();
+    for (int64_t i = first; i < last; ++i) master[i] = join_master(weight[i], remainder[i]);
+  });
+}
+
+void AdamW::write_master(int64_t begin, std::span<const float> source) {
+  check_elements(begin, std::ssize(source));
+  pool_->parallel_blocks(std::ssize(source), kCopyBlock, [&](int64_t first, int64_t last) {
+    if (weights_.dtype() == DType::kF32) {
+      std::copy(source.data() + first, source.data() + last, weights_.as<float>() + begin + first);
+      return;
+    }
+    bf16* weight = weights_.as<bf16>() + begin;
+    int16_t* remainder = remainders_.as<int16_t>().data() + begin;
+    for (int64_t i = first; i < last; ++i) {
+      const float master = source[static_cast<size_t>(i)];
+      weight[i] = master_weight(master);
+      remainder[i] = master_remainder(master);
+    }
+  });
+}
+
+void AdamW::check_elements(int64_t begin, int64_t count) const {
+  TESSERA_CHECK(begin >= 0 && count >= 0 && begin + count <= weights_.num_elements(),
+                "{} elements at {} of {}", count, begin, weights_.num_elements());
+}
+
+}  // namespace tessera

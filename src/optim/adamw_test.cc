@@ -1,0 +1,147 @@
+#include "optim/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "base/rng.h"
+
+namespace tessera {
+namespace {
+
+std::vector<float> normal_values(int64_t count, uint64_t seed) {
+  const CounterRng rng(seed, 0);
+  std::vector<float> values;
+  for (int64_t i = 0; i < count; ++i) values.push_back(rng.normal(static_cast<uint64_t>(i)));
+  return values;
+}
+
+// A flat array with two ranges, the second without decay, and gaps before, between and after.
+constexpr int64_t kCount = 1000;
+const std::vector<ParameterRange> kRanges = {{3, 500, true}, {520, 400, false}};
+
+bool in_range(int64_t i) { return (i >= 3 && i < 503) || (i >= 520 && i < 920); }
+
+struct TrainingRun {
+  std::vector<float> weights = normal_values(kCount, 1);
+  std::vector<bf16> half_weights = std::vector<bf16>(kCount);
+  std::vector<float> gradients = std::vector<float>(kCount);
+  ThreadPool pool;
+  AdamW optimizer;
+
+  TrainingRun(DType dtype, const AdamWOptions& options, int64_t num_threads = 2)
+      : pool(num_threads),
+        optimizer(kRanges,
+                  dtype == DType::kBF16 ? TensorView(half_weights.data(), dtype, {kCount})
+                                        : TensorView(weights.data(), dtype, {kCount}),
+                  TensorView(gradients.data(), DType::kF32, {kCount}), options, pool) {
+    optimizer.write_master(0, normal_values(kCount, 1));
+  }
+  // In place: the optimizer holds the address.
+  void set_gradients(uint64_t seed) { std::ranges::copy(normal_values(kCount, seed), gradients.begin()); }
+  void step(int64_t step) {
+    set_gradients(static_cast<uint64_t>(100 + step));
+    optimizer.step(step, 1e-2, 0.5);
+  }
+  std::vector<float> masters() const {
+    std::vector<float> values(kCount);
+    optimizer.read_master(0, values);
+    return values;
+  }
+};
+
+TEST(AdamW, DecaysOnlyTheRangesThatAskAndLeavesGapsAlone) {
+  const AdamWOptions options{.weight_decay = 0.5};
+  TrainingRun run(DType::kF32, options);
+  const std::vector<float> before = run.masters();
+  run.optimizer.step(1, 1e-2, 1);  // gradients are zero: only decay acts
+  const std::vector<float> after = run.masters();
+  for (int64_t i = 0; i < kCount; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const float decay = i >= 3 && i < 503 ? static_cast<float>(1 - 1e-2 * 0.5) : 1.0f;
+    EXPECT_EQ(after[at], before[at] * decay) << "index " << i;
+  }
+}
+
+TEST(AdamW, ZeroesTheGradientsOfItsRanges) {
+  TrainingRun run(DType::kF32, {});
+  run.step(1);
+  for (int64_t i = 0; i < kCount; ++i) {
+    EXPECT_EQ(run.gradients[static_cast<size_t>(i)] == 0, in_range(i)) << "index " << i;
+  }
+}
+
+TEST(AdamW, Bf16MastersEqualAFloat32Run) {
+  const AdamWOptions options{.weight_decay = 0.1};
+  TrainingRun f32(DType::kF32, options), half(DType::kBF16, options);
+  for (int64_t step = 1; step <= 50; ++step) {
+    f32.step(step);
+    half.step(step);
+  }
+  const std::vector<float> expected = f32.masters(), got = half.masters();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(expected[i])) << "index " << i;
+    // The weight the model computes with is the master rounded.
+    ASSERT_NEAR(to_float(half.half_weights[i]), expected[i], std::abs(expected[i]) * 0x1.0p-8)
+        << "index " << i;
+  }
+}
+
+TEST(AdamW, GradientNormCountsTheRangesOnly) {
+  TrainingRun run(DType::kBF16, {});
+  double sum = 0;
+  run.set_gradients(9);
+  for (int64_t i = 0; i < kCount; ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (!in_range(i)) {
+      run.gradients[at] = 1e30f;
+    } else {
+      sum += static_cast<double>(run.gradients[at]) * static_cast<double>(run.gradients[at]);
+    }
+  }
+  EXPECT_NEAR(run.optimizer.gradient_norm(), std::sqrt(sum), 1e-12 * std::sqrt(sum));
+  run.gradients[5] = std::nanf("");
+  EXPECT_TRUE(std::isnan(run.optimizer.gradient_norm()));
+}
+
+TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
+  TrainingRun one(DType::kBF16, {}, 1), three(DType::kBF16, {}, 3);
+  for (int64_t step = 1; step <= 3; ++step) {
+    one.step(step);
+    three.step(step);
+  }
+  EXPECT_EQ(one.masters(), three.masters());
+  one.set_gradients(77);
+  three.set_gradients(77);
+  EXPECT_EQ(one.optimizer.gradient_norm(), three.optimizer.gradient_norm());
+}
+
+TEST(AdamW, ReadsAndWritesPartsOfTheMasters) {
+  TrainingRun run(DType::kBF16, {});
+  const std::vector<float> part = {1.0f + 0x1.0p-20f, -3e-40f, 7};
+  run.optimizer.write_master(10, part);
+  std::vector<float> back(3);
+  run.optimizer.read_master(10, back);
+  EXPECT_EQ(back, part);
+  EXPECT_EQ(to_float(run.half_weights[10]), 1.0f);
+  EXPECT_THROW(run.optimizer.read_master(kCount - 2, back), Error);
+}
+
+TEST(AdamW, StateIsWhatIsAllocated) {
+  // m, v, the remainder, and the partial sums of the norm (8 bytes per block).
+  EXPECT_EQ(AdamW::state_bytes(1 << 20, DType::kF32), (8 << 20) + 16 * 8);
+  EXPECT_EQ(AdamW::state_bytes(1 << 20, DType::kBF16), (10 << 20) + 16 * 8);
+}
+
+TEST(AdamW, RefusesRangesThatOverlapOrOverrun) {
+  std::vector<float> data(10);
+  ThreadPool pool(1);
+  const TensorView view(data.data(), DType::kF32, {10});
+  EXPECT_THROW(AdamW({{0, 5, true}, {4, 2, true}}, view, view, {}, pool), Error);
+  EXPECT_THROW(AdamW({{8, 3, true}}, view, view, {}, pool), Error);
+}
+
+}  // namespace
+}  // namespace tessera
