@@ -14,27 +14,34 @@
 
 namespace tessera {
 
-// Receives float32 values of the flat elements [begin, begin + values.size()); called from several threads for disjoint
-// ranges.
+// Receives float32 values of the flat elements [begin, begin + values.size()); called from several threads
+// for disjoint ranges.
 using WeightSink = std::function<void(int64_t begin, std::span<const float> values)>;
 // Fills float32 values of the flat elements [begin, begin + values.size()).
 using WeightSource = std::function<void(int64_t begin, std::span<float> values)>;
 
-// Reads every parameter of `layout` in pieces of bounded size. Refused with file, tensor, expected and found: missing
-// tensors, unknown extra tensors, shapes that differ from config.json, non-finite values (counted). An lm_head that
-// repeats tied embeddings is accepted when equal; rotary inv_freq buffers of old files are skipped.
+// Reads every parameter of `layout` in pieces of bounded size. Refused with file, tensor, expected and found:
+// missing tensors, unknown extra tensors, shapes that differ from config.json, non-finite values (counted).
+// An lm_head that repeats tied embeddings is accepted when equal; rotary inv_freq buffers of old files are
+// skipped.
 void load_weights(const SafetensorsModel& model, const ModelConfig& config, const ParameterLayout& layout,
-                  const WeightSink& sink, ThreadPool& pool, const std::function<void(double fraction)>& progress = {});
+                  const WeightSink& sink, ThreadPool& pool,
+                  const std::function<void(double fraction)>& progress = {});
 
 struct ExportOptions {
-  DType save_dtype = DType::kBF16;             // BF16, F16 or F32
-  std::filesystem::path tokenizer_folder;      // its tokenizer files are copied; empty = none
+  DType save_dtype = DType::kBF16;              // BF16, F16 or F32
+  std::filesystem::path tokenizer_folder = {};  // its tokenizer files are copied; empty = none
+  std::filesystem::path generation_config =
+      {};  // copied when it exists; otherwise made from the configuration
   int64_t max_shard_bytes = 5'000'000'000;
 };
 
-// Writes config.json, generation_config.json, model.safetensors (or shards and index) and the tokenizer's files
-// (tokenizer.json, tokenizer_config.json, special_tokens_map.json, chat_template.jinja, tokenizer.model where present).
-void export_model_folder(const std::filesystem::path& folder, const ModelConfig& config, const ParameterLayout& layout,
-                         const WeightSource& source, const ExportOptions& options);
+// Writes config.json, generation_config.json, model.safetensors (or shards and index) and the tokenizer's
+// files (tokenizer.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json,
+// chat_template.jinja, tokenizer.model, vocab.json, merges.txt: where present). A value that is not finite in
+// save_dtype is refused (kNumerics).
+void export_model_folder(const std::filesystem::path& folder, const ModelConfig& config,
+                         const ParameterLayout& layout, const WeightSource& source,
+                         const ExportOptions& options);
 
 }  // namespace tessera

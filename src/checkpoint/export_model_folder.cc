@@ -1,0 +1,101 @@
+#include <array>
+#include <cmath>
+#include <memory>
+#include <system_error>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/model_folder.h"
+#include "formats/convert.h"
+#include "formats/file.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What transformers reads of a tokenizer; those that are not there are not missed.
+constexpr std::array kTokenizerFiles = {"tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "chat_template.jinja",
+                                        "tokenizer.model",
+                                        "vocab.json",
+                                        "merges.txt"};
+
+const char* torch_dtype_name(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return "bfloat16";
+    case DType::kF16:
+      return "float16";
+    case DType::kF32:
+      return "float32";
+    default:
+      break;
+  }
+  TESSERA_CHECK(false, "weights cannot be saved as {}", dtype_name(dtype));
+  return "";
+}
+
+float element(DType dtype, const std::byte* data, int64_t index) {
+  if (dtype == DType::kF32) return reinterpret_cast<const float*>(data)[index];
+  if (dtype == DType::kBF16) return to_float(reinterpret_cast<const bf16*>(data)[index]);
+  return to_float(reinterpret_cast<const f16*>(data)[index]);
+}
+
+// A weight that training left finite must stay so in the file's type: F16 ends at 65504.
+void check_saved(const Parameter& parameter, int64_t begin, std::span<const float> values, DType dtype,
+                 const std::byte* saved) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(element(dtype, saved, static_cast<int64_t>(i)))) continue;
+    fail(ExitCode::kNumerics, "tensor '{}': element {}: expected a finite value to save as {}, found {}{}",
+         parameter.name, begin + static_cast<int64_t>(i), dtype_name(dtype), values[i],
+         std::isfinite(values[i]) ? " (save as BF16 or F32)" : "");
+  }
+}
+
+std::vector<SafetensorsItem> make_items(const ParameterLayout& layout, const WeightSource& source,
+                                        DType dtype) {
+  // One buffer serves all items: they are produced one after another.
+  const auto values = std::make_shared<std::vector<float>>();
+  std::vector<SafetensorsItem> items;
+  for (const Parameter& parameter : layout.parameters()) {
+    items.push_back({parameter.name, parameter.shape, dtype,
+                     [&parameter, &source, dtype, values](int64_t begin, int64_t count, std::byte* buffer) {
+                       values->resize(static_cast<size_t>(count));
+                       source(parameter.offset + begin, *values);
+                       convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values->data()),
+                                        dtype, buffer, count);
+                       check_saved(parameter, begin, *values, dtype, buffer);
+                     }});
+  }
+  return items;
+}
+
+void copy_if_present(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  if (!fs::exists(from, error) || fs::equivalent(from, to, error)) return;
+  write_text_file(to, read_text_file(from));
+}
+
+}  // namespace
+
+void export_model_folder(const fs::path& folder, const ModelConfig& config, const ParameterLayout& layout,
+                         const WeightSource& source, const ExportOptions& options) {
+  create_folder(folder);
+  // The weights first: what a full disk interrupts leaves the folder as it was.
+  write_safetensors_model(folder, make_items(layout, source, options.save_dtype), options.max_shard_bytes);
+  write_text_file(folder / "config.json", write_model_config(config, torch_dtype_name(options.save_dtype)));
+  std::error_code error;
+  if (fs::exists(options.generation_config, error)) {
+    copy_if_present(options.generation_config, folder / "generation_config.json");
+  } else {
+    write_text_file(folder / "generation_config.json", write_generation_config(config));
+  }
+  if (options.tokenizer_folder.empty()) return;
+  for (const char* name : kTokenizerFiles) copy_if_present(options.tokenizer_folder / name, folder / name);
+}
+
+}  // namespace tessera
