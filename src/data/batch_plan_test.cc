@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
+#include "data/test_util.h"
 
 namespace tessera {
 namespace {
@@ -44,17 +47,6 @@ Rows rows_of_epoch(const BatchPlan& plan, int64_t epoch) {
     all.insert(all.end(), rows.begin(), rows.end());
   }
   return all;
-}
-
-template <typename Body>
-Error error_of(Body body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Error(ExitCode::kDone, "");
 }
 
 TEST(TorchRandperm, GivesTorchsValues) {

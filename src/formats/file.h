@@ -29,6 +29,7 @@ class InputFile {
 
   const std::filesystem::path& path() const { return path_; }
   int64_t size_bytes() const { return stamp_.size_bytes; }  // when opened
+  const FileStamp& stamp() const { return stamp_; }         // when opened
   // Fills all of `destination` from `offset_bytes`; handles short reads and EINTR. Safe from several threads.
   void read_at(int64_t offset_bytes, std::span<std::byte> destination) const;
   // kBadData when size or modification time differ from those at opening.

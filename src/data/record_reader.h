@@ -1,0 +1,61 @@
+// Cuts a stream of text into records, a line or a JSON value each, with bounded memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+namespace tessera {
+
+// Fills the beginning of `destination` and returns the number of bytes; 0 = end.
+using ByteSource = std::function<int64_t(std::span<char> destination)>;
+
+struct Record {
+  std::string text;
+  int64_t line = 0;          // of its first byte, from 1
+  int64_t offset_bytes = 0;  // of its first byte in the file
+};
+
+// A byte order mark at the start is left out, and so is the line end (LF, CRLF) of a line.
+class RecordReader {
+ public:
+  enum class Format {
+    kLines,  // every line, empty ones too
+    kJson,   // lines that are not blank; the elements when the first character is '[' (an array of values)
+  };
+
+  // `origin` names the file in errors.
+  RecordReader(Format format, ByteSource source, std::string origin);
+
+  // False at the end. Error(kBadData) when a JSON array is not closed or followed by something; whether an
+  // element is JSON is not looked at.
+  bool next(Record* record);
+
+ private:
+  bool fill();
+  void start();
+  int64_t offset_bytes() const { return buffer_offset_ + static_cast<int64_t>(begin_); }
+  bool next_line(Record* record);
+  bool next_element(Record* record);
+  // The next character that is not white space, not consumed; '\0' and at_end_ at the end.
+  char skip_white_space();
+  void consume();
+  [[noreturn]] void fail_here(const char* expected);
+
+  Format format_;
+  ByteSource source_;
+  std::string origin_;
+  std::string buffer_;  // [begin_, end_) is not consumed yet
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  int64_t buffer_offset_ = 0;  // of buffer_[0] in the file
+  int64_t line_ = 1;
+  bool started_ = false;
+  bool at_end_ = false;
+  bool in_array_ = false;
+  bool array_closed_ = false;
+  bool first_element_ = true;
+};
+
+}  // namespace tessera

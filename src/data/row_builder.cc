@@ -1,0 +1,67 @@
+#include "data/row_builder.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace tessera {
+
+RowBuilder::RowBuilder(Packing packing, int64_t max_length, std::optional<int32_t> eos_id,
+                       TokenCacheWriter* writer, CacheCounts* counts)
+    : packing_(packing),
+      max_length_(static_cast<size_t>(max_length)),
+      eos_id_(eos_id),
+      writer_(writer),
+      counts_(counts) {
+  TESSERA_CHECK(max_length >= 2 && (packing == Packing::kNone || eos_id), "max_length={}", max_length);
+}
+
+void RowBuilder::add_document(std::span<const int32_t> ids) {
+  TESSERA_CHECK(!ids.empty());
+  ++counts_->num_documents;
+  if (packing_ == Packing::kNone) {
+    if (ids.size() > max_length_) {
+      ++counts_->num_cut_documents;
+      counts_->num_cut_tokens += static_cast<int64_t>(ids.size() - max_length_);
+    }
+    writer_->append_row(ids.first(std::min(ids.size(), max_length_)), {}, {});
+    return;
+  }
+  add_to_stream(ids);
+  if (ids.back() != *eos_id_) add_to_stream({&*eos_id_, 1});
+  end_sequence();
+}
+
+void RowBuilder::add_to_stream(std::span<const int32_t> ids) {
+  while (!ids.empty()) {
+    const size_t part = std::min(ids.size(), max_length_ - row_.size());
+    row_.insert(row_.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(part));
+    ids = ids.subspan(part);
+    if (row_.size() == max_length_) {
+      end_sequence();
+      flush_row();
+    }
+  }
+}
+
+void RowBuilder::end_sequence() {
+  if (sequence_begin_ == row_.size()) return;
+  if (packing_ == Packing::kIsolated)
+    sequence_lengths_.push_back(static_cast<int32_t>(row_.size() - sequence_begin_));
+  sequence_begin_ = row_.size();
+}
+
+void RowBuilder::flush_row() {
+  writer_->append_row(row_, {}, sequence_lengths_);
+  row_.clear();
+  sequence_lengths_.clear();
+  sequence_begin_ = 0;
+}
+
+void RowBuilder::finish() {
+  end_sequence();
+  if (!row_.empty() && count_targets(static_cast<int64_t>(row_.size()), {}, sequence_lengths_) > 0)
+    flush_row();
+}
+
+}  // namespace tessera

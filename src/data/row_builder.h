@@ -1,0 +1,41 @@
+// Documents as rows: one by one, or joined and cut.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "data/dataset.h"
+#include "data/token_cache.h"
+
+namespace tessera {
+
+// With Packing::kNone document d becomes a row of min(len(d), max_length) tokens. Else, with the stream
+// S = d0 EOS d1 EOS ..., row r is S[r * max_length, (r + 1) * max_length); the shorter piece at the end is a
+// row if it has a target. A document that ends in EOS gets no second one.
+class RowBuilder {
+ public:
+  // eos_id is needed for packing. Counts cut documents and tokens in *counts.
+  RowBuilder(Packing packing, int64_t max_length, std::optional<int32_t> eos_id, TokenCacheWriter* writer,
+             CacheCounts* counts);
+
+  void add_document(std::span<const int32_t> ids);  // at least one id
+  void finish();
+
+ private:
+  void add_to_stream(std::span<const int32_t> ids);
+  void end_sequence();
+  void flush_row();
+
+  Packing packing_;
+  size_t max_length_;
+  std::optional<int32_t> eos_id_;
+  TokenCacheWriter* writer_;
+  CacheCounts* counts_;
+  std::vector<int32_t> row_;               // of the stream
+  std::vector<int32_t> sequence_lengths_;  // kIsolated: of the row so far
+  size_t sequence_begin_ = 0;              // of the sequence that is still open, in row_
+};
+
+}  // namespace tessera

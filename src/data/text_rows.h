@@ -1,0 +1,24 @@
+// Text and JSONL files to rows of token ids.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+
+#include "data/dataset.h"
+#include "data/token_cache.h"
+#include "platform/thread_pool.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+
+// Reads the documents of `files` in batches of bounded size, tokenizes the documents of a batch in parallel
+// and appends their rows in order: the rows do not depend on the number of threads. Memory: a batch of
+// documents, or one document where it is longer, and its ids. `progress` gets the bytes read so far.
+// Errors as Dataset::open; of several bad documents the first one is reported.
+CacheCounts append_text_rows(std::span<const std::filesystem::path> files, const DatasetOptions& options,
+                             const Tokenizer& tokenizer, int64_t vocab_size, ThreadPool& pool,
+                             const std::function<void(int64_t)>& progress, TokenCacheWriter* writer);
+
+}  // namespace tessera
