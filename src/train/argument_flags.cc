@@ -1,0 +1,338 @@
+// The flag table of `tessera train`: names, defaults, help, ranges. This text is what --help and
+// docs/flags.md show.
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "optim/schedule.h"
+#include "train/arguments.h"
+#include "train/unsupported_flags.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Values in [minimum, maximum]; below `maximum` only when `open_end`, above `minimum` only when `open_begin`.
+// NaN and infinities are outside.
+struct Range {
+  double minimum = -kInfinity;
+  double maximum = kInfinity;
+  bool open_begin = false;
+  bool open_end = false;
+
+  bool contains(double value) const {
+    if (!std::isfinite(value)) return false;
+    return (open_begin ? value > minimum : value >= minimum) &&
+           (open_end ? value < maximum : value <= maximum);
+  }
+  std::string describe() const {
+    if (maximum == kInfinity) return fmt::format("{} {}", open_begin ? "above" : "at least", minimum);
+    return fmt::format("from {}{} to {}{}", open_begin ? "above " : "", minimum, open_end ? "below " : "",
+                       maximum);
+  }
+};
+
+constexpr Range at_least(double minimum) { return {minimum}; }
+constexpr Range above(double minimum) { return {minimum, kInfinity, true}; }
+
+// Refuses values outside `range` as they are set.
+void limit(Flag& flag, const Range& range) {
+  flag.set = [set = flag.set, get = flag.get, name = flag.name,
+              range](const std::vector<std::string>& values) {
+    set(values);
+    for (const std::string& value : get()) {
+      if (range.contains(std::stod(value))) continue;
+      fail(ExitCode::kUsage, "--{}: expected a finite number {}, found {}", name, range.describe(), value);
+    }
+  };
+}
+
+// Steps of an interval: a whole number, or a share of all steps below 1.
+void limit_interval(Flag& flag) {
+  flag.set = [set = flag.set, get = flag.get, name = flag.name](const std::vector<std::string>& values) {
+    set(values);
+    for (const std::string& text : get()) {
+      const double value = std::stod(text);
+      if (std::isfinite(value) && value > 0 && (value < 1 || value == std::floor(value))) continue;
+      fail(ExitCode::kUsage,
+           "--{}: expected a whole number of steps or a share of all steps above 0 and below 1, found {}",
+           name, text);
+    }
+  };
+}
+
+// A choice that Hugging Face knows and that would change the result: the usual refusal says why it is not
+// taken.
+void refuse_choice(Flag& flag, const std::string& choice, const std::string& why) {
+  flag.set = [set = flag.set, name = flag.name, choice, why](const std::vector<std::string>& values) {
+    if (values.size() == 1 && values[0] == choice) {
+      fail(ExitCode::kUsage, "--{} {} is not supported: {}", name, choice, why);
+    }
+    set(values);
+  };
+}
+
+void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Model and data");
+  Flag& model = table->add("model", &args->model,
+                           "Folder of the model to train, as Hugging Face writes it: config.json and "
+                           "model.safetensors, in one file or in shards.");
+  model.aliases = {"model_name_or_path"};
+  model.value_name = "DIR";
+  model.required = true;
+  Flag& tokenizer =
+      table->add("tokenizer", &args->tokenizer,
+                 "Folder with the tokenizer (tokenizer.json). Without it the model's folder is taken.");
+  tokenizer.aliases = {"tokenizer_name", "tokenizer_name_or_path"};
+  tokenizer.value_name = "DIR";
+  Flag& dataset =
+      table->add("dataset", &args->dataset,
+                 "Files to train on, or glob patterns, one or more. What a file holds follows from its "
+                 "name: .jsonl and .json are JSON objects, one per line; .safetensors holds token ids "
+                 "(input_ids and, if wanted, labels); anything else is text in UTF-8.");
+  dataset.aliases = {"train_file"};
+  dataset.required = true;
+  table->add("eval_dataset", &args->eval_dataset, "Files to evaluate on, named in the same way as dataset.")
+      .aliases = {"validation_file"};
+  table->add("text_column", &args->text_column, "Name of the JSONL field that holds the text.").aliases = {
+      "text_column_name", "dataset_text_field"};
+  table->add("text_per_line", &args->text_per_line,
+             "In text files every line is a document. Otherwise a document is a whole file.");
+  table->add(
+      "add_special_tokens", &args->add_special_tokens,
+      "Let the tokenizer add its special tokens, such as the beginning of the text, to every document.");
+  table->add("skip_invalid_utf8", &args->skip_invalid_utf8,
+             "Leave out documents that are not UTF-8 and count them. Otherwise the first one ends the run.");
+  Flag& max_length =
+      table->add("max_length", &args->max_length,
+                 "Tokens per row: longer documents are cut, and packing fills rows up to this length. "
+                 "Without it 1024, or the model's max_position_embeddings where that is less; rows of "
+                 "token ids are then cut at max_position_embeddings only.");
+  max_length.aliases = {"max_seq_length", "block_size"};
+  limit(max_length, at_least(2));
+  table->add(
+      "packing", &args->packing,
+      "Join documents, each ended by the end-of-text token, and cut them into rows of max_length tokens. "
+      "Without packing every document is a row of its own; padding is never computed either way.");
+  table->add(
+      "packing_cross_document_attention", &args->packing_cross_document_attention,
+      "With packing, let tokens attend to earlier documents of their row, and predict the first token of a "
+      "document from the one before. Otherwise documents in a row never see each other.");
+  table->add("shuffle", &args->shuffle,
+             "Read the rows in a new random order in every epoch, the order Hugging Face's Trainer draws "
+             "from the same "
+             "seed. Without it step k takes the rows in the order of the files.");
+  Flag& sampling =
+      table->add_choice("train_sampling_strategy", &args->train_sampling_strategy, {"random", "sequential"},
+                        "Hugging Face's spelling of shuffle: random is true, sequential is false.");
+  refuse_choice(sampling, "group_by_length", "rows are never padded here, so there is nothing to gain");
+  table->add("dataloader_drop_last", &args->dataloader_drop_last,
+             "Leave out the last micro-batch of an epoch when it is not full.");
+  Flag& cache_dir =
+      table->add("cache_dir", &args->cache_dir,
+                 "Folder of the cache of tokenized datasets. Without it $XDG_CACHE_HOME/tessera or "
+                 "~/.cache/tessera.");
+  cache_dir.value_name = "DIR";
+  Flag& config =
+      table->add("config", &args->config,
+                 "A JSON or YAML file with settings under the names of these flags. Flags given on the "
+                 "command line win over the file.");
+  config.value_name = "FILE";
+}
+
+void declare_batch(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Batch and length of the run");
+  Flag& train_batch =
+      table->add("per_device_train_batch_size", &args->per_device_train_batch_size,
+                 "Rows of one micro-batch: what goes through the model at once. Decides the memory of "
+                 "the activations.");
+  train_batch.aliases = {"per_gpu_train_batch_size"};
+  limit(train_batch, at_least(1));
+  Flag& eval_batch =
+      table->add("per_device_eval_batch_size", &args->per_device_eval_batch_size,
+                 "Rows of one evaluation batch, at most. Fewer are taken where they would need more "
+                 "memory than training does; the result is the same.");
+  eval_batch.aliases = {"per_gpu_eval_batch_size"};
+  limit(eval_batch, at_least(1));
+  limit(table->add("gradient_accumulation_steps", &args->gradient_accumulation_steps,
+                   "Micro-batches whose gradients are added up before the weights change."),
+        at_least(1));
+  limit(table->add("num_train_epochs", &args->num_train_epochs,
+                   "Passes over the dataset; fractions are allowed. max_steps takes precedence."),
+        above(0));
+  Flag& max_steps =
+      table->add("max_steps", &args->max_steps,
+                 "Optimizer steps, over as many epochs as it takes; -1 follows num_train_epochs.");
+  max_steps.set = [set = max_steps.set, args](const std::vector<std::string>& values) {
+    set(values);
+    if (args->max_steps != -1 && args->max_steps < 1) {
+      fail(ExitCode::kUsage, "--max_steps: expected at least 1, or -1 to follow num_train_epochs, found {}",
+           args->max_steps);
+    }
+  };
+}
+
+void declare_learning_rate(FlagTable* table, TrainingArguments* args) {
+  limit(
+      table->add("learning_rate", &args->learning_rate, "Highest learning rate, which the schedule scales."),
+      at_least(0));
+  table->add_choice("lr_scheduler_type", &args->lr_scheduler_type, schedule_names(),
+                    "How the learning rate changes over the run, after the warm-up.");
+  Flag& kwargs =
+      table->add("lr_scheduler_kwargs", &args->lr_scheduler_kwargs,
+                 "Keywords of the schedule as a JSON object, such as {\"num_cycles\": 2}: num_cycles "
+                 "(cosine, cosine_with_restarts and others), lr_end and power (polynomial), timescale "
+                 "(inverse_sqrt), min_lr or min_lr_rate (cosine_with_min_lr, cosine_warmup_with_min_lr), "
+                 "warmup_lr_rate (cosine_warmup_with_min_lr), num_decay_steps, num_stable_steps, "
+                 "warmup_type, decay_type and min_lr_ratio (warmup_stable_decay), mode, factor, patience, "
+                 "threshold, threshold_mode, cooldown, min_lr and eps (reduce_lr_on_plateau).");
+  kwargs.value_name = "JSON";
+  Flag& warmup =
+      table->add("warmup_steps", &args->warmup_steps,
+                 "Steps over which the learning rate rises to its highest value; below 1 a share of all "
+                 "steps, rounded up.");
+  warmup.value_name = "N";
+  warmup.set = [set = warmup.set, args](const std::vector<std::string>& values) {
+    set(values);
+    const double steps = args->warmup_steps;
+    if (std::isfinite(steps) && steps >= 0 && (steps < 1 || steps == std::floor(steps))) return;
+    fail(ExitCode::kUsage,
+         "--warmup_steps: expected a whole number of steps or a share of all steps below 1, found {}", steps);
+  };
+  limit(table->add("warmup_ratio", &args->warmup_ratio,
+                   "Warm-up as a share of all steps, rounded up; used when warmup_steps is 0."),
+        {0, 1});
+}
+
+void declare_optimizer(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Optimizer");
+  table->add_choice("optim", &args->optim, {"adamw_torch", "adamw_torch_fused", "adamw_hf"},
+                    "The optimizer. All names stand for the same AdamW with decoupled weight decay, "
+                    "computed as in torch.optim.AdamW with float32 state.");
+  declare_learning_rate(table, args);
+  limit(table->add("weight_decay", &args->weight_decay,
+                   "Decoupled weight decay. Norm weights and biases are never decayed."),
+        at_least(0));
+  limit(table->add("adam_beta1", &args->adam_beta1, "Decay rate of AdamW's first moment."),
+        {0, 1, false, true});
+  limit(table->add("adam_beta2", &args->adam_beta2, "Decay rate of AdamW's second moment."),
+        {0, 1, false, true});
+  limit(table->add("adam_epsilon", &args->adam_epsilon, "Added to the root of AdamW's second moment."),
+        above(0));
+  limit(table->add("max_grad_norm", &args->max_grad_norm,
+                   "Gradients are scaled down to this global norm when theirs is larger; 0 turns this off."),
+        at_least(0));
+  limit(
+      table->add(
+          "label_smoothing_factor", &args->label_smoothing_factor,
+          "Share of the target's probability that is spread over the whole vocabulary in the training loss. "
+          "Evaluation reports the loss without it."),
+      {0, 1, false, true});
+  limit(table->add("seed", &args->seed, "Seed of everything random in the run."), at_least(0));
+  limit(table->add("data_seed", &args->data_seed, "Seed of the order of the rows. Without it seed is taken."),
+        at_least(0));
+}
+
+void declare_precision(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Precision and machine");
+  Flag& dtype =
+      table->add_choice("dtype", &args->dtype, {"bfloat16", "float32", "bf16", "fp32"},
+                        "Type of weights and activations. Sums, softmax, norms and the loss are in float32 "
+                        "in both, and so are the optimizer's moments and master weights.");
+  dtype.aliases = {"torch_dtype"};
+  refuse_choice(dtype, "float16", "use bfloat16, which needs no loss scaling");
+  table->add("bf16", &args->bf16, "Another spelling of dtype: true is bfloat16, false is float32.");
+  table->add("bf16_full_eval", &args->bf16_full_eval,
+             "Evaluation always runs in dtype; true is accepted when that is bfloat16.");
+  Flag& save_dtype =
+      table->add("save_dtype", &args->save_dtype,
+                 "Type of the weights in the folders that are written. Without it dtype. float32 "
+                 "writes the optimizer's exact master weights.");
+  save_dtype.value_name = "bfloat16|float16|float32";
+  save_dtype.set = [args](const std::vector<std::string>& values) {
+    for (const char* choice : {"", "bfloat16", "float16", "float32", "bf16", "fp16", "fp32"}) {
+      if (values.size() != 1 || values[0] != choice) continue;
+      args->save_dtype = values[0];
+      return;
+    }
+    fail(ExitCode::kUsage, "--save_dtype: expected one of bfloat16, float16, float32, found '{}'",
+         fmt::join(values, " "));
+  };
+  table->add(
+      "gradient_checkpointing", &args->gradient_checkpointing,
+      "Keep only the input of every layer and compute the layer again in the backward pass: much less memory "
+      "for about a third more time, with the same result.");
+  limit(
+      table->add("num_threads", &args->num_threads,
+                 "Threads to compute with; 0 takes every processor this process may use. The result does not "
+                 "depend on it."),
+      {0, 4096});
+}
+
+void declare_logging(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Logging and evaluation");
+  table->add_choice(
+      "logging_strategy", &args->logging_strategy, {"no", "steps", "epoch"},
+      "When the training loss is shown and kept in trainer_state.json. metrics.jsonl has every step.");
+  limit_interval(
+      table->add("logging_steps", &args->logging_steps,
+                 "Steps between two log entries, below 1 a share of all steps. The loss of an entry is the "
+                 "mean over the steps since the last one."));
+  table->add("logging_first_step", &args->logging_first_step, "Also log the first step.");
+  table->add_choice(
+      "include_num_input_tokens_seen", &args->include_num_input_tokens_seen, {"no", "all", "non_padding"},
+      "Add the number of tokens trained on so far to the log entries. There is no padding, so all and "
+      "non_padding are the same.");
+  table->add("disable_tqdm", &args->disable_tqdm, "Show no progress bar.");
+  table
+      ->add_choice("eval_strategy", &args->eval_strategy, {"no", "steps", "epoch"},
+                   "When to evaluate on eval_dataset: never, every eval_steps, or after every epoch.")
+      .aliases = {"evaluation_strategy"};
+  limit_interval(
+      table->add("eval_steps", &args->eval_steps,
+                 "Steps between two evaluations, below 1 a share of all steps. Without it logging_steps."));
+  limit(table->add("eval_delay", &args->eval_delay,
+                   "Steps, or epochs with eval_strategy epoch, before the first evaluation."),
+        at_least(0));
+  table->add("eval_on_start", &args->eval_on_start, "Evaluate before the first step as well.");
+  Flag& metric =
+      table->add_choice("metric_for_best_model", &args->metric_for_best_model, {"loss", "eval_loss"},
+                        "The metric that reduce_lr_on_plateau watches. The evaluation loss is the only one.");
+  metric.value_name = "loss";
+}
+
+void declare_saving(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Output");
+  Flag& output =
+      table->add("output_dir", &args->output_dir,
+                 "Folder for the trained model, the checkpoints, trainer_state.json and metrics.jsonl. "
+                 "Files of a former run in it are moved to a folder previous-1, previous-2, ... inside.");
+  output.value_name = "DIR";
+  Flag& strategy =
+      table->add_choice("save_strategy", &args->save_strategy, {"no", "steps", "epoch"},
+                        "When to write a checkpoint-N folder: never, every save_steps and at the last "
+                        "step, or after every epoch. The finished model is always written.");
+  refuse_choice(strategy, "best", "checkpoints are not compared yet; use steps or epoch");
+  limit_interval(table->add("save_steps", &args->save_steps,
+                            "Steps between two checkpoints, below 1 a share of all steps."));
+  limit(
+      table->add(
+          "save_total_limit", &args->save_total_limit,
+          "Keep only this many of the checkpoints of this run; the oldest are deleted. Without it all stay."),
+      at_least(1));
+}
+
+}  // namespace
+
+void declare_training_flags(FlagTable* table, TrainingArguments* args) {
+  declare_model_and_data(table, args);
+  declare_batch(table, args);
+  declare_optimizer(table, args);
+  declare_precision(table, args);
+  declare_logging(table, args);
+  declare_saving(table, args);
+  declare_unsupported_flags(table);
+}
+
+}  // namespace tessera

@@ -1,0 +1,134 @@
+#include "train/arguments.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "optim/schedule.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+DType dtype_of_name(const std::string& name) {
+  if (name == "float32" || name == "fp32") return DType::kF32;
+  if (name == "float16" || name == "fp16") return DType::kF16;
+  TESSERA_CHECK(name == "bfloat16" || name == "bf16", "dtype '{}'", name);
+  return DType::kBF16;
+}
+
+// bf16 is another spelling of dtype: true is bfloat16, false float32, as in Hugging Face.
+void resolve_dtype(const FlagTable& table, TrainingArguments* args) {
+  if (args->bf16) {
+    const bool contradicts = table.is_set("dtype") && *args->bf16 != (args->training_dtype() == DType::kBF16);
+    if (contradicts) {
+      fail(ExitCode::kBadConfig, "bf16 {} contradicts dtype {}: give one of them", *args->bf16, args->dtype);
+    }
+    args->dtype = *args->bf16 ? "bfloat16" : "float32";
+  }
+  args->bf16 = args->training_dtype() == DType::kBF16;
+  if (args->bf16_full_eval && !*args->bf16) {
+    fail(ExitCode::kBadConfig,
+         "bf16_full_eval true contradicts dtype float32: evaluation runs in the training dtype");
+  }
+  if (args->save_dtype.empty()) args->save_dtype = args->dtype;
+}
+
+void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
+  const bool random = args->train_sampling_strategy == "random";
+  if (table.is_set("train_sampling_strategy")) {
+    if (table.is_set("shuffle") && args->shuffle != random) {
+      fail(ExitCode::kBadConfig, "shuffle {} contradicts train_sampling_strategy {}: give one of them",
+           args->shuffle, args->train_sampling_strategy);
+    }
+    args->shuffle = random;
+  }
+  args->train_sampling_strategy = args->shuffle ? "random" : "sequential";
+  if (args->packing_cross_document_attention && !args->packing) {
+    fail(ExitCode::kBadConfig,
+         "packing_cross_document_attention needs packing true: without packing a row is a document");
+  }
+}
+
+void resolve_evaluation(const TrainingArguments& given, TrainingArguments* args) {
+  if (given.evaluates() && given.eval_dataset.empty()) {
+    fail(ExitCode::kBadConfig, "{} needs an eval_dataset",
+         given.eval_on_start ? "eval_on_start" : "eval_strategy " + given.eval_strategy);
+  }
+  if (!given.evaluates() && !given.eval_dataset.empty()) {
+    log_warning("eval_dataset has no effect: eval_strategy is no");
+  }
+  if (given.lr_scheduler_type == "reduce_lr_on_plateau" && given.eval_strategy == "no") {
+    fail(ExitCode::kBadConfig, "lr_scheduler_type reduce_lr_on_plateau needs eval_strategy steps or epoch");
+  }
+  if (given.eval_strategy == "steps" && !given.eval_steps) args->eval_steps = given.logging_steps;
+}
+
+// The value of a flag as JSON of its type.
+json flag_value(const Flag& flag) {
+  const std::vector<std::string> values = flag.get();
+  if (flag.type == FlagType::kStringList) return values;
+  if (values.empty()) return nullptr;
+  switch (flag.type) {
+    case FlagType::kBool:
+      return values[0] == "true";
+    case FlagType::kInt:
+      return std::stoll(values[0]);
+    case FlagType::kFloat:
+      return std::stod(values[0]);
+    default:
+      break;
+  }
+  if (values[0].empty()) return nullptr;
+  return values[0];
+}
+
+}  // namespace
+
+DType TrainingArguments::training_dtype() const { return dtype_of_name(dtype); }
+
+DType TrainingArguments::export_dtype() const {
+  return dtype_of_name(save_dtype.empty() ? dtype : save_dtype);
+}
+
+Packing TrainingArguments::packing_mode() const {
+  if (!packing) return Packing::kNone;
+  return packing_cross_document_attention ? Packing::kJoined : Packing::kIsolated;
+}
+
+int64_t TrainingArguments::num_warmup_steps(int64_t num_training_steps) const {
+  const double total = static_cast<double>(num_training_steps);
+  if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
+  const double ratio = warmup_steps > 0 ? warmup_steps : warmup_ratio.value_or(0);
+  return static_cast<int64_t>(std::ceil(total * ratio));
+}
+
+void resolve_training_arguments(const FlagTable& table, TrainingArguments* args) {
+  resolve_dtype(table, args);
+  resolve_data_order(table, args);
+  resolve_evaluation(*args, args);
+  // Type and keywords are checked here, so that a mistake does not wait for the data to be read.
+  make_schedule({args->lr_scheduler_type, args->lr_scheduler_kwargs, args->learning_rate, 0, 1000});
+}
+
+int64_t interval_in_steps(double interval, int64_t num_training_steps) {
+  if (interval >= 1) return static_cast<int64_t>(interval);
+  return std::max<int64_t>(
+      1, static_cast<int64_t>(std::ceil(static_cast<double>(num_training_steps) * interval)));
+}
+
+std::string training_arguments_json(const TrainingArguments& args) {
+  TrainingArguments copy = args;
+  FlagTable table;
+  declare_training_flags(&table, &copy);
+  json out = json::object();
+  for (const Flag& flag : table.flags()) {
+    if (flag.get) out[flag.name] = flag_value(flag);
+  }
+  return out.dump(2) + "\n";
+}
+
+}  // namespace tessera

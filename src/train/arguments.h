@@ -1,0 +1,112 @@
+// The settings of a training run: Hugging Face's TrainingArguments by name, default and meaning, and
+// Tessera's own.
+//
+// Where a setting is wrong decides the exit code: a value that is wrong by itself is kUsage on the command
+// line and kBadConfig in a configuration file; settings that contradict each other or the model are
+// kBadConfig.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/flags.h"
+#include "data/dataset.h"
+#include "tensor/dtype.h"
+
+namespace tessera {
+
+// Defaults are those of Hugging Face's Trainer 5; docs/flags.md describes every field.
+struct TrainingArguments {
+  // Model and data.
+  std::string model;
+  std::string tokenizer;  // "" = the model's folder
+  std::vector<std::string> dataset;
+  std::vector<std::string> eval_dataset;
+  std::string text_column = "text";
+  bool text_per_line = false;
+  bool add_special_tokens = true;
+  bool skip_invalid_utf8 = false;
+  std::optional<int64_t> max_length;
+  bool packing = false;
+  bool packing_cross_document_attention = false;
+  bool shuffle = true;
+  std::string train_sampling_strategy = "random";
+  bool dataloader_drop_last = false;
+  std::string cache_dir;
+
+  // Batch and length of the run.
+  int64_t per_device_train_batch_size = 8;
+  int64_t per_device_eval_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;
+  double num_train_epochs = 3;
+  int64_t max_steps = -1;
+
+  // Optimizer.
+  std::string optim = "adamw_torch";
+  double learning_rate = 5e-5;
+  std::string lr_scheduler_type = "linear";
+  std::string lr_scheduler_kwargs;
+  double warmup_steps = 0;
+  std::optional<double> warmup_ratio;
+  double weight_decay = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1;
+  double label_smoothing_factor = 0;
+  int64_t seed = 42;
+  std::optional<int64_t> data_seed;
+
+  // Precision and machine.
+  std::string dtype = "bfloat16";
+  std::optional<bool> bf16;
+  bool bf16_full_eval = false;
+  std::string save_dtype;  // "" = dtype
+  bool gradient_checkpointing = false;
+  int64_t num_threads = 0;
+
+  // Logging, evaluation, saving. Steps below 1 are a share of all steps.
+  std::string logging_strategy = "steps";
+  double logging_steps = 500;
+  bool logging_first_step = false;
+  std::string include_num_input_tokens_seen = "no";
+  bool disable_tqdm = false;
+  std::string eval_strategy = "no";
+  std::optional<double> eval_steps;
+  double eval_delay = 0;
+  bool eval_on_start = false;
+  std::string metric_for_best_model = "loss";
+  std::string output_dir = "trainer_output";
+  std::string save_strategy = "steps";
+  double save_steps = 500;
+  std::optional<int64_t> save_total_limit;
+
+  std::string config;  // a configuration file; read by apply_config_file()
+
+  bool evaluates() const { return eval_strategy != "no" || eval_on_start; }
+  DType training_dtype() const;
+  DType export_dtype() const;
+  Packing packing_mode() const;
+  uint64_t shuffle_seed() const { return static_cast<uint64_t>(data_seed.value_or(seed)); }
+  // Hugging Face's get_warmup_steps: warmup_steps when above 0, else the ratio, rounded up.
+  int64_t num_warmup_steps(int64_t num_training_steps) const;
+};
+
+// Declares every flag of `tessera train` in `table`, bound to `args`, which must outlive it: the honoured
+// ones, and the known ones that are ignored or refused.
+void declare_training_flags(FlagTable* table, TrainingArguments* args);
+
+// To be called when all flags are set: fills what follows from other settings (dtype from bf16, eval_steps
+// from logging_steps, ...) and refuses contradictions (kBadConfig). `table` tells which flags were given.
+void resolve_training_arguments(const FlagTable& table, TrainingArguments* args);
+
+// Steps of a logging, evaluation or saving interval: `interval` itself, or when below 1 that share of all
+// steps, rounded up.
+int64_t interval_in_steps(double interval, int64_t num_training_steps);
+
+// The honoured settings as a JSON object, for training_args.json: indent 2, sorted, trailing newline.
+std::string training_arguments_json(const TrainingArguments& args);
+
+}  // namespace tessera

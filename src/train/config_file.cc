@@ -1,0 +1,203 @@
+#include "train/config_file.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/file.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxFileBytes = 16 << 20;
+constexpr int64_t kMaxDepth = 32;  // of nested values; settings need two levels
+
+// One setting of a file, its value as JSON whatever the syntax.
+struct Setting {
+  std::string name;
+  json value;
+  int64_t line;  // from 1
+};
+
+[[noreturn]] void fail_at(const std::string& origin, int64_t line, const std::string& message) {
+  fail(ExitCode::kBadConfig, "{}:{}: {}", origin, line, message);
+}
+
+// Counts the lines that the JSON parser has read.
+class LineCounter {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  LineCounter(const char* at, int64_t* line) : at_(at), line_(line) {}
+  reference operator*() const { return *at_; }
+  LineCounter& operator++() {
+    if (*at_++ == '\n') ++*line_;
+    return *this;
+  }
+  bool operator==(const LineCounter& other) const { return at_ == other.at_; }
+  bool operator!=(const LineCounter& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  int64_t* line_;
+};
+
+std::vector<Setting> read_json(std::string_view text, const std::string& origin) {
+  int64_t line = 1;
+  std::vector<Setting> settings;
+  const auto note_key = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth > kMaxDepth) fail_at(origin, line, fmt::format("nested more than {} levels deep", kMaxDepth));
+    if (event == json::parse_event_t::key && depth == 1) {
+      settings.push_back({parsed.get<std::string>(), nullptr, line});
+    }
+    return true;
+  };
+  json whole;
+  try {
+    whole =
+        json::parse(LineCounter(text.data(), &line), LineCounter(text.data() + text.size(), &line), note_key);
+  } catch (const json::exception& error) {
+    fail_at(origin, line, fmt::format("not JSON: {}", printable(error.what(), 160)));
+  }
+  if (!whole.is_object()) fail_at(origin, 1, "expected a JSON object of settings");
+  for (Setting& setting : settings) setting.value = whole.at(setting.name);
+  return settings;
+}
+
+// Plain scalars are null, booleans and numbers where they look so (YAML 1.2 core schema), quoted ones are
+// text.
+json scalar_from_yaml(const YAML::Node& node) {
+  const std::string& text = node.Scalar();
+  if (node.Tag() == "!") return text;
+  if (text == "true" || text == "True") return true;
+  if (text == "false" || text == "False") return false;
+  // Numbers in a spelling that JSON lacks (+1, .5, 0x10) stay text; the flag decides about them.
+  const json number = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return number.is_number() ? number : json(text);
+}
+
+json json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t depth) {
+  if (depth > kMaxDepth) {
+    fail_at(origin, node.Mark().line + 1, fmt::format("nested more than {} levels deep", kMaxDepth));
+  }
+  switch (node.Type()) {
+    case YAML::NodeType::Scalar:
+      return scalar_from_yaml(node);
+    case YAML::NodeType::Sequence: {
+      json out = json::array();
+      for (const YAML::Node& item : node) out.push_back(json_from_yaml(item, origin, depth + 1));
+      return out;
+    }
+    case YAML::NodeType::Map: {
+      json out = json::object();
+      for (const auto& item : node) out[item.first.Scalar()] = json_from_yaml(item.second, origin, depth + 1);
+      return out;
+    }
+    default:
+      return nullptr;
+  }
+}
+
+std::vector<Setting> read_yaml(std::string_view text, const std::string& origin) {
+  std::vector<Setting> settings;
+  try {
+    const YAML::Node whole = YAML::Load(std::string(text));
+    if (whole.IsNull()) return settings;
+    if (!whole.IsMap()) fail_at(origin, whole.Mark().line + 1, "expected settings as 'name: value' lines");
+    for (const auto& item : whole) {
+      const int64_t line = item.first.Mark().line + 1;
+      if (!item.first.IsScalar()) fail_at(origin, line, "expected the name of a setting");
+      const bool is_text = item.second.IsScalar() && !item.second.IsNull();
+      // Scalars keep their spelling: 1e-05 is a number for every flag, 007 may be a folder.
+      json value = is_text ? json(item.second.Scalar()) : json_from_yaml(item.second, origin, 1);
+      settings.push_back({item.first.Scalar(), std::move(value), line});
+    }
+  } catch (const YAML::Exception& error) {
+    fail_at(origin, error.mark.line + 1, fmt::format("not YAML: {}", printable(error.msg, 160)));
+  }
+  return settings;
+}
+
+std::string word_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+// The values as the command line would give them.
+std::vector<std::string> flag_words(const Setting& setting, const Flag& flag, const std::string& origin) {
+  const json& value = setting.value;
+  if (flag.type == FlagType::kStringList && value.is_array()) {
+    std::vector<std::string> words;
+    for (const json& item : value) {
+      if (item.is_structured())
+        fail_at(origin, setting.line, fmt::format("{}: expected a list of texts", setting.name));
+      words.push_back(word_of(item));
+    }
+    return words;
+  }
+  if (value.is_structured() && flag.type != FlagType::kString) {
+    fail_at(origin, setting.line,
+            fmt::format("{}: expected {}, found {}", setting.name, flag.value_name, printable(value.dump())));
+  }
+  return {word_of(value)};
+}
+
+void apply_setting(const Setting& setting, const std::string& origin, FlagTable* table) {
+  const Flag* flag = table->find(setting.name);
+  if (flag == nullptr) {
+    const std::string nearest = table->nearest(setting.name);
+    fail_at(origin, setting.line,
+            fmt::format("unknown setting '{}'{}", printable(setting.name),
+                        nearest.empty() ? "; 'tessera train --help' lists them"
+                                        : fmt::format("; did you mean '{}'?", nearest)));
+  }
+  if (flag->name == "config") fail_at(origin, setting.line, "a configuration file cannot name another one");
+  if (setting.value.is_null() || table->is_set(flag->name)) return;
+  try {
+    table->set(*flag, flag_words(setting, *flag, origin), fmt::format("{}:{}", origin, setting.line));
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage) throw;
+    throw Error(ExitCode::kBadConfig, error.what());
+  }
+}
+
+// Two lines for one flag, also under two of its names, leave it open which one counts.
+void refuse_repeated(const std::vector<Setting>& settings, const std::string& origin,
+                     const FlagTable& table) {
+  for (size_t i = 0; i < settings.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const Flag* flag = table.find(settings[i].name);
+      const bool same =
+          settings[i].name == settings[j].name || (flag && flag == table.find(settings[j].name));
+      if (!same) continue;
+      fail_at(origin, settings[i].line,
+              fmt::format("'{}' is already set in line {}", printable(settings[i].name), settings[j].line));
+    }
+  }
+}
+
+}  // namespace
+
+void apply_config_text(std::string_view text, ConfigSyntax syntax, const std::string& origin,
+                       FlagTable* table) {
+  const std::vector<Setting> settings =
+      syntax == ConfigSyntax::kJson ? read_json(text, origin) : read_yaml(text, origin);
+  refuse_repeated(settings, origin, *table);
+  for (const Setting& setting : settings) apply_setting(setting, origin, table);
+}
+
+void apply_config_file(const std::filesystem::path& path, FlagTable* table) {
+  const std::string text = read_text_file(path, kMaxFileBytes);
+  const bool is_json = path.extension() == ".json";
+  apply_config_text(text, is_json ? ConfigSyntax::kJson : ConfigSyntax::kYaml, path.string(), table);
+}
+
+}  // namespace tessera

@@ -1,0 +1,73 @@
+#include "train/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "data/batch_plan.h"
+#include "train/stopwatch.h"
+
+namespace tessera {
+
+std::vector<std::vector<int64_t>> evaluation_batches(const Dataset& dataset, int64_t max_rows,
+                                                     int64_t max_tokens) {
+  std::vector<std::vector<int64_t>> batches;
+  int64_t num_tokens = 0;  // of the last batch
+  for (int64_t row = 0; row < dataset.num_rows(); ++row) {
+    const int64_t length = dataset.row_length(row);
+    const bool fits = !batches.empty() && static_cast<int64_t>(batches.back().size()) < max_rows &&
+                      num_tokens + length <= max_tokens;
+    if (!fits) {
+      batches.emplace_back();
+      num_tokens = 0;
+    }
+    batches.back().push_back(row);
+    num_tokens += length;
+  }
+  return batches;
+}
+
+ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int64_t max_tokens) {
+  ActivationLimits limits;
+  limits.training = false;
+  limits.max_sequence_length = dataset.max_row_length();
+  limits.max_tokens =
+      std::max(dataset.max_row_length(), std::min(max_tokens, max_rows * dataset.max_row_length()));
+  return limits;
+}
+
+EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
+                    const std::function<bool(double fraction)>& progress) {
+  const Stopwatch stopwatch;
+  const auto batches = evaluation_batches(dataset, max_rows, max_tokens);
+  EvalResult result;
+  PackedBatch batch;
+  double loss_sum = 0;
+  for (const std::vector<int64_t>& rows : batches) {
+    make_packed_batch(dataset, rows, &batch);
+    const LossSums sums = model.forward_loss(batch);
+    if (!std::isfinite(sums.loss_sum)) {
+      fail(ExitCode::kNumerics,
+           "the loss of the evaluation rows {} to {} is {}: the model's weights have diverged", rows.front(),
+           rows.back(), sums.loss_sum);
+    }
+    loss_sum += sums.loss_sum;
+    result.num_targets += sums.num_targets;
+    result.num_tokens += batch.num_tokens();
+    result.num_rows += static_cast<int64_t>(rows.size());
+    ++result.num_batches;
+    const double fraction = static_cast<double>(result.num_rows) / static_cast<double>(dataset.num_rows());
+    if (progress && !progress(fraction)) {
+      result.stopped = result.num_rows < dataset.num_rows();
+      if (result.stopped) break;
+    }
+  }
+  if (result.num_targets == 0 && !result.stopped)
+    fail(ExitCode::kBadData, "the evaluation dataset has no token to predict");
+  result.loss = loss_sum / static_cast<double>(std::max<int64_t>(result.num_targets, 1));
+  result.perplexity = std::exp(result.loss);
+  result.runtime_s = stopwatch.seconds();
+  return result;
+}
+
+}  // namespace tessera

@@ -1,0 +1,40 @@
+// The loss of a model over a whole dataset.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "data/dataset.h"
+#include "model/model.h"
+
+namespace tessera {
+
+struct EvalResult {
+  double loss = 0;        // sum of token losses / num_targets
+  double perplexity = 0;  // exp(loss)
+  int64_t num_rows = 0;
+  int64_t num_tokens = 0;
+  int64_t num_targets = 0;
+  int64_t num_batches = 0;
+  double runtime_s = 0;
+  bool stopped = false;  // by the callback: the other fields are of the rows until then
+
+  double tokens_per_second() const { return static_cast<double>(num_tokens) / runtime_s; }
+};
+
+// Rows in order, in batches of at most max_rows rows and max_tokens tokens; a longer row is a batch of its
+// own. What is in a batch does not change the result, since rows never see each other.
+std::vector<std::vector<int64_t>> evaluation_batches(const Dataset& dataset, int64_t max_rows,
+                                                     int64_t max_tokens);
+
+// Limits for evaluation_batches(dataset, max_rows, max_tokens).
+ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int64_t max_tokens);
+
+// The model's activation memory must be reserved for at least evaluation_limits(). No label smoothing. A loss
+// that is not finite is an Error(kNumerics) that names the first such rows. `progress` is called after every
+// batch; when it returns false the evaluation stops.
+EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
+                    const std::function<bool(double fraction)>& progress = {});
+
+}  // namespace tessera

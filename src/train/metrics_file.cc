@@ -1,0 +1,39 @@
+#include "train/metrics_file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace tessera {
+
+std::string metrics_line(const StepMetrics& metrics) {
+  const nlohmann::ordered_json line = {{"step", metrics.step},
+                                       {"epoch", metrics.epoch},
+                                       {"loss", metrics.loss},
+                                       {"grad_norm", metrics.grad_norm},
+                                       {"learning_rate", metrics.learning_rate},
+                                       {"num_tokens", metrics.num_tokens},
+                                       {"num_target_tokens", metrics.num_target_tokens},
+                                       {"tokens_per_second", metrics.tokens_per_second},
+                                       {"step_time_s", metrics.step_time_s}};
+  return line.dump();
+}
+
+MetricsFile::MetricsFile(const std::filesystem::path& path)
+    : path_(path), file_(std::fopen(path.c_str(), "we")) {
+  if (!file_) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot write {}", path.string()));
+}
+
+void MetricsFile::write(const StepMetrics& metrics) {
+  const std::string line = metrics_line(metrics) + "\n";
+  const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size();
+  if (written && std::fflush(file_.get()) == 0) return;
+  if (!warned_) log_warning("cannot write {}: {}; training goes on", path_.string(), std::strerror(errno));
+  warned_ = true;
+  std::clearerr(file_.get());
+}
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+// metrics.jsonl: one JSON object per optimizer step.
+#pragma once
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "train/observer.h"
+
+namespace tessera {
+
+// A line without its end: step, epoch, loss, grad_norm, learning_rate, num_tokens, num_target_tokens,
+// tokens_per_second, step_time_s; numbers with every digit.
+std::string metrics_line(const StepMetrics& metrics);
+
+// Lines reach the file as they are written. A full disk does not end a run: it is a warning, given once.
+class MetricsFile {
+ public:
+  // Replaces the file. kIoError when it cannot be opened.
+  explicit MetricsFile(const std::filesystem::path& path);
+  void write(const StepMetrics& metrics);
+
+ private:
+  struct Close {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::filesystem::path path_;
+  std::unique_ptr<std::FILE, Close> file_;
+  bool warned_ = false;
+};
+
+}  // namespace tessera

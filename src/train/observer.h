@@ -1,0 +1,77 @@
+// How a run reports: the trainer calls, whoever started it shows. Calls come from the thread that runs the
+// trainer.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "train/evaluate.h"
+#include "train/memory_plan.h"
+#include "train/trainer_state.h"
+
+namespace tessera {
+
+// What is known before the first step.
+struct RunPlan {
+  int64_t num_parameters = 0;
+  std::string operations;  // Ops::description()
+  int64_t num_rows = 0;
+  int64_t num_tokens = 0;  // of one epoch
+  int64_t eval_rows = 0;
+  int64_t steps_per_epoch = 0;
+  int64_t max_steps = 0;
+  int64_t num_warmup_steps = 0;
+  int64_t max_micro_batch_tokens = 0;
+  MemoryPlan memory;
+  int64_t free_bytes = 0;  // memory_info() when the plan was made
+};
+
+// One optimizer step; a line of metrics.jsonl.
+struct StepMetrics {
+  int64_t step = 0;      // from 1
+  double epoch = 0;      // reached after the step
+  double loss = 0;       // sum of token losses / num_target_tokens
+  double grad_norm = 0;  // before clipping
+  double learning_rate = 0;
+  int64_t num_tokens = 0;
+  int64_t num_target_tokens = 0;
+  double tokens_per_second = 0;
+  double step_time_s = 0;
+};
+
+struct TrainSummary {
+  int64_t num_steps = 0;
+  double epoch = 0;
+  double train_loss = 0;  // mean over the steps
+  double runtime_s = 0;
+  int64_t num_tokens = 0;
+  double tokens_per_second = 0;  // of the steps alone, without evaluation and saving
+  int64_t peak_resident_bytes = 0;
+  int stop_signal = 0;           // the signal that ended the run early, 0 = it ran to its end
+  std::filesystem::path folder;  // where the model is: output_dir, or the checkpoint written on the signal
+};
+
+class TrainObserver {
+ public:
+  virtual ~TrainObserver() = default;
+
+  // Preparation: "reading dataset", "loading weights"; fraction from 0 to 1.
+  virtual void on_progress(const std::string& /*what*/, double /*fraction*/) {}
+  // Before the plan is checked against the free memory and before anything is allocated.
+  virtual void on_plan(const RunPlan& /*plan*/) {}
+  // Files of a former run were moved to this folder.
+  virtual void on_previous_run(const std::filesystem::path& /*folder*/) {}
+  virtual void on_step(const StepMetrics& /*metrics*/) {}
+  // An entry of log_history; log_line_text() is the line Hugging Face prints.
+  virtual void on_log(const LogEntry& /*entry*/) {}
+  virtual void on_evaluation_progress(double /*fraction*/) {}
+  virtual void on_evaluation(const EvalResult& /*result*/) {}
+  virtual void on_checkpoint(const std::filesystem::path& /*folder*/) {}
+  // A checkpoint could not be written; training goes on.
+  virtual void on_checkpoint_failed(const std::filesystem::path& /*folder*/, const std::string& /*message*/) {
+  }
+  virtual void on_finish(const TrainSummary& /*summary*/) {}
+};
+
+}  // namespace tessera

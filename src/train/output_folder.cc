@@ -1,0 +1,158 @@
+#include "train/output_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "base/error.h"
+#include "formats/file.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kUnfinished = ".unfinished-";
+
+// Runs a filesystem operation; its failure is an Error(kIoError) that says what was tried.
+template <typename Operation>
+void try_io(const std::string& what, const Operation& operation) {
+  std::error_code error;
+  operation(error);
+  if (error) fail(ExitCode::kIoError, "cannot {}: {}", what, error.message());
+}
+
+void move_path(const fs::path& from, const fs::path& to) {
+  try_io(fmt::format("move {} to {}", from.string(), to.string()),
+         [&](std::error_code& error) { fs::rename(from, to, error); });
+}
+
+void remove_tree(const fs::path& path) {
+  try_io(fmt::format("remove {}", path.string()),
+         [&](std::error_code& error) { fs::remove_all(path, error); });
+}
+
+std::vector<fs::path> names_in(const fs::path& folder) {
+  std::vector<fs::path> names;
+  try_io(fmt::format("list {}", folder.string()), [&](std::error_code& error) {
+    for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+      names.push_back(entry->path().filename());
+    }
+  });
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool is_checkpoint_name(const std::string& name) {
+  constexpr std::string_view kPrefix = "checkpoint-";
+  return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
+         name.find_first_not_of("0123456789", kPrefix.size()) == std::string::npos;
+}
+
+bool is_report_name(const std::string& name) {
+  return name == "metrics.jsonl" || name == "trainer_state.json" || name == "training_args.json";
+}
+
+bool is_weights_name(const std::string& name) {
+  return name == "model.safetensors.index.json" ||
+         (name.starts_with("model") && name.ends_with(".safetensors"));
+}
+
+// So that a rename survives a power failure.
+void sync_folder(const fs::path& folder) {
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool done = fd >= 0 && fsync(fd) == 0;
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (!done) fail_errno(ExitCode::kIoError, error, fmt::format("cannot sync {}", folder.string()));
+}
+
+// An unfinished folder that disappears unless it was given its final place.
+class StagingFolder {
+ public:
+  explicit StagingFolder(fs::path path) : path_(std::move(path)) {
+    remove_tree(path_);
+    create_folder(path_);
+  }
+  ~StagingFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  StagingFolder(const StagingFolder&) = delete;
+  StagingFolder& operator=(const StagingFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+}  // namespace
+
+OutputFolder::OutputFolder(fs::path folder) : folder_(std::move(folder)) {
+  create_folder(folder_);
+  lock_fd_ = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock_fd_ < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot open {}", folder_.string()));
+  if (flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+    return;  // not every file system has locks
+  close(lock_fd_);
+  fail(ExitCode::kBadConfig,
+       "output_dir {}: another run is writing to it; wait for it or choose another folder", folder_.string());
+}
+
+OutputFolder::~OutputFolder() { close(lock_fd_); }
+
+void OutputFolder::set_aside(const fs::path& name) {
+  if (previous_folder_.empty()) {
+    int64_t number = 1;
+    while (fs::exists(folder_ / fmt::format("previous-{}", number))) ++number;
+    previous_folder_ = folder_ / fmt::format("previous-{}", number);
+    create_folder(previous_folder_);
+  }
+  move_path(folder_ / name, previous_folder_ / name);
+}
+
+void OutputFolder::set_aside_former_run() {
+  for (const fs::path& name : names_in(folder_)) {
+    if (name.string().starts_with(kUnfinished)) remove_tree(folder_ / name);
+    if (is_report_name(name) || is_checkpoint_name(name)) set_aside(name);
+  }
+}
+
+fs::path OutputFolder::checkpoint_folder(int64_t step) const {
+  return folder_ / fmt::format("checkpoint-{}", step);
+}
+
+void OutputFolder::write_checkpoint(int64_t step, std::optional<int64_t> total_limit,
+                                    const std::function<void(const fs::path& folder)>& write) {
+  const fs::path folder = checkpoint_folder(step);
+  const StagingFolder staging(folder_ / fmt::format("{}checkpoint-{}", kUnfinished, step));
+  write(staging.path());
+  move_path(staging.path(), folder);
+  sync_folder(folder_);
+  checkpoints_.push_back(folder);
+  while (total_limit && static_cast<int64_t>(checkpoints_.size()) > *total_limit) {
+    remove_tree(checkpoints_.front());
+    checkpoints_.pop_front();
+  }
+}
+
+void OutputFolder::replace_model(const std::function<void(const fs::path& folder)>& write) {
+  const StagingFolder staging(folder_ / fmt::format("{}model", kUnfinished));
+  write(staging.path());
+  const std::vector<fs::path> fresh = names_in(staging.path());
+  for (const fs::path& name : names_in(folder_)) {
+    const bool is_replaced = std::find(fresh.begin(), fresh.end(), name) != fresh.end();
+    if (is_replaced || is_weights_name(name)) set_aside(name);
+  }
+  for (const fs::path& name : fresh) move_path(staging.path() / name, folder_ / name);
+  sync_folder(folder_);
+}
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+// output_dir of a run: nothing that was there before is lost, and what appears in it is complete.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+namespace tessera {
+
+// Holds a lock on the folder while it lives: a second run in the same folder is refused.
+class OutputFolder {
+ public:
+  // Creates the folder. kIoError when it cannot be written, kBadConfig when another run holds it.
+  explicit OutputFolder(std::filesystem::path folder);
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+
+  const std::filesystem::path& path() const { return folder_; }
+
+  // Moves what a former run reported and its checkpoints to previous-N, N counting up, so that this run
+  // starts clean; removes unfinished folders of a run that was killed. The model of the former run stays
+  // until replace_model().
+  void set_aside_former_run();
+  // Where files of a former run went; empty = nothing was moved so far.
+  const std::filesystem::path& previous_folder() const { return previous_folder_; }
+
+  std::filesystem::path checkpoint_folder(int64_t step) const;
+  // `write` fills an unfinished folder, which then appears as checkpoint-<step>. The oldest checkpoints
+  // written by this object beyond `total_limit` are deleted afterwards.
+  void write_checkpoint(int64_t step, std::optional<int64_t> total_limit,
+                        const std::function<void(const std::filesystem::path& folder)>& write);
+  // `write` fills an unfinished folder; its files then take their places in the output folder. Files of a
+  // former model are moved to previous-N.
+  void replace_model(const std::function<void(const std::filesystem::path& folder)>& write);
+
+ private:
+  void set_aside(const std::filesystem::path& name);
+
+  std::filesystem::path folder_;
+  std::filesystem::path previous_folder_;
+  std::deque<std::filesystem::path> checkpoints_;  // of this run, oldest first
+  int lock_fd_ = -1;
+};
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+#include "train/step_actions.h"
+
+namespace tessera {
+
+ActionSchedule::ActionSchedule(const TrainingArguments& args, int64_t steps_per_epoch, int64_t max_steps)
+    : logging_strategy_(args.logging_strategy),
+      eval_strategy_(args.eval_strategy),
+      save_strategy_(args.save_strategy),
+      logging_first_step_(args.logging_first_step),
+      eval_delay_(args.eval_delay),
+      steps_per_epoch_(steps_per_epoch),
+      max_steps_(max_steps),
+      logging_steps_(interval_in_steps(args.logging_steps, max_steps)),
+      // Hugging Face's trainer_state.json has 500 where eval_steps was never set.
+      eval_steps_(interval_in_steps(args.eval_steps.value_or(500), max_steps)),
+      save_steps_(interval_in_steps(args.save_steps, max_steps)) {}
+
+StepActions ActionSchedule::after(int64_t step) const {
+  const bool epoch_ends = step % steps_per_epoch_ == 0 || step == max_steps_;
+  StepActions due;
+  due.log = (logging_strategy_ == "steps" && step % logging_steps_ == 0) ||
+            (logging_strategy_ == "epoch" && epoch_ends) || (logging_first_step_ && step == 1);
+  due.evaluate = evaluates_after(step, epoch_ends);
+  due.save = (save_strategy_ == "steps" && (step % save_steps_ == 0 || step == max_steps_)) ||
+             (save_strategy_ == "epoch" && epoch_ends);
+  return due;
+}
+
+bool ActionSchedule::evaluates_after(int64_t step, bool epoch_ends) const {
+  if (eval_strategy_ == "steps") {
+    return step % eval_steps_ == 0 && eval_delay_ <= static_cast<double>(step);
+  }
+  const double epoch = static_cast<double>(step) / static_cast<double>(steps_per_epoch_);
+  return eval_strategy_ == "epoch" && epoch_ends && eval_delay_ <= epoch;
+}
+
+}  // namespace tessera

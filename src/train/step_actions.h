@@ -1,0 +1,40 @@
+// What is due after an optimizer step: logging, evaluating, saving. As DefaultFlowCallback of Hugging Face's
+// Trainer.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "train/arguments.h"
+
+namespace tessera {
+
+struct StepActions {
+  bool log = false;
+  bool evaluate = false;
+  bool save = false;
+};
+
+class ActionSchedule {
+ public:
+  ActionSchedule(const TrainingArguments& args, int64_t steps_per_epoch, int64_t max_steps);
+
+  // After `step` completed steps (from 1). The end of an epoch counts as such also where the run ends inside
+  // one.
+  StepActions after(int64_t step) const;
+
+  int64_t logging_steps() const { return logging_steps_; }
+  int64_t eval_steps() const { return eval_steps_; }
+  int64_t save_steps() const { return save_steps_; }
+
+ private:
+  bool evaluates_after(int64_t step, bool epoch_ends) const;
+
+  std::string logging_strategy_, eval_strategy_, save_strategy_;
+  bool logging_first_step_;
+  double eval_delay_;
+  int64_t steps_per_epoch_, max_steps_;
+  int64_t logging_steps_, eval_steps_, save_steps_;
+};
+
+}  // namespace tessera

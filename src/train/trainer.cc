@@ -1,0 +1,108 @@
+// The loop of a run and its single step. Preparation is in trainer_setup.cc, reports and files in
+// trainer_output.cc.
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+// "rows 3, 5, 8, ..." of a step, cut to a line.
+std::string name_rows(const std::vector<std::vector<int64_t>>& micro_batches) {
+  constexpr size_t kMaxNamed = 32;
+  std::vector<int64_t> rows;
+  for (const std::vector<int64_t>& micro_batch : micro_batches) {
+    rows.insert(rows.end(), micro_batch.begin(), micro_batch.end());
+  }
+  const bool is_cut = rows.size() > kMaxNamed;
+  const size_t total = rows.size();
+  rows.resize(std::min(rows.size(), kMaxNamed));
+  return fmt::format("rows {}{}", fmt::join(rows, ", "),
+                     is_cut ? fmt::format(", ... ({} in all)", total) : "");
+}
+
+void check_finite(int64_t step, double loss, double grad_norm,
+                  const std::vector<std::vector<int64_t>>& micro_batches) {
+  if (std::isfinite(loss) && std::isfinite(grad_norm)) return;
+  fail(ExitCode::kNumerics,
+       "step {}: loss {}, gradient norm {}: not finite, so the weights were left as they are after step {}; "
+       "the step "
+       "read the {} (from 0); lower learning_rate or max_grad_norm, or look at these rows",
+       step + 1, loss, grad_norm, step, name_rows(micro_batches));
+}
+
+}  // namespace
+
+double clip_factor(double norm, double max_norm) {
+  if (max_norm == 0) return 1;
+  return std::min(1.0, max_norm / (norm + 1e-6));
+}
+
+TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
+  TESSERA_CHECK(!output_, "a trainer runs once");
+  stop_signal_ = stop_signal;
+  open_output();
+  run_time_ = Stopwatch();
+  if (args_.eval_on_start) run_evaluation();
+  while (state_.global_step < state_.max_steps && !stop_wanted()) {
+    account(train_step(state_.global_step));
+    const StepActions due = actions_->after(state_.global_step);
+    if (due.log) log_training();
+    if (due.evaluate) run_evaluation();
+    if (due.save) try_save_checkpoint();
+  }
+  return finish_run();
+}
+
+// loss = sum of token losses / targets of the whole step, so that micro-batches count by their targets.
+StepMetrics Trainer::train_step(int64_t step) {
+  const Stopwatch step_time;
+  const std::vector<std::vector<int64_t>> micro_batches = batch_plan_->rows_of_step(step);
+  const int64_t num_targets = count_targets(micro_batches);
+
+  double loss_sum = 0;
+  int64_t num_tokens = 0;
+  for (const std::vector<int64_t>& rows : micro_batches) {
+    make_packed_batch(*dataset_, rows, &batch_);
+    const float grad_scale = 1.0f / static_cast<float>(num_targets);
+    loss_sum += model_->forward_backward(batch_, grad_scale, static_cast<float>(args_.label_smoothing_factor))
+                    .loss_sum;
+    num_tokens += batch_.num_tokens();
+  }
+  const double loss = loss_sum / static_cast<double>(num_targets);
+  const double grad_norm = optimizer_->gradient_norm();
+  check_finite(step, loss, grad_norm, micro_batches);
+
+  const double learning_rate = schedule_->learning_rate(step);
+  optimizer_->step(step + 1, learning_rate, clip_factor(grad_norm, args_.max_grad_norm));
+
+  const double time_s = step_time.seconds();
+  return {.step = step + 1,
+          .epoch = batch_plan_->epoch_after(step + 1),
+          .loss = loss,
+          .grad_norm = grad_norm,
+          .learning_rate = learning_rate,
+          .num_tokens = num_tokens,
+          .num_target_tokens = num_targets,
+          .tokens_per_second = static_cast<double>(num_tokens) / time_s,
+          .step_time_s = time_s};
+}
+
+int64_t Trainer::count_targets(const std::vector<std::vector<int64_t>>& micro_batches) const {
+  int64_t num_targets = 0;
+  for (const std::vector<int64_t>& rows : micro_batches) {
+    for (const int64_t row : rows) num_targets += dataset_->row_num_targets(row);
+  }
+  if (num_targets == 0) {
+    fail(ExitCode::kBadData,
+         "the {} (from 0) make up one step and have no token to predict: all their labels are "
+         "ignored",
+         name_rows(micro_batches));
+  }
+  return num_targets;
+}
+
+}  // namespace tessera

@@ -1,0 +1,117 @@
+// Training: a model folder and a dataset in, a trained model folder out.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/memory.h"
+#include "checkpoint/model_folder.h"
+#include "data/batch_plan.h"
+#include "data/dataset.h"
+#include "formats/safetensors.h"
+#include "model/model.h"
+#include "ops/ops.h"
+#include "optim/adamw.h"
+#include "optim/schedule.h"
+#include "platform/thread_pool.h"
+#include "train/arguments.h"
+#include "train/metrics_file.h"
+#include "train/observer.h"
+#include "train/output_folder.h"
+#include "train/step_actions.h"
+#include "train/stopwatch.h"
+#include "train/trainer_state.h"
+
+namespace tessera {
+
+// The factor that brings gradients of norm `norm` to at most max_norm, as torch.nn.utils.clip_grad_norm_:
+// min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0.
+double clip_factor(double norm, double max_norm);
+
+class Trainer {
+ public:
+  // Opens model and dataset, plans the run, checks its memory, allocates and loads. `args` must be resolved
+  // (resolve_training_arguments); pool and observer must outlive this. Nothing is written to output_dir yet.
+  Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer);
+  ~Trainer();
+
+  const RunPlan& plan() const { return run_plan_; }
+
+  // Trains from the first step to the last and writes everything to output_dir. `stop_signal` is asked after
+  // every step (and during evaluations); a number other than 0 ends the run with a checkpoint of the present
+  // state. May be called once. Error(kNumerics) when loss or gradient norm is not finite: the weights are
+  // then those of the step before.
+  TrainSummary run(const std::function<int()>& stop_signal = {});
+
+  // Writes the model as it is now.
+  void export_model(const std::filesystem::path& folder) const;
+
+ private:
+  // Preparation, in this order.
+  void open_model();
+  void open_datasets();
+  void plan_steps();
+  void plan_memory_use();
+  void allocate_and_load();
+
+  Dataset open_dataset(const std::vector<std::string>& files, const Tokenizer* tokenizer,
+                       const std::string& what);
+  std::filesystem::path tokenizer_folder() const;
+  int64_t max_length() const;
+  ActivationLimits limits_for(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) const;
+  std::vector<MemoryAlternative> memory_alternatives() const;
+
+  StepMetrics train_step(int64_t step);
+  int64_t count_targets(const std::vector<std::vector<int64_t>>& micro_batches) const;
+
+  // Reports and files.
+  void open_output();
+  void account(const StepMetrics& metrics);
+  void add_log(LogEntry entry);
+  void log_training();
+  void run_evaluation();
+  void save_checkpoint();
+  void try_save_checkpoint();
+  LogEntry final_log(double runtime_s) const;
+  TrainSummary finish_run();
+  bool stop_wanted() const { return stop_signal_ && stop_signal_() != 0; }
+
+  TrainingArguments args_;
+  ThreadPool* pool_;
+  TrainObserver* observer_;
+  std::function<int()> stop_signal_;
+
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Model> model_;
+  std::optional<SafetensorsModel> model_file_;  // until the weights are loaded
+  std::optional<Dataset> dataset_;
+  std::optional<Dataset> eval_dataset_;
+  std::optional<BatchPlan> batch_plan_;
+  std::optional<ActionSchedule> actions_;
+  std::unique_ptr<Schedule> schedule_;
+  RunPlan run_plan_;
+  ActivationLimits limits_;
+
+  PageBuffer weights_;    // flat array in the training dtype
+  PageBuffer gradients_;  // flat array in float32
+  std::unique_ptr<AdamW> optimizer_;
+  PackedBatch batch_;
+
+  std::optional<OutputFolder> output_;
+  std::optional<MetricsFile> metrics_file_;
+  TrainerState state_;
+  StepMetrics last_step_;
+  int64_t last_saved_step_ = -1;
+  int64_t last_logged_step_ = 0;
+  double loss_since_log_ = 0;
+  double total_loss_ = 0;
+  double total_step_time_s_ = 0;
+  Stopwatch run_time_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,158 @@
+// What a run tells and writes: logs, evaluations, checkpoints, the finished model.
+#include <algorithm>
+
+#include "base/error.h"
+#include "formats/file.h"
+#include "platform/memory_info.h"
+#include "train/trainer.h"
+
+namespace tessera {
+namespace {
+
+// speed_metrics of transformers/trainer_utils.py: PREFIX_runtime, _samples_per_second, _steps_per_second.
+void add_speed(const std::string& prefix, double runtime_s, double num_samples, int64_t num_steps,
+               LogEntry* entry) {
+  entry->values.emplace_back(prefix + "_runtime", round_decimals(runtime_s, 4));
+  entry->values.emplace_back(prefix + "_samples_per_second", round_decimals(num_samples / runtime_s, 3));
+  entry->values.emplace_back(prefix + "_steps_per_second",
+                             round_decimals(static_cast<double>(num_steps) / runtime_s, 3));
+}
+
+// Hugging Face's floating_point_ops: 6 per token and parameter outside the input embeddings, forward and
+// backward.
+double step_flops(const ParameterLayout& layout, int64_t num_tokens) {
+  const int64_t counted = layout.num_parameters() - layout.at("model.embed_tokens.weight").num_elements;
+  return 6.0 * static_cast<double>(num_tokens) * static_cast<double>(counted);
+}
+
+}  // namespace
+
+void Trainer::open_output() {
+  output_.emplace(args_.output_dir);
+  output_->set_aside_former_run();
+  if (!output_->previous_folder().empty()) observer_->on_previous_run(output_->previous_folder());
+  write_text_file(output_->path() / "training_args.json", training_arguments_json(args_));
+  metrics_file_.emplace(output_->path() / "metrics.jsonl");
+}
+
+void Trainer::account(const StepMetrics& metrics) {
+  state_.global_step = metrics.step;
+  state_.epoch = metrics.epoch;
+  state_.num_input_tokens_seen += metrics.num_tokens;
+  state_.total_flos += step_flops(model_->layout(), metrics.num_tokens);
+  loss_since_log_ += metrics.loss;
+  total_loss_ += metrics.loss;
+  total_step_time_s_ += metrics.step_time_s;
+  last_step_ = metrics;
+  metrics_file_->write(metrics);
+  observer_->on_step(metrics);
+}
+
+void Trainer::add_log(LogEntry entry) {
+  entry.epoch = state_.epoch;
+  entry.step = state_.global_step;
+  if (args_.include_num_input_tokens_seen != "no") {
+    entry.values.emplace_back("num_input_tokens_seen", state_.num_input_tokens_seen);
+  }
+  state_.log_history.push_back(entry);
+  observer_->on_log(entry);
+}
+
+void Trainer::log_training() {
+  const int64_t num_steps = state_.global_step - last_logged_step_;
+  if (num_steps == 0) return;
+  LogEntry entry;
+  entry.values = {{"loss", loss_since_log_ / static_cast<double>(num_steps)},
+                  {"grad_norm", last_step_.grad_norm},
+                  {"learning_rate", last_step_.learning_rate}};
+  loss_since_log_ = 0;
+  last_logged_step_ = state_.global_step;
+  add_log(std::move(entry));
+}
+
+void Trainer::run_evaluation() {
+  const auto progress = [this](double fraction) {
+    observer_->on_evaluation_progress(fraction);
+    return !stop_wanted();
+  };
+  const EvalResult result =
+      evaluate(*model_, *eval_dataset_, args_.per_device_eval_batch_size, limits_.max_tokens, progress);
+  if (result.stopped) return;
+  LogEntry entry;
+  entry.values = {{"eval_loss", result.loss}};
+  add_speed("eval", result.runtime_s, static_cast<double>(result.num_rows), result.num_batches, &entry);
+  add_log(std::move(entry));
+  observer_->on_evaluation(result);
+  schedule_->observe_metric(result.loss, /*greater_is_better=*/false);
+}
+
+void Trainer::export_model(const std::filesystem::path& folder) const {
+  ExportOptions options;
+  options.save_dtype = args_.export_dtype();
+  options.tokenizer_folder = tokenizer_folder();
+  options.generation_config = std::filesystem::path(args_.model) / "generation_config.json";
+  const WeightSource source = [this](int64_t begin, std::span<float> values) {
+    optimizer_->read_master(begin, values);
+  };
+  export_model_folder(folder, model_->config(), model_->layout(), source, options);
+}
+
+void Trainer::save_checkpoint() {
+  const int64_t step = state_.global_step;
+  const bool is_last = step == state_.max_steps || stop_wanted();
+  output_->write_checkpoint(step, args_.save_total_limit, [&](const std::filesystem::path& folder) {
+    export_model(folder);
+    write_text_file(folder / "trainer_state.json", trainer_state_json(state_, /*should_save=*/true, is_last));
+    write_text_file(folder / "training_args.json", training_arguments_json(args_));
+  });
+  last_saved_step_ = step;
+  observer_->on_checkpoint(output_->checkpoint_folder(step));
+}
+
+// A full or failing disk loses this checkpoint, not the run.
+void Trainer::try_save_checkpoint() {
+  try {
+    save_checkpoint();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kIoError) throw;
+    observer_->on_checkpoint_failed(output_->checkpoint_folder(state_.global_step), error.what());
+  }
+}
+
+LogEntry Trainer::final_log(double runtime_s) const {
+  const double rows_per_step =
+      static_cast<double>(args_.per_device_train_batch_size * args_.gradient_accumulation_steps);
+  const double num_samples = args_.max_steps > 0 ? static_cast<double>(state_.global_step) * rows_per_step
+                                                 : static_cast<double>(run_plan_.num_rows) * state_.epoch;
+  LogEntry entry;
+  add_speed("train", runtime_s, num_samples, state_.global_step, &entry);
+  entry.values.emplace_back("total_flos", state_.total_flos);
+  entry.values.emplace_back("train_loss", total_loss_ / static_cast<double>(state_.global_step));
+  return entry;
+}
+
+TrainSummary Trainer::finish_run() {
+  const bool is_complete = state_.global_step == state_.max_steps;
+  TrainSummary summary;
+  summary.num_steps = state_.global_step;
+  summary.epoch = state_.epoch;
+  summary.train_loss = total_loss_ / static_cast<double>(std::max<int64_t>(state_.global_step, 1));
+  summary.runtime_s = run_time_.seconds();
+  summary.num_tokens = state_.num_input_tokens_seen;
+  summary.tokens_per_second = static_cast<double>(summary.num_tokens) / std::max(total_step_time_s_, 1e-9);
+  if (is_complete) {
+    add_log(final_log(summary.runtime_s));
+    output_->replace_model([this](const std::filesystem::path& folder) { export_model(folder); });
+    write_text_file(output_->path() / "trainer_state.json", trainer_state_json(state_, false, true));
+    summary.folder = output_->path();
+  } else {
+    summary.stop_signal = stop_signal_();
+    if (state_.global_step > 0 && last_saved_step_ != state_.global_step) save_checkpoint();
+    if (state_.global_step > 0) summary.folder = output_->checkpoint_folder(state_.global_step);
+  }
+  summary.peak_resident_bytes = peak_resident_bytes();
+  observer_->on_finish(summary);
+  return summary;
+}
+
+}  // namespace tessera

@@ -1,0 +1,230 @@
+// What happens before the first step: open, plan, check, allocate, load.
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "ops/cpu_ops.h"
+#include "platform/memory_info.h"
+#include "tokenizer/tokenizer.h"
+#include "train/trainer.h"
+
+namespace tessera {
+namespace {
+
+bool is_pretokenized(const std::string& file) { return file.ends_with(".safetensors"); }
+
+bool needs_tokenizer(const std::vector<std::string>& files) {
+  return !std::all_of(files.begin(), files.end(), is_pretokenized);
+}
+
+// Buffers of load_weights (per thread) and of export_model_folder, which never run at the same time.
+int64_t transfer_bytes(int64_t num_threads) {
+  constexpr int64_t kLoadBytesPerThread = 2 << 20;
+  constexpr int64_t kExportBytes = 12 << 20;
+  return std::max(num_threads * kLoadBytesPerThread, kExportBytes);
+}
+
+std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout) {
+  std::vector<ParameterRange> ranges;
+  for (const Parameter& parameter : layout.parameters()) {
+    ranges.push_back({parameter.offset, parameter.num_elements, parameter.weight_decay});
+  }
+  return ranges;
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer)
+    : args_(args), pool_(&pool), observer_(&observer) {
+  open_model();
+  open_datasets();
+  plan_steps();
+  plan_memory_use();
+  allocate_and_load();
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::open_model() {
+  const ModelConfig config = read_model_config(args_.model);
+  model_file_ = SafetensorsModel::open(args_.model);
+  ops_ = make_cpu_ops(*pool_);
+  model_ = std::make_unique<Model>(config, args_.training_dtype(), *ops_);
+  run_plan_.num_parameters = model_->layout().num_parameters();
+  run_plan_.operations = ops_->description();
+}
+
+std::filesystem::path Trainer::tokenizer_folder() const {
+  return args_.tokenizer.empty() ? args_.model : args_.tokenizer;
+}
+
+// Without a wish: 1024 tokens, rows of token ids as long as they are, neither longer than the model was made
+// for.
+int64_t Trainer::max_length() const {
+  constexpr int64_t kDefault = 1024;
+  const int64_t positions = model_->config().max_position_embeddings;
+  if (args_.max_length) {
+    if (*args_.max_length > positions) {
+      log_warning("max_length {} is above max_position_embeddings {} of {}", *args_.max_length, positions,
+                  args_.model);
+    }
+    return *args_.max_length;
+  }
+  return needs_tokenizer(args_.dataset) ? std::min(kDefault, positions) : positions;
+}
+
+Dataset Trainer::open_dataset(const std::vector<std::string>& files, const Tokenizer* tokenizer,
+                              const std::string& what) {
+  DatasetOptions options;
+  options.files = files;
+  options.text_column = args_.text_column;
+  options.text_per_line = args_.text_per_line;
+  options.max_length = max_length();
+  options.packing = args_.packing_mode();
+  options.add_special_tokens = args_.add_special_tokens;
+  options.skip_invalid_utf8 = args_.skip_invalid_utf8;
+  options.cache_folder = args_.cache_dir;
+  return Dataset::open(options, tokenizer, model_->config().vocab_size, *pool_,
+                       [&](double fraction) { observer_->on_progress(what, fraction); });
+}
+
+void Trainer::open_datasets() {
+  // The tokenizer is not needed once the rows are made.
+  std::optional<Tokenizer> tokenizer;
+  if (needs_tokenizer(args_.dataset) || (args_.evaluates() && needs_tokenizer(args_.eval_dataset))) {
+    tokenizer = Tokenizer::open(tokenizer_folder());
+  }
+  const Tokenizer* shared = tokenizer ? &*tokenizer : nullptr;
+  dataset_ = open_dataset(args_.dataset, shared, "reading dataset");
+  if (args_.evaluates()) eval_dataset_ = open_dataset(args_.eval_dataset, shared, "reading eval_dataset");
+  for (const std::optional<Dataset>* dataset : {&dataset_, &eval_dataset_}) {
+    if (!*dataset) continue;
+    for (const std::string& warning : (*dataset)->report().warnings) log_warning("{}", warning);
+  }
+  run_plan_.num_rows = dataset_->num_rows();
+  run_plan_.num_tokens = dataset_->num_tokens();
+  run_plan_.eval_rows = eval_dataset_ ? eval_dataset_->num_rows() : 0;
+}
+
+void Trainer::plan_steps() {
+  BatchPlanOptions options;
+  options.num_rows = dataset_->num_rows();
+  options.micro_batch_size = args_.per_device_train_batch_size;
+  options.gradient_accumulation_steps = args_.gradient_accumulation_steps;
+  options.shuffle = args_.shuffle;
+  options.seed = args_.shuffle_seed();
+  options.drop_last = args_.dataloader_drop_last;
+  check_enough_rows(options);
+  batch_plan_.emplace(options);
+
+  const int64_t steps_per_epoch = batch_plan_->steps_per_epoch();
+  const int64_t max_steps =
+      args_.max_steps > 0 ? args_.max_steps : batch_plan_->steps_for_epochs(args_.num_train_epochs);
+  const int64_t num_warmup_steps = args_.num_warmup_steps(max_steps);
+  if (num_warmup_steps >= max_steps && num_warmup_steps > 0) {
+    log_warning("the warm-up of {} steps is not over when the run ends after {}", num_warmup_steps,
+                max_steps);
+  }
+  actions_.emplace(args_, steps_per_epoch, max_steps);
+  schedule_ = make_schedule(
+      {args_.lr_scheduler_type, args_.lr_scheduler_kwargs, args_.learning_rate, num_warmup_steps, max_steps});
+
+  // Every step is looked at before the first one: a step without targets is found now, and the largest
+  // micro-batch decides the memory.
+  for (int64_t step = 0; step < max_steps; ++step) {
+    const std::vector<std::vector<int64_t>> micro_batches = batch_plan_->rows_of_step(step);
+    count_targets(micro_batches);
+    for (const std::vector<int64_t>& rows : micro_batches) {
+      int64_t num_tokens = 0;
+      for (const int64_t row : rows) num_tokens += dataset_->row_length(row);
+      run_plan_.max_micro_batch_tokens = std::max(run_plan_.max_micro_batch_tokens, num_tokens);
+    }
+  }
+  run_plan_.steps_per_epoch = steps_per_epoch;
+  run_plan_.max_steps = max_steps;
+  run_plan_.num_warmup_steps = num_warmup_steps;
+  state_.max_steps = max_steps;
+  state_.num_train_epochs = (max_steps + steps_per_epoch - 1) / steps_per_epoch;
+  state_.train_batch_size = args_.per_device_train_batch_size;
+  state_.logging_steps = actions_->logging_steps();
+  state_.eval_steps = actions_->eval_steps();
+  state_.save_steps = actions_->save_steps();
+}
+
+// Evaluation batches are cut to what training needs anyway; only a longer row asks for more.
+ActivationLimits Trainer::limits_for(int64_t batch_size, int64_t max_row_length,
+                                     bool gradient_checkpointing) const {
+  const int64_t train_row = std::min(dataset_->max_row_length(), max_row_length);
+  const int64_t eval_row = eval_dataset_ ? std::min(eval_dataset_->max_row_length(), max_row_length) : 0;
+  ActivationLimits limits;
+  limits.max_tokens = std::max(std::min(run_plan_.max_micro_batch_tokens, batch_size * train_row), eval_row);
+  limits.max_sequence_length = std::max(train_row, eval_row);
+  limits.training = true;
+  limits.gradient_checkpointing = gradient_checkpointing;
+  return limits;
+}
+
+// From the least intrusive change to the most.
+std::vector<MemoryAlternative> Trainer::memory_alternatives() const {
+  const int64_t longest = limits_.max_sequence_length;
+  const int64_t batch = args_.per_device_train_batch_size;
+  std::vector<MemoryAlternative> alternatives;
+  if (!args_.gradient_checkpointing) {
+    alternatives.push_back({"gradient_checkpointing true", limits_for(batch, longest, true)});
+  }
+  const std::string checkpointing = args_.gradient_checkpointing ? "" : "gradient_checkpointing true and ";
+  for (int64_t size = batch / 2; size >= 1; size /= 2) {
+    alternatives.push_back({fmt::format("per_device_train_batch_size {}", size),
+                            limits_for(size, longest, args_.gradient_checkpointing)});
+    alternatives.push_back({fmt::format("{}per_device_train_batch_size {}", checkpointing, size),
+                            limits_for(size, longest, true)});
+  }
+  for (int64_t length = longest / 2; length >= 64; length /= 2) {
+    alternatives.push_back(
+        {fmt::format("{}per_device_train_batch_size 1 and max_length {}",
+                     args_.gradient_checkpointing ? "" : "gradient_checkpointing true, ", length),
+         limits_for(1, length, true)});
+  }
+  return alternatives;
+}
+
+void Trainer::plan_memory_use() {
+  limits_ =
+      limits_for(args_.per_device_train_batch_size, dataset_->max_row_length(), args_.gradient_checkpointing);
+  if (eval_dataset_) {
+    limits_ = limits_for(args_.per_device_train_batch_size,
+                         std::max(dataset_->max_row_length(), eval_dataset_->max_row_length()),
+                         args_.gradient_checkpointing);
+  }
+  MemoryRequest request;
+  request.limits = limits_;
+  request.baseline_bytes = resident_bytes();
+  request.transfer_bytes = transfer_bytes(pool_->num_threads());
+  run_plan_.memory = plan_memory(*model_, request);
+  run_plan_.free_bytes = memory_info().free_for_process_bytes;
+  observer_->on_plan(run_plan_);
+  check_memory_fits(*model_, request, run_plan_.free_bytes, memory_alternatives());
+}
+
+void Trainer::allocate_and_load() {
+  const int64_t count = model_->layout().num_elements();
+  const DType dtype = model_->dtype();
+  weights_ = PageBuffer(count * dtype_bytes(dtype));
+  gradients_ = PageBuffer(count * dtype_bytes(DType::kF32));
+  const TensorView weights(weights_.data(), dtype, {count});
+  const TensorView gradients(gradients_.data(), DType::kF32, {count});
+  model_->bind_parameters(weights, gradients);
+  model_->reserve(limits_);
+  const AdamWOptions options = {args_.adam_beta1, args_.adam_beta2, args_.adam_epsilon, args_.weight_decay};
+  optimizer_ =
+      std::make_unique<AdamW>(parameter_ranges(model_->layout()), weights, gradients, options, *pool_);
+  // Through the optimizer, so that float32 weights reach the masters with every bit.
+  const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
+    optimizer_->write_master(begin, values);
+  };
+  load_weights(*model_file_, model_->config(), model_->layout(), sink, *pool_,
+               [this](double fraction) { observer_->on_progress("loading weights", fraction); });
+  model_file_.reset();
+}
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+#include "train/trainer_state.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+// As Python prints a number: floats keep a decimal point.
+std::string python_number(const LogEntry::Value& value) {
+  if (const int64_t* whole = std::get_if<int64_t>(&value)) return std::to_string(*whole);
+  return json(std::get<double>(value)).dump();
+}
+
+json entry_json(const LogEntry& entry) {
+  json out = {{"epoch", entry.epoch}, {"step", entry.step}};
+  for (const auto& [name, value] : entry.values) {
+    std::visit([&out, &key = name](auto number) { out[key] = number; }, value);
+  }
+  return out;
+}
+
+}  // namespace
+
+double round_decimals(double value, int decimals) {
+  const double scale = std::pow(10.0, decimals);
+  return std::round(value * scale) / scale;
+}
+
+std::string log_line_text(const LogEntry& entry) {
+  std::string text = "{";
+  for (const auto& [name, value] : entry.values) {
+    const double* real = std::get_if<double>(&value);
+    const LogEntry::Value shown = real && name == "loss" ? LogEntry::Value(round_decimals(*real, 4)) : value;
+    text += fmt::format("'{}': {}, ", name, python_number(shown));
+  }
+  return text + fmt::format("'epoch': {}}}", python_number(round_decimals(entry.epoch, 2)));
+}
+
+std::string trainer_state_json(const TrainerState& state, bool should_save, bool should_training_stop) {
+  json history = json::array();
+  for (const LogEntry& entry : state.log_history) history.push_back(entry_json(entry));
+  const json control = {{"args",
+                         {{"should_epoch_stop", false},
+                          {"should_evaluate", false},
+                          {"should_log", false},
+                          {"should_save", should_save},
+                          {"should_training_stop", should_training_stop}}},
+                        {"attributes", json::object()}};
+  const json out = {{"best_global_step", nullptr},
+                    {"best_metric", nullptr},
+                    {"best_model_checkpoint", nullptr},
+                    {"epoch", state.epoch},
+                    {"eval_steps", state.eval_steps},
+                    {"global_step", state.global_step},
+                    {"is_hyper_param_search", false},
+                    {"is_local_process_zero", true},
+                    {"is_world_process_zero", true},
+                    {"log_history", history},
+                    {"logging_steps", state.logging_steps},
+                    {"max_steps", state.max_steps},
+                    {"num_input_tokens_seen", state.num_input_tokens_seen},
+                    {"num_train_epochs", state.num_train_epochs},
+                    {"save_steps", state.save_steps},
+                    {"stateful_callbacks", {{"TrainerControl", control}}},
+                    {"total_flos", state.total_flos},
+                    {"train_batch_size", state.train_batch_size},
+                    {"trial_name", nullptr},
+                    {"trial_params", nullptr}};
+  return out.dump(2, ' ', /*ensure_ascii=*/true) + "\n";
+}
+
+}  // namespace tessera

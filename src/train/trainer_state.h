@@ -1,0 +1,47 @@
+// What a run has reported so far, in the form of Hugging Face's trainer_state.json.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace tessera {
+
+// One report: a training log, an evaluation or the end of the run. Values in the order in which Hugging Face
+// prints them; epoch and step belong to every entry.
+struct LogEntry {
+  using Value = std::variant<int64_t, double>;
+  std::vector<std::pair<std::string, Value>> values;
+  double epoch = 0;
+  int64_t step = 0;
+};
+
+// As Python's round(value, decimals) but for ties.
+double round_decimals(double value, int decimals);
+
+// "{'loss': 2.1048, 'grad_norm': 2.13, 'learning_rate': 4.99e-05, 'epoch': 0.01}": the line Hugging Face's
+// Trainer prints, loss rounded to 4 decimals, epoch to 2.
+std::string log_line_text(const LogEntry& entry);
+
+// Fields as in Hugging Face's TrainerState.
+struct TrainerState {
+  int64_t global_step = 0;
+  double epoch = 0;
+  int64_t max_steps = 0;
+  int64_t num_train_epochs = 0;
+  int64_t train_batch_size = 0;
+  int64_t logging_steps = 500;
+  int64_t eval_steps = 500;
+  int64_t save_steps = 500;
+  int64_t num_input_tokens_seen = 0;
+  double total_flos = 0;
+  std::vector<LogEntry> log_history;
+};
+
+// The text of trainer_state.json: sorted keys, indent 2, trailing newline. `should_save` and
+// `should_training_stop` are what TrainerControl says at that moment.
+std::string trainer_state_json(const TrainerState& state, bool should_save, bool should_training_stop);
+
+}  // namespace tessera

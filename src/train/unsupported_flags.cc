@@ -1,0 +1,164 @@
+#include "train/unsupported_flags.h"
+
+#include <span>
+
+namespace tessera {
+namespace {
+
+struct Unsupported {
+  const char* name;
+  FlagType type;
+  const char* default_text;  // Hugging Face's; accepted without a word
+  const char* note;
+};
+
+constexpr FlagType kBool = FlagType::kBool;
+constexpr FlagType kInt = FlagType::kInt;
+constexpr FlagType kFloat = FlagType::kFloat;
+constexpr FlagType kText = FlagType::kString;
+constexpr FlagType kList = FlagType::kStringList;
+
+constexpr const char* kOneProcess = "training runs in one process on one machine";
+constexpr const char* kNoGpu = "it is for GPUs and other accelerators";
+constexpr const char* kNothingCompiled = "nothing is compiled at run time";
+constexpr const char* kNoWorkers = "rows come from a cache file, without loader processes";
+constexpr const char* kNoHub = "nothing is uploaded";
+constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are written in any case";
+constexpr const char* kRemoved = "Hugging Face removed it";
+
+constexpr Unsupported kRefused[] = {
+    {"resume_from_checkpoint", kText, "",
+     "checkpoints hold the weights only so far; to go on from such weights with a "
+     "new optimizer state, give the folder as --model"},
+    {"deepspeed", kText, "", "DeepSpeed files are not read yet; give the settings as flags"},
+    {"fp16", kBool, "false", "float16 needs loss scaling; use --dtype bfloat16 or float32"},
+    {"fp16_full_eval", kBool, "false", "evaluation runs in --dtype"},
+    {"optim_args", kText, "",
+     "AdamW takes its settings from adam_beta1, adam_beta2, adam_epsilon and weight_decay"},
+    {"optim_target_modules", kText, "", "all parameters are trained with AdamW"},
+    {"adafactor", kBool, "false", "AdamW is the only optimizer"},
+    {"neftune_noise_alpha", kFloat, "", "noise on embeddings is not implemented"},
+    {"load_best_model_at_end", kBool, "false", "the model of the last step is the one that is written"},
+    {"greater_is_better", kBool, "false", "the evaluation loss is the only metric"},
+    {"group_by_length", kBool, "false", "rows are never padded here, so there is nothing to gain"},
+    {"accelerator_config", kText, "", "leave it out; batches are even and seeded in any case"},
+    {"split_batches", kBool, "false", "per_device_train_batch_size is the size of a micro-batch"},
+    {"parallelism_config", kText, "", "training runs in one process"},
+    {"past_index", kInt, "-1", "models of this family have no such state"},
+    {"push_to_hub", kBool, "false", "upload output_dir with Hugging Face's own tools"},
+    {"save_safetensors", kBool, "true", "no other format is written"},
+};
+
+constexpr Unsupported kIgnored[] = {
+    // Scripts.
+    {"do_train", kBool, "true", "tessera train always trains"},
+    {"do_eval", kBool, "false", "eval_strategy decides"},
+    {"do_predict", kBool, "false", "there is no prediction pass"},
+    {"overwrite_output_dir", kBool, "false", "files of a former run are moved aside, never overwritten"},
+    {"trust_remote_code", kBool, "false", "model folders hold no code that is run"},
+    {"use_fast_tokenizer", kBool, "true", "there is one tokenizer"},
+    {"low_cpu_mem_usage", kBool, "true", "weights are read in pieces in any case"},
+    {"preprocessing_num_workers", kInt, "", "the tokenizer uses num_threads"},
+    // Evaluation and checkpoints.
+    {"eval_accumulation_steps", kInt, "", "evaluation keeps no outputs"},
+    {"prediction_loss_only", kBool, "false", "evaluation computes the loss only"},
+    {"batch_eval_metrics", kBool, "false", "evaluation computes the loss only"},
+    {"eval_do_concat_batches", kBool, "true", "evaluation keeps no outputs"},
+    {"eval_use_gather_object", kBool, "false", kOneProcess},
+    {"save_only_model", kBool, "false", "checkpoints hold the model only"},
+    {"save_on_each_node", kBool, "false", kOneProcess},
+    {"enable_jit_checkpoint", kBool, "false", "SIGTERM always leaves a checkpoint"},
+    {"ignore_data_skip", kBool, "false", "it matters when a run is resumed"},
+    {"restore_callback_states_from_checkpoint", kBool, "false", "it matters when a run is resumed"},
+    // Machine and compilation.
+    {"full_determinism", kBool, "false", "every run is bit-identical to its repeat"},
+    {"use_cpu", kBool, "false", "it always runs on the processor"},
+    {"no_cuda", kBool, "false", "it always runs on the processor"},
+    {"use_mps_device", kBool, "false", kNoGpu},
+    {"tf32", kBool, "", kNoGpu},
+    {"use_ipex", kBool, "false", kNothingCompiled},
+    {"jit_mode_eval", kBool, "false", kNothingCompiled},
+    {"torch_compile", kBool, "false", kNothingCompiled},
+    {"torch_compile_backend", kText, "", kNothingCompiled},
+    {"torch_compile_mode", kText, "", kNothingCompiled},
+    {"torchdynamo", kText, "", kNothingCompiled},
+    {"torch_empty_cache_steps", kInt, "", "no memory is allocated during training"},
+    {"use_liger_kernel", kBool, "false", kNoGpu},
+    {"liger_kernel_config", kText, "", kNoGpu},
+    {"attn_implementation", kText, "", "there is one implementation, which never holds all scores"},
+    {"fp16_opt_level", kText, "O1", kNoGpu},
+    {"fp16_backend", kText, "auto", kNoGpu},
+    {"half_precision_backend", kText, "auto", kNoGpu},
+    {"tpu_num_cores", kInt, "", kNoGpu},
+    {"tpu_metrics_debug", kBool, "false", kNoGpu},
+    {"gradient_checkpointing_kwargs", kText, "", "a layer is always computed again as a whole"},
+    {"auto_find_batch_size", kBool, "false",
+     "memory is checked before the first step; choose a batch that fits"},
+    // Loading data.
+    {"remove_unused_columns", kBool, "true", "only text_column is read"},
+    {"dataloader_num_workers", kInt, "0", kNoWorkers},
+    {"dataloader_pin_memory", kBool, "true", kNoWorkers},
+    {"dataloader_persistent_workers", kBool, "false", kNoWorkers},
+    {"dataloader_prefetch_factor", kInt, "", kNoWorkers},
+    {"dispatch_batches", kBool, "", kNoWorkers},
+    {"length_column_name", kText, "length", "rows are not grouped by length"},
+    // Several processes.
+    {"average_tokens_across_devices", kBool, "true", "the loss is always averaged over all tokens of a step"},
+    {"local_rank", kInt, "-1", kOneProcess},
+    {"ddp_backend", kText, "", kOneProcess},
+    {"ddp_timeout", kInt, "1800", kOneProcess},
+    {"ddp_find_unused_parameters", kBool, "", kOneProcess},
+    {"ddp_bucket_cap_mb", kInt, "", kOneProcess},
+    {"ddp_broadcast_buffers", kBool, "", kOneProcess},
+    {"fsdp", kText, "", "it shards memory over processes; there is one process"},
+    {"fsdp_config", kText, "", "it shards memory over processes; there is one process"},
+    {"fsdp_min_num_params", kInt, "0", "it shards memory over processes; there is one process"},
+    {"fsdp_transformer_layer_cls_to_wrap", kText, "",
+     "it shards memory over processes; there is one process"},
+    {"mp_parameters", kText, "", kOneProcess},
+    {"ray_scope", kText, "last", kOneProcess},
+    // Reports.
+    {"logging_nan_inf_filter", kBool, "true", "a loss that is not finite ends the run"},
+    {"logging_dir", kText, "", kOwnMetrics},
+    {"report_to", kList, "none", kOwnMetrics},
+    {"run_name", kText, "", kOwnMetrics},
+    {"project", kText, "huggingface", kOwnMetrics},
+    {"trackio_space_id", kText, "trackio", kOwnMetrics},
+    {"log_level", kText, "passive", "messages have one level"},
+    {"log_level_replica", kText, "warning", kOneProcess},
+    {"log_on_each_node", kBool, "true", kOneProcess},
+    {"include_tokens_per_second", kBool, "false", "metrics.jsonl has tokens_per_second in any case"},
+    {"include_inputs_for_metrics", kBool, "false", "evaluation computes the loss only"},
+    {"include_for_metrics", kList, "", "evaluation computes the loss only"},
+    {"skip_memory_metrics", kBool, "true",
+     "a table of the memory is shown before the first step in any case"},
+    {"debug", kText, "", kNoGpu},
+    {"hub_model_id", kText, "", kNoHub},
+    {"hub_strategy", kText, "every_save", kNoHub},
+    {"hub_token", kText, "", kNoHub},
+    {"hub_private_repo", kBool, "", kNoHub},
+    {"hub_always_push", kBool, "false", kNoHub},
+    {"hub_revision", kText, "", kNoHub},
+    {"push_to_hub_model_id", kText, "", kNoHub},
+    {"push_to_hub_organization", kText, "", kNoHub},
+    {"push_to_hub_token", kText, "", kNoHub},
+    {"use_legacy_prediction_loop", kBool, "false", kRemoved},
+    {"sharded_ddp", kText, "", kRemoved},
+};
+
+void declare(FlagTable* table, std::span<const Unsupported> flags, FlagStatus status) {
+  for (const Unsupported& flag : flags) {
+    table->add_unsupported(flag.name, flag.type, flag.default_text, status, flag.note);
+  }
+}
+
+}  // namespace
+
+void declare_unsupported_flags(FlagTable* table) {
+  table->begin_section("Hugging Face arguments that are refused");
+  declare(table, kRefused, FlagStatus::kRefused);
+  table->begin_section("Hugging Face arguments without effect");
+  declare(table, kIgnored, FlagStatus::kIgnored);
+}
+
+}  // namespace tessera
