@@ -197,6 +197,11 @@ void Model::bind_parameters(TensorView weights, TensorView gradients) {
 
 void Model::reserve(const ActivationLimits& limits) { impl_->reserve(limits); }
 
+ActivationBytes Model::reserved_bytes() const {
+  return {impl_->saved_memory.size_bytes(), impl_->working_memory.size_bytes() + impl_->rope.size_bytes(),
+          impl_->workspace.size_bytes()};
+}
+
 LossSums Model::forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing) {
   Impl& impl = *impl_;
   TESSERA_CHECK(impl.limits.training, "activations are reserved for the forward pass only");

@@ -51,6 +51,8 @@ class Model {
   void bind_parameters(TensorView weights, TensorView gradients);
   // Allocates the activation memory.
   void reserve(const ActivationLimits& limits);
+  // What reserve() allocated.
+  ActivationBytes reserved_bytes() const;
 
   // Adds d(grad_scale * sum of token losses) / dw to the gradients; returns the unscaled sum. Ids must be
   // below vocab_size, the batch within the limits (TESSERA_CHECK).

@@ -22,7 +22,9 @@ template <typename Real>
 class ReferenceModel {
  public:
   explicit ReferenceModel(const ModelConfig& config)
-      : config_(config), layout_(config), flat_(static_cast<size_t>(layout_.num_elements()), Real(0)) {}
+      : config_(config), layout_(config), flat_(static_cast<size_t>(layout_.num_elements()), Real(0)) {
+    for (int64_t i = 0; i < config.head_dim / 2; ++i) frequencies_.push_back(frequency(i));
+  }
 
   const ParameterLayout& layout() const { return layout_; }
   std::vector<Real>& weights() { return flat_; }
@@ -75,12 +77,14 @@ class ReferenceModel {
 
   Rows<Real> linear(const Rows<Real>& x, const std::string& weight, const std::string& bias,
                     int64_t width) const {
+    const Real* first_w = at(weight);
+    const Real* first_b = bias.empty() ? nullptr : at(bias);
     Rows<Real> y;
     for (const std::vector<Real>& in : x) {
       std::vector<Real> out;
       for (int64_t n = 0; n < width; ++n) {
-        const Real* w = at(weight) + n * static_cast<int64_t>(in.size());
-        Real sum = bias.empty() ? Real(0) : at(bias)[n];
+        const Real* w = first_w + n * static_cast<int64_t>(in.size());
+        Real sum = first_b == nullptr ? Real(0) : first_b[n];
         for (size_t k = 0; k < in.size(); ++k) sum += in[k] * w[k];
         out.push_back(sum);
       }
@@ -93,8 +97,9 @@ class ReferenceModel {
     Real squares = 0;
     for (const Real value : x) squares += value * value;
     const Real rstd = 1 / std::sqrt(squares / Real(x.size()) + Real(config_.rms_norm_eps));
+    const Real* w = at(weight);
     std::vector<Real> y;
-    for (size_t i = 0; i < x.size(); ++i) y.push_back(x[i] * rstd * at(weight)[i]);
+    for (size_t i = 0; i < x.size(); ++i) y.push_back(x[i] * rstd * w[i]);
     return y;
   }
   Rows<Real> norm(const Rows<Real>& x, const std::string& weight) const {
@@ -120,7 +125,7 @@ class ReferenceModel {
     const size_t half = head.size() / 2;
     std::vector<Real> rotated(head.size());
     for (size_t i = 0; i < half; ++i) {
-      const Real angle = Real(position) * frequency(static_cast<int64_t>(i));
+      const Real angle = Real(position) * frequencies_[i];
       rotated[i] = head[i] * std::cos(angle) - head[i + half] * std::sin(angle);
       rotated[i + half] = head[i + half] * std::cos(angle) + head[i] * std::sin(angle);
     }
@@ -203,6 +208,7 @@ class ReferenceModel {
   ModelConfig config_;
   ParameterLayout layout_;
   std::vector<Real> flat_;
+  std::vector<Real> frequencies_;
 };
 
 }  // namespace tessera

@@ -29,7 +29,7 @@ class RopeTableBuffer {
   static int64_t size_bytes(const ModelConfig& config, int64_t num_positions);
 
   RopeTable table() const;
-  int64_t num_positions() const { return num_positions_; }
+  int64_t size_bytes() const { return memory_.size_bytes(); }
 
  private:
   PageBuffer memory_;  // F32 cos [positions, E / 2], then sin

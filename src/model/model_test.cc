@@ -1,0 +1,322 @@
+#include "model/model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "model/activations.h"
+#include "model/model_test_support.h"
+#include "model/reference_model.h"
+
+namespace tessera {
+namespace {
+
+constexpr uint64_t kSeed = 7;
+
+// Loss and gradients of one forward and backward pass.
+struct StepResult {
+  LossSums sums;
+  std::vector<float> gradients;
+};
+
+StepResult run_step(const ModelConfig& config, DType dtype, const PackedBatch& batch,
+                    const ActivationLimits& limits, int64_t num_threads = 2) {
+  const auto weights = random_weights(ParameterLayout(config), 0.3f, kSeed);
+  TestModel test(config, dtype, weights, num_threads);
+  test.model().reserve(limits);
+  StepResult result;
+  result.sums = test.model().forward_backward(batch, 0.25f, 0.05f);
+  result.gradients = test.gradients();
+  return result;
+}
+
+void expect_identical(const StepResult& found, const StepResult& expected) {
+  EXPECT_EQ(found.sums.loss_sum, expected.sums.loss_sum);
+  EXPECT_EQ(found.sums.num_targets, expected.sums.num_targets);
+  ASSERT_EQ(found.gradients.size(), expected.gradients.size());
+  const auto difference =
+      std::mismatch(found.gradients.begin(), found.gradients.end(), expected.gradients.begin());
+  EXPECT_TRUE(difference.first == found.gradients.end())
+      << "element " << difference.first - found.gradients.begin() << ": " << *difference.first
+      << ", expected " << *difference.second;
+}
+
+void expect_near(std::span<const float> found, std::span<const float> expected, double bound,
+                 const std::string& what) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i)
+    ASSERT_NEAR(found[i], expected[i], bound) << what << " element " << i;
+}
+
+float largest_of(std::span<const float> values) {
+  float largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+class ModelOptions : public testing::TestWithParam<std::tuple<NamedConfig, DType>> {
+ protected:
+  const ModelConfig& config() const { return std::get<0>(GetParam()).config; }
+  DType dtype() const { return std::get<1>(GetParam()); }
+  PackedBatch batch() const { return pack(random_rows({9, 1, 17, 5}, config().vocab_size, kSeed)); }
+};
+
+TEST_P(ModelOptions, GradientCheckpointingGivesTheSameBits) {
+  const StepResult kept = run_step(config(), dtype(), batch(), limits_of(batch()));
+  ASSERT_GT(largest_of(kept.gradients), 0);
+  expect_identical(run_step(config(), dtype(), batch(), limits_of(batch(), true)), kept);
+}
+
+TEST_P(ModelOptions, NumberOfThreadsDoesNotChangeABit) {
+  const StepResult one = run_step(config(), dtype(), batch(), limits_of(batch()), 1);
+  for (const int64_t num_threads : {2, 3, 5}) {
+    SCOPED_TRACE(num_threads);
+    expect_identical(run_step(config(), dtype(), batch(), limits_of(batch()), num_threads), one);
+  }
+}
+
+TEST_P(ModelOptions, ABatchBelowTheLimitsGivesTheSameBits) {
+  const StepResult exact = run_step(config(), dtype(), batch(), limits_of(batch()));
+  for (const bool checkpointing : {false, true}) {
+    ActivationLimits wide = limits_of(batch(), checkpointing);
+    wide.max_tokens += 37;
+    wide.max_sequence_length += 11;
+    expect_identical(run_step(config(), dtype(), batch(), wide), exact);
+  }
+}
+
+TEST_P(ModelOptions, LossAloneEqualsLossOfTraining) {
+  const auto weights = random_weights(ParameterLayout(config()), 0.3f, kSeed);
+  for (const bool training : {false, true}) {
+    TestModel test(config(), dtype(), weights);
+    ActivationLimits limits = limits_of(batch());
+    limits.training = training;
+    test.model().reserve(limits);
+    const LossSums alone = test.model().forward_loss(batch(), 0.05f);
+    EXPECT_EQ(alone.loss_sum, run_step(config(), dtype(), batch(), limits_of(batch())).sums.loss_sum);
+    EXPECT_EQ(alone.num_targets, batch().num_targets);
+  }
+}
+
+TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
+  const auto weights = random_weights(ParameterLayout(config()), 0.3f, kSeed);
+  TestModel test(config(), dtype(), weights);
+  for (const ActivationMode mode :
+       {ActivationMode::kForwardOnly, ActivationMode::kKeepAll, ActivationMode::kKeepInputs}) {
+    ActivationLimits limits = limits_of(batch());
+    limits.training = mode != ActivationMode::kForwardOnly;
+    limits.gradient_checkpointing = mode == ActivationMode::kKeepInputs;
+    const ActivationBytes predicted = test.model().activation_bytes(limits);
+    test.model().reserve(limits);
+    const ActivationBytes reserved = test.model().reserved_bytes();
+    EXPECT_EQ(reserved.saved_bytes, predicted.saved_bytes);
+    EXPECT_EQ(reserved.working_bytes, predicted.working_bytes);
+    EXPECT_EQ(reserved.workspace_bytes, predicted.workspace_bytes);
+
+    // A full batch needs every byte: one cache line less and the arena refuses.
+    Arena measured_saved = Arena::measuring();
+    Arena measured_working = Arena::measuring();
+    Activations activations;
+    activations.lay_out(config(), dtype(), limits.max_tokens, mode, measured_saved, measured_working);
+    PageBuffer memory(measured_saved.high_water_bytes() + measured_working.high_water_bytes());
+    const auto block = memory.as<std::byte>();
+    const auto num_saved = static_cast<size_t>(measured_saved.high_water_bytes());
+    Arena saved(block.first(num_saved));
+    Arena working(block.subspan(num_saved));
+    activations.lay_out(config(), dtype(), limits.max_tokens, mode, saved, working);
+    EXPECT_EQ(saved.high_water_bytes(), measured_saved.high_water_bytes());
+    EXPECT_EQ(working.high_water_bytes(), measured_working.high_water_bytes());
+    Arena short_saved(block.first(num_saved - kCacheLineBytes));
+    Arena enough(block.subspan(num_saved));
+    EXPECT_THROW(activations.lay_out(config(), dtype(), limits.max_tokens, mode, short_saved, enough), Error);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, ModelOptions,
+                         testing::Combine(testing::ValuesIn(all_option_configs()),
+                                          testing::Values(DType::kF32, DType::kBF16)),
+                         [](const auto& test) {
+                           return std::get<0>(test.param).name + "_" +
+                                  std::string(dtype_name(std::get<1>(test.param)));
+                         });
+
+TEST(Activations, BytesAreThoseOfTheFormula) {
+  ModelConfig config = tiny_config();
+  config.hidden_size = 64;
+  config.intermediate_size = 96;
+  config.head_dim = 16;
+  config.num_hidden_layers = 5;
+  constexpr int64_t kTokens = 32;  // every tensor a whole number of cache lines
+  const int64_t D = 64, F = 96, H = 4, G = 2, E = 16, L = 5, A = 2;
+  for (const bool head_norms : {false, true}) {
+    config.qk_norm = head_norms;
+    const auto saved_bytes = [&](ActivationMode mode) {
+      Arena saved = Arena::measuring();
+      Arena working = Arena::measuring();
+      Activations().lay_out(config, DType::kBF16, kTokens, mode, saved, working);
+      return saved.high_water_bytes();
+    };
+    const int64_t Q = (H + 2 * G) * E;
+    const int64_t layer = A * (2 * D + Q + H * E + 2 * F) + 4 * H + (head_norms ? A * Q + 4 * (H + G) : 0);
+    EXPECT_EQ(saved_bytes(ActivationMode::kKeepAll), kTokens * (L * layer + A * D));
+    EXPECT_EQ(saved_bytes(ActivationMode::kKeepInputs), kTokens * ((L - 1) * A * D + layer + A * D));
+    EXPECT_EQ(saved_bytes(ActivationMode::kForwardOnly), kTokens * layer);
+  }
+}
+
+TEST(Model, PackedSequencesEqualTheSumOfSeparateRuns) {
+  for (const NamedConfig& named : all_option_configs()) {
+    SCOPED_TRACE(named.name);
+    const auto rows = random_rows({12, 3, 1, 20, 7}, named.config.vocab_size, kSeed);
+    const PackedBatch packed = pack(rows);
+    const auto weights = random_weights(ParameterLayout(named.config), 0.3f, kSeed);
+    TestModel together(named.config, DType::kF32, weights);
+    TestModel apart(named.config, DType::kF32, weights);
+    together.model().reserve(limits_of(packed));
+    apart.model().reserve(limits_of(packed));
+    const LossSums expected = together.model().forward_backward(packed, 1.0f);
+    LossSums sums;
+    for (const TokenRow& row : rows) {
+      const LossSums one = apart.model().forward_backward(pack({row}), 1.0f);
+      sums.loss_sum += one.loss_sum;
+      sums.num_targets += one.num_targets;
+    }
+    EXPECT_EQ(sums.num_targets, expected.num_targets);
+    // Same terms, added in another order: each of the 43 tokens brings one rounding of the sum so far.
+    const double rounding = static_cast<double>(packed.num_tokens()) * 0x1.0p-24;
+    EXPECT_NEAR(sums.loss_sum, expected.loss_sum, rounding * expected.loss_sum);
+    expect_near(apart.gradients(), together.gradients(), rounding * largest_of(together.gradients()),
+                "gradient");
+  }
+}
+
+TEST(Model, GradientsAccumulate) {
+  const ModelConfig config = tiny_config();
+  const PackedBatch batch = pack(random_rows({9, 6}, config.vocab_size, kSeed));
+  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, kSeed));
+  test.model().reserve(limits_of(batch));
+  test.model().forward_backward(batch, 0.5f);
+  const std::vector<float> once = test.gradients();
+  test.model().forward_backward(batch, 0.5f);
+  std::vector<float> doubled = once;
+  for (float& value : doubled) value *= 2;
+  // The second pass adds to sums that are not zero: up to one rounding per token.
+  expect_near(test.gradients(), doubled, 15 * 0x1.0p-24 * largest_of(doubled), "gradient");
+}
+
+// Padded rows as Hugging Face's collator makes them: pad token on the right, label -100 there, loss computed
+// over the whole rectangle.
+TEST(Model, DroppedPaddingChangesNothing) {
+  constexpr int64_t kPaddedLength = 19;
+  for (const NamedConfig& named : all_option_configs()) {
+    SCOPED_TRACE(named.name);
+    const ModelConfig& config = named.config;
+    const auto rows = random_rows({19, 4, 11, 2}, config.vocab_size, kSeed);
+    const PackedBatch packed = pack(rows);
+    const auto weights = random_weights(ParameterLayout(config), 0.3f, kSeed);
+
+    ReferenceModel<float> reference(config);
+    reference.weights() = weights;
+    double expected_loss = 0;
+    int64_t expected_targets = 0;
+    std::vector<float> expected_logits;  // of the positions that are not padding
+    for (TokenRow row : rows) {
+      const auto length = static_cast<int64_t>(row.ids.size());
+      row.ids.resize(kPaddedLength, /*pad_token_id=*/0);
+      row.labels.resize(kPaddedLength, kIgnoredLabel);
+      expected_loss += reference.loss_sum(row.ids, row.labels, 0, &expected_targets);
+      const auto logits = reference.logits(row.ids);
+      for (int64_t t = 0; t < length; ++t) {
+        const auto& at_t = logits[static_cast<size_t>(t)];
+        expected_logits.insert(expected_logits.end(), at_t.begin(), at_t.end());
+      }
+    }
+
+    TestModel test(config, DType::kF32, weights);
+    test.model().reserve(limits_of(packed));
+    const LossSums sums = test.model().forward_loss(packed);
+    // Two float32 computations of 2 layers with some 11 results each, sums of up to 12 terms.
+    const double rounding = 2 * std::sqrt(2 * 11.0) * std::sqrt(12.0) * 0x1.0p-24;
+    EXPECT_EQ(sums.num_targets, expected_targets);
+    EXPECT_NEAR(sums.loss_sum, expected_loss, rounding * expected_loss);
+    expect_near(test.logits(packed), expected_logits, rounding * largest_of(expected_logits), "logit");
+  }
+}
+
+TEST(Model, LossInSeveralChunksEqualsSeparateRuns) {
+  ModelConfig config = tiny_config();
+  config.vocab_size = kLogitsChunkBytes / 4 / kMinLogitsRows;  // a chunk is kMinLogitsRows rows
+  config.hidden_size = 4;
+  config.num_hidden_layers = 1;
+  const auto rows = random_rows({150, 151, 20}, config.vocab_size, kSeed);
+  const PackedBatch packed = pack(rows);
+  ASSERT_EQ(logits_rows(packed.num_tokens(), config.vocab_size), kMinLogitsRows);
+  ASSERT_GT(packed.num_tokens(), kMinLogitsRows);
+  ASSERT_GT(packed.num_targets, kMinLogitsRows - 20) << "the second chunk should not be empty";
+  const auto weights = random_weights(ParameterLayout(config), 0.3f, kSeed);
+  TestModel together(config, DType::kF32, weights);
+  TestModel apart(config, DType::kF32, weights);
+  together.model().reserve(limits_of(packed));
+  const LossSums expected = together.model().forward_backward(packed, 1.0f);
+  apart.model().reserve(limits_of(packed));
+  double loss_sum = 0;
+  for (const TokenRow& row : rows) loss_sum += apart.model().forward_backward(pack({row}), 1.0f).loss_sum;
+  const double rounding = std::sqrt(static_cast<double>(packed.num_tokens())) * 0x1.0p-24;
+  EXPECT_NEAR(loss_sum, expected.loss_sum, rounding * expected.loss_sum);
+  expect_near(apart.gradients(), together.gradients(), rounding * largest_of(together.gradients()),
+              "gradient");
+}
+
+TEST(Model, ABatchWithoutTargetsHasNoLossAndNoGradient) {
+  const ModelConfig config = tiny_config();
+  auto rows = random_rows({5, 3}, config.vocab_size, kSeed);
+  for (TokenRow& row : rows) std::fill(row.labels.begin(), row.labels.end(), kIgnoredLabel);
+  const StepResult result = run_step(config, DType::kBF16, pack(rows), limits_of(pack(rows)));
+  EXPECT_EQ(result.sums.loss_sum, 0);
+  EXPECT_EQ(result.sums.num_targets, 0);
+  EXPECT_EQ(largest_of(result.gradients), 0);
+}
+
+TEST(Model, AlignmentGapsReceiveNoGradient) {
+  const ModelConfig config = all_option_configs().back().config;
+  const PackedBatch batch = pack(random_rows({9, 6}, config.vocab_size, kSeed));
+  const StepResult result = run_step(config, DType::kF32, batch, limits_of(batch));
+  const ParameterLayout layout(config);
+  int64_t end = 0;
+  int64_t num_gap_elements = 0;
+  for (const Parameter& parameter : layout.parameters()) {
+    for (int64_t i = end; i < parameter.offset; ++i, ++num_gap_elements) {
+      EXPECT_EQ(result.gradients[static_cast<size_t>(i)], 0) << "in front of " << parameter.name;
+    }
+    end = parameter.offset + parameter.num_elements;
+  }
+  EXPECT_GT(num_gap_elements, 0);
+}
+
+TEST(Model, ABatchThatBreaksThePromisesIsABug) {
+  const ModelConfig config = tiny_config();
+  const PackedBatch good = pack(random_rows({5, 3}, config.vocab_size, kSeed));
+  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, kSeed));
+  test.model().reserve(limits_of(good));
+  const auto refused = [&](auto change, const char* text) {
+    PackedBatch batch = good;
+    change(batch);
+    EXPECT_THAT([&] { test.model().forward_loss(batch); },
+                testing::ThrowsMessage<Error>(testing::HasSubstr(text)));
+  };
+  refused([](PackedBatch& b) { b.input_ids[2] = 13; }, "token 2 is 13, vocabulary 13");
+  refused([](PackedBatch& b) { b.input_ids[0] = -1; }, "token 0 is -1");
+  refused([](PackedBatch& b) { b.targets[1] = 13; }, "target 1 is 13");
+  refused([](PackedBatch& b) { b.targets[1] = -1; }, "target 1 is -1");
+  refused([](PackedBatch& b) { b.positions[4] = 5; }, "position 4 is 5, reserved for 5");
+  refused([](PackedBatch& b) { b.positions.pop_back(); }, "8 ids, 7 positions");
+  refused([](PackedBatch& b) { b.cu_seqlens = {0, 8}; }, "sequence 0 has 8 tokens, reserved for 5");
+  refused([](PackedBatch& b) { b.cu_seqlens = {0, 5}; }, "do not span the 8 tokens");
+  refused([](PackedBatch& b) { b.cu_seqlens = {0, 5, 4, 8}; }, "sequence 1 has -1 tokens");
+  EXPECT_NO_THROW(test.model().forward_loss(good));
+}
+
+}  // namespace
+}  // namespace tessera
