@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "checkpoint/model_folder.h"
-#include "formats/test_folder.h"
+#include "test_folder.h"
 
 namespace tessera {
 namespace {

@@ -90,7 +90,8 @@ void check_unknown_fields(const JsonFields& fields) {
   for (const auto& [name, value] : fields.object().items()) {
     if (is_understood_field(name) || is_harmless_field(name)) continue;
     for (const std::string& understood : understood_fields()) {
-      if (name.size() <= understood.size() + 2 && edit_distance(name, understood) <= 2 && !fields.object().contains(understood))
+      if (name.size() <= understood.size() + 2 && edit_distance(name, understood) <= 2 &&
+          !fields.object().contains(understood))
         fail(ExitCode::kBadConfig, "{}: unknown field '{}': did you mean '{}'?", fields.origin(),
              printable(name), understood);
     }

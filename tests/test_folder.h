@@ -1,11 +1,9 @@
-// For tests: a folder of its own that is removed at the end, and files made of bytes.
+// For tests: a folder of its own that is removed at the end.
 #pragma once
 
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -40,13 +38,5 @@ class TestFolder {
  private:
   std::filesystem::path path_;
 };
-
-// The bytes of a safetensors file: length, header as given, data.
-inline std::string safetensors_bytes(std::string_view header, std::string_view data) {
-  const uint64_t length = header.size();
-  std::string bytes(sizeof(length), '\0');
-  std::memcpy(bytes.data(), &length, sizeof(length));
-  return bytes.append(header).append(data);
-}
 
 }  // namespace tessera
