@@ -8,7 +8,7 @@
 namespace tessera {
 
 const DispatchTable<AdamWKernels>& adamw_table() {
-  static const DispatchTable<AdamWKernels> table("adamw", adamw_ref());
+  static const DispatchTable<AdamWKernels> table("adamw", concat(adamw_hwy(), adamw_ref()));
   return table;
 }
 

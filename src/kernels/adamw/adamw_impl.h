@@ -14,6 +14,7 @@ struct AdamWKernels {
 };
 
 std::vector<Implementation<AdamWKernels>> adamw_ref();
+std::vector<Implementation<AdamWKernels>> adamw_hwy();
 const DispatchTable<AdamWKernels>& adamw_table();
 
 }  // namespace tessera

@@ -5,7 +5,8 @@
 namespace tessera {
 
 const DispatchTable<ElementwiseKernels>& elementwise_table() {
-  static const DispatchTable<ElementwiseKernels> table("elementwise", elementwise_ref());
+  static const DispatchTable<ElementwiseKernels> table("elementwise",
+                                                       concat(elementwise_hwy(), elementwise_ref()));
   return table;
 }
 

@@ -17,6 +17,7 @@ struct ElementwiseKernels {
 };
 
 std::vector<Implementation<ElementwiseKernels>> elementwise_ref();
+std::vector<Implementation<ElementwiseKernels>> elementwise_hwy();
 const DispatchTable<ElementwiseKernels>& elementwise_table();
 
 }  // namespace tessera

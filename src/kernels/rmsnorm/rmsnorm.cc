@@ -6,7 +6,7 @@
 namespace tessera {
 
 const DispatchTable<RmsNormKernels>& rmsnorm_table() {
-  static const DispatchTable<RmsNormKernels> table("rmsnorm", rmsnorm_ref());
+  static const DispatchTable<RmsNormKernels> table("rmsnorm", concat(rmsnorm_hwy(), rmsnorm_ref()));
   return table;
 }
 

@@ -20,6 +20,7 @@ struct RmsNormKernels {
 };
 
 std::vector<Implementation<RmsNormKernels>> rmsnorm_ref();
+std::vector<Implementation<RmsNormKernels>> rmsnorm_hwy();
 const DispatchTable<RmsNormKernels>& rmsnorm_table();
 
 }  // namespace tessera

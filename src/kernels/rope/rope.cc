@@ -5,7 +5,7 @@
 namespace tessera {
 
 const DispatchTable<RopeKernels>& rope_table() {
-  static const DispatchTable<RopeKernels> table("rope", rope_ref());
+  static const DispatchTable<RopeKernels> table("rope", concat(rope_hwy(), rope_ref()));
   return table;
 }
 

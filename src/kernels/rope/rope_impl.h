@@ -13,6 +13,7 @@ struct RopeKernels {
 };
 
 std::vector<Implementation<RopeKernels>> rope_ref();
+std::vector<Implementation<RopeKernels>> rope_hwy();
 const DispatchTable<RopeKernels>& rope_table();
 
 }  // namespace tessera

@@ -5,7 +5,7 @@
 namespace tessera {
 
 const DispatchTable<SwigluKernels>& swiglu_table() {
-  static const DispatchTable<SwigluKernels> table("swiglu", swiglu_ref());
+  static const DispatchTable<SwigluKernels> table("swiglu", concat(swiglu_hwy(), swiglu_ref()));
   return table;
 }
 

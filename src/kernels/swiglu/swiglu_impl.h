@@ -14,6 +14,7 @@ struct SwigluKernels {
 };
 
 std::vector<Implementation<SwigluKernels>> swiglu_ref();
+std::vector<Implementation<SwigluKernels>> swiglu_hwy();
 const DispatchTable<SwigluKernels>& swiglu_table();
 
 }  // namespace tessera

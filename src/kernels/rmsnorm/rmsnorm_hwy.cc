@@ -1,0 +1,235 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/memory.h"
+#include "kernels/activation_type.h"
+#include "kernels/rmsnorm/rmsnorm_impl.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/rmsnorm/rmsnorm_hwy.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera {
+namespace HWY_NAMESPACE {
+
+// Elements a thread takes at a time in forward; the row count follows from the width.
+constexpr int64_t kBlockElements = 16 * 1024;
+
+// Columns a thread takes at a time when partial dw are summed: a page of float32.
+constexpr int64_t kReduceColumns = 1024;
+
+int64_t forward_block_rows(int64_t width) {
+  return std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, width));
+}
+
+float rstd_of(float sum_of_squares, int64_t D, float eps) {
+  return 1 / std::sqrt(sum_of_squares / static_cast<float>(D) + eps);
+}
+
+// y = w x rstd. Returns rstd.
+template <typename A>
+HWY_NOINLINE float forward_row(const A* x, const A* w, int64_t D, float eps, A* y) {
+  const FloatTag d;
+  auto sum = hn::Zero(d);
+  for_each_vector(d, D, [&](auto access, int64_t i) HWY_ATTR {
+    const auto value = access.load(d, x + i);
+    sum = hn::MulAdd(value, value, sum);
+  });
+  const float rstd = rstd_of(sum_of_lanes(d, sum), D, eps);
+  const auto scale = hn::Set(d, rstd);
+  for_each_vector(d, D, [&](auto access, int64_t i) HWY_ATTR {
+    access.store(d, hn::Mul(hn::Mul(access.load(d, x + i), scale), access.load(d, w + i)), y + i);
+  });
+  return rstd;
+}
+
+// x += y, then as forward_row.
+template <typename A>
+HWY_NOINLINE float add_forward_row(A* x, const A* y, const A* w, int64_t D, float eps, A* norm) {
+  const FloatTag d;
+  for_each_vector(d, D, [&](auto access, int64_t i) HWY_ATTR {
+    access.store(d, hn::Add(access.load(d, x + i), access.load(d, y + i)), x + i);
+  });
+  return forward_row(x, w, D, eps, norm);
+}
+
+// dx = or += rstd (g - x rstd^2 mean(g x)) with g = dy w; dw += dy x rstd.
+template <typename A>
+HWY_NOINLINE void backward_row(const A* dy, const A* x, const A* w, float rstd, int64_t D, A* dx,
+                               Update update, float* dw) {
+  const FloatTag d;
+  auto sum = hn::Zero(d);
+  for_each_vector(d, D, [&](auto access, int64_t i) HWY_ATTR {
+    const auto g = hn::Mul(access.load(d, dy + i), access.load(d, w + i));
+    sum = hn::MulAdd(g, access.load(d, x + i), sum);
+  });
+  const float mean = sum_of_lanes(d, sum) / static_cast<float>(D);
+  const auto scale = hn::Set(d, rstd);
+  const auto projection = hn::Set(d, rstd * rstd * mean);
+  const bool add = update == Update::kAdd;
+  for_each_vector(d, D, [&](auto access, int64_t i) HWY_ATTR {
+    const auto gradient = access.load(d, dy + i);
+    const auto value = access.load(d, x + i);
+    const auto g = hn::Mul(gradient, access.load(d, w + i));
+    auto result = hn::Mul(scale, hn::NegMulAdd(value, projection, g));
+    if (add) result = hn::Add(result, access.load(d, dx + i));
+    access.store(d, result, dx + i);
+    access.store(d, hn::MulAdd(hn::Mul(gradient, value), scale, access.load(d, dw + i)), dw + i);
+  });
+}
+
+// One row of float32 sums per block of rows, summed over the blocks in order and added to dw.
+class PartialWeightGradients {
+ public:
+  PartialWeightGradients(std::span<std::byte> scratch, int64_t num_rows, int64_t width)
+      : data_(reinterpret_cast<float*>(scratch.data())),
+        num_blocks_((num_rows + kRmsNormBackwardBlock - 1) / kRmsNormBackwardBlock),
+        width_(width),
+        stride_(round_up(width * static_cast<int64_t>(sizeof(float)), kCacheLineBytes) /
+                static_cast<int64_t>(sizeof(float))) {}
+
+  // The sums of the block that starts at `row`, zeroed.
+  float* start_block(int64_t row) const {
+    float* sums = data_ + row / kRmsNormBackwardBlock * stride_;
+    std::memset(sums, 0, static_cast<size_t>(width_) * sizeof(float));
+    return sums;
+  }
+
+  void add_to(float* dw, ThreadPool& pool) const {
+    pool.parallel_blocks(width_, kReduceColumns, [&](int64_t begin, int64_t end) HWY_ATTR {
+      const FloatTag d;
+      for_each_vector(d, end - begin, [&](auto access, int64_t i) HWY_ATTR {
+        auto sum = hn::Zero(d);
+        for (int64_t block = 0; block < num_blocks_; ++block) {
+          sum = hn::Add(sum, access.load(d, data_ + block * stride_ + begin + i));
+        }
+        access.store(d, hn::Add(access.load(d, dw + begin + i), sum), dw + begin + i);
+      });
+    });
+  }
+
+ private:
+  float* data_;
+  int64_t num_blocks_;
+  int64_t width_;
+  int64_t stride_;
+};
+
+void forward_hwy(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD, TensorView rstd_R,
+                 ThreadPool& pool) {
+  const int64_t R = x_RD.dim(0), D = x_RD.dim(1);
+  float* const rstd = rstd_R.as<float>();
+  with_activation_type(x_RD.dtype(), [&]<typename A>(A) {
+    const A *const x = x_RD.as<A>(), *const w = w_D.as<A>();
+    A* const y = y_RD.as<A>();
+    pool.parallel_blocks(R, forward_block_rows(D), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) rstd[r] = forward_row(x + r * D, w, D, eps, y + r * D);
+    });
+  });
+}
+
+void add_forward_hwy(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps,
+                     TensorView norm_TD, TensorView rstd_T, ThreadPool& pool) {
+  const int64_t T = x_TD.dim(0), D = x_TD.dim(1);
+  float* const rstd = rstd_T.as<float>();
+  with_activation_type(x_TD.dtype(), [&]<typename A>(A) {
+    A *const x = x_TD.as<A>(), *const norm = norm_TD.as<A>();
+    const A *const y = y_TD.as<A>(), *const w = w_D.as<A>();
+    pool.parallel_blocks(T, forward_block_rows(D), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        rstd[t] = add_forward_row(x + t * D, y + t * D, w, D, eps, norm + t * D);
+      }
+    });
+  });
+}
+
+void backward_hwy(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D, ConstTensorView rstd_R,
+                  TensorView dx_RD, Update update, TensorView dw_D, std::span<std::byte> scratch,
+                  ThreadPool& pool) {
+  const int64_t R = x_RD.dim(0), D = x_RD.dim(1);
+  const float* const rstd = rstd_R.as<float>();
+  const PartialWeightGradients partial(scratch, R, D);
+  with_activation_type(x_RD.dtype(), [&]<typename A>(A) {
+    const A *const dy = dy_RD.as<A>(), *const x = x_RD.as<A>(), *const w = w_D.as<A>();
+    A* const dx = dx_RD.as<A>();
+    pool.parallel_blocks(R, kRmsNormBackwardBlock, [&](int64_t begin, int64_t end) {
+      float* dw = partial.start_block(begin);
+      for (int64_t r = begin; r < end; ++r) {
+        backward_row(dy + r * D, x + r * D, w, rstd[r], D, dx + r * D, update, dw);
+      }
+    });
+  });
+  partial.add_to(dw_D.as<float>(), pool);
+}
+
+void head_forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin,
+                      int64_t head_end, ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd,
+                      ThreadPool& pool) {
+  const int64_t E = shape.head_dim, Q = shape.qkv_width(), num_normed = head_end - head_begin;
+  float* const rstds = rstd.as<float>();
+  with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
+    const A *const qkv = qkv_TQ.as<A>(), *const w = w_E.as<A>();
+    A* const out = y_TQ.as<A>();
+    pool.parallel_blocks(qkv_TQ.dim(0), forward_block_rows(Q), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const A* x = qkv + t * Q;
+        A* y = out + t * Q;
+        if (y != x) {
+          std::copy(x, x + head_begin * E, y);
+          std::copy(x + head_end * E, x + Q, y + head_end * E);
+        }
+        for (int64_t i = 0; i < num_normed; ++i) {
+          const int64_t at = (head_begin + i) * E;
+          rstds[t * num_normed + i] = forward_row(x + at, w, E, eps, y + at);
+        }
+      }
+    });
+  });
+}
+
+void head_backward_hwy(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
+                       int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
+                       TensorView dw_E, std::span<std::byte> scratch, ThreadPool& pool) {
+  const int64_t T = qkv_TQ.dim(0), E = shape.head_dim, Q = shape.qkv_width();
+  const int64_t num_normed = head_end - head_begin;
+  const float* const rstds = rstd.as<float>();
+  const PartialWeightGradients partial(scratch, T, E);
+  with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
+    const A *const qkv = qkv_TQ.as<A>(), *const w = w_E.as<A>();
+    A* const dqkv = dqkv_TQ.as<A>();
+    pool.parallel_blocks(T, kRmsNormBackwardBlock, [&](int64_t begin, int64_t end) {
+      float* dw = partial.start_block(begin);
+      for (int64_t t = begin; t < end; ++t) {
+        for (int64_t i = 0; i < num_normed; ++i) {
+          const int64_t at = t * Q + (head_begin + i) * E;
+          backward_row(dqkv + at, qkv + at, w, rstds[t * num_normed + i], E, dqkv + at, Update::kOverwrite,
+                       dw);
+        }
+      }
+    });
+  });
+  partial.add_to(dw_E.as<float>(), pool);
+}
+
+const RmsNormKernels kKernels = {.forward = forward_hwy,
+                                 .add_forward = add_forward_hwy,
+                                 .backward = backward_hwy,
+                                 .head_forward = head_forward_hwy,
+                                 .head_backward = head_backward_hwy};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera {
+
+std::vector<Implementation<RmsNormKernels>> rmsnorm_hwy() { return TESSERA_HWY_TABLE(kKernels); }
+
+}  // namespace tessera
+#endif

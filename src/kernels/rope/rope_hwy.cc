@@ -1,0 +1,67 @@
+#include <algorithm>
+
+#include "kernels/activation_type.h"
+#include "kernels/rope/rope_impl.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/rope/rope_hwy.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera {
+namespace HWY_NAMESPACE {
+
+// Elements of qkv a thread takes at a time; the row count follows from the width.
+constexpr int64_t kBlockElements = 16 * 1024;
+
+template <typename A>
+HWY_NOINLINE void rotate_heads(A* row, int64_t num_heads, int64_t half, const float* cos, const float* sin,
+                               bool inverse) {
+  const FloatTag d;
+  const auto sign = hn::Set(d, inverse ? -1.0f : 1.0f);
+  for (int64_t head = 0; head < num_heads; ++head) {
+    A* first = row + head * 2 * half;
+    A* second = first + half;
+    for_each_vector(d, half, [&](auto access, int64_t i) HWY_ATTR {
+      const auto a = access.load(d, first + i);
+      const auto b = access.load(d, second + i);
+      const auto c = access.load(d, cos + i);
+      const auto s = hn::Mul(sign, access.load(d, sin + i));
+      access.store(d, hn::NegMulAdd(b, s, hn::Mul(a, c)), first + i);
+      access.store(d, hn::MulAdd(a, s, hn::Mul(b, c)), second + i);
+    });
+  }
+}
+
+void rotate_hwy(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
+                const RopeTable& table, bool inverse, ThreadPool& pool) {
+  const int64_t Q = shape.qkv_width(), half = table.half_dim;
+  const int64_t block_rows = std::max<int64_t>(1, kBlockElements / Q);
+  with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
+    A* const qkv = qkv_TQ.as<A>();
+    pool.parallel_blocks(qkv_TQ.dim(0), block_rows, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const int64_t angle = positions[static_cast<size_t>(t)] * half;
+        rotate_heads(qkv + t * Q, shape.num_heads + shape.num_key_value_heads, half, table.cos.data() + angle,
+                     table.sin.data() + angle, inverse);
+      }
+    });
+  });
+}
+
+const RopeKernels kKernels = {.rotate = rotate_hwy};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera {
+
+std::vector<Implementation<RopeKernels>> rope_hwy() { return TESSERA_HWY_TABLE(kKernels); }
+
+}  // namespace tessera
+#endif
