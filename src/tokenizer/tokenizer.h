@@ -12,13 +12,19 @@
 
 namespace tessera {
 
+struct TokenizerOptions {
+  // Every step as the file spells it: PCRE2 for all patterns, the byte-level alphabet written out, no caches.
+  // Slow; what the fast paths are checked against.
+  bool reference = false;
+};
+
 class Tokenizer {
  public:
   // tokenizer.json, or a folder with one (tokenizer_config.json beside it is read for bos/eos/pad tokens).
   // Errors (kNoInput, kBadData; kBadConfig for a component that is not supported) name file, component and
   // what was found.
   static Tokenizer open(const std::filesystem::path& path);
-  static Tokenizer parse(std::string_view json, const std::string& origin);
+  static Tokenizer parse(std::string_view json, const std::string& origin, TokenizerOptions options = {});
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -29,7 +35,7 @@ class Tokenizer {
   void encode(std::string_view text, bool add_special_tokens, std::vector<int32_t>* ids) const;
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
-  // Ids out of range are an Error(kBadData).
+  // Ids out of range are an Error(kBadData); ids in a gap of the vocabulary give nothing.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
   int64_t vocab_size() const;  // number of ids, added tokens included (highest id + 1)
@@ -42,25 +48,34 @@ class Tokenizer {
   // Stable hash of everything that can change ids: for cache keys.
   uint64_t fingerprint() const;
 
- private:
   struct Impl;
+
+ private:
+  friend class StreamDecoder;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
+class DecodeStream;
+
 // Decodes a stream of ids so that the pieces, joined, are decode() of all of them; a piece never ends inside
-// a UTF-8 sequence. For generation.
+// a UTF-8 sequence. For generation. The tokenizer must outlive it.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true);
+  ~StreamDecoder();
+  StreamDecoder(StreamDecoder&&) noexcept;
+  StreamDecoder& operator=(StreamDecoder&&) noexcept;
+
+  // The text that `id` makes certain; "" while more ids may change it.
   std::string push(int32_t id);
+  // The rest, once.
   std::string finish();
 
  private:
-  const Tokenizer* tokenizer_;
-  std::vector<int32_t> ids_;
-  int64_t context_begin_ = 0;
-  int64_t emitted_ids_ = 0;
+  const Tokenizer::Impl* tokenizer_;
+  bool skip_special_tokens_;
+  std::unique_ptr<DecodeStream> stream_;
 };
 
 }  // namespace tessera

@@ -1,0 +1,82 @@
+// Tokens that are found in the text before anything else is done to it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "tokenizer/normalizer.h"
+
+namespace tessera {
+
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool single_word = false;  // only between characters that are no word characters
+  bool lstrip = false;       // takes the whitespace on its left along
+  bool rstrip = false;
+  bool normalized = false;  // looked for after normalization, in its own normalized form
+  bool special = false;     // left out of decoded text on request
+};
+
+// A list of strings to find, longest first at the leftmost position.
+class StringMatcher {
+ public:
+  // Adds a pattern with a value; of equal patterns the first counts, empty ones are ignored.
+  void add(std::string_view pattern, size_t value);
+
+  struct Match {
+    int64_t begin;
+    int64_t end;
+    size_t value;
+  };
+  // First match at or after `begin`; false when there is none.
+  bool find(std::string_view text, int64_t begin, Match* match) const;
+  bool empty() const { return nodes_.size() == 1; }
+
+ private:
+  static constexpr size_t kNoValue = SIZE_MAX;
+  struct Node {
+    std::vector<std::pair<char, size_t>> children;
+    size_t value = kNoValue;
+  };
+  const Node* child(const Node& node, char c) const;
+
+  std::vector<Node> nodes_{1};
+  std::array<bool, 256> starts_{};
+};
+
+// A stretch of text: an added token, or text between them (id -1).
+struct Segment {
+  int64_t begin;
+  int64_t end;
+  int32_t id;
+};
+
+class AddedTokens {
+ public:
+  AddedTokens() = default;
+  AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer);
+
+  // The segments of `text`, in order; `normalized` chooses the tokens to look for. Between them they cover
+  // the text.
+  std::vector<Segment> find(std::string_view text, bool normalized) const;
+  bool has(bool normalized) const { return !(normalized ? normalized_ : plain_).empty(); }
+
+  const AddedToken* by_id(int32_t id) const;
+  const AddedToken* by_content(std::string_view content) const;
+  const std::vector<AddedToken>& tokens() const { return tokens_; }
+
+ private:
+  std::vector<AddedToken> tokens_;
+  StringMatcher plain_;
+  StringMatcher normalized_;
+  std::unordered_map<int32_t, size_t> by_id_;
+  std::unordered_map<std::string, size_t> by_content_;
+};
+
+}  // namespace tessera

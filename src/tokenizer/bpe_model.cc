@@ -1,0 +1,194 @@
+#include "tokenizer/bpe_model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/unicode.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
+
+// Every merge spans the border between its two parts; one with U+2581 right of the border and something else
+// left of it would reach over the start of a run.
+bool crosses_metaspace(std::string_view left, std::string_view right) {
+  return right.starts_with(kMetaspace) && !left.ends_with(kMetaspace);
+}
+
+TokenTable spelled_tokens(const BpeTables& tables, int64_t num_ids) {
+  std::vector<std::pair<int32_t, std::string_view>> tokens;
+  tokens.reserve(tables.tokens.size());
+  for (const BpeTables::Token& token : tables.tokens) tokens.emplace_back(token.id, tables.token(token));
+  return {tokens, num_ids};
+}
+
+// The tokens that are spelled in the byte-level alphabet, as the bytes they stand for.
+TokenTable byte_tokens(const BpeTables& tables, int64_t num_ids) {
+  std::string text;
+  std::vector<std::pair<int32_t, size_t>> ends;
+  for (const BpeTables::Token& token : tables.tokens) {
+    const std::optional<std::string> bytes = byte_level_decode(tables.token(token));
+    if (!bytes) continue;
+    text += *bytes;
+    ends.emplace_back(token.id, text.size());
+  }
+  std::vector<std::pair<int32_t, std::string_view>> tokens;
+  tokens.reserve(ends.size());
+  size_t begin = 0;
+  for (const auto& [id, end] : ends) {
+    tokens.emplace_back(id, std::string_view(text).substr(begin, end - begin));
+    begin = end;
+  }
+  return {tokens, num_ids};
+}
+
+}  // namespace
+
+BpeModel::BpeModel(const BpeTables& tables, int64_t num_ids, BpeOptions options, const std::string& where)
+    : options_(std::move(options)),
+      tokens_(spelled_tokens(tables, num_ids)),
+      merges_(static_cast<int64_t>(tables.merges.size())) {
+  if (options_.raw_bytes) raw_tokens_ = byte_tokens(tables, num_ids);
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto index = static_cast<size_t>(byte);
+    byte_ids_[index] = raw_tokens_.find(std::string(1, static_cast<char>(byte))).value_or(-1);
+    fallback_ids_[index] = tokens_.find(fmt::format("<0x{:02X}>", byte)).value_or(-1);
+  }
+  if (options_.unk_token) {
+    unk_id_ = tokens_.find(*options_.unk_token);
+    if (!unk_id_) {
+      fail(ExitCode::kBadData, "{}.unk_token: \"{}\" is not in the vocabulary", where,
+           printable(*options_.unk_token));
+    }
+  }
+  cut_before_metaspace_ = tokens_.find(kMetaspace).has_value() && !options_.ignore_merges &&
+                          options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
+  for (size_t i = 0; i < tables.merges.size(); ++i) {
+    const std::string_view left = tables.left(tables.merges[i]);
+    const std::string_view right = tables.right(tables.merges[i]);
+    const auto id_of = [&](std::string_view token) {
+      const std::optional<int32_t> id = tokens_.find(token);
+      if (!id) {
+        fail(ExitCode::kBadData, "{}.merges[{}]: the token \"{}\" is not in the vocabulary", where, i,
+             printable(token));
+      }
+      return *id;
+    };
+    const int32_t left_id = id_of(left);
+    const int32_t right_id = id_of(right);
+    if (!right.starts_with(options_.continuing_subword_prefix)) {
+      fail(ExitCode::kBadData,
+           "{}.merges[{}]: \"{}\" does not begin with the continuing_subword_prefix \"{}\"", where, i,
+           printable(right), printable(options_.continuing_subword_prefix));
+    }
+    const std::string result =
+        std::string(left) + std::string(right.substr(options_.continuing_subword_prefix.size()));
+    merges_.insert(left_id, right_id, {static_cast<uint32_t>(i), id_of(result)});
+    if (crosses_metaspace(left, right)) cut_before_metaspace_ = false;
+  }
+}
+
+bool BpeModel::has_all_bytes(const BpeTables& tables) {
+  std::array<bool, 256> seen{};
+  for (const BpeTables::Token& token : tables.tokens) {
+    if (token.size_bytes > 2) continue;
+    const std::optional<std::string> bytes = byte_level_decode(tables.token(token));
+    if (bytes && bytes->size() == 1) seen[static_cast<unsigned char>((*bytes)[0])] = true;
+  }
+  return std::all_of(seen.begin(), seen.end(), [](bool b) { return b; });
+}
+
+void BpeModel::encode_word(std::string_view word, int64_t readable_bytes, BpeScratch* scratch,
+                           std::vector<int32_t>* ids) const {
+  if (word.size() > static_cast<size_t>(WordCache::kMaxWordBytes) || word.empty())
+    return encode_word_uncached(word, scratch, ids);
+  const WordCache::Key key = WordCache::make_key(word, readable_bytes);
+  if (const WordCache::Entry* entry = scratch->cache.find(key)) {
+    ids->insert(ids->end(), entry->ids.data(), entry->ids.data() + entry->num_ids);
+    return;
+  }
+  const size_t former_size = ids->size();
+  encode_word_uncached(word, scratch, ids);
+  scratch->cache.insert(key, std::span<const int32_t>(*ids).subspan(former_size));
+}
+
+void BpeModel::encode_word_uncached(std::string_view word, BpeScratch* scratch,
+                                    std::vector<int32_t>* ids) const {
+  if (word.empty()) return;
+  if (options_.ignore_merges) {
+    if (const auto id = (options_.raw_bytes ? raw_tokens_ : tokens_).find(word)) {
+      ids->push_back(*id);
+      return;
+    }
+  }
+  std::vector<int32_t>& symbols = scratch->symbols;
+  symbols.clear();
+  append_symbols(word, &symbols);
+  scratch->merger.run(merges_, &symbols);
+  ids->insert(ids->end(), symbols.begin(), symbols.end());
+}
+
+// The ids a word starts from: bytes, or characters with the affixes of their place in the word.
+void BpeModel::append_symbols(std::string_view word, std::vector<int32_t>* symbols) const {
+  if (options_.raw_bytes) {
+    symbols->reserve(word.size());
+    for (const char c : word) symbols->push_back(byte_ids_[static_cast<unsigned char>(c)]);
+    return;
+  }
+  std::optional<int32_t> pending_unk;
+  std::string affixed;
+  for (size_t at = 0; at < word.size();) {
+    const auto size = static_cast<size_t>(utf8_size(word[at]));
+    std::string_view symbol = word.substr(at, size);
+    const bool prefix = at > 0 && !options_.continuing_subword_prefix.empty();
+    const bool suffix = at + size == word.size() && !options_.end_of_word_suffix.empty();
+    if (prefix || suffix) {
+      affixed = (prefix ? options_.continuing_subword_prefix : "") + std::string(symbol) +
+                (suffix ? options_.end_of_word_suffix : "");
+      symbol = affixed;
+    }
+    if (const auto id = tokens_.find(symbol)) {
+      if (pending_unk) symbols->push_back(*std::exchange(pending_unk, std::nullopt));
+      symbols->push_back(*id);
+    } else {
+      append_unknown(symbol, &pending_unk, symbols);
+    }
+    at += size;
+  }
+  if (pending_unk) symbols->push_back(*pending_unk);
+}
+
+// A character that is not in the vocabulary: its bytes, or the unknown token, or nothing. An unknown token is
+// held back until something else follows, so that several can fuse; as in Hugging Face, bytes of a fallback
+// do not end the wait.
+void BpeModel::append_unknown(std::string_view symbol, std::optional<int32_t>* pending,
+                              std::vector<int32_t>* symbols) const {
+  const auto fallback_id = [this](char c) { return fallback_ids_[static_cast<unsigned char>(c)]; };
+  if (options_.byte_fallback &&
+      std::all_of(symbol.begin(), symbol.end(), [&](char c) { return fallback_id(c) >= 0; })) {
+    for (const char c : symbol) symbols->push_back(fallback_id(c));
+    return;
+  }
+  if (!unk_id_) return;
+  if (pending->has_value() && !options_.fuse_unk) symbols->push_back(**pending);
+  *pending = unk_id_;
+}
+
+void BpeModel::encode_text(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const {
+  if (!cut_before_metaspace_) return encode_word_uncached(text, scratch, ids);
+  size_t begin = 0;
+  while (begin < text.size()) {
+    // To the next U+2581 that follows something else.
+    size_t end = begin;
+    while (text.substr(end).starts_with(kMetaspace)) end += kMetaspace.size();
+    end = std::min(text.find(kMetaspace, end), text.size());
+    encode_word(text.substr(begin, end - begin), static_cast<int64_t>(text.size() - begin), scratch, ids);
+    begin = end;
+  }
+}
+
+}  // namespace tessera

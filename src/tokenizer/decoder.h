@@ -1,0 +1,54 @@
+// Decoders of tokenizer.json: from tokens back to text.
+//
+// A decoder is a row of stages through which tokens pass one after the other. The text comes out as soon as
+// no later token can change it, so that streaming and whole decoding are the same code.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/json_node.h"
+
+namespace tessera {
+
+// One pass over one row of tokens. A token arrives in one or more fragments of well-formed UTF-8; the last of
+// them has ends_token.
+class DecodeStage {
+ public:
+  virtual ~DecodeStage() = default;
+  virtual void push(std::string_view fragment, bool ends_token) = 0;
+  virtual void finish() { next_->finish(); }
+  void set_next(DecodeStage* next) { next_ = next; }
+
+ protected:
+  DecodeStage* next_ = nullptr;
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  virtual std::unique_ptr<DecodeStage> start() const = 0;
+};
+
+// The stages of a decoder in order. Supported: null (tokens joined by spaces), Sequence, ByteLevel,
+// ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder; any other is Error(kBadConfig) with its name.
+std::vector<std::unique_ptr<Decoder>> make_decoders(const JsonNode& node);
+
+class DecodeStream {
+ public:
+  explicit DecodeStream(const std::vector<std::unique_ptr<Decoder>>& decoders);
+  ~DecodeStream();
+  void push(std::string_view token);
+  void finish();
+  // What has come out since the last call.
+  std::string take();
+
+ private:
+  class Collector;
+  std::vector<std::unique_ptr<DecodeStage>> stages_;
+  Collector* collector_;
+};
+
+}  // namespace tessera

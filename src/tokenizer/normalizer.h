@@ -1,0 +1,28 @@
+// Normalizers of tokenizer.json: what happens to text before it is split.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tokenizer/json_node.h"
+
+namespace tessera {
+
+struct NormalizedText {
+  std::string text;
+  // Whether the first character still stems from the start of the original text (Metaspace's prepend_scheme
+  // "first" asks for it).
+  bool at_start = true;
+};
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  virtual void apply(NormalizedText* text) const = 0;
+};
+
+// nullptr for null. Supported: Sequence, Prepend, Replace, NFC, NFD, NFKC, NFKD, Lowercase, Strip; any other
+// is Error(kBadConfig) with its name.
+std::unique_ptr<Normalizer> make_normalizer(const JsonNode& node);
+
+}  // namespace tessera

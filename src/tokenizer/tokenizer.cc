@@ -1,0 +1,194 @@
+#include "tokenizer/tokenizer.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "tokenizer/tokenizer_impl.h"
+
+namespace tessera {
+namespace {
+
+// Borrows scratch memory for as long as it lives.
+class BorrowedScratch {
+ public:
+  BorrowedScratch(std::mutex* mutex, std::vector<std::unique_ptr<BpeScratch>>* pool)
+      : mutex_(mutex), pool_(pool) {
+    {
+      const std::lock_guard lock(*mutex_);
+      if (!pool_->empty()) {
+        scratch_ = std::move(pool_->back());
+        pool_->pop_back();
+      }
+    }
+    if (scratch_ == nullptr) scratch_ = std::make_unique<BpeScratch>();
+  }
+  ~BorrowedScratch() {
+    const std::lock_guard lock(*mutex_);
+    pool_->push_back(std::move(scratch_));
+  }
+  BorrowedScratch(const BorrowedScratch&) = delete;
+  BorrowedScratch& operator=(const BorrowedScratch&) = delete;
+
+  BpeScratch* get() { return scratch_.get(); }
+
+ private:
+  std::mutex* mutex_;
+  std::vector<std::unique_ptr<BpeScratch>>* pool_;
+  std::unique_ptr<BpeScratch> scratch_;
+};
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  std::vector<int32_t> ids;
+  encode(text, add_special_tokens, &ids);
+  return ids;
+}
+
+void Tokenizer::encode(std::string_view text, bool add_special_tokens, std::vector<int32_t>* ids) const {
+  if (const int64_t offset = find_invalid_utf8(text); offset >= 0) {
+    fail(ExitCode::kBadData, "the text is not UTF-8 at byte {}: \"{}\"", offset,
+         printable(text.substr(static_cast<size_t>(offset)), 20));
+  }
+  const PostProcessor& post = impl_->post_processor;
+  if (add_special_tokens) ids->insert(ids->end(), post.before.begin(), post.before.end());
+  BorrowedScratch scratch(&impl_->scratch_mutex, &impl_->scratch);
+  impl_->encode_text(text, scratch.get(), ids);
+  if (add_special_tokens) ids->insert(ids->end(), post.after.begin(), post.after.end());
+}
+
+void Tokenizer::Impl::encode_text(std::string_view text, BpeScratch* scratch_memory,
+                                  std::vector<int32_t>* ids) const {
+  if (!added.has(/*normalized=*/false)) return encode_segment(text, /*at_start=*/true, scratch_memory, ids);
+  for (const Segment& segment : added.find(text, /*normalized=*/false)) {
+    if (segment.id >= 0) {
+      ids->push_back(segment.id);
+    } else {
+      encode_segment(
+          text.substr(static_cast<size_t>(segment.begin), static_cast<size_t>(segment.end - segment.begin)),
+          segment.begin == 0, scratch_memory, ids);
+    }
+  }
+}
+
+void Tokenizer::Impl::encode_segment(std::string_view text, bool at_start, BpeScratch* scratch_memory,
+                                     std::vector<int32_t>* ids) const {
+  NormalizedText normalized;
+  if (normalizer != nullptr) {
+    normalized = {std::string(text), at_start};
+    normalizer->apply(&normalized);
+    text = normalized.text;
+    at_start = normalized.at_start;
+  }
+  if (!added.has(/*normalized=*/true)) return encode_piece(text, at_start, scratch_memory, ids);
+  for (const Segment& segment : added.find(text, /*normalized=*/true)) {
+    if (segment.id >= 0) {
+      ids->push_back(segment.id);
+    } else {
+      encode_piece(
+          text.substr(static_cast<size_t>(segment.begin), static_cast<size_t>(segment.end - segment.begin)),
+          at_start && segment.begin == 0, scratch_memory, ids);
+    }
+  }
+}
+
+void Tokenizer::Impl::encode_piece(std::string_view text, bool at_start, BpeScratch* scratch_memory,
+                                   std::vector<int32_t>* ids) const {
+  if (text.empty()) return;
+  if (scanner) {
+    std::string prefixed;
+    if (known_split->add_prefix_space && text[0] != ' ') {
+      prefixed = " " + std::string(text);
+      text = prefixed;
+    }
+    const char* const end = text.data() + text.size();
+    for (const char* at = text.data(); at < end;) {
+      const char* word_end = scanner->match_end(at, end);
+      model->encode_word({at, static_cast<size_t>(word_end - at)}, end - at, scratch_memory, ids);
+      at = word_end;
+    }
+    return;
+  }
+  if (pre_tokenizer == nullptr) {
+    if (use_caches) return model->encode_text(text, scratch_memory, ids);
+    return model->encode_word_uncached(text, scratch_memory, ids);
+  }
+  Pieces pieces;
+  pieces.list.push_back({text, at_start});
+  pre_tokenizer->apply(&pieces);
+  for (const Piece& piece : pieces.list) {
+    if (use_caches) {
+      model->encode_word(piece.text, static_cast<int64_t>(piece.text.size()), scratch_memory, ids);
+    } else {
+      model->encode_word_uncached(piece.text, scratch_memory, ids);
+    }
+  }
+}
+
+std::optional<int32_t> Tokenizer::Impl::find(std::string_view token) const {
+  if (const AddedToken* found = added.by_content(token)) return found->id;
+  return model->tokens().find(token);
+}
+
+std::optional<std::string_view> Tokenizer::Impl::text_of(int32_t id) const {
+  if (id < 0 || id >= num_ids) {
+    fail(ExitCode::kBadData, "the id {} is out of range: the tokenizer {} has ids 0 to {}", id, origin,
+         num_ids - 1);
+  }
+  if (const AddedToken* found = added.by_id(id)) return found->content;
+  return model->tokens().at(id);
+}
+
+bool Tokenizer::Impl::is_special(int32_t id) const {
+  const AddedToken* found = added.by_id(id);
+  return found != nullptr && found->special;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  DecodeStream stream(impl_->decoders);
+  for (const int32_t id : ids) {
+    const std::optional<std::string_view> token = impl_->text_of(id);
+    if (token && !(skip_special_tokens && impl_->is_special(id))) stream.push(*token);
+  }
+  stream.finish();
+  return stream.take();
+}
+
+int64_t Tokenizer::vocab_size() const { return impl_->num_ids; }
+
+std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const { return impl_->find(token); }
+
+std::string Tokenizer::id_to_token(int32_t id) const { return std::string(impl_->text_of(id).value_or("")); }
+
+std::optional<int32_t> Tokenizer::bos_id() const { return impl_->bos_id; }
+std::optional<int32_t> Tokenizer::eos_id() const { return impl_->eos_id; }
+std::optional<int32_t> Tokenizer::pad_id() const { return impl_->pad_id; }
+
+uint64_t Tokenizer::fingerprint() const { return impl_->fingerprint; }
+
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens)
+    : tokenizer_(tokenizer.impl_.get()),
+      skip_special_tokens_(skip_special_tokens),
+      stream_(std::make_unique<DecodeStream>(tokenizer_->decoders)) {}
+StreamDecoder::~StreamDecoder() = default;
+StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
+StreamDecoder& StreamDecoder::operator=(StreamDecoder&&) noexcept = default;
+
+std::string StreamDecoder::push(int32_t id) {
+  const std::optional<std::string_view> token = tokenizer_->text_of(id);
+  if (token && !(skip_special_tokens_ && tokenizer_->is_special(id))) stream_->push(*token);
+  return stream_->take();
+}
+
+std::string StreamDecoder::finish() {
+  stream_->finish();
+  return stream_->take();
+}
+
+}  // namespace tessera

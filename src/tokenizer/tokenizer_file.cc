@@ -1,0 +1,227 @@
+#include "tokenizer/tokenizer_file.h"
+
+#include <array>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/json.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxTokens = size_t{1} << 26;
+
+// Receives the events of nlohmann's parser. Values go to the document, but inside model.vocab and
+// model.merges they go to the tables.
+class Reader final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  Reader(const std::string& origin, TokenizerFile* file) : origin_(origin), file_(file) {}
+
+  bool null() override { return scalar(nullptr); }
+  bool boolean(bool value) override { return scalar(value); }
+  bool number_float(double value, const std::string&) override { return scalar(value); }
+  bool binary(nlohmann::json::binary_t&) override { return false; }  // not part of JSON
+
+  bool number_integer(int64_t value) override {
+    return mode_ == Mode::kVocab ? token_id(value) : scalar(value);
+  }
+  bool number_unsigned(uint64_t value) override {
+    if (mode_ != Mode::kVocab) return scalar(value);
+    constexpr auto kMax = std::numeric_limits<int64_t>::max();
+    return token_id(value > uint64_t{kMax} ? kMax : static_cast<int64_t>(value));
+  }
+
+  bool string(std::string& value) override {
+    switch (mode_) {
+      case Mode::kDocument:
+        return scalar(std::move(value));
+      case Mode::kVocab:
+        return scalar(std::move(value));  // an error
+      case Mode::kMerges:
+        return spaced_merge(value);
+      case Mode::kMergePair:
+        if (pair_size_ < pair_.size()) pair_[pair_size_] = std::move(value);
+        ++pair_size_;
+        return true;
+    }
+    return false;
+  }
+
+  bool start_object(size_t) override {
+    if (mode_ != Mode::kDocument) unexpected("an object");
+    if (at_model_field("vocab")) {
+      mode_ = Mode::kVocab;
+      file_->has_vocab = true;
+      file_->tables.tokens.clear();
+      return true;
+    }
+    open(nlohmann::json::object());
+    return true;
+  }
+
+  bool key(std::string& value) override {
+    key_ = std::move(value);
+    return true;
+  }
+
+  bool end_object() override {
+    if (mode_ == Mode::kVocab) {
+      mode_ = Mode::kDocument;
+    } else {
+      close();
+    }
+    return true;
+  }
+
+  bool start_array(size_t) override {
+    if (mode_ == Mode::kMerges) {
+      mode_ = Mode::kMergePair;
+      pair_size_ = 0;
+      return true;
+    }
+    if (mode_ != Mode::kDocument) unexpected("a list");
+    if (at_model_field("merges")) {
+      mode_ = Mode::kMerges;
+      file_->has_merges = true;
+      file_->tables.merges.clear();
+      return true;
+    }
+    open(nlohmann::json::array());
+    return true;
+  }
+
+  bool end_array() override {
+    if (mode_ == Mode::kMergePair) {
+      if (pair_size_ != 2) bad_merge(fmt::format("a list of {}", pair_size_));
+      add_merge(pair_[0], pair_[1]);
+      mode_ = Mode::kMerges;
+    } else if (mode_ == Mode::kMerges) {
+      mode_ = Mode::kDocument;
+    } else {
+      close();
+    }
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) override {
+    fail(ExitCode::kBadData, "{}: not valid JSON at byte {}: {}", origin_, position, json_reason(error));
+  }
+
+ private:
+  enum class Mode { kDocument, kVocab, kMerges, kMergePair };
+
+  bool at_model_field(std::string_view field) const {
+    return stack_.size() == 2 && key_ == field && stack_[0]->is_object() && top_key_ == "model";
+  }
+
+  template <typename Value>
+  bool scalar(Value&& value) {
+    if (mode_ != Mode::kDocument) unexpected(nlohmann::json(value).dump());
+    place(std::forward<Value>(value));
+    return true;
+  }
+
+  // Puts a value where the parser stands and returns it.
+  nlohmann::json* place(nlohmann::json value) {
+    if (stack_.empty()) {
+      file_->document = std::move(value);
+      return &file_->document;
+    }
+    nlohmann::json& parent = *stack_.back();
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    if (stack_.size() == 1) top_key_ = key_;
+    nlohmann::json& slot = parent[key_];
+    slot = std::move(value);
+    return &slot;
+  }
+
+  void open(nlohmann::json value) {
+    if (stack_.size() >= kMaxDepth)
+      fail(ExitCode::kBadData, "{}: nested deeper than {} levels", origin_, kMaxDepth);
+    stack_.push_back(place(std::move(value)));
+  }
+
+  void close() { stack_.pop_back(); }
+
+  [[noreturn]] void unexpected(const std::string& found) const {
+    if (mode_ == Mode::kVocab) {
+      fail(ExitCode::kBadData, "{}: model.vocab[\"{}\"]: expected an id, found {}", origin_, printable(key_),
+           printable(found));
+    }
+    bad_merge(found);
+  }
+
+  [[noreturn]] void bad_merge(const std::string& found) const {
+    fail(ExitCode::kBadData,
+         "{}: model.merges[{}]: expected two tokens (\"a b\" or [\"a\", \"b\"]), found {}", origin_,
+         file_->tables.merges.size(), printable(found));
+  }
+
+  bool token_id(int64_t id) {
+    // The bound of what a vocabulary may hold; ids are checked against its size later.
+    if (id < 0 || id > std::numeric_limits<int32_t>::max()) {
+      fail(ExitCode::kBadData, "{}: model.vocab[\"{}\"]: the id {} is out of range", origin_, printable(key_),
+           id);
+    }
+    if (file_->tables.tokens.size() >= kMaxTokens)
+      fail(ExitCode::kBadData, "{}: model.vocab: more than {} tokens", origin_, kMaxTokens);
+    const uint32_t begin = append(key_);
+    file_->tables.tokens.push_back({begin, static_cast<uint32_t>(key_.size()), static_cast<int32_t>(id)});
+    return true;
+  }
+
+  bool spaced_merge(const std::string& text) {
+    const size_t space = text.find(' ');
+    if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos)
+      bad_merge("\"" + text + "\"");
+    add_merge(std::string_view(text).substr(0, space), std::string_view(text).substr(space + 1));
+    return true;
+  }
+
+  void add_merge(std::string_view left, std::string_view right) {
+    const uint32_t begin = append(left);
+    append(right);
+    file_->tables.merges.push_back(
+        {begin, static_cast<uint32_t>(left.size()), static_cast<uint32_t>(right.size())});
+  }
+
+  uint32_t append(std::string_view text) {
+    std::string& all = file_->tables.text;
+    const size_t begin = all.size();
+    if (begin + text.size() > std::numeric_limits<uint32_t>::max())
+      fail(ExitCode::kBadData, "{}: the vocabulary has more than 4 GiB of text", origin_);
+    all += text;
+    return static_cast<uint32_t>(begin);
+  }
+
+  const std::string& origin_;
+  TokenizerFile* file_;
+  std::vector<nlohmann::json*>
+      stack_;            // the open objects and lists; a parent never grows while a child is open
+  std::string key_;      // of the value that comes next
+  std::string top_key_;  // of the open field of the document
+  Mode mode_ = Mode::kDocument;
+  std::array<std::string, 2> pair_;
+  size_t pair_size_ = 0;
+};
+
+}  // namespace
+
+TokenizerFile parse_tokenizer_file(std::string_view json, const std::string& origin) {
+  TokenizerFile file;
+  check_json_bytes(json, origin);
+  Reader reader(origin, &file);
+  nlohmann::json::sax_parse(json, &reader);
+  if (!file.document.is_object())
+    fail(ExitCode::kBadData, "{}: expected an object, found something else", origin);
+  return file;
+}
+
+}  // namespace tessera

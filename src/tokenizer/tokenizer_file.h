@@ -1,0 +1,24 @@
+// tokenizer.json as read from disk, before anything is built from it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "tokenizer/bpe_model.h"
+
+namespace tessera {
+
+struct TokenizerFile {
+  nlohmann::json document;  // all but model.vocab and model.merges
+  BpeTables tables;         // these two
+  bool has_vocab = false;
+  bool has_merges = false;
+};
+
+// Parses in one pass, without a document of the whole file: vocabularies have hundreds of thousands of
+// entries. Error(kBadData) with the place for what is not JSON, not UTF-8, nested deeper than 64 levels, or
+// not a vocabulary or merge where one should be.
+TokenizerFile parse_tokenizer_file(std::string_view json, const std::string& origin);
+
+}  // namespace tessera

@@ -1,0 +1,61 @@
+// What a Tokenizer holds; private to this module.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe_model.h"
+#include "tokenizer/decoder.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/post_processor.h"
+#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/tokenizer.h"
+#include "tokenizer/tokenizer_file.h"
+
+namespace tessera {
+
+struct Tokenizer::Impl {
+  std::string origin;
+  int64_t num_ids = 0;
+  uint64_t fingerprint = 0;
+
+  std::unique_ptr<Normalizer> normalizer;
+  AddedTokens added;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  std::optional<KnownSplit> known_split;  // then `scanner` does the pre-tokenizer's work
+  std::optional<FastScanner> scanner;
+  std::optional<BpeModel> model;
+  bool use_caches = true;
+  PostProcessor post_processor;
+  std::vector<std::unique_ptr<Decoder>> decoders;
+
+  std::optional<int32_t> bos_id;
+  std::optional<int32_t> eos_id;
+  std::optional<int32_t> pad_id;
+
+  // Scratch memory that threads borrow for a call; as many as ever ran at the same time.
+  std::mutex scratch_mutex;
+  std::vector<std::unique_ptr<BpeScratch>> scratch;
+
+  static std::unique_ptr<Impl> parse(std::string_view json, const std::string& origin,
+                                     TokenizerOptions options);
+  // bos, eos and pad from tokenizer_config.json and special_tokens_map.json of the folder.
+  void read_special_tokens(const std::filesystem::path& folder);
+
+  std::optional<int32_t> find(std::string_view token) const;
+  // nullopt for a gap; ids out of range are an Error.
+  std::optional<std::string_view> text_of(int32_t id) const;
+  bool is_special(int32_t id) const;
+
+  void encode_text(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const;
+  void encode_segment(std::string_view text, bool at_start, BpeScratch* scratch,
+                      std::vector<int32_t>* ids) const;
+  void encode_piece(std::string_view text, bool at_start, BpeScratch* scratch,
+                    std::vector<int32_t>* ids) const;
+};
+
+}  // namespace tessera

@@ -1,0 +1,199 @@
+// From tokenizer.json to a tokenizer.
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "formats/file.h"
+#include "formats/json.h"
+#include "tokenizer/tokenizer_impl.h"
+
+namespace tessera {
+namespace {
+
+// Part of every fingerprint; raised when the same file comes to give other ids.
+constexpr uint64_t kEncodingVersion = 1;
+// Added tokens may leave ids free above the vocabulary, but not so many that tables of ids become absurd.
+constexpr int64_t kMaxFreeIds = int64_t{1} << 20;
+
+std::vector<AddedToken> read_added_tokens(const JsonNode& node) {
+  std::vector<AddedToken> tokens;
+  if (node.is_null()) return tokens;
+  for (const JsonNode& entry : node.list()) {
+    entry.expect_keys({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+    AddedToken token;
+    token.id = static_cast<int32_t>(entry["id"].integer(0, INT32_MAX));
+    token.content = entry["content"].string();
+    token.single_word = entry["single_word"].boolean_or(false);
+    token.lstrip = entry["lstrip"].boolean_or(false);
+    token.rstrip = entry["rstrip"].boolean_or(false);
+    token.special = entry["special"].boolean_or(false);
+    token.normalized = entry["normalized"].boolean_or(!token.special);
+    for (const AddedToken& other : tokens) {
+      if ((other.id == token.id) != (other.content == token.content)) {
+        fail(ExitCode::kBadData, "{}: \"{}\" with id {} contradicts \"{}\" with id {}", entry.where(),
+             printable(token.content), token.id, printable(other.content), other.id);
+      }
+    }
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+// The number of ids, after checking that vocabulary and added tokens fit together.
+int64_t check_ids(const BpeTables& tables, const std::vector<AddedToken>& added, const std::string& origin) {
+  std::unordered_map<std::string_view, int32_t> added_ids;
+  for (const AddedToken& token : added) added_ids.emplace(token.content, token.id);
+  int64_t highest_own = -1;  // of the tokens that only the vocabulary has
+  int64_t highest = -1;
+  for (const BpeTables::Token& token : tables.tokens) {
+    highest = std::max<int64_t>(highest, token.id);
+    const auto same = added_ids.find(tables.token(token));
+    if (same == added_ids.end()) {
+      highest_own = std::max<int64_t>(highest_own, token.id);
+    } else if (same->second != token.id) {
+      fail(ExitCode::kBadData, "{}: the added token \"{}\" has id {}, but model.vocab gives it {}", origin,
+           printable(tables.token(token)), same->second, token.id);
+    }
+  }
+  for (const AddedToken& token : added) highest = std::max<int64_t>(highest, token.id);
+  const auto num_tokens = static_cast<int64_t>(tables.tokens.size() + added.size());
+  if (highest >= num_tokens + kMaxFreeIds) {
+    fail(ExitCode::kBadData, "{}: the id {} is far out of range for {} tokens", origin, highest, num_tokens);
+  }
+  std::vector<bool> taken(static_cast<size_t>(highest + 1));
+  for (const BpeTables::Token& token : tables.tokens) {
+    if (taken[static_cast<size_t>(token.id)]) {
+      fail(ExitCode::kBadData, "{}: model.vocab[\"{}\"]: the id {} belongs to another token as well", origin,
+           printable(tables.token(token)), token.id);
+    }
+    taken[static_cast<size_t>(token.id)] = true;
+  }
+  for (const AddedToken& token : added) {
+    if (taken[static_cast<size_t>(token.id)]) {
+      const bool same = std::any_of(
+          tables.tokens.begin(), tables.tokens.end(),
+          [&](const BpeTables::Token& t) { return t.id == token.id && tables.token(t) == token.content; });
+      const bool repeated = std::count_if(added.begin(), added.end(),
+                                          [&](const AddedToken& t) { return t.id == token.id; }) > 1;
+      if (!same && !repeated) {
+        fail(ExitCode::kBadData, "{}: the added token \"{}\" has the id {} of another token", origin,
+             printable(token.content), token.id);
+      }
+    }
+    taken[static_cast<size_t>(token.id)] = true;
+  }
+  const auto hole = std::find(taken.begin(), taken.begin() + highest_own + 1, false);
+  if (hole != taken.begin() + highest_own + 1) {
+    fail(ExitCode::kBadData, "{}: model.vocab: no token has the id {}, though ids go up to {}", origin,
+         hole - taken.begin(), highest_own);
+  }
+  return highest + 1;
+}
+
+BpeOptions read_model_options(const JsonNode& model) {
+  const JsonNode type = model["type"];
+  if (!type.is_null() && type.string() != "BPE") model.not_supported("model", type.string());
+  model.expect_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                     "fuse_unk", "byte_fallback", "ignore_merges"});
+  if (!model["dropout"].is_null())
+    fail(ExitCode::kBadConfig, "{}.dropout: not supported, as it makes ids random; set it to null",
+         model.where());
+  BpeOptions options;
+  if (!model["unk_token"].is_null()) options.unk_token = model["unk_token"].string();
+  options.continuing_subword_prefix = model["continuing_subword_prefix"].string_or("");
+  options.end_of_word_suffix = model["end_of_word_suffix"].string_or("");
+  options.fuse_unk = model["fuse_unk"].boolean_or(false);
+  options.byte_fallback = model["byte_fallback"].boolean_or(false);
+  options.ignore_merges = model["ignore_merges"].boolean_or(false);
+  return options;
+}
+
+void build_model(const JsonNode& root, const TokenizerFile& file, TokenizerOptions how,
+                 Tokenizer::Impl* impl) {
+  const JsonNode model = root["model"];
+  if (!model.is_object()) model.expected("an object");
+  BpeOptions options = read_model_options(model);
+  if (!file.has_vocab) model["vocab"].expected("an object of tokens and ids");
+  if (!file.has_merges) model["merges"].expected("a list");
+  const JsonNode pre_tokenizer = root["pre_tokenizer"];
+  options.raw_bytes = !how.reference && ends_in_byte_level(pre_tokenizer) &&
+                      options.continuing_subword_prefix.empty() && options.end_of_word_suffix.empty() &&
+                      BpeModel::has_all_bytes(file.tables);
+  impl->pre_tokenizer =
+      make_pre_tokenizer(pre_tokenizer, {.raw_bytes = options.raw_bytes, .fast_scanner = !how.reference});
+  if (options.raw_bytes) impl->known_split = known_split(pre_tokenizer);
+  if (impl->known_split) impl->scanner.emplace(impl->known_split->pattern);
+  impl->use_caches = !how.reference;
+  impl->model.emplace(file.tables, impl->num_ids, std::move(options), model.where());
+  for (const BpeTables::Token& token : file.tables.tokens) {
+    if (impl->model->tokens().find(file.tables.token(token)) != token.id) {
+      fail(ExitCode::kBadData, "{}.vocab[\"{}\"]: the token is there twice", model.where(),
+           printable(file.tables.token(token)));
+    }
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer::Impl> Tokenizer::Impl::parse(std::string_view json, const std::string& origin,
+                                                        TokenizerOptions options) {
+  const TokenizerFile file = parse_tokenizer_file(json, origin);
+  const JsonNode root(file.document, origin);
+  // truncation and padding are left alone, as Hugging Face's tokenizer classes set both anew in every call.
+  root.expect_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+                    "post_processor", "decoder", "model"});
+  if (const std::string version = root["version"].string_or("1.0"); version != "1.0")
+    root["version"].not_supported("version", version);
+  auto impl = std::make_unique<Impl>();
+  impl->origin = origin;
+  impl->fingerprint = hash_name(json) ^ kEncodingVersion * 0x9E3779B97F4A7C15u;
+  impl->normalizer = make_normalizer(root["normalizer"]);
+  std::vector<AddedToken> added = read_added_tokens(root["added_tokens"]);
+  impl->num_ids = check_ids(file.tables, added, origin);
+  build_model(root, file, options, impl.get());
+  impl->added = AddedTokens(std::move(added), impl->normalizer.get());
+  impl->post_processor = make_post_processor(root["post_processor"], impl->num_ids);
+  impl->decoders = make_decoders(root["decoder"]);
+  return impl;
+}
+
+void Tokenizer::Impl::read_special_tokens(const std::filesystem::path& folder) {
+  const std::pair<const char*, std::optional<int32_t>*> kinds[] = {
+      {"bos_token", &bos_id}, {"eos_token", &eos_id}, {"pad_token", &pad_id}};
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const std::filesystem::path path = folder / name;
+    if (!std::filesystem::exists(path)) continue;
+    const std::string path_text = path.string();
+    const nlohmann::json document = parse_json(read_text_file(path), path_text);
+    if (!document.is_object()) fail(ExitCode::kBadData, "{}: expected an object", path_text);
+    const JsonNode root(document, path_text);
+    for (const auto& [kind, id] : kinds) {
+      JsonNode token = root[kind];
+      if (token.is_null() || id->has_value()) continue;
+      if (token.is_object()) token = token["content"];
+      *id = find(token.string());
+      // A padding token that only the configuration knows is of no use here: nothing is padded.
+      if (!id->has_value() && id != &pad_id) {
+        fail(ExitCode::kBadData, "{}: \"{}\" is not a token of {}", token.where(), printable(token.string()),
+             origin);
+      }
+    }
+  }
+}
+
+Tokenizer Tokenizer::open(const std::filesystem::path& path) {
+  const bool is_folder = std::filesystem::is_directory(path);
+  const std::filesystem::path file = is_folder ? path / "tokenizer.json" : path;
+  auto impl = Impl::parse(read_text_file(file), file.string(), {});
+  impl->read_special_tokens(file.parent_path());
+  return Tokenizer(std::move(impl));
+}
+
+Tokenizer Tokenizer::parse(std::string_view json, const std::string& origin, TokenizerOptions options) {
+  return Tokenizer(Impl::parse(json, origin, options));
+}
+
+}  // namespace tessera
