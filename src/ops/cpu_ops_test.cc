@@ -27,7 +27,7 @@ TEST(CpuOps, DescriptionNamesEveryKernel) {
   ThreadPool pool(2);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   EXPECT_THAT(ops->description(),
-              testing::MatchesRegex("cpu: gemm [a-z]+ \\([a-z0-9_]+\\),.*cross_entropy.*"));
+              testing::MatchesRegex("cpu: gemm [a-z_]+ \\([a-z0-9_]+\\),.*cross_entropy.*"));
 }
 
 TEST(CpuOps, LinearAndLossRunInsideTheBoundWorkspace) {

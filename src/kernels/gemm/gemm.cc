@@ -5,6 +5,7 @@
 
 #include "kernels/activation_type.h"
 #include "kernels/gemm/gemm_impl.h"
+#include "kernels/gemm/onednn_products.h"
 
 namespace tessera {
 namespace {
@@ -27,7 +28,12 @@ void check_scratch(const GemmKernels& kernels, int64_t rows, int64_t width, DTyp
 }  // namespace
 
 const DispatchTable<GemmKernels>& gemm_table() {
-  static const DispatchTable<GemmKernels> table("gemm", {{"ref", Isa::kRef, kGemmRef}});
+  static const DispatchTable<GemmKernels> table(
+      "gemm", {{"onednn", Isa::kAmxBf16, kGemmOneDnn, limit_onednn},
+               {"onednn", Isa::kAvx512Bf16, kGemmOneDnn, limit_onednn},
+               {"onednn_tiles", Isa::kAvx512, kGemmOneDnnTiles, limit_onednn},
+               {"onednn_tiles", Isa::kAvx2, kGemmOneDnnTiles, limit_onednn},
+               {"ref", Isa::kRef, kGemmRef}});
   return table;
 }
 

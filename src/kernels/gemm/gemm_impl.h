@@ -1,8 +1,6 @@
 // The implementations behind gemm.h, for its dispatch, tests and benchmarks.
 #pragma once
 
-#include <vector>
-
 #include "kernels/dispatch.h"
 #include "kernels/gemm/gemm.h"
 
@@ -20,8 +18,10 @@ struct GemmKernels {
                           std::span<std::byte> scratch, ThreadPool& pool);
 };
 
-const DispatchTable<GemmKernels>& gemm_table();
-
+extern const GemmKernels kGemmOneDnn;       // bf16 needs AVX-512 BF16
+extern const GemmKernels kGemmOneDnnTiles;  // bf16 through float32
 extern const GemmKernels kGemmRef;
+
+const DispatchTable<GemmKernels>& gemm_table();
 
 }  // namespace tessera

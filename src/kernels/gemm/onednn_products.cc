@@ -1,0 +1,155 @@
+#include "kernels/gemm/onednn_products.h"
+
+#include <array>
+#include <dnnl.hpp>
+#include <unordered_map>
+
+#include "base/error.h"
+
+// oneDNN plans a primitive for the number of OpenMP threads of the thread that creates it.
+extern "C" void omp_set_num_threads(int num_threads);
+
+namespace tessera {
+namespace {
+
+struct ProductHash {
+  size_t operator()(const OneDnnProduct& p) const {
+    uint64_t hash = static_cast<uint64_t>(p.layout) | static_cast<uint64_t>(p.dtype) << 8 |
+                    static_cast<uint64_t>(p.result_dtype) << 16 | static_cast<uint64_t>(p.has_bias) << 24 |
+                    static_cast<uint64_t>(p.add) << 25;
+    for (const int64_t size : {p.m, p.n, p.k}) {
+      hash = (hash ^ static_cast<uint64_t>(size)) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 32;
+    }
+    return hash;
+  }
+};
+
+void check_status(dnnl_status_t status, const char* what) {
+  TESSERA_CHECK(status == dnnl_success, "oneDNN {}: status {}", what, static_cast<int>(status));
+}
+
+dnnl::memory::data_type data_type(DType dtype) {
+  return dtype == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+}
+
+// A compiled product and the memory objects it is called with, which point somewhere else at each call.
+class Compiled {
+ public:
+  Compiled(const OneDnnProduct& p, const dnnl::engine& engine) {
+    using Tag = dnnl::memory::format_tag;
+    const dnnl::memory::data_type type = data_type(p.dtype);
+    const dnnl::memory::desc a({p.m, p.k}, type, p.layout == Layout::kWeight ? Tag::ba : Tag::ab);
+    const dnnl::memory::desc b({p.k, p.n}, type, p.layout == Layout::kForward ? Tag::ba : Tag::ab);
+    const dnnl::memory::desc c({p.m, p.n}, data_type(p.result_dtype), Tag::ab);
+    const dnnl::memory::desc bias({1, p.n}, type, Tag::ab);
+    const dnnl::matmul::desc desc =
+        p.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+    dnnl::primitive_attr attributes;
+    attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (p.add) {
+      dnnl::post_ops sum;
+      sum.append_sum(1.0f);
+      attributes.set_post_ops(sum);
+    }
+    dnnl::matmul::primitive_desc primitive_desc(desc, attributes, engine);
+    if (static_cast<int64_t>(primitive_desc.scratchpad_desc().get_size()) > kOneDnnScratchpadBytes) {
+      attributes.set_scratchpad_mode(dnnl::scratchpad_mode::library);
+      primitive_desc = dnnl::matmul::primitive_desc(desc, attributes, engine);
+    }
+    primitive_ = dnnl::matmul(primitive_desc);
+    append(DNNL_ARG_SRC, a, engine);
+    append(DNNL_ARG_WEIGHTS, b, engine);
+    append(DNNL_ARG_DST, c, engine);
+    append(DNNL_ARG_SCRATCHPAD, primitive_desc.scratchpad_desc(), engine);
+    if (p.has_bias) append(DNNL_ARG_BIAS, bias, engine);
+  }
+
+  // The C functions: the C++ ones build a map of arguments at each call.
+  void run(const dnnl::stream& stream, const void* a, const void* b, const void* bias, void* c,
+           std::byte* scratchpad) const {
+    const std::array<void*, kMaxArguments> pointers = {const_cast<void*>(a), const_cast<void*>(b), c,
+                                                       scratchpad, const_cast<void*>(bias)};
+    for (size_t i = 0; i < num_arguments_; ++i) {
+      check_status(dnnl_memory_set_data_handle_v2(arguments_[i].memory, pointers[i], stream.get()),
+                   "set_data_handle");
+    }
+    check_status(dnnl_primitive_execute(primitive_.get(), stream.get(), static_cast<int>(num_arguments_),
+                                        arguments_.data()),
+                 "execute");
+  }
+
+ private:
+  static constexpr size_t kMaxArguments = 5;
+
+  void append(int argument, const dnnl::memory::desc& desc, const dnnl::engine& engine) {
+    memories_[num_arguments_] = dnnl::memory(desc, engine, DNNL_MEMORY_NONE);
+    arguments_[num_arguments_] = {argument, memories_[num_arguments_].get()};
+    ++num_arguments_;
+  }
+
+  dnnl::primitive primitive_;
+  std::array<dnnl::memory, kMaxArguments> memories_;
+  std::array<dnnl_exec_arg_t, kMaxArguments> arguments_ = {};
+  size_t num_arguments_ = 0;
+};
+
+// What one thread keeps. oneDNN shares the compiled code of equal primitives between threads.
+struct ThreadState {
+  ThreadState() : engine(dnnl::engine::kind::cpu, 0), stream(engine) { omp_set_num_threads(1); }
+
+  const Compiled& find(const OneDnnProduct& product) {
+    const auto found = products.find(product);
+    if (found != products.end()) return found->second;
+    try {
+      return products.try_emplace(product, product, engine).first->second;
+    } catch (const dnnl::error& error) {
+      fail(ExitCode::kInternal, "oneDNN offers no {} product of {} x {} x {}: {}", dtype_name(product.dtype),
+           product.m, product.n, product.k, error.what());
+    }
+  }
+
+  dnnl::engine engine;
+  dnnl::stream stream;
+  std::unordered_map<OneDnnProduct, Compiled, ProductHash> products;
+};
+
+ThreadState& thread_state() {
+  thread_local ThreadState state;
+  return state;
+}
+
+}  // namespace
+
+void run_onednn(const OneDnnProduct& product, const void* a, const void* b, const void* bias, void* c,
+                std::byte* scratchpad) {
+  ThreadState& state = thread_state();
+  state.find(product).run(state.stream, a, b, bias, c, scratchpad);
+}
+
+int64_t num_onednn_products() { return static_cast<int64_t>(thread_state().products.size()); }
+
+void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a,
+                  int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc) {
+  thread_state();
+  check_status(dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb,
+                          beta, c, ldc),
+               "sgemm");
+}
+
+std::string limit_onednn() {
+  static const std::string refusal = [] {
+    const Isa limit = isa_limit();
+    const dnnl_cpu_isa_t isa = limit >= Isa::kAmxBf16      ? dnnl_cpu_isa_avx512_core_amx
+                               : limit == Isa::kAvx512Bf16 ? dnnl_cpu_isa_avx512_core_bf16
+                               : limit == Isa::kAvx512     ? dnnl_cpu_isa_avx512_core
+                                                           : dnnl_cpu_isa_avx2;
+    return std::string(dnnl_set_max_cpu_isa(isa) == dnnl_success
+                           ? ""
+                           : "oneDNN was used before its instruction set could be limited");
+  }();
+  return refusal;
+}
+
+}  // namespace tessera

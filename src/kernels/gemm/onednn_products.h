@@ -1,0 +1,52 @@
+// oneDNN matrix products with everything that is slow kept from one call to the next.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/dispatch.h"
+#include "tensor/dtype.h"
+
+namespace tessera {
+
+// c_mn = or += a b + bias_n with row-major matrices without gaps:
+enum class Layout : uint8_t {
+  kForward,  // a [m, k], b stored [n, k]
+  kInput,    // a [m, k], b stored [k, n]
+  kWeight,   // a stored [k, m], b stored [k, n]
+};
+
+struct OneDnnProduct {
+  Layout layout;
+  DType dtype;         // of a, b and bias
+  DType result_dtype;  // of c
+  bool has_bias;
+  bool add;  // c += instead of c =
+  int64_t m, n, k;
+
+  bool operator==(const OneDnnProduct&) const = default;
+};
+
+// Per thread of the pool. The largest scratchpad seen for slices of up to 256 rows and 512 tokens is 0.9 MiB
+// (float32 backward_weight); a product that wants more keeps a buffer of its own inside oneDNN.
+inline constexpr int64_t kOneDnnScratchpadBytes = 2 << 20;
+
+// Runs the product on the calling thread alone. The first call of a shape on a thread compiles it (about 1
+// ms); later ones take it from a table of that thread. `scratchpad` holds kOneDnnScratchpadBytes; `bias` may
+// be null. Float32 stays float32 whatever DNNL_DEFAULT_FPMATH_MODE says.
+void run_onednn(const OneDnnProduct& product, const void* a, const void* b, const void* bias, void* c,
+                std::byte* scratchpad);
+
+// Number of products compiled by the calling thread: for tests of the bound.
+int64_t num_onednn_products();
+
+// Row-major c_mn = beta c + op(a) op(b) in float32 with leading dimensions, as in BLAS.
+void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a,
+                  int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
+
+// Keeps oneDNN from instruction sets above isa_limit(). Part of every table's refusal function, so it comes
+// before the first product. Returns "" or why oneDNN cannot be limited.
+std::string limit_onednn();
+
+}  // namespace tessera
