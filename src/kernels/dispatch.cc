@@ -64,6 +64,11 @@ std::string machine_refusal(Isa isa) {
   return "";
 }
 
+std::string isa_refusal(Isa isa) {
+  return isa > isa_limit() ? fmt::format("TESSERA_ISA={} allows less", isa_name(isa_limit()))
+                           : machine_refusal(isa);
+}
+
 Isa parse_isa_limit(std::string_view value) {
   const std::optional<Isa> isa = parse_isa(value);
   if (!isa) {

@@ -44,6 +44,9 @@ std::string machine_refusal(Isa isa);
 // is unknown or the machine lacks the instruction set.
 Isa isa_limit();
 
+// Why code for `isa` may not run in this process, or "": the machine's refusal or TESSERA_ISA.
+std::string isa_refusal(Isa isa);
+
 // The rule behind isa_limit(); `value` is the text of TESSERA_ISA.
 Isa parse_isa_limit(std::string_view value);
 
@@ -74,13 +77,10 @@ class DispatchTable {
   // Resolves at once. Throws Error(kBadConfig) from isa_limit(). The last entry must be usable everywhere.
   DispatchTable(std::string_view kernel, std::vector<Implementation<Kernels>> implementations)
       : kernel_(kernel), implementations_(std::move(implementations)) {
-    const Isa limit = isa_limit();
     chosen_ = implementations_.size();
     for (size_t i = 0; i < implementations_.size(); ++i) {
       refusals_.push_back(refusal_of(implementations_[i]));
-      const bool within_limit = implementations_[i].isa <= limit;
-      if (refusals_[i].empty() && within_limit && chosen_ == implementations_.size()) chosen_ = i;
-      if (refusals_[i].empty() && !within_limit) pinned_away_.push_back(i);
+      if (refusals_[i].empty() && chosen_ == implementations_.size()) chosen_ = i;
     }
     TESSERA_CHECK(chosen_ < implementations_.size(), "kernel {} has no implementation", kernel_);
   }
@@ -88,7 +88,7 @@ class DispatchTable {
   const Kernels& chosen() const { return implementations_[chosen_].kernels; }
   const Implementation<Kernels>& chosen_implementation() const { return implementations_[chosen_]; }
 
-  // Every implementation this machine can run, TESSERA_ISA or not: what tests compare.
+  // Every implementation that is not refused: what tests compare.
   std::vector<Implementation<Kernels>> usable() const {
     std::vector<Implementation<Kernels>> result;
     for (size_t i = 0; i < implementations_.size(); ++i) {
@@ -103,21 +103,19 @@ class DispatchTable {
       report.implementations.push_back(
           {std::string(implementations_[i].name), implementations_[i].isa, refusals_[i]});
     }
-    for (const size_t i : pinned_away_) report.implementations[i].refusal = "TESSERA_ISA allows less";
     return report;
   }
 
  private:
   static std::string refusal_of(const Implementation<Kernels>& implementation) {
-    std::string reason = machine_refusal(implementation.isa);
+    std::string reason = isa_refusal(implementation.isa);
     if (reason.empty() && implementation.refusal != nullptr) reason = implementation.refusal();
     return reason;
   }
 
   std::string_view kernel_;
   std::vector<Implementation<Kernels>> implementations_;
-  std::vector<std::string> refusals_;  // of the machine, without TESSERA_ISA
-  std::vector<size_t> pinned_away_;
+  std::vector<std::string> refusals_;  // one per implementation
   size_t chosen_ = 0;
 };
 

@@ -14,8 +14,8 @@ namespace tessera {
 // One line per kernel: the report() of its table.
 std::vector<KernelReport> kernel_reports() {
   return {
-      gemm_table().report(),        rmsnorm_table().report(),       rope_table().report(),
-      attention_table().report(),   swiglu_table().report(),        cross_entropy_table().report(),
+      gemm_table().report(),        rmsnorm_table().report(), rope_table().report(),
+      attention_table().report(),   swiglu_table().report(),  cross_entropy_table().report(),
       elementwise_table().report(), adamw_table().report(),
   };
 }

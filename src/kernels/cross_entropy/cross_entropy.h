@@ -13,7 +13,7 @@
 // or F32 [R, V] or empty (loss only); when F32 it may be the same memory as logits.
 // Row losses are added in double in the order of rows: results do not depend on the number of threads.
 // Error, with eps = 2^-24: |loss_r - exact| <= (V + 16) eps (1 + max_v |x_rv| + |lse_r|); a gradient element
-// is off by at most grad_scale (V + 16 + 2 max_v |x_rv - lse_r|) eps p_rv, and its rounding to BF16 (2^-9
+// is off by at most grad_scale (V + 16 + 2 max_v |x_rv - lse_r|) eps p_rv, and its rounding to BF16 (2^-8
 // |dx|).
 #pragma once
 

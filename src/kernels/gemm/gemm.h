@@ -11,7 +11,7 @@
 // Pointers need the alignment of their element only. Outputs do not overlap inputs or scratch.
 //
 // Order of summation is fixed by the shapes: results do not depend on the number of threads.
-// Error, with eps = 2^-24 and u = 2^-9 when the output is BF16, otherwise 0 (Higham, Accuracy and Stability
+// Error, with eps = 2^-24 and u = 2^-8 when the output is BF16, otherwise 0 (Higham, Accuracy and Stability
 // of Numerical Algorithms, 3.1):
 //   |y - exact| <= (K + 2) eps (sum_k |x_tk w_nk| + |b_n|) + u |exact|, and alike for the others with N or T
 //   terms and the former value of the output as one more term.

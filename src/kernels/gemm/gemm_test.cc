@@ -1,0 +1,319 @@
+#include "kernels/gemm/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+
+#include "kernels/gemm/gemm_impl.h"
+#include "kernels/gemm/onednn_products.h"
+#include "kernels/gemm/row_slices.h"
+#include "kernels/kernel_test_util.h"
+#include "platform/cpu.h"
+
+namespace tessera {
+namespace {
+
+struct Sizes {
+  int64_t T, N, K;
+};
+
+// Every remainder of tiles (16 rows, 32 or 16 depth), of vectors and of pairs, one axis at a time; then
+// slices of every kind.
+std::vector<Sizes> all_sizes() {
+  std::vector<Sizes> sizes;
+  for (const int64_t odd : {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65}) {
+    sizes.push_back({odd, 24, 40});
+    sizes.push_back({24, odd, 40});
+    sizes.push_back({24, 40, odd});
+  }
+  sizes.push_back({1, 1, 1});
+  sizes.push_back({341, 5, 70});
+  sizes.push_back({597, 130, 3});
+  sizes.push_back({1, 1030, 33});
+  sizes.push_back({9, 277, 515});
+  return sizes;
+}
+
+// The tables repeat an implementation for every instruction set that oneDNN may use by itself.
+std::vector<Implementation<GemmKernels>> different_implementations() {
+  std::vector<Implementation<GemmKernels>> result;
+  std::set<void (*)(ConstTensorView, ConstTensorView, ConstTensorView, TensorView, std::span<std::byte>,
+                    ThreadPool&)>
+      seen;
+  for (const auto& implementation : gemm_table().usable()) {
+    if (seen.insert(implementation.kernels.forward).second) result.push_back(implementation);
+  }
+  return result;
+}
+
+TestScratch scratch_for(const GemmKernels& kernels, DType dtype, const ThreadPool& pool) {
+  return TestScratch(kernels.scratch_bytes({1024, 2048, dtype, pool.num_threads()}));
+}
+
+// One product c[i, j] (+)= sum_l a(i, l) b(l, j) (+ bias[j]) in float64, and its bound.
+Expected exact_product(int64_t rows, int64_t columns, int64_t depth,
+                       const std::function<double(int64_t, int64_t)>& a,
+                       const std::function<double(int64_t, int64_t)>& b,
+                       const std::function<double(int64_t, int64_t)>& start) {
+  Expected expected(rows * columns);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < columns; ++j) {
+      double sum = start(i, j), magnitude = std::abs(sum);
+      for (int64_t l = 0; l < depth; ++l) {
+        const double term = a(i, l) * b(l, j);
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      const auto at = static_cast<size_t>(i * columns + j);
+      expected.value[at] = sum;
+      expected.bound[at] = static_cast<double>(depth + 2) * kFloatEps * magnitude;
+    }
+  }
+  return expected;
+}
+
+Expected exact_forward(const GuardedTensor& x, const GuardedTensor& w, const GuardedTensor* bias, Sizes s) {
+  return exact_product(
+      s.T, s.N, s.K, [&](int64_t t, int64_t k) { return x[t * s.K + k]; },
+      [&](int64_t k, int64_t n) { return w[n * s.K + k]; },
+      [&](int64_t, int64_t n) { return bias == nullptr ? 0.0 : (*bias)[n]; });
+}
+
+Expected exact_backward_input(const GuardedTensor& dy, const GuardedTensor& w, const GuardedTensor* before,
+                              Sizes s) {
+  return exact_product(
+      s.T, s.K, s.N, [&](int64_t t, int64_t n) { return dy[t * s.N + n]; },
+      [&](int64_t n, int64_t k) { return w[n * s.K + k]; },
+      [&](int64_t t, int64_t k) { return before == nullptr ? 0.0 : (*before)[t * s.K + k]; });
+}
+
+Expected exact_backward_weight(const GuardedTensor& dy, const GuardedTensor& x, const GuardedTensor& before,
+                               Sizes s) {
+  return exact_product(
+      s.N, s.K, s.T, [&](int64_t n, int64_t t) { return dy[t * s.N + n]; },
+      [&](int64_t t, int64_t k) { return x[t * s.K + k]; },
+      [&](int64_t n, int64_t k) { return before[n * s.K + k]; });
+}
+
+// Whole numbers -3 ... 3: every partial sum is exact in float32, so the result is the exact one rounded once.
+void fill_integers(GuardedTensor& tensor, uint64_t seed) {
+  const CounterRng rng(seed, 1);
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    tensor.set(i, std::floor(rng.uniform(static_cast<uint64_t>(i)) * 7) - 3);
+  }
+}
+
+void fill_reals(GuardedTensor& tensor, uint64_t seed) { tensor.fill_normal(seed); }
+
+// Bounds of zero: only the rounding to the output type is left.
+Expected without_bounds(Expected expected) {
+  std::fill(expected.bound.begin(), expected.bound.end(), 0.0);
+  return expected;
+}
+
+// All products of one implementation, dtype and shape against float64.
+void check_products(const Implementation<GemmKernels>& implementation, DType dtype, Sizes s, bool integers,
+                    ThreadPool& pool) {
+  const auto fill = integers ? fill_integers : fill_reals;
+  const auto want = [&](const Expected& expected) { return integers ? without_bounds(expected) : expected; };
+  const GemmKernels& kernels = implementation.kernels;
+  const TestScratch scratch = scratch_for(kernels, dtype, pool);
+  const std::string context = fmt::format("{} {} T {} N {} K {} {}", describe(implementation),
+                                          dtype_name(dtype), s.T, s.N, s.K, integers ? "integers" : "reals");
+  GuardedTensor x(dtype, {s.T, s.K}), w(dtype, {s.N, s.K}), bias(dtype, {s.N}), dy(dtype, {s.T, s.N});
+  fill(x, 1);
+  fill(w, 2);
+  fill(bias, 3);
+  fill(dy, 4);
+  for (const DType y_dtype : {dtype, DType::kF32}) {
+    GuardedTensor y(y_dtype, {s.T, s.N});
+    kernels.forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool);
+    expect_within(y, want(exact_forward(x, w, nullptr, s)), context + " forward");
+    y.poison();
+    kernels.forward(x.view(), w.view(), bias.view(), y.view(), scratch.span(), pool);
+    expect_within(y, want(exact_forward(x, w, &bias, s)), context + " forward with bias");
+  }
+  GuardedTensor dx(dtype, {s.T, s.K});
+  kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kOverwrite, scratch.span(), pool);
+  expect_within(dx, want(exact_backward_input(dy, w, nullptr, s)), context + " backward_input");
+  fill(dx, 5);
+  const GuardedTensor dx_before = dx;
+  kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kAdd, scratch.span(), pool);
+  expect_within(dx, want(exact_backward_input(dy, w, &dx_before, s)), context + " backward_input added");
+  GuardedTensor dw(DType::kF32, {s.N, s.K});
+  fill(dw, 6);
+  const GuardedTensor dw_before = dw;
+  kernels.backward_weight(dy.view(), x.view(), dw.view(), scratch.span(), pool);
+  expect_within(dw, want(exact_backward_weight(dy, x, dw_before, s)), context + " backward_weight");
+}
+
+TEST(Gemm, IntegersAreExactForEveryRemainder) {
+  ThreadPool pool(2);
+  for (const auto& implementation : different_implementations()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const Sizes& sizes : all_sizes()) check_products(implementation, dtype, sizes, true, pool);
+    }
+  }
+}
+
+TEST(Gemm, RealsStayWithinTheNormBound) {
+  ThreadPool pool(2);
+  for (const auto& implementation : different_implementations()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const Sizes& sizes :
+           {Sizes{1, 33, 65}, Sizes{37, 129, 255}, Sizes{140, 64, 1027}, Sizes{600, 96, 31}}) {
+        check_products(implementation, dtype, sizes, false, pool);
+      }
+    }
+  }
+}
+
+// 1 + 2^-20 needs 21 significant bits: bf16 (8), tf32 (11) or f16 (11) products would lose the difference.
+TEST(Gemm, Float32ProductsAreNotShortened) {
+  ThreadPool pool(1);
+  for (const auto& implementation : different_implementations()) {
+    const TestScratch scratch = scratch_for(implementation.kernels, DType::kF32, pool);
+    GuardedTensor x(DType::kF32, {32, 32}), w(DType::kF32, {32, 32}), y(DType::kF32, {32, 32});
+    x.fill(0);
+    w.fill(0);
+    for (int64_t i = 0; i < 32; ++i) {
+      x.set(i * 32 + i, 1.0f + 0x1.0p-20f);
+      w.set(i * 32 + i, 1.0f);
+    }
+    implementation.kernels.forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool);
+    for (int64_t i = 0; i < 32; ++i) EXPECT_EQ(y[i * 32 + i], 1 + 0x1.0p-20) << describe(implementation);
+  }
+}
+
+TEST(Gemm, InfinityAndNanPassThrough) {
+  ThreadPool pool(1);
+  for (const auto& implementation : different_implementations()) {
+    for (const DType dtype : kActivationTypes) {
+      const TestScratch scratch = scratch_for(implementation.kernels, dtype, pool);
+      GuardedTensor x(dtype, {3, 20}), w(dtype, {5, 20}), y(DType::kF32, {3, 5});
+      x.fill(1);
+      w.fill(1);
+      x.set(0 * 20 + 19, HUGE_VALF);
+      x.set(1 * 20 + 4, NAN);
+      implementation.kernels.forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool);
+      EXPECT_EQ(y[0], HUGE_VAL) << describe(implementation);
+      EXPECT_TRUE(std::isnan(y[5])) << describe(implementation);
+      EXPECT_EQ(y[10], 20) << describe(implementation);
+    }
+  }
+}
+
+TEST(Gemm, ResultsDoNotDependOnTheNumberOfThreads) {
+  const Sizes s = {700, 200, 96};
+  for (const auto& implementation : different_implementations()) {
+    for (const DType dtype : kActivationTypes) {
+      const auto run = [&](ThreadPool& pool) {
+        const GemmKernels& kernels = implementation.kernels;
+        const TestScratch scratch = scratch_for(kernels, dtype, pool);
+        GuardedTensor x(dtype, {s.T, s.K}), w(dtype, {s.N, s.K}), dy(dtype, {s.T, s.N});
+        x.fill_normal(1);
+        w.fill_normal(2);
+        dy.fill_normal(3);
+        std::vector<GuardedTensor> outputs;
+        outputs.emplace_back(dtype, Shape{s.T, s.N});
+        outputs.emplace_back(dtype, Shape{s.T, s.K});
+        outputs.emplace_back(DType::kF32, Shape{s.N, s.K});
+        outputs.emplace_back(DType::kF32, Shape{s.N}).fill(0);
+        outputs[2].fill(0.5f);
+        kernels.forward(x.view(), w.view(), {}, outputs[0].view(), scratch.span(), pool);
+        kernels.backward_input(dy.view(), w.view(), outputs[1].view(), Update::kOverwrite, scratch.span(),
+                               pool);
+        kernels.backward_weight(dy.view(), x.view(), outputs[2].view(), scratch.span(), pool);
+        gemm_backward_bias(dy.view(), outputs[3].view(), pool);
+        return outputs;
+      };
+      expect_thread_independent(run, fmt::format("{} {}", describe(implementation), dtype_name(dtype)));
+    }
+  }
+}
+
+TEST(GemmBackwardBias, AddsTheRowsInFloat32) {
+  ThreadPool pool(3);
+  for (const DType dtype : kActivationTypes) {
+    for (const Sizes& s : {Sizes{1, 1, 1}, Sizes{17, 33, 1}, Sizes{5, 700, 1}}) {
+      GuardedTensor dy(dtype, {s.T, s.N}), db(DType::kF32, {s.N});
+      dy.fill_normal(1);
+      db.fill_normal(2);
+      Expected want(s.N);
+      for (int64_t n = 0; n < s.N; ++n) {
+        const auto at = static_cast<size_t>(n);
+        want.value[at] = db[n];
+        want.bound[at] = std::abs(db[n]);
+        for (int64_t t = 0; t < s.T; ++t) {
+          want.value[at] += dy[t * s.N + n];
+          want.bound[at] += std::abs(dy[t * s.N + n]);
+        }
+        want.bound[at] *= static_cast<double>(s.T + 2) * kFloatEps;
+      }
+      gemm_backward_bias(dy.view(), db.view(), pool);
+      expect_within(db, want, fmt::format("{} T {} N {}", dtype_name(dtype), s.T, s.N));
+    }
+  }
+}
+
+TEST(Gemm, NoTokensTouchNothing) {
+  ThreadPool pool(2);
+  GuardedTensor x(DType::kF32, {0, 4}), w(DType::kF32, {3, 4}), y(DType::kF32, {0, 3}),
+      dw(DType::kF32, {3, 4});
+  w.fill(1);
+  dw.fill(7);
+  gemm_forward(x.view(), w.view(), {}, y.view(), {}, pool);
+  gemm_backward_input(y.view(), w.view(), x.view(), Update::kOverwrite, {}, pool);
+  gemm_backward_weight(y.view(), x.view(), dw.view(), {}, pool);
+  EXPECT_EQ(dw.values(), std::vector<double>(12, 7.0));
+  EXPECT_TRUE(x.guards_intact() && y.guards_intact());
+}
+
+TEST(Gemm, WrongShapesAndMissingScratchAreBugs) {
+  ThreadPool pool(1);
+  GuardedTensor x(DType::kF32, {2, 4}), w(DType::kF32, {3, 5}), good_w(DType::kF32, {3, 4}),
+      y(DType::kF32, {2, 3});
+  GuardedTensor bf16_w(DType::kBF16, {3, 4});
+  const TestScratch scratch(gemm_scratch_bytes({2, 4, DType::kF32, 1}));
+  EXPECT_THROW(gemm_forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool), Error);
+  EXPECT_THROW(gemm_forward(x.view(), bf16_w.view(), {}, y.view(), scratch.span(), pool), Error);
+  EXPECT_THROW(gemm_backward_weight(y.view(), x.view(), w.view(), scratch.span(), pool), Error);
+  if (!scratch.span().empty()) {
+    EXPECT_THROW(gemm_forward(x.view(), good_w.view(), {}, y.view(), {}, pool), Error);
+  }
+}
+
+TEST(RowSlices, CoverEveryRowOnceInFewSizes) {
+  for (const int64_t height : {64, 128, 256, 512}) {
+    std::set<int64_t> sizes;
+    for (int64_t rows = 0; rows <= 2 * height + 70; ++rows) {
+      const RowSlices slices(rows, height);
+      int64_t next = 0;
+      for (int64_t i = 0; i < slices.count(); ++i) {
+        const auto [begin, end] = slices[i];
+        ASSERT_EQ(begin, next) << rows << " rows, height " << height << ", slice " << i;
+        ASSERT_GT(end, begin);
+        sizes.insert(end - begin);
+        next = end;
+      }
+      ASSERT_EQ(next, rows) << "height " << height;
+    }
+    EXPECT_LE(static_cast<int64_t>(sizes.size()), height / 64 + 9);
+  }
+}
+
+TEST(OneDnn, RaggedMicroBatchesCompileFewProducts) {
+  if (gemm_table().chosen_implementation().name == "ref") GTEST_SKIP() << "oneDNN does not run here";
+  ThreadPool pool(1);
+  const TestScratch scratch = scratch_for(kGemmOneDnn, DType::kF32, pool);
+  const int64_t before = num_onednn_products();
+  for (int64_t T = 2; T < 200; ++T) {
+    GuardedTensor x(DType::kF32, {T, 6}), w(DType::kF32, {10, 6}), y(DType::kF32, {T, 10});
+    kGemmOneDnn.forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool);
+  }
+  EXPECT_LE(num_onednn_products() - before, 10);
+}
+
+}  // namespace
+}  // namespace tessera
