@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "data/test_util.h"
 #include "formats/file.h"
-#include "formats/test_folder.h"
+#include "test_folder.h"
 
 namespace tessera {
 namespace {

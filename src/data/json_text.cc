@@ -107,6 +107,11 @@ std::string extract_json_text(std::string_view json, const std::string& column, 
                               int64_t first_line) {
   ColumnHandler handler(column);
   if (!Json::sax_parse(json.begin(), json.end(), &handler)) {
+    if (json.starts_with("version https://git-lfs.")) {
+      fail(ExitCode::kBadData,
+           "{}: line {}: this is a Git LFS pointer, not the file itself: run `git lfs pull`", origin,
+           first_line);
+    }
     const int64_t position = std::min(handler.error_position(), static_cast<int64_t>(json.size()));
     const int64_t line = first_line + std::count(json.begin(), json.begin() + position, '\n');
     fail(ExitCode::kBadData, "{}: line {}: {}", origin, line, handler.problem());

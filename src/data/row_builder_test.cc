@@ -7,7 +7,7 @@
 #include <random>
 
 #include "data/token_cache.h"
-#include "formats/test_folder.h"
+#include "test_folder.h"
 
 namespace tessera {
 namespace {

@@ -11,8 +11,8 @@
 
 #include "base/error.h"
 #include "data/test_util.h"
-#include "formats/test_folder.h"
 #include "tensor/packed_batch.h"
+#include "test_folder.h"
 
 namespace tessera {
 namespace {
