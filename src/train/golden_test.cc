@@ -1,0 +1,121 @@
+// Whole runs against PyTorch: loss, gradient norm and learning rate of every step, and the weights at the
+// end.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "train/train_test_support.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> case_names() {
+  const fs::path root = fs::path(TESSERA_SHARED_DIR) / "reference";
+  std::vector<std::string> names;
+  if (fs::is_directory(root)) {
+    for (const auto& entry : fs::directory_iterator(root)) {
+      if (fs::exists(entry.path() / "case.json")) names.push_back(entry.path().filename());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  if (names.empty()) names.push_back("absent");
+  return names;
+}
+
+class GoldenRun : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "absent") GTEST_SKIP() << "no reference cases under " << TESSERA_SHARED_DIR;
+    case_folder_ = fs::path(TESSERA_SHARED_DIR) / "reference" / GetParam();
+    expected_ = read_tensors(case_folder_ / "expected.safetensors");
+  }
+
+  TrainingArguments arguments(const std::string& dtype) const {
+    const nlohmann::json parameters = read_json(case_folder_ / "case.json");
+    TrainingArguments args;
+    args.model = case_folder_;
+    args.dataset = {case_folder_ / "batches.safetensors"};
+    args.cache_dir = folder_ / "cache";
+    args.output_dir = folder_ / "out";
+    args.dtype = dtype;
+    args.save_dtype = "float32";
+    args.shuffle = false;
+    args.learning_rate = parameters.at("learning_rate");
+    args.adam_beta1 = parameters.at("betas")[0];
+    args.adam_beta2 = parameters.at("betas")[1];
+    args.adam_epsilon = parameters.at("eps");
+    args.weight_decay = parameters.at("weight_decay");
+    args.max_grad_norm = parameters.at("max_grad_norm");
+    args.warmup_steps = parameters.at("warmup_steps");
+    args.max_steps = parameters.at("steps");
+    args.gradient_accumulation_steps = parameters.at("accum");
+    args.per_device_train_batch_size = parameters.at("batch");
+    return args;
+  }
+
+  RecordingObserver train(const TrainingArguments& args) const {
+    ThreadPool pool(2);
+    RecordingObserver observer;
+    Trainer trainer(args, pool, observer);
+    trainer.run();
+    EXPECT_EQ(std::ssize(observer.steps), std::ssize(expected_.at("loss")));
+    return observer;
+  }
+
+  void expect_losses(const RecordingObserver& run, double bound) const {
+    for (size_t i = 0; i < run.steps.size(); ++i) {
+      EXPECT_NEAR(run.steps[i].loss, expected_.at("loss")[i], bound) << "step " << i + 1;
+    }
+  }
+
+  fs::path case_folder_;
+  std::map<std::string, std::vector<float>> expected_;
+  TestFolder folder_;
+};
+
+TEST_P(GoldenRun, Float32FollowsPyTorch) {
+  const RecordingObserver run = train(arguments("float32"));
+  expect_losses(run, 2e-4);
+  for (size_t i = 0; i < run.steps.size(); ++i) {
+    const double grad_norm = expected_.at("grad_norm")[i];
+    const double learning_rate = expected_.at("lr")[i];
+    EXPECT_NEAR(run.steps[i].grad_norm, grad_norm, 1e-3 * grad_norm) << "step " << i + 1;
+    EXPECT_NEAR(run.steps[i].learning_rate, learning_rate, 1e-6 * learning_rate) << "step " << i + 1;
+  }
+  const auto found = read_tensors(folder_ / "out");
+  int64_t num_compared = 0;
+  for (const auto& [name, expected] : expected_) {
+    if (!name.starts_with("final.")) continue;
+    const std::string parameter = name.substr(6);
+    ASSERT_TRUE(found.contains(parameter)) << parameter;
+    EXPECT_LT(relative_error(found.at(parameter), expected), 1e-3) << parameter;
+    ++num_compared;
+  }
+  EXPECT_EQ(num_compared, std::ssize(found));
+}
+
+TEST_P(GoldenRun, GradientCheckpointingChangesNothing) {
+  TrainingArguments args = arguments("float32");
+  const RecordingObserver plain = train(args);
+  args.gradient_checkpointing = true;
+  const RecordingObserver checkpointing = train(args);
+  for (size_t i = 0; i < plain.steps.size(); ++i) {
+    EXPECT_EQ(plain.steps[i].loss, checkpointing.steps[i].loss) << "step " << i + 1;
+    EXPECT_EQ(plain.steps[i].grad_norm, checkpointing.steps[i].grad_norm) << "step " << i + 1;
+  }
+}
+
+TEST_P(GoldenRun, Bfloat16StaysClose) { expect_losses(train(arguments("bfloat16")), 0.03); }
+
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenRun, testing::ValuesIn(case_names()), [](const auto& test) {
+  std::string name = test.param;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
+  return name;
+});
+
+}  // namespace
+}  // namespace tessera

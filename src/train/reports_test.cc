@@ -1,0 +1,155 @@
+// Log lines, trainer_state.json, metrics.jsonl, what is due when.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "train/metrics_file.h"
+#include "train/step_actions.h"
+#include "train/trainer_state.h"
+
+namespace tessera {
+namespace {
+
+TEST(LogLine, ReadsAsHuggingFacePrintsIt) {
+  LogEntry entry;
+  entry.values = {{"loss", 2.10484999}, {"grad_norm", 2.13}, {"learning_rate", 4.99e-05}};
+  entry.epoch = 0.0123;
+  entry.step = 7;
+  EXPECT_EQ(log_line_text(entry),
+            "{'loss': 2.1048, 'grad_norm': 2.13, 'learning_rate': 4.99e-05, 'epoch': 0.01}");
+}
+
+TEST(LogLine, KeepsFloatsFloatsAndCountsWhole) {
+  LogEntry entry;
+  entry.values = {{"eval_loss", 3.0}, {"num_input_tokens_seen", int64_t{12}}};
+  entry.epoch = 1;
+  EXPECT_EQ(log_line_text(entry), "{'eval_loss': 3.0, 'num_input_tokens_seen': 12, 'epoch': 1.0}");
+}
+
+TEST(TrainerStateJson, IsTheDocumentHuggingFaceWrites) {
+  TrainerState state;
+  state.global_step = 2;
+  state.epoch = 0.5;
+  state.max_steps = 4;
+  state.num_train_epochs = 1;
+  state.train_batch_size = 8;
+  state.logging_steps = 1;
+  LogEntry entry;
+  entry.values = {{"loss", 2.25}, {"grad_norm", 1.5}, {"learning_rate", 1e-05}};
+  entry.epoch = 0.5;
+  entry.step = 2;
+  state.log_history = {entry};
+  EXPECT_EQ(trainer_state_json(state, true, false), R"({
+  "best_global_step": null,
+  "best_metric": null,
+  "best_model_checkpoint": null,
+  "epoch": 0.5,
+  "eval_steps": 500,
+  "global_step": 2,
+  "is_hyper_param_search": false,
+  "is_local_process_zero": true,
+  "is_world_process_zero": true,
+  "log_history": [
+    {
+      "epoch": 0.5,
+      "grad_norm": 1.5,
+      "learning_rate": 1e-05,
+      "loss": 2.25,
+      "step": 2
+    }
+  ],
+  "logging_steps": 1,
+  "max_steps": 4,
+  "num_input_tokens_seen": 0,
+  "num_train_epochs": 1,
+  "save_steps": 500,
+  "stateful_callbacks": {
+    "TrainerControl": {
+      "args": {
+        "should_epoch_stop": false,
+        "should_evaluate": false,
+        "should_log": false,
+        "should_save": true,
+        "should_training_stop": false
+      },
+      "attributes": {}
+    }
+  },
+  "total_flos": 0.0,
+  "train_batch_size": 8,
+  "trial_name": null,
+  "trial_params": null
+}
+)");
+}
+
+TEST(MetricsLine, HasEveryFieldAndEveryDigit) {
+  StepMetrics metrics;
+  metrics.step = 3;
+  metrics.epoch = 0.1;
+  metrics.loss = 1.0 / 3;
+  metrics.grad_norm = 2;
+  metrics.learning_rate = 1e-5;
+  metrics.num_tokens = 100;
+  metrics.num_target_tokens = 90;
+  metrics.tokens_per_second = 50;
+  metrics.step_time_s = 2;
+  EXPECT_EQ(metrics_line(metrics),
+            R"({"step":3,"epoch":0.1,"loss":0.3333333333333333,"grad_norm":2.0,"learning_rate":1e-05,)"
+            R"("num_tokens":100,"num_target_tokens":90,"tokens_per_second":50.0,"step_time_s":2.0})");
+}
+
+// The steps after which an action is due.
+template <typename Member>
+std::vector<int64_t> due_steps(const TrainingArguments& args, int64_t steps_per_epoch, int64_t max_steps,
+                               Member member) {
+  const ActionSchedule actions(args, steps_per_epoch, max_steps);
+  std::vector<int64_t> steps;
+  for (int64_t step = 1; step <= max_steps; ++step) {
+    if (actions.after(step).*member) steps.push_back(step);
+  }
+  return steps;
+}
+
+using Steps = std::vector<int64_t>;
+
+TEST(ActionSchedule, LogsByStepsEpochsAndTheFirstStep) {
+  TrainingArguments args;
+  args.logging_steps = 3;
+  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{3, 6, 9}));
+  args.logging_first_step = true;
+  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{1, 3, 6, 9}));
+  args.logging_steps = 0.25;  // ceil(2.5)
+  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{1, 3, 6, 9}));
+  args.logging_strategy = "epoch";
+  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), (Steps{1, 4, 8, 10}));
+  args.logging_strategy = "no";
+  args.logging_first_step = false;
+  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::log), Steps{});
+}
+
+TEST(ActionSchedule, SavesAtTheLastStepToo) {
+  TrainingArguments args;
+  args.save_steps = 4;
+  EXPECT_EQ(due_steps(args, 4, 10, &StepActions::save), (Steps{4, 8, 10}));
+  args.save_strategy = "epoch";
+  EXPECT_EQ(due_steps(args, 3, 10, &StepActions::save), (Steps{3, 6, 9, 10}));
+  args.save_strategy = "no";
+  EXPECT_EQ(due_steps(args, 3, 10, &StepActions::save), Steps{});
+}
+
+TEST(ActionSchedule, EvaluatesAfterTheDelay) {
+  TrainingArguments args;
+  args.eval_strategy = "steps";
+  args.eval_steps = 2;
+  EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{2, 4, 6, 8}));
+  args.eval_delay = 5;
+  EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{6, 8}));
+  args.eval_strategy = "epoch";
+  args.eval_delay = 2;
+  EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{8, 9}));
+}
+
+}  // namespace
+}  // namespace tessera

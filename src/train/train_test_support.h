@@ -1,0 +1,73 @@
+// For tests of training: model folders, datasets of token ids, an observer that keeps everything.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model/model_test_support.h"
+#include "test_folder.h"
+#include "train/trainer.h"
+
+namespace tessera {
+
+// A model folder with random weights (random_weights) in float32.
+void write_test_model(const std::filesystem::path& folder, const ModelConfig& config, float scale = 0.3f,
+                      uint64_t seed = 1);
+
+// input_ids and labels as I64 [rows, length]; all rows have one length.
+void write_token_rows(const std::filesystem::path& file, const std::vector<TokenRow>& rows);
+
+// Every tensor of a safetensors file or model folder, as float32.
+std::map<std::string, std::vector<float>> read_tensors(const std::filesystem::path& path);
+
+// |found - expected| / |expected|, Frobenius.
+double relative_error(const std::vector<float>& found, const std::vector<float>& expected);
+
+// The JSON objects of a .jsonl file.
+std::vector<nlohmann::json> read_json_lines(const std::filesystem::path& file);
+nlohmann::json read_json(const std::filesystem::path& file);
+
+class RecordingObserver : public TrainObserver {
+ public:
+  void on_plan(const RunPlan& run_plan) override { plan = run_plan; }
+  void on_previous_run(const std::filesystem::path& folder) override { previous_run = folder; }
+  void on_step(const StepMetrics& metrics) override { steps.push_back(metrics); }
+  void on_log(const LogEntry& entry) override { logs.push_back(entry); }
+  void on_evaluation(const EvalResult& result) override { evaluations.push_back(result); }
+  void on_checkpoint(const std::filesystem::path& folder) override { checkpoints.push_back(folder); }
+  void on_checkpoint_failed(const std::filesystem::path&, const std::string& message) override {
+    failures.push_back(message);
+  }
+  void on_finish(const TrainSummary& run_summary) override { summary = run_summary; }
+
+  RunPlan plan;
+  std::filesystem::path previous_run;
+  std::vector<StepMetrics> steps;
+  std::vector<LogEntry> logs;
+  std::vector<EvalResult> evaluations;
+  std::vector<std::filesystem::path> checkpoints;
+  std::vector<std::string> failures;
+  TrainSummary summary;
+};
+
+// A folder with a tiny model and 14 rows of 9 tokens, and settings to train on them in float32: micro-batch
+// 2, accumulation 2, in order, constant learning rate.
+class TinyRun {
+ public:
+  explicit TinyRun(const ModelConfig& config = tiny_config());
+
+  const TestFolder& folder() const { return folder_; }
+  std::filesystem::path output() const { return args.output_dir; }
+  // Trains with `args`.
+  RecordingObserver train(int64_t num_threads = 2, const std::function<int()>& stop_signal = {}) const;
+
+  TrainingArguments args;
+
+ private:
+  TestFolder folder_;
+};
+
+}  // namespace tessera
