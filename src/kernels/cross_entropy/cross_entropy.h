@@ -5,16 +5,18 @@
 //   dx_rv  = grad_scale (exp(x_rv - lse_r) - (1 - s) [v = target] - s / V)
 //
 // as torch.nn.functional.cross_entropy with ignore_index and label_smoothing. Rows whose target is
-// kIgnoredLabel have no loss and a zero gradient. A row that holds a NaN or +infinity has a loss and a
-// gradient of NaN; -infinity is a logit of probability zero (its loss is infinite where it is the target or s
-// > 0).
+// kIgnoredLabel have no loss and a zero gradient. A row that holds a NaN or +infinity, or nothing but
+// -infinity, has a loss and a gradient of NaN; beside finite logits -infinity is a probability of zero (its
+// loss is infinite where it is the target or s > 0).
 //
 // logits_RV is F32 [R, V], targets [R] in [0, V) or kIgnoredLabel (checked by the caller). dlogits_RV is BF16
 // or F32 [R, V] or empty (loss only); when F32 it may be the same memory as logits.
 // Row losses are added in double in the order of rows: results do not depend on the number of threads.
-// Error, with eps = 2^-24: |loss_r - exact| <= (V + 16) eps (1 + max_v |x_rv| + |lse_r|); a gradient element
-// is off by at most grad_scale (V + 16 + 2 max_v |x_rv - lse_r|) eps p_rv, and its rounding to BF16 (2^-8
-// |dx|).
+//
+// Error, with p_v = exp(x_v - lse), m = max_v x_v, eps = 2^-24, and d = 270 + sum_v p_v (m - x_v) (blocks of
+// 1024 exponentials are summed in at least 4 lanes of float32, then in double):
+//   |loss - exact| <= eps (d + 260 s mean_v |x_v|)
+//   |dx_v - exact| <= eps |grad_scale| (p_v (d + 12 + m - x_v) + 4 s / V), then dx is rounded to its type
 #pragma once
 
 #include <cstddef>

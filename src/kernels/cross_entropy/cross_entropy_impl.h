@@ -24,6 +24,7 @@ LossSums cross_entropy_with(const CrossEntropyKernels& kernels, ConstTensorView 
                             std::span<const int32_t> targets, float label_smoothing, float grad_scale,
                             TensorView dlogits_RV, std::span<std::byte> scratch, ThreadPool& pool);
 
-extern const CrossEntropyKernels kCrossEntropyRef;
+std::vector<Implementation<CrossEntropyKernels>> cross_entropy_hwy();
+std::vector<Implementation<CrossEntropyKernels>> cross_entropy_ref();
 
 }  // namespace tessera

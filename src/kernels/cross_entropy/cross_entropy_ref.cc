@@ -31,6 +31,8 @@ double row(const float* logits, int64_t vocab_size, int32_t target, float label_
 
 }  // namespace
 
-const CrossEntropyKernels kCrossEntropyRef = {row<float>, row<bf16>};
+std::vector<Implementation<CrossEntropyKernels>> cross_entropy_ref() {
+  return {{"ref", Isa::kRef, {.row_f32 = row<float>, .row_bf16 = row<bf16>}, nullptr}};
+}
 
 }  // namespace tessera

@@ -1,0 +1,275 @@
+#include "kernels/cross_entropy/cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "kernels/cross_entropy/cross_entropy_impl.h"
+#include "kernels/kernel_test_util.h"
+
+namespace tessera {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr int64_t kVocabSizes[] = {1,  2,  3,  4,  5,  7,  8,    9,    15,   16,
+                                   17, 31, 32, 33, 63, 65, 1023, 1024, 1025, 3000};
+
+// The formulas of the header in float64.
+double exact_loss(const std::vector<double>& x, int32_t target, double s) {
+  const double max = *std::max_element(x.begin(), x.end());
+  double sum = 0;
+  for (const double logit : x) sum += std::exp(logit - max);
+  const double lse = max + std::log(sum);
+  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
+  return (1 - s) * (lse - x[static_cast<size_t>(target)]) + s * (lse - mean);
+}
+
+struct ExactRow {
+  double loss = 0, loss_bound = 0;
+  std::vector<double> gradient, gradient_bound;
+};
+
+ExactRow exact_row(const std::vector<double>& x, int32_t target, double s, double grad_scale) {
+  const double V = static_cast<double>(x.size());
+  const double max = *std::max_element(x.begin(), x.end());
+  double sum = 0, mean_abs = 0, d = 270;
+  for (const double logit : x) {
+    sum += std::exp(logit - max);
+    mean_abs += std::abs(logit) / V;
+  }
+  const double lse = max + std::log(sum);
+  for (const double logit : x) d += std::exp(logit - lse) * (max - logit);
+  ExactRow row;
+  row.loss = exact_loss(x, target, s);
+  row.loss_bound = kFloatEps * (d + 260 * s * mean_abs);
+  for (size_t v = 0; v < x.size(); ++v) {
+    const double p = std::exp(x[v] - lse);
+    const double is_target = static_cast<int32_t>(v) == target ? 1 : 0;
+    row.gradient.push_back(grad_scale * (p - (1 - s) * is_target - s / V));
+    row.gradient_bound.push_back(kFloatEps * std::abs(grad_scale) * (p * (d + 12 + max - x[v]) + 4 * s / V));
+  }
+  return row;
+}
+
+// R rows: normal logits of different spread, one row with a clear winner, one with huge logits, some ignored.
+struct Problem {
+  GuardedTensor logits;
+  std::vector<int32_t> targets;
+
+  Problem(int64_t R, int64_t V) : logits(DType::kF32, {R, V}) {
+    logits.fill_normal(static_cast<uint64_t>(V), 3);
+    for (int64_t v = 0; v < V; ++v) {
+      if (R > 1) logits.set(V + v, v == V / 2 ? 60.0f : static_cast<float>(-logits[V + v]));
+      if (R > 2) logits.set(2 * V + v, static_cast<float>(1000 * logits[2 * V + v] - 5e4));
+    }
+    for (int64_t r = 0; r < R; ++r) {
+      targets.push_back(r % 5 == 3 ? kIgnoredLabel : static_cast<int32_t>((r * 7 + V / 2) % V));
+    }
+  }
+
+  std::vector<double> row(int64_t r) const {
+    const int64_t V = logits.shape()[1];
+    std::vector<double> values;
+    for (int64_t v = 0; v < V; ++v) values.push_back(logits[r * V + v]);
+    return values;
+  }
+};
+
+struct Outcome {
+  LossSums sums;
+  GuardedTensor dlogits;
+};
+
+Outcome run(const CrossEntropyKernels& kernels, const Problem& problem, DType dtype, float smoothing,
+            float grad_scale, ThreadPool& pool) {
+  Outcome outcome = {{}, GuardedTensor(dtype, problem.logits.shape())};
+  const TestScratch scratch(cross_entropy_scratch_bytes(problem.logits.shape()[0]));
+  outcome.sums = cross_entropy_with(kernels, problem.logits.view(), problem.targets, smoothing, grad_scale,
+                                    outcome.dlogits.view(), scratch.span(), pool);
+  return outcome;
+}
+
+TEST(CrossEntropy, MatchesTheFormulaInEveryImplementation) {
+  ThreadPool pool(2);
+  constexpr int64_t R = 6;
+  for (const auto& implementation : cross_entropy_table().usable()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const int64_t V : kVocabSizes) {
+        for (const float smoothing : {0.0f, 0.1f}) {
+          const float grad_scale = 0.25f;
+          const Problem problem(R, V);
+          const std::string context = fmt::format("{} {} V {} smoothing {}", describe(implementation),
+                                                  dtype_name(dtype), V, smoothing);
+          Expected gradient(R * V);
+          double loss = 0, loss_bound = 0;
+          int64_t num_targets = 0;
+          for (int64_t r = 0; r < R; ++r) {
+            const int32_t target = problem.targets[static_cast<size_t>(r)];
+            if (target == kIgnoredLabel) continue;
+            const ExactRow row = exact_row(problem.row(r), target, static_cast<double>(smoothing), 0.25);
+            loss += row.loss;
+            loss_bound += row.loss_bound;
+            ++num_targets;
+            std::copy(row.gradient.begin(), row.gradient.end(), gradient.value.begin() + r * V);
+            std::copy(row.gradient_bound.begin(), row.gradient_bound.end(), gradient.bound.begin() + r * V);
+          }
+          const Outcome got = run(implementation.kernels, problem, dtype, smoothing, grad_scale, pool);
+          expect_within(got.dlogits, gradient, context);
+          EXPECT_NEAR(got.sums.loss_sum, loss, loss_bound + 1e-12) << context;
+          EXPECT_EQ(got.sums.num_targets, num_targets) << context;
+        }
+      }
+    }
+  }
+}
+
+// The gradient against central differences of the loss itself, h = 1e-4: their error is below h^2 for a loss
+// whose third derivative is below 1.
+TEST(CrossEntropy, GradientIsTheSlopeOfTheLoss) {
+  ThreadPool pool(1);
+  constexpr double kStep = 1e-4;
+  for (const auto& implementation : cross_entropy_table().usable()) {
+    for (const float smoothing : {0.0f, 0.2f}) {
+      Problem problem(1, 37);
+      const Outcome got = run(implementation.kernels, problem, DType::kF32, smoothing, 1.0f, pool);
+      const std::vector<double> x = problem.row(0);
+      const int32_t target = problem.targets[0];
+      const ExactRow bounds = exact_row(x, target, static_cast<double>(smoothing), 1.0);
+      for (size_t v = 0; v < x.size(); ++v) {
+        std::vector<double> up = x, down = x;
+        up[v] += kStep;
+        down[v] -= kStep;
+        const double s = static_cast<double>(smoothing);
+        const double slope = (exact_loss(up, target, s) - exact_loss(down, target, s)) / (2 * kStep);
+        EXPECT_NEAR(got.dlogits[static_cast<int64_t>(v)], slope,
+                    kStep * kStep + bounds.gradient_bound[v] + kFloatEps * std::abs(slope))
+            << describe(implementation) << " v " << v << " smoothing " << smoothing;
+      }
+    }
+  }
+}
+
+TEST(CrossEntropy, GradientMayReplaceTheLogits) {
+  ThreadPool pool(2);
+  for (const auto& implementation : cross_entropy_table().usable()) {
+    for (const int64_t V : {5, 33, 1025}) {
+      Problem problem(6, V);
+      const Outcome apart = run(implementation.kernels, problem, DType::kF32, 0.1f, 0.5f, pool);
+      const TestScratch scratch(cross_entropy_scratch_bytes(6));
+      const LossSums sums = cross_entropy_with(implementation.kernels, problem.logits.view(), problem.targets,
+                                               0.1f, 0.5f, problem.logits.view(), scratch.span(), pool);
+      EXPECT_EQ(sums.loss_sum, apart.sums.loss_sum) << describe(implementation);
+      EXPECT_TRUE(problem.logits.bits() == apart.dlogits.bits()) << describe(implementation) << " V " << V;
+    }
+  }
+}
+
+TEST(CrossEntropy, LossAloneIsTheSameAndLeavesTheLogits) {
+  ThreadPool pool(2);
+  for (const auto& implementation : cross_entropy_table().usable()) {
+    const Problem problem(6, 333);
+    const std::string before = problem.logits.bits();
+    const Outcome with_gradient = run(implementation.kernels, problem, DType::kBF16, 0.1f, 1.0f, pool);
+    const TestScratch scratch(cross_entropy_scratch_bytes(6));
+    const LossSums alone = cross_entropy_with(implementation.kernels, problem.logits.view(), problem.targets,
+                                              0.1f, 1.0f, {}, scratch.span(), pool);
+    EXPECT_EQ(alone.loss_sum, with_gradient.sums.loss_sum) << describe(implementation);
+    EXPECT_EQ(alone.num_targets, with_gradient.sums.num_targets);
+    EXPECT_TRUE(problem.logits.bits() == before && problem.logits.guards_intact());
+  }
+}
+
+TEST(CrossEntropy, IgnoredRowsGiveZeroGradientAndNoLoss) {
+  ThreadPool pool(2);
+  for (const auto& implementation : cross_entropy_table().usable()) {
+    Problem problem(3, 40);
+    std::fill(problem.targets.begin(), problem.targets.end(), kIgnoredLabel);
+    problem.logits.set(5, NAN);  // not looked at
+    const Outcome got = run(implementation.kernels, problem, DType::kBF16, 0.1f, 1.0f, pool);
+    EXPECT_EQ(got.sums.loss_sum, 0) << describe(implementation);
+    EXPECT_EQ(got.sums.num_targets, 0);
+    EXPECT_EQ(got.dlogits.values(), std::vector<double>(120, 0.0));
+  }
+}
+
+TEST(CrossEntropy, NoRowsGiveNoLoss) {
+  ThreadPool pool(2);
+  const Problem problem(0, 4);
+  const Outcome got = run(cross_entropy_table().chosen(), problem, DType::kF32, 0.0f, 1.0f, pool);
+  EXPECT_EQ(got.sums.loss_sum, 0);
+  EXPECT_EQ(got.sums.num_targets, 0);
+}
+
+// What is not finite must reach the loss and the gradient, wherever in a vector it is.
+TEST(CrossEntropy, NanAndInfinityAreNotHidden) {
+  ThreadPool pool(1);
+  for (const auto& implementation : cross_entropy_table().usable()) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInfinity}) {
+      for (const int64_t V : {1, 5, 16, 37, 64, 70}) {
+        for (int64_t v = 0; v < V; ++v) {
+          Problem problem(2, V);
+          problem.logits.set(v, bad);
+          problem.targets = {0, static_cast<int32_t>(V - 1)};
+          const Outcome got = run(implementation.kernels, problem, DType::kBF16, 0.0f, 1.0f, pool);
+          const std::string context = fmt::format("{} {} at {} of {}", describe(implementation), bad, v, V);
+          ASSERT_TRUE(std::isnan(got.sums.loss_sum)) << context;
+          ASSERT_TRUE(std::isnan(got.dlogits[0]) && std::isnan(got.dlogits[V - 1])) << context;
+          ASSERT_FALSE(std::isnan(got.dlogits[V])) << context << ": the other row";
+        }
+      }
+    }
+    Problem problem(1, 20);
+    problem.logits.fill(-kInfinity);
+    EXPECT_TRUE(std::isnan(run(implementation.kernels, problem, DType::kF32, 0, 1, pool).sums.loss_sum));
+  }
+}
+
+TEST(CrossEntropy, MinusInfinityIsAProbabilityOfZero) {
+  ThreadPool pool(1);
+  for (const auto& implementation : cross_entropy_table().usable()) {
+    Problem problem(1, 50);
+    problem.logits.fill(0);
+    for (int64_t v = 10; v < 50; ++v) problem.logits.set(v, -kInfinity);
+    problem.targets = {3};
+    const Outcome got = run(implementation.kernels, problem, DType::kF32, 0.0f, 1.0f, pool);
+    EXPECT_NEAR(got.sums.loss_sum, std::log(10.0), 300 * kFloatEps) << describe(implementation);
+    EXPECT_NEAR(got.dlogits[3], -0.9, 300 * kFloatEps) << describe(implementation);
+    EXPECT_EQ(got.dlogits[30], 0) << describe(implementation);
+    problem.targets = {30};
+    EXPECT_EQ(run(implementation.kernels, problem, DType::kF32, 0.0f, 1.0f, pool).sums.loss_sum, HUGE_VAL);
+  }
+}
+
+TEST(CrossEntropy, DoesNotDependOnTheNumberOfThreads) {
+  for (const auto& implementation : cross_entropy_table().usable()) {
+    std::vector<double> losses;
+    expect_thread_independent(
+        [&](ThreadPool& pool) {
+          Outcome got = run(implementation.kernels, Problem(50, 1500), DType::kBF16, 0.1f, 1.0f, pool);
+          losses.push_back(got.sums.loss_sum);
+          std::vector<GuardedTensor> outputs;
+          outputs.push_back(std::move(got.dlogits));
+          return outputs;
+        },
+        describe(implementation));
+    EXPECT_EQ(losses, std::vector<double>(3, losses[0])) << describe(implementation);
+  }
+}
+
+TEST(CrossEntropy, WrongShapesAreBugs) {
+  ThreadPool pool(1);
+  Problem problem(3, 4);
+  GuardedTensor wrong(DType::kF32, {3, 5});
+  const TestScratch scratch(cross_entropy_scratch_bytes(3));
+  const auto call = [&](TensorView dlogits, std::span<const int32_t> targets, std::span<std::byte> memory) {
+    cross_entropy(problem.logits.view(), targets, 0, 1, dlogits, memory, pool);
+  };
+  EXPECT_THROW(call(wrong.view(), problem.targets, scratch.span()), Error);
+  EXPECT_THROW(call({}, std::vector<int32_t>{0}, scratch.span()), Error);
+  EXPECT_THROW(call({}, problem.targets, scratch.span().first(8)), Error);
+}
+
+}  // namespace
+}  // namespace tessera
