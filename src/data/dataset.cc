@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/content_hash.h"
-#include "data/input_files.h"
+#include "formats/input_files.h"
 #include "data/pretokenized_rows.h"
 #include "data/text_rows.h"
 #include "data/token_cache.h"

@@ -1,4 +1,4 @@
-#include "data/input_files.h"
+#include "formats/input_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST_F(InputFiles, WithPatternCharactersInTheirNameAreTakenAsTheyAre) {
 TEST_F(InputFiles, ThatDoNotExistAreRefused) {
   const auto error = [this](const char* pattern) { return error_of([&] { expand({pattern}); }); };
   EXPECT_EQ(error("missing.txt").code(), ExitCode::kNoInput);
-  EXPECT_THAT(error("missing.txt").what(), HasSubstr("missing.txt: cannot read dataset: No such file"));
+  EXPECT_THAT(error("missing.txt").what(), HasSubstr("missing.txt: cannot be read: No such file"));
   EXPECT_EQ(error("*.csv").code(), ExitCode::kNoInput);
   EXPECT_THAT(error("*.csv").what(), HasSubstr("*.csv: no file matches this pattern"));
   create_folder(folder_ / "empty");

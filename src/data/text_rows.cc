@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data/input_files.h"
+#include "formats/input_files.h"
 #include "data/json_text.h"
 #include "data/record_reader.h"
 #include "data/row_builder.h"

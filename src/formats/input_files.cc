@@ -1,4 +1,4 @@
-#include "data/input_files.h"
+#include "formats/input_files.h"
 
 #include <glob.h>
 
@@ -47,7 +47,7 @@ void append_files_of(const std::string& pattern, std::vector<fs::path>* files) {
     files->emplace_back(pattern);
   } else if (pattern.find_first_of("*?[") == std::string::npos) {
     fail_errno(ExitCode::kNoInput, error ? error.value() : ENOENT,
-               fmt::format("{}: cannot read dataset", printable(pattern)));
+               fmt::format("{}: cannot be read", printable(pattern)));
   } else if (pattern.find("**") != std::string::npos) {
     fail(ExitCode::kBadConfig, "{}: '**' is not supported: name the folder to read all files below it",
          printable(pattern));
@@ -71,7 +71,7 @@ void append_files_of(const std::string& pattern, std::vector<fs::path>* files) {
 }  // namespace
 
 std::vector<fs::path> expand_input_files(const std::vector<std::string>& patterns) {
-  if (patterns.empty()) fail(ExitCode::kBadConfig, "no dataset: name at least one file, folder or pattern");
+  if (patterns.empty()) fail(ExitCode::kBadConfig, "no input: name at least one file, folder or pattern");
   std::vector<fs::path> files;
   for (const std::string& pattern : patterns) append_files_of(pattern, &files);
   return files;

@@ -1,4 +1,4 @@
-// The files a dataset argument stands for.
+// The files that an argument of a dataset or of training a tokenizer stands for.
 #pragma once
 
 #include <filesystem>
