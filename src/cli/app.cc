@@ -60,6 +60,14 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
 
 std::vector<std::unique_ptr<Command>> commands() {
   std::vector<std::unique_ptr<Command>> all;
+  all.push_back(make_init_command());
+  // all.push_back(make_tokenizer_train_command());
+  all.push_back(make_tokenize_command());
+  all.push_back(make_detokenize_command());
+  all.push_back(make_train_command());
+  all.push_back(make_eval_command());
+  all.push_back(make_generate_command());
+  all.push_back(make_inspect_command());
   all.push_back(make_doctor_command());
   all.push_back(make_help_command());
   return all;
@@ -83,6 +91,8 @@ void run_program(const std::vector<std::string>& arguments) {
     if (parse_flags(rest, &table) == ParseOutcome::kHelpWanted) {
       write_output(command_help(command, terminal_width()));
     } else {
+      command->complete_flags(&table);
+      check_required_flags(table);
       command->run(&table);
     }
   }

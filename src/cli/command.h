@@ -22,10 +22,20 @@ class Command {
 
   // Binds the flags to this object's members.
   virtual void declare_flags(FlagTable* table) = 0;
-  // Called once, after the flags are set. Throws Error.
+  // Sets flags from elsewhere, once those of the command line are set.
+  virtual void complete_flags(FlagTable*) {}
+  // Called once, after the required flags were found to be set. Throws Error.
   virtual void run(FlagTable* table) = 0;
 };
 
+std::unique_ptr<Command> make_init_command();
+std::unique_ptr<Command> make_tokenizer_train_command();
+std::unique_ptr<Command> make_tokenize_command();
+std::unique_ptr<Command> make_detokenize_command();
+std::unique_ptr<Command> make_train_command();
+std::unique_ptr<Command> make_eval_command();
+std::unique_ptr<Command> make_generate_command();
+std::unique_ptr<Command> make_inspect_command();
 std::unique_ptr<Command> make_doctor_command();
 std::unique_ptr<Command> make_help_command();
 

@@ -13,7 +13,21 @@ constexpr int64_t kFlagIndent = 2;
 constexpr int64_t kHelpColumn = 26;  // where the description of a flag begins
 constexpr int64_t kMaxWidth = 110;   // longer lines are hard to read
 
+// A long list of choices is moved from the name of the value to the description.
+bool has_many_choices(const Flag& flag) {
+  constexpr size_t kMaxValueName = 28;  // "bfloat16|float16|float32" still fits
+  return flag.value_name.size() > kMaxValueName && flag.value_name.find('|') != std::string::npos;
+}
+
+std::string choices_sentence(const Flag& flag) {
+  if (!has_many_choices(flag)) return "";
+  std::string choices;
+  for (const char c : flag.value_name) choices += c == '|' ? std::string(", ") : std::string(1, c);
+  return fmt::format(" One of {}.", choices);
+}
+
 std::string flag_left_side(const Flag& flag) {
+  if (has_many_choices(flag)) return fmt::format("--{} NAME", flag.name);
   if (flag.positional) return flag.value_name;
   if (flag.type == FlagType::kBool) return fmt::format("--{} [BOOL]", flag.name);
   return fmt::format("--{} {}", flag.name, flag.value_name);
@@ -30,7 +44,7 @@ std::string flag_remarks(const Flag& flag) {
 std::string flag_entry(const Flag& flag, int64_t width) {
   const std::string left = std::string(kFlagIndent, ' ') + flag_left_side(flag);
   const std::string remarks = flag_remarks(flag);
-  const std::string text = remarks.empty() ? flag.help : flag.help + " " + remarks;
+  const std::string text = flag.help + choices_sentence(flag) + (remarks.empty() ? "" : " " + remarks);
   std::string body = wrap_text(text, kHelpColumn, width);
   if (static_cast<int64_t>(left.size()) + 2 <= kHelpColumn && !body.empty()) {
     return left + body.substr(left.size());
@@ -94,11 +108,12 @@ std::string markdown_command(Command* command) {
       section = flag.section;
       out += fmt::format("### {}\n\n| flag | value | default | meaning |\n|---|---|---|---|\n", section);
     }
-    std::string meaning = flag.help;
+    std::string meaning = flag.help + choices_sentence(flag);
     if (flag.required) meaning += " Required.";
     if (!flag.aliases.empty()) meaning += fmt::format(" Also `--{}`.", fmt::join(flag.aliases, "`, `--"));
     out += fmt::format("| {} | {} | {} | {} |\n", flag.positional ? "" : "`--" + flag.name + "`",
-                       code(flag.value_name), code(flag.default_text), cell(meaning));
+                       has_many_choices(flag) ? "`NAME`" : code(flag.value_name), code(flag.default_text),
+                       cell(meaning));
   }
   if (!section.empty()) out += "\n";
   out += markdown_unsupported(table, FlagStatus::kIgnored, "Accepted without effect");

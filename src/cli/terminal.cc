@@ -38,6 +38,16 @@ void clear_and_die(int signal_number) {
   std::raise(signal_number);
 }
 
+// At most `count` code points of well-formed UTF-8.
+std::string_view first_characters(std::string_view text, int64_t count) {
+  size_t end = 0;
+  while (end < text.size() && (count > 0 || (text[end] & 0xC0) == 0x80)) {
+    if ((text[end] & 0xC0) != 0x80) --count;
+    ++end;
+  }
+  return text.substr(0, end);
+}
+
 [[noreturn]] void fail_output(int error) {
   // The rest of the buffer would fail again, in the destructors of the C library, without anyone to tell.
   std::clearerr(stdout);
@@ -113,7 +123,7 @@ void StatusLine::show(const std::string& text) {
   if (!error_is_terminal()) return;
   flush_output();
   std::string line(kClearLine);
-  line += text.substr(0, static_cast<size_t>(terminal_width() - 1));
+  line += first_characters(text, terminal_width() - 1);
   status_is_shown = true;
   // A failed write to a terminal that is gone costs the picture only.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());

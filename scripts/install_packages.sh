@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# install_packages.sh [build|test]: what Debian 12 needs to build the program, or also to run every test and fuzz target.
+# Installs only what is missing; without root it asks sudo.
+set -euo pipefail
+
+what=${1:-build}
+packages=(g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libspdlog-dev libfmt-dev libpcre2-dev libicu-dev
+  libyaml-cpp-dev libhwy-dev libdnnl-dev libxxhash-dev libgtest-dev libgmock-dev)
+if [ "$what" = test ]; then
+  packages+=(clang-14 clang-format-14 libclang-rt-14-dev)
+  # Both come in one package where Node.js is not Debian's own.
+  command -v node >/dev/null || packages+=(nodejs)
+  command -v npm >/dev/null || packages+=(npm)
+elif [ "$what" != build ]; then
+  echo "error: expected build or test, found '$what'" >&2
+  exit 64
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query --show --showformat '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+echo "installing: ${missing[*]}"
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null || { echo "error: run as root, or install: ${missing[*]}" >&2; exit 78; }
+  as_root=(sudo)
+fi
+"${as_root[@]}" apt-get update -q
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"

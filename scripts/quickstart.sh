@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# quickstart.sh: from a fresh Debian 12 to a small language model that writes C++ headers. Installs packages, builds,
+# trains a tokenizer and a model of 16 million parameters on the headers in /usr/include, shows what it learned.
+# Settings: QUICKSTART_DIR (build/quickstart), QUICKSTART_STEPS (600). What is there already is used again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+dir=${QUICKSTART_DIR:-build/quickstart}
+steps=${QUICKSTART_STEPS:-600}
+tessera=build/release/tessera
+
+say() { printf '\n== %s\n' "$*"; }
+
+say "Packages and program"
+scripts/install_packages.sh build
+cmake --preset release >/dev/null
+cmake --build --preset release --target tessera
+mkdir -p "$dir"
+
+if [ ! -d "$dir/corpus" ]; then
+  say "Text: headers of C and C++ from /usr/include"
+  rm -rf "$dir/corpus.new"
+  mkdir -p "$dir/corpus.new/train" "$dir/corpus.new/valid"
+  # Files of 1 to 100 KiB in an order that the paths alone decide, up to 20 MB; every 25th is held out. A file that is
+  # not UTF-8 is left out.
+  total=0
+  count=0
+  while read -r size path; do
+    iconv -f UTF-8 -t UTF-8 "$path" >/dev/null 2>&1 || continue
+    total=$((total + size))
+    [ "$total" -le 20000000 ] || break
+    count=$((count + 1))
+    part=train
+    [ $((count % 25)) != 0 ] || part=valid
+    cp "$path" "$dir/corpus.new/$part/$(printf '%05d' "$count")-$(basename "$path").txt"
+  done < <(LC_ALL=C find -L /usr/include -type f \( -name '*.h' -o -name '*.hpp' -o -path '*/c++/*' \) \
+    -size +1k -size -100k -printf '%s %p\n' 2>/dev/null | LC_ALL=C sort -k2 | shuf --random-source=<(yes))
+  mv "$dir/corpus.new" "$dir/corpus"
+fi
+du -sh "$dir/corpus/train" "$dir/corpus/valid"
+
+if [ ! -f "$dir/tokenizer/tokenizer.json" ]; then
+  say "Tokenizer: byte-level BPE with 8192 tokens"
+  "$tessera" tokenizer train --input "$dir/corpus/train/*.txt" --vocab_size 8192 --output "$dir/tokenizer"
+fi
+if [ ! -f "$dir/start/model.safetensors" ]; then
+  say "Model: random weights"
+  "$tessera" init --preset 15m --tokenizer "$dir/tokenizer" --output "$dir/start" --overwrite
+fi
+if [ ! -f "$dir/model/model.safetensors" ]; then
+  say "Training: $steps steps of 4096 tokens"
+  "$tessera" train --model "$dir/start" --dataset "$dir/corpus/train/*.txt" --eval_dataset "$dir/corpus/valid/*.txt" \
+    --output_dir "$dir/model" --packing --max_length 512 --per_device_train_batch_size 8 --max_steps "$steps" \
+    --learning_rate 1e-3 --lr_scheduler_type cosine --warmup_ratio 0.05 --weight_decay 0.1 --adam_beta2 0.95 \
+    --logging_steps 50 --eval_strategy steps --eval_steps $((steps / 4 > 0 ? steps / 4 : 1)) --save_strategy no
+fi
+
+say "Validation"
+"$tessera" eval --model "$dir/model" --dataset "$dir/corpus/valid/*.txt" --packing --max_length 512
+say "What it writes after '#include <'"
+"$tessera" generate --model "$dir/model" --prompt '#include <' --max_new_tokens 200 --temperature 0.7 --top_k 40
+say "The model is in $dir/model; delete $dir to begin anew"

@@ -1,0 +1,143 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/loaded_model.h"
+#include "cli/terminal.h"
+#include "data/dataset.h"
+#include "platform/memory_info.h"
+#include "tokenizer/tokenizer.h"
+#include "train/evaluate.h"
+
+namespace tessera {
+namespace {
+
+class EvalCommand : public Command {
+ public:
+  std::string name() const override { return "eval"; }
+  std::string summary() const override { return "Measure the loss and perplexity of a model"; }
+  std::string usage() const override { return "--model DIR --dataset FILE... [flags]"; }
+  std::string description() const override {
+    return "The loss is the sum of the losses of all target tokens divided by their number; perplexity is "
+           "its "
+           "exponential.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera eval --model model --dataset test.txt --packing"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& model = table->add("model", &model_, "Model folder.");
+    model.value_name = "DIR";
+    model.required = true;
+    model.aliases = {"model_name_or_path"};
+    Flag& dataset =
+        table->add("dataset", &data_.files, "Text, .jsonl or pre-tokenized .safetensors files, or globs.");
+    dataset.required = true;
+    dataset.aliases = {"eval_dataset", "validation_file"};
+    table->add("tokenizer", &tokenizer_, "Folder of the tokenizer; the model's without it.").value_name =
+        "DIR";
+    table->add("text_column", &data_.text_column, "Name of the text in JSONL files.").value_name = "NAME";
+    table->add("text_per_line", &data_.text_per_line, "In text files, every line is a document.");
+    table
+        ->add("max_length", &max_length_,
+              "Tokens in a row; the model's positions or 1024 without it, the smaller.")
+        .aliases = {"max_seq_length", "block_size"};
+    table->add("packing", &packing_,
+               "Join the documents and cut them into rows, instead of a row per document.");
+    table->add("packing_cross_document_attention", &joined_,
+               "With --packing, let tokens see the documents before theirs.");
+    table->add("per_device_eval_batch_size", &batch_size_, "Rows at once; does not change the result.");
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    table->add("cache_dir", &cache_dir_, "Folder of the token cache.").value_name = "DIR";
+    table->add("json", &json_, "One JSON object instead of text.");
+  }
+
+  void run(FlagTable*) override {
+    if (batch_size_ < 1)
+      fail(ExitCode::kUsage, "--per_device_eval_batch_size: expected 1 or more, found {}", batch_size_);
+    if (max_length_ && *max_length_ < 2)
+      fail(ExitCode::kUsage, "--max_length: expected 2 or more, found {}", *max_length_);
+    if (joined_ && !packing_)
+      fail(ExitCode::kBadConfig, "--packing_cross_document_attention needs --packing");
+    ThreadPool pool;
+    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool);
+    const Dataset dataset = open_dataset(loaded.config(), pool);
+
+    const int64_t max_tokens = batch_size_ * dataset.max_row_length();
+    const ActivationLimits limits = evaluation_limits(dataset, batch_size_, max_tokens);
+    const int64_t needed = loaded.model().activation_bytes(limits).total();
+    const int64_t free_bytes = memory_info().free_for_process_bytes;
+    if (needed > free_bytes) {
+      fail(ExitCode::kBadConfig,
+           "activations take {} for {} tokens at once, but only {} of memory are free; lower "
+           "--per_device_eval_batch_size or --max_length",
+           format_bytes(needed), limits.max_tokens, format_bytes(free_bytes));
+    }
+    loaded.model().reserve(limits);
+    StatusLine status;
+    const EvalResult result =
+        evaluate(loaded.model(), dataset, batch_size_, max_tokens, [&](double fraction) {
+          status.show(fmt::format("evaluating: {:.0f} %", 100 * fraction));
+          return true;
+        });
+    status.clear();
+    report(result);
+  }
+
+ private:
+  Dataset open_dataset(const ModelConfig& config, ThreadPool& pool) {
+    constexpr int64_t kDefaultLength = 1024;
+    data_.max_length = max_length_.value_or(std::min(kDefaultLength, config.max_position_embeddings));
+    data_.packing = !packing_ ? Packing::kNone : joined_ ? Packing::kJoined : Packing::kIsolated;
+    data_.cache_folder = cache_dir_;
+    const bool tokenized = std::all_of(data_.files.begin(), data_.files.end(), [](const std::string& file) {
+      return file.ends_with(".safetensors");
+    });
+    StatusLine status;
+    const auto progress = [&](double fraction) {
+      status.show(fmt::format("reading data: {:.0f} %", 100 * fraction));
+    };
+    if (tokenized) return Dataset::open(data_, nullptr, config.vocab_size, pool, progress);
+    const Tokenizer tokenizer = Tokenizer::open(tokenizer_.empty() ? model_ : tokenizer_);
+    return Dataset::open(data_, &tokenizer, config.vocab_size, pool, progress);
+  }
+
+  void report(const EvalResult& result) const {
+    if (json_) {
+      const nlohmann::ordered_json json = {{"loss", result.loss},
+                                           {"perplexity", result.perplexity},
+                                           {"num_rows", result.num_rows},
+                                           {"num_tokens", result.num_tokens},
+                                           {"num_target_tokens", result.num_targets},
+                                           {"runtime_s", result.runtime_s},
+                                           {"tokens_per_second", result.tokens_per_second()}};
+      print("{}\n", json.dump(2));
+      return;
+    }
+    print("loss        {:.4f}\n", result.loss);
+    print("perplexity  {:.2f}\n", result.perplexity);
+    print("tokens      {} in {} rows, {} of them targets\n", format_count(result.num_tokens),
+          format_count(result.num_rows), format_count(result.num_targets));
+    print("speed       {:.0f} tokens/s\n", result.tokens_per_second());
+  }
+
+  std::string model_;
+  std::string tokenizer_;
+  DatasetOptions data_;
+  std::optional<int64_t> max_length_;
+  bool packing_ = false;
+  bool joined_ = false;
+  int64_t batch_size_ = 8;
+  std::string dtype_ = "bfloat16";
+  std::string cache_dir_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_eval_command() { return std::make_unique<EvalCommand>(); }
+
+}  // namespace tessera

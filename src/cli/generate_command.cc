@@ -1,0 +1,153 @@
+#include <algorithm>
+#include <chrono>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/command.h"
+#include "cli/loaded_model.h"
+#include "cli/terminal.h"
+#include "cli/text_input.h"
+#include "model/model.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+class GenerateCommand : public Command {
+ public:
+  std::string name() const override { return "generate"; }
+  std::string summary() const override { return "Continue a text"; }
+  std::string usage() const override { return "--model DIR --prompt TEXT [flags]"; }
+  std::string description() const override {
+    return "Writes the prompt and its continuation, token by token. Ends at an end-of-text token, after "
+           "--max_new_tokens, or where the model has no more positions. The same seed gives the same text.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera generate --model model --prompt 'Once upon a time' --top_k 40",
+            "tessera generate --model model --prompt - --temperature 0 <question.txt"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& model = table->add("model", &model_, "Model folder, with its tokenizer.");
+    model.value_name = "DIR";
+    model.required = true;
+    model.aliases = {"model_name_or_path"};
+    Flag& prompt = table->add("prompt", &prompt_, "The text to continue; - reads it from standard input.");
+    prompt.required = true;
+    table->add("max_new_tokens", &max_new_tokens_, "Tokens to write at most.");
+    table->add("temperature", &sampling_.temperature,
+               "Divides the logits; 0 always takes the likeliest token.");
+    table->add("top_k", &sampling_.top_k, "Draw among the K likeliest tokens; 0 = all.").value_name = "K";
+    table->add("top_p", &sampling_.top_p,
+               "Draw among the likeliest tokens that together have this probability.");
+    table->add("repetition_penalty", &sampling_.repetition_penalty,
+               "Above 1 makes tokens that occurred less likely; logits are divided or multiplied by it.");
+    table->add("seed", &seed_, "Seed of the draws.");
+    table->add("ignore_eos", &ignore_eos_, "Write on after an end-of-text token.");
+    table->add("echo", &echo_, "Write the prompt, too.");
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+  }
+
+  void run(FlagTable*) override {
+    check_flags();
+    ThreadPool pool;
+    const std::string prompt = prompt_ == "-" ? read_input("-") : prompt_;
+    const Tokenizer tokenizer = Tokenizer::open(model_);
+    std::vector<int32_t> ids = tokenizer.encode(prompt, true);
+    if (ids.empty()) fail(ExitCode::kUsage, "--prompt: empty, and the tokenizer has no token to begin with");
+    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool);
+    const ModelConfig& config = loaded.config();
+    if (tokenizer.vocab_size() > config.vocab_size) {
+      fail(ExitCode::kBadConfig, "{}: the tokenizer has {} tokens, config.json only vocab_size {}", model_,
+           tokenizer.vocab_size(), config.vocab_size);
+    }
+    const auto num_prompt = static_cast<int64_t>(ids.size());
+    if (num_prompt > config.max_position_embeddings) {
+      fail(ExitCode::kBadConfig,
+           "--prompt: {} tokens, but the model has {} positions (max_position_embeddings)", num_prompt,
+           config.max_position_embeddings);
+    }
+    if (echo_) write_output(prompt);
+    flush_output();
+    write_continuation(tokenizer, &loaded, &ids);
+  }
+
+ private:
+  void check_flags() const {
+    if (max_new_tokens_ < 1)
+      fail(ExitCode::kUsage, "--max_new_tokens: expected 1 or more, found {}", max_new_tokens_);
+    if (!(sampling_.temperature >= 0)) {
+      fail(ExitCode::kUsage, "--temperature: expected 0 or more, found {}", sampling_.temperature);
+    }
+    if (sampling_.top_k < 0) fail(ExitCode::kUsage, "--top_k: expected 0 or more, found {}", sampling_.top_k);
+    if (!(sampling_.top_p > 0 && sampling_.top_p <= 1)) {
+      fail(ExitCode::kUsage, "--top_p: expected above 0, at most 1, found {}", sampling_.top_p);
+    }
+    if (!(sampling_.repetition_penalty > 0)) {
+      fail(ExitCode::kUsage, "--repetition_penalty: expected above 0, found {}",
+           sampling_.repetition_penalty);
+    }
+    if (seed_ < 0) fail(ExitCode::kUsage, "--seed: expected 0 or more, found {}", seed_);
+  }
+
+  void write_continuation(const Tokenizer& tokenizer, LoadedModel* loaded, std::vector<int32_t>* ids) const {
+    const ModelConfig& config = loaded->config();
+    const auto num_prompt = static_cast<int64_t>(ids->size());
+    const int64_t capacity = std::min(num_prompt + max_new_tokens_, config.max_position_embeddings);
+    std::unordered_set<int64_t> ends(config.eos_token_ids.begin(), config.eos_token_ids.end());
+    if (tokenizer.eos_id()) ends.insert(*tokenizer.eos_id());
+    if (ignore_eos_) ends.clear();
+
+    Generator generator(loaded->model(), capacity);
+    SamplingOptions sampling = sampling_;
+    sampling.seed = static_cast<uint64_t>(seed_);
+    StreamDecoder decoder(tokenizer);
+    std::vector<float> scratch;
+    const Clock::time_point begin = Clock::now();
+    std::span<const float> logits = generator.feed(*ids);
+    const double prompt_seconds = seconds_since(begin);
+    int64_t num_new = 0;
+    while (num_new < max_new_tokens_) {
+      const int32_t id = sample_token(logits, *ids, sampling, static_cast<uint64_t>(num_new), &scratch);
+      ids->push_back(id);
+      ++num_new;
+      if (ends.count(id) != 0) break;
+      write_output(decoder.push(id));
+      flush_output();
+      if (generator.length() == capacity || num_new == max_new_tokens_) break;
+      logits = generator.feed(std::span(&ids->back(), 1));
+    }
+    write_output(decoder.finish());
+    write_output("\n");
+    flush_output();
+    const double seconds = seconds_since(begin) - prompt_seconds;
+    log_info("prompt: {} tokens in {:.2f} s; continuation: {} tokens, {:.1f} tokens/s", num_prompt,
+             prompt_seconds, num_new, static_cast<double>(num_new) / seconds);
+    if (num_new < max_new_tokens_ && ends.count(ids->back()) == 0) {
+      log_warning("stopped: the model has {} positions (max_position_embeddings)",
+                  config.max_position_embeddings);
+    }
+  }
+
+  std::string model_;
+  std::string prompt_;
+  int64_t max_new_tokens_ = 256;
+  SamplingOptions sampling_;
+  int64_t seed_ = 42;
+  bool ignore_eos_ = false;
+  bool echo_ = true;
+  std::string dtype_ = "bfloat16";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_generate_command() { return std::make_unique<GenerateCommand>(); }
+
+}  // namespace tessera

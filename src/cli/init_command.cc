@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/model_folder.h"
+#include "cli/command.h"
+#include "cli/loaded_model.h"
+#include "cli/terminal.h"
+#include "formats/file.h"
+#include "formats/model_config.h"
+#include "model/model.h"
+#include "model/parameters.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Random weights of the flat elements [begin, begin + values.size()); zeros in the gaps between parameters.
+void initial_weights(const ParameterLayout& layout, double initializer_range, uint64_t seed, int64_t begin,
+                     std::span<float> values) {
+  std::fill(values.begin(), values.end(), 0.0f);
+  const std::vector<Parameter>& parameters = layout.parameters();
+  const int64_t end = begin + static_cast<int64_t>(values.size());
+  auto it =
+      std::upper_bound(parameters.begin(), parameters.end(), begin,
+                       [](int64_t value, const Parameter& p) { return value < p.offset + p.num_elements; });
+  for (; it != parameters.end() && it->offset < end; ++it) {
+    const int64_t first = std::max(begin, it->offset);
+    const int64_t last = std::min(end, it->offset + it->num_elements);
+    initialize_parameter(*it, initializer_range, seed, first - it->offset,
+                         TensorView(values.data() + (first - begin), DType::kF32, Shape({last - first})));
+  }
+}
+
+class InitCommand : public Command {
+ public:
+  std::string name() const override { return "init"; }
+  std::string summary() const override { return "Make a randomly initialised model folder"; }
+  std::string usage() const override {
+    return "--preset NAME | --config FILE --tokenizer DIR --output DIR [flags]";
+  }
+  std::string description() const override {
+    return "Writes a Hugging Face model folder: config.json, generation_config.json, model.safetensors and "
+           "the "
+           "tokenizer's files. Linear layers and embeddings are drawn from a normal distribution of standard "
+           "deviation "
+           "initializer_range, norms are one, biases zero. A weight depends on the seed, its tensor's name "
+           "and its "
+           "place only.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera init --preset 15m --tokenizer tok --output model"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& preset =
+        table->add("preset", &preset_, fmt::format("Named shape: {}.", fmt::join(preset_names(), ", ")));
+    preset.value_name = "NAME";
+    table->add("config", &config_, "A config.json, or a folder with one, that gives the shape instead.")
+        .value_name = "FILE";
+    Flag& tokenizer =
+        table->add("tokenizer", &tokenizer_,
+                   "Folder with tokenizer.json: gives the vocabulary and the ids of its special tokens.");
+    tokenizer.value_name = "DIR";
+    tokenizer.required = true;
+    Flag& output = table->add("output", &output_, "Folder to write.");
+    output.value_name = "DIR";
+    output.required = true;
+    table->add("seed", &seed_, "Seed of the random weights.");
+    table->add_choice("dtype", &dtype_, {"bfloat16", "float16", "float32"},
+                      "Type of the weights in the file.");
+    table->add("overwrite", &overwrite_, "Write into a folder that is not empty.");
+  }
+
+  void run(FlagTable*) override {
+    if (preset_.empty() == config_.empty()) {
+      fail(ExitCode::kUsage, "give either --preset NAME or --config FILE{}",
+           preset_.empty() ? "" : ", not both");
+    }
+    if (seed_ < 0) fail(ExitCode::kUsage, "--seed: expected 0 or more, found {}", seed_);
+    if (!overwrite_ && fs::exists(output_) && !(fs::is_directory(output_) && fs::is_empty(output_))) {
+      fail(ExitCode::kUsage,
+           "{}: exists and is not an empty folder; choose another --output, or give --overwrite", output_);
+    }
+    const Tokenizer tokenizer = Tokenizer::open(tokenizer_);
+    const ModelConfig config = make_config(tokenizer);
+    const ParameterLayout layout(config);
+
+    create_folder(output_);
+    ExportOptions options;
+    options.save_dtype = dtype_of_flag(dtype_);
+    options.tokenizer_folder =
+        fs::is_directory(tokenizer_) ? fs::path(tokenizer_) : fs::path(tokenizer_).parent_path();
+    StatusLine status;
+    export_model_folder(
+        output_, config, layout,
+        [&](int64_t begin, std::span<float> values) {
+          initial_weights(layout, config.initializer_range, static_cast<uint64_t>(seed_), begin, values);
+          status.show(
+              fmt::format("writing weights: {:.0f} %",
+                          100.0 * static_cast<double>(begin) / static_cast<double>(layout.num_elements())));
+        },
+        options);
+    status.clear();
+    print("{}: {} parameters, vocabulary {}, {} layers of width {}, as {}\n", output_,
+          format_count(layout.num_parameters()), config.vocab_size, config.num_hidden_layers,
+          config.hidden_size, dtype_name(options.save_dtype));
+  }
+
+ private:
+  ModelConfig make_config(const Tokenizer& tokenizer) const {
+    ModelConfig config = preset_.empty() ? read_model_config(config_) : preset_config(preset_);
+    if (!preset_.empty()) config.vocab_size = tokenizer.vocab_size();
+    if (config.vocab_size < tokenizer.vocab_size()) {
+      fail(ExitCode::kBadConfig, "{}: vocab_size {} is smaller than the tokenizer's {} ({})", config_,
+           config.vocab_size, tokenizer.vocab_size(), tokenizer_);
+    }
+    if (tokenizer.bos_id()) config.bos_token_id = *tokenizer.bos_id();
+    if (tokenizer.eos_id()) config.eos_token_ids = {*tokenizer.eos_id()};
+    if (tokenizer.pad_id()) config.pad_token_id = *tokenizer.pad_id();
+    return config;
+  }
+
+  std::string preset_;
+  std::string config_;
+  std::string tokenizer_;
+  std::string output_;
+  int64_t seed_ = 42;
+  std::string dtype_ = "bfloat16";
+  bool overwrite_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_init_command() { return std::make_unique<InitCommand>(); }
+
+}  // namespace tessera

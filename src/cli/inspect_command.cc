@@ -1,0 +1,36 @@
+#include "cli/command.h"
+#include "cli/terminal.h"
+#include "formats/inspect.h"
+
+namespace tessera {
+namespace {
+
+class InspectCommand : public Command {
+ public:
+  std::string name() const override { return "inspect"; }
+  std::string summary() const override { return "List the tensors of a safetensors file or model folder"; }
+  std::string usage() const override { return "FILE|DIR"; }
+  std::string description() const override {
+    return "Shows names, types, shapes and sizes of the tensors and the number of parameters; of a model "
+           "folder also "
+           "what config.json says and which shard holds a tensor.";
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& path = table->add("path", &path_, "A .safetensors file, or a model folder.");
+    path.value_name = "FILE|DIR";
+    path.positional = true;
+    path.required = true;
+  }
+
+  void run(FlagTable*) override { write_output(inspect(path_)); }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_inspect_command() { return std::make_unique<InspectCommand>(); }
+
+}  // namespace tessera

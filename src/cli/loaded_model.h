@@ -1,0 +1,38 @@
+// A model folder in memory, ready for evaluation and generation.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/flags.h"
+#include "base/memory.h"
+#include "model/model.h"
+#include "ops/ops.h"
+#include "platform/thread_pool.h"
+
+namespace tessera {
+
+// A --dtype flag; besides the choices their short forms are taken (bf16, fp16, fp32).
+void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector<std::string>& choices,
+                        std::string help);
+// The value of such a flag.
+DType dtype_of_flag(const std::string& value);
+
+class LoadedModel {
+ public:
+  // Refuses a model whose weights do not fit into memory, then reads them as `dtype` (BF16 or F32). Errors
+  // are those of read_model_config, SafetensorsModel::open and load_weights.
+  LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool);
+
+  Model& model() { return *model_; }
+  const ModelConfig& config() const { return model_->config(); }
+
+ private:
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<Model> model_;
+  PageBuffer weights_;
+};
+
+}  // namespace tessera

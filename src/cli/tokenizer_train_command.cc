@@ -1,0 +1,66 @@
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/terminal.h"
+#include "platform/thread_pool.h"
+#include "tokenizer/bpe_trainer.h"
+
+namespace tessera {
+namespace {
+
+class TokenizerTrainCommand : public Command {
+ public:
+  std::string name() const override { return "tokenizer train"; }
+  std::string summary() const override { return "Train a byte-level BPE tokenizer on text"; }
+  std::string usage() const override { return "--input FILE... --output DIR [--vocab_size N]"; }
+  std::string description() const override {
+    return "Writes tokenizer.json and tokenizer_config.json, with the pre-tokenizer of Llama 3. The same "
+           "text gives the "
+           "same files.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera tokenizer train --input 'corpus/*.txt' --vocab_size 8192 --output tok"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    table->add("input", &options_.files, "Text files (UTF-8), or globs.").required = true;
+    Flag& output = table->add("output", &output_, "Folder to write.");
+    output.value_name = "DIR";
+    output.required = true;
+    table->add("vocab_size", &options_.vocab_size, "Number of tokens, special ones included.");
+    table->add("bos_token", &options_.bos_token, "Special token that begins a document.");
+    table->add("eos_token", &options_.eos_token, "Special token that ends a document.");
+    table->add("overwrite", &overwrite_, "Replace a tokenizer that is in the folder.");
+  }
+
+  void run(FlagTable*) override {
+    if (!overwrite_ && std::filesystem::exists(std::filesystem::path(output_) / "tokenizer.json")) {
+      fail(ExitCode::kUsage, "{}: has a tokenizer.json; choose another --output, or give --overwrite",
+           output_);
+    }
+    ThreadPool pool;
+    StatusLine status;
+    const BpeTrainingResult result = train_bpe(options_, output_, pool, [&](double fraction) {
+      status.show(fmt::format("training tokenizer: {:.0f} %", 100 * fraction));
+    });
+    status.clear();
+    print("{}: {} tokens from {} of text\n", output_, result.vocab_size, format_bytes(result.input_bytes));
+    if (result.vocab_size < options_.vocab_size) {
+      log_warning("the text gives {} tokens only, {} were asked for", result.vocab_size, options_.vocab_size);
+    }
+  }
+
+ private:
+  BpeTrainingOptions options_;
+  std::string output_;
+  bool overwrite_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_tokenizer_train_command() { return std::make_unique<TokenizerTrainCommand>(); }
+
+}  // namespace tessera

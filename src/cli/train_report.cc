@@ -1,0 +1,129 @@
+#include "cli/train_report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/log.h"
+#include "base/text.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::chrono::seconds kLineInterval{10};
+constexpr double kSmoothing =
+    0.1;  // weight of a new step in the rates that are shown: about the last ten steps
+constexpr int64_t kMinBarColumns = 5;
+constexpr int64_t kMaxBarColumns = 40;
+constexpr size_t kMinPlotPoints = 3;
+
+std::string step_text(int64_t step, int64_t max_steps, double loss, double tokens_per_second, double eta_s) {
+  return fmt::format("{}/{}  loss {:.4f}  {} tokens/s  ETA {}", step, max_steps, loss,
+                     format_count(std::llround(tokens_per_second)), format_duration(eta_s));
+}
+
+void smooth(double value, double* average) {
+  *average = *average == 0 ? value : *average + kSmoothing * (value - *average);
+}
+
+}  // namespace
+
+std::string progress_bar(int64_t step, int64_t max_steps, double loss, double tokens_per_second, double eta_s,
+                         int64_t width, bool utf8) {
+  const std::string text = step_text(step, max_steps, loss, tokens_per_second, eta_s);
+  const int64_t columns = std::min(width - static_cast<int64_t>(text.size()) - 3, kMaxBarColumns);
+  if (columns < kMinBarColumns) return text.substr(0, static_cast<size_t>(width));
+  const int64_t full = max_steps > 0 ? columns * std::min(step, max_steps) / max_steps : columns;
+  std::string bar;
+  for (int64_t i = 0; i < columns; ++i) {
+    if (utf8) {
+      bar += i < full ? "\u2588" : "\u2591";
+    } else {
+      bar += i < full ? '#' : '.';
+    }
+  }
+  return fmt::format("[{}] {}", bar, text);
+}
+
+TerminalReport::TerminalReport(bool bar) : bar_(bar && error_is_terminal()) {}
+
+void TerminalReport::on_progress(const std::string& what, double fraction) {
+  if (bar_) status_.show(fmt::format("{}: {:.0f} %", what, 100 * fraction));
+}
+
+void TerminalReport::on_plan(const RunPlan& plan) {
+  max_steps_ = plan.max_steps;
+  print("model    {} parameters; {}\n", format_count(plan.num_parameters), plan.operations);
+  print("data     {} rows, {} tokens{}\n", format_count(plan.num_rows), format_count(plan.num_tokens),
+        plan.eval_rows > 0 ? fmt::format("; {} rows to evaluate on", format_count(plan.eval_rows)) : "");
+  print("steps    {}, {} an epoch, {} of warmup; at most {} tokens in a micro-batch\n",
+        format_count(plan.max_steps), format_count(plan.steps_per_epoch), format_count(plan.num_warmup_steps),
+        format_count(plan.max_micro_batch_tokens));
+  print("memory\n{}", memory_table(plan.memory, plan.free_bytes));
+  flush_output();
+}
+
+void TerminalReport::on_previous_run(const std::filesystem::path& folder) {
+  log_info("files of an earlier run were moved to {}", folder.string());
+}
+
+void TerminalReport::on_step(const StepMetrics& metrics) {
+  last_step_ = metrics.step;
+  training_loss_.points.push_back({static_cast<double>(metrics.step), metrics.loss});
+  smooth(metrics.step_time_s, &smooth_step_s_);
+  smooth(metrics.tokens_per_second, &smooth_tokens_per_second_);
+  show_step(metrics);
+}
+
+void TerminalReport::show_step(const StepMetrics& metrics) {
+  const double eta_s = smooth_step_s_ * static_cast<double>(max_steps_ - metrics.step);
+  if (bar_) {
+    status_.show(progress_bar(metrics.step, max_steps_, metrics.loss, smooth_tokens_per_second_, eta_s,
+                              terminal_width() - 1, terminal_is_utf8()));
+    return;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (metrics.step > 1 && metrics.step < max_steps_ && now - last_line_ < kLineInterval) return;
+  last_line_ = now;
+  log_info("step {}", step_text(metrics.step, max_steps_, metrics.loss, smooth_tokens_per_second_, eta_s));
+}
+
+void TerminalReport::on_log(const LogEntry& entry) {
+  print("{}\n", log_line_text(entry));
+  flush_output();
+}
+
+void TerminalReport::on_evaluation_progress(double fraction) {
+  if (bar_) status_.show(fmt::format("evaluating: {:.0f} %", 100 * fraction));
+}
+
+void TerminalReport::on_evaluation(const EvalResult& result) {
+  evaluation_loss_.points.push_back({static_cast<double>(last_step_), result.loss});
+}
+
+void TerminalReport::on_checkpoint(const std::filesystem::path& folder) {
+  log_info("saved {}", folder.string());
+}
+
+void TerminalReport::on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) {
+  log_warning("no checkpoint {}, training goes on: {}", folder.string(), message);
+}
+
+void TerminalReport::on_finish(const TrainSummary& summary) {
+  status_.clear();
+  if (training_loss_.points.size() >= kMinPlotPoints) {
+    PlotOptions options;
+    options.width = std::min<int64_t>(terminal_width() - 1, 100);
+    options.utf8 = terminal_is_utf8();
+    options.x_name = "step";
+    print("\n{}\n", plot({training_loss_, evaluation_loss_}, options));
+  }
+  print("{} steps, {} tokens in {}, {} tokens/s; mean loss {:.4f}; peak memory {}\n",
+        format_count(summary.num_steps), format_count(summary.num_tokens), format_duration(summary.runtime_s),
+        format_count(std::llround(summary.tokens_per_second)), summary.train_loss,
+        format_bytes(summary.peak_resident_bytes));
+  print("{}: {}\n", summary.stop_signal == 0 ? "model" : "stopped by a signal; model",
+        summary.folder.string());
+  flush_output();
+}
+
+}  // namespace tessera

@@ -1,0 +1,52 @@
+// A training run on the terminal: the plan, a progress bar, Hugging Face's log lines, the loss curve and a
+// summary.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "cli/terminal.h"
+#include "cli/text_plot.h"
+#include "train/observer.h"
+
+namespace tessera {
+
+// "[=====>    ] 45/100  loss 3.1416  12,345 tokens/s  ETA 01:23", at most `width` columns.
+std::string progress_bar(int64_t step, int64_t max_steps, double loss, double tokens_per_second, double eta_s,
+                         int64_t width, bool utf8);
+
+// Output goes to standard output, what is only of passing interest (progress, log messages) to standard
+// error.
+class TerminalReport : public TrainObserver {
+ public:
+  // With `bar` and a terminal on standard error, a bar; otherwise a line every ten seconds.
+  explicit TerminalReport(bool bar);
+
+  void on_progress(const std::string& what, double fraction) override;
+  void on_plan(const RunPlan& plan) override;
+  void on_previous_run(const std::filesystem::path& folder) override;
+  void on_step(const StepMetrics& metrics) override;
+  void on_log(const LogEntry& entry) override;
+  void on_evaluation_progress(double fraction) override;
+  void on_evaluation(const EvalResult& result) override;
+  void on_checkpoint(const std::filesystem::path& folder) override;
+  void on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) override;
+  void on_finish(const TrainSummary& summary) override;
+
+ private:
+  void show_step(const StepMetrics& metrics);
+
+  bool bar_;
+  StatusLine status_;
+  int64_t max_steps_ = 0;
+  int64_t last_step_ = 0;
+  double smooth_step_s_ = 0;
+  double smooth_tokens_per_second_ = 0;
+  std::chrono::steady_clock::time_point last_line_;
+  PlotSeries training_loss_{"training loss", {}, true};
+  PlotSeries evaluation_loss_{"validation loss", {}, false};
+};
+
+}  // namespace tessera

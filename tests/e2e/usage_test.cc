@@ -1,0 +1,187 @@
+// Wrong use of the program: one line on standard error, the right exit code, nothing on standard output.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <sstream>
+
+#include "e2e/tiny_model.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+void expect_error(const std::vector<std::string>& arguments, int exit_code, const std::string& message,
+                  const ProcessOptions& options = {}) {
+  SCOPED_TRACE("tessera " + testing::PrintToString(arguments));
+  const ProcessResult result = run_tessera(arguments, options);
+  EXPECT_EQ(result.exit_code, exit_code) << "signal " << result.signal << "\n" << result.err;
+  EXPECT_EQ(result.errors().size(), 1u) << result.err;
+  EXPECT_TRUE(result.err.ends_with("\n"));
+  EXPECT_THAT(result.err, HasSubstr(message));
+}
+
+TEST(Usage, WrongCommandLinesAreExitCode64) {
+  expect_error({}, 64, "no command given");
+  expect_error({"trian"}, 64, "did you mean 'train'?");
+  expect_error({"tokenizer"}, 64, "did you mean 'tokenizer train'?");
+  expect_error({"train"}, 64, "missing --model");
+  expect_error({"train", "--model", "m"}, 64, "missing --dataset");
+  expect_error({"train", "--lerning_rate", "1"}, 64, "did you mean --learning_rate?");
+  expect_error({"train", "--learning_rate", "fast"}, 64, "--learning_rate");
+  expect_error({"train", "--max_steps", "1.5"}, 64, "--max_steps");
+  expect_error({"train", "--packing=maybe"}, 64, "expected true or false, found 'maybe'");
+  expect_error({"train", "--dtype", "int8"}, 64, "--dtype");
+  expect_error({"train", "--fp16"}, 64, "--fp16");
+  expect_error({"train", "--seed"}, 64, "--seed: expected");
+  expect_error({"train", "x", "y"}, 64, "unexpected argument 'x'");
+  expect_error({"init", "--tokenizer", "t", "--output", "o"}, 64, "--preset NAME or --config");
+  expect_error({"init", "--preset", "15m", "--output", "o"}, 64, "missing --tokenizer");
+  expect_error({"generate", "--model", "m"}, 64, "missing --prompt");
+  expect_error({"generate", "--model", "m", "--prompt", "p", "--top_p", "0"}, 64, "--top_p");
+  expect_error({"generate", "--model", "m", "--prompt", "p", "--temperature", "nan"}, 64, "--temperature");
+  expect_error({"eval", "--model", "m"}, 64, "missing --dataset");
+  expect_error({"inspect"}, 64, "missing argument");
+  expect_error({"help", "trian"}, 64, "did you mean 'train'?");
+}
+
+TEST(Usage, UnknownPresetNamesTheKnownOnes) {
+  const TinyModel tiny;
+  expect_error({"init", "--preset", "16m", "--tokenizer", tiny.tokenizer, "--output", tiny.folder / "x"}, 64,
+               "15m");
+  EXPECT_FALSE(fs::exists(tiny.folder / "x"));
+}
+
+TEST(Usage, MissingInputsAreExitCode66) {
+  const TinyModel tiny;
+  const std::string nowhere = tiny.folder / "nowhere";
+  expect_error({"inspect", nowhere}, 66, nowhere);
+  expect_error({"tokenize", "--tokenizer", nowhere}, 66, nowhere);
+  expect_error({"tokenize", "--tokenizer", tiny.tokenizer, "--input", nowhere}, 66, nowhere);
+  expect_error({"tokenizer", "train", "--input", nowhere, "--output", tiny.folder / "t"}, 66, nowhere);
+  expect_error({"train", "--model", nowhere, "--dataset", tiny.text_file}, 66, nowhere);
+  expect_error(tiny.train_arguments("out", {"--dataset", nowhere}), 66, nowhere);
+  expect_error({"eval", "--model", nowhere, "--dataset", tiny.text_file}, 66, nowhere);
+  expect_error({"generate", "--model", nowhere, "--prompt", "x"}, 66, nowhere);
+  expect_error({"train", "--config", nowhere + ".yaml"}, 66, nowhere);
+}
+
+TEST(Usage, BadDataIsExitCode65) {
+  const TinyModel tiny;
+  const std::string bad = tiny.folder.write("bad.txt", "good\n\xFF\xFE\n");
+  expect_error({"tokenize", "--tokenizer", tiny.tokenizer, "--input", bad}, 65, bad);
+  expect_error({"tokenize", "--tokenizer", tiny.tokenizer, "--input", bad, "--per_line"}, 65, "line 2");
+  expect_error({"detokenize", "--tokenizer", tiny.tokenizer}, 65, "line 2", {.input = "1 2\n3 x\n"});
+  expect_error({"detokenize", "--tokenizer", tiny.tokenizer}, 65, "320", {.input = "320"});
+  expect_error(tiny.train_arguments("out", {"--dataset", bad}), 65, bad);
+  const std::string truncated = tiny.folder.write("t.safetensors", std::string("\x08\0\0\0\0\0\0\0{}", 10));
+  expect_error({"inspect", truncated}, 65, truncated);
+  const std::string jsonl = tiny.folder.write("d.jsonl", "{\"text\": \"fine\"}\n{\"txt\": \"no\"}\n");
+  expect_error(tiny.train_arguments("out", {"--dataset", jsonl}), 65, "text");
+  EXPECT_FALSE(fs::exists(tiny.folder / "out/model.safetensors"));
+}
+
+TEST(Usage, BrokenModelFoldersAreRefused) {
+  const TinyModel tiny;
+  const std::string weights = read_file(tiny.model + "/model.safetensors");
+  tiny.folder.write("start/model.safetensors", weights.substr(0, weights.size() - 4));
+  expect_error(tiny.train_arguments("out"), 65, "model.safetensors");
+  tiny.folder.write("start/model.safetensors",
+                    "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
+  expect_error({"generate", "--model", tiny.model, "--prompt", "x"}, 65, "git-lfs");
+  tiny.folder.write("start/model.safetensors", weights);
+  tiny.folder.write("start/config.json", tiny_config(319));
+  expect_error({"eval", "--model", tiny.model, "--dataset", tiny.text_file}, 65, "model.embed_tokens.weight");
+  tiny.folder.write("start/config.json", "{\"model_type\": \"gpt2\"}");
+  expect_error({"eval", "--model", tiny.model, "--dataset", tiny.text_file}, 78, "gpt2");
+}
+
+TEST(Usage, ContradictionsAreExitCode78) {
+  const TinyModel tiny;
+  expect_error(tiny.train_arguments("out", {"--lr_scheduler_type", "cosinus"}), 78, "cosine");
+  expect_error(tiny.train_arguments("out", {"--eval_strategy", "steps"}), 78, "eval_dataset");
+  const std::string yaml = tiny.folder.write("run.yaml", "lerning_rate: 1\n");
+  expect_error({"train", "--config", yaml}, 78, "learning_rate");
+  expect_error({"doctor"}, 78, "TESSERA_ISA", {.environment = {"TESSERA_ISA=vax"}});
+  const std::string config = tiny.folder.write("small.json", tiny_config(100));
+  expect_error({"init", "--config", config, "--tokenizer", tiny.tokenizer, "--output", tiny.folder / "x"}, 78,
+               "vocab_size 100");
+}
+
+TEST(Usage, LossThatIsNotFiniteIsExitCode79AndNothingIsSaved) {
+  const TinyModel tiny;
+  expect_error(
+      tiny.train_arguments("out", {"--learning_rate", "1e30", "--max_grad_norm", "0", "--max_steps", "50"}),
+      79, "not finite");
+  EXPECT_FALSE(fs::exists(tiny.folder / "out/model.safetensors"));
+}
+
+TEST(Usage, ExistingFilesAreNotOverwritten) {
+  const TinyModel tiny;
+  const std::string before = read_file(tiny.model + "/model.safetensors");
+  expect_error({"init", "--config", tiny.folder / "config.json", "--tokenizer", tiny.tokenizer, "--output",
+                tiny.model, "--seed", "1"},
+               64, "--overwrite");
+  EXPECT_EQ(read_file(tiny.model + "/model.safetensors"), before);
+  expect_error({"tokenizer", "train", "--input", tiny.text_file, "--output", tiny.tokenizer}, 64,
+               "--overwrite");
+  run_well(tiny.train_arguments("out"));
+  const std::string first = read_file(tiny.folder / "out/model.safetensors");
+  run_well(tiny.train_arguments("out", {"--max_steps", "2"}));
+  int64_t kept = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(tiny.folder / "out")) {
+    if (entry.path().filename() == "model.safetensors" && read_file(entry.path()) == first) ++kept;
+  }
+  EXPECT_EQ(kept, 1) << "the first run's model is gone";
+}
+
+TEST(Usage, FullDiskIsExitCode74AndLeavesNoHalfFile) {
+  const TinyModel tiny;
+  expect_error({"help", "--markdown"}, 74, "standard output", {.output_file = "/dev/full"});
+  expect_error({"tokenize", "--tokenizer", tiny.tokenizer, "--input", tiny.text_file}, 74, "standard output",
+               {.output_file = "/dev/full"});
+  expect_error({"init", "--config", tiny.folder / "config.json", "--tokenizer", tiny.tokenizer, "--output",
+                tiny.folder / "full"},
+               74, "model.safetensors", {.max_file_bytes = 20000});
+  EXPECT_FALSE(fs::exists(tiny.folder / "full/model.safetensors"));
+  expect_error(tiny.train_arguments("out", {"--save_strategy", "no"}), 74, "model.safetensors",
+               {.max_file_bytes = 40000});
+  EXPECT_FALSE(fs::exists(tiny.folder / "out/model.safetensors"));
+}
+
+TEST(Usage, OutputThatCannotBeWrittenIsExitCode74) {
+  const TinyModel tiny;
+  // A file where a folder should be; holds for root, too, whom permissions do not stop.
+  const std::string file = tiny.folder.write("file", "");
+  expect_error({"init", "--config", tiny.folder / "config.json", "--tokenizer", tiny.tokenizer, "--output",
+                file + "/model"},
+               74, file);
+  expect_error(tiny.train_arguments("file/out"), 74, file);
+}
+
+TEST(Help, OfEveryCommandFitsIn80Columns) {
+  const ProcessResult overview = run_well({"--help"});
+  const std::vector<std::vector<std::string>> all = {{},           {"init"},       {"tokenizer", "train"},
+                                                     {"tokenize"}, {"detokenize"}, {"train"},
+                                                     {"eval"},     {"generate"},   {"inspect"},
+                                                     {"doctor"},   {"help"}};
+  for (std::vector<std::string> command : all) {
+    const std::vector<std::string> words = command;
+    command.push_back("--help");
+    const ProcessResult result = run_well(command);
+    EXPECT_TRUE(result.err.empty()) << result.err;
+    std::istringstream lines(result.out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+    if (words.empty()) continue;
+    std::vector<std::string> other = words;
+    other.insert(other.begin(), "help");
+    EXPECT_EQ(run_well(other).out, result.out);
+    EXPECT_THAT(overview.out, HasSubstr(words[0]));
+  }
+  EXPECT_THAT(run_well({"--version"}).out, testing::MatchesRegex("tessera [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,189 @@
+// What a user does, from text to text.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <cmath>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+
+#include "e2e/tiny_model.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+
+std::vector<json> read_metrics(const fs::path& folder) {
+  std::vector<json> lines;
+  std::istringstream in(read_file(folder / "metrics.jsonl"));
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+TEST(Workflow, FromTextToATrainedModelThatWrites) {
+  const TinyModel tiny;
+  const ProcessResult train =
+      run_well(tiny.train_arguments("out", {"--max_steps", "30", "--eval_dataset", tiny.text_file,
+                                            "--eval_strategy", "steps", "--eval_steps", "15"}));
+  EXPECT_THAT(train.out, HasSubstr("{'loss': "));
+  EXPECT_THAT(train.out, HasSubstr("{'eval_loss': "));
+  EXPECT_THAT(train.out, HasSubstr("memory"));
+  EXPECT_THAT(train.out, HasSubstr("training loss"));
+
+  const fs::path out = tiny.folder / "out";
+  for (const char* file :
+       {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+        "tokenizer_config.json", "trainer_state.json", "training_args.json", "metrics.jsonl"}) {
+    EXPECT_TRUE(fs::exists(out / file)) << file;
+  }
+  const std::vector<json> metrics = read_metrics(out);
+  ASSERT_EQ(metrics.size(), 30u);
+  EXPECT_GT(metrics.front()["loss"].get<double>(), 5.5);  // random: ln 320 = 5.8
+  EXPECT_LT(metrics.back()["loss"].get<double>(), 4.0);   // sixteen words are quickly learned
+  for (const char* key : {"step", "epoch", "loss", "grad_norm", "learning_rate", "num_tokens",
+                          "num_target_tokens", "tokens_per_second", "step_time_s"}) {
+    EXPECT_TRUE(metrics.back().contains(key)) << key;
+  }
+
+  const ProcessResult eval =
+      run_well({"eval", "--model", out, "--dataset", tiny.text_file, "--text_per_line", "--packing",
+                "--max_length", "64", "--cache_dir", tiny.folder / "cache", "--json"});
+  const json report = json::parse(eval.out);
+  EXPECT_LT(report["loss"].get<double>(), 4.0);
+  EXPECT_NEAR(report["perplexity"].get<double>(), std::exp(report["loss"].get<double>()), 1e-3);
+
+  const std::vector<std::string> generate = {"generate",  "--model",          out,  "--prompt",
+                                             "the model", "--max_new_tokens", "20", "--seed",
+                                             "7",         "--ignore_eos"};
+  const ProcessResult first = run_well(generate);
+  EXPECT_TRUE(first.out.starts_with("the model")) << first.out;
+  EXPECT_GT(first.out.size(), std::string("the model\n").size() + 10);
+  EXPECT_EQ(run_well(generate).out, first.out) << "the same seed must give the same text";
+
+  const ProcessResult inspect = run_well({"inspect", out});
+  EXPECT_THAT(inspect.out, HasSubstr("model.layers.1.mlp.down_proj.weight"));
+  EXPECT_THAT(inspect.out, HasSubstr("BF16"));
+}
+
+TEST(Workflow, TwoRunsAreIdenticalAndMicroBatchesDoNotMatter) {
+  const TinyModel tiny;
+  run_well(tiny.train_arguments("a", {"--save_dtype", "float32"}));
+  run_well(tiny.train_arguments("b", {"--save_dtype", "float32", "--num_threads", "1"}));
+  EXPECT_EQ(read_file(tiny.folder / "a/model.safetensors"), read_file(tiny.folder / "b/model.safetensors"));
+  run_well(tiny.train_arguments("c", {"--dtype", "float32"}));
+  run_well(tiny.train_arguments("d", {"--dtype", "float32", "--per_device_train_batch_size", "1",
+                                      "--gradient_accumulation_steps", "4"}));
+  const std::vector<json> c = read_metrics(tiny.folder / "c");
+  const std::vector<json> d = read_metrics(tiny.folder / "d");
+  ASSERT_EQ(c.size(), d.size());
+  for (size_t i = 0; i < c.size(); ++i) {
+    EXPECT_EQ(c[i]["num_target_tokens"], d[i]["num_target_tokens"]);
+    EXPECT_NEAR(c[i]["loss"].get<double>(), d[i]["loss"].get<double>(), 1e-4) << "step " << i + 1;
+  }
+}
+
+TEST(Workflow, ConfigFileGivesSettingsAndFlagsWin) {
+  const TinyModel tiny;
+  const std::string yaml = tiny.folder.write(
+      "run.yaml",
+      "model_name_or_path: " + tiny.model + "\ntrain_file: [" + tiny.text_file +
+          "]\ntext_per_line: true\nmax_seq_length: 64\npacking: true\nmax_steps: 3\nlearning_rate: 1e-4\n"
+          "cache_dir: " +
+          (tiny.folder / "cache") + "\noutput_dir: " + (tiny.folder / "wrong") + "\n");
+  run_well({"train", "--config", yaml, "--output-dir", tiny.folder / "out"});
+  EXPECT_FALSE(fs::exists(tiny.folder / "wrong"));
+  EXPECT_EQ(read_metrics(tiny.folder / "out").size(), 3u);
+  const json args = json::parse(read_file(tiny.folder / "out/training_args.json"));
+  EXPECT_EQ(args["learning_rate"], 1e-4);
+}
+
+TEST(Workflow, TokenizeAndDetokenizeGiveTheTextBack) {
+  const TinyModel tiny;
+  const std::string text = sample_text(20, 2) + "\t odd: \xE2\x82\xAC \xF0\x9F\x98\x80 0123456789\r\n\n  x";
+  const ProcessResult whole = run_well({"tokenize", "--tokenizer", tiny.tokenizer}, {.input = text});
+  EXPECT_EQ(std::count(whole.out.begin(), whole.out.end(), '\n'), 1);
+  EXPECT_EQ(run_well({"detokenize", "--tokenizer", tiny.tokenizer}, {.input = whole.out}).out, text);
+
+  const std::string file = tiny.folder.write("lines.txt", "one\n\ntwo words\nlast");
+  const ProcessResult lines = run_well({"tokenize", "--tokenizer", tiny.tokenizer, "--input", file,
+                                        "--per_line", "--add_special_tokens", "false"});
+  EXPECT_EQ(std::count(lines.out.begin(), lines.out.end(), '\n'), 4);
+  EXPECT_EQ(run_well({"detokenize", "--tokenizer", tiny.tokenizer, "--per_line"}, {.input = lines.out}).out,
+            "one\n\ntwo words\nlast\n");
+}
+
+TEST(Workflow, TokenizerTrainingIsRepeatable) {
+  const TinyModel tiny;
+  run_well({"tokenizer", "train", "--input", tiny.text_file, "--vocab-size=320", "--output",
+            tiny.folder / "again"});
+  EXPECT_EQ(read_file(tiny.folder / "again/tokenizer.json"), read_file(tiny.tokenizer + "/tokenizer.json"));
+}
+
+TEST(Workflow, InitDependsOnTheSeedOnly) {
+  const TinyModel tiny;
+  const auto init = [&](const std::string& output, const std::string& seed) {
+    run_well({"init", "--config", tiny.folder / "config.json", "--tokenizer", tiny.tokenizer, "--output",
+              tiny.folder / output, "--seed", seed, "--dtype", "fp32"});
+    return read_file(tiny.folder / (output + "/model.safetensors"));
+  };
+  EXPECT_EQ(init("same", "42"), read_file(tiny.model + "/model.safetensors"));
+  EXPECT_NE(init("other", "43"), read_file(tiny.model + "/model.safetensors"));
+}
+
+TEST(Workflow, DoctorReportsAsTextAndAsJson) {
+  EXPECT_THAT(run_well({"doctor"}).out, HasSubstr("Measured now"));
+  const json report = json::parse(run_well({"doctor", "--json"}).out);
+  EXPECT_FALSE(report["kernels"].empty());
+  EXPECT_GT(report["memory_bandwidth"]["copy_gb_per_s"].get<double>(), 0);
+  const json pinned =
+      json::parse(run_well({"doctor", "--json"}, {.environment = {"TESSERA_ISA=baseline"}}).out);
+  EXPECT_EQ(pinned["isa_limit"], "baseline");
+}
+
+TEST(Interruption, FirstSignalSavesACheckpointAndEndsByTheSignal) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const TinyModel tiny;
+    bool sent = false;
+    ProcessOptions options;
+    options.on_output = [&](pid_t pid, const std::string& out, const std::string&) {
+      if (!sent && out.find("{'loss'") != std::string::npos) {
+        kill(pid, signal);
+        sent = true;
+      }
+    };
+    const ProcessResult result =
+        run_tessera(tiny.train_arguments("out", {"--max_steps", "1000000", "--logging_steps", "1"}), options);
+    EXPECT_EQ(result.signal, signal) << result.err;
+    EXPECT_TRUE(result.errors().empty()) << result.err;
+    int64_t checkpoints = 0;
+    for (const auto& entry : fs::directory_iterator(tiny.folder / "out")) {
+      if (!entry.path().filename().string().starts_with("checkpoint-")) continue;
+      ++checkpoints;
+      run_well({"inspect", entry.path()});
+    }
+    EXPECT_EQ(checkpoints, 1);
+  }
+}
+
+TEST(Output, ClosedReaderEndsQuietlyButNotATrainingRun) {
+  const TinyModel tiny;
+  // A shell closes the pipe after the first line.
+  const std::string program = TESSERA_BINARY;
+  const auto status_of = [&](const std::string& command) {
+    const int status = std::system(("bash -c '" + command + "; exit ${PIPESTATUS[0]}'").c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  };
+  EXPECT_EQ(status_of(program + " help --markdown 2>&1 | true"), 128 + SIGPIPE);
+  std::string train = program;
+  for (const std::string& argument : tiny.train_arguments("out")) train += " " + argument;
+  EXPECT_EQ(status_of(train + " 2>/dev/null | true"), 0);
+  EXPECT_TRUE(fs::exists(tiny.folder / "out/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace tessera
