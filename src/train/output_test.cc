@@ -1,0 +1,224 @@
+// What a run leaves in output_dir.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "expect_error.h"
+#include "train/stop_signal.h"
+#include "train/train_test_support.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Contains;
+using testing::UnorderedElementsAre;
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  return names;
+}
+
+TEST(RunOutput, IsAModelFolderWithReports) {
+  TinyRun tiny;
+  tiny.train();
+  EXPECT_THAT(names_in(tiny.output()),
+              UnorderedElementsAre("config.json", "generation_config.json", "model.safetensors",
+                                   "trainer_state.json", "training_args.json", "metrics.jsonl"));
+  EXPECT_EQ(read_json(tiny.output() / "config.json").at("torch_dtype"), "float32");
+  EXPECT_EQ(read_json(tiny.output() / "training_args.json").at("max_steps"), 6);
+}
+
+TEST(RunOutput, SaveDtypeDecidesTheTypeOfTheFile) {
+  TinyRun tiny;
+  tiny.args.save_dtype = "bfloat16";
+  tiny.train();
+  const SafetensorsFile file = SafetensorsFile::open(tiny.output() / "model.safetensors");
+  for (const SafetensorsEntry& entry : file.entries()) EXPECT_EQ(entry.dtype, DType::kBF16) << entry.name;
+}
+
+TEST(RunOutput, MetricsHaveALinePerStep) {
+  TinyRun tiny;
+  const RecordingObserver run = tiny.train();
+  const auto lines = read_json_lines(tiny.output() / "metrics.jsonl");
+  ASSERT_EQ(lines.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(lines[i].at("step"), i + 1);
+    EXPECT_EQ(lines[i].at("loss"), run.steps[i].loss);
+    EXPECT_EQ(lines[i].at("grad_norm"), run.steps[i].grad_norm);
+    EXPECT_EQ(lines[i].at("num_tokens"), run.steps[i].num_tokens);
+    EXPECT_EQ(lines[i].at("num_target_tokens"), run.steps[i].num_target_tokens);
+    EXPECT_GT(lines[i].at("tokens_per_second"), 0);
+    EXPECT_GT(lines[i].at("step_time_s"), 0);
+  }
+}
+
+TEST(RunOutput, TrainerStateTellsTheWholeRun) {
+  TinyRun tiny;
+  const RecordingObserver run = tiny.train();
+  const nlohmann::json state = read_json(tiny.output() / "trainer_state.json");
+  EXPECT_EQ(state.at("global_step"), 6);
+  EXPECT_EQ(state.at("max_steps"), 6);
+  EXPECT_EQ(state.at("num_train_epochs"), 2);
+  EXPECT_EQ(state.at("train_batch_size"), 2);
+  EXPECT_EQ(state.at("num_input_tokens_seen"), run.summary.num_tokens);
+  ASSERT_EQ(state.at("log_history").size(), 4u);
+  EXPECT_EQ(state.at("log_history")[0].at("step"), 2);
+  EXPECT_EQ(state.at("log_history")[3].at("train_loss"), run.summary.train_loss);
+  // 6 x 198 tokens x parameters without the input embedding.
+  const ParameterLayout layout(tiny_config());
+  const int64_t counted = layout.num_parameters() - 13 * 12;
+  EXPECT_DOUBLE_EQ(state.at("total_flos"), 6.0 * 198 * static_cast<double>(counted));
+  EXPECT_TRUE(state.at("stateful_callbacks").at("TrainerControl").at("args").at("should_training_stop"));
+}
+
+TEST(Checkpoints, AreModelFoldersOfTheirStep) {
+  TinyRun tiny;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_steps = 4;
+  const RecordingObserver run = tiny.train();
+  EXPECT_EQ(run.checkpoints,
+            (std::vector<fs::path>{tiny.output() / "checkpoint-4", tiny.output() / "checkpoint-6"}));
+  EXPECT_THAT(names_in(tiny.output() / "checkpoint-4"),
+              UnorderedElementsAre("config.json", "generation_config.json", "model.safetensors",
+                                   "trainer_state.json", "training_args.json"));
+  EXPECT_EQ(read_json(tiny.output() / "checkpoint-4" / "trainer_state.json").at("global_step"), 4);
+  EXPECT_EQ(read_tensors(tiny.output() / "checkpoint-6"), read_tensors(tiny.output()));
+  const auto weights = read_tensors(tiny.output() / "checkpoint-4");
+  tiny.args.max_steps = 4;
+  tiny.train();
+  EXPECT_EQ(read_tensors(tiny.output()), weights);
+}
+
+TEST(Checkpoints, OnlyTheNewestStayWithinTheLimit) {
+  TinyRun tiny;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_steps = 1;
+  tiny.args.save_total_limit = 2;
+  tiny.train();
+  const std::vector<std::string> names = names_in(tiny.output());
+  EXPECT_THAT(names, Contains("checkpoint-5"));
+  EXPECT_THAT(names, Contains("checkpoint-6"));
+  EXPECT_EQ(
+      std::count_if(names.begin(), names.end(), [](auto& name) { return name.starts_with("checkpoint-"); }),
+      2);
+}
+
+// Puts something in the way of checkpoint-2 as soon as step 1 is done.
+class Saboteur : public RecordingObserver {
+ public:
+  explicit Saboteur(fs::path output) : output_(std::move(output)) {}
+  void on_step(const StepMetrics& metrics) override {
+    if (metrics.step == 1) fs::create_directories(output_ / "checkpoint-2" / "in the way");
+    RecordingObserver::on_step(metrics);
+  }
+
+ private:
+  fs::path output_;
+};
+
+TEST(Checkpoints, OneThatFailsDoesNotEndTheRun) {
+  TinyRun tiny;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_steps = 2;
+  ThreadPool pool(1);
+  Saboteur observer(tiny.output());
+  Trainer trainer(tiny.args, pool, observer);
+  trainer.run();
+  ASSERT_EQ(observer.failures.size(), 1u);
+  EXPECT_THAT(observer.failures[0], testing::HasSubstr("checkpoint-2"));
+  EXPECT_EQ(observer.checkpoints.size(), 2u);
+  EXPECT_EQ(observer.steps.size(), 6u);
+  for (const std::string& name : names_in(tiny.output()))
+    EXPECT_FALSE(name.starts_with(".unfinished")) << name;
+}
+
+TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
+  TinyRun tiny;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_steps = 3;
+  tiny.train();
+  const auto weights = read_tensors(tiny.output());
+  write_text_file(tiny.output() / "notes.txt", "mine");
+  tiny.args.learning_rate = 5e-3;
+  tiny.args.save_strategy = "no";
+  const RecordingObserver run = tiny.train();
+  const fs::path previous = tiny.output() / "previous-1";
+  EXPECT_EQ(run.previous_run, previous);
+  EXPECT_THAT(
+      names_in(previous),
+      UnorderedElementsAre("checkpoint-3", "checkpoint-6", "config.json", "generation_config.json",
+                           "metrics.jsonl", "model.safetensors", "trainer_state.json", "training_args.json"));
+  EXPECT_EQ(read_tensors(previous), weights);
+  EXPECT_NE(read_tensors(tiny.output()), weights);
+  EXPECT_EQ(read_text_file(tiny.output() / "notes.txt"), "mine");
+  tiny.train();
+  EXPECT_TRUE(fs::exists(tiny.output() / "previous-2" / "model.safetensors"));
+}
+
+TEST(FormerRun, AModelMayBeTrainedInItsOwnFolder) {
+  TinyRun tiny;
+  const auto weights = read_tensors(tiny.args.model);
+  tiny.args.output_dir = tiny.args.model;
+  tiny.train();
+  EXPECT_EQ(read_tensors(tiny.output() / "previous-1"), weights);
+  EXPECT_NE(read_tensors(tiny.output()), weights);
+}
+
+TEST(OutputFolder, BelongsToOneRunAtATime) {
+  const TestFolder folder;
+  const OutputFolder first(folder / "out");
+  expect_error(ExitCode::kBadConfig, {"another run is writing to it"},
+               [&] { OutputFolder second(folder / "out"); });
+}
+
+TEST(OutputFolder, RemovesWhatAKilledRunLeftUnfinished) {
+  const TestFolder folder;
+  create_folder(folder / "out/.unfinished-checkpoint-7");
+  OutputFolder output(folder / "out");
+  output.set_aside_former_run();
+  EXPECT_TRUE(fs::is_empty(folder / "out"));
+  EXPECT_TRUE(output.previous_folder().empty());
+}
+
+TEST(OutputFolder, LeavesNothingBehindWhenWritingFails) {
+  const TestFolder folder;
+  OutputFolder output(folder / "out");
+  EXPECT_THROW(output.write_checkpoint(1, {}, [](const fs::path&) { fail(ExitCode::kIoError, "full"); }),
+               Error);
+  EXPECT_TRUE(fs::is_empty(folder / "out"));
+}
+
+TEST(OutputFolder, AFileInItsPlaceIsNamed) {
+  const TestFolder folder;
+  folder.write("out", "a file");
+  expect_error(ExitCode::kIoError, {"out"}, [&] { OutputFolder output(folder / "out"); });
+}
+
+TEST(StopSignals, NotesTheFirstSignalAndRestoresTheHandlers) {
+  {
+    const StopSignals signals;
+    EXPECT_EQ(signals.received(), 0);
+    std::raise(SIGTERM);
+    EXPECT_EQ(signals.received(), SIGTERM);
+    std::raise(SIGTERM);
+  }
+  const StopSignals again;
+  EXPECT_EQ(again.received(), 0);
+}
+
+TEST(StopSignals, ASecondInterruptEndsTheProcess) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  EXPECT_EXIT(
+      {
+        const StopSignals signals;
+        std::raise(SIGINT);
+        std::raise(SIGINT);
+      },
+      testing::ExitedWithCode(130), "");
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,403 @@
+// The loop of a run: what a step computes, how many there are, when it stops.
+#include "train/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <csignal>
+
+#include "expect_error.h"
+#include "model/reference_model.h"
+#include "train/train_test_support.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+
+// Sum of token losses and targets of rows under the weights of a model folder, every row computed as it is.
+template <typename Real>
+class ReferenceLoss {
+ public:
+  explicit ReferenceLoss(const fs::path& model_folder) : model_(read_model_config(model_folder)) {
+    for (const auto& [name, values] : read_tensors(model_folder)) {
+      std::copy(values.begin(), values.end(), model_.weights().begin() + model_.layout().at(name).offset);
+    }
+  }
+  double of(const std::vector<TokenRow>& rows, double label_smoothing = 0) const {
+    double sum = 0;
+    int64_t num_targets = 0;
+    for (const TokenRow& row : rows) {
+      sum += static_cast<double>(
+          model_.loss_sum(row.ids, row.labels, static_cast<Real>(label_smoothing), &num_targets));
+    }
+    return sum / static_cast<double>(num_targets);
+  }
+
+ private:
+  ReferenceModel<Real> model_;
+};
+
+std::vector<double> losses(const RecordingObserver& run) {
+  std::vector<double> out;
+  for (const StepMetrics& step : run.steps) out.push_back(step.loss);
+  return out;
+}
+
+TEST(ClipFactor, IsTorchs) {
+  EXPECT_DOUBLE_EQ(clip_factor(4, 1), 1 / (4 + 1e-6));
+  EXPECT_EQ(clip_factor(0.5, 1), 1);
+  EXPECT_EQ(clip_factor(0, 1), 1);
+  EXPECT_EQ(clip_factor(1e9, 0), 1);  // off
+}
+
+TEST(TrainStep, LossIsTheMeanOverTheTargetsOfTheWholeStep) {
+  TinyRun tiny;
+  tiny.args.max_steps = 1;
+  const double loss = tiny.train().steps.at(0).loss;
+  auto rows = random_rows(std::vector<int64_t>(14, 9), tiny_config().vocab_size, 3);
+  rows.resize(4);
+  EXPECT_NEAR(loss, ReferenceLoss<double>(tiny.args.model).of(rows), 1e-5);
+}
+
+TEST(TrainStep, LabelSmoothingMixesInTheMeanOverTheVocabulary) {
+  TinyRun tiny;
+  tiny.args.max_steps = 1;
+  tiny.args.label_smoothing_factor = 0.2;
+  const double loss = tiny.train().steps.at(0).loss;
+  auto rows = random_rows(std::vector<int64_t>(14, 9), tiny_config().vocab_size, 3);
+  rows.resize(4);
+  EXPECT_NEAR(loss, ReferenceLoss<double>(tiny.args.model).of(rows, 0.2), 1e-5);
+}
+
+TEST(TrainStep, AccumulationEqualsOneLargeBatch) {
+  TinyRun tiny;
+  const RecordingObserver accumulated = tiny.train();
+  tiny.args.per_device_train_batch_size = 4;
+  tiny.args.gradient_accumulation_steps = 1;
+  tiny.args.max_steps = 3;  // the fourth step of an epoch takes other rows
+  const RecordingObserver whole = tiny.train();
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(accumulated.steps[i].loss, whole.steps[i].loss, 1e-5) << "step " << i + 1;
+    EXPECT_NEAR(accumulated.steps[i].grad_norm, whole.steps[i].grad_norm, 1e-5 * whole.steps[i].grad_norm);
+    EXPECT_EQ(accumulated.steps[i].num_target_tokens, whole.steps[i].num_target_tokens);
+  }
+}
+
+// Rows of different lengths as they are, and padded on the right to the longest with ignored labels.
+TEST(TrainStep, DroppedPaddingChangesNothing) {
+  const std::vector<int64_t> lengths = {9, 4, 7, 2};
+  std::vector<TokenRow> rows = random_rows(lengths, tiny_config().vocab_size, 8);
+  for (TokenRow& row : rows) row.labels.back() = row.ids.back();  // every row has a target
+  std::vector<TokenRow> padded = rows;
+  for (TokenRow& row : padded) {
+    row.ids.resize(9, 5);
+    row.labels.resize(9, kIgnoredLabel);
+  }
+  TinyRun without;
+  without.args.dataset.clear();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    without.args.dataset.push_back(without.folder() / fmt::format("row{}.safetensors", i));
+    write_token_rows(without.args.dataset.back(), {rows[i]});
+  }
+  TinyRun with;
+  with.args.dataset = {with.folder() / "padded.safetensors"};
+  write_token_rows(with.args.dataset[0], padded);
+  const RecordingObserver run = without.train();
+  const RecordingObserver padded_run = with.train();
+  EXPECT_NEAR(run.steps[0].loss, ReferenceLoss<float>(without.args.model).of(padded), 1e-5);
+  EXPECT_EQ(run.steps[0].num_tokens, 9 + 4 + 7 + 2);
+  for (size_t i = 0; i < run.steps.size(); ++i) {
+    EXPECT_NEAR(run.steps[i].loss, padded_run.steps[i].loss, 1e-5) << "step " << i + 1;
+    EXPECT_EQ(run.steps[i].num_target_tokens, padded_run.steps[i].num_target_tokens);
+  }
+}
+
+// A tokenizer of the letters a to l and an end-of-text token, 13 ids.
+void write_letter_tokenizer(const fs::path& folder) {
+  nlohmann::json vocab = nlohmann::json::object();
+  for (int i = 0; i < 12; ++i) vocab[std::string(1, static_cast<char>('a' + i))] = i;
+  vocab["</s>"] = 12;
+  const nlohmann::json end = {{"id", 12},        {"content", "</s>"}, {"single_word", false},
+                              {"lstrip", false}, {"rstrip", false},   {"normalized", false},
+                              {"special", true}};
+  const nlohmann::json tokenizer = {
+      {"version", "1.0"},
+      {"added_tokens", {end}},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", nullptr},
+      {"decoder", nullptr},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}};
+  write_text_file(folder / "tokenizer.json", tokenizer.dump());
+  write_text_file(folder / "tokenizer_config.json", R"({"eos_token": "</s>"})");
+}
+
+// Three documents whose stream with EOS is 16 tokens, in rows of 8.
+class PackedRun : public testing::Test {
+ protected:
+  PackedRun() {
+    write_letter_tokenizer(tiny_.args.model);
+    tiny_.args.dataset = {
+        tiny_.folder()
+            .write("docs.jsonl", "{\"text\":\"abc\"}\n{\"text\":\"defghi\"}\n{\"text\":\"jklab\"}\n")
+            .string()};
+    tiny_.args.max_length = 8;
+    tiny_.args.per_device_train_batch_size = 2;
+    tiny_.args.gradient_accumulation_steps = 1;
+    tiny_.args.max_steps = 1;
+  }
+  static TokenRow row(std::vector<int32_t> ids) { return {ids, ids}; }
+  double reference(const std::vector<TokenRow>& rows) const {
+    return ReferenceLoss<double>(tiny_.args.model).of(rows);
+  }
+
+  TinyRun tiny_;
+};
+
+TEST_F(PackedRun, DocumentsInARowDoNotSeeEachOther) {
+  tiny_.args.packing = true;
+  const StepMetrics step = tiny_.train().steps.at(0);
+  // abc. defg | hi. jklab: the second document is cut at the end of its row.
+  const std::vector<TokenRow> pieces = {row({0, 1, 2, 12}), row({3, 4, 5, 6}), row({7, 8, 12}),
+                                        row({9, 10, 11, 0, 1})};
+  EXPECT_EQ(step.num_tokens, 16);
+  EXPECT_EQ(step.num_target_tokens, 3 + 3 + 2 + 4);
+  EXPECT_NEAR(step.loss, reference(pieces), 1e-5);
+}
+
+TEST_F(PackedRun, DocumentsInARowAreOneSequenceWhenAsked) {
+  tiny_.args.packing = tiny_.args.packing_cross_document_attention = true;
+  const StepMetrics step = tiny_.train().steps.at(0);
+  EXPECT_EQ(step.num_target_tokens, 7 + 7);
+  EXPECT_NEAR(step.loss, reference({row({0, 1, 2, 12, 3, 4, 5, 6}), row({7, 8, 12, 9, 10, 11, 0, 1})}), 1e-5);
+}
+
+TEST_F(PackedRun, WithoutPackingARowIsADocument) {
+  tiny_.args.per_device_train_batch_size = 3;
+  const StepMetrics step = tiny_.train().steps.at(0);
+  EXPECT_EQ(step.num_target_tokens, 2 + 5 + 4);
+  EXPECT_NEAR(step.loss, reference({row({0, 1, 2}), row({3, 4, 5, 6, 7, 8}), row({9, 10, 11, 0, 1})}), 1e-5);
+}
+
+TEST(TrainLoop, EpochsHaveARemainderStep) {
+  TinyRun tiny;  // 14 rows: 7 micro-batches, 4 steps per epoch
+  tiny.args.max_steps = -1;
+  tiny.args.num_train_epochs = 2;
+  const RecordingObserver run = tiny.train();
+  EXPECT_EQ(run.plan.steps_per_epoch, 4);
+  ASSERT_EQ(run.steps.size(), 8u);
+  std::vector<int64_t> tokens;
+  std::vector<double> epochs;
+  for (const StepMetrics& step : run.steps) {
+    tokens.push_back(step.num_tokens);
+    epochs.push_back(step.epoch);
+  }
+  EXPECT_THAT(tokens, ElementsAre(36, 36, 36, 18, 36, 36, 36, 18));
+  EXPECT_THAT(epochs,
+              ElementsAre(2.0 / 7, 4.0 / 7, 6.0 / 7, 1.0, 1 + 2.0 / 7, 1 + 4.0 / 7, 1 + 6.0 / 7, 2.0));
+  EXPECT_EQ(run.summary.num_steps, 8);
+  EXPECT_EQ(run.summary.num_tokens, 2 * 14 * 9);
+}
+
+TEST(TrainLoop, FractionsOfAnEpochAreRoundedUp) {
+  TinyRun tiny;
+  tiny.args.max_steps = -1;
+  tiny.args.num_train_epochs = 0.3;  // ceil(0.3 * 4)
+  EXPECT_EQ(tiny.train().steps.size(), 2u);
+}
+
+TEST(TrainLoop, LearningRatesFollowTheSchedule) {
+  TinyRun tiny;
+  tiny.args.lr_scheduler_type = "linear";
+  tiny.args.warmup_ratio = 0.3;  // ceil(1.8) = 2 of 6 steps
+  std::vector<double> rates;
+  for (const StepMetrics& step : tiny.train().steps) rates.push_back(step.learning_rate);
+  EXPECT_THAT(rates, ElementsAre(0, 0.005, 0.01, 0.0075, 0.005, 0.0025));
+}
+
+TEST(TrainLoop, ALearningRateOfZeroLeavesTheWeightsAlone) {
+  TinyRun tiny;
+  tiny.args.learning_rate = 0;
+  tiny.train();
+  EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.args.model));
+}
+
+TEST(TrainLoop, LogsAreMeansSinceTheLastLog) {
+  TinyRun tiny;
+  const RecordingObserver run = tiny.train();
+  ASSERT_EQ(run.logs.size(), 4u);  // steps 2, 4, 6 and the end
+  for (size_t i = 0; i < 3; ++i) {
+    const double mean = (run.steps[2 * i].loss + run.steps[2 * i + 1].loss) / 2;
+    EXPECT_EQ(run.logs[i].step, static_cast<int64_t>(2 * i + 2));
+    EXPECT_EQ(run.logs[i].values[0].first, "loss");
+    EXPECT_DOUBLE_EQ(std::get<double>(run.logs[i].values[0].second), mean);
+    EXPECT_EQ(std::get<double>(run.logs[i].values[1].second), run.steps[2 * i + 1].grad_norm);
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, value] : run.logs[3].values) names.push_back(name);
+  EXPECT_THAT(names, ElementsAre("train_runtime", "train_samples_per_second", "train_steps_per_second",
+                                 "total_flos", "train_loss"));
+}
+
+TEST(TrainLoop, TrainingLearns) {
+  TinyRun tiny;
+  tiny.args.max_steps = 60;
+  const RecordingObserver run = tiny.train();
+  EXPECT_LT(run.steps.back().loss, 0.5 * run.steps.front().loss);
+}
+
+TEST(TrainLoop, RunsAreBitIdenticalWhateverTheThreads) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    TinyRun tiny;
+    tiny.args.shuffle = true;
+    tiny.args.dtype = dtype;
+    tiny.args.save_dtype = "float32";
+    const std::vector<double> expected = losses(tiny.train(1));
+    const auto weights = read_tensors(tiny.output());
+    for (const int64_t num_threads : {1, 2, 3}) {
+      EXPECT_EQ(losses(tiny.train(num_threads)), expected) << dtype << ", " << num_threads << " threads";
+      EXPECT_EQ(read_tensors(tiny.output()), weights) << dtype << ", " << num_threads << " threads";
+    }
+  }
+}
+
+TEST(TrainLoop, TheSeedDecidesTheOrderOfTheRows) {
+  TinyRun tiny;
+  tiny.args.shuffle = true;
+  const std::vector<double> first = losses(tiny.train());
+  tiny.args.data_seed = 7;
+  EXPECT_NE(losses(tiny.train()), first);
+  tiny.args.data_seed.reset();
+  tiny.args.seed = 7;
+  const std::vector<double> by_seed = losses(tiny.train());
+  tiny.args.seed = 42;
+  tiny.args.data_seed = 7;
+  EXPECT_EQ(losses(tiny.train()), by_seed);
+}
+
+TEST(TrainLoop, Float32WeightsSurviveBfloat16TrainingExactly) {
+  TinyRun tiny;
+  tiny.args.dtype = "bfloat16";
+  tiny.args.save_dtype = "float32";
+  tiny.args.learning_rate = 0;
+  tiny.train();
+  EXPECT_EQ(read_tensors(tiny.output()), read_tensors(tiny.args.model));
+}
+
+TEST(TrainLoop, StopsBeforeTheUpdateWhenTheLossIsNotFinite) {
+  TinyRun tiny;
+  tiny.args.learning_rate = 1e30;  // the first update throws the weights far out
+  tiny.args.max_grad_norm = 0;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_steps = 1;
+  ThreadPool pool(2);
+  RecordingObserver observer;
+  Trainer trainer(tiny.args, pool, observer);
+  expect_error(ExitCode::kNumerics,
+               {"step 2: loss", "not finite", "after step 1", "rows 4, 5, 6, 7 (from 0)"},
+               [&] { trainer.run(); });
+  trainer.export_model(tiny.folder() / "now");
+  EXPECT_EQ(read_tensors(tiny.folder() / "now"), read_tensors(tiny.output() / "checkpoint-1"));
+  EXPECT_EQ(observer.steps.size(), 1u);
+  EXPECT_FALSE(fs::exists(tiny.output() / "model.safetensors"));
+}
+
+TEST(TrainLoop, AStepWithoutTargetsIsRefusedBeforeTheFirstStep) {
+  TinyRun tiny;
+  auto rows = random_rows(std::vector<int64_t>(14, 9), tiny_config().vocab_size, 3);
+  for (size_t i = 4; i < 8; ++i) rows[i].labels.assign(9, kIgnoredLabel);
+  rows[4].labels[0] = 1;  // the first label of a row is never a target
+  write_token_rows(tiny.args.dataset[0], rows);
+  expect_error(ExitCode::kBadData, {"rows 4, 5, 6, 7 (from 0)", "no token to predict"},
+               [&] { tiny.train(); });
+  EXPECT_FALSE(fs::exists(tiny.output()));
+}
+
+TEST(TrainLoop, ADatasetSmallerThanOneStepIsRefused) {
+  TinyRun tiny;
+  tiny.args.gradient_accumulation_steps = 8;
+  expect_error(ExitCode::kBadData, {"14 rows", "16"}, [&] { tiny.train(); });
+}
+
+TEST(TrainLoop, MissingInputsAreNamed) {
+  TinyRun tiny;
+  const TrainingArguments good = tiny.args;
+  tiny.args.model = tiny.folder() / "nowhere";
+  expect_error(ExitCode::kNoInput, {"nowhere"}, [&] { tiny.train(); });
+  tiny.args = good;
+  tiny.args.dataset = {tiny.folder() / "nothing.safetensors"};
+  expect_error(ExitCode::kNoInput, {"nothing.safetensors"}, [&] { tiny.train(); });
+  tiny.args = good;
+  tiny.args.dataset = {tiny.folder().write("text.txt", "abc").string()};
+  expect_error(ExitCode::kNoInput, {"tokenizer.json"}, [&] { tiny.train(); });
+}
+
+TEST(TrainLoop, ASignalEndsTheRunWithACheckpoint) {
+  TinyRun tiny;
+  int num_asked = 0;
+  // Asked once before every step: stops before the third.
+  const RecordingObserver stopped = tiny.train(2, [&] { return ++num_asked > 2 ? SIGTERM : 0; });
+  EXPECT_EQ(stopped.steps.size(), 2u);
+  EXPECT_EQ(stopped.summary.stop_signal, SIGTERM);
+  EXPECT_EQ(stopped.summary.folder, tiny.output() / "checkpoint-2");
+  EXPECT_EQ(stopped.checkpoints, std::vector<fs::path>{tiny.output() / "checkpoint-2"});
+  EXPECT_FALSE(fs::exists(tiny.output() / "model.safetensors"));
+  const auto weights = read_tensors(tiny.output() / "checkpoint-2");
+  tiny.args.max_steps = 2;
+  tiny.train();
+  EXPECT_EQ(read_tensors(tiny.output()), weights);
+}
+
+TEST(Evaluation, IsTheMeanOverAllTargetsAndLeavesTrainingAlone) {
+  TinyRun tiny;
+  const std::vector<double> plain = losses(tiny.train());
+  tiny.args.eval_dataset = {tiny.folder() / "eval.safetensors"};
+  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_steps = 3;
+  tiny.args.eval_on_start = true;
+  tiny.args.per_device_eval_batch_size = 4;
+  const RecordingObserver run = tiny.train();
+  EXPECT_EQ(losses(run), plain);
+  ASSERT_EQ(run.evaluations.size(), 3u);  // at 0, 3 and 6
+  const auto rows = random_rows(std::vector<int64_t>(5, 7), tiny_config().vocab_size, 4);
+  EXPECT_NEAR(run.evaluations[0].loss, ReferenceLoss<double>(tiny.args.model).of(rows), 1e-5);
+  EXPECT_NEAR(run.evaluations[2].loss, ReferenceLoss<double>(tiny.output()).of(rows), 1e-5);
+  EXPECT_DOUBLE_EQ(run.evaluations[0].perplexity, std::exp(run.evaluations[0].loss));
+  EXPECT_EQ(run.evaluations[0].num_rows, 5);
+  EXPECT_EQ(run.evaluations[0].num_tokens, 35);
+  EXPECT_EQ(run.evaluations[0].num_batches, 3);  // 18 tokens at once, as training needs: two rows
+}
+
+TEST(Evaluation, PlateauScheduleFollowsTheLoss) {
+  TinyRun tiny;
+  tiny.args.eval_dataset = {tiny.folder() / "eval.safetensors"};
+  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_steps = 1;
+  tiny.args.lr_scheduler_type = "reduce_lr_on_plateau";
+  // No loss is better than the first by so much: every evaluation after it halves the rate.
+  tiny.args.lr_scheduler_kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.99})";
+  tiny.args.max_steps = 4;
+  std::vector<double> rates;
+  for (const StepMetrics& step : tiny.train().steps) rates.push_back(step.learning_rate);
+  EXPECT_THAT(rates, ElementsAre(0.01, 0.01, 0.005, 0.0025));
+}
+
+TEST(Evaluation, BatchesRespectRowsAndTokens) {
+  TinyRun tiny;
+  ThreadPool pool(1);
+  DatasetOptions options;
+  options.files = {tiny.folder() / "train.safetensors"};
+  options.cache_folder = tiny.folder() / "cache";
+  const Dataset dataset = Dataset::open(options, nullptr, tiny_config().vocab_size, pool);
+  EXPECT_EQ(evaluation_batches(dataset, 4, 1000).size(), 4u);  // 4 + 4 + 4 + 2 rows
+  EXPECT_EQ(evaluation_batches(dataset, 4, 18).size(), 7u);    // two rows of 9 tokens
+  EXPECT_EQ(evaluation_batches(dataset, 4, 5).size(), 14u);    // a longer row is a batch of its own
+  EXPECT_EQ(evaluation_limits(dataset, 4, 5).max_tokens, 9);
+  EXPECT_EQ(evaluation_limits(dataset, 4, 1000).max_tokens, 36);
+}
+
+}  // namespace
+}  // namespace tessera
