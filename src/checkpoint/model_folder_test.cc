@@ -1,40 +1,321 @@
+#include "checkpoint/model_folder.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <mutex>
+#include <set>
 #include <vector>
 
-#include "base/error.h"
-#include "checkpoint/model_folder.h"
+#include "base/rng.h"
+#include "expect_error.h"
+#include "formats/file.h"
+#include "formats/json.h"
 #include "test_folder.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
 
-std::vector<float> load_all(const fs::path& folder, const ModelConfig& config) {
+constexpr uint64_t kSeed = 11;
+
+// Every kind of parameter at sizes that are no powers of two; the embedding takes several pieces to read.
+ModelConfig small_config(ModelFamily family = ModelFamily::kLlama) {
+  ModelConfig config = preset_config("15m");
+  config.family = family;
+  config.vocab_size = 5003;
+  config.hidden_size = 72;
+  config.intermediate_size = 100;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 3;
+  config.num_key_value_heads = 1;
+  config.head_dim = 24;
+  config.sliding_window.assign(2, 0);
+  config.tie_word_embeddings = false;
+  if (family == ModelFamily::kLlama) config.qkv_bias = config.o_bias = config.mlp_bias = true;
+  if (family == ModelFamily::kQwen2) config.qkv_bias = true;
+  if (family == ModelFamily::kQwen3) config.qk_norm = true;
+  return config;
+}
+
+// Weights that BF16 holds exactly; gaps between the parameters stay zero.
+std::vector<float> random_weights(const ParameterLayout& layout) {
+  std::vector<float> flat(static_cast<size_t>(layout.num_elements()));
+  for (const Parameter& parameter : layout.parameters()) {
+    const CounterRng rng(kSeed, hash_name(parameter.name));
+    for (int64_t i = 0; i < parameter.num_elements; ++i)
+      flat[static_cast<size_t>(parameter.offset + i)] =
+          to_float(to_bf16(rng.normal(static_cast<uint64_t>(i))));
+  }
+  return flat;
+}
+
+std::vector<float> load_all(const fs::path& path, const ModelConfig& config, int64_t num_threads = 2,
+                            const std::function<void(double)>& progress = {}) {
   const ParameterLayout layout(config);
   std::vector<float> flat(static_cast<size_t>(layout.num_elements()));
-  ThreadPool pool(2);
+  ThreadPool pool(num_threads);
   const auto sink = [&](int64_t begin, std::span<const float> values) {
     std::copy(values.begin(), values.end(), flat.begin() + begin);
   };
-  load_weights(SafetensorsModel::open(folder), config, layout, sink, pool);
+  load_weights(SafetensorsModel::open(path), config, layout, sink, pool, progress);
   return flat;
 }
 
 void export_all(const fs::path& folder, const ModelConfig& config, const std::vector<float>& flat,
-                const ExportOptions& options) {
+                const ExportOptions& options = {}) {
   const ParameterLayout layout(config);
   const auto source = [&](int64_t begin, std::span<float> values) {
     std::copy_n(flat.begin() + begin, values.size(), values.begin());
   };
   export_model_folder(folder, config, layout, source, options);
+}
+
+TEST(ModelFolder, EveryFamilyComesBackInEveryTypeAndNumberOfShards) {
+  for (const ModelFamily family :
+       {ModelFamily::kLlama, ModelFamily::kMistral, ModelFamily::kQwen2, ModelFamily::kQwen3}) {
+    const ModelConfig config = small_config(family);
+    const std::vector<float> flat = random_weights(ParameterLayout(config));
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      for (const int64_t max_shard_bytes : {int64_t{1} << 40, int64_t{200'000}}) {
+        const TestFolder folder;
+        export_all(folder.path(), config, flat, {.save_dtype = dtype, .max_shard_bytes = max_shard_bytes});
+        const ModelConfig read = read_model_config(folder.path());
+        EXPECT_TRUE(load_all(folder.path(), read, 1) == flat)
+            << static_cast<int>(family) << dtype_name(dtype);
+        EXPECT_TRUE(load_all(folder.path(), read, 3) == flat)
+            << static_cast<int>(family) << dtype_name(dtype);
+        const Json json = parse_json(read_text_file(folder / "config.json"), "config.json");
+        EXPECT_EQ(json["torch_dtype"], dtype == DType::kBF16 ? "bfloat16" : "float32");
+      }
+    }
+  }
+}
+
+TEST(LoadWeights, ReportsProgressUpToOne) {
+  const ModelConfig config = small_config();
+  const TestFolder folder;
+  export_all(folder.path(), config, random_weights(ParameterLayout(config)));
+  std::vector<double> fractions;
+  load_all(folder.path(), config, 2, [&](double fraction) { fractions.push_back(fraction); });
+  EXPECT_TRUE(std::is_sorted(fractions.begin(), fractions.end()));
+  EXPECT_GT(fractions.size(), 10u);
+  EXPECT_EQ(fractions.back(), 1.0);
+}
+
+// A model folder's tensors as items that can be changed before they are written.
+class Tensors {
+ public:
+  explicit Tensors(const ModelConfig& config) : layout_(config), flat_(random_weights(layout_)) {
+    for (const Parameter& parameter : layout_.parameters())
+      set(parameter.name, parameter.shape, at(parameter.name));
+  }
+  float* at(const std::string& name) { return flat_.data() + layout_.at(name).offset; }
+  void set(const std::string& name, const std::vector<int64_t>& shape, const float* data,
+           DType dtype = DType::kBF16) {
+    erase(name);
+    items_.push_back(make_item(name, shape, ConstTensorView(data, DType::kF32, Shape(shape)), dtype));
+  }
+  void erase(const std::string& name) {
+    std::erase_if(items_, [&](const SafetensorsItem& item) { return item.name == name; });
+  }
+  fs::path write(const TestFolder& folder) const {
+    write_safetensors(folder / "model.safetensors", items_);
+    return folder / "model.safetensors";
+  }
+  const std::vector<float>& flat() const { return flat_; }
+
+ private:
+  ParameterLayout layout_;
+  std::vector<float> flat_;
+  std::vector<SafetensorsItem> items_;
+};
+
+void expect_refused(const Tensors& tensors, const ModelConfig& config, std::vector<std::string> fragments) {
+  const TestFolder folder;
+  const fs::path path = tensors.write(folder);
+  fragments.push_back(path.native());
+  expect_error(ExitCode::kBadData, fragments, [&] { load_all(path, config); });
+}
+
+TEST(LoadWeights, AcceptsAnyFloatType) {
+  const ModelConfig config = small_config();
+  Tensors tensors(config);
+  const std::string wide = "model.layers.0.mlp.up_proj.weight";
+  tensors.set(wide, {100, 72}, tensors.at(wide), DType::kF64);
+  tensors.set("model.norm.weight", {72}, tensors.at("model.norm.weight"), DType::kF32);
+  const TestFolder folder;
+  EXPECT_TRUE(load_all(tensors.write(folder), config) == tensors.flat());
+}
+
+TEST(LoadWeights, NamesAMissingTensor) {
+  const ModelConfig config = small_config();
+  Tensors tensors(config);
+  tensors.erase("model.layers.1.self_attn.k_proj.bias");
+  expect_refused(tensors, config,
+                 {"tensor 'model.layers.1.self_attn.k_proj.bias': expected by config.json, found none"});
+}
+
+TEST(LoadWeights, NamesAnExtraTensor) {
+  ModelConfig config = small_config();
+  const Tensors tensors(config);
+  config.mlp_bias = false;
+  expect_refused(tensors, config, {"tensor 'model.layers.0.mlp.down_proj.bias': not part of the model"});
+}
+
+TEST(LoadWeights, SkipsRotaryFrequenciesOfOldFiles) {
+  const ModelConfig config = small_config();
+  Tensors tensors(config);
+  const std::vector<float> frequencies(12, 1.0f);
+  tensors.set("model.layers.0.self_attn.rotary_emb.inv_freq", {12}, frequencies.data(), DType::kF32);
+  const TestFolder folder;
+  EXPECT_TRUE(load_all(tensors.write(folder), config) == tensors.flat());
+}
+
+TEST(LoadWeights, NamesTheFieldsBehindAWrongShape) {
+  const ModelConfig config = small_config();
+  struct Case {
+    const char* tensor;
+    std::function<void(ModelConfig&)> change;
+    std::vector<std::string> fragments;
+  };
+  const std::vector<Case> cases = {
+      {"vocabulary",
+       [](ModelConfig& c) { c.vocab_size = 5004; },
+       {"tensor 'model.embed_tokens.weight': expected shape [5004, 72] = [vocab_size, hidden_size]",
+        "found [5003, 72]"}},
+      {"key-value heads",
+       [](ModelConfig& c) { c.num_key_value_heads = 3; },
+       {"tensor 'model.layers.0.self_attn.k_proj.weight'",
+        "[72, 72] = [num_key_value_heads * head_dim, hidden_size]", "found [24, 72]"}},
+      {"intermediate",
+       [](ModelConfig& c) { c.intermediate_size = 104; },
+       {"gate_proj.weight", "expected shape [104, 72] = [intermediate_size, hidden_size]",
+        "found [100, 72]"}},
+      {"hidden",
+       [](ModelConfig& c) { c.hidden_size = 80; },
+       {"tensor 'model.embed_tokens.weight': expected shape [5003, 80]"}},
+      {"heads",
+       [](ModelConfig& c) { c.num_attention_heads = 6; },
+       {"q_proj.weight", "[144, 72] = [num_attention_heads * head_dim, hidden_size]", "found [72, 72]"}},
+  };
+  const Tensors tensors(config);
+  for (const Case& wrong : cases) {
+    SCOPED_TRACE(wrong.tensor);
+    ModelConfig changed = config;
+    wrong.change(changed);
+    expect_refused(tensors, changed, wrong.fragments);
+  }
+}
+
+TEST(LoadWeights, RefusesATransposedTensorOfTheSameSize) {
+  const ModelConfig config = small_config();
+  Tensors tensors(config);
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  tensors.set(name, {100, 72}, tensors.at(name));
+  expect_refused(tensors, config, {name, "expected shape [72, 100]", "found [100, 72]"});
+}
+
+TEST(LoadWeights, RefusesIntegersAsWeights) {
+  const ModelConfig config = small_config();
+  const Tensors tensors(config);
+  const TestFolder folder;
+  const fs::path path = tensors.write(folder);
+  std::string bytes = read_text_file(path);
+  const size_t entry = bytes.find("model.layers.1.mlp.up_proj.weight\":{\"dtype\":\"BF16\"");
+  ASSERT_NE(entry, std::string::npos);
+  bytes.replace(bytes.find("\"BF16\"", entry), 6, "\"I16\" ");
+  write_text_file(path, bytes);
+  expect_error(ExitCode::kBadData,
+               {path.native(), "up_proj.weight': expected BF16, F16, F32 or F64, found I16"},
+               [&] { load_all(path, config); });
+}
+
+TEST(LoadWeights, CountsWeightsThatAreNotFinite) {
+  const ModelConfig config = small_config();
+  Tensors tensors(config);
+  tensors.at("model.norm.weight")[3] = std::numeric_limits<float>::infinity();
+  expect_refused(tensors, config,
+                 {"tensor 'model.norm.weight': expected finite weights, found 1 of 72 NaN or infinite"});
+  tensors.at("model.embed_tokens.weight")[0] = std::nanf("");
+  tensors.at("model.embed_tokens.weight")[5003 * 72 - 1] = -std::numeric_limits<float>::infinity();
+  expect_refused(tensors, config,
+                 {"tensor 'model.embed_tokens.weight'", "found 2 of 360,216", "(3 in 2 tensors in all)"});
+}
+
+TEST(TiedEmbeddings, AnLmHeadThatRepeatsThemIsAccepted) {
+  ModelConfig config = small_config();
+  config.tie_word_embeddings = true;
+  Tensors tensors(config);
+  std::vector<float> copy(tensors.at("model.embed_tokens.weight"),
+                          tensors.at("model.embed_tokens.weight") + 5003 * 72);
+  tensors.set("lm_head.weight", {5003, 72}, copy.data(), DType::kF32);
+  const TestFolder folder;
+  EXPECT_TRUE(load_all(tensors.write(folder), config) == tensors.flat());
+  copy[300'000] += 1;
+  expect_refused(
+      tensors, config,
+      {"tensor 'lm_head.weight': expected the values of model.embed_tokens.weight", "at element 300000"});
+  tensors.set("lm_head.weight", {72, 5003}, copy.data());
+  expect_refused(tensors, config, {"tensor 'lm_head.weight': expected shape [5003, 72]", "found [72, 5003]"});
+}
+
+TEST(TiedEmbeddings, AMissingLmHeadOfAnUntiedModelIsRefused) {
+  const ModelConfig config = small_config();
+  Tensors tensors(config);
+  tensors.erase("lm_head.weight");
+  expect_refused(tensors, config, {"tensor 'lm_head.weight'", "tie_word_embeddings is false", "found none"});
+}
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  for (const auto& file : fs::directory_iterator(folder)) names.insert(file.path().filename().native());
+  return names;
+}
+
+TEST(ExportModelFolder, CopiesTheTokenizerAndAGivenGenerationConfig) {
+  const TestFolder tokenizer, folder;
+  tokenizer.write("tokenizer.json", "{\"a\": 1}");
+  tokenizer.write("tokenizer_config.json", "{}");
+  tokenizer.write("generation_config.json", "{\"temperature\": 0.5}");
+  tokenizer.write("optimizer.pt", "not a tokenizer's");
+  const ModelConfig config = small_config();
+  const std::vector<float> flat = random_weights(ParameterLayout(config));
+  export_all(folder.path(), config, flat, {.tokenizer_folder = tokenizer.path()});
+  EXPECT_EQ(names_in(folder.path()),
+            (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors",
+                                   "tokenizer.json", "tokenizer_config.json"}));
+  EXPECT_EQ(read_text_file(folder / "tokenizer.json"), "{\"a\": 1}");
+  EXPECT_TRUE(
+      parse_json(read_text_file(folder / "generation_config.json"), "g").contains("_from_model_config"));
+  // Into the tokenizer's own folder: nothing to copy, nothing lost.
+  export_all(
+      tokenizer.path(), config, flat,
+      {.tokenizer_folder = tokenizer.path(), .generation_config = tokenizer / "generation_config.json"});
+  EXPECT_EQ(read_text_file(tokenizer / "tokenizer.json"), "{\"a\": 1}");
+  EXPECT_EQ(read_text_file(tokenizer / "generation_config.json"), "{\"temperature\": 0.5}");
+}
+
+TEST(ExportModelFolder, RefusesValuesThatTheSavedTypeCannotHold) {
+  const ModelConfig config = small_config();
+  const ParameterLayout layout(config);
+  std::vector<float> flat = random_weights(layout);
+  const TestFolder folder;
+  flat[static_cast<size_t>(layout.at("model.norm.weight").offset + 5)] = 70000;
+  expect_error(ExitCode::kNumerics,
+               {"tensor 'model.norm.weight': element 5", "save as F16, found 70000", "BF16 or F32"},
+               [&] { export_all(folder.path(), config, flat, {.save_dtype = DType::kF16}); });
+  EXPECT_TRUE(fs::is_empty(folder.path()));
+  export_all(folder.path(), config, flat, {.save_dtype = DType::kBF16});
+  flat[static_cast<size_t>(layout.at("lm_head.weight").offset + 7)] = std::nanf("");
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    flat[static_cast<size_t>(layout.at("model.norm.weight").offset + 5)] = 1;
+    expect_error(ExitCode::kNumerics, {"tensor 'lm_head.weight': element 7", "found nan"},
+                 [&] { export_all(folder.path(), config, flat, {.save_dtype = dtype}); });
+  }
 }
 
 TEST(ReferenceFolders, AreLoadedAndExportedUnchanged) {

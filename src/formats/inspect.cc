@@ -96,7 +96,8 @@ void append_config(const ModelConfig& config, std::string& out) {
                                          [](int64_t window) { return window != 0; });
   if (windowed != 0) {
     const int64_t window = *std::max_element(config.sliding_window.begin(), config.sliding_window.end());
-    line("window", fmt::format("{} tokens in {} layers", format_count(window), windowed));
+    line("window", fmt::format("{} tokens in {} of {} layers", format_count(window), windowed,
+                               config.num_hidden_layers));
   }
   std::vector<std::string> extras;
   if (config.qkv_bias) extras.emplace_back("q/k/v bias");
