@@ -124,7 +124,7 @@ HWY_INLINE hn::TFromD<D> sum_of_lanes(D d, hn::Vec<D> v) {
   return hn::GetLane(hn::SumOfLanes(d, v));
 }
 
-// exp(x) for x <= 0 (valid up to 44) within 2 units in the last place; 0 below -104, where exp is less than
+// exp(x) for x <= 0 (valid up to 43) within 2 units in the last place; 0 below -104, where exp is less than
 // half the smallest subnormal. NaN gives NaN. Same reduction and polynomial as Highway's Exp, which turns NaN
 // into 0.
 template <class D, class V = hn::Vec<D>>
@@ -145,10 +145,10 @@ HWY_INLINE V exp_nonpositive(D d, V x) {
       hn::MulAdd(r, hn::Set(d, 0.000198527617612853646278381f), hn::Set(d, 0.00139304355252534151077271f));
   const V p = hn::MulAdd(hn::MulAdd(p45, r2, p23), r2, p01);
   const V y = hn::Add(hn::MulAdd(p, r2, r), hn::Set(d, 1.0f));
-  // Times 2^q as 2^(q + 64) in the exponent bits, then 2^-64: right for subnormal results too.
-  const auto exponent = hn::ShiftLeft<23>(hn::Add(q, hn::Set(d32, 64)));
-  const V scaled = hn::BitCast(d, hn::Add(hn::BitCast(d32, y), exponent));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -104.0f)), hn::Mul(scaled, hn::Set(d, 0x1.0p-64f)));
+  // Times 2^(q + 64), made from exponent bits, then 2^-64: right for subnormal results too.
+  const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(q, hn::Set(d32, 127 + 64))));
+  const V scaled = hn::Mul(hn::Mul(y, power), hn::Set(d, 0x1.0p-64f));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -104.0f)), scaled);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -3,11 +3,12 @@
 #include <algorithm>
 
 #include "kernels/attention/attention_impl.h"
+#include "kernels/attention/attention_layout.h"
 
 namespace tessera {
 
 const DispatchTable<AttentionKernels>& attention_table() {
-  static const DispatchTable<AttentionKernels> table("attention", attention_ref());
+  static const DispatchTable<AttentionKernels> table("attention", concat(attention_hwy(), attention_ref()));
   return table;
 }
 
@@ -45,8 +46,9 @@ void check_scratch(std::span<std::byte> scratch, const AttentionShape& shape, in
 
 }  // namespace
 
-int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t /*max_tokens*/, int64_t num_threads) {
-  return num_threads * 2 * shape.head_dim * static_cast<int64_t>(sizeof(double));
+int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_threads) {
+  const int64_t reference_bytes = num_threads * 2 * shape.head_dim * static_cast<int64_t>(sizeof(double));
+  return std::max(reference_bytes, AttentionScratch::size_bytes(shape, max_tokens, num_threads));
 }
 
 void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,

@@ -15,6 +15,7 @@ struct AttentionKernels {
 };
 
 std::vector<Implementation<AttentionKernels>> attention_ref();
+std::vector<Implementation<AttentionKernels>> attention_hwy();
 const DispatchTable<AttentionKernels>& attention_table();
 
 }  // namespace tessera

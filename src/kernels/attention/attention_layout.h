@@ -1,0 +1,148 @@
+// How the blocked attention splits its work and its scratch memory; the same for every instruction set.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "kernels/attention/attention_shape.h"
+#include "platform/thread_pool.h"
+
+namespace tessera {
+
+// Tokens along either side of a block of scores. One side is the columns of panels [depth, 64]: four AVX-512
+// vectors. Scores [64, 64] are 16 KiB, a panel 16 KiB at head size 64: the inputs of one product fit L1 (48
+// KiB).
+inline constexpr int64_t kAttentionBlock = 64;
+
+// Blocks of 64 columns that a task takes together, so that the float32 copies of the other side's rows serve
+// twice.
+inline constexpr int64_t kAttentionSlices = 2;
+inline constexpr int64_t kAttentionTaskRows = kAttentionBlock * kAttentionSlices;
+
+// Rows [begin, min(begin + kAttentionTaskRows, sequence_end)) of the sequence [sequence_begin, sequence_end).
+struct AttentionTask {
+  int32_t sequence_begin;
+  int32_t sequence_end;
+  int32_t begin;
+};
+
+// Rows [begin, begin + count) of a task, along the columns of its panels.
+struct AttentionSlice {
+  int64_t begin;
+  int64_t count;
+};
+
+// The slices of rows [begin, min(begin + kAttentionTaskRows, end)); returns how many.
+inline int64_t split_slices(int64_t begin, int64_t end, AttentionSlice* slices) {
+  int64_t count = 0;
+  for (; count < kAttentionSlices && begin < end; ++count, begin += kAttentionBlock) {
+    slices[count] = {begin, std::min(kAttentionBlock, end - begin)};
+  }
+  return count;
+}
+
+// Float32 memory of one thread. Panels are [E, 64], row blocks [64, E], scores [64, 64], statistics [64].
+struct AttentionBuffers {
+  float* panels[4][kAttentionSlices];
+  float* rows[2];
+  float* scores[2];
+  float* statistics[2][kAttentionSlices];
+
+  // `memory` may be null: counts only. Returns the number of floats.
+  int64_t assign(float* memory, int64_t head_dim) {
+    int64_t used = 0;
+    const auto take = [&](int64_t count) {
+      float* piece = memory == nullptr ? nullptr : memory + used;
+      used += count;
+      return piece;
+    };
+    for (auto& kind : panels) {
+      for (float*& panel : kind) panel = take(head_dim * kAttentionBlock);
+    }
+    for (float*& block : rows) block = take(head_dim * kAttentionBlock);
+    for (float*& block : scores) block = take(kAttentionBlock * kAttentionBlock);
+    for (auto& kind : statistics) {
+      for (float*& values : kind) values = take(kAttentionBlock);
+    }
+    return used;
+  }
+};
+
+// The parts of the scratch memory of a call: tasks [T], delta [H, T], then the buffers of every thread.
+class AttentionScratch {
+ public:
+  AttentionScratch(std::byte* memory, const AttentionShape& shape, int64_t max_tokens)
+      : memory_(memory), shape_(shape), max_tokens_(max_tokens) {}
+
+  static int64_t size_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_threads) {
+    const AttentionScratch layout(nullptr, shape, max_tokens);
+    return layout.thread_offset(num_threads);
+  }
+
+  // Tasks of all sequences, in the order of their rows: every sequence from its first row on.
+  std::span<const AttentionTask> make_tasks(std::span<const int32_t> cu_seqlens) const {
+    auto* tasks = reinterpret_cast<AttentionTask*>(memory_);
+    size_t count = 0;
+    for (size_t n = 0; n + 1 < cu_seqlens.size(); ++n) {
+      for (int64_t begin = cu_seqlens[n]; begin < cu_seqlens[n + 1]; begin += kAttentionTaskRows) {
+        tasks[count++] = {cu_seqlens[n], cu_seqlens[n + 1], static_cast<int32_t>(begin)};
+      }
+    }
+    return {tasks, count};
+  }
+
+  float* delta_HT() const { return reinterpret_cast<float*>(memory_ + tasks_bytes()); }
+
+  // Of the calling thread.
+  AttentionBuffers buffers() const {
+    AttentionBuffers buffers;
+    buffers.assign(reinterpret_cast<float*>(memory_ + thread_offset(ThreadPool::thread_index())),
+                   shape_.head_dim);
+    return buffers;
+  }
+
+ private:
+  int64_t tasks_bytes() const {
+    return round_up(max_tokens_ * static_cast<int64_t>(sizeof(AttentionTask)), kCacheLineBytes);
+  }
+  int64_t thread_offset(int64_t thread_index) const {
+    const int64_t delta_bytes =
+        round_up(shape_.num_heads * max_tokens_ * static_cast<int64_t>(sizeof(float)), kCacheLineBytes);
+    AttentionBuffers buffers;
+    const int64_t thread_bytes =
+        buffers.assign(nullptr, shape_.head_dim) * static_cast<int64_t>(sizeof(float));
+    return tasks_bytes() + delta_bytes + thread_index * thread_bytes;
+  }
+
+  std::byte* memory_;
+  AttentionShape shape_;
+  int64_t max_tokens_;
+};
+
+// sliding_window with 0 = unlimited made a number that no difference of positions reaches.
+inline int64_t effective_window(const AttentionShape& shape) {
+  return shape.sliding_window == 0 ? int64_t{1} << 40 : shape.sliding_window;
+}
+
+// Which elements of a block of scores are seen: row r, column c with lo + r <= c < hi + r. The causal and the
+// window limit both move one column per row.
+struct AttentionBand {
+  int64_t lo;
+  int64_t hi;
+
+  // Rows are keys from position `key` on, columns queries from position `query` on.
+  static AttentionBand keys_by_queries(int64_t key, int64_t query, int64_t window) {
+    return {key - query, key - query + window};
+  }
+  static AttentionBand queries_by_keys(int64_t query, int64_t key, int64_t window) {
+    return {query - key - window + 1, query - key + 1};
+  }
+  bool misses(int64_t num_rows, int64_t num_columns) const { return lo >= num_columns || hi + num_rows <= 1; }
+  bool covers(int64_t num_rows, int64_t num_columns) const { return lo + num_rows <= 1 && hi >= num_columns; }
+};
+
+}  // namespace tessera

@@ -1,0 +1,408 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "kernels/attention/attention_impl.h"
+#include "kernels/kernel_test_util.h"
+
+namespace tessera {
+namespace {
+
+struct Case {
+  AttentionShape shape;
+  std::vector<int32_t> cu_seqlens;
+
+  int64_t num_tokens() const { return cu_seqlens.back(); }
+  std::string describe() const {
+    return fmt::format("H {} G {} E {} window {} scale {} cu_seqlens {}", shape.num_heads,
+                       shape.num_key_value_heads, shape.head_dim, shape.sliding_window, shape.scale,
+                       testing::PrintToString(cu_seqlens));
+  }
+};
+
+Case make_case(int64_t H, int64_t G, int64_t E, std::vector<int32_t> lengths, int64_t window = 0,
+               float scale = 0) {
+  Case result{{H, G, E, window, scale != 0 ? scale : 1 / std::sqrt(static_cast<float>(E))}, {0}};
+  for (const int32_t length : lengths) result.cu_seqlens.push_back(result.cu_seqlens.back() + length);
+  return result;
+}
+
+// Head sizes in use and odd ones, key-value heads from one to all, lengths around the block of 64 and the
+// task of 128, empty sequences, windows within and beyond a sequence, scores far above one.
+std::vector<Case> make_cases() {
+  return {
+      make_case(2, 1, 16, {1}),
+      make_case(2, 2, 1, {1, 2, 1, 3}),
+      make_case(3, 3, 5, {7, 0, 17, 0}),
+      make_case(4, 2, 64, {63, 64, 65, 1}),
+      make_case(2, 1, 80, {127, 130}),
+      make_case(1, 1, 96, {129}),
+      make_case(6, 2, 32, {5, 200}),
+      make_case(2, 1, 128, {66}),
+      make_case(2, 1, 33, {70, 20}),
+      make_case(2, 1, 16, {193, 9}, 1),
+      make_case(2, 1, 16, {193, 9}, 5),
+      make_case(2, 2, 8, {260}, 64),
+      make_case(2, 1, 16, {200, 30}, 100),
+      make_case(2, 1, 16, {90, 30}, 1000),
+      make_case(2, 1, 24, {150}, 0, 8),
+  };
+}
+
+// Float64 attention of the given inputs with the error that float32 blocks may make. See the derivations at
+// each bound; g is the error of a product over the head, n the terms of a sum.
+class Oracle {
+ public:
+  Oracle(const Case& c, const GuardedTensor& qkv) : case_(c), qkv_(qkv) {
+    const AttentionShape& s = c.shape;
+    o = Expected(c.num_tokens() * s.num_heads * s.head_dim);
+    lse = Expected(c.num_tokens() * s.num_heads);
+    for_each_query([&](int64_t h, int64_t t, int64_t first) { forward(h, t, first); });
+  }
+
+  // Gradients for the given do, o and lse (inputs, with whatever rounding they have).
+  Expected backward(const GuardedTensor& d_o, const GuardedTensor& o_in, const GuardedTensor& lse_in) const {
+    Expected dqkv(case_.num_tokens() * case_.shape.qkv_width());
+    for_each_query(
+        [&](int64_t h, int64_t t, int64_t first) { backward_query(d_o, o_in, lse_in, h, t, first, &dqkv); });
+    return dqkv;
+  }
+
+  Expected o;    // [T, H E]
+  Expected lse;  // [H, T]
+
+ private:
+  // The error of a product of E terms and of the scaling before it.
+  double product_error() const { return static_cast<double>(case_.shape.head_dim + 3) * kFloatEps; }
+
+  template <typename Body>
+  void for_each_query(const Body& body) const {
+    const int64_t window = case_.shape.sliding_window;
+    for (size_t n = 0; n + 1 < case_.cu_seqlens.size(); ++n) {
+      for (int64_t t = case_.cu_seqlens[n]; t < case_.cu_seqlens[n + 1]; ++t) {
+        const int64_t first =
+            window == 0 ? case_.cu_seqlens[n] : std::max<int64_t>(case_.cu_seqlens[n], t - window + 1);
+        for (int64_t h = 0; h < case_.shape.num_heads; ++h) body(h, t, first);
+      }
+    }
+  }
+  int64_t q_at(int64_t h, int64_t t) const { return t * case_.shape.qkv_width() + h * case_.shape.head_dim; }
+  int64_t k_at(int64_t h, int64_t s) const {
+    const AttentionShape& shape = case_.shape;
+    const int64_t g = h / (shape.num_heads / shape.num_key_value_heads);
+    return q_at(shape.num_heads + g, s);
+  }
+  int64_t v_at(int64_t h, int64_t s) const {
+    return k_at(h, s) + case_.shape.num_key_value_heads * case_.shape.head_dim;
+  }
+  int64_t o_at(int64_t h, int64_t t) const { return (t * case_.shape.num_heads + h) * case_.shape.head_dim; }
+
+  struct Score {
+    double value;
+    double bound;
+  };
+  Score score(int64_t h, int64_t t, int64_t s) const {
+    double sum = 0, magnitude = 0;
+    for (int64_t i = 0; i < case_.shape.head_dim; ++i) {
+      const double term = qkv_[q_at(h, t) + i] * qkv_[k_at(h, s) + i] * case_.shape.scale;
+      sum += term;
+      magnitude += std::abs(term);
+    }
+    return {sum, magnitude * product_error()};
+  }
+
+  void forward(int64_t h, int64_t t, int64_t first) {
+    const int64_t E = case_.shape.head_dim, n = t - first + 1;
+    std::vector<Score> scores;
+    double max = -HUGE_VAL, score_error = 0;
+    for (int64_t s = first; s <= t; ++s) {
+      scores.push_back(score(h, t, s));
+      max = std::max(max, scores.back().value);
+    }
+    double sum = 0;
+    for (const Score& s : scores) {
+      sum += std::exp(s.value - max);
+      // The difference from the maximum is rounded too.
+      score_error = std::max(score_error, s.bound + kFloatEps * (std::abs(s.value) + std::abs(max)));
+    }
+    const double sum_error = static_cast<double>(n + 8) * kFloatEps;
+    const auto lse_at = static_cast<size_t>(h * case_.num_tokens() + t);
+    lse.value[lse_at] = max + std::log(sum);
+    // log of a sum with relative error sum_error, added to the maximum.
+    lse.bound[lse_at] = score_error + sum_error + 3 * kFloatEps * (std::abs(max) + std::log(sum));
+    for (int64_t i = 0; i < E; ++i) {
+      double value = 0, magnitude = 0;
+      for (int64_t s = first; s <= t; ++s) {
+        const double p = std::exp(scores[static_cast<size_t>(s - first)].value - max) / sum;
+        value += p * qkv_[v_at(h, s) + i];
+        magnitude += p * std::abs(qkv_[v_at(h, s) + i]);
+      }
+      const auto at = static_cast<size_t>(o_at(h, t) + i);
+      o.value[at] = value;
+      // Errors of exp (4 eps) and of the score enter numerator and denominator; both are sums of n terms.
+      o.bound[at] = magnitude * (2 * score_error + 2 * sum_error + 12 * kFloatEps);
+    }
+  }
+
+  void backward_query(const GuardedTensor& d_o, const GuardedTensor& o_in, const GuardedTensor& lse_in,
+                      int64_t h, int64_t t, int64_t first, Expected* dqkv) const {
+    const int64_t E = case_.shape.head_dim;
+    const double log_sum = lse_in[h * case_.num_tokens() + t], scale = case_.shape.scale;
+    // Sums over at most T tokens of every query head.
+    const double sum_error = static_cast<double>(case_.num_tokens() * case_.shape.num_heads + 8) * kFloatEps;
+    double delta = 0, delta_magnitude = 0;
+    for (int64_t i = 0; i < E; ++i) {
+      delta += o_in[o_at(h, t) + i] * d_o[o_at(h, t) + i];
+      delta_magnitude += std::abs(o_in[o_at(h, t) + i] * d_o[o_at(h, t) + i]);
+    }
+    const auto add = [&](int64_t at, double value, double bound) {
+      dqkv->value[static_cast<size_t>(at)] += value;
+      dqkv->bound[static_cast<size_t>(at)] += bound;
+    };
+    for (int64_t s = first; s <= t; ++s) {
+      const Score sc = score(h, t, s);
+      const double p = std::exp(sc.value - log_sum);
+      const double p_error = sc.bound + kFloatEps * (std::abs(sc.value) + std::abs(log_sum) + 4);
+      double dp = 0, dp_magnitude = 0;
+      for (int64_t i = 0; i < E; ++i) {
+        dp += d_o[o_at(h, t) + i] * qkv_[v_at(h, s) + i];
+        dp_magnitude += std::abs(d_o[o_at(h, t) + i] * qkv_[v_at(h, s) + i]);
+      }
+      const double ds = p * (dp - delta);
+      const double ds_error =
+          std::abs(ds) * (p_error + 4 * kFloatEps) + p * product_error() * (dp_magnitude + delta_magnitude);
+      for (int64_t i = 0; i < E; ++i) {
+        const double q = qkv_[q_at(h, t) + i], k = qkv_[k_at(h, s) + i], g = d_o[o_at(h, t) + i];
+        const double ds_bound = ds_error + std::abs(ds) * sum_error;
+        add(q_at(h, t) + i, scale * ds * k, scale * std::abs(k) * ds_bound);
+        add(k_at(h, s) + i, scale * ds * q, scale * std::abs(q) * ds_bound);
+        add(v_at(h, s) + i, p * g, p * std::abs(g) * (p_error + sum_error));
+      }
+    }
+  }
+
+  const Case& case_;
+  const GuardedTensor& qkv_;
+};
+
+GuardedTensor make_qkv(const Case& c, DType dtype, uint64_t seed = 1) {
+  GuardedTensor qkv(dtype, {c.num_tokens(), c.shape.qkv_width()});
+  qkv.fill_normal(seed);
+  return qkv;
+}
+Shape o_shape(const Case& c) { return {c.num_tokens(), c.shape.num_heads * c.shape.head_dim}; }
+Shape lse_shape(const Case& c) { return {c.shape.num_heads, c.num_tokens()}; }
+TestScratch make_scratch(const Case& c, const ThreadPool& pool) {
+  return TestScratch(attention_scratch_bytes(c.shape, c.num_tokens(), pool.num_threads()));
+}
+
+// `values` rounded to the dtype of a tensor.
+GuardedTensor rounded(const std::vector<double>& values, DType dtype, const Shape& shape) {
+  GuardedTensor tensor(dtype, shape);
+  for (int64_t i = 0; i < tensor.num_elements(); ++i)
+    tensor.set(i, static_cast<float>(values[static_cast<size_t>(i)]));
+  return tensor;
+}
+
+TEST(AttentionOracle, GradientsAgreeWithDifferences) {
+  for (const int64_t window : {0, 2}) {
+    const Case c = make_case(2, 1, 3, {1, 4}, window, 0.7f);
+    GuardedTensor qkv = make_qkv(c, DType::kF32), d_o(DType::kF32, o_shape(c));
+    d_o.fill_normal(2);
+    const Oracle oracle(c, qkv);
+    const Expected dqkv = oracle.backward(d_o, rounded(oracle.o.value, DType::kF32, o_shape(c)),
+                                          rounded(oracle.lse.value, DType::kF32, lse_shape(c)));
+    const auto loss = [&](const GuardedTensor& at) {
+      const Oracle shifted(c, at);
+      double sum = 0;
+      for (int64_t i = 0; i < d_o.num_elements(); ++i)
+        sum += d_o[i] * shifted.o.value[static_cast<size_t>(i)];
+      return sum;
+    };
+    for (int64_t i = 0; i < qkv.num_elements(); ++i) {
+      const double x = qkv[i];
+      GuardedTensor up = qkv, down = qkv;
+      up.set(i, static_cast<float>(x + 0x1.0p-10));
+      down.set(i, static_cast<float>(x - 0x1.0p-10));
+      // Second-order differences: an error of about h^2 = 1e-6 times a third derivative of order one.
+      EXPECT_NEAR((loss(up) - loss(down)) / (up[i] - down[i]), dqkv.value[static_cast<size_t>(i)], 5e-6)
+          << "window " << window << " index " << i;
+    }
+  }
+}
+
+TEST(AttentionForward, MatchesTheFormulaInEveryImplementation) {
+  ThreadPool pool(2);
+  for (const Case& c : make_cases()) {
+    for (const DType dtype : kActivationTypes) {
+      const GuardedTensor qkv = make_qkv(c, dtype);
+      const Oracle oracle(c, qkv);
+      for (const auto& implementation : attention_table().usable()) {
+        GuardedTensor o(dtype, o_shape(c)), lse(DType::kF32, lse_shape(c));
+        const std::string context =
+            fmt::format("{} {} {}", describe(implementation), dtype_name(dtype), c.describe());
+        const TestScratch scratch = make_scratch(c, pool);
+        implementation.kernels.forward(qkv.view(), c.shape, c.cu_seqlens, o.view(), lse.view(),
+                                       scratch.span(), pool);
+        expect_within(o, oracle.o, context);
+        expect_within(lse, oracle.lse, context + " lse");
+        GuardedTensor without_lse(dtype, o_shape(c));
+        implementation.kernels.forward(qkv.view(), c.shape, c.cu_seqlens, without_lse.view(), {},
+                                       scratch.span(), pool);
+        EXPECT_TRUE(without_lse.bits() == o.bits()) << context << ": differs without lse";
+      }
+    }
+  }
+}
+
+TEST(AttentionBackward, MatchesTheFormulaInEveryImplementation) {
+  ThreadPool pool(2);
+  for (const Case& c : make_cases()) {
+    for (const DType dtype : kActivationTypes) {
+      const GuardedTensor qkv = make_qkv(c, dtype);
+      GuardedTensor d_o(dtype, o_shape(c));
+      d_o.fill_normal(2);
+      const Oracle oracle(c, qkv);
+      const GuardedTensor o = rounded(oracle.o.value, dtype, o_shape(c));
+      const GuardedTensor lse = rounded(oracle.lse.value, DType::kF32, lse_shape(c));
+      const Expected expected = oracle.backward(d_o, o, lse);
+      for (const auto& implementation : attention_table().usable()) {
+        GuardedTensor dqkv(dtype, {c.num_tokens(), c.shape.qkv_width()});
+        const TestScratch scratch = make_scratch(c, pool);
+        implementation.kernels.backward(d_o.view(), qkv.view(), o.view(), lse.view(), c.shape, c.cu_seqlens,
+                                        dqkv.view(), scratch.span(), pool);
+        expect_within(dqkv, expected,
+                      fmt::format("{} {} {}", describe(implementation), dtype_name(dtype), c.describe()));
+      }
+    }
+  }
+}
+
+TEST(Attention, TokensSeeNeitherTheFutureNorOtherSequences) {
+  ThreadPool pool(2);
+  const Case c = make_case(2, 1, 16, {70, 140, 30});
+  const int64_t width = c.shape.num_heads * c.shape.head_dim;
+  for (const auto& implementation : attention_table().usable()) {
+    GuardedTensor qkv = make_qkv(c, DType::kF32);
+    GuardedTensor before(DType::kF32, o_shape(c)), after(DType::kF32, o_shape(c));
+    const TestScratch scratch = make_scratch(c, pool);
+    const auto run = [&](GuardedTensor* o) {
+      implementation.kernels.forward(qkv.view(), c.shape, c.cu_seqlens, o->view(), {}, scratch.span(), pool);
+    };
+    run(&before);
+    const int64_t changed = 150;  // token 80 of the second sequence
+    for (int64_t i = 0; i < c.shape.qkv_width(); ++i) qkv.set(changed * c.shape.qkv_width() + i, 5);
+    run(&after);
+    for (int64_t t = 0; t < c.num_tokens(); ++t) {
+      bool same = true;
+      for (int64_t i = 0; i < width; ++i) same = same && before[t * width + i] == after[t * width + i];
+      EXPECT_EQ(same, t < changed || t >= 210) << describe(implementation) << " token " << t;
+    }
+  }
+}
+
+TEST(Attention, NotANumberReachesTheOutputsThatSeeIt) {
+  ThreadPool pool(1);
+  const Case c = make_case(1, 1, 16, {100});
+  for (const auto& implementation : attention_table().usable()) {
+    GuardedTensor qkv = make_qkv(c, DType::kF32), o(DType::kF32, o_shape(c));
+    qkv.set(20 * c.shape.qkv_width() + 16, std::numeric_limits<float>::quiet_NaN());  // the key of token 20
+    const TestScratch scratch = make_scratch(c, pool);
+    implementation.kernels.forward(qkv.view(), c.shape, c.cu_seqlens, o.view(), {}, scratch.span(), pool);
+    for (int64_t t = 0; t < 100; ++t) {
+      EXPECT_EQ(std::isnan(o[t * 16]), t >= 20) << describe(implementation) << " token " << t;
+    }
+  }
+}
+
+TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
+  const Case c = make_case(4, 2, 20, {150, 3, 70}, 90);
+  const GuardedTensor qkv = make_qkv(c, DType::kF32);
+  GuardedTensor d_o(DType::kF32, o_shape(c));
+  d_o.fill_normal(2);
+  for (const auto& implementation : attention_table().usable()) {
+    expect_thread_independent(
+        [&](ThreadPool& pool) {
+          std::vector<GuardedTensor> out;
+          out.emplace_back(DType::kF32, o_shape(c));
+          out.emplace_back(DType::kF32, lse_shape(c));
+          out.emplace_back(DType::kF32, qkv.shape());
+          const TestScratch scratch = make_scratch(c, pool);
+          implementation.kernels.forward(qkv.view(), c.shape, c.cu_seqlens, out[0].view(), out[1].view(),
+                                         scratch.span(), pool);
+          implementation.kernels.backward(d_o.view(), qkv.view(), out[0].view(), out[1].view(), c.shape,
+                                          c.cu_seqlens, out[2].view(), scratch.span(), pool);
+          return out;
+        },
+        describe(implementation));
+  }
+}
+
+TEST(AttentionCached, PiecesOfASequenceMatchTheWhole) {
+  ThreadPool pool(2);
+  for (const Case& c :
+       {make_case(4, 2, 64, {200}), make_case(2, 1, 17, {180}), make_case(3, 1, 16, {190}, 70)}) {
+    for (const DType dtype : kActivationTypes) {
+      const GuardedTensor qkv = make_qkv(c, dtype);
+      const Oracle oracle(c, qkv);
+      const int64_t T = c.num_tokens(), cache_width = c.shape.num_key_value_heads * c.shape.head_dim;
+      for (const auto& implementation : attention_table().usable()) {
+        const std::string context =
+            fmt::format("{} {} {}", describe(implementation), dtype_name(dtype), c.describe());
+        GuardedTensor k_cache(dtype, {T + 3, cache_width}), v_cache(dtype, {T + 3, cache_width});
+        GuardedTensor o(dtype, o_shape(c));
+        const TestScratch scratch = make_scratch(c, pool);
+        // One token, a few, around the size from which blocks are used, more than a block.
+        const int64_t pieces[] = {1, 3, 7, 8, 9, 70, 1, T};
+        int64_t length = 0;
+        for (const int64_t piece : pieces) {
+          const int64_t end = std::min(T, length + piece);
+          implementation.kernels.cached(qkv.view().rows(length, end), c.shape, k_cache.view(), v_cache.view(),
+                                        length, o.view().rows(length, end), scratch.span(), pool);
+          length = end;
+        }
+        ASSERT_EQ(length, T);
+        expect_within(o, oracle.o, context);
+        EXPECT_TRUE(k_cache.guards_intact() && v_cache.guards_intact()) << context;
+        for (int64_t t = 0; t < T + 3; ++t) {
+          for (int64_t i = 0; i < cache_width; ++i) {
+            const int64_t k_at = t * c.shape.qkv_width() + c.shape.num_heads * c.shape.head_dim + i;
+            const double k = k_cache[t * cache_width + i], v = v_cache[t * cache_width + i];
+            if (t < T) {
+              ASSERT_TRUE(k == qkv[k_at] && v == qkv[k_at + cache_width]) << context << " cache row " << t;
+            } else {
+              ASSERT_TRUE(std::isnan(k) && std::isnan(v)) << context << " cache row " << t << " was written";
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Attention, RefusesWhatDoesNotFit) {
+  ThreadPool pool(1);
+  const Case c = make_case(2, 1, 4, {3});
+  GuardedTensor qkv = make_qkv(c, DType::kF32), o(DType::kF32, o_shape(c));
+  const TestScratch scratch = make_scratch(c, pool);
+  const auto run = [&](const AttentionShape& shape, std::vector<int32_t> cu_seqlens,
+                       std::span<std::byte> memory) {
+    attention(qkv.view(), shape, cu_seqlens, o.view(), {}, memory, pool);
+  };
+  EXPECT_NO_THROW(run(c.shape, {0, 1, 3}, scratch.span()));
+  EXPECT_THROW(run(c.shape, {0, 2}, scratch.span()), Error);
+  EXPECT_THROW(run(c.shape, {0, 4, 3}, scratch.span()), Error);
+  EXPECT_THROW(run(c.shape, {}, scratch.span()), Error);
+  EXPECT_THROW(run(c.shape, {0, 3}, {}), Error);
+  AttentionShape uneven = c.shape;
+  uneven.num_key_value_heads = 3;
+  EXPECT_THROW(run(uneven, {0, 3}, scratch.span()), Error);
+  GuardedTensor cache(DType::kF32, {3, 4});
+  EXPECT_THROW(
+      attention_cached(qkv.view(), c.shape, cache.view(), cache.view(), 1, o.view(), scratch.span(), pool),
+      Error);
+}
+
+}  // namespace
+}  // namespace tessera
