@@ -36,8 +36,8 @@ TEST_P(GeneratorOptions, LogitsEqualThoseOfTheWholeSequenceHoweverItIsFed) {
   const double bound = bound_of(config, dtype) * largest;
 
   Generator generator(test.model(), kLength, /*max_chunk=*/7);
-  // The prompt in one call (chunks of 7, 7 and 1) or token by token, then one token at a time.
-  for (const size_t prompt : {15, 1}) {
+  // The prompt in one call (17: chunks of 7, 7 and 3) or token by token, then one token at a time.
+  for (const size_t prompt : {17, 14, 5, 1}) {
     generator.reset();
     EXPECT_EQ(generator.length(), 0);
     for (size_t t = prompt; t <= ids.size(); ++t) {
