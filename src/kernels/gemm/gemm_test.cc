@@ -315,5 +315,34 @@ TEST(OneDnn, RaggedMicroBatchesCompileFewProducts) {
   EXPECT_LE(num_onednn_products() - before, 10);
 }
 
+// Layers of models from 15 M to 70 B parameters.
+TEST(OneDnn, ScratchpadIsLargeEnoughForKnownModels) {
+  const auto& chosen = gemm_table().chosen_implementation();
+  if (chosen.name == "ref") GTEST_SKIP() << "oneDNN does not run here";
+  for (const DType dtype : kActivationTypes) {
+    if (dtype == DType::kBF16 && chosen.name != "onednn") continue;
+    for (const auto& [N, K] : std::vector<std::pair<int64_t, int64_t>>{{512, 384},
+                                                                       {8192, 512},
+                                                                       {2048, 2048},
+                                                                       {16384, 2048},
+                                                                       {6144, 4096},
+                                                                       {4096, 14336},
+                                                                       {28672, 4096},
+                                                                       {128256, 4096},
+                                                                       {8192, 28672}}) {
+      for (const int64_t rows : {1, 12, 48, 64, 128, 192, 256}) {
+        const OneDnnProduct forward = {Layout::kForward, dtype, dtype, true, false, rows, N, K};
+        const OneDnnProduct input = {Layout::kInput, dtype, dtype, false, true, rows, K, N};
+        const OneDnnProduct weight = {Layout::kWeight, dtype, DType::kF32, false, true, rows, K, 512};
+        for (const OneDnnProduct& product : {forward, input, weight}) {
+          EXPECT_LE(onednn_scratchpad_bytes(product), kOneDnnScratchpadBytes)
+              << dtype_name(dtype) << " layout " << static_cast<int>(product.layout) << " N " << N << " K "
+              << K << " rows " << rows;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera

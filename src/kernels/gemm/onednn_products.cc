@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "kernels/dispatch.h"
 
 // oneDNN plans a primitive for the number of OpenMP threads of the thread that creates it.
 extern "C" void omp_set_num_threads(int num_threads);
@@ -33,37 +34,51 @@ dnnl::memory::data_type data_type(DType dtype) {
   return dtype == DType::kBF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
+using Tag = dnnl::memory::format_tag;
+
+dnnl::memory::desc a_desc(const OneDnnProduct& p) {
+  return {{p.m, p.k}, data_type(p.dtype), p.layout == Layout::kWeight ? Tag::ba : Tag::ab};
+}
+dnnl::memory::desc b_desc(const OneDnnProduct& p) {
+  return {{p.k, p.n}, data_type(p.dtype), p.layout == Layout::kForward ? Tag::ba : Tag::ab};
+}
+dnnl::memory::desc c_desc(const OneDnnProduct& p) { return {{p.m, p.n}, data_type(p.result_dtype), Tag::ab}; }
+dnnl::memory::desc bias_desc(const OneDnnProduct& p) { return {{1, p.n}, data_type(p.dtype), Tag::ab}; }
+
+dnnl::matmul::primitive_desc plan(const OneDnnProduct& p, dnnl::scratchpad_mode mode,
+                                  const dnnl::engine& engine) {
+  const dnnl::matmul::desc desc = p.has_bias
+                                      ? dnnl::matmul::desc(a_desc(p), b_desc(p), bias_desc(p), c_desc(p))
+                                      : dnnl::matmul::desc(a_desc(p), b_desc(p), c_desc(p));
+  dnnl::primitive_attr attributes;
+  attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);
+  attributes.set_scratchpad_mode(mode);
+  if (p.add) {
+    dnnl::post_ops sum;
+    sum.append_sum(1.0f);
+    attributes.set_post_ops(sum);
+  }
+  return {desc, attributes, engine};
+}
+
+int64_t scratchpad_bytes(const dnnl::matmul::primitive_desc& planned) {
+  return static_cast<int64_t>(planned.scratchpad_desc().get_size());
+}
+
 // A compiled product and the memory objects it is called with, which point somewhere else at each call.
 class Compiled {
  public:
   Compiled(const OneDnnProduct& p, const dnnl::engine& engine) {
-    using Tag = dnnl::memory::format_tag;
-    const dnnl::memory::data_type type = data_type(p.dtype);
-    const dnnl::memory::desc a({p.m, p.k}, type, p.layout == Layout::kWeight ? Tag::ba : Tag::ab);
-    const dnnl::memory::desc b({p.k, p.n}, type, p.layout == Layout::kForward ? Tag::ba : Tag::ab);
-    const dnnl::memory::desc c({p.m, p.n}, data_type(p.result_dtype), Tag::ab);
-    const dnnl::memory::desc bias({1, p.n}, type, Tag::ab);
-    const dnnl::matmul::desc desc =
-        p.has_bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
-    dnnl::primitive_attr attributes;
-    attributes.set_fpmath_mode(dnnl::fpmath_mode::strict);
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    if (p.add) {
-      dnnl::post_ops sum;
-      sum.append_sum(1.0f);
-      attributes.set_post_ops(sum);
+    dnnl::matmul::primitive_desc planned = plan(p, dnnl::scratchpad_mode::user, engine);
+    if (scratchpad_bytes(planned) > kOneDnnScratchpadBytes) {
+      planned = plan(p, dnnl::scratchpad_mode::library, engine);
     }
-    dnnl::matmul::primitive_desc primitive_desc(desc, attributes, engine);
-    if (static_cast<int64_t>(primitive_desc.scratchpad_desc().get_size()) > kOneDnnScratchpadBytes) {
-      attributes.set_scratchpad_mode(dnnl::scratchpad_mode::library);
-      primitive_desc = dnnl::matmul::primitive_desc(desc, attributes, engine);
-    }
-    primitive_ = dnnl::matmul(primitive_desc);
-    append(DNNL_ARG_SRC, a, engine);
-    append(DNNL_ARG_WEIGHTS, b, engine);
-    append(DNNL_ARG_DST, c, engine);
-    append(DNNL_ARG_SCRATCHPAD, primitive_desc.scratchpad_desc(), engine);
-    if (p.has_bias) append(DNNL_ARG_BIAS, bias, engine);
+    primitive_ = dnnl::matmul(planned);
+    append(DNNL_ARG_SRC, a_desc(p), engine);
+    append(DNNL_ARG_WEIGHTS, b_desc(p), engine);
+    append(DNNL_ARG_DST, c_desc(p), engine);
+    append(DNNL_ARG_SCRATCHPAD, planned.scratchpad_desc(), engine);
+    if (p.has_bias) append(DNNL_ARG_BIAS, bias_desc(p), engine);
   }
 
   // The C functions: the C++ ones build a map of arguments at each call.
@@ -126,6 +141,10 @@ void run_onednn(const OneDnnProduct& product, const void* a, const void* b, cons
                 std::byte* scratchpad) {
   ThreadState& state = thread_state();
   state.find(product).run(state.stream, a, b, bias, c, scratchpad);
+}
+
+int64_t onednn_scratchpad_bytes(const OneDnnProduct& product) {
+  return scratchpad_bytes(plan(product, dnnl::scratchpad_mode::user, thread_state().engine));
 }
 
 int64_t num_onednn_products() { return static_cast<int64_t>(thread_state().products.size()); }

@@ -3,9 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <string>
 
-#include "kernels/dispatch.h"
 #include "tensor/dtype.h"
 
 namespace tessera {
@@ -38,6 +37,9 @@ inline constexpr int64_t kOneDnnScratchpadBytes = 2 << 20;
 void run_onednn(const OneDnnProduct& product, const void* a, const void* b, const void* bias, void* c,
                 std::byte* scratchpad);
 
+// What the product asks for: for the test that kOneDnnScratchpadBytes is enough.
+int64_t onednn_scratchpad_bytes(const OneDnnProduct& product);
+
 // Number of products compiled by the calling thread: for tests of the bound.
 int64_t num_onednn_products();
 
@@ -45,8 +47,8 @@ int64_t num_onednn_products();
 void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a,
                   int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 
-// Keeps oneDNN from instruction sets above isa_limit(). Part of every table's refusal function, so it comes
-// before the first product. Returns "" or why oneDNN cannot be limited.
+// Keeps oneDNN from instruction sets above isa_limit(). The refusal function of its rows in gemm_table(), so
+// it comes before the first product. Returns "" or why oneDNN cannot be limited.
 std::string limit_onednn();
 
 }  // namespace tessera
