@@ -72,6 +72,14 @@ TEST(Philox, MatchesPublishedVectors) {
   EXPECT_EQ(ones[3], 0x6D5451FDu);
 }
 
+TEST(CounterRng, PairsAreTheValuesOneByOne) {
+  const CounterRng rng(42, 3);
+  for (uint64_t pair = 0; pair < 100; ++pair) {
+    EXPECT_EQ(rng.normal_pair(pair)[0], rng.normal(2 * pair)) << pair;
+    EXPECT_EQ(rng.normal_pair(pair)[1], rng.normal(2 * pair + 1)) << pair;
+  }
+}
+
 TEST(CounterRng, NormalHasUnitVariance) {
   const CounterRng rng(7, 3);
   double sum = 0;

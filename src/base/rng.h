@@ -23,6 +23,8 @@ class CounterRng {
   float uniform(uint64_t index) const;
   // Standard normal (Box-Muller); two of the four words of a counter make two values.
   float normal(uint64_t index) const;
+  // normal(2 * pair) and normal(2 * pair + 1) for the price of one.
+  std::array<float, 2> normal_pair(uint64_t pair) const;
 
  private:
   uint64_t seed_;

@@ -25,8 +25,12 @@ void initialize(const Parameter& parameter, double initializer_range, uint64_t s
   }
   const CounterRng rng(seed, hash_name(parameter.name));
   const auto range = static_cast<float>(initializer_range);
+  const auto first = static_cast<uint64_t>(begin);
+  std::array<float, 2> pair = {};
   for (size_t i = 0; i < destination.size(); ++i) {
-    destination[i] = from_float<T>(range * rng.normal(static_cast<uint64_t>(begin) + i));
+    const uint64_t index = first + i;
+    if (i == 0 || index % 2 == 0) pair = rng.normal_pair(index / 2);
+    destination[i] = from_float<T>(range * pair[index % 2]);
   }
 }
 
