@@ -61,7 +61,7 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
 std::vector<std::unique_ptr<Command>> commands() {
   std::vector<std::unique_ptr<Command>> all;
   all.push_back(make_init_command());
-  // all.push_back(make_tokenizer_train_command());
+  all.push_back(make_tokenizer_train_command());
   all.push_back(make_tokenize_command());
   all.push_back(make_detokenize_command());
   all.push_back(make_train_command());

@@ -166,17 +166,25 @@ void print_memory(const Findings& f) {
   }
 }
 
+std::string implementation_name(const ImplementationReport& row) {
+  return row.name == isa_name(row.isa) ? row.name : fmt::format("{} {}", row.name, isa_name(row.isa));
+}
+
+// What is used; why each better one is refused; what else this machine could run.
 void print_kernels(const Findings& f) {
-  print("\nKernels (best first; * is used)\n");
+  print("\nKernels: in use, rather than\n");
   for (const KernelReport& kernel : f.kernels) {
-    for (size_t i = 0; i < kernel.implementations.size(); ++i) {
-      const ImplementationReport& row = kernel.implementations[i];
-      const char mark = i == kernel.chosen ? '*' : ' ';
-      const std::string name = fmt::format("{} {:<9} {:<12}", mark, row.name, isa_name(row.isa));
-      const std::string reason = i == kernel.chosen    ? ""
-                                 : row.refusal.empty() ? "usable, but slower"
-                                                       : "refused: " + row.refusal;
-      print_row(i == 0 ? kernel.kernel : "", name + reason);
+    std::vector<std::string> others;
+    for (size_t i = kernel.chosen + 1; i < kernel.implementations.size(); ++i) {
+      if (kernel.implementations[i].refusal.empty())
+        others.push_back(implementation_name(kernel.implementations[i]));
+    }
+    print_row(kernel.kernel,
+              fmt::format("{:<16} {}", implementation_name(kernel.implementations[kernel.chosen]),
+                          fmt::join(others, ", ")));
+    for (const ImplementationReport& row : kernel.implementations) {
+      if (!row.refusal.empty())
+        print_row("", fmt::format("not {}: {}", implementation_name(row), row.refusal));
     }
   }
 }

@@ -70,8 +70,8 @@ class InitCommand : public Command {
     output.value_name = "DIR";
     output.required = true;
     table->add("seed", &seed_, "Seed of the random weights.");
-    table->add_choice("dtype", &dtype_, {"bfloat16", "float16", "float32"},
-                      "Type of the weights in the file.");
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
+                       "Type of the weights in the file.");
     table->add("overwrite", &overwrite_, "Write into a folder that is not empty.");
   }
 

@@ -13,13 +13,13 @@
 namespace tessera {
 
 struct ProcessOptions {
-  std::string input;                               // for standard input
-  std::vector<std::string> environment;            // "NAME=value", besides the parent's
-  std::optional<std::string> output_file;          // standard output goes here instead
-  std::optional<int64_t> max_file_bytes;           // RLIMIT_FSIZE
-  std::optional<int64_t> max_address_space_bytes;  // RLIMIT_AS
+  std::string input = {};                               // for standard input
+  std::vector<std::string> environment = {};            // "NAME=value", besides the parent's
+  std::optional<std::string> output_file = {};          // standard output goes here instead
+  std::optional<int64_t> max_file_bytes = {};           // RLIMIT_FSIZE
+  std::optional<int64_t> max_address_space_bytes = {};  // RLIMIT_AS
   // Called whenever output has arrived; may send signals to the process.
-  std::function<void(pid_t pid, const std::string& out, const std::string& err)> on_output;
+  std::function<void(pid_t pid, const std::string& out, const std::string& err)> on_output = {};
 };
 
 struct ProcessResult {
