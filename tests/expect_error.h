@@ -26,4 +26,17 @@ void expect_error(ExitCode code, const std::vector<std::string>& fragments, Body
   }
 }
 
+// The Error that `body` throws; a test failure when it throws none or its text is not one line.
+template <typename Body>
+Error error_of(Body&& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error;
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return Error(ExitCode::kDone, "");
+}
+
 }  // namespace tessera

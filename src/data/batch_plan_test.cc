@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "data/test_util.h"
+#include "expect_error.h"
 
 namespace tessera {
 namespace {

@@ -9,11 +9,11 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/content_hash.h"
-#include "formats/input_files.h"
 #include "data/pretokenized_rows.h"
 #include "data/text_rows.h"
 #include "data/token_cache.h"
 #include "formats/file.h"
+#include "formats/input_files.h"
 
 namespace tessera {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "data/test_util.h"
+#include "expect_error.h"
 
 namespace tessera {
 namespace {

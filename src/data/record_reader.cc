@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr size_t kBufferBytes = size_t{64} << 10;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 bool is_white_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/test_util.h"
+#include "expect_error.h"
 
 namespace tessera {
 namespace {

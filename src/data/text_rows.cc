@@ -10,11 +10,11 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "formats/input_files.h"
 #include "data/json_text.h"
 #include "data/record_reader.h"
 #include "data/row_builder.h"
 #include "formats/file.h"
+#include "formats/input_files.h"
 
 namespace tessera {
 namespace {

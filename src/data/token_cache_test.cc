@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "data/test_util.h"
+#include "expect_error.h"
 #include "tensor/packed_batch.h"
 #include "test_folder.h"
 

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "data/test_util.h"
+#include "expect_error.h"
 #include "formats/file.h"
 #include "test_folder.h"
 

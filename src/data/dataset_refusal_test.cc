@@ -1,0 +1,224 @@
+// Every input and setting a dataset refuses, with its message and exit code.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "data/dataset.h"
+#include "data/dataset_test_util.h"
+#include "expect_error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+class DatasetRefusal : public DatasetTest {
+ protected:
+  // What() of opening the options, without the folder's name.
+  std::string message(const DatasetOptions& options, ExitCode code) {
+    const Error error = error_of([&] { open(options); });
+    EXPECT_EQ(error.code(), code) << error.what();
+    std::string text = error.what();
+    const std::string folder = folder_.path().string() + "/";
+    for (size_t at; (at = text.find(folder)) != std::string::npos;) text.erase(at, folder.size());
+    return text;
+  }
+  std::string message_of_file(const std::string& name, const std::string& content,
+                              ExitCode code = ExitCode::kBadData) {
+    folder_.write(name, content);
+    return message(options_for({name}), code);
+  }
+};
+
+TEST_F(DatasetRefusal, TextThatIsNotUtf8) {
+  EXPECT_EQ(message_of_file("a.txt", "good\nbad \xFF here"),
+            "a.txt: line 2: byte offset 9: expected UTF-8, found byte 0xff: convert the file, or leave such "
+            "documents out (skip_invalid_utf8)");
+  EXPECT_THAT(message_of_file("b.txt",
+                              "\xEF\xBB\xBF"
+                              "ab\xC3"),
+              HasSubstr("b.txt: line 1: byte offset 5: "));
+  EXPECT_THAT(message_of_file("c.txt", std::string("\xFF\xFE"
+                                                   "a\0",
+                                                   4)),
+              HasSubstr("it looks like UTF-16"));
+  EXPECT_THAT(message_of_file("d.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\xED\xA0\x80\"}"),
+              HasSubstr("d.jsonl: line 2: byte offset 24: expected UTF-8"));
+  folder_.write("e.txt", "one\n\nthr\x80");
+  DatasetOptions options = options_for({"e.txt"});
+  options.text_per_line = true;
+  EXPECT_THAT(message(options, ExitCode::kBadData), HasSubstr("e.txt: line 3: byte offset 8: "));
+}
+
+TEST_F(DatasetRefusal, TheFirstBadDocumentIsReportedWhateverTheThreads) {
+  std::string file;
+  for (int i = 0; i < 1000; ++i) file += i % 100 == 37 ? "{\"text\": 5}\n" : "{\"text\": \"a\"}\n";
+  folder_.write("a.jsonl", file);
+  for (const int64_t num_threads : {1, 4}) {
+    ThreadPool pool(num_threads);
+    const Error error =
+        error_of([&] { Dataset::open(options_for({"a.jsonl"}), &tokenizer_, kTestVocabSize, pool); });
+    EXPECT_THAT(error.what(), HasSubstr("a.jsonl: line 38: "));
+  }
+}
+
+TEST_F(DatasetRefusal, EmptyInput) {
+  EXPECT_EQ(message_of_file("a.txt", ""),
+            "a.txt: the dataset is empty: 1 documents, 1 of them without text, 0 not UTF-8");
+  EXPECT_EQ(message_of_file("a.jsonl", ""),
+            "a.jsonl: the dataset is empty: 0 documents, 0 of them without text, 0 not UTF-8");
+  EXPECT_THAT(message_of_file("b.json", "[]"), HasSubstr("b.json: the dataset is empty"));
+  EXPECT_THAT(message_of_file("c.txt", "\xEF\xBB\xBF"), HasSubstr("c.txt: the dataset is empty"));
+  EXPECT_FALSE(fs::exists(folder_ / "cache") && !fs::is_empty(folder_ / "cache"))
+      << "nothing may stay behind";
+}
+
+TEST_F(DatasetRefusal, RowsWithoutAnyTarget) {
+  EXPECT_EQ(message_of_file("a.txt", "a"),
+            "a.txt: none of the 1 rows has a target: a row needs two tokens to have one");
+}
+
+TEST_F(DatasetRefusal, JsonThatIsBroken) {
+  EXPECT_THAT(message_of_file("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
+              HasSubstr("a.jsonl: line 2: not valid JSON: "));
+  EXPECT_THAT(message_of_file("b.jsonl", "{\"txt\": \"a\", \"id\": 1}\n"),
+              EndsWith("b.jsonl: line 1: no column 'text' (text_column); columns found: txt, id"));
+  EXPECT_EQ(message_of_file("c.jsonl", "\n{\"text\": 1}"),
+            "c.jsonl: line 2: column 'text': expected a string, found a number");
+  EXPECT_THAT(message_of_file("d.jsonl", "{\"text\": \"a\", \"x\": " + std::string(100'000, '[')),
+              HasSubstr("d.jsonl: line 1: nested deeper than 256 levels"));
+  EXPECT_THAT(message_of_file("e.json", "[{\"text\": \"a\"},\n"),
+              HasSubstr("e.json: line 2: byte offset 16: "));
+  EXPECT_THAT(
+      message_of_file("f.jsonl", "version https://git-lfs.github.com/spec/v1\noid sha256:00\n"),
+      HasSubstr("f.jsonl: line 1: this is a Git LFS pointer, not the file itself: run `git lfs pull`"));
+}
+
+TEST_F(DatasetRefusal, FilesThatAreMissing) {
+  EXPECT_THAT(message(options_for({"no.txt"}), ExitCode::kNoInput),
+              HasSubstr("no.txt: cannot be read: No such file"));
+  EXPECT_THAT(message(options_for({"*.no"}), ExitCode::kNoInput), HasSubstr("no file matches"));
+  EXPECT_THAT(message(options_for({}), ExitCode::kBadConfig), HasSubstr("name at least one file"));
+}
+
+TEST_F(DatasetRefusal, SettingsThatCannotBe) {
+  folder_.write("a.txt", "text");
+  DatasetOptions options = options_for({"a.txt"});
+  for (const int64_t max_length : {int64_t{-1}, int64_t{0}, int64_t{1}, int64_t{1} << 40}) {
+    options.max_length = max_length;
+    EXPECT_THAT(message(options, ExitCode::kBadConfig), HasSubstr("max_length: expected 2 to"));
+  }
+  const Error no_tokenizer =
+      error_of([&] { Dataset::open(options_for({"a.txt"}), nullptr, kTestVocabSize, pool_); });
+  EXPECT_EQ(no_tokenizer.code(), ExitCode::kBadConfig);
+  EXPECT_THAT(no_tokenizer.what(), HasSubstr("a.txt: text needs a tokenizer"));
+}
+
+TEST_F(DatasetRefusal, PackingWithoutAnEndOfText) {
+  folder_.write("a.txt", "text");
+  const Tokenizer tokenizer = make_byte_tokenizer(folder_ / "no eos", {.has_eos = false});
+  DatasetOptions options = options_for({"a.txt"});
+  options.packing = Packing::kJoined;
+  const Error error = error_of([&] { Dataset::open(options, &tokenizer, kTestVocabSize, pool_); });
+  EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+  EXPECT_THAT(error.what(), HasSubstr("name eos_token in tokenizer_config.json, or train without packing"));
+  options.packing = Packing::kNone;
+  EXPECT_EQ(Dataset::open(options, &tokenizer, kTestVocabSize, pool_).num_rows(), 1);
+}
+
+TEST_F(DatasetRefusal, IdsThatTheModelDoesNotHave) {
+  folder_.write("a.txt", "ab\xC3\xA4");
+  const Error error = error_of([&] { Dataset::open(options_for({"a.txt"}), &tokenizer_, 128, pool_); });
+  EXPECT_EQ(error.code(), ExitCode::kBadData);
+  EXPECT_THAT(error.what(), HasSubstr("a.txt: line 1: token id 195"));
+  EXPECT_THAT(error.what(), HasSubstr("is not below the model's vocab_size 128"));
+  DatasetOptions options = options_for({"a.txt"});
+  options.packing = Packing::kJoined;
+  const Error eos = error_of([&] { Dataset::open(options, &tokenizer_, kTestEos, pool_); });
+  EXPECT_EQ(eos.code(), ExitCode::kBadConfig);
+  EXPECT_THAT(eos.what(), HasSubstr("eos id 257 is not below the model's vocab_size 257"));
+}
+
+TEST_F(DatasetRefusal, AFileThatChangesWhileItIsRead) {
+  folder_.write("a.txt", "one\ntwo\n");
+  DatasetOptions options = options_for({"a.txt"});
+  const Error error = error_of([&] {
+    Dataset::open(options, &tokenizer_, kTestVocabSize, pool_,
+                  [&](double) { folder_.write("a.txt", "one\ntwo\nthree\n"); });
+  });
+  EXPECT_EQ(error.code(), ExitCode::kBadData);
+  EXPECT_THAT(error.what(), HasSubstr("a.txt: the file changed while it was read"));
+}
+
+TEST_F(DatasetRefusal, ACacheFolderThatCannotBeMade) {
+  folder_.write("a.txt", "one");
+  DatasetOptions options = options_for({"a.txt"});
+  options.cache_folder = folder_ / "a.txt/cache";
+  EXPECT_THAT(message(options, ExitCode::kIoError), HasSubstr("a.txt/cache: cannot create the folder"));
+}
+
+TEST_F(DatasetRefusal, PreTokenizedFilesBesideTextOrWithPacking) {
+  write_integers(folder_ / "a.safetensors", {{"input_ids", {1, 3}, {1, 2, 3}}});
+  folder_.write("b.txt", "text");
+  EXPECT_EQ(message(options_for({"b.txt", "a.safetensors"}), ExitCode::kBadConfig),
+            "a.safetensors is pre-tokenized and b.txt is text: a dataset is one or the other");
+  DatasetOptions options = options_for({"a.safetensors"});
+  options.packing = Packing::kIsolated;
+  EXPECT_EQ(
+      message(options, ExitCode::kBadConfig),
+      "a.safetensors: packing joins documents, but a pre-tokenized file has finished rows: leave packing "
+      "out");
+}
+
+TEST_F(DatasetRefusal, PreTokenizedValuesOutOfRange) {
+  const auto message_of = [this](const std::vector<TestTensor>& tensors) {
+    write_integers(folder_ / "a.safetensors", tensors);
+    return message(options_for({"a.safetensors"}), ExitCode::kBadData);
+  };
+  EXPECT_EQ(message_of({{"input_ids", {2, 3}, {1, 2, 3, 4, 258, 6}}}),
+            "a.safetensors: tensor 'input_ids': row 1, column 1: expected an id from 0 to 257, found 258");
+  EXPECT_THAT(message_of({{"input_ids", {1, 3}, {1, 2, -1}}}),
+              HasSubstr("row 0, column 2: expected an id from 0"));
+  EXPECT_THAT(message_of({{"input_ids", {1, 2}, {1, int64_t{1} << 40}}}), HasSubstr("found 1099511627776"));
+  EXPECT_EQ(
+      message_of({{"input_ids", {1, 3}, {1, 2, 3}}, {"labels", {1, 3}, {-100, 2, -1}}}),
+      "a.safetensors: tensor 'labels': row 0, column 2: expected an id from 0 to 257 or -100, found -1");
+  EXPECT_THAT(message_of({{"input_ids", {1, 2}, {1, 2}}, {"labels", {1, 2}, {1, 258}}}),
+              HasSubstr("tensor 'labels': row 0, column 1"));
+  EXPECT_THAT(
+      message_of({{"input_ids", {1, 2}, {1, 2}}, {"attention_mask", {1, 2}, {1, 0}}}),
+      HasSubstr("tensor 'attention_mask': row 0, column 1: expected 1 (mark padding by the label -100"));
+}
+
+TEST_F(DatasetRefusal, PreTokenizedTensorsOfAnotherForm) {
+  const auto message_of = [this](const std::vector<TestTensor>& tensors) {
+    write_integers(folder_ / "a.safetensors", tensors);
+    return message(options_for({"a.safetensors"}), ExitCode::kBadData);
+  };
+  EXPECT_EQ(message_of({{"labels", {1, 2}, {1, 2}}}), "a.safetensors: tensor 'input_ids' is missing");
+  EXPECT_EQ(message_of({{"input_ids", {2, 2}, {1, 2, 3, 4}}, {"labels", {4}, {1, 2, 3, 4}}}),
+            "a.safetensors: tensor 'labels': expected shape [2, 2] as input_ids has, found [4]");
+  EXPECT_EQ(message_of({{"input_ids", {2}, {1, 2}}, {"token_type_ids", {2}, {0, 0}}}),
+            "a.safetensors: tensor 'token_type_ids': a pre-tokenized dataset has input_ids, labels and "
+            "attention_mask");
+  EXPECT_EQ(message_of({{"input_ids", {}, {1}}}),
+            "a.safetensors: tensor 'input_ids': expected at least one axis, found a scalar");
+  EXPECT_EQ(message_of({{"input_ids", {0, 5}, {}}}),
+            "a.safetensors: the dataset is empty: input_ids has no values");
+  EXPECT_EQ(message_of({{"input_ids", {5, 0}, {}}}),
+            "a.safetensors: the dataset is empty: input_ids has no values");
+  EXPECT_EQ(
+      message_of({{"input_ids", {1, 3}, {1, 2, 3}}, {"labels", {1, 3}, {5, -100, -100}}}),
+      "a.safetensors: none of the 1 rows has a target: every label is -100 (the first label of a row is no "
+      "target)");
+  const std::string floats = safetensors_bytes(
+      R"({"input_ids":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})", std::string(8, '\0'));
+  EXPECT_EQ(message_of_file("f.safetensors", floats),
+            "f.safetensors: tensor 'input_ids': expected an integer type, found F32");
+  EXPECT_THAT(message_of_file("g.safetensors", "short"), HasSubstr("g.safetensors"));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,77 @@
+// Cutting text into records must not depend on how the bytes arrive, and the text of a record must be what a
+// general JSON parser finds.
+#include <algorithm>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/json_text.h"
+#include "data/record_reader.h"
+
+namespace tessera {
+namespace {
+
+struct Cut {
+  std::vector<Record> records;
+  std::string error;
+};
+
+Cut cut(RecordReader::Format format, std::string_view text, size_t piece) {
+  const auto source = [text, piece, at = size_t{0}](std::span<char> destination) mutable {
+    const size_t count = std::min({piece, text.size() - at, destination.size()});
+    std::copy_n(text.begin() + static_cast<std::ptrdiff_t>(at), count, destination.begin());
+    at += count;
+    return static_cast<int64_t>(count);
+  };
+  Cut result;
+  RecordReader reader(format, source, "input");
+  try {
+    for (Record record; reader.next(&record);) result.records.push_back(record);
+  } catch (const Error& error) {
+    TESSERA_CHECK(error.code() == ExitCode::kBadData, "{}", error.what());
+    result.error = error.what();
+  }
+  return result;
+}
+
+void check_record(const Record& record) {
+  std::string text;
+  try {
+    text = extract_json_text(record.text, "text", "input", record.line);
+  } catch (const Error& error) {
+    TESSERA_CHECK(error.code() == ExitCode::kBadData && is_valid_utf8(error.what()) &&
+                      std::string_view(error.what()).find('\n') == std::string_view::npos,
+                  "{}", error.what());
+    return;
+  }
+  TESSERA_CHECK(is_valid_utf8(text));
+  TESSERA_CHECK(nlohmann::json::parse(record.text).at("text").get<std::string>() == text);
+}
+
+void check(std::string_view text, size_t piece) {
+  for (const auto format : {RecordReader::Format::kLines, RecordReader::Format::kJson}) {
+    const Cut expected = cut(format, text, text.size() + 1);
+    const Cut pieces = cut(format, text, piece);
+    TESSERA_CHECK(pieces.error == expected.error && pieces.records.size() == expected.records.size());
+    for (size_t i = 0; i < pieces.records.size(); ++i) {
+      const Record& record = pieces.records[i];
+      TESSERA_CHECK(record.text == expected.records[i].text && record.line == expected.records[i].line &&
+                    record.offset_bytes == expected.records[i].offset_bytes);
+      TESSERA_CHECK(text.substr(static_cast<size_t>(record.offset_bytes)).starts_with(record.text));
+      check_record(record);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  tessera::check({reinterpret_cast<const char*>(data) + 1, size - 1}, 1 + data[0] % 16);
+  return 0;
+}
