@@ -1,26 +1,8 @@
 // A step takes its memory from arenas reserved before: this program counts what operator new hands out.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "model/allocation_counter.h"
 #include "model/model_test_support.h"
-
-namespace {
-std::atomic<size_t> largest_allocation_bytes{0};
-}  // namespace
-
-void* operator new(size_t size_bytes) {
-  size_t largest = largest_allocation_bytes.load();
-  while (size_bytes > largest && !largest_allocation_bytes.compare_exchange_weak(largest, size_bytes)) {
-  }
-  if (void* memory = std::malloc(size_bytes)) return memory;
-  throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t /*size_bytes*/) noexcept { std::free(memory); }
 
 namespace tessera {
 namespace {
@@ -37,16 +19,16 @@ TEST(Allocation, AStepTakesNoMemoryThatGrowsWithTheBatch) {
       TestModel test(config, dtype, weights);
       test.model().reserve(limits_of(batch, checkpointing));
       test.model().forward_backward(batch, 1.0f);  // what kernels set up once
-      largest_allocation_bytes = 0;
+      reset_largest_allocation();
       test.model().forward_backward(batch, 1.0f);
       test.model().forward_loss(batch);
-      EXPECT_LT(largest_allocation_bytes.load(), kSmallBytes)
+      EXPECT_LT(largest_allocation_bytes(), kSmallBytes)
           << dtype_name(dtype) << (checkpointing ? " with" : " without") << " checkpointing";
     }
   }
-  largest_allocation_bytes = 0;
+  reset_largest_allocation();
   const std::vector<float> counted(kSmallBytes);
-  EXPECT_GE(largest_allocation_bytes.load(), kSmallBytes) << "allocations are not counted";
+  EXPECT_GE(largest_allocation_bytes(), kSmallBytes) << "allocations are not counted";
 }
 
 TEST(Allocation, ATokenTakesNoMemoryThatGrowsWithTheModel) {
@@ -56,9 +38,9 @@ TEST(Allocation, ATokenTakesNoMemoryThatGrowsWithTheModel) {
   Generator generator(test.model(), 8);
   const std::vector<int32_t> ids = {1, 2};
   generator.feed(ids);
-  largest_allocation_bytes = 0;
+  reset_largest_allocation();
   generator.feed(ids);
-  EXPECT_LT(largest_allocation_bytes.load(), kSmallBytes);
+  EXPECT_LT(largest_allocation_bytes(), kSmallBytes);
 }
 
 }  // namespace

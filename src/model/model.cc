@@ -60,9 +60,10 @@ std::span<std::byte> bytes_of(const PageBuffer& buffer) { return buffer.as<std::
 Model::Impl::Impl(const ModelConfig& model_config, DType model_dtype, Ops& model_ops)
     : config(model_config), dtype(model_dtype), ops(&model_ops), layout(model_config) {
   TESSERA_CHECK(dtype == DType::kBF16 || dtype == DType::kF32, "a model in {}", dtype_name(dtype));
-  TESSERA_CHECK(config.num_attention_heads % config.num_key_value_heads == 0 && config.head_dim % 2 == 0,
-                "{} heads, {} key-value heads, head_dim {}", config.num_attention_heads,
-                config.num_key_value_heads, config.head_dim);
+  TESSERA_CHECK(config.num_hidden_layers > 0 &&
+                    config.num_attention_heads % config.num_key_value_heads == 0 && config.head_dim % 2 == 0,
+                "{} layers, {} heads, {} key-value heads, head_dim {}", config.num_hidden_layers,
+                config.num_attention_heads, config.num_key_value_heads, config.head_dim);
   TESSERA_CHECK(config.sliding_window.empty() ||
                     static_cast<int64_t>(config.sliding_window.size()) == config.num_hidden_layers,
                 "{} sliding windows, {} layers", config.sliding_window.size(), config.num_hidden_layers);
