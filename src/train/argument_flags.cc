@@ -27,7 +27,7 @@ struct Range {
            (open_end ? value < maximum : value <= maximum);
   }
   std::string describe() const {
-    if (maximum == kInfinity) return fmt::format("{} {}", open_begin ? "above" : "at least", minimum);
+    if (maximum == kInfinity) return fmt::format("{} {}", open_begin ? "above" : "of at least", minimum);
     return fmt::format("from {}{} to {}{}", open_begin ? "above " : "", minimum, open_end ? "below " : "",
                        maximum);
   }
@@ -38,26 +38,29 @@ constexpr Range above(double minimum) { return {minimum, kInfinity, true}; }
 
 // Refuses values outside `range` as they are set.
 void limit(Flag& flag, const Range& range) {
-  flag.set = [set = flag.set, get = flag.get, name = flag.name,
-              range](const std::vector<std::string>& values) {
+  flag.set = [set = flag.set, get = flag.get, name = flag.name, range,
+              expected = flag.type == FlagType::kInt ? "a number" : "a finite number"](
+                 const std::vector<std::string>& values) {
     set(values);
     for (const std::string& value : get()) {
       if (range.contains(std::stod(value))) continue;
-      fail(ExitCode::kUsage, "--{}: expected a finite number {}, found {}", name, range.describe(), value);
+      fail(ExitCode::kUsage, "--{}: expected {} {}, found {}", name, expected, range.describe(), value);
     }
   };
 }
 
-// Steps of an interval: a whole number, or a share of all steps below 1.
-void limit_interval(Flag& flag) {
-  flag.set = [set = flag.set, get = flag.get, name = flag.name](const std::vector<std::string>& values) {
+// A whole number of steps, or a share of all steps below 1; 0 only where it has a meaning.
+void limit_steps(Flag& flag, bool allow_zero) {
+  flag.set = [set = flag.set, get = flag.get, name = flag.name,
+              allow_zero](const std::vector<std::string>& values) {
     set(values);
     for (const std::string& text : get()) {
       const double value = std::stod(text);
-      if (std::isfinite(value) && value > 0 && (value < 1 || value == std::floor(value))) continue;
+      const bool in_range = std::isfinite(value) && (allow_zero ? value >= 0 : value > 0) && value <= 0x1p53;
+      if (in_range && (value < 1 || value == std::floor(value))) continue;
       fail(ExitCode::kUsage,
-           "--{}: expected a whole number of steps or a share of all steps above 0 and below 1, found {}",
-           name, text);
+           "--{}: expected a whole number of steps or a share of all steps {} and below 1, found {}", name,
+           allow_zero ? "of at least 0" : "above 0", text);
     }
   };
 }
@@ -193,13 +196,7 @@ void declare_learning_rate(FlagTable* table, TrainingArguments* args) {
                  "Steps over which the learning rate rises to its highest value; below 1 a share of all "
                  "steps, rounded up.");
   warmup.value_name = "N";
-  warmup.set = [set = warmup.set, args](const std::vector<std::string>& values) {
-    set(values);
-    const double steps = args->warmup_steps;
-    if (std::isfinite(steps) && steps >= 0 && (steps < 1 || steps == std::floor(steps))) return;
-    fail(ExitCode::kUsage,
-         "--warmup_steps: expected a whole number of steps or a share of all steps below 1, found {}", steps);
-  };
+  limit_steps(warmup, /*allow_zero=*/true);
   limit(table->add("warmup_ratio", &args->warmup_ratio,
                    "Warm-up as a share of all steps, rounded up; used when warmup_steps is 0."),
         {0, 1});
@@ -275,10 +272,11 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
   table->add_choice(
       "logging_strategy", &args->logging_strategy, {"no", "steps", "epoch"},
       "When the training loss is shown and kept in trainer_state.json. metrics.jsonl has every step.");
-  limit_interval(
+  limit_steps(
       table->add("logging_steps", &args->logging_steps,
                  "Steps between two log entries, below 1 a share of all steps. The loss of an entry is the "
-                 "mean over the steps since the last one."));
+                 "mean over the steps since the last one."),
+      /*allow_zero=*/false);
   table->add("logging_first_step", &args->logging_first_step, "Also log the first step.");
   table->add_choice(
       "include_num_input_tokens_seen", &args->include_num_input_tokens_seen, {"no", "all", "non_padding"},
@@ -289,9 +287,10 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
       ->add_choice("eval_strategy", &args->eval_strategy, {"no", "steps", "epoch"},
                    "When to evaluate on eval_dataset: never, every eval_steps, or after every epoch.")
       .aliases = {"evaluation_strategy"};
-  limit_interval(
+  limit_steps(
       table->add("eval_steps", &args->eval_steps,
-                 "Steps between two evaluations, below 1 a share of all steps. Without it logging_steps."));
+                 "Steps between two evaluations, below 1 a share of all steps. Without it logging_steps."),
+      /*allow_zero=*/false);
   limit(table->add("eval_delay", &args->eval_delay,
                    "Steps, or epochs with eval_strategy epoch, before the first evaluation."),
         at_least(0));
@@ -314,8 +313,9 @@ void declare_saving(FlagTable* table, TrainingArguments* args) {
                         "When to write a checkpoint-N folder: never, every save_steps and at the last "
                         "step, or after every epoch. The finished model is always written.");
   refuse_choice(strategy, "best", "checkpoints are not compared yet; use steps or epoch");
-  limit_interval(table->add("save_steps", &args->save_steps,
-                            "Steps between two checkpoints, below 1 a share of all steps."));
+  limit_steps(table->add("save_steps", &args->save_steps,
+                         "Steps between two checkpoints, below 1 a share of all steps."),
+              /*allow_zero=*/false);
   limit(
       table->add(
           "save_total_limit", &args->save_total_limit,

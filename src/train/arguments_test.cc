@@ -227,7 +227,7 @@ TEST_F(ArgumentsTest, AliasesReachTheirFlag) {
 
 TEST_F(ArgumentsTest, ValuesThatMakeNoSenseAreRefused) {
   EXPECT_EQ(refusal("learning_rate", "-1e-3"),
-            "command line: --learning_rate: expected a finite number at least 0, found -0.001");
+            "command line: --learning_rate: expected a finite number of at least 0, found -0.001");
   EXPECT_THAT(refusal("learning_rate", "nan"), HasSubstr("found nan"));
   EXPECT_THAT(refusal("learning_rate", "inf"), HasSubstr("found inf"));
   EXPECT_THAT(refusal("adam_beta1", "1"), HasSubstr("from 0 to below 1, found 1"));
@@ -252,7 +252,7 @@ TEST_F(ArgumentsTest, IntervalsAreWholeStepsOrShares) {
   for (const char* name : {"logging_steps", "save_steps", "eval_steps"}) {
     give(name, "0.1");
     give(name, "7");
-    for (const char* bad : {"0", "1.5", "-2", "nan"})
+    for (const char* bad : {"0", "1.5", "-2", "nan", "1e300"})
       EXPECT_THAT(refusal(name, bad), HasSubstr("whole number of steps"));
   }
   EXPECT_THAT(refusal("warmup_steps", "2.5"), HasSubstr("whole number of steps"));

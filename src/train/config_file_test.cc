@@ -110,7 +110,7 @@ TEST_F(ConfigFileTest, ATypoIsNamedWithItsLineAndTheNearestName) {
 TEST_F(ConfigFileTest, ValuesAreCheckedAsOnTheCommandLineButAreConfigurationErrors) {
   EXPECT_EQ(refusal(ConfigSyntax::kYaml, "a: 1\n").substr(0, 10), "run.cfg:1:");
   EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\n\"learning_rate\": -1}"),
-            "run.cfg:3: --learning_rate: expected a finite number at least 0, found -1");
+            "run.cfg:3: --learning_rate: expected a finite number of at least 0, found -1");
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "learning_rate: .nan\n"),
               HasSubstr("expected a number, found '.nan'"));
   EXPECT_THAT(refusal(ConfigSyntax::kJson, R"({"max_steps": "many"})"), HasSubstr("expected a whole number"));

@@ -32,7 +32,8 @@ ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int
   limits.training = false;
   limits.max_sequence_length = dataset.max_row_length();
   limits.max_tokens =
-      std::max(dataset.max_row_length(), std::min(max_tokens, max_rows * dataset.max_row_length()));
+      std::max(dataset.max_row_length(),
+               std::min(max_tokens, std::min(max_rows, dataset.num_rows()) * dataset.max_row_length()));
   return limits;
 }
 

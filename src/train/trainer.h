@@ -56,6 +56,7 @@ class Trainer {
   void open_model();
   void open_datasets();
   void plan_steps();
+  void look_ahead(int64_t max_steps);
   void plan_memory_use();
   void allocate_and_load();
 

@@ -63,13 +63,7 @@ std::filesystem::path Trainer::tokenizer_folder() const {
 int64_t Trainer::max_length() const {
   constexpr int64_t kDefault = 1024;
   const int64_t positions = model_->config().max_position_embeddings;
-  if (args_.max_length) {
-    if (*args_.max_length > positions) {
-      log_warning("max_length {} is above max_position_embeddings {} of {}", *args_.max_length, positions,
-                  args_.model);
-    }
-    return *args_.max_length;
-  }
+  if (args_.max_length) return *args_.max_length;
   return needs_tokenizer(args_.dataset) ? std::min(kDefault, positions) : positions;
 }
 
@@ -89,6 +83,10 @@ Dataset Trainer::open_dataset(const std::vector<std::string>& files, const Token
 }
 
 void Trainer::open_datasets() {
+  if (max_length() > model_->config().max_position_embeddings) {
+    log_warning("max_length {} is above max_position_embeddings {} of {}", max_length(),
+                model_->config().max_position_embeddings, args_.model);
+  }
   // The tokenizer is not needed once the rows are made.
   std::optional<Tokenizer> tokenizer;
   if (needs_tokenizer(args_.dataset) || (args_.evaluates() && needs_tokenizer(args_.eval_dataset))) {
@@ -129,17 +127,7 @@ void Trainer::plan_steps() {
   schedule_ = make_schedule(
       {args_.lr_scheduler_type, args_.lr_scheduler_kwargs, args_.learning_rate, num_warmup_steps, max_steps});
 
-  // Every step is looked at before the first one: a step without targets is found now, and the largest
-  // micro-batch decides the memory.
-  for (int64_t step = 0; step < max_steps; ++step) {
-    const std::vector<std::vector<int64_t>> micro_batches = batch_plan_->rows_of_step(step);
-    count_targets(micro_batches);
-    for (const std::vector<int64_t>& rows : micro_batches) {
-      int64_t num_tokens = 0;
-      for (const int64_t row : rows) num_tokens += dataset_->row_length(row);
-      run_plan_.max_micro_batch_tokens = std::max(run_plan_.max_micro_batch_tokens, num_tokens);
-    }
-  }
+  look_ahead(max_steps);
   run_plan_.steps_per_epoch = steps_per_epoch;
   run_plan_.max_steps = max_steps;
   run_plan_.num_warmup_steps = num_warmup_steps;
@@ -149,6 +137,32 @@ void Trainer::plan_steps() {
   state_.logging_steps = actions_->logging_steps();
   state_.eval_steps = actions_->eval_steps();
   state_.save_steps = actions_->save_steps();
+}
+
+// A step without targets is found before the first one, and the largest micro-batch decides the memory.
+// Without shuffle all epochs are alike; of a very long run the beginning is looked at and the largest
+// possible micro-batch assumed.
+void Trainer::look_ahead(int64_t max_steps) {
+  // Each is about a second or two.
+  constexpr int64_t kMaxRows = 20'000'000;
+  constexpr int64_t kMaxSteps = 500'000;
+  const int64_t rows_per_step = args_.per_device_train_batch_size * args_.gradient_accumulation_steps;
+  const int64_t distinct_steps =
+      args_.shuffle ? max_steps : std::min(max_steps, batch_plan_->steps_per_epoch());
+  const int64_t num_steps =
+      std::min({distinct_steps, kMaxSteps, std::max<int64_t>(1, kMaxRows / rows_per_step)});
+  int64_t largest = 0;
+  for (int64_t step = 0; step < num_steps; ++step) {
+    const std::vector<std::vector<int64_t>> micro_batches = batch_plan_->rows_of_step(step);
+    count_targets(micro_batches);
+    for (const std::vector<int64_t>& rows : micro_batches) {
+      int64_t num_tokens = 0;
+      for (const int64_t row : rows) num_tokens += dataset_->row_length(row);
+      largest = std::max(largest, num_tokens);
+    }
+  }
+  if (num_steps < distinct_steps) largest = args_.per_device_train_batch_size * dataset_->max_row_length();
+  run_plan_.max_micro_batch_tokens = largest;
 }
 
 // Evaluation batches are cut to what training needs anyway; only a longer row asks for more.

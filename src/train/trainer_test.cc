@@ -209,6 +209,16 @@ TEST(TrainLoop, FractionsOfAnEpochAreRoundedUp) {
   EXPECT_EQ(tiny.train().steps.size(), 2u);
 }
 
+TEST(TrainLoop, AnEndlessRunStartsAtOnce) {
+  TinyRun tiny;
+  tiny.args.max_steps = int64_t{1} << 50;
+  tiny.args.shuffle = true;
+  int num_asked = 0;
+  const RecordingObserver run = tiny.train(1, [&] { return ++num_asked > 3 ? SIGINT : 0; });
+  EXPECT_EQ(run.steps.size(), 3u);
+  EXPECT_EQ(run.plan.max_micro_batch_tokens, 18);
+}
+
 TEST(TrainLoop, LearningRatesFollowTheSchedule) {
   TinyRun tiny;
   tiny.args.lr_scheduler_type = "linear";
@@ -369,6 +379,17 @@ TEST(Evaluation, IsTheMeanOverAllTargetsAndLeavesTrainingAlone) {
   EXPECT_EQ(run.evaluations[0].num_rows, 5);
   EXPECT_EQ(run.evaluations[0].num_tokens, 35);
   EXPECT_EQ(run.evaluations[0].num_batches, 3);  // 18 tokens at once, as training needs: two rows
+}
+
+TEST(Evaluation, RowsMayBeLongerThanThoseOfTraining) {
+  TinyRun tiny;
+  const auto rows = random_rows(std::vector<int64_t>(3, 30), tiny_config().vocab_size, 6);
+  write_token_rows(tiny.folder() / "eval.safetensors", rows);
+  tiny.args.eval_dataset = {tiny.folder() / "eval.safetensors"};
+  tiny.args.eval_on_start = true;
+  tiny.args.per_device_eval_batch_size = int64_t{1} << 62;
+  const RecordingObserver run = tiny.train();
+  EXPECT_NEAR(run.evaluations.at(0).loss, ReferenceLoss<double>(tiny.args.model).of(rows), 1e-5);
 }
 
 TEST(Evaluation, PlateauScheduleFollowsTheLoss) {
