@@ -103,6 +103,17 @@ TEST(Swiglu, ExtremeGatesGiveTheLimits) {
   }
 }
 
+TEST(Swiglu, NotANumberReachesTheOutput) {
+  ThreadPool pool(1);
+  for (const auto& implementation : swiglu_table().usable()) {
+    GuardedTensor gate_up(DType::kF32, {1, 2}), h(DType::kF32, {1, 1});
+    gate_up.set(0, std::nanf(""));
+    gate_up.set(1, 1);
+    implementation.kernels.forward(gate_up.view(), h.view(), pool);
+    EXPECT_TRUE(std::isnan(h[0])) << describe(implementation);
+  }
+}
+
 TEST(Swiglu, DoesNotDependOnTheNumberOfThreads) {
   for (const auto& implementation : swiglu_table().usable()) {
     GuardedTensor gate_up(DType::kBF16, {333, 2 * 70}), dh(DType::kBF16, {333, 70});
