@@ -25,7 +25,7 @@ namespace tessera {
 // What an implementation needs, weakest first. A machine that has one has all before it.
 enum class Isa {
   kRef,         // plain C++, the specification
-  kBaseline,    // vector code for the compiler's baseline (SSE2 on x86-64)
+  kBaseline,    // Highway's code for the compiler's baseline (with GCC 12 on x86-64: scalar)
   kAvx2,        // with FMA and F16C
   kAvx512,      // F, BW, CD, DQ, VL
   kAvx512Bf16,  // dot products of bf16 pairs

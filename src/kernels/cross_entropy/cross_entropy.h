@@ -14,7 +14,7 @@
 // Row losses are added in double in the order of rows: results do not depend on the number of threads.
 //
 // Error, with p_v = exp(x_v - lse), m = max_v x_v, eps = 2^-24, and d = 270 + sum_v p_v (m - x_v) (blocks of
-// 1024 exponentials are summed in at least 4 lanes of float32, then in double):
+// 256 exponentials are summed in float32, the blocks in double):
 //   |loss - exact| <= eps (d + 260 s mean_v |x_v|)
 //   |dx_v - exact| <= eps |grad_scale| (p_v (d + 12 + m - x_v) + 4 s / V), then dx is rounded to its type
 #pragma once

@@ -16,7 +16,7 @@ namespace tessera {
 namespace HWY_NAMESPACE {
 
 // Elements summed in float32 before the sum moves to double: the error of a sum does not grow with V.
-constexpr int64_t kSumBlock = 1024;
+constexpr int64_t kSumBlock = 256;
 
 // The largest logit; NaN when the row holds a NaN.
 HWY_NOINLINE float row_max(const float* x, int64_t V) {
