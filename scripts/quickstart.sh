@@ -21,7 +21,7 @@ if [ ! -d "$dir/corpus" ]; then
   say "Text: headers of C and C++ from /usr/include"
   rm -rf "$dir/corpus.new"
   mkdir -p "$dir/corpus.new/train" "$dir/corpus.new/valid"
-  # Files of 1 to 100 KiB in an order that the paths alone decide, up to 20 MB; every 25th is held out. A file that is
+  # Files of 1 to 100 KiB in an order that the paths alone decide, up to 20 MB; every 80th is held out. A file that is
   # not UTF-8 is left out.
   total=0
   count=0
@@ -31,7 +31,7 @@ if [ ! -d "$dir/corpus" ]; then
     [ "$total" -le 20000000 ] || break
     count=$((count + 1))
     part=train
-    [ $((count % 25)) != 0 ] || part=valid
+    [ $((count % 80)) != 0 ] || part=valid
     cp "$path" "$dir/corpus.new/$part/$(printf '%05d' "$count")-$(basename "$path").txt"
   done < <(LC_ALL=C find -L /usr/include -type f \( -name '*.h' -o -name '*.hpp' -o -path '*/c++/*' \) \
     -size +1k -size -100k -printf '%s %p\n' 2>/dev/null | LC_ALL=C sort -k2 | shuf --random-source=<(yes))

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -12,6 +14,8 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
+#include "cli/text_plot.h"
+#include "cli/train_report.h"
 
 namespace tessera {
 namespace {
@@ -169,6 +173,55 @@ TEST(Help, FlagReferenceInDocsIsWhatTheProgramWrites) {
   text << in.rdbuf();
   EXPECT_EQ(text.str(), flag_reference(commands()))
       << "run: build/release/tessera help --markdown >docs/flags.md";
+}
+
+TEST(TextPlot, DrawsTheCornersWhereTheyBelong) {
+  const PlotSeries line{"loss", {{0, 4}, {10, 0}}, true};
+  PlotOptions options;
+  options.width = 31;
+  options.height = 4;
+  options.utf8 = false;
+  options.x_name = "step";
+  EXPECT_EQ(plot({line}, options),
+            "           ** loss\n"
+            "        4 +****\n"
+            "          |    ******\n"
+            "          |          ******\n"
+            "        0 +                ****\n"
+            "           0      step       10\n");
+  EXPECT_EQ(plot({{"nothing", {}, true}}, options), "");
+  EXPECT_EQ(plot({{"nothing", {{1, NAN}, {2, INFINITY}}, true}}, options), "");
+  EXPECT_NE(plot({{"one", {{1, 1}}, true}}, options).find('*'), std::string::npos);
+}
+
+TEST(TextPlot, LinesFitTheWidthWithBrailleDots) {
+  PlotSeries line{"training loss", {}, true};
+  PlotSeries marks{"validation loss", {}, false};
+  for (int i = 0; i < 1000; ++i) line.points.push_back({i + 1.0, 10 * std::exp(-i / 100.0)});
+  for (int i = 0; i < 5; ++i) marks.points.push_back({200.0 * i + 1, 5});
+  PlotOptions options;
+  const std::string text = plot({line, marks}, options);
+  std::istringstream lines(text);
+  int64_t num_lines = 0;
+  for (std::string row; std::getline(lines, row); ++num_lines) {
+    const auto columns = std::count_if(row.begin(), row.end(), [](char c) { return (c & 0xC0) != 0x80; });
+    EXPECT_LE(columns, options.width) << row;
+  }
+  EXPECT_EQ(num_lines, options.height + 2);
+  EXPECT_NE(text.find("\xE2\xA0"), std::string::npos);
+}
+
+TEST(ProgressBar, FitsItsWidthWhateverTheNumbers) {
+  for (const int64_t width : {20, 40, 79, 200}) {
+    for (const int64_t max_steps : {1, 600, 1000000}) {
+      for (const int64_t step : {int64_t{0}, max_steps / 2, max_steps}) {
+        const std::string bar = progress_bar(step, max_steps, 123.456789, 1234567.8, 3e6, width, false);
+        EXPECT_LE(static_cast<int64_t>(bar.size()), width) << bar;
+      }
+    }
+  }
+  EXPECT_EQ(progress_bar(300, 600, 2.5, 12345, 83, 71, false),
+            "[##########..........] 300/600  loss 2.5000  12,345 tokens/s  ETA 01:23");
 }
 
 TEST(Program, UnknownCommandsNameTheNearest) {

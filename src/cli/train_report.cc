@@ -21,6 +21,16 @@ std::string step_text(int64_t step, int64_t max_steps, double loss, double token
                      format_count(std::llround(tokens_per_second)), format_duration(eta_s));
 }
 
+std::string indented(const std::string& lines) {
+  std::string out;
+  for (size_t begin = 0; begin < lines.size();) {
+    const size_t end = std::min(lines.find('\n', begin), lines.size() - 1) + 1;
+    out += "  " + lines.substr(begin, end - begin);
+    begin = end;
+  }
+  return out;
+}
+
 void smooth(double value, double* average) {
   *average = *average == 0 ? value : *average + kSmoothing * (value - *average);
 }
@@ -58,7 +68,7 @@ void TerminalReport::on_plan(const RunPlan& plan) {
   print("steps    {}, {} an epoch, {} of warmup; at most {} tokens in a micro-batch\n",
         format_count(plan.max_steps), format_count(plan.steps_per_epoch), format_count(plan.num_warmup_steps),
         format_count(plan.max_micro_batch_tokens));
-  print("memory\n{}", memory_table(plan.memory, plan.free_bytes));
+  print("memory\n{}", indented(memory_table(plan.memory, plan.free_bytes)));
   flush_output();
 }
 

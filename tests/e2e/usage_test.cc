@@ -152,6 +152,19 @@ TEST(Usage, FullDiskIsExitCode74AndLeavesNoHalfFile) {
   EXPECT_FALSE(fs::exists(tiny.folder / "out/model.safetensors"));
 }
 
+TEST(Usage, RunThatDoesNotFitIntoMemoryIsRefusedWithNumbers) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "AddressSanitizer reserves more address space than the limit of this test";
+#endif
+  const TinyModel tiny;
+  // 8192 rows of 64 tokens at once, with what a process of this kind maps at the start and a few hundred MiB
+  // to spare.
+  tiny.folder.write("text.txt", sample_text(60000));
+  expect_error(tiny.train_arguments("out", {"--per_device_train_batch_size", "8192"}), 78,
+               "per_device_train_batch_size", {.max_address_space_bytes = int64_t{300} << 20});
+  EXPECT_FALSE(fs::exists(tiny.folder / "out/model.safetensors"));
+}
+
 TEST(Usage, OutputThatCannotBeWrittenIsExitCode74) {
   const TinyModel tiny;
   // A file where a folder should be; holds for root, too, whom permissions do not stop.
