@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/convert.h"
 #include "formats/model_config.h"
 #include "formats/model_families.h"
 #include "formats/safetensors.h"
@@ -49,19 +50,22 @@ void append_file(const SafetensorsFile& file, std::string& out) {
 
 void append_totals(const SafetensorsModel& model, std::string& out) {
   int64_t elements = 0, size_bytes = 0;
+  bool only_floats = true;
   std::map<DType, int64_t> by_type;
   for (const auto& [name, location] : model.tensors()) {
     elements += num_elements(*location.entry);
     size_bytes += location.entry->size_bytes;
     by_type[location.entry->dtype] += num_elements(*location.entry);
+    only_floats &= can_convert(location.entry->dtype, DType::kF32);
   }
   std::vector<std::string> types;
   for (const auto& [dtype, count] : by_type)
     types.push_back(fmt::format("{} {}", format_count(count), dtype_name(dtype)));
-  fmt::format_to(std::back_inserter(out), "{} tensors in {} file{}, {} parameters ({}), {}\n",
-                 format_count(static_cast<int64_t>(model.tensors().size())), model.files().size(),
-                 model.files().size() == 1 ? "" : "s", format_count(elements), fmt::join(types, ", "),
-                 format_bytes(size_bytes));
+  fmt::format_to(std::back_inserter(out), "{} tensor{} in {} file{}, {} {} ({}), {}\n",
+                 format_count(static_cast<int64_t>(model.tensors().size())),
+                 model.tensors().size() == 1 ? "" : "s", model.files().size(),
+                 model.files().size() == 1 ? "" : "s", format_count(elements),
+                 only_floats ? "parameters" : "elements", fmt::join(types, ", "), format_bytes(size_bytes));
 }
 
 std::string rope_text(const ModelConfig& config) {

@@ -39,6 +39,15 @@ TEST(Inspect, ListsTensorsTypesShapesAndTotals) {
                 "4.00 KiB\n");
 }
 
+TEST(Inspect, IntegersAreNoParameters) {
+  const TestFolder folder;
+  const std::vector<int64_t> ids(6);
+  write_safetensors(
+      folder / "ids.safetensors",
+      {make_item("input_ids", {2, 3}, ConstTensorView(ids.data(), DType::kI64, {6}), DType::kI64)});
+  EXPECT_THAT(inspect(folder / "ids.safetensors"), HasSubstr("1 tensor in 1 file, 6 elements (6 I64), 48 B"));
+}
+
 TEST(Inspect, SummarisesAModelFolder) {
   const TestFolder folder;
   ModelConfig config = preset_config("llama3.2-1b");

@@ -151,6 +151,20 @@ void read_sizes(const JsonFields& fields, const FamilyInfo& family, ModelConfig&
     fields.fail_expected("initializer_range", "a number from 0 to 100");
 }
 
+// Each size alone may be large; together they must describe a model whose elements and bytes can be counted.
+void check_total(const JsonFields& fields, const ModelConfig& config) {
+  constexpr double kMaxParameters = 1e15;
+  const auto hidden = static_cast<double>(config.hidden_size);
+  const auto heads = static_cast<double>(config.num_attention_heads + config.num_key_value_heads);
+  const double attention = 2 * hidden * heads * static_cast<double>(config.head_dim);
+  const double mlp = 3 * hidden * static_cast<double>(config.intermediate_size);
+  const double total = static_cast<double>(config.num_hidden_layers) * (attention + mlp) +
+                       2 * hidden * static_cast<double>(config.vocab_size);
+  if (total > kMaxParameters)
+    fail(ExitCode::kBadData, "{}: describes a model of {:.3g} parameters, expected at most {:.0e}",
+         fields.origin(), total, kMaxParameters);
+}
+
 // Refuses a rope type by name and reads the parameters of the others.
 RopeScaling read_rope_scaling(const JsonFields& rope) {
   RopeScaling scaling;
@@ -294,6 +308,7 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
   ModelConfig config;
   config.family = family.family;
   read_sizes(fields, family, config);
+  check_total(fields, config);
   read_rope(fields, config);
   read_sliding_window(fields, family, config);
   read_tokens(fields, family, config);

@@ -209,6 +209,76 @@ TEST(ModelConfig, UnknownFieldsAreNamedAndHarmlessOnesAreNot) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
+// As published, but for the order of the fields.
+TEST(PublishedConfigs, AreReadWithoutAWarning) {
+  struct Published {
+    const char* json;
+    int64_t head_dim;
+  };
+  const std::vector<Published> configs = {
+      // Llama-3.2-1B
+      {R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":128000,
+           "eos_token_id":[128001,128008,128009],"head_dim":64,"hidden_act":"silu","hidden_size":2048,
+           "initializer_range":0.02,"intermediate_size":8192,"max_position_embeddings":131072,"mlp_bias":false,
+           "model_type":"llama","num_attention_heads":32,"num_hidden_layers":16,"num_key_value_heads":8,
+           "pretraining_tp":1,"rms_norm_eps":1e-05,"rope_scaling":{"factor":32.0,"high_freq_factor":4.0,
+           "low_freq_factor":1.0,"original_max_position_embeddings":8192,"rope_type":"llama3"},
+           "rope_theta":500000.0,"tie_word_embeddings":true,"torch_dtype":"bfloat16",
+           "transformers_version":"4.45.0.dev0","use_cache":true,"vocab_size":128256})",
+       64},
+      // Llama-2-7b
+      {R"({"_name_or_path":"meta-llama/Llama-2-7b-hf","architectures":["LlamaForCausalLM"],"bos_token_id":1,
+           "eos_token_id":2,"hidden_act":"silu","hidden_size":4096,"initializer_range":0.02,
+           "intermediate_size":11008,"max_position_embeddings":4096,"model_type":"llama","num_attention_heads":32,
+           "num_hidden_layers":32,"num_key_value_heads":32,"pretraining_tp":1,"rms_norm_eps":1e-05,
+           "rope_scaling":null,"tie_word_embeddings":false,"torch_dtype":"float16",
+           "transformers_version":"4.31.0.dev0","use_cache":true,"vocab_size":32000})",
+       128},
+      // Mistral-7B-v0.1
+      {R"({"architectures":["MistralForCausalLM"],"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu",
+           "hidden_size":4096,"initializer_range":0.02,"intermediate_size":14336,"max_position_embeddings":32768,
+           "model_type":"mistral","num_attention_heads":32,"num_hidden_layers":32,"num_key_value_heads":8,
+           "rms_norm_eps":1e-05,"rope_theta":10000.0,"sliding_window":4096,"tie_word_embeddings":false,
+           "torch_dtype":"bfloat16","transformers_version":"4.34.0.dev0","use_cache":true,"vocab_size":32000})",
+       128},
+      // Qwen2.5-0.5B
+      {R"({"architectures":["Qwen2ForCausalLM"],"attention_dropout":0.0,"bos_token_id":151643,"eos_token_id":151643,
+           "hidden_act":"silu","hidden_size":896,"initializer_range":0.02,"intermediate_size":4864,
+           "max_position_embeddings":32768,"max_window_layers":24,"model_type":"qwen2","num_attention_heads":14,
+           "num_hidden_layers":24,"num_key_value_heads":2,"rms_norm_eps":1e-06,"rope_theta":1000000.0,
+           "sliding_window":32768,"tie_word_embeddings":true,"torch_dtype":"bfloat16",
+           "transformers_version":"4.40.1","use_cache":true,"use_mrope":false,"use_sliding_window":false,
+           "vocab_size":151936})",
+       64},
+      // Qwen3-0.6B
+      {R"({"architectures":["Qwen3ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":151643,
+           "eos_token_id":151645,"head_dim":128,"hidden_act":"silu","hidden_size":1024,"initializer_range":0.02,
+           "intermediate_size":3072,"max_position_embeddings":40960,"max_window_layers":28,"model_type":"qwen3",
+           "num_attention_heads":16,"num_hidden_layers":28,"num_key_value_heads":8,"rms_norm_eps":1e-06,
+           "rope_scaling":null,"rope_theta":1000000,"sliding_window":null,"tie_word_embeddings":true,
+           "torch_dtype":"bfloat16","transformers_version":"4.51.0","use_cache":true,"use_sliding_window":false,
+           "vocab_size":151936})",
+       128},
+      // SmolLM2-135M
+      {R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":0,
+           "eos_token_id":0,"hidden_act":"silu","hidden_size":576,"initializer_range":0.041666666666666664,
+           "intermediate_size":1536,"is_llama_config":true,"max_position_embeddings":8192,"model_type":"llama",
+           "num_attention_heads":9,"num_hidden_layers":30,"num_key_value_heads":3,"pretraining_tp":1,
+           "rms_norm_eps":1e-05,"rope_interleaved":false,"rope_scaling":null,"rope_theta":100000,
+           "tie_word_embeddings":true,"torch_dtype":"bfloat16","transformers_version":"4.40.1","use_cache":true,
+           "vocab_size":49152})",
+       64},
+  };
+  for (const Published& published : configs) {
+    testing::internal::CaptureStderr();
+    const ModelConfig config = parse_model_config(published.json, "config.json");
+    EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+    EXPECT_EQ(config.head_dim, published.head_dim);
+    EXPECT_EQ(config.sliding_window.size(), static_cast<size_t>(config.num_hidden_layers));
+    expect_same(parse_model_config(write_model_config(config, "bfloat16"), "written"), config);
+  }
+}
+
 struct BadConfig {
   const char* name;
   Json config;
@@ -263,6 +333,9 @@ INSTANTIATE_TEST_SUITE_P(
         wrong("HugeLayers", {{"num_hidden_layers", 1'000'000'000}},
               {"'num_hidden_layers'", "found 1000000000"}),
         wrong("HugeVocabulary", {{"vocab_size", 1LL << 40}}, {"'vocab_size'", "found 1099511627776"}),
+        wrong("HugeTogether",
+              {{"hidden_size", 1 << 20}, {"num_hidden_layers", 10'000}, {"intermediate_size", 1 << 22}},
+              {"describes a model of 1.", "e+17 parameters, expected at most 1e+15"}),
         wrong("FractionalSize", {{"hidden_size", 256.5}},
               {"'hidden_size': expected an integer, found 256.5"}),
         wrong("SizeAsText", {{"hidden_size", "256"}}, {"'hidden_size': expected an integer, found \"256\""}),

@@ -88,6 +88,8 @@ const std::vector<UnsupportedField>& unsupported_fields() {
       {"logits_scaling", "1"},
       {"logit_scale", "1"},
       {"no_rope_layers", "null"},
+      {"rope_interleaved", "false"},
+      {"use_mrope", "false"},
   };
   return fields;
 }
@@ -187,6 +189,12 @@ bool is_harmless_field(const std::string& name) {
       "bad_words_ids",
       "num_return_sequences",
       "sep_token_id",
+      "cls_token_id",
+      "unk_token_id",
+      "mask_token_id",
+      "is_llama_config",
+      "transformers.js_config",
+      "max_sequence_length",
       "decoder_start_token_id",
       "forced_bos_token_id",
       "forced_eos_token_id",

@@ -19,7 +19,8 @@ constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
 constexpr std::string_view kGitLfsMark = "version https://git-lfs";
 
-// Files that are met in place of safetensors, told by their first bytes.
+// Names the files that are met in place of safetensors by their first bytes; none of them has a possible
+// header length.
 void check_not_another_format(const InputFile& file) {
   std::array<char, kGitLfsMark.size()> start = {};
   const auto size = static_cast<size_t>(std::min<int64_t>(file.size_bytes(), int64_t{start.size()}));
@@ -40,16 +41,17 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   result.file_ = InputFile::open(path);
   const InputFile& file = result.file_;
   const std::string origin = path.native();
-  check_not_another_format(file);
   if (file.size_bytes() < kLengthBytes)
     fail(ExitCode::kBadData, "{}: too short for a safetensors file: expected at least {} bytes, found {}",
          origin, kLengthBytes, file.size_bytes());
   uint64_t header_bytes = 0;
   file.read_at(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
-  if (header_bytes > uint64_t{kMaxHeaderBytes})
+  if (header_bytes > uint64_t{kMaxHeaderBytes}) {
+    check_not_another_format(file);
     fail(ExitCode::kBadData,
          "{}: header length: expected at most {} bytes, found {} (not a safetensors file?)", origin,
          kMaxHeaderBytes, header_bytes);
+  }
   const int64_t data_begin = kLengthBytes + static_cast<int64_t>(header_bytes);
   if (data_begin > file.size_bytes())
     fail(ExitCode::kBadData, "{}: header length: {} bytes do not fit in a file of {} bytes (truncated?)",

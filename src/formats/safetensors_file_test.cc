@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <numeric>
 #include <vector>
 
@@ -135,6 +136,18 @@ TEST(SafetensorsRead, SmallIntegerTypesWiden) {
   EXPECT_EQ(read_all<int32_t>(file, "u16", 0, 2), (std::vector<int32_t>{65535, 1}));
   EXPECT_EQ(read_all<int64_t>(file, "u8", 0, 1)[0], 254);
   EXPECT_EQ(read_all<int64_t>(file, "bool", 0, 1)[0], 1);
+}
+
+TEST(SafetensorsRead, TensorsMayHaveMoreThan32BitsOfElements) {
+  const TestFolder folder;
+  const int64_t count = 5'000'000'000;
+  const std::string head = safetensors_bytes(
+      fmt::format(R"({{"w":{{"dtype":"U8","shape":[5,1000000000],"data_offsets":[0,{}]}}}})", count), "");
+  const auto path = folder.write("sparse.safetensors", head);
+  fs::resize_file(path, head.size() + static_cast<size_t>(count) - 2);  // a hole on the disk
+  std::ofstream(path, std::ios::app | std::ios::binary) << "\x07\x09";
+  const auto file = SafetensorsFile::open(path);
+  EXPECT_EQ(read_all<int32_t>(file, "w", count - 3, 3), (std::vector<int32_t>{0, 7, 9}));
 }
 
 TEST(SafetensorsRead, KindsDoNotMix) {

@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// About 100 bytes per tensor: room for a million tensors.
-constexpr int64_t kMaxIndexBytes = 100'000'000;
+// About 100 bytes per tensor: room for more than 100,000 tensors.
+constexpr int64_t kMaxIndexBytes = int64_t{1} << 24;
 
 bool file_exists(const fs::path& path) {
   std::error_code error;
