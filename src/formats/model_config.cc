@@ -19,40 +19,42 @@ namespace {
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
-const FamilyInfo& find_family(const JsonFields& fields) {
-  const std::vector<FamilyInfo>& families = model_families();
-  const auto known = [&](const std::string& (*name)(const FamilyInfo&)) {
-    std::vector<std::string> names;
-    for (const FamilyInfo& family : families) names.push_back(name(family));
-    return fmt::format("{}", fmt::join(names, ", "));
-  };
-  const FamilyInfo* result = nullptr;
-  if (const auto model_type = fields.string("model_type")) {
-    for (const FamilyInfo& family : families) {
-      if (family.model_type == *model_type) result = &family;
-    }
-    if (result == nullptr)
-      fail(ExitCode::kBadConfig, "{}: field 'model_type': '{}' is not supported, expected one of {}",
-           fields.origin(), printable(*model_type),
-           known([](const FamilyInfo& family) -> const std::string& { return family.model_type; }));
+// "llama, mistral, ...": one field of every family.
+std::string known_names(std::string FamilyInfo::*field) {
+  std::vector<std::string> names;
+  for (const FamilyInfo& family : model_families()) names.push_back(family.*field);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+const FamilyInfo* find_family(std::string FamilyInfo::*field, const std::string& name) {
+  for (const FamilyInfo& family : model_families()) {
+    if (family.*field == name) return &family;
   }
+  return nullptr;
+}
+
+// By model_type, architectures or both, which must then agree.
+const FamilyInfo& read_family(const JsonFields& fields) {
+  const auto model_type = fields.string("model_type");
+  const FamilyInfo* by_type = model_type ? find_family(&FamilyInfo::model_type, *model_type) : nullptr;
+  if (model_type && by_type == nullptr)
+    fail(ExitCode::kBadConfig, "{}: field 'model_type': '{}' is not supported, expected one of {}",
+         fields.origin(), printable(*model_type), known_names(&FamilyInfo::model_type));
   const Json* architectures = fields.find("architectures");
   if (architectures == nullptr) {
-    if (result == nullptr) fields.fail_expected("model_type", "the model's family");
-    return *result;
+    if (by_type == nullptr) fields.fail_expected("model_type", "the model's family");
+    return *by_type;
   }
   if (!architectures->is_array() || architectures->size() != 1 || !architectures->front().is_string())
     fields.fail_expected("architectures", "a list of one name");
   const auto name = architectures->front().get<std::string>();
-  for (const FamilyInfo& family : families) {
-    if (family.architecture == name && (result == nullptr || result == &family)) return family;
-  }
-  fail(ExitCode::kBadConfig, "{}: field 'architectures': '{}' is not supported{}, expected {}",
-       fields.origin(), printable(name),
-       result != nullptr ? fmt::format(" with model_type '{}'", result->model_type) : "",
-       result != nullptr ? result->architecture : known([](const FamilyInfo& family) -> const std::string& {
-         return family.architecture;
-       }));
+  const FamilyInfo* by_architecture = find_family(&FamilyInfo::architecture, name);
+  if (by_architecture == nullptr || (by_type != nullptr && by_type != by_architecture))
+    fail(ExitCode::kBadConfig, "{}: field 'architectures': '{}' is not supported{}, expected {}",
+         fields.origin(), printable(name),
+         by_type != nullptr ? fmt::format(" with model_type '{}'", by_type->model_type) : "",
+         by_type != nullptr ? by_type->architecture : known_names(&FamilyInfo::architecture));
+  return *by_architecture;
 }
 
 // A field that would change what the model computes may only have the value that leaves it out.
@@ -302,7 +304,7 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
   if (!root.is_object())
     fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, root.type_name());
   const JsonFields fields(root, origin);
-  const FamilyInfo& family = find_family(fields);
+  const FamilyInfo& family = read_family(fields);
   refuse_unsupported(fields, family);
   check_unknown_fields(fields);
   ModelConfig config;
