@@ -130,6 +130,7 @@ void BpeModel::encode_word_uncached(std::string_view word, BpeScratch* scratch,
   append_symbols(word, &symbols);
   scratch->merger.run(merges_, &symbols);
   ids->insert(ids->end(), symbols.begin(), symbols.end());
+  if (symbols.capacity() > size_t{1} << 20) symbols = {};  // a giant word leaves no giant buffer behind
 }
 
 // The ids a word starts from: bytes, or characters with the affixes of their place in the word.
