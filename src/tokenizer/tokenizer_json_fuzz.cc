@@ -1,0 +1,176 @@
+// tokenizer.json from anyone, and text of any bytes. The input is the JSON, a zero byte, the text; the ids of
+// text that is UTF-8 must be the same on the fast and the reference path, and decoding must take them.
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "formats/fuzz_mutator.h"
+#include "tokenizer/byte_level.h"
+#include "tokenizer/tokenizer.h"
+
+using tessera::Error;
+using tessera::ExitCode;
+using tessera::Tokenizer;
+
+namespace {
+
+constexpr std::array kWords = {
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "null",
+    "true",
+    "false",
+    "0",
+    "1",
+    "-1",
+    "300",
+    "4294967296",
+    "1e9",
+    R"("Sequence")",
+    R"("Split")",
+    R"("ByteLevel")",
+    R"("Metaspace")",
+    R"("Digits")",
+    R"("Whitespace")",
+    R"("WhitespaceSplit")",
+    R"("Punctuation")",
+    R"("Prepend")",
+    R"("Replace")",
+    R"("NFC")",
+    R"("NFKD")",
+    R"("Lowercase")",
+    R"("Strip")",
+    R"("ByteFallback")",
+    R"("Fuse")",
+    R"("BPEDecoder")",
+    R"("TemplateProcessing")",
+    R"("Removed")",
+    R"("Isolated")",
+    R"("MergedWithPrevious")",
+    R"("MergedWithNext")",
+    R"("Contiguous")",
+    R"("invert":true,)",
+    R"("Regex":)",
+    R"("String":)",
+    R"("(a|b)+c?")",
+    R"("\\s+|\\S")",
+    R"("[[a]b&&c]")",
+    R"("\\p{L}{2,}")",
+    R"("^|$")",
+    R"("x*")",
+    R"("prepend_scheme":"first",)",
+    R"("add_prefix_space":true,)",
+    R"("use_regex":true,)",
+    R"("split":false,)",
+    R"("individual_digits":true)",
+    R"("strip_left":true,"strip_right":true)",
+    R"("ignore_merges":true,)",
+    R"("byte_fallback":true,)",
+    R"("fuse_unk":true,)",
+    R"("unk_token":"a",)",
+    R"("continuing_subword_prefix":"a",)",
+    R"("end_of_word_suffix":"b",)",
+    R"("single_word":true,)",
+    R"("lstrip":true,)",
+    R"("rstrip":true,)",
+    R"("normalized":true,)",
+    R"("special":true,)",
+    R"("pre_tokenizer":{"type":"Metaspace","replacement":"b","prepend_scheme":"first"},)",
+    R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"a+"},"behavior":"Contiguous","invert":false},)",
+    R"("normalizer":{"type":"Strip","strip_left":true,"strip_right":false},)",
+    "ab",
+    "<s>",
+    " ",
+    "\xE2\x96\x81",
+    "\xC3\xA9",
+    "\xF0\x9F\x98\x80",
+    "\xFF",
+    "'ll",
+    "123",
+    "\n \n"};
+
+// A byte-level tokenizer with every byte, split as Llama 3 does.
+std::string byte_level_seed() {
+  std::string vocab;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string token = tessera::byte_level_encode(std::string(1, static_cast<char>(byte)));
+    if (token == "\"" || token == "\\") token.insert(0, "\\");
+    vocab += "\"" + token + "\":" + std::to_string(byte) + ",";
+  }
+  return R"({"added_tokens":[{"id":260,"content":"<s>","special":true,"normalized":false}],"normalizer":null,)"
+         R"("pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split","pattern":{"Regex":)"
+         R"("(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+)"
+         R"([\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},"behavior":"Isolated","invert":false},)"
+         R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},"decoder":{"type":"ByteLevel"},)"
+         R"("model":{"type":"BPE","vocab":{)" +
+         vocab + R"("ab":256,"aba":257,"aa":258,"aaaa":259},"merges":["a b",["ab","a"],"a a","aa aa"]}})";
+}
+
+// A tokenizer in the way of SentencePiece.
+constexpr std::string_view kMetaspaceSeed =
+    R"({"added_tokens":[{"id":0,"content":"<unk>","special":true},{"id":1,"content":"<s>","special":true}],)"
+    R"("normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"\u2581"},)"
+    R"({"type":"Replace","pattern":{"String":" "},"content":"\u2581"}]},"pre_tokenizer":null,)"
+    R"("post_processor":{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},)"
+    R"({"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{"<s>":{"id":"<s>","ids":[1]}}},)"
+    R"("decoder":{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"\u2581"},"content":" "},)"
+    R"({"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]},)"
+    R"("model":{"type":"BPE","unk_token":"<unk>","fuse_unk":true,"byte_fallback":true,"vocab":{"<unk>":0,"<s>":1,)"
+    R"("<0xC3>":2,"<0xA9>":3,"\u2581":4,"a":5,"b":6,"c":7,"ab":8,"\u2581a":9,"\u2581ab":10,"\u2581\u2581":11},)"
+    R"("merges":["a b","\u2581 a","\u2581 ab","\u2581 \u2581"]}})";
+
+// Errors of the input are expected, those of the program are not.
+void check_code(const Error& error) {
+  if (error.code() != ExitCode::kBadData && error.code() != ExitCode::kBadConfig) throw error;
+}
+
+void check_text(const Tokenizer& tokenizer, const Tokenizer& reference, std::string_view text) {
+  std::vector<int32_t> ids;
+  try {
+    ids = tokenizer.encode(text);
+  } catch (const Error& error) {
+    check_code(error);
+    return;
+  }
+  if (reference.encode(text) != ids) std::abort();
+  const std::string whole = tokenizer.decode(ids);
+  tessera::StreamDecoder decoder(tokenizer);
+  std::string joined;
+  for (const int32_t id : ids) joined += decoder.push(id);
+  joined += decoder.finish();
+  if (joined != whole) std::abort();
+}
+
+}  // namespace
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  static const std::string byte_level =
+      byte_level_seed() + std::string("\0ab aba aaaaaaaaa <s> x'll 1234\n\n caf\xC3\xA9", 40);
+  static const std::string metaspace =
+      std::string(kMetaspaceSeed) + std::string("\0 ab  a<s> abc\xC3\xA9 b", 22);
+  return tessera::mutate_text(data, size, max_size, seed, kWords, seed % 2 == 0 ? byte_level : metaspace);
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view input(reinterpret_cast<const char*>(data), size);
+  const std::string_view json = input.substr(0, input.find('\0'));
+  const std::string_view text = json.size() < input.size() ? input.substr(json.size() + 1) : "";
+  try {
+    const Tokenizer tokenizer = Tokenizer::parse(json, "fuzz.json");
+    const Tokenizer reference = Tokenizer::parse(json, "fuzz.json", {.reference = true});
+    check_text(tokenizer, reference, text);
+    check_text(tokenizer, reference, json);
+  } catch (const Error& error) {
+    check_code(error);
+  }
+  return 0;
+}
