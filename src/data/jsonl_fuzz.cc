@@ -28,7 +28,7 @@ Cut cut(RecordReader::Format format, std::string_view text, size_t piece) {
     return static_cast<int64_t>(count);
   };
   Cut result;
-  RecordReader reader(format, source, "input");
+  RecordReader reader(format, source, "input", static_cast<int64_t>(piece + 2));
   try {
     for (Record record; reader.next(&record);) result.records.push_back(record);
   } catch (const Error& error) {

@@ -10,7 +10,6 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kBufferBytes = size_t{64} << 10;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 bool is_white_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
@@ -47,13 +46,17 @@ class ValueScanner {
 
 }  // namespace
 
-RecordReader::RecordReader(Format format, ByteSource source, std::string origin)
-    : format_(format), source_(std::move(source)), origin_(std::move(origin)) {}
+RecordReader::RecordReader(Format format, ByteSource source, std::string origin, int64_t buffer_bytes)
+    : format_(format),
+      source_(std::move(source)),
+      origin_(std::move(origin)),
+      buffer_(static_cast<size_t>(buffer_bytes), '\0') {
+  TESSERA_CHECK(buffer_bytes >= static_cast<int64_t>(kByteOrderMark.size()), "{} bytes", buffer_bytes);
+}
 
 // Reads more behind what is left; false at the end of the stream.
 bool RecordReader::fill() {
   if (at_end_) return false;
-  buffer_.resize(kBufferBytes);
   std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
             buffer_.begin() + static_cast<std::ptrdiff_t>(end_), buffer_.begin());
   buffer_offset_ += static_cast<int64_t>(begin_);

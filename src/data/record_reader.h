@@ -25,8 +25,11 @@ class RecordReader {
     kJson,   // lines that are not blank; the elements when the first character is '[' (an array of values)
   };
 
-  // `origin` names the file in errors.
-  RecordReader(Format format, ByteSource source, std::string origin);
+  static constexpr int64_t kDefaultBufferBytes = int64_t{64} << 10;
+
+  // `origin` names the file in errors. buffer_bytes >= 3.
+  RecordReader(Format format, ByteSource source, std::string origin,
+               int64_t buffer_bytes = kDefaultBufferBytes);
 
   // False at the end. Error(kBadData) when a JSON array is not closed or followed by something; whether an
   // element is JSON is not looked at.

@@ -28,7 +28,7 @@ ByteSource source_of(std::string_view text, size_t piece) {
 }
 
 std::vector<Record> records_of(RecordReader::Format format, std::string_view text, size_t piece = 1 << 20) {
-  RecordReader reader(format, source_of(text, piece), "d.json");
+  RecordReader reader(format, source_of(text, piece), "d.json", static_cast<int64_t>(piece + 2));
   std::vector<Record> records;
   for (Record record; reader.next(&record);) records.push_back(record);
   return records;
