@@ -26,8 +26,8 @@ struct MemoryPlan {
 struct MemoryRequest {
   ActivationLimits limits;
   int64_t baseline_bytes =
-      0;  // resident before the model is allocated: program, threads, tokenizer, row index
-  int64_t transfer_bytes = 0;  // buffers of reading and writing weights
+      0;                     // resident before the model is allocated: program, threads, row index
+  int64_t export_bytes = 0;  // buffers of writing weights
 };
 
 MemoryPlan plan_memory(const Model& model, const MemoryRequest& request);

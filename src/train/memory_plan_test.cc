@@ -24,7 +24,7 @@ class MemoryPlanTest : public testing::Test {
     request_.limits.max_tokens = 4096;
     request_.limits.max_sequence_length = 64;
     request_.baseline_bytes = 1000;
-    request_.transfer_bytes = 500;
+    request_.export_bytes = 500;
   }
   int64_t bytes_of(const MemoryPlan& plan, const std::string& start) {
     for (const MemoryItem& item : plan.items) {

@@ -17,11 +17,13 @@ bool needs_tokenizer(const std::vector<std::string>& files) {
   return !std::all_of(files.begin(), files.end(), is_pretokenized);
 }
 
-// Buffers of load_weights (per thread) and of export_model_folder, which never run at the same time.
-int64_t transfer_bytes(int64_t num_threads) {
-  constexpr int64_t kLoadBytesPerThread = 2 << 20;
-  constexpr int64_t kExportBytes = 12 << 20;
-  return std::max(num_threads * kLoadBytesPerThread, kExportBytes);
+// Buffers of export_model_folder: a piece of the file, and its elements in float32. Those of load_weights are
+// gone before the optimizer and the activations are touched.
+int64_t export_bytes(const ParameterLayout& layout, DType save_dtype) {
+  constexpr int64_t kPieceBytes = 4 << 20;  // of write_safetensors
+  int64_t largest = 0;
+  for (const Parameter& parameter : layout.parameters()) largest = std::max(largest, parameter.num_elements);
+  return kPieceBytes + std::min(largest, kPieceBytes / dtype_bytes(save_dtype)) * dtype_bytes(DType::kF32);
 }
 
 std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout) {
@@ -213,7 +215,7 @@ void Trainer::plan_memory_use() {
   MemoryRequest request;
   request.limits = limits_;
   request.baseline_bytes = resident_bytes();
-  request.transfer_bytes = transfer_bytes(pool_->num_threads());
+  request.export_bytes = export_bytes(model_->layout(), args_.export_dtype());
   run_plan_.memory = plan_memory(*model_, request);
   run_plan_.free_bytes = memory_info().free_for_process_bytes;
   observer_->on_plan(run_plan_);
