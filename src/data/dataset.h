@@ -54,6 +54,10 @@ struct DatasetReport {
 // of one or a JSON object; the text is taken as it is but for a byte order mark at the start of the file and
 // for line ends (LF, CRLF) where documents are lines. Documents without any text are dropped.
 //
+// A pre-tokenized file has a tensor input_ids of any integer type, whose last axis is the row and whose other
+// axes are taken in order, and may have labels of the same shape (an id, or -100 for no target) and an
+// attention_mask of ones; its rows are cut to max_length.
+//
 // Rows are read in place from the cache file by explicit reads: memory stays bounded whatever the size (16
 // bytes per row, while tokenizing a few times the longest document). The cache file is named by a hash of the
 // files' contents, the settings and the tokenizer; several runs may use one cache folder at once.
