@@ -18,8 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Random weights of the flat elements [begin, begin + values.size()); zeros in the gaps between parameters.
-void initial_weights(const ParameterLayout& layout, double initializer_range, uint64_t seed, int64_t begin,
+// Random weights of the flat elements [begin, begin + values.size()); zeros in the gaps between
+// parameters and, as Hugging Face does, in the embedding of the padding token.
+void initial_weights(const ParameterLayout& layout, const ModelConfig& config, uint64_t seed, int64_t begin,
                      std::span<float> values) {
   std::fill(values.begin(), values.end(), 0.0f);
   const std::vector<Parameter>& parameters = layout.parameters();
@@ -30,8 +31,14 @@ void initial_weights(const ParameterLayout& layout, double initializer_range, ui
   for (; it != parameters.end() && it->offset < end; ++it) {
     const int64_t first = std::max(begin, it->offset);
     const int64_t last = std::min(end, it->offset + it->num_elements);
-    initialize_parameter(*it, initializer_range, seed, first - it->offset,
+    initialize_parameter(*it, config.initializer_range, seed, first - it->offset,
                          TensorView(values.data() + (first - begin), DType::kF32, Shape({last - first})));
+  }
+  if (!config.pad_token_id) return;
+  const int64_t padding_row =
+      layout.at("model.embed_tokens.weight").offset + *config.pad_token_id * config.hidden_size;
+  for (int64_t i = std::max(begin, padding_row); i < std::min(end, padding_row + config.hidden_size); ++i) {
+    values[static_cast<size_t>(i - begin)] = 0;
   }
 }
 
@@ -98,7 +105,7 @@ class InitCommand : public Command {
     export_model_folder(
         output_, config, layout,
         [&](int64_t begin, std::span<float> values) {
-          initial_weights(layout, config.initializer_range, static_cast<uint64_t>(seed_), begin, values);
+          initial_weights(layout, config, static_cast<uint64_t>(seed_), begin, values);
           status.show(
               fmt::format("writing weights: {:.0f} %",
                           100.0 * static_cast<double>(begin) / static_cast<double>(layout.num_elements())));

@@ -172,7 +172,8 @@ void Model::Impl::backward_layers(const PackedBatch& batch, const SequenceInfo& 
     decoder_layer_backward(*ops, block_configs[i], layers[i], layer_grads[i], sequences, saved,
                            activations.layer_scratch, activations.dx_TD);
   }
-  ops->embedding_backward(batch.input_ids, activations.dx_TD, dembedding_VD);
+  const auto padding_id = static_cast<int32_t>(config.pad_token_id.value_or(kNoPaddingId));
+  ops->embedding_backward(batch.input_ids, activations.dx_TD, padding_id, dembedding_VD);
 }
 
 Model::Model(const ModelConfig& config, DType dtype, Ops& ops)

@@ -56,6 +56,24 @@ float largest_of(std::span<const float> values) {
   return largest;
 }
 
+// torch.nn.Embedding drops the gradient of padding_idx; the LM head of tied embeddings still gets its own.
+TEST(Model, PaddingTokenGivesItsEmbeddingNoGradient) {
+  ModelConfig config = tiny_config();
+  const PackedBatch batch = pack(random_rows({20, 30}, config.vocab_size, kSeed));
+  const StepResult without = run_step(config, DType::kF32, batch, limits_of(batch));
+  const int64_t padding_id = batch.input_ids[3];
+  config.pad_token_id = padding_id;
+  const StepResult with = run_step(config, DType::kF32, batch, limits_of(batch));
+
+  StepResult expected = without;
+  const ParameterLayout layout(config);
+  const int64_t row = layout.at("model.embed_tokens.weight").offset + padding_id * config.hidden_size;
+  const auto begin = expected.gradients.begin() + row;
+  ASSERT_GT(largest_of({begin, begin + config.hidden_size}), 0);
+  std::fill(begin, begin + config.hidden_size, 0.0f);
+  expect_identical(with, expected);
+}
+
 class ModelOptions : public testing::TestWithParam<std::tuple<NamedConfig, DType>> {
  protected:
   const ModelConfig& config() const { return std::get<0>(GetParam()).config; }

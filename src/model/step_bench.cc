@@ -54,8 +54,9 @@ class TimedOps final : public Ops {
   void embedding(std::span<const int32_t> ids, ConstTensorView table, TensorView x) override {
     timed("embedding", [&] { ops_.embedding(ids, table, x); });
   }
-  void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx, TensorView dtable) override {
-    timed("embedding_backward", [&] { ops_.embedding_backward(ids, dx, dtable); });
+  void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx, int32_t padding_id,
+                          TensorView dtable) override {
+    timed("embedding_backward", [&] { ops_.embedding_backward(ids, dx, padding_id, dtable); });
   }
   void rmsnorm(ConstTensorView x, ConstTensorView w, float eps, TensorView y, TensorView rstd) override {
     timed("rmsnorm", [&] { ops_.rmsnorm(x, w, eps, y, rstd); });

@@ -64,9 +64,9 @@ class CpuOps final : public Ops {
   void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) override {
     tessera::embedding(ids, table_VD, x_TD, pool_);
   }
-  void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD,
+  void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
                           TensorView dtable_VD) override {
-    tessera::embedding_backward(ids, dx_TD, dtable_VD, pool_);
+    tessera::embedding_backward(ids, dx_TD, padding_id, dtable_VD, pool_);
   }
 
   void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,

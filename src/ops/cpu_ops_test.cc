@@ -105,7 +105,7 @@ bool run_every_operation(Ops& ops, DType A) {
   ops.head_rmsnorm_backward(dqkv, qkv, kHeads, 0, kHeads.num_heads, w_head, head_rstd, dw_head);
   ops.linear_backward_weight(dqkv, norm, dw_qkv);
   ops.linear_backward_bias(dqkv, dbias);
-  ops.embedding_backward(ids, dnorm, dembedding);
+  ops.embedding_backward(ids, dnorm, kNoPaddingId, dembedding);
   bool finite = std::isfinite(sums.loss_sum) && sums.num_targets == T;
   for (const OwnedTensor* result : {&x, &qkv, &o, &gate_up, &h, &logits, &dlogits, &dembedding, &dnorm,
                                     &dw_norm, &dgate_up, &dqkv, &dw_qkv, &dbias, &dw_head}) {

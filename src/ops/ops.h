@@ -22,6 +22,7 @@
 
 #include "kernels/attention/attention_shape.h"
 #include "kernels/cross_entropy/cross_entropy.h"
+#include "kernels/embedding/embedding.h"
 #include "kernels/rope/rope.h"
 #include "kernels/update.h"
 #include "tensor/tensor_view.h"
@@ -65,8 +66,9 @@ class Ops {
 
   // x_TD[t] = table_VD[ids[t]]. Ids are checked by the caller.
   virtual void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) = 0;
-  // dtable_VD[ids[t]] += dx_TD[t] (F32), in the order of t for every row of the table.
-  virtual void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD,
+  // dtable_VD[ids[t]] += dx_TD[t] (F32), in the order of t for every row of the table; the row of padding_id
+  // receives nothing (torch.nn.Embedding's padding_idx; kNoPaddingId = none).
+  virtual void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
                                   TensorView dtable_VD) = 0;
 
   // rstd_R = 1 / sqrt(mean(x^2) + eps) (F32), y_RD = x rstd w. Zhang and Sennrich, 2019.

@@ -32,8 +32,8 @@ void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorVie
 
 // Each task owns some columns of the whole table, so no two write the same element and every element receives
 // its terms in the order of t.
-void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, TensorView dtable_VD,
-                        ThreadPool& pool) {
+void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
+                        TensorView dtable_VD, ThreadPool& pool) {
   check_shapes(ids, dtable_VD, dx_TD);
   const int64_t D = dtable_VD.dim(1);
   constexpr int64_t kColumns = 128;  // 512 bytes of a table row: whole cache lines, long enough to prefetch
@@ -42,6 +42,7 @@ void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, Ten
     float* dtable = dtable_VD.as<float>();
     pool.parallel_blocks(D, kColumns, [&](int64_t begin, int64_t end) {
       for (size_t t = 0; t < ids.size(); ++t) {
+        if (ids[t] == padding_id) continue;
         const A* from = dx + static_cast<int64_t>(t) * D;
         float* to = dtable + ids[t] * D;
         for (int64_t d = begin; d < end; ++d) to[d] += to_float(from[d]);

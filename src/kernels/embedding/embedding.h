@@ -1,7 +1,9 @@
 // Rows of a table by token id, and the gradient back into the table.
 //
 //   forward   x_t = table_ids[t]                 (copied bit for bit)
-//   backward  dtable_ids[t] += dx_t              (F32; for every row of the table in the order of t)
+//   backward  dtable_ids[t] += dx_t              (F32; for every row of the table in the order of t), except
+//   for
+//             ids[t] = padding_id, whose row receives nothing (torch.nn.Embedding's padding_idx)
 //
 // table_VD [V, D] and x_TD, dx_TD [T, D] are BF16 or F32; dtable_VD is F32. Ids are in [0, V), checked by the
 // caller. The order of the sums is fixed: results do not depend on the number of threads.
@@ -15,9 +17,11 @@
 
 namespace tessera {
 
+inline constexpr int32_t kNoPaddingId = -1;
+
 void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD, ThreadPool& pool);
 
-void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, TensorView dtable_VD,
-                        ThreadPool& pool);
+void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
+                        TensorView dtable_VD, ThreadPool& pool);
 
 }  // namespace tessera

@@ -56,11 +56,25 @@ TEST(EmbeddingBackward, AddsInTheOrderOfTokens) {
             expected.set(at, static_cast<float>(expected[at]) + static_cast<float>(dx[t * D + d]));
           }
         }
-        embedding_backward(ids, dx.view(), dtable.view(), pool);
+        embedding_backward(ids, dx.view(), kNoPaddingId, dtable.view(), pool);
         EXPECT_TRUE(dtable.guards_intact());
         EXPECT_TRUE(dtable.bits() == expected.bits()) << dtype_name(dtype) << " D " << D << " T " << T;
       }
     }
+  }
+}
+
+TEST(EmbeddingBackward, LeavesTheRowOfThePaddingTokenAlone) {
+  ThreadPool pool(2);
+  constexpr int64_t D = 5;
+  GuardedTensor dx(DType::kF32, {4, D}), dtable(DType::kF32, {kVocabSize, D});
+  dx.fill(1);
+  dtable.fill(2);
+  embedding_backward(std::vector<int32_t>{3, 7, 3, 1}, dx.view(), /*padding_id=*/3, dtable.view(), pool);
+  for (int64_t d = 0; d < D; ++d) {
+    EXPECT_EQ(static_cast<float>(dtable[3 * D + d]), 2);
+    EXPECT_EQ(static_cast<float>(dtable[7 * D + d]), 3);
+    EXPECT_EQ(static_cast<float>(dtable[1 * D + d]), 3);
   }
 }
 
@@ -70,7 +84,7 @@ TEST(EmbeddingBackward, DoesNotDependOnTheNumberOfThreads) {
     dx.fill_normal(1);
     std::vector<GuardedTensor> outputs;
     outputs.emplace_back(DType::kF32, Shape{kVocabSize, 700}).fill(1);
-    embedding_backward(some_ids(500), dx.view(), outputs[0].view(), pool);
+    embedding_backward(some_ids(500), dx.view(), kNoPaddingId, outputs[0].view(), pool);
     return outputs;
   };
   expect_thread_independent(run, "embedding_backward");
@@ -82,7 +96,7 @@ TEST(Embedding, WrongShapesAreBugs) {
   EXPECT_THROW(embedding(some_ids(2), table.view(), narrow.view(), pool), Error);
   EXPECT_THROW(embedding(some_ids(2), table.view(), half.view(), pool), Error);
   EXPECT_THROW(embedding(some_ids(3), table.view(), half.view(), pool), Error);
-  EXPECT_THROW(embedding_backward(some_ids(2), narrow.view(), table.view(), pool), Error);
+  EXPECT_THROW(embedding_backward(some_ids(2), narrow.view(), kNoPaddingId, table.view(), pool), Error);
 }
 
 }  // namespace
