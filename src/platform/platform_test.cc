@@ -141,7 +141,11 @@ TEST(MemoryInfo, IsPlausible) {
   const MemoryInfo info = memory_info();
   EXPECT_GT(info.total_bytes, 0);
   EXPECT_LE(info.free_for_process_bytes, info.available_bytes);
-  EXPECT_LE(resident_bytes(), peak_resident_bytes());
+  // The kernel counts pages per thread and adds them up now and then: 64 pages each may be missing in either
+  // number.
+  constexpr int64_t kCountingErrorBytes = int64_t{1} << 20;
+  const int64_t resident = resident_bytes();
+  EXPECT_LE(resident, peak_resident_bytes() + kCountingErrorBytes);
 }
 
 TEST(Cpu, PermissionSaysWhyNot) {
