@@ -1,5 +1,6 @@
 // What happens before the first step: open, plan, check, allocate, load.
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -60,8 +61,7 @@ std::filesystem::path Trainer::tokenizer_folder() const {
   return args_.tokenizer.empty() ? args_.model : args_.tokenizer;
 }
 
-// Without a wish: 1024 tokens, rows of token ids as long as they are, neither longer than the model was made
-// for.
+// Unless given: 1024 tokens, rows of token ids uncut, neither beyond the model's positions.
 int64_t Trainer::max_length() const {
   constexpr int64_t kDefault = 1024;
   const int64_t positions = model_->config().max_position_embeddings;
@@ -205,13 +205,8 @@ std::vector<MemoryAlternative> Trainer::memory_alternatives() const {
 }
 
 void Trainer::plan_memory_use() {
-  limits_ =
-      limits_for(args_.per_device_train_batch_size, dataset_->max_row_length(), args_.gradient_checkpointing);
-  if (eval_dataset_) {
-    limits_ = limits_for(args_.per_device_train_batch_size,
-                         std::max(dataset_->max_row_length(), eval_dataset_->max_row_length()),
-                         args_.gradient_checkpointing);
-  }
+  constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
+  limits_ = limits_for(args_.per_device_train_batch_size, kUncut, args_.gradient_checkpointing);
   MemoryRequest request;
   request.limits = limits_;
   request.baseline_bytes = resident_bytes();
