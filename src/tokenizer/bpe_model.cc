@@ -65,8 +65,7 @@ BpeModel::BpeModel(const BpeTables& tables, int64_t num_ids, BpeOptions options,
            printable(*options_.unk_token));
     }
   }
-  cut_before_metaspace_ = tokens_.find(kMetaspace).has_value() && !options_.ignore_merges &&
-                          options_.continuing_subword_prefix.empty() && options_.end_of_word_suffix.empty();
+  cut_before_metaspace_ = may_cut_before_metaspace();
   for (size_t i = 0; i < tables.merges.size(); ++i) {
     const std::string_view left = tables.left(tables.merges[i]);
     const std::string_view right = tables.right(tables.merges[i]);
@@ -90,6 +89,18 @@ BpeModel::BpeModel(const BpeTables& tables, int64_t num_ids, BpeOptions options,
     merges_.insert(left_id, right_id, {static_cast<uint32_t>(i), id_of(result)});
     if (crosses_metaspace(left, right)) cut_before_metaspace_ = false;
   }
+}
+
+// Whether each character leaves a symbol that only its own text can merge: then a border between characters
+// stays one between symbols. A character that is left out, or becomes an unknown token that looks like
+// U+2581, does not.
+bool BpeModel::may_cut_before_metaspace() const {
+  const bool whole_words = options_.ignore_merges || !options_.continuing_subword_prefix.empty() ||
+                           !options_.end_of_word_suffix.empty();
+  const bool all_fall_back = options_.byte_fallback && std::all_of(fallback_ids_.begin(), fallback_ids_.end(),
+                                                                   [](int32_t id) { return id >= 0; });
+  const bool visible_unknown = unk_id_ && !options_.unk_token->ends_with(kMetaspace);
+  return !whole_words && tokens_.find(kMetaspace).has_value() && (all_fall_back || visible_unknown);
 }
 
 bool BpeModel::has_all_bytes(const BpeTables& tables) {

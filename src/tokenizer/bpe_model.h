@@ -168,6 +168,7 @@ class BpeModel {
   static bool has_all_bytes(const BpeTables& tables);
 
  private:
+  bool may_cut_before_metaspace() const;
   void append_symbols(std::string_view word, std::vector<int32_t>* symbols) const;
   void append_unknown(std::string_view symbol, std::optional<int32_t>* pending,
                       std::vector<int32_t>* symbols) const;

@@ -154,9 +154,8 @@ void check_text(const Tokenizer& tokenizer, const Tokenizer& reference, std::str
 
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
   static const std::string byte_level =
-      byte_level_seed() + std::string("\0ab aba aaaaaaaaa <s> x'll 1234\n\n caf\xC3\xA9", 40);
-  static const std::string metaspace =
-      std::string(kMetaspaceSeed) + std::string("\0 ab  a<s> abc\xC3\xA9 b", 22);
+      byte_level_seed() + '\0' + "ab aba aaaaaaaaa <s> x'll 1234\n\n caf\xC3\xA9";
+  static const std::string metaspace = std::string(kMetaspaceSeed) + '\0' + " ab  a<s> abc\xC3\xA9 b";
   return tessera::mutate_text(data, size, max_size, seed, kWords, seed % 2 == 0 ? byte_level : metaspace);
 }
 

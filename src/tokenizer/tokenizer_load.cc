@@ -63,32 +63,29 @@ int64_t check_ids(const BpeTables& tables, const std::vector<AddedToken>& added,
   if (highest >= num_tokens + kMaxFreeIds) {
     fail(ExitCode::kBadData, "{}: the id {} is far out of range for {} tokens", origin, highest, num_tokens);
   }
-  std::vector<bool> taken(static_cast<size_t>(highest + 1));
+  // The token of each id; a view without data where there is none.
+  std::vector<std::string_view> token_of(static_cast<size_t>(highest + 1));
   for (const BpeTables::Token& token : tables.tokens) {
-    if (taken[static_cast<size_t>(token.id)]) {
-      fail(ExitCode::kBadData, "{}: model.vocab[\"{}\"]: the id {} belongs to another token as well", origin,
-           printable(tables.token(token)), token.id);
+    std::string_view& slot = token_of[static_cast<size_t>(token.id)];
+    if (slot.data() != nullptr) {
+      fail(ExitCode::kBadData, "{}: model.vocab: \"{}\" and \"{}\" have the same id {}", origin,
+           printable(slot), printable(tables.token(token)), token.id);
     }
-    taken[static_cast<size_t>(token.id)] = true;
+    slot = tables.token(token);
   }
   for (const AddedToken& token : added) {
-    if (taken[static_cast<size_t>(token.id)]) {
-      const bool same = std::any_of(
-          tables.tokens.begin(), tables.tokens.end(),
-          [&](const BpeTables::Token& t) { return t.id == token.id && tables.token(t) == token.content; });
-      const bool repeated = std::count_if(added.begin(), added.end(),
-                                          [&](const AddedToken& t) { return t.id == token.id; }) > 1;
-      if (!same && !repeated) {
-        fail(ExitCode::kBadData, "{}: the added token \"{}\" has the id {} of another token", origin,
-             printable(token.content), token.id);
-      }
+    std::string_view& slot = token_of[static_cast<size_t>(token.id)];
+    if (slot.data() != nullptr && slot != token.content) {
+      fail(ExitCode::kBadData, "{}: the added token \"{}\" has the id {} of \"{}\"", origin,
+           printable(token.content), token.id, printable(slot));
     }
-    taken[static_cast<size_t>(token.id)] = true;
+    slot = token.content;
   }
-  const auto hole = std::find(taken.begin(), taken.begin() + highest_own + 1, false);
-  if (hole != taken.begin() + highest_own + 1) {
-    fail(ExitCode::kBadData, "{}: model.vocab: no token has the id {}, though ids go up to {}", origin,
-         hole - taken.begin(), highest_own);
+  for (int64_t id = 0; id <= highest_own; ++id) {
+    if (token_of[static_cast<size_t>(id)].data() == nullptr) {
+      fail(ExitCode::kBadData, "{}: model.vocab: no token has the id {}, though ids go up to {}", origin, id,
+           highest_own);
+    }
   }
   return highest + 1;
 }
@@ -97,7 +94,7 @@ BpeOptions read_model_options(const JsonNode& model) {
   const JsonNode type = model["type"];
   if (!type.is_null() && type.string() != "BPE") model.not_supported("model", type.string());
   model.expect_keys({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
-                     "fuse_unk", "byte_fallback", "ignore_merges"});
+                     "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
   if (!model["dropout"].is_null())
     fail(ExitCode::kBadConfig, "{}.dropout: not supported, as it makes ids random; set it to null",
          model.where());

@@ -1,0 +1,160 @@
+// Files that are not what they should be: each is refused with one line that names the place.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "expect_error.h"
+#include "formats/file.h"
+#include "test_folder.h"
+#include "tokenizer/test_tokenizer.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+void refuses(ExitCode code, const std::vector<std::string>& fragments,
+             const std::function<void(Json&)>& change) {
+  Json json = byte_tokenizer({"ab", "abc"});
+  json["model"]["merges"] = {"a b", "ab c"};
+  change(json);
+  std::vector<std::string> expected = fragments;
+  expected.emplace_back("tokenizer.json");
+  expect_error(code, expected, [&] { Tokenizer::parse(json.dump(), "tokenizer.json"); });
+}
+
+TEST(TokenizerFile, TheUnchangedFileIsGood) {
+  Json json = byte_tokenizer({"ab", "abc"});
+  json["model"]["merges"] = {Json::array({"a", "b"}), "ab c"};
+  EXPECT_EQ(Tokenizer::parse(json.dump(), "x").encode("abc"), std::vector<int32_t>{257});
+}
+
+TEST(TokenizerFile, RefusesWhatIsNotJson) {
+  const auto parse = [](const std::string& text) { Tokenizer::parse(text, "tokenizer.json"); };
+  for (const std::string text : {"", "{", "[]", "3", "{\"model\":}", "{} x", "null"})
+    expect_error(ExitCode::kBadData, {"tokenizer.json"}, [&] { parse(text); });
+  expect_error(ExitCode::kBadData, {"tokenizer.json"}, [&] { parse(std::string("{}\0{}", 5)); });
+  expect_error(ExitCode::kBadData, {"tokenizer.json", "UTF-8"}, [&] { parse("{\"model\":\"\xFF\"}"); });
+  expect_error(ExitCode::kBadData, {"tokenizer.json"}, [&] { parse(R"({"a":"\ud800"})"); });
+  expect_error(ExitCode::kBadData, {"nested deeper"},
+               [&] { parse(std::string(1000000, '[') + std::string(1000000, ']')); });
+}
+
+TEST(TokenizerFile, RefusesAModelThatIsNotBpe) {
+  refuses(ExitCode::kBadConfig, {"model", "Unigram"}, [](Json& j) {
+    j["model"] = {{"type", "Unigram"}, {"vocab", Json::array()}};
+  });
+  refuses(ExitCode::kBadConfig, {"model", "WordPiece"}, [](Json& j) { j["model"]["type"] = "WordPiece"; });
+  refuses(ExitCode::kBadData, {"model", "expected an object"}, [](Json& j) { j.erase("model"); });
+  refuses(ExitCode::kBadConfig, {"dropout"}, [](Json& j) { j["model"]["dropout"] = 0.1; });
+  refuses(ExitCode::kBadConfig, {"new_rule"}, [](Json& j) { j["model"]["new_rule"] = true; });
+  refuses(ExitCode::kBadConfig, {"version", "2.0"}, [](Json& j) { j["version"] = "2.0"; });
+}
+
+TEST(TokenizerFile, RefusesBrokenVocabularies) {
+  refuses(ExitCode::kBadData, {"model.vocab", "expected an object"},
+          [](Json& j) { j["model"].erase("vocab"); });
+  refuses(ExitCode::kBadData, {"model.vocab", "expected an object"},
+          [](Json& j) { j["model"]["vocab"] = Json::array(); });
+  refuses(ExitCode::kBadData, {"model.vocab[\"ab\"]", "expected an id", "two"},
+          [](Json& j) { j["model"]["vocab"]["ab"] = "two"; });
+  refuses(ExitCode::kBadData, {"model.vocab[\"ab\"]", "1.5"},
+          [](Json& j) { j["model"]["vocab"]["ab"] = 1.5; });
+  refuses(ExitCode::kBadData, {"model.vocab[\"ab\"]", "-1"}, [](Json& j) { j["model"]["vocab"]["ab"] = -1; });
+  refuses(ExitCode::kBadData, {"out of range"}, [](Json& j) { j["model"]["vocab"]["ab"] = 4294967296; });
+  refuses(ExitCode::kBadData, {"2000000000", "out of range"},
+          [](Json& j) { j["model"]["vocab"]["ab"] = 2000000000; });
+  refuses(ExitCode::kBadData, {"no token has the id 256"}, [](Json& j) { j["model"]["vocab"]["ab"] = 300; });
+  refuses(ExitCode::kBadData, {"same id 257"}, [](Json& j) { j["model"]["vocab"]["ab"] = 257; });
+  expect_error(ExitCode::kBadData, {"model.vocab[\"a\"]", "twice"}, [] {
+    Tokenizer::parse(R"({"model":{"type":"BPE","vocab":{"a":0,"a":1},"merges":[]}})", "x");
+  });
+}
+
+TEST(TokenizerFile, RefusesBrokenMerges) {
+  refuses(ExitCode::kBadData, {"model.merges", "expected a list, found nothing"},
+          [](Json& j) { j["model"].erase("merges"); });
+  refuses(ExitCode::kBadData, {"model.merges", "expected a list"},
+          [](Json& j) { j["model"]["merges"] = "a b"; });
+  refuses(ExitCode::kBadData, {"model.merges[1]", "expected two tokens"}, [](Json& j) {
+    j["model"]["merges"] = {"a b", "abc"};
+  });
+  refuses(ExitCode::kBadData, {"model.merges[0]", "expected two tokens"},
+          [](Json& j) { j["model"]["merges"] = {"a b c"}; });
+  refuses(ExitCode::kBadData, {"model.merges[0]", "a list of 3"}, [](Json& j) {
+    j["model"]["merges"] = {{"a", "b", "c"}};
+  });
+  refuses(ExitCode::kBadData, {"model.merges[0]", "7"}, [](Json& j) { j["model"]["merges"] = {7}; });
+  refuses(ExitCode::kBadData, {"model.merges[0]", "an object"},
+          [](Json& j) { j["model"]["merges"] = {Json::object()}; });
+  refuses(ExitCode::kBadData, {"model.merges[0]", "\"zz\"", "not in the vocabulary"},
+          [](Json& j) { j["model"]["merges"] = {"z z"}; });
+  refuses(ExitCode::kBadData, {"model.merges[1]", "\"abcd\""}, [](Json& j) {
+    j["model"]["merges"] = {"a b", "abcd a"};
+  });
+  refuses(ExitCode::kBadData, {"unk_token", "<unk>"}, [](Json& j) { j["model"]["unk_token"] = "<unk>"; });
+}
+
+TEST(TokenizerFile, RefusesContradictingAddedTokens) {
+  const auto added = [](const char* content, int64_t id) { return Json{{"id", id}, {"content", content}}; };
+  refuses(ExitCode::kBadData, {"\"ab\" has id 3", "gives it 256"},
+          [&](Json& j) { j["added_tokens"] = {added("ab", 3)}; });
+  refuses(ExitCode::kBadData, {"\"<s>\" has the id 256 of \"ab\""},
+          [&](Json& j) { j["added_tokens"] = {added("<s>", 256)}; });
+  refuses(ExitCode::kBadData, {"added_tokens[1]", "contradicts"}, [&](Json& j) {
+    j["added_tokens"] = {added("x", 300), added("y", 300)};
+  });
+  refuses(ExitCode::kBadData, {"added_tokens[0].id"}, [&](Json& j) { j["added_tokens"] = {added("x", -3)}; });
+  refuses(ExitCode::kBadData, {"added_tokens[0].id"}, [&](Json& j) {
+    j["added_tokens"] = {{{"content", "x"}}};
+  });
+  refuses(ExitCode::kBadData, {"added_tokens[0].special"}, [&](Json& j) {
+    j["added_tokens"] = {{{"content", "x"}, {"id", 300}, {"special", 1}}};
+  });
+}
+
+TEST(TokenizerFile, RefusesComponentsByName) {
+  refuses(ExitCode::kBadConfig, {"pre_tokenizer", "UnicodeScripts"}, [](Json& j) {
+    j["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
+  });
+  refuses(ExitCode::kBadConfig, {"normalizer", "Precompiled"}, [](Json& j) {
+    j["normalizer"] = {{"type", "Precompiled"}};
+  });
+  refuses(ExitCode::kBadConfig, {"post_processor", "BertProcessing"}, [](Json& j) {
+    j["post_processor"] = {{"type", "BertProcessing"}};
+  });
+  refuses(ExitCode::kBadConfig, {"decoder", "CTC"}, [](Json& j) { j["decoder"] = {{"type", "CTC"}}; });
+  refuses(ExitCode::kBadConfig, {"pre_tokenizer.pattern.Regex", "not supported"}, [](Json& j) {
+    j["pre_tokenizer"] = {
+        {"type", "Split"}, {"pattern", {{"Regex", "(a"}}}, {"behavior", "Isolated"}, {"invert", false}};
+  });
+}
+
+TEST(TokenizerFile, ReadsSpecialTokensFromTheFolder) {
+  const TestFolder folder;
+  Json json = byte_tokenizer({"ab"});
+  json["added_tokens"] = {{{"id", 257}, {"content", "<s>"}, {"special", true}},
+                          {{"id", 258}, {"content", "</s>"}, {"special", true}}};
+  folder.write("tokenizer.json", json.dump());
+  EXPECT_EQ(Tokenizer::open(folder.path()).eos_id(), std::nullopt);
+  folder.write("tokenizer_config.json",
+               R"({"bos_token":{"content":"<s>","special":true},"pad_token":"[PAD]"})");
+  folder.write("special_tokens_map.json", R"({"eos_token":"</s>","bos_token":"</s>"})");
+  const Tokenizer tokenizer = Tokenizer::open(folder.path());
+  EXPECT_EQ(tokenizer.bos_id(), 257);
+  EXPECT_EQ(tokenizer.eos_id(), 258);
+  EXPECT_EQ(tokenizer.pad_id(), std::nullopt);
+  EXPECT_EQ(tokenizer.vocab_size(), 259);
+  EXPECT_EQ(tokenizer.token_to_id("<s>"), 257);
+  EXPECT_EQ(tokenizer.id_to_token(256), "ab");
+  folder.write("tokenizer_config.json", R"({"bos_token":"<nope>"})");
+  expect_error(ExitCode::kBadData, {"tokenizer_config.json", "bos_token", "<nope>"},
+               [&] { Tokenizer::open(folder.path()); });
+  folder.write("tokenizer_config.json", "[]");
+  expect_error(ExitCode::kBadData, {"tokenizer_config.json"}, [&] { Tokenizer::open(folder.path()); });
+  expect_error(ExitCode::kNoInput, {"missing"}, [&] { Tokenizer::open(folder / "missing"); });
+}
+
+}  // namespace
+}  // namespace tessera
