@@ -29,6 +29,20 @@ TEST(ThreadPool, RunsEveryIndexOnceForEveryThreadCount) {
   }
 }
 
+TEST(ThreadPool, NeitherCopiesNorMovesTheBody) {
+  struct Body {
+    explicit Body(std::atomic<int64_t>* total) : sum(total) {}
+    Body(const Body&) = delete;
+    void operator()(int64_t index) { *sum += index; }
+    std::atomic<int64_t>* sum;
+  };
+  ThreadPool pool(2);
+  std::atomic<int64_t> sum = 0;
+  Body body(&sum);
+  pool.parallel_for(100, body);
+  EXPECT_EQ(sum, 4950);
+}
+
 TEST(ThreadPool, RethrowsAndStaysUsable) {
   ThreadPool pool(4);
   EXPECT_THROW(pool.parallel_for(100,

@@ -39,7 +39,7 @@ struct ThreadPool::State {
   std::atomic<int64_t> next_index{0};
   std::atomic<int64_t> busy_workers{0};
   int64_t count = 0;
-  const std::function<void(int64_t)>* body = nullptr;
+  const FunctionRef<void(int64_t)>* body = nullptr;
   std::exception_ptr first_exception;
   bool stopping = false;
 
@@ -112,7 +112,7 @@ int64_t ThreadPool::num_threads() const { return static_cast<int64_t>(state_->wo
 
 int64_t ThreadPool::thread_index() { return current_thread_index; }
 
-void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
+void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t)> body) {
   if (inside_parallel_region || state_->workers.empty() || count <= 1) {
     for (int64_t index = 0; index < count; ++index) body(index);
     return;
@@ -136,7 +136,7 @@ void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>&
 }
 
 void ThreadPool::parallel_blocks(int64_t count, int64_t block,
-                                 const std::function<void(int64_t begin, int64_t end)>& body) {
+                                 FunctionRef<void(int64_t begin, int64_t end)> body) {
   TESSERA_CHECK(block >= 1, "block={}", block);
   parallel_for((count + block - 1) / block,
                [&](int64_t index) { body(index * block, std::min(count, (index + 1) * block)); });

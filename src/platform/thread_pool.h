@@ -3,8 +3,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
+
+#include "base/function_ref.h"
 
 namespace tessera {
 
@@ -20,14 +21,13 @@ class ThreadPool {
   // Runs body(index) for every index in [0, count), each exactly once, on any thread, in any order, and
   // returns when all are done. The first exception is rethrown here after the others have finished. Calls
   // from inside a body run on the calling thread alone. Which thread runs an index varies: results must not
-  // depend on it. No allocation when `body` fits std::function's small buffer (capture by reference: [&]).
-  void parallel_for(int64_t count, const std::function<void(int64_t index)>& body);
+  // depend on it. Allocates nothing.
+  void parallel_for(int64_t count, FunctionRef<void(int64_t index)> body);
 
   // Splits [0, count) into blocks of `block` indices (the last one shorter) and runs body(begin, end) for
   // each. The split depends on `count` and `block` only, so a fixed-order reduction over blocks does not
   // depend on num_threads().
-  void parallel_blocks(int64_t count, int64_t block,
-                       const std::function<void(int64_t begin, int64_t end)>& body);
+  void parallel_blocks(int64_t count, int64_t block, FunctionRef<void(int64_t begin, int64_t end)> body);
 
   // Index of the calling thread in [0, num_threads()): for per-thread scratch memory. 0 outside the pool's
   // threads.
