@@ -115,7 +115,8 @@ std::vector<Segment> AddedTokens::find(std::string_view text, bool normalized) c
     if (token.lstrip) begin = std::max(begin - trailing_whitespace(part(0, begin)), done);
     if (token.rstrip) end += leading_whitespace(part(end, size));
     if (done < begin) segments.push_back({done, begin, -1});
-    segments.push_back({begin, end, token.id});
+    // Nothing is left of a token that the one before has taken along as whitespace.
+    if (begin < end) segments.push_back({begin, end, token.id});
     done = end;
   }
   if (done < size) segments.push_back({done, size, -1});

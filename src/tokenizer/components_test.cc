@@ -231,6 +231,11 @@ TEST(AddedTokens, StripTakesWhitespaceOnce) {
               ElementsAre("Hi", "7= <mask> ", "there", "7=\t<mask>\t", "7=<mask>\xE2\x80\x80"));
 }
 
+TEST(AddedTokens, ATokenOfWhitespaceCanBeTakenByTheOneBefore) {
+  const std::vector<AddedToken> tokens = {{.id = 7, .content = "\n", .lstrip = true, .rstrip = true}};
+  EXPECT_THAT(found(tokens, "a\n\nb"), ElementsAre("a", "7=\n\n", "b"));
+}
+
 TEST(AddedTokens, NormalizedOnesAreLookedForInTheirNormalizedForm) {
   const TestNode node(R"({"type":"Lowercase"})");
   const auto normalizer = make_normalizer(node.node());

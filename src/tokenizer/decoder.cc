@@ -34,8 +34,8 @@ class TokenStage : public DecodeStage {
   std::string token_;
 };
 
-// All tokens together spell the bytes of one text. A token with a character outside of the alphabet (an added
-// one) stands for itself.
+// All tokens together spell the bytes of one text. A token with a character outside of the alphabet stands
+// for itself.
 class ByteLevelStage final : public TokenStage {
  public:
   void finish() override {
@@ -247,6 +247,12 @@ std::unique_ptr<Decoder> decoder_of(Make make) {
   return std::make_unique<DecoderOf<Make>>(std::move(make));
 }
 
+class ByteLevelDecoder final : public Decoder {
+ public:
+  std::unique_ptr<DecodeStage> start() const override { return std::make_unique<ByteLevelStage>(); }
+  bool is_byte_level() const override { return true; }
+};
+
 class ReplaceDecoder final : public Decoder {
  public:
   explicit ReplaceDecoder(const JsonNode& node)
@@ -283,7 +289,7 @@ std::unique_ptr<Decoder> make_metaspace(const JsonNode& node) {
 std::unique_ptr<Decoder> make_decoder(const JsonNode& node, const std::string& type) {
   if (type == "ByteLevel") {
     node.expect_keys({"type", "add_prefix_space", "use_regex", "trim_offsets"});
-    return decoder_of([] { return std::make_unique<ByteLevelStage>(); });
+    return std::make_unique<ByteLevelDecoder>();
   }
   if (type == "ByteFallback") {
     node.expect_keys({"type"});
@@ -335,7 +341,8 @@ class DecodeStream::Collector final : public DecodeStage {
   std::string text_;
 };
 
-DecodeStream::DecodeStream(const std::vector<std::unique_ptr<Decoder>>& decoders) {
+DecodeStream::DecodeStream(const std::vector<std::unique_ptr<Decoder>>& decoders)
+    : starts_byte_level_(!decoders.empty() && decoders.front()->is_byte_level()) {
   for (const auto& decoder : decoders) stages_.push_back(decoder->start());
   auto collector = std::make_unique<Collector>();
   collector_ = collector.get();
@@ -345,7 +352,13 @@ DecodeStream::DecodeStream(const std::vector<std::unique_ptr<Decoder>>& decoders
 
 DecodeStream::~DecodeStream() = default;
 
-void DecodeStream::push(std::string_view token) { stages_.front()->push(token, /*ends_token=*/true); }
+void DecodeStream::push(std::string_view token, bool is_added) {
+  if (is_added && starts_byte_level_) {
+    stages_.front()->push(byte_level_encode(token), /*ends_token=*/true);
+  } else {
+    stages_.front()->push(token, /*ends_token=*/true);
+  }
+}
 
 void DecodeStream::finish() { stages_.front()->finish(); }
 

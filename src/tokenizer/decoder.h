@@ -30,6 +30,8 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
   virtual std::unique_ptr<DecodeStage> start() const = 0;
+  // Whether it reads tokens as spelled in the byte-level alphabet.
+  virtual bool is_byte_level() const { return false; }
 };
 
 // The stages of a decoder in order. Supported: null (tokens joined by spaces), Sequence, ByteLevel,
@@ -40,7 +42,9 @@ class DecodeStream {
  public:
   explicit DecodeStream(const std::vector<std::unique_ptr<Decoder>>& decoders);
   ~DecodeStream();
-  void push(std::string_view token);
+  // `is_added`: an added token, whose text means itself even where tokens are spelled in the byte-level
+  // alphabet.
+  void push(std::string_view token, bool is_added = false);
   void finish();
   // What has come out since the last call.
   std::string take();
@@ -49,6 +53,7 @@ class DecodeStream {
   class Collector;
   std::vector<std::unique_ptr<DecodeStage>> stages_;
   Collector* collector_;
+  bool starts_byte_level_;
 };
 
 }  // namespace tessera

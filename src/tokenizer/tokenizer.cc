@@ -145,17 +145,16 @@ std::optional<std::string_view> Tokenizer::Impl::text_of(int32_t id) const {
   return model->tokens().at(id);
 }
 
-bool Tokenizer::Impl::is_special(int32_t id) const {
-  const AddedToken* found = added.by_id(id);
-  return found != nullptr && found->special;
+void Tokenizer::Impl::push(int32_t id, bool skip_special_tokens, DecodeStream* stream) const {
+  const std::optional<std::string_view> text = text_of(id);
+  const AddedToken* added_token = added.by_id(id);
+  if (!text || (skip_special_tokens && added_token != nullptr && added_token->special)) return;
+  stream->push(*text, added_token != nullptr);
 }
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
   DecodeStream stream(impl_->decoders);
-  for (const int32_t id : ids) {
-    const std::optional<std::string_view> token = impl_->text_of(id);
-    if (token && !(skip_special_tokens && impl_->is_special(id))) stream.push(*token);
-  }
+  for (const int32_t id : ids) impl_->push(id, skip_special_tokens, &stream);
   stream.finish();
   return stream.take();
 }
@@ -181,8 +180,7 @@ StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
 StreamDecoder& StreamDecoder::operator=(StreamDecoder&&) noexcept = default;
 
 std::string StreamDecoder::push(int32_t id) {
-  const std::optional<std::string_view> token = tokenizer_->text_of(id);
-  if (token && !(skip_special_tokens_ && tokenizer_->is_special(id))) stream_->push(*token);
+  tokenizer_->push(id, skip_special_tokens_, stream_.get());
   return stream_->take();
 }
 

@@ -156,5 +156,24 @@ TEST(TokenizerFile, ReadsSpecialTokensFromTheFolder) {
   expect_error(ExitCode::kNoInput, {"missing"}, [&] { Tokenizer::open(folder / "missing"); });
 }
 
+TEST(TokenizerFile, LlamaTokenizerAddsWhatItsSettingsSay) {
+  const TestFolder folder;
+  Json json = byte_tokenizer();
+  json["added_tokens"] = {{{"id", 256}, {"content", "<s>"}, {"special", true}},
+                          {{"id", 257}, {"content", "</s>"}, {"special", true}}};
+  folder.write("tokenizer.json", json.dump());
+  const auto ids = [&](const std::string& settings) {
+    folder.write("tokenizer_config.json", R"({"bos_token":"<s>","eos_token":"</s>",)" + settings + "}");
+    return Tokenizer::open(folder.path()).encode("");
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(ids(R"("tokenizer_class":"LlamaTokenizerFast","add_bos_token":true,"add_eos_token":true)"),
+            (Ids{256, 257}));
+  EXPECT_EQ(ids(R"("tokenizer_class":"LlamaTokenizer","add_eos_token":true)"), (Ids{256, 257}));
+  EXPECT_EQ(ids(R"("tokenizer_class":"LlamaTokenizer","add_bos_token":false)"), Ids{});
+  EXPECT_EQ(ids(R"("tokenizer_class":"LlamaTokenizer")"), Ids{});  // as tokenizer.json says
+  EXPECT_EQ(ids(R"("tokenizer_class":"GPT2Tokenizer","add_bos_token":true)"), Ids{});
+}
+
 }  // namespace
 }  // namespace tessera

@@ -43,13 +43,15 @@ struct Tokenizer::Impl {
 
   static std::unique_ptr<Impl> parse(std::string_view json, const std::string& origin,
                                      TokenizerOptions options);
-  // bos, eos and pad from tokenizer_config.json and special_tokens_map.json of the folder.
-  void read_special_tokens(const std::filesystem::path& folder);
+  // bos, eos and pad from tokenizer_config.json and special_tokens_map.json of the folder, and what the class
+  // LlamaTokenizer adds around a text.
+  void read_settings(const std::filesystem::path& folder);
 
   std::optional<int32_t> find(std::string_view token) const;
   // nullopt for a gap; ids out of range are an Error.
   std::optional<std::string_view> text_of(int32_t id) const;
-  bool is_special(int32_t id) const;
+  // Gives the token to a decoder, unless it is a special one to skip.
+  void push(int32_t id, bool skip_special_tokens, DecodeStream* stream) const;
 
   void encode_text(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const;
   void encode_segment(std::string_view text, bool at_start, BpeScratch* scratch,

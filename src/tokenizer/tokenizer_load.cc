@@ -1,4 +1,6 @@
 // From tokenizer.json to a tokenizer.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <utility>
@@ -157,35 +159,69 @@ std::unique_ptr<Tokenizer::Impl> Tokenizer::Impl::parse(std::string_view json, c
   return impl;
 }
 
-void Tokenizer::Impl::read_special_tokens(const std::filesystem::path& folder) {
+namespace {
+
+// The class LlamaTokenizer makes its template anew from two settings of tokenizer_config.json, where these
+// are given.
+void apply_llama_settings(const JsonNode& config, Tokenizer::Impl* impl) {
+  const std::string name = config["tokenizer_class"].string_or("");
+  const JsonNode add_bos = config["add_bos_token"];
+  const JsonNode add_eos = config["add_eos_token"];
+  if ((name != "LlamaTokenizer" && name != "LlamaTokenizerFast") || (add_bos.is_null() && add_eos.is_null()))
+    return;
+  const auto surround = [](const JsonNode& add, bool fallback, const std::optional<int32_t>& id) {
+    if (!add.boolean_or(fallback)) return std::vector<int32_t>{};
+    if (!id) add.expected("false, as this token is not given");
+    return std::vector<int32_t>{*id};
+  };
+  impl->post_processor = {.before = surround(add_bos, true, impl->bos_id),
+                          .after = surround(add_eos, false, impl->eos_id)};
+  impl->fingerprint ^= hash_name(fmt::format("{} {}", fmt::join(impl->post_processor.before, ","),
+                                             fmt::join(impl->post_processor.after, ",")));
+}
+
+// Takes the tokens that are not known yet.
+void take_special_tokens(const JsonNode& config, Tokenizer::Impl* impl) {
   const std::pair<const char*, std::optional<int32_t>*> kinds[] = {
-      {"bos_token", &bos_id}, {"eos_token", &eos_id}, {"pad_token", &pad_id}};
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const std::filesystem::path path = folder / name;
-    if (!std::filesystem::exists(path)) continue;
-    const std::string path_text = path.string();
-    const nlohmann::json document = parse_json(read_text_file(path), path_text);
-    if (!document.is_object()) fail(ExitCode::kBadData, "{}: expected an object", path_text);
-    const JsonNode root(document, path_text);
-    for (const auto& [kind, id] : kinds) {
-      JsonNode token = root[kind];
-      if (token.is_null() || id->has_value()) continue;
-      if (token.is_object()) token = token["content"];
-      *id = find(token.string());
-      // A padding token that only the configuration knows is of no use here: nothing is padded.
-      if (!id->has_value() && id != &pad_id) {
-        fail(ExitCode::kBadData, "{}: \"{}\" is not a token of {}", token.where(), printable(token.string()),
-             origin);
-      }
+      {"bos_token", &impl->bos_id}, {"eos_token", &impl->eos_id}, {"pad_token", &impl->pad_id}};
+  for (const auto& [kind, id] : kinds) {
+    JsonNode token = config[kind];
+    if (token.is_null() || id->has_value()) continue;
+    if (token.is_object()) token = token["content"];
+    *id = impl->find(token.string());
+    // A padding token that only the configuration knows is of no use here: nothing is padded.
+    if (!id->has_value() && id != &impl->pad_id) {
+      fail(ExitCode::kBadData, "{}: \"{}\" is not a token of {}", token.where(), printable(token.string()),
+           impl->origin);
     }
   }
+}
+
+// An empty object when there is no such file.
+nlohmann::json read_object(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return nlohmann::json::object();
+  nlohmann::json document = parse_json(read_text_file(path), path.string());
+  if (!document.is_object()) fail(ExitCode::kBadData, "{}: expected an object", path.string());
+  return document;
+}
+
+}  // namespace
+
+void Tokenizer::Impl::read_settings(const std::filesystem::path& folder) {
+  const std::string config_path = (folder / "tokenizer_config.json").string();
+  const std::string map_path = (folder / "special_tokens_map.json").string();
+  const nlohmann::json config = read_object(config_path);
+  const nlohmann::json map = read_object(map_path);
+  take_special_tokens(JsonNode(config, config_path), this);
+  take_special_tokens(JsonNode(map, map_path), this);
+  apply_llama_settings(JsonNode(config, config_path), this);
 }
 
 Tokenizer Tokenizer::open(const std::filesystem::path& path) {
   const bool is_folder = std::filesystem::is_directory(path);
   const std::filesystem::path file = is_folder ? path / "tokenizer.json" : path;
   auto impl = Impl::parse(read_text_file(file), file.string(), {});
-  impl->read_special_tokens(file.parent_path());
+  impl->read_settings(file.parent_path());
   return Tokenizer(std::move(impl));
 }
 

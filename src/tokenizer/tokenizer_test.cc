@@ -146,6 +146,16 @@ TEST(Tokenizer, FindsSpecialTokensInsideTheText) {
   EXPECT_EQ(tokenizer.decode(ids), "ab<|end|");
 }
 
+TEST(Tokenizer, AddedTokensDecodeToTheirTextInAnyAlphabet) {
+  // Characters of the byte-level alphabet that would stand for other bytes.
+  Json json = byte_tokenizer();
+  json["added_tokens"] = {{{"id", 256}, {"content", "Größe č"}}};
+  const Tokenizer tokenizer = parse(json);
+  const Ids ids = tokenizer.encode("Größe č é");
+  EXPECT_EQ(ids[0], 256);
+  EXPECT_EQ(tokenizer.decode(ids), "Größe č é");
+}
+
 TEST(Tokenizer, TakesAnyTextThatIsUtf8) {
   const Tokenizer tokenizer = parse(byte_tokenizer());
   for (const std::string& text :
