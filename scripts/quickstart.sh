@@ -5,7 +5,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-dir=${QUICKSTART_DIR:-build/quickstart}
+here=$PWD
+dir=$(realpath -m "${QUICKSTART_DIR:-build/quickstart}")
 steps=${QUICKSTART_STEPS:-600}
 tessera=build/release/tessera
 
@@ -18,11 +19,12 @@ cmake --build --preset release --target tessera
 mkdir -p "$dir"
 
 if [ ! -d "$dir/corpus" ]; then
-  say "Text: headers of C and C++ from /usr/include"
+  say "Text: the headers of the C and C++ libraries and of Linux"
   rm -rf "$dir/corpus.new"
   mkdir -p "$dir/corpus.new/train" "$dir/corpus.new/valid"
-  # Files of 1 to 100 KiB in an order that the paths alone decide, up to 20 MB; every 80th is held out. A file that is
-  # not UTF-8 is left out.
+  # Files of 1 to 200 KiB in an order that their paths alone decide, 20 MB at most; every 80th is held out. What other
+  # packages put into /usr/include is left alone, so that every machine gets about the same text.
+  cd /usr/include
   total=0
   count=0
   while read -r size path; do
@@ -33,8 +35,9 @@ if [ ! -d "$dir/corpus" ]; then
     part=train
     [ $((count % 80)) != 0 ] || part=valid
     cp "$path" "$dir/corpus.new/$part/$(printf '%05d' "$count")-$(basename "$path").txt"
-  done < <(LC_ALL=C find -L /usr/include -type f \( -name '*.h' -o -name '*.hpp' -o -path '*/c++/*' \) \
-    -size +1k -size -100k -printf '%s %p\n' 2>/dev/null | LC_ALL=C sort -k2 | shuf --random-source=<(yes))
+  done < <(LC_ALL=C find c++ linux asm-generic x86_64-linux-gnu/{bits,sys,c++} -type f -size +1k -size -200k \
+    -printf '%s %p\n' | LC_ALL=C sort -k2 | shuf --random-source=<(yes))
+  cd "$here"
   mv "$dir/corpus.new" "$dir/corpus"
 fi
 du -sh "$dir/corpus/train" "$dir/corpus/valid"
@@ -48,10 +51,10 @@ if [ ! -f "$dir/start/model.safetensors" ]; then
   "$tessera" init --preset 15m --tokenizer "$dir/tokenizer" --output "$dir/start" --overwrite
 fi
 if [ ! -f "$dir/model/model.safetensors" ]; then
-  say "Training: $steps steps of 4096 tokens"
+  say "Training: $steps steps of 2048 tokens"
   "$tessera" train --model "$dir/start" --dataset "$dir/corpus/train/*.txt" --eval_dataset "$dir/corpus/valid/*.txt" \
-    --output_dir "$dir/model" --packing --max_length 512 --per_device_train_batch_size 8 --max_steps "$steps" \
-    --learning_rate 1e-3 --lr_scheduler_type cosine --warmup_ratio 0.05 --weight_decay 0.1 --adam_beta2 0.95 \
+    --output_dir "$dir/model" --packing --max_length 512 --per_device_train_batch_size 4 --max_steps "$steps" \
+    --learning_rate 3e-3 --lr_scheduler_type cosine --warmup_ratio 0.05 --weight_decay 0.1 --adam_beta2 0.95 \
     --logging_steps 50 --eval_strategy steps --eval_steps $((steps / 4 > 0 ? steps / 4 : 1)) --save_strategy no
 fi
 

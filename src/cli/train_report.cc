@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "cli/help_text.h"
 
 namespace tessera {
 namespace {
@@ -15,6 +16,7 @@ constexpr double kSmoothing =
 constexpr int64_t kMinBarColumns = 5;
 constexpr int64_t kMaxBarColumns = 40;
 constexpr size_t kMinPlotPoints = 3;
+constexpr int64_t kPlanColumn = 9;  // where the values of the plan begin
 
 std::string step_text(int64_t step, int64_t max_steps, double loss, double tokens_per_second, double eta_s) {
   return fmt::format("{}/{}  loss {:.4f}  {} tokens/s  ETA {}", step, max_steps, loss,
@@ -62,7 +64,8 @@ void TerminalReport::on_progress(const std::string& what, double fraction) {
 
 void TerminalReport::on_plan(const RunPlan& plan) {
   max_steps_ = plan.max_steps;
-  print("model    {} parameters; {}\n", format_count(plan.num_parameters), plan.operations);
+  print("model    {} parameters\n", format_count(plan.num_parameters));
+  print("compute  {}", wrap_text(plan.operations, kPlanColumn, terminal_width()).substr(kPlanColumn));
   print("data     {} rows, {} tokens{}\n", format_count(plan.num_rows), format_count(plan.num_tokens),
         plan.eval_rows > 0 ? fmt::format("; {} rows to evaluate on", format_count(plan.eval_rows)) : "");
   print("steps    {}, {} an epoch, {} of warmup; at most {} tokens in a micro-batch\n",
