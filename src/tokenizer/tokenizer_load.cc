@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -199,7 +200,8 @@ void take_special_tokens(const JsonNode& config, Tokenizer::Impl* impl) {
 
 // An empty object when there is no such file.
 nlohmann::json read_object(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return nlohmann::json::object();
+  std::error_code unreadable;  // becomes an error that names the file when it is opened
+  if (!std::filesystem::exists(path, unreadable) && !unreadable) return nlohmann::json::object();
   nlohmann::json document = parse_json(read_text_file(path), path.string());
   if (!document.is_object()) fail(ExitCode::kBadData, "{}: expected an object", path.string());
   return document;
@@ -218,7 +220,8 @@ void Tokenizer::Impl::read_settings(const std::filesystem::path& folder) {
 }
 
 Tokenizer Tokenizer::open(const std::filesystem::path& path) {
-  const bool is_folder = std::filesystem::is_directory(path);
+  std::error_code unreadable;  // becomes an error that names the file when it is opened
+  const bool is_folder = std::filesystem::is_directory(path, unreadable);
   const std::filesystem::path file = is_folder ? path / "tokenizer.json" : path;
   auto impl = Impl::parse(read_text_file(file), file.string(), {});
   impl->read_settings(file.parent_path());
