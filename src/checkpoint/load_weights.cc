@@ -73,8 +73,7 @@ std::string where(const SafetensorsModel& model) {
   if (name == kLmHead)
     fail(ExitCode::kBadData,
          "{}: tensor '{}': expected since tie_word_embeddings is false in config.json, found none (set it to "
-         "true if "
-         "the model shares its embeddings)",
+         "true if the model shares its embeddings)",
          where(model), name);
   fail(ExitCode::kBadData, "{}: tensor '{}': expected by config.json, found none among its {} tensors",
        where(model), name, model.tensors().size());
@@ -156,8 +155,7 @@ void check_equal(const Tensor& tensor, int64_t begin, std::span<const float> fou
   if (at == found.end()) return;
   fail(ExitCode::kBadData,
        "{}: tensor '{}': expected the values of {} since tie_word_embeddings is true in config.json, found "
-       "{} instead of "
-       "{} at element {}",
+       "{} instead of {} at element {}",
        tensor.location.file->path().native(), tensor.name, kEmbedding, *at, *other,
        begin + (at - found.begin()));
 }

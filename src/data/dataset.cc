@@ -76,15 +76,13 @@ Request make_request(const DatasetOptions& options, const Tokenizer* tokenizer, 
          text->string());
   }
   if (is_packed && !tokenizer->eos_id()) {
-    fail(
-        ExitCode::kBadConfig,
-        "packing separates documents by the end-of-text token, but the tokenizer has none: name eos_token in "
-        "tokenizer_config.json, or train without packing");
+    fail(ExitCode::kBadConfig,
+         "packing separates documents by the end-of-text token, but the tokenizer has none: name eos_token "
+         "in tokenizer_config.json, or train without packing");
   }
   if (is_packed && *tokenizer->eos_id() >= vocab_size) {
     fail(ExitCode::kBadConfig,
-         "eos id {} is not below the model's vocab_size {}: the tokenizer belongs to "
-         "another model",
+         "eos id {} is not below the model's vocab_size {}: the tokenizer belongs to another model",
          *tokenizer->eos_id(), vocab_size);
   }
   return request;

@@ -82,8 +82,8 @@ void refuse_unsupported(const JsonFields& fields, const FamilyInfo& family) {
   if (family.family == ModelFamily::kMistral) warn_without_effect("attention_bias");
   if (family.family == ModelFamily::kQwen2 && fields.boolean("attention_bias") == false)
     fail(ExitCode::kBadConfig,
-         "{}: field 'attention_bias': false is not supported for model_type 'qwen2', whose q, k "
-         "and v projections always have a bias",
+         "{}: field 'attention_bias': false is not supported for model_type 'qwen2', whose q, k and v "
+         "projections always have a bias",
          fields.origin());
 }
 
@@ -136,8 +136,8 @@ void read_sizes(const JsonFields& fields, const FamilyInfo& family, ModelConfig&
   const bool head_dim_follows = !fields.has("head_dim") && family.head_dim == 0;
   if (head_dim_follows && config.hidden_size % config.num_attention_heads != 0)
     fail(ExitCode::kBadData,
-         "{}: field 'hidden_size': expected a multiple of num_attention_heads = {} when head_dim is "
-         "not given, found {}",
+         "{}: field 'hidden_size': expected a multiple of num_attention_heads = {} when head_dim is not "
+         "given, found {}",
          fields.origin(), config.num_attention_heads, config.hidden_size);
   const int64_t absent_head_dim =
       family.head_dim != 0 ? family.head_dim : config.hidden_size / config.num_attention_heads;

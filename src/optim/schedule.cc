@@ -173,8 +173,7 @@ double minimum_rate(const ScheduleOptions& o, Keywords& keywords) {
   const std::optional<double> absolute = keywords.number("min_lr");
   if (rate.has_value() == absolute.has_value()) {
     fail(ExitCode::kBadConfig,
-         "lr_scheduler_kwargs: lr_scheduler_type {} needs exactly one of min_lr and min_lr_rate, "
-         "found {}",
+         "lr_scheduler_kwargs: lr_scheduler_type {} needs exactly one of min_lr and min_lr_rate, found {}",
          o.type, rate ? "both" : "neither");
   }
   if (absolute && !(o.learning_rate > 0)) {

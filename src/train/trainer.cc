@@ -29,8 +29,7 @@ void check_finite(int64_t step, double loss, double grad_norm,
   if (std::isfinite(loss) && std::isfinite(grad_norm)) return;
   fail(ExitCode::kNumerics,
        "step {}: loss {}, gradient norm {}: not finite, so the weights were left as they are after step {}; "
-       "the step "
-       "read the {} (from 0); lower learning_rate or max_grad_norm, or look at these rows",
+       "the step read the {} (from 0); lower learning_rate or max_grad_norm, or look at these rows",
        step + 1, loss, grad_norm, step, name_rows(micro_batches));
 }
 
@@ -98,8 +97,7 @@ int64_t Trainer::count_targets(const std::vector<std::vector<int64_t>>& micro_ba
   }
   if (num_targets == 0) {
     fail(ExitCode::kBadData,
-         "the {} (from 0) make up one step and have no token to predict: all their labels are "
-         "ignored",
+         "the {} (from 0) make up one step and have no token to predict: all their labels are ignored",
          name_rows(micro_batches));
   }
   return num_targets;
