@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <chrono>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -10,15 +9,10 @@
 #include "cli/text_input.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
+#include "train/stopwatch.h"
 
 namespace tessera {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 class GenerateCommand : public Command {
  public:
@@ -110,9 +104,9 @@ class GenerateCommand : public Command {
     sampling.seed = static_cast<uint64_t>(seed_);
     StreamDecoder decoder(tokenizer);
     std::vector<float> scratch;
-    const Clock::time_point begin = Clock::now();
+    const Stopwatch stopwatch;
     std::span<const float> logits = generator.feed(*ids);
-    const double prompt_seconds = seconds_since(begin);
+    const double prompt_seconds = stopwatch.seconds();
     int64_t num_new = 0;
     while (num_new < max_new_tokens_) {
       const int32_t id = sample_token(logits, *ids, sampling, static_cast<uint64_t>(num_new), &scratch);
@@ -127,7 +121,7 @@ class GenerateCommand : public Command {
     write_output(decoder.finish());
     write_output("\n");
     flush_output();
-    const double seconds = seconds_since(begin) - prompt_seconds;
+    const double seconds = stopwatch.seconds() - prompt_seconds;
     log_info("prompt: {} tokens in {:.2f} s; continuation: {} tokens, {:.1f} tokens/s", num_prompt,
              prompt_seconds, num_new, static_cast<double>(num_new) / seconds);
     if (num_new < max_new_tokens_ && ends.count(ids->back()) == 0) {

@@ -22,6 +22,7 @@ int report(tessera::ExitCode code, const std::string& message) {
 int main(int argc, char** argv) {
   try {
     tessera::request_amx_permission();  // before any thread exists
+    tessera::protect_standard_descriptors();
     tessera::set_closed_output(tessera::ClosedOutput::kEndsProgram);
     tessera::install_terminal_cleanup();
     tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));

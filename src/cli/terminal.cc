@@ -1,5 +1,6 @@
 #include "cli/terminal.h"
 
+#include <fcntl.h>
 #include <langinfo.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <clocale>
 #include <csignal>
 #include <cstdio>
@@ -20,6 +22,7 @@ namespace {
 
 constexpr int64_t kDefaultColumns = 80;
 constexpr int64_t kMinColumns = 40;
+constexpr std::chrono::milliseconds kRedrawInterval{50};
 constexpr std::string_view kClearLine = "\r\x1b[K";
 
 std::atomic<bool> status_is_shown{false};
@@ -121,6 +124,9 @@ StatusLine::~StatusLine() {
 
 void StatusLine::show(const std::string& text) {
   if (!error_is_terminal()) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (status_is_shown && now - last_shown_ < kRedrawInterval) return;
+  last_shown_ = now;
   flush_output();
   std::string line(kClearLine);
   line += first_characters(text, terminal_width() - 1);
@@ -130,6 +136,14 @@ void StatusLine::show(const std::string& text) {
 }
 
 void StatusLine::clear() { clear_status_line(); }
+
+void protect_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) != -1) continue;
+    // The lowest free number, which is this one.
+    [[maybe_unused]] const int opened = open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
 
 void install_terminal_cleanup() {
   std::signal(SIGINT, clear_and_die);

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -42,10 +43,17 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  // Shows `text`, cut to the width of the terminal.
+  // Shows `text`, cut to the width of the terminal; at most twenty times a second.
   void show(const std::string& text);
   void clear();
+
+ private:
+  std::chrono::steady_clock::time_point last_shown_;
 };
+
+// Puts /dev/null in the place of standard descriptors that are closed, so that no file that is opened later
+// gets their numbers and what is printed with them. Writing to a closed standard output stays an error.
+void protect_standard_descriptors();
 
 // Makes SIGINT and SIGTERM clear the status line before they end the program.
 void install_terminal_cleanup();

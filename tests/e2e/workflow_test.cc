@@ -182,6 +182,8 @@ TEST(Output, ClosedReaderEndsQuietlyButNotATrainingRun) {
   std::string train = program;
   for (const std::string& argument : tiny.train_arguments("out")) train += " " + argument;
   EXPECT_EQ(status_of(train + " 2>/dev/null | true"), 0);
+  EXPECT_EQ(status_of(program + " help 2>/dev/null >&-"), 74);
+  EXPECT_EQ(status_of(program + " help --unknown 2>&-"), 64);
   EXPECT_TRUE(fs::exists(tiny.folder / "out/model.safetensors"));
 }
 
