@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <vector>
@@ -53,6 +54,18 @@ TEST(ThreadPool, RethrowsAndStaysUsable) {
   std::atomic<int64_t> sum = 0;
   pool.parallel_blocks(10, 3, [&](int64_t begin, int64_t end) { sum += end - begin; });
   EXPECT_EQ(sum.load(), 10);
+}
+
+TEST(ThreadPool, SubnormalsAreZeroInsideBodiesAndOnlyThere) {
+  const volatile float smallest_normal = std::numeric_limits<float>::min();
+  const volatile float half = 0.5f;
+  for (const int64_t threads : {1, 3}) {
+    ThreadPool pool(threads);
+    std::vector<float> products(100);
+    pool.parallel_for(100, [&](int64_t i) { products[static_cast<size_t>(i)] = smallest_normal * half; });
+    for (const float product : products) ASSERT_EQ(product, 0.0f) << threads << " threads";
+    EXPECT_GT(smallest_normal * half, 0.0f);
+  }
 }
 
 TEST(ThreadPool, NestedCallsRunInPlace) {

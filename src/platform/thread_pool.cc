@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "platform/cpu.h"
+#include "platform/subnormals.h"
 
 // oneDNN runs on OpenMP; our loops are the only parallelism, so every thread of the pool asks for one OpenMP
 // thread.
@@ -44,6 +45,7 @@ struct ThreadPool::State {
   bool stopping = false;
 
   void run_indices() {
+    const SubnormalsAreZero scope;
     inside_parallel_region = true;
     for (int64_t index; (index = next_index.fetch_add(1, std::memory_order_relaxed)) < count;) {
       try {
@@ -114,6 +116,7 @@ int64_t ThreadPool::thread_index() { return current_thread_index; }
 
 void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t)> body) {
   if (inside_parallel_region || state_->workers.empty() || count <= 1) {
+    const SubnormalsAreZero scope;
     for (int64_t index = 0; index < count; ++index) body(index);
     return;
   }

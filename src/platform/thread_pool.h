@@ -22,6 +22,7 @@ class ThreadPool {
   // returns when all are done. The first exception is rethrown here after the others have finished. Calls
   // from inside a body run on the calling thread alone. Which thread runs an index varies: results must not
   // depend on it. Allocates nothing.
+  // Inside a body subnormal floats are read and written as zero, in every thread alike (subnormals.h).
   void parallel_for(int64_t count, FunctionRef<void(int64_t index)> body);
 
   // Splits [0, count) into blocks of `block` indices (the last one shorter) and runs body(begin, end) for

@@ -7,7 +7,8 @@
 // BF16 weights are one half of an exact float32 master weight; the other half is a 16-bit remainder:
 //   bits(master) = (bits(w) << 16) + remainder
 // w is the master rounded to nearest, ties away from zero, and -0x8000 <= remainder <= 0x7FFF is what
-// rounding took or gave. A BF16 run with remainders is bit-equal to a float32 run. A master within half a
+// rounding took or gave. A BF16 run with remainders is bit-equal to a float32 run.
+// Subnormal values become zero (platform/subnormals.h). A master within half a
 // bf16 step of the largest finite float32 shows as an infinite w while the master stays finite.
 #pragma once
 

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "kernels/adamw/adamw_impl.h"
+#include "platform/subnormals.h"
 
 namespace tessera {
 namespace {
@@ -18,6 +19,7 @@ float update_element(float weight, float* gradient, float* m, float* v, const Ad
 
 void update_f32_ref(float* weight, float* gradient, float* m, float* v, int64_t count,
                     const AdamWScalars& scalars, ThreadPool& /*pool*/) {
+  const SubnormalsAreZero scope;  // as inside the pool
   for (int64_t i = 0; i < count; ++i) {
     weight[i] = update_element(weight[i], gradient + i, m + i, v + i, scalars);
   }
@@ -25,6 +27,7 @@ void update_f32_ref(float* weight, float* gradient, float* m, float* v, int64_t 
 
 void update_bf16_ref(bf16* weight, int16_t* remainder, float* gradient, float* m, float* v, int64_t count,
                      const AdamWScalars& scalars, ThreadPool& /*pool*/) {
+  const SubnormalsAreZero scope;  // as inside the pool
   for (int64_t i = 0; i < count; ++i) {
     const float master = join_master(weight[i], remainder[i]);
     const float updated = update_element(master, gradient + i, m + i, v + i, scalars);
