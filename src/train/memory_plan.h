@@ -25,9 +25,8 @@ struct MemoryPlan {
 // What decides the memory of a training run.
 struct MemoryRequest {
   ActivationLimits limits;
-  int64_t baseline_bytes =
-      0;                     // resident before the model is allocated: program, threads, row index
-  int64_t export_bytes = 0;  // buffers of writing weights
+  int64_t baseline_bytes = 0;  // resident before the model is allocated: program, threads, row index
+  int64_t export_bytes = 0;    // buffers of writing weights
 };
 
 MemoryPlan plan_memory(const Model& model, const MemoryRequest& request);
