@@ -32,6 +32,13 @@ function(tessera_module name)
   endforeach()
 endfunction()
 
+if(TESSERA_TESTS)
+  add_library(tessera_test_paths STATIC ${PROJECT_SOURCE_DIR}/tests/test_paths.cc)
+  target_compile_definitions(tessera_test_paths PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_include_directories(tessera_test_paths PUBLIC ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(tessera_test_paths PRIVATE tessera_flags)
+endif()
+
 # tessera_test(NAME LABEL unit SOURCES x_test.cc DEPS module... LIBS ... TIMEOUT 300)
 function(tessera_test name)
   if(NOT TESSERA_TESTS)
@@ -46,10 +53,9 @@ function(tessera_test name)
   endif()
   add_executable(tessera_${name}_test ${ARG_SOURCES})
   target_include_directories(tessera_${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-  target_compile_definitions(tessera_${name}_test PRIVATE
-    TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TESSERA_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared"
-    ${ARG_DEFINITIONS})
-  target_link_libraries(tessera_${name}_test PRIVATE tessera_flags GTest::gmock GTest::gtest_main ${ARG_LIBS})
+  target_compile_definitions(tessera_${name}_test PRIVATE ${ARG_DEFINITIONS})
+  target_link_libraries(tessera_${name}_test PRIVATE tessera_flags tessera_test_paths GTest::gmock GTest::gtest_main
+    ${ARG_LIBS})
   foreach(dep ${ARG_DEPS})
     target_link_libraries(tessera_${name}_test PRIVATE tessera_${dep})
   endforeach()

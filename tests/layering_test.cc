@@ -10,12 +10,14 @@
 #include <sstream>
 #include <string>
 
+#include "test_paths.h"
+
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kSource = TESSERA_SOURCE_DIR;
+const fs::path kSource = source_folder();
 
 std::string read_file(const fs::path& path) {
   std::ifstream in(path);

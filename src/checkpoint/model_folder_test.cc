@@ -14,6 +14,7 @@
 #include "formats/file.h"
 #include "formats/json.h"
 #include "test_folder.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -320,7 +321,7 @@ TEST(ExportModelFolder, RefusesValuesThatTheSavedTypeCannotHold) {
 
 TEST(ReferenceFolders, AreLoadedAndExportedUnchanged) {
   for (const char* name : {"llama-gqa", "llama-odd", "llama-tied-rope3"}) {
-    const fs::path folder = fs::path(TESSERA_SHARED_DIR) / "reference" / name;
+    const fs::path folder = shared_folder() / "reference" / name;
     if (!fs::exists(folder)) GTEST_SKIP() << folder << " is absent";
     const ModelConfig config = read_model_config(folder);
     const std::vector<float> flat = load_all(folder, config);

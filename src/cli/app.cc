@@ -25,13 +25,20 @@ std::vector<std::string> words_of(const std::string& name) {
   return words;
 }
 
-// The command whose name the arguments begin with, and how many of them it takes up.
+bool is_help_flag(const std::string& argument) { return argument == "-h" || argument == "--help"; }
+
+// The command whose name the arguments begin with, and how many of them it takes up. Of a name of two words
+// the first is enough to ask for help.
 Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
                       const std::vector<std::string>& arguments, size_t* num_words) {
   for (const auto& command : all) {
     const std::vector<std::string> words = words_of(command->name());
     if (words.size() <= arguments.size() && std::equal(words.begin(), words.end(), arguments.begin())) {
       *num_words = words.size();
+      return command.get();
+    }
+    if (arguments.size() == 2 && arguments[0] == words[0] && is_help_flag(arguments[1])) {
+      *num_words = 1;
       return command.get();
     }
   }
@@ -76,7 +83,7 @@ std::vector<std::unique_ptr<Command>> commands() {
 void run_program(const std::vector<std::string>& arguments) {
   const std::vector<std::unique_ptr<Command>> all = commands();
   if (arguments.empty()) fail(ExitCode::kUsage, "no command given; tessera --help lists them");
-  if (arguments[0] == "--help" || arguments[0] == "-h") {
+  if (is_help_flag(arguments[0])) {
     write_output(program_help(all, terminal_width()));
   } else if (arguments[0] == "--version") {
     print("tessera {}\n", TESSERA_VERSION);

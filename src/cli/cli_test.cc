@@ -16,6 +16,7 @@
 #include "cli/help_text.h"
 #include "cli/text_plot.h"
 #include "cli/train_report.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -168,7 +169,7 @@ TEST(Help, FitsIn80ColumnsAndExplainsEveryFlag) {
 }
 
 TEST(Help, FlagReferenceInDocsIsWhatTheProgramWrites) {
-  std::ifstream in(std::filesystem::path(TESSERA_SOURCE_DIR) / "docs/flags.md");
+  std::ifstream in(source_folder() / "docs/flags.md");
   std::ostringstream text;
   text << in.rdbuf();
   EXPECT_EQ(text.str(), flag_reference(commands()))

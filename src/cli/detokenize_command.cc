@@ -19,8 +19,7 @@ class DetokenizeCommand : public Command {
   std::string usage() const override { return "--tokenizer DIR [--input FILE] [flags]"; }
   std::string description() const override {
     return "Reads ids separated by white space and writes their text, nothing added; with --per_line every "
-           "line of ids "
-           "gives a line.";
+           "line of ids gives a line.";
   }
 
   void declare_flags(FlagTable* table) override {

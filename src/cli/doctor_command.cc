@@ -206,10 +206,8 @@ class DoctorCommand : public Command {
   std::string usage() const override { return "[--json]"; }
   std::string description() const override {
     return "Shows processor, instruction sets found and used (with the reason for each refusal), AMX "
-           "permission, "
-           "processors and memory that the process may use, NUMA nodes, huge pages, and the arithmetic peak "
-           "and memory "
-           "bandwidth measured now, in about two seconds.";
+           "permission, processors and memory that the process may use, NUMA nodes, huge pages, and the "
+           "arithmetic peak and memory bandwidth measured now, in about two seconds.";
   }
 
   void declare_flags(FlagTable* table) override {

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
@@ -21,8 +22,7 @@ class EvalCommand : public Command {
   std::string usage() const override { return "--model DIR --dataset FILE... [flags]"; }
   std::string description() const override {
     return "The loss is the sum of the losses of all target tokens divided by their number; perplexity is "
-           "its "
-           "exponential.";
+           "its exponential.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera eval --model model --dataset test.txt --packing"};
@@ -41,6 +41,11 @@ class EvalCommand : public Command {
         "DIR";
     table->add("text_column", &data_.text_column, "Name of the text in JSONL files.").value_name = "NAME";
     table->add("text_per_line", &data_.text_per_line, "In text files, every line is a document.");
+    table->add("add_special_tokens", &data_.add_special_tokens,
+               "Let the tokenizer add its special tokens to every document.");
+    table->add(
+        "skip_invalid_utf8", &data_.skip_invalid_utf8,
+        "Leave out documents that are not UTF-8 and count them. Otherwise the first one ends the run.");
     table
         ->add("max_length", &max_length_,
               "Tokens in a row; the model's positions or 1024 without it, the smaller.")
@@ -65,6 +70,7 @@ class EvalCommand : public Command {
     ThreadPool pool;
     LoadedModel loaded(model_, dtype_of_flag(dtype_), pool);
     const Dataset dataset = open_dataset(loaded.config(), pool);
+    for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);
 
     const int64_t max_tokens = batch_size_ * dataset.max_row_length();
     const ActivationLimits limits = evaluation_limits(dataset, batch_size_, max_tokens);

@@ -165,9 +165,8 @@ std::string program_help(const std::vector<std::unique_ptr<Command>>& all, int64
       "version\n\n";
   out += wrap_text(
       "Flags are written --with_under_scores or --with-dashes. Exit codes: 0 done, 64 bad command line, 65 "
-      "bad data, "
-      "66 missing input, 70 internal error, 74 I/O error, 75 try again, 78 bad configuration, 79 numerical "
-      "failure.",
+      "bad data, 66 missing input, 70 internal error, 74 I/O error, 75 try again, 78 bad configuration, 79 "
+      "numerical failure.",
       0, width);
   return out;
 }

@@ -51,12 +51,9 @@ class InitCommand : public Command {
   }
   std::string description() const override {
     return "Writes a Hugging Face model folder: config.json, generation_config.json, model.safetensors and "
-           "the "
-           "tokenizer's files. Linear layers and embeddings are drawn from a normal distribution of standard "
-           "deviation "
-           "initializer_range, norms are one, biases zero. A weight depends on the seed, its tensor's name "
-           "and its "
-           "place only.";
+           "the tokenizer's files. Linear layers and embeddings are drawn from a normal distribution of "
+           "standard deviation initializer_range, norms are one, biases zero. A weight depends on the seed, "
+           "its tensor's name and its place only.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera init --preset 15m --tokenizer tok --output model"};

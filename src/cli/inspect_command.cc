@@ -12,8 +12,7 @@ class InspectCommand : public Command {
   std::string usage() const override { return "FILE|DIR"; }
   std::string description() const override {
     return "Shows names, types, shapes and sizes of the tensors and the number of parameters; of a model "
-           "folder also "
-           "what config.json says and which shard holds a tensor.";
+           "folder also what config.json says and which shard holds a tensor.";
   }
 
   void declare_flags(FlagTable* table) override {

@@ -18,21 +18,22 @@ class TokenizerTrainCommand : public Command {
   std::string usage() const override { return "--input FILE... --output DIR [--vocab_size N]"; }
   std::string description() const override {
     return "Writes tokenizer.json and tokenizer_config.json, with the pre-tokenizer of Llama 3. The same "
-           "text gives the "
-           "same files.";
+           "text gives the same files.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera tokenizer train --input 'corpus/*.txt' --vocab_size 8192 --output tok"};
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("input", &options_.files, "Text files (UTF-8), or globs.").required = true;
+    table->add("input", &options_.files, "Text files (UTF-8), folders or globs.").required = true;
     Flag& output = table->add("output", &output_, "Folder to write.");
     output.value_name = "DIR";
     output.required = true;
     table->add("vocab_size", &options_.vocab_size, "Number of tokens, special ones included.");
     table->add("bos_token", &options_.bos_token, "Special token that begins a document.");
     table->add("eos_token", &options_.eos_token, "Special token that ends a document.");
+    table->add("skip_invalid_utf8", &options_.skip_invalid_utf8,
+               "Leave out files that are not UTF-8 and count them. Otherwise the first one ends the run.");
     table->add("overwrite", &overwrite_, "Replace a tokenizer that is in the folder.");
   }
 
@@ -48,6 +49,10 @@ class TokenizerTrainCommand : public Command {
     });
     status.clear();
     print("{}: {} tokens from {} of text\n", output_, result.vocab_size, format_bytes(result.input_bytes));
+    if (result.num_files_skipped > 0) {
+      log_warning("{} files are not UTF-8 and were left out, {} were used", result.num_files_skipped,
+                  result.num_files);
+    }
     if (result.vocab_size < options_.vocab_size) {
       log_warning("the text gives {} tokens only, {} were asked for", result.vocab_size, options_.vocab_size);
     }

@@ -19,10 +19,8 @@ class TrainCommand : public Command {
   std::string usage() const override { return "--model DIR --dataset FILE... --output_dir DIR [flags]"; }
   std::string description() const override {
     return "Takes a Hugging Face model folder and text, JSONL or pre-tokenized rows, and leaves a Hugging "
-           "Face model "
-           "folder. Names and defaults are those of Hugging Face's TrainingArguments; --config reads the "
-           "same names "
-           "from a JSON or YAML file, flags win.\n"
+           "Face model folder. Names and defaults are those of Hugging Face's TrainingArguments; --config "
+           "reads the same names from a JSON or YAML file, flags win.\n"
            "Ctrl-C or SIGTERM ends the run after the present step with a checkpoint; a second Ctrl-C ends it "
            "at once.";
   }

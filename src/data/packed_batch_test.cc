@@ -7,6 +7,7 @@
 
 #include "data/batch_plan.h"
 #include "data/dataset_test_util.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -136,7 +137,7 @@ TEST_F(PackedBatchTest, PreTokenizedFilesJoinAndLongRowsAreCut) {
 }
 
 TEST_F(PackedBatchTest, ReferenceBatchesComeOutStepByStep) {
-  const fs::path reference = fs::path(TESSERA_SHARED_DIR) / "reference";
+  const fs::path reference = shared_folder() / "reference";
   if (!fs::exists(reference)) GTEST_SKIP() << reference << " is absent";
   for (const char* name : {"llama-gqa", "llama-odd", "llama-tied-rope3"}) {
     const fs::path path = reference / name / "batches.safetensors";

@@ -35,8 +35,7 @@ TEST(Inspect, ListsTensorsTypesShapesAndTotals) {
                 "scale                      F32   []             4 B\n"
                 "model.embed_tokens.weight  BF16  [32, 64]  4.00 KiB\n"
                 "\n"
-                "2 tensors in 1 file, 2,049 parameters (2,048 BF16, 1 F32), "
-                "4.00 KiB\n");
+                "2 tensors in 1 file, 2,049 parameters (2,048 BF16, 1 F32), 4.00 KiB\n");
 }
 
 TEST(Inspect, IntegersAreNoParameters) {

@@ -15,6 +15,7 @@
 #include "formats/safetensors.h"
 #include "safetensors_bytes.h"
 #include "test_folder.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -269,7 +270,7 @@ TEST(SafetensorsModelWrite, AnErrorInTheProducerLeavesNothing) {
 
 TEST(ReferenceFolders, OpenWithTheirTensors) {
   for (const char* name : {"llama-gqa", "llama-odd", "llama-tied-rope3"}) {
-    const fs::path folder = fs::path(TESSERA_SHARED_DIR) / "reference" / name;
+    const fs::path folder = shared_folder() / "reference" / name;
     if (!fs::exists(folder)) GTEST_SKIP() << folder << " is absent";
     EXPECT_GT(SafetensorsModel::open(folder).tensors().size(), 10);
     const auto expected = SafetensorsModel::open(folder / "expected.safetensors");

@@ -8,6 +8,7 @@
 #include "formats/model_config.h"
 #include "formats/safetensors.h"
 #include "model/model_test_support.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<std::string> case_names() {
-  const fs::path root = fs::path(TESSERA_SHARED_DIR) / "reference";
+  const fs::path root = shared_folder() / "reference";
   std::vector<std::string> names;
   if (fs::is_directory(root)) {
     for (const auto& entry : fs::directory_iterator(root)) {
@@ -100,9 +101,9 @@ double root_mean_square(std::span<const float> values) {
 class Golden : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "absent") GTEST_SKIP() << "no reference cases under " << TESSERA_SHARED_DIR;
+    if (GetParam() == "absent") GTEST_SKIP() << "no reference cases under " << shared_folder();
   }
-  fs::path folder() const { return fs::path(TESSERA_SHARED_DIR) / "reference" / GetParam(); }
+  fs::path folder() const { return shared_folder() / "reference" / GetParam(); }
 
   // Logits and gradients within `bound` (relative, Frobenius). The loss of a token changes by at most twice
   // the largest change of its logits.

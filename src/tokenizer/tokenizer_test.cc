@@ -14,6 +14,7 @@
 #include "base/text.h"
 #include "expect_error.h"
 #include "formats/file.h"
+#include "test_paths.h"
 #include "tokenizer/bpe_model.h"
 #include "tokenizer/test_tokenizer.h"
 
@@ -283,7 +284,7 @@ class PublishedTokenizer : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     if (!std::filesystem::exists(folder())) GTEST_SKIP() << "no published vectors at " << folder();
   }
-  std::filesystem::path data() const { return std::filesystem::path(TESSERA_SHARED_DIR) / "data"; }
+  std::filesystem::path data() const { return shared_folder() / "data"; }
   std::filesystem::path folder() const { return data() / "tokenizers" / GetParam(); }
   Tokenizer reference() const {
     return Tokenizer::parse(read_text_file(folder() / "tokenizer.json"), "reference", {.reference = true});

@@ -91,9 +91,9 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
   tokenizer.value_name = "DIR";
   Flag& dataset =
       table->add("dataset", &args->dataset,
-                 "Files to train on, or glob patterns, one or more. What a file holds follows from its "
-                 "name: .jsonl and .json are JSON objects, one per line; .safetensors holds token ids "
-                 "(input_ids and, if wanted, labels); anything else is text in UTF-8.");
+                 "Files to train on, or glob patterns, one or more. What a file holds follows from its name: "
+                 ".jsonl and .json are JSON objects, one per line; .safetensors holds token ids (input_ids "
+                 "and, if wanted, labels); anything else is text in UTF-8.");
   dataset.aliases = {"train_file"};
   dataset.required = true;
   table->add("eval_dataset", &args->eval_dataset, "Files to evaluate on, named in the same way as dataset.")
@@ -107,55 +107,48 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
       "Let the tokenizer add its special tokens, such as the beginning of the text, to every document.");
   table->add("skip_invalid_utf8", &args->skip_invalid_utf8,
              "Leave out documents that are not UTF-8 and count them. Otherwise the first one ends the run.");
-  Flag& max_length =
-      table->add("max_length", &args->max_length,
-                 "Tokens per row: longer documents are cut, and packing fills rows up to this length. "
-                 "Without it 1024, or the model's max_position_embeddings where that is less; rows of "
-                 "token ids are then cut at max_position_embeddings only.");
+  Flag& max_length = table->add("max_length", &args->max_length,
+                                "Tokens per row: longer documents are cut, and packing fills rows up to this "
+                                "length. Without it 1024, or the model's max_position_embeddings where that "
+                                "is less; rows of token ids are then cut at max_position_embeddings only.");
   max_length.aliases = {"max_seq_length", "block_size"};
   limit(max_length, at_least(2));
   table->add(
       "packing", &args->packing,
       "Join documents, each ended by the end-of-text token, and cut them into rows of max_length tokens. "
       "Without packing every document is a row of its own; padding is never computed either way.");
-  table->add(
-      "packing_cross_document_attention", &args->packing_cross_document_attention,
-      "With packing, let tokens attend to earlier documents of their row, and predict the first token of a "
-      "document from the one before. Otherwise documents in a row never see each other.");
+  table->add("packing_cross_document_attention", &args->packing_cross_document_attention,
+             "With packing, let tokens attend to earlier documents of their row, and predict the first token "
+             "of a document from the one before. Otherwise documents in a row never see each other.");
   table->add("shuffle", &args->shuffle,
              "Read the rows in a new random order in every epoch, the order Hugging Face's Trainer draws "
-             "from the same "
-             "seed. Without it step k takes the rows in the order of the files.");
+             "from the same seed. Without it step k takes the rows in the order of the files.");
   Flag& sampling =
       table->add_choice("train_sampling_strategy", &args->train_sampling_strategy, {"random", "sequential"},
                         "Hugging Face's spelling of shuffle: random is true, sequential is false.");
   refuse_choice(sampling, "group_by_length", "rows are never padded here, so there is nothing to gain");
   table->add("dataloader_drop_last", &args->dataloader_drop_last,
              "Leave out the last micro-batch of an epoch when it is not full.");
-  Flag& cache_dir =
-      table->add("cache_dir", &args->cache_dir,
-                 "Folder of the cache of tokenized datasets. Without it $XDG_CACHE_HOME/tessera or "
-                 "~/.cache/tessera.");
+  Flag& cache_dir = table->add(
+      "cache_dir", &args->cache_dir,
+      "Folder of the cache of tokenized datasets. Without it $XDG_CACHE_HOME/tessera or ~/.cache/tessera.");
   cache_dir.value_name = "DIR";
-  Flag& config =
-      table->add("config", &args->config,
-                 "A JSON or YAML file with settings under the names of these flags. Flags given on the "
-                 "command line win over the file.");
+  Flag& config = table->add("config", &args->config,
+                            "A JSON or YAML file with settings under the names of these flags. Flags given "
+                            "on the command line win over the file.");
   config.value_name = "FILE";
 }
 
 void declare_batch(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Batch and length of the run");
-  Flag& train_batch =
-      table->add("per_device_train_batch_size", &args->per_device_train_batch_size,
-                 "Rows of one micro-batch: what goes through the model at once. Decides the memory of "
-                 "the activations.");
+  Flag& train_batch = table->add(
+      "per_device_train_batch_size", &args->per_device_train_batch_size,
+      "Rows of one micro-batch: what goes through the model at once. Decides the memory of the activations.");
   train_batch.aliases = {"per_gpu_train_batch_size"};
   limit(train_batch, at_least(1));
-  Flag& eval_batch =
-      table->add("per_device_eval_batch_size", &args->per_device_eval_batch_size,
-                 "Rows of one evaluation batch, at most. Fewer are taken where they would need more "
-                 "memory than training does; the result is the same.");
+  Flag& eval_batch = table->add("per_device_eval_batch_size", &args->per_device_eval_batch_size,
+                                "Rows of one evaluation batch, at most. Fewer are taken where they would "
+                                "need more memory than training does; the result is the same.");
   eval_batch.aliases = {"per_gpu_eval_batch_size"};
   limit(eval_batch, at_least(1));
   limit(table->add("gradient_accumulation_steps", &args->gradient_accumulation_steps,
@@ -191,10 +184,9 @@ void declare_learning_rate(FlagTable* table, TrainingArguments* args) {
                  "warmup_type, decay_type and min_lr_ratio (warmup_stable_decay), mode, factor, patience, "
                  "threshold, threshold_mode, cooldown, min_lr and eps (reduce_lr_on_plateau).");
   kwargs.value_name = "JSON";
-  Flag& warmup =
-      table->add("warmup_steps", &args->warmup_steps,
-                 "Steps over which the learning rate rises to its highest value; below 1 a share of all "
-                 "steps, rounded up.");
+  Flag& warmup = table->add("warmup_steps", &args->warmup_steps,
+                            "Steps over which the learning rate rises to its highest value; below 1 a share "
+                            "of all steps, rounded up.");
   warmup.value_name = "N";
   limit_steps(warmup, /*allow_zero=*/true);
   limit(table->add("warmup_ratio", &args->warmup_ratio,
@@ -205,8 +197,8 @@ void declare_learning_rate(FlagTable* table, TrainingArguments* args) {
 void declare_optimizer(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Optimizer");
   table->add_choice("optim", &args->optim, {"adamw_torch", "adamw_torch_fused", "adamw_hf"},
-                    "The optimizer. All names stand for the same AdamW with decoupled weight decay, "
-                    "computed as in torch.optim.AdamW with float32 state.");
+                    "The optimizer. All names stand for the same AdamW with decoupled weight decay, computed "
+                    "as in torch.optim.AdamW with float32 state.");
   declare_learning_rate(table, args);
   limit(table->add("weight_decay", &args->weight_decay,
                    "Decoupled weight decay. Norm weights and biases are never decayed."),
@@ -220,12 +212,10 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
   limit(table->add("max_grad_norm", &args->max_grad_norm,
                    "Gradients are scaled down to this global norm when theirs is larger; 0 turns this off."),
         at_least(0));
-  limit(
-      table->add(
-          "label_smoothing_factor", &args->label_smoothing_factor,
-          "Share of the target's probability that is spread over the whole vocabulary in the training loss. "
-          "Evaluation reports the loss without it."),
-      {0, 1, false, true});
+  limit(table->add("label_smoothing_factor", &args->label_smoothing_factor,
+                   "Share of the target's probability that is spread over the whole vocabulary in the "
+                   "training loss. Evaluation reports the loss without it."),
+        {0, 1, false, true});
   limit(table->add("seed", &args->seed, "Seed of everything random in the run."), at_least(0));
   limit(table->add("data_seed", &args->data_seed, "Seed of the order of the rows. Without it seed is taken."),
         at_least(0));
@@ -233,19 +223,17 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
 
 void declare_precision(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Precision and machine");
-  Flag& dtype =
-      table->add_choice("dtype", &args->dtype, {"bfloat16", "float32", "bf16", "fp32"},
-                        "Type of weights and activations. Sums, softmax, norms and the loss are in float32 "
-                        "in both, and so are the optimizer's moments and master weights.");
+  Flag& dtype = table->add_choice("dtype", &args->dtype, {"bfloat16", "float32", "bf16", "fp32"},
+                                  "Type of weights and activations. Sums, softmax, norms and the loss are in "
+                                  "float32 in both, and so are the optimizer's moments and master weights.");
   dtype.aliases = {"torch_dtype"};
   refuse_choice(dtype, "float16", "use bfloat16, which needs no loss scaling");
   table->add("bf16", &args->bf16, "Another spelling of dtype: true is bfloat16, false is float32.");
   table->add("bf16_full_eval", &args->bf16_full_eval,
              "Evaluation always runs in dtype; true is accepted when that is bfloat16.");
-  Flag& save_dtype =
-      table->add("save_dtype", &args->save_dtype,
-                 "Type of the weights in the folders that are written. Without it dtype. float32 "
-                 "writes the optimizer's exact master weights.");
+  Flag& save_dtype = table->add("save_dtype", &args->save_dtype,
+                                "Type of the weights in the folders that are written. Without it dtype. "
+                                "float32 writes the optimizer's exact master weights.");
   save_dtype.value_name = "bfloat16|float16|float32";
   save_dtype.set = [args](const std::vector<std::string>& values) {
     for (const char* choice : {"", "bfloat16", "float16", "float32", "bf16", "fp16", "fp32"}) {
@@ -256,15 +244,13 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
     fail(ExitCode::kUsage, "--save_dtype: expected one of bfloat16, float16, float32, found '{}'",
          fmt::join(values, " "));
   };
-  table->add(
-      "gradient_checkpointing", &args->gradient_checkpointing,
-      "Keep only the input of every layer and compute the layer again in the backward pass: much less memory "
-      "for about a third more time, with the same result.");
-  limit(
-      table->add("num_threads", &args->num_threads,
-                 "Threads to compute with; 0 takes every processor this process may use. The result does not "
-                 "depend on it."),
-      {0, 4096});
+  table->add("gradient_checkpointing", &args->gradient_checkpointing,
+             "Keep only the input of every layer and compute the layer again in the backward pass: much less "
+             "memory for about a third more time, with the same result.");
+  limit(table->add("num_threads", &args->num_threads,
+                   "Threads to compute with; 0 takes every processor this process may use. The result does "
+                   "not depend on it."),
+        {0, 4096});
 }
 
 void declare_logging(FlagTable* table, TrainingArguments* args) {
@@ -272,16 +258,15 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
   table->add_choice(
       "logging_strategy", &args->logging_strategy, {"no", "steps", "epoch"},
       "When the training loss is shown and kept in trainer_state.json. metrics.jsonl has every step.");
-  limit_steps(
-      table->add("logging_steps", &args->logging_steps,
-                 "Steps between two log entries, below 1 a share of all steps. The loss of an entry is the "
-                 "mean over the steps since the last one."),
-      /*allow_zero=*/false);
+  limit_steps(table->add("logging_steps", &args->logging_steps,
+                         "Steps between two log entries, below 1 a share of all steps. The loss of an entry "
+                         "is the mean over the steps since the last one."),
+              /*allow_zero=*/false);
   table->add("logging_first_step", &args->logging_first_step, "Also log the first step.");
-  table->add_choice(
-      "include_num_input_tokens_seen", &args->include_num_input_tokens_seen, {"no", "all", "non_padding"},
-      "Add the number of tokens trained on so far to the log entries. There is no padding, so all and "
-      "non_padding are the same.");
+  table->add_choice("include_num_input_tokens_seen", &args->include_num_input_tokens_seen,
+                    {"no", "all", "non_padding"},
+                    "Add the number of tokens trained on so far to the log entries. There is no padding, so "
+                    "all and non_padding are the same.");
   table->add("disable_tqdm", &args->disable_tqdm, "Show no progress bar.");
   table
       ->add_choice("eval_strategy", &args->eval_strategy, {"no", "steps", "epoch"},
@@ -305,13 +290,13 @@ void declare_saving(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Output");
   Flag& output =
       table->add("output_dir", &args->output_dir,
-                 "Folder for the trained model, the checkpoints, trainer_state.json and metrics.jsonl. "
-                 "Files of a former run in it are moved to a folder previous-1, previous-2, ... inside.");
+                 "Folder for the trained model, the checkpoints, trainer_state.json and metrics.jsonl. Files "
+                 "of a former run in it are moved to a folder previous-1, previous-2, ... inside.");
   output.value_name = "DIR";
   Flag& strategy =
       table->add_choice("save_strategy", &args->save_strategy, {"no", "steps", "epoch"},
-                        "When to write a checkpoint-N folder: never, every save_steps and at the last "
-                        "step, or after every epoch. The finished model is always written.");
+                        "When to write a checkpoint-N folder: never, every save_steps and at the last step, "
+                        "or after every epoch. The finished model is always written.");
   refuse_choice(strategy, "best", "checkpoints are not compared yet; use steps or epoch");
   limit_steps(table->add("save_steps", &args->save_steps,
                          "Steps between two checkpoints, below 1 a share of all steps."),

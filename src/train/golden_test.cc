@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "test_paths.h"
 #include "train/train_test_support.h"
 
 namespace tessera {
@@ -13,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<std::string> case_names() {
-  const fs::path root = fs::path(TESSERA_SHARED_DIR) / "reference";
+  const fs::path root = shared_folder() / "reference";
   std::vector<std::string> names;
   if (fs::is_directory(root)) {
     for (const auto& entry : fs::directory_iterator(root)) {
@@ -28,8 +29,8 @@ std::vector<std::string> case_names() {
 class GoldenRun : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "absent") GTEST_SKIP() << "no reference cases under " << TESSERA_SHARED_DIR;
-    case_folder_ = fs::path(TESSERA_SHARED_DIR) / "reference" / GetParam();
+    if (GetParam() == "absent") GTEST_SKIP() << "no reference cases under " << shared_folder();
+    case_folder_ = shared_folder() / "reference" / GetParam();
     expected_ = read_tensors(case_folder_ / "expected.safetensors");
   }
 

@@ -7,6 +7,7 @@
 
 #include "e2e/tiny_model.h"
 #include "formats/safetensors.h"
+#include "test_paths.h"
 
 namespace tessera {
 namespace {
@@ -16,7 +17,7 @@ using nlohmann::json;
 
 std::vector<fs::path> cases() {
   std::vector<fs::path> folders;
-  const fs::path root = fs::path(TESSERA_SHARED_DIR) / "reference";
+  const fs::path root = shared_folder() / "reference";
   if (!fs::exists(root)) return folders;
   for (const auto& entry : fs::directory_iterator(root)) {
     if (fs::exists(entry.path() / "case.json")) folders.push_back(entry.path());
@@ -114,7 +115,7 @@ double relative_distance(const std::vector<float>& a, const std::vector<float>& 
 class Golden : public testing::Test {
  protected:
   void SetUp() override {
-    if (cases().empty()) GTEST_SKIP() << "no reference cases in " << TESSERA_SHARED_DIR << "/reference";
+    if (cases().empty()) GTEST_SKIP() << "no reference cases in " << shared_folder() / "reference";
   }
   TemporaryFolder temporary_;
 };
