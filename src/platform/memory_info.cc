@@ -20,6 +20,10 @@ int64_t read_kilobytes(const char* file, const std::string& name) {
   return 0;
 }
 
+// Address space that no plan counts because it is hardly touched: malloc's arenas (64 MiB a thread), compiled
+// products.
+constexpr int64_t kAddressSpaceReserveBytes = 192 << 20;
+
 }  // namespace
 
 MemoryInfo memory_info() {
@@ -38,7 +42,8 @@ MemoryInfo memory_info() {
   if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
     const int64_t mapped = read_kilobytes("/proc/self/status", "VmSize");
     info.free_for_process_bytes =
-        std::min(info.free_for_process_bytes, static_cast<int64_t>(address_space.rlim_cur) - mapped);
+        std::min(info.free_for_process_bytes,
+                 static_cast<int64_t>(address_space.rlim_cur) - mapped - kAddressSpaceReserveBytes);
   }
   info.free_for_process_bytes = std::max<int64_t>(info.free_for_process_bytes, 0);
   return info;

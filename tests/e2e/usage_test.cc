@@ -161,7 +161,7 @@ TEST(Usage, RunThatDoesNotFitIntoMemoryIsRefusedWithNumbers) {
   // to spare.
   tiny.folder.write("text.txt", sample_text(60000));
   expect_error(tiny.train_arguments("out", {"--per_device_train_batch_size", "8192"}), 78,
-               "per_device_train_batch_size", {.max_address_space_bytes = int64_t{300} << 20});
+               "per_device_train_batch_size", {.max_address_space_bytes = int64_t{500} << 20});
   EXPECT_FALSE(fs::exists(tiny.folder / "out/model.safetensors"));
 }
 
