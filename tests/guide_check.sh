@@ -11,4 +11,4 @@ cd "$folder"
 sed -n '/^## 2/,$ s/^    //p' "$guide" >commands
 [ "$(wc -l <commands)" -gt 10 ] || { echo "found no commands in $guide"; exit 1; }
 XDG_CACHE_HOME=$folder/cache PATH=$(dirname "$program"):$PATH bash -exuo pipefail commands
-[ -f work/tuned/model.safetensors ]
+[ -f demo/tuned/model.safetensors ]
