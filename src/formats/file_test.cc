@@ -95,6 +95,8 @@ TEST(InputFile, NamesTheLimitOfOpenFiles) {
   const TestFolder folder;
   const fs::path path = folder.write("data", "x");
   EXPECT_EQ(run_in_child([&] {
+              // UBSan looks at the first error through a pipe, which the limit would not allow.
+              expect_error(ExitCode::kNoInput, {path.native()}, [&] { InputFile::open(path / "below"); });
               const rlimit none = {3, 3};
               EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
               expect_error(ExitCode::kIoError, {path.native(), "too many open files", "ulimit -n"},
