@@ -3,10 +3,14 @@
 #pragma once
 
 #include <filesystem>
+#include <vector>
 
 namespace tessera {
 
 std::filesystem::path source_folder();
 std::filesystem::path shared_folder();  // may be absent: tests that need it are skipped and say so
+
+// The folders of training cases computed by PyTorch, by name; empty where they are absent.
+std::vector<std::filesystem::path> reference_cases();
 
 }  // namespace tessera

@@ -14,14 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<std::string> case_names() {
-  const fs::path root = shared_folder() / "reference";
   std::vector<std::string> names;
-  if (fs::is_directory(root)) {
-    for (const auto& entry : fs::directory_iterator(root)) {
-      if (fs::exists(entry.path() / "case.json")) names.push_back(entry.path().filename());
-    }
-  }
-  std::sort(names.begin(), names.end());
+  for (const fs::path& folder : reference_cases()) names.push_back(folder.filename());
   if (names.empty()) names.push_back("absent");
   return names;
 }

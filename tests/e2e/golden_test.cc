@@ -15,17 +15,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::vector<fs::path> cases() {
-  std::vector<fs::path> folders;
-  const fs::path root = shared_folder() / "reference";
-  if (!fs::exists(root)) return folders;
-  for (const auto& entry : fs::directory_iterator(root)) {
-    if (fs::exists(entry.path() / "case.json")) folders.push_back(entry.path());
-  }
-  std::sort(folders.begin(), folders.end());
-  return folders;
-}
-
 std::vector<float> read_tensor(const SafetensorsFile& file, const std::string& name) {
   const SafetensorsEntry* entry = file.find(name);
   if (entry == nullptr) {
@@ -115,13 +104,13 @@ double relative_distance(const std::vector<float>& a, const std::vector<float>& 
 class Golden : public testing::Test {
  protected:
   void SetUp() override {
-    if (cases().empty()) GTEST_SKIP() << "no reference cases in " << shared_folder() / "reference";
+    if (reference_cases().empty()) GTEST_SKIP() << "no reference cases in " << shared_folder() / "reference";
   }
   TemporaryFolder temporary_;
 };
 
 TEST_F(Golden, Float32TrainingEqualsPyTorch) {
-  for (const fs::path& folder : cases()) {
+  for (const fs::path& folder : reference_cases()) {
     SCOPED_TRACE(folder.filename());
     const std::string output = temporary_ / folder.filename().string();
     const Losses run = run_case(folder, output, "float32");
@@ -150,7 +139,7 @@ TEST_F(Golden, Float32TrainingEqualsPyTorch) {
 }
 
 TEST_F(Golden, Bfloat16LossesStayClose) {
-  for (const fs::path& folder : cases()) {
+  for (const fs::path& folder : reference_cases()) {
     SCOPED_TRACE(folder.filename());
     const Losses run = run_case(folder, temporary_ / folder.filename().string(), "bfloat16");
     const std::vector<float> loss =
