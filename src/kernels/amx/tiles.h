@@ -1,0 +1,71 @@
+// The tile registers of Intel AMX, as every AMX kernel here uses them: eight registers of 16 rows of 64
+// bytes. Edges are padded with zeros when operands are packed, so that no kernel needs another configuration.
+//
+//   C (float32)  16 rows x 16 columns
+//   A (bf16)     16 rows x 32 columns of the contraction
+//   B (bf16)     16 pairs of the contraction x 16 columns: row p holds (b[2p][0], b[2p+1][0], b[2p][1], ...)
+//
+// TDPBF16PS: C += A B. Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20.
+//
+// Code for AMX stands between TESSERA_AMX_BEGIN and TESSERA_AMX_END, behind every #include, in a .cc file
+// that is reached only through a dispatch table row with Isa::kAmxBf16. The two switch the compiler's
+// instruction sets for the functions between them, lambdas included, so that no file needs flags of its own
+// and nothing inline from other headers is compiled for them.
+#pragma once
+
+#include <immintrin.h>
+
+#include <array>
+#include <cstdint>
+
+#define TESSERA_AMX_TARGET \
+  "amx-tile,amx-bf16,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma,f16c,bmi2"
+#define TESSERA_AMX_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define TESSERA_AMX_PUSH(target_text) \
+  TESSERA_AMX_PRAGMA(clang attribute push(__attribute__((target(target_text))), apply_to = function))
+#define TESSERA_AMX_BEGIN TESSERA_AMX_PUSH(TESSERA_AMX_TARGET)
+#define TESSERA_AMX_END TESSERA_AMX_PRAGMA(clang attribute pop)
+#else
+#define TESSERA_AMX_PUSH(target_text) \
+  TESSERA_AMX_PRAGMA(GCC push_options) TESSERA_AMX_PRAGMA(GCC target target_text)
+#define TESSERA_AMX_BEGIN TESSERA_AMX_PUSH(TESSERA_AMX_TARGET)
+#define TESSERA_AMX_END TESSERA_AMX_PRAGMA(GCC pop_options)
+#endif
+
+namespace tessera::amx {
+
+inline constexpr int64_t kTileRows = 16;
+inline constexpr int64_t kTileRowBytes = 64;
+inline constexpr int64_t kTileBytes = kTileRows * kTileRowBytes;
+inline constexpr int64_t kTileDepth = 32;    // bf16 elements of the contraction in one tile
+inline constexpr int64_t kTileColumns = 16;  // float32 columns of C
+
+// The configuration of all eight registers, for LDTILECFG.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  std::array<uint8_t, 14> reserved = {};
+  std::array<uint16_t, 16> row_bytes = {kTileRowBytes, kTileRowBytes, kTileRowBytes, kTileRowBytes,
+                                        kTileRowBytes, kTileRowBytes, kTileRowBytes, kTileRowBytes};
+  std::array<uint8_t, 16> rows = {kTileRows, kTileRows, kTileRows, kTileRows,
+                                  kTileRows, kTileRows, kTileRows, kTileRows};
+};
+inline constexpr TileConfig kTileConfig;
+
+// Configures the registers of the calling thread and gives them back. One per body of a parallel loop. Code
+// between two of them must not count on the registers' contents.
+class TileScope {
+ public:
+  __attribute__((target("amx-tile"))) TileScope() {
+    asm volatile(""
+                 :
+                 : "m"(kTileConfig));  // GCC 12's intrinsic reads 8 bytes only, as far as the compiler knows
+    _tile_loadconfig(&kTileConfig);
+  }
+  __attribute__((target("amx-tile"))) ~TileScope() { _tile_release(); }
+  TileScope(const TileScope&) = delete;
+  TileScope& operator=(const TileScope&) = delete;
+};
+
+}  // namespace tessera::amx
