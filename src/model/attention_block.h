@@ -7,8 +7,8 @@
 //             (5) o = attention(q, k, v)
 //             (6) y = o wo^T + bo
 //
-// The stream behind the block is x + y; whoever comes next adds them (residual_norm.h). Weight gradients are
-// added to (+=), activation gradients overwritten (=) unless said otherwise.
+// The stream behind the block is x + y; whoever comes next adds them (residual_norm.h). Activation gradients
+// are overwritten (=) unless said otherwise.
 #pragma once
 
 #include <cstdint>
@@ -79,9 +79,10 @@ void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const
                              const SequenceInfo& sequences, ConstTensorView residual_TD,
                              const AttentionSaved& saved, const AttentionScratch& scratch, TensorView y_TD);
 
-// dx_TD holds the gradient of the stream behind the block, x + y, and becomes that of x.
+// dx_TD holds the gradient of the stream behind the block, x + y, and becomes that of x. The weight gradients
+// are written or added to, as `update` says.
 void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
-                              const AttentionGrads& grads, const SequenceInfo& sequences,
+                              const AttentionGrads& grads, Update update, const SequenceInfo& sequences,
                               const AttentionSaved& saved, const AttentionScratch& scratch, TensorView dx_TD);
 
 // Keys and values of the tokens so far, [capacity, G E] each.

@@ -79,11 +79,11 @@ void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const
 }
 
 void decoder_layer_backward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
-                            const LayerGrads& grads, const SequenceInfo& sequences, const LayerSaved& saved,
-                            const LayerScratch& scratch, TensorView dx_TD) {
-  mlp_block_backward(ops, config.norm_eps, weights.mlp, grads.mlp, saved.mlp, scratch.mlp, dx_TD);
-  attention_block_backward(ops, config, weights.attention, grads.attention, sequences, saved.attention,
-                           scratch.attention, dx_TD);
+                            const LayerGrads& grads, Update update, const SequenceInfo& sequences,
+                            const LayerSaved& saved, const LayerScratch& scratch, TensorView dx_TD) {
+  mlp_block_backward(ops, config.norm_eps, weights.mlp, grads.mlp, update, saved.mlp, scratch.mlp, dx_TD);
+  attention_block_backward(ops, config, weights.attention, grads.attention, update, sequences,
+                           saved.attention, scratch.attention, dx_TD);
 }
 
 }  // namespace tessera

@@ -99,9 +99,9 @@ LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weig
 }
 
 LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
-                                    const LossHeadGrads& grads, std::span<const int32_t> targets,
-                                    float label_smoothing, float grad_scale, TensorView x_TD,
-                                    const LossHeadScratch& scratch, TensorView dx_TD) {
+                                    const LossHeadGrads& grads, Update update,
+                                    std::span<const int32_t> targets, float label_smoothing, float grad_scale,
+                                    TensorView x_TD, const LossHeadScratch& scratch, TensorView dx_TD) {
   const int64_t count = select_targets(targets, scratch);
   const std::span<const int32_t> rows = scratch.rows.first(static_cast<size_t>(count));
   LossSums sums;
@@ -128,7 +128,7 @@ LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeig
     add_to(sums, ops.cross_entropy(logits_RV, scratch.targets.subspan(begin, end - begin), label_smoothing,
                                    grad_scale, dlogits_RV));
     // (2) logits = norm w^T
-    ops.linear_backward_weight(dlogits_RV, norm_RD, grads.lm_head_VD);
+    ops.linear_backward_weight(dlogits_RV, norm_RD, grads.lm_head_VD, begin == 0 ? update : Update::kAdd);
     const TensorView dnorm_RD = norm_RD;  // these rows of norm are not needed any more
     ops.linear_backward_input(dlogits_RV, weights.lm_head_VD, dnorm_RD, Update::kOverwrite);
   }
@@ -136,7 +136,7 @@ LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeig
   // (1) x' = rows of x that have a target,  norm = rmsnorm(x')
   const TensorView dnorm_ND = norm_ND;
   ops.rmsnorm_backward(dnorm_ND, x_ND, weights.norm_D, rstd_N, dx_TD.rows(0, count), Update::kOverwrite,
-                       grads.norm_D);
+                       grads.norm_D, update);
   scatter_rows(rows, dx_TD);
   return sums;
 }

@@ -5,8 +5,8 @@
 //             (3) h = silu(gate) * up
 //             (4) y = h w2^T + b2                    (down_proj)
 //
-// The stream behind the block is x + y; whoever comes next adds them (residual_norm.h). Weight gradients are
-// added to (+=), activation gradients overwritten (=) unless said otherwise.
+// The stream behind the block is x + y; whoever comes next adds them (residual_norm.h). Activation gradients
+// are overwritten (=) unless said otherwise.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,9 @@ MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType d
 void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, ConstTensorView residual_TD,
                        const MlpSaved& saved, const MlpScratch& scratch, TensorView y_TD);
 
-// dx_TD holds the gradient of the stream behind the block, x + y, and becomes that of x.
+// dx_TD holds the gradient of the stream behind the block, x + y, and becomes that of x. The weight gradients
+// are written or added to, as `update` says.
 void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, const MlpGrads& grads,
-                        const MlpSaved& saved, const MlpScratch& scratch, TensorView dx_TD);
+                        Update update, const MlpSaved& saved, const MlpScratch& scratch, TensorView dx_TD);
 
 }  // namespace tessera

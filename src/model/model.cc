@@ -96,6 +96,7 @@ void Model::Impl::bind_parameters(TensorView flat_weights, TensorView flat_gradi
     layers.push_back(bind_layer(config, layout, layer, weights));
   }
 
+  gradients = flat_gradients;
   dembedding_VD = {};
   head_grads = {};
   layer_grads.clear();
@@ -163,15 +164,17 @@ void Model::Impl::forward_layers(const PackedBatch& batch, const SequenceInfo& s
   ops->add(activations.final_x_TD, residual_TD);
 }
 
-void Model::Impl::backward_layers(const PackedBatch& batch, const SequenceInfo& sequences) {
+void Model::Impl::backward_layers(const PackedBatch& batch, const SequenceInfo& sequences, Update update) {
   for (size_t i = layers.size(); i-- > 0;) {
     const LayerSaved& saved = activations.layers[i];
     if (mode == ActivationMode::kKeepInputs) {
       decoder_layer_recompute(*ops, block_configs[i], layers[i], sequences, saved, activations.layer_scratch);
     }
-    decoder_layer_backward(*ops, block_configs[i], layers[i], layer_grads[i], sequences, saved,
+    decoder_layer_backward(*ops, block_configs[i], layers[i], layer_grads[i], update, sequences, saved,
                            activations.layer_scratch, activations.dx_TD);
   }
+  // Rows of tokens that do not occur receive nothing. A tied table holds the gradient of the LM head already.
+  if (update == Update::kOverwrite && !config.tie_word_embeddings) ops->zero(dembedding_VD);
   const auto padding_id = static_cast<int32_t>(config.pad_token_id.value_or(kNoPaddingId));
   ops->embedding_backward(batch.input_ids, activations.dx_TD, padding_id, dembedding_VD);
 }
@@ -204,19 +207,23 @@ ActivationBytes Model::reserved_bytes() const {
           impl_->workspace.size_bytes()};
 }
 
-LossSums Model::forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing) {
+LossSums Model::forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing,
+                                 Update gradient_update) {
   Impl& impl = *impl_;
   TESSERA_CHECK(impl.limits.training, "activations are reserved for the forward pass only");
   TESSERA_CHECK(!impl.layer_grads.empty(), "no gradients are bound");
   impl.begin(batch);
   const SequenceInfo sequences = impl.sequence_info(batch);
   impl.forward_layers(batch, sequences);
-  const LossSums sums =
-      loss_head_forward_backward(*impl.ops, impl.block_configs.front().norm_eps, impl.head, impl.head_grads,
-                                 batch.targets, label_smoothing, grad_scale, impl.activations.final_x_TD,
-                                 impl.activations.loss_scratch, impl.activations.dx_TD);
-  // Without targets the gradient is zero: nothing to add.
-  if (sums.num_targets > 0) impl.backward_layers(batch, sequences);
+  const LossSums sums = loss_head_forward_backward(*impl.ops, impl.block_configs.front().norm_eps, impl.head,
+                                                   impl.head_grads, gradient_update, batch.targets,
+                                                   label_smoothing, grad_scale, impl.activations.final_x_TD,
+                                                   impl.activations.loss_scratch, impl.activations.dx_TD);
+  if (sums.num_targets > 0) {
+    impl.backward_layers(batch, sequences, gradient_update);
+  } else if (gradient_update == Update::kOverwrite) {
+    impl.ops->zero(impl.gradients);  // the gradient of nothing; with kAdd there is nothing to add
+  }
   return sums;
 }
 

@@ -54,9 +54,11 @@ class Model {
   // What reserve() allocated.
   ActivationBytes reserved_bytes() const;
 
-  // Adds d(grad_scale * sum of token losses) / dw to the gradients; returns the unscaled sum. Ids must be
-  // below vocab_size, the batch within the limits (TESSERA_CHECK).
-  LossSums forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing = 0);
+  // d(grad_scale * sum of token losses) / dw is added to the gradients or, for the first micro-batch of a
+  // step, replaces whatever they hold (alignment gaps stay as they are). Returns the unscaled sum. Ids must
+  // be below vocab_size, the batch within the limits (TESSERA_CHECK).
+  LossSums forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing = 0,
+                            Update gradient_update = Update::kAdd);
   // The loss alone.
   LossSums forward_loss(const PackedBatch& batch, float label_smoothing = 0);
   // logits_TV F32 of every position (tests, small inputs).

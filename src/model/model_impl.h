@@ -20,7 +20,7 @@ struct Model::Impl {
   void begin(const PackedBatch& batch);
   // The stream behind the last layer, in activations.final_x_TD.
   void forward_layers(const PackedBatch& batch, const SequenceInfo& sequences);
-  void backward_layers(const PackedBatch& batch, const SequenceInfo& sequences);
+  void backward_layers(const PackedBatch& batch, const SequenceInfo& sequences, Update update);
   SequenceInfo sequence_info(const PackedBatch& batch) const;
 
   ModelConfig config;
@@ -33,7 +33,8 @@ struct Model::Impl {
   ConstTensorView embedding_VD;
   std::vector<LayerWeights> layers;
   LossHeadWeights head;
-  TensorView dembedding_VD;  // gradients: empty without training
+  TensorView gradients;  // all of them; empty without training
+  TensorView dembedding_VD;
   std::vector<LayerGrads> layer_grads;
   LossHeadGrads head_grads;
 

@@ -152,6 +152,40 @@ TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
   }
 }
 
+// Loss and gradients of two micro-batches, the gradients of the first written over whatever was there.
+TEST_P(ModelOptions, TheFirstMicroBatchReplacesWhatTheGradientsHold) {
+  const auto weights = random_weights(ParameterLayout(config()), 0.3f, kSeed);
+  const PackedBatch second = pack(random_rows({4, 6}, config().vocab_size, kSeed + 1));
+  const ParameterLayout layout(config());
+  TestModel added(config(), dtype(), weights), written(config(), dtype(), weights);
+  added.model().reserve(limits_of(batch()));
+  written.model().reserve(limits_of(batch()));
+  written.fill_gradients(std::nanf(""));
+  written.model().forward_backward(batch(), 0.5f, 0.1f, Update::kOverwrite);
+  added.model().forward_backward(batch(), 0.5f, 0.1f);
+  for (TestModel* test : {&added, &written}) test->model().forward_backward(second, 0.5f, 0.1f);
+  for (const Parameter& parameter : layout.parameters()) {
+    for (int64_t i = parameter.offset; i < parameter.offset + parameter.num_elements; ++i) {
+      ASSERT_EQ(written.gradients()[static_cast<size_t>(i)], added.gradients()[static_cast<size_t>(i)])
+          << parameter.name << " element " << i - parameter.offset;
+    }
+  }
+}
+
+TEST_P(ModelOptions, AFirstMicroBatchWithoutTargetsLeavesZeroGradients) {
+  PackedBatch without_targets = batch();
+  std::fill(without_targets.targets.begin(), without_targets.targets.end(), kIgnoredLabel);
+  without_targets.num_targets = 0;
+  TestModel test(config(), dtype(), random_weights(ParameterLayout(config()), 0.3f, kSeed));
+  test.model().reserve(limits_of(batch()));
+  test.fill_gradients(std::nanf(""));
+  EXPECT_EQ(test.model().forward_backward(without_targets, 1.0f, 0, Update::kOverwrite).num_targets, 0);
+  EXPECT_THAT(test.gradients(), testing::Each(0.0f));
+  test.fill_gradients(3);
+  EXPECT_EQ(test.model().forward_backward(without_targets, 1.0f, 0, Update::kAdd).num_targets, 0);
+  EXPECT_THAT(test.gradients(), testing::Each(3.0f));
+}
+
 INSTANTIATE_TEST_SUITE_P(Options, ModelOptions,
                          testing::Combine(testing::ValuesIn(all_option_configs()),
                                           testing::Values(DType::kF32, DType::kBF16)),

@@ -113,7 +113,7 @@ TestModel::TestModel(const ModelConfig& config, DType dtype, const std::vector<f
   model_.bind_parameters(view, TensorView(gradients_.data(), DType::kF32, {size}));
 }
 
-void TestModel::zero_gradients() { std::fill(gradients_.begin(), gradients_.end(), 0.0f); }
+void TestModel::fill_gradients(float value) { std::fill(gradients_.begin(), gradients_.end(), value); }
 
 std::vector<float> TestModel::logits(const PackedBatch& batch) {
   const int64_t vocab_size = model_.config().vocab_size;

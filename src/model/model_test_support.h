@@ -44,7 +44,7 @@ class TestModel {
             int64_t num_threads = 2);
 
   Model& model() { return model_; }
-  void zero_gradients();
+  void fill_gradients(float value);
   const std::vector<float>& gradients() const { return gradients_; }
   // All logits of a batch, [T, V].
   std::vector<float> logits(const PackedBatch& batch);

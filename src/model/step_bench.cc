@@ -44,12 +44,12 @@ class TimedOps final : public Ops {
     count_product(dx, w);
     timed("linear_backward_input", [&] { ops_.linear_backward_input(dy, w, dx, update); });
   }
-  void linear_backward_weight(ConstTensorView dy, ConstTensorView x, TensorView dw) override {
+  void linear_backward_weight(ConstTensorView dy, ConstTensorView x, TensorView dw, Update update) override {
     count_product(x, dw);
-    timed("linear_backward_weight", [&] { ops_.linear_backward_weight(dy, x, dw); });
+    timed("linear_backward_weight", [&] { ops_.linear_backward_weight(dy, x, dw, update); });
   }
-  void linear_backward_bias(ConstTensorView dy, TensorView db) override {
-    timed("linear_backward_bias", [&] { ops_.linear_backward_bias(dy, db); });
+  void linear_backward_bias(ConstTensorView dy, TensorView db, Update update) override {
+    timed("linear_backward_bias", [&] { ops_.linear_backward_bias(dy, db, update); });
   }
   void embedding(std::span<const int32_t> ids, ConstTensorView table, TensorView x) override {
     timed("embedding", [&] { ops_.embedding(ids, table, x); });
@@ -62,8 +62,8 @@ class TimedOps final : public Ops {
     timed("rmsnorm", [&] { ops_.rmsnorm(x, w, eps, y, rstd); });
   }
   void rmsnorm_backward(ConstTensorView dy, ConstTensorView x, ConstTensorView w, ConstTensorView rstd,
-                        TensorView dx, Update update, TensorView dw) override {
-    timed("rmsnorm_backward", [&] { ops_.rmsnorm_backward(dy, x, w, rstd, dx, update, dw); });
+                        TensorView dx, Update dx_update, TensorView dw, Update dw_update) override {
+    timed("rmsnorm_backward", [&] { ops_.rmsnorm_backward(dy, x, w, rstd, dx, dx_update, dw, dw_update); });
   }
   void add_rmsnorm(TensorView x, ConstTensorView y, ConstTensorView w, float eps, TensorView norm,
                    TensorView rstd) override {
@@ -72,14 +72,18 @@ class TimedOps final : public Ops {
   void add(TensorView x, ConstTensorView y) override {
     timed("add", [&] { ops_.add(x, y); });
   }
+  void zero(TensorView x) override {
+    timed("zero", [&] { ops_.zero(x); });
+  }
   void head_rmsnorm(ConstTensorView qkv, const AttentionShape& shape, int64_t begin, int64_t end,
                     ConstTensorView w, float eps, TensorView y, TensorView rstd) override {
     timed("head_rmsnorm", [&] { ops_.head_rmsnorm(qkv, shape, begin, end, w, eps, y, rstd); });
   }
   void head_rmsnorm_backward(TensorView dqkv, ConstTensorView qkv, const AttentionShape& shape, int64_t begin,
-                             int64_t end, ConstTensorView w, ConstTensorView rstd, TensorView dw) override {
+                             int64_t end, ConstTensorView w, ConstTensorView rstd, TensorView dw,
+                             Update dw_update) override {
     timed("head_rmsnorm_backward",
-          [&] { ops_.head_rmsnorm_backward(dqkv, qkv, shape, begin, end, w, rstd, dw); });
+          [&] { ops_.head_rmsnorm_backward(dqkv, qkv, shape, begin, end, w, rstd, dw, dw_update); });
   }
   void rope(TensorView qkv, const AttentionShape& shape, std::span<const int32_t> positions,
             const RopeTable& table, bool inverse) override {

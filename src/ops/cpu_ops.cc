@@ -54,11 +54,12 @@ class CpuOps final : public Ops {
                              Update update) override {
     gemm_backward_input(dy_TN, w_NK, dx_TK, update, scratch_, pool_);
   }
-  void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK) override {
-    gemm_backward_weight(dy_TN, x_TK, dw_NK, scratch_, pool_);
+  void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
+                              Update update) override {
+    gemm_backward_weight(dy_TN, x_TK, dw_NK, update, scratch_, pool_);
   }
-  void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N) override {
-    gemm_backward_bias(dy_TN, db_N, pool_);
+  void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update) override {
+    gemm_backward_bias(dy_TN, db_N, update, pool_);
   }
 
   void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) override {
@@ -74,14 +75,16 @@ class CpuOps final : public Ops {
     tessera::rmsnorm(x_RD, w_D, eps, y_RD, rstd_R, pool_);
   }
   void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
-                        ConstTensorView rstd_R, TensorView dx_RD, Update update, TensorView dw_D) override {
-    tessera::rmsnorm_backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, update, dw_D, scratch_, pool_);
+                        ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
+                        Update dw_update) override {
+    tessera::rmsnorm_backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, dx_update, dw_D, dw_update, scratch_, pool_);
   }
   void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps, TensorView norm_TD,
                    TensorView rstd_T) override {
     tessera::add_rmsnorm(x_TD, y_TD, w_D, eps, norm_TD, rstd_T, pool_);
   }
   void add(TensorView x, ConstTensorView y) override { tessera::add(x, y, pool_); }
+  void zero(TensorView x) override { tessera::zero(x, pool_); }
 
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
                     ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd) override {
@@ -89,9 +92,9 @@ class CpuOps final : public Ops {
   }
   void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
                              int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
-                             TensorView dw_E) override {
-    tessera::head_rmsnorm_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd, dw_E, scratch_,
-                                   pool_);
+                             TensorView dw_E, Update dw_update) override {
+    tessera::head_rmsnorm_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd, dw_E, dw_update,
+                                   scratch_, pool_);
   }
 
   void rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,

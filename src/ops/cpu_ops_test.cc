@@ -96,15 +96,16 @@ bool run_every_operation(Ops& ops, DType A) {
   OwnedTensor dembedding(F32, {V, D}), dnorm(A, {T, D}), dw_norm(F32, {D}), dgate_up(A, {T, 2 * F});
   OwnedTensor dqkv(A, {T, Q}), dw_qkv(F32, {Q, D}), dbias(F32, {Q}), dw_head(F32, {kHeads.head_dim});
   ops.linear_backward_input(dlogits, embedding, dnorm, Update::kOverwrite);
-  ops.linear_backward_weight(dlogits, norm, dembedding);
+  ops.linear_backward_weight(dlogits, norm, dembedding, Update::kAdd);
   ops.swiglu_backward(h, gate_up, dgate_up);
   ops.linear_backward_input(dgate_up, w_gate_up, dnorm, Update::kAdd);
-  ops.rmsnorm_backward(dnorm, x, w_norm, rstd, dnorm, Update::kOverwrite, dw_norm);
+  ops.rmsnorm_backward(dnorm, x, w_norm, rstd, dnorm, Update::kOverwrite, dw_norm, Update::kAdd);
   ops.attention_backward(o, qkv, o, lse, kHeads, cu_seqlens, dqkv);
   ops.rope(dqkv, kHeads, positions, table, true);
-  ops.head_rmsnorm_backward(dqkv, qkv, kHeads, 0, kHeads.num_heads, w_head, head_rstd, dw_head);
-  ops.linear_backward_weight(dqkv, norm, dw_qkv);
-  ops.linear_backward_bias(dqkv, dbias);
+  ops.head_rmsnorm_backward(dqkv, qkv, kHeads, 0, kHeads.num_heads, w_head, head_rstd, dw_head, Update::kAdd);
+  ops.linear_backward_weight(dqkv, norm, dw_qkv, Update::kOverwrite);
+  ops.linear_backward_bias(dqkv, dbias, Update::kAdd);
+  ops.zero(dgate_up);
   ops.embedding_backward(ids, dnorm, kNoPaddingId, dembedding);
   bool finite = std::isfinite(sums.loss_sum) && sums.num_targets == T;
   for (const OwnedTensor* result : {&x, &qkv, &o, &gate_up, &h, &logits, &dlogits, &dembedding, &dnorm,

@@ -9,8 +9,8 @@
 // * Activations, weights and activation gradients have one dtype, BF16 or F32 ("A" below), the same in one
 // call.
 //   Statistics (rstd, lse), logits, losses and weight gradients are F32. Accumulation is in float32.
-// * Weight gradients are added to (+=). Activation gradients are overwritten (=) unless a parameter says
-// otherwise.
+// * Weight gradients are added to (+=) or overwritten (=), as a parameter says. Activation gradients are
+// overwritten unless a parameter says otherwise.
 // * Outputs do not overlap inputs unless "in place" or "may alias" is said.
 // * Results do not depend on the number of threads and are the same in every run.
 // * No memory is allocated per call; temporary memory comes from bind_workspace().
@@ -59,10 +59,11 @@ class Ops {
   // dx_TK = dy_TN w_NK, or += .
   virtual void linear_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK,
                                      Update update) = 0;
-  // dw_NK += dy_TN^T x_TK (F32).
-  virtual void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK) = 0;
-  // db_N += sum over rows of dy_TN (F32).
-  virtual void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N) = 0;
+  // dw_NK = or += dy_TN^T x_TK (F32).
+  virtual void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
+                                      Update update) = 0;
+  // db_N = or += sum over rows of dy_TN (F32).
+  virtual void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update) = 0;
 
   // x_TD[t] = table_VD[ids[t]]. Ids are checked by the caller.
   virtual void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) = 0;
@@ -74,9 +75,11 @@ class Ops {
   // rstd_R = 1 / sqrt(mean(x^2) + eps) (F32), y_RD = x rstd w. Zhang and Sennrich, 2019.
   virtual void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
                        TensorView rstd_R) = 0;
-  // dx_RD = or += gradient through the norm; dw_D += sum over rows of dy x rstd (F32).
+  // dx_RD = or += gradient through the norm; dw_D = or += sum over rows of dy x rstd
+  // (F32).
   virtual void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
-                                ConstTensorView rstd_R, TensorView dx_RD, Update update, TensorView dw_D) = 0;
+                                ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
+                                Update dw_update) = 0;
 
   // sum_TD = x_TD + y_TD in place of x, rounded to A, then as rmsnorm of the sum: the residual stream in one
   // pass.
@@ -84,16 +87,18 @@ class Ops {
                            TensorView norm_TD, TensorView rstd_T) = 0;
   // x += y.
   virtual void add(TensorView x, ConstTensorView y) = 0;
+  // x = 0, any dtype.
+  virtual void zero(TensorView x) = 0;
 
   // RMSNorm over E of heads [head_begin, head_end) of fused rows, other heads copied when y is another buffer
   // (y may be x). rstd is F32 [T, head_end - head_begin]. Qwen3's q_norm and k_norm.
   virtual void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin,
                             int64_t head_end, ConstTensorView w_E, float eps, TensorView y_TQ,
                             TensorView rstd) = 0;
-  // In place on dqkv_TQ heads [head_begin, head_end); qkv_TQ is the input of the forward call. dw_E += .
+  // In place on dqkv_TQ heads [head_begin, head_end); qkv_TQ is the input of the forward call. dw_E = or += .
   virtual void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
                                      int64_t head_begin, int64_t head_end, ConstTensorView w_E,
-                                     ConstTensorView rstd, TensorView dw_E) = 0;
+                                     ConstTensorView rstd, TensorView dw_E, Update dw_update) = 0;
 
   // Rotates the H query and G key heads of every row in place, halves paired as in Hugging Face (i with i +
   // E/2): (a, b) -> (a cos - b sin, b cos + a sin); `inverse` rotates back, which is the backward. Su et al.,

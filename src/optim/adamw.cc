@@ -25,7 +25,7 @@ int64_t AdamW::state_bytes(int64_t num_elements, DType dtype) {
          sum_of_squares_scratch_bytes(num_elements);
 }
 
-AdamW::AdamW(std::vector<ParameterRange> ranges, TensorView weights, TensorView gradients,
+AdamW::AdamW(std::vector<ParameterRange> ranges, TensorView weights, ConstTensorView gradients,
              const AdamWOptions& options, ThreadPool& pool)
     : ranges_(std::move(ranges)),
       weights_(weights),
@@ -71,7 +71,7 @@ void AdamW::step(int64_t step, double learning_rate, double gradient_scale) {
   float* v = m + weights_.num_elements();
   for (const ParameterRange& range : ranges_) {
     const AdamWScalars& chosen = range.weight_decay ? decaying : plain;
-    float* gradient = gradients_.as<float>() + range.begin;
+    const float* gradient = gradients_.as<float>() + range.begin;
     if (weights_.dtype() == DType::kBF16) {
       adamw_bf16(weights_.as<bf16>() + range.begin, remainders_.as<int16_t>().data() + range.begin, gradient,
                  m + range.begin, v + range.begin, range.count, chosen, *pool_);

@@ -35,13 +35,13 @@ class AdamW {
 
   // `ranges` ascend and do not overlap. `weights` (BF16 or F32) and `gradients` (F32) are the model's flat
   // arrays and must outlive this. BF16 weights start as exact masters: remainders are 0.
-  AdamW(std::vector<ParameterRange> ranges, TensorView weights, TensorView gradients,
+  AdamW(std::vector<ParameterRange> ranges, TensorView weights, ConstTensorView gradients,
         const AdamWOptions& options, ThreadPool& pool);
 
   // Square root of the sum of squares of the gradients of all ranges; the same whatever the number of
   // threads.
   double gradient_norm() const;
-  // One update with gradients * gradient_scale, then gradients = 0. `step` counts from 1 (bias correction).
+  // One update with gradients * gradient_scale. `step` counts from 1 (bias correction).
   void step(int64_t step, double learning_rate, double gradient_scale);
 
   // Float32 master weights of elements [begin, begin + destination.size()).
@@ -54,7 +54,7 @@ class AdamW {
 
   std::vector<ParameterRange> ranges_;
   TensorView weights_;
-  TensorView gradients_;
+  ConstTensorView gradients_;
   AdamWOptions options_;
   ThreadPool* pool_;
   PageBuffer moments_;     // m then v, F32

@@ -65,14 +65,6 @@ TEST(AdamW, DecaysOnlyTheRangesThatAskAndLeavesGapsAlone) {
   }
 }
 
-TEST(AdamW, ZeroesTheGradientsOfItsRanges) {
-  TrainingRun run(DType::kF32, {});
-  run.step(1);
-  for (int64_t i = 0; i < kCount; ++i) {
-    EXPECT_EQ(run.gradients[static_cast<size_t>(i)] == 0, in_range(i)) << "index " << i;
-  }
-}
-
 TEST(AdamW, Bf16MastersEqualAFloat32Run) {
   const AdamWOptions options{.weight_decay = 0.1};
   TrainingRun f32(DType::kF32, options), half(DType::kBF16, options);

@@ -67,8 +67,10 @@ StepMetrics Trainer::train_step(int64_t step) {
   for (const std::vector<int64_t>& rows : micro_batches) {
     make_packed_batch(*dataset_, rows, &batch_);
     const float grad_scale = 1.0f / static_cast<float>(num_targets);
-    loss_sum += model_->forward_backward(batch_, grad_scale, static_cast<float>(args_.label_smoothing_factor))
-                    .loss_sum;
+    const Update update = num_tokens == 0 ? Update::kOverwrite : Update::kAdd;
+    loss_sum +=
+        model_->forward_backward(batch_, grad_scale, static_cast<float>(args_.label_smoothing_factor), update)
+            .loss_sum;
     num_tokens += batch_.num_tokens();
   }
   const double loss = loss_sum / static_cast<double>(num_targets);

@@ -28,12 +28,12 @@ AdamWScalars adamw_scalars(double learning_rate, double beta1, double beta2, dou
           .step_size = static_cast<float>(learning_rate / bias_correction1)};
 }
 
-void adamw_f32(float* weight, float* gradient, float* m, float* v, int64_t count, const AdamWScalars& scalars,
-               ThreadPool& pool) {
+void adamw_f32(float* weight, const float* gradient, float* m, float* v, int64_t count,
+               const AdamWScalars& scalars, ThreadPool& pool) {
   adamw_table().chosen().update_f32(weight, gradient, m, v, count, scalars, pool);
 }
 
-void adamw_bf16(bf16* weight, int16_t* remainder, float* gradient, float* m, float* v, int64_t count,
+void adamw_bf16(bf16* weight, int16_t* remainder, const float* gradient, float* m, float* v, int64_t count,
                 const AdamWScalars& scalars, ThreadPool& pool) {
   adamw_table().chosen().update_bf16(weight, remainder, gradient, m, v, count, scalars, pool);
 }

@@ -2,7 +2,7 @@
 // 2019; formulas and their order as in torch.optim.AdamW (single tensor, float32):
 //
 //   g *= gradient_scale     w *= 1 - lr wd      m = b1 m + (1 - b1) g     v = b2 v + (1 - b2) g^2
-//   w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)           then g = 0
+//   w -= lr / (1 - b1^t) * m / (sqrt(v) / sqrt(1 - b2^t) + eps)
 //
 // BF16 weights are one half of an exact float32 master weight; the other half is a 16-bit remainder:
 //   bits(master) = (bits(w) << 16) + remainder
@@ -50,10 +50,10 @@ struct AdamWScalars {
 AdamWScalars adamw_scalars(double learning_rate, double beta1, double beta2, double epsilon,
                            double weight_decay, int64_t step, double gradient_scale);
 
-// `count` elements; arrays do not overlap. gradient is F32 and zero afterwards.
-void adamw_f32(float* weight, float* gradient, float* m, float* v, int64_t count, const AdamWScalars& scalars,
-               ThreadPool& pool);
-void adamw_bf16(bf16* weight, int16_t* remainder, float* gradient, float* m, float* v, int64_t count,
+// `count` elements; arrays do not overlap. gradient is F32.
+void adamw_f32(float* weight, const float* gradient, float* m, float* v, int64_t count,
+               const AdamWScalars& scalars, ThreadPool& pool);
+void adamw_bf16(bf16* weight, int16_t* remainder, const float* gradient, float* m, float* v, int64_t count,
                 const AdamWScalars& scalars, ThreadPool& pool);
 
 }  // namespace tessera

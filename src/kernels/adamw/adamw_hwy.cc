@@ -17,7 +17,7 @@ constexpr int64_t kBlock = 16 * 1024;
 // Products and sums are rounded separately, never fused: bit for bit what the reference computes. The update
 // moves 26-28 bytes per element and waits for memory, not for arithmetic.
 template <class D, class Access, class V = hn::Vec<D>>
-HWY_INLINE V update_vector(D d, Access access, V weight, float* gradient, float* m, float* v,
+HWY_INLINE V update_vector(D d, Access access, V weight, const float* gradient, float* m, float* v,
                            const AdamWScalars& scalars) {
   const V g = hn::Mul(access.load(d, gradient), hn::Set(d, scalars.gradient_scale));
   const V decayed = hn::Mul(weight, hn::Set(d, scalars.decay));
@@ -29,11 +29,10 @@ HWY_INLINE V update_vector(D d, Access access, V weight, float* gradient, float*
                                 hn::Set(d, scalars.epsilon));
   access.store(d, new_m, m);
   access.store(d, new_v, v);
-  access.store(d, hn::Zero(d), gradient);
   return hn::Sub(decayed, hn::Mul(hn::Set(d, scalars.step_size), hn::Div(new_m, denominator)));
 }
 
-void update_f32_hwy(float* weight, float* gradient, float* m, float* v, int64_t count,
+void update_f32_hwy(float* weight, const float* gradient, float* m, float* v, int64_t count,
                     const AdamWScalars& scalars, ThreadPool& pool) {
   pool.parallel_blocks(count, kBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
     const FloatTag d;
@@ -66,8 +65,8 @@ HWY_INLINE void store_master(D /*d*/, Access access, hn::Vec<D> master, bf16* we
   access.store_raw(di16, hn::BitCast(di16, hn::TruncateTo(d16, bits)), remainder);
 }
 
-void update_bf16_hwy(bf16* weight, int16_t* remainder, float* gradient, float* m, float* v, int64_t count,
-                     const AdamWScalars& scalars, ThreadPool& pool) {
+void update_bf16_hwy(bf16* weight, int16_t* remainder, const float* gradient, float* m, float* v,
+                     int64_t count, const AdamWScalars& scalars, ThreadPool& pool) {
   pool.parallel_blocks(count, kBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
     const FloatTag d;
     for_each_vector(d, end - begin, [&](auto access, int64_t offset) HWY_ATTR {

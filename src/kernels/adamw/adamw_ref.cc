@@ -7,30 +7,29 @@ namespace tessera {
 namespace {
 
 // Returns the new weight. Every operation is rounded to float32, in the order of torch.optim.AdamW.
-float update_element(float weight, float* gradient, float* m, float* v, const AdamWScalars& scalars) {
-  const float g = *gradient * scalars.gradient_scale;
+float update_element(float weight, float gradient, float* m, float* v, const AdamWScalars& scalars) {
+  const float g = gradient * scalars.gradient_scale;
   const float decayed = weight * scalars.decay;
   *m = scalars.beta1 * *m + scalars.one_minus_beta1 * g;
   *v = scalars.beta2 * *v + scalars.one_minus_beta2 * g * g;
   const float denominator = std::sqrt(*v) / scalars.bias_correction2_sqrt + scalars.epsilon;
-  *gradient = 0;
   return decayed - scalars.step_size * (*m / denominator);
 }
 
-void update_f32_ref(float* weight, float* gradient, float* m, float* v, int64_t count,
+void update_f32_ref(float* weight, const float* gradient, float* m, float* v, int64_t count,
                     const AdamWScalars& scalars, ThreadPool& /*pool*/) {
   const SubnormalsAreZero scope;  // as inside the pool
   for (int64_t i = 0; i < count; ++i) {
-    weight[i] = update_element(weight[i], gradient + i, m + i, v + i, scalars);
+    weight[i] = update_element(weight[i], gradient[i], m + i, v + i, scalars);
   }
 }
 
-void update_bf16_ref(bf16* weight, int16_t* remainder, float* gradient, float* m, float* v, int64_t count,
-                     const AdamWScalars& scalars, ThreadPool& /*pool*/) {
+void update_bf16_ref(bf16* weight, int16_t* remainder, const float* gradient, float* m, float* v,
+                     int64_t count, const AdamWScalars& scalars, ThreadPool& /*pool*/) {
   const SubnormalsAreZero scope;  // as inside the pool
   for (int64_t i = 0; i < count; ++i) {
     const float master = join_master(weight[i], remainder[i]);
-    const float updated = update_element(master, gradient + i, m + i, v + i, scalars);
+    const float updated = update_element(master, gradient[i], m + i, v + i, scalars);
     weight[i] = master_weight(updated);
     remainder[i] = master_remainder(updated);
   }

@@ -87,7 +87,6 @@ TEST(AdamW, FirstStepMovesEveryWeightByAboutTheLearningRate) {
     EXPECT_NEAR(w[0], 0.99, 1e-6) << describe(implementation);
     EXPECT_NEAR(w[1], -1.99, 1e-6) << describe(implementation);
     EXPECT_NEAR(w[2], 0.49, 1e-6) << describe(implementation);
-    EXPECT_EQ(g, std::vector<float>(3)) << describe(implementation);
   }
 }
 
@@ -143,8 +142,6 @@ TEST(AdamW, EveryImplementationIsBitEqualToTheReference) {
       EXPECT_TRUE(f32.m.bits() == expected.m.bits()) << context;
       EXPECT_TRUE(f32.v.bits() == expected.v.bits()) << context;
       EXPECT_TRUE(half.m.bits() == expected.m.bits() && half.v.bits() == expected.v.bits()) << context;
-      EXPECT_EQ(f32.gradient.values(), std::vector<double>(static_cast<size_t>(count))) << context;
-      EXPECT_EQ(half.gradient.values(), std::vector<double>(static_cast<size_t>(count))) << context;
       EXPECT_TRUE(f32.guards_intact() && half.guards_intact()) << context;
       for (int64_t i = 0; i < count; ++i) {
         const auto at = static_cast<size_t>(i);

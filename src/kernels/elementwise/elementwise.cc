@@ -1,5 +1,7 @@
 #include "kernels/elementwise/elementwise.h"
 
+#include <cstring>
+
 #include "kernels/elementwise/elementwise_impl.h"
 
 namespace tessera {
@@ -14,6 +16,13 @@ void add(TensorView x, ConstTensorView y, ThreadPool& pool) {
   TESSERA_CHECK(x.dtype() == y.dtype() && x.num_elements() == y.num_elements(), "{} {} += {} {}",
                 dtype_name(x.dtype()), x.shape().to_string(), dtype_name(y.dtype()), y.shape().to_string());
   elementwise_table().chosen().add(x, y, pool);
+}
+
+void zero(TensorView x, ThreadPool& pool) {
+  constexpr int64_t kBlockBytes = int64_t{1} << 20;  // some 20 us of a processor's share of the memory
+  pool.parallel_blocks(x.size_bytes(), kBlockBytes, [&](int64_t begin, int64_t end) {
+    std::memset(x.bytes() + begin, 0, static_cast<size_t>(end - begin));
+  });
 }
 
 int64_t sum_of_squares_scratch_bytes(int64_t count) {

@@ -1,4 +1,5 @@
-// Element by element over flat arrays: the residual sum, and the sum of squares of the gradient norm.
+// Element by element over flat arrays: the residual sum, zeroing, and the sum of squares of the gradient
+// norm.
 #pragma once
 
 #include <cstddef>
@@ -12,6 +13,9 @@ namespace tessera {
 
 // x += y; BF16 or F32, the same dtype and number of elements; the sum is rounded once.
 void add(TensorView x, ConstTensorView y, ThreadPool& pool);
+
+// x = 0 (all bits), any dtype.
+void zero(TensorView x, ThreadPool& pool);
 
 // Bytes of scratch of sum_of_squares.
 int64_t sum_of_squares_scratch_bytes(int64_t count);

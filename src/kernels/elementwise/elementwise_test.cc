@@ -11,6 +11,18 @@ namespace {
 // Around every vector length (4, 8, 16 float32; twice that in flight) and more than one parallel block.
 constexpr int64_t kCounts[] = {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1000, 40001};
 
+TEST(Zero, ClearsEveryElementAndNoMore) {
+  ThreadPool pool(3);
+  for (const DType dtype : kActivationTypes) {
+    for (const int64_t count : {0, 1, 63, 1 << 20, (5 << 18) + 3}) {
+      GuardedTensor x(dtype, {count});
+      zero(x.view(), pool);
+      EXPECT_TRUE(x.guards_intact());
+      EXPECT_TRUE(x.values() == std::vector<double>(static_cast<size_t>(count))) << "count " << count;
+    }
+  }
+}
+
 TEST(Add, IsTheRoundedSumInEveryImplementation) {
   ThreadPool pool(2);
   for (const auto& implementation : elementwise_table().usable()) {

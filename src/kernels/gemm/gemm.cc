@@ -67,20 +67,23 @@ void gemm_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView
   kernels.backward_input(dy_TN, w_NK, dx_TK, update, scratch, pool);
 }
 
-void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
+void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
                           std::span<std::byte> scratch, ThreadPool& pool) {
   const DType dtype = dy_TN.dtype();
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
   TESSERA_CHECK(is_matrix(dy_TN, T, N, dtype) && is_matrix(x_TK, T, K, dtype) &&
                     is_matrix(dw_NK, N, K, DType::kF32) && N >= 1 && K >= 1,
                 "dy {}, x {}, dw {}", describe(dy_TN), describe(x_TK), describe(dw_NK));
-  if (T == 0) return;
+  if (T == 0) {
+    if (update == Update::kOverwrite) std::fill_n(dw_NK.as<float>(), N * K, 0.0f);
+    return;
+  }
   const GemmKernels& kernels = gemm_table().chosen();
   check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
-  kernels.backward_weight(dy_TN, x_TK, dw_NK, scratch, pool);
+  kernels.backward_weight(dy_TN, x_TK, dw_NK, update, scratch, pool);
 }
 
-void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, ThreadPool& pool) {
+void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update, ThreadPool& pool) {
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1);
   TESSERA_CHECK(dy_TN.shape().rank() == 2 && db_N.num_elements() == N, "dy {}, db {}", describe(dy_TN),
                 describe(db_N));
@@ -93,7 +96,10 @@ void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, ThreadPool& pool
       for (int64_t t = 0; t < T; ++t) {
         for (int64_t n = begin; n < end; ++n) sums[static_cast<size_t>(n - begin)] += to_float(dy[t * N + n]);
       }
-      for (int64_t n = begin; n < end; ++n) db[n] += sums[static_cast<size_t>(n - begin)];
+      for (int64_t n = begin; n < end; ++n) {
+        const float sum = sums[static_cast<size_t>(n - begin)];
+        db[n] = update == Update::kAdd ? db[n] + sum : sum;
+      }
     });
   });
 }

@@ -2,8 +2,8 @@
 //
 //   forward           y_tn   = sum_k x_tk w_nk + b_n
 //   backward, input   dx_tk  = sum_n dy_tn w_nk           (or +=)
-//   backward, weight  dw_nk += sum_t dy_tn x_tk
-//   backward, bias    db_n  += sum_t dy_tn
+//   backward, weight  dw_nk  = sum_t dy_tn x_tk            (or +=)
+//   backward, bias    db_n   = sum_t dy_tn                (or +=)
 //
 // Types: x, w, b, dy, dx have one dtype A, BF16 or F32; y is A or F32; dw and db are F32. Products and sums
 // are float32 (never bf16 or tf32 for F32 input), and every output is rounded to its type once.
@@ -43,8 +43,8 @@ void gemm_forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bi
                   std::span<std::byte> scratch, ThreadPool& pool);
 void gemm_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
                          std::span<std::byte> scratch, ThreadPool& pool);
-void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
+void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
                           std::span<std::byte> scratch, ThreadPool& pool);
-void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, ThreadPool& pool);
+void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update, ThreadPool& pool);
 
 }  // namespace tessera

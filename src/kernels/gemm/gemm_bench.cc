@@ -89,7 +89,8 @@ struct Operands {
         return gemm_backward_input(y.view(), weights, x.view(), Update::kOverwrite, scratch.as<std::byte>(),
                                    pool());
       case Product::kBackwardWeight:
-        return gemm_backward_weight(y.view(), x.view(), weights, scratch.as<std::byte>(), pool());
+        return gemm_backward_weight(y.view(), x.view(), weights, Update::kAdd, scratch.as<std::byte>(),
+                                    pool());
     }
   }
 

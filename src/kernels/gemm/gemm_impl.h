@@ -14,7 +14,7 @@ struct GemmKernels {
                   std::span<std::byte> scratch, ThreadPool& pool);
   void (*backward_input)(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
                          std::span<std::byte> scratch, ThreadPool& pool);
-  void (*backward_weight)(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
+  void (*backward_weight)(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
                           std::span<std::byte> scratch, ThreadPool& pool);
 };
 

@@ -95,8 +95,8 @@ void backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_T
   });
 }
 
-// A task owns rows [begin, end) of dw and adds the tokens block by block, in order.
-void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
+// A task owns rows [begin, end) of dw and sums the tokens block by block, in order.
+void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
                      std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
   const RowSlices rows(N, slice_height(N));
@@ -117,7 +117,7 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
                   .dtype = dy_TN.dtype(),
                   .result_dtype = DType::kF32,
                   .has_bias = false,
-                  .add = true,
+                  .add = update == Update::kAdd || j > 0,
                   .m = end - begin,
                   .n = K,
                   .k = last - first},

@@ -123,9 +123,10 @@ void backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_T
               scratch, pool);
 }
 
-void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
+void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
                      std::span<std::byte> scratch, ThreadPool& pool) {
-  if (dy_TN.dtype() == DType::kF32) return kGemmOneDnn.backward_weight(dy_TN, x_TK, dw_NK, scratch, pool);
+  if (dy_TN.dtype() == DType::kF32)
+    return kGemmOneDnn.backward_weight(dy_TN, x_TK, dw_NK, update, scratch, pool);
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
   run_product({.m = N,
                .n = K,
@@ -134,7 +135,7 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
                .b = {x_TK.as<bf16>(), K, false},
                .bias = nullptr,
                .c = dw_NK,
-               .add = true},
+               .add = update == Update::kAdd},
               scratch, pool);
 }
 

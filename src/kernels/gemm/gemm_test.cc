@@ -88,12 +88,12 @@ Expected exact_backward_input(const GuardedTensor& dy, const GuardedTensor& w, c
       [&](int64_t t, int64_t k) { return before == nullptr ? 0.0 : (*before)[t * s.K + k]; });
 }
 
-Expected exact_backward_weight(const GuardedTensor& dy, const GuardedTensor& x, const GuardedTensor& before,
+Expected exact_backward_weight(const GuardedTensor& dy, const GuardedTensor& x, const GuardedTensor* before,
                                Sizes s) {
   return exact_product(
       s.N, s.K, s.T, [&](int64_t n, int64_t t) { return dy[t * s.N + n]; },
       [&](int64_t t, int64_t k) { return x[t * s.K + k]; },
-      [&](int64_t n, int64_t k) { return before[n * s.K + k]; });
+      [&](int64_t n, int64_t k) { return before == nullptr ? 0.0 : (*before)[n * s.K + k]; });
 }
 
 // Whole numbers -3 ... 3: every partial sum is exact in float32, so the result is the exact one rounded once.
@@ -142,10 +142,12 @@ void check_products(const Implementation<GemmKernels>& implementation, DType dty
   kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kAdd, scratch.span(), pool);
   expect_within(dx, want(exact_backward_input(dy, w, &dx_before, s)), context + " backward_input added");
   GuardedTensor dw(DType::kF32, {s.N, s.K});
+  kernels.backward_weight(dy.view(), x.view(), dw.view(), Update::kOverwrite, scratch.span(), pool);
+  expect_within(dw, want(exact_backward_weight(dy, x, nullptr, s)), context + " backward_weight");
   fill(dw, 6);
   const GuardedTensor dw_before = dw;
-  kernels.backward_weight(dy.view(), x.view(), dw.view(), scratch.span(), pool);
-  expect_within(dw, want(exact_backward_weight(dy, x, dw_before, s)), context + " backward_weight");
+  kernels.backward_weight(dy.view(), x.view(), dw.view(), Update::kAdd, scratch.span(), pool);
+  expect_within(dw, want(exact_backward_weight(dy, x, &dw_before, s)), context + " backward_weight added");
 }
 
 TEST(Gemm, IntegersAreExactForEveryRemainder) {
@@ -219,13 +221,13 @@ TEST(Gemm, ResultsDoNotDependOnTheNumberOfThreads) {
         outputs.emplace_back(dtype, Shape{s.T, s.N});
         outputs.emplace_back(dtype, Shape{s.T, s.K});
         outputs.emplace_back(DType::kF32, Shape{s.N, s.K});
-        outputs.emplace_back(DType::kF32, Shape{s.N}).fill(0);
+        outputs.emplace_back(DType::kF32, Shape{s.N});
         outputs[2].fill(0.5f);
         kernels.forward(x.view(), w.view(), {}, outputs[0].view(), scratch.span(), pool);
         kernels.backward_input(dy.view(), w.view(), outputs[1].view(), Update::kOverwrite, scratch.span(),
                                pool);
-        kernels.backward_weight(dy.view(), x.view(), outputs[2].view(), scratch.span(), pool);
-        gemm_backward_bias(dy.view(), outputs[3].view(), pool);
+        kernels.backward_weight(dy.view(), x.view(), outputs[2].view(), Update::kAdd, scratch.span(), pool);
+        gemm_backward_bias(dy.view(), outputs[3].view(), Update::kOverwrite, pool);
         return outputs;
       };
       expect_thread_independent(run, fmt::format("{} {}", describe(implementation), dtype_name(dtype)));
@@ -233,7 +235,7 @@ TEST(Gemm, ResultsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-TEST(GemmBackwardBias, AddsTheRowsInFloat32) {
+TEST(GemmBackwardBias, SumsTheRowsInFloat32) {
   ThreadPool pool(3);
   for (const DType dtype : kActivationTypes) {
     for (const Sizes& s : {Sizes{1, 1, 1}, Sizes{17, 33, 1}, Sizes{5, 700, 1}}) {
@@ -251,13 +253,19 @@ TEST(GemmBackwardBias, AddsTheRowsInFloat32) {
         }
         want.bound[at] *= static_cast<double>(s.T + 2) * kFloatEps;
       }
-      gemm_backward_bias(dy.view(), db.view(), pool);
-      expect_within(db, want, fmt::format("{} T {} N {}", dtype_name(dtype), s.T, s.N));
+      const std::vector<double> before = db.values();
+      gemm_backward_bias(dy.view(), db.view(), Update::kAdd, pool);
+      const std::string context = fmt::format("{} T {} N {}", dtype_name(dtype), s.T, s.N);
+      expect_within(db, want, context);
+      for (size_t n = 0; n < before.size(); ++n) want.value[n] -= before[n];
+      db.poison();
+      gemm_backward_bias(dy.view(), db.view(), Update::kOverwrite, pool);
+      expect_within(db, want, context + " overwritten");
     }
   }
 }
 
-TEST(Gemm, NoTokensTouchNothing) {
+TEST(Gemm, NoTokensAddNothing) {
   ThreadPool pool(2);
   GuardedTensor x(DType::kF32, {0, 4}), w(DType::kF32, {3, 4}), y(DType::kF32, {0, 3}),
       dw(DType::kF32, {3, 4});
@@ -265,8 +273,10 @@ TEST(Gemm, NoTokensTouchNothing) {
   dw.fill(7);
   gemm_forward(x.view(), w.view(), {}, y.view(), {}, pool);
   gemm_backward_input(y.view(), w.view(), x.view(), Update::kOverwrite, {}, pool);
-  gemm_backward_weight(y.view(), x.view(), dw.view(), {}, pool);
+  gemm_backward_weight(y.view(), x.view(), dw.view(), Update::kAdd, {}, pool);
   EXPECT_EQ(dw.values(), std::vector<double>(12, 7.0));
+  gemm_backward_weight(y.view(), x.view(), dw.view(), Update::kOverwrite, {}, pool);
+  EXPECT_EQ(dw.values(), std::vector<double>(12));
   EXPECT_TRUE(x.guards_intact() && y.guards_intact());
 }
 
@@ -278,7 +288,7 @@ TEST(Gemm, WrongShapesAndMissingScratchAreBugs) {
   const TestScratch scratch(gemm_scratch_bytes({2, 4, DType::kF32, 1}));
   EXPECT_THROW(gemm_forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool), Error);
   EXPECT_THROW(gemm_forward(x.view(), bf16_w.view(), {}, y.view(), scratch.span(), pool), Error);
-  EXPECT_THROW(gemm_backward_weight(y.view(), x.view(), w.view(), scratch.span(), pool), Error);
+  EXPECT_THROW(gemm_backward_weight(y.view(), x.view(), w.view(), Update::kAdd, scratch.span(), pool), Error);
   if (!scratch.span().empty()) {
     EXPECT_THROW(gemm_forward(x.view(), good_w.view(), {}, y.view(), {}, pool), Error);
   }

@@ -61,14 +61,15 @@ void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, flo
 int64_t rmsnorm_backward_scratch_bytes(int64_t rows, int64_t width) { return partial_dw_bytes(rows, width); }
 
 void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
-                      ConstTensorView rstd_R, TensorView dx_RD, Update update, TensorView dw_D,
-                      std::span<std::byte> scratch, ThreadPool& pool) {
+                      ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
+                      Update dw_update, std::span<std::byte> scratch, ThreadPool& pool) {
   check_rows(x_RD, dy_RD, w_D, rstd_R);
   check_rows(x_RD, dx_RD, w_D, rstd_R);
   TESSERA_CHECK(dw_D.shape() == w_D.shape(), "dw {}", dw_D.shape().to_string());
   TESSERA_CHECK(std::ssize(scratch) >= rmsnorm_backward_scratch_bytes(x_RD.dim(0), x_RD.dim(1)),
                 "{} bytes of scratch for {}", scratch.size(), x_RD.shape().to_string());
-  rmsnorm_table().chosen().backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, update, dw_D, scratch, pool);
+  rmsnorm_table().chosen().backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, dx_update, dw_D, dw_update, scratch,
+                                    pool);
 }
 
 void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
@@ -83,13 +84,14 @@ int64_t head_rmsnorm_backward_scratch_bytes(int64_t tokens, const AttentionShape
 
 void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
                            int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
-                           TensorView dw_E, std::span<std::byte> scratch, ThreadPool& pool) {
+                           TensorView dw_E, Update dw_update, std::span<std::byte> scratch,
+                           ThreadPool& pool) {
   check_heads(qkv_TQ, dqkv_TQ, shape, head_begin, head_end, w_E, rstd);
   TESSERA_CHECK(dw_E.shape() == w_E.shape(), "dw {}", dw_E.shape().to_string());
   TESSERA_CHECK(std::ssize(scratch) >= head_rmsnorm_backward_scratch_bytes(qkv_TQ.dim(0), shape),
                 "{} bytes of scratch for {}", scratch.size(), qkv_TQ.shape().to_string());
   rmsnorm_table().chosen().head_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd, dw_E,
-                                         scratch, pool);
+                                         dw_update, scratch, pool);
 }
 
 }  // namespace tessera

@@ -2,7 +2,7 @@
 // query/key/value row. Zhang and Sennrich, 2019; the form of Llama and Qwen3.
 //
 //   rstd_R = 1 / sqrt(mean_D(x^2) + eps)     y_RD = w_D x_RD rstd_R
-//   g = dy w      dx = rstd (g - x rstd^2 mean_D(g x))      dw_D += sum_R dy x rstd
+//   g = dy w      dx = rstd (g - x rstd^2 mean_D(g x))      dw_D = or += sum_R dy x rstd
 //
 // Activations and weights are BF16 or F32, the same dtype in one call; statistics and sums are float32 (rstd,
 // dw are F32); outputs are rounded once. dw is summed over blocks of a fixed number of rows, the blocks in
@@ -31,10 +31,10 @@ void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, flo
 // Bytes of scratch for the partial sums of dw of `rows` rows.
 int64_t rmsnorm_backward_scratch_bytes(int64_t rows, int64_t width);
 
-// dx_RD = or += the gradient through the norm (dx may be dy), dw_D +=.
+// dx_RD = or += the gradient through the norm (dx may be dy), dw_D = or += .
 void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
-                      ConstTensorView rstd_R, TensorView dx_RD, Update update, TensorView dw_D,
-                      std::span<std::byte> scratch, ThreadPool& pool);
+                      ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
+                      Update dw_update, std::span<std::byte> scratch, ThreadPool& pool);
 
 // rmsnorm over E of heads [head_begin, head_end) of fused rows; the other heads are copied when y is another
 // buffer (y may be x). rstd is F32 [T, head_end - head_begin].
@@ -45,9 +45,9 @@ void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t h
 int64_t head_rmsnorm_backward_scratch_bytes(int64_t tokens, const AttentionShape& shape);
 
 // In place on heads [head_begin, head_end) of dqkv_TQ, other heads untouched; qkv_TQ is the input of the
-// forward call. dw_E +=.
+// forward call. dw_E = or += .
 void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
                            int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
-                           TensorView dw_E, std::span<std::byte> scratch, ThreadPool& pool);
+                           TensorView dw_E, Update dw_update, std::span<std::byte> scratch, ThreadPool& pool);
 
 }  // namespace tessera

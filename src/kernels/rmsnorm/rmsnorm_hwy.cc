@@ -83,7 +83,7 @@ HWY_NOINLINE void backward_row(const A* dy, const A* x, const A* w, float rstd, 
   });
 }
 
-// One row of float32 sums per block of rows, summed over the blocks in order and added to dw.
+// One row of float32 sums per block of rows, summed over the blocks in order.
 class PartialWeightGradients {
  public:
   PartialWeightGradients(std::span<std::byte> scratch, int64_t num_rows, int64_t width)
@@ -100,7 +100,8 @@ class PartialWeightGradients {
     return sums;
   }
 
-  void add_to(float* dw, ThreadPool& pool) const {
+  // dw = or += the sum over all blocks.
+  void write_to(float* dw, Update update, ThreadPool& pool) const {
     pool.parallel_blocks(width_, kReduceColumns, [&](int64_t begin, int64_t end) HWY_ATTR {
       const FloatTag d;
       for_each_vector(d, end - begin, [&](auto access, int64_t i) HWY_ATTR {
@@ -108,7 +109,8 @@ class PartialWeightGradients {
         for (int64_t block = 0; block < num_blocks_; ++block) {
           sum = hn::Add(sum, access.load(d, data_ + block * stride_ + begin + i));
         }
-        access.store(d, hn::Add(access.load(d, dw + begin + i), sum), dw + begin + i);
+        if (update == Update::kAdd) sum = hn::Add(access.load(d, dw + begin + i), sum);
+        access.store(d, sum, dw + begin + i);
       });
     });
   }
@@ -149,8 +151,8 @@ void add_forward_hwy(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D,
 }
 
 void backward_hwy(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D, ConstTensorView rstd_R,
-                  TensorView dx_RD, Update update, TensorView dw_D, std::span<std::byte> scratch,
-                  ThreadPool& pool) {
+                  TensorView dx_RD, Update dx_update, TensorView dw_D, Update dw_update,
+                  std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t R = x_RD.dim(0), D = x_RD.dim(1);
   const float* const rstd = rstd_R.as<float>();
   const PartialWeightGradients partial(scratch, R, D);
@@ -160,11 +162,11 @@ void backward_hwy(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w
     pool.parallel_blocks(R, kRmsNormBackwardBlock, [&](int64_t begin, int64_t end) {
       float* dw = partial.start_block(begin);
       for (int64_t r = begin; r < end; ++r) {
-        backward_row(dy + r * D, x + r * D, w, rstd[r], D, dx + r * D, update, dw);
+        backward_row(dy + r * D, x + r * D, w, rstd[r], D, dx + r * D, dx_update, dw);
       }
     });
   });
-  partial.add_to(dw_D.as<float>(), pool);
+  partial.write_to(dw_D.as<float>(), dw_update, pool);
 }
 
 void head_forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin,
@@ -194,7 +196,7 @@ void head_forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, int64
 
 void head_backward_hwy(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
                        int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
-                       TensorView dw_E, std::span<std::byte> scratch, ThreadPool& pool) {
+                       TensorView dw_E, Update dw_update, std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t T = qkv_TQ.dim(0), E = shape.head_dim, Q = shape.qkv_width();
   const int64_t num_normed = head_end - head_begin;
   const float* const rstds = rstd.as<float>();
@@ -213,7 +215,7 @@ void head_backward_hwy(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const Attenti
       }
     });
   });
-  partial.add_to(dw_E.as<float>(), pool);
+  partial.write_to(dw_E.as<float>(), dw_update, pool);
 }
 
 const RmsNormKernels kKernels = {.forward = forward_hwy,

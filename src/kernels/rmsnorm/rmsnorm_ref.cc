@@ -56,14 +56,19 @@ void add_forward_ref(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D,
   forward_ref(x_TD, w_D, eps, norm_TD, rstd_T, pool);
 }
 
+void start_sums(TensorView dw, Update update) {
+  if (update == Update::kOverwrite) std::fill_n(dw.as<float>(), dw.num_elements(), 0.0f);
+}
+
 void backward_ref(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D, ConstTensorView rstd_R,
-                  TensorView dx_RD, Update update, TensorView dw_D, std::span<std::byte> /*scratch*/,
-                  ThreadPool& /*pool*/) {
+                  TensorView dx_RD, Update dx_update, TensorView dw_D, Update dw_update,
+                  std::span<std::byte> /*scratch*/, ThreadPool& /*pool*/) {
+  start_sums(dw_D, dw_update);
   const int64_t R = x_RD.dim(0), D = x_RD.dim(1);
   with_activation_type(x_RD.dtype(), [&]<typename A>(A) {
     for (int64_t r = 0; r < R; ++r) {
       backward_row(dy_RD.as<A>() + r * D, x_RD.as<A>() + r * D, w_D.as<A>(), rstd_R.as<float>()[r], D,
-                   dx_RD.as<A>() + r * D, update, dw_D.as<float>());
+                   dx_RD.as<A>() + r * D, dx_update, dw_D.as<float>());
     }
   });
 }
@@ -90,7 +95,9 @@ void head_forward_ref(ConstTensorView qkv_TQ, const AttentionShape& shape, int64
 
 void head_backward_ref(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
                        int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
-                       TensorView dw_E, std::span<std::byte> /*scratch*/, ThreadPool& /*pool*/) {
+                       TensorView dw_E, Update dw_update, std::span<std::byte> /*scratch*/,
+                       ThreadPool& /*pool*/) {
+  start_sums(dw_E, dw_update);
   const int64_t E = shape.head_dim, num_heads = shape.num_heads + 2 * shape.num_key_value_heads;
   with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
     for (int64_t t = 0; t < qkv_TQ.dim(0); ++t) {

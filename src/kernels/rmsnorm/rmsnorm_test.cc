@@ -171,7 +171,7 @@ TEST(RmsNormBackward, MatchesTheFormulaInEveryImplementation) {
           const std::string context =
               fmt::format("{} {} R {} D {}", describe(implementation), dtype_name(dtype), R, D);
           implementation.kernels.backward(dy.view(), x.view(), w.view(), rstd.view(), dx.view(),
-                                          Update::kOverwrite, dw.view(), scratch.span(), pool);
+                                          Update::kOverwrite, dw.view(), Update::kAdd, scratch.span(), pool);
           expect_within(dx, want_dx, context);
           expect_within(dw, want_dw, context);
 
@@ -179,10 +179,13 @@ TEST(RmsNormBackward, MatchesTheFormulaInEveryImplementation) {
             want_dx.value[i] += 1.5;
             want_dx.bound[i] += 2 * kFloatEps;
           }
+          for (double& value : want_dw.value) value -= 2;
           dx.fill(1.5f);
+          dw.poison();
           implementation.kernels.backward(dy.view(), x.view(), w.view(), rstd.view(), dx.view(), Update::kAdd,
-                                          dw.view(), scratch.span(), pool);
+                                          dw.view(), Update::kOverwrite, scratch.span(), pool);
           expect_within(dx, want_dx, context + " added");
+          expect_within(dw, want_dw, context + " overwritten");
         }
       }
     }
@@ -203,11 +206,11 @@ TEST(RmsNormBackward, MayOverwriteTheGradientItReads) {
       dw.fill(0);
       const TestScratch scratch(rmsnorm_backward_scratch_bytes(R, D));
       implementation.kernels.backward(dy.view(), x.view(), w.view(), rstd.view(), dx.view(),
-                                      Update::kOverwrite, dw.view(), scratch.span(), pool);
+                                      Update::kOverwrite, dw.view(), Update::kAdd, scratch.span(), pool);
       const std::string separate_dw = dw.bits();
       dw.fill(0);
       implementation.kernels.backward(dy.view(), x.view(), w.view(), rstd.view(), dy.view(),
-                                      Update::kOverwrite, dw.view(), scratch.span(), pool);
+                                      Update::kOverwrite, dw.view(), Update::kAdd, scratch.span(), pool);
       EXPECT_TRUE(dy.bits() == dx.bits()) << describe(implementation);
       EXPECT_TRUE(dw.bits() == separate_dw) << describe(implementation);
     }
@@ -260,6 +263,7 @@ TEST(HeadRmsNorm, BackwardMatchesTheFormulaAndLeavesOtherHeads) {
         qkv.fill_normal(1);
         w.fill_normal(2, 0.3f, 1);
         dqkv.fill_normal(3);
+        GuardedTensor former_dqkv = dqkv;
         dw.fill(1);
         Expected want(T * Q), want_dw(E);
         want.value = dqkv.values();
@@ -276,10 +280,16 @@ TEST(HeadRmsNorm, BackwardMatchesTheFormulaAndLeavesOtherHeads) {
         scale_bounds(&want_dw, static_cast<double>(T * (end - begin) + 4) * kFloatEps);
         const TestScratch scratch(head_rmsnorm_backward_scratch_bytes(T, shape));
         implementation.kernels.head_backward(dqkv.view(), qkv.view(), shape, begin, end, w.view(),
-                                             rstd.view(), dw.view(), scratch.span(), pool);
+                                             rstd.view(), dw.view(), Update::kAdd, scratch.span(), pool);
         const std::string context = fmt::format("{} {} E {}", describe(implementation), dtype_name(dtype), E);
         expect_within(dqkv, want, context);
         expect_within(dw, want_dw, context);
+        for (double& value : want_dw.value) value -= 1;
+        dw.poison();
+        implementation.kernels.head_backward(former_dqkv.view(), qkv.view(), shape, begin, end, w.view(),
+                                             rstd.view(), dw.view(), Update::kOverwrite, scratch.span(),
+                                             pool);
+        expect_within(dw, want_dw, context + " overwritten");
       }
     }
   }
@@ -297,11 +307,11 @@ TEST(RmsNorm, DoesNotDependOnTheNumberOfThreads) {
           std::vector<GuardedTensor> out;
           for (const Shape& shape : {Shape{R, D}, Shape{R}, Shape{R, D}, Shape{D}})
             out.emplace_back(DType::kF32, shape);
-          out[3].fill(0);
           const TestScratch scratch(rmsnorm_backward_scratch_bytes(R, D));
           implementation.kernels.forward(x.view(), w.view(), kEps, out[0].view(), out[1].view(), pool);
           implementation.kernels.backward(dy.view(), x.view(), w.view(), out[1].view(), out[2].view(),
-                                          Update::kOverwrite, out[3].view(), scratch.span(), pool);
+                                          Update::kOverwrite, out[3].view(), Update::kOverwrite,
+                                          scratch.span(), pool);
           return out;
         },
         describe(implementation));
@@ -314,7 +324,7 @@ TEST(RmsNorm, RefusesMismatchedShapes) {
   EXPECT_THROW(rmsnorm(x.view(), w.view(), kEps, y.view(), rstd.view(), pool), Error);
   GuardedTensor good(DType::kF32, {3}), dw(DType::kF32, {3});
   EXPECT_THROW(rmsnorm_backward(y.view(), x.view(), good.view(), rstd.view(), y.view(), Update::kOverwrite,
-                                dw.view(), {}, pool),
+                                dw.view(), Update::kAdd, {}, pool),
                Error);
 }
 
