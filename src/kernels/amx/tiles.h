@@ -13,7 +13,18 @@
 // and nothing inline from other headers is compiled for them.
 #pragma once
 
+// GCC 12 warns about its own _mm512_undefined_*() wherever an intrinsic that uses it is inlined (GCC bug
+// 105593). The place of the first #include decides, so files for AMX include nothing with intrinsics before
+// this header.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
 
 #include <array>
 #include <cstdint>
