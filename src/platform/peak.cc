@@ -179,12 +179,17 @@ MemoryBandwidth measure_memory_bandwidth(ThreadPool& pool, double seconds) {
       std::max(round_up(std::min(2 * cache_bytes, affordable) / num_threads, 4096), kMinPartBytes);
   const int64_t part_floats = part_bytes / static_cast<int64_t>(sizeof(float));
 
-  // Three arrays per index; whichever thread runs an index touches its pages first.
+  // Three arrays per index.
   std::vector<PageBuffer> buffers;
   for (int64_t i = 0; i < num_threads; ++i) buffers.emplace_back(3 * part_bytes);
   const auto array = [&](int64_t index, int64_t which) {
     return buffers[static_cast<size_t>(index)].as<float>().data() + which * part_floats;
   };
+
+  // Written before they are read: untouched pages all read the system's one page of zeros, from cache.
+  pool.parallel_for(num_threads, [&](int64_t index) {
+    std::fill_n(array(index, 0), 3 * part_floats, static_cast<float>(index + 1));
+  });
 
   MemoryBandwidth result;
   result.array_bytes = part_bytes * num_threads;
