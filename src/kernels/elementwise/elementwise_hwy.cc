@@ -32,6 +32,9 @@ void add_hwy(TensorView x, ConstTensorView y, ThreadPool& pool) {
   });
 }
 
+// Elements between the one that is added and the one that is fetched: 2 KiB.
+constexpr int64_t kPrefetchDistance = 512;
+
 double sum_of_squares_hwy(std::span<const float> x, std::span<std::byte> scratch, ThreadPool& pool) {
   auto* const block_sums = reinterpret_cast<double*>(scratch.data());
   const int64_t count = std::ssize(x);
@@ -40,6 +43,7 @@ double sum_of_squares_hwy(std::span<const float> x, std::span<std::byte> scratch
     const hn::Rebind<float, decltype(d)> d32;
     auto sum = hn::Zero(d);
     for_each_vector(d32, end - begin, [&](auto access, int64_t i) HWY_ATTR {
+      __builtin_prefetch(x.data() + std::min(begin + i + kPrefetchDistance, end - 1));
       const auto value = hn::PromoteTo(d, access.load(d32, x.data() + begin + i));
       sum = hn::MulAdd(value, value, sum);
     });
