@@ -59,7 +59,8 @@ void gemm_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView
   const DType dtype = dy_TN.dtype();
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
   TESSERA_CHECK(is_matrix(dy_TN, T, N, dtype) && is_matrix(w_NK, N, K, dtype) &&
-                    is_matrix(dx_TK, T, K, dtype) && N >= 1 && K >= 1,
+                    (is_matrix(dx_TK, T, K, dtype) || is_matrix(dx_TK, T, K, DType::kF32)) && N >= 1 &&
+                    K >= 1,
                 "dy {}, w {}, dx {}", describe(dy_TN), describe(w_NK), describe(dx_TK));
   if (T == 0) return;
   const GemmKernels& kernels = gemm_table().chosen();

@@ -5,9 +5,9 @@
 //   backward, weight  dw_nk  = sum_t dy_tn x_tk            (or +=)
 //   backward, bias    db_n   = sum_t dy_tn                (or +=)
 //
-// Types: x, w, b, dy, dx have one dtype A, BF16 or F32; y is A or F32; dw and db are F32. Products and sums
-// are float32 (never bf16 or tf32 for F32 input), and every output is rounded to its type once.
-// Shapes: x_TK [T, K], w_NK [N, K], b_N [N] or empty, y_TN [T, N], row-major without gaps; T >= 0, N, K >= 1.
+// Types: x, w, b, dy have one dtype A, BF16 or F32; y and dx are A or F32; dw and db are F32. Products and
+// sums are float32 (never bf16 or tf32 for F32 input), and every output is rounded to its type once. Shapes:
+// x_TK [T, K], w_NK [N, K], b_N [N] or empty, y_TN [T, N], row-major without gaps; T >= 0, N, K >= 1.
 // Pointers need the alignment of their element only. Outputs do not overlap inputs or scratch.
 //
 // Order of summation is fixed by the shapes: results do not depend on the number of threads.

@@ -33,17 +33,19 @@ void backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_T
                     std::span<std::byte> /*scratch*/, ThreadPool& pool) {
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
   with_activation_type(dy_TN.dtype(), [&]<typename A>(A) {
-    const A* dy = dy_TN.as<A>();
-    const A* w = w_NK.as<A>();
-    A* dx = dx_TK.as<A>();
-    pool.parallel_for(T, [&](int64_t t) {
-      for (int64_t k = 0; k < K; ++k) {
-        double sum = update == Update::kAdd ? to_float(dx[t * K + k]) : 0;
-        for (int64_t n = 0; n < N; ++n) {
-          sum += static_cast<double>(to_float(dy[t * N + n])) * to_float(w[n * K + k]);
+    with_activation_type(dx_TK.dtype(), [&]<typename X>(X) {
+      const A* dy = dy_TN.as<A>();
+      const A* w = w_NK.as<A>();
+      X* dx = dx_TK.as<X>();
+      pool.parallel_for(T, [&](int64_t t) {
+        for (int64_t k = 0; k < K; ++k) {
+          double sum = update == Update::kAdd ? to_float(dx[t * K + k]) : 0;
+          for (int64_t n = 0; n < N; ++n) {
+            sum += static_cast<double>(to_float(dy[t * N + n])) * to_float(w[n * K + k]);
+          }
+          dx[t * K + k] = from_float<X>(static_cast<float>(sum));
         }
-        dx[t * K + k] = from_float<A>(static_cast<float>(sum));
-      }
+      });
     });
   });
 }

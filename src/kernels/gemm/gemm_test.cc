@@ -134,13 +134,15 @@ void check_products(const Implementation<GemmKernels>& implementation, DType dty
     kernels.forward(x.view(), w.view(), bias.view(), y.view(), scratch.span(), pool);
     expect_within(y, want(exact_forward(x, w, &bias, s)), context + " forward with bias");
   }
-  GuardedTensor dx(dtype, {s.T, s.K});
-  kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kOverwrite, scratch.span(), pool);
-  expect_within(dx, want(exact_backward_input(dy, w, nullptr, s)), context + " backward_input");
-  fill(dx, 5);
-  const GuardedTensor dx_before = dx;
-  kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kAdd, scratch.span(), pool);
-  expect_within(dx, want(exact_backward_input(dy, w, &dx_before, s)), context + " backward_input added");
+  for (const DType dx_dtype : {dtype, DType::kF32}) {
+    GuardedTensor dx(dx_dtype, {s.T, s.K});
+    kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kOverwrite, scratch.span(), pool);
+    expect_within(dx, want(exact_backward_input(dy, w, nullptr, s)), context + " backward_input");
+    fill(dx, 5);
+    const GuardedTensor dx_before = dx;
+    kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kAdd, scratch.span(), pool);
+    expect_within(dx, want(exact_backward_input(dy, w, &dx_before, s)), context + " backward_input added");
+  }
   GuardedTensor dw(DType::kF32, {s.N, s.K});
   kernels.backward_weight(dy.view(), x.view(), dw.view(), Update::kOverwrite, scratch.span(), pool);
   expect_within(dw, want(exact_backward_weight(dy, x, nullptr, s)), context + " backward_weight");
