@@ -114,7 +114,10 @@ Json to_json(const Findings& f) {
       {"kernels", kernels_json(f.kernels)},
       {"compute_peaks", peaks},
       {"memory_bandwidth",
-       {{"copy_gb_per_s", f.bandwidth.copy_gb_per_s},
+       {{"best_gb_per_s", f.bandwidth.best_gb_per_s()},
+        {"copy_gb_per_s", f.bandwidth.copy_gb_per_s},
+        {"streaming_copy_gb_per_s", f.bandwidth.streaming_copy_gb_per_s},
+        {"update_gb_per_s", f.bandwidth.update_gb_per_s},
         {"triad_gb_per_s", f.bandwidth.triad_gb_per_s},
         {"array_bytes", f.bandwidth.array_bytes}}},
   };
@@ -194,7 +197,10 @@ void print_speed(const Findings& f) {
   for (const ComputePeak& peak : f.peaks) {
     print_row(peak.instruction_set, fmt::format("{:.3g} TFLOPS ({})", peak.tflops, peak.arithmetic));
   }
-  print_row("memory copy", fmt::format("{:.3g} GB/s read + written", f.bandwidth.copy_gb_per_s));
+  print_row("memory copy", fmt::format("{:.3g} GB/s read + written, {:.3g} past the caches",
+                                       f.bandwidth.copy_gb_per_s, f.bandwidth.streaming_copy_gb_per_s));
+  print_row("memory update",
+            fmt::format("{:.3g} GB/s read + written, in place", f.bandwidth.update_gb_per_s));
   print_row("memory triad", fmt::format("{:.3g} GB/s, a = b + s c on {} arrays", f.bandwidth.triad_gb_per_s,
                                         format_bytes(f.bandwidth.array_bytes)));
 }

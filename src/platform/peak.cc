@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstring>
-#include <numeric>
+#include <thread>
 
+#include "base/error.h"
 #include "base/float_types.h"
 #include "base/memory.h"
 #include "base/rng.h"
@@ -117,95 +119,196 @@ __attribute__((target("avx2,fma"))) void avx2_loop(const RandomOperands& operand
   for (__m256& sum : sums) asm volatile("" : "+v"(sum));
 }
 
-// Sum over the threads of each one's rate: calls of `body` per second, every thread for `seconds`.
+// Calls of `body` per second, all threads together: they start together and go on until the same moment. The
+// time is that from the first start to the last end, so that a thread that came late, or ran two indices one
+// after the other, does not count as one that ran beside the others.
 template <typename Body>
 double calls_per_second(ThreadPool& pool, double seconds, const Body& body) {
-  std::vector<double> rates(static_cast<size_t>(pool.num_threads()));
-  pool.parallel_for(pool.num_threads(), [&](int64_t index) {
-    body(index);  // warm-up: wide units need some microseconds to power up, pages to appear
+  constexpr double kLongestWaitForOthers = 0.02;
+  const int64_t num_threads = pool.num_threads();
+  std::atomic<int64_t> num_ready = 0;
+  std::atomic<int64_t> num_calls = 0;
+  std::atomic<double> first_begin = 0;
+  std::atomic<double> last_end = 0;
+  const Clock::time_point zero = Clock::now();
+  pool.parallel_for(num_threads, [&](int64_t index) {
+    body(index);  // wide units need some microseconds to power up
+    num_ready.fetch_add(1);
+    const double arrival = seconds_since(zero);
+    while (num_ready.load() < num_threads && seconds_since(zero) - arrival < kLongestWaitForOthers) {
+      std::this_thread::yield();
+    }
+    const double begin = seconds_since(zero);
+    double expected = 0;
+    first_begin.compare_exchange_strong(expected, begin);
+    double end = begin;
     int64_t calls = 0;
-    const Clock::time_point begin = Clock::now();
-    double elapsed = 0;
     do {
       body(index);
       ++calls;
-      elapsed = seconds_since(begin);
-    } while (elapsed < seconds);
-    rates[static_cast<size_t>(index)] = static_cast<double>(calls) / elapsed;
+      end = seconds_since(zero);
+    } while (end < begin + seconds);
+    num_calls.fetch_add(calls);
+    for (double last = last_end.load(); last < end && !last_end.compare_exchange_weak(last, end);) {
+    }
   });
-  return std::accumulate(rates.begin(), rates.end(), 0.0);
+  return static_cast<double>(num_calls.load()) / (last_end.load() - first_begin.load());
+}
+
+struct PeakLoop {
+  const char* instruction_set;
+  const char* arithmetic;
+  bool (*usable)();
+  Loop loop;
+  double flops_per_call;
+};
+
+constexpr const char* kBf16Arithmetic = "bf16 products, float32 sums";
+constexpr int64_t kAvx2InstructionsPerCall = kInstructionsPerCall / kAvx2Accumulators * kAvx2Accumulators;
+
+constexpr std::array<PeakLoop, 4> kPeakLoops = {{
+    {"amx_bf16", kBf16Arithmetic, [] { return request_amx_permission().granted; }, amx_loop,
+     2.0 * 16 * 16 * 32 * kInstructionsPerCall},
+    {"avx512_bf16", kBf16Arithmetic, [] { return cpu_features().avx512_bf16; }, avx512_bf16_loop,
+     2.0 * 32 * kInstructionsPerCall},
+    {"avx512", "float32", [] { return cpu_features().avx512; }, avx512_loop, 2.0 * 16 * kInstructionsPerCall},
+    {"avx2", "float32", [] { return cpu_features().avx2; }, avx2_loop, 2.0 * 8 * kAvx2InstructionsPerCall},
+}};
+
+size_t peak_loop_row(std::string_view instruction_set) {
+  for (size_t row = 0; row < kPeakLoops.size(); ++row) {
+    if (kPeakLoops[row].instruction_set == instruction_set && kPeakLoops[row].usable()) return row;
+  }
+  fail(ExitCode::kBadConfig, "no peak of '{}' can be measured here, only of: {}", instruction_set,
+       fmt::join(ComputePeakMeter::instruction_sets(), ", "));
+}
+
+// Several times the second-level cache, a fraction of a millisecond: the time between two looks at the clock.
+constexpr int64_t kPieceBytes = int64_t{4} << 20;
+
+// Arrays that begin at the same place of a page hold each other up: loads look as if they depended on stores.
+constexpr int64_t kStaggerBytes = 5 * 4096 + 1024;
+
+// Twice the last-level cache for each of three arrays, but at most 3/8 of the free memory in all.
+int64_t default_array_bytes() {
+  constexpr int64_t kFallbackCacheBytes = int64_t{32} << 20;
+  const int64_t cache_bytes = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), kFallbackCacheBytes);
+  return std::min(2 * cache_bytes, memory_info().free_for_process_bytes / 8);
+}
+
+void streaming_copy(float* destination, const float* source, int64_t num_bytes) {
+  const auto* from = reinterpret_cast<const __m128i*>(source);
+  auto* to = reinterpret_cast<__m128i*>(destination);
+  for (int64_t i = 0; i < num_bytes / 16; i += 4) {  // a line at a time
+    const __m128i a = _mm_load_si128(from + i);
+    const __m128i b = _mm_load_si128(from + i + 1);
+    const __m128i c = _mm_load_si128(from + i + 2);
+    const __m128i d = _mm_load_si128(from + i + 3);
+    _mm_stream_si128(to + i, a);
+    _mm_stream_si128(to + i + 1, b);
+    _mm_stream_si128(to + i + 2, c);
+    _mm_stream_si128(to + i + 3, d);
+  }
+  _mm_sfence();
+}
+
+// One piece of the arrays a, b, c.
+void walk_piece(MemoryPattern pattern, float* a, const float* b, const float* c) {
+  constexpr int64_t kFloats = kPieceBytes / static_cast<int64_t>(sizeof(float));
+  switch (pattern) {
+    case MemoryPattern::kCopy:
+      std::memcpy(a, b, static_cast<size_t>(kPieceBytes));
+      break;
+    case MemoryPattern::kStreamingCopy:
+      streaming_copy(a, b, kPieceBytes);
+      break;
+    case MemoryPattern::kUpdate:
+      for (int64_t i = 0; i < kFloats; ++i) a[i] *= -1.0f;
+      break;
+    case MemoryPattern::kTriad:
+      for (int64_t i = 0; i < kFloats; ++i) a[i] = b[i] + 3.0f * c[i];
+      break;
+  }
+  use_memory();
 }
 
 }  // namespace
 
+std::vector<std::string> ComputePeakMeter::instruction_sets() {
+  std::vector<std::string> names;
+  for (const PeakLoop& row : kPeakLoops) {
+    if (row.usable()) names.emplace_back(row.instruction_set);
+  }
+  return names;
+}
+
+ComputePeakMeter::ComputePeakMeter(ThreadPool& pool, std::string_view instruction_set)
+    : pool_(&pool), row_(peak_loop_row(instruction_set)) {}
+
+std::string_view ComputePeakMeter::instruction_set() const { return kPeakLoops[row_].instruction_set; }
+std::string_view ComputePeakMeter::arithmetic() const { return kPeakLoops[row_].arithmetic; }
+
+double ComputePeakMeter::measure(double seconds) {
+  static const RandomOperands operands;
+  const PeakLoop& row = kPeakLoops[row_];
+  return calls_per_second(*pool_, seconds, [&](int64_t) { row.loop(operands); }) * row.flops_per_call * 1e-12;
+}
+
+BandwidthMeter::BandwidthMeter(ThreadPool& pool, int64_t array_bytes)
+    : pool_(&pool),
+      part_bytes_(std::max(
+          kPieceBytes, round_up((array_bytes == 0 ? default_array_bytes() : array_bytes) / pool.num_threads(),
+                                kPieceBytes))),
+      next_piece_(static_cast<size_t>(pool.num_threads())) {
+  for (int64_t i = 0; i < pool.num_threads(); ++i) buffers_.emplace_back(3 * part_bytes_ + 2 * kStaggerBytes);
+  // Pages that were never written all read the one page of zeros, which stays in the cache.
+  pool.parallel_for(pool.num_threads(), [&](int64_t index) {
+    const std::span<float> floats = buffers_[static_cast<size_t>(index)].as<float>();
+    std::fill(floats.begin(), floats.end(), 1.5f);
+  });
+}
+
+double BandwidthMeter::measure(MemoryPattern pattern, double seconds) {
+  const int64_t num_pieces = part_bytes_ / kPieceBytes;
+  const double pieces = calls_per_second(*pool_, seconds, [&](int64_t index) {
+    int64_t& piece = next_piece_[static_cast<size_t>(index)];
+    std::byte* a = buffers_[static_cast<size_t>(index)].data() + piece * kPieceBytes;
+    walk_piece(pattern, reinterpret_cast<float*>(a),
+               reinterpret_cast<const float*>(a + part_bytes_ + kStaggerBytes),
+               reinterpret_cast<const float*>(a + 2 * (part_bytes_ + kStaggerBytes)));
+    piece = (piece + 1) % num_pieces;
+  });
+  const double arrays = pattern == MemoryPattern::kTriad ? 3 : 2;
+  return pieces * arrays * static_cast<double>(kPieceBytes) * 1e-9;
+}
+
+double BandwidthMeter::measure_best(double seconds) {
+  return std::max({measure(MemoryPattern::kCopy, seconds / 3),
+                   measure(MemoryPattern::kStreamingCopy, seconds / 3),
+                   measure(MemoryPattern::kUpdate, seconds / 3)});
+}
+
+double MemoryBandwidth::best_gb_per_s() const {
+  return std::max({copy_gb_per_s, streaming_copy_gb_per_s, update_gb_per_s});
+}
+
 std::vector<ComputePeak> measure_compute_peaks(ThreadPool& pool, double seconds) {
-  struct Candidate {
-    bool usable;
-    const char* name;
-    const char* arithmetic;
-    Loop loop;
-    int64_t instructions_per_call;
-    double flops_per_instruction;
-  };
-  constexpr const char* kBf16 = "bf16 products, float32 sums";
-  constexpr int64_t kAvx2PerCall = kInstructionsPerCall / kAvx2Accumulators * kAvx2Accumulators;
-  const CpuFeatures& cpu = cpu_features();
-  const std::array<Candidate, 4> candidates = {{
-      {request_amx_permission().granted, "amx_bf16", kBf16, amx_loop, kInstructionsPerCall,
-       2.0 * 16 * 16 * 32},
-      {cpu.avx512_bf16, "avx512_bf16", kBf16, avx512_bf16_loop, kInstructionsPerCall, 2.0 * 32},
-      {cpu.avx512, "avx512", "float32", avx512_loop, kInstructionsPerCall, 2.0 * 16},
-      {cpu.avx2, "avx2", "float32", avx2_loop, kAvx2PerCall, 2.0 * 8},
-  }};
-  const RandomOperands operands;
   std::vector<ComputePeak> peaks;
-  for (const Candidate& candidate : candidates) {
-    if (!candidate.usable) continue;
-    const double calls = calls_per_second(pool, seconds, [&](int64_t) { candidate.loop(operands); });
-    const double flops_per_call =
-        candidate.flops_per_instruction * static_cast<double>(candidate.instructions_per_call);
-    peaks.push_back({candidate.name, candidate.arithmetic, calls * flops_per_call * 1e-12});
+  for (const std::string& name : ComputePeakMeter::instruction_sets()) {
+    ComputePeakMeter meter(pool, name);
+    peaks.push_back({name, std::string(meter.arithmetic()), meter.measure(seconds)});
   }
   return peaks;
 }
 
 MemoryBandwidth measure_memory_bandwidth(ThreadPool& pool, double seconds) {
-  constexpr int64_t kFallbackCacheBytes = int64_t{32} << 20;
-  constexpr int64_t kMinPartBytes = int64_t{1} << 20;
-  const int64_t cache_bytes = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), kFallbackCacheBytes);
-  const int64_t affordable = memory_info().free_for_process_bytes / 8;
-  const int64_t num_threads = pool.num_threads();
-  const int64_t part_bytes =
-      std::max(round_up(std::min(2 * cache_bytes, affordable) / num_threads, 4096), kMinPartBytes);
-  const int64_t part_floats = part_bytes / static_cast<int64_t>(sizeof(float));
-
-  // Three arrays per index.
-  std::vector<PageBuffer> buffers;
-  for (int64_t i = 0; i < num_threads; ++i) buffers.emplace_back(3 * part_bytes);
-  const auto array = [&](int64_t index, int64_t which) {
-    return buffers[static_cast<size_t>(index)].as<float>().data() + which * part_floats;
-  };
-
-  // Written before they are read: untouched pages all read the system's one page of zeros, from cache.
-  pool.parallel_for(num_threads, [&](int64_t index) {
-    std::fill_n(array(index, 0), 3 * part_floats, static_cast<float>(index + 1));
-  });
-
+  BandwidthMeter meter(pool);
   MemoryBandwidth result;
-  result.array_bytes = part_bytes * num_threads;
-  const double copies = calls_per_second(pool, seconds, [&](int64_t index) {
-    std::memcpy(array(index, 0), array(index, 1), static_cast<size_t>(part_bytes));
-    use_memory();
-  });
-  const double triads = calls_per_second(pool, seconds, [&](int64_t index) {
-    float* a = array(index, 0);
-    const float* b = array(index, 1);
-    const float* c = array(index, 2);
-    for (int64_t i = 0; i < part_floats; ++i) a[i] = b[i] + 3.0f * c[i];
-    use_memory();
-  });
-  result.copy_gb_per_s = copies * 2 * static_cast<double>(part_bytes) * 1e-9;
-  result.triad_gb_per_s = triads * 3 * static_cast<double>(part_bytes) * 1e-9;
+  result.array_bytes = meter.array_bytes();
+  result.copy_gb_per_s = meter.measure(MemoryPattern::kCopy, seconds);
+  result.streaming_copy_gb_per_s = meter.measure(MemoryPattern::kStreamingCopy, seconds);
+  result.update_gb_per_s = meter.measure(MemoryPattern::kUpdate, seconds);
+  result.triad_gb_per_s = meter.measure(MemoryPattern::kTriad, seconds);
   return result;
 }
 

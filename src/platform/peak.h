@@ -4,31 +4,92 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "base/memory.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {
 
+// Measures one instruction set again and again, so that a benchmark can take a kernel and the peak in turn.
+//
+//   ComputePeakMeter peak(pool, "amx_bf16");
+//   for (...) { ratios.push_back(measure_kernel() / peak.measure(0.01)); }
+class ComputePeakMeter {
+ public:
+  // What this machine and its kernel permit, best first, of "amx_bf16", "avx512_bf16", "avx512", "avx2".
+  static std::vector<std::string> instruction_sets();
+
+  // Error(kBadConfig) when the machine has no such instruction set. The pool must outlive this.
+  ComputePeakMeter(ThreadPool& pool, std::string_view instruction_set);
+
+  std::string_view instruction_set() const;
+  std::string_view arithmetic() const;  // "bf16 products, float32 sums" or "float32"
+
+  // 10^12 multiplications and additions per second, all threads together: a loop of one multiply-add
+  // instruction on random values in registers (zeros use less power and run faster) on every thread for
+  // `seconds`, a millisecond at least to mean something. Allocates nothing.
+  double measure(double seconds);
+
+ private:
+  ThreadPool* pool_;
+  size_t row_;  // of the table in peak.cc
+};
+
+// How memory is walked. Bytes count as in STREAM (McCalpin): what the program reads and writes, not the lines
+// that a plain store reads before it writes them.
+enum class MemoryPattern {
+  kCopy,           // memcpy in pieces
+  kStreamingCopy,  // a copy whose stores bypass the caches (non-temporal)
+  kUpdate,         // a = s a in place, as an optimizer does: every line read is one that is written
+  kTriad,          // a = b + s c in float32
+};
+
+// Three arrays per thread, several times the size of the last-level cache as far as free memory allows,
+// written once by the thread that will walk them.
+class BandwidthMeter {
+ public:
+  // `array_bytes` of each array, over all threads; 0 = twice the last-level cache. The pool must outlive
+  // this.
+  explicit BandwidthMeter(ThreadPool& pool, int64_t array_bytes = 0);
+
+  int64_t array_bytes() const { return part_bytes_ * pool_->num_threads(); }
+
+  // 10^9 bytes per second, read + written, all threads together. Goes on where the last measurement of the
+  // pattern stopped, so that short ones do not find their data in the cache. Allocates nothing.
+  double measure(MemoryPattern pattern, double seconds);
+
+  // The yardstick: the best of copy, streaming copy and update, each for a third of `seconds`.
+  double measure_best(double seconds);
+
+ private:
+  ThreadPool* pool_;
+  int64_t part_bytes_;  // of one array and thread
+  std::vector<PageBuffer> buffers_;
+  std::vector<int64_t> next_piece_;
+};
+
 struct ComputePeak {
-  std::string instruction_set;  // "amx_bf16", "avx512_bf16", "avx512", "avx2"
-  std::string arithmetic;       // "bf16 products, float32 sums" or "float32"
-  double tflops = 0;            // 10^12 multiplications and additions per second, all threads together
+  std::string instruction_set;
+  std::string arithmetic;
+  double tflops = 0;
 };
 
 struct MemoryBandwidth {
-  double copy_gb_per_s = 0;  // memcpy: read + written bytes, 10^9 per second, all threads together
-  double triad_gb_per_s =
-      0;  // a = b + s c in float32 (STREAM, McCalpin): 3 arrays, without the write allocation
+  double copy_gb_per_s = 0;
+  double streaming_copy_gb_per_s = 0;
+  double update_gb_per_s = 0;
+  double triad_gb_per_s = 0;
   int64_t array_bytes = 0;  // of each array, over all threads
+
+  double best_gb_per_s() const;  // of copy, streaming copy and update
 };
 
-// Loops of one multiply-add instruction on random values in registers (zeros use less power and run faster),
-// on every thread at once, `seconds` for each instruction set that the machine and the kernel permit, best
-// first.
+// Every instruction set once, best first, `seconds` for each.
 std::vector<ComputePeak> measure_compute_peaks(ThreadPool& pool, double seconds = 0.2);
 
-// On arrays several times the size of the last-level cache, as far as free memory allows.
+// Every pattern once, `seconds` for each.
 MemoryBandwidth measure_memory_bandwidth(ThreadPool& pool, double seconds = 0.2);
 
 }  // namespace tessera

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "base/error.h"
 #include "platform/cgroup.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
@@ -161,7 +163,46 @@ TEST(Peak, MeasuresEveryInstructionSetTheMachineHas) {
   for (const ComputePeak& peak : peaks) EXPECT_GT(peak.tflops, 0.001) << peak.instruction_set;
   const MemoryBandwidth bandwidth = measure_memory_bandwidth(pool, 0.01);
   EXPECT_GT(bandwidth.copy_gb_per_s, 0.1);
+  EXPECT_GT(bandwidth.streaming_copy_gb_per_s, 0.1);
+  EXPECT_GT(bandwidth.update_gb_per_s, 0.1);
   EXPECT_GT(bandwidth.triad_gb_per_s, 0.1);
+}
+
+TEST(Peak, AnUnknownInstructionSetIsRefusedByName) {
+  ThreadPool pool(1);
+  try {
+    ComputePeakMeter meter(pool, "sse9");
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+    EXPECT_THAT(error.what(), testing::HasSubstr("sse9"));
+  }
+}
+
+// Four threads on fewer processors do not add up to more than the processors can do.
+TEST(Peak, MoreThreadsThanProcessorsAreNotFaster) {
+  if (ComputePeakMeter::instruction_sets().empty()) GTEST_SKIP() << "no instruction set to measure";
+  const std::string weakest = ComputePeakMeter::instruction_sets().back();
+  ThreadPool all;
+  ThreadPool oversubscribed(4 * all.num_threads());
+  ComputePeakMeter fair(all, weakest);
+  ComputePeakMeter crowded(oversubscribed, weakest);
+  double best_fair = 0;
+  double worst_crowded = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    best_fair = std::max(best_fair, fair.measure(0.02));
+    worst_crowded = std::min(worst_crowded, crowded.measure(0.02));
+  }
+  EXPECT_LT(worst_crowded, 1.2 * best_fair);
+}
+
+TEST(Peak, TheBestBandwidthIsThatOfOnePattern) {
+  const MemoryBandwidth bandwidth = {3, 5, 4, 9, 1};
+  EXPECT_EQ(bandwidth.best_gb_per_s(), 5);
+  ThreadPool pool(2);
+  BandwidthMeter meter(pool, 1);
+  EXPECT_GE(meter.array_bytes(), 2 << 20);
+  EXPECT_GT(meter.measure_best(0.006), 0.1);
 }
 
 TEST(MemoryInfo, IsPlausible) {
