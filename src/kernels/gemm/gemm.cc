@@ -29,7 +29,8 @@ void check_scratch(const GemmKernels& kernels, int64_t rows, int64_t width, DTyp
 
 const DispatchTable<GemmKernels>& gemm_table() {
   static const DispatchTable<GemmKernels> table(
-      "gemm", {{"onednn", Isa::kAmxBf16, kGemmOneDnn, limit_onednn},
+      "gemm", {{"amx", Isa::kAmxBf16, kGemmAmx, limit_onednn},
+               {"onednn", Isa::kAmxBf16, kGemmOneDnn, limit_onednn},
                {"onednn", Isa::kAvx512Bf16, kGemmOneDnn, limit_onednn},
                {"onednn_tiles", Isa::kAvx512, kGemmOneDnnTiles, limit_onednn},
                {"onednn_tiles", Isa::kAvx2, kGemmOneDnnTiles, limit_onednn},

@@ -18,6 +18,7 @@ struct GemmKernels {
                           std::span<std::byte> scratch, ThreadPool& pool);
 };
 
+extern const GemmKernels kGemmAmx;          // bf16 on tiles; float32 as kGemmOneDnn
 extern const GemmKernels kGemmOneDnn;       // bf16 needs AVX-512 BF16
 extern const GemmKernels kGemmOneDnnTiles;  // bf16 through float32
 extern const GemmKernels kGemmRef;

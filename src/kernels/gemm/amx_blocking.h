@@ -1,0 +1,47 @@
+// How a product is cut into blocks, chunks and micro-tiles: by its shape, never by the number of threads as
+// far as the order of summation goes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/float_types.h"
+#include "kernels/amx/tiles.h"
+
+namespace tessera::amx {
+
+constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// A micro-tile is 2 x 2 tiles of c, so a panel of either operand is two tiles wide.
+inline constexpr int64_t kPanelWidth = 2 * kTileRows;
+inline constexpr int64_t kUnitBytes = 2 * kTileBytes;
+inline constexpr int64_t kUnitElements = kUnitBytes / static_cast<int64_t>(sizeof(bf16));
+inline constexpr int64_t kMicroTileBytes = 4 * kTileBytes;
+inline constexpr int64_t kMicroTileElements = kMicroTileBytes / static_cast<int64_t>(sizeof(float));
+
+// The longest chunk: a piece of a has to stay in L1 (48 KiB) while pieces of b stream past it.
+inline constexpr int64_t kMaxChunkSteps = 16;
+
+// The contraction cut into k-steps of 32 and chunks of at most kMaxChunkSteps, as even as possible.
+struct DepthChunks {
+  explicit DepthChunks(int64_t depth)
+      : num_steps(divide_up(depth, kTileDepth)), count(divide_up(num_steps, kMaxChunkSteps)) {}
+
+  int64_t first(int64_t chunk) const { return num_steps * chunk / count; }
+  int64_t steps(int64_t chunk) const { return first(chunk + 1) - first(chunk); }
+
+  int64_t num_steps;
+  int64_t count;
+};
+
+// c cut into blocks of whole panels.
+struct Blocks {
+  int64_t rows, columns;              // panels of c
+  int64_t block_rows, block_columns;  // panels of a full block
+
+  int64_t num_block_rows() const { return divide_up(rows, block_rows); }
+  int64_t num_block_columns() const { return divide_up(columns, block_columns); }
+  int64_t count() const { return num_block_rows() * num_block_columns(); }
+};
+
+}  // namespace tessera::amx

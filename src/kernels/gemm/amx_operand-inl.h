@@ -1,0 +1,111 @@
+// The operands of c_mn = sum_k a_mk b_kn and their packed form, for gemm_amx.cc.
+//
+//   unit    2 KiB: two tiles side by side, 32 rows of a (or columns of b) by 32 of the contraction
+//   piece   the units of one panel (32 rows or columns) for one chunk of the contraction, in its order:
+//           at most 32 KiB, what a micro-tile reads from one operand
+//   chunk   the pieces of all panels
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/amx/pack-inl.h"
+#include "kernels/gemm/amx_blocking.h"
+
+TESSERA_AMX_BEGIN
+namespace tessera::amx {
+
+// How tiles are made from the stored matrix (pack-inl.h).
+enum class Packing : uint8_t {
+  kCopy,        // a, stored [m, k]
+  kTranspose,   // a, stored [k, m]
+  kInterleave,  // b, stored [k, n]
+  kPair,        // b, stored [n, k]
+};
+
+// A row-major matrix; `width` is its extent along m (or n), `depth` along k.
+struct Operand {
+  const bf16* data;
+  int64_t stride;
+  int64_t width;
+  int64_t depth;
+  Packing packing;
+
+  bool depth_is_contiguous() const { return packing == Packing::kCopy || packing == Packing::kPair; }
+  const bf16* at(int64_t line, int64_t k) const {
+    return data + (depth_is_contiguous() ? line * stride + k : k * stride + line);
+  }
+  // The part from line `begin` to `end`.
+  Operand lines(int64_t begin, int64_t end) const {
+    return {at(begin, 0), stride, end - begin, depth, packing};
+  }
+};
+
+inline void pack_tile(const Operand& from, int64_t line, int64_t k, bf16* tile) {
+  const int64_t width = std::clamp<int64_t>(from.width - line, 0, kTileRows);
+  const int64_t depth = std::min(from.depth - k, kTileDepth);
+  const bf16* part = from.at(line, k);
+  switch (from.packing) {
+    case Packing::kCopy:
+      return copy_tile(part, from.stride, width, depth, tile);
+    case Packing::kTranspose:
+      return transpose_tile(part, from.stride, depth, width, tile);
+    case Packing::kInterleave:
+      return interleave_tile(part, from.stride, depth, width, tile);
+    case Packing::kPair:
+      return pair_tile(part, from.stride, width, depth, tile);
+  }
+}
+
+inline void pack_unit(const Operand& from, int64_t panel, int64_t step, bf16* unit) {
+  for (int64_t half = 0; half < 2; ++half) {
+    pack_tile(from, panel * kPanelWidth + half * kTileRows, step * kTileDepth, unit + half * kTileElements);
+  }
+}
+
+// One piece, from k-step `first` on.
+inline void pack_piece(const Operand& from, int64_t panel, int64_t first, int64_t steps, bf16* piece) {
+  for (int64_t step = 0; step < steps; ++step) {
+    pack_unit(from, panel, first + step, piece + step * kUnitElements);
+  }
+}
+
+// The pieces of panels [begin, end), one after the other. The stored matrix is read along its rows, which is
+// what the hardware prefetchers see.
+inline void pack_chunk(const Operand& from, int64_t begin, int64_t end, int64_t first, int64_t steps,
+                       bf16* chunk) {
+  if (from.depth_is_contiguous()) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      pack_piece(from, panel, first, steps, chunk + (panel - begin) * steps * kUnitElements);
+    }
+    return;
+  }
+  for (int64_t step = 0; step < steps; ++step) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      pack_unit(from, panel, first + step, chunk + ((panel - begin) * steps + step) * kUnitElements);
+    }
+  }
+}
+
+// A whole operand, packed: chunk after chunk, each with the pieces of all panels.
+class PackedOperand {
+ public:
+  PackedOperand() = default;
+  PackedOperand(bf16* data, int64_t panels, DepthChunks chunks)
+      : data_(data), panels_(panels), chunks_(chunks) {}
+
+  static int64_t bytes(int64_t panels, DepthChunks chunks) { return panels * chunks.num_steps * kUnitBytes; }
+
+  bf16* piece(int64_t chunk, int64_t panel) const {
+    return data_ + (chunks_.first(chunk) * panels_ + panel * chunks_.steps(chunk)) * kUnitElements;
+  }
+  bool empty() const { return data_ == nullptr; }
+
+ private:
+  bf16* data_ = nullptr;
+  int64_t panels_ = 0;
+  DepthChunks chunks_ = DepthChunks(1);
+};
+
+}  // namespace tessera::amx
+TESSERA_AMX_END
