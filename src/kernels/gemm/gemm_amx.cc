@@ -256,7 +256,7 @@ void backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_T
   }
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
   multiply({dy_TN.as<bf16>(), N, T, N, Packing::kCopy}, {w_NK.as<bf16>(), K, K, N, Packing::kInterleave},
-           false, {dx_TK.bytes(), T, K, DType::kBF16, update == Update::kAdd, nullptr}, scratch, pool);
+           false, {dx_TK.bytes(), T, K, dx_TK.dtype(), update == Update::kAdd, nullptr}, scratch, pool);
 }
 
 void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
