@@ -68,9 +68,13 @@ void TerminalReport::on_plan(const RunPlan& plan) {
   print("compute  {}", wrap_text(plan.operations, kPlanColumn, terminal_width()).substr(kPlanColumn));
   print("data     {} rows, {} tokens{}\n", format_count(plan.num_rows), format_count(plan.num_tokens),
         plan.eval_rows > 0 ? fmt::format("; {} rows to evaluate on", format_count(plan.eval_rows)) : "");
-  print("steps    {}, {} an epoch, {} of warmup; at most {} tokens in a micro-batch\n",
-        format_count(plan.max_steps), format_count(plan.steps_per_epoch), format_count(plan.num_warmup_steps),
-        format_count(plan.max_micro_batch_tokens));
+  print("steps    {}, {} an epoch, {} of warmup\n", format_count(plan.max_steps),
+        format_count(plan.steps_per_epoch), format_count(plan.num_warmup_steps));
+  print("passes   {} through the model, at most {} tokens\n",
+        plan.micro_batches_per_pass == 1
+            ? "one micro-batch"
+            : fmt::format("{} micro-batches at once", plan.micro_batches_per_pass),
+        format_count(plan.max_pass_tokens));
   print("memory\n{}", indented(memory_table(plan.memory, plan.free_bytes)));
   flush_output();
 }

@@ -247,6 +247,12 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
   table->add("gradient_checkpointing", &args->gradient_checkpointing,
              "Keep only the input of every layer and compute the layer again in the backward pass: much less "
              "memory for about a third more time, with the same result.");
+  table->add_choice(
+      "merge_micro_batches", &args->merge_micro_batches, {"auto", "always", "never"},
+      "Micro-batches of a step go through the model together, which is faster: every weight is read and "
+      "every gradient updated once for all of them. The result is the same up to rounding. auto merges "
+      "up to 2048 tokens if the activations then grow by no more than an eighth of the memory of "
+      "weights, gradients and optimizer; never keeps the memory of one micro-batch.");
   limit(table->add("num_threads", &args->num_threads,
                    "Threads to compute with; 0 takes every processor this process may use. The result does "
                    "not depend on it."),

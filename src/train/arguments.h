@@ -65,6 +65,7 @@ struct TrainingArguments {
   bool bf16_full_eval = false;
   std::string save_dtype;  // "" = dtype
   bool gradient_checkpointing = false;
+  std::string merge_micro_batches = "auto";
   int64_t num_threads = 0;
 
   // Logging, evaluation, saving. Steps below 1 are a share of all steps.

@@ -22,7 +22,8 @@ struct RunPlan {
   int64_t steps_per_epoch = 0;
   int64_t max_steps = 0;
   int64_t num_warmup_steps = 0;
-  int64_t max_micro_batch_tokens = 0;
+  int64_t micro_batches_per_pass = 1;
+  int64_t max_pass_tokens = 0;  // of what goes through the model at once
   MemoryPlan memory;
   int64_t free_bytes = 0;  // memory_info() when the plan was made
 };

@@ -6,16 +6,17 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "train/passes.h"
 
 namespace tessera {
 namespace {
 
 // "rows 3, 5, 8, ..." of a step, cut to a line.
-std::string name_rows(const std::vector<std::vector<int64_t>>& micro_batches) {
+std::string name_rows(const std::vector<std::vector<int64_t>>& passes) {
   constexpr size_t kMaxNamed = 32;
   std::vector<int64_t> rows;
-  for (const std::vector<int64_t>& micro_batch : micro_batches) {
-    rows.insert(rows.end(), micro_batch.begin(), micro_batch.end());
+  for (const std::vector<int64_t>& pass : passes) {
+    rows.insert(rows.end(), pass.begin(), pass.end());
   }
   const bool is_cut = rows.size() > kMaxNamed;
   const size_t total = rows.size();
@@ -25,12 +26,12 @@ std::string name_rows(const std::vector<std::vector<int64_t>>& micro_batches) {
 }
 
 void check_finite(int64_t step, double loss, double grad_norm,
-                  const std::vector<std::vector<int64_t>>& micro_batches) {
+                  const std::vector<std::vector<int64_t>>& passes) {
   if (std::isfinite(loss) && std::isfinite(grad_norm)) return;
   fail(ExitCode::kNumerics,
        "step {}: loss {}, gradient norm {}: not finite, so the weights were left as they are after step {}; "
        "the step read the {} (from 0); lower learning_rate or max_grad_norm, or look at these rows",
-       step + 1, loss, grad_norm, step, name_rows(micro_batches));
+       step + 1, loss, grad_norm, step, name_rows(passes));
 }
 
 }  // namespace
@@ -56,15 +57,19 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   return finish_run();
 }
 
-// loss = sum of token losses / targets of the whole step, so that micro-batches count by their targets.
+std::vector<std::vector<int64_t>> Trainer::passes_of_step(int64_t step) const {
+  return merge_micro_batches(batch_plan_->rows_of_step(step), run_plan_.micro_batches_per_pass);
+}
+
+// loss = sum of token losses / targets of the whole step, so that passes count by their targets.
 StepMetrics Trainer::train_step(int64_t step) {
   const Stopwatch step_time;
-  const std::vector<std::vector<int64_t>> micro_batches = batch_plan_->rows_of_step(step);
-  const int64_t num_targets = count_targets(micro_batches);
+  const std::vector<std::vector<int64_t>> passes = passes_of_step(step);
+  const int64_t num_targets = count_targets(passes);
 
   double loss_sum = 0;
   int64_t num_tokens = 0;
-  for (const std::vector<int64_t>& rows : micro_batches) {
+  for (const std::vector<int64_t>& rows : passes) {
     make_packed_batch(*dataset_, rows, &batch_);
     const float grad_scale = 1.0f / static_cast<float>(num_targets);
     const Update update = num_tokens == 0 ? Update::kOverwrite : Update::kAdd;
@@ -75,7 +80,7 @@ StepMetrics Trainer::train_step(int64_t step) {
   }
   const double loss = loss_sum / static_cast<double>(num_targets);
   const double grad_norm = optimizer_->gradient_norm();
-  check_finite(step, loss, grad_norm, micro_batches);
+  check_finite(step, loss, grad_norm, passes);
 
   const double learning_rate = schedule_->learning_rate(step);
   optimizer_->step(step + 1, learning_rate, clip_factor(grad_norm, args_.max_grad_norm));
@@ -92,15 +97,15 @@ StepMetrics Trainer::train_step(int64_t step) {
           .step_time_s = time_s};
 }
 
-int64_t Trainer::count_targets(const std::vector<std::vector<int64_t>>& micro_batches) const {
+int64_t Trainer::count_targets(const std::vector<std::vector<int64_t>>& passes) const {
   int64_t num_targets = 0;
-  for (const std::vector<int64_t>& rows : micro_batches) {
+  for (const std::vector<int64_t>& rows : passes) {
     for (const int64_t row : rows) num_targets += dataset_->row_num_targets(row);
   }
   if (num_targets == 0) {
     fail(ExitCode::kBadData,
          "the {} (from 0) make up one step and have no token to predict: all their labels are ignored",
-         name_rows(micro_batches));
+         name_rows(passes));
   }
   return num_targets;
 }

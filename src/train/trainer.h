@@ -56,7 +56,8 @@ class Trainer {
   void open_model();
   void open_datasets();
   void plan_steps();
-  void look_ahead(int64_t max_steps);
+  void plan_passes();
+  int64_t largest_pass() const;
   void plan_memory_use();
   void allocate_and_load();
 
@@ -67,8 +68,9 @@ class Trainer {
   ActivationLimits limits_for(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) const;
   std::vector<MemoryAlternative> memory_alternatives() const;
 
+  std::vector<std::vector<int64_t>> passes_of_step(int64_t step) const;
   StepMetrics train_step(int64_t step);
-  int64_t count_targets(const std::vector<std::vector<int64_t>>& micro_batches) const;
+  int64_t count_targets(const std::vector<std::vector<int64_t>>& passes) const;
 
   // Reports and files.
   void open_output();

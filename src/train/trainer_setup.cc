@@ -7,6 +7,7 @@
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
 #include "tokenizer/tokenizer.h"
+#include "train/passes.h"
 #include "train/trainer.h"
 
 namespace tessera {
@@ -129,10 +130,10 @@ void Trainer::plan_steps() {
   schedule_ = make_schedule(
       {args_.lr_scheduler_type, args_.lr_scheduler_kwargs, args_.learning_rate, num_warmup_steps, max_steps});
 
-  look_ahead(max_steps);
   run_plan_.steps_per_epoch = steps_per_epoch;
   run_plan_.max_steps = max_steps;
   run_plan_.num_warmup_steps = num_warmup_steps;
+  plan_passes();
   state_.max_steps = max_steps;
   state_.num_train_epochs = (max_steps + steps_per_epoch - 1) / steps_per_epoch;
   state_.train_batch_size = args_.per_device_train_batch_size;
@@ -141,30 +142,43 @@ void Trainer::plan_steps() {
   state_.save_steps = actions_->save_steps();
 }
 
-// A step without targets is found before the first one, and the largest micro-batch decides the memory.
-// Without shuffle all epochs are alike; of a very long run the beginning is looked at and the largest
-// possible micro-batch assumed.
-void Trainer::look_ahead(int64_t max_steps) {
+// The largest pass decides the memory. How many micro-batches make a pass is decided for the largest of them.
+void Trainer::plan_passes() {
+  constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
+  run_plan_.max_pass_tokens = largest_pass();
+  if (args_.merge_micro_batches == "never" || args_.gradient_accumulation_steps == 1) return;
+  const ActivationLimits micro_batch =
+      limits_for(args_.per_device_train_batch_size, kUncut, args_.gradient_checkpointing);
+  run_plan_.micro_batches_per_pass =
+      args_.merge_micro_batches == "always"
+          ? args_.gradient_accumulation_steps
+          : micro_batches_per_pass(*model_, micro_batch, args_.gradient_accumulation_steps);
+  run_plan_.max_pass_tokens = largest_pass();
+}
+
+// In tokens. A step without targets is found here, before the first one. Without shuffle all epochs are
+// alike; of a very long run the beginning is looked at and the largest possible pass assumed.
+int64_t Trainer::largest_pass() const {
   // Each is about a second or two.
   constexpr int64_t kMaxRows = 20'000'000;
   constexpr int64_t kMaxSteps = 500'000;
   const int64_t rows_per_step = args_.per_device_train_batch_size * args_.gradient_accumulation_steps;
   const int64_t distinct_steps =
-      args_.shuffle ? max_steps : std::min(max_steps, batch_plan_->steps_per_epoch());
+      args_.shuffle ? run_plan_.max_steps : std::min(run_plan_.max_steps, batch_plan_->steps_per_epoch());
   const int64_t num_steps =
       std::min({distinct_steps, kMaxSteps, std::max<int64_t>(1, kMaxRows / rows_per_step)});
   int64_t largest = 0;
   for (int64_t step = 0; step < num_steps; ++step) {
-    const std::vector<std::vector<int64_t>> micro_batches = batch_plan_->rows_of_step(step);
-    count_targets(micro_batches);
-    for (const std::vector<int64_t>& rows : micro_batches) {
+    const std::vector<std::vector<int64_t>> passes = passes_of_step(step);
+    count_targets(passes);
+    for (const std::vector<int64_t>& rows : passes) {
       int64_t num_tokens = 0;
       for (const int64_t row : rows) num_tokens += dataset_->row_length(row);
       largest = std::max(largest, num_tokens);
     }
   }
-  if (num_steps < distinct_steps) largest = args_.per_device_train_batch_size * dataset_->max_row_length();
-  run_plan_.max_micro_batch_tokens = largest;
+  if (num_steps == distinct_steps) return largest;
+  return args_.per_device_train_batch_size * run_plan_.micro_batches_per_pass * dataset_->max_row_length();
 }
 
 // Evaluation batches are cut to what training needs anyway; only a longer row asks for more.
@@ -173,7 +187,7 @@ ActivationLimits Trainer::limits_for(int64_t batch_size, int64_t max_row_length,
   const int64_t train_row = std::min(dataset_->max_row_length(), max_row_length);
   const int64_t eval_row = eval_dataset_ ? std::min(eval_dataset_->max_row_length(), max_row_length) : 0;
   ActivationLimits limits;
-  limits.max_tokens = std::max(std::min(run_plan_.max_micro_batch_tokens, batch_size * train_row), eval_row);
+  limits.max_tokens = std::max(std::min(run_plan_.max_pass_tokens, batch_size * train_row), eval_row);
   limits.max_sequence_length = std::max(train_row, eval_row);
   limits.training = true;
   limits.gradient_checkpointing = gradient_checkpointing;
@@ -185,6 +199,10 @@ std::vector<MemoryAlternative> Trainer::memory_alternatives() const {
   const int64_t longest = limits_.max_sequence_length;
   const int64_t batch = args_.per_device_train_batch_size;
   std::vector<MemoryAlternative> alternatives;
+  if (run_plan_.micro_batches_per_pass > 1) {
+    alternatives.push_back(
+        {"merge_micro_batches never", limits_for(batch, longest, args_.gradient_checkpointing)});
+  }
   if (!args_.gradient_checkpointing) {
     alternatives.push_back({"gradient_checkpointing true", limits_for(batch, longest, true)});
   }
@@ -206,7 +224,8 @@ std::vector<MemoryAlternative> Trainer::memory_alternatives() const {
 
 void Trainer::plan_memory_use() {
   constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
-  limits_ = limits_for(args_.per_device_train_batch_size, kUncut, args_.gradient_checkpointing);
+  limits_ = limits_for(args_.per_device_train_batch_size * run_plan_.micro_batches_per_pass, kUncut,
+                       args_.gradient_checkpointing);
   MemoryRequest request;
   request.limits = limits_;
   request.baseline_bytes = resident_bytes();

@@ -232,7 +232,26 @@ TEST(TrainLoop, AnEndlessRunStartsAtOnce) {
   int num_asked = 0;
   const RecordingObserver run = tiny.train(1, [&] { return ++num_asked > 3 ? SIGINT : 0; });
   EXPECT_EQ(run.steps.size(), 3u);
-  EXPECT_EQ(run.plan.max_micro_batch_tokens, 18);
+  EXPECT_EQ(run.plan.max_pass_tokens, 18);
+}
+
+TEST(TrainLoop, MergedMicroBatchesGiveTheSameStep) {
+  TinyRun tiny;
+  tiny.args.merge_micro_batches = "never";
+  const RecordingObserver apart = tiny.train();
+  tiny.args.merge_micro_batches = "always";
+  const RecordingObserver merged = tiny.train();
+  EXPECT_EQ(apart.plan.micro_batches_per_pass, 1);
+  EXPECT_EQ(apart.plan.max_pass_tokens, 2 * 9);
+  EXPECT_EQ(merged.plan.micro_batches_per_pass, 2);
+  EXPECT_EQ(merged.plan.max_pass_tokens, 2 * 2 * 9);
+  ASSERT_EQ(merged.steps.size(), apart.steps.size());
+  for (size_t i = 0; i < apart.steps.size(); ++i) {
+    EXPECT_EQ(merged.steps[i].num_tokens, apart.steps[i].num_tokens) << "step " << i + 1;
+    EXPECT_NEAR(merged.steps[i].loss, apart.steps[i].loss, 1e-5) << "step " << i + 1;
+    EXPECT_NEAR(merged.steps[i].grad_norm, apart.steps[i].grad_norm, 1e-4 * apart.steps[i].grad_norm)
+        << "step " << i + 1;
+  }
 }
 
 TEST(TrainLoop, LearningRatesFollowTheSchedule) {
