@@ -49,6 +49,7 @@ class MicroBatchesPerPass : public testing::Test {
 TEST_F(MicroBatchesPerPass, StopsAtEnoughTokens) {
   ModelConfig large = wide_config();
   large.hidden_size = 4096;
+  large.num_hidden_layers = 16;
   EXPECT_EQ(merged(large, 512, 64), 4);
   EXPECT_EQ(merged(large, 500, 64), 5);
   EXPECT_EQ(merged(large, 2048, 64), 1);
