@@ -104,7 +104,7 @@ void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits)
 }
 
 Generator::Generator(Model& model, int64_t capacity, int64_t max_chunk)
-    : impl_(std::make_unique<Impl>(*model.impl_, capacity, max_chunk)) {}
+    : impl_(std::make_unique<Impl>(model.impl(), capacity, max_chunk)) {}
 Generator::~Generator() = default;
 
 int64_t Generator::length() const { return impl_->length; }

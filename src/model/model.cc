@@ -150,8 +150,11 @@ void Model::Impl::begin(const PackedBatch& batch) {
   ops->bind_workspace(bytes_of(workspace));
 }
 
-void Model::Impl::forward_layers(const PackedBatch& batch, const SequenceInfo& sequences) {
+void Model::Impl::forward_embedding(const PackedBatch& batch) {
   ops->embedding(batch.input_ids, embedding_VD, activations.layers.front().attention.x_TD);
+}
+
+void Model::Impl::forward_layers(const SequenceInfo& sequences) {
   ConstTensorView residual_TD;  // the embedding is the whole stream
   for (size_t i = 0; i < layers.size(); ++i) {
     const LayerSaved& saved = activations.layers[i];
@@ -164,7 +167,7 @@ void Model::Impl::forward_layers(const PackedBatch& batch, const SequenceInfo& s
   ops->add(activations.final_x_TD, residual_TD);
 }
 
-void Model::Impl::backward_layers(const PackedBatch& batch, const SequenceInfo& sequences, Update update) {
+void Model::Impl::backward_layers(const SequenceInfo& sequences, Update update) {
   for (size_t i = layers.size(); i-- > 0;) {
     const LayerSaved& saved = activations.layers[i];
     if (mode == ActivationMode::kKeepInputs) {
@@ -173,6 +176,9 @@ void Model::Impl::backward_layers(const PackedBatch& batch, const SequenceInfo& 
     decoder_layer_backward(*ops, block_configs[i], layers[i], layer_grads[i], update, sequences, saved,
                            activations.layer_scratch, activations.dx_TD);
   }
+}
+
+void Model::Impl::backward_embedding(const PackedBatch& batch, Update update) {
   // Rows of tokens that do not occur receive nothing. A tied table holds the gradient of the LM head already.
   if (update == Update::kOverwrite && !config.tie_word_embeddings) ops->zero(dembedding_VD);
   const auto padding_id = static_cast<int32_t>(config.pad_token_id.value_or(kNoPaddingId));
@@ -214,13 +220,15 @@ LossSums Model::forward_backward(const PackedBatch& batch, float grad_scale, flo
   TESSERA_CHECK(!impl.layer_grads.empty(), "no gradients are bound");
   impl.begin(batch);
   const SequenceInfo sequences = impl.sequence_info(batch);
-  impl.forward_layers(batch, sequences);
+  impl.forward_embedding(batch);
+  impl.forward_layers(sequences);
   const LossSums sums = loss_head_forward_backward(*impl.ops, impl.block_configs.front().norm_eps, impl.head,
                                                    impl.head_grads, gradient_update, batch.targets,
                                                    label_smoothing, grad_scale, impl.activations.final_x_TD,
                                                    impl.activations.loss_scratch, impl.activations.dx_TD);
   if (sums.num_targets > 0) {
-    impl.backward_layers(batch, sequences, gradient_update);
+    impl.backward_layers(sequences, gradient_update);
+    impl.backward_embedding(batch, gradient_update);
   } else if (gradient_update == Update::kOverwrite) {
     impl.ops->zero(impl.gradients);  // the gradient of nothing; with kAdd there is nothing to add
   }
@@ -230,7 +238,8 @@ LossSums Model::forward_backward(const PackedBatch& batch, float grad_scale, flo
 LossSums Model::forward_loss(const PackedBatch& batch, float label_smoothing) {
   Impl& impl = *impl_;
   impl.begin(batch);
-  impl.forward_layers(batch, impl.sequence_info(batch));
+  impl.forward_embedding(batch);
+  impl.forward_layers(impl.sequence_info(batch));
   return loss_head_forward(*impl.ops, impl.block_configs.front().norm_eps, impl.head, batch.targets,
                            label_smoothing, impl.activations.final_x_TD, impl.activations.loss_scratch);
 }
@@ -241,7 +250,8 @@ void Model::forward_logits(const PackedBatch& batch, TensorView logits_TV) {
   TESSERA_CHECK(logits_TV.shape() == expected && logits_TV.dtype() == DType::kF32, "logits are {} {}",
                 dtype_name(logits_TV.dtype()), logits_TV.shape().to_string());
   impl.begin(batch);
-  impl.forward_layers(batch, impl.sequence_info(batch));
+  impl.forward_embedding(batch);
+  impl.forward_layers(impl.sequence_info(batch));
   const LossHeadScratch& scratch = impl.activations.loss_scratch;
   impl.ops->rmsnorm(impl.activations.final_x_TD, impl.head.norm_D, impl.block_configs.front().norm_eps,
                     scratch.norm_TD, scratch.rstd_T);

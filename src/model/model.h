@@ -64,9 +64,11 @@ class Model {
   // logits_TV F32 of every position (tests, small inputs).
   void forward_logits(const PackedBatch& batch, TensorView logits_TV);
 
- private:
-  friend class Generator;
+  // The inside (model_impl.h): for Generator, and for benchmarks that time the parts of a step.
   struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 

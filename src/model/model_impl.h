@@ -1,4 +1,4 @@
-// The inside of Model, shared with Generator.
+// The inside of Model: the parts of a step, one by one.
 #pragma once
 
 #include <vector>
@@ -18,9 +18,14 @@ struct Model::Impl {
 
   // Checks the batch, lays out the buffers for it and binds the workspace.
   void begin(const PackedBatch& batch);
-  // The stream behind the last layer, in activations.final_x_TD.
-  void forward_layers(const PackedBatch& batch, const SequenceInfo& sequences);
-  void backward_layers(const PackedBatch& batch, const SequenceInfo& sequences, Update update);
+  // The stream in front of the first layer, in activations.layers[0].attention.x_TD.
+  void forward_embedding(const PackedBatch& batch);
+  // From there the stream behind the last layer, in activations.final_x_TD.
+  void forward_layers(const SequenceInfo& sequences);
+  // activations.dx_TD, the gradient of the stream behind the last layer, becomes that of the first one's
+  // input.
+  void backward_layers(const SequenceInfo& sequences, Update update);
+  void backward_embedding(const PackedBatch& batch, Update update);
   SequenceInfo sequence_info(const PackedBatch& batch) const;
 
   ModelConfig config;
