@@ -76,6 +76,8 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_generate_command());
   all.push_back(make_inspect_command());
   all.push_back(make_doctor_command());
+  all.push_back(make_bench_gemm_command());
+  all.push_back(make_bench_train_step_command());
   all.push_back(make_help_command());
   return all;
 }

@@ -37,6 +37,8 @@ std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
 std::unique_ptr<Command> make_inspect_command();
 std::unique_ptr<Command> make_doctor_command();
+std::unique_ptr<Command> make_bench_gemm_command();
+std::unique_ptr<Command> make_bench_train_step_command();
 std::unique_ptr<Command> make_help_command();
 
 // Every subcommand, in the order in which help lists them.

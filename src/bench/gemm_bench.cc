@@ -1,0 +1,201 @@
+#include "bench/gemm_bench.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "bench/memory_check.h"
+#include "bench/random_tensor.h"
+#include "bench/verify_gemm.h"
+
+namespace tessera {
+namespace {
+
+// Well beyond L2; a step walks through more weights than this before it comes back to the first.
+constexpr int64_t kColdBytes = int64_t{256} << 20;
+constexpr int64_t kNumSamples = 128;
+
+bool makes_weight_gradient(Product product) {
+  return product == Product::kBackwardWeight || product == Product::kBackwardWeightAdd;
+}
+
+int64_t scratch_bytes(const GemmCase& c, const GemmImplementation& implementation, int64_t num_threads) {
+  return std::max<int64_t>(
+      64, implementation.kernels.scratch_bytes({c.T, std::max(c.N, c.K), c.dtype, num_threads}));
+}
+
+// x [T, K], y or dy [T, N] and cold copies of w or dw [N, K].
+class Operands {
+ public:
+  Operands(const GemmCase& c, int64_t max_scratch_bytes, ThreadPool& pool)
+      : case_(c),
+        pool_(pool),
+        x_(c.dtype, {c.T, c.K}, 1, 1, pool),
+        y_(c.dtype, {c.T, c.N}, 2, 1, pool),
+        weights_(weight_dtype(c), {c.N, c.K}, kColdBytes, 1, pool),
+        scratch_(max_scratch_bytes) {}
+
+  static DType weight_dtype(const GemmCase& c) {
+    return makes_weight_gradient(c.product) ? DType::kF32 : c.dtype;
+  }
+  static int64_t size_bytes(const GemmCase& c, int64_t max_scratch_bytes) {
+    return c.T * (c.K + c.N) * dtype_bytes(c.dtype) +
+           ColdCopies::size_bytes(weight_dtype(c), {c.N, c.K}, kColdBytes) + max_scratch_bytes;
+  }
+
+  void run(const GemmKernels& kernels) { run(kernels, weights_.next()); }
+
+  // Runs once with poisoned outputs and compares samples.
+  Verification verify(const std::string& what, const GemmKernels& kernels) {
+    const TensorView w = weights_.next();
+    const TensorView out = output(w);
+    const std::vector<SamplePoint> points = sample_points(out.dim(0), out.dim(1), kNumSamples);
+    std::vector<double> former;
+    for (const SamplePoint& point : points) {
+      const int64_t index = point.row * out.dim(1) + point.column;
+      if (case_.product == Product::kBackwardWeightAdd) {
+        former.push_back(element(out, index));
+      } else {
+        set_element(out, index, std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+    run(kernels, w);
+    const auto [T, N, K] = std::tuple(case_.T, case_.N, case_.K);
+    switch (case_.product) {
+      case Product::kForward:
+        return verify_product(what, {x_.view(), K, 1}, {w, K, 1}, K, out, points, former);
+      case Product::kBackwardInput:
+        return verify_product(what, {y_.view(), N, 1}, {w, 1, K}, N, out, points, former);
+      case Product::kBackwardWeight:
+      case Product::kBackwardWeightAdd:
+        return verify_product(what, {y_.view(), 1, N}, {x_.view(), 1, K}, T, out, points, former);
+    }
+    TESSERA_CHECK(false, "unknown product");
+  }
+
+ private:
+  TensorView output(TensorView w) const {
+    if (case_.product == Product::kForward) return y_.view();
+    return case_.product == Product::kBackwardInput ? x_.view() : w;
+  }
+
+  void run(const GemmKernels& kernels, TensorView w) {
+    const std::span<std::byte> scratch = scratch_.as<std::byte>();
+    switch (case_.product) {
+      case Product::kForward:
+        return kernels.forward(x_.view(), w, /*bias_N=*/{}, y_.view(), scratch, pool_);
+      case Product::kBackwardInput:
+        return kernels.backward_input(y_.view(), w, x_.view(), Update::kOverwrite, scratch, pool_);
+      case Product::kBackwardWeight:
+        return kernels.backward_weight(y_.view(), x_.view(), w, Update::kOverwrite, scratch, pool_);
+      case Product::kBackwardWeightAdd:
+        return kernels.backward_weight(y_.view(), x_.view(), w, Update::kAdd, scratch, pool_);
+    }
+  }
+
+  GemmCase case_;
+  ThreadPool& pool_;
+  RandomTensor x_, y_;
+  ColdCopies weights_;
+  PageBuffer scratch_;
+};
+
+}  // namespace
+
+std::string_view product_name(Product product) {
+  switch (product) {
+    case Product::kForward:
+      return "forward";
+    case Product::kBackwardInput:
+      return "backward_input";
+    case Product::kBackwardWeight:
+      return "backward_weight";
+    case Product::kBackwardWeightAdd:
+      return "backward_weight_add";
+  }
+  TESSERA_CHECK(false, "unknown product");
+}
+
+Product parse_product(const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const Product product : kProducts) {
+    names.push_back(product_name(product));
+    if (names.back() == name) return product;
+  }
+  fail(ExitCode::kUsage, "--products: expected {}, found '{}'", fmt::join(names, ", "), printable(name));
+}
+
+std::vector<WeightShape> weight_shapes(const ModelConfig& config) {
+  const int64_t q_width = config.num_attention_heads * config.head_dim;
+  const int64_t qkv_width = q_width + 2 * config.num_key_value_heads * config.head_dim;
+  std::vector<WeightShape> shapes;
+  for (const WeightShape shape :
+       {WeightShape{qkv_width, config.hidden_size}, WeightShape{config.hidden_size, q_width},
+        WeightShape{2 * config.intermediate_size, config.hidden_size},
+        WeightShape{config.hidden_size, config.intermediate_size},
+        WeightShape{config.vocab_size, config.hidden_size}}) {
+    if (shape.N > 0 && std::find(shapes.begin(), shapes.end(), shape) == shapes.end())
+      shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+GemmCase parse_gemm_shape(const std::string& text) {
+  GemmCase c;
+  const char* at = text.data();
+  const char* const end = text.data() + text.size();
+  constexpr int64_t kMaxSize = int64_t{1} << 24;
+  for (int64_t* size : {&c.T, &c.N, &c.K}) {
+    const auto [next, error] = std::from_chars(at, end, *size);
+    const bool last = size == &c.K;
+    if (error != std::errc() || *size < 1 || *size > kMaxSize ||
+        (last ? next != end : next == end || *next != 'x')) {
+      fail(ExitCode::kUsage, "--shapes '{}': expected TxNxK, as in 512x4096x14336, each from 1 to {}",
+           printable(text), kMaxSize);
+    }
+    at = next + 1;
+  }
+  return c;
+}
+
+BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
+                        const std::vector<GemmImplementation>& others, const MeasureOptions& options,
+                        ThreadPool& pool) {
+  const std::string what =
+      fmt::format("gemm {} T {} N {} K {} {}", product_name(c.product), c.T, c.N, c.K, dtype_name(c.dtype));
+  int64_t max_scratch = scratch_bytes(c, ours, pool.num_threads());
+  for (const GemmImplementation& other : others) {
+    max_scratch = std::max(max_scratch, scratch_bytes(c, other, pool.num_threads()));
+  }
+  check_bench_memory(what, Operands::size_bytes(c, max_scratch));
+  Operands operands(c, max_scratch, pool);
+
+  BenchLine line;
+  line.benchmark = "gemm";
+  line.operation = product_name(c.product);
+  line.shape = {{"T", c.T}, {"N", c.N}, {"K", c.K}};
+  line.dtype = dtype_name(c.dtype);
+  line.implementation = implementation_text(ours);
+  line.unit = "TFLOPS";
+  line.amount = c.flop() * 1e-12;
+  line.verification = operands.verify(fmt::format("{}, {}", what, line.implementation), ours.kernels);
+
+  ComputePeakMeter peak = make_peak_meter(pool, c.dtype);
+  line.peak_name = peak.instruction_set();
+  const auto turn = [&](const GemmKernels& kernels) {
+    return speed_of([&] { operands.run(kernels); }, line.amount, options.turn_seconds);
+  };
+  std::vector<Participant> participants = {[&] { return turn(ours.kernels); },
+                                           [&] { return peak.measure(options.turn_seconds); }};
+  for (const GemmImplementation& other : others) {
+    operands.verify(fmt::format("{}, {}", what, implementation_text(other)), other.kernels);
+    line.others.push_back({implementation_text(other), {}, {}});
+    participants.push_back([&] { return turn(other.kernels); });
+  }
+  fill_statistics(measure_in_turn(participants, options), &line);
+  return line;
+}
+
+}  // namespace tessera

@@ -1,0 +1,59 @@
+#include "bench/measure.h"
+
+#include <chrono>
+
+#include "base/error.h"
+#include "kernels/dispatch.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+}  // namespace
+
+std::vector<std::vector<double>> measure_in_turn(std::span<const Participant> participants,
+                                                 const MeasureOptions& options) {
+  for (const Participant& participant : participants) participant();
+  std::vector<std::vector<double>> speeds(participants.size());
+  const Clock::time_point begin = Clock::now();
+  for (int64_t round = 0; round < options.min_rounds || seconds_since(begin) < options.seconds; ++round) {
+    for (size_t i = 0; i < participants.size(); ++i) speeds[i].push_back(participants[i]());
+  }
+  return speeds;
+}
+
+double seconds_of(FunctionRef<void()> body) {
+  const Clock::time_point begin = Clock::now();
+  body();
+  return seconds_since(begin);
+}
+
+double speed_of(FunctionRef<void()> body, double amount, double turn_seconds) {
+  const Clock::time_point begin = Clock::now();
+  double elapsed = 0;
+  double calls = 0;
+  do {
+    body();
+    ++calls;
+    elapsed = seconds_since(begin);
+  } while (elapsed < turn_seconds);
+  return calls * amount / elapsed;
+}
+
+ComputePeakMeter make_peak_meter(ThreadPool& pool, DType dtype) {
+  for (const std::string& name : ComputePeakMeter::instruction_sets()) {
+    const ComputePeakMeter meter(pool, name);
+    const bool allowed = parse_isa(name).value_or(Isa::kAmxBf16) <= isa_limit();
+    if (allowed && (dtype == DType::kBF16 || meter.arithmetic() == "float32")) return meter;
+  }
+  fail(ExitCode::kBadConfig,
+       "the peak of this processor cannot be measured: it needs AVX2, and TESSERA_ISA must allow it (now {})",
+       isa_name(isa_limit()));
+}
+
+}  // namespace tessera

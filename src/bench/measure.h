@@ -1,0 +1,43 @@
+// Measuring in turn: peak, kernel, other kernel, peak, kernel, other kernel, ... in one process. Neighbours,
+// power and heat move every speed of a shared machine by tens of percent within a second; the ratio of two
+// speeds of the same round moves little.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/function_ref.h"
+#include "platform/peak.h"
+#include "platform/thread_pool.h"
+#include "tensor/dtype.h"
+
+namespace tessera {
+
+// How long one line of a benchmark measures.
+struct MeasureOptions {
+  double seconds = 0.5;    // rounds go on until this is over ...
+  int64_t min_rounds = 7;  // ... and there were this many
+  // Short of the milliseconds in which a shared machine changes, long beside a look at the clock.
+  double turn_seconds = 0.01;
+};
+
+// Takes one turn and returns the speed in it.
+using Participant = std::function<double()>;
+
+// speeds[participant][round]. A first round, in which kernels are compiled and pages appear, is not counted.
+std::vector<std::vector<double>> measure_in_turn(std::span<const Participant> participants,
+                                                 const MeasureOptions& options);
+
+// Wall-clock time of one call.
+double seconds_of(FunctionRef<void()> body);
+
+// A turn of at least one call of `body` and about turn_seconds: `amount` per call, per second.
+double speed_of(FunctionRef<void()> body, double amount, double turn_seconds);
+
+// The meter of the best instruction set that TESSERA_ISA allows: bf16 products for BF16, otherwise float32.
+// Error(kBadConfig) when there is none.
+ComputePeakMeter make_peak_meter(ThreadPool& pool, DType dtype);
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+// Memory for benchmarks: random values, because zeros take less power and run faster.
+#pragma once
+
+#include <cstdint>
+
+#include "base/memory.h"
+#include "platform/thread_pool.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// values = scale * standard normal (a sequence of 65,521 values, a prime, repeated; it starts at `seed`).
+// BF16 or F32.
+void fill_random(TensorView tensor, uint64_t seed, float scale, ThreadPool& pool);
+
+// A tensor with memory of its own, filled so.
+class RandomTensor {
+ public:
+  RandomTensor(DType dtype, Shape shape, uint64_t seed, float scale, ThreadPool& pool);
+
+  TensorView view() const { return view_; }
+
+ private:
+  PageBuffer memory_;
+  TensorView view_;
+};
+
+// Element i as a number; BF16 or F32.
+double element(ConstTensorView tensor, int64_t i);
+void set_element(TensorView tensor, int64_t i, float value);
+
+// Copies of a tensor that do not fit into a cache together, so that the next one is always cold, as the
+// weights of the next layer are.
+class ColdCopies {
+ public:
+  // At least min_bytes of copies, at least one. Filled with fill_random, or zeros for scale 0.
+  ColdCopies(DType dtype, Shape shape, int64_t min_bytes, float scale, ThreadPool& pool);
+
+  // The next copy, round and round.
+  TensorView next();
+  TensorView copy(int64_t index) const;
+  int64_t num_copies() const { return num_copies_; }
+
+  static int64_t size_bytes(DType dtype, const Shape& shape, int64_t min_bytes);
+
+ private:
+  DType dtype_;
+  Shape shape_;
+  int64_t copy_bytes_;
+  int64_t num_copies_;
+  int64_t next_ = 0;
+  PageBuffer memory_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,63 @@
+// A training step of real shapes with random weights: what a training run reaches, part by part.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bench/measure.h"
+#include "bench/statistics.h"
+#include "formats/model_config.h"
+#include "model/model.h"
+#include "tensor/dtype.h"
+
+namespace tessera {
+
+struct TrainStepOptions {
+  std::string name;    // of the shapes: a preset
+  ModelConfig config;  // num_hidden_layers as wanted
+  DType dtype = DType::kBF16;
+  int64_t max_length = 512;                 // tokens of a row
+  int64_t micro_batch = 1;                  // rows
+  int64_t gradient_accumulation_steps = 4;  // micro-batches of a step
+  bool gradient_checkpointing = false;
+  bool with_head = false;  // embedding, final norm, LM head and loss; otherwise the decoder layers alone
+
+  int64_t micro_batch_tokens() const { return micro_batch * max_length; }
+  int64_t step_tokens() const { return micro_batch_tokens() * gradient_accumulation_steps; }
+};
+
+struct TrainStepLine {
+  TrainStepOptions options;
+  std::string operations;       // what runs: Ops::description()
+  std::string peak_name;        // "amx_bf16"
+  int64_t num_parameters = 0;   // that are trained
+  double step_tflop = 0;        // 10^12 operations of a step, as model/flops.h counts them
+  int64_t rounds = 0;           // steps measured
+  Quartiles step_seconds;       // of a whole step and its parts
+  Quartiles forward_seconds;    //
+  Quartiles head_seconds;       // LM head, loss and their backward; 0 without head
+  Quartiles backward_seconds;   //
+  Quartiles optimizer_seconds;  // gradient norm and AdamW
+  Quartiles tokens_per_second;  // of the whole step
+  Quartiles tokens_per_second_forward_backward;
+  Quartiles peak;  // TFLOPS, measured around every micro-batch
+  Quartiles mfu;   // of the whole step: its FLOP per second over the peak of the same step
+  Quartiles mfu_forward_backward;
+  std::vector<std::pair<std::string, double>> operation_shares;  // of the time of a step, largest first
+  int64_t predicted_bytes = 0;  // resident memory of the process at its highest
+  int64_t measured_bytes = 0;   // VmHWM; 0 when the system cannot tell for this line alone
+};
+
+// Error(kBadConfig) with numbers, before anything is allocated, when the step does not fit in memory.
+TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptions& measure,
+                             ThreadPool& pool);
+
+std::string train_step_table(const TrainStepLine& line);
+
+// One JSON object without line breaks: benchmark "train-step", the options under their names of the command
+// line, and the members of TrainStepLine under their names.
+std::string train_step_json(const TrainStepLine& line, int64_t num_threads);
+
+}  // namespace tessera

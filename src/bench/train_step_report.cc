@@ -1,0 +1,91 @@
+// What a measured training step looks like as text and as JSON.
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "bench/machine_json.h"
+#include "bench/train_step_bench.h"
+
+namespace tessera {
+namespace {
+
+std::string spread(const Quartiles& q, int decimals) {
+  return fmt::format("{:.{}f}-{:.{}f}", q.q1, decimals, q.q3, decimals);
+}
+
+}  // namespace
+
+std::string train_step_table(const TrainStepLine& line) {
+  const TrainStepOptions& options = line.options;
+  std::string text =
+      fmt::format("{}, {} layers{}, {}: {} x {} x {} tokens, activation checkpointing {}\n", options.name,
+                  options.config.num_hidden_layers, options.with_head ? " with head" : "",
+                  dtype_name(options.dtype), options.gradient_accumulation_steps, options.micro_batch,
+                  options.max_length, options.gradient_checkpointing ? "on" : "off");
+  const auto row = [&](const char* name, const std::string& value, const std::string& quartile_text) {
+    text += fmt::format("  {:<28} {:>12}   {}\n", name, value, quartile_text);
+  };
+  const auto seconds = [&](const char* name, const Quartiles& q) {
+    row(name, fmt::format("{:.4f} s", q.median), spread(q, 4));
+  };
+  text += fmt::format("  {:<28} {:>12}   {}\n", "", "median", "quartiles");
+  row("MFU, whole step", fmt::format("{:.3f}", line.mfu.median), spread(line.mfu, 3));
+  row("MFU, forward + backward", fmt::format("{:.3f}", line.mfu_forward_backward.median),
+      spread(line.mfu_forward_backward, 3));
+  row("tokens/s, whole step", fmt::format("{:.1f}", line.tokens_per_second.median),
+      spread(line.tokens_per_second, 1));
+  row("tokens/s, forward + backward", fmt::format("{:.1f}", line.tokens_per_second_forward_backward.median),
+      spread(line.tokens_per_second_forward_backward, 1));
+  row("peak, TFLOPS", fmt::format("{:.2f}", line.peak.median), spread(line.peak, 2) + "  " + line.peak_name);
+  seconds("forward", line.forward_seconds);
+  if (options.with_head) seconds("head and loss", line.head_seconds);
+  seconds("backward", line.backward_seconds);
+  seconds("optimizer", line.optimizer_seconds);
+  seconds("step", line.step_seconds);
+  row("peak memory", format_bytes(line.measured_bytes), "predicted " + format_bytes(line.predicted_bytes));
+  text += fmt::format("  of {} steps, {} parameters, {:.3f} TFLOP a step\n", line.rounds,
+                      format_count(line.num_parameters), line.step_tflop);
+  for (const auto& [name, share] : line.operation_shares) {
+    constexpr double kSmallestShown = 0.0005;
+    if (share >= kSmallestShown) text += fmt::format("    {:<26} {:>10.1f} %\n", name, 100 * share);
+  }
+  return text;
+}
+
+std::string train_step_json(const TrainStepLine& line, int64_t num_threads) {
+  const TrainStepOptions& options = line.options;
+  nlohmann::ordered_json json = {
+      {"benchmark", "train-step"},
+      {"preset", options.name},
+      {"layers", options.config.num_hidden_layers},
+      {"dtype", dtype_name(options.dtype)},
+      {"max_length", options.max_length},
+      {"micro_batch", options.micro_batch},
+      {"gradient_accumulation_steps", options.gradient_accumulation_steps},
+      {"gradient_checkpointing", options.gradient_checkpointing},
+      {"with_head", options.with_head},
+      {"operations", line.operations},
+      {"num_parameters", line.num_parameters},
+      {"step_tflop", line.step_tflop},
+      {"rounds", line.rounds},
+      {"tokens_per_second", to_json(line.tokens_per_second)},
+      {"mfu", to_json(line.mfu)},
+      {"tokens_per_second_forward_backward", to_json(line.tokens_per_second_forward_backward)},
+      {"mfu_forward_backward", to_json(line.mfu_forward_backward)},
+      {"peak_tflops", to_json(line.peak)},
+      {"peak_name", line.peak_name},
+      {"step_seconds", to_json(line.step_seconds)},
+      {"forward_seconds", to_json(line.forward_seconds)},
+      {"head_seconds", to_json(line.head_seconds)},
+      {"backward_seconds", to_json(line.backward_seconds)},
+      {"optimizer_seconds", to_json(line.optimizer_seconds)},
+      {"predicted_memory_bytes", line.predicted_bytes},
+      {"peak_memory_bytes", nullptr}};
+  if (line.measured_bytes > 0) json["peak_memory_bytes"] = line.measured_bytes;
+  nlohmann::ordered_json operation_shares = nlohmann::ordered_json::object();
+  for (const auto& [name, share] : line.operation_shares) operation_shares[name] = share;
+  json["operation_shares"] = operation_shares;
+  json.update(machine_json(num_threads));
+  return json.dump() + "\n";
+}
+
+}  // namespace tessera

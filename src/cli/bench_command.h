@@ -1,0 +1,62 @@
+// What the benchmark subcommands share: flags, and results as a table or as JSON lines.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "bench/bench_line.h"
+#include "bench/measure.h"
+#include "cli/command.h"
+#include "platform/thread_pool.h"
+
+namespace tessera {
+
+class BenchCommand : public Command {
+ public:
+  std::string usage() const override { return "[flags]"; }
+
+ protected:
+  // --num_threads, --seconds, --rounds, --json; `seconds` is the default.
+  void declare_common_flags(FlagTable* table, double seconds);
+
+  MeasureOptions measure_options() const { return {seconds_, rounds_}; }
+  int64_t num_threads() const { return num_threads_; }
+  bool json() const { return json_; }
+
+  // A paragraph and the head of a table, or a line of it; with --json nothing, and the line as JSON. Shown at
+  // once: a benchmark takes minutes.
+  void show_header(const std::string& title, const std::string& unit, const std::string& compared_with) const;
+  void show(const BenchLine& line, const ThreadPool& pool) const;
+
+ private:
+  int64_t num_threads_ = 0;
+  double seconds_ = 0;
+  int64_t rounds_ = 7;
+  bool json_ = false;
+};
+
+// Makes the flag refuse values outside [low, high] (kUsage).
+void limit_flag(Flag& flag, double low, double high);
+
+// Whole numbers from 1, of a flag that takes a list. Error(kUsage).
+std::vector<int64_t> parse_sizes(const std::string& flag, const std::vector<std::string>& texts);
+
+// The best implementation of that name that this machine runs and that is not the chosen one; none for
+// "none" or when the chosen one is the only one of this name. Error(kUsage) for a name that is not there.
+template <typename Kernels>
+std::vector<Implementation<Kernels>> implementations_to_compare(const DispatchTable<Kernels>& table,
+                                                                const std::string& name) {
+  if (name == "none") return {};
+  const Implementation<Kernels>& chosen = table.chosen_implementation();
+  std::vector<std::string> names = {"none"};
+  for (const Implementation<Kernels>& row : table.usable()) {
+    const bool is_chosen = row.name == chosen.name && row.isa == chosen.isa;
+    if (row.name == name) return is_chosen ? std::vector<Implementation<Kernels>>() : std::vector{row};
+    if (std::find(names.begin(), names.end(), row.name) == names.end()) names.emplace_back(row.name);
+  }
+  fail(ExitCode::kUsage, "--compare {}: this machine runs {}", name, fmt::join(names, ", "));
+}
+
+}  // namespace tessera
