@@ -216,13 +216,27 @@ TEST(ProgressBar, FitsItsWidthWhateverTheNumbers) {
   for (const int64_t width : {20, 40, 79, 200}) {
     for (const int64_t max_steps : {1, 600, 1000000}) {
       for (const int64_t step : {int64_t{0}, max_steps / 2, max_steps}) {
-        const std::string bar = progress_bar(step, max_steps, 123.456789, 1234567.8, 3e6, width, false);
+        const Progress progress = {step, max_steps, 123.456789, 1234567.8, 1e-7, 0.123456, 3e6};
+        const std::string bar = progress_bar(progress, width, false);
         EXPECT_LE(static_cast<int64_t>(bar.size()), width) << bar;
       }
     }
   }
-  EXPECT_EQ(progress_bar(300, 600, 2.5, 12345, 83, 71, false),
-            "[##########..........] 300/600  loss 2.5000  12,345 tokens/s  ETA 01:23");
+  const Progress half = {300, 600, 2.5, 12345, 2.868, 0.4256, 83};
+  EXPECT_EQ(progress_bar(half, 94, false),
+            "[##########..........] 300/600  loss 2.5000  12,345 tokens/s  2.87 TFLOPS  MFU 0.43  ETA 01:23");
+  EXPECT_EQ(progress_bar(half, 79, false),
+            "[##...] 300/600  loss 2.5000  12,345 tokens/s  2.87 TFLOPS  MFU 0.43  ETA 01:23");
+  EXPECT_EQ(progress_bar(half, 78, false),
+            "[########.........] 300/600  loss 2.5000  12,345 tokens/s  MFU 0.43  ETA 01:23");
+  EXPECT_EQ(progress_bar(half, 60, false), "300/600  loss 2.5000  12,345 tokens/s  MFU 0.43  ETA 01:23");
+  EXPECT_EQ(progress_bar(half, 50, false), "300/600  loss 2.5000  12,345 tokens/s  ETA 01:23");
+}
+
+TEST(ProgressBar, WithoutAPeakThereIsNoMfu) {
+  const Progress half = {300, 600, 2.5, 12345, 2.868, {}, 83};
+  EXPECT_EQ(progress_bar(half, 84, false),
+            "[##########..........] 300/600  loss 2.5000  12,345 tokens/s  2.87 TFLOPS  ETA 01:23");
 }
 
 TEST(Program, UnknownCommandsNameTheNearest) {

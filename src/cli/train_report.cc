@@ -18,9 +18,17 @@ constexpr int64_t kMaxBarColumns = 40;
 constexpr size_t kMinPlotPoints = 3;
 constexpr int64_t kPlanColumn = 9;  // where the values of the plan begin
 
-std::string step_text(int64_t step, int64_t max_steps, double loss, double tokens_per_second, double eta_s) {
-  return fmt::format("{}/{}  loss {:.4f}  {} tokens/s  ETA {}", step, max_steps, loss,
-                     format_count(std::llround(tokens_per_second)), format_duration(eta_s));
+// Three digits: "6.74", "0.0213".
+std::string format_tflops(double tflops) { return fmt::format("{:#.3g}", tflops); }
+
+enum class Speed { kAll, kWithoutTflops, kTokensOnly };
+
+std::string step_text(const Progress& p, Speed speed) {
+  std::string text = fmt::format("{}/{}  loss {:.4f}  {} tokens/s", p.step, p.max_steps, p.loss,
+                                 format_count(std::llround(p.tokens_per_second)));
+  if (speed == Speed::kAll) text += fmt::format("  {} TFLOPS", format_tflops(p.tflops));
+  if (speed != Speed::kTokensOnly && p.mfu) text += fmt::format("  MFU {:.2f}", *p.mfu);
+  return text + "  ETA " + format_duration(p.eta_s);
 }
 
 std::string indented(const std::string& lines) {
@@ -39,12 +47,18 @@ void smooth(double value, double* average) {
 
 }  // namespace
 
-std::string progress_bar(int64_t step, int64_t max_steps, double loss, double tokens_per_second, double eta_s,
-                         int64_t width, bool utf8) {
-  const std::string text = step_text(step, max_steps, loss, tokens_per_second, eta_s);
-  const int64_t columns = std::min(width - static_cast<int64_t>(text.size()) - 3, kMaxBarColumns);
-  if (columns < kMinBarColumns) return text.substr(0, static_cast<size_t>(width));
-  const int64_t full = max_steps > 0 ? columns * std::min(step, max_steps) / max_steps : columns;
+std::string progress_bar(const Progress& progress, int64_t width, bool utf8) {
+  std::string text = step_text(progress, Speed::kAll);
+  const auto columns_left = [&] { return width - static_cast<int64_t>(text.size()) - 3; };
+  if (columns_left() < kMinBarColumns) text = step_text(progress, Speed::kWithoutTflops);
+  const int64_t columns = std::min(columns_left(), kMaxBarColumns);
+  if (columns < kMinBarColumns) {
+    if (static_cast<int64_t>(text.size()) > width) text = step_text(progress, Speed::kTokensOnly);
+    return text.substr(0, static_cast<size_t>(width));
+  }
+  const int64_t full = progress.max_steps > 0
+                           ? columns * std::min(progress.step, progress.max_steps) / progress.max_steps
+                           : columns;
   std::string bar;
   for (int64_t i = 0; i < columns; ++i) {
     if (utf8) {
@@ -64,8 +78,14 @@ void TerminalReport::on_progress(const std::string& what, double fraction) {
 
 void TerminalReport::on_plan(const RunPlan& plan) {
   max_steps_ = plan.max_steps;
+  if (plan.peak) peak_tflops_ = plan.peak->tflops;
   print("model    {} parameters\n", format_count(plan.num_parameters));
   print("compute  {}", wrap_text(plan.operations, kPlanColumn, terminal_width()).substr(kPlanColumn));
+  if (plan.peak) {
+    print("peak     {} TFLOPS, {}, {}, measured now\n", format_tflops(plan.peak->tflops),
+          plan.peak->instruction_set,
+          plan.num_threads == 1 ? "1 thread" : fmt::format("{} threads", plan.num_threads));
+  }
   print("data     {} rows, {} tokens{}\n", format_count(plan.num_rows), format_count(plan.num_tokens),
         plan.eval_rows > 0 ? fmt::format("; {} rows to evaluate on", format_count(plan.eval_rows)) : "");
   print("steps    {}, {} an epoch, {} of warmup\n", format_count(plan.max_steps),
@@ -88,20 +108,27 @@ void TerminalReport::on_step(const StepMetrics& metrics) {
   training_loss_.points.push_back({static_cast<double>(metrics.step), metrics.loss});
   smooth(metrics.step_time_s, &smooth_step_s_);
   smooth(metrics.tokens_per_second, &smooth_tokens_per_second_);
+  smooth(metrics.tflops, &smooth_tflops_);
   show_step(metrics);
 }
 
 void TerminalReport::show_step(const StepMetrics& metrics) {
-  const double eta_s = smooth_step_s_ * static_cast<double>(max_steps_ - metrics.step);
+  Progress progress;
+  progress.step = metrics.step;
+  progress.max_steps = max_steps_;
+  progress.loss = metrics.loss;
+  progress.tokens_per_second = smooth_tokens_per_second_;
+  progress.tflops = smooth_tflops_;
+  if (peak_tflops_) progress.mfu = smooth_tflops_ / *peak_tflops_;
+  progress.eta_s = smooth_step_s_ * static_cast<double>(max_steps_ - metrics.step);
   if (bar_) {
-    status_.show(progress_bar(metrics.step, max_steps_, metrics.loss, smooth_tokens_per_second_, eta_s,
-                              terminal_width() - 1, terminal_is_utf8()));
+    status_.show(progress_bar(progress, terminal_width() - 1, terminal_is_utf8()));
     return;
   }
   const auto now = std::chrono::steady_clock::now();
   if (metrics.step > 1 && metrics.step < max_steps_ && now - last_line_ < kLineInterval) return;
   last_line_ = now;
-  log_info("step {}", step_text(metrics.step, max_steps_, metrics.loss, smooth_tokens_per_second_, eta_s));
+  log_info("step {}", step_text(progress, Speed::kAll));
 }
 
 void TerminalReport::on_log(const LogEntry& entry) {
@@ -138,6 +165,10 @@ void TerminalReport::on_finish(const TrainSummary& summary) {
         format_count(summary.num_steps), format_count(summary.num_tokens), format_duration(summary.runtime_s),
         format_count(std::llround(summary.tokens_per_second)), summary.train_loss,
         format_bytes(summary.peak_resident_bytes));
+  if (summary.num_steps > 0) {
+    const std::string mfu = summary.mfu ? fmt::format(", MFU {:.3f}", *summary.mfu) : "";
+    print("{} TFLOPS{}\n", format_tflops(summary.tflops), mfu);
+  }
   print("{}: {}\n", summary.stop_signal == 0 ? "model" : "stopped by a signal; model",
         summary.folder.string());
   flush_output();

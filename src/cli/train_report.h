@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "cli/terminal.h"
@@ -13,9 +14,19 @@
 
 namespace tessera {
 
-// "[=====>    ] 45/100  loss 3.1416  12,345 tokens/s  ETA 01:23", at most `width` columns.
-std::string progress_bar(int64_t step, int64_t max_steps, double loss, double tokens_per_second, double eta_s,
-                         int64_t width, bool utf8);
+struct Progress {
+  int64_t step = 0;
+  int64_t max_steps = 0;
+  double loss = 0;
+  double tokens_per_second = 0;
+  double tflops = 0;
+  std::optional<double> mfu;
+  double eta_s = 0;
+};
+
+// "[#####.....] 45/100  loss 3.1416  12,345 tokens/s  2.87 TFLOPS  MFU 0.43  ETA 01:23", at most `width`
+// columns. Where they do not suffice, TFLOPS go first, then the bar, then MFU.
+std::string progress_bar(const Progress& progress, int64_t width, bool utf8);
 
 // Output goes to standard output, what is only of passing interest (progress, log messages) to standard
 // error.
@@ -44,6 +55,8 @@ class TerminalReport : public TrainObserver {
   int64_t last_step_ = 0;
   double smooth_step_s_ = 0;
   double smooth_tokens_per_second_ = 0;
+  double smooth_tflops_ = 0;
+  std::optional<double> peak_tflops_;
   std::chrono::steady_clock::time_point last_line_;
   PlotSeries training_loss_{"training loss", {}, true};
   PlotSeries evaluation_loss_{"validation loss", {}, false};

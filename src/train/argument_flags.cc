@@ -257,6 +257,9 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
                    "Threads to compute with; 0 takes every processor this process may use. The result does "
                    "not depend on it."),
         {0, 4096});
+  table->add("measure_peak", &args->measure_peak,
+             "Measure the processor's arithmetic peak at the start, in a fraction of a second, and show the "
+             "share of it that training reaches (MFU).");
 }
 
 void declare_logging(FlagTable* table, TrainingArguments* args) {

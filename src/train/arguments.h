@@ -67,6 +67,7 @@ struct TrainingArguments {
   bool gradient_checkpointing = false;
   std::string merge_micro_batches = "auto";
   int64_t num_threads = 0;
+  bool measure_peak = true;
 
   // Logging, evaluation, saving. Steps below 1 are a share of all steps.
   std::string logging_strategy = "steps";

@@ -10,15 +10,17 @@
 namespace tessera {
 
 std::string metrics_line(const StepMetrics& metrics) {
-  const nlohmann::ordered_json line = {{"step", metrics.step},
-                                       {"epoch", metrics.epoch},
-                                       {"loss", metrics.loss},
-                                       {"grad_norm", metrics.grad_norm},
-                                       {"learning_rate", metrics.learning_rate},
-                                       {"num_tokens", metrics.num_tokens},
-                                       {"num_target_tokens", metrics.num_target_tokens},
-                                       {"tokens_per_second", metrics.tokens_per_second},
-                                       {"step_time_s", metrics.step_time_s}};
+  nlohmann::ordered_json line = {{"step", metrics.step},
+                                 {"epoch", metrics.epoch},
+                                 {"loss", metrics.loss},
+                                 {"grad_norm", metrics.grad_norm},
+                                 {"learning_rate", metrics.learning_rate},
+                                 {"num_tokens", metrics.num_tokens},
+                                 {"num_target_tokens", metrics.num_target_tokens},
+                                 {"tokens_per_second", metrics.tokens_per_second},
+                                 {"step_time_s", metrics.step_time_s},
+                                 {"tflops", metrics.tflops}};
+  if (metrics.mfu) line["mfu"] = *metrics.mfu;
   return line.dump();
 }
 

@@ -4,8 +4,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
+#include "platform/peak.h"
 #include "train/evaluate.h"
 #include "train/memory_plan.h"
 #include "train/trainer_state.h"
@@ -24,6 +26,8 @@ struct RunPlan {
   int64_t num_warmup_steps = 0;
   int64_t micro_batches_per_pass = 1;
   int64_t max_pass_tokens = 0;  // of what goes through the model at once
+  int64_t num_threads = 0;
+  std::optional<ComputePeak> peak;  // nothing with measure_peak false, or without vector instructions
   MemoryPlan memory;
   int64_t free_bytes = 0;  // memory_info() when the plan was made
 };
@@ -38,7 +42,9 @@ struct StepMetrics {
   int64_t num_tokens = 0;
   int64_t num_target_tokens = 0;
   double tokens_per_second = 0;
-  double step_time_s = 0;
+  double step_time_s = 0;  // wall time from gathering the rows to the new weights
+  double tflops = 0;       // model_flops() of the step, forward and backward, 10^12 per second of step_time_s
+  std::optional<double> mfu;  // model FLOPs utilization: tflops / RunPlan::peak
 };
 
 struct TrainSummary {
@@ -47,7 +53,10 @@ struct TrainSummary {
   double train_loss = 0;  // mean over the steps
   double runtime_s = 0;
   int64_t num_tokens = 0;
-  double tokens_per_second = 0;  // of the steps alone, without evaluation and saving
+  // Of the steps alone, without evaluation and saving.
+  double tokens_per_second = 0;
+  double tflops = 0;
+  std::optional<double> mfu;
   int64_t peak_resident_bytes = 0;
   int stop_signal = 0;           // the signal that ended the run early, 0 = it ran to its end
   std::filesystem::path folder;  // where the model is: output_dir, or the checkpoint written on the signal

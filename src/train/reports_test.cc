@@ -95,9 +95,13 @@ TEST(MetricsLine, HasEveryFieldAndEveryDigit) {
   metrics.num_target_tokens = 90;
   metrics.tokens_per_second = 50;
   metrics.step_time_s = 2;
+  metrics.tflops = 1.5;
   EXPECT_EQ(metrics_line(metrics),
             R"({"step":3,"epoch":0.1,"loss":0.3333333333333333,"grad_norm":2.0,"learning_rate":1e-05,)"
-            R"("num_tokens":100,"num_target_tokens":90,"tokens_per_second":50.0,"step_time_s":2.0})");
+            R"("num_tokens":100,"num_target_tokens":90,"tokens_per_second":50.0,"step_time_s":2.0,)"
+            R"("tflops":1.5})");
+  metrics.mfu = 0.25;
+  EXPECT_THAT(metrics_line(metrics), testing::EndsWith(R"("tflops":1.5,"mfu":0.25})"));
 }
 
 // The steps after which an action is due.

@@ -91,6 +91,7 @@ TinyRun::TinyRun(const ModelConfig& config) {
   args.lr_scheduler_type = "constant";
   args.logging_steps = 2;
   args.save_strategy = "no";
+  args.measure_peak = false;
 }
 
 RecordingObserver TinyRun::train(int64_t num_threads, const std::function<int()>& stop_signal) const {

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/flops.h"
 #include "train/passes.h"
 
 namespace tessera {
@@ -69,6 +70,7 @@ StepMetrics Trainer::train_step(int64_t step) {
 
   double loss_sum = 0;
   int64_t num_tokens = 0;
+  double flops = 0;
   for (const std::vector<int64_t>& rows : passes) {
     make_packed_batch(*dataset_, rows, &batch_);
     const float grad_scale = 1.0f / static_cast<float>(num_targets);
@@ -77,6 +79,7 @@ StepMetrics Trainer::train_step(int64_t step) {
         model_->forward_backward(batch_, grad_scale, static_cast<float>(args_.label_smoothing_factor), update)
             .loss_sum;
     num_tokens += batch_.num_tokens();
+    flops += model_flops(model_->config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
   }
   const double loss = loss_sum / static_cast<double>(num_targets);
   const double grad_norm = optimizer_->gradient_norm();
@@ -86,6 +89,7 @@ StepMetrics Trainer::train_step(int64_t step) {
   optimizer_->step(step + 1, learning_rate, clip_factor(grad_norm, args_.max_grad_norm));
 
   const double time_s = step_time.seconds();
+  const double tflops = flops * 1e-12 / time_s;
   return {.step = step + 1,
           .epoch = batch_plan_->epoch_after(step + 1),
           .loss = loss,
@@ -94,7 +98,14 @@ StepMetrics Trainer::train_step(int64_t step) {
           .num_tokens = num_tokens,
           .num_target_tokens = num_targets,
           .tokens_per_second = static_cast<double>(num_tokens) / time_s,
-          .step_time_s = time_s};
+          .step_time_s = time_s,
+          .tflops = tflops,
+          .mfu = share_of_peak(tflops)};
+}
+
+std::optional<double> Trainer::share_of_peak(double tflops) const {
+  if (!run_plan_.peak) return std::nullopt;
+  return tflops / run_plan_.peak->tflops;
 }
 
 int64_t Trainer::count_targets(const std::vector<std::vector<int64_t>>& passes) const {

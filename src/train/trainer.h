@@ -70,6 +70,8 @@ class Trainer {
 
   std::vector<std::vector<int64_t>> passes_of_step(int64_t step) const;
   StepMetrics train_step(int64_t step);
+  // Nothing when the peak was not measured.
+  std::optional<double> share_of_peak(double tflops) const;
   int64_t count_targets(const std::vector<std::vector<int64_t>>& passes) const;
 
   // Reports and files.
@@ -114,6 +116,7 @@ class Trainer {
   double loss_since_log_ = 0;
   double total_loss_ = 0;
   double total_step_time_s_ = 0;
+  double total_model_flops_ = 0;
   Stopwatch run_time_;
 };
 

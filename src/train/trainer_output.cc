@@ -43,6 +43,7 @@ void Trainer::account(const StepMetrics& metrics) {
   loss_since_log_ += metrics.loss;
   total_loss_ += metrics.loss;
   total_step_time_s_ += metrics.step_time_s;
+  total_model_flops_ += metrics.tflops * 1e12 * metrics.step_time_s;
   last_step_ = metrics;
   metrics_file_->write(metrics);
   observer_->on_step(metrics);
@@ -139,7 +140,10 @@ TrainSummary Trainer::finish_run() {
   summary.train_loss = total_loss_ / static_cast<double>(std::max<int64_t>(state_.global_step, 1));
   summary.runtime_s = run_time_.seconds();
   summary.num_tokens = state_.num_input_tokens_seen;
-  summary.tokens_per_second = static_cast<double>(summary.num_tokens) / std::max(total_step_time_s_, 1e-9);
+  const double steps_s = std::max(total_step_time_s_, 1e-9);
+  summary.tokens_per_second = static_cast<double>(summary.num_tokens) / steps_s;
+  summary.tflops = total_model_flops_ * 1e-12 / steps_s;
+  summary.mfu = share_of_peak(summary.tflops);
   if (is_complete) {
     add_log(final_log(summary.runtime_s));
     output_->replace_model([this](const std::filesystem::path& folder) { export_model(folder); });

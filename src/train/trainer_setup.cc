@@ -9,6 +9,7 @@
 #include "tokenizer/tokenizer.h"
 #include "train/passes.h"
 #include "train/trainer.h"
+#include "train/training_peak.h"
 
 namespace tessera {
 namespace {
@@ -56,6 +57,8 @@ void Trainer::open_model() {
   model_ = std::make_unique<Model>(config, args_.training_dtype(), *ops_);
   run_plan_.num_parameters = model_->layout().num_parameters();
   run_plan_.operations = ops_->description();
+  run_plan_.num_threads = pool_->num_threads();
+  if (args_.measure_peak) run_plan_.peak = measure_training_peak(*pool_, model_->dtype());
 }
 
 std::filesystem::path Trainer::tokenizer_folder() const {

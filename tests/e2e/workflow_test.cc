@@ -46,7 +46,7 @@ TEST(Workflow, FromTextToATrainedModelThatWrites) {
   EXPECT_GT(metrics.front()["loss"].get<double>(), 5.5);  // random: ln 320 = 5.8
   EXPECT_LT(metrics.back()["loss"].get<double>(), 4.0);   // sixteen words are quickly learned
   for (const char* key : {"step", "epoch", "loss", "grad_norm", "learning_rate", "num_tokens",
-                          "num_target_tokens", "tokens_per_second", "step_time_s"}) {
+                          "num_target_tokens", "tokens_per_second", "step_time_s", "tflops"}) {
     EXPECT_TRUE(metrics.back().contains(key)) << key;
   }
 

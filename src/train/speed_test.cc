@@ -1,0 +1,83 @@
+// TFLOPS and MFU of a run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/dispatch.h"
+#include "model/flops.h"
+#include "train/train_test_support.h"
+#include "train/training_peak.h"
+
+namespace tessera {
+namespace {
+
+// The rows of TinyRun have 9 tokens; two micro-batches of two rows make a step.
+double flops_of_a_step(const StepMetrics& step) {
+  const std::vector<int32_t> rows = {0, 9, 18, 27, 36};
+  return model_flops(tiny_config(), rows, step.num_target_tokens).forward_backward();
+}
+
+TEST(Speed, TflopsAreModelFlopsPerSecondOfTheStep) {
+  TinyRun tiny;
+  tiny.args.max_steps = 3;
+  const RecordingObserver run = tiny.train();
+  double flops = 0;
+  double seconds = 0;
+  for (const StepMetrics& step : run.steps) {
+    const double expected = flops_of_a_step(step) * 1e-12 / step.step_time_s;
+    EXPECT_NEAR(step.tflops, expected, 1e-9 * expected) << "step " << step.step;
+    flops += flops_of_a_step(step);
+    seconds += step.step_time_s;
+  }
+  EXPECT_NEAR(run.summary.tflops, flops * 1e-12 / seconds, 1e-9 * run.summary.tflops);
+}
+
+TEST(Speed, RecomputingActivationsDoesNotCount) {
+  TinyRun tiny;
+  tiny.args.gradient_checkpointing = true;
+  const StepMetrics step = tiny.train().steps.back();
+  EXPECT_NEAR(step.tflops * 1e12 * step.step_time_s, flops_of_a_step(step), 1e-6 * flops_of_a_step(step));
+}
+
+TEST(Speed, MfuIsTheShareOfTheMeasuredPeak) {
+  TinyRun tiny;
+  tiny.args.measure_peak = true;
+  const RecordingObserver run = tiny.train();
+  if (!run.plan.peak) GTEST_SKIP() << "no instruction set to measure a peak of";
+  EXPECT_EQ(run.plan.peak->arithmetic, "float32");
+  for (const StepMetrics& step : run.steps) {
+    ASSERT_TRUE(step.mfu.has_value());
+    EXPECT_DOUBLE_EQ(*step.mfu, step.tflops / run.plan.peak->tflops);
+    EXPECT_GT(*step.mfu, 0);
+    EXPECT_LT(*step.mfu, 1);
+  }
+  EXPECT_DOUBLE_EQ(run.summary.mfu.value(), run.summary.tflops / run.plan.peak->tflops);
+  EXPECT_EQ(read_json_lines(tiny.output() / "metrics.jsonl").back().at("mfu"), *run.steps.back().mfu);
+}
+
+TEST(Speed, WithoutAPeakThereIsNoMfu) {
+  TinyRun tiny;
+  const RecordingObserver run = tiny.train();
+  EXPECT_FALSE(run.plan.peak.has_value());
+  for (const StepMetrics& step : run.steps) EXPECT_FALSE(step.mfu.has_value());
+  EXPECT_FALSE(run.summary.mfu.has_value());
+  EXPECT_FALSE(read_json_lines(tiny.output() / "metrics.jsonl").back().contains("mfu"));
+}
+
+TEST(Speed, ThePeakIsOfAnInstructionSetThatIsAllowed) {
+  ThreadPool pool(2);
+  const std::optional<ComputePeak> bf16 = measure_training_peak(pool, DType::kBF16);
+  const std::optional<ComputePeak> f32 = measure_training_peak(pool, DType::kF32);
+  EXPECT_EQ(f32.has_value(), isa_refusal(Isa::kAvx2).empty());
+  EXPECT_EQ(bf16.has_value(), f32.has_value());
+  if (!f32) return;
+  // Which of the two is faster depends on the processor.
+  EXPECT_THAT(f32->instruction_set, testing::AnyOf("avx512", "avx2"));
+  EXPECT_EQ(bf16->instruction_set == "amx_bf16", isa_refusal(Isa::kAmxBf16).empty());
+  for (const ComputePeak& peak : {*bf16, *f32}) {
+    EXPECT_EQ(isa_refusal(*parse_isa(peak.instruction_set)), "") << peak.instruction_set;
+    EXPECT_GT(peak.tflops, 0.001) << peak.instruction_set;
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,54 @@
+#include "train/training_peak.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/dispatch.h"
+
+namespace tessera {
+namespace {
+
+constexpr size_t kNumSlices = 5;
+constexpr double kSliceSeconds = 0.006;
+
+struct Candidate {
+  ComputePeakMeter meter;
+  std::array<double, kNumSlices> tflops = {};
+
+  double median() {
+    std::sort(tflops.begin(), tflops.end());
+    return tflops[kNumSlices / 2];
+  }
+};
+
+bool is_allowed(const std::string& instruction_set) {
+  const std::optional<Isa> isa = parse_isa(instruction_set);
+  TESSERA_CHECK(isa.has_value(), "instruction set '{}'", instruction_set);
+  return isa_refusal(*isa).empty();
+}
+
+}  // namespace
+
+std::optional<ComputePeak> measure_training_peak(ThreadPool& pool, DType dtype) {
+  std::vector<Candidate> candidates;
+  for (const std::string& name : ComputePeakMeter::instruction_sets()) {
+    ComputePeakMeter meter(pool, name);
+    const bool fits = dtype == DType::kBF16 || meter.arithmetic() == "float32";
+    if (fits && is_allowed(name)) candidates.push_back({meter});
+  }
+  for (size_t slice = 0; slice < kNumSlices; ++slice) {
+    for (Candidate& candidate : candidates) candidate.tflops[slice] = candidate.meter.measure(kSliceSeconds);
+  }
+  std::optional<ComputePeak> best;
+  for (Candidate& candidate : candidates) {
+    const double tflops = candidate.median();
+    if (best && best->tflops >= tflops) continue;
+    best = {std::string(candidate.meter.instruction_set()), std::string(candidate.meter.arithmetic()),
+            tflops};
+  }
+  return best;
+}
+
+}  // namespace tessera
