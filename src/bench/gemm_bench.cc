@@ -62,17 +62,21 @@ class Operands {
       }
     }
     run(kernels, w);
+    Verifier verifier(what);
     const auto [T, N, K] = std::tuple(case_.T, case_.N, case_.K);
     switch (case_.product) {
       case Product::kForward:
-        return verify_product(what, {x_.view(), K, 1}, {w, K, 1}, K, out, points, former);
+        verify_product(verifier, {x_.view(), K, 1}, {w, K, 1}, K, out, points, former);
+        break;
       case Product::kBackwardInput:
-        return verify_product(what, {y_.view(), N, 1}, {w, 1, K}, N, out, points, former);
+        verify_product(verifier, {y_.view(), N, 1}, {w, 1, K}, N, out, points, former);
+        break;
       case Product::kBackwardWeight:
       case Product::kBackwardWeightAdd:
-        return verify_product(what, {y_.view(), 1, N}, {x_.view(), 1, K}, T, out, points, former);
+        verify_product(verifier, {y_.view(), 1, N}, {x_.view(), 1, K}, T, out, points, former);
+        break;
     }
-    TESSERA_CHECK(false, "unknown product");
+    return verifier.result();
   }
 
  private:
@@ -177,24 +181,14 @@ BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
   line.operation = product_name(c.product);
   line.shape = {{"T", c.T}, {"N", c.N}, {"K", c.K}};
   line.dtype = dtype_name(c.dtype);
-  line.implementation = implementation_text(ours);
   line.unit = "TFLOPS";
   line.amount = c.flop() * 1e-12;
-  line.verification = operands.verify(fmt::format("{}, {}", what, line.implementation), ours.kernels);
-
   ComputePeakMeter peak = make_peak_meter(pool, c.dtype);
   line.peak_name = peak.instruction_set();
-  const auto turn = [&](const GemmKernels& kernels) {
-    return speed_of([&] { operands.run(kernels); }, line.amount, options.turn_seconds);
-  };
-  std::vector<Participant> participants = {[&] { return turn(ours.kernels); },
-                                           [&] { return peak.measure(options.turn_seconds); }};
-  for (const GemmImplementation& other : others) {
-    operands.verify(fmt::format("{}, {}", what, implementation_text(other)), other.kernels);
-    line.others.push_back({implementation_text(other), {}, {}});
-    participants.push_back([&] { return turn(other.kernels); });
-  }
-  fill_statistics(measure_in_turn(participants, options), &line);
+  measure_against_peak(
+      what, ours, others, options, [&](const auto& kernels) { operands.run(kernels); },
+      [&](const std::string& who, const auto& kernels) { return operands.verify(who, kernels); },
+      [&] { return peak.measure(options.turn_seconds); }, &line);
   return line;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "bench/bench_line.h"
 #include "platform/peak.h"
 #include "platform/thread_pool.h"
 #include "tensor/dtype.h"
@@ -35,6 +36,28 @@ double seconds_of(FunctionRef<void()> body);
 
 // A turn of at least one call of `body` and about turn_seconds: `amount` per call, per second.
 double speed_of(FunctionRef<void()> body, double amount, double turn_seconds);
+
+// The common end of every benchmark of a kernel: verifies each implementation with verify(name, kernels) ->
+// Verification, then measures ours, the peak and the others in turn with run(kernels), and fills the line's
+// implementation, verification and statistics. `line` has operation, shape, unit, amount and peak_name
+// already.
+template <typename Kernels, typename Run, typename Verify>
+void measure_against_peak(const std::string& what, const Implementation<Kernels>& ours,
+                          const std::vector<Implementation<Kernels>>& others, const MeasureOptions& options,
+                          const Run& run, const Verify& verify, const Participant& peak, BenchLine* line) {
+  const auto turn = [&](const Kernels& kernels) {
+    return speed_of([&] { run(kernels); }, line->amount, options.turn_seconds);
+  };
+  line->implementation = implementation_text(ours);
+  line->verification = verify(fmt::format("{}, {}", what, line->implementation), ours.kernels);
+  std::vector<Participant> participants = {[&] { return turn(ours.kernels); }, peak};
+  for (const Implementation<Kernels>& other : others) {
+    line->others.push_back({implementation_text(other), {}, {}});
+    verify(fmt::format("{}, {}", what, line->others.back().implementation), other.kernels);
+    participants.push_back([&] { return turn(other.kernels); });
+  }
+  fill_statistics(measure_in_turn(participants, options), line);
+}
 
 // The meter of the best instruction set that TESSERA_ISA allows: bf16 products for BF16, otherwise float32.
 // Error(kBadConfig) when there is none.

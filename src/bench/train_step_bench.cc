@@ -1,9 +1,11 @@
 #include "bench/train_step_bench.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -11,11 +13,13 @@
 #include "base/text.h"
 #include "bench/random_tensor.h"
 #include "bench/timed_ops.h"
+#include "bench/verifying_ops.h"
 #include "model/flops.h"
 #include "model/model_impl.h"
 #include "ops/cpu_ops.h"
 #include "optim/adamw.h"
 #include "platform/memory_info.h"
+#include "train/passes.h"
 
 namespace tessera {
 namespace {
@@ -32,8 +36,8 @@ ModelConfig effective_config(const TrainStepOptions& options) {
   return config;
 }
 
-ActivationLimits limits_of(const TrainStepOptions& options) {
-  ActivationLimits limits = {options.micro_batch_tokens(), options.max_length};
+ActivationLimits limits_of(const TrainStepOptions& options, int64_t num_rows) {
+  ActivationLimits limits = {num_rows * options.max_length, options.max_length};
   limits.gradient_checkpointing = options.gradient_checkpointing;
   return limits;
 }
@@ -108,46 +112,69 @@ class TrainStep {
         cpu_ops_(make_cpu_ops(pool)),
         ops_(*cpu_ops_),
         config_(effective_config(options)),
-        model_(config_, options.dtype, ops_) {}
+        model_(config_, options.dtype, ops_) {
+    const int64_t accumulation = options.gradient_accumulation_steps;
+    const int64_t merged =
+        options.merge_micro_batches == "never" ? 1
+        : options.merge_micro_batches == "always"
+            ? accumulation
+            : micro_batches_per_pass(model_, limits_of(options, options.micro_batch), accumulation);
+    pass_rows_ = merged * options.micro_batch;
+  }
 
   // Of everything that allocate() allocates.
   int64_t planned_bytes() const {
     const int64_t num_elements = model_.layout().num_elements();
-    const int64_t stream_bytes =
-        options_.micro_batch_tokens() * config_.hidden_size * dtype_bytes(options_.dtype);
+    const int64_t stream_bytes = pass_tokens() * config_.hidden_size * dtype_bytes(options_.dtype);
     return num_elements * (dtype_bytes(options_.dtype) + dtype_bytes(DType::kF32)) +
            AdamW::state_bytes(num_elements, options_.dtype) +
-           model_.activation_bytes(limits_of(options_)).total() + (options_.with_head ? 0 : 2 * stream_bytes);
+           model_.activation_bytes(limits_of(options_, pass_rows_)).total() +
+           (options_.with_head ? 0 : 2 * stream_bytes);
   }
 
   void allocate() {
     const int64_t num_elements = model_.layout().num_elements();
     weights_ = PageBuffer(num_elements * dtype_bytes(options_.dtype));
     gradients_ = PageBuffer(num_elements * dtype_bytes(DType::kF32));
-    const TensorView weights(weights_.data(), options_.dtype, {num_elements});
-    const TensorView gradients(gradients_.data(), DType::kF32, {num_elements});
-    fill_weights(model_.layout(), config_, weights, pool_);
-    model_.bind_parameters(weights, gradients);
-    model_.reserve(limits_of(options_));
-    optimizer_.emplace(trained_ranges(model_.layout(), options_), weights, gradients, AdamWOptions{}, pool_);
-    batch_ = random_batch(options_.micro_batch, options_.max_length, config_.vocab_size);
+    fill_weights(model_.layout(), config_, weights(), pool_);
+    model_.bind_parameters(weights(), gradients());
+    model_.reserve(limits_of(options_, pass_rows_));
+    optimizer_.emplace(trained_ranges(model_.layout(), options_), weights(), gradients(), AdamWOptions{},
+                       pool_);
+    for (int64_t rows = options_.step_rows(); rows > 0; rows -= pass_rows_) {
+      passes_.push_back(random_batch(std::min(rows, pass_rows_), options_.max_length, config_.vocab_size));
+    }
     if (options_.with_head) return;
-    const Shape stream = {options_.micro_batch_tokens(), config_.hidden_size};
+    const Shape stream = {pass_tokens(), config_.hidden_size};
     x_TD_.emplace(options_.dtype, stream, 1, 1.0f, pool_);
     dx_TD_.emplace(options_.dtype, stream, 2, kGradientScale, pool_);
+  }
+
+  // One step whose every operation is compared with float64.
+  Verification verify() {
+    VerifyingOps verifying(*cpu_ops_);
+    ops_.forward_to(verifying);
+    StepTimes unused;
+    for (size_t i = 0; i < passes_.size(); ++i) run_pass(i, &unused);
+    ops_.forward_to(*cpu_ops_);
+    Verification result = verifying.result();
+    const Verification of_update = verify_optimizer();
+    result.num_checked += of_update.num_checked;
+    result.worst_error = std::max(result.worst_error, of_update.worst_error);
+    ops_.reset();
+    return result;
   }
 
   StepTimes run(ComputePeakMeter& peak, double peak_seconds) {
     StepTimes times;
     std::vector<double> peaks = {peak.measure(peak_seconds)};
-    for (int64_t i = 0; i < options_.gradient_accumulation_steps; ++i) {
-      run_micro_batch(i == 0 ? Update::kOverwrite : Update::kAdd, &times);
+    for (size_t i = 0; i < passes_.size(); ++i) {
+      run_pass(i, &times);
       peaks.push_back(peak.measure(peak_seconds));
     }
-    ++step_;
     double norm = 0;
     const double norm_seconds = seconds_of([&] { norm = optimizer_->gradient_norm(); });
-    const double update_seconds = seconds_of([&] { optimizer_->step(step_, kLearningRate, 1 / (1 + norm)); });
+    const double update_seconds = seconds_of([&] { update(norm); });
     ops_.add_seconds("gradient_norm", norm_seconds);
     ops_.add_seconds("adamw", update_seconds);
     times.optimizer = norm_seconds + update_seconds;
@@ -155,10 +182,14 @@ class TrainStep {
     return times;
   }
 
+  int64_t pass_tokens() const { return pass_rows_ * options_.max_length; }
   double flop() const {
-    const int64_t num_targets = options_.with_head ? batch_.num_targets : 0;
-    return model_flops(config_, batch_.cu_seqlens, num_targets).forward_backward() *
-           static_cast<double>(options_.gradient_accumulation_steps);
+    double flop = 0;
+    for (const PackedBatch& batch : passes_) {
+      flop += model_flops(config_, batch.cu_seqlens, options_.with_head ? batch.num_targets : 0)
+                  .forward_backward();
+    }
+    return flop;
   }
   int64_t num_parameters() const {
     int64_t count = 0;
@@ -168,35 +199,93 @@ class TrainStep {
   TimedOps& ops() { return ops_; }
 
  private:
-  void run_micro_batch(Update update, StepTimes* times) {
+  TensorView weights() const { return {weights_.data(), options_.dtype, {model_.layout().num_elements()}}; }
+  TensorView gradients() const { return {gradients_.data(), DType::kF32, {model_.layout().num_elements()}}; }
+
+  // Clipped to a norm of one, as training does.
+  double gradient_scale(double norm) const { return 1 / std::max(1.0, norm); }
+  void update(double norm) { optimizer_->step(++step_, kLearningRate, gradient_scale(norm)); }
+
+  void run_pass(size_t index, StepTimes* times) {
+    const PackedBatch& batch = passes_[index];
+    const Update update = index == 0 ? Update::kOverwrite : Update::kAdd;
     Model::Impl& impl = model_.impl();
-    impl.begin(batch_);
-    const SequenceInfo sequences = impl.sequence_info(batch_);
-    if (!options_.with_head) copy(x_TD_->view(), impl.activations.layers.front().attention.x_TD);
+    times->forward += seconds_of([&] { impl.begin(batch); });
+    const SequenceInfo sequences = impl.sequence_info(batch);
+    Activations& activations = impl.activations;
+    if (!options_.with_head) copy(x_TD_->view(), activations.layers.front().attention.x_TD);
     times->forward += seconds_of([&] {
-      if (options_.with_head) impl.forward_embedding(batch_);
+      if (options_.with_head) impl.forward_embedding(batch);
       impl.forward_layers(sequences);
     });
     if (options_.with_head) {
-      const float grad_scale =
-          1.0f / static_cast<float>(batch_.num_targets * options_.gradient_accumulation_steps);
+      const int64_t num_targets = options_.step_rows() * (options_.max_length - 1);
+      const float grad_scale = 1.0f / static_cast<float>(num_targets);
       times->head += seconds_of([&] {
         loss_head_forward_backward(ops_, impl.block_configs.front().norm_eps, impl.head, impl.head_grads,
-                                   update, batch_.targets, /*label_smoothing=*/0, grad_scale,
-                                   impl.activations.final_x_TD, impl.activations.loss_scratch,
-                                   impl.activations.dx_TD);
+                                   update, batch.targets, /*label_smoothing=*/0, grad_scale,
+                                   activations.final_x_TD, activations.loss_scratch, activations.dx_TD);
       });
     } else {
-      copy(dx_TD_->view(), impl.activations.dx_TD);
+      copy(dx_TD_->view(), activations.dx_TD);
     }
     times->backward += seconds_of([&] {
       impl.backward_layers(sequences, update);
-      if (options_.with_head) impl.backward_embedding(batch_, update);
+      if (options_.with_head) impl.backward_embedding(batch, update);
     });
   }
 
+  // The gradient norm, and the first update of a sample of weights: with moments of zero AdamW's is
+  //   w -= lr g / (|g| + eps)
+  Verification verify_optimizer() {
+    Verifier verifier(fmt::format("optimizer, {} parameters", num_parameters()));
+    const double norm = optimizer_->gradient_norm();
+    const double expected_norm = std::sqrt(sum_of_squares_of_ranges());
+    constexpr double kDoubleRounding = 0x1p-53;
+    verifier.compare("norm", 0, 0, norm, expected_norm,
+                     static_cast<double>(num_parameters()) * kDoubleRounding * expected_norm);
+
+    const std::vector<ParameterRange> ranges = trained_ranges(model_.layout(), options_);
+    std::vector<int64_t> elements;
+    for (const ParameterRange& range : ranges) {
+      constexpr int64_t kPerTensor = 16;
+      for (const int64_t i : sample_indices(range.count, kPerTensor)) elements.push_back(range.begin + i);
+    }
+    const auto master = [&](int64_t i) {
+      float value = 0;
+      optimizer_->read_master(i, {&value, 1});
+      return static_cast<double>(value);
+    };
+    std::vector<double> before;
+    for (const int64_t i : elements) before.push_back(master(i));
+    update(norm);
+    for (size_t i = 0; i < elements.size(); ++i) {
+      const double g = element(gradients(), elements[i]) * gradient_scale(norm);
+      const double expected = before[i] - kLearningRate * g / (std::abs(g) + AdamWOptions{}.epsilon);
+      verifier.compare("weight", 0, elements[i], master(elements[i]), expected,
+                       4 * kFloat32Rounding * std::abs(before[i]) + 1e-5 * kLearningRate);
+    }
+    return verifier.result();
+  }
+
+  double sum_of_squares_of_ranges() const {
+    const std::vector<ParameterRange> ranges = trained_ranges(model_.layout(), options_);
+    const float* gradient = gradients().as<float>();
+    std::vector<double> sums(ranges.size());
+    pool_.parallel_for(static_cast<int64_t>(ranges.size()), [&](int64_t index) {
+      const ParameterRange& range = ranges[static_cast<size_t>(index)];
+      double sum = 0;
+      for (int64_t i = range.begin; i < range.begin + range.count; ++i) {
+        sum += static_cast<double>(gradient[i]) * static_cast<double>(gradient[i]);
+      }
+      sums[static_cast<size_t>(index)] = sum;
+    });
+    return std::accumulate(sums.begin(), sums.end(), 0.0);
+  }
+
+  // The beginning of `from` where a pass is shorter.
   static void copy(ConstTensorView from, TensorView to) {
-    std::memcpy(to.bytes(), from.bytes(), static_cast<size_t>(from.size_bytes()));
+    std::memcpy(to.bytes(), from.bytes(), static_cast<size_t>(to.size_bytes()));
   }
 
   TrainStepOptions options_;
@@ -208,7 +297,8 @@ class TrainStep {
   PageBuffer weights_, gradients_;
   std::optional<AdamW> optimizer_;
   std::optional<RandomTensor> x_TD_, dx_TD_;
-  PackedBatch batch_;
+  int64_t pass_rows_ = 0;  // rows that go through the model at once, fewer in the last pass
+  std::vector<PackedBatch> passes_;
   int64_t step_ = 0;
 };
 
@@ -261,8 +351,8 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
          "the step does not fit in memory: it takes {} ({} parameters, {} tokens at once), {} are free; take "
          "fewer "
          "--layers, a smaller --max_length or --micro_batch",
-         format_bytes(planned), format_count(step.num_parameters()),
-         format_count(options.micro_batch_tokens()), format_bytes(free_bytes));
+         format_bytes(planned), format_count(step.num_parameters()), format_count(step.pass_tokens()),
+         format_bytes(free_bytes));
   }
   const int64_t baseline = resident_bytes();
   step.allocate();
@@ -275,7 +365,9 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   line.step_tflop = step.flop() * 1e-12;
   line.predicted_bytes = baseline + planned;
 
-  step.run(peak, measure.turn_seconds);  // kernels are made, pages appear
+  line.pass_tokens = step.pass_tokens();
+  line.verification = step.verify();
+  step.run(peak, measure.turn_seconds);  // pages appear
   step.ops().reset();
   std::vector<StepTimes> steps;
   double total = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/bench_line.h"
 #include "bench/measure.h"
 #include "bench/statistics.h"
 #include "formats/model_config.h"
@@ -22,17 +23,20 @@ struct TrainStepOptions {
   int64_t micro_batch = 1;                  // rows
   int64_t gradient_accumulation_steps = 4;  // micro-batches of a step
   bool gradient_checkpointing = false;
+  std::string merge_micro_batches = "auto";  // as in training: auto, always, never
   bool with_head = false;  // embedding, final norm, LM head and loss; otherwise the decoder layers alone
 
-  int64_t micro_batch_tokens() const { return micro_batch * max_length; }
-  int64_t step_tokens() const { return micro_batch_tokens() * gradient_accumulation_steps; }
+  int64_t step_rows() const { return micro_batch * gradient_accumulation_steps; }
+  int64_t step_tokens() const { return step_rows() * max_length; }
 };
 
 struct TrainStepLine {
   TrainStepOptions options;
   std::string operations;       // what runs: Ops::description()
   std::string peak_name;        // "amx_bf16"
+  int64_t pass_tokens = 0;      // that go through the model at once
   int64_t num_parameters = 0;   // that are trained
+  Verification verification;    // of every operation of one step
   double step_tflop = 0;        // 10^12 operations of a step, as model/flops.h counts them
   int64_t rounds = 0;           // steps measured
   Quartiles step_seconds;       // of a whole step and its parts
@@ -42,7 +46,7 @@ struct TrainStepLine {
   Quartiles optimizer_seconds;  // gradient norm and AdamW
   Quartiles tokens_per_second;  // of the whole step
   Quartiles tokens_per_second_forward_backward;
-  Quartiles peak;  // TFLOPS, measured around every micro-batch
+  Quartiles peak;  // TFLOPS, measured around every pass
   Quartiles mfu;   // of the whole step: its FLOP per second over the peak of the same step
   Quartiles mfu_forward_backward;
   std::vector<std::pair<std::string, double>> operation_shares;  // of the time of a step, largest first

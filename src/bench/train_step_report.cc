@@ -42,8 +42,8 @@ std::string train_step_table(const TrainStepLine& line) {
   seconds("optimizer", line.optimizer_seconds);
   seconds("step", line.step_seconds);
   row("peak memory", format_bytes(line.measured_bytes), "predicted " + format_bytes(line.predicted_bytes));
-  text += fmt::format("  of {} steps, {} parameters, {:.3f} TFLOP a step\n", line.rounds,
-                      format_count(line.num_parameters), line.step_tflop);
+  text += fmt::format("  of {} steps, {} parameters, {:.3f} TFLOP a step, {} tokens at once\n", line.rounds,
+                      format_count(line.num_parameters), line.step_tflop, line.pass_tokens);
   for (const auto& [name, share] : line.operation_shares) {
     constexpr double kSmallestShown = 0.0005;
     if (share >= kSmallestShown) text += fmt::format("    {:<26} {:>10.1f} %\n", name, 100 * share);
@@ -62,6 +62,8 @@ std::string train_step_json(const TrainStepLine& line, int64_t num_threads) {
       {"micro_batch", options.micro_batch},
       {"gradient_accumulation_steps", options.gradient_accumulation_steps},
       {"gradient_checkpointing", options.gradient_checkpointing},
+      {"merge_micro_batches", options.merge_micro_batches},
+      {"pass_tokens", line.pass_tokens},
       {"with_head", options.with_head},
       {"operations", line.operations},
       {"num_parameters", line.num_parameters},
@@ -78,6 +80,9 @@ std::string train_step_json(const TrainStepLine& line, int64_t num_threads) {
       {"head_seconds", to_json(line.head_seconds)},
       {"backward_seconds", to_json(line.backward_seconds)},
       {"optimizer_seconds", to_json(line.optimizer_seconds)},
+      {"verified",
+       {{"elements", line.verification.num_checked},
+        {"worst_error_in_bounds", line.verification.worst_error}}},
       {"predicted_memory_bytes", line.predicted_bytes},
       {"peak_memory_bytes", nullptr}};
   if (line.measured_bytes > 0) json["peak_memory_bytes"] = line.measured_bytes;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
 #include "base/rng.h"
 #include "bench/random_tensor.h"
 
@@ -27,12 +26,9 @@ std::vector<SamplePoint> sample_points(int64_t rows, int64_t columns, int64_t co
   return points;
 }
 
-Verification verify_product(const std::string& what, const StridedMatrix& a, const StridedMatrix& b,
-                            int64_t num_terms, ConstTensorView out, const std::vector<SamplePoint>& points,
-                            const std::vector<double>& former) {
-  constexpr double kFloatEps = 0x1p-24;
-  const double rounding = out.dtype() == DType::kBF16 ? 0x1p-8 : 0;
-  Verification result;
+void verify_product(Verifier& verifier, const StridedMatrix& a, const StridedMatrix& b, int64_t num_terms,
+                    ConstTensorView out, const std::vector<SamplePoint>& points,
+                    const std::vector<double>& former) {
   for (size_t i = 0; i < points.size(); ++i) {
     const auto [row, column] = points[i];
     double expected = former.empty() ? 0 : former[i];
@@ -42,18 +38,10 @@ Verification verify_product(const std::string& what, const StridedMatrix& a, con
       expected += term;
       magnitude += std::abs(term);
     }
-    const double bound =
-        static_cast<double>(num_terms + 2) * kFloatEps * magnitude + rounding * std::abs(expected);
-    const double got = element(out, row * out.dim(1) + column);
-    const double error = std::abs(got - expected);
-    if (!(error <= bound)) {
-      fail(ExitCode::kInternal, "{}: element [{}, {}] is {}, expected {} within {}", what, row, column, got,
-           expected, bound);
-    }
-    if (bound > 0) result.worst_error = std::max(result.worst_error, error / bound);
-    ++result.num_checked;
+    const double bound = static_cast<double>(num_terms + 2) * kFloat32Rounding * magnitude +
+                         rounding_of(out.dtype()) * std::abs(expected);
+    verifier.compare("out", row, column, element(out, row * out.dim(1) + column), expected, bound);
   }
-  return result;
 }
 
 }  // namespace tessera

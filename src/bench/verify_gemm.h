@@ -2,10 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
-#include "bench/bench_line.h"
+#include "bench/verify.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
@@ -31,9 +30,9 @@ struct SamplePoint {
 std::vector<SamplePoint> sample_points(int64_t rows, int64_t columns, int64_t count);
 
 // Compares out_ij of the points with the bound of gemm.h. `former` holds the values at the points before the
-// call (empty = overwritten). Error(kInternal) names `what`, the element, expected, found and bound.
-Verification verify_product(const std::string& what, const StridedMatrix& a, const StridedMatrix& b,
-                            int64_t num_terms, ConstTensorView out, const std::vector<SamplePoint>& points,
-                            const std::vector<double>& former);
+// call (empty = overwritten).
+void verify_product(Verifier& verifier, const StridedMatrix& a, const StridedMatrix& b, int64_t num_terms,
+                    ConstTensorView out, const std::vector<SamplePoint>& points,
+                    const std::vector<double>& former);
 
 }  // namespace tessera

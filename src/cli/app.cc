@@ -28,7 +28,7 @@ std::vector<std::string> words_of(const std::string& name) {
 bool is_help_flag(const std::string& argument) { return argument == "-h" || argument == "--help"; }
 
 // The command whose name the arguments begin with, and how many of them it takes up. Of a name of two words
-// the first is enough to ask for help.
+// the first is enough to ask for help when no other command shares it.
 Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
                       const std::vector<std::string>& arguments, size_t* num_words) {
   for (const auto& command : all) {
@@ -37,7 +37,8 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
       *num_words = words.size();
       return command.get();
     }
-    if (arguments.size() == 2 && arguments[0] == words[0] && is_help_flag(arguments[1])) {
+    if (arguments.size() == 2 && arguments[0] == words[0] && is_help_flag(arguments[1]) &&
+        commands_of_group(all, words[0]).size() == 1) {
       *num_words = 1;
       return command.get();
     }
@@ -48,14 +49,17 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
 [[noreturn]] void fail_unknown_command(const std::vector<std::unique_ptr<Command>>& all,
                                        const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
-  for (const auto& command : all) {
-    const std::vector<std::string> words = words_of(command->name());
-    if (words.size() > 1 && words[0] == arguments[0]) {
-      fail(ExitCode::kUsage, "'{}' is not a command on its own; did you mean 'tessera {}'?", words[0],
-           command->name());
-    }
-    names.push_back(command->name());
+  for (const Command* command : commands_of_group(all, arguments[0])) names.push_back(command->name());
+  if (names.size() == 1) {
+    fail(ExitCode::kUsage, "'{}' is not a command on its own; did you mean 'tessera {}'?", arguments[0],
+         names[0]);
   }
+  if (!names.empty()) {
+    const bool has_second = arguments.size() > 1 && !arguments[1].starts_with('-');
+    fail(ExitCode::kUsage, "'{}' is not a command; there are {}",
+         printable(has_second ? arguments[0] + " " + arguments[1] : arguments[0]), fmt::join(names, ", "));
+  }
+  for (const auto& command : all) names.push_back(command->name());
   const std::string nearest = nearest_name(arguments[0], names);
   if (nearest.empty()) {
     fail(ExitCode::kUsage, "unknown command '{}'; tessera --help lists them", printable(arguments[0]));
@@ -77,6 +81,10 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_inspect_command());
   all.push_back(make_doctor_command());
   all.push_back(make_bench_gemm_command());
+  all.push_back(make_bench_attention_command());
+  all.push_back(make_bench_elementwise_command());
+  all.push_back(make_bench_optimizer_command());
+  all.push_back(make_bench_tokenizer_command());
   all.push_back(make_bench_train_step_command());
   all.push_back(make_help_command());
   return all;
@@ -92,6 +100,12 @@ void run_program(const std::vector<std::string>& arguments) {
   } else {
     size_t num_words = 0;
     Command* command = find_command(all, arguments, &num_words);
+    if (command == nullptr && arguments.size() == 2 && is_help_flag(arguments[1]) &&
+        !commands_of_group(all, arguments[0]).empty()) {
+      write_output(group_help(all, arguments[0], terminal_width()));
+      flush_output();
+      return;
+    }
     if (command == nullptr) fail_unknown_command(all, arguments);
     FlagTable table;
     command->declare_flags(&table);

@@ -37,6 +37,10 @@ class BenchTrainStepCommand : public BenchCommand {
     limit_flag(table->add("gradient_accumulation_steps", &options_.gradient_accumulation_steps,
                           "Micro-batches of a step."),
                1, 1e6);
+    table->add_choice(
+        "merge_micro_batches", &options_.merge_micro_batches, {"auto", "always", "never"},
+        "Micro-batches of a step go through the model together, as in training: auto up to 2048 tokens "
+        "where that takes little memory.");
     table->add("with_head", &options_.with_head, "Embedding, final norm, LM head and loss as well.");
     limit_flag(table->add("vocab_size", &vocab_size_,
                           "Vocabulary of the head, instead of the preset's (8192 where it has none)."),

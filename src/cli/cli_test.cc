@@ -252,7 +252,22 @@ TEST(Program, UnknownCommandsNameTheNearest) {
   EXPECT_THAT(message({"doctr"}), HasSubstr("did you mean 'doctor'?"));
   EXPECT_THAT(message({"x"}), HasSubstr("unknown command 'x'"));
   EXPECT_THAT(message({}), HasSubstr("no command given"));
+  EXPECT_THAT(message({"tokenizer"}), HasSubstr("did you mean 'tessera tokenizer train'?"));
+  EXPECT_THAT(message({"bench"}),
+              HasSubstr("'bench' is not a command; there are bench gemm, bench attention"));
+  EXPECT_THAT(message({"bench", "gem"}), HasSubstr("'bench gem' is not a command"));
   EXPECT_THAT(message({"help", "doctr"}), HasSubstr("did you mean 'doctor'?"));
+}
+
+TEST(Help, GroupsOfCommandsListTheirMembers) {
+  const auto all = commands();
+  const std::string text = group_help(all, "bench", 80);
+  EXPECT_THAT(text, HasSubstr("Usage: tessera bench COMMAND [flags]"));
+  for (const char* name : {"gemm", "attention", "elementwise", "optimizer", "tokenizer", "train-step"}) {
+    EXPECT_THAT(text, HasSubstr(fmt::format("  bench {} ", name)));
+  }
+  EXPECT_TRUE(commands_of_group(all, "benc").empty());
+  EXPECT_EQ(commands_of_group(all, "tokenizer").size(), 1u);
 }
 
 }  // namespace

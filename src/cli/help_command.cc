@@ -46,6 +46,10 @@ class HelpCommand : public Command {
       }
       names.push_back(command->name());
     }
+    if (commands_of_group(all, wanted).size() > 1) {
+      write_output(group_help(all, wanted, terminal_width()));
+      return;
+    }
     const std::string nearest = nearest_name(wanted, names);
     fail(ExitCode::kUsage, "no command '{}'; {}", printable(wanted),
          nearest.empty() ? "tessera --help lists them" : fmt::format("did you mean '{}'?", nearest));

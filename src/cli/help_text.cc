@@ -121,6 +121,19 @@ std::string markdown_command(Command* command) {
   return out;
 }
 
+// Names and summaries in two columns.
+std::string command_list(const std::vector<const Command*>& listed, int64_t width) {
+  size_t name_width = 0;
+  for (const Command* command : listed) name_width = std::max(name_width, command->name().size());
+  std::string out;
+  for (const Command* command : listed) {
+    const auto column = static_cast<int64_t>(name_width) + 4;
+    const std::string left = fmt::format("  {:<{}}  ", command->name(), name_width);
+    out += left + wrap_text(command->summary(), column, width).substr(left.size());
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string wrap_text(std::string_view text, int64_t indent, int64_t width) {
@@ -149,17 +162,29 @@ std::string wrap_text(std::string_view text, int64_t indent, int64_t width) {
   return out;
 }
 
+std::vector<const Command*> commands_of_group(const std::vector<std::unique_ptr<Command>>& all,
+                                              const std::string& group) {
+  std::vector<const Command*> members;
+  for (const auto& command : all) {
+    if (command->name().starts_with(group + " ")) members.push_back(command.get());
+  }
+  return members;
+}
+
+std::string group_help(const std::vector<std::unique_ptr<Command>>& all, const std::string& group,
+                       int64_t width) {
+  return wrap_text(fmt::format("Usage: tessera {} COMMAND [flags]", group), 0, width) + "\nCommands:\n" +
+         command_list(commands_of_group(all, group), width) + "\n" +
+         wrap_text(fmt::format("tessera help {} COMMAND explains one.", group), 0, width);
+}
+
 std::string program_help(const std::vector<std::unique_ptr<Command>>& all, int64_t width) {
   std::string out = wrap_text(
       "Tessera trains Llama-family language models on the processors of ordinary servers.", 0, width);
   out += "\nUsage: tessera COMMAND [flags]\n\nCommands:\n";
-  size_t name_width = 0;
-  for (const auto& command : all) name_width = std::max(name_width, command->name().size());
-  for (const auto& command : all) {
-    const auto column = static_cast<int64_t>(name_width) + 4;
-    const std::string left = fmt::format("  {:<{}}  ", command->name(), name_width);
-    out += left + wrap_text(command->summary(), column, width).substr(left.size());
-  }
+  std::vector<const Command*> listed;
+  for (const auto& command : all) listed.push_back(command.get());
+  out += command_list(listed, width);
   out +=
       "\nFlags:\n  -h, --help  this text; `tessera COMMAND --help` explains a command\n  --version   the "
       "version\n\n";

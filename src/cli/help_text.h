@@ -19,6 +19,12 @@ std::string wrap_text(std::string_view text, int64_t indent, int64_t width);
 std::string program_help(const std::vector<std::unique_ptr<Command>>& all, int64_t width);
 // `tessera COMMAND --help`; declares the command's flags.
 std::string command_help(Command* command, int64_t width);
+// The commands whose name begins with this word and goes on: "bench" has "bench gemm" and others.
+std::vector<const Command*> commands_of_group(const std::vector<std::unique_ptr<Command>>& all,
+                                              const std::string& group);
+// `tessera GROUP --help`: these commands.
+std::string group_help(const std::vector<std::unique_ptr<Command>>& all, const std::string& group,
+                       int64_t width);
 // docs/flags.md.
 std::string flag_reference(const std::vector<std::unique_ptr<Command>>& all);
 

@@ -1,0 +1,35 @@
+// Speed of causal attention against the arithmetic peak.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/bench_line.h"
+#include "bench/measure.h"
+#include "kernels/attention/attention_impl.h"
+
+namespace tessera {
+
+struct AttentionCase {
+  bool backward = false;
+  DType dtype = DType::kBF16;
+  int64_t num_rows = 1;  // sequences, one behind the other
+  int64_t length = 0;    // S
+  int64_t num_heads = 0, num_key_value_heads = 0, head_dim = 0;
+
+  int64_t num_tokens() const { return num_rows * length; }
+  AttentionShape shape() const;
+  // Of the causal half of the square: 2 products forward and 5 backward, as the benchmarks of FlashAttention
+  // count (the fifth computes the scores again, which memory linear in S requires; model/flops.h, which
+  // counts what the mathematics asks for, has 4).
+  double flop() const;
+};
+
+using AttentionImplementation = Implementation<AttentionKernels>;
+
+// Verifies and measures; see run_gemm_case.
+BenchLine run_attention_case(const AttentionCase& c, const AttentionImplementation& ours,
+                             const std::vector<AttentionImplementation>& others,
+                             const MeasureOptions& options, ThreadPool& pool);
+
+}  // namespace tessera

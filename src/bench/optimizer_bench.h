@@ -1,0 +1,34 @@
+// Speed of the AdamW update against the measured memory bandwidth.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/bench_line.h"
+#include "bench/measure.h"
+#include "kernels/adamw/adamw_impl.h"
+#include "kernels/elementwise/elementwise_impl.h"
+
+namespace tessera {
+
+struct OptimizerCase {
+  DType dtype = DType::kBF16;  // of the weights: BF16 with 16-bit remainders, or F32
+  int64_t num_parameters = 0;
+};
+
+// Bytes that one update must read and write per parameter: weight (with its remainder 4 bytes) and both
+// moments read and written, the gradient read.
+inline constexpr int64_t kUpdateBytesPerParameter = 2 * 4 + 4 + 2 * (4 + 4);
+
+using AdamWImplementation = Implementation<AdamWKernels>;
+
+// Verifies a sample of elements against float64, then measures; see run_gemm_case.
+BenchLine run_optimizer_case(const OptimizerCase& c, const AdamWImplementation& ours,
+                             const std::vector<AdamWImplementation>& others, const MeasureOptions& options,
+                             BandwidthMeter& bandwidth, ThreadPool& pool);
+
+// The sum of squares that the gradient norm takes, 4 bytes per parameter.
+BenchLine run_gradient_norm_case(int64_t num_parameters, const Implementation<ElementwiseKernels>& ours,
+                                 const MeasureOptions& options, BandwidthMeter& bandwidth, ThreadPool& pool);
+
+}  // namespace tessera

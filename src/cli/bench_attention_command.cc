@@ -1,0 +1,71 @@
+#include "bench/attention_bench.h"
+#include "cli/bench_command.h"
+#include "cli/loaded_model.h"
+#include "formats/model_config.h"
+
+namespace tessera {
+namespace {
+
+class BenchAttentionCommand : public BenchCommand {
+ public:
+  std::string name() const override { return "bench attention"; }
+  std::string summary() const override { return "Measure causal attention, forward and backward"; }
+  std::string description() const override {
+    return "Causal grouped-query attention with the heads of a preset. Operations are those of the causal "
+           "half of "
+           "the square, two products forward and five backward, as the benchmarks of FlashAttention count. "
+           "Each "
+           "line is verified on a sample of rows against float64, then measured in turn with the arithmetic "
+           "peak.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera bench attention --max_length 4096 --compare hwy",
+            "tessera bench attention --preset 160m"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    table->add("preset", &presets_, "Presets whose heads are taken.").value_name = "NAME...";
+    table->add("max_length", &lengths_, "Tokens of a sequence.").value_name = "S...";
+    limit_flag(table->add("num_rows", &num_rows_, "Sequences, packed one behind the other."), 1, 1e6);
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the activations.");
+    table->add("compare", &compare_, "Implementation to compare with; none compares with nothing.")
+        .value_name = "NAME";
+    declare_common_flags(table, /*seconds=*/0.5);
+  }
+
+  void run(FlagTable*) override {
+    const auto& table = attention_table();
+    const std::vector<AttentionImplementation> others = implementations_to_compare(table, compare_);
+    const std::vector<int64_t> lengths = parse_sizes("max_length", lengths_);
+    std::vector<AttentionCase> cases;
+    for (const std::string& preset : presets_) {
+      const ModelConfig config = preset_config(preset);
+      for (const int64_t length : lengths) {
+        for (const bool backward : {false, true}) {
+          cases.push_back({backward, dtype_of_flag(dtype_), num_rows_, length, config.num_attention_heads,
+                           config.num_key_value_heads, config.head_dim});
+        }
+      }
+    }
+    ThreadPool pool(num_threads());
+    const AttentionImplementation& ours = table.chosen_implementation();
+    show_header(fmt::format("attention {}, {}, {} threads; shape rows x S x H x G x E",
+                            implementation_text(ours), dtype_name(dtype_of_flag(dtype_)), pool.num_threads()),
+                "TFLOPS", others.empty() ? "" : compare_);
+    for (const AttentionCase& c : cases)
+      show(run_attention_case(c, ours, others, measure_options(), pool), pool);
+  }
+
+ private:
+  std::vector<std::string> presets_ = {"llama3-8b", "15m"};
+  std::vector<std::string> lengths_ = {"512", "2048"};
+  int64_t num_rows_ = 1;
+  std::string dtype_ = "bfloat16";
+  std::string compare_ = "none";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_bench_attention_command() { return std::make_unique<BenchAttentionCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,55 @@
+#include "bench/optimizer_bench.h"
+#include "cli/bench_command.h"
+
+namespace tessera {
+namespace {
+
+class BenchOptimizerCommand : public BenchCommand {
+ public:
+  std::string name() const override { return "bench optimizer"; }
+  std::string summary() const override { return "Measure AdamW and the gradient norm"; }
+  std::string description() const override {
+    return "One AdamW update of bf16 weights with their 16-bit remainders and of float32 weights, 28 bytes "
+           "read and "
+           "written per parameter, and the sum of squares of the gradient norm, 4 bytes. peak is the memory "
+           "bandwidth measured in turn. Each line is verified on a sample against float64 first.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera bench optimizer --num_parameters 1e9"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    limit_flag(table->add("num_parameters", &num_parameters_, "Parameters, 16 bytes of memory each."), 1,
+               1e12);
+    table->add("compare", &compare_, "Implementation to compare with; none compares with nothing.")
+        .value_name = "NAME";
+    declare_common_flags(table, /*seconds=*/1);
+  }
+
+  void run(FlagTable*) override {
+    const auto& table = adamw_table();
+    const std::vector<AdamWImplementation> others = implementations_to_compare(table, compare_);
+    const AdamWImplementation& ours = table.chosen_implementation();
+    ThreadPool pool(num_threads());
+    BandwidthMeter bandwidth(pool);
+    show_header(fmt::format("optimizer {}, {} threads", implementation_text(ours), pool.num_threads()),
+                "GB/s", others.empty() ? "" : compare_);
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      show(run_optimizer_case({dtype, num_parameters_}, ours, others, measure_options(), bandwidth, pool),
+           pool);
+    }
+    show(run_gradient_norm_case(num_parameters_, elementwise_table().chosen_implementation(),
+                                measure_options(), bandwidth, pool),
+         pool);
+  }
+
+ private:
+  int64_t num_parameters_ = 200'000'000;
+  std::string compare_ = "none";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_bench_optimizer_command() { return std::make_unique<BenchOptimizerCommand>(); }
+
+}  // namespace tessera
