@@ -99,7 +99,9 @@ bool reset_peak_resident_bytes() {
 struct StepTimes {
   double forward = 0, head = 0, backward = 0, optimizer = 0;
   double peak_tflops = 0;
+  double other_forward_backward = 0, other_optimizer = 0;  // of another program, 0 without one
 
+  double other_whole() const { return other_forward_backward + other_optimizer; }
   double forward_backward() const { return forward + head + backward; }
   double whole() const { return forward_backward() + optimizer; }
 };
@@ -315,13 +317,30 @@ std::vector<std::pair<std::string, double>> shares(const std::map<std::string, d
   return result;
 }
 
+template <typename Value>
+Quartiles quartiles_of(const std::vector<StepTimes>& steps, const Value& value) {
+  std::vector<double> values;
+  for (const StepTimes& step : steps) values.push_back(value(step));
+  return quartiles(values);
+}
+
+AgainstOther against_other(const std::string& name, const std::vector<StepTimes>& steps) {
+  AgainstOther result;
+  result.name = name;
+  result.forward_backward_seconds =
+      quartiles_of(steps, [](const StepTimes& s) { return s.other_forward_backward; });
+  result.optimizer_seconds = quartiles_of(steps, [](const StepTimes& s) { return s.other_optimizer; });
+  result.ratio_forward_backward =
+      quartiles_of(steps, [](const StepTimes& s) { return s.other_forward_backward / s.forward_backward(); });
+  result.ratio_optimizer =
+      quartiles_of(steps, [](const StepTimes& s) { return s.other_optimizer / s.optimizer; });
+  result.ratio_step = quartiles_of(steps, [](const StepTimes& s) { return s.other_whole() / s.whole(); });
+  return result;
+}
+
 void fill_statistics(const std::vector<StepTimes>& steps, TrainStepLine* line) {
   const auto tokens = static_cast<double>(line->options.step_tokens());
-  const auto statistic = [&](auto value) {
-    std::vector<double> values;
-    for (const StepTimes& step : steps) values.push_back(value(step));
-    return quartiles(values);
-  };
+  const auto statistic = [&](const auto& value) { return quartiles_of(steps, value); };
   line->rounds = static_cast<int64_t>(steps.size());
   line->step_seconds = statistic([](const StepTimes& s) { return s.whole(); });
   line->forward_seconds = statistic([](const StepTimes& s) { return s.forward; });
@@ -340,7 +359,7 @@ void fill_statistics(const std::vector<StepTimes>& steps, TrainStepLine* line) {
 }  // namespace
 
 TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptions& measure,
-                             ThreadPool& pool) {
+                             OtherProgram* other, ThreadPool& pool) {
   const bool peak_counts_anew = reset_peak_resident_bytes();
   ComputePeakMeter peak = make_peak_meter(pool, options.dtype);
   TrainStep step(options, pool);
@@ -368,14 +387,23 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   line.pass_tokens = step.pass_tokens();
   line.verification = step.verify();
   step.run(peak, measure.turn_seconds);  // pages appear
+  if (other != nullptr) {
+    other->run("forward_backward");
+    other->run("optimizer");
+  }
   step.ops().reset();
   std::vector<StepTimes> steps;
   double total = 0;
   while (static_cast<int64_t>(steps.size()) < measure.min_rounds || total < measure.seconds) {
     steps.push_back(step.run(peak, measure.turn_seconds));
+    if (other != nullptr) {
+      steps.back().other_forward_backward = other->run("forward_backward");
+      steps.back().other_optimizer = other->run("optimizer");
+    }
     total += steps.back().whole();
   }
   fill_statistics(steps, &line);
+  if (other != nullptr) line.against = against_other(other->name(), steps);
   line.operation_shares = shares(step.ops().seconds(), total);
   line.measured_bytes = peak_counts_anew ? peak_resident_bytes() : 0;
   return line;

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "bench/bench_line.h"
 #include "bench/measure.h"
+#include "bench/other_program.h"
 #include "bench/statistics.h"
 #include "formats/model_config.h"
 #include "model/model.h"
@@ -28,6 +30,16 @@ struct TrainStepOptions {
 
   int64_t step_rows() const { return micro_batch * gradient_accumulation_steps; }
   int64_t step_tokens() const { return step_rows() * max_length; }
+};
+
+// The same tokens by another program, a turn of it after each of our steps.
+struct AgainstOther {
+  std::string name;  // "PyTorch 1.13.1"
+  Quartiles forward_backward_seconds;
+  Quartiles optimizer_seconds;
+  Quartiles ratio_forward_backward;  // its seconds / ours, paired: how many times faster we are
+  Quartiles ratio_optimizer;
+  Quartiles ratio_step;
 };
 
 struct TrainStepLine {
@@ -52,11 +64,13 @@ struct TrainStepLine {
   std::vector<std::pair<std::string, double>> operation_shares;  // of the time of a step, largest first
   int64_t predicted_bytes = 0;  // resident memory of the process at its highest
   int64_t measured_bytes = 0;   // VmHWM; 0 when the system cannot tell for this line alone
+  std::optional<AgainstOther> against;
 };
 
-// Error(kBadConfig) with numbers, before anything is allocated, when the step does not fit in memory.
+// Error(kBadConfig) with numbers, before anything is allocated, when the step does not fit in memory. `other`
+// may be null; its forward_backward is to take as many tokens as a whole step here.
 TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptions& measure,
-                             ThreadPool& pool);
+                             OtherProgram* other, ThreadPool& pool);
 
 std::string train_step_table(const TrainStepLine& line);
 

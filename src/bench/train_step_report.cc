@@ -42,6 +42,17 @@ std::string train_step_table(const TrainStepLine& line) {
   seconds("optimizer", line.optimizer_seconds);
   seconds("step", line.step_seconds);
   row("peak memory", format_bytes(line.measured_bytes), "predicted " + format_bytes(line.predicted_bytes));
+  if (line.against) {
+    const AgainstOther& other = *line.against;
+    text += fmt::format("  times faster than {}\n", other.name);
+    const auto ratio = [&](const char* name, const Quartiles& q, double other_seconds) {
+      row(name, fmt::format("{:.2f} x", q.median), fmt::format("{}  {:.3f} s", spread(q, 2), other_seconds));
+    };
+    ratio("  forward + backward", other.ratio_forward_backward, other.forward_backward_seconds.median);
+    ratio("  optimizer", other.ratio_optimizer, other.optimizer_seconds.median);
+    ratio("  whole step", other.ratio_step,
+          other.forward_backward_seconds.median + other.optimizer_seconds.median);
+  }
   text += fmt::format("  of {} steps, {} parameters, {:.3f} TFLOP a step, {} tokens at once\n", line.rounds,
                       format_count(line.num_parameters), line.step_tflop, line.pass_tokens);
   for (const auto& [name, share] : line.operation_shares) {
@@ -86,6 +97,16 @@ std::string train_step_json(const TrainStepLine& line, int64_t num_threads) {
       {"predicted_memory_bytes", line.predicted_bytes},
       {"peak_memory_bytes", nullptr}};
   if (line.measured_bytes > 0) json["peak_memory_bytes"] = line.measured_bytes;
+  json["against"] = nullptr;
+  if (line.against) {
+    const AgainstOther& other = *line.against;
+    json["against"] = {{"name", other.name},
+                       {"forward_backward_seconds", to_json(other.forward_backward_seconds)},
+                       {"optimizer_seconds", to_json(other.optimizer_seconds)},
+                       {"ratio_forward_backward", to_json(other.ratio_forward_backward)},
+                       {"ratio_optimizer", to_json(other.ratio_optimizer)},
+                       {"ratio_step", to_json(other.ratio_step)}};
+  }
   nlohmann::ordered_json operation_shares = nlohmann::ordered_json::object();
   for (const auto& [name, share] : line.operation_shares) operation_shares[name] = share;
   json["operation_shares"] = operation_shares;

@@ -46,6 +46,11 @@ class BenchTrainStepCommand : public BenchCommand {
                           "Vocabulary of the head, instead of the preset's (8192 where it has none)."),
                2, 1e7);
     table->add("gradient_checkpointing", &gradient_checkpointing_, "Only with (true) or without (false) it.");
+    table
+        ->add("against", &against_,
+              "Command of a program that does the same tokens as a step, asked for a turn after each of ours "
+              "(scripts/pytorch_step.py).")
+        .value_name = "COMMAND";
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of weights and activations.");
     declare_common_flags(table, /*seconds=*/1);
   }
@@ -61,11 +66,13 @@ class BenchTrainStepCommand : public BenchCommand {
     constexpr int64_t kDefaultVocabulary = 8192;
     if (vocab_size_) options_.config.vocab_size = *vocab_size_;
     if (options_.config.vocab_size == 0) options_.config.vocab_size = kDefaultVocabulary;
+    std::optional<OtherProgram> other;
+    if (!against_.empty()) other.emplace(against_);
     ThreadPool pool(num_threads());
     for (const bool checkpointing : {false, true}) {
       if (gradient_checkpointing_ && *gradient_checkpointing_ != checkpointing) continue;
       options_.gradient_checkpointing = checkpointing;
-      const TrainStepLine line = run_train_step(options_, measure_options(), pool);
+      const TrainStepLine line = run_train_step(options_, measure_options(), other ? &*other : nullptr, pool);
       write_output(json() ? train_step_json(line, pool.num_threads()) : train_step_table(line));
       flush_output();
     }
@@ -74,6 +81,7 @@ class BenchTrainStepCommand : public BenchCommand {
  private:
   TrainStepOptions options_;
   std::string preset_ = "llama3-8b";
+  std::string against_;
   std::string dtype_ = "bfloat16";
   std::optional<int64_t> layers_;
   std::optional<int64_t> vocab_size_;
