@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "kernels/attention/attention_amx_layout.h"
 #include "kernels/attention/attention_impl.h"
 #include "kernels/attention/attention_layout.h"
 
 namespace tessera {
 
 const DispatchTable<AttentionKernels>& attention_table() {
-  static const DispatchTable<AttentionKernels> table("attention", concat(attention_hwy(), attention_ref()));
+  static const DispatchTable<AttentionKernels> table(
+      "attention", concat(attention_amx(), concat(attention_hwy(), attention_ref())));
   return table;
 }
 
@@ -48,7 +50,8 @@ void check_scratch(std::span<std::byte> scratch, const AttentionShape& shape, in
 
 int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_threads) {
   const int64_t reference_bytes = num_threads * 2 * shape.head_dim * static_cast<int64_t>(sizeof(double));
-  return std::max(reference_bytes, AttentionScratch::size_bytes(shape, max_tokens, num_threads));
+  return std::max({reference_bytes, AttentionScratch::size_bytes(shape, max_tokens, num_threads),
+                   ForwardScratch(nullptr, shape, max_tokens, num_threads).size_bytes});
 }
 
 void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,

@@ -47,14 +47,32 @@ std::vector<Case> make_cases() {
       make_case(2, 1, 16, {200, 30}, 100),
       make_case(2, 1, 16, {90, 30}, 1000),
       make_case(2, 1, 24, {150}, 0, 8),
+      make_case(4, 1, 160, {40, 100}),
+      make_case(8, 1, 256, {33}),
+      make_case(12, 3, 32, {1, 1, 2, 1, 30, 31, 33, 1}),
+      make_case(3, 1, 64, {400}, 150),
   };
+}
+
+// What a path loses beyond float32 arithmetic: weights p and ds rounded before they enter products, and exp.
+struct WeightErrors {
+  double rounding = 0;
+  double exp = 0;
+};
+
+template <typename Implementation>
+WeightErrors weight_errors(const Implementation& implementation, DType dtype) {
+  // attention.h: bf16 weights, exp with a relative error below 2^-18.
+  if (implementation.isa == Isa::kAmxBf16 && dtype == DType::kBF16) return {kBf16Eps, 0x1.0p-18};
+  return {};
 }
 
 // Float64 attention of the given inputs with the error that float32 blocks may make. See the derivations at
 // each bound; g is the error of a product over the head, n the terms of a sum.
 class Oracle {
  public:
-  Oracle(const Case& c, const GuardedTensor& qkv) : case_(c), qkv_(qkv) {
+  Oracle(const Case& c, const GuardedTensor& qkv, WeightErrors errors = {})
+      : case_(c), qkv_(qkv), errors_(errors) {
     const AttentionShape& s = c.shape;
     o = Expected(c.num_tokens() * s.num_heads * s.head_dim);
     lse = Expected(c.num_tokens() * s.num_heads);
@@ -130,7 +148,8 @@ class Oracle {
     const auto lse_at = static_cast<size_t>(h * case_.num_tokens() + t);
     lse.value[lse_at] = max + std::log(sum);
     // log of a sum with relative error sum_error, added to the maximum.
-    lse.bound[lse_at] = score_error + sum_error + 3 * kFloatEps * (std::abs(max) + std::log(sum));
+    lse.bound[lse_at] =
+        score_error + sum_error + errors_.exp + 3 * kFloatEps * (std::abs(max) + std::log(sum));
     for (int64_t i = 0; i < E; ++i) {
       double value = 0, magnitude = 0;
       for (int64_t s = first; s <= t; ++s) {
@@ -141,7 +160,9 @@ class Oracle {
       const auto at = static_cast<size_t>(o_at(h, t) + i);
       o.value[at] = value;
       // Errors of exp (4 eps) and of the score enter numerator and denominator; both are sums of n terms.
-      o.bound[at] = magnitude * (2 * score_error + 2 * sum_error + 12 * kFloatEps);
+      // Rounded weights enter the numerator alone.
+      o.bound[at] =
+          magnitude * (2 * score_error + 2 * sum_error + 12 * kFloatEps + 2 * errors_.exp + errors_.rounding);
     }
   }
 
@@ -163,7 +184,8 @@ class Oracle {
     for (int64_t s = first; s <= t; ++s) {
       const Score sc = score(h, t, s);
       const double p = std::exp(sc.value - log_sum);
-      const double p_error = sc.bound + kFloatEps * (std::abs(sc.value) + std::abs(log_sum) + 4);
+      const double p_error =
+          sc.bound + kFloatEps * (std::abs(sc.value) + std::abs(log_sum) + 4) + errors_.exp;
       double dp = 0, dp_magnitude = 0;
       for (int64_t i = 0; i < E; ++i) {
         dp += d_o[o_at(h, t) + i] * qkv_[v_at(h, s) + i];
@@ -174,16 +196,17 @@ class Oracle {
           std::abs(ds) * (p_error + 4 * kFloatEps) + p * product_error() * (dp_magnitude + delta_magnitude);
       for (int64_t i = 0; i < E; ++i) {
         const double q = qkv_[q_at(h, t) + i], k = qkv_[k_at(h, s) + i], g = d_o[o_at(h, t) + i];
-        const double ds_bound = ds_error + std::abs(ds) * sum_error;
+        const double ds_bound = ds_error + std::abs(ds) * (sum_error + errors_.rounding);
         add(q_at(h, t) + i, scale * ds * k, scale * std::abs(k) * ds_bound);
         add(k_at(h, s) + i, scale * ds * q, scale * std::abs(q) * ds_bound);
-        add(v_at(h, s) + i, p * g, p * std::abs(g) * (p_error + sum_error));
+        add(v_at(h, s) + i, p * g, p * std::abs(g) * (p_error + sum_error + errors_.rounding));
       }
     }
   }
 
   const Case& case_;
   const GuardedTensor& qkv_;
+  WeightErrors errors_;
 };
 
 GuardedTensor make_qkv(const Case& c, DType dtype, uint64_t seed = 1) {
@@ -237,8 +260,8 @@ TEST(AttentionForward, MatchesTheFormulaInEveryImplementation) {
   for (const Case& c : make_cases()) {
     for (const DType dtype : kActivationTypes) {
       const GuardedTensor qkv = make_qkv(c, dtype);
-      const Oracle oracle(c, qkv);
       for (const auto& implementation : attention_table().usable()) {
+        const Oracle oracle(c, qkv, weight_errors(implementation, dtype));
         GuardedTensor o(dtype, o_shape(c)), lse(DType::kF32, lse_shape(c));
         const std::string context =
             fmt::format("{} {} {}", describe(implementation), dtype_name(dtype), c.describe());
@@ -266,8 +289,8 @@ TEST(AttentionBackward, MatchesTheFormulaInEveryImplementation) {
       const Oracle oracle(c, qkv);
       const GuardedTensor o = rounded(oracle.o.value, dtype, o_shape(c));
       const GuardedTensor lse = rounded(oracle.lse.value, DType::kF32, lse_shape(c));
-      const Expected expected = oracle.backward(d_o, o, lse);
       for (const auto& implementation : attention_table().usable()) {
+        const Expected expected = Oracle(c, qkv, weight_errors(implementation, dtype)).backward(d_o, o, lse);
         GuardedTensor dqkv(dtype, {c.num_tokens(), c.shape.qkv_width()});
         const TestScratch scratch = make_scratch(c, pool);
         implementation.kernels.backward(d_o.view(), qkv.view(), o.view(), lse.view(), c.shape, c.cu_seqlens,
@@ -317,25 +340,30 @@ TEST(Attention, NotANumberReachesTheOutputsThatSeeIt) {
 }
 
 TEST(Attention, DoesNotDependOnTheNumberOfThreads) {
-  const Case c = make_case(4, 2, 20, {150, 3, 70}, 90);
-  const GuardedTensor qkv = make_qkv(c, DType::kF32);
-  GuardedTensor d_o(DType::kF32, o_shape(c));
-  d_o.fill_normal(2);
-  for (const auto& implementation : attention_table().usable()) {
-    expect_thread_independent(
-        [&](ThreadPool& pool) {
-          std::vector<GuardedTensor> out;
-          out.emplace_back(DType::kF32, o_shape(c));
-          out.emplace_back(DType::kF32, lse_shape(c));
-          out.emplace_back(DType::kF32, qkv.shape());
-          const TestScratch scratch = make_scratch(c, pool);
-          implementation.kernels.forward(qkv.view(), c.shape, c.cu_seqlens, out[0].view(), out[1].view(),
-                                         scratch.span(), pool);
-          implementation.kernels.backward(d_o.view(), qkv.view(), out[0].view(), out[1].view(), c.shape,
-                                          c.cu_seqlens, out[2].view(), scratch.span(), pool);
-          return out;
-        },
-        describe(implementation));
+  const Case cases[] = {make_case(4, 2, 20, {150, 3, 70}, 90), make_case(2, 1, 64, {300, 1, 520})};
+  for (const Case& c : cases) {
+    for (const DType dtype : kActivationTypes) {
+      const GuardedTensor qkv = make_qkv(c, dtype);
+      GuardedTensor d_o(dtype, o_shape(c));
+      d_o.fill_normal(2);
+      for (const auto& implementation : attention_table().usable()) {
+        if (implementation.isa == Isa::kRef && c.num_tokens() > 300) continue;  // quadratic in doubles
+        expect_thread_independent(
+            [&](ThreadPool& pool) {
+              std::vector<GuardedTensor> out;
+              out.emplace_back(dtype, o_shape(c));
+              out.emplace_back(DType::kF32, lse_shape(c));
+              out.emplace_back(dtype, qkv.shape());
+              const TestScratch scratch = make_scratch(c, pool);
+              implementation.kernels.forward(qkv.view(), c.shape, c.cu_seqlens, out[0].view(), out[1].view(),
+                                             scratch.span(), pool);
+              implementation.kernels.backward(d_o.view(), qkv.view(), out[0].view(), out[1].view(), c.shape,
+                                              c.cu_seqlens, out[2].view(), scratch.span(), pool);
+              return out;
+            },
+            fmt::format("{} {} {}", describe(implementation), dtype_name(dtype), c.describe()));
+      }
+    }
   }
 }
 

@@ -1,0 +1,35 @@
+#include "kernels/attention/attention_amx.h"
+
+namespace tessera {
+namespace {
+
+// What stays on the vector implementation: float32, and generation, whose few rows leave tiles mostly empty.
+const AttentionKernels& vectors() {
+  static const AttentionKernels kernels = attention_hwy().front().kernels;
+  return kernels;
+}
+
+void forward_amx(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
+                 TensorView o_THE, TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool) {
+  const auto forward = qkv_TQ.dtype() == DType::kBF16 ? amx::attention_forward : vectors().forward;
+  forward(qkv_TQ, shape, cu_seqlens, o_THE, lse_HT, scratch, pool);
+}
+
+void backward_amx(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
+                  ConstTensorView lse_HT, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
+                  TensorView dqkv_TQ, std::span<std::byte> scratch, ThreadPool& pool) {
+  vectors().backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ, scratch, pool);
+}
+
+void cached_amx(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache, TensorView v_cache,
+                int64_t cache_length, TensorView o_THE, std::span<std::byte> scratch, ThreadPool& pool) {
+  vectors().cached(qkv_TQ, shape, k_cache, v_cache, cache_length, o_THE, scratch, pool);
+}
+
+}  // namespace
+
+std::vector<Implementation<AttentionKernels>> attention_amx() {
+  return {{"amx", Isa::kAmxBf16, {.forward = forward_amx, .backward = backward_amx, .cached = cached_amx}}};
+}
+
+}  // namespace tessera

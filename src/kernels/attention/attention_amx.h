@@ -1,0 +1,12 @@
+// Attention of bf16 activations on AMX: the two passes behind the table row "amx" (attention_amx.cc).
+#pragma once
+
+#include "kernels/attention/attention_impl.h"
+
+namespace tessera::amx {
+
+void attention_forward(ConstTensorView qkv_TQ, const AttentionShape& shape,
+                       std::span<const int32_t> cu_seqlens, TensorView o_THE, TensorView lse_HT,
+                       std::span<std::byte> scratch, ThreadPool& pool);
+
+}  // namespace tessera::amx
