@@ -16,8 +16,6 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kColdBytes = int64_t{256} << 20;
-
 // Sizes of one case by the letters of ops.h.
 struct Sizes {
   explicit Sizes(const ElementwiseCase& c)
@@ -44,7 +42,8 @@ struct Work {
 // Makes the operands of a case.
 class WorkMaker {
  public:
-  WorkMaker(const ElementwiseCase& c, ThreadPool& pool) : case_(c), s_(c), pool_(pool) {}
+  WorkMaker(const ElementwiseCase& c, int64_t cold_bytes, ThreadPool& pool)
+      : case_(c), s_(c), cold_bytes_(cold_bytes), pool_(pool) {}
 
   Work rmsnorm() const {
     const auto x = cold({s_.T, s_.D}), y = cold({s_.T, s_.D});
@@ -123,7 +122,7 @@ class WorkMaker {
  private:
   std::shared_ptr<ColdCopies> cold(const Shape& shape) const { return cold(shape, case_.dtype); }
   std::shared_ptr<ColdCopies> cold(const Shape& shape, DType dtype) const {
-    return std::make_shared<ColdCopies>(dtype, shape, kColdBytes, 1.0f, pool_);
+    return std::make_shared<ColdCopies>(dtype, shape, cold_bytes_, 1.0f, pool_);
   }
   std::shared_ptr<RandomTensor> tensor(DType dtype, const Shape& shape) const {
     return std::make_shared<RandomTensor>(dtype, shape, 1, 1.0f, pool_);
@@ -150,6 +149,7 @@ class WorkMaker {
 
   const ElementwiseCase& case_;
   Sizes s_;
+  int64_t cold_bytes_;
   ThreadPool& pool_;
 };
 
@@ -171,11 +171,11 @@ constexpr Operation kOperations[] = {
 };
 
 // At most three rotating arrays, each at least one copy, and a table.
-int64_t most_bytes(const ElementwiseCase& c) {
+int64_t most_bytes(const ElementwiseCase& c, int64_t cold_bytes) {
   const Sizes s(c);
   const int64_t widest = s.T * std::max({2 * s.F, s.heads.qkv_width(), s.D}) * s.A;
   const int64_t logits = std::min<int64_t>(s.T, 256) * s.V * 4;
-  return 3 * (kColdBytes + std::max(widest, logits)) + 4 * s.V * s.D;
+  return 3 * (cold_bytes + std::max(widest, logits)) + 4 * s.V * s.D;
 }
 
 std::string chosen_implementation(const std::string& kernel) {
@@ -205,8 +205,9 @@ BenchLine run_elementwise_case(const ElementwiseCase& c, Ops& ops, const Measure
     fail(ExitCode::kUsage, "--operations: expected {}, found '{}'", fmt::join(elementwise_operations(), ", "),
          printable(c.operation));
   }
-  check_bench_memory(fmt::format("elementwise {}, {} tokens", c.operation, c.num_tokens), most_bytes(c));
-  const WorkMaker maker(c, pool);
+  check_bench_memory(fmt::format("elementwise {}, {} tokens", c.operation, c.num_tokens),
+                     most_bytes(c, options.cold_bytes));
+  const WorkMaker maker(c, options.cold_bytes, pool);
   const Work work = (maker.*operation->make)();
 
   const OpsLimits limits = {.max_tokens = c.num_tokens,

@@ -13,8 +13,6 @@
 namespace tessera {
 namespace {
 
-// Well beyond L2; a step walks through more weights than this before it comes back to the first.
-constexpr int64_t kColdBytes = int64_t{256} << 20;
 constexpr int64_t kNumSamples = 128;
 
 bool makes_weight_gradient(Product product) {
@@ -29,20 +27,20 @@ int64_t scratch_bytes(const GemmCase& c, const GemmImplementation& implementatio
 // x [T, K], y or dy [T, N] and cold copies of w or dw [N, K].
 class Operands {
  public:
-  Operands(const GemmCase& c, int64_t max_scratch_bytes, ThreadPool& pool)
+  Operands(const GemmCase& c, int64_t cold_bytes, int64_t max_scratch_bytes, ThreadPool& pool)
       : case_(c),
         pool_(pool),
         x_(c.dtype, {c.T, c.K}, 1, 1, pool),
         y_(c.dtype, {c.T, c.N}, 2, 1, pool),
-        weights_(weight_dtype(c), {c.N, c.K}, kColdBytes, 1, pool),
+        weights_(weight_dtype(c), {c.N, c.K}, cold_bytes, 1, pool),
         scratch_(max_scratch_bytes) {}
 
   static DType weight_dtype(const GemmCase& c) {
     return makes_weight_gradient(c.product) ? DType::kF32 : c.dtype;
   }
-  static int64_t size_bytes(const GemmCase& c, int64_t max_scratch_bytes) {
+  static int64_t size_bytes(const GemmCase& c, int64_t cold_bytes, int64_t max_scratch_bytes) {
     return c.T * (c.K + c.N) * dtype_bytes(c.dtype) +
-           ColdCopies::size_bytes(weight_dtype(c), {c.N, c.K}, kColdBytes) + max_scratch_bytes;
+           ColdCopies::size_bytes(weight_dtype(c), {c.N, c.K}, cold_bytes) + max_scratch_bytes;
   }
 
   void run(const GemmKernels& kernels) { run(kernels, weights_.next()); }
@@ -173,8 +171,8 @@ BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
   for (const GemmImplementation& other : others) {
     max_scratch = std::max(max_scratch, scratch_bytes(c, other, pool.num_threads()));
   }
-  check_bench_memory(what, Operands::size_bytes(c, max_scratch));
-  Operands operands(c, max_scratch, pool);
+  check_bench_memory(what, Operands::size_bytes(c, options.cold_bytes, max_scratch));
+  Operands operands(c, options.cold_bytes, max_scratch, pool);
 
   BenchLine line;
   line.benchmark = "gemm";

@@ -22,6 +22,9 @@ struct MeasureOptions {
   int64_t min_rounds = 7;  // ... and there were this many
   // Short of the milliseconds in which a shared machine changes, long beside a look at the clock.
   double turn_seconds = 0.01;
+  // Operands that a step finds in memory rather than in a cache (weights, long arrays) rotate through copies
+  // of at least this size together: far beyond L2, and a step walks through more before it comes back.
+  int64_t cold_bytes = int64_t{256} << 20;
 };
 
 // Takes one turn and returns the speed in it.
@@ -59,8 +62,8 @@ void measure_against_peak(const std::string& what, const Implementation<Kernels>
   fill_statistics(measure_in_turn(participants, options), line);
 }
 
-// The meter of the best instruction set that TESSERA_ISA allows: bf16 products for BF16, otherwise float32.
-// Error(kBadConfig) when there is none.
+// The meter of the best instruction set that TESSERA_ISA allows, or of the weakest there is: bf16 products
+// for BF16, otherwise float32. Error(kBadConfig) when the processor has none.
 ComputePeakMeter make_peak_meter(ThreadPool& pool, DType dtype);
 
 }  // namespace tessera

@@ -142,7 +142,7 @@ void VerifyingOps::embedding(std::span<const int32_t> ids, ConstTensorView table
 void VerifyingOps::embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
                                       TensorView dtable_VD) {
   const int64_t width = dx_TD.dim(1);
-  std::vector<int64_t> sampled;  // rows of the table
+  std::vector<int64_t> sampled = {0, dtable_VD.dim(0) - 1};  // rows of the table, perhaps without a token
   for (const int64_t row : sample_rows(dx_TD)) sampled.push_back(ids[static_cast<size_t>(row)]);
   const std::vector<Row> former = rows_of(dtable_VD, sampled);
   ops_.embedding_backward(ids, dx_TD, padding_id, dtable_VD);

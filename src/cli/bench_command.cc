@@ -18,7 +18,20 @@ void BenchCommand::declare_common_flags(FlagTable* table, double seconds) {
   limit_flag(
       table->add("rounds", &rounds_, "Rounds of a line at least; in each one every participant has a turn."),
       1, 1e6);
+  limit_flag(
+      table->add("cold_bytes", &cold_bytes_,
+                 "Size of what operands rotate through so that no cache holds them, and of the arrays that "
+                 "memory bandwidth is measured with; 0 takes 256 MiB and twice the last-level cache."),
+      0, 1e15);
   table->add("json", &json_, "One JSON object per line instead of the table.");
+}
+
+MeasureOptions BenchCommand::measure_options() const {
+  MeasureOptions options;
+  options.seconds = seconds_;
+  options.min_rounds = rounds_;
+  if (cold_bytes_ > 0) options.cold_bytes = cold_bytes_;
+  return options;
 }
 
 void BenchCommand::show_header(const std::string& title, const std::string& unit,

@@ -18,10 +18,12 @@ class BenchCommand : public Command {
   std::string usage() const override { return "[flags]"; }
 
  protected:
-  // --num_threads, --seconds, --rounds, --json; `seconds` is the default.
+  // --num_threads, --seconds, --rounds, --cold_bytes, --json; `seconds` is the default.
   void declare_common_flags(FlagTable* table, double seconds);
 
-  MeasureOptions measure_options() const { return {seconds_, rounds_}; }
+  MeasureOptions measure_options() const;
+  // Size of the arrays that memory bandwidth is measured with; 0 = the meter's own choice.
+  int64_t bandwidth_bytes() const { return cold_bytes_; }
   int64_t num_threads() const { return num_threads_; }
   bool json() const { return json_; }
 
@@ -34,6 +36,7 @@ class BenchCommand : public Command {
   int64_t num_threads_ = 0;
   double seconds_ = 0;
   int64_t rounds_ = 7;
+  int64_t cold_bytes_ = 0;
   bool json_ = false;
 };
 

@@ -40,7 +40,7 @@ class BenchElementwiseCommand : public BenchCommand {
     const std::vector<int64_t> rows = parse_sizes("rows", rows_);
     ThreadPool pool(num_threads());
     const auto ops = make_cpu_ops(pool);
-    BandwidthMeter bandwidth(pool);
+    BandwidthMeter bandwidth(pool, bandwidth_bytes());
     show_header(fmt::format("elementwise, {}, {} threads", dtype_name(c.dtype), pool.num_threads()), "GB/s",
                 "");
     for (const int64_t T : rows) {

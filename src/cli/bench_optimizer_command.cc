@@ -31,7 +31,7 @@ class BenchOptimizerCommand : public BenchCommand {
     const std::vector<AdamWImplementation> others = implementations_to_compare(table, compare_);
     const AdamWImplementation& ours = table.chosen_implementation();
     ThreadPool pool(num_threads());
-    BandwidthMeter bandwidth(pool);
+    BandwidthMeter bandwidth(pool, bandwidth_bytes());
     show_header(fmt::format("optimizer {}, {} threads", implementation_text(ours), pool.num_threads()),
                 "GB/s", others.empty() ? "" : compare_);
     for (const DType dtype : {DType::kBF16, DType::kF32}) {

@@ -1,0 +1,113 @@
+// tessera bench from outside: every sub-benchmark on tiny shapes, as a table and as JSON, and what it
+// refuses.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "e2e/process.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+
+const std::vector<std::string> kShortest = {"--seconds", "0", "--rounds", "1", "--cold_bytes", "100000"};
+
+ProcessResult run_bench(std::vector<std::string> arguments, const std::vector<std::string>& more = {}) {
+  arguments.insert(arguments.begin(), "bench");
+  arguments.insert(arguments.end(), kShortest.begin(), kShortest.end());
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_tessera(arguments);
+}
+
+struct SubBenchmark {
+  std::vector<std::string> arguments;
+  size_t num_lines;
+};
+
+class Bench : public testing::TestWithParam<SubBenchmark> {};
+
+TEST_P(Bench, WritesOneJsonObjectPerLine) {
+  const ProcessResult result = run_bench(GetParam().arguments, {"--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream lines(result.out);
+  size_t count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    const nlohmann::json object = nlohmann::json::parse(line);
+    EXPECT_EQ(object["benchmark"], GetParam().arguments[0]);
+    EXPECT_TRUE(object.contains("processor"));
+  }
+  EXPECT_EQ(count, GetParam().num_lines);
+}
+
+TEST_P(Bench, WritesATableOf80Columns) {
+  const ProcessResult result = run_bench(GetParam().arguments);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Bench,
+    testing::Values(
+        SubBenchmark{{"gemm", "--shapes", "3x5x7", "4x33x65"}, 8},
+        SubBenchmark{
+            {"gemm", "--preset", "15m", "--rows", "16", "--products", "forward", "--dtype", "float32"}, 4},
+        SubBenchmark{{"attention", "--preset", "15m", "--max_length", "16"}, 2},
+        SubBenchmark{{"elementwise", "--preset", "15m", "--rows", "8", "--vocab_size", "100"}, 10},
+        SubBenchmark{{"optimizer", "--num_parameters", "1000"}, 3},
+        SubBenchmark{{"tokenizer", "--text_bytes", "3000"}, 4},
+        SubBenchmark{{"train-step", "--preset", "15m", "--layers", "1", "--max_length", "8"}, 2},
+        SubBenchmark{
+            {"train-step", "--preset", "15m", "--layers", "1", "--max_length", "8", "--with_head",
+             "--vocab_size", "50", "--per_device_train_batch_size", "2", "--gradient_checkpointing", "true"},
+            1}));
+
+void expect_refused(const std::vector<std::string>& arguments, int exit_code, const std::string& message) {
+  SCOPED_TRACE("tessera " + testing::PrintToString(arguments));
+  const ProcessResult result = run_tessera(arguments);
+  EXPECT_EQ(result.exit_code, exit_code) << result.err;
+  EXPECT_EQ(result.errors().size(), 1u) << result.err;
+  EXPECT_THAT(result.err, HasSubstr(message));
+  EXPECT_EQ(result.out, "");
+}
+
+TEST(BenchUsage, WrongFlagsAreExitCode64) {
+  expect_refused({"bench"}, 64, "there are bench gemm, bench attention");
+  expect_refused({"bench", "gem"}, 64, "'bench gem' is not a command");
+  expect_refused({"bench", "gemm", "--shapes", "5x5"}, 64, "expected TxNxK");
+  expect_refused({"bench", "gemm", "--rows", "0"}, 64, "--rows: expected whole numbers from 1");
+  expect_refused({"bench", "gemm", "--products", "sideways"}, 64, "expected forward, backward_input");
+  expect_refused({"bench", "gemm", "--preset", "7b"}, 64, "unknown preset '7b'");
+  expect_refused({"bench", "gemm", "--compare", "mkl"}, 64, "--compare mkl: this machine runs none, ");
+  expect_refused({"bench", "gemm", "--seconds", "-1"}, 64, "--seconds: expected a number from 0");
+  expect_refused({"bench", "gemm", "--rounds", "0"}, 64, "--rounds: expected a number from 1");
+  expect_refused({"bench", "train-step", "--layers", "0"}, 64, "--layers: expected a number from 1");
+  expect_refused({"bench", "train-step", "--against", "true"}, 64, "'true' ended without an answer");
+}
+
+TEST(BenchUsage, WhatDoesNotFitIsRefusedWithNumbers) {
+  expect_refused({"bench", "train-step", "--preset", "llama3-8b", "--layers", "9999"}, 78,
+                 "the step does not fit in memory: it takes ");
+}
+
+TEST(BenchUsage, AMissingTextIsExitCode66) {
+  expect_refused({"bench", "tokenizer", "--text", "/nowhere/text.txt"}, 66, "/nowhere/text.txt");
+}
+
+TEST(BenchUsage, TesseraIsaLimitsWhatIsMeasured) {
+  std::vector<std::string> arguments = {"bench", "gemm", "--shapes", "3x5x7", "--json", "--compare", "none"};
+  arguments.insert(arguments.end(), kShortest.begin(), kShortest.end());
+  ProcessOptions options;
+  options.environment = {"TESSERA_ISA=ref"};
+  const ProcessResult result = run_tessera(arguments, options);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out.substr(0, result.out.find('\n')))["implementation"],
+            "ref (ref)");
+}
+
+}  // namespace
+}  // namespace tessera
