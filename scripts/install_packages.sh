@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# install_packages.sh [build|test]: what Debian 12 needs to build the program, or also to run every test and fuzz target.
+# install_packages.sh [build|test|bench]: what Debian 12 needs to build the program, or also to run every test and fuzz
+# target, or to compare with PyTorch.
 # Installs only what is missing; without root it asks sudo.
 set -euo pipefail
 
@@ -11,8 +12,10 @@ if [ "$what" = test ]; then
   # Both come in one package where Node.js is not Debian's own.
   command -v node >/dev/null || packages+=(nodejs)
   command -v npm >/dev/null || packages+=(npm)
+elif [ "$what" = bench ]; then
+  packages+=(python3-torch)
 elif [ "$what" != build ]; then
-  echo "error: expected build or test, found '$what'" >&2
+  echo "error: expected build, test or bench, found '$what'" >&2
   exit 64
 fi
 

@@ -130,14 +130,15 @@ Product parse_product(const std::string& name) {
 }
 
 std::vector<WeightShape> weight_shapes(const ModelConfig& config) {
+  const int64_t hidden = config.hidden_size, intermediate = config.intermediate_size;
   const int64_t q_width = config.num_attention_heads * config.head_dim;
-  const int64_t qkv_width = q_width + 2 * config.num_key_value_heads * config.head_dim;
+  const int64_t kv_width = config.num_key_value_heads * config.head_dim;
   std::vector<WeightShape> shapes;
   for (const WeightShape shape :
-       {WeightShape{qkv_width, config.hidden_size}, WeightShape{config.hidden_size, q_width},
-        WeightShape{2 * config.intermediate_size, config.hidden_size},
-        WeightShape{config.hidden_size, config.intermediate_size},
-        WeightShape{config.vocab_size, config.hidden_size}}) {
+       {WeightShape{q_width, hidden}, WeightShape{kv_width, hidden},
+        WeightShape{q_width + 2 * kv_width, hidden}, WeightShape{hidden, q_width},
+        WeightShape{intermediate, hidden}, WeightShape{2 * intermediate, hidden},
+        WeightShape{hidden, intermediate}, WeightShape{config.vocab_size, hidden}}) {
     if (shape.N > 0 && std::find(shapes.begin(), shapes.end(), shape) == shapes.end())
       shapes.push_back(shape);
   }

@@ -36,7 +36,8 @@ struct WeightShape {
   int64_t N, K;
   bool operator==(const WeightShape&) const = default;
 };
-// q/k/v together, o, gate and up together, down, LM head: each shape once. vocab_size 0 leaves out the last.
+// q; k or v; q, k and v together; o; gate or up; both together; down; LM head. Each shape once; vocab_size 0
+// leaves out the last.
 std::vector<WeightShape> weight_shapes(const ModelConfig& config);
 
 // "512x4096x14336" = T x N x K. Error(kUsage) otherwise.

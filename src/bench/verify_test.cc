@@ -236,11 +236,16 @@ TEST(GemmShapes, AreParsedOrRefused) {
 }
 
 TEST(GemmShapes, AreThoseOfTheModel) {
+  EXPECT_EQ(weight_shapes(preset_config("llama3-8b")), (std::vector<WeightShape>{{4096, 4096},
+                                                                                 {1024, 4096},
+                                                                                 {6144, 4096},
+                                                                                 {14336, 4096},
+                                                                                 {28672, 4096},
+                                                                                 {4096, 14336},
+                                                                                 {128256, 4096}}));
   EXPECT_EQ(
-      weight_shapes(preset_config("llama3-8b")),
-      (std::vector<WeightShape>{{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}, {128256, 4096}}));
-  EXPECT_EQ(weight_shapes(preset_config("15m")),
-            (std::vector<WeightShape>{{640, 384}, {384, 384}, {2048, 384}, {384, 1024}}));
+      weight_shapes(preset_config("15m")),
+      (std::vector<WeightShape>{{384, 384}, {128, 384}, {640, 384}, {1024, 384}, {2048, 384}, {384, 1024}}));
 }
 
 TEST(SampleIndices, AscendAndHoldBothEnds) {
