@@ -18,7 +18,8 @@ void forward_amx(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<
 void backward_amx(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
                   ConstTensorView lse_HT, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
                   TensorView dqkv_TQ, std::span<std::byte> scratch, ThreadPool& pool) {
-  vectors().backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ, scratch, pool);
+  const auto backward = qkv_TQ.dtype() == DType::kBF16 ? amx::attention_backward : vectors().backward;
+  backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ, scratch, pool);
 }
 
 void cached_amx(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache, TensorView v_cache,

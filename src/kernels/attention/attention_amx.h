@@ -9,4 +9,9 @@ void attention_forward(ConstTensorView qkv_TQ, const AttentionShape& shape,
                        std::span<const int32_t> cu_seqlens, TensorView o_THE, TensorView lse_HT,
                        std::span<std::byte> scratch, ThreadPool& pool);
 
+void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
+                        ConstTensorView lse_HT, const AttentionShape& shape,
+                        std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ, std::span<std::byte> scratch,
+                        ThreadPool& pool);
+
 }  // namespace tessera::amx

@@ -25,6 +25,13 @@ inline constexpr int64_t kForwardRowTiles = 4;
 inline constexpr int64_t kForwardRows = kForwardRowTiles * 16;
 inline constexpr int64_t kForwardKeys = 128;  // of one step
 
+// Keys of one task of the backward pass and the queries it takes at a time. Per key, dk and dv are loaded and
+// stored once per 128 queries, per query dq once per 256 keys. At head size 128 the operands of a task are
+// 192 KiB, its sums 256 KiB, those of a block of queries 128 KiB, its weights 192 KiB and dq 64 KiB: all in
+// L2.
+inline constexpr int64_t kBackwardKeys = 256;
+inline constexpr int64_t kBackwardQueries = 128;
+
 // Hands out 64-byte aligned pieces of memory; counts only when it starts from null.
 class AttentionCarver {
  public:
@@ -114,6 +121,99 @@ struct ForwardScratch {
   bf16* k;  // B tiles of k^T [key-value head][key tile][depth tile]
   bf16* v;  // B tiles of v [key-value head][granule][column tile]
   int64_t thread_offset, thread_bytes, size_bytes;
+};
+
+// Of one thread in the backward pass. "pair": two tiles that are neighbours across the contraction.
+struct BackwardBuffers {
+  bf16 *k, *v;                         // A pairs of k and v [key granule][depth tile]
+  bf16* k_transposed;                  // A pairs of k^T [depth tile][key granule]
+  bf16 *q_transposed, *do_transposed;  // B pairs of q^T and do^T [query granule][depth tile]
+  bf16 *q, *d_o;                       // B pairs of q and do [depth tile][query granule]
+  float* scores[2];                    // C tiles of s^T and dp^T, 32 x 32 each, of this block and of the next
+  bf16 *p, *ds;                        // A pairs of p^T and ds^T [key granule][query granule]
+  bf16* ds_interleaved;                // B pairs of ds^T [query granule][key granule]
+  float *dk, *dv;                      // C tiles [key granule][depth tile][2 x 2]
+  float* dq;           // C tiles of dq^T [query granule][depth tile][2 x 2], of a short sequence
+  float *lse, *delta;  // [query], lse in units of log2
+
+  void assign(AttentionCarver* carver, const AmxAttentionSizes& sizes) {
+    const int64_t keys = kBackwardKeys * sizes.padded_head(),
+                  queries = kBackwardQueries * sizes.padded_head();
+    for (bf16** operand : {&k, &v, &k_transposed}) *operand = carver->take<bf16>(keys);
+    for (bf16** operand : {&q_transposed, &do_transposed, &q, &d_o}) *operand = carver->take<bf16>(queries);
+    for (float*& block : scores) block = carver->take<float>(2 * kAttentionGranule * kAttentionGranule);
+    for (bf16** weights : {&p, &ds, &ds_interleaved}) {
+      *weights = carver->take<bf16>(kBackwardKeys * kBackwardQueries);
+    }
+    for (float** sums : {&dk, &dv}) *sums = carver->take<float>(keys);
+    dq = carver->take<float>(queries);
+    for (float** statistic : {&lse, &delta}) *statistic = carver->take<float>(kBackwardQueries);
+  }
+};
+
+// All memory of a backward call.
+struct BackwardScratch {
+  // Keys [begin, min(begin + 256, sequence_end)) of the sequence [sequence_begin, sequence_end), whose dq
+  // starts at `first_granule` of every head.
+  struct Task {
+    int32_t sequence_begin;
+    int32_t sequence_end;
+    int32_t begin;
+    int32_t first_granule;
+  };
+
+  BackwardScratch(std::byte* memory_begin, const AttentionShape& shape, int64_t num_tokens,
+                  int64_t num_threads)
+      // A sequence has dq in shared memory when it is longer than a task, and pads it by less than a granule.
+      : dq_granules(num_tokens / kAttentionGranule + num_tokens / kBackwardKeys + 1), memory(memory_begin) {
+    const AmxAttentionSizes sizes(shape, num_tokens);
+    AttentionCarver carver(memory);
+    tasks = carver.take<Task>(num_tokens);
+    delta_HT = carver.take<float>(shape.num_heads * num_tokens);
+    progress = carver.take<int32_t>(shape.num_heads * dq_granules);
+    dq = carver.take<float>(shape.num_heads * dq_granules * kAttentionGranule * sizes.padded_head());
+    thread_offset = carver.used_bytes();
+    BackwardBuffers().assign(&carver, sizes);
+    thread_bytes = carver.used_bytes() - thread_offset;
+    size_bytes = thread_offset + num_threads * thread_bytes;
+  }
+  // Of the calling thread.
+  BackwardBuffers thread_buffers(const AmxAttentionSizes& sizes) const {
+    AttentionCarver carver(memory + thread_offset + ThreadPool::thread_index() * thread_bytes);
+    BackwardBuffers buffers;
+    buffers.assign(&carver, sizes);
+    return buffers;
+  }
+  // Tasks of all sequences: within a sequence in the order of keys, the first keys of all sequences first,
+  // since they are seen by the most queries and long tasks must not be left for the end. Returns how many.
+  int64_t make_tasks(std::span<const int32_t> cu_seqlens) const {
+    int64_t count = 0;
+    int32_t longest = 0;
+    for (size_t n = 0; n + 1 < cu_seqlens.size(); ++n) {
+      longest = std::max(longest, cu_seqlens[n + 1] - cu_seqlens[n]);
+    }
+    for (int32_t offset = 0; offset < longest; offset += static_cast<int32_t>(kBackwardKeys)) {
+      int64_t first_granule = 0;
+      for (size_t n = 0; n + 1 < cu_seqlens.size(); ++n) {
+        const int32_t begin = cu_seqlens[n], end = cu_seqlens[n + 1];
+        if (offset < end - begin) {
+          tasks[count++] = {begin, end, begin + offset, static_cast<int32_t>(first_granule)};
+        }
+        if (end - begin > kBackwardKeys) {
+          first_granule += round_up(end - begin, kAttentionGranule) / kAttentionGranule;
+        }
+      }
+    }
+    return count;
+  }
+
+  Task* tasks;
+  float* delta_HT;
+  int64_t dq_granules;  // of one head
+  int32_t* progress;    // [head][dq granule]: tasks that have added to the queries that start there
+  float* dq;            // C tiles of dq^T [head][dq granule][depth tile][2 x 2]
+  int64_t thread_offset, thread_bytes, size_bytes;
+  std::byte* memory;
 };
 
 }  // namespace tessera
