@@ -53,6 +53,10 @@ void TimedOps::add(TensorView x, ConstTensorView y) {
   timed("add", [&] { ops_->add(x, y); });
 }
 
+void TimedOps::round_to(ConstTensorView from, TensorView to) {
+  timed("round_to", [&] { ops_->round_to(from, to); });
+}
+
 void TimedOps::zero(TensorView x) {
   timed("zero", [&] { ops_->zero(x); });
 }
@@ -104,6 +108,31 @@ LossSums TimedOps::cross_entropy(ConstTensorView logits, std::span<const int32_t
   timed("cross_entropy",
         [&] { sums = ops_->cross_entropy(logits, targets, label_smoothing, grad_scale, dlogits); });
   return sums;
+}
+
+void TimedOps::cross_entropy_add_chunk(ConstTensorView logits, int64_t first_column,
+                                       std::span<const int32_t> targets, float label_smoothing,
+                                       std::span<SoftmaxRow> rows) {
+  timed("cross_entropy",
+        [&] { ops_->cross_entropy_add_chunk(logits, first_column, targets, label_smoothing, rows); });
+}
+
+LossSums TimedOps::cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+                                      int64_t vocab_size, float label_smoothing) {
+  LossSums sums;
+  timed("cross_entropy",
+        [&] { sums = ops_->cross_entropy_loss(rows, targets, vocab_size, label_smoothing); });
+  return sums;
+}
+
+void TimedOps::cross_entropy_chunk_gradient(ConstTensorView logits, int64_t first_column, int64_t vocab_size,
+                                            std::span<const int32_t> targets,
+                                            std::span<const SoftmaxRow> rows, float label_smoothing,
+                                            float grad_scale, TensorView dlogits) {
+  timed("cross_entropy", [&] {
+    ops_->cross_entropy_chunk_gradient(logits, first_column, vocab_size, targets, rows, label_smoothing,
+                                       grad_scale, dlogits);
+  });
 }
 
 }  // namespace tessera

@@ -26,7 +26,7 @@ struct Softmax {
     for (const double x : logits) {
       const double e = std::exp(x - max);
       sum += e;
-      weighted += e * (max - x);
+      if (e > 0) weighted += e * (max - x);
     }
     lse = max + std::log(sum);
     spread = 270 + weighted / sum;
@@ -178,6 +178,25 @@ void verify_cross_entropy(Verifier& verifier, int64_t row, const Row& logits, in
                          (rounding_of(dtype) + kEps) * std::abs(expected) + kSmallestNormal;
     verifier.compare("dlogits", row, static_cast<int64_t>(v), dlogits[v], expected, ignored ? 0 : bound);
   }
+}
+
+void verify_chunk_gradient(Verifier& verifier, int64_t row, const Row& logits, double log_sum_exp,
+                           int64_t first_column, int32_t target, double grad_scale, const Row& dlogits,
+                           DType dtype) {
+  const bool ignored = target == kIgnoredLabel;
+  for (size_t c = 0; c < logits.size(); ++c) {
+    const double p = std::exp(logits[c] - log_sum_exp);
+    const double is_target = first_column + static_cast<int64_t>(c) == target ? 1 : 0;
+    const double expected = ignored ? 0 : grad_scale * (p - is_target);
+    const double bound = std::abs(grad_scale) * p * exponential_error(logits[c] - log_sum_exp) +
+                         (rounding_of(dtype) + kEps) * std::abs(expected) + kSmallestNormal;
+    verifier.compare("dlogits", row, static_cast<int64_t>(c), dlogits[c], expected, ignored ? 0 : bound);
+  }
+}
+
+SoftmaxBound softmax_bound(const Row& logits) {
+  const Softmax softmax(logits);
+  return {softmax.lse, kEps * (softmax.spread + std::abs(softmax.lse))};
 }
 
 ExactLoss exact_loss(ConstTensorView logits_RV, std::span<const int32_t> targets) {

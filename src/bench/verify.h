@@ -68,6 +68,16 @@ void verify_rope(Verifier& verifier, int64_t row, const Row& before, const Atten
 // dlogits = grad_scale (softmax(logits) - one_hot(target)).
 void verify_cross_entropy(Verifier& verifier, int64_t row, const Row& logits, int32_t target,
                           double grad_scale, const Row& dlogits, DType dtype);
+// The same for the columns of a row from first_column on.
+void verify_chunk_gradient(Verifier& verifier, int64_t row, const Row& logits, double log_sum_exp,
+                           int64_t first_column, int32_t target, double grad_scale, const Row& dlogits,
+                           DType dtype);
+// log sum exp of some logits, and how far the kernel may be off.
+struct SoftmaxBound {
+  double log_sum_exp;
+  double bound;
+};
+SoftmaxBound softmax_bound(const Row& logits);
 // -log softmax(logits)[target] of all rows that have a target, and what the kernel may be off.
 struct ExactLoss {
   double sum = 0;

@@ -67,6 +67,8 @@ void verify_norm_weight(Verifier& verifier, ConstTensorView dy_RD, ConstTensorVi
   }
 }
 
+double log_sum_exp(const SoftmaxRow& row) { return static_cast<double>(row.max) + std::log(row.sum_exp); }
+
 Row slice(const Row& row, int64_t begin, int64_t count) {
   return Row(row.begin() + begin, row.begin() + begin + count);
 }
@@ -223,6 +225,18 @@ void VerifyingOps::add(TensorView x, ConstTensorView y) {
   keep(verifier);
 }
 
+void VerifyingOps::round_to(ConstTensorView from, TensorView to) {
+  ops_.round_to(from, to);
+  Verifier verifier(call_name("round_to", from, to));
+  const ConstTensorView flat_from = from.reshaped({from.num_elements()});
+  const TensorView flat_to = to.reshaped({to.num_elements()});
+  for (const int64_t i : sample_indices(flat_to.dim(0), kSampledElements)) {
+    const double expected = element(flat_from, i);
+    verifier.compare("to", 0, i, element(flat_to, i), expected, rounding_of(to.dtype()) * std::abs(expected));
+  }
+  keep(verifier);
+}
+
 void VerifyingOps::zero(TensorView x) {
   ops_.zero(x);
   Verifier verifier(call_name("zero", x, x));
@@ -348,6 +362,67 @@ LossSums VerifyingOps::cross_entropy(ConstTensorView logits_RV, std::span<const 
   }
   keep(verifier);
   return sums;
+}
+
+void VerifyingOps::cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
+                                           std::span<const int32_t> targets, float label_smoothing,
+                                           std::span<SoftmaxRow> rows) {
+  TESSERA_CHECK(label_smoothing == 0, "not a case of a benchmark");
+  const std::vector<int64_t> sampled = sample_indices(logits_RC.dim(0), kSampledElements);
+  std::vector<double> former;  // log of the sum of exponentials in the chunks before
+  for (const int64_t r : sampled) {
+    former.push_back(first_column == 0 ? -HUGE_VAL : log_sum_exp(rows[static_cast<size_t>(r)]));
+  }
+  ops_.cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows);
+  Verifier verifier(call_name("cross_entropy_add_chunk", logits_RC, logits_RC));
+  for (size_t i = 0; i < sampled.size(); ++i) {
+    const auto at = static_cast<size_t>(sampled[i]);
+    if (targets[at] == kIgnoredLabel) continue;
+    Row logits = row_of(logits_RC, sampled[i]);
+    const int64_t column = targets[at] - first_column;
+    if (0 <= column && column < logits_RC.dim(1)) {
+      verifier.compare("target_logit", sampled[i], column, static_cast<double>(rows[at].target_logit),
+                       logits[static_cast<size_t>(column)], 0);
+    }
+    logits.push_back(former[i]);  // as one more logit
+    const SoftmaxBound exact = softmax_bound(logits);
+    verifier.compare("log_sum_exp", sampled[i], 0, log_sum_exp(rows[at]), exact.log_sum_exp, exact.bound);
+  }
+  keep(verifier);
+}
+
+LossSums VerifyingOps::cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+                                          int64_t vocab_size, float label_smoothing) {
+  const LossSums sums = ops_.cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
+  double expected = 0, magnitude = 0;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (targets[r] == kIgnoredLabel) continue;
+    const double lse = log_sum_exp(rows[r]), target_logit = static_cast<double>(rows[r].target_logit);
+    expected += lse - target_logit;
+    magnitude += std::abs(lse) + std::abs(target_logit);
+  }
+  Verifier verifier(fmt::format("cross_entropy_loss [{}]", rows.size()));
+  verifier.compare("loss_sum", 0, 0, sums.loss_sum, expected, kFloat32Rounding * magnitude);
+  keep(verifier);
+  return sums;
+}
+
+void VerifyingOps::cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column,
+                                                int64_t vocab_size, std::span<const int32_t> targets,
+                                                std::span<const SoftmaxRow> rows, float label_smoothing,
+                                                float grad_scale, TensorView dlogits_RC) {
+  TESSERA_CHECK(label_smoothing == 0, "not a case of a benchmark");
+  const std::vector<int64_t> sampled = sample_rows(logits_RC);
+  const std::vector<Row> logits = rows_of(logits_RC, sampled);  // dlogits may be logits
+  ops_.cross_entropy_chunk_gradient(logits_RC, first_column, vocab_size, targets, rows, label_smoothing,
+                                    grad_scale, dlogits_RC);
+  Verifier verifier(call_name("cross_entropy_chunk_gradient", logits_RC, dlogits_RC));
+  for (size_t i = 0; i < sampled.size(); ++i) {
+    const auto at = static_cast<size_t>(sampled[i]);
+    verify_chunk_gradient(verifier, sampled[i], logits[i], log_sum_exp(rows[at]), first_column, targets[at],
+                          grad_scale, row_of(dlogits_RC, sampled[i]), dlogits_RC.dtype());
+  }
+  keep(verifier);
 }
 
 }  // namespace tessera

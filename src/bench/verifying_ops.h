@@ -40,6 +40,7 @@ class VerifyingOps final : public Ops {
   void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps, TensorView norm_TD,
                    TensorView rstd_T) override;
   void add(TensorView x, ConstTensorView y) override;
+  void round_to(ConstTensorView from, TensorView to) override;
   void zero(TensorView x) override;
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
                     ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd) override;
@@ -59,6 +60,14 @@ class VerifyingOps final : public Ops {
   void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2) override;
   LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets, float label_smoothing,
                          float grad_scale, TensorView dlogits_RV) override;
+  void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
+                               std::span<const int32_t> targets, float label_smoothing,
+                               std::span<SoftmaxRow> rows) override;
+  LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+                              int64_t vocab_size, float label_smoothing) override;
+  void cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column, int64_t vocab_size,
+                                    std::span<const int32_t> targets, std::span<const SoftmaxRow> rows,
+                                    float label_smoothing, float grad_scale, TensorView dlogits_RC) override;
 
  private:
   void keep(const Verifier& verifier);

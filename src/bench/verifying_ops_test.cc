@@ -54,6 +54,7 @@ struct Fixture {
 struct Call {
   const char* name;
   std::function<TensorView(Ops&, Fixture&)> run;
+  int64_t num_checked = 31;  // at least
 };
 
 std::vector<Call> calls() {
@@ -148,6 +149,36 @@ std::vector<Call> calls() {
          ops.cross_entropy(f.floats({kT, kV}), targets, 0, 0.1f, dlogits);
          return dlogits;
        }},
+      {"cross_entropy_add_chunk",
+       [](Ops& ops, Fixture& f) {
+         std::vector<SoftmaxRow> rows(kT);
+         ops.cross_entropy_add_chunk(f.floats({kT, 5}), 0, f.ids, 0, rows);
+         ops.cross_entropy_add_chunk(f.floats({kT, kV - 5}), 5, f.ids, 0, rows);
+         return TensorView();
+       }},
+      {"cross_entropy_loss",
+       [](Ops& ops, Fixture& f) {
+         std::vector<SoftmaxRow> rows(kT);
+         f.ops->cross_entropy_add_chunk(f.floats({kT, kV}), 0, f.ids, 0, rows);
+         ops.cross_entropy_loss(rows, f.ids, kV, 0);
+         return TensorView();
+       },
+       /*num_checked=*/1},
+      {"cross_entropy_chunk_gradient",
+       [](Ops& ops, Fixture& f) {
+         const TensorView logits = f.floats({kT, kV - 5}), dlogits = f.tensor({kT, kV - 5});
+         std::vector<SoftmaxRow> rows(kT);
+         f.ops->cross_entropy_add_chunk(f.floats({kT, 5}), 0, f.ids, 0, rows);
+         f.ops->cross_entropy_add_chunk(logits, 5, f.ids, 0, rows);
+         ops.cross_entropy_chunk_gradient(logits, 5, kV, f.ids, rows, 0, 0.1f, dlogits);
+         return dlogits;
+       }},
+      {"round_to",
+       [](Ops& ops, Fixture& f) {
+         const TensorView to = f.tensor({kT, kD});
+         ops.round_to(f.floats({kT, kD}), to);
+         return to;
+       }},
   };
   for (const Update update : {Update::kOverwrite, Update::kAdd}) {
     all.push_back({"linear_backward_input", [update](Ops& ops, Fixture& f) {
@@ -181,7 +212,7 @@ TEST(VerifyingOps, RightOperationsPass) {
       Fixture f(dtype);
       VerifyingOps verifying(*f.ops);
       call.run(verifying, f);
-      EXPECT_GT(verifying.result().num_checked, 30) << call.name;
+      EXPECT_GE(verifying.result().num_checked, call.num_checked) << call.name;
       EXPECT_LE(verifying.result().worst_error, 1) << call.name;
     }
   }
@@ -244,6 +275,10 @@ class FaultyOps final : public Ops {
     ops_.add(x, y);
     spoil(x);
   }
+  void round_to(ConstTensorView from, TensorView to) override {
+    ops_.round_to(from, to);
+    spoil(to);
+  }
   void zero(TensorView x) override {
     ops_.zero(x);
     spoil(x);
@@ -295,10 +330,32 @@ class FaultyOps final : public Ops {
     if (fault_ == Fault::kSecondOutput) sums.loss_sum *= kFactor;
     return sums;
   }
+  void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
+                               std::span<const int32_t> targets, float label_smoothing,
+                               std::span<SoftmaxRow> rows) override {
+    ops_.cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows);
+    for (SoftmaxRow& row : rows) spoil(&row.sum_exp);
+  }
+  LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+                              int64_t vocab_size, float label_smoothing) override {
+    LossSums sums = ops_.cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
+    spoil(&sums.loss_sum);
+    return sums;
+  }
+  void cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column, int64_t vocab_size,
+                                    std::span<const int32_t> targets, std::span<const SoftmaxRow> rows,
+                                    float label_smoothing, float grad_scale, TensorView dlogits_RC) override {
+    ops_.cross_entropy_chunk_gradient(logits_RC, first_column, vocab_size, targets, rows, label_smoothing,
+                                      grad_scale, dlogits_RC);
+    spoil(dlogits_RC);
+  }
 
  private:
   static constexpr float kFactor = 1.05f;
 
+  void spoil(double* value) const {
+    *value = fault_ == Fault::kNotANumber ? std::nan("") : static_cast<double>(kFactor) * *value;
+  }
   void spoil(TensorView first, TensorView second = {}) {
     const TensorView output = fault_ == Fault::kSecondOutput ? second : first;
     if (output.empty()) return;

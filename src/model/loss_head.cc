@@ -8,22 +8,41 @@
 
 namespace tessera {
 
-int64_t logits_rows(int64_t num_tokens, int64_t vocab_size) {
-  const int64_t within_bytes = kLogitsChunkBytes / (vocab_size * dtype_bytes(DType::kF32));
-  return std::min(num_tokens, std::max(within_bytes, kMinLogitsRows));
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size) {
+  constexpr int64_t kElements = kLogitsBytes / static_cast<int64_t>(sizeof(float));
+  constexpr int64_t kColumnMultiple = 64;
+  const int64_t num_elements = std::min(num_tokens * vocab_size, kElements);
+  const int64_t whole_rows = kElements / vocab_size;
+  if (whole_rows >= std::min(num_tokens, kMinWholeRows)) {
+    return {std::min(num_tokens, whole_rows), vocab_size, num_elements};
+  }
+  const int64_t rows = std::min(num_tokens, kMaxBlockRows);
+  const int64_t num_chunks = ceil_div(vocab_size, kElements / rows / kColumnMultiple * kColumnMultiple);
+  return {rows, round_up(ceil_div(vocab_size, num_chunks), kColumnMultiple), num_elements};
 }
 
 LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& config, DType dtype,
                                            int64_t num_tokens, bool training) {
-  const int64_t num_rows = logits_rows(num_tokens, config.vocab_size);
   const auto size = static_cast<size_t>(num_tokens);
   LossHeadScratch scratch;
+  scratch.pieces = logits_pieces(num_tokens, config.vocab_size);
+  const int64_t num_elements = scratch.pieces.num_elements;
   scratch.norm_TD = allocate_tensor(arena, dtype, {num_tokens, config.hidden_size});
   scratch.rstd_T = allocate_tensor(arena, DType::kF32, {num_tokens});
-  scratch.logits_RV = allocate_tensor(arena, DType::kF32, {num_rows, config.vocab_size});
+  scratch.logits = allocate_tensor(arena, DType::kF32, {num_elements});
   if (training) {
-    scratch.dlogits_RV = dtype == DType::kF32 ? scratch.logits_RV
-                                              : allocate_tensor(arena, dtype, {num_rows, config.vocab_size});
+    scratch.dlogits = dtype == DType::kF32 ? scratch.logits : allocate_tensor(arena, dtype, {num_elements});
+  }
+  if (scratch.pieces.columns < config.vocab_size) {
+    const int64_t num_rows = scratch.pieces.rows;
+    if (training) scratch.dnorm_RD = allocate_tensor(arena, DType::kF32, {num_rows, config.hidden_size});
+    scratch.softmax = {arena.allocate<SoftmaxRow>(num_rows), static_cast<size_t>(num_rows)};
   }
   scratch.rows = {arena.allocate<int32_t>(num_tokens), size};
   scratch.targets = {arena.allocate<int32_t>(num_tokens), size};
@@ -70,9 +89,110 @@ void scatter_rows(std::span<const int32_t> rows, TensorView x_TD) {
   }
 }
 
-void add_to(LossSums& sums, const LossSums& chunk) {
-  sums.loss_sum += chunk.loss_sum;
-  sums.num_targets += chunk.num_targets;
+void add_to(LossSums& sums, const LossSums& piece) {
+  sums.loss_sum += piece.loss_sum;
+  sums.num_targets += piece.num_targets;
+}
+
+// The first elements of `flat` as a matrix.
+TensorView matrix(TensorView flat, int64_t rows, int64_t columns) {
+  return flat.rows(0, rows * columns).reshaped({rows, columns});
+}
+
+// What the walks over the pieces share.
+struct Head {
+  Ops& ops;
+  const LossHeadWeights& weights;
+  const LossHeadScratch& scratch;
+  float label_smoothing;
+
+  int64_t vocab_size() const { return weights.lm_head_VD.dim(0); }
+  bool whole_rows() const { return scratch.pieces.columns == vocab_size(); }
+  int64_t num_chunks() const { return ceil_div(vocab_size(), scratch.pieces.columns); }
+};
+
+// Columns [begin, end) of the logits of some rows.
+struct Chunk {
+  int64_t begin, end;
+
+  static Chunk at(const Head& head, int64_t index) {
+    const int64_t begin = index * head.scratch.pieces.columns;
+    return {begin, std::min(begin + head.scratch.pieces.columns, head.vocab_size())};
+  }
+  TensorView view(TensorView flat, int64_t rows) const { return matrix(flat, rows, end - begin); }
+};
+
+// (2) for one chunk.
+TensorView compute_logits(const Head& head, ConstTensorView norm_RD, const Chunk& chunk) {
+  const TensorView logits_RC = chunk.view(head.scratch.logits, norm_RD.dim(0));
+  head.ops.linear(norm_RD, head.weights.lm_head_VD.rows(chunk.begin, chunk.end), /*bias_N=*/{}, logits_RC);
+  return logits_RC;
+}
+
+// (2) and (3); `dlogits_RV` is empty without backward.
+LossSums whole_rows_loss(const Head& head, ConstTensorView norm_RD, std::span<const int32_t> targets,
+                         float grad_scale, TensorView dlogits_RV) {
+  const TensorView logits_RV = compute_logits(head, norm_RD, {0, head.vocab_size()});
+  return head.ops.cross_entropy(logits_RV, targets, head.label_smoothing, grad_scale, dlogits_RV);
+}
+
+// (2) and (3) chunk by chunk; the logits of the last chunk stay.
+LossSums chunked_loss(const Head& head, ConstTensorView norm_RD, std::span<const int32_t> targets) {
+  const std::span<SoftmaxRow> rows = head.scratch.softmax.first(targets.size());
+  for (int64_t i = 0; i < head.num_chunks(); ++i) {
+    const Chunk chunk = Chunk::at(head, i);
+    head.ops.cross_entropy_add_chunk(compute_logits(head, norm_RD, chunk), chunk.begin, targets,
+                                     head.label_smoothing, rows);
+  }
+  return head.ops.cross_entropy_loss(rows, targets, head.vocab_size(), head.label_smoothing);
+}
+
+// norm_RD becomes its gradient.
+LossSums whole_rows_backward(const Head& head, TensorView dlm_head_VD, Update update, TensorView norm_RD,
+                             std::span<const int32_t> targets, float grad_scale) {
+  const TensorView dlogits_RV = matrix(head.scratch.dlogits, norm_RD.dim(0), head.vocab_size());
+  const LossSums sums = whole_rows_loss(head, norm_RD, targets, grad_scale, dlogits_RV);
+  head.ops.linear_backward_weight(dlogits_RV, norm_RD, dlm_head_VD, update);
+  head.ops.linear_backward_input(dlogits_RV, head.weights.lm_head_VD, norm_RD, Update::kOverwrite);
+  return sums;
+}
+
+LossSums chunked_backward(const Head& head, TensorView dlm_head_VD, Update update, TensorView norm_RD,
+                          std::span<const int32_t> targets, float grad_scale) {
+  const int64_t R = norm_RD.dim(0), num_chunks = head.num_chunks();
+  const TensorView dnorm_RD = head.scratch.dnorm_RD.rows(0, R);
+  const LossSums sums = chunked_loss(head, norm_RD, targets);
+  for (int64_t i = num_chunks - 1; i >= 0; --i) {
+    const Chunk chunk = Chunk::at(head, i);
+    const bool is_last = i == num_chunks - 1;  // whose logits are still there
+    const TensorView logits_RC =
+        is_last ? chunk.view(head.scratch.logits, R) : compute_logits(head, norm_RD, chunk);
+    const TensorView dlogits_RC = chunk.view(head.scratch.dlogits, R);
+    head.ops.cross_entropy_chunk_gradient(logits_RC, chunk.begin, head.vocab_size(), targets,
+                                          head.scratch.softmax.first(targets.size()), head.label_smoothing,
+                                          grad_scale, dlogits_RC);
+    head.ops.linear_backward_weight(dlogits_RC, norm_RD, dlm_head_VD.rows(chunk.begin, chunk.end), update);
+    head.ops.linear_backward_input(dlogits_RC, head.weights.lm_head_VD.rows(chunk.begin, chunk.end), dnorm_RD,
+                                   is_last ? Update::kOverwrite : Update::kAdd);
+  }
+  head.ops.round_to(dnorm_RD, norm_RD);
+  return sums;
+}
+
+// body(begin, end) for blocks of rows of equal height, as high as the scratch allows.
+template <typename Body>
+LossSums sum_over_blocks(const LossHeadScratch& scratch, int64_t num_rows, const Body& body) {
+  const int64_t num_blocks = ceil_div(num_rows, scratch.pieces.rows);
+  const int64_t height = ceil_div(num_rows, num_blocks);
+  LossSums sums;
+  for (int64_t begin = 0; begin < num_rows; begin += height) {
+    add_to(sums, body(begin, std::min(begin + height, num_rows)));
+  }
+  return sums;
+}
+
+std::span<const int32_t> targets_between(const LossHeadScratch& scratch, int64_t begin, int64_t end) {
+  return scratch.targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
 }  // namespace
@@ -81,21 +201,18 @@ LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weig
                            std::span<const int32_t> targets, float label_smoothing, TensorView x_TD,
                            const LossHeadScratch& scratch) {
   const int64_t count = select_targets(targets, scratch);
-  LossSums sums;
-  if (count == 0) return sums;
+  if (count == 0) return {};
 
   gather_rows(scratch.rows.first(static_cast<size_t>(count)), x_TD);
   const TensorView norm_ND = scratch.norm_TD.rows(0, count);
   ops.rmsnorm(x_TD.rows(0, count), weights.norm_D, norm_eps, norm_ND, scratch.rstd_T.rows(0, count));
-  const int64_t chunk_rows = scratch.logits_RV.dim(0);
-  for (int64_t begin = 0; begin < count; begin += chunk_rows) {
-    const int64_t end = std::min(begin + chunk_rows, count);
-    const TensorView logits_RV = scratch.logits_RV.rows(0, end - begin);
-    ops.linear(norm_ND.rows(begin, end), weights.lm_head_VD, /*bias_N=*/{}, logits_RV);
-    add_to(sums, ops.cross_entropy(logits_RV, scratch.targets.subspan(begin, end - begin), label_smoothing,
-                                   /*grad_scale=*/0, /*dlogits_RV=*/{}));
-  }
-  return sums;
+  const Head head = {ops, weights, scratch, label_smoothing};
+  return sum_over_blocks(scratch, count, [&](int64_t begin, int64_t end) {
+    const TensorView norm_RD = norm_ND.rows(begin, end);
+    const std::span<const int32_t> block_targets = targets_between(scratch, begin, end);
+    return head.whole_rows() ? whole_rows_loss(head, norm_RD, block_targets, /*grad_scale=*/0, {})
+                             : chunked_loss(head, norm_RD, block_targets);
+  });
 }
 
 LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
@@ -104,10 +221,9 @@ LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeig
                                     TensorView x_TD, const LossHeadScratch& scratch, TensorView dx_TD) {
   const int64_t count = select_targets(targets, scratch);
   const std::span<const int32_t> rows = scratch.rows.first(static_cast<size_t>(count));
-  LossSums sums;
   if (count == 0) {
     scatter_rows(rows, dx_TD);
-    return sums;
+    return {};
   }
 
   // forward (1)
@@ -117,23 +233,15 @@ LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeig
   const TensorView rstd_N = scratch.rstd_T.rows(0, count);
   ops.rmsnorm(x_ND, weights.norm_D, norm_eps, norm_ND, rstd_N);
 
-  const int64_t chunk_rows = scratch.logits_RV.dim(0);
-  for (int64_t begin = 0; begin < count; begin += chunk_rows) {
-    const int64_t end = std::min(begin + chunk_rows, count);
-    const TensorView norm_RD = norm_ND.rows(begin, end);
-    const TensorView logits_RV = scratch.logits_RV.rows(0, end - begin);
-    const TensorView dlogits_RV = scratch.dlogits_RV.rows(0, end - begin);
-    // forward (2), (3) and backward (3) loss = cross_entropy(logits)
-    ops.linear(norm_RD, weights.lm_head_VD, /*bias_N=*/{}, logits_RV);
-    add_to(sums, ops.cross_entropy(logits_RV, scratch.targets.subspan(begin, end - begin), label_smoothing,
-                                   grad_scale, dlogits_RV));
-    // (2) logits = norm w^T
-    ops.linear_backward_weight(dlogits_RV, norm_RD, grads.lm_head_VD, begin == 0 ? update : Update::kAdd);
-    const TensorView dnorm_RD = norm_RD;  // these rows of norm are not needed any more
-    ops.linear_backward_input(dlogits_RV, weights.lm_head_VD, dnorm_RD, Update::kOverwrite);
-  }
+  // forward and backward (2) and (3)
+  const Head head = {ops, weights, scratch, label_smoothing};
+  const LossSums sums = sum_over_blocks(scratch, count, [&](int64_t begin, int64_t end) {
+    const auto backward = head.whole_rows() ? whole_rows_backward : chunked_backward;
+    return backward(head, grads.lm_head_VD, begin == 0 ? update : Update::kAdd, norm_ND.rows(begin, end),
+                    targets_between(scratch, begin, end), grad_scale);
+  });
 
-  // (1) x' = rows of x that have a target,  norm = rmsnorm(x')
+  // backward (1) x' = rows of x that have a target,  norm = rmsnorm(x')
   const TensorView dnorm_ND = norm_ND;
   ops.rmsnorm_backward(dnorm_ND, x_ND, weights.norm_D, rstd_N, dx_TD.rows(0, count), Update::kOverwrite,
                        grads.norm_D, update);

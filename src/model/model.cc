@@ -128,7 +128,7 @@ void Model::Impl::reserve(const ActivationLimits& new_limits) {
   limits = new_limits;
   mode = activation_mode(limits);
   const auto [saved_bytes, working_bytes] = measure_activations(config, dtype, limits);
-  const OpsLimits for_ops = ops_limits(limits, logits_rows(limits.max_tokens, config.vocab_size));
+  const OpsLimits for_ops = ops_limits(limits, logits_pieces(limits.max_tokens, config.vocab_size).rows);
   saved_memory = PageBuffer(saved_bytes);
   working_memory = PageBuffer(working_bytes);
   workspace = PageBuffer(ops->workspace_bytes(for_ops));
@@ -197,7 +197,8 @@ DType Model::dtype() const { return impl_->dtype; }
 ActivationBytes Model::activation_bytes(const ActivationLimits& limits) const {
   const ModelConfig& config = impl_->config;
   const auto [saved_bytes, working_bytes] = measure_activations(config, impl_->dtype, limits);
-  const OpsLimits for_ops = impl_->ops_limits(limits, logits_rows(limits.max_tokens, config.vocab_size));
+  const OpsLimits for_ops =
+      impl_->ops_limits(limits, logits_pieces(limits.max_tokens, config.vocab_size).rows);
   return {saved_bytes, working_bytes + RopeTableBuffer::size_bytes(config, limits.max_sequence_length),
           impl_->ops->workspace_bytes(for_ops)};
 }

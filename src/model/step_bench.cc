@@ -72,6 +72,9 @@ class TimedOps final : public Ops {
   void add(TensorView x, ConstTensorView y) override {
     timed("add", [&] { ops_.add(x, y); });
   }
+  void round_to(ConstTensorView from, TensorView to) override {
+    timed("round_to", [&] { ops_.round_to(from, to); });
+  }
   void zero(TensorView x) override {
     timed("zero", [&] { ops_.zero(x); });
   }
@@ -114,6 +117,23 @@ class TimedOps final : public Ops {
     timed("cross_entropy",
           [&] { sums = ops_.cross_entropy(logits, targets, label_smoothing, grad_scale, dlogits); });
     return sums;
+  }
+  void cross_entropy_add_chunk(ConstTensorView logits, int64_t first_column, std::span<const int32_t> targets,
+                               float label_smoothing, std::span<SoftmaxRow> rows) override {
+    timed("cross_entropy",
+          [&] { ops_.cross_entropy_add_chunk(logits, first_column, targets, label_smoothing, rows); });
+  }
+  LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+                              int64_t vocab_size, float label_smoothing) override {
+    return ops_.cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
+  }
+  void cross_entropy_chunk_gradient(ConstTensorView logits, int64_t first_column, int64_t vocab_size,
+                                    std::span<const int32_t> targets, std::span<const SoftmaxRow> rows,
+                                    float label_smoothing, float grad_scale, TensorView dlogits) override {
+    timed("cross_entropy", [&] {
+      ops_.cross_entropy_chunk_gradient(logits, first_column, vocab_size, targets, rows, label_smoothing,
+                                        grad_scale, dlogits);
+    });
   }
 
  private:

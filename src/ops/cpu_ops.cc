@@ -84,6 +84,7 @@ class CpuOps final : public Ops {
     tessera::add_rmsnorm(x_TD, y_TD, w_D, eps, norm_TD, rstd_T, pool_);
   }
   void add(TensorView x, ConstTensorView y) override { tessera::add(x, y, pool_); }
+  void round_to(ConstTensorView from, TensorView to) override { tessera::round_to(from, to, pool_); }
   void zero(TensorView x) override { tessera::zero(x, pool_); }
 
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
@@ -127,6 +128,21 @@ class CpuOps final : public Ops {
                          float grad_scale, TensorView dlogits_RV) override {
     return tessera::cross_entropy(logits_RV, targets, label_smoothing, grad_scale, dlogits_RV, scratch_,
                                   pool_);
+  }
+  void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
+                               std::span<const int32_t> targets, float label_smoothing,
+                               std::span<SoftmaxRow> rows) override {
+    tessera::cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows, pool_);
+  }
+  LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+                              int64_t vocab_size, float label_smoothing) override {
+    return tessera::cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
+  }
+  void cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column, int64_t vocab_size,
+                                    std::span<const int32_t> targets, std::span<const SoftmaxRow> rows,
+                                    float label_smoothing, float grad_scale, TensorView dlogits_RC) override {
+    tessera::cross_entropy_chunk_gradient(logits_RC, first_column, vocab_size, targets, rows, label_smoothing,
+                                          grad_scale, dlogits_RC, pool_);
   }
 
  private:

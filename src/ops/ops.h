@@ -87,6 +87,8 @@ class Ops {
                            TensorView norm_TD, TensorView rstd_T) = 0;
   // x += y.
   virtual void add(TensorView x, ConstTensorView y) = 0;
+  // to = from (F32) rounded to A.
+  virtual void round_to(ConstTensorView from, TensorView to) = 0;
   // x = 0, any dtype.
   virtual void zero(TensorView x) = 0;
 
@@ -132,6 +134,18 @@ class Ops {
   // rows.
   virtual LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets,
                                  float label_smoothing, float grad_scale, TensorView dlogits_RV) = 0;
+  // The same for rows that exist one chunk of the vocabulary at a time: add every chunk in ascending order,
+  // take the loss, ask for the gradient of each chunk with the same logits again. logits_RC (F32) are columns
+  // [first_column, first_column + C); the chunk at column 0 starts `rows` [R] anew.
+  virtual void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
+                                       std::span<const int32_t> targets, float label_smoothing,
+                                       std::span<SoftmaxRow> rows) = 0;
+  virtual LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+                                      int64_t vocab_size, float label_smoothing) = 0;
+  virtual void cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column,
+                                            int64_t vocab_size, std::span<const int32_t> targets,
+                                            std::span<const SoftmaxRow> rows, float label_smoothing,
+                                            float grad_scale, TensorView dlogits_RC) = 0;
 };
 
 }  // namespace tessera

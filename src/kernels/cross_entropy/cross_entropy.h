@@ -1,4 +1,5 @@
-// Softmax cross-entropy of logits against token ids, loss and gradient in one pass over each row.
+// Softmax cross-entropy of logits against token ids, loss and gradient: of whole rows in one pass over each
+// row, or of rows that exist one chunk of the vocabulary at a time.
 //
 //   lse_r  = log sum_v exp(x_rv)
 //   loss_r = (1 - s) (lse_r - x_r,target) + s (lse_r - mean_v x_rv)             (s = label smoothing)
@@ -9,8 +10,8 @@
 // -infinity, has a loss and a gradient of NaN; beside finite logits -infinity is a probability of zero (its
 // loss is infinite where it is the target or s > 0).
 //
-// logits_RV is F32 [R, V], targets [R] in [0, V) or kIgnoredLabel (checked by the caller). dlogits_RV is BF16
-// or F32 [R, V] or empty (loss only); when F32 it may be the same memory as logits.
+// logits are F32, targets [R] in [0, V) or kIgnoredLabel (checked by the caller). dlogits are BF16 or F32;
+// when F32 they may be the same memory as the logits.
 // Row losses are added in double in the order of rows: results do not depend on the number of threads.
 //
 // Error, with p_v = exp(x_v - lse), m = max_v x_v, eps = 2^-24, and d = 270 + sum_v p_v (m - x_v) (blocks of
@@ -21,6 +22,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "platform/thread_pool.h"
@@ -37,8 +39,38 @@ struct LossSums {
 // Bytes of scratch (64-byte aligned) for the losses of `rows` rows.
 int64_t cross_entropy_scratch_bytes(int64_t rows);
 
+// Whole rows: logits_RV [R, V]; dlogits_RV [R, V] or empty (loss only).
 LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets, float label_smoothing,
                        float grad_scale, TensorView dlogits_RV, std::span<std::byte> scratch,
                        ThreadPool& pool);
+
+// Rows by chunks of the vocabulary: add every chunk in ascending order, take the loss, then ask for the
+// gradient of the chunks, in any order, with the same logits again. (Milakov and Gimelshein, Online
+// normalizer calculation for softmax, 2018; Wijmans et al., Cut your losses in large-vocabulary language
+// models, 2024.)
+//
+// What is known of a row from the chunks so far.
+struct SoftmaxRow {
+  double sum_exp = 0;                                   // sum of exp(x - max)
+  double sum = 0;                                       // sum of x; with label smoothing only
+  float max = -std::numeric_limits<float>::infinity();  // NaN: the row has no softmax
+  float target_logit = 0;
+};
+
+// logits_RC [R, C] are columns [first_column, first_column + C). The chunk at column 0 starts `rows` [R]
+// anew.
+void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
+                             std::span<const int32_t> targets, float label_smoothing,
+                             std::span<SoftmaxRow> rows, ThreadPool& pool);
+
+// The losses of rows whose chunks are all added.
+LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+                            int64_t vocab_size, float label_smoothing);
+
+// dlogits_RC [R, C] of one chunk.
+void cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column, int64_t vocab_size,
+                                  std::span<const int32_t> targets, std::span<const SoftmaxRow> rows,
+                                  float label_smoothing, float grad_scale, TensorView dlogits_RC,
+                                  ThreadPool& pool);
 
 }  // namespace tessera

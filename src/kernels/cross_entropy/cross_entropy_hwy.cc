@@ -77,42 +77,21 @@ HWY_NOINLINE double sum_of_logits(const float* x, int64_t V) {
 
 // dx_v = factor exp(x_v - max) - offset.
 template <typename A>
-HWY_NOINLINE void gradient(const float* x, int64_t V, float max, float factor, float offset, A* dx) {
+HWY_NOINLINE void gradient(const float* x, int64_t V, float max, double factor, double offset, A* dx) {
   const FloatTag d;
-  const auto shift = hn::Set(d, max), scale = hn::Set(d, factor), minus = hn::Set(d, offset);
+  const auto shift = hn::Set(d, max);
+  const auto scale = hn::Set(d, static_cast<float>(factor)), minus = hn::Set(d, static_cast<float>(offset));
   for_each_vector(d, V, [&](auto access, int64_t v) HWY_ATTR {
     const auto p = exp_nonpositive(d, hn::Sub(access.load(d, x + v), shift));
     access.store(d, hn::MulSub(p, scale, minus), dx + v);
   });
 }
 
-template <typename A>
-double row(const float* logits, int64_t vocab_size, int32_t target, float label_smoothing, float grad_scale,
-           A* dlogits) {
-  const float max = row_max(logits, vocab_size);
-  if (!std::isfinite(max)) {
-    const float nan = std::numeric_limits<float>::quiet_NaN();
-    if (dlogits != nullptr) std::fill_n(dlogits, vocab_size, from_float<A>(nan));
-    return static_cast<double>(nan);
-  }
-  const double s = static_cast<double>(label_smoothing);
-  const double scale = static_cast<double>(grad_scale);
-  const double V = static_cast<double>(vocab_size);
-  const double target_logit = static_cast<double>(logits[target]);
-  const double sum = sum_of_exps(logits, vocab_size, max);
-  const double lse = static_cast<double>(max) + std::log(sum);
-  double loss = (1 - s) * (lse - target_logit);
-  if (label_smoothing != 0) loss += s * (lse - sum_of_logits(logits, vocab_size) / V);
-  if (dlogits != nullptr) {
-    gradient(logits, vocab_size, max, static_cast<float>(scale / sum), static_cast<float>(scale * s / V),
-             dlogits);
-    const double dtarget = scale * (std::exp(target_logit - lse) - (1 - s) - s / V);
-    dlogits[target] = from_float<A>(static_cast<float>(dtarget));
-  }
-  return loss;
-}
-
-const CrossEntropyKernels kKernels = {.row_f32 = row<float>, .row_bf16 = row<bf16>};
+const CrossEntropyKernels kKernels = {.max = row_max,
+                                      .sum_of_exps = sum_of_exps,
+                                      .sum = sum_of_logits,
+                                      .gradient_f32 = gradient<float>,
+                                      .gradient_bf16 = gradient<bf16>};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera

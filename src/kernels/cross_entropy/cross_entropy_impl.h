@@ -8,21 +8,31 @@
 
 namespace tessera {
 
-// One row with a target: returns the loss and, when `dlogits` is not null, writes the gradient. dlogits may
-// be logits.
+// The loops over `count` logits of one row; count >= 1.
 struct CrossEntropyKernels {
-  double (*row_f32)(const float* logits, int64_t vocab_size, int32_t target, float label_smoothing,
-                    float grad_scale, float* dlogits);
-  double (*row_bf16)(const float* logits, int64_t vocab_size, int32_t target, float label_smoothing,
-                     float grad_scale, bf16* dlogits);
+  float (*max)(const float* x, int64_t count);  // NaN when one of them is
+  // sum exp(x - max) for a finite max that none exceeds.
+  double (*sum_of_exps)(const float* x, int64_t count, float max);
+  double (*sum)(const float* x, int64_t count);
+  // dx = factor exp(x - max) - offset; dx may be x.
+  void (*gradient_f32)(const float* x, int64_t count, float max, double factor, double offset, float* dx);
+  void (*gradient_bf16)(const float* x, int64_t count, float max, double factor, double offset, bf16* dx);
 };
 
 const DispatchTable<CrossEntropyKernels>& cross_entropy_table();
 
-// cross_entropy() with the given implementation.
+// The functions of cross_entropy.h with the given implementation.
 LossSums cross_entropy_with(const CrossEntropyKernels& kernels, ConstTensorView logits_RV,
                             std::span<const int32_t> targets, float label_smoothing, float grad_scale,
                             TensorView dlogits_RV, std::span<std::byte> scratch, ThreadPool& pool);
+void cross_entropy_add_chunk_with(const CrossEntropyKernels& kernels, ConstTensorView logits_RC,
+                                  int64_t first_column, std::span<const int32_t> targets,
+                                  float label_smoothing, std::span<SoftmaxRow> rows, ThreadPool& pool);
+void cross_entropy_chunk_gradient_with(const CrossEntropyKernels& kernels, ConstTensorView logits_RC,
+                                       int64_t first_column, int64_t vocab_size,
+                                       std::span<const int32_t> targets, std::span<const SoftmaxRow> rows,
+                                       float label_smoothing, float grad_scale, TensorView dlogits_RC,
+                                       ThreadPool& pool);
 
 std::vector<Implementation<CrossEntropyKernels>> cross_entropy_hwy();
 std::vector<Implementation<CrossEntropyKernels>> cross_entropy_ref();

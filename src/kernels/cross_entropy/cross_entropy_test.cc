@@ -91,6 +91,57 @@ Outcome run(const CrossEntropyKernels& kernels, const Problem& problem, DType dt
   return outcome;
 }
 
+// Columns [first, last) of every row.
+GuardedTensor columns_of(const GuardedTensor& all, int64_t first, int64_t last) {
+  GuardedTensor part(all.dtype(), {all.shape()[0], last - first});
+  for (int64_t r = 0; r < all.shape()[0]; ++r) {
+    for (int64_t c = first; c < last; ++c) {
+      part.set(r * (last - first) + c - first, static_cast<float>(all[r * all.shape()[1] + c]));
+    }
+  }
+  return part;
+}
+
+// The same through chunks that end at `ends`; the gradient is asked for in reverse order.
+Outcome run_chunks(const CrossEntropyKernels& kernels, const Problem& problem, DType dtype, float smoothing,
+                   float grad_scale, const std::vector<int64_t>& ends, ThreadPool& pool) {
+  const int64_t R = problem.logits.shape()[0], V = problem.logits.shape()[1];
+  Outcome outcome = {{}, GuardedTensor(dtype, problem.logits.shape())};
+  SoftmaxRow stale;
+  stale.sum_exp = stale.sum = HUGE_VAL;
+  std::vector<SoftmaxRow> rows(static_cast<size_t>(R), stale);
+  int64_t first = 0;
+  for (const int64_t last : ends) {
+    const GuardedTensor chunk = columns_of(problem.logits, first, last);
+    cross_entropy_add_chunk_with(kernels, chunk.view(), first, problem.targets, smoothing, rows, pool);
+    first = last;
+  }
+  outcome.sums = cross_entropy_loss(rows, problem.targets, V, smoothing);
+  for (size_t i = ends.size(); i-- > 0;) {
+    first = i == 0 ? 0 : ends[i - 1];
+    const GuardedTensor chunk = columns_of(problem.logits, first, ends[i]);
+    GuardedTensor dchunk(dtype, chunk.shape());
+    cross_entropy_chunk_gradient_with(kernels, chunk.view(), first, V, problem.targets, rows, smoothing,
+                                      grad_scale, dchunk.view(), pool);
+    EXPECT_TRUE(dchunk.guards_intact());
+    for (int64_t r = 0; r < R; ++r) {
+      for (int64_t c = first; c < ends[i]; ++c) {
+        const double value = dchunk[r * (ends[i] - first) + c - first];
+        outcome.dlogits.set(r * V + c, static_cast<float>(value));
+      }
+    }
+  }
+  return outcome;
+}
+
+// The vocabulary whole, in two parts, and in parts of one, a few and the remaining columns.
+std::vector<std::vector<int64_t>> chunk_ends(int64_t V) {
+  std::vector<std::vector<int64_t>> all = {{V}};
+  if (V > 1) all.push_back({V / 2, V});
+  if (V > 20) all.push_back({1, 18, V - 1, V});
+  return all;
+}
+
 TEST(CrossEntropy, MatchesTheFormulaInEveryImplementation) {
   ThreadPool pool(2);
   constexpr int64_t R = 6;
@@ -119,6 +170,14 @@ TEST(CrossEntropy, MatchesTheFormulaInEveryImplementation) {
           expect_within(got.dlogits, gradient, context);
           EXPECT_NEAR(got.sums.loss_sum, loss, loss_bound + 1e-12) << context;
           EXPECT_EQ(got.sums.num_targets, num_targets) << context;
+          for (const std::vector<int64_t>& ends : chunk_ends(V)) {
+            const std::string in_chunks = fmt::format("{} in {} chunks", context, ends.size());
+            const Outcome chunked =
+                run_chunks(implementation.kernels, problem, dtype, smoothing, grad_scale, ends, pool);
+            expect_within(chunked.dlogits, gradient, in_chunks);
+            EXPECT_NEAR(chunked.sums.loss_sum, loss, loss_bound + 1e-12) << in_chunks;
+            EXPECT_EQ(chunked.sums.num_targets, num_targets) << in_chunks;
+          }
         }
       }
     }
@@ -217,6 +276,12 @@ TEST(CrossEntropy, NanAndInfinityAreNotHidden) {
           ASSERT_TRUE(std::isnan(got.sums.loss_sum)) << context;
           ASSERT_TRUE(std::isnan(got.dlogits[0]) && std::isnan(got.dlogits[V - 1])) << context;
           ASSERT_FALSE(std::isnan(got.dlogits[V])) << context << ": the other row";
+          if (V < 2) continue;
+          const Outcome chunked =
+              run_chunks(implementation.kernels, problem, DType::kBF16, 0.0f, 1.0f, {V / 2, V}, pool);
+          ASSERT_TRUE(std::isnan(chunked.sums.loss_sum)) << context;
+          ASSERT_TRUE(std::isnan(chunked.dlogits[0]) && std::isnan(chunked.dlogits[V - 1])) << context;
+          ASSERT_FALSE(std::isnan(chunked.dlogits[V])) << context << ": the other row";
         }
       }
     }
@@ -237,6 +302,14 @@ TEST(CrossEntropy, MinusInfinityIsAProbabilityOfZero) {
     EXPECT_NEAR(got.sums.loss_sum, std::log(10.0), 300 * kFloatEps) << describe(implementation);
     EXPECT_NEAR(got.dlogits[3], -0.9, 300 * kFloatEps) << describe(implementation);
     EXPECT_EQ(got.dlogits[30], 0) << describe(implementation);
+    // Whole chunks of it in front and behind.
+    for (int64_t v = 0; v < 50; ++v) problem.logits.set(v, 20 <= v && v < 30 ? 0 : -kInfinity);
+    problem.targets = {23};
+    const Outcome chunked =
+        run_chunks(implementation.kernels, problem, DType::kF32, 0.0f, 1.0f, {20, 27, 31, 50}, pool);
+    EXPECT_NEAR(chunked.sums.loss_sum, std::log(10.0), 300 * kFloatEps) << describe(implementation);
+    EXPECT_NEAR(chunked.dlogits[23], -0.9, 300 * kFloatEps) << describe(implementation);
+    EXPECT_EQ(chunked.dlogits[35], 0) << describe(implementation);
     problem.targets = {30};
     EXPECT_EQ(run(implementation.kernels, problem, DType::kF32, 0.0f, 1.0f, pool).sums.loss_sum, HUGE_VAL);
   }
@@ -258,6 +331,17 @@ TEST(CrossEntropy, DoesNotDependOnTheNumberOfThreads) {
   }
 }
 
+TEST(CrossEntropy, OneChunkGivesTheBitsOfWholeRows) {
+  ThreadPool pool(2);
+  for (const auto& implementation : cross_entropy_table().usable()) {
+    const Problem problem(7, 1000);
+    const Outcome whole = run(implementation.kernels, problem, DType::kBF16, 0.1f, 1.0f, pool);
+    const Outcome chunk = run_chunks(implementation.kernels, problem, DType::kBF16, 0.1f, 1.0f, {1000}, pool);
+    EXPECT_EQ(chunk.sums.loss_sum, whole.sums.loss_sum) << describe(implementation);
+    EXPECT_TRUE(chunk.dlogits.bits() == whole.dlogits.bits()) << describe(implementation);
+  }
+}
+
 TEST(CrossEntropy, WrongShapesAreBugs) {
   ThreadPool pool(1);
   Problem problem(3, 4);
@@ -269,6 +353,13 @@ TEST(CrossEntropy, WrongShapesAreBugs) {
   EXPECT_THROW(call(wrong.view(), problem.targets, scratch.span()), Error);
   EXPECT_THROW(call({}, std::vector<int32_t>{0}, scratch.span()), Error);
   EXPECT_THROW(call({}, problem.targets, scratch.span().first(8)), Error);
+  std::vector<SoftmaxRow> rows(2);
+  EXPECT_THROW(cross_entropy_add_chunk(problem.logits.view(), 0, problem.targets, 0, rows, pool), Error);
+  rows.resize(3);
+  EXPECT_THROW(cross_entropy_chunk_gradient(problem.logits.view(), 2, 5, problem.targets, rows, 0, 1,
+                                            problem.logits.view(), pool),
+               Error)
+      << "four columns from column 2 of 5";
 }
 
 }  // namespace

@@ -18,6 +18,13 @@ void add(TensorView x, ConstTensorView y, ThreadPool& pool) {
   elementwise_table().chosen().add(x, y, pool);
 }
 
+void round_to(ConstTensorView from, TensorView to, ThreadPool& pool) {
+  TESSERA_CHECK(from.dtype() == DType::kF32 && from.num_elements() == to.num_elements(), "{} {} to {} {}",
+                dtype_name(from.dtype()), from.shape().to_string(), dtype_name(to.dtype()),
+                to.shape().to_string());
+  elementwise_table().chosen().round_to(from, to, pool);
+}
+
 void zero(TensorView x, ThreadPool& pool) {
   constexpr int64_t kBlockBytes = int64_t{1} << 20;  // some 20 us of a processor's share of the memory
   pool.parallel_blocks(x.size_bytes(), kBlockBytes, [&](int64_t begin, int64_t end) {

@@ -1,5 +1,5 @@
-// Element by element over flat arrays: the residual sum, zeroing, and the sum of squares of the gradient
-// norm.
+// Element by element over flat arrays: the residual sum, rounding, zeroing, and the sum of squares of the
+// gradient norm.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,9 @@ namespace tessera {
 
 // x += y; BF16 or F32, the same dtype and number of elements; the sum is rounded once.
 void add(TensorView x, ConstTensorView y, ThreadPool& pool);
+
+// to = from, F32 rounded to the dtype of `to`, BF16 or F32; the same number of elements.
+void round_to(ConstTensorView from, TensorView to, ThreadPool& pool);
 
 // x = 0 (all bits), any dtype.
 void zero(TensorView x, ThreadPool& pool);

@@ -32,6 +32,19 @@ void add_hwy(TensorView x, ConstTensorView y, ThreadPool& pool) {
   });
 }
 
+void round_to_hwy(ConstTensorView from, TensorView to, ThreadPool& pool) {
+  const float* const from_all = from.as<float>();
+  with_activation_type(to.dtype(), [&]<typename A>(A) {
+    A* const to_all = to.as<A>();
+    pool.parallel_blocks(to.num_elements(), kAddBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+      const FloatTag d;
+      for_each_vector(d, end - begin, [&](auto access, int64_t i) HWY_ATTR {
+        access.store(d, access.load(d, from_all + begin + i), to_all + begin + i);
+      });
+    });
+  });
+}
+
 // Elements between the one that is added and the one that is fetched: 2 KiB.
 constexpr int64_t kPrefetchDistance = 512;
 
@@ -54,7 +67,8 @@ double sum_of_squares_hwy(std::span<const float> x, std::span<std::byte> scratch
   return sum;
 }
 
-const ElementwiseKernels kKernels = {.add = add_hwy, .sum_of_squares = sum_of_squares_hwy};
+const ElementwiseKernels kKernels = {
+    .add = add_hwy, .round_to = round_to_hwy, .sum_of_squares = sum_of_squares_hwy};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera

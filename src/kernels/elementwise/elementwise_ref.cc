@@ -12,6 +12,12 @@ void add_ref(TensorView x, ConstTensorView y, ThreadPool& /*pool*/) {
   });
 }
 
+void round_to_ref(ConstTensorView from, TensorView to, ThreadPool& /*pool*/) {
+  with_activation_type(to.dtype(), [&]<typename A>(A) {
+    for (int64_t i = 0; i < to.num_elements(); ++i) to.as<A>()[i] = from_float<A>(from.as<float>()[i]);
+  });
+}
+
 double sum_of_squares_ref(std::span<const float> x, std::span<std::byte> /*scratch*/, ThreadPool& /*pool*/) {
   double sum = 0;
   for (const float value : x) sum += static_cast<double>(value) * static_cast<double>(value);
@@ -21,7 +27,8 @@ double sum_of_squares_ref(std::span<const float> x, std::span<std::byte> /*scrat
 }  // namespace
 
 std::vector<Implementation<ElementwiseKernels>> elementwise_ref() {
-  return {{"ref", Isa::kRef, {.add = add_ref, .sum_of_squares = sum_of_squares_ref}}};
+  return {
+      {"ref", Isa::kRef, {.add = add_ref, .round_to = round_to_ref, .sum_of_squares = sum_of_squares_ref}}};
 }
 
 }  // namespace tessera

@@ -46,6 +46,25 @@ TEST(Add, IsTheRoundedSumInEveryImplementation) {
   }
 }
 
+TEST(RoundTo, RoundsOnceToTheNearest) {
+  ThreadPool pool(2);
+  for (const auto& implementation : elementwise_table().usable()) {
+    for (const DType dtype : kActivationTypes) {
+      for (const int64_t count : kCounts) {
+        GuardedTensor from(DType::kF32, {count}), to(dtype, {count});
+        from.fill_normal(1);
+        if (count > 3) from.set(3, std::numeric_limits<float>::quiet_NaN());
+        implementation.kernels.round_to(from.view(), to.view(), pool);
+        EXPECT_TRUE(to.guards_intact());
+        GuardedTensor expected(dtype, {count});
+        for (int64_t i = 0; i < count; ++i) expected.set(i, static_cast<float>(from[i]));
+        EXPECT_TRUE(to.bits() == expected.bits())
+            << describe(implementation) << " " << dtype_name(dtype) << " count " << count;
+      }
+    }
+  }
+}
+
 TEST(Add, KeepsInfinitiesAndNan) {
   ThreadPool pool(1);
   const float inf = std::numeric_limits<float>::infinity();
