@@ -85,6 +85,10 @@ std::vector<TokenizerLine> run_tokenizer_bench(const std::string& tokenizer_json
   const Tokenizer reference = Tokenizer::parse(tokenizer_json, tokenizer_name, {.reference = true});
   const std::vector<int32_t> ids = tokenizer.encode(text, /*add_special_tokens=*/false);
   check_same_ids(tokenizer_name, ids, reference.encode(text, /*add_special_tokens=*/false));
+  if (tokenizer.decode(ids) != reference.decode(ids)) {
+    fail(ExitCode::kInternal, "tokenizer {}: {} tokens decode to another text than the reference path gives",
+         tokenizer_name, ids.size());
+  }
 
   const double mib = static_cast<double>(text.size()) / kMiB;
   std::vector<int32_t> buffer;

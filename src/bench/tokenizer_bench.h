@@ -27,8 +27,8 @@ struct TokenizerLine {
 // English-like text: words of a Zipf distribution, punctuation, numbers; the same for a seed.
 std::string generate_text(int64_t size_bytes, uint64_t seed);
 
-// Encodes once through both paths and compares all ids, decodes them back and compares the text, then
-// measures on one thread, in turn. Error(kInternal) naming the first token that differs.
+// Encodes and decodes once through both paths and compares all ids and the text, then measures on one thread,
+// in turn. Error(kInternal) naming the first token that differs.
 std::vector<TokenizerLine> run_tokenizer_bench(const std::string& tokenizer_json,
                                                const std::string& tokenizer_name, const std::string& text,
                                                const std::string& text_name, const MeasureOptions& options);

@@ -55,7 +55,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         SubBenchmark{{"gemm", "--shapes", "3x5x7", "4x33x65"}, 8},
         SubBenchmark{
-            {"gemm", "--preset", "15m", "--rows", "16", "--products", "forward", "--dtype", "float32"}, 4},
+            {"gemm", "--preset", "15m", "--rows", "16", "--products", "forward", "--dtype", "float32"}, 6},
         SubBenchmark{{"attention", "--preset", "15m", "--max_length", "16"}, 2},
         SubBenchmark{{"elementwise", "--preset", "15m", "--rows", "8", "--vocab_size", "100"}, 10},
         SubBenchmark{{"optimizer", "--num_parameters", "1000"}, 3},
@@ -92,6 +92,17 @@ TEST(BenchUsage, WrongFlagsAreExitCode64) {
 TEST(BenchUsage, WhatDoesNotFitIsRefusedWithNumbers) {
   expect_refused({"bench", "train-step", "--preset", "llama3-8b", "--layers", "9999"}, 78,
                  "the step does not fit in memory: it takes ");
+}
+
+TEST(BenchUsage, ATrainingStepTakesTheMemoryThatWasPredicted) {
+  const ProcessResult result =
+      run_bench({"train-step", "--preset", "15m", "--with_head", "--gradient_checkpointing", "false"}, {"--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json line = nlohmann::json::parse(result.out);
+  if (line["peak_memory_bytes"].is_null()) GTEST_SKIP() << "the system does not count this anew";
+  const double share = line["peak_memory_bytes"].get<double>() / line["predicted_memory_bytes"].get<double>();
+  EXPECT_GT(share, 0.9) << result.out;
+  EXPECT_LT(share, 1.05) << result.out;
 }
 
 TEST(BenchUsage, AMissingTextIsExitCode66) {
