@@ -20,6 +20,8 @@ namespace tessera {
 
 struct VectorFunctions {
   void (*exp)(const float* x, int64_t count, float* y);
+  void (*exp_normal)(const float* x, int64_t count, float* y);
+  void (*reciprocal)(const float* x, int64_t count, float* y);
   void (*to_bf16)(const float* x, int64_t count, bf16* y);
   void (*from_bf16)(const bf16* x, int64_t count, float* y);
 };
@@ -38,6 +40,20 @@ void exp_array(const float* x, int64_t count, float* y) {
   });
 }
 
+void exp_normal_array(const float* x, int64_t count, float* y) {
+  const FloatTag d;
+  for_each_vector(d, count, [&](auto access, int64_t i) HWY_ATTR {
+    access.store(d, exp_nonpositive_normal(d, access.load(d, x + i)), y + i);
+  });
+}
+
+void reciprocal_array(const float* x, int64_t count, float* y) {
+  const FloatTag d;
+  for_each_vector(d, count, [&](auto access, int64_t i) HWY_ATTR {
+    access.store(d, reciprocal(d, access.load(d, x + i)), y + i);
+  });
+}
+
 template <typename From, typename To>
 void convert_array(const From* x, int64_t count, To* y) {
   const FloatTag d;
@@ -45,8 +61,11 @@ void convert_array(const From* x, int64_t count, To* y) {
                   [&](auto access, int64_t i) HWY_ATTR { access.store(d, access.load(d, x + i), y + i); });
 }
 
-const VectorFunctions kFunctions = {
-    .exp = exp_array, .to_bf16 = convert_array<float, bf16>, .from_bf16 = convert_array<bf16, float>};
+const VectorFunctions kFunctions = {.exp = exp_array,
+                                    .exp_normal = exp_normal_array,
+                                    .reciprocal = reciprocal_array,
+                                    .to_bf16 = convert_array<float, bf16>,
+                                    .from_bf16 = convert_array<bf16, float>};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera
@@ -87,6 +106,40 @@ TEST(VectorExp, IsWithinTwoUnitsInTheLastPlace) {
       }
     }
     EXPECT_LE(worst, 2) << isa_name(functions.isa) << " x " << worst_x;
+  }
+}
+
+TEST(VectorExp, OfNormalResultsIsWithinTwoUnitsAndZeroBelow) {
+  const std::vector<float> x = floats_between(-200, 43);
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const auto& functions : usable_functions()) {
+    std::vector<float> y(x.size());
+    functions.kernels.exp_normal(x.data(), std::ssize(x), y.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::exp(static_cast<double>(x[i]));
+      const double bound = exact < 0x1p-126 ? exact : 2 * std::exp2(std::floor(std::log2(exact)) - 23);
+      // Around 2^-126 itself a rounding may decide.
+      ASSERT_LE(std::abs(static_cast<double>(y[i]) - exact), x[i] < -87.33f ? 1.0001 * 0x1p-126 : bound)
+          << isa_name(functions.isa) << " x " << x[i];
+    }
+    const std::vector<float> limits = {-inf, std::numeric_limits<float>::lowest(), -1e9f, std::nanf("")};
+    functions.kernels.exp_normal(limits.data(), std::ssize(limits), y.data());
+    EXPECT_TRUE(y[0] == 0 && y[1] == 0 && y[2] == 0) << isa_name(functions.isa);
+    EXPECT_TRUE(std::isnan(y[3])) << isa_name(functions.isa);
+  }
+}
+
+TEST(VectorReciprocal, IsWithinOneUnitInTheLastPlace) {
+  const std::vector<float> x = floats_between(1, 4);
+  for (const auto& functions : usable_functions()) {
+    std::vector<float> y(x.size());
+    functions.kernels.reciprocal(x.data(), std::ssize(x), y.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double exact = 1 / static_cast<double>(x[i]);
+      const double unit = std::exp2(std::floor(std::log2(exact)) - 23);
+      ASSERT_LE(std::abs(static_cast<double>(y[i]) - exact), unit)
+          << isa_name(functions.isa) << " x " << x[i];
+    }
   }
 }
 

@@ -52,7 +52,7 @@ HWY_NOINLINE double sum_of_exps(const float* x, int64_t V, float max) {
     int64_t v = begin;
     const int64_t end = std::min(V, begin + kSumBlock);
     for (; v + lanes(d) <= end; v += lanes(d)) {
-      sum = hn::Add(sum, exp_nonpositive(d, hn::Sub(hn::LoadU(d, x + v), shift)));
+      sum = hn::Add(sum, exp_nonpositive_normal(d, hn::Sub(hn::LoadU(d, x + v), shift)));
     }
     total += static_cast<double>(sum_of_lanes(d, sum));
     for (; v < end; ++v) total += std::exp(static_cast<double>(x[v]) - static_cast<double>(max));
@@ -82,7 +82,7 @@ HWY_NOINLINE void gradient(const float* x, int64_t V, float max, double factor, 
   const auto shift = hn::Set(d, max);
   const auto scale = hn::Set(d, static_cast<float>(factor)), minus = hn::Set(d, static_cast<float>(offset));
   for_each_vector(d, V, [&](auto access, int64_t v) HWY_ATTR {
-    const auto p = exp_nonpositive(d, hn::Sub(access.load(d, x + v), shift));
+    const auto p = exp_nonpositive_normal(d, hn::Sub(access.load(d, x + v), shift));
     access.store(d, hn::MulSub(p, scale, minus), dx + v);
   });
 }

@@ -23,8 +23,8 @@ int64_t block_rows(int64_t F) { return std::max<int64_t>(1, kBlockElements / std
 // is 1 / (1 + e) and the smaller e / (1 + e).
 template <class D, class V>
 HWY_INLINE void sigmoid(D d, V x, V* s, V* one_minus_s) {
-  const V e = exp_nonpositive(d, hn::Neg(hn::Abs(x)));
-  const V larger = hn::Div(hn::Set(d, 1.0f), hn::Add(hn::Set(d, 1.0f), e));
+  const V e = exp_nonpositive_normal(d, hn::Or(x, hn::SignBit(d)));
+  const V larger = reciprocal(d, hn::Add(hn::Set(d, 1.0f), e));
   const V smaller = hn::Mul(e, larger);
   const auto negative = hn::Lt(x, hn::Zero(d));
   *s = hn::IfThenElse(negative, smaller, larger);

@@ -10,7 +10,7 @@ constexpr int64_t kWidths[] = {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 
 
 double silu(double x) { return x / (1 + std::exp(-x)); }
 
-// Roundings of silu: the exponential (2), the sum, the quotient, two products, and one to spare.
+// Roundings of silu: the exponential (2), the sum, the quotient (2), and two products.
 constexpr double kForwardRoundings = 7;
 
 Expected expected_forward(const GuardedTensor& gate_up, int64_t F) {
