@@ -133,6 +133,7 @@ def pytorch_section(results):
 
 SECTIONS = [
     ("gemm", "Matrix products", gemm_section),
+    ("tiles", "What feeds the tile unit", kernel_section),
     ("attention", "Attention", kernel_section),
     ("elementwise", "Element-wise operations", kernel_section),
     ("optimizer", "Optimizer", kernel_section),
