@@ -15,41 +15,47 @@
 
 #include "kernels/gemm/amx_blocking.h"
 #include "kernels/gemm/amx_operand-inl.h"
+#include "kernels/gemm/amx_packer-inl.h"
 #include "tensor/dtype.h"
 
 TESSERA_AMX_BEGIN
 namespace tessera::amx {
 
-// Cache lines to be fetched: `rows` rows of `row_lines` lines each, `stride` bytes apart.
-struct LineStream {
-  const std::byte* line = nullptr;
-  int64_t rows = 0;
-  int64_t row_lines = 0;
-  int64_t stride = 0;
-  int64_t left_in_row = 0;
-  int64_t lines_per_step = 0;
+inline constexpr int64_t kLineElements = 64 / static_cast<int64_t>(sizeof(bf16));
 
-  static LineStream over(const void* begin, int64_t rows, int64_t row_lines, int64_t stride, int64_t steps) {
-    LineStream stream;
-    if (rows <= 0 || row_lines <= 0) return stream;
-    stream.line = static_cast<const std::byte*>(begin);
-    stream.rows = rows;
-    stream.row_lines = stream.left_in_row = row_lines;
-    stream.stride = stride;
-    stream.lines_per_step = divide_up(rows * row_lines, std::max<int64_t>(steps, 1));
-    return stream;
-  }
+// What is done between the products of a micro-tile besides moving sums: step() is called once per k-step.
 
-  template <_mm_hint kHint>
+// Weights: the next piece of a is fetched, the next chunk of b packed.
+struct PackingSide {
+  const bf16* next_a;  // lines at a time
+  int64_t a_lines;     // per k-step
+  ChunkPacker* packer;
+  int64_t packer_steps;  // per k-step
+
   void step() {
-    for (int64_t i = 0; i < lines_per_step && rows > 0; ++i) {
-      _mm_prefetch(reinterpret_cast<const char*>(line), kHint);
-      line += 64;
-      if (--left_in_row == 0) {
-        line += stride - 64 * row_lines;
-        left_in_row = row_lines;
-        --rows;
-      }
+    for (int64_t i = 0; i < a_lines; ++i, next_a += kLineElements) {
+      _mm_prefetch(reinterpret_cast<const char*>(next_a), _MM_HINT_T1);
+    }
+    for (int64_t i = 0; i < packer_steps; ++i) packer->step();
+  }
+};
+
+// Both operands packed: the next piece of a is fetched, and the rows of the output that are next to be read.
+struct PackedSide {
+  const bf16* next_a;
+  int64_t a_lines;
+  const std::byte* output;  // null: none
+  int64_t output_stride;    // bytes between rows
+  int64_t output_rows;      // per k-step, two lines each
+
+  void step() {
+    for (int64_t i = 0; i < a_lines; ++i, next_a += kLineElements) {
+      _mm_prefetch(reinterpret_cast<const char*>(next_a), _MM_HINT_T1);
+    }
+    if (output == nullptr) return;
+    for (int64_t i = 0; i < output_rows; ++i, output += output_stride) {
+      _mm_prefetch(reinterpret_cast<const char*>(output), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(output + 64), _MM_HINT_T0);
     }
   }
 };
@@ -78,111 +84,116 @@ struct Destination {
   int64_t column = 0;
 };
 
-inline __m512 load_bf16(const bf16* from, __mmask16 mask) {
-  const __m256i bits = _mm256_maskz_loadu_epi16(mask, from);
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+inline constexpr int64_t kTileFloats = kTileBytes / static_cast<int64_t>(sizeof(float));
+
+inline __m512 load_masked(const float* from, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, from); }
+inline __m512 load_masked(const bf16* from, __mmask16 mask) {
+  const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
 }
 
-inline void store_bf16(bf16* to, __mmask16 mask, __m512 values) {
+inline void store_masked(float* to, __mmask16 mask, __m512 values) {
+  _mm512_mask_storeu_ps(to, mask, values);
+}
+inline void store_masked(bf16* to, __mmask16 mask, __m512 values) {
   const __m256bh rounded = _mm512_cvtneps_pbh(values);
   _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<const __m256i&>(rounded));
 }
 
-// Moves finished sums and prefetches, a little at each k-step.
-class SideWork {
- public:
-  explicit SideWork(const Output& output) : output_(output) {}
-
-  LineStream a_lines, b_lines, output_lines;
-
-  // The sums of `destination` will be in sums() (or, for kBlock, in its block).
-  void begin(const Destination& destination, int64_t steps) {
-    destination_ = destination;
-    next_row_ = 0;
-    end_row_ = 0;
-    if (destination.kind == Destination::Kind::kAddBlock) end_row_ = kPanelWidth;
-    if (destination.kind == Destination::Kind::kOutput) {
-      end_row_ = std::min(kPanelWidth, output_.rows - destination.row);
-      const int64_t columns = std::min(kPanelWidth, output_.columns - destination.column);
-      const auto mask = static_cast<uint32_t>((uint64_t{1} << columns) - 1);
-      low_mask_ = static_cast<__mmask16>(mask);
-      high_mask_ = static_cast<__mmask16>(mask >> 16);
-    }
-    rows_per_call_ = std::max<int64_t>(1, kPanelWidth / std::max<int64_t>(1, 2 * (steps - 1)));
-  }
-
-  void drain() {
-    for (int64_t i = 0; i < rows_per_call_ && next_row_ < end_row_; ++i) drain_row(next_row_++);
-  }
-  void prefetch() {
-    a_lines.step<_MM_HINT_T1>();
-    b_lines.step<_MM_HINT_T1>();
-    output_lines.step<_MM_HINT_T0>();
-  }
-  void finish() {
-    while (next_row_ < end_row_) drain_row(next_row_++);
-  }
-
-  float* sums() { return sums_; }
-
- private:
-  void drain_row(int64_t row) {
-    const int64_t offset = row / kTileRows * 2 * kTileFloats + row % kTileRows * kTileColumns;
-    __m512 low = _mm512_load_ps(sums_ + offset);
-    __m512 high = _mm512_load_ps(sums_ + offset + kTileFloats);
-    float* block = destination_.block + offset;
-    if (destination_.block_holds_sums) {
-      low = _mm512_add_ps(_mm512_load_ps(block), low);
-      high = _mm512_add_ps(_mm512_load_ps(block + kTileFloats), high);
-    }
-    if (destination_.kind == Destination::Kind::kAddBlock) {
-      _mm512_store_ps(block, low);
-      _mm512_store_ps(block + kTileFloats, high);
-      return;
-    }
-    const int64_t at = (destination_.row + row) * output_.columns + destination_.column;
-    if (output_.bias != nullptr) {
-      low = _mm512_add_ps(low, load_bf16(output_.bias + destination_.column, low_mask_));
-      high = _mm512_add_ps(high, load_bf16(output_.bias + destination_.column + kTileColumns, high_mask_));
-    }
-    if (output_.dtype == DType::kF32) {
-      output_f32(reinterpret_cast<float*>(output_.data) + at, low, high);
-    } else {
-      output_bf16(reinterpret_cast<bf16*>(output_.data) + at, low, high);
-    }
-  }
-
-  void output_f32(float* to, __m512 low, __m512 high) const {
-    if (output_.add) {
-      low = _mm512_add_ps(_mm512_maskz_loadu_ps(low_mask_, to), low);
-      high = _mm512_add_ps(_mm512_maskz_loadu_ps(high_mask_, to + kTileColumns), high);
-    }
-    _mm512_mask_storeu_ps(to, low_mask_, low);
-    _mm512_mask_storeu_ps(to + kTileColumns, high_mask_, high);
-  }
-
-  void output_bf16(bf16* to, __m512 low, __m512 high) const {
-    if (output_.add) {
-      low = _mm512_add_ps(load_bf16(to, low_mask_), low);
-      high = _mm512_add_ps(load_bf16(to + kTileColumns, high_mask_), high);
-    }
-    store_bf16(to, low_mask_, low);
-    store_bf16(to + kTileColumns, high_mask_, high);
-  }
-
-  static constexpr int64_t kTileFloats = kTileBytes / static_cast<int64_t>(sizeof(float));
-
-  alignas(64) float sums_[kMicroTileElements];
-  Output output_;
-  Destination destination_;
-  int64_t next_row_ = 0, end_row_ = 0, rows_per_call_ = 1;
-  __mmask16 low_mask_ = 0, high_mask_ = 0;
+// The ways to move sums on: step() moves one of kSteps parts.
+struct NoDrain {
+  static constexpr int64_t kSteps = 0;
+  void step() {}
 };
+
+// block += sums.
+struct BlockDrain {
+  static constexpr int64_t kSteps = kMicroTileElements / 32;
+  const float* sums;
+  float* block;
+
+  void step() {
+    for (int64_t i = 0; i < 32; i += 16) {
+      _mm512_store_ps(block + i, _mm512_add_ps(_mm512_load_ps(block + i), _mm512_load_ps(sums + i)));
+    }
+    sums += 32;
+    block += 32;
+  }
+};
+
+// Row after row of the output (whose type is C) from sums (+ block) (+ bias) (+ output).
+template <typename C>
+struct OutputDrain {
+  static constexpr int64_t kSteps = kPanelWidth;
+  const float* sums;
+  const float* block;  // may be null
+  const bf16* bias;    // may be null
+  C* to;
+  int64_t stride;
+  int64_t rows_left;
+  bool add;
+  __mmask16 low_mask, high_mask;
+  int64_t row = 0;
+
+  OutputDrain(const Output& output, const Destination& from, const float* tile_sums)
+      : sums(tile_sums),
+        block(from.block_holds_sums ? from.block : nullptr),
+        bias(output.bias == nullptr ? nullptr : output.bias + from.column),
+        to(reinterpret_cast<C*>(output.data) + from.row * output.columns + from.column),
+        stride(output.columns),
+        rows_left(output.rows - from.row),
+        add(output.add) {
+    const int64_t columns = std::min(kPanelWidth, output.columns - from.column);
+    const auto mask = static_cast<uint32_t>((uint64_t{1} << columns) - 1);
+    low_mask = static_cast<__mmask16>(mask);
+    high_mask = static_cast<__mmask16>(mask >> 16);
+  }
+
+  void step() {
+    if (row >= rows_left) return;
+    const int64_t offset = row / kTileRows * 2 * kTileFloats + row % kTileRows * kTileColumns;
+    __m512 low = _mm512_load_ps(sums + offset);
+    __m512 high = _mm512_load_ps(sums + offset + kTileFloats);
+    if (block != nullptr) {
+      low = _mm512_add_ps(_mm512_load_ps(block + offset), low);
+      high = _mm512_add_ps(_mm512_load_ps(block + offset + kTileFloats), high);
+    }
+    if (bias != nullptr) {
+      low = _mm512_add_ps(low, load_masked(bias, low_mask));
+      high = _mm512_add_ps(high, load_masked(bias + kTileColumns, high_mask));
+    }
+    if (add) {
+      low = _mm512_add_ps(load_masked(to, low_mask), low);
+      high = _mm512_add_ps(load_masked(to + kTileColumns, high_mask), high);
+    }
+    store_masked(to, low_mask, low);
+    store_masked(to + kTileColumns, high_mask, high);
+    to += stride;
+    ++row;
+  }
+};
+
+// One k-step; `drain` is called between its products, and the side's step.
+template <typename DrainParts, typename Side>
+inline __attribute__((always_inline)) void k_step(const bf16* a, const bf16* b, DrainParts&& drain,
+                                                  Side& side) {
+  _tile_stream_loadd(6, b, kTileRowBytes);
+  _tile_stream_loadd(7, b + kTileElements, kTileRowBytes);
+  _tile_loadd(4, a, kTileRowBytes);
+  _tile_dpbf16ps(0, 4, 6);
+  drain();
+  _tile_dpbf16ps(1, 4, 7);
+  _tile_loadd(5, a + kTileElements, kTileRowBytes);
+  side.step();
+  _tile_dpbf16ps(2, 5, 6);
+  drain();
+  _tile_dpbf16ps(3, 5, 7);
+}
 
 // Puts the previous micro-tile's sums to `previous` while the products of this one begin, so that neither the
 // stores nor the zeroing hold up the tile unit. Leaves this one's sums in tmm0 ... tmm3.
-inline __attribute__((always_inline)) void micro_tile(const bf16* a, const bf16* b, int64_t steps,
-                                                      float* previous, SideWork& side) {
+template <typename Drain, typename Side>
+inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previous, Drain drain, Side side) {
   asm volatile("" : : : "memory");  // GCC's tile loads do not tell the compiler that they read memory
   constexpr int64_t kHalf = kTileElements;
   constexpr int64_t kFloats = kMicroTileElements / 4;
@@ -202,22 +213,30 @@ inline __attribute__((always_inline)) void micro_tile(const bf16* a, const bf16*
   _tile_stored(3, previous + 3 * kFloats, kTileRowBytes);
   _tile_zero(3);
   _tile_dpbf16ps(3, 5, 7);
-  for (int64_t step = 1; step < steps; ++step) {
-    a += kUnitElements;
-    b += kUnitElements;
-    _tile_stream_loadd(6, b, kTileRowBytes);
-    _tile_stream_loadd(7, b + kHalf, kTileRowBytes);
-    _tile_loadd(4, a, kTileRowBytes);
-    _tile_dpbf16ps(0, 4, 6);
-    side.drain();
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, a + kHalf, kTileRowBytes);
-    side.prefetch();
-    _tile_dpbf16ps(2, 5, 6);
-    side.drain();
-    _tile_dpbf16ps(3, 5, 7);
+  if (steps == kMaxChunkSteps) {  // the usual case without counting
+    constexpr int64_t kParts = Drain::kSteps / (2 * (kMaxChunkSteps - 1));
+    for (int64_t step = 1; step < kMaxChunkSteps; ++step) {
+      k_step(
+          a + step * kUnitElements, b + step * kUnitElements,
+          [&] {
+            for (int64_t i = 0; i < kParts; ++i) drain.step();
+          },
+          side);
+    }
+    for (int64_t i = kParts * 2 * (kMaxChunkSteps - 1); i < Drain::kSteps; ++i) drain.step();
+    return;
   }
-  side.finish();
+  const int64_t parts = divide_up(Drain::kSteps, std::max<int64_t>(1, 2 * (steps - 1)));
+  int64_t left = Drain::kSteps;
+  for (int64_t step = 1; step < steps; ++step) {
+    k_step(
+        a + step * kUnitElements, b + step * kUnitElements,
+        [&] {
+          for (int64_t i = 0; i < parts && left > 0; ++i, --left) drain.step();
+        },
+        side);
+  }
+  for (; left > 0; --left) drain.step();
 }
 
 inline void store_micro_tile(float* to) {

@@ -57,33 +57,46 @@ inline void pack_tile(const Operand& from, int64_t line, int64_t k, bf16* tile) 
   }
 }
 
-inline void pack_unit(const Operand& from, int64_t panel, int64_t step, bf16* unit) {
-  for (int64_t half = 0; half < 2; ++half) {
-    pack_tile(from, panel * kPanelWidth + half * kTileRows, step * kTileDepth, unit + half * kTileElements);
+// Rows of power-of-two strides share one set of L1, which holds 12 lines. So the whole unit takes 64 bytes of
+// a row at once, or of 8 rows in turn.
+inline void pack_whole_unit(const Operand& from, const bf16* part, bf16* unit) {
+  bf16* second = unit + kTileElements;
+  alignas(64) bf16 rows[2 * kTileElements];
+  switch (from.packing) {
+    case Packing::kCopy:
+      copy_tile(part, from.stride, unit);
+      return copy_tile(part + kTileRows * from.stride, from.stride, second);
+    case Packing::kPair:
+      copy_tile(part, from.stride, rows);
+      copy_tile(part + kTileRows * from.stride, from.stride, rows + kTileElements);
+      pair_tile(rows, kTileDepth, unit);
+      return pair_tile(rows + kTileElements, kTileDepth, second);
+    case Packing::kInterleave:
+    case Packing::kTranspose:
+      bf16* to = from.packing == Packing::kInterleave ? unit : rows;
+      for (int64_t step = 0; step < kPackSteps; ++step) {
+        interleave_tile_step(part, from.stride, step, to);
+        interleave_tile_step(part + kTileColumns, from.stride, step, to + kTileElements);
+      }
+      if (to == unit) return;
+      pair_tile(rows, kTileDepth, unit);
+      return pair_tile(rows + kTileElements, kTileDepth, second);
   }
+}
+
+inline void pack_unit(const Operand& from, int64_t panel, int64_t step, bf16* unit) {
+  const int64_t line = panel * kPanelWidth, k = step * kTileDepth;
+  if (line + kPanelWidth <= from.width && k + kTileDepth <= from.depth) {
+    return pack_whole_unit(from, from.at(line, k), unit);
+  }
+  pack_tile(from, line, k, unit);
+  pack_tile(from, line + kTileRows, k, unit + kTileElements);
 }
 
 // One piece, from k-step `first` on.
 inline void pack_piece(const Operand& from, int64_t panel, int64_t first, int64_t steps, bf16* piece) {
   for (int64_t step = 0; step < steps; ++step) {
     pack_unit(from, panel, first + step, piece + step * kUnitElements);
-  }
-}
-
-// The pieces of panels [begin, end), one after the other. The stored matrix is read along its rows, which is
-// what the hardware prefetchers see.
-inline void pack_chunk(const Operand& from, int64_t begin, int64_t end, int64_t first, int64_t steps,
-                       bf16* chunk) {
-  if (from.depth_is_contiguous()) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      pack_piece(from, panel, first, steps, chunk + (panel - begin) * steps * kUnitElements);
-    }
-    return;
-  }
-  for (int64_t step = 0; step < steps; ++step) {
-    for (int64_t panel = begin; panel < end; ++panel) {
-      pack_unit(from, panel, first + step, chunk + ((panel - begin) * steps + step) * kUnitElements);
-    }
   }
 }
 

@@ -14,7 +14,7 @@ constexpr int64_t kBlockRows = 16;
 constexpr int64_t kBlockColumns = 8;
 constexpr int64_t kBlockBytes = kBlockRows * kBlockColumns * kMicroTileBytes;  // float32 sums
 constexpr int64_t kChunkBytes = kBlockColumns * kMaxChunkSteps * kUnitBytes;   // of b
-constexpr int64_t kThreadScratchBytes = kBlockBytes + kChunkBytes;
+constexpr int64_t kThreadScratchBytes = kBlockBytes + 2 * kChunkBytes;
 
 // c = or += a b, with a packed beforehand and b packed beforehand or chunk by chunk.
 struct Product {
@@ -46,109 +46,150 @@ namespace tessera {
 namespace amx {
 namespace {
 
-// What one thread does: blocks one after the other, the sums of each micro-tile moved while the next one is
-// computed, even from block to block.
+// What one thread does: blocks one after the other, chunk by chunk. The sums of each micro-tile are moved
+// while the next one is computed, and b is packed one chunk ahead, even from block to block.
 class Worker {
  public:
   Worker(const Product& product, std::byte* scratch)
       : product_(product),
         block_sums_(reinterpret_cast<float*>(scratch)),
-        b_chunk_(reinterpret_cast<bf16*>(scratch + kBlockBytes)),
-        side_(product.output) {}
+        b_chunks_{reinterpret_cast<bf16*>(scratch + kBlockBytes),
+                  reinterpret_cast<bf16*>(scratch + kBlockBytes + kChunkBytes)},
+        packer_(product.b_matrix) {}
 
-  // `next` is the block that this thread will do afterwards, or count() of the blocks.
-  void run_block(int64_t index, int64_t next) {
-    const BlockRange block = block_range(product_.blocks, index);
-    for (int64_t chunk = 0; chunk < product_.chunks.count; ++chunk) {
-      const bool last = chunk + 1 == product_.chunks.count;
-      const bf16* b = b_pieces(block, chunk);
-      prefetch_b_after(block, chunk, last ? next : index);
-      run_chunk(block, chunk, b);
+  // Takes blocks with take() until it returns count() or more of them.
+  template <typename Take>
+  void run(int64_t block, const Take& take) {
+    const int64_t count = product_.blocks.count();
+    int64_t next = take();
+    if (product_.b.empty()) {
+      packer_.begin(part({block, 0}), part(after({block, 0}, next)), b_chunks_[0]);
+      packer_.finish();
     }
-  }
-
-  void finish() {
-    store_micro_tile(place_of(pending_));
-    side_.begin(pending_, 1);
-    side_.finish();
+    while (block < count) {
+      run_block(block, next);
+      block = next;
+      next = block < count ? take() : count;
+    }
+    finish();
   }
 
  private:
-  float* place_of(const Destination& destination) {
-    return destination.kind == Destination::Kind::kBlock ? destination.block : side_.sums();
+  struct Position {
+    int64_t block, chunk;
+  };
+
+  // The next chunk, given the block after this one.
+  Position after(Position position, int64_t next_block) const {
+    if (position.chunk + 1 < product_.chunks.count) return {position.block, position.chunk + 1};
+    return {next_block, 0};
   }
 
-  const bf16* b_pieces(const BlockRange& block, int64_t chunk) {
-    if (!product_.b.empty()) return product_.b.piece(chunk, block.column_begin);
-    pack_chunk(product_.b_matrix, block.column_begin, block.column_end, product_.chunks.first(chunk),
-               product_.chunks.steps(chunk), b_chunk_);
-    return b_chunk_;
+  // The part of b that belongs to it; empty after the last block.
+  ChunkPart part(Position position) const {
+    if (position.block >= product_.blocks.count()) return {};
+    const BlockRange block = block_range(product_.blocks, position.block);
+    return {block.column_begin, block.column_end, product_.chunks.first(position.chunk),
+            product_.chunks.steps(position.chunk)};
   }
 
-  // Fetches into L2, during this chunk, what b_pieces() will read for the next one.
-  void prefetch_b_after(const BlockRange& block, int64_t chunk, int64_t next_block) {
-    side_.b_lines = {};
-    const int64_t next_chunk = (chunk + 1) % product_.chunks.count;
-    if (next_block >= product_.blocks.count()) return;
-    const BlockRange next = next_chunk == 0 ? block_range(product_.blocks, next_block) : block;
-    const int64_t all_steps = (block.row_end - block.row_begin) * (block.column_end - block.column_begin) *
-                              product_.chunks.steps(chunk);
-    const int64_t steps = product_.chunks.steps(next_chunk);
-    if (!product_.b.empty()) {
-      if (next.column_begin == block.column_begin && next_chunk == chunk) return;  // it is there
-      side_.b_lines =
-          LineStream::over(product_.b.piece(next_chunk, next.column_begin), 1,
-                           (next.column_end - next.column_begin) * steps * kUnitBytes / 64, 0, all_steps);
-      return;
+  void run_block(int64_t index, int64_t next) {
+    const BlockRange block = block_range(product_.blocks, index);
+    for (int64_t chunk = 0; chunk < product_.chunks.count; ++chunk) {
+      if (!product_.b.empty()) {
+        run_chunk(block, chunk, product_.b.piece(chunk, block.column_begin));
+        continue;
+      }
+      const Position following = after({index, chunk}, next);
+      packer_.begin(part(following), part(after(following, product_.blocks.count())),
+                    b_chunks_[1 - current_]);
+      run_chunk(block, chunk, b_chunks_[current_]);
+      packer_.finish();
+      current_ = 1 - current_;
     }
-    const Operand& from = product_.b_matrix;
-    const int64_t line = next.column_begin * kPanelWidth, k = product_.chunks.first(next_chunk) * kTileDepth;
-    const int64_t lines = std::min(next.column_end * kPanelWidth, from.width) - line;
-    const int64_t depth = std::min(steps * kTileDepth, from.depth - k);
-    const int64_t rows = from.depth_is_contiguous() ? lines : depth;
-    const int64_t columns = from.depth_is_contiguous() ? depth : lines;
-    side_.b_lines = LineStream::over(from.at(line, k), rows, divide_up(columns, 32),
-                                     from.stride * static_cast<int64_t>(sizeof(bf16)), all_steps);
   }
 
   void run_chunk(const BlockRange& block, int64_t chunk, const bf16* b) {
     const int64_t steps = product_.chunks.steps(chunk);
     const int64_t columns = block.column_end - block.column_begin;
+    const int64_t all_steps = (block.row_end - block.row_begin) * columns * steps;
+    const int64_t packer_steps = divide_up(packer_.num_steps(), all_steps);
     const bool first = chunk == 0, last = chunk + 1 == product_.chunks.count;
     for (int64_t row = block.row_begin; row < block.row_end; ++row) {
       const bf16* a = product_.a.piece(chunk, row);
-      prefetch_a_after(block, chunk, row, columns * steps);
+      const auto [next_a, a_lines] = piece_after(block, chunk, row, columns * steps);
       for (int64_t column = block.column_begin; column < block.column_end; ++column) {
-        side_.begin(pending_, steps);
-        micro_tile(a, b + (column - block.column_begin) * steps * kUnitElements, steps, place_of(pending_),
-                   side_);
-        const int64_t tile = (row - block.row_begin) * columns + column - block.column_begin;
+        const int64_t index = column - block.column_begin;
+        const bf16* next_a_lines = next_a + index * steps * a_lines * kLineElements;
+        drain_pending([&](auto drain) {
+          const bf16* b_piece = b + index * steps * kUnitElements;
+          if (product_.b.empty()) {
+            micro_tile(a, b_piece, steps, place_of(pending_), drain,
+                       PackingSide{next_a_lines, a_lines, &packer_, packer_steps});
+          } else {
+            micro_tile(a, b_piece, steps, place_of(pending_), drain,
+                       PackedSide{next_a_lines, a_lines, nullptr, 0, 0});
+          }
+        });
         pending_.kind = last    ? Destination::Kind::kOutput
                         : first ? Destination::Kind::kBlock
                                 : Destination::Kind::kAddBlock;
         pending_.block_holds_sums = !first;
-        pending_.block = block_sums_ + tile * kMicroTileElements;
+        pending_.block = block_sums_ + ((row - block.row_begin) * columns + index) * kMicroTileElements;
         pending_.row = row * kPanelWidth;
         pending_.column = column * kPanelWidth;
       }
     }
   }
 
-  // Fetches the next piece of a into L2.
-  void prefetch_a_after(const BlockRange& block, int64_t chunk, int64_t row, int64_t all_steps) {
+  struct Lines {
+    const bf16* begin;
+    int64_t per_step;
+  };
+  // The piece of a that is needed after this one, and how many of its lines to fetch per k-step.
+  Lines piece_after(const BlockRange& block, int64_t chunk, int64_t row, int64_t all_steps) const {
     const bool next_chunk = row + 1 == block.row_end;
-    side_.a_lines = {};
-    if (next_chunk && chunk + 1 == product_.chunks.count) return;
+    if (next_chunk && chunk + 1 == product_.chunks.count) return {product_.a.piece(chunk, row), 0};
+    const int64_t steps = product_.chunks.steps(next_chunk ? chunk + 1 : chunk);
     const bf16* piece =
         next_chunk ? product_.a.piece(chunk + 1, block.row_begin) : product_.a.piece(chunk, row + 1);
-    const int64_t steps = product_.chunks.steps(next_chunk ? chunk + 1 : chunk);
-    side_.a_lines = LineStream::over(piece, 1, steps * kUnitBytes / 64, 0, all_steps);
+    return {piece, divide_up(steps * kUnitElements / kLineElements, all_steps)};
   }
 
+  float* place_of(const Destination& destination) {
+    return destination.kind == Destination::Kind::kBlock ? destination.block : sums_;
+  }
+
+  // Calls body with what moves the sums of the previous micro-tile to their destination.
+  template <typename Body>
+  void drain_pending(const Body& body) {
+    switch (pending_.kind) {
+      case Destination::Kind::kNowhere:
+      case Destination::Kind::kBlock:
+        return body(NoDrain());
+      case Destination::Kind::kAddBlock:
+        return body(BlockDrain{sums_, pending_.block});
+      case Destination::Kind::kOutput:
+        if (product_.output.dtype == DType::kF32) {
+          return body(OutputDrain<float>(product_.output, pending_, sums_));
+        }
+        return body(OutputDrain<bf16>(product_.output, pending_, sums_));
+    }
+  }
+
+  void finish() {
+    store_micro_tile(place_of(pending_));
+    drain_pending([](auto drain) {
+      for (int64_t i = 0; i < drain.kSteps; ++i) drain.step();
+    });
+  }
+
+  alignas(64) float sums_[kMicroTileElements];  // of the previous micro-tile
   const Product& product_;
-  float* block_sums_;  // [micro-tiles of a block][kMicroTileElements]
-  bf16* b_chunk_;      // [block columns][steps][kUnitElements]
-  SideWork side_;
+  float* block_sums_;    // [micro-tiles of a block][kMicroTileElements]
+  bf16* b_chunks_[2];    // [block columns][steps][kUnitElements]
+  int64_t current_ = 0;  // the one that is multiplied; the other one is being packed
+  ChunkPacker packer_;
   Destination pending_;  // of the sums in the tile registers
 };
 
@@ -169,12 +210,7 @@ void run_blocks(const Product& product, std::span<std::byte> thread_scratch, Thr
     if (block >= count) return;
     const TileScope tiles;
     Worker worker(product, thread_scratch.data() + ThreadPool::thread_index() * kThreadScratchBytes);
-    while (block < count) {
-      const int64_t next = next_block.fetch_add(1, std::memory_order_relaxed);
-      worker.run_block(block, next);
-      block = next;
-    }
-    worker.finish();
+    worker.run(block, [&] { return next_block.fetch_add(1, std::memory_order_relaxed); });
   });
 }
 
