@@ -30,18 +30,18 @@ struct DepthChunks {
   int64_t first(int64_t chunk) const { return num_steps * chunk / count; }
   int64_t steps(int64_t chunk) const { return first(chunk + 1) - first(chunk); }
 
+  int64_t chunk_of(int64_t step) const { return ((step + 1) * count - 1) / num_steps; }
+
   int64_t num_steps;
   int64_t count;
 };
 
-// c cut into blocks of whole panels.
+// c cut into block_rows x block_columns blocks, as even as whole panels allow.
 struct Blocks {
-  int64_t rows, columns;              // panels of c
-  int64_t block_rows, block_columns;  // panels of a full block
+  int64_t rows, columns;  // panels of c
+  int64_t block_rows, block_columns;
 
-  int64_t num_block_rows() const { return divide_up(rows, block_rows); }
-  int64_t num_block_columns() const { return divide_up(columns, block_columns); }
-  int64_t count() const { return num_block_rows() * num_block_columns(); }
+  int64_t count() const { return block_rows * block_columns; }
 };
 
 }  // namespace tessera::amx

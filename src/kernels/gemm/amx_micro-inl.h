@@ -15,58 +15,55 @@
 
 #include "kernels/gemm/amx_blocking.h"
 #include "kernels/gemm/amx_operand-inl.h"
-#include "kernels/gemm/amx_packer-inl.h"
 #include "tensor/dtype.h"
 
 TESSERA_AMX_BEGIN
 namespace tessera::amx {
 
 inline constexpr int64_t kLineElements = 64 / static_cast<int64_t>(sizeof(bf16));
+inline constexpr int64_t kUnitLines = kUnitElements / kLineElements;
 
-// What is done between the products of a micro-tile besides moving sums: step() is called once per k-step.
+// Consecutive cache lines to be fetched into L2, some at each k-step.
+struct LineStream {
+  const bf16* next;
+  int64_t per_step;
 
-// Weights: the next piece of a is fetched, the next chunk of b packed.
-struct PackingSide {
-  const bf16* next_a;  // lines at a time
-  int64_t a_lines;     // per k-step
-  ChunkPacker* packer;
-  int64_t packer_steps;  // per k-step
-
+  void skip(int64_t steps) { next += steps * per_step * kLineElements; }
   void step() {
-    for (int64_t i = 0; i < a_lines; ++i, next_a += kLineElements) {
-      _mm_prefetch(reinterpret_cast<const char*>(next_a), _MM_HINT_T1);
+    for (int64_t i = 0; i < per_step; ++i, next += kLineElements) {
+      _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
     }
-    for (int64_t i = 0; i < packer_steps; ++i) packer->step();
   }
 };
 
-// Both operands packed: the next piece of a is fetched, and the rows of the output that are next to be read.
-struct PackedSide {
-  const bf16* next_a;
-  int64_t a_lines;
-  const std::byte* output;  // null: none
-  int64_t output_stride;    // bytes between rows
-  int64_t output_rows;      // per k-step, two lines each
+// What is fetched while a micro-tile is computed: pieces of both operands that come next.
+struct Ahead {
+  LineStream a, b;
 
   void step() {
-    for (int64_t i = 0; i < a_lines; ++i, next_a += kLineElements) {
-      _mm_prefetch(reinterpret_cast<const char*>(next_a), _MM_HINT_T1);
-    }
-    if (output == nullptr) return;
-    for (int64_t i = 0; i < output_rows; ++i, output += output_stride) {
-      _mm_prefetch(reinterpret_cast<const char*>(output), _MM_HINT_T0);
-      _mm_prefetch(reinterpret_cast<const char*>(output + 64), _MM_HINT_T0);
-    }
+    a.step();
+    b.step();
   }
 };
 
 // The result c_mn: = or += sums (+ bias_n).
 struct Output {
   std::byte* data;
-  int64_t rows, columns;  // row-major, without gaps
-  DType dtype;            // BF16 or F32
+  int64_t rows, columns;
+  int64_t stride;  // elements from row to row
+  DType dtype;     // BF16 or F32
   bool add;
   const bf16* bias;  // of the columns; may be null
+
+  Output part(int64_t row, int64_t num_rows, int64_t column, int64_t num_columns) const {
+    return {data + (row * stride + column) * dtype_bytes(dtype),
+            num_rows,
+            num_columns,
+            stride,
+            dtype,
+            add,
+            bias == nullptr ? nullptr : bias + column};
+  }
 };
 
 // Where the sums of one micro-tile go.
@@ -139,8 +136,8 @@ struct OutputDrain {
       : sums(tile_sums),
         block(from.block_holds_sums ? from.block : nullptr),
         bias(output.bias == nullptr ? nullptr : output.bias + from.column),
-        to(reinterpret_cast<C*>(output.data) + from.row * output.columns + from.column),
-        stride(output.columns),
+        to(reinterpret_cast<C*>(output.data) + from.row * output.stride + from.column),
+        stride(output.stride),
         rows_left(output.rows - from.row),
         add(output.add) {
     const int64_t columns = std::min(kPanelWidth, output.columns - from.column);
@@ -173,10 +170,10 @@ struct OutputDrain {
   }
 };
 
-// One k-step; `drain` is called between its products, and the side's step.
-template <typename DrainParts, typename Side>
+// One k-step; `drain` is called between its products.
+template <typename DrainParts>
 inline __attribute__((always_inline)) void k_step(const bf16* a, const bf16* b, DrainParts&& drain,
-                                                  Side& side) {
+                                                  Ahead& ahead) {
   _tile_stream_loadd(6, b, kTileRowBytes);
   _tile_stream_loadd(7, b + kTileElements, kTileRowBytes);
   _tile_loadd(4, a, kTileRowBytes);
@@ -184,7 +181,7 @@ inline __attribute__((always_inline)) void k_step(const bf16* a, const bf16* b, 
   drain();
   _tile_dpbf16ps(1, 4, 7);
   _tile_loadd(5, a + kTileElements, kTileRowBytes);
-  side.step();
+  ahead.step();
   _tile_dpbf16ps(2, 5, 6);
   drain();
   _tile_dpbf16ps(3, 5, 7);
@@ -192,8 +189,9 @@ inline __attribute__((always_inline)) void k_step(const bf16* a, const bf16* b, 
 
 // Puts the previous micro-tile's sums to `previous` while the products of this one begin, so that neither the
 // stores nor the zeroing hold up the tile unit. Leaves this one's sums in tmm0 ... tmm3.
-template <typename Drain, typename Side>
-inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previous, Drain drain, Side side) {
+template <typename Drain>
+inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previous, Drain drain,
+                       Ahead ahead) {
   asm volatile("" : : : "memory");  // GCC's tile loads do not tell the compiler that they read memory
   constexpr int64_t kHalf = kTileElements;
   constexpr int64_t kFloats = kMicroTileElements / 4;
@@ -221,7 +219,7 @@ inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previ
           [&] {
             for (int64_t i = 0; i < kParts; ++i) drain.step();
           },
-          side);
+          ahead);
     }
     for (int64_t i = kParts * 2 * (kMaxChunkSteps - 1); i < Drain::kSteps; ++i) drain.step();
     return;
@@ -234,7 +232,7 @@ inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previ
         [&] {
           for (int64_t i = 0; i < parts && left > 0; ++i, --left) drain.step();
         },
-        side);
+        ahead);
   }
   for (; left > 0; --left) drain.step();
 }

@@ -93,13 +93,6 @@ inline void pack_unit(const Operand& from, int64_t panel, int64_t step, bf16* un
   pack_tile(from, line + kTileRows, k, unit + kTileElements);
 }
 
-// One piece, from k-step `first` on.
-inline void pack_piece(const Operand& from, int64_t panel, int64_t first, int64_t steps, bf16* piece) {
-  for (int64_t step = 0; step < steps; ++step) {
-    pack_unit(from, panel, first + step, piece + step * kUnitElements);
-  }
-}
-
 // A whole operand, packed: chunk after chunk, each with the pieces of all panels.
 class PackedOperand {
  public:
@@ -112,7 +105,10 @@ class PackedOperand {
   bf16* piece(int64_t chunk, int64_t panel) const {
     return data_ + (chunks_.first(chunk) * panels_ + panel * chunks_.steps(chunk)) * kUnitElements;
   }
-  bool empty() const { return data_ == nullptr; }
+  bf16* unit(int64_t panel, int64_t step) const {
+    const int64_t chunk = chunks_.chunk_of(step);
+    return piece(chunk, panel) + (step - chunks_.first(chunk)) * kUnitElements;
+  }
 
  private:
   bf16* data_ = nullptr;

@@ -1,5 +1,6 @@
 // The products on AMX tiles. docs/architecture.md, "How the matrix product works".
 #include <atomic>
+#include <numeric>
 
 #include "kernels/gemm/amx_micro-inl.h"
 #include "kernels/gemm/amx_operand-inl.h"
@@ -9,18 +10,14 @@ namespace tessera {
 namespace amx {
 namespace {
 
-// A block of c, in panels.
+// A block of c, in panels: its sums (512 KiB), two chunks of b and two pieces of a fit in an L2 of 2 MiB.
 constexpr int64_t kBlockRows = 16;
 constexpr int64_t kBlockColumns = 8;
-constexpr int64_t kBlockBytes = kBlockRows * kBlockColumns * kMicroTileBytes;  // float32 sums
-constexpr int64_t kChunkBytes = kBlockColumns * kMaxChunkSteps * kUnitBytes;   // of b
-constexpr int64_t kThreadScratchBytes = kBlockBytes + 2 * kChunkBytes;
+constexpr int64_t kThreadScratchBytes = kBlockRows * kBlockColumns * kMicroTileBytes;
 
-// c = or += a b, with a packed beforehand and b packed beforehand or chunk by chunk.
+// c = or += a b, both packed.
 struct Product {
-  PackedOperand a;
-  PackedOperand b;  // empty: from b_matrix
-  Operand b_matrix;
+  PackedOperand a, b;
   DepthChunks chunks;
   Output output;
   Blocks blocks;
@@ -31,10 +28,10 @@ struct BlockRange {
 };
 
 BlockRange block_range(const Blocks& blocks, int64_t index) {
-  const int64_t row = index % blocks.num_block_rows() * blocks.block_rows;
-  const int64_t column = index / blocks.num_block_rows() * blocks.block_columns;
-  return {row, std::min(row + blocks.block_rows, blocks.rows), column,
-          std::min(column + blocks.block_columns, blocks.columns)};
+  const int64_t row = index % blocks.block_rows, column = index / blocks.block_rows;
+  return {blocks.rows * row / blocks.block_rows, blocks.rows * (row + 1) / blocks.block_rows,
+          blocks.columns * column / blocks.block_columns,
+          blocks.columns * (column + 1) / blocks.block_columns};
 }
 
 }  // namespace
@@ -47,90 +44,54 @@ namespace amx {
 namespace {
 
 // What one thread does: blocks one after the other, chunk by chunk. The sums of each micro-tile are moved
-// while the next one is computed, and b is packed one chunk ahead, even from block to block.
+// while the next one is computed, even from block to block.
 class Worker {
  public:
   Worker(const Product& product, std::byte* scratch)
-      : product_(product),
-        block_sums_(reinterpret_cast<float*>(scratch)),
-        b_chunks_{reinterpret_cast<bf16*>(scratch + kBlockBytes),
-                  reinterpret_cast<bf16*>(scratch + kBlockBytes + kChunkBytes)},
-        packer_(product.b_matrix) {}
+      : product_(product), block_sums_(reinterpret_cast<float*>(scratch)) {}
 
-  // Takes blocks with take() until it returns count() or more of them.
-  template <typename Take>
-  void run(int64_t block, const Take& take) {
-    const int64_t count = product_.blocks.count();
-    int64_t next = take();
-    if (product_.b.empty()) {
-      packer_.begin(part({block, 0}), part(after({block, 0}, next)), b_chunks_[0]);
-      packer_.finish();
-    }
-    while (block < count) {
-      run_block(block, next);
-      block = next;
-      next = block < count ? take() : count;
-    }
-    finish();
-  }
-
- private:
-  struct Position {
-    int64_t block, chunk;
-  };
-
-  // The next chunk, given the block after this one.
-  Position after(Position position, int64_t next_block) const {
-    if (position.chunk + 1 < product_.chunks.count) return {position.block, position.chunk + 1};
-    return {next_block, 0};
-  }
-
-  // The part of b that belongs to it; empty after the last block.
-  ChunkPart part(Position position) const {
-    if (position.block >= product_.blocks.count()) return {};
-    const BlockRange block = block_range(product_.blocks, position.block);
-    return {block.column_begin, block.column_end, product_.chunks.first(position.chunk),
-            product_.chunks.steps(position.chunk)};
-  }
-
+  // `next` is the block that this thread will compute after it, or count() of the blocks.
   void run_block(int64_t index, int64_t next) {
     const BlockRange block = block_range(product_.blocks, index);
     for (int64_t chunk = 0; chunk < product_.chunks.count; ++chunk) {
-      if (!product_.b.empty()) {
-        run_chunk(block, chunk, product_.b.piece(chunk, block.column_begin));
-        continue;
-      }
-      const Position following = after({index, chunk}, next);
-      packer_.begin(part(following), part(after(following, product_.blocks.count())),
-                    b_chunks_[1 - current_]);
-      run_chunk(block, chunk, b_chunks_[current_]);
-      packer_.finish();
-      current_ = 1 - current_;
+      const bool last = chunk + 1 == product_.chunks.count;
+      const bool none = last && next >= product_.blocks.count();
+      const int64_t next_chunk = last ? 0 : chunk + 1;
+      const BlockRange following = last && !none ? block_range(product_.blocks, next) : block;
+      const bf16* next_b = product_.b.piece(next_chunk, following.column_begin);
+      const int64_t next_b_units =
+          (following.column_end - following.column_begin) * product_.chunks.steps(next_chunk);
+      const bool there = none || next_b == product_.b.piece(chunk, block.column_begin);
+      run_chunk(block, chunk, next_b, there ? 0 : next_b_units);
     }
   }
 
-  void run_chunk(const BlockRange& block, int64_t chunk, const bf16* b) {
+  void finish() {
+    store_micro_tile(place_of(pending_));
+    drain_pending([](auto drain) {
+      for (int64_t i = 0; i < drain.kSteps; ++i) drain.step();
+    });
+  }
+
+ private:
+  void run_chunk(const BlockRange& block, int64_t chunk, const bf16* next_b, int64_t next_b_units) {
     const int64_t steps = product_.chunks.steps(chunk);
     const int64_t columns = block.column_end - block.column_begin;
     const int64_t all_steps = (block.row_end - block.row_begin) * columns * steps;
-    const int64_t packer_steps = divide_up(packer_.num_steps(), all_steps);
+    LineStream b_lines = {next_b, divide_up(next_b_units * kUnitLines, all_steps)};
+    const bf16* b = product_.b.piece(chunk, block.column_begin);
     const bool first = chunk == 0, last = chunk + 1 == product_.chunks.count;
     for (int64_t row = block.row_begin; row < block.row_end; ++row) {
       const bf16* a = product_.a.piece(chunk, row);
-      const auto [next_a, a_lines] = piece_after(block, chunk, row, columns * steps);
+      LineStream a_lines = lines_after(block, chunk, row, columns * steps);
       for (int64_t column = block.column_begin; column < block.column_end; ++column) {
         const int64_t index = column - block.column_begin;
-        const bf16* next_a_lines = next_a + index * steps * a_lines * kLineElements;
         drain_pending([&](auto drain) {
-          const bf16* b_piece = b + index * steps * kUnitElements;
-          if (product_.b.empty()) {
-            micro_tile(a, b_piece, steps, place_of(pending_), drain,
-                       PackingSide{next_a_lines, a_lines, &packer_, packer_steps});
-          } else {
-            micro_tile(a, b_piece, steps, place_of(pending_), drain,
-                       PackedSide{next_a_lines, a_lines, nullptr, 0, 0});
-          }
+          micro_tile(a, b + index * steps * kUnitElements, steps, place_of(pending_), drain,
+                     {a_lines, b_lines});
         });
+        a_lines.skip(steps);
+        b_lines.skip(steps);
         pending_.kind = last    ? Destination::Kind::kOutput
                         : first ? Destination::Kind::kBlock
                                 : Destination::Kind::kAddBlock;
@@ -142,18 +103,13 @@ class Worker {
     }
   }
 
-  struct Lines {
-    const bf16* begin;
-    int64_t per_step;
-  };
-  // The piece of a that is needed after this one, and how many of its lines to fetch per k-step.
-  Lines piece_after(const BlockRange& block, int64_t chunk, int64_t row, int64_t all_steps) const {
+  // The piece of a that is needed after this one.
+  LineStream lines_after(const BlockRange& block, int64_t chunk, int64_t row, int64_t all_steps) const {
     const bool next_chunk = row + 1 == block.row_end;
     if (next_chunk && chunk + 1 == product_.chunks.count) return {product_.a.piece(chunk, row), 0};
-    const int64_t steps = product_.chunks.steps(next_chunk ? chunk + 1 : chunk);
     const bf16* piece =
         next_chunk ? product_.a.piece(chunk + 1, block.row_begin) : product_.a.piece(chunk, row + 1);
-    return {piece, divide_up(steps * kUnitElements / kLineElements, all_steps)};
+    return {piece, divide_up(product_.chunks.steps(next_chunk ? chunk + 1 : chunk) * kUnitLines, all_steps)};
   }
 
   float* place_of(const Destination& destination) {
@@ -177,28 +133,28 @@ class Worker {
     }
   }
 
-  void finish() {
-    store_micro_tile(place_of(pending_));
-    drain_pending([](auto drain) {
-      for (int64_t i = 0; i < drain.kSteps; ++i) drain.step();
-    });
-  }
-
   alignas(64) float sums_[kMicroTileElements];  // of the previous micro-tile
   const Product& product_;
   float* block_sums_;    // [micro-tiles of a block][kMicroTileElements]
-  bf16* b_chunks_[2];    // [block columns][steps][kUnitElements]
-  int64_t current_ = 0;  // the one that is multiplied; the other one is being packed
-  ChunkPacker packer_;
   Destination pending_;  // of the sums in the tile registers
 };
 
+// Units that one task packs: rows of the stored matrix are read in runs of at least 2 KiB, which is what
+// wakes the hardware prefetchers.
+constexpr int64_t kTaskUnits = 64;
+
 void pack_all(const Operand& from, const PackedOperand& to, DepthChunks chunks, ThreadPool& pool) {
   const int64_t panels = divide_up(from.width, kPanelWidth);
-  pool.parallel_for(panels * chunks.count, [&](int64_t i) {
-    const int64_t panel = from.depth_is_contiguous() ? i / chunks.count : i % panels;
-    const int64_t chunk = from.depth_is_contiguous() ? i % chunks.count : i / panels;
-    pack_piece(from, panel, chunks.first(chunk), chunks.steps(chunk), to.piece(chunk, panel));
+  const int64_t along = from.depth_is_contiguous() ? chunks.num_steps : panels;  // units along stored rows
+  const int64_t across = from.depth_is_contiguous() ? panels : chunks.num_steps;
+  const int64_t runs = divide_up(along, kTaskUnits);
+  pool.parallel_for(across * runs, [&](int64_t task) {
+    const int64_t fixed = task / runs, run = task % runs;
+    for (int64_t i = along * run / runs; i < along * (run + 1) / runs; ++i) {
+      const int64_t panel = from.depth_is_contiguous() ? fixed : i;
+      const int64_t step = from.depth_is_contiguous() ? i : fixed;
+      pack_unit(from, panel, step, to.unit(panel, step));
+    }
   });
 }
 
@@ -210,7 +166,12 @@ void run_blocks(const Product& product, std::span<std::byte> thread_scratch, Thr
     if (block >= count) return;
     const TileScope tiles;
     Worker worker(product, thread_scratch.data() + ThreadPool::thread_index() * kThreadScratchBytes);
-    worker.run(block, [&] { return next_block.fetch_add(1, std::memory_order_relaxed); });
+    while (block < count) {
+      const int64_t next = next_block.fetch_add(1, std::memory_order_relaxed);
+      worker.run_block(block, next);
+      block = next;
+    }
+    worker.finish();
   });
 }
 
@@ -227,62 +188,83 @@ using amx::divide_up;
 using amx::Operand;
 using amx::PackedOperand;
 using amx::Packing;
-using amx::Product;
 
-int64_t packed_bytes(int64_t width, int64_t depth) {
-  return PackedOperand::bytes(divide_up(width, amx::kPanelWidth), DepthChunks(depth));
+// An operand is packed in parts of about this size, all threads together, so that a part stays in L3.
+constexpr int64_t kMaxPartBytes = 32 << 20;
+// Tokens of one pass of backward_weight; later passes add.
+constexpr int64_t kMaxTokens = 4096;
+
+// Panels of a part.
+int64_t part_panels(int64_t width, int64_t depth) {
+  const int64_t panels = divide_up(width, amx::kPanelWidth);
+  const int64_t panel_bytes = PackedOperand::bytes(1, DepthChunks(depth));
+  const int64_t most = std::max(amx::kBlockColumns, kMaxPartBytes / panel_bytes);
+  return divide_up(panels, divide_up(panels, most));
+}
+
+int64_t part_bytes(int64_t width, int64_t depth) {
+  return PackedOperand::bytes(part_panels(width, depth), DepthChunks(depth));
+}
+
+// Of any matrix with extents up to these.
+int64_t max_part_bytes(int64_t width, int64_t depth) {
+  const int64_t all = PackedOperand::bytes(divide_up(width, amx::kPanelWidth), DepthChunks(depth));
+  return std::min(all, std::max(kMaxPartBytes, PackedOperand::bytes(amx::kBlockColumns, DepthChunks(depth))));
 }
 
 int64_t scratch_bytes(const GemmLimits& limits) {
   if (limits.dtype == DType::kF32) return kGemmOneDnn.scratch_bytes(limits);
-  return packed_bytes(limits.max_rows, limits.max_width) + packed_bytes(limits.max_width, limits.max_rows) +
-         limits.num_threads * amx::kThreadScratchBytes;
+  const int64_t tokens = limits.max_rows, width = limits.max_width;
+  const int64_t forward = max_part_bytes(tokens, width) + max_part_bytes(width, width);
+  const int64_t backward_weight = 2 * max_part_bytes(width, std::min(tokens, kMaxTokens));
+  return std::max(forward, backward_weight) + limits.num_threads * amx::kThreadScratchBytes;
 }
 
-// Cuts the packed operands and the threads' memory from scratch.
-class Scratch {
- public:
-  explicit Scratch(std::span<std::byte> all) : left_(all) {}
-  PackedOperand packed(int64_t width, DepthChunks chunks) {
-    const int64_t panels = divide_up(width, amx::kPanelWidth);
-    auto* data = reinterpret_cast<bf16*>(left_.data());
-    left_ = left_.subspan(static_cast<size_t>(PackedOperand::bytes(panels, chunks)));
-    return {data, panels, chunks};
-  }
-  std::span<std::byte> threads() const { return left_; }
-
- private:
-  std::span<std::byte> left_;
-};
-
-amx::Blocks choose_blocks(int64_t rows, int64_t columns) {
-  amx::Blocks blocks = {divide_up(rows, amx::kPanelWidth), divide_up(columns, amx::kPanelWidth),
-                        amx::kBlockRows, amx::kBlockColumns};
-  return blocks;
+// Blocks of about kBlockRows x kBlockColumns panels, as many as keep all threads busy to the end.
+amx::Blocks choose_blocks(int64_t rows, int64_t columns, int64_t num_threads) {
+  const int64_t row_panels = divide_up(rows, amx::kPanelWidth),
+                column_panels = divide_up(columns, amx::kPanelWidth);
+  const int64_t row_blocks = divide_up(row_panels, amx::kBlockRows);
+  int64_t column_blocks = divide_up(column_panels, amx::kBlockColumns);
+  const int64_t wave = num_threads / std::gcd(num_threads, row_blocks);
+  column_blocks = std::min(column_panels, divide_up(column_blocks, wave) * wave);
+  return {row_panels, column_panels, row_blocks, column_blocks};
 }
 
-// c [rows, columns] = or += a b: a packed by all threads, then b chunk by chunk (weights) or beforehand.
-void multiply(const Operand& a, const Operand& b, bool pack_b, const amx::Output& output,
-              std::span<std::byte> scratch, ThreadPool& pool) {
+// c = or += a b, part by part.
+void multiply(const Operand& a, const Operand& b, const amx::Output& output, std::span<std::byte> scratch,
+              ThreadPool& pool) {
   const DepthChunks chunks(a.depth);
-  Scratch memory(scratch);
-  Product product = {
-      memory.packed(a.width, chunks), {}, b, chunks, output, choose_blocks(output.rows, output.columns)};
-  amx::pack_all(a, product.a, chunks, pool);
-  if (pack_b) {
-    product.b = memory.packed(b.width, chunks);
-    amx::pack_all(b, product.b, chunks, pool);
+  const int64_t a_panels = part_panels(a.width, a.depth), b_panels = part_panels(b.width, b.depth);
+  auto* a_packed = reinterpret_cast<bf16*>(scratch.data());
+  auto* b_packed = reinterpret_cast<bf16*>(scratch.data() + part_bytes(a.width, a.depth));
+  const auto threads =
+      scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth) + part_bytes(b.width, b.depth)));
+  for (int64_t row = 0; row < a.width; row += a_panels * amx::kPanelWidth) {
+    const Operand a_part = a.lines(row, std::min(a.width, row + a_panels * amx::kPanelWidth));
+    const PackedOperand a_pieces(a_packed, divide_up(a_part.width, amx::kPanelWidth), chunks);
+    amx::pack_all(a_part, a_pieces, chunks, pool);
+    for (int64_t column = 0; column < b.width; column += b_panels * amx::kPanelWidth) {
+      const Operand b_part = b.lines(column, std::min(b.width, column + b_panels * amx::kPanelWidth));
+      const PackedOperand b_pieces(b_packed, divide_up(b_part.width, amx::kPanelWidth), chunks);
+      amx::pack_all(b_part, b_pieces, chunks, pool);
+      amx::run_blocks({a_pieces, b_pieces, chunks, output.part(row, a_part.width, column, b_part.width),
+                       choose_blocks(a_part.width, b_part.width, pool.num_threads())},
+                      threads, pool);
+    }
   }
-  amx::run_blocks(product, memory.threads(), pool);
+}
+
+amx::Output output_of(TensorView c, bool add, const bf16* bias) {
+  return {c.bytes(), c.dim(0), c.dim(1), c.dim(1), c.dtype(), add, bias};
 }
 
 void forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
              std::span<std::byte> scratch, ThreadPool& pool) {
   if (x_TK.dtype() == DType::kF32) return kGemmOneDnn.forward(x_TK, w_NK, bias_N, y_TN, scratch, pool);
   const int64_t T = x_TK.dim(0), K = x_TK.dim(1), N = w_NK.dim(0);
-  multiply({x_TK.as<bf16>(), K, T, K, Packing::kCopy}, {w_NK.as<bf16>(), K, N, K, Packing::kPair}, false,
-           {y_TN.bytes(), T, N, y_TN.dtype(), false, bias_N.empty() ? nullptr : bias_N.as<bf16>()}, scratch,
-           pool);
+  multiply({x_TK.as<bf16>(), K, T, K, Packing::kCopy}, {w_NK.as<bf16>(), K, N, K, Packing::kPair},
+           output_of(y_TN, false, bias_N.empty() ? nullptr : bias_N.as<bf16>()), scratch, pool);
 }
 
 void backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
@@ -292,7 +274,7 @@ void backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_T
   }
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
   multiply({dy_TN.as<bf16>(), N, T, N, Packing::kCopy}, {w_NK.as<bf16>(), K, K, N, Packing::kInterleave},
-           false, {dx_TK.bytes(), T, K, dx_TK.dtype(), update == Update::kAdd, nullptr}, scratch, pool);
+           output_of(dx_TK, update == Update::kAdd, nullptr), scratch, pool);
 }
 
 void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
@@ -301,8 +283,12 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
     return kGemmOneDnn.backward_weight(dy_TN, x_TK, dw_NK, update, scratch, pool);
   }
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
-  multiply({dy_TN.as<bf16>(), N, N, T, Packing::kTranspose}, {x_TK.as<bf16>(), K, K, T, Packing::kInterleave},
-           true, {dw_NK.bytes(), N, K, DType::kF32, update == Update::kAdd, nullptr}, scratch, pool);
+  for (int64_t begin = 0; begin < T; begin += kMaxTokens) {
+    const int64_t tokens = std::min(kMaxTokens, T - begin);
+    multiply({dy_TN.as<bf16>() + begin * N, N, N, tokens, Packing::kTranspose},
+             {x_TK.as<bf16>() + begin * K, K, K, tokens, Packing::kInterleave},
+             output_of(dw_NK, update == Update::kAdd || begin > 0, nullptr), scratch, pool);
+  }
 }
 
 }  // namespace
