@@ -63,20 +63,6 @@ function(tessera_test name)
     PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
-# tessera_bench(NAME SOURCES x_bench.cc DEPS module...): Google Benchmark program, built with TESSERA_BENCHMARKS=ON.
-function(tessera_bench name)
-  if(NOT TESSERA_BENCHMARKS)
-    return()
-  endif()
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LIBS" ${ARGN})
-  add_executable(tessera_${name}_bench ${ARG_SOURCES})
-  target_include_directories(tessera_${name}_bench PRIVATE ${PROJECT_SOURCE_DIR}/src)
-  target_link_libraries(tessera_${name}_bench PRIVATE tessera_flags benchmark::benchmark ${ARG_LIBS})
-  foreach(dep ${ARG_DEPS})
-    target_link_libraries(tessera_${name}_bench PRIVATE tessera_${dep})
-  endforeach()
-endfunction()
-
 # tessera_fuzz(NAME SOURCES x_fuzz.cc DEPS module...): libFuzzer program fuzz_<name>, built with TESSERA_FUZZ=ON.
 function(tessera_fuzz name)
   if(NOT TESSERA_FUZZ)
