@@ -163,6 +163,14 @@ GemmCase parse_gemm_shape(const std::string& text) {
   return c;
 }
 
+std::string gemm_implementation_text(const GemmImplementation& implementation, DType dtype) {
+  const std::string_view float32_name = implementation.kernels.float32_name;
+  if (dtype == DType::kF32 && !float32_name.empty()) {
+    return fmt::format("{} ({})", float32_name, isa_name(implementation.isa));
+  }
+  return implementation_text(implementation);
+}
+
 BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
                         const std::vector<GemmImplementation>& others, const MeasureOptions& options,
                         ThreadPool& pool) {
@@ -188,6 +196,7 @@ BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
       what, ours, others, options, [&](const auto& kernels) { operands.run(kernels); },
       [&](const std::string& who, const auto& kernels) { return operands.verify(who, kernels); },
       [&] { return peak.measure(options.turn_seconds); }, &line);
+  line.implementation = gemm_implementation_text(ours, c.dtype);
   return line;
 }
 

@@ -45,6 +45,9 @@ GemmCase parse_gemm_shape(const std::string& text);
 
 using GemmImplementation = Implementation<GemmKernels>;
 
+// "amx (amx_bf16)"; for float32 the implementation that it hands these products to.
+std::string gemm_implementation_text(const GemmImplementation& implementation, DType dtype);
+
 // Verifies and measures one product. `others` are compared in the same rounds. Error(kInternal) for a wrong
 // result, Error(kBadConfig) when the operands do not fit in memory.
 BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,

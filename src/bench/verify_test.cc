@@ -122,6 +122,14 @@ TEST(GemmBench, EveryUsableImplementationPasses) {
   }
 }
 
+TEST(GemmBench, NamesWhoComputesFloat32) {
+  GemmImplementation implementation = {"tiles", Isa::kAvx512, kGemmRef};
+  EXPECT_EQ(gemm_implementation_text(implementation, DType::kF32), "tiles (avx512)");
+  implementation.kernels.float32_name = "other";
+  EXPECT_EQ(gemm_implementation_text(implementation, DType::kF32), "other (avx512)");
+  EXPECT_EQ(gemm_implementation_text(implementation, DType::kBF16), "tiles (avx512)");
+}
+
 TEST(AttentionBench, EveryUsableImplementationPasses) {
   ThreadPool pool(2);
   for (const AttentionImplementation& implementation : attention_table().usable()) {

@@ -44,7 +44,8 @@ class BenchGemmCommand : public BenchCommand {
     const GemmImplementation& ours = table.chosen_implementation();
     const std::vector<GemmImplementation> others = implementations_to_compare(table, compare_);
     ThreadPool pool(num_threads());
-    show_header(fmt::format("gemm {}, {}, {} threads; shape T x N x K", implementation_text(ours),
+    show_header(fmt::format("gemm {}, {}, {} threads; shape T x N x K",
+                            gemm_implementation_text(ours, dtype_of_flag(dtype_)),
                             dtype_name(dtype_of_flag(dtype_)), pool.num_threads()),
                 "TFLOPS", others.empty() ? "" : compare_);
     for (const GemmCase& c : cases) show(run_gemm_case(c, ours, others, measure_options(), pool), pool);

@@ -293,6 +293,6 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
 
 }  // namespace
 
-const GemmKernels kGemmAmx = {scratch_bytes, forward, backward_input, backward_weight};
+const GemmKernels kGemmAmx = {scratch_bytes, forward, backward_input, backward_weight, "onednn"};
 
 }  // namespace tessera

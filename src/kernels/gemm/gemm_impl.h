@@ -16,6 +16,8 @@ struct GemmKernels {
                          std::span<std::byte> scratch, ThreadPool& pool);
   void (*backward_weight)(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
                           std::span<std::byte> scratch, ThreadPool& pool);
+  // Where float32 products go when this implementation has none of its own: the name in the table.
+  std::string_view float32_name = {};
 };
 
 extern const GemmKernels kGemmAmx;          // bf16 on tiles; float32 as kGemmOneDnn
