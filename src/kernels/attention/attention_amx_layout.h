@@ -19,11 +19,12 @@ namespace tessera {
 
 inline constexpr int64_t kAttentionGranule = 32;  // keys: the depth of a tile
 
-// Queries of one task in row tiles of 16: one head of 64 rows, two heads of 32 or four heads of 16 that share
-// their keys and values. Float32 scores and sums [64, 128] are 32 KiB each, within L2 (and mostly L1).
+// Query rows of one block, in row tiles of 16: one head of 64 rows, two heads of 32 or four heads of 16 that
+// share their keys and values; the keys of one step; and the blocks of one task.
 inline constexpr int64_t kForwardRowTiles = 4;
 inline constexpr int64_t kForwardRows = kForwardRowTiles * 16;
-inline constexpr int64_t kForwardKeys = 128;  // of one step
+inline constexpr int64_t kForwardKeys = 256;
+inline constexpr int64_t kForwardBlocks = 4;
 
 // Keys of one task of the backward pass and the queries it takes at a time. Per key, dk and dv are loaded and
 // stored once per 128 queries, per query dq once per 256 keys. At head size 128 the operands of a task are
@@ -67,38 +68,40 @@ struct AmxAttentionSizes {
   }  // of one packed head
 };
 
-// Of one thread in the forward pass.
+// Of one thread in the forward pass. Two of what the pipeline has under way. "pair": two tiles that are
+// neighbours across the contraction.
 struct ForwardBuffers {
-  bf16* q;           // A tiles [row tile][depth tile]
-  float* o;          // C tiles [row tile][column tile]
-  float* scores[2];  // C tiles [row tile][key tile], of this step and of the next
-  bf16* p[2];        // A tiles [row tile][granule], of this step and of the one before
-  float* sums[2];    // [row][16 partial sums], after this step and before it
-  float* reference;  // [row], in units of log2
-  float* shrink;     // [row]
+  bf16* q[2];           // A pairs [row pair][depth tile], of a block of rows and of the next
+  float* o[2];          // C tiles [row pair][depth tile][2 x 2]
+  float* sums[2];       // [row][16 partial sums]
+  float* reference[2];  // [row], in units of log2
+  bf16* p[2];           // A pairs [row pair][key granule], of a step and of the next
+  float* scores[2];     // C tiles of 32 x 32 scores and of the next
+  float* sums_before;   // [row][16], before this step
 
   void assign(AttentionCarver* carver, const AmxAttentionSizes& sizes) {
-    constexpr int64_t kScores = kForwardRows * kForwardKeys;
-    q = carver->take<bf16>(kForwardRows * sizes.padded_head());
-    o = carver->take<float>(kForwardRows * sizes.padded_head());
-    for (float*& buffer : scores) buffer = carver->take<float>(kScores);
-    for (bf16*& buffer : p) buffer = carver->take<bf16>(kScores);
+    for (bf16*& buffer : q) buffer = carver->take<bf16>(kForwardRows * sizes.padded_head());
+    for (float*& buffer : o) buffer = carver->take<float>(kForwardRows * sizes.padded_head());
     for (float*& buffer : sums) buffer = carver->take<float>(kForwardRows * 16);
-    reference = carver->take<float>(kForwardRows);
-    shrink = carver->take<float>(kForwardRows);
+    for (float*& buffer : reference) buffer = carver->take<float>(kForwardRows);
+    for (bf16*& buffer : p) buffer = carver->take<bf16>(kForwardRows * kForwardKeys);
+    for (float*& buffer : scores) buffer = carver->take<float>(kAttentionGranule * kAttentionGranule);
+    sums_before = carver->take<float>(kForwardRows * 16);
   }
 };
 
 // All memory of a forward call.
 struct ForwardScratch {
-  // Rows [begin, begin + 64 / heads) of the sequence [sequence_begin, sequence_end).
+  // Rows [begin, end) of the sequence that starts at sequence_begin.
   struct Task {
     int32_t sequence_begin;
-    int32_t sequence_end;
     int32_t begin;
+    int32_t end;
   };
 
-  ForwardScratch(std::byte* memory, const AttentionShape& shape, int64_t num_tokens, int64_t num_threads) {
+  ForwardScratch(std::byte* memory_begin, const AttentionShape& shape, int64_t num_tokens,
+                 int64_t num_threads)
+      : memory(memory_begin) {
     const AmxAttentionSizes sizes(shape, num_tokens);
     AttentionCarver carver(memory);
     tasks = carver.take<Task>(num_tokens);
@@ -110,7 +113,7 @@ struct ForwardScratch {
     size_bytes = thread_offset + num_threads * thread_bytes;
   }
   // Of the calling thread.
-  ForwardBuffers thread_buffers(std::byte* memory, const AmxAttentionSizes& sizes) const {
+  ForwardBuffers thread_buffers(const AmxAttentionSizes& sizes) const {
     AttentionCarver carver(memory + thread_offset + ThreadPool::thread_index() * thread_bytes);
     ForwardBuffers buffers;
     buffers.assign(&carver, sizes);
@@ -118,9 +121,10 @@ struct ForwardScratch {
   }
 
   Task* tasks;
-  bf16* k;  // B tiles of k^T [key-value head][key tile][depth tile]
-  bf16* v;  // B tiles of v [key-value head][granule][column tile]
+  bf16* k;  // B pairs of k^T [key-value head][granule][depth tile]
+  bf16* v;  // B pairs of v [key-value head][depth tile][granule]
   int64_t thread_offset, thread_bytes, size_bytes;
+  std::byte* memory;
 };
 
 // Of one thread in the backward pass. "pair": two tiles that are neighbours across the contraction.
