@@ -19,66 +19,103 @@ inline constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 // Tile loads do not tell GCC that they read memory: stands between vector stores and tile loads of the same.
 inline void stores_before_tile_loads() { asm volatile("" : : : "memory"); }
 
-// A row or a column of tiles: tile k of the contraction at data + k * depth_stride (elements), its neighbour
-// across the contraction `pair` elements after it.
-struct TilePanel {
-  const bf16* data;
-  int64_t depth_stride;
-  int64_t pair;
-};
-
-// Four C tiles, 32 x 32.
-struct TileBlock {
-  float* data;
-  int64_t row_pair;     // floats from a tile to the one of the next 16 rows
-  int64_t column_pair;  // and of the next 16 columns
-};
-
 // No vector work.
 struct NoWeave {
   void operator()() const {}
 };
 
-//          b.data   b.data + pair          tile registers
-//  a.data    C0        C1          A: 4     B: 6, 7
-//  + pair    C2        C3          A: 5
-//
-// c += a b over `depth` tiles of the contraction; kOverwrite starts from zero.
 enum class Start { kZero, kLoad };
 
-template <typename Weave>
-__attribute__((always_inline)) inline void multiply_tiles(Start start, TilePanel a, TilePanel b,
-                                                          int64_t depth, TileBlock c, Weave&& weave) {
-  constexpr int64_t kCStride = kTileRowBytes, kABStride = kTileRowBytes;
-  if (start == Start::kLoad) {
-    _tile_loadd(0, c.data, kCStride);
-    _tile_loadd(1, c.data + c.column_pair, kCStride);
-    _tile_loadd(2, c.data + c.row_pair, kCStride);
-    _tile_loadd(3, c.data + c.row_pair + c.column_pair, kCStride);
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
-  for (int64_t k = 0; k < depth; ++k) {
-    _tile_loadd(6, b.data, kABStride);
-    _tile_loadd(4, a.data, kABStride);
-    _tile_loadd(7, b.data + b.pair, kABStride);
-    _tile_loadd(5, a.data + a.pair, kABStride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
-    a.data += a.depth_stride;
-    b.data += b.depth_stride;
+// Products of 32 x 32 elements. Operands are pairs of tiles, neighbours across the contraction, one pair
+// after the other along it; a result is four C tiles [2][2].
+//
+//         b[0]   b[1]          tile registers
+//   a[0]   C0     C1           A: 4     B: 6, 7
+//   a[1]   C2     C3           A: 5
+//
+// A result stays in its registers until the next product begins: its stores then stand between the first
+// loads and products of that one, and the tile unit need not wait for them. b is streamed past L1, which it
+// leaves to a and c.
+class TileUnit {
+ public:
+  static constexpr int64_t kPair = 2 * kTileElements;
+
+  // c = or += a b over `depth` >= 1 pairs.
+  template <typename Weave>
+  __attribute__((always_inline)) void multiply(Start start, const bf16* a, const bf16* b, int64_t depth,
+                                               float* c, Weave&& weave) {
+    if (pending_ == nullptr) {
+      begin<false>(start, a, b, c);
+    } else {
+      begin<true>(start, a, b, c);
+    }
     weave();
+    for (int64_t k = 1; k < depth; ++k) {
+      a += kPair;
+      b += kPair;
+      _tile_stream_loadd(6, b, kTileRowBytes);
+      _tile_loadd(4, a, kTileRowBytes);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_stream_loadd(7, b + kTileElements, kTileRowBytes);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_loadd(5, a + kTileElements, kTileRowBytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+      weave();
+    }
+    pending_ = c;
   }
-  _tile_stored(0, c.data, kCStride);
-  _tile_stored(1, c.data + c.column_pair, kCStride);
-  _tile_stored(2, c.data + c.row_pair, kCStride);
-  _tile_stored(3, c.data + c.row_pair + c.column_pair, kCStride);
-}
+
+  // The last result is in memory after this, or once the next product has begun.
+  void flush() {
+    if (pending_ == nullptr) return;
+    _tile_stored(0, pending_, kTileRowBytes);
+    _tile_stored(1, pending_ + kTileFloats, kTileRowBytes);
+    _tile_stored(2, pending_ + 2 * kTileFloats, kTileRowBytes);
+    _tile_stored(3, pending_ + 3 * kTileFloats, kTileRowBytes);
+    pending_ = nullptr;
+  }
+
+ private:
+  template <bool kPending>
+  __attribute__((always_inline)) void begin(Start start, const bf16* a, const bf16* b, const float* c) {
+    const bool load = start == Start::kLoad;
+    _tile_stream_loadd(6, b, kTileRowBytes);
+    _tile_loadd(4, a, kTileRowBytes);
+    if constexpr (kPending) _tile_stored(0, pending_, kTileRowBytes);
+    if (load) {
+      _tile_loadd(0, c, kTileRowBytes);
+    } else {
+      _tile_zero(0);
+    }
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_stream_loadd(7, b + kTileElements, kTileRowBytes);
+    if constexpr (kPending) _tile_stored(1, pending_ + kTileFloats, kTileRowBytes);
+    if (load) {
+      _tile_loadd(1, c + kTileFloats, kTileRowBytes);
+    } else {
+      _tile_zero(1);
+    }
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, a + kTileElements, kTileRowBytes);
+    if constexpr (kPending) _tile_stored(2, pending_ + 2 * kTileFloats, kTileRowBytes);
+    if (load) {
+      _tile_loadd(2, c + 2 * kTileFloats, kTileRowBytes);
+    } else {
+      _tile_zero(2);
+    }
+    _tile_dpbf16ps(2, 5, 6);
+    if constexpr (kPending) _tile_stored(3, pending_ + 3 * kTileFloats, kTileRowBytes);
+    if (load) {
+      _tile_loadd(3, c + 3 * kTileFloats, kTileRowBytes);
+    } else {
+      _tile_zero(3);
+    }
+    _tile_dpbf16ps(3, 5, 7);
+  }
+
+  float* pending_ = nullptr;
+};
 
 // 2^x, relative error below 2^-18: minimax polynomial of degree 4 on the fraction. Saturates at 0 and
 // infinity; -infinity gives 0, NaN stays NaN.

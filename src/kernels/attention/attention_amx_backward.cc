@@ -27,8 +27,7 @@ namespace {
 constexpr int64_t kGranule = kAttentionGranule;
 constexpr int64_t kQueryGranules = kBackwardQueries / kGranule;
 constexpr int64_t kKeyGranules = kBackwardKeys / kGranule;
-constexpr int64_t kPairElements = 2 * kTileElements;  // two tiles, of a 32 x 32 block
-constexpr int64_t kBlockFloats = 4 * kTileFloats;     // a 32 x 32 block of C tiles
+constexpr int64_t kBlockFloats = 4 * kTileFloats;  // a 32 x 32 block of C tiles
 constexpr float kLog2E = 1.4426950408889634f;
 
 // One call, seen from a task.
@@ -89,7 +88,7 @@ void pack_interleaved(const bf16* from, int64_t stride, int64_t rows, int64_t he
                       bf16* to) {
   for_each_piece(head_dim, [&](int64_t i, int64_t columns) {
     for (int64_t row = 0; row < rows; row += kGranule) {
-      bf16* pair = to + (i / kTileDepth * granules + row / kGranule) * kPairElements;
+      bf16* pair = to + (i / kTileDepth * granules + row / kGranule) * TileUnit::kPair;
       for (int64_t half = 0; half < kTileDepth; half += kTileColumns, pair += kTileElements) {
         interleave_tile(from + row * stride + i + half, stride, std::min(kGranule, rows - row),
                         std::clamp<int64_t>(columns - half, 0, kTileColumns), pair);
@@ -103,7 +102,7 @@ void pack_row_transposed(const bf16* from, int64_t stride, int64_t rows, int64_t
                          bf16* to) {
   for_each_piece(head_dim, [&](int64_t i, int64_t columns) {
     for (int64_t row = 0; row < rows; row += kGranule) {
-      bf16* pair = to + (i / kTileDepth * granules + row / kGranule) * kPairElements;
+      bf16* pair = to + (i / kTileDepth * granules + row / kGranule) * TileUnit::kPair;
       for (int64_t half = 0; half < kTileDepth; half += kTileRows, pair += kTileElements) {
         transpose_tile(from + row * stride + i + half, stride, std::min(kGranule, rows - row),
                        std::clamp<int64_t>(columns - half, 0, kTileRows), pair);
@@ -122,10 +121,10 @@ class ScoreGradients {
       : scores_(scores),
         lse_(buffers.lse + query_granule * kGranule),
         delta_(buffers.delta + query_granule * kGranule),
-        p_(buffers.p + (key_granule * kQueryGranules + query_granule) * kPairElements),
-        ds_(buffers.ds + (key_granule * kQueryGranules + query_granule) * kPairElements),
+        p_(buffers.p + (key_granule * kQueryGranules + query_granule) * TileUnit::kPair),
+        ds_(buffers.ds + (key_granule * kQueryGranules + query_granule) * TileUnit::kPair),
         ds_interleaved_(buffers.ds_interleaved +
-                        (query_granule * kKeyGranules + key_granule) * kPairElements),
+                        (query_granule * kKeyGranules + key_granule) * TileUnit::kPair),
         factor_(score_factor),
         first_seen_(first_seen),
         window_(window),
@@ -228,15 +227,16 @@ class BackwardKeys {
 
   void pack_keys() const;
   void pack_queries(const Queries& q) const;
-  void compute_scores(const Queries& q) const;
+  void compute_scores(const Queries& q);
   void add_key_gradients(const Queries& q);
-  void add_query_gradients(const Queries& q) const;
+  void add_query_gradients(const Queries& q);
   void store_query_gradients(const Queries& q, const float* dq) const;
   void store_key_gradients() const;
 
   const BackwardCall& call_;
   BackwardBuffers b_;
   int64_t g_, sequence_begin_, sequence_end_, first_granule_, begin_, end_, num_granules_;
+  TileUnit unit_;
   bool has_sums_[kKeyGranules] = {};  // of dk and dv, per granule
 };
 
@@ -285,8 +285,8 @@ void BackwardKeys::pack_queries(const Queries& q) const {
 }
 
 // (1), a block of 32 x 32 behind the other: its vector work stands between the products of the next.
-void BackwardKeys::compute_scores(const Queries& q) const {
-  const int64_t panel = depth() * kPairElements;
+void BackwardKeys::compute_scores(const Queries& q) {
+  const int64_t panel = depth() * TileUnit::kPair;
   const float factor = call_.shape.scale * kLog2E;
   const int64_t rows_per_call = round_up((kGranule + 2 * depth() - 1) / (2 * depth()), 2);
   ScoreGradients vectors;
@@ -296,9 +296,7 @@ void BackwardKeys::compute_scores(const Queries& q) const {
     for (int64_t j = seeing.begin; j < seeing.end; ++j, parity ^= 1) {
       float* scores = b_.scores[parity];
       const auto product = [&](const bf16* left, const bf16* right, float* to) {
-        multiply_tiles(Start::kZero, {left + i * panel, kPairElements, kTileElements},
-                       {right + j * panel, kPairElements, kTileElements}, depth(),
-                       {to, 2 * kTileFloats, kTileFloats}, vectors);
+        unit_.multiply(Start::kZero, left + i * panel, right + j * panel, depth(), to, vectors);
       };
       product(b_.k, b_.q_transposed, scores);
       product(b_.v, b_.do_transposed, scores + kBlockFloats);
@@ -307,6 +305,7 @@ void BackwardKeys::compute_scores(const Queries& q) const {
       vectors = ScoreGradients(b_, scores, factor, i, j, first_seen, call_.window, rows_per_call);
     }
   }
+  unit_.flush();
   vectors.finish();
   stores_before_tile_loads();
 }
@@ -318,22 +317,18 @@ void BackwardKeys::add_key_gradients(const Queries& q) {
     if (seeing.count() == 0) continue;
     const Start start = has_sums_[i] ? Start::kLoad : Start::kZero;
     has_sums_[i] = true;
-    const int64_t left = (i * kQueryGranules + seeing.begin) * kPairElements;
+    const int64_t left = (i * kQueryGranules + seeing.begin) * TileUnit::kPair;
     for (int64_t piece = 0; piece < depth(); ++piece) {
-      const int64_t right = (piece * kQueryGranules + seeing.begin) * kPairElements;
+      const int64_t right = (piece * kQueryGranules + seeing.begin) * TileUnit::kPair;
       const int64_t to = (i * depth() + piece) * kBlockFloats;
-      multiply_tiles(start, {b_.p + left, kPairElements, kTileElements},
-                     {b_.d_o + right, kPairElements, kTileElements}, seeing.count(),
-                     {b_.dv + to, 2 * kTileFloats, kTileFloats}, NoWeave());
-      multiply_tiles(start, {b_.ds + left, kPairElements, kTileElements},
-                     {b_.q + right, kPairElements, kTileElements}, seeing.count(),
-                     {b_.dk + to, 2 * kTileFloats, kTileFloats}, NoWeave());
+      unit_.multiply(start, b_.p + left, b_.d_o + right, seeing.count(), b_.dv + to, NoWeave());
+      unit_.multiply(start, b_.ds + left, b_.q + right, seeing.count(), b_.dk + to, NoWeave());
     }
   }
 }
 
 // (3), after the keys before these.
-void BackwardKeys::add_query_gradients(const Queries& q) const {
+void BackwardKeys::add_query_gradients(const Queries& q) {
   const int64_t block_of_keys = (begin_ - sequence_begin_) / kBackwardKeys;
   const int64_t first_key = std::max<int64_t>(0, q.begin - call_.window + 1 - sequence_begin_);
   const auto turn = static_cast<int32_t>(block_of_keys - first_key / kBackwardKeys);
@@ -349,16 +344,19 @@ void BackwardKeys::add_query_gradients(const Queries& q) const {
   }
   for (int64_t j = 0; j < q.num_granules(); ++j) {
     const Range seen = keys_of(q, j);
-    if (seen.count() == 0 && turn > 0) continue;
     for (int64_t piece = 0; piece < depth(); ++piece) {
-      multiply_tiles(
-          turn == 0 ? Start::kZero : Start::kLoad,
-          {b_.k_transposed + (piece * kKeyGranules + seen.begin) * kPairElements, kPairElements,
-           kTileElements},
-          {b_.ds_interleaved + (j * kKeyGranules + seen.begin) * kPairElements, kPairElements, kTileElements},
-          seen.count(), {dq + (j * depth() + piece) * kBlockFloats, 2 * kTileFloats, kTileFloats}, NoWeave());
+      float* block = dq + (j * depth() + piece) * kBlockFloats;
+      if (seen.count() == 0) {
+        if (turn == 0) std::fill_n(block, kBlockFloats, 0.0f);
+        continue;
+      }
+      unit_.multiply(turn == 0 ? Start::kZero : Start::kLoad,
+                     b_.k_transposed + (piece * kKeyGranules + seen.begin) * TileUnit::kPair,
+                     b_.ds_interleaved + (j * kKeyGranules + seen.begin) * TileUnit::kPair, seen.count(),
+                     block, NoWeave());
     }
   }
+  unit_.flush();
   if (is_last) store_query_gradients(q, dq);
   if (progress != nullptr) std::atomic_ref(*progress).store(turn + 1, std::memory_order_release);
 }

@@ -23,8 +23,7 @@ namespace {
 constexpr int64_t kGranule = kAttentionGranule;
 constexpr int64_t kKeyGranules = kForwardKeys / kGranule;
 constexpr int64_t kRowPairs = kForwardRowTiles / 2;
-constexpr int64_t kPairElements = 2 * kTileElements;  // two tiles, of a 32 x 32 block
-constexpr int64_t kBlockFloats = 4 * kTileFloats;     // a 32 x 32 block of C tiles
+constexpr int64_t kBlockFloats = 4 * kTileFloats;  // a 32 x 32 block of C tiles
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 // 44 in units of scores. p v stays finite for all values below 2^60.
@@ -94,7 +93,7 @@ class Softmax {
           int64_t rows_per_call)
       : step_(&step),
         scores_(scores),
-        p_(step.p + (pair * kKeyGranules + granule - step.keys.begin) * kPairElements),
+        p_(step.p + (pair * kKeyGranules + granule - step.keys.begin) * TileUnit::kPair),
         reference_(step.rows->reference + pair * kGranule),
         sums_(step.rows->sums + pair * kGranule * kTileColumns),
         factor_(score_factor),
@@ -182,19 +181,20 @@ class ForwardTask {
   RowBlock make_block(int64_t parity, int64_t first_head, int64_t num_heads, int64_t sequence_begin,
                       int64_t begin, int64_t end) const;
   void prepare(const RowBlock& rows) const;
-  void run_step(const Step& step, const Step& before) const;
+  void run_step(const Step& step, const Step& before);
   template <typename Weave>
-  void multiply_keys(const Step& step, int64_t pair, int64_t granule, float* scores, Weave& weave) const;
+  void multiply_keys(const Step& step, int64_t pair, int64_t granule, float* scores, Weave& weave);
   template <typename Weave>
-  void multiply_values(const Step& step, int64_t pair, int64_t piece, Weave& weave) const;
+  void multiply_values(const Step& step, int64_t pair, int64_t piece, Weave& weave);
   bool overflowed(const RowBlock& rows) const;
-  void repeat_with_maximum(const Step& step) const;
+  void repeat_with_maximum(const Step& step);
   void store(const RowBlock& rows) const;
 
   const ForwardCall& call_;
   ForwardBuffers b_;
   int64_t g_;
   const bf16 *k_, *v_;
+  TileUnit unit_;
 };
 
 RowBlock ForwardTask::make_block(int64_t parity, int64_t first_head, int64_t num_heads,
@@ -223,10 +223,10 @@ void ForwardTask::prepare(const RowBlock& rows) const {
     const int64_t tile = row / kTileRows, r = row % kTileRows;
     rows.reference[row] = 0;
     if (r >= rows.rows_in(tile)) continue;
-    const bf16* q = rows.q + tile / 2 * depth() * kPairElements + tile % 2 * kTileElements + r * kTileDepth;
+    const bf16* q = rows.q + tile / 2 * depth() * TileUnit::kPair + tile % 2 * kTileElements + r * kTileDepth;
     const bf16* k = call_.qkv + (rows.first_row(tile) + r) * Q + call_.k_column(g_);
     __m512 sum = _mm512_setzero_ps();
-    for (int64_t i = 0; i < E; i += kTileDepth, q += kPairElements) {
+    for (int64_t i = 0; i < E; i += kTileDepth, q += TileUnit::kPair) {
       const auto mask = static_cast<__mmask32>((uint64_t{1} << std::min(kTileDepth, E - i)) - 1);
       sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_load_si512(q)),
                              reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, k + i)));
@@ -240,29 +240,28 @@ void ForwardTask::prepare(const RowBlock& rows) const {
 template <typename Weave>
 __attribute__((always_inline)) inline void ForwardTask::multiply_keys(const Step& step, int64_t pair,
                                                                       int64_t granule, float* scores,
-                                                                      Weave& weave) const {
-  const int64_t panel = depth() * kPairElements;
-  multiply_tiles(Start::kZero, {step.rows->q + pair * panel, kPairElements, kTileElements},
-                 {k_ + granule * panel, kPairElements, kTileElements}, depth(),
-                 {scores, 2 * kTileFloats, kTileFloats}, weave);
+                                                                      Weave& weave) {
+  const int64_t panel = depth() * TileUnit::kPair;
+  unit_.multiply(Start::kZero, step.rows->q + pair * panel, k_ + granule * panel, depth(), scores, weave);
 }
 
 // o += p v, columns [32 piece, 32 piece + 32).
 template <typename Weave>
 __attribute__((always_inline)) inline void ForwardTask::multiply_values(const Step& step, int64_t pair,
-                                                                        int64_t piece, Weave& weave) const {
+                                                                        int64_t piece, Weave& weave) {
   const Granules keys = step.keys_of(pair);
-  if (keys.count() == 0 && !step.is_first) return;
-  const bf16* p = step.p + (pair * kKeyGranules + keys.begin - step.keys.begin) * kPairElements;
-  const bf16* v = v_ + (piece * call_.sizes.granules + keys.begin) * kPairElements;
-  multiply_tiles(step.is_first ? Start::kZero : Start::kLoad, {p, kPairElements, kTileElements},
-                 {v, kPairElements, kTileElements}, keys.count(),
-                 {step.rows->o + (pair * depth() + piece) * kBlockFloats, 2 * kTileFloats, kTileFloats},
-                 weave);
+  float* o = step.rows->o + (pair * depth() + piece) * kBlockFloats;
+  if (keys.count() == 0) {
+    if (step.is_first) std::fill_n(o, kBlockFloats, 0.0f);
+    return;
+  }
+  const bf16* p = step.p + (pair * kKeyGranules + keys.begin - step.keys.begin) * TileUnit::kPair;
+  const bf16* v = v_ + (piece * call_.sizes.granules + keys.begin) * TileUnit::kPair;
+  unit_.multiply(step.is_first ? Start::kZero : Start::kLoad, p, v, keys.count(), o, weave);
 }
 
 // Scores and p of `step`, p v of the step `before`, which may be none.
-void ForwardTask::run_step(const Step& step, const Step& before) const {
+void ForwardTask::run_step(const Step& step, const Step& before) {
   const int64_t num_pairs = step.rows->num_pairs;
   const int64_t num_scores = step.keys.count() * num_pairs;
   const int64_t num_values = before.rows == nullptr ? 0 : before.rows->num_pairs * depth();
@@ -286,6 +285,7 @@ void ForwardTask::run_step(const Step& step, const Step& before) const {
       }
     }
   }
+  unit_.flush();
   softmax.finish();
   stores_before_tile_loads();
 }
@@ -300,7 +300,7 @@ bool ForwardTask::overflowed(const RowBlock& rows) const {
   return above != 0;
 }
 
-void ForwardTask::repeat_with_maximum(const Step& step) const {
+void ForwardTask::repeat_with_maximum(const Step& step) {
   const RowBlock& rows = *step.rows;
   float before[kForwardRows];
   std::copy_n(rows.reference, rows.num_rows(), before);
@@ -311,6 +311,7 @@ void ForwardTask::repeat_with_maximum(const Step& step) const {
       for (int64_t granule = keys.begin; granule < keys.end; ++granule) {
         NoWeave nothing;
         multiply_keys(step, pair, granule, b_.scores[0], nothing);
+        unit_.flush();
         body(Softmax(step, b_.scores[0], call_.score_factor, pair, granule, kGranule));
       }
     }
@@ -384,6 +385,7 @@ void ForwardTask::run(int64_t first_head, int64_t num_heads, int64_t sequence_be
       multiply_values(before, pair, piece, nothing);
     }
   }
+  unit_.flush();
   finish_before();
 }
 
@@ -392,12 +394,12 @@ void pack_granule(const ForwardCall& call, int64_t g, int64_t granule) {
   const int64_t E = call.shape.head_dim, Q = call.shape.qkv_width(), begin = granule * kGranule;
   const int64_t depth = call.sizes.depth_tiles, rows = std::min(kGranule, call.T - begin);
   const bf16* row = call.qkv + begin * Q;
-  bf16* k = call.scratch.k + g * call.sizes.head_elements() + granule * depth * kPairElements;
-  bf16* v = call.scratch.v + g * call.sizes.head_elements() + granule * kPairElements;
+  bf16* k = call.scratch.k + g * call.sizes.head_elements() + granule * depth * TileUnit::kPair;
+  bf16* v = call.scratch.v + g * call.sizes.head_elements() + granule * TileUnit::kPair;
   for (int64_t piece = 0; piece < depth; ++piece) {
     const int64_t i = piece * kTileDepth, columns = std::min(kTileDepth, E - i);
-    bf16* k_pair = k + piece * kPairElements;
-    bf16* v_pair = v + piece * call.sizes.granules * kPairElements;
+    bf16* k_pair = k + piece * TileUnit::kPair;
+    bf16* v_pair = v + piece * call.sizes.granules * TileUnit::kPair;
     for (int64_t half = 0; half < 2; ++half) {
       pair_tile(row + half * kTileColumns * Q + call.k_column(g) + i, Q,
                 std::clamp<int64_t>(rows - half * kTileColumns, 0, kTileColumns), columns,
