@@ -41,6 +41,10 @@ class TileUnit {
   static constexpr int64_t kPair = 2 * kTileElements;
 
   // c = or += a b over `depth` >= 1 pairs.
+  __attribute__((always_inline)) void multiply(Start start, const bf16* a, const bf16* b, int64_t depth,
+                                               float* c) {
+    multiply(start, a, b, depth, c, NoWeave());
+  }
   template <typename Weave>
   __attribute__((always_inline)) void multiply(Start start, const bf16* a, const bf16* b, int64_t depth,
                                                float* c, Weave&& weave) {

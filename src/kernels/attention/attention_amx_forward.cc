@@ -1,10 +1,6 @@
-// Forward attention on AMX. A block of 64 query rows takes the keys it sees in steps of 256:
+// Forward attention on AMX. A block of 32 query rows takes the keys it sees in steps of 256:
 //
-//   scores = q k^T (tiles)    p = 2^(c scores - reference) (vectors)    o += p v (tiles)
-//
-// as a pipeline: scores of a step are computed 32 x 32 at a time; the vector work of each such piece stands
-// between the products of the next piece and those of p v of the step before, which may belong to the block
-// of rows before.
+//   scores = q k^T (tiles, 32 x 32 at a time)    p = 2^(c scores - reference) (vectors)    o += p v (tiles)
 //
 // The reference of a row is the score of its own key. Softmax does not need the maximum: float32 and bf16
 // hold 2^60 as exactly as 1. Only when a sum outgrows kSumLimit, the reference is raised to the maximum and
@@ -22,7 +18,6 @@ namespace {
 
 constexpr int64_t kGranule = kAttentionGranule;
 constexpr int64_t kKeyGranules = kForwardKeys / kGranule;
-constexpr int64_t kRowPairs = kForwardRowTiles / 2;
 constexpr int64_t kBlockFloats = 4 * kTileFloats;  // a 32 x 32 block of C tiles
 constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
@@ -47,123 +42,89 @@ struct ForwardCall {
 // The half-open range [begin, end) of key granules, counted from token 0.
 struct Granules {
   int64_t begin, end;
-  int64_t count() const { return std::max<int64_t>(0, end - begin); }
+  int64_t count() const { return end - begin; }
 };
 
-// A block of rows: row tile i holds rows first_row(i) ... of head first_head + i / tiles_per_head.
+// A block of 32 rows: rows begin ... end - 1 of one head, or of first_head and the next. What is left of the
+// two row tiles is padding.
 struct RowBlock {
-  int64_t first_head, tiles_per_head, sequence_begin, begin, end;
-  int64_t window;
-  int64_t num_pairs;  // of row tiles
-  bf16* q;
-  float *o, *sums, *reference;
+  int64_t first_head, num_heads, sequence_begin, begin, end, window;
 
-  int64_t num_rows() const { return num_pairs * kGranule; }
-  int64_t first_row(int64_t tile) const { return begin + tile % tiles_per_head * kTileRows; }
-  int64_t head(int64_t tile) const { return first_head + tile / tiles_per_head; }
+  int64_t first_row(int64_t tile) const { return num_heads == 2 ? begin : begin + tile * kTileRows; }
+  int64_t head(int64_t tile) const { return num_heads == 2 ? first_head + tile : first_head; }
   int64_t rows_in(int64_t tile) const { return std::clamp<int64_t>(end - first_row(tile), 0, kTileRows); }
+  int64_t row(int64_t r) const { return first_row(r / kTileRows) + r % kTileRows; }
   int64_t first_key(int64_t row) const { return std::max(sequence_begin, row - window + 1); }
-
-  // Key granules that a row pair sees, its padding rows included; both tiles of a pair have the same rows of
-  // two heads, or neighbouring rows of one.
-  Granules keys_of(int64_t pair) const {
-    const int64_t first = first_row(2 * pair), last = first_row(2 * pair + 1) + kTileRows - 1;
-    return {first_key(first) / kGranule, std::min(last, end - 1) / kGranule + 1};
-  }
+  Granules keys() const { return {first_key(begin) / kGranule, (end - 1) / kGranule + 1}; }
 };
 
-// One row block and at most 256 of its keys.
-struct Step {
-  const RowBlock* rows = nullptr;
-  Granules keys = {};
-  bf16* p = nullptr;
-  bool is_first = false, is_last = false;  // of its row block
-
-  Granules keys_of(int64_t pair) const {
-    const Granules all = rows->keys_of(pair);
-    return {std::max(all.begin, keys.begin), std::min(all.end, keys.end)};
-  }
-};
-
-// p = 2^(c scores - reference) of 32 rows and 32 keys, row by row: what runs between the products.
+// p = 2^(c scores - reference) of all rows and 32 keys.
 class Softmax {
  public:
-  Softmax() = default;
-  Softmax(const Step& step, const float* scores, float score_factor, int64_t pair, int64_t granule,
-          int64_t rows_per_call)
-      : step_(&step),
-        scores_(scores),
-        p_(step.p + (pair * kKeyGranules + granule - step.keys.begin) * TileUnit::kPair),
-        reference_(step.rows->reference + pair * kGranule),
-        sums_(step.rows->sums + pair * kGranule * kTileColumns),
-        factor_(score_factor),
-        pair_(pair),
-        first_key_(granule * kGranule),
-        rows_per_call_(rows_per_call),
-        row_(0) {
-    const RowBlock& rows = *step.rows;
-    const int64_t last = rows.first_row(2 * pair + 1) + kTileRows - 1;
-    masked_ = first_key_ + kGranule > rows.first_row(2 * pair) + 1 || first_key_ < rows.first_key(last);
+  Softmax(const RowBlock& rows, const ForwardBuffers& buffers, float score_factor)
+      : rows_(rows), b_(buffers), factor_(_mm512_set1_ps(score_factor)) {}
+
+  // scores: C tiles; p: an A pair.
+  void run(const float* scores, int64_t first_key, bf16* p) const {
+    if (is_masked(first_key)) {
+      run_rows<true>(scores, first_key, p);
+    } else {
+      run_rows<false>(scores, first_key, p);
+    }
   }
 
-  void operator()() {
-    for (const int64_t end = std::min(kGranule, row_ + rows_per_call_); row_ < end; ++row_) run_row();
-  }
-  void finish() {
-    for (; row_ < kGranule; ++row_) run_row();
-  }
-  // Raises references to the largest c score.
-  void raise_references() {
+  // reference = max(reference, c scores).
+  void raise_references(const float* scores, int64_t first_key) const {
     const __m512 lowest = _mm512_set1_ps(-HUGE_VALF);
-    for (; row_ < kGranule; ++row_) {
-      const uint32_t keys = seen_keys();
-      const float* score = row_scores();
-      const __m512 low = _mm512_mask_mul_ps(lowest, static_cast<__mmask16>(keys), _mm512_load_ps(score),
-                                            _mm512_set1_ps(factor_));
+    for (int64_t r = 0; r < kForwardRows; ++r) {
+      const uint32_t keys = seen_keys(r, first_key);
+      const float* score = scores + offset(r);
+      const __m512 low =
+          _mm512_mask_mul_ps(lowest, static_cast<__mmask16>(keys), _mm512_load_ps(score), factor_);
       const __m512 high = _mm512_mask_mul_ps(lowest, static_cast<__mmask16>(keys >> 16),
-                                             _mm512_load_ps(score + kTileFloats), _mm512_set1_ps(factor_));
-      reference_[row_] = std::max(reference_[row_], _mm512_reduce_max_ps(_mm512_max_ps(low, high)));
+                                             _mm512_load_ps(score + kTileFloats), factor_);
+      b_.reference[r] = std::max(b_.reference[r], _mm512_reduce_max_ps(_mm512_max_ps(low, high)));
     }
   }
 
  private:
-  const float* row_scores() const {
-    return scores_ + row_ / kTileRows * 2 * kTileFloats + row_ % kTileRows * kTileColumns;
+  static int64_t offset(int64_t r) { return r / kTileRows * 2 * kTileFloats + r % kTileRows * kTileColumns; }
+
+  bool is_masked(int64_t first_key) const {
+    return first_key + kGranule > rows_.begin + 1 || first_key < rows_.first_key(rows_.row(kForwardRows - 1));
   }
-  uint32_t seen_keys() const {
-    const int64_t row = step_->rows->first_row(2 * pair_ + row_ / kTileRows) + row_ % kTileRows;
-    const auto lo = std::clamp<int64_t>(step_->rows->first_key(row) - first_key_, 0, kGranule);
-    const auto hi = std::clamp<int64_t>(row + 1 - first_key_, 0, kGranule);
+  // Bit i: key first_key + i.
+  uint32_t seen_keys(int64_t r, int64_t first_key) const {
+    const auto lo = std::clamp<int64_t>(rows_.first_key(rows_.row(r)) - first_key, 0, kGranule);
+    const auto hi = std::clamp<int64_t>(rows_.row(r) + 1 - first_key, 0, kGranule);
     return static_cast<uint32_t>(((uint64_t{1} << hi) - 1) & ~((uint64_t{1} << lo) - 1));
   }
-  void run_row() {
-    const float* score = row_scores();
-    const __m512 factor = _mm512_set1_ps(factor_), reference = _mm512_set1_ps(reference_[row_]);
-    __m512 p0 = exp2_floats(_mm512_fmsub_ps(_mm512_load_ps(score), factor, reference));
-    __m512 p1 = exp2_floats(_mm512_fmsub_ps(_mm512_load_ps(score + kTileFloats), factor, reference));
-    if (masked_) {
-      const uint32_t keys = seen_keys();
-      p0 = _mm512_maskz_mov_ps(static_cast<__mmask16>(keys), p0);
-      p1 = _mm512_maskz_mov_ps(static_cast<__mmask16>(keys >> 16), p1);
+
+  template <bool kMasked>
+  __attribute__((always_inline)) void run_rows(const float* scores, int64_t first_key, bf16* p) const {
+#pragma GCC unroll 2
+    for (int64_t r = 0; r < kForwardRows; ++r) {
+      const float* score = scores + offset(r);
+      const __m512 reference = _mm512_set1_ps(b_.reference[r]);
+      __m512 p0 = exp2_floats(_mm512_fmsub_ps(_mm512_load_ps(score), factor_, reference));
+      __m512 p1 = exp2_floats(_mm512_fmsub_ps(_mm512_load_ps(score + kTileFloats), factor_, reference));
+      if constexpr (kMasked) {
+        const uint32_t keys = seen_keys(r, first_key);
+        p0 = _mm512_maskz_mov_ps(static_cast<__mmask16>(keys), p0);
+        p1 = _mm512_maskz_mov_ps(static_cast<__mmask16>(keys >> 16), p1);
+      }
+      float* sum = b_.sums + r * kTileColumns;
+      _mm512_store_ps(sum, _mm512_add_ps(_mm512_load_ps(sum), _mm512_add_ps(p0, p1)));
+      _mm512_store_si512(p + r * kTileDepth, to_bf16_pair(p0, p1));
     }
-    float* sum = sums_ + row_ * kTileColumns;
-    _mm512_store_ps(sum, _mm512_add_ps(_mm512_load_ps(sum), _mm512_add_ps(p0, p1)));
-    _mm512_store_si512(p_ + row_ / kTileRows * kTileElements + row_ % kTileRows * kTileDepth,
-                       to_bf16_pair(p0, p1));
   }
 
-  const Step* step_ = nullptr;
-  const float* scores_ = nullptr;
-  bf16* p_ = nullptr;
-  float* reference_ = nullptr;
-  float* sums_ = nullptr;
-  float factor_ = 0;
-  int64_t pair_ = 0, first_key_ = 0, rows_per_call_ = 0;
-  bool masked_ = false;
-  int64_t row_ = kGranule;  // finished
+  const RowBlock& rows_;
+  const ForwardBuffers& b_;
+  __m512 factor_;
 };
 
-// The blocks of rows of one task, which share a key-value head.
+// Blocks of rows that share a key-value head.
 class ForwardTask {
  public:
   ForwardTask(const ForwardCall& call, int64_t g)
@@ -173,21 +134,16 @@ class ForwardTask {
         k_(call.scratch.k + g * call.sizes.head_elements()),
         v_(call.scratch.v + g * call.sizes.head_elements()) {}
 
-  void run(int64_t first_head, int64_t num_heads, int64_t sequence_begin, int64_t begin, int64_t end);
+  void run(const RowBlock& rows);
 
  private:
   int64_t depth() const { return call_.sizes.depth_tiles; }
 
-  RowBlock make_block(int64_t parity, int64_t first_head, int64_t num_heads, int64_t sequence_begin,
-                      int64_t begin, int64_t end) const;
   void prepare(const RowBlock& rows) const;
-  void run_step(const Step& step, const Step& before);
-  template <typename Weave>
-  void multiply_keys(const Step& step, int64_t pair, int64_t granule, float* scores, Weave& weave);
-  template <typename Weave>
-  void multiply_values(const Step& step, int64_t pair, int64_t piece, Weave& weave);
-  bool overflowed(const RowBlock& rows) const;
-  void repeat_with_maximum(const Step& step);
+  void multiply_keys(const Softmax& softmax, Granules keys);
+  void multiply_values(Granules keys, bool is_first);
+  bool overflowed() const;
+  void repeat_with_maximum(const Softmax& softmax, Granules keys, bool is_first);
   void store(const RowBlock& rows) const;
 
   const ForwardCall& call_;
@@ -197,196 +153,120 @@ class ForwardTask {
   TileUnit unit_;
 };
 
-RowBlock ForwardTask::make_block(int64_t parity, int64_t first_head, int64_t num_heads,
-                                 int64_t sequence_begin, int64_t begin, int64_t end) const {
-  const int64_t tiles_per_head = kForwardRowTiles / num_heads;
-  const int64_t block_end = std::min(end, begin + tiles_per_head * kTileRows);
-  // Rows of one head only can end early; with several, tiles of every head are in use.
-  const int64_t pairs = num_heads > 1 ? kRowPairs : round_up(block_end - begin, kGranule) / kGranule;
-  return {first_head, tiles_per_head, sequence_begin, begin,           block_end,           call_.window,
-          pairs,      b_.q[parity],   b_.o[parity],   b_.sums[parity], b_.reference[parity]};
-}
-
 // Packs the queries and sets the references.
 void ForwardTask::prepare(const RowBlock& rows) const {
   const int64_t E = call_.shape.head_dim, Q = call_.shape.qkv_width();
-  bf16* to = rows.q;
-  for (int64_t pair = 0; pair < rows.num_pairs; ++pair) {
-    for (int64_t i = 0; i < E; i += kTileDepth) {
-      for (int64_t tile = 2 * pair; tile < 2 * pair + 2; ++tile, to += kTileElements) {
-        copy_tile(call_.qkv + rows.first_row(tile) * Q + rows.head(tile) * E + i, Q, rows.rows_in(tile),
-                  std::min(kTileDepth, E - i), to);
-      }
+  bf16* to = b_.q;
+  for (int64_t i = 0; i < E; i += kTileDepth) {
+    for (int64_t tile = 0; tile < 2; ++tile, to += kTileElements) {
+      copy_tile(call_.qkv + rows.first_row(tile) * Q + rows.head(tile) * E + i, Q, rows.rows_in(tile),
+                std::min(kTileDepth, E - i), to);
     }
   }
-  for (int64_t row = 0; row < rows.num_rows(); ++row) {
-    const int64_t tile = row / kTileRows, r = row % kTileRows;
-    rows.reference[row] = 0;
-    if (r >= rows.rows_in(tile)) continue;
-    const bf16* q = rows.q + tile / 2 * depth() * TileUnit::kPair + tile % 2 * kTileElements + r * kTileDepth;
-    const bf16* k = call_.qkv + (rows.first_row(tile) + r) * Q + call_.k_column(g_);
+  for (int64_t r = 0; r < kForwardRows; ++r) {
+    b_.reference[r] = 0;
+    if (r % kTileRows >= rows.rows_in(r / kTileRows)) continue;
+    const bf16* q = b_.q + r * kTileDepth;
+    const bf16* k = call_.qkv + rows.row(r) * Q + call_.k_column(g_);
     __m512 sum = _mm512_setzero_ps();
     for (int64_t i = 0; i < E; i += kTileDepth, q += TileUnit::kPair) {
       const auto mask = static_cast<__mmask32>((uint64_t{1} << std::min(kTileDepth, E - i)) - 1);
       sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_load_si512(q)),
                              reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, k + i)));
     }
-    rows.reference[row] = call_.score_factor * _mm512_reduce_add_ps(sum);
+    b_.reference[r] = call_.score_factor * _mm512_reduce_add_ps(sum);
   }
-  std::fill_n(rows.sums, rows.num_rows() * kTileColumns, 0.0f);
-}
-
-// scores = q k^T.
-template <typename Weave>
-__attribute__((always_inline)) inline void ForwardTask::multiply_keys(const Step& step, int64_t pair,
-                                                                      int64_t granule, float* scores,
-                                                                      Weave& weave) {
-  const int64_t panel = depth() * TileUnit::kPair;
-  unit_.multiply(Start::kZero, step.rows->q + pair * panel, k_ + granule * panel, depth(), scores, weave);
-}
-
-// o += p v, columns [32 piece, 32 piece + 32).
-template <typename Weave>
-__attribute__((always_inline)) inline void ForwardTask::multiply_values(const Step& step, int64_t pair,
-                                                                        int64_t piece, Weave& weave) {
-  const Granules keys = step.keys_of(pair);
-  float* o = step.rows->o + (pair * depth() + piece) * kBlockFloats;
-  if (keys.count() == 0) {
-    if (step.is_first) std::fill_n(o, kBlockFloats, 0.0f);
-    return;
-  }
-  const bf16* p = step.p + (pair * kKeyGranules + keys.begin - step.keys.begin) * TileUnit::kPair;
-  const bf16* v = v_ + (piece * call_.sizes.granules + keys.begin) * TileUnit::kPair;
-  unit_.multiply(step.is_first ? Start::kZero : Start::kLoad, p, v, keys.count(), o, weave);
-}
-
-// Scores and p of `step`, p v of the step `before`, which may be none.
-void ForwardTask::run_step(const Step& step, const Step& before) {
-  const int64_t num_pairs = step.rows->num_pairs;
-  const int64_t num_scores = step.keys.count() * num_pairs;
-  const int64_t num_values = before.rows == nullptr ? 0 : before.rows->num_pairs * depth();
-  const int64_t calls =
-      depth() + (before.rows == nullptr ? 0 : before.keys.count() * num_values) / num_scores;
-  const int64_t rows_per_call = (kGranule + calls - 1) / calls;
-  Softmax softmax;
-  int64_t done = 0, value = 0, parity = 0;
-  for (int64_t granule = step.keys.begin; granule < step.keys.end; ++granule) {
-    for (int64_t pair = 0; pair < num_pairs; ++pair) {
-      const Granules keys = step.keys_of(pair);
-      ++done;
-      if (granule >= keys.begin && granule < keys.end) {
-        float* scores = b_.scores[parity ^= 1];
-        multiply_keys(step, pair, granule, scores, softmax);
-        softmax.finish();
-        softmax = Softmax(step, scores, call_.score_factor, pair, granule, rows_per_call);
-      }
-      for (; value < done * num_values / num_scores; ++value) {
-        multiply_values(before, value % before.rows->num_pairs, value / before.rows->num_pairs, softmax);
-      }
-    }
-  }
-  unit_.flush();
-  softmax.finish();
+  std::fill_n(b_.sums, kForwardRows * kTileColumns, 0.0f);
   stores_before_tile_loads();
 }
 
+// scores = q k^T and p; the vector work of 32 keys stands behind the products of the next 32.
+void ForwardTask::multiply_keys(const Softmax& softmax, Granules keys) {
+  for (int64_t i = keys.begin; i < keys.end; ++i) {
+    unit_.multiply(Start::kZero, b_.q, k_ + i * depth() * TileUnit::kPair, depth(), b_.scores[i % 2]);
+    if (i == keys.begin) continue;
+    softmax.run(b_.scores[(i - 1) % 2], (i - 1) * kGranule, b_.p + (i - 1 - keys.begin) * TileUnit::kPair);
+  }
+  unit_.flush();
+  const int64_t last = keys.end - 1;
+  softmax.run(b_.scores[last % 2], last * kGranule, b_.p + (last - keys.begin) * TileUnit::kPair);
+  stores_before_tile_loads();
+}
+
+// o += p v.
+void ForwardTask::multiply_values(Granules keys, bool is_first) {
+  for (int64_t piece = 0; piece < depth(); ++piece) {
+    unit_.multiply(is_first ? Start::kZero : Start::kLoad, b_.p,
+                   v_ + (piece * call_.sizes.granules + keys.begin) * TileUnit::kPair, keys.count(),
+                   b_.o + piece * kBlockFloats);
+  }
+}
+
 // Some sum is above kSumLimit, or NaN.
-bool ForwardTask::overflowed(const RowBlock& rows) const {
+bool ForwardTask::overflowed() const {
   __mmask16 above = 0;
-  for (int64_t row = 0; row < rows.num_rows(); ++row) {
-    above |= _mm512_cmp_ps_mask(_mm512_load_ps(rows.sums + row * kTileColumns), _mm512_set1_ps(kSumLimit),
+  for (int64_t r = 0; r < kForwardRows; ++r) {
+    above |= _mm512_cmp_ps_mask(_mm512_load_ps(b_.sums + r * kTileColumns), _mm512_set1_ps(kSumLimit),
                                 _CMP_NLE_UQ);
   }
   return above != 0;
 }
 
-void ForwardTask::repeat_with_maximum(const Step& step) {
-  const RowBlock& rows = *step.rows;
+void ForwardTask::repeat_with_maximum(const Softmax& softmax, Granules keys, bool is_first) {
   float before[kForwardRows];
-  std::copy_n(rows.reference, rows.num_rows(), before);
-  std::copy_n(b_.sums_before, rows.num_rows() * kTileColumns, rows.sums);
-  const auto for_each_score = [&](auto&& body) {
-    for (int64_t pair = 0; pair < rows.num_pairs; ++pair) {
-      const Granules keys = step.keys_of(pair);
-      for (int64_t granule = keys.begin; granule < keys.end; ++granule) {
-        NoWeave nothing;
-        multiply_keys(step, pair, granule, b_.scores[0], nothing);
-        unit_.flush();
-        body(Softmax(step, b_.scores[0], call_.score_factor, pair, granule, kGranule));
-      }
-    }
-  };
-  for_each_score([](Softmax softmax) { softmax.raise_references(); });
-  for (int64_t row = 0; row < rows.num_rows(); ++row) {
-    const __m512 shrink = exp2_floats(_mm512_set1_ps(before[row] - rows.reference[row]));
-    float* sum = rows.sums + row * kTileColumns;
-    _mm512_store_ps(sum, _mm512_mul_ps(_mm512_load_ps(sum), shrink));
-    if (step.is_first) continue;  // no outputs yet
-    const int64_t pair = row / kGranule, r = row % kGranule;
-    float* o = rows.o + pair * depth() * kBlockFloats + r / kTileRows * 2 * kTileFloats +
-               r % kTileRows * kTileColumns;
+  std::copy_n(b_.reference, kForwardRows, before);
+  for (int64_t i = keys.begin; i < keys.end; ++i) {
+    unit_.multiply(Start::kZero, b_.q, k_ + i * depth() * TileUnit::kPair, depth(), b_.scores[0]);
+    unit_.flush();
+    softmax.raise_references(b_.scores[0], i * kGranule);
+  }
+  for (int64_t r = 0; r < kForwardRows; ++r) {
+    const __m512 shrink = exp2_floats(_mm512_set1_ps(before[r] - b_.reference[r]));
+    const int64_t at = r * kTileColumns;
+    _mm512_store_ps(b_.sums + at, _mm512_mul_ps(_mm512_load_ps(b_.sums_before + at), shrink));
+    if (is_first) continue;  // no outputs yet
+    float* o = b_.o + r / kTileRows * 2 * kTileFloats + r % kTileRows * kTileColumns;
     for (int64_t piece = 0; piece < depth(); ++piece, o += kBlockFloats) {
       _mm512_store_ps(o, _mm512_mul_ps(_mm512_load_ps(o), shrink));
       _mm512_store_ps(o + kTileFloats, _mm512_mul_ps(_mm512_load_ps(o + kTileFloats), shrink));
     }
   }
-  for_each_score([](Softmax softmax) { softmax.finish(); });
-  stores_before_tile_loads();
+  multiply_keys(softmax, keys);
 }
 
 void ForwardTask::store(const RowBlock& rows) const {
   const int64_t E = call_.shape.head_dim;
-  for (int64_t tile = 0; tile < 2 * rows.num_pairs; ++tile) {
-    for (int64_t r = 0; r < rows.rows_in(tile); ++r) {
-      const int64_t t = rows.first_row(tile) + r, row = tile * kTileRows + r;
-      const float sum = _mm512_reduce_add_ps(_mm512_load_ps(rows.sums + row * kTileColumns));
+  for (int64_t tile = 0; tile < 2; ++tile) {
+    for (int64_t i = 0; i < rows.rows_in(tile); ++i) {
+      const int64_t t = rows.first_row(tile) + i, r = tile * kTileRows + i;
+      const float sum = _mm512_reduce_add_ps(_mm512_load_ps(b_.sums + r * kTileColumns));
       if (call_.lse != nullptr) {
-        call_.lse[rows.head(tile) * call_.T + t] = rows.reference[row] * kLn2 + std::log(sum);
+        call_.lse[rows.head(tile) * call_.T + t] = b_.reference[r] * kLn2 + std::log(sum);
       }
       const __m512 factor = _mm512_set1_ps(1 / sum);
-      const float* o =
-          rows.o + tile / 2 * depth() * kBlockFloats + tile % 2 * 2 * kTileFloats + r * kTileColumns;
+      const float* o = b_.o + tile * 2 * kTileFloats + i * kTileColumns;
       bf16* to = call_.o + (t * call_.shape.num_heads + rows.head(tile)) * E;
-      for (int64_t i = 0; i < E; i += kTileDepth, o += kBlockFloats) {
-        store_bf16_row(o, o + kTileFloats, factor, E - i, to + i);
+      for (int64_t column = 0; column < E; column += kTileDepth, o += kBlockFloats) {
+        store_bf16_row(o, o + kTileFloats, factor, E - column, to + column);
       }
     }
   }
 }
 
-void ForwardTask::run(int64_t first_head, int64_t num_heads, int64_t sequence_begin, int64_t begin,
-                      int64_t end) {
-  RowBlock blocks[2];
-  Step before;
-  int64_t block_parity = 0, step_parity = 0;
-  const auto finish_before = [&] {
-    if (before.rows != nullptr && before.is_last) store(*before.rows);
-  };
-  for (; begin < end; begin = blocks[block_parity].end, block_parity ^= 1) {
-    RowBlock& rows = blocks[block_parity];
-    rows = make_block(block_parity, first_head, num_heads, sequence_begin, begin, end);
-    prepare(rows);
-    stores_before_tile_loads();
-    const Granules all = {rows.keys_of(0).begin, rows.keys_of(rows.num_pairs - 1).end};
-    for (int64_t granule = all.begin; granule < all.end; granule += kKeyGranules) {
-      const Granules keys = {granule, std::min(all.end, granule + kKeyGranules)};
-      const Step step = {&rows, keys, b_.p[step_parity], granule == all.begin, keys.end == all.end};
-      std::copy_n(rows.sums, rows.num_rows() * kTileColumns, b_.sums_before);
-      run_step(step, before);
-      if (overflowed(rows)) repeat_with_maximum(step);
-      finish_before();
-      before = step;
-      step_parity ^= 1;
-    }
-  }
-  NoWeave nothing;
-  for (int64_t piece = 0; piece < depth(); ++piece) {
-    for (int64_t pair = 0; pair < before.rows->num_pairs; ++pair) {
-      multiply_values(before, pair, piece, nothing);
-    }
+void ForwardTask::run(const RowBlock& rows) {
+  prepare(rows);
+  const Softmax softmax(rows, b_, call_.score_factor);
+  const Granules all = rows.keys();
+  for (int64_t begin = all.begin; begin < all.end; begin += kKeyGranules) {
+    const Granules keys = {begin, std::min(all.end, begin + kKeyGranules)};
+    const bool is_first = begin == all.begin;
+    std::copy_n(b_.sums, kForwardRows * kTileColumns, b_.sums_before);
+    multiply_keys(softmax, keys);
+    if (overflowed()) repeat_with_maximum(softmax, keys, is_first);
+    multiply_values(keys, is_first);
   }
   unit_.flush();
-  finish_before();
+  store(rows);
 }
 
 // B pairs of k^T and of v for one granule of key-value head g.
@@ -411,12 +291,6 @@ void pack_granule(const ForwardCall& call, int64_t g, int64_t granule) {
   }
 }
 
-// Query heads of one task: those that share a key-value head, 1, 2 or 4.
-int64_t heads_per_task(const AttentionShape& shape) {
-  const int64_t group = shape.num_heads / shape.num_key_value_heads;
-  return group % 4 == 0 ? 4 : group % 2 == 0 ? 2 : 1;
-}
-
 }  // namespace
 
 void attention_forward(ConstTensorView qkv_TQ, const AttentionShape& shape,
@@ -436,24 +310,30 @@ void attention_forward(ConstTensorView qkv_TQ, const AttentionShape& shape,
   pool.parallel_for(G * granules,
                     [&](int64_t index) { pack_granule(call, index / granules, index % granules); });
 
-  const int64_t task_heads = heads_per_task(shape), task_rows = kForwardBlocks * kForwardRows / task_heads;
-  const auto* tasks = call.scratch.tasks;
+  // Two query heads of a group together see fewer keys in vain than 32 rows of one.
+  const int64_t group = shape.num_heads / G, task_heads = group % 2 == 0 ? 2 : 1;
+  const int64_t block_rows = kForwardRows / task_heads, task_rows = kForwardBlocks * block_rows;
+  ForwardScratch::Task* const tasks = call.scratch.tasks;
   int64_t num_tasks = 0;
   for (size_t n = 0; n + 1 < cu_seqlens.size(); ++n) {
     for (int64_t begin = cu_seqlens[n]; begin < cu_seqlens[n + 1]; begin += task_rows) {
       const auto end = static_cast<int32_t>(std::min<int64_t>(cu_seqlens[n + 1], begin + task_rows));
-      call.scratch.tasks[num_tasks++] = {cu_seqlens[n], static_cast<int32_t>(begin), end};
+      tasks[num_tasks++] = {cu_seqlens[n], static_cast<int32_t>(begin), end};
     }
   }
   // Neighbours in the order share keys and values, which stay in L2. Last rows first: they see the most keys,
   // and long tasks must not be left for the end.
-  const int64_t group = shape.num_heads / G, head_sets = group / task_heads;
+  const int64_t head_sets = group / task_heads;
   pool.parallel_for(num_tasks * G * head_sets, [&](int64_t index) {
     const TileScope tiles;
-    const int64_t set = index % head_sets, g = index / head_sets / num_tasks;
-    const auto& task = tasks[num_tasks - 1 - index / head_sets % num_tasks];
-    ForwardTask(call, g).run(g * group + set * task_heads, task_heads, task.sequence_begin, task.begin,
-                             task.end);
+    const int64_t g = index / head_sets / num_tasks;
+    const int64_t first_head = g * group + index % head_sets * task_heads;
+    const ForwardScratch::Task& task = tasks[num_tasks - 1 - index / head_sets % num_tasks];
+    ForwardTask forward(call, g);
+    for (int64_t begin = task.begin; begin < task.end; begin += block_rows) {
+      const int64_t end = std::min<int64_t>(task.end, begin + block_rows);
+      forward.run({first_head, task_heads, task.sequence_begin, begin, end, call.window});
+    }
   });
 }
 

@@ -19,12 +19,12 @@ namespace tessera {
 
 inline constexpr int64_t kAttentionGranule = 32;  // keys: the depth of a tile
 
-// Query rows of one block, in row tiles of 16: one head of 64 rows, two heads of 32 or four heads of 16 that
-// share their keys and values; the keys of one step; and the blocks of one task.
-inline constexpr int64_t kForwardRowTiles = 4;
-inline constexpr int64_t kForwardRows = kForwardRowTiles * 16;
+// Query rows that are taken together: 32 of one head or 16 of each of two heads that share their keys and
+// values; the keys of one step; and the row blocks of one task. At head size 128, q is 8 KiB, p 16 KiB, o
+// 16 KiB and scores 8 KiB: they stay in L1, keys and values stream from L2.
+inline constexpr int64_t kForwardRows = 32;
 inline constexpr int64_t kForwardKeys = 256;
-inline constexpr int64_t kForwardBlocks = 4;
+inline constexpr int64_t kForwardBlocks = 8;
 
 // Keys of one task of the backward pass and the queries it takes at a time. Per key, dk and dv are loaded and
 // stored once per 128 queries, per query dq once per 256 keys. At head size 128 the operands of a task are
@@ -68,25 +68,23 @@ struct AmxAttentionSizes {
   }  // of one packed head
 };
 
-// Of one thread in the forward pass. Two of what the pipeline has under way. "pair": two tiles that are
-// neighbours across the contraction.
+// Of one thread in the forward pass. "pair": two tiles that are neighbours across the contraction.
 struct ForwardBuffers {
-  bf16* q[2];           // A pairs [row pair][depth tile], of a block of rows and of the next
-  float* o[2];          // C tiles [row pair][depth tile][2 x 2]
-  float* sums[2];       // [row][16 partial sums]
-  float* reference[2];  // [row], in units of log2
-  bf16* p[2];           // A pairs [row pair][key granule], of a step and of the next
-  float* scores[2];     // C tiles of 32 x 32 scores and of the next
-  float* sums_before;   // [row][16], before this step
+  bf16* q;             // A pairs [depth tile]
+  float* o;            // C tiles [depth tile][2 x 2]
+  float* sums;         // [row][16 partial sums]
+  float* sums_before;  // [row][16], before this step
+  float* reference;    // [row], in units of log2
+  bf16* p;             // A pairs [key granule]
+  float* scores[2];    // C tiles of 32 x 32 scores and of the next
 
   void assign(AttentionCarver* carver, const AmxAttentionSizes& sizes) {
-    for (bf16*& buffer : q) buffer = carver->take<bf16>(kForwardRows * sizes.padded_head());
-    for (float*& buffer : o) buffer = carver->take<float>(kForwardRows * sizes.padded_head());
-    for (float*& buffer : sums) buffer = carver->take<float>(kForwardRows * 16);
-    for (float*& buffer : reference) buffer = carver->take<float>(kForwardRows);
-    for (bf16*& buffer : p) buffer = carver->take<bf16>(kForwardRows * kForwardKeys);
-    for (float*& buffer : scores) buffer = carver->take<float>(kAttentionGranule * kAttentionGranule);
-    sums_before = carver->take<float>(kForwardRows * 16);
+    q = carver->take<bf16>(kForwardRows * sizes.padded_head());
+    o = carver->take<float>(kForwardRows * sizes.padded_head());
+    for (float** buffer : {&sums, &sums_before}) *buffer = carver->take<float>(kForwardRows * 16);
+    reference = carver->take<float>(kForwardRows);
+    p = carver->take<bf16>(kForwardRows * kForwardKeys);
+    for (float*& buffer : scores) buffer = carver->take<float>(kForwardRows * kAttentionGranule);
   }
 };
 
