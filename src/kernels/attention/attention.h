@@ -10,11 +10,15 @@
 //   dq_t = scale sum_s ds_ts k_s    dk_s = scale sum_ht ds_ts q_t
 //
 // Rows of qkv_TQ and dqkv_TQ are [q: H heads | k: G heads | v: G heads], Q = (H + 2G) E. Activations are BF16
-// or F32, the same dtype in one call; block arithmetic is float32; outputs are rounded once. cu_seqlens holds
+// or F32, the same dtype in one call; sums are float32; outputs are rounded once. cu_seqlens holds
 // 0 = first <= ... <= last = T; empty sequences are allowed. Results do not depend on the number of threads.
 //
 // Error of a score: at most about E eps |scale| sum|q k|, and the output is a convex combination of v whose
-// weights have that relative error (eps = 2^-24); tests derive their bounds from this.
+// weights have that relative error (eps = 2^-24); tests derive their bounds from this. The AMX implementation
+// (bf16 only; float32 and attention_cached run on the vector one) also rounds p and ds to bf16 before they
+// enter products with v, do, q and k, a relative error of 2^-8 per weight, and its exp has one of 2^-18; the
+// sum of the weights, hence lse, is of unrounded ones. Heads of any size run there, padded with zeros to a
+// multiple of 32.
 #pragma once
 
 #include <cstddef>

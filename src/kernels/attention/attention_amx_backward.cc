@@ -1,4 +1,4 @@
-// Backward attention on AMX, five products per pair of blocks. A task is a block of 256 keys of one key-value
+// Backward attention on AMX, five products per pair of blocks. A task is a block of 512 keys of one key-value
 // head; it walks the query heads that read it and, per head, blocks of 128 queries that see it:
 //
 //   (1) s^T = k q^T,  dp^T = v do^T     p^T = 2^(c s^T - c lse)    ds^T = p^T (dp^T - delta)

@@ -1,4 +1,4 @@
-// Forward attention on AMX. A block of 32 query rows takes the keys it sees in steps of 256:
+// Forward attention on AMX. A block of 32 query rows takes the keys it sees in steps of 512:
 //
 //   scores = q k^T (tiles, 32 x 32 at a time)    p = 2^(c scores - reference) (vectors)    o += p v (tiles)
 //

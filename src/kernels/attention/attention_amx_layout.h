@@ -20,17 +20,18 @@ namespace tessera {
 inline constexpr int64_t kAttentionGranule = 32;  // keys: the depth of a tile
 
 // Query rows that are taken together: 32 of one head or 16 of each of two heads that share their keys and
-// values; the keys of one step; and the row blocks of one task. At head size 128, q is 8 KiB, p 16 KiB, o
-// 16 KiB and scores 8 KiB: they stay in L1, keys and values stream from L2.
+// values; the keys of one step; and the row blocks of one task. At head size 128, q is 8 KiB, scores 8 KiB, p
+// 32 KiB and o 16 KiB: L1 holds what a product reads again, keys and values stream from L2. Per step, o is
+// loaded and stored once.
 inline constexpr int64_t kForwardRows = 32;
-inline constexpr int64_t kForwardKeys = 256;
+inline constexpr int64_t kForwardKeys = 512;
 inline constexpr int64_t kForwardBlocks = 8;
 
-// Keys of one task of the backward pass and the queries it takes at a time. Per key, dk and dv are loaded and
-// stored once per 128 queries, per query dq once per 256 keys. At head size 128 the operands of a task are
-// 192 KiB, its sums 256 KiB, those of a block of queries 128 KiB, its weights 192 KiB and dq 64 KiB: all in
-// L2.
-inline constexpr int64_t kBackwardKeys = 256;
+// Keys of one task of the backward pass and the queries it takes at a time. Queries are packed once per task,
+// dk and dv are loaded and stored once per block of queries, dq once per task. At head size 128 the operands
+// of a task are 384 KiB, its sums 512 KiB, those of a block of queries 128 KiB, its weights 384 KiB and dq
+// 64 KiB: about 3/4 of an L2 of 2 MiB.
+inline constexpr int64_t kBackwardKeys = 512;
 inline constexpr int64_t kBackwardQueries = 128;
 
 // Hands out 64-byte aligned pieces of memory; counts only when it starts from null.
@@ -155,7 +156,7 @@ struct BackwardBuffers {
 
 // All memory of a backward call.
 struct BackwardScratch {
-  // Keys [begin, min(begin + 256, sequence_end)) of the sequence [sequence_begin, sequence_end), whose dq
+  // Keys [begin, min(begin + 512, sequence_end)) of the sequence [sequence_begin, sequence_end), whose dq
   // starts at `first_granule` of every head.
   struct Task {
     int32_t sequence_begin;
