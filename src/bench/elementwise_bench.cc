@@ -87,9 +87,11 @@ class WorkMaker {
             [=](Ops& ops) { ops.swiglu(gate_up->next(), h->next()); }};
   }
   Work swiglu_backward() const {
+    // As a layer calls it, dh becoming h; into another dgate_up, or gates would change from call to call.
     const auto gate_up = cold({s_.T, 2 * s_.F}), dh = cold({s_.T, s_.F}), dgate_up = cold({s_.T, 2 * s_.F});
-    return {row_shape(s_.F), "swiglu", 5 * s_.A * s_.T * s_.F,
-            [=](Ops& ops) { ops.swiglu_backward(dh->next(), gate_up->next(), dgate_up->next()); }};
+    const auto h = cold({s_.T, s_.F});
+    return {row_shape(s_.F), "swiglu", 6 * s_.A * s_.T * s_.F,
+            [=](Ops& ops) { ops.swiglu_backward(dh->next(), gate_up->next(), dgate_up->next(), h->next()); }};
   }
   // Rows of one chunk of the loss.
   Work cross_entropy() const {

@@ -98,8 +98,9 @@ void TimedOps::swiglu(ConstTensorView gate_up, TensorView h) {
   timed("swiglu", [&] { ops_->swiglu(gate_up, h); });
 }
 
-void TimedOps::swiglu_backward(ConstTensorView dh, ConstTensorView gate_up, TensorView dgate_up) {
-  timed("swiglu_backward", [&] { ops_->swiglu_backward(dh, gate_up, dgate_up); });
+void TimedOps::swiglu_backward(ConstTensorView dh, ConstTensorView gate_up, TensorView dgate_up,
+                               TensorView h) {
+  timed("swiglu_backward", [&] { ops_->swiglu_backward(dh, gate_up, dgate_up, h); });
 }
 
 LossSums TimedOps::cross_entropy(ConstTensorView logits, std::span<const int32_t> targets,

@@ -335,14 +335,16 @@ void VerifyingOps::swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) {
 }
 
 void VerifyingOps::swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2,
-                                   TensorView dgate_up_TF2) {
+                                   TensorView dgate_up_TF2, TensorView h_TF) {
   const std::vector<int64_t> rows = sample_rows(dh_TF);
-  const std::vector<Row> gate_up = rows_of(gate_up_TF2, rows);  // dgate_up may be gate_up
-  ops_.swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2);
-  Verifier verifier(call_name("swiglu_backward", dh_TF, gate_up_TF2));
+  // dgate_up may be gate_up, h may be dh.
+  const std::vector<Row> gate_up = rows_of(gate_up_TF2, rows), dh = rows_of(dh_TF, rows);
+  ops_.swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2, h_TF);
+  Verifier verifier(call_name("swiglu_backward", h_TF, dgate_up_TF2));
   for (size_t i = 0; i < rows.size(); ++i) {
-    verify_swiglu_backward(verifier, rows[i], row_of(dh_TF, rows[i]), gate_up[i],
-                           row_of(dgate_up_TF2, rows[i]), dgate_up_TF2.dtype());
+    verify_swiglu_backward(verifier, rows[i], dh[i], gate_up[i], row_of(dgate_up_TF2, rows[i]),
+                           dgate_up_TF2.dtype());
+    verify_swiglu(verifier, rows[i], gate_up[i], row_of(h_TF, rows[i]), h_TF.dtype());
   }
   keep(verifier);
 }

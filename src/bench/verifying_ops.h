@@ -57,7 +57,8 @@ class VerifyingOps final : public Ops {
   void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
                         TensorView v_cache, int64_t cache_length, TensorView o_THE) override;
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override;
-  void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2) override;
+  void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
+                       TensorView h_TF) override;
   LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets, float label_smoothing,
                          float grad_scale, TensorView dlogits_RV) override;
   void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,

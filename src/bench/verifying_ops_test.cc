@@ -138,7 +138,8 @@ std::vector<Call> calls() {
       {"swiglu_backward",
        [](Ops& ops, Fixture& f) {
          const TensorView gate_up = f.tensor({kT, 2 * kF});
-         ops.swiglu_backward(f.tensor({kT, kF}), gate_up, gate_up);
+         const TensorView dh = f.tensor({kT, kF});
+         ops.swiglu_backward(dh, gate_up, gate_up, dh);
          return gate_up;
        }},
       {"cross_entropy",
@@ -319,9 +320,10 @@ class FaultyOps final : public Ops {
     ops_.swiglu(gate_up_TF2, h_TF);
     spoil(h_TF);
   }
-  void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2) override {
-    ops_.swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2);
-    spoil(dgate_up_TF2);
+  void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
+                       TensorView h_TF) override {
+    ops_.swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2, h_TF);
+    spoil(dgate_up_TF2, h_TF);
   }
   LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets, float label_smoothing,
                          float grad_scale, TensorView dlogits_RV) override {
@@ -370,8 +372,9 @@ class FaultyOps final : public Ops {
 };
 
 TEST(VerifyingOps, AFaultInAnyOperationIsAnInternalErrorThatNamesIt) {
-  const std::set<std::string> with_second_output = {"rmsnorm",      "rmsnorm_backward", "add_rmsnorm",
-                                                    "head_rmsnorm", "attention",        "cross_entropy"};
+  const std::set<std::string> with_second_output = {"rmsnorm",        "rmsnorm_backward", "add_rmsnorm",
+                                                    "head_rmsnorm",   "attention",        "cross_entropy",
+                                                    "swiglu_backward"};
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     for (const Fault fault : {Fault::kFirstOutput, Fault::kSecondOutput, Fault::kNotANumber}) {
       for (const Call& call : calls()) {

@@ -33,16 +33,16 @@ void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, con
                         Update update, const MlpSaved& saved, const MlpScratch& scratch, TensorView dx_TD) {
   const ConstTensorView dy_TD = dx_TD;  // the stream x + y hands its gradient to both
 
-  // (4) y = h w2^T + b2, with h computed again
-  ops.swiglu(saved.gate_up_TF2, scratch.h_TF);
+  // (4) y = h w2^T + b2
   if (!grads.b2_D.empty()) ops.linear_backward_bias(dy_TD, grads.b2_D, update);
-  ops.linear_backward_weight(dy_TD, scratch.h_TF, grads.w2_DF, update);
-  const TensorView dh_TF = scratch.h_TF;  // h is not needed any more
+  const TensorView dh_TF = scratch.h_TF;
   ops.linear_backward_input(dy_TD, weights.w2_DF, dh_TF, Update::kOverwrite);
 
-  // (3) h = silu(gate) * up
+  // (3) h = silu(gate) * up, with h computed again in the same pass: the weights of (4) wait for it
   const TensorView dgate_up_TF2 = saved.gate_up_TF2;  // in place
-  ops.swiglu_backward(dh_TF, saved.gate_up_TF2, dgate_up_TF2);
+  const TensorView h_TF = scratch.h_TF;               // in place of dh
+  ops.swiglu_backward(dh_TF, saved.gate_up_TF2, dgate_up_TF2, h_TF);
+  ops.linear_backward_weight(dy_TD, h_TF, grads.w2_DF, update);
 
   // (2) gate_up = norm w1^T + b1, with norm computed again
   ops.rmsnorm(saved.x_TD, weights.norm_D, norm_eps, scratch.norm_TD, scratch.rstd_T);

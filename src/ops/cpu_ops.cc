@@ -120,8 +120,9 @@ class CpuOps final : public Ops {
   void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override {
     tessera::swiglu(gate_up_TF2, h_TF, pool_);
   }
-  void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2) override {
-    tessera::swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2, pool_);
+  void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
+                       TensorView h_TF) override {
+    tessera::swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2, h_TF, pool_);
   }
 
   LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets, float label_smoothing,

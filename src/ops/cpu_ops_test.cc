@@ -97,7 +97,7 @@ bool run_every_operation(Ops& ops, DType A) {
   OwnedTensor dqkv(A, {T, Q}), dw_qkv(F32, {Q, D}), dbias(F32, {Q}), dw_head(F32, {kHeads.head_dim});
   ops.linear_backward_input(dlogits, embedding, dnorm, Update::kOverwrite);
   ops.linear_backward_weight(dlogits, norm, dembedding, Update::kAdd);
-  ops.swiglu_backward(h, gate_up, dgate_up);
+  ops.swiglu_backward(h, gate_up, dgate_up, h);
   ops.linear_backward_input(dgate_up, w_gate_up, dnorm, Update::kAdd);
   ops.rmsnorm_backward(dnorm, x, w_norm, rstd, dnorm, Update::kOverwrite, dw_norm, Update::kAdd);
   ops.attention_backward(o, qkv, o, lse, kHeads, cu_seqlens, dqkv);

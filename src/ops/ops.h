@@ -124,9 +124,9 @@ class Ops {
 
   // h_TF = silu(gate) * up with rows [gate: F | up: F] of gate_up_TF2. Shazeer, 2020.
   virtual void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) = 0;
-  // dgate_up may alias gate_up.
-  virtual void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2,
-                               TensorView dgate_up_TF2) = 0;
+  // Also computes h_TF again. dgate_up may be gate_up, h may be dh.
+  virtual void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
+                               TensorView h_TF) = 0;
 
   // Token losses -log softmax(logits)[target] of the rows whose target is not ignored; with smoothing s
   // (1 - s) nll + s mean over V of -log softmax. logits_RV is F32.

@@ -26,10 +26,11 @@ void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF, ThreadPool& pool) {
 }
 
 void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
-                     ThreadPool& pool) {
+                     TensorView h_TF, ThreadPool& pool) {
   check_shapes(gate_up_TF2, dh_TF);
   check_shapes(dgate_up_TF2, dh_TF);
-  swiglu_table().chosen().backward(dh_TF, gate_up_TF2, dgate_up_TF2, pool);
+  check_shapes(gate_up_TF2, h_TF);
+  swiglu_table().chosen().backward(dh_TF, gate_up_TF2, dgate_up_TF2, h_TF, pool);
 }
 
 }  // namespace tessera

@@ -43,7 +43,7 @@ HWY_NOINLINE void forward_row(const A* gate_up, int64_t F, A* h) {
 }
 
 template <typename A>
-HWY_NOINLINE void backward_row(const A* dh, const A* gate_up, int64_t F, A* dgate_up) {
+HWY_NOINLINE void backward_row(const A* dh, const A* gate_up, int64_t F, A* dgate_up, A* h) {
   const FloatTag d;
   for_each_vector(d, F, [&](auto access, int64_t i) HWY_ATTR {
     const auto x = access.load(d, gate_up + i);
@@ -53,7 +53,9 @@ HWY_NOINLINE void backward_row(const A* dh, const A* gate_up, int64_t F, A* dgat
     sigmoid(d, x, &s, &one_minus_s);
     const auto slope = hn::Mul(s, hn::MulAdd(x, one_minus_s, hn::Set(d, 1.0f)));
     access.store(d, hn::Mul(hn::Mul(gradient, up), slope), dgate_up + i);
-    access.store(d, hn::Mul(gradient, hn::Mul(x, s)), dgate_up + F + i);
+    const auto silu = hn::Mul(x, s);
+    access.store(d, hn::Mul(gradient, silu), dgate_up + F + i);
+    access.store(d, hn::Mul(silu, up), h + i);
   });
 }
 
@@ -69,15 +71,15 @@ void forward_hwy(ConstTensorView gate_up_TF2, TensorView h_TF, ThreadPool& pool)
 }
 
 void backward_hwy(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
-                  ThreadPool& pool) {
+                  TensorView h_TF, ThreadPool& pool) {
   const int64_t T = dh_TF.dim(0), F = dh_TF.dim(1);
   with_activation_type(dh_TF.dtype(), [&]<typename A>(A) {
     const A* const dh = dh_TF.as<A>();
     const A* const gate_up = gate_up_TF2.as<A>();
-    A* const dgate_up = dgate_up_TF2.as<A>();
+    A *const dgate_up = dgate_up_TF2.as<A>(), *const h = h_TF.as<A>();
     pool.parallel_blocks(T, block_rows(F), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        backward_row(dh + t * F, gate_up + t * 2 * F, F, dgate_up + t * 2 * F);
+        backward_row(dh + t * F, gate_up + t * 2 * F, F, dgate_up + t * 2 * F, h + t * F);
       }
     });
   });

@@ -23,7 +23,7 @@ void forward_ref(ConstTensorView gate_up_TF2, TensorView h_TF, ThreadPool& /*poo
 }
 
 void backward_ref(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
-                  ThreadPool& /*pool*/) {
+                  TensorView h_TF, ThreadPool& /*pool*/) {
   const int64_t T = dh_TF.dim(0), F = dh_TF.dim(1);
   with_activation_type(dh_TF.dtype(), [&]<typename A>(A) {
     for (int64_t t = 0; t < T; ++t) {
@@ -32,11 +32,13 @@ void backward_ref(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView
       const A* up = gate + F;
       A* dgate = dgate_up_TF2.as<A>() + t * 2 * F;
       A* dup = dgate + F;
+      A* h = h_TF.as<A>() + t * F;
       for (int64_t f = 0; f < F; ++f) {
         const double x = to_float(gate[f]), u = to_float(up[f]), d = to_float(dh[f]);
         const double s = 1 / (1 + std::exp(-x));
         dgate[f] = from_float<A>(static_cast<float>(d * u * s * (1 + x * (1 - s))));
         dup[f] = from_float<A>(static_cast<float>(d * x * s));
+        h[f] = from_float<A>(static_cast<float>(x * s * u));
       }
     }
   });

@@ -74,10 +74,14 @@ TEST(Swiglu, BackwardMatchesDifferencesOfTheFormulaInEveryImplementation) {
         dh.fill_normal(static_cast<uint64_t>(F) + 1000);
         const Expected expected = expected_backward(dh, gate_up, F);
         const std::string context = fmt::format("{} {} F {}", describe(implementation), dtype_name(dtype), F);
-        implementation.kernels.backward(dh.view(), gate_up.view(), dgate_up.view(), pool);
+        GuardedTensor h(dtype, {5, F}), forward_h(dtype, {5, F});
+        implementation.kernels.forward(gate_up.view(), forward_h.view(), pool);
+        implementation.kernels.backward(dh.view(), gate_up.view(), dgate_up.view(), h.view(), pool);
         expect_within(dgate_up, expected, context);
-        implementation.kernels.backward(dh.view(), gate_up.view(), gate_up.view(), pool);
+        EXPECT_TRUE(h.guards_intact() && h.bits() == forward_h.bits()) << context << ": h differs";
+        implementation.kernels.backward(dh.view(), gate_up.view(), gate_up.view(), dh.view(), pool);
         EXPECT_TRUE(gate_up.bits() == dgate_up.bits()) << context << ": in place differs";
+        EXPECT_TRUE(dh.guards_intact() && dh.bits() == forward_h.bits()) << context << ": h in place differs";
       }
     }
   }
@@ -96,7 +100,7 @@ TEST(Swiglu, ExtremeGatesGiveTheLimits) {
     for (int64_t i = 0; i < F; ++i) gate_up.set(i, gates[i]);
     implementation.kernels.forward(gate_up.view(), h.view(), pool);
     expect_within(h, expected_forward(gate_up, F), describe(implementation));
-    implementation.kernels.backward(dh.view(), gate_up.view(), dgate_up.view(), pool);
+    implementation.kernels.backward(dh.view(), gate_up.view(), dgate_up.view(), h.view(), pool);
     for (int64_t i = 0; i < F; ++i) {
       const double limit = gates[i] > 50 ? 1 : gates[i] < -40 ? 0 : 0.5;
       EXPECT_NEAR(dgate_up[i], limit, 1e-15) << describe(implementation) << " gate " << gates[i];
@@ -126,7 +130,9 @@ TEST(Swiglu, DoesNotDependOnTheNumberOfThreads) {
           outputs.emplace_back(DType::kBF16, Shape{333, 70});
           outputs.emplace_back(DType::kBF16, Shape{333, 2 * 70});
           implementation.kernels.forward(gate_up.view(), outputs[0].view(), pool);
-          implementation.kernels.backward(dh.view(), gate_up.view(), outputs[1].view(), pool);
+          outputs.emplace_back(DType::kBF16, Shape{333, 70});
+          implementation.kernels.backward(dh.view(), gate_up.view(), outputs[1].view(), outputs[2].view(),
+                                          pool);
           return outputs;
         },
         describe(implementation));
