@@ -366,12 +366,12 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   const int64_t planned = step.planned_bytes();
   const int64_t free_bytes = memory_info().free_for_process_bytes;
   if (planned > free_bytes) {
-    fail(ExitCode::kBadConfig,
-         "the step does not fit in memory: it takes {} ({} parameters, {} tokens at once), {} are free; take "
-         "fewer "
-         "--layers, a smaller --max_length or --micro_batch",
-         format_bytes(planned), format_count(step.num_parameters()), format_count(step.pass_tokens()),
-         format_bytes(free_bytes));
+    fail(
+        ExitCode::kBadConfig,
+        "the step does not fit in memory: it takes {} ({} parameters, {} tokens at once), {} are free; lower "
+        "--layers, --max_length or --micro_batch",
+        format_bytes(planned), format_count(step.num_parameters()), format_count(step.pass_tokens()),
+        format_bytes(free_bytes));
   }
   const int64_t baseline = resident_bytes();
   step.allocate();
@@ -383,7 +383,6 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   line.num_parameters = step.num_parameters();
   line.step_tflop = step.flop() * 1e-12;
   line.predicted_bytes = baseline + planned;
-
   line.pass_tokens = step.pass_tokens();
   line.verification = step.verify();
   step.run(peak, measure.turn_seconds);  // pages appear

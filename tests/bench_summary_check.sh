@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# bench_summary_check.sh TESSERA: scripts/bench_summary.py makes tables of what every part of tessera bench writes.
+set -euo pipefail
+summary=$(cd "$(dirname "$0")/.." && pwd)/scripts/bench_summary.py
+program=$1
+command -v python3 >/dev/null || { echo "skipped: no python3"; exit 77; }
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+bench() {
+  local name=$1
+  shift
+  "$program" bench "$@" --seconds 0 --rounds 1 --cold_bytes 100000 --json >>"$folder/$name.jsonl"
+  printf '{"command": "tessera bench %s"}\n' "$1" >>"$folder/$name.jsonl"
+}
+step=(train-step --preset 15m --layers 1 --max_length 8)
+bench gemm gemm --shapes 3x5x7 4x6x8
+bench attention attention --preset 15m --max_length 16
+bench elementwise elementwise --preset 15m --rows 8 --vocab_size 100
+bench optimizer optimizer --num_parameters 1000
+bench tokenizer tokenizer --text_bytes 3000
+bench train_step "${step[@]}"
+bench pytorch "${step[@]}" --against "echo 'ready PyTorch 1.0'; while read -r what; do echo 0.5; done"
+
+python3 "$summary" "$folder" >"$folder/summary.md"
+for heading in "Matrix products" Attention "Element-wise operations" Optimizer Tokenizer "Training step" \
+  "Training step against PyTorch"; do
+  grep -q "^### $heading\$" "$folder/summary.md" || { echo "no section '$heading'"; cat "$folder/summary.md"; exit 1; }
+done
+grep -q '^| 3 x 5 x 7 | [0-9.]* ([0-9.]*-[0-9.]*)' "$folder/summary.md"
+grep -q '^PyTorch 1.0, in turn with ours' "$folder/summary.md"
+# Every row of a table has as many cells as its head.
+awk -F'|' '/^\|/ { if (!inside) { cells = NF; inside = 1 } else if (NF != cells) { print "uneven: " $0; exit 1 } next }
+  { inside = 0 }' "$folder/summary.md"
