@@ -95,8 +95,8 @@ TEST(BenchUsage, WhatDoesNotFitIsRefusedWithNumbers) {
 }
 
 TEST(BenchUsage, ATrainingStepTakesTheMemoryThatWasPredicted) {
-  const ProcessResult result =
-      run_bench({"train-step", "--preset", "15m", "--with_head", "--gradient_checkpointing", "false"}, {"--json"});
+  const ProcessResult result = run_bench(
+      {"train-step", "--preset", "15m", "--with_head", "--gradient_checkpointing", "false"}, {"--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const nlohmann::json line = nlohmann::json::parse(result.out);
   if (line["peak_memory_bytes"].is_null()) GTEST_SKIP() << "the system does not count this anew";
