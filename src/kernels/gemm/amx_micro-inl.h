@@ -36,13 +36,21 @@ struct LineStream {
   }
 };
 
-// What is fetched while a micro-tile is computed: pieces of both operands that come next.
+// All of a micro-tile's within a full chunk.
+inline constexpr int64_t kSumLinesPerStep = kMicroTileBytes / 64 / kMaxChunkSteps;
+
+// What is fetched while a micro-tile is computed: pieces of both operands that come next, sums.
 struct Ahead {
   LineStream a, b;
+  const float* sums;  // that the next micro-tile adds to; may be null
 
   void step() {
     a.step();
     b.step();
+    if (sums == nullptr) return;
+    for (int64_t i = 0; i < kSumLinesPerStep; ++i, sums += 16) {
+      _mm_prefetch(reinterpret_cast<const char*>(sums), _MM_HINT_T0);
+    }
   }
 };
 
@@ -70,12 +78,10 @@ struct Output {
 struct Destination {
   enum class Kind : uint8_t {
     kNowhere,
-    kBlock,     // stored by the tile unit itself
-    kAddBlock,  // block += sums
-    kOutput,    // output from sums, or from block + sums
+    kBlock,   // of sums that are not complete: stored by the tile unit itself
+    kOutput,  // through vectors
   };
   Kind kind = Kind::kNowhere;
-  bool block_holds_sums = false;
   float* block = nullptr;  // kMicroTileElements, tile after tile
   int64_t row = 0;         // of the output
   int64_t column = 0;
@@ -103,28 +109,12 @@ struct NoDrain {
   void step() {}
 };
 
-// block += sums.
-struct BlockDrain {
-  static constexpr int64_t kSteps = kMicroTileElements / 32;
-  const float* sums;
-  float* block;
-
-  void step() {
-    for (int64_t i = 0; i < 32; i += 16) {
-      _mm512_store_ps(block + i, _mm512_add_ps(_mm512_load_ps(block + i), _mm512_load_ps(sums + i)));
-    }
-    sums += 32;
-    block += 32;
-  }
-};
-
-// Row after row of the output (whose type is C) from sums (+ block) (+ bias) (+ output).
+// Row after row of the output (whose type is C) from sums (+ bias) (+ output).
 template <typename C>
 struct OutputDrain {
   static constexpr int64_t kSteps = kPanelWidth;
   const float* sums;
-  const float* block;  // may be null
-  const bf16* bias;    // may be null
+  const bf16* bias;  // may be null
   C* to;
   int64_t stride;
   int64_t rows_left;
@@ -134,7 +124,6 @@ struct OutputDrain {
 
   OutputDrain(const Output& output, const Destination& from, const float* tile_sums)
       : sums(tile_sums),
-        block(from.block_holds_sums ? from.block : nullptr),
         bias(output.bias == nullptr ? nullptr : output.bias + from.column),
         to(reinterpret_cast<C*>(output.data) + from.row * output.stride + from.column),
         stride(output.stride),
@@ -151,10 +140,6 @@ struct OutputDrain {
     const int64_t offset = row / kTileRows * 2 * kTileFloats + row % kTileRows * kTileColumns;
     __m512 low = _mm512_load_ps(sums + offset);
     __m512 high = _mm512_load_ps(sums + offset + kTileFloats);
-    if (block != nullptr) {
-      low = _mm512_add_ps(_mm512_load_ps(block + offset), low);
-      high = _mm512_add_ps(_mm512_load_ps(block + offset + kTileFloats), high);
-    }
     if (bias != nullptr) {
       low = _mm512_add_ps(low, load_masked(bias, low_mask));
       high = _mm512_add_ps(high, load_masked(bias + kTileColumns, high_mask));
@@ -187,29 +172,46 @@ inline __attribute__((always_inline)) void k_step(const bf16* a, const bf16* b, 
   _tile_dpbf16ps(3, 5, 7);
 }
 
-// Puts the previous micro-tile's sums to `previous` while the products of this one begin, so that neither the
-// stores nor the zeroing hold up the tile unit. Leaves this one's sums in tmm0 ... tmm3.
+// Puts the previous micro-tile's sums to `previous` and takes this one's former sums (null: zero), tile by
+// tile while the products begin, so that the tile unit does not wait for either. Leaves this one's sums in
+// tmm0 ... tmm3.
 template <typename Drain>
-inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previous, Drain drain,
-                       Ahead ahead) {
+inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previous, const float* former,
+                       Drain drain, Ahead ahead) {
   asm volatile("" : : : "memory");  // GCC's tile loads do not tell the compiler that they read memory
   constexpr int64_t kHalf = kTileElements;
   constexpr int64_t kFloats = kMicroTileElements / 4;
   _tile_stream_loadd(6, b, kTileRowBytes);
   _tile_loadd(4, a, kTileRowBytes);
   _tile_stored(0, previous, kTileRowBytes);
-  _tile_zero(0);
+  if (former == nullptr) {
+    _tile_zero(0);
+  } else {
+    _tile_loadd(0, former, kTileRowBytes);
+  }
   _tile_dpbf16ps(0, 4, 6);
   _tile_stream_loadd(7, b + kHalf, kTileRowBytes);
   _tile_stored(1, previous + kFloats, kTileRowBytes);
-  _tile_zero(1);
+  if (former == nullptr) {
+    _tile_zero(1);
+  } else {
+    _tile_loadd(1, former + kFloats, kTileRowBytes);
+  }
   _tile_dpbf16ps(1, 4, 7);
   _tile_loadd(5, a + kHalf, kTileRowBytes);
   _tile_stored(2, previous + 2 * kFloats, kTileRowBytes);
-  _tile_zero(2);
+  if (former == nullptr) {
+    _tile_zero(2);
+  } else {
+    _tile_loadd(2, former + 2 * kFloats, kTileRowBytes);
+  }
   _tile_dpbf16ps(2, 5, 6);
   _tile_stored(3, previous + 3 * kFloats, kTileRowBytes);
-  _tile_zero(3);
+  if (former == nullptr) {
+    _tile_zero(3);
+  } else {
+    _tile_loadd(3, former + 3 * kFloats, kTileRowBytes);
+  }
   _tile_dpbf16ps(3, 5, 7);
   if (steps == kMaxChunkSteps) {  // the usual case without counting
     constexpr int64_t kParts = Drain::kSteps / (2 * (kMaxChunkSteps - 1));

@@ -10,9 +10,10 @@ namespace tessera {
 namespace amx {
 namespace {
 
-// A block of c, in panels: its sums (512 KiB), two chunks of b and two pieces of a fit in an L2 of 2 MiB.
+// A block of c, in panels: its sums (1 MiB), a chunk of b (512 KiB) and two pieces of a (64 KiB) fit in an L2
+// of 2 MiB.
 constexpr int64_t kBlockRows = 16;
-constexpr int64_t kBlockColumns = 8;
+constexpr int64_t kBlockColumns = 16;
 constexpr int64_t kThreadScratchBytes = kBlockRows * kBlockColumns * kMicroTileBytes;
 
 // c = or += a b, both packed.
@@ -86,17 +87,16 @@ class Worker {
       LineStream a_lines = lines_after(block, chunk, row, columns * steps);
       for (int64_t column = block.column_begin; column < block.column_end; ++column) {
         const int64_t index = column - block.column_begin;
+        float* const sums = block_sums_ + ((row - block.row_begin) * columns + index) * kMicroTileElements;
+        const Ahead ahead = {a_lines, b_lines, first ? nullptr : sums + kMicroTileElements};
         drain_pending([&](auto drain) {
-          micro_tile(a, b + index * steps * kUnitElements, steps, place_of(pending_), drain,
-                     {a_lines, b_lines});
+          micro_tile(a, b + index * steps * kUnitElements, steps, place_of(pending_), first ? nullptr : sums,
+                     drain, ahead);
         });
         a_lines.skip(steps);
         b_lines.skip(steps);
-        pending_.kind = last    ? Destination::Kind::kOutput
-                        : first ? Destination::Kind::kBlock
-                                : Destination::Kind::kAddBlock;
-        pending_.block_holds_sums = !first;
-        pending_.block = block_sums_ + ((row - block.row_begin) * columns + index) * kMicroTileElements;
+        pending_.kind = last ? Destination::Kind::kOutput : Destination::Kind::kBlock;
+        pending_.block = sums;
         pending_.row = row * kPanelWidth;
         pending_.column = column * kPanelWidth;
       }
@@ -123,8 +123,6 @@ class Worker {
       case Destination::Kind::kNowhere:
       case Destination::Kind::kBlock:
         return body(NoDrain());
-      case Destination::Kind::kAddBlock:
-        return body(BlockDrain{sums_, pending_.block});
       case Destination::Kind::kOutput:
         if (product_.output.dtype == DType::kF32) {
           return body(OutputDrain<float>(product_.output, pending_, sums_));
