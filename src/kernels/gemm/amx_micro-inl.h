@@ -36,6 +36,22 @@ struct LineStream {
   }
 };
 
+// Rows of the output that will be added to, fetched into L1: two lines of each hold 32 float32 columns (a
+// third one when they are not aligned comes with the neighbour's).
+struct RowStream {
+  const std::byte* next = nullptr;
+  int64_t stride = 0;  // bytes
+  int64_t rows_left = 0;
+
+  void step() {
+    constexpr int64_t kRowsPerStep = divide_up(kPanelWidth, kMaxChunkSteps - 1);
+    for (int64_t i = 0; i < kRowsPerStep && rows_left > 0; ++i, --rows_left, next += stride) {
+      _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(next + 64), _MM_HINT_T0);
+    }
+  }
+};
+
 // All of a micro-tile's within a full chunk.
 inline constexpr int64_t kSumLinesPerStep = kMicroTileBytes / 64 / kMaxChunkSteps;
 
@@ -43,10 +59,12 @@ inline constexpr int64_t kSumLinesPerStep = kMicroTileBytes / 64 / kMaxChunkStep
 struct Ahead {
   LineStream a, b;
   const float* sums;  // that the next micro-tile adds to; may be null
+  RowStream output;
 
   void step() {
     a.step();
     b.step();
+    output.step();
     if (sums == nullptr) return;
     for (int64_t i = 0; i < kSumLinesPerStep; ++i, sums += 16) {
       _mm_prefetch(reinterpret_cast<const char*>(sums), _MM_HINT_T0);

@@ -88,7 +88,8 @@ class Worker {
       for (int64_t column = block.column_begin; column < block.column_end; ++column) {
         const int64_t index = column - block.column_begin;
         float* const sums = block_sums_ + ((row - block.row_begin) * columns + index) * kMicroTileElements;
-        const Ahead ahead = {a_lines, b_lines, first ? nullptr : sums + kMicroTileElements};
+        const Ahead ahead = {a_lines, b_lines, first ? nullptr : sums + kMicroTileElements,
+                             last ? rows_added_to(row, column) : RowStream()};
         drain_pending([&](auto drain) {
           micro_tile(a, b + index * steps * kUnitElements, steps, place_of(pending_), first ? nullptr : sums,
                      drain, ahead);
@@ -101,6 +102,17 @@ class Worker {
         pending_.column = column * kPanelWidth;
       }
     }
+  }
+
+  // Of this micro-tile: it is added to while the next one is computed.
+  RowStream rows_added_to(int64_t row, int64_t column) const {
+    const Output& output = product_.output;
+    if (!output.add || output.dtype != DType::kF32) return {};
+    const int64_t first_row = row * kPanelWidth;
+    const int64_t at = first_row * output.stride + column * kPanelWidth;
+    return {output.data + at * static_cast<int64_t>(sizeof(float)),
+            output.stride * static_cast<int64_t>(sizeof(float)),
+            std::min(kPanelWidth, output.rows - first_row)};
   }
 
   // The piece of a that is needed after this one.
