@@ -72,6 +72,7 @@ class Worker {
     drain_pending([](auto drain) {
       for (int64_t i = 0; i < drain.kSteps; ++i) drain.step();
     });
+    _mm_sfence();  // streamed results are visible to whoever waits for this thread
   }
 
  private:
