@@ -2,6 +2,7 @@
 #include <atomic>
 #include <numeric>
 
+#include "kernels/gemm/amx_few_rows.h"
 #include "kernels/gemm/amx_micro-inl.h"
 #include "kernels/gemm/amx_operand-inl.h"
 #include "kernels/gemm/gemm_impl.h"
@@ -274,6 +275,7 @@ void forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N,
              std::span<std::byte> scratch, ThreadPool& pool) {
   if (x_TK.dtype() == DType::kF32) return kGemmOneDnn.forward(x_TK, w_NK, bias_N, y_TN, scratch, pool);
   const int64_t T = x_TK.dim(0), K = x_TK.dim(1), N = w_NK.dim(0);
+  if (T <= amx::kFewRows) return amx::few_rows_forward(x_TK, w_NK, bias_N, y_TN, pool);
   multiply({x_TK.as<bf16>(), K, T, K, Packing::kCopy}, {w_NK.as<bf16>(), K, N, K, Packing::kPair},
            output_of(y_TN, false, bias_N.empty() ? nullptr : bias_N.as<bf16>()), scratch, pool);
 }
