@@ -174,12 +174,6 @@ struct OutputDrain {
       high = _mm512_add_ps(high, load_masked(bias + kTileColumns, high_mask));
     }
     if (add) {
-      // A product of one chunk reads more of the output than of its operands. The line of the next micro-tile
-      // is enough: fetching further ahead was slower, and so was any of it with several chunks.
-      if (block == nullptr) {
-        _mm_prefetch(reinterpret_cast<const char*>(to + kPanelWidth), _MM_HINT_T0);
-        _mm_prefetch(reinterpret_cast<const char*>(to + kPanelWidth + kTileColumns), _MM_HINT_T0);
-      }
       low = _mm512_add_ps(load_masked(to, low_mask), low);
       high = _mm512_add_ps(load_masked(to + kTileColumns, high_mask), high);
     }
