@@ -461,7 +461,10 @@ void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTen
     for (int64_t t = begin; t < end; ++t) compute_delta(call, t);
   });
   const int64_t num_tasks = call.scratch.make_tasks(cu_seqlens);
-  pool.parallel_for(num_tasks * G, [&](int64_t index) {
+  // The loop promises no order; a task that waits must have its predecessors started.
+  std::atomic<int64_t> next = 0;
+  pool.parallel_for(num_tasks * G, [&](int64_t) {
+    const int64_t index = next.fetch_add(1, std::memory_order_relaxed);
     const TileScope tiles;
     BackwardKeys(call, call.scratch.tasks[index / G], index % G).run();
   });
