@@ -39,12 +39,13 @@ if(TESSERA_TESTS)
   target_link_libraries(tessera_test_paths PRIVATE tessera_flags)
 endif()
 
-# tessera_test(NAME LABEL unit SOURCES x_test.cc DEPS module... LIBS ... TIMEOUT 300)
+# tessera_test(NAME LABEL unit SOURCES x_test.cc DEPS module... LIBS ... TIMEOUT 300 SERIAL)
+# SERIAL: no other test runs meanwhile.
 function(tessera_test name)
   if(NOT TESSERA_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "LABEL;TIMEOUT" "SOURCES;DEPS;LIBS;DEFINITIONS" ${ARGN})
+  cmake_parse_arguments(ARG "SERIAL" "LABEL;TIMEOUT" "SOURCES;DEPS;LIBS;DEFINITIONS" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
@@ -60,7 +61,7 @@ function(tessera_test name)
     target_link_libraries(tessera_${name}_test PRIVATE tessera_${dep})
   endforeach()
   gtest_discover_tests(tessera_${name}_test DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}."
-    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+    PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${ARG_SERIAL})
 endfunction()
 
 # tessera_fuzz(NAME SOURCES x_fuzz.cc DEPS module...): libFuzzer program fuzz_<name>, built with TESSERA_FUZZ=ON.
