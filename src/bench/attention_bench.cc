@@ -106,15 +106,8 @@ BenchLine run_attention_case(const AttentionCase& c, const AttentionImplementati
                 {"H", c.num_heads},
                 {"G", c.num_key_value_heads},
                 {"E", c.head_dim}};
-  line.dtype = dtype_name(c.dtype);
-  line.unit = "TFLOPS";
   line.amount = c.flop() * 1e-12;
-  ComputePeakMeter peak = make_peak_meter(pool, c.dtype);
-  line.peak_name = peak.instruction_set();
-  measure_against_peak(
-      what, ours, others, options, [&](const auto& kernels) { operands.run(kernels); },
-      [&](const std::string& who, const auto& kernels) { return operands.verify(who, kernels); },
-      [&] { return peak.measure(options.turn_seconds); }, &line);
+  measure_arithmetic(what, ours, others, options, c.dtype, operands, pool, &line);
   return line;
 }
 

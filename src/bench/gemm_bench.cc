@@ -187,15 +187,8 @@ BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
   line.benchmark = "gemm";
   line.operation = product_name(c.product);
   line.shape = {{"T", c.T}, {"N", c.N}, {"K", c.K}};
-  line.dtype = dtype_name(c.dtype);
-  line.unit = "TFLOPS";
   line.amount = c.flop() * 1e-12;
-  ComputePeakMeter peak = make_peak_meter(pool, c.dtype);
-  line.peak_name = peak.instruction_set();
-  measure_against_peak(
-      what, ours, others, options, [&](const auto& kernels) { operands.run(kernels); },
-      [&](const std::string& who, const auto& kernels) { return operands.verify(who, kernels); },
-      [&] { return peak.measure(options.turn_seconds); }, &line);
+  measure_arithmetic(what, ours, others, options, c.dtype, operands, pool, &line);
   line.implementation = gemm_implementation_text(ours, c.dtype);
   return line;
 }

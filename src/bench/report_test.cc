@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "bench/bench_line.h"
+#include "bench/bench_test_support.h"
 #include "bench/elementwise_bench.h"
 #include "bench/gemm_bench.h"
 #include "bench/tokenizer_bench.h"
@@ -82,31 +83,9 @@ TEST(BenchLine, TableFitsIn80Columns) {
   }
 }
 
-MeasureOptions shortest() {
-  MeasureOptions options;
-  options.seconds = 0;
-  options.min_rounds = 2;
-  options.turn_seconds = 1e-4;
-  options.cold_bytes = 1;
-  return options;
-}
-
-TrainStepOptions tiny_step() {
-  TrainStepOptions options;
-  options.name = "15m";
-  options.config = preset_config("15m");
-  options.config.num_hidden_layers = 2;
-  options.config.sliding_window = {0, 0};
-  options.config.vocab_size = 100;
-  options.max_length = 9;
-  options.micro_batch = 2;
-  options.gradient_accumulation_steps = 3;
-  return options;
-}
-
 TEST(TrainStepReport, JsonHasTheseKeysAndTheTableFits) {
   ThreadPool pool(2);
-  const TrainStepLine line = run_train_step(tiny_step(), shortest(), /*other=*/nullptr, pool);
+  const TrainStepLine line = run_train_step(tiny_step(), shortest(/*rounds=*/2), /*other=*/nullptr, pool);
   const std::string text = train_step_json(line, 2);
   EXPECT_EQ(text.find('\n'), text.size() - 1);
   const json object = json::parse(text);

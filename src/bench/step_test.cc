@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "bench/bench_test_support.h"
 #include "bench/elementwise_bench.h"
 #include "bench/other_program.h"
 #include "bench/tokenizer_bench.h"
@@ -15,28 +16,6 @@
 
 namespace tessera {
 namespace {
-
-MeasureOptions shortest(int64_t rounds = 1) {
-  MeasureOptions options;
-  options.seconds = 0;
-  options.min_rounds = rounds;
-  options.turn_seconds = 1e-4;
-  options.cold_bytes = 1;
-  return options;
-}
-
-TrainStepOptions tiny_step() {
-  TrainStepOptions options;
-  options.name = "15m";
-  options.config = preset_config("15m");
-  options.config.num_hidden_layers = 2;
-  options.config.sliding_window = {0, 0};
-  options.config.vocab_size = 100;
-  options.max_length = 9;
-  options.micro_batch = 2;
-  options.gradient_accumulation_steps = 3;
-  return options;
-}
 
 // 6 per matrix parameter and token, 12 per pair, head size and head.
 double expected_tflop(const TrainStepOptions& options) {

@@ -6,21 +6,13 @@
 #include <cmath>
 
 #include "bench/attention_bench.h"
+#include "bench/bench_test_support.h"
 #include "bench/gemm_bench.h"
 #include "bench/optimizer_bench.h"
 #include "expect_error.h"
 
 namespace tessera {
 namespace {
-
-MeasureOptions shortest() {
-  MeasureOptions options;
-  options.seconds = 0;
-  options.min_rounds = 1;
-  options.turn_seconds = 1e-4;
-  options.cold_bytes = 1;
-  return options;
-}
 
 void scale_all(TensorView tensor, float factor) {
   for (int64_t i = 0; i < tensor.num_elements(); ++i) {

@@ -51,6 +51,7 @@ inline constexpr int64_t kTileRowBytes = 64;
 inline constexpr int64_t kTileBytes = kTileRows * kTileRowBytes;
 inline constexpr int64_t kTileDepth = 32;    // bf16 elements of the contraction in one tile
 inline constexpr int64_t kTileColumns = 16;  // float32 columns of C
+inline constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 
 // The configuration of all eight registers, for LDTILECFG.
 struct alignas(64) TileConfig {

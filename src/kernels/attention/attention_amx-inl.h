@@ -1,8 +1,8 @@
 // What the forward and the backward pass of attention on AMX share: products of tiles and exp.
 //
 // Measured on a Xeon at 3.4 TFLOPS per core: 512-bit multiply-adds that run while the tile unit is busy slow
-// it down by half of their number in cycles, since one of their two ports is the tile unit's. Vector work
-// between products (`weave`) therefore hides latencies, but is not free.
+// it down by half of their number in cycles, as if one of their two ports were the tile unit's. Vector work
+// between products (`weave`) hides latencies, but is not free.
 #pragma once
 
 #include "kernels/amx/tiles.h"
@@ -12,8 +12,6 @@
 
 TESSERA_AMX_BEGIN
 namespace tessera::amx {
-
-inline constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 
 // Tile loads do not tell GCC that they read memory: stands between vector stores and tile loads of the same.
 inline void stores_before_tile_loads() { asm volatile("" : : : "memory"); }

@@ -58,57 +58,54 @@ void for_each_piece(int64_t head_dim, const Body& body) {
   for (int64_t i = 0; i < head_dim; i += kTileDepth) body(i, std::min(kTileDepth, head_dim - i));
 }
 
-// A operands of m [rows, E] (contraction over the head): [granule][depth tile][2 row tiles].
-void pack_rows(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, bf16* to) {
+// Operands of m [rows, E] whose contraction is the head: [granule][depth tile][2 tiles of 16 rows], each made
+// by pack(from, stride, rows, columns, tile).
+template <typename Pack>
+void pack_along_head(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, bf16* to,
+                     const Pack& pack) {
+  static_assert(kTileRows == kTileColumns);
   for (int64_t row = 0; row < rows; row += kGranule) {
     for_each_piece(head_dim, [&](int64_t i, int64_t columns) {
       for (int64_t half = row; half < row + kGranule; half += kTileRows, to += kTileElements) {
-        const int64_t count = std::clamp<int64_t>(rows - half, 0, kTileRows);
-        copy_tile(from + half * stride + i, stride, count, columns, to);
+        pack(from + half * stride + i, stride, std::clamp<int64_t>(rows - half, 0, kTileRows), columns, to);
       }
     });
   }
 }
 
-// B operands of m^T (contraction over the head): [granule][depth tile][2 column tiles].
-void pack_transposed(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, bf16* to) {
-  for (int64_t row = 0; row < rows; row += kGranule) {
-    for_each_piece(head_dim, [&](int64_t i, int64_t columns) {
-      for (int64_t half = row; half < row + kGranule; half += kTileColumns, to += kTileElements) {
-        const int64_t count = std::clamp<int64_t>(rows - half, 0, kTileColumns);
-        pair_tile(from + half * stride + i, stride, count, columns, to);
-      }
-    });
-  }
-}
-
-// B operands of m (contraction over rows): [piece of 32 columns][granule][2 column tiles], `granules` per
-// piece.
-void pack_interleaved(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t granules,
-                      bf16* to) {
+// Operands whose contraction is the rows: [piece of 32 columns][granule][2 tiles of 16 columns], `granules`
+// per piece.
+template <typename Pack>
+void pack_along_rows(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t granules,
+                     bf16* to, const Pack& pack) {
   for_each_piece(head_dim, [&](int64_t i, int64_t columns) {
     for (int64_t row = 0; row < rows; row += kGranule) {
       bf16* pair = to + (i / kTileDepth * granules + row / kGranule) * TileUnit::kPair;
       for (int64_t half = 0; half < kTileDepth; half += kTileColumns, pair += kTileElements) {
-        interleave_tile(from + row * stride + i + half, stride, std::min(kGranule, rows - row),
-                        std::clamp<int64_t>(columns - half, 0, kTileColumns), pair);
+        pack(from + row * stride + i + half, stride, std::min(kGranule, rows - row),
+             std::clamp<int64_t>(columns - half, 0, kTileColumns), pair);
       }
     }
   });
 }
 
-// A operands of m^T (contraction over rows): [piece of 32 columns][granule][2 row tiles].
+// A operands of m.
+void pack_rows(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, bf16* to) {
+  pack_along_head(from, stride, rows, head_dim, to, [](auto... part) { copy_tile(part...); });
+}
+// B operands of m^T.
+void pack_transposed(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, bf16* to) {
+  pack_along_head(from, stride, rows, head_dim, to, [](auto... part) { pair_tile(part...); });
+}
+// B operands of m.
+void pack_interleaved(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t granules,
+                      bf16* to) {
+  pack_along_rows(from, stride, rows, head_dim, granules, to, [](auto... part) { interleave_tile(part...); });
+}
+// A operands of m^T.
 void pack_row_transposed(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t granules,
                          bf16* to) {
-  for_each_piece(head_dim, [&](int64_t i, int64_t columns) {
-    for (int64_t row = 0; row < rows; row += kGranule) {
-      bf16* pair = to + (i / kTileDepth * granules + row / kGranule) * TileUnit::kPair;
-      for (int64_t half = 0; half < kTileDepth; half += kTileRows, pair += kTileElements) {
-        transpose_tile(from + row * stride + i + half, stride, std::min(kGranule, rows - row),
-                       std::clamp<int64_t>(columns - half, 0, kTileRows), pair);
-      }
-    }
-  });
+  pack_along_rows(from, stride, rows, head_dim, granules, to, [](auto... part) { transpose_tile(part...); });
 }
 
 // p^T and ds^T of one block of 32 keys and 32 queries, two rows at a time: what runs between the products.

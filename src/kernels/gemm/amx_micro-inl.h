@@ -105,8 +105,6 @@ struct Destination {
   int64_t column = 0;
 };
 
-inline constexpr int64_t kTileFloats = kTileBytes / static_cast<int64_t>(sizeof(float));
-
 inline __m512 load_masked(const float* from, __mmask16 mask) { return _mm512_maskz_loadu_ps(mask, from); }
 inline __m512 load_masked(const bf16* from, __mmask16 mask) {
   const __m512i bits = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from));
@@ -122,8 +120,7 @@ inline void store_masked(bf16* to, __mmask16 mask, __m512 values) {
 }
 
 // Writes float32 past the caches where both lines are whole, and says whether it did: a gradient is far
-// larger than they are, and a cached store would read it first. Measured with 512 tokens: 0.66 of the peak,
-// not 0.55.
+// larger than they are, and a cached store would read it first.
 inline bool stream_lines(float* to, __mmask16 high_mask, __m512 low, __m512 high) {
   if (reinterpret_cast<uintptr_t>(to) % 64 != 0 || high_mask != 0xFFFF) return false;
   _mm512_stream_ps(to, low);
@@ -210,8 +207,6 @@ template <typename Drain>
 inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previous, const float* former,
                        Drain drain, Ahead ahead) {
   asm volatile("" : : : "memory");  // GCC's tile loads do not tell the compiler that they read memory
-  constexpr int64_t kHalf = kTileElements;
-  constexpr int64_t kFloats = kMicroTileElements / 4;
   _tile_stream_loadd(6, b, kTileRowBytes);
   _tile_loadd(4, a, kTileRowBytes);
   _tile_stored(0, previous, kTileRowBytes);
@@ -221,27 +216,27 @@ inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previ
     _tile_loadd(0, former, kTileRowBytes);
   }
   _tile_dpbf16ps(0, 4, 6);
-  _tile_stream_loadd(7, b + kHalf, kTileRowBytes);
-  _tile_stored(1, previous + kFloats, kTileRowBytes);
+  _tile_stream_loadd(7, b + kTileElements, kTileRowBytes);
+  _tile_stored(1, previous + kTileFloats, kTileRowBytes);
   if (former == nullptr) {
     _tile_zero(1);
   } else {
-    _tile_loadd(1, former + kFloats, kTileRowBytes);
+    _tile_loadd(1, former + kTileFloats, kTileRowBytes);
   }
   _tile_dpbf16ps(1, 4, 7);
-  _tile_loadd(5, a + kHalf, kTileRowBytes);
-  _tile_stored(2, previous + 2 * kFloats, kTileRowBytes);
+  _tile_loadd(5, a + kTileElements, kTileRowBytes);
+  _tile_stored(2, previous + 2 * kTileFloats, kTileRowBytes);
   if (former == nullptr) {
     _tile_zero(2);
   } else {
-    _tile_loadd(2, former + 2 * kFloats, kTileRowBytes);
+    _tile_loadd(2, former + 2 * kTileFloats, kTileRowBytes);
   }
   _tile_dpbf16ps(2, 5, 6);
-  _tile_stored(3, previous + 3 * kFloats, kTileRowBytes);
+  _tile_stored(3, previous + 3 * kTileFloats, kTileRowBytes);
   if (former == nullptr) {
     _tile_zero(3);
   } else {
-    _tile_loadd(3, former + 3 * kFloats, kTileRowBytes);
+    _tile_loadd(3, former + 3 * kTileFloats, kTileRowBytes);
   }
   _tile_dpbf16ps(3, 5, 7);
   if (steps == kMaxChunkSteps) {  // the usual case without counting
@@ -271,11 +266,10 @@ inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previ
 }
 
 inline void store_micro_tile(float* to) {
-  constexpr int64_t kFloats = kMicroTileElements / 4;
   _tile_stored(0, to, kTileRowBytes);
-  _tile_stored(1, to + kFloats, kTileRowBytes);
-  _tile_stored(2, to + 2 * kFloats, kTileRowBytes);
-  _tile_stored(3, to + 3 * kFloats, kTileRowBytes);
+  _tile_stored(1, to + kTileFloats, kTileRowBytes);
+  _tile_stored(2, to + 2 * kTileFloats, kTileRowBytes);
+  _tile_stored(3, to + 3 * kTileFloats, kTileRowBytes);
 }
 
 }  // namespace tessera::amx
