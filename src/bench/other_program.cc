@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "platform/cpu.h"
 
 namespace tessera {
 
@@ -26,6 +27,7 @@ OtherProgram::OtherProgram(std::string command) : command_(std::move(command)) {
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   std::string shell = "sh", flag = "-c";
   const std::array<char*, 4> arguments = {shell.data(), flag.data(), command_.data(), nullptr};
+  const UnpinnedScope all_processors;
   const int status = posix_spawn(&pid_, "/bin/sh", &actions, nullptr, arguments.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);

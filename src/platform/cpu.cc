@@ -104,7 +104,9 @@ const AmxPermission& request_amx_permission() {
   return permission;
 }
 
-std::vector<int> usable_cpus() {
+namespace {
+
+std::vector<int> affinity_of_this_thread() {
   std::vector<int> cpus;
   cpu_set_t mask;
   CPU_ZERO(&mask);
@@ -116,6 +118,44 @@ std::vector<int> usable_cpus() {
   if (cpus.empty()) cpus.push_back(0);  // more processors than cpu_set_t holds
   return cpus;
 }
+
+void set_affinity_of_this_thread(const std::vector<int>& cpus) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (const int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &mask);
+  sched_setaffinity(0, sizeof(mask), &mask);
+}
+
+thread_local int num_pins = 0;
+
+}  // namespace
+
+const std::vector<int>& usable_cpus() {
+  static const std::vector<int> cpus = affinity_of_this_thread();
+  return cpus;
+}
+
+void pin_this_thread(int cpu) {
+  usable_cpus();  // asked before it changes
+  ++num_pins;
+  set_affinity_of_this_thread({cpu});
+}
+
+void unpin_this_thread() {
+  if (--num_pins == 0) set_affinity_of_this_thread(usable_cpus());
+}
+
+bool can_pin(int64_t num_threads) { return num_threads <= static_cast<int64_t>(usable_cpus().size()); }
+
+bool can_spin(int64_t num_threads) {
+  const std::optional<double> quota = cgroup_limits().cpus;
+  return can_pin(num_threads) && (!quota || static_cast<double>(num_threads) <= *quota);
+}
+
+UnpinnedScope::UnpinnedScope() : pinned_to_(affinity_of_this_thread()) {
+  set_affinity_of_this_thread(usable_cpus());
+}
+UnpinnedScope::~UnpinnedScope() { set_affinity_of_this_thread(pinned_to_); }
 
 int64_t usable_cpu_count() {
   auto count = static_cast<int64_t>(usable_cpus().size());

@@ -29,8 +29,31 @@ struct AmxPermission {
 // ThreadPool is made.
 const AmxPermission& request_amx_permission();
 
-// Processors in the affinity mask, ascending.
-std::vector<int> usable_cpus();
+// Processors in the affinity mask that the process had when this was first asked, ascending: pinning threads
+// does not change the answer.
+const std::vector<int>& usable_cpus();
+
+// Binds the calling thread to one of them; a refusal costs locality, nothing else. Threads and processes
+// started by a pinned thread inherit that. As many calls of unpin_this_thread() give all of them back.
+void pin_this_thread(int cpu);
+void unpin_this_thread();
+
+// Whether the affinity mask has a processor for each of so many threads: they are pinned then.
+bool can_pin(int64_t num_threads);
+// Whether the quota of the cgroup has one, too: a thread that waits may spin then, before it sleeps.
+bool can_spin(int64_t num_threads);
+
+// All processors for the calling thread while it lives, and for what it starts meanwhile.
+class UnpinnedScope {
+ public:
+  UnpinnedScope();
+  ~UnpinnedScope();
+  UnpinnedScope(const UnpinnedScope&) = delete;
+  UnpinnedScope& operator=(const UnpinnedScope&) = delete;
+
+ private:
+  std::vector<int> pinned_to_;
+};
 
 // Threads worth starting: the affinity mask, cut to the CPU quota of the cgroup (rounded up), at least 1.
 int64_t usable_cpu_count();

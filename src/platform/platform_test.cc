@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -8,6 +9,7 @@
 #include <limits>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -75,6 +77,82 @@ TEST(ThreadPool, NestedCallsRunInPlace) {
   std::atomic<int64_t> count = 0;
   pool.parallel_for(5, [&](int64_t) { pool.parallel_for(7, [&](int64_t) { count++; }); });
   EXPECT_EQ(count.load(), 35);
+}
+
+// Loops of every size one after another: a worker that wakes up late meets the next loop, not the last one.
+TEST(ThreadPool, MoreThreadsThanProcessorsMakeProgress) {
+  const auto num_cpus = static_cast<int64_t>(usable_cpus().size());
+  ThreadPool pool(2 * num_cpus + 2);
+  EXPECT_FALSE(can_pin(pool.num_threads()));
+  EXPECT_FALSE(can_spin(pool.num_threads()));
+  std::vector<int64_t> values(100);
+  for (int64_t round = 0; round < 3000; ++round) {
+    const int64_t count = round % 100;
+    pool.parallel_for(count, [&](int64_t i) { values[static_cast<size_t>(i)] += round * 100 + i; });
+  }
+  for (int64_t i = 0; i < 100; ++i) {
+    int64_t expected = 0;
+    for (int64_t round = 0; round < 3000; ++round) expected += i < round % 100 ? round * 100 + i : 0;
+    ASSERT_EQ(values[static_cast<size_t>(i)], expected) << "index " << i;
+  }
+}
+
+TEST(ThreadPool, EveryExceptionOfALoopButTheFirstIsDropped) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 200; ++round) {
+    EXPECT_THROW(pool.parallel_for(50, [](int64_t) { throw std::runtime_error("x"); }), std::runtime_error);
+    pool.parallel_for(50, [](int64_t) {});
+  }
+}
+
+TEST(ThreadPool, BeginsWithConsecutiveSharesOfTheIndices) {
+  ThreadPool pool(2);
+  std::vector<int64_t> runner(1000, -1);
+  std::atomic<int> started = 0;
+  pool.parallel_for(1000, [&](int64_t i) {
+    // Each share's first index waits for the other's, so that both threads are awake.
+    if (i % 500 == 0) {
+      ++started;
+      while (started < 2) std::this_thread::yield();
+    }
+    runner[static_cast<size_t>(i)] = ThreadPool::thread_index();
+  });
+  EXPECT_EQ(runner[0], 0);
+  EXPECT_EQ(runner[500], 1);
+}
+
+std::vector<int> affinity() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  sched_getaffinity(0, sizeof(mask), &mask);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+TEST(ThreadPool, PinsItsThreadsAndGivesTheCallerBack) {
+  if (usable_cpus().size() < 2) GTEST_SKIP() << "one processor is usable: nothing to pin to";
+  const std::vector<int> before = affinity();
+  {
+    ThreadPool pool(2);
+    ASSERT_TRUE(can_pin(pool.num_threads()));
+    ThreadPool second(2);
+    std::vector<std::vector<int>> bound(2);
+    std::atomic<int> started = 0;
+    pool.parallel_for(2, [&](int64_t i) {
+      ++started;
+      while (started < 2) std::this_thread::yield();
+      bound[static_cast<size_t>(i)] = affinity();
+    });
+    EXPECT_EQ(bound[0], std::vector<int>{usable_cpus()[0]});
+    EXPECT_EQ(bound[1], std::vector<int>{usable_cpus()[1]});
+    EXPECT_EQ(usable_cpus(), before);
+    const UnpinnedScope scope;
+    EXPECT_EQ(affinity(), before);
+  }
+  EXPECT_EQ(affinity(), before);
 }
 
 class CgroupTest : public testing::Test {

@@ -1,17 +1,15 @@
 #include "platform/thread_pool.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <exception>
-#include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "platform/cpu.h"
 #include "platform/subnormals.h"
 
@@ -25,89 +23,139 @@ namespace {
 thread_local int64_t current_thread_index = 0;
 thread_local bool inside_parallel_region = false;
 
-// How often a waiting thread looks again before it sleeps: about 20-50 us, longer than the gap between two
-// kernels.
-constexpr int kSpinsBeforeSleep = 2000;
+// How often a waiting thread looks again before it sleeps: some 50 us, longer than the gap between two
+// kernels. A thread that has no processor of its own sleeps at once: spinning would take the time of the one
+// that it waits for, and of a container's CPU quota.
+constexpr int kSpinsBeforeSleep = 1000;
+
+// A share of the indices of a loop, [next, end), as one number, so that it is read and claimed in one piece.
+// The upper half is the end. A claim adds one to the lower half; on an exhausted share that does no harm.
+class Share {
+ public:
+  static constexpr int64_t kMaxCount = int64_t{1} << 31;
+
+  void set(int64_t begin, int64_t end) {
+    packed_.store(static_cast<uint64_t>(end) << 32 | static_cast<uint64_t>(begin), std::memory_order_release);
+  }
+  std::optional<int64_t> claim() {
+    if (!has_indices(packed_.load(std::memory_order_acquire))) return std::nullopt;
+    const uint64_t packed = packed_.fetch_add(1, std::memory_order_acq_rel);
+    if (!has_indices(packed)) return std::nullopt;
+    return static_cast<int64_t>(packed & 0xFFFFFFFFu);
+  }
+
+ private:
+  static bool has_indices(uint64_t packed) { return (packed & 0xFFFFFFFFu) < packed >> 32; }
+
+  alignas(kCacheLineBytes) std::atomic<uint64_t> packed_{0};
+};
+
+// Waits until value() differs from `old`: spinning first, then asleep in the kernel (futex).
+template <typename Value>
+void wait_for_change(const std::atomic<Value>& value, Value old, int num_spins) {
+  for (int spin = 0; spin < num_spins; ++spin) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    __builtin_ia32_pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
 
 }  // namespace
 
+// A loop is published by writing the body, then how many indices are left, then every thread's share, then a
+// new generation. Threads work on their own share first, consecutive indices, and then help the others. Who
+// claims an index has therefore seen its body, and the loop cannot end before the index is done: a thread
+// that wakes up late finds nothing to claim, or claims from the next loop. Nobody waits for threads, only for
+// indices.
 struct ThreadPool::State {
-  std::vector<std::thread> workers;
-  std::mutex mutex;
-  std::condition_variable wake;
-  std::condition_variable done;
-  std::atomic<uint64_t> generation{0};
-  std::atomic<int64_t> next_index{0};
-  std::atomic<int64_t> busy_workers{0};
-  int64_t count = 0;
-  const FunctionRef<void(int64_t)>* body = nullptr;
-  std::exception_ptr first_exception;
-  bool stopping = false;
+  explicit State(int64_t num_threads) : shares(static_cast<size_t>(num_threads)) {}
 
-  void run_indices() {
+  std::vector<std::thread> workers;
+  std::vector<Share> shares;  // one per thread
+  bool pins_caller = false;
+  int num_spins = 0;
+  std::atomic<bool> stopping{false};
+  std::atomic<bool> has_exception{false};
+  std::exception_ptr first_exception;
+  std::atomic<const FunctionRef<void(int64_t)>*> body{nullptr};
+  alignas(kCacheLineBytes) std::atomic<uint32_t> generation{0};
+  alignas(kCacheLineBytes) std::atomic<uint32_t> indices_left{0};
+
+  // Claims indices until there are none.
+  void run_indices(int64_t thread_index) {
     const SubnormalsAreZero scope;
     inside_parallel_region = true;
-    for (int64_t index; (index = next_index.fetch_add(1, std::memory_order_relaxed)) < count;) {
-      try {
-        (*body)(index);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!first_exception) first_exception = std::current_exception();
-      }
+    uint32_t num_done = 0;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      Share& share = shares[(static_cast<size_t>(thread_index) + i) % shares.size()];
+      for (std::optional<int64_t> index; (index = share.claim()); ++num_done) run_index(*index);
     }
     inside_parallel_region = false;
+    // The caller may return, and publish the next loop, as soon as nothing is left.
+    if (num_done > 0 && indices_left.fetch_sub(num_done, std::memory_order_acq_rel) == num_done) {
+      indices_left.notify_one();
+    }
+  }
+
+  void run_index(int64_t index) {
+    try {
+      (*body.load(std::memory_order_relaxed))(index);
+    } catch (...) {
+      if (!has_exception.exchange(true)) first_exception = std::current_exception();
+    }
   }
 
   void worker_loop(int64_t thread_index) {
     current_thread_index = thread_index;
     omp_set_num_threads(1);
-    for (uint64_t seen = 0;;) {
-      for (int spin = 0; spin < kSpinsBeforeSleep && generation.load(std::memory_order_acquire) == seen;
-           ++spin) {
-        __builtin_ia32_pause();
-      }
-      if (generation.load(std::memory_order_acquire) == seen) {
-        std::unique_lock lock(mutex);
-        wake.wait(lock, [&] { return generation.load(std::memory_order_relaxed) != seen; });
-      }
+    for (uint32_t seen = 0;;) {
+      wait_for_change(generation, seen, num_spins);
       seen = generation.load(std::memory_order_acquire);
-      if (stopping) return;
-      run_indices();
-      if (busy_workers.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        const std::lock_guard lock(mutex);
-        done.notify_one();
-      }
+      if (stopping.load(std::memory_order_relaxed)) return;
+      run_indices(thread_index);
     }
   }
 
-  void publish() {
-    const std::lock_guard lock(mutex);
-    generation.fetch_add(1, std::memory_order_release);
-    wake.notify_all();
+  void publish(int64_t count, const FunctionRef<void(int64_t)>& new_body) {
+    body.store(&new_body, std::memory_order_relaxed);
+    indices_left.store(static_cast<uint32_t>(count), std::memory_order_relaxed);
+    const auto num_threads = static_cast<int64_t>(shares.size());
+    for (int64_t i = 0; i < num_threads; ++i) {
+      shares[static_cast<size_t>(i)].set(i * count / num_threads, (i + 1) * count / num_threads);
+    }
+    announce();
+  }
+
+  void announce() {
+    generation.fetch_add(1, std::memory_order_acq_rel);
+    generation.notify_all();
   }
 };
 
-ThreadPool::ThreadPool(int64_t num_threads) : state_(std::make_unique<State>()) {
-  const std::vector<int> cpus = usable_cpus();
+ThreadPool::ThreadPool(int64_t num_threads) {
   if (num_threads == 0) num_threads = usable_cpu_count();
   TESSERA_CHECK(num_threads >= 1, "num_threads={}", num_threads);
+  state_ = std::make_unique<State>(num_threads);
   omp_set_num_threads(1);
+  const std::vector<int> cpus = usable_cpus();
+  const bool pins = can_pin(num_threads);
+  state_->num_spins = can_spin(num_threads) ? kSpinsBeforeSleep : 0;
   for (int64_t i = 1; i < num_threads; ++i) {
-    state_->workers.emplace_back([this, i] { state_->worker_loop(i); });
-    if (num_threads <= static_cast<int64_t>(cpus.size())) {
-      cpu_set_t mask;
-      CPU_ZERO(&mask);
-      CPU_SET(cpus[static_cast<size_t>(i)], &mask);
-      // A refusal costs locality, nothing else.
-      pthread_setaffinity_np(state_->workers.back().native_handle(), sizeof(mask), &mask);
-    }
+    state_->workers.emplace_back([this, i, pins, cpu = pins ? cpus[static_cast<size_t>(i)] : 0] {
+      if (pins) pin_this_thread(cpu);
+      state_->worker_loop(i);
+    });
   }
+  // One thread alone is left to the system, which knows where there is room.
+  state_->pins_caller = pins && num_threads > 1;
+  if (state_->pins_caller) pin_this_thread(cpus[0]);
 }
 
 ThreadPool::~ThreadPool() {
-  state_->stopping = true;
-  state_->publish();
+  state_->stopping.store(true, std::memory_order_relaxed);
+  state_->announce();
   for (std::thread& worker : state_->workers) worker.join();
+  if (state_->pins_caller) unpin_this_thread();
 }
 
 int64_t ThreadPool::num_threads() const { return static_cast<int64_t>(state_->workers.size()) + 1; }
@@ -120,22 +168,17 @@ void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t)> body) {
     for (int64_t index = 0; index < count; ++index) body(index);
     return;
   }
+  TESSERA_CHECK(count < Share::kMaxCount, "a loop over {} indices", count);
   State& state = *state_;
-  state.count = count;
-  state.body = &body;
-  state.next_index.store(0, std::memory_order_relaxed);
-  state.busy_workers.store(static_cast<int64_t>(state.workers.size()), std::memory_order_relaxed);
-  state.publish();
-  state.run_indices();
-  for (int spin = 0; spin < kSpinsBeforeSleep && state.busy_workers.load(std::memory_order_acquire) != 0;
-       ++spin) {
-    __builtin_ia32_pause();
+  state.publish(count, body);
+  state.run_indices(/*thread_index=*/0);
+  for (uint32_t left; (left = state.indices_left.load(std::memory_order_acquire)) != 0;) {
+    wait_for_change(state.indices_left, left, state.num_spins);
   }
-  if (state.busy_workers.load(std::memory_order_acquire) != 0) {
-    std::unique_lock lock(state.mutex);
-    state.done.wait(lock, [&] { return state.busy_workers.load(std::memory_order_acquire) == 0; });
+  if (state.has_exception.load(std::memory_order_relaxed)) {
+    state.has_exception.store(false, std::memory_order_relaxed);
+    std::rethrow_exception(std::exchange(state.first_exception, nullptr));
   }
-  if (state.first_exception) std::rethrow_exception(std::exchange(state.first_exception, nullptr));
 }
 
 void ThreadPool::parallel_blocks(int64_t count, int64_t block,

@@ -11,8 +11,8 @@ namespace tessera {
 
 class ThreadPool {
  public:
-  // `num_threads` includes the calling thread; 0 takes usable_cpus() of platform/cpu.h. Workers are pinned to
-  // the processors of the affinity mask when there are at least as many of them as threads.
+  // `num_threads` includes the calling thread; 0 = usable_cpu_count(). With can_pin() (platform/cpu.h) all
+  // are pinned, the calling thread until the pool is destroyed, which it must do itself.
   explicit ThreadPool(int64_t num_threads = 0);
   ~ThreadPool();
 
@@ -20,9 +20,9 @@ class ThreadPool {
 
   // Runs body(index) for every index in [0, count), each exactly once, on any thread, in any order, and
   // returns when all are done. The first exception is rethrown here after the others have finished. Calls
-  // from inside a body run on the calling thread alone. Which thread runs an index varies: results must not
-  // depend on it. Allocates nothing.
-  // Inside a body subnormal floats are read and written as zero, in every thread alike (subnormals.h).
+  // from inside a body run on the calling thread alone. Allocates nothing, takes no lock. Thread t of n
+  // begins with the t-th of n consecutive shares, then helps the others: results must not depend on who runs
+  // what. Inside a body subnormal floats are read and written as zero, in every thread alike (subnormals.h).
   void parallel_for(int64_t count, FunctionRef<void(int64_t index)> body);
 
   // Splits [0, count) into blocks of `block` indices (the last one shorter) and runs body(begin, end) for
