@@ -2,11 +2,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/memory.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/help_text.h"
 #include "cli/terminal.h"
 #include "kernels/dispatch.h"
 #include "kernels/registry.h"
@@ -14,6 +17,7 @@
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
 #include "platform/peak.h"
+#include "platform/prefault.h"
 #include "platform/thread_pool.h"
 #include "platform/topology.h"
 
@@ -37,7 +41,29 @@ struct Findings {
   std::vector<KernelReport> kernels;
   std::vector<ComputePeak> peaks;
   MemoryBandwidth bandwidth;
+  std::optional<int64_t> huge_bytes;  // of a buffer of kTrialBytes
+  double loop_seconds = 0;            // an empty parallel loop
 };
+
+constexpr int64_t kTrialBytes = int64_t{64} << 20;
+
+std::optional<int64_t> huge_bytes_of_a_trial(ThreadPool& pool) {
+  const PageBuffer trial(kTrialBytes);
+  prefault(pool, trial.as<std::byte>());
+  return huge_page_bytes(trial.data() + kTrialBytes / 2);
+}
+
+// The median of a few hundred.
+double empty_loop_seconds(ThreadPool& pool) {
+  std::vector<double> seconds(301);
+  for (double& each : seconds) {
+    const auto begin = std::chrono::steady_clock::now();
+    pool.parallel_for(pool.num_threads(), [](int64_t) {});
+    each = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + 150, seconds.end());
+  return seconds[150];
+}
 
 Findings examine(ThreadPool& pool) {
   Findings f;
@@ -53,6 +79,8 @@ Findings examine(ThreadPool& pool) {
   f.kernels = kernel_reports();
   f.peaks = measure_compute_peaks(pool);
   f.bandwidth = measure_memory_bandwidth(pool);
+  f.huge_bytes = huge_bytes_of_a_trial(pool);
+  f.loop_seconds = empty_loop_seconds(pool);
   return f;
 }
 
@@ -102,9 +130,16 @@ Json to_json(const Findings& f) {
        {{"online", f.machine_cpus},
         {"affinity", format_cpu_list(f.affinity)},
         {"cgroup_quota", f.cgroup.cpus ? Json(*f.cgroup.cpus) : Json()},
-        {"threads", f.threads}}},
+        {"threads", f.threads},
+        {"pinned", can_pin(f.threads)},
+        {"spinning", can_spin(f.threads)},
+        {"empty_loop_seconds", f.loop_seconds}}},
       {"numa_nodes", nodes},
-      {"huge_pages", {{"transparent", f.huge.transparent}, {"reserved", pools}}},
+      {"huge_pages",
+       {{"transparent", f.huge.transparent},
+        {"trial_bytes", kTrialBytes},
+        {"huge_bytes", optional_number(f.huge_bytes)},
+        {"reserved", pools}}},
       {"memory",
        {{"total_bytes", f.memory.total_bytes},
         {"available_bytes", f.memory.available_bytes},
@@ -141,7 +176,13 @@ void print_processor(const Findings& f) {
   print_row("processors", fmt::format("{} online, {} allowed by the affinity mask ({})", f.machine_cpus,
                                       f.affinity.size(), format_cpu_list(f.affinity)));
   print_row("cgroup CPU limit", f.cgroup.cpus ? fmt::format("{:.2f} processors", *f.cgroup.cpus) : "none");
-  print_row("threads used", std::to_string(f.threads));
+  print_row("threads used", fmt::format("{}, {}; waiting threads {}", f.threads,
+                                        can_pin(f.threads) ? "each on its own processor" : "not pinned",
+                                        can_spin(f.threads) ? "spin, then sleep" : "sleep at once"));
+  const auto cache = [](int name) { return format_bytes(std::max<int64_t>(sysconf(name), 0)); };
+  print_row("caches",
+            fmt::format("{} first level, {} second level, {} last level", cache(_SC_LEVEL1_DCACHE_SIZE),
+                        cache(_SC_LEVEL2_CACHE_SIZE), cache(_SC_LEVEL3_CACHE_SIZE)));
 }
 
 void print_memory(const Findings& f) {
@@ -162,6 +203,10 @@ void print_memory(const Findings& f) {
   print_row("huge pages", mode.empty()      ? "unknown: no transparent huge pages in this kernel"
                           : mode == "never" ? "transparent: never; large buffers will miss the TLB more often"
                                             : "transparent: " + mode + ", used for large buffers");
+  if (f.huge_bytes) {
+    print_row("", fmt::format("{} of a buffer of {} are huge pages", format_bytes(*f.huge_bytes),
+                              format_bytes(kTrialBytes)));
+  }
   for (const HugePagePool& pool : f.huge.pools) {
     if (pool.total_pages == 0) continue;
     print_row("", fmt::format("reserved: {} of {}, {} free; not used", pool.total_pages,
@@ -173,30 +218,39 @@ std::string implementation_name(const ImplementationReport& row) {
   return row.name == isa_name(row.isa) ? row.name : fmt::format("{} {}", row.name, isa_name(row.isa));
 }
 
-// What is used; why each better one is refused; what else this machine could run.
+// A value that may be longer than a line: the rest of it stands below.
+void print_wrapped(const std::string& name, const std::string& value) {
+  constexpr int64_t kValueColumn = 22;
+  const std::string lines = wrap_text(value, kValueColumn, 80);
+  print("  {:<18}  {}{}", name, lines.substr(kValueColumn), lines.ends_with('\n') ? "" : "\n");
+}
+
+// What is used; why the others are not: those before it in the table are refused, those behind it are slower.
 void print_kernels(const Findings& f) {
-  print("\nKernels: in use, rather than\n");
+  print("\nKernels: the best that runs here, and why not the others\n");
   for (const KernelReport& kernel : f.kernels) {
-    std::vector<std::string> others;
-    for (size_t i = kernel.chosen + 1; i < kernel.implementations.size(); ++i) {
-      if (kernel.implementations[i].refusal.empty())
-        others.push_back(implementation_name(kernel.implementations[i]));
+    print_wrapped(kernel.kernel, implementation_name(kernel.implementations[kernel.chosen]));
+    std::vector<std::string> slower;
+    for (size_t i = 0; i < kernel.implementations.size(); ++i) {
+      const ImplementationReport& row = kernel.implementations[i];
+      if (!row.refusal.empty()) {
+        print_wrapped("", fmt::format("refused: {}: {}", implementation_name(row), row.refusal));
+      } else if (i != kernel.chosen) {
+        slower.push_back(implementation_name(row));
+      }
     }
-    print_row(kernel.kernel,
-              fmt::format("{:<16} {}", implementation_name(kernel.implementations[kernel.chosen]),
-                          fmt::join(others, ", ")));
-    for (const ImplementationReport& row : kernel.implementations) {
-      if (!row.refusal.empty())
-        print_row("", fmt::format("not {}: {}", implementation_name(row), row.refusal));
-    }
+    if (!slower.empty()) print_wrapped("", fmt::format("slower: {}", fmt::join(slower, ", ")));
   }
 }
 
 void print_speed(const Findings& f) {
   print("\nMeasured now, {} together\n", f.threads == 1 ? "1 thread" : fmt::format("{} threads", f.threads));
   for (const ComputePeak& peak : f.peaks) {
-    print_row(peak.instruction_set, fmt::format("{:.3g} TFLOPS ({})", peak.tflops, peak.arithmetic));
+    print_row(peak.instruction_set,
+              fmt::format("{:.3g} TFLOPS, {:.3g} a thread ({})", peak.tflops,
+                          peak.tflops / static_cast<double>(f.threads), peak.arithmetic));
   }
+  print_row("parallel loop", fmt::format("{:.2g} us when empty", f.loop_seconds * 1e6));
   print_row("memory copy", fmt::format("{:.3g} GB/s read + written, {:.3g} past the caches",
                                        f.bandwidth.copy_gb_per_s, f.bandwidth.streaming_copy_gb_per_s));
   print_row("memory update",

@@ -1,5 +1,6 @@
 #include <csignal>
 
+#include "base/log.h"
 #include "cli/command.h"
 #include "cli/terminal.h"
 #include "cli/train_report.h"
@@ -37,6 +38,7 @@ class TrainCommand : public Command {
   }
 
   void run(FlagTable* table) override {
+    set_log_level(args_.lowest_log_level());
     resolve_training_arguments(*table, &args_);
     set_closed_output(ClosedOutput::kIsIgnored);
     TerminalReport report(!args_.disable_tqdm);

@@ -277,6 +277,10 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
                     "Add the number of tokens trained on so far to the log entries. There is no padding, so "
                     "all and non_padding are the same.");
   table->add("disable_tqdm", &args->disable_tqdm, "Show no progress bar.");
+  table->add_choice("log_level", &args->log_level,
+                    {"passive", "debug", "info", "warning", "error", "critical"},
+                    "Messages below this level are dropped: warning hides the progress lines as well. The "
+                    "error that ends a run is always shown. passive is info.");
   table
       ->add_choice("eval_strategy", &args->eval_strategy, {"no", "steps", "epoch"},
                    "When to evaluate on eval_dataset: never, every eval_steps, or after every epoch.")

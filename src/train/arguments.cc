@@ -88,6 +88,14 @@ json flag_value(const Flag& flag) {
 
 }  // namespace
 
+// Nothing is more severe than an error here: what is critical ends the program with one.
+LogLevel TrainingArguments::lowest_log_level() const {
+  if (log_level == "debug") return LogLevel::kDebug;
+  if (log_level == "warning") return LogLevel::kWarning;
+  if (log_level == "error" || log_level == "critical") return LogLevel::kError;
+  return LogLevel::kInfo;  // info, passive
+}
+
 DType TrainingArguments::training_dtype() const { return dtype_of_name(dtype); }
 
 DType TrainingArguments::export_dtype() const {

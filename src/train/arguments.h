@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/flags.h"
+#include "base/log.h"
 #include "data/dataset.h"
 #include "tensor/dtype.h"
 
@@ -75,6 +76,7 @@ struct TrainingArguments {
   bool logging_first_step = false;
   std::string include_num_input_tokens_seen = "no";
   bool disable_tqdm = false;
+  std::string log_level = "passive";
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
   double eval_delay = 0;
@@ -89,6 +91,7 @@ struct TrainingArguments {
 
   bool evaluates() const { return eval_strategy != "no" || eval_on_start; }
   DType training_dtype() const;
+  LogLevel lowest_log_level() const;
   DType export_dtype() const;
   Packing packing_mode() const;
   uint64_t shuffle_seed() const { return static_cast<uint64_t>(data_seed.value_or(seed)); }

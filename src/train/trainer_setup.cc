@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
+#include "platform/prefault.h"
 #include "tokenizer/tokenizer.h"
 #include "train/passes.h"
 #include "train/trainer.h"
@@ -244,6 +245,8 @@ void Trainer::allocate_and_load() {
   const DType dtype = model_->dtype();
   weights_ = PageBuffer(count * dtype_bytes(dtype));
   gradients_ = PageBuffer(count * dtype_bytes(DType::kF32));
+  prefault(*pool_, weights_.as<std::byte>());
+  prefault(*pool_, gradients_.as<std::byte>());
   const TensorView weights(weights_.data(), dtype, {count});
   const TensorView gradients(gradients_.data(), DType::kF32, {count});
   model_->bind_parameters(weights, gradients);

@@ -124,7 +124,6 @@ constexpr Unsupported kIgnored[] = {
     {"run_name", kText, "", kOwnMetrics},
     {"project", kText, "huggingface", kOwnMetrics},
     {"trackio_space_id", kText, "trackio", kOwnMetrics},
-    {"log_level", kText, "passive", "messages have one level"},
     {"log_level_replica", kText, "warning", kOneProcess},
     {"log_on_each_node", kBool, "true", kOneProcess},
     {"include_tokens_per_second", kBool, "false", "metrics.jsonl has tokens_per_second in any case"},

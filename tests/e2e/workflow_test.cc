@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
@@ -143,6 +145,56 @@ TEST(Workflow, DoctorReportsAsTextAndAsJson) {
   const json pinned =
       json::parse(run_well({"doctor", "--json"}, {.environment = {"TESSERA_ISA=baseline"}}).out);
   EXPECT_EQ(pinned["isa_limit"], "baseline");
+}
+
+TEST(Workflow, DoctorFitsIn80Columns) {
+  std::istringstream lines(run_well({"doctor"}).out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+// A limit holds in every kernel, and one that the machine lacks is refused.
+TEST(Workflow, TesseraIsaLimitsEveryKernelOrIsRefused) {
+  const TinyModel tiny;
+  const json machine = json::parse(run_well({"doctor", "--json"}, {.environment = {"TESSERA_ISA="}}).out);
+  std::map<std::string, std::string> refusals = {{"ref", ""}};
+  for (const json& isa : machine["instruction_sets"]) refusals[isa["name"]] = isa["refusal"];
+  const std::vector<std::string> weakest_first = {"ref",    "baseline",    "avx2",
+                                                  "avx512", "avx512_bf16", "amx_bf16"};
+  const auto strength = [&](const std::string& name) {
+    return std::find(weakest_first.begin(), weakest_first.end(), name) - weakest_first.begin();
+  };
+  for (const auto& [value, name] : std::map<std::string, std::string>{
+           {"ref", "ref"}, {"avx2", "avx2"}, {"avx512", "avx512"}, {"amx", "amx_bf16"}}) {
+    const ProcessOptions limited = {.environment = {"TESSERA_ISA=" + value}};
+    const std::vector<std::string> train = tiny.train_arguments("out-" + value, {"--max_steps", "2"});
+    if (!refusals.at(name).empty()) {
+      for (const auto& arguments : {std::vector<std::string>{"doctor"}, train}) {
+        const ProcessResult refused = run_tessera(arguments, limited);
+        EXPECT_EQ(refused.exit_code, 78) << value;
+        EXPECT_THAT(refused.err, HasSubstr("TESSERA_ISA=" + value)) << value;
+      }
+      continue;
+    }
+    const json report = json::parse(run_well({"doctor", "--json"}, limited).out);
+    EXPECT_EQ(report["isa_limit"], name);
+    for (const json& kernel : report["kernels"]) {
+      for (const json& row : kernel["implementations"]) {
+        if (!row["used"]) continue;
+        EXPECT_LE(strength(row["isa"]), strength(name)) << value << ": " << kernel.dump();
+      }
+    }
+    run_well(train, limited);
+    EXPECT_EQ(read_metrics(tiny.folder / ("out-" + value)).size(), 2u) << value;
+    EXPECT_EQ(read_metrics(tiny.folder / ("out-" + value)).back().contains("mfu"), value != "ref") << value;
+  }
+}
+
+TEST(Workflow, LogLevelDropsMessagesBelowIt) {
+  const TinyModel tiny;
+  EXPECT_THAT(run_well(tiny.train_arguments("out")).err, HasSubstr("info:"));
+  const ProcessResult quiet = run_well(tiny.train_arguments("out2", {"--log_level", "warning"}));
+  EXPECT_THAT(quiet.err, testing::Not(HasSubstr("info:")));
+  EXPECT_THAT(quiet.out, HasSubstr("{'loss': "));
 }
 
 TEST(Interruption, FirstSignalSavesACheckpointAndEndsByTheSignal) {
