@@ -158,9 +158,13 @@ Json to_json(const Findings& f) {
   };
 }
 
+// A value that is longer than a line goes on below.
 void print_row(const std::string& name, const std::string& value) {
-  constexpr int kNameWidth = 18;
-  print("  {:<{}}  {}\n", name, kNameWidth, value);
+  constexpr int64_t kValueColumn = 22;
+  constexpr int64_t kWidth = 80;
+  const std::string lines = wrap_text(value, kValueColumn, kWidth);
+  print("  {:<{}}{}{}", name, kValueColumn - 2, lines.substr(std::min<size_t>(kValueColumn, lines.size())),
+        lines.ends_with('\n') ? "" : "\n");
 }
 
 void print_processor(const Findings& f) {
@@ -178,11 +182,10 @@ void print_processor(const Findings& f) {
   print_row("cgroup CPU limit", f.cgroup.cpus ? fmt::format("{:.2f} processors", *f.cgroup.cpus) : "none");
   print_row("threads used", fmt::format("{}, {}; waiting threads {}", f.threads,
                                         can_pin(f.threads) ? "each on its own processor" : "not pinned",
-                                        can_spin(f.threads) ? "spin, then sleep" : "sleep at once"));
+                                        can_spin(f.threads) ? "spin first" : "sleep at once"));
   const auto cache = [](int name) { return format_bytes(std::max<int64_t>(sysconf(name), 0)); };
-  print_row("caches",
-            fmt::format("{} first level, {} second level, {} last level", cache(_SC_LEVEL1_DCACHE_SIZE),
-                        cache(_SC_LEVEL2_CACHE_SIZE), cache(_SC_LEVEL3_CACHE_SIZE)));
+  print_row("caches", fmt::format("L1 {}, L2 {}, L3 {}", cache(_SC_LEVEL1_DCACHE_SIZE),
+                                  cache(_SC_LEVEL2_CACHE_SIZE), cache(_SC_LEVEL3_CACHE_SIZE)));
 }
 
 void print_memory(const Findings& f) {
@@ -218,28 +221,21 @@ std::string implementation_name(const ImplementationReport& row) {
   return row.name == isa_name(row.isa) ? row.name : fmt::format("{} {}", row.name, isa_name(row.isa));
 }
 
-// A value that may be longer than a line: the rest of it stands below.
-void print_wrapped(const std::string& name, const std::string& value) {
-  constexpr int64_t kValueColumn = 22;
-  const std::string lines = wrap_text(value, kValueColumn, 80);
-  print("  {:<18}  {}{}", name, lines.substr(kValueColumn), lines.ends_with('\n') ? "" : "\n");
-}
-
-// What is used; why the others are not: those before it in the table are refused, those behind it are slower.
+// What is used; why the others are not: they are refused, or the table, best first, has them behind it.
 void print_kernels(const Findings& f) {
-  print("\nKernels: the best that runs here, and why not the others\n");
+  print("\nKernels: the best ranked that runs here, and why not the others\n");
   for (const KernelReport& kernel : f.kernels) {
-    print_wrapped(kernel.kernel, implementation_name(kernel.implementations[kernel.chosen]));
-    std::vector<std::string> slower;
+    print_row(kernel.kernel, implementation_name(kernel.implementations[kernel.chosen]));
+    std::vector<std::string> behind;
     for (size_t i = 0; i < kernel.implementations.size(); ++i) {
       const ImplementationReport& row = kernel.implementations[i];
       if (!row.refusal.empty()) {
-        print_wrapped("", fmt::format("refused: {}: {}", implementation_name(row), row.refusal));
+        print_row("", fmt::format("refused: {}: {}", implementation_name(row), row.refusal));
       } else if (i != kernel.chosen) {
-        slower.push_back(implementation_name(row));
+        behind.push_back(implementation_name(row));
       }
     }
-    if (!slower.empty()) print_wrapped("", fmt::format("slower: {}", fmt::join(slower, ", ")));
+    if (!behind.empty()) print_row("", fmt::format("ranked below: {}", fmt::join(behind, ", ")));
   }
 }
 
