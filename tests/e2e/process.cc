@@ -80,6 +80,7 @@ ProcessResult run_tessera(const std::vector<std::string>& arguments, const Proce
   const Pipe in;
   const Pipe out;
   const Pipe err;
+  if (!options.output_has_reader) close(out.read_end);
   const pid_t pid = fork();
   if (pid == 0) become_tessera(arguments, options, in.read_end, out.write_end, err.write_end);
   close(in.read_end);
@@ -90,7 +91,7 @@ ProcessResult run_tessera(const std::vector<std::string>& arguments, const Proce
   const auto former_handler = std::signal(SIGPIPE, SIG_IGN);  // the child need not read its input
   size_t written = 0;
   int input = in.write_end;
-  bool out_open = true;
+  bool out_open = options.output_has_reader;
   bool err_open = true;
   fcntl(input, F_SETFL, O_NONBLOCK);
   const auto deadline = std::chrono::steady_clock::now() + kTimeLimit;
@@ -117,7 +118,7 @@ ProcessResult run_tessera(const std::vector<std::string>& arguments, const Proce
     if (options.on_output) options.on_output(pid, result.out, result.err);
   }
   if (input >= 0) close(input);
-  close(out.read_end);
+  if (options.output_has_reader) close(out.read_end);
   close(err.read_end);
   int status = 0;
   waitpid(pid, &status, 0);

@@ -222,21 +222,25 @@ TEST(Interruption, FirstSignalSavesACheckpointAndEndsByTheSignal) {
   }
 }
 
+// The reader is gone before the program starts: behind `| true` it may live until after the last write.
 TEST(Output, ClosedReaderEndsQuietlyButNotATrainingRun) {
+  const ProcessResult help = run_tessera({"help", "--markdown"}, {.output_has_reader = false});
+  EXPECT_EQ(help.signal, SIGPIPE) << "exit code " << help.exit_code;
+  EXPECT_EQ(help.err, "");
   const TinyModel tiny;
-  // A shell closes the pipe after the first line.
+  const ProcessResult train = run_tessera(tiny.train_arguments("out"), {.output_has_reader = false});
+  EXPECT_EQ(train.exit_code, 0) << "signal " << train.signal << "\n" << train.err;
+  EXPECT_TRUE(fs::exists(tiny.folder / "out/model.safetensors"));
+}
+
+TEST(Output, ClosedDescriptorsAreErrorsWithTheirExitCodes) {
   const std::string program = TESSERA_BINARY;
-  const auto status_of = [&](const std::string& command) {
-    const int status = std::system(("bash -c '" + command + "; exit ${PIPESTATUS[0]}'").c_str());
+  const auto status_of = [](const std::string& command) {
+    const int status = std::system(command.c_str());
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   };
-  EXPECT_EQ(status_of(program + " help --markdown 2>&1 | true"), 128 + SIGPIPE);
-  std::string train = program;
-  for (const std::string& argument : tiny.train_arguments("out")) train += " " + argument;
-  EXPECT_EQ(status_of(train + " 2>/dev/null | true"), 0);
   EXPECT_EQ(status_of(program + " help 2>/dev/null >&-"), 74);
   EXPECT_EQ(status_of(program + " help --unknown 2>&-"), 64);
-  EXPECT_TRUE(fs::exists(tiny.folder / "out/model.safetensors"));
 }
 
 }  // namespace
