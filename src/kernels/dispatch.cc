@@ -1,5 +1,7 @@
 #include "kernels/dispatch.h"
 
+#include <hwy/targets.h>
+
 #include <array>
 #include <cstdlib>
 
@@ -62,6 +64,12 @@ std::string machine_refusal(Isa isa) {
   }
   TESSERA_CHECK(false, "isa {}", static_cast<int>(isa));
   return "";
+}
+
+std::string avx3_dl_refusal() {
+  return (hwy::SupportedTargets() & HWY_AVX3_DL) != 0
+             ? ""
+             : "the processor has no AVX-512 VBMI, VBMI2, BITALG and VPOPCNTDQ";
 }
 
 std::string isa_refusal(Isa isa) {

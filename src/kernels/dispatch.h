@@ -28,7 +28,7 @@ enum class Isa {
   kBaseline,    // Highway's code for the compiler's baseline (with GCC 12 on x86-64: scalar)
   kAvx2,        // with FMA and F16C
   kAvx512,      // F, BW, CD, DQ, VL
-  kAvx512Bf16,  // dot products of bf16 pairs
+  kAvx512Bf16,  // rounding to bf16, dot products of bf16 pairs
   kAmxBf16,     // tiles, with the kernel's permission
 };
 
@@ -126,13 +126,19 @@ std::vector<Implementation<Kernels>> concat(std::vector<Implementation<Kernels>>
   return first;
 }
 
-// Null = not compiled.
-template <typename Kernels, typename Avx512, typename Avx2>
-std::vector<Implementation<Kernels>> hwy_table(Avx512 avx512, Avx2 avx2, const Kernels* baseline) {
+// Why code that Highway made for its target AVX3_DL cannot run here, or "".
+std::string avx3_dl_refusal();
+
+// Null = not compiled. AVX3_DL, AVX-512 as Ice Lake has it, stands for the processors that round to bf16 in
+// hardware too.
+template <typename Kernels, typename Avx512Bf16, typename Avx512, typename Avx2>
+std::vector<Implementation<Kernels>> hwy_table(Avx512Bf16 avx512_bf16, Avx512 avx512, Avx2 avx2,
+                                               const Kernels* baseline) {
   std::vector<Implementation<Kernels>> table;
-  const auto append = [&](const Kernels* kernels, Isa isa) {
-    if (kernels != nullptr) table.push_back({"hwy", isa, *kernels});
+  const auto append = [&](const Kernels* kernels, Isa isa, std::string (*refusal)() = nullptr) {
+    if (kernels != nullptr) table.push_back({"hwy", isa, *kernels, refusal});
   };
+  append(avx512_bf16, Isa::kAvx512Bf16, avx3_dl_refusal);
   append(avx512, Isa::kAvx512);
   append(avx2, Isa::kAvx2);
   append(baseline, Isa::kBaseline);
@@ -146,5 +152,6 @@ std::vector<Implementation<Kernels>> hwy_table(Avx512 avx512, Avx2 avx2, const K
 // HWY_AFTER_NAMESPACE(), inside #if HWY_ONCE, in the namespace that encloses HWY_NAMESPACE:
 //
 //   std::vector<Implementation<RmsNormKernels>> rmsnorm_hwy() { return TESSERA_HWY_TABLE(kKernels); }
-#define TESSERA_HWY_TABLE(kernels) \
-  ::tessera::hwy_table(HWY_CHOOSE_AVX3(kernels), HWY_CHOOSE_AVX2(kernels), &HWY_STATIC_DISPATCH(kernels))
+#define TESSERA_HWY_TABLE(kernels)                                                                      \
+  ::tessera::hwy_table(HWY_CHOOSE_AVX3_DL(kernels), HWY_CHOOSE_AVX3(kernels), HWY_CHOOSE_AVX2(kernels), \
+                       &HWY_STATIC_DISPATCH(kernels))

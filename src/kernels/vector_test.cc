@@ -23,6 +23,8 @@ struct VectorFunctions {
   void (*exp_normal)(const float* x, int64_t count, float* y);
   void (*reciprocal)(const float* x, int64_t count, float* y);
   void (*to_bf16)(const float* x, int64_t count, bf16* y);
+  void (*groups_to_bf16)(const float* x, int64_t count, bf16* y);
+  void (*groups_from_bf16)(const bf16* x, int64_t count, float* y);
   void (*from_bf16)(const bf16* x, int64_t count, float* y);
 };
 
@@ -61,10 +63,26 @@ void convert_array(const From* x, int64_t count, To* y) {
                   [&](auto access, int64_t i) HWY_ATTR { access.store(d, access.load(d, x + i), y + i); });
 }
 
+// The same by groups: float32 from and to the order of a group of bf16.
+template <typename From, typename To>
+void convert_groups(const From* x, int64_t count, To* y) {
+  const FloatTag d;
+  for_each_group<4>(d, count, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    if constexpr (std::is_same_v<From, float>) {
+      auto group = access.template load_as<To>(d, x + i);
+      access.store(d, group, y + i);
+    } else {
+      access.template store_as<From>(d, access.load(d, x + i), y + i);
+    }
+  });
+}
+
 const VectorFunctions kFunctions = {.exp = exp_array,
                                     .exp_normal = exp_normal_array,
                                     .reciprocal = reciprocal_array,
                                     .to_bf16 = convert_array<float, bf16>,
+                                    .groups_to_bf16 = convert_groups<float, bf16>,
+                                    .groups_from_bf16 = convert_groups<bf16, float>,
                                     .from_bf16 = convert_array<bf16, float>};
 
 }  // namespace HWY_NAMESPACE
@@ -168,10 +186,14 @@ TEST(VectorConversion, RoundsToBf16AsTheScalarFunction) {
     x.push_back(std::bit_cast<float>(bits));
   }
   for (const auto& functions : usable_functions()) {
-    std::vector<bf16> y(x.size());
+    std::vector<bf16> y(x.size()), by_groups(x.size());
     functions.kernels.to_bf16(x.data(), std::ssize(x), y.data());
+    functions.kernels.groups_to_bf16(x.data(), std::ssize(x), by_groups.data());
     for (size_t i = 0; i < x.size(); ++i) {
-      ASSERT_EQ(y[i].bits, to_bf16(x[i]).bits) << isa_name(functions.isa) << " x " << x[i];
+      ASSERT_EQ(by_groups[i].bits, y[i].bits) << isa_name(functions.isa) << " x " << x[i];
+      const bool flushed = std::fpclassify(x[i]) == FP_SUBNORMAL && functions.isa == Isa::kAvx512Bf16;
+      const uint16_t expected = flushed ? to_bf16(std::copysign(0.0f, x[i])).bits : to_bf16(x[i]).bits;
+      ASSERT_EQ(y[i].bits, expected) << isa_name(functions.isa) << " x " << x[i];
     }
   }
 }
@@ -180,15 +202,17 @@ TEST(VectorConversion, ReadsEveryBf16AndNothingOutside) {
   std::vector<bf16> x;
   for (uint32_t bits = 0; bits <= 0xFFFF; ++bits) x.push_back(bf16{static_cast<uint16_t>(bits)});
   for (const auto& functions : usable_functions()) {
-    for (const int64_t count : {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 33, 0x10000}) {
-      std::vector<float> y(static_cast<size_t>(count) + 1, 123.0f);
-      functions.kernels.from_bf16(x.data() + 0x10000 - count, count, y.data());
-      for (int64_t i = 0; i < count; ++i) {
-        ASSERT_EQ(std::bit_cast<uint32_t>(y[static_cast<size_t>(i)]),
-                  static_cast<uint32_t>(x[static_cast<size_t>(0x10000 - count + i)].bits) << 16)
-            << isa_name(functions.isa);
+    for (const auto convert : {functions.kernels.from_bf16, functions.kernels.groups_from_bf16}) {
+      for (const int64_t count : {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 97, 0x10000}) {
+        std::vector<float> y(static_cast<size_t>(count) + 1, 123.0f);
+        convert(x.data() + 0x10000 - count, count, y.data());
+        for (int64_t i = 0; i < count; ++i) {
+          ASSERT_EQ(std::bit_cast<uint32_t>(y[static_cast<size_t>(i)]),
+                    static_cast<uint32_t>(x[static_cast<size_t>(0x10000 - count + i)].bits) << 16)
+              << isa_name(functions.isa) << " count " << count << " element " << i;
+        }
+        ASSERT_EQ(y.back(), 123.0f) << isa_name(functions.isa) << " count " << count;
       }
-      ASSERT_EQ(y.back(), 123.0f) << isa_name(functions.isa) << " count " << count;
     }
   }
 }

@@ -19,43 +19,59 @@ constexpr int64_t kBlockElements = 16 * 1024;
 
 int64_t block_rows(int64_t F) { return std::max<int64_t>(1, kBlockElements / std::max<int64_t>(1, F)); }
 
-// s = 1 / (1 + exp(-x)) and 1 - s, both to full relative precision: from e = exp(-|x|), the larger of the two
-// is 1 / (1 + e) and the smaller e / (1 + e).
-template <class D, class V>
-HWY_INLINE void sigmoid(D d, V x, V* s, V* one_minus_s) {
-  const V e = exp_nonpositive_normal(d, hn::Or(x, hn::SignBit(d)));
-  const V larger = reciprocal(d, hn::Add(hn::Set(d, 1.0f), e));
-  const V smaller = hn::Mul(e, larger);
-  const auto negative = hn::Lt(x, hn::Zero(d));
-  *s = hn::IfThenElse(negative, smaller, larger);
-  *one_minus_s = hn::IfThenElse(negative, larger, smaller);
+template <size_t N>
+using Group = VectorGroup<FloatTag, N>;
+
+// s = 1 / (1 + exp(-x)) and e = exp(-x), which makes 1 - s = e s: both to full relative precision. Below
+// -87.3 s is subnormal, hence zero; below -88 e stays that of -88, so that no product with it is infinite.
+template <size_t N>
+HWY_INLINE void sigmoid(const Group<N>& x, Group<N>* s, Group<N>* e) {
+  const FloatTag d;
+  for (size_t k = 0; k < N; ++k) e->v[k] = hn::Min(hn::Set(d, 88.0f), hn::Neg(x.v[k]));  // NaN: the second
+  exp_nonpositive_normal(d, e->v);
+  for (size_t k = 0; k < N; ++k) s->v[k] = reciprocal(d, hn::Add(hn::Set(d, 1.0f), e->v[k]));
 }
 
 template <typename A>
 HWY_NOINLINE void forward_row(const A* gate_up, int64_t F, A* h) {
   const FloatTag d;
-  for_each_vector(d, F, [&](auto access, int64_t i) HWY_ATTR {
-    const auto x = access.load(d, gate_up + i);
-    hn::Vec<FloatTag> s, one_minus_s;
-    sigmoid(d, x, &s, &one_minus_s);
-    access.store(d, hn::Mul(hn::Mul(x, s), access.load(d, gate_up + F + i)), h + i);
+  for_each_group<kExpVectors>(d, F, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    constexpr size_t N = access.kVectors;
+    prefetch_ahead<N, A>(d, gate_up + i);
+    prefetch_ahead<N, A>(d, gate_up + F + i);
+    prefetch_ahead<N, A>(d, h + i);
+    const Group<N> gate = access.load(d, gate_up + i);
+    Group<N> s, e;
+    sigmoid(gate, &s, &e);
+    const Group<N> up = access.load(d, gate_up + F + i);
+    Group<N> result;
+    for (size_t k = 0; k < N; ++k) result.v[k] = hn::Mul(hn::Mul(gate.v[k], s.v[k]), up.v[k]);
+    access.store(d, result, h + i);
   });
 }
 
 template <typename A>
 HWY_NOINLINE void backward_row(const A* dh, const A* gate_up, int64_t F, A* dgate_up, A* h) {
   const FloatTag d;
-  for_each_vector(d, F, [&](auto access, int64_t i) HWY_ATTR {
-    const auto x = access.load(d, gate_up + i);
-    const auto up = access.load(d, gate_up + F + i);
-    const auto gradient = access.load(d, dh + i);
-    hn::Vec<FloatTag> s, one_minus_s;
-    sigmoid(d, x, &s, &one_minus_s);
-    const auto slope = hn::Mul(s, hn::MulAdd(x, one_minus_s, hn::Set(d, 1.0f)));
-    access.store(d, hn::Mul(hn::Mul(gradient, up), slope), dgate_up + i);
-    const auto silu = hn::Mul(x, s);
-    access.store(d, hn::Mul(gradient, silu), dgate_up + F + i);
-    access.store(d, hn::Mul(silu, up), h + i);
+  for_each_group<kExpVectors>(d, F, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    constexpr size_t N = access.kVectors;
+    for (const A* from : {dh, gate_up, gate_up + F}) prefetch_ahead<N, A>(d, from + i);
+    for (A* to : {dgate_up, dgate_up + F, h}) prefetch_ahead<N, A>(d, to + i);
+    const Group<N> gate = access.load(d, gate_up + i);
+    Group<N> s, e;
+    sigmoid(gate, &s, &e);
+    const Group<N> up = access.load(d, gate_up + F + i), gradient = access.load(d, dh + i);
+    Group<N> dgate, dup, product;
+    for (size_t k = 0; k < N; ++k) {
+      const auto silu = hn::Mul(gate.v[k], s.v[k]);
+      const auto slope = hn::MulAdd(silu, hn::Mul(e.v[k], s.v[k]), s.v[k]);
+      dgate.v[k] = hn::Mul(hn::Mul(gradient.v[k], up.v[k]), slope);
+      dup.v[k] = hn::Mul(gradient.v[k], silu);
+      product.v[k] = hn::Mul(silu, up.v[k]);
+    }
+    access.store(d, dgate, dgate_up + i);
+    access.store(d, dup, dgate_up + F + i);
+    access.store(d, product, h + i);
   });
 }
 
