@@ -41,17 +41,19 @@ void add_chunk(const CrossEntropyKernels& kernels, const Chunk& chunk, int32_t t
                SoftmaxRow* row) {
   if (chunk.contains(target)) row->target_logit = chunk.logits[target - chunk.first_column];
   if (with_sum) row->sum += kernels.sum(chunk.logits, chunk.count);
-  const float max = kernels.max(chunk.logits, chunk.count);
-  if (std::isnan(row->max) || !(max < std::numeric_limits<float>::infinity())) {
+  const SoftmaxSum sum = kernels.softmax_sum(chunk.logits, chunk.count);
+  if (std::isnan(row->max) || std::isnan(sum.max)) {
     row->max = std::numeric_limits<float>::quiet_NaN();
     return;
   }
-  if (std::isinf(max)) return;  // nothing but probabilities of zero
-  if (max > row->max) {
-    row->sum_exp *= std::exp(static_cast<double>(row->max) - static_cast<double>(max));
-    row->max = max;
+  if (std::isinf(sum.max)) return;  // nothing but probabilities of zero
+  const double rise = static_cast<double>(sum.max) - static_cast<double>(row->max);
+  if (rise > 0) {
+    row->sum_exp = row->sum_exp * std::exp(-rise) + sum.sum_exp;
+    row->max = sum.max;
+  } else {
+    row->sum_exp += sum.sum_exp * std::exp(rise);
   }
-  row->sum_exp += kernels.sum_of_exps(chunk.logits, chunk.count, row->max);
 }
 
 double log_sum_exp(const SoftmaxRow& row) { return static_cast<double>(row.max) + std::log(row.sum_exp); }

@@ -8,11 +8,15 @@
 
 namespace tessera {
 
+// The sum of exp(x - max) over some logits x with the largest one, max.
+struct SoftmaxSum {
+  float max;       // NaN when a logit is NaN or +infinity
+  double sum_exp;  // of no meaning unless max is finite
+};
+
 // The loops over `count` logits of one row; count >= 1.
 struct CrossEntropyKernels {
-  float (*max)(const float* x, int64_t count);  // NaN when one of them is
-  // sum exp(x - max) for a finite max that none exceeds.
-  double (*sum_of_exps)(const float* x, int64_t count, float max);
+  SoftmaxSum (*softmax_sum)(const float* x, int64_t count);
   double (*sum)(const float* x, int64_t count);
   // dx = factor exp(x - max) - offset; dx may be x.
   void (*gradient_f32)(const float* x, int64_t count, float max, double factor, double offset, float* dx);

@@ -6,19 +6,16 @@
 namespace tessera {
 namespace {
 
-float max_ref(const float* x, int64_t count) {
-  float max = -std::numeric_limits<float>::infinity();
+SoftmaxSum softmax_sum_ref(const float* x, int64_t count) {
+  SoftmaxSum result = {-std::numeric_limits<float>::infinity(), 0};
   for (int64_t v = 0; v < count; ++v) {
-    if (std::isnan(x[v])) return x[v];
-    max = std::max(max, x[v]);
+    if (!(x[v] < std::numeric_limits<float>::infinity())) {
+      return {std::numeric_limits<float>::quiet_NaN(), 0};
+    }
+    result.max = std::max(result.max, x[v]);
   }
-  return max;
-}
-
-double sum_of_exps_ref(const float* x, int64_t count, float max) {
-  double sum = 0;
-  for (int64_t v = 0; v < count; ++v) sum += std::exp(static_cast<double>(x[v]) - max);
-  return sum;
+  for (int64_t v = 0; v < count; ++v) result.sum_exp += std::exp(static_cast<double>(x[v]) - result.max);
+  return result;
 }
 
 double sum_ref(const float* x, int64_t count) {
@@ -39,8 +36,7 @@ void gradient_ref(const float* x, int64_t count, float max, double factor, doubl
 std::vector<Implementation<CrossEntropyKernels>> cross_entropy_ref() {
   return {{"ref",
            Isa::kRef,
-           {.max = max_ref,
-            .sum_of_exps = sum_of_exps_ref,
+           {.softmax_sum = softmax_sum_ref,
             .sum = sum_ref,
             .gradient_f32 = gradient_ref<float>,
             .gradient_bf16 = gradient_ref<bf16>},

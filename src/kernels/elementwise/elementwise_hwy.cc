@@ -25,8 +25,13 @@ void add_hwy(TensorView x, ConstTensorView y, ThreadPool& pool) {
       const FloatTag d;
       A* to = x_all + begin;
       const A* from = y_all + begin;
-      for_each_vector(d, end - begin, [&](auto access, int64_t i) HWY_ATTR {
-        access.store(d, hn::Add(access.load(d, to + i), access.load(d, from + i)), to + i);
+      for_each_group<4>(d, end - begin, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+        prefetch_ahead<access.kVectors, A>(d, to + i);
+        prefetch_ahead<access.kVectors, A>(d, from + i);
+        auto sum = access.load(d, to + i);
+        const auto other = access.load(d, from + i);
+        for (size_t k = 0; k < access.kVectors; ++k) sum.v[k] = hn::Add(sum.v[k], other.v[k]);
+        access.store(d, sum, to + i);
       });
     });
   });
@@ -38,29 +43,47 @@ void round_to_hwy(ConstTensorView from, TensorView to, ThreadPool& pool) {
     A* const to_all = to.as<A>();
     pool.parallel_blocks(to.num_elements(), kAddBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
       const FloatTag d;
-      for_each_vector(d, end - begin, [&](auto access, int64_t i) HWY_ATTR {
-        access.store(d, access.load(d, from_all + begin + i), to_all + begin + i);
+      for_each_group<4>(d, end - begin, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+        prefetch_ahead<access.kVectors, float>(d, from_all + begin + i);
+        prefetch_ahead<access.kVectors, A>(d, to_all + begin + i);
+        auto values = access.template load_as<A>(d, from_all + begin + i);
+        access.store(d, values, to_all + begin + i);
       });
     });
   });
 }
 
-// Elements between the one that is added and the one that is fetched: 2 KiB.
-constexpr int64_t kPrefetchDistance = 512;
+// The squares of `count` elements in double, summed in eight vectors side by side.
+HWY_NOINLINE double sum_of_block(const float* x, int64_t count) {
+  constexpr size_t kSums = 8;
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> d32;
+  hn::Vec<decltype(d)> sums[kSums];
+  for (auto& sum : sums) sum = hn::Zero(d);
+  const int64_t L = lanes(d), step = static_cast<int64_t>(kSums) * L;
+  int64_t i = 0;
+  for (; i + step <= count; i += step) {
+    prefetch_ahead<kSums, float>(d, x + i);
+    for (size_t k = 0; k < kSums; ++k) {
+      const auto value = hn::PromoteTo(d, hn::LoadU(d32, x + i + static_cast<int64_t>(k) * L));
+      sums[k] = hn::MulAdd(value, value, sums[k]);
+    }
+  }
+  for_each_vector(d32, count - i, [&](auto access, int64_t rest) HWY_ATTR {
+    const auto value = hn::PromoteTo(d, access.load(d32, x + i + rest));
+    sums[0] = hn::MulAdd(value, value, sums[0]);
+  });
+  for (size_t half = kSums / 2; half > 0; half /= 2) {
+    for (size_t k = 0; k < half; ++k) sums[k] = hn::Add(sums[k], sums[k + half]);
+  }
+  return sum_of_lanes(d, sums[0]);
+}
 
 double sum_of_squares_hwy(std::span<const float> x, std::span<std::byte> scratch, ThreadPool& pool) {
   auto* const block_sums = reinterpret_cast<double*>(scratch.data());
   const int64_t count = std::ssize(x);
-  pool.parallel_blocks(count, kSumOfSquaresBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
-    const hn::ScalableTag<double> d;
-    const hn::Rebind<float, decltype(d)> d32;
-    auto sum = hn::Zero(d);
-    for_each_vector(d32, end - begin, [&](auto access, int64_t i) HWY_ATTR {
-      __builtin_prefetch(x.data() + std::min(begin + i + kPrefetchDistance, end - 1));
-      const auto value = hn::PromoteTo(d, access.load(d32, x.data() + begin + i));
-      sum = hn::MulAdd(value, value, sum);
-    });
-    block_sums[begin / kSumOfSquaresBlock] = sum_of_lanes(d, sum);
+  pool.parallel_blocks(count, kSumOfSquaresBlock, [&](int64_t begin, int64_t end) {
+    block_sums[begin / kSumOfSquaresBlock] = sum_of_block(x.data() + begin, end - begin);
   });
   double sum = 0;
   for (int64_t block = 0; block * kSumOfSquaresBlock < count; ++block) sum += block_sums[block];

@@ -31,20 +31,44 @@ float rstd_of(float sum_of_squares, int64_t D, float eps) {
   return 1 / std::sqrt(sum_of_squares / static_cast<float>(D) + eps);
 }
 
+// Sums of products that are summed side by side: one chain would wait for the latency of its additions.
+constexpr size_t kSums = 4;
+
+template <class V>
+float total(const V (&sums)[kSums]) {
+  const FloatTag d;
+  return sum_of_lanes(d, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3])));
+}
+
+// y = w x rstd with x from cache.
+template <typename A>
+HWY_INLINE void scale_row(const A* x, const A* w, float rstd, int64_t D, A* y) {
+  const FloatTag d;
+  const auto scale = hn::Set(d, rstd);
+  for_each_group<4>(d, D, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    prefetch_ahead<access.kVectors, A>(d, y + i);
+    auto value = access.load(d, x + i);
+    const auto weight = access.load(d, w + i);
+    for (size_t k = 0; k < access.kVectors; ++k) {
+      value.v[k] = hn::Mul(hn::Mul(value.v[k], scale), weight.v[k]);
+    }
+    access.store(d, value, y + i);
+  });
+}
+
 // y = w x rstd. Returns rstd.
 template <typename A>
 HWY_NOINLINE float forward_row(const A* x, const A* w, int64_t D, float eps, A* y) {
   const FloatTag d;
-  auto sum = hn::Zero(d);
-  for_each_vector(d, D, [&](auto access, int64_t i) HWY_ATTR {
+  const auto zero = hn::Zero(d);
+  hn::Vec<FloatTag> sums[kSums] = {zero, zero, zero, zero};
+  for_each_group<kSums>(d, D, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    prefetch_ahead<access.kVectors, A>(d, x + i);
     const auto value = access.load(d, x + i);
-    sum = hn::MulAdd(value, value, sum);
+    for (size_t k = 0; k < access.kVectors; ++k) sums[k] = hn::MulAdd(value.v[k], value.v[k], sums[k]);
   });
-  const float rstd = rstd_of(sum_of_lanes(d, sum), D, eps);
-  const auto scale = hn::Set(d, rstd);
-  for_each_vector(d, D, [&](auto access, int64_t i) HWY_ATTR {
-    access.store(d, hn::Mul(hn::Mul(access.load(d, x + i), scale), access.load(d, w + i)), y + i);
-  });
+  const float rstd = rstd_of(total(sums), D, eps);
+  scale_row(x, w, rstd, D, y);
   return rstd;
 }
 
@@ -52,36 +76,115 @@ HWY_NOINLINE float forward_row(const A* x, const A* w, int64_t D, float eps, A* 
 template <typename A>
 HWY_NOINLINE float add_forward_row(A* x, const A* y, const A* w, int64_t D, float eps, A* norm) {
   const FloatTag d;
-  for_each_vector(d, D, [&](auto access, int64_t i) HWY_ATTR {
-    access.store(d, hn::Add(access.load(d, x + i), access.load(d, y + i)), x + i);
+  const auto zero = hn::Zero(d);
+  hn::Vec<FloatTag> sums[kSums] = {zero, zero, zero, zero};
+  for_each_group<kSums>(d, D, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    prefetch_ahead<access.kVectors, A>(d, x + i);
+    prefetch_ahead<access.kVectors, A>(d, y + i);
+    auto value = access.load(d, x + i);
+    const auto other = access.load(d, y + i);
+    for (size_t k = 0; k < access.kVectors; ++k) value.v[k] = hn::Add(value.v[k], other.v[k]);
+    access.store(d, value, x + i);
+    for (size_t k = 0; k < access.kVectors; ++k) sums[k] = hn::MulAdd(value.v[k], value.v[k], sums[k]);
   });
-  return forward_row(x, w, D, eps, norm);
+  const float rstd = rstd_of(total(sums), D, eps);
+  scale_row<A>(x, w, rstd, D, norm);
+  return rstd;
 }
 
-// dx = or += rstd (g - x rstd^2 mean(g x)) with g = dy w; dw += dy x rstd.
 template <typename A>
-HWY_NOINLINE void backward_row(const A* dy, const A* x, const A* w, float rstd, int64_t D, A* dx,
-                               Update update, float* dw) {
+struct BackwardRow {
+  const A* dy;
+  const A* x;
+  A* dx;
+  float rstd;
+};
+
+// mean(dy w x)
+template <typename A>
+HWY_INLINE float mean_product(const BackwardRow<A>& row, const A* w, int64_t D) {
   const FloatTag d;
-  auto sum = hn::Zero(d);
-  for_each_vector(d, D, [&](auto access, int64_t i) HWY_ATTR {
-    const auto g = hn::Mul(access.load(d, dy + i), access.load(d, w + i));
-    sum = hn::MulAdd(g, access.load(d, x + i), sum);
+  const auto zero = hn::Zero(d);
+  hn::Vec<FloatTag> sums[kSums] = {zero, zero, zero, zero};
+  for_each_group<kSums>(d, D, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    prefetch_ahead<access.kVectors, A>(d, row.dy + i);
+    prefetch_ahead<access.kVectors, A>(d, row.x + i);
+    prefetch_ahead<access.kVectors, A>(d, row.dx + i);
+    const auto gradient = access.load(d, row.dy + i), value = access.load(d, row.x + i);
+    const auto weight = access.load(d, w + i);
+    for (size_t k = 0; k < access.kVectors; ++k) {
+      sums[k] = hn::MulAdd(hn::Mul(gradient.v[k], weight.v[k]), value.v[k], sums[k]);
+    }
   });
-  const float mean = sum_of_lanes(d, sum) / static_cast<float>(D);
-  const auto scale = hn::Set(d, rstd);
-  const auto projection = hn::Set(d, rstd * rstd * mean);
-  const bool add = update == Update::kAdd;
-  for_each_vector(d, D, [&](auto access, int64_t i) HWY_ATTR {
-    const auto gradient = access.load(d, dy + i);
-    const auto value = access.load(d, x + i);
-    const auto g = hn::Mul(gradient, access.load(d, w + i));
-    auto result = hn::Mul(scale, hn::NegMulAdd(value, projection, g));
-    if (add) result = hn::Add(result, access.load(d, dx + i));
-    access.store(d, result, dx + i);
-    access.store(d, hn::MulAdd(hn::Mul(gradient, value), scale, access.load(d, dw + i)), dw + i);
+  return total(sums) / static_cast<float>(D);
+}
+
+// dx = or += rstd (g - x rstd^2 mean(g x)) with g = dy w; dw += dy x rstd. Several rows at a time share the
+// way of w and dw through the registers; dw receives their terms in order.
+template <size_t kRows, bool kAdd, typename A>
+HWY_NOINLINE void backward_rows(const BackwardRow<A>* rows, const A* w, int64_t D, float* dw) {
+  const FloatTag d;
+  hn::Vec<FloatTag> scale[kRows], projection[kRows];
+  for (size_t r = 0; r < kRows; ++r) {
+    const float rstd = rows[r].rstd;
+    scale[r] = hn::Set(d, rstd);
+    projection[r] = hn::Set(d, rstd * rstd * rstd * mean_product(rows[r], w, D));
+  }
+  for_each_group<2>(d, D, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    const auto weight = access.load(d, w + i);
+    auto sums = access.template load_as<A>(d, dw + i);
+    for (size_t r = 0; r < kRows; ++r) {
+      const auto gradient = access.load(d, rows[r].dy + i), value = access.load(d, rows[r].x + i);
+      auto result = value;
+      if constexpr (kAdd) result = access.load(d, rows[r].dx + i);
+      for (size_t k = 0; k < access.kVectors; ++k) {
+        const auto scaled = hn::Mul(gradient.v[k], scale[r]);
+        sums.v[k] = hn::MulAdd(scaled, value.v[k], sums.v[k]);
+        const auto projected = hn::Mul(value.v[k], projection[r]);
+        const auto change = hn::MulSub(scaled, weight.v[k], projected);
+        result.v[k] = kAdd ? hn::Add(result.v[k], change) : change;
+      }
+      access.store(d, result, rows[r].dx + i);
+    }
+    access.template store_as<A>(d, sums, dw + i);
   });
 }
+
+// Rows that share the way of dw: with four, x, dy and dx of 4096 elements are 96 KiB, well inside L2.
+constexpr size_t kBackwardRows = 4;
+
+// Collects rows and works on them kBackwardRows at a time; in the end finish() for the rest.
+template <typename A>
+class BackwardRows {
+ public:
+  BackwardRows(const A* w, int64_t D, Update update, float* dw) : w_(w), D_(D), update_(update), dw_(dw) {}
+
+  void add(const BackwardRow<A>& row) {
+    rows_[count_++] = row;
+    if (count_ == kBackwardRows) run<kBackwardRows>(0);
+  }
+  void finish() {
+    for (size_t r = 0; r < count_; ++r) run<1>(r);
+  }
+
+ private:
+  template <size_t kRows>
+  void run(size_t first) {
+    if (update_ == Update::kAdd) {
+      backward_rows<kRows, true>(rows_ + first, w_, D_, dw_);
+    } else {
+      backward_rows<kRows, false>(rows_ + first, w_, D_, dw_);
+    }
+    if (kRows == kBackwardRows) count_ = 0;
+  }
+
+  const A* w_;
+  int64_t D_;
+  Update update_;
+  float* dw_;
+  BackwardRow<A> rows_[kBackwardRows];
+  size_t count_ = 0;
+};
 
 // One row of float32 sums per block of rows, summed over the blocks in order.
 class PartialWeightGradients {
@@ -160,10 +263,9 @@ void backward_hwy(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w
     const A *const dy = dy_RD.as<A>(), *const x = x_RD.as<A>(), *const w = w_D.as<A>();
     A* const dx = dx_RD.as<A>();
     pool.parallel_blocks(R, kRmsNormBackwardBlock, [&](int64_t begin, int64_t end) {
-      float* dw = partial.start_block(begin);
-      for (int64_t r = begin; r < end; ++r) {
-        backward_row(dy + r * D, x + r * D, w, rstd[r], D, dx + r * D, dx_update, dw);
-      }
+      BackwardRows<A> rows(w, D, dx_update, partial.start_block(begin));
+      for (int64_t r = begin; r < end; ++r) rows.add({dy + r * D, x + r * D, dx + r * D, rstd[r]});
+      rows.finish();
     });
   });
   partial.write_to(dw_D.as<float>(), dw_update, pool);
@@ -205,14 +307,14 @@ void head_backward_hwy(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const Attenti
     const A *const qkv = qkv_TQ.as<A>(), *const w = w_E.as<A>();
     A* const dqkv = dqkv_TQ.as<A>();
     pool.parallel_blocks(T, kRmsNormBackwardBlock, [&](int64_t begin, int64_t end) {
-      float* dw = partial.start_block(begin);
+      BackwardRows<A> rows(w, E, Update::kOverwrite, partial.start_block(begin));
       for (int64_t t = begin; t < end; ++t) {
         for (int64_t i = 0; i < num_normed; ++i) {
           const int64_t at = t * Q + (head_begin + i) * E;
-          backward_row(dqkv + at, qkv + at, w, rstds[t * num_normed + i], E, dqkv + at, Update::kOverwrite,
-                       dw);
+          rows.add({dqkv + at, qkv + at, dqkv + at, rstds[t * num_normed + i]});
         }
       }
+      rows.finish();
     });
   });
   partial.write_to(dw_E.as<float>(), dw_update, pool);

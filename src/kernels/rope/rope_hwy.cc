@@ -17,23 +17,32 @@ namespace HWY_NAMESPACE {
 // Elements of qkv a thread takes at a time; the row count follows from the width.
 constexpr int64_t kBlockElements = 16 * 1024;
 
+// Element i of every head before element i + 1 of any: cos and sin, which all heads share, stay in registers.
 template <typename A>
 HWY_NOINLINE void rotate_heads(A* row, int64_t num_heads, int64_t half, const float* cos, const float* sin,
                                bool inverse) {
   const FloatTag d;
   const auto sign = hn::Set(d, inverse ? -1.0f : 1.0f);
-  for (int64_t head = 0; head < num_heads; ++head) {
-    A* first = row + head * 2 * half;
-    A* second = first + half;
-    for_each_vector(d, half, [&](auto access, int64_t i) HWY_ATTR {
-      const auto a = access.load(d, first + i);
-      const auto b = access.load(d, second + i);
-      const auto c = access.load(d, cos + i);
-      const auto s = hn::Mul(sign, access.load(d, sin + i));
-      access.store(d, hn::NegMulAdd(b, s, hn::Mul(a, c)), first + i);
-      access.store(d, hn::MulAdd(a, s, hn::Mul(b, c)), second + i);
-    });
-  }
+  for_each_group<4>(d, half, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    constexpr size_t N = access.kVectors;
+    const auto c = access.template load_as<A>(d, cos + i);
+    auto s = access.template load_as<A>(d, sin + i);
+    for (size_t k = 0; k < N; ++k) s.v[k] = hn::Mul(sign, s.v[k]);
+    for (int64_t head = 0; head < num_heads; ++head) {
+      A* const first = row + head * 2 * half + i;
+      A* const second = first + half;
+      prefetch_ahead<N, A>(d, first);
+      prefetch_ahead<N, A>(d, second);
+      const auto a = access.load(d, first), b = access.load(d, second);
+      auto rotated_a = a, rotated_b = b;
+      for (size_t k = 0; k < N; ++k) {
+        rotated_a.v[k] = hn::NegMulAdd(b.v[k], s.v[k], hn::Mul(a.v[k], c.v[k]));
+        rotated_b.v[k] = hn::MulAdd(a.v[k], s.v[k], hn::Mul(b.v[k], c.v[k]));
+      }
+      access.store(d, rotated_a, first);
+      access.store(d, rotated_b, second);
+    }
+  });
 }
 
 void rotate_hwy(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
