@@ -130,6 +130,30 @@ inline __m512 exp2_floats(__m512 x) {
   return _mm512_scalef_ps(p, x);  // p 2^floor(x)
 }
 
+// Per 128 bits a0 + a2, b0 + b2, a1 + a3, b1 + b3.
+inline __m512d add_halves(__m512 a, __m512 b) {
+  return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+}
+
+// In 128 bits each: first + second of a, third + fourth of a, the same of b.
+inline __m512 add_lanes(__m512 a, __m512 b) {
+  return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
+}
+
+// Sums of the 16 rows of m [16, 16].
+inline __m512 sums_of_rows(const float* m) {
+  __m512 lanes[4];  // lanes[i], 128 bits each: sums over four columns of rows 4 i ... 4 i + 3
+  for (__m512& four : lanes) {
+    const __m512d first = add_halves(_mm512_load_ps(m), _mm512_load_ps(m + kTileColumns));
+    const __m512d second =
+        add_halves(_mm512_load_ps(m + 2 * kTileColumns), _mm512_load_ps(m + 3 * kTileColumns));
+    four = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(first, second)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(first, second)));
+    m += 4 * kTileColumns;
+  }
+  return add_lanes(add_lanes(lanes[0], lanes[1]), add_lanes(lanes[2], lanes[3]));
+}
+
 // Elements 0 to 15 from `low`, 16 to 31 from `high`, rounded to nearest even.
 inline __m512i to_bf16_pair(__m512 low, __m512 high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));

@@ -58,73 +58,103 @@ struct RowBlock {
   Granules keys() const { return {first_key(begin) / kGranule, (end - 1) / kGranule + 1}; }
 };
 
-// p = 2^(c scores - reference) of all rows and 32 keys.
+// p = 2^(c scores - reference) of all rows and 32 keys, a few rows at a time: what runs between the products.
 class Softmax {
  public:
-  Softmax(const RowBlock& rows, const ForwardBuffers& buffers, float score_factor)
-      : rows_(rows), b_(buffers), factor_(_mm512_set1_ps(score_factor)) {}
-
+  Softmax() = default;
   // scores: C tiles; p: an A pair.
-  void run(const float* scores, int64_t first_key, bf16* p) const {
-    if (is_masked(first_key)) {
-      run_rows<true>(scores, first_key, p);
-    } else {
-      run_rows<false>(scores, first_key, p);
-    }
-  }
+  Softmax(const RowBlock& rows, const ForwardBuffers& buffers, const float* scores, float score_factor,
+          int64_t first_key, int64_t rows_per_call, bf16* p)
+      : sums_(buffers.sums),
+        reference_(buffers.reference),
+        rows_(&rows),
+        buffers_(&buffers),
+        scores_(scores),
+        p_(p),
+        factor_(score_factor),
+        first_key_(first_key),
+        rows_per_call_(rows_per_call),
+        masked_(first_key + kGranule > rows.begin + 1 ||
+                first_key < rows.first_key(rows.row(kForwardRows - 1))),
+        row_(0) {}
+
+  void operator()() { run_until(std::min(kForwardRows, row_ + rows_per_call_)); }
+  void finish() { run_until(kForwardRows); }
 
   // reference = max(reference, c scores).
-  void raise_references(const float* scores, int64_t first_key) const {
-    const __m512 lowest = _mm512_set1_ps(-HUGE_VALF);
+  void raise_references() const {
+    const __m512 lowest = _mm512_set1_ps(-HUGE_VALF), factor = _mm512_set1_ps(factor_);
     for (int64_t r = 0; r < kForwardRows; ++r) {
-      const uint32_t keys = seen_keys(r, first_key);
-      const float* score = scores + offset(r);
+      const uint32_t keys = seen_keys(r);
+      const float* score = scores_ + offset(r);
       const __m512 low =
-          _mm512_mask_mul_ps(lowest, static_cast<__mmask16>(keys), _mm512_load_ps(score), factor_);
+          _mm512_mask_mul_ps(lowest, static_cast<__mmask16>(keys), _mm512_load_ps(score), factor);
       const __m512 high = _mm512_mask_mul_ps(lowest, static_cast<__mmask16>(keys >> 16),
-                                             _mm512_load_ps(score + kTileFloats), factor_);
-      b_.reference[r] = std::max(b_.reference[r], _mm512_reduce_max_ps(_mm512_max_ps(low, high)));
+                                             _mm512_load_ps(score + kTileFloats), factor);
+      float& reference = buffers_->reference[r];
+      reference = std::max(reference, _mm512_reduce_max_ps(_mm512_max_ps(low, high)));
     }
   }
 
  private:
   static int64_t offset(int64_t r) { return r / kTileRows * 2 * kTileFloats + r % kTileRows * kTileColumns; }
 
-  bool is_masked(int64_t first_key) const {
-    return first_key + kGranule > rows_.begin + 1 || first_key < rows_.first_key(rows_.row(kForwardRows - 1));
-  }
   // Bit i: key first_key + i.
-  uint32_t seen_keys(int64_t r, int64_t first_key) const {
-    const auto lo = std::clamp<int64_t>(rows_.first_key(rows_.row(r)) - first_key, 0, kGranule);
-    const auto hi = std::clamp<int64_t>(rows_.row(r) + 1 - first_key, 0, kGranule);
+  uint32_t seen_keys(int64_t r) const {
+    const auto lo = std::clamp<int64_t>(rows_->first_key(rows_->row(r)) - first_key_, 0, kGranule);
+    const auto hi = std::clamp<int64_t>(rows_->row(r) + 1 - first_key_, 0, kGranule);
     return static_cast<uint32_t>(((uint64_t{1} << hi) - 1) & ~((uint64_t{1} << lo) - 1));
   }
 
-  template <bool kMasked>
-  __attribute__((always_inline)) void run_rows(const float* scores, int64_t first_key, bf16* p) const {
-#pragma GCC unroll 2
-    for (int64_t r = 0; r < kForwardRows; ++r) {
-      const float* score = scores + offset(r);
-      const __m512 reference = _mm512_set1_ps(b_.reference[r]);
-      __m512 p0 = exp2_floats(_mm512_fmsub_ps(_mm512_load_ps(score), factor_, reference));
-      __m512 p1 = exp2_floats(_mm512_fmsub_ps(_mm512_load_ps(score + kTileFloats), factor_, reference));
+  __attribute__((always_inline)) void run_until(int64_t end) {
+    if (masked_) {
+      for (; row_ < end; row_ += 2) run_rows<true, 2>();
+    } else {
+      for (; row_ + 4 <= end; row_ += 4) run_rows<false, 4>();
+      for (; row_ < end; row_ += 2) run_rows<false, 2>();
+    }
+  }
+  template <bool kMasked, int kCount>
+  __attribute__((always_inline)) void run_rows() const {
+    const __m512 factor = _mm512_set1_ps(factor_);
+    const int64_t row = row_;
+    const float* score = scores_ + (row & kTileRows) * kTileColumns + row * kTileColumns;
+    float* sum = sums_ + row * kTileColumns;
+    const float* ref = reference_ + row;
+    bf16* p = p_ + row * kTileDepth;
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < kCount; ++r) {
+      const __m512 reference = _mm512_set1_ps(ref[r]);
+      __m512 p0 = exp2_floats(_mm512_fmsub_ps(_mm512_load_ps(score + r * 16), factor, reference));
+      __m512 p1 =
+          exp2_floats(_mm512_fmsub_ps(_mm512_load_ps(score + r * 16 + kTileFloats), factor, reference));
       if constexpr (kMasked) {
-        const uint32_t keys = seen_keys(r, first_key);
+        const uint32_t keys = seen_keys(row + r);
         p0 = _mm512_maskz_mov_ps(static_cast<__mmask16>(keys), p0);
         p1 = _mm512_maskz_mov_ps(static_cast<__mmask16>(keys >> 16), p1);
       }
-      float* sum = b_.sums + r * kTileColumns;
-      _mm512_store_ps(sum, _mm512_add_ps(_mm512_load_ps(sum), _mm512_add_ps(p0, p1)));
+      _mm512_store_ps(sum + r * 16, _mm512_add_ps(_mm512_load_ps(sum + r * 16), _mm512_add_ps(p0, p1)));
       _mm512_store_si512(p + r * kTileDepth, to_bf16_pair(p0, p1));
     }
   }
 
-  const RowBlock& rows_;
-  const ForwardBuffers& b_;
-  __m512 factor_;
+  float* sums_ = nullptr;
+  const float* reference_ = nullptr;
+  const RowBlock* rows_ = nullptr;
+  const ForwardBuffers* buffers_ = nullptr;
+  const float* scores_ = nullptr;
+  bf16* p_ = nullptr;
+  float factor_ = 0;
+  int64_t first_key_ = 0, rows_per_call_ = 0;
+  bool masked_ = false;
+  int64_t row_ = kForwardRows;  // finished
 };
 
-// Blocks of rows that share a key-value head.
+// Blocks of rows that share a key-value head. Keys are taken in steps of kForwardKeys; three things go on at
+// the same time, 32 keys at a time:
+//
+//   tile unit     scores = q k^T of granule i;  then o += p v of the step before, some columns
+//   vector units  p of granule i - 1
 class ForwardTask {
  public:
   ForwardTask(const ForwardCall& call, int64_t g)
@@ -134,16 +164,22 @@ class ForwardTask {
         k_(call.scratch.k + g * call.sizes.head_elements()),
         v_(call.scratch.v + g * call.sizes.head_elements()) {}
 
-  void run(const RowBlock& rows);
+  // `next`: the rows of the next call.
+  void run(const RowBlock& rows, const RowBlock& next);
 
  private:
   int64_t depth() const { return call_.sizes.depth_tiles; }
+  bf16* weights(int64_t step) const { return b_.p[step % 2]; }
 
   void prepare(const RowBlock& rows) const;
-  void multiply_keys(const Softmax& softmax, Granules keys);
-  void multiply_values(Granules keys, bool is_first);
+  void prefetch(const RowBlock& next, int64_t begin, int64_t end) const;
+  Softmax softmax(const RowBlock& rows, Granules all, int64_t granule) const;
+  void multiply_key(int64_t granule, Softmax* vectors);
+  void multiply_values(int64_t end_piece, Softmax* vectors);
+  void begin_values(Granules all, int64_t step);
+  void attend(const RowBlock& rows, const RowBlock& next);
   bool overflowed() const;
-  void repeat_with_maximum(const Softmax& softmax, Granules keys, bool is_first);
+  void raise_references(const RowBlock& rows);
   void store(const RowBlock& rows) const;
 
   const ForwardCall& call_;
@@ -151,55 +187,116 @@ class ForwardTask {
   int64_t g_;
   const bf16 *k_, *v_;
   TileUnit unit_;
+  // o += p v under way: pieces of 32 columns from next_piece_ on are still to be done.
+  Granules values_;
+  const bf16* p_;
+  bool has_outputs_;  // o is set
+  int64_t next_piece_;
 };
 
 // Packs the queries and sets the references.
 void ForwardTask::prepare(const RowBlock& rows) const {
   const int64_t E = call_.shape.head_dim, Q = call_.shape.qkv_width();
-  bf16* to = b_.q;
-  for (int64_t i = 0; i < E; i += kTileDepth) {
-    for (int64_t tile = 0; tile < 2; ++tile, to += kTileElements) {
-      copy_tile(call_.qkv + rows.first_row(tile) * Q + rows.head(tile) * E + i, Q, rows.rows_in(tile),
-                std::min(kTileDepth, E - i), to);
+  for (int64_t tile = 0; tile < 2; ++tile) {
+    const int64_t count = rows.rows_in(tile);
+    const bf16* q = call_.qkv + rows.first_row(tile) * Q + rows.head(tile) * E;
+    const bf16* k = call_.qkv + rows.first_row(tile) * Q + call_.k_column(g_);
+    bf16* to = b_.q + tile * kTileElements;
+    float* products = b_.sums + tile * kTileFloats;
+    for (int64_t r = 0; r < kTileRows; ++r, q += Q, k += Q, to += kTileDepth, products += kTileColumns) {
+      __m512 sum = _mm512_setzero_ps();
+      for (int64_t i = 0; i < E; i += kTileDepth) {
+        const uint64_t columns = r < count ? static_cast<uint64_t>(std::min(kTileDepth, E - i)) : 0;
+        const auto mask = static_cast<__mmask32>((uint64_t{1} << columns) - 1);
+        const __m512i part = _mm512_maskz_loadu_epi16(mask, q + i);
+        _mm512_store_si512(to + i / kTileDepth * TileUnit::kPair, part);
+        sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(part),
+                               reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, k + i)));
+      }
+      _mm512_store_ps(products, sum);
     }
+    _mm512_store_ps(
+        b_.reference + tile * kTileRows,
+        _mm512_mul_ps(_mm512_set1_ps(call_.score_factor), sums_of_rows(b_.sums + tile * kTileFloats)));
   }
-  for (int64_t r = 0; r < kForwardRows; ++r) {
-    b_.reference[r] = 0;
-    if (r % kTileRows >= rows.rows_in(r / kTileRows)) continue;
-    const bf16* q = b_.q + r * kTileDepth;
-    const bf16* k = call_.qkv + rows.row(r) * Q + call_.k_column(g_);
-    __m512 sum = _mm512_setzero_ps();
-    for (int64_t i = 0; i < E; i += kTileDepth, q += TileUnit::kPair) {
-      const auto mask = static_cast<__mmask32>((uint64_t{1} << std::min(kTileDepth, E - i)) - 1);
-      sum = _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(_mm512_load_si512(q)),
-                             reinterpret_cast<__m512bh>(_mm512_maskz_loadu_epi16(mask, k + i)));
-    }
-    b_.reference[r] = call_.score_factor * _mm512_reduce_add_ps(sum);
-  }
-  std::fill_n(b_.sums, kForwardRows * kTileColumns, 0.0f);
   stores_before_tile_loads();
 }
 
-// scores = q k^T and p; the vector work of 32 keys stands behind the products of the next 32.
-void ForwardTask::multiply_keys(const Softmax& softmax, Granules keys) {
-  for (int64_t i = keys.begin; i < keys.end; ++i) {
-    unit_.multiply(Start::kZero, b_.q, k_ + i * depth() * TileUnit::kPair, depth(), b_.scores[i % 2]);
-    if (i == keys.begin) continue;
-    softmax.run(b_.scores[(i - 1) % 2], (i - 1) * kGranule, b_.p + (i - 1 - keys.begin) * TileUnit::kPair);
+// What `prepare` will read of rows begin ... end - 1, to L2.
+void ForwardTask::prefetch(const RowBlock& next, int64_t begin, int64_t end) const {
+  const int64_t E = call_.shape.head_dim;
+  for (int64_t r = begin; r < std::min(end, kForwardRows); ++r) {
+    if (r % kTileRows >= next.rows_in(r / kTileRows)) continue;
+    const bf16* row = call_.qkv + next.row(r) * call_.shape.qkv_width();
+    for (int64_t i = 0; i < E; i += kTileDepth) {
+      _mm_prefetch(row + next.head(r / kTileRows) * E + i, _MM_HINT_T1);
+      _mm_prefetch(row + call_.k_column(g_) + i, _MM_HINT_T1);
+    }
+  }
+}
+
+// The vector work of a granule whose scores are in memory by the time that it runs.
+Softmax ForwardTask::softmax(const RowBlock& rows, Granules all, int64_t granule) const {
+  const int64_t at = granule - all.begin,
+                rows_per_call = round_up((kForwardRows + 2 * depth() - 1) / (2 * depth()), 2);
+  return {rows,
+          b_,
+          b_.scores[granule % 2],
+          call_.score_factor,
+          granule * kGranule,
+          rows_per_call,
+          weights(at / kKeyGranules) + at % kKeyGranules * TileUnit::kPair};
+}
+
+void ForwardTask::multiply_key(int64_t granule, Softmax* vectors) {
+  unit_.multiply(Start::kZero, b_.q, k_ + granule * depth() * TileUnit::kPair, depth(),
+                 b_.scores[granule % 2], *vectors);
+}
+
+// o += p v, columns up to those of end_piece.
+void ForwardTask::multiply_values(int64_t end_piece, Softmax* vectors) {
+  for (; next_piece_ < end_piece; ++next_piece_) {
+    unit_.multiply(has_outputs_ ? Start::kLoad : Start::kZero, p_,
+                   v_ + (next_piece_ * call_.sizes.granules + values_.begin) * TileUnit::kPair,
+                   values_.count(), b_.o + next_piece_ * kBlockFloats, *vectors);
+  }
+}
+
+// The weights of a step are complete: o += p v of the step before ends and that of this one begins.
+void ForwardTask::begin_values(Granules all, int64_t step) {
+  Softmax none;
+  multiply_values(depth(), &none);
+  if (step > 0) has_outputs_ = true;
+  const int64_t begin = all.begin + step * kKeyGranules;
+  values_ = {begin, std::min(all.end, begin + kKeyGranules)};
+  p_ = weights(step);
+  next_piece_ = 0;
+  stores_before_tile_loads();
+}
+
+// Weights of all keys, their sums and o.
+void ForwardTask::attend(const RowBlock& rows, const RowBlock& next) {
+  const Granules all = rows.keys();
+  const int64_t prefetched_rows = (kForwardRows + all.count() - 1) / all.count();
+  std::fill_n(b_.sums, kForwardRows * kTileColumns, 0.0f);
+  has_outputs_ = false;
+  next_piece_ = depth();  // no weights yet
+  Softmax vectors;
+  for (int64_t i = all.begin; i < all.end; ++i) {
+    const int64_t at = i - all.begin, in_step = at % kKeyGranules;
+    multiply_key(i, &vectors);
+    // Step 1 of the products with v stands behind granule 1 of the next step of keys, and so on.
+    multiply_values(in_step == 0 ? depth() : depth() * in_step / kKeyGranules, &vectors);
+    vectors.finish();
+    if (at > 0 && in_step == 0) begin_values(all, at / kKeyGranules - 1);
+    vectors = softmax(rows, all, i);
+    prefetch(next, at * prefetched_rows, (at + 1) * prefetched_rows);
   }
   unit_.flush();
-  const int64_t last = keys.end - 1;
-  softmax.run(b_.scores[last % 2], last * kGranule, b_.p + (last - keys.begin) * TileUnit::kPair);
-  stores_before_tile_loads();
-}
-
-// o += p v.
-void ForwardTask::multiply_values(Granules keys, bool is_first) {
-  for (int64_t piece = 0; piece < depth(); ++piece) {
-    unit_.multiply(is_first ? Start::kZero : Start::kLoad, b_.p,
-                   v_ + (piece * call_.sizes.granules + keys.begin) * TileUnit::kPair, keys.count(),
-                   b_.o + piece * kBlockFloats);
-  }
+  vectors.finish();
+  begin_values(all, (all.count() - 1) / kKeyGranules);
+  multiply_values(depth(), &vectors);
+  unit_.flush();
 }
 
 // Some sum is above kSumLimit, or NaN.
@@ -212,38 +309,31 @@ bool ForwardTask::overflowed() const {
   return above != 0;
 }
 
-void ForwardTask::repeat_with_maximum(const Softmax& softmax, Granules keys, bool is_first) {
-  float before[kForwardRows];
-  std::copy_n(b_.reference, kForwardRows, before);
-  for (int64_t i = keys.begin; i < keys.end; ++i) {
-    unit_.multiply(Start::kZero, b_.q, k_ + i * depth() * TileUnit::kPair, depth(), b_.scores[0]);
+// References become the maximum of all scores.
+void ForwardTask::raise_references(const RowBlock& rows) {
+  const Granules all = rows.keys();
+  Softmax none;
+  for (int64_t i = all.begin; i < all.end; ++i) {
+    multiply_key(i, &none);
     unit_.flush();
-    softmax.raise_references(b_.scores[0], i * kGranule);
+    softmax(rows, all, i).raise_references();
   }
-  for (int64_t r = 0; r < kForwardRows; ++r) {
-    const __m512 shrink = exp2_floats(_mm512_set1_ps(before[r] - b_.reference[r]));
-    const int64_t at = r * kTileColumns;
-    _mm512_store_ps(b_.sums + at, _mm512_mul_ps(_mm512_load_ps(b_.sums_before + at), shrink));
-    if (is_first) continue;  // no outputs yet
-    float* o = b_.o + r / kTileRows * 2 * kTileFloats + r % kTileRows * kTileColumns;
-    for (int64_t piece = 0; piece < depth(); ++piece, o += kBlockFloats) {
-      _mm512_store_ps(o, _mm512_mul_ps(_mm512_load_ps(o), shrink));
-      _mm512_store_ps(o + kTileFloats, _mm512_mul_ps(_mm512_load_ps(o + kTileFloats), shrink));
-    }
-  }
-  multiply_keys(softmax, keys);
 }
 
 void ForwardTask::store(const RowBlock& rows) const {
   const int64_t E = call_.shape.head_dim;
+  alignas(64) float sums[kTileRows], factors[kTileRows];
   for (int64_t tile = 0; tile < 2; ++tile) {
+    const __m512 all = sums_of_rows(b_.sums + tile * kTileFloats);
+    _mm512_store_ps(sums, all);
+    _mm512_store_ps(factors, _mm512_div_ps(_mm512_set1_ps(1), all));
     for (int64_t i = 0; i < rows.rows_in(tile); ++i) {
-      const int64_t t = rows.first_row(tile) + i, r = tile * kTileRows + i;
-      const float sum = _mm512_reduce_add_ps(_mm512_load_ps(b_.sums + r * kTileColumns));
+      const int64_t t = rows.first_row(tile) + i;
       if (call_.lse != nullptr) {
-        call_.lse[rows.head(tile) * call_.T + t] = b_.reference[r] * kLn2 + std::log(sum);
+        call_.lse[rows.head(tile) * call_.T + t] =
+            b_.reference[tile * kTileRows + i] * kLn2 + std::log(sums[i]);
       }
-      const __m512 factor = _mm512_set1_ps(1 / sum);
+      const __m512 factor = _mm512_set1_ps(factors[i]);
       const float* o = b_.o + tile * 2 * kTileFloats + i * kTileColumns;
       bf16* to = call_.o + (t * call_.shape.num_heads + rows.head(tile)) * E;
       for (int64_t column = 0; column < E; column += kTileDepth, o += kBlockFloats) {
@@ -253,19 +343,13 @@ void ForwardTask::store(const RowBlock& rows) const {
   }
 }
 
-void ForwardTask::run(const RowBlock& rows) {
+void ForwardTask::run(const RowBlock& rows, const RowBlock& next) {
   prepare(rows);
-  const Softmax softmax(rows, b_, call_.score_factor);
-  const Granules all = rows.keys();
-  for (int64_t begin = all.begin; begin < all.end; begin += kKeyGranules) {
-    const Granules keys = {begin, std::min(all.end, begin + kKeyGranules)};
-    const bool is_first = begin == all.begin;
-    std::copy_n(b_.sums, kForwardRows * kTileColumns, b_.sums_before);
-    multiply_keys(softmax, keys);
-    if (overflowed()) repeat_with_maximum(softmax, keys, is_first);
-    multiply_values(keys, is_first);
+  attend(rows, next);
+  if (overflowed()) {
+    raise_references(rows);
+    attend(rows, next);
   }
-  unit_.flush();
   store(rows);
 }
 
@@ -307,8 +391,7 @@ void attention_forward(ConstTensorView qkv_TQ, const AttentionShape& shape,
                             .score_factor = shape.scale * kLog2E,
                             .scratch = ForwardScratch(scratch.data(), shape, T, pool.num_threads())};
   const int64_t granules = call.sizes.granules;
-  pool.parallel_for(G * granules,
-                    [&](int64_t index) { pack_granule(call, index / granules, index % granules); });
+  pool.parallel_for(G * granules, [&](int64_t index) { pack_granule(call, index % G, index / G); });
 
   // Two query heads of a group together see fewer keys in vain than 32 rows of one.
   const int64_t group = shape.num_heads / G, task_heads = group % 2 == 0 ? 2 : 1;
@@ -331,8 +414,15 @@ void attention_forward(ConstTensorView qkv_TQ, const AttentionShape& shape,
     const ForwardScratch::Task& task = tasks[num_tasks - 1 - index / head_sets % num_tasks];
     ForwardTask forward(call, g);
     for (int64_t begin = task.begin; begin < task.end; begin += block_rows) {
-      const int64_t end = std::min<int64_t>(task.end, begin + block_rows);
-      forward.run({first_head, task_heads, task.sequence_begin, begin, end, call.window});
+      const auto block = [&](int64_t first) -> RowBlock {
+        return {first_head,
+                task_heads,
+                task.sequence_begin,
+                first,
+                std::min<int64_t>(task.end, first + block_rows),
+                call.window};
+      };
+      forward.run(block(begin), block(begin + block_rows));
     }
   });
 }

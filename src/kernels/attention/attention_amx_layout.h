@@ -24,7 +24,7 @@ inline constexpr int64_t kAttentionGranule = 32;  // keys: the depth of a tile
 // 32 KiB and o 16 KiB: L1 holds what a product reads again, keys and values stream from L2. Per step, o is
 // loaded and stored once.
 inline constexpr int64_t kForwardRows = 32;
-inline constexpr int64_t kForwardKeys = 512;
+inline constexpr int64_t kForwardKeys = 128;
 inline constexpr int64_t kForwardBlocks = 8;
 
 // Keys of one task of the backward pass and the queries it takes at a time. Queries are packed once per task,
@@ -71,20 +71,19 @@ struct AmxAttentionSizes {
 
 // Of one thread in the forward pass. "pair": two tiles that are neighbours across the contraction.
 struct ForwardBuffers {
-  bf16* q;             // A pairs [depth tile]
-  float* o;            // C tiles [depth tile][2 x 2]
-  float* sums;         // [row][16 partial sums]
-  float* sums_before;  // [row][16], before this step
-  float* reference;    // [row], in units of log2
-  bf16* p;             // A pairs [key granule]
-  float* scores[2];    // C tiles of 32 x 32 scores and of the next
+  bf16* q;           // A pairs [depth tile]
+  float* o;          // C tiles [depth tile][2 x 2]
+  float* sums;       // [row][16 partial sums]
+  float* reference;  // [row], in units of log2
+  bf16* p[2];        // A pairs [key granule], of this step and of the one before
+  float* scores[2];  // C tiles of 32 x 32 scores and of the next
 
   void assign(AttentionCarver* carver, const AmxAttentionSizes& sizes) {
     q = carver->take<bf16>(kForwardRows * sizes.padded_head());
     o = carver->take<float>(kForwardRows * sizes.padded_head());
-    for (float** buffer : {&sums, &sums_before}) *buffer = carver->take<float>(kForwardRows * 16);
+    sums = carver->take<float>(kForwardRows * 16);
     reference = carver->take<float>(kForwardRows);
-    p = carver->take<bf16>(kForwardRows * kForwardKeys);
+    for (bf16*& step : p) step = carver->take<bf16>(kForwardRows * kForwardKeys);
     for (float*& buffer : scores) buffer = carver->take<float>(kForwardRows * kAttentionGranule);
   }
 };
