@@ -11,6 +11,8 @@
 #include "bench/train_step_bench.h"
 #include "expect_error.h"
 #include "ops/cpu_ops.h"
+#include "platform/cpu.h"
+#include "platform/topology.h"
 #include "test_folder.h"
 #include "tokenizer/bpe_trainer.h"
 
@@ -112,6 +114,15 @@ TEST(OtherProgram, IsAskedForItsTurnsAndCompared) {
   EXPECT_EQ(line.against->forward_backward_seconds.median, 1.5);
   EXPECT_NEAR(line.against->ratio_optimizer.median * line.optimizer_seconds.median, 0.25, 1e-9);
   EXPECT_GT(line.against->ratio_step.median, 0);
+}
+
+TEST(OtherProgram, HasAllProcessorsWhileThisProgramIsPinned) {
+  pin_this_thread(usable_cpus()[0]);
+  const std::string cpus =
+      OtherProgram("printf 'ready '; sed -n 's/Cpus_allowed_list:[^0-9]*//p' /proc/self/status; read -r what")
+          .name();
+  unpin_this_thread();
+  EXPECT_EQ(cpus, format_cpu_list(usable_cpus()));
 }
 
 TEST(OtherProgram, ThatFailsIsNamed) {

@@ -1,6 +1,7 @@
 #include "bench/attention_bench.h"
 #include "cli/bench_command.h"
 #include "cli/loaded_model.h"
+#include "cli/threads.h"
 #include "formats/model_config.h"
 
 namespace tessera {
@@ -47,7 +48,7 @@ class BenchAttentionCommand : public BenchCommand {
         }
       }
     }
-    ThreadPool pool(num_threads());
+    ThreadPool pool(threads_for_pool(num_threads()));
     const AttentionImplementation& ours = table.chosen_implementation();
     show_header(fmt::format("attention {}, {}, {} threads; shape rows x S x H x G x E",
                             implementation_text(ours), dtype_name(dtype_of_flag(dtype_)), pool.num_threads()),

@@ -1,6 +1,7 @@
 #include "bench/elementwise_bench.h"
 #include "cli/bench_command.h"
 #include "cli/loaded_model.h"
+#include "cli/threads.h"
 #include "ops/cpu_ops.h"
 
 namespace tessera {
@@ -38,7 +39,7 @@ class BenchElementwiseCommand : public BenchCommand {
     if (c.config.vocab_size == 0) c.config.vocab_size = vocab_size_;
     c.dtype = dtype_of_flag(dtype_);
     const std::vector<int64_t> rows = parse_sizes("rows", rows_);
-    ThreadPool pool(num_threads());
+    ThreadPool pool(threads_for_pool(num_threads()));
     const auto ops = make_cpu_ops(pool);
     BandwidthMeter bandwidth(pool, bandwidth_bytes());
     show_header(fmt::format("elementwise, {}, {} threads", dtype_name(c.dtype), pool.num_threads()), "GB/s",

@@ -1,6 +1,7 @@
 #include "bench/gemm_bench.h"
 #include "cli/bench_command.h"
 #include "cli/loaded_model.h"
+#include "cli/threads.h"
 
 namespace tessera {
 namespace {
@@ -43,7 +44,7 @@ class BenchGemmCommand : public BenchCommand {
     const auto& table = gemm_table();
     const GemmImplementation& ours = table.chosen_implementation();
     const std::vector<GemmImplementation> others = implementations_to_compare(table, compare_);
-    ThreadPool pool(num_threads());
+    ThreadPool pool(threads_for_pool(num_threads()));
     show_header(fmt::format("gemm {}, {}, {} threads; shape T x N x K",
                             gemm_implementation_text(ours, dtype_of_flag(dtype_)),
                             dtype_name(dtype_of_flag(dtype_)), pool.num_threads()),

@@ -1,5 +1,6 @@
 #include "bench/optimizer_bench.h"
 #include "cli/bench_command.h"
+#include "cli/threads.h"
 
 namespace tessera {
 namespace {
@@ -30,7 +31,7 @@ class BenchOptimizerCommand : public BenchCommand {
     const auto& table = adamw_table();
     const std::vector<AdamWImplementation> others = implementations_to_compare(table, compare_);
     const AdamWImplementation& ours = table.chosen_implementation();
-    ThreadPool pool(num_threads());
+    ThreadPool pool(threads_for_pool(num_threads()));
     BandwidthMeter bandwidth(pool, bandwidth_bytes());
     show_header(fmt::format("optimizer {}, {} threads", implementation_text(ours), pool.num_threads()),
                 "GB/s", others.empty() ? "" : compare_);

@@ -1,5 +1,6 @@
 #include "bench/tiles_bench.h"
 #include "cli/bench_command.h"
+#include "cli/threads.h"
 
 namespace tessera {
 namespace {
@@ -19,7 +20,7 @@ class BenchTilesCommand : public BenchCommand {
   void declare_flags(FlagTable* table) override { declare_common_flags(table, /*seconds=*/0.5); }
 
   void run(FlagTable*) override {
-    ThreadPool pool(num_threads());
+    ThreadPool pool(threads_for_pool(num_threads()));
     TileFeedMeter meter(pool);
     ComputePeakMeter peak(pool, "amx_bf16");
     show_header(fmt::format("tiles, {} threads", pool.num_threads()), "TFLOPS", "");

@@ -5,6 +5,7 @@
 #include "bench/tokenizer_bench.h"
 #include "cli/bench_command.h"
 #include "cli/terminal.h"
+#include "cli/threads.h"
 #include "formats/file.h"
 #include "tokenizer/bpe_trainer.h"
 
@@ -80,7 +81,7 @@ class BenchTokenizerCommand : public BenchCommand {
                               read_text_file(fs::path(path) / "tokenizer.json"));
     }
     if (tokenizers_.empty()) {
-      ThreadPool pool(num_threads());
+      ThreadPool pool(threads_for_pool(num_threads()));
       tokenizers.emplace_back("trained", trained_tokenizer(texts[0].second, pool));
     }
     if (!json()) write_output("tokenizer, 1 thread\n" + tokenizer_table_header());

@@ -11,9 +11,9 @@
 #include "cli/command.h"
 #include "cli/help_text.h"
 #include "cli/terminal.h"
+#include "cli/threads.h"
 #include "kernels/dispatch.h"
 #include "kernels/registry.h"
-#include "platform/cgroup.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
 #include "platform/peak.h"
@@ -31,10 +31,9 @@ constexpr Isa kAllIsas[] = {Isa::kAmxBf16, Isa::kAvx512Bf16, Isa::kAvx512, Isa::
 struct Findings {
   CpuFeatures cpu;
   AmxPermission amx;
-  std::vector<int> affinity;
+  CpuLimits limits;
   int64_t machine_cpus = 0;
   int64_t threads = 0;
-  CgroupLimits cgroup;
   std::vector<NumaNode> nodes;
   HugePages huge;
   MemoryInfo memory;
@@ -69,10 +68,9 @@ Findings examine(ThreadPool& pool) {
   Findings f;
   f.cpu = cpu_features();
   f.amx = request_amx_permission();
-  f.affinity = usable_cpus();
+  f.limits = cpu_limits();
   f.machine_cpus = sysconf(_SC_NPROCESSORS_ONLN);
   f.threads = pool.num_threads();
-  f.cgroup = cgroup_limits();
   f.nodes = numa_nodes();
   f.huge = huge_pages();
   f.memory = memory_info();
@@ -128,11 +126,11 @@ Json to_json(const Findings& f) {
       {"amx_permission", {{"granted", f.amx.granted}, {"reason", f.amx.reason}}},
       {"cpus",
        {{"online", f.machine_cpus},
-        {"affinity", format_cpu_list(f.affinity)},
-        {"cgroup_quota", f.cgroup.cpus ? Json(*f.cgroup.cpus) : Json()},
+        {"affinity", format_cpu_list(f.limits.cpus)},
+        {"cgroup_quota", f.limits.quota ? Json(*f.limits.quota) : Json()},
         {"threads", f.threads},
-        {"pinned", can_pin(f.threads)},
-        {"spinning", can_spin(f.threads)},
+        {"pinned", f.limits.can_pin(f.threads)},
+        {"spinning", f.limits.can_spin(f.threads)},
         {"empty_loop_seconds", f.loop_seconds}}},
       {"numa_nodes", nodes},
       {"huge_pages",
@@ -178,11 +176,12 @@ void print_processor(const Findings& f) {
   print_row("limit", fmt::format("{} (TESSERA_ISA {})", isa_name(isa_limit()),
                                  std::getenv("TESSERA_ISA") == nullptr ? "not set" : "set"));
   print_row("processors", fmt::format("{} online, {} allowed by the affinity mask ({})", f.machine_cpus,
-                                      f.affinity.size(), format_cpu_list(f.affinity)));
-  print_row("cgroup CPU limit", f.cgroup.cpus ? fmt::format("{:.2f} processors", *f.cgroup.cpus) : "none");
-  print_row("threads used", fmt::format("{}, {}; waiting threads {}", f.threads,
-                                        can_pin(f.threads) ? "each on its own processor" : "not pinned",
-                                        can_spin(f.threads) ? "spin first" : "sleep at once"));
+                                      f.limits.cpus.size(), format_cpu_list(f.limits.cpus)));
+  print_row("cgroup CPU limit", f.limits.quota ? fmt::format("{:.2f} processors", *f.limits.quota) : "none");
+  print_row("threads used",
+            fmt::format("{}, {}; waiting threads {}", f.threads,
+                        f.limits.can_pin(f.threads) ? "each on its own processor" : "not pinned",
+                        f.limits.can_spin(f.threads) ? "spin first" : "sleep at once"));
   const auto cache = [](int name) { return format_bytes(std::max<int64_t>(sysconf(name), 0)); };
   print_row("caches", fmt::format("L1 {}, L2 {}, L3 {}", cache(_SC_LEVEL1_DCACHE_SIZE),
                                   cache(_SC_LEVEL2_CACHE_SIZE), cache(_SC_LEVEL3_CACHE_SIZE)));
@@ -271,7 +270,7 @@ class DoctorCommand : public Command {
   }
 
   void run(FlagTable*) override {
-    ThreadPool pool;
+    ThreadPool pool(threads_for_pool());
     const Findings findings = examine(pool);
     if (json_) {
       print("{}\n", to_json(findings).dump(2));

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/loaded_model.h"
 #include "cli/terminal.h"
+#include "cli/threads.h"
 #include "data/dataset.h"
 #include "platform/memory_info.h"
 #include "tokenizer/tokenizer.h"
@@ -67,7 +68,7 @@ class EvalCommand : public Command {
       fail(ExitCode::kUsage, "--max_length: expected 2 or more, found {}", *max_length_);
     if (joined_ && !packing_)
       fail(ExitCode::kBadConfig, "--packing_cross_document_attention needs --packing");
-    ThreadPool pool;
+    ThreadPool pool(threads_for_pool());
     LoadedModel loaded(model_, dtype_of_flag(dtype_), pool);
     const Dataset dataset = open_dataset(loaded.config(), pool);
     for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);

@@ -7,6 +7,7 @@
 #include "cli/loaded_model.h"
 #include "cli/terminal.h"
 #include "cli/text_input.h"
+#include "cli/threads.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 #include "train/stopwatch.h"
@@ -51,7 +52,7 @@ class GenerateCommand : public Command {
 
   void run(FlagTable*) override {
     check_flags();
-    ThreadPool pool;
+    ThreadPool pool(threads_for_pool());
     const std::string prompt = prompt_ == "-" ? read_input("-") : prompt_;
     const Tokenizer tokenizer = Tokenizer::open(model_);
     std::vector<int32_t> ids = tokenizer.encode(prompt, true);

@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/terminal.h"
 #include "cli/text_input.h"
+#include "cli/threads.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 
@@ -60,7 +61,7 @@ class TokenizeCommand : public Command {
   }
 
   void tokenize_lines(const Tokenizer& tokenizer, const std::vector<std::string_view>& lines) const {
-    ThreadPool pool;
+    ThreadPool pool(threads_for_pool());
     const auto num_lines = static_cast<int64_t>(lines.size());
     std::vector<std::string> results;
     for (int64_t begin = 0; begin < num_lines; begin += kLinesPerPiece) {

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/terminal.h"
+#include "cli/threads.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/bpe_trainer.h"
 
@@ -42,7 +43,7 @@ class TokenizerTrainCommand : public Command {
       fail(ExitCode::kUsage, "{}: has a tokenizer.json; choose another --output, or give --overwrite",
            output_);
     }
-    ThreadPool pool;
+    ThreadPool pool(threads_for_pool());
     StatusLine status;
     const BpeTrainingResult result = train_bpe(options_, output_, pool, [&](double fraction) {
       status.show(fmt::format("training tokenizer: {:.0f} %", 100 * fraction));

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/terminal.h"
+#include "cli/threads.h"
 #include "cli/train_report.h"
 #include "platform/thread_pool.h"
 #include "train/arguments.h"
@@ -42,7 +43,7 @@ class TrainCommand : public Command {
     resolve_training_arguments(*table, &args_);
     set_closed_output(ClosedOutput::kIsIgnored);
     TerminalReport report(!args_.disable_tqdm);
-    ThreadPool pool(args_.num_threads);
+    ThreadPool pool(threads_for_pool(args_.num_threads));
     Trainer trainer(args_, pool, report);
     int stop_signal = 0;
     {

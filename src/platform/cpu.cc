@@ -8,14 +8,19 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <string_view>
 
+#include "base/error.h"
+#include "base/text.h"
 #include "platform/cgroup.h"
+#include "platform/topology.h"
 
 namespace tessera {
 namespace {
@@ -106,27 +111,52 @@ const AmxPermission& request_amx_permission() {
 
 namespace {
 
+// A mask of as many words as the kernel has processors: cpu_set_t ends at 1024.
+using CpuMask = std::vector<unsigned long>;
+constexpr size_t kWordBits = 8 * sizeof(unsigned long);
+constexpr size_t kMaxMaskBytes = size_t{1} << 16;
+
+cpu_set_t* as_cpu_set(CpuMask& mask) { return reinterpret_cast<cpu_set_t*>(mask.data()); }
+size_t mask_bytes(const CpuMask& mask) { return mask.size() * sizeof(unsigned long); }
+
 std::vector<int> affinity_of_this_thread() {
   std::vector<int> cpus;
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  if (sched_getaffinity(0, sizeof(mask), &mask) == 0) {
-    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-      if (CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
-    }
+  CpuMask mask(sizeof(cpu_set_t) / sizeof(unsigned long));
+  int status = sched_getaffinity(0, mask_bytes(mask), as_cpu_set(mask));
+  while (status != 0 && errno == EINVAL && mask_bytes(mask) < kMaxMaskBytes) {
+    mask.assign(2 * mask.size(), 0);
+    status = sched_getaffinity(0, mask_bytes(mask), as_cpu_set(mask));
   }
-  if (cpus.empty()) cpus.push_back(0);  // more processors than cpu_set_t holds
+  for (size_t cpu = 0; status == 0 && cpu < mask.size() * kWordBits; ++cpu) {
+    if ((mask[cpu / kWordBits] >> cpu % kWordBits & 1u) != 0) cpus.push_back(static_cast<int>(cpu));
+  }
+  if (cpus.empty()) cpus.push_back(0);  // the system does not tell
   return cpus;
 }
 
 void set_affinity_of_this_thread(const std::vector<int>& cpus) {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  for (const int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &mask);
-  sched_setaffinity(0, sizeof(mask), &mask);
+  const auto highest = static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end()));
+  CpuMask mask(highest / kWordBits + 1);
+  for (const int cpu : cpus)
+    mask[static_cast<size_t>(cpu) / kWordBits] |= 1ul << static_cast<size_t>(cpu) % kWordBits;
+  sched_setaffinity(0, mask_bytes(mask), as_cpu_set(mask));
 }
 
 thread_local int num_pins = 0;
+thread_local std::vector<int> cpus_before_pins;
+
+int64_t parse_omp_num_threads(std::string_view text) {
+  std::string_view first = text.substr(0, text.find(','));
+  while (!first.empty() && first.front() == ' ') first.remove_prefix(1);
+  while (!first.empty() && first.back() == ' ') first.remove_suffix(1);
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(first.data(), first.data() + first.size(), value);
+  if (error != std::errc() || end != first.data() + first.size() || value < 1 || value > kMaxThreads) {
+    fail(ExitCode::kBadConfig, "OMP_NUM_THREADS: expected a number from 1 to {}, found '{}'", kMaxThreads,
+         printable(text, 40));
+  }
+  return value;
+}
 
 }  // namespace
 
@@ -135,34 +165,54 @@ const std::vector<int>& usable_cpus() {
   return cpus;
 }
 
+int64_t CpuLimits::num_threads() const {
+  const auto num_cpus = static_cast<double>(cpus.size());
+  return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(std::min(num_cpus, quota.value_or(num_cpus)))));
+}
+
+bool CpuLimits::can_pin(int64_t num_threads) const {
+  return num_threads == std::ssize(cpus) && can_spin(num_threads);
+}
+
+bool CpuLimits::can_spin(int64_t num_threads) const {
+  return num_threads <= std::ssize(cpus) && (!quota || static_cast<double>(num_threads) <= *quota);
+}
+
+std::string CpuLimits::describe() const {
+  return fmt::format("{} processor{} allowed by the affinity mask ({}), {}", cpus.size(),
+                     cpus.size() == 1 ? "" : "s", format_cpu_list(cpus),
+                     quota ? fmt::format("cgroup CPU limit {:.2f}", *quota) : "no cgroup CPU limit");
+}
+
+CpuLimits cpu_limits(const std::filesystem::path& root) { return {usable_cpus(), cgroup_limits(root).cpus}; }
+
+ThreadChoice choose_threads(int64_t asked, const char* omp_num_threads, const CpuLimits& limits) {
+  const int64_t allowed = limits.num_threads();
+  const char* source = "num_threads";
+  if (asked == 0) {
+    if (omp_num_threads == nullptr || *omp_num_threads == '\0') return {allowed, ""};
+    asked = parse_omp_num_threads(omp_num_threads);
+    source = "OMP_NUM_THREADS";
+  }
+  if (asked <= allowed) return {asked, ""};
+  return {asked, fmt::format("{} {} is more than this process can run at once: {}; {} would be faster",
+                             source, asked, limits.describe(), allowed)};
+}
+
 void pin_this_thread(int cpu) {
   usable_cpus();  // asked before it changes
-  ++num_pins;
+  if (num_pins++ == 0) cpus_before_pins = affinity_of_this_thread();
   set_affinity_of_this_thread({cpu});
 }
 
 void unpin_this_thread() {
-  if (--num_pins == 0) set_affinity_of_this_thread(usable_cpus());
-}
-
-bool can_pin(int64_t num_threads) { return num_threads <= static_cast<int64_t>(usable_cpus().size()); }
-
-bool can_spin(int64_t num_threads) {
-  const std::optional<double> quota = cgroup_limits().cpus;
-  return can_pin(num_threads) && (!quota || static_cast<double>(num_threads) <= *quota);
+  TESSERA_CHECK(num_pins >= 1, "a thread that is not pinned");
+  if (--num_pins == 0) set_affinity_of_this_thread(cpus_before_pins);
 }
 
 UnpinnedScope::UnpinnedScope() : pinned_to_(affinity_of_this_thread()) {
   set_affinity_of_this_thread(usable_cpus());
 }
 UnpinnedScope::~UnpinnedScope() { set_affinity_of_this_thread(pinned_to_); }
-
-int64_t usable_cpu_count() {
-  auto count = static_cast<int64_t>(usable_cpus().size());
-  if (const std::optional<double> quota = cgroup_limits().cpus) {
-    count = std::min(count, static_cast<int64_t>(std::ceil(*quota)));
-  }
-  return std::max<int64_t>(count, 1);
-}
 
 }  // namespace tessera

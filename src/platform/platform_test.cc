@@ -1,18 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <limits>
-#include <numeric>
-#include <stdexcept>
-#include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "expect_error.h"
 #include "platform/cgroup.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
@@ -22,138 +17,6 @@
 
 namespace tessera {
 namespace {
-
-TEST(ThreadPool, RunsEveryIndexOnceForEveryThreadCount) {
-  for (const int64_t threads : {1, 2, 3, 8}) {
-    ThreadPool pool(threads);
-    for (int round = 0; round < 200; ++round) {
-      std::vector<std::atomic<int>> hits(static_cast<size_t>(round));
-      pool.parallel_for(round, [&](int64_t i) { hits[static_cast<size_t>(i)]++; });
-      for (const auto& hit : hits) ASSERT_EQ(hit.load(), 1);
-    }
-  }
-}
-
-TEST(ThreadPool, NeitherCopiesNorMovesTheBody) {
-  struct Body {
-    explicit Body(std::atomic<int64_t>* total) : sum(total) {}
-    Body(const Body&) = delete;
-    void operator()(int64_t index) { *sum += index; }
-    std::atomic<int64_t>* sum;
-  };
-  ThreadPool pool(2);
-  std::atomic<int64_t> sum = 0;
-  Body body(&sum);
-  pool.parallel_for(100, body);
-  EXPECT_EQ(sum, 4950);
-}
-
-TEST(ThreadPool, RethrowsAndStaysUsable) {
-  ThreadPool pool(4);
-  EXPECT_THROW(pool.parallel_for(100,
-                                 [](int64_t i) {
-                                   if (i == 42) throw std::runtime_error("x");
-                                 }),
-               std::runtime_error);
-  std::atomic<int64_t> sum = 0;
-  pool.parallel_blocks(10, 3, [&](int64_t begin, int64_t end) { sum += end - begin; });
-  EXPECT_EQ(sum.load(), 10);
-}
-
-TEST(ThreadPool, SubnormalsAreZeroInsideBodiesAndOnlyThere) {
-  const volatile float smallest_normal = std::numeric_limits<float>::min();
-  const volatile float half = 0.5f;
-  for (const int64_t threads : {1, 3}) {
-    ThreadPool pool(threads);
-    std::vector<float> products(100);
-    pool.parallel_for(100, [&](int64_t i) { products[static_cast<size_t>(i)] = smallest_normal * half; });
-    for (const float product : products) ASSERT_EQ(product, 0.0f) << threads << " threads";
-    EXPECT_GT(smallest_normal * half, 0.0f);
-  }
-}
-
-TEST(ThreadPool, NestedCallsRunInPlace) {
-  ThreadPool pool(3);
-  std::atomic<int64_t> count = 0;
-  pool.parallel_for(5, [&](int64_t) { pool.parallel_for(7, [&](int64_t) { count++; }); });
-  EXPECT_EQ(count.load(), 35);
-}
-
-// Loops of every size one after another: a worker that wakes up late meets the next loop, not the last one.
-TEST(ThreadPool, MoreThreadsThanProcessorsMakeProgress) {
-  const auto num_cpus = static_cast<int64_t>(usable_cpus().size());
-  ThreadPool pool(2 * num_cpus + 2);
-  EXPECT_FALSE(can_pin(pool.num_threads()));
-  EXPECT_FALSE(can_spin(pool.num_threads()));
-  std::vector<int64_t> values(100);
-  for (int64_t round = 0; round < 3000; ++round) {
-    const int64_t count = round % 100;
-    pool.parallel_for(count, [&](int64_t i) { values[static_cast<size_t>(i)] += round * 100 + i; });
-  }
-  for (int64_t i = 0; i < 100; ++i) {
-    int64_t expected = 0;
-    for (int64_t round = 0; round < 3000; ++round) expected += i < round % 100 ? round * 100 + i : 0;
-    ASSERT_EQ(values[static_cast<size_t>(i)], expected) << "index " << i;
-  }
-}
-
-TEST(ThreadPool, EveryExceptionOfALoopButTheFirstIsDropped) {
-  ThreadPool pool(4);
-  for (int round = 0; round < 200; ++round) {
-    EXPECT_THROW(pool.parallel_for(50, [](int64_t) { throw std::runtime_error("x"); }), std::runtime_error);
-    pool.parallel_for(50, [](int64_t) {});
-  }
-}
-
-TEST(ThreadPool, BeginsWithConsecutiveSharesOfTheIndices) {
-  ThreadPool pool(2);
-  std::vector<int64_t> runner(1000, -1);
-  std::atomic<int> started = 0;
-  pool.parallel_for(1000, [&](int64_t i) {
-    // Each share's first index waits for the other's, so that both threads are awake.
-    if (i % 500 == 0) {
-      ++started;
-      while (started < 2) std::this_thread::yield();
-    }
-    runner[static_cast<size_t>(i)] = ThreadPool::thread_index();
-  });
-  EXPECT_EQ(runner[0], 0);
-  EXPECT_EQ(runner[500], 1);
-}
-
-std::vector<int> affinity() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  sched_getaffinity(0, sizeof(mask), &mask);
-  std::vector<int> cpus;
-  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
-  }
-  return cpus;
-}
-
-TEST(ThreadPool, PinsItsThreadsAndGivesTheCallerBack) {
-  if (usable_cpus().size() < 2) GTEST_SKIP() << "one processor is usable: nothing to pin to";
-  const std::vector<int> before = affinity();
-  {
-    ThreadPool pool(2);
-    ASSERT_TRUE(can_pin(pool.num_threads()));
-    ThreadPool second(2);
-    std::vector<std::vector<int>> bound(2);
-    std::atomic<int> started = 0;
-    pool.parallel_for(2, [&](int64_t i) {
-      ++started;
-      while (started < 2) std::this_thread::yield();
-      bound[static_cast<size_t>(i)] = affinity();
-    });
-    EXPECT_EQ(bound[0], std::vector<int>{usable_cpus()[0]});
-    EXPECT_EQ(bound[1], std::vector<int>{usable_cpus()[1]});
-    EXPECT_EQ(usable_cpus(), before);
-    const UnpinnedScope scope;
-    EXPECT_EQ(affinity(), before);
-  }
-  EXPECT_EQ(affinity(), before);
-}
 
 class CgroupTest : public testing::Test {
  protected:
@@ -297,7 +160,69 @@ TEST(MemoryInfo, IsPlausible) {
 TEST(Cpu, PermissionSaysWhyNot) {
   const AmxPermission& permission = request_amx_permission();
   EXPECT_EQ(permission.granted, permission.reason.empty());
-  EXPECT_GE(usable_cpu_count(), 1);
+}
+
+TEST(CpuLimits, ThreadsAreTheMaskCutToTheQuota) {
+  const std::vector<int> four = {0, 1, 4, 5};
+  EXPECT_EQ((CpuLimits{four, {}}.num_threads()), 4);
+  EXPECT_EQ((CpuLimits{four, 16.0}.num_threads()), 4);
+  EXPECT_EQ((CpuLimits{four, 2.5}.num_threads()), 3);
+  EXPECT_EQ((CpuLimits{four, 0.25}.num_threads()), 1);
+  EXPECT_EQ((CpuLimits{{7}, {}}.num_threads()), 1);
+  EXPECT_EQ((CpuLimits{four, 2.5}.describe()),
+            "4 processors allowed by the affinity mask (0-1,4-5), cgroup CPU limit 2.50");
+  EXPECT_EQ((CpuLimits{{7}, {}}.describe()),
+            "1 processor allowed by the affinity mask (7), no cgroup CPU limit");
+}
+
+TEST(CpuLimits, ThreadsArePinnedOnlyWhenTheyTakeTheWholeMask) {
+  const CpuLimits free = {{0, 1, 4, 5}, {}};
+  EXPECT_TRUE(free.can_pin(4));
+  EXPECT_FALSE(free.can_pin(3));
+  EXPECT_FALSE(free.can_pin(5));
+  EXPECT_TRUE(free.can_spin(4));
+  EXPECT_TRUE(free.can_spin(3));
+  EXPECT_FALSE(free.can_spin(5));
+  const CpuLimits cut = {{0, 1, 4, 5}, 3.5};
+  EXPECT_FALSE(cut.can_pin(4));
+  EXPECT_FALSE(cut.can_spin(4));
+  EXPECT_FALSE(cut.can_pin(3));
+  EXPECT_TRUE(cut.can_spin(3));
+}
+
+TEST(ChooseThreads, FlagThenEnvironmentThenLimits) {
+  const CpuLimits limits = {{0, 1, 2, 3}, {}};
+  const auto count = [&](int64_t asked, const char* environment) {
+    const ThreadChoice choice = choose_threads(asked, environment, limits);
+    EXPECT_EQ(choice.warning, "") << asked << " " << environment;
+    return choice.num_threads;
+  };
+  EXPECT_EQ(count(3, "2"), 3);
+  EXPECT_EQ(count(3, "nonsense that is not asked"), 3);
+  EXPECT_EQ(count(0, "2"), 2);
+  EXPECT_EQ(count(0, " 3 , 2,1"), 3);
+  EXPECT_EQ(count(0, ""), 4);
+  EXPECT_EQ(count(0, nullptr), 4);
+}
+
+TEST(ChooseThreads, MoreThanAllowedIsAWarningWithTheReason) {
+  const CpuLimits limits = {{2, 3}, 1.5};
+  const ThreadChoice flag = choose_threads(8, nullptr, limits);
+  EXPECT_EQ(flag.num_threads, 8);
+  EXPECT_EQ(flag.warning,
+            "num_threads 8 is more than this process can run at once: 2 processors allowed by the affinity "
+            "mask (2-3), cgroup CPU limit 1.50; 2 would be faster");
+  const ThreadChoice environment = choose_threads(0, "3", limits);
+  EXPECT_EQ(environment.num_threads, 3);
+  EXPECT_THAT(environment.warning, testing::StartsWith("OMP_NUM_THREADS 3 is more than"));
+}
+
+TEST(ChooseThreads, AnEnvironmentThatIsNoNumberIsRefused) {
+  const CpuLimits limits = {{0, 1}, {}};
+  for (const char* text : {"0", "-2", "many", "2x", "1.5", ",", " ", "4097", "99999999999999999999"}) {
+    expect_error(ExitCode::kBadConfig, {"OMP_NUM_THREADS", "from 1 to 4096", text},
+                 [&] { choose_threads(0, text, limits); });
+  }
 }
 
 }  // namespace

@@ -4,13 +4,13 @@
 #include <atomic>
 #include <exception>
 #include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/memory.h"
-#include "platform/cpu.h"
 #include "platform/subnormals.h"
 
 // oneDNN runs on OpenMP; our loops are the only parallelism, so every thread of the pool asks for one OpenMP
@@ -68,13 +68,16 @@ void wait_for_change(const std::atomic<Value>& value, Value old, int num_spins) 
 // that wakes up late finds nothing to claim, or claims from the next loop. Nobody waits for threads, only for
 // indices.
 struct ThreadPool::State {
-  explicit State(int64_t num_threads) : shares(static_cast<size_t>(num_threads)) {}
+  explicit State(int64_t num_threads) : shares(static_cast<size_t>(num_threads)) {
+    workers.reserve(shares.size() - 1);
+  }
 
   std::vector<std::thread> workers;
   std::vector<Share> shares;  // one per thread
   bool pins_caller = false;
   int num_spins = 0;
   std::atomic<bool> stopping{false};
+  std::atomic<bool> is_busy{false};  // with a loop
   std::atomic<bool> has_exception{false};
   std::exception_ptr first_exception;
   std::atomic<const FunctionRef<void(int64_t)>*> body{nullptr};
@@ -130,31 +133,44 @@ struct ThreadPool::State {
     generation.fetch_add(1, std::memory_order_acq_rel);
     generation.notify_all();
   }
+
+  void stop() {
+    stopping.store(true, std::memory_order_relaxed);
+    announce();
+    for (std::thread& worker : workers) worker.join();
+  }
 };
 
-ThreadPool::ThreadPool(int64_t num_threads) {
-  if (num_threads == 0) num_threads = usable_cpu_count();
+ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
+  if (num_threads == 0) num_threads = limits.num_threads();
   TESSERA_CHECK(num_threads >= 1, "num_threads={}", num_threads);
   state_ = std::make_unique<State>(num_threads);
   omp_set_num_threads(1);
-  const std::vector<int> cpus = usable_cpus();
-  const bool pins = can_pin(num_threads);
-  state_->num_spins = can_spin(num_threads) ? kSpinsBeforeSleep : 0;
-  for (int64_t i = 1; i < num_threads; ++i) {
-    state_->workers.emplace_back([this, i, pins, cpu = pins ? cpus[static_cast<size_t>(i)] : 0] {
-      if (pins) pin_this_thread(cpu);
-      state_->worker_loop(i);
-    });
-  }
+  state_->num_spins = limits.can_spin(num_threads) ? kSpinsBeforeSleep : 0;
   // One thread alone is left to the system, which knows where there is room.
-  state_->pins_caller = pins && num_threads > 1;
-  if (state_->pins_caller) pin_this_thread(cpus[0]);
+  const bool pins = num_threads > 1 && limits.can_pin(num_threads);
+  try {
+    const UnpinnedScope workers_start_free;  // the calling thread may be pinned by another pool
+    for (int64_t i = 1; i < num_threads; ++i) {
+      const std::optional<int> cpu = pins ? std::optional(limits.cpus[static_cast<size_t>(i)]) : std::nullopt;
+      state_->workers.emplace_back([state = state_.get(), i, cpu] {
+        if (cpu) pin_this_thread(*cpu);
+        state->worker_loop(i);
+      });
+    }
+  } catch (const std::system_error& error) {
+    const size_t num_started = state_->workers.size() + 1;
+    state_->stop();
+    fail(ExitCode::kBadConfig,
+         "the system allows {} of {} threads ({}): raise the limit of processes or ask for fewer",
+         num_started, num_threads, error.code().message());
+  }
+  if (pins) pin_this_thread(limits.cpus[0]);
+  state_->pins_caller = pins;
 }
 
 ThreadPool::~ThreadPool() {
-  state_->stopping.store(true, std::memory_order_relaxed);
-  state_->announce();
-  for (std::thread& worker : state_->workers) worker.join();
+  state_->stop();
   if (state_->pins_caller) unpin_this_thread();
 }
 
@@ -170,15 +186,19 @@ void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t)> body) {
   }
   TESSERA_CHECK(count < Share::kMaxCount, "a loop over {} indices", count);
   State& state = *state_;
+  TESSERA_CHECK(!state.is_busy.exchange(true, std::memory_order_acquire), "two threads share a pool");
   state.publish(count, body);
   state.run_indices(/*thread_index=*/0);
   for (uint32_t left; (left = state.indices_left.load(std::memory_order_acquire)) != 0;) {
     wait_for_change(state.indices_left, left, state.num_spins);
   }
+  std::exception_ptr thrown;
   if (state.has_exception.load(std::memory_order_relaxed)) {
     state.has_exception.store(false, std::memory_order_relaxed);
-    std::rethrow_exception(std::exchange(state.first_exception, nullptr));
+    thrown = std::exchange(state.first_exception, nullptr);
   }
+  state.is_busy.store(false, std::memory_order_release);
+  if (thrown) std::rethrow_exception(std::move(thrown));
 }
 
 void ThreadPool::parallel_blocks(int64_t count, int64_t block,

@@ -6,21 +6,26 @@
 #include <memory>
 
 #include "base/function_ref.h"
+#include "platform/cpu.h"
 
 namespace tessera {
 
 class ThreadPool {
  public:
-  // `num_threads` includes the calling thread; 0 = usable_cpu_count(). With can_pin() (platform/cpu.h) all
-  // are pinned, the calling thread until the pool is destroyed, which it must do itself.
-  explicit ThreadPool(int64_t num_threads = 0);
+  // `num_threads` includes the calling thread; 0 = limits.num_threads(). With limits.can_pin() all are
+  // pinned, the calling thread until the pool is destroyed, which it must do itself. Error(kBadConfig) when
+  // the system refuses a thread.
+  explicit ThreadPool(int64_t num_threads = 0, const CpuLimits& limits = cpu_limits());
   ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
 
   int64_t num_threads() const;
 
   // Runs body(index) for every index in [0, count), each exactly once, on any thread, in any order, and
   // returns when all are done. The first exception is rethrown here after the others have finished. Calls
-  // from inside a body run on the calling thread alone. Allocates nothing, takes no lock. Thread t of n
+  // from inside a body run on the calling thread alone; otherwise one thread calls at a time. Allocates
+  // nothing, takes no lock. Thread t of n
   // begins with the t-th of n consecutive shares, then helps the others: results must not depend on who runs
   // what. Inside a body subnormal floats are read and written as zero, in every thread alike (subnormals.h).
   void parallel_for(int64_t count, FunctionRef<void(int64_t index)> body);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "optim/schedule.h"
+#include "platform/cpu.h"
 #include "train/arguments.h"
 #include "train/unsupported_flags.h"
 
@@ -253,10 +254,11 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
       "every gradient updated once for all of them. The result is the same up to rounding. auto merges "
       "up to 2048 tokens if the activations then grow by no more than an eighth of the memory of "
       "weights, gradients and optimizer; never keeps the memory of one micro-batch.");
-  limit(table->add("num_threads", &args->num_threads,
-                   "Threads to compute with; 0 takes every processor this process may use. The result does "
-                   "not depend on it."),
-        {0, 4096});
+  limit(
+      table->add("num_threads", &args->num_threads,
+                 "Threads to compute with; 0 takes OMP_NUM_THREADS, or else every processor this process may "
+                 "use. The result does not depend on it."),
+      {0, kMaxThreads});
   table->add("measure_peak", &args->measure_peak,
              "Measure the processor's arithmetic peak at the start, in a fraction of a second, and show the "
              "share of it that training reaches (MFU).");

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,13 @@ void limit(decltype(RLIMIT_AS) resource, const std::optional<int64_t>& bytes) {
   setrlimit(resource, &value);
 }
 
+void keep_one_processor() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  CPU_SET(static_cast<size_t>(sched_getcpu()), &mask);
+  sched_setaffinity(0, sizeof(mask), &mask);
+}
+
 [[noreturn]] void become_tessera(const std::vector<std::string>& arguments, const ProcessOptions& options,
                                  int in, int out, int err) {
   if (options.output_file) out = open(options.output_file->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
@@ -46,6 +54,7 @@ void limit(decltype(RLIMIT_AS) resource, const std::optional<int64_t>& bytes) {
   std::signal(SIGXFSZ, SIG_IGN);
   limit(RLIMIT_FSIZE, options.max_file_bytes);
   limit(RLIMIT_AS, options.max_address_space_bytes);
+  if (options.one_processor) keep_one_processor();
   for (const std::string& entry : options.environment) {
     const size_t equals = entry.find('=');
     setenv(entry.substr(0, equals).c_str(), entry.substr(equals + 1).c_str(), 1);

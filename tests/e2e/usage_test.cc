@@ -109,6 +109,8 @@ TEST(Usage, ContradictionsAreExitCode78) {
   const std::string config = tiny.folder.write("small.json", tiny_config(100));
   expect_error({"init", "--config", config, "--tokenizer", tiny.tokenizer, "--output", tiny.folder / "x"}, 78,
                "vocab_size 100");
+  expect_error({"doctor"}, 78, "OMP_NUM_THREADS: expected a number from 1 to 4096, found 'all'",
+               {.environment = {"OMP_NUM_THREADS=all"}});
 }
 
 TEST(Usage, LossThatIsNotFiniteIsExitCode79AndNothingIsSaved) {

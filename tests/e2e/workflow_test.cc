@@ -197,6 +197,47 @@ TEST(Workflow, LogLevelDropsMessagesBelowIt) {
   EXPECT_THAT(quiet.out, HasSubstr("{'loss': "));
 }
 
+int64_t threads_of_doctor(const ProcessOptions& options) {
+  const ProcessResult result = run_tessera({"doctor", "--json"}, options);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  return json::parse(result.out)["cpus"]["threads"].get<int64_t>();
+}
+
+TEST(Threads, AreThoseOfTheAffinityMaskUnlessTheEnvironmentSaysOtherwise) {
+  EXPECT_EQ(threads_of_doctor({.one_processor = true}), 1);
+  EXPECT_EQ(threads_of_doctor({.environment = {"OMP_NUM_THREADS=3"}, .one_processor = true}), 3);
+  EXPECT_EQ(threads_of_doctor({.environment = {"OMP_NUM_THREADS=1"}}), 1);
+}
+
+TEST(Threads, MoreThanProcessorsTrainAlikeAfterAWarning) {
+  const TinyModel tiny;
+  const auto weights_of = [&](const std::string& out, const std::vector<std::string>& more,
+                              const ProcessOptions& options, const std::string& warning) {
+    const ProcessResult result = run_tessera(tiny.train_arguments(out, more), options);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    std::vector<std::string> warnings;
+    std::istringstream lines(result.err);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("THREADS ") != std::string::npos || line.find("num_threads ") != std::string::npos)
+        warnings.push_back(line);
+    }
+    if (warning.empty()) {
+      EXPECT_THAT(warnings, testing::IsEmpty());
+    } else {
+      EXPECT_THAT(warnings, testing::ElementsAre(HasSubstr(warning))) << result.err;
+    }
+    return read_file(tiny.folder / (out + "/model.safetensors"));
+  };
+  const std::string one = weights_of("one", {}, {.one_processor = true}, "");
+  EXPECT_EQ(weights_of("five", {"--num_threads", "5"}, {.one_processor = true},
+                       "num_threads 5 is more than this process can run at once: 1 processor allowed by the "
+                       "affinity mask"),
+            one);
+  EXPECT_EQ(weights_of("three", {}, {.environment = {"OMP_NUM_THREADS=3"}, .one_processor = true},
+                       "OMP_NUM_THREADS 3 is more than"),
+            one);
+}
+
 TEST(Interruption, FirstSignalSavesACheckpointAndEndsByTheSignal) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const TinyModel tiny;

@@ -1,0 +1,251 @@
+#include "platform/thread_pool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "platform/cpu.h"
+
+namespace tessera {
+namespace {
+
+TEST(ThreadPool, RunsEveryIndexOnceForEveryThreadCount) {
+  for (const int64_t threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 200; ++round) {
+      std::vector<std::atomic<int>> hits(static_cast<size_t>(round));
+      pool.parallel_for(round, [&](int64_t i) { hits[static_cast<size_t>(i)]++; });
+      for (const auto& hit : hits) ASSERT_EQ(hit.load(), 1);
+    }
+  }
+}
+
+TEST(ThreadPool, NeitherCopiesNorMovesTheBody) {
+  struct Body {
+    explicit Body(std::atomic<int64_t>* total) : sum(total) {}
+    Body(const Body&) = delete;
+    void operator()(int64_t index) { *sum += index; }
+    std::atomic<int64_t>* sum;
+  };
+  ThreadPool pool(2);
+  std::atomic<int64_t> sum = 0;
+  Body body(&sum);
+  pool.parallel_for(100, body);
+  EXPECT_EQ(sum, 4950);
+}
+
+TEST(ThreadPool, RethrowsAndStaysUsable) {
+  ThreadPool pool(4);
+  EXPECT_THROW(pool.parallel_for(100,
+                                 [](int64_t i) {
+                                   if (i == 42) throw std::runtime_error("x");
+                                 }),
+               std::runtime_error);
+  std::atomic<int64_t> sum = 0;
+  pool.parallel_blocks(10, 3, [&](int64_t begin, int64_t end) { sum += end - begin; });
+  EXPECT_EQ(sum.load(), 10);
+}
+
+TEST(ThreadPool, SubnormalsAreZeroInsideBodiesAndOnlyThere) {
+  const volatile float smallest_normal = std::numeric_limits<float>::min();
+  const volatile float half = 0.5f;
+  for (const int64_t threads : {1, 3}) {
+    ThreadPool pool(threads);
+    std::vector<float> products(100);
+    pool.parallel_for(100, [&](int64_t i) { products[static_cast<size_t>(i)] = smallest_normal * half; });
+    for (const float product : products) ASSERT_EQ(product, 0.0f) << threads << " threads";
+    EXPECT_GT(smallest_normal * half, 0.0f);
+  }
+}
+
+TEST(ThreadPool, NestedCallsRunInPlace) {
+  ThreadPool pool(3);
+  std::atomic<int64_t> count = 0;
+  pool.parallel_for(5, [&](int64_t) { pool.parallel_for(7, [&](int64_t) { count++; }); });
+  EXPECT_EQ(count.load(), 35);
+}
+
+// Loops of every size one after another: a worker that wakes up late meets the next loop, not the last one.
+TEST(ThreadPool, MoreThreadsThanProcessorsMakeProgress) {
+  const CpuLimits limits = cpu_limits();
+  ThreadPool pool(2 * limits.num_threads() + 2);
+  EXPECT_FALSE(limits.can_pin(pool.num_threads()));
+  EXPECT_FALSE(limits.can_spin(pool.num_threads()));
+  std::vector<int64_t> values(100);
+  for (int64_t round = 0; round < 3000; ++round) {
+    const int64_t count = round % 100;
+    pool.parallel_for(count, [&](int64_t i) { values[static_cast<size_t>(i)] += round * 100 + i; });
+  }
+  for (int64_t i = 0; i < 100; ++i) {
+    int64_t expected = 0;
+    for (int64_t round = 0; round < 3000; ++round) expected += i < round % 100 ? round * 100 + i : 0;
+    ASSERT_EQ(values[static_cast<size_t>(i)], expected) << "index " << i;
+  }
+}
+
+TEST(ThreadPool, EveryExceptionOfALoopButTheFirstIsDropped) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 200; ++round) {
+    EXPECT_THROW(pool.parallel_for(50, [](int64_t) { throw std::runtime_error("x"); }), std::runtime_error);
+    pool.parallel_for(50, [](int64_t) {});
+  }
+}
+
+TEST(ThreadPool, BeginsWithConsecutiveSharesOfTheIndices) {
+  ThreadPool pool(2);
+  std::vector<int64_t> runner(1000, -1);
+  std::atomic<int> started = 0;
+  pool.parallel_for(1000, [&](int64_t i) {
+    // Each share's first index waits for the other's, so that both threads are awake.
+    if (i % 500 == 0) {
+      ++started;
+      while (started < 2) std::this_thread::yield();
+    }
+    runner[static_cast<size_t>(i)] = ThreadPool::thread_index();
+  });
+  EXPECT_EQ(runner[0], 0);
+  EXPECT_EQ(runner[500], 1);
+}
+
+std::vector<int> affinity() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  sched_getaffinity(0, sizeof(mask), &mask);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &mask)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+// Of every thread of the pool, by its index.
+std::vector<std::vector<int>> affinities(ThreadPool& pool) {
+  std::vector<std::vector<int>> bound(static_cast<size_t>(pool.num_threads()));
+  std::atomic<int64_t> started = 0;
+  pool.parallel_for(pool.num_threads(), [&](int64_t) {
+    ++started;
+    while (started < pool.num_threads()) std::this_thread::yield();
+    bound[static_cast<size_t>(ThreadPool::thread_index())] = affinity();
+  });
+  return bound;
+}
+
+// The first two processors, as if a container allowed no more, and a quota.
+CpuLimits limits_of_two(std::optional<double> quota = {}) {
+  return {{usable_cpus()[0], usable_cpus()[1]}, quota};
+}
+
+class Pinning : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (usable_cpus().size() < 2) GTEST_SKIP() << "one processor is usable: nothing to pin to";
+  }
+  const std::vector<int> all_ = affinity();
+  const std::vector<int> first_ = {usable_cpus()[0]};
+};
+
+TEST_F(Pinning, GivesEveryThreadAProcessorAndTheCallerBack) {
+  const std::vector<int> second = {usable_cpus()[1]};
+  {
+    ThreadPool pool(2, limits_of_two());
+    EXPECT_THAT(affinities(pool), testing::ElementsAre(first_, second));
+    {
+      ThreadPool another(2, limits_of_two());
+      EXPECT_THAT(affinities(another), testing::ElementsAre(first_, second));
+    }
+    EXPECT_EQ(affinity(), first_) << "the first pool still pins the caller";
+    EXPECT_EQ(usable_cpus(), all_);
+    const UnpinnedScope scope;
+    EXPECT_EQ(affinity(), all_);
+  }
+  EXPECT_EQ(affinity(), all_);
+}
+
+TEST_F(Pinning, GivesTheCallerTheMaskBackThatItHad) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  CPU_SET(static_cast<size_t>(usable_cpus()[1]), &mask);
+  std::thread([&] {
+    ASSERT_EQ(sched_setaffinity(0, sizeof(mask), &mask), 0);
+    { ThreadPool pool(2, limits_of_two()); }
+    EXPECT_EQ(affinity(), std::vector<int>{usable_cpus()[1]});
+  }).join();
+}
+
+TEST_F(Pinning, NeedsAllProcessorsOfTheMaskAndTheirTime) {
+  const std::vector<std::vector<int>> three(3, all_);
+  ThreadPool more_than_processors(3, limits_of_two());
+  EXPECT_EQ(affinities(more_than_processors), three);
+  ThreadPool less_time(2, limits_of_two(1.5));
+  EXPECT_EQ(affinities(less_time), std::vector(2, all_));
+  CpuLimits limits_of_three = limits_of_two();
+  limits_of_three.cpus.push_back(limits_of_three.cpus.back() + 1);
+  ThreadPool fewer_than_processors(2, limits_of_three);
+  EXPECT_EQ(affinities(fewer_than_processors), std::vector(2, all_));
+  ThreadPool one_thread(1, {first_, {}});
+  EXPECT_EQ(affinities(one_thread), std::vector(1, all_));
+}
+
+TEST_F(Pinning, IsNotInheritedByThePoolsOfAPinnedThread) {
+  ThreadPool pool(2, limits_of_two());
+  ThreadPool inner(3, limits_of_two());
+  EXPECT_THAT(affinities(inner), testing::ElementsAre(first_, all_, all_));
+}
+
+TEST_F(Pinning, EndsForWhatAnUnpinnedScopeStarts) {
+  ThreadPool pool(2, limits_of_two());
+  std::vector<int> of_thread;
+  {
+    const UnpinnedScope scope;
+    std::thread([&] { of_thread = affinity(); }).join();
+  }
+  EXPECT_EQ(of_thread, all_);
+  EXPECT_EQ(affinity(), first_);
+}
+
+TEST(ThreadPool, ARefusedThreadIsAnErrorAndLeavesNoneBehind) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers take more address space than the test allows";
+#endif
+  // In a child, whose address space has no room for so many stacks.
+  EXPECT_EXIT(
+      {
+        rlimit none = {};
+        getrlimit(RLIMIT_AS, &none);
+        none.rlim_cur = rlim_t{1} << 30;
+        setrlimit(RLIMIT_AS, &none);
+        try {
+          ThreadPool pool(4000);
+        } catch (const Error& error) {
+          std::fprintf(stderr, "%s\n", error.what());
+          std::exit(static_cast<int>(error.code()));
+        }
+      },
+      testing::ExitedWithCode(static_cast<int>(ExitCode::kBadConfig)),
+      "^the system allows [0-9]+ of 4000 threads");
+}
+
+TEST(ThreadPool, TwoCallersAtATimeAreABug) {
+  ThreadPool pool(2);
+  pool.parallel_for(2, [&](int64_t i) {
+    if (i != 0) return;
+    std::thread([&] { EXPECT_THROW(pool.parallel_for(2, [](int64_t) {}), Error); }).join();
+  });
+  std::atomic<int> count = 0;
+  std::thread([&] { pool.parallel_for(2, [&](int64_t) { ++count; }); }).join();
+  EXPECT_EQ(count, 2) << "one after another is allowed";
+}
+
+}  // namespace
+}  // namespace tessera
