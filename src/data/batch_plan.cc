@@ -50,6 +50,26 @@ std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed) {
                              : internal::torch_randperm_64bit(n, seed);
 }
 
+std::span<const int64_t> RowLists::operator[](int64_t index) const {
+  const int64_t begin = starts_[static_cast<size_t>(index)];
+  const int64_t end = starts_[static_cast<size_t>(index) + 1];
+  return std::span(rows_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+}
+
+void RowLists::clear() {
+  rows_.clear();
+  starts_.assign(1, 0);
+}
+
+void RowLists::merge(int64_t count) {
+  TESSERA_CHECK(count >= 1, "count={}", count);
+  size_t num_kept = 1;
+  for (int64_t list = 0; list < size(); list += count) {
+    starts_[num_kept++] = starts_[static_cast<size_t>(std::min(size(), list + count))];
+  }
+  starts_.resize(num_kept);
+}
+
 int64_t global_batch_rows(const BatchPlanOptions& options) {
   int64_t rows = 1;
   const auto multiply = [&rows](const char* name, int64_t factor) {
@@ -121,7 +141,7 @@ int64_t BatchPlan::row_at(int64_t epoch, int64_t position) const {
   return permutation_[static_cast<size_t>(index)];
 }
 
-std::vector<std::vector<int64_t>> BatchPlan::rows_of_step(int64_t step) const {
+void BatchPlan::rows_of_step(int64_t step, RowLists* micro_batches) const {
   TESSERA_CHECK(step >= 0, "step={}", step);
   const int64_t epoch = step / steps_per_epoch();
   const int64_t first_batch = step % steps_per_epoch() * options_.gradient_accumulation_steps;
@@ -129,13 +149,20 @@ std::vector<std::vector<int64_t>> BatchPlan::rows_of_step(int64_t step) const {
       std::min(options_.gradient_accumulation_steps, batches_per_epoch_ - first_batch);
   // One rank takes the epoch's last batch as short as it is; several ranks start over to complete it.
   const int64_t end = options_.world_size == 1 ? options_.num_rows : std::numeric_limits<int64_t>::max();
-  std::vector<std::vector<int64_t>> micro_batches(static_cast<size_t>(num_batches * options_.world_size));
   int64_t position = first_batch * options_.world_size * options_.micro_batch_size;
-  for (std::vector<int64_t>& rows : micro_batches) {
+  micro_batches->clear();
+  for (int64_t i = 0; i < num_batches * options_.world_size; ++i) {
     const int64_t batch_end = std::min(end, position + options_.micro_batch_size);
-    rows.reserve(static_cast<size_t>(batch_end - position));
-    for (; position < batch_end; ++position) rows.push_back(row_at(epoch, position));
+    for (; position < batch_end; ++position) micro_batches->push_back(row_at(epoch, position));
+    micro_batches->end_list();
   }
+}
+
+std::vector<std::vector<int64_t>> BatchPlan::rows_of_step(int64_t step) const {
+  RowLists lists;
+  rows_of_step(step, &lists);
+  std::vector<std::vector<int64_t>> micro_batches;
+  for (int64_t i = 0; i < lists.size(); ++i) micro_batches.emplace_back(lists[i].begin(), lists[i].end());
   return micro_batches;
 }
 

@@ -23,6 +23,25 @@ std::vector<int64_t> torch_randperm_32bit(int64_t n, uint64_t seed);
 std::vector<int64_t> torch_randperm_64bit(int64_t n, uint64_t seed);
 }  // namespace internal
 
+// Lists of row numbers one behind the other, so that filling it again takes no memory.
+class RowLists {
+ public:
+  int64_t size() const { return std::ssize(starts_) - 1; }
+  std::span<const int64_t> operator[](int64_t index) const;
+  std::span<const int64_t> all_rows() const { return rows_; }
+
+  void clear();
+  void push_back(int64_t row) { rows_.push_back(row); }
+  // The rows pushed since the last list, or none, are a list.
+  void end_list() { starts_.push_back(std::ssize(rows_)); }
+  // Joins every `count` lists to one, the last of them perhaps fewer.
+  void merge(int64_t count);
+
+ private:
+  std::vector<int64_t> rows_;
+  std::vector<int64_t> starts_ = {0};  // of every list, and the end of the last
+};
+
 struct BatchPlanOptions {
   int64_t num_rows;
   int64_t micro_batch_size;  // per_device_train_batch_size
@@ -61,6 +80,8 @@ class BatchPlan {
   // micro-batch of accumulation a on rank r is number a * world_size + r. Not safe from several threads: the
   // epoch's permutation is kept.
   std::vector<std::vector<int64_t>> rows_of_step(int64_t step) const;
+  // The same into *micro_batches, reusing its memory.
+  void rows_of_step(int64_t step, RowLists* micro_batches) const;
 
  private:
   // The row at `position` of `epoch`, positions from num_rows on starting over.

@@ -49,6 +49,35 @@ Rows rows_of_epoch(const BatchPlan& plan, int64_t epoch) {
   return all;
 }
 
+RowLists lists_of(const std::vector<Rows>& lists) {
+  RowLists out;
+  for (const Rows& list : lists) {
+    for (const int64_t row : list) out.push_back(row);
+    out.end_list();
+  }
+  return out;
+}
+
+std::vector<Rows> merged(const std::vector<Rows>& lists, int64_t count) {
+  RowLists joined = lists_of(lists);
+  joined.merge(count);
+  std::vector<Rows> out;
+  for (int64_t i = 0; i < joined.size(); ++i) out.emplace_back(joined[i].begin(), joined[i].end());
+  return out;
+}
+
+TEST(RowLists, MergeKeepsTheOrderOfRowsAndLeavesAShorterRest) {
+  EXPECT_THAT(merged({{3, 1}, {4}, {1, 5}, {9}, {2}}, 2),
+              ElementsAre(ElementsAre(3, 1, 4), ElementsAre(1, 5, 9), ElementsAre(2)));
+  EXPECT_THAT(merged({{3, 1}, {4}}, 1), ElementsAre(ElementsAre(3, 1), ElementsAre(4)));
+  EXPECT_THAT(merged({{3, 1}, {4}}, 8), ElementsAre(ElementsAre(3, 1, 4)));
+  EXPECT_THAT(merged({}, 2), testing::IsEmpty());
+  RowLists lists = lists_of({{3, 1}, {4}});
+  EXPECT_THAT(lists.all_rows(), ElementsAre(3, 1, 4));
+  lists.clear();
+  EXPECT_EQ(lists.size(), 0);
+}
+
 TEST(TorchRandperm, GivesTorchsValues) {
   // torch.randperm(10, generator=torch.Generator().manual_seed(seed)).tolist()
   EXPECT_THAT(torch_randperm(10, 0), ElementsAre(4, 1, 7, 5, 3, 9, 0, 8, 6, 2));

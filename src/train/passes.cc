@@ -7,20 +7,6 @@
 
 namespace tessera {
 
-std::vector<std::vector<int64_t>> merge_micro_batches(std::vector<std::vector<int64_t>> micro_batches,
-                                                      int64_t per_pass) {
-  TESSERA_CHECK(per_pass >= 1, "per_pass={}", per_pass);
-  std::vector<std::vector<int64_t>> passes;
-  for (size_t i = 0; i < micro_batches.size(); ++i) {
-    if (i % static_cast<size_t>(per_pass) == 0) {
-      passes.push_back(std::move(micro_batches[i]));
-    } else {
-      passes.back().insert(passes.back().end(), micro_batches[i].begin(), micro_batches[i].end());
-    }
-  }
-  return passes;
-}
-
 int64_t micro_batches_per_pass(const Model& model, const ActivationLimits& micro_batch, int64_t max_merged) {
   // A weight is then used for 4096 operations per read, an element of a gradient for as many per update:
   // beyond it little is gained (docs/performance.md).

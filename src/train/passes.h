@@ -5,15 +5,10 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "model/model.h"
 
 namespace tessera {
-
-// Row numbers of each pass: `per_pass` micro-batches one after another, the last pass perhaps fewer.
-std::vector<std::vector<int64_t>> merge_micro_batches(std::vector<std::vector<int64_t>> micro_batches,
-                                                      int64_t per_pass);
 
 // How many micro-batches `auto` merges, at most max_merged: enough for 2048 tokens, as long as the
 // activations without gradient checkpointing grow by no more than an eighth of weights, gradients and

@@ -10,17 +10,6 @@
 namespace tessera {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-
-TEST(MergeMicroBatches, KeepsTheOrderOfRowsAndLeavesAShorterRest) {
-  EXPECT_THAT(merge_micro_batches({{3, 1}, {4}, {1, 5}, {9}, {2}}, 2),
-              ElementsAre(ElementsAre(3, 1, 4), ElementsAre(1, 5, 9), ElementsAre(2)));
-  EXPECT_THAT(merge_micro_batches({{3, 1}, {4}}, 1), ElementsAre(ElementsAre(3, 1), ElementsAre(4)));
-  EXPECT_THAT(merge_micro_batches({{3, 1}, {4}}, 8), ElementsAre(ElementsAre(3, 1, 4)));
-  EXPECT_THAT(merge_micro_batches({}, 2), IsEmpty());
-}
-
 // A layer's state is 117 MB, its activations 22 KB a token.
 ModelConfig wide_config() {
   ModelConfig config = tiny_config();

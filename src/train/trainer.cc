@@ -13,21 +13,14 @@ namespace tessera {
 namespace {
 
 // "rows 3, 5, 8, ..." of a step, cut to a line.
-std::string name_rows(const std::vector<std::vector<int64_t>>& passes) {
+std::string name_rows(const RowLists& passes) {
   constexpr size_t kMaxNamed = 32;
-  std::vector<int64_t> rows;
-  for (const std::vector<int64_t>& pass : passes) {
-    rows.insert(rows.end(), pass.begin(), pass.end());
-  }
-  const bool is_cut = rows.size() > kMaxNamed;
-  const size_t total = rows.size();
-  rows.resize(std::min(rows.size(), kMaxNamed));
-  return fmt::format("rows {}{}", fmt::join(rows, ", "),
-                     is_cut ? fmt::format(", ... ({} in all)", total) : "");
+  const std::span<const int64_t> rows = passes.all_rows();
+  return fmt::format("rows {}{}", fmt::join(rows.first(std::min(rows.size(), kMaxNamed)), ", "),
+                     rows.size() > kMaxNamed ? fmt::format(", ... ({} in all)", rows.size()) : "");
 }
 
-void check_finite(int64_t step, double loss, double grad_norm,
-                  const std::vector<std::vector<int64_t>>& passes) {
+void check_finite(int64_t step, double loss, double grad_norm, const RowLists& passes) {
   if (std::isfinite(loss) && std::isfinite(grad_norm)) return;
   fail(ExitCode::kNumerics,
        "step {}: loss {}, gradient norm {}: not finite, so the weights were left as they are after step {}; "
@@ -58,21 +51,23 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   return finish_run();
 }
 
-std::vector<std::vector<int64_t>> Trainer::passes_of_step(int64_t step) const {
-  return merge_micro_batches(batch_plan_->rows_of_step(step), run_plan_.micro_batches_per_pass);
+const RowLists& Trainer::passes_of_step(int64_t step) {
+  batch_plan_->rows_of_step(step, &passes_);
+  passes_.merge(run_plan_.micro_batches_per_pass);
+  return passes_;
 }
 
 // loss = sum of token losses / targets of the whole step, so that passes count by their targets.
 StepMetrics Trainer::train_step(int64_t step) {
   const Stopwatch step_time;
-  const std::vector<std::vector<int64_t>> passes = passes_of_step(step);
+  const RowLists& passes = passes_of_step(step);
   const int64_t num_targets = count_targets(passes);
 
   double loss_sum = 0;
   int64_t num_tokens = 0;
   double flops = 0;
-  for (const std::vector<int64_t>& rows : passes) {
-    make_packed_batch(*dataset_, rows, &batch_);
+  for (int64_t pass = 0; pass < passes.size(); ++pass) {
+    make_packed_batch(*dataset_, passes[pass], &batch_);
     const float grad_scale = 1.0f / static_cast<float>(num_targets);
     const Update update = num_tokens == 0 ? Update::kOverwrite : Update::kAdd;
     loss_sum +=
@@ -108,11 +103,9 @@ std::optional<double> Trainer::share_of_peak(double tflops) const {
   return tflops / run_plan_.peak->tflops;
 }
 
-int64_t Trainer::count_targets(const std::vector<std::vector<int64_t>>& passes) const {
+int64_t Trainer::count_targets(const RowLists& passes) const {
   int64_t num_targets = 0;
-  for (const std::vector<int64_t>& rows : passes) {
-    for (const int64_t row : rows) num_targets += dataset_->row_num_targets(row);
-  }
+  for (const int64_t row : passes.all_rows()) num_targets += dataset_->row_num_targets(row);
   if (num_targets == 0) {
     fail(ExitCode::kBadData,
          "the {} (from 0) make up one step and have no token to predict: all their labels are ignored",

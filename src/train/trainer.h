@@ -57,7 +57,7 @@ class Trainer {
   void open_datasets();
   void plan_steps();
   void plan_passes();
-  int64_t largest_pass() const;
+  int64_t largest_pass();
   void plan_memory_use();
   void allocate_and_load();
 
@@ -68,11 +68,12 @@ class Trainer {
   ActivationLimits limits_for(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) const;
   std::vector<MemoryAlternative> memory_alternatives() const;
 
-  std::vector<std::vector<int64_t>> passes_of_step(int64_t step) const;
+  // Row numbers of each pass; until the next call.
+  const RowLists& passes_of_step(int64_t step);
   StepMetrics train_step(int64_t step);
   // Nothing when the peak was not measured.
   std::optional<double> share_of_peak(double tflops) const;
-  int64_t count_targets(const std::vector<std::vector<int64_t>>& passes) const;
+  int64_t count_targets(const RowLists& passes) const;
 
   // Reports and files.
   void open_output();
@@ -105,6 +106,7 @@ class Trainer {
   PageBuffer weights_;    // flat array in the training dtype
   PageBuffer gradients_;  // flat array in float32
   std::unique_ptr<AdamW> optimizer_;
+  RowLists passes_;
   PackedBatch batch_;
 
   std::optional<OutputFolder> output_;

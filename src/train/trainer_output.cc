@@ -20,8 +20,9 @@ void add_speed(const std::string& prefix, double runtime_s, double num_samples, 
 
 // Hugging Face's floating_point_ops: 6 per token and parameter outside the input embeddings, forward and
 // backward.
-double step_flops(const ParameterLayout& layout, int64_t num_tokens) {
-  const int64_t counted = layout.num_parameters() - layout.at("model.embed_tokens.weight").num_elements;
+double step_flops(const Model& model, int64_t num_tokens) {
+  const int64_t embeddings = model.config().vocab_size * model.config().hidden_size;
+  const int64_t counted = model.layout().num_parameters() - embeddings;
   return 6.0 * static_cast<double>(num_tokens) * static_cast<double>(counted);
 }
 
@@ -39,14 +40,14 @@ void Trainer::account(const StepMetrics& metrics) {
   state_.global_step = metrics.step;
   state_.epoch = metrics.epoch;
   state_.num_input_tokens_seen += metrics.num_tokens;
-  state_.total_flos += step_flops(model_->layout(), metrics.num_tokens);
+  state_.total_flos += step_flops(*model_, metrics.num_tokens);
   loss_since_log_ += metrics.loss;
   total_loss_ += metrics.loss;
   total_step_time_s_ += metrics.step_time_s;
   total_model_flops_ += metrics.tflops * 1e12 * metrics.step_time_s;
   last_step_ = metrics;
+  observer_->on_step(metrics);  // before anything that takes memory, as tests of a step's memory rely on
   metrics_file_->write(metrics);
-  observer_->on_step(metrics);
 }
 
 void Trainer::add_log(LogEntry entry) {

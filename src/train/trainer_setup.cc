@@ -162,7 +162,7 @@ void Trainer::plan_passes() {
 
 // In tokens. A step without targets is found here, before the first one. Without shuffle all epochs are
 // alike; of a very long run the beginning is looked at and the largest possible pass assumed.
-int64_t Trainer::largest_pass() const {
+int64_t Trainer::largest_pass() {
   // Each is about a second or two.
   constexpr int64_t kMaxRows = 20'000'000;
   constexpr int64_t kMaxSteps = 500'000;
@@ -173,11 +173,11 @@ int64_t Trainer::largest_pass() const {
       std::min({distinct_steps, kMaxSteps, std::max<int64_t>(1, kMaxRows / rows_per_step)});
   int64_t largest = 0;
   for (int64_t step = 0; step < num_steps; ++step) {
-    const std::vector<std::vector<int64_t>> passes = passes_of_step(step);
+    const RowLists& passes = passes_of_step(step);
     count_targets(passes);
-    for (const std::vector<int64_t>& rows : passes) {
+    for (int64_t pass = 0; pass < passes.size(); ++pass) {
       int64_t num_tokens = 0;
-      for (const int64_t row : rows) num_tokens += dataset_->row_length(row);
+      for (const int64_t row : passes[pass]) num_tokens += dataset_->row_length(row);
       largest = std::max(largest, num_tokens);
     }
   }

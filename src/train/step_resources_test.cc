@@ -1,0 +1,100 @@
+// A training step works in what was reserved before the first one, and its threads never wait at a lock.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+
+#include "train/resource_counter.h"
+#include "train/train_test_support.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kNumSteps = 6;
+
+// What every step takes: the trainer asks stop_signal() right before a step and tells of it right after.
+class StepMeter : public RecordingObserver {
+ public:
+  int before_step() {
+    begin_ = resource_counts();
+    return 0;
+  }
+  void on_step(const StepMetrics& metrics) override {
+    const ResourceCounts end = resource_counts();
+    taken_[static_cast<size_t>(metrics.step - 1)] = {end.allocations - begin_.allocations,
+                                                     end.locks - begin_.locks};
+  }
+  ResourceCounts taken_in(int64_t step) const { return taken_[static_cast<size_t>(step - 1)]; }
+
+ private:
+  ResourceCounts begin_;
+  std::array<ResourceCounts, kNumSteps> taken_;
+};
+
+// Two layers; 24 rows of 64 tokens are one epoch of six steps of two micro-batches of two rows.
+class StepResources : public testing::Test {
+ protected:
+  StepResources() {
+    run_.args.dtype = "bfloat16";
+    run_.args.shuffle = true;  // the order of an epoch's rows is drawn once, in its first step
+    run_.args.max_steps = kNumSteps;
+    run_.args.max_grad_norm = 0.1;
+    run_.args.dataset = {run_.folder() / "rows.safetensors"};
+    write_token_rows(run_.folder() / "rows.safetensors",
+                     random_rows(std::vector<int64_t>(24, 64), tiny_config().vocab_size, 3));
+  }
+
+  StepMeter train() {
+    ThreadPool pool(3);
+    StepMeter meter;
+    Trainer trainer(run_.args, pool, meter);
+    trainer.run([&] { return meter.before_step(); });
+    return meter;
+  }
+
+  // oneDNN, which multiplies in float32 and on processors without AMX, makes small objects and takes a lock
+  // in every call: it is excepted.
+  static bool multiplies_with_onednn(const StepMeter& meter) {
+    return meter.plan.operations.find("onednn") != std::string::npos;
+  }
+
+  TinyRun run_;
+};
+
+TEST_F(StepResources, FromTheSecondStepOnNeitherHeapNorLock) {
+  if (!counts_resources()) GTEST_SKIP() << "a sanitizer takes the place of the counters";
+  for (const char* merge : {"never", "always"}) {
+    for (const bool checkpointing : {false, true}) {
+      SCOPED_TRACE(fmt::format("merge_micro_batches {}, gradient_checkpointing {}", merge, checkpointing));
+      run_.args.merge_micro_batches = merge;
+      run_.args.gradient_checkpointing = checkpointing;
+      const StepMeter meter = train();
+      if (multiplies_with_onednn(meter)) GTEST_SKIP() << "oneDNN is excepted: " << meter.plan.operations;
+      EXPECT_GT(meter.taken_in(1).allocations, 0) << "the first step fills what later ones use again";
+      for (int64_t step = 2; step <= kNumSteps; ++step) {
+        EXPECT_EQ(meter.taken_in(step).allocations, 0) << "step " << step;
+        EXPECT_EQ(meter.taken_in(step).locks, 0) << "step " << step;
+      }
+    }
+  }
+}
+
+TEST_F(StepResources, AreCounted) {
+  if (!counts_resources()) GTEST_SKIP() << "a sanitizer takes the place of the counters";
+  const ResourceCounts before = resource_counts();
+  std::mutex mutex;
+  { const std::lock_guard lock(mutex); }
+  void* volatile from_new = ::operator new(1);  // volatile: unused memory may be left out
+  void* volatile aligned = std::aligned_alloc(64, 64);
+  const ResourceCounts after = resource_counts();
+  ::operator delete(from_new);
+  std::free(aligned);
+  EXPECT_EQ(after.locks - before.locks, 1);
+  EXPECT_EQ(after.allocations - before.allocations, 2);
+}
+
+}  // namespace
+}  // namespace tessera
