@@ -57,6 +57,30 @@ TEST_F(CgroupTest, Version1) {
   EXPECT_FALSE(limits.cpus.has_value());
 }
 
+// As in a container: `docker run --cpus 1.5`, a pod's limit of 1500m.
+TEST_F(CgroupTest, APoolUnderACpuLimitHasItsThreadsAndLeavesThemToTheSystem) {
+  write("proc/self/cgroup", "0::/pod/container\n");
+  write("sys/fs/cgroup/pod/cpu.max", "max 100000\n");
+  for (const auto& [quota_us, expected] : {std::pair(50000, 1), std::pair(100000, 1), std::pair(150000, 2)}) {
+    write("sys/fs/cgroup/pod/container/cpu.max", fmt::format("{} 100000\n", quota_us));
+    CpuLimits limits = cpu_limits(root_);
+    EXPECT_EQ(limits.cpus, usable_cpus());
+    limits.cpus = {0, 1, 2, 3};  // of a machine that has room
+    ThreadPool pool(0, limits);
+    EXPECT_EQ(pool.num_threads(), expected) << quota_us;
+    EXPECT_FALSE(limits.can_pin(pool.num_threads())) << quota_us;
+    EXPECT_EQ(limits.can_spin(pool.num_threads()), 100000 * expected <= quota_us) << quota_us;
+    std::vector<int64_t> values(1000);
+    for (int64_t round = 0; round < 20; ++round) {
+      pool.parallel_for(1000, [&](int64_t i) { values[static_cast<size_t>(i)] += round * i; });
+    }
+    for (int64_t i = 0; i < 1000; ++i) ASSERT_EQ(values[static_cast<size_t>(i)], 190 * i) << quota_us;
+    EXPECT_THAT(choose_threads(3, nullptr, limits).warning,
+                testing::HasSubstr(fmt::format("cgroup CPU limit {:.2f}; {} would be faster",
+                                               quota_us / 100000.0, expected)));
+  }
+}
+
 TEST_F(CgroupTest, NoLimitsWithoutFiles) {
   const CgroupLimits limits = cgroup_limits(root_);
   EXPECT_FALSE(limits.cpus.has_value());
