@@ -24,30 +24,47 @@ int64_t scratch_bytes(const GemmCase& c, const GemmImplementation& implementatio
       64, implementation.kernels.scratch_bytes({c.T, std::max(c.N, c.K), c.dtype, num_threads}));
 }
 
-// x [T, K], y or dy [T, N] and cold copies of w or dw [N, K].
+// Bytes of a weight in the form that the product takes; 0: there is none.
+int64_t packed_bytes(const GemmCase& c, const GemmKernels& kernels) {
+  if (!c.pack_weights || makes_weight_gradient(c.product) || kernels.packed_bytes == nullptr) return 0;
+  return kernels.packed_bytes(c.N, c.K, c.dtype);
+}
+
+// x [T, K], y or dy [T, N] and cold copies of w or dw [N, K], packed for `ours` where it keeps packed forms.
 class Operands {
  public:
-  Operands(const GemmCase& c, int64_t cold_bytes, int64_t max_scratch_bytes, ThreadPool& pool)
+  Operands(const GemmCase& c, const GemmKernels& ours, int64_t cold_bytes, int64_t max_scratch_bytes,
+           ThreadPool& pool)
       : case_(c),
         pool_(pool),
         x_(c.dtype, {c.T, c.K}, 1, 1, pool),
         y_(c.dtype, {c.T, c.N}, 2, 1, pool),
         weights_(weight_dtype(c), {c.N, c.K}, cold_bytes, 1, pool),
-        scratch_(max_scratch_bytes) {}
+        packed_bytes_(packed_bytes(c, ours)),
+        packed_(packed_bytes_ * weights_.num_copies()),
+        scratch_(max_scratch_bytes) {
+    for (int64_t i = 0; packed_bytes_ > 0 && i < weights_.num_copies(); ++i) {
+      ours.pack(weights_.copy(i), forms_of(i), pool);
+    }
+  }
 
   static DType weight_dtype(const GemmCase& c) {
     return makes_weight_gradient(c.product) ? DType::kF32 : c.dtype;
   }
-  static int64_t size_bytes(const GemmCase& c, int64_t cold_bytes, int64_t max_scratch_bytes) {
-    return c.T * (c.K + c.N) * dtype_bytes(c.dtype) +
-           ColdCopies::size_bytes(weight_dtype(c), {c.N, c.K}, cold_bytes) + max_scratch_bytes;
+  static int64_t size_bytes(const GemmCase& c, const GemmKernels& ours, int64_t cold_bytes,
+                            int64_t max_scratch_bytes) {
+    const int64_t weight_bytes = ColdCopies::size_bytes(weight_dtype(c), {c.N, c.K}, cold_bytes);
+    const int64_t num_copies = weight_bytes / (c.N * c.K * dtype_bytes(weight_dtype(c)));
+    return c.T * (c.K + c.N) * dtype_bytes(c.dtype) + weight_bytes + num_copies * packed_bytes(c, ours) +
+           max_scratch_bytes;
   }
 
-  void run(const GemmKernels& kernels) { run(kernels, weights_.next()); }
+  void run(const GemmKernels& kernels) { run(kernels, next_copy()); }
 
   // Runs once with poisoned outputs and compares samples.
   Verification verify(const std::string& what, const GemmKernels& kernels) {
-    const TensorView w = weights_.next();
+    const int64_t copy = next_copy();
+    const TensorView w = weights_.copy(copy);
     const TensorView out = output(w);
     const std::vector<SamplePoint> points = sample_points(out.dim(0), out.dim(1), kNumSamples);
     std::vector<double> former;
@@ -59,7 +76,7 @@ class Operands {
         set_element(out, index, std::numeric_limits<float>::quiet_NaN());
       }
     }
-    run(kernels, w);
+    run(kernels, copy);
     Verifier verifier(what);
     const auto [T, N, K] = std::tuple(case_.T, case_.N, case_.K);
     switch (case_.product) {
@@ -83,13 +100,24 @@ class Operands {
     return case_.product == Product::kBackwardInput ? x_.view() : w;
   }
 
-  void run(const GemmKernels& kernels, TensorView w) {
+  int64_t next_copy() { return next_++ % weights_.num_copies(); }
+
+  PackedForms forms_of(int64_t copy) const {
+    std::byte* form = packed_.data() + copy * packed_bytes_;
+    if (case_.product == Product::kForward) return {form, nullptr};
+    return {nullptr, form};
+  }
+
+  void run(const GemmKernels& kernels, int64_t copy) {
     const std::span<std::byte> scratch = scratch_.as<std::byte>();
+    const TensorView w = weights_.copy(copy);
+    LinearWeight weight = w;
+    if (packed_bytes_ > 0) weight = {w, forms_of(copy)};
     switch (case_.product) {
       case Product::kForward:
-        return kernels.forward(x_.view(), w, /*bias_N=*/{}, y_.view(), scratch, pool_);
+        return kernels.forward(x_.view(), weight, /*bias_N=*/{}, y_.view(), scratch, pool_);
       case Product::kBackwardInput:
-        return kernels.backward_input(y_.view(), w, x_.view(), Update::kOverwrite, scratch, pool_);
+        return kernels.backward_input(y_.view(), weight, x_.view(), Update::kOverwrite, scratch, pool_);
       case Product::kBackwardWeight:
         return kernels.backward_weight(y_.view(), x_.view(), w, Update::kOverwrite, scratch, pool_);
       case Product::kBackwardWeightAdd:
@@ -101,7 +129,10 @@ class Operands {
   ThreadPool& pool_;
   RandomTensor x_, y_;
   ColdCopies weights_;
+  int64_t packed_bytes_;
+  PageBuffer packed_;  // [copies of weights_][packed_bytes_]
   PageBuffer scratch_;
+  int64_t next_ = 0;
 };
 
 }  // namespace
@@ -180,8 +211,8 @@ BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
   for (const GemmImplementation& other : others) {
     max_scratch = std::max(max_scratch, scratch_bytes(c, other, pool.num_threads()));
   }
-  check_bench_memory(what, Operands::size_bytes(c, options.cold_bytes, max_scratch));
-  Operands operands(c, options.cold_bytes, max_scratch, pool);
+  check_bench_memory(what, Operands::size_bytes(c, ours.kernels, options.cold_bytes, max_scratch));
+  Operands operands(c, ours.kernels, options.cold_bytes, max_scratch, pool);
 
   BenchLine line;
   line.benchmark = "gemm";

@@ -25,6 +25,7 @@ struct GemmCase {
   Product product = Product::kForward;
   DType dtype = DType::kBF16;
   int64_t T = 0, N = 0, K = 0;
+  bool pack_weights = true;  // weights are packed before the measurement, for implementations that can
 
   double flop() const {
     return 2.0 * static_cast<double>(T) * static_cast<double>(N) * static_cast<double>(K);

@@ -9,11 +9,16 @@ void TimedOps::timed(const char* name, const Call& call) {
   seconds_[name] += seconds_of(call);
 }
 
-void TimedOps::linear(ConstTensorView x, ConstTensorView w, ConstTensorView bias, TensorView y) {
+void TimedOps::pack_linear_weight(ConstTensorView w, const PackedForms& to) {
+  timed("pack_linear_weight", [&] { ops_->pack_linear_weight(w, to); });
+}
+
+void TimedOps::linear(ConstTensorView x, const LinearWeight& w, ConstTensorView bias, TensorView y) {
   timed("linear", [&] { ops_->linear(x, w, bias, y); });
 }
 
-void TimedOps::linear_backward_input(ConstTensorView dy, ConstTensorView w, TensorView dx, Update update) {
+void TimedOps::linear_backward_input(ConstTensorView dy, const LinearWeight& w, TensorView dx,
+                                     Update update) {
   timed("linear_backward_input", [&] { ops_->linear_backward_input(dy, w, dx, update); });
 }
 

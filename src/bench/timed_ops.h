@@ -23,8 +23,13 @@ class TimedOps final : public Ops {
   int64_t workspace_bytes(const OpsLimits& limits) const override { return ops_->workspace_bytes(limits); }
   void bind_workspace(std::span<std::byte> workspace) override { ops_->bind_workspace(workspace); }
 
-  void linear(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN) override;
-  void linear_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK,
+  int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
+    return ops_->packed_weight_bytes(N, K, dtype);
+  }
+  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to) override;
+  void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
+              TensorView y_TN) override;
+  void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
                              Update update) override;
   void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
                               Update update) override;

@@ -39,6 +39,7 @@ ModelConfig effective_config(const TrainStepOptions& options) {
 ActivationLimits limits_of(const TrainStepOptions& options, int64_t num_rows) {
   ActivationLimits limits = {num_rows * options.max_length, options.max_length};
   limits.gradient_checkpointing = options.gradient_checkpointing;
+  limits.pack_weights = options.pack_weights;
   return limits;
 }
 
@@ -179,7 +180,8 @@ class TrainStep {
     const double update_seconds = seconds_of([&] { update(norm); });
     ops_.add_seconds("gradient_norm", norm_seconds);
     ops_.add_seconds("adamw", update_seconds);
-    times.optimizer = norm_seconds + update_seconds;
+    times.optimizer =
+        norm_seconds + update_seconds + seconds_of([&] { model_.impl().refresh_packed_forms(); });
     for (const double value : peaks) times.peak_tflops += value / static_cast<double>(peaks.size());
     return times;
   }
@@ -206,7 +208,10 @@ class TrainStep {
 
   // Clipped to a norm of one, as training does.
   double gradient_scale(double norm) const { return 1 / std::max(1.0, norm); }
-  void update(double norm) { optimizer_->step(++step_, kLearningRate, gradient_scale(norm)); }
+  void update(double norm) {
+    optimizer_->step(++step_, kLearningRate, gradient_scale(norm));
+    model_.weights_changed();
+  }
 
   void run_pass(size_t index, StepTimes* times) {
     const PackedBatch& batch = passes_[index];

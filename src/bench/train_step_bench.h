@@ -26,6 +26,7 @@ struct TrainStepOptions {
   int64_t gradient_accumulation_steps = 4;  // micro-batches of a step
   bool gradient_checkpointing = false;
   std::string merge_micro_batches = "auto";  // as in training: auto, always, never
+  bool pack_weights = true;                  // kept in packed form, packed again after every update
   bool with_head = false;  // embedding, final norm, LM head and loss; otherwise the decoder layers alone
 
   int64_t step_rows() const { return micro_batch * gradient_accumulation_steps; }

@@ -80,27 +80,27 @@ void VerifyingOps::keep(const Verifier& verifier) {
   result_.worst_error = std::max(result_.worst_error, verifier.result().worst_error);
 }
 
-void VerifyingOps::linear(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N,
+void VerifyingOps::linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
                           TensorView y_TN) {
   const int64_t K = x_TK.dim(1);
   const std::vector<SamplePoint> points = sample_points(y_TN.dim(0), y_TN.dim(1), kSampledElements);
-  ops_.linear(x_TK, w_NK, bias_N, y_TN);
+  ops_.linear(x_TK, weight, bias_N, y_TN);
   std::vector<double> bias;
   for (const SamplePoint& point : points) bias.push_back(bias_N.empty() ? 0 : element(bias_N, point.column));
-  Verifier verifier(call_name("linear", x_TK, w_NK));
-  verify_product(verifier, {x_TK, K, 1}, {w_NK, K, 1}, K, y_TN, points, bias);
+  Verifier verifier(call_name("linear", x_TK, weight.w_NK));
+  verify_product(verifier, {x_TK, K, 1}, {weight.w_NK, K, 1}, K, y_TN, points, bias);
   keep(verifier);
 }
 
-void VerifyingOps::linear_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK,
+void VerifyingOps::linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
                                          Update update) {
-  const int64_t N = w_NK.dim(0), K = w_NK.dim(1);
+  const int64_t N = weight.w_NK.dim(0), K = weight.w_NK.dim(1);
   const std::vector<SamplePoint> points = sample_points(dx_TK.dim(0), K, kSampledElements);
   const std::vector<double> former =
       update == Update::kAdd ? values_at(dx_TK, points) : std::vector<double>();
-  ops_.linear_backward_input(dy_TN, w_NK, dx_TK, update);
-  Verifier verifier(call_name("linear_backward_input", dy_TN, w_NK));
-  verify_product(verifier, {dy_TN, N, 1}, {w_NK, 1, K}, N, dx_TK, points, former);
+  ops_.linear_backward_input(dy_TN, weight, dx_TK, update);
+  Verifier verifier(call_name("linear_backward_input", dy_TN, weight.w_NK));
+  verify_product(verifier, {dy_TN, N, 1}, {weight.w_NK, 1, K}, N, dx_TK, points, former);
   keep(verifier);
 }
 

@@ -229,13 +229,20 @@ class FaultyOps final : public Ops {
   std::string description() const override { return "faulty"; }
   int64_t workspace_bytes(const OpsLimits& limits) const override { return ops_.workspace_bytes(limits); }
   void bind_workspace(std::span<std::byte> workspace) override { ops_.bind_workspace(workspace); }
-  void linear(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN) override {
-    ops_.linear(x_TK, w_NK, bias_N, y_TN);
+  int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
+    return ops_.packed_weight_bytes(N, K, dtype);
+  }
+  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to) override {
+    ops_.pack_linear_weight(w_NK, to);
+  }
+  void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
+              TensorView y_TN) override {
+    ops_.linear(x_TK, weight, bias_N, y_TN);
     spoil(y_TN);
   }
-  void linear_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK,
+  void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
                              Update update) override {
-    ops_.linear_backward_input(dy_TN, w_NK, dx_TK, update);
+    ops_.linear_backward_input(dy_TN, weight, dx_TK, update);
     spoil(dx_TK);
   }
   void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,

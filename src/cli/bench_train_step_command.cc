@@ -42,6 +42,8 @@ class BenchTrainStepCommand : public BenchCommand {
         "merge_micro_batches", &options_.merge_micro_batches, {"auto", "always", "never"},
         "Micro-batches of a step go through the model together, as in training: auto up to 2048 tokens "
         "where that takes little memory.");
+    table->add("pack_weights", &options_.pack_weights,
+               "Keep the weights packed for the matrix products, and pack them again after each update.");
     table->add("with_head", &options_.with_head, "Embedding, final norm, LM head and loss as well.");
     limit_flag(table->add("vocab_size", &vocab_size_,
                           "Vocabulary of the head, instead of the preset's (8192 where it has none)."),

@@ -74,9 +74,11 @@ class EvalCommand : public Command {
     for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);
 
     const int64_t max_tokens = batch_size_ * dataset.max_row_length();
-    const ActivationLimits limits = evaluation_limits(dataset, batch_size_, max_tokens);
-    const int64_t needed = loaded.model().activation_bytes(limits).total();
     const int64_t free_bytes = memory_info().free_for_process_bytes;
+    ActivationLimits limits = evaluation_limits(dataset, batch_size_, max_tokens);
+    limits.pack_weights = true;
+    limits.pack_weights = loaded.model().activation_bytes(limits).total() <= free_bytes;
+    const int64_t needed = loaded.model().activation_bytes(limits).total();
     if (needed > free_bytes) {
       fail(ExitCode::kBadConfig,
            "activations take {} for {} tokens at once, but only {} of memory are free; lower "

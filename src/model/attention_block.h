@@ -21,17 +21,17 @@
 namespace tessera {
 
 // Views into the flat arrays; optional tensors are empty when the model has none.
-template <typename View>
+template <typename View, typename Matrix = View>
 struct AttentionTensors {
-  View norm_D;    // input_layernorm
-  View wqkv_QD;   // q_proj, k_proj, v_proj
-  View bqkv_Q;    // optional
-  View q_norm_E;  // optional, together with k_norm_E
-  View k_norm_E;  //
-  View wo_DHE;    // o_proj [D, H E]
-  View bo_D;      // optional
+  View norm_D;     // input_layernorm
+  Matrix wqkv_QD;  // q_proj, k_proj, v_proj
+  View bqkv_Q;     // optional
+  View q_norm_E;   // optional, together with k_norm_E
+  View k_norm_E;   //
+  Matrix wo_DHE;   // o_proj [D, H E]
+  View bo_D;       // optional
 };
-using AttentionWeights = AttentionTensors<ConstTensorView>;
+using AttentionWeights = AttentionTensors<ConstTensorView, LinearWeight>;
 using AttentionGrads = AttentionTensors<TensorView>;
 
 struct AttentionBlockConfig {

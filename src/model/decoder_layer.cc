@@ -7,8 +7,8 @@
 namespace tessera {
 namespace {
 
-template <typename View>
-LayerTensors<View> bind(const ModelConfig& config, const ParameterLayout& layout, int64_t layer, View flat) {
+template <typename Tensors, typename View>
+Tensors bind(const ModelConfig& config, const ParameterLayout& layout, int64_t layer, View flat) {
   // A view that begins at a parameter; with a shape beyond its own it takes in the rest of its block.
   const auto at = [&](const char* suffix, const Shape& shape) -> View {
     const Parameter& parameter = layout.at(layer_parameter_name(layer, suffix));
@@ -19,7 +19,7 @@ LayerTensors<View> bind(const ModelConfig& config, const ParameterLayout& layout
   const int64_t q_width = config.num_attention_heads * config.head_dim;
   const int64_t qkv_width = q_width + 2 * config.num_key_value_heads * config.head_dim;
 
-  LayerTensors<View> tensors;
+  Tensors tensors;
   tensors.attention.norm_D = at("input_layernorm.weight", {hidden});
   tensors.attention.wqkv_QD = at("self_attn.q_proj.weight", {qkv_width, hidden});
   if (config.qkv_bias) tensors.attention.bqkv_Q = at("self_attn.q_proj.bias", {qkv_width});
@@ -44,12 +44,12 @@ LayerTensors<View> bind(const ModelConfig& config, const ParameterLayout& layout
 
 LayerWeights bind_layer(const ModelConfig& config, const ParameterLayout& layout, int64_t layer,
                         ConstTensorView flat) {
-  return bind(config, layout, layer, flat);
+  return bind<LayerWeights>(config, layout, layer, flat);
 }
 
 LayerGrads bind_layer(const ModelConfig& config, const ParameterLayout& layout, int64_t layer,
                       TensorView flat) {
-  return bind(config, layout, layer, flat);
+  return bind<LayerGrads>(config, layout, layer, flat);
 }
 
 LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,

@@ -9,12 +9,12 @@
 
 namespace tessera {
 
-template <typename View>
+template <typename View, typename Matrix = View>
 struct LayerTensors {
-  AttentionTensors<View> attention;
-  MlpTensors<View> mlp;
+  AttentionTensors<View, Matrix> attention;
+  MlpTensors<View, Matrix> mlp;
 };
-using LayerWeights = LayerTensors<ConstTensorView>;
+using LayerWeights = LayerTensors<ConstTensorView, LinearWeight>;
 using LayerGrads = LayerTensors<TensorView>;
 
 // Views of one layer's parameters in a flat array of `layout`; `flat` is the weights or the gradients.

@@ -79,6 +79,7 @@ void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits)
   const SequenceInfo sequences = {
       {}, std::span<const int32_t>(positions).subspan(static_cast<size_t>(length), ids.size()), rope.table()};
 
+  model->refresh_packed_forms();
   const TensorView x_TD = activations.final_x_TD;  // the input of every layer too
   ops.embedding(ids, model->embedding_VD, x_TD);
   ConstTensorView residual_TD;

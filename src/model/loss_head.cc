@@ -16,7 +16,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size) {
   constexpr int64_t kElements = kLogitsBytes / static_cast<int64_t>(sizeof(float));
-  constexpr int64_t kColumnMultiple = 64;
+  constexpr int64_t kColumnMultiple = 512;  // where packed forms of the LM head can be cut
   const int64_t num_elements = std::min(num_tokens * vocab_size, kElements);
   const int64_t whole_rows = kElements / vocab_size;
   if (whole_rows >= std::min(num_tokens, kMinWholeRows)) {
@@ -106,7 +106,7 @@ struct Head {
   const LossHeadScratch& scratch;
   float label_smoothing;
 
-  int64_t vocab_size() const { return weights.lm_head_VD.dim(0); }
+  int64_t vocab_size() const { return weights.lm_head_VD.w_NK.dim(0); }
   bool whole_rows() const { return scratch.pieces.columns == vocab_size(); }
   int64_t num_chunks() const { return ceil_div(vocab_size(), scratch.pieces.columns); }
 };

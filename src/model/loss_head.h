@@ -23,12 +23,12 @@
 
 namespace tessera {
 
-template <typename View>
+template <typename View, typename Matrix = View>
 struct LossHeadTensors {
-  View norm_D;      // model.norm
-  View lm_head_VD;  // the embedding when tied
+  View norm_D;        // model.norm
+  Matrix lm_head_VD;  // the embedding when tied
 };
-using LossHeadWeights = LossHeadTensors<ConstTensorView>;
+using LossHeadWeights = LossHeadTensors<ConstTensorView, LinearWeight>;
 using LossHeadGrads = LossHeadTensors<TensorView>;
 
 // Float32 logits at a time: still in a server's last-level cache when the loss reads them.

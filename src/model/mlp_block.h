@@ -18,15 +18,15 @@
 namespace tessera {
 
 // Views into the flat arrays; biases are empty when the model has none.
-template <typename View>
+template <typename View, typename Matrix = View>
 struct MlpTensors {
-  View norm_D;  // post_attention_layernorm
-  View w1_F2D;  // gate_proj, up_proj [2F, D]
-  View b1_F2;   // optional
-  View w2_DF;   // down_proj
-  View b2_D;    // optional
+  View norm_D;    // post_attention_layernorm
+  Matrix w1_F2D;  // gate_proj, up_proj [2F, D]
+  View b1_F2;     // optional
+  Matrix w2_DF;   // down_proj
+  View b2_D;      // optional
 };
-using MlpWeights = MlpTensors<ConstTensorView>;
+using MlpWeights = MlpTensors<ConstTensorView, LinearWeight>;
 using MlpGrads = MlpTensors<TensorView>;
 
 // Kept from forward to backward, per token: A (D + 2F) bytes (A = 2 or 4 bytes of an activation). norm and h

@@ -22,6 +22,8 @@ struct ActivationLimits {
   int64_t max_sequence_length = 0;  // also the number of rotary positions
   bool training = true;
   bool gradient_checkpointing = false;  // keep only each layer's input, compute the layer again in backward
+  // Keep the matrices in the forms that the products take, packed again only after weights_changed().
+  bool pack_weights = false;
 };
 
 // Bytes by kind, from the arenas' own measurements: what is allocated is what was predicted.
@@ -29,7 +31,8 @@ struct ActivationBytes {
   int64_t saved_bytes = 0;      // kept from forward to backward
   int64_t working_bytes = 0;    // temporary, logits chunks included
   int64_t workspace_bytes = 0;  // of Ops
-  int64_t total() const { return saved_bytes + working_bytes + workspace_bytes; }
+  int64_t packed_bytes = 0;     // weights in packed form; 0 where Ops has no use for them
+  int64_t total() const { return saved_bytes + working_bytes + workspace_bytes + packed_bytes; }
 };
 
 class Model {
@@ -51,6 +54,8 @@ class Model {
   void bind_parameters(TensorView weights, TensorView gradients);
   // Allocates the activation memory.
   void reserve(const ActivationLimits& limits);
+  // To be called whenever bound weights have been written, before the next forward.
+  void weights_changed();
   // What reserve() allocated.
   ActivationBytes reserved_bytes() const;
 

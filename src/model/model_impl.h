@@ -15,6 +15,12 @@ struct Model::Impl {
   void bind_parameters(TensorView flat_weights, TensorView flat_gradients);
   OpsLimits ops_limits(const ActivationLimits& for_limits, int64_t max_logits_rows) const;
   void reserve(const ActivationLimits& new_limits);
+  // Bytes of the packed forms of all matrices.
+  int64_t packed_bytes(const ActivationLimits& for_limits) const;
+  // Points the matrices to their places in packed_memory.
+  void assign_packed_forms();
+  // The packed forms of the weights as they are now.
+  void refresh_packed_forms();
 
   // Checks the batch, lays out the buffers for it and binds the workspace.
   void begin(const PackedBatch& batch);
@@ -48,6 +54,8 @@ struct Model::Impl {
   PageBuffer saved_memory;
   PageBuffer working_memory;
   PageBuffer workspace;
+  PageBuffer packed_memory;
+  bool packed_forms_are_stale = true;
   RopeTableBuffer rope;
   Activations activations;
 };

@@ -244,6 +244,39 @@ TEST(Model, PackedSequencesEqualTheSumOfSeparateRuns) {
   }
 }
 
+// Whole training passes with packed forms, before and after the weights change.
+TEST(Model, KeptPackedWeightsChangeNothing) {
+  ModelConfig tied = tiny_config();
+  tied.tie_word_embeddings = true;
+  for (const ModelConfig& config : {tiny_config(), tied}) {
+    const PackedBatch batch = pack(random_rows({19, 16}, config.vocab_size, kSeed));
+    TestModel plain(config, DType::kBF16, random_weights(ParameterLayout(config), 0.3f, kSeed));
+    TestModel packed(config, DType::kBF16, random_weights(ParameterLayout(config), 0.3f, kSeed));
+    ActivationLimits limits = limits_of(batch);
+    plain.model().reserve(limits);
+    limits.pack_weights = true;
+    packed.model().reserve(limits);
+    EXPECT_EQ(packed.model().reserved_bytes().packed_bytes,
+              packed.model().activation_bytes(limits).packed_bytes);
+    for (const uint64_t seed : {kSeed, kSeed + 1}) {
+      for (TestModel* test : {&plain, &packed}) {
+        test->set_weights(random_weights(ParameterLayout(config), 0.3f, seed));
+        test->model().weights_changed();
+        test->fill_gradients(std::nanf(""));
+      }
+      const double loss = plain.model().forward_backward(batch, 1.0f, 0, Update::kOverwrite).loss_sum;
+      EXPECT_EQ(packed.model().forward_backward(batch, 1.0f, 0, Update::kOverwrite).loss_sum, loss);
+      EXPECT_EQ(packed.model().forward_loss(batch).loss_sum, loss);
+      for (const Parameter& parameter : plain.model().layout().parameters()) {
+        for (int64_t i = parameter.offset; i < parameter.offset + parameter.num_elements; ++i) {
+          ASSERT_EQ(packed.gradients()[static_cast<size_t>(i)], plain.gradients()[static_cast<size_t>(i)])
+              << parameter.name << " at " << i - parameter.offset;
+        }
+      }
+    }
+  }
+}
+
 TEST(Model, GradientsAccumulate) {
   const ModelConfig config = tiny_config();
   const PackedBatch batch = pack(random_rows({9, 6}, config.vocab_size, kSeed));

@@ -115,6 +115,14 @@ TestModel::TestModel(const ModelConfig& config, DType dtype, const std::vector<f
 
 void TestModel::fill_gradients(float value) { std::fill(gradients_.begin(), gradients_.end(), value); }
 
+void TestModel::set_weights(const std::vector<float>& weights) {
+  if (weights_bf16_.empty()) {
+    std::copy(weights.begin(), weights.end(), weights_f32_.begin());
+  } else {
+    std::transform(weights.begin(), weights.end(), weights_bf16_.begin(), [](float w) { return to_bf16(w); });
+  }
+}
+
 std::vector<float> TestModel::logits(const PackedBatch& batch) {
   const int64_t vocab_size = model_.config().vocab_size;
   std::vector<float> values(static_cast<size_t>(batch.num_tokens() * vocab_size));

@@ -45,6 +45,8 @@ class TestModel {
 
   Model& model() { return model_; }
   void fill_gradients(float value);
+  // Into the memory that is bound.
+  void set_weights(const std::vector<float>& weights);
   const std::vector<float>& gradients() const { return gradients_; }
   // All logits of a batch, [T, V].
   std::vector<float> logits(const PackedBatch& batch);

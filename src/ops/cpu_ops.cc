@@ -47,12 +47,20 @@ class CpuOps final : public Ops {
 
   void bind_workspace(std::span<std::byte> workspace) override { scratch_ = workspace; }
 
-  void linear(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN) override {
-    gemm_forward(x_TK, w_NK, bias_N, y_TN, scratch_, pool_);
+  int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
+    return tessera::packed_weight_bytes(N, K, dtype);
   }
-  void linear_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK,
+  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to) override {
+    tessera::pack_linear_weight(w_NK, to, pool_);
+  }
+
+  void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
+              TensorView y_TN) override {
+    gemm_forward(x_TK, weight, bias_N, y_TN, scratch_, pool_);
+  }
+  void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
                              Update update) override {
-    gemm_backward_input(dy_TN, w_NK, dx_TK, update, scratch_, pool_);
+    gemm_backward_input(dy_TN, weight, dx_TK, update, scratch_, pool_);
   }
   void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
                               Update update) override {

@@ -152,7 +152,7 @@ TEST(CpuOps, LinearAndLossGiveKnownNumbers) {
   ops->bind_workspace(workspace);
   const std::vector<float> x = {1, 2, 3, 4, 5, 6}, w = {1, 0, -1, 2, 1, 0}, bias = {10, 20};
   std::vector<float> y(4);
-  ops->linear({x.data(), DType::kF32, {2, 3}}, {w.data(), DType::kF32, {2, 3}},
+  ops->linear({x.data(), DType::kF32, {2, 3}}, ConstTensorView(w.data(), DType::kF32, {2, 3}),
               {bias.data(), DType::kF32, {2}}, {y.data(), DType::kF32, {2, 2}});
   EXPECT_EQ(y, (std::vector<float>{8, 24, 8, 33}));
 

@@ -23,6 +23,7 @@
 #include "kernels/attention/attention_shape.h"
 #include "kernels/cross_entropy/cross_entropy.h"
 #include "kernels/embedding/embedding.h"
+#include "kernels/gemm/linear_weight.h"
 #include "kernels/rope/rope.h"
 #include "kernels/update.h"
 #include "tensor/tensor_view.h"
@@ -53,11 +54,16 @@ class Ops {
   virtual int64_t workspace_bytes(const OpsLimits& limits) const = 0;
   virtual void bind_workspace(std::span<std::byte> workspace) = 0;
 
+  // Bytes of each packed form of a weight [N, K]; 0: packed forms are of no use here.
+  virtual int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const = 0;
+  // Writes the forms that are not null.
+  virtual void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to) = 0;
+
   // y_TN = x_TK w_NK^T + bias_N (bias may be empty). y may be A or F32.
-  virtual void linear(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N,
+  virtual void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
                       TensorView y_TN) = 0;
   // dx_TK = dy_TN w_NK, or += . dx may be A or F32.
-  virtual void linear_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK,
+  virtual void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
                                      Update update) = 0;
   // dw_NK = or += dy_TN^T x_TK (F32).
   virtual void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,

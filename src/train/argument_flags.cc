@@ -254,6 +254,10 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
       "every gradient updated once for all of them. The result is the same up to rounding. auto merges "
       "up to 2048 tokens if the activations then grow by no more than an eighth of the memory of "
       "weights, gradients and optimizer; never keeps the memory of one micro-batch.");
+  table->add_choice(
+      "pack_weights", &args->pack_weights, {"auto", "always", "never"},
+      "Keep the weights a second and a third time in the forms that matrix products on AMX take, which saves "
+      "making them in every product. The result is the same. auto does if the memory is there.");
   limit(
       table->add("num_threads", &args->num_threads,
                  "Threads to compute with; 0 takes OMP_NUM_THREADS, or else every processor this process may "

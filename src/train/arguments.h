@@ -67,6 +67,7 @@ struct TrainingArguments {
   std::string save_dtype;  // "" = dtype
   bool gradient_checkpointing = false;
   std::string merge_micro_batches = "auto";
+  std::string pack_weights = "auto";
   int64_t num_threads = 0;
   bool measure_peak = true;
 

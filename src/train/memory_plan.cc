@@ -20,11 +20,11 @@ int64_t batch_bytes(const ActivationLimits& limits) {
   return (3 * limits.max_tokens + 2 * limits.max_sequence_length) * static_cast<int64_t>(sizeof(int32_t));
 }
 
+}  // namespace
+
 int64_t needed_bytes(const Model& model, const MemoryRequest& request) {
   return plan_memory(model, request).total_bytes() - request.baseline_bytes;
 }
-
-}  // namespace
 
 int64_t MemoryPlan::total_bytes() const {
   int64_t total = 0;
@@ -46,6 +46,7 @@ MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
                 {"activations kept for backward", activations.saved_bytes},
                 {"activations at work, logits included", activations.working_bytes},
                 {"workspace of the operations", activations.workspace_bytes},
+                {"weights packed for the products", activations.packed_bytes},
                 {"batch buffers", batch_bytes(request.limits)},
                 {"writing weights", request.export_bytes},
                 {"code touched and kernels made at first use", kFirstUseBytes},

@@ -31,6 +31,9 @@ struct MemoryRequest {
 
 MemoryPlan plan_memory(const Model& model, const MemoryRequest& request);
 
+// Beyond the baseline, which is resident already.
+int64_t needed_bytes(const Model& model, const MemoryRequest& request);
+
 // A change of settings and the limits that would follow from it.
 struct MemoryAlternative {
   std::string change;  // "gradient_checkpointing true"

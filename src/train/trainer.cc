@@ -82,6 +82,7 @@ StepMetrics Trainer::train_step(int64_t step) {
 
   const double learning_rate = schedule_->learning_rate(step);
   optimizer_->step(step + 1, learning_rate, clip_factor(grad_norm, args_.max_grad_norm));
+  model_->weights_changed();
 
   const double time_s = step_time.seconds();
   const double tflops = flops * 1e-12 / time_s;

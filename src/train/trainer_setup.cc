@@ -195,6 +195,7 @@ ActivationLimits Trainer::limits_for(int64_t batch_size, int64_t max_row_length,
   limits.max_sequence_length = std::max(train_row, eval_row);
   limits.training = true;
   limits.gradient_checkpointing = gradient_checkpointing;
+  limits.pack_weights = args_.pack_weights == "always";
   return limits;
 }
 
@@ -203,6 +204,10 @@ std::vector<MemoryAlternative> Trainer::memory_alternatives() const {
   const int64_t longest = limits_.max_sequence_length;
   const int64_t batch = args_.per_device_train_batch_size;
   std::vector<MemoryAlternative> alternatives;
+  if (limits_.pack_weights) {
+    alternatives.push_back({"pack_weights auto", limits_});
+    alternatives.back().limits.pack_weights = false;
+  }
   if (run_plan_.micro_batches_per_pass > 1) {
     alternatives.push_back(
         {"merge_micro_batches never", limits_for(batch, longest, args_.gradient_checkpointing)});
@@ -234,8 +239,13 @@ void Trainer::plan_memory_use() {
   request.limits = limits_;
   request.baseline_bytes = resident_bytes();
   request.export_bytes = export_bytes(model_->layout(), args_.export_dtype());
-  run_plan_.memory = plan_memory(*model_, request);
   run_plan_.free_bytes = memory_info().free_for_process_bytes;
+  if (args_.pack_weights == "auto") {
+    request.limits.pack_weights = true;
+    request.limits.pack_weights = needed_bytes(*model_, request) <= run_plan_.free_bytes;
+    limits_ = request.limits;
+  }
+  run_plan_.memory = plan_memory(*model_, request);
   observer_->on_plan(run_plan_);
   check_memory_fits(*model_, request, run_plan_.free_bytes, memory_alternatives());
 }

@@ -254,6 +254,22 @@ TEST(TrainLoop, MergedMicroBatchesGiveTheSameStep) {
   }
 }
 
+TEST(TrainLoop, KeptPackedWeightsFollowEveryUpdate) {
+  TinyRun tiny;
+  tiny.args.dtype = "bfloat16";
+  tiny.args.pack_weights = "never";
+  const RecordingObserver plain = tiny.train();
+  for (const char* choice : {"always", "auto"}) {
+    tiny.args.pack_weights = choice;
+    const RecordingObserver packed = tiny.train();
+    ASSERT_EQ(packed.steps.size(), plain.steps.size());
+    for (size_t i = 0; i < plain.steps.size(); ++i) {
+      EXPECT_EQ(packed.steps[i].loss, plain.steps[i].loss) << choice << " step " << i + 1;
+      EXPECT_EQ(packed.steps[i].grad_norm, plain.steps[i].grad_norm) << choice << " step " << i + 1;
+    }
+  }
+}
+
 TEST(TrainLoop, LearningRatesFollowTheSchedule) {
   TinyRun tiny;
   tiny.args.lr_scheduler_type = "linear";

@@ -22,18 +22,26 @@ inline constexpr int64_t kMicroTileElements = kMicroTileBytes / static_cast<int6
 // The longest chunk: a piece of a has to stay in L1 (48 KiB) while pieces of b stream past it.
 inline constexpr int64_t kMaxChunkSteps = 16;
 
-// The contraction cut into k-steps of 32 and chunks of at most kMaxChunkSteps, as even as possible.
+// The contraction cut into k-steps of 32 and chunks of equal length, at most kMaxChunkSteps; the last one may
+// be shorter.
 struct DepthChunks {
   explicit DepthChunks(int64_t depth)
-      : num_steps(divide_up(depth, kTileDepth)), count(divide_up(num_steps, kMaxChunkSteps)) {}
+      : DepthChunks(divide_up(depth, kTileDepth), even_steps(divide_up(depth, kTileDepth))) {}
+  DepthChunks(int64_t steps_in_all, int64_t steps_per_chunk)
+      : num_steps(steps_in_all), chunk_steps(steps_per_chunk), count(divide_up(num_steps, chunk_steps)) {}
 
-  int64_t first(int64_t chunk) const { return num_steps * chunk / count; }
-  int64_t steps(int64_t chunk) const { return first(chunk + 1) - first(chunk); }
-
-  int64_t chunk_of(int64_t step) const { return ((step + 1) * count - 1) / num_steps; }
+  int64_t first(int64_t chunk) const { return chunk * chunk_steps; }
+  int64_t steps(int64_t chunk) const { return std::min(chunk_steps, num_steps - first(chunk)); }
+  int64_t chunk_of(int64_t step) const { return step / chunk_steps; }
 
   int64_t num_steps;
+  int64_t chunk_steps;
   int64_t count;
+
+ private:
+  static constexpr int64_t even_steps(int64_t num_steps) {
+    return divide_up(num_steps, divide_up(num_steps, kMaxChunkSteps));
+  }
 };
 
 // c cut into block_rows x block_columns blocks, as even as whole panels allow.

@@ -93,17 +93,34 @@ inline void pack_unit(const Operand& from, int64_t panel, int64_t step, bf16* un
   pack_tile(from, line + kTileRows, k, unit + kTileElements);
 }
 
-// A whole operand, packed: chunk after chunk, each with the pieces of all panels.
+// A whole operand, packed: chunk after chunk, each with the pieces of all panels. Panels of it, or whole
+// chunks, are an operand again.
 class PackedOperand {
  public:
   PackedOperand() = default;
   PackedOperand(bf16* data, int64_t panels, DepthChunks chunks)
       : data_(data), panels_(panels), chunks_(chunks) {}
 
+  // Panel `first` and those behind it.
+  PackedOperand panels_from(int64_t first) const {
+    PackedOperand part = *this;
+    part.first_panel_ = first_panel_ + first;
+    return part;
+  }
+  // `steps` k-steps from a chunk's first one on.
+  PackedOperand chunks_from(int64_t first, int64_t steps) const {
+    PackedOperand part = *this;
+    part.data_ = data_ + chunks_.first(first) * panels_ * kUnitElements;
+    part.chunks_ = DepthChunks(steps, chunks_.chunk_steps);
+    return part;
+  }
+  DepthChunks chunks() const { return chunks_; }
+
   static int64_t bytes(int64_t panels, DepthChunks chunks) { return panels * chunks.num_steps * kUnitBytes; }
 
   bf16* piece(int64_t chunk, int64_t panel) const {
-    return data_ + (chunks_.first(chunk) * panels_ + panel * chunks_.steps(chunk)) * kUnitElements;
+    return data_ +
+           (chunks_.first(chunk) * panels_ + (first_panel_ + panel) * chunks_.steps(chunk)) * kUnitElements;
   }
   bf16* unit(int64_t panel, int64_t step) const {
     const int64_t chunk = chunks_.chunk_of(step);
@@ -112,7 +129,8 @@ class PackedOperand {
 
  private:
   bf16* data_ = nullptr;
-  int64_t panels_ = 0;
+  int64_t panels_ = 0;  // of every chunk in memory
+  int64_t first_panel_ = 0;
   DepthChunks chunks_ = DepthChunks(1);
 };
 

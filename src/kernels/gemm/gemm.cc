@@ -40,9 +40,21 @@ const DispatchTable<GemmKernels>& gemm_table() {
 
 int64_t gemm_scratch_bytes(const GemmLimits& limits) { return gemm_table().chosen().scratch_bytes(limits); }
 
-void gemm_forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
+int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) {
+  const GemmKernels& kernels = gemm_table().chosen();
+  return kernels.packed_bytes == nullptr ? 0 : kernels.packed_bytes(N, K, dtype);
+}
+
+void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, ThreadPool& pool) {
+  const GemmKernels& kernels = gemm_table().chosen();
+  TESSERA_CHECK(w_NK.shape().rank() == 2 && kernels.pack != nullptr, "w {}", describe(w_NK));
+  kernels.pack(w_NK, to, pool);
+}
+
+void gemm_forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,
                   std::span<std::byte> scratch, ThreadPool& pool) {
   const DType dtype = x_TK.dtype();
+  const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = x_TK.dim(0), K = x_TK.dim(1), N = w_NK.dim(0);
   TESSERA_CHECK(
       is_matrix(x_TK, T, K, dtype) && is_matrix(w_NK, N, K, dtype) &&
@@ -52,12 +64,13 @@ void gemm_forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bi
   if (T == 0) return;
   const GemmKernels& kernels = gemm_table().chosen();
   check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
-  kernels.forward(x_TK, w_NK, bias_N, y_TN, scratch, pool);
+  kernels.forward(x_TK, weight, bias_N, y_TN, scratch, pool);
 }
 
-void gemm_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
+void gemm_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK, Update update,
                          std::span<std::byte> scratch, ThreadPool& pool) {
   const DType dtype = dy_TN.dtype();
+  const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
   TESSERA_CHECK(is_matrix(dy_TN, T, N, dtype) && is_matrix(w_NK, N, K, dtype) &&
                     (is_matrix(dx_TK, T, K, dtype) || is_matrix(dx_TK, T, K, DType::kF32)) && N >= 1 &&
@@ -66,7 +79,7 @@ void gemm_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView
   if (T == 0) return;
   const GemmKernels& kernels = gemm_table().chosen();
   check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
-  kernels.backward_input(dy_TN, w_NK, dx_TK, update, scratch, pool);
+  kernels.backward_input(dy_TN, weight, dx_TK, update, scratch, pool);
 }
 
 void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/gemm/linear_weight.h"
 #include "kernels/update.h"
 #include "platform/thread_pool.h"
 #include "tensor/tensor_view.h"
@@ -39,9 +40,14 @@ struct GemmLimits {
 // Bytes of scratch (64-byte aligned) that every call within `limits` fits in.
 int64_t gemm_scratch_bytes(const GemmLimits& limits);
 
-void gemm_forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
+// Bytes of each packed form (64-byte aligned) of a weight [N, K]; 0: what runs here has no use for them.
+int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype);
+// Writes the forms that are not null.
+void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, ThreadPool& pool);
+
+void gemm_forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,
                   std::span<std::byte> scratch, ThreadPool& pool);
-void gemm_backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
+void gemm_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK, Update update,
                          std::span<std::byte> scratch, ThreadPool& pool);
 void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
                           std::span<std::byte> scratch, ThreadPool& pool);

@@ -1,6 +1,7 @@
 // The products on AMX tiles. docs/architecture.md, "How the matrix product works".
 #include <atomic>
 #include <numeric>
+#include <optional>
 
 #include "kernels/gemm/amx_few_rows.h"
 #include "kernels/gemm/amx_micro-inl.h"
@@ -170,6 +171,38 @@ void pack_all(const Operand& from, const PackedOperand& to, DepthChunks chunks, 
   });
 }
 
+// Past the caches: whoever reads a kept form comes much later, and a cached store would read it first.
+void stream_unit(const bf16* unit, bf16* to) {
+  for (int64_t i = 0; i < kUnitElements; i += kLineElements) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_load_si512(unit + i));
+  }
+}
+
+// Both forms of a weight [N, K] in one pass over it: a unit of either comes from the same 32 x 32 elements.
+// `forward` takes N as width, `backward_input` takes K; either may be empty.
+void pack_forms(const Operand& forward_from, const Operand& backward_from,
+                const std::optional<PackedOperand>& forward,
+                const std::optional<PackedOperand>& backward_input, ThreadPool& pool) {
+  const int64_t rows = divide_up(forward_from.width, kPanelWidth);
+  const int64_t columns = divide_up(forward_from.depth, kTileDepth);
+  const int64_t runs = divide_up(columns, kTaskUnits);
+  pool.parallel_for(rows * runs, [&](int64_t task) {
+    const int64_t row = task / runs, run = task % runs;
+    alignas(64) bf16 unit[kUnitElements];
+    for (int64_t column = columns * run / runs; column < columns * (run + 1) / runs; ++column) {
+      if (forward) {
+        pack_unit(forward_from, row, column, unit);
+        stream_unit(unit, forward->unit(row, column));
+      }
+      if (backward_input) {
+        pack_unit(backward_from, column, row, unit);
+        stream_unit(unit, backward_input->unit(column, row));
+      }
+    }
+    _mm_sfence();
+  });
+}
+
 void run_blocks(const Product& product, std::span<std::byte> thread_scratch, ThreadPool& pool) {
   std::atomic<int64_t> next_block = 0;
   const int64_t count = product.blocks.count();
@@ -206,22 +239,25 @@ constexpr int64_t kMaxPartBytes = 32 << 20;
 // Tokens of one pass of backward_weight; later passes add.
 constexpr int64_t kMaxTokens = 4096;
 
+// The part of activations beside a weight in kept form: larger, because the weight is read once for each.
+constexpr int64_t kMaxOnlyPartBytes = 128 << 20;
+
 // Panels of a part.
-int64_t part_panels(int64_t width, int64_t depth) {
+int64_t part_panels(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartBytes) {
   const int64_t panels = divide_up(width, amx::kPanelWidth);
   const int64_t panel_bytes = PackedOperand::bytes(1, DepthChunks(depth));
-  const int64_t most = std::max(amx::kBlockColumns, kMaxPartBytes / panel_bytes);
+  const int64_t most = std::max(amx::kBlockColumns, max_bytes / panel_bytes);
   return divide_up(panels, divide_up(panels, most));
 }
 
-int64_t part_bytes(int64_t width, int64_t depth) {
-  return PackedOperand::bytes(part_panels(width, depth), DepthChunks(depth));
+int64_t part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartBytes) {
+  return PackedOperand::bytes(part_panels(width, depth, max_bytes), DepthChunks(depth));
 }
 
 // Of any matrix with extents up to these.
-int64_t max_part_bytes(int64_t width, int64_t depth) {
+int64_t max_part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartBytes) {
   const int64_t all = PackedOperand::bytes(divide_up(width, amx::kPanelWidth), DepthChunks(depth));
-  return std::min(all, std::max(kMaxPartBytes, PackedOperand::bytes(amx::kBlockColumns, DepthChunks(depth))));
+  return std::min(all, std::max(max_bytes, PackedOperand::bytes(amx::kBlockColumns, DepthChunks(depth))));
 }
 
 int64_t scratch_bytes(const GemmLimits& limits) {
@@ -229,7 +265,8 @@ int64_t scratch_bytes(const GemmLimits& limits) {
   const int64_t tokens = limits.max_rows, width = limits.max_width;
   const int64_t forward = max_part_bytes(tokens, width) + max_part_bytes(width, width);
   const int64_t backward_weight = 2 * max_part_bytes(width, std::min(tokens, kMaxTokens));
-  return std::max(forward, backward_weight) + limits.num_threads * amx::kThreadScratchBytes;
+  const int64_t kept = max_part_bytes(tokens, width, kMaxOnlyPartBytes);
+  return std::max({forward, backward_weight, kept}) + limits.num_threads * amx::kThreadScratchBytes;
 }
 
 // Blocks of about kBlockRows x kBlockColumns panels, as many as keep all threads busy to the end.
@@ -243,7 +280,23 @@ amx::Blocks choose_blocks(int64_t rows, int64_t columns, int64_t num_threads) {
   return {row_panels, column_panels, row_blocks, column_blocks};
 }
 
-// c = or += a b, part by part.
+// c = or += a b, part by part of a, with b packed already.
+void multiply(const Operand& a, const PackedOperand& b, const amx::Output& output,
+              std::span<std::byte> scratch, ThreadPool& pool) {
+  const int64_t a_panels = part_panels(a.width, a.depth, kMaxOnlyPartBytes);
+  auto* a_packed = reinterpret_cast<bf16*>(scratch.data());
+  const auto threads = scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth, kMaxOnlyPartBytes)));
+  for (int64_t row = 0; row < a.width; row += a_panels * amx::kPanelWidth) {
+    const Operand a_part = a.lines(row, std::min(a.width, row + a_panels * amx::kPanelWidth));
+    const PackedOperand a_pieces(a_packed, divide_up(a_part.width, amx::kPanelWidth), b.chunks());
+    amx::pack_all(a_part, a_pieces, b.chunks(), pool);
+    amx::run_blocks({a_pieces, b, b.chunks(), output.part(row, a_part.width, 0, output.columns),
+                     choose_blocks(a_part.width, output.columns, pool.num_threads())},
+                    threads, pool);
+  }
+}
+
+// c = or += a b, part by part of both.
 void multiply(const Operand& a, const Operand& b, const amx::Output& output, std::span<std::byte> scratch,
               ThreadPool& pool) {
   const DepthChunks chunks(a.depth);
@@ -271,23 +324,75 @@ amx::Output output_of(TensorView c, bool add, const bf16* bias) {
   return {c.bytes(), c.dim(0), c.dim(1), c.dim(1), c.dtype(), add, bias};
 }
 
-void forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
-             std::span<std::byte> scratch, ThreadPool& pool) {
-  if (x_TK.dtype() == DType::kF32) return kGemmOneDnn.forward(x_TK, w_NK, bias_N, y_TN, scratch, pool);
-  const int64_t T = x_TK.dim(0), K = x_TK.dim(1), N = w_NK.dim(0);
-  if (T <= amx::kFewRows) return amx::few_rows_forward(x_TK, w_NK, bias_N, y_TN, pool);
-  multiply({x_TK.as<bf16>(), K, T, K, Packing::kCopy}, {w_NK.as<bf16>(), K, N, K, Packing::kPair},
-           output_of(y_TN, false, bias_N.empty() ? nullptr : bias_N.as<bf16>()), scratch, pool);
+Operand forward_operand(ConstTensorView w_NK) {
+  const int64_t N = w_NK.dim(0), K = w_NK.dim(1);
+  return {w_NK.as<bf16>(), K, N, K, Packing::kPair};
+}
+Operand backward_input_operand(ConstTensorView w_NK) {
+  const int64_t N = w_NK.dim(0), K = w_NK.dim(1);
+  return {w_NK.as<bf16>(), K, K, N, Packing::kInterleave};
 }
 
-void backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
+PackedOperand packed_form(const Operand& whole, std::byte* form) {
+  return {reinterpret_cast<bf16*>(form), divide_up(whole.width, amx::kPanelWidth), DepthChunks(whole.depth)};
+}
+
+int64_t packed_bytes(int64_t N, int64_t K, DType dtype) {
+  if (dtype == DType::kF32) return 0;
+  return PackedOperand::bytes(divide_up(N, amx::kPanelWidth), DepthChunks(K));
+}
+
+void pack(ConstTensorView w_NK, const PackedForms& to, ThreadPool& pool) {
+  const Operand forward = forward_operand(w_NK), backward = backward_input_operand(w_NK);
+  std::optional<PackedOperand> forward_form, backward_form;
+  if (to.forward != nullptr) forward_form = packed_form(forward, to.forward);
+  if (to.backward_input != nullptr) backward_form = packed_form(backward, to.backward_input);
+  amx::pack_forms(forward, backward, forward_form, backward_form, pool);
+}
+
+// The kept form of w_NK for a product, where w_NK is made of whole panels (or chunks) of it.
+std::optional<PackedOperand> kept_forward_form(const LinearWeight& weight) {
+  if (weight.packed.forward == nullptr || weight.first_row % amx::kPanelWidth != 0) return std::nullopt;
+  Operand whole = forward_operand(weight.w_NK);
+  whole.width = weight.packed_rows;
+  return packed_form(whole, weight.packed.forward).panels_from(weight.first_row / amx::kPanelWidth);
+}
+std::optional<PackedOperand> kept_backward_form(const LinearWeight& weight) {
+  if (weight.packed.backward_input == nullptr) return std::nullopt;
+  Operand whole = backward_input_operand(weight.w_NK);
+  whole.depth = weight.packed_rows;
+  const PackedOperand form = packed_form(whole, weight.packed.backward_input);
+  const int64_t chunk_rows = form.chunks().chunk_steps * amx::kTileDepth;
+  const int64_t num_rows = weight.w_NK.dim(0), end = weight.first_row + num_rows;
+  if (weight.first_row % chunk_rows != 0 || (end % chunk_rows != 0 && end != weight.packed_rows)) {
+    return std::nullopt;
+  }
+  return form.chunks_from(weight.first_row / chunk_rows, divide_up(num_rows, amx::kTileDepth));
+}
+
+void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,
+             std::span<std::byte> scratch, ThreadPool& pool) {
+  if (x_TK.dtype() == DType::kF32) return kGemmOneDnn.forward(x_TK, weight, bias_N, y_TN, scratch, pool);
+  const ConstTensorView w_NK = weight.w_NK;
+  const int64_t T = x_TK.dim(0), K = x_TK.dim(1);
+  if (T <= amx::kFewRows) return amx::few_rows_forward(x_TK, w_NK, bias_N, y_TN, pool);
+  const Operand x = {x_TK.as<bf16>(), K, T, K, Packing::kCopy};
+  const amx::Output y = output_of(y_TN, false, bias_N.empty() ? nullptr : bias_N.as<bf16>());
+  if (const auto form = kept_forward_form(weight)) return multiply(x, *form, y, scratch, pool);
+  multiply(x, forward_operand(w_NK), y, scratch, pool);
+}
+
+void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK, Update update,
                     std::span<std::byte> scratch, ThreadPool& pool) {
   if (dy_TN.dtype() == DType::kF32) {
-    return kGemmOneDnn.backward_input(dy_TN, w_NK, dx_TK, update, scratch, pool);
+    return kGemmOneDnn.backward_input(dy_TN, weight, dx_TK, update, scratch, pool);
   }
-  const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
-  multiply({dy_TN.as<bf16>(), N, T, N, Packing::kCopy}, {w_NK.as<bf16>(), K, K, N, Packing::kInterleave},
-           output_of(dx_TK, update == Update::kAdd, nullptr), scratch, pool);
+  const ConstTensorView w_NK = weight.w_NK;
+  const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1);
+  const Operand dy = {dy_TN.as<bf16>(), N, T, N, Packing::kCopy};
+  const amx::Output dx = output_of(dx_TK, update == Update::kAdd, nullptr);
+  if (const auto form = kept_backward_form(weight)) return multiply(dy, *form, dx, scratch, pool);
+  multiply(dy, backward_input_operand(w_NK), dx, scratch, pool);
 }
 
 void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
@@ -306,6 +411,7 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
 
 }  // namespace
 
-const GemmKernels kGemmAmx = {scratch_bytes, forward, backward_input, backward_weight, "onednn"};
+const GemmKernels kGemmAmx = {scratch_bytes, forward, backward_input, backward_weight, "onednn",
+                              packed_bytes,  pack};
 
 }  // namespace tessera

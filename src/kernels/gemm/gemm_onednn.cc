@@ -56,8 +56,9 @@ void forward_one_token(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorVi
   });
 }
 
-void forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
+void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,
              std::span<std::byte> scratch, ThreadPool& pool) {
+  const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = x_TK.dim(0), K = x_TK.dim(1), N = w_NK.dim(0);
   if (T == 1) return forward_one_token(x_TK, w_NK, bias_N, y_TN, scratch, pool);
   const RowSlices slices(T, slice_height(T));
@@ -76,8 +77,9 @@ void forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N,
   });
 }
 
-void backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
+void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK, Update update,
                     std::span<std::byte> scratch, ThreadPool& pool) {
+  const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
   const RowSlices slices(T, slice_height(T));
   pool.parallel_for(slices.count(), [&](int64_t i) {

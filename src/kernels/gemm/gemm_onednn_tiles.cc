@@ -91,9 +91,10 @@ void run_product(const Product& p, std::span<std::byte> scratch, ThreadPool& poo
   });
 }
 
-void forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
+void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,
              std::span<std::byte> scratch, ThreadPool& pool) {
-  if (x_TK.dtype() == DType::kF32) return kGemmOneDnn.forward(x_TK, w_NK, bias_N, y_TN, scratch, pool);
+  if (x_TK.dtype() == DType::kF32) return kGemmOneDnn.forward(x_TK, weight, bias_N, y_TN, scratch, pool);
+  const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = x_TK.dim(0), K = x_TK.dim(1), N = w_NK.dim(0);
   run_product({.m = T,
                .n = N,
@@ -106,11 +107,12 @@ void forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N,
               scratch, pool);
 }
 
-void backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
+void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK, Update update,
                     std::span<std::byte> scratch, ThreadPool& pool) {
   if (dy_TN.dtype() == DType::kF32) {
-    return kGemmOneDnn.backward_input(dy_TN, w_NK, dx_TK, update, scratch, pool);
+    return kGemmOneDnn.backward_input(dy_TN, weight, dx_TK, update, scratch, pool);
   }
+  const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
   run_product({.m = T,
                .n = K,

@@ -7,8 +7,9 @@ namespace {
 int64_t scratch_bytes(const GemmLimits& /*limits*/) { return 0; }
 
 // Sums are double, so that a result is the exact one rounded (almost always) once.
-void forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
+void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,
              std::span<std::byte> /*scratch*/, ThreadPool& pool) {
+  const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = x_TK.dim(0), K = x_TK.dim(1), N = w_NK.dim(0);
   with_activation_type(x_TK.dtype(), [&]<typename A>(A) {
     with_activation_type(y_TN.dtype(), [&]<typename Y>(Y) {
@@ -29,8 +30,9 @@ void forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N,
   });
 }
 
-void backward_input(ConstTensorView dy_TN, ConstTensorView w_NK, TensorView dx_TK, Update update,
+void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK, Update update,
                     std::span<std::byte> /*scratch*/, ThreadPool& pool) {
+  const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = w_NK.dim(1);
   with_activation_type(dy_TN.dtype(), [&]<typename A>(A) {
     with_activation_type(dx_TK.dtype(), [&]<typename X>(X) {

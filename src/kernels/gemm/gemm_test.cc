@@ -38,9 +38,7 @@ std::vector<Sizes> all_sizes() {
 // The tables repeat an implementation for every instruction set that oneDNN may use by itself.
 std::vector<Implementation<GemmKernels>> different_implementations() {
   std::vector<Implementation<GemmKernels>> result;
-  std::set<void (*)(ConstTensorView, ConstTensorView, ConstTensorView, TensorView, std::span<std::byte>,
-                    ThreadPool&)>
-      seen;
+  std::set<decltype(GemmKernels::forward)> seen;
   for (const auto& implementation : gemm_table().usable()) {
     if (seen.insert(implementation.kernels.forward).second) result.push_back(implementation);
   }

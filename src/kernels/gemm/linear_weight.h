@@ -1,0 +1,44 @@
+// The weight of a linear layer and the packed forms that its owner may keep beside it.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// Memory for the forms of a weight [N, K] that pack_linear_weight() makes, each of packed_weight_bytes(N, K);
+// null: not kept.
+struct PackedForms {
+  std::byte* forward = nullptr;
+  std::byte* backward_input = nullptr;
+};
+
+// w_NK, row-major, for any product. Where its owner keeps packed forms too, they hold the same values:
+// whoever changes w_NK packs it again. Products without a form at hand pack inside each call.
+struct LinearWeight {
+  LinearWeight() = default;
+  // Nothing is kept packed.
+  template <std::convertible_to<ConstTensorView> View>
+  LinearWeight(const View& w) : w_NK(w) {}  // NOLINT(google-explicit-constructor)
+  LinearWeight(ConstTensorView w, const PackedForms& forms) : w_NK(w), packed(forms), packed_rows(w.dim(0)) {}
+
+  bool empty() const { return w_NK.empty(); }
+
+  // The layer of outputs [begin, end) alone. Cut at multiples of 512 rows it keeps its packed forms.
+  LinearWeight rows(int64_t begin, int64_t end) const {
+    LinearWeight part = *this;
+    part.w_NK = w_NK.rows(begin, end);
+    part.first_row = first_row + begin;
+    return part;
+  }
+
+  ConstTensorView w_NK;
+  PackedForms packed;  // of a weight [packed_rows, K] whose rows from first_row on are w_NK
+  int64_t packed_rows = 0;
+  int64_t first_row = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,143 @@
+// Weights in kept packed forms, and products cut into several parts: bit by bit as without either.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/memory.h"
+#include "kernels/gemm/gemm_impl.h"
+#include "kernels/kernel_test_util.h"
+
+namespace tessera {
+namespace {
+
+constexpr DType kBF16 = DType::kBF16;
+
+// A weight with both packed forms, in memory that starts poisoned.
+class PackedWeight {
+ public:
+  PackedWeight(const GuardedTensor& w, int64_t N, int64_t K, ThreadPool& pool) : w_(&w) {
+    const int64_t size = packed_weight_bytes(N, K, kBF16);
+    memory_ = PageBuffer(2 * size);
+    for (std::byte& byte : memory_.as<std::byte>()) byte = std::byte{0xFF};  // NaN
+    forms_ = {memory_.data(), memory_.data() + size};
+    pack_linear_weight(w.view(), forms_, pool);
+  }
+  LinearWeight weight() const { return {w_->view(), forms_}; }
+
+ private:
+  const GuardedTensor* w_;
+  PageBuffer memory_;
+  PackedForms forms_;
+};
+
+bool packs_weights() { return packed_weight_bytes(32, 32, kBF16) > 0; }
+
+#define SKIP_UNLESS_PACKING()                                                                \
+  if (!packs_weights()) {                                                                    \
+    GTEST_SKIP() << gemm_table().chosen_implementation().name << " takes row-major weights"; \
+  }
+
+struct Sizes {
+  int64_t T, N, K;
+};
+
+// Outputs [begin, end) of the layer, with and without packed forms.
+void expect_same_products(Sizes s, int64_t begin, int64_t end) {
+  ThreadPool pool(2);
+  GuardedTensor x(kBF16, {s.T, s.K}), w(kBF16, {s.N, s.K}), dy(kBF16, {s.T, end - begin});
+  x.fill_normal(1);
+  w.fill_normal(2);
+  dy.fill_normal(3);
+  const PackedWeight packed(w, s.N, s.K, pool);
+  const TestScratch scratch(gemm_scratch_bytes({s.T, std::max(s.N, s.K), kBF16, 2}));
+  std::vector<std::vector<double>> y, dx;
+  for (const LinearWeight& whole : {LinearWeight(w.view()), packed.weight()}) {
+    const LinearWeight weight = whole.rows(begin, end);
+    GuardedTensor y_TN(kBF16, {s.T, end - begin}), dx_TK(DType::kF32, {s.T, s.K});
+    gemm_forward(x.view(), weight, {}, y_TN.view(), scratch.span(), pool);
+    gemm_backward_input(dy.view(), weight, dx_TK.view(), Update::kOverwrite, scratch.span(), pool);
+    EXPECT_TRUE(y_TN.guards_intact() && dx_TK.guards_intact());
+    y.push_back(y_TN.values());
+    dx.push_back(dx_TK.values());
+  }
+  const std::string context = fmt::format("T {} N {} K {} rows {} to {}", s.T, s.N, s.K, begin, end);
+  EXPECT_EQ(y[0], y[1]) << context;
+  EXPECT_EQ(dx[0], dx[1]) << context;
+}
+
+TEST(PackedWeight, ProductsAreTheSameForEveryRemainder) {
+  SKIP_UNLESS_PACKING();
+  for (const int64_t odd : {1, 15, 31, 32, 33, 64, 65, 511, 513, 545}) {
+    expect_same_products({40, odd, 70}, 0, odd);
+    expect_same_products({40, 70, odd}, 0, 70);
+    expect_same_products({17 + odd, 70, 40}, 0, 70);
+  }
+}
+
+TEST(PackedWeight, RowsOfItAreAWeight) {
+  SKIP_UNLESS_PACKING();
+  const Sizes sizes = {33, 8200, 40};  // chunks of 512 rows in the form of backward_input
+  for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 512}, {512, 1536}, {7680, 8200}, {0, 8200}, {32, 64}, {512, 520}, {5, 77}, {8199, 8200}}) {
+    expect_same_products(sizes, begin, end);
+  }
+}
+
+TEST(PackedWeight, FormsThatAreNullAreNotWritten) {
+  SKIP_UNLESS_PACKING();
+  ThreadPool pool(2);
+  GuardedTensor w(kBF16, {70, 50});
+  w.fill_normal(1);
+  const PackedWeight both(w, 70, 50, pool);
+  const auto size = static_cast<size_t>(packed_weight_bytes(70, 50, kBF16));
+  PageBuffer memory(static_cast<int64_t>(2 * size));
+  const PackedForms forms = {memory.data(), memory.data() + size};
+  const auto holds = [&](const std::byte* at, const std::byte* other) {
+    return std::equal(at, at + size, other);
+  };
+  pack_linear_weight(w.view(), {forms.forward, nullptr}, pool);
+  EXPECT_TRUE(holds(forms.forward, both.weight().packed.forward));
+  EXPECT_FALSE(holds(forms.backward_input, both.weight().packed.backward_input));
+  pack_linear_weight(w.view(), {nullptr, forms.backward_input}, pool);
+  EXPECT_TRUE(holds(forms.backward_input, both.weight().packed.backward_input));
+}
+
+// An operand of 34 MiB is packed in two parts.
+TEST(GemmParts, RowsComeOutAsOnTheirOwn) {
+  SKIP_UNLESS_PACKING();
+  ThreadPool pool(2);
+  constexpr int64_t T = 544, N = 40, K = 32768;
+  GuardedTensor x(kBF16, {T, K}), w(kBF16, {N, K}), y(DType::kF32, {T, N}), part(DType::kF32, {T / 2, N});
+  x.fill_normal(1);
+  w.fill_normal(2);
+  const TestScratch scratch(gemm_scratch_bytes({T, K, kBF16, 2}));
+  gemm_forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool);
+  for (const int64_t begin : {int64_t{0}, T / 2}) {
+    gemm_forward(ConstTensorView(x.view()).rows(begin, begin + T / 2), w.view(), {}, part.view(),
+                 scratch.span(), pool);
+    for (int64_t i = 0; i < T / 2 * N; ++i) {
+      ASSERT_EQ(y[begin * N + i], part[i]) << "row " << begin + i / N << " column " << i % N;
+    }
+  }
+}
+
+// More tokens than one pass of backward_weight takes; whole numbers, so sums are exact.
+TEST(GemmParts, WeightGradientsOfManyTokensAreExact) {
+  ThreadPool pool(2);
+  constexpr int64_t T = 4100, N = 35, K = 33;
+  GuardedTensor x(kBF16, {T, K}), dy(kBF16, {T, N}), dw(DType::kF32, {N, K});
+  for (int64_t i = 0; i < T * K; ++i) x.set(i, static_cast<double>(i * 7 % 5 - 2));
+  for (int64_t i = 0; i < T * N; ++i) dy.set(i, static_cast<double>(i * 11 % 7 - 3));
+  const TestScratch scratch(gemm_scratch_bytes({T, N, kBF16, 2}));
+  gemm_backward_weight(dy.view(), x.view(), dw.view(), Update::kOverwrite, scratch.span(), pool);
+  for (int64_t n = 0; n < N; ++n) {
+    for (int64_t k = 0; k < K; ++k) {
+      double sum = 0;
+      for (int64_t t = 0; t < T; ++t) sum += dy[t * N + n] * x[t * K + k];
+      ASSERT_EQ(dw[n * K + k], sum) << "n " << n << " k " << k;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
