@@ -93,14 +93,25 @@ void pack_along_rows(const bf16* from, int64_t stride, int64_t rows, int64_t hea
 void pack_rows(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, bf16* to) {
   pack_along_head(from, stride, rows, head_dim, to, [](auto... part) { copy_tile(part...); });
 }
-// B operands of m^T.
-void pack_transposed(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, bf16* to) {
-  pack_along_head(from, stride, rows, head_dim, to, [](auto... part) { pair_tile(part...); });
-}
-// B operands of m.
-void pack_interleaved(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t granules,
-                      bf16* to) {
-  pack_along_rows(from, stride, rows, head_dim, granules, to, [](auto... part) { interleave_tile(part...); });
+// B operands of m^T and of m, from rows that are copied together first: rows of qkv lie in the same few cache
+// sets, and each is read many times. `granules` of m per piece; `rows_32` holds 32 rows.
+void pack_both(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t granules,
+               bf16* rows_32, bf16* transposed, bf16* interleaved) {
+  const int64_t pieces = round_up(head_dim, kTileDepth) / kTileDepth;
+  for (int64_t row = 0; row < rows; row += kGranule) {
+    for_each_piece(head_dim, [&](int64_t i, int64_t columns) {
+      copy_padded(from + row * stride + i, stride, std::min(kGranule, rows - row), columns, kGranule,
+                  rows_32 + i * kGranule);
+    });
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const bf16* m = rows_32 + piece * kGranule * kTileDepth;
+      bf16* pair = interleaved + (piece * granules + row / kGranule) * TileUnit::kPair;
+      for (int64_t half = 0; half < 2; ++half, transposed += kTileElements, pair += kTileElements) {
+        pair_tile(m + half * kTileElements, kTileDepth, transposed);
+        interleave_tile(m + half * kTileColumns, kTileDepth, pair);
+      }
+    }
+  }
 }
 // A operands of m^T.
 void pack_row_transposed(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t granules,
@@ -118,8 +129,8 @@ class ScoreGradients {
       : scores_(scores),
         lse_(buffers.lse + query_granule * kGranule),
         delta_(buffers.delta + query_granule * kGranule),
-        p_(buffers.p + (key_granule * kQueryGranules + query_granule) * TileUnit::kPair),
-        ds_(buffers.ds + (key_granule * kQueryGranules + query_granule) * TileUnit::kPair),
+        p_(buffers.p[key_granule % 2] + query_granule * TileUnit::kPair),
+        ds_(buffers.ds[key_granule % 2] + query_granule * TileUnit::kPair),
         ds_interleaved_(buffers.ds_interleaved +
                         (query_granule * kKeyGranules + key_granule) * TileUnit::kPair),
         factor_(score_factor),
@@ -218,14 +229,17 @@ class BackwardKeys {
   };
 
   int64_t depth() const { return call_.sizes.depth_tiles; }
+  int64_t num_products() const { return 2 * depth(); }
   // Granules of the queries that see key granule i, and of keys that query granule i sees.
   Range queries_of(const Queries& q, int64_t i) const;
   Range keys_of(const Queries& q, int64_t i) const;
 
   void pack_keys() const;
   void pack_queries(const Queries& q) const;
-  void compute_scores(const Queries& q);
-  void add_key_gradients(const Queries& q);
+  void multiply_scores(int64_t i, int64_t j, float* scores, ScoreGradients* vectors);
+  void begin_key_gradients(const Queries& q, int64_t i);
+  void add_key_gradients(int64_t end_product, ScoreGradients* vectors);
+  void compute_gradients(const Queries& q);
   void add_query_gradients(const Queries& q);
   void store_query_gradients(const Queries& q, const float* dq) const;
   void store_key_gradients() const;
@@ -235,6 +249,11 @@ class BackwardKeys {
   int64_t g_, sequence_begin_, sequence_end_, first_granule_, begin_, end_, num_granules_;
   TileUnit unit_;
   bool has_sums_[kKeyGranules] = {};  // of dk and dv, per granule
+  // (2) of key granule sums_granule_ under way, over queries sums_queries_: of the two products per piece of
+  // 32 columns, next_product_ and those behind it are still to be done.
+  int64_t sums_granule_ = 0;
+  Range sums_queries_ = {};
+  int64_t next_product_ = 0;
 };
 
 Range BackwardKeys::queries_of(const Queries& q, int64_t i) const {
@@ -264,10 +283,8 @@ void BackwardKeys::pack_queries(const Queries& q) const {
   const int64_t E = call_.shape.head_dim, Q = call_.qkv_stride(), O = call_.o_stride(),
                 rows = q.end - q.begin;
   const bf16 *queries = call_.qkv + q.begin * Q + q.h * E, *d_o = call_.d_o + q.begin * O + q.h * E;
-  pack_transposed(queries, Q, rows, E, b_.q_transposed);
-  pack_transposed(d_o, O, rows, E, b_.do_transposed);
-  pack_interleaved(queries, Q, rows, E, kQueryGranules, b_.q);
-  pack_interleaved(d_o, O, rows, E, kQueryGranules, b_.d_o);
+  pack_both(queries, Q, rows, E, kQueryGranules, b_.rows, b_.q_transposed, b_.q);
+  pack_both(d_o, O, rows, E, kQueryGranules, b_.rows, b_.do_transposed, b_.d_o);
   const float* lse = call_.lse_HT + q.h * call_.T + q.begin;
   const float* delta = call_.scratch.delta_HT + q.h * call_.T + q.begin;
   for (int64_t t = 0; t < rows; ++t) {
@@ -281,47 +298,68 @@ void BackwardKeys::pack_queries(const Queries& q) const {
   }
 }
 
-// (1), a block of 32 x 32 behind the other: its vector work stands between the products of the next.
-void BackwardKeys::compute_scores(const Queries& q) {
+// (1) of key granule i and query granule j.
+void BackwardKeys::multiply_scores(int64_t i, int64_t j, float* scores, ScoreGradients* vectors) {
   const int64_t panel = depth() * TileUnit::kPair;
-  const float factor = call_.shape.scale * kLog2E;
-  const int64_t rows_per_call = round_up((kGranule + 2 * depth() - 1) / (2 * depth()), 2);
-  ScoreGradients vectors;
-  int64_t parity = 0;
-  for (int64_t i = 0; i < num_granules_; ++i) {
-    const Range seeing = queries_of(q, i);
-    for (int64_t j = seeing.begin; j < seeing.end; ++j, parity ^= 1) {
-      float* scores = b_.scores[parity];
-      const auto product = [&](const bf16* left, const bf16* right, float* to) {
-        unit_.multiply(Start::kZero, left + i * panel, right + j * panel, depth(), to, vectors);
-      };
-      product(b_.k, b_.q_transposed, scores);
-      product(b_.v, b_.do_transposed, scores + kBlockFloats);
-      vectors.finish();
-      const int64_t first_seen = begin_ + i * kGranule - (q.begin + j * kGranule);
-      vectors = ScoreGradients(b_, scores, factor, i, j, first_seen, call_.window, rows_per_call);
-    }
-  }
-  unit_.flush();
-  vectors.finish();
-  stores_before_tile_loads();
+  unit_.multiply(Start::kZero, b_.k + i * panel, b_.q_transposed + j * panel, depth(), scores, *vectors);
+  unit_.multiply(Start::kZero, b_.v + i * panel, b_.do_transposed + j * panel, depth(), scores + kBlockFloats,
+                 *vectors);
 }
 
-// (2)
-void BackwardKeys::add_key_gradients(const Queries& q) {
+// The vector work of key granule i is complete, and so is (2) of the granule before it.
+void BackwardKeys::begin_key_gradients(const Queries& q, int64_t i) {
+  stores_before_tile_loads();
+  sums_granule_ = i;
+  sums_queries_ = queries_of(q, i);
+  next_product_ = 0;
+}
+
+// (2), up to `end_product`.
+void BackwardKeys::add_key_gradients(int64_t end_product, ScoreGradients* vectors) {
+  const Start start = has_sums_[sums_granule_] ? Start::kLoad : Start::kZero;
+  const int64_t left = sums_queries_.begin * TileUnit::kPair, parity = sums_granule_ % 2;
+  for (; next_product_ < end_product; ++next_product_) {
+    const int64_t piece = next_product_ / 2, to = (sums_granule_ * depth() + piece) * kBlockFloats;
+    const int64_t right = (piece * kQueryGranules + sums_queries_.begin) * TileUnit::kPair;
+    if (next_product_ % 2 == 0) {
+      unit_.multiply(start, b_.p[parity] + left, b_.d_o + right, sums_queries_.count(), b_.dv + to, *vectors);
+    } else {
+      unit_.multiply(start, b_.ds[parity] + left, b_.q + right, sums_queries_.count(), b_.dk + to, *vectors);
+    }
+    if (next_product_ + 1 == num_products()) has_sums_[sums_granule_] = true;
+  }
+}
+
+// (1) and (2). Three things go on at the same time:
+//
+//   tile unit     (1) of key granule i and query granule j;  then some products of (2) of granule i - 1
+//   vector units  p^T and ds^T of the 32 x 32 scores before
+void BackwardKeys::compute_gradients(const Queries& q) {
+  const float factor = call_.shape.scale * kLog2E;
+  const int64_t rows_per_call = round_up((kGranule + 4 * depth() - 1) / (4 * depth()), 2);
+  ScoreGradients vectors;
+  int64_t parity = 0, before = -1;  // the key granule before
+  next_product_ = num_products();
   for (int64_t i = 0; i < num_granules_; ++i) {
     const Range seeing = queries_of(q, i);
     if (seeing.count() == 0) continue;
-    const Start start = has_sums_[i] ? Start::kLoad : Start::kZero;
-    has_sums_[i] = true;
-    const int64_t left = (i * kQueryGranules + seeing.begin) * TileUnit::kPair;
-    for (int64_t piece = 0; piece < depth(); ++piece) {
-      const int64_t right = (piece * kQueryGranules + seeing.begin) * TileUnit::kPair;
-      const int64_t to = (i * depth() + piece) * kBlockFloats;
-      unit_.multiply(start, b_.p + left, b_.d_o + right, seeing.count(), b_.dv + to, NoWeave());
-      unit_.multiply(start, b_.ds + left, b_.q + right, seeing.count(), b_.dk + to, NoWeave());
+    for (int64_t j = seeing.begin; j < seeing.end; ++j, parity ^= 1) {
+      const int64_t step = j - seeing.begin;
+      multiply_scores(i, j, b_.scores[parity], &vectors);
+      add_key_gradients(step == 0 ? num_products() : num_products() * step / seeing.count(), &vectors);
+      vectors.finish();
+      if (step == 0 && before >= 0) begin_key_gradients(q, before);
+      const int64_t first_seen = begin_ + i * kGranule - (q.begin + j * kGranule);
+      vectors = ScoreGradients(b_, b_.scores[parity], factor, i, j, first_seen, call_.window, rows_per_call);
     }
+    before = i;
   }
+  if (before < 0) return;
+  add_key_gradients(num_products(), &vectors);
+  unit_.flush();
+  vectors.finish();
+  begin_key_gradients(q, before);
+  add_key_gradients(num_products(), &vectors);
 }
 
 // (3), after the keys before these.
@@ -339,9 +377,9 @@ void BackwardKeys::add_query_gradients(const Queries& q) {
     progress = call_.scratch.progress + at;
     while (std::atomic_ref(*progress).load(std::memory_order_acquire) != turn) _mm_pause();
   }
-  for (int64_t j = 0; j < q.num_granules(); ++j) {
-    const Range seen = keys_of(q, j);
-    for (int64_t piece = 0; piece < depth(); ++piece) {
+  for (int64_t piece = 0; piece < depth(); ++piece) {
+    for (int64_t j = 0; j < q.num_granules(); ++j) {
+      const Range seen = keys_of(q, j);
       float* block = dq + (j * depth() + piece) * kBlockFloats;
       if (seen.count() == 0) {
         if (turn == 0) std::fill_n(block, kBlockFloats, 0.0f);
@@ -405,8 +443,7 @@ void BackwardKeys::run() {
       const Queries q = {h, begin, std::min(sequence_end_, begin + kBackwardQueries)};
       pack_queries(q);
       stores_before_tile_loads();
-      compute_scores(q);
-      add_key_gradients(q);
+      compute_gradients(q);
       add_query_gradients(q);
     }
   }

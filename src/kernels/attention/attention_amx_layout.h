@@ -32,7 +32,7 @@ inline constexpr int64_t kForwardBlocks = 8;
 // of a task are 384 KiB, its sums 512 KiB, those of a block of queries 128 KiB, its weights 384 KiB and dq
 // 64 KiB: about 3/4 of an L2 of 2 MiB.
 inline constexpr int64_t kBackwardKeys = 512;
-inline constexpr int64_t kBackwardQueries = 128;
+inline constexpr int64_t kBackwardQueries = 256;
 
 // Hands out 64-byte aligned pieces of memory; counts only when it starts from null.
 class AttentionCarver {
@@ -132,8 +132,9 @@ struct BackwardBuffers {
   bf16 *q_transposed, *do_transposed;  // B pairs of q^T and do^T [query granule][depth tile]
   bf16 *q, *d_o;                       // B pairs of q and do [depth tile][query granule]
   float* scores[2];                    // C tiles of s^T and dp^T, 32 x 32 each, of this block and of the next
-  bf16 *p, *ds;                        // A pairs of p^T and ds^T [key granule][query granule]
+  bf16 *p[2], *ds[2];                  // A pairs of p^T and ds^T [query granule], of two key granules
   bf16* ds_interleaved;                // B pairs of ds^T [query granule][key granule]
+  bf16* rows;                          // 32 rows of q or do, 32 columns behind the other
   float *dk, *dv;                      // C tiles [key granule][depth tile][2 x 2]
   float* dq;           // C tiles of dq^T [query granule][depth tile][2 x 2], of a short sequence
   float *lse, *delta;  // [query], lse in units of log2
@@ -144,9 +145,11 @@ struct BackwardBuffers {
     for (bf16** operand : {&k, &v, &k_transposed}) *operand = carver->take<bf16>(keys);
     for (bf16** operand : {&q_transposed, &do_transposed, &q, &d_o}) *operand = carver->take<bf16>(queries);
     for (float*& block : scores) block = carver->take<float>(2 * kAttentionGranule * kAttentionGranule);
-    for (bf16** weights : {&p, &ds, &ds_interleaved}) {
-      *weights = carver->take<bf16>(kBackwardKeys * kBackwardQueries);
+    for (bf16** weights : {&p[0], &p[1], &ds[0], &ds[1]}) {
+      *weights = carver->take<bf16>(kAttentionGranule * kBackwardQueries);
     }
+    ds_interleaved = carver->take<bf16>(kBackwardKeys * kBackwardQueries);
+    rows = carver->take<bf16>(kAttentionGranule * sizes.padded_head());
     for (float** sums : {&dk, &dv}) *sums = carver->take<float>(keys);
     dq = carver->take<float>(queries);
     for (float** statistic : {&lse, &delta}) *statistic = carver->take<float>(kBackwardQueries);
