@@ -230,10 +230,22 @@ class BackwardKeys {
 
   int64_t depth() const { return call_.sizes.depth_tiles; }
   int64_t num_products() const { return 2 * depth(); }
+  int64_t queries_end() const { return std::min(sequence_end_, end_ - 1 + call_.window); }
+  // Several tasks add to the dq of the sequence; where that of q, in shared memory, starts.
+  bool is_shared() const { return sequence_end_ - sequence_begin_ > kBackwardKeys; }
+  int64_t shared_granule(const Queries& q) const {
+    return q.h * call_.scratch.dq_granules + first_granule_ + (q.begin - sequence_begin_) / kGranule;
+  }
+  float* shared_dq(const Queries& q) const {
+    return call_.scratch.dq + shared_granule(q) * kGranule * call_.sizes.padded_head();
+  }
   // Granules of the queries that see key granule i, and of keys that query granule i sees.
   Range queries_of(const Queries& q, int64_t i) const;
   Range keys_of(const Queries& q, int64_t i) const;
 
+  // The block of queries behind q, of this head or the next; begin = end: none.
+  Queries next(const Queries& q) const;
+  void prefetch(const Queries& now, const Queries& next, int64_t step) const;
   void pack_keys() const;
   void pack_queries(const Queries& q) const;
   void multiply_scores(int64_t i, int64_t j, float* scores, ScoreGradients* vectors);
@@ -268,6 +280,34 @@ Range BackwardKeys::keys_of(const Queries& q, int64_t i) const {
   const int64_t begin = std::max<int64_t>(0, query - call_.window + 1 - begin_) / kGranule;
   const int64_t end = std::min(num_granules_, (last_query - begin_) / kGranule + 1);
   return {begin, std::max(begin, end)};
+}
+
+BackwardKeys::Queries BackwardKeys::next(const Queries& q) const {
+  const int64_t group = call_.shape.num_heads / call_.shape.num_key_value_heads;
+  const bool is_last = q.end >= queries_end();
+  const int64_t begin = is_last ? begin_ : q.end, h = is_last ? q.h + 1 : q.h;
+  if (h == (g_ + 1) * group) return {q.h, q.end, q.end};
+  return {h, begin, std::min(sequence_end_, begin + kBackwardQueries)};
+}
+
+// To L2, a part per step of 32 x 32 scores: the dq of these queries and the rows of q and do of the next.
+void BackwardKeys::prefetch(const Queries& now, const Queries& next, int64_t step) const {
+  constexpr int64_t kRows = 4, kLineFloats = 16, kLines = 32;
+  if (is_shared()) {
+    const float* dq = shared_dq(now);
+    const int64_t lines = now.num_granules() * kGranule * call_.sizes.padded_head() / kLineFloats;
+    for (int64_t line = step * kLines; line < std::min(lines, (step + 1) * kLines); ++line) {
+      _mm_prefetch(dq + line * kLineFloats, _MM_HINT_T1);
+    }
+  }
+  const int64_t E = call_.shape.head_dim, Q = call_.qkv_stride(), O = call_.o_stride();
+  const int64_t begin = next.begin + step * kRows;
+  for (int64_t t = begin; t < std::min(next.end, begin + kRows); ++t) {
+    for (int64_t i = 0; i < E; i += kTileDepth) {
+      _mm_prefetch(call_.qkv + t * Q + next.h * E + i, _MM_HINT_T1);
+      _mm_prefetch(call_.d_o + t * O + next.h * E + i, _MM_HINT_T1);
+    }
+  }
 }
 
 void BackwardKeys::pack_keys() const {
@@ -338,13 +378,15 @@ void BackwardKeys::compute_gradients(const Queries& q) {
   const float factor = call_.shape.scale * kLog2E;
   const int64_t rows_per_call = round_up((kGranule + 4 * depth() - 1) / (4 * depth()), 2);
   ScoreGradients vectors;
-  int64_t parity = 0, before = -1;  // the key granule before
+  const Queries following = next(q);
+  int64_t parity = 0, steps = 0, before = -1;  // the key granule before
   next_product_ = num_products();
   for (int64_t i = 0; i < num_granules_; ++i) {
     const Range seeing = queries_of(q, i);
     if (seeing.count() == 0) continue;
     for (int64_t j = seeing.begin; j < seeing.end; ++j, parity ^= 1) {
       const int64_t step = j - seeing.begin;
+      prefetch(q, following, steps++);
       multiply_scores(i, j, b_.scores[parity], &vectors);
       add_key_gradients(step == 0 ? num_products() : num_products() * step / seeing.count(), &vectors);
       vectors.finish();
@@ -368,13 +410,11 @@ void BackwardKeys::add_query_gradients(const Queries& q) {
   const int64_t first_key = std::max<int64_t>(0, q.begin - call_.window + 1 - sequence_begin_);
   const auto turn = static_cast<int32_t>(block_of_keys - first_key / kBackwardKeys);
   const bool is_last = q.begin < begin_ + kBackwardKeys;
-  const int64_t granule = (q.begin - sequence_begin_) / kGranule;
   float* dq = b_.dq;
   int32_t* progress = nullptr;
-  if (sequence_end_ - sequence_begin_ > kBackwardKeys) {
-    const int64_t at = q.h * call_.scratch.dq_granules + first_granule_ + granule;
-    dq = call_.scratch.dq + at * kGranule * call_.sizes.padded_head();
-    progress = call_.scratch.progress + at;
+  if (is_shared()) {
+    dq = shared_dq(q);
+    progress = call_.scratch.progress + shared_granule(q);
     while (std::atomic_ref(*progress).load(std::memory_order_acquire) != turn) _mm_pause();
   }
   for (int64_t piece = 0; piece < depth(); ++piece) {
@@ -437,9 +477,8 @@ void BackwardKeys::store_key_gradients() const {
 void BackwardKeys::run() {
   pack_keys();
   const int64_t group = call_.shape.num_heads / call_.shape.num_key_value_heads;
-  const int64_t queries_end = std::min(sequence_end_, end_ - 1 + call_.window);
   for (int64_t h = g_ * group; h < (g_ + 1) * group; ++h) {
-    for (int64_t begin = begin_; begin < queries_end; begin += kBackwardQueries) {
+    for (int64_t begin = begin_; begin < queries_end(); begin += kBackwardQueries) {
       const Queries q = {h, begin, std::min(sequence_end_, begin + kBackwardQueries)};
       pack_queries(q);
       stores_before_tile_loads();
