@@ -53,7 +53,7 @@ class Worker {
   Worker(const Product& product, std::byte* scratch)
       : product_(product), block_sums_(reinterpret_cast<float*>(scratch)) {}
 
-  // `next` is the block that this thread will compute after it, or count() of the blocks.
+  // `next` is the block that this thread will probably compute after it, from count() on none.
   void run_block(int64_t index, int64_t next) {
     const BlockRange block = block_range(product_.blocks, index);
     for (int64_t chunk = 0; chunk < product_.chunks.count; ++chunk) {
@@ -206,15 +206,15 @@ void pack_forms(const Operand& forward_from, const Operand& backward_from,
 void run_blocks(const Product& product, std::span<std::byte> thread_scratch, ThreadPool& pool) {
   std::atomic<int64_t> next_block = 0;
   const int64_t count = product.blocks.count();
-  pool.parallel_for(std::min(pool.num_threads(), count), [&](int64_t) {
-    int64_t block = next_block.fetch_add(1, std::memory_order_relaxed);
+  const int64_t num_workers = std::min(pool.num_threads(), count);
+  pool.parallel_for(num_workers, [&](int64_t) {
+    const auto draw = [&] { return next_block.fetch_add(1, std::memory_order_relaxed); };
+    int64_t block = draw();
     if (block >= count) return;
     const TileScope tiles;
     Worker worker(product, thread_scratch.data() + ThreadPool::thread_index() * kThreadScratchBytes);
-    while (block < count) {
-      const int64_t next = next_block.fetch_add(1, std::memory_order_relaxed);
-      worker.run_block(block, next);
-      block = next;
+    for (; block < count; block = draw()) {
+      worker.run_block(block, block + num_workers);  // its next one if all are equally fast
     }
     worker.finish();
   });
