@@ -138,7 +138,7 @@ inline void expect_thread_independent(const std::function<std::vector<GuardedTen
                                       const std::string& context) {
   ThreadPool one(1);
   const std::vector<GuardedTensor> reference = run(one);
-  for (const int64_t num_threads : {2, 3}) {
+  for (const int64_t num_threads : {2, 3, 4}) {
     ThreadPool pool(num_threads);
     const std::vector<GuardedTensor> outputs = run(pool);
     ASSERT_EQ(outputs.size(), reference.size());
