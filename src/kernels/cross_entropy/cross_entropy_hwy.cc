@@ -19,7 +19,7 @@ namespace HWY_NAMESPACE {
 constexpr int64_t kSumBlock = 256;
 
 // Logits whose largest is found before their exponentials are summed: 4 KiB, so that memory is read once and
-// the second walk finds them in L1.
+// the second walk finds them in L1. The second fetches the next block: it computes, the first only waits.
 constexpr int64_t kMaxBlock = 1024;
 
 // The largest of whole groups of vectors; when one of them is NaN, anything.
@@ -29,7 +29,6 @@ HWY_INLINE float max_of(const float* x, int64_t count) {
   hn::Vec<FloatTag> max[N];
   for (auto& m : max) m = hn::Set(d, -std::numeric_limits<float>::infinity());
   for (int64_t v = 0; v < count; v += static_cast<int64_t>(N) * lanes(d)) {
-    prefetch_ahead<N, float>(d, x + v);
     const auto group = load_group<N>(d, x + v);
     for (size_t k = 0; k < N; ++k) max[k] = hn::Max(max[k], group.v[k]);
   }
@@ -49,6 +48,7 @@ HWY_INLINE double sum_of_exps(const float* x, int64_t count, float max) {
     for (auto& sum : sums) sum = hn::Zero(d);
     const int64_t end = std::min(count, begin + kSumBlock);
     for (int64_t v = begin; v < end; v += static_cast<int64_t>(N) * lanes(d)) {
+      prefetch_ahead<N, float>(d, x + v, kMaxBlock * sizeof(float));
       auto group = load_group<N>(d, x + v);
       for (size_t k = 0; k < N; ++k) group.v[k] = hn::Sub(group.v[k], shift);
       exp_nonpositive_normal(d, group.v);
