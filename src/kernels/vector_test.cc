@@ -97,6 +97,16 @@ std::vector<Implementation<VectorFunctions>> usable_functions() {
   return DispatchTable<VectorFunctions>("vector", TESSERA_HWY_TABLE(kFunctions)).usable();
 }
 
+class VectorTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (isa_limit() == Isa::kRef) GTEST_SKIP() << "TESSERA_ISA=ref forbids all vectors";
+  }
+};
+using VectorExp = VectorTest;
+using VectorReciprocal = VectorTest;
+using VectorConversion = VectorTest;
+
 // Every 4099th bit pattern: a prime, so that all mantissas and exponents take part.
 std::vector<float> floats_between(float low, float high) {
   std::vector<float> values;
@@ -107,7 +117,7 @@ std::vector<float> floats_between(float low, float high) {
   return values;
 }
 
-TEST(VectorExp, IsWithinTwoUnitsInTheLastPlace) {
+TEST_F(VectorExp, IsWithinTwoUnitsInTheLastPlace) {
   const std::vector<float> x = floats_between(-103.9f, 43);
   for (const auto& functions : usable_functions()) {
     std::vector<float> y(x.size());
@@ -127,7 +137,7 @@ TEST(VectorExp, IsWithinTwoUnitsInTheLastPlace) {
   }
 }
 
-TEST(VectorExp, OfNormalResultsIsWithinTwoUnitsAndZeroBelow) {
+TEST_F(VectorExp, OfNormalResultsIsWithinTwoUnitsAndZeroBelow) {
   const std::vector<float> x = floats_between(-200, 43);
   const float inf = std::numeric_limits<float>::infinity();
   for (const auto& functions : usable_functions()) {
@@ -147,7 +157,7 @@ TEST(VectorExp, OfNormalResultsIsWithinTwoUnitsAndZeroBelow) {
   }
 }
 
-TEST(VectorReciprocal, IsWithinOneUnitInTheLastPlace) {
+TEST_F(VectorReciprocal, IsWithinOneUnitInTheLastPlace) {
   const std::vector<float> x = floats_between(1, 4);
   for (const auto& functions : usable_functions()) {
     std::vector<float> y(x.size());
@@ -161,7 +171,7 @@ TEST(VectorReciprocal, IsWithinOneUnitInTheLastPlace) {
   }
 }
 
-TEST(VectorExp, LimitsAndNan) {
+TEST_F(VectorExp, LimitsAndNan) {
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> x = {0.0f,    -0.0f,        -inf, -1e30f, std::numeric_limits<float>::lowest(),
                                 -104.5f, std::nanf("")};
@@ -175,7 +185,7 @@ TEST(VectorExp, LimitsAndNan) {
   }
 }
 
-TEST(VectorConversion, RoundsToBf16AsTheScalarFunction) {
+TEST_F(VectorConversion, RoundsToBf16AsTheScalarFunction) {
   std::vector<float> x;
   for (uint64_t bits = 0; bits <= 0xFFFFFFFFu; bits += 4099) {
     x.push_back(std::bit_cast<float>(static_cast<uint32_t>(bits)));
@@ -198,7 +208,7 @@ TEST(VectorConversion, RoundsToBf16AsTheScalarFunction) {
   }
 }
 
-TEST(VectorConversion, ReadsEveryBf16AndNothingOutside) {
+TEST_F(VectorConversion, ReadsEveryBf16AndNothingOutside) {
   std::vector<bf16> x;
   for (uint32_t bits = 0; bits <= 0xFFFF; ++bits) x.push_back(bf16{static_cast<uint16_t>(bits)});
   for (const auto& functions : usable_functions()) {

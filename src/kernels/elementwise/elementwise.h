@@ -14,7 +14,8 @@ namespace tessera {
 // x += y; BF16 or F32, the same dtype and number of elements; the sum is rounded once.
 void add(TensorView x, ConstTensorView y, ThreadPool& pool);
 
-// to = from, F32 rounded to the dtype of `to`, BF16 or F32; the same number of elements.
+// to = from, F32 rounded to the dtype of `to`, BF16 or F32; the same number of elements. Rounded to BF16 a
+// subnormal number may become zero.
 void round_to(ConstTensorView from, TensorView to, ThreadPool& pool);
 
 // x = 0 (all bits), any dtype.
