@@ -1,4 +1,6 @@
 // The products on AMX tiles. docs/architecture.md, "How the matrix product works".
+#include <unistd.h>
+
 #include <atomic>
 #include <numeric>
 #include <optional>
@@ -12,11 +14,25 @@ namespace tessera {
 namespace amx {
 namespace {
 
-// A block of c, in panels: its sums (1 MiB), a chunk of b (512 KiB) and two pieces of a (64 KiB) fit in an L2
-// of 2 MiB.
-constexpr int64_t kBlockRows = 16;
-constexpr int64_t kBlockColumns = 16;
-constexpr int64_t kThreadScratchBytes = kBlockRows * kBlockColumns * kMicroTileBytes;
+// The panels of a square block of c of which sums, a chunk of b and two pieces of a fill at most 7/8 of L2:
+// 16 (512 x 512) for 2 MiB. Not so small that sums move more often than they are worked on.
+int64_t block_panels() {
+  constexpr int64_t kUsualL2Bytes = 2 << 20;  // where the system does not say
+  constexpr int64_t kPieceBytes = kMaxChunkSteps * kUnitBytes;
+  static const int64_t panels = [] {
+    const int64_t reported = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    const int64_t l2_bytes = (reported > 0 ? reported : kUsualL2Bytes) / 8 * 7;
+    int64_t width = 8;
+    while (width < 32 &&
+           (width + 1) * ((width + 1) * kMicroTileBytes + kPieceBytes) + 2 * kPieceBytes <= l2_bytes) {
+      ++width;
+    }
+    return width / 2 * 2;
+  }();
+  return panels;
+}
+
+int64_t thread_scratch_bytes() { return block_panels() * block_panels() * kMicroTileBytes; }
 
 // c = or += a b, both packed.
 struct Product {
@@ -212,7 +228,7 @@ void run_blocks(const Product& product, std::span<std::byte> thread_scratch, Thr
     int64_t block = draw();
     if (block >= count) return;
     const TileScope tiles;
-    Worker worker(product, thread_scratch.data() + ThreadPool::thread_index() * kThreadScratchBytes);
+    Worker worker(product, thread_scratch.data() + ThreadPool::thread_index() * thread_scratch_bytes());
     for (; block < count; block = draw()) {
       worker.run_block(block, block + num_workers);  // its next one if all are equally fast
     }
@@ -246,7 +262,7 @@ constexpr int64_t kMaxOnlyPartBytes = 128 << 20;
 int64_t part_panels(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartBytes) {
   const int64_t panels = divide_up(width, amx::kPanelWidth);
   const int64_t panel_bytes = PackedOperand::bytes(1, DepthChunks(depth));
-  const int64_t most = std::max(amx::kBlockColumns, max_bytes / panel_bytes);
+  const int64_t most = std::max(amx::block_panels(), max_bytes / panel_bytes);
   return divide_up(panels, divide_up(panels, most));
 }
 
@@ -257,7 +273,7 @@ int64_t part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartByt
 // Of any matrix with extents up to these.
 int64_t max_part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartBytes) {
   const int64_t all = PackedOperand::bytes(divide_up(width, amx::kPanelWidth), DepthChunks(depth));
-  return std::min(all, std::max(max_bytes, PackedOperand::bytes(amx::kBlockColumns, DepthChunks(depth))));
+  return std::min(all, std::max(max_bytes, PackedOperand::bytes(amx::block_panels(), DepthChunks(depth))));
 }
 
 int64_t scratch_bytes(const GemmLimits& limits) {
@@ -266,15 +282,15 @@ int64_t scratch_bytes(const GemmLimits& limits) {
   const int64_t forward = max_part_bytes(tokens, width) + max_part_bytes(width, width);
   const int64_t backward_weight = 2 * max_part_bytes(width, std::min(tokens, kMaxTokens));
   const int64_t kept = max_part_bytes(tokens, width, kMaxOnlyPartBytes);
-  return std::max({forward, backward_weight, kept}) + limits.num_threads * amx::kThreadScratchBytes;
+  return std::max({forward, backward_weight, kept}) + limits.num_threads * amx::thread_scratch_bytes();
 }
 
-// Blocks of about kBlockRows x kBlockColumns panels, as many as keep all threads busy to the end.
+// Blocks of at most block_panels() squared, as many as keep all threads busy to the end.
 amx::Blocks choose_blocks(int64_t rows, int64_t columns, int64_t num_threads) {
   const int64_t row_panels = divide_up(rows, amx::kPanelWidth),
                 column_panels = divide_up(columns, amx::kPanelWidth);
-  const int64_t row_blocks = divide_up(row_panels, amx::kBlockRows);
-  int64_t column_blocks = divide_up(column_panels, amx::kBlockColumns);
+  const int64_t row_blocks = divide_up(row_panels, amx::block_panels());
+  int64_t column_blocks = divide_up(column_panels, amx::block_panels());
   const int64_t wave = num_threads / std::gcd(num_threads, row_blocks);
   column_blocks = std::min(column_panels, divide_up(column_blocks, wave) * wave);
   return {row_panels, column_panels, row_blocks, column_blocks};
