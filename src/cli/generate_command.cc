@@ -57,7 +57,12 @@ class GenerateCommand : public Command {
     const Tokenizer tokenizer = Tokenizer::open(model_);
     std::vector<int32_t> ids = tokenizer.encode(prompt, true);
     if (ids.empty()) fail(ExitCode::kUsage, "--prompt: empty, and the tokenizer has no token to begin with");
-    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool);
+    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, [&](const Model& model) {
+      const int64_t capacity = capacity_for(model.config(), std::ssize(ids));
+      return LoadedModel::Use{
+          Generator::memory_bytes(model, capacity),
+          fmt::format("the key-value cache and buffers for {} tokens (--max_new_tokens)", capacity)};
+    });
     const ModelConfig& config = loaded.config();
     if (tokenizer.vocab_size() > config.vocab_size) {
       fail(ExitCode::kBadConfig, "{}: the tokenizer has {} tokens, config.json only vocab_size {}", model_,
@@ -92,10 +97,16 @@ class GenerateCommand : public Command {
     if (seed_ < 0) fail(ExitCode::kUsage, "--seed: expected 0 or more, found {}", seed_);
   }
 
+  // Tokens of prompt and continuation.
+  int64_t capacity_for(const ModelConfig& config, int64_t num_prompt) const {
+    const int64_t positions = config.max_position_embeddings;
+    return std::min(num_prompt + std::min(max_new_tokens_, positions), positions);
+  }
+
   void write_continuation(const Tokenizer& tokenizer, LoadedModel* loaded, std::vector<int32_t>* ids) const {
     const ModelConfig& config = loaded->config();
     const auto num_prompt = static_cast<int64_t>(ids->size());
-    const int64_t capacity = std::min(num_prompt + max_new_tokens_, config.max_position_embeddings);
+    const int64_t capacity = capacity_for(config, num_prompt);
     std::unordered_set<int64_t> ends(config.eos_token_ids.begin(), config.eos_token_ids.end());
     if (tokenizer.eos_id()) ends.insert(*tokenizer.eos_id());
     if (ignore_eos_) ends.clear();

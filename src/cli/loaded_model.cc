@@ -45,7 +45,8 @@ DType dtype_of_flag(const std::string& value) {
   return value.ends_with("16") ? DType::kF16 : DType::kF32;
 }
 
-LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool) {
+LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool,
+                         const std::function<Use(const Model&)>& use) {
   const ModelConfig config = read_model_config(folder);
   ops_ = make_cpu_ops(pool);
   model_ = std::make_unique<Model>(config, dtype, *ops_);
@@ -53,9 +54,12 @@ LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, Threa
 
   const int64_t needed = layout.num_elements() * dtype_bytes(dtype);
   const int64_t available = memory_info().free_for_process_bytes;
-  if (needed > available) {
-    fail(ExitCode::kBadConfig, "{}: the weights take {} as {}, but only {} of memory are free",
-         folder.string(), format_bytes(needed), dtype_name(dtype), format_bytes(available));
+  const Use more = use ? use(*model_) : Use();
+  if (needed + more.bytes > available) {
+    fail(ExitCode::kBadConfig, "{}: the weights take {} as {}{}, but only {} of memory are free",
+         folder.string(), format_bytes(needed), dtype_name(dtype),
+         more.bytes == 0 ? "" : fmt::format(", {} {}", more.purpose, format_bytes(more.bytes)),
+         format_bytes(available));
   }
   weights_ = PageBuffer(needed);
   const TensorView weights(weights_.data(), dtype, Shape({layout.num_elements()}));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,9 +23,15 @@ DType dtype_of_flag(const std::string& value);
 
 class LoadedModel {
  public:
-  // Refuses a model whose weights do not fit into memory, then reads them as `dtype` (BF16 or F32). Errors
-  // are those of read_model_config, SafetensorsModel::open and load_weights.
-  LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool);
+  // What will be allocated beside the weights, and for what, in words for the user.
+  struct Use {
+    int64_t bytes = 0;
+    std::string purpose;
+  };
+  // Refuses a model whose weights, with what `use` adds, do not fit into memory, then reads them as `dtype`
+  // (BF16 or F32). Errors are those of read_model_config, SafetensorsModel::open and load_weights.
+  LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool,
+              const std::function<Use(const Model&)>& use = {});
 
   Model& model() { return *model_; }
   const ModelConfig& config() const { return model_->config(); }

@@ -29,12 +29,6 @@ std::atomic<bool> status_is_shown{false};
 bool output_reader_is_gone = false;
 ClosedOutput closed_output = ClosedOutput::kEndsProgram;
 
-// Async-signal-safe.
-void clear_status_line() {
-  if (!status_is_shown.exchange(false)) return;
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kClearLine.data(), kClearLine.size());
-}
-
 void clear_and_die(int signal_number) {
   clear_status_line();
   std::signal(signal_number, SIG_DFL);
@@ -65,6 +59,11 @@ bool reader_is_gone(int error) {
 }
 
 }  // namespace
+
+void clear_status_line() {
+  if (!status_is_shown.exchange(false)) return;
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kClearLine.data(), kClearLine.size());
+}
 
 void write_output(std::string_view text) {
   if (output_reader_is_gone) return;

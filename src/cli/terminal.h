@@ -51,6 +51,9 @@ class StatusLine {
   std::chrono::steady_clock::time_point last_shown_;
 };
 
+// Clears the status line if one is shown; async-signal-safe.
+void clear_status_line();
+
 // Puts /dev/null in the place of standard descriptors that are closed, so that no file that is opened later
 // gets their numbers and what is printed with them. Writing to a closed standard output stays an error.
 void protect_standard_descriptors();

@@ -47,7 +47,7 @@ class TrainCommand : public Command {
     Trainer trainer(args_, pool, report);
     int stop_signal = 0;
     {
-      const StopSignals signals;
+      const StopSignals signals(clear_status_line);
       stop_signal = trainer.run([&] { return signals.received(); }).stop_signal;
     }
     // Everything is saved. Ending by the signal itself tells a shell script to stop, too.

@@ -218,6 +218,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
   const bool is_hit = cache.has_value();
   if (!is_hit) {
     create_folder(folder);
+    remove_abandoned_files(folder, ".tokens");
     build_cache(request, path, key, pool, progress);
     cache = TokenCache::open(path, key, nullptr);
   }

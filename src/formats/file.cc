@@ -1,6 +1,7 @@
 #include "formats/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,42 @@ FileStamp stamp_of(const struct stat& status) {
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+// Takes the lock that tells remove_abandoned_files of a living owner. False when the file was taken for an
+// abandoned one before and is gone.
+bool lock_file(int fd) {
+  int status = 0;
+  do status = ::flock(fd, LOCK_EX);
+  while (status != 0 && errno == EINTR);
+  if (status != 0) return true;  // no locks here: nobody removes files either
+  struct stat file = {};
+  return ::fstat(fd, &file) != 0 || file.st_nlink > 0;
+}
+
+// Whether nobody holds the lock of the file at `path`, open as `fd`; takes it, so that a process that has
+// just made the file waits, and then sees that it is gone.
+bool is_abandoned(int fd, const std::filesystem::path& path) {
+  struct stat opened = {};
+  struct stat named = {};
+  if (::fstat(fd, &opened) != 0 || !S_ISREG(opened.st_mode) || ::flock(fd, LOCK_EX | LOCK_NB) != 0)
+    return false;
+  // Its owner may have renamed it since.
+  return ::lstat(path.c_str(), &named) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
+}
+
+// ".NAME.tmp-PID-COUNTER" with a NAME that ends with `suffix`.
+bool is_temporary_name(std::string_view name, std::string_view suffix) {
+  const size_t at = name.rfind(".tmp-");
+  if (at == std::string_view::npos || !name.starts_with('.') || !name.substr(0, at).ends_with(suffix))
+    return false;
+  const std::string_view numbers = name.substr(at + 5);
+  const size_t dash = numbers.find('-');
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  return dash != std::string_view::npos && is_number(numbers.substr(0, dash)) &&
+         is_number(numbers.substr(dash + 1));
 }
 
 void sync_folder(const std::filesystem::path& folder) {
@@ -124,6 +161,10 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
     temporary_path_ =
         folder_of(path_) / fmt::format(".{}.tmp-{}-{}", path_.filename().native(), ::getpid(), ++counter);
     fd_ = ::open(temporary_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd_ >= 0 && !lock_file(fd_)) {
+      ::close(std::exchange(fd_, -1));
+      errno = EEXIST;
+    }
   } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot create", path_.native()));
 }
@@ -160,10 +201,28 @@ void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(te
 void AtomicFile::commit() {
   TESSERA_CHECK(fd_ >= 0, "commit of {} after commit or failure", path_.native());
   if (::fsync(fd_) != 0) fail_and_discard("fsync", errno);
-  if (::close(std::exchange(fd_, -1)) != 0) fail_and_discard("close", errno);
+  // Closing tells of late errors, but would give up the lock before the file has its name.
+  const int lock_holder = ::fcntl(fd_, F_DUPFD_CLOEXEC, 0);
+  if (lock_holder < 0) fail_and_discard("dup", errno);
+  const int closed = ::close(std::exchange(fd_, lock_holder));
+  if (closed != 0) fail_and_discard("close", errno);
   if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) fail_and_discard("rename", errno);
   temporary_path_.clear();
+  discard();
   sync_folder(folder_of(path_));
+}
+
+int64_t remove_abandoned_files(const std::filesystem::path& folder, std::string_view suffix) {
+  int64_t num_removed = 0;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    if (!is_temporary_name(entry.path().filename().native(), suffix)) continue;
+    const int fd = ::open(entry.path().c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0) continue;
+    if (is_abandoned(fd, entry.path()) && ::unlink(entry.path().c_str()) == 0) ++num_removed;
+    ::close(fd);
+  }
+  return num_removed;
 }
 
 void write_text_file(const std::filesystem::path& path, std::string_view text) {

@@ -67,6 +67,12 @@ class AtomicFile {
   int fd_ = -1;
 };
 
+// Removes temporary files of AtomicFile in `folder` that a process left behind which was killed, for targets
+// whose names end with `suffix`. A process holds a lock (flock) on its file until the file has its name or is
+// gone, so that those of living processes stay, on other machines and in other containers, too; without locks
+// on that file system all stay. Returns how many it removed; what cannot be removed is left.
+int64_t remove_abandoned_files(const std::filesystem::path& folder, std::string_view suffix);
+
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 
 // Creates the folder and its parents; kIoError with path and cause.

@@ -11,11 +11,13 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <functional>
 #include <optional>
 #include <set>
+#include <thread>
 
 #include "expect_error.h"
 #include "test_folder.h"
@@ -218,6 +220,54 @@ TEST(CreateFolder, MakesParentsAndRefusesAFileInTheWay) {
                [&] { create_folder(folder / "file"); });
   expect_error(ExitCode::kIoError, {(folder / "file/sub").native(), "cannot create the folder"},
                [&] { create_folder(folder / "file/sub"); });
+}
+
+TEST(RemoveAbandonedFiles, RemovesThoseOfKilledProcessesOnly) {
+  const TestFolder folder;
+  const fs::path target = folder / "a.tokens";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    AtomicFile file(target);
+    file.write("half");
+    ::kill(::getpid(), SIGKILL);
+  }
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  const std::string abandoned = fmt::format(".a.tokens.tmp-{}-", child);
+  AtomicFile living(target);
+  living.write("whole");
+  folder.write(".b.json.tmp-1-1", "another kind");
+  folder.write(".a.tokens.tmp-1-x", "another name");
+  folder.write("a.tokens.tmp-1-1", "not hidden");
+  fs::create_directory(folder / ".c.tokens.tmp-1-1");
+  fs::create_symlink("nowhere", folder / ".d.tokens.tmp-1-1");
+  const std::set<std::string> before = names_in(folder.path());
+  ASSERT_EQ(before.size(), 7u) << testing::PrintToString(before);
+
+  EXPECT_EQ(remove_abandoned_files(folder.path(), ".tokens"), 1);
+  for (const std::string& name : before) {
+    EXPECT_EQ(names_in(folder.path()).count(name), name.starts_with(abandoned) ? 0u : 1u) << name;
+  }
+  living.commit();
+  EXPECT_EQ(read_text_file(target), "whole");
+  EXPECT_EQ(remove_abandoned_files(folder.path(), ".tokens"), 0);
+  EXPECT_EQ(remove_abandoned_files(folder / "absent", ".tokens"), 0);
+}
+
+// Makers and removers in turn: nobody's file may vanish.
+TEST(RemoveAbandonedFiles, DoesNotDisturbThoseWhoWrite) {
+  const TestFolder folder;
+  std::atomic<bool> done = false;
+  std::thread remover([&] {
+    while (!done) remove_abandoned_files(folder.path(), ".tokens");
+  });
+  for (int i = 0; i < 300; ++i) {
+    AtomicFile file(folder / "x.tokens");
+    file.write(std::to_string(i));
+    EXPECT_NO_THROW(file.commit());
+  }
+  done = true;
+  remover.join();
+  EXPECT_EQ(read_text_file(folder / "x.tokens"), "299");
 }
 
 }  // namespace

@@ -42,31 +42,47 @@ std::vector<KeyValueCache> allocate_caches(Arena& arena, const ModelConfig& conf
   return caches;
 }
 
+struct BufferSizes {
+  int64_t caches = 0, saved = 0, working = 0, workspace = 0;
+};
+
+BufferSizes measure_buffers(const Model::Impl& model, int64_t capacity, int64_t max_chunk) {
+  Arena caches = Arena::measuring();
+  allocate_caches(caches, model.config, model.dtype, capacity);
+  Arena saved = Arena::measuring();
+  Arena working = Arena::measuring();
+  Activations activations;
+  activations.lay_out(model.config, model.dtype, max_chunk, ActivationMode::kForwardOnly, saved, working);
+  const ActivationLimits limits = {max_chunk, capacity, /*training=*/false};
+  return {caches.high_water_bytes(), saved.high_water_bytes(), working.high_water_bytes(),
+          model.ops->workspace_bytes(model.ops_limits(limits, /*max_logits_rows=*/1))};
+}
+
 }  // namespace
 
 Generator::Impl::Impl(Model::Impl& of_model, int64_t max_positions, int64_t chunk)
     : model(&of_model), capacity(max_positions), max_chunk(std::min(chunk, max_positions)) {
   TESSERA_CHECK(capacity > 0 && max_chunk > 0, "capacity {}, chunks of {}", capacity, chunk);
   const ModelConfig& config = model->config;
-
-  Arena measured_caches = Arena::measuring();
-  allocate_caches(measured_caches, config, model->dtype, capacity);
-  cache_memory = PageBuffer(measured_caches.high_water_bytes());
+  const BufferSizes sizes = measure_buffers(*model, capacity, max_chunk);
+  cache_memory = PageBuffer(sizes.caches);
   Arena cache_arena(cache_memory.as<std::byte>());
   caches = allocate_caches(cache_arena, config, model->dtype, capacity);
-
-  Arena saved = Arena::measuring();
-  Arena working = Arena::measuring();
-  activations.lay_out(config, model->dtype, max_chunk, ActivationMode::kForwardOnly, saved, working);
-  saved_memory = PageBuffer(saved.high_water_bytes());
-  working_memory = PageBuffer(working.high_water_bytes());
-
-  const ActivationLimits limits = {max_chunk, capacity, /*training=*/false};
-  workspace = PageBuffer(model->ops->workspace_bytes(model->ops_limits(limits, /*max_logits_rows=*/1)));
+  saved_memory = PageBuffer(sizes.saved);
+  working_memory = PageBuffer(sizes.working);
+  workspace = PageBuffer(sizes.workspace);
   rope = RopeTableBuffer(config, capacity);
   positions.resize(static_cast<size_t>(capacity));
   std::iota(positions.begin(), positions.end(), 0);
   logits_V.resize(static_cast<size_t>(config.vocab_size));
+}
+
+int64_t Generator::memory_bytes(const Model& model, int64_t capacity, int64_t max_chunk) {
+  const ModelConfig& config = model.config();
+  const BufferSizes sizes = measure_buffers(model.impl(), capacity, std::min(max_chunk, capacity));
+  return sizes.caches + sizes.saved + sizes.working + sizes.workspace +
+         RopeTableBuffer::size_bytes(config, capacity) + capacity * dtype_bytes(DType::kI32) +
+         config.vocab_size * dtype_bytes(DType::kF32);
 }
 
 void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits) {

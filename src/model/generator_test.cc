@@ -97,5 +97,19 @@ TEST(Generator, TrainingStepsBetweenTokensDoNotDisturbIt) {
   EXPECT_EQ(feed_all(true), feed_all(false));
 }
 
+// The cache is 2 x layers x positions x key-value width; buffers do not grow with it beyond what attention
+// needs.
+TEST(Generator, MemoryGrowsWithTheCapacityByTheCache) {
+  const ModelConfig config = tiny_config();
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    TestModel test(config, dtype, random_weights(ParameterLayout(config), 0.3f, 3));
+    const auto bytes = [&](int64_t capacity) { return Generator::memory_bytes(test.model(), capacity, 16); };
+    const int64_t per_position =
+        2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * dtype_bytes(dtype);
+    EXPECT_GE(bytes(1 << 20) - bytes(1 << 16), per_position * ((1 << 20) - (1 << 16))) << dtype_name(dtype);
+    EXPECT_GE(bytes(1 << 16), per_position << 16) << dtype_name(dtype);
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -72,6 +72,7 @@ class Model {
   // The inside (model_impl.h): for Generator, and for benchmarks that time the parts of a step.
   struct Impl;
   Impl& impl() { return *impl_; }
+  const Impl& impl() const { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;
@@ -83,6 +84,8 @@ class Generator {
   // Allocates caches for `capacity` positions and buffers for prompts fed in pieces of max_chunk tokens.
   Generator(Model& model, int64_t capacity, int64_t max_chunk = 512);
   ~Generator();
+  // What it allocates, without allocating it: caches, buffers, logits.
+  static int64_t memory_bytes(const Model& model, int64_t capacity, int64_t max_chunk = 512);
 
   int64_t length() const;
   void reset();

@@ -1,6 +1,7 @@
 // What a run leaves in output_dir.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 
@@ -213,11 +214,14 @@ TEST(StopSignals, ASecondInterruptEndsTheProcess) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   EXPECT_EXIT(
       {
-        const StopSignals signals;
+        const StopSignals signals(
+            [] { [[maybe_unused]] const ssize_t count = write(STDERR_FILENO, "cleared", 7); });
         std::raise(SIGINT);
+        std::raise(SIGTERM);
+        [[maybe_unused]] const ssize_t count = write(STDERR_FILENO, "goes on, ", 9);
         std::raise(SIGINT);
       },
-      testing::ExitedWithCode(130), "");
+      testing::ExitedWithCode(130), "^goes on, cleared$");
 }
 
 }  // namespace

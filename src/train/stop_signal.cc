@@ -11,19 +11,24 @@ namespace {
 
 std::atomic<int> first_signal = 0;
 std::atomic<bool> handling = false;
-static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+std::atomic<void (*)()> call_before_exit = nullptr;
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<void (*)()>::is_always_lock_free,
+              "used in a signal handler");
 
 void note_signal(int signal_number) {
   int none = 0;
   const bool is_first = first_signal.compare_exchange_strong(none, signal_number);
-  if (!is_first && signal_number == SIGINT) _exit(128 + SIGINT);
+  if (is_first || signal_number != SIGINT) return;
+  if (void (*call)() = call_before_exit) call();
+  _exit(128 + SIGINT);
 }
 
 }  // namespace
 
-StopSignals::StopSignals() {
+StopSignals::StopSignals(void (*before_exit)()) {
   TESSERA_CHECK(!handling.exchange(true), "two StopSignals at a time");
   first_signal = 0;
+  call_before_exit = before_exit;
   struct sigaction action = {};
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;

@@ -6,10 +6,11 @@
 namespace tessera {
 
 // Handles both signals while it lives, then puts the former handlers back; at most one exists at a time. A
-// SIGINT after the first signal ends the process at once with 128 + SIGINT.
+// SIGINT after the first signal ends the process at once with 128 + SIGINT, after before_exit(), which must
+// be async-signal-safe.
 class StopSignals {
  public:
-  StopSignals();
+  explicit StopSignals(void (*before_exit)() = nullptr);
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
