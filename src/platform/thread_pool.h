@@ -25,9 +25,9 @@ class ThreadPool {
   // Runs body(index) for every index in [0, count), each exactly once, on any thread, in any order, and
   // returns when all are done. The first exception is rethrown here after the others have finished. Calls
   // from inside a body run on the calling thread alone; otherwise one thread calls at a time. Allocates
-  // nothing, takes no lock. Thread t of n begins with the t-th of n consecutive shares, then helps the others:
-  // results must not depend on who runs what. Inside a body subnormal floats are read and written as zero, in
-  // every thread alike (subnormals.h).
+  // nothing, takes no lock. Thread t of n begins with the t-th of n consecutive shares, then helps the
+  // others: results must not depend on who runs what. Inside a body subnormal floats are read and written as
+  // zero, in every thread alike (subnormals.h).
   void parallel_for(int64_t count, FunctionRef<void(int64_t index)> body);
 
   // Splits [0, count) into blocks of `block` indices (the last one shorter) and runs body(begin, end) for

@@ -327,7 +327,7 @@ TEST(CrossEntropy, DoesNotDependOnTheNumberOfThreads) {
           return outputs;
         },
         describe(implementation));
-    EXPECT_EQ(losses, std::vector<double>(3, losses[0])) << describe(implementation);
+    EXPECT_EQ(losses, std::vector<double>(losses.size(), losses[0])) << describe(implementation);
   }
 }
 
