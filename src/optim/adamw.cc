@@ -60,6 +60,12 @@ double AdamW::gradient_norm() const {
   return std::sqrt(sum);
 }
 
+void AdamW::set_betas(double beta1, double beta2) {
+  TESSERA_CHECK(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, "betas {} and {}", beta1, beta2);
+  options_.beta1 = beta1;
+  options_.beta2 = beta2;
+}
+
 void AdamW::step(int64_t step, double learning_rate, double gradient_scale) {
   const auto scalars = [&](double weight_decay) {
     return adamw_scalars(learning_rate, options_.beta1, options_.beta2, options_.epsilon, weight_decay, step,

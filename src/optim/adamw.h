@@ -41,6 +41,8 @@ class AdamW {
   // Square root of the sum of squares of the gradients of all ranges; the same whatever the number of
   // threads.
   double gradient_norm() const;
+  // For the steps from here on.
+  void set_betas(double beta1, double beta2);
   // One update with gradients * gradient_scale. `step` counts from 1 (bias correction).
   void step(int64_t step, double learning_rate, double gradient_scale);
 

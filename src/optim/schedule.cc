@@ -3,96 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <numbers>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "optim/deepspeed_schedule.h"
+#include "optim/schedule_keywords.h"
 
 namespace tessera {
 namespace {
 
-using nlohmann::json;
-
 // What a schedule reads: s completed steps, w = num_warmup_steps, T = num_training_steps.
 using Lambda = std::function<double(int64_t s)>;
-
-// The keywords of lr_scheduler_kwargs. Every getter marks its name as known to the schedule; done() refuses
-// the rest.
-class Keywords {
- public:
-  Keywords(const std::string& schedule, const std::string& text) : schedule_(schedule) {
-    if (text.empty()) return;
-    values_ = json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (values_.is_null()) values_ = json::object();
-    if (!values_.is_object()) {
-      fail(ExitCode::kBadConfig,
-           "lr_scheduler_kwargs: expected a JSON object such as {{\"num_cycles\": 2}}, found '{}'",
-           printable(text));
-    }
-  }
-
-  std::optional<double> number(const std::string& name) {
-    const json* value = find(name);
-    if (value == nullptr) return std::nullopt;
-    if (!value->is_number() || !std::isfinite(value->get<double>())) refuse(name, "a number", *value);
-    return value->get<double>();
-  }
-  double number(const std::string& name, double otherwise) { return number(name).value_or(otherwise); }
-
-  std::optional<int64_t> count(const std::string& name) {
-    const std::optional<double> value = number(name);
-    if (!value) return std::nullopt;
-    if (*value < 0 || *value != std::floor(*value) || *value > 0x1.0p53) {
-      refuse(name, "a whole number of at least 0", values_.at(name));
-    }
-    return static_cast<int64_t>(*value);
-  }
-
-  std::string choice(const std::string& name, const std::vector<std::string>& choices) {
-    const json* value = find(name);
-    if (value == nullptr) return choices.front();
-    if (!value->is_string() ||
-        std::find(choices.begin(), choices.end(), value->get<std::string>()) == choices.end()) {
-      refuse(name, fmt::format("one of {}", fmt::join(choices, ", ")), *value);
-    }
-    return value->get<std::string>();
-  }
-
-  bool has(const std::string& name) { return find(name) != nullptr; }
-
-  void done() const {
-    for (const auto& item : values_.items()) {
-      const std::string& name = item.key();
-      if (std::find(known_.begin(), known_.end(), name) != known_.end()) continue;
-      const std::string nearest = nearest_name(name, known_);
-      fail(ExitCode::kBadConfig,
-           "lr_scheduler_kwargs: lr_scheduler_type {} has no keyword '{}'{}; it takes {}", schedule_,
-           printable(name), nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
-           known_.empty() ? "none" : fmt::format("{}", fmt::join(known_, ", ")));
-    }
-  }
-
-  [[noreturn]] void refuse(const std::string& name, const std::string& expected, const json& found) const {
-    fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: {} of lr_scheduler_type {}: expected {}, found {}", name,
-         schedule_, expected, printable(found.dump()));
-  }
-
- private:
-  // A null counts as absent, as None does in Python.
-  const json* find(const std::string& name) {
-    if (std::find(known_.begin(), known_.end(), name) == known_.end()) known_.push_back(name);
-    const auto found = values_.find(name);
-    return found == values_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  std::string schedule_;
-  json values_ = json::object();
-  std::vector<std::string> known_;
-};
 
 double ratio(int64_t numerator, int64_t denominator) {
   return static_cast<double>(numerator) / static_cast<double>(std::max<int64_t>(1, denominator));
@@ -329,8 +253,14 @@ constexpr NamedLambda kLambdas[] = {
 
 void Schedule::observe_metric(double, bool) {}
 
+std::optional<AdamBetas> Schedule::betas(int64_t) const { return std::nullopt; }
+
 std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options) {
   Keywords keywords(options.type, options.kwargs);
+  if (auto schedule = make_deepspeed_schedule(options, keywords)) {
+    keywords.done();
+    return schedule;
+  }
   if (options.type == kReduceOnPlateau) {
     auto schedule = std::make_unique<ReduceOnPlateau>(options, keywords);
     keywords.done();
@@ -352,6 +282,7 @@ std::vector<std::string> schedule_names() {
   std::vector<std::string> names;
   for (const NamedLambda& entry : kLambdas) names.emplace_back(entry.name);
   names.emplace_back(kReduceOnPlateau);
+  for (std::string& name : deepspeed_schedule_names()) names.push_back(std::move(name));
   return names;
 }
 

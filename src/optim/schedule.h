@@ -1,9 +1,10 @@
 // Learning-rate schedules of Hugging Face's Trainer (transformers/optimization.py): lr(step) = learning_rate
-// * lambda(s) with s completed optimizer steps.
+// * lambda(s) with s completed optimizer steps; and those of DeepSpeed (deepspeed_schedule.h).
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,18 @@ struct ScheduleOptions {
   int64_t num_training_steps = 0;
 };
 
+struct AdamBetas {
+  double beta1;
+  double beta2;
+};
+
 class Schedule {
  public:
   virtual ~Schedule() = default;
   // The rate of optimizer step `step` (0-based).
   virtual double learning_rate(int64_t step) const = 0;
+  // OneCycle only: the betas of optimizer step `step`. Others leave those of the optimizer.
+  virtual std::optional<AdamBetas> betas(int64_t step) const;
   // reduce_lr_on_plateau only: the metric of an evaluation. Others ignore it.
   virtual void observe_metric(double metric, bool greater_is_better);
 };

@@ -204,6 +204,8 @@ TEST(MakeSchedule, KnowsEveryName) {
     std::string kwargs;
     if (name.ends_with("with_min_lr")) kwargs = R"({"min_lr_rate": 0.1})";
     if (name == "warmup_stable_decay") kwargs = R"({"num_decay_steps": 3})";
+    if (name == "WarmupDecayLR" || name == "WarmupCosineLR") kwargs = R"({"total_num_steps": "auto"})";
+    if (name == "OneCycle") kwargs = R"({"cycle_min_lr": 1e-4, "cycle_max_lr": 1e-3})";
     const auto schedule = make_schedule({name, kwargs, kBase, 2, 10});
     for (int64_t s = 0; s < 15; ++s) {
       EXPECT_GE(schedule->learning_rate(s), 0) << name << " s=" << s;

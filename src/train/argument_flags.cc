@@ -138,6 +138,16 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
                             "A JSON or YAML file with settings under the names of these flags. Flags given "
                             "on the command line win over the file.");
   config.value_name = "FILE";
+  Flag& deepspeed = table->add(
+      "deepspeed", &args->deepspeed,
+      "A DeepSpeed configuration file as it is, or its JSON, or that in base64. It decides what no flag "
+      "gives; where both give a value and differ, the run is refused. docs/deepspeed.md has every key.");
+  deepspeed.value_name = "FILE";
+  table->add_choice(
+      "ds_compat", &args->ds_compat, {"0.16", "0.19"},
+      "The DeepSpeed release whose defaults hold for what the file leaves out: "
+      "gradient_clipping is 0 in 0.16 and 1 in 0.19; warmup_max_lr of WarmupLR is 0.001 in 0.16 "
+      "and the optimizer's rate in 0.19.");
 }
 
 void declare_batch(FlagTable* table, TrainingArguments* args) {
@@ -183,7 +193,9 @@ void declare_learning_rate(FlagTable* table, TrainingArguments* args) {
                  "(inverse_sqrt), min_lr or min_lr_rate (cosine_with_min_lr, cosine_warmup_with_min_lr), "
                  "warmup_lr_rate (cosine_warmup_with_min_lr), num_decay_steps, num_stable_steps, "
                  "warmup_type, decay_type and min_lr_ratio (warmup_stable_decay), mode, factor, patience, "
-                 "threshold, threshold_mode, cooldown, min_lr and eps (reduce_lr_on_plateau).");
+                 "threshold, threshold_mode, cooldown, min_lr and eps (reduce_lr_on_plateau); those of "
+                 "DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest and OneCycle are in "
+                 "docs/deepspeed.md.");
   kwargs.value_name = "JSON";
   Flag& warmup = table->add("warmup_steps", &args->warmup_steps,
                             "Steps over which the learning rate rises to its highest value; below 1 a share "
@@ -202,8 +214,11 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
                     "as in torch.optim.AdamW with float32 state.");
   declare_learning_rate(table, args);
   limit(table->add("weight_decay", &args->weight_decay,
-                   "Decoupled weight decay. Norm weights and biases are never decayed."),
+                   "Decoupled weight decay. Norm weights and biases are not decayed unless "
+                   "weight_decay_norms says so."),
         at_least(0));
+  table->add("weight_decay_norms", &args->weight_decay_norms,
+             "Decay norm weights and biases as well, as the optimizers of DeepSpeed files do.");
   limit(table->add("adam_beta1", &args->adam_beta1, "Decay rate of AdamW's first moment."),
         {0, 1, false, true});
   limit(table->add("adam_beta2", &args->adam_beta2, "Decay rate of AdamW's second moment."),

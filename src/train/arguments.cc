@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "optim/schedule.h"
+#include "train/deepspeed_arguments.h"
 
 namespace tessera {
 namespace {
@@ -115,6 +116,11 @@ int64_t TrainingArguments::num_warmup_steps(int64_t num_training_steps) const {
 }
 
 void resolve_training_arguments(const FlagTable& table, TrainingArguments* args) {
+  if (!args->deepspeed.empty()) {
+    apply_deepspeed(read_deepspeed_config(args->deepspeed), table, args);
+  } else if (table.is_set("ds_compat")) {
+    log_warning("ds_compat has no effect: there is no deepspeed file");
+  }
   resolve_dtype(table, args);
   resolve_data_order(table, args);
   resolve_evaluation(*args, args);

@@ -52,6 +52,7 @@ struct TrainingArguments {
   double warmup_steps = 0;
   std::optional<double> warmup_ratio;
   double weight_decay = 0;
+  bool weight_decay_norms = false;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
@@ -88,6 +89,8 @@ struct TrainingArguments {
   double save_steps = 500;
   std::optional<int64_t> save_total_limit;
 
+  std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()
+  std::string ds_compat = "0.19";
   std::string config;  // a configuration file; read by apply_config_file()
 
   bool evaluates() const { return eval_strategy != "no" || eval_on_start; }
@@ -104,8 +107,8 @@ struct TrainingArguments {
 // ones, and the known ones that are ignored or refused.
 void declare_training_flags(FlagTable* table, TrainingArguments* args);
 
-// To be called when all flags are set: fills what follows from other settings (dtype from bf16, eval_steps
-// from logging_steps, ...) and refuses contradictions (kBadConfig). `table` tells which flags were given.
+// To be called once when all flags are set: takes over the DeepSpeed file, fills what follows from other
+// settings (dtype from bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig). `table` tells which flags were given.
 void resolve_training_arguments(const FlagTable& table, TrainingArguments* args);
 
 // Steps of a logging, evaluation or saving interval: `interval` itself, or when below 1 that share of all

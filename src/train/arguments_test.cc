@@ -272,7 +272,6 @@ TEST_F(ArgumentsTest, UnknownChoicesNameTheKnownOnes) {
 TEST_F(ArgumentsTest, WhatWouldChangeTheResultIsRefused) {
   EXPECT_THAT(refusal("resume_from_checkpoint", "out/checkpoint-5"), HasSubstr("weights only"));
   EXPECT_THAT(refusal("fp16", "true"), HasSubstr("bfloat16"));
-  EXPECT_THAT(refusal("deepspeed", "ds.json"), HasSubstr("not read yet"));
   EXPECT_THAT(refusal("neftune_noise_alpha", "5"), HasSubstr("not implemented"));
   EXPECT_THAT(refusal("load_best_model_at_end", "true"), HasSubstr("last step"));
   give("fp16", "false");

@@ -81,6 +81,9 @@ StepMetrics Trainer::train_step(int64_t step) {
   check_finite(step, loss, grad_norm, passes);
 
   const double learning_rate = schedule_->learning_rate(step);
+  if (const std::optional<AdamBetas> betas = schedule_->betas(step)) {
+    optimizer_->set_betas(betas->beta1, betas->beta2);
+  }
   optimizer_->step(step + 1, learning_rate, clip_factor(grad_norm, args_.max_grad_norm));
   model_->weights_changed();
 

@@ -30,10 +30,10 @@ int64_t export_bytes(const ParameterLayout& layout, DType save_dtype) {
   return kPieceBytes + std::min(largest, kPieceBytes / dtype_bytes(save_dtype)) * dtype_bytes(DType::kF32);
 }
 
-std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout) {
+std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool decay_all) {
   std::vector<ParameterRange> ranges;
   for (const Parameter& parameter : layout.parameters()) {
-    ranges.push_back({parameter.offset, parameter.num_elements, parameter.weight_decay});
+    ranges.push_back({parameter.offset, parameter.num_elements, decay_all || parameter.weight_decay});
   }
   return ranges;
 }
@@ -262,8 +262,8 @@ void Trainer::allocate_and_load() {
   model_->bind_parameters(weights, gradients);
   model_->reserve(limits_);
   const AdamWOptions options = {args_.adam_beta1, args_.adam_beta2, args_.adam_epsilon, args_.weight_decay};
-  optimizer_ =
-      std::make_unique<AdamW>(parameter_ranges(model_->layout()), weights, gradients, options, *pool_);
+  optimizer_ = std::make_unique<AdamW>(parameter_ranges(model_->layout(), args_.weight_decay_norms), weights,
+                                       gradients, options, *pool_);
   // Through the optimizer, so that float32 weights reach the masters with every bit.
   const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
     optimizer_->write_master(begin, values);

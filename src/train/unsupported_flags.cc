@@ -30,7 +30,6 @@ constexpr Unsupported kRefused[] = {
     {"resume_from_checkpoint", kText, "",
      "checkpoints hold the weights only so far; to go on from such weights with a new optimizer state, give "
      "the folder as --model"},
-    {"deepspeed", kText, "", "DeepSpeed files are not read yet; give the settings as flags"},
     {"fp16", kBool, "false", "float16 needs loss scaling; use --dtype bfloat16 or float32"},
     {"fp16_full_eval", kBool, "false", "evaluation runs in --dtype"},
     {"optim_args", kText, "",

@@ -1,0 +1,61 @@
+// A DeepSpeed configuration file, read as DeepSpeed reads it: what it says, not yet what follows for a run.
+// docs/deepspeed.md has every key and what becomes of it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/deepspeed_keys.h"
+#include "formats/json.h"
+
+namespace tessera {
+
+// A key that may be absent, "auto" (the run's arguments decide) or a value.
+template <typename T>
+struct DeepSpeedSetting {
+  bool is_auto = false;
+  std::optional<T> value;
+
+  bool is_absent() const { return !is_auto && !value; }
+};
+
+// Adam and AdamW; both are AdamW unless decoupled_weight_decay is false.
+struct DeepSpeedOptimizer {
+  DeepSpeedSetting<double> lr;
+  DeepSpeedSetting<std::vector<double>> betas;  // two values
+  DeepSpeedSetting<double> eps;
+  DeepSpeedSetting<double> weight_decay;
+  bool torch_adam = false;
+  bool decoupled_weight_decay = true;
+};
+
+struct DeepSpeedScheduler {
+  std::string type;  // spelled as DeepSpeed does
+  Json params = Json::object();
+};
+
+struct DeepSpeedConfig {
+  std::string origin;  // for messages
+  DeepSpeedSetting<int64_t> train_batch_size;
+  DeepSpeedSetting<int64_t> train_micro_batch_size_per_gpu;
+  DeepSpeedSetting<int64_t> gradient_accumulation_steps;
+  DeepSpeedSetting<double> gradient_clipping;
+  DeepSpeedSetting<bool> bf16;  // of bf16.enabled; absent when there is no such section
+  int64_t zero_stage = 0;
+  std::optional<DeepSpeedOptimizer> optimizer;
+  std::optional<DeepSpeedScheduler> scheduler;
+  std::vector<DeepSpeedNote> notes;
+};
+
+// Errors are kBadConfig: "FILE: KEY: expected ..., found ...; what to do", or with the line for syntax
+// errors.
+DeepSpeedConfig parse_deepspeed_config(std::string_view text, const std::string& origin);
+
+// `argument`: a file; the configuration itself, starting with '{'; or it as base64 (also URL-safe, with or
+// without padding). kNoInput when it is none of them.
+DeepSpeedConfig read_deepspeed_config(const std::string& argument);
+
+}  // namespace tessera

@@ -1,0 +1,20 @@
+// What a DeepSpeed configuration means for the arguments of a run.
+#pragma once
+
+#include "base/flags.h"
+#include "formats/deepspeed_config.h"
+#include "train/arguments.h"
+
+namespace tessera {
+
+// Sets what the configuration decides. `table` is bound to `args` and tells which flags were given, on the
+// command line or in a configuration file:
+//   key "auto"          the flag, or its default
+//   key with a value    that value; a flag that was given must say the same
+//   key absent          what DeepSpeed takes then (ds_compat), with a warning where a flag says otherwise;
+//                       batch sizes and bf16: the flag
+// All mismatches are reported in one kBadConfig, as Hugging Face's Trainer does. A value out of the flag's
+// range is kBadConfig. Keys without effect are logged, one line per reason.
+void apply_deepspeed(const DeepSpeedConfig& config, const FlagTable& table, TrainingArguments* args);
+
+}  // namespace tessera
