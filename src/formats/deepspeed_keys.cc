@@ -238,7 +238,7 @@ constexpr Key kActivationKeys[] = {
     silent("contiguous_memory_optimization", kBool),
     silent("synchronize_checkpoint_boundary", kBool),
     silent("profile", kBool),
-    silent("number_checkpoints", kInteger),
+    silent("number_checkpoints", kAny),
 };
 constexpr Section kActivation = {false, true, kActivationKeys};
 

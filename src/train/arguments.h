@@ -108,7 +108,8 @@ struct TrainingArguments {
 void declare_training_flags(FlagTable* table, TrainingArguments* args);
 
 // To be called once when all flags are set: takes over the DeepSpeed file, fills what follows from other
-// settings (dtype from bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig). `table` tells which flags were given.
+// settings (dtype from bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig).
+// `table` tells which flags were given.
 void resolve_training_arguments(const FlagTable& table, TrainingArguments* args);
 
 // Steps of a logging, evaluation or saving interval: `interval` itself, or when below 1 that share of all

@@ -314,5 +314,13 @@ TEST(DeepSpeedRun, OneCycleMovesTheMomentum) {
   EXPECT_NE(moving.losses[3], fixed.losses[3]);
 }
 
+TEST(DeepSpeedRun, MomentumOutOfRangeIsFoundBeforeTheFirstStep) {
+  expect_error(ExitCode::kBadConfig, {"decay_mom_rate 1 of lr_scheduler_type OneCycle", "at step 6"}, [] {
+    train({{"deepspeed", R"({"train_micro_batch_size_per_gpu": 2,
+        "scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 1e-3, "cycle_max_lr": 1e-2,
+            "cycle_first_step_size": 2, "decay_step_size": 1, "decay_mom_rate": 1}}})"}});
+  });
+}
+
 }  // namespace
 }  // namespace tessera

@@ -133,6 +133,7 @@ void Trainer::plan_steps() {
   actions_.emplace(args_, steps_per_epoch, max_steps);
   schedule_ = make_schedule(
       {args_.lr_scheduler_type, args_.lr_scheduler_kwargs, args_.learning_rate, num_warmup_steps, max_steps});
+  schedule_->betas(max_steps - 1);  // refuses a momentum that grows out of range before the first step
 
   run_plan_.steps_per_epoch = steps_per_epoch;
   run_plan_.max_steps = max_steps;
