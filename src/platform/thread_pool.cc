@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <latch>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -68,12 +69,13 @@ void wait_for_change(const std::atomic<Value>& value, Value old, int num_spins) 
 // that wakes up late finds nothing to claim, or claims from the next loop. Nobody waits for threads, only for
 // indices.
 struct ThreadPool::State {
-  explicit State(int64_t num_threads) : shares(static_cast<size_t>(num_threads)) {
+  explicit State(int64_t num_threads) : shares(static_cast<size_t>(num_threads)), starting(num_threads - 1) {
     workers.reserve(shares.size() - 1);
   }
 
   std::vector<std::thread> workers;
   std::vector<Share> shares;  // one per thread
+  std::latch starting;        // until every worker has what it takes from the heap when it begins
   bool pins_caller = false;
   int num_spins = 0;
   std::atomic<bool> stopping{false};
@@ -111,6 +113,7 @@ struct ThreadPool::State {
   void worker_loop(int64_t thread_index) {
     current_thread_index = thread_index;
     omp_set_num_threads(1);
+    starting.count_down();
     for (uint32_t seen = 0;;) {
       wait_for_change(generation, seen, num_spins);
       seen = generation.load(std::memory_order_acquire);
@@ -165,6 +168,7 @@ ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
          "the system allows {} of {} threads ({}): raise the limit of processes or ask for fewer",
          num_started, num_threads, error.code().message());
   }
+  state_->starting.wait();
   if (pins) pin_this_thread(limits.cpus[0]);
   state_->pins_caller = pins;
 }
