@@ -128,10 +128,10 @@ OpsLimits Model::Impl::ops_limits(const ActivationLimits& for_limits, int64_t ma
 
 namespace {
 
-// body(matrix) for the weight of every linear layer. Impl may be const.
-template <typename Impl, typename Body>
-void for_each_matrix(Impl& impl, const Body& body) {
-  for (auto& layer : impl.layers) {
+// body(matrix) for the weight of every linear layer.
+template <typename Body>
+void for_each_matrix(Model::Impl& impl, const Body& body) {
+  for (LayerWeights& layer : impl.layers) {
     body(layer.attention.wqkv_QD);
     body(layer.attention.wo_DHE);
     body(layer.mlp.w1_F2D);

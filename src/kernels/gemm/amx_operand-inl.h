@@ -97,7 +97,6 @@ inline void pack_unit(const Operand& from, int64_t panel, int64_t step, bf16* un
 // chunks, are an operand again.
 class PackedOperand {
  public:
-  PackedOperand() = default;
   PackedOperand(bf16* data, int64_t panels, DepthChunks chunks)
       : data_(data), panels_(panels), chunks_(chunks) {}
 
@@ -128,10 +127,10 @@ class PackedOperand {
   }
 
  private:
-  bf16* data_ = nullptr;
-  int64_t panels_ = 0;  // of every chunk in memory
+  bf16* data_;
+  int64_t panels_;  // of every chunk in memory
   int64_t first_panel_ = 0;
-  DepthChunks chunks_ = DepthChunks(1);
+  DepthChunks chunks_;
 };
 
 }  // namespace tessera::amx

@@ -270,6 +270,10 @@ int64_t part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartByt
   return PackedOperand::bytes(part_panels(width, depth, max_bytes), DepthChunks(depth));
 }
 
+int64_t num_parts(const Operand& operand) {
+  return divide_up(divide_up(operand.width, amx::kPanelWidth), part_panels(operand.width, operand.depth));
+}
+
 // Of any matrix with extents up to these.
 int64_t max_part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartBytes) {
   const int64_t all = PackedOperand::bytes(divide_up(width, amx::kPanelWidth), DepthChunks(depth));
@@ -296,43 +300,67 @@ amx::Blocks choose_blocks(int64_t rows, int64_t columns, int64_t num_threads) {
   return {row_panels, column_panels, row_blocks, column_blocks};
 }
 
-// c = or += a b, part by part of a, with b packed already.
-void multiply(const Operand& a, const PackedOperand& b, const amx::Output& output,
-              std::span<std::byte> scratch, ThreadPool& pool) {
-  const int64_t a_panels = part_panels(a.width, a.depth, kMaxOnlyPartBytes);
-  auto* a_packed = reinterpret_cast<bf16*>(scratch.data());
-  const auto threads = scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth, kMaxOnlyPartBytes)));
-  for (int64_t row = 0; row < a.width; row += a_panels * amx::kPanelWidth) {
-    const Operand a_part = a.lines(row, std::min(a.width, row + a_panels * amx::kPanelWidth));
-    const PackedOperand a_pieces(a_packed, divide_up(a_part.width, amx::kPanelWidth), b.chunks());
-    amx::pack_all(a_part, a_pieces, b.chunks(), pool);
-    amx::run_blocks({a_pieces, b, b.chunks(), output.part(row, a_part.width, 0, output.columns),
-                     choose_blocks(a_part.width, output.columns, pool.num_threads())},
-                    threads, pool);
+// Packs part after part of an operand into `to` and calls body(pieces, first line, lines).
+template <typename Body>
+void for_each_part(const Operand& operand, DepthChunks chunks, int64_t max_bytes, std::byte* to,
+                   ThreadPool& pool, const Body& body) {
+  const int64_t most = part_panels(operand.width, operand.depth, max_bytes) * amx::kPanelWidth;
+  for (int64_t line = 0; line < operand.width; line += most) {
+    const Operand part = operand.lines(line, std::min(operand.width, line + most));
+    const PackedOperand pieces(reinterpret_cast<bf16*>(to), divide_up(part.width, amx::kPanelWidth), chunks);
+    amx::pack_all(part, pieces, chunks, pool);
+    body(pieces, line, part.width);
   }
 }
 
-// c = or += a b, part by part of both.
+void multiply_parts(const PackedOperand& a, const PackedOperand& b, DepthChunks chunks,
+                    const amx::Output& output, std::span<std::byte> thread_scratch, ThreadPool& pool) {
+  amx::run_blocks({a, b, chunks, output, choose_blocks(output.rows, output.columns, pool.num_threads())},
+                  thread_scratch, pool);
+}
+
+// c = or += a b, part by part of a, with b packed already.
+void multiply(const Operand& a, const PackedOperand& b, const amx::Output& output,
+              std::span<std::byte> scratch, ThreadPool& pool) {
+  const auto threads = scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth, kMaxOnlyPartBytes)));
+  for_each_part(a, b.chunks(), kMaxOnlyPartBytes, scratch.data(), pool,
+                [&](const PackedOperand& a_part, int64_t row, int64_t rows) {
+                  multiply_parts(a_part, b, b.chunks(), output.part(row, rows, 0, output.columns), threads,
+                                 pool);
+                });
+}
+
+// c = or += a b, part by part of both. The inner operand is packed again for every part of the outer one, so
+// that is the one with fewer parts.
 void multiply(const Operand& a, const Operand& b, const amx::Output& output, std::span<std::byte> scratch,
               ThreadPool& pool) {
   const DepthChunks chunks(a.depth);
-  const int64_t a_panels = part_panels(a.width, a.depth), b_panels = part_panels(b.width, b.depth);
-  auto* a_packed = reinterpret_cast<bf16*>(scratch.data());
-  auto* b_packed = reinterpret_cast<bf16*>(scratch.data() + part_bytes(a.width, a.depth));
+  std::byte* const a_packed = scratch.data();
+  std::byte* const b_packed = a_packed + part_bytes(a.width, a.depth);
   const auto threads =
       scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth) + part_bytes(b.width, b.depth)));
-  for (int64_t row = 0; row < a.width; row += a_panels * amx::kPanelWidth) {
-    const Operand a_part = a.lines(row, std::min(a.width, row + a_panels * amx::kPanelWidth));
-    const PackedOperand a_pieces(a_packed, divide_up(a_part.width, amx::kPanelWidth), chunks);
-    amx::pack_all(a_part, a_pieces, chunks, pool);
-    for (int64_t column = 0; column < b.width; column += b_panels * amx::kPanelWidth) {
-      const Operand b_part = b.lines(column, std::min(b.width, column + b_panels * amx::kPanelWidth));
-      const PackedOperand b_pieces(b_packed, divide_up(b_part.width, amx::kPanelWidth), chunks);
-      amx::pack_all(b_part, b_pieces, chunks, pool);
-      amx::run_blocks({a_pieces, b_pieces, chunks, output.part(row, a_part.width, column, b_part.width),
-                       choose_blocks(a_part.width, b_part.width, pool.num_threads())},
-                      threads, pool);
-    }
+  const auto for_each_a = [&](const auto& body) {
+    for_each_part(a, chunks, kMaxPartBytes, a_packed, pool, body);
+  };
+  const auto for_each_b = [&](const auto& body) {
+    for_each_part(b, chunks, kMaxPartBytes, b_packed, pool, body);
+  };
+  const auto product = [&](const PackedOperand& a_part, int64_t row, int64_t rows,
+                           const PackedOperand& b_part, int64_t column, int64_t columns) {
+    multiply_parts(a_part, b_part, chunks, output.part(row, rows, column, columns), threads, pool);
+  };
+  if (num_parts(a) <= num_parts(b)) {
+    for_each_a([&](const PackedOperand& a_part, int64_t row, int64_t rows) {
+      for_each_b([&](const PackedOperand& b_part, int64_t column, int64_t columns) {
+        product(a_part, row, rows, b_part, column, columns);
+      });
+    });
+  } else {
+    for_each_b([&](const PackedOperand& b_part, int64_t column, int64_t columns) {
+      for_each_a([&](const PackedOperand& a_part, int64_t row, int64_t rows) {
+        product(a_part, row, rows, b_part, column, columns);
+      });
+    });
   }
 }
 
@@ -349,8 +377,8 @@ Operand backward_input_operand(ConstTensorView w_NK) {
   return {w_NK.as<bf16>(), K, K, N, Packing::kInterleave};
 }
 
-PackedOperand packed_form(const Operand& whole, std::byte* form) {
-  return {reinterpret_cast<bf16*>(form), divide_up(whole.width, amx::kPanelWidth), DepthChunks(whole.depth)};
+PackedOperand packed_form(int64_t width, int64_t depth, std::byte* form) {
+  return {reinterpret_cast<bf16*>(form), divide_up(width, amx::kPanelWidth), DepthChunks(depth)};
 }
 
 int64_t packed_bytes(int64_t N, int64_t K, DType dtype) {
@@ -359,25 +387,23 @@ int64_t packed_bytes(int64_t N, int64_t K, DType dtype) {
 }
 
 void pack(ConstTensorView w_NK, const PackedForms& to, ThreadPool& pool) {
-  const Operand forward = forward_operand(w_NK), backward = backward_input_operand(w_NK);
+  const int64_t N = w_NK.dim(0), K = w_NK.dim(1);
   std::optional<PackedOperand> forward_form, backward_form;
-  if (to.forward != nullptr) forward_form = packed_form(forward, to.forward);
-  if (to.backward_input != nullptr) backward_form = packed_form(backward, to.backward_input);
-  amx::pack_forms(forward, backward, forward_form, backward_form, pool);
+  if (to.forward != nullptr) forward_form = packed_form(N, K, to.forward);
+  if (to.backward_input != nullptr) backward_form = packed_form(K, N, to.backward_input);
+  amx::pack_forms(forward_operand(w_NK), backward_input_operand(w_NK), forward_form, backward_form, pool);
 }
 
 // The kept form of w_NK for a product, where w_NK is made of whole panels (or chunks) of it.
 std::optional<PackedOperand> kept_forward_form(const LinearWeight& weight) {
   if (weight.packed.forward == nullptr || weight.first_row % amx::kPanelWidth != 0) return std::nullopt;
-  Operand whole = forward_operand(weight.w_NK);
-  whole.width = weight.packed_rows;
-  return packed_form(whole, weight.packed.forward).panels_from(weight.first_row / amx::kPanelWidth);
+  return packed_form(weight.packed_rows, weight.w_NK.dim(1), weight.packed.forward)
+      .panels_from(weight.first_row / amx::kPanelWidth);
 }
 std::optional<PackedOperand> kept_backward_form(const LinearWeight& weight) {
   if (weight.packed.backward_input == nullptr) return std::nullopt;
-  Operand whole = backward_input_operand(weight.w_NK);
-  whole.depth = weight.packed_rows;
-  const PackedOperand form = packed_form(whole, weight.packed.backward_input);
+  const PackedOperand form =
+      packed_form(weight.w_NK.dim(1), weight.packed_rows, weight.packed.backward_input);
   const int64_t chunk_rows = form.chunks().chunk_steps * amx::kTileDepth;
   const int64_t num_rows = weight.w_NK.dim(0), end = weight.first_row + num_rows;
   if (weight.first_row % chunk_rows != 0 || (end % chunk_rows != 0 && end != weight.packed_rows)) {
