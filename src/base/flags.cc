@@ -21,14 +21,8 @@ std::string normalised(std::string_view name) {
   return out;
 }
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
-
 std::optional<bool> parse_bool(const std::string& text) {
-  const std::string word = lower(text);
+  const std::string word = lower_case(text);
   if (word == "true" || word == "1" || word == "yes" || word == "on") return true;
   if (word == "false" || word == "0" || word == "no" || word == "off") return false;
   return std::nullopt;
@@ -86,7 +80,7 @@ T parse_single(const std::string& name, const std::vector<std::string>& values) 
 }
 
 bool means_none(const std::vector<std::string>& values) {
-  return values.size() == 1 && (lower(values[0]) == "none" || lower(values[0]) == "null");
+  return values.size() == 1 && (lower_case(values[0]) == "none" || lower_case(values[0]) == "null");
 }
 
 Flag make_flag(std::string name, FlagType type, const char* value_name, std::string default_text,
@@ -102,7 +96,7 @@ Flag make_flag(std::string name, FlagType type, const char* value_name, std::str
 
 // Of a flag without a variable: the same boolean, the same number or the same word.
 bool is_default_value(const Flag& flag, const std::string& value) {
-  if (lower(value) == lower(flag.default_text)) return true;
+  if (lower_case(value) == lower_case(flag.default_text)) return true;
   if (flag.default_text.empty()) return value.empty() || means_none({value});
   if (flag.type == FlagType::kBool) {
     return parse_bool(value).has_value() && parse_bool(value) == parse_bool(flag.default_text);

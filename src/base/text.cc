@@ -56,6 +56,13 @@ std::string format_count(int64_t count) {
   return digits;
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
 std::string format_duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "--:--";
   const auto total = static_cast<int64_t>(std::llround(seconds));

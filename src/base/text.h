@@ -14,6 +14,9 @@ std::string format_bytes(int64_t size_bytes);
 // "1,234,567".
 std::string format_count(int64_t count);
 
+// ASCII letters in lower case, other bytes as they are.
+std::string lower_case(std::string text);
+
 // "1:02:03" or "02:03".
 std::string format_duration(double seconds);
 

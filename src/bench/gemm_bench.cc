@@ -59,11 +59,11 @@ class Operands {
            max_scratch_bytes;
   }
 
-  void run(const GemmKernels& kernels) { run(kernels, next_copy()); }
+  void run(const GemmKernels& kernels) { run(kernels, weights_.next_index()); }
 
   // Runs once with poisoned outputs and compares samples.
   Verification verify(const std::string& what, const GemmKernels& kernels) {
-    const int64_t copy = next_copy();
+    const int64_t copy = weights_.next_index();
     const TensorView w = weights_.copy(copy);
     const TensorView out = output(w);
     const std::vector<SamplePoint> points = sample_points(out.dim(0), out.dim(1), kNumSamples);
@@ -100,8 +100,6 @@ class Operands {
     return case_.product == Product::kBackwardInput ? x_.view() : w;
   }
 
-  int64_t next_copy() { return next_++ % weights_.num_copies(); }
-
   PackedForms forms_of(int64_t copy) const {
     std::byte* form = packed_.data() + copy * packed_bytes_;
     if (case_.product == Product::kForward) return {form, nullptr};
@@ -132,7 +130,6 @@ class Operands {
   int64_t packed_bytes_;
   PageBuffer packed_;  // [copies of weights_][packed_bytes_]
   PageBuffer scratch_;
-  int64_t next_ = 0;
 };
 
 }  // namespace

@@ -84,10 +84,10 @@ TensorView ColdCopies::copy(int64_t index) const {
   return {memory_.data() + index * copy_bytes_, dtype_, shape_};
 }
 
-TensorView ColdCopies::next() {
-  const TensorView view = copy(next_);
+int64_t ColdCopies::next_index() {
+  const int64_t index = next_;
   next_ = (next_ + 1) % num_copies_;
-  return view;
+  return index;
 }
 
 }  // namespace tessera

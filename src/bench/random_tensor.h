@@ -37,7 +37,8 @@ class ColdCopies {
   ColdCopies(DType dtype, Shape shape, int64_t min_bytes, float scale, ThreadPool& pool);
 
   // The next copy, round and round.
-  TensorView next();
+  TensorView next() { return copy(next_index()); }
+  int64_t next_index();
   TensorView copy(int64_t index) const;
   int64_t num_copies() const { return num_copies_; }
 

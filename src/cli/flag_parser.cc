@@ -1,7 +1,6 @@
 #include "cli/flag_parser.h"
 
 #include <algorithm>
-#include <cctype>
 #include <optional>
 #include <utility>
 
@@ -18,9 +17,7 @@ bool is_flag_like(const std::string& argument) { return argument.size() > 2 && a
 bool is_help(const std::string& argument) { return argument == "-h" || argument == "--help"; }
 
 bool is_bool_word(const std::string& argument) {
-  std::string word = argument;
-  std::transform(word.begin(), word.end(), word.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string word = lower_case(argument);
   static const std::vector<std::string> words = {"true", "false", "yes", "no", "on", "off", "1", "0"};
   return std::find(words.begin(), words.end(), word) != words.end();
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <filesystem>
 
@@ -18,12 +17,6 @@ constexpr int64_t kMaxFileBytes = 16 << 20;
 
 constexpr const char* kScheduleNames[] = {"LRRangeTest", "OneCycle", "WarmupLR", "WarmupDecayLR",
                                           "WarmupCosineLR"};
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return text;
-}
 
 template <typename T>
 DeepSpeedSetting<T> setting(const Json& object, const char* name) {
@@ -198,7 +191,7 @@ class ConfigReader {
   void read_optimizer() {
     if (!keys_.contains("optimizer")) return;
     const std::string type = keys_["optimizer"].value("type", "");
-    if (lower(type) != "adam" && lower(type) != "adamw")
+    if (lower_case(type) != "adam" && lower_case(type) != "adamw")
       fail_at("optimizer.type", type.empty() ? "expected Adam or AdamW, found nothing"
                                              : fmt::format("expected Adam or AdamW, found '{}': no other "
                                                            "optimizer is supported",
@@ -210,7 +203,7 @@ class ConfigReader {
     optimizer.eps = setting<double>(params, "eps");
     optimizer.weight_decay = setting<double>(params, "weight_decay");
     optimizer.torch_adam = params.value("torch_adam", false);
-    optimizer.decoupled_weight_decay = lower(type) == "adamw" || params.value("adam_w_mode", true);
+    optimizer.decoupled_weight_decay = lower_case(type) == "adamw" || params.value("adam_w_mode", true);
     config_.optimizer = optimizer;
   }
 
@@ -250,7 +243,7 @@ class ConfigReader {
   void read_scheduler() {
     if (!keys_.contains("scheduler")) return;
     const std::string type = keys_["scheduler"].value("type", "");
-    const auto same = [&](const char* name) { return lower(name) == lower(type); };
+    const auto same = [&](const char* name) { return lower_case(name) == lower_case(type); };
     const auto found = std::find_if(std::begin(kScheduleNames), std::end(kScheduleNames), same);
     if (found == std::end(kScheduleNames))
       fail_at("scheduler.type", fmt::format("expected one of {}, found {}", fmt::join(kScheduleNames, ", "),
@@ -278,7 +271,8 @@ class ConfigReader {
       fail_at("tensor_parallel.autotp_size",
               fmt::format("{} needs several processes and is not supported; leave it out",
                           printable(size.dump())));
-    const std::string tag = lower(keys_.value("checkpoint", Json::object()).value("tag_validation", "warn"));
+    const std::string tag =
+        lower_case(keys_.value("checkpoint", Json::object()).value("tag_validation", "warn"));
     if (tag != "warn" && tag != "ignore" && tag != "fail")
       fail_at("checkpoint.tag_validation",
               fmt::format("expected Warn, Ignore or Fail, found '{}'", printable(tag)));

@@ -3,7 +3,6 @@
 #include <glob.h>
 
 #include <algorithm>
-#include <cctype>
 #include <system_error>
 
 #include "base/error.h"
@@ -78,9 +77,7 @@ std::vector<fs::path> expand_input_files(const std::vector<std::string>& pattern
 }
 
 InputKind input_kind(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::string extension = lower_case(path.extension().string());
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return InputKind::kJson;
   if (extension == ".safetensors") return InputKind::kPretokenized;
   return InputKind::kText;
