@@ -1,0 +1,52 @@
+// Everything a rank needs to work with the others: the store, its node, and the ranks with the same local
+// rank on other nodes (its rail).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "comm/network_group.h"
+#include "comm/node_group.h"
+#include "comm/store_client.h"
+#include "comm/world.h"
+
+namespace tessera {
+
+struct CommOptions {
+  StoreOptions store;
+  std::chrono::milliseconds timeout{60'000};  // --ddp_timeout: of every wait for a peer
+  int connections = 4;
+  std::string interface;
+};
+
+class Communicator {
+ public:
+  // Collective. A world of one opens nothing and all operations are empty.
+  static std::unique_ptr<Communicator> open(const World& world, const CommOptions& options);
+  ~Communicator();
+
+  const World& world() const;
+  const CommOptions& options() const;
+  FailureDetector& failures();
+  StoreClient* store();  // nullptr in a world of one
+  NodeGroup& node();
+  NetworkGroup& rail();  // member i is this local rank on node i
+
+  // Small data of all ranks; blocking. Sums are taken in the order of ranks: the same bits everywhere.
+  void all_reduce_sum(std::span<double> values, const OpLabel& label);
+  void barrier(const OpLabel& label);
+  void broadcast(std::span<std::byte> data, int root, const OpLabel& label);
+
+  // Settings that must be the same on every rank (StoreClient::check_same_settings).
+  void check_same_settings(const std::map<std::string, std::string>& settings);
+  // Orderly end of all of it.
+  void leave();
+
+ private:
+  Communicator();
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,30 @@
+#include "comm/failure.h"
+
+#include <utility>
+
+namespace tessera {
+
+std::optional<Failure> FailureDetector::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+bool FailureDetector::set(Failure failure) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return false;
+  failure_ = std::move(failure);
+  failed_.store(true, std::memory_order_release);
+  return true;
+}
+
+void FailureDetector::fail_because(int suspect_rank, const std::string& evidence) {
+  if (!failed()) set(settle({.rank = suspect_rank, .host = {}, .message = evidence}));
+  raise();
+}
+
+void FailureDetector::raise() const {
+  const std::optional<Failure> known = failure();
+  throw Error(known->code, known->message);
+}
+
+}  // namespace tessera

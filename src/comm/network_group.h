@@ -1,0 +1,80 @@
+// Ranks on different nodes, over TCP. Operations are asynchronous, run one after the other in the order they
+// were issued, and must be issued in the same order by all members.
+//
+// Every message carries its number, operation, label, size and a CRC32C of the payload; a member that is
+// doing something else is found at once (fail_because() names both sides).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/failure.h"
+#include "comm/op_label.h"
+#include "comm/store_client.h"
+
+namespace tessera {
+
+struct NetworkOptions {
+  std::chrono::milliseconds timeout{60'000};  // of every operation, counted from when it reaches its turn
+  int connections = 4;                        // per pair of members
+  std::string interface;                      // "" = the one that reaches the store
+};
+
+struct NetworkCounters {
+  int64_t sent_bytes = 0;  // payload
+  int64_t received_bytes = 0;
+  double busy_s = 0;  // the operations' own time
+  double wait_s = 0;  // of it, time wait() stood still
+};
+
+// Elements [begin, end) of a buffer belong to a member.
+struct Part {
+  int64_t begin;
+  int64_t end;
+  int64_t size() const { return end - begin; }
+};
+
+class NetworkGroup {
+ public:
+  // A running operation; cheap to copy.
+  using Ticket = uint64_t;
+
+  // Collective over `ranks` (ranks of the job, this one among them), which `name` distinguishes from other
+  // groups. Addresses are exchanged through the store; `store` and `failures` must outlive this. A group of
+  // one needs neither.
+  NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, StoreClient* store,
+               const NetworkOptions& options, FailureDetector& failures);
+  ~NetworkGroup();
+
+  int size() const;
+  int index() const;
+
+  // Buffers must stay as they are until the operation is over.
+  // Part i of `buffer` (bytes) goes from member i to all others, in place. parts.size() = size(). Cost: every
+  // byte is received once.
+  Ticket all_gather(std::span<std::byte> buffer, std::span<const Part> parts, const OpLabel& label);
+  // part[index] of `buffer` becomes the sum over the members in their order, in float32; contributions travel
+  // as bf16 (this member's own is not rounded). The other parts are left alone. Cost: (n - 1) / n of 2 bytes
+  // per element sent and received.
+  Ticket reduce_scatter(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label);
+  // The same with contributions in float32, exact.
+  Ticket reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label);
+  // buffer of member `root` to all.
+  Ticket broadcast(std::span<std::byte> buffer, int root, const OpLabel& label);
+
+  // Until the operation and all before it are over. Throws what made one fail.
+  void wait(Ticket ticket);
+  bool done(Ticket ticket) const;
+
+  NetworkCounters counters() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

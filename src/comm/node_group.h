@@ -1,0 +1,83 @@
+// The ranks of one node: memory that all of them map, and ways to wait for one another in it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "comm/failure.h"
+#include "comm/op_label.h"
+#include "comm/world.h"
+
+namespace tessera {
+
+// Memory of a memfd, mapped by every rank of the node at its own address: needs no /dev/shm and no name.
+// Pages are zero, are taken when first touched, and count once for the node.
+class SharedSegment {
+ public:
+  SharedSegment() = default;
+  SharedSegment(int fd, int64_t size_bytes);  // maps; takes the descriptor
+  ~SharedSegment();
+  SharedSegment(SharedSegment&& other) noexcept;
+  SharedSegment& operator=(SharedSegment&& other) noexcept;
+
+  std::byte* data() const { return data_; }
+  int64_t size_bytes() const { return size_bytes_; }
+  template <typename T>
+  std::span<T> as() const {
+    return {reinterpret_cast<T*>(data_), static_cast<size_t>(size_bytes_) / sizeof(T)};
+  }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t size_bytes_ = 0;
+};
+
+// Numbers that only grow, one per rank of the node and channel, each in its own cache line.
+class SharedCounters {
+ public:
+  // Sets this rank's counter of the channel (release) and wakes those who wait.
+  void publish(int64_t channel, uint64_t value);
+  uint64_t value(int index, int64_t channel) const;
+  // Until the counter of rank `index` of the node, or of all, has reached `value` (acquire). Spins a little,
+  // then sleeps. Throws as FailureDetector::check(); after the timeout fail_because() with rank, host, label
+  // and bytes.
+  void wait(int index, int64_t channel, uint64_t value, const OpLabel& label, int64_t bytes = 0) const;
+  void wait_all(int64_t channel, uint64_t value, const OpLabel& label, int64_t bytes = 0) const;
+
+ private:
+  friend class NodeGroup;
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+struct NodeGroupOptions {
+  std::chrono::milliseconds timeout{60'000};  // of every wait
+};
+
+class NodeGroup {
+ public:
+  // Collective over the node's ranks: rank 0 of the node listens on an abstract Unix socket named after run
+  // id, port, node and incarnation; the others connect. A group of one touches nothing of the sort.
+  // `failures` must outlive this.
+  NodeGroup(const World& world, const NodeGroupOptions& options, FailureDetector& failures);
+  ~NodeGroup();
+
+  int size() const;   // local_world_size
+  int index() const;  // local_rank
+
+  // Collective operations: in the same order with the same arguments on every rank of the node; a difference
+  // is an error that names both ranks.
+  SharedSegment allocate(std::string_view name, int64_t size_bytes);
+  SharedCounters make_counters(std::string_view name, int64_t num_channels);
+  void barrier(const OpLabel& label);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

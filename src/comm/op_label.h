@@ -1,0 +1,18 @@
+// What a collective operation is for, for messages and to find ranks that do different things.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tessera {
+
+// Takes no memory: `what` is a string literal.
+struct OpLabel {
+  const char* what;    // "gradients"
+  int64_t layer = -1;  // parameter group; -1 = none
+};
+
+// "gradients of group 12".
+std::string to_string(const OpLabel& label);
+
+}  // namespace tessera

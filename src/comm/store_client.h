@@ -1,0 +1,61 @@
+// A member's side of the store: joins the job, keeps telling that it lives, learns of failures, exchanges
+// small values. One connection per process and a thread of its own for heartbeats and failures.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/failure.h"
+#include "comm/world.h"
+
+namespace tessera {
+
+struct StoreOptions {
+  std::chrono::milliseconds rendezvous_timeout{
+      900'000};  // until all members are there (torchrun: 15 minutes)
+  std::chrono::milliseconds heartbeat{500};
+  std::chrono::milliseconds silence{5'000};  // a member not heard of for so long has failed
+};
+
+class StoreClient {
+ public:
+  // Resolves and connects, again and again until the rendezvous timeout, and joins as a rank. Returns when
+  // all ranks have joined. Error(kTryAgain) lists who is missing; Error(kBadConfig) when the store belongs to
+  // another job, or another process has this rank.
+  static std::unique_ptr<StoreClient> join(const World& world, const StoreOptions& options);
+  // An orderly leave() if not done; a process that ends without is a failure for the others.
+  ~StoreClient();
+
+  FailureDetector& failures();
+
+  // Values are bytes. get() waits until the key is set. Error(kTryAgain) at the deadline names the key.
+  void set(const std::string& key, const std::string& value);
+  std::string get(const std::string& key, std::chrono::milliseconds timeout);
+  // Adds to a number, 0 at first, and returns the sum.
+  int64_t add(const std::string& key, int64_t amount);
+
+  // Collective over all ranks: every one's settings must be those of rank 0. Error(kBadConfig) on every rank
+  // names the first difference: setting, both values, rank and host.
+  void check_same_settings(const std::map<std::string, std::string>& settings);
+
+  // Host names and addresses by rank, as joined.
+  const std::vector<std::string>& hosts() const;
+  // The local address that reaches the store: what others may connect to.
+  std::string local_address() const;
+
+  // Tells why this process ends, before it does: others report this instead of a lost connection.
+  void report_own_failure(ExitCode code, const std::string& message);
+  // Orderly end: from now on this rank's absence is no failure.
+  void leave();
+
+ private:
+  StoreClient();
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+// The store: one per job, in the agent of node 0 or in rank 0. Key-value pairs, membership, heartbeats, and
+// the verdict who failed first. Serves from one thread of its own.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/failure.h"
+#include "comm/store_client.h"
+
+namespace tessera {
+
+struct StoreServerOptions {
+  std::string bind_address;  // "" = all
+  int port = 0;              // 0 = any free one
+  std::string run_id;
+  int world_size = 1;  // ranks expected
+  int restart_count = 0;
+  StoreOptions timing;
+};
+
+class StoreServer {
+ public:
+  // Error(kBadConfig) with the port when it is taken.
+  explicit StoreServer(const StoreServerOptions& options);
+  ~StoreServer();
+
+  int port() const;
+  // The verdict, once there is one.
+  std::optional<Failure> failure() const;
+  // What an agent knows first-hand: a rank it started has ended. Counts more than any suspicion.
+  void report(const Failure& failure);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,43 @@
+// Who this process is among the ranks of a job.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace tessera {
+
+// Ranks are numbered node by node: rank = node_rank * local_world_size + local_rank. Every node has as many
+// ranks.
+struct World {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;
+  int node_rank = 0;
+  int num_nodes = 1;
+
+  std::string master_addr = "127.0.0.1";  // of the store
+  int master_port = 0;
+  bool agent_has_store = false;  // the launcher's agent serves it; otherwise rank 0 does
+  std::string run_id;            // names the job; members with another one are refused
+  int restart_count = 0;         // of this job; a former incarnation is another job
+  std::string host;              // this machine's name, for messages
+  std::string source;            // where it was read: "tessera launch", "torchrun", "Open MPI", "Slurm", ""
+
+  bool is_single() const { return world_size == 1; }
+};
+
+// Reads an environment variable; nothing when it is not set.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+Environment process_environment();
+
+// The variables of tessera launch and torchrun (RANK, WORLD_SIZE, LOCAL_RANK, ...), Open MPI
+// (OMPI_COMM_WORLD_*), MPICH and Intel MPI (PMI_*, MPI_LOCALRANKID), Slurm (SLURM_*); a single process
+// without any. Error(kBadConfig) for variables that contradict each other.
+World detect_world(const Environment& environment = process_environment());
+
+// "rank 3 on host worker-1".
+std::string describe_rank(int rank, const std::string& host);
+
+}  // namespace tessera

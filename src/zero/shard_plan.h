@@ -1,0 +1,48 @@
+// Who owns which elements of the flat array of parameters. Every parameter group (embedding, layer, head) is
+// cut into one part per rank, in the order of ranks, so that a node's parts are contiguous and every layer's
+// work is shared by all.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/network_group.h"
+
+namespace tessera {
+
+class ShardPlan {
+ public:
+  // `groups` are ranges of the flat array, ascending and without overlap; each is cut into num_nodes *
+  // local_world_size parts at multiples of `alignment` elements from its beginning. Small groups leave the
+  // last ranks without elements.
+  ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size);
+
+  int world_size() const { return num_nodes_ * local_world_size_; }
+  int num_nodes() const { return num_nodes_; }
+  int local_world_size() const { return local_world_size_; }
+  int64_t num_groups() const { return static_cast<int64_t>(groups_.size()); }
+  Part group(int64_t index) const { return groups_[static_cast<size_t>(index)]; }
+  int64_t num_elements() const;  // of all groups
+  int64_t largest_group() const;
+
+  // The part of a group that a rank owns.
+  Part part(int64_t group, int rank) const;
+  // All parts of a node, contiguous.
+  Part node_part(int64_t group, int node_rank) const;
+  // Elements that a rank, or a node, owns over all groups.
+  int64_t shard_elements(int rank) const;
+  int64_t node_elements(int node_rank) const;
+  // The most that any rank or node owns.
+  int64_t largest_shard() const;
+  int64_t largest_node_share() const;
+  // Parts of the ranks with this local rank, by node: what its rail exchanges.
+  std::vector<Part> rail_parts(int64_t group, int local_rank) const;
+
+ private:
+  std::vector<Part> groups_;
+  int64_t alignment_;
+  int num_nodes_;
+  int local_world_size_;
+};
+
+}  // namespace tessera
