@@ -70,6 +70,10 @@ Model::Impl::Impl(const ModelConfig& model_config, DType model_dtype, Ops& model
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     block_configs.push_back(attention_block_config(config, layer));
   }
+  layers.resize(static_cast<size_t>(config.num_hidden_layers));
+  layer_grads.resize(layers.size());
+  group_weights.resize(layout.groups().size());
+  group_gradients.resize(layout.groups().size());
 }
 
 void Model::Impl::bind_parameters(TensorView flat_weights, TensorView flat_gradients) {
@@ -80,34 +84,50 @@ void Model::Impl::bind_parameters(TensorView flat_weights, TensorView flat_gradi
                                            flat_gradients.num_elements() == layout.num_elements()),
                 "gradients of {} {}, expected {} F32", flat_gradients.num_elements(),
                 dtype_name(flat_gradients.dtype()), layout.num_elements());
-  const auto matrix = [&](auto flat, const char* name, const Shape& shape) {
-    const Parameter& parameter = layout.at(name);
-    return flat.rows(parameter.offset, parameter.offset + parameter.num_elements).reshaped(shape);
-  };
-  const Shape vocab_by_hidden = {config.vocab_size, config.hidden_size};
-  const char* head_name = config.tie_word_embeddings ? "model.embed_tokens.weight" : "lm_head.weight";
-
-  const ConstTensorView weights = flat_weights;
-  embedding_VD = matrix(weights, "model.embed_tokens.weight", vocab_by_hidden);
-  head = {matrix(weights, "model.norm.weight", {config.hidden_size}),
-          matrix(weights, head_name, vocab_by_hidden)};
-  layers.clear();
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    layers.push_back(bind_layer(config, layout, layer, weights));
-  }
-
-  assign_packed_forms();
-
-  gradients = flat_gradients;
+  access = nullptr;
   dembedding_VD = {};
   head_grads = {};
-  layer_grads.clear();
-  if (flat_gradients.empty()) return;
-  dembedding_VD = matrix(flat_gradients, "model.embed_tokens.weight", vocab_by_hidden);
-  head_grads = {matrix(flat_gradients, "model.norm.weight", {config.hidden_size}),
-                matrix(flat_gradients, head_name, vocab_by_hidden)};
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    layer_grads.push_back(bind_layer(config, layout, layer, flat_gradients));
+  std::fill(layer_grads.begin(), layer_grads.end(), LayerGrads{});
+  for (int64_t group = 0; group <= head_group(); ++group) {
+    bind_weights(group, flat_weights);
+    if (!flat_gradients.empty()) bind_gradients(group, flat_gradients);
+  }
+  assign_packed_forms();
+}
+
+void Model::Impl::bind_weights(int64_t group, ConstTensorView flat) {
+  const auto matrix = [&](const char* name) {
+    const Parameter& parameter = layout.at(name);
+    return flat.rows(parameter.offset, parameter.offset + parameter.num_elements)
+        .reshaped(Shape(parameter.shape));
+  };
+  if (group == 0) {
+    embedding_VD = matrix("model.embed_tokens.weight");
+    if (config.tie_word_embeddings) head.lm_head_VD = embedding_VD;
+  } else if (group == head_group()) {
+    head.norm_D = matrix("model.norm.weight");
+    if (!config.tie_word_embeddings) head.lm_head_VD = matrix("lm_head.weight");
+  } else {
+    layers[static_cast<size_t>(group - 1)] = bind_layer(config, layout, group - 1, flat);
+  }
+}
+
+void Model::Impl::bind_gradients(int64_t group, TensorView flat) {
+  const auto matrix = [&](const char* name) {
+    const Parameter& parameter = layout.at(name);
+    return flat.rows(parameter.offset, parameter.offset + parameter.num_elements)
+        .reshaped(Shape(parameter.shape));
+  };
+  const ParameterLayout::Group range = layout.groups()[static_cast<size_t>(group)];
+  group_gradients[static_cast<size_t>(group)] = flat.rows(range.begin, range.end);
+  if (group == 0) {
+    dembedding_VD = matrix("model.embed_tokens.weight");
+    if (config.tie_word_embeddings) head_grads.lm_head_VD = dembedding_VD;
+  } else if (group == head_group()) {
+    head_grads.norm_D = matrix("model.norm.weight");
+    if (!config.tie_word_embeddings) head_grads.lm_head_VD = matrix("lm_head.weight");
+  } else {
+    layer_grads[static_cast<size_t>(group - 1)] = bind_layer(config, layout, group - 1, flat);
   }
 }
 
@@ -185,7 +205,7 @@ void Model::Impl::reserve(const ActivationLimits& new_limits) {
   working_memory = PageBuffer(working_bytes);
   workspace = PageBuffer(ops->workspace_bytes(for_ops));
   packed_memory = PageBuffer(packed_bytes(limits));
-  if (!layers.empty()) assign_packed_forms();
+  if (!embedding_VD.empty()) assign_packed_forms();
   rope = RopeTableBuffer(config, limits.max_sequence_length);
   activations.layers.reserve(static_cast<size_t>(config.num_hidden_layers));
 }
@@ -195,7 +215,7 @@ SequenceInfo Model::Impl::sequence_info(const PackedBatch& batch) const {
 }
 
 void Model::Impl::begin(const PackedBatch& batch) {
-  TESSERA_CHECK(!embedding_VD.empty(), "no weights are bound");
+  TESSERA_CHECK(has_weights(), "no weights are bound");
   check_batch(batch, limits, config.vocab_size);
   Arena saved(bytes_of(saved_memory));
   Arena working(bytes_of(working_memory));
@@ -206,7 +226,9 @@ void Model::Impl::begin(const PackedBatch& batch) {
 }
 
 void Model::Impl::forward_embedding(const PackedBatch& batch) {
+  open_weights(0, WeightUse::kForward);
   ops->embedding(batch.input_ids, embedding_VD, activations.layers.front().attention.x_TD);
+  close_weights(0);
 }
 
 void Model::Impl::forward_layers(const SequenceInfo& sequences) {
@@ -215,8 +237,11 @@ void Model::Impl::forward_layers(const SequenceInfo& sequences) {
     const LayerSaved& saved = activations.layers[i];
     const bool is_last = i + 1 == layers.size();
     const TensorView y_TD = is_last ? activations.final_x_TD : activations.layers[i + 1].attention.x_TD;
+    const int64_t group = static_cast<int64_t>(i) + 1;
+    open_weights(group, WeightUse::kForward);
     decoder_layer_forward(*ops, block_configs[i], layers[i], sequences, residual_TD, saved,
                           activations.layer_scratch, y_TD);
+    close_weights(group);
     residual_TD = saved.mlp.x_TD;
   }
   ops->add(activations.final_x_TD, residual_TD);
@@ -225,19 +250,28 @@ void Model::Impl::forward_layers(const SequenceInfo& sequences) {
 void Model::Impl::backward_layers(const SequenceInfo& sequences, Update update) {
   for (size_t i = layers.size(); i-- > 0;) {
     const LayerSaved& saved = activations.layers[i];
+    const int64_t group = static_cast<int64_t>(i) + 1;
+    open_weights(group, WeightUse::kBackward);
     if (mode == ActivationMode::kKeepInputs) {
       decoder_layer_recompute(*ops, block_configs[i], layers[i], sequences, saved, activations.layer_scratch);
     }
+    open_gradients(group);
     decoder_layer_backward(*ops, block_configs[i], layers[i], layer_grads[i], update, sequences, saved,
                            activations.layer_scratch, activations.dx_TD);
+    close_weights(group);
+    close_gradients(group);
   }
 }
 
 void Model::Impl::backward_embedding(const PackedBatch& batch, Update update) {
   // Rows of tokens that do not occur receive nothing. A tied table holds the gradient of the LM head already.
-  if (update == Update::kOverwrite && !config.tie_word_embeddings) ops->zero(dembedding_VD);
+  if (!config.tie_word_embeddings) {
+    open_gradients(0);
+    if (update == Update::kOverwrite) ops->zero(dembedding_VD);
+  }
   const auto padding_id = static_cast<int32_t>(config.pad_token_id.value_or(kNoPaddingId));
   ops->embedding_backward(batch.input_ids, activations.dx_TD, padding_id, dembedding_VD);
+  close_gradients(0);
 }
 
 Model::Model(const ModelConfig& config, DType dtype, Ops& ops)
@@ -262,6 +296,8 @@ void Model::bind_parameters(TensorView weights, TensorView gradients) {
   impl_->bind_parameters(weights, gradients);
 }
 
+void Model::bind_parameters(ParameterAccess& access) { impl_->access = &access; }
+
 void Model::reserve(const ActivationLimits& limits) { impl_->reserve(limits); }
 
 ActivationBytes Model::reserved_bytes() const {
@@ -275,22 +311,39 @@ LossSums Model::forward_backward(const PackedBatch& batch, float grad_scale, flo
                                  Update gradient_update) {
   Impl& impl = *impl_;
   TESSERA_CHECK(impl.limits.training, "activations are reserved for the forward pass only");
-  TESSERA_CHECK(!impl.layer_grads.empty(), "no gradients are bound");
+  TESSERA_CHECK(impl.access != nullptr || !impl.dembedding_VD.empty(), "no gradients are bound");
   impl.begin(batch);
   const SequenceInfo sequences = impl.sequence_info(batch);
   impl.forward_embedding(batch);
   impl.forward_layers(sequences);
+  impl.open_head_weights();
+  impl.open_head_gradients();
   const LossSums sums = loss_head_forward_backward(*impl.ops, impl.block_configs.front().norm_eps, impl.head,
                                                    impl.head_grads, gradient_update, batch.targets,
                                                    label_smoothing, grad_scale, impl.activations.final_x_TD,
                                                    impl.activations.loss_scratch, impl.activations.dx_TD);
+  impl.close_head_weights();
   if (sums.num_targets > 0) {
+    impl.close_gradients(impl.head_group());
     impl.backward_layers(sequences, gradient_update);
     impl.backward_embedding(batch, gradient_update);
-  } else if (gradient_update == Update::kOverwrite) {
-    impl.ops->zero(impl.gradients);  // the gradient of nothing; with kAdd there is nothing to add
+  } else {
+    impl.backward_nothing(gradient_update);
   }
   return sums;
+}
+
+void Model::take_part_in_forward_backward(Update gradient_update) {
+  Impl& impl = *impl_;
+  impl.forward_nothing();
+  impl.open_head_gradients();
+  impl.close_head_weights();
+  impl.backward_nothing(gradient_update);
+}
+
+void Model::take_part_in_forward() {
+  impl_->forward_nothing();
+  impl_->close_head_weights();
 }
 
 LossSums Model::forward_loss(const PackedBatch& batch, float label_smoothing) {
@@ -298,8 +351,12 @@ LossSums Model::forward_loss(const PackedBatch& batch, float label_smoothing) {
   impl.begin(batch);
   impl.forward_embedding(batch);
   impl.forward_layers(impl.sequence_info(batch));
-  return loss_head_forward(*impl.ops, impl.block_configs.front().norm_eps, impl.head, batch.targets,
-                           label_smoothing, impl.activations.final_x_TD, impl.activations.loss_scratch);
+  impl.open_head_weights();
+  const LossSums sums =
+      loss_head_forward(*impl.ops, impl.block_configs.front().norm_eps, impl.head, batch.targets,
+                        label_smoothing, impl.activations.final_x_TD, impl.activations.loss_scratch);
+  impl.close_head_weights();
+  return sums;
 }
 
 void Model::forward_logits(const PackedBatch& batch, TensorView logits_TV) {
@@ -311,9 +368,11 @@ void Model::forward_logits(const PackedBatch& batch, TensorView logits_TV) {
   impl.forward_embedding(batch);
   impl.forward_layers(impl.sequence_info(batch));
   const LossHeadScratch& scratch = impl.activations.loss_scratch;
+  impl.open_head_weights();
   impl.ops->rmsnorm(impl.activations.final_x_TD, impl.head.norm_D, impl.block_configs.front().norm_eps,
                     scratch.norm_TD, scratch.rstd_T);
   impl.ops->linear(scratch.norm_TD, impl.head.lm_head_VD, /*bias_N=*/{}, logits_TV);
+  impl.close_head_weights();
 }
 
 }  // namespace tessera

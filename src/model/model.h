@@ -10,6 +10,7 @@
 
 #include "base/memory.h"
 #include "formats/model_config.h"
+#include "model/parameter_access.h"
 #include "model/parameters.h"
 #include "ops/ops.h"
 #include "tensor/packed_batch.h"
@@ -52,6 +53,8 @@ class Model {
   // The flat arrays of layout().num_elements(): weights in dtype(), gradients F32 (empty = no training). The
   // memory is the caller's and must outlive the model.
   void bind_parameters(TensorView weights, TensorView gradients);
+  // Instead: every parameter group is opened before its use. `access` must outlive the model.
+  void bind_parameters(ParameterAccess& access);
   // Allocates the activation memory.
   void reserve(const ActivationLimits& limits);
   // To be called whenever bound weights have been written, before the next forward.
@@ -64,6 +67,10 @@ class Model {
   // be below vocab_size, the batch within the limits (TESSERA_CHECK).
   LossSums forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing = 0,
                             Update gradient_update = Update::kAdd);
+  // The part of a rank without tokens in a forward_backward() or forward_loss() of all ranks: opens and
+  // closes what the others do; its gradient is zero.
+  void take_part_in_forward_backward(Update gradient_update);
+  void take_part_in_forward();
   // The loss alone.
   LossSums forward_loss(const PackedBatch& batch, float label_smoothing = 0);
   // logits_TV F32 of every position (tests, small inputs).

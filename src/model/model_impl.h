@@ -5,6 +5,7 @@
 
 #include "model/activations.h"
 #include "model/model.h"
+#include "model/parameter_access.h"
 #include "model/rope_table.h"
 
 namespace tessera {
@@ -13,6 +14,21 @@ struct Model::Impl {
   Impl(const ModelConfig& model_config, DType model_dtype, Ops& model_ops);
 
   void bind_parameters(TensorView flat_weights, TensorView flat_gradients);
+  // Views of one parameter group in a flat array, of which only this group's elements need exist.
+  void bind_weights(int64_t group, ConstTensorView flat);
+  void bind_gradients(int64_t group, TensorView flat);
+  bool has_weights() const { return !embedding_VD.empty() || access != nullptr; }
+
+  // Nothing without `access`.
+  void open_weights(int64_t group, WeightUse use);
+  void close_weights(int64_t group);
+  void open_gradients(int64_t group);
+  void close_gradients(int64_t group);
+  void open_head_weights();
+  void close_head_weights();
+  void open_head_gradients();
+  int64_t head_group() const { return config.num_hidden_layers + 1; }
+
   OpsLimits ops_limits(const ActivationLimits& for_limits, int64_t max_logits_rows) const;
   void reserve(const ActivationLimits& new_limits);
   // Bytes of the packed forms of all matrices.
@@ -32,6 +48,10 @@ struct Model::Impl {
   // input.
   void backward_layers(const SequenceInfo& sequences, Update update);
   void backward_embedding(const PackedBatch& batch, Update update);
+  // What forward up to the loss and backward behind the opened gradients of the head open and close, with
+  // nothing computed: the gradient of nothing.
+  void forward_nothing();
+  void backward_nothing(Update update);
   SequenceInfo sequence_info(const PackedBatch& batch) const;
 
   ModelConfig config;
@@ -40,14 +60,16 @@ struct Model::Impl {
   ParameterLayout layout;
   std::vector<AttentionBlockConfig> block_configs;  // per layer
 
-  // Views into the caller's flat arrays.
+  // Views into the caller's flat arrays, or into what `access` opened.
   ConstTensorView embedding_VD;
   std::vector<LayerWeights> layers;
   LossHeadWeights head;
-  TensorView gradients;  // all of them; empty without training
   TensorView dembedding_VD;
   std::vector<LayerGrads> layer_grads;
   LossHeadGrads head_grads;
+  ParameterAccess* access = nullptr;
+  std::vector<std::byte*> group_weights;  // what the views point to, with `access`
+  std::vector<TensorView> group_gradients;
 
   ActivationLimits limits;
   ActivationMode mode = ActivationMode::kForwardOnly;

@@ -37,6 +37,11 @@ ParameterLayout::ParameterLayout(const ModelConfig& config) {
   }
   // The end is a block boundary too: arrays laid one after another stay aligned.
   begin_block();
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.group < std::ssize(groups_)) continue;
+    if (!groups_.empty()) groups_.back().end = parameter.offset;
+    groups_.push_back({parameter.offset, num_elements_});
+  }
 }
 
 void ParameterLayout::append_layer(const ModelConfig& config, int64_t layer) {

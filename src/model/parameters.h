@@ -39,6 +39,13 @@ class ParameterLayout {
   int64_t num_elements() const { return num_elements_; }      // of the flat array, alignment gaps included
   int64_t num_parameters() const { return num_parameters_; }  // without gaps; tied embeddings count once
 
+  // Elements [begin, end) of a parameter group, gaps between its blocks included. Groups follow one another.
+  struct Group {
+    int64_t begin;
+    int64_t end;
+  };
+  const std::vector<Group>& groups() const { return groups_; }
+
  private:
   void begin_block();
   void append(std::string name, std::vector<int64_t> shape, int64_t group);
@@ -46,6 +53,7 @@ class ParameterLayout {
 
   std::vector<Parameter> parameters_;
   std::unordered_map<std::string, size_t> index_;
+  std::vector<Group> groups_;
   int64_t num_elements_ = 0;
   int64_t num_parameters_ = 0;
 };

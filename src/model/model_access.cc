@@ -1,0 +1,80 @@
+// Opening and closing parameter groups (parameter_access.h).
+#include "model/model_impl.h"
+
+namespace tessera {
+namespace {
+
+// The flat array, of which only the elements of `group` exist: they begin at `data`.
+TensorView flat_array(const ParameterLayout& layout, int64_t group, std::byte* data, DType dtype) {
+  const int64_t offset_bytes = layout.groups()[static_cast<size_t>(group)].begin * dtype_bytes(dtype);
+  const auto begin = reinterpret_cast<uintptr_t>(data) - static_cast<uintptr_t>(offset_bytes);
+  return {reinterpret_cast<std::byte*>(begin), dtype, {layout.num_elements()}};
+}
+
+}  // namespace
+
+void Model::Impl::open_weights(int64_t group, WeightUse use) {
+  if (access == nullptr) return;
+  std::byte* data = access->open_weights(group, use);
+  std::byte*& bound = group_weights[static_cast<size_t>(group)];
+  if (data == bound) return;
+  bound = data;
+  bind_weights(group, flat_array(layout, group, data, dtype));
+}
+
+void Model::Impl::close_weights(int64_t group) {
+  if (access != nullptr) access->close_weights(group);
+}
+
+void Model::Impl::open_gradients(int64_t group) {
+  if (access == nullptr) return;
+  std::byte* data = access->open_gradients(group);
+  if (data == group_gradients[static_cast<size_t>(group)].bytes()) return;
+  bind_gradients(group, flat_array(layout, group, data, DType::kF32));
+}
+
+void Model::Impl::close_gradients(int64_t group) {
+  if (access != nullptr) access->close_gradients(group);
+}
+
+void Model::Impl::open_head_weights() {
+  if (config.tie_word_embeddings) open_weights(0, WeightUse::kBackward);
+  open_weights(head_group(), WeightUse::kBackward);
+}
+
+void Model::Impl::close_head_weights() {
+  close_weights(head_group());
+  if (config.tie_word_embeddings) close_weights(0);
+}
+
+void Model::Impl::open_head_gradients() {
+  if (config.tie_word_embeddings) open_gradients(0);
+  open_gradients(head_group());
+}
+
+void Model::Impl::forward_nothing() {
+  for (int64_t group = 0; group < head_group(); ++group) {
+    open_weights(group, WeightUse::kForward);
+    close_weights(group);
+  }
+  open_head_weights();
+}
+
+void Model::Impl::backward_nothing(Update update) {
+  // With kAdd there is nothing to add.
+  const auto finish = [&](int64_t group) {
+    if (update == Update::kOverwrite) ops->zero(group_gradients[static_cast<size_t>(group)]);
+    close_gradients(group);
+  };
+  finish(head_group());
+  for (int64_t group = head_group() - 1; group > 0; --group) {
+    open_weights(group, WeightUse::kBackward);
+    open_gradients(group);
+    close_weights(group);
+    finish(group);
+  }
+  if (!config.tie_word_embeddings) open_gradients(0);
+  finish(0);
+}
+
+}  // namespace tessera

@@ -1,0 +1,34 @@
+// How a model reaches parameters that are not all at hand: it opens each parameter group (Parameter::group)
+// before it uses it and closes it after. Whoever implements this fetches weights and hands gradients over
+// meanwhile.
+//
+// The order of calls depends on the model alone, never on the batch:
+//   forward:   weights 0, 1, ..., n, n + 1 (n layers), each closed before the next is opened, but for n + 1;
+//              tied embeddings: 0 is opened again together with n + 1
+//   backward:  gradients of n + 1 (and 0 when tied) are opened, the weights of the head closed, the gradients
+//   of
+//              n + 1 closed; then for every layer, last first: weights, gradients opened; both closed; then
+//              the gradients of 0 (opened now unless tied) closed
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tessera {
+
+enum class WeightUse { kForward, kBackward };
+
+class ParameterAccess {
+ public:
+  virtual ~ParameterAccess() = default;
+
+  // The group's elements, from its first on, in the model's dtype; valid until closed.
+  virtual std::byte* open_weights(int64_t group, WeightUse use) = 0;
+  virtual void close_weights(int64_t group) = 0;
+  // Where the group's float32 gradients go. What is in alignment gaps stays.
+  virtual std::byte* open_gradients(int64_t group) = 0;
+  // The gradients of this pass are complete.
+  virtual void close_gradients(int64_t group) = 0;
+};
+
+}  // namespace tessera
