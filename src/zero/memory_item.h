@@ -1,0 +1,31 @@
+// An entry of the memory ledger: what is kept, of which kind, and who keeps it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+enum class MemoryKind { kWeights, kGradients, kOptimizer, kActivations, kBuffers, kProgram };
+
+inline constexpr std::array kMemoryKinds = {MemoryKind::kWeights,   MemoryKind::kGradients,
+                                            MemoryKind::kOptimizer, MemoryKind::kActivations,
+                                            MemoryKind::kBuffers,   MemoryKind::kProgram};
+
+std::string_view memory_kind_name(MemoryKind kind);  // "weights"
+
+enum class MemoryScope {
+  kRank,  // every rank has its own
+  kNode   // all ranks of a node map the same
+};
+
+struct MemoryItem {
+  MemoryKind kind = MemoryKind::kBuffers;
+  MemoryScope scope = MemoryScope::kRank;
+  std::string name;        // within its kind: "moments (F32)"
+  int64_t size_bytes = 0;  // of one rank, or of one node
+};
+
+}  // namespace tessera

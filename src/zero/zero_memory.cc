@@ -1,0 +1,181 @@
+#include "zero/zero_memory.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/elementwise/elementwise.h"
+#include "zero/shard_plan.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kBuffersInFlight = 2;  // one is written while the other is summed up
+
+ShardPlan shard_plan(const ZeroLayout& layout) {
+  return {layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size};
+}
+
+// What a node keeps when every node keeps everything.
+ShardPlan node_plan(const ZeroLayout& layout) {
+  return {layout.groups, layout.alignment, 1, layout.local_world_size};
+}
+
+bool is_decoder_layer(const ZeroLayout& layout, size_t group) {
+  return group > 0 && group + 1 < layout.groups.size();
+}
+
+bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, size_t group) {
+  return layout.groups[group].size() <= settings.persistence_threshold;
+}
+
+int64_t largest_layer(const ZeroLayout& layout) {
+  int64_t largest = 0;
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    if (is_decoder_layer(layout, g)) largest = std::max(largest, layout.groups[g].size());
+  }
+  return largest;
+}
+
+int64_t larger_end(const ZeroLayout& layout) {
+  TESSERA_CHECK(layout.groups.size() >= 2, "{} groups", layout.groups.size());
+  return std::max(layout.groups.front().size(), layout.groups.back().size());
+}
+
+// Gathered layers, the gathered embedding or head, and the groups that stay complete beside them.
+int64_t live_elements(const ZeroLayout& layout, const ZeroSettings& settings) {
+  int64_t count = 0;
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    if (is_persistent(layout, settings, g)) count += layout.groups[g].size();
+  }
+  const int64_t layer = largest_layer(layout);
+  const int64_t end = larger_end(layout);
+  if (layer > settings.persistence_threshold) count += num_live_layers(layout, settings) * layer;
+  if (end > settings.persistence_threshold) count += end;
+  return count;
+}
+
+// Gathers of a group in one optimizer step.
+int64_t num_gathers(const ZeroLayout& layout, const ZeroSettings& settings, size_t group) {
+  if (settings.stage == 0) return 0;
+  if (!shards_weights(layout, settings) || is_persistent(layout, settings, group)) return 1;
+  return settings.passes_per_step * (is_decoder_layer(layout, group) ? 2 : 1);
+}
+
+}  // namespace
+
+int64_t ZeroLayout::num_elements() const {
+  int64_t count = 0;
+  for (const Part& group : groups) count += group.size();
+  return count;
+}
+
+bool shards_weights(const ZeroLayout& layout, const ZeroSettings& settings) {
+  return layout.num_nodes > 1 && settings.stage == 3 && settings.schedule == GatherSchedule::kPerLayer;
+}
+
+bool accumulates_whole_gradient(const ZeroLayout& layout, const ZeroSettings& settings) {
+  return layout.num_nodes == 1 || settings.stage <= 1 ||
+         (settings.schedule == GatherSchedule::kPerStep && settings.passes_per_step > 1);
+}
+
+bool needs_layer_buffers(const ZeroLayout& layout, const ZeroSettings& settings) {
+  return layout.local_world_size > 1 || !accumulates_whole_gradient(layout, settings) ||
+         settings.gradient_dtype != DType::kF32;
+}
+
+int64_t num_live_layers(const ZeroLayout& layout, const ZeroSettings& settings) {
+  const int64_t num_layers = static_cast<int64_t>(layout.groups.size()) - 2;
+  const int64_t layer = largest_layer(layout);
+  if (layer == 0) return 0;
+  const int64_t ahead = std::max<int64_t>(1, settings.prefetch_elements / layer);
+  const int64_t allowed = (settings.max_live_elements - larger_end(layout)) / layer;
+  return std::min(num_layers, std::max<int64_t>(2, std::min(1 + ahead, allowed)));
+}
+
+ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
+  TESSERA_CHECK(0 <= settings.stage && settings.stage <= 3 && settings.passes_per_step > 0,
+                "stage {}, {} passes", settings.stage, settings.passes_per_step);
+  const int64_t weight_size = dtype_bytes(settings.weight_dtype);
+  const int64_t num_owned =
+      settings.stage == 0 ? node_plan(layout).largest_shard() : shard_plan(layout).largest_shard();
+  const int64_t num_accumulated = accumulates_whole_gradient(layout, settings)
+                                      ? node_plan(layout).largest_shard()
+                                      : shard_plan(layout).largest_shard();
+  ZeroMemory memory;
+  if (shards_weights(layout, settings)) {
+    memory.weight_bytes = weight_size * shard_plan(layout).largest_node_share();
+    memory.live_weight_bytes = weight_size * live_elements(layout, settings);
+  } else {
+    memory.weight_bytes = weight_size * layout.num_elements();
+  }
+  if (needs_layer_buffers(layout, settings)) {
+    memory.layer_buffer_bytes = dtype_bytes(DType::kF32) * layout.local_world_size *
+                                (kBuffersInFlight * largest_layer(layout) + larger_end(layout));
+  }
+  memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * num_accumulated;
+  memory.moment_bytes = 2 * dtype_bytes(DType::kF32) * num_owned + sum_of_squares_scratch_bytes(num_owned);
+  if (settings.weight_dtype == DType::kBF16) memory.remainder_bytes = dtype_bytes(DType::kU16) * num_owned;
+  return memory;
+}
+
+std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSettings& settings) {
+  const ZeroMemory memory = zero_memory(layout, settings);
+  const std::string weight_name(dtype_name(settings.weight_dtype));
+  const std::string gradient_name(dtype_name(settings.gradient_dtype));
+  const MemoryScope weight_scope = layout.world_size() > 1 ? MemoryScope::kNode : MemoryScope::kRank;
+  const char* part = shards_weights(layout, settings) ? "own parts" : "complete";
+  std::vector<MemoryItem> items = {
+      {MemoryKind::kWeights, weight_scope, fmt::format("{} ({})", part, weight_name), memory.weight_bytes},
+      {MemoryKind::kWeights, weight_scope, "gathered layers", memory.live_weight_bytes},
+      {MemoryKind::kGradients, MemoryScope::kRank, fmt::format("accumulators ({})", gradient_name),
+       memory.accumulator_bytes},
+      {MemoryKind::kGradients, MemoryScope::kNode, "layers in flight (F32)", memory.layer_buffer_bytes},
+      {MemoryKind::kOptimizer, MemoryScope::kRank, "moments (F32)", memory.moment_bytes},
+      {MemoryKind::kOptimizer, MemoryScope::kRank, "master remainders (U16)", memory.remainder_bytes}};
+  std::erase_if(items, [](const MemoryItem& item) { return item.size_bytes == 0; });
+  return items;
+}
+
+WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& settings, int node_rank) {
+  WireBytes wire;
+  if (layout.num_nodes == 1) return wire;
+  const ShardPlan plan = shard_plan(layout);
+  const int64_t element_bytes = dtype_bytes(settings.weight_dtype);
+  const int64_t num_peers = layout.num_nodes - 1;
+  const int64_t num_reductions = accumulates_whole_gradient(layout, settings) ? 1 : settings.passes_per_step;
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    const int64_t own = element_bytes * plan.node_part(static_cast<int64_t>(g), node_rank).size();
+    const int64_t others = element_bytes * layout.groups[g].size() - own;
+    const int64_t gathers = num_gathers(layout, settings, g);
+    wire.sent_gather += gathers * own * num_peers;
+    wire.received_gather += gathers * others;
+    wire.sent_reduce += num_reductions * others;
+    wire.received_reduce += num_reductions * own * num_peers;
+    if (settings.stage == 0) {  // the sums go to everyone
+      wire.sent_reduce += own * num_peers;
+      wire.received_reduce += others;
+    }
+  }
+  return wire;
+}
+
+std::string_view memory_kind_name(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kWeights:
+      return "weights";
+    case MemoryKind::kGradients:
+      return "gradients";
+    case MemoryKind::kOptimizer:
+      return "optimizer";
+    case MemoryKind::kActivations:
+      return "activations";
+    case MemoryKind::kBuffers:
+      return "buffers";
+    case MemoryKind::kProgram:
+      return "program";
+  }
+  TESSERA_CHECK(false, "memory kind {}", static_cast<int>(kind));
+  return "";
+}
+
+}  // namespace tessera

@@ -1,0 +1,240 @@
+// Closed forms against sums done by hand, and what must follow from them.
+#include "zero/zero_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "kernels/elementwise/elementwise.h"
+
+namespace tessera {
+namespace {
+
+// Embedding 480, three decoder layers of 240, head 720: P = 1920.
+constexpr int64_t kElements = 1920;
+
+ZeroLayout layout(int num_nodes, int local_world_size) {
+  return {{{0, 480}, {480, 720}, {720, 960}, {960, 1200}, {1200, 1920}}, 1, num_nodes, local_world_size};
+}
+
+ZeroSettings settings(int stage, GatherSchedule schedule, int64_t passes) {
+  ZeroSettings out;
+  out.stage = stage;
+  out.schedule = schedule;
+  out.passes_per_step = passes;
+  out.persistence_threshold = 0;
+  return out;
+}
+
+constexpr GatherSchedule kPerStep = GatherSchedule::kPerStep;
+constexpr GatherSchedule kPerLayer = GatherSchedule::kPerLayer;
+
+TEST(ZeroMemory, AWorldOfOneKeepsEverythingOnce) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {
+      const ZeroMemory memory = zero_memory(layout(1, 1), settings(stage, schedule, 4));
+      EXPECT_EQ(memory.weight_bytes, 2 * kElements);
+      EXPECT_EQ(memory.live_weight_bytes, 0);
+      EXPECT_EQ(memory.layer_buffer_bytes, 0);
+      EXPECT_EQ(memory.accumulator_bytes, 4 * kElements);
+      EXPECT_EQ(memory.moment_bytes, 8 * kElements + sum_of_squares_scratch_bytes(kElements));
+      EXPECT_EQ(memory.remainder_bytes, 2 * kElements);
+    }
+  }
+}
+
+TEST(ZeroMemory, OptimizerStateIsOncePerNodeInStage0AndOnceInTheJobAbove) {
+  const int64_t scratch = sum_of_squares_scratch_bytes(kElements);  // one block, whatever the part
+  for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {
+    EXPECT_EQ(zero_memory(layout(4, 2), settings(0, schedule, 1)).moment_bytes, 8 * kElements / 2 + scratch);
+    EXPECT_EQ(zero_memory(layout(4, 2), settings(0, schedule, 1)).remainder_bytes, 2 * kElements / 2);
+    for (int stage = 1; stage <= 3; ++stage) {
+      EXPECT_EQ(zero_memory(layout(4, 2), settings(stage, schedule, 1)).moment_bytes,
+                8 * kElements / 8 + scratch);
+      EXPECT_EQ(zero_memory(layout(4, 2), settings(stage, schedule, 1)).remainder_bytes, 2 * kElements / 8);
+    }
+  }
+}
+
+TEST(ZeroMemory, AccumulatorsAreCompletePerNodeWhereTheNetworkIsUsedOncePerStep) {
+  const auto bytes = [](int stage, GatherSchedule schedule, int64_t passes) {
+    return zero_memory(layout(4, 2), settings(stage, schedule, passes)).accumulator_bytes;
+  };
+  constexpr int64_t kComplete = 4 * kElements / 2, kSharded = 4 * kElements / 8;
+  for (const int64_t passes : {1, 3}) {
+    for (const int stage : {0, 1}) {
+      EXPECT_EQ(bytes(stage, kPerStep, passes), kComplete);
+      EXPECT_EQ(bytes(stage, kPerLayer, passes), kComplete);
+    }
+    for (const int stage : {2, 3}) {
+      EXPECT_EQ(bytes(stage, kPerStep, passes), passes == 1 ? kSharded : kComplete);
+      EXPECT_EQ(bytes(stage, kPerLayer, passes), kSharded);
+    }
+  }
+  ZeroSettings bf16 = settings(3, kPerLayer, 3);
+  bf16.gradient_dtype = DType::kBF16;
+  EXPECT_EQ(zero_memory(layout(4, 2), bf16).accumulator_bytes, kSharded / 2);
+}
+
+TEST(ZeroMemory, WeightsAreShardedOverNodesInStage3PerLayerOnly) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    EXPECT_EQ(zero_memory(layout(4, 2), settings(stage, kPerStep, 1)).weight_bytes, 2 * kElements);
+    EXPECT_EQ(zero_memory(layout(4, 2), settings(stage, kPerStep, 1)).live_weight_bytes, 0);
+    EXPECT_EQ(zero_memory(layout(4, 2), settings(stage, kPerLayer, 1)).weight_bytes,
+              stage == 3 ? 2 * kElements / 4 : 2 * kElements);
+  }
+}
+
+TEST(ZeroMemory, GatheredLayersFollowPrefetchWithinTheLiveLimit) {
+  ZeroSettings sharded = settings(3, kPerLayer, 1);
+  const auto live = [&](int64_t prefetch, int64_t max_live) {
+    sharded.prefetch_elements = prefetch;
+    sharded.max_live_elements = max_live;
+    const ZeroMemory memory = zero_memory(layout(4, 2), sharded);
+    EXPECT_EQ(memory.live_weight_bytes, 2 * (num_live_layers(layout(4, 2), sharded) * 240 + 720));
+    return num_live_layers(layout(4, 2), sharded);
+  };
+  EXPECT_EQ(live(1'000'000, 1'000'000), 3);  // all there are
+  EXPECT_EQ(live(480, 1'000'000), 3);        // two ahead
+  EXPECT_EQ(live(479, 1'000'000), 2);
+  EXPECT_EQ(live(0, 1'000'000), 2);        // never less than one ahead
+  EXPECT_EQ(live(480, 720 + 3 * 240), 3);  // the larger of embedding and head counts
+  EXPECT_EQ(live(480, 720 + 3 * 240 - 1), 2);
+  EXPECT_EQ(live(480, 0), 2);
+}
+
+TEST(ZeroMemory, PersistentGroupsStayBesideTheGatheredOnes) {
+  ZeroSettings sharded = settings(3, kPerLayer, 1);
+  sharded.persistence_threshold = 240;  // the decoder layers
+  EXPECT_EQ(zero_memory(layout(4, 1), sharded).live_weight_bytes, 2 * (720 + 3 * 240));
+  sharded.persistence_threshold = 10'000;
+  EXPECT_EQ(zero_memory(layout(4, 1), sharded).live_weight_bytes, 2 * kElements);
+}
+
+TEST(ZeroMemory, LayerBuffersArePerRankUnlessTheModelAddsToTheAccumulators) {
+  constexpr int64_t kOneRank = 4 * (2 * 240 + 720);
+  const auto bytes = [](int nodes, int local, int stage, GatherSchedule schedule, int64_t passes) {
+    return zero_memory(layout(nodes, local), settings(stage, schedule, passes)).layer_buffer_bytes;
+  };
+  EXPECT_EQ(bytes(1, 2, 1, kPerStep, 1), 2 * kOneRank);
+  EXPECT_EQ(bytes(4, 3, 3, kPerLayer, 1), 3 * kOneRank);
+  EXPECT_EQ(bytes(4, 1, 1, kPerStep, 1), 0);
+  EXPECT_EQ(bytes(4, 1, 3, kPerStep, 2), 0);
+  EXPECT_EQ(bytes(4, 1, 3, kPerStep, 1), kOneRank);
+  EXPECT_EQ(bytes(4, 1, 2, kPerLayer, 2), kOneRank);
+  ZeroSettings bf16 = settings(1, kPerStep, 2);
+  bf16.gradient_dtype = DType::kBF16;
+  EXPECT_EQ(zero_memory(layout(4, 1), bf16).layer_buffer_bytes, kOneRank);
+}
+
+TEST(ZeroMemory, Float32WeightsHaveNoRemainders) {
+  ZeroSettings f32 = settings(3, kPerStep, 1);
+  f32.weight_dtype = DType::kF32;
+  const ZeroMemory memory = zero_memory(layout(2, 2), f32);
+  EXPECT_EQ(memory.weight_bytes, 4 * kElements);
+  EXPECT_EQ(memory.remainder_bytes, 0);
+}
+
+TEST(ZeroMemory, ItemsAddUpToTheAllocations) {
+  for (const int local : {1, 3}) {
+    const ZeroSettings sharded = settings(3, kPerLayer, 2);
+    const ZeroMemory memory = zero_memory(layout(2, local), sharded);
+    int64_t shared = 0, of_rank = 0;
+    for (const MemoryItem& item : zero_memory_items(layout(2, local), sharded)) {
+      EXPECT_GT(item.size_bytes, 0) << item.name;
+      (item.scope == MemoryScope::kNode ? shared : of_rank) += item.size_bytes;
+    }
+    EXPECT_EQ(shared, memory.weight_bytes + memory.live_weight_bytes + memory.layer_buffer_bytes);
+    EXPECT_EQ(of_rank, memory.accumulator_bytes + memory.moment_bytes + memory.remainder_bytes);
+  }
+}
+
+TEST(ZeroMemory, MoreNodesNeverTakeMorePerRankAndNode) {
+  for (int stage = 1; stage <= 3; ++stage) {
+    for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {
+      ZeroMemory last = zero_memory(layout(2, 2), settings(stage, schedule, 2));
+      for (int nodes = 3; nodes <= 12; ++nodes) {
+        const ZeroMemory memory = zero_memory(layout(nodes, 2), settings(stage, schedule, 2));
+        EXPECT_LE(memory.weight_bytes, last.weight_bytes);
+        EXPECT_LE(memory.accumulator_bytes, last.accumulator_bytes);
+        EXPECT_LT(memory.moment_bytes, last.moment_bytes);
+        EXPECT_LT(memory.remainder_bytes, last.remainder_bytes);
+        EXPECT_EQ(memory.layer_buffer_bytes, last.layer_buffer_bytes);
+        last = memory;
+      }
+    }
+  }
+}
+
+TEST(WireBytes, OneNodeUsesNoNetwork) {
+  for (int stage = 0; stage <= 3; ++stage) {
+    const WireBytes wire = wire_bytes_per_step(layout(1, 4), settings(stage, kPerLayer, 3), 0);
+    EXPECT_EQ(wire.sent() + wire.received(), 0);
+  }
+}
+
+// 1920 elements over four nodes: 2 x 1920 x 3 / 4 = 2880 bytes.
+TEST(WireBytes, PerStepIsOneGatherAndOneReductionWhateverTheAccumulation) {
+  for (const int64_t passes : {1, 2, 7}) {
+    for (int stage = 1; stage <= 3; ++stage) {
+      for (int node = 0; node < 4; ++node) {
+        const WireBytes wire = wire_bytes_per_step(layout(4, 2), settings(stage, kPerStep, passes), node);
+        EXPECT_EQ(wire.sent_gather, 2880);
+        EXPECT_EQ(wire.received_gather, 2880);
+        EXPECT_EQ(wire.sent_reduce, 2880);
+        EXPECT_EQ(wire.received_reduce, 2880);
+      }
+    }
+  }
+}
+
+// Embedding and head are gathered once in a pass, 1200 elements, decoder layers twice, 1440: 2640 of 2 bytes,
+// three quarters of them from other nodes.
+TEST(WireBytes, PerLayerGathersAndReducesInEveryPass) {
+  for (const int64_t passes : {1, 2, 7}) {
+    const WireBytes wire = wire_bytes_per_step(layout(4, 2), settings(3, kPerLayer, passes), 1);
+    EXPECT_EQ(wire.received_gather, passes * 3960);
+    EXPECT_EQ(wire.sent_gather, passes * 3960);
+    EXPECT_EQ(wire.received_reduce, passes * 2880);
+    EXPECT_EQ(wire.sent_reduce, passes * 2880);
+  }
+  ZeroSettings persistent = settings(3, kPerLayer, 5);
+  persistent.persistence_threshold = 480;  // only the head is gathered in every pass: 720 x 2 x 3 / 4
+  EXPECT_EQ(wire_bytes_per_step(layout(4, 2), persistent, 1).received_gather, 1800 + 5 * 1080);
+}
+
+TEST(WireBytes, Stage2PerLayerReducesInEveryPassAndGathersOnce) {
+  const WireBytes wire = wire_bytes_per_step(layout(4, 2), settings(2, kPerLayer, 3), 0);
+  EXPECT_EQ(wire.received_gather, 2880);
+  EXPECT_EQ(wire.sent_reduce, 3 * 2880);
+}
+
+TEST(WireBytes, Stage0GathersSumsInsteadOfWeights) {
+  const WireBytes wire = wire_bytes_per_step(layout(4, 2), settings(0, kPerStep, 3), 0);
+  EXPECT_EQ(wire.received_gather, 0);
+  EXPECT_EQ(wire.sent_reduce, 2 * 2880);
+  EXPECT_EQ(wire.received_reduce, 2 * 2880);
+}
+
+// 1920 elements in parts of 64, over 3 nodes of 3 ranks: the last parts are short or empty.
+TEST(WireBytes, WhatOneNodeSendsOthersReceive) {
+  ZeroLayout uneven = layout(3, 3);
+  uneven.alignment = 64;
+  for (int stage = 0; stage <= 3; ++stage) {
+    for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {
+      WireBytes sum;
+      for (int node = 0; node < 3; ++node) {
+        const WireBytes wire = wire_bytes_per_step(uneven, settings(stage, schedule, 2), node);
+        sum.sent_gather += wire.sent_gather;
+        sum.received_gather += wire.received_gather;
+        sum.sent_reduce += wire.sent_reduce;
+        sum.received_reduce += wire.received_reduce;
+      }
+      EXPECT_EQ(sum.sent_gather, sum.received_gather);
+      EXPECT_EQ(sum.sent_reduce, sum.received_reduce);
+      EXPECT_EQ(sum.sent_reduce % (2 * 2 * kElements), 0);  // (K - 1) times 2 bytes of every element
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
