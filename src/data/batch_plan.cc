@@ -70,6 +70,15 @@ void RowLists::merge(int64_t count) {
   starts_.resize(num_kept);
 }
 
+void RowLists::select(int64_t first, int64_t stride, RowLists* lists) const {
+  TESSERA_CHECK(first >= 0 && stride >= 1 && lists != this, "first={} stride={}", first, stride);
+  lists->clear();
+  for (int64_t list = first; list < size(); list += stride) {
+    for (const int64_t row : (*this)[list]) lists->push_back(row);
+    lists->end_list();
+  }
+}
+
 int64_t global_batch_rows(const BatchPlanOptions& options) {
   int64_t rows = 1;
   const auto multiply = [&rows](const char* name, int64_t factor) {

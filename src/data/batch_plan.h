@@ -36,6 +36,8 @@ class RowLists {
   void end_list() { starts_.push_back(std::ssize(rows_)); }
   // Joins every `count` lists to one, the last of them perhaps fewer.
   void merge(int64_t count);
+  // Lists first, first + stride, ... into *lists, another object, reusing its memory.
+  void select(int64_t first, int64_t stride, RowLists* lists) const;
 
  private:
   std::vector<int64_t> rows_;

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <new>
 
-#include "train/resource_counter.h"
+#include "resource_counter.h"
 #include "train/train_test_support.h"
 
 namespace tessera {

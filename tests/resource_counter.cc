@@ -1,5 +1,5 @@
 // The program's own definitions go before those of the C library, for shared libraries, too.
-#include "train/resource_counter.h"
+#include "resource_counter.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
