@@ -19,7 +19,9 @@ namespace tessera {
 class SharedSegment {
  public:
   SharedSegment() = default;
-  SharedSegment(int fd, int64_t size_bytes);  // maps; takes the descriptor
+  // Maps; takes the descriptor. -1 = memory of this process alone (a node with one rank). Error(kBadConfig)
+  // names the size when the system refuses.
+  SharedSegment(int fd, int64_t size_bytes);
   ~SharedSegment();
   SharedSegment(SharedSegment&& other) noexcept;
   SharedSegment& operator=(SharedSegment&& other) noexcept;

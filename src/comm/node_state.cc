@@ -1,0 +1,206 @@
+#include "comm/node_state.h"
+
+#include <immintrin.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <functional>
+#include <limits>
+
+#include "base/error.h"
+
+namespace tessera {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+// A sleeping rank looks this often whether the others still live.
+constexpr auto kSlice = 20ms;
+// About 20 microseconds, what a futex wake-up costs; pointless where ranks have no processors of their own.
+constexpr int kSpins = 500;
+constexpr int kYields = 4;
+
+// On shared memory: the private futex would not be seen by other processes.
+void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds time) {
+  const timespec timeout{.tv_sec = 0, .tv_nsec = static_cast<long>(time.count())};
+  syscall(SYS_futex, &word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
+}
+
+void futex_wake_all(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+}
+
+bool reached(const CounterCell& cell, uint64_t value) {
+  return cell.value.load(std::memory_order_acquire) >= value;
+}
+
+bool ranks_have_processors(int num_ranks) {
+  static const long num_online = sysconf(_SC_NPROCESSORS_ONLN);
+  return num_online >= num_ranks;
+}
+
+}  // namespace
+
+void publish(CounterCell& cell, uint64_t value) {
+  // Sequentially consistent, as in NodeWait::slice: either the sleeper sees the value or this the sleeper.
+  cell.value.store(value, std::memory_order_seq_cst);
+  if (cell.sleepers.load(std::memory_order_seq_cst) == 0) return;
+  cell.wakeups.fetch_add(1, std::memory_order_seq_cst);
+  futex_wake_all(cell.wakeups);
+}
+
+NodeState::NodeState(const World& world, std::chrono::milliseconds timeout, FailureDetector& failures)
+    : peers(static_cast<size_t>(world.local_world_size)),
+      world_(world),
+      timeout_(timeout),
+      failures_(failures) {}
+
+std::string NodeState::describe(int index) const {
+  return fmt::format("rank {} on host {}", rank_of(index), world_.host);
+}
+
+void NodeState::agree(std::string_view what) {
+  const uint64_t number = ++num_operations_;
+  OperationRecord& own = slot(index()).records[number % 2];
+  own.hash = std::hash<std::string_view>{}(what);
+  const size_t length = std::min(what.size(), own.text.size() - 1);
+  std::memcpy(own.text.data(), what.data(), length);
+  own.text[length] = '\0';
+  publish(slot(index()).operations, number);
+
+  // Compares with whoever is there already, so that a difference is found although others are still missing.
+  NodeWait wait(*this, {own.text.data()}, 0);
+  for (int missing = 0; missing >= 0;) {
+    missing = -1;
+    for (int i = 0; i < size(); ++i) {
+      if (!reached(slot(i).operations, number)) {
+        if (missing < 0) missing = i;
+        continue;
+      }
+      const OperationRecord& other = slot(i).records[number % 2];
+      if (other.hash == own.hash) continue;
+      fail_because(
+          i, fmt::format("ranks of one node do different things: {} is at '{}', {} at '{}' (operation {})",
+                         describe(index()), own.text.data(), describe(i), other.text.data(), number));
+    }
+    if (missing >= 0) wait.slice(slot(missing).operations, missing, number);
+  }
+}
+
+void NodeState::leave(bool in_order) {
+  if (size() > 1 && control.data() != nullptr) {
+    RankSlot& own = slot(index());
+    if (in_order) {
+      own.state.store(RankState::kLeft, std::memory_order_release);
+    } else if (own.state.load(std::memory_order_relaxed) == RankState::kThere) {
+      const std::optional<Failure> failure = failures_.failure();
+      own.culprit.store(failure ? failure->rank : -1, std::memory_order_relaxed);
+      own.state.store(RankState::kFailing, std::memory_order_release);
+    }
+  }
+  for (UniqueFd& peer : peers) peer.reset();
+}
+
+void NodeState::fail_because(int index, const std::string& evidence) const {
+  if (control.data() != nullptr) {
+    RankSlot& own = slot(this->index());
+    own.culprit.store(rank_of(index), std::memory_order_relaxed);
+    own.state.store(RankState::kFailing, std::memory_order_release);
+  }
+  failures_.fail_because(rank_of(index), evidence);
+}
+
+std::string NodeWait::purpose() const {
+  return bytes_ > 0 ? fmt::format("{}, {} bytes", to_string(label_), bytes_) : to_string(label_);
+}
+
+void NodeWait::until(CounterCell& cell, int index, uint64_t value) {
+  if (reached(cell, value)) return;
+  if (ranks_have_processors(state_.size())) {
+    for (int i = 0; i < kSpins; ++i) {
+      _mm_pause();
+      if (reached(cell, value)) return;
+    }
+  }
+  for (int i = 0; i < kYields; ++i) {
+    sched_yield();
+    if (reached(cell, value)) return;
+  }
+  while (!slice(cell, index, value)) {
+  }
+}
+
+bool NodeWait::slice(CounterCell& cell, int index, uint64_t value) {
+  if (reached(cell, value)) return true;
+  if (!started_) {
+    started_ = true;
+    begin_ = Clock::now();
+  }
+  state_.failures().check();
+  check_peers(cell, index, value);
+  if (Clock::now() - begin_ >= state_.timeout()) {
+    const std::string seconds = fmt::format("{:.1f} s", static_cast<double>(state_.timeout().count()) / 1e3);
+    state_.fail_because(index, fmt::format("{} waited {} for {}: {}", state_.describe(state_.index()),
+                                           seconds, state_.describe(index), purpose()));
+  }
+  cell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  const uint32_t seen = cell.wakeups.load(std::memory_order_seq_cst);
+  if (cell.value.load(std::memory_order_seq_cst) < value) futex_wait(cell.wakeups, seen, kSlice);
+  cell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  return reached(cell, value);
+}
+
+void NodeWait::check_peers(const CounterCell& cell, int index, uint64_t value) const {
+  std::array<pollfd, kMaxLocalRanks> sockets;
+  const int count = state_.size();
+  for (int i = 0; i < count; ++i) {
+    // Not interested in data: only the end of a connection is reported. Negative descriptors are passed over.
+    sockets[static_cast<size_t>(i)] = {
+        .fd = state_.peers[static_cast<size_t>(i)].get(), .events = 0, .revents = 0};
+  }
+  if (poll(sockets.data(), static_cast<nfds_t>(count), 0) <= 0) return;
+  // What it did before it went counts.
+  if (reached(cell, value)) return;
+  int failing = -1;
+  for (int i = 0; i < count; ++i) {
+    if (sockets[static_cast<size_t>(i)].revents == 0) continue;
+    const RankState at_end = state_.slot(i).state.load(std::memory_order_acquire);
+    // One that was killed explains those that failed because of it.
+    if (at_end == RankState::kThere || (at_end == RankState::kLeft && i == index)) blame_closed(i, index);
+    if (at_end == RankState::kFailing) failing = i;
+  }
+  if (failing >= 0) blame_closed(failing, index);
+}
+
+void NodeWait::blame_closed(int closed, int index) const {
+  const std::string self = state_.describe(state_.index());
+  const std::string while_waiting =
+      closed == index ? fmt::format("while {} waited for it: {}", self, purpose())
+                      : fmt::format("while {} waited for {}: {}", self, state_.describe(index), purpose());
+  const RankSlot& slot = state_.slot(closed);
+  const RankState at_end = slot.state.load(std::memory_order_acquire);
+  if (at_end == RankState::kThere) {
+    state_.fail_because(closed, fmt::format("{} was lost: its process ended without a word {}",
+                                            state_.describe(closed), while_waiting));
+  }
+  if (at_end == RankState::kLeft) {
+    state_.fail_because(closed,
+                        fmt::format("{} has left in good order {}", state_.describe(closed), while_waiting));
+  }
+  const int culprit = slot.culprit.load(std::memory_order_relaxed) - state_.rank_of(0);
+  if (culprit >= 0 && culprit < state_.size() && culprit != state_.index() && culprit != closed) {
+    state_.fail_because(culprit, fmt::format("{} failed, as {} reports {}", state_.describe(culprit),
+                                             state_.describe(closed), while_waiting));
+  }
+  state_.fail_because(closed,
+                      fmt::format("{} ended after an error {}", state_.describe(closed), while_waiting));
+}
+
+}  // namespace tessera

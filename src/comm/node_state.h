@@ -1,0 +1,112 @@
+// What the ranks of a node know of each other, behind node_group.h: progress counters in shared memory, who
+// is alive, and the one way to wait.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/memory.h"
+#include "comm/local_socket.h"
+#include "comm/node_group.h"
+
+namespace tessera {
+
+inline constexpr int kMaxLocalRanks = 256;
+
+// A number that only grows, and what it takes to sleep until it does. All zero at first.
+struct alignas(kCacheLineBytes) CounterCell {
+  std::atomic<uint64_t> value;
+  std::atomic<uint32_t> wakeups;   // changes before every wake-up: the futex
+  std::atomic<uint32_t> sleepers;  // asleep or about to be; without any, publishing makes no system call
+};
+static_assert(sizeof(CounterCell) == kCacheLineBytes);
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+// Sets the number (release) and wakes those who sleep for it.
+void publish(CounterCell& cell, uint64_t value);
+
+// What a rank is about to do with the others.
+struct OperationRecord {
+  uint64_t hash;  // of the whole text, which may be longer than what fits
+  std::array<char, 120> text;
+};
+
+enum class RankState : int32_t { kThere = 0, kLeft, kFailing };
+
+// One per rank, written by that rank only.
+struct alignas(kCacheLineBytes) RankSlot {
+  CounterCell operations;  // begun so far
+  std::atomic<RankState> state;
+  std::atomic<int32_t> culprit;  // kFailing: whom it names (a rank of the job), or -1
+  // Of operation n in n % 2: a rank begins the next but one only when all have begun the next.
+  std::array<OperationRecord, 2> records;
+};
+
+// Shared by a NodeGroup and its counters. Safe from several threads, but for agree().
+class NodeState {
+ public:
+  NodeState(const World& world, std::chrono::milliseconds timeout, FailureDetector& failures);
+
+  int size() const { return world_.local_world_size; }
+  int index() const { return world_.local_rank; }
+  const World& world() const { return world_; }
+  FailureDetector& failures() const { return failures_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  int rank_of(int index) const { return world_.node_rank * world_.local_world_size + index; }
+  // "rank 3 on host worker-1".
+  std::string describe(int index) const;
+
+  // The connection to each rank of the node; closed where that is this one.
+  std::vector<UniqueFd> peers;
+  // One slot per rank.
+  SharedSegment control;
+  RankSlot& slot(int index) const { return reinterpret_cast<RankSlot*>(control.data())[index]; }
+
+  // Returns when every rank has come to its operation of this number, and it is the same. `what` describes it
+  // in full, arguments included.
+  void agree(std::string_view what);
+  // Tells the others that this rank is gone, in order or not, and closes the connections.
+  void leave(bool in_order);
+  // Throws through the failure detector, after telling the other ranks of the node whom this one names.
+  [[noreturn]] void fail_because(int index, const std::string& evidence) const;
+
+ private:
+  const World world_;
+  const std::chrono::milliseconds timeout_;
+  FailureDetector& failures_;
+  uint64_t num_operations_ = 0;
+};
+
+// One wait for other ranks of the node. Takes no memory, unless it fails.
+class NodeWait {
+ public:
+  NodeWait(const NodeState& state, const OpLabel& label, int64_t bytes)
+      : state_(state), label_(label), bytes_(bytes) {}
+
+  // Until the counter of rank `index` has reached `value`.
+  void until(CounterCell& cell, int index, uint64_t value);
+  // A part of that: returns early, after at most a slice, whether it has.
+  bool slice(CounterCell& cell, int index, uint64_t value);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // Throws when any rank of the node has ended otherwise than in order, or the one waited for in any way.
+  void check_peers(const CounterCell& cell, int index, uint64_t value) const;
+  [[noreturn]] void blame_closed(int closed, int index) const;
+  std::string purpose() const;  // "gradients of group 3, 4096 bytes"
+
+  const NodeState& state_;
+  const OpLabel label_;
+  const int64_t bytes_;
+  bool started_ = false;
+  Clock::time_point begin_;
+};
+
+}  // namespace tessera
