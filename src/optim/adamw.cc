@@ -26,25 +26,28 @@ int64_t AdamW::state_bytes(int64_t num_elements, DType dtype) {
 }
 
 AdamW::AdamW(std::vector<ParameterRange> ranges, TensorView weights, ConstTensorView gradients,
-             const AdamWOptions& options, ThreadPool& pool)
+             const AdamWOptions& options, ThreadPool& pool, std::optional<int64_t> num_state_elements)
     : ranges_(std::move(ranges)),
       weights_(weights),
       gradients_(gradients),
       options_(options),
       pool_(&pool),
-      moments_(moment_bytes(weights.num_elements())),
-      remainders_(remainder_bytes(weights.num_elements(), weights.dtype())),
-      norm_scratch_(sum_of_squares_scratch_bytes(weights.num_elements())) {
-  const int64_t count = weights.num_elements();
+      moments_(moment_bytes(num_state_elements.value_or(weights.num_elements()))),
+      remainders_(remainder_bytes(num_state_elements.value_or(weights.num_elements()), weights.dtype())),
+      norm_scratch_(sum_of_squares_scratch_bytes(num_state_elements.value_or(weights.num_elements()))) {
   TESSERA_CHECK(weights.dtype() == DType::kBF16 || weights.dtype() == DType::kF32, "weights are {}",
                 dtype_name(weights.dtype()));
-  TESSERA_CHECK(gradients.dtype() == DType::kF32 && gradients.num_elements() == count,
-                "{} weights, gradients {} {}", count, dtype_name(gradients.dtype()),
-                gradients.num_elements());
+  TESSERA_CHECK(gradients.dtype() == DType::kF32, "gradients are {}", dtype_name(gradients.dtype()));
   int64_t end_of_last = 0;
   for (const ParameterRange& range : ranges_) {
-    TESSERA_CHECK(range.begin >= end_of_last && range.count >= 0 && range.begin + range.count <= count,
-                  "range of {} elements at {} after {} of {}", range.count, range.begin, end_of_last, count);
+    TESSERA_CHECK(
+        range.begin >= end_of_last && range.count >= 0 && range.begin + range.count <= weights.num_elements(),
+        "range of {} elements at {} after {} of {}", range.count, range.begin, end_of_last,
+        weights.num_elements());
+    TESSERA_CHECK(0 <= range.gradient_begin && range.gradient_begin + range.count <= gradients.num_elements(),
+                  "gradient of {} elements at {} of {}", range.count, range.gradient_begin,
+                  gradients.num_elements());
+    check_elements(range.begin, range.state_begin, range.count);
     end_of_last = range.begin + range.count;
   }
 }
@@ -53,7 +56,7 @@ double AdamW::gradient_norm() const {
   // Range by range: alignment gaps may hold anything.
   double sum = 0;
   for (const ParameterRange& range : ranges_) {
-    const std::span<const float> gradient(gradients_.as<float>() + range.begin,
+    const std::span<const float> gradient(gradients_.as<float>() + range.gradient_begin,
                                           static_cast<size_t>(range.count));
     sum += sum_of_squares(gradient, norm_scratch_.as<std::byte>(), *pool_);
   }
@@ -67,6 +70,11 @@ void AdamW::set_betas(double beta1, double beta2) {
 }
 
 void AdamW::step(int64_t step, double learning_rate, double gradient_scale) {
+  step_ranges(0, num_ranges(), step, learning_rate, gradient_scale);
+}
+
+void AdamW::step_ranges(int64_t first, int64_t last, int64_t step, double learning_rate,
+                        double gradient_scale) {
   const auto scalars = [&](double weight_decay) {
     return adamw_scalars(learning_rate, options_.beta1, options_.beta2, options_.epsilon, weight_decay, step,
                          gradient_scale);
@@ -74,22 +82,23 @@ void AdamW::step(int64_t step, double learning_rate, double gradient_scale) {
   const AdamWScalars decaying = scalars(options_.weight_decay);
   const AdamWScalars plain = scalars(0);
   float* m = moments_.as<float>().data();
-  float* v = m + weights_.num_elements();
-  for (const ParameterRange& range : ranges_) {
+  float* v = m + num_state_elements();
+  for (int64_t i = first; i < last; ++i) {
+    const ParameterRange& range = ranges_[static_cast<size_t>(i)];
     const AdamWScalars& chosen = range.weight_decay ? decaying : plain;
-    const float* gradient = gradients_.as<float>() + range.begin;
+    const float* gradient = gradients_.as<float>() + range.gradient_begin;
     if (weights_.dtype() == DType::kBF16) {
-      adamw_bf16(weights_.as<bf16>() + range.begin, remainders_.as<int16_t>().data() + range.begin, gradient,
-                 m + range.begin, v + range.begin, range.count, chosen, *pool_);
+      adamw_bf16(weights_.as<bf16>() + range.begin, remainders_.as<int16_t>().data() + range.state_begin,
+                 gradient, m + range.state_begin, v + range.state_begin, range.count, chosen, *pool_);
     } else {
-      adamw_f32(weights_.as<float>() + range.begin, gradient, m + range.begin, v + range.begin, range.count,
-                chosen, *pool_);
+      adamw_f32(weights_.as<float>() + range.begin, gradient, m + range.state_begin, v + range.state_begin,
+                range.count, chosen, *pool_);
     }
   }
 }
 
-void AdamW::read_master(int64_t begin, std::span<float> destination) const {
-  check_elements(begin, std::ssize(destination));
+void AdamW::read_master(int64_t begin, int64_t state_begin, std::span<float> destination) const {
+  check_elements(begin, state_begin, std::ssize(destination));
   pool_->parallel_blocks(std::ssize(destination), kCopyBlock, [&](int64_t first, int64_t last) {
     if (weights_.dtype() == DType::kF32) {
       std::copy(weights_.as<float>() + begin + first, weights_.as<float>() + begin + last,
@@ -97,21 +106,21 @@ void AdamW::read_master(int64_t begin, std::span<float> destination) const {
       return;
     }
     const bf16* weight = weights_.as<bf16>() + begin;
-    const int16_t* remainder = remainders_.as<int16_t>().data() + begin;
+    const int16_t* remainder = remainders_.as<int16_t>().data() + state_begin;
     float* master = destination.data();
     for (int64_t i = first; i < last; ++i) master[i] = join_master(weight[i], remainder[i]);
   });
 }
 
-void AdamW::write_master(int64_t begin, std::span<const float> source) {
-  check_elements(begin, std::ssize(source));
+void AdamW::write_master(int64_t begin, int64_t state_begin, std::span<const float> source) {
+  check_elements(begin, state_begin, std::ssize(source));
   pool_->parallel_blocks(std::ssize(source), kCopyBlock, [&](int64_t first, int64_t last) {
     if (weights_.dtype() == DType::kF32) {
       std::copy(source.data() + first, source.data() + last, weights_.as<float>() + begin + first);
       return;
     }
     bf16* weight = weights_.as<bf16>() + begin;
-    int16_t* remainder = remainders_.as<int16_t>().data() + begin;
+    int16_t* remainder = remainders_.as<int16_t>().data() + state_begin;
     for (int64_t i = first; i < last; ++i) {
       const float master = source[static_cast<size_t>(i)];
       weight[i] = master_weight(master);
@@ -120,9 +129,11 @@ void AdamW::write_master(int64_t begin, std::span<const float> source) {
   });
 }
 
-void AdamW::check_elements(int64_t begin, int64_t count) const {
+void AdamW::check_elements(int64_t begin, int64_t state_begin, int64_t count) const {
   TESSERA_CHECK(begin >= 0 && count >= 0 && begin + count <= weights_.num_elements(),
                 "{} elements at {} of {}", count, begin, weights_.num_elements());
+  TESSERA_CHECK(state_begin >= 0 && state_begin + count <= num_state_elements(),
+                "state of {} elements at {} of {}", count, state_begin, num_state_elements());
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,11 +20,14 @@ struct AdamWOptions {
   double weight_decay = 0;
 };
 
-// Elements [begin, begin + count) of the flat arrays. Elements in no range (alignment gaps) are left alone.
+// Elements [begin, begin + count) of the weights. Elements in no range (alignment gaps) are left alone. Who
+// owns a shard only keeps its gradients and state apart from its weights, at offsets of their own.
 struct ParameterRange {
   int64_t begin;
   int64_t count;
   bool weight_decay;
+  int64_t gradient_begin = begin;
+  int64_t state_begin = begin;
 };
 
 // State: float32 m and v; with BF16 weights also the 16-bit remainder that makes weight + remainder the exact
@@ -33,10 +37,13 @@ class AdamW {
   // Bytes of state for flat arrays of num_elements, without allocating.
   static int64_t state_bytes(int64_t num_elements, DType dtype);
 
-  // `ranges` ascend and do not overlap. `weights` (BF16 or F32) and `gradients` (F32) are the model's flat
-  // arrays and must outlive this. BF16 weights start as exact masters: remainders are 0.
+  // `ranges` ascend in the weights and do not overlap. `weights` (BF16 or F32) and `gradients` (F32) are flat
+  // arrays and must outlive this. The state has as many elements as the weights unless said otherwise. BF16
+  // weights start as exact masters: remainders are 0.
   AdamW(std::vector<ParameterRange> ranges, TensorView weights, ConstTensorView gradients,
-        const AdamWOptions& options, ThreadPool& pool);
+        const AdamWOptions& options, ThreadPool& pool, std::optional<int64_t> num_state_elements = {});
+
+  int64_t num_ranges() const { return std::ssize(ranges_); }
 
   // Square root of the sum of squares of the gradients of all ranges; the same whatever the number of
   // threads.
@@ -45,14 +52,22 @@ class AdamW {
   void set_betas(double beta1, double beta2);
   // One update with gradients * gradient_scale. `step` counts from 1 (bias correction).
   void step(int64_t step, double learning_rate, double gradient_scale);
+  // Of ranges [first, last) alone: a step may be taken in pieces.
+  void step_ranges(int64_t first, int64_t last, int64_t step, double learning_rate, double gradient_scale);
 
-  // Float32 master weights of elements [begin, begin + destination.size()).
-  void read_master(int64_t begin, std::span<float> destination) const;
+  // Float32 master weights of elements [begin, begin + destination.size()) of the weights, whose state begins
+  // at state_begin.
+  void read_master(int64_t begin, std::span<float> destination) const {
+    read_master(begin, begin, destination);
+  }
+  void read_master(int64_t begin, int64_t state_begin, std::span<float> destination) const;
   // Sets weight and remainder of these elements from float32.
-  void write_master(int64_t begin, std::span<const float> source);
+  void write_master(int64_t begin, std::span<const float> source) { write_master(begin, begin, source); }
+  void write_master(int64_t begin, int64_t state_begin, std::span<const float> source);
 
  private:
-  void check_elements(int64_t begin, int64_t count) const;
+  void check_elements(int64_t begin, int64_t state_begin, int64_t count) const;
+  int64_t num_state_elements() const { return moments_.size_bytes() / (2 * dtype_bytes(DType::kF32)); }
 
   std::vector<ParameterRange> ranges_;
   TensorView weights_;

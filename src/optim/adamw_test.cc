@@ -121,6 +121,40 @@ TEST(AdamW, ReadsAndWritesPartsOfTheMasters) {
   EXPECT_THROW(run.optimizer.read_master(kCount - 2, back), Error);
 }
 
+TEST(AdamW, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
+  TrainingRun whole(DType::kBF16, {.weight_decay = 0.1});
+  // Elements 100 to 299 of the first range and 600 to 649 of the second, the state behind one another.
+  const std::vector<ParameterRange> ranges = {{100, 200, true, 64, 0}, {600, 50, false, 5, 200}};
+  std::vector<bf16> weights(kCount);
+  std::vector<float> gradients(400);
+  ThreadPool pool(2);
+  AdamW shard(ranges, TensorView(weights.data(), DType::kBF16, {kCount}),
+              TensorView(gradients.data(), DType::kF32, {400}), {.weight_decay = 0.1}, pool, 250);
+  const std::vector<float> start = normal_values(kCount, 1);
+  for (const ParameterRange& range : ranges) {
+    shard.write_master(
+        range.begin, range.state_begin,
+        std::span(start).subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.count)));
+  }
+  for (int64_t step = 1; step <= 3; ++step) {
+    whole.step(step);
+    for (const ParameterRange& range : ranges) {
+      std::copy_n(whole.gradients.begin() + range.begin, range.count,
+                  gradients.begin() + range.gradient_begin);
+    }
+    shard.step_ranges(0, 1, step, 1e-2, 0.5);
+    shard.step_ranges(1, 2, step, 1e-2, 0.5);
+  }
+  const std::vector<float> expected = whole.masters();
+  for (const ParameterRange& range : ranges) {
+    std::vector<float> found(static_cast<size_t>(range.count));
+    shard.read_master(range.begin, range.state_begin, found);
+    for (int64_t i = 0; i < range.count; ++i) {
+      EXPECT_EQ(found[static_cast<size_t>(i)], expected[static_cast<size_t>(range.begin + i)]) << i;
+    }
+  }
+}
+
 TEST(AdamW, StateIsWhatIsAllocated) {
   // m, v, the remainder, and the partial sums of the norm (8 bytes per block).
   EXPECT_EQ(AdamW::state_bytes(1 << 20, DType::kF32), (8 << 20) + 16 * 8);
