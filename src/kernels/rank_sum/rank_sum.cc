@@ -1,0 +1,73 @@
+#include "kernels/rank_sum/rank_sum.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "kernels/rank_sum/rank_sum_impl.h"
+#include "platform/subnormals.h"
+
+namespace tessera {
+
+namespace {
+
+void for_blocks(int64_t count, ThreadPool* pool, FunctionRef<void(int64_t begin, int64_t end)> body) {
+  if (pool != nullptr) {
+    pool->parallel_blocks(count, kRankSumBlock, body);
+    return;
+  }
+  const SubnormalsAreZero as_in_a_pool;
+  for (int64_t begin = 0; begin < count; begin += kRankSumBlock) {
+    body(begin, std::min(begin + kRankSumBlock, count));
+  }
+}
+
+void check_inputs(std::span<const RankInput> inputs) {
+  TESSERA_CHECK(!inputs.empty() && std::ssize(inputs) <= kMaxRankSumInputs, "{} inputs", inputs.size());
+}
+
+// A cached store first reads the line it replaces. Where y must be read anyway, nothing is gained.
+Stores stores_for(Update update, int64_t count) {
+  constexpr int64_t kStreamFrom = 1 << 20;  // elements
+  return update == Update::kOverwrite && count >= kStreamFrom ? Stores::kStreaming : Stores::kCached;
+}
+
+}  // namespace
+
+const DispatchTable<RankSumKernels>& rank_sum_table() {
+  static const DispatchTable<RankSumKernels> table("rank_sum", concat(rank_sum_hwy(), rank_sum_ref()));
+  return table;
+}
+
+void rank_sum(std::span<const RankInput> inputs, Update update, float* y, int64_t count, ThreadPool* pool) {
+  check_inputs(inputs);
+  const auto sum = rank_sum_table().chosen().sum;
+  const Stores stores = stores_for(update, count);
+  for_blocks(count, pool, [&](int64_t begin, int64_t end) { sum(inputs, update, stores, y, begin, end); });
+}
+
+int64_t rank_sum_scratch_bytes(int64_t count) {
+  return (count + kRankSumBlock - 1) / kRankSumBlock * static_cast<int64_t>(sizeof(double));
+}
+
+double rank_sum_with_squares(std::span<const RankInput> inputs, Update update, float* y, int64_t count,
+                             std::span<std::byte> scratch, ThreadPool* pool) {
+  check_inputs(inputs);
+  TESSERA_CHECK(std::ssize(scratch) >= rank_sum_scratch_bytes(count), "{} bytes for {} elements",
+                scratch.size(), count);
+  const auto sum = rank_sum_table().chosen().sum_with_squares;
+  const Stores stores = stores_for(update, count);
+  auto* const block_squares = reinterpret_cast<double*>(scratch.data());
+  for_blocks(count, pool, [&](int64_t begin, int64_t end) {
+    block_squares[begin / kRankSumBlock] = sum(inputs, update, stores, y, begin, end);
+  });
+  double squares = 0;
+  for (int64_t block = 0; block * kRankSumBlock < count; ++block) squares += block_squares[block];
+  return squares;
+}
+
+void round_to_bf16(const float* x, bf16* y, int64_t count, ThreadPool* pool) {
+  const auto round = rank_sum_table().chosen().round;
+  for_blocks(count, pool, [&](int64_t begin, int64_t end) { round(x, y, begin, end); });
+}
+
+}  // namespace tessera

@@ -1,0 +1,157 @@
+#include "kernels/rank_sum/rank_sum_impl.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/rank_sum/rank_sum_hwy.cc"
+#include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera {
+namespace HWY_NAMESPACE {
+
+// Vectors summed side by side: with AVX-512 each visit of an input takes four of its cache lines, and the
+// sums of squares (two per vector) still fit in the registers.
+constexpr size_t kVectors = 4;
+
+template <size_t N, class D, class Access, typename T>
+HWY_INLINE void add_to(D d, const Access& access, const T* from, hn::Vec<D> (&sum)[N]) {
+  prefetch_ahead<N, T>(d, from);
+  for (size_t k = 0; k < N; ++k) sum[k] = hn::Add(sum[k], access.load(d, from + k * hn::Lanes(d)));
+}
+
+template <size_t N, class D, class Access, typename T>
+HWY_INLINE void load_to(D d, const Access& access, const T* from, hn::Vec<D> (&sum)[N]) {
+  prefetch_ahead<N, T>(d, from);
+  for (size_t k = 0; k < N; ++k) sum[k] = access.load(d, from + k * hn::Lanes(d));
+}
+
+// Elements i to i + N lanes(d), or the part of a vector that `access` sees.
+template <size_t N, class D, class Access>
+HWY_INLINE void sum_at(D d, const Access& access, std::span<const RankInput> inputs, Update update,
+                       const float* y, int64_t i, hn::Vec<D> (&sum)[N]) {
+  const RankInput& first = inputs[0];
+  if (first.is_bf16()) {
+    load_to(d, access, first.as_bf16() + i, sum);
+  } else {
+    load_to(d, access, first.f32() + i, sum);
+  }
+  for (size_t r = 1; r < inputs.size(); ++r) {
+    const RankInput& input = inputs[r];
+    if (input.is_bf16()) {
+      add_to(d, access, input.as_bf16() + i, sum);
+    } else {
+      add_to(d, access, input.f32() + i, sum);
+    }
+  }
+  if (update == Update::kAdd) {
+    for (size_t k = 0; k < N; ++k) sum[k] = hn::Add(access.load(d, y + i + k * hn::Lanes(d)), sum[k]);
+  }
+}
+
+// Squares in double of N vectors of float32, added to 2 N sums.
+template <size_t N, class D>
+HWY_INLINE void add_squares(D d, const hn::Vec<D> (&values)[N],
+                            hn::Vec<hn::Repartition<double, D>> (&squares)[2 * N]) {
+  const hn::Repartition<double, D> d64;
+#if HWY_TARGET == HWY_SCALAR
+  for (size_t k = 0; k < N; ++k) {
+    const auto value = hn::PromoteTo(hn::ScalableTag<double>(), values[k]);
+    squares[k] = hn::MulAdd(value, value, squares[k]);
+  }
+  (void)d, (void)d64;
+#else
+  const hn::Half<D> half;
+  for (size_t k = 0; k < N; ++k) {
+    const auto low = hn::PromoteTo(d64, hn::LowerHalf(half, values[k]));
+    const auto high = hn::PromoteTo(d64, hn::UpperHalf(half, values[k]));
+    squares[2 * k] = hn::MulAdd(low, low, squares[2 * k]);
+    squares[2 * k + 1] = hn::MulAdd(high, high, squares[2 * k + 1]);
+  }
+#endif
+}
+
+template <bool kSquares>
+HWY_INLINE double sum_range(std::span<const RankInput> inputs, Update update, Stores stores, float* y,
+                            int64_t begin, int64_t end) {
+  const FloatTag d;
+#if HWY_TARGET == HWY_SCALAR
+  const hn::ScalableTag<double> d64;
+#else
+  const hn::Repartition<double, FloatTag> d64;
+#endif
+  hn::Vec<decltype(d64)> squares[2 * kVectors];
+  for (auto& square : squares) square = hn::Zero(d64);
+  // Streaming stores want aligned addresses; the parts of ranks are.
+  const auto vector_bytes = static_cast<uintptr_t>(lanes(d)) * sizeof(float);
+  const bool streams =
+      stores == Stores::kStreaming && reinterpret_cast<uintptr_t>(y + begin) % vector_bytes == 0;
+  const int64_t step = static_cast<int64_t>(kVectors) * lanes(d);
+  int64_t i = begin;
+  for (; i + step <= end; i += step) {
+    hn::Vec<FloatTag> sum[kVectors];
+    sum_at(d, WholeVector(), inputs, update, y, i, sum);
+    for (size_t k = 0; k < kVectors; ++k) {
+      float* const to = y + i + k * hn::Lanes(d);
+      if (streams) {
+        hn::Stream(sum[k], d, to);
+      } else {
+        hn::StoreU(sum[k], d, to);
+      }
+    }
+    if constexpr (kSquares) add_squares(d, sum, squares);
+  }
+  for_each_vector(d, end - i, [&](auto access, int64_t rest) HWY_ATTR {
+    hn::Vec<FloatTag> sum[1];
+    sum_at(d, access, inputs, update, y, i + rest, sum);
+    access.store(d, sum[0], y + i + rest);
+    if constexpr (kSquares) {
+      hn::Vec<decltype(d64)> rest_squares[2] = {squares[0], squares[1]};
+      add_squares(d, sum, rest_squares);
+      squares[0] = rest_squares[0];
+      squares[1] = rest_squares[1];
+    }
+  });
+  if (streams) hwy::FlushStream();
+  if constexpr (!kSquares) return 0;
+  for (size_t half = kVectors; half > 0; half /= 2) {
+    for (size_t k = 0; k < half; ++k) squares[k] = hn::Add(squares[k], squares[k + half]);
+  }
+  return sum_of_lanes(d64, squares[0]);
+}
+
+void sum_hwy(std::span<const RankInput> inputs, Update update, Stores stores, float* y, int64_t begin,
+             int64_t end) {
+  sum_range<false>(inputs, update, stores, y, begin, end);
+}
+
+double sum_with_squares_hwy(std::span<const RankInput> inputs, Update update, Stores stores, float* y,
+                            int64_t begin, int64_t end) {
+  return sum_range<true>(inputs, update, stores, y, begin, end);
+}
+
+void round_hwy(const float* x, bf16* y, int64_t begin, int64_t end) {
+  const FloatTag d;
+  for_each_group<4>(d, end - begin, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    prefetch_ahead<access.kVectors, float>(d, x + begin + i);
+    auto values = access.template load_as<bf16>(d, x + begin + i);
+    access.store(d, values, y + begin + i);
+  });
+}
+
+const RankSumKernels kKernels = {
+    .sum = sum_hwy, .sum_with_squares = sum_with_squares_hwy, .round = round_hwy};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera {
+
+std::vector<Implementation<RankSumKernels>> rank_sum_hwy() { return TESSERA_HWY_TABLE(kKernels); }
+
+}  // namespace tessera
+#endif
