@@ -1,92 +1,292 @@
 #include "train/memory_plan.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "optim/adamw.h"
 
 namespace tessera {
 namespace {
 
-constexpr const char* kBaselineName = "program and row index (resident now)";
+constexpr const char* kBaselineName = "resident before the model";
 
 // Pages of the program and its libraries that are touched, and kernels that oneDNN makes, in the first step:
 // measured as 3 to 9 MiB over dtypes and small models.
 constexpr int64_t kFirstUseBytes = 6 << 20;
+
+constexpr int kMaxAdvisedNodes = 256;
 
 // Of one micro-batch: ids, positions and targets of PackedBatch, ids and labels of the row being read.
 int64_t batch_bytes(const ActivationLimits& limits) {
   return (3 * limits.max_tokens + 2 * limits.max_sequence_length) * static_cast<int64_t>(sizeof(int32_t));
 }
 
-}  // namespace
-
-int64_t needed_bytes(const Model& model, const MemoryRequest& request) {
-  return plan_memory(model, request).total_bytes() - request.baseline_bytes;
+// "weights: complete (BF16)".
+std::string full_name(const MemoryItem& item) {
+  return fmt::format("{}: {}", memory_kind_name(item.kind), item.name);
 }
 
-int64_t MemoryPlan::total_bytes() const {
+int64_t bytes_of_node(const MemoryItem& item, int local_world_size) {
+  return item.scope == MemoryScope::kNode ? item.size_bytes : item.size_bytes * local_world_size;
+}
+
+int64_t bytes_of_scope(const MemoryPlan& plan, MemoryScope scope) {
   int64_t total = 0;
-  for (const MemoryItem& item : items) total += item.size_bytes;
+  for (const MemoryItem& item : plan.items) total += item.scope == scope ? item.size_bytes : 0;
   return total;
 }
 
+// One line of the table. `node_bytes` of a node, of which a rank has an equal share.
+struct TableLine {
+  std::string kind;
+  std::string name;
+  int64_t node_bytes = 0;
+  bool is_of_node = false;  // says nothing about rank and job
+};
+
+std::string table_text(const std::vector<TableLine>& lines, int num_nodes, int local_world_size) {
+  const bool many = num_nodes * local_world_size > 1;
+  size_t kind_width = 0, name_width = 0;
+  for (const TableLine& line : lines) {
+    kind_width = std::max(kind_width, line.kind.size());
+    name_width = std::max(name_width, line.name.size());
+  }
+  std::string text;
+  const auto add = [&](const TableLine& line, const std::string& columns) {
+    text += fmt::format("{:<{}}  {:<{}}{}\n", line.kind, kind_width, line.name, name_width, columns);
+  };
+  if (many) {
+    add({}, fmt::format("  {:>10}  {:>10}  {:>10}", "a rank", "a node",
+                        num_nodes == 1 ? "" : fmt::format("{} nodes", num_nodes)));
+  }
+  for (const TableLine& line : lines) {
+    const std::string node = format_bytes(line.node_bytes);
+    if (!many) {
+      add(line, fmt::format("  {:>10}", node));
+    } else if (line.is_of_node) {
+      add(line, fmt::format("  {:>10}  {:>10}", "", node));
+    } else {
+      add(line, fmt::format("  {:>10}  {:>10}  {:>10}", format_bytes(line.node_bytes / local_world_size),
+                            node, num_nodes == 1 ? "" : format_bytes(line.node_bytes * num_nodes)));
+    }
+  }
+  // Empty columns leave spaces behind.
+  std::string trimmed;
+  for (const char c : text) {
+    if (c == '\n') trimmed.erase(trimmed.find_last_not_of(' ') + 1);
+    trimmed += c;
+  }
+  return trimmed;
+}
+
+// Each kept change is part of all that follow.
+class AlternativeList {
+ public:
+  AlternativeList(const MemoryRequest& request, const MemoryChoices& choices)
+      : request_(request), choices_(choices) {}
+
+  void change_buffers() {
+    if (request_.limits.pack_weights) {
+      request_.limits.pack_weights = false;
+      keep("pack_weights never");
+    }
+    if (choices_.micro_batches_per_pass > 1) {
+      request_.zero.passes_per_step *= choices_.micro_batches_per_pass;
+      set_limits(choices_.batch_size, request_.limits.max_sequence_length,
+                 request_.limits.gradient_checkpointing);
+      keep("merge_micro_batches never");
+    }
+  }
+
+  // Between nodes.
+  void change_sharding() {
+    ZeroSettings& zero = request_.zero;
+    if (zero.stage == 2) change_schedule();
+    if (zero.stage < 3) {
+      zero.stage = 3;
+      keep("zero_stage 3");
+    }
+    change_schedule();
+  }
+
+  void change_rows() {
+    const int64_t batch_size = choices_.batch_size;
+    const int64_t longest = request_.limits.max_sequence_length;
+    const bool checkpointing = request_.limits.gradient_checkpointing;
+    const std::string with_checkpointing = checkpointing ? "" : "gradient_checkpointing true and ";
+    if (!checkpointing) {
+      set_limits(batch_size, longest, true);
+      offer("gradient_checkpointing true");
+    }
+    for (int64_t size = batch_size / 2; size >= 1; size /= 2) {
+      const std::string change = fmt::format("per_device_train_batch_size {}", size);
+      set_limits(size, longest, checkpointing);
+      offer(change);
+      if (checkpointing) continue;
+      set_limits(size, longest, true);
+      offer(with_checkpointing + change);
+    }
+    for (int64_t length = longest / 2; length >= 64; length /= 2) {
+      set_limits(1, length, true);
+      offer(fmt::format("{}{}max_length {}", with_checkpointing,
+                        batch_size == 1 ? "" : "per_device_train_batch_size 1 and ", length));
+    }
+  }
+
+  std::vector<MemoryAlternative> take() { return std::move(list_); }
+
+ private:
+  void change_schedule() {
+    if (request_.zero.schedule == GatherSchedule::kPerLayer) return;
+    request_.zero.schedule = GatherSchedule::kPerLayer;
+    keep("gather_schedule per_layer");
+  }
+
+  void set_limits(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
+    const bool pack_weights = request_.limits.pack_weights;
+    request_.limits = choices_.limits_for(batch_size, max_row_length, gradient_checkpointing);
+    request_.limits.pack_weights = pack_weights;
+  }
+
+  void keep(const std::string& change) {
+    offer(change);
+    kept_ += change + " and ";
+  }
+
+  void offer(const std::string& change) { list_.push_back({kept_ + change, request_}); }
+
+  MemoryRequest request_;
+  const MemoryChoices& choices_;
+  std::string kept_;
+  std::vector<MemoryAlternative> list_;
+};
+
+}  // namespace
+
+int64_t MemoryPlan::private_bytes() const { return bytes_of_scope(*this, MemoryScope::kRank); }
+
+int64_t MemoryPlan::shared_bytes() const { return bytes_of_scope(*this, MemoryScope::kNode); }
+
+int64_t MemoryPlan::node_bytes() const { return local_world_size * private_bytes() + shared_bytes(); }
+
+ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_world_size) {
+  ZeroLayout out;
+  for (const ParameterLayout::Group& group : layout.groups()) out.groups.push_back({group.begin, group.end});
+  out.alignment = kParameterAlignment;
+  out.num_nodes = num_nodes;
+  out.local_world_size = local_world_size;
+  return out;
+}
+
+ZeroSettings zero_settings(const Model& model, const MemoryRequest& request) {
+  ZeroSettings settings = request.zero;
+  settings.weight_dtype = model.dtype();
+  return settings;
+}
+
 MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
-  const int64_t num_elements = model.layout().num_elements();
-  const DType dtype = model.dtype();
-  const int64_t moment_bytes = AdamW::state_bytes(num_elements, DType::kF32);
-  const int64_t remainder_bytes = AdamW::state_bytes(num_elements, dtype) - moment_bytes;
   const ActivationBytes activations = model.activation_bytes(request.limits);
   MemoryPlan plan;
-  plan.items = {{fmt::format("weights ({})", dtype_name(dtype)), num_elements * dtype_bytes(dtype)},
-                {"gradients (F32)", num_elements * dtype_bytes(DType::kF32)},
-                {"optimizer moments (F32)", moment_bytes},
-                {"optimizer master remainder (U16)", remainder_bytes},
-                {"activations kept for backward", activations.saved_bytes},
-                {"activations at work, logits included", activations.working_bytes},
-                {"workspace of the operations", activations.workspace_bytes},
-                {"weights packed for the products", activations.packed_bytes},
-                {"batch buffers", batch_bytes(request.limits)},
-                {"writing weights", request.export_bytes},
-                {"code touched and kernels made at first use", kFirstUseBytes},
-                {kBaselineName, request.baseline_bytes}};
-  std::erase_if(plan.items, [](const MemoryItem& item) { return item.size_bytes == 0; });
+  plan.num_nodes = request.num_nodes;
+  plan.local_world_size = request.local_world_size;
+  plan.items = zero_memory_items(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
+                                 zero_settings(model, request));
+  const auto add = [&](MemoryKind kind, const char* name, int64_t size_bytes) {
+    if (size_bytes > 0) plan.items.push_back({kind, MemoryScope::kRank, name, size_bytes});
+  };
+  add(MemoryKind::kWeights, "packed for the products", activations.packed_bytes);
+  add(MemoryKind::kActivations, "kept for backward", activations.saved_bytes);
+  add(MemoryKind::kActivations, "at work, logits included", activations.working_bytes);
+  add(MemoryKind::kActivations, "workspace of the products", activations.workspace_bytes);
+  add(MemoryKind::kBuffers, "micro-batch", batch_bytes(request.limits));
+  add(MemoryKind::kBuffers, "writing weights", request.export_bytes);
+  add(MemoryKind::kProgram, "code and kernels, first use", kFirstUseBytes);
+  add(MemoryKind::kProgram, kBaselineName, request.baseline_bytes);
+  std::stable_sort(plan.items.begin(), plan.items.end(),
+                   [](const MemoryItem& a, const MemoryItem& b) { return a.kind < b.kind; });
   return plan;
+}
+
+int64_t needed_bytes(const Model& model, const MemoryRequest& request) {
+  return plan_memory(model, request).node_bytes() - request.local_world_size * request.baseline_bytes;
+}
+
+std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
+                                                   const MemoryChoices& choices) {
+  AlternativeList list(request, choices);
+  list.change_buffers();
+  if (request.num_nodes > 1) list.change_sharding();
+  list.change_rows();
+  return list.take();
+}
+
+std::optional<int> nodes_that_fit(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+                                  int max_nodes) {
+  MemoryRequest larger = request;
+  for (int nodes = request.num_nodes; nodes <= max_nodes; ++nodes) {
+    larger.num_nodes = nodes;
+    if (needed_bytes(model, larger) <= free_bytes) return nodes;
+  }
+  return std::nullopt;
 }
 
 void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t free_bytes,
                        const std::vector<MemoryAlternative>& alternatives) {
   const int64_t needed = needed_bytes(model, request);
   if (needed <= free_bytes) return;
-  std::string kinds;
+  const bool single = request.num_nodes * request.local_world_size == 1;
+  std::vector<std::string> kinds;
   for (const MemoryItem& item : plan_memory(model, request).items) {
-    if (item.name != kBaselineName) kinds += fmt::format(", {} {}", item.name, format_bytes(item.size_bytes));
+    if (item.name == kBaselineName) continue;
+    kinds.push_back(full_name(item) + " " + format_bytes(bytes_of_node(item, request.local_world_size)));
   }
-  std::string advice = "no setting makes it fit: take a smaller model or a machine with more memory";
-  for (const MemoryAlternative& alternative : alternatives) {
-    MemoryRequest smaller = request;
-    smaller.limits = alternative.limits;
-    const int64_t bytes = needed_bytes(model, smaller);
-    if (bytes > free_bytes) continue;
-    advice = fmt::format("with {} it would take {}", alternative.change, format_bytes(bytes));
-    break;
+  std::string advice = "no setting makes it fit: take a smaller model or machines with more memory";
+  const auto fitting = std::find_if(alternatives.begin(), alternatives.end(), [&](const auto& alternative) {
+    return needed_bytes(model, alternative.request) <= free_bytes;
+  });
+  if (fitting != alternatives.end()) {
+    advice = fmt::format("with {} it would take {}", fitting->change,
+                         format_bytes(needed_bytes(model, fitting->request)));
   }
-  fail(ExitCode::kBadConfig, "the run does not fit in memory: it takes {} more, {} are free ({}); {}",
-       format_bytes(needed), format_bytes(free_bytes), kinds.substr(2), advice);
+  if (const std::optional<int> nodes = nodes_that_fit(model, request, free_bytes, kMaxAdvisedNodes)) {
+    advice += fmt::format(
+        "; {} nodes of {} would do with these settings", *nodes,
+        request.local_world_size == 1 ? "one rank" : fmt::format("{} ranks", request.local_world_size));
+  }
+  fail(ExitCode::kBadConfig, "the run does not fit in memory: it takes {} more{}, {} are free ({}); {}",
+       format_bytes(needed), single ? "" : " on every node", format_bytes(free_bytes), fmt::join(kinds, ", "),
+       advice);
 }
 
 std::string memory_table(const MemoryPlan& plan, int64_t free_bytes) {
-  std::vector<MemoryItem> lines = plan.items;
-  lines.push_back({"total", plan.total_bytes()});
-  lines.push_back({"free for this process", free_bytes});
-  size_t width = 0;
-  for (const MemoryItem& line : lines) width = std::max(width, line.name.size());
-  std::string text;
-  for (const MemoryItem& line : lines) {
-    text += fmt::format("{:<{}}  {:>10}\n", line.name, width, format_bytes(line.size_bytes));
+  const bool many = plan.num_nodes * plan.local_world_size > 1;
+  std::vector<TableLine> lines;
+  for (const MemoryItem& item : plan.items) {
+    const std::string_view kind = memory_kind_name(item.kind);
+    const bool repeated =
+        !lines.empty() &&
+        std::any_of(lines.begin(), lines.end(), [&](const TableLine& line) { return line.kind == kind; });
+    const bool shared = item.scope == MemoryScope::kNode && plan.local_world_size > 1;
+    lines.push_back({repeated ? "" : std::string(kind), item.name + (shared ? ", shared" : ""),
+                     bytes_of_node(item, plan.local_world_size)});
   }
-  return text;
+  lines.push_back({"total", "", plan.node_bytes()});
+  lines.push_back({"free", many ? "on this node" : "for this process", free_bytes, true});
+  return table_text(lines, plan.num_nodes, plan.local_world_size);
+}
+
+std::string measured_table(const MemoryPlan& plan, const MeasuredMemory& measured) {
+  const auto line = [](const char* name, int64_t predicted, int64_t found) {
+    return fmt::format("{:<18}  {:>10}  {:>10}\n", name, format_bytes(predicted), format_bytes(found));
+  };
+  std::string text = fmt::format("{:<18}  {:>10}  {:>10}\n", "", "predicted", "measured");
+  if (plan.shared_bytes() > 0) {
+    text += line("private, all ranks", plan.local_world_size * plan.private_bytes(), measured.private_bytes);
+    text += line("shared", plan.shared_bytes(), measured.shared_bytes);
+  }
+  return text + line("a node", plan.node_bytes(), measured.private_bytes + measured.shared_bytes);
 }
 
 }  // namespace tessera

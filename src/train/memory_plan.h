@@ -1,51 +1,97 @@
-// What a run will keep in memory, by kind, known before any of it is allocated.
+// What a run will keep in memory, by kind, known before any of it is allocated: the table that a run begins
+// with and the one of `tessera plan`.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "model/model.h"
+#include "zero/zero_memory.h"
 
 namespace tessera {
 
-struct MemoryItem {
-  std::string name;
-  int64_t size_bytes;
-};
-
-// Sizes of the allocations themselves, so that the resident set of the process at its peak is the total; the
-// system rounds each large allocation up to pages of 2 MiB at most.
+// Sizes of the allocations themselves, so that the resident set of the processes at their peak is the total;
+// the system rounds each large allocation up to pages of 2 MiB at most.
 struct MemoryPlan {
-  std::vector<MemoryItem> items;
+  std::vector<MemoryItem> items;  // by kind, in the order of kMemoryKinds
+  int num_nodes = 1;
+  int local_world_size = 1;
 
-  int64_t total_bytes() const;
+  // Of one rank, with its share of what its node keeps once: what the system calls the proportional set size.
+  int64_t rank_bytes() const { return node_bytes() / local_world_size; }
+  int64_t node_bytes() const;
+  int64_t job_bytes() const { return node_bytes() * num_nodes; }
+  int64_t private_bytes() const;  // of one rank
+  int64_t shared_bytes() const;   // of one node
 };
 
 // What decides the memory of a training run.
 struct MemoryRequest {
   ActivationLimits limits;
-  int64_t baseline_bytes = 0;  // resident before the model is allocated: program, threads, row index
-  int64_t export_bytes = 0;    // buffers of writing weights
+  int64_t baseline_bytes =
+      0;                     // of a rank, resident before the model is allocated: program, threads, row index
+  int64_t export_bytes = 0;  // buffers of writing weights
+  int num_nodes = 1;
+  int local_world_size = 1;
+  ZeroSettings zero;  // its weight_dtype is ignored for the model's
 };
 
 MemoryPlan plan_memory(const Model& model, const MemoryRequest& request);
 
-// Beyond the baseline, which is resident already.
+// What ZeRO's arithmetic asks of the model's parameters.
+ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_world_size);
+// request.zero in the model's dtype.
+ZeroSettings zero_settings(const Model& model, const MemoryRequest& request);
+
+// Of a node, beyond the baseline of its ranks, which is resident already.
 int64_t needed_bytes(const Model& model, const MemoryRequest& request);
 
-// A change of settings and the limits that would follow from it.
+// A change of settings and the request that would follow from it.
 struct MemoryAlternative {
   std::string change;  // "gradient_checkpointing true"
-  ActivationLimits limits;
+  MemoryRequest request;
 };
 
-// Refuses (kBadConfig) a plan of more than free_bytes beyond the baseline, which is resident already. The
-// message has the table in short and the first of the alternatives that would fit.
+// What a run could change, for memory_alternatives().
+struct MemoryChoices {
+  int64_t batch_size = 1;              // per_device_train_batch_size
+  int64_t micro_batches_per_pass = 1;  // more than one where they are merged
+  // Limits of a run with this many rows at once, rows of at most so many tokens, and checkpointing or not.
+  std::function<ActivationLimits(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing)>
+      limits_for;
+};
+
+// Settings under which the run takes less, from the least intrusive to the most: weights not packed,
+// micro-batches not merged, gather_schedule per_layer, zero_stage 3, checkpointing, fewer rows at once,
+// shorter rows.
+std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
+                                                   const MemoryChoices& choices);
+
+// The fewest nodes, at most max_nodes, on each of which the run takes no more than free_bytes with the
+// settings as they are.
+std::optional<int> nodes_that_fit(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+                                  int max_nodes);
+
+// Refuses (kBadConfig) a plan of more than free_bytes a node beyond the baseline, which is resident already.
+// The message has the table in short, the first of the alternatives that would fit, and how many nodes would
+// do.
 void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t free_bytes,
                        const std::vector<MemoryAlternative>& alternatives);
 
-// The plan as lines of text, aligned, with the total and what is free.
+// The plan as lines of text of at most 78 columns, by kind, with the total and what is free on a node. With
+// several ranks a column each for a rank, a node and the job; a rank has its share of what is shared.
 std::string memory_table(const MemoryPlan& plan, int64_t free_bytes);
+
+// What the processes of a node were found to take, summed up over its ranks.
+struct MeasuredMemory {
+  int64_t private_bytes = 0;
+  int64_t shared_bytes = 0;
+};
+
+// Lines of text that put them beside the plan.
+std::string measured_table(const MemoryPlan& plan, const MeasuredMemory& measured);
 
 }  // namespace tessera

@@ -7,9 +7,12 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 
+#include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "expect_error.h"
+#include "optim/adamw.h"
 #include "platform/memory_info.h"
 #include "train/train_test_support.h"
 
@@ -26,12 +29,13 @@ class MemoryPlanTest : public testing::Test {
     request_.baseline_bytes = 1000;
     request_.export_bytes = 500;
   }
-  int64_t bytes_of(const MemoryPlan& plan, const std::string& start) {
+  int64_t bytes_of(const MemoryPlan& plan, MemoryKind kind, const std::string& start = "") {
+    int64_t sum = 0;
     for (const MemoryItem& item : plan.items) {
-      if (item.name.starts_with(start)) return item.size_bytes;
+      if (item.kind == kind && item.name.starts_with(start)) sum += item.size_bytes;
     }
-    ADD_FAILURE() << "no item '" << start << "'";
-    return 0;
+    EXPECT_GT(sum, 0) << "no item '" << start << "' of " << memory_kind_name(kind);
+    return sum;
   }
 
   ThreadPool pool_{1};
@@ -40,50 +44,179 @@ class MemoryPlanTest : public testing::Test {
   MemoryRequest request_;
 };
 
-TEST_F(MemoryPlanTest, CountsEveryKindByItsFormula) {
+// The sizes that the memory of one process has always been made of.
+TEST_F(MemoryPlanTest, OneProcessCountsEveryKindByItsFormula) {
   const int64_t count = model_.layout().num_elements();
   const MemoryPlan plan = plan_memory(model_, request_);
-  EXPECT_EQ(bytes_of(plan, "weights"), 2 * count);
-  EXPECT_EQ(bytes_of(plan, "gradients"), 4 * count);
-  EXPECT_GE(bytes_of(plan, "optimizer moments"), 8 * count);
-  EXPECT_EQ(bytes_of(plan, "optimizer master remainder"), 2 * count);
-  EXPECT_EQ(bytes_of(plan, "program"), 1000);
   const ActivationBytes activations = model_.activation_bytes(request_.limits);
-  EXPECT_EQ(bytes_of(plan, "activations kept"), activations.saved_bytes);
+  EXPECT_EQ(bytes_of(plan, MemoryKind::kWeights), 2 * count + activations.packed_bytes);
+  EXPECT_EQ(bytes_of(plan, MemoryKind::kGradients), 4 * count);
+  EXPECT_EQ(bytes_of(plan, MemoryKind::kOptimizer), AdamW::state_bytes(count, DType::kBF16));
+  EXPECT_EQ(bytes_of(plan, MemoryKind::kOptimizer, "master"), 2 * count);
+  EXPECT_EQ(bytes_of(plan, MemoryKind::kActivations),
+            activations.saved_bytes + activations.working_bytes + activations.workspace_bytes);
+  EXPECT_EQ(bytes_of(plan, MemoryKind::kActivations, "kept"), activations.saved_bytes);
+  EXPECT_EQ(bytes_of(plan, MemoryKind::kBuffers), 500 + 4 * (3 * 4096 + 2 * 64));
+  EXPECT_EQ(bytes_of(plan, MemoryKind::kProgram, "resident"), 1000);
   int64_t sum = 0;
   for (const MemoryItem& item : plan.items) sum += item.size_bytes;
-  EXPECT_EQ(plan.total_bytes(), sum);
+  EXPECT_EQ(plan.node_bytes(), sum);
+  EXPECT_EQ(plan.rank_bytes(), sum);
+  EXPECT_EQ(plan.job_bytes(), sum);
+  EXPECT_EQ(plan.shared_bytes(), 0);
+}
+
+TEST_F(MemoryPlanTest, ANodeHasWhatItsRanksShareOnce) {
+  request_.num_nodes = 2;
+  request_.local_world_size = 3;
+  const MemoryPlan plan = plan_memory(model_, request_);
+  int64_t of_rank = 0, shared = 0;
+  for (const MemoryItem& item : plan.items) {
+    (item.scope == MemoryScope::kNode ? shared : of_rank) += item.size_bytes;
+  }
+  EXPECT_GE(shared, 2 * model_.layout().num_elements());
+  EXPECT_EQ(plan.node_bytes(), 3 * of_rank + shared);
+  EXPECT_EQ(plan.rank_bytes(), plan.node_bytes() / 3);
+  EXPECT_EQ(plan.job_bytes(), 2 * plan.node_bytes());
+  EXPECT_EQ(needed_bytes(model_, request_), plan.node_bytes() - 3 * 1000);
+}
+
+TEST_F(MemoryPlanTest, MoreOfEverythingTakesMore) {
+  const int64_t needed = needed_bytes(model_, request_);
+  MemoryRequest more = request_;
+  more.limits.max_tokens *= 2;
+  EXPECT_GT(needed_bytes(model_, more), needed);
+  more = request_;
+  more.limits.gradient_checkpointing = true;
+  EXPECT_LT(needed_bytes(model_, more), needed);
+  more = request_;
+  more.local_world_size = 2;
+  EXPECT_GT(needed_bytes(model_, more), needed);
+  MemoryRequest nodes = request_;
+  nodes.num_nodes = 2;
+  int64_t last = needed_bytes(model_, nodes);
+  for (nodes.num_nodes = 4; nodes.num_nodes <= 16; nodes.num_nodes *= 2) {
+    EXPECT_LT(needed_bytes(model_, nodes), last) << nodes.num_nodes << " nodes";
+    last = needed_bytes(model_, nodes);
+  }
 }
 
 TEST_F(MemoryPlanTest, ChecksTheBaselineNotTwice) {
-  const int64_t needed = plan_memory(model_, request_).total_bytes() - request_.baseline_bytes;
+  const int64_t needed = plan_memory(model_, request_).node_bytes() - request_.baseline_bytes;
   check_memory_fits(model_, request_, needed, {});
   expect_error(ExitCode::kBadConfig, {"does not fit in memory", "no setting makes it fit"},
                [&] { check_memory_fits(model_, request_, needed - 1, {}); });
 }
 
 TEST_F(MemoryPlanTest, NamesTheFirstChangeThatFits) {
-  ActivationLimits smaller = request_.limits, tiny = request_.limits;
-  smaller.max_tokens = 4000;
-  tiny.max_tokens = 64;
-  MemoryRequest fitting = request_;
-  fitting.limits = tiny;
-  const int64_t free_bytes = plan_memory(model_, fitting).total_bytes();
-  expect_error(
-      ExitCode::kBadConfig,
-      {"with per_device_train_batch_size 1 it would take", "weights (BF16)", "activations kept for backward"},
-      [&] {
-        check_memory_fits(
-            model_, request_, free_bytes,
-            {{"gradient_checkpointing true", smaller}, {"per_device_train_batch_size 1", tiny}});
-      });
+  MemoryRequest smaller = request_, tiny = request_;
+  smaller.limits.max_tokens = 4000;
+  tiny.limits.max_tokens = 64;
+  expect_error(ExitCode::kBadConfig,
+               {"with per_device_train_batch_size 1 it would take", "weights: complete (BF16) ",
+                "activations: kept for backward "},
+               [&] {
+                 check_memory_fits(
+                     model_, request_, needed_bytes(model_, tiny),
+                     {{"gradient_checkpointing true", smaller}, {"per_device_train_batch_size 1", tiny}});
+               });
 }
 
-TEST_F(MemoryPlanTest, TableEndsWithTotalAndFreeMemory) {
+TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDo) {
+  MemoryRequest five = request_;
+  five.num_nodes = 5;
+  const int64_t free_bytes = needed_bytes(model_, five);
+  EXPECT_EQ(nodes_that_fit(model_, request_, free_bytes, 8), 5);
+  EXPECT_EQ(nodes_that_fit(model_, request_, free_bytes, 4), std::nullopt);
+  EXPECT_EQ(nodes_that_fit(model_, request_, needed_bytes(model_, request_), 8), 1);
+  expect_error(ExitCode::kBadConfig, {"; 5 nodes of one rank would do with these settings"},
+               [&] { check_memory_fits(model_, request_, free_bytes, {}); });
+  request_.num_nodes = 2;
+  request_.local_world_size = 2;
+  five.local_world_size = 2;
+  expect_error(ExitCode::kBadConfig, {"more on every node", "; 5 nodes of 2 ranks would do"},
+               [&] { check_memory_fits(model_, request_, needed_bytes(model_, five), {}); });
+}
+
+TEST_F(MemoryPlanTest, AlternativesGoFromTheLeastIntrusiveToTheMost) {
+  request_.num_nodes = 4;
+  request_.limits.pack_weights = true;
+  request_.zero.stage = 1;
+  const MemoryChoices choices = {2, 4, [](int64_t batch_size, int64_t max_row_length, bool checkpointing) {
+                                   ActivationLimits limits;
+                                   limits.max_tokens = batch_size * std::min<int64_t>(max_row_length, 128);
+                                   limits.max_sequence_length = std::min<int64_t>(max_row_length, 128);
+                                   limits.gradient_checkpointing = checkpointing;
+                                   return limits;
+                                 }};
+  request_.limits.max_sequence_length = 128;
+  request_.limits.max_tokens = 2 * 4 * 128;
+  const std::vector<MemoryAlternative> list = memory_alternatives(request_, choices);
+  std::vector<std::string> changes;
+  for (const MemoryAlternative& alternative : list) changes.push_back(alternative.change);
+  const std::string kept =
+      "pack_weights never and merge_micro_batches never and zero_stage 3 and gather_schedule per_layer";
+  const std::string row = "per_device_train_batch_size 1", checkpointing = "gradient_checkpointing true";
+  EXPECT_THAT(changes,
+              testing::ElementsAre("pack_weights never", "pack_weights never and merge_micro_batches never",
+                                   "pack_weights never and merge_micro_batches never and zero_stage 3", kept,
+                                   kept + " and " + checkpointing, kept + " and " + row,
+                                   kept + " and " + checkpointing + " and " + row,
+                                   kept + " and " + checkpointing + " and " + row + " and max_length 64"));
+  EXPECT_FALSE(list[0].request.limits.pack_weights);
+  EXPECT_EQ(list[1].request.zero.passes_per_step, 4);
+  EXPECT_EQ(list[1].request.limits.max_tokens, 2 * 128);
+  EXPECT_EQ(list[2].request.zero.stage, 3);
+  EXPECT_EQ(list[2].request.zero.schedule, GatherSchedule::kPerStep);
+  EXPECT_EQ(list[3].request.zero.schedule, GatherSchedule::kPerLayer);
+  EXPECT_EQ(list.back().request.limits.max_tokens, 64);
+  for (const MemoryAlternative& alternative : list) {
+    EXPECT_LE(needed_bytes(model_, alternative.request), needed_bytes(model_, request_))
+        << alternative.change;
+  }
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_F(MemoryPlanTest, TableOfOneProcessHasOneColumnTotalAndFreeMemory) {
   const std::string table = memory_table(plan_memory(model_, request_), int64_t{3} << 30);
-  EXPECT_THAT(table, HasSubstr("gradients (F32)"));
+  EXPECT_THAT(table, HasSubstr("gradients    accumulators (F32)"));
   EXPECT_THAT(table, HasSubstr("total  "));
+  EXPECT_THAT(table, testing::Not(HasSubstr("a rank")));
   EXPECT_TRUE(table.ends_with("  3.00 GiB\n")) << table;
+}
+
+TEST_F(MemoryPlanTest, TableOfManyRanksFits80Columns) {
+  request_.num_nodes = 128;
+  request_.local_world_size = 16;
+  request_.zero.schedule = GatherSchedule::kPerLayer;
+  request_.limits.pack_weights = true;
+  const std::vector<std::string> lines =
+      lines_of(memory_table(plan_memory(model_, request_), int64_t{1} << 40));
+  for (const std::string& line : lines) {
+    EXPECT_LE(line.size() + 2, 80u) << line;  // the reports indent it by two
+    EXPECT_FALSE(line.ends_with(" ")) << line;
+  }
+  EXPECT_THAT(lines.front(), testing::MatchesRegex(" +a rank +a node +128 nodes"));
+  EXPECT_THAT(lines.at(lines.size() - 2), testing::StartsWith("total"));
+  EXPECT_THAT(lines.back(), testing::MatchesRegex("free +on this node +1.00 TiB"));
+}
+
+TEST_F(MemoryPlanTest, MeasuredMemoryStandsBesideThePlan) {
+  request_.local_world_size = 2;
+  const MemoryPlan plan = plan_memory(model_, request_);
+  const std::vector<std::string> lines = lines_of(measured_table(plan, {3 << 20, 5 << 20}));
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_THAT(lines[0], testing::MatchesRegex(" +predicted +measured"));
+  EXPECT_THAT(lines[1], testing::EndsWith("3.00 MiB"));
+  EXPECT_THAT(lines[2], testing::EndsWith("5.00 MiB"));
+  EXPECT_THAT(lines[3], testing::MatchesRegex("a node +.*iB +8.00 MiB"));
+  EXPECT_THAT(lines[3], HasSubstr(format_bytes(plan.node_bytes())));
 }
 
 // 34 million parameters in 8 layers.
@@ -121,9 +254,9 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   tiny.args.eval_strategy = "epoch";
   if (!reset_peak()) GTEST_SKIP() << "the kernel does not let the peak be reset";
   const RecordingObserver run = tiny.train();
-  const auto planned = static_cast<double>(run.plan.memory.total_bytes());
+  const auto planned = static_cast<double>(run.plan.memory.node_bytes());
   const auto peak = static_cast<double>(run.summary.peak_resident_bytes);
-  RecordProperty("planned_bytes", std::to_string(run.plan.memory.total_bytes()));
+  RecordProperty("planned_bytes", std::to_string(run.plan.memory.node_bytes()));
   RecordProperty("peak_bytes", std::to_string(run.summary.peak_resident_bytes));
   EXPECT_GT(planned, 300e6);
   EXPECT_NEAR(peak / planned, 1, 0.1)

@@ -66,7 +66,6 @@ class Trainer {
   std::filesystem::path tokenizer_folder() const;
   int64_t max_length() const;
   ActivationLimits limits_for(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) const;
-  std::vector<MemoryAlternative> memory_alternatives() const;
 
   // Row numbers of each pass; until the next call.
   const RowLists& passes_of_step(int64_t step);

@@ -200,38 +200,6 @@ ActivationLimits Trainer::limits_for(int64_t batch_size, int64_t max_row_length,
   return limits;
 }
 
-// From the least intrusive change to the most.
-std::vector<MemoryAlternative> Trainer::memory_alternatives() const {
-  const int64_t longest = limits_.max_sequence_length;
-  const int64_t batch = args_.per_device_train_batch_size;
-  std::vector<MemoryAlternative> alternatives;
-  if (limits_.pack_weights) {
-    alternatives.push_back({"pack_weights auto", limits_});
-    alternatives.back().limits.pack_weights = false;
-  }
-  if (run_plan_.micro_batches_per_pass > 1) {
-    alternatives.push_back(
-        {"merge_micro_batches never", limits_for(batch, longest, args_.gradient_checkpointing)});
-  }
-  if (!args_.gradient_checkpointing) {
-    alternatives.push_back({"gradient_checkpointing true", limits_for(batch, longest, true)});
-  }
-  const std::string checkpointing = args_.gradient_checkpointing ? "" : "gradient_checkpointing true and ";
-  for (int64_t size = batch / 2; size >= 1; size /= 2) {
-    alternatives.push_back({fmt::format("per_device_train_batch_size {}", size),
-                            limits_for(size, longest, args_.gradient_checkpointing)});
-    alternatives.push_back({fmt::format("{}per_device_train_batch_size {}", checkpointing, size),
-                            limits_for(size, longest, true)});
-  }
-  for (int64_t length = longest / 2; length >= 64; length /= 2) {
-    alternatives.push_back(
-        {fmt::format("{}per_device_train_batch_size 1 and max_length {}",
-                     args_.gradient_checkpointing ? "" : "gradient_checkpointing true, ", length),
-         limits_for(1, length, true)});
-  }
-  return alternatives;
-}
-
 void Trainer::plan_memory_use() {
   constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
   limits_ = limits_for(args_.per_device_train_batch_size * run_plan_.micro_batches_per_pass, kUncut,
@@ -248,7 +216,9 @@ void Trainer::plan_memory_use() {
   }
   run_plan_.memory = plan_memory(*model_, request);
   observer_->on_plan(run_plan_);
-  check_memory_fits(*model_, request, run_plan_.free_bytes, memory_alternatives());
+  const MemoryChoices choices = {args_.per_device_train_batch_size, run_plan_.micro_batches_per_pass,
+                                 std::bind_front(&Trainer::limits_for, this)};
+  check_memory_fits(*model_, request, run_plan_.free_bytes, memory_alternatives(request, choices));
 }
 
 void Trainer::allocate_and_load() {

@@ -129,7 +129,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
       {MemoryKind::kWeights, weight_scope, "gathered layers", memory.live_weight_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, fmt::format("accumulators ({})", gradient_name),
        memory.accumulator_bytes},
-      {MemoryKind::kGradients, MemoryScope::kNode, "layers in flight (F32)", memory.layer_buffer_bytes},
+      {MemoryKind::kGradients, MemoryScope::kNode, "in flight (F32)", memory.layer_buffer_bytes},
       {MemoryKind::kOptimizer, MemoryScope::kRank, "moments (F32)", memory.moment_bytes},
       {MemoryKind::kOptimizer, MemoryScope::kRank, "master remainders (U16)", memory.remainder_bytes}};
   std::erase_if(items, [](const MemoryItem& item) { return item.size_bytes == 0; });
