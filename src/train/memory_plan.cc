@@ -103,12 +103,14 @@ class AlternativeList {
   // Between nodes.
   void change_sharding() {
     ZeroSettings& zero = request_.zero;
-    if (zero.stage == 2) change_schedule();
     if (zero.stage < 3) {
       zero.stage = 3;
       keep("zero_stage 3");
     }
-    change_schedule();
+    if (zero.schedule == GatherSchedule::kPerStep) {
+      zero.schedule = GatherSchedule::kPerLayer;
+      keep("gather_schedule per_layer");
+    }
   }
 
   void change_rows() {
@@ -138,12 +140,6 @@ class AlternativeList {
   std::vector<MemoryAlternative> take() { return std::move(list_); }
 
  private:
-  void change_schedule() {
-    if (request_.zero.schedule == GatherSchedule::kPerLayer) return;
-    request_.zero.schedule = GatherSchedule::kPerLayer;
-    keep("gather_schedule per_layer");
-  }
-
   void set_limits(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
     const bool pack_weights = request_.limits.pack_weights;
     request_.limits = choices_.limits_for(batch_size, max_row_length, gradient_checkpointing);
