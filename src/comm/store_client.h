@@ -18,7 +18,11 @@ struct StoreOptions {
   std::chrono::milliseconds rendezvous_timeout{
       900'000};  // until all members are there (torchrun: 15 minutes)
   std::chrono::milliseconds heartbeat{500};
-  std::chrono::milliseconds silence{5'000};  // a member not heard of for so long has failed
+  std::chrono::milliseconds silence{5'000};   // a member not heard of for so long has failed
+  std::chrono::milliseconds lost_grace{300};  // a lost connection waits so long for a report that knows why
+  std::chrono::milliseconds suspicion_grace{1'000};  // and a suspicion for any direct evidence
+  std::string interface;  // whose address others are told; "" = GLOO_SOCKET_IFNAME, or the one that reaches
+                          // the store
 };
 
 class StoreClient {
@@ -27,7 +31,12 @@ class StoreClient {
   // all ranks have joined. Error(kTryAgain) lists who is missing; Error(kBadConfig) when the store belongs to
   // another job, or another process has this rank.
   static std::unique_ptr<StoreClient> join(const World& world, const StoreOptions& options);
-  // An orderly leave() if not done; a process that ends without is a failure for the others.
+  // As the agent of node world.node_rank (world.rank is not used): returns as soon as the store has accepted
+  // it, before its ranks can have joined. Members in the same way: silence or loss of the agent is a failure
+  // of the job, and failures() tells the agent of any other.
+  static std::unique_ptr<StoreClient> join_as_agent(const World& world, const StoreOptions& options);
+  // An orderly leave() if not done; a process that ends without is a failure for the others. While an
+  // exception ends the scope, a report_own_failure() instead.
   ~StoreClient();
 
   FailureDetector& failures();
@@ -42,14 +51,19 @@ class StoreClient {
   // names the first difference: setting, both values, rank and host.
   void check_same_settings(const std::map<std::string, std::string>& settings);
 
-  // Host names and addresses by rank, as joined.
+  // Host names and addresses by rank, as joined; empty for an agent.
   const std::vector<std::string>& hosts() const;
-  // The local address that reaches the store: what others may connect to.
-  std::string local_address() const;
+  const std::vector<std::string>& addresses() const;
+  // The local address that others may connect to (choose_local_address() in address.h).
+  const std::string& local_address() const;
 
-  // Tells why this process ends, before it does: others report this instead of a lost connection.
+  // Tells why this process ends, before it does: others report this instead of a lost connection. `message`
+  // without the rank, which the store puts before it.
   void report_own_failure(ExitCode code, const std::string& message);
-  // Orderly end: from now on this rank's absence is no failure.
+  // For agents: what is known first-hand of a rank of this node, with its complete message.
+  void report(const Failure& failure);
+  // Orderly end: from now on this rank's absence is no failure. The rank that serves the store waits here
+  // until all others have left or one has failed.
   void leave();
 
  private:

@@ -26,6 +26,7 @@ class StoreServer {
  public:
   // Error(kBadConfig) with the port when it is taken.
   explicit StoreServer(const StoreServerOptions& options);
+  // Members still connected see the store end. A verdict is sent to the end before.
   ~StoreServer();
 
   int port() const;
@@ -33,6 +34,12 @@ class StoreServer {
   std::optional<Failure> failure() const;
   // What an agent knows first-hand: a rank it started has ended. Counts more than any suspicion.
   void report(const Failure& failure);
+  // Whether all ranks have joined and all members have left, or the job has failed; waits for it.
+  bool wait_until_over(std::chrono::milliseconds timeout);
+  // One line for a message: which ranks are missing, and the hosts of those that joined; "" when complete.
+  std::string missing() const;
+  // The members that are there now: "rank 0 on host a, rank 1 on host b".
+  std::string present() const;
 
  private:
   class Impl;

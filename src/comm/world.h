@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -39,5 +40,8 @@ World detect_world(const Environment& environment = process_environment());
 
 // "rank 3 on host worker-1".
 std::string describe_rank(int rank, const std::string& host);
+
+// Ranks in ascending order as "0-3, 6".
+std::string format_ranks(const std::vector<int>& ranks);
 
 }  // namespace tessera

@@ -1,0 +1,70 @@
+// One connection that carries messages of the store, on either side. Lives on the thread of its io_context.
+#pragma once
+
+#include <asio.hpp>
+
+#include <array>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "comm/store_wire.h"
+
+namespace tessera::wire {
+
+// IPv4 that came over an IPv6 socket is written, and judged, as IPv4.
+std::string address_text(const asio::ip::address& address);
+bool is_loopback(const asio::ip::address& address);
+
+// How a connection ended.
+struct Ending {
+  std::string reason;        // "" = the peer closed it
+  bool bad_message = false;  // it sent what is no message, or one that was refused
+};
+
+// Runs `io` in a thread that takes no signals: those are for the thread that handles them.
+std::thread run_in_thread(asio::io_context& io);
+
+class Channel : public std::enable_shared_from_this<Channel> {
+ public:
+  struct Handlers {
+    // An exception of type Error ends the connection, with its text as the reason.
+    std::function<void(const Header& header, std::string_view body)> message;
+    // Once, unless close() was called before.
+    std::function<void(const Ending& ending)> closed;
+  };
+
+  Channel(asio::ip::tcp::socket socket, uint32_t max_body_bytes);
+
+  void start(Handlers handlers);
+  void send(Type type, uint32_t request, std::string_view body);
+  // Sends what is queued and nothing more, listens no longer, and ends when the peer closes.
+  void close_after_sending();
+  void close();
+
+  void set_max_body_bytes(uint32_t bytes) { max_body_bytes_ = bytes; }
+  bool is_open() const { return open_; }
+  asio::ip::tcp::endpoint local_endpoint() const;
+
+ private:
+  void read_header();
+  void read_body();
+  void write_next();
+  void end_sending();
+  void end(const Ending& ending);
+
+  asio::ip::tcp::socket socket_;
+  uint32_t max_body_bytes_;
+  Handlers handlers_;
+  bool open_ = true;
+  bool closing_ = false;
+  std::array<std::byte, kHeaderBytes> header_bytes_;
+  Header header_;
+  std::string body_;
+  std::deque<std::string> outgoing_;
+  size_t outgoing_bytes_ = 0;
+};
+
+}  // namespace tessera::wire

@@ -1,0 +1,626 @@
+#include "comm/store_client.h"
+
+#include <unistd.h>
+
+#include <asio.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "comm/address.h"
+#include "comm/store_channel.h"
+#include "comm/store_server.h"
+
+namespace tessera {
+namespace {
+
+using asio::ip::tcp;
+using wire::Type;
+using Clock = std::chrono::steady_clock;
+using Duration = std::chrono::duration<double>;
+using std::chrono::milliseconds;
+
+// A store that does not take a connection, or says nothing, within these is tried anew.
+constexpr milliseconds kConnectTime{3'000};
+constexpr milliseconds kAnswerTime{5'000};
+constexpr milliseconds kRetryPause{200};
+// For what a process sends on its way out.
+constexpr milliseconds kPartingTime{1'000};
+// Standing still for so long is worth a line in the log.
+constexpr Duration kStandstill{2};
+
+// "setting 'lr' differs: '1e-4' for rank 0 on host a, '2e-4' for rank 3 on host b (and 2 more settings)"
+std::string describe_difference(const std::map<std::string, std::string>& mine,
+                                const std::map<std::string, std::string>& theirs, const std::string& me,
+                                const std::string& them) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : mine) names.insert(name);
+  for (const auto& [name, value] : theirs) names.insert(name);
+  const auto value_of = [](const std::map<std::string, std::string>& settings, const std::string& name) {
+    const auto found = settings.find(name);
+    return found == settings.end() ? std::string("not set") : fmt::format("'{}'", printable(found->second));
+  };
+  std::string first;
+  int64_t more = 0;
+  for (const std::string& name : names) {
+    const std::string a = value_of(mine, name);
+    const std::string b = value_of(theirs, name);
+    if (a == b) continue;
+    if (first.empty()) {
+      first = fmt::format("setting '{}' differs: {} for {}, {} for {}", printable(name), a, me, b, them);
+    } else {
+      ++more;
+    }
+  }
+  if (more > 0) first += fmt::format(" (and {} more {})", more, more == 1 ? "setting" : "settings");
+  return first;
+}
+
+}  // namespace
+
+class StoreClient::Impl {
+ public:
+  Impl(const World& world, const StoreOptions& options, bool is_agent)
+      : world_(world), options_(options), is_agent_(is_agent), failures_(*this), timer_(io_) {}
+  ~Impl();
+
+  void join();
+  void set(const std::string& key, const std::string& value);
+  std::string get(const std::string& key, milliseconds timeout);
+  int64_t add(const std::string& key, int64_t amount);
+  void check_same_settings(const std::map<std::string, std::string>& settings);
+  void report_own_failure(ExitCode code, const std::string& message);
+  void report(const Failure& failure);
+  void leave();
+
+  FailureDetector& failures() { return failures_; }
+  const std::vector<std::string>& hosts() const { return hosts_; }
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  const std::string& local_address() const { return local_.address; }
+
+ private:
+  enum class State { kOut, kAsked, kAccepted, kFormed, kEnded };
+
+  struct Answer {
+    Type type;
+    std::string body;
+  };
+
+  class Failures : public FailureDetector {
+   public:
+    explicit Failures(Impl& impl) : impl_(impl) {}
+
+   protected:
+    Failure settle(Failure suspicion) override { return impl_.settle(std::move(suspicion)); }
+
+   private:
+    Impl& impl_;
+  };
+
+  std::string endpoint() const { return fmt::format("{}:{}", world_.master_addr, world_.master_port); }
+  std::string describe_me() const;
+  std::string describe_store() const;
+
+  // One attempt each; "" or what was in the way.
+  std::string try_join(Clock::time_point deadline);
+  std::string connect(Clock::time_point deadline);
+  std::string ask_to_join(Clock::time_point deadline);
+  std::string wait_until_formed(Clock::time_point deadline);
+  void disconnect();
+  void learn_seats();
+
+  void on_message(const wire::Header& header, std::string_view body);
+  void on_closed(const wire::Ending& ending);
+  void start_ticking();
+  void tick();
+  void lose_store(const std::string& how);
+  Failure settle(Failure suspicion);
+
+  // Sends and waits for the answer; nothing at the timeout, or when there can be none any more.
+  std::optional<Answer> ask(Type type, const std::string& body, milliseconds timeout);
+  // The same for what must be answered.
+  std::string request(Type type, const std::string& body, milliseconds timeout, const std::string& what);
+  void send(Type type, uint32_t request, std::string body);
+
+  const World world_;
+  const StoreOptions options_;
+  const bool is_agent_;
+  std::unique_ptr<StoreServer> server_;
+  Failures failures_;
+  int exceptions_at_join_ = 0;
+  uint64_t num_settings_checks_ = 0;
+  std::vector<std::string> hosts_;
+  std::vector<std::string> addresses_;
+  LocalAddress local_;
+
+  // On the thread, or before it starts.
+  asio::io_context io_;
+  asio::steady_timer timer_;
+  std::shared_ptr<wire::Channel> channel_;
+  Clock::time_point last_tick_;
+  Duration since_heartbeat_{0};
+  Duration quiet_{0};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // The rest: mutex_.
+  State state_ = State::kOut;
+  bool store_gone_ = false;
+  std::string problem_;  // while joining
+  std::optional<wire::Refusal> refusal_;
+  std::optional<Failure> verdict_;
+  std::vector<wire::Seat> seats_;
+  uint32_t next_request_ = 1;
+  std::map<uint32_t, std::optional<Answer>> answers_;
+
+  std::thread thread_;
+};
+
+StoreClient::Impl::~Impl() {
+  bool inside;
+  {
+    const std::lock_guard lock(mutex_);
+    inside = state_ == State::kFormed || (is_agent_ && state_ == State::kAccepted);
+  }
+  if (inside) {
+    try {
+      if (std::uncaught_exceptions() > exceptions_at_join_) {
+        report_own_failure(ExitCode::kTryAgain, "ended by an error");
+      } else {
+        leave();
+      }
+    } catch (const std::exception& error) {
+      log_warning("store: {}", error.what());
+    }
+  }
+  disconnect();
+}
+
+std::string StoreClient::Impl::describe_me() const {
+  return is_agent_ ? fmt::format("the agent of node {} on host {}", world_.node_rank, world_.host)
+                   : describe_rank(world_.rank, world_.host);
+}
+
+std::string StoreClient::Impl::describe_store() const {
+  return fmt::format("the store at {} ({})", endpoint(),
+                     world_.agent_has_store ? "agent of node 0" : "rank 0");
+}
+
+void StoreClient::Impl::join() {
+  const auto deadline = Clock::now() + options_.rendezvous_timeout;
+  exceptions_at_join_ = std::uncaught_exceptions();
+  if (!is_agent_ && !world_.agent_has_store && world_.rank == 0) {
+    // A job on one machine is nobody else's business.
+    const bool local = world_.num_nodes == 1 && world_.master_addr.starts_with("127.");
+    server_ =
+        std::make_unique<StoreServer>(StoreServerOptions{.bind_address = local ? world_.master_addr : "",
+                                                         .port = world_.master_port,
+                                                         .run_id = world_.run_id,
+                                                         .world_size = world_.world_size,
+                                                         .restart_count = world_.restart_count,
+                                                         .timing = options_});
+  }
+  for (;;) {
+    const std::string problem = try_join(deadline);
+    if (problem.empty()) break;
+    disconnect();
+    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
+    if (left <= milliseconds(0)) {
+      fail(ExitCode::kTryAgain, "{}: the job was not complete after {:.3g} s: {}", describe_me(),
+           Duration(options_.rendezvous_timeout).count(), problem);
+    }
+    std::this_thread::sleep_for(std::min(left, kRetryPause));
+  }
+  if (!is_agent_) learn_seats();
+}
+
+std::string StoreClient::Impl::try_join(Clock::time_point deadline) {
+  std::string problem = connect(deadline);
+  if (problem.empty()) problem = ask_to_join(deadline);
+  if (!problem.empty()) return problem;
+  start_ticking();
+  thread_ = wire::run_in_thread(io_);
+  return is_agent_ ? std::string() : wait_until_formed(deadline);
+}
+
+std::string StoreClient::Impl::connect(Clock::time_point deadline) {
+  asio::error_code error;
+  tcp::resolver resolver(io_);
+  // Names of pods and new machines appear a while after they start.
+  const auto found = resolver.resolve(world_.master_addr, std::to_string(world_.master_port), error);
+  if (error) return fmt::format("cannot resolve '{}': {}", world_.master_addr, error.message());
+  tcp::socket socket(io_);
+  std::optional<asio::error_code> result;
+  asio::async_connect(socket, found,
+                      [&](asio::error_code outcome, const tcp::endpoint&) { result = outcome; });
+  const auto limit = std::min(deadline, Clock::now() + kConnectTime);
+  io_.restart();
+  while (!result && io_.run_one_until(limit) > 0) {
+  }
+  if (!result) {
+    socket.close(error);
+    io_.restart();
+    while (!result) io_.run_one();
+    return fmt::format("no connection to {} within {:.0f} s", endpoint(), Duration(kConnectTime).count());
+  }
+  if (*result) return fmt::format("cannot connect to {}: {}", endpoint(), result->message());
+  channel_ = std::make_shared<wire::Channel>(std::move(socket), wire::kMaxBodyBytes);
+  return {};
+}
+
+std::string StoreClient::Impl::ask_to_join(Clock::time_point deadline) {
+  local_ = choose_local_address(world_, wire::address_text(channel_->local_endpoint().address()),
+                                options_.interface);
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::kAsked;
+    store_gone_ = false;
+    problem_.clear();
+  }
+  channel_->start(
+      {.message = [this](const wire::Header& header, std::string_view body) { on_message(header, body); },
+       .closed = [this](const wire::Ending& ending) { on_closed(ending); }});
+  channel_->send(Type::kJoin, 0,
+                 wire::JoinRequest{.run_id = world_.run_id,
+                                   .restart_count = world_.restart_count,
+                                   .world_size = world_.world_size,
+                                   .local_world_size = world_.local_world_size,
+                                   .is_agent = is_agent_,
+                                   .rank = is_agent_ ? -1 : world_.rank,
+                                   .node_rank = world_.node_rank,
+                                   .host = world_.host,
+                                   .address = local_.address,
+                                   .address_is_guess = local_.is_guess,
+                                   .pid = getpid()}
+                     .encode());
+  const auto limit = std::min(deadline, Clock::now() + kAnswerTime);
+  const auto pending = [&] {
+    const std::lock_guard lock(mutex_);
+    return state_ == State::kAsked && !refusal_ && !store_gone_;
+  };
+  io_.restart();
+  while (pending() && io_.run_one_until(limit) > 0) {
+  }
+  const std::lock_guard lock(mutex_);
+  if (const auto refusal = std::exchange(refusal_, std::nullopt)) {
+    if (!refusal->try_again) throw Error(refusal->code, refusal->message);
+    return refusal->message;
+  }
+  if (store_gone_) return problem_;
+  if (state_ == State::kAsked) return fmt::format("no answer from {}", endpoint());
+  return {};
+}
+
+std::string StoreClient::Impl::wait_until_formed(Clock::time_point deadline) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, deadline, [&] { return state_ == State::kFormed || verdict_ || store_gone_; });
+    if (state_ == State::kFormed) return {};
+    if (verdict_) throw Error(verdict_->code, verdict_->message);
+    if (store_gone_) return problem_;
+  }
+  const auto missing = ask(Type::kMissing, {}, kPartingTime);
+  return missing ? missing->body : fmt::format("{} no longer answers", describe_store());
+}
+
+void StoreClient::Impl::disconnect() {
+  if (thread_.joinable()) {
+    asio::post(io_, [this] {
+      timer_.cancel();
+      channel_->close();
+      io_.stop();
+    });
+    thread_.join();
+  } else if (channel_) {
+    channel_->close();
+  }
+  channel_.reset();
+  const std::lock_guard lock(mutex_);
+  state_ = State::kOut;
+}
+
+void StoreClient::Impl::learn_seats() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const wire::Seat& seat : seats_) {
+      hosts_.push_back(seat.host);
+      addresses_.push_back(seat.address);
+    }
+  }
+  local_.address = addresses_.at(static_cast<size_t>(world_.rank));
+  if (world_.rank != 0 || world_.is_single()) return;
+  const int per_node = world_.local_world_size;
+  for (int node = 0; node < world_.num_nodes; ++node) {
+    const int first = node * per_node;
+    const std::string ranks = per_node == 1 ? fmt::format("rank {}", first)
+                                            : fmt::format("ranks {}-{}", first, first + per_node - 1);
+    log_info("node {}: {} on host {}, address {}", node, ranks, hosts_.at(static_cast<size_t>(first)),
+             addresses_.at(static_cast<size_t>(first)));
+  }
+}
+
+void StoreClient::Impl::on_message(const wire::Header& header, std::string_view body) {
+  quiet_ = Duration(0);
+  const std::lock_guard lock(mutex_);
+  if (header.version != wire::kVersion && header.type != Type::kRefused) {
+    refusal_ =
+        wire::Refusal{.message = fmt::format("{} speaks version {} of its protocol, this program version "
+                                             "{}: the same tessera must run on all nodes",
+                                             describe_store(), header.version, wire::kVersion)};
+    return;
+  }
+  switch (header.type) {
+    case Type::kHeartbeat:
+      return;
+    case Type::kAccepted:
+      state_ = State::kAccepted;
+      break;
+    case Type::kRefused:
+      refusal_ = wire::Refusal::decode(body);
+      break;
+    case Type::kFormed:
+      // An agent is told as well, and needs it not.
+      if (is_agent_) return;
+      seats_ = wire::decode_seats(body);
+      if (std::ssize(seats_) != world_.world_size)
+        fail(ExitCode::kBadData, "a table of {} ranks", seats_.size());
+      state_ = State::kFormed;
+      break;
+    case Type::kVerdict:
+      verdict_ = wire::decode_failure(body);
+      failures_.set(*verdict_);
+      break;
+    case Type::kValue:
+    case Type::kDenied:
+      if (const auto waiting = answers_.find(header.request); waiting != answers_.end()) {
+        waiting->second = Answer{.type = header.type, .body = std::string(body)};
+      }
+      break;
+    default:
+      fail(ExitCode::kBadData, "unknown message {}", static_cast<int>(header.type));
+  }
+  changed_.notify_all();
+}
+
+void StoreClient::Impl::on_closed(const wire::Ending& ending) {
+  const std::string detail = ending.reason.empty() ? "" : ": " + ending.reason;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kAsked && ending.bad_message) {
+      refusal_ =
+          wire::Refusal{.message = fmt::format("what listens at {} is no store of tessera{}: is the port "
+                                               "another program's?",
+                                               endpoint(), detail)};
+      return;
+    }
+  }
+  lose_store(fmt::format("ended without a word (killed?){}", detail));
+}
+
+void StoreClient::Impl::start_ticking() {
+  last_tick_ = Clock::now();
+  quiet_ = since_heartbeat_ = Duration(0);
+  tick();
+}
+
+void StoreClient::Impl::tick() {
+  const auto period = std::chrono::duration_cast<Clock::duration>(options_.heartbeat) / 4;
+  timer_.expires_after(period);
+  timer_.async_wait([this, period](asio::error_code error) {
+    if (error || !channel_->is_open()) return;
+    const auto now = Clock::now();
+    const Duration gap = now - last_tick_;
+    last_tick_ = now;
+    if (gap > kStandstill) {
+      log_warning("{} stood still for {:.1f} s (stopped, or its machine overloaded)", describe_me(),
+                  gap.count());
+    }
+    // Time in which this process did not run says nothing about the store: what it sent is yet to be read.
+    const Duration elapsed = std::min<Duration>(gap, 2 * period);
+    quiet_ += elapsed;
+    since_heartbeat_ += elapsed;
+    if (since_heartbeat_ >= options_.heartbeat) {
+      since_heartbeat_ = Duration(0);
+      channel_->send(Type::kHeartbeat, 0, {});
+    }
+    if (quiet_ < options_.silence) return tick();
+    channel_->close();
+    lose_store(fmt::format("has been silent for {:.1f} s", Duration(options_.silence).count()));
+  });
+}
+
+void StoreClient::Impl::lose_store(const std::string& how) {
+  const std::lock_guard lock(mutex_);
+  store_gone_ = true;
+  if (state_ == State::kFormed || (is_agent_ && state_ == State::kAccepted)) {
+    const bool by_rank = !world_.agent_has_store;
+    if (!verdict_) {
+      failures_.set({.rank = by_rank ? 0 : -1,
+                     .host = by_rank && !seats_.empty() ? seats_.front().host : world_.master_addr,
+                     .message = fmt::format("{} {}", describe_store(), how)});
+    }
+  } else {
+    problem_ = fmt::format("{} {}", describe_store(), how);
+  }
+  changed_.notify_all();
+}
+
+void StoreClient::Impl::send(Type type, uint32_t request, std::string body) {
+  asio::post(io_, [this, type, request, body = std::move(body)] { channel_->send(type, request, body); });
+}
+
+std::optional<StoreClient::Impl::Answer> StoreClient::Impl::ask(Type type, const std::string& body,
+                                                                milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  TESSERA_CHECK(state_ == State::kAccepted || state_ == State::kFormed, "a request to a store that was left");
+  const uint32_t number = next_request_++;
+  const auto slot = answers_.emplace(number, std::nullopt).first;
+  send(type, number, body);
+  changed_.wait_for(lock, timeout, [&] { return slot->second || store_gone_ || verdict_; });
+  std::optional<Answer> answer = std::move(slot->second);
+  answers_.erase(slot);
+  return answer;
+}
+
+std::string StoreClient::Impl::request(Type type, const std::string& body, milliseconds timeout,
+                                       const std::string& what) {
+  failures_.check();
+  const std::optional<Answer> answer = ask(type, body, timeout);
+  if (!answer) {
+    failures_.check();
+    fail(ExitCode::kTryAgain, "{}: {} within {:.1f} s", describe_me(), what, Duration(timeout).count());
+  }
+  if (answer->type == Type::kDenied) {
+    const wire::Refusal denial = wire::Refusal::decode(answer->body);
+    throw Error(denial.code, denial.message);
+  }
+  return answer->body;
+}
+
+void StoreClient::Impl::set(const std::string& key, const std::string& value) {
+  wire::Writer out;
+  out.text(key);
+  out.text(value);
+  request(Type::kSet, out.take(), options_.rendezvous_timeout,
+          fmt::format("the store did not take '{}'", printable(key)));
+}
+
+std::string StoreClient::Impl::get(const std::string& key, milliseconds timeout) {
+  wire::Writer out;
+  out.text(key);
+  return request(Type::kGet, out.take(), timeout,
+                 fmt::format("nobody set '{}' in the store", printable(key)));
+}
+
+int64_t StoreClient::Impl::add(const std::string& key, int64_t amount) {
+  wire::Writer out;
+  out.text(key);
+  out.i64(amount);
+  return std::stoll(request(Type::kAdd, out.take(), options_.rendezvous_timeout,
+                            fmt::format("the store did not add to '{}'", printable(key))));
+}
+
+// Rank 0 compares and tells all, so that all say the same.
+void StoreClient::Impl::check_same_settings(const std::map<std::string, std::string>& settings) {
+  const std::string prefix = fmt::format("tessera/settings/{}/", num_settings_checks_++);
+  if (world_.rank != 0) {
+    set(fmt::format("{}{}", prefix, world_.rank), wire::encode_settings(settings));
+  } else {
+    std::string difference;
+    for (int rank = 1; rank < world_.world_size && difference.empty(); ++rank) {
+      const auto theirs =
+          wire::decode_settings(get(fmt::format("{}{}", prefix, rank), options_.rendezvous_timeout));
+      difference = describe_difference(settings, theirs, describe_rank(0, hosts_.at(0)),
+                                       describe_rank(rank, hosts_.at(static_cast<size_t>(rank))));
+    }
+    set(prefix + "difference", difference);
+  }
+  const std::string difference = get(prefix + "difference", options_.rendezvous_timeout);
+  if (!difference.empty()) throw Error(ExitCode::kBadConfig, difference);
+}
+
+Failure StoreClient::Impl::settle(Failure suspicion) {
+  if (suspicion.rank >= 0 && static_cast<size_t>(suspicion.rank) < hosts_.size()) {
+    suspicion.host = hosts_[static_cast<size_t>(suspicion.rank)];
+  }
+  const auto limit = options_.suspicion_grace + options_.lost_grace + kPartingTime;
+  std::unique_lock lock(mutex_);
+  if (state_ != State::kFormed || store_gone_) return suspicion;
+  send(Type::kSuspect, 0, wire::encode_failure(suspicion));
+  changed_.wait_for(lock, limit, [&] { return store_gone_ || verdict_; });
+  if (verdict_) return *verdict_;
+  // Set when the store was lost, which may be the cause of all this.
+  return failures_.failure().value_or(suspicion);
+}
+
+void StoreClient::Impl::report_own_failure(ExitCode code, const std::string& message) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded || store_gone_) return;
+    // The others know already.
+    if (verdict_) {
+      state_ = State::kEnded;
+      return;
+    }
+  }
+  ask(Type::kOwnFailure,
+      wire::encode_failure({.rank = world_.rank, .host = world_.host, .message = message, .code = code}),
+      kPartingTime);
+  const std::lock_guard lock(mutex_);
+  state_ = State::kEnded;
+}
+
+void StoreClient::Impl::report(const Failure& failure) {
+  TESSERA_CHECK(is_agent_, "rank {} reports for another", world_.rank);
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded || store_gone_ || verdict_) return;
+  }
+  ask(Type::kReport, wire::encode_failure(failure), kPartingTime);
+}
+
+void StoreClient::Impl::leave() {
+  bool last_word = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded) return;
+    last_word = store_gone_ || verdict_;
+  }
+  if (!last_word) ask(Type::kLeave, {}, kPartingTime);
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::kEnded;
+  }
+  if (!server_ || last_word) return;
+  // Members that are stuck or stopped are found by their silence; those that work may take their time.
+  while (!server_->wait_until_over(std::chrono::minutes(1))) {
+    log_info("rank 0 has finished and serves the store until all others have: {}", server_->present());
+  }
+  if (const auto failure = server_->failure()) log_warning("after rank 0 had finished: {}", failure->message);
+}
+
+StoreClient::StoreClient() = default;
+StoreClient::~StoreClient() = default;
+
+std::unique_ptr<StoreClient> StoreClient::join(const World& world, const StoreOptions& options) {
+  std::unique_ptr<StoreClient> client(new StoreClient);
+  client->impl_ = std::make_unique<Impl>(world, options, false);
+  client->impl_->join();
+  return client;
+}
+
+std::unique_ptr<StoreClient> StoreClient::join_as_agent(const World& world, const StoreOptions& options) {
+  std::unique_ptr<StoreClient> client(new StoreClient);
+  client->impl_ = std::make_unique<Impl>(world, options, true);
+  client->impl_->join();
+  return client;
+}
+
+FailureDetector& StoreClient::failures() { return impl_->failures(); }
+void StoreClient::set(const std::string& key, const std::string& value) { impl_->set(key, value); }
+std::string StoreClient::get(const std::string& key, milliseconds timeout) {
+  return impl_->get(key, timeout);
+}
+int64_t StoreClient::add(const std::string& key, int64_t amount) { return impl_->add(key, amount); }
+void StoreClient::check_same_settings(const std::map<std::string, std::string>& settings) {
+  impl_->check_same_settings(settings);
+}
+const std::vector<std::string>& StoreClient::hosts() const { return impl_->hosts(); }
+const std::vector<std::string>& StoreClient::addresses() const { return impl_->addresses(); }
+const std::string& StoreClient::local_address() const { return impl_->local_address(); }
+void StoreClient::report_own_failure(ExitCode code, const std::string& message) {
+  impl_->report_own_failure(code, message);
+}
+void StoreClient::report(const Failure& failure) { impl_->report(failure); }
+void StoreClient::leave() { impl_->leave(); }
+
+}  // namespace tessera

@@ -1,0 +1,573 @@
+#include "comm/store_server.h"
+
+#include <asio.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <future>
+#include <map>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "comm/store_channel.h"
+#include "comm/store_values.h"
+#include "comm/verdict.h"
+
+namespace tessera {
+namespace {
+
+using asio::ip::tcp;
+using wire::Type;
+using Clock = std::chrono::steady_clock;
+using Duration = Verdict::Duration;
+
+// Who connects has so long to say who it is, and so many may be about to.
+constexpr Duration kJoinTime{10};
+constexpr size_t kMaxStrangers = 1024;
+// Members read the last messages and close within this; a stopped one does not.
+constexpr std::chrono::milliseconds kFarewellTime{500};
+
+tcp::acceptor listen(asio::io_context& io, const StoreServerOptions& options) {
+  const auto port = static_cast<uint16_t>(options.port);
+  const auto open = [&](const tcp::endpoint& endpoint) {
+    tcp::acceptor acceptor(io);
+    acceptor.open(endpoint.protocol());
+    acceptor.set_option(tcp::acceptor::reuse_address(true));
+    if (endpoint.address().is_v6()) acceptor.set_option(asio::ip::v6_only(!options.bind_address.empty()));
+    acceptor.bind(endpoint);
+    acceptor.listen();
+    return acceptor;
+  };
+  const std::string where = options.bind_address.empty() ? "all addresses" : options.bind_address;
+  try {
+    if (!options.bind_address.empty()) return open({asio::ip::make_address(options.bind_address), port});
+    try {
+      return open({asio::ip::address_v6::any(), port});
+    } catch (const asio::system_error& error) {
+      // Machines without IPv6.
+      if (error.code() != asio::error::address_family_not_supported &&
+          error.code() != std::errc::address_not_available) {
+        throw;
+      }
+      return open({asio::ip::address_v4::any(), port});
+    }
+  } catch (const asio::system_error& error) {
+    if (error.code() == asio::error::address_in_use) {
+      fail(ExitCode::kBadConfig,
+           "port {} is taken on this machine ({}): the store of the job cannot listen on it; end the program "
+           "that does, or choose another port for all nodes (MASTER_PORT, --rdzv_endpoint HOST:PORT)",
+           options.port, where);
+    }
+    fail(ExitCode::kBadConfig, "the store cannot listen on {}, port {}: {}", where, options.port,
+         error.code().message());
+  }
+}
+
+std::string describe_member(MemberId id, const std::string& host) {
+  return id.is_agent ? fmt::format("the agent of node {} on host {}", id.index, host)
+                     : describe_rank(id.index, host);
+}
+
+}  // namespace
+
+class StoreServer::Impl {
+ public:
+  explicit Impl(const StoreServerOptions& options);
+  ~Impl();
+
+  int port() const { return port_; }
+  std::optional<Failure> failure() const {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
+  void report(const Failure& failure);
+  bool wait_until_over(std::chrono::milliseconds timeout);
+  std::string missing() { return ask(&Impl::describe_missing); }
+  std::string present() { return ask(&Impl::describe_present); }
+
+ private:
+  // A connection; a member when it has joined.
+  struct Peer {
+    std::shared_ptr<wire::Channel> channel;
+    std::string remote;
+    std::optional<MemberId> id;
+    wire::JoinRequest who;
+    Duration quiet{0};  // since it was last heard
+  };
+
+  void accept();
+  void tick();
+  void on_message(uint64_t number, const wire::Header& header, std::string_view body);
+  void on_closed(uint64_t number, const wire::Ending& ending);
+
+  void join(uint64_t number, Peer& peer, const wire::JoinRequest& request);
+  std::optional<wire::Refusal> objection(const wire::JoinRequest& request, MemberId id);
+  void refuse(Peer& peer, const wire::Refusal& refusal);
+  void form();
+  void serve(uint64_t number, Peer& peer, const wire::Header& header, std::string_view body);
+  void vacate(uint64_t number, const Peer& peer);
+
+  void find_silent(Duration elapsed);
+  Failure describe_silence(const Peer& peer) const;
+  void report_now(const Failure& failure, int watched_node);
+  bool is_seated(uint64_t number, const Peer& peer) const;
+  void announce_verdict();
+  std::string ask(std::string (Impl::*question)() const);
+  std::string describe_missing() const;
+  std::string describe_present() const;
+  void update_over();
+
+  const StoreServerOptions options_;
+  asio::io_context io_;
+  tcp::acceptor acceptor_;
+  int port_;
+  asio::steady_timer timer_;
+  std::chrono::nanoseconds tick_;
+  Clock::time_point last_tick_ = Clock::now();
+  Duration since_heartbeat_{0};
+
+  std::map<uint64_t, Peer> peers_;
+  uint64_t next_number_ = 1;
+  std::map<MemberId, uint64_t> seats_;  // members there now
+  std::set<MemberId> left_;             // in order, after the job was complete
+  std::vector<wire::Seat> ranks_;       // when the job was complete
+  bool formed_ = false;
+  std::string reached_at_;  // an address of this machine by which a member came that is not loopback
+  StoreValues values_;
+  Verdict verdict_;
+  bool announced_ = false;
+  bool closing_ = false;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Failure> failure_;  // mutex_
+  bool over_ = false;               // mutex_
+
+  std::thread thread_;
+};
+
+StoreServer::Impl::Impl(const StoreServerOptions& options)
+    : options_(options),
+      acceptor_(listen(io_, options)),
+      port_(acceptor_.local_endpoint().port()),
+      timer_(io_),
+      // Fine enough to tell 5.0 s from 5.1 s, coarse enough to cost nothing.
+      tick_(std::min<std::chrono::nanoseconds>(options.timing.heartbeat / 5, std::chrono::milliseconds(50))),
+      values_([this](const StoreValues::Waiter& waiter, const std::string& value) {
+        if (const auto peer = peers_.find(waiter.member); peer != peers_.end()) {
+          peer->second.channel->send(Type::kValue, waiter.request, value);
+        }
+      }),
+      verdict_(options.timing.lost_grace, options.timing.suspicion_grace) {
+  accept();
+  tick();
+  thread_ = wire::run_in_thread(io_);
+}
+
+StoreServer::Impl::~Impl() {
+  asio::post(io_, [this] {
+    closing_ = true;
+    asio::error_code ignored;
+    acceptor_.close(ignored);
+    for (auto& [number, peer] : peers_) peer.channel->close_after_sending();
+    if (peers_.empty()) return io_.stop();
+    timer_.expires_after(kFarewellTime);
+    timer_.async_wait([this](asio::error_code error) {
+      if (!error) io_.stop();
+    });
+  });
+  thread_.join();
+}
+
+void StoreServer::Impl::accept() {
+  acceptor_.async_accept([this](asio::error_code error, tcp::socket socket) {
+    if (closing_) return;
+    if (error) {
+      // Out of descriptors, or a connection that ended meanwhile; not in a busy loop.
+      auto pause = std::make_shared<asio::steady_timer>(io_, std::chrono::milliseconds(100));
+      return pause->async_wait([this, pause](asio::error_code) {
+        if (!closing_) accept();
+      });
+    }
+    if (peers_.size() - seats_.size() < kMaxStrangers) {
+      const uint64_t number = next_number_++;
+      Peer& peer = peers_[number];
+      asio::error_code ignored;
+      peer.remote = wire::address_text(socket.remote_endpoint(ignored).address());
+      peer.channel = std::make_shared<wire::Channel>(std::move(socket), wire::kMaxJoinBytes);
+      peer.channel->start(
+          {.message = [this, number](const wire::Header& header,
+                                     std::string_view body) { on_message(number, header, body); },
+           .closed = [this, number](const wire::Ending& ending) { on_closed(number, ending); }});
+    }
+    accept();
+  });
+}
+
+void StoreServer::Impl::tick() {
+  timer_.expires_after(tick_);
+  timer_.async_wait([this](asio::error_code error) {
+    if (error || closing_) return;
+    const auto now = Clock::now();
+    // Time in which this process did not run says nothing about others: what they sent is yet to be read.
+    const Duration elapsed = std::min<Duration>(now - last_tick_, 2 * tick_);
+    last_tick_ = now;
+    since_heartbeat_ += elapsed;
+    if (since_heartbeat_ >= options_.timing.heartbeat) {
+      since_heartbeat_ = Duration(0);
+      for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kHeartbeat, 0, {});
+    }
+    find_silent(elapsed);
+    verdict_.advance(elapsed);
+    announce_verdict();
+    tick();
+  });
+}
+
+void StoreServer::Impl::find_silent(Duration elapsed) {
+  std::vector<uint64_t> overdue;
+  for (auto& [number, peer] : peers_) {
+    peer.quiet += elapsed;
+    if (peer.quiet >= (peer.id ? Duration(options_.timing.silence) : kJoinTime)) overdue.push_back(number);
+  }
+  for (const uint64_t number : overdue) {
+    Peer& peer = peers_.at(number);
+    if (formed_ && is_seated(number, peer)) {
+      verdict_.silent(*peer.id, describe_silence(peer));
+    } else {
+      vacate(number, peer);
+      peer.channel->close();
+      peers_.erase(number);
+    }
+  }
+}
+
+Failure StoreServer::Impl::describe_silence(const Peer& peer) const {
+  const int rank = peer.id->is_agent ? -1 : peer.id->index;
+  int on_node = 0;
+  bool all_quiet = true;
+  for (const auto& [id, number] : seats_) {
+    const Peer& other = peers_.at(number);
+    if (other.who.node_rank != peer.who.node_rank) continue;
+    ++on_node;
+    all_quiet = all_quiet && other.quiet > Duration(options_.timing.silence) / 2;
+  }
+  const double seconds = Duration(options_.timing.silence).count();
+  if (on_node > 1 && all_quiet) {
+    return {
+        .rank = rank,
+        .host = peer.who.host,
+        .message = fmt::format("node {} on host {}: all of it silent for {:.1f} s (machine or network down?)",
+                               peer.who.node_rank, peer.who.host, seconds)};
+  }
+  return {
+      .rank = rank,
+      .host = peer.who.host,
+      .message = fmt::format("{}: silent for {:.1f} s", describe_member(*peer.id, peer.who.host), seconds)};
+}
+
+void StoreServer::Impl::on_message(uint64_t number, const wire::Header& header, std::string_view body) {
+  Peer& peer = peers_.at(number);
+  peer.quiet = Duration(0);
+  if (header.version != wire::kVersion) {
+    refuse(peer,
+           {.message = fmt::format("the store speaks version {} of its protocol, this program version {}: "
+                                   "the same tessera must run on all nodes",
+                                   wire::kVersion, header.version)});
+    return;
+  }
+  if (peer.id) return serve(number, peer, header, body);
+  if (header.type != Type::kJoin) fail(ExitCode::kBadData, "a request before joining");
+  join(number, peer, wire::JoinRequest::decode(body));
+}
+
+void StoreServer::Impl::on_closed(uint64_t number, const wire::Ending& ending) {
+  const auto found = peers_.find(number);
+  if (found == peers_.end()) return;
+  Peer& peer = found->second;
+  if (formed_ && !closing_ && is_seated(number, peer)) {
+    verdict_.lost(*peer.id, peer.who.node_rank,
+                  {.rank = peer.id->is_agent ? -1 : peer.id->index,
+                   .host = peer.who.host,
+                   .message = fmt::format("{} ended without a word (killed?){}{}",
+                                          describe_member(*peer.id, peer.who.host),
+                                          ending.reason.empty() ? "" : ": ", ending.reason)});
+  } else if (!peer.id && !ending.reason.empty()) {
+    log_debug("store: connection from {} ended: {}", peer.remote, ending.reason);
+  }
+  vacate(number, peer);
+  values_.cancel_all_of(number);
+  peers_.erase(found);
+  if (closing_ && peers_.empty()) io_.stop();
+}
+
+bool StoreServer::Impl::is_seated(uint64_t number, const Peer& peer) const {
+  if (!peer.id) return false;
+  const auto seat = seats_.find(*peer.id);
+  return seat != seats_.end() && seat->second == number;
+}
+
+void StoreServer::Impl::vacate(uint64_t number, const Peer& peer) {
+  if (is_seated(number, peer)) seats_.erase(*peer.id);
+  update_over();
+}
+
+void StoreServer::Impl::refuse(Peer& peer, const wire::Refusal& refusal) {
+  if (!refusal.try_again) log_warning("store: refused {}: {}", peer.remote, refusal.message);
+  peer.channel->send(Type::kRefused, 0, refusal.encode());
+  peer.channel->close_after_sending();
+}
+
+// Why the member cannot join, if so.
+std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinRequest& request, MemberId id) {
+  const auto refusal = [](ExitCode code, const std::string& message, bool try_again = false) {
+    return wire::Refusal{.try_again = try_again, .code = code, .message = message};
+  };
+  const std::string who = describe_member(id, request.host);
+  if (request.run_id != options_.run_id) {
+    return refusal(ExitCode::kBadConfig,
+                   fmt::format("{} belongs to job '{}', but the store on this port to job '{}': the same "
+                               "--rdzv_id on all nodes, another port for each job",
+                               who, printable(request.run_id), printable(options_.run_id)));
+  }
+  if (request.restart_count != options_.restart_count) {
+    // An older store is about to be replaced; an older member has missed its end.
+    return refusal(ExitCode::kTryAgain,
+                   fmt::format("{} is of start {} of the job, the store of start {}", who,
+                               request.restart_count, options_.restart_count),
+                   request.restart_count > options_.restart_count);
+  }
+  if (verdict_.decided()) {
+    return refusal(ExitCode::kTryAgain, fmt::format("the job has failed: {}", verdict_.decided()->message));
+  }
+  if (request.world_size != options_.world_size) {
+    return refusal(ExitCode::kBadConfig,
+                   fmt::format("{} was started for {} ranks, the store for {}: the same --nnodes and "
+                               "--nproc_per_node on all nodes",
+                               who, request.world_size, options_.world_size));
+  }
+  for (const auto& [other_id, other_number] : seats_) {
+    const wire::JoinRequest& other = peers_.at(other_number).who;
+    if (other.local_world_size != request.local_world_size) {
+      return refusal(
+          ExitCode::kBadConfig,
+          fmt::format("{} is of a node with {} ranks, {} of one with {}: every node must have as many", who,
+                      request.local_world_size, describe_member(other_id, other.host),
+                      other.local_world_size));
+    }
+    if (other.node_rank == request.node_rank && other.host != request.host) {
+      return refusal(
+          ExitCode::kBadConfig,
+          fmt::format("{} and {} both say that they are of node {}: another --node_rank on each node", who,
+                      describe_member(other_id, other.host), request.node_rank));
+    }
+  }
+  if (!id.is_agent && (id.index < 0 || id.index >= options_.world_size)) {
+    return refusal(ExitCode::kBadConfig, fmt::format("{} of a job of {} ranks", who, options_.world_size));
+  }
+  if (const auto seat = seats_.find(id); seat != seats_.end()) {
+    const Peer& holder = peers_.at(seat->second);
+    // One that may be gone is given the time to show it.
+    return refusal(ExitCode::kBadConfig,
+                   fmt::format("{} (process {}) cannot join: {} (process {}) has this place already; is "
+                               "--node_rank the same on two nodes, or an earlier start still running?",
+                               who, request.pid, describe_member(id, holder.who.host), holder.who.pid),
+                   holder.quiet > 3 * Duration(options_.timing.heartbeat));
+  }
+  if (formed_ && !id.is_agent) {
+    return refusal(ExitCode::kTryAgain,
+                   fmt::format("{} comes too late: the job runs, and this rank was in it "
+                               "and has left",
+                               who));
+  }
+  return std::nullopt;
+}
+
+void StoreServer::Impl::join(uint64_t number, Peer& peer, const wire::JoinRequest& request) {
+  const MemberId id{.is_agent = request.is_agent,
+                    .index = request.is_agent ? request.node_rank : request.rank};
+  if (const auto refusal = objection(request, id)) return refuse(peer, *refusal);
+  peer.id = id;
+  peer.who = request;
+  peer.channel->set_max_body_bytes(wire::kMaxBodyBytes);
+  if (const auto local = peer.channel->local_endpoint().address(); !wire::is_loopback(local)) {
+    reached_at_ = wire::address_text(local);
+  }
+  seats_[id] = number;
+  peer.channel->send(Type::kAccepted, 0, {});
+  const auto joined =
+      std::count_if(seats_.begin(), seats_.end(), [](const auto& s) { return !s.first.is_agent; });
+  if (!formed_ && joined == options_.world_size) form();
+}
+
+void StoreServer::Impl::form() {
+  formed_ = true;
+  for (const auto& [id, number] : seats_) {
+    if (id.is_agent) continue;
+    const wire::JoinRequest& who = peers_.at(number).who;
+    // Where the others reached the store, they reach the ranks beside it.
+    const bool correct = who.address_is_guess && !reached_at_.empty();
+    ranks_.push_back(
+        {.node_rank = who.node_rank, .host = who.host, .address = correct ? reached_at_ : who.address});
+  }
+  const std::string body = wire::encode_seats(ranks_);
+  for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kFormed, 0, body);
+}
+
+void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& header,
+                              std::string_view body) {
+  wire::Reader in(body);
+  const auto answer = [&](const std::string& value) {
+    peer.channel->send(Type::kValue, header.request, value);
+  };
+  try {
+    switch (header.type) {
+      case Type::kHeartbeat:
+        return;
+      case Type::kSet: {
+        const std::string key = in.text(wire::kMaxKeyBytes);
+        values_.set(key, in.text());
+        return answer({});
+      }
+      case Type::kGet:
+        return values_.get(in.text(wire::kMaxKeyBytes), {.member = number, .request = header.request});
+      case Type::kAdd: {
+        const std::string key = in.text(wire::kMaxKeyBytes);
+        return answer(std::to_string(values_.add(key, in.i64())));
+      }
+      case Type::kCancel:
+        return values_.cancel({.member = number, .request = in.u32()});
+      case Type::kSuspect: {
+        Failure suspicion = wire::decode_failure(body);
+        if (suspicion.rank >= 0 && static_cast<size_t>(suspicion.rank) < ranks_.size()) {
+          suspicion.host = ranks_[static_cast<size_t>(suspicion.rank)].host;
+          if (left_.contains({.index = suspicion.rank})) {
+            suspicion.message +=
+                fmt::format(" ({} has left the job)", describe_rank(suspicion.rank, suspicion.host));
+          }
+        }
+        return verdict_.suspect(peer.id->index, suspicion);
+      }
+      case Type::kOwnFailure: {
+        Failure failure = wire::decode_failure(body);
+        failure.rank = peer.id->is_agent ? -1 : peer.id->index;
+        failure.host = peer.who.host;
+        failure.message = fmt::format("{}: {}", describe_member(*peer.id, peer.who.host), failure.message);
+        verdict_.report(*peer.id, -1, failure);
+        announce_verdict();
+        return answer({});
+      }
+      case Type::kReport:
+        if (!peer.id->is_agent) fail(ExitCode::kBadData, "a report from a rank");
+        report_now(wire::decode_failure(body), peer.id->index);
+        return answer({});
+      case Type::kLeave:
+        answer({});
+        if (formed_) left_.insert(*peer.id);
+        return vacate(number, peer);
+      case Type::kMissing:
+        return answer(describe_missing());
+      default:
+        fail(ExitCode::kBadData, "unknown request {}", static_cast<int>(header.type));
+    }
+  } catch (const Error& error) {
+    if (header.request == 0) throw;
+    const wire::Refusal denial{.code = error.code(), .message = error.what()};
+    peer.channel->send(Type::kDenied, header.request, denial.encode());
+  }
+}
+
+void StoreServer::Impl::report(const Failure& failure) {
+  // The agent that serves the store is that of node 0.
+  asio::post(io_, [this, failure] { report_now(failure, 0); });
+}
+
+void StoreServer::Impl::report_now(const Failure& failure, int watched_node) {
+  verdict_.report({.is_agent = failure.rank < 0, .index = failure.rank < 0 ? watched_node : failure.rank},
+                  watched_node, failure);
+  announce_verdict();
+}
+
+void StoreServer::Impl::announce_verdict() {
+  if (announced_ || !verdict_.decided()) return;
+  announced_ = true;
+  const std::string body = wire::encode_failure(*verdict_.decided());
+  for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kVerdict, 0, body);
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = verdict_.decided();
+  }
+  changed_.notify_all();
+}
+
+void StoreServer::Impl::update_over() {
+  // A rank that was lost has not left: there will be a verdict.
+  const auto ranks_left = std::count_if(left_.begin(), left_.end(), [](MemberId id) { return !id.is_agent; });
+  if (!seats_.empty() || ranks_left < options_.world_size) return;
+  {
+    const std::lock_guard lock(mutex_);
+    over_ = true;
+  }
+  changed_.notify_all();
+}
+
+bool StoreServer::Impl::wait_until_over(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, timeout, [&] { return over_ || failure_.has_value(); });
+}
+
+std::string StoreServer::Impl::ask(std::string (Impl::*question)() const) {
+  std::promise<std::string> answer;
+  asio::post(io_, [&] { answer.set_value((this->*question)()); });
+  return answer.get_future().get();
+}
+
+std::string StoreServer::Impl::describe_present() const {
+  std::string text;
+  for (const auto& [id, number] : seats_) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", describe_member(id, peers_.at(number).who.host));
+  }
+  return text;
+}
+
+// "ranks 2-3, 6 are missing; joined: ranks 0-1 (host a), 4-5, 7 (host b)"
+std::string StoreServer::Impl::describe_missing() const {
+  std::vector<int> missing;
+  std::map<std::string, std::vector<int>> joined;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    const auto seat = seats_.find({.index = rank});
+    if (seat == seats_.end()) {
+      missing.push_back(rank);
+    } else {
+      joined[peers_.at(seat->second).who.host].push_back(rank);
+    }
+  }
+  if (missing.empty() || formed_) return {};
+  std::string text =
+      fmt::format("{} of {} ranks missing: {}", missing.size(), options_.world_size, format_ranks(missing));
+  if (!joined.empty()) text += "; joined:";
+  std::string_view separator = " ";
+  for (const auto& [host, ranks] : joined) {
+    text += fmt::format("{}{} (host {})", separator, format_ranks(ranks), host);
+    separator = ", ";
+  }
+  return text;
+}
+
+StoreServer::StoreServer(const StoreServerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+StoreServer::~StoreServer() = default;
+int StoreServer::port() const { return impl_->port(); }
+std::optional<Failure> StoreServer::failure() const { return impl_->failure(); }
+void StoreServer::report(const Failure& failure) { impl_->report(failure); }
+bool StoreServer::wait_until_over(std::chrono::milliseconds timeout) {
+  return impl_->wait_until_over(timeout);
+}
+std::string StoreServer::missing() const { return impl_->missing(); }
+std::string StoreServer::present() const { return impl_->present(); }
+
+}  // namespace tessera
