@@ -14,6 +14,8 @@
 
 #include "comm/failure.h"
 #include "comm/op_label.h"
+#include "comm/part.h"
+#include "comm/rendezvous.h"
 #include "comm/store_client.h"
 
 namespace tessera {
@@ -31,23 +33,22 @@ struct NetworkCounters {
   double wait_s = 0;  // of it, time wait() stood still
 };
 
-// Elements [begin, end) of a buffer belong to a member.
-struct Part {
-  int64_t begin;
-  int64_t end;
-  int64_t size() const { return end - begin; }
-};
-
 class NetworkGroup {
  public:
-  // A running operation; cheap to copy.
+  // A running operation; cheap to copy. Operations that are issued and not over number kMaxRunning at most:
+  // issuing one more waits for the oldest.
   using Ticket = uint64_t;
+  static constexpr int kMaxRunning = 256;
 
   // Collective over `ranks` (ranks of the job, this one among them), which `name` distinguishes from other
   // groups. Addresses are exchanged through the store; `store` and `failures` must outlive this. A group of
   // one needs neither.
   NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, StoreClient* store,
                const NetworkOptions& options, FailureDetector& failures);
+  // With another way to exchange addresses than the store.
+  NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous& rendezvous,
+               const NetworkOptions& options, FailureDetector& failures);
+  // Operations that are not over are abandoned, which the other members see as a lost connection.
   ~NetworkGroup();
 
   int size() const;
@@ -63,7 +64,7 @@ class NetworkGroup {
   Ticket reduce_scatter(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label);
   // The same with contributions in float32, exact.
   Ticket reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label);
-  // buffer of member `root` to all.
+  // buffer of member `root` to all, along a chain: every byte is sent and received once at most by a member.
   Ticket broadcast(std::span<std::byte> buffer, int root, const OpLabel& label);
 
   // Until the operation and all before it are over. Throws what made one fail.
@@ -73,6 +74,8 @@ class NetworkGroup {
   NetworkCounters counters() const;
 
  private:
+  void check_parts(std::span<const Part> parts, size_t num_elements) const;
+
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,312 @@
+#include "comm/network_group.h"
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/network_lane.h"
+#include "comm/network_mesh.h"
+#include "platform/cpu.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// How soon a failure elsewhere ends a wait.
+constexpr milliseconds kCheckInterval{20};
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+uint64_t hash_of(std::span<const Part> parts) {
+  uint64_t hash = parts.size();
+  for (const Part& part : parts) {
+    for (const int64_t bound : {part.begin, part.end}) {
+      hash = (hash ^ static_cast<uint64_t>(bound)) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 32;
+    }
+  }
+  return hash;
+}
+
+Members describe_members(std::vector<int> ranks, int my_rank, const Rendezvous* rendezvous) {
+  const auto mine = std::ranges::find(ranks, my_rank);
+  TESSERA_CHECK(mine != ranks.end(), "rank {} is no member of its group", my_rank);
+  Members members;
+  members.index = static_cast<int>(mine - ranks.begin());
+  for (const int rank : ranks) {
+    members.names.push_back(rendezvous == nullptr
+                                ? fmt::format("rank {}", rank)
+                                : fmt::format("rank {} on host {}", rank, rendezvous->host(rank)));
+  }
+  members.ranks = std::move(ranks);
+  return members;
+}
+
+}  // namespace
+
+// Operations are numbered from 1 and lie in a ring. Each worker thread runs its lanes through all of them in
+// order; the one that is behind decides which are over.
+class NetworkGroup::Impl {
+ public:
+  Impl(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
+       const NetworkOptions& options, FailureDetector& failures)
+      : options_(options),
+        failures_(failures),
+        members_(describe_members(std::move(ranks), my_rank, rendezvous)) {
+    if (members_.size() == 1) return;
+    TESSERA_CHECK(options.connections >= 1 && rendezvous != nullptr, "{} connections", options.connections);
+    Mesh mesh = connect_mesh(members_, {std::move(name), options.connections, options.timeout}, *rendezvous,
+                             failures_);
+    for (NetworkOperation& operation : ring_) operation.parts.reserve(members_.ranks.size());
+    for (int i = 0; i < options.connections; ++i) {
+      lanes_.push_back(std::make_unique<Lane>(i, options.connections, members_,
+                                              std::move(mesh[static_cast<size_t>(i)]), failures_));
+    }
+    start_workers();
+  }
+
+  ~Impl() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_.store(true, std::memory_order_relaxed);
+    }
+    issued_changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  const Members& members() const { return members_; }
+
+  Ticket issue(Collective collective, std::byte* data, std::span<const Part> parts,
+               int64_t wire_element_bytes, int root, const OpLabel& label) {
+    if (members_.size() == 1) return 0;
+    int64_t elements = 0;
+    for (const Part& part : parts) elements = std::max(elements, part.end);
+    std::unique_lock lock(mutex_);
+    wait_until(lock, [&] { return issued_ - completed_ < kMaxRunning; });
+    const Ticket ticket = ++issued_;
+    NetworkOperation& operation = ring_[ticket % kMaxRunning];
+    operation.id = {.number = ticket,
+                    .collective = collective,
+                    .root = root,
+                    .total_bytes = elements * wire_element_bytes,
+                    .parts_hash = hash_of(parts),
+                    .label = label};
+    operation.data = data;
+    operation.parts.assign(parts.begin(), parts.end());
+    lock.unlock();
+    issued_changed_.notify_all();
+    return ticket;
+  }
+
+  void wait(Ticket ticket) {
+    std::unique_lock lock(mutex_);
+    if (completed_ >= ticket) return;
+    const Clock::time_point begin = Clock::now();
+    wait_until(lock, [&] { return completed_ >= ticket; });
+    wait_s_ += seconds_between(begin, Clock::now());
+  }
+
+  bool done(Ticket ticket) const {
+    const std::lock_guard lock(mutex_);
+    return completed_ >= ticket;
+  }
+
+  NetworkCounters counters() const {
+    NetworkCounters counters;
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      counters.sent_bytes += lane->counters().sent_bytes.load(std::memory_order_relaxed);
+      counters.received_bytes += lane->counters().received_bytes.load(std::memory_order_relaxed);
+    }
+    const std::lock_guard lock(mutex_);
+    counters.busy_s = busy_s_;
+    counters.wait_s = wait_s_;
+    return counters;
+  }
+
+ private:
+  struct Worker {
+    std::vector<Lane*> lanes;
+    std::vector<pollfd> polled;
+    Ticket completed = 0;
+  };
+
+  void start_workers() {
+    // A worker that waits takes no processor; more of them than processors only get in each other's way.
+    const auto count = static_cast<size_t>(std::min<int64_t>(
+        static_cast<int64_t>(lanes_.size()), std::max<int64_t>(1, cpu_limits().num_threads())));
+    workers_.resize(count);
+    for (size_t i = 0; i < lanes_.size(); ++i) workers_[i % count].lanes.push_back(lanes_[i].get());
+    const UnpinnedScope unpinned;
+    for (Worker& worker : workers_) {
+      worker.polled.reserve(2 * worker.lanes.size());
+      threads_.emplace_back([this, &worker] { run(worker); });
+    }
+  }
+
+  // Throws what ended the workers, or failed elsewhere.
+  template <typename Predicate>
+  void wait_until(std::unique_lock<std::mutex>& lock, const Predicate& predicate) {
+    while (!predicate()) {
+      if (error_) std::rethrow_exception(error_);
+      failures_.check();
+      completed_changed_.wait_for(lock, kCheckInterval);
+    }
+  }
+
+  // A thread.
+  void run(Worker& worker) {
+    try {
+      while (const NetworkOperation* operation = next_operation(worker)) {
+        for (Lane* lane : worker.lanes) lane->start(*operation);
+        if (!run_lanes(worker)) return;
+        complete(worker);
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+      stopping_.store(true, std::memory_order_relaxed);
+    }
+    completed_changed_.notify_all();
+    issued_changed_.notify_all();
+  }
+
+  // Waits for it; nullptr = no more.
+  const NetworkOperation* next_operation(const Worker& worker) {
+    std::unique_lock lock(mutex_);
+    issued_changed_.wait(
+        lock, [&] { return stopping_.load(std::memory_order_relaxed) || issued_ > worker.completed; });
+    if (stopping_.load(std::memory_order_relaxed)) return nullptr;
+    const Ticket number = worker.completed + 1;
+    if (number > started_) {
+      started_ = number;
+      // Of two operations that overlap, the time of both counts once.
+      if (number == completed_ + 1) busy_since_ = Clock::now();
+    }
+    return &ring_[number % kMaxRunning];
+  }
+
+  // Whether the operation came to its end.
+  bool run_lanes(Worker& worker) {
+    const Clock::time_point begin = Clock::now();
+    for (;;) {
+      bool moved = false;
+      bool finished = true;
+      for (Lane* lane : worker.lanes) {
+        if (!lane->finished()) moved |= lane->advance();
+        finished &= lane->finished();
+      }
+      if (finished) return true;
+      if (stopping_.load(std::memory_order_relaxed)) return false;
+      failures_.check();
+      if (moved) continue;
+      if (Clock::now() - begin > options_.timeout) {
+        for (const Lane* lane : worker.lanes) {
+          if (!lane->finished()) lane->fail_at_deadline(seconds_between(begin, Clock::now()));
+        }
+      }
+      worker.polled.clear();
+      for (const Lane* lane : worker.lanes) lane->add_polled(worker.polled);
+      ::poll(worker.polled.data(), worker.polled.size(), static_cast<int>(kCheckInterval.count()));
+    }
+  }
+
+  void complete(Worker& worker) {
+    bool notify = false;
+    {
+      const std::lock_guard lock(mutex_);
+      ++worker.completed;
+      Ticket completed = worker.completed;
+      for (const Worker& other : workers_) completed = std::min(completed, other.completed);
+      if (completed > completed_) {
+        const Clock::time_point now = Clock::now();
+        busy_s_ += seconds_between(busy_since_, now);
+        busy_since_ = now;
+        completed_ = completed;
+        notify = true;
+      }
+    }
+    if (notify) completed_changed_.notify_all();
+  }
+
+  const NetworkOptions options_;
+  FailureDetector& failures_;
+  const Members members_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<Worker> workers_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable issued_changed_;
+  std::condition_variable completed_changed_;
+  std::array<NetworkOperation, kMaxRunning> ring_;
+  Ticket issued_ = 0;
+  Ticket started_ = 0;
+  Ticket completed_ = 0;
+  Clock::time_point busy_since_;
+  double busy_s_ = 0;
+  double wait_s_ = 0;
+  std::exception_ptr error_;
+  std::atomic<bool> stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous& rendezvous,
+                           const NetworkOptions& options, FailureDetector& failures)
+    : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank, &rendezvous, options,
+                                   failures)) {}
+
+NetworkGroup::~NetworkGroup() = default;
+
+int NetworkGroup::size() const { return impl_->members().size(); }
+
+int NetworkGroup::index() const { return impl_->members().index; }
+
+NetworkGroup::Ticket NetworkGroup::all_gather(std::span<std::byte> buffer, std::span<const Part> parts,
+                                              const OpLabel& label) {
+  check_parts(parts, buffer.size());
+  return impl_->issue(Collective::kAllGather, buffer.data(), parts, 1, -1, label);
+}
+
+NetworkGroup::Ticket NetworkGroup::reduce_scatter(std::span<float> buffer, std::span<const Part> parts,
+                                                  const OpLabel& label) {
+  check_parts(parts, buffer.size());
+  return impl_->issue(Collective::kReduceScatterBf16, std::as_writable_bytes(buffer).data(), parts,
+                      sizeof(bf16), -1, label);
+}
+
+NetworkGroup::Ticket NetworkGroup::reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts,
+                                                      const OpLabel& label) {
+  check_parts(parts, buffer.size());
+  return impl_->issue(Collective::kReduceScatterF32, std::as_writable_bytes(buffer).data(), parts,
+                      sizeof(float), -1, label);
+}
+
+NetworkGroup::Ticket NetworkGroup::broadcast(std::span<std::byte> buffer, int root, const OpLabel& label) {
+  TESSERA_CHECK(root >= 0 && root < size(), "root {} of {} members", root, size());
+  const Part whole{0, static_cast<int64_t>(buffer.size())};
+  return impl_->issue(Collective::kBroadcast, buffer.data(), {&whole, 1}, 1, root, label);
+}
+
+void NetworkGroup::check_parts(std::span<const Part> parts, size_t num_elements) const {
+  TESSERA_CHECK(static_cast<int>(parts.size()) == size(), "{} parts for {} members", parts.size(), size());
+  for (const Part& part : parts) {
+    TESSERA_CHECK(part.begin >= 0 && part.begin <= part.end && part.end <= static_cast<int64_t>(num_elements),
+                  "part [{}, {}) of {} elements", part.begin, part.end, num_elements);
+  }
+}
+
+void NetworkGroup::wait(Ticket ticket) { impl_->wait(ticket); }
+
+bool NetworkGroup::done(Ticket ticket) const { return impl_->done(ticket); }
+
+NetworkCounters NetworkGroup::counters() const { return impl_->counters(); }
+
+}  // namespace tessera

@@ -1,0 +1,382 @@
+#include "comm/network_mesh.h"
+
+#include <poll.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <sstream>
+
+#include "base/error.h"
+#include "comm/siphash.h"
+#include "comm/wire_message.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr uint32_t kHandshakeMagic = 0x48535354;  // "TSSH"
+constexpr milliseconds kPollInterval{20};
+constexpr milliseconds kRetryInterval{50};
+// A stranger may hold a connection open without a word; only so long and so many.
+constexpr milliseconds kHandshakeTime{5'000};
+constexpr size_t kMaxStrangers = 256;
+
+struct Challenge {
+  uint32_t magic;
+  uint32_t version;
+  std::array<uint64_t, 2> nonce;
+};
+struct Answer {
+  uint32_t magic;
+  uint32_t version;
+  int32_t from;  // members
+  int32_t to;
+  int32_t connection;
+  int32_t reserved;
+  uint64_t proof;  // of the challenge and all above
+};
+struct Welcome {
+  uint64_t proof;  // of the answer: the listening side knows the secret too
+};
+static_assert(sizeof(Challenge) == 24 && sizeof(Answer) == 32 && sizeof(Welcome) == 8);
+
+template <typename T>
+std::array<std::byte, sizeof(T)> bytes_of(const T& value) {
+  return std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
+}
+
+uint64_t answer_proof(const SipKey& secret, const Challenge& challenge, Answer answer) {
+  answer.proof = 0;
+  std::array<std::byte, sizeof(Challenge) + sizeof(Answer)> text;
+  std::ranges::copy(bytes_of(challenge), text.begin());
+  std::ranges::copy(bytes_of(answer), text.begin() + sizeof(Challenge));
+  return siphash(secret, text);
+}
+
+uint64_t welcome_proof(const SipKey& secret, const Answer& answer) {
+  return siphash(secret, bytes_of(answer));
+}
+
+std::array<uint64_t, 2> random_words() {
+  std::array<uint64_t, 2> words;
+  if (::getrandom(words.data(), sizeof(words), 0) != sizeof(words)) {
+    fail_errno(ExitCode::kIoError, errno, "the system gives no random numbers");
+  }
+  return words;
+}
+
+enum class Io { kDone, kPending, kLost };
+
+// Reads or writes a small structure in as many pieces as it takes.
+template <typename T>
+class SmallMessage {
+ public:
+  SmallMessage() = default;
+  explicit SmallMessage(const T& value) : value_(value) {}
+
+  Io receive(const UniqueFd& socket) {
+    while (at_ < sizeof(T)) {
+      const ssize_t got = ::recv(socket.get(), reinterpret_cast<char*>(&value_) + at_, sizeof(T) - at_, 0);
+      if (got == 0) return Io::kLost;
+      if (got < 0) return errno == EAGAIN || errno == EINTR ? Io::kPending : Io::kLost;
+      at_ += static_cast<size_t>(got);
+    }
+    return Io::kDone;
+  }
+  Io send(const UniqueFd& socket) {
+    while (at_ < sizeof(T)) {
+      const ssize_t sent =
+          ::send(socket.get(), reinterpret_cast<const char*>(&value_) + at_, sizeof(T) - at_, MSG_NOSIGNAL);
+      if (sent < 0) return errno == EAGAIN || errno == EINTR ? Io::kPending : Io::kLost;
+      at_ += static_cast<size_t>(sent);
+    }
+    return Io::kDone;
+  }
+  const T& value() const { return value_; }
+
+ private:
+  T value_{};
+  size_t at_ = 0;
+};
+
+// A connection that came in and has not yet proved anything.
+struct Stranger {
+  UniqueFd socket;
+  Clock::time_point deadline;
+  SmallMessage<Challenge> challenge;
+  SmallMessage<Answer> answer;
+  bool challenge_sent = false;
+};
+
+// A connection that this member makes.
+struct Outgoing {
+  enum class State { kWaiting, kConnecting, kChallenge, kAnswer, kWelcome, kDone };
+
+  int member = 0;
+  int connection = 0;
+  State state = State::kWaiting;
+  Clock::time_point retry_at;  // while waiting: when to connect; afterwards: when to give this attempt up
+  UniqueFd socket;
+  SmallMessage<Challenge> challenge;
+  SmallMessage<Answer> answer;
+  SmallMessage<Welcome> welcome;
+};
+
+class MeshBuilder {
+ public:
+  MeshBuilder(const Members& members, const MeshOptions& options, Rendezvous& rendezvous,
+              FailureDetector& failures)
+      : members_(members),
+        options_(options),
+        rendezvous_(rendezvous),
+        failures_(failures),
+        deadline_(Clock::now() + options.timeout),
+        mesh_(static_cast<size_t>(options.connections)) {
+    for (std::vector<UniqueFd>& sockets : mesh_) sockets.resize(members_.ranks.size());
+  }
+
+  Mesh build() {
+    publish();
+    read_peers();
+    while (!is_complete()) {
+      failures_.check();
+      if (Clock::now() > deadline_) fail_at_deadline();
+      wait_for_something();
+      accept_strangers();
+      std::erase_if(strangers_, [&](Stranger& stranger) { return !advance(stranger); });
+      for (Outgoing& outgoing : outgoing_) advance(outgoing);
+    }
+    return std::move(mesh_);
+  }
+
+ private:
+  std::string key(const std::string& what) const { return fmt::format("network/{}/{}", options_.name, what); }
+  std::string member_key(int member) const {
+    return key(std::to_string(members_.ranks[static_cast<size_t>(member)]));
+  }
+  const std::string& name(int member) const { return members_.names[static_cast<size_t>(member)]; }
+  UniqueFd& slot(int connection, int member) {
+    return mesh_[static_cast<size_t>(connection)][static_cast<size_t>(member)];
+  }
+  milliseconds time_left() const {
+    return std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(deadline_ - Clock::now()));
+  }
+
+  void publish() {
+    const std::string address = rendezvous_.local_address();
+    listener_ = listen_on(address, 0);
+    if (members_.index == 0) {
+      const std::array<uint64_t, 2> secret = random_words();
+      rendezvous_.set(key("secret"), fmt::format("{:016x} {:016x}", secret[0], secret[1]));
+    }
+    rendezvous_.set(member_key(members_.index), fmt::format("{} {} {} {}", kWireVersion, options_.connections,
+                                                            local_port(listener_), address));
+  }
+
+  void read_peers() {
+    std::istringstream secret(rendezvous_.get(key("secret"), time_left()));
+    secret >> std::hex >> secret_[0] >> secret_[1];
+    TESSERA_CHECK(!secret.fail(), "the store gives no secret");
+    for (int member = 0; member < members_.size(); ++member) {
+      if (member == members_.index) {
+        addresses_.emplace_back();
+        continue;
+      }
+      const std::string text = rendezvous_.get(member_key(member), time_left());
+      std::istringstream fields(text);
+      uint32_t version = 0;
+      int connections = 0;
+      int port = 0;
+      std::string address;
+      fields >> version >> connections >> port >> address;
+      // The version is always first: of another one nothing else is understood.
+      if (version != kWireVersion) {
+        fail(ExitCode::kBadConfig,
+             "{} speaks version {} of the network format, {} version {}: the same build of tessera must run "
+             "on "
+             "all nodes",
+             name(member), version, name(members_.index), kWireVersion);
+      }
+      if (connections != options_.connections) {
+        fail(ExitCode::kBadConfig, "{} has --connections {}, {} has {}: they must be the same", name(member),
+             connections, name(members_.index), options_.connections);
+      }
+      TESSERA_CHECK(!fields.fail(), "the store has '{}' for {}", text, name(member));
+      addresses_.push_back(parse_address(address, port));
+      if (member > members_.index) continue;
+      for (int connection = 0; connection < options_.connections; ++connection) {
+        Outgoing& outgoing = outgoing_.emplace_back();
+        outgoing.member = member;
+        outgoing.connection = connection;
+      }
+    }
+  }
+
+  bool is_complete() {
+    for (const Outgoing& outgoing : outgoing_) {
+      if (outgoing.state != Outgoing::State::kDone) return false;
+    }
+    return missing_member() < 0;
+  }
+
+  // The first member with a connection that is not there yet; -1 = none.
+  int missing_member() {
+    for (int member = 0; member < members_.size(); ++member) {
+      for (int connection = 0; connection < options_.connections && member != members_.index; ++connection) {
+        if (!slot(connection, member)) return member;
+      }
+    }
+    return -1;
+  }
+
+  [[noreturn]] void fail_at_deadline() {
+    const int member = std::max(0, missing_member());
+    failures_.fail_because(
+        members_.ranks[static_cast<size_t>(member)],
+        fmt::format(
+            "{} did not connect with {} within {:.1f} s (group {}): see that TCP between these hosts is "
+            "open, or name another --interface",
+            name(member), name(members_.index), std::chrono::duration<double>(options_.timeout).count(),
+            options_.name));
+  }
+
+  void wait_for_something() {
+    polled_.clear();
+    polled_.push_back({listener_.get(), POLLIN, 0});
+    for (const Stranger& stranger : strangers_) {
+      polled_.push_back(
+          {stranger.socket.get(), static_cast<short>(stranger.challenge_sent ? POLLIN : POLLOUT), 0});
+    }
+    for (const Outgoing& outgoing : outgoing_) {
+      if (!outgoing.socket) continue;
+      const bool writes =
+          outgoing.state == Outgoing::State::kConnecting || outgoing.state == Outgoing::State::kAnswer;
+      polled_.push_back({outgoing.socket.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
+    }
+    ::poll(polled_.data(), polled_.size(), static_cast<int>(kPollInterval.count()));
+  }
+
+  void accept_strangers() {
+    for (UniqueFd socket = accept_from(listener_); socket; socket = accept_from(listener_)) {
+      if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
+      Stranger& stranger = strangers_.emplace_back();
+      stranger.socket = std::move(socket);
+      stranger.deadline = Clock::now() + kHandshakeTime;
+      stranger.challenge = SmallMessage<Challenge>({kHandshakeMagic, kWireVersion, random_words()});
+    }
+  }
+
+  // Whether it is still to be waited for.
+  bool advance(Stranger& stranger) {
+    if (!stranger.challenge_sent) {
+      const Io sent = stranger.challenge.send(stranger.socket);
+      if (sent == Io::kLost) return false;
+      stranger.challenge_sent = sent == Io::kDone;
+    }
+    const Io received = stranger.answer.receive(stranger.socket);
+    if (received == Io::kPending) return Clock::now() < stranger.deadline;
+    if (received == Io::kDone) welcome(stranger);
+    return false;
+  }
+
+  void welcome(Stranger& stranger) {
+    const Answer& answer = stranger.answer.value();
+    if (answer.magic != kHandshakeMagic || answer.version != kWireVersion || answer.to != members_.index ||
+        answer.from <= members_.index || answer.from >= members_.size() || answer.connection < 0 ||
+        answer.connection >= options_.connections ||
+        answer.proof != answer_proof(secret_, stranger.challenge.value(), answer)) {
+      return;
+    }
+    SmallMessage<Welcome> welcome({welcome_proof(secret_, answer)});
+    // 8 bytes fit into the buffer of a socket that has sent 24.
+    if (welcome.send(stranger.socket) != Io::kDone) return;
+    // The answer to a fresh challenge is no repetition: the peer has given up a connection it made before.
+    slot(answer.connection, answer.from) = std::move(stranger.socket);
+  }
+
+  void advance(Outgoing& outgoing) {
+    using State = Outgoing::State;
+    if (outgoing.state == State::kDone) return;
+    if (outgoing.state == State::kWaiting) {
+      if (Clock::now() < outgoing.retry_at) return;
+      outgoing.challenge = {};
+      outgoing.welcome = {};
+      outgoing.socket = begin_connect(addresses_[static_cast<size_t>(outgoing.member)]);
+      if (!outgoing.socket) return retry(outgoing);
+      outgoing.state = State::kConnecting;
+      outgoing.retry_at = Clock::now() + kHandshakeTime;
+    }
+    if (Clock::now() > outgoing.retry_at) return retry(outgoing);
+    if (outgoing.state == State::kConnecting) {
+      pollfd polled{outgoing.socket.get(), POLLOUT, 0};
+      if (::poll(&polled, 1, 0) <= 0) return;
+      if (connect_result(outgoing.socket) != 0) return retry(outgoing);
+      outgoing.state = State::kChallenge;
+    }
+    if (outgoing.state == State::kChallenge) {
+      const Io io = outgoing.challenge.receive(outgoing.socket);
+      if (io == Io::kPending) return;
+      const Challenge& challenge = outgoing.challenge.value();
+      if (io == Io::kLost || challenge.magic != kHandshakeMagic || challenge.version != kWireVersion) {
+        return retry(outgoing);
+      }
+      Answer answer{
+          kHandshakeMagic, kWireVersion, members_.index, outgoing.member, outgoing.connection, 0, 0};
+      answer.proof = answer_proof(secret_, challenge, answer);
+      outgoing.answer = SmallMessage<Answer>(answer);
+      outgoing.state = State::kAnswer;
+    }
+    if (outgoing.state == State::kAnswer) {
+      const Io io = outgoing.answer.send(outgoing.socket);
+      if (io == Io::kPending) return;
+      if (io == Io::kLost) return retry(outgoing);
+      outgoing.state = State::kWelcome;
+    }
+    const Io io = outgoing.welcome.receive(outgoing.socket);
+    if (io == Io::kPending) return;
+    if (io == Io::kLost ||
+        outgoing.welcome.value().proof != welcome_proof(secret_, outgoing.answer.value())) {
+      return retry(outgoing);
+    }
+    slot(outgoing.connection, outgoing.member) = std::move(outgoing.socket);
+    outgoing.socket = {};
+    outgoing.state = State::kDone;
+  }
+
+  // A peer that has published its address listens: whatever else happens is the network's or a stranger's
+  // doing, and may pass.
+  static void retry(Outgoing& outgoing) {
+    outgoing.socket = {};
+    outgoing.state = Outgoing::State::kWaiting;
+    outgoing.retry_at = Clock::now() + kRetryInterval;
+  }
+
+  const Members& members_;
+  const MeshOptions& options_;
+  Rendezvous& rendezvous_;
+  FailureDetector& failures_;
+  Clock::time_point deadline_;
+  Mesh mesh_;
+  UniqueFd listener_;
+  SipKey secret_{};
+  std::vector<SocketAddress> addresses_;
+  std::vector<Outgoing> outgoing_;
+  std::deque<Stranger> strangers_;
+  std::vector<pollfd> polled_;
+};
+
+}  // namespace
+
+Mesh connect_mesh(const Members& members, const MeshOptions& options, Rendezvous& rendezvous,
+                  FailureDetector& failures) {
+  return MeshBuilder(members, options, rendezvous, failures).build();
+}
+
+}  // namespace tessera

@@ -1,0 +1,67 @@
+// What precedes every payload on the network, and how two sides that do different things are told so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/op_label.h"
+
+namespace tessera {
+
+// Version of everything that travels between two members; members of different versions do not talk.
+inline constexpr uint32_t kWireVersion = 1;
+
+enum class Collective : uint8_t { kAllGather, kReduceScatterBf16, kReduceScatterF32, kBroadcast };
+
+// What an operation is, as far as all members must agree on it.
+struct OperationId {
+  uint64_t number = 0;  // from 1, in the order of issue
+  Collective collective = Collective::kAllGather;
+  int32_t root = -1;        // of a broadcast
+  int64_t total_bytes = 0;  // of the whole buffer, as it travels
+  uint64_t parts_hash = 0;  // of the parts' bounds
+  OpLabel label{"", -1};
+};
+
+// One message: a part of an operation's buffer. Little-endian, as in memory.
+struct WireHeader {
+  static constexpr uint32_t kMagic = 0x4D535354;  // "TSSM"
+  static constexpr size_t kLabelBytes = 40;
+
+  uint32_t magic;
+  uint8_t collective;
+  uint8_t reserved[3];
+  uint64_t number;
+  int64_t total_bytes;
+  uint64_t parts_hash;
+  int64_t layer;
+  int32_t root;
+  uint32_t chunk;  // which piece of the sender's or receiver's part
+  uint32_t payload_bytes;
+  uint32_t payload_crc;
+  char label[kLabelBytes];  // cut, padded with zeros
+  uint32_t reserved_end;
+  uint32_t header_crc;  // CRC32C of all before
+};
+static_assert(sizeof(WireHeader) == 104);
+
+WireHeader make_header(const OperationId& operation, int64_t chunk, std::span<const std::byte> payload);
+
+// Whether the header arrived as it was sent.
+bool is_intact(const WireHeader& header);
+
+// Whether a message belongs to the operation and is the expected piece of it.
+bool matches(const WireHeader& header, const OperationId& operation, int64_t chunk, int64_t payload_bytes);
+
+// "all_gather 12 of weights of group 3, 1048576 bytes".
+std::string describe(const OperationId& operation);
+std::string describe(const WireHeader& header);
+
+// The operations at odds: "rank 0 on host a is in all_gather 12 of ..., but rank 2 on host b is in ...".
+std::string describe_mismatch(const OperationId& mine, const std::string& my_name, const WireHeader& theirs,
+                              const std::string& their_name);
+
+}  // namespace tessera
