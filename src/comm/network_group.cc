@@ -92,6 +92,8 @@ class NetworkGroup::Impl {
     for (const Part& part : parts) elements = std::max(elements, part.end);
     std::unique_lock lock(mutex_);
     wait_until(lock, [&] { return issued_ - completed_ < kMaxRunning; });
+    // Of operations that overlap, the time counts once.
+    if (issued_ == completed_) busy_since_ = Clock::now();
     const Ticket ticket = ++issued_;
     NetworkOperation& operation = ring_[ticket % kMaxRunning];
     operation.id = {.number = ticket,
@@ -112,7 +114,8 @@ class NetworkGroup::Impl {
     if (completed_ >= ticket) return;
     const Clock::time_point begin = Clock::now();
     wait_until(lock, [&] { return completed_ >= ticket; });
-    wait_s_ += seconds_between(begin, Clock::now());
+    // Until the operation was over, not until this thread ran again.
+    wait_s_ += std::max(0.0, seconds_between(begin, std::min(Clock::now(), completed_at_)));
   }
 
   bool done(Ticket ticket) const {
@@ -185,13 +188,7 @@ class NetworkGroup::Impl {
     issued_changed_.wait(
         lock, [&] { return stopping_.load(std::memory_order_relaxed) || issued_ > worker.completed; });
     if (stopping_.load(std::memory_order_relaxed)) return nullptr;
-    const Ticket number = worker.completed + 1;
-    if (number > started_) {
-      started_ = number;
-      // Of two operations that overlap, the time of both counts once.
-      if (number == completed_ + 1) busy_since_ = Clock::now();
-    }
-    return &ring_[number % kMaxRunning];
+    return &ring_[(worker.completed + 1) % kMaxRunning];
   }
 
   // Whether the operation came to its end.
@@ -230,6 +227,7 @@ class NetworkGroup::Impl {
         const Clock::time_point now = Clock::now();
         busy_s_ += seconds_between(busy_since_, now);
         busy_since_ = now;
+        completed_at_ = now;
         completed_ = completed;
         notify = true;
       }
@@ -248,9 +246,9 @@ class NetworkGroup::Impl {
   std::condition_variable completed_changed_;
   std::array<NetworkOperation, kMaxRunning> ring_;
   Ticket issued_ = 0;
-  Ticket started_ = 0;
   Ticket completed_ = 0;
-  Clock::time_point busy_since_;
+  Clock::time_point busy_since_;  // while there are operations: what busy_s_ does not have yet
+  Clock::time_point completed_at_;
   double busy_s_ = 0;
   double wait_s_ = 0;
   std::exception_ptr error_;

@@ -153,7 +153,8 @@ TEST(NetworkGroup, CountsEveryByteOfPayload) {
           group.all_gather(std::as_writable_bytes(std::span(buffer)), even_parts(4 * count, n), {"sums"}));
       EXPECT_EQ(group.counters().sent_bytes, (2 + 4) * count / n * (n - 1));
       EXPECT_EQ(group.counters().received_bytes, (2 + 4) * count / n * (n - 1));
-      EXPECT_GE(group.counters().busy_s, group.counters().wait_s * 0.5);
+      EXPECT_GT(group.counters().wait_s, 0);
+      EXPECT_GE(group.counters().busy_s, group.counters().wait_s);
     });
     EXPECT_THAT(errors, Each(IsEmpty())) << n << " members";
   }
