@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "comm/network_lane.h"
 #include "comm/network_mesh.h"
+#include "comm/world.h"
 #include "platform/cpu.h"
 
 namespace tessera {
@@ -43,9 +44,8 @@ Members describe_members(std::vector<int> ranks, int my_rank, const Rendezvous* 
   Members members;
   members.index = static_cast<int>(mine - ranks.begin());
   for (const int rank : ranks) {
-    members.names.push_back(rendezvous == nullptr
-                                ? fmt::format("rank {}", rank)
-                                : fmt::format("rank {} on host {}", rank, rendezvous->host(rank)));
+    members.names.push_back(rendezvous == nullptr ? fmt::format("rank {}", rank)
+                                                  : describe_rank(rank, rendezvous->host(rank)));
   }
   members.ranks = std::move(ranks);
   return members;
@@ -260,6 +260,12 @@ NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank
                            const NetworkOptions& options, FailureDetector& failures)
     : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank, &rendezvous, options,
                                    failures)) {}
+
+// The addresses are only exchanged while the group is made.
+NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, StoreClient* store,
+                           const NetworkOptions& options, FailureDetector& failures)
+    : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank,
+                                   rendezvous_of(store, options).get(), options, failures)) {}
 
 NetworkGroup::~NetworkGroup() = default;
 

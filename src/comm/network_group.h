@@ -74,6 +74,7 @@ class NetworkGroup {
   NetworkCounters counters() const;
 
  private:
+  static std::unique_ptr<Rendezvous> rendezvous_of(StoreClient* store, const NetworkOptions& options);
   void check_parts(std::span<const Part> parts, size_t num_elements) const;
 
   class Impl;
