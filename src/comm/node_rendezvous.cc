@@ -37,16 +37,20 @@ struct Hello {
   int32_t restart_count;
 };
 
-enum class Answer : int32_t { kWelcome = 0, kRefused, kPeer, kMemory, kNoMemory };
+enum class Answer : int32_t { kWelcome = 0, kRefused, kFailed, kPeer, kMemory, kNoMemory };
 
 // What rank 0 of the node says to another.
 struct Message {
-  uint64_t magic;
+  uint64_t magic = kMagic;
   Answer answer;
-  int32_t index;                 // kPeer: the local rank at the other end of the descriptor
-  int32_t errno_value;           // kNoMemory
-  int64_t size_bytes;            // kWelcome, kMemory: of the descriptor
-  std::array<char, 200> reason;  // kRefused
+  int32_t index = 0;               // kPeer: who is at the other end of the descriptor; kFailed: the culprit
+  int32_t errno_value = 0;         // kNoMemory
+  int64_t size_bytes = 0;          // kWelcome, kMemory: of the descriptor
+  std::array<char, 240> reason{};  // kRefused, kFailed
+
+  void set_reason(std::string_view text) {
+    std::memcpy(reason.data(), text.data(), std::min(text.size(), reason.size() - 1));
+  }
 };
 
 template <typename T>
@@ -100,10 +104,7 @@ void send_to(const NodeState& state, int index, const Message& message, int fd) 
     const Transfer sent = send_message(state.peers[static_cast<size_t>(index)].get(),
                                        std::as_bytes(std::span(&message, 1)), fd);
     if (sent == Transfer::kDone) return;
-    if (sent == Transfer::kClosed) {
-      state.fail_because(index, fmt::format("{} was lost while {} handed it shared memory",
-                                            state.describe(index), state.describe(0)));
-    }
+    if (sent == Transfer::kClosed) state.blame_closed(index, index, "to take shared memory");
     if (deadline.passed()) {
       state.fail_because(index, fmt::format("{} has not taken what {} sent it for {}", state.describe(index),
                                             state.describe(0), deadline.text()));
@@ -116,22 +117,17 @@ Message receive_from_first(const NodeState& state, std::string_view purpose, Uni
   const Deadline deadline(state);
   const int socket = state.peers[0].get();
   for (;;) {
-    Message message{};
+    Message message{.answer = Answer::kFailed};
     const Transfer received = receive_message(socket, bytes_of(message), &fd);
     if (received == Transfer::kDone && message.magic == kMagic) {
       message.reason.back() = '\0';
-      return message;
+      if (message.answer != Answer::kFailed) return message;
+      state.fail_because(message.index, message.reason.data());
     }
-    if (received != Transfer::kNotYet) {
-      state.failures().fail_because(
-          state.rank_of(0),
-          fmt::format("{} was lost: its process ended without a word while {} waited for it: {}",
-                      state.describe(0), state.describe(state.index()), purpose));
-    }
+    if (received != Transfer::kNotYet) state.blame_closed(0, 0, purpose);
     if (deadline.passed()) {
-      state.failures().fail_because(state.rank_of(0),
-                                    fmt::format("{} waited {} for {}: {}", state.describe(state.index()),
-                                                deadline.text(), state.describe(0), purpose));
+      state.fail_because(0, fmt::format("{} waited {} for {}: {}", state.describe(state.index()),
+                                        deadline.text(), state.describe(0), purpose));
     }
     pollfd readable{.fd = socket, .events = POLLIN, .revents = 0};
     poll(&readable, 1, static_cast<int>(kSlice.count()));
@@ -163,13 +159,8 @@ std::string objection(const NodeState& state, const Hello& hello) {
 }
 
 void refuse(int socket, const std::string& why) {
-  Message message{.magic = kMagic,
-                  .answer = Answer::kRefused,
-                  .index = 0,
-                  .errno_value = 0,
-                  .size_bytes = 0,
-                  .reason = {}};
-  std::memcpy(message.reason.data(), why.data(), std::min(why.size(), message.reason.size() - 1));
+  Message message{.answer = Answer::kRefused};
+  message.set_reason(why);
   send_message(socket, bytes_of(message));
   log_warning("a process that wants to join the ranks of this node is refused: {}", why);
 }
@@ -241,31 +232,43 @@ int64_t control_bytes(const NodeState& state) {
   return state.size() * static_cast<int64_t>(sizeof(RankSlot));
 }
 
-void open_as_first(NodeState& state) {
-  {
-    Door door(state.world());
-    const Deadline deadline(state);
-    for (int num_peers = 1; num_peers < state.size();) {
-      num_peers += door.serve(state);
-      if (num_peers == state.size() || !deadline.passed()) continue;
-      int missing = 1;
-      while (state.peers[static_cast<size_t>(missing)]) ++missing;
-      state.failures().fail_because(
-          state.rank_of(missing),
-          fmt::format("{} waited {} for the other ranks of its node: {} of {} came, rank {} did not",
-                      state.describe(0), deadline.text(), num_peers - 1, state.size() - 1,
-                      state.rank_of(missing)));
-    }
+// Ends the opening of the node for everyone who has come so far.
+[[noreturn]] void give_up(const NodeState& state, int culprit, const std::string& evidence) {
+  Message message{.answer = Answer::kFailed, .index = culprit};
+  message.set_reason(evidence);
+  for (const UniqueFd& peer : state.peers) {
+    if (peer) send_message(peer.get(), std::as_bytes(std::span(&message, 1)));
   }
+  state.fail_because(culprit, evidence);
+}
+
+// Returns when every rank has come.
+void let_all_in(NodeState& state) {
+  Door door(state.world());
+  const Deadline deadline(state);
+  for (int num_peers = 1; num_peers < state.size();) {
+    num_peers += door.serve(state);
+    state.for_closed_peers([&](int lost) {
+      give_up(state, lost,
+              fmt::format("{} was lost: its process ended without a word while the ranks of its node met",
+                          state.describe(lost)));
+    });
+    if (num_peers == state.size() || !deadline.passed()) continue;
+    int missing = 1;
+    while (state.peers[static_cast<size_t>(missing)]) ++missing;
+    give_up(state, missing,
+            fmt::format("{} waited {} for the other ranks of its node: {} of {} came, {} is missing",
+                        state.describe(0), deadline.text(), num_peers - 1, state.size() - 1,
+                        state.describe(missing)));
+  }
+}
+
+void open_as_first(NodeState& state) {
+  let_all_in(state);
   int errno_value = 0;
   UniqueFd memory = new_memory("control", control_bytes(state), errno_value);
   if (errno_value != 0) fail_memory("the ranks of a node", control_bytes(state), errno_value);
-  Message message{.magic = kMagic,
-                  .answer = Answer::kWelcome,
-                  .index = 0,
-                  .errno_value = 0,
-                  .size_bytes = control_bytes(state),
-                  .reason = {}};
+  Message message{.answer = Answer::kWelcome, .size_bytes = control_bytes(state)};
   for (int i = 1; i < state.size(); ++i) send_to(state, i, message, memory.get());
   state.control = SharedSegment(memory.release(), control_bytes(state));
   message.answer = Answer::kPeer;
@@ -287,8 +290,7 @@ void connect_to_first(NodeState& state) {
     if (std::optional<UniqueFd> connection = connect_local(name)) {
       state.peers[0] = std::move(*connection);
     } else if (deadline.passed()) {
-      state.failures().fail_because(
-          state.rank_of(0), fmt::format("{} waited {} for {} to open the node's socket",
+      state.fail_because(0, fmt::format("{} waited {} for {} to open the node's socket",
                                         state.describe(state.index()), deadline.text(), state.describe(0)));
     } else {
       std::this_thread::sleep_for(2ms);
@@ -345,12 +347,9 @@ void open_node(NodeState& state) {
 SharedSegment give_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
   int errno_value = 0;
   UniqueFd memory = new_memory(name, size_bytes, errno_value);
-  Message message{.magic = kMagic,
-                  .answer = errno_value == 0 ? Answer::kMemory : Answer::kNoMemory,
-                  .index = 0,
+  Message message{.answer = errno_value == 0 ? Answer::kMemory : Answer::kNoMemory,
                   .errno_value = errno_value,
-                  .size_bytes = size_bytes,
-                  .reason = {}};
+                  .size_bytes = size_bytes};
   for (int i = 1; i < state.size(); ++i) send_to(state, i, message, errno_value == 0 ? memory.get() : -1);
   if (errno_value != 0) fail_memory(name, size_bytes, errno_value);
   return SharedSegment(memory.release(), size_bytes);

@@ -117,6 +117,43 @@ void NodeState::fail_because(int index, const std::string& evidence) const {
   failures_.fail_because(rank_of(index), evidence);
 }
 
+bool NodeState::find_closed_peers(std::array<bool, kMaxLocalRanks>* closed) const {
+  std::array<pollfd, kMaxLocalRanks> sockets;
+  for (size_t i = 0; i < peers.size(); ++i) {
+    // Not interested in data: only an end is reported. Negative descriptors, as of this rank, are passed
+    // over.
+    sockets[i] = {.fd = peers[i].get(), .events = 0, .revents = 0};
+  }
+  if (poll(sockets.data(), peers.size(), 0) <= 0) return false;
+  for (size_t i = 0; i < peers.size(); ++i) (*closed)[i] = sockets[i].revents != 0;
+  return true;
+}
+
+void NodeState::blame_closed(int closed, int awaited, std::string_view purpose) const {
+  const std::string self = describe(index());
+  const std::string meanwhile =
+      closed == awaited ? fmt::format("while {} waited for it: {}", self, purpose)
+                        : fmt::format("while {} waited for {}: {}", self, describe(awaited), purpose);
+  RankState at_end = RankState::kThere;
+  int culprit = -1;
+  if (control.data() != nullptr) {
+    at_end = slot(closed).state.load(std::memory_order_acquire);
+    culprit = slot(closed).culprit.load(std::memory_order_relaxed) - rank_of(0);
+  }
+  if (at_end == RankState::kThere) {
+    fail_because(
+        closed, fmt::format("{} was lost: its process ended without a word {}", describe(closed), meanwhile));
+  }
+  if (at_end == RankState::kLeft) {
+    fail_because(closed, fmt::format("{} has left in good order {}", describe(closed), meanwhile));
+  }
+  if (culprit >= 0 && culprit < size() && culprit != index() && culprit != closed) {
+    fail_because(culprit,
+                 fmt::format("{} failed, as {} found {}", describe(culprit), describe(closed), meanwhile));
+  }
+  fail_because(closed, fmt::format("{} ended after an error {}", describe(closed), meanwhile));
+}
+
 std::string NodeWait::purpose() const {
   return bytes_ > 0 ? fmt::format("{}, {} bytes", to_string(label_), bytes_) : to_string(label_);
 }
@@ -158,49 +195,23 @@ bool NodeWait::slice(CounterCell& cell, int index, uint64_t value) {
 }
 
 void NodeWait::check_peers(const CounterCell& cell, int index, uint64_t value) const {
-  std::array<pollfd, kMaxLocalRanks> sockets;
-  const int count = state_.size();
-  for (int i = 0; i < count; ++i) {
-    // Not interested in data: only the end of a connection is reported. Negative descriptors are passed over.
-    sockets[static_cast<size_t>(i)] = {
-        .fd = state_.peers[static_cast<size_t>(i)].get(), .events = 0, .revents = 0};
-  }
-  if (poll(sockets.data(), static_cast<nfds_t>(count), 0) <= 0) return;
-  // What it did before it went counts.
-  if (reached(cell, value)) return;
-  int failing = -1;
-  for (int i = 0; i < count; ++i) {
-    if (sockets[static_cast<size_t>(i)].revents == 0) continue;
-    const RankState at_end = state_.slot(i).state.load(std::memory_order_acquire);
-    // One that was killed explains those that failed because of it.
-    if (at_end == RankState::kThere || (at_end == RankState::kLeft && i == index)) blame_closed(i, index);
-    if (at_end == RankState::kFailing) failing = i;
-  }
-  if (failing >= 0) blame_closed(failing, index);
-}
-
-void NodeWait::blame_closed(int closed, int index) const {
-  const std::string self = state_.describe(state_.index());
-  const std::string while_waiting =
-      closed == index ? fmt::format("while {} waited for it: {}", self, purpose())
-                      : fmt::format("while {} waited for {}: {}", self, state_.describe(index), purpose());
-  const RankSlot& slot = state_.slot(closed);
-  const RankState at_end = slot.state.load(std::memory_order_acquire);
-  if (at_end == RankState::kThere) {
-    state_.fail_because(closed, fmt::format("{} was lost: its process ended without a word {}",
-                                            state_.describe(closed), while_waiting));
-  }
-  if (at_end == RankState::kLeft) {
-    state_.fail_because(closed,
-                        fmt::format("{} has left in good order {}", state_.describe(closed), while_waiting));
-  }
-  const int culprit = slot.culprit.load(std::memory_order_relaxed) - state_.rank_of(0);
-  if (culprit >= 0 && culprit < state_.size() && culprit != state_.index() && culprit != closed) {
-    state_.fail_because(culprit, fmt::format("{} failed, as {} reports {}", state_.describe(culprit),
-                                             state_.describe(closed), while_waiting));
-  }
-  state_.fail_because(closed,
-                      fmt::format("{} ended after an error {}", state_.describe(closed), while_waiting));
+  int lost = -1, left = -1, failing = -1;
+  state_.for_closed_peers([&](int i) {
+    switch (state_.slot(i).state.load(std::memory_order_acquire)) {
+      case RankState::kThere:
+        lost = i;
+        break;
+      case RankState::kLeft:
+        if (i == index) left = i;
+        break;
+      case RankState::kFailing:
+        failing = i;
+        break;
+    }
+  });
+  // One that was killed explains those that failed because of it. What it did before it went counts.
+  const int culprit = lost >= 0 ? lost : left >= 0 ? left : failing;
+  if (culprit >= 0 && !reached(cell, value)) state_.blame_closed(culprit, index, purpose());
 }
 
 }  // namespace tessera

@@ -76,7 +76,21 @@ class NodeState {
   // Throws through the failure detector, after telling the other ranks of the node whom this one names.
   [[noreturn]] void fail_because(int index, const std::string& evidence) const;
 
+  // The ranks whose connections have ended: body(index) for each. Costs a system call.
+  template <typename Body>
+  void for_closed_peers(const Body& body) const {
+    std::array<bool, kMaxLocalRanks> closed;
+    if (!find_closed_peers(&closed)) return;
+    for (int i = 0; i < size(); ++i) {
+      if (closed[static_cast<size_t>(i)]) body(i);
+    }
+  }
+  // Throws because rank `closed` has gone while this one waited for rank `awaited`.
+  [[noreturn]] void blame_closed(int closed, int awaited, std::string_view purpose) const;
+
  private:
+  bool find_closed_peers(std::array<bool, kMaxLocalRanks>* closed) const;
+
   const World world_;
   const std::chrono::milliseconds timeout_;
   FailureDetector& failures_;
@@ -99,7 +113,6 @@ class NodeWait {
 
   // Throws when any rank of the node has ended otherwise than in order, or the one waited for in any way.
   void check_peers(const CounterCell& cell, int index, uint64_t value) const;
-  [[noreturn]] void blame_closed(int closed, int index) const;
   std::string purpose() const;  // "gradients of group 3, 4096 bytes"
 
   const NodeState& state_;

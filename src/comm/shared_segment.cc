@@ -1,7 +1,10 @@
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <cerrno>
+#include <mutex>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "comm/local_socket.h"
@@ -9,13 +12,73 @@
 
 namespace tessera {
 
+namespace {
+
+void* map_pages(int fd, size_t size) {
+  const int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  return mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
+}
+
+#ifdef __SANITIZE_THREAD__
+// ThreadSanitizer knows memory by its address: where ranks are threads of one process they get the same
+// address for the same memory, so that it sees whether they synchronise.
+class SharedMappings {
+ public:
+  static SharedMappings& instance() {
+    static SharedMappings mappings;
+    return mappings;
+  }
+
+  void* map(int fd, size_t size) {
+    const std::lock_guard lock(mutex_);
+    struct stat file {};
+    if (fd < 0 || fstat(fd, &file) != 0) return map_pages(fd, size);
+    for (Mapping& mapping : mappings_) {
+      if (mapping.inode != file.st_ino || mapping.device != file.st_dev) continue;
+      ++mapping.users;
+      return mapping.address;
+    }
+    void* const address = map_pages(fd, size);
+    if (address != MAP_FAILED) mappings_.push_back({file.st_dev, file.st_ino, address, 1});
+    return address;
+  }
+
+  void unmap(void* address, size_t size) {
+    const std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < mappings_.size(); ++i) {
+      if (mappings_[i].address != address) continue;
+      if (--mappings_[i].users > 0) return;
+      mappings_.erase(mappings_.begin() + static_cast<ptrdiff_t>(i));
+      break;
+    }
+    munmap(address, size);
+  }
+
+ private:
+  struct Mapping {
+    dev_t device;
+    ino_t inode;
+    void* address;
+    int users;
+  };
+  std::mutex mutex_;
+  std::vector<Mapping> mappings_;
+};
+
+void* map_segment(int fd, size_t size) { return SharedMappings::instance().map(fd, size); }
+void unmap_segment(void* address, size_t size) { SharedMappings::instance().unmap(address, size); }
+#else
+void* map_segment(int fd, size_t size) { return map_pages(fd, size); }
+void unmap_segment(void* address, size_t size) { munmap(address, size); }
+#endif
+
+}  // namespace
+
 SharedSegment::SharedSegment(int fd, int64_t size_bytes) : size_bytes_(size_bytes) {
   const UniqueFd owned(fd);
   TESSERA_CHECK(size_bytes >= 0, "size_bytes={}", size_bytes);
   if (size_bytes == 0) return;
-  const int flags = owned ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-  void* mapped =
-      mmap(nullptr, static_cast<size_t>(size_bytes), PROT_READ | PROT_WRITE, flags, owned.get(), 0);
+  void* const mapped = map_segment(fd, static_cast<size_t>(size_bytes));
   if (mapped == MAP_FAILED) {
     fail_errno(ExitCode::kBadConfig, errno, fmt::format("cannot map {} bytes of shared memory", size_bytes));
   }
@@ -26,7 +89,7 @@ SharedSegment::SharedSegment(int fd, int64_t size_bytes) : size_bytes_(size_byte
 }
 
 SharedSegment::~SharedSegment() {
-  if (data_ != nullptr) munmap(data_, static_cast<size_t>(size_bytes_));
+  if (data_ != nullptr) unmap_segment(data_, static_cast<size_t>(size_bytes_));
 }
 
 SharedSegment::SharedSegment(SharedSegment&& other) noexcept

@@ -1,0 +1,51 @@
+// Ranks of one node for tests: as threads of this process, or as processes that a test may kill.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/node_group.h"
+
+namespace tessera {
+
+// Rank of a job on one node, on host "testhost".
+World world_of(int rank, int size, const std::string& run_id);
+
+// Unlike any other test's, also of a test program that runs at the same time.
+std::string fresh_run_id();
+
+using RankBody = std::function<void(NodeGroup& group, FailureDetector& failures)>;
+
+// Runs the body on `size` threads, each a rank with a failure detector of its own. Returns what each threw.
+std::vector<std::string> run_threads(int size, const RankBody& body,
+                                     std::chrono::milliseconds timeout = std::chrono::seconds(20));
+
+// One process per rank, forked from this one, which must have no other threads.
+class RankProcesses {
+ public:
+  RankProcesses(int size, const RankBody& body, std::chrono::milliseconds timeout = std::chrono::seconds(20));
+  // As above for the ranks of which `starts(rank)`.
+  RankProcesses(int size, const std::function<bool(int rank)>& starts, const RankBody& body,
+                std::chrono::milliseconds timeout);
+  // Kills who is left.
+  ~RankProcesses();
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  void kill(int rank);
+  // Until the process has ended. "" = its body returned, "signal 9", or what it threw.
+  std::string wait(int rank);
+
+ private:
+  struct Process {
+    pid_t pid = -1;
+    int output = -1;
+  };
+  std::vector<Process> processes_;
+};
+
+}  // namespace tessera
