@@ -270,8 +270,7 @@ TEST(NodeOpening, TimeoutNamesTheMissingRankOnEveryRank) {
       3, [](int rank) { return rank != 1; }, [](NodeGroup&, FailureDetector&) {}, 300ms);
   EXPECT_THAT(ranks.wait(0),
               AllOf(HasSubstr("waited 0.3 s"), HasSubstr("rank 1 on host testhost is missing")));
-  EXPECT_THAT(ranks.wait(2), AnyOf(HasSubstr("rank 1 on host testhost is missing"),
-                                   HasSubstr("rank 2 on host testhost waited 0.3 s for rank 0")));
+  EXPECT_THAT(ranks.wait(2), HasSubstr("rank 1 on host testhost is missing"));
 }
 
 TEST(NodeOpening, SecondProcessWithTheSameRankIsRefusedAndTheOthersGoOn) {

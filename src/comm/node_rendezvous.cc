@@ -83,7 +83,8 @@ Hello own_hello(const World& world) {
 
 class Deadline {
  public:
-  explicit Deadline(const NodeState& state) : state_(state), end_(Clock::now() + state.timeout()) {}
+  explicit Deadline(const NodeState& state, std::chrono::milliseconds grace = {})
+      : state_(state), end_(Clock::now() + state.timeout() + grace) {}
   // Throws what has failed meanwhile.
   bool passed() const {
     state_.failures().check();
@@ -114,7 +115,8 @@ void send_to(const NodeState& state, int index, const Message& message, int fd) 
 }
 
 Message receive_from_first(const NodeState& state, std::string_view purpose, UniqueFd& fd) {
-  const Deadline deadline(state);
+  // Rank 0 knows who is missing, and shall have the time to say so.
+  const Deadline deadline(state, 1s);
   const int socket = state.peers[0].get();
   for (;;) {
     Message message{.answer = Answer::kFailed};
