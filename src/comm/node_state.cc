@@ -63,7 +63,7 @@ NodeState::NodeState(const World& world, std::chrono::milliseconds timeout, Fail
       failures_(failures) {}
 
 std::string NodeState::describe(int index) const {
-  return fmt::format("rank {} on host {}", rank_of(index), world_.host);
+  return describe_rank(rank_of(index), world_.host);
 }
 
 void NodeState::agree(std::string_view what) {
