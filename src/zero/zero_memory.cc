@@ -10,22 +10,21 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kBuffersInFlight = 2;  // one is written while the other is summed up
+constexpr int64_t kSharesInFlight = 2;   // one is summed up while the other is on the network
 
 ShardPlan shard_plan(const ZeroLayout& layout) {
   return {layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size};
 }
 
-// What a node keeps when every node keeps everything.
-ShardPlan node_plan(const ZeroLayout& layout) {
-  return {layout.groups, layout.alignment, 1, layout.local_world_size};
+// The parts of the first rank's rail, of one group: what it sums up for its node.
+int64_t rail_share(const ShardPlan& plan, int64_t group) {
+  int64_t count = 0;
+  for (const Part& part : plan.rail_parts(group, 0)) count += part.size();
+  return count;
 }
 
 bool is_decoder_layer(const ZeroLayout& layout, size_t group) {
   return group > 0 && group + 1 < layout.groups.size();
-}
-
-bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, size_t group) {
-  return layout.groups[group].size() <= settings.persistence_threshold;
 }
 
 int64_t largest_layer(const ZeroLayout& layout) {
@@ -45,7 +44,7 @@ int64_t larger_end(const ZeroLayout& layout) {
 int64_t live_elements(const ZeroLayout& layout, const ZeroSettings& settings) {
   int64_t count = 0;
   for (size_t g = 0; g < layout.groups.size(); ++g) {
-    if (is_persistent(layout, settings, g)) count += layout.groups[g].size();
+    if (is_persistent(layout, settings, static_cast<int64_t>(g))) count += layout.groups[g].size();
   }
   const int64_t layer = largest_layer(layout);
   const int64_t end = larger_end(layout);
@@ -54,11 +53,20 @@ int64_t live_elements(const ZeroLayout& layout, const ZeroSettings& settings) {
   return count;
 }
 
-// Gathers of a group in one optimizer step.
-int64_t num_gathers(const ZeroLayout& layout, const ZeroSettings& settings, size_t group) {
+// Gathers of a group in one optimizer step. Memory for S layers still has the last S at the beginning of a
+// backward pass, and the first S at its end, for the next forward pass. Embedding and head take turns in one
+// place.
+int64_t num_gathers(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group) {
   if (settings.stage == 0) return 0;
   if (!shards_weights(layout, settings) || is_persistent(layout, settings, group)) return 1;
-  return settings.passes_per_step * (is_decoder_layer(layout, group) ? 2 : 1);
+  const int64_t passes = settings.passes_per_step;
+  const int64_t head = std::ssize(layout.groups) - 1;
+  if (group == 0 || group == head) return is_persistent(layout, settings, head - group) ? 1 : passes;
+  const int64_t num_layers = head - 1;
+  const int64_t live = num_live_layers(layout, settings);
+  const int64_t forward = group <= live ? 1 : passes;
+  const int64_t backward = group > num_layers - live ? 0 : passes;
+  return forward + backward;
 }
 
 }  // namespace
@@ -67,6 +75,14 @@ int64_t ZeroLayout::num_elements() const {
   int64_t count = 0;
   for (const Part& group : groups) count += group.size();
   return count;
+}
+
+// With tied embeddings the last group is the final norm alone, in use together with the embedding: it always
+// stays.
+bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group) {
+  const int64_t size = layout.groups[static_cast<size_t>(group)].size();
+  const bool is_last = group + 1 == std::ssize(layout.groups);
+  return size <= settings.persistence_threshold || (is_last && size < layout.groups.front().size() / 2);
 }
 
 bool shards_weights(const ZeroLayout& layout, const ZeroSettings& settings) {
@@ -96,14 +112,18 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   TESSERA_CHECK(0 <= settings.stage && settings.stage <= 3 && settings.passes_per_step > 0,
                 "stage {}, {} passes", settings.stage, settings.passes_per_step);
   const int64_t weight_size = dtype_bytes(settings.weight_dtype);
-  const int64_t num_owned =
-      settings.stage == 0 ? node_plan(layout).largest_shard() : shard_plan(layout).largest_shard();
-  const int64_t num_accumulated = accumulates_whole_gradient(layout, settings)
-                                      ? node_plan(layout).largest_shard()
-                                      : shard_plan(layout).largest_shard();
+  const ShardPlan plan = shard_plan(layout);
+  int64_t whole_share = 0, largest_share = 0;
+  for (int64_t g = 0; g < plan.num_groups(); ++g) {
+    whole_share += rail_share(plan, g);
+    largest_share = std::max(largest_share, rail_share(plan, g));
+  }
+  const bool accumulates_whole = accumulates_whole_gradient(layout, settings);
+  const int64_t num_owned = settings.stage == 0 ? whole_share : plan.largest_shard();
+  const int64_t num_accumulated = accumulates_whole ? whole_share : plan.largest_shard();
   ZeroMemory memory;
   if (shards_weights(layout, settings)) {
-    memory.weight_bytes = weight_size * shard_plan(layout).largest_node_share();
+    memory.weight_bytes = weight_size * plan.largest_node_share();
     memory.live_weight_bytes = weight_size * live_elements(layout, settings);
   } else {
     memory.weight_bytes = weight_size * layout.num_elements();
@@ -111,6 +131,9 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
   if (needs_layer_buffers(layout, settings)) {
     memory.layer_buffer_bytes = dtype_bytes(DType::kF32) * layout.local_world_size *
                                 (kBuffersInFlight * largest_layer(layout) + larger_end(layout));
+  }
+  if (!accumulates_whole && layout.local_world_size > 1) {
+    memory.staging_bytes = dtype_bytes(DType::kF32) * kSharesInFlight * largest_share;
   }
   memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * num_accumulated;
   memory.moment_bytes = 2 * dtype_bytes(DType::kF32) * num_owned + sum_of_squares_scratch_bytes(num_owned);
@@ -130,6 +153,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
       {MemoryKind::kGradients, MemoryScope::kRank, fmt::format("accumulators ({})", gradient_name),
        memory.accumulator_bytes},
       {MemoryKind::kGradients, MemoryScope::kNode, "in flight (F32)", memory.layer_buffer_bytes},
+      {MemoryKind::kGradients, MemoryScope::kRank, "sums on the network (F32)", memory.staging_bytes},
       {MemoryKind::kOptimizer, MemoryScope::kRank, "moments (F32)", memory.moment_bytes},
       {MemoryKind::kOptimizer, MemoryScope::kRank, "master remainders (U16)", memory.remainder_bytes}};
   std::erase_if(items, [](const MemoryItem& item) { return item.size_bytes == 0; });
@@ -141,19 +165,20 @@ WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& sett
   if (layout.num_nodes == 1) return wire;
   const ShardPlan plan = shard_plan(layout);
   const int64_t element_bytes = dtype_bytes(settings.weight_dtype);
+  const int64_t sum_size = dtype_bytes(DType::kF32);
   const int64_t num_peers = layout.num_nodes - 1;
   const int64_t num_reductions = accumulates_whole_gradient(layout, settings) ? 1 : settings.passes_per_step;
   for (size_t g = 0; g < layout.groups.size(); ++g) {
     const int64_t own = element_bytes * plan.node_part(static_cast<int64_t>(g), node_rank).size();
     const int64_t others = element_bytes * layout.groups[g].size() - own;
-    const int64_t gathers = num_gathers(layout, settings, g);
+    const int64_t gathers = num_gathers(layout, settings, static_cast<int64_t>(g));
     wire.sent_gather += gathers * own * num_peers;
     wire.received_gather += gathers * others;
     wire.sent_reduce += num_reductions * others;
     wire.received_reduce += num_reductions * own * num_peers;
-    if (settings.stage == 0) {  // the sums go to everyone
-      wire.sent_reduce += own * num_peers;
-      wire.received_reduce += others;
+    if (settings.stage == 0) {
+      wire.sent_reduce += sum_size * own / element_bytes * num_peers;
+      wire.received_reduce += sum_size * others / element_bytes;
     }
   }
   return wire;

@@ -13,6 +13,9 @@
 //   layer buffers  float32, one set per rank: two decoder layers and the larger of embedding and head. Not
 //                  needed where a rank is alone on its node and its accumulators are complete and float32:
 //                  the model then adds to them directly
+//   on the network float32, two shares of the largest group per rank, where accumulators have no room for
+//   them:
+//                  several ranks on a node and accumulators that are not complete
 #pragma once
 
 #include <cstdint>
@@ -52,6 +55,8 @@ struct ZeroSettings {
   int64_t persistence_threshold = 100'000;  // groups of at most so many elements stay complete on every node
 };
 
+// The group stays complete on every node when weights are sharded.
+bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group);
 // Weights are complete on a node only while they are in use.
 bool shards_weights(const ZeroLayout& layout, const ZeroSettings& settings);
 // A node sums up the whole gradient of the step; the network is used once, at its end.
@@ -71,7 +76,8 @@ struct ZeroMemory {
   int64_t layer_buffer_bytes = 0;  // gradients on their way, of all ranks of the node
   // Private, of each rank.
   int64_t accumulator_bytes = 0;
-  int64_t moment_bytes = 0;  // and the scratch of the gradient norm
+  int64_t staging_bytes = 0;  // sums of a node on the network
+  int64_t moment_bytes = 0;   // and the scratch of the gradient norm
   int64_t remainder_bytes = 0;
 };
 
@@ -80,12 +86,12 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings);
 std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSettings& settings);
 
 // Payload between nodes of one optimizer step, sent by all ranks of a node and received by them. With parts
-// of one size both are, for each P of the schedule, w P (K - 1) / K:
-//   gather  stages 1 to 3: P once, after the step. Sharded weights: embedding and head once and decoder
-//           layers twice (forward, backward) in every pass, what is persistent once
-//   reduce  P once, at the end of the step; in every pass where accumulators are not complete. Stage 0:
-//   twice,
-//           as every node needs the whole sum
+// of one size both are w (K - 1) / K for every element that crosses:
+//   gather  stages 1 to 3: all once, after the step. Sharded weights of p passes: persistent groups once;
+//           embedding and head p times; of n decoder layers, S of them in memory at once, S + 2 p (n - S)
+//   reduce  all once, at the end of the step; in every pass where accumulators are not complete. Stage 0:
+//   once
+//           more, and then in float32, as every node needs the whole sum
 struct WireBytes {
   int64_t sent_gather = 0;
   int64_t received_gather = 0;

@@ -126,6 +126,14 @@ TEST(ZeroMemory, LayerBuffersArePerRankUnlessTheModelAddsToTheAccumulators) {
   EXPECT_EQ(zero_memory(layout(4, 1), bf16).layer_buffer_bytes, kOneRank);
 }
 
+// The head, 720, is cut into eight parts of 90; a rail has four of them.
+TEST(ZeroMemory, SumsOnTheNetworkHaveMemoryWhereAccumulatorsHaveNoRoom) {
+  EXPECT_EQ(zero_memory(layout(4, 2), settings(3, kPerLayer, 2)).staging_bytes, 4 * 2 * 360);
+  EXPECT_EQ(zero_memory(layout(4, 2), settings(2, kPerStep, 1)).staging_bytes, 4 * 2 * 360);
+  EXPECT_EQ(zero_memory(layout(4, 2), settings(2, kPerStep, 2)).staging_bytes, 0);
+  EXPECT_EQ(zero_memory(layout(4, 1), settings(3, kPerLayer, 2)).staging_bytes, 0);
+}
+
 TEST(ZeroMemory, Float32WeightsHaveNoRemainders) {
   ZeroSettings f32 = settings(3, kPerStep, 1);
   f32.weight_dtype = DType::kF32;
@@ -144,7 +152,8 @@ TEST(ZeroMemory, ItemsAddUpToTheAllocations) {
       (item.scope == MemoryScope::kNode ? shared : of_rank) += item.size_bytes;
     }
     EXPECT_EQ(shared, memory.weight_bytes + memory.live_weight_bytes + memory.layer_buffer_bytes);
-    EXPECT_EQ(of_rank, memory.accumulator_bytes + memory.moment_bytes + memory.remainder_bytes);
+    EXPECT_EQ(of_rank,
+              memory.accumulator_bytes + memory.staging_bytes + memory.moment_bytes + memory.remainder_bytes);
   }
 }
 
@@ -152,7 +161,7 @@ TEST(ZeroMemory, MoreNodesNeverTakeMorePerRankAndNode) {
   for (int stage = 1; stage <= 3; ++stage) {
     for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {
       ZeroMemory last = zero_memory(layout(2, 2), settings(stage, schedule, 2));
-      for (int nodes = 3; nodes <= 12; ++nodes) {
+      for (int nodes = 4; nodes <= 8; nodes *= 2) {
         const ZeroMemory memory = zero_memory(layout(nodes, 2), settings(stage, schedule, 2));
         EXPECT_LE(memory.weight_bytes, last.weight_bytes);
         EXPECT_LE(memory.accumulator_bytes, last.accumulator_bytes);
@@ -187,19 +196,41 @@ TEST(WireBytes, PerStepIsOneGatherAndOneReductionWhateverTheAccumulation) {
   }
 }
 
-// Embedding and head are gathered once in a pass, 1200 elements, decoder layers twice, 1440: 2640 of 2 bytes,
-// three quarters of them from other nodes.
+// In every pass embedding and head, 1200 elements. Of three decoder layers of 240 two are in memory at once:
+// in the first forward pass all are gathered, then one in every pass. 2 bytes each, three quarters from other
+// nodes.
 TEST(WireBytes, PerLayerGathersAndReducesInEveryPass) {
   for (const int64_t passes : {1, 2, 7}) {
-    const WireBytes wire = wire_bytes_per_step(layout(4, 2), settings(3, kPerLayer, passes), 1);
-    EXPECT_EQ(wire.received_gather, passes * 3960);
-    EXPECT_EQ(wire.sent_gather, passes * 3960);
+    ZeroSettings two_layers = settings(3, kPerLayer, passes);
+    two_layers.prefetch_elements = 0;
+    const WireBytes wire = wire_bytes_per_step(layout(4, 2), two_layers, 1);
+    const int64_t gathered = passes * 1200 + (2 + 2 * passes) * 240;
+    EXPECT_EQ(wire.received_gather, gathered * 2 * 3 / 4);
+    EXPECT_EQ(wire.sent_gather, wire.received_gather);
     EXPECT_EQ(wire.received_reduce, passes * 2880);
     EXPECT_EQ(wire.sent_reduce, passes * 2880);
   }
+}
+
+TEST(WireBytes, LayersThatAllFitAreGatheredOncePerStep) {
+  const WireBytes wire = wire_bytes_per_step(layout(4, 2), settings(3, kPerLayer, 7), 1);
+  EXPECT_EQ(wire.received_gather, (7 * 1200 + 720) * 2 * 3 / 4);
+}
+
+TEST(WireBytes, PersistentGroupsAreGatheredOncePerStep) {
   ZeroSettings persistent = settings(3, kPerLayer, 5);
-  persistent.persistence_threshold = 480;  // only the head is gathered in every pass: 720 x 2 x 3 / 4
-  EXPECT_EQ(wire_bytes_per_step(layout(4, 2), persistent, 1).received_gather, 1800 + 5 * 1080);
+  persistent.persistence_threshold = 480;  // all but the head, which then has its place for itself
+  EXPECT_EQ(wire_bytes_per_step(layout(4, 2), persistent, 1).received_gather, 2880);
+}
+
+// A final norm of 40 in place of the head.
+TEST(WireBytes, TiedEmbeddingsAreGatheredOncePerStep) {
+  ZeroLayout tied = layout(4, 2);
+  tied.groups.back().end = tied.groups.back().begin + 40;
+  const ZeroSettings all_layers = settings(3, kPerLayer, 5);
+  EXPECT_TRUE(is_persistent(tied, all_layers, 4));
+  EXPECT_FALSE(is_persistent(tied, all_layers, 0));
+  EXPECT_EQ(wire_bytes_per_step(tied, all_layers, 1).received_gather, 1240 * 2 * 3 / 4);
 }
 
 TEST(WireBytes, Stage2PerLayerReducesInEveryPassAndGathersOnce) {
@@ -208,11 +239,11 @@ TEST(WireBytes, Stage2PerLayerReducesInEveryPassAndGathersOnce) {
   EXPECT_EQ(wire.sent_reduce, 3 * 2880);
 }
 
-TEST(WireBytes, Stage0GathersSumsInsteadOfWeights) {
+TEST(WireBytes, Stage0GathersFloat32SumsInsteadOfWeights) {
   const WireBytes wire = wire_bytes_per_step(layout(4, 2), settings(0, kPerStep, 3), 0);
   EXPECT_EQ(wire.received_gather, 0);
-  EXPECT_EQ(wire.sent_reduce, 2 * 2880);
-  EXPECT_EQ(wire.received_reduce, 2 * 2880);
+  EXPECT_EQ(wire.sent_reduce, 2880 + 2 * 2880);
+  EXPECT_EQ(wire.received_reduce, 2880 + 2 * 2880);
 }
 
 // 1920 elements in parts of 64, over 3 nodes of 3 ranks: the last parts are short or empty.
