@@ -2,18 +2,277 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstdint>
 #include <cstdlib>
+#include <limits>
 
 #include "base/error.h"
+#include "base/text.h"
+#include "comm/node_list.h"
 
 namespace tessera {
+namespace {
+
+constexpr int kMaxInt = std::numeric_limits<int>::max();
+
+// Ports of jobs that name none: below those the kernel gives to outgoing connections (from 32768).
+constexpr int kFirstDerivedPort = 10'000;
+constexpr int kNumDerivedPorts = 20'000;
+
+// The environment, with numbers read strictly.
+class Variables {
+ public:
+  explicit Variables(const Environment& environment) : environment_(environment) {}
+
+  bool has(const std::string& name) const { return text(name).has_value(); }
+
+  // Set but empty counts as not set, as in scripts that pass variables on.
+  std::optional<std::string> text(const std::string& name) const {
+    std::optional<std::string> value = environment_(name);
+    if (value && value->empty()) value.reset();
+    return value;
+  }
+
+  std::optional<int> number(const std::string& name, int low = 0, int high = kMaxInt) const {
+    const std::optional<std::string> value = text(name);
+    if (!value) return std::nullopt;
+    int parsed = 0;
+    const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), parsed);
+    if (error != std::errc() || end != value->data() + value->size() || parsed < low || parsed > high) {
+      fail(ExitCode::kBadConfig, "environment: expected {} to be a whole number from {} to {}, found '{}'",
+           name, low, high, printable(*value));
+    }
+    return parsed;
+  }
+
+  int required(const std::string& name, const std::string& because, int low = 0) const {
+    const std::optional<int> value = number(name, low);
+    if (!value) fail(ExitCode::kBadConfig, "environment: {} is set, but {} is not", because, name);
+    return *value;
+  }
+
+ private:
+  const Environment& environment_;
+};
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name[0] == '\0' ? "?" : name.data();
+}
+
+// FNV-1a: the same on every node.
+int port_of_job(const std::string& job) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return kFirstDerivedPort + static_cast<int>(hash % kNumDerivedPorts);
+}
+
+// Fills what follows from rank, world_size, local_rank and local_world_size, and checks that they agree.
+void place_in_node(World& world, std::optional<int> node_rank, const std::string& remedy) {
+  const std::string& source = world.source;
+  if (world.rank >= world.world_size) {
+    fail(ExitCode::kBadConfig, "{}: rank {} of {} ranks", source, world.rank, world.world_size);
+  }
+  if (world.local_rank >= world.local_world_size) {
+    fail(ExitCode::kBadConfig, "{}: local rank {} of {} on this node", source, world.local_rank,
+         world.local_world_size);
+  }
+  if (world.world_size % world.local_world_size != 0) {
+    fail(ExitCode::kBadConfig,
+         "{}: {} ranks cannot be {} on each node; every node must have as many ranks as the others", source,
+         world.world_size, world.local_world_size);
+  }
+  world.num_nodes = world.world_size / world.local_world_size;
+  world.node_rank = node_rank.value_or(world.rank / world.local_world_size);
+  if (world.rank != world.node_rank * world.local_world_size + world.local_rank) {
+    fail(ExitCode::kBadConfig,
+         "{}: rank {} is local rank {} of node {} with {} ranks each; ranks must be numbered node by node, "
+         "the same "
+         "number on each{}",
+         source, world.rank, world.local_rank, world.node_rank, world.local_world_size, remedy);
+  }
+}
+
+// MASTER_ADDR and MASTER_PORT, or what stands for them. `job` names the job on all nodes, "" = only on this
+// one.
+void find_master(World& world, const Variables& variables, const std::string& first_node,
+                 const std::string& job) {
+  if (world.is_single()) return;
+  const std::optional<std::string> address = variables.text("MASTER_ADDR");
+  const std::optional<int> port = variables.number("MASTER_PORT", 1, 65535);
+  if (address) {
+    world.master_addr = *address;
+  } else if (world.num_nodes > 1) {
+    if (first_node.empty()) {
+      fail(ExitCode::kBadConfig,
+           "{} started {} ranks on {} nodes, but does not say how rank 0 is reached: export MASTER_ADDR "
+           "(host name or "
+           "address of rank 0's node) and MASTER_PORT to all ranks",
+           world.source, world.world_size, world.num_nodes);
+    }
+    world.master_addr = first_node;
+  }
+  if (port) {
+    world.master_port = *port;
+  } else if (!job.empty()) {
+    world.master_port = port_of_job(job);
+  } else if (world.num_nodes > 1) {
+    fail(ExitCode::kBadConfig,
+         "{} started ranks on {} nodes: export MASTER_PORT (any free port) to all ranks", world.source,
+         world.num_nodes);
+  } else {
+    // All ranks of a node are children of the same process.
+    world.master_port = port_of_job(fmt::format("parent {}", getppid()));
+  }
+}
+
+// tessera launch, torchrun, and who sets the same by hand.
+World from_torchrun(const Variables& variables) {
+  World world;
+  const bool launched = variables.text("TESSERA_AGENT_STORE") == "1";
+  world.source = launched                               ? "tessera launch"
+                 : variables.has("TORCHELASTIC_RUN_ID") ? "torchrun"
+                                                        : "RANK and WORLD_SIZE";
+  world.rank = variables.required("RANK", "WORLD_SIZE");
+  world.world_size = variables.required("WORLD_SIZE", "RANK", 1);
+  world.local_rank = variables.number("LOCAL_RANK").value_or(0);
+  if (world.local_rank > 0) variables.required("LOCAL_WORLD_SIZE", "LOCAL_RANK", 1);
+  // Who sets RANK and WORLD_SIZE alone starts one process per node (Kubeflow's PyTorchJob).
+  world.local_world_size = variables.number("LOCAL_WORLD_SIZE", 1).value_or(1);
+  place_in_node(world, variables.number("GROUP_RANK"), "");
+  world.run_id = variables.text("TORCHELASTIC_RUN_ID").value_or("");
+  world.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT").value_or(0);
+  world.agent_has_store = launched;
+  find_master(world, variables, "", "");
+  // torchrun's agent listens on MASTER_PORT with a store of its own kind; rank 0 takes the next.
+  if (!launched && !world.is_single() &&
+      lower_case(variables.text("TORCHELASTIC_USE_AGENT_STORE").value_or("")) == "true") {
+    if (world.master_port == 65535) {
+      fail(ExitCode::kBadConfig,
+           "torchrun: MASTER_PORT is 65535, and the port behind it is needed: choose another");
+    }
+    ++world.master_port;
+  }
+  return world;
+}
+
+World from_open_mpi(const Variables& variables) {
+  const std::string because = "OMPI_COMM_WORLD_RANK";
+  World world;
+  world.source = "Open MPI";
+  world.rank = variables.required("OMPI_COMM_WORLD_RANK", because);
+  world.world_size = variables.required("OMPI_COMM_WORLD_SIZE", because, 1);
+  world.local_rank = variables.required("OMPI_COMM_WORLD_LOCAL_RANK", because);
+  world.local_world_size = variables.required("OMPI_COMM_WORLD_LOCAL_SIZE", because, 1);
+  place_in_node(world, std::nullopt, " (mpirun --map-by slot, or ppr:N:node)");
+  for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
+    if (world.run_id.empty()) world.run_id = variables.text(name).value_or("");
+  }
+  find_master(world, variables, "", world.run_id);
+  return world;
+}
+
+// MPICH and Intel MPI (both start ranks by Hydra).
+World from_mpich(const Variables& variables) {
+  World world;
+  world.source = "MPICH or Intel MPI";
+  world.rank = variables.required("PMI_RANK", "PMI_SIZE");
+  world.world_size = variables.required("PMI_SIZE", "PMI_RANK", 1);
+  world.local_rank = variables.required("MPI_LOCALRANKID", "PMI_RANK");
+  world.local_world_size = variables.required("MPI_LOCALNRANKS", "PMI_RANK", 1);
+  place_in_node(world, std::nullopt, " (mpirun -ppn N)");
+  find_master(world, variables, "", "");
+  return world;
+}
+
+// Whether srun started this process as one of several tasks. An allocation (salloc, sbatch) sets SLURM_NTASKS
+// and SLURM_PROCID=0 as well: there, and in a shell that srun --pty opened, a plain program is no rank.
+bool is_slurm_task(const Variables& variables) {
+  if (!variables.has("SLURM_PROCID") || variables.has("SLURM_PTY_PORT")) return false;
+  const std::optional<std::string> text =
+      variables.has("SLURM_STEP_ID") ? variables.text("SLURM_STEP_ID") : variables.text("SLURM_STEPID");
+  if (!text) return false;
+  uint64_t step = 0;
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), step);
+  // The steps of batch scripts and interactive shells have numbers of their own at the end of 32 bits.
+  if (error != std::errc() || end != text->data() + text->size() || step >= 0xfffffff0u) return false;
+  const std::string tasks = variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+  return variables.number(tasks, 1).value_or(1) > 1;
+}
+
+World from_slurm(const Variables& variables) {
+  const auto first_set = [&](std::initializer_list<const char*> names) -> std::string {
+    for (const char* name : names) {
+      if (variables.has(name)) return name;
+    }
+    return *names.begin();
+  };
+  World world;
+  world.source = "Slurm";
+  world.rank = variables.required("SLURM_PROCID", "SLURM_STEP_ID");
+  world.world_size =
+      variables.required(first_set({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}), "SLURM_PROCID", 1);
+  world.local_rank = variables.required("SLURM_LOCALID", "SLURM_PROCID");
+  const int node_rank = variables.required("SLURM_NODEID", "SLURM_PROCID");
+
+  const std::string per_node =
+      first_set({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"});
+  const std::optional<std::string> counts = variables.text(per_node);
+  if (!counts) fail(ExitCode::kBadConfig, "environment: SLURM_PROCID is set, but {} is not", per_node);
+  const std::vector<int> tasks = expand_tasks_per_node(*counts, per_node);
+  world.local_world_size = tasks.front();
+  if (std::ranges::any_of(tasks, [&](int count) { return count != tasks.front(); })) {
+    fail(ExitCode::kBadConfig,
+         "Slurm: {}={}; every node must have as many ranks as the others: srun --ntasks-per-node=N", per_node,
+         *counts);
+  }
+  place_in_node(world, node_rank, " (srun --distribution=block)");
+
+  std::string first_node;
+  const std::string list = first_set({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+  if (const auto nodes = variables.text(list)) {
+    first_node = expand_node_list(*nodes, list).front();
+  } else {
+    first_node = variables.text("SLURM_LAUNCH_NODE_IPADDR").value_or("");
+  }
+  const std::string job = first_set({"SLURM_JOB_ID", "SLURM_JOBID"});
+  const std::string step = first_set({"SLURM_STEP_ID", "SLURM_STEPID"});
+  world.run_id = fmt::format("{}.{}", variables.text(job).value_or("?"), variables.text(step).value_or("?"));
+  world.restart_count = variables.number("SLURM_RESTART_COUNT").value_or(0);
+  find_master(world, variables, first_node, world.run_id);
+  return world;
+}
+
+World detect(const Variables& variables) {
+  // WORLD_SIZE=1 alone is what scripts export for a single process.
+  if (variables.has("RANK") || variables.number("WORLD_SIZE", 1).value_or(1) > 1)
+    return from_torchrun(variables);
+  if (variables.has("OMPI_COMM_WORLD_RANK")) return from_open_mpi(variables);
+  if (variables.has("PMI_RANK") && variables.has("MPI_LOCALRANKID")) return from_mpich(variables);
+  // Slurm has PMI as well, without MPI_LOCALRANKID.
+  if (is_slurm_task(variables)) return from_slurm(variables);
+  if (variables.number("PMI_SIZE", 1).value_or(1) > 1 && !variables.has("SLURM_PROCID"))
+    return from_mpich(variables);
+  return {};
+}
+
+}  // namespace
 
 Environment process_environment() {
   return [](const std::string& name) -> std::optional<std::string> {
     const char* const value = std::getenv(name.c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   };
+}
+
+World detect_world(const Environment& environment) {
+  World world = detect(Variables(environment));
+  world.host = host_name();
+  return world;
 }
 
 std::string describe_rank(int rank, const std::string& host) {

@@ -33,9 +33,18 @@ struct World {
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 Environment process_environment();
 
-// The variables of tessera launch and torchrun (RANK, WORLD_SIZE, LOCAL_RANK, ...), Open MPI
-// (OMPI_COMM_WORLD_*), MPICH and Intel MPI (PMI_*, MPI_LOCALRANKID), Slurm (SLURM_*); a single process
-// without any. Error(kBadConfig) for variables that contradict each other.
+// The first that is there of
+//   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
+//   TORCHELASTIC_RUN_ID,
+//     TORCHELASTIC_RESTART_COUNT: tessera launch, which adds TESSERA_AGENT_STORE=1; torchrun, whose agent
+//     serves its own kind of store on MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True): rank 0 takes
+//     MASTER_PORT + 1; anyone who sets them by hand
+//   OMPI_COMM_WORLD_*: mpirun of Open MPI
+//   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS: mpirun of MPICH and Intel MPI
+//   SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID, SLURM_STEP_*: srun with several tasks
+// or a single process. Without MASTER_ADDR, Slurm's first node is the master, and for the others a job on one
+// node goes over loopback while one on several nodes is refused. Without MASTER_PORT, the port follows from
+// the job's id. Error(kBadConfig) for variables that are missing or contradict each other.
 World detect_world(const Environment& environment = process_environment());
 
 // "rank 3 on host worker-1".
