@@ -22,7 +22,8 @@ void TimedOps::linear_backward_input(ConstTensorView dy, const LinearWeight& w, 
   timed("linear_backward_input", [&] { ops_->linear_backward_input(dy, w, dx, update); });
 }
 
-void TimedOps::linear_backward_weight(ConstTensorView dy, ConstTensorView x, TensorView dw, Update update) {
+void TimedOps::linear_backward_weight(ConstTensorView dy, ConstTensorView x, TensorView dw,
+                                      WeightUpdate update) {
   timed("linear_backward_weight", [&] { ops_->linear_backward_weight(dy, x, dw, update); });
 }
 
@@ -64,6 +65,12 @@ void TimedOps::round_to(ConstTensorView from, TensorView to) {
 
 void TimedOps::zero(TensorView x) {
   timed("zero", [&] { ops_->zero(x); });
+}
+
+double TimedOps::sum_of_squares(ConstTensorView x) {
+  double sum = 0;
+  timed("sum_of_squares", [&] { sum = ops_->sum_of_squares(x); });
+  return sum;
 }
 
 void TimedOps::head_rmsnorm(ConstTensorView qkv, const AttentionShape& shape, int64_t begin, int64_t end,

@@ -175,13 +175,9 @@ class TrainStep {
       run_pass(i, &times);
       peaks.push_back(peak.measure(peak_seconds));
     }
-    double norm = 0;
-    const double norm_seconds = seconds_of([&] { norm = optimizer_->gradient_norm(); });
-    const double update_seconds = seconds_of([&] { update(norm); });
-    ops_.add_seconds("gradient_norm", norm_seconds);
+    const double update_seconds = seconds_of([&] { update(std::sqrt(gradient_squares_)); });
     ops_.add_seconds("adamw", update_seconds);
-    times.optimizer =
-        norm_seconds + update_seconds + seconds_of([&] { model_.impl().refresh_packed_forms(); });
+    times.optimizer = update_seconds + seconds_of([&] { model_.impl().refresh_packed_forms(); });
     for (const double value : peaks) times.peak_tflops += value / static_cast<double>(peaks.size());
     return times;
   }
@@ -215,7 +211,9 @@ class TrainStep {
 
   void run_pass(size_t index, StepTimes* times) {
     const PackedBatch& batch = passes_[index];
-    const Update update = index == 0 ? Update::kOverwrite : Update::kAdd;
+    gradient_squares_ = 0;
+    const WeightUpdate update = {index == 0 ? Update::kOverwrite : Update::kAdd,
+                                 index + 1 == passes_.size() ? &gradient_squares_ : nullptr};
     Model::Impl& impl = model_.impl();
     times->forward += seconds_of([&] { impl.begin(batch); });
     const SequenceInfo sequences = impl.sequence_info(batch);
@@ -228,11 +226,8 @@ class TrainStep {
     if (options_.with_head) {
       const int64_t num_targets = options_.step_rows() * (options_.max_length - 1);
       const float grad_scale = 1.0f / static_cast<float>(num_targets);
-      times->head += seconds_of([&] {
-        loss_head_forward_backward(ops_, impl.block_configs.front().norm_eps, impl.head, impl.head_grads,
-                                   update, batch.targets, /*label_smoothing=*/0, grad_scale,
-                                   activations.final_x_TD, activations.loss_scratch, activations.dx_TD);
-      });
+      times->head +=
+          seconds_of([&] { impl.loss_and_head_backward(batch, grad_scale, /*label_smoothing=*/0, update); });
     } else {
       copy(dx_TD_->view(), activations.dx_TD);
     }
@@ -242,11 +237,12 @@ class TrainStep {
     });
   }
 
-  // The gradient norm, and the first update of a sample of weights: with moments of zero AdamW's is
+  // The gradient norm as the step takes it, and the first update of a sample of weights: with moments of zero
+  // AdamW's is
   //   w -= lr g / (|g| + eps)
   Verification verify_optimizer() {
     Verifier verifier(fmt::format("optimizer, {} parameters", num_parameters()));
-    const double norm = optimizer_->gradient_norm();
+    const double norm = std::sqrt(gradient_squares_);
     const double expected_norm = std::sqrt(sum_of_squares_of_ranges());
     constexpr double kDoubleRounding = 0x1p-53;
     verifier.compare("norm", 0, 0, norm, expected_norm,
@@ -306,6 +302,7 @@ class TrainStep {
   std::optional<RandomTensor> x_TD_, dx_TD_;
   int64_t pass_rows_ = 0;  // rows that go through the model at once, fewer in the last pass
   std::vector<PackedBatch> passes_;
+  double gradient_squares_ = 0;  // of the step, once its last pass is through
   int64_t step_ = 0;
 };
 

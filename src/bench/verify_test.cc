@@ -71,11 +71,12 @@ INSTANTIATE_TEST_SUITE_P(
                     std::pair(Product::kBackwardWeight,
                               [](GemmKernels& kernels) {
                                 kernels.backward_weight = [](ConstTensorView, ConstTensorView, TensorView,
-                                                             Update, std::span<std::byte>, ThreadPool&) {};
+                                                             WeightUpdate, std::span<std::byte>,
+                                                             ThreadPool&) {};
                               }),
                     // Overwrites what it should add to.
                     std::pair(Product::kBackwardWeightAdd, [](GemmKernels& kernels) {
-                      kernels.backward_weight = [](auto dy, auto x, TensorView dw, Update, auto scratch,
+                      kernels.backward_weight = [](auto dy, auto x, TensorView dw, WeightUpdate, auto scratch,
                                                    auto& pool) {
                         kGemmRef.backward_weight(dy, x, dw, Update::kOverwrite, scratch, pool);
                       };

@@ -67,6 +67,17 @@ void verify_norm_weight(Verifier& verifier, ConstTensorView dy_RD, ConstTensorVi
   }
 }
 
+void verify_sum_of_squares(Verifier& verifier, ConstTensorView x, double got) {
+  double expected = 0;
+  for (int64_t i = 0; i < x.num_elements(); ++i) {
+    const auto value = static_cast<double>(x.as<float>()[i]);
+    expected += value * value;
+  }
+  constexpr double kDoubleRounding = 0x1p-53;
+  verifier.compare("sum of squares", 0, 0, got, expected,
+                   static_cast<double>(x.num_elements() + 2) * kDoubleRounding * expected);
+}
+
 double log_sum_exp(const SoftmaxRow& row) { return static_cast<double>(row.max) + std::log(row.sum_exp); }
 
 Row slice(const Row& row, int64_t begin, int64_t count) {
@@ -105,14 +116,20 @@ void VerifyingOps::linear_backward_input(ConstTensorView dy_TN, const LinearWeig
 }
 
 void VerifyingOps::linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
-                                          Update update) {
+                                          WeightUpdate update) {
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
   const std::vector<SamplePoint> points = sample_points(N, K, kSampledElements);
   const std::vector<double> former =
-      update == Update::kAdd ? values_at(dw_NK, points) : std::vector<double>();
-  ops_.linear_backward_weight(dy_TN, x_TK, dw_NK, update);
+      update.mode == Update::kAdd ? values_at(dw_NK, points) : std::vector<double>();
+  double squares = 0;
+  ops_.linear_backward_weight(dy_TN, x_TK, dw_NK,
+                              {update.mode, update.squares == nullptr ? nullptr : &squares});
   Verifier verifier(call_name("linear_backward_weight", dy_TN, x_TK));
   verify_product(verifier, {dy_TN, 1, N}, {x_TK, 1, K}, T, dw_NK, points, former);
+  if (update.squares != nullptr) {
+    verify_sum_of_squares(verifier, dw_NK, squares);
+    *update.squares += squares;
+  }
   keep(verifier);
 }
 
@@ -245,6 +262,14 @@ void VerifyingOps::zero(TensorView x) {
     verifier.compare("x", 0, i, element(flat, i), 0, 0);
   }
   keep(verifier);
+}
+
+double VerifyingOps::sum_of_squares(ConstTensorView x) {
+  const double sum = ops_.sum_of_squares(x);
+  Verifier verifier(call_name("sum_of_squares", x, x));
+  verify_sum_of_squares(verifier, x, sum);
+  keep(verifier);
+  return sum;
 }
 
 void VerifyingOps::head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin,

@@ -35,7 +35,7 @@ class VerifyingOps final : public Ops {
   void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
                              Update update) override;
   void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
-                              Update update) override;
+                              WeightUpdate update) override;
   void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update) override;
   void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) override;
   void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
@@ -50,6 +50,7 @@ class VerifyingOps final : public Ops {
   void add(TensorView x, ConstTensorView y) override;
   void round_to(ConstTensorView from, TensorView to) override;
   void zero(TensorView x) override;
+  double sum_of_squares(ConstTensorView x) override;
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
                     ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd) override;
   void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,

@@ -180,6 +180,13 @@ std::vector<Call> calls() {
          ops.round_to(f.floats({kT, kD}), to);
          return to;
        }},
+      {"sum_of_squares",
+       [](Ops& ops, Fixture& f) {
+         const TensorView x = f.floats({kT, kD});
+         ops.sum_of_squares(x);
+         return x;
+       },
+       /*num_checked=*/1},
   };
   for (const Update update : {Update::kOverwrite, Update::kAdd}) {
     all.push_back({"linear_backward_input", [update](Ops& ops, Fixture& f) {
@@ -187,11 +194,13 @@ std::vector<Call> calls() {
                      ops.linear_backward_input(f.tensor({kT, kF}), f.tensor({kF, kD}), dx, update);
                      return dx;
                    }});
-    all.push_back({"linear_backward_weight", [update](Ops& ops, Fixture& f) {
-                     const TensorView dw = f.floats({kF, kD});
-                     ops.linear_backward_weight(f.tensor({kT, kF}), f.tensor({kT, kD}), dw, update);
-                     return dw;
-                   }});
+    all.push_back(
+        {"linear_backward_weight", [update](Ops& ops, Fixture& f) {
+           const TensorView dw = f.floats({kF, kD});
+           double squares = 0;
+           ops.linear_backward_weight(f.tensor({kT, kF}), f.tensor({kT, kD}), dw, {update, &squares});
+           return dw;
+         }});
     all.push_back({"linear_backward_bias", [update](Ops& ops, Fixture& f) {
                      const TensorView db = f.floats({kF});
                      ops.linear_backward_bias(f.tensor({kT, kF}), db, update);
@@ -246,8 +255,9 @@ class FaultyOps final : public Ops {
     spoil(dx_TK);
   }
   void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
-                              Update update) override {
+                              WeightUpdate update) override {
     ops_.linear_backward_weight(dy_TN, x_TK, dw_NK, update);
+    if (fault_ == Fault::kSecondOutput) return spoil(update.squares);
     spoil(dw_NK);
   }
   void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update) override {
@@ -290,6 +300,11 @@ class FaultyOps final : public Ops {
   void zero(TensorView x) override {
     ops_.zero(x);
     spoil(x);
+  }
+  double sum_of_squares(ConstTensorView x) override {
+    double sum = ops_.sum_of_squares(x);
+    spoil(&sum);
+    return sum;
   }
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
                     ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd) override {
@@ -379,9 +394,9 @@ class FaultyOps final : public Ops {
 };
 
 TEST(VerifyingOps, AFaultInAnyOperationIsAnInternalErrorThatNamesIt) {
-  const std::set<std::string> with_second_output = {"rmsnorm",        "rmsnorm_backward", "add_rmsnorm",
-                                                    "head_rmsnorm",   "attention",        "cross_entropy",
-                                                    "swiglu_backward"};
+  const std::set<std::string> with_second_output = {
+      "rmsnorm",   "rmsnorm_backward", "add_rmsnorm",     "head_rmsnorm",
+      "attention", "cross_entropy",    "swiglu_backward", "linear_backward_weight"};
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     for (const Fault fault : {Fault::kFirstOutput, Fault::kSecondOutput, Fault::kNotANumber}) {
       for (const Call& call : calls()) {

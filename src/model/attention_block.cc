@@ -85,7 +85,7 @@ void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const
 }
 
 void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
-                              const AttentionGrads& grads, Update update, const SequenceInfo& sequences,
+                              const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                               const AttentionSaved& saved, const AttentionScratch& scratch,
                               TensorView dx_TD) {
   const AttentionShape& shape = config.shape;
@@ -96,7 +96,7 @@ void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, cons
   const TensorView dqkv_TQ = scratch.dqkv_TQ;
 
   // (6) y = o wo^T + bo
-  if (!grads.bo_D.empty()) ops.linear_backward_bias(dy_TD, grads.bo_D, update);
+  if (!grads.bo_D.empty()) ops.linear_backward_bias(dy_TD, grads.bo_D, update.mode);
   ops.linear_backward_weight(dy_TD, saved.o_THE, grads.wo_DHE, update);
   ops.linear_backward_input(dy_TD, weights.wo_DHE, do_THE, Update::kOverwrite);
 
@@ -110,21 +110,21 @@ void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, cons
   // (3) q, k = rmsnorm per head
   if (!weights.q_norm_E.empty()) {
     ops.head_rmsnorm_backward(dqkv_TQ, saved.qkv_raw_TQ, shape, 0, q_end, weights.q_norm_E, saved.q_rstd_TH,
-                              grads.q_norm_E, update);
+                              grads.q_norm_E, update.mode);
     ops.head_rmsnorm_backward(dqkv_TQ, saved.qkv_raw_TQ, shape, q_end, k_end, weights.k_norm_E,
-                              saved.k_rstd_TG, grads.k_norm_E, update);
+                              saved.k_rstd_TG, grads.k_norm_E, update.mode);
   }
 
   // (2) qkv = norm wqkv^T + bqkv, with norm computed again
   ops.rmsnorm(saved.x_TD, weights.norm_D, config.norm_eps, scratch.norm_TD, scratch.rstd_T);
-  if (!grads.bqkv_Q.empty()) ops.linear_backward_bias(dqkv_TQ, grads.bqkv_Q, update);
+  if (!grads.bqkv_Q.empty()) ops.linear_backward_bias(dqkv_TQ, grads.bqkv_Q, update.mode);
   ops.linear_backward_weight(dqkv_TQ, scratch.norm_TD, grads.wqkv_QD, update);
   const TensorView dnorm_TD = scratch.norm_TD;  // norm is not needed any more
   ops.linear_backward_input(dqkv_TQ, weights.wqkv_QD, dnorm_TD, Update::kOverwrite);
 
   // (1) norm = rmsnorm(x)
   ops.rmsnorm_backward(dnorm_TD, saved.x_TD, weights.norm_D, scratch.rstd_T, dx_TD, Update::kAdd,
-                       grads.norm_D, update);
+                       grads.norm_D, update.mode);
 }
 
 void attention_block_cached(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,

@@ -82,7 +82,7 @@ void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const
 // dx_TD holds the gradient of the stream behind the block, x + y, and becomes that of x. The weight gradients
 // are written or added to, as `update` says.
 void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
-                              const AttentionGrads& grads, Update update, const SequenceInfo& sequences,
+                              const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                               const AttentionSaved& saved, const AttentionScratch& scratch, TensorView dx_TD);
 
 // Keys and values of the tokens so far, [capacity, G E] each.

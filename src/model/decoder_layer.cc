@@ -79,7 +79,7 @@ void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const
 }
 
 void decoder_layer_backward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
-                            const LayerGrads& grads, Update update, const SequenceInfo& sequences,
+                            const LayerGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                             const LayerSaved& saved, const LayerScratch& scratch, TensorView dx_TD) {
   mlp_block_backward(ops, config.norm_eps, weights.mlp, grads.mlp, update, saved.mlp, scratch.mlp, dx_TD);
   attention_block_backward(ops, config, weights.attention, grads.attention, update, sequences,

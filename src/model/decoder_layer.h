@@ -51,7 +51,7 @@ void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const
 // dx_TD holds the gradient of the stream behind the layer and becomes that of the stream in front of it. The
 // weight gradients are written or added to, as `update` says.
 void decoder_layer_backward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
-                            const LayerGrads& grads, Update update, const SequenceInfo& sequences,
+                            const LayerGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                             const LayerSaved& saved, const LayerScratch& scratch, TensorView dx_TD);
 
 }  // namespace tessera

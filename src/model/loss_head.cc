@@ -148,8 +148,8 @@ LossSums chunked_loss(const Head& head, ConstTensorView norm_RD, std::span<const
 }
 
 // norm_RD becomes its gradient.
-LossSums whole_rows_backward(const Head& head, TensorView dlm_head_VD, Update update, TensorView norm_RD,
-                             std::span<const int32_t> targets, float grad_scale) {
+LossSums whole_rows_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate update,
+                             TensorView norm_RD, std::span<const int32_t> targets, float grad_scale) {
   const TensorView dlogits_RV = matrix(head.scratch.dlogits, norm_RD.dim(0), head.vocab_size());
   const LossSums sums = whole_rows_loss(head, norm_RD, targets, grad_scale, dlogits_RV);
   head.ops.linear_backward_weight(dlogits_RV, norm_RD, dlm_head_VD, update);
@@ -157,7 +157,7 @@ LossSums whole_rows_backward(const Head& head, TensorView dlm_head_VD, Update up
   return sums;
 }
 
-LossSums chunked_backward(const Head& head, TensorView dlm_head_VD, Update update, TensorView norm_RD,
+LossSums chunked_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate update, TensorView norm_RD,
                           std::span<const int32_t> targets, float grad_scale) {
   const int64_t R = norm_RD.dim(0), num_chunks = head.num_chunks();
   const TensorView dnorm_RD = head.scratch.dnorm_RD.rows(0, R);
@@ -216,7 +216,7 @@ LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weig
 }
 
 LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
-                                    const LossHeadGrads& grads, Update update,
+                                    const LossHeadGrads& grads, WeightUpdate update,
                                     std::span<const int32_t> targets, float label_smoothing, float grad_scale,
                                     TensorView x_TD, const LossHeadScratch& scratch, TensorView dx_TD) {
   const int64_t count = select_targets(targets, scratch);
@@ -237,14 +237,16 @@ LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeig
   const Head head = {ops, weights, scratch, label_smoothing};
   const LossSums sums = sum_over_blocks(scratch, count, [&](int64_t begin, int64_t end) {
     const auto backward = head.whole_rows() ? whole_rows_backward : chunked_backward;
-    return backward(head, grads.lm_head_VD, begin == 0 ? update : Update::kAdd, norm_ND.rows(begin, end),
+    const WeightUpdate of_block = {begin == 0 ? update.mode : Update::kAdd,
+                                   end == count ? update.squares : nullptr};
+    return backward(head, grads.lm_head_VD, of_block, norm_ND.rows(begin, end),
                     targets_between(scratch, begin, end), grad_scale);
   });
 
   // backward (1) x' = rows of x that have a target,  norm = rmsnorm(x')
   const TensorView dnorm_ND = norm_ND;
   ops.rmsnorm_backward(dnorm_ND, x_ND, weights.norm_D, rstd_N, dx_TD.rows(0, count), Update::kOverwrite,
-                       grads.norm_D, update);
+                       grads.norm_D, update.mode);
   scatter_rows(rows, dx_TD);
   return sums;
 }

@@ -71,7 +71,7 @@ LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weig
 // The same, with dx_TD = gradient of grad_scale * loss by x, zero in rows without a target, and the weight
 // gradients written or added to, as `update` says; left alone when no row has a target.
 LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
-                                    const LossHeadGrads& grads, Update update,
+                                    const LossHeadGrads& grads, WeightUpdate update,
                                     std::span<const int32_t> targets, float label_smoothing, float grad_scale,
                                     TensorView x_TD, const LossHeadScratch& scratch, TensorView dx_TD);
 

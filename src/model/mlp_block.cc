@@ -30,11 +30,12 @@ void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, Cons
 }
 
 void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, const MlpGrads& grads,
-                        Update update, const MlpSaved& saved, const MlpScratch& scratch, TensorView dx_TD) {
+                        WeightUpdate update, const MlpSaved& saved, const MlpScratch& scratch,
+                        TensorView dx_TD) {
   const ConstTensorView dy_TD = dx_TD;  // the stream x + y hands its gradient to both
 
   // (4) y = h w2^T + b2
-  if (!grads.b2_D.empty()) ops.linear_backward_bias(dy_TD, grads.b2_D, update);
+  if (!grads.b2_D.empty()) ops.linear_backward_bias(dy_TD, grads.b2_D, update.mode);
   const TensorView dh_TF = scratch.h_TF;
   ops.linear_backward_input(dy_TD, weights.w2_DF, dh_TF, Update::kOverwrite);
 
@@ -46,14 +47,14 @@ void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, con
 
   // (2) gate_up = norm w1^T + b1, with norm computed again
   ops.rmsnorm(saved.x_TD, weights.norm_D, norm_eps, scratch.norm_TD, scratch.rstd_T);
-  if (!grads.b1_F2.empty()) ops.linear_backward_bias(dgate_up_TF2, grads.b1_F2, update);
+  if (!grads.b1_F2.empty()) ops.linear_backward_bias(dgate_up_TF2, grads.b1_F2, update.mode);
   ops.linear_backward_weight(dgate_up_TF2, scratch.norm_TD, grads.w1_F2D, update);
   const TensorView dnorm_TD = scratch.norm_TD;  // norm is not needed any more
   ops.linear_backward_input(dgate_up_TF2, weights.w1_F2D, dnorm_TD, Update::kOverwrite);
 
   // (1) norm = rmsnorm(x)
   ops.rmsnorm_backward(dnorm_TD, saved.x_TD, weights.norm_D, scratch.rstd_T, dx_TD, Update::kAdd,
-                       grads.norm_D, update);
+                       grads.norm_D, update.mode);
 }
 
 }  // namespace tessera

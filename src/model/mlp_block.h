@@ -54,6 +54,7 @@ void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, Cons
 // dx_TD holds the gradient of the stream behind the block, x + y, and becomes that of x. The weight gradients
 // are written or added to, as `update` says.
 void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, const MlpGrads& grads,
-                        Update update, const MlpSaved& saved, const MlpScratch& scratch, TensorView dx_TD);
+                        WeightUpdate update, const MlpSaved& saved, const MlpScratch& scratch,
+                        TensorView dx_TD);
 
 }  // namespace tessera

@@ -247,7 +247,18 @@ void Model::Impl::forward_layers(const SequenceInfo& sequences) {
   ops->add(activations.final_x_TD, residual_TD);
 }
 
-void Model::Impl::backward_layers(const SequenceInfo& sequences, Update update) {
+LossSums Model::Impl::loss_and_head_backward(const PackedBatch& batch, float grad_scale,
+                                             float label_smoothing, WeightUpdate update) {
+  const bool complete = !config.tie_word_embeddings;  // a tied table waits for backward_embedding
+  const WeightUpdate of_head = {update.mode, complete ? update.squares : nullptr};
+  const LossSums sums = loss_head_forward_backward(
+      *ops, block_configs.front().norm_eps, head, head_grads, of_head, batch.targets, label_smoothing,
+      grad_scale, activations.final_x_TD, activations.loss_scratch, activations.dx_TD);
+  if (sums.num_targets > 0) add_squares(head_group(), kVector, update.squares);
+  return sums;
+}
+
+void Model::Impl::backward_layers(const SequenceInfo& sequences, WeightUpdate update) {
   for (size_t i = layers.size(); i-- > 0;) {
     const LayerSaved& saved = activations.layers[i];
     const int64_t group = static_cast<int64_t>(i) + 1;
@@ -258,20 +269,33 @@ void Model::Impl::backward_layers(const SequenceInfo& sequences, Update update) 
     open_gradients(group);
     decoder_layer_backward(*ops, block_configs[i], layers[i], layer_grads[i], update, sequences, saved,
                            activations.layer_scratch, activations.dx_TD);
+    add_squares(group, kVector, update.squares);
     close_weights(group);
     close_gradients(group);
   }
 }
 
-void Model::Impl::backward_embedding(const PackedBatch& batch, Update update) {
+void Model::Impl::backward_embedding(const PackedBatch& batch, WeightUpdate update) {
   // Rows of tokens that do not occur receive nothing. A tied table holds the gradient of the LM head already.
   if (!config.tie_word_embeddings) {
     open_gradients(0);
-    if (update == Update::kOverwrite) ops->zero(dembedding_VD);
+    if (update.mode == Update::kOverwrite) ops->zero(dembedding_VD);
   }
   const auto padding_id = static_cast<int32_t>(config.pad_token_id.value_or(kNoPaddingId));
   ops->embedding_backward(batch.input_ids, activations.dx_TD, padding_id, dembedding_VD);
+  add_squares(0, kMatrix, update.squares);
   close_gradients(0);
+}
+
+void Model::Impl::add_squares(int64_t group, size_t max_rank, double* squares) {
+  if (squares == nullptr) return;
+  const TensorView flat = group_gradients[static_cast<size_t>(group)];
+  const int64_t begin = layout.groups()[static_cast<size_t>(group)].begin;
+  for (const Parameter& parameter : layout.parameters()) {
+    if (parameter.group != group || parameter.shape.size() > max_rank) continue;
+    const int64_t offset = parameter.offset - begin;
+    *squares += ops->sum_of_squares(flat.rows(offset, offset + parameter.num_elements));
+  }
 }
 
 Model::Model(const ModelConfig& config, DType dtype, Ops& ops)
@@ -308,7 +332,7 @@ ActivationBytes Model::reserved_bytes() const {
 void Model::weights_changed() { impl_->packed_forms_are_stale = true; }
 
 LossSums Model::forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing,
-                                 Update gradient_update) {
+                                 WeightUpdate gradient_update) {
   Impl& impl = *impl_;
   TESSERA_CHECK(impl.limits.training, "activations are reserved for the forward pass only");
   TESSERA_CHECK(impl.access != nullptr || !impl.dembedding_VD.empty(), "no gradients are bound");
@@ -318,10 +342,7 @@ LossSums Model::forward_backward(const PackedBatch& batch, float grad_scale, flo
   impl.forward_layers(sequences);
   impl.open_head_weights();
   impl.open_head_gradients();
-  const LossSums sums = loss_head_forward_backward(*impl.ops, impl.block_configs.front().norm_eps, impl.head,
-                                                   impl.head_grads, gradient_update, batch.targets,
-                                                   label_smoothing, grad_scale, impl.activations.final_x_TD,
-                                                   impl.activations.loss_scratch, impl.activations.dx_TD);
+  const LossSums sums = impl.loss_and_head_backward(batch, grad_scale, label_smoothing, gradient_update);
   impl.close_head_weights();
   if (sums.num_targets > 0) {
     impl.close_gradients(impl.head_group());

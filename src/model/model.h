@@ -64,9 +64,10 @@ class Model {
 
   // d(grad_scale * sum of token losses) / dw is added to the gradients or, for the first micro-batch of a
   // step, replaces whatever they hold (alignment gaps stay as they are). Returns the unscaled sum. Ids must
-  // be below vocab_size, the batch within the limits (TESSERA_CHECK).
+  // be below vocab_size, the batch within the limits (TESSERA_CHECK). Where the last micro-batch of a step
+  // asks for the sum of squares, it is that of all gradients, without another pass over those of matrices.
   LossSums forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing = 0,
-                            Update gradient_update = Update::kAdd);
+                            WeightUpdate gradient_update = Update::kAdd);
   // The part of a rank without tokens in a forward_backward() or forward_loss() of all ranks: opens and
   // closes what the others do; its gradient is zero.
   void take_part_in_forward_backward(Update gradient_update);

@@ -60,10 +60,14 @@ void Model::Impl::forward_nothing() {
   open_head_weights();
 }
 
-void Model::Impl::backward_nothing(Update update) {
+void Model::Impl::backward_nothing(WeightUpdate update) {
   // With kAdd there is nothing to add.
   const auto finish = [&](int64_t group) {
-    if (update == Update::kOverwrite) ops->zero(group_gradients[static_cast<size_t>(group)]);
+    if (update.mode == Update::kOverwrite) {
+      ops->zero(group_gradients[static_cast<size_t>(group)]);
+    } else {
+      add_squares(group, kMatrix, update.squares);
+    }
     close_gradients(group);
   };
   finish(head_group());

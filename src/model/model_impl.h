@@ -44,14 +44,21 @@ struct Model::Impl {
   void forward_embedding(const PackedBatch& batch);
   // From there the stream behind the last layer, in activations.final_x_TD.
   void forward_layers(const SequenceInfo& sequences);
+  // The loss of that stream, and its gradient in activations.dx_TD.
+  LossSums loss_and_head_backward(const PackedBatch& batch, float grad_scale, float label_smoothing,
+                                  WeightUpdate update);
   // activations.dx_TD, the gradient of the stream behind the last layer, becomes that of the first one's
   // input.
-  void backward_layers(const SequenceInfo& sequences, Update update);
-  void backward_embedding(const PackedBatch& batch, Update update);
+  void backward_layers(const SequenceInfo& sequences, WeightUpdate update);
+  void backward_embedding(const PackedBatch& batch, WeightUpdate update);
   // What forward up to the loss and backward behind the opened gradients of the head open and close, with
   // nothing computed: the gradient of nothing.
   void forward_nothing();
-  void backward_nothing(Update update);
+  void backward_nothing(WeightUpdate update);
+  // Sums of squares of a group's gradients in tensors of at most this rank; nothing where squares is null.
+  // Most matrices come with theirs from the product that writes them; what is left are norms and biases.
+  static constexpr size_t kVector = 1, kMatrix = 2;
+  void add_squares(int64_t group, size_t max_rank, double* squares);
   SequenceInfo sequence_info(const PackedBatch& batch) const;
 
   ModelConfig config;

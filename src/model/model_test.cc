@@ -186,6 +186,34 @@ TEST_P(ModelOptions, AFirstMicroBatchWithoutTargetsLeavesZeroGradients) {
   EXPECT_THAT(test.gradients(), testing::Each(3.0f));
 }
 
+// The last micro-batch of a step hands out the sum of squares of the whole step's gradients.
+TEST_P(ModelOptions, TheLastMicroBatchKnowsTheGradientNorm) {
+  const ParameterLayout layout(config());
+  const PackedBatch second = pack(random_rows({4, 6}, config().vocab_size, kSeed + 1));
+  PackedBatch without_targets = second;
+  std::fill(without_targets.targets.begin(), without_targets.targets.end(), kIgnoredLabel);
+  for (const bool checkpointing : {false, true}) {
+    std::vector<double> of_runs;
+    for (const int64_t num_threads : {1, 2, 4, 4}) {
+      TestModel test(config(), dtype(), random_weights(layout, 0.3f, kSeed), num_threads);
+      test.model().reserve(limits_of(batch(), checkpointing));
+      test.fill_gradients(std::nanf(""));  // in alignment gaps too, which do not count
+      const auto check = [&](const PackedBatch& last, Update update) {
+        double squares = 0;
+        test.model().forward_backward(last, 0.5f, 0.1f, {update, &squares});
+        const double expected = sum_of_squares(layout, test.gradients());
+        EXPECT_NEAR(squares, expected, 1e-12 * expected);
+        return squares;
+      };
+      check(batch(), Update::kOverwrite);
+      of_runs.push_back(check(second, Update::kAdd));
+      check(without_targets, Update::kAdd);
+      EXPECT_EQ(check(without_targets, Update::kOverwrite), 0);
+    }
+    EXPECT_THAT(of_runs, testing::Each(of_runs.front()));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Options, ModelOptions,
                          testing::Combine(testing::ValuesIn(all_option_configs()),
                                           testing::Values(DType::kF32, DType::kBF16)),
@@ -345,7 +373,11 @@ void check_loss_in_pieces(int64_t vocab_size, const std::vector<int64_t>& length
   TestModel apart(config, dtype, weights);
   together.model().reserve(limits_of(packed));
   together.fill_gradients(std::nanf(""));
-  const LossSums expected = together.model().forward_backward(packed, 1.0f, 0.1f, Update::kOverwrite);
+  double squares = 0;
+  const LossSums expected =
+      together.model().forward_backward(packed, 1.0f, 0.1f, {Update::kOverwrite, &squares});
+  const double expected_squares = sum_of_squares(ParameterLayout(config), together.gradients());
+  EXPECT_NEAR(squares, expected_squares, 1e-12 * expected_squares);
   EXPECT_EQ(together.model().forward_loss(packed, 0.1f).loss_sum, expected.loss_sum);
   apart.model().reserve(limits_of(packed));
   LossSums sums;

@@ -130,6 +130,17 @@ std::vector<float> TestModel::logits(const PackedBatch& batch) {
   return values;
 }
 
+double sum_of_squares(const ParameterLayout& layout, const std::vector<float>& values) {
+  double sum = 0;
+  for (const Parameter& parameter : layout.parameters()) {
+    for (int64_t i = parameter.offset; i < parameter.offset + parameter.num_elements; ++i) {
+      const auto value = static_cast<double>(values[static_cast<size_t>(i)]);
+      sum += value * value;
+    }
+  }
+  return sum;
+}
+
 ActivationLimits limits_of(const PackedBatch& batch, bool gradient_checkpointing) {
   ActivationLimits limits;
   limits.max_tokens = batch.num_tokens();

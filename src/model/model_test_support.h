@@ -60,6 +60,9 @@ class TestModel {
   std::vector<float> gradients_;
 };
 
+// Of a flat array, alignment gaps left out.
+double sum_of_squares(const ParameterLayout& layout, const std::vector<float>& values);
+
 // Limits that fit one batch.
 ActivationLimits limits_of(const PackedBatch& batch, bool gradient_checkpointing = false);
 

@@ -63,7 +63,7 @@ class CpuOps final : public Ops {
     gemm_backward_input(dy_TN, weight, dx_TK, update, scratch_, pool_);
   }
   void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
-                              Update update) override {
+                              WeightUpdate update) override {
     gemm_backward_weight(dy_TN, x_TK, dw_NK, update, scratch_, pool_);
   }
   void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update) override {
@@ -94,6 +94,10 @@ class CpuOps final : public Ops {
   void add(TensorView x, ConstTensorView y) override { tessera::add(x, y, pool_); }
   void round_to(ConstTensorView from, TensorView to) override { tessera::round_to(from, to, pool_); }
   void zero(TensorView x) override { tessera::zero(x, pool_); }
+  double sum_of_squares(ConstTensorView x) override {
+    const std::span<const float> elements(x.as<float>(), static_cast<size_t>(x.num_elements()));
+    return tessera::sum_of_squares(elements, scratch_, pool_);
+  }
 
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
                     ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd) override {

@@ -67,7 +67,7 @@ class Ops {
                                      Update update) = 0;
   // dw_NK = or += dy_TN^T x_TK (F32).
   virtual void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
-                                      Update update) = 0;
+                                      WeightUpdate update) = 0;
   // db_N = or += sum over rows of dy_TN (F32).
   virtual void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update) = 0;
 
@@ -97,6 +97,8 @@ class Ops {
   virtual void round_to(ConstTensorView from, TensorView to) = 0;
   // x = 0, any dtype.
   virtual void zero(TensorView x) = 0;
+  // Sum of x^2 (F32) in double: of a gradient that no product finishes.
+  virtual double sum_of_squares(ConstTensorView x) = 0;
 
   // RMSNorm over E of heads [head_begin, head_end) of fused rows, other heads copied when y is another buffer
   // (y may be x). rstd is F32 [T, head_end - head_begin]. Qwen3's q_norm and k_norm.

@@ -63,13 +63,14 @@ StepMetrics Trainer::train_step(int64_t step) {
   const RowLists& passes = passes_of_step(step);
   const int64_t num_targets = count_targets(passes);
 
-  double loss_sum = 0;
+  double loss_sum = 0, gradient_squares = 0;
   int64_t num_tokens = 0;
   double flops = 0;
   for (int64_t pass = 0; pass < passes.size(); ++pass) {
     make_packed_batch(*dataset_, passes[pass], &batch_);
     const float grad_scale = 1.0f / static_cast<float>(num_targets);
-    const Update update = num_tokens == 0 ? Update::kOverwrite : Update::kAdd;
+    const WeightUpdate update = {pass == 0 ? Update::kOverwrite : Update::kAdd,
+                                 pass + 1 == passes.size() ? &gradient_squares : nullptr};
     loss_sum +=
         model_->forward_backward(batch_, grad_scale, static_cast<float>(args_.label_smoothing_factor), update)
             .loss_sum;
@@ -77,7 +78,7 @@ StepMetrics Trainer::train_step(int64_t step) {
     flops += model_flops(model_->config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
   }
   const double loss = loss_sum / static_cast<double>(num_targets);
-  const double grad_norm = optimizer_->gradient_norm();
+  const double grad_norm = std::sqrt(gradient_squares);
   check_finite(step, loss, grad_norm, passes);
 
   const double learning_rate = schedule_->learning_rate(step);

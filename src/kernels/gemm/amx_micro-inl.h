@@ -15,6 +15,7 @@
 
 #include "kernels/gemm/amx_blocking.h"
 #include "kernels/gemm/amx_operand-inl.h"
+#include "kernels/gemm/exact_sum.h"
 #include "tensor/dtype.h"
 
 TESSERA_AMX_BEGIN
@@ -79,16 +80,12 @@ struct Output {
   int64_t stride;  // elements from row to row
   DType dtype;     // BF16 or F32
   bool add;
-  const bf16* bias;  // of the columns; may be null
+  const bf16* bias;             // of the columns; may be null
+  ExactSum* squares = nullptr;  // of F32 results as they are left are added to it; may be null
 
   Output part(int64_t row, int64_t num_rows, int64_t column, int64_t num_columns) const {
-    return {data + (row * stride + column) * dtype_bytes(dtype),
-            num_rows,
-            num_columns,
-            stride,
-            dtype,
-            add,
-            bias == nullptr ? nullptr : bias + column};
+    return {data + (row * stride + column) * dtype_bytes(dtype), num_rows, num_columns, stride, dtype, add,
+            bias == nullptr ? nullptr : bias + column,           squares};
   }
 };
 
@@ -162,7 +159,14 @@ struct OutputDrain {
   }
 
   void step() {
-    if (row >= rows_left) return;
+    if (row < rows_left) move_row();
+  }
+
+  struct Row {
+    __m512 low, high;
+  };
+  // What it left in the row.
+  Row move_row() {
     const int64_t offset = row / kTileRows * 2 * kTileFloats + row % kTileRows * kTileColumns;
     __m512 low = _mm512_load_ps(sums + offset);
     __m512 high = _mm512_load_ps(sums + offset + kTileFloats);
@@ -180,6 +184,35 @@ struct OutputDrain {
     }
     to += stride;
     ++row;
+    return {low, high};
+  }
+};
+
+// The same, with the sum of squares of the micro-tile in a fixed order, in double.
+struct SquaresDrain : OutputDrain<float> {
+  ExactSum* sum;
+  int64_t num_rows;
+  __m512d lanes[4] = {_mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd()};
+
+  SquaresDrain(const Output& output, const Destination& from, const float* tile_sums, ExactSum* to_sum)
+      : OutputDrain(output, from, tile_sums), sum(to_sum), num_rows(std::min(rows_left, kPanelWidth)) {}
+
+  void step() {
+    if (row >= num_rows) return;
+    const auto [low, high] = move_row();
+    add_squares(_mm512_maskz_mov_ps(low_mask, low), 0);
+    add_squares(_mm512_maskz_mov_ps(high_mask, high), 2);
+    if (row < num_rows) return;
+    const __m512d all = _mm512_add_pd(_mm512_add_pd(lanes[0], lanes[1]), _mm512_add_pd(lanes[2], lanes[3]));
+    sum->add(_mm512_reduce_add_pd(all));
+  }
+
+ private:
+  void add_squares(__m512 values, int64_t lane) {
+    const __m512d first = _mm512_cvtps_pd(_mm512_castps512_ps256(values));
+    const __m512d second = _mm512_cvtps_pd(_mm512_extractf32x8_ps(values, 1));
+    lanes[lane] = _mm512_fmadd_pd(first, first, lanes[lane]);
+    lanes[lane + 1] = _mm512_fmadd_pd(second, second, lanes[lane + 1]);
   }
 };
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "kernels/activation_type.h"
+#include "kernels/elementwise/elementwise.h"
 #include "kernels/gemm/gemm_impl.h"
 #include "kernels/gemm/onednn_products.h"
 
@@ -38,7 +39,10 @@ const DispatchTable<GemmKernels>& gemm_table() {
   return table;
 }
 
-int64_t gemm_scratch_bytes(const GemmLimits& limits) { return gemm_table().chosen().scratch_bytes(limits); }
+int64_t gemm_scratch_bytes(const GemmLimits& limits) {
+  return std::max(gemm_table().chosen().scratch_bytes(limits),
+                  sum_of_squares_scratch_bytes(limits.max_width * limits.max_width));
+}
 
 int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) {
   const GemmKernels& kernels = gemm_table().chosen();
@@ -82,20 +86,23 @@ void gemm_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, Tens
   kernels.backward_input(dy_TN, weight, dx_TK, update, scratch, pool);
 }
 
-void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
+void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                           std::span<std::byte> scratch, ThreadPool& pool) {
   const DType dtype = dy_TN.dtype();
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
   TESSERA_CHECK(is_matrix(dy_TN, T, N, dtype) && is_matrix(x_TK, T, K, dtype) &&
                     is_matrix(dw_NK, N, K, DType::kF32) && N >= 1 && K >= 1,
                 "dy {}, x {}, dw {}", describe(dy_TN), describe(x_TK), describe(dw_NK));
-  if (T == 0) {
-    if (update == Update::kOverwrite) std::fill_n(dw_NK.as<float>(), N * K, 0.0f);
-    return;
-  }
   const GemmKernels& kernels = gemm_table().chosen();
-  check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
-  kernels.backward_weight(dy_TN, x_TK, dw_NK, update, scratch, pool);
+  const bool in_passing = kernels.sums_squares && dtype == DType::kBF16 && T > 0;
+  if (T > 0) {
+    check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
+    kernels.backward_weight(dy_TN, x_TK, dw_NK, in_passing ? update : update.mode, scratch, pool);
+  } else if (update.mode == Update::kOverwrite) {
+    std::fill_n(dw_NK.as<float>(), N * K, 0.0f);
+  }
+  if (update.squares == nullptr || in_passing) return;
+  *update.squares += sum_of_squares({dw_NK.as<float>(), static_cast<size_t>(N * K)}, scratch, pool);
 }
 
 void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update, ThreadPool& pool) {

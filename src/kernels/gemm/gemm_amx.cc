@@ -91,6 +91,7 @@ class Worker {
       for (int64_t i = 0; i < drain.kSteps; ++i) drain.step();
     });
     _mm_sfence();  // streamed results are visible to whoever waits for this thread
+    if (product_.output.squares != nullptr) squares_.add_to_shared(*product_.output.squares);
   }
 
  private:
@@ -155,6 +156,9 @@ class Worker {
       case Destination::Kind::kBlock:
         return body(NoDrain());
       case Destination::Kind::kOutput:
+        if (product_.output.squares != nullptr) {
+          return body(SquaresDrain(product_.output, pending_, sums_, &squares_));
+        }
         if (product_.output.dtype == DType::kF32) {
           return body(OutputDrain<float>(product_.output, pending_, sums_));
         }
@@ -166,6 +170,7 @@ class Worker {
   const Product& product_;
   float* block_sums_;    // [micro-tiles of a block][kMicroTileElements]
   Destination pending_;  // of the sums in the tile registers
+  ExactSum squares_;     // of this thread's part of the result
 };
 
 // Units that one task packs: rows of the stored matrix are read in runs of at least 2 KiB, which is what
@@ -437,23 +442,26 @@ void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorVie
   multiply(dy, backward_input_operand(w_NK), dx, scratch, pool);
 }
 
-void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
+void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                      std::span<std::byte> scratch, ThreadPool& pool) {
   if (dy_TN.dtype() == DType::kF32) {
     return kGemmOneDnn.backward_weight(dy_TN, x_TK, dw_NK, update, scratch, pool);
   }
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
+  ExactSum squares;
   for (int64_t begin = 0; begin < T; begin += kMaxTokens) {
     const int64_t tokens = std::min(kMaxTokens, T - begin);
+    amx::Output dw = output_of(dw_NK, update.mode == Update::kAdd || begin > 0, nullptr);
+    if (update.squares != nullptr && begin + tokens == T) dw.squares = &squares;
     multiply({dy_TN.as<bf16>() + begin * N, N, N, tokens, Packing::kTranspose},
-             {x_TK.as<bf16>() + begin * K, K, K, tokens, Packing::kInterleave},
-             output_of(dw_NK, update == Update::kAdd || begin > 0, nullptr), scratch, pool);
+             {x_TK.as<bf16>() + begin * K, K, K, tokens, Packing::kInterleave}, dw, scratch, pool);
   }
+  if (update.squares != nullptr) *update.squares += squares.value();
 }
 
 }  // namespace
 
-const GemmKernels kGemmAmx = {scratch_bytes, forward, backward_input, backward_weight, "onednn",
-                              packed_bytes,  pack};
+const GemmKernels kGemmAmx = {scratch_bytes, forward,      backward_input, backward_weight,
+                              "onednn",      packed_bytes, pack,           /*sums_squares=*/true};
 
 }  // namespace tessera

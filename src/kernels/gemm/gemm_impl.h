@@ -14,13 +14,15 @@ struct GemmKernels {
                   std::span<std::byte> scratch, ThreadPool& pool);
   void (*backward_input)(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK, Update update,
                          std::span<std::byte> scratch, ThreadPool& pool);
-  void (*backward_weight)(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
+  void (*backward_weight)(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                           std::span<std::byte> scratch, ThreadPool& pool);
   // Where float32 products go when this implementation has none of its own: the name in the table.
   std::string_view float32_name = {};
   // packed_weight_bytes() and pack_linear_weight(); null: products take row-major weights only.
   int64_t (*packed_bytes)(int64_t N, int64_t K, DType dtype) = nullptr;
   void (*pack)(ConstTensorView w_NK, const PackedForms& to, ThreadPool& pool) = nullptr;
+  // Whether BF16 backward_weight sums the squares where they are wanted; otherwise gemm.cc reads dw again.
+  bool sums_squares = false;
 };
 
 extern const GemmKernels kGemmAmx;          // bf16 on tiles; float32 as kGemmOneDnn

@@ -98,7 +98,7 @@ void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorVie
 }
 
 // A task owns rows [begin, end) of dw and sums the tokens block by block, in order.
-void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
+void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                      std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
   const RowSlices rows(N, slice_height(N));
@@ -119,7 +119,7 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
                   .dtype = dy_TN.dtype(),
                   .result_dtype = DType::kF32,
                   .has_bias = false,
-                  .add = update == Update::kAdd || j > 0,
+                  .add = update.mode == Update::kAdd || j > 0,
                   .m = end - begin,
                   .n = K,
                   .k = last - first},

@@ -125,7 +125,7 @@ void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorVie
               scratch, pool);
 }
 
-void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
+void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                      std::span<std::byte> scratch, ThreadPool& pool) {
   if (dy_TN.dtype() == DType::kF32)
     return kGemmOneDnn.backward_weight(dy_TN, x_TK, dw_NK, update, scratch, pool);
@@ -137,7 +137,7 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
                .b = {x_TK.as<bf16>(), K, false},
                .bias = nullptr,
                .c = dw_NK,
-               .add = update == Update::kAdd},
+               .add = update.mode == Update::kAdd},
               scratch, pool);
 }
 

@@ -52,7 +52,7 @@ void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorVie
   });
 }
 
-void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, Update update,
+void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                      std::span<std::byte> /*scratch*/, ThreadPool& pool) {
   const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
   with_activation_type(dy_TN.dtype(), [&]<typename A>(A) {
@@ -61,7 +61,7 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
     float* dw = dw_NK.as<float>();
     pool.parallel_for(N, [&](int64_t n) {
       for (int64_t k = 0; k < K; ++k) {
-        double sum = update == Update::kAdd ? dw[n * K + k] : 0;
+        double sum = update.mode == Update::kAdd ? dw[n * K + k] : 0;
         for (int64_t t = 0; t < T; ++t) {
           sum += static_cast<double>(to_float(dy[t * N + n])) * to_float(x[t * K + k]);
         }
