@@ -40,7 +40,7 @@ class TrainCommand : public Command {
 
   void run(FlagTable* table) override {
     set_log_level(args_.lowest_log_level());
-    resolve_training_arguments(*table, &args_);
+    resolve_training_arguments(*table, /*world_size=*/1, &args_);
     set_closed_output(ClosedOutput::kIsIgnored);
     TerminalReport report(!args_.disable_tqdm);
     ThreadPool pool(threads_for_pool(args_.num_threads));

@@ -141,29 +141,41 @@ class ConfigReader {
       if (config_.bf16.is_absent()) config_.bf16.value = false;
     }
     const Json types = keys_.value("data_types", Json::object());
-    const std::string accumulate = types.value("grad_accum_dtype", "");
-    if (accumulate == "bf16" || accumulate == "bfloat16") {
-      warn("data_types.grad_accum_dtype", "gradients are added up in float32, which is more exact than bf16");
-    } else if (!accumulate.empty() && accumulate != "fp32" && accumulate != "float32") {
-      fail_at("data_types.grad_accum_dtype",
-              fmt::format("expected fp32 or bf16, found '{}'", printable(accumulate)));
+    config_.grad_accum_dtype = read_dtype("data_types.grad_accum_dtype", types.value("grad_accum_dtype", ""));
+    const std::string exchanged = keys_.value("communication_data_type", "");
+    if (lower_case(exchanged) == "fp16") {
+      warn("communication_data_type",
+           "fp16 is not used: gradients are exchanged in the type of the weights, which cannot overflow");
+    } else {
+      config_.communication_data_type = read_dtype("communication_data_type", exchanged);
     }
+  }
+
+  std::optional<DType> read_dtype(const std::string& key, const std::string& name) const {
+    if (name.empty()) return std::nullopt;
+    if (name == "fp32" || name == "float32") return DType::kF32;
+    if (name == "bf16" || name == "bfp16" || name == "bfloat16") return DType::kBF16;
+    fail_at(key, fmt::format("expected fp32 or bf16, found '{}'", printable(name)));
   }
 
   void read_zero() {
     const Json zero = keys_.value("zero_optimization", Json::object());
-    config_.zero_stage = zero.value("stage", int64_t{0});
-    if (config_.zero_stage < 0 || config_.zero_stage > 3)
-      fail_at("zero_optimization.stage", fmt::format("expected 0, 1, 2 or 3, found {}", config_.zero_stage));
-    if (config_.zero_stage > 0)
-      config_.notes.push_back({"zero_optimization.stage", "one process shards nothing"});
+    config_.zero_stage = setting<int64_t>(zero, "stage").value;
+    const int64_t stage = config_.zero_stage.value_or(0);
+    if (stage < 0 || stage > 3)
+      fail_at("zero_optimization.stage", fmt::format("expected 0, 1, 2 or 3, found {}", stage));
+    config_.stage3_max_live_parameters = setting<int64_t>(zero, "stage3_max_live_parameters").value;
+    config_.stage3_prefetch_bucket_size = setting<int64_t>(zero, "stage3_prefetch_bucket_size");
+    config_.stage3_param_persistence_threshold = setting<int64_t>(zero, "stage3_param_persistence_threshold");
+    config_.overlap_comm = setting<bool>(zero, "overlap_comm").value;
     check_offload("offload_param");
     check_offload("offload_optimizer");
     const std::string reduce = keys_.value("gradient_allreduce_op", "mean");
     if (reduce != "mean" && reduce != "sum")
       fail_at("gradient_allreduce_op", fmt::format("expected mean or sum, found '{}'", printable(reduce)));
-    if (reduce == "sum" && config_.zero_stage == 3)
+    if (reduce == "sum" && stage == 3)
       fail_at("gradient_allreduce_op", "sum is refused with zero_optimization.stage 3, by DeepSpeed as well");
+    config_.gradients_are_summed = reduce == "sum";
   }
 
   // The section was checked key by key already; it has no effect, but must make sense.

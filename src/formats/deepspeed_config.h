@@ -10,6 +10,7 @@
 
 #include "formats/deepspeed_keys.h"
 #include "formats/json.h"
+#include "tensor/dtype.h"
 
 namespace tessera {
 
@@ -43,8 +44,16 @@ struct DeepSpeedConfig {
   DeepSpeedSetting<int64_t> train_micro_batch_size_per_gpu;
   DeepSpeedSetting<int64_t> gradient_accumulation_steps;
   DeepSpeedSetting<double> gradient_clipping;
-  DeepSpeedSetting<bool> bf16;  // of bf16.enabled; absent when there is no such section
-  int64_t zero_stage = 0;
+  DeepSpeedSetting<bool> bf16;        // of bf16.enabled; absent when there is no such section
+  std::optional<int64_t> zero_stage;  // absent: 0
+  // In elements; with "auto" Hugging Face fills in 0.9 hidden^2 and 10 hidden.
+  std::optional<int64_t> stage3_max_live_parameters;
+  DeepSpeedSetting<int64_t> stage3_prefetch_bucket_size;
+  DeepSpeedSetting<int64_t> stage3_param_persistence_threshold;
+  std::optional<bool> overlap_comm;
+  std::optional<DType> grad_accum_dtype;         // BF16 or F32
+  std::optional<DType> communication_data_type;  // BF16 or F32
+  bool gradients_are_summed = false;             // gradient_allreduce_op sum, not mean
   std::optional<DeepSpeedOptimizer> optimizer;
   std::optional<DeepSpeedScheduler> scheduler;
   std::vector<DeepSpeedNote> notes;

@@ -16,8 +16,10 @@ constexpr Type kList = Type::kList;
 constexpr Type kObject = Type::kObject;
 constexpr Type kAny = Type::kAny;
 
-constexpr const char* kNobody = "one process has nobody to exchange data with";
-constexpr const char* kNoShards = "one process shards nothing";
+constexpr const char* kOwnExchange = "ranks exchange data layer by layer, each with a buffer of its own";
+constexpr const char* kSharedByNode = "the ranks of a node share its weights in any case";
+constexpr const char* kWholeModel = "checkpoints are whole models as Hugging Face folders";
+constexpr const char* kOwnSums = "gradients are added up in float32, which needs no scaling";
 constexpr const char* kInMemory = "weights, gradients and optimizer state stay in memory";
 constexpr const char* kOwnLoops = "it is about how DeepSpeed does it inside";
 constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are written in any case";
@@ -27,8 +29,8 @@ constexpr const char* kModelDecides = "it is for models and pipelines that ask f
 constexpr Key used(const char* name, Type type, const char* alias = nullptr) {
   return {name, type, DeepSpeedTreatment::kUsed, "", alias};
 }
-constexpr Key used_or_auto(const char* name, Type type) {
-  Key key = used(name, type);
+constexpr Key used_or_auto(const char* name, Type type, const char* alias = nullptr) {
+  Key key = used(name, type, alias);
   key.takes_auto = true;
   return key;
 }
@@ -86,37 +88,38 @@ constexpr Section kLoco = {false, true, kLocoKeys};
 constexpr Key kZeroKeys[] = {
     used("stage", kInteger),
     no_effect("contiguous_gradients", kBool, kOwnLoops),
-    no_effect("reduce_scatter", kBool, kNobody),
-    no_effect("reduce_bucket_size", kCount, kNobody),
-    no_effect("use_multi_rank_bucket_allreduce", kBool, kNobody),
-    no_effect("allgather_partitions", kBool, kNobody),
-    no_effect("allgather_bucket_size", kCount, kNobody),
-    no_effect("overlap_comm", kBool, kNobody),
+    no_effect("reduce_scatter", kBool, kOwnExchange),
+    no_effect("reduce_bucket_size", kCount, kOwnExchange),
+    no_effect("use_multi_rank_bucket_allreduce", kBool, kOwnExchange),
+    no_effect("allgather_partitions", kBool, kOwnExchange),
+    no_effect("allgather_bucket_size", kCount, kOwnExchange),
+    used("overlap_comm", kBool),
     no_effect("load_from_fp32_weights", kBool, "master weights are exact in any case"),
-    no_effect("elastic_checkpoint", kBool, kNoShards),
+    no_effect("elastic_checkpoint", kBool, kWholeModel),
     no_effect("offload_param", &kOffloadParam, kInMemory),
     no_effect("offload_optimizer", &kOffloadOptimizer, kInMemory),
     no_effect("sub_group_size", kCount, kOwnLoops),
-    no_effect("stage3_max_live_parameters", kCount, kNoShards, "max_live_parameters"),
-    no_effect("stage3_max_reuse_distance", kCount, kNoShards, "max_reuse_distance"),
-    no_effect("stage3_prefetch_bucket_size", kCount, kNoShards, "prefetch_bucket_size"),
-    no_effect("stage3_param_persistence_threshold", kCount, kNoShards, "param_persistence_threshold"),
-    no_effect("stage3_model_persistence_threshold", kCount, kNoShards, "model_persistence_threshold"),
+    used("stage3_max_live_parameters", kCount, "max_live_parameters"),
+    no_effect("stage3_max_reuse_distance", kCount, kOwnLoops, "max_reuse_distance"),
+    used_or_auto("stage3_prefetch_bucket_size", kCount, "prefetch_bucket_size"),
+    used_or_auto("stage3_param_persistence_threshold", kCount, "param_persistence_threshold"),
+    no_effect("stage3_model_persistence_threshold", kCount, kOwnLoops, "model_persistence_threshold"),
     no_effect("stage3_gather_16bit_weights_on_model_save", kBool, "the whole model is always written",
               "gather_16bit_weights_on_model_save"),
-    no_effect("stage3_module_granularity_threshold", kCount, kNoShards, "module_granularity_threshold"),
-    no_effect("stage3_use_all_reduce_for_fetch_params", kBool, kNobody, "use_all_reduce_for_fetch_params"),
-    no_effect("stage3_allgather_sequential", kBool, kNobody, "allgather_sequential"),
+    no_effect("stage3_module_granularity_threshold", kCount, kOwnLoops, "module_granularity_threshold"),
+    no_effect("stage3_use_all_reduce_for_fetch_params", kBool, kOwnExchange,
+              "use_all_reduce_for_fetch_params"),
+    no_effect("stage3_allgather_sequential", kBool, kOwnExchange, "allgather_sequential"),
     no_effect("ignore_unused_parameters", kBool, "no parameter is unused"),
     no_effect("legacy_stage1", kBool, kOwnLoops),
-    no_effect("round_robin_gradients", kBool, kNobody),
-    no_effect("zero_hpz_partition_size", kCount, kNoShards),
+    no_effect("round_robin_gradients", kBool, kOwnExchange),
+    no_effect("zero_hpz_partition_size", kCount, kSharedByNode),
     refused("zero_quantized_weights", kBool, "false", "weights are not quantised; write false"),
     no_effect("zero_quantized_nontrainable_weights", kBool, "all weights are trained"),
     refused("zero_quantized_gradients", kBool, "false", "gradients are not quantised; write false"),
     no_effect("zeropp_loco_param", &kLoco, "gradients are not quantised"),
-    no_effect("mics_shard_size", kInteger, kNoShards),
-    no_effect("mics_hierarchical_params_gather", kBool, kNoShards),
+    no_effect("mics_shard_size", kInteger, kSharedByNode),
+    no_effect("mics_hierarchical_params_gather", kBool, kSharedByNode),
     no_effect("memory_efficient_linear", kBool, kOwnLoops),
     no_effect("pipeline_loading_checkpoint", kBool, kOwnLoops),
     no_effect("override_module_apply", kBool, kOwnLoops),
@@ -224,8 +227,8 @@ constexpr Key kSchedulerParamKeys[] = {
 
 constexpr Key kCheckpointKeys[] = {
     used("tag_validation", kText),
-    no_effect("load_universal", kBool, "checkpoints are Hugging Face folders"),
-    no_effect("use_node_local_storage", kBool, kNoShards),
+    no_effect("load_universal", kBool, kWholeModel),
+    no_effect("use_node_local_storage", kBool, kWholeModel),
     no_effect("parallel_write", kAny, kOwnLoops),
     no_effect("checkpoint_serialization", kBool, kOwnLoops),
     no_effect("writer", kAny, kOwnLoops),
@@ -322,16 +325,17 @@ constexpr Key kTopLevelKeys[] = {
     used("zero_optimization", &kZero),
     used("gradient_allreduce_op", kText),
     used("checkpoint", &kCheckpoint),
-    refused("sequence_parallel_size", kInteger, "1", "one process has all of a row; write 1"),
+    refused("sequence_parallel_size", kInteger, "1", "a row is never split among ranks; write 1"),
     // Without effect.
     no_effect("managed_gradient_accumulation", kBool, kOwnLoops),
-    no_effect("prescale_gradients", kBool, kNobody),
-    no_effect("gradient_predivide_factor", kNumber, kNobody),
-    no_effect("communication_data_type", kText, kNobody),
-    no_effect("seq_parallel_communication_data_type", kText, kNobody, "seq_parallel_comm_data_type"),
-    no_effect("sparse_gradients", kBool, kNobody),
-    no_effect("disable_allgather", kBool, kNobody),
-    no_effect("allgather_size", kCount, kNobody),
+    no_effect("prescale_gradients", kBool, kOwnSums),
+    no_effect("gradient_predivide_factor", kNumber, kOwnSums),
+    used("communication_data_type", kText),
+    no_effect("seq_parallel_communication_data_type", kText, "a row is never split among ranks",
+              "seq_parallel_comm_data_type"),
+    no_effect("sparse_gradients", kBool, kOwnExchange),
+    no_effect("disable_allgather", kBool, kOwnExchange),
+    no_effect("allgather_size", kCount, kOwnExchange),
     no_effect("dump_state", kBool, kOwnProfile),
     no_effect("memory_breakdown", kBool, "a table of the memory is shown before the first step in any case"),
     no_effect("wall_clock_breakdown", kBool, kOwnProfile),
@@ -351,7 +355,7 @@ constexpr Key kTopLevelKeys[] = {
     no_effect("wandb", &kWandb, kOwnMetrics),
     no_effect("comet", &kComet, kOwnMetrics),
     no_effect("flops_profiler", &kProfiler, kOwnProfile),
-    no_effect("comms_logger", &kCommsLogger, kNobody),
+    no_effect("comms_logger", &kCommsLogger, kOwnProfile),
     used("timers", &kTimers),
     no_effect("hybrid_engine", &kHybridEngine, "it is for generation between training steps"),
     no_effect("compile", kAny, "nothing is compiled at run time"),
@@ -360,8 +364,8 @@ constexpr Key kTopLevelKeys[] = {
     no_effect("sparse_attention", kAny, kModelDecides),
     no_effect("pipeline", kAny, kModelDecides),
     no_effect("expert_parallel", kAny, kModelDecides),
-    no_effect("nebula", kAny, "checkpoints are Hugging Face folders"),
-    no_effect("datastates_ckpt", kAny, "checkpoints are Hugging Face folders"),
+    no_effect("nebula", kAny, kWholeModel),
+    no_effect("datastates_ckpt", kAny, kWholeModel),
     // Refused where enabled.
     used("elasticity", &kElasticity),
     used("tensor_parallel", kObject),

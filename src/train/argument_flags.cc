@@ -283,6 +283,35 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
              "share of it that training reaches (MFU).");
 }
 
+void declare_ranks(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Several ranks");
+  Flag& stage = table->add(
+      "zero_stage", &args->zero_stage,
+      "What is sharded over the ranks, as DeepSpeed counts: 0 nothing but what a node keeps once, 1 the "
+      "optimizer's state, 2 the gradients as well, 3 the weights as well. The result is the same. Without it "
+      "the deepspeed file decides, and without a file it is 2.");
+  limit(stage, {0, 3});
+  table->add_choice(
+      "gather_schedule", &args->gather_schedule, {"auto", "per_step", "per_layer"},
+      "With zero_stage 3, when weights cross the network: per_step once per optimizer step, with all weights "
+      "on every node until its end; per_layer in every pass, with a few layers on a node at a time. auto is "
+      "per_step where the memory is there. The result is the same.");
+  table->add_choice("grad_accum_dtype", &args->grad_accum_dtype, {"auto", "float32", "bfloat16"},
+                    "Type in which several ranks keep the gradients of a step of several passes; they are "
+                    "added in float32 either way. auto is what the deepspeed file says, or float32.");
+  Flag& timeout = table->add(
+      "ddp_timeout", &args->ddp_timeout,
+      "Seconds to wait for another rank before the run ends with an error that names it (Hugging Face: "
+      "1800). A rank that has died is noticed at once.");
+  limit(timeout, {1, 1e6});
+  limit(table->add("connections", &args->connections, "TCP connections between two nodes, per rank."),
+        {1, 64});
+  Flag& interface = table->add("interface", &args->interface,
+                               "Network interface for the traffic between nodes, such as eth1. Without it "
+                               "GLOO_SOCKET_IFNAME, or else the one that leads to the first node.");
+  interface.value_name = "NAME";
+}
+
 void declare_logging(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Logging and evaluation");
   table->add_choice(
@@ -349,6 +378,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_batch(table, args);
   declare_optimizer(table, args);
   declare_precision(table, args);
+  declare_ranks(table, args);
   declare_logging(table, args);
   declare_saving(table, args);
   declare_unsupported_flags(table);

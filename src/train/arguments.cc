@@ -54,6 +54,35 @@ void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
   }
 }
 
+// What decides how ranks share the work. Nothing of it has an effect on one rank.
+void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
+  constexpr int64_t kDefaultStage = 2;
+  if (!args->zero_stage) args->zero_stage = world_size > 1 ? kDefaultStage : 0;
+  if (args->gather_schedule == "per_layer" && *args->zero_stage != 3) {
+    fail(ExitCode::kBadConfig,
+         "gather_schedule per_layer needs zero_stage 3, found {}: below it every node keeps all weights",
+         *args->zero_stage);
+  }
+  const bool is_bf16 = args->training_dtype() == DType::kBF16;
+  if (args->grad_accum_dtype == "bfloat16") {
+    if (!is_bf16) {
+      fail(ExitCode::kBadConfig, "grad_accum_dtype bfloat16 needs dtype bfloat16, found {}", args->dtype);
+    }
+    if (world_size == 1) {
+      log_warning("grad_accum_dtype bfloat16 has no effect on one rank: gradients are added up in float32");
+    }
+  }
+  if (args->grad_accum_dtype == "auto") args->grad_accum_dtype = "float32";
+  if (!args->communication_data_type) args->communication_data_type = args->training_dtype();
+  if (!is_bf16 && args->communication_data_type == DType::kBF16) {
+    fail(ExitCode::kBadConfig, "communication_data_type bf16 needs dtype bfloat16, found {}", args->dtype);
+  }
+  if (world_size > 1) return;
+  for (const char* name : {"zero_stage", "gather_schedule", "ddp_timeout", "connections", "interface"}) {
+    if (table.is_set(name)) log_warning("{} has no effect on one rank", name);
+  }
+}
+
 void resolve_evaluation(const TrainingArguments& given, TrainingArguments* args) {
   if (given.evaluates() && given.eval_dataset.empty()) {
     fail(ExitCode::kBadConfig, "{} needs an eval_dataset",
@@ -103,6 +132,18 @@ DType TrainingArguments::export_dtype() const {
   return dtype_of_name(save_dtype.empty() ? dtype : save_dtype);
 }
 
+DType TrainingArguments::accumulation_dtype() const {
+  return grad_accum_dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
+}
+
+int64_t TrainingArguments::prefetch_elements(int64_t hidden_size) const {
+  return stage3_prefetch_bucket_size.value_or(hidden_size * hidden_size * 9 / 10);
+}
+
+int64_t TrainingArguments::persistence_threshold_elements(int64_t hidden_size) const {
+  return stage3_param_persistence_threshold.value_or(10 * hidden_size);
+}
+
 Packing TrainingArguments::packing_mode() const {
   if (!packing) return Packing::kNone;
   return packing_cross_document_attention ? Packing::kJoined : Packing::kIsolated;
@@ -115,13 +156,15 @@ int64_t TrainingArguments::num_warmup_steps(int64_t num_training_steps) const {
   return static_cast<int64_t>(std::ceil(total * ratio));
 }
 
-void resolve_training_arguments(const FlagTable& table, TrainingArguments* args) {
+void resolve_training_arguments(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
+  TESSERA_CHECK(world_size >= 1, "world_size={}", world_size);
   if (!args->deepspeed.empty()) {
-    apply_deepspeed(read_deepspeed_config(args->deepspeed), table, args);
+    apply_deepspeed(read_deepspeed_config(args->deepspeed), table, world_size, args);
   } else if (table.is_set("ds_compat")) {
     log_warning("ds_compat has no effect: there is no deepspeed file");
   }
   resolve_dtype(table, args);
+  resolve_ranks(table, world_size, args);
   resolve_data_order(table, args);
   resolve_evaluation(*args, args);
   // Type and keywords are checked here, so that a mistake does not wait for the data to be read.

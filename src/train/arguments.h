@@ -72,6 +72,20 @@ struct TrainingArguments {
   int64_t num_threads = 0;
   bool measure_peak = true;
 
+  // Several ranks.
+  std::optional<int64_t> zero_stage;  // after resolve_training_arguments() there is one
+  std::string gather_schedule = "auto";
+  std::string grad_accum_dtype = "auto";  // resolved: bfloat16 or float32
+  int64_t ddp_timeout = 60;               // seconds
+  int64_t connections = 4;
+  std::string interface;
+  // Of a DeepSpeed file alone. Sizes are in elements; without one they follow from the hidden size.
+  int64_t stage3_max_live_parameters = 1'000'000'000;
+  std::optional<int64_t> stage3_prefetch_bucket_size;
+  std::optional<int64_t> stage3_param_persistence_threshold;
+  bool overlap_comm = true;
+  std::optional<DType> communication_data_type;  // resolved: BF16 or F32
+
   // Logging, evaluation, saving. Steps below 1 are a share of all steps.
   std::string logging_strategy = "steps";
   double logging_steps = 500;
@@ -97,6 +111,10 @@ struct TrainingArguments {
   DType training_dtype() const;
   LogLevel lowest_log_level() const;
   DType export_dtype() const;
+  DType accumulation_dtype() const;  // of gradients
+  // As Hugging Face's Trainer fills in "auto": 0.9 hidden^2 and 10 hidden.
+  int64_t prefetch_elements(int64_t hidden_size) const;
+  int64_t persistence_threshold_elements(int64_t hidden_size) const;
   Packing packing_mode() const;
   uint64_t shuffle_seed() const { return static_cast<uint64_t>(data_seed.value_or(seed)); }
   // Hugging Face's get_warmup_steps: warmup_steps when above 0, else the ratio, rounded up.
@@ -109,8 +127,8 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args);
 
 // To be called once when all flags are set: takes over the DeepSpeed file, fills what follows from other
 // settings (dtype from bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig).
-// `table` tells which flags were given.
-void resolve_training_arguments(const FlagTable& table, TrainingArguments* args);
+// `table` tells which flags were given; the batch sizes of a DeepSpeed file are for `world_size` ranks.
+void resolve_training_arguments(const FlagTable& table, int64_t world_size, TrainingArguments* args);
 
 // Steps of a logging, evaluation or saving interval: `interval` itself, or when below 1 that share of all
 // steps, rounded up.

@@ -34,7 +34,7 @@ class ArgumentsTest : public testing::Test {
     return "";
   }
 
-  void resolve() { resolve_training_arguments(table_, &args_); }
+  void resolve() { resolve_training_arguments(table_, 1, &args_); }
 
   std::string contradiction() {
     try {

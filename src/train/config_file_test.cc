@@ -53,7 +53,7 @@ TEST_F(ConfigFileTest, JsonSettingsOfEveryType) {
   EXPECT_EQ(args_.data_seed, std::nullopt);
   EXPECT_EQ(args_.bf16, true);
   EXPECT_EQ(args_.lr_scheduler_kwargs, R"({"min_lr_rate":0.1})");
-  resolve_training_arguments(table_, &args_);
+  resolve_training_arguments(table_, 1, &args_);
 }
 
 TEST_F(ConfigFileTest, YamlSettingsOfEveryType) {
@@ -78,7 +78,7 @@ lr_scheduler_kwargs:
   EXPECT_TRUE(args_.packing);
   EXPECT_EQ(args_.eval_steps, 0.5);
   EXPECT_EQ(args_.lr_scheduler_kwargs, R"({"min_lr_rate":0.1,"num_cycles":1})");
-  resolve_training_arguments(table_, &args_);
+  resolve_training_arguments(table_, 1, &args_);
 }
 
 TEST_F(ConfigFileTest, OneFileMayStandWithoutAList) {

@@ -13,16 +13,20 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kWorldSize = 1;  // training runs in one process
-
 class DeepSpeedMerge {
  public:
-  DeepSpeedMerge(const DeepSpeedConfig& config, const FlagTable& table, TrainingArguments* args)
-      : config_(config), table_(table), args_(args), old_defaults_(args->ds_compat == "0.16") {}
+  DeepSpeedMerge(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
+                 TrainingArguments* args)
+      : config_(config),
+        table_(table),
+        world_size_(world_size),
+        args_(args),
+        old_defaults_(args->ds_compat == "0.16") {}
 
   void run() {
     merge_batch();
     merge_precision();
+    merge_zero();
     merge_or_default("gradient_clipping", config_.gradient_clipping, "max_grad_norm", args_->max_grad_norm,
                      old_defaults_ ? 0.0 : 1.0);
     if (config_.optimizer) merge_optimizer(*config_.optimizer);
@@ -102,11 +106,11 @@ class DeepSpeedMerge {
       if (!all) {
         micro = args_->per_device_train_batch_size;
       } else {
-        micro = std::max<int64_t>(1, *all / accumulation.value_or(1) / kWorldSize);
+        micro = std::max<int64_t>(1, *all / accumulation.value_or(1) / world_size_);
       }
       if (!accumulation) accumulation = 1;
     }
-    if (!accumulation) accumulation = all ? std::max<int64_t>(1, *all / *micro / kWorldSize) : 1;
+    if (!accumulation) accumulation = all ? std::max<int64_t>(1, *all / *micro / world_size_) : 1;
 
     if (config_.train_micro_batch_size_per_gpu.value) {
       merge_value(kMicro, *micro, "per_device_train_batch_size", args_->per_device_train_batch_size);
@@ -119,11 +123,12 @@ class DeepSpeedMerge {
       assign(kAccumulation, kAccumulation, *accumulation);
     }
     int64_t product = 0;
-    const bool too_large = __builtin_mul_overflow(*micro, *accumulation, &product);
-    if (all && (too_large || *all != product * kWorldSize)) {
-      add_mismatch(
-          "train_batch_size", fmt::format("{}", *all),
-          fmt::format("micro batch {} x accumulation {} x world size {}", *micro, *accumulation, kWorldSize));
+    const bool too_large = __builtin_mul_overflow(*micro, *accumulation, &product) ||
+                           __builtin_mul_overflow(product, world_size_, &product);
+    if (all && (too_large || *all != product)) {
+      add_mismatch("train_batch_size", fmt::format("{}", *all),
+                   fmt::format("micro batch {} x accumulation {} x world size {}", *micro, *accumulation,
+                               world_size_));
     }
   }
 
@@ -137,6 +142,36 @@ class DeepSpeedMerge {
     if (table_.is_set("dtype") && is_bf16 != wanted)
       add_mismatch("bf16.enabled", fmt::format("{}", wanted), fmt::format("dtype {}", args_->dtype));
     if (!table_.is_set("dtype")) assign("bf16.enabled", "dtype", std::string(name));
+  }
+
+  // What is sharded and how it is exchanged changes where the work is done, not the result: what the file
+  // leaves out is the flag's, or what DeepSpeed takes.
+  void merge_zero() {
+    if (config_.zero_stage) {
+      merge_value("zero_optimization.stage", *config_.zero_stage, "zero_stage",
+                  args_->zero_stage.value_or(*config_.zero_stage));
+    } else if (!args_->zero_stage) {
+      args_->zero_stage = 0;
+    }
+    if (config_.grad_accum_dtype) {
+      const std::string name = *config_.grad_accum_dtype == DType::kBF16 ? "bfloat16" : "float32";
+      const bool is_auto = args_->grad_accum_dtype == "auto";
+      if (is_auto) args_->grad_accum_dtype = name;
+      if (args_->grad_accum_dtype != name)
+        add_mismatch("data_types.grad_accum_dtype", name, "grad_accum_dtype " + args_->grad_accum_dtype);
+    }
+    const auto size_of = [](const DeepSpeedSetting<int64_t>& setting, int64_t otherwise) {
+      return setting.is_absent() ? std::optional(otherwise) : setting.value;
+    };
+    args_->stage3_prefetch_bucket_size = size_of(config_.stage3_prefetch_bucket_size, 50'000'000);
+    args_->stage3_param_persistence_threshold = size_of(config_.stage3_param_persistence_threshold, 100'000);
+    args_->stage3_max_live_parameters = config_.stage3_max_live_parameters.value_or(1'000'000'000);
+    args_->overlap_comm = config_.overlap_comm.value_or(true);
+    args_->communication_data_type = config_.communication_data_type;
+    if (config_.gradients_are_summed && world_size_ > 1)
+      fail_at("gradient_allreduce_op",
+              fmt::format("sum makes gradients {} times as large, which is not supported; write mean",
+                          world_size_));
   }
 
   // Defaults are those of DeepSpeed's Adam, or of torch.optim.AdamW where torch_adam asks for it. It has one
@@ -248,13 +283,32 @@ class DeepSpeedMerge {
 
   const DeepSpeedConfig& config_;
   const FlagTable& table_;
+  int64_t world_size_;
   TrainingArguments* args_;
   bool old_defaults_;
   std::vector<std::string> mismatches_;
 };
 
-void log_notes(const DeepSpeedConfig& config) {
+// Keys that decide something as soon as there are several ranks.
+std::vector<std::string> keys_for_several_ranks(const DeepSpeedConfig& config) {
+  const std::string zero = "zero_optimization.";
+  std::vector<std::string> keys;
+  if (config.zero_stage.value_or(0) > 0) keys.push_back(zero + "stage");
+  if (config.stage3_max_live_parameters) keys.push_back(zero + "stage3_max_live_parameters");
+  if (!config.stage3_prefetch_bucket_size.is_absent()) keys.push_back(zero + "stage3_prefetch_bucket_size");
+  if (!config.stage3_param_persistence_threshold.is_absent())
+    keys.push_back(zero + "stage3_param_persistence_threshold");
+  if (config.overlap_comm) keys.push_back(zero + "overlap_comm");
+  if (config.communication_data_type) keys.push_back("communication_data_type");
+  return keys;
+}
+
+void log_notes(const DeepSpeedConfig& config, int64_t world_size) {
   std::map<std::string, std::vector<std::string>> keys_by_reason;
+  if (world_size == 1) {
+    const std::vector<std::string> keys = keys_for_several_ranks(config);
+    if (!keys.empty()) keys_by_reason["there is one rank"] = keys;
+  }
   for (const DeepSpeedNote& note : config.notes) {
     if (note.is_warning) {
       log_warning("{}: {}: {}", config.origin, note.key, note.text);
@@ -269,9 +323,10 @@ void log_notes(const DeepSpeedConfig& config) {
 
 }  // namespace
 
-void apply_deepspeed(const DeepSpeedConfig& config, const FlagTable& table, TrainingArguments* args) {
-  DeepSpeedMerge(config, table, args).run();
-  log_notes(config);
+void apply_deepspeed(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
+                     TrainingArguments* args) {
+  DeepSpeedMerge(config, table, world_size, args).run();
+  log_notes(config, world_size);
 }
 
 }  // namespace tessera

@@ -26,8 +26,8 @@ class Given {
   Given(const Given&) = delete;
   Given& operator=(const Given&) = delete;
 
-  TrainingArguments& resolve() {
-    resolve_training_arguments(table_, &args);
+  TrainingArguments& resolve(int64_t world_size = 1) {
+    resolve_training_arguments(table_, world_size, &args);
     return args;
   }
 
@@ -37,13 +37,17 @@ class Given {
   FlagTable table_;
 };
 
-TrainingArguments merged(const std::string& json, Settings flags = {}) {
-  flags.emplace_back("deepspeed", json);
-  return Given(flags).resolve();
+TrainingArguments resolved(const Settings& flags, int64_t world_size) {
+  return Given(flags).resolve(world_size);
 }
 
-std::string refusal(const std::string& json, Settings flags = {}) {
-  const Error error = error_of([&] { merged(json, flags); });
+TrainingArguments merged(const std::string& json, Settings flags = {}, int64_t world_size = 1) {
+  flags.emplace_back("deepspeed", json);
+  return Given(flags).resolve(world_size);
+}
+
+std::string refusal(const std::string& json, Settings flags = {}, int64_t world_size = 1) {
+  const Error error = error_of([&] { merged(json, flags, world_size); });
   EXPECT_EQ(error.code(), ExitCode::kBadConfig) << json;
   return error.what();
 }
@@ -145,6 +149,98 @@ TEST(DeepSpeedArguments, BatchSizesMustFit) {
   EXPECT_THAT(refusal(R"({"train_batch_size": 1, "train_micro_batch_size_per_gpu": 4000000000,
                           "gradient_accumulation_steps": 4000000000})"),
               HasSubstr("world size 1"));
+}
+
+TEST(DeepSpeedArguments, BatchSizesAreOfAllRanks) {
+  const auto batch = [](const std::string& json, int64_t world_size) {
+    const TrainingArguments args = merged(json, {}, world_size);
+    return std::pair(args.per_device_train_batch_size, args.gradient_accumulation_steps);
+  };
+  EXPECT_EQ(batch(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 3})", 4), std::pair(3L, 2L));
+  EXPECT_EQ(batch(R"({"train_batch_size": 24, "gradient_accumulation_steps": 3})", 4), std::pair(2L, 3L));
+  EXPECT_EQ(batch(R"({"train_batch_size": 24})", 4), std::pair(6L, 1L));
+  EXPECT_EQ(batch(R"({"train_micro_batch_size_per_gpu": 5})", 4), std::pair(5L, 1L));
+  EXPECT_EQ(batch(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 3,
+                      "gradient_accumulation_steps": 2})",
+                  4),
+            std::pair(3L, 2L));
+  EXPECT_THAT(refusal(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 3})", {}, 5),
+              HasSubstr("train_batch_size 24 and micro batch 3 x accumulation 1 x world size 5"));
+  EXPECT_THAT(refusal(R"({"train_batch_size": 3})", {}, 4),
+              HasSubstr("micro batch 1 x accumulation 1 x world size 4"));
+}
+
+TEST(DeepSpeedArguments, ZeroSettingsComeFromFileFlagOrDefault) {
+  EXPECT_EQ(*resolved({}, 1).zero_stage, 0);
+  EXPECT_EQ(*resolved({}, 2).zero_stage, 2);
+  EXPECT_EQ(*resolved({{"zero_stage", "3"}}, 2).zero_stage, 3);
+  EXPECT_EQ(*merged(with("\"steps_per_print\": 1"), {}, 2).zero_stage, 0);
+  EXPECT_EQ(*merged(with("\"steps_per_print\": 1"), {{"zero_stage", "1"}}, 2).zero_stage, 1);
+  const std::string stage_3 = with(R"("zero_optimization": {"stage": 3})");
+  EXPECT_EQ(*merged(stage_3, {}, 2).zero_stage, 3);
+  EXPECT_EQ(*merged(stage_3, {{"zero_stage", "3"}}, 2).zero_stage, 3);
+  EXPECT_THAT(refusal(stage_3, {{"zero_stage", "2"}}, 2),
+              HasSubstr("zero_optimization.stage 3 and zero_stage 2"));
+}
+
+TEST(DeepSpeedArguments, SizesOfStage3AreGivenOrOfDeepSpeedOrOfHuggingFace) {
+  const TrainingArguments none = resolved({}, 2);
+  EXPECT_EQ(none.prefetch_elements(1000), 900'000);
+  EXPECT_EQ(none.persistence_threshold_elements(1000), 10'000);
+  EXPECT_EQ(none.stage3_max_live_parameters, 1'000'000'000);
+  EXPECT_TRUE(none.overlap_comm);
+  const TrainingArguments absent = merged(with(R"("zero_optimization": {"stage": 3})"), {}, 2);
+  EXPECT_EQ(absent.prefetch_elements(1000), 50'000'000);
+  EXPECT_EQ(absent.persistence_threshold_elements(1000), 100'000);
+  const TrainingArguments automatic =
+      merged(with(R"("zero_optimization": {"stage": 3, "stage3_prefetch_bucket_size": "auto",
+          "stage3_param_persistence_threshold": "auto", "stage3_max_live_parameters": "auto"})"),
+             {}, 2);
+  EXPECT_EQ(automatic.prefetch_elements(1000), 900'000);
+  EXPECT_EQ(automatic.persistence_threshold_elements(1000), 10'000);
+  EXPECT_EQ(automatic.stage3_max_live_parameters, 1'000'000'000);
+  const TrainingArguments given =
+      merged(with(R"("zero_optimization": {"stage": 3, "prefetch_bucket_size": 1e3,
+          "param_persistence_threshold": 20, "max_live_parameters": 3e6, "overlap_comm": false})"),
+             {}, 2);
+  EXPECT_EQ(given.prefetch_elements(1000), 1000);
+  EXPECT_EQ(given.persistence_threshold_elements(1000), 20);
+  EXPECT_EQ(given.stage3_max_live_parameters, 3'000'000);
+  EXPECT_FALSE(given.overlap_comm);
+}
+
+TEST(DeepSpeedArguments, TypesOfSumsAndOfWhatIsExchanged) {
+  const std::string bf16_sums = with(R"("data_types": {"grad_accum_dtype": "bf16"})");
+  EXPECT_EQ(resolved({}, 2).accumulation_dtype(), DType::kF32);
+  EXPECT_EQ(merged(bf16_sums, {}, 2).accumulation_dtype(), DType::kBF16);
+  EXPECT_EQ(resolved({{"grad_accum_dtype", "bfloat16"}}, 2).accumulation_dtype(), DType::kBF16);
+  EXPECT_THAT(refusal(bf16_sums, {{"grad_accum_dtype", "float32"}}, 2),
+              HasSubstr("data_types.grad_accum_dtype bfloat16 and grad_accum_dtype float32"));
+  EXPECT_THAT(refusal(bf16_sums, {{"dtype", "float32"}}, 2), HasSubstr("needs dtype bfloat16"));
+
+  EXPECT_EQ(resolved({}, 2).communication_data_type, DType::kBF16);
+  EXPECT_EQ(resolved({{"dtype", "float32"}}, 2).communication_data_type, DType::kF32);
+  EXPECT_EQ(merged(with(R"("communication_data_type": "fp32")"), {}, 2).communication_data_type, DType::kF32);
+  EXPECT_EQ(merged(with(R"("communication_data_type": "fp16")"), {}, 2).communication_data_type,
+            DType::kBF16);
+  EXPECT_THAT(refusal(with(R"("communication_data_type": "bf16")"), {{"dtype", "float32"}}, 2),
+              HasSubstr("needs dtype bfloat16"));
+  EXPECT_THAT(refusal(with(R"("communication_data_type": "int8")"), {}, 2),
+              HasSubstr("expected fp32 or bf16"));
+}
+
+TEST(DeepSpeedArguments, SummedGradientsAreRefusedWithSeveralRanks) {
+  const std::string summed = with(R"("gradient_allreduce_op": "sum")");
+  merged(summed);
+  EXPECT_THAT(refusal(summed, {}, 2), HasSubstr("write mean"));
+}
+
+TEST(DeepSpeedArguments, PerLayerNeedsShardedWeights) {
+  EXPECT_EQ(resolved({{"gather_schedule", "per_layer"}, {"zero_stage", "3"}}, 2).gather_schedule,
+            "per_layer");
+  expect_error(ExitCode::kBadConfig, {"gather_schedule per_layer needs zero_stage 3, found 2"}, [] {
+    resolved({{"gather_schedule", "per_layer"}}, 2);
+  });
 }
 
 TEST(DeepSpeedArguments, MismatchesAreReportedTogether) {

@@ -18,7 +18,9 @@ constexpr FlagType kFloat = FlagType::kFloat;
 constexpr FlagType kText = FlagType::kString;
 constexpr FlagType kList = FlagType::kStringList;
 
-constexpr const char* kOneProcess = "training runs in one process on one machine";
+constexpr const char* kLauncher = "the environment of tessera launch or another launcher says who is who";
+constexpr const char* kOwnExchange = "ranks exchange data in their own way";
+constexpr const char* kZero = "zero_stage decides what is sharded";
 constexpr const char* kNoGpu = "it is for GPUs and other accelerators";
 constexpr const char* kNothingCompiled = "nothing is compiled at run time";
 constexpr const char* kNoWorkers = "rows come from a cache file, without loader processes";
@@ -42,7 +44,7 @@ constexpr Unsupported kRefused[] = {
     {"group_by_length", kBool, "false", "rows are never padded here, so there is nothing to gain"},
     {"accelerator_config", kText, "", "leave it out; batches are even and seeded in any case"},
     {"split_batches", kBool, "false", "per_device_train_batch_size is the size of a micro-batch"},
-    {"parallelism_config", kText, "", "training runs in one process"},
+    {"parallelism_config", kText, "", "ranks share the rows of a step and nothing else; see zero_stage"},
     {"past_index", kInt, "-1", "models of this family have no such state"},
     {"push_to_hub", kBool, "false", "upload output_dir with Hugging Face's own tools"},
     {"save_safetensors", kBool, "true", "no other format is written"},
@@ -63,9 +65,9 @@ constexpr Unsupported kIgnored[] = {
     {"prediction_loss_only", kBool, "false", "evaluation computes the loss only"},
     {"batch_eval_metrics", kBool, "false", "evaluation computes the loss only"},
     {"eval_do_concat_batches", kBool, "true", "evaluation keeps no outputs"},
-    {"eval_use_gather_object", kBool, "false", kOneProcess},
+    {"eval_use_gather_object", kBool, "false", "evaluation computes the loss only"},
     {"save_only_model", kBool, "false", "checkpoints hold the model only"},
-    {"save_on_each_node", kBool, "false", kOneProcess},
+    {"save_on_each_node", kBool, "false", "checkpoints are written once"},
     {"enable_jit_checkpoint", kBool, "false", "SIGTERM always leaves a checkpoint"},
     {"ignore_data_skip", kBool, "false", "it matters when a run is resumed"},
     {"restore_callback_states_from_checkpoint", kBool, "false", "it matters when a run is resumed"},
@@ -103,19 +105,17 @@ constexpr Unsupported kIgnored[] = {
     {"length_column_name", kText, "length", "rows are not grouped by length"},
     // Several processes.
     {"average_tokens_across_devices", kBool, "true", "the loss is always averaged over all tokens of a step"},
-    {"local_rank", kInt, "-1", kOneProcess},
-    {"ddp_backend", kText, "", kOneProcess},
-    {"ddp_timeout", kInt, "1800", kOneProcess},
-    {"ddp_find_unused_parameters", kBool, "", kOneProcess},
-    {"ddp_bucket_cap_mb", kInt, "", kOneProcess},
-    {"ddp_broadcast_buffers", kBool, "", kOneProcess},
-    {"fsdp", kText, "", "it shards memory over processes; there is one process"},
-    {"fsdp_config", kText, "", "it shards memory over processes; there is one process"},
-    {"fsdp_min_num_params", kInt, "0", "it shards memory over processes; there is one process"},
-    {"fsdp_transformer_layer_cls_to_wrap", kText, "",
-     "it shards memory over processes; there is one process"},
-    {"mp_parameters", kText, "", kOneProcess},
-    {"ray_scope", kText, "last", kOneProcess},
+    {"local_rank", kInt, "-1", kLauncher},
+    {"ddp_backend", kText, "", kOwnExchange},
+    {"ddp_find_unused_parameters", kBool, "", "no parameter is unused"},
+    {"ddp_bucket_cap_mb", kInt, "", kOwnExchange},
+    {"ddp_broadcast_buffers", kBool, "", "the models have no buffers"},
+    {"fsdp", kText, "", kZero},
+    {"fsdp_config", kText, "", kZero},
+    {"fsdp_min_num_params", kInt, "0", kZero},
+    {"fsdp_transformer_layer_cls_to_wrap", kText, "", kZero},
+    {"mp_parameters", kText, "", kLauncher},
+    {"ray_scope", kText, "last", "it is for searches of hyperparameters"},
     // Reports.
     {"logging_nan_inf_filter", kBool, "true", "a loss that is not finite ends the run"},
     {"logging_dir", kText, "", kOwnMetrics},
@@ -123,8 +123,8 @@ constexpr Unsupported kIgnored[] = {
     {"run_name", kText, "", kOwnMetrics},
     {"project", kText, "huggingface", kOwnMetrics},
     {"trackio_space_id", kText, "trackio", kOwnMetrics},
-    {"log_level_replica", kText, "warning", kOneProcess},
-    {"log_on_each_node", kBool, "true", kOneProcess},
+    {"log_level_replica", kText, "warning", "log_level is for all ranks"},
+    {"log_on_each_node", kBool, "true", "rank 0 reports"},
     {"include_tokens_per_second", kBool, "false", "metrics.jsonl has tokens_per_second in any case"},
     {"include_inputs_for_metrics", kBool, "false", "evaluation computes the loss only"},
     {"include_for_metrics", kList, "", "evaluation computes the loss only"},
