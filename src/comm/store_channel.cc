@@ -1,6 +1,7 @@
 #include "comm/store_channel.h"
 
 #include <csignal>
+#include <optional>
 #include <utility>
 
 namespace tessera::wire {
@@ -23,6 +24,30 @@ std::string error_text(asio::error_code error) {
 std::string address_text(const asio::ip::address& address) { return unmapped(address).to_string(); }
 
 bool is_loopback(const asio::ip::address& address) { return unmapped(address).is_loopback(); }
+
+asio::ip::tcp::socket connect(asio::io_context& io, const std::string& host, int port,
+                              std::chrono::steady_clock::time_point limit) {
+  using asio::ip::tcp;
+  asio::error_code error;
+  // Names of pods and new machines appear a while after they start.
+  const auto found = tcp::resolver(io).resolve(host, std::to_string(port), error);
+  if (error) fail(ExitCode::kTryAgain, "cannot resolve '{}': {}", host, error.message());
+  tcp::socket socket(io);
+  std::optional<asio::error_code> result;
+  asio::async_connect(socket, found,
+                      [&](asio::error_code outcome, const tcp::endpoint&) { result = outcome; });
+  io.restart();
+  while (!result && io.run_one_until(limit) > 0) {
+  }
+  if (!result) {
+    socket.close(error);
+    io.restart();
+    while (!result) io.run_one();
+    fail(ExitCode::kTryAgain, "{}:{} does not answer to connections", host, port);
+  }
+  if (*result) fail(ExitCode::kTryAgain, "cannot connect to {}:{}: {}", host, port, result->message());
+  return socket;
+}
 
 std::thread run_in_thread(asio::io_context& io) {
   sigset_t all;

@@ -4,6 +4,7 @@
 #include <asio.hpp>
 
 #include <array>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -17,6 +18,11 @@ namespace tessera::wire {
 // IPv4 that came over an IPv6 socket is written, and judged, as IPv4.
 std::string address_text(const asio::ip::address& address);
 bool is_loopback(const asio::ip::address& address);
+
+// A connection to the first address of the host that takes one; Error(kTryAgain) when none has by `limit`.
+// Runs `io` meanwhile.
+asio::ip::tcp::socket connect(asio::io_context& io, const std::string& host, int port,
+                              std::chrono::steady_clock::time_point limit);
 
 // How a connection ended.
 struct Ending {

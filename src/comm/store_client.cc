@@ -10,7 +10,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <thread>
 #include <utility>
 
@@ -19,6 +18,7 @@
 #include "comm/address.h"
 #include "comm/store_channel.h"
 #include "comm/store_server.h"
+#include "comm/store_settings.h"
 
 namespace tessera {
 namespace {
@@ -37,33 +37,6 @@ constexpr milliseconds kRetryPause{200};
 constexpr milliseconds kPartingTime{1'000};
 // Standing still for so long is worth a line in the log.
 constexpr Duration kStandstill{2};
-
-// "setting 'lr' differs: '1e-4' for rank 0 on host a, '2e-4' for rank 3 on host b (and 2 more settings)"
-std::string describe_difference(const std::map<std::string, std::string>& mine,
-                                const std::map<std::string, std::string>& theirs, const std::string& me,
-                                const std::string& them) {
-  std::set<std::string> names;
-  for (const auto& [name, value] : mine) names.insert(name);
-  for (const auto& [name, value] : theirs) names.insert(name);
-  const auto value_of = [](const std::map<std::string, std::string>& settings, const std::string& name) {
-    const auto found = settings.find(name);
-    return found == settings.end() ? std::string("not set") : fmt::format("'{}'", printable(found->second));
-  };
-  std::string first;
-  int64_t more = 0;
-  for (const std::string& name : names) {
-    const std::string a = value_of(mine, name);
-    const std::string b = value_of(theirs, name);
-    if (a == b) continue;
-    if (first.empty()) {
-      first = fmt::format("setting '{}' differs: {} for {}, {} for {}", printable(name), a, me, b, them);
-    } else {
-      ++more;
-    }
-  }
-  if (more > 0) first += fmt::format(" (and {} more {})", more, more == 1 ? "setting" : "settings");
-  return first;
-}
 
 }  // namespace
 
@@ -112,7 +85,6 @@ class StoreClient::Impl {
 
   // One attempt each; "" or what was in the way.
   std::string try_join(Clock::time_point deadline);
-  std::string connect(Clock::time_point deadline);
   std::string ask_to_join(Clock::time_point deadline);
   std::string wait_until_formed(Clock::time_point deadline);
   void disconnect();
@@ -213,48 +185,28 @@ void StoreClient::Impl::join() {
     const std::string problem = try_join(deadline);
     if (problem.empty()) break;
     disconnect();
-    const auto left = std::chrono::duration_cast<milliseconds>(deadline - Clock::now());
-    if (left <= milliseconds(0)) {
+    // An attempt that the deadline cuts short would tell nothing.
+    if (deadline - Clock::now() <= kRetryPause) {
       fail(ExitCode::kTryAgain, "{}: the job was not complete after {:.3g} s: {}", describe_me(),
            Duration(options_.rendezvous_timeout).count(), problem);
     }
-    std::this_thread::sleep_for(std::min(left, kRetryPause));
+    std::this_thread::sleep_for(kRetryPause);
   }
   if (!is_agent_) learn_seats();
 }
 
 std::string StoreClient::Impl::try_join(Clock::time_point deadline) {
-  std::string problem = connect(deadline);
-  if (problem.empty()) problem = ask_to_join(deadline);
-  if (!problem.empty()) return problem;
+  try {
+    tcp::socket socket = wire::connect(io_, world_.master_addr, world_.master_port,
+                                       std::min(deadline, Clock::now() + kConnectTime));
+    channel_ = std::make_shared<wire::Channel>(std::move(socket), wire::kMaxBodyBytes);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  if (const std::string problem = ask_to_join(deadline); !problem.empty()) return problem;
   start_ticking();
   thread_ = wire::run_in_thread(io_);
   return is_agent_ ? std::string() : wait_until_formed(deadline);
-}
-
-std::string StoreClient::Impl::connect(Clock::time_point deadline) {
-  asio::error_code error;
-  tcp::resolver resolver(io_);
-  // Names of pods and new machines appear a while after they start.
-  const auto found = resolver.resolve(world_.master_addr, std::to_string(world_.master_port), error);
-  if (error) return fmt::format("cannot resolve '{}': {}", world_.master_addr, error.message());
-  tcp::socket socket(io_);
-  std::optional<asio::error_code> result;
-  asio::async_connect(socket, found,
-                      [&](asio::error_code outcome, const tcp::endpoint&) { result = outcome; });
-  const auto limit = std::min(deadline, Clock::now() + kConnectTime);
-  io_.restart();
-  while (!result && io_.run_one_until(limit) > 0) {
-  }
-  if (!result) {
-    socket.close(error);
-    io_.restart();
-    while (!result) io_.run_one();
-    return fmt::format("no connection to {} within {:.0f} s", endpoint(), Duration(kConnectTime).count());
-  }
-  if (*result) return fmt::format("cannot connect to {}: {}", endpoint(), result->message());
-  channel_ = std::make_shared<wire::Channel>(std::move(socket), wire::kMaxBodyBytes);
-  return {};
 }
 
 std::string StoreClient::Impl::ask_to_join(Clock::time_point deadline) {
@@ -468,6 +420,11 @@ std::optional<StoreClient::Impl::Answer> StoreClient::Impl::ask(Type type, const
   changed_.wait_for(lock, timeout, [&] { return slot->second || store_gone_ || verdict_; });
   std::optional<Answer> answer = std::move(slot->second);
   answers_.erase(slot);
+  if (!answer && type == Type::kGet) {
+    wire::Writer out;
+    out.u32(number);
+    send(Type::kCancel, 0, out.take());
+  }
   return answer;
 }
 
@@ -591,21 +548,24 @@ void StoreClient::Impl::leave() {
 StoreClient::StoreClient() = default;
 StoreClient::~StoreClient() = default;
 
-std::unique_ptr<StoreClient> StoreClient::join(const World& world, const StoreOptions& options) {
+std::unique_ptr<StoreClient> StoreClient::join(const World& world, const StoreOptions& options,
+                                               bool is_agent) {
   std::unique_ptr<StoreClient> client(new StoreClient);
-  client->impl_ = std::make_unique<Impl>(world, options, false);
+  client->impl_ = std::make_unique<Impl>(world, options, is_agent);
   client->impl_->join();
   return client;
+}
+
+std::unique_ptr<StoreClient> StoreClient::join(const World& world, const StoreOptions& options) {
+  return join(world, options, false);
 }
 
 std::unique_ptr<StoreClient> StoreClient::join_as_agent(const World& world, const StoreOptions& options) {
-  std::unique_ptr<StoreClient> client(new StoreClient);
-  client->impl_ = std::make_unique<Impl>(world, options, true);
-  client->impl_->join();
-  return client;
+  return join(world, options, true);
 }
 
 FailureDetector& StoreClient::failures() { return impl_->failures(); }
+
 void StoreClient::set(const std::string& key, const std::string& value) { impl_->set(key, value); }
 std::string StoreClient::get(const std::string& key, milliseconds timeout) {
   return impl_->get(key, timeout);

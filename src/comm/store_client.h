@@ -68,6 +68,7 @@ class StoreClient {
 
  private:
   StoreClient();
+  static std::unique_ptr<StoreClient> join(const World& world, const StoreOptions& options, bool is_agent);
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

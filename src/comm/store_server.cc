@@ -108,7 +108,9 @@ class StoreServer::Impl {
   void join(uint64_t number, Peer& peer, const wire::JoinRequest& request);
   std::optional<wire::Refusal> objection(const wire::JoinRequest& request, MemberId id);
   void refuse(Peer& peer, const wire::Refusal& refusal);
+  void form_when_complete();
   void form();
+  bool may_be_gone(const Peer& peer) const;
   void serve(uint64_t number, Peer& peer, const wire::Header& header, std::string_view body);
   void vacate(uint64_t number, const Peer& peer);
 
@@ -223,6 +225,7 @@ void StoreServer::Impl::tick() {
       for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kHeartbeat, 0, {});
     }
     find_silent(elapsed);
+    form_when_complete();
     verdict_.advance(elapsed);
     announce_verdict();
     tick();
@@ -377,7 +380,7 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
                    fmt::format("{} (process {}) cannot join: {} (process {}) has this place already; is "
                                "--node_rank the same on two nodes, or an earlier start still running?",
                                who, request.pid, describe_member(id, holder.who.host), holder.who.pid),
-                   holder.quiet > 3 * Duration(options_.timing.heartbeat));
+                   may_be_gone(holder));
   }
   if (formed_ && !id.is_agent) {
     return refusal(ExitCode::kTryAgain,
@@ -400,9 +403,21 @@ void StoreServer::Impl::join(uint64_t number, Peer& peer, const wire::JoinReques
   }
   seats_[id] = number;
   peer.channel->send(Type::kAccepted, 0, {});
-  const auto joined =
-      std::count_if(seats_.begin(), seats_.end(), [](const auto& s) { return !s.first.is_agent; });
-  if (!formed_ && joined == options_.world_size) form();
+  form_when_complete();
+}
+
+bool StoreServer::Impl::may_be_gone(const Peer& peer) const {
+  return peer.quiet > 3 * Duration(options_.timing.heartbeat);
+}
+
+void StoreServer::Impl::form_when_complete() {
+  if (formed_ || verdict_.decided()) return;
+  int joined = 0;
+  for (const auto& [id, number] : seats_) {
+    // One that will not be heard again would end the job that it completed.
+    if (!id.is_agent && !may_be_gone(peers_.at(number))) ++joined;
+  }
+  if (joined == options_.world_size) form();
 }
 
 void StoreServer::Impl::form() {

@@ -1,0 +1,218 @@
+// Who is not let in, and that those who are do not notice.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <asio.hpp>
+
+#include <atomic>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "comm/store_channel.h"
+#include "comm/store_test_support.h"
+#include "comm/store_wire.h"
+
+namespace tessera {
+namespace {
+
+using asio::ip::tcp;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A job of two ranks that runs, and what a third party is told.
+class RunningJob {
+ public:
+  RunningJob() : server_(quick_server_options(2)) {
+    run_ranks(2, [&](int rank) { members_[rank] = StoreClient::join(world(rank), quick_store_options()); });
+  }
+  ~RunningJob() {
+    EXPECT_FALSE(server_.failure()) << server_.failure()->message;
+    members_[0]->set("still", "fine");
+    EXPECT_EQ(members_[1]->get("still", seconds(10)), "fine");
+  }
+
+  World world(int rank) const { return test_world(rank, 2, 1, server_.port()); }
+  std::string refusal_of(const World& stranger) const {
+    StoreOptions options = quick_store_options();
+    options.rendezvous_timeout = milliseconds(600);
+    return error_of([&] { StoreClient::join(stranger, options); });
+  }
+  tcp::socket connect(asio::io_context& io) const {
+    tcp::socket socket(io);
+    socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server_.port())});
+    return socket;
+  }
+
+ private:
+  StoreServer server_;
+  std::unique_ptr<StoreClient> members_[2];
+};
+
+TEST(StoreRefusal, SecondProcessWithTheSameRank) {
+  const RunningJob job;
+  EXPECT_THAT(job.refusal_of(job.world(1)),
+              AllOf(HasSubstr("rank 1 on host host1 (process "),
+                    HasSubstr("cannot join: rank 1 on host host1 (process "), HasSubstr("--node_rank")));
+}
+
+TEST(StoreRefusal, AnotherJob) {
+  const RunningJob job;
+  World stranger = job.world(1);
+  stranger.run_id = "other\n";
+  EXPECT_THAT(job.refusal_of(stranger),
+              HasSubstr("belongs to job 'other\\x0a', but the store on this port to job "
+                        "'test'"));
+}
+
+TEST(StoreRefusal, FormerAndLaterStarts) {
+  StoreServerOptions server_options = quick_server_options(1);
+  server_options.restart_count = 1;
+  StoreServer server(server_options);
+  World world = test_world(0, 1, 1, server.port());
+  EXPECT_EQ(error_of([&] { StoreClient::join(world, quick_store_options()); }),
+            "rank 0 on host host0 is of start 0 of the job, the store of start 1");
+  // The store of the later start may come yet.
+  world.restart_count = 2;
+  StoreOptions options = quick_store_options();
+  options.rendezvous_timeout = milliseconds(500);
+  EXPECT_THAT(error_of([&] { StoreClient::join(world, options); }),
+              AllOf(HasSubstr("not complete after 0.5 s"), HasSubstr("is of start 2 of the job")));
+}
+
+TEST(StoreRefusal, AnotherShapeOfTheJob) {
+  StoreServer server(quick_server_options(4));
+  const int port = server.port();
+  std::thread first([&] {
+    StoreOptions options = quick_store_options();
+    options.rendezvous_timeout = seconds(2);
+    EXPECT_THAT(error_of([&] { StoreClient::join(test_world(0, 4, 2, port), options); }),
+                HasSubstr("missing"));
+  });
+  while (server.missing().find("joined: 0") == std::string::npos)
+    std::this_thread::sleep_for(milliseconds(5));
+  const auto refusal_of = [&](const World& world) {
+    return error_of([&] { StoreClient::join(world, quick_store_options()); });
+  };
+  EXPECT_THAT(refusal_of(test_world(1, 8, 2, port)), HasSubstr("was started for 8 ranks, the store for 4"));
+  EXPECT_THAT(refusal_of(test_world(3, 4, 1, port)), HasSubstr("every node must have as many"));
+  World same_node = test_world(1, 4, 2, port);
+  same_node.host = "elsewhere";
+  EXPECT_THAT(refusal_of(same_node), HasSubstr("both say that they are of node 0"));
+  first.join();
+}
+
+TEST(StoreRefusal, AnotherVersionOfTheProtocolIsTold) {
+  const RunningJob job;
+  asio::io_context io;
+  tcp::socket socket = job.connect(io);
+  const auto header = wire::encode_header({.version = 9, .type = wire::Type::kJoin, .body_bytes = 3});
+  asio::write(socket, asio::buffer(header));
+  asio::write(socket, asio::buffer("abc", 3));
+  std::array<std::byte, wire::kHeaderBytes> bytes;
+  asio::read(socket, asio::buffer(bytes));
+  const wire::Header answer = wire::decode_header(bytes);
+  EXPECT_EQ(answer.type, wire::Type::kRefused);
+  std::string body(answer.body_bytes, '\0');
+  asio::read(socket, asio::buffer(body));
+  EXPECT_THAT(wire::Refusal::decode(body).message, HasSubstr("the store speaks version 1"));
+  EXPECT_THAT(wire::Refusal::decode(body).message, HasSubstr("this program version 9"));
+}
+
+TEST(StoreRefusal, NoiseOnThePortDisturbsNobody) {
+  const RunningJob job;
+  asio::io_context io;
+  std::vector<tcp::socket> silent;
+  for (int i = 0; i < 50; ++i) silent.push_back(job.connect(io));
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::minstd_rand random(seed);
+    std::string noise;
+    if (seed % 2 == 0) {
+      // As far as the header is right, the body is not.
+      const auto type = static_cast<wire::Type>(random() % 40);
+      const auto size = static_cast<uint32_t>(seed % 4 == 0 ? random() % 64 : random());
+      const auto header = wire::encode_header({.type = type, .request = seed, .body_bytes = size});
+      noise.assign(reinterpret_cast<const char*>(header.data()), header.size());
+    }
+    for (auto left = random() % 300; left > 0; --left) noise += static_cast<char>(random());
+    tcp::socket socket = job.connect(io);
+    asio::error_code ignored;
+    asio::write(socket, asio::buffer(noise), ignored);
+  }
+  // Those that say nothing are still there, and a port scan's connections are closed at once.
+  std::array<char, 1> nothing;
+  silent.front().non_blocking(true);
+  asio::error_code state;
+  silent.front().read_some(asio::buffer(nothing), state);
+  EXPECT_EQ(state, asio::error::would_block);
+}
+
+TEST(StoreRefusal, MembersThatSendNonsenseAreLost) {
+  StoreServer server(quick_server_options(2));
+  std::thread sane([&] {
+    const auto store = StoreClient::join(test_world(0, 2, 1, server.port()), quick_store_options());
+    EXPECT_THAT(error_of([&] { store->get("never", seconds(20)); }),
+                HasSubstr("rank 1 on host host1 ended without a word (killed?): not a message of the store"));
+  });
+  // The job is complete with the next.
+  while (server.missing().find("joined: 0") == std::string::npos) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  asio::io_context io;
+  tcp::socket socket(io);
+  socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server.port())});
+  wire::JoinRequest request;
+  request.run_id = "test";
+  request.world_size = 2;
+  request.rank = 1;
+  request.node_rank = 1;
+  request.host = "host1";
+  const std::string body = request.encode();
+  asio::write(socket, asio::buffer(wire::encode_header(
+                          {.type = wire::Type::kJoin, .body_bytes = static_cast<uint32_t>(body.size())})));
+  asio::write(socket, asio::buffer(body));
+  asio::write(socket, asio::buffer(std::string(64, 'x')));
+  sane.join();
+}
+
+TEST(StoreRefusal, PortsOfOtherPrograms) {
+  StoreServer server(quick_server_options(1));
+  StoreServerOptions options = quick_server_options(1);
+  options.port = server.port();
+  for (const char* address : {"127.0.0.1", ""}) {
+    options.bind_address = address;
+    EXPECT_THAT(error_of([&] { StoreServer second(options); }),
+                HasSubstr(fmt::format("port {} is taken on this machine", server.port())));
+  }
+
+  asio::io_context io;
+  tcp::acceptor other(io, {asio::ip::make_address("127.0.0.1"), 0});
+  std::thread answering([&] {
+    tcp::socket socket = other.accept();
+    asio::write(socket, asio::buffer(std::string("SSH-2.0-OpenSSH_9.2p1 Debian\r\n")));
+    std::array<char, 1024> rest;
+    asio::error_code end;
+    while (!end) socket.read_some(asio::buffer(rest), end);
+  });
+  const World world = test_world(0, 1, 1, other.local_endpoint().port());
+  EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
+              HasSubstr("is no store of tessera"));
+  answering.join();
+}
+
+TEST(StoreRefusal, UnknownHostIsNamedAtTheDeadline) {
+  World world = test_world(0, 1, 1, 1);
+  world.master_addr = "no-such-host.invalid";
+  StoreOptions options = quick_store_options();
+  options.rendezvous_timeout = milliseconds(300);
+  EXPECT_THAT(error_of([&] { StoreClient::join(world, options); }),
+              HasSubstr("cannot resolve 'no-such-host.invalid'"));
+  world.master_addr = "127.0.0.1";
+  EXPECT_THAT(error_of([&] { StoreClient::join(world, options); }),
+              HasSubstr("cannot connect to 127.0.0.1:1: Connection refused"));
+}
+
+}  // namespace
+}  // namespace tessera

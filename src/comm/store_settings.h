@@ -1,0 +1,15 @@
+// Settings that must be the same on all ranks of a job.
+#pragma once
+
+#include <map>
+#include <string>
+
+namespace tessera {
+
+// The first difference in the order of names, "" when there is none:
+// "setting 'lr' differs: '1e-4' for rank 0 on host a, '2e-4' for rank 3 on host b (and 2 more settings)"
+std::string describe_difference(const std::map<std::string, std::string>& mine,
+                                const std::map<std::string, std::string>& theirs, const std::string& me,
+                                const std::string& them);
+
+}  // namespace tessera
