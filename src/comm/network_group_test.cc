@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "base/float_types.h"
-#include "base/rng.h"
 #include "comm/network_test_support.h"
 #include "comm/store_server.h"
 
