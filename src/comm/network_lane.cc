@@ -23,7 +23,7 @@ constexpr int64_t kStagingBytes = kMaxChunkBytes + kChunkAlignment * static_cast
 constexpr int64_t kMinChunkBytes = 1 << 16;
 
 // A receive that fills no more than this has its checksum taken from L1 and L2.
-constexpr int64_t kReceiveBytes = 1 << 18;
+constexpr int64_t kReceiveBytes = 1 << 16;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -139,8 +139,9 @@ void Lane::start(const NetworkOperation& operation) {
 // ---- Going on
 
 bool Lane::advance() {
-  const bool received = advance_receive();
+  // Sent first: a member that finds others in a different operation has told them its own by then.
   const bool sent = advance_send();
+  const bool received = advance_receive();
   return received || sent;
 }
 

@@ -1,6 +1,7 @@
 // Members of a network group as threads of a test.
 #pragma once
 
+#include <barrier>
 #include <condition_variable>
 #include <exception>
 #include <functional>
@@ -49,6 +50,8 @@ struct TestMembers {
   int size = 2;
   NetworkOptions options{.timeout = std::chrono::seconds(20), .connections = 4, .interface = {}};
   Rendezvous* rendezvous = nullptr;  // nullptr = a new LocalRendezvous
+  // Keep every group until all members are through: each finds the error by itself, not a closed connection.
+  bool end_together = false;
 };
 
 // Runs `body` as every member, each in a thread with its own group and failure detector, and returns what
@@ -60,16 +63,19 @@ inline std::vector<std::string> run_members(const TestMembers& test,
   std::vector<int> ranks;
   for (int rank = 0; rank < test.size; ++rank) ranks.push_back(rank);
   std::vector<std::string> errors(static_cast<size_t>(test.size));
+  std::barrier over(test.size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < test.size; ++rank) {
     threads.emplace_back([&, rank] {
       FailureDetector failures;
+      std::unique_ptr<NetworkGroup> group;
       try {
-        NetworkGroup group("test", ranks, rank, rendezvous, test.options, failures);
-        body(group);
+        group = std::make_unique<NetworkGroup>("test", ranks, rank, rendezvous, test.options, failures);
+        body(*group);
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error.what();
       }
+      if (test.end_together) over.arrive_and_wait();
     });
   }
   for (std::thread& thread : threads) thread.join();

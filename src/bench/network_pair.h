@@ -1,0 +1,28 @@
+// Two network namespaces with a veth cable between them: two hosts, as far as TCP can tell.
+#pragma once
+
+#include <array>
+#include <string>
+
+namespace tessera {
+
+class NetworkPair {
+ public:
+  // Needs root and the program `ip` (iproute2). Error(kBadConfig) says what is missing.
+  NetworkPair();
+  ~NetworkPair();
+  NetworkPair(const NetworkPair&) = delete;
+  NetworkPair& operator=(const NetworkPair&) = delete;
+
+  const std::string& address(int side) const { return addresses_[static_cast<size_t>(side)]; }
+  // Puts the calling thread, and what it starts from now on, on that side (0 or 1).
+  void enter(int side) const;
+  // A shell command on that side; what it prints. Error(kIoError) with that when it fails.
+  std::string run(int side, const std::string& command) const;
+
+ private:
+  std::array<std::string, 2> names_;
+  std::array<std::string, 2> addresses_{"10.77.0.1", "10.77.0.2"};
+};
+
+}  // namespace tessera
