@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# bench.sh [--update_docs]: every benchmark on this machine, from a fresh Debian 12. Installs packages (with PyTorch, to
-# compare with), builds, runs `tessera bench` in all its parts and PyTorch in turn with the training step. JSON lines and
-# summary.md go to build/bench; --update_docs also puts the summary into docs/performance.md. Takes about 20 minutes and
-# 16 GiB; BENCH_SECONDS (0.5) is how long a line measures, BENCH_ROUNDS (7) how often at least.
+# bench.sh [--update_docs]: every benchmark on this machine, from a fresh Debian 12. Installs packages (with PyTorch and
+# Open MPI, to compare with), builds, runs `tessera bench` in all its parts and PyTorch in turn with the training step.
+# JSON lines and summary.md go to build/bench; --update_docs also puts the summary into docs/performance.md. Takes about
+# 20 minutes and 16 GiB; BENCH_SECONDS (0.5) is how long a line measures, BENCH_ROUNDS (7) how often at least.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,7 +23,7 @@ say() { printf '\n== %s\n' "$*"; }
 say "Packages and program"
 scripts/install_packages.sh bench
 cmake --preset release >/dev/null
-cmake --build --preset release --target tessera
+cmake --build --preset release --target tessera tessera_mpi_ranks
 mkdir -p "$out"
 rm -f "$out"/*.jsonl
 threads=$("$tessera" doctor --json | sed -n 's/.*"threads": \([0-9]*\).*/\1/p')
@@ -49,6 +49,7 @@ run elementwise elementwise --seconds "$seconds" --preset 15m --rows 1024
 if "$tessera" doctor --json | grep -q '"granted": true'; then
   run tiles tiles --seconds "$seconds"
 fi
+run comm comm --seconds 2
 run optimizer optimizer --seconds 1
 run tokenizer tokenizer --seconds "$seconds"
 

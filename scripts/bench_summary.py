@@ -73,6 +73,20 @@ def kernel_section(results):
     return table(["operation", "shape", "implementation", "speed", "peak", "share (quartiles)"], rows)
 
 
+def comm_section(results):
+    rows = [
+        [
+            str(result["shape"]["ranks"]),
+            f"{result['shape']['bytes'] >> 20} MiB",
+            f"{1e3 * result['amount_per_call'] / result['speed']['median']:.2f} ms",
+            spread(result["share"]),
+            ", ".join(f"{other['implementation']} {spread(other['ratio'], 1)}" for other in result["compare"]),
+        ]
+        for result in results
+    ]
+    return table(["ranks", "buffer of each", "time", "share of the memory bandwidth", "times faster than"], rows)
+
+
 def tokenizer_section(results):
     rows = [
         [
@@ -136,6 +150,7 @@ SECTIONS = [
     ("tiles", "What feeds the tile unit", kernel_section),
     ("attention", "Attention", kernel_section),
     ("elementwise", "Element-wise operations", kernel_section),
+    ("comm", "Sum of the buffers of several ranks", comm_section),
     ("optimizer", "Optimizer", kernel_section),
     ("tokenizer", "Tokenizer", tokenizer_section),
     ("train_step", "Training step", step_section),

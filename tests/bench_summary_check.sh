@@ -17,14 +17,15 @@ step=(train-step --preset 15m --layers 1 --max_length 8)
 bench gemm gemm --shapes 3x5x7 4x6x8
 bench attention attention --preset 15m --max_length 16
 bench elementwise elementwise --preset 15m --rows 8 --vocab_size 100
+bench comm comm --ranks 2 --buffer_mb 1 --peers gloo
 bench optimizer optimizer --num_parameters 1000
 bench tokenizer tokenizer --text_bytes 3000
 bench train_step "${step[@]}"
 bench pytorch "${step[@]}" --against "echo 'ready PyTorch 1.0'; while read -r what; do echo 0.5; done"
 
 python3 "$summary" "$folder" >"$folder/summary.md"
-for heading in "Matrix products" Attention "Element-wise operations" Optimizer Tokenizer "Training step" \
-  "Training step against PyTorch"; do
+for heading in "Matrix products" Attention "Element-wise operations" "Sum of the buffers of several ranks" Optimizer \
+  Tokenizer "Training step" "Training step against PyTorch"; do
   grep -q "^### $heading\$" "$folder/summary.md" || { echo "no section '$heading'"; cat "$folder/summary.md"; exit 1; }
 done
 grep -q '^| 3 x 5 x 7 | [0-9.]* ([0-9.]*-[0-9.]*)' "$folder/summary.md"

@@ -58,6 +58,7 @@ INSTANTIATE_TEST_SUITE_P(
             {"gemm", "--preset", "15m", "--rows", "16", "--products", "forward", "--dtype", "float32"}, 6},
         SubBenchmark{{"attention", "--preset", "15m", "--max_length", "16"}, 2},
         SubBenchmark{{"elementwise", "--preset", "15m", "--rows", "8", "--vocab_size", "100"}, 10},
+        SubBenchmark{{"comm", "--ranks", "2", "3", "--buffer_mb", "1", "--peers", "gloo"}, 2},
         SubBenchmark{{"optimizer", "--num_parameters", "1000"}, 3},
         SubBenchmark{{"tokenizer", "--text_bytes", "3000"}, 4},
         SubBenchmark{{"train-step", "--preset", "15m", "--layers", "1", "--max_length", "8"}, 2},
@@ -85,6 +86,12 @@ TEST(BenchUsage, WrongFlagsAreExitCode64) {
   expect_refused({"bench", "gemm", "--compare", "mkl"}, 64, "--compare mkl: this machine runs none, ");
   expect_refused({"bench", "gemm", "--seconds", "-1"}, 64, "--seconds: expected a number from 0");
   expect_refused({"bench", "gemm", "--rounds", "0"}, 64, "--rounds: expected a number from 1");
+  expect_refused({"bench", "comm", "--peers", "nccl"}, 64,
+                 "--peers: expected gloo, mpi or none, found 'nccl'");
+  expect_refused({"bench", "comm", "--serve", "tcp"}, 64, "--serve: this program has shared");
+  expect_refused(
+      {"bench", "comm", "--mpirun", "false", "--buffer_mb", "1", "--peers", "none", "--ranks", "65"}, 64,
+      "--ranks: expected at most 64");
   expect_refused({"bench", "train-step", "--layers", "0"}, 64, "--layers: expected a number from 1");
   expect_refused({"bench", "train-step", "--against", "true"}, 64, "'true' ended without an answer");
 }

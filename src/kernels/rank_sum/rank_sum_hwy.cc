@@ -92,6 +92,7 @@ HWY_INLINE double sum_range(std::span<const RankInput> inputs, Update update, St
   int64_t i = begin;
   for (; i + step <= end; i += step) {
     hn::Vec<FloatTag> sum[kVectors];
+    if (!streams) prefetch_ahead<kVectors, float>(d, y + i);
     sum_at(d, WholeVector(), inputs, update, y, i, sum);
     for (size_t k = 0; k < kVectors; ++k) {
       float* const to = y + i + k * hn::Lanes(d);

@@ -173,7 +173,7 @@ TEST(RankSum, KeepsInfinitiesAndNan) {
 }
 
 TEST(RankSum, SameBitsForAnyNumberOfThreadsAndNone) {
-  const int64_t count = 40 * kRankSumBlock + 33;  // streamed
+  const int64_t count = 5 * kRankSumBlock + 33;
   const std::vector<GuardedTensor> tensors = contributions(2, -1, count);
   const std::vector<RankInput> inputs = inputs_of(tensors);
   const TestScratch scratch(rank_sum_scratch_bytes(count));

@@ -1,0 +1,18 @@
+// The sides of `tessera bench comm` that this program has itself (comm_side.h): its own collectives in shared
+// memory, and Gloo's all-reduce over TCP.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace tessera {
+
+// "shared", and "gloo" where it was built with Gloo.
+std::vector<std::string> comm_sides();
+
+// Forks the other ranks and answers commands on standard input until it ends. To be called before the process
+// has threads. `num_threads` of each rank that computes.
+void serve_comm_ranks(const std::string& side, int num_ranks, int64_t num_threads);
+
+}  // namespace tessera
