@@ -62,9 +62,7 @@ NodeState::NodeState(const World& world, std::chrono::milliseconds timeout, Fail
       timeout_(timeout),
       failures_(failures) {}
 
-std::string NodeState::describe(int index) const {
-  return describe_rank(rank_of(index), world_.host);
-}
+std::string NodeState::describe(int index) const { return describe_rank(rank_of(index), world_.host); }
 
 void NodeState::agree(std::string_view what) {
   const uint64_t number = ++num_operations_;
