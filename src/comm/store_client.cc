@@ -417,7 +417,9 @@ std::optional<StoreClient::Impl::Answer> StoreClient::Impl::ask(Type type, const
   const uint32_t number = next_request_++;
   const auto slot = answers_.emplace(number, std::nullopt).first;
   send(type, number, body);
-  changed_.wait_for(lock, timeout, [&] { return slot->second || store_gone_ || verdict_; });
+  const auto over = [&] { return slot->second || store_gone_ || verdict_; };
+  // A process that was stopped beyond its deadline has yet to read what came meanwhile.
+  if (!changed_.wait_for(lock, timeout, over)) changed_.wait_for(lock, options_.heartbeat, over);
   std::optional<Answer> answer = std::move(slot->second);
   answers_.erase(slot);
   if (!answer && type == Type::kGet) {
