@@ -177,19 +177,53 @@ class Worker {
 // wakes the hardware prefetchers.
 constexpr int64_t kTaskUnits = 64;
 
-void pack_all(const Operand& from, const PackedOperand& to, DepthChunks chunks, ThreadPool& pool) {
-  const int64_t panels = divide_up(from.width, kPanelWidth);
-  const int64_t along = from.depth_is_contiguous() ? chunks.num_steps : panels;  // units along stored rows
-  const int64_t across = from.depth_is_contiguous() ? panels : chunks.num_steps;
-  const int64_t runs = divide_up(along, kTaskUnits);
-  pool.parallel_for(across * runs, [&](int64_t task) {
-    const int64_t fixed = task / runs, run = task % runs;
-    for (int64_t i = along * run / runs; i < along * (run + 1) / runs; ++i) {
-      const int64_t panel = from.depth_is_contiguous() ? fixed : i;
-      const int64_t step = from.depth_is_contiguous() ? i : fixed;
-      pack_unit(from, panel, step, to.unit(panel, step));
+// The packing of an operand, cut into tasks.
+class PackTasks {
+ public:
+  PackTasks(const Operand& from, const PackedOperand& to) : from_(from), to_(to) {
+    const int64_t panels = divide_up(from.width, kPanelWidth), steps = to.chunks().num_steps;
+    along_ = from.depth_is_contiguous() ? steps : panels;  // units along stored rows
+    across_ = from.depth_is_contiguous() ? panels : steps;
+    runs_ = divide_up(along_, kTaskUnits);
+  }
+
+  int64_t count() const { return across_ * runs_; }
+  void run(int64_t task) const {
+    const int64_t fixed = task / runs_, run = task % runs_;
+    for (int64_t i = along_ * run / runs_; i < along_ * (run + 1) / runs_; ++i) {
+      const int64_t panel = from_.depth_is_contiguous() ? fixed : i;
+      const int64_t step = from_.depth_is_contiguous() ? i : fixed;
+      pack_unit(from_, panel, step, to_.unit(panel, step));
     }
+  }
+
+ private:
+  const Operand& from_;
+  const PackedOperand& to_;
+  int64_t along_, across_, runs_;
+};
+
+void pack_all(const Operand& from, const PackedOperand& to, ThreadPool& pool) {
+  const PackTasks tasks(from, to);
+  pool.parallel_for(tasks.count(), [&](int64_t task) { tasks.run(task); });
+}
+
+void pack_both(const Operand& a, const PackedOperand& to_a, const Operand& b, const PackedOperand& to_b,
+               ThreadPool& pool) {
+  const PackTasks tasks_a(a, to_a), tasks_b(b, to_b);
+  pool.parallel_for(tasks_a.count() + tasks_b.count(), [&](int64_t task) {
+    task < tasks_a.count() ? tasks_a.run(task) : tasks_b.run(task - tasks_a.count());
   });
+}
+
+// The rows of a that a block reads, on this thread.
+void pack_rows(const Operand& from, const Product& product, int64_t block) {
+  const BlockRange range = block_range(product.blocks, block);
+  for (int64_t panel = range.row_begin; panel < range.row_end; ++panel) {
+    for (int64_t step = 0; step < product.chunks.num_steps; ++step) {
+      pack_unit(from, panel, step, product.a.unit(panel, step));
+    }
+  }
 }
 
 // Past the caches: whoever reads a kept form comes much later, and a cached store would read it first.
@@ -224,17 +258,19 @@ void pack_forms(const Operand& forward_from, const Operand& backward_from,
   });
 }
 
-void run_blocks(const Product& product, std::span<std::byte> thread_scratch, ThreadPool& pool) {
-  std::atomic<int64_t> next_block = 0;
+// Where blocks are whole rows of c, a need not be packed yet: given as it is stored, each block packs its own
+// rows, which then lie in the caches of the thread that reads them, and no thread waits for another.
+void run_blocks(const Product& product, const Operand* stored_a, std::span<std::byte> thread_scratch,
+                ThreadPool& pool) {
   const int64_t count = product.blocks.count();
   const int64_t num_workers = std::min(pool.num_threads(), count);
-  pool.parallel_for(num_workers, [&](int64_t) {
-    const auto draw = [&] { return next_block.fetch_add(1, std::memory_order_relaxed); };
-    int64_t block = draw();
-    if (block >= count) return;
+  std::atomic<int64_t> next_block = num_workers;
+  pool.parallel_for(num_workers, [&](int64_t first_block) {
     const TileScope tiles;
     Worker worker(product, thread_scratch.data() + ThreadPool::thread_index() * thread_scratch_bytes());
-    for (; block < count; block = draw()) {
+    for (int64_t block = first_block; block < count;
+         block = next_block.fetch_add(1, std::memory_order_relaxed)) {
+      if (stored_a != nullptr) pack_rows(*stored_a, product, block);
       worker.run_block(block, block + num_workers);  // its next one if all are equally fast
     }
     worker.finish();
@@ -294,14 +330,22 @@ int64_t scratch_bytes(const GemmLimits& limits) {
   return std::max({forward, backward_weight, kept}) + limits.num_threads * amx::thread_scratch_bytes();
 }
 
-// Blocks of at most block_panels() squared, as many as keep all threads busy to the end.
+// Blocks of at most block_panels() squared, as many as keep all threads busy to the end. The longer side is
+// cut for that: a thread then takes more from its own caches, less from what another thread packed.
 amx::Blocks choose_blocks(int64_t rows, int64_t columns, int64_t num_threads) {
   const int64_t row_panels = divide_up(rows, amx::kPanelWidth),
                 column_panels = divide_up(columns, amx::kPanelWidth);
-  const int64_t row_blocks = divide_up(row_panels, amx::block_panels());
+  int64_t row_blocks = divide_up(row_panels, amx::block_panels());
   int64_t column_blocks = divide_up(column_panels, amx::block_panels());
-  const int64_t wave = num_threads / std::gcd(num_threads, row_blocks);
-  column_blocks = std::min(column_panels, divide_up(column_blocks, wave) * wave);
+  const auto cut = [&](int64_t& blocks, int64_t panels, int64_t others) {
+    const int64_t wave = num_threads / std::gcd(num_threads, others);
+    blocks = std::min(panels, divide_up(blocks, wave) * wave);
+  };
+  if (row_panels >= column_panels) {
+    cut(row_blocks, row_panels, column_blocks);
+  } else {
+    cut(column_blocks, column_panels, row_blocks);
+  }
   return {row_panels, column_panels, row_blocks, column_blocks};
 }
 
@@ -313,7 +357,7 @@ void for_each_part(const Operand& operand, DepthChunks chunks, int64_t max_bytes
   for (int64_t line = 0; line < operand.width; line += most) {
     const Operand part = operand.lines(line, std::min(operand.width, line + most));
     const PackedOperand pieces(reinterpret_cast<bf16*>(to), divide_up(part.width, amx::kPanelWidth), chunks);
-    amx::pack_all(part, pieces, chunks, pool);
+    amx::pack_all(part, pieces, pool);
     body(pieces, line, part.width);
   }
 }
@@ -321,18 +365,27 @@ void for_each_part(const Operand& operand, DepthChunks chunks, int64_t max_bytes
 void multiply_parts(const PackedOperand& a, const PackedOperand& b, DepthChunks chunks,
                     const amx::Output& output, std::span<std::byte> thread_scratch, ThreadPool& pool) {
   amx::run_blocks({a, b, chunks, output, choose_blocks(output.rows, output.columns, pool.num_threads())},
-                  thread_scratch, pool);
+                  nullptr, thread_scratch, pool);
 }
 
 // c = or += a b, part by part of a, with b packed already.
 void multiply(const Operand& a, const PackedOperand& b, const amx::Output& output,
               std::span<std::byte> scratch, ThreadPool& pool) {
   const auto threads = scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth, kMaxOnlyPartBytes)));
+  const amx::Blocks blocks = choose_blocks(output.rows, output.columns, pool.num_threads());
+  if (blocks.block_columns == 1 && part_panels(a.width, a.depth, kMaxOnlyPartBytes) >= blocks.rows) {
+    const PackedOperand all_a(reinterpret_cast<bf16*>(scratch.data()), blocks.rows, b.chunks());
+    return amx::run_blocks({all_a, b, b.chunks(), output, blocks}, &a, threads, pool);
+  }
   for_each_part(a, b.chunks(), kMaxOnlyPartBytes, scratch.data(), pool,
                 [&](const PackedOperand& a_part, int64_t row, int64_t rows) {
                   multiply_parts(a_part, b, b.chunks(), output.part(row, rows, 0, output.columns), threads,
                                  pool);
                 });
+}
+
+PackedOperand packed_form(int64_t width, int64_t depth, std::byte* form) {
+  return {reinterpret_cast<bf16*>(form), divide_up(width, amx::kPanelWidth), DepthChunks(depth)};
 }
 
 // c = or += a b, part by part of both. The inner operand is packed again for every part of the outer one, so
@@ -344,6 +397,12 @@ void multiply(const Operand& a, const Operand& b, const amx::Output& output, std
   std::byte* const b_packed = a_packed + part_bytes(a.width, a.depth);
   const auto threads =
       scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth) + part_bytes(b.width, b.depth)));
+  if (num_parts(a) == 1 && num_parts(b) == 1) {
+    const PackedOperand all_a = packed_form(a.width, a.depth, a_packed);
+    const PackedOperand all_b = packed_form(b.width, b.depth, b_packed);
+    amx::pack_both(a, all_a, b, all_b, pool);
+    return multiply_parts(all_a, all_b, chunks, output, threads, pool);
+  }
   const auto for_each_a = [&](const auto& body) {
     for_each_part(a, chunks, kMaxPartBytes, a_packed, pool, body);
   };
@@ -380,10 +439,6 @@ Operand forward_operand(ConstTensorView w_NK) {
 Operand backward_input_operand(ConstTensorView w_NK) {
   const int64_t N = w_NK.dim(0), K = w_NK.dim(1);
   return {w_NK.as<bf16>(), K, K, N, Packing::kInterleave};
-}
-
-PackedOperand packed_form(int64_t width, int64_t depth, std::byte* form) {
-  return {reinterpret_cast<bf16*>(form), divide_up(width, amx::kPanelWidth), DepthChunks(depth)};
 }
 
 int64_t packed_bytes(int64_t N, int64_t K, DType dtype) {
