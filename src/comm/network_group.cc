@@ -147,6 +147,7 @@ class NetworkGroup::Impl {
     const auto count = static_cast<size_t>(std::min<int64_t>(
         static_cast<int64_t>(lanes_.size()), std::max<int64_t>(1, cpu_limits().num_threads())));
     workers_.resize(count);
+    num_running_workers_ = count;
     for (size_t i = 0; i < lanes_.size(); ++i) workers_[i % count].lanes.push_back(lanes_[i].get());
     const UnpinnedScope unpinned;
     for (Worker& worker : workers_) {
@@ -155,27 +156,39 @@ class NetworkGroup::Impl {
     }
   }
 
-  // Throws what ended the workers, or failed elsewhere.
+  // Throws what ended the workers, or failed elsewhere. By then no worker touches a buffer any more: the
+  // caller may be about to free them.
   template <typename Predicate>
   void wait_until(std::unique_lock<std::mutex>& lock, const Predicate& predicate) {
     while (!predicate()) {
-      if (error_) std::rethrow_exception(error_);
-      failures_.check();
+      if (error_ || failures_.failed()) {
+        stopping_.store(true, std::memory_order_relaxed);
+        issued_changed_.notify_all();
+        completed_changed_.wait(lock, [&] { return num_running_workers_ == 0; });
+        if (error_) std::rethrow_exception(error_);
+        failures_.check();
+      }
       completed_changed_.wait_for(lock, kCheckInterval);
     }
   }
 
   // A thread.
   void run(Worker& worker) {
+    std::exception_ptr error;
     try {
       while (const NetworkOperation* operation = next_operation(worker)) {
         for (Lane* lane : worker.lanes) lane->start(*operation);
-        if (!run_lanes(worker)) return;
+        if (!run_lanes(worker)) break;
         complete(worker);
       }
     } catch (...) {
+      error = std::current_exception();
+    }
+    {
       const std::lock_guard lock(mutex_);
-      if (!error_) error_ = std::current_exception();
+      --num_running_workers_;
+      if (error && !error_) error_ = error;
+      // One that is out takes the others along.
       stopping_.store(true, std::memory_order_relaxed);
     }
     completed_changed_.notify_all();
@@ -252,6 +265,7 @@ class NetworkGroup::Impl {
   double busy_s_ = 0;
   double wait_s_ = 0;
   std::exception_ptr error_;
+  size_t num_running_workers_ = 0;
   std::atomic<bool> stopping_ = false;
   std::vector<std::thread> threads_;
 };

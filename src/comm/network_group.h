@@ -67,7 +67,8 @@ class NetworkGroup {
   // buffer of member `root` to all, along a chain: every byte is sent and received once at most by a member.
   Ticket broadcast(std::span<std::byte> buffer, int root, const OpLabel& label);
 
-  // Until the operation and all before it are over. Throws what made one fail.
+  // Until the operation and all before it are over. Throws what made one fail; then none runs any more, and
+  // their buffers may go.
   void wait(Ticket ticket);
   bool done(Ticket ticket) const;
 
