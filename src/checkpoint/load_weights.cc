@@ -2,6 +2,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -20,8 +21,10 @@ using Location = SafetensorsModel::Location;
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kLmHead = "lm_head.weight";
-// 1 MiB of float32: large enough for a disk's full speed, and two such buffers per thread are nothing.
-constexpr int64_t kPieceElements = int64_t{1} << 18;
+// 1 MiB of BF16: it is still in the core's cache when it is checked and copied.
+constexpr int64_t kPieceElements = int64_t{1} << 19;
+// What is announced to the system ahead of the reads: enough for a disk to have several requests at work.
+constexpr int64_t kAnnouncedBytes = int64_t{64} << 20;
 
 // What a piece of work reads: into the sink, or to be compared with the tied embedding.
 struct Piece {
@@ -109,7 +112,8 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
       Parameter lm_head = embedding;
       lm_head.name = kLmHead;
       check_tensor(lm_head, location);
-      tensors.push_back({name, location, 0, embedding.num_elements, &model.tensors().at(kEmbedding)});
+      tensors.push_back(
+          {name, location, embedding.offset, embedding.num_elements, &model.tensors().at(kEmbedding)});
       continue;
     }
     fail(ExitCode::kBadData, "{}: tensor '{}': not part of the model that config.json describes",
@@ -118,8 +122,26 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
   return tensors;
 }
 
+int64_t element_bytes(const Tensor& tensor) { return dtype_bytes(tensor.location.entry->dtype); }
+
+// What of the ranges lies in a tensor, in pieces.
+void add_pieces(const std::vector<Tensor>& tensors, size_t index, std::span<const ElementRange> ranges,
+                std::vector<Piece>* pieces) {
+  const Tensor& tensor = tensors[index];
+  const int64_t tensor_end = tensor.offset + tensor.num_elements;
+  const auto ends_before = [](const ElementRange& range, int64_t offset) { return range.end <= offset; };
+  auto range = std::lower_bound(ranges.begin(), ranges.end(), tensor.offset, ends_before);
+  for (; range != ranges.end() && range->begin < tensor_end; ++range) {
+    const int64_t end = std::min(range->end, tensor_end) - tensor.offset;
+    for (int64_t begin = std::max(range->begin, tensor.offset) - tensor.offset; begin < end;
+         begin += kPieceElements) {
+      pieces->push_back({index, begin, std::min(kPieceElements, end - begin)});
+    }
+  }
+}
+
 // In the order of the files, so that a disk is read from front to back.
-std::vector<Piece> plan_pieces(std::vector<Tensor>& tensors) {
+std::vector<Piece> plan_pieces(std::vector<Tensor>& tensors, std::span<const ElementRange> ranges) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) {
     const auto key = [](const Tensor& tensor) {
       return std::pair(tensor.location.file->path().native(), tensor.location.entry->offset_bytes);
@@ -127,10 +149,7 @@ std::vector<Piece> plan_pieces(std::vector<Tensor>& tensors) {
     return key(a) < key(b);
   });
   std::vector<Piece> pieces;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    for (int64_t begin = 0; begin < tensors[i].num_elements; begin += kPieceElements)
-      pieces.push_back({i, begin, std::min(kPieceElements, tensors[i].num_elements - begin)});
-  }
+  for (size_t i = 0; i < tensors.size(); ++i) add_pieces(tensors, i, ranges, &pieces);
   return pieces;
 }
 
@@ -142,6 +161,14 @@ void read_piece(const Location& location, int64_t begin, std::span<float> values
 int64_t count_non_finite(std::span<const float> values) {
   int64_t count = 0;
   for (const float value : values) count += std::isfinite(value) ? 0 : 1;
+  return count;
+}
+
+// All bits of the exponent are set in infinities and NaN.
+int64_t count_non_finite(std::span<const bf16> values) {
+  constexpr uint16_t kExponent = 0x7F80;
+  int64_t count = 0;
+  for (const bf16 value : values) count += (std::bit_cast<uint16_t>(value) & kExponent) == kExponent ? 1 : 0;
   return count;
 }
 
@@ -163,20 +190,23 @@ void check_equal(const Tensor& tensor, int64_t begin, std::span<const float> fou
 // Adds up what the threads have read; the callback is called by one at a time.
 class Progress {
  public:
-  Progress(int64_t total, const std::function<void(double)>& report) : total_(total), report_(report) {}
+  Progress(int64_t total_bytes, const std::function<void(const LoadProgress&)>& report) : report_(report) {
+    state_.bytes_total = total_bytes;
+  }
 
-  void add(int64_t count) {
+  void add(int64_t count_bytes) {
     if (!report_) return;
     const std::lock_guard lock(mutex_);
-    done_ += count;
-    report_(static_cast<double>(done_) / static_cast<double>(total_));
+    state_.bytes_done += count_bytes;
+    state_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    report_(state_);
   }
 
  private:
   std::mutex mutex_;
-  int64_t done_ = 0;
-  int64_t total_;
-  const std::function<void(double)>& report_;
+  LoadProgress state_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const std::function<void(const LoadProgress&)>& report_;
 };
 
 void check_finite(const std::vector<Tensor>& tensors, const std::vector<std::atomic<int64_t>>& non_finite) {
@@ -200,36 +230,108 @@ void check_finite(const std::vector<Tensor>& tensors, const std::vector<std::ato
        bad_tensors == 1 ? "" : fmt::format(" ({} in {} tensors in all)", format_count(total), bad_tensors));
 }
 
+// Keeps kAnnouncedBytes of reads known to the system, counted from the piece that a thread begins.
+class Announcer {
+ public:
+  Announcer(const std::vector<Tensor>& tensors, const std::vector<Piece>& pieces)
+      : tensors_(tensors), pieces_(pieces) {}
+
+  void begin(size_t piece) {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return;  // another thread is at it
+    while (next_ < pieces_.size() && (next_ <= piece || ahead(piece) < kAnnouncedBytes)) announce(next_++);
+  }
+
+ private:
+  int64_t bytes_of(const Piece& piece) const { return piece.count * element_bytes(tensors_[piece.tensor]); }
+
+  int64_t ahead(size_t piece) {
+    for (; passed_ < piece; ++passed_) passed_bytes_ += bytes_of(pieces_[passed_]);
+    return announced_bytes_ - passed_bytes_;
+  }
+
+  void announce(size_t index) {
+    const Piece& piece = pieces_[index];
+    const Location& location = tensors_[piece.tensor].location;
+    location.file->announce(*location.entry, piece.begin, piece.count);
+    announced_bytes_ += bytes_of(piece);
+  }
+
+  const std::vector<Tensor>& tensors_;
+  const std::vector<Piece>& pieces_;
+  std::mutex mutex_;
+  size_t next_ = 0;
+  size_t passed_ = 0;
+  int64_t announced_bytes_ = 0;
+  int64_t passed_bytes_ = 0;
+};
+
+// Reads pieces, with buffers of its own.
+class PieceReader {
+ public:
+  PieceReader(const WeightSink& sink, const Bf16WeightSink& bf16_sink) : sink_(sink), bf16_sink_(bf16_sink) {}
+
+  // Returns the number of values that are not finite.
+  int64_t read(const Tensor& tensor, const Piece& piece) {
+    const size_t count = static_cast<size_t>(piece.count);
+    const int64_t flat_begin = tensor.offset + piece.begin;
+    if (bf16_sink_ && tensor.equal == nullptr && tensor.location.entry->dtype == DType::kBF16) {
+      bf16_values_.resize(count);
+      tensor.location.file->read(*tensor.location.entry, piece.begin,
+                                 TensorView(bf16_values_.data(), DType::kBF16, {piece.count}));
+      bf16_sink_(flat_begin, bf16_values_);
+      return count_non_finite(std::span<const bf16>(bf16_values_));
+    }
+    values_.resize(count);
+    read_piece(tensor.location, piece.begin, values_);
+    if (tensor.equal != nullptr) {
+      others_.resize(count);
+      read_piece(*tensor.equal, piece.begin, others_);
+      check_equal(tensor, piece.begin, values_, others_);
+      return 0;
+    }
+    sink_(flat_begin, values_);
+    return count_non_finite(std::span<const float>(values_));
+  }
+
+ private:
+  const WeightSink& sink_;
+  const Bf16WeightSink& bf16_sink_;
+  std::vector<bf16> bf16_values_;
+  std::vector<float> values_, others_;
+};
+
 }  // namespace
 
+double LoadProgress::fraction() const {
+  return bytes_total == 0 ? 1 : static_cast<double>(bytes_done) / static_cast<double>(bytes_total);
+}
+
+double LoadProgress::bytes_per_second() const {
+  return seconds > 0 ? static_cast<double>(bytes_done) / seconds : 0;
+}
+
 void load_weights(const SafetensorsModel& model, const ModelConfig& config, const ParameterLayout& layout,
-                  const WeightSink& sink, ThreadPool& pool,
-                  const std::function<void(double fraction)>& progress) {
+                  const WeightSink& sink, ThreadPool& pool, const LoadOptions& options) {
   std::vector<Tensor> tensors = plan_tensors(model, config, layout);
-  const std::vector<Piece> pieces = plan_pieces(tensors);
+  const ElementRange everything = {0, layout.num_elements()};
+  const std::vector<Piece> pieces = plan_pieces(tensors, options.ranges.value_or(std::span(&everything, 1)));
   std::vector<std::atomic<int64_t>> non_finite(tensors.size());
-  int64_t total = 0;
-  for (const Tensor& tensor : tensors) total += tensor.num_elements;
-  Progress done(total, progress);
-  struct Scratch {
-    std::vector<float> values, others;
-  };
-  std::vector<Scratch> scratch(static_cast<size_t>(pool.num_threads()));
-  pool.parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t index) {
-    const Piece& piece = pieces[static_cast<size_t>(index)];
-    const Tensor& tensor = tensors[piece.tensor];
-    Scratch& buffers = scratch[static_cast<size_t>(ThreadPool::thread_index())];
-    buffers.values.resize(static_cast<size_t>(piece.count));
-    read_piece(tensor.location, piece.begin, buffers.values);
-    if (tensor.equal != nullptr) {
-      buffers.others.resize(static_cast<size_t>(piece.count));
-      read_piece(*tensor.equal, piece.begin, buffers.others);
-      check_equal(tensor, piece.begin, buffers.values, buffers.others);
-    } else {
-      non_finite[piece.tensor] += count_non_finite(buffers.values);
-      sink(tensor.offset + piece.begin, buffers.values);
+  int64_t total_bytes = 0;
+  for (const Piece& piece : pieces) total_bytes += piece.count * element_bytes(tensors[piece.tensor]);
+  Progress progress(total_bytes, options.progress);
+  Announcer announcer(tensors, pieces);
+  // Threads take the pieces one after another, so that the files are read from front to back.
+  std::atomic<size_t> next = 0;
+  pool.parallel_for(pool.num_threads(), [&](int64_t /*reader*/) {
+    PieceReader reader(sink, options.bf16_sink);
+    for (size_t index = next++; index < pieces.size(); index = next++) {
+      const Piece& piece = pieces[index];
+      const Tensor& tensor = tensors[piece.tensor];
+      announcer.begin(index);
+      non_finite[piece.tensor] += reader.read(tensor, piece);
+      progress.add(piece.count * element_bytes(tensor));
     }
-    done.add(piece.count);
   });
   check_finite(tensors, non_finite);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -11,22 +12,49 @@
 #include "formats/safetensors.h"
 #include "model/parameters.h"
 #include "platform/thread_pool.h"
+#include "tensor/dtype.h"
 
 namespace tessera {
 
 // Receives float32 values of the flat elements [begin, begin + values.size()); called from several threads
 // for disjoint ranges.
 using WeightSink = std::function<void(int64_t begin, std::span<const float> values)>;
+// The same for tensors that the files hold in BF16, bit by bit.
+using Bf16WeightSink = std::function<void(int64_t begin, std::span<const bf16> values)>;
 // Fills float32 values of the flat elements [begin, begin + values.size()).
 using WeightSource = std::function<void(int64_t begin, std::span<float> values)>;
 
-// Reads every parameter of `layout` in pieces of bounded size. Refused with file, tensor, expected and found:
-// missing tensors, unknown extra tensors, shapes that differ from config.json, non-finite values (counted).
-// An lm_head that repeats tied embeddings is accepted when equal; rotary inv_freq buffers of old files are
-// skipped.
+// Elements [begin, end) of the flat array.
+struct ElementRange {
+  int64_t begin;
+  int64_t end;
+};
+
+struct LoadProgress {
+  int64_t bytes_done = 0;  // of the files
+  int64_t bytes_total = 0;
+  double seconds = 0;  // since the start
+
+  double fraction() const;
+  double bytes_per_second() const;
+};
+
+struct LoadOptions {
+  // What is read and given to the sinks, ascending without overlap; nothing = everything. The ranks of a node
+  // that share weights in memory read disjoint ranges, so that every byte is read once.
+  std::optional<std::span<const ElementRange>> ranges = {};
+  // Where set, takes tensors that are BF16 in the files in place of the sink.
+  Bf16WeightSink bf16_sink = {};
+  std::function<void(const LoadProgress&)> progress = {};  // by one thread at a time
+};
+
+// Reads the parameters of `layout` from front to back of the files, in pieces of bounded size (a few MiB per
+// thread), several at once and announced to the system ahead. Refused with file, tensor, expected and found:
+// missing tensors, unknown extra tensors, shapes that differ from config.json (of all tensors, whatever the
+// ranges); non-finite values (counted, of what is read). An lm_head that repeats tied embeddings is accepted
+// when equal; rotary inv_freq buffers of old files are skipped.
 void load_weights(const SafetensorsModel& model, const ModelConfig& config, const ParameterLayout& layout,
-                  const WeightSink& sink, ThreadPool& pool,
-                  const std::function<void(double fraction)>& progress = {});
+                  const WeightSink& sink, ThreadPool& pool, const LoadOptions& options = {});
 
 struct ExportOptions {
   DType save_dtype = DType::kBF16;              // BF16, F16 or F32

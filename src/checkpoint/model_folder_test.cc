@@ -55,14 +55,14 @@ std::vector<float> random_weights(const ParameterLayout& layout) {
 }
 
 std::vector<float> load_all(const fs::path& path, const ModelConfig& config, int64_t num_threads = 2,
-                            const std::function<void(double)>& progress = {}) {
+                            const LoadOptions& options = {}) {
   const ParameterLayout layout(config);
   std::vector<float> flat(static_cast<size_t>(layout.num_elements()));
   ThreadPool pool(num_threads);
   const auto sink = [&](int64_t begin, std::span<const float> values) {
     std::copy(values.begin(), values.end(), flat.begin() + begin);
   };
-  load_weights(SafetensorsModel::open(path), config, layout, sink, pool, progress);
+  load_weights(SafetensorsModel::open(path), config, layout, sink, pool, options);
   return flat;
 }
 
@@ -101,10 +101,116 @@ TEST(LoadWeights, ReportsProgressUpToOne) {
   const TestFolder folder;
   export_all(folder.path(), config, random_weights(ParameterLayout(config)));
   std::vector<double> fractions;
-  load_all(folder.path(), config, 2, [&](double fraction) { fractions.push_back(fraction); });
+  LoadProgress last;
+  LoadOptions options;
+  options.progress = [&](const LoadProgress& progress) {
+    fractions.push_back(progress.fraction());
+    last = progress;
+  };
+  load_all(folder.path(), config, 2, options);
   EXPECT_TRUE(std::is_sorted(fractions.begin(), fractions.end()));
   EXPECT_GT(fractions.size(), 10u);
   EXPECT_EQ(fractions.back(), 1.0);
+  EXPECT_EQ(last.bytes_done, ParameterLayout(config).num_parameters() * 2);
+  EXPECT_GT(last.bytes_per_second(), 0);
+}
+
+TEST(LoadWeights, RangesReadTheirElementsAndNothingElse) {
+  const ModelConfig config = small_config();
+  const ParameterLayout layout(config);
+  const std::vector<float> flat = random_weights(layout);
+  const int64_t count = layout.num_elements();
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    const TestFolder folder;
+    export_all(folder.path(), config, flat, {.save_dtype = dtype, .max_shard_bytes = 200'000});
+    // Across tensors, inside one, one element, empty.
+    const std::vector<ElementRange> ranges = {
+        {0, 7}, {7, 7}, {1000, 1001}, {5003 * 72 - 3, 5003 * 72 + 90}, {count / 2, count - 11}};
+    std::vector<float> expected(flat.size());
+    for (const ElementRange& range : ranges)
+      std::copy(flat.begin() + range.begin, flat.begin() + range.end, expected.begin() + range.begin);
+    LoadOptions options;
+    options.ranges = ranges;
+    int64_t num_bytes = 0;
+    options.progress = [&](const LoadProgress& progress) { num_bytes = progress.bytes_total; };
+    EXPECT_TRUE(load_all(folder.path(), config, 3, options) == expected) << dtype_name(dtype);
+    EXPECT_LT(num_bytes, count * dtype_bytes(dtype) * 6 / 10);
+    options.ranges = std::span<const ElementRange>();
+    EXPECT_TRUE(load_all(folder.path(), config, 3, options) == std::vector<float>(flat.size()));
+  }
+}
+
+TEST(LoadWeights, Bf16TensorsReachTheirOwnSinkAndOthersTheFloatSink) {
+  const ModelConfig config = small_config();
+  const ParameterLayout layout(config);
+  const std::vector<float> flat = random_weights(layout);
+  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF16}) {
+    const TestFolder folder;
+    export_all(folder.path(), config, flat, {.save_dtype = dtype});
+    std::vector<float> expected = load_all(folder.path(), config);
+    std::vector<bf16> found(flat.size());
+    LoadOptions options;
+    options.bf16_sink = [&](int64_t begin, std::span<const bf16> values) {
+      std::copy(values.begin(), values.end(), found.begin() + begin);
+    };
+    const std::vector<float> through_float = load_all(folder.path(), config, 3, options);
+    if (dtype != DType::kBF16) {
+      EXPECT_TRUE(through_float == expected) << dtype_name(dtype);
+      std::fill(expected.begin(), expected.end(), 0.0f);
+    } else {
+      EXPECT_TRUE(through_float == std::vector<float>(flat.size()));
+    }
+    for (size_t i = 0; i < flat.size(); ++i) ASSERT_EQ(to_float(found[i]), expected[i]) << i;
+  }
+}
+
+TEST(LoadWeights, FindsValuesThatAreNotFiniteInItsRangesInEveryType) {
+  const ModelConfig config = small_config();
+  const ParameterLayout layout(config);
+  const Parameter& bad = layout.at("model.layers.1.mlp.up_proj.weight");
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    for (const float value :
+         {std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::quiet_NaN()}) {
+      std::vector<float> flat = random_weights(layout);
+      flat[static_cast<size_t>(bad.offset + 5)] = value;
+      const TestFolder folder;
+      write_safetensors(folder / "model.safetensors", [&] {
+        std::vector<SafetensorsItem> items;
+        for (const Parameter& parameter : layout.parameters())
+          items.push_back(make_item(
+              parameter.name, parameter.shape,
+              ConstTensorView(flat.data() + parameter.offset, DType::kF32, Shape(parameter.shape)), dtype));
+        return items;
+      }());
+      const auto load = [&](ElementRange range) {
+        LoadOptions options;
+        options.ranges = std::span(&range, 1);
+        options.bf16_sink = [](int64_t, std::span<const bf16>) {};
+        load_all(folder / "model.safetensors", config, 2, options);
+      };
+      load({0, bad.offset + 5});
+      load({bad.offset + 6, layout.num_elements()});
+      expect_error(ExitCode::kBadData, {"model.safetensors", bad.name, "expected finite weights, found 1 of"},
+                   [&] {
+                     load({bad.offset + 5, bad.offset + 6});
+                   });
+    }
+  }
+}
+
+TEST(LoadWeights, AFileThatEndsEarlyIsNamed) {
+  const ModelConfig config = small_config();
+  const TestFolder folder;
+  export_all(folder.path(), config, random_weights(ParameterLayout(config)));
+  const fs::path path = folder / "model.safetensors";
+  const SafetensorsModel model = SafetensorsModel::open(path);
+  fs::resize_file(path, fs::file_size(path) / 2);
+  const ParameterLayout layout(config);
+  ThreadPool pool(3);
+  expect_error(ExitCode::kBadData, {"model.safetensors"}, [&] {
+    load_weights(
+        model, config, layout, [](int64_t, std::span<const float>) {}, pool);
+  });
 }
 
 // A model folder's tensors as items that can be changed before they are written.

@@ -64,10 +64,17 @@ LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, Threa
   weights_ = PageBuffer(needed);
   const TensorView weights(weights_.data(), dtype, Shape({layout.num_elements()}));
   StatusLine status;
-  load_weights(SafetensorsModel::open(folder), config, layout, weight_sink(weights), pool,
-               [&](double fraction) {
-                 status.show(fmt::format("reading {}: {:.0f} %", folder.string(), 100 * fraction));
-               });
+  LoadOptions options;
+  options.progress = [&](const LoadProgress& progress) {
+    status.show(fmt::format("reading {}: {:.0f} % {:.1f} GB/s", folder.string(), 100 * progress.fraction(),
+                            progress.bytes_per_second() * 1e-9));
+  };
+  if (dtype == DType::kBF16) {
+    options.bf16_sink = [&](int64_t begin, std::span<const bf16> values) {
+      std::copy(values.begin(), values.end(), weights.as<bf16>() + begin);
+    };
+  }
+  load_weights(SafetensorsModel::open(folder), config, layout, weight_sink(weights), pool, options);
   model_->bind_parameters(weights, {});
 }
 

@@ -76,6 +76,13 @@ void TerminalReport::on_progress(const std::string& what, double fraction) {
   if (bar_) status_.show(fmt::format("{}: {:.0f} %", what, 100 * fraction));
 }
 
+void TerminalReport::on_loading(double fraction, double bytes_per_second) {
+  if (bar_) {
+    status_.show(
+        fmt::format("loading weights: {:.0f} % {:.1f} GB/s", 100 * fraction, bytes_per_second * 1e-9));
+  }
+}
+
 void TerminalReport::on_plan(const RunPlan& plan) {
   max_steps_ = plan.max_steps;
   if (plan.peak) peak_tflops_ = plan.peak->tflops;

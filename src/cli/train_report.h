@@ -36,6 +36,7 @@ class TerminalReport : public TrainObserver {
   explicit TerminalReport(bool bar);
 
   void on_progress(const std::string& what, double fraction) override;
+  void on_loading(double fraction, double bytes_per_second) override;
   void on_plan(const RunPlan& plan) override;
   void on_previous_run(const std::filesystem::path& folder) override;
   void on_step(const StepMetrics& metrics) override;

@@ -164,6 +164,20 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
   writer.commit(counts);
 }
 
+// The cache file when it is there and whole; a damaged one is a warning.
+std::optional<TokenCache> find_cache(const fs::path& path, const Hash128& key, ThreadPool& pool,
+                                     std::vector<std::string>* warnings) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  try {
+    return TokenCache::open(path, key, &pool);
+  } catch (const Error& damage) {
+    if (damage.code() != ExitCode::kBadData) throw;
+    warnings->push_back(fmt::format("{}: made again", damage.what()));
+    return std::nullopt;
+  }
+}
+
 std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& request) {
   std::vector<std::string> warnings;
   const char* const documents = request.is_pretokenized ? "rows" : "documents";
@@ -204,23 +218,23 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
   const fs::path folder = options.cache_folder.empty() ? default_cache_folder() : options.cache_folder;
   const fs::path path = folder / (key.hex() + ".tokens");
 
-  std::optional<TokenCache> cache;
   std::vector<std::string> warnings;
-  std::error_code error;
-  if (fs::exists(path, error)) {
-    try {
-      cache = TokenCache::open(path, key, &pool);
-    } catch (const Error& damage) {
-      if (damage.code() != ExitCode::kBadData) throw;
-      warnings.push_back(fmt::format("{}: made again", damage.what()));
-    }
-  }
-  const bool is_hit = cache.has_value();
+  std::optional<TokenCache> cache = find_cache(path, key, pool, &warnings);
+  bool is_hit = cache.has_value();
   if (!is_hit) {
     create_folder(folder);
     remove_abandoned_files(folder, ".tokens");
-    build_cache(request, path, key, pool, progress);
-    cache = TokenCache::open(path, key, nullptr);
+    // One process makes it, others that want the same wait; when it fails the next one tries.
+    const LockFile lock(folder / (key.hex() + ".lock"), [&] {
+      if (progress) progress(0);
+    });
+    warnings.clear();
+    cache = find_cache(path, key, pool, &warnings);
+    is_hit = cache.has_value();
+    if (!is_hit) {
+      build_cache(request, path, key, pool, progress);
+      cache = TokenCache::open(path, key, nullptr);
+    }
   }
   if (progress) progress(1.0);
 

@@ -60,7 +60,9 @@ struct DatasetReport {
 //
 // Rows are read in place from the cache file by explicit reads: memory stays bounded whatever the size (16
 // bytes per row, while tokenizing a few times the longest document). The cache file is named by a hash of the
-// files' contents, the settings and the tokenizer; several runs may use one cache folder at once.
+// files' contents, the settings and the tokenizer; several runs may use one cache folder at once, and of
+// processes that want the same file at once one makes it while the others wait (`progress` is called with 0
+// then, and may throw).
 class Dataset {
  public:
   // Errors name file, line and column: kNoInput (no such file), kBadData (not UTF-8, not JSON, no such

@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -134,6 +136,11 @@ void InputFile::read_at(int64_t offset_bytes, std::span<std::byte> destination) 
   }
 }
 
+// Advice that is not taken is no error.
+void InputFile::announce(int64_t offset_bytes, int64_t count_bytes) const {
+  ::posix_fadvise(fd_, offset_bytes, count_bytes, POSIX_FADV_WILLNEED);
+}
+
 void InputFile::check_unchanged() const {
   struct stat status = {};
   if (::fstat(fd_, &status) != 0)
@@ -167,6 +174,33 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
     }
   } while (fd_ < 0 && errno == EEXIST);
   if (fd_ < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot create", path_.native()));
+}
+
+LockFile::LockFile(std::filesystem::path path, const std::function<void()>& waiting)
+    : path_(std::move(path)) {
+  constexpr std::chrono::milliseconds kPoll(20);
+  while (true) {
+    fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd_ < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot create", path_.native()));
+    const int status = ::flock(fd_, LOCK_EX | LOCK_NB);
+    const int error = status == 0 ? 0 : errno;
+    if (error != 0 && error != EWOULDBLOCK && error != EINTR) return;  // no locks here
+    struct stat opened = {};
+    struct stat named = {};
+    const bool is_ours = error == 0 && ::fstat(fd_, &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+                         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+    if (is_ours) return;
+    ::close(std::exchange(fd_, -1));
+    if (error == 0) continue;  // its last holder has removed it meanwhile
+    if (waiting) waiting();
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+// Removed while it is locked: who waits finds another file, or none, under its name and begins anew.
+LockFile::~LockFile() {
+  ::unlink(path_.c_str());
+  ::close(fd_);
 }
 
 AtomicFile::~AtomicFile() { discard(); }

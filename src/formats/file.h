@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,6 +33,8 @@ class InputFile {
   const FileStamp& stamp() const { return stamp_; }         // when opened
   // Fills all of `destination` from `offset_bytes`; handles short reads and EINTR. Safe from several threads.
   void read_at(int64_t offset_bytes, std::span<std::byte> destination) const;
+  // Tells the system to start reading these bytes; returns at once.
+  void announce(int64_t offset_bytes, int64_t count_bytes) const;
   // kBadData when size or modification time differ from those at opening.
   void check_unchanged() const;
 
@@ -64,6 +67,22 @@ class AtomicFile {
 
   std::filesystem::path path_;
   std::filesystem::path temporary_path_;
+  int fd_ = -1;
+};
+
+// An exclusive lock between processes (flock) on a file of its own at `path`, held until destruction or the
+// end of the process, however it ends. Waits as long as another one holds it. The last holder removes the
+// file. Where a file system has no locks nobody waits. Error(kIoError) when the file cannot be made.
+class LockFile {
+ public:
+  // `waiting` is called about every 20 ms while another process holds the lock; it may throw.
+  explicit LockFile(std::filesystem::path path, const std::function<void()>& waiting = {});
+  ~LockFile();
+  LockFile(const LockFile&) = delete;
+  LockFile& operator=(const LockFile&) = delete;
+
+ private:
+  std::filesystem::path path_;
   int fd_ = -1;
 };
 

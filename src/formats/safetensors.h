@@ -40,6 +40,8 @@ class SafetensorsFile {
   // Elements [begin, begin + destination.num_elements()) of the flattened tensor, converted to destination's
   // dtype (BF16, F16, F32, F64 to BF16, F16 or F32; integers to I64 or I32, with a range check).
   void read(const SafetensorsEntry& entry, int64_t begin, TensorView destination) const;
+  // Tells the system that these elements will be read soon; returns at once.
+  void announce(const SafetensorsEntry& entry, int64_t begin, int64_t count) const;
 
  private:
   InputFile file_;

@@ -72,6 +72,11 @@ const SafetensorsEntry* SafetensorsFile::find(const std::string& name) const {
   return at == index_.end() ? nullptr : &entries_[at->second];
 }
 
+void SafetensorsFile::announce(const SafetensorsEntry& entry, int64_t begin, int64_t count) const {
+  const int64_t element_bytes = dtype_bytes(entry.dtype);
+  file_.announce(entry.offset_bytes + begin * element_bytes, count * element_bytes);
+}
+
 void SafetensorsFile::read(const SafetensorsEntry& entry, int64_t begin, TensorView destination) const {
   const int64_t count = destination.num_elements();
   const int64_t element_bytes = dtype_bytes(entry.dtype);

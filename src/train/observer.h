@@ -66,8 +66,10 @@ class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
 
-  // Preparation: "reading dataset", "loading weights"; fraction from 0 to 1.
+  // Preparation: "reading dataset"; fraction from 0 to 1.
   virtual void on_progress(const std::string& /*what*/, double /*fraction*/) {}
+  // Reading the model's files.
+  virtual void on_loading(double /*fraction*/, double /*bytes_per_second*/) {}
   // Before the plan is checked against the free memory and before anything is allocated.
   virtual void on_plan(const RunPlan& /*plan*/) {}
   // Files of a former run were moved to this folder.

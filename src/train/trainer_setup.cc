@@ -235,12 +235,21 @@ void Trainer::allocate_and_load() {
   const AdamWOptions options = {args_.adam_beta1, args_.adam_beta2, args_.adam_epsilon, args_.weight_decay};
   optimizer_ = std::make_unique<AdamW>(parameter_ranges(model_->layout(), args_.weight_decay_norms), weights,
                                        gradients, options, *pool_);
-  // Through the optimizer, so that float32 weights reach the masters with every bit.
+  // Through the optimizer, so that float32 weights reach the masters with every bit; what is bfloat16 in the
+  // files is an exact master as it is.
   const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
     optimizer_->write_master(begin, values);
   };
-  load_weights(*model_file_, model_->config(), model_->layout(), sink, *pool_,
-               [this](double fraction) { observer_->on_progress("loading weights", fraction); });
+  LoadOptions load_options;
+  load_options.progress = [this](const LoadProgress& progress) {
+    observer_->on_loading(progress.fraction(), progress.bytes_per_second());
+  };
+  if (dtype == DType::kBF16) {
+    load_options.bf16_sink = [this](int64_t begin, std::span<const bf16> values) {
+      std::copy(values.begin(), values.end(), weights_.as<bf16>().data() + begin);
+    };
+  }
+  load_weights(*model_file_, model_->config(), model_->layout(), sink, *pool_, load_options);
   model_file_.reset();
 }
 
