@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "bench/comm_bench.h"
+#include "bench/comm_network.h"
 #include "bench/comm_ranks.h"
 #include "bench/machine_json.h"
 #include "cli/bench_command.h"
@@ -40,6 +41,12 @@ class BenchCommCommand : public BenchCommand {
   }
 
   void declare_flags(FlagTable* table) override {
+    table
+        ->add("parts", &parts_,
+              "What to measure: node, the ranks of one machine, and network, two hosts made of network "
+              "namespaces against iperf3 (as root).")
+        .value_name = "NAME...";
+    limit_flag(table->add("connections", &connections_, "Connections between the two hosts."), 1, 64);
     table->add("ranks", &ranks_, "Numbers of ranks.").value_name = "N...";
     table->add("buffer_mb", &buffer_mb_, "Sizes of each rank's buffer, in MiB.").value_name = "MB...";
     table->add("peers", &peers_, "What to compare with: gloo, mpi (where they are installed), or none.")
@@ -61,6 +68,11 @@ class BenchCommCommand : public BenchCommand {
       serve_comm_ranks(serve_, static_cast<int>(all_ranks[0]), threads_of_rank(all_ranks[0]));
       return;
     }
+    for (const std::string& part : parts_) part == "node" ? run_node(all_ranks) : run_network();
+  }
+
+ private:
+  void run_node(const std::vector<int64_t>& all_ranks) {
     std::vector<std::string> missing;
     peers_here_ = available_peers(&missing);
     ThreadPool pool(threads_for_pool(num_threads()));
@@ -76,8 +88,24 @@ class BenchCommCommand : public BenchCommand {
     for (const int64_t ranks : all_ranks) run_ranks(static_cast<int>(ranks), pool, bandwidth);
   }
 
- private:
+  void run_network() {
+    NetworkBenchOptions options;
+    options.sizes_bytes.clear();
+    for (const int64_t size : parse_sizes("buffer_mb", buffer_mb_)) options.sizes_bytes.push_back(size << 20);
+    options.connections = static_cast<int>(connections_);
+    show_header(fmt::format("comm, two network namespaces, {} connections; peak is iperf3", connections_),
+                "Gbit/s", "");
+    const std::vector<BenchLine> lines = run_network_bench(options, measure_options());
+    ThreadPool pool(1);
+    for (const BenchLine& line : lines) show(line, pool);
+  }
+
   void check_names() const {
+    for (const std::string& part : parts_) {
+      if (part != "node" && part != "network") {
+        fail(ExitCode::kUsage, "--parts: expected node or network, found '{}'", printable(part));
+      }
+    }
     for (const std::string& peer : peers_) {
       if (peer != "gloo" && peer != "mpi" && peer != "none") {
         fail(ExitCode::kUsage, "--peers: expected gloo, mpi or none, found '{}'", printable(peer));
@@ -149,6 +177,8 @@ class BenchCommCommand : public BenchCommand {
     flush_output();
   }
 
+  std::vector<std::string> parts_ = {"node"};
+  int64_t connections_ = 4;
   std::vector<std::string> ranks_ = {"2", "4"};
   std::vector<std::string> buffer_mb_ = {"32", "512"};
   std::vector<std::string> peers_ = {"gloo", "mpi"};

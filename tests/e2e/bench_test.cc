@@ -88,6 +88,7 @@ TEST(BenchUsage, WrongFlagsAreExitCode64) {
   expect_refused({"bench", "gemm", "--rounds", "0"}, 64, "--rounds: expected a number from 1");
   expect_refused({"bench", "comm", "--peers", "nccl"}, 64,
                  "--peers: expected gloo, mpi or none, found 'nccl'");
+  expect_refused({"bench", "comm", "--parts", "wire"}, 64, "--parts: expected node or network, found 'wire'");
   expect_refused({"bench", "comm", "--serve", "tcp"}, 64, "--serve: this program has shared");
   expect_refused(
       {"bench", "comm", "--mpirun", "false", "--buffer_mb", "1", "--peers", "none", "--ranks", "65"}, 64,
