@@ -19,6 +19,8 @@ namespace tessera {
 namespace {
 
 constexpr int kSides = 2;
+// TCP takes this long to find its windows; iperf3 counts whole seconds.
+constexpr double kMinTurnSeconds = 0.5;
 constexpr int64_t kBitsPerGigabit = 1'000'000'000;
 
 // Both hosts are threads of this process, so that their store is a map.
@@ -187,7 +189,8 @@ double measure_collective(const MeasuredCollective& collective, TwoSides& sides,
       });
     });
   };
-  const auto times = std::max<int64_t>(1, static_cast<int64_t>(turn_seconds / repeat(1)));
+  const auto times =
+      std::max<int64_t>(1, static_cast<int64_t>(std::max(turn_seconds, kMinTurnSeconds) / repeat(1)));
   return static_cast<double>(collective.bytes * times) * 8 / kBitsPerGigabit / repeat(times);
 }
 
