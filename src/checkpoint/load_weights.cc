@@ -164,12 +164,14 @@ int64_t count_non_finite(std::span<const float> values) {
   return count;
 }
 
-// All bits of the exponent are set in infinities and NaN.
+// All bits of the exponent are set in infinities and NaN. They are counted only where there are any: the
+// first loop takes eight values or more per instruction.
 int64_t count_non_finite(std::span<const bf16> values) {
   constexpr uint16_t kExponent = 0x7F80;
-  int64_t count = 0;
-  for (const bf16 value : values) count += (std::bit_cast<uint16_t>(value) & kExponent) == kExponent ? 1 : 0;
-  return count;
+  const auto is_bad = [](bf16 value) { return (std::bit_cast<uint16_t>(value) & kExponent) == kExponent; };
+  uint16_t any = 0;
+  for (const bf16 value : values) any = static_cast<uint16_t>(any | (is_bad(value) ? 1 : 0));
+  return any == 0 ? 0 : std::count_if(values.begin(), values.end(), is_bad);
 }
 
 void check_equal(const Tensor& tensor, int64_t begin, std::span<const float> found,
