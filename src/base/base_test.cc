@@ -209,5 +209,18 @@ TEST(Check, NamesPlaceAndValues) {
   }
 }
 
+TEST(ParseBytes, TakesUnitsOfBothKindsAndNothingElse) {
+  EXPECT_EQ(parse_bytes("4096"), 4096);
+  EXPECT_EQ(parse_bytes("64GiB"), int64_t{64} << 30);
+  EXPECT_EQ(parse_bytes("64G"), int64_t{64} << 30);
+  EXPECT_EQ(parse_bytes("64Gi"), int64_t{64} << 30);
+  EXPECT_EQ(parse_bytes("1.5 tb"), 1'500'000'000'000);
+  EXPECT_EQ(parse_bytes("512m"), 512 << 20);
+  EXPECT_EQ(parse_bytes("7 B"), 7);
+  for (const char* text : {"", "GiB", "64 G B", "-1G", "0", "1e40", "nan", "64X", "64GiBs", "64Gb/s"}) {
+    EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -135,6 +135,14 @@ Flag optional_flag(std::string name, std::optional<T>* target, std::string help)
 
 }  // namespace
 
+void FlagTable::list_only(const std::vector<std::string_view>& names) {
+  for (const std::string_view name : names) TESSERA_CHECK(find(name) != nullptr, "flag '{}'", name);
+  for (Flag& flag : flags_) {
+    flag.listed = std::find(names.begin(), names.end(), flag.name) != names.end();
+    flag.required = false;
+  }
+}
+
 Flag& FlagTable::append(Flag flag) {
   TESSERA_CHECK(find(flag.name) == nullptr, "flag '{}' added twice", flag.name);
   flag.section = section_;

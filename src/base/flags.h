@@ -32,6 +32,7 @@ struct Flag {
   std::string note;  // for kIgnored and kRefused: why, and what to do instead
   bool required = false;
   bool positional = false;
+  bool listed = true;  // in help and in docs/flags.md
   // Parses and stores the values; one value except for kStringList. Throws Error(kUsage) naming the flag,
   // what was expected and what was found.
   std::function<void(const std::vector<std::string>&)> set;
@@ -65,6 +66,10 @@ class FlagTable {
   void begin_section(std::string title) { section_ = std::move(title); }
 
   const std::vector<Flag>& flags() const { return flags_; }
+
+  // For a command that takes the flags of another one: of those declared so far only these are listed, and
+  // none is required. The others are still taken.
+  void list_only(const std::vector<std::string_view>& names);
 
   // By canonical name or alias, '-' and '_' alike, without leading dashes; nullptr when unknown.
   const Flag* find(std::string_view name) const;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -46,6 +47,24 @@ std::string format_bytes(int64_t size_bytes) {
   }
   if (unit == 0) return fmt::format("{} B", size_bytes);
   return fmt::format("{:.{}f} {}", value, std::abs(value) < 10 ? 2 : 1, kUnits[unit]);
+}
+
+std::optional<int64_t> parse_bytes(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc()) return std::nullopt;
+  std::string unit = lower_case(std::string(end, text.data() + text.size()));
+  unit.erase(0, unit.find_first_not_of(' '));
+  int power = 0;
+  if (!unit.empty() && unit != "b") {
+    power = static_cast<int>(std::string_view("kmgt").find(unit[0])) + 1;
+    const std::string_view rest = std::string_view(unit).substr(1);
+    if (power == 0 || (!rest.empty() && rest != "b" && rest != "i" && rest != "ib")) return std::nullopt;
+  }
+  const double base = unit.ends_with("b") && !unit.ends_with("ib") ? 1000 : 1024;
+  value = std::round(value * std::pow(base, power));
+  if (!(value >= 1 && value < 0x1p62)) return std::nullopt;
+  return static_cast<int64_t>(value);
 }
 
 std::string format_count(int64_t count) {

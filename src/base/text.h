@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,10 @@ namespace tessera {
 
 // "1.50 GiB", "17.2 MiB", "320 B".
 std::string format_bytes(int64_t size_bytes);
+
+// The number of bytes that "64GiB", "1.5 TB", "512M" or "4096" stands for: K, M, G, T with or without B or
+// iB, in any case; KB is 1000, K and KiB are 1024. Nothing when it is none of these or not positive.
+std::optional<int64_t> parse_bytes(std::string_view text);
 
 // "1,234,567".
 std::string format_count(int64_t count);

@@ -76,6 +76,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_tokenize_command());
   all.push_back(make_detokenize_command());
   all.push_back(make_train_command());
+  all.push_back(make_plan_command());
   all.push_back(make_eval_command());
   all.push_back(make_generate_command());
   all.push_back(make_inspect_command());

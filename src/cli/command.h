@@ -33,6 +33,7 @@ std::unique_ptr<Command> make_tokenizer_train_command();
 std::unique_ptr<Command> make_tokenize_command();
 std::unique_ptr<Command> make_detokenize_command();
 std::unique_ptr<Command> make_train_command();
+std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
 std::unique_ptr<Command> make_inspect_command();

@@ -55,7 +55,7 @@ std::string flag_entry(const Flag& flag, int64_t width) {
 std::vector<const Flag*> with_status(const FlagTable& table, FlagStatus status) {
   std::vector<const Flag*> out;
   for (const Flag& flag : table.flags()) {
-    if (flag.status == status) out.push_back(&flag);
+    if (flag.listed && flag.status == status) out.push_back(&flag);
   }
   return out;
 }
@@ -102,7 +102,7 @@ std::string markdown_command(Command* command) {
   out += fmt::format("    tessera {} {}\n\n", command->name(), command->usage());
   std::string section;
   for (const Flag& flag : table.flags()) {
-    if (flag.status != FlagStatus::kHonoured) continue;
+    if (!flag.listed || flag.status != FlagStatus::kHonoured) continue;
     if (flag.section != section) {
       if (!section.empty()) out += "\n";
       section = flag.section;
@@ -204,7 +204,7 @@ std::string command_help(Command* command, int64_t width) {
       wrap_text(command->description().empty() ? command->summary() + "." : command->description(), 0, width);
   std::string section;
   for (const Flag& flag : table.flags()) {
-    if (flag.status != FlagStatus::kHonoured) continue;
+    if (!flag.listed || flag.status != FlagStatus::kHonoured) continue;
     if (flag.section != section) {
       section = flag.section;
       out += fmt::format("\n{}:\n", section);

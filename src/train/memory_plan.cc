@@ -205,6 +205,13 @@ MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
   return plan;
 }
 
+int64_t export_bytes(const ParameterLayout& layout, DType save_dtype) {
+  constexpr int64_t kPieceBytes = 4 << 20;  // of write_safetensors
+  int64_t largest = 0;
+  for (const Parameter& parameter : layout.parameters()) largest = std::max(largest, parameter.num_elements);
+  return kPieceBytes + std::min(largest, kPieceBytes / dtype_bytes(save_dtype)) * dtype_bytes(DType::kF32);
+}
+
 int64_t needed_bytes(const Model& model, const MemoryRequest& request) {
   return plan_memory(model, request).node_bytes() - request.local_world_size * request.baseline_bytes;
 }
@@ -228,10 +235,10 @@ std::optional<int> nodes_that_fit(const Model& model, const MemoryRequest& reque
   return std::nullopt;
 }
 
-void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t free_bytes,
-                       const std::vector<MemoryAlternative>& alternatives) {
+std::string memory_refusal(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+                           const std::vector<MemoryAlternative>& alternatives) {
   const int64_t needed = needed_bytes(model, request);
-  if (needed <= free_bytes) return;
+  if (needed <= free_bytes) return "";
   const bool single = request.num_nodes * request.local_world_size == 1;
   std::vector<std::string> kinds;
   for (const MemoryItem& item : plan_memory(model, request).items) {
@@ -251,9 +258,15 @@ void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t
         "; {} nodes of {} would do with these settings", *nodes,
         request.local_world_size == 1 ? "one rank" : fmt::format("{} ranks", request.local_world_size));
   }
-  fail(ExitCode::kBadConfig, "the run does not fit in memory: it takes {} more{}, {} are free ({}); {}",
-       format_bytes(needed), single ? "" : " on every node", format_bytes(free_bytes), fmt::join(kinds, ", "),
-       advice);
+  return fmt::format("the run does not fit in memory: it takes {} more{}, {} are free ({}); {}",
+                     format_bytes(needed), single ? "" : " on every node", format_bytes(free_bytes),
+                     fmt::join(kinds, ", "), advice);
+}
+
+void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+                       const std::vector<MemoryAlternative>& alternatives) {
+  const std::string refusal = memory_refusal(model, request, free_bytes, alternatives);
+  if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
 }
 
 std::string memory_table(const MemoryPlan& plan, int64_t free_bytes) {

@@ -46,6 +46,10 @@ ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_w
 // request.zero in the model's dtype.
 ZeroSettings zero_settings(const Model& model, const MemoryRequest& request);
 
+// Buffers of writing the weights: a piece of the file, and its elements in float32. Those of reading them are
+// gone before optimizer and activations are touched.
+int64_t export_bytes(const ParameterLayout& layout, DType save_dtype);
+
 // Of a node, beyond the baseline of its ranks, which is resident already.
 int64_t needed_bytes(const Model& model, const MemoryRequest& request);
 
@@ -75,9 +79,12 @@ std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
 std::optional<int> nodes_that_fit(const Model& model, const MemoryRequest& request, int64_t free_bytes,
                                   int max_nodes);
 
-// Refuses (kBadConfig) a plan of more than free_bytes a node beyond the baseline, which is resident already.
-// The message has the table in short, the first of the alternatives that would fit, and how many nodes would
-// do.
+// Why a plan of more than free_bytes a node beyond the baseline, which is resident already, does not fit: the
+// table in short, the first of the alternatives that would fit, and how many nodes would do. Empty when it
+// fits.
+std::string memory_refusal(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+                           const std::vector<MemoryAlternative>& alternatives);
+// Refuses (kBadConfig) it.
 void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t free_bytes,
                        const std::vector<MemoryAlternative>& alternatives);
 

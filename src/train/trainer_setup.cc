@@ -21,15 +21,6 @@ bool needs_tokenizer(const std::vector<std::string>& files) {
   return !std::all_of(files.begin(), files.end(), is_pretokenized);
 }
 
-// Buffers of export_model_folder: a piece of the file, and its elements in float32. Those of load_weights are
-// gone before the optimizer and the activations are touched.
-int64_t export_bytes(const ParameterLayout& layout, DType save_dtype) {
-  constexpr int64_t kPieceBytes = 4 << 20;  // of write_safetensors
-  int64_t largest = 0;
-  for (const Parameter& parameter : layout.parameters()) largest = std::max(largest, parameter.num_elements);
-  return kPieceBytes + std::min(largest, kPieceBytes / dtype_bytes(save_dtype)) * dtype_bytes(DType::kF32);
-}
-
 std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool decay_all) {
   std::vector<ParameterRange> ranges;
   for (const Parameter& parameter : layout.parameters()) {

@@ -1,0 +1,173 @@
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/terminal.h"
+#include "cli/threads.h"
+#include "formats/model_config.h"
+#include "plan/forecast.h"
+#include "platform/memory_info.h"
+#include "platform/thread_pool.h"
+#include "train/arguments.h"
+#include "train/config_file.h"
+#include "train/training_peak.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMaxNodes = 4096;
+constexpr int64_t kMaxLocalRanks = 256;
+
+void check_range(const std::string& flag, int64_t value, int64_t minimum, int64_t maximum) {
+  if (minimum <= value && value <= maximum) return;
+  fail(ExitCode::kUsage, "--{}: expected a number from {} to {}, found {}", flag, minimum, maximum, value);
+}
+
+void check_above_zero(const std::string& flag, double value) {
+  if (std::isfinite(value) && value > 0) return;
+  fail(ExitCode::kUsage, "--{}: expected a finite number above 0, found {}", flag, value);
+}
+
+class PlanCommand : public Command {
+ public:
+  std::string name() const override { return "plan"; }
+  std::string summary() const override {
+    return "Tell what a training run will take, before anything of it exists";
+  }
+  std::string usage() const override {
+    return "--model DIR | --preset NAME [--nnodes N] [--nproc_per_node N] [--memory SIZE] [flags]";
+  }
+  std::string description() const override {
+    return "Shows the memory of a run by kind, for a rank, a node and the whole job, and for several nodes "
+           "what "
+           "crosses the network in a step and how long that takes, under each gather schedule. Needs the "
+           "shape "
+           "of the model only: no weights, no data; every row is taken to have max_length tokens.\n"
+           "Takes the command line or the --config file of `tessera train` as it is; flags that do not "
+           "matter "
+           "here have no effect and are not listed below. Exit code 78 when a node has too little memory; "
+           "the "
+           "message then says what would make it fit.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\", "    --memory 64GiB",
+            "tessera plan --model start --nproc_per_node 2 --max_length 512 --json"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    declare_training_flags(table, &args_);
+    table->list_only({"model", "tokenizer", "max_length", "config", "deepspeed",
+                      "per_device_train_batch_size", "gradient_accumulation_steps", "dtype",
+                      "gradient_checkpointing", "merge_micro_batches", "pack_weights", "num_threads",
+                      "measure_peak", "zero_stage", "gather_schedule", "grad_accum_dtype"});
+    table->begin_section("Plan");
+    table
+        ->add("preset", &preset_,
+              fmt::format("A named shape instead of a model: {}.", fmt::join(preset_names(), ", ")))
+        .value_name = "NAME";
+    table->add("vocab_size", &vocab_size_, "Vocabulary of a preset that leaves it open: 15m, 60m and 160m.");
+    table->add("nnodes", &num_nodes_, "Number of nodes.");
+    table->add("nproc_per_node", &local_world_size_, "Ranks on each node.");
+    table
+        ->add("memory", &memory_,
+              "Memory of a node, such as 64GiB. Without it that of this machine or, where less, its cgroup.")
+        .value_name = "SIZE";
+    table->add("network_gbps", &network_gbps_,
+               "Speed of a node's network in each direction, in 10^9 bits per second.");
+    table->add("tflops", &tflops_,
+               "Arithmetic peak of a node in TFLOPS. Without it that of this machine is measured, unless "
+               "measure_peak is false: then no time of computing is shown.");
+    table->add("mfu", &mfu_,
+               "Share of the peak that the model's own operations reach, above 0 and at most 1.");
+    table->add("json", &json_, "Print a JSON object.");
+  }
+
+  void complete_flags(FlagTable* table) override {
+    if (!args_.config.empty()) apply_config_file(args_.config, table);
+  }
+
+  void run(FlagTable* table) override {
+    set_log_level(args_.lowest_log_level());
+    check_range("nnodes", num_nodes_, 1, kMaxNodes);
+    check_range("nproc_per_node", local_world_size_, 1, kMaxLocalRanks);
+    check_above_zero("network_gbps", network_gbps_);
+    if (tflops_) check_above_zero("tflops", *tflops_);
+    if (!(mfu_ > 0 && mfu_ <= 1)) {
+      fail(ExitCode::kUsage, "--mfu: expected a number above 0 and at most 1, found {}", mfu_);
+    }
+    const ModelConfig config = model_config();
+    resolve_training_arguments(*table, num_nodes_ * local_world_size_, &args_);
+
+    ClusterShape cluster;
+    cluster.num_nodes = static_cast<int>(num_nodes_);
+    cluster.local_world_size = static_cast<int>(local_world_size_);
+    cluster.node_memory_bytes = node_memory();
+    cluster.network_gbps = network_gbps_;
+    cluster.mfu = mfu_;
+    cluster.node_tflops = node_tflops();
+
+    const int64_t num_threads = args_.num_threads > 0
+                                    ? args_.num_threads
+                                    : std::max<int64_t>(1, threads_for_pool() / local_world_size_);
+    ThreadPool pool(num_threads);
+    const RunForecast forecast = forecast_run(args_, config, cluster, pool);
+    write_output(json_ ? forecast_json(forecast) : forecast_text(forecast));
+    flush_output();
+    if (!forecast.refusal.empty()) fail(ExitCode::kBadConfig, "{}", forecast.refusal);
+  }
+
+ private:
+  ModelConfig model_config() const {
+    if (args_.model.empty() == preset_.empty()) {
+      fail(ExitCode::kUsage, "give either --model DIR (or its config.json) or --preset NAME{}",
+           preset_.empty() ? "" : ", not both");
+    }
+    if (preset_.empty()) return read_model_config(args_.model);
+    ModelConfig config = preset_config(preset_);
+    if (config.vocab_size == 0) {
+      check_range("vocab_size", vocab_size_, 1, int64_t{1} << 31);
+      config.vocab_size = vocab_size_;
+    }
+    return config;
+  }
+
+  int64_t node_memory() const {
+    if (memory_.empty()) {
+      const MemoryInfo info = memory_info();
+      return std::min(info.total_bytes, info.cgroup_limit_bytes.value_or(info.total_bytes));
+    }
+    const std::optional<int64_t> size_bytes = parse_bytes(memory_);
+    if (!size_bytes) {
+      fail(ExitCode::kUsage, "--memory: expected a size such as 64GiB, found '{}'", printable(memory_));
+    }
+    return *size_bytes;
+  }
+
+  std::optional<double> node_tflops() const {
+    if (tflops_ || !args_.measure_peak) return tflops_;
+    ThreadPool pool(threads_for_pool());
+    const std::optional<ComputePeak> peak = measure_training_peak(pool, args_.training_dtype());
+    if (!peak) return std::nullopt;
+    return peak->tflops;
+  }
+
+  TrainingArguments args_;
+  std::string preset_;
+  int64_t vocab_size_ = 32000;
+  int64_t num_nodes_ = 1;
+  int64_t local_world_size_ = 1;
+  std::string memory_;
+  double network_gbps_ = 25;
+  std::optional<double> tflops_;
+  double mfu_ = 0.5;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_plan_command() { return std::make_unique<PlanCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,70 @@
+// What a run will take before anything of it exists: memory by rank and node, bytes between nodes, time of a
+// step. Needs the model's shape and the settings, neither weights nor data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/model_config.h"
+#include "platform/thread_pool.h"
+#include "train/arguments.h"
+#include "train/memory_plan.h"
+
+namespace tessera {
+
+// The machines.
+struct ClusterShape {
+  int num_nodes = 1;
+  int local_world_size = 1;
+  int64_t node_memory_bytes = 0;
+  double network_gbps = 25;           // of a node, in each direction, 10^9 bits per second
+  std::optional<double> node_tflops;  // arithmetic peak of a node; nothing: no times
+  double mfu = 0.5;                   // share of it that the model's own operations reach
+
+  int world_size() const { return num_nodes * local_world_size; }
+};
+
+// One way to use the network.
+struct ScheduleForecast {
+  GatherSchedule schedule = GatherSchedule::kPerStep;
+  int64_t node_bytes = 0;  // memory
+  bool fits = false;
+  WireBytes wire;        // of one optimizer step and node
+  double network_s = 0;  // of it at full speed, sending and receiving at once
+  // With node_tflops: what is left of network_s when gathers hide behind the forward passes and reductions
+  // (and gathers for it) behind the backward passes; and the step.
+  std::optional<double> exposed_s;
+  std::optional<double> step_s;
+};
+
+struct RunForecast {
+  ClusterShape cluster;
+  int64_t num_parameters = 0;
+  DType dtype = DType::kBF16;
+  int64_t num_threads = 1;  // of a rank, which some buffers depend on
+  bool gradient_checkpointing = false;
+  int64_t row_tokens = 0;       // max_length
+  int64_t tokens_per_step = 0;  // of all ranks
+  int64_t tokens_per_pass = 0;  // of one rank
+  ZeroSettings zero;
+  bool schedule_is_auto = true;
+  MemoryPlan memory;
+  std::string refusal;                      // why it does not fit and what would; empty when it fits
+  double tflop_per_step = 0;                // of a node, model operations
+  std::optional<double> compute_s;          // of a step, with what checkpointing computes again
+  std::vector<ScheduleForecast> schedules;  // those that the stage allows; empty on one node
+};
+
+// `args` must be resolved. Every row is taken to have max_length tokens (1024 without one, as in training).
+// The pool decides the buffers that are per thread: as many threads as a rank will have.
+RunForecast forecast_run(const TrainingArguments& args, const ModelConfig& config,
+                         const ClusterShape& cluster, ThreadPool& pool);
+
+// Tables of at most 80 columns.
+std::string forecast_text(const RunForecast& forecast);
+// The same as a JSON object, sizes in bytes, times in seconds; indent 2, trailing newline.
+std::string forecast_json(const RunForecast& forecast);
+
+}  // namespace tessera

@@ -1,0 +1,152 @@
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/text.h"
+#include "plan/forecast.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* schedule_name(GatherSchedule schedule) {
+  return schedule == GatherSchedule::kPerStep ? "per_step" : "per_layer";
+}
+
+std::string counted(int64_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", format_count(count), noun, count == 1 ? "" : "s");
+}
+
+// "0.42 s", "18.3 s", "1,234 s", "7.51 h".
+std::string seconds_text(double seconds) {
+  constexpr double kManySeconds = 10'000;
+  const bool in_hours = seconds >= kManySeconds;
+  const double value = in_hours ? seconds / 3600 : seconds;
+  const char* unit = in_hours ? "h" : "s";
+  if (value >= 1000) return fmt::format("{} {}", format_count(std::llround(value)), unit);
+  return fmt::format("{:.{}f} {}", value, value < 10 ? 2 : 1, unit);
+}
+
+std::string indented(const std::string& lines) {
+  std::string out;
+  for (size_t begin = 0; begin < lines.size();) {
+    const size_t end = lines.find('\n', begin) + 1;
+    out += "  " + lines.substr(begin, end - begin);
+    begin = end;
+  }
+  return out;
+}
+
+std::string network_text(const RunForecast& forecast) {
+  std::string text =
+      fmt::format("network  {} Gbit/s a node; of each node, per step\n", forecast.cluster.network_gbps);
+  const auto add_line = [&](const std::string& schedule, const std::string& fits,
+                            const std::vector<std::string>& sizes, const std::vector<std::string>& times) {
+    text += fmt::format("  {:<9}  {:>4}", schedule, fits);
+    for (const std::string& size : sizes) text += fmt::format("  {:>10}", size);
+    for (const std::string& time : times) text += fmt::format("  {:>7}", time);
+    text += "\n";
+  };
+  add_line("schedule", "fits", {"memory", "gathered", "reduced"}, {"network", "exposed", "step"});
+  for (const ScheduleForecast& each : forecast.schedules) {
+    const auto time = [](const std::optional<double>& seconds) {
+      return seconds ? seconds_text(*seconds) : "-";
+    };
+    add_line(schedule_name(each.schedule), each.fits ? "yes" : "no",
+             {format_bytes(each.node_bytes), format_bytes(each.wire.received_gather),
+              format_bytes(each.wire.sent_reduce)},
+             {seconds_text(each.network_s), time(each.exposed_s), time(each.step_s)});
+  }
+  return text;
+}
+
+Json memory_json(const RunForecast& forecast) {
+  Json items = Json::array();
+  for (const MemoryItem& item : forecast.memory.items) {
+    items.push_back({{"kind", memory_kind_name(item.kind)},
+                     {"name", item.name},
+                     {"scope", item.scope == MemoryScope::kNode ? "node" : "rank"},
+                     {"bytes", item.size_bytes}});
+  }
+  return {{"items", items},
+          {"private_bytes", forecast.memory.private_bytes()},
+          {"shared_bytes", forecast.memory.shared_bytes()},
+          {"rank_bytes", forecast.memory.rank_bytes()},
+          {"node_bytes", forecast.memory.node_bytes()},
+          {"job_bytes", forecast.memory.job_bytes()},
+          {"available_bytes", forecast.cluster.node_memory_bytes},
+          {"fits", forecast.refusal.empty()},
+          {"refusal", forecast.refusal}};
+}
+
+Json optional_json(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+Json schedules_json(const RunForecast& forecast) {
+  Json schedules = Json::array();
+  for (const ScheduleForecast& each : forecast.schedules) {
+    schedules.push_back({{"schedule", schedule_name(each.schedule)},
+                         {"node_bytes", each.node_bytes},
+                         {"fits", each.fits},
+                         {"sent_gather_bytes", each.wire.sent_gather},
+                         {"received_gather_bytes", each.wire.received_gather},
+                         {"sent_reduce_bytes", each.wire.sent_reduce},
+                         {"received_reduce_bytes", each.wire.received_reduce},
+                         {"network_s", each.network_s},
+                         {"exposed_s", optional_json(each.exposed_s)},
+                         {"step_s", optional_json(each.step_s)}});
+  }
+  return schedules;
+}
+
+}  // namespace
+
+std::string forecast_text(const RunForecast& forecast) {
+  const ClusterShape& cluster = forecast.cluster;
+  std::string text = fmt::format("model    {} parameters, {}\n", format_count(forecast.num_parameters),
+                                 dtype_name(forecast.dtype));
+  text += fmt::format("ranks    {}, {} each, {} a rank\n", counted(cluster.num_nodes, "node"),
+                      counted(cluster.local_world_size, "rank"), counted(forecast.num_threads, "thread"));
+  if (cluster.world_size() > 1) {
+    text += fmt::format("zero     stage {}, {}{}, gradients {}\n", forecast.zero.stage,
+                        schedule_name(forecast.zero.schedule), forecast.schedule_is_auto ? " (auto)" : "",
+                        dtype_name(forecast.zero.gradient_dtype));
+  }
+  text += fmt::format("step     {} tokens in rows of {}\npasses   {} a rank, {} tokens each\n",
+                      format_count(forecast.tokens_per_step), format_count(forecast.row_tokens),
+                      format_count(forecast.zero.passes_per_step), format_count(forecast.tokens_per_pass));
+  text += "memory\n" + indented(memory_table(forecast.memory, cluster.node_memory_bytes));
+  if (forecast.compute_s) {
+    text += fmt::format("compute  {} a step: {:.4g} TFLOP a node at {:.3g} of {:.4g} TFLOPS{}\n",
+                        seconds_text(*forecast.compute_s), forecast.tflop_per_step, cluster.mfu,
+                        *cluster.node_tflops, forecast.gradient_checkpointing ? ", x 4/3" : "");
+  }
+  if (!forecast.schedules.empty()) text += network_text(forecast);
+  return text;
+}
+
+std::string forecast_json(const RunForecast& forecast) {
+  const ClusterShape& cluster = forecast.cluster;
+  const Json out = {{"num_parameters", forecast.num_parameters},
+                    {"dtype", dtype_name(forecast.dtype)},
+                    {"num_nodes", cluster.num_nodes},
+                    {"local_world_size", cluster.local_world_size},
+                    {"num_threads", forecast.num_threads},
+                    {"zero_stage", forecast.zero.stage},
+                    {"gather_schedule", schedule_name(forecast.zero.schedule)},
+                    {"gradient_checkpointing", forecast.gradient_checkpointing},
+                    {"max_length", forecast.row_tokens},
+                    {"tokens_per_step", forecast.tokens_per_step},
+                    {"tokens_per_pass", forecast.tokens_per_pass},
+                    {"passes_per_step", forecast.zero.passes_per_step},
+                    {"memory", memory_json(forecast)},
+                    {"tflop_per_step", forecast.tflop_per_step},
+                    {"node_tflops", optional_json(cluster.node_tflops)},
+                    {"mfu", cluster.mfu},
+                    {"compute_s", optional_json(forecast.compute_s)},
+                    {"network_gbps", cluster.network_gbps},
+                    {"schedules", schedules_json(forecast)}};
+  return out.dump(2) + "\n";
+}
+
+}  // namespace tessera

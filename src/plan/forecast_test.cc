@@ -1,0 +1,159 @@
+// What `tessera plan` says, against sums done by hand.
+#include "plan/forecast.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/flags.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+class ForecastTest : public testing::Test {
+ protected:
+  ForecastTest() : config_(preset_config("160m")) {
+    config_.vocab_size = 32000;
+    declare_training_flags(&table_, &args_);
+    args_.per_device_train_batch_size = 2;
+    args_.gradient_accumulation_steps = 4;
+    args_.merge_micro_batches = "never";
+    args_.max_length = 512;
+    args_.zero_stage = 3;
+    cluster_.num_nodes = 4;
+    cluster_.node_memory_bytes = int64_t{64} << 30;
+    cluster_.node_tflops = 2;
+  }
+
+  RunForecast forecast() { return forecast_run(args_, config_, cluster_, pool_); }
+
+  FlagTable table_;
+  TrainingArguments args_;
+  ModelConfig config_;
+  ClusterShape cluster_;
+  ThreadPool pool_{1};
+};
+
+TEST_F(ForecastTest, TokensPassesAndOperationsFollowFromTheBatch) {
+  cluster_.local_world_size = 2;
+  const RunForecast whole = forecast();
+  EXPECT_EQ(whole.tokens_per_pass, 2 * 512);
+  EXPECT_EQ(whole.zero.passes_per_step, 4);
+  EXPECT_EQ(whole.tokens_per_step, 4 * 2 * 4 * 2 * 512);
+  // 6 per matrix element (the tied embedding counts as head) and token, 12 H E per pair of tokens.
+  const double tokens = 2 * 4 * 2 * 512, layers = 18;
+  const double matrices = layers * 768 * (2.0 * 768 + 2 * 256 + 3 * 2560) + 32000.0 * 768 * 511 / 512;
+  const double pairs = tokens / 512 * (512 * 513 / 2);
+  EXPECT_NEAR(whole.tflop_per_step * 1e12, 6 * tokens * matrices + 12 * layers * 768 * pairs, 1e6);
+  EXPECT_NEAR(*whole.compute_s, whole.tflop_per_step / (2 * 0.5), 1e-9);
+  args_.gradient_checkpointing = true;
+  EXPECT_NEAR(*forecast().compute_s, *whole.compute_s * 4 / 3, 1e-9);
+}
+
+// 25 Gbit/s are 3.125e9 bytes per second.
+TEST_F(ForecastTest, PerStepUsesTheNetworkOnceAndPerLayerInEveryPass) {
+  const RunForecast four_passes = forecast();
+  ASSERT_EQ(four_passes.schedules.size(), 2u);
+  const ScheduleForecast& per_step = four_passes.schedules[0];
+  const ScheduleForecast& per_layer = four_passes.schedules[1];
+  const double once = 2.0 * static_cast<double>(four_passes.num_parameters) * 3 / 4;
+  EXPECT_NEAR(static_cast<double>(per_step.wire.received_gather), once, once / 1000);
+  EXPECT_NEAR(static_cast<double>(per_step.wire.sent_reduce), once, once / 1000);
+  EXPECT_NEAR(per_step.network_s, 2 * once / 3.125e9, once / 3.125e9 / 500);
+  EXPECT_NEAR(static_cast<double>(per_layer.wire.sent_reduce), 4 * once, once / 250);
+  EXPECT_GT(per_layer.wire.received_gather, 4 * per_step.wire.received_gather);
+  EXPECT_LT(per_layer.node_bytes, per_step.node_bytes);
+  args_.gradient_accumulation_steps = 16;
+  EXPECT_EQ(forecast().schedules[0].wire.received(), per_step.wire.received());
+}
+
+TEST_F(ForecastTest, TimeOnTheNetworkHidesBehindComputeUntilItIsLonger) {
+  cluster_.network_gbps = 1000;
+  for (const ScheduleForecast& each : forecast().schedules) {
+    EXPECT_EQ(each.exposed_s, 0.0);
+    EXPECT_EQ(each.step_s, forecast().compute_s);
+  }
+  cluster_.network_gbps = 0.01;  // all but what a step computes meanwhile
+  const RunForecast slow = forecast();
+  const ScheduleForecast& per_step = slow.schedules[0];
+  EXPECT_NEAR(*per_step.exposed_s, per_step.network_s - *slow.compute_s / 4, 1e-6);  // one of four passes
+  const ScheduleForecast& per_layer = slow.schedules[1];
+  EXPECT_NEAR(*per_layer.exposed_s, per_layer.network_s - *slow.compute_s, 1e-6);
+  EXPECT_NEAR(*per_layer.step_s, per_layer.network_s, 1e-6);
+}
+
+TEST_F(ForecastTest, WithoutAPeakThereAreNoTimesOfComputing) {
+  cluster_.node_tflops.reset();
+  const RunForecast plan = forecast();
+  EXPECT_FALSE(plan.compute_s.has_value());
+  EXPECT_FALSE(plan.schedules[0].step_s.has_value());
+  EXPECT_GT(plan.schedules[0].network_s, 0);
+  EXPECT_THAT(forecast_text(plan), testing::Not(HasSubstr("compute")));
+}
+
+TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
+  const RunForecast roomy = forecast();
+  EXPECT_EQ(roomy.zero.schedule, GatherSchedule::kPerStep);
+  cluster_.node_memory_bytes = (roomy.schedules[0].node_bytes + roomy.schedules[1].node_bytes) / 2;
+  const RunForecast tight = forecast();
+  EXPECT_EQ(tight.zero.schedule, GatherSchedule::kPerLayer);
+  EXPECT_EQ(tight.refusal, "");
+  EXPECT_FALSE(tight.schedules[0].fits);
+  EXPECT_TRUE(tight.schedules[1].fits);
+  args_.gather_schedule = "per_step";
+  EXPECT_THAT(forecast().refusal, HasSubstr("with gather_schedule per_layer it would take"));
+}
+
+TEST_F(ForecastTest, BelowStage3ThereIsOneSchedule) {
+  for (int64_t stage = 0; stage <= 2; ++stage) {
+    args_.zero_stage = stage;
+    EXPECT_EQ(forecast().schedules.size(), 1u);
+  }
+}
+
+TEST_F(ForecastTest, OneProcessHasNoNetworkAndTheMemoryOfItsPlan) {
+  cluster_.num_nodes = 1;
+  args_.pack_weights = "never";
+  const RunForecast plan = forecast();
+  EXPECT_TRUE(plan.schedules.empty());
+  EXPECT_EQ(plan.memory.shared_bytes(), 0);
+  EXPECT_THAT(forecast_text(plan), testing::Not(HasSubstr("network")));
+}
+
+TEST_F(ForecastTest, TextFits80ColumnsForTheLargestModelAndJob) {
+  config_ = preset_config("llama3-8b");
+  args_.max_length = 8192;
+  args_.gradient_checkpointing = true;
+  args_.per_device_train_batch_size = 64;
+  args_.gradient_accumulation_steps = 100;
+  cluster_.num_nodes = 1024;
+  cluster_.local_world_size = 8;
+  std::istringstream lines(forecast_text(forecast()));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+TEST_F(ForecastTest, JsonHasWhatTheTextHas) {
+  const RunForecast plan = forecast();
+  const json out = json::parse(forecast_json(plan));
+  EXPECT_EQ(out["num_nodes"], 4);
+  EXPECT_EQ(out["gather_schedule"], "per_step");
+  EXPECT_EQ(out["memory"]["node_bytes"], plan.memory.node_bytes());
+  EXPECT_EQ(out["memory"]["fits"], true);
+  int64_t of_rank = 0, shared = 0;
+  for (const json& item : out["memory"]["items"]) {
+    (item["scope"] == "node" ? shared : of_rank) += item["bytes"].get<int64_t>();
+  }
+  EXPECT_EQ(of_rank, plan.memory.private_bytes());
+  EXPECT_EQ(shared, plan.memory.shared_bytes());
+  ASSERT_EQ(out["schedules"].size(), 2u);
+  EXPECT_EQ(out["schedules"][1]["schedule"], "per_layer");
+  EXPECT_EQ(out["schedules"][1]["sent_reduce_bytes"], plan.schedules[1].wire.sent_reduce);
+}
+
+}  // namespace
+}  // namespace tessera
