@@ -38,6 +38,10 @@ class Communicator {
   void barrier(const OpLabel& label);
   void broadcast(std::span<std::byte> data, int root, const OpLabel& label);
 
+  // Of all waits from now on: longer where a rank does something on its own. Ranks that die or stop are noticed
+  // as ever.
+  void set_timeout(std::chrono::milliseconds timeout);
+
   // Settings that must be the same on every rank (StoreClient::check_same_settings).
   void check_same_settings(const std::map<std::string, std::string>& settings);
   // Orderly end of all of it.
@@ -48,5 +52,8 @@ class Communicator {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Of a process that is alone.
+Communicator& single_process();
 
 }  // namespace tessera

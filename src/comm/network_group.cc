@@ -59,7 +59,7 @@ class NetworkGroup::Impl {
  public:
   Impl(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
        const NetworkOptions& options, FailureDetector& failures)
-      : options_(options),
+      : timeout_(options.timeout),
         failures_(failures),
         members_(describe_members(std::move(ranks), my_rank, rendezvous)) {
     if (members_.size() == 1) return;
@@ -84,6 +84,8 @@ class NetworkGroup::Impl {
   }
 
   const Members& members() const { return members_; }
+
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
 
   Ticket issue(Collective collective, std::byte* data, std::span<const Part> parts,
                int64_t wire_element_bytes, int root, const OpLabel& label) {
@@ -218,7 +220,7 @@ class NetworkGroup::Impl {
       if (stopping_.load(std::memory_order_relaxed)) return false;
       failures_.check();
       if (moved) continue;
-      if (Clock::now() - begin > options_.timeout) {
+      if (Clock::now() - begin > timeout_.load(std::memory_order_relaxed)) {
         for (const Lane* lane : worker.lanes) {
           if (!lane->finished()) lane->fail_at_deadline(seconds_between(begin, Clock::now()));
         }
@@ -248,7 +250,7 @@ class NetworkGroup::Impl {
     if (notify) completed_changed_.notify_all();
   }
 
-  const NetworkOptions options_;
+  std::atomic<std::chrono::milliseconds> timeout_;
   FailureDetector& failures_;
   const Members members_;
   std::vector<std::unique_ptr<Lane>> lanes_;
@@ -326,5 +328,7 @@ void NetworkGroup::wait(Ticket ticket) { impl_->wait(ticket); }
 bool NetworkGroup::done(Ticket ticket) const { return impl_->done(ticket); }
 
 NetworkCounters NetworkGroup::counters() const { return impl_->counters(); }
+
+void NetworkGroup::set_timeout(std::chrono::milliseconds timeout) { impl_->set_timeout(timeout); }
 
 }  // namespace tessera

@@ -73,6 +73,8 @@ class NetworkGroup {
   bool done(Ticket ticket) const;
 
   NetworkCounters counters() const;
+  // Of the operations that run from now on.
+  void set_timeout(std::chrono::milliseconds timeout);
 
  private:
   static std::unique_ptr<Rendezvous> rendezvous_of(StoreClient* store, const NetworkOptions& options);

@@ -91,4 +91,6 @@ void NodeGroup::barrier(const OpLabel& label) {
   if (size() > 1) impl_->state->agree(fmt::format("barrier {}", to_string(label)));
 }
 
+void NodeGroup::set_timeout(std::chrono::milliseconds timeout) { impl_->state->set_timeout(timeout); }
+
 }  // namespace tessera

@@ -77,6 +77,9 @@ class NodeGroup {
   SharedCounters make_counters(std::string_view name, int64_t num_channels);
   void barrier(const OpLabel& label);
 
+  // Of the waits from now on: longer where a rank does something on its own.
+  void set_timeout(std::chrono::milliseconds timeout);
+
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;

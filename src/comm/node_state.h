@@ -58,6 +58,7 @@ class NodeState {
   const World& world() const { return world_; }
   FailureDetector& failures() const { return failures_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   int rank_of(int index) const { return world_.node_rank * world_.local_world_size + index; }
   // "rank 3 on host worker-1".
   std::string describe(int index) const;
@@ -92,7 +93,7 @@ class NodeState {
   bool find_closed_peers(std::array<bool, kMaxLocalRanks>* closed) const;
 
   const World world_;
-  const std::chrono::milliseconds timeout_;
+  std::atomic<std::chrono::milliseconds> timeout_;
   FailureDetector& failures_;
   uint64_t num_operations_ = 0;
 };

@@ -1,6 +1,7 @@
 #include "train/evaluate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/error.h"
@@ -37,37 +38,81 @@ ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int
   return limits;
 }
 
+namespace {
+
+void add_batch(Model& model, const Dataset& dataset, const std::vector<int64_t>& rows, PackedBatch* batch,
+               double* loss_sum, EvalResult* result) {
+  make_packed_batch(dataset, rows, batch);
+  const LossSums sums = model.forward_loss(*batch);
+  if (!std::isfinite(sums.loss_sum)) {
+    fail(ExitCode::kNumerics,
+         "the loss of the evaluation rows {} to {} is {}: the model's weights have diverged", rows.front(),
+         rows.back(), sums.loss_sum);
+  }
+  *loss_sum += sums.loss_sum;
+  result->num_targets += sums.num_targets;
+  result->num_tokens += batch->num_tokens();
+  result->num_rows += static_cast<int64_t>(rows.size());
+  ++result->num_batches;
+}
+
+void finish(double loss_sum, const Stopwatch& stopwatch, EvalResult* result) {
+  if (result->num_targets == 0 && !result->stopped)
+    fail(ExitCode::kBadData, "the evaluation dataset has no token to predict");
+  result->loss = loss_sum / static_cast<double>(std::max<int64_t>(result->num_targets, 1));
+  result->perplexity = std::exp(result->loss);
+  result->runtime_s = stopwatch.seconds();
+}
+
+}  // namespace
+
 EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
                     const std::function<bool(double fraction)>& progress) {
   const Stopwatch stopwatch;
-  const auto batches = evaluation_batches(dataset, max_rows, max_tokens);
   EvalResult result;
   PackedBatch batch;
   double loss_sum = 0;
-  for (const std::vector<int64_t>& rows : batches) {
-    make_packed_batch(dataset, rows, &batch);
-    const LossSums sums = model.forward_loss(batch);
-    if (!std::isfinite(sums.loss_sum)) {
-      fail(ExitCode::kNumerics,
-           "the loss of the evaluation rows {} to {} is {}: the model's weights have diverged", rows.front(),
-           rows.back(), sums.loss_sum);
-    }
-    loss_sum += sums.loss_sum;
-    result.num_targets += sums.num_targets;
-    result.num_tokens += batch.num_tokens();
-    result.num_rows += static_cast<int64_t>(rows.size());
-    ++result.num_batches;
+  for (const std::vector<int64_t>& rows : evaluation_batches(dataset, max_rows, max_tokens)) {
+    add_batch(model, dataset, rows, &batch, &loss_sum, &result);
     const double fraction = static_cast<double>(result.num_rows) / static_cast<double>(dataset.num_rows());
     if (progress && !progress(fraction)) {
       result.stopped = result.num_rows < dataset.num_rows();
       if (result.stopped) break;
     }
   }
-  if (result.num_targets == 0 && !result.stopped)
-    fail(ExitCode::kBadData, "the evaluation dataset has no token to predict");
-  result.loss = loss_sum / static_cast<double>(std::max<int64_t>(result.num_targets, 1));
-  result.perplexity = std::exp(result.loss);
-  result.runtime_s = stopwatch.seconds();
+  finish(loss_sum, stopwatch, &result);
+  return result;
+}
+
+EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
+                             Communicator& comm, const std::function<void(double fraction)>& progress) {
+  const Stopwatch stopwatch;
+  const auto batches = evaluation_batches(dataset, max_rows, max_tokens);
+  const auto world_size = static_cast<size_t>(comm.world().world_size);
+  const auto rank = static_cast<size_t>(comm.world().rank);
+  EvalResult result;
+  PackedBatch batch;
+  double loss_sum = 0;
+  for (size_t first = 0; first < batches.size(); first += world_size) {
+    if (first + rank < batches.size()) {
+      add_batch(model, dataset, batches[first + rank], &batch, &loss_sum, &result);
+    } else {
+      model.take_part_in_forward();
+    }
+    if (progress) {
+      progress(static_cast<double>(std::min(first + world_size, batches.size())) /
+               static_cast<double>(batches.size()));
+    }
+  }
+  std::array<double, 5> sums = {loss_sum, static_cast<double>(result.num_targets),
+                                static_cast<double>(result.num_tokens), static_cast<double>(result.num_rows),
+                                static_cast<double>(result.num_batches)};
+  comm.all_reduce_sum(sums, {"evaluation"});
+  result.num_targets = std::llround(sums[1]);
+  result.num_tokens = std::llround(sums[2]);
+  result.num_rows = std::llround(sums[3]);
+  result.num_batches = std::llround(sums[4]);
+  finish(sums[0], stopwatch, &result);
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "data/dataset.h"
 #include "model/model.h"
 
@@ -36,5 +37,9 @@ ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int
 // batch; when it returns false the evaluation stops.
 EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
                     const std::function<bool(double fraction)>& progress = {});
+
+// Collective: the ranks take the batches in turn, and all get the result of the whole. Does not stop early.
+EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
+                             Communicator& comm, const std::function<void(double fraction)>& progress = {});
 
 }  // namespace tessera

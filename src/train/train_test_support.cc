@@ -1,10 +1,13 @@
 #include "train/train_test_support.h"
 
 #include <cmath>
+#include <exception>
 #include <fstream>
 #include <numeric>
+#include <thread>
 
 #include "checkpoint/model_folder.h"
+#include "comm/store_server.h"
 #include "formats/safetensors.h"
 
 namespace tessera {
@@ -100,6 +103,49 @@ RecordingObserver TinyRun::train(int64_t num_threads, const std::function<int()>
   Trainer trainer(args, pool, observer);
   trainer.run(stop_signal);
   return observer;
+}
+
+std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,
+                                           int64_t threads_per_rank,
+                                           const std::function<int(int rank)>& stop_signal) {
+  const int world_size = ranks.world_size();
+  StoreServerOptions server_options;
+  server_options.bind_address = "127.0.0.1";
+  server_options.run_id = "test";
+  server_options.world_size = world_size;
+  StoreServer server(server_options);
+  std::vector<RecordingObserver> observers(static_cast<size_t>(world_size));
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(world_size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        World world;
+        world.rank = rank;
+        world.world_size = world_size;
+        world.local_world_size = ranks.local_world_size;
+        world.local_rank = rank % ranks.local_world_size;
+        world.node_rank = rank / ranks.local_world_size;
+        world.num_nodes = ranks.num_nodes;
+        world.master_port = server.port();
+        world.agent_has_store = true;
+        world.run_id = "test";
+        world.host = fmt::format("host{}", world.node_rank);
+        const std::unique_ptr<Communicator> comm = Communicator::open(world, {});
+        ThreadPool pool(threads_per_rank);
+        Trainer trainer(args, pool, observers[static_cast<size_t>(rank)], *comm);
+        trainer.run([&] { return stop_signal ? stop_signal(rank) : 0; });
+        comm->leave();
+      } catch (...) {
+        errors[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  return observers;
 }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "model/model_test_support.h"
 #include "test_folder.h"
 #include "train/trainer.h"
@@ -69,5 +70,18 @@ class TinyRun {
  private:
   TestFolder folder_;
 };
+
+// How many ranks train, and where.
+struct Ranks {
+  int num_nodes = 1;
+  int local_world_size = 1;
+  int world_size() const { return num_nodes * local_world_size; }
+};
+
+// A job of ranks as threads, each with a communicator and threads of its own. Returns what each has recorded;
+// throws the error of the first rank that has one. `nodes` of the job differ in nothing but their number.
+std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,
+                                           int64_t threads_per_rank = 1,
+                                           const std::function<int(int rank)>& stop_signal = {});
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 
 #include "base/error.h"
 #include "model/flops.h"
@@ -52,52 +53,86 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
 }
 
 const RowLists& Trainer::passes_of_step(int64_t step) {
-  batch_plan_->rows_of_step(step, &passes_);
-  passes_.merge(run_plan_.micro_batches_per_pass);
+  if (world().is_single()) {
+    batch_plan_->rows_of_step(step, &passes_);
+    passes_.merge(run_plan_.micro_batches_per_pass);
+    return passes_;
+  }
+  batch_plan_->rows_of_step(step, &micro_batches_);
+  dealer_->deal(
+      micro_batches_, [this](int64_t row) { return dataset_->row_length(row); }, &passes_);
   return passes_;
 }
+
+namespace {
+
+// What the ranks add up after a step.
+struct StepSums {
+  double loss = 0;
+  double gradient_squares = 0;
+  double num_tokens = 0;
+  double flops = 0;
+  double interrupts = 0;  // ranks that received SIGINT
+  double terminations = 0;
+
+  std::span<double> values() { return {&loss, 6}; }
+};
+static_assert(sizeof(StepSums) == 6 * sizeof(double));
+
+}  // namespace
 
 // loss = sum of token losses / targets of the whole step, so that passes count by their targets.
 StepMetrics Trainer::train_step(int64_t step) {
   const Stopwatch step_time;
   const RowLists& passes = passes_of_step(step);
   const int64_t num_targets = count_targets(passes);
+  const int64_t num_passes = passes.size() / world().world_size;
+  const float grad_scale = 1.0f / static_cast<float>(num_targets);
 
-  double loss_sum = 0, gradient_squares = 0;
-  int64_t num_tokens = 0;
-  double flops = 0;
-  for (int64_t pass = 0; pass < passes.size(); ++pass) {
-    make_packed_batch(*dataset_, passes[pass], &batch_);
-    const float grad_scale = 1.0f / static_cast<float>(num_targets);
-    const WeightUpdate update = {pass == 0 ? Update::kOverwrite : Update::kAdd,
-                                 pass + 1 == passes.size() ? &gradient_squares : nullptr};
-    loss_sum +=
-        model_->forward_backward(batch_, grad_scale, static_cast<float>(args_.label_smoothing_factor), update)
-            .loss_sum;
-    num_tokens += batch_.num_tokens();
-    flops += model_flops(model_->config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
+  StepSums sums;
+  for (int64_t pass = 0; pass < num_passes; ++pass) {
+    const WeightUpdate update = parameters_->begin_pass(pass == 0, pass + 1 == num_passes);
+    const std::span<const int64_t> rows = passes[pass * world().world_size + world().rank];
+    if (rows.empty()) {
+      model_->take_part_in_forward_backward(update.mode);
+    } else {
+      make_packed_batch(*dataset_, rows, &batch_);
+      const auto label_smoothing = static_cast<float>(args_.label_smoothing_factor);
+      sums.loss += model_->forward_backward(batch_, grad_scale, label_smoothing, update).loss_sum;
+      sums.num_tokens += static_cast<double>(batch_.num_tokens());
+      sums.flops += model_flops(model_->config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
+    }
+    parameters_->end_pass();
   }
-  const double loss = loss_sum / static_cast<double>(num_targets);
-  const double grad_norm = std::sqrt(gradient_squares);
+  sums.gradient_squares = parameters_->gradient_squares();
+  if (!world().is_single()) {
+    const int signal = received_signal();
+    sums.interrupts = signal == SIGINT;
+    sums.terminations = signal == SIGTERM;
+  }
+  comm_->all_reduce_sum(sums.values(), {"loss and gradient norm"});
+  const double loss = sums.loss / static_cast<double>(num_targets);
+  const double grad_norm = std::sqrt(sums.gradient_squares);
   check_finite(step, loss, grad_norm, passes);
 
   const double learning_rate = schedule_->learning_rate(step);
   if (const std::optional<AdamBetas> betas = schedule_->betas(step)) {
-    optimizer_->set_betas(betas->beta1, betas->beta2);
+    parameters_->set_betas(betas->beta1, betas->beta2);
   }
-  optimizer_->step(step + 1, learning_rate, clip_factor(grad_norm, args_.max_grad_norm));
-  model_->weights_changed();
+  parameters_->update(step + 1, learning_rate, clip_factor(grad_norm, args_.max_grad_norm));
+  if (sums.interrupts > 0) agreed_signal_ = SIGINT;
+  if (sums.terminations > 0) agreed_signal_ = SIGTERM;
 
   const double time_s = step_time.seconds();
-  const double tflops = flops * 1e-12 / time_s;
+  const double tflops = sums.flops * 1e-12 / time_s;
   return {.step = step + 1,
           .epoch = batch_plan_->epoch_after(step + 1),
           .loss = loss,
           .grad_norm = grad_norm,
           .learning_rate = learning_rate,
-          .num_tokens = num_tokens,
+          .num_tokens = std::llround(sums.num_tokens),
           .num_target_tokens = num_targets,
-          .tokens_per_second = static_cast<double>(num_tokens) / time_s,
+          .tokens_per_second = sums.num_tokens / time_s,
           .step_time_s = time_s,
           .tflops = tflops,
           .mfu = share_of_peak(tflops)};
@@ -105,7 +140,7 @@ StepMetrics Trainer::train_step(int64_t step) {
 
 std::optional<double> Trainer::share_of_peak(double tflops) const {
   if (!run_plan_.peak) return std::nullopt;
-  return tflops / run_plan_.peak->tflops;
+  return tflops / (run_plan_.peak->tflops * world().world_size);
 }
 
 int64_t Trainer::count_targets(const RowLists& passes) const {

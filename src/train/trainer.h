@@ -9,20 +9,21 @@
 #include <string>
 #include <vector>
 
-#include "base/memory.h"
 #include "checkpoint/model_folder.h"
+#include "comm/communicator.h"
 #include "data/batch_plan.h"
 #include "data/dataset.h"
+#include "data/deal_rows.h"
 #include "formats/safetensors.h"
 #include "model/model.h"
 #include "ops/ops.h"
-#include "optim/adamw.h"
 #include "optim/schedule.h"
 #include "platform/thread_pool.h"
 #include "train/arguments.h"
 #include "train/metrics_file.h"
 #include "train/observer.h"
 #include "train/output_folder.h"
+#include "train/parameter_state.h"
 #include "train/step_actions.h"
 #include "train/stopwatch.h"
 #include "train/trainer_state.h"
@@ -33,11 +34,16 @@ namespace tessera {
 // min(1, max_norm / (norm + 1e-6)); 1 when max_norm is 0.
 double clip_factor(double norm, double max_norm);
 
+// With several ranks every one of them has a Trainer, and all calls are collective; rank 0 alone reports to
+// its observer and writes files. A step is the same whatever the number of ranks: its rows depend on the
+// data, the seed and the global batch alone.
 class Trainer {
  public:
   // Opens model and dataset, plans the run, checks its memory, allocates and loads. `args` must be resolved
-  // (resolve_training_arguments); pool and observer must outlive this. Nothing is written to output_dir yet.
-  Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer);
+  // (resolve_training_arguments); pool, observer and comm must outlive this. Nothing is written to output_dir
+  // yet.
+  Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer,
+          Communicator& comm = single_process());
   ~Trainer();
 
   const RunPlan& plan() const { return run_plan_; }
@@ -49,7 +55,7 @@ class Trainer {
   TrainSummary run(const std::function<int()>& stop_signal = {});
 
   // Writes the model as it is now.
-  void export_model(const std::filesystem::path& folder) const;
+  void export_model(const std::filesystem::path& folder);
 
  private:
   // Preparation, in this order.
@@ -58,6 +64,8 @@ class Trainer {
   void plan_steps();
   void plan_passes();
   int64_t largest_pass();
+  MemoryRequest memory_request();
+  bool fits_everywhere(const MemoryRequest& request);
   void plan_memory_use();
   void allocate_and_load();
 
@@ -67,7 +75,9 @@ class Trainer {
   int64_t max_length() const;
   ActivationLimits limits_for(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) const;
 
-  // Row numbers of each pass; until the next call.
+  const World& world() const { return comm_->world(); }
+  bool is_root() const { return world().rank == 0; }
+  // Row numbers of the passes of all ranks, pass p of rank r at p * world_size + r; until the next call.
   const RowLists& passes_of_step(int64_t step);
   StepMetrics train_step(int64_t step);
   // Nothing when the peak was not measured.
@@ -80,14 +90,20 @@ class Trainer {
   void add_log(LogEntry entry);
   void log_training();
   void run_evaluation();
+  // Rank 0 writes; the others hand over what they own. False on them when it failed.
+  bool write_together(const std::function<void()>& write);
   void save_checkpoint();
   void try_save_checkpoint();
   LogEntry final_log(double runtime_s) const;
   TrainSummary finish_run();
-  bool stop_wanted() const { return stop_signal_ && stop_signal_() != 0; }
+  int received_signal() const { return stop_signal_ ? stop_signal_() : 0; }
+  // Several ranks agree on it at the end of every step: signals reach them at different times.
+  bool stop_wanted() const { return world().is_single() ? received_signal() != 0 : agreed_signal_ != 0; }
 
   TrainingArguments args_;
   ThreadPool* pool_;
+  Communicator* comm_;
+  TrainObserver no_observer_;  // of the other ranks
   TrainObserver* observer_;
   std::function<int()> stop_signal_;
 
@@ -101,10 +117,11 @@ class Trainer {
   std::unique_ptr<Schedule> schedule_;
   RunPlan run_plan_;
   ActivationLimits limits_;
+  ZeroSettings zero_settings_;
 
-  PageBuffer weights_;    // flat array in the training dtype
-  PageBuffer gradients_;  // flat array in float32
-  std::unique_ptr<AdamW> optimizer_;
+  std::unique_ptr<ParameterState> parameters_;
+  std::optional<RowDealer> dealer_;
+  RowLists micro_batches_;
   RowLists passes_;
   PackedBatch batch_;
 
@@ -112,7 +129,9 @@ class Trainer {
   std::optional<MetricsFile> metrics_file_;
   TrainerState state_;
   StepMetrics last_step_;
+  int agreed_signal_ = 0;
   int64_t last_saved_step_ = -1;
+  bool handed_over_ = false;  // the masters, in the present write_together()
   int64_t last_logged_step_ = 0;
   double loss_since_log_ = 0;
   double total_loss_ = 0;

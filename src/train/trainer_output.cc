@@ -1,5 +1,8 @@
 // What a run tells and writes: logs, evaluations, checkpoints, the finished model.
 #include <algorithm>
+#include <array>
+#include <chrono>
+#include <exception>
 
 #include "base/error.h"
 #include "formats/file.h"
@@ -29,6 +32,7 @@ double step_flops(const Model& model, int64_t num_tokens) {
 }  // namespace
 
 void Trainer::open_output() {
+  if (!is_root()) return;
   output_.emplace(args_.output_dir);
   output_->set_aside_former_run();
   if (!output_->previous_folder().empty()) observer_->on_previous_run(output_->previous_folder());
@@ -47,7 +51,7 @@ void Trainer::account(const StepMetrics& metrics) {
   total_model_flops_ += metrics.tflops * 1e12 * metrics.step_time_s;
   last_step_ = metrics;
   observer_->on_step(metrics);  // before anything that takes memory, as tests of a step's memory rely on
-  metrics_file_->write(metrics);
+  if (metrics_file_) metrics_file_->write(metrics);
 }
 
 void Trainer::add_log(LogEntry entry) {
@@ -77,8 +81,11 @@ void Trainer::run_evaluation() {
     observer_->on_evaluation_progress(fraction);
     return !stop_wanted();
   };
+  const int64_t max_rows = args_.per_device_eval_batch_size;
   const EvalResult result =
-      evaluate(*model_, *eval_dataset_, args_.per_device_eval_batch_size, limits_.max_tokens, progress);
+      world().is_single()
+          ? evaluate(*model_, *eval_dataset_, max_rows, limits_.max_tokens, progress)
+          : evaluate_together(*model_, *eval_dataset_, max_rows, limits_.max_tokens, *comm_, progress);
   if (result.stopped) return;
   LogEntry entry;
   entry.values = {{"eval_loss", result.loss}};
@@ -88,27 +95,51 @@ void Trainer::run_evaluation() {
   schedule_->observe_metric(result.loss, /*greater_is_better=*/false);
 }
 
-void Trainer::export_model(const std::filesystem::path& folder) const {
+void Trainer::export_model(const std::filesystem::path& folder) {
   ExportOptions options;
   options.save_dtype = args_.export_dtype();
   options.tokenizer_folder = tokenizer_folder();
   options.generation_config = std::filesystem::path(args_.model) / "generation_config.json";
-  const WeightSource source = [this](int64_t begin, std::span<float> values) {
-    optimizer_->read_master(begin, values);
-  };
-  export_model_folder(folder, model_->config(), model_->layout(), source, options);
+  handed_over_ = true;
+  parameters_->export_masters([&](const WeightSource& source) {
+    export_model_folder(folder, model_->config(), model_->layout(), source, options);
+  });
+}
+
+bool Trainer::write_together(const std::function<void()>& write) {
+  // What a disk may take; who fails meanwhile is noticed by other means.
+  constexpr std::chrono::hours kPatience(24);
+  if (!world().is_single()) comm_->set_timeout(kPatience);
+  std::exception_ptr failure;
+  handed_over_ = false;
+  try {
+    if (is_root()) write();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  // The others do their part even when rank 0 did not get as far.
+  if (!handed_over_ && !comm_->failures().failed()) parameters_->export_masters([](const WeightSource&) {});
+  std::array<double, 1> num_failures = {failure ? 1.0 : 0.0};
+  comm_->all_reduce_sum(num_failures, {"written model"});
+  comm_->set_timeout(comm_->options().timeout);
+  if (failure) std::rethrow_exception(failure);
+  return num_failures[0] == 0;
 }
 
 void Trainer::save_checkpoint() {
   const int64_t step = state_.global_step;
   const bool is_last = step == state_.max_steps || stop_wanted();
-  output_->write_checkpoint(step, args_.save_total_limit, [&](const std::filesystem::path& folder) {
-    export_model(folder);
-    write_text_file(folder / "trainer_state.json", trainer_state_json(state_, /*should_save=*/true, is_last));
-    write_text_file(folder / "training_args.json", training_arguments_json(args_));
+  const bool is_written = write_together([&] {
+    output_->write_checkpoint(step, args_.save_total_limit, [&](const std::filesystem::path& folder) {
+      export_model(folder);
+      write_text_file(folder / "trainer_state.json",
+                      trainer_state_json(state_, /*should_save=*/true, is_last));
+      write_text_file(folder / "training_args.json", training_arguments_json(args_));
+    });
   });
+  if (!is_written) return;
   last_saved_step_ = step;
-  observer_->on_checkpoint(output_->checkpoint_folder(step));
+  if (is_root()) observer_->on_checkpoint(output_->checkpoint_folder(step));
 }
 
 // A full or failing disk loses this checkpoint, not the run.
@@ -122,8 +153,8 @@ void Trainer::try_save_checkpoint() {
 }
 
 LogEntry Trainer::final_log(double runtime_s) const {
-  const double rows_per_step =
-      static_cast<double>(args_.per_device_train_batch_size * args_.gradient_accumulation_steps);
+  const double rows_per_step = static_cast<double>(args_.per_device_train_batch_size *
+                                                   args_.gradient_accumulation_steps * world().world_size);
   const double num_samples = args_.max_steps > 0 ? static_cast<double>(state_.global_step) * rows_per_step
                                                  : static_cast<double>(run_plan_.num_rows) * state_.epoch;
   LogEntry entry;
@@ -147,13 +178,15 @@ TrainSummary Trainer::finish_run() {
   summary.mfu = share_of_peak(summary.tflops);
   if (is_complete) {
     add_log(final_log(summary.runtime_s));
-    output_->replace_model([this](const std::filesystem::path& folder) { export_model(folder); });
-    write_text_file(output_->path() / "trainer_state.json", trainer_state_json(state_, false, true));
-    summary.folder = output_->path();
+    write_together([this] {
+      output_->replace_model([this](const std::filesystem::path& folder) { export_model(folder); });
+      write_text_file(output_->path() / "trainer_state.json", trainer_state_json(state_, false, true));
+    });
+    summary.folder = args_.output_dir;
   } else {
-    summary.stop_signal = stop_signal_();
+    summary.stop_signal = world().is_single() ? received_signal() : agreed_signal_;
     if (state_.global_step > 0 && last_saved_step_ != state_.global_step) save_checkpoint();
-    if (state_.global_step > 0) summary.folder = output_->checkpoint_folder(state_.global_step);
+    if (state_.global_step > 0 && is_root()) summary.folder = output_->checkpoint_folder(state_.global_step);
   }
   summary.peak_resident_bytes = peak_resident_bytes();
   observer_->on_finish(summary);

@@ -1,12 +1,12 @@
 // What happens before the first step: open, plan, check, allocate, load.
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
-#include "platform/prefault.h"
 #include "tokenizer/tokenizer.h"
 #include "train/passes.h"
 #include "train/trainer.h"
@@ -21,18 +21,10 @@ bool needs_tokenizer(const std::vector<std::string>& files) {
   return !std::all_of(files.begin(), files.end(), is_pretokenized);
 }
 
-std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool decay_all) {
-  std::vector<ParameterRange> ranges;
-  for (const Parameter& parameter : layout.parameters()) {
-    ranges.push_back({parameter.offset, parameter.num_elements, decay_all || parameter.weight_decay});
-  }
-  return ranges;
-}
-
 }  // namespace
 
-Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer)
-    : args_(args), pool_(&pool), observer_(&observer) {
+Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer, Communicator& comm)
+    : args_(args), pool_(&pool), comm_(&comm), observer_(is_root() ? &observer : &no_observer_) {
   open_model();
   open_datasets();
   plan_steps();
@@ -107,6 +99,7 @@ void Trainer::plan_steps() {
   options.num_rows = dataset_->num_rows();
   options.micro_batch_size = args_.per_device_train_batch_size;
   options.gradient_accumulation_steps = args_.gradient_accumulation_steps;
+  options.world_size = world().world_size;
   options.shuffle = args_.shuffle;
   options.seed = args_.shuffle_seed();
   options.drop_last = args_.dataloader_drop_last;
@@ -141,6 +134,7 @@ void Trainer::plan_steps() {
 // The largest pass decides the memory. How many micro-batches make a pass is decided for the largest of them.
 void Trainer::plan_passes() {
   constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
+  dealer_.emplace(Dealing::kByCost, world().world_size, run_plan_.micro_batches_per_pass);
   run_plan_.max_pass_tokens = largest_pass();
   if (args_.merge_micro_batches == "never" || args_.gradient_accumulation_steps == 1) return;
   const ActivationLimits micro_batch =
@@ -149,6 +143,7 @@ void Trainer::plan_passes() {
       args_.merge_micro_batches == "always"
           ? args_.gradient_accumulation_steps
           : micro_batches_per_pass(*model_, micro_batch, args_.gradient_accumulation_steps);
+  dealer_.emplace(Dealing::kByCost, world().world_size, run_plan_.micro_batches_per_pass);
   run_plan_.max_pass_tokens = largest_pass();
 }
 
@@ -158,7 +153,8 @@ int64_t Trainer::largest_pass() {
   // Each is about a second or two.
   constexpr int64_t kMaxRows = 20'000'000;
   constexpr int64_t kMaxSteps = 500'000;
-  const int64_t rows_per_step = args_.per_device_train_batch_size * args_.gradient_accumulation_steps;
+  const int64_t rows_per_step =
+      args_.per_device_train_batch_size * args_.gradient_accumulation_steps * world().world_size;
   const int64_t distinct_steps =
       args_.shuffle ? run_plan_.max_steps : std::min(run_plan_.max_steps, batch_plan_->steps_per_epoch());
   const int64_t num_steps =
@@ -191,20 +187,48 @@ ActivationLimits Trainer::limits_for(int64_t batch_size, int64_t max_row_length,
   return limits;
 }
 
-void Trainer::plan_memory_use() {
+// All ranks, or none.
+bool Trainer::fits_everywhere(const MemoryRequest& request) {
+  std::array<double, 1> num_without_room = {needed_bytes(*model_, request) > run_plan_.free_bytes ? 1.0
+                                                                                                  : 0.0};
+  comm_->all_reduce_sum(num_without_room, {"memory plan"});
+  return num_without_room[0] == 0;
+}
+
+MemoryRequest Trainer::memory_request() {
   constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
-  limits_ = limits_for(args_.per_device_train_batch_size * run_plan_.micro_batches_per_pass, kUncut,
-                       args_.gradient_checkpointing);
+  const int64_t hidden_size = model_->config().hidden_size;
   MemoryRequest request;
-  request.limits = limits_;
+  request.limits = limits_for(args_.per_device_train_batch_size * run_plan_.micro_batches_per_pass, kUncut,
+                              args_.gradient_checkpointing);
   request.baseline_bytes = resident_bytes();
   request.export_bytes = export_bytes(model_->layout(), args_.export_dtype());
+  request.num_nodes = world().num_nodes;
+  request.local_world_size = world().local_world_size;
+  request.zero.stage = static_cast<int>(args_.zero_stage.value_or(0));
+  request.zero.passes_per_step = (args_.gradient_accumulation_steps + run_plan_.micro_batches_per_pass - 1) /
+                                 run_plan_.micro_batches_per_pass;
+  request.zero.weight_dtype = model_->dtype();
+  request.zero.gradient_dtype = args_.accumulation_dtype();
+  request.zero.max_live_elements = args_.stage3_max_live_parameters;
+  request.zero.prefetch_elements = args_.prefetch_elements(hidden_size);
+  request.zero.persistence_threshold = args_.persistence_threshold_elements(hidden_size);
+  if (args_.gather_schedule == "per_layer") request.zero.schedule = GatherSchedule::kPerLayer;
+  return request;
+}
+
+void Trainer::plan_memory_use() {
+  MemoryRequest request = memory_request();
   run_plan_.free_bytes = memory_info().free_for_process_bytes;
-  if (args_.pack_weights == "auto") {
-    request.limits.pack_weights = true;
-    request.limits.pack_weights = needed_bytes(*model_, request) <= run_plan_.free_bytes;
-    limits_ = request.limits;
+  if (world().num_nodes > 1 && args_.gather_schedule == "auto" && !fits_everywhere(request)) {
+    request.zero.schedule = GatherSchedule::kPerLayer;
   }
+  if (args_.pack_weights == "auto" && world().is_single()) {
+    request.limits.pack_weights = true;
+    request.limits.pack_weights = fits_everywhere(request);
+  }
+  limits_ = request.limits;
+  zero_settings_ = request.zero;
   run_plan_.memory = plan_memory(*model_, request);
   observer_->on_plan(run_plan_);
   const MemoryChoices choices = {args_.per_device_train_batch_size, run_plan_.micro_batches_per_pass,
@@ -213,34 +237,13 @@ void Trainer::plan_memory_use() {
 }
 
 void Trainer::allocate_and_load() {
-  const int64_t count = model_->layout().num_elements();
-  const DType dtype = model_->dtype();
-  weights_ = PageBuffer(count * dtype_bytes(dtype));
-  gradients_ = PageBuffer(count * dtype_bytes(DType::kF32));
-  prefault(*pool_, weights_.as<std::byte>());
-  prefault(*pool_, gradients_.as<std::byte>());
-  const TensorView weights(weights_.data(), dtype, {count});
-  const TensorView gradients(gradients_.data(), DType::kF32, {count});
-  model_->bind_parameters(weights, gradients);
-  model_->reserve(limits_);
   const AdamWOptions options = {args_.adam_beta1, args_.adam_beta2, args_.adam_epsilon, args_.weight_decay};
-  optimizer_ = std::make_unique<AdamW>(parameter_ranges(model_->layout(), args_.weight_decay_norms), weights,
-                                       gradients, options, *pool_);
-  // Through the optimizer, so that float32 weights reach the masters with every bit; what is bfloat16 in the
-  // files is an exact master as it is.
-  const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
-    optimizer_->write_master(begin, values);
-  };
-  LoadOptions load_options;
-  load_options.progress = [this](const LoadProgress& progress) {
+  parameters_ =
+      make_parameter_state(*model_, zero_settings_, options, args_.weight_decay_norms, *comm_, *pool_);
+  model_->reserve(limits_);
+  parameters_->load(*model_file_, [this](const LoadProgress& progress) {
     observer_->on_loading(progress.fraction(), progress.bytes_per_second());
-  };
-  if (dtype == DType::kBF16) {
-    load_options.bf16_sink = [this](int64_t begin, std::span<const bf16> values) {
-      std::copy(values.begin(), values.end(), weights_.as<bf16>().data() + begin);
-    };
-  }
-  load_weights(*model_file_, model_->config(), model_->layout(), sink, *pool_, load_options);
+  });
   model_file_.reset();
 }
 

@@ -1,0 +1,167 @@
+#include "comm/communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/store_server.h"
+
+namespace tessera {
+namespace {
+
+// What a rank can tell the others of its node at a time.
+constexpr int64_t kBoardBytes = 64 << 10;
+// Values of one all_reduce_sum().
+constexpr int64_t kMaxValues = 64;
+
+std::vector<int> rail_ranks(const World& world) {
+  std::vector<int> ranks;
+  for (int node = 0; node < world.num_nodes; ++node) {
+    ranks.push_back(node * world.local_world_size + world.local_rank);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+struct Communicator::Impl {
+  explicit Impl(const World& job, const CommOptions& comm_options) : world(job), options(comm_options) {
+    if (!world.is_single()) {
+      if (world.rank == 0 && !world.agent_has_store) {
+        StoreServerOptions server;
+        server.port = world.master_port;
+        server.run_id = world.run_id;
+        server.world_size = world.world_size;
+        server.restart_count = world.restart_count;
+        server.timing = options.store;
+        store_server.emplace(server);
+      }
+      store = StoreClient::join(world, options.store);
+    }
+    NetworkOptions network;
+    network.timeout = options.timeout;
+    network.connections = options.connections;
+    network.interface = options.interface;
+    node.emplace(world, NodeGroupOptions{options.timeout}, failures());
+    rail.emplace(fmt::format("rail {}", world.local_rank), rail_ranks(world), world.rank, store.get(),
+                 network, failures());
+    values = node->allocate("values of all ranks", 2 * world.world_size * kMaxValues * kValueBytes);
+    board = node->allocate("board", kBoardBytes);
+    gathered.resize(static_cast<size_t>(world.num_nodes * kMaxValues));
+  }
+
+  FailureDetector& failures() { return store ? store->failures() : alone; }
+
+  static constexpr int64_t kValueBytes = static_cast<int64_t>(sizeof(double));
+
+  World world;
+  CommOptions options;
+  FailureDetector alone;
+  std::optional<StoreServer> store_server;  // goes last: others may still say goodbye
+  std::unique_ptr<StoreClient> store;
+  std::optional<NodeGroup> node;
+  std::optional<NetworkGroup> rail;
+  SharedSegment values;  // [2][world_size][kMaxValues] doubles
+  SharedSegment board;
+  std::vector<double> gathered;
+  std::vector<Part> parts;
+  int64_t num_sums = 0;
+};
+
+Communicator::Communicator() = default;
+Communicator::~Communicator() = default;
+
+std::unique_ptr<Communicator> Communicator::open(const World& world, const CommOptions& options) {
+  std::unique_ptr<Communicator> communicator(new Communicator);
+  communicator->impl_ = std::make_unique<Impl>(world, options);
+  return communicator;
+}
+
+const World& Communicator::world() const { return impl_->world; }
+const CommOptions& Communicator::options() const { return impl_->options; }
+FailureDetector& Communicator::failures() { return impl_->failures(); }
+StoreClient* Communicator::store() { return impl_->store.get(); }
+NodeGroup& Communicator::node() { return *impl_->node; }
+NetworkGroup& Communicator::rail() { return *impl_->rail; }
+
+// Along the rails first, then every rank of a node adds up the same table. Two tables in turn: nobody writes
+// to one that a slower rank still reads.
+void Communicator::all_reduce_sum(std::span<double> values, const OpLabel& label) {
+  Impl& impl = *impl_;
+  const World& world = impl.world;
+  if (world.is_single()) return;
+  const int64_t count = std::ssize(values);
+  TESSERA_CHECK(count <= kMaxValues, "{} values at a time", count);
+  double* table = impl.values.as<double>().data() + (impl.num_sums++ % 2) * world.world_size * kMaxValues;
+  const auto row = [&](int rank) { return table + rank * kMaxValues; };
+
+  if (world.num_nodes > 1) {
+    impl.parts.clear();
+    for (int node = 0; node < world.num_nodes; ++node) {
+      impl.parts.push_back({node * count * Impl::kValueBytes, (node + 1) * count * Impl::kValueBytes});
+    }
+    std::copy(values.begin(), values.end(), impl.gathered.begin() + world.node_rank * count);
+    impl.rail->wait(impl.rail->all_gather(
+        std::as_writable_bytes(std::span(impl.gathered).first(static_cast<size_t>(world.num_nodes * count))),
+        impl.parts, label));
+    for (int node = 0; node < world.num_nodes; ++node) {
+      std::copy_n(impl.gathered.begin() + node * count, count,
+                  row(node * world.local_world_size + world.local_rank));
+    }
+  } else {
+    std::copy(values.begin(), values.end(), row(world.rank));
+  }
+  impl.node->barrier(label);
+  std::fill(values.begin(), values.end(), 0.0);
+  for (int rank = 0; rank < world.world_size; ++rank) {
+    for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] += row(rank)[i];
+  }
+}
+
+// Who has a value from every rank has heard of every rank.
+void Communicator::barrier(const OpLabel& label) {
+  std::array<double, 1> nothing = {};
+  all_reduce_sum(nothing, label);
+}
+
+void Communicator::broadcast(std::span<std::byte> data, int root, const OpLabel& label) {
+  Impl& impl = *impl_;
+  const World& world = impl.world;
+  if (world.is_single()) return;
+  const int root_node = root / world.local_world_size;
+  const int root_local = root % world.local_world_size;
+  if (world.num_nodes > 1 && world.local_rank == root_local) {
+    impl.rail->wait(impl.rail->broadcast(data, root_node, label));
+  }
+  for (size_t begin = 0; begin < data.size(); begin += kBoardBytes) {
+    const std::span<std::byte> piece =
+        data.subspan(begin, std::min<size_t>(kBoardBytes, data.size() - begin));
+    if (world.local_rank == root_local) std::memcpy(impl.board.data(), piece.data(), piece.size());
+    impl.node->barrier(label);
+    if (world.local_rank != root_local) std::memcpy(piece.data(), impl.board.data(), piece.size());
+    impl.node->barrier(label);
+  }
+}
+
+void Communicator::set_timeout(std::chrono::milliseconds timeout) {
+  impl_->node->set_timeout(timeout);
+  impl_->rail->set_timeout(timeout);
+}
+
+void Communicator::check_same_settings(const std::map<std::string, std::string>& settings) {
+  if (impl_->store) impl_->store->check_same_settings(settings);
+}
+
+void Communicator::leave() {
+  if (impl_->store) impl_->store->leave();
+}
+
+Communicator& single_process() {
+  static const std::unique_ptr<Communicator> alone = Communicator::open({}, {});
+  return *alone;
+}
+
+}  // namespace tessera

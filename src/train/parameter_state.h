@@ -1,0 +1,48 @@
+// Weights, gradients and optimizer state of a run: whole in this process, or sharded over the ranks of a job.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "checkpoint/model_folder.h"
+#include "comm/communicator.h"
+#include "formats/safetensors.h"
+#include "model/model.h"
+#include "optim/adamw.h"
+#include "platform/thread_pool.h"
+#include "zero/zero_memory.h"
+
+namespace tessera {
+
+// All operations are collective: every rank calls them in the same order.
+class ParameterState {
+ public:
+  virtual ~ParameterState() = default;
+
+  // Reads the weights; the ranks of a node share the reading. `progress` is of what this rank reads.
+  virtual void load(const SafetensorsModel& file,
+                    const std::function<void(const LoadProgress&)>& progress) = 0;
+
+  // Around every forward_backward() of a step; tells the model what to do with gradients.
+  virtual WeightUpdate begin_pass(bool is_first, bool is_last) = 0;
+  virtual void end_pass() = 0;
+  // After the last pass: this rank's summand of the square of the gradient's norm.
+  virtual double gradient_squares() const = 0;
+  virtual void set_betas(double beta1, double beta2) = 0;
+  // One update, as AdamW::step. No rank may still use the old weights. The model then has new ones.
+  virtual void update(int64_t step, double learning_rate, double gradient_scale) = 0;
+
+  // Calls write() on rank 0 with the float32 master weights, to be read in ascending order; what it throws is
+  // thrown there.
+  virtual void export_masters(const std::function<void(const WeightSource& source)>& write) = 0;
+};
+
+// Allocates the state and binds the model to it. `settings` is what the memory was planned with. A
+// communicator of a single rank keeps everything in this process. model, communicator and pool must outlive
+// the result.
+std::unique_ptr<ParameterState> make_parameter_state(Model& model, const ZeroSettings& settings,
+                                                     const AdamWOptions& options, bool decay_all,
+                                                     Communicator& comm, ThreadPool& pool);
+
+}  // namespace tessera

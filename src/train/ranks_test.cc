@@ -1,0 +1,120 @@
+// The same run on one rank and on several: ranks are threads, nodes differ in nothing but their number.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "train/train_test_support.h"
+
+namespace tessera {
+namespace {
+
+struct Case {
+  Ranks ranks;
+  int64_t stage;
+  std::string schedule;
+
+  std::string name() const {
+    return fmt::format("{}x{}stage{}{}", ranks.num_nodes, ranks.local_world_size, stage, schedule);
+  }
+};
+
+// Batches of the tiny run over as many ranks: 12 rows a step, whatever the number of ranks.
+TrainingArguments share_batch(const TrainingArguments& args, int world_size) {
+  TrainingArguments shared = args;
+  shared.per_device_train_batch_size = 1;
+  shared.gradient_accumulation_steps = 12 / world_size;
+  return shared;
+}
+
+class RanksTest : public testing::TestWithParam<Case> {
+ protected:
+  TrainingArguments arguments(const TinyRun& run) const {
+    TrainingArguments args = share_batch(run.args, GetParam().ranks.world_size());
+    args.zero_stage = GetParam().stage;
+    args.gather_schedule = GetParam().schedule;
+    args.stage3_param_persistence_threshold = 0;
+    args.stage3_prefetch_bucket_size = 0;
+    args.output_dir = run.folder() / "ranks";
+    return args;
+  }
+};
+
+// Two epochs' worth of whole steps for every number of ranks: otherwise ranks are completed with rows from
+// the start.
+void write_rows(const TinyRun& run, int64_t vocab_size) {
+  write_token_rows(run.folder() / "train.safetensors",
+                   random_rows(std::vector<int64_t>(24, 9), vocab_size, 3));
+}
+
+void expect_same_run(const RecordingObserver& found, const RecordingObserver& expected) {
+  ASSERT_EQ(found.steps.size(), expected.steps.size());
+  for (size_t i = 0; i < found.steps.size(); ++i) {
+    EXPECT_NEAR(found.steps[i].loss, expected.steps[i].loss, 2e-6 * expected.steps[i].loss)
+        << "step " << i + 1;
+    EXPECT_NEAR(found.steps[i].grad_norm, expected.steps[i].grad_norm, 1e-5 * expected.steps[i].grad_norm)
+        << "step " << i + 1;
+    EXPECT_EQ(found.steps[i].num_tokens, expected.steps[i].num_tokens);
+    EXPECT_EQ(found.steps[i].num_target_tokens, expected.steps[i].num_target_tokens);
+  }
+}
+
+TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
+  for (const bool tied : {false, true}) {
+    ModelConfig config = tiny_config();
+    config.tie_word_embeddings = tied;
+    config.num_hidden_layers = 3;
+    TinyRun run(config);
+    write_rows(run, config.vocab_size);
+    run.args.max_steps = 4;
+    TrainingArguments alone = share_batch(run.args, 1);
+    run.args = alone;
+    const RecordingObserver expected = run.train();
+    const auto expected_weights = read_tensors(run.output());
+
+    const TrainingArguments args = arguments(run);
+    const std::vector<RecordingObserver> found = train_ranks(args, GetParam().ranks);
+    expect_same_run(found.front(), expected);
+    for (size_t rank = 1; rank < found.size(); ++rank) EXPECT_TRUE(found[rank].steps.empty());
+    const auto found_weights = read_tensors(args.output_dir);
+    ASSERT_EQ(found_weights.size(), expected_weights.size());
+    for (const auto& [name, values] : expected_weights) {
+      EXPECT_LT(relative_error(found_weights.at(name), values), 2e-5) << name << (tied ? ", tied" : "");
+    }
+  }
+}
+
+TEST_P(RanksTest, RepeatsBitByBitInBfloat16) {
+  ModelConfig config = tiny_config();
+  config.num_hidden_layers = 3;
+  TinyRun run(config);
+  write_rows(run, config.vocab_size);
+  run.args.max_steps = 3;
+  run.args.dtype = "bfloat16";
+  run.args.save_dtype = "float32";
+  TrainingArguments args = arguments(run);
+  const auto first = train_ranks(args, GetParam().ranks);
+  const auto weights = read_tensors(args.output_dir);
+  args.output_dir = run.folder() / "again";
+  const auto second = train_ranks(args, GetParam().ranks, 2);
+  for (size_t i = 0; i < first.front().steps.size(); ++i) {
+    EXPECT_EQ(first.front().steps[i].loss, second.front().steps[i].loss);
+    EXPECT_EQ(first.front().steps[i].grad_norm, second.front().steps[i].grad_norm);
+  }
+  EXPECT_EQ(read_tensors(args.output_dir), weights);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (const Ranks ranks : {Ranks{1, 2}, Ranks{1, 3}, Ranks{1, 4}}) result.push_back({ranks, 2, "per_step"});
+  for (const Ranks ranks : {Ranks{2, 1}, Ranks{3, 1}, Ranks{2, 2}}) {
+    for (int64_t stage = 0; stage <= 3; ++stage) result.push_back({ranks, stage, "per_step"});
+    result.push_back({ranks, 3, "per_layer"});
+  }
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, RanksTest, testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name(); });
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,271 @@
+#include "train/sharded_parameters.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <exception>
+
+#include "base/error.h"
+#include "kernels/adamw/adamw.h"
+#include "train/memory_plan.h"
+#include "train/whole_parameters.h"
+
+namespace tessera {
+namespace {
+
+// 4 MiB: what write_safetensors asks for at a time.
+constexpr int64_t kExchangeElements = 1 << 20;
+
+Part intersection(const Part& a, const Part& b) {
+  const int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+
+}  // namespace
+
+ShardedParameters::ShardedParameters(Model& model, const ZeroSettings& settings, const AdamWOptions& options,
+                                     bool decay_all, Communicator& comm, ThreadPool& pool)
+    : model_(&model),
+      comm_(&comm),
+      pool_(&pool),
+      settings_(settings),
+      layout_(zero_layout(model.layout(), comm.world().num_nodes, comm.world().local_world_size)),
+      plan_(layout_.groups, layout_.alignment, layout_.num_nodes, layout_.local_world_size),
+      weights_(layout_, settings, plan_, comm),
+      gradients_(layout_, settings, plan_, comm, pool) {
+  plan_pieces();
+  const int64_t num_state = pieces_.empty() ? 0 : pieces_.back().state_begin + pieces_.back().elements.size();
+  optimizer_.emplace(optimizer_ranges(decay_all), weights_.owned(), gradients_.gradients(), options, pool,
+                     num_state);
+  exchange_ = comm.node().allocate("exchange of masters", kExchangeElements * dtype_bytes(DType::kF32));
+  model.bind_parameters(static_cast<ParameterAccess&>(*this));
+}
+
+// This rank's part of every group; in stage 0 those of its whole rail.
+void ShardedParameters::plan_pieces() {
+  const World& world = comm_->world();
+  int64_t state = 0;
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    for (int node = 0; node < world.num_nodes; ++node) {
+      if (settings_.stage > 0 && node != world.node_rank) continue;
+      const Part part = plan_.part(g, node * world.local_world_size + world.local_rank);
+      if (part.size() == 0) continue;
+      pieces_.push_back({g, part, state});
+      state += part.size();
+    }
+  }
+}
+
+// What parameters and pieces have in common: alignment gaps belong to no parameter.
+std::vector<ParameterRange> ShardedParameters::optimizer_ranges(bool decay_all) {
+  std::vector<ParameterRange> ranges;
+  const std::vector<Parameter>& parameters = model_->layout().parameters();
+  size_t piece_index = 0;
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    first_range_.push_back(std::ssize(ranges));
+    for (; piece_index < pieces_.size() && pieces_[piece_index].group == g; ++piece_index) {
+      const Piece& piece = pieces_[piece_index];
+      for (const Parameter& parameter : parameters) {
+        const Part common =
+            intersection(piece.elements, {parameter.offset, parameter.offset + parameter.num_elements});
+        if (common.size() == 0) continue;
+        ranges.push_back({weights_.owned_index(g, common.begin), common.size(),
+                          decay_all || parameter.weight_decay, gradients_.index(g, common.begin),
+                          piece.state_begin + common.begin - piece.elements.begin});
+      }
+    }
+  }
+  first_range_.push_back(std::ssize(ranges));
+  return ranges;
+}
+
+std::byte* ShardedParameters::open_weights(int64_t group, WeightUse use) {
+  return weights_.open(group, use == WeightUse::kForward);
+}
+void ShardedParameters::close_weights(int64_t group) { weights_.close(group); }
+std::byte* ShardedParameters::open_gradients(int64_t group) { return gradients_.open(group); }
+void ShardedParameters::close_gradients(int64_t group) { gradients_.close(group); }
+
+const ShardedParameters::Piece* ShardedParameters::piece_of(int64_t group, int64_t element) const {
+  for (const Piece& piece : pieces_) {
+    if (piece.group == group && piece.elements.begin <= element && element < piece.elements.end)
+      return &piece;
+  }
+  return nullptr;
+}
+
+// What the node keeps is read by its ranks together: each reads the parts of its rail, of which the owner on
+// this node is itself. Gathered weights are read by their owners alone.
+std::vector<ElementRange> ShardedParameters::ranges_to_load() const {
+  const World& world = comm_->world();
+  std::vector<ElementRange> ranges;
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    for (int node = 0; node < world.num_nodes; ++node) {
+      if (node != world.node_rank && !weights_.node_has_all()) continue;
+      const Part part = plan_.part(g, node * world.local_world_size + world.local_rank);
+      if (part.size() > 0) ranges.push_back({part.begin, part.end});
+    }
+  }
+  return ranges;
+}
+
+// Values of ranges_to_load(): masters where this rank keeps the optimizer state, otherwise weights, rounded
+// as masters are. What is bfloat16 in the files is an exact master: its remainder is 0, as it was made.
+template <typename Value>
+void ShardedParameters::write_loaded(int64_t begin, std::span<const Value> values) {
+  const Part given = {begin, begin + std::ssize(values)};
+  const TensorView owned = weights_.owned();
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    const Part of_group = intersection(given, plan_.group(g));
+    if (of_group.size() == 0) continue;
+    for (int rank = 0; rank < plan_.world_size(); ++rank) {
+      const Part common = intersection(of_group, plan_.part(g, rank));
+      if (common.size() == 0) continue;
+      const std::span<const Value> part =
+          values.subspan(static_cast<size_t>(common.begin - begin), static_cast<size_t>(common.size()));
+      const int64_t at = weights_.owned_index(g, common.begin);
+      if constexpr (std::is_same_v<Value, bf16>) {
+        std::copy(part.begin(), part.end(), owned.as<bf16>() + at);
+      } else if (const Piece* piece = piece_of(g, common.begin)) {
+        optimizer_->write_master(at, piece->state_begin + common.begin - piece->elements.begin, part);
+      } else if (owned.dtype() == DType::kF32) {
+        std::copy(part.begin(), part.end(), owned.as<float>() + at);
+      } else {
+        std::transform(part.begin(), part.end(), owned.as<bf16>() + at, master_weight);
+      }
+    }
+  }
+}
+
+void ShardedParameters::load(const SafetensorsModel& file,
+                             const std::function<void(const LoadProgress&)>& progress) {
+  const std::vector<ElementRange> ranges = ranges_to_load();
+  LoadOptions options;
+  options.ranges = ranges;
+  options.progress = progress;
+  if (settings_.weight_dtype == DType::kBF16) {
+    options.bf16_sink = [this](int64_t begin, std::span<const bf16> values) { write_loaded(begin, values); };
+  }
+  const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
+    write_loaded(begin, values);
+  };
+  load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
+  if (weights_.node_has_all()) {
+    weights_.loaded();
+  } else {
+    for (int64_t g = 0; g < plan_.num_groups(); ++g) weights_.updated(g);
+  }
+}
+
+WeightUpdate ShardedParameters::begin_pass(bool is_first, bool is_last) {
+  gradients_.begin_pass(is_first, is_last);
+  return gradients_.model_accumulates() && !is_first ? Update::kAdd : Update::kOverwrite;
+}
+
+void ShardedParameters::end_pass() { gradients_.finish_pass(); }
+
+// In stage 0 every node has the same sums: the first one's count.
+double ShardedParameters::gradient_squares() const {
+  if (settings_.stage == 0 && comm_->world().node_rank > 0) return 0;
+  const double norm = optimizer_->gradient_norm();
+  return norm * norm;
+}
+
+void ShardedParameters::update(int64_t step, double learning_rate, double gradient_scale) {
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    optimizer_->step_ranges(first_range_[static_cast<size_t>(g)], first_range_[static_cast<size_t>(g + 1)],
+                            step, learning_rate, gradient_scale);
+    weights_.updated(g);
+  }
+  model_->weights_changed();
+}
+
+std::vector<ShardedParameters::Chunk> ShardedParameters::chunks() const {
+  std::vector<Chunk> result;
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    const Part group = plan_.group(g);
+    for (int64_t begin = group.begin; begin < group.end; begin += kExchangeElements) {
+      result.push_back({g, {begin, std::min(begin + kExchangeElements, group.end)}});
+    }
+  }
+  return result;
+}
+
+void ShardedParameters::exchange(const Chunk& chunk) {
+  const World& world = comm_->world();
+  const OpLabel label = {"master weights", chunk.group};
+  comm_->node().barrier(label);  // rank 0 has read what was there
+  float* data = exchange_.as<float>().data();
+  std::vector<Part> byte_parts;
+  for (int node = 0; node < world.num_nodes; ++node) {
+    const Part common = intersection(
+        chunk.elements, plan_.part(chunk.group, node * world.local_world_size + world.local_rank));
+    const int64_t begin = common.size() == 0 ? 0 : common.begin - chunk.elements.begin;
+    const int64_t element_bytes = dtype_bytes(DType::kF32);
+    byte_parts.push_back({begin * element_bytes, (begin + common.size()) * element_bytes});
+    const Piece* piece = common.size() == 0 ? nullptr : piece_of(chunk.group, common.begin);
+    if (piece == nullptr) continue;
+    optimizer_->read_master(weights_.owned_index(chunk.group, common.begin),
+                            piece->state_begin + common.begin - piece->elements.begin,
+                            {data + begin, static_cast<size_t>(common.size())});
+  }
+  if (world.num_nodes > 1) {
+    const auto bytes = static_cast<size_t>(chunk.elements.size() * dtype_bytes(DType::kF32));
+    comm_->rail().wait(comm_->rail().all_gather({exchange_.data(), bytes}, byte_parts, label));
+  }
+  comm_->node().barrier(label);
+}
+
+// Rank 0's view: goes through the chunks as the elements are asked for.
+class ShardedParameters::MasterReader {
+ public:
+  explicit MasterReader(ShardedParameters& parameters)
+      : parameters_(parameters), chunks_(parameters.chunks()) {}
+
+  void read(int64_t begin, std::span<float> values) {
+    while (!values.empty()) {
+      while (next_ == 0 || begin >= current().elements.end) advance();
+      const Part& held = current().elements;
+      TESSERA_CHECK(begin >= held.begin, "element {} asked for after {}", begin, held.begin);
+      const int64_t count = std::min(std::ssize(values), held.end - begin);
+      std::copy_n(parameters_.exchange_.as<float>().begin() + (begin - held.begin), count, values.begin());
+      values = values.subspan(static_cast<size_t>(count));
+      begin += count;
+    }
+  }
+  // The others expect that every chunk is taken.
+  void finish() {
+    while (next_ < chunks_.size()) advance();
+  }
+
+ private:
+  const Chunk& current() const { return chunks_[next_ - 1]; }
+  void advance() { parameters_.exchange(chunks_[next_++]); }
+
+  ShardedParameters& parameters_;
+  std::vector<Chunk> chunks_;
+  size_t next_ = 0;
+};
+
+void ShardedParameters::export_masters(const std::function<void(const WeightSource&)>& write) {
+  MasterReader reader(*this);
+  std::exception_ptr failure;
+  if (comm_->world().rank == 0) {
+    try {
+      write([&reader](int64_t begin, std::span<float> values) { reader.read(begin, values); });
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+  reader.finish();
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::unique_ptr<ParameterState> make_parameter_state(Model& model, const ZeroSettings& settings,
+                                                     const AdamWOptions& options, bool decay_all,
+                                                     Communicator& comm, ThreadPool& pool) {
+  if (comm.world().is_single()) return std::make_unique<WholeParameters>(model, options, decay_all, pool);
+  return std::make_unique<ShardedParameters>(model, settings, options, decay_all, comm, pool);
+}
+
+}  // namespace tessera

@@ -1,0 +1,70 @@
+// Parameters over the ranks of a job (ZeRO). Rajbhandari et al., ZeRO: memory optimizations toward training
+// trillion parameter models, 2020.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "train/parameter_state.h"
+#include "zero/gradient_store.h"
+#include "zero/weight_store.h"
+
+namespace tessera {
+
+class ShardedParameters : public ParameterState, private ParameterAccess {
+ public:
+  ShardedParameters(Model& model, const ZeroSettings& settings, const AdamWOptions& options, bool decay_all,
+                    Communicator& comm, ThreadPool& pool);
+
+  void load(const SafetensorsModel& file, const std::function<void(const LoadProgress&)>& progress) override;
+  WeightUpdate begin_pass(bool is_first, bool is_last) override;
+  void end_pass() override;
+  double gradient_squares() const override;
+  void set_betas(double beta1, double beta2) override { optimizer_->set_betas(beta1, beta2); }
+  void update(int64_t step, double learning_rate, double gradient_scale) override;
+  void export_masters(const std::function<void(const WeightSource&)>& write) override;
+
+ private:
+  // A contiguous range of the flat array whose optimizer state this rank keeps.
+  struct Piece {
+    int64_t group;
+    Part elements;
+    int64_t state_begin;
+  };
+  // Elements of a group that all ranks put into the exchange at a time.
+  struct Chunk {
+    int64_t group;
+    Part elements;
+  };
+  class MasterReader;
+
+  std::byte* open_weights(int64_t group, WeightUse use) override;
+  void close_weights(int64_t group) override;
+  std::byte* open_gradients(int64_t group) override;
+  void close_gradients(int64_t group) override;
+
+  void plan_pieces();
+  std::vector<ParameterRange> optimizer_ranges(bool decay_all);
+  std::vector<ElementRange> ranges_to_load() const;
+  template <typename Value>
+  void write_loaded(int64_t begin, std::span<const Value> values);
+  const Piece* piece_of(int64_t group, int64_t element) const;
+  std::vector<Chunk> chunks() const;
+  // Collective: the masters of the chunk in the exchange of every node.
+  void exchange(const Chunk& chunk);
+
+  Model* model_;
+  Communicator* comm_;
+  ThreadPool* pool_;
+  ZeroSettings settings_;
+  ZeroLayout layout_;
+  ShardPlan plan_;
+  WeightStore weights_;
+  GradientStore gradients_;
+  std::vector<Piece> pieces_;         // ascending
+  std::vector<int64_t> first_range_;  // of the optimizer, by group, and the end
+  std::optional<AdamW> optimizer_;
+  SharedSegment exchange_;  // kExchangeElements float32
+};
+
+}  // namespace tessera

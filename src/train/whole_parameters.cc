@@ -1,0 +1,71 @@
+#include "train/whole_parameters.h"
+
+#include <algorithm>
+
+#include "platform/prefault.h"
+
+namespace tessera {
+namespace {
+
+std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool decay_all) {
+  std::vector<ParameterRange> ranges;
+  for (const Parameter& parameter : layout.parameters()) {
+    ranges.push_back({parameter.offset, parameter.num_elements, decay_all || parameter.weight_decay});
+  }
+  return ranges;
+}
+
+}  // namespace
+
+WholeParameters::WholeParameters(Model& model, const AdamWOptions& options, bool decay_all, ThreadPool& pool)
+    : model_(&model),
+      pool_(&pool),
+      weights_(model.layout().num_elements() * dtype_bytes(model.dtype())),
+      gradients_(model.layout().num_elements() * dtype_bytes(DType::kF32)),
+      optimizer_(parameter_ranges(model.layout(), decay_all), weights(), gradients(), options, pool) {
+  prefault(pool, weights_.as<std::byte>());
+  prefault(pool, gradients_.as<std::byte>());
+  model.bind_parameters(weights(), gradients());
+}
+
+TensorView WholeParameters::weights() const {
+  return {weights_.data(), model_->dtype(), {model_->layout().num_elements()}};
+}
+
+TensorView WholeParameters::gradients() const {
+  return {gradients_.data(), DType::kF32, {model_->layout().num_elements()}};
+}
+
+// Through the optimizer, so that float32 weights reach the masters with every bit; what is bfloat16 in the
+// files is an exact master as it is.
+void WholeParameters::load(const SafetensorsModel& file,
+                           const std::function<void(const LoadProgress&)>& progress) {
+  const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
+    optimizer_.write_master(begin, values);
+  };
+  LoadOptions options;
+  options.progress = progress;
+  if (model_->dtype() == DType::kBF16) {
+    options.bf16_sink = [this](int64_t begin, std::span<const bf16> values) {
+      std::copy(values.begin(), values.end(), weights_.as<bf16>().data() + begin);
+    };
+  }
+  load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
+}
+
+// The products of the last pass see every element of the gradients as they write it.
+WeightUpdate WholeParameters::begin_pass(bool is_first, bool is_last) {
+  if (is_first) squares_ = 0;
+  return {is_first ? Update::kOverwrite : Update::kAdd, is_last ? &squares_ : nullptr};
+}
+
+void WholeParameters::update(int64_t step, double learning_rate, double gradient_scale) {
+  optimizer_.step(step, learning_rate, gradient_scale);
+  model_->weights_changed();
+}
+
+void WholeParameters::export_masters(const std::function<void(const WeightSource&)>& write) {
+  write([this](int64_t begin, std::span<float> values) { optimizer_.read_master(begin, values); });
+}
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+// All parameters in this process: the run of a single rank.
+#pragma once
+
+#include "base/memory.h"
+#include "train/parameter_state.h"
+
+namespace tessera {
+
+class WholeParameters : public ParameterState {
+ public:
+  WholeParameters(Model& model, const AdamWOptions& options, bool decay_all, ThreadPool& pool);
+
+  void load(const SafetensorsModel& file, const std::function<void(const LoadProgress&)>& progress) override;
+  WeightUpdate begin_pass(bool is_first, bool is_last) override;
+  void end_pass() override {}
+  double gradient_squares() const override { return squares_; }
+  void set_betas(double beta1, double beta2) override { optimizer_.set_betas(beta1, beta2); }
+  void update(int64_t step, double learning_rate, double gradient_scale) override;
+  void export_masters(const std::function<void(const WeightSource&)>& write) override;
+
+ private:
+  TensorView weights() const;
+  TensorView gradients() const;
+
+  Model* model_;
+  ThreadPool* pool_;
+  PageBuffer weights_;    // flat array in the training dtype
+  PageBuffer gradients_;  // flat array in float32
+  AdamW optimizer_;
+  double squares_ = 0;  // of the gradients of the present step
+};
+
+}  // namespace tessera
