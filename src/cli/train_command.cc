@@ -1,10 +1,16 @@
+#include <chrono>
 #include <csignal>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/terminal.h"
 #include "cli/threads.h"
 #include "cli/train_report.h"
+#include "comm/communicator.h"
 #include "platform/thread_pool.h"
 #include "train/arguments.h"
 #include "train/config_file.h"
@@ -39,22 +45,47 @@ class TrainCommand : public Command {
   }
 
   void run(FlagTable* table) override {
-    set_log_level(args_.lowest_log_level());
-    resolve_training_arguments(*table, /*world_size=*/1, &args_);
+    const World world = detect_world();
+    // What is the same on every rank is said once.
+    set_log_level(world.rank == 0 ? args_.lowest_log_level() : LogLevel::kError);
+    resolve_training_arguments(*table, world.world_size, &args_);
     set_closed_output(ClosedOutput::kIsIgnored);
+    const std::unique_ptr<Communicator> comm = Communicator::open(world, comm_options());
+    comm->check_same_settings(settings_of_the_job());
     TerminalReport report(!args_.disable_tqdm);
     ThreadPool pool(threads_for_pool(args_.num_threads));
-    Trainer trainer(args_, pool, report);
+    Trainer trainer(args_, pool, report, *comm);
     int stop_signal = 0;
     {
       const StopSignals signals(clear_status_line);
       stop_signal = trainer.run([&] { return signals.received(); }).stop_signal;
     }
+    comm->leave();
     // Everything is saved. Ending by the signal itself tells a shell script to stop, too.
     if (stop_signal != 0) std::raise(stop_signal);
   }
 
  private:
+  CommOptions comm_options() const {
+    CommOptions options;
+    options.timeout = std::chrono::seconds(args_.ddp_timeout);
+    options.connections = static_cast<int>(args_.connections);
+    options.interface = args_.interface;
+    return options;
+  }
+
+  // By their names in training_args.json; paths may differ, what the ranks of a machine have may, too.
+  std::map<std::string, std::string> settings_of_the_job() const {
+    static const std::set<std::string> kOfTheRank = {"num_threads", "interface", "cache_dir",
+                                                     "output_dir",  "log_level", "measure_peak"};
+    std::map<std::string, std::string> settings = {{"version of tessera", TESSERA_VERSION}};
+    const nlohmann::json arguments = nlohmann::json::parse(training_arguments_json(args_));
+    for (const auto& [name, value] : arguments.items()) {
+      if (!kOfTheRank.contains(name)) settings.emplace(name, value.dump());
+    }
+    return settings;
+  }
+
   TrainingArguments args_;
 };
 

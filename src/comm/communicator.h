@@ -38,8 +38,8 @@ class Communicator {
   void barrier(const OpLabel& label);
   void broadcast(std::span<std::byte> data, int root, const OpLabel& label);
 
-  // Of all waits from now on: longer where a rank does something on its own. Ranks that die or stop are noticed
-  // as ever.
+  // Of all waits from now on: longer where a rank does something on its own. Ranks that die or stop are
+  // noticed as ever.
   void set_timeout(std::chrono::milliseconds timeout);
 
   // Settings that must be the same on every rank (StoreClient::check_same_settings).
