@@ -76,6 +76,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_tokenize_command());
   all.push_back(make_detokenize_command());
   all.push_back(make_train_command());
+  all.push_back(make_launch_command());
   all.push_back(make_plan_command());
   all.push_back(make_eval_command());
   all.push_back(make_generate_command());
@@ -114,7 +115,7 @@ void run_program(const std::vector<std::string>& arguments) {
     command->declare_flags(&table);
     const std::vector<std::string> rest(arguments.begin() + static_cast<std::ptrdiff_t>(num_words),
                                         arguments.end());
-    if (parse_flags(rest, &table) == ParseOutcome::kHelpWanted) {
+    if (parse_flags(rest, &table, command->rest_flag()) == ParseOutcome::kHelpWanted) {
       write_output(command_help(command, terminal_width()));
     } else {
       command->complete_flags(&table);

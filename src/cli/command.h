@@ -22,6 +22,8 @@ class Command {
 
   // Binds the flags to this object's members.
   virtual void declare_flags(FlagTable* table) = 0;
+  // The list that takes a command with flags of its own behind this command's flags; "" = none does.
+  virtual std::string rest_flag() const { return ""; }
   // Sets flags from elsewhere, once those of the command line are set.
   virtual void complete_flags(FlagTable*) {}
   // Called once, after the required flags were found to be set. Throws Error.
@@ -37,6 +39,7 @@ std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
 std::unique_ptr<Command> make_inspect_command();
+std::unique_ptr<Command> make_launch_command();
 std::unique_ptr<Command> make_doctor_command();
 std::unique_ptr<Command> make_bench_gemm_command();
 std::unique_ptr<Command> make_bench_attention_command();

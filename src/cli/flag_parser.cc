@@ -127,12 +127,29 @@ class Parser {
   FlagValues values_;
 };
 
+// The first argument that is neither a flag nor the value of one: there begins the command that follows.
+std::vector<std::string>::const_iterator start_of_rest(const std::vector<std::string>& arguments,
+                                                       const FlagTable& table) {
+  auto at = arguments.begin();
+  while (at != arguments.end() && at->size() > 1 && at->front() == '-' && *at != "--") {
+    const std::string& argument = *at++;
+    const Flag* flag = is_flag_like(argument) ? table.find(argument.substr(2)) : nullptr;
+    if (flag == nullptr || at == arguments.end()) continue;  // has its value behind '=', or takes none
+    if (flag->type != FlagType::kBool || is_bool_word(*at)) ++at;
+  }
+  return at;
+}
+
 }  // namespace
 
-ParseOutcome parse_flags(const std::vector<std::string>& arguments, FlagTable* table) {
-  const auto end_of_flags = std::find(arguments.begin(), arguments.end(), "--");
-  if (std::any_of(arguments.begin(), end_of_flags, is_help)) return ParseOutcome::kHelpWanted;
-  for (const auto& [flag, values] : Parser(arguments, *table).run()) table->set(*flag, values, kOrigin);
+ParseOutcome parse_flags(const std::vector<std::string>& arguments, FlagTable* table,
+                         const std::string& rest_flag) {
+  const auto rest = rest_flag.empty() ? arguments.end() : start_of_rest(arguments, *table);
+  const std::vector<std::string> own(arguments.begin(), rest);
+  const auto end_of_flags = std::find(own.begin(), own.end(), "--");
+  if (std::any_of(own.begin(), end_of_flags, is_help)) return ParseOutcome::kHelpWanted;
+  for (const auto& [flag, values] : Parser(own, *table).run()) table->set(*flag, values, kOrigin);
+  if (rest != arguments.end()) table->set(*table->find(rest_flag), {rest, arguments.end()}, kOrigin);
   return ParseOutcome::kRun;
 }
 

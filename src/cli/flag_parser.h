@@ -14,8 +14,11 @@ namespace tessera {
 
 enum class ParseOutcome { kRun, kHelpWanted };
 
-// Sets every flag given. Errors (kUsage) name what was given and the nearest known flag.
-ParseOutcome parse_flags(const std::vector<std::string>& arguments, FlagTable* table);
+// Sets every flag given. Errors (kUsage) name what was given and the nearest known flag. With a
+// `rest_flag`, flags end at the first argument that is neither one nor the value of one; this flag takes all
+// that follows, "--" and flags of others included.
+ParseOutcome parse_flags(const std::vector<std::string>& arguments, FlagTable* table,
+                         const std::string& rest_flag = {});
 
 // kUsage naming the first required flag that was not set, on the command line or elsewhere.
 void check_required_flags(const FlagTable& table);

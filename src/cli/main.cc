@@ -8,12 +8,17 @@
 #include "base/text.h"
 #include "cli/app.h"
 #include "cli/terminal.h"
+#include "comm/failure.h"
+#include "launch/rank_report.h"
 #include "platform/cpu.h"
 
 namespace {
 
-int report(tessera::ExitCode code, const std::string& message) {
-  std::fprintf(stderr, "error: %s\n", message.c_str());
+// One line, shown by the agent where one has started this process as a rank.
+int report(tessera::ExitCode code, const std::string& message, bool caused_by_peer = false) {
+  const bool left = tessera::leave_error_report(
+      {.message = message, .code = static_cast<int>(code), .caused_by_peer = caused_by_peer});
+  if (!left || !tessera::agent_shows_errors()) std::fprintf(stderr, "error: %s\n", message.c_str());
   return static_cast<int>(code);
 }
 
@@ -27,6 +32,8 @@ int main(int argc, char** argv) {
     tessera::install_terminal_cleanup();
     tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));
     return static_cast<int>(tessera::ExitCode::kDone);
+  } catch (const tessera::PeerError& error) {
+    return report(error.code(), error.what(), /*caused_by_peer=*/true);
   } catch (const tessera::Error& error) {
     return report(error.code(), error.what());
   } catch (const std::bad_alloc&) {

@@ -24,7 +24,7 @@ void FailureDetector::fail_because(int suspect_rank, const std::string& evidence
 
 void FailureDetector::raise() const {
   const std::optional<Failure> known = failure();
-  throw Error(known->code, known->message);
+  throw PeerError(known->code, known->message);
 }
 
 }  // namespace tessera

@@ -19,13 +19,19 @@ struct Failure {
   ExitCode code = ExitCode::kTryAgain;  // for those who end because of it
 };
 
+// Ends this process because of another one, which the message names.
+class PeerError : public Error {
+ public:
+  using Error::Error;
+};
+
 // Thread-safe. The base class knows only this process; StoreClient's adds what the store learns.
 class FailureDetector {
  public:
   virtual ~FailureDetector() = default;
 
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
-  // Throws the failure, once there is one, as Error. Costs an atomic load until then.
+  // Throws the failure, once there is one, as PeerError. Costs an atomic load until then.
   void check() const {
     if (failed()) raise();
   }

@@ -110,4 +110,12 @@ CgroupLimits cgroup_limits(const fs::path& root) {
   return limits;
 }
 
+int64_t cgroup_oom_kills(const fs::path& root) {
+  for (const Level& level : levels(root)) {
+    const fs::path file = level.folder / (level.v2 ? "memory.events" : "memory.oom_control");
+    if (level.has_memory && fs::exists(file)) return read_stat(file, "oom_kill");
+  }
+  return 0;
+}
+
 }  // namespace tessera

@@ -17,4 +17,8 @@ struct CgroupLimits {
 // `root` stands for "/" in tests: <root>/proc/self/cgroup, <root>/sys/fs/cgroup.
 CgroupLimits cgroup_limits(const std::filesystem::path& root = "/");
 
+// Processes of this process's memory group that the kernel has killed for lack of memory; 0 where it does not
+// count them.
+int64_t cgroup_oom_kills(const std::filesystem::path& root = "/");
+
 }  // namespace tessera

@@ -1,0 +1,62 @@
+#include <csignal>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/command.h"
+#include "comm/world.h"
+#include "launch/agent.h"
+#include "launch/launch_arguments.h"
+#include "launch/launch_plan.h"
+
+namespace tessera {
+namespace {
+
+class LaunchCommand : public Command {
+ public:
+  std::string name() const override { return "launch"; }
+  std::string summary() const override { return "Start several ranks of a command on this node"; }
+  std::string usage() const override { return "[flags] COMMAND... | -- PROGRAM..."; }
+  std::string description() const override {
+    return "Starts the ranks of this node, shares its processors out among them, shows their output (rank 0 "
+           "as "
+           "it is, the others' lines behind their number) and passes SIGINT, SIGTERM and SIGHUP on. When a "
+           "rank "
+           "fails the others are ended within a second, and its error and exit code become those of the "
+           "launch. Flags, the variables that ranks get, and PET_NNODES, PET_NPROC_PER_NODE and so on as "
+           "defaults of the flags are those of torchrun. With several nodes, run it once on each.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera launch --nproc_per_node 4 train --model start --dataset text ...",
+            "tessera launch --nnodes 2 --node_rank 0 --rdzv_endpoint host0:29500 \\",
+            "    --nproc_per_node auto train --config run.yaml"};
+  }
+
+  void declare_flags(FlagTable* table) override { declare_launch_flags(table, &arguments_); }
+
+  std::string rest_flag() const override { return "command"; }
+
+  void complete_flags(FlagTable* table) override {
+    apply_pet_variables(process_environment(), table, &arguments_);
+  }
+
+  void run(FlagTable* table) override {
+    const LaunchPlan plan = plan_launch(arguments_, *table, process_environment(), node_processors());
+    for (const std::string& note : plan.notes) log_info("{}", note);
+    for (const std::string& warning : plan.warnings) log_warning("{}", warning);
+    const LaunchResult result = run_agent(plan);
+    if (result.signal != 0) {
+      std::signal(result.signal, SIG_DFL);
+      std::raise(result.signal);
+    }
+    if (result.exit_code != 0) throw Error(static_cast<ExitCode>(result.exit_code), result.error);
+  }
+
+ private:
+  LaunchArguments arguments_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_launch_command() { return std::make_unique<LaunchCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,137 @@
+#include "launch/cpu_assignment.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+bool contains(const std::vector<int>& list, int value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+// Index of the memory node of a processor; behind all others when none lists it.
+size_t numa_index(const NodeProcessors& node, int cpu) {
+  const auto& nodes = node.numa_nodes;
+  const auto found =
+      std::find_if(nodes.begin(), nodes.end(), [&](const NumaNode& n) { return contains(n.cpus, cpu); });
+  return static_cast<size_t>(found - nodes.begin());
+}
+
+std::vector<std::vector<int>> cores_by_numa_node(const NodeProcessors& node) {
+  std::vector<std::vector<int>> cores = node.cores;
+  std::stable_sort(cores.begin(), cores.end(), [&](const auto& a, const auto& b) {
+    return numa_index(node, a.front()) < numa_index(node, b.front());
+  });
+  return cores;
+}
+
+// The hardware threads of each core that are among `cpus`, cores by their first one. A processor that the
+// kernel does not describe is a core of its own.
+std::vector<std::vector<int>> group_by_core(const std::vector<int>& cpus) {
+  std::map<int, std::vector<int>> cores;
+  for (const int cpu : cpus) {
+    std::ifstream in(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
+    std::string line;
+    std::getline(in, line);
+    const std::vector<int> siblings = parse_cpu_list(line);
+    cores[siblings.empty() ? cpu : siblings.front()].push_back(cpu);
+  }
+  std::vector<std::vector<int>> out;
+  for (auto& [first, hardware_threads] : cores) out.push_back(std::move(hardware_threads));
+  return out;
+}
+
+// Runs of equal length, one per rank; what is left over stays free.
+std::vector<RankProcessors> divide(const std::vector<std::vector<int>>& units, size_t num_ranks) {
+  std::vector<RankProcessors> ranks(num_ranks);
+  const size_t units_per_rank = units.size() / num_ranks;
+  for (size_t r = 0; r < num_ranks; ++r) {
+    std::vector<int>& cpus = ranks[r].cpus;
+    for (size_t i = r * units_per_rank; i < (r + 1) * units_per_rank; ++i) {
+      cpus.insert(cpus.end(), units[i].begin(), units[i].end());
+    }
+    std::sort(cpus.begin(), cpus.end());
+  }
+  return ranks;
+}
+
+std::string message_for(const NodeProcessors& node, size_t num_ranks, const RankProcessors& rank,
+                        double quota_per_rank) {
+  const std::string allowed = node.limits.describe();
+  if (num_ranks > node.limits.cpus.size()) {
+    return fmt::format("{} ranks share {}: fewer ranks would be faster", num_ranks, allowed);
+  }
+  if (quota_per_rank < 1) {
+    return fmt::format("{} ranks with less than a processor's time each: {}; fewer ranks would be faster",
+                       num_ranks, allowed);
+  }
+  if (num_ranks > node.cores.size()) {
+    return fmt::format("{} ranks on {} cores: some share a core with another; fewer ranks would be faster",
+                       num_ranks, node.cores.size());
+  }
+  const size_t cores_per_rank = node.cores.size() / num_ranks;
+  if (cores_per_rank < 2 || rank.num_threads < 2) {
+    return fmt::format("one core for each of {} ranks: {}; fewer ranks with more threads are usually faster",
+                       num_ranks, allowed);
+  }
+  return "";
+}
+
+}  // namespace
+
+NodeProcessors node_processors() {
+  NodeProcessors node;
+  node.limits = cpu_limits();
+  node.numa_nodes = numa_nodes();
+  node.cores = group_by_core(node.limits.cpus);
+  node.num_online = std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN));
+  return node;
+}
+
+ProcessorAssignment assign_processors(const NodeProcessors& node, int num_ranks) {
+  TESSERA_CHECK(num_ranks >= 1 && !node.limits.cpus.empty());
+  const auto count = static_cast<size_t>(num_ranks);
+  const std::vector<std::vector<int>> cores = cores_by_numa_node(node);
+  ProcessorAssignment assignment;
+  if (count <= cores.size()) {
+    assignment.ranks = divide(cores, count);
+  } else if (count <= node.limits.cpus.size()) {
+    std::vector<std::vector<int>> hardware_threads;
+    for (const auto& core : cores) {
+      for (const int cpu : core) hardware_threads.push_back({cpu});
+    }
+    assignment.ranks = divide(hardware_threads, count);
+  } else {
+    assignment.ranks.assign(count, {.cpus = node.limits.cpus, .num_threads = 1});
+  }
+  const double quota = node.limits.quota.value_or(static_cast<double>(node.limits.cpus.size()));
+  const double quota_per_rank = quota / num_ranks;
+  for (RankProcessors& rank : assignment.ranks) {
+    if (count > node.limits.cpus.size()) break;
+    // One rank alone takes what a process without a launcher takes, a started processor of the limit
+    // included.
+    const auto by_quota = static_cast<int64_t>(count == 1 ? std::ceil(quota) : std::floor(quota_per_rank));
+    rank.num_threads = std::clamp<int64_t>(by_quota, 1, std::ssize(rank.cpus));
+  }
+  if (count > 1) assignment.message = message_for(node, count, assignment.ranks.front(), quota_per_rank);
+  return assignment;
+}
+
+int num_numa_nodes(const NodeProcessors& node) {
+  const auto has_allowed = [&](const NumaNode& n) {
+    return std::any_of(n.cpus.begin(), n.cpus.end(),
+                       [&](int cpu) { return contains(node.limits.cpus, cpu); });
+  };
+  return std::max(
+      1, static_cast<int>(std::count_if(node.numa_nodes.begin(), node.numa_nodes.end(), has_allowed)));
+}
+
+}  // namespace tessera

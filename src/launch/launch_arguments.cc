@@ -1,0 +1,124 @@
+#include "launch/launch_arguments.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+// Where the ranks are and how they find one another.
+void declare_job_flags(FlagTable* table, LaunchArguments* a) {
+  table->begin_section("Job");
+  table->add("nnodes", &a->nnodes, "Number of nodes. A range MIN:MAX is not supported unless both are equal.")
+      .value_name = "N";
+  table
+      ->add("nproc_per_node", &a->nproc_per_node,
+            "Ranks on each node: a number, or auto (also cpu), one for each NUMA node.")
+      .value_name = "N|auto";
+  table->add("node_rank", &a->node_rank, "Number of this node, from 0. Needed with several nodes.");
+  table->add("standalone", &a->standalone,
+             "One node: the port is chosen, whatever the other flags and variables say.");
+  table
+      ->add("rdzv_endpoint", &a->rdzv_endpoint,
+            "Node 0 as HOST[:PORT], from every node. Without it --master_addr and --master_port count.")
+      .value_name = "HOST[:PORT]";
+  table->add("master_addr", &a->master_addr, "Node 0, a name or an address.").value_name = "HOST";
+  table
+      ->add("master_port", &a->master_port,
+            "Port of the job's store on node 0. On a single node a free one is chosen if it is not given.")
+      .value_name = "PORT";
+  table->add_choice("rdzv_backend", &a->rdzv_backend, {"static", "c10d"},
+                    "Both mean the same here: the agent of node 0 serves the store.");
+  table->add("rdzv_id", &a->rdzv_id, "Name of the job; a node with another one is refused.").value_name =
+      "ID";
+  table
+      ->add("rdzv_conf", &a->rdzv_conf,
+            "timeout=SECONDS (or join_timeout): how long nodes and ranks wait for one another at the start; "
+            "without it 900.")
+      .value_name = "KEY=VALUE,...";
+}
+
+void declare_run_flags(FlagTable* table, LaunchArguments* a) {
+  table->begin_section("Failures");
+  table->add("max_restarts", &a->max_restarts,
+             "How often all ranks are started again after one was killed or ended with an exit code that "
+             "leaves hope: not after 64, 65, 66, 70, 78 and 79.");
+  table
+      ->add("termination_grace_s", &a->termination_grace_s,
+            "How long ranks may take to end after SIGINT, SIGTERM or SIGHUP before they are killed.")
+      .value_name = "SECONDS";
+  table->begin_section("Output");
+  table
+      ->add("log_dir", &a->log_dir,
+            "Folder for files of the ranks: ID_XXXXXX/attempt_N/LOCAL_RANK/stdout.log, stderr.log and "
+            "error.json.")
+      .value_name = "DIR";
+  table
+      ->add("redirects", &a->redirects,
+            "What goes to these files instead of here: 0 nothing, 1 standard output, 2 standard error, 3 "
+            "both; or by local rank, as in 0:1,1:3.")
+      .value_name = "0-3|R:N,...";
+  table->add("tee", &a->tee, "What goes to these files and here, in the same way.").value_name =
+      "0-3|R:N,...";
+  table
+      ->add("local_ranks_filter", &a->local_ranks_filter,
+            "Local ranks whose output is shown here; others' is "
+            "not.")
+      .value_name = "R,...";
+  table->add("role", &a->role, "Exported as ROLE_NAME.").value_name = "NAME";
+}
+
+void declare_unsupported_flags(FlagTable* table) {
+  const auto ignored = [&](const char* name, FlagType type, const char* value, const char* note) {
+    table->add_unsupported(name, type, value, FlagStatus::kIgnored, note);
+  };
+  ignored("monitor_interval", FlagType::kFloat, "0.1", "the end of a rank is known at once");
+  ignored("start_method", FlagType::kString, "spawn", "ranks are programs of their own");
+  ignored("no_python", FlagType::kBool, "false", "there is no Python");
+  ignored("local_addr", FlagType::kString, "", "the address that reaches node 0 is used");
+  ignored("event_log_handler", FlagType::kString, "null", "there are no such events");
+  ignored("logs_specs", FlagType::kString, "", "log files are named as torchrun's default does");
+  table->add_unsupported("module", FlagType::kBool, "false", FlagStatus::kRefused,
+                         "there is no Python; a program follows --");
+  table->add_unsupported("run_path", FlagType::kBool, "false", FlagStatus::kRefused,
+                         "there is no Python; a program follows --");
+}
+
+std::string variable_name(const std::string& flag) {
+  std::string name = "PET_" + flag;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
+  return name;
+}
+
+}  // namespace
+
+void declare_launch_flags(FlagTable* table, LaunchArguments* arguments) {
+  declare_job_flags(table, arguments);
+  declare_run_flags(table, arguments);
+  Flag& command = table->add("command", &arguments->command,
+                             "What every rank runs: a command of this program with its flags (train ...), or "
+                             "-- and another program.");
+  command.value_name = "COMMAND";
+  command.positional = true;
+  command.required = true;
+  declare_unsupported_flags(table);
+}
+
+void apply_pet_variables(const Environment& environment, FlagTable* table, LaunchArguments* arguments) {
+  for (const Flag& flag : table->flags()) {
+    if (flag.positional || table->is_set(flag.name)) continue;
+    const std::string name = variable_name(flag.name);
+    const std::optional<std::string> value = environment(name);
+    if (!value || value->empty()) continue;
+    try {
+      table->set(flag, {*value}, name);
+    } catch (const Error& error) {
+      throw Error(ExitCode::kBadConfig, error.what());
+    }
+    arguments->set_by_variables.push_back(flag.name);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,262 @@
+#include "launch/launch_plan.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <random>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "launch/host_name.h"
+#include "launch/text_fields.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kMaxRanksPerNode = 4096;
+constexpr int kMaxNodes = 65536;
+
+int parse_num_nodes(const std::string& text) {
+  const std::vector<std::string> ends = split(text, ':');
+  const auto low = parse_integer(ends.front());
+  const auto high = parse_integer(ends.back());
+  if (ends.size() > 2 || !low || !high || *low < 1 || *low > *high || *high > kMaxNodes) {
+    fail(ExitCode::kUsage, "--nnodes: expected a number of nodes from 1 to {}, found '{}'", kMaxNodes,
+         printable(text));
+  }
+  if (*low != *high) {
+    fail(ExitCode::kUsage,
+         "--nnodes {}: the number of nodes cannot change during a run (elastic membership is not there yet); "
+         "give one number",
+         text);
+  }
+  return static_cast<int>(*low);
+}
+
+// Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors on nodes without GPUs.
+bool is_count_of_processors(int64_t value, const NodeProcessors& node) {
+  return value > 1 && (value == node.num_online || value == std::ssize(node.limits.cpus) ||
+                       value == node.limits.num_threads());
+}
+
+int parse_ranks_per_node(const LaunchArguments& arguments, const NodeProcessors& node, LaunchPlan* plan) {
+  const std::string& text = arguments.nproc_per_node;
+  if (text == "auto" || text == "cpu") return num_numa_nodes(node);
+  const auto value = parse_integer(text);
+  if (!value || *value < 1 || *value > kMaxRanksPerNode) {
+    fail(ExitCode::kUsage, "--nproc_per_node: expected a number from 1 to {}, auto or cpu, found '{}'{}",
+         kMaxRanksPerNode, printable(text),
+         text == "gpu" || text == "xpu" ? "; ranks compute on processors" : "");
+  }
+  const auto& by_variable = arguments.set_by_variables;
+  const bool from_variable =
+      std::find(by_variable.begin(), by_variable.end(), "nproc_per_node") != by_variable.end();
+  if (!from_variable || !is_count_of_processors(*value, node)) return static_cast<int>(*value);
+  const int num_ranks = num_numa_nodes(node);
+  plan->notes.push_back(fmt::format(
+      "PET_NPROC_PER_NODE={} is the number of processors and taken as such: {} with {} threads{}", *value,
+      num_ranks == 1 ? "one rank" : fmt::format("{} ranks, one per NUMA node,", num_ranks),
+      node.limits.num_threads() / num_ranks, num_ranks == 1 ? "" : " each"));
+  return num_ranks;
+}
+
+struct Endpoint {
+  std::string host;
+  std::optional<int64_t> port;
+};
+
+// HOST, HOST:PORT, [ADDRESS]:PORT, or an IPv6 address alone.
+Endpoint parse_endpoint(const std::string& text) {
+  Endpoint endpoint{.host = text, .port = {}};
+  const size_t colon = text.rfind(':');
+  const bool bracketed = text.starts_with('[');
+  const bool bare_v6 = !bracketed && std::count(text.begin(), text.end(), ':') > 1;
+  if (colon != std::string::npos && !bare_v6 && !text.ends_with(']')) {
+    endpoint.host = text.substr(0, colon);
+    endpoint.port = parse_integer(text.substr(colon + 1));
+    if (!endpoint.port) endpoint.host.clear();
+  }
+  if (bracketed && endpoint.host.ends_with(']')) {
+    endpoint.host = endpoint.host.substr(1, endpoint.host.size() - 2);
+  }
+  if (endpoint.host.empty()) {
+    fail(ExitCode::kUsage, "--rdzv_endpoint: expected HOST or HOST:PORT, found '{}'", printable(text));
+  }
+  return endpoint;
+}
+
+void check_port(const char* flag, int64_t port) {
+  if (port < 1 || port > 65535)
+    fail(ExitCode::kUsage, "{}: expected a port from 1 to 65535, found {}", flag, port);
+}
+
+std::string random_id() {
+  std::random_device device;
+  return fmt::format("{}-{:08x}", getpid(), device());
+}
+
+void place_store(const LaunchArguments& arguments, const FlagTable& table, LaunchPlan* plan) {
+  const bool single = plan->num_nodes == 1;
+  plan->run_id = arguments.rdzv_id;
+  if (single && !table.is_set("rdzv_id")) plan->run_id = random_id();
+  plan->master_addr = "127.0.0.1";
+  plan->master_port = 0;
+  if (arguments.standalone) return;
+  if (!arguments.rdzv_endpoint.empty()) {
+    const Endpoint endpoint = parse_endpoint(arguments.rdzv_endpoint);
+    plan->master_addr = endpoint.host;
+    if (endpoint.port) {
+      // torchrun's documentation writes localhost:0 for any free port on a single node.
+      if (!single || *endpoint.port != 0) check_port("--rdzv_endpoint", *endpoint.port);
+      plan->master_port = static_cast<int>(*endpoint.port);
+    } else if (!single) {
+      plan->master_port = static_cast<int>(arguments.master_port);
+    }
+    return;
+  }
+  if (!single && !table.is_set("master_addr")) {
+    fail(ExitCode::kUsage, "--nnodes {}: expected --rdzv_endpoint HOST:PORT or --master_addr HOST of node 0",
+         plan->num_nodes);
+  }
+  if (table.is_set("master_port") && !(single && arguments.master_port == 0))
+    check_port("--master_port", arguments.master_port);
+  plan->master_addr = arguments.master_addr;
+  if (!single || table.is_set("master_port")) plan->master_port = static_cast<int>(arguments.master_port);
+}
+
+// torchrun has these keys for its own rendezvous.
+constexpr const char* kKeysWithoutEffect[] = {"read_timeout",
+                                              "last_call_timeout",
+                                              "close_timeout",
+                                              "heartbeat_timeout",
+                                              "keep_alive_interval",
+                                              "keep_alive_max_attempt",
+                                              "is_host",
+                                              "store_type",
+                                              "use_libuv",
+                                              "rank",
+                                              "local_addr"};
+
+void read_rendezvous_settings(const std::string& text, LaunchPlan* plan) {
+  if (text.empty()) return;
+  for (const std::string& field : split(text, ',')) {
+    const size_t equals = field.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      fail(ExitCode::kUsage, "--rdzv_conf: expected KEY=VALUE,..., found '{}'", printable(text));
+    }
+    const std::string key = field.substr(0, equals);
+    const std::string value = field.substr(equals + 1);
+    if (key == "timeout" || key == "join_timeout") {
+      const auto seconds = parse_integer(value);
+      if (!seconds || *seconds < 1 || *seconds > 1'000'000) {
+        fail(ExitCode::kUsage, "--rdzv_conf: {}: expected a number of seconds, found '{}'", key,
+             printable(value));
+      }
+      plan->rendezvous_timeout = std::chrono::seconds(*seconds);
+    } else if (std::find(std::begin(kKeysWithoutEffect), std::end(kKeysWithoutEffect), key) ==
+               std::end(kKeysWithoutEffect)) {
+      fail(ExitCode::kUsage, "--rdzv_conf: unknown key '{}'; timeout is the one that counts", printable(key));
+    }
+  }
+}
+
+void plan_outputs(const LaunchArguments& arguments, LaunchPlan* plan) {
+  const int num_ranks = plan->local_world_size;
+  const auto redirects = parse_stream_choice("--redirects", arguments.redirects, num_ranks);
+  const auto tee = parse_stream_choice("--tee", arguments.tee, num_ranks);
+  plan->log_dir = arguments.log_dir;
+  for (size_t i = 0; i < redirects.size(); ++i) {
+    // As with torchrun, a stream that is named in both is shown.
+    RankOutput output;
+    output.teed = tee[i];
+    output.redirected = {.out = redirects[i].out && !tee[i].out, .err = redirects[i].err && !tee[i].err};
+    output.shown = arguments.local_ranks_filter.empty();
+    plan->outputs.push_back(output);
+  }
+  if (arguments.local_ranks_filter.empty()) return;
+  for (const std::string& field : split(arguments.local_ranks_filter, ',')) {
+    const auto rank = parse_integer(field);
+    if (!rank || *rank < 0 || *rank >= num_ranks) {
+      fail(ExitCode::kUsage, "--local_ranks_filter: expected local ranks from 0 to {}, found '{}'",
+           num_ranks - 1, printable(arguments.local_ranks_filter));
+    }
+    plan->outputs[static_cast<size_t>(*rank)].shown = true;
+  }
+}
+
+bool is_executable(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(path, ignored) && access(path.c_str(), X_OK) == 0;
+}
+
+std::string find_program(const std::string& name, const Environment& environment) {
+  if (name.find('/') != std::string::npos) {
+    if (!std::filesystem::exists(name))
+      fail(ExitCode::kNoInput, "program '{}' does not exist", printable(name));
+    if (!is_executable(name)) fail(ExitCode::kNoInput, "program '{}' cannot be executed", printable(name));
+    return name;
+  }
+  for (const std::string& folder : split(environment("PATH").value_or("/usr/bin:/bin"), ':')) {
+    const std::filesystem::path path = std::filesystem::path(folder.empty() ? "." : folder) / name;
+    if (!name.empty() && is_executable(path)) return path.string();
+  }
+  fail(ExitCode::kNoInput, "program '{}' was not found in PATH", printable(name));
+}
+
+void plan_program(const std::vector<std::string>& command, const Environment& environment, LaunchPlan* plan) {
+  TESSERA_CHECK(!command.empty());
+  if (command.front() != "--") {
+    plan->program = {"/proc/self/exe", "tessera"};
+    plan->program.insert(plan->program.end(), command.begin(), command.end());
+    return;
+  }
+  if (command.size() < 2) fail(ExitCode::kUsage, "expected a program behind --, found nothing");
+  plan->program = {find_program(command[1], environment)};
+  plan->program.insert(plan->program.end(), command.begin() + 1, command.end());
+}
+
+void number_node(const LaunchArguments& arguments, LaunchPlan* plan) {
+  plan->num_nodes = arguments.standalone ? 1 : parse_num_nodes(arguments.nnodes);
+  if (plan->num_nodes > 1 && !arguments.node_rank) {
+    fail(ExitCode::kUsage,
+         "--nnodes {}: expected --node_rank N, from 0 to {}: nodes are not numbered by themselves",
+         plan->num_nodes, plan->num_nodes - 1);
+  }
+  const int64_t node_rank = arguments.standalone ? 0 : arguments.node_rank.value_or(0);
+  if (node_rank < 0 || node_rank >= plan->num_nodes) {
+    fail(ExitCode::kUsage, "--node_rank: expected a number from 0 to {} for --nnodes {}, found {}",
+         plan->num_nodes - 1, plan->num_nodes, node_rank);
+  }
+  plan->node_rank = static_cast<int>(node_rank);
+}
+
+}  // namespace
+
+LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,
+                       const Environment& environment, const NodeProcessors& node) {
+  LaunchPlan plan;
+  plan.host = host_name();
+  plan.role = arguments.role;
+  number_node(arguments, &plan);
+  plan.local_world_size = parse_ranks_per_node(arguments, node, &plan);
+  place_store(arguments, table, &plan);
+  read_rendezvous_settings(arguments.rdzv_conf, &plan);
+  if (arguments.max_restarts < 0 || arguments.max_restarts > 1'000'000)
+    fail(ExitCode::kUsage, "--max_restarts: expected a number from 0, found {}", arguments.max_restarts);
+  plan.max_restarts = static_cast<int>(arguments.max_restarts);
+  if (!(arguments.termination_grace_s >= 0 && arguments.termination_grace_s <= 1e6)) {
+    fail(ExitCode::kUsage, "--termination_grace_s: expected a number of seconds from 0, found {}",
+         arguments.termination_grace_s);
+  }
+  plan.termination_grace = std::chrono::milliseconds(std::llround(arguments.termination_grace_s * 1000));
+  plan_outputs(arguments, &plan);
+  ProcessorAssignment assignment = assign_processors(node, plan.local_world_size);
+  plan.processors = std::move(assignment.ranks);
+  if (!assignment.message.empty()) plan.warnings.push_back(assignment.message);
+  plan_program(arguments.command, environment, &plan);
+  return plan;
+}
+
+}  // namespace tessera

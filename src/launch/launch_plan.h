@@ -1,0 +1,57 @@
+// What an agent is going to do, worked out from flags, variables and the machine before anything starts.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "base/flags.h"
+#include "comm/world.h"
+#include "launch/cpu_assignment.h"
+#include "launch/launch_arguments.h"
+#include "launch/stream_choice.h"
+
+namespace tessera {
+
+// How one rank's output is treated.
+struct RankOutput {
+  StreamChoice redirected;  // to a file only
+  StreamChoice teed;        // to a file and shown
+  bool shown = true;
+  bool has_file() const { return redirected.out || redirected.err || teed.out || teed.err; }
+};
+
+struct LaunchPlan {
+  int num_nodes = 1;
+  int node_rank = 0;
+  int local_world_size = 1;
+  std::string host;  // this one
+
+  std::string master_addr;
+  int master_port = 0;  // 0: any free one (single node)
+  std::string run_id;
+  std::string role;
+  std::chrono::milliseconds rendezvous_timeout{900'000};
+
+  int max_restarts = 0;
+  std::chrono::milliseconds termination_grace{30'000};
+
+  std::string log_dir;
+  std::vector<RankOutput> outputs;         // by local rank
+  std::vector<RankProcessors> processors;  // by local rank
+  std::vector<std::string> program;        // path, name (argv[0]), arguments...
+
+  std::vector<std::string> notes;     // for the user: what was understood in an unusual way
+  std::vector<std::string> warnings;  // what will be slow
+
+  int world_size() const { return num_nodes * local_world_size; }
+  int first_rank() const { return node_rank * local_world_size; }
+  bool serves_store() const { return node_rank == 0 && world_size() > 1; }
+};
+
+// `table` tells which flags were given; `environment` finds programs (PATH). Error(kUsage) for flags and
+// Error(kBadConfig) for variables that make no sense.
+LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,
+                       const Environment& environment, const NodeProcessors& node);
+
+}  // namespace tessera

@@ -1,0 +1,411 @@
+// What an agent makes of flags, variables and the machine; how it reads the ends of ranks.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "launch/cpu_assignment.h"
+#include "launch/launch_plan.h"
+#include "launch/rank_environment.h"
+#include "launch/rank_process.h"
+#include "launch/stream_choice.h"
+
+namespace tessera {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::vector<int> range(int first, int last) {
+  std::vector<int> cpus(static_cast<size_t>(last - first + 1));
+  std::iota(cpus.begin(), cpus.end(), first);
+  return cpus;
+}
+
+// Two sockets of `cores` cores each; with hyper-threads the second one of core c is 2 * cores + c, as Linux
+// numbers them on Xeons.
+NodeProcessors two_sockets(int cores, bool hyper_threads, std::optional<double> quota = {}) {
+  NodeProcessors node;
+  for (int c = 0; c < 2 * cores; ++c) {
+    node.cores.push_back(hyper_threads ? std::vector<int>{c, 2 * cores + c} : std::vector<int>{c});
+  }
+  node.num_online = hyper_threads ? 4 * cores : 2 * cores;
+  for (int n = 0; n < 2; ++n) {
+    std::vector<int> cpus = range(n * cores, (n + 1) * cores - 1);
+    if (hyper_threads) {
+      const std::vector<int> second = range((2 + n) * cores, (3 + n) * cores - 1);
+      cpus.insert(cpus.end(), second.begin(), second.end());
+    }
+    node.numa_nodes.push_back({.id = n, .cpus = cpus, .memory_bytes = 1});
+  }
+  node.limits = {.cpus = range(0, static_cast<int>(node.num_online) - 1), .quota = quota};
+  return node;
+}
+
+struct Launch {
+  LaunchArguments arguments;
+  FlagTable table;
+  std::map<std::string, std::string> variables;
+  NodeProcessors node = two_sockets(8, false);
+
+  Launch() { declare_launch_flags(&table, &arguments); }
+  Environment environment() const {
+    return [this](const std::string& name) {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional<std::string>(found->second);
+    };
+  }
+  Launch& set(const std::string& flag, const std::string& value) {
+    table.set(*table.find(flag), {value}, "command line");
+    return *this;
+  }
+  LaunchPlan plan() {
+    apply_pet_variables(environment(), &table, &arguments);
+    if (arguments.command.empty()) arguments.command = {"train", "--model", "m"};
+    return plan_launch(arguments, table, environment(), node);
+  }
+  std::string error(ExitCode code) {
+    try {
+      plan();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), code) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "no error";
+    return "";
+  }
+};
+
+TEST(LaunchPlan, OneRankWithoutFlags) {
+  Launch launch;
+  const LaunchPlan plan = launch.plan();
+  EXPECT_EQ(plan.world_size(), 1);
+  EXPECT_FALSE(plan.serves_store());
+  EXPECT_EQ(plan.processors[0].cpus, range(0, 15));
+  EXPECT_EQ(plan.processors[0].num_threads, 16);
+  EXPECT_THAT(plan.program, ElementsAre("/proc/self/exe", "tessera", "train", "--model", "m"));
+  EXPECT_THAT(plan.notes, IsEmpty());
+  EXPECT_THAT(plan.warnings, IsEmpty());
+}
+
+TEST(LaunchPlan, AutoIsOneRankPerNumaNodeWithinTheMask) {
+  Launch launch;
+  launch.set("nproc-per-node", "auto");
+  EXPECT_EQ(launch.plan().local_world_size, 2);
+  launch.node.limits.cpus = range(8, 15);
+  EXPECT_EQ(launch.plan().local_world_size, 1);
+  launch.node.numa_nodes.clear();
+  launch.set("nproc_per_node", "cpu");
+  EXPECT_EQ(launch.plan().local_world_size, 1);
+}
+
+TEST(LaunchPlan, SingleNodeNeedsNoPort) {
+  Launch launch;
+  launch.set("nproc_per_node", "2");
+  const LaunchPlan plan = launch.plan();
+  EXPECT_EQ(plan.master_addr, "127.0.0.1");
+  EXPECT_EQ(plan.master_port, 0);
+  EXPECT_TRUE(plan.serves_store());
+  EXPECT_NE(plan.run_id, "none") << "two launches on one machine are two jobs";
+  launch.set("master_port", "12345");
+  EXPECT_EQ(launch.plan().master_port, 12345);
+  launch.set("rdzv_endpoint", "localhost:0").set("rdzv_id", "job");
+  EXPECT_EQ(launch.plan().master_port, 0);
+  EXPECT_EQ(launch.plan().run_id, "job");
+}
+
+TEST(LaunchPlan, StandaloneWinsOverWhatNamesSeveralNodes) {
+  Launch launch;
+  launch.variables = {{"PET_NNODES", "4"}, {"PET_NODE_RANK", "2"}, {"PET_MASTER_ADDR", "far"}};
+  launch.set("standalone", "true").set("nproc_per_node", "2");
+  const LaunchPlan plan = launch.plan();
+  EXPECT_EQ(plan.world_size(), 2);
+  EXPECT_EQ(plan.master_addr, "127.0.0.1");
+  EXPECT_EQ(plan.first_rank(), 0);
+}
+
+TEST(LaunchPlan, EndpointHasHostAndPort) {
+  Launch launch;
+  launch.set("nnodes", "2:2").set("node_rank", "1").set("nproc_per_node", "3");
+  const auto at = [&](const std::string& endpoint) {
+    const LaunchPlan plan = launch.set("rdzv_endpoint", endpoint).plan();
+    return plan.master_addr + " " + std::to_string(plan.master_port);
+  };
+  EXPECT_EQ(at("host0"), "host0 29500");
+  EXPECT_EQ(at("host0:4"), "host0 4");
+  EXPECT_EQ(at("[fe80::1]:4"), "fe80::1 4");
+  EXPECT_EQ(at("[fe80::1]"), "fe80::1 29500");
+  EXPECT_EQ(at("fe80::1"), "fe80::1 29500");
+  EXPECT_EQ(launch.plan().first_rank(), 3);
+  for (const char* bad : {":4", "host0:", "host0:x", "host0:0", "host0:65536", "[]:4"}) {
+    launch.set("rdzv_endpoint", bad);
+    EXPECT_THAT(launch.error(ExitCode::kUsage), HasSubstr("--rdzv_endpoint")) << bad;
+  }
+}
+
+TEST(LaunchPlan, WrongFlagsNameTheFlag) {
+  const auto error = [](const char* flag, const char* value) {
+    return Launch().set(flag, value).error(ExitCode::kUsage);
+  };
+  EXPECT_THAT(error("nnodes", "1:4"), HasSubstr("elastic membership"));
+  EXPECT_THAT(error("nnodes", "0"), HasSubstr("--nnodes"));
+  EXPECT_THAT(error("nnodes", "4:1"), HasSubstr("--nnodes"));
+  EXPECT_THAT(error("nnodes", "two"), HasSubstr("found 'two'"));
+  EXPECT_THAT(error("nnodes", "2"), HasSubstr("--node_rank"));
+  EXPECT_THAT(error("node_rank", "1"), HasSubstr("from 0 to 0"));
+  EXPECT_THAT(error("nproc_per_node", "gpu"), HasSubstr("--nproc_per_node"));
+  EXPECT_THAT(error("nproc_per_node", "0"), HasSubstr("--nproc_per_node"));
+  EXPECT_THAT(error("rdzv_conf", "timeout"), HasSubstr("KEY=VALUE"));
+  EXPECT_THAT(error("rdzv_conf", "timeout=soon"), HasSubstr("found 'soon'"));
+  EXPECT_THAT(error("rdzv_conf", "timeuot=3"), HasSubstr("unknown key 'timeuot'"));
+  EXPECT_THAT(error("redirects", "4"), HasSubstr("--redirects"));
+  EXPECT_THAT(error("tee", "7:3"), HasSubstr("local rank 7"));
+  EXPECT_THAT(error("local_ranks_filter", "1"), HasSubstr("--local_ranks_filter"));
+  EXPECT_THAT(error("master_port", "70000"), HasSubstr("--master_port"));
+  EXPECT_THAT(error("max_restarts", "-1"), HasSubstr("--max_restarts"));
+  EXPECT_THAT(error("termination_grace_s", "nan"), HasSubstr("--termination_grace_s"));
+  EXPECT_THAT(Launch().set("nnodes", "2").set("node_rank", "1").error(ExitCode::kUsage),
+              HasSubstr("--rdzv_endpoint"));
+}
+
+TEST(LaunchPlan, RendezvousTimeoutIsTorchruns) {
+  Launch launch;
+  EXPECT_EQ(launch.plan().rendezvous_timeout, std::chrono::seconds(900));
+  launch.set("rdzv_conf", "read_timeout=5,timeout=20");
+  EXPECT_EQ(launch.plan().rendezvous_timeout, std::chrono::seconds(20));
+  launch.set("rdzv_conf", "join_timeout=30");
+  EXPECT_EQ(launch.plan().rendezvous_timeout, std::chrono::seconds(30));
+}
+
+TEST(LaunchPlan, ProgramIsFoundInPath) {
+  Launch launch;
+  launch.arguments.command = {"--", "sh", "-c", "exit"};
+  launch.variables = {{"PATH", "/nowhere:/bin"}};
+  EXPECT_THAT(launch.plan().program, ElementsAre("/bin/sh", "sh", "-c", "exit"));
+  launch.variables = {{"PATH", "/nowhere"}};
+  EXPECT_THAT(launch.error(ExitCode::kNoInput), HasSubstr("'sh' was not found in PATH"));
+  launch.arguments.command = {"--", "/nowhere/x"};
+  EXPECT_THAT(launch.error(ExitCode::kNoInput), HasSubstr("'/nowhere/x' does not exist"));
+  launch.arguments.command = {"--", "/"};
+  EXPECT_THAT(launch.error(ExitCode::kNoInput), HasSubstr("cannot be executed"));
+  launch.arguments.command = {"--"};
+  EXPECT_THAT(launch.error(ExitCode::kUsage), HasSubstr("program"));
+}
+
+TEST(PetVariables, AreDefaultsOfFlags) {
+  Launch launch;
+  launch.variables = {{"PET_NNODES", "4"},          {"PET_NPROC_PER_NODE", "2"},
+                      {"PET_NODE_RANK", "3"},       {"PET_MASTER_ADDR", "job-node-0-0.job"},
+                      {"PET_MASTER_PORT", "29501"}, {"PET_MAX_RESTARTS", "5"},
+                      {"PET_RDZV_ENDPOINT", ""},    {"PET_MONITOR_INTERVAL", "0.1"}};
+  launch.set("max_restarts", "1");
+  const LaunchPlan plan = launch.plan();
+  EXPECT_EQ(plan.world_size(), 8);
+  EXPECT_EQ(plan.first_rank(), 6);
+  EXPECT_EQ(plan.master_addr, "job-node-0-0.job");
+  EXPECT_EQ(plan.master_port, 29501);
+  EXPECT_EQ(plan.max_restarts, 1) << "the flag wins";
+}
+
+TEST(PetVariables, WrongOnesAreBadConfiguration) {
+  Launch launch;
+  launch.variables = {{"PET_MAX_RESTARTS", "many"}};
+  EXPECT_THAT(launch.error(ExitCode::kBadConfig), HasSubstr("PET_MAX_RESTARTS"));
+}
+
+TEST(PetVariables, NumberOfProcessorsMeansCores) {
+  Launch launch;
+  launch.variables = {{"PET_NPROC_PER_NODE", "16"}};
+  LaunchPlan plan = launch.plan();
+  EXPECT_EQ(plan.local_world_size, 2);
+  ASSERT_EQ(plan.notes.size(), 1u);
+  EXPECT_THAT(plan.notes[0], HasSubstr("PET_NPROC_PER_NODE=16"));
+  EXPECT_THAT(plan.notes[0], HasSubstr("2 ranks, one per NUMA node, with 8 threads each"));
+
+  Launch limited;  // a pod with 4 processors of a larger machine
+  limited.node.limits.quota = 4;
+  limited.variables = {{"PET_NPROC_PER_NODE", "4"}};
+  EXPECT_EQ(limited.plan().local_world_size, 2);
+
+  Launch flag;
+  flag.set("nproc_per_node", "16");
+  EXPECT_EQ(flag.plan().local_world_size, 16) << "a flag means what it says";
+  Launch one;
+  one.variables = {{"PET_NPROC_PER_NODE", "1"}};
+  EXPECT_THAT(one.plan().notes, IsEmpty());
+}
+
+TEST(Processors, RanksGetWholeCoresOfOneNumaNode) {
+  for (const bool hyper_threads : {false, true}) {
+    for (const int num_ranks : {2, 4, 8}) {
+      SCOPED_TRACE(testing::Message() << num_ranks << " ranks, hyper-threads " << hyper_threads);
+      const NodeProcessors node = two_sockets(8, hyper_threads);
+      const ProcessorAssignment assignment = assign_processors(node, num_ranks);
+      std::vector<int> all;
+      for (const RankProcessors& rank : assignment.ranks) {
+        EXPECT_EQ(std::ssize(rank.cpus), node.num_online / num_ranks);
+        EXPECT_EQ(rank.num_threads, std::ssize(rank.cpus));
+        const auto& home = node.numa_nodes[rank.cpus[0] % 16 < 8 ? 0 : 1].cpus;
+        for (const int cpu : rank.cpus) {
+          EXPECT_NE(std::find(home.begin(), home.end(), cpu), home.end()) << cpu;
+          const int sibling = (cpu + 16) % 32;
+          const bool has_sibling = std::find(rank.cpus.begin(), rank.cpus.end(), sibling) != rank.cpus.end();
+          EXPECT_EQ(has_sibling, hyper_threads) << cpu;
+        }
+        all.insert(all.end(), rank.cpus.begin(), rank.cpus.end());
+      }
+      std::sort(all.begin(), all.end());
+      EXPECT_EQ(all, node.limits.cpus) << "disjoint";
+      EXPECT_EQ(assignment.message, "");
+    }
+  }
+}
+
+TEST(Processors, EveryRankGetsAsMany) {
+  const ProcessorAssignment assignment = assign_processors(two_sockets(8, false), 3);
+  EXPECT_EQ(assignment.ranks[0].cpus, range(0, 4));
+  EXPECT_EQ(assignment.ranks[1].cpus, range(5, 9));
+  EXPECT_EQ(assignment.ranks[2].cpus, range(10, 14));
+}
+
+TEST(Processors, CgroupLimitIsDivided) {
+  const ProcessorAssignment assignment = assign_processors(two_sockets(8, false, 9.5), 2);
+  EXPECT_EQ(assignment.ranks[1].cpus, range(8, 15));
+  EXPECT_EQ(assignment.ranks[1].num_threads, 4);
+  EXPECT_EQ(assign_processors(two_sockets(8, false, 9.5), 1).ranks[0].num_threads, 10);
+}
+
+TEST(Processors, LittleForARankIsSaid) {
+  const NodeProcessors node = two_sockets(2, true);  // 4 cores, 8 processors
+  EXPECT_EQ(assign_processors(node, 2).message, "");
+  EXPECT_THAT(assign_processors(node, 4).message, HasSubstr("one core for each of 4 ranks"));
+  EXPECT_EQ(assign_processors(node, 4).ranks[3].cpus, (std::vector<int>{3, 7}));
+  const ProcessorAssignment eight = assign_processors(node, 8);
+  EXPECT_THAT(eight.message, HasSubstr("share a core"));
+  EXPECT_EQ(eight.ranks[1].cpus, std::vector<int>{4}) << "the two threads of core 0 are ranks 0 and 1";
+  const ProcessorAssignment nine = assign_processors(node, 9);
+  EXPECT_THAT(nine.message, HasSubstr("9 ranks share"));
+  EXPECT_EQ(nine.ranks[8].cpus, range(0, 7));
+  EXPECT_EQ(nine.ranks[8].num_threads, 1);
+  EXPECT_THAT(assign_processors(two_sockets(8, false, 1.5), 2).message, HasSubstr("less than a processor"));
+}
+
+TEST(RankVariables, AreTorchruns) {
+  Launch launch;
+  launch.variables = {{"PET_NNODES", "3"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "host0"}};
+  launch.set("nproc_per_node", "2").set("max_restarts", "4").set("rdzv_id", "job").set("role", "trainer");
+  const LaunchPlan plan = launch.plan();
+  const auto of = [&](const Environment& environment) {
+    const Variables list = rank_variables(
+        plan, {.local_rank = 1, .restart_count = 2, .master_port = 29500, .error_file = "/tmp/e"},
+        environment);
+    return std::map<std::string, std::string>(list.begin(), list.end());
+  };
+  const std::map<std::string, std::string> expected = {{"RANK", "3"},
+                                                       {"WORLD_SIZE", "6"},
+                                                       {"LOCAL_RANK", "1"},
+                                                       {"LOCAL_WORLD_SIZE", "2"},
+                                                       {"GROUP_RANK", "1"},
+                                                       {"GROUP_WORLD_SIZE", "3"},
+                                                       {"ROLE_NAME", "trainer"},
+                                                       {"ROLE_RANK", "3"},
+                                                       {"ROLE_WORLD_SIZE", "6"},
+                                                       {"MASTER_ADDR", "host0"},
+                                                       {"MASTER_PORT", "29500"},
+                                                       {"TORCHELASTIC_RESTART_COUNT", "2"},
+                                                       {"TORCHELASTIC_MAX_RESTARTS", "4"},
+                                                       {"TORCHELASTIC_RUN_ID", "job"},
+                                                       {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                                       {"TORCHELASTIC_ERROR_FILE", "/tmp/e"},
+                                                       {"TESSERA_AGENT_STORE", "1"},
+                                                       {"TESSERA_AGENT_PID", std::to_string(getpid())},
+                                                       {"OMP_NUM_THREADS", "8"}};
+  EXPECT_EQ(of(launch.environment()), expected);
+  launch.variables["OMP_NUM_THREADS"] = "3";
+  EXPECT_EQ(of(launch.environment()).count("OMP_NUM_THREADS"), 0u) << "the user's is inherited";
+}
+
+TEST(RankVariables, ReplaceThoseOfTheAgent) {
+  const char* const inherited[] = {"RANK=9", "RANKS=all", "EMPTY=", nullptr};
+  EXPECT_THAT(merged_environment(inherited, {{"RANK", "1"}}), ElementsAre("RANKS=all", "EMPTY=", "RANK=1"));
+}
+
+TEST(StreamChoice, IsTorchruns) {
+  const auto text = [](const std::string& given) {
+    std::string out;
+    for (const StreamChoice& c : parse_stream_choice("--tee", given, 3)) {
+      out += std::to_string((c.out ? 1 : 0) + (c.err ? 2 : 0));
+    }
+    return out;
+  };
+  EXPECT_EQ(text("0"), "000");
+  EXPECT_EQ(text("3"), "333");
+  EXPECT_EQ(text("0:1,2:2"), "102");
+  for (const char* bad : {"", "4", "-1", "0:4", "0:", ":1", "3:1", "0:1,", "0:1:1", "a:1"}) {
+    EXPECT_THROW(parse_stream_choice("--tee", bad, 3), Error) << bad;
+  }
+}
+
+TEST(StreamChoice, TeeWinsOverRedirects) {
+  Launch launch;
+  launch.set("nproc_per_node", "2").set("redirects", "3").set("tee", "1:1").set("local_ranks_filter", "1");
+  const std::vector<RankOutput> outputs = launch.plan().outputs;
+  EXPECT_TRUE(outputs[0].redirected.out && outputs[0].redirected.err && !outputs[0].shown);
+  EXPECT_TRUE(outputs[1].teed.out && !outputs[1].teed.err && outputs[1].shown);
+  EXPECT_TRUE(!outputs[1].redirected.out && outputs[1].redirected.err);
+}
+
+RankEnd end_of(int rank, int exit_code, const std::string& message = "", bool caused_by_peer = false) {
+  RankEnd end;
+  end.rank = rank;
+  end.host = "b";
+  end.exit_code = exit_code;
+  if (!message.empty()) {
+    end.report = ErrorReport();
+    end.report->message = message;
+    end.report->caused_by_peer = caused_by_peer;
+  }
+  return end;
+}
+
+TEST(Culprit, IsTheFirstThatBlamesNobodyElse) {
+  RankEnd killed = end_of(2, 0);
+  killed.signal = 9;
+  EXPECT_EQ(killed.describe(), "rank 2 on host b was killed by signal 9 (SIGKILL)");
+  EXPECT_EQ(killed.final_code(), 75);
+  const RankEnd victim = end_of(0, 75, "rank 2 on host b is gone", true);
+  EXPECT_EQ(find_culprit({victim, killed})->rank, 2);
+  EXPECT_EQ(find_culprit({victim})->describe(), "rank 2 on host b is gone")
+      << "the culprit is on another node";
+  EXPECT_EQ(find_culprit({end_of(1, 0), end_of(3, 7)})->describe(),
+            "rank 3 on host b ended with exit code 7");
+  EXPECT_EQ(find_culprit({end_of(1, 0)}), nullptr);
+
+  RankEnd told = end_of(0, 0);
+  told.signal = 15;
+  told.was_told_to_end = true;
+  EXPECT_EQ(find_culprit({told, victim})->describe(), victim.describe());
+  EXPECT_EQ(find_culprit({told, victim, end_of(1, 65, "bad file")})->describe(),
+            "rank 1 on host b: bad file");
+}
+
+TEST(Culprit, OfRanksWithTheSameErrorIsTheLowest) {
+  RankEnd second = end_of(0, 66, "no model");
+  second.was_told_to_end = true;
+  EXPECT_EQ(find_culprit({end_of(1, 66, "no model"), second})->rank, 0);
+  EXPECT_EQ(find_culprit({end_of(1, 66, "no model"), end_of(0, 66, "no data")})->rank, 1);
+}
+
+TEST(Restart, HelpsAfterSignalsAndPeersOnly) {
+  for (const int code : {74, 75, 1, 137}) EXPECT_TRUE(restart_may_help(code)) << code;
+  for (const int code : {0, 64, 65, 66, 70, 78, 79}) EXPECT_FALSE(restart_may_help(code)) << code;
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,31 @@
+// The variables by which a rank knows who it is.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launch/launch_plan.h"
+
+namespace tessera {
+
+// Process id of the agent that started a rank.
+inline constexpr const char* kAgentPidVariable = "TESSERA_AGENT_PID";
+
+struct RankStart {
+  int local_rank = 0;
+  int restart_count = 0;
+  int master_port = 0;
+  std::string error_file;
+};
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+
+// torchrun's variables, and Tessera's own beside them. OMP_NUM_THREADS only where `environment`, the agent's,
+// has none.
+Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const Environment& environment);
+
+// "NAME=value" of the agent's environment with these variables in place of its own of the same names.
+std::vector<std::string> merged_environment(const char* const* inherited, const Variables& variables);
+
+}  // namespace tessera

@@ -1,0 +1,77 @@
+#include "launch/rank_files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+void make_folders(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail(ExitCode::kIoError, "folder '{}' for log files: {}", folder.string(), error.message());
+}
+
+// A run id may be anything.
+std::string as_file_name(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(),
+      [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '_' && c != '.'; }, '_');
+  return text;
+}
+
+}  // namespace
+
+fs::path make_log_folder(const LaunchPlan& plan) {
+  const bool has_files = std::any_of(plan.outputs.begin(), plan.outputs.end(),
+                                     [](const RankOutput& output) { return output.has_file(); });
+  if (plan.log_dir.empty() && !has_files) return {};
+  const fs::path base =
+      plan.log_dir.empty() ? fs::temp_directory_path() / "tessera_logs" : fs::path(plan.log_dir);
+  make_folders(base);
+  std::string folder = (fs::absolute(base) / (as_file_name(plan.run_id) + "_XXXXXX")).string();
+  if (mkdtemp(folder.data()) == nullptr)
+    fail_errno(ExitCode::kIoError, errno, fmt::format("a folder in '{}' for log files", base.string()));
+  return folder;
+}
+
+RankFiles::RankFiles(const fs::path& log_folder, int restart_count, int local_rank) {
+  if (!log_folder.empty()) {
+    folder_ = log_folder / fmt::format("attempt_{}", restart_count) / fmt::format("{}", local_rank);
+    make_folders(folder_);
+    error_file_ = (folder_ / "error.json").string();
+    return;
+  }
+  memory_fd_ = memfd_create("tessera_rank_error", MFD_CLOEXEC);
+  if (memory_fd_ < 0) fail_errno(ExitCode::kIoError, errno, "memory for a rank's error");
+  error_file_ = fmt::format("/proc/{}/fd/{}", getpid(), memory_fd_);
+}
+
+RankFiles::~RankFiles() {
+  if (memory_fd_ >= 0) close(memory_fd_);
+}
+
+RankFiles::RankFiles(RankFiles&& other) noexcept
+    : folder_(std::move(other.folder_)),
+      error_file_(std::move(other.error_file_)),
+      memory_fd_(std::exchange(other.memory_fd_, -1)) {}
+
+int RankFiles::open_log(const char* name) const {
+  const fs::path path = folder_ / name;
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) fail_errno(ExitCode::kIoError, errno, path.string());
+  return fd;
+}
+
+}  // namespace tessera

@@ -1,0 +1,275 @@
+#include "launch/rank_group.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/world.h"
+#include "launch/rank_environment.h"
+#include "platform/cgroup.h"
+
+namespace tessera {
+namespace {
+
+// What a rank may take to end after another has failed.
+constexpr std::chrono::milliseconds kTimeAfterFailure{1000};
+constexpr int kTorchrunPort = 29500;
+constexpr const char* kStreamNames[] = {"stdout.log", "stderr.log"};
+
+}  // namespace
+
+RankGroup::RankGroup(const LaunchPlan& plan, const std::filesystem::path& log_folder, int restart_count,
+                     AgentSignals* signals)
+    : plan_(plan),
+      log_folder_(log_folder),
+      restart_count_(restart_count),
+      signals_(signals),
+      oom_kills_before_(cgroup_oom_kills()) {
+  std::vector<RelaySource> sources;
+  open_store();
+  try {
+    for (int i = 0; i < plan.local_world_size; ++i) start(i, &sources);
+  } catch (...) {
+    signal_all(SIGKILL);
+    throw;
+  }
+  relay_.emplace(sources);
+}
+
+RankGroup::~RankGroup() {
+  signal_all(SIGKILL);
+  for (const Rank& rank : ranks_) {
+    if (rank.pid > 0) waitpid(rank.pid, nullptr, 0);
+  }
+}
+
+void RankGroup::open_store() {
+  if (!plan_.serves_store()) return;
+  StoreServerOptions options;
+  options.bind_address = plan_.num_nodes == 1 ? "127.0.0.1" : "";
+  options.port = plan_.master_port;
+  options.run_id = plan_.run_id;
+  options.world_size = plan_.world_size();
+  options.restart_count = restart_count_;
+  options.timing.rendezvous_timeout = plan_.rendezvous_timeout;
+  store_ = std::make_unique<StoreServer>(options);
+}
+
+int RankGroup::master_port() const {
+  if (store_) return store_->port();
+  return plan_.master_port == 0 ? kTorchrunPort : plan_.master_port;
+}
+
+// The descriptor that becomes the stream of the rank; -1: the agent's own.
+int RankGroup::open_stream(int local_rank, bool is_err, const RankFiles& files,
+                           std::vector<RelaySource>* sources, std::vector<int>* to_close) const {
+  const RankOutput& output = plan_.outputs[static_cast<size_t>(local_rank)];
+  const char* name = kStreamNames[is_err ? 1 : 0];
+  const bool redirected = is_err ? output.redirected.err : output.redirected.out;
+  const bool teed = is_err ? output.teed.err : output.teed.out;
+  const int rank = plan_.first_rank() + local_rank;
+  const int own = is_err ? STDERR_FILENO : STDOUT_FILENO;
+  if (redirected) {
+    to_close->push_back(files.open_log(name));
+    return to_close->back();
+  }
+  // On a terminal rank 0 is as without an agent, with its progress line, colours and columns.
+  if (rank == 0 && output.shown && !teed && isatty(own) == 1) return -1;
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) fail_errno(ExitCode::kIoError, errno, "a pipe for a rank's output");
+  sources->push_back({.pipe = ends[0],
+                      .prefix = rank == 0 ? "" : fmt::format("[rank {}] ", rank),
+                      .shown_on = output.shown ? own : -1,
+                      .file = teed ? files.open_log(name) : -1});
+  to_close->push_back(ends[1]);
+  return ends[1];
+}
+
+void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
+  RankFiles files(log_folder_, restart_count_, local_rank);
+  std::vector<int> to_close;
+  RankProcessOptions options;
+  options.program = plan_.program;
+  options.environment = merged_environment(environ, rank_variables(plan_,
+                                                                   {.local_rank = local_rank,
+                                                                    .restart_count = restart_count_,
+                                                                    .master_port = master_port(),
+                                                                    .error_file = files.error_file()},
+                                                                   process_environment()));
+  options.cpus = plan_.processors[static_cast<size_t>(local_rank)].cpus;
+  options.out = open_stream(local_rank, false, files, sources, &to_close);
+  options.err = open_stream(local_rank, true, files, sources, &to_close);
+  const pid_t pid = start_rank(options);
+  for (const int fd : to_close) close(fd);
+  ranks_.push_back({.rank = plan_.first_rank() + local_rank, .pid = pid, .files = std::move(files)});
+}
+
+bool RankGroup::any_alive() const {
+  return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.pid > 0; });
+}
+
+void RankGroup::signal_all(int number) {
+  for (const Rank& rank : ranks_) {
+    if (rank.pid > 0) kill(-rank.pid, number);
+  }
+}
+
+LaunchResult RankGroup::run() {
+  while (any_alive()) {
+    wait_for_events();
+    relay_->move();
+    handle_signals();
+    if (kill_time_ && Clock::now() >= *kill_time_) {
+      grace_was_over_ = phase_ == Phase::kStopping;
+      kill_time_.reset();
+      phase_ = Phase::kKilled;
+      signal_all(SIGKILL);
+    }
+  }
+  show_the_rest();
+  return result();
+}
+
+void RankGroup::wait_for_events() {
+  std::vector<pollfd> polls = {{signals_->fd(), POLLIN, 0}};
+  relay_->append_polls(&polls);
+  int timeout_ms = -1;
+  if (kill_time_) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_time_ - Clock::now());
+    timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count()));
+  }
+  ::poll(polls.data(), polls.size(), timeout_ms);
+}
+
+void RankGroup::handle_signals() {
+  for (const int number : signals_->take()) {
+    if (number == SIGCHLD) {
+      collect_ended();
+    } else if (number == SIGTSTP) {
+      suspend();
+    } else {
+      handle_stop_signal(number);
+    }
+  }
+}
+
+// Once; more of them change nothing, but for a second Ctrl-C.
+void RankGroup::handle_stop_signal(int number) {
+  if (phase_ == Phase::kRunning) {
+    stop_signal_ = number;
+    enter(Phase::kStopping, plan_.termination_grace);
+    signal_all(number);
+  } else if (number == SIGINT) {
+    if (stop_signal_ == 0) stop_signal_ = number;
+    interrupted_again_ = true;
+    phase_ = Phase::kKilled;
+    kill_time_.reset();
+    signal_all(SIGKILL);
+  }
+}
+
+// Ctrl-Z reaches only this process.
+void RankGroup::suspend() {
+  signal_all(SIGSTOP);
+  kill(getpid(), SIGSTOP);
+  signal_all(SIGCONT);
+}
+
+void RankGroup::enter(Phase phase, std::chrono::milliseconds time_to_end) {
+  phase_ = phase;
+  kill_time_ = Clock::now() + time_to_end;
+}
+
+void RankGroup::collect_ended() {
+  for (Rank& rank : ranks_) {
+    siginfo_t info = {};
+    if (rank.pid == 0 ||
+        waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+        info.si_pid == 0) {
+      continue;
+    }
+    RankEnd end;
+    end.rank = rank.rank;
+    end.host = plan_.host;
+    (info.si_code == CLD_EXITED ? end.exit_code : end.signal) = info.si_status;
+    end.was_told_to_end = phase_ == Phase::kFailing || phase_ == Phase::kKilled;
+    end.out_of_memory = end.signal == SIGKILL && cgroup_oom_kills() > oom_kills_before_;
+    if (end.failed()) {
+      end.report = read_error_report(rank.files.error_file());
+      kill(-rank.pid, SIGKILL);  // what it has started; the number is its own until waitpid
+    }
+    waitpid(rank.pid, nullptr, 0);
+    rank.pid = 0;
+    ends_.push_back(end);
+    note_end(end);
+  }
+}
+
+void RankGroup::note_end(const RankEnd& end) {
+  if (!end.failed() || phase_ != Phase::kRunning) return;
+  if (end.report && end.report->stop_signal != 0 && end.ended_by(end.report->stop_signal)) {
+    stop_signal_ = end.report->stop_signal;
+    enter(Phase::kStopping, plan_.termination_grace);
+    return;
+  }
+  enter(Phase::kFailing, kTimeAfterFailure);
+  signal_all(SIGTERM);
+}
+
+// A reader that stands still is waited for as by any program; Ctrl-C or SIGTERM ends that.
+void RankGroup::show_the_rest() {
+  relay_->end_sources();
+  relay_->move();
+  while (relay_->has_pending()) {
+    wait_for_events();
+    relay_->move();
+    for (const int number : signals_->take()) {
+      if (number == SIGCHLD) continue;
+      if (stop_signal_ == 0) stop_signal_ = number;
+      return;
+    }
+  }
+}
+
+LaunchResult RankGroup::result() {
+  LaunchResult result;
+  if (interrupted_again_) {
+    result.signal = stop_signal_;
+    return result;
+  }
+  std::vector<RankEnd> failures;
+  for (const RankEnd& end : ends_) {
+    const bool stopped = stop_signal_ != 0 && (end.ended_by(stop_signal_) || grace_was_over_);
+    if (end.failed() && !stopped) failures.push_back(end);
+  }
+  if (const RankEnd* culprit = find_culprit(failures)) {
+    if (culprit->signal == SIGPIPE && relay_->reader_is_gone()) {
+      result.signal = SIGPIPE;
+      return result;
+    }
+    result.exit_code = culprit->final_code();
+    result.error = culprit->describe();
+    return result;
+  }
+  const bool any_stopped =
+      std::any_of(ends_.begin(), ends_.end(), [](const RankEnd& end) { return end.failed(); });
+  if (any_stopped) {
+    if (grace_was_over_) {
+      log_warning("ranks that had not ended {} s after the signal were killed",
+                  static_cast<double>(plan_.termination_grace.count()) / 1000);
+    }
+    result.signal = stop_signal_;
+  } else if (!relay_->write_error().empty()) {
+    result.exit_code = static_cast<int>(ExitCode::kIoError);
+    result.error = relay_->write_error();
+  }
+  return result;
+}
+
+}  // namespace tessera

@@ -1,0 +1,87 @@
+// The ranks of this node from one start to the end of the last of them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/store_server.h"
+#include "launch/agent.h"
+#include "launch/agent_signals.h"
+#include "launch/launch_plan.h"
+#include "launch/output_relay.h"
+#include "launch/rank_files.h"
+#include "launch/rank_process.h"
+
+namespace tessera {
+
+class RankGroup {
+ public:
+  // Starts them. Error when that fails; none is left then.
+  RankGroup(const LaunchPlan& plan, const std::filesystem::path& log_folder, int restart_count,
+            AgentSignals* signals);
+  // Kills those that are left.
+  ~RankGroup();
+  RankGroup(const RankGroup&) = delete;
+  RankGroup& operator=(const RankGroup&) = delete;
+
+  // Until all have ended.
+  LaunchResult run();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  enum class Phase {
+    kRunning,
+    kStopping,  // a signal asked the ranks to stop, or one of them has stopped in good order
+    kFailing,   // one has failed: the others are to end
+    kKilled,    // and were killed, as the time for that had passed
+  };
+
+  struct Rank {
+    int rank;
+    pid_t pid;  // 0: ended
+    RankFiles files;
+  };
+
+  void open_store();
+  int master_port() const;
+  void start(int local_rank, std::vector<RelaySource>* sources);
+  int open_stream(int local_rank, bool is_err, const RankFiles& files, std::vector<RelaySource>* sources,
+                  std::vector<int>* to_close) const;
+  bool any_alive() const;
+  void wait_for_events();
+  void handle_signals();
+  void handle_stop_signal(int number);
+  void suspend();
+  void collect_ended();
+  void note_end(const RankEnd& end);
+  void signal_all(int number);
+  void enter(Phase phase, std::chrono::milliseconds time_to_end);
+  LaunchResult result();
+  void show_the_rest();
+
+  const LaunchPlan& plan_;
+  const std::filesystem::path& log_folder_;
+  const int restart_count_;
+  AgentSignals* const signals_;
+  int64_t oom_kills_before_ = 0;
+
+  std::unique_ptr<StoreServer> store_;
+  std::vector<Rank> ranks_;
+  std::optional<OutputRelay> relay_;
+  std::vector<RankEnd> ends_;  // in order of time
+
+  Phase phase_ = Phase::kRunning;
+  std::optional<Clock::time_point> kill_time_;
+  int stop_signal_ = 0;
+  bool grace_was_over_ = false;
+  bool interrupted_again_ = false;
+};
+
+}  // namespace tessera

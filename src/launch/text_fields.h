@@ -1,0 +1,17 @@
+// Small pieces of text that flags are made of.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+
+// The parts between separators, at least one.
+std::vector<std::string> split(std::string_view text, char separator);
+// The whole text as a decimal number.
+std::optional<int64_t> parse_integer(std::string_view text);
+
+}  // namespace tessera
