@@ -11,6 +11,7 @@
 #include "cli/threads.h"
 #include "cli/train_report.h"
 #include "comm/communicator.h"
+#include "launch/rank_report.h"
 #include "platform/thread_pool.h"
 #include "train/arguments.h"
 #include "train/config_file.h"
@@ -62,7 +63,13 @@ class TrainCommand : public Command {
     }
     comm->leave();
     // Everything is saved. Ending by the signal itself tells a shell script to stop, too.
-    if (stop_signal != 0) std::raise(stop_signal);
+    if (stop_signal != 0) {
+      // An agent gives the other ranks time to end in the same way.
+      leave_error_report({.message = fmt::format("stopped by signal {}", stop_signal),
+                          .code = 128 + stop_signal,
+                          .stop_signal = stop_signal});
+      std::raise(stop_signal);
+    }
   }
 
  private:

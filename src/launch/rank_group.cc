@@ -19,7 +19,8 @@ namespace {
 
 // What a rank may take to end after another has failed.
 constexpr std::chrono::milliseconds kTimeAfterFailure{1000};
-constexpr int kTorchrunPort = 29500;
+// How often an agent looks whether another node has failed.
+constexpr std::chrono::milliseconds kLookAround{100};
 constexpr const char* kStreamNames[] = {"stdout.log", "stderr.log"};
 
 }  // namespace
@@ -32,7 +33,7 @@ RankGroup::RankGroup(const LaunchPlan& plan, const std::filesystem::path& log_fo
       signals_(signals),
       oom_kills_before_(cgroup_oom_kills()) {
   std::vector<RelaySource> sources;
-  open_store();
+  job_.emplace(plan, restart_count);
   try {
     for (int i = 0; i < plan.local_world_size; ++i) start(i, &sources);
   } catch (...) {
@@ -47,23 +48,6 @@ RankGroup::~RankGroup() {
   for (const Rank& rank : ranks_) {
     if (rank.pid > 0) waitpid(rank.pid, nullptr, 0);
   }
-}
-
-void RankGroup::open_store() {
-  if (!plan_.serves_store()) return;
-  StoreServerOptions options;
-  options.bind_address = plan_.num_nodes == 1 ? "127.0.0.1" : "";
-  options.port = plan_.master_port;
-  options.run_id = plan_.run_id;
-  options.world_size = plan_.world_size();
-  options.restart_count = restart_count_;
-  options.timing.rendezvous_timeout = plan_.rendezvous_timeout;
-  store_ = std::make_unique<StoreServer>(options);
-}
-
-int RankGroup::master_port() const {
-  if (store_) return store_->port();
-  return plan_.master_port == 0 ? kTorchrunPort : plan_.master_port;
 }
 
 // The descriptor that becomes the stream of the rank; -1: the agent's own.
@@ -99,7 +83,7 @@ void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
   options.environment = merged_environment(environ, rank_variables(plan_,
                                                                    {.local_rank = local_rank,
                                                                     .restart_count = restart_count_,
-                                                                    .master_port = master_port(),
+                                                                    .master_port = job_->master_port(),
                                                                     .error_file = files.error_file()},
                                                                    process_environment()));
   options.cpus = plan_.processors[static_cast<size_t>(local_rank)].cpus;
@@ -125,6 +109,7 @@ LaunchResult RankGroup::run() {
     wait_for_events();
     relay_->move();
     handle_signals();
+    heed_other_nodes();
     if (kill_time_ && Clock::now() >= *kill_time_) {
       grace_was_over_ = phase_ == Phase::kStopping;
       kill_time_.reset();
@@ -133,16 +118,18 @@ LaunchResult RankGroup::run() {
     }
   }
   show_the_rest();
+  serve_other_nodes();
   return result();
 }
 
 void RankGroup::wait_for_events() {
   std::vector<pollfd> polls = {{signals_->fd(), POLLIN, 0}};
   relay_->append_polls(&polls);
-  int timeout_ms = -1;
+  int timeout_ms = plan_.num_nodes > 1 ? static_cast<int>(kLookAround.count()) : -1;
   if (kill_time_) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_time_ - Clock::now());
-    timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count()));
+    const int left_ms = static_cast<int>(std::max<int64_t>(0, left.count()));
+    timeout_ms = timeout_ms < 0 ? left_ms : std::min(timeout_ms, left_ms);
   }
   ::poll(polls.data(), polls.size(), timeout_ms);
 }
@@ -218,8 +205,37 @@ void RankGroup::note_end(const RankEnd& end) {
     enter(Phase::kStopping, plan_.termination_grace);
     return;
   }
+  report_to_job(end);
   enter(Phase::kFailing, kTimeAfterFailure);
   signal_all(SIGTERM);
+}
+
+// Those that this one has not told yet. Where starting again would not help, the others end with this code,
+// too.
+void RankGroup::report_to_job(const RankEnd& end) {
+  if (end.caused_by_peer()) return;
+  const int code = end.final_code();
+  job_->report({.rank = end.rank,
+                .host = end.host,
+                .message = end.describe(),
+                .code = restart_may_help(code) ? ExitCode::kTryAgain : static_cast<ExitCode>(code)});
+}
+
+void RankGroup::heed_other_nodes() {
+  if (plan_.num_nodes == 1 || phase_ != Phase::kRunning || !job_->failure()) return;
+  enter(Phase::kFailing, kTimeAfterFailure);
+  signal_all(SIGTERM);
+}
+
+// The store of node 0 lives until the others have done with it, or a signal comes.
+void RankGroup::serve_other_nodes() {
+  while (stop_signal_ == 0 && job_->is_needed()) {
+    pollfd wanted = {signals_->fd(), POLLIN, 0};
+    ::poll(&wanted, 1, static_cast<int>(kLookAround.count()));
+    for (const int number : signals_->take()) {
+      if (number != SIGCHLD) stop_signal_ = number;
+    }
+  }
 }
 
 // A reader that stands still is waited for as by any program; Ctrl-C or SIGTERM ends that.
@@ -248,7 +264,16 @@ LaunchResult RankGroup::result() {
     const bool stopped = stop_signal_ != 0 && (end.ended_by(stop_signal_) || grace_was_over_);
     if (end.failed() && !stopped) failures.push_back(end);
   }
-  if (const RankEnd* culprit = find_culprit(failures)) {
+  const RankEnd* culprit = find_culprit(failures);
+  const std::optional<Failure> verdict = job_->failure();
+  const bool is_here = verdict && verdict->rank >= plan_.first_rank() &&
+                       verdict->rank < plan_.first_rank() + plan_.local_world_size;
+  if (culprit != nullptr && verdict && !is_here) {
+    result.exit_code = static_cast<int>(verdict->code);
+    result.error = verdict->message;
+    return result;
+  }
+  if (culprit != nullptr) {
     if (culprit->signal == SIGPIPE && relay_->reader_is_gone()) {
       result.signal = SIGPIPE;
       return result;

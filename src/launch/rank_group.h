@@ -5,14 +5,13 @@
 
 #include <chrono>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "comm/store_server.h"
 #include "launch/agent.h"
 #include "launch/agent_signals.h"
+#include "launch/job_link.h"
 #include "launch/launch_plan.h"
 #include "launch/output_relay.h"
 #include "launch/rank_files.h"
@@ -49,8 +48,6 @@ class RankGroup {
     RankFiles files;
   };
 
-  void open_store();
-  int master_port() const;
   void start(int local_rank, std::vector<RelaySource>* sources);
   int open_stream(int local_rank, bool is_err, const RankFiles& files, std::vector<RelaySource>* sources,
                   std::vector<int>* to_close) const;
@@ -64,7 +61,10 @@ class RankGroup {
   void signal_all(int number);
   void enter(Phase phase, std::chrono::milliseconds time_to_end);
   LaunchResult result();
+  void heed_other_nodes();
+  void report_to_job(const RankEnd& end);
   void show_the_rest();
+  void serve_other_nodes();
 
   const LaunchPlan& plan_;
   const std::filesystem::path& log_folder_;
@@ -72,7 +72,7 @@ class RankGroup {
   AgentSignals* const signals_;
   int64_t oom_kills_before_ = 0;
 
-  std::unique_ptr<StoreServer> store_;
+  std::optional<JobLink> job_;
   std::vector<Rank> ranks_;
   std::optional<OutputRelay> relay_;
   std::vector<RankEnd> ends_;  // in order of time
