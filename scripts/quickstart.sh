@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # quickstart.sh: from a fresh Debian 12 to a small language model that writes C++ headers. Installs packages, builds,
-# trains a tokenizer and a model of 16 million parameters on the headers in /usr/include, shows what it learned.
+# trains a tokenizer and a model of 16 million parameters on the headers in /usr/include, with two ranks that share the
+# cores and the weights, shows what it learned.
 # Settings: QUICKSTART_DIR (build/quickstart), QUICKSTART_STEPS (900). What is there already is used again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -51,9 +52,9 @@ if [ ! -f "$dir/start/model.safetensors" ]; then
   "$tessera" init --preset 15m --tokenizer "$dir/tokenizer" --output "$dir/start" --overwrite
 fi
 if [ ! -f "$dir/model/model.safetensors" ]; then
-  say "Training: $steps steps of 1024 tokens"
-  "$tessera" train --model "$dir/start" --dataset "$dir/corpus/train/*.txt" --eval_dataset "$dir/corpus/valid/*.txt" \
-    --output_dir "$dir/model" --packing --max_length 256 --per_device_train_batch_size 4 --max_steps "$steps" \
+  say "Training: $steps steps of 1024 tokens, half of them on each of two ranks"
+  "$tessera" launch --nproc_per_node 2 train --model "$dir/start" --dataset "$dir/corpus/train/*.txt" --eval_dataset "$dir/corpus/valid/*.txt" \
+    --output_dir "$dir/model" --packing --max_length 256 --per_device_train_batch_size 2 --max_steps "$steps" \
     --learning_rate 2e-3 --lr_scheduler_type cosine --warmup_ratio 0.05 --weight_decay 0.1 --adam_beta2 0.95 \
     --logging_steps 50 --eval_strategy steps --eval_steps $((steps / 3 > 0 ? steps / 3 : 1)) --save_strategy no
 fi
