@@ -13,6 +13,7 @@
 #include "cli/terminal.h"
 #include "cli/threads.h"
 #include "kernels/dispatch.h"
+#include "kernels/gemm/gemm.h"
 #include "kernels/registry.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
@@ -225,6 +226,9 @@ void print_kernels(const Findings& f) {
   print("\nKernels: the best ranked that runs here, and why not the others\n");
   for (const KernelReport& kernel : f.kernels) {
     print_row(kernel.kernel, implementation_name(kernel.implementations[kernel.chosen]));
+    if (kernel.kernel == "gemm" && !gemm_left_to_others().empty()) {
+      print_row("", fmt::format("{}: faster there", gemm_left_to_others()));
+    }
     std::vector<std::string> behind;
     for (size_t i = 0; i < kernel.implementations.size(); ++i) {
       const ImplementationReport& row = kernel.implementations[i];

@@ -126,4 +126,6 @@ void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update, T
   });
 }
 
+std::string_view gemm_left_to_others() { return gemm_table().chosen().left_to_others; }
+
 }  // namespace tessera

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "kernels/gemm/linear_weight.h"
 #include "kernels/update.h"
@@ -54,5 +55,9 @@ void gemm_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, Tens
 void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                           std::span<std::byte> scratch, ThreadPool& pool);
 void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update, ThreadPool& pool);
+
+// Which products the chosen implementation leaves to another one, that was measured to be faster there; "" =
+// none.
+std::string_view gemm_left_to_others();
 
 }  // namespace tessera

@@ -321,13 +321,21 @@ int64_t max_part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPar
   return std::min(all, std::max(max_bytes, PackedOperand::bytes(amx::block_panels(), DepthChunks(depth))));
 }
 
+// A tall product onto few columns reads x once for little arithmetic: oneDNN packs nothing and is 1.1 to 1.5
+// times as fast (docs/performance.md).
+constexpr int64_t kFewColumns = 128;
+constexpr int64_t kManyRows = 1024;
+constexpr std::string_view kLeftToOneDnn = "y of up to 128 columns and more than 1024 rows is onednn's";
+
 int64_t scratch_bytes(const GemmLimits& limits) {
   if (limits.dtype == DType::kF32) return kGemmOneDnn.scratch_bytes(limits);
   const int64_t tokens = limits.max_rows, width = limits.max_width;
   const int64_t forward = max_part_bytes(tokens, width) + max_part_bytes(width, width);
   const int64_t backward_weight = 2 * max_part_bytes(width, std::min(tokens, kMaxTokens));
   const int64_t kept = max_part_bytes(tokens, width, kMaxOnlyPartBytes);
-  return std::max({forward, backward_weight, kept}) + limits.num_threads * amx::thread_scratch_bytes();
+  const int64_t own =
+      std::max({forward, backward_weight, kept}) + limits.num_threads * amx::thread_scratch_bytes();
+  return limits.max_rows > kManyRows ? std::max(own, kGemmOneDnn.scratch_bytes(limits)) : own;
 }
 
 // Blocks of at most block_panels() squared, as many as keep all threads busy to the end. The longer side is
@@ -478,6 +486,9 @@ void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView b
   const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = x_TK.dim(0), K = x_TK.dim(1);
   if (T <= amx::kFewRows) return amx::few_rows_forward(x_TK, w_NK, bias_N, y_TN, pool);
+  if (w_NK.dim(0) <= kFewColumns && T > kManyRows) {
+    return kGemmOneDnn.forward(x_TK, weight, bias_N, y_TN, scratch, pool);
+  }
   const Operand x = {x_TK.as<bf16>(), K, T, K, Packing::kCopy};
   const amx::Output y = output_of(y_TN, false, bias_N.empty() ? nullptr : bias_N.as<bf16>());
   if (const auto form = kept_forward_form(weight)) return multiply(x, *form, y, scratch, pool);
@@ -497,6 +508,10 @@ void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorVie
   multiply(dy, backward_input_operand(w_NK), dx, scratch, pool);
 }
 
+// Multiply-adds up to which a weight gradient is faster on one thread than on two: about 10 us, most of which
+// would be waiting for the other.
+constexpr int64_t kMaxAlone = int64_t{24} << 20;
+
 void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                      std::span<std::byte> scratch, ThreadPool& pool) {
   if (dy_TN.dtype() == DType::kF32) {
@@ -508,15 +523,22 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
     const int64_t tokens = std::min(kMaxTokens, T - begin);
     amx::Output dw = output_of(dw_NK, update.mode == Update::kAdd || begin > 0, nullptr);
     if (update.squares != nullptr && begin + tokens == T) dw.squares = &squares;
-    multiply({dy_TN.as<bf16>() + begin * N, N, N, tokens, Packing::kTranspose},
-             {x_TK.as<bf16>() + begin * K, K, K, tokens, Packing::kInterleave}, dw, scratch, pool);
+    const auto product = [&] {
+      multiply({dy_TN.as<bf16>() + begin * N, N, N, tokens, Packing::kTranspose},
+               {x_TK.as<bf16>() + begin * K, K, K, tokens, Packing::kInterleave}, dw, scratch, pool);
+    };
+    if (N * K * tokens <= kMaxAlone) {
+      ThreadPool::run_alone(product);
+    } else {
+      product();
+    }
   }
   if (update.squares != nullptr) *update.squares += squares.value();
 }
 
 }  // namespace
 
-const GemmKernels kGemmAmx = {scratch_bytes, forward,      backward_input, backward_weight,
-                              "onednn",      packed_bytes, pack,           /*sums_squares=*/true};
+const GemmKernels kGemmAmx = {scratch_bytes, forward, backward_input,        backward_weight, "onednn",
+                              packed_bytes,  pack,    /*sums_squares=*/true, kLeftToOneDnn};
 
 }  // namespace tessera

@@ -23,6 +23,8 @@ struct GemmKernels {
   void (*pack)(ConstTensorView w_NK, const PackedForms& to, ThreadPool& pool) = nullptr;
   // Whether BF16 backward_weight sums the squares where they are wanted; otherwise gemm.cc reads dw again.
   bool sums_squares = false;
+  // Which products it leaves to another implementation because that was measured to be faster; empty: none.
+  std::string_view left_to_others = {};
 };
 
 extern const GemmKernels kGemmAmx;          // bf16 on tiles; float32 as kGemmOneDnn
