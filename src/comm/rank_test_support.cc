@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/store_server.h"
 
 namespace tessera {
 
@@ -50,6 +51,39 @@ std::vector<std::string> run_threads(int size, const RankBody& body, std::chrono
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       errors[static_cast<size_t>(rank)] = run_rank(world_of(rank, size, run_id), timeout, body);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+std::vector<std::string> run_communicators(int num_nodes, int local_world_size, const CommOptions& options,
+                                           const std::function<void(Communicator& comm)>& body) {
+  StoreServerOptions server_options;
+  server_options.bind_address = "127.0.0.1";
+  server_options.run_id = fresh_run_id();
+  server_options.world_size = num_nodes * local_world_size;
+  server_options.timing = options.store;
+  StoreServer server(server_options);
+  std::vector<std::string> errors(static_cast<size_t>(server_options.world_size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < server_options.world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      World world = world_of(rank, server_options.world_size, server_options.run_id);
+      world.local_world_size = local_world_size;
+      world.local_rank = rank % local_world_size;
+      world.node_rank = rank / local_world_size;
+      world.num_nodes = num_nodes;
+      world.master_port = server.port();
+      world.agent_has_store = true;
+      world.host = fmt::format("testhost{}", world.node_rank);
+      try {
+        const std::unique_ptr<Communicator> comm = Communicator::open(world, options);
+        body(*comm);
+        comm->leave();
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();

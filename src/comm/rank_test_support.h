@@ -1,4 +1,5 @@
-// Ranks of one node for tests: as threads of this process, or as processes that a test may kill.
+// Ranks for tests: those of one node as threads of this process or as processes that a test may kill, those
+// of several nodes as threads.
 #pragma once
 
 #include <sys/types.h>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "comm/node_group.h"
 
 namespace tessera {
@@ -23,6 +25,11 @@ using RankBody = std::function<void(NodeGroup& group, FailureDetector& failures)
 // Runs the body on `size` threads, each a rank with a failure detector of its own. Returns what each threw.
 std::vector<std::string> run_threads(int size, const RankBody& body,
                                      std::chrono::milliseconds timeout = std::chrono::seconds(20));
+
+// Runs the body on num_nodes * local_world_size threads, each a rank with a communicator of its own; the
+// nodes differ in nothing but their number. Returns what each threw.
+std::vector<std::string> run_communicators(int num_nodes, int local_world_size, const CommOptions& options,
+                                           const std::function<void(Communicator& comm)>& body);
 
 // One process per rank, forked from this one, which must have no other threads.
 class RankProcesses {
