@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/store_server.h"
 
 namespace tessera {
 namespace {
@@ -30,16 +29,9 @@ std::vector<int> rail_ranks(const World& world) {
 struct Communicator::Impl {
   explicit Impl(const World& job, const CommOptions& comm_options) : world(job), options(comm_options) {
     if (!world.is_single()) {
-      if (world.rank == 0 && !world.agent_has_store) {
-        StoreServerOptions server;
-        server.port = world.master_port;
-        server.run_id = world.run_id;
-        server.world_size = world.world_size;
-        server.restart_count = world.restart_count;
-        server.timing = options.store;
-        store_server.emplace(server);
-      }
-      store = StoreClient::join(world, options.store);
+      StoreOptions store_options = options.store;
+      if (store_options.interface.empty()) store_options.interface = options.interface;
+      store = StoreClient::join(world, store_options);
     }
     NetworkOptions network;
     network.timeout = options.timeout;
@@ -60,7 +52,6 @@ struct Communicator::Impl {
   World world;
   CommOptions options;
   FailureDetector alone;
-  std::optional<StoreServer> store_server;  // goes last: others may still say goodbye
   std::unique_ptr<StoreClient> store;
   std::optional<NodeGroup> node;
   std::optional<NetworkGroup> rail;

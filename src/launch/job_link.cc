@@ -13,13 +13,16 @@ constexpr int kTorchrunPort = 29500;
 // One try to reach the store; between tries the agent may end.
 constexpr std::chrono::milliseconds kJoinTry{1000};
 
+bool is_loopback_name(const std::string& host) { return host == "localhost" || host == "127.0.0.1"; }
+
 }  // namespace
 
 JobLink::JobLink(const LaunchPlan& plan, int restart_count) : plan_(plan) {
   if (plan.world_size() == 1) return;
   if (plan.serves_store()) {
     StoreServerOptions options;
-    options.bind_address = plan.num_nodes == 1 ? "127.0.0.1" : "";
+    // A job on one machine is nobody else's business, unless its ranks are told an address of the network.
+    options.bind_address = plan.num_nodes == 1 && is_loopback_name(plan.master_addr) ? "127.0.0.1" : "";
     options.port = plan.master_port;
     options.run_id = plan.run_id;
     options.world_size = plan.world_size();

@@ -1,0 +1,50 @@
+// A job of `tessera launch` on several hosts (hosts.h), one agent on each.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "e2e/hosts.h"
+
+namespace tessera {
+
+struct HostJobOptions {
+  int num_nodes = 2;
+  int ranks_per_node = 1;
+  std::vector<std::string> launch_flags = {};                       // of all agents
+  std::function<std::vector<std::string>(int node)> flags_of_node;  // besides, of one agent
+  std::vector<std::string> command = {};                            // what the ranks run
+  std::function<std::vector<std::string>(int node)> command_of_node;
+  std::vector<std::string> environment = {};
+  std::vector<int> nodes;  // those that are started at once; empty: all
+};
+
+class HostJob {
+ public:
+  HostJob(const Hosts& hosts, const HostJobOptions& options);
+
+  // One that was not among the nodes at once.
+  void start(int node);
+  int num_nodes() const { return options_.num_nodes; }
+  StartedProcess& agent(int node) { return *agents_.at(static_cast<size_t>(node)); }
+  pid_t rank(int rank);
+
+  // All agents that were started; false, with what they wrote as a test failure, when one runs on after
+  // `limit`.
+  bool wait(std::chrono::milliseconds limit);
+  std::string all_output();
+
+ private:
+  const Hosts& hosts_;
+  HostJobOptions options_;
+  std::vector<std::unique_ptr<StartedProcess>> agents_;
+};
+
+// As many steps as that are in metrics.jsonl of the output folder; false when they are not by `limit`.
+bool wait_for_steps(const std::filesystem::path& output, int steps, std::chrono::milliseconds limit);
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// Several "hosts" on this machine: network namespaces with a veth pair each to a bridge in one more, host
+// names and an /etc/hosts of their own. All of it belongs to processes that end with the test, however that
+// ends, and the machine's own network is not touched.
+//
+//     host0 eth0 10.77.0.1 --- port0 --.
+//     host1 eth0 10.77.0.2 --- port1 --+-- bridge
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "e2e/started_process.h"
+
+namespace tessera {
+
+class Hosts {
+ public:
+  explicit Hosts(int count);
+  ~Hosts();
+  Hosts(const Hosts&) = delete;
+  Hosts& operator=(const Hosts&) = delete;
+
+  // "" when they are up, or why they cannot be here (no permission, no iproute2).
+  const std::string& problem() const { return problem_; }
+
+  int count() const { return static_cast<int>(hosts_.size()); }
+  static std::string name(int host);     // "host0"
+  static std::string address(int host);  // "10.77.0.1"
+
+  std::unique_ptr<StartedProcess> start(int host, const std::vector<std::string>& argv,
+                                        const std::vector<std::string>& environment = {}) const;
+  // Replaces the names that all hosts know besides their own. At first: host0, host1, ...
+  void set_names(const std::string& lines_of_etc_hosts) const;
+  // Takes the cable out, or puts it in again.
+  void set_link(int host, bool up) const;
+
+ private:
+  pid_t hold(const std::string& host_name);
+  // Runs `ip`; on failure sets problem_.
+  void configure(pid_t inside, const std::vector<std::string>& ip_arguments);
+  void connect(int host);
+
+  TemporaryFolder folder_;
+  std::string etc_hosts_;
+  std::string problem_;
+  pid_t bridge_ = 0;
+  std::vector<pid_t> hosts_;  // the processes that hold the namespaces
+};
+
+}  // namespace tessera
