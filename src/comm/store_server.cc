@@ -511,13 +511,14 @@ void StoreServer::Impl::report_now(const Failure& failure, int watched_node) {
 void StoreServer::Impl::announce_verdict() {
   if (announced_ || !verdict_.decided()) return;
   announced_ = true;
-  const std::string body = wire::encode_failure(*verdict_.decided());
-  for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kVerdict, 0, body);
   {
+    // Before the members know: whoever hears of it from one of them finds it here.
     const std::lock_guard lock(mutex_);
     failure_ = verdict_.decided();
   }
   changed_.notify_all();
+  const std::string body = wire::encode_failure(*verdict_.decided());
+  for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kVerdict, 0, body);
 }
 
 void StoreServer::Impl::update_over() {
