@@ -12,7 +12,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "comm/siphash.h"
+#include "comm/network_handshake.h"
 #include "comm/wire_message.h"
 
 namespace tessera {
@@ -21,48 +21,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr uint32_t kHandshakeMagic = 0x48535354;  // "TSSH"
 constexpr milliseconds kPollInterval{20};
 constexpr milliseconds kRetryInterval{50};
 // A stranger may hold a connection open without a word; only so long and so many.
 constexpr milliseconds kHandshakeTime{5'000};
 constexpr size_t kMaxStrangers = 256;
-
-struct Challenge {
-  uint32_t magic;
-  uint32_t version;
-  std::array<uint64_t, 2> nonce;
-};
-struct Answer {
-  uint32_t magic;
-  uint32_t version;
-  int32_t from;  // members
-  int32_t to;
-  int32_t connection;
-  int32_t reserved;
-  uint64_t proof;  // of the challenge and all above
-};
-struct Welcome {
-  uint64_t proof;  // of the answer: the listening side knows the secret too
-};
-static_assert(sizeof(Challenge) == 24 && sizeof(Answer) == 32 && sizeof(Welcome) == 8);
-
-template <typename T>
-std::array<std::byte, sizeof(T)> bytes_of(const T& value) {
-  return std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
-}
-
-uint64_t answer_proof(const SipKey& secret, const Challenge& challenge, Answer answer) {
-  answer.proof = 0;
-  std::array<std::byte, sizeof(Challenge) + sizeof(Answer)> text;
-  std::ranges::copy(bytes_of(challenge), text.begin());
-  std::ranges::copy(bytes_of(answer), text.begin() + sizeof(Challenge));
-  return siphash(secret, text);
-}
-
-uint64_t welcome_proof(const SipKey& secret, const Answer& answer) {
-  return siphash(secret, bytes_of(answer));
-}
 
 std::array<uint64_t, 2> random_words() {
   std::array<uint64_t, 2> words;
@@ -269,7 +232,7 @@ class MeshBuilder {
       Stranger& stranger = strangers_.emplace_back();
       stranger.socket = std::move(socket);
       stranger.deadline = Clock::now() + kHandshakeTime;
-      stranger.challenge = SmallMessage<Challenge>({kHandshakeMagic, kWireVersion, random_words()});
+      stranger.challenge = SmallMessage<Challenge>(make_challenge(random_words()));
     }
   }
 
@@ -288,13 +251,9 @@ class MeshBuilder {
 
   void welcome(Stranger& stranger) {
     const Answer& answer = stranger.answer.value();
-    if (answer.magic != kHandshakeMagic || answer.version != kWireVersion || answer.to != members_.index ||
-        answer.from <= members_.index || answer.from >= members_.size() || answer.connection < 0 ||
-        answer.connection >= options_.connections ||
-        answer.proof != answer_proof(secret_, stranger.challenge.value(), answer)) {
-      return;
-    }
-    SmallMessage<Welcome> welcome({welcome_proof(secret_, answer)});
+    const Listener listener = {members_.index, members_.size(), options_.connections};
+    if (!is_answer_to(stranger.challenge.value(), answer, listener, secret_)) return;
+    SmallMessage<Welcome> welcome(make_welcome(answer, secret_));
     // 8 bytes fit into the buffer of a socket that has sent 24.
     if (welcome.send(stranger.socket) != Io::kDone) return;
     // The answer to a fresh challenge is no repetition: the peer has given up a connection it made before.
@@ -324,13 +283,9 @@ class MeshBuilder {
       const Io io = outgoing.challenge.receive(outgoing.socket);
       if (io == Io::kPending) return;
       const Challenge& challenge = outgoing.challenge.value();
-      if (io == Io::kLost || challenge.magic != kHandshakeMagic || challenge.version != kWireVersion) {
-        return retry(outgoing);
-      }
-      Answer answer{
-          kHandshakeMagic, kWireVersion, members_.index, outgoing.member, outgoing.connection, 0, 0};
-      answer.proof = answer_proof(secret_, challenge, answer);
-      outgoing.answer = SmallMessage<Answer>(answer);
+      if (io == Io::kLost || !is_challenge(challenge)) return retry(outgoing);
+      outgoing.answer = SmallMessage<Answer>(
+          make_answer(challenge, members_.index, outgoing.member, outgoing.connection, secret_));
       outgoing.state = State::kAnswer;
     }
     if (outgoing.state == State::kAnswer) {
@@ -341,8 +296,7 @@ class MeshBuilder {
     }
     const Io io = outgoing.welcome.receive(outgoing.socket);
     if (io == Io::kPending) return;
-    if (io == Io::kLost ||
-        outgoing.welcome.value().proof != welcome_proof(secret_, outgoing.answer.value())) {
+    if (io == Io::kLost || !is_welcome(outgoing.welcome.value(), outgoing.answer.value(), secret_)) {
       return retry(outgoing);
     }
     slot(outgoing.connection, outgoing.member) = std::move(outgoing.socket);
