@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/terminal.h"
 #include "comm/world.h"
 #include "launch/agent.h"
 #include "launch/launch_arguments.h"
@@ -45,6 +46,7 @@ class LaunchCommand : public Command {
     for (const std::string& warning : plan.warnings) log_warning("{}", warning);
     const LaunchResult result = run_agent(plan);
     if (result.signal != 0) {
+      clear_line_of_child();
       std::signal(result.signal, SIG_DFL);
       std::raise(result.signal);
     }

@@ -136,6 +136,11 @@ void StatusLine::show(const std::string& text) {
 
 void StatusLine::clear() { clear_status_line(); }
 
+void clear_line_of_child() {
+  if (!error_is_terminal()) return;
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kClearLine.data(), kClearLine.size());
+}
+
 void protect_standard_descriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) != -1) continue;

@@ -54,6 +54,10 @@ class StatusLine {
 // Clears the status line if one is shown; async-signal-safe.
 void clear_status_line();
 
+// Clears the line of the cursor when standard error is a terminal: what a killed child may have left of its
+// status line.
+void clear_line_of_child();
+
 // Puts /dev/null in the place of standard descriptors that are closed, so that no file that is opened later
 // gets their numbers and what is printed with them. Writing to a closed standard output stays an error.
 void protect_standard_descriptors();

@@ -289,7 +289,7 @@ void StoreClient::Impl::learn_seats() {
     }
   }
   local_.address = addresses_.at(static_cast<size_t>(world_.rank));
-  if (world_.rank != 0 || world_.is_single()) return;
+  if (world_.rank != 0 || world_.num_nodes == 1) return;
   const int per_node = world_.local_world_size;
   for (int node = 0; node < world_.num_nodes; ++node) {
     const int first = node * per_node;

@@ -26,8 +26,10 @@ struct RunPlan {
   int64_t num_warmup_steps = 0;
   int64_t micro_batches_per_pass = 1;
   int64_t max_pass_tokens = 0;  // of what goes through the model at once
-  int64_t num_threads = 0;
-  std::optional<ComputePeak> peak;  // nothing with measure_peak false, or without vector instructions
+  int64_t num_threads = 0;      // of a rank
+  // Of all ranks together; nothing with measure_peak false in one of them, or without vector instructions.
+  std::optional<ComputePeak> peak;
+  ZeroSettings zero;  // what counts when there are several ranks
   MemoryPlan memory;
   int64_t free_bytes = 0;  // memory_info() when the plan was made
 };

@@ -95,6 +95,19 @@ class StagingFolder {
 
 }  // namespace
 
+void check_can_write_in(const fs::path& folder) {
+  std::error_code ignored;
+  fs::path nearest = fs::absolute(folder).lexically_normal();
+  while (!fs::exists(nearest, ignored) && nearest.has_relative_path()) nearest = nearest.parent_path();
+  const int error = !fs::is_directory(nearest, ignored)                ? ENOTDIR
+                    : access(nearest.c_str(), W_OK | X_OK | R_OK) != 0 ? errno
+                                                                       : 0;
+  if (error != 0) {
+    fail_errno(ExitCode::kIoError, error,
+               fmt::format("output_dir {}: cannot write in {}", folder.string(), nearest.string()));
+  }
+}
+
 OutputFolder::OutputFolder(fs::path folder) : folder_(std::move(folder)) {
   create_folder(folder_);
   lock_fd_ = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -9,6 +9,10 @@
 
 namespace tessera {
 
+// Error(kIoError) when the folder could not be created or written in later, as far as that can be told
+// without changing anything: a run finds it out before it reads data and weights.
+void check_can_write_in(const std::filesystem::path& folder);
+
 // Holds a lock on the folder while it lives: a second run in the same folder is refused.
 class OutputFolder {
  public:

@@ -198,6 +198,17 @@ TEST(OutputFolder, AFileInItsPlaceIsNamed) {
   expect_error(ExitCode::kIoError, {"out"}, [&] { OutputFolder output(folder / "out"); });
 }
 
+TEST(OutputFolder, ThatCannotBeIsToldBeforeAnythingIsRead) {
+  TinyRun tiny;
+  tiny.folder().write("file", "");
+  tiny.args.output_dir = tiny.folder() / "file/deep/inside";
+  tiny.args.model = tiny.folder() / "no model";
+  expect_error(ExitCode::kIoError, {"output_dir", "deep/inside", "Not a directory"}, [&] { tiny.train(); });
+  if (geteuid() == 0) GTEST_SKIP() << "the rest needs a user who may not write everywhere";
+  tiny.args.output_dir = "/etc/tessera-test";
+  expect_error(ExitCode::kIoError, {"output_dir", "/etc", "Permission denied"}, [&] { tiny.train(); });
+}
+
 TEST(StopSignals, NotesTheFirstSignalAndRestoresTheHandlers) {
   {
     const StopSignals signals;

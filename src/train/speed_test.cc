@@ -54,6 +54,15 @@ TEST(Speed, MfuIsTheShareOfTheMeasuredPeak) {
   EXPECT_EQ(read_json_lines(tiny.output() / "metrics.jsonl").back().at("mfu"), *run.steps.back().mfu);
 }
 
+TEST(Speed, ThePeakOfSeveralRanksIsThatOfAllTogether) {
+  TinyRun tiny;
+  tiny.args.measure_peak = true;
+  tiny.args.zero_stage = 2;
+  const RecordingObserver run = train_ranks(tiny.args, {.num_nodes = 1, .local_world_size = 3}).front();
+  if (!run.plan.peak) GTEST_SKIP() << "no instruction set to measure a peak of";
+  for (const StepMetrics& step : run.steps) EXPECT_DOUBLE_EQ(*step.mfu, step.tflops / run.plan.peak->tflops);
+}
+
 TEST(Speed, WithoutAPeakThereIsNoMfu) {
   TinyRun tiny;
   const RecordingObserver run = tiny.train();

@@ -112,7 +112,7 @@ StepMetrics Trainer::train_step(int64_t step) {
   }
   comm_->all_reduce_sum(sums.values(), {"loss and gradient norm"});
   const double loss = sums.loss / static_cast<double>(num_targets);
-  const double grad_norm = std::sqrt(sums.gradient_squares);
+  const double grad_norm = std::abs(std::sqrt(sums.gradient_squares));  // "nan", never "-nan"
   check_finite(step, loss, grad_norm, passes);
 
   const double learning_rate = schedule_->learning_rate(step);
@@ -140,7 +140,7 @@ StepMetrics Trainer::train_step(int64_t step) {
 
 std::optional<double> Trainer::share_of_peak(double tflops) const {
   if (!run_plan_.peak) return std::nullopt;
-  return tflops / (run_plan_.peak->tflops * world().world_size);
+  return tflops / run_plan_.peak->tflops;
 }
 
 int64_t Trainer::count_targets(const RowLists& passes) const {

@@ -60,6 +60,7 @@ class Trainer {
  private:
   // Preparation, in this order.
   void open_model();
+  void measure_peak();
   void open_datasets();
   void plan_steps();
   void plan_passes();

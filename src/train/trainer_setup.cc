@@ -25,6 +25,7 @@ bool needs_tokenizer(const std::vector<std::string>& files) {
 
 Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer, Communicator& comm)
     : args_(args), pool_(&pool), comm_(&comm), observer_(is_root() ? &observer : &no_observer_) {
+  if (is_root()) check_can_write_in(args_.output_dir);
   open_model();
   open_datasets();
   plan_steps();
@@ -42,7 +43,16 @@ void Trainer::open_model() {
   run_plan_.num_parameters = model_->layout().num_parameters();
   run_plan_.operations = ops_->description();
   run_plan_.num_threads = pool_->num_threads();
+  measure_peak();
+}
+
+// All ranks at the same time, each on its own processors: what they reach together.
+void Trainer::measure_peak() {
   if (args_.measure_peak) run_plan_.peak = measure_training_peak(*pool_, model_->dtype());
+  std::array<double, 2> sums = {run_plan_.peak ? run_plan_.peak->tflops : 0, run_plan_.peak ? 1.0 : 0.0};
+  comm_->all_reduce_sum(sums, {"arithmetic peak"});
+  if (sums[1] < world().world_size) run_plan_.peak.reset();
+  if (run_plan_.peak) run_plan_.peak->tflops = sums[0];
 }
 
 std::filesystem::path Trainer::tokenizer_folder() const {
@@ -229,6 +239,7 @@ void Trainer::plan_memory_use() {
   }
   limits_ = request.limits;
   zero_settings_ = request.zero;
+  run_plan_.zero = request.zero;
   run_plan_.memory = plan_memory(*model_, request);
   observer_->on_plan(run_plan_);
   const MemoryChoices choices = {args_.per_device_train_batch_size, run_plan_.micro_batches_per_pass,
