@@ -66,6 +66,10 @@ class AdamW {
   void write_master(int64_t begin, int64_t state_begin, std::span<const float> source);
 
  private:
+  // body(first element of the range, float32 gradients from there on) for blocks of a range: one block of
+  // F32, or as many as are widened at a time.
+  template <typename Body>
+  void for_each_block(const ParameterRange& range, const Body& body) const;
   void check_elements(int64_t begin, int64_t state_begin, int64_t count) const;
   int64_t num_state_elements() const { return moments_.size_bytes() / (2 * dtype_bytes(DType::kF32)); }
 
@@ -77,6 +81,7 @@ class AdamW {
   PageBuffer moments_;     // m then v, F32
   PageBuffer remainders_;  // I16, BF16 weights only
   PageBuffer norm_scratch_;
+  PageBuffer widened_;  // BF16 gradients only: a block of them in F32
 };
 
 }  // namespace tessera

@@ -155,6 +155,30 @@ TEST(AdamW, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
   }
 }
 
+TEST(AdamW, Bf16GradientsCountAsTheirValues) {
+  constexpr int64_t kMany = (1 << 20) + 1000;  // more than are widened at a time
+  const std::vector<float> start = normal_values(kMany, 1);
+  std::vector<bf16> half_gradients;
+  std::vector<float> gradients;
+  for (const float value : normal_values(kMany, 2)) {
+    half_gradients.push_back(to_bf16(value));
+    gradients.push_back(to_float(half_gradients.back()));
+  }
+  ThreadPool pool(2);
+  std::vector<float> weights(kMany), half_weights(kMany);
+  const std::vector<ParameterRange> ranges = {{3, kMany - 10, true}};
+  const auto run = [&](std::vector<float>& to, ConstTensorView with) {
+    AdamW optimizer(ranges, TensorView(to.data(), DType::kF32, {kMany}), with, {.weight_decay = 0.1}, pool);
+    optimizer.write_master(0, start);
+    optimizer.step(1, 1e-2, 0.5);
+    return optimizer.gradient_norm();
+  };
+  const double norm = run(weights, TensorView(gradients.data(), DType::kF32, {kMany}));
+  const double half_norm = run(half_weights, TensorView(half_gradients.data(), DType::kBF16, {kMany}));
+  EXPECT_EQ(weights, half_weights);
+  EXPECT_NEAR(norm, half_norm, 1e-12 * norm);
+}
+
 TEST(AdamW, StateIsWhatIsAllocated) {
   // m, v, the remainder, and the partial sums of the norm (8 bytes per block).
   EXPECT_EQ(AdamW::state_bytes(1 << 20, DType::kF32), (8 << 20) + 16 * 8);

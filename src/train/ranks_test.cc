@@ -103,6 +103,29 @@ TEST_P(RanksTest, RepeatsBitByBitInBfloat16) {
   EXPECT_EQ(read_tensors(args.output_dir), weights);
 }
 
+// Every pass rounds the sums so far to 8 bits: 2^-9 of each of the gradient's elements, at most once a pass.
+TEST_P(RanksTest, Bfloat16AccumulationStaysClose) {
+  ModelConfig config = tiny_config();
+  config.num_hidden_layers = 3;
+  TinyRun run(config);
+  write_rows(run, config.vocab_size);
+  run.args.max_steps = 3;
+  run.args.dtype = "bfloat16";
+  run.args.merge_micro_batches = "never";
+  TrainingArguments args = arguments(run);
+  const auto exact = train_ranks(args, GetParam().ranks);
+  args.grad_accum_dtype = "bfloat16";
+  const auto rounded = train_ranks(args, GetParam().ranks);
+  ASSERT_EQ(exact.front().steps.size(), rounded.front().steps.size());
+  for (size_t i = 0; i < exact.front().steps.size(); ++i) {
+    const StepMetrics& expected = exact.front().steps[i];
+    const StepMetrics& found = rounded.front().steps[i];
+    EXPECT_NEAR(found.loss, expected.loss, 0.02) << "step " << i + 1;
+    EXPECT_NEAR(found.grad_norm, expected.grad_norm, 0.03 * expected.grad_norm) << "step " << i + 1;
+    EXPECT_NE(found.grad_norm, expected.grad_norm) << "step " << i + 1;
+  }
+}
+
 std::vector<Case> cases() {
   std::vector<Case> result;
   for (const Ranks ranks : {Ranks{1, 2}, Ranks{1, 3}, Ranks{1, 4}}) result.push_back({ranks, 2, "per_step"});

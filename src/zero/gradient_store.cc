@@ -16,6 +16,8 @@ constexpr int64_t kNumChannels = 2;
 
 // One share is summed up while another is on the network.
 constexpr int64_t kNumStaging = 2;
+// 4 MiB: stays in the caches until it is rounded.
+constexpr int64_t kRoundingElements = 1 << 20;
 
 constexpr const char* kWhat = "gradients";
 
@@ -34,8 +36,8 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
       uses_network_(layout.num_nodes > 1),
       num_ranks_(layout.local_world_size),
       local_rank_(comm.world().local_rank) {
-  TESSERA_CHECK(settings.gradient_dtype == DType::kF32, "accumulators are {}",
-                dtype_name(settings.gradient_dtype));
+  TESSERA_CHECK(settings.gradient_dtype == DType::kF32 || settings.gradient_dtype == DType::kBF16,
+                "accumulators are {}", dtype_name(settings.gradient_dtype));
   int64_t num_accumulated = 0, largest_share = 0, largest_layer = 0, largest_end = 0;
   const int64_t last = plan.num_groups() - 1;
   for (int64_t g = 0; g <= last; ++g) {
@@ -55,7 +57,7 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
     int64_t& largest = is_layer ? largest_layer : largest_end;
     largest = std::max(largest, plan.group(g).size());
   }
-  accumulators_ = PageBuffer(float_bytes(num_accumulated));
+  accumulators_ = PageBuffer(num_accumulated * dtype_bytes(settings.gradient_dtype));
   prefault(pool, accumulators_.as<std::byte>());
   slots_ = {{0}, {largest_layer}, {2 * largest_layer}};
   if (direct_) return;
@@ -63,7 +65,8 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
   elements_per_rank_ = 2 * largest_layer + largest_end;
   in_flight_ = comm.node().allocate("gradients in flight", float_bytes(elements_per_rank_ * num_ranks_));
   counters_ = comm.node().make_counters("gradients", kNumChannels);
-  if (!whole_ && num_ranks_ > 1) {
+  if (settings.gradient_dtype == DType::kBF16) rounding_ = PageBuffer(float_bytes(kRoundingElements));
+  if (uses_network_ && !reduces_in_place() && (num_ranks_ > 1 || whole_)) {
     staging_ = PageBuffer(kNumStaging * float_bytes(largest_share));
     for (int64_t i = 0; i < kNumStaging; ++i) {
       staging_free_.push_back(staging_.data() + i * float_bytes(largest_share));
@@ -85,7 +88,8 @@ float* GradientStore::slot_data(int local_rank, int64_t group) const {
 }
 
 ConstTensorView GradientStore::gradients() const {
-  return {accumulators_.data(), DType::kF32, {std::ssize(accumulators_.as<float>())}};
+  const int64_t count = accumulators_.size_bytes() / dtype_bytes(settings_.gradient_dtype);
+  return {accumulators_.data(), settings_.gradient_dtype, {count}};
 }
 
 int64_t GradientStore::index(int64_t group, int64_t element) const {
@@ -110,8 +114,7 @@ void GradientStore::begin_pass(bool is_first, bool is_last) {
 
 std::byte* GradientStore::open(int64_t group) {
   if (direct_) {
-    return reinterpret_cast<std::byte*>(accumulators_.as<float>().data() +
-                                        accumulator_begin_[static_cast<size_t>(group)]);
+    return reinterpret_cast<std::byte*>(accumulators_f32(accumulator_begin_[static_cast<size_t>(group)]));
   }
   const uint64_t last_use = slot_of(group).last_use;
   while (num_summed_ < last_use) {
@@ -129,9 +132,8 @@ void GradientStore::close(int64_t group) {
   ++num_closed_;
   if (direct_) {
     if (is_last_pass_ && uses_network_) {
-      start_reduction(group,
-                      accumulators_.as<float>().data() + accumulator_begin_[static_cast<size_t>(group)],
-                      num_closed_);
+      float* share = accumulators_f32(accumulator_begin_[static_cast<size_t>(group)]);
+      start_reduction(group, share, num_closed_, Update::kOverwrite);
     }
     return;
   }
@@ -147,26 +149,28 @@ void GradientStore::sum_next() {
   closed_.pop_front();
   const int64_t group = next.group;
   counters_.wait_all(kClosed, next.number, {kWhat, group}, float_bytes(plan_.group(group).size()));
-  if (!whole_ && num_ranks_ == 1) {  // the buffer is the share
-    start_reduction(group, slot_data(local_rank_, group), next.number);
+  const Update update = is_first_pass_ ? Update::kOverwrite : Update::kAdd;
+  const bool reduces = uses_network_ && (!whole_ || is_last_pass_);
+  if (reduces && !whole_ && num_ranks_ == 1) {  // the buffer is the share
+    start_reduction(group, slot_data(local_rank_, group), next.number, update);
     return;
   }
-  float* sums;
-  if (whole_) {
-    sums = accumulators_.as<float>().data() + accumulator_begin_[static_cast<size_t>(group)];
-    sum_share(group, sums, !is_first_pass_);
+  float* share = nullptr;
+  if (reduces && !reduces_in_place()) {
+    share = take_staging();
+    sum_into_staging(group, share);
   } else {
-    while (staging_free_.empty()) finish_oldest_reduction();
-    sums = reinterpret_cast<float*>(staging_free_.back());
-    staging_free_.pop_back();
-    sum_share(group, sums, false);
+    sum_into_accumulators(group);
+    share = accumulators_f32(accumulator_begin_[static_cast<size_t>(group)]);
   }
   num_summed_ = next.number;
   counters_.publish(kSummed, num_summed_);
-  if (!whole_ || (is_last_pass_ && uses_network_)) start_reduction(group, sums, next.number);
+  // Staged shares of whole gradients have the accumulators in them.
+  if (reduces) start_reduction(group, share, next.number, whole_ ? Update::kOverwrite : update);
 }
 
-void GradientStore::sum_share(int64_t group, float* to, bool add) {
+template <typename Body>
+void GradientStore::for_each_part(int64_t group, const Body& body) {
   const Part range = plan_.group(group);
   for (int node = 0; node < plan_.num_nodes(); ++node) {
     const Part part = plan_.part(group, node * plan_.local_world_size() + local_rank_);
@@ -175,20 +179,58 @@ void GradientStore::sum_share(int64_t group, float* to, bool add) {
     for (int rank = 0; rank < num_ranks_; ++rank) {
       inputs_.emplace_back(slot_data(rank, group) + part.begin - range.begin);
     }
-    rank_sum(inputs_, add ? Update::kAdd : Update::kOverwrite,
-             to + share_parts_[static_cast<size_t>(group)][static_cast<size_t>(node)].begin, part.size(),
-             pool_);
+    body(share_parts_[static_cast<size_t>(group)][static_cast<size_t>(node)].begin, part.size());
   }
 }
 
-void GradientStore::start_reduction(int64_t group, float* share, uint64_t number) {
+void GradientStore::accumulate(std::span<const RankInput> inputs, Update update, int64_t begin,
+                               int64_t count) {
+  if (settings_.gradient_dtype == DType::kF32) {
+    rank_sum(inputs, update, accumulators_f32(begin), count, pool_);
+    return;
+  }
+  float* sums = rounding_.as<float>().data();
+  for (int64_t at = 0; at < count; at += kRoundingElements) {
+    const int64_t size = std::min(kRoundingElements, count - at);
+    block_inputs_.clear();
+    if (update == Update::kAdd) block_inputs_.emplace_back(accumulators_bf16(begin + at));
+    for (const RankInput& input : inputs) block_inputs_.emplace_back(input.f32() + at);
+    rank_sum(block_inputs_, Update::kOverwrite, sums, size, pool_);
+    round_to_bf16(sums, accumulators_bf16(begin + at), size, pool_);
+  }
+}
+
+void GradientStore::sum_into_accumulators(int64_t group) {
+  const int64_t first = accumulator_begin_[static_cast<size_t>(group)];
+  for_each_part(group, [&](int64_t begin, int64_t size) {
+    accumulate(inputs_, is_first_pass_ ? Update::kOverwrite : Update::kAdd, first + begin, size);
+  });
+}
+
+void GradientStore::sum_into_staging(int64_t group, float* to) {
+  const int64_t first = accumulator_begin_[static_cast<size_t>(group)];
+  for_each_part(group, [&](int64_t begin, int64_t size) {
+    if (whole_ && !is_first_pass_)
+      inputs_.insert(inputs_.begin(), RankInput(accumulators_bf16(first + begin)));
+    rank_sum(inputs_, Update::kOverwrite, to + begin, size, pool_);
+  });
+}
+
+float* GradientStore::take_staging() {
+  while (staging_free_.empty()) finish_oldest_reduction();
+  float* staging = reinterpret_cast<float*>(staging_free_.back());
+  staging_free_.pop_back();
+  return staging;
+}
+
+void GradientStore::start_reduction(int64_t group, float* share, uint64_t number, Update update) {
   const std::span<float> data(share, static_cast<size_t>(share_size(group)));
   const std::vector<Part>& parts = share_parts_[static_cast<size_t>(group)];
   const OpLabel label = {kWhat, group};
   const NetworkGroup::Ticket ticket = settings_.weight_dtype == DType::kF32
                                           ? comm_->rail().reduce_scatter_f32(data, parts, label)
                                           : comm_->rail().reduce_scatter(data, parts, label);
-  reductions_.push_back({ticket, group, share, number, is_first_pass_});
+  reductions_.push_back({ticket, group, share, number, update});
 }
 
 void GradientStore::finish_oldest_reduction() {
@@ -196,15 +238,14 @@ void GradientStore::finish_oldest_reduction() {
   const Reduction reduction = reductions_.front();
   reductions_.pop_front();
   comm_->rail().wait(reduction.ticket);
-  if (whole_) return;
+  if (reduces_in_place()) return;
   const Part own = own_in_share(reduction.group);
   if (own.size() > 0) {
     const RankInput sum = reduction.data + own.begin;
-    rank_sum({&sum, 1}, reduction.is_first_pass ? Update::kOverwrite : Update::kAdd,
-             accumulators_.as<float>().data() + accumulator_begin_[static_cast<size_t>(reduction.group)],
-             own.size(), pool_);
+    const int64_t first = accumulator_begin_[static_cast<size_t>(reduction.group)];
+    accumulate({&sum, 1}, reduction.update, first + (whole_ ? own.begin : 0), own.size());
   }
-  if (num_ranks_ == 1) {
+  if (staging_.size_bytes() == 0) {  // the buffer that the model writes to
     num_summed_ = reduction.number;
     counters_.publish(kSummed, num_summed_);
   } else {
@@ -221,17 +262,18 @@ void GradientStore::finish_pass() {
 
 // Stage 0: every node needs the sums of all parts.
 void GradientStore::share_sums() {
+  const int64_t element_bytes = dtype_bytes(settings_.gradient_dtype);
   NetworkGroup::Ticket last = 0;
   std::vector<Part> byte_parts;
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
     byte_parts.clear();
     for (const Part& part : share_parts_[static_cast<size_t>(g)]) {
-      byte_parts.push_back({float_bytes(part.begin), float_bytes(part.end)});
+      byte_parts.push_back({part.begin * element_bytes, part.end * element_bytes});
     }
-    float* share = accumulators_.as<float>().data() + accumulator_begin_[static_cast<size_t>(g)];
-    last = comm_->rail().all_gather(
-        {reinterpret_cast<std::byte*>(share), static_cast<size_t>(float_bytes(share_size(g)))}, byte_parts,
-        {kWhat, g});
+    const std::span<std::byte> share = accumulators_.as<std::byte>().subspan(
+        static_cast<size_t>(accumulator_begin_[static_cast<size_t>(g)] * element_bytes),
+        static_cast<size_t>(share_size(g) * element_bytes));
+    last = comm_->rail().all_gather(share, byte_parts, {kWhat, g});
   }
   comm_->rail().wait(last);
 }

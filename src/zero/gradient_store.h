@@ -42,8 +42,8 @@ class GradientStore {
   // of gradients(), and in stage 0 in its whole share.
   void finish_pass();
 
-  // Float32; element `element` of the flat array, which must be in this rank's parts (in stage 0: share), in
-  // it.
+  // In the accumulators' type; element `element` of the flat array, which must be in this rank's parts (in
+  // stage 0: share), in it.
   ConstTensorView gradients() const;
   int64_t index(int64_t group, int64_t element) const;
 
@@ -58,13 +58,13 @@ class GradientStore {
     int64_t group;
     uint64_t number;  // counts the groups closed
   };
-  // On the network; its sum is added to the accumulators when it has arrived.
+  // On the network; its sum goes to the accumulators when it has arrived.
   struct Reduction {
     NetworkGroup::Ticket ticket;
     int64_t group;
     float* data;      // the share
     uint64_t number;  // of the group closed
-    bool is_first_pass;
+    Update update;    // of the accumulators
   };
 
   Slot& slot_of(int64_t group);
@@ -73,8 +73,20 @@ class GradientStore {
   Part own_in_share(int64_t group) const;
   // Adds up the oldest closed group over the ranks of the node.
   void sum_next();
-  void sum_share(int64_t group, float* to, bool add);
-  void start_reduction(int64_t group, float* share, uint64_t number);
+  // body(inputs, begin in the share, size) for each part of a group's share: the buffers of all ranks of the
+  // node.
+  template <typename Body>
+  void for_each_part(int64_t group, const Body& body);
+  // Accumulators [begin, begin + count) = or += the sum of the inputs.
+  void accumulate(std::span<const RankInput> inputs, Update update, int64_t begin, int64_t count);
+  void sum_into_accumulators(int64_t group);
+  // The share of all passes so far, or of this pass where accumulators hold only the own part.
+  void sum_into_staging(int64_t group, float* to);
+  float* take_staging();
+  bool reduces_in_place() const { return whole_ && settings_.gradient_dtype == DType::kF32; }
+  float* accumulators_f32(int64_t index) const { return accumulators_.as<float>().data() + index; }
+  bf16* accumulators_bf16(int64_t index) const { return accumulators_.as<bf16>().data() + index; }
+  void start_reduction(int64_t group, float* share, uint64_t number, Update update);
   void finish_oldest_reduction();
   void share_sums();
 
@@ -95,8 +107,9 @@ class GradientStore {
   PageBuffer accumulators_;
   std::vector<int64_t> accumulator_begin_;  // by group
   std::vector<std::vector<Part>>
-      share_parts_;     // by group and node: the share, its parts one behind the other
-  PageBuffer staging_;  // shares on the network when accumulators have no room for them
+      share_parts_;      // by group and node: the share, its parts one behind the other
+  PageBuffer staging_;   // shares on the network when accumulators have no room for them
+  PageBuffer rounding_;  // BF16 accumulators: float32 sums before they are rounded
   std::vector<std::byte*> staging_free_;
   std::deque<Closed> closed_;
   std::deque<Reduction> reductions_;
@@ -104,7 +117,7 @@ class GradientStore {
   uint64_t num_summed_ = 0;
   bool is_first_pass_ = true;
   bool is_last_pass_ = true;
-  std::vector<RankInput> inputs_;
+  std::vector<RankInput> inputs_, block_inputs_;
 };
 
 }  // namespace tessera
