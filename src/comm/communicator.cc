@@ -150,6 +150,13 @@ void Communicator::leave() {
   if (impl_->store) impl_->store->leave();
 }
 
+PatientScope::PatientScope(Communicator& comm) : comm_(&comm) {
+  constexpr std::chrono::hours kAsLongAsItTakes(24 * 7);
+  comm_->set_timeout(kAsLongAsItTakes);
+}
+
+PatientScope::~PatientScope() { comm_->set_timeout(comm_->options().timeout); }
+
 Communicator& single_process() {
   static const std::unique_ptr<Communicator> alone = Communicator::open({}, {});
   return *alone;

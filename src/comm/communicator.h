@@ -53,6 +53,19 @@ class Communicator {
   std::unique_ptr<Impl> impl_;
 };
 
+// While it lives, waits last as long as it takes: a rank reads, tokenizes or writes files on its own, while
+// the others wait for it. Ranks that die or stop are noticed as ever.
+class PatientScope {
+ public:
+  explicit PatientScope(Communicator& comm);
+  ~PatientScope();
+  PatientScope(const PatientScope&) = delete;
+  PatientScope& operator=(const PatientScope&) = delete;
+
+ private:
+  Communicator* comm_;
+};
+
 // Of a process that is alone.
 Communicator& single_process();
 

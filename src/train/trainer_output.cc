@@ -1,7 +1,6 @@
 // What a run tells and writes: logs, evaluations, checkpoints, the finished model.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <exception>
 
 #include "base/error.h"
@@ -107,9 +106,7 @@ void Trainer::export_model(const std::filesystem::path& folder) {
 }
 
 bool Trainer::write_together(const std::function<void()>& write) {
-  // What a disk may take; who fails meanwhile is noticed by other means.
-  constexpr std::chrono::hours kPatience(24);
-  if (!world().is_single()) comm_->set_timeout(kPatience);
+  const PatientScope patience(*comm_);
   std::exception_ptr failure;
   handed_over_ = false;
   try {
@@ -121,7 +118,6 @@ bool Trainer::write_together(const std::function<void()>& write) {
   if (!handed_over_ && !comm_->failures().failed()) parameters_->export_masters([](const WeightSource&) {});
   std::array<double, 1> num_failures = {failure ? 1.0 : 0.0};
   comm_->all_reduce_sum(num_failures, {"written model"});
-  comm_->set_timeout(comm_->options().timeout);
   if (failure) std::rethrow_exception(failure);
   return num_failures[0] == 0;
 }

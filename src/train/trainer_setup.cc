@@ -26,6 +26,7 @@ bool needs_tokenizer(const std::vector<std::string>& files) {
 Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer, Communicator& comm)
     : args_(args), pool_(&pool), comm_(&comm), observer_(is_root() ? &observer : &no_observer_) {
   if (is_root()) check_can_write_in(args_.output_dir);
+  const PatientScope patience(*comm_);
   open_model();
   open_datasets();
   plan_steps();
@@ -78,8 +79,10 @@ Dataset Trainer::open_dataset(const std::vector<std::string>& files, const Token
   options.add_special_tokens = args_.add_special_tokens;
   options.skip_invalid_utf8 = args_.skip_invalid_utf8;
   options.cache_folder = args_.cache_dir;
-  return Dataset::open(options, tokenizer, model_->config().vocab_size, *pool_,
-                       [&](double fraction) { observer_->on_progress(what, fraction); });
+  return Dataset::open(options, tokenizer, model_->config().vocab_size, *pool_, [&](double fraction) {
+    comm_->failures().check();  // perhaps of the rank that this one waits for
+    observer_->on_progress(what, fraction);
+  });
 }
 
 void Trainer::open_datasets() {
