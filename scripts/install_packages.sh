@@ -6,14 +6,14 @@ set -euo pipefail
 
 what=${1:-build}
 packages=(g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libspdlog-dev libfmt-dev libpcre2-dev libicu-dev
-  libyaml-cpp-dev libhwy-dev libdnnl-dev libxxhash-dev libasio-dev libgloo-dev libgtest-dev libgmock-dev)
+  libyaml-cpp-dev libhwy-dev libdnnl-dev libxxhash-dev libasio-dev libgtest-dev libgmock-dev)
 if [ "$what" = test ]; then
-  packages+=(clang-14 clang-format-14 libclang-rt-14-dev iproute2 iperf3)
+  packages+=(clang-14 clang-format-14 libclang-rt-14-dev libgloo-dev iproute2 iperf3)
   # Both come in one package where Node.js is not Debian's own.
   command -v node >/dev/null || packages+=(nodejs)
   command -v npm >/dev/null || packages+=(npm)
 elif [ "$what" = bench ]; then
-  packages+=(python3-torch openmpi-bin libopenmpi-dev iproute2 iperf3)
+  packages+=(python3-torch libgloo-dev openmpi-bin libopenmpi-dev iproute2 iperf3)
 elif [ "$what" != build ]; then
   echo "error: expected build, test or bench, found '$what'" >&2
   exit 64
