@@ -9,6 +9,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/doctor_ranks.h"
 #include "cli/help_text.h"
 #include "cli/terminal.h"
 #include "cli/threads.h"
@@ -43,6 +44,7 @@ struct Findings {
   MemoryBandwidth bandwidth;
   std::optional<int64_t> huge_bytes;  // of a buffer of kTrialBytes
   double loop_seconds = 0;            // an empty parallel loop
+  RankFindings ranks;
 };
 
 constexpr int64_t kTrialBytes = int64_t{64} << 20;
@@ -80,6 +82,7 @@ Findings examine(ThreadPool& pool) {
   f.bandwidth = measure_memory_bandwidth(pool);
   f.huge_bytes = huge_bytes_of_a_trial(pool);
   f.loop_seconds = empty_loop_seconds(pool);
+  f.ranks = examine_ranks(node_processors(), interface_addresses());
   return f;
 }
 
@@ -145,6 +148,7 @@ Json to_json(const Findings& f) {
         {"cgroup_limit_bytes", optional_number(f.memory.cgroup_limit_bytes)},
         {"cgroup_used_bytes", optional_number(f.memory.cgroup_used_bytes)},
         {"free_for_process_bytes", f.memory.free_for_process_bytes}}},
+      {"ranks", ranks_json(f.ranks)},
       {"kernels", kernels_json(f.kernels)},
       {"compute_peaks", peaks},
       {"memory_bandwidth",
@@ -217,6 +221,11 @@ void print_memory(const Findings& f) {
   }
 }
 
+void print_ranks(const Findings& f) {
+  print("\nRanks\n");
+  for (const auto& [name, value] : rank_rows(f.ranks)) print_row(name, value);
+}
+
 std::string implementation_name(const ImplementationReport& row) {
   return row.name == isa_name(row.isa) ? row.name : fmt::format("{} {}", row.name, isa_name(row.isa));
 }
@@ -265,8 +274,10 @@ class DoctorCommand : public Command {
   std::string usage() const override { return "[--json]"; }
   std::string description() const override {
     return "Shows processor, instruction sets found and used (with the reason for each refusal), AMX "
-           "permission, processors and memory that the process may use, NUMA nodes, huge pages, and the "
-           "arithmetic peak and memory bandwidth measured now, in about two seconds.";
+           "permission, processors and memory that the process may use, NUMA nodes, huge pages, how many "
+           "ranks "
+           "would start and how others reach them, and the arithmetic peak and memory bandwidth measured "
+           "now, in about two seconds.";
   }
 
   void declare_flags(FlagTable* table) override {
@@ -282,6 +293,7 @@ class DoctorCommand : public Command {
     }
     print_processor(findings);
     print_memory(findings);
+    print_ranks(findings);
     print_kernels(findings);
     print_speed(findings);
   }
