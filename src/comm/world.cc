@@ -140,9 +140,11 @@ World from_torchrun(const Variables& variables) {
   world.rank = variables.required("RANK", "WORLD_SIZE");
   world.world_size = variables.required("WORLD_SIZE", "RANK", 1);
   world.local_rank = variables.number("LOCAL_RANK").value_or(0);
-  if (world.local_rank > 0) variables.required("LOCAL_WORLD_SIZE", "LOCAL_RANK", 1);
+  // DeepSpeed's launcher calls it LOCAL_SIZE.
+  const char* local_size = variables.has("LOCAL_SIZE") ? "LOCAL_SIZE" : "LOCAL_WORLD_SIZE";
+  if (world.local_rank > 0) variables.required(local_size, "LOCAL_RANK", 1);
   // Who sets RANK and WORLD_SIZE alone starts one process per node (Kubeflow's PyTorchJob).
-  world.local_world_size = variables.number("LOCAL_WORLD_SIZE", 1).value_or(1);
+  world.local_world_size = variables.number(local_size, 1).value_or(1);
   place_in_node(world, variables.number("GROUP_RANK"), "");
   world.run_id = variables.text("TORCHELASTIC_RUN_ID").value_or("");
   world.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT").value_or(0);

@@ -44,6 +44,11 @@ const Values kTorchrun = {{"RANK", "5"},
                           {"TORCHELASTIC_RESTART_COUNT", "2"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 
+// What DeepSpeed's launcher sets.
+const Values kDeepSpeed = {
+    {"RANK", "3"},       {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"},      {"LOCAL_SIZE", "2"},
+    {"CROSS_RANK", "1"}, {"CROSS_SIZE", "2"}, {"MASTER_ADDR", "host0"}, {"MASTER_PORT", "29500"}};
+
 const Values kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "3"},
                          {"OMPI_COMM_WORLD_SIZE", "4"},
                          {"OMPI_COMM_WORLD_LOCAL_RANK", "3"},
@@ -63,6 +68,15 @@ const Values kSlurm = {{"SLURM_JOB_ID", "77"},
                        {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
                        {"SLURM_STEP_NODELIST", "cn[09-10]"},
                        {"SLURM_JOB_NODELIST", "cn[08-11]"}};
+
+TEST(World, ReadsTheVariablesOfDeepSpeedsLauncher) {
+  const World world = detect(kDeepSpeed);
+  EXPECT_EQ(world.rank, 3);
+  EXPECT_EQ(world.local_rank, 1);
+  EXPECT_EQ(world.local_world_size, 2);
+  EXPECT_EQ(world.node_rank, 1);
+  EXPECT_EQ(world.num_nodes, 2);
+}
 
 TEST(World, NothingSetIsASingleProcess) {
   const World world = detect({});
