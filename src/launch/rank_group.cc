@@ -21,6 +21,9 @@ namespace {
 constexpr std::chrono::milliseconds kTimeAfterFailure{1000};
 // How often an agent looks whether another node has failed.
 constexpr std::chrono::milliseconds kLookAround{100};
+// Tools that end a program (timeout, srun) send SIGINT to it and again to its process group: what comes
+// within this time of the first is no second Ctrl-C.
+constexpr std::chrono::milliseconds kSameInterrupt{100};
 constexpr const char* kStreamNames[] = {"stdout.log", "stderr.log"};
 
 }  // namespace
@@ -150,9 +153,11 @@ void RankGroup::handle_signals() {
 void RankGroup::handle_stop_signal(int number) {
   if (phase_ == Phase::kRunning) {
     stop_signal_ = number;
+    stop_time_ = Clock::now();
     enter(Phase::kStopping, plan_.termination_grace);
     signal_all(number);
   } else if (number == SIGINT) {
+    if (stop_signal_ == SIGINT && Clock::now() - stop_time_ < kSameInterrupt) return;
     if (stop_signal_ == 0) stop_signal_ = number;
     interrupted_again_ = true;
     phase_ = Phase::kKilled;

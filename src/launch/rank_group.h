@@ -80,6 +80,7 @@ class RankGroup {
   Phase phase_ = Phase::kRunning;
   std::optional<Clock::time_point> kill_time_;
   int stop_signal_ = 0;
+  Clock::time_point stop_time_;
   bool grace_was_over_ = false;
   bool interrupted_again_ = false;
 };

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <thread>
 
 #include "expect_error.h"
 #include "train/stop_signal.h"
@@ -229,6 +231,8 @@ TEST(StopSignals, ASecondInterruptEndsTheProcess) {
             [] { [[maybe_unused]] const ssize_t count = write(STDERR_FILENO, "cleared", 7); });
         std::raise(SIGINT);
         std::raise(SIGTERM);
+        std::raise(SIGINT);  // sent to the process and to its group
+        std::this_thread::sleep_for(std::chrono::milliseconds(150));
         [[maybe_unused]] const ssize_t count = write(STDERR_FILENO, "goes on, ", 9);
         std::raise(SIGINT);
       },

@@ -3,22 +3,38 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <ctime>
 
 #include "base/error.h"
 
 namespace tessera {
 namespace {
 
+// Tools that end a program (timeout, srun) send SIGINT to it and again to its process group: what comes
+// within this time of the first is no second Ctrl-C.
+constexpr int64_t kSameInterruptMs = 100;
+
 std::atomic<int> first_signal = 0;
+std::atomic<int64_t> first_time_ms = 0;
 std::atomic<bool> handling = false;
 std::atomic<void (*)()> call_before_exit = nullptr;
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<void (*)()>::is_always_lock_free,
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free &&
+                  std::atomic<void (*)()>::is_always_lock_free,
               "used in a signal handler");
 
+int64_t monotonic_ms() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
+}
+
 void note_signal(int signal_number) {
-  int none = 0;
-  const bool is_first = first_signal.compare_exchange_strong(none, signal_number);
+  const int64_t now_ms = monotonic_ms();
+  if (first_signal == 0) first_time_ms = now_ms;
+  int first = 0;
+  const bool is_first = first_signal.compare_exchange_strong(first, signal_number);
   if (is_first || signal_number != SIGINT) return;
+  if (first == SIGINT && now_ms - first_time_ms < kSameInterruptMs) return;
   if (void (*call)() = call_before_exit) call();
   _exit(128 + SIGINT);
 }

@@ -291,8 +291,8 @@ class StressRank {
   }
 
   [[noreturn]] void fail_at(const char* what, int64_t group, int64_t element, float found, float wanted) {
-    fail(ExitCode::kInternal, "rank {}, step {}, pass {}: {} {} of group {} is {}, not {}", comm_.world().rank,
-         step_, pass_, what, element, group, found, wanted);
+    fail(ExitCode::kInternal, "rank {}, step {}, pass {}: {} {} of group {} is {}, not {}",
+         comm_.world().rank, step_, pass_, what, element, group, found, wanted);
   }
 
   const Job& job_;
