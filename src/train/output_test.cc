@@ -138,6 +138,29 @@ TEST(Checkpoints, OneThatFailsDoesNotEndTheRun) {
     EXPECT_FALSE(name.starts_with(".unfinished")) << name;
 }
 
+TEST(Checkpoints, OneThatFailsOnSeveralRanksIsToldOnce) {
+  TinyRun tiny;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_steps = 2;
+  tiny.args.max_steps = 6;
+  tiny.args.per_device_train_batch_size = 1;
+  tiny.args.zero_stage = 2;
+  // Asked during every step; the first time output_dir is there already.
+  const auto sabotage = [&](int rank) {
+    if (rank == 0) fs::create_directories(tiny.output() / "checkpoint-2" / "in the way");
+    return 0;
+  };
+  const std::vector<RecordingObserver> ranks =
+      train_ranks(tiny.args, {.num_nodes = 1, .local_world_size = 3}, 1, sabotage);
+  ASSERT_EQ(ranks[0].failures.size(), 1u);
+  EXPECT_THAT(ranks[0].failures[0], testing::HasSubstr("checkpoint-2"));
+  EXPECT_EQ(ranks[0].checkpoints.size(), 2u);
+  EXPECT_EQ(ranks[0].steps.size(), 6u);
+  EXPECT_TRUE(ranks[1].failures.empty() && ranks[2].failures.empty());
+  for (const std::string& name : names_in(tiny.output()))
+    EXPECT_FALSE(name.starts_with(".unfinished")) << name;
+}
+
 TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
   TinyRun tiny;
   tiny.args.save_strategy = "steps";
