@@ -52,16 +52,13 @@ class TrainCommand : public Command {
     resolve_training_arguments(*table, world.world_size, &args_);
     set_closed_output(ClosedOutput::kIsIgnored);
     const std::unique_ptr<Communicator> comm = Communicator::open(world, comm_options());
-    comm->check_same_settings(settings_of_the_job());
-    TerminalReport report(!args_.disable_tqdm);
-    ThreadPool pool(threads_for_pool(args_.num_threads));
-    Trainer trainer(args_, pool, report, *comm);
     int stop_signal = 0;
-    {
-      const StopSignals signals(clear_status_line);
-      stop_signal = trainer.run([&] { return signals.received(); }).stop_signal;
+    try {
+      stop_signal = train(*comm);
+    } catch (const Error& error) {
+      comm->report_failure(error);
+      throw;
     }
-    comm->leave();
     // Everything is saved. Ending by the signal itself tells a shell script to stop, too.
     if (stop_signal != 0) {
       // An agent gives the other ranks time to end in the same way.
@@ -73,6 +70,18 @@ class TrainCommand : public Command {
   }
 
  private:
+  // The signal that ended it early; 0 = none.
+  int train(Communicator& comm) {
+    comm.check_same_settings(settings_of_the_job());
+    TerminalReport report(!args_.disable_tqdm);
+    ThreadPool pool(threads_for_pool(args_.num_threads));
+    Trainer trainer(args_, pool, report, comm);
+    const StopSignals signals(clear_status_line);
+    const int stop_signal = trainer.run([&] { return signals.received(); }).stop_signal;
+    comm.leave();
+    return stop_signal;
+  }
+
   CommOptions comm_options() const {
     CommOptions options;
     options.timeout = std::chrono::seconds(args_.ddp_timeout);

@@ -31,6 +31,9 @@ struct Communicator::Impl {
     if (!world.is_single()) {
       StoreOptions store_options = options.store;
       if (store_options.interface.empty()) store_options.interface = options.interface;
+      if (world.rendezvous_timeout_s > 0) {
+        store_options.rendezvous_timeout = std::chrono::seconds(world.rendezvous_timeout_s);
+      }
       store = StoreClient::join(world, store_options);
     }
     NetworkOptions network;
@@ -144,6 +147,11 @@ void Communicator::set_timeout(std::chrono::milliseconds timeout) {
 
 void Communicator::check_same_settings(const std::map<std::string, std::string>& settings) {
   if (impl_->store) impl_->store->check_same_settings(settings);
+}
+
+void Communicator::report_failure(const Error& error) {
+  const bool is_known = dynamic_cast<const PeerError*>(&error) != nullptr;
+  if (impl_->store && !is_known) impl_->store->report_own_failure(error.code(), error.what());
 }
 
 void Communicator::leave() {

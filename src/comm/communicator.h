@@ -44,6 +44,8 @@ class Communicator {
 
   // Settings that must be the same on every rank (StoreClient::check_same_settings).
   void check_same_settings(const std::map<std::string, std::string>& settings);
+  // Tells the others why this rank ends, before it does, unless it does so because of them (PeerError).
+  void report_failure(const Error& error);
   // Orderly end of all of it.
   void leave();
 

@@ -17,8 +17,8 @@ bool FailureDetector::set(Failure failure) {
   return true;
 }
 
-void FailureDetector::fail_because(int suspect_rank, const std::string& evidence) {
-  if (!failed()) set(settle({.rank = suspect_rank, .host = {}, .message = evidence}));
+void FailureDetector::fail_because(int suspect_rank, const std::string& evidence, ExitCode code) {
+  if (!failed()) set(settle({.rank = suspect_rank, .host = {}, .message = evidence, .code = code}));
   raise();
 }
 

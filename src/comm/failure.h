@@ -41,8 +41,10 @@ class FailureDetector {
 
   // For who finds a peer gone, silent or at odds with the protocol: `evidence` is one line that names rank,
   // host, operation and bytes. Asks for the true cause, which may be another rank, waits for it for at most a
-  // second, and throws it, or the evidence.
-  [[noreturn]] void fail_because(int suspect_rank, const std::string& evidence);
+  // second, and throws it, or the evidence. `code` is for those who end because of it: kTryAgain where
+  // starting again may help.
+  [[noreturn]] void fail_because(int suspect_rank, const std::string& evidence,
+                                 ExitCode code = ExitCode::kTryAgain);
 
  protected:
   // The cause as far as it can be known.

@@ -266,7 +266,8 @@ void Lane::check_header() {
   }
   if (!matches(receive_.header, operation_->id, receive_.chunk, receive_.payload_bytes)) {
     failures_.fail_because(
-        rank, describe_mismatch(operation_->id, name(members_.index), receive_.header, name(receive_.peer)));
+        rank, describe_mismatch(operation_->id, name(members_.index), receive_.header, name(receive_.peer)),
+        ExitCode::kInternal);
   }
 }
 

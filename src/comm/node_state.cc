@@ -85,8 +85,10 @@ void NodeState::agree(std::string_view what) {
       const OperationRecord& other = slot(i).records[number % 2];
       if (other.hash == own.hash) continue;
       fail_because(
-          i, fmt::format("ranks of one node do different things: {} is at '{}', {} at '{}' (operation {})",
-                         describe(index()), own.text.data(), describe(i), other.text.data(), number));
+          i,
+          fmt::format("ranks of one node do different things: {} is at '{}', {} at '{}' (operation {})",
+                      describe(index()), own.text.data(), describe(i), other.text.data(), number),
+          ExitCode::kInternal);
     }
     if (missing >= 0) wait.slice(slot(missing).operations, missing, number);
   }
@@ -106,13 +108,13 @@ void NodeState::leave(bool in_order) {
   for (UniqueFd& peer : peers) peer.reset();
 }
 
-void NodeState::fail_because(int index, const std::string& evidence) const {
+void NodeState::fail_because(int index, const std::string& evidence, ExitCode code) const {
   if (control.data() != nullptr) {
     RankSlot& own = slot(this->index());
     own.culprit.store(rank_of(index), std::memory_order_relaxed);
     own.state.store(RankState::kFailing, std::memory_order_release);
   }
-  failures_.fail_because(rank_of(index), evidence);
+  failures_.fail_because(rank_of(index), evidence, code);
 }
 
 bool NodeState::find_closed_peers(std::array<bool, kMaxLocalRanks>* closed) const {

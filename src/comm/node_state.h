@@ -75,7 +75,8 @@ class NodeState {
   // Tells the others that this rank is gone, in order or not, and closes the connections.
   void leave(bool in_order);
   // Throws through the failure detector, after telling the other ranks of the node whom this one names.
-  [[noreturn]] void fail_because(int index, const std::string& evidence) const;
+  [[noreturn]] void fail_because(int index, const std::string& evidence,
+                                 ExitCode code = ExitCode::kTryAgain) const;
 
   // The ranks whose connections have ended: body(index) for each. Costs a system call.
   template <typename Body>

@@ -257,7 +257,7 @@ std::string StoreClient::Impl::wait_until_formed(Clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, deadline, [&] { return state_ == State::kFormed || verdict_ || store_gone_; });
     if (state_ == State::kFormed) return {};
-    if (verdict_) throw Error(verdict_->code, verdict_->message);
+    if (verdict_) throw PeerError(verdict_->code, verdict_->message);
     if (store_gone_) return problem_;
   }
   const auto missing = ask(Type::kMissing, {}, kPartingTime);
@@ -484,7 +484,7 @@ void StoreClient::Impl::check_same_settings(const std::map<std::string, std::str
     set(prefix + "difference", difference);
   }
   const std::string difference = get(prefix + "difference", options_.rendezvous_timeout);
-  if (!difference.empty()) throw Error(ExitCode::kBadConfig, difference);
+  if (!difference.empty()) failures_.fail_because(-1, difference, ExitCode::kBadConfig);
 }
 
 Failure StoreClient::Impl::settle(Failure suspicion) {

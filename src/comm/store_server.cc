@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/port_owner.h"
 #include "comm/store_channel.h"
 #include "comm/store_values.h"
 #include "comm/verdict.h"
@@ -58,10 +59,11 @@ tcp::acceptor listen(asio::io_context& io, const StoreServerOptions& options) {
     }
   } catch (const asio::system_error& error) {
     if (error.code() == asio::error::address_in_use) {
+      const std::string owner = describe_port_owner(options.port);
       fail(ExitCode::kBadConfig,
-           "port {} is taken on this machine ({}): the store of the job cannot listen on it; end the program "
-           "that does, or choose another port for all nodes (MASTER_PORT, --rdzv_endpoint HOST:PORT)",
-           options.port, where);
+           "port {} is taken on this machine ({}){}: the store of the job cannot listen on it; end that "
+           "program, or choose another port for all nodes (MASTER_PORT, --rdzv_endpoint HOST:PORT)",
+           options.port, where, owner.empty() ? "" : " by " + owner);
     }
     fail(ExitCode::kBadConfig, "the store cannot listen on {}, port {}: {}", where, options.port,
          error.code().message());
@@ -139,7 +141,8 @@ class StoreServer::Impl {
   std::set<MemberId> left_;             // in order, after the job was complete
   std::vector<wire::Seat> ranks_;       // when the job was complete
   bool formed_ = false;
-  std::string reached_at_;  // an address of this machine by which a member came that is not loopback
+  std::string reached_at_;    // an address of this machine by which a member came that is not loopback
+  std::string last_refusal_;  // who was refused may be who is missing
   StoreValues values_;
   Verdict verdict_;
   bool announced_ = false;
@@ -322,6 +325,7 @@ void StoreServer::Impl::vacate(uint64_t number, const Peer& peer) {
 
 void StoreServer::Impl::refuse(Peer& peer, const wire::Refusal& refusal) {
   if (!refusal.try_again) log_warning("store: refused {}: {}", peer.remote, refusal.message);
+  if (!refusal.try_again) last_refusal_ = refusal.message;
   peer.channel->send(Type::kRefused, 0, refusal.encode());
   peer.channel->close_after_sending();
 }
@@ -346,7 +350,8 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
                    request.restart_count > options_.restart_count);
   }
   if (verdict_.decided()) {
-    return refusal(ExitCode::kTryAgain, fmt::format("the job has failed: {}", verdict_.decided()->message));
+    return refusal(verdict_.decided()->code,
+                   fmt::format("the job has failed: {}", verdict_.decided()->message));
   }
   if (request.world_size != options_.world_size) {
     return refusal(ExitCode::kBadConfig,
@@ -551,7 +556,7 @@ std::string StoreServer::Impl::describe_present() const {
   return text;
 }
 
-// "ranks 2-3, 6 are missing; joined: ranks 0-1 (host a), 4-5, 7 (host b)"
+// "3 of 8 ranks missing: 2-3, 6; joined: 0-1 (host a), 4-5, 7 (host b); refused: rank 2 on host c ..."
 std::string StoreServer::Impl::describe_missing() const {
   std::vector<int> missing;
   std::map<std::string, std::vector<int>> joined;
@@ -572,6 +577,7 @@ std::string StoreServer::Impl::describe_missing() const {
     text += fmt::format("{}{} (host {})", separator, format_ranks(ranks), host);
     separator = ", ";
   }
+  if (!last_refusal_.empty()) text += "; refused: " + last_refusal_;
   return text;
 }
 

@@ -28,6 +28,10 @@ void Verdict::silent(MemberId, const Failure& failure) {
 
 void Verdict::suspect(int by_rank, const Failure& suspicion) {
   if (decided_) return;
+  if (suspicion.code != ExitCode::kTryAgain && !lost_) {
+    decided_ = suspicion;
+    return;
+  }
   if (suspicions_.empty()) {
     first_suspecter_ = by_rank;
     suspicion_left_ = suspicion_grace_;

@@ -36,7 +36,9 @@ class Verdict {
   void lost(MemberId culprit, int node_rank, const Failure& failure);
   // Not heard of for too long. Final, unless a member was lost before.
   void silent(MemberId culprit, const Failure& failure);
-  // `by` waits in vain. Waits for anything better; then counts the suspect that suspects nobody itself.
+  // `by` waits in vain. Waits for anything better; then counts the suspect that suspects nobody itself. A
+  // suspicion with another code than kTryAgain is of ranks that were found at odds: final, unless a member
+  // was lost before.
   void suspect(int by_rank, const Failure& suspicion);
 
   void advance(Duration elapsed);

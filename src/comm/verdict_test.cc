@@ -30,6 +30,24 @@ TEST(Verdict, ReportsCountAtOnceAndTheFirstStays) {
   EXPECT_EQ(decided(verdict), "first");
 }
 
+TEST(Verdict, RanksAtOddsCountAtOnceUnlessOneWasLost) {
+  Failure at_odds = failure(2, "at odds");
+  at_odds.code = ExitCode::kInternal;
+  Verdict verdict(kGrace, kSuspicion);
+  verdict.suspect(0, failure(1, "waits"));
+  EXPECT_EQ(decided(verdict), "open");
+  verdict.suspect(1, at_odds);
+  EXPECT_EQ(decided(verdict), "at odds");
+  EXPECT_EQ(verdict.decided()->code, ExitCode::kInternal);
+
+  Verdict after_loss(kGrace, kSuspicion);
+  after_loss.lost(rank(3), 0, failure(3, "lost"));
+  after_loss.suspect(1, at_odds);
+  EXPECT_EQ(decided(after_loss), "open");
+  after_loss.advance(Verdict::Duration(0.5));
+  EXPECT_EQ(decided(after_loss), "lost");
+}
+
 TEST(Verdict, LossWaitsForAReportOfTheSame) {
   Verdict verdict(kGrace, kSuspicion);
   verdict.lost(rank(1), 0, failure(1, "lost"));

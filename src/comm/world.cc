@@ -272,7 +272,9 @@ Environment process_environment() {
 }
 
 World detect_world(const Environment& environment) {
-  World world = detect(Variables(environment));
+  const Variables variables(environment);
+  World world = detect(variables);
+  world.rendezvous_timeout_s = variables.number(kRendezvousTimeoutVariable, 1).value_or(0);
   world.host = host_name();
   return world;
 }

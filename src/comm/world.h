@@ -23,11 +23,15 @@ struct World {
   bool agent_has_store = false;  // the launcher's agent serves it; otherwise rank 0 does
   std::string run_id;            // names the job; members with another one are refused
   int restart_count = 0;         // of this job; a former incarnation is another job
+  int rendezvous_timeout_s = 0;  // until all ranks are there, as the launcher says; 0: it says nothing
   std::string host;              // this machine's name, for messages
   std::string source;            // where it was read: "tessera launch", "torchrun", "Open MPI", "Slurm", ""
 
   bool is_single() const { return world_size == 1; }
 };
+
+// Seconds, read by detect_world().
+inline constexpr const char* kRendezvousTimeoutVariable = "TESSERA_RDZV_TIMEOUT_S";
 
 // Reads an environment variable; nothing when it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
@@ -44,7 +48,8 @@ Environment process_environment();
 //   SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID, SLURM_STEP_*: srun with several tasks
 // or a single process. Without MASTER_ADDR, Slurm's first node is the master, and for the others a job on one
 // node goes over loopback while one on several nodes is refused. Without MASTER_PORT, the port follows from
-// the job's id. Error(kBadConfig) for variables that are missing or contradict each other.
+// the job's id. TESSERA_RDZV_TIMEOUT_S holds for all of them.
+// Error(kBadConfig) for variables that are missing or contradict each other.
 World detect_world(const Environment& environment = process_environment());
 
 // "rank 3 on host worker-1".

@@ -108,6 +108,8 @@ TEST(World, OurAgentServesTheStore) {
   EXPECT_EQ(world.source, "tessera launch");
   EXPECT_EQ(world.master_port, 29500);
   EXPECT_TRUE(world.agent_has_store);
+  EXPECT_EQ(world.rendezvous_timeout_s, 0);
+  EXPECT_EQ(detect(with(kTorchrun, {{"TESSERA_RDZV_TIMEOUT_S", "30"}})).rendezvous_timeout_s, 30);
 }
 
 TEST(World, RankAndWorldSizeAloneAreOneProcessPerNode) {

@@ -324,6 +324,7 @@ TEST(RankVariables, AreTorchruns) {
                                                        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                        {"TORCHELASTIC_ERROR_FILE", "/tmp/e"},
                                                        {"TESSERA_AGENT_STORE", "1"},
+                                                       {"TESSERA_RDZV_TIMEOUT_S", "900"},
                                                        {"TESSERA_AGENT_PID", std::to_string(getpid())},
                                                        {"OMP_NUM_THREADS", "8"}};
   EXPECT_EQ(of(launch.environment()), expected);

@@ -30,6 +30,7 @@ Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const E
       {"TORCHELASTIC_USE_AGENT_STORE", has_store ? "True" : "False"},
       {"TORCHELASTIC_ERROR_FILE", start.error_file},
       {"TESSERA_AGENT_STORE", has_store ? "1" : "0"},
+      {kRendezvousTimeoutVariable, number(plan.rendezvous_timeout.count() / 1000)},
       {kAgentPidVariable, number(getpid())},
   };
   if (environment("OMP_NUM_THREADS").value_or("").empty()) {

@@ -124,6 +124,8 @@ int RankEnd::final_code() const { return signal != 0 ? static_cast<int>(ExitCode
 std::string RankEnd::describe() const {
   if (caused_by_peer()) return report->message;
   const std::string who = describe_rank(rank, host);
+  // What a rank says of itself may begin with its name.
+  if (report && signal == 0 && report->message.starts_with(who)) return report->message;
   if (report && signal == 0) return fmt::format("{}: {}", who, report->message);
   if (signal == 0) return fmt::format("{} ended with exit code {}", who, exit_code);
   return fmt::format("{} was killed by {}{}", who, signal_text(signal),

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <thread>
 
 namespace tessera {
@@ -37,6 +38,12 @@ void HostJob::start(int node) {
 }
 
 pid_t HostJob::rank(int rank) { return pid_of_rank(agent(rank / options_.ranks_per_node).pid(), rank); }
+
+void HostJob::send(int rank, int signal) {
+  const pid_t pid = this->rank(rank);
+  ASSERT_NE(pid, 0) << "no rank " << rank << "\n" << all_output();
+  kill(pid, signal);
+}
 
 bool HostJob::wait(std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;

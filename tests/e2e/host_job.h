@@ -15,12 +15,12 @@ namespace tessera {
 struct HostJobOptions {
   int num_nodes = 2;
   int ranks_per_node = 1;
-  std::vector<std::string> launch_flags = {};                       // of all agents
-  std::function<std::vector<std::string>(int node)> flags_of_node;  // besides, of one agent
-  std::vector<std::string> command = {};                            // what the ranks run
-  std::function<std::vector<std::string>(int node)> command_of_node;
+  std::vector<std::string> launch_flags = {};                            // of all agents
+  std::function<std::vector<std::string>(int node)> flags_of_node = {};  // besides, of one agent
+  std::vector<std::string> command = {};                                 // what the ranks run
+  std::function<std::vector<std::string>(int node)> command_of_node = {};
   std::vector<std::string> environment = {};
-  std::vector<int> nodes;  // those that are started at once; empty: all
+  std::vector<int> nodes = {};  // those that are started at once; empty: all
 };
 
 class HostJob {
@@ -31,7 +31,8 @@ class HostJob {
   void start(int node);
   int num_nodes() const { return options_.num_nodes; }
   StartedProcess& agent(int node) { return *agents_.at(static_cast<size_t>(node)); }
-  pid_t rank(int rank);
+  pid_t rank(int rank);  // 0: there is none
+  void send(int rank, int signal);
 
   // All agents that were started; false, with what they wrote as a test failure, when one runs on after
   // `limit`.

@@ -118,6 +118,12 @@ ProcessResult StartedProcess::result() {
 
 const char* tessera_binary() { return TESSERA_BINARY; }
 
+bool is_gone(pid_t pid) {
+  const std::string stat = read_file(fmt::format("/proc/{}/stat", pid));
+  const size_t name_end = stat.rfind(')');
+  return name_end == std::string::npos || stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X';
+}
+
 pid_t pid_of_rank(pid_t agent, int rank) {
   std::istringstream children(read_file(fmt::format("/proc/{0}/task/{0}/children", agent)));
   const std::string wanted = fmt::format("RANK={}", rank);

@@ -58,4 +58,7 @@ const char* tessera_binary();
 // The rank among the children of an agent of `tessera launch`; 0 when there is none (yet).
 pid_t pid_of_rank(pid_t agent, int rank);
 
+// Also a zombie is gone: it may have lost the parent that would wait for it.
+bool is_gone(pid_t pid);
+
 }  // namespace tessera

@@ -1,0 +1,308 @@
+// What goes wrong between two hosts ends everywhere, in time, with one error that names the culprit.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <thread>
+
+#include "e2e/host_job.h"
+#include "e2e/tiny_model.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+
+// Start-up of a run on a busy machine.
+constexpr auto kStart = 30s;
+// The others end within a second; what a busy machine may take besides.
+constexpr auto kSoon = 4s;
+constexpr auto kSilence = 5s;
+
+class HostsFault : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!hosts_.problem().empty()) GTEST_SKIP() << hosts_.problem();
+    tiny_.emplace();
+  }
+
+  fs::path output() const { return tiny_->folder / "out"; }
+
+  // A run that would go on for hours.
+  std::vector<std::string> endless(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments = tiny_->train_arguments(
+        "out",
+        {"--per_device_train_batch_size", "1", "--max_steps", "1000000", "--num_train_epochs", "1000000"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  // Its agent has started it.
+  static bool wait_for_rank(HostJob& job, int rank) {
+    const auto deadline = Clock::now() + kStart;
+    while (job.rank(rank) == 0 && Clock::now() < deadline) std::this_thread::sleep_for(1ms);
+    return job.rank(rank) != 0;
+  }
+
+  static void expect_error(HostJob& job, int node, int code, const testing::Matcher<std::string>& error) {
+    const ProcessResult result = job.agent(node).result();
+    EXPECT_EQ(result.exit_code, code) << "node " << node << ", signal " << result.signal << "\n"
+                                      << result.err;
+    ASSERT_EQ(result.errors().size(), 1u) << "node " << node << "\n" << result.err;
+    EXPECT_THAT(result.errors()[0], error) << "node " << node;
+  }
+
+  Hosts hosts_{2};
+  std::optional<TinyModel> tiny_;
+};
+
+TEST_F(HostsFault, KilledRankIsNamedEverywhere) {
+  for (const int victim : {0, 3}) {
+    HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
+    ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+    job.send(victim, SIGKILL);
+    ASSERT_TRUE(job.wait(kSoon));
+    for (const int node : {0, 1}) {
+      expect_error(
+          job, node, 75,
+          fmt::format("rank {} on host host{} was killed by signal 9 (SIGKILL)", victim, victim / 2));
+    }
+    fs::remove_all(output());
+  }
+}
+
+// At various points between its start and the first step.
+TEST_F(HostsFault, RankKilledInStartUpIsNamedEverywhere) {
+  for (const auto delay : {0ms, 20ms, 60ms, 120ms, 250ms}) {
+    SCOPED_TRACE(delay.count());
+    HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
+    ASSERT_TRUE(wait_for_rank(job, 3));
+    std::this_thread::sleep_for(delay);
+    job.send(3, SIGKILL);
+    ASSERT_TRUE(job.wait(kSoon));
+    for (const int node : {0, 1}) {
+      expect_error(job, node, 75, "rank 3 on host host1 was killed by signal 9 (SIGKILL)");
+    }
+  }
+}
+
+TEST_F(HostsFault, RankKilledWhileItSavesLeavesCompleteCheckpoints) {
+  HostJob job(hosts_, {.command = endless({"--save_steps", "1", "--save_total_limit", "3"})});
+  ASSERT_TRUE(wait_for_steps(output(), 5, kStart)) << job.all_output();
+  job.send(0, SIGKILL);
+  ASSERT_TRUE(job.wait(kSoon));
+  for (const int node : {0, 1}) {
+    expect_error(job, node, 75, "rank 0 on host host0 was killed by signal 9 (SIGKILL)");
+  }
+  int num_checkpoints = 0;
+  for (const auto& entry : fs::directory_iterator(output())) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("checkpoint-") || name.find('.') != std::string::npos) continue;
+    ++num_checkpoints;
+    run_well({"inspect", entry.path().string()});
+  }
+  EXPECT_GE(num_checkpoints, 1);
+}
+
+TEST_F(HostsFault, KilledAgentIsNamedAndItsRanksGo) {
+  for (const int victim : {0, 1}) {
+    HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
+    ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+    const pid_t orphan = job.rank(2 * victim + 1);
+    job.agent(victim).send(SIGKILL);
+    ASSERT_TRUE(job.wait(kSoon));
+    expect_error(job, 1 - victim, 75,
+                 victim == 0 ? testing::Matcher<std::string>(MatchesRegex(
+                                   "the store at 10.77.0.1:29500 .agent of node 0. ended without a word.*"))
+                             : MatchesRegex("the agent of node 1 on host host1 ended without a word.*"));
+    EXPECT_TRUE(is_gone(orphan));
+    fs::remove_all(output());
+  }
+}
+
+TEST_F(HostsFault, StoppedRankIsNamedAfterTheSilence) {
+  HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
+  ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+  const auto begin = Clock::now();
+  job.send(3, SIGSTOP);
+  ASSERT_TRUE(job.wait(kSilence + kSoon));
+  EXPECT_GE(Clock::now() - begin, kSilence - 500ms);  // the last sign of life was a moment before
+  for (const int node : {0, 1}) expect_error(job, node, 75, "rank 3 on host host1: silent for 5.0 s");
+}
+
+TEST_F(HostsFault, PauseShorterThanTheSilenceChangesNothing) {
+  std::vector<std::string> weights;
+  for (const bool disturbed : {false, true}) {
+    HostJob job(hosts_, {.ranks_per_node = 2,
+                         .command = tiny_->train_arguments(
+                             "out", {"--per_device_train_batch_size", "1", "--max_steps", "200"})});
+    if (disturbed) {
+      ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+      job.send(2, SIGSTOP);
+      std::this_thread::sleep_for(3s);
+      EXPECT_FALSE(job.agent(0).has_ended());
+      job.send(2, SIGCONT);
+    }
+    ASSERT_TRUE(job.wait(kStart));
+    for (const int node : {0, 1}) EXPECT_EQ(job.agent(node).result().exit_code, 0) << job.all_output();
+    weights.push_back(read_file(output() / "model.safetensors"));
+    fs::remove_all(output());
+  }
+  EXPECT_FALSE(weights[0].empty());
+  EXPECT_TRUE(weights[0] == weights[1]);
+}
+
+// A pod of several gets SIGTERM: the job saves, and every process of it ends by the signal.
+TEST_F(HostsFault, SigtermOfOneAgentSavesAndEndsAll) {
+  for (const int node : {0, 1}) {
+    HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
+    ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+    job.agent(node).send(SIGTERM);
+    ASSERT_TRUE(job.wait(10s));
+    for (const int each : {0, 1}) {
+      const ProcessResult result = job.agent(each).result();
+      EXPECT_EQ(result.signal, SIGTERM) << "node " << each << " exit code " << result.exit_code << result.err;
+      EXPECT_EQ(result.errors().size(), 0u) << result.err;
+    }
+    int num_checkpoints = 0;
+    for (const auto& entry : fs::directory_iterator(output())) {
+      num_checkpoints += entry.path().filename().string().starts_with("checkpoint-") ? 1 : 0;
+    }
+    EXPECT_EQ(num_checkpoints, 1);
+    fs::remove_all(output());
+  }
+}
+
+TEST_F(HostsFault, DeadNetworkIsNamedOnBothSides) {
+  HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
+  ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+  hosts_.set_link(1, false);
+  ASSERT_TRUE(job.wait(kSilence + kSoon));
+  expect_error(job, 0, 75, "node 1 on host host1: all of it silent for 5.0 s (machine or network down?)");
+  expect_error(job, 1, 75, "the store at 10.77.0.1:29500 (agent of node 0) has been silent for 5.0 s");
+}
+
+TEST_F(HostsFault, TakenPortIsNamed) {
+  HostJob first(hosts_, {.num_nodes = 2, .command = endless(), .nodes = {0}});
+  ASSERT_TRUE(wait_for_rank(first, 0));
+  HostJob second(hosts_, {.num_nodes = 2, .command = endless(), .nodes = {0}});
+  ASSERT_TRUE(second.wait(kSoon));
+  expect_error(second, 0, 78, HasSubstr("port 29500 is taken on this machine"));
+}
+
+TEST_F(HostsFault, NodeOfAnotherJobIsRefused) {
+  HostJob job(hosts_, {.launch_flags = {"--rdzv_conf", "timeout=3"},
+                       .flags_of_node =
+                           [](int node) {
+                             return std::vector<std::string>{"--rdzv_id", node == 0 ? "mine" : "theirs"};
+                           },
+                       .command = endless()});
+  ASSERT_TRUE(job.wait(3s + kSoon));
+  const auto refusal = HasSubstr("belongs to job 'theirs', but the store on this port to job 'mine'");
+  expect_error(job, 1, 78, AllOf(HasSubstr("rank 1 on host host1"), refusal));
+  expect_error(job, 0, 75, AllOf(HasSubstr("1 of 2 ranks missing: 1"), refusal));
+}
+
+TEST_F(HostsFault, NodesOfDifferentSizesAreRefused) {
+  HostJob job(hosts_, {.launch_flags = {"--rdzv_conf", "timeout=3"},
+                       .flags_of_node =
+                           [](int node) {
+                             return std::vector<std::string>{"--nnodes", node == 0 ? "2" : "3"};
+                           },
+                       .command = endless()});
+  ASSERT_TRUE(job.wait(3s + kSoon));
+  const auto refusal = HasSubstr("was started for 3 ranks, the store for 2");
+  expect_error(job, 1, 78, AllOf(HasSubstr("rank 1 on host host1"), refusal));
+  expect_error(job, 0, 75, AllOf(HasSubstr("1 of 2 ranks missing: 1"), refusal));
+}
+
+TEST_F(HostsFault, DifferentSettingsAreNamedWithBothValues) {
+  HostJob job(hosts_, {.command_of_node = [&](int node) {
+                return endless({"--weight_decay", node == 0 ? "0.25" : "0.5"});
+              }});
+  ASSERT_TRUE(job.wait(kStart));
+  for (const int node : {0, 1}) {
+    expect_error(
+        job, node, 78,
+        HasSubstr("setting 'weight_decay' differs: '0.25' for rank 0 on host host0, '0.5' for rank 1 "
+                  "on host host1"));
+  }
+}
+
+TEST_F(HostsFault, MissingNodeIsNamedAtTheDeadline) {
+  HostJob job(hosts_, {.ranks_per_node = 2,
+                       .launch_flags = {"--rdzv_conf", "timeout=2"},
+                       .command = endless(),
+                       .nodes = {0}});
+  ASSERT_TRUE(job.wait(2s + kSoon));
+  expect_error(job, 0, 75, HasSubstr("2 of 4 ranks missing: 2-3; joined: 0-1 (host host0)"));
+  HostJob other(hosts_, {.launch_flags = {"--rdzv_conf", "timeout=2"}, .command = endless(), .nodes = {1}});
+  ASSERT_TRUE(other.wait(2s + kSoon));
+  expect_error(other, 1, 75, HasSubstr("cannot connect to 10.77.0.1:29500"));
+}
+
+// The second node comes 3 s after the first, and the name of the first is known only 2 s after the second.
+TEST_F(HostsFault, LateNodeAndLateNameJoin) {
+  hosts_.set_names("");
+  HostJob job(hosts_, {.launch_flags = {"--rdzv_endpoint", "head:29500"},
+                       .command = tiny_->train_arguments("out", {"--max_steps", "3"}),
+                       .nodes = {0}});
+  std::this_thread::sleep_for(3s);
+  job.start(1);
+  std::this_thread::sleep_for(2s);
+  for (const int node : {0, 1}) EXPECT_FALSE(job.agent(node).has_ended()) << job.all_output();
+  hosts_.set_names(Hosts::address(0) + " head\n");
+  ASSERT_TRUE(job.wait(kStart));
+  for (const int node : {0, 1}) EXPECT_EQ(job.agent(node).result().exit_code, 0) << job.all_output();
+}
+
+// The dataset's file is empty on the second host only.
+TEST_F(HostsFault, ErrorOfOneNodeIsEveryones) {
+  const auto mount = hosts_.start(1, {"mount", "--bind", tiny_->folder.write("empty", ""), tiny_->text_file});
+  ASSERT_TRUE(mount->wait(10s) && mount->result().exit_code == 0) << mount->err();
+  HostJob job(hosts_, {.command = endless()});
+  ASSERT_TRUE(job.wait(kStart));
+  for (const int node : {0, 1}) {
+    expect_error(job, node, 65, AllOf(HasSubstr("rank 1 on host host1: "), HasSubstr("text.txt")));
+  }
+}
+
+// A rank that stands still is no failure before the silence, but a wait may be shorter.
+TEST_F(HostsFault, WaitsEndAtDdpTimeout) {
+  HostJob job(hosts_, {.ranks_per_node = 2, .command = endless({"--ddp_timeout", "3"})});
+  ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+  const auto begin = Clock::now();
+  job.send(3, SIGSTOP);
+  ASSERT_TRUE(job.wait(kSilence + kSoon));
+  EXPECT_GE(Clock::now() - begin, 3s);
+  for (const int node : {0, 1}) {
+    expect_error(job, node, 75, AllOf(HasSubstr("rank 3 on host host1"), HasSubstr("3.0 s")));
+  }
+}
+
+TEST_F(HostsFault, AllNodesStartAgainAfterAFailure) {
+  HostJob job(hosts_, {.ranks_per_node = 2,
+                       .launch_flags = {"--max_restarts", "2"},
+                       .command = tiny_->train_arguments(
+                           "out", {"--per_device_train_batch_size", "1", "--max_steps", "300"})});
+  ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+  job.send(3, SIGKILL);
+  ASSERT_TRUE(job.wait(kStart));
+  for (const int node : {0, 1}) {
+    EXPECT_EQ(job.agent(node).result().exit_code, 0) << job.all_output();
+    EXPECT_THAT(job.agent(node).err(),
+                HasSubstr("rank 3 on host host1 was killed by signal 9 (SIGKILL); restart 1 of 2"));
+  }
+  EXPECT_TRUE(fs::exists(output() / "model.safetensors"));
+}
+
+}  // namespace
+}  // namespace tessera
