@@ -273,7 +273,8 @@ LaunchResult RankGroup::result() {
   const std::optional<Failure> verdict = job_->failure();
   const bool is_here = verdict && verdict->rank >= plan_.first_rank() &&
                        verdict->rank < plan_.first_rank() + plan_.local_world_size;
-  if (culprit != nullptr && verdict && !is_here) {
+  // A rank of this node that was silent until the agent killed it failed of its silence.
+  if (culprit != nullptr && verdict && (!is_here || culprit->was_told_to_end)) {
     result.exit_code = static_cast<int>(verdict->code);
     result.error = verdict->message;
     return result;
