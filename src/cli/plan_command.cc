@@ -60,8 +60,8 @@ class PlanCommand : public Command {
   void declare_flags(FlagTable* table) override {
     declare_training_flags(table, &args_);
     table->list_only({"model", "tokenizer", "max_length", "config", "deepspeed",
-                      "per_device_train_batch_size", "gradient_accumulation_steps", "dtype",
-                      "gradient_checkpointing", "merge_micro_batches", "pack_weights", "num_threads",
+                      "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size",
+                      "dtype", "gradient_checkpointing", "merge_micro_batches", "pack_weights", "num_threads",
                       "measure_peak", "zero_stage", "gather_schedule", "grad_accum_dtype"});
     table->begin_section("Plan");
     table

@@ -79,6 +79,14 @@ void RowLists::select(int64_t first, int64_t stride, RowLists* lists) const {
   }
 }
 
+int64_t accumulation_of_global_batch(int64_t global_batch_size, int64_t micro_batch_size,
+                                     int64_t world_size) {
+  TESSERA_CHECK(global_batch_size >= 1 && micro_batch_size >= 1 && world_size >= 1,
+                "global_batch_size={} micro_batch_size={} world_size={}", global_batch_size, micro_batch_size,
+                world_size);
+  return divide_rounding_up(divide_rounding_up(global_batch_size, world_size), micro_batch_size);
+}
+
 int64_t global_batch_rows(const BatchPlanOptions& options) {
   int64_t rows = 1;
   const auto multiply = [&rows](const char* name, int64_t factor) {
@@ -91,11 +99,28 @@ int64_t global_batch_rows(const BatchPlanOptions& options) {
   multiply("per_device_train_batch_size", options.micro_batch_size);
   multiply("gradient_accumulation_steps", options.gradient_accumulation_steps);
   multiply("world size", options.world_size);
-  return rows;
+  if (!options.global_batch_size) return rows;
+  if (*options.global_batch_size < 1) {
+    fail(ExitCode::kBadConfig, "global_batch_size: expected at least 1, found {}",
+         *options.global_batch_size);
+  }
+  return *options.global_batch_size;
+}
+
+int64_t micro_batch_rows(const BatchPlanOptions& options) {
+  if (!options.global_batch_size) return options.micro_batch_size;
+  const int64_t of_rank = divide_rounding_up(*options.global_batch_size, options.world_size);
+  return divide_rounding_up(of_rank, divide_rounding_up(of_rank, options.micro_batch_size));
 }
 
 void check_enough_rows(const BatchPlanOptions& options) {
   const int64_t needed = global_batch_rows(options);
+  if (options.num_rows < needed && options.global_batch_size) {
+    fail(ExitCode::kBadData,
+         "the dataset has {} rows, one step takes {} (global_batch_size): give more data, or lower "
+         "global_batch_size",
+         options.num_rows, needed);
+  }
   if (options.num_rows < needed) {
     fail(ExitCode::kBadData,
          "the dataset has {} rows, one step takes {} (batch size {} x accumulation {} x world size {}): give "
@@ -106,23 +131,24 @@ void check_enough_rows(const BatchPlanOptions& options) {
 }
 
 BatchPlan::BatchPlan(const BatchPlanOptions& options) : options_(options) {
-  global_batch_rows(options);
-  const int64_t batch_rows = options.micro_batch_size * options.world_size;
+  const int64_t step_rows = global_batch_rows(options);
+  batch_rows_ = options.global_batch_size ? step_rows : options.micro_batch_size * options.world_size;
+  batches_per_step_ = options.global_batch_size ? 1 : options.gradient_accumulation_steps;
   batches_per_epoch_ =
-      options.drop_last ? options.num_rows / batch_rows : divide_rounding_up(options.num_rows, batch_rows);
+      options.drop_last ? options.num_rows / batch_rows_ : divide_rounding_up(options.num_rows, batch_rows_);
   if (batches_per_epoch_ < 1) {
-    fail(
-        ExitCode::kBadData,
-        "the dataset has {} rows, {} (batch size {} x world size {}): give more data or a smaller batch size",
-        options.num_rows,
-        options.drop_last ? fmt::format("with dataloader_drop_last a batch takes {}", batch_rows)
-                          : fmt::format("a batch takes up to {}", batch_rows),
-        options.micro_batch_size, options.world_size);
+    fail(ExitCode::kBadData, "the dataset has {} rows, {} ({}): give more data or a smaller batch size",
+         options.num_rows,
+         options.drop_last ? fmt::format("with dataloader_drop_last a batch takes {}", batch_rows_)
+                           : fmt::format("a batch takes up to {}", batch_rows_),
+         options.global_batch_size
+             ? "global_batch_size"
+             : fmt::format("batch size {} x world size {}", options.micro_batch_size, options.world_size));
   }
 }
 
 int64_t BatchPlan::steps_per_epoch() const {
-  return divide_rounding_up(batches_per_epoch_, options_.gradient_accumulation_steps);
+  return divide_rounding_up(batches_per_epoch_, batches_per_step_);
 }
 
 int64_t BatchPlan::steps_for_epochs(double num_train_epochs) const {
@@ -136,7 +162,7 @@ int64_t BatchPlan::steps_for_epochs(double num_train_epochs) const {
 
 double BatchPlan::epoch_after(int64_t step) const {
   const int64_t epoch = step / steps_per_epoch();
-  const int64_t batches = step % steps_per_epoch() * options_.gradient_accumulation_steps;
+  const int64_t batches = step % steps_per_epoch() * batches_per_step_;
   return static_cast<double>(epoch) + static_cast<double>(batches) / static_cast<double>(batches_per_epoch_);
 }
 
@@ -153,16 +179,32 @@ int64_t BatchPlan::row_at(int64_t epoch, int64_t position) const {
 void BatchPlan::rows_of_step(int64_t step, RowLists* micro_batches) const {
   TESSERA_CHECK(step >= 0, "step={}", step);
   const int64_t epoch = step / steps_per_epoch();
-  const int64_t first_batch = step % steps_per_epoch() * options_.gradient_accumulation_steps;
-  const int64_t num_batches =
-      std::min(options_.gradient_accumulation_steps, batches_per_epoch_ - first_batch);
+  const int64_t first_batch = step % steps_per_epoch() * batches_per_step_;
+  const int64_t num_batches = std::min(batches_per_step_, batches_per_epoch_ - first_batch);
+  int64_t position = first_batch * batch_rows_;
+  micro_batches->clear();
+  if (options_.global_batch_size) {
+    cut_evenly(epoch, position, std::min(options_.num_rows, position + batch_rows_), micro_batches);
+    return;
+  }
   // One rank takes the epoch's last batch as short as it is; several ranks start over to complete it.
   const int64_t end = options_.world_size == 1 ? options_.num_rows : std::numeric_limits<int64_t>::max();
-  int64_t position = first_batch * options_.world_size * options_.micro_batch_size;
-  micro_batches->clear();
   for (int64_t i = 0; i < num_batches * options_.world_size; ++i) {
     const int64_t batch_end = std::min(end, position + options_.micro_batch_size);
     for (; position < batch_end; ++position) micro_batches->push_back(row_at(epoch, position));
+    micro_batches->end_list();
+  }
+}
+
+void BatchPlan::cut_evenly(int64_t epoch, int64_t begin, int64_t end, RowLists* micro_batches) const {
+  const int64_t num_rows = end - begin;
+  const int64_t num_lists =
+      options_.world_size *
+      accumulation_of_global_batch(num_rows, micro_batch_rows(options_), options_.world_size);
+  int64_t position = begin;
+  for (int64_t list = 0; list < num_lists; ++list) {
+    const int64_t list_end = position + num_rows / num_lists + (list < num_rows % num_lists ? 1 : 0);
+    for (; position < list_end; ++position) micro_batches->push_back(row_at(epoch, position));
     micro_batches->end_list();
   }
 }

@@ -1,8 +1,9 @@
-// Which rows make up which optimizer step. Depends on the data, the seed and the step only, never on the
-// number of threads, nor on how micro-batches are dealt to ranks.
+// Which rows make up which optimizer step. Depends on the data, the seed, the global batch and the step only,
+// never on the number of threads, nor on how micro-batches are dealt to ranks.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -49,14 +50,25 @@ struct BatchPlanOptions {
   int64_t micro_batch_size;  // per_device_train_batch_size
   int64_t gradient_accumulation_steps;
   int64_t world_size = 1;
+  // Rows of a step, whatever the number of ranks; micro_batch_size is then the most that a micro-batch takes.
+  // Without it the other three decide.
+  std::optional<int64_t> global_batch_size = {};
   bool shuffle = true;
   uint64_t seed = 42;
   bool drop_last = false;  // dataloader_drop_last
 };
 
-// Rows a full optimizer step takes: micro_batch_size * gradient_accumulation_steps * world_size.
-// Error(kBadConfig) when a factor is not positive or the product does not fit.
+// Micro-batches of at most micro_batch_size rows that a step of global_batch_size rows takes on each of
+// world_size ranks: ceil(global_batch_size / (micro_batch_size * world_size)).
+int64_t accumulation_of_global_batch(int64_t global_batch_size, int64_t micro_batch_size, int64_t world_size);
+
+// Rows a full optimizer step takes: global_batch_size, or else micro_batch_size *
+// gradient_accumulation_steps * world_size. Error(kBadConfig) when a factor is not positive or the product
+// does not fit.
 int64_t global_batch_rows(const BatchPlanOptions& options);
+
+// Rows of the largest micro-batch: micro_batch_size, or fewer where global_batch_size is cut evenly.
+int64_t micro_batch_rows(const BatchPlanOptions& options);
 
 // Error(kBadData) when the dataset has fewer rows than one full step takes.
 void check_enough_rows(const BatchPlanOptions& options);
@@ -66,12 +78,16 @@ void check_enough_rows(const BatchPlanOptions& options);
 // them, the last one of an epoch the rest. With several ranks and without drop_last, the last batches of an
 // epoch are completed by rows from the epoch's start, so that every rank has as many rows (accelerate's
 // even_batches); one rank never sees a row twice in an epoch.
+//
+// With global_batch_size N everything is as on one rank whose micro-batches have N rows: a step takes one of
+// them, and no row comes twice in an epoch. The rows of a step are cut, in order, into micro-batches of equal
+// size (+-1), as many as ranks and micro_batch_size ask for; some are empty where there are fewer rows.
 class BatchPlan {
  public:
   // Error(kBadConfig) as global_batch_rows; Error(kBadData) when an epoch has no batch at all.
   explicit BatchPlan(const BatchPlanOptions& options);
 
-  int64_t batches_per_epoch() const { return batches_per_epoch_; }  // of each rank
+  int64_t batches_per_epoch() const { return batches_per_epoch_; }  // of each rank, or of N rows
   int64_t steps_per_epoch() const;
   // ceil(epochs * steps_per_epoch).
   int64_t steps_for_epochs(double num_train_epochs) const;
@@ -89,7 +105,12 @@ class BatchPlan {
   // The row at `position` of `epoch`, positions from num_rows on starting over.
   int64_t row_at(int64_t epoch, int64_t position) const;
 
+  // The rows at positions [begin, end) of `epoch`.
+  void cut_evenly(int64_t epoch, int64_t begin, int64_t end, RowLists* micro_batches) const;
+
   BatchPlanOptions options_;
+  int64_t batch_rows_;        // of the loader: of all ranks together
+  int64_t batches_per_step_;  // of the loader
   int64_t batches_per_epoch_;
   // The permutation of the epoch asked for last.
   mutable int64_t cached_epoch_ = -1;

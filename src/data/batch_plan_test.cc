@@ -213,6 +213,67 @@ TEST(BatchPlan, GlobalBatchDoesNotDependOnHowItIsSplit) {
   }
 }
 
+BatchPlanOptions global_options(int64_t num_rows, int64_t global_batch_size, int64_t micro_batch,
+                                int64_t world_size) {
+  BatchPlanOptions options = options_for(num_rows, micro_batch, 1, world_size, true);
+  options.global_batch_size = global_batch_size;
+  return options;
+}
+
+TEST(BatchPlan, GivenGlobalBatchIsThatOfOneRankWhateverTheRanks) {
+  for (const int64_t global_batch : {1, 4, 7, 12, 23}) {
+    for (const bool drop_last : {false, true}) {
+      BatchPlanOptions whole = options_for(23, global_batch, 1, 1, true);
+      whole.drop_last = drop_last;
+      const BatchPlan expected(whole);
+      for (const int64_t world_size : {1, 2, 3, 4, 5, 16}) {
+        for (const int64_t micro_batch : {1, 2, 5, 8}) {
+          BatchPlanOptions options = global_options(23, global_batch, micro_batch, world_size);
+          options.drop_last = drop_last;
+          const BatchPlan plan(options);
+          ASSERT_EQ(plan.steps_per_epoch(), expected.steps_per_epoch());
+          EXPECT_EQ(plan.steps_for_epochs(2.5), expected.steps_for_epochs(2.5));
+          const int64_t accumulation = accumulation_of_global_batch(global_batch, micro_batch, world_size);
+          for (int64_t step = 0; step < 2 * plan.steps_per_epoch(); ++step) {
+            const std::vector<Rows> micro_batches = plan.rows_of_step(step);
+            EXPECT_EQ(joined(micro_batches), expected.rows_of_step(step).front())
+                << "step " << step << " of " << global_batch << " rows, world size " << world_size;
+            EXPECT_EQ(plan.epoch_after(step), expected.epoch_after(step));
+            EXPECT_EQ(std::ssize(micro_batches) % world_size, 0);
+            EXPECT_LE(std::ssize(micro_batches), accumulation * world_size);
+            for (const Rows& rows : micro_batches) {
+              EXPECT_LE(std::ssize(rows), micro_batch_rows(options));
+              EXPECT_GE(rows.size() + 1, micro_batches.front().size()) << "cut evenly";
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(BatchPlan, AccumulationFollowsFromTheGlobalBatch) {
+  EXPECT_EQ(accumulation_of_global_batch(12, 2, 3), 2);
+  EXPECT_EQ(accumulation_of_global_batch(13, 2, 3), 3);
+  EXPECT_EQ(accumulation_of_global_batch(4, 8, 3), 1);
+  EXPECT_EQ(accumulation_of_global_batch(1, int64_t{1} << 62, int64_t{1} << 62), 1);
+  EXPECT_EQ(micro_batch_rows(global_options(100, 4, 8, 3)), 2);
+  EXPECT_EQ(micro_batch_rows(global_options(100, 10, 8, 1)), 5);
+  EXPECT_EQ(micro_batch_rows(global_options(100, 64, 8, 2)), 8);
+  EXPECT_EQ(micro_batch_rows(options_for(100, 8, 3, 2)), 8);
+}
+
+TEST(BatchPlan, GivenGlobalBatchIsNamedWhereItDoesNotFit) {
+  const Error too_few = error_of([] { check_enough_rows(global_options(11, 12, 4, 2)); });
+  EXPECT_EQ(too_few.code(), ExitCode::kBadData);
+  EXPECT_THAT(too_few.what(), HasSubstr("has 11 rows, one step takes 12 (global_batch_size)"));
+  check_enough_rows(global_options(12, 12, 8, 4));  // 32 rows would be the product
+  EXPECT_EQ(error_of([] { global_batch_rows(global_options(12, 0, 8, 4)); }).code(), ExitCode::kBadConfig);
+  BatchPlanOptions options = global_options(11, 12, 4, 2);
+  options.drop_last = true;
+  EXPECT_THAT(error_of([&] { BatchPlan{options}; }).what(), HasSubstr("takes 12 (global_batch_size)"));
+}
+
 TEST(BatchPlan, RefusesADatasetSmallerThanOneGlobalBatch) {
   const Error error = error_of([] { check_enough_rows(options_for(11, 2, 3, 2)); });
   EXPECT_EQ(error.code(), ExitCode::kBadData);

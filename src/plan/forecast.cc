@@ -26,11 +26,11 @@ ActivationLimits limits_for(const TrainingArguments& args, int64_t batch_size, i
   return limits;
 }
 
-int64_t merged_micro_batches(const TrainingArguments& args, const Model& model, int64_t row_tokens) {
+int64_t merged_micro_batches(const TrainingArguments& args, const Model& model, int64_t num_rows,
+                             int64_t row_tokens) {
   if (args.merge_micro_batches == "never") return 1;
   if (args.merge_micro_batches == "always") return args.gradient_accumulation_steps;
-  const ActivationLimits micro_batch =
-      limits_for(args, args.per_device_train_batch_size, row_tokens, args.gradient_checkpointing);
+  const ActivationLimits micro_batch = limits_for(args, num_rows, row_tokens, args.gradient_checkpointing);
   return micro_batches_per_pass(model, micro_batch, args.gradient_accumulation_steps);
 }
 
@@ -63,7 +63,8 @@ class Forecaster {
         ops_(make_cpu_ops(pool)),
         model_(config, args.training_dtype(), *ops_) {
     row_tokens_ = args.max_length.value_or(std::min(kDefaultMaxLength, config.max_position_embeddings));
-    merged_ = merged_micro_batches(args, model_, row_tokens_);
+    batch_ = args.batch_options(cluster.world_size());
+    merged_ = merged_micro_batches(args, model_, micro_batch_rows(batch_), row_tokens_);
     free_bytes_ = cluster.node_memory_bytes - cluster.local_world_size * resident_bytes();
   }
 
@@ -75,10 +76,12 @@ class Forecaster {
     forecast.num_threads = num_threads;
     forecast.gradient_checkpointing = args_.gradient_checkpointing;
     forecast.row_tokens = row_tokens_;
-    const int64_t rows_per_rank = args_.per_device_train_batch_size * args_.gradient_accumulation_steps;
-    forecast.tokens_per_step = cluster_.world_size() * rows_per_rank * row_tokens_;
+    const int64_t step_rows = global_batch_rows(batch_);
+    forecast.tokens_per_step = step_rows * row_tokens_;
+    // Of the node with most rows.
     forecast.tflop_per_step =
-        tflop_per_step(model_.config(), row_tokens_, cluster_.local_world_size * rows_per_rank);
+        tflop_per_step(model_.config(), row_tokens_,
+                       cluster_.local_world_size * divide_up(step_rows, cluster_.world_size()));
     forecast.compute_s = compute_seconds(forecast.tflop_per_step);
 
     MemoryRequest request = make_request();
@@ -88,10 +91,11 @@ class Forecaster {
     forecast.zero = request.zero;
     forecast.memory = plan_memory(model_, request);
     const MemoryChoices choices = {
-        args_.per_device_train_batch_size, merged_,
+        micro_batch_rows(batch_), merged_,
         [this](int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
           return limits_for(args_, batch_size, std::min(max_row_length, row_tokens_), gradient_checkpointing);
-        }};
+        },
+        args_.global_batch_size.has_value()};
     forecast.refusal = memory_refusal(model_, request, free_bytes_, memory_alternatives(request, choices));
     if (cluster_.num_nodes > 1) {
       for (const GatherSchedule schedule : {GatherSchedule::kPerStep, GatherSchedule::kPerLayer}) {
@@ -106,8 +110,8 @@ class Forecaster {
  private:
   MemoryRequest make_request() const {
     MemoryRequest request;
-    request.limits = limits_for(args_, args_.per_device_train_batch_size * merged_, row_tokens_,
-                                args_.gradient_checkpointing);
+    request.limits =
+        limits_for(args_, micro_batch_rows(batch_) * merged_, row_tokens_, args_.gradient_checkpointing);
     request.baseline_bytes = resident_bytes();
     request.export_bytes = export_bytes(model_.layout(), args_.export_dtype());
     request.num_nodes = cluster_.num_nodes;
@@ -174,6 +178,7 @@ class Forecaster {
   const ClusterShape& cluster_;
   std::unique_ptr<Ops> ops_;
   Model model_;
+  BatchPlanOptions batch_;
   int64_t row_tokens_ = 0;
   int64_t merged_ = 1;  // micro-batches of a pass
   int64_t free_bytes_ = 0;

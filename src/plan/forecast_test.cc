@@ -55,6 +55,19 @@ TEST_F(ForecastTest, TokensPassesAndOperationsFollowFromTheBatch) {
   EXPECT_NEAR(*forecast().compute_s, *whole.compute_s * 4 / 3, 1e-9);
 }
 
+TEST_F(ForecastTest, GlobalBatchDecidesRowsAndPasses) {
+  cluster_.num_nodes = 3;
+  args_.global_batch_size = 20;
+  resolve_training_arguments(table_, 3, &args_);  // 7 rows of a rank at most: 2, 2, 2, 1
+  const RunForecast plan = forecast();
+  EXPECT_EQ(plan.tokens_per_step, 20 * 512);
+  EXPECT_EQ(plan.tokens_per_pass, 2 * 512);
+  EXPECT_EQ(plan.zero.passes_per_step, 4);
+  args_.global_batch_size = 3;
+  resolve_training_arguments(table_, 3, &args_);
+  EXPECT_EQ(forecast().tokens_per_pass, 512) << "no more rows than there are";
+}
+
 // 25 Gbit/s are 3.125e9 bytes per second.
 TEST_F(ForecastTest, PerStepUsesTheNetworkOnceAndPerLayerInEveryPass) {
   const RunForecast four_passes = forecast();

@@ -165,6 +165,12 @@ void declare_batch(FlagTable* table, TrainingArguments* args) {
   limit(table->add("gradient_accumulation_steps", &args->gradient_accumulation_steps,
                    "Micro-batches whose gradients are added up before the weights change."),
         at_least(1));
+  limit(table->add("global_batch_size", &args->global_batch_size,
+                   "Rows of one optimizer step over all ranks, any number: training is then the same on any "
+                   "number of ranks. per_device_train_batch_size is the most that a micro-batch takes, and "
+                   "gradient_accumulation_steps follows. Without it a step takes per_device_train_batch_size "
+                   "x gradient_accumulation_steps x ranks, as in Hugging Face's Trainer."),
+        at_least(1));
   limit(table->add("num_train_epochs", &args->num_train_epochs,
                    "Passes over the dataset; fractions are allowed. max_steps takes precedence."),
         above(0));

@@ -54,6 +54,23 @@ void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
   }
 }
 
+// A DeepSpeed file has decided on an accumulation by now, or left it to this.
+void resolve_batch(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
+  if (!args->global_batch_size) return;
+  const int64_t accumulation =
+      accumulation_of_global_batch(*args->global_batch_size, args->per_device_train_batch_size, world_size);
+  const bool is_given = table.is_set("gradient_accumulation_steps") || !args->deepspeed.empty();
+  if (is_given && args->gradient_accumulation_steps != accumulation) {
+    fail(ExitCode::kBadConfig,
+         "gradient_accumulation_steps {} contradicts global_batch_size {}, which takes {} on {} with "
+         "per_device_train_batch_size {}: leave it out, and it follows",
+         args->gradient_accumulation_steps, *args->global_batch_size, accumulation,
+         world_size == 1 ? "one rank" : fmt::format("{} ranks", world_size),
+         args->per_device_train_batch_size);
+  }
+  args->gradient_accumulation_steps = accumulation;
+}
+
 // What decides how ranks share the work. Nothing of it has an effect on one rank.
 void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
   constexpr int64_t kDefaultStage = 2;
@@ -149,6 +166,19 @@ Packing TrainingArguments::packing_mode() const {
   return packing_cross_document_attention ? Packing::kJoined : Packing::kIsolated;
 }
 
+BatchPlanOptions TrainingArguments::batch_options(int64_t world_size) const {
+  BatchPlanOptions options;
+  options.num_rows = 0;
+  options.micro_batch_size = per_device_train_batch_size;
+  options.gradient_accumulation_steps = gradient_accumulation_steps;
+  options.world_size = world_size;
+  options.global_batch_size = global_batch_size;
+  options.shuffle = shuffle;
+  options.seed = shuffle_seed();
+  options.drop_last = dataloader_drop_last;
+  return options;
+}
+
 int64_t TrainingArguments::num_warmup_steps(int64_t num_training_steps) const {
   const double total = static_cast<double>(num_training_steps);
   if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
@@ -164,6 +194,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
     log_warning("ds_compat has no effect: there is no deepspeed file");
   }
   resolve_dtype(table, args);
+  resolve_batch(table, world_size, args);
   resolve_ranks(table, world_size, args);
   resolve_data_order(table, args);
   resolve_evaluation(*args, args);

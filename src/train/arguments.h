@@ -13,6 +13,7 @@
 
 #include "base/flags.h"
 #include "base/log.h"
+#include "data/batch_plan.h"
 #include "data/dataset.h"
 #include "tensor/dtype.h"
 
@@ -40,7 +41,8 @@ struct TrainingArguments {
   // Batch and length of the run.
   int64_t per_device_train_batch_size = 8;
   int64_t per_device_eval_batch_size = 8;
-  int64_t gradient_accumulation_steps = 1;
+  int64_t gradient_accumulation_steps = 1;  // resolved: with global_batch_size what follows from it
+  std::optional<int64_t> global_batch_size;
   double num_train_epochs = 3;
   int64_t max_steps = -1;
 
@@ -116,6 +118,8 @@ struct TrainingArguments {
   int64_t prefetch_elements(int64_t hidden_size) const;
   int64_t persistence_threshold_elements(int64_t hidden_size) const;
   Packing packing_mode() const;
+  // Everything but the number of rows.
+  BatchPlanOptions batch_options(int64_t world_size) const;
   uint64_t shuffle_seed() const { return static_cast<uint64_t>(data_seed.value_or(seed)); }
   // Hugging Face's get_warmup_steps: warmup_steps when above 0, else the ratio, rounded up.
   int64_t num_warmup_steps(int64_t num_training_steps) const;

@@ -51,6 +51,25 @@ class ArgumentsTest : public testing::Test {
   FlagTable table_;
 };
 
+TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {
+  give("global_batch_size", "100");
+  give("per_device_train_batch_size", "8");
+  resolve();
+  EXPECT_EQ(args_.gradient_accumulation_steps, 13);
+  resolve_training_arguments(table_, 4, &args_);
+  EXPECT_EQ(args_.gradient_accumulation_steps, 4);
+  EXPECT_EQ(global_batch_rows(args_.batch_options(4)), 100);
+  give("gradient_accumulation_steps", "4");
+  EXPECT_EQ(
+      contradiction(),
+      "gradient_accumulation_steps 4 contradicts global_batch_size 100, which takes 13 on one rank with "
+      "per_device_train_batch_size 8: leave it out, and it follows");
+  give("gradient_accumulation_steps", "13");
+  resolve();
+  EXPECT_EQ(args_.gradient_accumulation_steps, 13);
+  EXPECT_THAT(refusal("global_batch_size", "0"), HasSubstr("at least 1"));
+}
+
 // Names and defaults of Hugging Face's TrainingArguments that must never be unknown.
 TEST_F(ArgumentsTest, EveryHuggingFaceNameIsKnown) {
   for (const char* name : {"output_dir",

@@ -88,7 +88,10 @@ class DeepSpeedMerge {
     const auto known = [&](const DeepSpeedSetting<int64_t>& setting, const char* flag,
                            int64_t argument) -> std::optional<int64_t> {
       if (setting.value) return setting.value;
-      if (setting.is_auto || table_.is_set(flag)) return argument;
+      if (table_.is_set(flag)) return argument;
+      // An accumulation that nobody gives follows from the global batch.
+      const bool follows = flag == std::string_view(kAccumulation) && args_->global_batch_size;
+      if (setting.is_auto && !follows) return argument;
       return std::nullopt;
     };
     std::optional<int64_t> micro = known(config_.train_micro_batch_size_per_gpu,
@@ -108,7 +111,10 @@ class DeepSpeedMerge {
       } else {
         micro = std::max<int64_t>(1, *all / accumulation.value_or(1) / world_size_);
       }
-      if (!accumulation) accumulation = 1;
+      if (!accumulation && !args_->global_batch_size) accumulation = 1;
+    }
+    if (!accumulation && args_->global_batch_size) {
+      accumulation = accumulation_of_global_batch(*args_->global_batch_size, *micro, world_size_);
     }
     if (!accumulation) accumulation = all ? std::max<int64_t>(1, *all / *micro / world_size_) : 1;
 
@@ -129,6 +135,10 @@ class DeepSpeedMerge {
       add_mismatch("train_batch_size", fmt::format("{}", *all),
                    fmt::format("micro batch {} x accumulation {} x world size {}", *micro, *accumulation,
                                world_size_));
+    }
+    if (all && args_->global_batch_size && *args_->global_batch_size != *all) {
+      add_mismatch("train_batch_size", fmt::format("{}", *all),
+                   fmt::format("global_batch_size {}", *args_->global_batch_size));
     }
   }
 

@@ -170,6 +170,28 @@ TEST(DeepSpeedArguments, BatchSizesAreOfAllRanks) {
               HasSubstr("micro batch 1 x accumulation 1 x world size 4"));
 }
 
+TEST(DeepSpeedArguments, GlobalBatchDecidesAnAccumulationThatIsLeftOpen) {
+  const auto accumulation = [](const std::string& json, int64_t world_size) {
+    return merged(json, {{"global_batch_size", "24"}}, world_size).gradient_accumulation_steps;
+  };
+  EXPECT_EQ(accumulation("{\"train_micro_batch_size_per_gpu\": 3}", 2), 4);
+  EXPECT_EQ(accumulation(with(R"("gradient_accumulation_steps": "auto")"), 2), 2);
+  EXPECT_EQ(accumulation(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 3})", 4), 2);
+  EXPECT_EQ(accumulation(R"({"train_batch_size": 24})", 4), 1);
+  EXPECT_EQ(accumulation(R"({"train_batch_size": "auto"})", 5), 1);
+}
+
+TEST(DeepSpeedArguments, GlobalBatchMustAgreeWithTheFile) {
+  const Settings flags = {{"global_batch_size", "24"}};
+  EXPECT_THAT(refusal(R"({"train_batch_size": 16, "train_micro_batch_size_per_gpu": 4})", flags, 2),
+              HasSubstr("train_batch_size 16 and global_batch_size 24"));
+  EXPECT_THAT(refusal(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 5})", flags, 2),
+              HasSubstr("train_batch_size 24 and micro batch 5 x accumulation 3 x world size 2"));
+  EXPECT_THAT(
+      refusal(R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1})", flags, 2),
+      HasSubstr("gradient_accumulation_steps 1 contradicts global_batch_size 24, which takes 3 on 2 ranks"));
+}
+
 TEST(DeepSpeedArguments, ZeroSettingsComeFromFileFlagOrDefault) {
   EXPECT_EQ(*resolved({}, 1).zero_stage, 0);
   EXPECT_EQ(*resolved({}, 2).zero_stage, 2);

@@ -115,6 +115,7 @@ class AlternativeList {
 
   void change_rows() {
     const int64_t batch_size = choices_.batch_size;
+    const int64_t num_passes = request_.zero.passes_per_step;
     const int64_t longest = request_.limits.max_sequence_length;
     const bool checkpointing = request_.limits.gradient_checkpointing;
     const std::string with_checkpointing = checkpointing ? "" : "gradient_checkpointing true and ";
@@ -124,6 +125,9 @@ class AlternativeList {
     }
     for (int64_t size = batch_size / 2; size >= 1; size /= 2) {
       const std::string change = fmt::format("per_device_train_batch_size {}", size);
+      if (choices_.keeps_global_batch) {
+        request_.zero.passes_per_step = (num_passes * batch_size + size - 1) / size;
+      }
       set_limits(size, longest, checkpointing);
       offer(change);
       if (checkpointing) continue;

@@ -66,6 +66,7 @@ struct MemoryChoices {
   // Limits of a run with this many rows at once, rows of at most so many tokens, and checkpointing or not.
   std::function<ActivationLimits(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing)>
       limits_for;
+  bool keeps_global_batch = false;  // smaller micro-batches make more passes
 };
 
 // Settings under which the run takes less, from the least intrusive to the most: weights not packed,

@@ -176,6 +176,23 @@ TEST_F(MemoryPlanTest, AlternativesGoFromTheLeastIntrusiveToTheMost) {
   }
 }
 
+TEST_F(MemoryPlanTest, SmallerMicroBatchesOfAGlobalBatchMakeMorePasses) {
+  const auto limits_for = [](int64_t batch_size, int64_t max_row_length, bool checkpointing) {
+    ActivationLimits limits;
+    limits.max_tokens = batch_size * std::min<int64_t>(max_row_length, 128);
+    limits.max_sequence_length = std::min<int64_t>(max_row_length, 128);
+    limits.gradient_checkpointing = checkpointing;
+    return limits;
+  };
+  request_.zero.passes_per_step = 1;
+  const auto passes_of_last = [&](bool keeps_global_batch) {
+    const MemoryChoices choices = {5, 1, limits_for, keeps_global_batch};
+    return memory_alternatives(request_, choices).back().request.zero.passes_per_step;
+  };
+  EXPECT_EQ(passes_of_last(false), 1);
+  EXPECT_EQ(passes_of_last(true), 5);
+}
+
 std::vector<std::string> lines_of(const std::string& text) {
   std::istringstream in(text);
   std::vector<std::string> lines;

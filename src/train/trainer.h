@@ -121,6 +121,8 @@ class Trainer {
   ZeroSettings zero_settings_;
 
   std::unique_ptr<ParameterState> parameters_;
+  int64_t step_rows_ = 0;         // of all ranks
+  int64_t micro_batch_rows_ = 0;  // at most
   std::optional<RowDealer> dealer_;
   RowLists micro_batches_;
   RowLists passes_;

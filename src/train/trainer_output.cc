@@ -149,9 +149,7 @@ void Trainer::try_save_checkpoint() {
 }
 
 LogEntry Trainer::final_log(double runtime_s) const {
-  const double rows_per_step = static_cast<double>(args_.per_device_train_batch_size *
-                                                   args_.gradient_accumulation_steps * world().world_size);
-  const double num_samples = args_.max_steps > 0 ? static_cast<double>(state_.global_step) * rows_per_step
+  const double num_samples = args_.max_steps > 0 ? static_cast<double>(state_.global_step * step_rows_)
                                                  : static_cast<double>(run_plan_.num_rows) * state_.epoch;
   LogEntry entry;
   add_speed("train", runtime_s, num_samples, state_.global_step, &entry);

@@ -108,16 +108,12 @@ void Trainer::open_datasets() {
 }
 
 void Trainer::plan_steps() {
-  BatchPlanOptions options;
+  BatchPlanOptions options = args_.batch_options(world().world_size);
   options.num_rows = dataset_->num_rows();
-  options.micro_batch_size = args_.per_device_train_batch_size;
-  options.gradient_accumulation_steps = args_.gradient_accumulation_steps;
-  options.world_size = world().world_size;
-  options.shuffle = args_.shuffle;
-  options.seed = args_.shuffle_seed();
-  options.drop_last = args_.dataloader_drop_last;
   check_enough_rows(options);
   batch_plan_.emplace(options);
+  step_rows_ = global_batch_rows(options);
+  micro_batch_rows_ = micro_batch_rows(options);
 
   const int64_t steps_per_epoch = batch_plan_->steps_per_epoch();
   const int64_t max_steps =
@@ -150,8 +146,7 @@ void Trainer::plan_passes() {
   dealer_.emplace(Dealing::kByCost, world().world_size, run_plan_.micro_batches_per_pass);
   run_plan_.max_pass_tokens = largest_pass();
   if (args_.merge_micro_batches == "never" || args_.gradient_accumulation_steps == 1) return;
-  const ActivationLimits micro_batch =
-      limits_for(args_.per_device_train_batch_size, kUncut, args_.gradient_checkpointing);
+  const ActivationLimits micro_batch = limits_for(micro_batch_rows_, kUncut, args_.gradient_checkpointing);
   run_plan_.micro_batches_per_pass =
       args_.merge_micro_batches == "always"
           ? args_.gradient_accumulation_steps
@@ -166,12 +161,10 @@ int64_t Trainer::largest_pass() {
   // Each is about a second or two.
   constexpr int64_t kMaxRows = 20'000'000;
   constexpr int64_t kMaxSteps = 500'000;
-  const int64_t rows_per_step =
-      args_.per_device_train_batch_size * args_.gradient_accumulation_steps * world().world_size;
   const int64_t distinct_steps =
       args_.shuffle ? run_plan_.max_steps : std::min(run_plan_.max_steps, batch_plan_->steps_per_epoch());
   const int64_t num_steps =
-      std::min({distinct_steps, kMaxSteps, std::max<int64_t>(1, kMaxRows / rows_per_step)});
+      std::min({distinct_steps, kMaxSteps, std::max<int64_t>(1, kMaxRows / step_rows_)});
   int64_t largest = 0;
   for (int64_t step = 0; step < num_steps; ++step) {
     const RowLists& passes = passes_of_step(step);
@@ -183,7 +176,7 @@ int64_t Trainer::largest_pass() {
     }
   }
   if (num_steps == distinct_steps) return largest;
-  return args_.per_device_train_batch_size * run_plan_.micro_batches_per_pass * dataset_->max_row_length();
+  return micro_batch_rows_ * run_plan_.micro_batches_per_pass * dataset_->max_row_length();
 }
 
 // Evaluation batches are cut to what training needs anyway; only a longer row asks for more.
@@ -212,8 +205,8 @@ MemoryRequest Trainer::memory_request() {
   constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
   const int64_t hidden_size = model_->config().hidden_size;
   MemoryRequest request;
-  request.limits = limits_for(args_.per_device_train_batch_size * run_plan_.micro_batches_per_pass, kUncut,
-                              args_.gradient_checkpointing);
+  request.limits =
+      limits_for(micro_batch_rows_ * run_plan_.micro_batches_per_pass, kUncut, args_.gradient_checkpointing);
   request.baseline_bytes = resident_bytes();
   request.export_bytes = export_bytes(model_->layout(), args_.export_dtype());
   request.num_nodes = world().num_nodes;
@@ -245,8 +238,9 @@ void Trainer::plan_memory_use() {
   run_plan_.zero = request.zero;
   run_plan_.memory = plan_memory(*model_, request);
   observer_->on_plan(run_plan_);
-  const MemoryChoices choices = {args_.per_device_train_batch_size, run_plan_.micro_batches_per_pass,
-                                 std::bind_front(&Trainer::limits_for, this)};
+  const MemoryChoices choices = {micro_batch_rows_, run_plan_.micro_batches_per_pass,
+                                 std::bind_front(&Trainer::limits_for, this),
+                                 args_.global_batch_size.has_value()};
   check_memory_fits(*model_, request, run_plan_.free_bytes, memory_alternatives(request, choices));
 }
 
