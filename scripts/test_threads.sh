@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# test_threads.sh [CTEST ARGUMENTS...]: the tests of ranks and collectives under ThreadSanitizer; builds only these.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+suites=(launch network node_group store zero)
+targets=("${suites[@]/#/tessera_}")
+scripts/install_packages.sh test
+cmake --preset tsan
+cmake --build --preset tsan --target "${targets[@]/%/_test}"
+ctest --preset tsan -R "^($(IFS='|' && echo "${suites[*]}"))\." "$@"
