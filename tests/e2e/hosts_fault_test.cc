@@ -195,7 +195,10 @@ TEST_F(HostsFault, TakenPortIsNamed) {
   ASSERT_TRUE(wait_for_rank(first, 0));
   HostJob second(hosts_, {.num_nodes = 2, .command = endless(), .nodes = {0}});
   ASSERT_TRUE(second.wait(kSoon));
-  expect_error(second, 0, 78, HasSubstr("port 29500 is taken on this machine"));
+  expect_error(
+      second, 0, 78,
+      HasSubstr(fmt::format("port 29500 is taken on this machine (all addresses) by process {} (tessera)",
+                            first.agent(0).pid())));
 }
 
 TEST_F(HostsFault, NodeOfAnotherJobIsRefused) {
