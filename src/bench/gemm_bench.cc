@@ -44,7 +44,7 @@ class Operands {
         packed_(packed_bytes_ * weights_.num_copies()),
         scratch_(max_scratch_bytes) {
     for (int64_t i = 0; packed_bytes_ > 0 && i < weights_.num_copies(); ++i) {
-      ours.pack(weights_.copy(i), forms_of(i), pool);
+      ours.pack(weights_.copy(i), forms_of(i), {0, c.N}, pool);
     }
   }
 

@@ -9,8 +9,8 @@ void TimedOps::timed(const char* name, const Call& call) {
   seconds_[name] += seconds_of(call);
 }
 
-void TimedOps::pack_linear_weight(ConstTensorView w, const PackedForms& to) {
-  timed("pack_linear_weight", [&] { ops_->pack_linear_weight(w, to); });
+void TimedOps::pack_linear_weight(ConstTensorView w, const PackedForms& to, RowRange rows) {
+  timed("pack_linear_weight", [&] { ops_->pack_linear_weight(w, to, rows); });
 }
 
 void TimedOps::linear(ConstTensorView x, const LinearWeight& w, ConstTensorView bias, TensorView y) {

@@ -26,7 +26,7 @@ class TimedOps final : public Ops {
   int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
     return ops_->packed_weight_bytes(N, K, dtype);
   }
-  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to) override;
+  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) override;
   void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
               TensorView y_TN) override;
   void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,

@@ -27,8 +27,8 @@ class VerifyingOps final : public Ops {
     return ops_.packed_weight_bytes(N, K, dtype);
   }
   // Seen by the products that take the packed weight.
-  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to) override {
-    ops_.pack_linear_weight(w_NK, to);
+  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) override {
+    ops_.pack_linear_weight(w_NK, to, rows);
   }
   void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
               TensorView y_TN) override;

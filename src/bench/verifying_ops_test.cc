@@ -241,8 +241,8 @@ class FaultyOps final : public Ops {
   int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
     return ops_.packed_weight_bytes(N, K, dtype);
   }
-  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to) override {
-    ops_.pack_linear_weight(w_NK, to);
+  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) override {
+    ops_.pack_linear_weight(w_NK, to, rows);
   }
   void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
               TensorView y_TN) override {

@@ -146,56 +146,6 @@ OpsLimits Model::Impl::ops_limits(const ActivationLimits& for_limits, int64_t ma
   return result;
 }
 
-namespace {
-
-// body(matrix) for the weight of every linear layer.
-template <typename Body>
-void for_each_matrix(Model::Impl& impl, const Body& body) {
-  for (LayerWeights& layer : impl.layers) {
-    body(layer.attention.wqkv_QD);
-    body(layer.attention.wo_DHE);
-    body(layer.mlp.w1_F2D);
-    body(layer.mlp.w2_DF);
-  }
-  body(impl.head.lm_head_VD);
-}
-
-}  // namespace
-
-int64_t Model::Impl::packed_bytes(const ActivationLimits& for_limits) const {
-  if (!for_limits.pack_weights) return 0;
-  const int64_t q_width = config.num_attention_heads * config.head_dim;
-  const int64_t qkv_width = block_configs.front().shape.qkv_width();
-  const int64_t hidden = config.hidden_size, intermediate = config.intermediate_size;
-  const auto bytes = [&](int64_t N, int64_t K) { return ops->packed_weight_bytes(N, K, dtype); };
-  const int64_t layer_bytes = bytes(qkv_width, hidden) + bytes(hidden, q_width) +
-                              bytes(2 * intermediate, hidden) + bytes(hidden, intermediate);
-  const int64_t num_forms = for_limits.training ? 2 : 1;
-  return num_forms * (config.num_hidden_layers * layer_bytes + bytes(config.vocab_size, hidden));
-}
-
-void Model::Impl::assign_packed_forms() {
-  Arena arena(bytes_of(packed_memory));
-  for_each_matrix(*this, [&](LinearWeight& matrix) {
-    const ConstTensorView w_NK = matrix.w_NK;
-    const int64_t size = ops->packed_weight_bytes(w_NK.dim(0), w_NK.dim(1), dtype);
-    PackedForms forms;
-    if (packed_memory.size_bytes() > 0) {
-      forms.forward = arena.allocate<std::byte>(size);
-      if (limits.training) forms.backward_input = arena.allocate<std::byte>(size);
-    }
-    matrix = {w_NK, forms};
-  });
-  packed_forms_are_stale = true;
-}
-
-void Model::Impl::refresh_packed_forms() {
-  if (packed_memory.size_bytes() == 0 || !packed_forms_are_stale) return;
-  for_each_matrix(*this,
-                  [&](const LinearWeight& matrix) { ops->pack_linear_weight(matrix.w_NK, matrix.packed); });
-  packed_forms_are_stale = false;
-}
-
 void Model::Impl::reserve(const ActivationLimits& new_limits) {
   limits = new_limits;
   mode = activation_mode(limits);
@@ -204,8 +154,7 @@ void Model::Impl::reserve(const ActivationLimits& new_limits) {
   saved_memory = PageBuffer(saved_bytes);
   working_memory = PageBuffer(working_bytes);
   workspace = PageBuffer(ops->workspace_bytes(for_ops));
-  packed_memory = PageBuffer(packed_bytes(limits));
-  if (!embedding_VD.empty()) assign_packed_forms();
+  reserve_packed_forms();
   rope = RopeTableBuffer(config, limits.max_sequence_length);
   activations.layers.reserve(static_cast<size_t>(config.num_hidden_layers));
 }
@@ -321,6 +270,11 @@ void Model::bind_parameters(TensorView weights, TensorView gradients) {
 }
 
 void Model::bind_parameters(ParameterAccess& access) { impl_->access = &access; }
+
+void Model::pack_group(int64_t group, std::byte* weights, const PackShare& share) {
+  impl_->bind_opened_weights(group, weights);
+  impl_->pack_group(group, share);
+}
 
 void Model::reserve(const ActivationLimits& limits) { impl_->reserve(limits); }
 

@@ -23,7 +23,8 @@ struct ActivationLimits {
   int64_t max_sequence_length = 0;  // also the number of rotary positions
   bool training = true;
   bool gradient_checkpointing = false;  // keep only each layer's input, compute the layer again in backward
-  // Keep the matrices in the forms that the products take, packed again only after weights_changed().
+  // Keep the matrices in the forms that the products take, packed again only after weights_changed(), or
+  // when the ParameterAccess sees to it.
   bool pack_weights = false;
 };
 
@@ -55,11 +56,14 @@ class Model {
   void bind_parameters(TensorView weights, TensorView gradients);
   // Instead: every parameter group is opened before its use. `access` must outlive the model.
   void bind_parameters(ParameterAccess& access);
+  // For `access`, which keeps packed forms: makes a share of those of a group whose elements are at
+  // `weights`. The shares of a group are disjoint and nearly equal.
+  void pack_group(int64_t group, std::byte* weights, const PackShare& share);
   // Allocates the activation memory.
   void reserve(const ActivationLimits& limits);
   // To be called whenever bound weights have been written, before the next forward.
   void weights_changed();
-  // What reserve() allocated.
+  // What reserve() allocated; not what it had the ParameterAccess allocate.
   ActivationBytes reserved_bytes() const;
 
   // d(grad_scale * sum of token losses) / dw is added to the gradients or, for the first micro-batch of a

@@ -15,11 +15,15 @@ TensorView flat_array(const ParameterLayout& layout, int64_t group, std::byte* d
 
 void Model::Impl::open_weights(int64_t group, WeightUse use) {
   if (access == nullptr) return;
-  std::byte* data = access->open_weights(group, use);
+  bind_opened_weights(group, access->open_weights(group, use));
+}
+
+void Model::Impl::bind_opened_weights(int64_t group, std::byte* data) {
   std::byte*& bound = group_weights[static_cast<size_t>(group)];
   if (data == bound) return;
   bound = data;
   bind_weights(group, flat_array(layout, group, data, dtype));
+  assign_packed_forms(group, access->packed_forms(group));
 }
 
 void Model::Impl::close_weights(int64_t group) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <map>
 
 #include "model/model_test_support.h"
@@ -29,6 +30,9 @@ class MovingAccess : public ParameterAccess {
     calls.push_back(fmt::format("-w{}", group));
     ASSERT_EQ(open_.erase(group), 1u) << group;
   }
+
+  void reserve_packed_forms(std::span<const int64_t>) override { FAIL() << "not asked for"; }
+  std::byte* packed_forms(int64_t) override { return nullptr; }
 
   std::byte* open_gradients(int64_t group) override {
     calls.push_back(fmt::format("g{}", group));
@@ -145,6 +149,140 @@ TEST(ModelAccessOrder, IsTheDocumentedOne) {
   EXPECT_EQ(calls(), "w0f -w0 w1f -w1 w2f -w2 w3b g3 -w3 -g3 w2b g2 -w2 -g2 w1b g1 -w1 -g1 g0 -g0");
   config.tie_word_embeddings = true;
   EXPECT_EQ(calls(), "w0f -w0 w1f -w1 w2f -w2 w0b w3b g0 g3 -w3 -w0 -g3 w2b g2 -w2 -g2 w1b g1 -w1 -g1 -g0");
+}
+
+// Keeps everything in one place, and packed forms where they are asked for: made in `num_shares` shares when
+// a group is first opened. Two groups ahead, as whoever shares them with others may.
+class PackingAccess : public ParameterAccess {
+ public:
+  PackingAccess(Model& model, const std::vector<float>& weights, int64_t num_shares)
+      : gradients(weights.size()), model_(model), num_shares_(num_shares) {
+    std::transform(weights.begin(), weights.end(), std::back_inserter(weights_), to_bf16);
+    model.bind_parameters(*this);
+  }
+
+  std::byte* open_weights(int64_t group, WeightUse) override {
+    for (; !forms_.empty() && num_packed_ < std::ssize(forms_) && num_packed_ <= group + 2; ++num_packed_) {
+      for (int64_t share = num_shares_ - 1; share >= 0; --share) {
+        model_.pack_group(num_packed_, data_of(num_packed_), {share, num_shares_});
+      }
+    }
+    return data_of(group);
+  }
+  void close_weights(int64_t) override {}
+  void reserve_packed_forms(std::span<const int64_t> bytes_by_group) override {
+    forms_.clear();
+    for (const int64_t size_bytes : bytes_by_group) {
+      forms_.emplace_back(size_bytes);
+      for (std::byte& byte : forms_.back().as<std::byte>()) byte = std::byte{0xFF};  // NaN
+    }
+  }
+  std::byte* packed_forms(int64_t group) override {
+    return forms_.empty() ? nullptr : forms_[static_cast<size_t>(group)].data();
+  }
+  std::byte* open_gradients(int64_t group) override {
+    return reinterpret_cast<std::byte*>(&gradients[static_cast<size_t>(begin_of(group))]);
+  }
+  void close_gradients(int64_t) override {}
+
+  void negate_weights() {
+    for (bf16& weight : weights_) weight = to_bf16(-to_float(weight));
+    num_packed_ = 0;
+  }
+  std::byte* data_of(int64_t group) {
+    return reinterpret_cast<std::byte*>(&weights_[static_cast<size_t>(begin_of(group))]);
+  }
+  const std::vector<PageBuffer>& all_forms() const { return forms_; }
+
+  std::vector<float> gradients;
+
+ private:
+  int64_t begin_of(int64_t group) const { return model_.layout().groups()[static_cast<size_t>(group)].begin; }
+
+  Model& model_;
+  std::vector<bf16> weights_;
+  int64_t num_shares_;
+  int64_t num_packed_ = 0;
+  std::vector<PageBuffer> forms_;
+};
+
+TEST_P(ModelAccess, PackedFormsInSharesChangeNoBit) {
+  const PackedBatch batch = pack(random_rows({19, 15}, config().vocab_size, 2));
+  ThreadPool pool(2);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  if (ops->packed_weight_bytes(32, 32, DType::kBF16) == 0) GTEST_SKIP() << "no packed forms here";
+  const std::vector<float> weights = random_weights(ParameterLayout(config()), 0.3f, 1);
+  for (const int64_t num_shares : {1, 3}) {
+    Model plain(config(), DType::kBF16, *ops), packing(config(), DType::kBF16, *ops);
+    PackingAccess expected(plain, weights, 1), found(packing, weights, num_shares);
+    ActivationLimits limits = limits_of(batch);
+    plain.reserve(limits);
+    limits.pack_weights = true;
+    packing.reserve(limits);
+    EXPECT_TRUE(expected.all_forms().empty());
+    int64_t packed_bytes = 0;
+    for (const PageBuffer& forms : found.all_forms()) packed_bytes += forms.size_bytes();
+    EXPECT_EQ(packed_bytes, packing.activation_bytes(limits).packed_bytes);
+    EXPECT_EQ(packing.reserved_bytes().packed_bytes, 0);
+    for (int step = 0; step < 2; ++step) {
+      EXPECT_EQ(packing.forward_backward(batch, 0.5f, 0, Update::kOverwrite).loss_sum,
+                plain.forward_backward(batch, 0.5f, 0, Update::kOverwrite).loss_sum);
+      EXPECT_EQ(found.gradients, expected.gradients) << num_shares << " shares, step " << step;
+      expected.negate_weights();
+      found.negate_weights();
+    }
+    // The forms are what is read: others give another result.
+    packing.forward_backward(batch, 0.5f, 0, Update::kOverwrite);
+    const std::vector<float> of_weights = found.gradients;
+    for (const PageBuffer& forms : found.all_forms()) {
+      std::fill_n(forms.data(), forms.size_bytes(), std::byte{0});
+    }
+    packing.forward_backward(batch, 0.5f, 0, Update::kOverwrite);
+    EXPECT_NE(found.gradients, of_weights);
+  }
+}
+
+TEST(PackShares, AreDisjointAndNearlyEqual) {
+  ModelConfig config = tiny_config();
+  config.hidden_size = 96;
+  config.intermediate_size = 200;
+  config.vocab_size = 1000;
+  config.head_dim = 24;
+  config.num_hidden_layers = 1;
+  ThreadPool pool(2);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  if (ops->packed_weight_bytes(32, 32, DType::kBF16) == 0) GTEST_SKIP() << "no packed forms here";
+  constexpr int64_t kNumShares = 4;
+  Model model(config, DType::kBF16, *ops);
+  PackingAccess access(model, random_weights(model.layout(), 0.3f, 1), kNumShares);
+  const PackedBatch batch = pack(random_rows({19}, config.vocab_size, 2));
+  ActivationLimits limits = limits_of(batch);
+  limits.pack_weights = true;
+  model.reserve(limits);
+  for (const int64_t group : {1, 2}) {
+    const PageBuffer& forms = access.all_forms()[static_cast<size_t>(group)];
+    const int64_t size = forms.size_bytes();
+    ASSERT_GT(size, 0);
+    std::vector<int> writers(static_cast<size_t>(size));
+    for (int64_t share = 0; share < kNumShares; ++share) {
+      std::vector<std::byte> former(static_cast<size_t>(size), std::byte{0xFF});
+      std::copy(former.begin(), former.end(), forms.data());
+      model.pack_group(group, access.data_of(group), {share, kNumShares});
+      int64_t written = 0;
+      for (int64_t i = 0; i < size; i += 64) {
+        if (std::memcmp(forms.data() + i, former.data(), 64) == 0) continue;
+        ++writers[static_cast<size_t>(i)];
+        written += 64;
+      }
+      // Each end is off by half of 32 rows of the widest matrix (200 columns, padded to 224), in two forms.
+      EXPECT_NEAR(static_cast<double>(written), static_cast<double>(size) / kNumShares,
+                  2 * 32 * 224 * 2 * 1.5)
+          << "group " << group << " share " << share;
+    }
+    for (int64_t i = 0; i < size; i += 64) {
+      ASSERT_EQ(writers[static_cast<size_t>(i)], 1) << "group " << group << " byte " << i;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, ModelAccess, testing::ValuesIn(all_option_configs()),

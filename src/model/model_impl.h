@@ -21,6 +21,8 @@ struct Model::Impl {
 
   // Nothing without `access`.
   void open_weights(int64_t group, WeightUse use);
+  // With `access`: the group is, or is to be, open at `data`.
+  void bind_opened_weights(int64_t group, std::byte* data);
   void close_weights(int64_t group);
   void open_gradients(int64_t group);
   void close_gradients(int64_t group);
@@ -31,12 +33,20 @@ struct Model::Impl {
 
   OpsLimits ops_limits(const ActivationLimits& for_limits, int64_t max_logits_rows) const;
   void reserve(const ActivationLimits& new_limits);
-  // Bytes of the packed forms of all matrices.
+  // Bytes of the packed forms of a group's matrices, or of all.
+  int64_t packed_bytes(int64_t group, const ActivationLimits& for_limits) const;
   int64_t packed_bytes(const ActivationLimits& for_limits) const;
-  // Points the matrices to their places in packed_memory.
+  // Memory for them: packed_memory, or that of `access`.
+  void reserve_packed_forms();
+  // Points the matrices to their places in packed_memory, or those of a group to theirs in `memory` (nullptr:
+  // not kept).
   void assign_packed_forms();
-  // The packed forms of the weights as they are now.
+  void assign_packed_forms(int64_t group, std::byte* memory);
+  // In packed_memory, of the weights as they are now.
   void refresh_packed_forms();
+  void pack_group(int64_t group, const PackShare& share);
+  template <typename Body>
+  void for_each_matrix(int64_t group, const Body& body);
 
   // Checks the batch, lays out the buffers for it and binds the workspace.
   void begin(const PackedBatch& batch);

@@ -13,10 +13,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace tessera {
 
 enum class WeightUse { kForward, kBackward };
+
+// One of `count` shares of a group's packed forms.
+struct PackShare {
+  int64_t index = 0;
+  int64_t count = 1;
+};
 
 class ParameterAccess {
  public:
@@ -25,6 +32,11 @@ class ParameterAccess {
   // The group's elements, from its first on, in the model's dtype; valid until closed.
   virtual std::byte* open_weights(int64_t group, WeightUse use) = 0;
   virtual void close_weights(int64_t group) = 0;
+  // Asked for by Model::reserve(): memory for the packed forms of every group's matrices.
+  virtual void reserve_packed_forms(std::span<const int64_t> bytes_by_group) = 0;
+  // Where those of a group are, made with Model::pack_group() and complete while the group is open; nullptr:
+  // none are kept. Does not change before they are reserved again.
+  virtual std::byte* packed_forms(int64_t group) = 0;
   // Where the group's float32 gradients go. What is in alignment gaps stays.
   virtual std::byte* open_gradients(int64_t group) = 0;
   // The gradients of this pass are complete.

@@ -50,8 +50,8 @@ class CpuOps final : public Ops {
   int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
     return tessera::packed_weight_bytes(N, K, dtype);
   }
-  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to) override {
-    tessera::pack_linear_weight(w_NK, to, pool_);
+  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) override {
+    tessera::pack_linear_weight(w_NK, to, rows, pool_);
   }
 
   void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,

@@ -56,8 +56,8 @@ class Ops {
 
   // Bytes of each packed form of a weight [N, K]; 0: packed forms are of no use here.
   virtual int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const = 0;
-  // Writes the forms that are not null.
-  virtual void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to) = 0;
+  // Writes what these rows, cut at multiples of kPackedRows, are in the forms that are not null.
+  virtual void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) = 0;
 
   // y_TN = x_TK w_NK^T + bias_N (bias may be empty). y may be A or F32.
   virtual void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,

@@ -123,13 +123,14 @@ class Forecaster {
 
   bool fits(const MemoryRequest& request) const { return needed_bytes(model_, request) <= free_bytes_; }
 
-  // As the trainer does: the schedule first, then, on one rank, packed weights if there is room.
+  // As the trainer does: the schedule first, then packed weights if there is room.
   void choose_what_fits(MemoryRequest* request) const {
     const bool may_shard = cluster_.num_nodes > 1 && request->zero.stage == 3;
-    if (may_shard && args_.gather_schedule == "auto" && !fits(*request)) {
+    if (may_shard && args_.gather_schedule == "auto" && args_.pack_weights != "always" && !fits(*request)) {
       request->zero.schedule = GatherSchedule::kPerLayer;
     }
-    if (args_.pack_weights == "auto" && cluster_.world_size() == 1) {
+    check_packed_weights(model_, *request);
+    if (args_.pack_weights == "auto" && can_keep_packed_weights(model_, *request)) {
       request->limits.pack_weights = true;
       request->limits.pack_weights = fits(*request);
     }

@@ -278,7 +278,9 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
   table->add_choice(
       "pack_weights", &args->pack_weights, {"auto", "always", "never"},
       "Keep the weights a second and a third time in the forms that matrix products on AMX take, which saves "
-      "making them in every product. The result is the same. auto does if the memory is there.");
+      "making them in every product. The result is the same. auto does if the memory is there and weights "
+      "stay on "
+      "the node for the whole step.");
   limit(
       table->add("num_threads", &args->num_threads,
                  "Threads to compute with; 0 takes OMP_NUM_THREADS, or else every processor this process may "

@@ -186,6 +186,21 @@ ZeroSettings zero_settings(const Model& model, const MemoryRequest& request) {
   return settings;
 }
 
+bool can_keep_packed_weights(const Model& model, const MemoryRequest& request) {
+  return !shards_weights(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
+                         zero_settings(model, request));
+}
+
+void check_packed_weights(const Model& model, const MemoryRequest& request) {
+  if (!request.limits.pack_weights || can_keep_packed_weights(model, request)) return;
+  fail(
+      ExitCode::kBadConfig,
+      "pack_weights always does not go with gather_schedule per_layer on {} nodes: a layer's weights leave a "
+      "node before they are used again, and would be packed for every use; take pack_weights auto or "
+      "gather_schedule per_step",
+      request.num_nodes);
+}
+
 MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
   const ActivationBytes activations = model.activation_bytes(request.limits);
   MemoryPlan plan;
@@ -196,7 +211,11 @@ MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
   const auto add = [&](MemoryKind kind, const char* name, int64_t size_bytes) {
     if (size_bytes > 0) plan.items.push_back({kind, MemoryScope::kRank, name, size_bytes});
   };
-  add(MemoryKind::kWeights, "packed for the products", activations.packed_bytes);
+  if (activations.packed_bytes > 0 && can_keep_packed_weights(model, request)) {
+    const bool single = request.num_nodes * request.local_world_size == 1;
+    plan.items.push_back({MemoryKind::kWeights, single ? MemoryScope::kRank : MemoryScope::kNode,
+                          "packed for the products", activations.packed_bytes});
+  }
   add(MemoryKind::kActivations, "kept for backward", activations.saved_bytes);
   add(MemoryKind::kActivations, "at work, logits included", activations.working_bytes);
   add(MemoryKind::kActivations, "workspace of the products", activations.workspace_bytes);

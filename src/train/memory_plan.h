@@ -46,6 +46,11 @@ ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_w
 // request.zero in the model's dtype.
 ZeroSettings zero_settings(const Model& model, const MemoryRequest& request);
 
+// Packed weights are kept where a node has all weights for the whole step.
+bool can_keep_packed_weights(const Model& model, const MemoryRequest& request);
+// Refuses (kBadConfig) a request for them elsewhere.
+void check_packed_weights(const Model& model, const MemoryRequest& request);
+
 // Buffers of writing the weights: a piece of the file, and its elements in float32. Those of reading them are
 // gone before optimizer and activations are touched.
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype);

@@ -1,4 +1,5 @@
 // The same run on one rank and on several: ranks are threads, nodes differ in nothing but their number.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -83,6 +84,16 @@ TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
   }
 }
 
+// Once per node.
+bool plans_packed_weights(const RecordingObserver& observer) {
+  for (const MemoryItem& item : observer.plan.memory.items) {
+    if (item.name != "packed for the products") continue;
+    EXPECT_EQ(item.scope, MemoryScope::kNode);
+    return true;
+  }
+  return false;
+}
+
 TEST_P(RanksTest, RepeatsBitByBitInBfloat16) {
   ModelConfig config = tiny_config();
   config.num_hidden_layers = 3;
@@ -123,6 +134,51 @@ TEST_P(RanksTest, Bfloat16AccumulationStaysClose) {
     EXPECT_NEAR(found.loss, expected.loss, 0.02) << "step " << i + 1;
     EXPECT_NEAR(found.grad_norm, expected.grad_norm, 0.03 * expected.grad_norm) << "step " << i + 1;
     EXPECT_NE(found.grad_norm, expected.grad_norm) << "step " << i + 1;
+  }
+}
+
+TEST_P(RanksTest, PackedWeightsChangeNoBit) {
+  ThreadPool pool(1);
+  if (make_cpu_ops(pool)->packed_weight_bytes(32, 32, DType::kBF16) == 0) {
+    GTEST_SKIP() << "no packed forms here";
+  }
+  for (const bool tied : {false, true}) {
+    ModelConfig config = tiny_config();
+    config.num_hidden_layers = 3;
+    config.tie_word_embeddings = tied;
+    TinyRun run(config);
+    write_rows(run, config.vocab_size);
+    run.args.max_steps = 4;
+    run.args.dtype = "bfloat16";
+    run.args.save_dtype = "float32";
+    run.args.dataset = {run.folder() / "long.safetensors"};
+    write_token_rows(run.folder() / "long.safetensors",  // few rows of x are multiplied without packed forms
+                     random_rows(std::vector<int64_t>(24, 40), config.vocab_size, 3));
+    run.args.eval_dataset = {run.folder() / "eval.safetensors"};
+    run.args.eval_strategy = "steps";
+    run.args.eval_steps = 2;
+    TrainingArguments args = arguments(run);
+    args.pack_weights = "never";
+    const auto plain = train_ranks(args, GetParam().ranks);
+    const auto expected = read_tensors(args.output_dir);
+    EXPECT_FALSE(plans_packed_weights(plain.front()));
+    args.pack_weights = "always";
+    args.output_dir = run.folder() / "packed";
+    if (GetParam().schedule == "per_layer") {
+      EXPECT_THAT([&] { train_ranks(args, GetParam().ranks); },
+                  testing::Throws<Error>(testing::Property(&Error::code, ExitCode::kBadConfig)));
+      args.pack_weights = "auto";
+    }
+    const auto packed = train_ranks(args, GetParam().ranks, 2);
+    EXPECT_EQ(plans_packed_weights(packed.front()), GetParam().schedule != "per_layer");
+    for (size_t i = 0; i < plain.front().steps.size(); ++i) {
+      EXPECT_EQ(packed.front().steps[i].loss, plain.front().steps[i].loss) << "step " << i + 1;
+      EXPECT_EQ(packed.front().steps[i].grad_norm, plain.front().steps[i].grad_norm) << "step " << i + 1;
+    }
+    ASSERT_EQ(packed.front().evaluations.size(), plain.front().evaluations.size());
+    ASSERT_FALSE(plain.front().evaluations.empty());
+    EXPECT_EQ(packed.front().evaluations.back().loss, plain.front().evaluations.back().loss);
+    EXPECT_EQ(read_tensors(args.output_dir), expected) << (tied ? "tied" : "");
   }
 }
 

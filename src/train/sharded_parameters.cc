@@ -80,9 +80,21 @@ std::vector<ParameterRange> ShardedParameters::optimizer_ranges(bool decay_all) 
 }
 
 std::byte* ShardedParameters::open_weights(int64_t group, WeightUse use) {
-  return weights_.open(group, use == WeightUse::kForward);
+  std::byte* weights = weights_.open(group, use == WeightUse::kForward);
+  if (packed_) packed_->complete(group);
+  return weights;
 }
 void ShardedParameters::close_weights(int64_t group) { weights_.close(group); }
+void ShardedParameters::reserve_packed_forms(std::span<const int64_t> bytes_by_group) {
+  const World& world = comm_->world();
+  const PackShare share = {world.local_rank, world.local_world_size};
+  packed_.emplace(bytes_by_group, weights_, comm_->node(), [this, share](int64_t group, std::byte* weights) {
+    model_->pack_group(group, weights, share);
+  });
+}
+std::byte* ShardedParameters::packed_forms(int64_t group) {
+  return packed_ ? packed_->forms(group) : nullptr;
+}
 std::byte* ShardedParameters::open_gradients(int64_t group) { return gradients_.open(group); }
 void ShardedParameters::close_gradients(int64_t group) { gradients_.close(group); }
 
@@ -155,6 +167,12 @@ void ShardedParameters::load(const SafetensorsModel& file,
   } else {
     for (int64_t g = 0; g < plan_.num_groups(); ++g) weights_.updated(g);
   }
+  weights_changed();
+}
+
+void ShardedParameters::weights_changed() {
+  if (packed_) packed_->weights_changed();
+  model_->weights_changed();
 }
 
 WeightUpdate ShardedParameters::begin_pass(bool is_first, bool is_last) {
@@ -177,7 +195,7 @@ void ShardedParameters::update(int64_t step, double learning_rate, double gradie
                             step, learning_rate, gradient_scale);
     weights_.updated(g);
   }
-  model_->weights_changed();
+  weights_changed();
 }
 
 std::vector<ShardedParameters::Chunk> ShardedParameters::chunks() const {

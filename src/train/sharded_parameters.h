@@ -7,6 +7,7 @@
 
 #include "train/parameter_state.h"
 #include "zero/gradient_store.h"
+#include "zero/packed_weights.h"
 #include "zero/weight_store.h"
 
 namespace tessera {
@@ -40,9 +41,13 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
 
   std::byte* open_weights(int64_t group, WeightUse use) override;
   void close_weights(int64_t group) override;
+  void reserve_packed_forms(std::span<const int64_t> bytes_by_group) override;
+  std::byte* packed_forms(int64_t group) override;
   std::byte* open_gradients(int64_t group) override;
   void close_gradients(int64_t group) override;
 
+  // The model has new weights.
+  void weights_changed();
   void plan_pieces();
   std::vector<ParameterRange> optimizer_ranges(bool decay_all);
   std::vector<ElementRange> ranges_to_load() const;
@@ -61,6 +66,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   ShardPlan plan_;
   WeightStore weights_;
   GradientStore gradients_;
+  std::optional<PackedWeights> packed_;
   std::vector<Piece> pieces_;         // ascending
   std::vector<int64_t> first_range_;  // of the optimizer, by group, and the end
   std::optional<AdamW> optimizer_;

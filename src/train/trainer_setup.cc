@@ -226,10 +226,12 @@ MemoryRequest Trainer::memory_request() {
 void Trainer::plan_memory_use() {
   MemoryRequest request = memory_request();
   run_plan_.free_bytes = memory_info().free_for_process_bytes;
-  if (world().num_nodes > 1 && args_.gather_schedule == "auto" && !fits_everywhere(request)) {
+  if (world().num_nodes > 1 && args_.gather_schedule == "auto" && args_.pack_weights != "always" &&
+      !fits_everywhere(request)) {
     request.zero.schedule = GatherSchedule::kPerLayer;
   }
-  if (args_.pack_weights == "auto" && world().is_single()) {
+  check_packed_weights(*model_, request);
+  if (args_.pack_weights == "auto" && can_keep_packed_weights(*model_, request)) {
     request.limits.pack_weights = true;
     request.limits.pack_weights = fits_everywhere(request);
   }

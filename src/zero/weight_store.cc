@@ -163,6 +163,16 @@ std::byte* WeightStore::open_resident(int64_t group) {
   return resident_data_[static_cast<size_t>(group)];
 }
 
+bool WeightStore::is_complete(int64_t group) {
+  TESSERA_CHECK(is_resident(group), "group {} is gathered", group);
+  if (seen_version_[static_cast<size_t>(group)] == version_) return true;
+  if (!fetches_under_way_.empty()) announce(kResident, 0);
+  for (int rank = 0; rank < plan_.local_world_size(); ++rank) {
+    if (counters_.value(rank, kResident) < stamp(group)) return false;
+  }
+  return true;
+}
+
 void WeightStore::close(int64_t group) {
   if (is_resident(group)) return;
   Slot* slot = find_slot(group);

@@ -25,6 +25,8 @@ class WeightStore {
   // The elements of a group, complete and up to date; until close().
   std::byte* open(int64_t group, bool forward);
   void close(int64_t group);
+  // open() would not wait; only for a group that the node has complete (node_has_all).
+  bool is_complete(int64_t group);
 
   // What owners write to, and element `element` of the flat array in it: an element of this node's parts, or
   // any when the node has all weights.

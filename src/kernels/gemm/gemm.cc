@@ -49,10 +49,13 @@ int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) {
   return kernels.packed_bytes == nullptr ? 0 : kernels.packed_bytes(N, K, dtype);
 }
 
-void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, ThreadPool& pool) {
+void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool& pool) {
   const GemmKernels& kernels = gemm_table().chosen();
   TESSERA_CHECK(w_NK.shape().rank() == 2 && kernels.pack != nullptr, "w {}", describe(w_NK));
-  kernels.pack(w_NK, to, pool);
+  TESSERA_CHECK(0 <= rows.begin && rows.begin <= rows.end && rows.end <= w_NK.dim(0) &&
+                    rows.begin % kPackedRows == 0 && (rows.end % kPackedRows == 0 || rows.end == w_NK.dim(0)),
+                "rows {} to {} of w {}", rows.begin, rows.end, describe(w_NK));
+  kernels.pack(w_NK, to, rows, pool);
 }
 
 void gemm_forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,

@@ -43,8 +43,9 @@ int64_t gemm_scratch_bytes(const GemmLimits& limits);
 
 // Bytes of each packed form (64-byte aligned) of a weight [N, K]; 0: what runs here has no use for them.
 int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype);
-// Writes the forms that are not null.
-void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, ThreadPool& pool);
+// Writes what these rows of w_NK are in the forms that are not null. Ranges that meet at multiples of
+// kPackedRows share no cache line of a form.
+void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool& pool);
 
 void gemm_forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,
                   std::span<std::byte> scratch, ThreadPool& pool);

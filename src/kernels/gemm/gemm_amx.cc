@@ -234,15 +234,16 @@ void stream_unit(const bf16* unit, bf16* to) {
 }
 
 // Both forms of a weight [N, K] in one pass over it: a unit of either comes from the same 32 x 32 elements.
-// `forward` takes N as width, `backward_input` takes K; either may be empty.
+// `forward` takes N as width, `backward_input` takes K; either may be empty. Of its panels of 32 rows only
+// those from first_panel to end_panel.
 void pack_forms(const Operand& forward_from, const Operand& backward_from,
                 const std::optional<PackedOperand>& forward,
-                const std::optional<PackedOperand>& backward_input, ThreadPool& pool) {
-  const int64_t rows = divide_up(forward_from.width, kPanelWidth);
+                const std::optional<PackedOperand>& backward_input, int64_t first_panel, int64_t end_panel,
+                ThreadPool& pool) {
   const int64_t columns = divide_up(forward_from.depth, kTileDepth);
   const int64_t runs = divide_up(columns, kTaskUnits);
-  pool.parallel_for(rows * runs, [&](int64_t task) {
-    const int64_t row = task / runs, run = task % runs;
+  pool.parallel_for((end_panel - first_panel) * runs, [&](int64_t task) {
+    const int64_t row = first_panel + task / runs, run = task % runs;
     alignas(64) bf16 unit[kUnitElements];
     for (int64_t column = columns * run / runs; column < columns * (run + 1) / runs; ++column) {
       if (forward) {
@@ -454,12 +455,15 @@ int64_t packed_bytes(int64_t N, int64_t K, DType dtype) {
   return PackedOperand::bytes(divide_up(N, amx::kPanelWidth), DepthChunks(K));
 }
 
-void pack(ConstTensorView w_NK, const PackedForms& to, ThreadPool& pool) {
+static_assert(kPackedRows == amx::kPanelWidth && kPackedRows == amx::kTileDepth);
+
+void pack(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool& pool) {
   const int64_t N = w_NK.dim(0), K = w_NK.dim(1);
   std::optional<PackedOperand> forward_form, backward_form;
   if (to.forward != nullptr) forward_form = packed_form(N, K, to.forward);
   if (to.backward_input != nullptr) backward_form = packed_form(K, N, to.backward_input);
-  amx::pack_forms(forward_operand(w_NK), backward_input_operand(w_NK), forward_form, backward_form, pool);
+  amx::pack_forms(forward_operand(w_NK), backward_input_operand(w_NK), forward_form, backward_form,
+                  rows.begin / kPackedRows, divide_up(rows.end, kPackedRows), pool);
 }
 
 // The kept form of w_NK for a product, where w_NK is made of whole panels (or chunks) of it.

@@ -20,7 +20,7 @@ struct GemmKernels {
   std::string_view float32_name = {};
   // packed_weight_bytes() and pack_linear_weight(); null: products take row-major weights only.
   int64_t (*packed_bytes)(int64_t N, int64_t K, DType dtype) = nullptr;
-  void (*pack)(ConstTensorView w_NK, const PackedForms& to, ThreadPool& pool) = nullptr;
+  void (*pack)(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool& pool) = nullptr;
   // Whether BF16 backward_weight sums the squares where they are wanted; otherwise gemm.cc reads dw again.
   bool sums_squares = false;
   // Which products it leaves to another implementation because that was measured to be faster; empty: none.

@@ -16,6 +16,15 @@ struct PackedForms {
   std::byte* backward_input = nullptr;
 };
 
+// Rows [begin, end) of a weight.
+struct RowRange {
+  int64_t begin;
+  int64_t end;
+};
+
+// A weight is packed in one go or by ranges of rows that meet at multiples of this.
+inline constexpr int64_t kPackedRows = 32;
+
 // w_NK, row-major, for any product. Where its owner keeps packed forms too, they hold the same values:
 // whoever changes w_NK packs it again. Products without a form at hand pack inside each call.
 struct LinearWeight {

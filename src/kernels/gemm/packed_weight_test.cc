@@ -20,7 +20,7 @@ class PackedWeight {
     memory_ = PageBuffer(2 * size);
     for (std::byte& byte : memory_.as<std::byte>()) byte = std::byte{0xFF};  // NaN
     forms_ = {memory_.data(), memory_.data() + size};
-    pack_linear_weight(w.view(), forms_, pool);
+    pack_linear_weight(w.view(), forms_, {0, N}, pool);
   }
   LinearWeight weight() const { return {w_->view(), forms_}; }
 
@@ -95,11 +95,37 @@ TEST(PackedWeight, FormsThatAreNullAreNotWritten) {
   const auto holds = [&](const std::byte* at, const std::byte* other) {
     return std::equal(at, at + size, other);
   };
-  pack_linear_weight(w.view(), {forms.forward, nullptr}, pool);
+  pack_linear_weight(w.view(), {forms.forward, nullptr}, {0, 70}, pool);
   EXPECT_TRUE(holds(forms.forward, both.weight().packed.forward));
   EXPECT_FALSE(holds(forms.backward_input, both.weight().packed.backward_input));
-  pack_linear_weight(w.view(), {nullptr, forms.backward_input}, pool);
+  pack_linear_weight(w.view(), {nullptr, forms.backward_input}, {0, 70}, pool);
   EXPECT_TRUE(holds(forms.backward_input, both.weight().packed.backward_input));
+}
+
+TEST(PackedWeight, RangesOfRowsMakeUpTheWhole) {
+  SKIP_UNLESS_PACKING();
+  ThreadPool pool(2);
+  // Chunks of the form of backward_input: 384 and 416 rows of 768, the last of 800 and 805 shorter.
+  for (const int64_t N : {31, 32, 70, 768, 800, 805}) {
+    constexpr int64_t K = 50;
+    GuardedTensor w(kBF16, {N, K});
+    w.fill_normal(1);
+    const PackedWeight whole(w, N, K, pool);
+    const auto size = static_cast<size_t>(packed_weight_bytes(N, K, kBF16));
+    PageBuffer memory(static_cast<int64_t>(2 * size));
+    for (std::byte& byte : memory.as<std::byte>()) byte = std::byte{0xFF};
+    const PackedForms forms = {memory.data(), memory.data() + size};
+    const int64_t first = std::min<int64_t>(N, 32), second = std::min<int64_t>(N, 480);
+    for (const RowRange& rows : {RowRange{second, N}, RowRange{first, second}, RowRange{first, first}}) {
+      if (rows.begin % kPackedRows == 0) pack_linear_weight(w.view(), forms, rows, pool);
+    }
+    EXPECT_FALSE(std::equal(forms.forward, forms.forward + size, whole.weight().packed.forward)) << N;
+    pack_linear_weight(w.view(), forms, {0, first}, pool);
+    EXPECT_TRUE(std::equal(forms.forward, forms.forward + size, whole.weight().packed.forward)) << N;
+    EXPECT_TRUE(
+        std::equal(forms.backward_input, forms.backward_input + size, whole.weight().packed.backward_input))
+        << N;
+  }
 }
 
 // An operand of 34 MiB is packed in two parts.
