@@ -66,6 +66,36 @@ TEST_F(MemoryPlanTest, OneProcessCountsEveryKindByItsFormula) {
   EXPECT_EQ(plan.shared_bytes(), 0);
 }
 
+TEST_F(MemoryPlanTest, PackedWeightsAreKeptOncePerNodeThatHasAllWeights) {
+  request_.num_nodes = 2;
+  request_.local_world_size = 2;
+  request_.zero.stage = 3;
+  request_.limits.pack_weights = true;
+  const auto packed_bytes = [&] {
+    int64_t sum = 0;
+    for (const MemoryItem& item : plan_memory(model_, request_).items) {
+      if (item.name != "packed for the products") continue;
+      EXPECT_EQ(item.scope, MemoryScope::kNode);
+      sum += item.size_bytes;
+    }
+    return sum;
+  };
+  EXPECT_TRUE(can_keep_packed_weights(model_, request_));
+  check_packed_weights(model_, request_);
+  EXPECT_EQ(packed_bytes(), model_.activation_bytes(request_.limits).packed_bytes);
+  request_.zero.schedule = GatherSchedule::kPerLayer;
+  EXPECT_FALSE(can_keep_packed_weights(model_, request_));
+  EXPECT_EQ(packed_bytes(), 0);
+  try {
+    check_packed_weights(model_, request_);
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+  }
+  request_.limits.pack_weights = false;
+  check_packed_weights(model_, request_);
+}
+
 TEST_F(MemoryPlanTest, ANodeHasWhatItsRanksShareOnce) {
   request_.num_nodes = 2;
   request_.local_world_size = 3;
