@@ -101,6 +101,7 @@ class Forecaster {
       for (const GatherSchedule schedule : {GatherSchedule::kPerStep, GatherSchedule::kPerLayer}) {
         if (schedule == GatherSchedule::kPerLayer && request.zero.stage < 3) continue;
         request.zero.schedule = schedule;
+        choose_packing(&request);
         forecast.schedules.push_back(forecast_schedule(request, forecast.compute_s));
       }
     }
@@ -130,10 +131,13 @@ class Forecaster {
       request->zero.schedule = GatherSchedule::kPerLayer;
     }
     check_packed_weights(model_, *request);
-    if (args_.pack_weights == "auto" && can_keep_packed_weights(model_, *request)) {
-      request->limits.pack_weights = true;
-      request->limits.pack_weights = fits(*request);
-    }
+    choose_packing(request);
+  }
+
+  void choose_packing(MemoryRequest* request) const {
+    if (args_.pack_weights != "auto") return;
+    request->limits.pack_weights = can_keep_packed_weights(model_, *request);
+    request->limits.pack_weights = request->limits.pack_weights && fits(*request);
   }
 
   // Checkpointing computes the forward pass, a third of the operations, twice.

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -110,6 +112,7 @@ TEST_F(ForecastTest, WithoutAPeakThereAreNoTimesOfComputing) {
 }
 
 TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
+  args_.pack_weights = "never";
   const RunForecast roomy = forecast();
   EXPECT_EQ(roomy.zero.schedule, GatherSchedule::kPerStep);
   cluster_.node_memory_bytes = (roomy.schedules[0].node_bytes + roomy.schedules[1].node_bytes) / 2;
@@ -120,6 +123,29 @@ TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
   EXPECT_TRUE(tight.schedules[1].fits);
   args_.gather_schedule = "per_step";
   EXPECT_THAT(forecast().refusal, HasSubstr("with gather_schedule per_layer it would take"));
+}
+
+TEST_F(ForecastTest, WeightsArePackedWhereTheScheduleKeepsThemAndTheyFit) {
+  const auto has_packed = [&] {
+    const std::vector<MemoryItem> items = forecast().memory.items;
+    return std::any_of(items.begin(), items.end(),
+                       [](const MemoryItem& item) { return item.name == "packed for the products"; });
+  };
+  const int64_t packed_bytes = forecast().schedules[0].node_bytes;
+  if (!has_packed()) GTEST_SKIP() << "no packed forms here";
+  args_.pack_weights = "never";
+  EXPECT_FALSE(has_packed());
+  const int64_t plain_bytes = forecast().schedules[0].node_bytes;
+  ASSERT_LT(plain_bytes, packed_bytes);
+  args_.pack_weights = "auto";
+  cluster_.node_memory_bytes = (plain_bytes + packed_bytes) / 2;
+  EXPECT_FALSE(has_packed());
+  EXPECT_TRUE(forecast().schedules[0].fits);
+  EXPECT_LT(forecast().schedules[0].node_bytes, cluster_.node_memory_bytes);
+  cluster_.node_memory_bytes = 2 * packed_bytes;
+  EXPECT_TRUE(has_packed());
+  args_.gather_schedule = "per_layer";
+  EXPECT_FALSE(has_packed());
 }
 
 TEST_F(ForecastTest, BelowStage3ThereIsOneSchedule) {
