@@ -21,7 +21,7 @@ using Location = SafetensorsModel::Location;
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kLmHead = "lm_head.weight";
-// 1 MiB of BF16: it is still in the core's cache when it is checked and copied.
+// 1 MiB of BF16: it is still in the core's cache when it is checked.
 constexpr int64_t kPieceElements = int64_t{1} << 19;
 // What is announced to the system ahead of the reads: enough for a disk to have several requests at work.
 constexpr int64_t kAnnouncedBytes = int64_t{64} << 20;
@@ -271,19 +271,15 @@ class Announcer {
 // Reads pieces, with buffers of its own.
 class PieceReader {
  public:
-  PieceReader(const WeightSink& sink, const Bf16WeightSink& bf16_sink) : sink_(sink), bf16_sink_(bf16_sink) {}
+  PieceReader(const WeightSink& sink, const Bf16Destination& bf16_destination)
+      : sink_(sink), bf16_destination_(bf16_destination) {}
 
   // Returns the number of values that are not finite.
   int64_t read(const Tensor& tensor, const Piece& piece) {
-    const size_t count = static_cast<size_t>(piece.count);
-    const int64_t flat_begin = tensor.offset + piece.begin;
-    if (bf16_sink_ && tensor.equal == nullptr && tensor.location.entry->dtype == DType::kBF16) {
-      bf16_values_.resize(count);
-      tensor.location.file->read(*tensor.location.entry, piece.begin,
-                                 TensorView(bf16_values_.data(), DType::kBF16, {piece.count}));
-      bf16_sink_(flat_begin, bf16_values_);
-      return count_non_finite(std::span<const bf16>(bf16_values_));
+    if (bf16_destination_ && tensor.equal == nullptr && tensor.location.entry->dtype == DType::kBF16) {
+      return read_in_place(tensor, piece);
     }
+    const size_t count = static_cast<size_t>(piece.count);
     values_.resize(count);
     read_piece(tensor.location, piece.begin, values_);
     if (tensor.equal != nullptr) {
@@ -292,14 +288,28 @@ class PieceReader {
       check_equal(tensor, piece.begin, values_, others_);
       return 0;
     }
-    sink_(flat_begin, values_);
+    sink_(tensor.offset + piece.begin, values_);
     return count_non_finite(std::span<const float>(values_));
   }
 
  private:
+  int64_t read_in_place(const Tensor& tensor, const Piece& piece) const {
+    int64_t num_non_finite = 0;
+    for (int64_t begin = piece.begin, end = piece.begin + piece.count; begin < end;) {
+      const std::span<bf16> values = bf16_destination_(tensor.offset + begin, end - begin);
+      const int64_t count = std::ssize(values);
+      TESSERA_CHECK(0 < count && count <= end - begin, "{}: memory for {} of {} elements", tensor.name, count,
+                    end - begin);
+      tensor.location.file->read(*tensor.location.entry, begin,
+                                 TensorView(values.data(), DType::kBF16, {count}));
+      num_non_finite += count_non_finite(std::span<const bf16>(values));
+      begin += count;
+    }
+    return num_non_finite;
+  }
+
   const WeightSink& sink_;
-  const Bf16WeightSink& bf16_sink_;
-  std::vector<bf16> bf16_values_;
+  const Bf16Destination& bf16_destination_;
   std::vector<float> values_, others_;
 };
 
@@ -326,7 +336,7 @@ void load_weights(const SafetensorsModel& model, const ModelConfig& config, cons
   // Threads take the pieces one after another, so that the files are read from front to back.
   std::atomic<size_t> next = 0;
   pool.parallel_for(pool.num_threads(), [&](int64_t /*reader*/) {
-    PieceReader reader(sink, options.bf16_sink);
+    PieceReader reader(sink, options.bf16_destination);
     for (size_t index = next++; index < pieces.size(); index = next++) {
       const Piece& piece = pieces[index];
       const Tensor& tensor = tensors[piece.tensor];

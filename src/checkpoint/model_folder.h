@@ -19,8 +19,10 @@ namespace tessera {
 // Receives float32 values of the flat elements [begin, begin + values.size()); called from several threads
 // for disjoint ranges.
 using WeightSink = std::function<void(int64_t begin, std::span<const float> values)>;
-// The same for tensors that the files hold in BF16, bit by bit.
-using Bf16WeightSink = std::function<void(int64_t begin, std::span<const bf16> values)>;
+// Where flat elements from `begin` on go that the files hold in BF16: memory for the first of `count` of
+// them, at least one and as many as lie one behind the other. They are read into it. Called from several
+// threads.
+using Bf16Destination = std::function<std::span<bf16>(int64_t begin, int64_t count)>;
 // Fills float32 values of the flat elements [begin, begin + values.size()).
 using WeightSource = std::function<void(int64_t begin, std::span<float> values)>;
 
@@ -43,8 +45,8 @@ struct LoadOptions {
   // What is read and given to the sinks, ascending without overlap; nothing = everything. The ranks of a node
   // that share weights in memory read disjoint ranges, so that every byte is read once.
   std::optional<std::span<const ElementRange>> ranges = {};
-  // Where set, takes tensors that are BF16 in the files in place of the sink.
-  Bf16WeightSink bf16_sink = {};
+  // Where set, takes tensors that are BF16 in the files in place of the sink, without a copy.
+  Bf16Destination bf16_destination = {};
   std::function<void(const LoadProgress&)> progress = {};  // by one thread at a time
 };
 

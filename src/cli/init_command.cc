@@ -7,16 +7,22 @@
 #include "cli/command.h"
 #include "cli/loaded_model.h"
 #include "cli/terminal.h"
+#include "cli/threads.h"
 #include "formats/file.h"
 #include "formats/model_config.h"
 #include "model/model.h"
 #include "model/parameters.h"
+#include "platform/cpu.h"
+#include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+
+// About a millisecond.
+constexpr int64_t kValuesPerTask = int64_t{1} << 16;
 
 // Random weights of the flat elements [begin, begin + values.size()); zeros in the gaps between
 // parameters and, as Hugging Face does, in the embedding of the padding token.
@@ -76,6 +82,9 @@ class InitCommand : public Command {
     table->add("seed", &seed_, "Seed of the random weights.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
                        "Type of the weights in the file.");
+    table->add("num_threads", &num_threads_,
+               "Threads to draw with; 0 takes OMP_NUM_THREADS, or else every processor this process may use. "
+               "The weights do not depend on it.");
     table->add("overwrite", &overwrite_, "Write into a folder that is not empty.");
   }
 
@@ -85,6 +94,9 @@ class InitCommand : public Command {
            preset_.empty() ? "" : ", not both");
     }
     if (seed_ < 0) fail(ExitCode::kUsage, "--seed: expected 0 or more, found {}", seed_);
+    if (num_threads_ < 0 || num_threads_ > kMaxThreads) {
+      fail(ExitCode::kUsage, "--num_threads: expected 0 to {}, found {}", kMaxThreads, num_threads_);
+    }
     if (!overwrite_ && fs::exists(output_) && !(fs::is_directory(output_) && fs::is_empty(output_))) {
       fail(ExitCode::kUsage,
            "{}: exists and is not an empty folder; choose another --output, or give --overwrite", output_);
@@ -98,11 +110,15 @@ class InitCommand : public Command {
     options.save_dtype = dtype_of_flag(dtype_);
     options.tokenizer_folder =
         fs::is_directory(tokenizer_) ? fs::path(tokenizer_) : fs::path(tokenizer_).parent_path();
+    ThreadPool pool(threads_for_pool(num_threads_));
     StatusLine status;
     export_model_folder(
         output_, config, layout,
         [&](int64_t begin, std::span<float> values) {
-          initial_weights(layout, config, static_cast<uint64_t>(seed_), begin, values);
+          pool.parallel_blocks(std::ssize(values), kValuesPerTask, [&](int64_t first, int64_t last) {
+            initial_weights(layout, config, static_cast<uint64_t>(seed_), begin + first,
+                            values.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
+          });
           status.show(
               fmt::format("writing weights: {:.0f} %",
                           100.0 * static_cast<double>(begin) / static_cast<double>(layout.num_elements())));
@@ -134,6 +150,7 @@ class InitCommand : public Command {
   std::string output_;
   int64_t seed_ = 42;
   std::string dtype_ = "bfloat16";
+  int64_t num_threads_ = 0;
   bool overwrite_ = false;
 };
 

@@ -70,8 +70,8 @@ LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, Threa
                             progress.bytes_per_second() * 1e-9));
   };
   if (dtype == DType::kBF16) {
-    options.bf16_sink = [&](int64_t begin, std::span<const bf16> values) {
-      std::copy(values.begin(), values.end(), weights.as<bf16>() + begin);
+    options.bf16_destination = [&](int64_t begin, int64_t count) {
+      return std::span(weights.as<bf16>() + begin, static_cast<size_t>(count));
     };
   }
   load_weights(SafetensorsModel::open(folder), config, layout, weight_sink(weights), pool, options);

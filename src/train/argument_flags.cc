@@ -307,6 +307,12 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
   table->add_choice("grad_accum_dtype", &args->grad_accum_dtype, {"auto", "float32", "bfloat16"},
                     "Type in which several ranks keep the gradients of a step of several passes; they are "
                     "added in float32 either way. auto is what the deepspeed file says, or float32.");
+  table->add_choice(
+      "load_weights_once", &args->load_weights_once, {"per_node", "per_cluster"},
+      "How often a byte of the model's files is read: once on every node, shared by its ranks, or once by "
+      "all "
+      "nodes together, the rest coming over the network: for a disk that they share and that is slower. "
+      "per_cluster needs zero_stage 1 or more.");
   Flag& timeout = table->add(
       "ddp_timeout", &args->ddp_timeout,
       "Seconds to wait for another rank before the run ends with an error that names it (Hugging Face: "

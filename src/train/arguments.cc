@@ -80,6 +80,11 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
          "gather_schedule per_layer needs zero_stage 3, found {}: below it every node keeps all weights",
          *args->zero_stage);
   }
+  if (args->load_weights_once == "per_cluster" && *args->zero_stage == 0 && world_size > 1) {
+    fail(ExitCode::kBadConfig,
+         "load_weights_once per_cluster needs zero_stage 1 or more, found 0: every node then keeps the "
+         "optimizer state of all weights and has to read them");
+  }
   const bool is_bf16 = args->training_dtype() == DType::kBF16;
   if (args->grad_accum_dtype == "bfloat16") {
     if (!is_bf16) {
@@ -95,7 +100,8 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
     fail(ExitCode::kBadConfig, "communication_data_type bf16 needs dtype bfloat16, found {}", args->dtype);
   }
   if (world_size > 1) return;
-  for (const char* name : {"zero_stage", "gather_schedule", "ddp_timeout", "connections", "interface"}) {
+  for (const char* name :
+       {"zero_stage", "gather_schedule", "load_weights_once", "ddp_timeout", "connections", "interface"}) {
     if (table.is_set(name)) log_warning("{} has no effect on one rank", name);
   }
 }

@@ -78,7 +78,8 @@ struct TrainingArguments {
   std::optional<int64_t> zero_stage;  // after resolve_training_arguments() there is one
   std::string gather_schedule = "auto";
   std::string grad_accum_dtype = "auto";  // resolved: bfloat16 or float32
-  int64_t ddp_timeout = 60;               // seconds
+  std::string load_weights_once = "per_node";
+  int64_t ddp_timeout = 60;  // seconds
   int64_t connections = 4;
   std::string interface;
   // Of a DeepSpeed file alone. Sizes are in elements; without one they follow from the hidden size.

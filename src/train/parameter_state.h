@@ -15,13 +15,19 @@
 
 namespace tessera {
 
+// How often a byte of the model's files is read.
+enum class LoadOnce {
+  kPerNode,     // where the weights are kept, by one rank of the node
+  kPerCluster,  // by the rank that owns it; the others get it over the network
+};
+
 // All operations are collective: every rank calls them in the same order.
 class ParameterState {
  public:
   virtual ~ParameterState() = default;
 
-  // Reads the weights; the ranks of a node share the reading. `progress` is of what this rank reads.
-  virtual void load(const SafetensorsModel& file,
+  // Reads the weights. `progress` is of what this rank reads.
+  virtual void load(const SafetensorsModel& file, LoadOnce once,
                     const std::function<void(const LoadProgress&)>& progress) = 0;
 
   // Around every forward_backward() of a step; tells the model what to do with gradients.

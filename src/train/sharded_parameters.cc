@@ -107,13 +107,14 @@ const ShardedParameters::Piece* ShardedParameters::piece_of(int64_t group, int64
 }
 
 // What the node keeps is read by its ranks together: each reads the parts of its rail, of which the owner on
-// this node is itself. Gathered weights are read by their owners alone.
-std::vector<ElementRange> ShardedParameters::ranges_to_load() const {
+// this node is itself. Otherwise owners alone read.
+std::vector<ElementRange> ShardedParameters::ranges_to_load(LoadOnce once) const {
   const World& world = comm_->world();
+  const bool for_node = weights_.node_has_all() && once == LoadOnce::kPerNode;
   std::vector<ElementRange> ranges;
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
     for (int node = 0; node < world.num_nodes; ++node) {
-      if (node != world.node_rank && !weights_.node_has_all()) continue;
+      if (node != world.node_rank && !for_node) continue;
       const Part part = plan_.part(g, node * world.local_world_size + world.local_rank);
       if (part.size() > 0) ranges.push_back({part.begin, part.end});
     }
@@ -122,9 +123,8 @@ std::vector<ElementRange> ShardedParameters::ranges_to_load() const {
 }
 
 // Values of ranges_to_load(): masters where this rank keeps the optimizer state, otherwise weights, rounded
-// as masters are. What is bfloat16 in the files is an exact master: its remainder is 0, as it was made.
-template <typename Value>
-void ShardedParameters::write_loaded(int64_t begin, std::span<const Value> values) {
+// as masters are.
+void ShardedParameters::write_loaded(int64_t begin, std::span<const float> values) {
   const Part given = {begin, begin + std::ssize(values)};
   const TensorView owned = weights_.owned();
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
@@ -133,12 +133,10 @@ void ShardedParameters::write_loaded(int64_t begin, std::span<const Value> value
     for (int rank = 0; rank < plan_.world_size(); ++rank) {
       const Part common = intersection(of_group, plan_.part(g, rank));
       if (common.size() == 0) continue;
-      const std::span<const Value> part =
+      const std::span<const float> part =
           values.subspan(static_cast<size_t>(common.begin - begin), static_cast<size_t>(common.size()));
       const int64_t at = weights_.owned_index(g, common.begin);
-      if constexpr (std::is_same_v<Value, bf16>) {
-        std::copy(part.begin(), part.end(), owned.as<bf16>() + at);
-      } else if (const Piece* piece = piece_of(g, common.begin)) {
+      if (const Piece* piece = piece_of(g, common.begin)) {
         optimizer_->write_master(at, piece->state_begin + common.begin - piece->elements.begin, part);
       } else if (owned.dtype() == DType::kF32) {
         std::copy(part.begin(), part.end(), owned.as<float>() + at);
@@ -149,20 +147,31 @@ void ShardedParameters::write_loaded(int64_t begin, std::span<const Value> value
   }
 }
 
-void ShardedParameters::load(const SafetensorsModel& file,
+// What is bfloat16 in the files is an exact master: its remainder is 0, as it was made. Parts of a node are
+// neighbours in memory within a group.
+std::span<bf16> ShardedParameters::loaded_bf16(int64_t begin, int64_t count) {
+  int64_t group = 0;
+  while (plan_.group(group).end <= begin) ++group;
+  const int64_t end = std::min(begin + count, plan_.group(group).end);
+  return {weights_.owned().as<bf16>() + weights_.owned_index(group, begin), static_cast<size_t>(end - begin)};
+}
+
+void ShardedParameters::load(const SafetensorsModel& file, LoadOnce once,
                              const std::function<void(const LoadProgress&)>& progress) {
-  const std::vector<ElementRange> ranges = ranges_to_load();
+  TESSERA_CHECK(once == LoadOnce::kPerNode || settings_.stage > 0, "stage {} fetches no weights",
+                settings_.stage);
+  const std::vector<ElementRange> ranges = ranges_to_load(once);
   LoadOptions options;
   options.ranges = ranges;
   options.progress = progress;
   if (settings_.weight_dtype == DType::kBF16) {
-    options.bf16_sink = [this](int64_t begin, std::span<const bf16> values) { write_loaded(begin, values); };
+    options.bf16_destination = [this](int64_t begin, int64_t count) { return loaded_bf16(begin, count); };
   }
   const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
     write_loaded(begin, values);
   };
   load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
-  if (weights_.node_has_all()) {
+  if (weights_.node_has_all() && once == LoadOnce::kPerNode) {
     weights_.loaded();
   } else {
     for (int64_t g = 0; g < plan_.num_groups(); ++g) weights_.updated(g);

@@ -17,7 +17,8 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   ShardedParameters(Model& model, const ZeroSettings& settings, const AdamWOptions& options, bool decay_all,
                     Communicator& comm, ThreadPool& pool);
 
-  void load(const SafetensorsModel& file, const std::function<void(const LoadProgress&)>& progress) override;
+  void load(const SafetensorsModel& file, LoadOnce once,
+            const std::function<void(const LoadProgress&)>& progress) override;
   WeightUpdate begin_pass(bool is_first, bool is_last) override;
   void end_pass() override;
   double gradient_squares() const override;
@@ -50,9 +51,9 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   void weights_changed();
   void plan_pieces();
   std::vector<ParameterRange> optimizer_ranges(bool decay_all);
-  std::vector<ElementRange> ranges_to_load() const;
-  template <typename Value>
-  void write_loaded(int64_t begin, std::span<const Value> values);
+  std::vector<ElementRange> ranges_to_load(LoadOnce once) const;
+  void write_loaded(int64_t begin, std::span<const float> values);
+  std::span<bf16> loaded_bf16(int64_t begin, int64_t count);
   const Piece* piece_of(int64_t group, int64_t element) const;
   std::vector<Chunk> chunks() const;
   // Collective: the masters of the chunk in the exchange of every node.

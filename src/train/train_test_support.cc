@@ -13,14 +13,14 @@
 namespace tessera {
 
 void write_test_model(const std::filesystem::path& folder, const ModelConfig& config, float scale,
-                      uint64_t seed) {
+                      uint64_t seed, DType save_dtype) {
   const ParameterLayout layout(config);
   const std::vector<float> weights = random_weights(layout, scale, seed);
   const WeightSource source = [&](int64_t begin, std::span<float> values) {
     std::copy_n(weights.begin() + begin, values.size(), values.begin());
   };
   ExportOptions options;
-  options.save_dtype = DType::kF32;
+  options.save_dtype = save_dtype;
   export_model_folder(folder, config, layout, source, options);
 }
 
@@ -105,16 +105,13 @@ RecordingObserver TinyRun::train(int64_t num_threads, const std::function<int()>
   return observer;
 }
 
-std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,
-                                           int64_t threads_per_rank,
-                                           const std::function<int(int rank)>& stop_signal) {
+void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>& body) {
   const int world_size = ranks.world_size();
   StoreServerOptions server_options;
   server_options.bind_address = "127.0.0.1";
   server_options.run_id = "test";
   server_options.world_size = world_size;
   StoreServer server(server_options);
-  std::vector<RecordingObserver> observers(static_cast<size_t>(world_size));
   std::vector<std::exception_ptr> errors(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -132,9 +129,7 @@ std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const 
         world.run_id = "test";
         world.host = fmt::format("host{}", world.node_rank);
         const std::unique_ptr<Communicator> comm = Communicator::open(world, {});
-        ThreadPool pool(threads_per_rank);
-        Trainer trainer(args, pool, observers[static_cast<size_t>(rank)], *comm);
-        trainer.run([&] { return stop_signal ? stop_signal(rank) : 0; });
+        body(*comm);
         comm->leave();
       } catch (...) {
         errors[static_cast<size_t>(rank)] = std::current_exception();
@@ -145,6 +140,18 @@ std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const 
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,
+                                           int64_t threads_per_rank,
+                                           const std::function<int(int rank)>& stop_signal) {
+  std::vector<RecordingObserver> observers(static_cast<size_t>(ranks.world_size()));
+  run_ranks(ranks, [&](Communicator& comm) {
+    const int rank = comm.world().rank;
+    ThreadPool pool(threads_per_rank);
+    Trainer trainer(args, pool, observers[static_cast<size_t>(rank)], comm);
+    trainer.run([&] { return stop_signal ? stop_signal(rank) : 0; });
+  });
   return observers;
 }
 

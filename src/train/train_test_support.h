@@ -14,9 +14,9 @@
 
 namespace tessera {
 
-// A model folder with random weights (random_weights) in float32.
+// A model folder with random weights (random_weights).
 void write_test_model(const std::filesystem::path& folder, const ModelConfig& config, float scale = 0.3f,
-                      uint64_t seed = 1);
+                      uint64_t seed = 1, DType save_dtype = DType::kF32);
 
 // input_ids and labels as I64 [rows, length]; all rows have one length.
 void write_token_rows(const std::filesystem::path& file, const std::vector<TokenRow>& rows);
@@ -78,8 +78,11 @@ struct Ranks {
   int world_size() const { return num_nodes * local_world_size; }
 };
 
-// A job of ranks as threads, each with a communicator and threads of its own. Returns what each has recorded;
-// throws the error of the first rank that has one. `nodes` of the job differ in nothing but their number.
+// Runs body(comm) on every rank of a job of threads, each with a communicator of its own; throws the error of
+// the first rank that has one. Nodes of the job differ in nothing but their number.
+void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>& body);
+
+// A job of ranks as threads, each with threads of its own. Returns what each has recorded.
 std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,
                                            int64_t threads_per_rank = 1,
                                            const std::function<int(int rank)>& stop_signal = {});

@@ -251,7 +251,8 @@ void Trainer::allocate_and_load() {
   parameters_ =
       make_parameter_state(*model_, zero_settings_, options, args_.weight_decay_norms, *comm_, *pool_);
   model_->reserve(limits_);
-  parameters_->load(*model_file_, [this](const LoadProgress& progress) {
+  const LoadOnce once = args_.load_weights_once == "per_cluster" ? LoadOnce::kPerCluster : LoadOnce::kPerNode;
+  parameters_->load(*model_file_, once, [this](const LoadProgress& progress) {
     observer_->on_loading(progress.fraction(), progress.bytes_per_second());
   });
   model_file_.reset();

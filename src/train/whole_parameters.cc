@@ -38,7 +38,7 @@ TensorView WholeParameters::gradients() const {
 
 // Through the optimizer, so that float32 weights reach the masters with every bit; what is bfloat16 in the
 // files is an exact master as it is.
-void WholeParameters::load(const SafetensorsModel& file,
+void WholeParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
                            const std::function<void(const LoadProgress&)>& progress) {
   const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
     optimizer_.write_master(begin, values);
@@ -46,8 +46,8 @@ void WholeParameters::load(const SafetensorsModel& file,
   LoadOptions options;
   options.progress = progress;
   if (model_->dtype() == DType::kBF16) {
-    options.bf16_sink = [this](int64_t begin, std::span<const bf16> values) {
-      std::copy(values.begin(), values.end(), weights_.as<bf16>().data() + begin);
+    options.bf16_destination = [this](int64_t begin, int64_t count) {
+      return weights_.as<bf16>().subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
     };
   }
   load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);

@@ -10,7 +10,8 @@ class WholeParameters : public ParameterState {
  public:
   WholeParameters(Model& model, const AdamWOptions& options, bool decay_all, ThreadPool& pool);
 
-  void load(const SafetensorsModel& file, const std::function<void(const LoadProgress&)>& progress) override;
+  void load(const SafetensorsModel& file, LoadOnce once,
+            const std::function<void(const LoadProgress&)>& progress) override;
   WeightUpdate begin_pass(bool is_first, bool is_last) override;
   void end_pass() override {}
   double gradient_squares() const override { return squares_; }
