@@ -101,7 +101,8 @@ void TerminalReport::on_loading(double fraction, double bytes_per_second) {
 
 void TerminalReport::on_plan(const RunPlan& plan) {
   max_steps_ = plan.max_steps;
-  num_ranks_ = plan.memory.num_nodes * plan.memory.local_world_size;
+  num_nodes_ = plan.memory.num_nodes;
+  num_ranks_ = num_nodes_ * plan.memory.local_world_size;
   if (plan.peak) peak_tflops_ = plan.peak->tflops;
   print("model    {} parameters\n", format_count(plan.num_parameters));
   if (num_ranks_ > 1) print("ranks    {}\n", ranks_text(plan));
@@ -120,6 +121,9 @@ void TerminalReport::on_plan(const RunPlan& plan) {
             : fmt::format("{} micro-batches at once", plan.micro_batches_per_pass),
         format_count(plan.max_pass_tokens));
   print("memory\n{}", indented(memory_table(plan.memory, plan.free_bytes)));
+  if (plan.memory.num_nodes > 1) {
+    print("network  {} sent by a node in a step\n", format_bytes(plan.wire.sent()));
+  }
   flush_output();
 }
 
@@ -192,6 +196,11 @@ void TerminalReport::on_finish(const TrainSummary& summary) {
   if (summary.num_steps > 0) {
     const std::string mfu = summary.mfu ? fmt::format(", MFU {:.3f}", *summary.mfu) : "";
     print("{} TFLOPS{}\n", format_tflops(summary.tflops), mfu);
+  }
+  if (summary.network) {
+    print("network  {} sent by a node in a step, in {:.3g} s, {:.0f} % of it hidden behind computing\n",
+          format_bytes(summary.network->sent_bytes / num_nodes_), summary.network->time_s,
+          100 * summary.network->hidden);
   }
   print("{}: {}\n", summary.stop_signal == 0 ? "model" : "stopped by a signal; model",
         summary.folder.string());

@@ -54,6 +54,7 @@ class TerminalReport : public TrainObserver {
   StatusLine status_;
   int64_t max_steps_ = 0;
   int num_ranks_ = 1;
+  int num_nodes_ = 1;
   int64_t last_step_ = 0;
   double smooth_step_s_ = 0;
   double smooth_tokens_per_second_ = 0;

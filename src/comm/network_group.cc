@@ -120,6 +120,13 @@ class NetworkGroup::Impl {
     wait_s_ += std::max(0.0, seconds_between(begin, std::min(Clock::now(), completed_at_)));
   }
 
+  void wait_for_all() {
+    std::unique_lock lock(mutex_);
+    const Ticket last = issued_;
+    lock.unlock();
+    wait(last);
+  }
+
   bool done(Ticket ticket) const {
     const std::lock_guard lock(mutex_);
     return completed_ >= ticket;
@@ -324,6 +331,8 @@ void NetworkGroup::check_parts(std::span<const Part> parts, size_t num_elements)
 }
 
 void NetworkGroup::wait(Ticket ticket) { impl_->wait(ticket); }
+
+void NetworkGroup::wait_for_all() { impl_->wait_for_all(); }
 
 bool NetworkGroup::done(Ticket ticket) const { return impl_->done(ticket); }
 

@@ -70,6 +70,7 @@ class NetworkGroup {
   // Until the operation and all before it are over. Throws what made one fail; then none runs any more, and
   // their buffers may go.
   void wait(Ticket ticket);
+  void wait_for_all();  // that were issued
   bool done(Ticket ticket) const;
 
   NetworkCounters counters() const;

@@ -7,6 +7,7 @@
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
 #include "train/passes.h"
+#include "train/zero_arguments.h"
 
 namespace tessera {
 namespace {
@@ -32,19 +33,6 @@ int64_t merged_micro_batches(const TrainingArguments& args, const Model& model, 
   if (args.merge_micro_batches == "always") return args.gradient_accumulation_steps;
   const ActivationLimits micro_batch = limits_for(args, num_rows, row_tokens, args.gradient_checkpointing);
   return micro_batches_per_pass(model, micro_batch, args.gradient_accumulation_steps);
-}
-
-ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& config, int64_t num_passes) {
-  ZeroSettings zero;
-  zero.stage = static_cast<int>(args.zero_stage.value_or(0));
-  zero.schedule = args.gather_schedule == "per_layer" ? GatherSchedule::kPerLayer : GatherSchedule::kPerStep;
-  zero.passes_per_step = num_passes;
-  zero.weight_dtype = args.training_dtype();
-  zero.gradient_dtype = args.accumulation_dtype();
-  zero.max_live_elements = args.stage3_max_live_parameters;
-  zero.prefetch_elements = args.prefetch_elements(config.hidden_size);
-  zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
-  return zero;
 }
 
 // Model operations of a step on one node, in 10^12.

@@ -21,6 +21,12 @@ std::string metrics_line(const StepMetrics& metrics) {
                                  {"step_time_s", metrics.step_time_s},
                                  {"tflops", metrics.tflops}};
   if (metrics.mfu) line["mfu"] = *metrics.mfu;
+  if (metrics.network) {
+    line["network_sent_bytes"] = metrics.network->sent_bytes;
+    line["network_received_bytes"] = metrics.network->received_bytes;
+    line["network_time_s"] = metrics.network->time_s;
+    line["network_hidden"] = metrics.network->hidden;
+  }
   return line.dump();
 }
 

@@ -11,7 +11,8 @@
 namespace tessera {
 
 // A line without its end: step, epoch, loss, grad_norm, learning_rate, num_tokens, num_target_tokens,
-// tokens_per_second, step_time_s, tflops, and mfu when the peak was measured; numbers with every digit.
+// tokens_per_second, step_time_s, tflops, mfu when the peak was measured, and with several nodes
+// network_sent_bytes, network_received_bytes, network_time_s, network_hidden; numbers with every digit.
 std::string metrics_line(const StepMetrics& metrics);
 
 // Lines reach the file as they are written. A full disk does not end a run: it is a warning, given once.

@@ -31,7 +31,18 @@ struct RunPlan {
   std::optional<ComputePeak> peak;
   ZeroSettings zero;  // what counts when there are several ranks
   MemoryPlan memory;
+  WireBytes wire;          // between nodes in a step, of the first one
   int64_t free_bytes = 0;  // memory_info() when the plan was made
+};
+
+// What the nodes exchanged for a step: gradients in it, and the weights that it began with. Payload of
+// everything that the ranks sent and received; wire_bytes_per_step() of all nodes together from the second
+// step on, the first one has its weights from the disk. Losses, evaluations and saving are not counted.
+struct NetworkUse {
+  int64_t sent_bytes = 0;
+  int64_t received_bytes = 0;
+  double time_s = 0;  // with something under way, mean of the ranks
+  double hidden = 0;  // share of it in which the rank that had asked for it computed meanwhile
 };
 
 // One optimizer step; a line of metrics.jsonl.
@@ -46,7 +57,8 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double step_time_s = 0;  // wall time from gathering the rows to the new weights
   double tflops = 0;       // model_flops() of the step, forward and backward, 10^12 per second of step_time_s
-  std::optional<double> mfu;  // model FLOPs utilization: tflops / RunPlan::peak
+  std::optional<double> mfu;          // model FLOPs utilization: tflops / RunPlan::peak
+  std::optional<NetworkUse> network;  // with several nodes
 };
 
 struct TrainSummary {
@@ -60,6 +72,8 @@ struct TrainSummary {
   double tflops = 0;
   std::optional<double> mfu;
   int64_t peak_resident_bytes = 0;
+  // With several nodes; of a step, without the first one, which gathers less.
+  std::optional<NetworkUse> network;
   int stop_signal = 0;           // the signal that ended the run early, 0 = it ran to its end
   std::filesystem::path folder;  // where the model is: output_dir, or the checkpoint written on the signal
 };

@@ -102,6 +102,10 @@ TEST(MetricsLine, HasEveryFieldAndEveryDigit) {
             R"("tflops":1.5})");
   metrics.mfu = 0.25;
   EXPECT_THAT(metrics_line(metrics), testing::EndsWith(R"("tflops":1.5,"mfu":0.25})"));
+  metrics.network = {.sent_bytes = 7, .received_bytes = 8, .time_s = 0.5, .hidden = 0.75};
+  EXPECT_THAT(metrics_line(metrics),
+              testing::EndsWith(R"("mfu":0.25,"network_sent_bytes":7,"network_received_bytes":8,)"
+                                R"("network_time_s":0.5,"network_hidden":0.75})"));
 }
 
 // The steps after which an action is due.

@@ -41,6 +41,8 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   stop_signal_ = stop_signal;
   open_output();
   run_time_ = Stopwatch();
+  comm_->rail().wait_for_all();  // what loading has begun
+  network_meter_.start();
   if (args_.eval_on_start) run_evaluation();
   while (state_.global_step < state_.max_steps && !stop_wanted()) {
     account(train_step(state_.global_step));
@@ -74,10 +76,24 @@ struct StepSums {
   double flops = 0;
   double interrupts = 0;  // ranks that received SIGINT
   double terminations = 0;
+  double sent_bytes = 0;
+  double received_bytes = 0;
+  double busy_s = 0;
+  double wait_s = 0;
 
-  std::span<double> values() { return {&loss, 6}; }
+  void add(const NetworkCounters& network) {
+    sent_bytes += static_cast<double>(network.sent_bytes);
+    received_bytes += static_cast<double>(network.received_bytes);
+    busy_s += network.busy_s;
+    wait_s += network.wait_s;
+  }
+  NetworkCounters network() const {
+    return {std::llround(sent_bytes), std::llround(received_bytes), busy_s, wait_s};
+  }
+  std::span<double> values() { return {&loss, kNumValues}; }
+  static constexpr size_t kNumValues = 10;
 };
-static_assert(sizeof(StepSums) == 6 * sizeof(double));
+static_assert(sizeof(StepSums) == StepSums::kNumValues * sizeof(double));
 
 }  // namespace
 
@@ -110,7 +126,11 @@ StepMetrics Trainer::train_step(int64_t step) {
     sums.interrupts = signal == SIGINT;
     sums.terminations = signal == SIGTERM;
   }
-  comm_->all_reduce_sum(sums.values(), {"loss and gradient norm"});
+  {
+    const NetworkMeterPause pause(network_meter_);
+    sums.add(network_meter_.take());
+    comm_->all_reduce_sum(sums.values(), {"loss and gradient norm"});
+  }
   const double loss = sums.loss / static_cast<double>(num_targets);
   const double grad_norm = std::abs(std::sqrt(sums.gradient_squares));  // "nan", never "-nan"
   check_finite(step, loss, grad_norm, passes);
@@ -135,7 +155,18 @@ StepMetrics Trainer::train_step(int64_t step) {
           .tokens_per_second = sums.num_tokens / time_s,
           .step_time_s = time_s,
           .tflops = tflops,
-          .mfu = share_of_peak(tflops)};
+          .mfu = share_of_peak(tflops),
+          .network = network_use(sums.network())};
+}
+
+std::optional<NetworkUse> Trainer::network_use(const NetworkCounters& sums) const {
+  if (world().num_nodes == 1) return std::nullopt;
+  NetworkUse use;
+  use.sent_bytes = sums.sent_bytes;
+  use.received_bytes = sums.received_bytes;
+  use.time_s = sums.busy_s / world().world_size;
+  use.hidden = sums.busy_s > 0 ? std::max(0.0, 1 - sums.wait_s / sums.busy_s) : 1;
+  return use;
 }
 
 std::optional<double> Trainer::share_of_peak(double tflops) const {

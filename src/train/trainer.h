@@ -21,6 +21,7 @@
 #include "platform/thread_pool.h"
 #include "train/arguments.h"
 #include "train/metrics_file.h"
+#include "train/network_meter.h"
 #include "train/observer.h"
 #include "train/output_folder.h"
 #include "train/parameter_state.h"
@@ -83,6 +84,8 @@ class Trainer {
   StepMetrics train_step(int64_t step);
   // Nothing when the peak was not measured.
   std::optional<double> share_of_peak(double tflops) const;
+  // `sums` over all ranks; nothing on one node.
+  std::optional<NetworkUse> network_use(const NetworkCounters& sums) const;
   int64_t count_targets(const RowLists& passes) const;
 
   // Reports and files.
@@ -96,6 +99,7 @@ class Trainer {
   void save_checkpoint();
   void try_save_checkpoint();
   LogEntry final_log(double runtime_s) const;
+  std::optional<NetworkUse> mean_network_use() const;
   TrainSummary finish_run();
   int received_signal() const { return stop_signal_ ? stop_signal_() : 0; }
   // Several ranks agree on it at the end of every step: signals reach them at different times.
@@ -128,6 +132,8 @@ class Trainer {
   RowLists passes_;
   PackedBatch batch_;
 
+  NetworkMeter network_meter_;  // runs during steps
+
   std::optional<OutputFolder> output_;
   std::optional<MetricsFile> metrics_file_;
   TrainerState state_;
@@ -140,6 +146,8 @@ class Trainer {
   double total_loss_ = 0;
   double total_step_time_s_ = 0;
   double total_model_flops_ = 0;
+  NetworkUse total_network_;  // from the second step on; not its share
+  double total_hidden_s_ = 0;
   Stopwatch run_time_;
 };
 

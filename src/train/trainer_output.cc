@@ -48,6 +48,12 @@ void Trainer::account(const StepMetrics& metrics) {
   total_loss_ += metrics.loss;
   total_step_time_s_ += metrics.step_time_s;
   total_model_flops_ += metrics.tflops * 1e12 * metrics.step_time_s;
+  if (metrics.network && metrics.step > 1) {
+    total_network_.sent_bytes += metrics.network->sent_bytes;
+    total_network_.received_bytes += metrics.network->received_bytes;
+    total_network_.time_s += metrics.network->time_s;
+    total_hidden_s_ += metrics.network->time_s * metrics.network->hidden;
+  }
   last_step_ = metrics;
   observer_->on_step(metrics);  // before anything that takes memory, as tests of a step's memory rely on
   if (metrics_file_) metrics_file_->write(metrics);
@@ -76,6 +82,7 @@ void Trainer::log_training() {
 }
 
 void Trainer::run_evaluation() {
+  const NetworkMeterPause pause(network_meter_);
   const auto progress = [this](double fraction) {
     observer_->on_evaluation_progress(fraction);
     return !stop_wanted();
@@ -107,6 +114,7 @@ void Trainer::export_model(const std::filesystem::path& folder) {
 
 bool Trainer::write_together(const std::function<void()>& write) {
   const PatientScope patience(*comm_);
+  const NetworkMeterPause pause(network_meter_);
   std::exception_ptr failure;
   handed_over_ = false;
   try {
@@ -158,6 +166,17 @@ LogEntry Trainer::final_log(double runtime_s) const {
   return entry;
 }
 
+std::optional<NetworkUse> Trainer::mean_network_use() const {
+  const int64_t num_steps = state_.global_step - 1;
+  if (world().num_nodes == 1 || num_steps < 1) return std::nullopt;
+  NetworkUse mean;
+  mean.sent_bytes = total_network_.sent_bytes / num_steps;
+  mean.received_bytes = total_network_.received_bytes / num_steps;
+  mean.time_s = total_network_.time_s / static_cast<double>(num_steps);
+  mean.hidden = total_network_.time_s > 0 ? total_hidden_s_ / total_network_.time_s : 1;
+  return mean;
+}
+
 TrainSummary Trainer::finish_run() {
   const bool is_complete = state_.global_step == state_.max_steps;
   TrainSummary summary;
@@ -170,6 +189,7 @@ TrainSummary Trainer::finish_run() {
   summary.tokens_per_second = static_cast<double>(summary.num_tokens) / steps_s;
   summary.tflops = total_model_flops_ * 1e-12 / steps_s;
   summary.mfu = share_of_peak(summary.tflops);
+  summary.network = mean_network_use();
   if (is_complete) {
     add_log(final_log(summary.runtime_s));
     write_together([this] {

@@ -11,6 +11,7 @@
 #include "train/passes.h"
 #include "train/trainer.h"
 #include "train/training_peak.h"
+#include "train/zero_arguments.h"
 
 namespace tessera {
 namespace {
@@ -24,7 +25,11 @@ bool needs_tokenizer(const std::vector<std::string>& files) {
 }  // namespace
 
 Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer, Communicator& comm)
-    : args_(args), pool_(&pool), comm_(&comm), observer_(is_root() ? &observer : &no_observer_) {
+    : args_(args),
+      pool_(&pool),
+      comm_(&comm),
+      observer_(is_root() ? &observer : &no_observer_),
+      network_meter_(comm.rail()) {
   if (is_root()) check_can_write_in(args_.output_dir);
   const PatientScope patience(*comm_);
   open_model();
@@ -203,7 +208,6 @@ bool Trainer::fits_everywhere(const MemoryRequest& request) {
 
 MemoryRequest Trainer::memory_request() {
   constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
-  const int64_t hidden_size = model_->config().hidden_size;
   MemoryRequest request;
   request.limits =
       limits_for(micro_batch_rows_ * run_plan_.micro_batches_per_pass, kUncut, args_.gradient_checkpointing);
@@ -211,15 +215,9 @@ MemoryRequest Trainer::memory_request() {
   request.export_bytes = export_bytes(model_->layout(), args_.export_dtype());
   request.num_nodes = world().num_nodes;
   request.local_world_size = world().local_world_size;
-  request.zero.stage = static_cast<int>(args_.zero_stage.value_or(0));
-  request.zero.passes_per_step = (args_.gradient_accumulation_steps + run_plan_.micro_batches_per_pass - 1) /
-                                 run_plan_.micro_batches_per_pass;
-  request.zero.weight_dtype = model_->dtype();
-  request.zero.gradient_dtype = args_.accumulation_dtype();
-  request.zero.max_live_elements = args_.stage3_max_live_parameters;
-  request.zero.prefetch_elements = args_.prefetch_elements(hidden_size);
-  request.zero.persistence_threshold = args_.persistence_threshold_elements(hidden_size);
-  if (args_.gather_schedule == "per_layer") request.zero.schedule = GatherSchedule::kPerLayer;
+  request.zero = zero_settings_of(args_, model_->config(),
+                                  (args_.gradient_accumulation_steps + run_plan_.micro_batches_per_pass - 1) /
+                                      run_plan_.micro_batches_per_pass);
   return request;
 }
 
@@ -237,8 +235,10 @@ void Trainer::plan_memory_use() {
   }
   limits_ = request.limits;
   zero_settings_ = request.zero;
-  run_plan_.zero = request.zero;
   run_plan_.memory = plan_memory(*model_, request);
+  run_plan_.zero = zero_settings(*model_, request);
+  run_plan_.wire = wire_bytes_per_step(
+      zero_layout(model_->layout(), world().num_nodes, world().local_world_size), run_plan_.zero, 0);
   observer_->on_plan(run_plan_);
   const MemoryChoices choices = {micro_batch_rows_, run_plan_.micro_batches_per_pass,
                                  std::bind_front(&Trainer::limits_for, this),

@@ -227,7 +227,7 @@ void GradientStore::start_reduction(int64_t group, float* share, uint64_t number
   const std::span<float> data(share, static_cast<size_t>(share_size(group)));
   const std::vector<Part>& parts = share_parts_[static_cast<size_t>(group)];
   const OpLabel label = {kWhat, group};
-  const NetworkGroup::Ticket ticket = settings_.weight_dtype == DType::kF32
+  const NetworkGroup::Ticket ticket = settings_.network_dtype == DType::kF32
                                           ? comm_->rail().reduce_scatter_f32(data, parts, label)
                                           : comm_->rail().reduce_scatter(data, parts, label);
   reductions_.push_back({ticket, group, share, number, update});

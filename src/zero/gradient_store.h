@@ -2,7 +2,7 @@
 //
 // A rank's share of a group are the parts of the ranks with its local rank on all nodes (its rail): it sums
 // up its share over the ranks of the node, in float32 and in their order; then the ranks of a rail exchange
-// what the others own, in bf16 (float32 for float32 weights), and add in the order of nodes. So every byte
+// what the others own, in settings.network_dtype, and add in the order of nodes. So every byte
 // crosses the network once, and the result does not depend on timing.
 //
 // Sums are complete on the node until the step ends (accumulates_whole_gradient), or go to their owners in

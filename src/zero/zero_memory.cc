@@ -164,21 +164,23 @@ WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& sett
   WireBytes wire;
   if (layout.num_nodes == 1) return wire;
   const ShardPlan plan = shard_plan(layout);
-  const int64_t element_bytes = dtype_bytes(settings.weight_dtype);
+  const int64_t weight_size = dtype_bytes(settings.weight_dtype);
+  const int64_t gradient_size = dtype_bytes(settings.network_dtype);
   const int64_t sum_size = dtype_bytes(DType::kF32);
   const int64_t num_peers = layout.num_nodes - 1;
   const int64_t num_reductions = accumulates_whole_gradient(layout, settings) ? 1 : settings.passes_per_step;
   for (size_t g = 0; g < layout.groups.size(); ++g) {
-    const int64_t own = element_bytes * plan.node_part(static_cast<int64_t>(g), node_rank).size();
-    const int64_t others = element_bytes * layout.groups[g].size() - own;
-    const int64_t gathers = num_gathers(layout, settings, static_cast<int64_t>(g));
-    wire.sent_gather += gathers * own * num_peers;
-    wire.received_gather += gathers * others;
-    wire.sent_reduce += num_reductions * others;
-    wire.received_reduce += num_reductions * own * num_peers;
+    const int64_t own = plan.node_part(static_cast<int64_t>(g), node_rank).size();
+    const int64_t others = layout.groups[g].size() - own;
+    const int64_t gathered_bytes = num_gathers(layout, settings, static_cast<int64_t>(g)) * weight_size;
+    const int64_t reduced_bytes = num_reductions * gradient_size;
+    wire.sent_gather += gathered_bytes * own * num_peers;
+    wire.received_gather += gathered_bytes * others;
+    wire.sent_reduce += reduced_bytes * others;
+    wire.received_reduce += reduced_bytes * own * num_peers;
     if (settings.stage == 0) {
-      wire.sent_reduce += sum_size * own / element_bytes * num_peers;
-      wire.received_reduce += sum_size * others / element_bytes;
+      wire.sent_reduce += sum_size * own * num_peers;
+      wire.received_reduce += sum_size * others;
     }
   }
   return wire;

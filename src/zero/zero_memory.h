@@ -48,7 +48,8 @@ struct ZeroSettings {
   int stage = 3;
   GatherSchedule schedule = GatherSchedule::kPerStep;
   int64_t passes_per_step = 1;
-  DType weight_dtype = DType::kBF16;          // BF16 or F32; gradients cross the network in it, too
+  DType weight_dtype = DType::kBF16;          // BF16 or F32
+  DType network_dtype = DType::kBF16;         // of gradients between nodes, BF16 or F32
   DType gradient_dtype = DType::kF32;         // of the accumulators, BF16 or F32
   int64_t max_live_elements = 1'000'000'000;  // stage3_max_live_parameters
   int64_t prefetch_elements = 50'000'000;     // stage3_prefetch_bucket_size
@@ -86,7 +87,8 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings);
 std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSettings& settings);
 
 // Payload between nodes of one optimizer step, sent by all ranks of a node and received by them. With parts
-// of one size both are w (K - 1) / K for every element that crosses:
+// of one size both are (K - 1) / K for every element that crosses, times w when it is gathered and times the
+// size of network_dtype when it is reduced:
 //   gather  stages 1 to 3: all once, after the step. Sharded weights of p passes: persistent groups once;
 //           embedding and head p times; of n decoder layers, S of them in memory at once, S + 2 p (n - S)
 //   reduce  all once, at the end of the step; in every pass where accumulators are not complete. Stage 0:

@@ -1,0 +1,165 @@
+// What nodes exchange in a step, counted, against the closed form. Ranks are threads.
+#include <gtest/gtest.h>
+
+#include "train/train_test_support.h"
+#include "train/zero_arguments.h"
+
+namespace tessera {
+namespace {
+
+struct Case {
+  Ranks ranks;
+  int64_t stage;
+  std::string schedule;
+
+  std::string name() const {
+    return fmt::format("{}x{}stage{}{}", ranks.num_nodes, ranks.local_world_size, stage, schedule);
+  }
+};
+
+// Of all nodes.
+WireBytes wire_bytes_of_job(const ZeroLayout& layout, const ZeroSettings& settings) {
+  WireBytes sum;
+  for (int node = 0; node < layout.num_nodes; ++node) {
+    const WireBytes wire = wire_bytes_per_step(layout, settings, node);
+    sum.sent_gather += wire.sent_gather;
+    sum.received_gather += wire.received_gather;
+    sum.sent_reduce += wire.sent_reduce;
+    sum.received_reduce += wire.received_reduce;
+  }
+  return sum;
+}
+
+class NetworkUseTest : public testing::TestWithParam<Case> {
+ protected:
+  NetworkUseTest() : run_(config()) {
+    // No step of the largest batch, 5 x 4 ranks, is the last of an epoch, which may have fewer passes.
+    write_token_rows(run_.folder() / "train.safetensors",
+                     random_rows(std::vector<int64_t>(80, 9), config().vocab_size, 3));
+    run_.args.per_device_train_batch_size = 1;
+    run_.args.merge_micro_batches = "never";
+    run_.args.max_steps = 4;
+    run_.args.zero_stage = GetParam().stage;
+    run_.args.gather_schedule = GetParam().schedule;
+    run_.args.stage3_prefetch_bucket_size = 0;  // of four layers two are in memory
+    run_.args.stage3_param_persistence_threshold = 0;
+  }
+
+  static ModelConfig config() {
+    ModelConfig config = tiny_config();
+    config.num_hidden_layers = 4;
+    return config;
+  }
+
+  ZeroLayout layout() const {
+    return zero_layout(ParameterLayout(config()), GetParam().ranks.num_nodes,
+                       GetParam().ranks.local_world_size);
+  }
+
+  // Every step after the first.
+  void expect_closed_form(const std::string& what) {
+    const RecordingObserver found = train_ranks(run_.args, GetParam().ranks).front();
+    const ZeroSettings settings =
+        zero_settings_of(run_.args, config(), run_.args.gradient_accumulation_steps);
+    const WireBytes expected = wire_bytes_of_job(layout(), settings);
+    ASSERT_GT(expected.sent(), 0);
+    ASSERT_EQ(found.steps.size(), 4u);
+    EXPECT_EQ(found.plan.wire.sent(), wire_bytes_per_step(layout(), settings, 0).sent()) << what;
+    for (const StepMetrics& step : found.steps) {
+      ASSERT_TRUE(step.network.has_value());
+      EXPECT_EQ(step.network->sent_bytes, step.network->received_bytes) << what;
+      EXPECT_GT(step.network->time_s, 0) << what;
+      EXPECT_GE(step.network->hidden, 0) << what;
+      EXPECT_LE(step.network->hidden, 1) << what;
+      if (step.step == 1) continue;
+      EXPECT_EQ(step.network->sent_bytes, expected.sent()) << what << ", step " << step.step;
+    }
+    EXPECT_EQ(found.summary.network->sent_bytes, expected.sent()) << what;
+    // The first step takes its weights from the disk where the node has all of them.
+    const bool gathers_in_step = shards_weights(layout(), settings);
+    EXPECT_EQ(found.steps[0].network->sent_bytes,
+              expected.sent() - (gathers_in_step ? 0 : expected.sent_gather))
+        << what;
+  }
+
+  TinyRun run_;
+};
+
+TEST_P(NetworkUseTest, EveryStepMovesWhatTheClosedFormSays) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    for (const int64_t accumulation : {1, 2, 5}) {
+      run_.args.dtype = dtype;
+      run_.args.gradient_accumulation_steps = accumulation;
+      expect_closed_form(fmt::format("{}, accumulation {}", dtype, accumulation));
+    }
+  }
+}
+
+TEST_P(NetworkUseTest, GradientsOfBfloat16WeightsMayTravelInFloat32) {
+  run_.args.dtype = "bfloat16";
+  const WireBytes narrow = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
+  run_.args.communication_data_type = DType::kF32;
+  const WireBytes wide = wire_bytes_of_job(layout(), zero_settings_of(run_.args, config(), 2));
+  EXPECT_EQ(wide.sent_gather, narrow.sent_gather);
+  EXPECT_GT(wide.sent_reduce, narrow.sent_reduce);
+  expect_closed_form("communication_data_type fp32");
+}
+
+// Neither belongs to a step. Under per_layer an evaluation leaves other layers in memory than a step does, so
+// that the next step gathers others.
+TEST_P(NetworkUseTest, EvaluationAndSavingAreNotCounted) {
+  if (GetParam().schedule == "per_step") {
+    run_.args.eval_dataset = {run_.folder() / "eval.safetensors"};
+    run_.args.eval_strategy = "steps";
+    run_.args.eval_steps = 1;
+  }
+  run_.args.save_strategy = "steps";
+  run_.args.save_steps = 2;
+  expect_closed_form("with evaluations and checkpoints");
+}
+
+TEST(NetworkUse, OneNodeHasNone) {
+  TinyRun run;
+  for (const StepMetrics& step : train_ranks(run.args, {1, 2}).front().steps) {
+    EXPECT_FALSE(step.network.has_value());
+  }
+  const auto lines = read_json_lines(run.output() / "metrics.jsonl");
+  EXPECT_FALSE(lines.back().contains("network_sent_bytes"));
+}
+
+// 2 bytes per parameter gathered, 2 reduced, times (K - 1) / K, whatever the accumulation; the arrays have
+// gaps of less than a cache line behind each tensor.
+TEST(NetworkUse, PerStepMovesFourBytesPerParameter) {
+  TinyRun run;
+  run.args.dtype = "bfloat16";
+  run.args.zero_stage = 2;
+  run.args.per_device_train_batch_size = 1;
+  run.args.merge_micro_batches = "never";
+  for (const int nodes : {2, 3}) {
+    for (const int64_t accumulation : {1, 2}) {
+      run.args.gradient_accumulation_steps = accumulation;
+      const RecordingObserver found = train_ranks(run.args, {nodes, 1}).front();
+      const double expected =
+          4.0 * static_cast<double>(ParameterLayout(tiny_config()).num_elements()) * (nodes - 1);
+      EXPECT_EQ(static_cast<double>(found.steps.back().network->sent_bytes), expected)
+          << nodes << " nodes, accumulation " << accumulation;
+      const auto lines = read_json_lines(run.output() / "metrics.jsonl");
+      EXPECT_EQ(static_cast<double>(lines.back().at("network_sent_bytes")), expected);
+    }
+  }
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> result;
+  for (const Ranks ranks : {Ranks{2, 1}, Ranks{3, 1}, Ranks{2, 2}}) {
+    for (int64_t stage = 0; stage <= 3; ++stage) result.push_back({ranks, stage, "per_step"});
+    result.push_back({ranks, 3, "per_layer"});
+  }
+  return result;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, NetworkUseTest, testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name(); });
+
+}  // namespace
+}  // namespace tessera
