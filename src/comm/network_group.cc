@@ -121,6 +121,7 @@ class NetworkGroup::Impl {
   }
 
   void wait_for_all() {
+    if (members_.size() == 1) return;
     std::unique_lock lock(mutex_);
     const Ticket last = issued_;
     lock.unlock();
@@ -134,6 +135,7 @@ class NetworkGroup::Impl {
 
   NetworkCounters counters() const {
     NetworkCounters counters;
+    if (members_.size() == 1) return counters;
     for (const std::unique_ptr<Lane>& lane : lanes_) {
       counters.sent_bytes += lane->counters().sent_bytes.load(std::memory_order_relaxed);
       counters.received_bytes += lane->counters().received_bytes.load(std::memory_order_relaxed);

@@ -143,6 +143,7 @@ OpsLimits Model::Impl::ops_limits(const ActivationLimits& for_limits, int64_t ma
   result.attention.sliding_window = 0;  // the widest that a layer may have
   result.dtype = dtype;
   result.training = for_limits.training;
+  result.weights_are_packed = for_limits.pack_weights;
   return result;
 }
 

@@ -41,6 +41,8 @@ struct OpsLimits {
   AttentionShape attention;
   DType dtype;
   bool training;  // backward will be called
+  bool weights_are_packed =
+      false;  // linear() and its backward get weights with the packed forms that they take
 };
 
 class Ops {

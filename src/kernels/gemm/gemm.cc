@@ -20,8 +20,8 @@ std::string describe(ConstTensorView view) {
 }
 
 void check_scratch(const GemmKernels& kernels, int64_t rows, int64_t width, DType dtype,
-                   std::span<std::byte> scratch, const ThreadPool& pool) {
-  const int64_t needed = kernels.scratch_bytes({rows, width, dtype, pool.num_threads()});
+                   bool weight_is_packed, std::span<std::byte> scratch, const ThreadPool& pool) {
+  const int64_t needed = kernels.scratch_bytes({rows, width, dtype, pool.num_threads(), weight_is_packed});
   TESSERA_CHECK(static_cast<int64_t>(scratch.size()) >= needed, "scratch {} bytes, needed {}", scratch.size(),
                 needed);
 }
@@ -70,7 +70,7 @@ void gemm_forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorV
       "x {}, w {}, bias {}, y {}", describe(x_TK), describe(w_NK), describe(bias_N), describe(y_TN));
   if (T == 0) return;
   const GemmKernels& kernels = gemm_table().chosen();
-  check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
+  check_scratch(kernels, T, std::max(N, K), dtype, weight.packed.forward != nullptr, scratch, pool);
   kernels.forward(x_TK, weight, bias_N, y_TN, scratch, pool);
 }
 
@@ -85,7 +85,7 @@ void gemm_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, Tens
                 "dy {}, w {}, dx {}", describe(dy_TN), describe(w_NK), describe(dx_TK));
   if (T == 0) return;
   const GemmKernels& kernels = gemm_table().chosen();
-  check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
+  check_scratch(kernels, T, std::max(N, K), dtype, weight.packed.backward_input != nullptr, scratch, pool);
   kernels.backward_input(dy_TN, weight, dx_TK, update, scratch, pool);
 }
 
@@ -99,7 +99,7 @@ void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorVie
   const GemmKernels& kernels = gemm_table().chosen();
   const bool in_passing = kernels.sums_squares && dtype == DType::kBF16 && T > 0;
   if (T > 0) {
-    check_scratch(kernels, T, std::max(N, K), dtype, scratch, pool);
+    check_scratch(kernels, T, std::max(N, K), dtype, /*weight_is_packed=*/true, scratch, pool);
     kernels.backward_weight(dy_TN, x_TK, dw_NK, in_passing ? update : update.mode, scratch, pool);
   } else if (update.mode == Update::kOverwrite) {
     std::fill_n(dw_NK.as<float>(), N * K, 0.0f);

@@ -36,6 +36,7 @@ struct GemmLimits {
   int64_t max_width;  // N and K
   DType dtype;        // A
   int64_t num_threads;
+  bool weights_are_packed = false;  // every weight has the forms that its products take
 };
 
 // Bytes of scratch (64-byte aligned) that every call within `limits` fits in.
