@@ -7,16 +7,6 @@
 namespace tessera {
 namespace {
 
-struct Case {
-  Ranks ranks;
-  int64_t stage;
-  std::string schedule;
-
-  std::string name() const {
-    return fmt::format("{}x{}stage{}{}", ranks.num_nodes, ranks.local_world_size, stage, schedule);
-  }
-};
-
 // Of all nodes.
 WireBytes wire_bytes_of_job(const ZeroLayout& layout, const ZeroSettings& settings) {
   WireBytes sum;
@@ -30,7 +20,7 @@ WireBytes wire_bytes_of_job(const ZeroLayout& layout, const ZeroSettings& settin
   return sum;
 }
 
-class NetworkUseTest : public testing::TestWithParam<Case> {
+class NetworkUseTest : public testing::TestWithParam<RanksCase> {
  protected:
   NetworkUseTest() : run_(config()) {
     // No step of the largest batch, 5 x 4 ranks, is the last of an epoch, which may have fewer passes.
@@ -149,16 +139,7 @@ TEST(NetworkUse, PerStepMovesFourBytesPerParameter) {
   }
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> result;
-  for (const Ranks ranks : {Ranks{2, 1}, Ranks{3, 1}, Ranks{2, 2}}) {
-    for (int64_t stage = 0; stage <= 3; ++stage) result.push_back({ranks, stage, "per_step"});
-    result.push_back({ranks, 3, "per_layer"});
-  }
-  return result;
-}
-
-INSTANTIATE_TEST_SUITE_P(Cases, NetworkUseTest, testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(Cases, NetworkUseTest, testing::ValuesIn(cases_of_several_nodes()),
                          [](const auto& test) { return test.param.name(); });
 
 }  // namespace

@@ -2,21 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "train/train_test_support.h"
 
 namespace tessera {
 namespace {
-
-struct Case {
-  Ranks ranks;
-  int64_t stage;
-  std::string schedule;
-
-  std::string name() const {
-    return fmt::format("{}x{}stage{}{}", ranks.num_nodes, ranks.local_world_size, stage, schedule);
-  }
-};
 
 // Batches of the tiny run over as many ranks: 12 rows a step, whatever the number of ranks.
 TrainingArguments share_batch(const TrainingArguments& args, int world_size) {
@@ -26,7 +17,7 @@ TrainingArguments share_batch(const TrainingArguments& args, int world_size) {
   return shared;
 }
 
-class RanksTest : public testing::TestWithParam<Case> {
+class RanksTest : public testing::TestWithParam<RanksCase> {
  protected:
   TrainingArguments arguments(const TinyRun& run) const {
     TrainingArguments args = share_batch(run.args, GetParam().ranks.world_size());
@@ -176,13 +167,9 @@ TEST_P(RanksTest, PackedWeightsChangeNoBit) {
   }
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> result;
-  for (const Ranks ranks : {Ranks{1, 2}, Ranks{1, 3}, Ranks{1, 4}}) result.push_back({ranks, 2, "per_step"});
-  for (const Ranks ranks : {Ranks{2, 1}, Ranks{3, 1}, Ranks{2, 2}}) {
-    for (int64_t stage = 0; stage <= 3; ++stage) result.push_back({ranks, stage, "per_step"});
-    result.push_back({ranks, 3, "per_layer"});
-  }
+std::vector<RanksCase> cases() {
+  std::vector<RanksCase> result = {{{1, 2}, 2, "per_step"}, {{1, 3}, 2, "per_step"}, {{1, 4}, 2, "per_step"}};
+  std::ranges::copy(cases_of_several_nodes(), std::back_inserter(result));
   return result;
 }
 

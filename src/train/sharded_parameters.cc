@@ -48,7 +48,7 @@ void ShardedParameters::plan_pieces() {
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
     for (int node = 0; node < world.num_nodes; ++node) {
       if (settings_.stage > 0 && node != world.node_rank) continue;
-      const Part part = plan_.part(g, node * world.local_world_size + world.local_rank);
+      const Part part = plan_.rail_part(g, node, world.local_rank);
       if (part.size() == 0) continue;
       pieces_.push_back({g, part, state});
       state += part.size();
@@ -115,7 +115,7 @@ std::vector<ElementRange> ShardedParameters::ranges_to_load(LoadOnce once) const
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
     for (int node = 0; node < world.num_nodes; ++node) {
       if (node != world.node_rank && !for_node) continue;
-      const Part part = plan_.part(g, node * world.local_world_size + world.local_rank);
+      const Part part = plan_.rail_part(g, node, world.local_rank);
       if (part.size() > 0) ranges.push_back({part.begin, part.end});
     }
   }
@@ -225,8 +225,7 @@ void ShardedParameters::exchange(const Chunk& chunk) {
   float* data = exchange_.as<float>().data();
   std::vector<Part> byte_parts;
   for (int node = 0; node < world.num_nodes; ++node) {
-    const Part common = intersection(
-        chunk.elements, plan_.part(chunk.group, node * world.local_world_size + world.local_rank));
+    const Part common = intersection(chunk.elements, plan_.rail_part(chunk.group, node, world.local_rank));
     const int64_t begin = common.size() == 0 ? 0 : common.begin - chunk.elements.begin;
     const int64_t element_bytes = dtype_bytes(DType::kF32);
     byte_parts.push_back({begin * element_bytes, (begin + common.size()) * element_bytes});

@@ -105,6 +105,15 @@ RecordingObserver TinyRun::train(int64_t num_threads, const std::function<int()>
   return observer;
 }
 
+std::vector<RanksCase> cases_of_several_nodes() {
+  std::vector<RanksCase> cases;
+  for (const Ranks ranks : {Ranks{2, 1}, Ranks{3, 1}, Ranks{2, 2}}) {
+    for (int64_t stage = 0; stage <= 3; ++stage) cases.push_back({ranks, stage, "per_step"});
+    cases.push_back({ranks, 3, "per_layer"});
+  }
+  return cases;
+}
+
 void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>& body) {
   const int world_size = ranks.world_size();
   StoreServerOptions server_options;

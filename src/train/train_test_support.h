@@ -78,6 +78,19 @@ struct Ranks {
   int world_size() const { return num_nodes * local_world_size; }
 };
 
+// Ranks and how their parameters are sharded.
+struct RanksCase {
+  Ranks ranks;
+  int64_t stage;
+  std::string schedule;
+
+  std::string name() const {
+    return fmt::format("{}x{}stage{}{}", ranks.num_nodes, ranks.local_world_size, stage, schedule);
+  }
+};
+// Several nodes, of one rank and of two, under every stage and schedule.
+std::vector<RanksCase> cases_of_several_nodes();
+
 // Runs body(comm) on every rank of a job of threads, each with a communicator of its own; throws the error of
 // the first rank that has one. Nodes of the job differ in nothing but their number.
 void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>& body);

@@ -97,7 +97,7 @@ int64_t GradientStore::index(int64_t group, int64_t element) const {
   const Part own = plan_.part(group, comm_->world().rank);
   if (!whole_) return begin + element - own.begin;
   for (int node = 0; node < plan_.num_nodes(); ++node) {
-    const Part part = plan_.part(group, node * plan_.local_world_size() + local_rank_);
+    const Part part = plan_.rail_part(group, node, local_rank_);
     if (element < part.begin || element >= part.end) continue;
     return begin + share_parts_[static_cast<size_t>(group)][static_cast<size_t>(node)].begin + element -
            part.begin;
@@ -173,7 +173,7 @@ template <typename Body>
 void GradientStore::for_each_part(int64_t group, const Body& body) {
   const Part range = plan_.group(group);
   for (int node = 0; node < plan_.num_nodes(); ++node) {
-    const Part part = plan_.part(group, node * plan_.local_world_size() + local_rank_);
+    const Part part = plan_.rail_part(group, node, local_rank_);
     if (part.size() == 0) continue;
     inputs_.clear();
     for (int rank = 0; rank < num_ranks_; ++rank) {

@@ -68,7 +68,7 @@ int64_t ShardPlan::largest_node_share() const { return node_elements(0); }
 std::vector<Part> ShardPlan::rail_parts(int64_t group, int local_rank) const {
   std::vector<Part> parts;
   for (int node = 0; node < num_nodes_; ++node) {
-    parts.push_back(part(group, node * local_world_size_ + local_rank));
+    parts.push_back(rail_part(group, node, local_rank));
   }
   return parts;
 }

@@ -35,7 +35,11 @@ class ShardPlan {
   // The most that any rank or node owns.
   int64_t largest_shard() const;
   int64_t largest_node_share() const;
-  // Parts of the ranks with this local rank, by node: what its rail exchanges.
+  // The part of the rank with this local rank on a node.
+  Part rail_part(int64_t group, int node_rank, int local_rank) const {
+    return part(group, node_rank * local_world_size_ + local_rank);
+  }
+  // Those of all nodes: what a rail exchanges.
   std::vector<Part> rail_parts(int64_t group, int local_rank) const;
 
  private:

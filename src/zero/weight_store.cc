@@ -123,7 +123,7 @@ void WeightStore::start_fetch(int64_t group, std::byte* data, int64_t channel, u
   const Part range = plan_.group(group);
   byte_parts_.clear();
   for (int node = 0; node < plan_.num_nodes(); ++node) {
-    const Part part = plan_.part(group, node * plan_.local_world_size() + comm_->world().local_rank);
+    const Part part = plan_.rail_part(group, node, comm_->world().local_rank);
     byte_parts_.push_back(
         {(part.begin - range.begin) * element_bytes_, (part.end - range.begin) * element_bytes_});
   }
