@@ -110,7 +110,8 @@ TEST_P(NetworkUseTest, EvaluationAndSavingAreNotCounted) {
 
 TEST(NetworkUse, OneNodeHasNone) {
   TinyRun run;
-  for (const StepMetrics& step : train_ranks(run.args, {1, 2}).front().steps) {
+  const RecordingObserver found = train_ranks(run.args, {1, 2}).front();
+  for (const StepMetrics& step : found.steps) {
     EXPECT_FALSE(step.network.has_value());
   }
   const auto lines = read_json_lines(run.output() / "metrics.jsonl");

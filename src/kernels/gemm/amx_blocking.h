@@ -40,7 +40,7 @@ struct DepthChunks {
 
  private:
   static constexpr int64_t even_steps(int64_t num_steps) {
-    return divide_up(num_steps, divide_up(num_steps, kMaxChunkSteps));
+    return num_steps == 0 ? 1 : divide_up(num_steps, divide_up(num_steps, kMaxChunkSteps));
   }
 };
 

@@ -11,9 +11,10 @@
 
 namespace tessera {
 
-// Exact for numbers that are multiples of 2^-384, sum to less than 2^320 and are at most 2^30: sums of
-// squares of float32 are multiples of 2^-298 and at most 2^256 each. A fixed-point number of 704 bits, held
-// as 22 digits of 32 bits in 64 so that carries can wait. (Kulisch, Computer Arithmetic and Validity, 2013.)
+// Exact for at most 2^30 numbers that are multiples of 2^-384 and sum to less than 2^320: sums of squares of
+// float32 are multiples of 2^-298 and at most 2^256 each. Numbers below 2^-332 count as zero. A fixed-point
+// number of 704 bits, held as 22 digits of 32 bits in 64 so that carries can wait. (Kulisch, Computer
+// Arithmetic and Validity, 2013.)
 class ExactSum {
  public:
   // value >= 0, infinite or NaN.
@@ -24,7 +25,7 @@ class ExactSum {
       not_finite_ |= std::isnan(value) ? kNan : kInfinity;
       return;
     }
-    if (exponent == 0) return;  // zero
+    if (exponent < kLeastExponent) return;
     const uint64_t mantissa = (bits & (kImplicitBit - 1)) | kImplicitBit;
     const int shift = exponent - kExponentBias - kFractionBits - kLowestExponent;
     const auto digit = static_cast<size_t>(shift / kDigitBits);
@@ -65,6 +66,8 @@ class ExactSum {
   static constexpr int kFractionBits = 52, kExponentBias = 1023, kNotFinite = 2047;
   static constexpr uint64_t kImplicitBit = uint64_t{1} << kFractionBits;
   static constexpr int kDigitBits = 32, kLowestExponent = -384;
+  // As it stands in a double: below it bits would fall out of the lowest digit.
+  static constexpr int kLeastExponent = kLowestExponent + kFractionBits + kExponentBias;
   static constexpr uint64_t kDigitMask = (uint64_t{1} << kDigitBits) - 1;
   static constexpr size_t kNumDigits = 22;
   static constexpr uint32_t kInfinity = 1, kNan = 2;
