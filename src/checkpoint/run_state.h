@@ -1,0 +1,23 @@
+// The state of a training run beyond its model, as a checkpoint keeps it: per element of the flat array of a
+// ParameterLayout a float32 master weight and the two moments of Adam.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+namespace tessera {
+
+enum class StateKind {
+  kMaster,    // float32 master weight
+  kExpAvg,    // first moment
+  kExpAvgSq,  // second moment
+};
+
+// Fills the float32 values of the flat elements [begin, begin + values.size()), which the rank owns; called
+// from several threads.
+using StateSource = std::function<void(StateKind kind, int64_t begin, std::span<float> values)>;
+// Takes them; called from several threads for disjoint ranges.
+using StateSink = std::function<void(StateKind kind, int64_t begin, std::span<const float> values)>;
+
+}  // namespace tessera
