@@ -38,6 +38,24 @@ inline bf16 to_bf16(float value) {
   return bf16{static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
 }
 
+// A float32 value as two halves, of which the first is a BF16 value of its own:
+//   bits(master) = (bits(weight) << 16) + remainder, exactly
+// weight is the master rounded to nearest, ties away from zero, and -0x8000 <= remainder <= 0x7FFF is what
+// rounding took or gave. (With ties to even, remainders would need a 17th bit.) A master within half a BF16
+// step of the largest finite float32 has an infinite weight.
+inline float join_master(bf16 weight, int16_t remainder) {
+  const uint32_t high = static_cast<uint32_t>(weight.bits) << 16;
+  return std::bit_cast<float>(high + static_cast<uint32_t>(static_cast<int32_t>(remainder)));
+}
+
+inline bf16 master_weight(float master) {
+  return bf16{static_cast<uint16_t>((std::bit_cast<uint32_t>(master) + 0x8000u) >> 16)};
+}
+
+inline int16_t master_remainder(float master) {
+  return static_cast<int16_t>(std::bit_cast<uint32_t>(master) & 0xFFFFu);
+}
+
 // Round to nearest, ties to even; overflow gives infinity, NaN stays NaN.
 f16 to_f16(float value);
 

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "comm/crc32c.h"
+#include "platform/crc32c.h"
 #include "kernels/rank_sum/rank_sum.h"
 
 namespace tessera {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/crc32c.h"
+#include "platform/crc32c.h"
 
 namespace tessera {
 namespace {

@@ -26,10 +26,6 @@ FileStamp stamp_of(const struct stat& status) {
   return {status.st_size, int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
-std::filesystem::path folder_of(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-}
-
 // Takes the lock that tells remove_abandoned_files of a living owner. False when the file was taken for an
 // abandoned one before and is gone.
 bool lock_file(int fd) {
@@ -64,16 +60,6 @@ bool is_temporary_name(std::string_view name, std::string_view suffix) {
   };
   return dash != std::string_view::npos && is_number(numbers.substr(0, dash)) &&
          is_number(numbers.substr(dash + 1));
-}
-
-void sync_folder(const std::filesystem::path& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const int result = fd < 0 ? -1 : ::fsync(fd);
-  const int error = errno;
-  if (fd >= 0) ::close(fd);
-  // Some network file systems cannot sync folders and say EINVAL.
-  if (result != 0 && error != EINVAL)
-    fail_errno(ExitCode::kIoError, error, fmt::format("{}: cannot sync the folder", folder.native()));
 }
 
 }  // namespace
@@ -213,11 +199,7 @@ void AtomicFile::discard() {
 
 void AtomicFile::fail_and_discard(const char* action, int error) {
   discard();
-  if (error == ENOSPC || error == EDQUOT) {
-    fail(ExitCode::kIoError, "{}: {} failed: {} (free space in {} and run again)", path_.native(), action,
-         error == ENOSPC ? "no space left on the device" : "disk quota exceeded", folder_of(path_).native());
-  }
-  fail_errno(ExitCode::kIoError, error, fmt::format("{}: {} failed", path_.native(), action));
+  fail_write(path_, action, error);
 }
 
 void AtomicFile::write(std::span<const std::byte> data) {
@@ -243,7 +225,7 @@ void AtomicFile::commit() {
   if (::rename(temporary_path_.c_str(), path_.c_str()) != 0) fail_and_discard("rename", errno);
   temporary_path_.clear();
   discard();
-  sync_folder(folder_of(path_));
+  fsync_folder(folder_of(path_));
 }
 
 int64_t remove_abandoned_files(const std::filesystem::path& folder, std::string_view suffix) {
@@ -271,6 +253,29 @@ void create_folder(const std::filesystem::path& path) {
   if (!error && !std::filesystem::is_directory(path, error) && !error)
     error = std::make_error_code(std::errc::not_a_directory);
   if (error) fail(ExitCode::kIoError, "{}: cannot create the folder: {}", path.native(), error.message());
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+void fail_write(const std::filesystem::path& path, const char* action, int errno_value) {
+  if (errno_value == ENOSPC || errno_value == EDQUOT) {
+    fail(ExitCode::kIoError, "{}: {} failed: {} (free space in {} and run again)", path.native(), action,
+         errno_value == ENOSPC ? "no space left on the device" : "disk quota exceeded",
+         folder_of(path).native());
+  }
+  fail_errno(ExitCode::kIoError, errno_value, fmt::format("{}: {} failed", path.native(), action));
+}
+
+void fsync_folder(const std::filesystem::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int result = fd < 0 ? -1 : ::fsync(fd);
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  // Some network file systems cannot sync folders and say EINVAL.
+  if (result != 0 && error != EINVAL)
+    fail_errno(ExitCode::kIoError, error, fmt::format("{}: cannot sync the folder", folder.native()));
 }
 
 }  // namespace tessera

@@ -97,4 +97,14 @@ void write_text_file(const std::filesystem::path& path, std::string_view text);
 // Creates the folder and its parents; kIoError with path and cause.
 void create_folder(const std::filesystem::path& path);
 
+// Makes the names in the folder survive a loss of power; kIoError with path and cause. File systems that
+// cannot do so for folders say so and are believed.
+void fsync_folder(const std::filesystem::path& folder);
+
+// The folder that holds `path`; "." for a bare name.
+std::filesystem::path folder_of(const std::filesystem::path& path);
+
+// Error(kIoError) about a failed `action` ("write", "fsync"), with what to do when space is what is missing.
+[[noreturn]] void fail_write(const std::filesystem::path& path, const char* action, int errno_value);
+
 }  // namespace tessera

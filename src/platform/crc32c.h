@@ -1,5 +1,5 @@
 // CRC32C (Castagnoli, polynomial 0x1EDC6F41, reflected), as of iSCSI (RFC 3720, B.4): the checksum of
-// payloads and headers on the network.
+// payloads and headers on the network, and of the pieces of a checkpoint.
 #pragma once
 
 #include <cstddef>

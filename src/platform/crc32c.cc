@@ -1,4 +1,4 @@
-#include "comm/crc32c.h"
+#include "platform/crc32c.h"
 
 #include <immintrin.h>
 
