@@ -26,7 +26,7 @@ class CheckpointReader {
 
   const std::filesystem::path& folder() const;
   int64_t step() const;
-  int world_size() const;  // of the ranks that wrote it
+  int world_size() const;               // of the ranks that wrote it
   const std::string& run_json() const;  // RunRecord::run_json
 
   // Gives the masters and moments of `ranges` (ascending without overlap) to `sink`, pieces of bounded size,

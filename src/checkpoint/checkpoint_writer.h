@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -35,14 +34,15 @@ struct CheckpointPlan {
   std::filesystem::path unfinished_folder() const;
 };
 
-// Makes the unfinished folder: model files with headers and full size, config.json, tokenizer files.
-// Error(kIoError).
+// Makes the unfinished folder, in place of one that was left there: model files with headers and full size.
+// Quick; rank 0's writer adds config.json and the tokenizer's files. Error(kIoError).
 void create_checkpoint(const CheckpointPlan& plan);
 
 struct WriteOptions {
   // Memory for state that changes before it is written; 0: before_change() waits for the disk instead.
   int64_t snapshot_bytes = 0;
-  int64_t max_bytes_per_second = 0;  // of this rank; 0 = no limit
+  // Of this rank; 0 = no limit. Not while before_change() or wait() wait.
+  int64_t max_bytes_per_second = 0;
 };
 
 struct WriteReport {
@@ -55,14 +55,17 @@ struct WriteReport {
 class CheckpointWriter {
  public:
   // `owned` ascend without overlap; those of all ranks together are the whole array. Starts a thread that
-  // reads `source` from the lowest element to the highest and writes it to the files.
+  // reads `source` from the lowest element to the highest, what before_change() waits for first, and writes
+  // it to the files, in pieces of at most 2^20 elements. `plan` is not used after the constructor, `pool` in
+  // before_change() only.
   CheckpointWriter(const CheckpointPlan& plan, std::vector<ElementRange> owned, StateSource source,
                    const WriteOptions& options, ThreadPool& pool);
   // Abandons what is not written.
   ~CheckpointWriter();
 
-  // These elements are about to change: returns when all of them were read, by the writer or, as far as there
-  // is memory for it, by the caller's threads just now.
+  // These elements are about to change: returns when all of them, and those of the pieces they lie in, were
+  // read, by the writer or, as far as there is memory for it, by the caller's threads just now. Does nothing
+  // once the write has failed. One thread calls at a time.
   void before_change(ElementRange elements);
 
   // Written and synced, or failed.
@@ -80,14 +83,14 @@ class CheckpointWriter {
 // What the program needs to go on, beside weights and optimizer; one JSON object, of train's making.
 struct RunRecord {
   int64_t step = 0;
-  std::string run_json;             // goes into the manifest as "run"
-  std::string trainer_state_json;   // trainer_state.json
-  std::string training_args_json;   // training_args.json
+  std::string run_json;            // goes into the manifest as "run"
+  std::string trainer_state_json;  // trainer_state.json
+  std::string training_args_json;  // training_args.json
 };
 
-// Writes the manifest over what all ranks have written, syncs files and folders, gives the folder its name
-// and makes `latest` point to it. Error(kIoError): the unfinished folder is then removed, older checkpoints
-// stay as they are.
+// Writes the manifest over what all ranks have written, opens it as a reader would, syncs files and folders,
+// gives the folder its name and makes `latest` point to it. One that had this name is moved to previous-N.
+// Error(kIoError): the unfinished folder is then removed, older checkpoints stay as they are.
 void commit_checkpoint(const CheckpointPlan& plan, const RunRecord& record);
 // Removes the unfinished folder.
 void abandon_checkpoint(const CheckpointPlan& plan) noexcept;

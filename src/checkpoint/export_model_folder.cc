@@ -45,17 +45,6 @@ float element(DType dtype, const std::byte* data, int64_t index) {
   return to_float(reinterpret_cast<const f16*>(data)[index]);
 }
 
-// A weight that training left finite must stay so in the file's type: F16 ends at 65504.
-void check_saved(const Parameter& parameter, int64_t begin, std::span<const float> values, DType dtype,
-                 const std::byte* saved) {
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (std::isfinite(element(dtype, saved, static_cast<int64_t>(i)))) continue;
-    fail(ExitCode::kNumerics, "tensor '{}': element {}: expected a finite value to save as {}, found {}{}",
-         parameter.name, begin + static_cast<int64_t>(i), dtype_name(dtype), values[i],
-         std::isfinite(values[i]) ? " (save as BF16 or F32)" : "");
-  }
-}
-
 std::vector<SafetensorsItem> make_items(const ParameterLayout& layout, const WeightSource& source,
                                         DType dtype) {
   // One buffer serves all items: they are produced one after another.
@@ -68,34 +57,46 @@ std::vector<SafetensorsItem> make_items(const ParameterLayout& layout, const Wei
                        source(parameter.offset + begin, *values);
                        convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values->data()),
                                         dtype, buffer, count);
-                       check_saved(parameter, begin, *values, dtype, buffer);
+                       check_saved_weights(parameter, begin, *values, dtype, buffer);
                      }});
   }
   return items;
 }
 
-void copy_if_present(const fs::path& from, const fs::path& to) {
+void add_if_present(const fs::path& from, const char* name, std::vector<NamedText>* files) {
   std::error_code error;
-  if (!fs::exists(from, error) || fs::equivalent(from, to, error)) return;
-  write_text_file(to, read_text_file(from));
+  if (fs::exists(from, error)) files->push_back({name, read_text_file(from)});
 }
 
 }  // namespace
+
+// F16 ends at 65504.
+void check_saved_weights(const Parameter& parameter, int64_t begin, std::span<const float> values,
+                         DType dtype, const std::byte* saved) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(element(dtype, saved, static_cast<int64_t>(i)))) continue;
+    fail(ExitCode::kNumerics, "tensor '{}': element {}: expected a finite value to save as {}, found {}{}",
+         parameter.name, begin + static_cast<int64_t>(i), dtype_name(dtype), values[i],
+         std::isfinite(values[i]) ? " (save as BF16 or F32)" : "");
+  }
+}
+
+std::vector<NamedText> model_folder_texts(const ModelConfig& config, const ExportOptions& options) {
+  std::vector<NamedText> files;
+  files.push_back({"config.json", write_model_config(config, torch_dtype_name(options.save_dtype))});
+  add_if_present(options.generation_config, "generation_config.json", &files);
+  if (files.size() == 1) files.push_back({"generation_config.json", write_generation_config(config)});
+  if (options.tokenizer_folder.empty()) return files;
+  for (const char* name : kTokenizerFiles) add_if_present(options.tokenizer_folder / name, name, &files);
+  return files;
+}
 
 void export_model_folder(const fs::path& folder, const ModelConfig& config, const ParameterLayout& layout,
                          const WeightSource& source, const ExportOptions& options) {
   create_folder(folder);
   // The weights first: what a full disk interrupts leaves the folder as it was.
   write_safetensors_model(folder, make_items(layout, source, options.save_dtype), options.max_shard_bytes);
-  write_text_file(folder / "config.json", write_model_config(config, torch_dtype_name(options.save_dtype)));
-  std::error_code error;
-  if (fs::exists(options.generation_config, error)) {
-    copy_if_present(options.generation_config, folder / "generation_config.json");
-  } else {
-    write_text_file(folder / "generation_config.json", write_generation_config(config));
-  }
-  if (options.tokenizer_folder.empty()) return;
-  for (const char* name : kTokenizerFiles) copy_if_present(options.tokenizer_folder / name, folder / name);
+  for (const auto& [name, text] : model_folder_texts(config, options)) write_text_file(folder / name, text);
 }
 
 }  // namespace tessera

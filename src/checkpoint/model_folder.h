@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "formats/model_config.h"
 #include "formats/safetensors.h"
@@ -73,5 +74,18 @@ struct ExportOptions {
 void export_model_folder(const std::filesystem::path& folder, const ModelConfig& config,
                          const ParameterLayout& layout, const WeightSource& source,
                          const ExportOptions& options);
+
+// What stands in a model's folder beside its weights: config.json, generation_config.json and the tokenizer's
+// files.
+struct NamedText {
+  std::string name;
+  std::string text;
+};
+std::vector<NamedText> model_folder_texts(const ModelConfig& config, const ExportOptions& options);
+
+// Error(kNumerics) when one of `values`, the elements of a parameter from `begin` on, is not finite in
+// `saved`, what became of them in `dtype`.
+void check_saved_weights(const Parameter& parameter, int64_t begin, std::span<const float> values,
+                         DType dtype, const std::byte* saved);
 
 }  // namespace tessera

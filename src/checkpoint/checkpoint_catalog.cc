@@ -1,0 +1,332 @@
+#include "checkpoint/checkpoint_catalog.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/shard_name.h"
+#include "platform/crc32c.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of what writers of this format make at once; a header may be larger.
+constexpr int64_t kMaxPieceBytes = int64_t{64} << 20;
+constexpr int64_t kMaxHeaderBytes = 100'000'000;
+constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
+
+bool is_safetensors(const std::string& name) { return name.ends_with(".safetensors"); }
+
+bool is_model_file(const std::string& name) {
+  return name == kSingleFileName || parse_shard_name(name).has_value();
+}
+
+CheckpointManifest read_manifest(const fs::path& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    fail(ExitCode::kNoInput, "{}: no such checkpoint: expected a folder", folder.native());
+  }
+  const fs::path path = folder / kManifestName;
+  if (!fs::exists(path, error)) {
+    fail(ExitCode::kNoInput, "{}: not found: {} is no complete checkpoint to go on from", path.native(),
+         folder.native());
+  }
+  return parse_manifest(read_text_file(path, kMaxTextBytes), path.native());
+}
+
+void check_sizes(const CheckpointCatalog& catalog) {
+  for (const FileRecord& file : catalog.manifest.files) {
+    const fs::path path = catalog.path_of(file.name);
+    std::error_code error;
+    const bool is_file = fs::is_regular_file(path, error);
+    const auto size = is_file ? fs::file_size(path, error) : 0;
+    if (!is_file || error) {
+      fail(ExitCode::kBadData, "{}: missing: expected a file of {} bytes as manifest.json lists",
+           path.native(), file.bytes);
+    }
+    if (static_cast<int64_t>(size) != file.bytes) {
+      fail(ExitCode::kBadData, "{}: expected {} bytes as manifest.json lists, found {}{}", path.native(),
+           file.bytes, size, static_cast<int64_t>(size) < file.bytes ? " (truncated?)" : "");
+    }
+  }
+}
+
+// Weights and state that the manifest does not know would be loaded by other programs.
+void check_nothing_else(const CheckpointCatalog& catalog) {
+  std::set<std::string> known = {kManifestName};
+  for (const FileRecord& file : catalog.manifest.files) known.insert(file.name);
+  const auto check = [&](const fs::path& path, const std::string& name) {
+    if (known.contains(name)) return;
+    fail(ExitCode::kBadData,
+         "{}: not in manifest.json: expected nothing of that name in a checkpoint (move it away)",
+         path.native());
+  };
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(catalog.folder / kStateFolder, error)) {
+    check(entry.path(), fmt::format("{}/{}", kStateFolder, entry.path().filename().native()));
+  }
+  for (const auto& entry : fs::directory_iterator(catalog.folder, error)) {
+    const std::string name = entry.path().filename().native();
+    if (is_safetensors(name) || name == kIndexFileName) check(entry.path(), name);
+  }
+}
+
+const FileRecord* find_record(const CheckpointManifest& manifest, const std::string& name) {
+  const auto at = std::find_if(manifest.files.begin(), manifest.files.end(),
+                               [&](const FileRecord& file) { return file.name == name; });
+  return at == manifest.files.end() ? nullptr : &*at;
+}
+
+std::string read_checked_text(const CheckpointCatalog& catalog, const std::string& name) {
+  const FileRecord* record = find_record(catalog.manifest, name);
+  const fs::path path = catalog.path_of(name);
+  if (record == nullptr || !record->crc32c) {
+    fail(ExitCode::kBadData, "{}: field 'files': expected {} with its checksum, found none",
+         catalog.path_of(kManifestName).native(), name);
+  }
+  std::string text = read_text_file(path, kMaxTextBytes);
+  const uint32_t found = crc32c(0, std::as_bytes(std::span(text)));
+  if (found != *record->crc32c) {
+    fail(
+        ExitCode::kBadData,
+        "{}: expected checksum {:08x} as manifest.json lists, found {:08x} (damaged; use another checkpoint)",
+        path.native(), *record->crc32c, found);
+  }
+  return text;
+}
+
+RankIndex read_index(const CheckpointCatalog& catalog, int64_t rank) {
+  const std::string name = state_index_name(rank, catalog.manifest.world_size);
+  const std::string origin = catalog.path_of(name).native();
+  RankIndex index = parse_rank_index(read_checked_text(catalog, name), origin);
+  const auto check = [&](const char* field, int64_t expected, int64_t found) {
+    if (found != expected) {
+      fail(ExitCode::kBadData, "{}: field '{}': expected {}, found {}", origin, field, expected, found);
+    }
+  };
+  check("rank", rank, index.rank);
+  check("world_size", catalog.manifest.world_size, index.world_size);
+  return index;
+}
+
+// The pieces of all ranks, by file.
+void collect_pieces(CheckpointCatalog& catalog, std::vector<RankIndex>& indexes) {
+  std::map<std::string, size_t> by_name;
+  for (const FileRecord& record : catalog.manifest.files) {
+    if (record.crc32c) continue;
+    by_name.emplace(record.name, catalog.files.size());
+    catalog.files.push_back({record.name, record.bytes, {}, {}});
+  }
+  for (RankIndex& index : indexes) {
+    for (RankIndex::File& file : index.files) {
+      const auto at = by_name.find(file.name);
+      if (at == by_name.end()) {
+        fail(ExitCode::kBadData, "{}: field 'files': '{}' is not in manifest.json as a file in pieces",
+             catalog.path_of(state_index_name(index.rank, index.world_size)).native(), file.name);
+      }
+      std::vector<PieceRecord>& pieces = catalog.files[at->second].pieces;
+      pieces.insert(pieces.end(), file.pieces.begin(), file.pieces.end());
+      file.pieces = {};
+    }
+  }
+}
+
+void check_pieces_cover(const CheckpointCatalog& catalog, CatalogFile& file) {
+  std::sort(file.pieces.begin(), file.pieces.end(),
+            [](const PieceRecord& a, const PieceRecord& b) { return a.offset_bytes < b.offset_bytes; });
+  int64_t covered = 0;
+  for (const PieceRecord& piece : file.pieces) {
+    if (piece.offset_bytes != covered || piece.size_bytes > file.bytes - covered) {
+      fail(ExitCode::kBadData,
+           "{}: pieces of all ranks: expected one that begins at byte {} of {}, found [{}, {}) ({})",
+           catalog.path_of(file.name).native(), covered, file.bytes, piece.offset_bytes,
+           piece.offset_bytes + piece.size_bytes,
+           piece.offset_bytes < covered   ? "overlaps the one before it"
+           : piece.offset_bytes > covered ? "a hole"
+                                          : "behind the end");
+    }
+    covered += piece.size_bytes;
+  }
+  if (covered != file.bytes) {
+    fail(ExitCode::kBadData, "{}: pieces of all ranks: expected {} bytes, found {}",
+         catalog.path_of(file.name).native(), file.bytes, covered);
+  }
+}
+
+// The header is the file's first piece; every other one lies in one tensor, at whole elements.
+void read_header(const CheckpointCatalog& catalog, CatalogFile& file) {
+  const fs::path path = catalog.path_of(file.name);
+  const auto refuse = [&](const PieceRecord& piece, const char* expected) {
+    fail(ExitCode::kBadData, "{}: piece [{}, {}): expected {}", path.native(), piece.offset_bytes,
+         piece.offset_bytes + piece.size_bytes, expected);
+  };
+  if (file.pieces.empty())
+    fail(ExitCode::kBadData, "{}: expected a safetensors file, found 0 bytes", path.native());
+  const PieceRecord& first = file.pieces.front();
+  uint64_t length = 0;
+  constexpr int64_t kLengthBytes = sizeof(length);
+  if (first.size_bytes < kLengthBytes || first.size_bytes > kMaxHeaderBytes) refuse(first, "the header");
+  std::string header(static_cast<size_t>(first.size_bytes), '\0');
+  read_piece(InputFile::open(path), first, std::as_writable_bytes(std::span(header)));
+  std::memcpy(&length, header.data(), sizeof(length));
+  if (length != header.size() - sizeof(length)) refuse(first, "the length and the whole header");
+  const int64_t data_begin = first.size_bytes;
+  file.entries = parse_safetensors_header(std::string_view(header).substr(sizeof(length)),
+                                          file.bytes - data_begin, path.native(), nullptr);
+  for (SafetensorsEntry& entry : file.entries) entry.offset_bytes += data_begin;
+  auto entry = file.entries.begin();
+  for (auto piece = file.pieces.begin() + 1; piece != file.pieces.end(); ++piece) {
+    while (entry->offset_bytes + entry->size_bytes <= piece->offset_bytes) ++entry;
+    const int64_t begin = piece->offset_bytes - entry->offset_bytes;
+    const int64_t element_bytes = dtype_bytes(entry->dtype);
+    if (piece->size_bytes > entry->size_bytes - begin || begin % element_bytes != 0 ||
+        piece->size_bytes % element_bytes != 0 || piece->size_bytes > kMaxPieceBytes) {
+      refuse(*piece, "whole elements of one tensor, at most 64 MiB");
+    }
+  }
+}
+
+int64_t count_elements(const SafetensorsEntry& entry) { return entry.size_bytes / dtype_bytes(entry.dtype); }
+
+void add_model_tensors(CheckpointCatalog& catalog, size_t file_index) {
+  const CatalogFile& file = catalog.files[file_index];
+  for (const SafetensorsEntry& entry : file.entries) {
+    const std::string path = catalog.path_of(file.name).native();
+    if (entry.dtype != catalog.manifest.model_dtype) {
+      fail(ExitCode::kBadData, "{}: tensor '{}': expected {} as manifest.json says, found {}", path,
+           printable(entry.name), dtype_name(catalog.manifest.model_dtype), dtype_name(entry.dtype));
+    }
+    CatalogParameter parameter;
+    parameter.shape = entry.shape;
+    parameter.num_elements = count_elements(entry);
+    parameter.model = {0, parameter.num_elements, file_index, entry.offset_bytes};
+    if (!catalog.parameters.emplace(entry.name, std::move(parameter)).second) {
+      fail(ExitCode::kBadData, "{}: tensor '{}': expected once in the model, found in two files", path,
+           printable(entry.name));
+    }
+  }
+}
+
+// The tensors of a rank's state are those of the elements that its index lists.
+void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
+  const std::string name = state_file_name(index.rank, index.world_size);
+  const auto file = std::find_if(catalog.files.begin(), catalog.files.end(),
+                                 [&](const CatalogFile& candidate) { return candidate.name == name; });
+  const std::string origin = catalog.path_of(state_index_name(index.rank, index.world_size)).native();
+  const std::string path = catalog.path_of(name).native();
+  if (file == catalog.files.end()) {
+    fail(ExitCode::kBadData, "{}: field 'files': expected {}, found none",
+         catalog.path_of(kManifestName).native(), name);
+  }
+  const DType model_dtype = catalog.manifest.model_dtype;
+  std::map<std::string_view, const SafetensorsEntry*> entries;
+  for (const SafetensorsEntry& entry : file->entries) entries.emplace(entry.name, &entry);
+  size_t num_tensors = 0;
+  for (const auto& [tensor, ranges] : index.elements) {
+    const auto parameter = catalog.parameters.find(tensor);
+    if (parameter == catalog.parameters.end() || ranges.back().end > parameter->second.num_elements) {
+      fail(ExitCode::kBadData,
+           "{}: elements of {}: expected a tensor of the model with {} elements, found {}", origin,
+           printable(tensor), ranges.back().end,
+           parameter == catalog.parameters.end() ? "none" : std::to_string(parameter->second.num_elements));
+    }
+    int64_t count = 0;
+    for (const ElementRange& range : ranges) count += range.end - range.begin;
+    for (int i = kFirstStatePart; i < kNumParts; ++i) {
+      const auto dtype = part_dtype(static_cast<Part>(i), model_dtype);
+      if (!dtype) continue;
+      const std::string state = fmt::format("{}{}", part_prefix(static_cast<Part>(i), model_dtype), tensor);
+      const auto at = entries.find(state);
+      const SafetensorsEntry* entry = at == entries.end() ? nullptr : at->second;
+      if (entry == nullptr || entry->dtype != *dtype || entry->shape != std::vector<int64_t>{count}) {
+        fail(ExitCode::kBadData, "{}: tensor '{}': expected {} [{}], found {}", path, printable(state),
+             dtype_name(*dtype), count,
+             entry == nullptr
+                 ? "none"
+                 : fmt::format("{} [{}]", dtype_name(entry->dtype), fmt::join(entry->shape, ", ")));
+      }
+      ++num_tensors;
+      int64_t offset = entry->offset_bytes;
+      for (const ElementRange& range : ranges) {
+        parameter->second.state[static_cast<size_t>(i)].push_back(
+            {range.begin, range.end, static_cast<size_t>(file - catalog.files.begin()), offset});
+        offset += (range.end - range.begin) * dtype_bytes(*dtype);
+      }
+    }
+  }
+  if (num_tensors != file->entries.size()) {
+    fail(ExitCode::kBadData, "{}: expected {} tensors for the elements that {} lists, found {}", path,
+         num_tensors, origin, file->entries.size());
+  }
+}
+
+void check_state_covers(const CheckpointCatalog& catalog, const std::string& name,
+                        CatalogParameter& parameter) {
+  for (std::vector<Extent>& extents : parameter.state) {
+    std::sort(extents.begin(), extents.end(),
+              [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+  }
+  int64_t covered = 0;
+  for (const Extent& extent : parameter.state[static_cast<size_t>(Part::kExpAvg)]) {
+    if (extent.begin != covered) break;
+    covered = extent.end;
+  }
+  const auto& extents = parameter.state[static_cast<size_t>(Part::kExpAvg)];
+  if (covered == parameter.num_elements && (extents.empty() || extents.back().end == covered)) return;
+  fail(ExitCode::kBadData,
+       "{}: tensor '{}': state of all ranks: expected {} elements once each, found {} before a hole or an "
+       "overlap",
+       (catalog.folder / kStateFolder).native(), printable(name), parameter.num_elements, covered);
+}
+
+}  // namespace
+
+size_t CatalogFile::piece_at(int64_t offset_bytes) const {
+  const auto at = std::partition_point(pieces.begin(), pieces.end(), [&](const PieceRecord& piece) {
+    return piece.offset_bytes + piece.size_bytes <= offset_bytes;
+  });
+  TESSERA_CHECK(at != pieces.end(), "{}: byte {}", name, offset_bytes);
+  return static_cast<size_t>(at - pieces.begin());
+}
+
+CheckpointCatalog CheckpointCatalog::read(const fs::path& folder) {
+  CheckpointCatalog catalog;
+  catalog.folder = folder;
+  catalog.manifest = read_manifest(folder);
+  check_sizes(catalog);
+  check_nothing_else(catalog);
+  std::vector<RankIndex> indexes;
+  for (int64_t rank = 0; rank < catalog.manifest.world_size; ++rank) {
+    indexes.push_back(read_index(catalog, rank));
+  }
+  collect_pieces(catalog, indexes);
+  for (size_t i = 0; i < catalog.files.size(); ++i) {
+    CatalogFile& file = catalog.files[i];
+    check_pieces_cover(catalog, file);
+    if (is_safetensors(file.name)) read_header(catalog, file);
+    if (is_model_file(file.name)) add_model_tensors(catalog, i);
+  }
+  for (const RankIndex& index : indexes) add_state_tensors(catalog, index);
+  for (auto& [name, parameter] : catalog.parameters) check_state_covers(catalog, name, parameter);
+  return catalog;
+}
+
+void read_piece(const InputFile& file, const PieceRecord& piece, std::span<std::byte> destination) {
+  TESSERA_CHECK(std::ssize(destination) == piece.size_bytes, "{}", file.path().native());
+  file.read_at(piece.offset_bytes, destination);
+  const uint32_t found = crc32c(0, destination);
+  if (found != piece.crc32c) {
+    fail(ExitCode::kBadData,
+         "{}: bytes [{}, {}): expected checksum {:08x}, found {:08x} (damaged; use another checkpoint)",
+         file.path().native(), piece.offset_bytes, piece.offset_bytes + piece.size_bytes, piece.crc32c,
+         found);
+  }
+}
+
+}  // namespace tessera

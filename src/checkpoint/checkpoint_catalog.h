@@ -1,0 +1,63 @@
+// What a checkpoint's folder has, checked as a whole before any of its values is used: files, pieces,
+// tensors, and which file holds which elements.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/checkpoint_manifest.h"
+#include "formats/file.h"
+#include "formats/safetensors.h"
+
+namespace tessera {
+
+// A file that the indexes list in pieces.
+struct CatalogFile {
+  std::string name;
+  int64_t bytes = 0;
+  std::vector<PieceRecord> pieces;        // cover the file, ascending
+  std::vector<SafetensorsEntry> entries;  // of a safetensors file; offsets from the start of the file
+
+  // The piece that holds this byte.
+  size_t piece_at(int64_t offset_bytes) const;
+};
+
+// Elements [begin, end) of a parameter: one behind the other in one file.
+struct Extent {
+  int64_t begin;
+  int64_t end;
+  size_t file;
+  int64_t offset_bytes;  // of element `begin`
+};
+
+struct CatalogParameter {
+  std::vector<int64_t> shape;
+  int64_t num_elements = 0;
+  Extent model;
+  std::array<std::vector<Extent>, kNumParts> state;  // by part, ascending; they cover the parameter
+};
+
+struct CheckpointCatalog {
+  // Error(kNoInput) when there is no complete checkpoint, kBadData that names file, field, expected and
+  // found.
+  static CheckpointCatalog read(const std::filesystem::path& folder);
+
+  std::filesystem::path folder;
+  CheckpointManifest manifest;
+  std::vector<CatalogFile> files;
+  std::map<std::string, CatalogParameter> parameters;
+
+  std::filesystem::path path_of(const std::string& name) const { return folder / name; }
+};
+
+// Fills `destination` with the whole piece; kBadData when its checksum is wrong.
+void read_piece(const InputFile& file, const PieceRecord& piece, std::span<std::byte> destination);
+
+}  // namespace tessera

@@ -1,0 +1,160 @@
+// What rank 0 does for all: makes the unfinished folder, and gives it its name when all have written.
+#include <fcntl.h>
+#include <stdio.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/checkpoint_manifest.h"
+#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/checkpoint_writer.h"
+#include "formats/file.h"
+#include "formats/output_file.h"
+#include "platform/crc32c.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot become {}", from.native(), to.native()));
+  }
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) fail(ExitCode::kIoError, "{}: cannot remove: {}", path.native(), error.message());
+}
+
+int64_t size_of(const fs::path& path) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  if (error) fail(ExitCode::kIoError, "{}: cannot stat: {}", path.native(), error.message());
+  return static_cast<int64_t>(size);
+}
+
+FileRecord write_text(const fs::path& folder, const std::string& name, const std::string& text) {
+  write_synced_file(folder / name, text);
+  return {name, std::ssize(text), crc32c(0, std::as_bytes(std::span(text)))};
+}
+
+// All files: those that the indexes list in pieces, the indexes, and what is written here.
+CheckpointManifest make_manifest(const CheckpointPlan& plan, const RunRecord& record) {
+  const fs::path folder = plan.unfinished_folder();
+  CheckpointManifest manifest;
+  manifest.program_version = TESSERA_VERSION;
+  manifest.step = record.step;
+  manifest.world_size = plan.world_size;
+  manifest.model_dtype = plan.export_options.save_dtype;
+  manifest.run_json = record.run_json;
+  std::vector<FileRecord> indexes;
+  std::map<std::string, int64_t> listed;
+  for (int rank = 0; rank < plan.world_size; ++rank) {
+    const std::string name = state_index_name(rank, plan.world_size);
+    const std::string text = read_text_file(folder / name);
+    indexes.push_back({name, std::ssize(text), crc32c(0, std::as_bytes(std::span(text)))});
+    for (const RankIndex::File& file : parse_rank_index(text, (folder / name).native()).files) {
+      if (listed.contains(file.name)) continue;
+      listed.emplace(file.name, size_of(folder / file.name));
+    }
+  }
+  for (const auto& [name, size_bytes] : listed) manifest.files.push_back({name, size_bytes, std::nullopt});
+  manifest.files.insert(manifest.files.end(), indexes.begin(), indexes.end());
+  manifest.files.push_back(write_text(folder, "trainer_state.json", record.trainer_state_json));
+  manifest.files.push_back(write_text(folder, "training_args.json", record.training_args_json));
+  return manifest;
+}
+
+// What cannot be opened must not replace anything.
+void check_written(const fs::path& folder) {
+  try {
+    CheckpointReader::open(folder);
+  } catch (const Error& error) {
+    fail(ExitCode::kIoError, "the checkpoint just written is not what it should be: {}", error.what());
+  }
+}
+
+// The new folder takes the name of the old one, which goes to previous-N, in one operation where the file
+// system can do that: at no moment is there neither.
+void replace_checkpoint(const fs::path& unfinished, const fs::path& folder) {
+  const fs::path parent = folder_of(folder);
+  int64_t number = 1;
+  while (fs::exists(parent / fmt::format("previous-{}", number))) ++number;
+  const fs::path previous = parent / fmt::format("previous-{}", number);
+  create_folder(previous);
+  const fs::path aside = previous / folder.filename();
+  rename_path(unfinished, aside);
+  if (::renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
+    const fs::path waiting = previous / ("new-" + folder.filename().native());
+    rename_path(aside, waiting);
+    rename_path(folder, aside);
+    rename_path(waiting, folder);
+  }
+  fsync_folder(previous);
+  log_info("{}: replaced; the one that was there is now {}", folder.native(), aside.native());
+}
+
+// From the rename on the checkpoint exists; where `latest` points matters less.
+void point_latest(const fs::path& folder) {
+  try {
+    write_text_file(folder_of(folder) / kLatestName, folder.filename().native() + "\n");
+  } catch (const Error& error) {
+    log_warning("{} is complete, but `latest` does not point to it: {}", folder.native(), error.what());
+  }
+}
+
+}  // namespace
+
+fs::path CheckpointPlan::unfinished_folder() const {
+  return folder_of(folder) / fmt::format(".unfinished-{}", folder.filename().native());
+}
+
+void create_checkpoint(const CheckpointPlan& plan) {
+  const fs::path folder = plan.unfinished_folder();
+  remove_tree(folder);
+  create_folder(folder / kStateFolder);
+  try {
+    for (const auto& [name, layout] : model_file_layout(*plan.layout, plan.export_options).files) {
+      layout.create(folder / name).close();
+    }
+  } catch (...) {
+    abandon_checkpoint(plan);
+    throw;
+  }
+}
+
+void commit_checkpoint(const CheckpointPlan& plan, const RunRecord& record) {
+  const fs::path unfinished = plan.unfinished_folder();
+  try {
+    const CheckpointManifest manifest = make_manifest(plan, record);
+    write_synced_file(unfinished / kManifestName, write_manifest(manifest));
+    check_written(unfinished);
+    fsync_folder(unfinished / kStateFolder);
+    fsync_folder(unfinished);
+    std::error_code error;
+    if (fs::exists(plan.folder, error)) {
+      replace_checkpoint(unfinished, plan.folder);
+    } else {
+      rename_path(unfinished, plan.folder);
+    }
+  } catch (...) {
+    abandon_checkpoint(plan);
+    throw;
+  }
+  fsync_folder(folder_of(plan.folder));
+  point_latest(plan.folder);
+}
+
+void abandon_checkpoint(const CheckpointPlan& plan) noexcept {
+  std::error_code ignored;
+  fs::remove_all(plan.unfinished_folder(), ignored);
+}
+
+}  // namespace tessera

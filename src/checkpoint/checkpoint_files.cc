@@ -1,0 +1,124 @@
+#include "checkpoint/checkpoint_files.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kCheckpointPrefix = "checkpoint-";
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{}", kCheckpointPrefix, step); }
+
+std::optional<int64_t> parse_checkpoint_name(std::string_view name) {
+  if (!name.starts_with(kCheckpointPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kCheckpointPrefix.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  // Only the name that checkpoint_name() gives: no sign, no leading zero.
+  if (error != std::errc() || end != digits.data() + digits.size() || checkpoint_name(step) != name) {
+    return std::nullopt;
+  }
+  return step >= 0 ? std::optional(step) : std::nullopt;
+}
+
+std::string state_file_name(int64_t rank, int64_t world_size) {
+  return fmt::format("{}/state-{:05}-of-{:05}.safetensors", kStateFolder, rank + 1, world_size);
+}
+
+std::string state_index_name(int64_t rank, int64_t world_size) {
+  return fmt::format("{}/state-{:05}-of-{:05}.json", kStateFolder, rank + 1, world_size);
+}
+
+std::optional<DType> part_dtype(Part part, DType model_dtype) {
+  if (part == Part::kModel) return model_dtype;
+  if (part == Part::kExpAvg || part == Part::kExpAvgSq) return DType::kF32;
+  if (model_dtype == DType::kF32) return std::nullopt;
+  return model_dtype == DType::kBF16 ? DType::kI16 : DType::kF32;
+}
+
+std::string_view part_prefix(Part part, DType model_dtype) {
+  switch (part) {
+    case Part::kModel:
+      return "";
+    case Part::kMaster:
+      return model_dtype == DType::kBF16 ? "remainder/" : "master/";
+    case Part::kExpAvg:
+      return "exp_avg/";
+    case Part::kExpAvgSq:
+      return "exp_avg_sq/";
+  }
+  TESSERA_CHECK(false);
+  return "";
+}
+
+SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options) {
+  std::vector<SafetensorsSpec> tensors;
+  for (const Parameter& parameter : layout.parameters()) {
+    tensors.push_back({parameter.name, parameter.shape, options.save_dtype});
+  }
+  return {tensors, options.max_shard_bytes};
+}
+
+std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vector<ElementRange>& owned) {
+  std::vector<ElementRange> ranges;
+  for (const ElementRange& range : owned) {
+    TESSERA_CHECK(0 <= range.begin && range.begin <= range.end && range.end <= layout.num_elements() &&
+                      (ranges.empty() || ranges.back().end <= range.begin),
+                  "[{}, {}) of {}", range.begin, range.end, layout.num_elements());
+    if (range.begin == range.end) continue;
+    if (!ranges.empty() && ranges.back().end == range.begin) {
+      ranges.back().end = range.end;
+    } else {
+      ranges.push_back(range);
+    }
+  }
+  std::vector<OwnedPart> parts;
+  auto range = ranges.begin();
+  for (const Parameter& parameter : layout.parameters()) {
+    const int64_t parameter_end = parameter.offset + parameter.num_elements;
+    int64_t position = 0;
+    while (range != ranges.end() && range->end <= parameter.offset) ++range;
+    for (auto at = range; at != ranges.end() && at->begin < parameter_end; ++at) {
+      const int64_t begin = std::max(at->begin, parameter.offset) - parameter.offset;
+      const int64_t end = std::min(at->end, parameter_end) - parameter.offset;
+      parts.push_back({&parameter, begin, end, position});
+      position += end - begin;
+    }
+  }
+  return parts;
+}
+
+SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, DType model_dtype) {
+  std::vector<SafetensorsSpec> tensors;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const bool is_last = i + 1 == parts.size() || parts[i + 1].parameter != parts[i].parameter;
+    if (!is_last) continue;
+    const int64_t count = parts[i].position + parts[i].end - parts[i].begin;
+    for (int part = kFirstStatePart; part < kNumParts; ++part) {
+      const auto dtype = part_dtype(static_cast<Part>(part), model_dtype);
+      if (!dtype) continue;
+      const std::string_view prefix = part_prefix(static_cast<Part>(part), model_dtype);
+      tensors.push_back({fmt::format("{}{}", prefix, parts[i].parameter->name), {count}, *dtype});
+    }
+  }
+  return SafetensorsLayout(std::move(tensors));
+}
+
+std::vector<StatePiece> cut_into_pieces(const std::vector<OwnedPart>& parts) {
+  std::vector<StatePiece> pieces;
+  for (const OwnedPart& part : parts) {
+    for (int64_t begin = part.begin; begin < part.end; begin += kStatePieceElements) {
+      const int64_t count = std::min(kStatePieceElements, part.end - begin);
+      pieces.push_back({part.parameter, begin, count, part.position + begin - part.begin});
+    }
+  }
+  return pieces;
+}
+
+}  // namespace tessera

@@ -1,0 +1,67 @@
+// The files of a checkpoint: their names, what lies where in them, and in which pieces they are written.
+// docs/checkpoint-format.md describes them for other programs.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/model_folder.h"
+#include "checkpoint/run_state.h"
+#include "formats/safetensors_layout.h"
+#include "model/parameters.h"
+
+namespace tessera {
+
+inline constexpr const char* kStateFolder = "tessera";
+inline constexpr const char* kManifestName = "tessera/manifest.json";
+inline constexpr const char* kLatestName = "latest";
+
+std::string checkpoint_name(int64_t step);                            // "checkpoint-100"
+std::optional<int64_t> parse_checkpoint_name(std::string_view name);  // nullopt for any other name
+std::string state_file_name(int64_t rank, int64_t world_size);   // "tessera/state-00001-of-00004.safetensors"
+std::string state_index_name(int64_t rank, int64_t world_size);  // "tessera/state-00001-of-00004.json"
+
+// What is kept per element. The master weight is the model's file and, where that has fewer bits, a tensor of
+// the state beside it.
+enum class Part { kModel, kMaster, kExpAvg, kExpAvgSq };
+inline constexpr int kNumParts = 4;
+inline constexpr int kFirstStatePart = 1;
+
+// The type that a part has with model files of this type; nothing where it does not exist.
+//   model F32: the model's files are the masters
+//   model BF16: I16, the remainder of master_remainder() (base/float_types.h)
+//   model F16: F32, the master itself
+std::optional<DType> part_dtype(Part part, DType model_dtype);
+// "remainder/", "master/", "exp_avg/" or "exp_avg_sq/", before the name of the parameter.
+std::string_view part_prefix(Part part, DType model_dtype);
+
+SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options);
+
+// Elements [begin, end) of a parameter, which lie from `position` on in the state tensors of a rank.
+struct OwnedPart {
+  const Parameter* parameter;
+  int64_t begin;
+  int64_t end;
+  int64_t position;
+};
+// What of the parameters lies in the ranges, ascending.
+std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vector<ElementRange>& owned);
+SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, DType model_dtype);
+
+// What is read, encoded, written and checksummed at once: elements of one parameter.
+inline constexpr int64_t kStatePieceElements = int64_t{1} << 20;
+struct StatePiece {
+  const Parameter* parameter;
+  int64_t begin;  // in the parameter
+  int64_t count;
+  int64_t position;  // in the state tensors
+
+  int64_t flat_begin() const { return parameter->offset + begin; }
+  int64_t flat_end() const { return flat_begin() + count; }
+};
+std::vector<StatePiece> cut_into_pieces(const std::vector<OwnedPart>& parts);
+
+}  // namespace tessera

@@ -1,0 +1,365 @@
+#include "checkpoint/checkpoint_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint_catalog.h"
+#include "checkpoint/piece_codec.h"
+#include "platform/crc32c.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Pieces that the system is told of ahead of their turn: enough for a disk to have several requests at work.
+constexpr size_t kAnnouncedPieces = 16;
+// Files whose checksum is that of the whole.
+constexpr int64_t kTextBlockBytes = int64_t{4} << 20;
+
+// Bytes of one piece of one file.
+struct PieceSlice {
+  size_t file = 0;
+  size_t piece = 0;
+  int64_t offset_bytes = 0;  // of the slice's first element in the piece
+};
+
+// Elements that the sink gets at once: a slice of one piece, and for BF16 masters that of the remainders'.
+struct ReadUnit {
+  StateKind kind;
+  int64_t flat_begin;
+  int64_t count;
+  PieceSlice values;
+  PieceSlice remainders;
+};
+
+// Files opened when first used.
+class OpenFiles {
+ public:
+  explicit OpenFiles(const CheckpointCatalog& catalog) : catalog_(catalog), files_(catalog.files.size()) {}
+
+  const InputFile& at(size_t index) {
+    const std::lock_guard lock(mutex_);
+    if (!files_[index]) files_[index].emplace(InputFile::open(catalog_.path_of(catalog_.files[index].name)));
+    return *files_[index];
+  }
+
+ private:
+  const CheckpointCatalog& catalog_;
+  std::mutex mutex_;
+  std::vector<std::optional<InputFile>> files_;
+};
+
+class Progress {
+ public:
+  Progress(int64_t total_bytes, const std::function<void(const LoadProgress&)>& report) : report_(report) {
+    state_.bytes_total = total_bytes;
+  }
+  void add(int64_t count_bytes) {
+    if (!report_) return;
+    const std::lock_guard lock(mutex_);
+    state_.bytes_done += count_bytes;
+    state_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+    report_(state_);
+  }
+
+ private:
+  std::mutex mutex_;
+  LoadProgress state_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const std::function<void(const LoadProgress&)>& report_;
+};
+
+// Runs body(i) for i from 0 up, several at once, in order of their beginning. The error of the lowest i that
+// has one is thrown.
+template <typename MakeBody>
+void for_each_in_order(ThreadPool& pool, size_t count, const MakeBody& make_body) {
+  std::atomic<size_t> next = 0;
+  std::mutex mutex;
+  size_t failed = std::numeric_limits<size_t>::max();
+  std::exception_ptr error;
+  pool.parallel_for(pool.num_threads(), [&](int64_t /*reader*/) {
+    auto body = make_body();
+    for (size_t i = next++; i < count; i = next++) {
+      try {
+        body(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (i < failed) {
+          failed = i;
+          error = std::current_exception();
+        }
+        next = count;
+      }
+    }
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+// What of a part's extents lies in [begin, end), cut where pieces end.
+struct Cut {
+  int64_t begin;
+  int64_t end;
+  PieceSlice slice;
+};
+
+void add_cuts(const CheckpointCatalog& catalog, const Extent& extent, int64_t element_bytes, int64_t begin,
+              int64_t end, std::vector<Cut>* cuts) {
+  const CatalogFile& file = catalog.files[extent.file];
+  begin = std::max(begin, extent.begin);
+  end = std::min(end, extent.end);
+  while (begin < end) {
+    const int64_t offset = extent.offset_bytes + (begin - extent.begin) * element_bytes;
+    const size_t index = file.piece_at(offset);
+    const PieceRecord& piece = file.pieces[index];
+    const int64_t left = (piece.offset_bytes + piece.size_bytes - offset) / element_bytes;
+    const int64_t cut_end = std::min(end, begin + left);
+    cuts->push_back({begin, cut_end, {extent.file, index, offset - piece.offset_bytes}});
+    begin = cut_end;
+  }
+}
+
+std::vector<Cut> cuts_of(const CheckpointCatalog& catalog, const CatalogParameter& parameter, Part part,
+                         int64_t begin, int64_t end) {
+  const int64_t element_bytes = dtype_bytes(*part_dtype(part, catalog.manifest.model_dtype));
+  std::vector<Cut> cuts;
+  if (part == Part::kModel) {
+    add_cuts(catalog, parameter.model, element_bytes, begin, end, &cuts);
+    return cuts;
+  }
+  const std::vector<Extent>& extents = parameter.state[static_cast<size_t>(part)];
+  auto extent = std::partition_point(extents.begin(), extents.end(),
+                                     [&](const Extent& candidate) { return candidate.end <= begin; });
+  for (; extent != extents.end() && extent->begin < end; ++extent) {
+    add_cuts(catalog, *extent, element_bytes, begin, end, &cuts);
+  }
+  return cuts;
+}
+
+// Units of one kind for elements [begin, end) of a parameter.
+void add_units(const CheckpointCatalog& catalog, const Parameter& parameter, StateKind kind, int64_t begin,
+               int64_t end, std::vector<ReadUnit>* units) {
+  const CatalogParameter& stored = catalog.parameters.at(parameter.name);
+  const DType model_dtype = catalog.manifest.model_dtype;
+  const Part part = kind == StateKind::kExpAvg     ? Part::kExpAvg
+                    : kind == StateKind::kExpAvgSq ? Part::kExpAvgSq
+                    : model_dtype == DType::kF16   ? Part::kMaster
+                                                   : Part::kModel;
+  std::vector<Cut> cuts = cuts_of(catalog, stored, part, begin, end);
+  if (kind != StateKind::kMaster || model_dtype != DType::kBF16) {
+    for (const Cut& cut : cuts) {
+      units->push_back({kind, parameter.offset + cut.begin, cut.end - cut.begin, cut.slice, {}});
+    }
+    return;
+  }
+  // The pieces of both halves mostly begin and end at the same elements.
+  const std::vector<Cut> others = cuts_of(catalog, stored, Part::kMaster, begin, end);
+  auto other = others.begin();
+  for (const Cut& cut : cuts) {
+    for (int64_t at = cut.begin; at < cut.end;) {
+      while (other->end <= at) ++other;
+      const int64_t unit_end = std::min(cut.end, other->end);
+      PieceSlice values = cut.slice;
+      PieceSlice remainders = other->slice;
+      values.offset_bytes += (at - cut.begin) * static_cast<int64_t>(sizeof(bf16));
+      remainders.offset_bytes += (at - other->begin) * static_cast<int64_t>(sizeof(int16_t));
+      units->push_back({kind, parameter.offset + at, unit_end - at, values, remainders});
+      at = unit_end;
+    }
+  }
+}
+
+bool needs_remainders(const CheckpointCatalog& catalog, const ReadUnit& unit) {
+  return unit.kind == StateKind::kMaster && catalog.manifest.model_dtype == DType::kBF16;
+}
+
+int64_t unit_bytes(const CheckpointCatalog& catalog, const ReadUnit& unit) {
+  const auto bytes = [&](const PieceSlice& slice) {
+    return catalog.files[slice.file].pieces[slice.piece].size_bytes;
+  };
+  return bytes(unit.values) + (needs_remainders(catalog, unit) ? bytes(unit.remainders) : 0);
+}
+
+std::vector<ReadUnit> plan_units(const CheckpointCatalog& catalog, const ParameterLayout& layout,
+                                 const std::vector<ElementRange>& ranges) {
+  const std::vector<OwnedPart> parts = owned_parts(layout, ranges);
+  std::vector<ReadUnit> units;
+  for (const StateKind kind : {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq}) {
+    for (const OwnedPart& part : parts)
+      add_units(catalog, *part.parameter, kind, part.begin, part.end, &units);
+  }
+  return units;
+}
+
+// Reads units, with buffers of its own. Of floats, so that every type is aligned.
+class UnitReader {
+ public:
+  UnitReader(const CheckpointCatalog& catalog, OpenFiles& files, const StateSink& sink)
+      : catalog_(catalog), files_(files), sink_(sink) {}
+
+  void read(const ReadUnit& unit) {
+    const auto count = static_cast<size_t>(unit.count);
+    const std::byte* values = read_slice(unit.values, &values_);
+    if (!needs_remainders(catalog_, unit)) {
+      sink_(unit.kind, unit.flat_begin, {reinterpret_cast<const float*>(values), count});
+      return;
+    }
+    const std::byte* remainders = read_slice(unit.remainders, &remainders_);
+    masters_.resize(count);
+    decode_masters(reinterpret_cast<const bf16*>(values), reinterpret_cast<const int16_t*>(remainders),
+                   masters_);
+    sink_(unit.kind, unit.flat_begin, masters_);
+  }
+
+ private:
+  const std::byte* read_slice(const PieceSlice& slice, std::vector<float>* buffer) {
+    const PieceRecord& piece = catalog_.files[slice.file].pieces[slice.piece];
+    const auto size_bytes = static_cast<size_t>(piece.size_bytes);
+    buffer->resize((size_bytes + sizeof(float) - 1) / sizeof(float));
+    auto* data = reinterpret_cast<std::byte*>(buffer->data());
+    read_piece(files_.at(slice.file), piece, {data, size_bytes});
+    return data + slice.offset_bytes;
+  }
+
+  const CheckpointCatalog& catalog_;
+  OpenFiles& files_;
+  const StateSink& sink_;
+  std::vector<float> values_, remainders_, masters_;
+};
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+void check_parameters(const CheckpointCatalog& catalog, const ParameterLayout& layout) {
+  const std::string& folder = catalog.folder.native();
+  for (const Parameter& parameter : layout.parameters()) {
+    const auto at = catalog.parameters.find(parameter.name);
+    if (at != catalog.parameters.end() && at->second.shape == parameter.shape) continue;
+    fail(ExitCode::kBadData, "{}: tensor '{}': expected shape {} of the model to be trained, found {}",
+         folder, parameter.name, shape_text(parameter.shape),
+         at == catalog.parameters.end() ? "no such tensor" : shape_text(at->second.shape));
+  }
+  for (const auto& [name, stored] : catalog.parameters) {
+    if (layout.find(name) == nullptr) {
+      fail(ExitCode::kBadData, "{}: tensor '{}': not part of the model to be trained", folder,
+           printable(name));
+    }
+  }
+}
+
+// A file with one checksum.
+void verify_text(const fs::path& path, const FileRecord& record) {
+  const InputFile file = InputFile::open(path);
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(record.bytes, kTextBlockBytes)));
+  uint32_t found = 0;
+  for (int64_t begin = 0; begin < record.bytes; begin += kTextBlockBytes) {
+    const std::span<std::byte> block =
+        std::span(buffer).first(static_cast<size_t>(std::min(kTextBlockBytes, record.bytes - begin)));
+    file.read_at(begin, block);
+    found = crc32c(found, block);
+  }
+  if (found != *record.crc32c) {
+    fail(
+        ExitCode::kBadData,
+        "{}: expected checksum {:08x} as manifest.json lists, found {:08x} (damaged; use another checkpoint)",
+        path.native(), *record.crc32c, found);
+  }
+}
+
+}  // namespace
+
+struct CheckpointReader::Impl {
+  CheckpointCatalog catalog;
+};
+
+CheckpointReader::CheckpointReader() = default;
+CheckpointReader::~CheckpointReader() = default;
+CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
+CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
+
+CheckpointReader CheckpointReader::open(const fs::path& folder) {
+  CheckpointReader reader;
+  reader.impl_ = std::make_unique<Impl>(Impl{CheckpointCatalog::read(folder)});
+  return reader;
+}
+
+const fs::path& CheckpointReader::folder() const { return impl_->catalog.folder; }
+int64_t CheckpointReader::step() const { return impl_->catalog.manifest.step; }
+int CheckpointReader::world_size() const { return static_cast<int>(impl_->catalog.manifest.world_size); }
+const std::string& CheckpointReader::run_json() const { return impl_->catalog.manifest.run_json; }
+
+void CheckpointReader::load(const ParameterLayout& layout, const std::vector<ElementRange>& ranges,
+                            const StateSink& sink, ThreadPool& pool,
+                            const std::function<void(const LoadProgress&)>& report) const {
+  const CheckpointCatalog& catalog = impl_->catalog;
+  check_parameters(catalog, layout);
+  const std::vector<ReadUnit> units = plan_units(catalog, layout, ranges);
+  int64_t total_bytes = 0;
+  for (const ReadUnit& unit : units) total_bytes += unit_bytes(catalog, unit);
+  Progress progress(total_bytes, report);
+  OpenFiles files(catalog);
+  const auto announce = [&](const PieceSlice& slice) {
+    const PieceRecord& piece = catalog.files[slice.file].pieces[slice.piece];
+    files.at(slice.file).announce(piece.offset_bytes, piece.size_bytes);
+  };
+  const auto announce_unit = [&](const ReadUnit& unit) {
+    announce(unit.values);
+    if (needs_remainders(catalog, unit)) announce(unit.remainders);
+  };
+  for (size_t i = 0; i < std::min(kAnnouncedPieces, units.size()); ++i) announce_unit(units[i]);
+  for_each_in_order(pool, units.size(), [&] {
+    return [&, reader = UnitReader(catalog, files, sink)](size_t i) mutable {
+      if (i + kAnnouncedPieces < units.size()) announce_unit(units[i + kAnnouncedPieces]);
+      reader.read(units[i]);
+      progress.add(unit_bytes(catalog, units[i]));
+    };
+  });
+}
+
+void CheckpointReader::verify(ThreadPool& pool,
+                              const std::function<void(const LoadProgress&)>& report) const {
+  const CheckpointCatalog& catalog = impl_->catalog;
+  int64_t total_bytes = 0;
+  std::vector<const FileRecord*> texts;
+  for (const FileRecord& record : catalog.manifest.files) {
+    total_bytes += record.bytes;
+    if (record.crc32c) texts.push_back(&record);
+  }
+  std::vector<std::pair<size_t, const PieceRecord*>> pieces;
+  for (size_t file = 0; file < catalog.files.size(); ++file) {
+    for (const PieceRecord& piece : catalog.files[file].pieces) pieces.emplace_back(file, &piece);
+  }
+  Progress progress(total_bytes, report);
+  OpenFiles files(catalog);
+  for_each_in_order(pool, texts.size() + pieces.size(), [&] {
+    return [&, buffer = std::vector<std::byte>()](size_t i) mutable {
+      if (i < texts.size()) {
+        verify_text(catalog.path_of(texts[i]->name), *texts[i]);
+        progress.add(texts[i]->bytes);
+        return;
+      }
+      const size_t ahead = i - texts.size() + kAnnouncedPieces;
+      if (ahead < pieces.size()) {
+        files.at(pieces[ahead].first)
+            .announce(pieces[ahead].second->offset_bytes, pieces[ahead].second->size_bytes);
+      }
+      const auto& [file, piece] = pieces[i - texts.size()];
+      buffer.resize(static_cast<size_t>(piece->size_bytes));
+      read_piece(files.at(file), *piece, buffer);
+      progress.add(piece->size_bytes);
+    };
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// For tests: a model's state and checkpoints of it, written by ranks that are threads.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/checkpoint_writer.h"
+
+namespace tessera {
+
+// Masters and moments of every element.
+struct TestState {
+  std::vector<float> master, exp_avg, exp_avg_sq;
+
+  std::vector<float>& of(StateKind kind);
+  const std::vector<float>& of(StateKind kind) const;
+  StateSource source() const;
+  StateSink sink();
+  bool operator==(const TestState& other) const;  // bit by bit
+};
+
+// All kinds of parameters at sizes that are no powers of two, the embedding of several pieces.
+ModelConfig checkpoint_test_config();
+// Any bits of finite numbers that `dtype` can be saved from: subnormals, negative zeros and ties included;
+// zero where there is no parameter.
+TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed);
+TestState zero_state(const ParameterLayout& layout);
+
+// What rank owns: a share of every parameter group, as in zero/shard_plan.h.
+std::vector<ElementRange> test_shard(const ParameterLayout& layout, int rank, int world_size);
+std::vector<ElementRange> everything(const ParameterLayout& layout);
+
+struct TestCheckpoint {
+  std::filesystem::path output_dir;
+  int64_t step = 10;
+  int world_size = 1;
+  ExportOptions export_options = {};
+  WriteOptions write_options = {};
+
+  CheckpointPlan plan(const ModelConfig& config, const ParameterLayout& layout, int rank = 0) const;
+};
+RunRecord test_record(int64_t step);
+// Every rank a thread, then the commit; returns the folder.
+std::filesystem::path write_checkpoint(const TestCheckpoint& checkpoint, const ModelConfig& config,
+                                       const ParameterLayout& layout, const TestState& state);
+// By `num_readers` ranks.
+TestState load_checkpoint(const CheckpointReader& reader, const ParameterLayout& layout, int num_readers = 1);
+
+}  // namespace tessera

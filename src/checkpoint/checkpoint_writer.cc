@@ -1,0 +1,366 @@
+#include "checkpoint/checkpoint_writer.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/checkpoint_manifest.h"
+#include "checkpoint/piece_codec.h"
+#include "checkpoint/piece_queue.h"
+#include "formats/output_file.h"
+#include "formats/shard_name.h"
+#include "platform/cpu.h"
+#include "platform/crc32c.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Below what computes: it gets the time that is left, which is a lot where threads wait for the network.
+constexpr int kWriterNiceness = 10;
+// Bytes behind each other after which the disk is set to work.
+constexpr int64_t kWritebackBytes = int64_t{8} << 20;
+// What one thread encodes at a time for before_change(): 12 bytes each, in L2.
+constexpr int64_t kCaptureElements = int64_t{1} << 15;
+// Of small files whose text is at hand.
+constexpr int64_t kTextPieceBytes = int64_t{4} << 20;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Spreads bytes over time: never more than the rate, counted from the last pause.
+class Pace {
+ public:
+  explicit Pace(int64_t bytes_per_second) : bytes_per_second_(bytes_per_second) {}
+
+  bool is_limited() const { return bytes_per_second_ > 0; }
+  // When the next bytes may be written.
+  Clock::time_point ready() const { return ready_; }
+  void add(int64_t size_bytes) {
+    const auto time = std::chrono::duration<double>(static_cast<double>(size_bytes) /
+                                                    static_cast<double>(bytes_per_second_));
+    ready_ = std::max(ready_, Clock::now()) + std::chrono::duration_cast<Clock::duration>(time);
+  }
+
+ private:
+  int64_t bytes_per_second_;
+  Clock::time_point ready_ = Clock::now();
+};
+
+// A file that this rank writes to, with the checksums of what it wrote.
+class PieceFile {
+ public:
+  PieceFile(std::string name, OutputFile file) : name_(std::move(name)), file_(std::move(file)) {}
+
+  void write(int64_t offset_bytes, std::span<const std::byte> data) {
+    file_.write_at(offset_bytes, data);
+    record(offset_bytes, data);
+  }
+  // Bytes that are in the file already.
+  void record(int64_t offset_bytes, std::span<const std::byte> data) {
+    pieces_.push_back({offset_bytes, std::ssize(data), crc32c(0, data)});
+  }
+  void start_writeback(int64_t begin, int64_t end) const { file_.start_writeback(begin, end - begin); }
+
+  void finish() {
+    file_.sync();
+    file_.close();
+  }
+  RankIndex::File index_entry() {
+    std::sort(pieces_.begin(), pieces_.end(),
+              [](const PieceRecord& a, const PieceRecord& b) { return a.offset_bytes < b.offset_bytes; });
+    return {name_, std::move(pieces_)};
+  }
+
+ private:
+  std::string name_;
+  OutputFile file_;
+  std::vector<PieceRecord> pieces_;
+};
+
+// Bytes of one part that lie behind each other and that the disk has not been told of.
+struct Stream {
+  PieceFile* file = nullptr;
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  void add(PieceFile* to, int64_t offset_bytes, int64_t size_bytes) {
+    if (to != file || offset_bytes != end) {
+      flush();
+      *this = {to, offset_bytes, offset_bytes};
+    }
+    end += size_bytes;
+    if (end - begin >= kWritebackBytes) flush();
+  }
+  void flush() {
+    if (file != nullptr && end > begin) file->start_writeback(begin, end);
+    begin = end;
+  }
+};
+
+}  // namespace
+
+struct CheckpointWriter::Impl {
+  Impl(const CheckpointPlan& plan, const std::vector<ElementRange>& owned, StateSource state_source,
+       const WriteOptions& write_options, ThreadPool& thread_pool)
+      : folder(plan.unfinished_folder()),
+        config(*plan.config),
+        export_options(plan.export_options),
+        rank(plan.rank),
+        world_size(plan.world_size),
+        source(std::move(state_source)),
+        options(write_options),
+        pool(thread_pool),
+        parts(owned_parts(*plan.layout, owned)),
+        model_layout(model_file_layout(*plan.layout, export_options)),
+        state_layout(state_file_layout(parts, model_dtype())),
+        queue(cut_into_pieces(parts), model_dtype(), options.snapshot_bytes) {}
+
+  DType model_dtype() const { return export_options.save_dtype; }
+
+  // The writer's thread.
+  void run() noexcept;
+  void open_files();
+  void write_pieces();
+  void write_piece(const PieceQueue::Work& work);
+  void write_texts();
+  void finish_files();
+  void set_failure(std::exception_ptr error);
+
+  // What a part of a piece is written to.
+  struct Place {
+    PieceFile* file;
+    int64_t offset_bytes;
+  };
+  Place place_of(const StatePiece& piece, Part part);
+
+  const std::filesystem::path folder;
+  const ModelConfig config;
+  const ExportOptions export_options;
+  const int rank;
+  const int world_size;
+  const StateSource source;
+  const WriteOptions options;
+  ThreadPool& pool;
+  const std::vector<OwnedPart> parts;
+  const SafetensorsModelLayout model_layout;
+  const SafetensorsLayout state_layout;
+  PieceQueue queue;
+
+  // Of the writer's thread.
+  std::vector<std::unique_ptr<PieceFile>> model_files;  // null where the rank owns nothing
+  std::unique_ptr<PieceFile> state_file;
+  std::vector<RankIndex::File> texts;
+  std::array<Stream, kNumParts> streams;
+  PageBuffer buffer;
+  Pace pace{options.max_bytes_per_second};
+
+  std::atomic<bool> finished = false;
+  std::mutex mutex;  // over what follows
+  std::exception_ptr failure;
+  WriteReport report;
+
+  std::thread thread;  // last: it uses all of the above
+};
+
+void CheckpointWriter::Impl::set_failure(std::exception_ptr error) {
+  {
+    const std::lock_guard lock(mutex);
+    if (!failure) failure = std::move(error);
+  }
+  queue.close();
+}
+
+void CheckpointWriter::Impl::run() noexcept {
+  ::setpriority(PRIO_PROCESS, 0, kWriterNiceness);  // of this thread; a refusal costs a little speed
+  const Clock::time_point start = Clock::now();
+  try {
+    open_files();
+    write_pieces();
+    finish_files();
+  } catch (...) {
+    set_failure(std::current_exception());
+  }
+  {
+    const std::lock_guard lock(mutex);
+    report.write_s = seconds_since(start);
+  }
+  finished.store(true, std::memory_order_release);
+  finished.notify_all();
+}
+
+void CheckpointWriter::Impl::open_files() {
+  // Rank 0 answers for the headers, which it has written, and so for every file.
+  std::vector<bool> is_used(model_layout.files.size(), rank == 0);
+  for (const OwnedPart& part : parts) {
+    is_used[static_cast<size_t>(model_layout.at(part.parameter->name).file)] = true;
+  }
+  for (size_t i = 0; i < model_layout.files.size(); ++i) {
+    const auto& [name, layout] = model_layout.files[i];
+    model_files.push_back(is_used[i] ? std::make_unique<PieceFile>(name, OutputFile::open(folder / name))
+                                     : nullptr);
+    if (rank == 0) model_files.back()->record(0, std::as_bytes(std::span(layout.header())));
+  }
+  const std::string name = state_file_name(rank, world_size);
+  state_file = std::make_unique<PieceFile>(name, state_layout.create(folder / name));
+  state_file->record(0, std::as_bytes(std::span(state_layout.header())));
+}
+
+void CheckpointWriter::Impl::write_pieces() {
+  buffer = PageBuffer(encoded_sizes(kStatePieceElements, model_dtype()).total_bytes);
+  while (const auto work = queue.next()) {
+    const StatePiece& piece = queue.piece(work->index);
+    if (work->captured == nullptr) {
+      encode_piece(piece, 0, piece.count, model_dtype(), source, buffer.data());
+      queue.set_read(work->index);
+    }
+    if (pace.is_limited()) queue.sleep_until(pace.ready());
+    write_piece(*work);
+    queue.set_written(work->index);
+  }
+  buffer = PageBuffer();
+  // Abandoned, or a caller has failed, whose error counts.
+  if (queue.is_closed()) fail(ExitCode::kIoError, "{}: abandoned", folder.native());
+}
+
+CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const StatePiece& piece, Part part) {
+  const std::string& name = piece.parameter->name;
+  const int64_t element_bytes = dtype_bytes(*part_dtype(part, model_dtype()));
+  if (part == Part::kModel) {
+    const SafetensorsModelLayout::Place place = model_layout.at(name);
+    return {model_files[static_cast<size_t>(place.file)].get(),
+            place.entry->offset_bytes + piece.begin * element_bytes};
+  }
+  const SafetensorsEntry* entry =
+      state_layout.find(fmt::format("{}{}", part_prefix(part, model_dtype()), name));
+  TESSERA_CHECK(entry != nullptr, "{}", name);
+  return {state_file.get(), entry->offset_bytes + piece.position * element_bytes};
+}
+
+void CheckpointWriter::Impl::write_piece(const PieceQueue::Work& work) {
+  const StatePiece& piece = queue.piece(work.index);
+  const EncodedSizes sizes = encoded_sizes(piece.count, model_dtype());
+  const std::byte* encoded = work.captured != nullptr ? work.captured : buffer.data();
+  int64_t total_bytes = 0;
+  for (size_t part = 0; part < kNumParts; ++part) {
+    if (sizes.size_bytes[part] == 0) continue;
+    const Place place = place_of(piece, static_cast<Part>(part));
+    place.file->write(place.offset_bytes,
+                      {encoded + sizes.offset_bytes[part], static_cast<size_t>(sizes.size_bytes[part])});
+    streams[part].add(place.file, place.offset_bytes, sizes.size_bytes[part]);
+    total_bytes += sizes.size_bytes[part];
+  }
+  if (pace.is_limited()) pace.add(total_bytes);
+  const std::lock_guard lock(mutex);
+  report.bytes += total_bytes;
+}
+
+// config.json, tokenizer files, the index of the shards.
+void CheckpointWriter::Impl::write_texts() {
+  std::vector<NamedText> files = model_folder_texts(config, export_options);
+  if (!model_layout.index_json.empty()) files.push_back({kIndexFileName, model_layout.index_json});
+  for (const auto& [name, text] : files) {
+    PieceFile file(name, OutputFile::create(folder / name, 0));
+    const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
+    for (int64_t begin = 0; begin < std::ssize(bytes); begin += kTextPieceBytes) {
+      const int64_t count = std::min(kTextPieceBytes, std::ssize(bytes) - begin);
+      file.write(begin, bytes.subspan(static_cast<size_t>(begin), static_cast<size_t>(count)));
+    }
+    file.finish();
+    texts.push_back(file.index_entry());
+  }
+}
+
+void CheckpointWriter::Impl::finish_files() {
+  for (Stream& stream : streams) stream.flush();
+  RankIndex index;
+  index.rank = rank;
+  index.world_size = world_size;
+  if (rank == 0) write_texts();
+  index.files = std::move(texts);
+  for (const auto& file : model_files) {
+    if (!file) continue;
+    file->finish();
+    index.files.push_back(file->index_entry());
+  }
+  state_file->finish();
+  index.files.push_back(state_file->index_entry());
+  for (const OwnedPart& part : parts) {
+    index.elements[part.parameter->name].push_back({part.begin, part.end});
+  }
+  write_synced_file(folder / state_index_name(rank, world_size), write_rank_index(index));
+}
+
+CheckpointWriter::CheckpointWriter(const CheckpointPlan& plan, std::vector<ElementRange> owned,
+                                   StateSource source, const WriteOptions& options, ThreadPool& pool)
+    : impl_(std::make_unique<Impl>(plan, owned, std::move(source), options, pool)) {
+  const UnpinnedScope unpinned;  // the thread runs where there is room, not where its maker is pinned
+  impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  impl_->queue.close();
+  impl_->thread.join();
+}
+
+void CheckpointWriter::before_change(ElementRange elements) {
+  if (finished()) return;
+  const Clock::time_point start = Clock::now();
+  Impl& impl = *impl_;
+  struct Block {
+    const PieceQueue::Capture* capture;
+    int64_t first;
+  };
+  try {
+    while (true) {
+      const std::vector<PieceQueue::Capture> captures = impl.queue.claim(elements);
+      if (captures.empty()) break;
+      std::vector<Block> blocks;
+      for (const PieceQueue::Capture& capture : captures) {
+        for (int64_t first = 0; first < impl.queue.piece(capture.index).count; first += kCaptureElements) {
+          blocks.push_back({&capture, first});
+        }
+      }
+      impl.pool.parallel_for(std::ssize(blocks), [&](int64_t i) {
+        const auto& [capture, first] = blocks[static_cast<size_t>(i)];
+        const StatePiece& piece = impl.queue.piece(capture->index);
+        encode_piece(piece, first, std::min(kCaptureElements, piece.count - first), impl.model_dtype(),
+                     impl.source, capture->memory);
+      });
+      impl.queue.set_captured(captures);
+    }
+  } catch (...) {
+    impl.set_failure(std::current_exception());
+  }
+  const std::lock_guard lock(impl.mutex);
+  impl.report.stall_s += seconds_since(start);
+}
+
+bool CheckpointWriter::finished() const { return impl_->finished.load(std::memory_order_acquire); }
+
+void CheckpointWriter::wait() {
+  impl_->queue.hurry();
+  impl_->finished.wait(false, std::memory_order_acquire);
+  const std::lock_guard lock(impl_->mutex);
+  if (impl_->failure) std::rethrow_exception(impl_->failure);
+}
+
+WriteReport CheckpointWriter::report() const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->report;
+}
+
+}  // namespace tessera

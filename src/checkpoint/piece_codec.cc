@@ -1,0 +1,103 @@
+#include "checkpoint/piece_codec.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "checkpoint/model_folder.h"
+
+namespace tessera {
+namespace {
+
+// Masters pass through a buffer on the stack that stays in L1.
+constexpr int64_t kBlockElements = 4096;
+
+bool is_finite(float value) { return (std::bit_cast<uint32_t>(value) & 0x7F800000u) != 0x7F800000u; }
+
+// Without a branch, so that several values are taken per instruction.
+template <typename T, typename IsBad>
+bool any_of(const T* values, int64_t count, const IsBad& is_bad) {
+  bool any = false;
+  for (int64_t i = 0; i < count; ++i) any |= is_bad(values[i]);
+  return any;
+}
+
+bool holds_non_finite(DType dtype, const std::byte* values, int64_t count) {
+  switch (dtype) {
+    case DType::kF32:
+      return any_of(reinterpret_cast<const float*>(values), count, [](float v) { return !is_finite(v); });
+    case DType::kBF16:
+      return any_of(reinterpret_cast<const bf16*>(values), count,
+                    [](bf16 v) { return (v.bits & 0x7F80u) == 0x7F80u; });
+    default:
+      return any_of(reinterpret_cast<const f16*>(values), count,
+                    [](f16 v) { return (v.bits & 0x7C00u) == 0x7C00u; });
+  }
+}
+
+void encode_block(DType model_dtype, std::span<const float> masters, std::byte* model, std::byte* master) {
+  const auto count = static_cast<int64_t>(masters.size());
+  if (model_dtype == DType::kBF16) {
+    auto* weights = reinterpret_cast<bf16*>(model);
+    auto* remainders = reinterpret_cast<int16_t*>(master);
+    for (int64_t i = 0; i < count; ++i) {
+      weights[i] = master_weight(masters[static_cast<size_t>(i)]);
+      remainders[i] = master_remainder(masters[static_cast<size_t>(i)]);
+    }
+    return;
+  }
+  if (model_dtype == DType::kF32) {
+    std::copy(masters.begin(), masters.end(), reinterpret_cast<float*>(model));
+    return;
+  }
+  std::transform(masters.begin(), masters.end(), reinterpret_cast<f16*>(model), to_f16);
+  std::copy(masters.begin(), masters.end(), reinterpret_cast<float*>(master));
+}
+
+}  // namespace
+
+EncodedSizes encoded_sizes(int64_t count, DType model_dtype) {
+  EncodedSizes sizes;
+  for (int part = 0; part < kNumParts; ++part) {
+    const auto dtype = part_dtype(static_cast<Part>(part), model_dtype);
+    const auto at = static_cast<size_t>(part);
+    sizes.offset_bytes[at] = sizes.total_bytes;
+    sizes.size_bytes[at] = dtype ? count * dtype_bytes(*dtype) : 0;
+    sizes.total_bytes += round_up(sizes.size_bytes[at], kCacheLineBytes);
+  }
+  return sizes;
+}
+
+void encode_piece(const StatePiece& piece, int64_t first, int64_t count, DType model_dtype,
+                  const StateSource& source, std::byte* buffer) {
+  const EncodedSizes sizes = encoded_sizes(piece.count, model_dtype);
+  const auto part_at = [&](Part part, int64_t element) {
+    const auto at = static_cast<size_t>(part);
+    return buffer + sizes.offset_bytes[at] +
+           element * dtype_bytes(part_dtype(part, model_dtype).value_or(DType::kU8));
+  };
+  const int64_t flat = piece.flat_begin() + first;
+  for (const auto& [kind, part] :
+       {std::pair(StateKind::kExpAvg, Part::kExpAvg), std::pair(StateKind::kExpAvgSq, Part::kExpAvgSq)}) {
+    source(kind, flat, {reinterpret_cast<float*>(part_at(part, first)), static_cast<size_t>(count)});
+  }
+  std::array<float, kBlockElements> block;
+  for (int64_t done = 0; done < count; done += kBlockElements) {
+    const int64_t now = std::min(kBlockElements, count - done);
+    const std::span<float> masters(block.data(), static_cast<size_t>(now));
+    source(StateKind::kMaster, flat + done, masters);
+    std::byte* model = part_at(Part::kModel, first + done);
+    encode_block(model_dtype, masters, model, part_at(Part::kMaster, first + done));
+    if (holds_non_finite(model_dtype, model, now)) {
+      check_saved_weights(*piece.parameter, piece.begin + first + done, masters, model_dtype, model);
+    }
+  }
+}
+
+void decode_masters(const bf16* weights, const int16_t* remainders, std::span<float> masters) {
+  for (size_t i = 0; i < masters.size(); ++i) masters[i] = join_master(weights[i], remainders[i]);
+}
+
+}  // namespace tessera

@@ -1,0 +1,30 @@
+// Float32 state of a piece to the bytes of the files and back.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "checkpoint/checkpoint_files.h"
+
+namespace tessera {
+
+// The bytes of a piece, part behind part in one buffer, each aligned to a cache line.
+struct EncodedSizes {
+  std::array<int64_t, kNumParts> offset_bytes = {};
+  std::array<int64_t, kNumParts> size_bytes = {};  // 0 = no such part
+  int64_t total_bytes = 0;
+};
+EncodedSizes encoded_sizes(int64_t count, DType model_dtype);
+
+// Reads elements [first, first + count) of the piece from `source` and puts them into `buffer`, which has
+// room for the whole piece and a cache line's alignment. Disjoint elements may be encoded by several threads.
+// Error(kNumerics) when a weight is not finite in the model's type.
+void encode_piece(const StatePiece& piece, int64_t first, int64_t count, DType model_dtype,
+                  const StateSource& source, std::byte* buffer);
+
+// Master weights from the model's values and, for BF16, the remainders. For F16 the state has them whole.
+void decode_masters(const bf16* weights, const int16_t* remainders, std::span<float> masters);
+
+}  // namespace tessera
