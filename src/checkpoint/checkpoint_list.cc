@@ -19,7 +19,8 @@ std::vector<CheckpointEntry> find_checkpoints(const fs::path& output_dir) {
   for (fs::directory_iterator entry(output_dir, error), end; !error && entry != end; entry.increment(error)) {
     const auto step = parse_checkpoint_name(entry->path().filename().native());
     std::error_code ignored;
-    if (step && entry->is_directory(ignored)) entries.push_back({entry->path(), *step, ""});
+    if (step && entry->is_directory(ignored))
+      entries.push_back({.folder = entry->path(), .step = *step, .problem = ""});
   }
   if (error && error != std::errc::no_such_file_or_directory) {
     fail(ExitCode::kIoError, "{}: cannot list: {}", output_dir.native(), error.message());
@@ -29,6 +30,7 @@ std::vector<CheckpointEntry> find_checkpoints(const fs::path& output_dir) {
   return entries;
 }
 
+// The step of a folder that has a checkpoint's name is that of its manifest.
 CheckpointReader open_entry(const CheckpointEntry& entry) {
   CheckpointReader reader = CheckpointReader::open(entry.folder);
   if (reader.step() != entry.step) {
@@ -38,13 +40,31 @@ CheckpointReader open_entry(const CheckpointEntry& entry) {
   return reader;
 }
 
+void describe(const CheckpointReader& reader, CheckpointEntry* entry) {
+  entry->step = reader.step();
+  entry->world_size = reader.world_size();
+  entry->bytes = reader.bytes();
+  entry->model_dtype = reader.model_dtype();
+}
+
 }  // namespace
+
+CheckpointEntry describe_checkpoint(const fs::path& folder) {
+  CheckpointEntry entry = {.folder = folder, .problem = ""};
+  try {
+    const CheckpointReader reader = CheckpointReader::open(folder);
+    describe(reader, &entry);
+  } catch (const Error& problem) {
+    entry.problem = problem.what();
+  }
+  return entry;
+}
 
 std::vector<CheckpointEntry> list_checkpoints(const fs::path& output_dir) {
   std::vector<CheckpointEntry> entries = find_checkpoints(output_dir);
   for (CheckpointEntry& entry : entries) {
     try {
-      open_entry(entry);
+      describe(open_entry(entry), &entry);
     } catch (const Error& problem) {
       entry.problem = problem.what();
     }

@@ -299,6 +299,17 @@ int64_t CheckpointReader::step() const { return impl_->catalog.manifest.step; }
 int CheckpointReader::world_size() const { return static_cast<int>(impl_->catalog.manifest.world_size); }
 const std::string& CheckpointReader::run_json() const { return impl_->catalog.manifest.run_json; }
 
+const std::string& CheckpointReader::program_version() const {
+  return impl_->catalog.manifest.program_version;
+}
+DType CheckpointReader::model_dtype() const { return impl_->catalog.manifest.model_dtype; }
+int64_t CheckpointReader::num_files() const { return std::ssize(impl_->catalog.manifest.files) + 1; }
+int64_t CheckpointReader::bytes() const {
+  int64_t total = 0;
+  for (const FileRecord& file : impl_->catalog.manifest.files) total += file.bytes;
+  return total;
+}
+
 void CheckpointReader::load(const ParameterLayout& layout, const std::vector<ElementRange>& ranges,
                             const StateSink& sink, ThreadPool& pool,
                             const std::function<void(const LoadProgress&)>& report) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,10 @@ class CheckpointReader {
   int64_t step() const;
   int world_size() const;               // of the ranks that wrote it
   const std::string& run_json() const;  // RunRecord::run_json
+  const std::string& program_version() const;
+  DType model_dtype() const;  // of the model's files
+  int64_t bytes() const;      // of all files
+  int64_t num_files() const;
 
   // Gives the masters and moments of `ranges` (ascending without overlap) to `sink`, pieces of bounded size,
   // several at once. Reads nothing else but the rest of the pieces at their ends. kBadData when the model's
@@ -48,7 +53,14 @@ struct CheckpointEntry {
   std::filesystem::path folder;
   int64_t step = 0;
   std::string problem;  // why it cannot be used; "" = none found
+  // Where there is no problem:
+  int world_size = 0;
+  int64_t bytes = 0;
+  DType model_dtype = DType::kBF16;
 };
+
+// One folder, whatever its name.
+CheckpointEntry describe_checkpoint(const std::filesystem::path& folder);
 
 // The checkpoints of an output folder, oldest first; what is unfinished is none. Only sizes, headers and
 // manifests are looked at.

@@ -81,6 +81,8 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_eval_command());
   all.push_back(make_generate_command());
   all.push_back(make_inspect_command());
+  all.push_back(make_checkpoint_list_command());
+  all.push_back(make_checkpoint_verify_command());
   all.push_back(make_doctor_command());
   all.push_back(make_bench_gemm_command());
   all.push_back(make_bench_attention_command());

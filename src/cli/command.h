@@ -40,6 +40,8 @@ std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
 std::unique_ptr<Command> make_inspect_command();
 std::unique_ptr<Command> make_launch_command();
+std::unique_ptr<Command> make_checkpoint_list_command();
+std::unique_ptr<Command> make_checkpoint_verify_command();
 std::unique_ptr<Command> make_doctor_command();
 std::unique_ptr<Command> make_bench_gemm_command();
 std::unique_ptr<Command> make_bench_attention_command();

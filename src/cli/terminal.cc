@@ -114,6 +114,20 @@ bool terminal_is_utf8() {
   return result;
 }
 
+std::string bar_text(double fraction, int64_t columns, bool utf8) {
+  const auto full =
+      static_cast<int64_t>(std::clamp(fraction, 0.0, 1.0) * static_cast<double>(columns) + 1e-9);
+  std::string bar;
+  for (int64_t i = 0; i < columns; ++i) {
+    if (utf8) {
+      bar += i < full ? "\u2588" : "\u2591";
+    } else {
+      bar += i < full ? '#' : '.';
+    }
+  }
+  return bar;
+}
+
 StatusLine::StatusLine() { set_before_log_line(clear_status_line); }
 
 StatusLine::~StatusLine() {

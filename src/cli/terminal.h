@@ -33,6 +33,9 @@ int64_t terminal_width();
 // True when the locale's character encoding is UTF-8.
 bool terminal_is_utf8();
 
+// A bar of `columns` columns, of which `fraction` (0 to 1) is full.
+std::string bar_text(double fraction, int64_t columns, bool utf8);
+
 // A line on standard error that is redrawn in place; only one exists at a time. Nothing is drawn unless
 // standard error is a terminal. Log lines, output and an interrupt clear it first, so that the terminal is
 // left clean.

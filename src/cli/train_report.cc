@@ -72,18 +72,10 @@ std::string progress_bar(const Progress& progress, int64_t width, bool utf8) {
     if (static_cast<int64_t>(text.size()) > width) text = step_text(progress, Speed::kTokensOnly);
     return text.substr(0, static_cast<size_t>(width));
   }
-  const int64_t full = progress.max_steps > 0
-                           ? columns * std::min(progress.step, progress.max_steps) / progress.max_steps
-                           : columns;
-  std::string bar;
-  for (int64_t i = 0; i < columns; ++i) {
-    if (utf8) {
-      bar += i < full ? "\u2588" : "\u2591";
-    } else {
-      bar += i < full ? '#' : '.';
-    }
-  }
-  return fmt::format("[{}] {}", bar, text);
+  const double fraction = progress.max_steps > 0
+                              ? static_cast<double>(progress.step) / static_cast<double>(progress.max_steps)
+                              : 1;
+  return fmt::format("[{}] {}", bar_text(fraction, columns, utf8), text);
 }
 
 TerminalReport::TerminalReport(bool bar) : bar_(bar && error_is_terminal()) {}
