@@ -48,6 +48,10 @@ struct Communicator::Impl {
     gathered.resize(static_cast<size_t>(world.num_nodes * kMaxValues));
   }
 
+  // Of the present table of all_reduce_sum().
+  double* row(int rank) {
+    return values.as<double>().data() + (num_sums % 2 * world.world_size + rank) * kMaxValues;
+  }
   FailureDetector& failures() { return store ? store->failures() : alone; }
 
   static constexpr int64_t kValueBytes = static_cast<int64_t>(sizeof(double));
@@ -81,6 +85,8 @@ StoreClient* Communicator::store() { return impl_->store.get(); }
 NodeGroup& Communicator::node() { return *impl_->node; }
 NetworkGroup& Communicator::rail() { return *impl_->rail; }
 
+double Communicator::waited_s() const { return impl_->node->waited_s() + impl_->rail->counters().wait_s; }
+
 // Along the rails first, then every rank of a node adds up the same table. Two tables in turn: nobody writes
 // to one that a slower rank still reads.
 void Communicator::all_reduce_sum(std::span<double> values, const OpLabel& label) {
@@ -89,8 +95,8 @@ void Communicator::all_reduce_sum(std::span<double> values, const OpLabel& label
   if (world.is_single()) return;
   const int64_t count = std::ssize(values);
   TESSERA_CHECK(count <= kMaxValues, "{} values at a time", count);
-  double* table = impl.values.as<double>().data() + (impl.num_sums++ % 2) * world.world_size * kMaxValues;
-  const auto row = [&](int rank) { return table + rank * kMaxValues; };
+  ++impl.num_sums;
+  const auto row = [&](int rank) { return impl.row(rank); };
 
   if (world.num_nodes > 1) {
     impl.parts.clear();
@@ -113,6 +119,13 @@ void Communicator::all_reduce_sum(std::span<double> values, const OpLabel& label
   for (int rank = 0; rank < world.world_size; ++rank) {
     for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] += row(rank)[i];
   }
+}
+
+double Communicator::summand(int rank, int64_t index) const {
+  TESSERA_CHECK(
+      impl_->num_sums > 0 && 0 <= rank && rank < impl_->world.world_size && 0 <= index && index < kMaxValues,
+      "rank {}, value {}", rank, index);
+  return impl_->row(rank)[index];
 }
 
 // Who has a value from every rank has heard of every rank.

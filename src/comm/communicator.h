@@ -35,8 +35,13 @@ class Communicator {
 
   // Small data of all ranks; blocking. Sums are taken in the order of ranks: the same bits everywhere.
   void all_reduce_sum(std::span<double> values, const OpLabel& label);
+  // What `rank` put in as value `index` of the last all_reduce_sum(); until the next one. Of several ranks.
+  double summand(int rank, int64_t index) const;
   void barrier(const OpLabel& label);
   void broadcast(std::span<std::byte> data, int root, const OpLabel& label);
+
+  // Time that this rank has waited for others so far.
+  double waited_s() const;
 
   // Of all waits from now on: longer where a rank does something on its own. Ranks that die or stop are
   // noticed as ever.

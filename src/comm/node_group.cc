@@ -91,6 +91,8 @@ void NodeGroup::barrier(const OpLabel& label) {
   if (size() > 1) impl_->state->agree(fmt::format("barrier {}", to_string(label)));
 }
 
+double NodeGroup::waited_s() const { return impl_->state->waited_s(); }
+
 void NodeGroup::set_timeout(std::chrono::milliseconds timeout) { impl_->state->set_timeout(timeout); }
 
 }  // namespace tessera

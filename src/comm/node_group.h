@@ -77,6 +77,9 @@ class NodeGroup {
   SharedCounters make_counters(std::string_view name, int64_t num_channels);
   void barrier(const OpLabel& label);
 
+  // Time that waits of this rank have lasted so far; those of some microseconds are not measured.
+  double waited_s() const;
+
   // Of the waits from now on: longer where a rank does something on its own.
   void set_timeout(std::chrono::milliseconds timeout);
 

@@ -74,6 +74,11 @@ class NodeState {
   void agree(std::string_view what);
   // Tells the others that this rank is gone, in order or not, and closes the connections.
   void leave(bool in_order);
+  // Time that waits have lasted, of all threads; short ones are not measured.
+  double waited_s() const { return static_cast<double>(waited_ns_.load(std::memory_order_relaxed)) * 1e-9; }
+  void add_waited(std::chrono::nanoseconds time) const {
+    waited_ns_.fetch_add(time.count(), std::memory_order_relaxed);
+  }
   // Throws through the failure detector, after telling the other ranks of the node whom this one names.
   [[noreturn]] void fail_because(int index, const std::string& evidence,
                                  ExitCode code = ExitCode::kTryAgain) const;
@@ -97,6 +102,7 @@ class NodeState {
   std::atomic<std::chrono::milliseconds> timeout_;
   FailureDetector& failures_;
   uint64_t num_operations_ = 0;
+  mutable std::atomic<int64_t> waited_ns_ = 0;
 };
 
 // One wait for other ranks of the node. Takes no memory, unless it fails.
@@ -104,6 +110,11 @@ class NodeWait {
  public:
   NodeWait(const NodeState& state, const OpLabel& label, int64_t bytes)
       : state_(state), label_(label), bytes_(bytes) {}
+  ~NodeWait() {
+    if (started_) state_.add_waited(Clock::now() - begin_);
+  }
+  NodeWait(const NodeWait&) = delete;
+  NodeWait& operator=(const NodeWait&) = delete;
 
   // Until the counter of rank `index` has reached `value`.
   void until(CounterCell& cell, int index, uint64_t value);

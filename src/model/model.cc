@@ -177,8 +177,10 @@ void Model::Impl::begin(const PackedBatch& batch) {
 
 void Model::Impl::forward_embedding(const PackedBatch& batch) {
   open_weights(0, WeightUse::kForward);
-  ops->embedding(batch.input_ids, embedding_VD, activations.layers.front().attention.x_TD);
+  const TensorView x_TD = activations.layers.front().attention.x_TD;
+  ops->embedding(batch.input_ids, embedding_VD, x_TD);
   close_weights(0);
+  if (watch) watch(-1, "embedding", x_TD);
 }
 
 void Model::Impl::forward_layers(const SequenceInfo& sequences) {
@@ -192,6 +194,10 @@ void Model::Impl::forward_layers(const SequenceInfo& sequences) {
     decoder_layer_forward(*ops, block_configs[i], layers[i], sequences, residual_TD, saved,
                           activations.layer_scratch, y_TD);
     close_weights(group);
+    if (watch) {
+      watch(static_cast<int64_t>(i), "attention", saved.mlp.x_TD);
+      watch(static_cast<int64_t>(i), "mlp", y_TD);
+    }
     residual_TD = saved.mlp.x_TD;
   }
   ops->add(activations.final_x_TD, residual_TD);
@@ -283,6 +289,8 @@ ActivationBytes Model::reserved_bytes() const {
   return {impl_->saved_memory.size_bytes(), impl_->working_memory.size_bytes() + impl_->rope.size_bytes(),
           impl_->workspace.size_bytes(), impl_->packed_memory.size_bytes()};
 }
+
+void Model::watch_layers(LayerWatch watch) { impl_->watch = std::move(watch); }
 
 void Model::weights_changed() { impl_->packed_forms_are_stale = true; }
 

@@ -37,6 +37,10 @@ struct ActivationBytes {
   int64_t total() const { return saved_bytes + working_bytes + workspace_bytes + packed_bytes; }
 };
 
+// Shown what parts of the model yield in a forward pass: the embedding (layer -1, "embedding"), of every
+// layer the stream behind its "attention" and what its "mlp" adds to it. [tokens, hidden size].
+using LayerWatch = std::function<void(int64_t layer, const char* part, ConstTensorView values_TD)>;
+
 class Model {
  public:
   // dtype is BF16 or F32. `ops` must outlive the model.
@@ -80,6 +84,9 @@ class Model {
   LossSums forward_loss(const PackedBatch& batch, float label_smoothing = 0);
   // logits_TV F32 of every position (tests, small inputs).
   void forward_logits(const PackedBatch& batch, TensorView logits_TV);
+
+  // For those who look for a mistake; an empty one ends it.
+  void watch_layers(LayerWatch watch);
 
   // The inside (model_impl.h): for Generator, and for benchmarks that time the parts of a step.
   struct Impl;

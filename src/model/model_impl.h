@@ -88,6 +88,7 @@ struct Model::Impl {
   std::vector<std::byte*> group_weights;  // what the views point to, with `access`
   std::vector<TensorView> group_gradients;
 
+  LayerWatch watch;
   ActivationLimits limits;
   ActivationMode mode = ActivationMode::kForwardOnly;
   PageBuffer saved_memory;

@@ -1,0 +1,52 @@
+// Finds ranks that hold the others up step after step: a processor that is throttled, shared or broken.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tessera {
+
+struct SlowRankOptions {
+  int64_t window = 20;       // steps that are looked at together
+  int64_t least_steps = 10;  // before anything is said
+  double least_s = 0.5;      // of computing that they took a rank in the middle: less is noise
+  double slow = 1.4;         // times the median of the time per work that make a rank slow
+  double recovered = 1.2;    // and below which it is so no more
+};
+
+// A rank has become slow, or is no longer.
+struct SlowRankChange {
+  int rank;
+  bool is_slow;
+  double times_median;  // its time per work over the median of all ranks
+};
+
+class SlowRankDetector {
+ public:
+  SlowRankDetector(int world_size, const SlowRankOptions& options);
+
+  // Of one step, by rank: what it computed (any unit; 0 = it had no rows) and how long that took, without
+  // waiting for others. The same changes on every rank that is given the same numbers.
+  std::vector<SlowRankChange> observe(std::span<const double> work, std::span<const double> compute_s);
+
+  // Time per work over the median, by rank, in the steps looked at; 1 where nothing is known.
+  std::span<const double> times_median() const { return times_median_; }
+
+ private:
+  struct Sums {
+    double work = 0;
+    double compute_s = 0;
+  };
+  void compare();
+
+  SlowRankOptions options_;
+  int64_t world_size_;
+  std::vector<Sums> steps_;  // of step n and rank r at (n % window) * world_size + r
+  std::vector<Sums> sums_;   // by rank
+  std::vector<double> times_median_;
+  std::vector<bool> is_slow_;
+  int64_t num_steps_ = 0;
+};
+
+}  // namespace tessera
