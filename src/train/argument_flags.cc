@@ -234,6 +234,18 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
   limit(table->add("max_grad_norm", &args->max_grad_norm,
                    "Gradients are scaled down to this global norm when theirs is larger; 0 turns this off."),
         at_least(0));
+  table->add_choice(
+      "loss_spike_policy", &args->loss_spike_policy, {"warn", "skip", "stop"},
+      "What to do when the loss or the gradient norm of a step stands out from those before it: warn and go "
+      "on, skip the update of weights and optimizer, or stop (exit code 79). skip also leaves out steps "
+      "whose "
+      "loss or gradient norm is not finite, up to ten in a row; otherwise such a step ends the run.");
+  limit(table->add("loss_spike_window", &args->loss_spike_window,
+                   "Steps that a step is compared with; nothing stands out before half of them are done."),
+        {2, 1'000'000});
+  limit(table->add("loss_spike_sigmas", &args->loss_spike_sigmas,
+                   "Standard deviations above the mean of those steps from which on a value stands out."),
+        above(0));
   limit(table->add("label_smoothing_factor", &args->label_smoothing_factor,
                    "Share of the target's probability that is spread over the whole vocabulary in the "
                    "training loss. Evaluation reports the loss without it."),

@@ -59,6 +59,9 @@ struct TrainingArguments {
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
   double max_grad_norm = 1;
+  std::string loss_spike_policy = "warn";
+  int64_t loss_spike_window = 128;
+  double loss_spike_sigmas = 6;
   double label_smoothing_factor = 0;
   int64_t seed = 42;
   std::optional<int64_t> data_seed;

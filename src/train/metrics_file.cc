@@ -27,6 +27,11 @@ std::string metrics_line(const StepMetrics& metrics) {
     line["network_time_s"] = metrics.network->time_s;
     line["network_hidden"] = metrics.network->hidden;
   }
+  if (metrics.slowest_rank) {
+    line["slowest_rank"] = metrics.slowest_rank->rank;
+    line["slowest_rank_times_median"] = metrics.slowest_rank->times_median;
+  }
+  if (metrics.skipped) line["skipped"] = true;
   return line.dump();
 }
 

@@ -45,6 +45,12 @@ struct NetworkUse {
   double hidden = 0;  // share of it in which the rank that had asked for it computed meanwhile
 };
 
+// Of several ranks the one that takes longest for its work; SlowRankDetector.
+struct SlowestRank {
+  int rank = 0;
+  double times_median = 1;
+};
+
 // One optimizer step; a line of metrics.jsonl.
 struct StepMetrics {
   int64_t step = 0;      // from 1
@@ -57,8 +63,10 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double step_time_s = 0;  // wall time from gathering the rows to the new weights
   double tflops = 0;       // model_flops() of the step, forward and backward, 10^12 per second of step_time_s
-  std::optional<double> mfu;          // model FLOPs utilization: tflops / RunPlan::peak
-  std::optional<NetworkUse> network;  // with several nodes
+  std::optional<double> mfu;                // model FLOPs utilization: tflops / RunPlan::peak
+  std::optional<NetworkUse> network;        // with several nodes
+  std::optional<SlowestRank> slowest_rank;  // with several ranks
+  bool skipped = false;  // a loss spike, or not finite: weights and optimizer were left as they were
 };
 
 struct TrainSummary {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "checkpoint/model_folder.h"
 #include "comm/communicator.h"
@@ -35,6 +36,8 @@ class ParameterState {
   virtual void end_pass() = 0;
   // After the last pass: this rank's summand of the square of the gradient's norm.
   virtual double gradient_squares() const = 0;
+  // A parameter with a gradient that is not finite among those that this rank has summed up; "" = none.
+  virtual std::string not_finite_gradient() const = 0;
   virtual void set_betas(double beta1, double beta2) = 0;
   // One update, as AdamW::step. No rank may still use the old weights. The model then has new ones.
   virtual void update(int64_t step, double learning_rate, double gradient_scale) = 0;

@@ -27,4 +27,11 @@ int64_t micro_batches_per_pass(const Model& model, const ActivationLimits& micro
   return merged;
 }
 
+std::string name_rows(const RowLists& passes) {
+  constexpr size_t kMaxNamed = 32;
+  const std::span<const int64_t> rows = passes.all_rows();
+  return fmt::format("rows {}{}", fmt::join(rows.first(std::min(rows.size(), kMaxNamed)), ", "),
+                     rows.size() > kMaxNamed ? fmt::format(", ... ({} in all)", rows.size()) : "");
+}
+
 }  // namespace tessera

@@ -5,7 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "data/batch_plan.h"
 #include "model/model.h"
 
 namespace tessera {
@@ -15,5 +17,8 @@ namespace tessera {
 // optimizer state. Depends on shapes alone, so that a run repeats bit by bit, with gradient checkpointing
 // too. `micro_batch` are the limits of one.
 int64_t micro_batches_per_pass(const Model& model, const ActivationLimits& micro_batch, int64_t max_merged);
+
+// "rows 3, 5, 8, ..." of a step, cut to a line.
+std::string name_rows(const RowLists& passes);
 
 }  // namespace tessera

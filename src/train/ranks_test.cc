@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "expect_error.h"
 #include "train/train_test_support.h"
 
 namespace tessera {
@@ -72,6 +73,47 @@ TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
       EXPECT_LT(relative_error(found_weights.at(name), values), 2e-5) << name << (tied ? ", tied" : "");
     }
   }
+}
+
+// With a threshold of next to nothing every loss above the mean of the two before it is a spike.
+TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
+  ModelConfig config = tiny_config();
+  config.num_hidden_layers = 3;
+  TinyRun run(config);
+  write_rows(run, config.vocab_size);
+  run.args.max_steps = 6;
+  run.args.learning_rate = 1e-4;  // two steps make an epoch: one of them always has the larger loss
+  run.args.loss_spike_policy = "skip";
+  run.args.loss_spike_window = 2;
+  run.args.loss_spike_sigmas = 1e-9;
+  run.args = share_batch(run.args, 1);
+  const RecordingObserver expected = run.train();
+  const auto expected_weights = read_tensors(run.output());
+
+  const TrainingArguments args = arguments(run);
+  const RecordingObserver found = train_ranks(args, GetParam().ranks).front();
+  expect_same_run(found, expected);
+  int64_t num_skipped = 0;
+  for (size_t i = 0; i < found.steps.size(); ++i) {
+    EXPECT_EQ(found.steps[i].skipped, expected.steps[i].skipped) << "step " << i + 1;
+    EXPECT_TRUE(found.steps[i].slowest_rank.has_value());
+    num_skipped += found.steps[i].skipped;
+  }
+  EXPECT_GT(num_skipped, 0);
+  for (const auto& [name, values] : expected_weights) {
+    EXPECT_LT(relative_error(read_tensors(args.output_dir).at(name), values), 2e-5) << name;
+  }
+}
+
+TEST_P(RanksTest, WhatIsNotFiniteEndsThemAllWithItsPlace) {
+  TinyRun run;
+  write_rows(run, tiny_config().vocab_size);
+  run.args.learning_rate = 1e30;
+  run.args.max_grad_norm = 0;
+  const TrainingArguments args = arguments(run);
+  expect_error(ExitCode::kNumerics,
+               {"step 2: loss", "gradient norm nan", "rank 0 on ", "the gradient of model."},
+               [&] { train_ranks(args, GetParam().ranks); });
 }
 
 // Once per node.

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "kernels/adamw/adamw.h"
 #include "train/memory_plan.h"
+#include "train/not_finite.h"
 #include "train/whole_parameters.h"
 
 namespace tessera {
@@ -196,6 +197,19 @@ double ShardedParameters::gradient_squares() const {
   if (settings_.stage == 0 && comm_->world().node_rank > 0) return 0;
   const double norm = optimizer_->gradient_norm();
   return norm * norm;
+}
+
+std::string ShardedParameters::not_finite_gradient() const {
+  for (const Piece& piece : pieces_) {
+    for (const Parameter& parameter : model_->layout().parameters()) {
+      const Part common =
+          intersection(piece.elements, {parameter.offset, parameter.offset + parameter.num_elements});
+      if (common.size() == 0) continue;
+      const int64_t begin = gradients_.index(piece.group, common.begin);
+      if (first_not_finite(gradients_.gradients().rows(begin, begin + common.size()))) return parameter.name;
+    }
+  }
+  return "";
 }
 
 void ShardedParameters::update(int64_t step, double learning_rate, double gradient_scale) {

@@ -22,6 +22,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   WeightUpdate begin_pass(bool is_first, bool is_last) override;
   void end_pass() override;
   double gradient_squares() const override;
+  std::string not_finite_gradient() const override;
   void set_betas(double beta1, double beta2) override { optimizer_->set_betas(beta1, beta2); }
   void update(int64_t step, double learning_rate, double gradient_scale) override;
   void export_masters(const std::function<void(const WeightSource&)>& write) override;

@@ -138,7 +138,12 @@ void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>
         world.run_id = "test";
         world.host = fmt::format("host{}", world.node_rank);
         const std::unique_ptr<Communicator> comm = Communicator::open(world, {});
-        body(*comm);
+        try {
+          body(*comm);
+        } catch (const Error& error) {
+          comm->report_failure(error);
+          throw;
+        }
         comm->leave();
       } catch (...) {
         errors[static_cast<size_t>(rank)] = std::current_exception();

@@ -1,5 +1,5 @@
-// The loop of a run and its single step. Preparation is in trainer_setup.cc, reports and files in
-// trainer_output.cc.
+// The loop of a run and its single step. Preparation is in trainer_setup.cc, what is done about steps that go
+// wrong in trainer_watch.cc, reports and files in trainer_output.cc.
 #include "train/trainer.h"
 
 #include <algorithm>
@@ -11,25 +11,6 @@
 #include "train/passes.h"
 
 namespace tessera {
-namespace {
-
-// "rows 3, 5, 8, ..." of a step, cut to a line.
-std::string name_rows(const RowLists& passes) {
-  constexpr size_t kMaxNamed = 32;
-  const std::span<const int64_t> rows = passes.all_rows();
-  return fmt::format("rows {}{}", fmt::join(rows.first(std::min(rows.size(), kMaxNamed)), ", "),
-                     rows.size() > kMaxNamed ? fmt::format(", ... ({} in all)", rows.size()) : "");
-}
-
-void check_finite(int64_t step, double loss, double grad_norm, const RowLists& passes) {
-  if (std::isfinite(loss) && std::isfinite(grad_norm)) return;
-  fail(ExitCode::kNumerics,
-       "step {}: loss {}, gradient norm {}: not finite, so the weights were left as they are after step {}; "
-       "the step read the {} (from 0); lower learning_rate or max_grad_norm, or look at these rows",
-       step + 1, loss, grad_norm, step, name_rows(passes));
-}
-
-}  // namespace
 
 double clip_factor(double norm, double max_norm) {
   if (max_norm == 0) return 1;
@@ -80,6 +61,7 @@ struct StepSums {
   double received_bytes = 0;
   double busy_s = 0;
   double wait_s = 0;
+  double compute_s = 0;  // of the passes, without waiting for others
 
   void add(const NetworkCounters& network) {
     sent_bytes += static_cast<double>(network.sent_bytes);
@@ -91,7 +73,8 @@ struct StepSums {
     return {std::llround(sent_bytes), std::llround(received_bytes), busy_s, wait_s};
   }
   std::span<double> values() { return {&loss, kNumValues}; }
-  static constexpr size_t kNumValues = 10;
+  static constexpr size_t kNumValues = 11;
+  int64_t index_of(double StepSums::*value) const { return &(this->*value) - &loss; }
 };
 static_assert(sizeof(StepSums) == StepSums::kNumValues * sizeof(double));
 
@@ -106,6 +89,7 @@ StepMetrics Trainer::train_step(int64_t step) {
   const float grad_scale = 1.0f / static_cast<float>(num_targets);
 
   StepSums sums;
+  const double waited_before_s = comm_->waited_s();
   for (int64_t pass = 0; pass < num_passes; ++pass) {
     const WeightUpdate update = parameters_->begin_pass(pass == 0, pass + 1 == num_passes);
     const std::span<const int64_t> rows = passes[pass * world().world_size + world().rank];
@@ -121,6 +105,8 @@ StepMetrics Trainer::train_step(int64_t step) {
     parameters_->end_pass();
   }
   sums.gradient_squares = parameters_->gradient_squares();
+  sums.compute_s = step_time.seconds() - (comm_->waited_s() - waited_before_s);
+  const bool own_loss_is_finite = std::isfinite(sums.loss);
   if (!world().is_single()) {
     const int signal = received_signal();
     sums.interrupts = signal == SIGINT;
@@ -131,32 +117,35 @@ StepMetrics Trainer::train_step(int64_t step) {
     sums.add(network_meter_.take());
     comm_->all_reduce_sum(sums.values(), {"loss and gradient norm"});
   }
-  const double loss = sums.loss / static_cast<double>(num_targets);
-  const double grad_norm = std::abs(std::sqrt(sums.gradient_squares));  // "nan", never "-nan"
-  check_finite(step, loss, grad_norm, passes);
-
-  const double learning_rate = schedule_->learning_rate(step);
-  if (const std::optional<AdamBetas> betas = schedule_->betas(step)) {
-    parameters_->set_betas(betas->beta1, betas->beta2);
-  }
-  parameters_->update(step + 1, learning_rate, clip_factor(grad_norm, args_.max_grad_norm));
+  StepMetrics metrics;
+  metrics.step = step + 1;
+  metrics.epoch = batch_plan_->epoch_after(step + 1);
+  metrics.loss = sums.loss / static_cast<double>(num_targets);
+  metrics.grad_norm = std::abs(std::sqrt(sums.gradient_squares));  // "nan", never "-nan"
+  metrics.learning_rate = schedule_->learning_rate(step);
+  metrics.num_tokens = std::llround(sums.num_tokens);
+  metrics.num_target_tokens = num_targets;
+  metrics.network = network_use(sums.network());
+  metrics.slowest_rank =
+      find_slowest_rank(step, sums.index_of(&StepSums::flops), sums.index_of(&StepSums::compute_s));
+  metrics.skipped = is_to_skip(metrics, own_loss_is_finite, passes);
+  if (!metrics.skipped) update(metrics);
   if (sums.interrupts > 0) agreed_signal_ = SIGINT;
   if (sums.terminations > 0) agreed_signal_ = SIGTERM;
 
-  const double time_s = step_time.seconds();
-  const double tflops = sums.flops * 1e-12 / time_s;
-  return {.step = step + 1,
-          .epoch = batch_plan_->epoch_after(step + 1),
-          .loss = loss,
-          .grad_norm = grad_norm,
-          .learning_rate = learning_rate,
-          .num_tokens = std::llround(sums.num_tokens),
-          .num_target_tokens = num_targets,
-          .tokens_per_second = sums.num_tokens / time_s,
-          .step_time_s = time_s,
-          .tflops = tflops,
-          .mfu = share_of_peak(tflops),
-          .network = network_use(sums.network())};
+  metrics.step_time_s = step_time.seconds();
+  metrics.tokens_per_second = sums.num_tokens / metrics.step_time_s;
+  metrics.tflops = sums.flops * 1e-12 / metrics.step_time_s;
+  metrics.mfu = share_of_peak(metrics.tflops);
+  return metrics;
+}
+
+void Trainer::update(const StepMetrics& metrics) {
+  if (const std::optional<AdamBetas> betas = schedule_->betas(metrics.step - 1)) {
+    parameters_->set_betas(betas->beta1, betas->beta2);
+  }
+  parameters_->update(++num_updates_, metrics.learning_rate,
+                      clip_factor(metrics.grad_norm, args_.max_grad_norm));
 }
 
 std::optional<NetworkUse> Trainer::network_use(const NetworkCounters& sums) const {

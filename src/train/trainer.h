@@ -20,11 +20,13 @@
 #include "optim/schedule.h"
 #include "platform/thread_pool.h"
 #include "train/arguments.h"
+#include "train/loss_spike.h"
 #include "train/metrics_file.h"
 #include "train/network_meter.h"
 #include "train/observer.h"
 #include "train/output_folder.h"
 #include "train/parameter_state.h"
+#include "train/slow_ranks.h"
 #include "train/step_actions.h"
 #include "train/stopwatch.h"
 #include "train/trainer_state.h"
@@ -82,11 +84,19 @@ class Trainer {
   // Row numbers of the passes of all ranks, pass p of rank r at p * world_size + r; until the next call.
   const RowLists& passes_of_step(int64_t step);
   StepMetrics train_step(int64_t step);
+  void update(const StepMetrics& metrics);
   // Nothing when the peak was not measured.
   std::optional<double> share_of_peak(double tflops) const;
   // `sums` over all ranks; nothing on one node.
   std::optional<NetworkUse> network_use(const NetworkCounters& sums) const;
   int64_t count_targets(const RowLists& passes) const;
+  // Whether the update is to be left out. kNumerics when the run is to end.
+  bool is_to_skip(const StepMetrics& metrics, bool own_loss_is_finite, const RowLists& passes);
+  // kNumerics, or a warning when the step may be skipped: what is not finite, and where it comes from.
+  void report_not_finite(const StepMetrics& metrics, bool own_loss_is_finite, const RowLists& passes);
+  // From the step's sums, which are the last, and where in them work and time of a rank are; warns of ranks
+  // that have become slow.
+  std::optional<SlowestRank> find_slowest_rank(int64_t step, int64_t work_index, int64_t compute_index);
 
   // Reports and files.
   void open_output();
@@ -98,6 +108,7 @@ class Trainer {
   bool write_together(const std::function<void()>& write);
   void save_checkpoint();
   void try_save_checkpoint();
+  double mean_loss() const { return total_loss_ / static_cast<double>(std::max<int64_t>(num_updates_, 1)); }
   LogEntry final_log(double runtime_s) const;
   std::optional<NetworkUse> mean_network_use() const;
   TrainSummary finish_run();
@@ -134,16 +145,22 @@ class Trainer {
 
   NetworkMeter network_meter_;  // runs during steps
 
+  LossSpikeDetector loss_spikes_;
+  std::optional<SlowRankDetector> slow_ranks_;  // of several ranks
+  int64_t num_updates_ = 0;                     // of the optimizer: steps that were not skipped
+  int64_t num_skipped_in_a_row_ = 0;
+  std::vector<double> step_work_, step_compute_s_;  // of a step, by rank
+
   std::optional<OutputFolder> output_;
   std::optional<MetricsFile> metrics_file_;
   TrainerState state_;
   StepMetrics last_step_;
   int agreed_signal_ = 0;
   int64_t last_saved_step_ = -1;
-  bool handed_over_ = false;  // the masters, in the present write_together()
-  int64_t last_logged_step_ = 0;
+  bool handed_over_ = false;      // the masters, in the present write_together()
+  int64_t losses_since_log_ = 0;  // steps that loss_since_log_ is of
   double loss_since_log_ = 0;
-  double total_loss_ = 0;
+  double total_loss_ = 0;  // of num_updates_
   double total_step_time_s_ = 0;
   double total_model_flops_ = 0;
   NetworkUse total_network_;  // from the second step on; not its share

@@ -44,8 +44,11 @@ void Trainer::account(const StepMetrics& metrics) {
   state_.epoch = metrics.epoch;
   state_.num_input_tokens_seen += metrics.num_tokens;
   state_.total_flos += step_flops(*model_, metrics.num_tokens);
-  loss_since_log_ += metrics.loss;
-  total_loss_ += metrics.loss;
+  if (!metrics.skipped) {
+    loss_since_log_ += metrics.loss;
+    ++losses_since_log_;
+    total_loss_ += metrics.loss;
+  }
   total_step_time_s_ += metrics.step_time_s;
   total_model_flops_ += metrics.tflops * 1e12 * metrics.step_time_s;
   if (metrics.network && metrics.step > 1) {
@@ -70,14 +73,13 @@ void Trainer::add_log(LogEntry entry) {
 }
 
 void Trainer::log_training() {
-  const int64_t num_steps = state_.global_step - last_logged_step_;
-  if (num_steps == 0) return;
+  if (losses_since_log_ == 0) return;
   LogEntry entry;
-  entry.values = {{"loss", loss_since_log_ / static_cast<double>(num_steps)},
+  entry.values = {{"loss", loss_since_log_ / static_cast<double>(losses_since_log_)},
                   {"grad_norm", last_step_.grad_norm},
                   {"learning_rate", last_step_.learning_rate}};
   loss_since_log_ = 0;
-  last_logged_step_ = state_.global_step;
+  losses_since_log_ = 0;
   add_log(std::move(entry));
 }
 
@@ -162,7 +164,7 @@ LogEntry Trainer::final_log(double runtime_s) const {
   LogEntry entry;
   add_speed("train", runtime_s, num_samples, state_.global_step, &entry);
   entry.values.emplace_back("total_flos", state_.total_flos);
-  entry.values.emplace_back("train_loss", total_loss_ / static_cast<double>(state_.global_step));
+  entry.values.emplace_back("train_loss", mean_loss());
   return entry;
 }
 
@@ -182,7 +184,7 @@ TrainSummary Trainer::finish_run() {
   TrainSummary summary;
   summary.num_steps = state_.global_step;
   summary.epoch = state_.epoch;
-  summary.train_loss = total_loss_ / static_cast<double>(std::max<int64_t>(state_.global_step, 1));
+  summary.train_loss = mean_loss();
   summary.runtime_s = run_time_.seconds();
   summary.num_tokens = state_.num_input_tokens_seen;
   const double steps_s = std::max(total_step_time_s_, 1e-9);

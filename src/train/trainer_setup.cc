@@ -29,7 +29,9 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       pool_(&pool),
       comm_(&comm),
       observer_(is_root() ? &observer : &no_observer_),
-      network_meter_(comm.rail()) {
+      network_meter_(comm.rail()),
+      loss_spikes_({args.loss_spike_window, args.loss_spike_sigmas}) {
+  if (!world().is_single()) slow_ranks_.emplace(world().world_size, SlowRankOptions{});
   if (is_root()) check_can_write_in(args_.output_dir);
   const PatientScope patience(*comm_);
   open_model();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "platform/prefault.h"
+#include "train/not_finite.h"
 
 namespace tessera {
 namespace {
@@ -57,6 +58,14 @@ void WholeParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
 WeightUpdate WholeParameters::begin_pass(bool is_first, bool is_last) {
   if (is_first) squares_ = 0;
   return {is_first ? Update::kOverwrite : Update::kAdd, is_last ? &squares_ : nullptr};
+}
+
+std::string WholeParameters::not_finite_gradient() const {
+  for (const Parameter& parameter : model_->layout().parameters()) {
+    const TensorView gradient = gradients().rows(parameter.offset, parameter.offset + parameter.num_elements);
+    if (first_not_finite(gradient)) return parameter.name;
+  }
+  return "";
 }
 
 void WholeParameters::update(int64_t step, double learning_rate, double gradient_scale) {
