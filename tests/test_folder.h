@@ -7,17 +7,24 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "formats/file.h"
 
 namespace tessera {
 
+// Where thousands of small files are made and synced quickly: in memory, if there is such a place.
+inline std::filesystem::path memory_folder() {
+  std::error_code error;
+  return std::filesystem::is_directory("/dev/shm", error) ? "/dev/shm"
+                                                          : std::filesystem::temp_directory_path();
+}
+
 class TestFolder {
  public:
-  TestFolder() {
+  explicit TestFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path()) {
     static std::atomic<int> counter = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("tessera test " + std::to_string(::getpid()) + "-" + std::to_string(++counter));
+    path_ = parent / ("tessera test " + std::to_string(::getpid()) + "-" + std::to_string(++counter));
     create_folder(path_);
   }
   ~TestFolder() {

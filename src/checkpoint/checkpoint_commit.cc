@@ -119,8 +119,8 @@ fs::path CheckpointPlan::unfinished_folder() const {
 void create_checkpoint(const CheckpointPlan& plan) {
   const fs::path folder = plan.unfinished_folder();
   remove_tree(folder);
-  create_folder(folder / kStateFolder);
   try {
+    create_folder(folder / kStateFolder);
     for (const auto& [name, layout] : model_file_layout(*plan.layout, plan.export_options).files) {
       layout.create(folder / name).close();
     }

@@ -32,8 +32,9 @@ std::string hex(uint32_t checksum) { return fmt::format("{:08x}", checksum); }
 std::optional<uint32_t> parse_hex(std::string_view text) {
   uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  const bool whole = error == std::errc() && end == text.data() + text.size();
-  return whole && text.size() == kChecksumDigits ? std::optional(value) : std::nullopt;
+  // Only as hex() writes it, so that no other bytes say the same.
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  return is_number && hex(value) == text ? std::optional(value) : std::nullopt;
 }
 
 // A document of one of the two formats, parsed, of a version that this program knows.

@@ -66,6 +66,20 @@ ModelConfig checkpoint_test_config() {
   return config;
 }
 
+ModelConfig tiny_checkpoint_config() {
+  ModelConfig config = checkpoint_test_config();
+  config.vocab_size = 40;
+  config.hidden_size = 8;
+  config.intermediate_size = 8;
+  config.num_hidden_layers = 1;
+  config.num_attention_heads = 1;
+  config.num_key_value_heads = 1;
+  config.head_dim = 8;
+  config.sliding_window.assign(1, 0);
+  config.qkv_bias = config.o_bias = config.mlp_bias = false;
+  return config;
+}
+
 TestState zero_state(const ParameterLayout& layout) {
   const std::vector<float> zeros(static_cast<size_t>(layout.num_elements()));
   return {zeros, zeros, zeros};

@@ -23,6 +23,8 @@ struct TestState {
 
 // All kinds of parameters at sizes that are no powers of two, the embedding of several pieces.
 ModelConfig checkpoint_test_config();
+// A few KiB of state, so that thousands of folders are made in seconds.
+ModelConfig tiny_checkpoint_config();
 // Any bits of finite numbers that `dtype` can be saved from: subnormals, negative zeros and ties included;
 // zero where there is no parameter.
 TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed);
