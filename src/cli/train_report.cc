@@ -123,6 +123,12 @@ void TerminalReport::on_previous_run(const std::filesystem::path& folder) {
   log_info("files of an earlier run were moved to {}", folder.string());
 }
 
+void TerminalReport::on_memory(const MemoryPlan& plan, const MeasuredMemory& measured) {
+  if (num_ranks_ == 1) return;  // the summary has the peak
+  print("memory   after the first step\n{}", indented(measured_table(plan, measured)));
+  flush_output();
+}
+
 void TerminalReport::on_step(const StepMetrics& metrics) {
   last_step_ = metrics.step;
   training_loss_.points.push_back({static_cast<double>(metrics.step), metrics.loss});

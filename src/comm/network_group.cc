@@ -340,6 +340,10 @@ bool NetworkGroup::done(Ticket ticket) const { return impl_->done(ticket); }
 
 NetworkCounters NetworkGroup::counters() const { return impl_->counters(); }
 
+int64_t NetworkGroup::buffer_bytes(int num_members, int connections) {
+  return num_members == 1 ? 0 : connections * Lane::buffer_bytes(num_members);
+}
+
 void NetworkGroup::set_timeout(std::chrono::milliseconds timeout) { impl_->set_timeout(timeout); }
 
 }  // namespace tessera

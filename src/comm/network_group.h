@@ -74,6 +74,8 @@ class NetworkGroup {
   bool done(Ticket ticket) const;
 
   NetworkCounters counters() const;
+  // At most, of a member of a group of num_members: chunks on their way, of every connection.
+  static int64_t buffer_bytes(int num_members, int connections);
   // Of the operations that run from now on.
   void set_timeout(std::chrono::milliseconds timeout);
 

@@ -38,6 +38,8 @@ Lane::Lane(int number, int num_lanes, const Members& members, std::vector<Unique
       failures_(failures),
       contributions_(members.ranks.size(), static_cast<const float*>(nullptr)) {}
 
+int64_t Lane::buffer_bytes(int num_members) { return num_members * kStagingBytes; }
+
 // ---- What there is to send and to receive
 
 bool Lane::is_reduce() const {

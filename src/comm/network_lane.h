@@ -58,6 +58,8 @@ class Lane {
   [[noreturn]] void fail_at_deadline(double seconds) const;
 
   const LaneCounters& counters() const { return counters_; }
+  // Of the chunk that is sent and those of the others that are added to the own one.
+  static int64_t buffer_bytes(int num_members);
 
  private:
   // Where sending or receiving stands: a message (chunk, step) and how much of it is done.

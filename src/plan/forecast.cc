@@ -105,6 +105,7 @@ class Forecaster {
     request.export_bytes = export_bytes(model_.layout(), args_.export_dtype());
     request.num_nodes = cluster_.num_nodes;
     request.local_world_size = cluster_.local_world_size;
+    request.connections = static_cast<int>(args_.connections);
     request.zero =
         zero_settings_of(args_, model_.config(), divide_up(args_.gradient_accumulation_steps, merged_));
     return request;

@@ -66,7 +66,7 @@ Json memory_json(const RunForecast& forecast) {
   for (const MemoryItem& item : forecast.memory.items) {
     items.push_back({{"kind", memory_kind_name(item.kind)},
                      {"name", item.name},
-                     {"scope", item.scope == MemoryScope::kNode ? "node" : "rank"},
+                     {"scope", memory_scope_name(item.scope)},
                      {"bytes", item.size_bytes}});
   }
   return {{"items", items},

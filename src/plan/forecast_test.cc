@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -182,12 +183,11 @@ TEST_F(ForecastTest, JsonHasWhatTheTextHas) {
   EXPECT_EQ(out["gather_schedule"], "per_step");
   EXPECT_EQ(out["memory"]["node_bytes"], plan.memory.node_bytes());
   EXPECT_EQ(out["memory"]["fits"], true);
-  int64_t of_rank = 0, shared = 0;
-  for (const json& item : out["memory"]["items"]) {
-    (item["scope"] == "node" ? shared : of_rank) += item["bytes"].get<int64_t>();
-  }
-  EXPECT_EQ(of_rank, plan.memory.private_bytes());
-  EXPECT_EQ(shared, plan.memory.shared_bytes());
+  std::map<std::string, int64_t> sums;
+  for (const json& item : out["memory"]["items"]) sums[item["scope"]] += item["bytes"].get<int64_t>();
+  EXPECT_EQ(sums["rank"], plan.memory.private_bytes());
+  EXPECT_EQ(sums["node"], plan.memory.shared_bytes());
+  EXPECT_EQ(sums["rank"] + sums["node"] + sums["first rank"], plan.memory.node_bytes());
   ASSERT_EQ(out["schedules"].size(), 2u);
   EXPECT_EQ(out["schedules"][1]["schedule"], "per_layer");
   EXPECT_EQ(out["schedules"][1]["sent_reduce_bytes"], plan.schedules[1].wire.sent_reduce);

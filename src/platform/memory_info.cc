@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "platform/cgroup.h"
 
@@ -47,6 +48,24 @@ MemoryInfo memory_info() {
   }
   info.free_for_process_bytes = std::max<int64_t>(info.free_for_process_bytes, 0);
   return info;
+}
+
+std::optional<ProportionalMemory> proportional_memory() {
+  ProportionalMemory memory;
+  int num_found = 0;
+  std::ifstream in("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(in, line);) {
+    const auto read = [&](std::string_view name, int64_t* bytes) {
+      if (!line.starts_with(name)) return;
+      *bytes = std::stoll(line.substr(name.size())) * 1024;
+      ++num_found;
+    };
+    read("Pss_Anon:", &memory.anonymous_bytes);
+    read("Pss_File:", &memory.file_bytes);
+    read("Pss_Shmem:", &memory.shared_bytes);
+  }
+  if (num_found != 3) return std::nullopt;
+  return memory;
 }
 
 int64_t resident_bytes() { return read_kilobytes("/proc/self/status", "VmRSS"); }

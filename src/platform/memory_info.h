@@ -21,4 +21,18 @@ MemoryInfo memory_info();
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
 
+// What this process has in memory, its share of what it maps together with others: summed up over processes
+// nothing counts twice (/proc/self/smaps_rollup).
+struct ProportionalMemory {
+  int64_t anonymous_bytes = 0;  // heap, stacks, private mappings
+  int64_t file_bytes = 0;       // the program and its libraries
+  int64_t shared_bytes = 0;     // shared memory
+
+  int64_t private_bytes() const { return anonymous_bytes + file_bytes; }
+};
+
+// Nothing where the kernel does not tell (before Linux 5.3). Walks all pages: about 20 ms for 10 GB of small
+// ones.
+std::optional<ProportionalMemory> proportional_memory();
+
 }  // namespace tessera

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "train/sharded_parameters.h"
 
 namespace tessera {
 namespace {
@@ -29,13 +31,19 @@ std::string full_name(const MemoryItem& item) {
 }
 
 int64_t bytes_of_node(const MemoryItem& item, int local_world_size) {
-  return item.scope == MemoryScope::kNode ? item.size_bytes : item.size_bytes * local_world_size;
+  return item.scope == MemoryScope::kRank ? item.size_bytes * local_world_size : item.size_bytes;
 }
 
 int64_t bytes_of_scope(const MemoryPlan& plan, MemoryScope scope) {
   int64_t total = 0;
   for (const MemoryItem& item : plan.items) total += item.scope == scope ? item.size_bytes : 0;
   return total;
+}
+
+// Where not every rank has its own.
+const char* scope_text(MemoryScope scope, const MemoryPlan& plan) {
+  if (plan.local_world_size == 1 || scope == MemoryScope::kRank) return "";
+  return scope == MemoryScope::kNode ? ", shared" : ", first rank";
 }
 
 // One line of the table. `node_bytes` of a node, of which a rank has an equal share.
@@ -169,7 +177,9 @@ int64_t MemoryPlan::private_bytes() const { return bytes_of_scope(*this, MemoryS
 
 int64_t MemoryPlan::shared_bytes() const { return bytes_of_scope(*this, MemoryScope::kNode); }
 
-int64_t MemoryPlan::node_bytes() const { return local_world_size * private_bytes() + shared_bytes(); }
+int64_t MemoryPlan::node_bytes() const {
+  return local_world_size * private_bytes() + bytes_of_scope(*this, MemoryScope::kFirstRank) + shared_bytes();
+}
 
 ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_world_size) {
   ZeroLayout out;
@@ -208,8 +218,9 @@ MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
   plan.local_world_size = request.local_world_size;
   plan.items = zero_memory_items(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
                                  zero_settings(model, request));
-  const auto add = [&](MemoryKind kind, const char* name, int64_t size_bytes) {
-    if (size_bytes > 0) plan.items.push_back({kind, MemoryScope::kRank, name, size_bytes});
+  const auto add = [&](MemoryKind kind, const char* name, int64_t size_bytes,
+                       MemoryScope scope = MemoryScope::kRank) {
+    if (size_bytes > 0) plan.items.push_back({kind, scope, name, size_bytes});
   };
   if (activations.packed_bytes > 0 && can_keep_packed_weights(model, request)) {
     const bool single = request.num_nodes * request.local_world_size == 1;
@@ -220,7 +231,11 @@ MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
   add(MemoryKind::kActivations, "at work, logits included", activations.working_bytes);
   add(MemoryKind::kActivations, "workspace of the products", activations.workspace_bytes);
   add(MemoryKind::kBuffers, "micro-batch", batch_bytes(request.limits));
-  add(MemoryKind::kBuffers, "writing weights", request.export_bytes);
+  add(MemoryKind::kBuffers, "writing weights", request.export_bytes, MemoryScope::kFirstRank);
+  if (request.num_nodes * request.local_world_size > 1) {
+    add(MemoryKind::kBuffers, "exchange of masters", kExchangeBytes, MemoryScope::kNode);
+  }
+  add(MemoryKind::kBuffers, "network", NetworkGroup::buffer_bytes(request.num_nodes, request.connections));
   add(MemoryKind::kProgram, "code and kernels, first use", kFirstUseBytes);
   add(MemoryKind::kProgram, kBaselineName, request.baseline_bytes);
   std::stable_sort(plan.items.begin(), plan.items.end(),
@@ -300,8 +315,7 @@ std::string memory_table(const MemoryPlan& plan, int64_t free_bytes) {
     const bool repeated =
         !lines.empty() &&
         std::any_of(lines.begin(), lines.end(), [&](const TableLine& line) { return line.kind == kind; });
-    const bool shared = item.scope == MemoryScope::kNode && plan.local_world_size > 1;
-    lines.push_back({repeated ? "" : std::string(kind), item.name + (shared ? ", shared" : ""),
+    lines.push_back({repeated ? "" : std::string(kind), item.name + scope_text(item.scope, plan),
                      bytes_of_node(item, plan.local_world_size)});
   }
   lines.push_back({"total", "", plan.node_bytes()});
@@ -315,10 +329,35 @@ std::string measured_table(const MemoryPlan& plan, const MeasuredMemory& measure
   };
   std::string text = fmt::format("{:<18}  {:>10}  {:>10}\n", "", "predicted", "measured");
   if (plan.shared_bytes() > 0) {
-    text += line("private, all ranks", plan.local_world_size * plan.private_bytes(), measured.private_bytes);
+    text += line("private, all ranks", plan.node_bytes() - plan.shared_bytes(), measured.private_bytes);
     text += line("shared", plan.shared_bytes(), measured.shared_bytes);
   }
-  return text + line("a node", plan.node_bytes(), measured.private_bytes + measured.shared_bytes);
+  return text + line("a node", plan.node_bytes(), measured.node_bytes());
+}
+
+std::string memory_json(const MemoryPlan& plan, const MeasuredMemory& measured) {
+  using Json = nlohmann::ordered_json;
+  Json items = Json::array();
+  for (const MemoryItem& item : plan.items) {
+    items.push_back({{"kind", memory_kind_name(item.kind)},
+                     {"name", item.name},
+                     {"scope", memory_scope_name(item.scope)},
+                     {"bytes", item.size_bytes}});
+  }
+  const Json out = {{"num_nodes", plan.num_nodes},
+                    {"local_world_size", plan.local_world_size},
+                    {"predicted",
+                     {{"node_bytes", plan.node_bytes()},
+                      {"private_bytes", plan.node_bytes() - plan.shared_bytes()},
+                      {"shared_bytes", plan.shared_bytes()},
+                      {"items", items}}},
+                    {"measured",
+                     {{"node_bytes", measured.node_bytes()},
+                      {"private_bytes", measured.private_bytes},
+                      {"shared_bytes", measured.shared_bytes},
+                      {"loading_peak_resident_bytes", measured.loading_peak_resident_bytes},
+                      {"resident_bytes", measured.resident_bytes}}}};
+  return out.dump(2) + "\n";
 }
 
 }  // namespace tessera

@@ -20,11 +20,12 @@ struct MemoryPlan {
   int num_nodes = 1;
   int local_world_size = 1;
 
-  // Of one rank, with its share of what its node keeps once: what the system calls the proportional set size.
+  // Mean of the ranks, each with its share of what its node keeps once: what the system calls the
+  // proportional set size.
   int64_t rank_bytes() const { return node_bytes() / local_world_size; }
   int64_t node_bytes() const;
   int64_t job_bytes() const { return node_bytes() * num_nodes; }
-  int64_t private_bytes() const;  // of one rank
+  int64_t private_bytes() const;  // of one rank that is not the first
   int64_t shared_bytes() const;   // of one node
 };
 
@@ -36,7 +37,8 @@ struct MemoryRequest {
   int64_t export_bytes = 0;  // buffers of writing weights
   int num_nodes = 1;
   int local_world_size = 1;
-  ZeroSettings zero;  // its weight_dtype is ignored for the model's
+  int connections = 4;  // between two ranks on different nodes
+  ZeroSettings zero;    // its weight_dtype is ignored for the model's
 };
 
 MemoryPlan plan_memory(const Model& model, const MemoryRequest& request);
@@ -98,13 +100,23 @@ void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t
 // several ranks a column each for a rank, a node and the job; a rank has its share of what is shared.
 std::string memory_table(const MemoryPlan& plan, int64_t free_bytes);
 
-// What the processes of a node were found to take, summed up over its ranks.
+// What the processes of a node were found to take when all memory of a step had been touched, summed up over
+// its ranks.
 struct MeasuredMemory {
   int64_t private_bytes = 0;
   int64_t shared_bytes = 0;
+  // As the system counts it for each process alone, what is shared in each that has touched it: at its
+  // highest while the weights were loaded, and with private and shared memory as above.
+  int64_t loading_peak_resident_bytes = 0;
+  int64_t resident_bytes = 0;
+
+  int64_t node_bytes() const { return private_bytes + shared_bytes; }
 };
 
 // Lines of text that put them beside the plan.
 std::string measured_table(const MemoryPlan& plan, const MeasuredMemory& measured);
+
+// The content of memory.json: both, with every item of the plan; sizes in bytes.
+std::string memory_json(const MemoryPlan& plan, const MeasuredMemory& measured);
 
 }  // namespace tessera

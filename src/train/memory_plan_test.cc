@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
 #include <sys/resource.h>
+#include <nlohmann/json.hpp>
 
 #include <cstdlib>
 #include <fstream>
@@ -100,12 +102,16 @@ TEST_F(MemoryPlanTest, ANodeHasWhatItsRanksShareOnce) {
   request_.num_nodes = 2;
   request_.local_world_size = 3;
   const MemoryPlan plan = plan_memory(model_, request_);
-  int64_t of_rank = 0, shared = 0;
+  int64_t of_rank = 0, of_first_rank = 0, shared = 0;
   for (const MemoryItem& item : plan.items) {
-    (item.scope == MemoryScope::kNode ? shared : of_rank) += item.size_bytes;
+    (item.scope == MemoryScope::kNode   ? shared
+     : item.scope == MemoryScope::kRank ? of_rank
+                                        : of_first_rank) += item.size_bytes;
   }
   EXPECT_GE(shared, 2 * model_.layout().num_elements());
-  EXPECT_EQ(plan.node_bytes(), 3 * of_rank + shared);
+  EXPECT_EQ(plan.private_bytes(), of_rank);
+  EXPECT_EQ(plan.shared_bytes(), shared);
+  EXPECT_EQ(plan.node_bytes(), 3 * of_rank + of_first_rank + shared);
   EXPECT_EQ(plan.rank_bytes(), plan.node_bytes() / 3);
   EXPECT_EQ(plan.job_bytes(), 2 * plan.node_bytes());
   EXPECT_EQ(needed_bytes(model_, request_), plan.node_bytes() - 3 * 1000);
@@ -264,6 +270,23 @@ TEST_F(MemoryPlanTest, MeasuredMemoryStandsBesideThePlan) {
   EXPECT_THAT(lines[2], testing::EndsWith("5.00 MiB"));
   EXPECT_THAT(lines[3], testing::MatchesRegex("a node +.*iB +8.00 MiB"));
   EXPECT_THAT(lines[3], HasSubstr(format_bytes(plan.node_bytes())));
+}
+
+TEST_F(MemoryPlanTest, JsonHasThePlanByItemAndWhatWasMeasured) {
+  request_.local_world_size = 2;
+  request_.export_bytes = 5;
+  const MemoryPlan plan = plan_memory(model_, request_);
+  const nlohmann::json out = nlohmann::json::parse(memory_json(plan, {100, 20, 7, 9}));
+  EXPECT_EQ(out["measured"]["node_bytes"], 120);
+  EXPECT_EQ(out["measured"]["loading_peak_resident_bytes"], 7);
+  EXPECT_EQ(out["measured"]["resident_bytes"], 9);
+  EXPECT_EQ(out["predicted"]["node_bytes"], plan.node_bytes());
+  int64_t sum = 0;
+  for (const nlohmann::json& item : out["predicted"]["items"]) {
+    sum += item["bytes"].get<int64_t>() * (item["scope"] == "rank" ? 2 : 1);
+    EXPECT_EQ(item["scope"] == "first rank", item["name"] == "writing weights");
+  }
+  EXPECT_EQ(sum, plan.node_bytes());
 }
 
 // 34 million parameters in 8 layers.

@@ -98,6 +98,8 @@ class TrainObserver {
   virtual void on_plan(const RunPlan& /*plan*/) {}
   // Files of a former run were moved to this folder.
   virtual void on_previous_run(const std::filesystem::path& /*folder*/) {}
+  // Behind the first step; of the node of rank 0. Not where the system does not tell.
+  virtual void on_memory(const MemoryPlan& /*plan*/, const MeasuredMemory& /*measured*/) {}
   virtual void on_step(const StepMetrics& /*metrics*/) {}
   // An entry of log_history; log_line_text() is the line Hugging Face prints.
   virtual void on_log(const LogEntry& /*entry*/) {}

@@ -57,7 +57,8 @@ bool is_checkpoint_name(const std::string& name) {
 }
 
 bool is_report_name(const std::string& name) {
-  return name == "metrics.jsonl" || name == "trainer_state.json" || name == "training_args.json";
+  return name == "metrics.jsonl" || name == "memory.json" || name == "trainer_state.json" ||
+         name == "training_args.json";
 }
 
 bool is_weights_name(const std::string& name) {

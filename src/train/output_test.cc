@@ -27,9 +27,10 @@ std::vector<std::string> names_in(const fs::path& folder) {
 TEST(RunOutput, IsAModelFolderWithReports) {
   TinyRun tiny;
   tiny.train();
-  EXPECT_THAT(names_in(tiny.output()),
-              UnorderedElementsAre("config.json", "generation_config.json", "model.safetensors",
-                                   "trainer_state.json", "training_args.json", "metrics.jsonl"));
+  EXPECT_THAT(
+      names_in(tiny.output()),
+      UnorderedElementsAre("config.json", "generation_config.json", "model.safetensors", "trainer_state.json",
+                           "training_args.json", "metrics.jsonl", "memory.json"));
   EXPECT_EQ(read_json(tiny.output() / "config.json").at("torch_dtype"), "float32");
   EXPECT_EQ(read_json(tiny.output() / "training_args.json").at("max_steps"), 6);
 }
@@ -173,10 +174,10 @@ TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
   const RecordingObserver run = tiny.train();
   const fs::path previous = tiny.output() / "previous-1";
   EXPECT_EQ(run.previous_run, previous);
-  EXPECT_THAT(
-      names_in(previous),
-      UnorderedElementsAre("checkpoint-3", "checkpoint-6", "config.json", "generation_config.json",
-                           "metrics.jsonl", "model.safetensors", "trainer_state.json", "training_args.json"));
+  EXPECT_THAT(names_in(previous),
+              UnorderedElementsAre("checkpoint-3", "checkpoint-6", "config.json", "generation_config.json",
+                                   "memory.json", "metrics.jsonl", "model.safetensors", "trainer_state.json",
+                                   "training_args.json"));
   EXPECT_EQ(read_tensors(previous), weights);
   EXPECT_NE(read_tensors(tiny.output()), weights);
   EXPECT_EQ(read_text_file(tiny.output() / "notes.txt"), "mine");

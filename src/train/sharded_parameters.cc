@@ -14,8 +14,7 @@
 namespace tessera {
 namespace {
 
-// 4 MiB: what write_safetensors asks for at a time.
-constexpr int64_t kExchangeElements = 1 << 20;
+constexpr int64_t kExchangeElements = kExchangeBytes / static_cast<int64_t>(sizeof(float));
 
 Part intersection(const Part& a, const Part& b) {
   const int64_t begin = std::max(a.begin, b.begin);
@@ -38,7 +37,7 @@ ShardedParameters::ShardedParameters(Model& model, const ZeroSettings& settings,
   const int64_t num_state = pieces_.empty() ? 0 : pieces_.back().state_begin + pieces_.back().elements.size();
   optimizer_.emplace(optimizer_ranges(decay_all), weights_.owned(), gradients_.gradients(), options, pool,
                      num_state);
-  exchange_ = comm.node().allocate("exchange of masters", kExchangeElements * dtype_bytes(DType::kF32));
+  exchange_ = comm.node().allocate("exchange of masters", kExchangeBytes);
   model.bind_parameters(static_cast<ParameterAccess&>(*this));
 }
 

@@ -12,6 +12,9 @@
 
 namespace tessera {
 
+// Of the memory in which ranks show rank 0 their master weights: what write_safetensors asks for at a time.
+inline constexpr int64_t kExchangeBytes = 4 << 20;
+
 class ShardedParameters : public ParameterState, private ParameterAccess {
  public:
   ShardedParameters(Model& model, const ZeroSettings& settings, const AdamWOptions& options, bool decay_all,
@@ -72,7 +75,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   std::vector<Piece> pieces_;         // ascending
   std::vector<int64_t> first_range_;  // of the optimizer, by group, and the end
   std::optional<AdamW> optimizer_;
-  SharedSegment exchange_;  // kExchangeElements float32
+  SharedSegment exchange_;  // kExchangeBytes, float32
 };
 
 }  // namespace tessera

@@ -27,6 +27,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   if (args_.eval_on_start) run_evaluation();
   while (state_.global_step < state_.max_steps && !stop_wanted()) {
     account(train_step(state_.global_step));
+    if (state_.global_step == 1) measure_memory();
     const StepActions due = actions_->after(state_.global_step);
     if (due.log) log_training();
     if (due.evaluate) run_evaluation();

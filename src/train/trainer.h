@@ -99,6 +99,7 @@ class Trainer {
   std::optional<SlowestRank> find_slowest_rank(int64_t step, int64_t work_index, int64_t compute_index);
 
   // Reports and files.
+  void measure_memory();
   void open_output();
   void account(const StepMetrics& metrics);
   void add_log(LogEntry entry);
@@ -157,8 +158,9 @@ class Trainer {
   StepMetrics last_step_;
   int agreed_signal_ = 0;
   int64_t last_saved_step_ = -1;
-  bool handed_over_ = false;      // the masters, in the present write_together()
-  int64_t losses_since_log_ = 0;  // steps that loss_since_log_ is of
+  int64_t loading_peak_bytes_ = 0;  // of this rank, resident
+  bool handed_over_ = false;        // the masters, in the present write_together()
+  int64_t losses_since_log_ = 0;    // steps that loss_since_log_ is of
   double loss_since_log_ = 0;
   double total_loss_ = 0;  // of num_updates_
   double total_step_time_s_ = 0;

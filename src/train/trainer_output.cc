@@ -1,9 +1,11 @@
 // What a run tells and writes: logs, evaluations, checkpoints, the finished model.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <exception>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "formats/file.h"
 #include "platform/memory_info.h"
 #include "train/trainer.h"
@@ -37,6 +39,27 @@ void Trainer::open_output() {
   if (!output_->previous_folder().empty()) observer_->on_previous_run(output_->previous_folder());
   write_text_file(output_->path() / "training_args.json", training_arguments_json(args_));
   metrics_file_.emplace(output_->path() / "metrics.jsonl");
+}
+
+// After the first step everything that a step needs has been touched.
+void Trainer::measure_memory() {
+  const NetworkMeterPause pause(network_meter_);
+  const std::optional<ProportionalMemory> mine = proportional_memory();
+  std::array<double, 5> sums = {mine ? 0.0 : 1.0};
+  if (mine && world().node_rank == 0) {
+    sums = {0, static_cast<double>(mine->private_bytes()), static_cast<double>(mine->shared_bytes),
+            static_cast<double>(loading_peak_bytes_), static_cast<double>(resident_bytes())};
+  }
+  comm_->all_reduce_sum(sums, {"measured memory"});
+  if (sums[0] > 0 || !is_root()) return;
+  const MeasuredMemory measured = {std::llround(sums[1]), std::llround(sums[2]), std::llround(sums[3]),
+                                   std::llround(sums[4])};
+  observer_->on_memory(run_plan_.memory, measured);
+  try {
+    write_text_file(output_->path() / "memory.json", memory_json(run_plan_.memory, measured));
+  } catch (const Error& error) {
+    log_warning("{}; training goes on", error.what());
+  }
 }
 
 void Trainer::account(const StepMetrics& metrics) {

@@ -213,10 +213,12 @@ MemoryRequest Trainer::memory_request() {
   MemoryRequest request;
   request.limits =
       limits_for(micro_batch_rows_ * run_plan_.micro_batches_per_pass, kUncut, args_.gradient_checkpointing);
-  request.baseline_bytes = resident_bytes();
+  const std::optional<ProportionalMemory> resident = proportional_memory();
+  request.baseline_bytes = resident ? resident->private_bytes() + resident->shared_bytes : resident_bytes();
   request.export_bytes = export_bytes(model_->layout(), args_.export_dtype());
   request.num_nodes = world().num_nodes;
   request.local_world_size = world().local_world_size;
+  request.connections = static_cast<int>(args_.connections);
   request.zero = zero_settings_of(args_, model_->config(),
                                   (args_.gradient_accumulation_steps + run_plan_.micro_batches_per_pass - 1) /
                                       run_plan_.micro_batches_per_pass);
@@ -258,6 +260,7 @@ void Trainer::allocate_and_load() {
     observer_->on_loading(progress.fraction(), progress.bytes_per_second());
   });
   model_file_.reset();
+  loading_peak_bytes_ = peak_resident_bytes();
 }
 
 }  // namespace tessera

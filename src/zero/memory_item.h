@@ -17,15 +17,18 @@ inline constexpr std::array kMemoryKinds = {MemoryKind::kWeights,   MemoryKind::
 std::string_view memory_kind_name(MemoryKind kind);  // "weights"
 
 enum class MemoryScope {
-  kRank,  // every rank has its own
-  kNode   // all ranks of a node map the same
+  kRank,      // every rank has its own
+  kNode,      // all ranks of a node map the same
+  kFirstRank  // the first rank of a node alone
 };
+
+std::string_view memory_scope_name(MemoryScope scope);  // "rank", "node", "first rank"
 
 struct MemoryItem {
   MemoryKind kind = MemoryKind::kBuffers;
   MemoryScope scope = MemoryScope::kRank;
   std::string name;        // within its kind: "moments (F32)"
-  int64_t size_bytes = 0;  // of one rank, or of one node
+  int64_t size_bytes = 0;  // of one rank, or once per node
 };
 
 }  // namespace tessera

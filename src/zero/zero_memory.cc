@@ -186,6 +186,19 @@ WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& sett
   return wire;
 }
 
+std::string_view memory_scope_name(MemoryScope scope) {
+  switch (scope) {
+    case MemoryScope::kRank:
+      return "rank";
+    case MemoryScope::kNode:
+      return "node";
+    case MemoryScope::kFirstRank:
+      return "first rank";
+  }
+  TESSERA_CHECK(false, "memory scope {}", static_cast<int>(scope));
+  return "";
+}
+
 std::string_view memory_kind_name(MemoryKind kind) {
   switch (kind) {
     case MemoryKind::kWeights:
