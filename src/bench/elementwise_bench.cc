@@ -215,12 +215,12 @@ BenchLine run_elementwise_case(const ElementwiseCase& c, Ops& ops, const Measure
   const OpsLimits limits = {.max_tokens = c.num_tokens,
                             .max_sequence_length = c.num_tokens,
                             .hidden_size = c.config.hidden_size,
-                            .intermediate_size = c.config.intermediate_size,
-                            .vocab_size = c.config.vocab_size,
                             .max_logits_rows = c.num_tokens,
+                            .max_sum_elements = 0,
                             .attention = attention_block_config(c.config, 0).shape,
                             .dtype = c.dtype,
-                            .training = true};
+                            .training = true,
+                            .linears = {}};
   const PageBuffer workspace(std::max<int64_t>(64, ops.workspace_bytes(limits)));
   ops.bind_workspace(workspace.as<std::byte>());
 

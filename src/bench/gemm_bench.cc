@@ -19,15 +19,16 @@ bool makes_weight_gradient(Product product) {
   return product == Product::kBackwardWeight || product == Product::kBackwardWeightAdd;
 }
 
-int64_t scratch_bytes(const GemmCase& c, const GemmImplementation& implementation, int64_t num_threads) {
-  return std::max<int64_t>(
-      64, implementation.kernels.scratch_bytes({c.T, std::max(c.N, c.K), c.dtype, num_threads}));
-}
-
 // Bytes of a weight in the form that the product takes; 0: there is none.
 int64_t packed_bytes(const GemmCase& c, const GemmKernels& kernels) {
   if (!c.pack_weights || makes_weight_gradient(c.product) || kernels.packed_bytes == nullptr) return 0;
   return kernels.packed_bytes(c.N, c.K, c.dtype);
+}
+
+int64_t scratch_bytes(const GemmCase& c, const GemmImplementation& implementation, int64_t num_threads) {
+  const LinearShape weight = {c.N, c.K, packed_bytes(c, implementation.kernels) > 0 ? c.N : 0};
+  return std::max<int64_t>(64,
+                           max_scratch_bytes(implementation.kernels, {c.T, weight, c.dtype, num_threads}));
 }
 
 // x [T, K], y or dy [T, N] and cold copies of w or dw [N, K], packed for `ours` where it keeps packed forms.

@@ -21,7 +21,15 @@ constexpr AttentionShape kHeads = {2, 1, 16, 0, 0.25f};
 // Tensors of every shape that an operation below needs, and Ops with their workspace.
 struct Fixture {
   explicit Fixture(DType of) : dtype(of) {
-    const OpsLimits limits = {kT, kT, kD, kF, kV, kT, kHeads, dtype, /*training=*/true};
+    const OpsLimits limits = {.max_tokens = kT,
+                              .max_sequence_length = kT,
+                              .hidden_size = kD,
+                              .max_logits_rows = kT,
+                              .max_sum_elements = kT * kD,
+                              .attention = kHeads,
+                              .dtype = dtype,
+                              .training = true,
+                              .linears = {{kT, {kF, kD}}}};
     workspace = PageBuffer(std::max<int64_t>(64, ops->workspace_bytes(limits)));
     ops->bind_workspace(workspace.as<std::byte>());
     ModelConfig config;

@@ -54,8 +54,10 @@ BufferSizes measure_buffers(const Model::Impl& model, int64_t capacity, int64_t 
   Activations activations;
   activations.lay_out(model.config, model.dtype, max_chunk, ActivationMode::kForwardOnly, saved, working);
   const ActivationLimits limits = {max_chunk, capacity, /*training=*/false};
+  const int64_t vocab_size = model.config.vocab_size;
+  const LogitsPieces last_row = {1, vocab_size, vocab_size};
   return {caches.high_water_bytes(), saved.high_water_bytes(), working.high_water_bytes(),
-          model.ops->workspace_bytes(model.ops_limits(limits, /*max_logits_rows=*/1))};
+          model.ops->workspace_bytes(model.ops_limits(limits, {&last_row, 1}))};
 }
 
 }  // namespace

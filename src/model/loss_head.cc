@@ -27,6 +27,18 @@ LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size) {
   return {rows, round_up(ceil_div(vocab_size, num_chunks), kColumnMultiple), num_elements};
 }
 
+std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_size) {
+  const LogitsPieces most = logits_pieces(max_tokens, vocab_size);
+  if (most.columns == vocab_size) return {most};
+  std::vector<LogitsPieces> all;
+  for (int64_t rows = 1; rows <= most.rows; ++rows) {
+    const LogitsPieces pieces = logits_pieces(rows, vocab_size);
+    if (all.empty() || all.back().columns != pieces.columns) all.push_back(pieces);
+    all.back() = pieces;
+  }
+  return all;
+}
+
 LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& config, DType dtype,
                                            int64_t num_tokens, bool training) {
   const auto size = static_cast<size_t>(num_tokens);

@@ -48,6 +48,8 @@ struct LogitsPieces {
   int64_t num_elements;
 };
 LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size);
+// All ways in which those of up to max_tokens rows are cut, each with the most rows that are cut so.
+std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_size);
 
 struct LossHeadScratch {
   LogitsPieces pieces;

@@ -131,19 +131,38 @@ void Model::Impl::bind_gradients(int64_t group, TensorView flat) {
   }
 }
 
-OpsLimits Model::Impl::ops_limits(const ActivationLimits& for_limits, int64_t max_logits_rows) const {
-  OpsLimits result;
+OpsLimits Model::Impl::ops_limits(const ActivationLimits& for_limits) const {
+  return ops_limits(for_limits, all_logits_pieces(for_limits.max_tokens, config.vocab_size));
+}
+
+OpsLimits Model::Impl::ops_limits(const ActivationLimits& for_limits,
+                                  std::span<const LogitsPieces> logits) const {
+  OpsLimits result = {};
   result.max_tokens = for_limits.max_tokens;
   result.max_sequence_length = for_limits.max_sequence_length;
   result.hidden_size = config.hidden_size;
-  result.intermediate_size = config.intermediate_size;
-  result.vocab_size = config.vocab_size;
-  result.max_logits_rows = max_logits_rows;
+  result.max_sum_elements = config.vocab_size * config.hidden_size;
   result.attention = attention_block_config(config, 0).shape;
   result.attention.sliding_window = 0;  // the widest that a layer may have
   result.dtype = dtype;
   result.training = for_limits.training;
-  result.weights_are_packed = for_limits.pack_weights;
+  const auto add_linear = [&](int64_t max_rows, int64_t N, int64_t K, int64_t num_rows, int64_t first_row) {
+    const int64_t packed_rows = for_limits.pack_weights ? num_rows : 0;
+    result.linears.push_back({max_rows, {N, K, packed_rows, first_row}});
+  };
+  const int64_t hidden = config.hidden_size, intermediate = config.intermediate_size;
+  const std::pair<int64_t, int64_t> of_layer[] = {{result.attention.qkv_width(), hidden},
+                                                  {hidden, config.num_attention_heads * config.head_dim},
+                                                  {2 * intermediate, hidden},
+                                                  {hidden, intermediate}};
+  for (const auto& [N, K] : of_layer) add_linear(for_limits.max_tokens, N, K, N, 0);
+  for (const LogitsPieces& pieces : logits) {
+    result.max_logits_rows = std::max(result.max_logits_rows, pieces.rows);
+    for (int64_t row = 0; row < config.vocab_size; row += pieces.columns) {
+      add_linear(pieces.rows, std::min(pieces.columns, config.vocab_size - row), hidden, config.vocab_size,
+                 row);
+    }
+  }
   return result;
 }
 
@@ -151,10 +170,9 @@ void Model::Impl::reserve(const ActivationLimits& new_limits) {
   limits = new_limits;
   mode = activation_mode(limits);
   const auto [saved_bytes, working_bytes] = measure_activations(config, dtype, limits);
-  const OpsLimits for_ops = ops_limits(limits, logits_pieces(limits.max_tokens, config.vocab_size).rows);
   saved_memory = PageBuffer(saved_bytes);
   working_memory = PageBuffer(working_bytes);
-  workspace = PageBuffer(ops->workspace_bytes(for_ops));
+  workspace = PageBuffer(ops->workspace_bytes(ops_limits(limits)));
   reserve_packed_forms();
   rope = RopeTableBuffer(config, limits.max_sequence_length);
   activations.layers.reserve(static_cast<size_t>(config.num_hidden_layers));
@@ -266,10 +284,8 @@ DType Model::dtype() const { return impl_->dtype; }
 ActivationBytes Model::activation_bytes(const ActivationLimits& limits) const {
   const ModelConfig& config = impl_->config;
   const auto [saved_bytes, working_bytes] = measure_activations(config, impl_->dtype, limits);
-  const OpsLimits for_ops =
-      impl_->ops_limits(limits, logits_pieces(limits.max_tokens, config.vocab_size).rows);
   return {saved_bytes, working_bytes + RopeTableBuffer::size_bytes(config, limits.max_sequence_length),
-          impl_->ops->workspace_bytes(for_ops), impl_->packed_bytes(limits)};
+          impl_->ops->workspace_bytes(impl_->ops_limits(limits)), impl_->packed_bytes(limits)};
 }
 
 void Model::bind_parameters(TensorView weights, TensorView gradients) {
@@ -355,7 +371,12 @@ void Model::forward_logits(const PackedBatch& batch, TensorView logits_TV) {
   impl.open_head_weights();
   impl.ops->rmsnorm(impl.activations.final_x_TD, impl.head.norm_D, impl.block_configs.front().norm_eps,
                     scratch.norm_TD, scratch.rstd_T);
-  impl.ops->linear(scratch.norm_TD, impl.head.lm_head_VD, /*bias_N=*/{}, logits_TV);
+  TESSERA_CHECK(scratch.pieces.columns == impl.config.vocab_size, "{} tokens", batch.num_tokens());
+  for (int64_t row = 0; row < batch.num_tokens(); row += scratch.pieces.rows) {
+    const int64_t end = std::min(row + scratch.pieces.rows, batch.num_tokens());
+    impl.ops->linear(scratch.norm_TD.rows(row, end), impl.head.lm_head_VD, /*bias_N=*/{},
+                     logits_TV.rows(row, end));
+  }
   impl.close_head_weights();
 }
 

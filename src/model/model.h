@@ -82,7 +82,7 @@ class Model {
   void take_part_in_forward();
   // The loss alone.
   LossSums forward_loss(const PackedBatch& batch, float label_smoothing = 0);
-  // logits_TV F32 of every position (tests, small inputs).
+  // logits_TV F32 of every position (tests, small inputs: a batch whose logits are not cut by columns).
   void forward_logits(const PackedBatch& batch, TensorView logits_TV);
 
   // For those who look for a mistake; an empty one ends it.

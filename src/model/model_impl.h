@@ -31,7 +31,9 @@ struct Model::Impl {
   void open_head_gradients();
   int64_t head_group() const { return config.num_hidden_layers + 1; }
 
-  OpsLimits ops_limits(const ActivationLimits& for_limits, int64_t max_logits_rows) const;
+  // With the LM head as the loss takes it, or for the given pieces of logits.
+  OpsLimits ops_limits(const ActivationLimits& for_limits) const;
+  OpsLimits ops_limits(const ActivationLimits& for_limits, std::span<const LogitsPieces> logits) const;
   void reserve(const ActivationLimits& new_limits);
   // Bytes of the packed forms of a group's matrices, or of all.
   int64_t packed_bytes(int64_t group, const ActivationLimits& for_limits) const;

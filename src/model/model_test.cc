@@ -152,6 +152,26 @@ TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
   }
 }
 
+// A batch that is not full is laid out in its own way, with its own pieces of logits.
+TEST(ModelWorkspace, HasRoomForEveryBatchUpToItsLimits) {
+  ThreadPool pool(2);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  ModelConfig config = tiny_config();
+  config.vocab_size = 70'001;  // whole rows of logits up to 239 tokens, then chunks of other widths
+  const Model model(config, DType::kBF16, *ops);
+  for (const bool pack_weights : {false, true}) {
+    ActivationLimits limits;
+    limits.max_sequence_length = 64;
+    limits.pack_weights = pack_weights;
+    int64_t last = 0;
+    for (limits.max_tokens = 1; limits.max_tokens <= 2100; limits.max_tokens += 13) {
+      const int64_t bytes = model.activation_bytes(limits).workspace_bytes;
+      EXPECT_GE(bytes, last) << limits.max_tokens << " tokens";
+      last = bytes;
+    }
+  }
+}
+
 // Loss and gradients of two micro-batches, the gradients of the first written over whatever was there.
 TEST_P(ModelOptions, TheFirstMicroBatchReplacesWhatTheGradientsHold) {
   const auto weights = random_weights(ParameterLayout(config()), 0.3f, kSeed);

@@ -32,12 +32,14 @@ class CpuOps final : public Ops {
 
   int64_t workspace_bytes(const OpsLimits& limits) const override {
     const AttentionShape& heads = limits.attention;
-    const int64_t max_width = std::max({limits.hidden_size, 2 * limits.intermediate_size, limits.vocab_size,
-                                        heads.qkv_width(), heads.num_heads * heads.head_dim});
-    int64_t bytes = std::max({gemm_scratch_bytes({limits.max_tokens, max_width, limits.dtype,
-                                                  pool_.num_threads(), limits.weights_are_packed}),
-                              attention_scratch_bytes(heads, limits.max_tokens, pool_.num_threads()),
-                              cross_entropy_scratch_bytes(limits.max_logits_rows)});
+    const int64_t num_threads = pool_.num_threads();
+    int64_t bytes = std::max({attention_scratch_bytes(heads, limits.max_tokens, num_threads),
+                              cross_entropy_scratch_bytes(limits.max_logits_rows),
+                              sum_of_squares_scratch_bytes(limits.max_sum_elements)});
+    for (const LinearLimits& linear : limits.linears) {
+      bytes = std::max(bytes, gemm_scratch_bytes({linear.max_rows, linear.weight, limits.dtype, num_threads},
+                                                 limits.training));
+    }
     if (limits.training) {
       bytes = std::max({bytes, rmsnorm_backward_scratch_bytes(limits.max_tokens, limits.hidden_size),
                         head_rmsnorm_backward_scratch_bytes(limits.max_tokens, heads)});

@@ -22,12 +22,14 @@ OpsLimits limits(DType dtype) {
   return {.max_tokens = kTokens,
           .max_sequence_length = kTokens,
           .hidden_size = kWidth,
-          .intermediate_size = kFeedForward,
-          .vocab_size = kVocabSize,
           .max_logits_rows = kTokens,
+          .max_sum_elements = kVocabSize * kWidth,
           .attention = kHeads,
           .dtype = dtype,
-          .training = true};
+          .training = true,
+          .linears = {{kTokens, {kHeads.qkv_width(), kWidth}},
+                      {kTokens, {2 * kFeedForward, kWidth}},
+                      {kTokens, {kVocabSize, kWidth}}}};
 }
 
 class OwnedTensor {

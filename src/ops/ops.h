@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/attention/attention_shape.h"
 #include "kernels/cross_entropy/cross_entropy.h"
@@ -30,19 +31,23 @@
 
 namespace tessera {
 
+// linear() and its backward of one weight, for at most max_rows tokens.
+struct LinearLimits {
+  int64_t max_rows;
+  LinearShape weight;
+};
+
 // The largest shapes that will be asked for: bounds the workspace.
 struct OpsLimits {
   int64_t max_tokens;           // T
   int64_t max_sequence_length;  // longest cu_seqlens entry
   int64_t hidden_size;          // D
-  int64_t intermediate_size;    // F
-  int64_t vocab_size;           // V
   int64_t max_logits_rows;      // rows of one cross_entropy call
+  int64_t max_sum_elements;     // of one sum_of_squares() call
   AttentionShape attention;
   DType dtype;
   bool training;  // backward will be called
-  bool weights_are_packed =
-      false;  // linear() and its backward get weights with the packed forms that they take
+  std::vector<LinearLimits> linears;
 };
 
 class Ops {

@@ -19,9 +19,9 @@ std::string describe(ConstTensorView view) {
   return fmt::format("{} {}", dtype_name(view.dtype()), view.shape().to_string());
 }
 
-void check_scratch(const GemmKernels& kernels, int64_t rows, int64_t width, DType dtype,
-                   bool weight_is_packed, std::span<std::byte> scratch, const ThreadPool& pool) {
-  const int64_t needed = kernels.scratch_bytes({rows, width, dtype, pool.num_threads(), weight_is_packed});
+void check_scratch(const GemmKernels& kernels, GemmProduct product, int64_t rows, const LinearShape& weight,
+                   DType dtype, std::span<std::byte> scratch, const ThreadPool& pool) {
+  const int64_t needed = kernels.scratch_bytes(product, {rows, weight, dtype, pool.num_threads()});
   TESSERA_CHECK(static_cast<int64_t>(scratch.size()) >= needed, "scratch {} bytes, needed {}", scratch.size(),
                 needed);
 }
@@ -39,9 +39,11 @@ const DispatchTable<GemmKernels>& gemm_table() {
   return table;
 }
 
-int64_t gemm_scratch_bytes(const GemmLimits& limits) {
-  return std::max(gemm_table().chosen().scratch_bytes(limits),
-                  sum_of_squares_scratch_bytes(limits.max_width * limits.max_width));
+int64_t gemm_scratch_bytes(const GemmLimits& limits, bool training) {
+  const GemmKernels& kernels = gemm_table().chosen();
+  if (!training) return kernels.scratch_bytes(GemmProduct::kForward, limits);
+  return std::max(max_scratch_bytes(kernels, limits),
+                  sum_of_squares_scratch_bytes(limits.weight.N * limits.weight.K));
 }
 
 int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) {
@@ -70,7 +72,8 @@ void gemm_forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorV
       "x {}, w {}, bias {}, y {}", describe(x_TK), describe(w_NK), describe(bias_N), describe(y_TN));
   if (T == 0) return;
   const GemmKernels& kernels = gemm_table().chosen();
-  check_scratch(kernels, T, std::max(N, K), dtype, weight.packed.forward != nullptr, scratch, pool);
+  check_scratch(kernels, GemmProduct::kForward, T, shape_of(weight, weight.packed.forward), dtype, scratch,
+                pool);
   kernels.forward(x_TK, weight, bias_N, y_TN, scratch, pool);
 }
 
@@ -85,7 +88,8 @@ void gemm_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, Tens
                 "dy {}, w {}, dx {}", describe(dy_TN), describe(w_NK), describe(dx_TK));
   if (T == 0) return;
   const GemmKernels& kernels = gemm_table().chosen();
-  check_scratch(kernels, T, std::max(N, K), dtype, weight.packed.backward_input != nullptr, scratch, pool);
+  check_scratch(kernels, GemmProduct::kBackwardInput, T, shape_of(weight, weight.packed.backward_input),
+                dtype, scratch, pool);
   kernels.backward_input(dy_TN, weight, dx_TK, update, scratch, pool);
 }
 
@@ -99,7 +103,7 @@ void gemm_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorVie
   const GemmKernels& kernels = gemm_table().chosen();
   const bool in_passing = kernels.sums_squares && dtype == DType::kBF16 && T > 0;
   if (T > 0) {
-    check_scratch(kernels, T, std::max(N, K), dtype, /*weight_is_packed=*/true, scratch, pool);
+    check_scratch(kernels, GemmProduct::kBackwardWeight, T, {N, K}, dtype, scratch, pool);
     kernels.backward_weight(dy_TN, x_TK, dw_NK, in_passing ? update : update.mode, scratch, pool);
   } else if (update.mode == Update::kOverwrite) {
     std::fill_n(dw_NK.as<float>(), N * K, 0.0f);

@@ -30,17 +30,17 @@
 
 namespace tessera {
 
-// The largest products that will be asked for.
+// The products of a weight that will be asked for.
 struct GemmLimits {
-  int64_t max_rows;   // T
-  int64_t max_width;  // N and K
-  DType dtype;        // A
+  int64_t max_rows;    // T
+  LinearShape weight;  // with packed_rows: both forms are there
+  DType dtype;         // A
   int64_t num_threads;
-  bool weights_are_packed = false;  // every weight has the forms that its products take
 };
 
-// Bytes of scratch (64-byte aligned) that every call within `limits` fits in.
-int64_t gemm_scratch_bytes(const GemmLimits& limits);
+// Bytes of scratch (64-byte aligned) that every call within `limits` fits in; with `training` the backward
+// ones too.
+int64_t gemm_scratch_bytes(const GemmLimits& limits, bool training = true);
 
 // Bytes of each packed form (64-byte aligned) of a weight [N, K]; 0: what runs here has no use for them.
 int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype);

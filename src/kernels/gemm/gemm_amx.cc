@@ -328,15 +328,44 @@ constexpr int64_t kFewColumns = 128;
 constexpr int64_t kManyRows = 1024;
 constexpr std::string_view kLeftToOneDnn = "y of up to 128 columns and more than 1024 rows is onednn's";
 
-int64_t scratch_bytes(const GemmLimits& limits) {
-  if (limits.dtype == DType::kF32) return kGemmOneDnn.scratch_bytes(limits);
-  const int64_t tokens = limits.max_rows, width = limits.max_width;
-  const int64_t forward = max_part_bytes(tokens, width) + max_part_bytes(width, width);
-  const int64_t backward_weight = 2 * max_part_bytes(width, std::min(tokens, kMaxTokens));
-  const int64_t kept = max_part_bytes(tokens, width, kMaxOnlyPartBytes);
-  const int64_t own =
-      std::max({forward, backward_weight, kept}) + limits.num_threads * amx::thread_scratch_bytes();
-  return limits.max_rows > kManyRows ? std::max(own, kGemmOneDnn.scratch_bytes(limits)) : own;
+// Products of the rows of a weight take them from its packed form: the rows are whole panels of the forward
+// one, whole chunks of the other.
+bool takes_forward_form(const LinearShape& weight) {
+  return weight.packed_rows > 0 && weight.first_row % amx::kPanelWidth == 0;
+}
+bool takes_backward_form(const LinearShape& weight) {
+  const int64_t chunk_rows = DepthChunks(weight.packed_rows).chunk_steps * amx::kTileDepth;
+  const int64_t end = weight.first_row + weight.N;
+  return weight.packed_rows > 0 && weight.first_row % chunk_rows == 0 &&
+         (end % chunk_rows == 0 || end == weight.packed_rows);
+}
+
+// The operands of one product, packed: of activations up to max_rows rows, of a weight all there are.
+int64_t operand_bytes(GemmProduct product, const GemmLimits& limits) {
+  const int64_t tokens = limits.max_rows, N = limits.weight.N, K = limits.weight.K;
+  switch (product) {
+    case GemmProduct::kForward:
+      if (tokens <= amx::kFewRows) return 0;
+      if (takes_forward_form(limits.weight)) return max_part_bytes(tokens, K, kMaxOnlyPartBytes);
+      return max_part_bytes(tokens, K) + part_bytes(N, K);
+    case GemmProduct::kBackwardInput:
+      if (takes_backward_form(limits.weight)) return max_part_bytes(tokens, N, kMaxOnlyPartBytes);
+      return max_part_bytes(tokens, N) + part_bytes(K, N);
+    case GemmProduct::kBackwardWeight:
+      const int64_t depth = std::min(tokens, kMaxTokens);
+      return max_part_bytes(N, depth) + max_part_bytes(K, depth);
+  }
+  TESSERA_CHECK(false, "product {}", static_cast<int>(product));
+  return 0;
+}
+
+int64_t scratch_bytes(GemmProduct product, const GemmLimits& limits) {
+  if (limits.dtype == DType::kF32) return kGemmOneDnn.scratch_bytes(product, limits);
+  const int64_t own = operand_bytes(product, limits) + limits.num_threads * amx::thread_scratch_bytes();
+  const bool few_columns = product == GemmProduct::kForward && limits.weight.N <= kFewColumns;
+  return few_columns && limits.max_rows > kManyRows
+             ? std::max(own, kGemmOneDnn.scratch_bytes(product, limits))
+             : own;
 }
 
 // Blocks of at most block_panels() squared, as many as keep all threads busy to the end. The longer side is
@@ -468,20 +497,16 @@ void pack(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool
 
 // The kept form of w_NK for a product, where w_NK is made of whole panels (or chunks) of it.
 std::optional<PackedOperand> kept_forward_form(const LinearWeight& weight) {
-  if (weight.packed.forward == nullptr || weight.first_row % amx::kPanelWidth != 0) return std::nullopt;
+  if (!takes_forward_form(shape_of(weight, weight.packed.forward))) return std::nullopt;
   return packed_form(weight.packed_rows, weight.w_NK.dim(1), weight.packed.forward)
       .panels_from(weight.first_row / amx::kPanelWidth);
 }
 std::optional<PackedOperand> kept_backward_form(const LinearWeight& weight) {
-  if (weight.packed.backward_input == nullptr) return std::nullopt;
+  if (!takes_backward_form(shape_of(weight, weight.packed.backward_input))) return std::nullopt;
   const PackedOperand form =
       packed_form(weight.w_NK.dim(1), weight.packed_rows, weight.packed.backward_input);
-  const int64_t chunk_rows = form.chunks().chunk_steps * amx::kTileDepth;
-  const int64_t num_rows = weight.w_NK.dim(0), end = weight.first_row + num_rows;
-  if (weight.first_row % chunk_rows != 0 || (end % chunk_rows != 0 && end != weight.packed_rows)) {
-    return std::nullopt;
-  }
-  return form.chunks_from(weight.first_row / chunk_rows, divide_up(num_rows, amx::kTileDepth));
+  return form.chunks_from(weight.first_row / (form.chunks().chunk_steps * amx::kTileDepth),
+                          divide_up(weight.w_NK.dim(0), amx::kTileDepth));
 }
 
 void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,

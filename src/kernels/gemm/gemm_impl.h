@@ -1,15 +1,20 @@
 // The implementations behind gemm.h, for its dispatch, tests and benchmarks.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/dispatch.h"
 #include "kernels/gemm/gemm.h"
 
 namespace tessera {
 
+enum class GemmProduct { kForward, kBackwardInput, kBackwardWeight };
+
 // One implementation of the three products. Arguments are checked by gemm.cc: shapes agree, T, N and K are at
 // least 1, scratch holds scratch_bytes() for these limits.
 struct GemmKernels {
-  int64_t (*scratch_bytes)(const GemmLimits& limits);
+  // Does not shrink when there are more rows.
+  int64_t (*scratch_bytes)(GemmProduct product, const GemmLimits& limits);
   void (*forward)(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,
                   std::span<std::byte> scratch, ThreadPool& pool);
   void (*backward_input)(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK, Update update,
@@ -26,6 +31,18 @@ struct GemmKernels {
   // Which products it leaves to another implementation because that was measured to be faster; empty: none.
   std::string_view left_to_others = {};
 };
+
+// What a product that takes this one of the packed forms depends on; null: it is not there.
+inline LinearShape shape_of(const LinearWeight& weight, const std::byte* form) {
+  return {weight.w_NK.dim(0), weight.w_NK.dim(1), form == nullptr ? 0 : weight.packed_rows, weight.first_row};
+}
+
+// Of all three products.
+inline int64_t max_scratch_bytes(const GemmKernels& kernels, const GemmLimits& limits) {
+  return std::max({kernels.scratch_bytes(GemmProduct::kForward, limits),
+                   kernels.scratch_bytes(GemmProduct::kBackwardInput, limits),
+                   kernels.scratch_bytes(GemmProduct::kBackwardWeight, limits)});
+}
 
 extern const GemmKernels kGemmAmx;          // bf16 on tiles; float32 as kGemmOneDnn
 extern const GemmKernels kGemmOneDnn;       // bf16 needs AVX-512 BF16

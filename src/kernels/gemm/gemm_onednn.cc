@@ -22,7 +22,9 @@ constexpr int64_t kGenerationSlice = 512;
 constexpr int64_t kPackedBytes = kTokenBlock * kMaxSliceHeight * static_cast<int64_t>(sizeof(float));
 constexpr int64_t kThreadScratchBytes = kPackedBytes + kOneDnnScratchpadBytes;
 
-int64_t scratch_bytes(const GemmLimits& limits) { return limits.num_threads * kThreadScratchBytes; }
+int64_t scratch_bytes(GemmProduct /*product*/, const GemmLimits& limits) {
+  return limits.num_threads * kThreadScratchBytes;
+}
 
 std::byte* packed_of_thread(std::span<std::byte> scratch) {
   const int64_t offset = ThreadPool::thread_index() * kThreadScratchBytes;

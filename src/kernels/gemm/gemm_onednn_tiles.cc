@@ -15,8 +15,8 @@ constexpr int64_t kDepth = 512;
 constexpr int64_t kThreadScratchBytes =
     (2 * kTile * kDepth + kTile * kTile) * static_cast<int64_t>(sizeof(float));
 
-int64_t scratch_bytes(const GemmLimits& limits) {
-  return limits.dtype == DType::kF32 ? kGemmOneDnn.scratch_bytes(limits)
+int64_t scratch_bytes(GemmProduct product, const GemmLimits& limits) {
+  return limits.dtype == DType::kF32 ? kGemmOneDnn.scratch_bytes(product, limits)
                                      : limits.num_threads * kThreadScratchBytes;
 }
 

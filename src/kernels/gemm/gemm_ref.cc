@@ -4,7 +4,7 @@
 namespace tessera {
 namespace {
 
-int64_t scratch_bytes(const GemmLimits& /*limits*/) { return 0; }
+int64_t scratch_bytes(GemmProduct /*product*/, const GemmLimits& /*limits*/) { return 0; }
 
 // Sums are double, so that a result is the exact one rounded (almost always) once.
 void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,

@@ -46,7 +46,10 @@ std::vector<Implementation<GemmKernels>> different_implementations() {
 }
 
 TestScratch scratch_for(const GemmKernels& kernels, DType dtype, const ThreadPool& pool) {
-  return TestScratch(kernels.scratch_bytes({1100, 2048, dtype, pool.num_threads()}));
+  const auto bytes = [&](int64_t N) {
+    return max_scratch_bytes(kernels, {1100, {N, 2048}, dtype, pool.num_threads()});
+  };
+  return TestScratch(std::max(bytes(1), bytes(2048)));
 }
 
 // One product c[i, j] (+)= sum_l a(i, l) b(l, j) (+ bias[j]) in float64, and its bound.
@@ -285,7 +288,7 @@ TEST(Gemm, WrongShapesAndMissingScratchAreBugs) {
   GuardedTensor x(DType::kF32, {2, 4}), w(DType::kF32, {3, 5}), good_w(DType::kF32, {3, 4}),
       y(DType::kF32, {2, 3});
   GuardedTensor bf16_w(DType::kBF16, {3, 4});
-  const TestScratch scratch(gemm_scratch_bytes({2, 4, DType::kF32, 1}));
+  const TestScratch scratch(gemm_scratch_bytes({2, {3, 4}, DType::kF32, 1}));
   EXPECT_THROW(gemm_forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool), Error);
   EXPECT_THROW(gemm_forward(x.view(), bf16_w.view(), {}, y.view(), scratch.span(), pool), Error);
   EXPECT_THROW(gemm_backward_weight(y.view(), x.view(), w.view(), Update::kAdd, scratch.span(), pool), Error);

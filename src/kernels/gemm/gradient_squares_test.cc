@@ -34,7 +34,7 @@ Weighted run(DType dtype, Sizes s, Update update, ThreadPool& pool) {
   dy.fill_normal(2, 1e-4f);
   for (int64_t t = 0; t < s.T; ++t) dy.set(t * s.N, dy[t * s.N] * 1e4f);
   result.dw.fill_normal(3, 1e-3f);
-  const TestScratch scratch(gemm_scratch_bytes({s.T, std::max(s.N, s.K), dtype, pool.num_threads()}));
+  const TestScratch scratch(gemm_scratch_bytes({s.T, {s.N, s.K}, dtype, pool.num_threads()}));
   gemm_backward_weight(dy.view(), x.view(), result.dw.view(), {update, &result.squares}, scratch.span(),
                        pool);
   return result;
@@ -68,7 +68,7 @@ TEST(GradientSquares, AskingForThemDoesNotChangeTheGradient) {
     x.fill_normal(1);
     dy.fill_normal(2, 1e-4f);
     for (int64_t t = 0; t < s.T; ++t) dy.set(t * s.N, dy[t * s.N] * 1e4f);
-    const TestScratch scratch(gemm_scratch_bytes({s.T, std::max(s.N, s.K), dtype, 2}));
+    const TestScratch scratch(gemm_scratch_bytes({s.T, {s.N, s.K}, dtype, 2}));
     gemm_backward_weight(dy.view(), x.view(), dw.view(), Update::kOverwrite, scratch.span(), pool);
     EXPECT_EQ(asked.dw.values(), dw.values()) << dtype_name(dtype);
   }
@@ -98,7 +98,7 @@ TEST(GradientSquares, AreNotFiniteWhenAnElementIsNot) {
     x.fill(1);
     dy.fill(1);
     dy.set(0, HUGE_VALF);
-    const TestScratch scratch(gemm_scratch_bytes({3, 7, dtype, 2}));
+    const TestScratch scratch(gemm_scratch_bytes({3, {7, 7}, dtype, 2}));
     double squares = 0;
     gemm_backward_weight(dy.view(), x.view(), dw.view(), {Update::kOverwrite, &squares}, scratch.span(),
                          pool);
@@ -116,7 +116,7 @@ TEST(GradientSquares, AreAddedToWhatIsThere) {
   GuardedTensor x(DType::kBF16, {2, 4}), dy(DType::kBF16, {2, 3}), dw(DType::kF32, {3, 4});
   x.fill(1);
   dy.fill(1);
-  const TestScratch scratch(gemm_scratch_bytes({2, 4, DType::kBF16, 1}));
+  const TestScratch scratch(gemm_scratch_bytes({2, {4, 4}, DType::kBF16, 1}));
   double squares = 5;
   gemm_backward_weight(dy.view(), x.view(), dw.view(), {Update::kOverwrite, &squares}, scratch.span(), pool);
   EXPECT_EQ(squares, 5 + 12 * 4);

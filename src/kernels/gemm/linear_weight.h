@@ -25,6 +25,15 @@ struct RowRange {
 // A weight is packed in one go or by ranges of rows that meet at multiples of this.
 inline constexpr int64_t kPackedRows = 32;
 
+// What the memory of a weight's products depends on.
+struct LinearShape {
+  int64_t N;
+  int64_t K;
+  int64_t packed_rows =
+      0;  // of a weight [packed_rows, K] whose rows from first_row on these are; 0: not packed
+  int64_t first_row = 0;
+};
+
 // w_NK, row-major, for any product. Where its owner keeps packed forms too, they hold the same values:
 // whoever changes w_NK packs it again. Products without a form at hand pack inside each call.
 struct LinearWeight {

@@ -49,10 +49,11 @@ void expect_same_products(Sizes s, int64_t begin, int64_t end) {
   w.fill_normal(2);
   dy.fill_normal(3);
   const PackedWeight packed(w, s.N, s.K, pool);
-  const TestScratch scratch(gemm_scratch_bytes({s.T, std::max(s.N, s.K), kBF16, 2}));
   std::vector<std::vector<double>> y, dx;
   for (const LinearWeight& whole : {LinearWeight(w.view()), packed.weight()}) {
     const LinearWeight weight = whole.rows(begin, end);
+    const TestScratch scratch(
+        gemm_scratch_bytes({s.T, {end - begin, s.K, whole.packed_rows, begin}, kBF16, 2}));
     GuardedTensor y_TN(kBF16, {s.T, end - begin}), dx_TK(DType::kF32, {s.T, s.K});
     gemm_forward(x.view(), weight, {}, y_TN.view(), scratch.span(), pool);
     gemm_backward_input(dy.view(), weight, dx_TK.view(), Update::kOverwrite, scratch.span(), pool);
@@ -136,7 +137,7 @@ TEST(GemmParts, RowsComeOutAsOnTheirOwn) {
   GuardedTensor x(kBF16, {T, K}), w(kBF16, {N, K}), y(DType::kF32, {T, N}), part(DType::kF32, {T / 2, N});
   x.fill_normal(1);
   w.fill_normal(2);
-  const TestScratch scratch(gemm_scratch_bytes({T, K, kBF16, 2}));
+  const TestScratch scratch(gemm_scratch_bytes({T, {N, K}, kBF16, 2}));
   gemm_forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool);
   for (const int64_t begin : {int64_t{0}, T / 2}) {
     gemm_forward(ConstTensorView(x.view()).rows(begin, begin + T / 2), w.view(), {}, part.view(),
@@ -154,7 +155,7 @@ TEST(GemmParts, WeightGradientsOfManyTokensAreExact) {
   GuardedTensor x(kBF16, {T, K}), dy(kBF16, {T, N}), dw(DType::kF32, {N, K});
   for (int64_t i = 0; i < T * K; ++i) x.set(i, static_cast<double>(i * 7 % 5 - 2));
   for (int64_t i = 0; i < T * N; ++i) dy.set(i, static_cast<double>(i * 11 % 7 - 3));
-  const TestScratch scratch(gemm_scratch_bytes({T, N, kBF16, 2}));
+  const TestScratch scratch(gemm_scratch_bytes({T, {N, K}, kBF16, 2}));
   gemm_backward_weight(dy.view(), x.view(), dw.view(), Update::kOverwrite, scratch.span(), pool);
   for (int64_t n = 0; n < N; ++n) {
     for (int64_t k = 0; k < K; ++k) {
