@@ -67,6 +67,7 @@ Json memory_json(const RunForecast& forecast) {
     items.push_back({{"kind", memory_kind_name(item.kind)},
                      {"name", item.name},
                      {"scope", memory_scope_name(item.scope)},
+                     {"use", memory_use_name(item.use)},
                      {"bytes", item.size_bytes}});
   }
   return {{"items", items},

@@ -13,6 +13,14 @@
 
 namespace tessera {
 
+// What the processes of a node take, added up.
+struct NodeMemory {
+  int64_t private_bytes = 0;
+  int64_t shared_bytes = 0;
+
+  int64_t node_bytes() const { return private_bytes + shared_bytes; }
+};
+
 // Sizes of the allocations themselves, so that the resident set of the processes at their peak is the total;
 // the system rounds each large allocation up to pages of 2 MiB at most.
 struct MemoryPlan {
@@ -25,8 +33,9 @@ struct MemoryPlan {
   int64_t rank_bytes() const { return node_bytes() / local_world_size; }
   int64_t node_bytes() const;
   int64_t job_bytes() const { return node_bytes() * num_nodes; }
-  int64_t private_bytes() const;  // of one rank that is not the first
-  int64_t shared_bytes() const;   // of one node
+  int64_t private_bytes() const;   // of one rank that is not the first
+  int64_t shared_bytes() const;    // of one node
+  NodeMemory step_memory() const;  // without what only writing weights touches
 };
 
 // What decides the memory of a training run.
@@ -100,20 +109,14 @@ void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t
 // several ranks a column each for a rank, a node and the job; a rank has its share of what is shared.
 std::string memory_table(const MemoryPlan& plan, int64_t free_bytes);
 
-// What the processes of a node were found to take when all memory of a step had been touched, summed up over
-// its ranks.
-struct MeasuredMemory {
-  int64_t private_bytes = 0;
-  int64_t shared_bytes = 0;
-  // As the system counts it for each process alone, what is shared in each that has touched it: at its
-  // highest while the weights were loaded, and with private and shared memory as above.
-  int64_t loading_peak_resident_bytes = 0;
-  int64_t resident_bytes = 0;
-
-  int64_t node_bytes() const { return private_bytes + shared_bytes; }
+// What was found when all memory of a step had been touched.
+struct MeasuredMemory : NodeMemory {
+  // Resident sets of the ranks, added up, at their highest until the weights had been read: at least what
+  // the node had in memory then, since each counts the shared memory that it has touched.
+  int64_t loading_peak_bytes = 0;
 };
 
-// Lines of text that put them beside the plan.
+// Lines of text that put it beside step_memory().
 std::string measured_table(const MemoryPlan& plan, const MeasuredMemory& measured);
 
 // The content of memory.json: both, with every item of the plan; sizes in bytes.

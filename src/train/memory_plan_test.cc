@@ -3,12 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
 #include <sys/resource.h>
-#include <nlohmann/json.hpp>
 
 #include <cstdlib>
 #include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/text.h"
@@ -23,9 +23,26 @@ namespace {
 
 using testing::HasSubstr;
 
+// 34 million parameters in 8 layers.
+ModelConfig medium_config() {
+  ModelConfig config = tiny_config();
+  config.vocab_size = 8000;
+  config.hidden_size = 512;
+  config.intermediate_size = 1408;
+  config.num_hidden_layers = 8;
+  config.num_attention_heads = 8;
+  config.num_key_value_heads = 4;
+  config.head_dim = 64;
+  config.max_position_embeddings = 256;
+  return config;
+}
+
 class MemoryPlanTest : public testing::Test {
  protected:
-  MemoryPlanTest() : ops_(make_cpu_ops(pool_)), model_(tiny_config(), DType::kBF16, *ops_) {
+  MemoryPlanTest()
+      : ops_(make_cpu_ops(pool_)),
+        model_(tiny_config(), DType::kBF16, *ops_),
+        larger_(medium_config(), DType::kBF16, *ops_) {
     request_.limits.max_tokens = 4096;
     request_.limits.max_sequence_length = 64;
     request_.baseline_bytes = 1000;
@@ -43,6 +60,7 @@ class MemoryPlanTest : public testing::Test {
   ThreadPool pool_{1};
   std::unique_ptr<Ops> ops_;
   Model model_;
+  Model larger_;  // whose shares outweigh the buffers of the network
   MemoryRequest request_;
 };
 
@@ -130,10 +148,10 @@ TEST_F(MemoryPlanTest, MoreOfEverythingTakesMore) {
   EXPECT_GT(needed_bytes(model_, more), needed);
   MemoryRequest nodes = request_;
   nodes.num_nodes = 2;
-  int64_t last = needed_bytes(model_, nodes);
+  int64_t last = needed_bytes(larger_, nodes);
   for (nodes.num_nodes = 4; nodes.num_nodes <= 16; nodes.num_nodes *= 2) {
-    EXPECT_LT(needed_bytes(model_, nodes), last) << nodes.num_nodes << " nodes";
-    last = needed_bytes(model_, nodes);
+    EXPECT_LT(needed_bytes(larger_, nodes), last) << nodes.num_nodes << " nodes";
+    last = needed_bytes(larger_, nodes);
   }
 }
 
@@ -161,17 +179,17 @@ TEST_F(MemoryPlanTest, NamesTheFirstChangeThatFits) {
 TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDo) {
   MemoryRequest five = request_;
   five.num_nodes = 5;
-  const int64_t free_bytes = needed_bytes(model_, five);
-  EXPECT_EQ(nodes_that_fit(model_, request_, free_bytes, 8), 5);
-  EXPECT_EQ(nodes_that_fit(model_, request_, free_bytes, 4), std::nullopt);
-  EXPECT_EQ(nodes_that_fit(model_, request_, needed_bytes(model_, request_), 8), 1);
+  const int64_t free_bytes = needed_bytes(larger_, five);
+  EXPECT_EQ(nodes_that_fit(larger_, request_, free_bytes, 8), 5);
+  EXPECT_EQ(nodes_that_fit(larger_, request_, free_bytes, 4), std::nullopt);
+  EXPECT_EQ(nodes_that_fit(larger_, request_, needed_bytes(larger_, request_), 8), 1);
   expect_error(ExitCode::kBadConfig, {"; 5 nodes of one rank would do with these settings"},
-               [&] { check_memory_fits(model_, request_, free_bytes, {}); });
+               [&] { check_memory_fits(larger_, request_, free_bytes, {}); });
   request_.num_nodes = 2;
   request_.local_world_size = 2;
   five.local_world_size = 2;
   expect_error(ExitCode::kBadConfig, {"more on every node", "; 5 nodes of 2 ranks would do"},
-               [&] { check_memory_fits(model_, request_, needed_bytes(model_, five), {}); });
+               [&] { check_memory_fits(larger_, request_, needed_bytes(larger_, five), {}); });
 }
 
 TEST_F(MemoryPlanTest, AlternativesGoFromTheLeastIntrusiveToTheMost) {
@@ -263,44 +281,34 @@ TEST_F(MemoryPlanTest, TableOfManyRanksFits80Columns) {
 TEST_F(MemoryPlanTest, MeasuredMemoryStandsBesideThePlan) {
   request_.local_world_size = 2;
   const MemoryPlan plan = plan_memory(model_, request_);
-  const std::vector<std::string> lines = lines_of(measured_table(plan, {3 << 20, 5 << 20}));
+  const std::vector<std::string> lines = lines_of(measured_table(plan, {{3 << 20, 5 << 20}, 0}));
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_THAT(lines[0], testing::MatchesRegex(" +predicted +measured"));
   EXPECT_THAT(lines[1], testing::EndsWith("3.00 MiB"));
   EXPECT_THAT(lines[2], testing::EndsWith("5.00 MiB"));
   EXPECT_THAT(lines[3], testing::MatchesRegex("a node +.*iB +8.00 MiB"));
-  EXPECT_THAT(lines[3], HasSubstr(format_bytes(plan.node_bytes())));
+  EXPECT_THAT(lines[3], HasSubstr(format_bytes(plan.step_memory().node_bytes())));
 }
 
 TEST_F(MemoryPlanTest, JsonHasThePlanByItemAndWhatWasMeasured) {
   request_.local_world_size = 2;
   request_.export_bytes = 5;
   const MemoryPlan plan = plan_memory(model_, request_);
-  const nlohmann::json out = nlohmann::json::parse(memory_json(plan, {100, 20, 7, 9}));
+  const nlohmann::json out = nlohmann::json::parse(memory_json(plan, {{100, 20}, 7}));
   EXPECT_EQ(out["measured"]["node_bytes"], 120);
-  EXPECT_EQ(out["measured"]["loading_peak_resident_bytes"], 7);
-  EXPECT_EQ(out["measured"]["resident_bytes"], 9);
-  EXPECT_EQ(out["predicted"]["node_bytes"], plan.node_bytes());
-  int64_t sum = 0;
+  EXPECT_EQ(out["measured"]["loading_peak_bytes"], 7);
+  std::map<std::string, int64_t> sums;
   for (const nlohmann::json& item : out["predicted"]["items"]) {
-    sum += item["bytes"].get<int64_t>() * (item["scope"] == "rank" ? 2 : 1);
+    sums[item["use"]] += item["bytes"].get<int64_t>() * (item["scope"] == "rank" ? 2 : 1);
     EXPECT_EQ(item["scope"] == "first rank", item["name"] == "writing weights");
   }
-  EXPECT_EQ(sum, plan.node_bytes());
-}
-
-// 34 million parameters in 8 layers.
-ModelConfig medium_config() {
-  ModelConfig config = tiny_config();
-  config.vocab_size = 8000;
-  config.hidden_size = 512;
-  config.intermediate_size = 1408;
-  config.num_hidden_layers = 8;
-  config.num_attention_heads = 8;
-  config.num_key_value_heads = 4;
-  config.head_dim = 64;
-  config.max_position_embeddings = 256;
-  return config;
+  const nlohmann::json& predicted = out["predicted"];
+  EXPECT_EQ(sums["step"], predicted["node_bytes"]);
+  EXPECT_EQ(sums["saving"], predicted["saving_bytes"]);
+  EXPECT_EQ(sums["saving"], 5 + (4 << 20));
+  EXPECT_EQ(predicted["node_bytes"],
+            predicted["private_bytes"].get<int64_t>() + predicted["shared_bytes"].get<int64_t>());
+  EXPECT_EQ(sums["step"] + sums["saving"], plan.node_bytes());
 }
 
 // Lets VmHWM start again from the present size (Documentation/filesystems/proc.rst, clear_refs).

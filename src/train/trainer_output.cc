@@ -45,15 +45,14 @@ void Trainer::open_output() {
 void Trainer::measure_memory() {
   const NetworkMeterPause pause(network_meter_);
   const std::optional<ProportionalMemory> mine = proportional_memory();
-  std::array<double, 5> sums = {mine ? 0.0 : 1.0};
+  std::array<double, 4> sums = {mine ? 0.0 : 1.0};
   if (mine && world().node_rank == 0) {
     sums = {0, static_cast<double>(mine->private_bytes()), static_cast<double>(mine->shared_bytes),
-            static_cast<double>(loading_peak_bytes_), static_cast<double>(resident_bytes())};
+            static_cast<double>(loading_peak_bytes_)};
   }
   comm_->all_reduce_sum(sums, {"measured memory"});
   if (sums[0] > 0 || !is_root()) return;
-  const MeasuredMemory measured = {std::llround(sums[1]), std::llround(sums[2]), std::llround(sums[3]),
-                                   std::llround(sums[4])};
+  const MeasuredMemory measured = {{std::llround(sums[1]), std::llround(sums[2])}, std::llround(sums[3])};
   observer_->on_memory(run_plan_.memory, measured);
   try {
     write_text_file(output_->path() / "memory.json", memory_json(run_plan_.memory, measured));

@@ -24,11 +24,19 @@ enum class MemoryScope {
 
 std::string_view memory_scope_name(MemoryScope scope);  // "rank", "node", "first rank"
 
+enum class MemoryUse {
+  kStep,   // in every step, and from then on
+  kSaving  // once weights are written
+};
+
+std::string_view memory_use_name(MemoryUse use);  // "step", "saving"
+
 struct MemoryItem {
   MemoryKind kind = MemoryKind::kBuffers;
   MemoryScope scope = MemoryScope::kRank;
   std::string name;        // within its kind: "moments (F32)"
   int64_t size_bytes = 0;  // of one rank, or once per node
+  MemoryUse use = MemoryUse::kStep;
 };
 
 }  // namespace tessera

@@ -199,6 +199,8 @@ std::string_view memory_scope_name(MemoryScope scope) {
   return "";
 }
 
+std::string_view memory_use_name(MemoryUse use) { return use == MemoryUse::kStep ? "step" : "saving"; }
+
 std::string_view memory_kind_name(MemoryKind kind) {
   switch (kind) {
     case MemoryKind::kWeights:
