@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -42,7 +43,46 @@ const InterfaceAddress* find_address(const std::vector<InterfaceAddress>& addres
   return nullptr;
 }
 
+std::vector<std::string> resolve(const std::string& host, bool* is_numeric) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* list = nullptr;
+  *is_numeric = getaddrinfo(host.c_str(), nullptr, &hints, &list) == 0;
+  hints.ai_flags = 0;
+  if (!*is_numeric && getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return {};
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
+  std::vector<std::string> found;
+  for (const addrinfo* each = list; each != nullptr; each = each->ai_next) {
+    std::array<char, INET6_ADDRSTRLEN> text{};
+    if (getnameinfo(each->ai_addr, each->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) ==
+        0) {
+      found.emplace_back(text.data());
+    }
+  }
+  return found;
+}
+
 }  // namespace
+
+std::vector<std::string> listen_addresses(const std::string& host,
+                                          const std::vector<InterfaceAddress>& addresses) {
+  bool is_numeric = false;
+  std::vector<std::string> chosen;
+  bool only_loopback = true;
+  for (const std::string& address : resolve(host, &is_numeric)) {
+    const bool is_loopback = is_loopback_text(address);
+    const bool is_here =
+        address.starts_with("127.") || std::any_of(addresses.begin(), addresses.end(),
+                                                   [&](const auto& each) { return each.address == address; });
+    if (!is_here || std::find(chosen.begin(), chosen.end(), address) != chosen.end()) continue;
+    chosen.push_back(address);
+    only_loopback = only_loopback && is_loopback;
+  }
+  // Debian gives a machine's own name to 127.0.1.1.
+  if (only_loopback && !is_numeric && host != "localhost") return {};
+  return chosen;
+}
 
 std::vector<InterfaceAddress> interface_addresses() {
   ifaddrs* list = nullptr;

@@ -33,4 +33,10 @@ LocalAddress choose_local_address(const World& world, const std::string& store_s
                                   const std::string& interface,
                                   const std::vector<InterfaceAddress>& addresses = interface_addresses());
 
+// What the store listens on, when the others reach it as `host`: the addresses of this machine among those of
+// the host, or nothing, which means all, when there is none, or only loopback under a name that may stand for
+// another address elsewhere.
+std::vector<std::string> listen_addresses(
+    const std::string& host, const std::vector<InterfaceAddress>& addresses = interface_addresses());
+
 }  // namespace tessera

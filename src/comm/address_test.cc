@@ -64,5 +64,18 @@ TEST(LocalAddress, ThisMachineHasLoopback) {
   EXPECT_TRUE(std::ranges::any_of(found, [](const InterfaceAddress& each) { return each.is_loopback; }));
 }
 
+TEST(ListenAddresses, AreThoseThatWereAskedFor) {
+  const std::vector<InterfaceAddress> here = {
+      {.interface = "lo", .address = "127.0.0.1", .is_loopback = true},
+      {.interface = "eth0", .address = "10.0.0.7"}};
+  using List = std::vector<std::string>;
+  EXPECT_EQ(listen_addresses("10.0.0.7", here), List{"10.0.0.7"});
+  EXPECT_EQ(listen_addresses("127.0.0.1", here), List{"127.0.0.1"});
+  EXPECT_EQ(listen_addresses("localhost", here), List{"127.0.0.1"});
+  // Another machine's, or one that is translated on the way.
+  EXPECT_EQ(listen_addresses("10.0.0.8", here), List{});
+  EXPECT_EQ(listen_addresses("no-such-host.invalid", here), List{});
+}
+
 }  // namespace
 }  // namespace tessera

@@ -34,6 +34,9 @@ struct Communicator::Impl {
       if (world.rendezvous_timeout_s > 0) {
         store_options.rendezvous_timeout = std::chrono::seconds(world.rendezvous_timeout_s);
       }
+      if (world.heartbeat_timeout_ms > 0) {
+        set_heartbeat_timeout(&store_options, std::chrono::milliseconds(world.heartbeat_timeout_ms));
+      }
       store = StoreClient::join(world, store_options);
     }
     NetworkOptions network;

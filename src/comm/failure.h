@@ -12,15 +12,22 @@
 namespace tessera {
 
 struct Failure {
-  int rank = -1;     // of the culprit; -1: not a rank (an agent, a network, the configuration)
-  std::string host;  // of the culprit
+  int rank = -1;          // of the culprit; -1: not a rank (an agent, a network, the configuration)
+  std::string host = {};  // of the culprit
   std::string
       message;  // one line that names the culprit: "rank 2 on host b was killed by signal 9 (SIGKILL)"
   ExitCode code = ExitCode::kTryAgain;  // for those who end because of it
+  bool is_disruption = false;           // nodes, networks or processes that vanish, not what the program does
 };
 
 // Ends this process because of another one, which the message names.
 class PeerError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Who wants to be a member is refused for good: trying again is of no use.
+class RefusedError : public Error {
  public:
   using Error::Error;
 };

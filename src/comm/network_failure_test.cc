@@ -210,7 +210,7 @@ TEST(NetworkFault, StrangersAtTheListenerDisturbNobody) {
     // Some say nothing, some talk nonsense, some begin as a member would; some leave.
     if (i % 4 == 1) ::send(stranger.get(), garbage.data(), garbage.size() * 8, MSG_NOSIGNAL);
     if (i % 4 == 2) {
-      const uint32_t answer[8] = {0x48535354, 1, 1, 0, static_cast<uint32_t>(i / 4 % 4), 0, 1, 2};
+      const uint32_t answer[22] = {0x48535354, 1, 1, 0, static_cast<uint32_t>(i / 4 % 4), 0, 1, 2};
       ::send(stranger.get(), answer, sizeof(answer), MSG_NOSIGNAL);
     }
     if (i % 3 != 0) strangers.push_back(std::move(stranger));
@@ -348,11 +348,11 @@ TEST(NetworkFault, DamagedDataNeverBecomeASum) {
   for (const Kind kind : {Kind::kFlipBit, Kind::kCut, Kind::kRepeat, Kind::kInsert}) {
     for (int repeat = 0; repeat < 5; ++repeat, ++seed) {
       std::mt19937_64 random(seed);
-      // Behind the handshake: 24 bytes and 8 down, 32 up.
+      // Behind the handshake: 40 bytes and 32 down, 88 up.
       const Damage damage{.kind = kind,
                           .connection = static_cast<int>(random() % 2),
                           .upstream = random() % 2 == 0,
-                          .at_byte = 32 + static_cast<int64_t>(random() % 500'000)};
+                          .at_byte = 88 + static_cast<int64_t>(random() % 500'000)};
       bool damaged = false;
       const auto errors = run_through_proxy(damage, std::chrono::seconds(4), &damaged);
       EXPECT_TRUE(damaged) << "seed " << seed;
@@ -370,7 +370,7 @@ TEST(NetworkFault, DamagedDataNeverBecomeASum) {
 
 TEST(NetworkFault, DamagedHandshakeIsTriedAgain) {
   for (const bool upstream : {true, false}) {
-    for (int64_t at = 0; at < (upstream ? 32 : 24); at += 5) {
+    for (int64_t at = 0; at < (upstream ? 88 : 40); at += 7) {
       bool damaged = false;
       const Damage damage{
           .kind = Damage::Kind::kFlipBit, .connection = 1, .upstream = upstream, .at_byte = at};

@@ -22,6 +22,7 @@ class StoreRendezvous : public Rendezvous {
   }
   std::string host(int rank) const override { return store_.hosts()[static_cast<size_t>(rank)]; }
   std::string local_address() const override { return address_; }
+  std::string job_key() const override { return store_.job_key(); }
 
  private:
   StoreClient& store_;

@@ -161,8 +161,9 @@ TEST(NetworkGroup, CountsEveryByteOfPayload) {
 
 TEST(NetworkGroup, MembersMeetThroughTheStore) {
   constexpr int kRanks = 4;
-  StoreServer server({.bind_address = "127.0.0.1",
+  StoreServer server({.bind_addresses = {"127.0.0.1"},
                       .port = 0,
+                      .secret = "the secret of the job",
                       .run_id = "net",
                       .world_size = kRanks,
                       .restart_count = 0,
@@ -182,6 +183,7 @@ TEST(NetworkGroup, MembersMeetThroughTheStore) {
         world.master_port = server.port();
         world.agent_has_store = true;
         world.run_id = "net";
+        world.secret = "the secret of the job";
         world.host = "h" + std::to_string(rank / 2);
         const auto store = StoreClient::join(world, {});
         NetworkGroup group("rail" + std::to_string(rank % 2), {rank % 2, rank % 2 + 2}, rank, store.get(), {},

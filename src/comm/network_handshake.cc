@@ -1,8 +1,6 @@
 #include "comm/network_handshake.h"
 
-#include <algorithm>
-#include <bit>
-#include <cstddef>
+#include <string_view>
 
 #include "comm/wire_message.h"
 
@@ -12,48 +10,45 @@ namespace {
 constexpr uint32_t kHandshakeMagic = 0x48535354;  // "TSSH"
 
 template <typename T>
-std::array<std::byte, sizeof(T)> bytes_of(const T& value) {
-  return std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
+std::string_view bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof(value)};
 }
 
-uint64_t answer_proof(const SipKey& secret, const Challenge& challenge, Answer answer) {
-  answer.proof = 0;
-  std::array<std::byte, sizeof(Challenge) + sizeof(Answer)> text;
-  std::ranges::copy(bytes_of(challenge), text.begin());
-  std::ranges::copy(bytes_of(answer), text.begin() + sizeof(Challenge));
-  return siphash(secret, text);
+// The roles differ, so that neither side's proof serves as the other's.
+Mac answer_proof(const Mac& key, const Challenge& challenge, Answer answer) {
+  answer.proof = {};
+  return hmac_sha256(text_of(key), {"answer", bytes_of(challenge), bytes_of(answer)});
 }
 
 }  // namespace
 
-Challenge make_challenge(const std::array<uint64_t, 2>& nonce) {
-  return {kHandshakeMagic, kWireVersion, nonce};
-}
+Challenge make_challenge(const Nonce& nonce) { return {kHandshakeMagic, kWireVersion, nonce}; }
 
 bool is_challenge(const Challenge& challenge) {
   return challenge.magic == kHandshakeMagic && challenge.version == kWireVersion;
 }
 
-Answer make_answer(const Challenge& challenge, int from, int to, int connection, const SipKey& secret) {
-  Answer answer{kHandshakeMagic, kWireVersion, from, to, connection, 0, 0};
-  answer.proof = answer_proof(secret, challenge, answer);
+Answer make_answer(const Challenge& challenge, const AnswerFields& fields, const Mac& key) {
+  Answer answer{
+      kHandshakeMagic, kWireVersion, fields.from, fields.to, fields.connection, 0, fields.nonce, {}};
+  answer.proof = answer_proof(key, challenge, answer);
   return answer;
 }
 
 bool is_answer_to(const Challenge& challenge, const Answer& answer, const Listener& listener,
-                  const SipKey& secret) {
+                  const Mac& key) {
   return answer.magic == kHandshakeMagic && answer.version == kWireVersion && answer.to == listener.member &&
          answer.from > listener.member && answer.from < listener.num_members && answer.connection >= 0 &&
          answer.connection < listener.num_connections &&
-         answer.proof == answer_proof(secret, challenge, answer);
+         is_equal(answer.proof, answer_proof(key, challenge, answer));
 }
 
-Welcome make_welcome(const Answer& answer, const SipKey& secret) {
-  return {siphash(secret, bytes_of(answer))};
+Welcome make_welcome(const Challenge& challenge, const Answer& answer, const Mac& key) {
+  return {hmac_sha256(text_of(key), {"welcome", bytes_of(challenge), bytes_of(answer)})};
 }
 
-bool is_welcome(const Welcome& welcome, const Answer& answer, const SipKey& secret) {
-  return welcome.proof == make_welcome(answer, secret).proof;
+bool is_welcome(const Welcome& welcome, const Challenge& challenge, const Answer& answer, const Mac& key) {
+  return is_equal(welcome.proof, make_welcome(challenge, answer, key).proof);
 }
 
 }  // namespace tessera

@@ -1,10 +1,8 @@
 #include "comm/network_mesh.h"
 
 #include <poll.h>
-#include <sys/random.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <deque>
@@ -13,6 +11,7 @@
 
 #include "base/error.h"
 #include "comm/network_handshake.h"
+#include "comm/proof.h"
 #include "comm/wire_message.h"
 
 namespace tessera {
@@ -26,14 +25,6 @@ constexpr milliseconds kRetryInterval{50};
 // A stranger may hold a connection open without a word; only so long and so many.
 constexpr milliseconds kHandshakeTime{5'000};
 constexpr size_t kMaxStrangers = 256;
-
-std::array<uint64_t, 2> random_words() {
-  std::array<uint64_t, 2> words;
-  if (::getrandom(words.data(), sizeof(words), 0) != sizeof(words)) {
-    fail_errno(ExitCode::kIoError, errno, "the system gives no random numbers");
-  }
-  return words;
-}
 
 enum class Io { kDone, kPending, kLost };
 
@@ -135,18 +126,14 @@ class MeshBuilder {
   void publish() {
     const std::string address = rendezvous_.local_address();
     listener_ = listen_on(address, 0);
-    if (members_.index == 0) {
-      const std::array<uint64_t, 2> secret = random_words();
-      rendezvous_.set(key("secret"), fmt::format("{:016x} {:016x}", secret[0], secret[1]));
-    }
+    if (members_.index == 0) rendezvous_.set(key("salt"), random_secret());
     rendezvous_.set(member_key(members_.index), fmt::format("{} {} {} {}", kWireVersion, options_.connections,
                                                             local_port(listener_), address));
   }
 
   void read_peers() {
-    std::istringstream secret(rendezvous_.get(key("secret"), time_left()));
-    secret >> std::hex >> secret_[0] >> secret_[1];
-    TESSERA_CHECK(!secret.fail(), "the store gives no secret");
+    const std::string salt = rendezvous_.get(key("salt"), time_left());
+    key_ = hmac_sha256(rendezvous_.job_key(), {"network group", options_.name, salt});
     for (int member = 0; member < members_.size(); ++member) {
       if (member == members_.index) {
         addresses_.emplace_back();
@@ -232,7 +219,7 @@ class MeshBuilder {
       Stranger& stranger = strangers_.emplace_back();
       stranger.socket = std::move(socket);
       stranger.deadline = Clock::now() + kHandshakeTime;
-      stranger.challenge = SmallMessage<Challenge>(make_challenge(random_words()));
+      stranger.challenge = SmallMessage<Challenge>(make_challenge(random_nonce()));
     }
   }
 
@@ -252,9 +239,9 @@ class MeshBuilder {
   void welcome(Stranger& stranger) {
     const Answer& answer = stranger.answer.value();
     const Listener listener = {members_.index, members_.size(), options_.connections};
-    if (!is_answer_to(stranger.challenge.value(), answer, listener, secret_)) return;
-    SmallMessage<Welcome> welcome(make_welcome(answer, secret_));
-    // 8 bytes fit into the buffer of a socket that has sent 24.
+    if (!is_answer_to(stranger.challenge.value(), answer, listener, key_)) return;
+    SmallMessage<Welcome> welcome(make_welcome(stranger.challenge.value(), answer, key_));
+    // 32 bytes fit into the buffer of a socket that has sent 40.
     if (welcome.send(stranger.socket) != Io::kDone) return;
     // The answer to a fresh challenge is no repetition: the peer has given up a connection it made before.
     slot(answer.connection, answer.from) = std::move(stranger.socket);
@@ -284,8 +271,12 @@ class MeshBuilder {
       if (io == Io::kPending) return;
       const Challenge& challenge = outgoing.challenge.value();
       if (io == Io::kLost || !is_challenge(challenge)) return retry(outgoing);
-      outgoing.answer = SmallMessage<Answer>(
-          make_answer(challenge, members_.index, outgoing.member, outgoing.connection, secret_));
+      outgoing.answer = SmallMessage<Answer>(make_answer(challenge,
+                                                         {.from = members_.index,
+                                                          .to = outgoing.member,
+                                                          .connection = outgoing.connection,
+                                                          .nonce = random_nonce()},
+                                                         key_));
       outgoing.state = State::kAnswer;
     }
     if (outgoing.state == State::kAnswer) {
@@ -296,7 +287,8 @@ class MeshBuilder {
     }
     const Io io = outgoing.welcome.receive(outgoing.socket);
     if (io == Io::kPending) return;
-    if (io == Io::kLost || !is_welcome(outgoing.welcome.value(), outgoing.answer.value(), secret_)) {
+    if (io == Io::kLost ||
+        !is_welcome(outgoing.welcome.value(), outgoing.challenge.value(), outgoing.answer.value(), key_)) {
       return retry(outgoing);
     }
     slot(outgoing.connection, outgoing.member) = std::move(outgoing.socket);
@@ -319,7 +311,7 @@ class MeshBuilder {
   Clock::time_point deadline_;
   Mesh mesh_;
   UniqueFd listener_;
-  SipKey secret_{};
+  Mac key_{};
   std::vector<SocketAddress> addresses_;
   std::vector<Outgoing> outgoing_;
   std::deque<Stranger> strangers_;

@@ -2,8 +2,9 @@
 //
 // Every member listens on a port of its own and publishes it; of each pair the one with the higher index
 // connects. A connection proves that it belongs to the group before it counts for anything: the listening
-// side sends a challenge, the other answers with who it is and a SipHash over both, keyed with a secret that
-// only travels through the store. Whoever cannot is dropped, and a recorded answer fits no other challenge.
+// side sends a challenge, the other answers with who it is and an HMAC over both, and gets one back. Its key
+// follows from the job's secret, which never travels, and a random number in the store. Whoever cannot is
+// dropped, and a recorded answer fits no other challenge.
 #pragma once
 
 #include <chrono>

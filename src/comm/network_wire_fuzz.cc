@@ -1,5 +1,5 @@
 // What a stranger, or a damaged line, may send to a member of a network group. The first byte chooses: an
-// answer or a challenge of the handshake, which bytes without the secret never pass; or the header of a
+// answer or a challenge of the handshake, which bytes without the key never pass; or the header of a
 // message, which counts only as it was sent, and of which even a wrong one can be described.
 #include <algorithm>
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace {
 
 using namespace tessera;
 
-constexpr SipKey kSecret = {0x0123456789ABCDEF, 0xFEDCBA9876543210};
+const Mac kKey = hmac_sha256("secret", {"of the group"});
 constexpr Listener kListener = {.member = 1, .num_members = 4, .num_connections = 3};
 
 void check(bool holds) {
@@ -36,14 +36,16 @@ T take(std::span<const uint8_t>& bytes) {
 void answer_challenge(std::span<const uint8_t> bytes) {
   const auto challenge = take<Challenge>(bytes);
   Answer answer = take<Answer>(bytes);
-  check(!is_answer_to(challenge, answer, kListener, kSecret));
+  check(!is_answer_to(challenge, answer, kListener, kKey));
   // A member may say anything about itself, with the right proof.
-  answer = make_answer(challenge, answer.from, answer.to, answer.connection, kSecret);
+  answer = make_answer(
+      challenge,
+      {.from = answer.from, .to = answer.to, .connection = answer.connection, .nonce = answer.nonce}, kKey);
   const bool is_of_group = answer.to == 1 && (answer.from == 2 || answer.from == 3) &&
                            answer.connection >= 0 && answer.connection < 3;
-  check(is_answer_to(challenge, answer, kListener, kSecret) == is_of_group);
-  check(is_welcome(make_welcome(answer, kSecret), answer, kSecret));
-  check(!is_welcome(take<Welcome>(bytes), answer, kSecret));
+  check(is_answer_to(challenge, answer, kListener, kKey) == is_of_group);
+  check(is_welcome(make_welcome(challenge, answer, kKey), challenge, answer, kKey));
+  check(!is_welcome(take<Welcome>(bytes), challenge, answer, kKey));
 }
 
 void read_message(std::span<const uint8_t> bytes) {

@@ -60,7 +60,7 @@ std::vector<std::string> run_threads(int size, const RankBody& body, std::chrono
 std::vector<std::string> run_communicators(int num_nodes, int local_world_size, const CommOptions& options,
                                            const std::function<void(Communicator& comm)>& body) {
   StoreServerOptions server_options;
-  server_options.bind_address = "127.0.0.1";
+  server_options.bind_addresses = {"127.0.0.1"};
   server_options.run_id = fresh_run_id();
   server_options.world_size = num_nodes * local_world_size;
   server_options.timing = options.store;

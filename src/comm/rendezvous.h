@@ -16,6 +16,8 @@ class Rendezvous {
   virtual std::string host(int rank) const = 0;
   // Of this process, for others to connect to.
   virtual std::string local_address() const = 0;
+  // Known to the members of this start of the job alone, as far as the job has a secret.
+  virtual std::string job_key() const { return {}; }
 };
 
 }  // namespace tessera

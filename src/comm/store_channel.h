@@ -45,6 +45,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Channel(asio::ip::tcp::socket socket, uint32_t max_body_bytes);
 
   void start(Handlers handlers);
+  // Others from the next message on.
+  void set_handlers(Handlers handlers) { handlers_ = std::move(handlers); }
   void send(Type type, uint32_t request, std::string_view body);
   // Sends what is queued and nothing more, listens no longer, and ends when the peer closes.
   void close_after_sending();

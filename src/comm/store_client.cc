@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "comm/address.h"
 #include "comm/store_channel.h"
+#include "comm/store_proof.h"
 #include "comm/store_server.h"
 #include "comm/store_settings.h"
 
@@ -56,9 +57,14 @@ class StoreClient::Impl {
   void leave();
 
   FailureDetector& failures() { return failures_; }
+  bool has_lost_store() {
+    const std::lock_guard lock(mutex_);
+    return store_gone_ && !verdict_;
+  }
   const std::vector<std::string>& hosts() const { return hosts_; }
   const std::vector<std::string>& addresses() const { return addresses_; }
   const std::string& local_address() const { return local_.address; }
+  std::string job_key() const;
 
  private:
   enum class State { kOut, kAsked, kAccepted, kFormed, kEnded };
@@ -88,6 +94,8 @@ class StoreClient::Impl {
   std::string ask_to_join(Clock::time_point deadline);
   std::string wait_until_formed(Clock::time_point deadline);
   void disconnect();
+  // Answers the store's challenge.
+  void apply(const Nonce& challenge);
   void learn_seats();
 
   void on_message(const wire::Header& header, std::string_view body);
@@ -129,6 +137,8 @@ class StoreClient::Impl {
   bool store_gone_ = false;
   std::string problem_;  // while joining
   std::optional<wire::Refusal> refusal_;
+  std::optional<Mac> expected_welcome_;
+  bool store_is_proved_ = false;
   std::optional<Failure> verdict_;
   std::vector<wire::Seat> seats_;
   uint32_t next_request_ = 1;
@@ -171,15 +181,14 @@ void StoreClient::Impl::join() {
   const auto deadline = Clock::now() + options_.rendezvous_timeout;
   exceptions_at_join_ = std::uncaught_exceptions();
   if (!is_agent_ && !world_.agent_has_store && world_.rank == 0) {
-    // A job on one machine is nobody else's business.
-    const bool local = world_.num_nodes == 1 && world_.master_addr.starts_with("127.");
-    server_ =
-        std::make_unique<StoreServer>(StoreServerOptions{.bind_address = local ? world_.master_addr : "",
-                                                         .port = world_.master_port,
-                                                         .run_id = world_.run_id,
-                                                         .world_size = world_.world_size,
-                                                         .restart_count = world_.restart_count,
-                                                         .timing = options_});
+    server_ = std::make_unique<StoreServer>(
+        StoreServerOptions{.bind_addresses = listen_addresses(world_.master_addr),
+                           .port = world_.master_port,
+                           .secret = world_.secret,
+                           .run_id = world_.run_id,
+                           .world_size = world_.world_size,
+                           .restart_count = world_.restart_count,
+                           .timing = options_});
   }
   for (;;) {
     const std::string problem = try_join(deadline);
@@ -215,25 +224,14 @@ std::string StoreClient::Impl::ask_to_join(Clock::time_point deadline) {
   {
     const std::lock_guard lock(mutex_);
     state_ = State::kAsked;
+    expected_welcome_.reset();
+    store_is_proved_ = false;
     store_gone_ = false;
     problem_.clear();
   }
   channel_->start(
       {.message = [this](const wire::Header& header, std::string_view body) { on_message(header, body); },
        .closed = [this](const wire::Ending& ending) { on_closed(ending); }});
-  channel_->send(Type::kJoin, 0,
-                 wire::JoinRequest{.run_id = world_.run_id,
-                                   .restart_count = world_.restart_count,
-                                   .world_size = world_.world_size,
-                                   .local_world_size = world_.local_world_size,
-                                   .is_agent = is_agent_,
-                                   .rank = is_agent_ ? -1 : world_.rank,
-                                   .node_rank = world_.node_rank,
-                                   .host = world_.host,
-                                   .address = local_.address,
-                                   .address_is_guess = local_.is_guess,
-                                   .pid = getpid()}
-                     .encode());
   const auto limit = std::min(deadline, Clock::now() + kAnswerTime);
   const auto pending = [&] {
     const std::lock_guard lock(mutex_);
@@ -244,7 +242,7 @@ std::string StoreClient::Impl::ask_to_join(Clock::time_point deadline) {
   }
   const std::lock_guard lock(mutex_);
   if (const auto refusal = std::exchange(refusal_, std::nullopt)) {
-    if (!refusal->try_again) throw Error(refusal->code, refusal->message);
+    if (!refusal->try_again) throw RefusedError(refusal->code, refusal->message);
     return refusal->message;
   }
   if (store_gone_) return problem_;
@@ -280,6 +278,24 @@ void StoreClient::Impl::disconnect() {
   state_ = State::kOut;
 }
 
+void StoreClient::Impl::apply(const Nonce& challenge) {
+  const wire::JoinRequest request = {.run_id = world_.run_id,
+                                     .restart_count = world_.restart_count,
+                                     .world_size = world_.world_size,
+                                     .local_world_size = world_.local_world_size,
+                                     .is_agent = is_agent_,
+                                     .rank = is_agent_ ? -1 : world_.rank,
+                                     .node_rank = world_.node_rank,
+                                     .host = world_.host,
+                                     .address = local_.address,
+                                     .address_is_guess = local_.is_guess,
+                                     .pid = getpid()};
+  const wire::Application application =
+      wire::make_application(world_.secret, Type::kJoin, challenge, request.encode());
+  expected_welcome_ = application.welcome;
+  channel_->send(Type::kJoin, 0, application.body);
+}
+
 void StoreClient::Impl::learn_seats() {
   {
     const std::lock_guard lock(mutex_);
@@ -289,15 +305,7 @@ void StoreClient::Impl::learn_seats() {
     }
   }
   local_.address = addresses_.at(static_cast<size_t>(world_.rank));
-  if (world_.rank != 0 || world_.num_nodes == 1) return;
-  const int per_node = world_.local_world_size;
-  for (int node = 0; node < world_.num_nodes; ++node) {
-    const int first = node * per_node;
-    const std::string ranks = per_node == 1 ? fmt::format("rank {}", first)
-                                            : fmt::format("ranks {}-{}", first, first + per_node - 1);
-    log_info("node {}: {} on host {}, address {}", node, ranks, hosts_.at(static_cast<size_t>(first)),
-             addresses_.at(static_cast<size_t>(first)));
-  }
+  if (world_.rank == 0 && world_.num_nodes > 1) log_nodes(world_, hosts_, addresses_);
 }
 
 void StoreClient::Impl::on_message(const wire::Header& header, std::string_view body) {
@@ -313,7 +321,15 @@ void StoreClient::Impl::on_message(const wire::Header& header, std::string_view 
   switch (header.type) {
     case Type::kHeartbeat:
       return;
+    case Type::kChallenge:
+      if (expected_welcome_) fail(ExitCode::kBadData, "a second challenge");
+      return apply(wire::decode_bytes(body));
+    case Type::kWelcome:
+      store_is_proved_ = expected_welcome_ && is_equal(wire::decode_bytes(body), *expected_welcome_);
+      if (!store_is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
+      return;
     case Type::kAccepted:
+      if (!store_is_proved_) fail(ExitCode::kBadData, "it accepts who has not proved the job's secret");
       state_ = State::kAccepted;
       break;
     case Type::kRefused:
@@ -547,6 +563,17 @@ void StoreClient::Impl::leave() {
   if (const auto failure = server_->failure()) log_warning("after rank 0 had finished: {}", failure->message);
 }
 
+// Another one for every start: what a former one has sent proves nothing now.
+std::string StoreClient::Impl::job_key() const {
+  return std::string(
+      text_of(hmac_sha256(world_.secret, {"job", world_.run_id, std::to_string(world_.restart_count)})));
+}
+
+void set_heartbeat_timeout(StoreOptions* options, milliseconds timeout) {
+  options->silence = timeout;
+  options->heartbeat = std::clamp(timeout / 10, milliseconds(20), StoreOptions{}.heartbeat);
+}
+
 StoreClient::StoreClient() = default;
 StoreClient::~StoreClient() = default;
 
@@ -567,6 +594,7 @@ std::unique_ptr<StoreClient> StoreClient::join_as_agent(const World& world, cons
 }
 
 FailureDetector& StoreClient::failures() { return impl_->failures(); }
+bool StoreClient::has_lost_store() const { return impl_->has_lost_store(); }
 
 void StoreClient::set(const std::string& key, const std::string& value) { impl_->set(key, value); }
 std::string StoreClient::get(const std::string& key, milliseconds timeout) {
@@ -579,6 +607,7 @@ void StoreClient::check_same_settings(const std::map<std::string, std::string>& 
 const std::vector<std::string>& StoreClient::hosts() const { return impl_->hosts(); }
 const std::vector<std::string>& StoreClient::addresses() const { return impl_->addresses(); }
 const std::string& StoreClient::local_address() const { return impl_->local_address(); }
+std::string StoreClient::job_key() const { return impl_->job_key(); }
 void StoreClient::report_own_failure(ExitCode code, const std::string& message) {
   impl_->report_own_failure(code, message);
 }

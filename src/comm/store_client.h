@@ -25,6 +25,9 @@ struct StoreOptions {
                           // the store
 };
 
+// Silence counts as a failure after `timeout`; heartbeats are as frequent as that takes.
+void set_heartbeat_timeout(StoreOptions* options, std::chrono::milliseconds timeout);
+
 class StoreClient {
  public:
   // Resolves and connects, again and again until the rendezvous timeout, and joins as a rank. Returns when
@@ -40,6 +43,8 @@ class StoreClient {
   ~StoreClient();
 
   FailureDetector& failures();
+  // The store has ended or fallen silent, and not because the job has failed.
+  bool has_lost_store() const;
 
   // Values are bytes. get() waits until the key is set. Error(kTryAgain) at the deadline names the key.
   void set(const std::string& key, const std::string& value);
@@ -56,6 +61,9 @@ class StoreClient {
   const std::vector<std::string>& addresses() const;
   // The local address that others may connect to (choose_local_address() in address.h).
   const std::string& local_address() const;
+  // What the members of this start of the job can prove to each other: follows from the job's secret, if it
+  // has one, its name and the number of the start.
+  std::string job_key() const;
 
   // Tells why this process ends, before it does: others report this instead of a lost connection. `message`
   // without the rank, which the store puts before it.

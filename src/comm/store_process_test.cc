@@ -236,22 +236,45 @@ TEST(StoreProcess, AKilledStoreIsNamed) {
             fmt::format("the store at 127.0.0.1:{} (rank 0) ended without a word (killed?)", port));
 }
 
-TEST(StoreProcess, WhoDiesBeforeAllHaveJoinedIsReplaced) {
+TEST(StoreProcess, AnAgentKilledBeforeTheJobIsCompleteIsADisruption) {
   const int port = free_port(2);
-  Process first([=] { return member(test_world(1, 2, 1, port)); });
-  StoreServer server(server_on(port, 2));
+  Process agent([=] {
+    const auto store = StoreClient::join_as_agent(test_world(1, 2, 1, port), quick_store_options());
+    store->set("joined", "1");
+    return store->get("end", seconds(60));
+  });
+  StoreServerOptions options = server_on(port, 2);
+  options.num_agents = 1;
+  StoreServer server(options);
+  const auto watcher = StoreClient::join_as_agent(test_world(0, 2, 1, port), quick_store_options());
+  watcher->get("joined", seconds(20));
+  agent.signal(SIGKILL);
+  EXPECT_THAT(error_of([&] { watcher->get("never", seconds(20)); }),
+              HasSubstr("the agent of node 1 on host host1 ended without a word (killed?)"));
+  EXPECT_TRUE(watcher->failures().failure()->is_disruption);
+}
+
+TEST(StoreProcess, WhoDiesBeforeAllHaveJoinedIsReplaced) {
+  // Long against what a busy machine may hold up a process.
+  StoreOptions timing = quick_store_options();
+  timing.silence = seconds(4);
+  const int port = free_port(2);
+  Process first([=] { return member(test_world(1, 2, 1, port), timing); });
+  StoreServerOptions options = server_on(port, 2);
+  options.timing = timing;
+  StoreServer server(options);
   while (server.missing().find("joined: 1 (host host1)") == std::string::npos) {
     std::this_thread::sleep_for(milliseconds(5));
   }
   first.signal(SIGSTOP);
   // While the first may be alive, the second waits; it is in when the first is dropped for its silence.
   const auto start = Clock::now();
-  std::this_thread::sleep_for(milliseconds(400));
+  std::this_thread::sleep_for(seconds(2));
   run_ranks(2, [&](int rank) {
-    const auto store = StoreClient::join(test_world(rank, 2, 1, port), quick_store_options());
+    const auto store = StoreClient::join(test_world(rank, 2, 1, port), timing);
     EXPECT_FALSE(store->failures().failed());
   });
-  EXPECT_GT(Clock::now() - start, milliseconds(700));
+  EXPECT_GT(Clock::now() - start, milliseconds(2500));
   EXPECT_TRUE(server.wait_until_over(seconds(10)));
   EXPECT_FALSE(server.failure());
   first.signal(SIGCONT);

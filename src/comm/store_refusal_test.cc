@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/store_channel.h"
+#include "comm/store_proof.h"
 #include "comm/store_test_support.h"
 #include "comm/store_wire.h"
 
@@ -104,21 +104,118 @@ TEST(StoreRefusal, AnotherShapeOfTheJob) {
   first.join();
 }
 
+struct Message {
+  wire::Type type;
+  std::string body;
+};
+
+Message read_message(tcp::socket& socket) {
+  std::array<std::byte, wire::kHeaderBytes> bytes;
+  asio::read(socket, asio::buffer(bytes));
+  const wire::Header header = wire::decode_header(bytes);
+  std::string body(header.body_bytes, '\0');
+  asio::read(socket, asio::buffer(body));
+  return {header.type, body};
+}
+
+void write_message(tcp::socket& socket, const Message& message) {
+  asio::write(socket, asio::buffer(wire::encode_header(
+                          {.type = message.type, .body_bytes = static_cast<uint32_t>(message.body.size())})));
+  asio::write(socket, asio::buffer(message.body));
+}
+
+// What a member says to this challenge.
+Message application(const std::string& secret, const std::string& challenge,
+                    const wire::JoinRequest& request) {
+  return {wire::Type::kJoin,
+          wire::make_application(secret, wire::Type::kJoin, wire::decode_bytes(challenge), request.encode())
+              .body};
+}
+
 TEST(StoreRefusal, AnotherVersionOfTheProtocolIsTold) {
   const RunningJob job;
   asio::io_context io;
   tcp::socket socket = job.connect(io);
+  EXPECT_EQ(read_message(socket).type, wire::Type::kChallenge);
   const auto header = wire::encode_header({.version = 9, .type = wire::Type::kJoin, .body_bytes = 3});
   asio::write(socket, asio::buffer(header));
   asio::write(socket, asio::buffer("abc", 3));
-  std::array<std::byte, wire::kHeaderBytes> bytes;
-  asio::read(socket, asio::buffer(bytes));
-  const wire::Header answer = wire::decode_header(bytes);
+  const Message answer = read_message(socket);
   EXPECT_EQ(answer.type, wire::Type::kRefused);
-  std::string body(answer.body_bytes, '\0');
-  asio::read(socket, asio::buffer(body));
-  EXPECT_THAT(wire::Refusal::decode(body).message, HasSubstr("the store speaks version 1"));
-  EXPECT_THAT(wire::Refusal::decode(body).message, HasSubstr("this program version 9"));
+  EXPECT_THAT(wire::Refusal::decode(answer.body).message, HasSubstr("the store speaks version 1"));
+  EXPECT_THAT(wire::Refusal::decode(answer.body).message, HasSubstr("this program version 9"));
+}
+
+TEST(StoreRefusal, WhoDoesNotKnowTheSecret) {
+  for (const std::string& secret : {std::string("the job's own secret"), std::string()}) {
+    StoreServerOptions options = quick_server_options(1);
+    options.secret = secret;
+    StoreServer server(options);
+    World world = test_world(0, 1, 1, server.port());
+    for (const std::string& other :
+         {std::string("another secret here"), std::string("the job's own secres"), std::string()}) {
+      if (other == secret) continue;
+      world.secret = other;
+      EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
+                  HasSubstr("does not prove the job's secret"));
+    }
+    EXPECT_THAT(server.missing(), HasSubstr("refused: it does not prove"));
+    world.secret = secret;
+    EXPECT_EQ(error_of([&] { StoreClient::join(world, quick_store_options()); }), "");
+  }
+}
+
+// What was said to one challenge is nothing to the next.
+TEST(StoreRefusal, ReplayedApplications) {
+  StoreServerOptions options = quick_server_options(1);
+  options.secret = "the job's own secret";
+  StoreServer server(options);
+  asio::io_context io;
+  const tcp::endpoint port(asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server.port()));
+  const wire::JoinRequest request = {.run_id = "test", .host = "host0", .address = "127.0.0.1"};
+  Message recorded;
+  {
+    tcp::socket socket(io);
+    socket.connect(port);
+    recorded = application(options.secret, read_message(socket).body, request);
+  }
+  tcp::socket socket(io);
+  socket.connect(port);
+  const Message challenge = read_message(socket);
+  write_message(socket, recorded);
+  const Message answer = read_message(socket);
+  EXPECT_EQ(answer.type, wire::Type::kRefused);
+  EXPECT_THAT(server.missing(), HasSubstr("1 of 1 ranks missing: 0"));
+  // The same with its own challenge is a member's.
+  tcp::socket member(io);
+  member.connect(port);
+  write_message(member, application(options.secret, read_message(member).body, request));
+  EXPECT_EQ(read_message(member).type, wire::Type::kWelcome);
+  EXPECT_EQ(read_message(member).type, wire::Type::kAccepted);
+}
+
+// Who took the port, say: it sends a member's own words back, and those of former stores.
+TEST(StoreRefusal, StoreThatDoesNotKnowTheSecretIsNotJoined) {
+  asio::io_context io;
+  tcp::acceptor other(io, {asio::ip::make_address("127.0.0.1"), 0});
+  for (const bool welcomes : {true, false}) {
+    std::thread answering([&] {
+      tcp::socket socket = other.accept();
+      write_message(socket, {wire::Type::kChallenge, std::string(32, 'c')});
+      const Message applied = read_message(socket);
+      if (welcomes)
+        write_message(socket, {wire::Type::kWelcome, applied.body.substr(applied.body.size() - 32)});
+      write_message(socket, {wire::Type::kAccepted, ""});
+      std::array<char, 1024> rest;
+      asio::error_code end;
+      while (!end) socket.read_some(asio::buffer(rest), end);
+    });
+    World world = test_world(0, 1, 1, other.local_endpoint().port());
+    world.secret = "the job's own secret";
+    EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
+                HasSubstr("is no store of tessera: it "));
+    answering.join();
+  }
 }
 
 TEST(StoreRefusal, NoiseOnThePortDisturbsNobody) {
@@ -169,10 +266,7 @@ TEST(StoreRefusal, MembersThatSendNonsenseAreLost) {
   request.rank = 1;
   request.node_rank = 1;
   request.host = "host1";
-  const std::string body = request.encode();
-  asio::write(socket, asio::buffer(wire::encode_header(
-                          {.type = wire::Type::kJoin, .body_bytes = static_cast<uint32_t>(body.size())})));
-  asio::write(socket, asio::buffer(body));
+  write_message(socket, application("", read_message(socket).body, request));
   asio::write(socket, asio::buffer(std::string(64, 'x')));
   sane.join();
 }
@@ -181,8 +275,8 @@ TEST(StoreRefusal, PortsOfOtherPrograms) {
   StoreServer server(quick_server_options(1));
   StoreServerOptions options = quick_server_options(1);
   options.port = server.port();
-  for (const char* address : {"127.0.0.1", ""}) {
-    options.bind_address = address;
+  for (const auto& addresses : {std::vector<std::string>{"127.0.0.1"}, std::vector<std::string>{}}) {
+    options.bind_addresses = addresses;
     EXPECT_THAT(error_of([&] { StoreServer second(options); }),
                 HasSubstr(fmt::format("port {} is taken on this machine", server.port())));
   }

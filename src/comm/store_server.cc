@@ -14,61 +14,20 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "comm/port_owner.h"
-#include "comm/store_channel.h"
+#include "comm/store_door.h"
 #include "comm/store_values.h"
 #include "comm/verdict.h"
 
 namespace tessera {
 namespace {
 
-using asio::ip::tcp;
 using wire::Type;
 using Clock = std::chrono::steady_clock;
 using Duration = Verdict::Duration;
 
-// Who connects has so long to say who it is, and so many may be about to.
-constexpr Duration kJoinTime{10};
-constexpr size_t kMaxStrangers = 1024;
 // Members read the last messages and close within this; a stopped one does not.
 constexpr std::chrono::milliseconds kFarewellTime{500};
-
-tcp::acceptor listen(asio::io_context& io, const StoreServerOptions& options) {
-  const auto port = static_cast<uint16_t>(options.port);
-  const auto open = [&](const tcp::endpoint& endpoint) {
-    tcp::acceptor acceptor(io);
-    acceptor.open(endpoint.protocol());
-    acceptor.set_option(tcp::acceptor::reuse_address(true));
-    if (endpoint.address().is_v6()) acceptor.set_option(asio::ip::v6_only(!options.bind_address.empty()));
-    acceptor.bind(endpoint);
-    acceptor.listen();
-    return acceptor;
-  };
-  const std::string where = options.bind_address.empty() ? "all addresses" : options.bind_address;
-  try {
-    if (!options.bind_address.empty()) return open({asio::ip::make_address(options.bind_address), port});
-    try {
-      return open({asio::ip::address_v6::any(), port});
-    } catch (const asio::system_error& error) {
-      // Machines without IPv6.
-      if (error.code() != asio::error::address_family_not_supported &&
-          error.code() != std::errc::address_not_available) {
-        throw;
-      }
-      return open({asio::ip::address_v4::any(), port});
-    }
-  } catch (const asio::system_error& error) {
-    if (error.code() == asio::error::address_in_use) {
-      const std::string owner = describe_port_owner(options.port);
-      fail(ExitCode::kBadConfig,
-           "port {} is taken on this machine ({}){}: the store of the job cannot listen on it; end that "
-           "program, or choose another port for all nodes (MASTER_PORT, --rdzv_endpoint HOST:PORT)",
-           options.port, where, owner.empty() ? "" : " by " + owner);
-    }
-    fail(ExitCode::kBadConfig, "the store cannot listen on {}, port {}: {}", where, options.port,
-         error.code().message());
-  }
-}
+constexpr std::chrono::milliseconds kFarewellLook{5};
 
 std::string describe_member(MemberId id, const std::string& host) {
   return id.is_agent ? fmt::format("the agent of node {} on host {}", id.index, host)
@@ -82,7 +41,7 @@ class StoreServer::Impl {
   explicit Impl(const StoreServerOptions& options);
   ~Impl();
 
-  int port() const { return port_; }
+  int port() const { return door_.port(); }
   std::optional<Failure> failure() const {
     const std::lock_guard lock(mutex_);
     return failure_;
@@ -93,23 +52,21 @@ class StoreServer::Impl {
   std::string present() { return ask(&Impl::describe_present); }
 
  private:
-  // A connection; a member when it has joined.
+  // A member and its connection.
   struct Peer {
     std::shared_ptr<wire::Channel> channel;
-    std::string remote;
-    std::optional<MemberId> id;
+    MemberId id;
     wire::JoinRequest who;
     Duration quiet{0};  // since it was last heard
   };
 
-  void accept();
+  std::optional<wire::Refusal> admit(const wire::Door::Entrant& entrant);
   void tick();
+  void wait_for_farewells(Clock::time_point limit);
   void on_message(uint64_t number, const wire::Header& header, std::string_view body);
   void on_closed(uint64_t number, const wire::Ending& ending);
 
-  void join(uint64_t number, Peer& peer, const wire::JoinRequest& request);
   std::optional<wire::Refusal> objection(const wire::JoinRequest& request, MemberId id);
-  void refuse(Peer& peer, const wire::Refusal& refusal);
   void form_when_complete();
   void form();
   bool may_be_gone(const Peer& peer) const;
@@ -117,6 +74,8 @@ class StoreServer::Impl {
   void vacate(uint64_t number, const Peer& peer);
 
   void find_silent(Duration elapsed);
+  void find_missing_agents(Duration elapsed);
+  bool is_relied_on(MemberId id) const;
   Failure describe_silence(const Peer& peer) const;
   void report_now(const Failure& failure, int watched_node);
   bool is_seated(uint64_t number, const Peer& peer) const;
@@ -128,8 +87,7 @@ class StoreServer::Impl {
 
   const StoreServerOptions options_;
   asio::io_context io_;
-  tcp::acceptor acceptor_;
-  int port_;
+  wire::Door door_;
   asio::steady_timer timer_;
   std::chrono::nanoseconds tick_;
   Clock::time_point last_tick_ = Clock::now();
@@ -141,8 +99,10 @@ class StoreServer::Impl {
   std::set<MemberId> left_;             // in order, after the job was complete
   std::vector<wire::Seat> ranks_;       // when the job was complete
   bool formed_ = false;
-  std::string reached_at_;    // an address of this machine by which a member came that is not loopback
-  std::string last_refusal_;  // who was refused may be who is missing
+  std::set<int> agents_seen_;
+  bool agents_are_there_ = false;
+  Duration waited_for_agents_{0};
+  std::string reached_at_;  // an address of this machine by which a member came that is not loopback
   StoreValues values_;
   Verdict verdict_;
   bool announced_ = false;
@@ -158,8 +118,8 @@ class StoreServer::Impl {
 
 StoreServer::Impl::Impl(const StoreServerOptions& options)
     : options_(options),
-      acceptor_(listen(io_, options)),
-      port_(acceptor_.local_endpoint().port()),
+      door_(io_, {.addresses = options.bind_addresses, .port = options.port, .secret = options.secret},
+            [this](const wire::Door::Entrant& entrant) { return admit(entrant); }),
       timer_(io_),
       // Fine enough to tell 5.0 s from 5.1 s, coarse enough to cost nothing.
       tick_(std::min<std::chrono::nanoseconds>(options.timing.heartbeat / 5, std::chrono::milliseconds(50))),
@@ -169,7 +129,6 @@ StoreServer::Impl::Impl(const StoreServerOptions& options)
         }
       }),
       verdict_(options.timing.lost_grace, options.timing.suspicion_grace) {
-  accept();
   tick();
   thread_ = wire::run_in_thread(io_);
 }
@@ -177,40 +136,18 @@ StoreServer::Impl::Impl(const StoreServerOptions& options)
 StoreServer::Impl::~Impl() {
   asio::post(io_, [this] {
     closing_ = true;
-    asio::error_code ignored;
-    acceptor_.close(ignored);
+    door_.close();
     for (auto& [number, peer] : peers_) peer.channel->close_after_sending();
-    if (peers_.empty()) return io_.stop();
-    timer_.expires_after(kFarewellTime);
-    timer_.async_wait([this](asio::error_code error) {
-      if (!error) io_.stop();
-    });
+    wait_for_farewells(Clock::now() + kFarewellTime);
   });
   thread_.join();
 }
 
-void StoreServer::Impl::accept() {
-  acceptor_.async_accept([this](asio::error_code error, tcp::socket socket) {
-    if (closing_) return;
-    if (error) {
-      // Out of descriptors, or a connection that ended meanwhile; not in a busy loop.
-      auto pause = std::make_shared<asio::steady_timer>(io_, std::chrono::milliseconds(100));
-      return pause->async_wait([this, pause](asio::error_code) {
-        if (!closing_) accept();
-      });
-    }
-    if (peers_.size() - seats_.size() < kMaxStrangers) {
-      const uint64_t number = next_number_++;
-      Peer& peer = peers_[number];
-      asio::error_code ignored;
-      peer.remote = wire::address_text(socket.remote_endpoint(ignored).address());
-      peer.channel = std::make_shared<wire::Channel>(std::move(socket), wire::kMaxJoinBytes);
-      peer.channel->start(
-          {.message = [this, number](const wire::Header& header,
-                                     std::string_view body) { on_message(number, header, body); },
-           .closed = [this, number](const wire::Ending& ending) { on_closed(number, ending); }});
-    }
-    accept();
+void StoreServer::Impl::wait_for_farewells(Clock::time_point limit) {
+  if ((peers_.empty() && door_.is_empty()) || Clock::now() >= limit) return io_.stop();
+  timer_.expires_after(kFarewellLook);
+  timer_.async_wait([this, limit](asio::error_code error) {
+    if (!error) wait_for_farewells(limit);
   });
 }
 
@@ -227,7 +164,9 @@ void StoreServer::Impl::tick() {
       since_heartbeat_ = Duration(0);
       for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kHeartbeat, 0, {});
     }
+    door_.advance(elapsed);
     find_silent(elapsed);
+    find_missing_agents(elapsed);
     form_when_complete();
     verdict_.advance(elapsed);
     announce_verdict();
@@ -239,12 +178,12 @@ void StoreServer::Impl::find_silent(Duration elapsed) {
   std::vector<uint64_t> overdue;
   for (auto& [number, peer] : peers_) {
     peer.quiet += elapsed;
-    if (peer.quiet >= (peer.id ? Duration(options_.timing.silence) : kJoinTime)) overdue.push_back(number);
+    if (peer.quiet >= Duration(options_.timing.silence)) overdue.push_back(number);
   }
   for (const uint64_t number : overdue) {
     Peer& peer = peers_.at(number);
-    if (formed_ && is_seated(number, peer)) {
-      verdict_.silent(*peer.id, describe_silence(peer));
+    if (is_seated(number, peer) && is_relied_on(peer.id)) {
+      verdict_.silent(peer.id, describe_silence(peer));
     } else {
       vacate(number, peer);
       peer.channel->close();
@@ -253,8 +192,29 @@ void StoreServer::Impl::find_silent(Duration elapsed) {
   }
 }
 
+void StoreServer::Impl::find_missing_agents(Duration elapsed) {
+  if (agents_are_there_) return;
+  waited_for_agents_ += elapsed;
+  int missing = 0;
+  for (int node = options_.num_agents; node > 0; --node) {
+    if (!agents_seen_.contains(node)) missing = node;
+  }
+  agents_are_there_ = missing == 0;
+  if (agents_are_there_ || waited_for_agents_ < Duration(options_.time_for_agents)) return;
+  verdict_.silent(
+      {.is_agent = true, .index = missing},
+      {.message = fmt::format("the agent of node {} has not come within {:.1f} s after the nodes met",
+                              missing, Duration(options_.time_for_agents).count()),
+       .is_disruption = true});
+}
+
+// Whether its end is the job's: of a member of a complete job, or of an agent that was counted upon.
+bool StoreServer::Impl::is_relied_on(MemberId id) const {
+  return formed_ || (id.is_agent && options_.num_agents > 0);
+}
+
 Failure StoreServer::Impl::describe_silence(const Peer& peer) const {
-  const int rank = peer.id->is_agent ? -1 : peer.id->index;
+  const int rank = peer.id.is_agent ? -1 : peer.id.index;
   int on_node = 0;
   bool all_quiet = true;
   for (const auto& [id, number] : seats_) {
@@ -269,65 +229,47 @@ Failure StoreServer::Impl::describe_silence(const Peer& peer) const {
         .rank = rank,
         .host = peer.who.host,
         .message = fmt::format("node {} on host {}: all of it silent for {:.1f} s (machine or network down?)",
-                               peer.who.node_rank, peer.who.host, seconds)};
+                               peer.who.node_rank, peer.who.host, seconds),
+        .is_disruption = true};
   }
-  return {
-      .rank = rank,
-      .host = peer.who.host,
-      .message = fmt::format("{}: silent for {:.1f} s", describe_member(*peer.id, peer.who.host), seconds)};
+  return {.rank = rank,
+          .host = peer.who.host,
+          .message = fmt::format("{}: silent for {:.1f} s", describe_member(peer.id, peer.who.host), seconds),
+          .is_disruption = true};
 }
 
 void StoreServer::Impl::on_message(uint64_t number, const wire::Header& header, std::string_view body) {
   Peer& peer = peers_.at(number);
   peer.quiet = Duration(0);
-  if (header.version != wire::kVersion) {
-    refuse(peer,
-           {.message = fmt::format("the store speaks version {} of its protocol, this program version {}: "
-                                   "the same tessera must run on all nodes",
-                                   wire::kVersion, header.version)});
-    return;
-  }
-  if (peer.id) return serve(number, peer, header, body);
-  if (header.type != Type::kJoin) fail(ExitCode::kBadData, "a request before joining");
-  join(number, peer, wire::JoinRequest::decode(body));
+  serve(number, peer, header, body);
 }
 
 void StoreServer::Impl::on_closed(uint64_t number, const wire::Ending& ending) {
   const auto found = peers_.find(number);
   if (found == peers_.end()) return;
   Peer& peer = found->second;
-  if (formed_ && !closing_ && is_seated(number, peer)) {
-    verdict_.lost(*peer.id, peer.who.node_rank,
-                  {.rank = peer.id->is_agent ? -1 : peer.id->index,
+  if (!closing_ && is_seated(number, peer) && is_relied_on(peer.id)) {
+    verdict_.lost(peer.id, peer.who.node_rank,
+                  {.rank = peer.id.is_agent ? -1 : peer.id.index,
                    .host = peer.who.host,
                    .message = fmt::format("{} ended without a word (killed?){}{}",
-                                          describe_member(*peer.id, peer.who.host),
-                                          ending.reason.empty() ? "" : ": ", ending.reason)});
-  } else if (!peer.id && !ending.reason.empty()) {
-    log_debug("store: connection from {} ended: {}", peer.remote, ending.reason);
+                                          describe_member(peer.id, peer.who.host),
+                                          ending.reason.empty() ? "" : ": ", ending.reason),
+                   .is_disruption = peer.id.is_agent});
   }
   vacate(number, peer);
   values_.cancel_all_of(number);
   peers_.erase(found);
-  if (closing_ && peers_.empty()) io_.stop();
 }
 
 bool StoreServer::Impl::is_seated(uint64_t number, const Peer& peer) const {
-  if (!peer.id) return false;
-  const auto seat = seats_.find(*peer.id);
+  const auto seat = seats_.find(peer.id);
   return seat != seats_.end() && seat->second == number;
 }
 
 void StoreServer::Impl::vacate(uint64_t number, const Peer& peer) {
-  if (is_seated(number, peer)) seats_.erase(*peer.id);
+  if (is_seated(number, peer)) seats_.erase(peer.id);
   update_over();
-}
-
-void StoreServer::Impl::refuse(Peer& peer, const wire::Refusal& refusal) {
-  if (!refusal.try_again) log_warning("store: refused {}: {}", peer.remote, refusal.message);
-  if (!refusal.try_again) last_refusal_ = refusal.message;
-  peer.channel->send(Type::kRefused, 0, refusal.encode());
-  peer.channel->close_after_sending();
 }
 
 // Why the member cannot join, if so.
@@ -396,19 +338,38 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
   return std::nullopt;
 }
 
-void StoreServer::Impl::join(uint64_t number, Peer& peer, const wire::JoinRequest& request) {
+std::optional<wire::Refusal> StoreServer::Impl::admit(const wire::Door::Entrant& entrant) {
+  if (entrant.type == Type::kMeet) {
+    const int nodes = options_.num_agents + 1;
+    return wire::Refusal{
+        .try_again = true,
+        .code = ExitCode::kTryAgain,
+        .message = fmt::format("the job runs on {} {} (start {}); this node joins when it starts "
+                               "again",
+                               nodes, nodes == 1 ? "node" : "nodes", options_.restart_count)};
+  }
+  const wire::JoinRequest request = wire::JoinRequest::decode(entrant.request);
   const MemberId id{.is_agent = request.is_agent,
                     .index = request.is_agent ? request.node_rank : request.rank};
-  if (const auto refusal = objection(request, id)) return refuse(peer, *refusal);
+  if (const auto refusal = objection(request, id)) return refusal;
+  const uint64_t number = next_number_++;
+  Peer& peer = peers_[number];
+  peer.channel = entrant.channel;
   peer.id = id;
   peer.who = request;
   peer.channel->set_max_body_bytes(wire::kMaxBodyBytes);
+  peer.channel->set_handlers(
+      {.message = [this, number](const wire::Header& header,
+                                 std::string_view body) { on_message(number, header, body); },
+       .closed = [this, number](const wire::Ending& ending) { on_closed(number, ending); }});
   if (const auto local = peer.channel->local_endpoint().address(); !wire::is_loopback(local)) {
     reached_at_ = wire::address_text(local);
   }
   seats_[id] = number;
+  if (id.is_agent) agents_seen_.insert(id.index);
   peer.channel->send(Type::kAccepted, 0, {});
   form_when_complete();
+  return std::nullopt;
 }
 
 bool StoreServer::Impl::may_be_gone(const Peer& peer) const {
@@ -471,24 +432,26 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
                 fmt::format(" ({} has left the job)", describe_rank(suspicion.rank, suspicion.host));
           }
         }
-        return verdict_.suspect(peer.id->index, suspicion);
+        // Ranks at odds with one another will be so again.
+        suspicion.is_disruption = suspicion.code == ExitCode::kTryAgain;
+        return verdict_.suspect(peer.id.index, suspicion);
       }
       case Type::kOwnFailure: {
         Failure failure = wire::decode_failure(body);
-        failure.rank = peer.id->is_agent ? -1 : peer.id->index;
+        failure.rank = peer.id.is_agent ? -1 : peer.id.index;
         failure.host = peer.who.host;
-        failure.message = fmt::format("{}: {}", describe_member(*peer.id, peer.who.host), failure.message);
-        verdict_.report(*peer.id, -1, failure);
+        failure.message = fmt::format("{}: {}", describe_member(peer.id, peer.who.host), failure.message);
+        verdict_.report(peer.id, -1, failure);
         announce_verdict();
         return answer({});
       }
       case Type::kReport:
-        if (!peer.id->is_agent) fail(ExitCode::kBadData, "a report from a rank");
-        report_now(wire::decode_failure(body), peer.id->index);
+        if (!peer.id.is_agent) fail(ExitCode::kBadData, "a report from a rank");
+        report_now(wire::decode_failure(body), peer.id.index);
         return answer({});
       case Type::kLeave:
         answer({});
-        if (formed_) left_.insert(*peer.id);
+        if (formed_) left_.insert(peer.id);
         return vacate(number, peer);
       case Type::kMissing:
         return answer(describe_missing());
@@ -577,7 +540,7 @@ std::string StoreServer::Impl::describe_missing() const {
     text += fmt::format("{}{} (host {})", separator, format_ranks(ranks), host);
     separator = ", ";
   }
-  if (!last_refusal_.empty()) text += "; refused: " + last_refusal_;
+  if (!door_.last_refusal().empty()) text += "; refused: " + door_.last_refusal();
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "comm/failure.h"
 #include "comm/store_client.h"
@@ -14,11 +15,16 @@
 namespace tessera {
 
 struct StoreServerOptions {
-  std::string bind_address;  // "" = all
-  int port = 0;              // 0 = any free one
+  std::vector<std::string> bind_addresses;  // empty: all
+  int port = 0;                             // 0 = any free one
+  std::string secret;                       // members prove that they know it
   std::string run_id;
   int world_size = 1;  // ranks expected
   int restart_count = 0;
+  // Agents of nodes 1 to num_agents have met and are about to come: one that does not within the time for it,
+  // or goes before the job is complete, is a failure. 0: they may come as they like.
+  int num_agents = 0;
+  std::chrono::milliseconds time_for_agents{10'000};
   StoreOptions timing;
 };
 

@@ -25,7 +25,8 @@ inline StoreOptions quick_store_options() {
 }
 
 inline StoreServerOptions quick_server_options(int world_size) {
-  return {.bind_address = "127.0.0.1",
+  return {.bind_addresses = {"127.0.0.1"},
+          .secret = {},
           .run_id = "test",
           .world_size = world_size,
           .restart_count = 0,

@@ -146,6 +146,51 @@ JoinRequest JoinRequest::decode(std::string_view body) {
   return request;
 }
 
+std::string MeetRequest::encode() const {
+  Writer out;
+  out.text(run_id);
+  for (const int number : {min_nodes, max_nodes, local_world_size, wanted_rank, former_rank}) out.i64(number);
+  out.text(host);
+  out.i64(pid);
+  return out.take();
+}
+
+MeetRequest MeetRequest::decode(std::string_view body) {
+  Reader in(body);
+  MeetRequest request;
+  request.run_id = in.text(kMaxTextBytes);
+  request.min_nodes = in.ranged(1, kMaxRanks);
+  request.max_nodes = in.ranged(1, kMaxRanks);
+  request.local_world_size = in.ranged(1, kMaxRanks);
+  request.wanted_rank = in.ranged(-1, kMaxRanks);
+  request.former_rank = in.ranged(-1, kMaxRanks);
+  request.host = in.text(kMaxTextBytes);
+  request.pid = in.i64();
+  in.end();
+  return request;
+}
+
+std::string Assignment::encode() const {
+  Writer out;
+  for (const int number : {restart_count, node_rank, num_nodes, num_failures}) out.i64(number);
+  return out.take();
+}
+
+Assignment Assignment::decode(std::string_view body) {
+  Reader in(body);
+  Assignment assignment;
+  assignment.restart_count = in.ranged(0, std::numeric_limits<int>::max());
+  assignment.node_rank = in.ranged(0, kMaxRanks);
+  assignment.num_nodes = in.ranged(1, kMaxRanks);
+  assignment.num_failures = in.ranged(0, std::numeric_limits<int>::max());
+  in.end();
+  if (assignment.node_rank >= assignment.num_nodes) {
+    fail(ExitCode::kBadData, "message of the store: node {} of {}", assignment.node_rank,
+         assignment.num_nodes);
+  }
+  return assignment;
+}
+
 std::string Refusal::encode() const {
   Writer out;
   out.u32(try_again ? 1 : 0);
@@ -196,6 +241,7 @@ std::string encode_failure(const Failure& failure) {
   out.text(std::string_view(failure.host).substr(0, kMaxTextBytes));
   out.text(std::string_view(failure.message).substr(0, kMaxTextBytes));
   out.u32(static_cast<uint32_t>(failure.code));
+  out.u32(failure.is_disruption ? 1 : 0);
   return out.take();
 }
 
@@ -206,6 +252,7 @@ Failure decode_failure(std::string_view body) {
   failure.host = in.text(kMaxTextBytes);
   failure.message = in.text(kMaxTextBytes);
   failure.code = to_exit_code(in.u32());
+  failure.is_disruption = in.u32() != 0;
   in.end();
   return failure;
 }

@@ -30,7 +30,8 @@ inline constexpr size_t kMaxKeyBytes = 4 << 10;
 
 enum class Type : uint16_t {
   // from members
-  kJoin = 1,        // JoinRequest; answered by kAccepted or kRefused, later by kFormed
+  kJoin = 1,        // application (store_proof.h) with a JoinRequest; answered by kWelcome, and kAccepted or
+                    // kRefused; later by kFormed
   kHeartbeat = 2,   // empty; both ways
   kSet = 3,         // key, value; answered by kValue (empty)
   kGet = 4,         // key; answered by kValue when it is set
@@ -41,13 +42,18 @@ enum class Type : uint16_t {
   kReport = 9,      // Failure, from agents; answered by kValue (empty)
   kLeave = 10,      // empty; answered by kValue (empty)
   kMissing = 11,    // empty; answered by kValue (one line: who is missing)
+  kMeet = 12,  // application with a MeetRequest; answered by kWelcome, and kAccepted or kRefused; later by
+               // kAssigned or kRefused
   // from the store
-  kAccepted = 32,  // empty
-  kRefused = 33,   // Refusal
-  kFormed = 34,    // std::vector<Seat>
-  kValue = 35,     // value
-  kDenied = 36,    // Refusal: the request cannot be served
-  kVerdict = 37,   // Failure
+  kAccepted = 32,   // empty
+  kRefused = 33,    // Refusal
+  kFormed = 34,     // std::vector<Seat>
+  kValue = 35,      // value
+  kDenied = 36,     // Refusal: the request cannot be served
+  kVerdict = 37,    // Failure
+  kChallenge = 38,  // 32 random bytes, the first message of every connection
+  kWelcome = 39,    // the store's own proof
+  kAssigned = 40,   // Assignment
 };
 
 struct Header {
@@ -105,6 +111,32 @@ struct JoinRequest {
 
   std::string encode() const;
   static JoinRequest decode(std::string_view body);
+};
+
+// A node's agent that wants to take part in the next start of a job.
+struct MeetRequest {
+  std::string run_id = {};
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int local_world_size = 1;
+  int wanted_rank = -1;  // of the node; -1: any
+  int former_rank = -1;  // in the start before
+  std::string host = {};
+  int64_t pid = 0;
+
+  std::string encode() const;
+  static MeetRequest decode(std::string_view body);
+};
+
+// What a node is in a start.
+struct Assignment {
+  int restart_count = 0;
+  int node_rank = 0;
+  int num_nodes = 1;
+  int num_failures = 0;  // of the program in former starts, those that count
+
+  std::string encode() const;
+  static Assignment decode(std::string_view body);
 };
 
 struct Refusal {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "comm/store_proof.h"
 #include "comm/store_wire.h"
 
 namespace {
@@ -25,7 +26,7 @@ void read_header(std::string_view body) {
 
 void read_message(unsigned which, std::string_view body) {
   namespace wire = tessera::wire;
-  switch (which % 6) {
+  switch (which % 9) {
     case 0:
       return read_header(body);
     case 1: {
@@ -43,6 +44,18 @@ void read_message(unsigned which, std::string_view body) {
     case 4: {
       const std::string once = wire::encode_failure(wire::decode_failure(body));
       return check(wire::encode_failure(wire::decode_failure(once)) == once);
+    }
+    case 5: {
+      const std::string once = wire::MeetRequest::decode(body).encode();
+      return check(once == body && wire::MeetRequest::decode(once).encode() == once);
+    }
+    case 6: {
+      const std::string once = wire::Assignment::decode(body).encode();
+      return check(once == body);
+    }
+    case 7: {
+      // Nobody finds a proof by chance.
+      return check(!wire::read_application("secret", wire::Type::kJoin, {}, body));
     }
     default: {
       const std::string once = wire::encode_settings(wire::decode_settings(body));

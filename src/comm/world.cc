@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "comm/node_list.h"
 
@@ -275,12 +276,26 @@ World detect_world(const Environment& environment) {
   const Variables variables(environment);
   World world = detect(variables);
   world.rendezvous_timeout_s = variables.number(kRendezvousTimeoutVariable, 1).value_or(0);
+  world.heartbeat_timeout_ms = variables.number(kHeartbeatTimeoutVariable, 1).value_or(0);
+  world.secret = variables.text(kSecretVariable).value_or("");
   world.host = host_name();
   return world;
 }
 
 std::string describe_rank(int rank, const std::string& host) {
   return fmt::format("rank {} on host {}", rank, host);
+}
+
+void log_nodes(const World& world, const std::vector<std::string>& hosts,
+               const std::vector<std::string>& addresses) {
+  const int per_node = world.local_world_size;
+  for (int node = 0; node < world.num_nodes; ++node) {
+    const int first = node * per_node;
+    const std::string ranks = per_node == 1 ? fmt::format("rank {}", first)
+                                            : fmt::format("ranks {}-{}", first, first + per_node - 1);
+    log_info("node {}: {} on host {}, address {}", node, ranks, hosts.at(static_cast<size_t>(first)),
+             addresses.at(static_cast<size_t>(first)));
+  }
 }
 
 std::string format_ranks(const std::vector<int>& ranks) {

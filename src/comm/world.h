@@ -23,7 +23,9 @@ struct World {
   bool agent_has_store = false;  // the launcher's agent serves it; otherwise rank 0 does
   std::string run_id;            // names the job; members with another one are refused
   int restart_count = 0;         // of this job; a former incarnation is another job
+  std::string secret;            // that members of the job prove to know; "": the job has none
   int rendezvous_timeout_s = 0;  // until all ranks are there, as the launcher says; 0: it says nothing
+  int heartbeat_timeout_ms = 0;  // a silence that is a failure, in the same way
   std::string host;              // this machine's name, for messages
   std::string source;            // where it was read: "tessera launch", "torchrun", "Open MPI", "Slurm", ""
 
@@ -32,6 +34,8 @@ struct World {
 
 // Seconds, read by detect_world().
 inline constexpr const char* kRendezvousTimeoutVariable = "TESSERA_RDZV_TIMEOUT_S";
+inline constexpr const char* kHeartbeatTimeoutVariable = "TESSERA_HEARTBEAT_TIMEOUT_MS";
+inline constexpr const char* kSecretVariable = "TESSERA_RDZV_SECRET";
 
 // Reads an environment variable; nothing when it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
@@ -48,12 +52,17 @@ Environment process_environment();
 //   SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID, SLURM_STEP_*: srun with several tasks
 // or a single process. Without MASTER_ADDR, Slurm's first node is the master, and for the others a job on one
 // node goes over loopback while one on several nodes is refused. Without MASTER_PORT, the port follows from
-// the job's id. TESSERA_RDZV_TIMEOUT_S holds for all of them.
+// the job's id. TESSERA_RDZV_TIMEOUT_S, TESSERA_HEARTBEAT_TIMEOUT_MS and TESSERA_RDZV_SECRET hold for all of
+// them.
 // Error(kBadConfig) for variables that are missing or contradict each other.
 World detect_world(const Environment& environment = process_environment());
 
 // "rank 3 on host worker-1".
 std::string describe_rank(int rank, const std::string& host);
+
+// A line in the log for each node: its ranks, host and address. Both lists are by rank.
+void log_nodes(const World& world, const std::vector<std::string>& hosts,
+               const std::vector<std::string>& addresses);
 
 // Ranks in ascending order as "0-3, 6".
 std::string format_ranks(const std::vector<int>& ranks);

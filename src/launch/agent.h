@@ -12,6 +12,10 @@ struct LaunchResult {
   int exit_code = 0;
   int signal = 0;     // nonzero: the agent shall end by it, as its ranks did
   std::string error;  // one line that names the rank and host that failed first; "" = none, or nothing to say
+  // Of one start, for whether there is another:
+  bool was_told_to_end = false;  // a signal has reached this agent
+  bool is_disruption = false;    // nodes, networks or processes that vanished, not what the program did
+  bool has_lost_store = false;   // the agent of node 0 has ended or cannot be reached
 };
 
 // Runs the ranks of this node to their end, with restarts. Call it while the process has one thread, and from

@@ -5,29 +5,35 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/address.h"
 
 namespace tessera {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr int kTorchrunPort = 29500;
 // One try to reach the store; between tries the agent may end.
 constexpr std::chrono::milliseconds kJoinTry{1000};
-
-bool is_loopback_name(const std::string& host) { return host == "localhost" || host == "127.0.0.1"; }
+// Node 0 counts on every agent that has met: one whose ranks end at once has yet to join and leave in order.
+constexpr std::chrono::seconds kLateJoin{5};
 
 }  // namespace
 
-JobLink::JobLink(const LaunchPlan& plan, int restart_count) : plan_(plan) {
-  if (plan.world_size() == 1) return;
+JobLink::JobLink(const LaunchPlan& plan, int restart_count)
+    : plan_(plan), joining_ends_((Clock::now() + StoreServerOptions{}.time_for_agents).time_since_epoch()) {
+  if (plan.world_size() == 1 && !plan.has_meetings()) return;
   if (plan.serves_store()) {
     StoreServerOptions options;
-    // A job on one machine is nobody else's business, unless its ranks are told an address of the network.
-    options.bind_address = plan.num_nodes == 1 && is_loopback_name(plan.master_addr) ? "127.0.0.1" : "";
+    options.bind_addresses = listen_addresses(plan.master_addr);
     options.port = plan.master_port;
+    options.secret = plan.secret;
     options.run_id = plan.run_id;
     options.world_size = plan.world_size();
     options.restart_count = restart_count;
+    options.num_agents = plan.num_nodes - 1;
     options.timing.rendezvous_timeout = plan.rendezvous_timeout;
+    set_heartbeat_timeout(&options.timing, plan.heartbeat_timeout);
     server_ = std::make_unique<StoreServer>(options);
     return;
   }
@@ -41,6 +47,7 @@ JobLink::JobLink(const LaunchPlan& plan, int restart_count) : plan_(plan) {
   world.master_port = plan.master_port;
   world.agent_has_store = true;
   world.run_id = plan.run_id;
+  world.secret = plan.secret;
   world.restart_count = restart_count;
   world.host = plan.host;
   world.source = "tessera launch";
@@ -48,7 +55,7 @@ JobLink::JobLink(const LaunchPlan& plan, int restart_count) : plan_(plan) {
 }
 
 JobLink::~JobLink() {
-  ending_ = true;
+  joining_ends_ = std::min(joining_ends_.load(), (Clock::now() + kLateJoin).time_since_epoch());
   if (joining_.joinable()) joining_.join();
 }
 
@@ -57,23 +64,33 @@ int JobLink::master_port() const {
   return plan_.master_port == 0 ? kTorchrunPort : plan_.master_port;
 }
 
-// What keeps the agent out keeps its ranks out, too, and they say it.
 void JobLink::join_as_agent(const World& world) {
   StoreOptions options;
   options.rendezvous_timeout = std::min(kJoinTry, plan_.rendezvous_timeout);
-  const auto deadline = std::chrono::steady_clock::now() + plan_.rendezvous_timeout;
-  while (!ending_ && std::chrono::steady_clock::now() < deadline) {
+  set_heartbeat_timeout(&options, plan_.heartbeat_timeout);
+  std::string problem;
+  while (Clock::now().time_since_epoch() < joining_ends_.load()) {
     try {
       std::unique_ptr<StoreClient> client = StoreClient::join_as_agent(world, options);
       const std::lock_guard lock(mutex_);
       if (unreported_) client->report(*unreported_);
       client_ = std::move(client);
       return;
+    } catch (const RefusedError& refusal) {
+      // The start has failed already. Node 0 knows of what, and whether there is another.
+      const std::lock_guard lock(mutex_);
+      kept_out_ = Failure{.message = refusal.what(), .code = refusal.code(), .is_disruption = true};
+      return;
     } catch (const Error& error) {
-      log_debug("the agent has not joined the job: {}", error.what());
-      if (error.code() != ExitCode::kTryAgain) return;
+      problem = error.what();
+      log_debug("the agent has not joined the job: {}", problem);
     }
   }
+  const std::lock_guard lock(mutex_);
+  kept_out_ = Failure{
+      .message = fmt::format("the agent of node 0 cannot be reached after the nodes met: {}", problem),
+      .is_disruption = true};
+  is_unreachable_ = true;
 }
 
 void JobLink::report(const Failure& failure) {
@@ -90,7 +107,12 @@ void JobLink::report(const Failure& failure) {
 std::optional<Failure> JobLink::failure() {
   if (server_) return server_->failure();
   const std::lock_guard lock(mutex_);
-  return client_ ? client_->failures().failure() : std::nullopt;
+  return client_ ? client_->failures().failure() : kept_out_;
+}
+
+bool JobLink::has_lost_store() {
+  const std::lock_guard lock(mutex_);
+  return is_unreachable_ || (client_ && client_->has_lost_store());
 }
 
 bool JobLink::is_needed() {

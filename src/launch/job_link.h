@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,6 +30,8 @@ class JobLink {
   void report(const Failure& failure);
   // What the job has failed of, once that is known.
   std::optional<Failure> failure();
+  // It failed of the store, which has ended or cannot be reached any more.
+  bool has_lost_store();
   // Members of other nodes still need this node's store.
   bool is_needed();
 
@@ -40,7 +43,9 @@ class JobLink {
   std::mutex mutex_;
   std::unique_ptr<StoreClient> client_;  // mutex_; null until the store has taken this agent in
   std::optional<Failure> unreported_;    // mutex_
-  std::atomic<bool> ending_ = false;
+  std::optional<Failure> kept_out_;      // mutex_; why the store did not take this agent in
+  bool is_unreachable_ = false;          // mutex_; the store was not there
+  std::atomic<std::chrono::steady_clock::duration> joining_ends_;  // since the clock's epoch
   std::thread joining_;
 };
 

@@ -11,13 +11,20 @@ namespace {
 // Where the ranks are and how they find one another.
 void declare_job_flags(FlagTable* table, LaunchArguments* a) {
   table->begin_section("Job");
-  table->add("nnodes", &a->nnodes, "Number of nodes. A range MIN:MAX is not supported unless both are equal.")
-      .value_name = "N";
+  table
+      ->add("nnodes", &a->nnodes,
+            "Number of nodes, or the fewest and the most: the ranks start when all are there, or the fewest "
+            "and no "
+            "more come; after the loss of a node they start again without it.")
+      .value_name = "N|MIN:MAX";
   table
       ->add("nproc_per_node", &a->nproc_per_node,
             "Ranks on each node: a number, or auto (also cpu), one for each NUMA node.")
       .value_name = "N|auto";
-  table->add("node_rank", &a->node_rank, "Number of this node, from 0. Needed with several nodes.");
+  table->add(
+      "node_rank", &a->node_rank,
+      "Number of this node, from 0. Needed with several nodes; node 0 must be there at every start. Nodes "
+      "that take part are numbered in this order.");
   table->add("standalone", &a->standalone,
              "One node: the port is chosen, whatever the other flags and variables say.");
   table
@@ -34,17 +41,27 @@ void declare_job_flags(FlagTable* table, LaunchArguments* a) {
   table->add("rdzv_id", &a->rdzv_id, "Name of the job; a node with another one is refused.").value_name =
       "ID";
   table
-      ->add("rdzv_conf", &a->rdzv_conf,
-            "timeout=SECONDS (or join_timeout): how long nodes and ranks wait for one another at the start; "
-            "without it 900.")
+      ->add(
+          "rdzv_conf", &a->rdzv_conf,
+          "timeout=SECONDS (or join_timeout): how long nodes and ranks wait for one another at a start, 900; "
+          "last_call_timeout: how long for more nodes once the fewest are there, 30 and at restarts 3; "
+          "heartbeat_timeout: which silence is a failure, 5.")
       .value_name = "KEY=VALUE,...";
+  table
+      ->add("rdzv_secret_file", &a->rdzv_secret_file,
+            "File with the secret of the job, the same on all nodes; without it TESSERA_RDZV_SECRET counts. "
+            "Who "
+            "does not prove to know it is not let in. On a single node one is made up if none is given.")
+      .value_name = "FILE";
 }
 
 void declare_run_flags(FlagTable* table, LaunchArguments* a) {
   table->begin_section("Failures");
-  table->add("max_restarts", &a->max_restarts,
-             "How often all ranks are started again after one was killed or ended with an exit code that "
-             "leaves hope: not after 64, 65, 66, 70, 78 and 79.");
+  table->add(
+      "max_restarts", &a->max_restarts,
+      "How often all ranks are started again after one was killed or ended with an exit code that "
+      "leaves hope: not after 64, 65, 66, 70, 78 and 79. Nodes that vanish, are evicted (SIGTERM) or fall "
+      "silent do not count: with --nnodes MIN:MAX, or any number here, the ranks start again after them.");
   table
       ->add("termination_grace_s", &a->termination_grace_s,
             "How long ranks may take to end after SIGINT, SIGTERM or SIGHUP before they are killed.")

@@ -21,6 +21,7 @@ struct LaunchArguments {
   std::string rdzv_backend = "static";
   std::string rdzv_id = "none";
   std::string rdzv_conf;
+  std::string rdzv_secret_file;
   std::string master_addr = "127.0.0.1";
   int64_t master_port = 29500;
 

@@ -3,12 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "comm/proof.h"
 #include "launch/host_name.h"
 #include "launch/text_fields.h"
 
@@ -17,8 +20,10 @@ namespace {
 
 constexpr int kMaxRanksPerNode = 4096;
 constexpr int kMaxNodes = 65536;
+constexpr size_t kMinSecretBytes = 16;
+constexpr size_t kMaxSecretBytes = 4096;
 
-int parse_num_nodes(const std::string& text) {
+void parse_num_nodes(const std::string& text, LaunchPlan* plan) {
   const std::vector<std::string> ends = split(text, ':');
   const auto low = parse_integer(ends.front());
   const auto high = parse_integer(ends.back());
@@ -26,13 +31,8 @@ int parse_num_nodes(const std::string& text) {
     fail(ExitCode::kUsage, "--nnodes: expected a number of nodes from 1 to {}, found '{}'", kMaxNodes,
          printable(text));
   }
-  if (*low != *high) {
-    fail(ExitCode::kUsage,
-         "--nnodes {}: the number of nodes cannot change during a run (elastic membership is not there yet); "
-         "give one number",
-         text);
-  }
-  return static_cast<int>(*low);
+  plan->min_nodes = static_cast<int>(*low);
+  plan->max_nodes = static_cast<int>(*high);
 }
 
 // Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors on nodes without GPUs.
@@ -126,18 +126,50 @@ void place_store(const LaunchArguments& arguments, const FlagTable& table, Launc
   if (!single || table.is_set("master_port")) plan->master_port = static_cast<int>(arguments.master_port);
 }
 
+std::string read_secret(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string secret(kMaxSecretBytes + 1, '\0');
+  file.read(secret.data(), static_cast<std::streamsize>(secret.size()));
+  if (!file.is_open() || file.bad()) {
+    fail_errno(ExitCode::kNoInput, errno, fmt::format("--rdzv_secret_file '{}'", printable(path)));
+  }
+  secret.resize(static_cast<size_t>(file.gcount()));
+  // Editors end files with a new line.
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+  return secret;
+}
+
+void plan_secret(const LaunchArguments& arguments, const Environment& environment, LaunchPlan* plan) {
+  const bool from_file = !arguments.rdzv_secret_file.empty();
+  plan->secret =
+      from_file ? read_secret(arguments.rdzv_secret_file) : environment(kSecretVariable).value_or("");
+  if (plan->secret.empty() && !from_file) {
+    if (plan->num_nodes == 1) {
+      plan->secret = random_secret();
+    } else {
+      plan->warnings.push_back(
+          fmt::format("the job has no secret (--rdzv_secret_file, {}): whoever reaches its ports and knows "
+                      "its name can join "
+                      "it",
+                      kSecretVariable));
+    }
+    return;
+  }
+  const size_t size = plan->secret.size();
+  // It travels on as an environment variable.
+  if (size < kMinSecretBytes || size > kMaxSecretBytes || plan->secret.find('\0') != std::string::npos) {
+    fail(from_file ? ExitCode::kBadData : ExitCode::kBadConfig,
+         "{}: expected a secret of {} to {} bytes without zeros, found {} bytes; `openssl rand -hex 32` "
+         "makes one",
+         from_file ? "--rdzv_secret_file " + printable(arguments.rdzv_secret_file) : kSecretVariable,
+         kMinSecretBytes, kMaxSecretBytes, size);
+  }
+}
+
 // torchrun has these keys for its own rendezvous.
-constexpr const char* kKeysWithoutEffect[] = {"read_timeout",
-                                              "last_call_timeout",
-                                              "close_timeout",
-                                              "heartbeat_timeout",
-                                              "keep_alive_interval",
-                                              "keep_alive_max_attempt",
-                                              "is_host",
-                                              "store_type",
-                                              "use_libuv",
-                                              "rank",
-                                              "local_addr"};
+constexpr const char* kKeysWithoutEffect[] = {
+    "read_timeout", "close_timeout", "keep_alive_interval", "keep_alive_max_attempt", "is_host", "store_type",
+    "use_libuv",    "rank",          "local_addr"};
 
 void read_rendezvous_settings(const std::string& text, LaunchPlan* plan) {
   if (text.empty()) return;
@@ -148,16 +180,25 @@ void read_rendezvous_settings(const std::string& text, LaunchPlan* plan) {
     }
     const std::string key = field.substr(0, equals);
     const std::string value = field.substr(equals + 1);
-    if (key == "timeout" || key == "join_timeout") {
-      const auto seconds = parse_integer(value);
-      if (!seconds || *seconds < 1 || *seconds > 1'000'000) {
-        fail(ExitCode::kUsage, "--rdzv_conf: {}: expected a number of seconds, found '{}'", key,
+    const auto seconds = [&](double low) {
+      const double number = parse_number(value).value_or(-1);
+      if (!(number >= low && number <= 1e6)) {
+        fail(ExitCode::kUsage, "--rdzv_conf: {}: expected a number of seconds from {}, found '{}'", key, low,
              printable(value));
       }
-      plan->rendezvous_timeout = std::chrono::seconds(*seconds);
+      return std::chrono::milliseconds(std::llround(number * 1000));
+    };
+    if (key == "timeout" || key == "join_timeout") {
+      plan->rendezvous_timeout = seconds(1);
+    } else if (key == "last_call_timeout") {
+      plan->last_call = seconds(0);
+    } else if (key == "heartbeat_timeout") {
+      plan->heartbeat_timeout = seconds(0.5);
     } else if (std::find(std::begin(kKeysWithoutEffect), std::end(kKeysWithoutEffect), key) ==
                std::end(kKeysWithoutEffect)) {
-      fail(ExitCode::kUsage, "--rdzv_conf: unknown key '{}'; timeout is the one that counts", printable(key));
+      fail(ExitCode::kUsage,
+           "--rdzv_conf: unknown key '{}'; timeout, last_call_timeout and heartbeat_timeout count",
+           printable(key));
     }
   }
 }
@@ -218,7 +259,8 @@ void plan_program(const std::vector<std::string>& command, const Environment& en
 }
 
 void number_node(const LaunchArguments& arguments, LaunchPlan* plan) {
-  plan->num_nodes = arguments.standalone ? 1 : parse_num_nodes(arguments.nnodes);
+  if (!arguments.standalone) parse_num_nodes(arguments.nnodes, plan);
+  plan->num_nodes = plan->max_nodes;
   if (plan->num_nodes > 1 && !arguments.node_rank) {
     fail(ExitCode::kUsage,
          "--nnodes {}: expected --node_rank N, from 0 to {}: nodes are not numbered by themselves",
@@ -229,7 +271,7 @@ void number_node(const LaunchArguments& arguments, LaunchPlan* plan) {
     fail(ExitCode::kUsage, "--node_rank: expected a number from 0 to {} for --nnodes {}, found {}",
          plan->num_nodes - 1, plan->num_nodes, node_rank);
   }
-  plan->node_rank = static_cast<int>(node_rank);
+  plan->node_rank = plan->wanted_rank = static_cast<int>(node_rank);
 }
 
 }  // namespace
@@ -243,6 +285,7 @@ LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,
   plan.local_world_size = parse_ranks_per_node(arguments, node, &plan);
   place_store(arguments, table, &plan);
   read_rendezvous_settings(arguments.rdzv_conf, &plan);
+  plan_secret(arguments, environment, &plan);
   if (arguments.max_restarts < 0 || arguments.max_restarts > 1'000'000)
     fail(ExitCode::kUsage, "--max_restarts: expected a number from 0, found {}", arguments.max_restarts);
   plan.max_restarts = static_cast<int>(arguments.max_restarts);

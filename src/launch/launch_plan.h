@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,11 @@ struct RankOutput {
 };
 
 struct LaunchPlan {
+  // --nnodes. With more than one the nodes meet before every start, and each start has its own number of
+  // nodes and ranks of nodes; before the first they are max_nodes and --node_rank.
+  int min_nodes = 1;
+  int max_nodes = 1;
+  int wanted_rank = 0;
   int num_nodes = 1;
   int node_rank = 0;
   int local_world_size = 1;
@@ -30,8 +36,11 @@ struct LaunchPlan {
   std::string master_addr;
   int master_port = 0;  // 0: any free one (single node)
   std::string run_id;
+  std::string secret;  // "": none
   std::string role;
   std::chrono::milliseconds rendezvous_timeout{900'000};
+  std::optional<std::chrono::milliseconds> last_call;  // for more nodes than the fewest; unset: the defaults
+  std::chrono::milliseconds heartbeat_timeout{5'000};  // a silence that is a failure
 
   int max_restarts = 0;
   std::chrono::milliseconds termination_grace{30'000};
@@ -46,7 +55,9 @@ struct LaunchPlan {
 
   int world_size() const { return num_nodes * local_world_size; }
   int first_rank() const { return node_rank * local_world_size; }
-  bool serves_store() const { return node_rank == 0 && world_size() > 1; }
+  bool has_meetings() const { return max_nodes > 1; }
+  bool is_elastic() const { return min_nodes < max_nodes; }
+  bool serves_store() const { return node_rank == 0 && (world_size() > 1 || has_meetings()); }
 };
 
 // `table` tells which flags were given; `environment` finds programs (PATH). Error(kUsage) for flags and

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <numeric>
 
@@ -13,6 +14,7 @@
 #include "launch/launch_plan.h"
 #include "launch/rank_environment.h"
 #include "launch/rank_process.h"
+#include "launch/restart_policy.h"
 #include "launch/stream_choice.h"
 
 namespace tessera {
@@ -153,7 +155,8 @@ TEST(LaunchPlan, WrongFlagsNameTheFlag) {
   const auto error = [](const char* flag, const char* value) {
     return Launch().set(flag, value).error(ExitCode::kUsage);
   };
-  EXPECT_THAT(error("nnodes", "1:4"), HasSubstr("elastic membership"));
+  EXPECT_THAT(error("nnodes", "1:4"), HasSubstr("--node_rank"));
+  EXPECT_THAT(error("nnodes", "1:2:3"), HasSubstr("--nnodes"));
   EXPECT_THAT(error("nnodes", "0"), HasSubstr("--nnodes"));
   EXPECT_THAT(error("nnodes", "4:1"), HasSubstr("--nnodes"));
   EXPECT_THAT(error("nnodes", "two"), HasSubstr("found 'two'"));
@@ -174,6 +177,33 @@ TEST(LaunchPlan, WrongFlagsNameTheFlag) {
               HasSubstr("--rdzv_endpoint"));
 }
 
+TEST(LaunchPlan, NodesMayBeARange) {
+  Launch launch;
+  launch.set("nnodes", "2:4").set("node_rank", "3").set("rdzv_endpoint", "host0").set("nproc_per_node", "2");
+  const LaunchPlan plan = launch.plan();
+  EXPECT_EQ(plan.min_nodes, 2);
+  EXPECT_EQ(plan.max_nodes, 4);
+  EXPECT_TRUE(plan.is_elastic() && plan.has_meetings());
+  EXPECT_EQ(plan.wanted_rank, 3);
+  Launch fixed;
+  fixed.set("nnodes", "2").set("node_rank", "0").set("rdzv_endpoint", "host0");
+  EXPECT_TRUE(fixed.plan().has_meetings());
+  EXPECT_FALSE(fixed.plan().is_elastic());
+  EXPECT_FALSE(Launch().plan().has_meetings());
+}
+
+TEST(LaunchPlan, TimesOfTheRendezvous) {
+  Launch launch;
+  EXPECT_EQ(launch.plan().heartbeat_timeout, std::chrono::seconds(5));
+  EXPECT_FALSE(launch.plan().last_call);
+  launch.set("rdzv_conf", "last_call_timeout=0.25,heartbeat_timeout=0.5");
+  EXPECT_EQ(launch.plan().last_call, std::chrono::milliseconds(250));
+  EXPECT_EQ(launch.plan().heartbeat_timeout, std::chrono::milliseconds(500));
+  launch.set("rdzv_conf", "heartbeat_timeout=0.4");
+  EXPECT_THAT(launch.error(ExitCode::kUsage),
+              HasSubstr("expected a number of seconds from 0.5, found '0.4'"));
+}
+
 TEST(LaunchPlan, RendezvousTimeoutIsTorchruns) {
   Launch launch;
   EXPECT_EQ(launch.plan().rendezvous_timeout, std::chrono::seconds(900));
@@ -181,6 +211,35 @@ TEST(LaunchPlan, RendezvousTimeoutIsTorchruns) {
   EXPECT_EQ(launch.plan().rendezvous_timeout, std::chrono::seconds(20));
   launch.set("rdzv_conf", "join_timeout=30");
   EXPECT_EQ(launch.plan().rendezvous_timeout, std::chrono::seconds(30));
+}
+
+TEST(LaunchPlan, SecretIsReadOrMadeUpOrMissed) {
+  Launch one;
+  EXPECT_EQ(one.plan().secret.size(), 64u);
+  EXPECT_NE(one.plan().secret, one.plan().secret) << "another one each time";
+  Launch two;
+  two.set("nnodes", "2").set("node_rank", "0").set("rdzv_endpoint", "host0");
+  EXPECT_EQ(two.plan().secret, "");
+  EXPECT_THAT(two.plan().warnings, testing::Contains(HasSubstr("the job has no secret")));
+  two.variables = {{"TESSERA_RDZV_SECRET", "of the environment"}};
+  EXPECT_EQ(two.plan().secret, "of the environment");
+  EXPECT_THAT(two.plan().warnings, testing::Not(testing::Contains(HasSubstr("secret"))));
+  const std::string path = testing::TempDir() + "/secret";
+  const auto from_file = [&](const std::string& content) {
+    std::ofstream(path, std::ios::binary) << content;
+    two.set("rdzv_secret_file", path);
+  };
+  from_file("of the file, 23 letters\r\n");
+  EXPECT_EQ(two.plan().secret, "of the file, 23 letters");
+  for (const std::string& bad :
+       {std::string(), std::string("short"), std::string(5000, 'x'), std::string(20, '\0')}) {
+    from_file(bad);
+    EXPECT_THAT(two.error(ExitCode::kBadData), HasSubstr("expected a secret of 16 to 4096 bytes"));
+  }
+  two.set("rdzv_secret_file", "/nowhere/secret");
+  EXPECT_THAT(two.error(ExitCode::kNoInput), HasSubstr("'/nowhere/secret': No such file"));
+  one.variables = {{"TESSERA_RDZV_SECRET", "short"}};
+  EXPECT_THAT(one.error(ExitCode::kBadConfig), HasSubstr("TESSERA_RDZV_SECRET: expected a secret"));
 }
 
 TEST(LaunchPlan, ProgramIsFoundInPath) {
@@ -298,7 +357,10 @@ TEST(Processors, LittleForARankIsSaid) {
 
 TEST(RankVariables, AreTorchruns) {
   Launch launch;
-  launch.variables = {{"PET_NNODES", "3"}, {"PET_NODE_RANK", "1"}, {"PET_MASTER_ADDR", "host0"}};
+  launch.variables = {{"PET_NNODES", "3"},
+                      {"PET_NODE_RANK", "1"},
+                      {"PET_MASTER_ADDR", "host0"},
+                      {"TESSERA_RDZV_SECRET", "0123456789abcdef"}};
   launch.set("nproc_per_node", "2").set("max_restarts", "4").set("rdzv_id", "job").set("role", "trainer");
   const LaunchPlan plan = launch.plan();
   const auto of = [&](const Environment& environment) {
@@ -325,9 +387,16 @@ TEST(RankVariables, AreTorchruns) {
                                                        {"TORCHELASTIC_ERROR_FILE", "/tmp/e"},
                                                        {"TESSERA_AGENT_STORE", "1"},
                                                        {"TESSERA_RDZV_TIMEOUT_S", "900"},
+                                                       {"TESSERA_HEARTBEAT_TIMEOUT_MS", "5000"},
+                                                       {"TESSERA_RESUME", "auto"},
+                                                       {"TESSERA_RDZV_SECRET", "0123456789abcdef"},
                                                        {"TESSERA_AGENT_PID", std::to_string(getpid())},
                                                        {"OMP_NUM_THREADS", "8"}};
   EXPECT_EQ(of(launch.environment()), expected);
+  const Variables first = rank_variables(
+      plan, {.local_rank = 1, .restart_count = 0, .master_port = 1, .error_file = ""}, launch.environment());
+  EXPECT_TRUE(
+      std::none_of(first.begin(), first.end(), [](const auto& v) { return v.first == "TESSERA_RESUME"; }));
   launch.variables["OMP_NUM_THREADS"] = "3";
   EXPECT_EQ(of(launch.environment()).count("OMP_NUM_THREADS"), 0u) << "the user's is inherited";
 }
@@ -406,6 +475,58 @@ TEST(Culprit, OfRanksWithTheSameErrorIsTheLowest) {
 TEST(Restart, HelpsAfterSignalsAndPeersOnly) {
   for (const int code : {74, 75, 1, 137}) EXPECT_TRUE(restart_may_help(code)) << code;
   for (const int code : {0, 64, 65, 66, 70, 78, 79}) EXPECT_FALSE(restart_may_help(code)) << code;
+}
+
+struct EndOfStart {
+  const char* what;
+  LaunchResult end;
+  Restart fixed;        // --nnodes 2
+  Restart restarts;     // --nnodes 2 --max_restarts 2, one of them used
+  Restart elastic;      // --nnodes 2:3
+  Restart single_node;  // --max_restarts 2, one of them used
+};
+
+TEST(RestartPolicy, DependsOnHowTheStartEnded) {
+  const auto no = Restart::kNo;
+  const auto counted = Restart::kCounted;
+  const auto free = Restart::kFree;
+  std::vector<EndOfStart> ends = {
+      {"done", {}, no, no, no, no},
+      {"a rank was killed, or failed", {.exit_code = 75, .error = {}}, no, counted, no, counted},
+      {"disk", {.exit_code = 74, .error = {}}, no, counted, no, counted},
+      {"peers", {.exit_code = 75, .error = {}, .is_disruption = true}, no, free, free, free},
+      {"SIGTERM here", {.signal = 15, .error = {}, .was_told_to_end = true}, no, no, no, no},
+      {"SIGTERM elsewhere", {.signal = 15, .error = {}}, no, free, free, no},
+      {"SIGINT elsewhere", {.signal = 2, .error = {}}, no, no, no, no},
+      {"no store",
+       {.exit_code = 75, .error = {}, .is_disruption = true, .has_lost_store = true},
+       no,
+       no,
+       no,
+       no},
+      {"failed at its end", {.exit_code = 75, .error = {}, .was_told_to_end = true}, no, no, no, no},
+  };
+  for (const int code : {64, 65, 66, 70, 78, 79}) {
+    ends.push_back({"repeats itself", {.exit_code = code, .error = {}}, no, no, no, no});
+    ends.push_back(
+        {"repeats itself", {.exit_code = code, .error = {}, .is_disruption = true}, no, no, no, no});
+  }
+  const auto plan_of = [](int min_nodes, int max_nodes, int max_restarts) {
+    LaunchPlan plan;
+    plan.min_nodes = min_nodes;
+    plan.max_nodes = max_nodes;
+    plan.max_restarts = max_restarts;
+    return plan;
+  };
+  for (const EndOfStart& each : ends) {
+    SCOPED_TRACE(testing::Message() << each.what << ", exit code " << each.end.exit_code);
+    EXPECT_EQ(restart_after(each.end, plan_of(2, 2, 0), 0), each.fixed);
+    EXPECT_EQ(restart_after(each.end, plan_of(2, 2, 2), 1), each.restarts);
+    EXPECT_EQ(restart_after(each.end, plan_of(2, 3, 0), 0), each.elastic);
+    EXPECT_EQ(restart_after(each.end, plan_of(1, 1, 2), 1), each.single_node);
+  }
+  const LaunchResult killed = {.exit_code = 75, .error = {}};
+  EXPECT_EQ(restart_after(killed, plan_of(2, 2, 2), 2), no) << "all are used";
 }
 
 }  // namespace

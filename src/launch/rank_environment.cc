@@ -31,8 +31,12 @@ Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const E
       {"TORCHELASTIC_ERROR_FILE", start.error_file},
       {"TESSERA_AGENT_STORE", has_store ? "1" : "0"},
       {kRendezvousTimeoutVariable, number(plan.rendezvous_timeout.count() / 1000)},
+      {kHeartbeatTimeoutVariable, number(plan.heartbeat_timeout.count())},
+      {kSecretVariable, plan.secret},
       {kAgentPidVariable, number(getpid())},
   };
+  // What runs continues from its last checkpoint, if it has one.
+  if (start.restart_count > 0) variables.emplace_back(kResumeVariable, "auto");
   if (environment("OMP_NUM_THREADS").value_or("").empty()) {
     const RankProcessors& processors = plan.processors.at(static_cast<size_t>(start.local_rank));
     variables.emplace_back("OMP_NUM_THREADS", number(processors.num_threads));

@@ -151,6 +151,7 @@ void RankGroup::handle_signals() {
 
 // Once; more of them change nothing, but for a second Ctrl-C.
 void RankGroup::handle_stop_signal(int number) {
+  was_told_to_end_ = true;
   if (phase_ == Phase::kRunning) {
     stop_signal_ = number;
     stop_time_ = Clock::now();
@@ -238,7 +239,9 @@ void RankGroup::serve_other_nodes() {
     pollfd wanted = {signals_->fd(), POLLIN, 0};
     ::poll(&wanted, 1, static_cast<int>(kLookAround.count()));
     for (const int number : signals_->take()) {
-      if (number != SIGCHLD) stop_signal_ = number;
+      if (number == SIGCHLD) continue;
+      stop_signal_ = number;
+      was_told_to_end_ = true;
     }
   }
 }
@@ -253,6 +256,7 @@ void RankGroup::show_the_rest() {
     for (const int number : signals_->take()) {
       if (number == SIGCHLD) continue;
       if (stop_signal_ == 0) stop_signal_ = number;
+      was_told_to_end_ = true;
       return;
     }
   }
@@ -260,6 +264,8 @@ void RankGroup::show_the_rest() {
 
 LaunchResult RankGroup::result() {
   LaunchResult result;
+  result.was_told_to_end = was_told_to_end_;
+  result.has_lost_store = job_->has_lost_store();
   if (interrupted_again_) {
     result.signal = stop_signal_;
     return result;
@@ -277,6 +283,7 @@ LaunchResult RankGroup::result() {
   if (culprit != nullptr && verdict && (!is_here || culprit->was_told_to_end)) {
     result.exit_code = static_cast<int>(verdict->code);
     result.error = verdict->message;
+    result.is_disruption = verdict->is_disruption;
     return result;
   }
   if (culprit != nullptr) {
@@ -286,6 +293,7 @@ LaunchResult RankGroup::result() {
     }
     result.exit_code = culprit->final_code();
     result.error = culprit->describe();
+    result.is_disruption = culprit->caused_by_peer();
     return result;
   }
   const bool any_stopped =

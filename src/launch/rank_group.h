@@ -81,6 +81,7 @@ class RankGroup {
   std::optional<Clock::time_point> kill_time_;
   int stop_signal_ = 0;
   Clock::time_point stop_time_;
+  bool was_told_to_end_ = false;
   bool grace_was_over_ = false;
   bool interrupted_again_ = false;
 };

@@ -13,5 +13,6 @@ namespace tessera {
 std::vector<std::string> split(std::string_view text, char separator);
 // The whole text as a decimal number.
 std::optional<int64_t> parse_integer(std::string_view text);
+std::optional<double> parse_number(std::string_view text);
 
 }  // namespace tessera

@@ -117,7 +117,7 @@ std::vector<RanksCase> cases_of_several_nodes() {
 void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>& body) {
   const int world_size = ranks.world_size();
   StoreServerOptions server_options;
-  server_options.bind_address = "127.0.0.1";
+  server_options.bind_addresses = {"127.0.0.1"};
   server_options.run_id = "test";
   server_options.world_size = world_size;
   StoreServer server(server_options);

@@ -254,7 +254,7 @@ TEST(Launch, WrongUseIsOneLine) {
   };
   expect({"launch"}, 64, "missing argument COMMAND");
   expect({"launch", "--nproc", "2", "train"}, 64, "unknown flag '--nproc'");
-  expect({"launch", "--nnodes", "1:2", "train"}, 64, "elastic");
+  expect({"launch", "--nnodes", "1:2", "train"}, 64, "--node_rank");
   expect({"launch", "--", "/nowhere/program"}, 66, "does not exist");
   expect({"launch", "trian"}, 64, "did you mean 'train'?");
   const TemporaryFolder folder;

@@ -1,0 +1,212 @@
+#include "comm/meeting_client.h"
+
+#include <asio.hpp>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "comm/store_channel.h"
+#include "comm/store_proof.h"
+
+namespace tessera {
+namespace {
+
+using wire::Type;
+using Clock = std::chrono::steady_clock;
+using Duration = std::chrono::duration<double>;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kConnectTime{3'000};
+constexpr milliseconds kRetryPause{200};
+// How often the thread looks whether it is to end.
+constexpr milliseconds kLook{50};
+
+}  // namespace
+
+class MeetingClient::Impl {
+ public:
+  explicit Impl(const MeetingClientOptions& options)
+      : options_(options), begin_(Clock::now()), last_answer_(begin_), thread_([this] { run(); }) {}
+  ~Impl() {
+    ending_ = true;
+    thread_.join();
+  }
+
+  std::optional<wire::Assignment> wait(milliseconds timeout);
+
+ private:
+  void run();
+  // One connection, until it has a result or ends; returns what was in the way. Error when trying again is of
+  // no use.
+  std::string attend();
+  void on_message(wire::Channel& channel, const wire::Header& header, std::string_view body);
+  [[noreturn]] void fail_without(const std::string& problem);
+  std::string endpoint() const { return fmt::format("{}:{}", options_.address, options_.port); }
+
+  const MeetingClientOptions options_;
+  const Clock::time_point begin_;
+
+  // On the thread.
+  Clock::time_point last_answer_;  // of node 0, proved
+  Clock::time_point last_heard_;   // on this connection
+  bool was_answered_ = false;
+  std::optional<Mac> expected_welcome_;
+  bool is_proved_ = false;
+  std::optional<wire::Refusal> refusal_;
+  std::optional<wire::Assignment> assigned_;
+  std::string last_reason_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<wire::Assignment> assignment_;  // mutex_
+  std::optional<Error> error_;                  // mutex_
+  std::atomic<bool> ending_ = false;
+  std::thread thread_;  // the last member: it uses the others
+};
+
+void MeetingClient::Impl::run() {
+  std::optional<Error> error;
+  try {
+    while (!ending_ && !assigned_) {
+      const std::string problem = attend();
+      if (assigned_ || ending_) break;
+      const bool knows_node0 = options_.has_met_before || was_answered_;
+      const Duration limit = knows_node0 ? options_.timing.silence : options_.timing.rendezvous_timeout;
+      if (Clock::now() - (knows_node0 ? last_answer_ : begin_) >= limit) fail_without(problem);
+      for (milliseconds slept{0}; slept < kRetryPause && !ending_; slept += kLook) {
+        std::this_thread::sleep_for(kLook);
+      }
+    }
+  } catch (const Error& failure) {
+    error = failure;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    assignment_ = assigned_;
+    error_ = error;
+  }
+  changed_.notify_all();
+}
+
+void MeetingClient::Impl::fail_without(const std::string& problem) {
+  if (options_.has_met_before || was_answered_) {
+    fail(ExitCode::kTryAgain,
+         "the agent of node 0 at {}, where the nodes of the job meet, has not answered for {:.1f} s: {}",
+         endpoint(), Duration(options_.timing.silence).count(), problem);
+  }
+  fail(ExitCode::kTryAgain,
+       "the agent of node 0, where the nodes of the job meet, was not there within {:.3g} s: {}",
+       Duration(options_.timing.rendezvous_timeout).count(), problem);
+}
+
+std::string MeetingClient::Impl::attend() {
+  asio::io_context io;
+  std::shared_ptr<wire::Channel> channel;
+  try {
+    channel = std::make_shared<wire::Channel>(
+        wire::connect(io, options_.address, options_.port, Clock::now() + kConnectTime), wire::kMaxJoinBytes);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  expected_welcome_.reset();
+  is_proved_ = false;
+  std::optional<wire::Ending> ended;
+  channel->start({.message = [&](const wire::Header& header,
+                                 std::string_view body) { on_message(*channel, header, body); },
+                  .closed = [&](const wire::Ending& ending) { ended = ending; }});
+  // Handlers that were cancelled refer to what is here.
+  struct Closing {
+    asio::io_context& io;
+    wire::Channel& channel;
+    ~Closing() {
+      channel.close();
+      io.restart();
+      io.poll();
+    }
+  } closing{io, *channel};
+  io.restart();
+  last_heard_ = Clock::now();
+  auto next_heartbeat = last_heard_ + options_.timing.heartbeat;
+  while (!ended && !assigned_ && !ending_) {
+    if (refusal_) {
+      const wire::Refusal refusal = *std::exchange(refusal_, std::nullopt);
+      if (!refusal.try_again) throw Error(refusal.code, refusal.message);
+      if (last_reason_ != refusal.message) log_info("waiting: {}", refusal.message);
+      last_reason_ = refusal.message;
+      return refusal.message;
+    }
+    const auto now = Clock::now();
+    if (is_proved_ && now >= next_heartbeat) {
+      channel->send(Type::kHeartbeat, 0, {});
+      next_heartbeat = now + options_.timing.heartbeat;
+    }
+    if (now - last_heard_ > options_.timing.silence) {
+      return fmt::format("{} has been silent for {:.1f} s", endpoint(),
+                         Duration(options_.timing.silence).count());
+    }
+    io.run_one_for(kLook);
+    // Time in which this process did not run says nothing about node 0: what it sent is yet to be read.
+    if (const auto gap = Clock::now() - now; gap > 4 * kLook) last_heard_ += gap;
+  }
+  if (ended && ended->bad_message) {
+    fail(ExitCode::kBadConfig,
+         "what listens at {} is no store of tessera: {}: is the port another program's?", endpoint(),
+         ended->reason);
+  }
+  return fmt::format("{} closed the connection", endpoint());
+}
+
+void MeetingClient::Impl::on_message(wire::Channel& channel, const wire::Header& header,
+                                     std::string_view body) {
+  last_heard_ = Clock::now();
+  if (header.version != wire::kVersion && header.type != Type::kRefused) {
+    fail(ExitCode::kBadData, "it speaks version {} of the protocol, this program version {}", header.version,
+         wire::kVersion);
+  }
+  switch (header.type) {
+    case Type::kChallenge: {
+      if (expected_welcome_) fail(ExitCode::kBadData, "a second challenge");
+      const wire::Application application = wire::make_application(
+          options_.secret, Type::kMeet, wire::decode_bytes(body), options_.request.encode());
+      expected_welcome_ = application.welcome;
+      return channel.send(Type::kMeet, 0, application.body);
+    }
+    case Type::kWelcome:
+      is_proved_ = expected_welcome_ && is_equal(wire::decode_bytes(body), *expected_welcome_);
+      if (!is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
+      break;
+    case Type::kRefused:
+      refusal_ = wire::Refusal::decode(body);
+      if (!is_proved_) return;
+      break;
+    case Type::kAccepted:
+    case Type::kHeartbeat:
+      if (!is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
+      break;
+    case Type::kAssigned:
+      if (!is_proved_) fail(ExitCode::kBadData, "it gives orders without proof of the job's secret");
+      assigned_ = wire::Assignment::decode(body);
+      break;
+    default:
+      fail(ExitCode::kBadData, "unknown message {}", static_cast<int>(header.type));
+  }
+  last_answer_ = last_heard_;
+  was_answered_ = true;
+}
+
+std::optional<wire::Assignment> MeetingClient::Impl::wait(milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, timeout, [&] { return assignment_ || error_; });
+  if (error_) throw Error(*error_);
+  return assignment_;
+}
+
+MeetingClient::MeetingClient(const MeetingClientOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+MeetingClient::~MeetingClient() = default;
+std::optional<wire::Assignment> MeetingClient::wait(milliseconds timeout) { return impl_->wait(timeout); }
+
+}  // namespace tessera

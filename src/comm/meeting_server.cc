@@ -1,0 +1,273 @@
+#include "comm/meeting_server.h"
+
+#include <asio.hpp>
+
+#include <algorithm>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "comm/store_door.h"
+
+namespace tessera {
+namespace {
+
+using wire::Type;
+using Clock = std::chrono::steady_clock;
+using Duration = Meeting::Duration;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kTick{50};
+// Attendees read the last message and close within this; a stopped one does not.
+constexpr milliseconds kFarewellTime{500};
+constexpr milliseconds kFarewellLook{5};
+
+std::string describe_node(int wanted_rank, const std::string& host) {
+  return wanted_rank < 0 ? fmt::format("a node on host {}", host)
+                         : fmt::format("node {} on host {}", wanted_rank, host);
+}
+
+}  // namespace
+
+class MeetingServer::Impl {
+ public:
+  explicit Impl(const MeetingOptions& options);
+  ~Impl();
+
+  int port() const { return door_.port(); }
+  std::optional<wire::Assignment> wait(milliseconds timeout);
+
+ private:
+  struct Peer {
+    std::shared_ptr<wire::Channel> channel;
+    wire::MeetRequest who;
+    Duration quiet{0};
+  };
+
+  std::optional<wire::Refusal> admit(const wire::Door::Entrant& entrant);
+  std::optional<wire::Refusal> objection(const wire::MeetRequest& request) const;
+  void drop(uint64_t number);
+  void tick();
+  void find_silent(Duration elapsed);
+  void assign();
+  void give_up();
+  void wait_for_farewells(Clock::time_point limit);
+
+  const MeetingOptions options_;
+  asio::io_context io_;
+  wire::Door door_;
+  asio::steady_timer timer_;
+  Clock::time_point last_tick_ = Clock::now();
+  Duration since_heartbeat_{0};
+  Meeting meeting_;
+  std::map<uint64_t, Peer> peers_;
+  uint64_t next_number_ = 1;
+  bool over_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<wire::Assignment> assignment_;  // mutex_
+  std::string failure_;                         // mutex_
+
+  std::thread thread_;
+};
+
+MeetingServer::Impl::Impl(const MeetingOptions& options)
+    : options_(options),
+      door_(io_, {.addresses = options.bind_addresses, .port = options.port, .secret = options.secret},
+            [this](const wire::Door::Entrant& entrant) { return admit(entrant); }),
+      timer_(io_),
+      meeting_(options.terms) {
+  tick();
+  thread_ = wire::run_in_thread(io_);
+}
+
+MeetingServer::Impl::~Impl() {
+  asio::post(io_, [this] {
+    if (!over_) {
+      const wire::Refusal farewell = {
+          .code = ExitCode::kTryAgain,
+          .message =
+              fmt::format("the agent of node 0 on host {} has ended while the nodes met", options_.host)};
+      for (auto& [number, peer] : peers_) peer.channel->send(Type::kRefused, 0, farewell.encode());
+    }
+    over_ = true;
+    door_.close();
+    for (auto& [number, peer] : peers_) peer.channel->close_after_sending();
+    wait_for_farewells(Clock::now() + kFarewellTime);
+  });
+  thread_.join();
+}
+
+void MeetingServer::Impl::wait_for_farewells(Clock::time_point limit) {
+  if ((peers_.empty() && door_.is_empty()) || Clock::now() >= limit) return io_.stop();
+  timer_.expires_after(kFarewellLook);
+  timer_.async_wait([this, limit](asio::error_code error) {
+    if (!error) wait_for_farewells(limit);
+  });
+}
+
+std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequest& request) const {
+  const std::string who = describe_node(request.wanted_rank, request.host);
+  const auto refuse = [](const std::string& message) { return wire::Refusal{.message = message}; };
+  if (request.run_id != options_.run_id) {
+    return refuse(
+        fmt::format("{} belongs to job '{}', but the store on this port to job '{}': the same "
+                    "--rdzv_id on all nodes, another port for each job",
+                    who, printable(request.run_id), printable(options_.run_id)));
+  }
+  const MeetingTerms& terms = options_.terms;
+  if (request.min_nodes != terms.min_nodes || request.max_nodes != terms.max_nodes) {
+    const auto range = [](int low, int high) {
+      return low == high ? std::to_string(low) : fmt::format("{}:{}", low, high);
+    };
+    return refuse(fmt::format("{} was started with --nnodes {}, node 0 with {}: the same on all nodes", who,
+                              range(request.min_nodes, request.max_nodes),
+                              range(terms.min_nodes, terms.max_nodes)));
+  }
+  if (request.local_world_size != options_.local_world_size) {
+    return refuse(
+        fmt::format("{} has {} ranks, node 0 on host {} has {}: every node must have as many "
+                    "(--nproc_per_node)",
+                    who, request.local_world_size, options_.host, options_.local_world_size));
+  }
+  for (const auto& [number, peer] : peers_) {
+    if (request.wanted_rank < 0 || peer.who.wanted_rank != request.wanted_rank) continue;
+    // One that may be gone is given the time to show it.
+    return wire::Refusal{
+        .try_again = peer.quiet > 3 * Duration(options_.timing.heartbeat),
+        .message = fmt::format("{} (process {}) and {} (process {}) both say that they are node {}: another "
+                               "--node_rank on each node",
+                               who, request.pid, describe_node(request.wanted_rank, peer.who.host),
+                               peer.who.pid, request.wanted_rank)};
+  }
+  if (request.wanted_rank == 0) {
+    return refuse(
+        fmt::format("{} and host {} both say that they are node 0: another --node_rank on each node", who,
+                    options_.host));
+  }
+  if (meeting_.num_present() == terms.max_nodes) {
+    return wire::Refusal{.try_again = true,
+                         .code = ExitCode::kTryAgain,
+                         .message = fmt::format("{} nodes are there already", terms.max_nodes)};
+  }
+  return std::nullopt;
+}
+
+std::optional<wire::Refusal> MeetingServer::Impl::admit(const wire::Door::Entrant& entrant) {
+  if (entrant.type == Type::kJoin) {
+    return wire::Refusal{
+        .try_again = true, .code = ExitCode::kTryAgain, .message = "the nodes of the job still meet"};
+  }
+  const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
+  if (const auto refusal = objection(request)) return refusal;
+  const uint64_t number = next_number_++;
+  Peer& peer = peers_[number];
+  peer.channel = entrant.channel;
+  peer.who = request;
+  peer.channel->set_handlers({.message =
+                                  [this, number](const wire::Header& header, std::string_view) {
+                                    if (header.type != Type::kHeartbeat)
+                                      fail(ExitCode::kBadData, "a request before the start");
+                                    peers_.at(number).quiet = Duration(0);
+                                  },
+                              .closed = [this, number](const wire::Ending&) { drop(number); }});
+  peer.channel->send(Type::kAccepted, 0, {});
+  meeting_.arrive(number, {.wanted_rank = request.wanted_rank, .former_rank = request.former_rank});
+  return std::nullopt;
+}
+
+void MeetingServer::Impl::drop(uint64_t number) {
+  peers_.erase(number);
+  if (!over_) meeting_.leave(number);
+}
+
+void MeetingServer::Impl::tick() {
+  timer_.expires_after(kTick);
+  timer_.async_wait([this](asio::error_code error) {
+    if (error || over_) return;
+    const auto now = Clock::now();
+    // Time in which this process did not run says nothing about others.
+    const Duration elapsed = std::min<Duration>(now - last_tick_, 2 * kTick);
+    last_tick_ = now;
+    door_.advance(elapsed);
+    find_silent(elapsed);
+    meeting_.advance(elapsed);
+    if (meeting_.is_complete()) return assign();
+    if (meeting_.has_failed()) return give_up();
+    since_heartbeat_ += elapsed;
+    if (since_heartbeat_ >= options_.timing.heartbeat) {
+      since_heartbeat_ = Duration(0);
+      for (const auto& [number, peer] : peers_) peer.channel->send(Type::kHeartbeat, 0, {});
+    }
+    tick();
+  });
+}
+
+void MeetingServer::Impl::find_silent(Duration elapsed) {
+  std::vector<uint64_t> overdue;
+  for (auto& [number, peer] : peers_) {
+    peer.quiet += elapsed;
+    if (peer.quiet >= Duration(options_.timing.silence)) overdue.push_back(number);
+  }
+  for (const uint64_t number : overdue) {
+    peers_.at(number).channel->close();
+    drop(number);
+  }
+}
+
+void MeetingServer::Impl::assign() {
+  over_ = true;
+  wire::Assignment assignment = {.restart_count = options_.restart_count,
+                                 .node_rank = 0,
+                                 .num_nodes = meeting_.num_present(),
+                                 .num_failures = options_.num_failures};
+  const wire::Assignment own = assignment;
+  for (const uint64_t number : meeting_.order()) {
+    ++assignment.node_rank;
+    peers_.at(number).channel->send(Type::kAssigned, 0, assignment.encode());
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    assignment_ = own;
+  }
+  changed_.notify_all();
+}
+
+void MeetingServer::Impl::give_up() {
+  over_ = true;
+  std::string there = describe_node(0, options_.host);
+  for (const auto& [number, peer] : peers_)
+    there += ", " + describe_node(peer.who.wanted_rank, peer.who.host);
+  const std::string message =
+      fmt::format("{} of at least {} nodes there after {:.3g} s: {}{}", meeting_.num_present(),
+                  options_.terms.min_nodes, options_.terms.timeout.count(), there,
+                  door_.last_refusal().empty() ? "" : "; refused: " + door_.last_refusal());
+  for (auto& [number, peer] : peers_) {
+    peer.channel->send(Type::kRefused, 0,
+                       wire::Refusal{.code = ExitCode::kTryAgain, .message = message}.encode());
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = message;
+  }
+  changed_.notify_all();
+}
+
+std::optional<wire::Assignment> MeetingServer::Impl::wait(milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, timeout, [&] { return assignment_ || !failure_.empty(); });
+  if (!failure_.empty()) throw Error(ExitCode::kTryAgain, failure_);
+  return assignment_;
+}
+
+MeetingServer::MeetingServer(const MeetingOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+MeetingServer::~MeetingServer() = default;
+int MeetingServer::port() const { return impl_->port(); }
+std::optional<wire::Assignment> MeetingServer::wait(milliseconds timeout) { return impl_->wait(timeout); }
+
+}  // namespace tessera

@@ -1,0 +1,89 @@
+// Proofs of a shared secret. Expected values by Python's hmac.
+#include "comm/proof.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "comm/network_handshake.h"
+#include "comm/store_proof.h"
+
+namespace tessera {
+namespace {
+
+std::string hex(const Mac& mac) {
+  std::string text;
+  for (const std::byte byte : mac) text += fmt::format("{:02x}", std::to_integer<int>(byte));
+  return text;
+}
+
+TEST(Proof, IsHmacSha256) {
+  EXPECT_EQ(hex(hmac_sha256("", {})), "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
+  EXPECT_EQ(hex(hmac_sha256("Jefe", {"ab", "", "c"})),
+            "4c9948c308a1f134f868742f846c574852b8272c3bccf65cfb48dcdab1db9891");
+}
+
+TEST(Proof, FieldsDoNotRunIntoOneAnother) {
+  EXPECT_NE(hmac_sha256("key", {"ab", "c"}), hmac_sha256("key", {"a", "bc"}));
+  EXPECT_NE(hmac_sha256("key", {"ab"}), hmac_sha256("key", {"ab", ""}));
+}
+
+TEST(Proof, EqualityLooksAtEveryByte) {
+  const Mac mac = hmac_sha256("key", {"text"});
+  EXPECT_TRUE(is_equal(mac, mac));
+  for (size_t i = 0; i < mac.size(); ++i) {
+    Mac other = mac;
+    other[i] ^= std::byte{1};
+    EXPECT_FALSE(is_equal(mac, other)) << i;
+  }
+}
+
+TEST(Proof, RandomNumbersDiffer) {
+  EXPECT_NE(random_nonce(), random_nonce());
+  EXPECT_NE(random_secret(), random_secret());
+}
+
+// Any bit of application, challenge, kind or secret.
+TEST(StoreProof, CoversAllThatIsSaid) {
+  using namespace wire;
+  const Nonce challenge = random_nonce();
+  const Application application = make_application("secret", Type::kJoin, challenge, "rank 3 of job 7");
+  const auto read = read_application("secret", Type::kJoin, challenge, application.body);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->request, "rank 3 of job 7");
+  EXPECT_EQ(read->welcome, application.welcome);
+  EXPECT_FALSE(read_application("secres", Type::kJoin, challenge, application.body));
+  EXPECT_FALSE(read_application("", Type::kJoin, challenge, application.body));
+  EXPECT_FALSE(read_application("secret", Type::kMeet, challenge, application.body));
+  EXPECT_FALSE(read_application("secret", Type::kJoin, random_nonce(), application.body));
+  for (size_t i = 0; i < application.body.size(); ++i) {
+    std::string damaged = application.body;
+    damaged[i] = static_cast<char>(damaged[i] ^ 1);
+    try {
+      EXPECT_FALSE(read_application("secret", Type::kJoin, challenge, damaged)) << i;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadData) << i;  // a length
+    }
+  }
+}
+
+TEST(NetworkHandshake, ProofsCoverBothSidesNumbers) {
+  const Mac key = hmac_sha256("secret", {});
+  const Listener listener = {.member = 0, .num_members = 2, .num_connections = 1};
+  const Challenge challenge = make_challenge(random_nonce());
+  const AnswerFields fields = {.from = 1, .to = 0, .connection = 0, .nonce = random_nonce()};
+  const Answer answer = make_answer(challenge, fields, key);
+  EXPECT_TRUE(is_answer_to(challenge, answer, listener, key));
+  EXPECT_FALSE(is_answer_to(make_challenge(random_nonce()), answer, listener, key));
+  EXPECT_FALSE(is_answer_to(challenge, answer, listener, hmac_sha256("secres", {})));
+  Answer other = answer;
+  other.nonce = random_nonce();
+  EXPECT_FALSE(is_answer_to(challenge, other, listener, key));
+  const Welcome welcome = make_welcome(challenge, answer, key);
+  EXPECT_TRUE(is_welcome(welcome, challenge, answer, key));
+  EXPECT_FALSE(is_welcome(welcome, challenge, other, key));
+  EXPECT_FALSE(is_welcome(welcome, make_challenge(random_nonce()), answer, key));
+  EXPECT_FALSE(is_welcome({answer.proof}, challenge, answer, key)) << "its own proof, sent back";
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,22 @@
+#include "launch/restart_policy.h"
+
+#include <csignal>
+
+#include "launch/rank_process.h"
+
+namespace tessera {
+
+Restart restart_after(const LaunchResult& end, const LaunchPlan& plan, int num_failures) {
+  if (end.was_told_to_end) return Restart::kNo;
+  const bool may_be_free = plan.is_elastic() || plan.max_restarts > 0;
+  if (end.signal != 0) {
+    // On one node nobody but the user stops a rank; Ctrl-C and a closed terminal are the user's, too.
+    const bool is_eviction = end.signal == SIGTERM && plan.has_meetings();
+    return is_eviction && may_be_free ? Restart::kFree : Restart::kNo;
+  }
+  if (end.has_lost_store || !restart_may_help(end.exit_code)) return Restart::kNo;
+  if (end.is_disruption && may_be_free) return Restart::kFree;
+  return num_failures < plan.max_restarts ? Restart::kCounted : Restart::kNo;
+}
+
+}  // namespace tessera

@@ -1,0 +1,27 @@
+// Whether the ranks start again after they have ended.
+#pragma once
+
+#include "launch/agent.h"
+#include "launch/launch_plan.h"
+
+namespace tessera {
+
+enum class Restart {
+  kNo,
+  kCounted,  // one of --max_restarts
+  kFree,     // after a disruption: it says nothing about the program
+};
+
+// All agents of a job come to the same answer: they have the same flags and the same verdict.
+//
+//     end of a start                                    again?
+//     in good order, or by a signal to this agent       no
+//     exit codes that would repeat themselves           no
+//     the agent of node 0 is gone                       no (75): nobody holds the meeting
+//     SIGTERM to another node's agent, a node or a      free, if --nnodes is a range or --max_restarts is not
+//     0
+//       network that is gone, silence, lost peers
+//     a rank killed, exit codes that leave hope         counted, as long as --max_restarts allows
+Restart restart_after(const LaunchResult& end, const LaunchPlan& plan, int num_failures);
+
+}  // namespace tessera

@@ -1,0 +1,250 @@
+// Ranks that are killed at random moments: the job ends with the weights of the undisturbed run, whatever the
+// moment. A few seeds here; scripts/soak.sh runs many, and the tests that take minutes:
+//     TESSERA_SOAK_SEEDS       how many seeds (3), from TESSERA_SOAK_FIRST_SEED (1) on
+//     TESSERA_SOAK_MINUTES     also a training of so long with a kill every 20 s, and overloaded processors
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "e2e/started_process.h"
+#include "e2e/tiny_model.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+using testing::HasSubstr;
+
+constexpr int kRanks = 4;
+constexpr auto kHang = 120s;
+constexpr auto kPoll = 2ms;
+
+double number_from_environment(const char* name, double otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atof(text);
+}
+
+// Of the last complete line in metrics.jsonl; 0 when there is none.
+int last_step(const fs::path& output) {
+  const std::string lines = read_file(output / "metrics.jsonl");
+  const size_t end = lines.rfind('\n');
+  if (end == std::string::npos) return 0;
+  const size_t begin = end == 0 ? std::string::npos : lines.rfind('\n', end - 1);
+  const std::string line = lines.substr(begin == std::string::npos ? 0 : begin + 1, end);
+  const std::string key = "\"step\":";
+  const size_t at = line.find(key);
+  return at == std::string::npos ? 0 : std::atoi(line.c_str() + at + key.size());
+}
+
+double percentile(std::vector<double> values, double share) {
+  if (values.empty()) return 0;
+  std::ranges::sort(values);
+  return values[static_cast<size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+// What one kill cost.
+struct Recovery {
+  double seconds = 0;  // until the next step was finished
+  int lost_steps = 0;  // that had been finished and were done again
+};
+
+// A training of four ranks on this machine under an agent that starts them again.
+class Training {
+ public:
+  Training(const std::vector<std::string>& arguments, fs::path output) : output_(std::move(output)) {
+    std::vector<std::string> argv = {tessera_binary(),       "launch",         "--nproc_per_node",
+                                     std::to_string(kRanks), "--max_restarts", "1000"};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    process_.emplace(argv, StartOptions{});
+  }
+
+  StartedProcess& process() { return *process_; }
+  int step() const { return last_step(output_); }
+
+  bool wait_for_step(int wanted, std::chrono::milliseconds limit) {
+    return wait_until([&] { return step() >= wanted; }, limit);
+  }
+
+  // Kills a rank; nothing when the job has ended before it could.
+  std::optional<Recovery> kill_rank(int rank) {
+    const pid_t pid = pid_of_rank(process_->pid(), rank);
+    const int before = step();
+    if (pid == 0 || process_->has_ended()) return std::nullopt;
+    const auto begin = Clock::now();
+    kill(pid, SIGKILL);
+    // The first change is that the file is cut to the steps of the checkpoint, unless that has all of them.
+    int resumed_at = before;
+    const bool moved = wait_until([&] { return (resumed_at = step()) != before; }, kHang);
+    if (resumed_at < before) wait_until([&] { return step() > resumed_at; }, kHang);
+    if (!moved || process_->has_ended()) return std::nullopt;
+    return Recovery{.seconds = Seconds(Clock::now() - begin).count(),
+                    .lost_steps = std::max(0, before - resumed_at)};
+  }
+
+ private:
+  template <typename Condition>
+  bool wait_until(Condition&& holds, std::chrono::milliseconds limit) {
+    const auto deadline = Clock::now() + limit;
+    while (!holds()) {
+      if (process_->has_ended() || Clock::now() >= deadline) return holds();
+      std::this_thread::sleep_for(kPoll);
+    }
+    return true;
+  }
+
+  fs::path output_;
+  std::optional<StartedProcess> process_;
+};
+
+class Soak : public testing::Test {
+ protected:
+  std::vector<std::string> arguments(const std::string& output, int max_steps,
+                                     const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"--per_device_train_batch_size",
+                                    "1",
+                                    "--max_steps",
+                                    std::to_string(max_steps),
+                                    "--num_train_epochs",
+                                    "1000000",
+                                    "--save_strategy",
+                                    "steps",
+                                    "--save_steps",
+                                    "5",
+                                    "--save_total_limit",
+                                    "2",
+                                    "--measure_peak",
+                                    "false"};
+    all.insert(all.end(), more.begin(), more.end());
+    return tiny_.train_arguments(output, all);
+  }
+  fs::path output(const std::string& name) const { return tiny_.folder / name; }
+
+  TinyModel tiny_;
+};
+
+TEST_F(Soak, KilledRanksLeaveTheWeightsOfTheUndisturbedRun) {
+  constexpr int kSteps = 60;
+  const int num_seeds = static_cast<int>(number_from_environment("TESSERA_SOAK_SEEDS", 3));
+  const auto first_seed = static_cast<uint64_t>(number_from_environment("TESSERA_SOAK_FIRST_SEED", 1));
+  std::string expected;
+  Seconds undisturbed;
+  {
+    const auto begin = Clock::now();
+    Training training(arguments("reference", kSteps), output("reference"));
+    ASSERT_TRUE(training.process().wait(kHang));
+    ASSERT_EQ(training.process().result().exit_code, 0) << training.process().err();
+    undisturbed = Clock::now() - begin;
+    expected = read_file(output("reference") / "model.safetensors");
+    ASSERT_FALSE(expected.empty());
+  }
+  std::vector<double> seconds;
+  std::vector<double> lost;
+  int too_late = 0;
+  for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(num_seeds); ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937_64 random(seed);
+    const auto moment = std::uniform_real_distribution<double>(0.05, 0.95)(random) * undisturbed;
+    const int rank = static_cast<int>(random() % kRanks);
+    Training training(arguments("out", kSteps), output("out"));
+    std::this_thread::sleep_for(moment);
+    const auto recovery = training.kill_rank(rank);
+    ASSERT_TRUE(training.process().wait(kHang)) << "hangs\n" << training.process().err();
+    EXPECT_EQ(training.process().result().exit_code, 0) << training.process().err();
+    EXPECT_TRUE(read_file(output("out") / "model.safetensors") == expected) << "other weights";
+    EXPECT_EQ(training.step(), kSteps);
+    if (recovery) {
+      EXPECT_THAT(training.process().err(), HasSubstr(fmt::format("rank {} on host", rank)));
+      EXPECT_THAT(training.process().err(), HasSubstr("restart 1 of 1000"));
+      seconds.push_back(recovery->seconds);
+      lost.push_back(recovery->lost_steps);
+    } else {
+      ++too_late;
+    }
+    std::cout << fmt::format("seed {}: rank {} killed after {:.2f} s: {}\n", seed, rank, moment.count(),
+                             recovery ? fmt::format("next step after {:.2f} s, {} steps done again",
+                                                    recovery->seconds, recovery->lost_steps)
+                                      : "the job was at its end");
+    fs::remove_all(output("out"));
+  }
+  std::cout << fmt::format(
+      "{} seeds, {} kills while it ran; kill to next step p50 {:.2f} s, p99 {:.2f} s; steps done again p50 "
+      "{:.0f}, "
+      "most {:.0f}\n",
+      num_seeds, seconds.size(), percentile(seconds, 0.5), percentile(seconds, 0.99), percentile(lost, 0.5),
+      percentile(lost, 1));
+  EXPECT_LT(too_late, std::max(2, num_seeds / 2)) << "so few kills test nothing";
+}
+
+// ETTR: of the wall time, the share that steps took which were not done again.
+TEST_F(Soak, UsefulShareOfTimeWithAKillEvery20Seconds) {
+  const double minutes = number_from_environment("TESSERA_SOAK_MINUTES", 0);
+  if (minutes <= 0) GTEST_SKIP() << "takes minutes: TESSERA_SOAK_MINUTES";
+  const std::vector<std::string> longer = {"--max_length", "128", "--gradient_accumulation_steps", "32"};
+  // Steps per second without kills.
+  constexpr int kWarm = 10;
+  constexpr int kMeasured = 40;
+  double step_time = 0;
+  {
+    Training training(arguments("speed", 1'000'000, longer), output("speed"));
+    ASSERT_TRUE(training.wait_for_step(kWarm, kHang)) << training.process().err();
+    const auto begin = Clock::now();
+    ASSERT_TRUE(training.wait_for_step(kWarm + kMeasured, kHang));
+    step_time = Seconds(Clock::now() - begin).count() / kMeasured;
+  }
+  std::mt19937_64 random(1);
+  std::vector<double> seconds;
+  int lost = 0;
+  Training training(arguments("out", 1'000'000, longer), output("out"));
+  ASSERT_TRUE(training.wait_for_step(1, kHang)) << training.process().err();
+  const auto begin = Clock::now();
+  const int first = training.step();
+  while (Clock::now() - begin < minutes * 60s) {
+    std::this_thread::sleep_for(20s);
+    const auto recovery = training.kill_rank(static_cast<int>(random() % kRanks));
+    ASSERT_TRUE(recovery) << training.process().err();
+    seconds.push_back(recovery->seconds);
+    lost += recovery->lost_steps;
+  }
+  const double wall = Seconds(Clock::now() - begin).count();
+  const int steps = training.step() - first;
+  const double useful = steps * step_time / wall;
+  std::cout << fmt::format(
+      "{} kills in {:.0f} s: useful share of time (ETTR) {:.3f}; {} steps of {:.0f} ms, {} done again; kill "
+      "to next "
+      "step p50 {:.2f} s, p99 {:.2f} s\n",
+      seconds.size(), wall, useful, steps, 1e3 * step_time, lost, percentile(seconds, 0.5),
+      percentile(seconds, 0.99));
+  EXPECT_GE(useful, 0.85);
+}
+
+// As many busy processes again as there are ranks, and all of them on half as many processors.
+TEST_F(Soak, NoFalseAlarmOnOverloadedProcessors) {
+  if (number_from_environment("TESSERA_SOAK_MINUTES", 0) <= 0) {
+    GTEST_SKIP() << "takes 20 s of all processors: TESSERA_SOAK_MINUTES";
+  }
+  std::vector<std::unique_ptr<StartedProcess>> busy;
+  for (int i = 0; i < kRanks; ++i) {
+    busy.push_back(std::make_unique<StartedProcess>(
+        std::vector<std::string>{"/bin/sh", "-c", "while :; do :; done"}, StartOptions{}));
+  }
+  Training training(arguments("out", 1'000'000), output("out"));
+  ASSERT_TRUE(training.wait_for_step(1, kHang)) << training.process().err();
+  std::this_thread::sleep_for(20s);
+  EXPECT_FALSE(training.process().has_ended()) << training.process().err();
+  EXPECT_THAT(training.process().err(), testing::Not(HasSubstr("restart")));
+}
+
+}  // namespace
+}  // namespace tessera
