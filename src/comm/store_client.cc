@@ -30,14 +30,11 @@ using Clock = std::chrono::steady_clock;
 using Duration = std::chrono::duration<double>;
 using std::chrono::milliseconds;
 
-// A store that does not take a connection, or says nothing, within these is tried anew.
-constexpr milliseconds kConnectTime{3'000};
-constexpr milliseconds kAnswerTime{5'000};
+constexpr milliseconds kConnectTime{3'000};  // a store that takes no connection within it is tried anew
+constexpr milliseconds kAnswerTime{5'000};   // and one that says nothing
 constexpr milliseconds kRetryPause{200};
-// For what a process sends on its way out.
-constexpr milliseconds kPartingTime{1'000};
-// Standing still for so long is worth a line in the log.
-constexpr Duration kStandstill{2};
+constexpr milliseconds kPartingTime{1'000};  // for what a process sends on its way out
+constexpr Duration kStandstill{2};           // so long is worth a line in the log
 
 }  // namespace
 
@@ -51,20 +48,18 @@ class StoreClient::Impl {
   void set(const std::string& key, const std::string& value);
   std::string get(const std::string& key, milliseconds timeout);
   int64_t add(const std::string& key, int64_t amount);
-  void check_same_settings(const std::map<std::string, std::string>& settings);
+  const World& world() const { return world_; }
+  uint64_t next_settings_check() { return num_settings_checks_++; }
   void report_own_failure(ExitCode code, const std::string& message);
   void report(const Failure& failure);
   void leave();
 
   FailureDetector& failures() { return failures_; }
-  bool has_lost_store() {
-    const std::lock_guard lock(mutex_);
-    return store_gone_ && !verdict_;
-  }
+  bool has_lost_store();
   const std::vector<std::string>& hosts() const { return hosts_; }
   const std::vector<std::string>& addresses() const { return addresses_; }
   const std::string& local_address() const { return local_.address; }
-  std::string job_key() const;
+  milliseconds rendezvous_timeout() const { return options_.rendezvous_timeout; }
 
  private:
   enum class State { kOut, kAsked, kAccepted, kFormed, kEnded };
@@ -170,6 +165,11 @@ StoreClient::Impl::~Impl() {
 std::string StoreClient::Impl::describe_me() const {
   return is_agent_ ? fmt::format("the agent of node {} on host {}", world_.node_rank, world_.host)
                    : describe_rank(world_.rank, world_.host);
+}
+
+bool StoreClient::Impl::has_lost_store() {
+  const std::lock_guard lock(mutex_);
+  return store_gone_ && !verdict_;
 }
 
 std::string StoreClient::Impl::describe_store() const {
@@ -484,25 +484,6 @@ int64_t StoreClient::Impl::add(const std::string& key, int64_t amount) {
                             fmt::format("the store did not add to '{}'", printable(key))));
 }
 
-// Rank 0 compares and tells all, so that all say the same.
-void StoreClient::Impl::check_same_settings(const std::map<std::string, std::string>& settings) {
-  const std::string prefix = fmt::format("tessera/settings/{}/", num_settings_checks_++);
-  if (world_.rank != 0) {
-    set(fmt::format("{}{}", prefix, world_.rank), wire::encode_settings(settings));
-  } else {
-    std::string difference;
-    for (int rank = 1; rank < world_.world_size && difference.empty(); ++rank) {
-      const auto theirs =
-          wire::decode_settings(get(fmt::format("{}{}", prefix, rank), options_.rendezvous_timeout));
-      difference = describe_difference(settings, theirs, describe_rank(0, hosts_.at(0)),
-                                       describe_rank(rank, hosts_.at(static_cast<size_t>(rank))));
-    }
-    set(prefix + "difference", difference);
-  }
-  const std::string difference = get(prefix + "difference", options_.rendezvous_timeout);
-  if (!difference.empty()) failures_.fail_because(-1, difference, ExitCode::kBadConfig);
-}
-
 Failure StoreClient::Impl::settle(Failure suspicion) {
   if (suspicion.rank >= 0 && static_cast<size_t>(suspicion.rank) < hosts_.size()) {
     suspicion.host = hosts_[static_cast<size_t>(suspicion.rank)];
@@ -563,12 +544,6 @@ void StoreClient::Impl::leave() {
   if (const auto failure = server_->failure()) log_warning("after rank 0 had finished: {}", failure->message);
 }
 
-// Another one for every start: what a former one has sent proves nothing now.
-std::string StoreClient::Impl::job_key() const {
-  return std::string(
-      text_of(hmac_sha256(world_.secret, {"job", world_.run_id, std::to_string(world_.restart_count)})));
-}
-
 void set_heartbeat_timeout(StoreOptions* options, milliseconds timeout) {
   options->silence = timeout;
   options->heartbeat = std::clamp(timeout / 10, milliseconds(20), StoreOptions{}.heartbeat);
@@ -602,12 +577,21 @@ std::string StoreClient::get(const std::string& key, milliseconds timeout) {
 }
 int64_t StoreClient::add(const std::string& key, int64_t amount) { return impl_->add(key, amount); }
 void StoreClient::check_same_settings(const std::map<std::string, std::string>& settings) {
-  impl_->check_same_settings(settings);
+  const World& world = impl_->world();
+  const std::string prefix = fmt::format("tessera/settings/{}/", impl_->next_settings_check());
+  const std::string difference = find_difference(*this, world, prefix, settings);
+  if (!difference.empty()) failures().fail_because(-1, difference, ExitCode::kBadConfig);
 }
 const std::vector<std::string>& StoreClient::hosts() const { return impl_->hosts(); }
 const std::vector<std::string>& StoreClient::addresses() const { return impl_->addresses(); }
 const std::string& StoreClient::local_address() const { return impl_->local_address(); }
-std::string StoreClient::job_key() const { return impl_->job_key(); }
+// Another one for every start: what a former one has sent proves nothing now.
+std::string StoreClient::job_key() const {
+  const World& world = impl_->world();
+  return std::string(
+      text_of(hmac_sha256(world.secret, {"job", world.run_id, std::to_string(world.restart_count)})));
+}
+milliseconds StoreClient::rendezvous_timeout() const { return impl_->rendezvous_timeout(); }
 void StoreClient::report_own_failure(ExitCode code, const std::string& message) {
   impl_->report_own_failure(code, message);
 }

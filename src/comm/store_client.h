@@ -61,6 +61,7 @@ class StoreClient {
   const std::vector<std::string>& addresses() const;
   // The local address that others may connect to (choose_local_address() in address.h).
   const std::string& local_address() const;
+  std::chrono::milliseconds rendezvous_timeout() const;
   // What the members of this start of the job can prove to each other: follows from the job's secret, if it
   // has one, its name and the number of the start.
   std::string job_key() const;

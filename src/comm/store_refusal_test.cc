@@ -239,6 +239,7 @@ TEST(StoreRefusal, NoiseOnThePortDisturbsNobody) {
     asio::write(socket, asio::buffer(noise), ignored);
   }
   // Those that say nothing are still there, and a port scan's connections are closed at once.
+  EXPECT_EQ(read_message(silent.front()).type, wire::Type::kChallenge);
   std::array<char, 1> nothing;
   silent.front().non_blocking(true);
   asio::error_code state;

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "comm/store_wire.h"
 
 namespace tessera {
 
@@ -33,6 +34,23 @@ std::string describe_difference(const std::map<std::string, std::string>& mine,
   }
   if (more > 0) first += fmt::format(" (and {} more {})", more, more == 1 ? "setting" : "settings");
   return first;
+}
+
+std::string find_difference(StoreClient& store, const World& world, const std::string& prefix,
+                            const std::map<std::string, std::string>& settings) {
+  const std::chrono::milliseconds timeout = store.rendezvous_timeout();
+  if (world.rank != 0) {
+    store.set(fmt::format("{}{}", prefix, world.rank), wire::encode_settings(settings));
+  } else {
+    std::string difference;
+    for (int rank = 1; rank < world.world_size && difference.empty(); ++rank) {
+      const auto theirs = wire::decode_settings(store.get(fmt::format("{}{}", prefix, rank), timeout));
+      difference = describe_difference(settings, theirs, describe_rank(0, store.hosts().at(0)),
+                                       describe_rank(rank, store.hosts().at(static_cast<size_t>(rank))));
+    }
+    store.set(prefix + "difference", difference);
+  }
+  return store.get(prefix + "difference", timeout);
 }
 
 }  // namespace tessera

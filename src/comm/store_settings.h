@@ -4,6 +4,9 @@
 #include <map>
 #include <string>
 
+#include "comm/store_client.h"
+#include "comm/world.h"
+
 namespace tessera {
 
 // The first difference in the order of names, "" when there is none:
@@ -11,5 +14,10 @@ namespace tessera {
 std::string describe_difference(const std::map<std::string, std::string>& mine,
                                 const std::map<std::string, std::string>& theirs, const std::string& me,
                                 const std::string& them);
+
+// The same of all ranks of a job through its store, under keys that begin with `prefix`: rank 0 compares and
+// tells all, so that all say the same. Collective.
+std::string find_difference(StoreClient& store, const World& world, const std::string& prefix,
+                            const std::map<std::string, std::string>& settings);
 
 }  // namespace tessera
