@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "platform/crc32c.h"
 #include "kernels/rank_sum/rank_sum.h"
+#include "platform/crc32c.h"
 
 namespace tessera {
 namespace {
