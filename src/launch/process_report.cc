@@ -1,0 +1,158 @@
+#include "launch/process_report.h"
+
+#include <cxxabi.h>
+#include <elfutils/libdwfl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string_view>
+#include <vector>
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of a thread: deeper ones are cut.
+constexpr int kMaxFrames = 32;
+
+// Of files of /proc, which say nothing of their size; "" when they cannot be read.
+std::string read_proc_file(const fs::path& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  std::string result = text.str();
+  while (!result.empty() && (result.back() == '\n' || result.back() == '\0')) result.pop_back();
+  return result;
+}
+
+// "Name:   value" of /proc/PID/status.
+std::string status_field(const std::string& status, std::string_view name) {
+  const size_t begin = status.find(fmt::format("{}:", name));
+  if (begin == std::string::npos) return "";
+  const size_t value = status.find_first_not_of(" \t", begin + name.size() + 1);
+  return status.substr(value, status.find('\n', value) - value);
+}
+
+// "R (running)" becomes "running".
+std::string state_of(const std::string& status) {
+  const std::string state = status_field(status, "State");
+  const size_t open = state.find('('), close = state.find(')');
+  return close == std::string::npos ? "in an unknown state" : state.substr(open + 1, close - open - 1);
+}
+
+std::string demangled(const char* name) {
+  int error = 0;
+  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name, nullptr, nullptr, &error),
+                                                    std::free);
+  return error == 0 ? text.get() : name;
+}
+
+using Frames = std::vector<std::string>;
+
+// The modules of a process, and its threads' stacks.
+class Stacks {
+ public:
+  explicit Stacks(pid_t pid) {
+    callbacks_.find_elf = dwfl_linux_proc_find_elf;
+    callbacks_.find_debuginfo = dwfl_standard_find_debuginfo;
+    dwfl_.reset(dwfl_begin(&callbacks_));
+    if (dwfl_ == nullptr || dwfl_linux_proc_report(dwfl_.get(), pid) != 0 ||
+        dwfl_report_end(dwfl_.get(), nullptr, nullptr) != 0 ||
+        dwfl_linux_proc_attach(dwfl_.get(), pid, false) != 0) {
+      error_ = last_error();
+    }
+  }
+
+  // Empty, with an error(), when it cannot be told.
+  Frames of_thread(pid_t thread) {
+    if (!error_.empty()) return {};
+    Walk walk = {dwfl_.get(), {}};
+    error_.clear();
+    // What ends a walk early, such as a function without unwinding tables, leaves the frames found so far.
+    if (dwfl_getthread_frames(dwfl_.get(), thread, &Stacks::take_frame, &walk) != 0 && walk.frames.empty()) {
+      thread_error_ = last_error();
+    }
+    return walk.frames;
+  }
+  const std::string& error() const { return error_.empty() ? thread_error_ : error_; }
+
+ private:
+  struct Walk {
+    Dwfl* dwfl;
+    Frames frames;
+  };
+
+  static std::string last_error() {
+    const char* message = dwfl_errmsg(-1);
+    return message == nullptr ? "no stack" : message;
+  }
+
+  static int take_frame(Dwfl_Frame* frame, void* data) {
+    auto& walk = *static_cast<Walk*>(data);
+    Dwarf_Addr address = 0;
+    bool is_activation = false;
+    if (!dwfl_frame_pc(frame, &address, &is_activation)) return DWARF_CB_ABORT;
+    // A return address may be the first one of the next function.
+    Dwfl_Module* module = dwfl_addrmodule(walk.dwfl, address - (is_activation ? 0 : 1));
+    const char* name =
+        module == nullptr ? nullptr : dwfl_module_addrname(module, address - (is_activation ? 0 : 1));
+    walk.frames.push_back(name == nullptr ? fmt::format("{:#x}", address) : demangled(name));
+    return std::ssize(walk.frames) < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
+  }
+
+  struct End {
+    void operator()(Dwfl* dwfl) const { dwfl_end(dwfl); }
+  };
+
+  Dwfl_Callbacks callbacks_ = {};
+  std::unique_ptr<Dwfl, End> dwfl_;
+  std::string error_;
+  std::string thread_error_;
+};
+
+std::vector<pid_t> threads_of(pid_t pid) {
+  std::vector<pid_t> threads;
+  std::error_code error;
+  fs::directory_iterator entry(fmt::format("/proc/{}/task", pid), error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    threads.push_back(std::atoi(entry->path().filename().c_str()));
+  }
+  std::sort(threads.begin(), threads.end());
+  return threads;
+}
+
+}  // namespace
+
+std::string describe_process(pid_t pid) {
+  const fs::path folder = fmt::format("/proc/{}", pid);
+  const std::string status = read_proc_file(folder / "status");
+  if (status.empty()) return fmt::format("process {} is gone", pid);
+  const std::vector<pid_t> threads = threads_of(pid);
+  std::string text =
+      fmt::format("process {} ({}): {}, {} resident, {} threads", pid, status_field(status, "Name"),
+                  state_of(status), status_field(status, "VmRSS"), threads.size());
+  // States as they are before tracing stops them.
+  std::vector<std::string> lines;
+  for (const pid_t thread : threads) {
+    const fs::path of_thread = folder / "task" / std::to_string(thread);
+    const std::string waiting_in = read_proc_file(of_thread / "wchan");
+    lines.push_back(fmt::format("\n  thread {} ({}): {}{}", thread, read_proc_file(of_thread / "comm"),
+                                state_of(read_proc_file(of_thread / "status")),
+                                waiting_in.empty() || waiting_in == "0" ? "" : ", in " + waiting_in));
+  }
+  Stacks stacks(pid);
+  for (size_t i = 0; i < threads.size(); ++i) {
+    text += lines[i];
+    for (const std::string& frame : stacks.of_thread(threads[i])) text += "\n    " + frame;
+  }
+  if (!stacks.error().empty()) text += fmt::format("\n  stacks are incomplete: {}", stacks.error());
+  return text;
+}
+
+}  // namespace tessera

@@ -1,0 +1,16 @@
+// What a process is doing, seen from outside: also of one that stands still and cannot say so itself.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace tessera {
+
+// Lines: the process with its state and memory, then every thread with its state, where it is in the kernel,
+// and its stack by functions' names, innermost first. Stops the process for the milliseconds that this takes.
+// Needs the right to trace it, which a parent has unless a sandbox forbids it: otherwise a line says why
+// there are no stacks. A process that is gone is said to be.
+std::string describe_process(pid_t pid);
+
+}  // namespace tessera
