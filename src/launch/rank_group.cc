@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/world.h"
+#include "launch/process_report.h"
 #include "launch/rank_environment.h"
 #include "platform/cgroup.h"
 
@@ -19,6 +20,8 @@ namespace {
 
 // What a rank may take to end after another has failed.
 constexpr std::chrono::milliseconds kTimeAfterFailure{1000};
+// And after which one that is still there is stuck.
+constexpr std::chrono::milliseconds kTimeBeforeLook{400};
 // How often an agent looks whether another node has failed.
 constexpr std::chrono::milliseconds kLookAround{100};
 // Tools that end a program (timeout, srun) send SIGINT to it and again to its process group: what comes
@@ -113,6 +116,10 @@ LaunchResult RankGroup::run() {
     relay_->move();
     handle_signals();
     heed_other_nodes();
+    if (look_time_ && Clock::now() >= *look_time_) {
+      look_time_.reset();
+      look_at_culprit();
+    }
     if (kill_time_ && Clock::now() >= *kill_time_) {
       grace_was_over_ = phase_ == Phase::kStopping;
       kill_time_.reset();
@@ -129,8 +136,9 @@ void RankGroup::wait_for_events() {
   std::vector<pollfd> polls = {{signals_->fd(), POLLIN, 0}};
   relay_->append_polls(&polls);
   int timeout_ms = plan_.num_nodes > 1 ? static_cast<int>(kLookAround.count()) : -1;
-  if (kill_time_) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*kill_time_ - Clock::now());
+  for (const std::optional<Clock::time_point>& time : {kill_time_, look_time_}) {
+    if (!time) continue;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(*time - Clock::now());
     const int left_ms = static_cast<int>(std::max<int64_t>(0, left.count()));
     timeout_ms = timeout_ms < 0 ? left_ms : std::min(timeout_ms, left_ms);
   }
@@ -212,8 +220,23 @@ void RankGroup::note_end(const RankEnd& end) {
     return;
   }
   report_to_job(end);
+  begin_to_fail();
+}
+
+void RankGroup::begin_to_fail() {
   enter(Phase::kFailing, kTimeAfterFailure);
+  look_time_ = Clock::now() + kTimeBeforeLook;
   signal_all(SIGTERM);
+}
+
+// What the rank does that the job has waited for in vain. Ranks that can speak for themselves have ended.
+void RankGroup::look_at_culprit() {
+  const std::optional<Failure> verdict = job_->failure();
+  if (!verdict) return;
+  for (const Rank& rank : ranks_) {
+    if (rank.rank != verdict->rank || rank.pid == 0) continue;
+    log_warning("this is what rank {} was doing:\n{}", rank.rank, describe_process(rank.pid));
+  }
 }
 
 // Those that this one has not told yet. Where starting again would not help, the others end with this code,
@@ -229,8 +252,7 @@ void RankGroup::report_to_job(const RankEnd& end) {
 
 void RankGroup::heed_other_nodes() {
   if (plan_.num_nodes == 1 || phase_ != Phase::kRunning || !job_->failure()) return;
-  enter(Phase::kFailing, kTimeAfterFailure);
-  signal_all(SIGTERM);
+  begin_to_fail();
 }
 
 // The store of node 0 lives until the others have done with it, or a signal comes.

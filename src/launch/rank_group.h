@@ -59,6 +59,8 @@ class RankGroup {
   void collect_ended();
   void note_end(const RankEnd& end);
   void signal_all(int number);
+  void begin_to_fail();
+  void look_at_culprit();
   void enter(Phase phase, std::chrono::milliseconds time_to_end);
   LaunchResult result();
   void heed_other_nodes();
@@ -79,6 +81,7 @@ class RankGroup {
 
   Phase phase_ = Phase::kRunning;
   std::optional<Clock::time_point> kill_time_;
+  std::optional<Clock::time_point> look_time_;  // at the culprit
   int stop_signal_ = 0;
   Clock::time_point stop_time_;
   bool was_told_to_end_ = false;

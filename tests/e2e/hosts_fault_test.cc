@@ -18,8 +18,10 @@ namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::HasSubstr;
 using testing::MatchesRegex;
+using testing::Not;
 
 // Start-up of a run on a busy machine.
 constexpr auto kStart = 30s;
@@ -136,6 +138,10 @@ TEST_F(HostsFault, StoppedRankIsNamedAfterTheSilence) {
   ASSERT_TRUE(job.wait(kSilence + kSoon));
   EXPECT_GE(Clock::now() - begin, kSilence - 500ms);  // the last sign of life was a moment before
   for (const int node : {0, 1}) expect_error(job, node, 75, "rank 3 on host host1: silent for 5.0 s");
+  EXPECT_THAT(job.agent(1).err(), AllOf(HasSubstr("this is what rank 3 was doing"), HasSubstr("): stopped")));
+  EXPECT_THAT(job.agent(1).err(),
+              AnyOf(HasSubstr("tessera::Trainer::run"), HasSubstr("stacks are incomplete")));
+  EXPECT_THAT(job.agent(0).err(), Not(HasSubstr("was doing")));
 }
 
 TEST_F(HostsFault, PauseShorterThanTheSilenceChangesNothing) {
