@@ -205,15 +205,6 @@ void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t)> body) {
   if (thrown) std::rethrow_exception(std::move(thrown));
 }
 
-void ThreadPool::run_alone(FunctionRef<void()> body) {
-  struct Scope {
-    bool was_inside = std::exchange(inside_parallel_region, true);
-    ~Scope() { inside_parallel_region = was_inside; }
-  } scope;
-  const SubnormalsAreZero subnormals;
-  body();
-}
-
 void ThreadPool::parallel_blocks(int64_t count, int64_t block,
                                  FunctionRef<void(int64_t begin, int64_t end)> body) {
   TESSERA_CHECK(block >= 1, "block={}", block);

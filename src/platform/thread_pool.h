@@ -35,10 +35,6 @@ class ThreadPool {
   // depend on num_threads().
   void parallel_blocks(int64_t count, int64_t block, FunctionRef<void(int64_t begin, int64_t end)> body);
 
-  // Runs body() on the calling thread, and the loops inside it, too: for work that is over sooner than
-  // another thread has woken up and is waited for (some 5 us a loop).
-  static void run_alone(FunctionRef<void()> body);
-
   // Index of the calling thread in [0, num_threads()): for per-thread scratch memory. 0 outside the pool's
   // threads.
   static int64_t thread_index();

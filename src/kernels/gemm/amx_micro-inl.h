@@ -43,10 +43,10 @@ struct RowStream {
   const std::byte* next = nullptr;
   int64_t stride = 0;  // bytes
   int64_t rows_left = 0;
+  int64_t per_step = 0;  // rows
 
   void step() {
-    constexpr int64_t kRowsPerStep = divide_up(kPanelWidth, kMaxChunkSteps - 1);
-    for (int64_t i = 0; i < kRowsPerStep && rows_left > 0; ++i, --rows_left, next += stride) {
+    for (int64_t i = 0; i < per_step && rows_left > 0; ++i, --rows_left, next += stride) {
       _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(next + 64), _MM_HINT_T0);
     }
@@ -249,6 +249,7 @@ inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previ
     _tile_loadd(0, former, kTileRowBytes);
   }
   _tile_dpbf16ps(0, 4, 6);
+  ahead.output.step();
   _tile_stream_loadd(7, b + kTileElements, kTileRowBytes);
   _tile_stored(1, previous + kTileFloats, kTileRowBytes);
   if (former == nullptr) {

@@ -99,6 +99,12 @@ class PackedOperand {
  public:
   PackedOperand(bf16* data, int64_t panels, DepthChunks chunks)
       : data_(data), panels_(panels), chunks_(chunks) {}
+  // One chunk at a time, all in the same memory.
+  static PackedOperand of_one_chunk(bf16* data, int64_t panels, DepthChunks chunks) {
+    PackedOperand operand(data, panels, chunks);
+    operand.holds_one_chunk_ = true;
+    return operand;
+  }
 
   // Panel `first` and those behind it.
   PackedOperand panels_from(int64_t first) const {
@@ -116,10 +122,13 @@ class PackedOperand {
   DepthChunks chunks() const { return chunks_; }
 
   static int64_t bytes(int64_t panels, DepthChunks chunks) { return panels * chunks.num_steps * kUnitBytes; }
+  static int64_t chunk_bytes(int64_t panels, DepthChunks chunks) {
+    return panels * chunks.chunk_steps * kUnitBytes;
+  }
 
   bf16* piece(int64_t chunk, int64_t panel) const {
-    return data_ +
-           (chunks_.first(chunk) * panels_ + (first_panel_ + panel) * chunks_.steps(chunk)) * kUnitElements;
+    const int64_t units_before = holds_one_chunk_ ? 0 : chunks_.first(chunk) * panels_;
+    return data_ + (units_before + (first_panel_ + panel) * chunks_.steps(chunk)) * kUnitElements;
   }
   bf16* unit(int64_t panel, int64_t step) const {
     const int64_t chunk = chunks_.chunk_of(step);
@@ -131,6 +140,7 @@ class PackedOperand {
   int64_t panels_;  // of every chunk in memory
   int64_t first_panel_ = 0;
   DepthChunks chunks_;
+  bool holds_one_chunk_ = false;
 };
 
 }  // namespace tessera::amx

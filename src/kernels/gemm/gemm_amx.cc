@@ -1,177 +1,17 @@
 // The products on AMX tiles. docs/architecture.md, "How the matrix product works".
-#include <unistd.h>
-
 #include <atomic>
 #include <numeric>
 #include <optional>
 
 #include "kernels/gemm/amx_few_rows.h"
-#include "kernels/gemm/amx_micro-inl.h"
 #include "kernels/gemm/amx_operand-inl.h"
+#include "kernels/gemm/amx_worker-inl.h"
 #include "kernels/gemm/gemm_impl.h"
-
-namespace tessera {
-namespace amx {
-namespace {
-
-// The panels of a square block of c of which sums, a chunk of b and two pieces of a fill at most 7/8 of L2:
-// 16 (512 x 512) for 2 MiB. Not so small that sums move more often than they are worked on.
-int64_t block_panels() {
-  constexpr int64_t kUsualL2Bytes = 2 << 20;  // where the system does not say
-  constexpr int64_t kPieceBytes = kMaxChunkSteps * kUnitBytes;
-  static const int64_t panels = [] {
-    const int64_t reported = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    const int64_t l2_bytes = (reported > 0 ? reported : kUsualL2Bytes) / 8 * 7;
-    int64_t width = 8;
-    while (width < 32 &&
-           (width + 1) * ((width + 1) * kMicroTileBytes + kPieceBytes) + 2 * kPieceBytes <= l2_bytes) {
-      ++width;
-    }
-    return width / 2 * 2;
-  }();
-  return panels;
-}
-
-int64_t thread_scratch_bytes() { return block_panels() * block_panels() * kMicroTileBytes; }
-
-// c = or += a b, both packed.
-struct Product {
-  PackedOperand a, b;
-  DepthChunks chunks;
-  Output output;
-  Blocks blocks;
-};
-
-struct BlockRange {
-  int64_t row_begin, row_end, column_begin, column_end;
-};
-
-BlockRange block_range(const Blocks& blocks, int64_t index) {
-  const int64_t row = index % blocks.block_rows, column = index / blocks.block_rows;
-  return {blocks.rows * row / blocks.block_rows, blocks.rows * (row + 1) / blocks.block_rows,
-          blocks.columns * column / blocks.block_columns,
-          blocks.columns * (column + 1) / blocks.block_columns};
-}
-
-}  // namespace
-}  // namespace amx
-}  // namespace tessera
 
 TESSERA_AMX_BEGIN
 namespace tessera {
 namespace amx {
 namespace {
-
-// What one thread does: blocks one after the other, chunk by chunk. The sums of each micro-tile are moved
-// while the next one is computed, even from block to block.
-class Worker {
- public:
-  Worker(const Product& product, std::byte* scratch)
-      : product_(product), block_sums_(reinterpret_cast<float*>(scratch)) {}
-
-  // `next` is the block that this thread will probably compute after it, from count() on none.
-  void run_block(int64_t index, int64_t next) {
-    const BlockRange block = block_range(product_.blocks, index);
-    for (int64_t chunk = 0; chunk < product_.chunks.count; ++chunk) {
-      const bool last = chunk + 1 == product_.chunks.count;
-      const bool none = last && next >= product_.blocks.count();
-      const int64_t next_chunk = last ? 0 : chunk + 1;
-      const BlockRange following = last && !none ? block_range(product_.blocks, next) : block;
-      const bf16* next_b = product_.b.piece(next_chunk, following.column_begin);
-      const int64_t next_b_units =
-          (following.column_end - following.column_begin) * product_.chunks.steps(next_chunk);
-      const bool there = none || next_b == product_.b.piece(chunk, block.column_begin);
-      run_chunk(block, chunk, next_b, there ? 0 : next_b_units);
-    }
-  }
-
-  void finish() {
-    store_micro_tile(place_of(pending_));
-    drain_pending([](auto drain) {
-      for (int64_t i = 0; i < drain.kSteps; ++i) drain.step();
-    });
-    _mm_sfence();  // streamed results are visible to whoever waits for this thread
-    if (product_.output.squares != nullptr) squares_.add_to_shared(*product_.output.squares);
-  }
-
- private:
-  void run_chunk(const BlockRange& block, int64_t chunk, const bf16* next_b, int64_t next_b_units) {
-    const int64_t steps = product_.chunks.steps(chunk);
-    const int64_t columns = block.column_end - block.column_begin;
-    const int64_t all_steps = (block.row_end - block.row_begin) * columns * steps;
-    LineStream b_lines = {next_b, divide_up(next_b_units * kUnitLines, all_steps)};
-    const bf16* b = product_.b.piece(chunk, block.column_begin);
-    const bool first = chunk == 0, last = chunk + 1 == product_.chunks.count;
-    for (int64_t row = block.row_begin; row < block.row_end; ++row) {
-      const bf16* a = product_.a.piece(chunk, row);
-      LineStream a_lines = lines_after(block, chunk, row, columns * steps);
-      for (int64_t column = block.column_begin; column < block.column_end; ++column) {
-        const int64_t index = column - block.column_begin;
-        float* const sums = block_sums_ + ((row - block.row_begin) * columns + index) * kMicroTileElements;
-        const Ahead ahead = {a_lines, b_lines, first ? nullptr : sums + kMicroTileElements,
-                             last ? rows_added_to(row, column) : RowStream()};
-        drain_pending([&](auto drain) {
-          micro_tile(a, b + index * steps * kUnitElements, steps, place_of(pending_), first ? nullptr : sums,
-                     drain, ahead);
-        });
-        a_lines.skip(steps);
-        b_lines.skip(steps);
-        pending_.kind = last ? Destination::Kind::kOutput : Destination::Kind::kBlock;
-        pending_.block = sums;
-        pending_.row = row * kPanelWidth;
-        pending_.column = column * kPanelWidth;
-      }
-    }
-  }
-
-  // Of this micro-tile: it is added to while the next one is computed.
-  RowStream rows_added_to(int64_t row, int64_t column) const {
-    const Output& output = product_.output;
-    if (!output.add || output.dtype != DType::kF32) return {};
-    const int64_t first_row = row * kPanelWidth;
-    const int64_t at = first_row * output.stride + column * kPanelWidth;
-    return {output.data + at * static_cast<int64_t>(sizeof(float)),
-            output.stride * static_cast<int64_t>(sizeof(float)),
-            std::min(kPanelWidth, output.rows - first_row)};
-  }
-
-  // The piece of a that is needed after this one.
-  LineStream lines_after(const BlockRange& block, int64_t chunk, int64_t row, int64_t all_steps) const {
-    const bool next_chunk = row + 1 == block.row_end;
-    if (next_chunk && chunk + 1 == product_.chunks.count) return {product_.a.piece(chunk, row), 0};
-    const bf16* piece =
-        next_chunk ? product_.a.piece(chunk + 1, block.row_begin) : product_.a.piece(chunk, row + 1);
-    return {piece, divide_up(product_.chunks.steps(next_chunk ? chunk + 1 : chunk) * kUnitLines, all_steps)};
-  }
-
-  float* place_of(const Destination& destination) {
-    return destination.kind == Destination::Kind::kBlock ? destination.block : sums_;
-  }
-
-  // Calls body with what moves the sums of the previous micro-tile to their destination.
-  template <typename Body>
-  void drain_pending(const Body& body) {
-    switch (pending_.kind) {
-      case Destination::Kind::kNowhere:
-      case Destination::Kind::kBlock:
-        return body(NoDrain());
-      case Destination::Kind::kOutput:
-        if (product_.output.squares != nullptr) {
-          return body(SquaresDrain(product_.output, pending_, sums_, &squares_));
-        }
-        if (product_.output.dtype == DType::kF32) {
-          return body(OutputDrain<float>(product_.output, pending_, sums_));
-        }
-        return body(OutputDrain<bf16>(product_.output, pending_, sums_));
-    }
-  }
-
-  alignas(64) float sums_[kMicroTileElements];  // of the previous micro-tile
-  const Product& product_;
-  float* block_sums_;    // [micro-tiles of a block][kMicroTileElements]
-  Destination pending_;  // of the sums in the tile registers
-  ExactSum squares_;     // of this thread's part of the result
-};
 
 // Units that one task packs: rows of the stored matrix are read in runs of at least 2 KiB, which is what
 // wakes the hardware prefetchers.
@@ -226,6 +66,16 @@ void pack_rows(const Operand& from, const Product& product, int64_t block) {
   }
 }
 
+// All panels, in the order of the stored rows where they lie across the contraction.
+void pack_chunk(const Operand& from, int64_t chunk, const PackedOperand& to) {
+  const int64_t begin = to.chunks().first(chunk), end = begin + to.chunks().steps(chunk);
+  for (int64_t step = begin; step < end; ++step) {
+    for (int64_t panel = 0; panel < divide_up(from.width, kPanelWidth); ++panel) {
+      pack_unit(from, panel, step, to.unit(panel, step));
+    }
+  }
+}
+
 // Past the caches: whoever reads a kept form comes much later, and a cached store would read it first.
 void stream_unit(const bf16* unit, bf16* to) {
   for (int64_t i = 0; i < kUnitElements; i += kLineElements) {
@@ -272,8 +122,55 @@ void run_blocks(const Product& product, const Operand* stored_a, std::span<std::
     for (int64_t block = first_block; block < count;
          block = next_block.fetch_add(1, std::memory_order_relaxed)) {
       if (stored_a != nullptr) pack_rows(*stored_a, product, block);
-      worker.run_block(block, block + num_workers);  // its next one if all are equally fast
+      worker.run_block(block, block + num_workers, [](int64_t) {});  // its next one if all are equally fast
     }
+    worker.finish();
+  });
+}
+
+// Units of some 55 ns that a thread packs although another one does, too: up to so many cost less than
+// waiting for the other and reading what it packed.
+constexpr int64_t kMaxUnitsTwice = 256;
+
+// Whether run_blocks_apart() is faster than packing together first: a block's part of a chunk, and its sums,
+// fit in a thread's scratch, which is half of L2, and little of it is packed by other threads as well.
+bool fits_apart(const Blocks& blocks, DepthChunks chunks) {
+  const int64_t rows = divide_up(blocks.rows, blocks.block_rows);
+  const int64_t columns = divide_up(blocks.columns, blocks.block_columns);
+  const int64_t sums_bytes = chunks.count > 1 ? rows * columns * kMicroTileBytes : 0;
+  const int64_t share = divide_up(blocks.rows + blocks.columns, blocks.count());
+  return PackedOperand::chunk_bytes(rows + columns, chunks) + sums_bytes <= thread_scratch_bytes() &&
+         (rows + columns - share) * chunks.num_steps <= kMaxUnitsTwice;
+}
+
+// One loop for packing and computing: each block packs what it reads for itself, chunk by chunk, so that no
+// thread waits for another in between or reads what another packed.
+void run_blocks_apart(const Operand& a, const Operand& b, const Output& output, const Blocks& blocks,
+                      std::span<std::byte> thread_scratch, ThreadPool& pool) {
+  const DepthChunks chunks(a.depth);
+  pool.parallel_for(blocks.count(), [&](int64_t index) {
+    const BlockRange range = block_range(blocks, index);
+    const int64_t row_panels = range.row_end - range.row_begin;
+    const int64_t column_panels = range.column_end - range.column_begin;
+    const int64_t row = range.row_begin * kPanelWidth, column = range.column_begin * kPanelWidth;
+    const int64_t rows = std::min(row_panels * kPanelWidth, output.rows - row);
+    const int64_t columns = std::min(column_panels * kPanelWidth, output.columns - column);
+    std::byte* const a_packed = thread_scratch.data() + ThreadPool::thread_index() * thread_scratch_bytes();
+    std::byte* const b_packed = a_packed + PackedOperand::chunk_bytes(row_panels, chunks);
+    std::byte* const sums = b_packed + PackedOperand::chunk_bytes(column_panels, chunks);
+    const Product product = {
+        PackedOperand::of_one_chunk(reinterpret_cast<bf16*>(a_packed), row_panels, chunks),
+        PackedOperand::of_one_chunk(reinterpret_cast<bf16*>(b_packed), column_panels, chunks),
+        chunks,
+        output.part(row, rows, column, columns),
+        {row_panels, column_panels, 1, 1}};
+    const Operand own_a = a.lines(row, row + rows), own_b = b.lines(column, column + columns);
+    const TileScope tiles;
+    Worker worker(product, sums);
+    worker.run_block(0, product.blocks.count(), [&](int64_t chunk) {
+      pack_chunk(own_a, chunk, product.a);
+      pack_chunk(own_b, chunk, product.b);
+    });
     worker.finish();
   });
 }
@@ -537,9 +434,20 @@ void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorVie
   multiply(dy, backward_input_operand(w_NK), dx, scratch, pool);
 }
 
-// Multiply-adds up to which a weight gradient is faster on one thread than on two: about 10 us, most of which
-// would be waiting for the other.
-constexpr int64_t kMaxAlone = int64_t{24} << 20;
+// Blocks for run_blocks_apart(), one for each thread: the longer side is cut, which packs least twice. Rows
+// of what is added to come from memory faster whole.
+std::optional<amx::Blocks> choose_blocks_apart(const amx::Output& output, DepthChunks chunks,
+                                               int64_t num_threads) {
+  const int64_t rows = divide_up(output.rows, amx::kPanelWidth),
+                columns = divide_up(output.columns, amx::kPanelWidth);
+  const amx::Blocks by_rows = {rows, columns, std::min(rows, num_threads), 1};
+  const amx::Blocks by_columns = {rows, columns, 1, std::min(columns, num_threads)};
+  const bool whole_rows = output.add && rows >= num_threads;
+  if (whole_rows && amx::fits_apart(by_rows, chunks)) return by_rows;
+  const amx::Blocks& by_longer = rows >= columns ? by_rows : by_columns;
+  if (amx::fits_apart(by_longer, chunks)) return by_longer;
+  return std::nullopt;
+}
 
 void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                      std::span<std::byte> scratch, ThreadPool& pool) {
@@ -552,14 +460,12 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
     const int64_t tokens = std::min(kMaxTokens, T - begin);
     amx::Output dw = output_of(dw_NK, update.mode == Update::kAdd || begin > 0, nullptr);
     if (update.squares != nullptr && begin + tokens == T) dw.squares = &squares;
-    const auto product = [&] {
-      multiply({dy_TN.as<bf16>() + begin * N, N, N, tokens, Packing::kTranspose},
-               {x_TK.as<bf16>() + begin * K, K, K, tokens, Packing::kInterleave}, dw, scratch, pool);
-    };
-    if (N * K * tokens <= kMaxAlone) {
-      ThreadPool::run_alone(product);
+    const Operand dy = {dy_TN.as<bf16>() + begin * N, N, N, tokens, Packing::kTranspose};
+    const Operand x = {x_TK.as<bf16>() + begin * K, K, K, tokens, Packing::kInterleave};
+    if (const auto blocks = choose_blocks_apart(dw, DepthChunks(tokens), pool.num_threads())) {
+      amx::run_blocks_apart(dy, x, dw, *blocks, scratch, pool);
     } else {
-      product();
+      multiply(dy, x, dw, scratch, pool);
     }
   }
   if (update.squares != nullptr) *update.squares += squares.value();

@@ -210,7 +210,7 @@ TEST(Gemm, InfinityAndNanPassThrough) {
 }
 
 TEST(Gemm, ResultsDoNotDependOnTheNumberOfThreads) {
-  for (const Sizes& s : {Sizes{700, 200, 96}, Sizes{1100, 48, 96}, Sizes{130, 48, 40}})
+  for (const Sizes& s : {Sizes{700, 200, 96}, Sizes{1100, 48, 96}, Sizes{130, 48, 40}, Sizes{513, 700, 500}})
     for (const auto& implementation : different_implementations()) {
       for (const DType dtype : kActivationTypes) {
         const auto run = [&](ThreadPool& pool) {

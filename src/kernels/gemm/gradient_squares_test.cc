@@ -76,7 +76,8 @@ TEST(GradientSquares, AskingForThemDoesNotChangeTheGradient) {
 
 TEST(GradientSquares, AreTheSameForAnyNumberOfThreadsAndInEveryRun) {
   for (const DType dtype : kActivationTypes) {
-    for (const Sizes& s : {Sizes{70, 1100, 514}, Sizes{513, 96, 64}, Sizes{20, 2100, 1030}}) {
+    for (const Sizes& s :
+         {Sizes{70, 1100, 514}, Sizes{513, 96, 64}, Sizes{20, 2100, 1030}, Sizes{513, 700, 500}}) {
       ThreadPool one(1);
       const double expected = run(dtype, s, Update::kAdd, one).squares;
       for (const int64_t num_threads : {1, 2, 3, 4}) {
