@@ -2,6 +2,7 @@
 #include <atomic>
 #include <numeric>
 #include <optional>
+#include <variant>
 
 #include "kernels/gemm/amx_few_rows.h"
 #include "kernels/gemm/amx_operand-inl.h"
@@ -132,22 +133,27 @@ void run_blocks(const Product& product, const Operand* stored_a, std::span<std::
 // waiting for the other and reading what it packed.
 constexpr int64_t kMaxUnitsTwice = 256;
 
+// The second operand of a small product: as it is stored, or packed already.
+using SmallOperand = std::variant<Operand, PackedOperand>;
+
 // Whether run_blocks_apart() is faster than packing together first: a block's part of a chunk, and its sums,
 // fit in a thread's scratch, which is half of L2, and little of it is packed by other threads as well.
-bool fits_apart(const Blocks& blocks, DepthChunks chunks) {
+bool fits_apart(const Blocks& blocks, DepthChunks chunks, bool b_is_packed) {
   const int64_t rows = divide_up(blocks.rows, blocks.block_rows);
   const int64_t columns = divide_up(blocks.columns, blocks.block_columns);
   const int64_t sums_bytes = chunks.count > 1 ? rows * columns * kMicroTileBytes : 0;
-  const int64_t share = divide_up(blocks.rows + blocks.columns, blocks.count());
-  return PackedOperand::chunk_bytes(rows + columns, chunks) + sums_bytes <= thread_scratch_bytes() &&
-         (rows + columns - share) * chunks.num_steps <= kMaxUnitsTwice;
+  const int64_t packed = b_is_packed ? rows : rows + columns;
+  const int64_t share = divide_up(b_is_packed ? blocks.rows : blocks.rows + blocks.columns, blocks.count());
+  return PackedOperand::chunk_bytes(packed, chunks) + sums_bytes <= thread_scratch_bytes() &&
+         (packed - share) * chunks.num_steps <= kMaxUnitsTwice;
 }
 
 // One loop for packing and computing: each block packs what it reads for itself, chunk by chunk, so that no
 // thread waits for another in between or reads what another packed.
-void run_blocks_apart(const Operand& a, const Operand& b, const Output& output, const Blocks& blocks,
+void run_blocks_apart(const Operand& a, const SmallOperand& b, const Output& output, const Blocks& blocks,
                       std::span<std::byte> thread_scratch, ThreadPool& pool) {
-  const DepthChunks chunks(a.depth);
+  const Operand* const stored_b = std::get_if<Operand>(&b);
+  const DepthChunks chunks = stored_b != nullptr ? DepthChunks(a.depth) : std::get<PackedOperand>(b).chunks();
   pool.parallel_for(blocks.count(), [&](int64_t index) {
     const BlockRange range = block_range(blocks, index);
     const int64_t row_panels = range.row_end - range.row_begin;
@@ -155,21 +161,26 @@ void run_blocks_apart(const Operand& a, const Operand& b, const Output& output, 
     const int64_t row = range.row_begin * kPanelWidth, column = range.column_begin * kPanelWidth;
     const int64_t rows = std::min(row_panels * kPanelWidth, output.rows - row);
     const int64_t columns = std::min(column_panels * kPanelWidth, output.columns - column);
-    std::byte* const a_packed = thread_scratch.data() + ThreadPool::thread_index() * thread_scratch_bytes();
-    std::byte* const b_packed = a_packed + PackedOperand::chunk_bytes(row_panels, chunks);
-    std::byte* const sums = b_packed + PackedOperand::chunk_bytes(column_panels, chunks);
-    const Product product = {
-        PackedOperand::of_one_chunk(reinterpret_cast<bf16*>(a_packed), row_panels, chunks),
-        PackedOperand::of_one_chunk(reinterpret_cast<bf16*>(b_packed), column_panels, chunks),
-        chunks,
-        output.part(row, rows, column, columns),
-        {row_panels, column_panels, 1, 1}};
-    const Operand own_a = a.lines(row, row + rows), own_b = b.lines(column, column + columns);
+    std::byte* free = thread_scratch.data() + ThreadPool::thread_index() * thread_scratch_bytes();
+    const auto one_chunk = [&](int64_t panels) {
+      bf16* const data = reinterpret_cast<bf16*>(free);
+      free += PackedOperand::chunk_bytes(panels, chunks);
+      return PackedOperand::of_one_chunk(data, panels, chunks);
+    };
+    const PackedOperand a_packed = one_chunk(row_panels);
+    const PackedOperand b_packed = stored_b != nullptr
+                                       ? one_chunk(column_panels)
+                                       : std::get<PackedOperand>(b).panels_from(range.column_begin);
+    const Product product = {a_packed,
+                             b_packed,
+                             chunks,
+                             output.part(row, rows, column, columns),
+                             {row_panels, column_panels, 1, 1}};
     const TileScope tiles;
-    Worker worker(product, sums);
+    Worker worker(product, free);
     worker.run_block(0, product.blocks.count(), [&](int64_t chunk) {
-      pack_chunk(own_a, chunk, product.a);
-      pack_chunk(own_b, chunk, product.b);
+      pack_chunk(a.lines(row, row + rows), chunk, a_packed);
+      if (stored_b != nullptr) pack_chunk(stored_b->lines(column, column + columns), chunk, b_packed);
     });
     worker.finish();
   });
@@ -219,11 +230,17 @@ int64_t max_part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPar
   return std::min(all, std::max(max_bytes, PackedOperand::bytes(amx::block_panels(), DepthChunks(depth))));
 }
 
-// A tall product onto few columns reads x once for little arithmetic: oneDNN packs nothing and is 1.1 to 1.5
+// A tall product onto few columns reads much for little arithmetic: oneDNN packs nothing and is 1.1 to 1.7
 // times as fast (docs/performance.md).
-constexpr int64_t kFewColumns = 128;
-constexpr int64_t kManyRows = 1024;
-constexpr std::string_view kLeftToOneDnn = "y of up to 128 columns and more than 1024 rows is onednn's";
+constexpr int64_t kMaxFewColumns = 128;
+constexpr int64_t kMinTallRows = 1024;
+constexpr int64_t kMinRowsPerColumn = 16;
+constexpr std::string_view kLeftToOneDnn =
+    "y and dx of up to 128 columns and 1024 rows or more, 16 per column, are onednn's";
+
+bool is_tall(int64_t rows, int64_t columns) {
+  return rows >= std::max(kMinTallRows, columns * kMinRowsPerColumn) && columns <= kMaxFewColumns;
+}
 
 // Products of the rows of a weight take them from its packed form: the rows are whole panels of the forward
 // one, whole chunks of the other.
@@ -259,10 +276,16 @@ int64_t operand_bytes(GemmProduct product, const GemmLimits& limits) {
 int64_t scratch_bytes(GemmProduct product, const GemmLimits& limits) {
   if (limits.dtype == DType::kF32) return kGemmOneDnn.scratch_bytes(product, limits);
   const int64_t own = operand_bytes(product, limits) + limits.num_threads * amx::thread_scratch_bytes();
-  const bool few_columns = product == GemmProduct::kForward && limits.weight.N <= kFewColumns;
-  return few_columns && limits.max_rows > kManyRows
-             ? std::max(own, kGemmOneDnn.scratch_bytes(product, limits))
-             : own;
+  const int64_t columns = product == GemmProduct::kForward ? limits.weight.N : limits.weight.K;
+  const bool others = product != GemmProduct::kBackwardWeight && is_tall(limits.max_rows, columns);
+  return others ? std::max(own, kGemmOneDnn.scratch_bytes(product, limits)) : own;
+}
+
+// Multiply-adds up to which a product is over before another thread has begun.
+constexpr int64_t kMaxAlone = int64_t{1} << 18;
+
+int64_t num_threads_for(const amx::Output& output, int64_t depth, const ThreadPool& pool) {
+  return output.rows * output.columns * depth <= kMaxAlone ? 1 : pool.num_threads();
 }
 
 // Blocks of at most block_panels() squared, as many as keep all threads busy to the end. The longer side is
@@ -282,6 +305,21 @@ amx::Blocks choose_blocks(int64_t rows, int64_t columns, int64_t num_threads) {
     cut(column_blocks, column_panels, row_blocks);
   }
   return {row_panels, column_panels, row_blocks, column_blocks};
+}
+
+// Blocks for run_blocks_apart(), one for each thread: the longer side is cut, which packs least twice. Rows
+// of what is added to come from memory faster whole.
+std::optional<amx::Blocks> choose_blocks_apart(const amx::Output& output, DepthChunks chunks,
+                                               int64_t num_threads, bool b_is_packed) {
+  const int64_t rows = divide_up(output.rows, amx::kPanelWidth),
+                columns = divide_up(output.columns, amx::kPanelWidth);
+  const amx::Blocks by_rows = {rows, columns, std::min(rows, num_threads), 1};
+  const amx::Blocks by_columns = {rows, columns, 1, std::min(columns, num_threads)};
+  const bool whole_rows = output.add && rows >= num_threads;
+  if (whole_rows && amx::fits_apart(by_rows, chunks, b_is_packed)) return by_rows;
+  const amx::Blocks& by_longer = rows >= columns ? by_rows : by_columns;
+  if (amx::fits_apart(by_longer, chunks, b_is_packed)) return by_longer;
+  return std::nullopt;
 }
 
 // Packs part after part of an operand into `to` and calls body(pieces, first line, lines).
@@ -307,10 +345,14 @@ void multiply_parts(const PackedOperand& a, const PackedOperand& b, DepthChunks 
 void multiply(const Operand& a, const PackedOperand& b, const amx::Output& output,
               std::span<std::byte> scratch, ThreadPool& pool) {
   const auto threads = scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth, kMaxOnlyPartBytes)));
-  const amx::Blocks blocks = choose_blocks(output.rows, output.columns, pool.num_threads());
+  const int64_t num_threads = num_threads_for(output, a.depth, pool);
+  const amx::Blocks blocks = choose_blocks(output.rows, output.columns, num_threads);
   if (blocks.block_columns == 1 && part_panels(a.width, a.depth, kMaxOnlyPartBytes) >= blocks.rows) {
     const PackedOperand all_a(reinterpret_cast<bf16*>(scratch.data()), blocks.rows, b.chunks());
     return amx::run_blocks({all_a, b, b.chunks(), output, blocks}, &a, threads, pool);
+  }
+  if (const auto apart = choose_blocks_apart(output, b.chunks(), num_threads, /*b_is_packed=*/true)) {
+    return amx::run_blocks_apart(a, b, output, *apart, scratch, pool);
   }
   for_each_part(a, b.chunks(), kMaxOnlyPartBytes, scratch.data(), pool,
                 [&](const PackedOperand& a_part, int64_t row, int64_t rows) {
@@ -328,6 +370,10 @@ PackedOperand packed_form(int64_t width, int64_t depth, std::byte* form) {
 void multiply(const Operand& a, const Operand& b, const amx::Output& output, std::span<std::byte> scratch,
               ThreadPool& pool) {
   const DepthChunks chunks(a.depth);
+  const int64_t num_threads = num_threads_for(output, a.depth, pool);
+  if (const auto apart = choose_blocks_apart(output, chunks, num_threads, /*b_is_packed=*/false)) {
+    return amx::run_blocks_apart(a, b, output, *apart, scratch, pool);
+  }
   std::byte* const a_packed = scratch.data();
   std::byte* const b_packed = a_packed + part_bytes(a.width, a.depth);
   const auto threads =
@@ -412,7 +458,7 @@ void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView b
   const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = x_TK.dim(0), K = x_TK.dim(1);
   if (T <= amx::kFewRows) return amx::few_rows_forward(x_TK, w_NK, bias_N, y_TN, pool);
-  if (w_NK.dim(0) <= kFewColumns && T > kManyRows) {
+  if (is_tall(T, w_NK.dim(0))) {
     return kGemmOneDnn.forward(x_TK, weight, bias_N, y_TN, scratch, pool);
   }
   const Operand x = {x_TK.as<bf16>(), K, T, K, Packing::kCopy};
@@ -423,7 +469,7 @@ void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView b
 
 void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK, Update update,
                     std::span<std::byte> scratch, ThreadPool& pool) {
-  if (dy_TN.dtype() == DType::kF32) {
+  if (dy_TN.dtype() == DType::kF32 || is_tall(dx_TK.dim(0), dx_TK.dim(1))) {
     return kGemmOneDnn.backward_input(dy_TN, weight, dx_TK, update, scratch, pool);
   }
   const ConstTensorView w_NK = weight.w_NK;
@@ -432,21 +478,6 @@ void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorVie
   const amx::Output dx = output_of(dx_TK, update == Update::kAdd, nullptr);
   if (const auto form = kept_backward_form(weight)) return multiply(dy, *form, dx, scratch, pool);
   multiply(dy, backward_input_operand(w_NK), dx, scratch, pool);
-}
-
-// Blocks for run_blocks_apart(), one for each thread: the longer side is cut, which packs least twice. Rows
-// of what is added to come from memory faster whole.
-std::optional<amx::Blocks> choose_blocks_apart(const amx::Output& output, DepthChunks chunks,
-                                               int64_t num_threads) {
-  const int64_t rows = divide_up(output.rows, amx::kPanelWidth),
-                columns = divide_up(output.columns, amx::kPanelWidth);
-  const amx::Blocks by_rows = {rows, columns, std::min(rows, num_threads), 1};
-  const amx::Blocks by_columns = {rows, columns, 1, std::min(columns, num_threads)};
-  const bool whole_rows = output.add && rows >= num_threads;
-  if (whole_rows && amx::fits_apart(by_rows, chunks)) return by_rows;
-  const amx::Blocks& by_longer = rows >= columns ? by_rows : by_columns;
-  if (amx::fits_apart(by_longer, chunks)) return by_longer;
-  return std::nullopt;
 }
 
 void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
@@ -462,11 +493,7 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
     if (update.squares != nullptr && begin + tokens == T) dw.squares = &squares;
     const Operand dy = {dy_TN.as<bf16>() + begin * N, N, N, tokens, Packing::kTranspose};
     const Operand x = {x_TK.as<bf16>() + begin * K, K, K, tokens, Packing::kInterleave};
-    if (const auto blocks = choose_blocks_apart(dw, DepthChunks(tokens), pool.num_threads())) {
-      amx::run_blocks_apart(dy, x, dw, *blocks, scratch, pool);
-    } else {
-      multiply(dy, x, dw, scratch, pool);
-    }
+    multiply(dy, x, dw, scratch, pool);
   }
   if (update.squares != nullptr) *update.squares += squares.value();
 }
