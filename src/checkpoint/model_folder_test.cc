@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/rng.h"
@@ -356,6 +358,35 @@ TEST(LoadWeights, CountsWeightsThatAreNotFinite) {
   tensors.at("model.embed_tokens.weight")[5003 * 72 - 1] = -std::numeric_limits<float>::infinity();
   expect_refused(tensors, config,
                  {"tensor 'model.embed_tokens.weight'", "found 2 of 360,216", "(3 in 2 tensors in all)"});
+}
+
+// Into BF16 memory: 72 elements are two vectors of four and a rest.
+TEST(LoadWeights, FindsASingleBadValueAtEveryPlaceWhenReadingInPlace) {
+  const ModelConfig config = small_config();
+  Tensors tensors(config);
+  const ParameterLayout layout(config);
+  std::vector<bf16> flat(static_cast<size_t>(layout.num_elements()));
+  ThreadPool pool(1);
+  const WeightSink no_sink = [](int64_t, std::span<const float>) { FAIL() << "not in place"; };
+  LoadOptions options;
+  options.bf16_destination = [&](int64_t begin, int64_t count) {
+    return std::span(flat).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
+  };
+  const auto load = [&] {
+    const TestFolder folder;
+    load_weights(SafetensorsModel::open(tensors.write(folder)), config, layout, no_sink, pool, options);
+  };
+  const float largest = std::bit_cast<float>(0x7F7F0000u);
+  std::fill_n(tensors.at("model.norm.weight"), 72, -largest);
+  load();
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const int64_t at : {0, 1, 7, 8, 31, 32, 40, 63, 64, 65, 71}) {
+    SCOPED_TRACE(at);
+    const float bad = at % 2 == 0 ? -infinity : std::bit_cast<float>(0x7F810000u);  // a signalling NaN
+    const float before = std::exchange(tensors.at("model.norm.weight")[at], bad);
+    expect_error(ExitCode::kBadData, {"'model.norm.weight': expected finite weights, found 1 of 72"}, load);
+    tensors.at("model.norm.weight")[at] = before;
+  }
 }
 
 TEST(TiedEmbeddings, AnLmHeadThatRepeatsThemIsAccepted) {

@@ -1,9 +1,8 @@
-#include <unistd.h>
-
 #include <filesystem>
 
 #include "bench/tokenizer_bench.h"
 #include "cli/bench_command.h"
+#include "cli/scratch_folder.h"
 #include "cli/terminal.h"
 #include "cli/threads.h"
 #include "formats/file.h"
@@ -14,30 +13,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder that is gone when this is.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "tessera-bench-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr)
-      fail_errno(ExitCode::kIoError, errno, pattern + ": cannot be made");
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 // tokenizer.json of 8192 tokens learned from the text.
 std::string trained_tokenizer(const std::string& text, ThreadPool& pool) {
-  const TemporaryFolder folder;
+  const ScratchFolder folder;
   const fs::path file = folder.path() / "text.txt";
   write_text_file(file, text);
   BpeTrainingOptions options;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "comm/node_rendezvous.h"
 #include "comm/node_state.h"
+#include "platform/prefault.h"
 
 namespace tessera {
 
@@ -77,6 +78,16 @@ SharedSegment NodeGroup::allocate(std::string_view name, int64_t size_bytes) {
   }
   state.agree(fmt::format("allocate {} bytes of {}", size_bytes, name));
   return state.index() == 0 ? give_segment(state, name, size_bytes) : take_segment(state, name, size_bytes);
+}
+
+void NodeGroup::prefault(const SharedSegment& segment, ThreadPool& pool) const {
+  const std::span<std::byte> memory = segment.as<std::byte>();
+  if (size() == 1) {
+    tessera::prefault(pool, memory);
+  } else {
+    const int64_t size_bytes = segment.size_bytes();
+    prefault_shared(pool, memory, size_bytes * index() / size(), size_bytes * (index() + 1) / size());
+  }
 }
 
 SharedCounters NodeGroup::make_counters(std::string_view name, int64_t num_channels) {

@@ -11,6 +11,7 @@
 #include "comm/failure.h"
 #include "comm/op_label.h"
 #include "comm/world.h"
+#include "platform/thread_pool.h"
 
 namespace tessera {
 
@@ -79,6 +80,10 @@ class NodeGroup {
 
   // Time that waits of this rank have lasted so far; those of some microseconds are not measured.
   double waited_s() const;
+
+  // Makes the system provide the index()-th of size() equal parts of the segment now, in huge pages where it
+  // can (platform/prefault.h): page faults do not fall into later work.
+  void prefault(const SharedSegment& segment, ThreadPool& pool) const;
 
   // Of the waits from now on: longer where a rank does something on its own.
   void set_timeout(std::chrono::milliseconds timeout);

@@ -14,9 +14,29 @@ namespace tessera {
 
 namespace {
 
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+
+// A multiple of 2 MiB with room for `size` bytes, so that pages of a file can be mapped as huge ones; nothing
+// when the system refuses the addresses.
+void* aligned_room(size_t size) {
+  size = (size + kPageBytes - 1) / kPageBytes * kPageBytes;
+  void* const reserved =
+      mmap(nullptr, size + kHugePageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(reserved);
+  const auto address = reinterpret_cast<size_t>(begin);
+  const size_t before = (address + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes - address;
+  if (before > 0) munmap(begin, before);
+  munmap(begin + before + size, kHugePageBytes - before);
+  return begin + before;
+}
+
 void* map_pages(int fd, size_t size) {
-  const int flags = fd >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
-  return mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
+  const int protection = PROT_READ | PROT_WRITE;
+  if (fd < 0) return mmap(nullptr, size, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const room = size >= kHugePageBytes ? aligned_room(size) : nullptr;
+  return mmap(room, size, protection, room == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED, fd, 0);
 }
 
 #ifdef __SANITIZE_THREAD__
@@ -84,8 +104,8 @@ SharedSegment::SharedSegment(int fd, int64_t size_bytes) : size_bytes_(size_byte
   }
   data_ = static_cast<std::byte*>(mapped);
   // Heeded for shared memory where the system's shmem_enabled is "advise"; a refusal costs speed only.
-  constexpr int64_t kHugePageBytes = 2 << 20;
-  if (size_bytes >= kHugePageBytes) madvise(mapped, static_cast<size_t>(size_bytes), MADV_HUGEPAGE);
+  if (size_bytes >= static_cast<int64_t>(kHugePageBytes))
+    madvise(mapped, static_cast<size_t>(size_bytes), MADV_HUGEPAGE);
 }
 
 SharedSegment::~SharedSegment() {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "base/error.h"
 #include "base/memory.h"
 
 namespace tessera {
@@ -14,13 +15,19 @@ namespace {
 
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-constexpr int kMadvPopulateWrite = 23;  // Linux 5.14; not in every libc's headers
+// Not in every libc's headers.
+constexpr int kMadvPopulateWrite = 23;  // Linux 5.14
+constexpr int kMadvCollapse = 25;       // Linux 6.1
 
 void touch(std::byte* begin, std::byte* end) {
   for (std::byte* page = begin; page < end; page += kPageBytes) {
     volatile std::byte* byte = page;
     *byte = *byte;
   }
+}
+
+void read_byte(const std::byte* address) {
+  [[maybe_unused]] const std::byte value = *static_cast<const volatile std::byte*>(address);
 }
 
 }  // namespace
@@ -39,10 +46,36 @@ void prefault(ThreadPool& pool, std::span<std::byte> memory) {
   });
 }
 
+void prefault_shared(ThreadPool& pool, std::span<std::byte> memory, int64_t begin, int64_t end) {
+  const auto size = static_cast<int64_t>(memory.size());
+  TESSERA_CHECK(0 <= begin && begin <= end && end <= size, "[{}, {}) of {}", begin, end, size);
+  begin = std::min(round_up(begin, kHugePageBytes), size);
+  end = std::min(round_up(end, kHugePageBytes), size);
+  if (begin == end) return;
+  // A call per thread: each one makes the kernel wait for all processors.
+  const int64_t share = round_up((end - begin + pool.num_threads() - 1) / pool.num_threads(), kHugePageBytes);
+  pool.parallel_blocks(end - begin, share, [&](int64_t first, int64_t last) {
+    std::byte* const data = memory.data() + begin + first;
+    const int64_t bytes = last - first;
+    // A block without any page has no page table yet and would be refused. Reading gives it a page of zeros;
+    // others may be writing.
+    for (int64_t at = 0; at < bytes; at += kHugePageBytes) read_byte(data + at);
+    const int64_t whole_blocks = bytes / kHugePageBytes * kHugePageBytes;
+    const bool collapsed =
+        whole_blocks > 0 && madvise(data, static_cast<size_t>(whole_blocks), kMadvCollapse) == 0;
+    const int64_t rest = collapsed ? whole_blocks : 0;
+    if (rest == bytes) return;
+    const auto rest_bytes = static_cast<size_t>(round_up(bytes - rest, kPageBytes));
+    if (madvise(data + rest, rest_bytes, kMadvPopulateWrite) == 0) return;
+    for (int64_t at = rest; at < bytes; at += kPageBytes) read_byte(data + at);
+  });
+}
+
 std::optional<int64_t> huge_page_bytes(const void* address) {
   const auto wanted = reinterpret_cast<uintptr_t>(address);
   std::ifstream smaps("/proc/self/smaps");
   bool inside = false;
+  std::optional<int64_t> bytes;
   for (std::string line; std::getline(smaps, line);) {
     uintptr_t begin = 0;
     uintptr_t end = 0;
@@ -51,11 +84,11 @@ std::optional<int64_t> huge_page_bytes(const void* address) {
     if (error == std::errc() && dash < last && *dash == '-') {
       std::from_chars(dash + 1, last, end, 16);
       inside = begin <= wanted && wanted < end;
-    } else if (inside && line.starts_with("AnonHugePages:")) {
-      return std::stoll(line.substr(line.find(':') + 1)) * 1024;
+    } else if (inside && (line.starts_with("AnonHugePages:") || line.starts_with("ShmemPmdMapped:"))) {
+      bytes = bytes.value_or(0) + std::stoll(line.substr(line.find(':') + 1)) * 1024;
     }
   }
-  return std::nullopt;
+  return bytes;
 }
 
 }  // namespace tessera

@@ -16,8 +16,15 @@ namespace tessera {
 // touches it.
 void prefault(ThreadPool& pool, std::span<std::byte> memory);
 
-// How many bytes of the mapping that `address` lies in are huge pages now (AnonHugePages of
-// /proc/self/smaps); nothing when the kernel does not tell.
+// The same for memory of a memfd that several processes map, and may use meanwhile: the blocks of 2 MiB that
+// begin in [begin, end) of `memory`, so that processes with neighbouring ranges take each block once. Blocks
+// become huge pages also where the system's shmem_enabled is "never" (MADV_COLLAPSE, Linux 6.1), unless it is
+// "deny" or memory is fragmented; the other processes then map them as huge pages, too, where `memory` begins
+// at a multiple of 2 MiB.
+void prefault_shared(ThreadPool& pool, std::span<std::byte> memory, int64_t begin, int64_t end);
+
+// How many bytes of the mapping that `address` lies in are huge pages now (AnonHugePages and
+// ShmemPmdMapped of /proc/self/smaps); nothing when the kernel does not tell.
 std::optional<int64_t> huge_page_bytes(const void* address);
 
 }  // namespace tessera

@@ -31,7 +31,7 @@ ShardedParameters::ShardedParameters(Model& model, const ZeroSettings& settings,
       settings_(settings),
       layout_(zero_layout(model.layout(), comm.world().num_nodes, comm.world().local_world_size)),
       plan_(layout_.groups, layout_.alignment, layout_.num_nodes, layout_.local_world_size),
-      weights_(layout_, settings, plan_, comm),
+      weights_(layout_, settings, plan_, comm, pool),
       gradients_(layout_, settings, plan_, comm, pool) {
   plan_pieces();
   const int64_t num_state = pieces_.empty() ? 0 : pieces_.back().state_begin + pieces_.back().elements.size();
@@ -88,9 +88,9 @@ void ShardedParameters::close_weights(int64_t group) { weights_.close(group); }
 void ShardedParameters::reserve_packed_forms(std::span<const int64_t> bytes_by_group) {
   const World& world = comm_->world();
   const PackShare share = {world.local_rank, world.local_world_size};
-  packed_.emplace(bytes_by_group, weights_, comm_->node(), [this, share](int64_t group, std::byte* weights) {
-    model_->pack_group(group, weights, share);
-  });
+  packed_.emplace(
+      bytes_by_group, weights_, comm_->node(), *pool_,
+      [this, share](int64_t group, std::byte* weights) { model_->pack_group(group, weights, share); });
 }
 std::byte* ShardedParameters::packed_forms(int64_t group) {
   return packed_ ? packed_->forms(group) : nullptr;

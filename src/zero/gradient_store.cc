@@ -64,6 +64,7 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
 
   elements_per_rank_ = 2 * largest_layer + largest_end;
   in_flight_ = comm.node().allocate("gradients in flight", float_bytes(elements_per_rank_ * num_ranks_));
+  comm.node().prefault(in_flight_, pool);
   counters_ = comm.node().make_counters("gradients", kNumChannels);
   if (settings.gradient_dtype == DType::kBF16) rounding_ = PageBuffer(float_bytes(kRoundingElements));
   if (uses_network_ && !reduces_in_place() && (num_ranks_ > 1 || whole_)) {

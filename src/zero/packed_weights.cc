@@ -15,11 +15,12 @@ constexpr int64_t kPacked = 0;
 }  // namespace
 
 PackedWeights::PackedWeights(std::span<const int64_t> bytes_by_group, WeightStore& weights, NodeGroup& node,
-                             PackShare pack_share)
+                             ThreadPool& pool, PackShare pack_share)
     : weights_(&weights), pack_share_(std::move(pack_share)) {
   TESSERA_CHECK(weights.node_has_all(), "packed forms of gathered weights");
   const int64_t total = std::reduce(bytes_by_group.begin(), bytes_by_group.end());
   memory_ = node.allocate("packed weights", total);
+  node.prefault(memory_, pool);
   counters_ = node.make_counters("packed weights", 1);
   std::byte* next = memory_.data();
   for (const int64_t size_bytes : bytes_by_group) {

@@ -20,7 +20,7 @@ class PackedWeights {
   // Collective; allocates bytes_by_group, 0 where a group has no forms. The node must have all weights
   // (WeightStore::node_has_all); what is passed by reference must outlive this.
   PackedWeights(std::span<const int64_t> bytes_by_group, WeightStore& weights, NodeGroup& node,
-                PackShare pack_share);
+                ThreadPool& pool, PackShare pack_share);
 
   // Of a group; nullptr: it has none.
   std::byte* forms(int64_t group) const { return forms_[static_cast<size_t>(group)]; }

@@ -20,7 +20,7 @@ constexpr const char* kWhat = "weights";
 }  // namespace
 
 WeightStore::WeightStore(const ZeroLayout& layout, const ZeroSettings& settings, const ShardPlan& plan,
-                         Communicator& comm)
+                         Communicator& comm, ThreadPool& pool)
     : settings_(settings),
       plan_(plan),
       comm_(&comm),
@@ -34,6 +34,7 @@ WeightStore::WeightStore(const ZeroLayout& layout, const ZeroSettings& settings,
   counters_ = comm.node().make_counters("weights", kNumChannels);
   if (!sharded_) {
     weights_ = comm.node().allocate("weights", plan.group(plan.num_groups() - 1).end * element_bytes_);
+    comm.node().prefault(weights_, pool);
     for (size_t g = 0; g < num_groups; ++g) {
       const Part group = plan.group(static_cast<int64_t>(g));
       resident_data_[g] = weights_.data() + group.begin * element_bytes_;
@@ -49,6 +50,7 @@ WeightStore::WeightStore(const ZeroLayout& layout, const ZeroSettings& settings,
     end += plan.node_part(static_cast<int64_t>(g), node).size();
   }
   weights_ = comm.node().allocate("own weights", std::max<int64_t>(end, 1) * element_bytes_);
+  comm.node().prefault(weights_, pool);
 
   // First the groups that stay, then the slots.
   int64_t layer_elements = 0, end_elements = 0, live_elements = 0;
@@ -67,6 +69,7 @@ WeightStore::WeightStore(const ZeroLayout& layout, const ZeroSettings& settings,
   const int64_t slots_begin = live_elements;
   live_elements += num_layer_slots * layer_elements + end_elements;
   live_ = comm.node().allocate("live weights", std::max<int64_t>(live_elements, 1) * element_bytes_);
+  comm.node().prefault(live_, pool);
   for (size_t g = 0; g < num_groups; ++g) {
     if (resident_begin[g] >= 0) resident_data_[g] = live_.data() + resident_begin[g] * element_bytes_;
   }

@@ -20,7 +20,7 @@ class WeightStore {
  public:
   // Collective; allocates. The communicator must outlive this.
   WeightStore(const ZeroLayout& layout, const ZeroSettings& settings, const ShardPlan& plan,
-              Communicator& comm);
+              Communicator& comm, ThreadPool& pool);
 
   // The elements of a group, complete and up to date; until close().
   std::byte* open(int64_t group, bool forward);

@@ -131,7 +131,7 @@ class StressRank {
         comm_(comm),
         delays_(seed * 31 + static_cast<uint64_t>(comm.world().rank)),
         plan_(job.layout.groups, job.layout.alignment, job.layout.num_nodes, job.layout.local_world_size),
-        weights_(job.layout, job.settings, plan_, comm),
+        weights_(job.layout, job.settings, plan_, comm, pool_),
         gradients_(job.layout, job.settings, plan_, comm, pool_) {}
 
   void run() {

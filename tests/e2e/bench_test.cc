@@ -59,6 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
         SubBenchmark{{"attention", "--preset", "15m", "--max_length", "16"}, 2},
         SubBenchmark{{"elementwise", "--preset", "15m", "--rows", "8", "--vocab_size", "100"}, 10},
         SubBenchmark{{"comm", "--ranks", "2", "3", "--buffer_mb", "1", "--peers", "gloo"}, 2},
+        SubBenchmark{{"load", "--size_mb", "1", "--ranks", "1", "2", "--cache", "warm"}, 4},
         SubBenchmark{{"optimizer", "--num_parameters", "1000"}, 3},
         SubBenchmark{{"tokenizer", "--text_bytes", "3000"}, 4},
         SubBenchmark{{"train-step", "--preset", "15m", "--layers", "1", "--max_length", "8"}, 2},
@@ -86,6 +87,10 @@ TEST(BenchUsage, WrongFlagsAreExitCode64) {
   expect_refused({"bench", "gemm", "--compare", "mkl"}, 64, "--compare mkl: this machine runs none, ");
   expect_refused({"bench", "gemm", "--seconds", "-1"}, 64, "--seconds: expected a number from 0");
   expect_refused({"bench", "gemm", "--rounds", "0"}, 64, "--rounds: expected a number from 1");
+  expect_refused({"bench", "load", "--cache", "hot"}, 64, "--cache: expected warm or cold, found 'hot'");
+  expect_refused({"bench", "load", "--ranks", "65"}, 64, "--ranks: expected at most 64, found 65");
+  expect_refused({"bench", "load", "--model", "a", "--folder", "b"}, 64, "--model, or --folder");
+  expect_refused({"bench", "load", "--model", "/nowhere"}, 66, "/nowhere");
   expect_refused({"bench", "comm", "--peers", "nccl"}, 64,
                  "--peers: expected gloo, mpi or none, found 'nccl'");
   expect_refused({"bench", "comm", "--parts", "wire"}, 64, "--parts: expected node or network, found 'wire'");

@@ -1,0 +1,22 @@
+// A folder for what a benchmark makes, gone when the object is.
+#pragma once
+
+#include <filesystem>
+
+namespace tessera {
+
+class ScratchFolder {
+ public:
+  // A new folder in `parent`. Error(kIoError).
+  explicit ScratchFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path());
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace tessera
