@@ -8,7 +8,7 @@ what=${1:-build}
 packages=(g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libspdlog-dev libfmt-dev libpcre2-dev libicu-dev
   libyaml-cpp-dev libhwy-dev libdnnl-dev libxxhash-dev libasio-dev libssl-dev libdw-dev libgtest-dev libgmock-dev)
 if [ "$what" = test ]; then
-  packages+=(clang-14 clang-format-14 libclang-rt-14-dev libgloo-dev iproute2 iperf3)
+  packages+=(clang-14 clang-format-14 libclang-rt-14-dev libgloo-dev iproute2 iptables iperf3)
   # Both come in one package where Node.js is not Debian's own.
   command -v node >/dev/null || packages+=(nodejs)
   command -v npm >/dev/null || packages+=(npm)

@@ -9,6 +9,7 @@
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
 #include "cli/terminal.h"
+#include "comm/world.h"
 
 namespace tessera {
 namespace {
@@ -67,6 +68,20 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
   fail(ExitCode::kUsage, "unknown command '{}'; did you mean '{}'?", printable(arguments[0]), nearest);
 }
 
+// Every rank would do all of the work, and print it. Variables that no launcher has set, but perhaps the
+// place where a shell was opened, are none of this command's business.
+void refuse_several_ranks(const Command& command) {
+  World world;
+  try {
+    world = detect_world();
+  } catch (const Error&) {
+    return;
+  }
+  if (world.is_single() || world.source.empty()) return;
+  fail(ExitCode::kUsage, "'{}' runs as one process, and {} has started {}: start it without the launcher",
+       command.name(), world.source, world.world_size);
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<Command>> commands() {
@@ -123,6 +138,7 @@ void run_program(const std::vector<std::string>& arguments) {
     } else {
       command->complete_flags(&table);
       check_required_flags(table);
+      if (!command->is_for_ranks()) refuse_several_ranks(*command);
       command->run(&table);
     }
   }

@@ -280,6 +280,7 @@ class DoctorCommand : public Command {
            "now, in about two seconds.";
   }
 
+  bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
     table->add("json", &json_, "One JSON object instead of the report.");
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -6,6 +7,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
+#include "cli/rank.h"
 #include "cli/terminal.h"
 #include "cli/threads.h"
 #include "data/dataset.h"
@@ -23,12 +25,16 @@ class EvalCommand : public Command {
   std::string usage() const override { return "--model DIR --dataset FILE... [flags]"; }
   std::string description() const override {
     return "The loss is the sum of the losses of all target tokens divided by their number; perplexity is "
-           "its exponential.";
+           "its exponential. Under `tessera launch` the ranks share the rows and, on a machine, the weights; "
+           "the "
+           "result is that of one process.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera eval --model model --dataset test.txt --packing"};
+    return {"tessera eval --model model --dataset test.txt --packing",
+            "tessera launch --nproc_per_node 2 eval --model model --dataset test.txt --packing"};
   }
 
+  bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
     Flag& model = table->add("model", &model_, "Model folder.");
     model.value_name = "DIR";
@@ -68,36 +74,69 @@ class EvalCommand : public Command {
       fail(ExitCode::kUsage, "--max_length: expected 2 or more, found {}", *max_length_);
     if (joined_ && !packing_)
       fail(ExitCode::kBadConfig, "--packing_cross_document_attention needs --packing");
-    ThreadPool pool(threads_for_pool());
-    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool);
-    const Dataset dataset = open_dataset(loaded.config(), pool);
-    for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);
-
-    const int64_t max_tokens = batch_size_ * dataset.max_row_length();
-    const int64_t free_bytes = memory_info().free_for_process_bytes;
-    ActivationLimits limits = evaluation_limits(dataset, batch_size_, max_tokens);
-    limits.pack_weights = true;
-    limits.pack_weights = loaded.model().activation_bytes(limits).total() <= free_bytes;
-    const int64_t needed = loaded.model().activation_bytes(limits).total();
-    if (needed > free_bytes) {
-      fail(ExitCode::kBadConfig,
-           "activations take {} for {} tokens at once, but only {} of memory are free; lower "
-           "--per_device_eval_batch_size or --max_length",
-           format_bytes(needed), limits.max_tokens, format_bytes(free_bytes));
+    const World world = detect_world();
+    if (world.is_single()) {
+      report(evaluate_on(single_process()));
+      return;
     }
-    loaded.model().reserve(limits);
-    StatusLine status;
-    const EvalResult result =
-        evaluate(loaded.model(), dataset, batch_size_, max_tokens, [&](double fraction) {
-          status.show(fmt::format("evaluating: {:.0f} %", 100 * fraction));
-          return true;
-        });
-    status.clear();
-    report(result);
+    run_as_rank(world, {}, [&](Communicator& comm) {
+      comm.check_same_settings(settings_of_the_job());
+      const EvalResult result = evaluate_on(comm);
+      if (world.rank == 0) report(result);
+    });
   }
 
  private:
-  Dataset open_dataset(const ModelConfig& config, ThreadPool& pool) {
+  // What decides about the result, apart from the contents of files.
+  std::map<std::string, std::string> settings_of_the_job() const {
+    return {{"version of tessera", TESSERA_VERSION},
+            {"text_column", data_.text_column},
+            {"text_per_line", data_.text_per_line ? "true" : "false"},
+            {"add_special_tokens", data_.add_special_tokens ? "true" : "false"},
+            {"skip_invalid_utf8", data_.skip_invalid_utf8 ? "true" : "false"},
+            {"max_length", max_length_ ? std::to_string(*max_length_) : "of the model"},
+            {"packing", packing_ ? "true" : "false"},
+            {"packing_cross_document_attention", joined_ ? "true" : "false"},
+            {"per_device_eval_batch_size", std::to_string(batch_size_)},
+            {"dtype", dtype_}};
+  }
+
+  EvalResult evaluate_on(Communicator& comm) {
+    const bool is_first = comm.world().rank == 0;
+    ThreadPool pool(threads_for_pool());
+    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, {}, comm);
+    const Dataset dataset = open_dataset(loaded.config(), pool, is_first);
+    for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);
+    {
+      const PatientScope patient(comm);
+      comm.barrier({"evaluation data"});
+    }
+    const int64_t max_tokens = batch_size_ * dataset.max_row_length();
+    reserve(loaded.model(), evaluation_limits(dataset, batch_size_, max_tokens), comm);
+    StatusLine status;
+    return evaluate_together(loaded.model(), dataset, batch_size_, max_tokens, comm, [&](double fraction) {
+      if (is_first) status.show(fmt::format("evaluating: {:.0f} %", 100 * fraction));
+    });
+  }
+
+  // Memory for activations, and where there is room for packed weights.
+  static void reserve(Model& model, ActivationLimits limits, Communicator& comm) {
+    const int64_t free_bytes = memory_info().free_for_process_bytes / comm.node().size();
+    comm.node().barrier({"free memory"});  // before anybody takes some
+    limits.pack_weights = true;
+    limits.pack_weights = model.activation_bytes(limits).total() <= free_bytes;
+    const int64_t needed = model.activation_bytes(limits).total();
+    if (needed > free_bytes) {
+      fail(ExitCode::kBadConfig,
+           "activations take {} for {} tokens at once, but only {} of memory are free{}; lower "
+           "--per_device_eval_batch_size or --max_length",
+           format_bytes(needed), limits.max_tokens, format_bytes(free_bytes),
+           comm.node().size() == 1 ? "" : " for each rank");
+    }
+    model.reserve(limits);
+  }
+
+  Dataset open_dataset(const ModelConfig& config, ThreadPool& pool, bool shows_progress) {
     constexpr int64_t kDefaultLength = 1024;
     data_.max_length = max_length_.value_or(std::min(kDefaultLength, config.max_position_embeddings));
     data_.packing = !packing_ ? Packing::kNone : joined_ ? Packing::kJoined : Packing::kIsolated;
@@ -107,7 +146,7 @@ class EvalCommand : public Command {
     });
     StatusLine status;
     const auto progress = [&](double fraction) {
-      status.show(fmt::format("reading data: {:.0f} %", 100 * fraction));
+      if (shows_progress) status.show(fmt::format("reading data: {:.0f} %", 100 * fraction));
     };
     if (tokenized) return Dataset::open(data_, nullptr, config.vocab_size, pool, progress);
     const Tokenizer tokenizer = Tokenizer::open(tokenizer_.empty() ? model_ : tokenizer_);

@@ -4,10 +4,13 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
+#include "checkpoint/shared_export.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
+#include "cli/rank.h"
 #include "cli/terminal.h"
 #include "cli/threads.h"
+#include "comm/communicator.h"
 #include "formats/file.h"
 #include "formats/model_config.h"
 #include "model/model.h"
@@ -59,12 +62,16 @@ class InitCommand : public Command {
     return "Writes a Hugging Face model folder: config.json, generation_config.json, model.safetensors and "
            "the tokenizer's files. Linear layers and embeddings are drawn from a normal distribution of "
            "standard deviation initializer_range, norms are one, biases zero. A weight depends on the seed, "
-           "its tensor's name and its place only.";
+           "its tensor's name and its place only. Under `tessera launch` the ranks write the folder "
+           "together, with the "
+           "same bytes; those of several machines need a folder that all of them share.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera init --preset 15m --tokenizer tok --output model"};
+    return {"tessera init --preset 15m --tokenizer tok --output model",
+            "tessera launch --nproc_per_node 4 init --preset llama3-8b --tokenizer tok --output model"};
   }
 
+  bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
     Flag& preset =
         table->add("preset", &preset_, fmt::format("Named shape: {}.", fmt::join(preset_names(), ", ")));
@@ -97,40 +104,83 @@ class InitCommand : public Command {
     if (num_threads_ < 0 || num_threads_ > kMaxThreads) {
       fail(ExitCode::kUsage, "--num_threads: expected 0 to {}, found {}", kMaxThreads, num_threads_);
     }
-    if (!overwrite_ && fs::exists(output_) && !(fs::is_directory(output_) && fs::is_empty(output_))) {
-      fail(ExitCode::kUsage,
-           "{}: exists and is not an empty folder; choose another --output, or give --overwrite", output_);
-    }
     const Tokenizer tokenizer = Tokenizer::open(tokenizer_);
     const ModelConfig config = make_config(tokenizer);
     const ParameterLayout layout(config);
-
-    create_folder(output_);
     ExportOptions options;
     options.save_dtype = dtype_of_flag(dtype_);
     options.tokenizer_folder =
         fs::is_directory(tokenizer_) ? fs::path(tokenizer_) : fs::path(tokenizer_).parent_path();
-    ThreadPool pool(threads_for_pool(num_threads_));
-    StatusLine status;
-    export_model_folder(
-        output_, config, layout,
-        [&](int64_t begin, std::span<float> values) {
-          pool.parallel_blocks(std::ssize(values), kValuesPerTask, [&](int64_t first, int64_t last) {
-            initial_weights(layout, config, static_cast<uint64_t>(seed_), begin + first,
-                            values.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
-          });
-          status.show(
-              fmt::format("writing weights: {:.0f} %",
-                          100.0 * static_cast<double>(begin) / static_cast<double>(layout.num_elements())));
-        },
-        options);
-    status.clear();
+    const World world = detect_world();
+    if (world.is_single()) {
+      check_output();
+      write_alone(config, layout, options);
+    } else {
+      run_as_rank(world, {}, [&](Communicator& comm) { write_together(config, layout, options, comm); });
+    }
+    if (world.rank > 0) return;
     print("{}: {} parameters, vocabulary {}, {} layers of width {}, as {}\n", output_,
           format_count(layout.num_parameters()), config.vocab_size, config.num_hidden_layers,
           config.hidden_size, dtype_name(options.save_dtype));
   }
 
  private:
+  void check_output() const {
+    if (!overwrite_ && fs::exists(output_) && !(fs::is_directory(output_) && fs::is_empty(output_))) {
+      fail(ExitCode::kUsage,
+           "{}: exists and is not an empty folder; choose another --output, or give --overwrite", output_);
+    }
+  }
+
+  void write_alone(const ModelConfig& config, const ParameterLayout& layout,
+                   const ExportOptions& options) const {
+    ThreadPool pool(threads_for_pool(num_threads_));
+    StatusLine status;
+    export_model_folder(output_, config, layout,
+                        weights(config, layout, {0, layout.num_elements()}, pool, &status), options);
+    status.clear();
+  }
+
+  // Each rank writes one of world_size equal parts.
+  void write_together(const ModelConfig& config, const ParameterLayout& layout, const ExportOptions& options,
+                      Communicator& comm) const {
+    const World& world = comm.world();
+    comm.check_same_settings({{"version of tessera", TESSERA_VERSION},
+                              {"config.json", write_model_config(config, dtype_)},
+                              {"seed", fmt::format("{}", seed_)}});
+    const PatientScope patient(comm);  // ranks that write wait for nobody
+    SharedExport files(output_, config, layout, options);
+    uint64_t number = 0;
+    if (world.rank == 0) {
+      check_output();
+      number = files.create();
+    }
+    comm.broadcast(std::as_writable_bytes(std::span(&number, 1)), 0, {"unfinished files"});
+    const auto part_begin = [&](int64_t rank) { return layout.num_elements() * rank / world.world_size; };
+    const ElementRange part = {part_begin(world.rank), part_begin(world.rank + 1)};
+    ThreadPool pool(threads_for_pool(num_threads_));
+    StatusLine status;
+    files.write(number, part, weights(config, layout, part, pool, world.rank == 0 ? &status : nullptr));
+    comm.barrier({"weights written"});
+    status.clear();
+    if (world.rank == 0) files.commit();
+    comm.barrier({"model complete"});
+  }
+
+  // Says how far `part` is.
+  WeightSource weights(const ModelConfig& config, const ParameterLayout& layout, ElementRange part,
+                       ThreadPool& pool, StatusLine* status) const {
+    return [this, &config, &layout, part, &pool, status](int64_t begin, std::span<float> values) {
+      pool.parallel_blocks(std::ssize(values), kValuesPerTask, [&](int64_t first, int64_t last) {
+        initial_weights(layout, config, static_cast<uint64_t>(seed_), begin + first,
+                        values.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
+      });
+      if (status == nullptr) return;
+      status->show(fmt::format("writing weights: {:.0f} %", 100.0 * static_cast<double>(begin - part.begin) /
+                                                                static_cast<double>(part.end - part.begin)));
+    };
+  }
+
   ModelConfig make_config(const Tokenizer& tokenizer) const {
     ModelConfig config = preset_.empty() ? read_model_config(config_) : preset_config(preset_);
     if (!preset_.empty()) config.vocab_size = tokenizer.vocab_size();

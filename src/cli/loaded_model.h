@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/flags.h"
-#include "base/memory.h"
+#include "comm/communicator.h"
 #include "model/model.h"
 #include "ops/ops.h"
 #include "platform/thread_pool.h"
@@ -30,8 +30,11 @@ class LoadedModel {
   };
   // Refuses a model whose weights, with what `use` adds, do not fit into memory, then reads them as `dtype`
   // (BF16 or F32). Errors are those of read_model_config, SafetensorsModel::open and load_weights.
+  //
+  // Collective over `comm`, which must outlive this: the ranks of a node read a share of the files each, into
+  // memory that they share.
   LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool,
-              const std::function<Use(const Model&)>& use = {});
+              const std::function<Use(const Model&)>& use = {}, Communicator& comm = single_process());
 
   Model& model() { return *model_; }
   const ModelConfig& config() const { return model_->config(); }
@@ -39,7 +42,7 @@ class LoadedModel {
  private:
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<Model> model_;
-  PageBuffer weights_;
+  SharedSegment weights_;
 };
 
 }  // namespace tessera

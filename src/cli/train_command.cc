@@ -39,6 +39,7 @@ class TrainCommand : public Command {
             "tessera train --config run.yaml --learning_rate 2e-5"};
   }
 
+  bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override { declare_training_flags(table, &args_); }
 
   void complete_flags(FlagTable* table) override {

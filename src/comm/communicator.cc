@@ -13,8 +13,7 @@ namespace {
 
 // What a rank can tell the others of its node at a time.
 constexpr int64_t kBoardBytes = 64 << 10;
-// Values of one all_reduce_sum().
-constexpr int64_t kMaxValues = 64;
+constexpr int64_t kMaxValues = kMaxSummedValues;
 
 std::vector<int> rail_ranks(const World& world) {
   std::vector<int> ranks;

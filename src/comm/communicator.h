@@ -13,6 +13,9 @@
 
 namespace tessera {
 
+// Values of one Communicator::all_reduce_sum().
+inline constexpr int64_t kMaxSummedValues = 64;
+
 struct CommOptions {
   StoreOptions store;
   std::chrono::milliseconds timeout{60'000};  // --ddp_timeout: of every wait for a peer
@@ -33,7 +36,8 @@ class Communicator {
   NodeGroup& node();
   NetworkGroup& rail();  // member i is this local rank on node i
 
-  // Small data of all ranks; blocking. Sums are taken in the order of ranks: the same bits everywhere.
+  // Small data of all ranks; blocking. At most kMaxSummedValues. Sums are taken in the order of ranks: the
+  // same bits everywhere.
   void all_reduce_sum(std::span<double> values, const OpLabel& label);
   // What `rank` put in as value `index` of the last all_reduce_sum(); until the next one. Of several ranks.
   double summand(int rank, int64_t index) const;

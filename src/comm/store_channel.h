@@ -19,10 +19,12 @@ namespace tessera::wire {
 std::string address_text(const asio::ip::address& address);
 bool is_loopback(const asio::ip::address& address);
 
-// A connection to the first address of the host that takes one; Error(kTryAgain) when none has by `limit`.
-// Runs `io` meanwhile.
+// A connection to the first address of the host that takes one; Error(kTryAgain) when the name has no
+// addresses by `limit`, or none of them has taken a connection by then, and within `connect_time` of knowing
+// them. Runs `io` meanwhile.
 asio::ip::tcp::socket connect(asio::io_context& io, const std::string& host, int port,
-                              std::chrono::steady_clock::time_point limit);
+                              std::chrono::steady_clock::time_point limit,
+                              std::chrono::milliseconds connect_time = std::chrono::hours(24));
 
 // How a connection ended.
 struct Ending {

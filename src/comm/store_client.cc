@@ -35,6 +35,11 @@ constexpr milliseconds kAnswerTime{5'000};   // and one that says nothing
 constexpr milliseconds kRetryPause{200};
 constexpr milliseconds kPartingTime{1'000};  // for what a process sends on its way out
 constexpr Duration kStandstill{2};           // so long is worth a line in the log
+// Of one look for the store's name: three name servers that are silent for 5 s, asked twice, as is usual.
+constexpr milliseconds kResolveTime{30'000};
+// While ranks are missing: a line after the first of these, then after each of the second.
+constexpr milliseconds kFirstNotice{10'000};
+constexpr milliseconds kNextNotice{30'000};
 
 }  // namespace
 
@@ -88,6 +93,7 @@ class StoreClient::Impl {
   std::string try_join(Clock::time_point deadline);
   std::string ask_to_join(Clock::time_point deadline);
   std::string wait_until_formed(Clock::time_point deadline);
+  bool is_notice_due();
   void disconnect();
   // Answers the store's challenge.
   void apply(const Nonce& challenge);
@@ -112,6 +118,7 @@ class StoreClient::Impl {
   std::unique_ptr<StoreServer> server_;
   Failures failures_;
   int exceptions_at_join_ = 0;
+  Clock::time_point next_notice_;
   uint64_t num_settings_checks_ = 0;
   std::vector<std::string> hosts_;
   std::vector<std::string> addresses_;
@@ -180,6 +187,7 @@ std::string StoreClient::Impl::describe_store() const {
 void StoreClient::Impl::join() {
   const auto deadline = Clock::now() + options_.rendezvous_timeout;
   exceptions_at_join_ = std::uncaught_exceptions();
+  next_notice_ = Clock::now() + kFirstNotice;
   if (!is_agent_ && !world_.agent_has_store && world_.rank == 0) {
     server_ = std::make_unique<StoreServer>(
         StoreServerOptions{.bind_addresses = listen_addresses(world_.master_addr),
@@ -194,6 +202,7 @@ void StoreClient::Impl::join() {
     const std::string problem = try_join(deadline);
     if (problem.empty()) break;
     disconnect();
+    if (is_notice_due()) log_warning("{} waits for the job to begin: {}", describe_me(), problem);
     // An attempt that the deadline cuts short would tell nothing.
     if (deadline - Clock::now() <= kRetryPause) {
       fail(ExitCode::kTryAgain, "{}: the job was not complete after {:.3g} s: {}", describe_me(),
@@ -207,7 +216,7 @@ void StoreClient::Impl::join() {
 std::string StoreClient::Impl::try_join(Clock::time_point deadline) {
   try {
     tcp::socket socket = wire::connect(io_, world_.master_addr, world_.master_port,
-                                       std::min(deadline, Clock::now() + kConnectTime));
+                                       std::min(deadline, Clock::now() + kResolveTime), kConnectTime);
     channel_ = std::make_shared<wire::Channel>(std::move(socket), wire::kMaxBodyBytes);
   } catch (const Error& error) {
     return error.what();
@@ -251,15 +260,31 @@ std::string StoreClient::Impl::ask_to_join(Clock::time_point deadline) {
 }
 
 std::string StoreClient::Impl::wait_until_formed(Clock::time_point deadline) {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, deadline, [&] { return state_ == State::kFormed || verdict_ || store_gone_; });
-    if (state_ == State::kFormed) return {};
-    if (verdict_) throw PeerError(verdict_->code, verdict_->message);
-    if (store_gone_) return problem_;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait_until(lock, std::min(deadline, next_notice_),
+                          [&] { return state_ == State::kFormed || verdict_ || store_gone_; });
+      if (state_ == State::kFormed) return {};
+      if (verdict_) throw PeerError(verdict_->code, verdict_->message);
+      if (store_gone_) return problem_;
+    }
+    const bool is_over = Clock::now() >= deadline;
+    if (!is_over && !is_notice_due()) continue;
+    const auto missing = ask(Type::kMissing, {}, kPartingTime);
+    if (is_over) return missing ? missing->body : fmt::format("{} no longer answers", describe_store());
+    // One rank speaks for all that have come. Nobody may be missing any more.
+    if (world_.rank == 0 && missing && !missing->body.empty()) {
+      log_warning("waiting for the job to begin: {}", missing->body);
+    }
   }
-  const auto missing = ask(Type::kMissing, {}, kPartingTime);
-  return missing ? missing->body : fmt::format("{} no longer answers", describe_store());
+}
+
+// Whether it is time for a line about who is waited for.
+bool StoreClient::Impl::is_notice_due() {
+  if (Clock::now() < next_notice_) return false;
+  next_notice_ = Clock::now() + kNextNotice;
+  return true;
 }
 
 void StoreClient::Impl::disconnect() {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -60,5 +62,11 @@ struct SafetensorsModelLayout {
   std::vector<File> files;
   std::string index_json;  // what model.safetensors.index.json says; empty for a single file
 };
+
+// Puts a model's complete files in the place of an older model's in `folder`: give_name(i) gives file i of
+// `layout` its name; index, shards and single file of the older model go. An interruption leaves the old
+// model, the new one or none, but never files of both. Error(kIoError).
+void replace_model_files(const std::filesystem::path& folder, const SafetensorsModelLayout& layout,
+                         const std::function<void(size_t file)>& give_name);
 
 }  // namespace tessera

@@ -95,29 +95,34 @@ void write_safetensors(const fs::path& path, const std::vector<SafetensorsItem>&
 void write_safetensors_model(const fs::path& folder, const std::vector<SafetensorsItem>& items,
                              int64_t max_shard_bytes) {
   const SafetensorsModelLayout layout(specs_of(items), max_shard_bytes);
+  // Everything is written before anything of an older model is touched.
+  std::vector<std::unique_ptr<AtomicFile>> files;
+  for (const auto& [name, file_layout] : layout.files) {
+    files.push_back(std::make_unique<AtomicFile>(folder / name));
+    write_items(*files.back(), file_layout, items);
+  }
+  replace_model_files(folder, layout, [&](size_t file) { files[file]->commit(); });
+}
+
+void replace_model_files(const fs::path& folder, const SafetensorsModelLayout& layout,
+                         const std::function<void(size_t file)>& give_name) {
   if (layout.files.size() == 1) {
     // Readers prefer the single file, so that an older index beside it does no harm until it is gone.
-    AtomicFile file(folder / kSingleFileName);
-    write_items(file, layout.files.front().layout, items);
-    file.commit();
+    give_name(0);
     remove_file(folder / kIndexFileName);
     remove_other_shards(folder, {});
     return;
   }
-  // Everything is written before anything of an older model is touched; the index goes first and comes last,
-  // so that an interruption leaves the old model, the new one or none, but never shards of both.
-  std::vector<std::unique_ptr<AtomicFile>> files;
-  std::set<std::string> names;
-  for (const auto& [name, file_layout] : layout.files) {
-    files.push_back(std::make_unique<AtomicFile>(folder / name));
-    write_items(*files.back(), file_layout, items);
-    names.insert(name);
-  }
+  // The index goes first and comes last.
   AtomicFile index(folder / kIndexFileName);
   index.write(layout.index_json);
   remove_file(folder / kIndexFileName);
   remove_file(folder / kSingleFileName);
-  for (const auto& file : files) file->commit();
+  std::set<std::string> names;
+  for (size_t file = 0; file < layout.files.size(); ++file) {
+    give_name(file);
+    names.insert(layout.files[file].name);
+  }
   index.commit();
   remove_other_shards(folder, names);
 }

@@ -92,10 +92,10 @@ EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_r
   const auto rank = static_cast<size_t>(comm.world().rank);
   EvalResult result;
   PackedBatch batch;
-  double loss_sum = 0;
+  std::vector<double> losses(batches.size());  // of this rank's batches; others add to zeros
   for (size_t first = 0; first < batches.size(); first += world_size) {
     if (first + rank < batches.size()) {
-      add_batch(model, dataset, batches[first + rank], &batch, &loss_sum, &result);
+      add_batch(model, dataset, batches[first + rank], &batch, &losses[first + rank], &result);
     } else {
       model.take_part_in_forward();
     }
@@ -104,15 +104,22 @@ EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_r
                static_cast<double>(batches.size()));
     }
   }
-  std::array<double, 5> sums = {loss_sum, static_cast<double>(result.num_targets),
+  double loss_sum = 0;
+  for (size_t first = 0; first < losses.size(); first += kMaxSummedValues) {
+    const std::span<double> some =
+        std::span(losses).subspan(first, std::min<size_t>(kMaxSummedValues, losses.size() - first));
+    comm.all_reduce_sum(some, {"evaluation losses"});
+    for (const double loss : some) loss_sum += loss;
+  }
+  std::array<double, 4> sums = {static_cast<double>(result.num_targets),
                                 static_cast<double>(result.num_tokens), static_cast<double>(result.num_rows),
                                 static_cast<double>(result.num_batches)};
   comm.all_reduce_sum(sums, {"evaluation"});
-  result.num_targets = std::llround(sums[1]);
-  result.num_tokens = std::llround(sums[2]);
-  result.num_rows = std::llround(sums[3]);
-  result.num_batches = std::llround(sums[4]);
-  finish(sums[0], stopwatch, &result);
+  result.num_targets = std::llround(sums[0]);
+  result.num_tokens = std::llround(sums[1]);
+  result.num_rows = std::llround(sums[2]);
+  result.num_batches = std::llround(sums[3]);
+  finish(loss_sum, stopwatch, &result);
   return result;
 }
 

@@ -38,7 +38,8 @@ ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int
 EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
                     const std::function<bool(double fraction)>& progress = {});
 
-// Collective: the ranks take the batches in turn, and all get the result of the whole. Does not stop early.
+// Collective: the ranks take the batches in turn, and all get the result of the whole, the same bits as of
+// one rank: sums are taken in the order of batches. Does not stop early.
 EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
                              Communicator& comm, const std::function<void(double fraction)>& progress = {});
 

@@ -117,6 +117,16 @@ std::unique_ptr<StartedProcess> Hosts::start(int host, const std::vector<std::st
       argv, StartOptions{.environment = environment, .prepare = [holder] { enter_namespaces(holder); }});
 }
 
+// What follows the function is a program that does nothing.
+std::unique_ptr<StartedProcess> Hosts::run(int host, const std::function<void()>& body) const {
+  const pid_t holder = hosts_.at(static_cast<size_t>(host));
+  const auto prepare = [holder, body] {
+    enter_namespaces(holder);
+    body();
+  };
+  return std::make_unique<StartedProcess>(std::vector<std::string>{"true"}, StartOptions{.prepare = prepare});
+}
+
 // In place: the file is mounted.
 void Hosts::set_names(const std::string& lines_of_etc_hosts) const {
   std::ofstream(etc_hosts_, std::ios::binary | std::ios::trunc) << "127.0.0.1 localhost\n"

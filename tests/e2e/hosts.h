@@ -6,6 +6,7 @@
 //     host1 eth0 10.77.0.2 --- port1 --+-- bridge
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@ class Hosts {
 
   std::unique_ptr<StartedProcess> start(int host, const std::vector<std::string>& argv,
                                         const std::vector<std::string>& environment = {}) const;
+  // A function in a process on that host, which ends with it or when the result goes.
+  std::unique_ptr<StartedProcess> run(int host, const std::function<void()>& body) const;
   // Replaces the names that all hosts know besides their own. At first: host0, host1, ...
   void set_names(const std::string& lines_of_etc_hosts) const;
   // Takes the cable out, or puts it in again.

@@ -107,7 +107,8 @@ TEST(Launch, FailedRankEndsTheOthersAndItsExitCodePassesThrough) {
 }
 
 TEST(Launch, ErrorOfACommandIsShownOnce) {
-  const ProcessResult result = run_tessera({"launch", "--nproc_per_node", "3", "inspect", "/nowhere/at/all"});
+  const ProcessResult result = run_tessera({"launch", "--nproc_per_node", "3", "init", "--preset", "15m",
+                                            "--tokenizer", "/nowhere/at/all", "--output", "out"});
   EXPECT_EQ(result.exit_code, 66) << result.err;
   ASSERT_EQ(result.errors().size(), 1u) << result.err;
   EXPECT_THAT(result.errors()[0], testing::MatchesRegex("rank 0 on host .*: .*/nowhere/at/all.*"));

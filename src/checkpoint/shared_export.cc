@@ -1,0 +1,128 @@
+#include "checkpoint/shared_export.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <random>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint_files.h"
+#include "formats/convert.h"
+#include "formats/file.h"
+#include "formats/output_file.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A network file system may show a new name to other machines late; those that remember that it was not there
+// do so for seconds.
+constexpr std::chrono::seconds kVisibleWithin(10);
+constexpr std::chrono::milliseconds kPoll(50);
+
+}  // namespace
+
+SharedExport::SharedExport(fs::path folder, const ModelConfig& config, const ParameterLayout& layout,
+                           const ExportOptions& options)
+    : folder_(std::move(folder)),
+      config_(config),
+      layout_(&layout),
+      options_(options),
+      files_(model_file_layout(layout, options)) {}
+
+SharedExport::~SharedExport() {
+  if (!created_) return;
+  std::error_code ignored;
+  for (const auto& file : files_.files) fs::remove(unfinished_path(*created_, file.name), ignored);
+}
+
+// As AtomicFile names its temporary files, so that remove_abandoned_files() knows them.
+fs::path SharedExport::unfinished_path(uint64_t number, const std::string& name) const {
+  return folder_ / fmt::format(".{}.tmp-0-{}", name, number);
+}
+
+uint64_t SharedExport::create() {
+  TESSERA_CHECK(!created_, "{}", folder_.native());
+  create_folder(folder_);
+  // Random: machines that have another folder under this name have no such files in it.
+  std::random_device random;
+  created_ = uint64_t{random()} << 32 | random();
+  for (const auto& [name, layout] : files_.files) layout.create(unfinished_path(*created_, name)).close();
+  return *created_;
+}
+
+void SharedExport::wait_until_visible(const fs::path& path) const {
+  const auto deadline = std::chrono::steady_clock::now() + kVisibleWithin;
+  while (::access(path.c_str(), F_OK) != 0) {
+    if (errno != ENOENT && errno != ENOTDIR)
+      fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot look for it", path.native()));
+    if (std::chrono::steady_clock::now() > deadline) {
+      fail(
+          ExitCode::kBadConfig,
+          "{}: expected the files that rank 0 has begun there, found none: choose a folder that all machines "
+          "share, or run this on one machine",
+          folder_.native());
+    }
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
+void SharedExport::write(uint64_t number, ElementRange range, const WeightSource& source) const {
+  std::vector<OutputFile> files(files_.files.size());
+  std::vector<float> values;
+  std::vector<std::byte> saved;
+  const int64_t element_bytes = dtype_bytes(options_.save_dtype);
+  for (const StatePiece& piece : cut_into_pieces(owned_parts(*layout_, {range}))) {
+    const Parameter& parameter = *piece.parameter;
+    const SafetensorsModelLayout::Place place = files_.at(parameter.name);
+    OutputFile& file = files[static_cast<size_t>(place.file)];
+    if (file.path().empty()) {
+      const fs::path path = unfinished_path(number, files_.files[static_cast<size_t>(place.file)].name);
+      wait_until_visible(path);
+      file = OutputFile::open(path);
+    }
+    values.resize(static_cast<size_t>(piece.count));
+    saved.resize(static_cast<size_t>(piece.count * element_bytes));
+    source(piece.flat_begin(), values);
+    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), options_.save_dtype,
+                     saved.data(), piece.count);
+    check_saved_weights(parameter, piece.begin, values, options_.save_dtype, saved.data());
+    const int64_t at = place.entry->offset_bytes + piece.begin * element_bytes;
+    file.write_at(at, saved);
+    file.start_writeback(at, std::ssize(saved));
+  }
+  for (OutputFile& file : files) {
+    if (file.path().empty()) continue;
+    file.sync();
+    file.close();
+  }
+}
+
+void SharedExport::commit() {
+  TESSERA_CHECK(created_.has_value(), "{}", folder_.native());
+  // What others have written is on the disk; the headers are this process's.
+  for (const auto& file : files_.files) {
+    OutputFile header = OutputFile::open(unfinished_path(*created_, file.name));
+    header.sync();
+    header.close();
+  }
+  replace_model_files(folder_, files_, [&](size_t index) {
+    const std::string& name = files_.files[index].name;
+    if (::rename(unfinished_path(*created_, name).c_str(), (folder_ / name).c_str()) != 0)
+      fail_write(folder_ / name, "rename", errno);
+  });
+  fsync_folder(folder_);
+  created_.reset();
+  for (const auto& [name, text] : model_folder_texts(config_, options_))
+    write_text_file(folder_ / name, text);
+}
+
+}  // namespace tessera

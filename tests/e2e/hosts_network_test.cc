@@ -1,0 +1,216 @@
+// Networks that lose, change or delay what is sent, and strangers on them: a job either is not affected at
+// all or ends everywhere with one error, never with other numbers.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "e2e/host_job.h"
+#include "e2e/network_faults.h"
+#include "e2e/tiny_model.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using testing::AllOf;
+using testing::AnyOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr auto kStart = 30s;
+constexpr auto kSoon = 4s;
+constexpr auto kSilence = 5s;
+
+class HostsNetwork : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!hosts_.problem().empty()) GTEST_SKIP() << hosts_.problem();
+    tiny_.emplace();
+  }
+
+  fs::path output() const { return tiny_->folder / "out"; }
+
+  std::vector<std::string> train(int64_t max_steps, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> arguments = tiny_->train_arguments(
+        "out", {"--per_device_train_batch_size", "1", "--max_steps", std::to_string(max_steps),
+                "--num_train_epochs", "1000000", "--zero_stage", "3"});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  std::vector<std::string> endless() const { return train(1'000'000); }
+
+  // A rule of the host's firewall; what was in the way, or "".
+  std::string iptables(int host, const std::string& rule) const {
+    std::vector<std::string> argv = {"iptables", "--wait"};
+    std::istringstream words(rule);
+    for (std::string word; words >> word;) argv.push_back(word);
+    try {
+      const auto process = hosts_.start(host, argv);
+      if (process->wait(10s) && process->result().exit_code == 0) return "";
+      return fmt::format("iptables {}: {}", rule, process->err());
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+  }
+
+  // Loss lines of metrics.jsonl: `"loss": ...` by step.
+  std::vector<std::string> losses() const {
+    std::vector<std::string> result;
+    std::istringstream lines(read_file(output() / "metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      const size_t at = line.find("\"loss\":");
+      if (at != std::string::npos) result.push_back(line.substr(at, line.find(',', at) - at));
+    }
+    return result;
+  }
+
+  // The trained weights of a run that nothing disturbs.
+  std::string undisturbed_weights(int64_t steps) {
+    HostJob job(hosts_, {.command = train(steps)});
+    if (!job.wait(kStart)) return "";
+    std::string weights = read_file(output() / "model.safetensors");
+    fs::remove_all(output());
+    return weights;
+  }
+
+  static void expect_error(HostJob& job, int node, int code, const testing::Matcher<std::string>& error) {
+    const ProcessResult result = job.agent(node).result();
+    EXPECT_EQ(result.exit_code, code) << "node " << node << ", signal " << result.signal << "\n"
+                                      << result.err;
+    ASSERT_EQ(result.errors().size(), 1u) << "node " << node << "\n" << result.err;
+    EXPECT_THAT(result.errors()[0], error) << "node " << node;
+  }
+
+  Hosts hosts_{2};
+  std::optional<TinyModel> tiny_;
+};
+
+// What `host` sends arrives, what is sent to it does not.
+TEST_F(HostsNetwork, OneWayDropEndsBothSides) {
+  for (const int host : {0, 1}) {
+    SCOPED_TRACE(host);
+    HostJob job(hosts_, {.command = endless()});
+    ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+    const std::string rule = fmt::format("INPUT -s {} -j DROP", Hosts::address(1 - host));
+    if (const std::string problem = iptables(host, "-A " + rule); !problem.empty()) GTEST_SKIP() << problem;
+    EXPECT_TRUE(job.wait(2 * kSilence + kSoon));
+    EXPECT_EQ(iptables(host, "-D " + rule), "");
+    for (const int node : {0, 1}) {
+      expect_error(job, node, 75, AnyOf(HasSubstr("silent for 5.0 s"), HasSubstr("ended without a word")));
+    }
+    fs::remove_all(output());
+  }
+}
+
+TEST_F(HostsNetwork, LostPacketsChangeNoNumber) {
+  constexpr int64_t kSteps = 40;
+  const std::string expected = undisturbed_weights(kSteps);
+  ASSERT_FALSE(expected.empty());
+  for (const double share : {0.01, 0.05}) {
+    for (const int host : {0, 1}) {
+      const std::string problem = iptables(
+          host, fmt::format("-A INPUT -p tcp -m statistic --mode random --probability {} -j DROP", share));
+      if (!problem.empty()) GTEST_SKIP() << problem;
+    }
+    HostJob job(hosts_, {.command = train(kSteps)});
+    ASSERT_TRUE(job.wait(2 * kStart));
+    for (const int node : {0, 1}) EXPECT_EQ(job.agent(node).result().exit_code, 0) << job.all_output();
+    EXPECT_TRUE(read_file(output() / "model.safetensors") == expected) << share;
+    for (const int host : {0, 1}) EXPECT_EQ(iptables(host, "-F INPUT"), "");
+    fs::remove_all(output());
+  }
+}
+
+// On its way between the ranks; the store's connections are left alone.
+TEST_F(HostsNetwork, DamagedBytesAreFoundAndNeverSummed) {
+  {
+    HostJob job(hosts_, {.command = train(60)});
+    ASSERT_TRUE(job.wait(kStart));
+  }
+  const std::vector<std::string> expected = losses();
+  ASSERT_GE(expected.size(), 60u);
+  fs::remove_all(output());
+  constexpr int kPort = 7777, kMark = 7;
+  for (const int host : {0, 1}) {
+    for (const std::string& rule : {fmt::format("-t nat -A OUTPUT -m mark --mark {} -j RETURN", kMark),
+                                    std::string("-t nat -A OUTPUT -p tcp --dport 29500 -j RETURN"),
+                                    fmt::format("-t nat -A OUTPUT -p tcp -d {} -j REDIRECT --to-ports {}",
+                                                Hosts::address(1 - host), kPort)}) {
+      if (const std::string problem = iptables(host, rule); !problem.empty()) GTEST_SKIP() << problem;
+    }
+  }
+  for (const Damage damage : {Damage::kFlippedBit, Damage::kMissingBytes, Damage::kDoubledBytes}) {
+    for (const uint64_t seed : {1, 2, 3}) {
+      SCOPED_TRACE(fmt::format("damage {}, seed {}", static_cast<int>(damage), seed));
+      const DamagingProxy proxy = {kPort, kMark, seed, static_cast<int64_t>(seed) * 400'000, damage};
+      const auto first = hosts_.run(0, [proxy] { run_damaging_proxy(proxy); });
+      const auto second = hosts_.run(1, [proxy] { run_damaging_proxy(proxy); });
+      HostJob job(hosts_, {.command = endless()});
+      ASSERT_TRUE(job.wait(kStart));
+      EXPECT_FALSE(first->has_ended()) << first->err();
+      EXPECT_FALSE(second->has_ended()) << second->err();
+      for (const int node : {0, 1}) {
+        expect_error(job, node, 75,
+                     AnyOf(HasSubstr("arrived changed: CRC32C"), HasSubstr("a damaged message")));
+      }
+      const std::vector<std::string> found = losses();
+      ASSERT_LE(found.size(), expected.size());
+      for (size_t i = 0; i < found.size(); ++i) EXPECT_EQ(found[i], expected[i]) << "step " << i;
+      fs::remove_all(output());
+    }
+  }
+}
+
+TEST_F(HostsNetwork, PortScansAndGarbageChangeNothing) {
+  constexpr int64_t kSteps = 300;
+  const std::string expected = undisturbed_weights(kSteps);
+  ASSERT_FALSE(expected.empty());
+  const auto first = hosts_.run(1, [] { scan_ports(Hosts::address(0), 1); });
+  const auto second = hosts_.run(0, [] { scan_ports(Hosts::address(1), 2); });
+  HostJob job(hosts_, {.command = train(kSteps)});
+  ASSERT_TRUE(job.wait(2 * kStart));
+  EXPECT_FALSE(first->has_ended());
+  EXPECT_FALSE(second->has_ended());
+  for (const int node : {0, 1}) EXPECT_EQ(job.agent(node).result().exit_code, 0) << job.all_output();
+  EXPECT_TRUE(read_file(output() / "model.safetensors") == expected);
+}
+
+TEST_F(HostsNetwork, WhoWaitsSaysForWhomAfterTenSeconds) {
+  HostJob job(hosts_, {.command = train(3), .nodes = {0}});
+  const auto begin = Clock::now();
+  EXPECT_TRUE(
+      job.agent(0).wait_for_output("waiting for the job to begin: 1 of 2 ranks missing: 1", 10s + kSoon))
+      << job.all_output();
+  EXPECT_GE(Clock::now() - begin, 9s);
+  job.start(1);
+  ASSERT_TRUE(job.wait(kStart));
+  for (const int node : {0, 1}) EXPECT_EQ(job.agent(node).result().exit_code, 0) << job.all_output();
+  EXPECT_THAT(job.agent(1).err(), Not(HasSubstr("waiting for")));
+}
+
+// A name server that takes questions and answers none: the system's resolver would wait for it for minutes.
+TEST_F(HostsNetwork, SilentNameServerDoesNotOutliveTheDeadline) {
+  const std::string resolv =
+      tiny_->folder.write("resolv.conf", "nameserver 10.77.0.99\noptions timeout:30 attempts:5\n");
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"mount", "--bind", resolv, "/etc/resolv.conf"},
+           {"ip", "neigh", "add", "10.77.0.99", "lladdr", "02:00:00:00:00:99", "dev", "eth0"}}) {
+    const auto process = hosts_.start(1, command);
+    ASSERT_TRUE(process->wait(10s) && process->result().exit_code == 0) << process->err();
+  }
+  HostJob job(hosts_, {.launch_flags = {"--rdzv_conf", "timeout=3", "--rdzv_endpoint", "head.example:29500"},
+                       .command = endless(),
+                       .nodes = {1}});
+  ASSERT_TRUE(job.wait(3s + kSoon));
+  expect_error(job, 1, 75, AllOf(HasSubstr("cannot resolve 'head.example'"), HasSubstr("name servers")));
+}
+
+}  // namespace
+}  // namespace tessera
