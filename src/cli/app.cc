@@ -68,8 +68,8 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
   fail(ExitCode::kUsage, "unknown command '{}'; did you mean '{}'?", printable(arguments[0]), nearest);
 }
 
-// Every rank would do all of the work, and print it. Variables that no launcher has set, but perhaps the
-// place where a shell was opened, are none of this command's business.
+// Every rank would do all of the work, and print it. Variables that no launcher of ranks has set, but perhaps
+// the pod in which a shell was opened, are none of this command's business.
 void refuse_several_ranks(const Command& command) {
   World world;
   try {
@@ -77,7 +77,8 @@ void refuse_several_ranks(const Command& command) {
   } catch (const Error&) {
     return;
   }
-  if (world.is_single() || world.source.empty()) return;
+  constexpr std::string_view kByHand = "RANK and WORLD_SIZE";  // as detect_world() calls it
+  if (world.is_single() || world.source == kByHand) return;
   fail(ExitCode::kUsage, "'{}' runs as one process, and {} has started {}: start it without the launcher",
        command.name(), world.source, world.world_size);
 }

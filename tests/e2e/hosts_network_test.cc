@@ -40,7 +40,7 @@ class HostsNetwork : public testing::Test {
   std::vector<std::string> train(int64_t max_steps, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> arguments = tiny_->train_arguments(
         "out", {"--per_device_train_batch_size", "1", "--max_steps", std::to_string(max_steps),
-                "--num_train_epochs", "1000000", "--zero_stage", "3"});
+                "--num_train_epochs", "1000000", "--zero_stage", "3", "--lr_scheduler_type", "constant"});
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
