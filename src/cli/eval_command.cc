@@ -31,7 +31,7 @@ class EvalCommand : public Command {
   }
   std::vector<std::string> examples() const override {
     return {"tessera eval --model model --dataset test.txt --packing",
-            "tessera launch --nproc_per_node 2 eval --model model --dataset test.txt --packing"};
+            "tessera launch --nproc_per_node 2 eval --model model --dataset test.txt"};
   }
 
   bool is_for_ranks() const override { return true; }

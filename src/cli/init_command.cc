@@ -68,7 +68,8 @@ class InitCommand : public Command {
   }
   std::vector<std::string> examples() const override {
     return {"tessera init --preset 15m --tokenizer tok --output model",
-            "tessera launch --nproc_per_node 4 init --preset llama3-8b --tokenizer tok --output model"};
+            "tessera launch --nproc_per_node 4 init --preset llama3-8b \\",
+            "    --tokenizer tok --output model"};
   }
 
   bool is_for_ranks() const override { return true; }
