@@ -6,6 +6,7 @@
 #include "cli/scratch_folder.h"
 #include "cli/terminal.h"
 #include "cli/threads.h"
+#include "formats/safetensors.h"
 
 namespace tessera {
 namespace {
@@ -65,6 +66,7 @@ class BenchLoadCommand : public BenchCommand {
 
  private:
   void measure(const fs::path& model, const std::vector<int64_t>& all_ranks) {
+    SafetensorsModel::open(model);  // what is missing is refused before anything is shown
     const int64_t all_threads = threads_for_pool(num_threads());
     if (!json()) {
       write_output("load, shape is ranks x threads of each x MB; peak is dd\n" + table_header("GB/s", ""));

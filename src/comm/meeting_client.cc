@@ -2,6 +2,7 @@
 
 #include <asio.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -21,6 +22,8 @@ using Duration = std::chrono::duration<double>;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectTime{3'000};
+// Two name servers that are silent for 5 s, as is usual.
+constexpr milliseconds kResolveTime{10'000};
 constexpr milliseconds kRetryPause{200};
 // How often the thread looks whether it is to end.
 constexpr milliseconds kLook{50};
@@ -70,10 +73,15 @@ class MeetingClient::Impl {
 
 void MeetingClient::Impl::run() {
   std::optional<Error> error;
+  auto next_notice = Clock::now() + wire::kFirstNotice;
   try {
     while (!ending_ && !assigned_) {
       const std::string problem = attend();
       if (assigned_ || ending_) break;
+      if (Clock::now() >= next_notice) {
+        next_notice = Clock::now() + wire::kNextNotice;
+        log_warning("waiting for the agent of node 0: {}", problem);
+      }
       const bool knows_node0 = options_.has_met_before || was_answered_;
       const Duration limit = knows_node0 ? options_.timing.silence : options_.timing.rendezvous_timeout;
       if (Clock::now() - (knows_node0 ? last_answer_ : begin_) >= limit) fail_without(problem);
@@ -107,8 +115,11 @@ std::string MeetingClient::Impl::attend() {
   asio::io_context io;
   std::shared_ptr<wire::Channel> channel;
   try {
+    const auto limit = std::min(begin_ + options_.timing.rendezvous_timeout, Clock::now() + kResolveTime);
     channel = std::make_shared<wire::Channel>(
-        wire::connect(io, options_.address, options_.port, Clock::now() + kConnectTime), wire::kMaxJoinBytes);
+        wire::connect(io, options_.address, options_.port, std::max(limit, Clock::now() + kRetryPause),
+                      kConnectTime),
+        wire::kMaxJoinBytes);
   } catch (const Error& error) {
     return error.what();
   }

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/store_channel.h"
 #include "comm/store_door.h"
 
 namespace tessera {
@@ -55,6 +56,8 @@ class MeetingServer::Impl {
   void find_silent(Duration elapsed);
   void assign();
   void give_up();
+  std::string attendance() const;
+  void say_who_is_there();
   void wait_for_farewells(Clock::time_point limit);
 
   const MeetingOptions options_;
@@ -63,6 +66,7 @@ class MeetingServer::Impl {
   asio::steady_timer timer_;
   Clock::time_point last_tick_ = Clock::now();
   Duration since_heartbeat_{0};
+  Clock::time_point next_notice_ = Clock::now() + wire::kFirstNotice;
   Meeting meeting_;
   std::map<uint64_t, Peer> peers_;
   uint64_t next_number_ = 1;
@@ -199,6 +203,7 @@ void MeetingServer::Impl::tick() {
     meeting_.advance(elapsed);
     if (meeting_.is_complete()) return assign();
     if (meeting_.has_failed()) return give_up();
+    say_who_is_there();
     since_heartbeat_ += elapsed;
     if (since_heartbeat_ >= options_.timing.heartbeat) {
       since_heartbeat_ = Duration(0);
@@ -238,15 +243,26 @@ void MeetingServer::Impl::assign() {
   changed_.notify_all();
 }
 
-void MeetingServer::Impl::give_up() {
-  over_ = true;
+// "node 0 on host a, node 2 on host c; refused: ..."
+std::string MeetingServer::Impl::attendance() const {
   std::string there = describe_node(0, options_.host);
   for (const auto& [number, peer] : peers_)
     there += ", " + describe_node(peer.who.wanted_rank, peer.who.host);
+  return door_.last_refusal().empty() ? there : there + "; refused: " + door_.last_refusal();
+}
+
+void MeetingServer::Impl::say_who_is_there() {
+  if (Clock::now() < next_notice_ || meeting_.num_present() >= options_.terms.min_nodes) return;
+  next_notice_ = Clock::now() + wire::kNextNotice;
+  log_warning("waiting for nodes: {} of at least {} there: {}", meeting_.num_present(),
+              options_.terms.min_nodes, attendance());
+}
+
+void MeetingServer::Impl::give_up() {
+  over_ = true;
   const std::string message =
-      fmt::format("{} of at least {} nodes there after {:.3g} s: {}{}", meeting_.num_present(),
-                  options_.terms.min_nodes, options_.terms.timeout.count(), there,
-                  door_.last_refusal().empty() ? "" : "; refused: " + door_.last_refusal());
+      fmt::format("{} of at least {} nodes there after {:.3g} s: {}", meeting_.num_present(),
+                  options_.terms.min_nodes, options_.terms.timeout.count(), attendance());
   for (auto& [number, peer] : peers_) {
     peer.channel->send(Type::kRefused, 0,
                        wire::Refusal{.code = ExitCode::kTryAgain, .message = message}.encode());

@@ -19,6 +19,10 @@ namespace tessera::wire {
 std::string address_text(const asio::ip::address& address);
 bool is_loopback(const asio::ip::address& address);
 
+// Who waits for others says so after the first of these, and then after each of the second.
+inline constexpr std::chrono::milliseconds kFirstNotice{10'000};
+inline constexpr std::chrono::milliseconds kNextNotice{30'000};
+
 // A connection to the first address of the host that takes one; Error(kTryAgain) when the name has no
 // addresses by `limit`, or none of them has taken a connection by then, and within `connect_time` of knowing
 // them. Runs `io` meanwhile.

@@ -37,9 +37,6 @@ constexpr milliseconds kPartingTime{1'000};  // for what a process sends on its 
 constexpr Duration kStandstill{2};           // so long is worth a line in the log
 // Of one look for the store's name: three name servers that are silent for 5 s, asked twice, as is usual.
 constexpr milliseconds kResolveTime{30'000};
-// While ranks are missing: a line after the first of these, then after each of the second.
-constexpr milliseconds kFirstNotice{10'000};
-constexpr milliseconds kNextNotice{30'000};
 
 }  // namespace
 
@@ -187,7 +184,7 @@ std::string StoreClient::Impl::describe_store() const {
 void StoreClient::Impl::join() {
   const auto deadline = Clock::now() + options_.rendezvous_timeout;
   exceptions_at_join_ = std::uncaught_exceptions();
-  next_notice_ = Clock::now() + kFirstNotice;
+  next_notice_ = Clock::now() + wire::kFirstNotice;
   if (!is_agent_ && !world_.agent_has_store && world_.rank == 0) {
     server_ = std::make_unique<StoreServer>(
         StoreServerOptions{.bind_addresses = listen_addresses(world_.master_addr),
@@ -283,7 +280,7 @@ std::string StoreClient::Impl::wait_until_formed(Clock::time_point deadline) {
 // Whether it is time for a line about who is waited for.
 bool StoreClient::Impl::is_notice_due() {
   if (Clock::now() < next_notice_) return false;
-  next_notice_ = Clock::now() + kNextNotice;
+  next_notice_ = Clock::now() + wire::kNextNotice;
   return true;
 }
 

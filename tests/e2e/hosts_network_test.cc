@@ -185,8 +185,8 @@ TEST_F(HostsNetwork, PortScansAndGarbageChangeNothing) {
 TEST_F(HostsNetwork, WhoWaitsSaysForWhomAfterTenSeconds) {
   HostJob job(hosts_, {.command = train(3), .nodes = {0}});
   const auto begin = Clock::now();
-  EXPECT_TRUE(
-      job.agent(0).wait_for_output("waiting for the job to begin: 1 of 2 ranks missing: 1", 10s + kSoon))
+  EXPECT_TRUE(job.agent(0).wait_for_output("waiting for nodes: 1 of at least 2 there: node 0 on host host0",
+                                           10s + kSoon))
       << job.all_output();
   EXPECT_GE(Clock::now() - begin, 9s);
   job.start(1);
