@@ -24,8 +24,8 @@ class Command {
   virtual void declare_flags(FlagTable* table) = 0;
   // The list that takes a command with flags of its own behind this command's flags; "" = none does.
   virtual std::string rest_flag() const { return ""; }
-  // Several ranks of a job share the work, or each has a machine to speak of. Otherwise a launcher that starts
-  // several is refused.
+  // Several ranks of a job share the work, or each has a machine to speak of. Otherwise a launcher that
+  // starts several is refused.
   virtual bool is_for_ranks() const { return false; }
   // Sets flags from elsewhere, once those of the command line are set.
   virtual void complete_flags(FlagTable*) {}
