@@ -173,7 +173,8 @@ void read_header(const CheckpointCatalog& catalog, CatalogFile& file) {
   constexpr int64_t kLengthBytes = sizeof(length);
   if (first.size_bytes < kLengthBytes || first.size_bytes > kMaxHeaderBytes) refuse(first, "the header");
   std::string header(static_cast<size_t>(first.size_bytes), '\0');
-  read_piece(InputFile::open(path), first, std::as_writable_bytes(std::span(header)));
+  InputFile::open(path).read_at(0, std::as_writable_bytes(std::span(header)));
+  check_piece(path, first, std::as_bytes(std::span(header)));
   std::memcpy(&length, header.data(), sizeof(length));
   if (length != header.size() - sizeof(length)) refuse(first, "the length and the whole header");
   const int64_t data_begin = first.size_bytes;
@@ -317,16 +318,12 @@ CheckpointCatalog CheckpointCatalog::read(const fs::path& folder) {
   return catalog;
 }
 
-void read_piece(const InputFile& file, const PieceRecord& piece, std::span<std::byte> destination) {
-  TESSERA_CHECK(std::ssize(destination) == piece.size_bytes, "{}", file.path().native());
-  file.read_at(piece.offset_bytes, destination);
-  const uint32_t found = crc32c(0, destination);
-  if (found != piece.crc32c) {
-    fail(ExitCode::kBadData,
-         "{}: bytes [{}, {}): expected checksum {:08x}, found {:08x} (damaged; use another checkpoint)",
-         file.path().native(), piece.offset_bytes, piece.offset_bytes + piece.size_bytes, piece.crc32c,
-         found);
-  }
+void check_piece(const fs::path& path, const PieceRecord& piece, std::span<const std::byte> bytes) {
+  const uint32_t found = crc32c(0, bytes);
+  if (found == piece.crc32c) return;
+  fail(ExitCode::kBadData,
+       "{}: bytes [{}, {}): expected checksum {:08x}, found {:08x} (damaged; use another checkpoint)",
+       path.native(), piece.offset_bytes, piece.offset_bytes + piece.size_bytes, piece.crc32c, found);
 }
 
 }  // namespace tessera

@@ -57,7 +57,8 @@ struct CheckpointCatalog {
   std::filesystem::path path_of(const std::string& name) const { return folder / name; }
 };
 
-// Fills `destination` with the whole piece; kBadData when its checksum is wrong.
-void read_piece(const InputFile& file, const PieceRecord& piece, std::span<std::byte> destination);
+// kBadData when these bytes of the file are not those of the piece.
+void check_piece(const std::filesystem::path& path, const PieceRecord& piece,
+                 std::span<const std::byte> bytes);
 
 }  // namespace tessera

@@ -52,7 +52,8 @@ std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vec
 SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, DType model_dtype);
 
 // What is read, encoded, written and checksummed at once: elements of one parameter.
-inline constexpr int64_t kStatePieceElements = int64_t{1} << 20;
+// 1 MiB of float32: it is in the core's cache while it is checked and used, and enough for a disk.
+inline constexpr int64_t kStatePieceElements = int64_t{1} << 18;
 struct StatePiece {
   const Parameter* parameter;
   int64_t begin;  // in the parameter

@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint_catalog.h"
 #include "checkpoint/piece_codec.h"
+#include "formats/direct_file.h"
 #include "platform/crc32c.h"
 
 namespace tessera {
@@ -23,7 +24,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Pieces that the system is told of ahead of their turn: enough for a disk to have several requests at work.
-constexpr size_t kAnnouncedPieces = 16;
+constexpr size_t kAnnouncedPieces = 64;
 // Files whose checksum is that of the whole.
 constexpr int64_t kTextBlockBytes = int64_t{4} << 20;
 
@@ -48,16 +49,31 @@ class OpenFiles {
  public:
   explicit OpenFiles(const CheckpointCatalog& catalog) : catalog_(catalog), files_(catalog.files.size()) {}
 
-  const InputFile& at(size_t index) {
-    const std::lock_guard lock(mutex_);
-    if (!files_[index]) files_[index].emplace(InputFile::open(catalog_.path_of(catalog_.files[index].name)));
-    return *files_[index];
+  // The whole piece, checked; in `buffer`.
+  std::span<std::byte> read(size_t file, size_t piece_index, PageBuffer* buffer) {
+    const PieceRecord& piece = catalog_.files[file].pieces[piece_index];
+    const DirectInputFile& input = at(file);
+    const std::span<std::byte> bytes = input.read_at(piece.offset_bytes, piece.size_bytes, buffer);
+    check_piece(input.path(), piece, bytes);
+    return bytes;
+  }
+  void announce(size_t file, size_t piece_index) {
+    const PieceRecord& piece = catalog_.files[file].pieces[piece_index];
+    at(file).announce(piece.offset_bytes, piece.size_bytes);
   }
 
  private:
+  const DirectInputFile& at(size_t index) {
+    const std::lock_guard lock(mutex_);
+    if (!files_[index]) {
+      files_[index] = std::make_unique<DirectInputFile>(catalog_.path_of(catalog_.files[index].name));
+    }
+    return *files_[index];
+  }
+
   const CheckpointCatalog& catalog_;
   std::mutex mutex_;
-  std::vector<std::optional<InputFile>> files_;
+  std::vector<std::unique_ptr<DirectInputFile>> files_;
 };
 
 class Progress {
@@ -201,7 +217,7 @@ std::vector<ReadUnit> plan_units(const CheckpointCatalog& catalog, const Paramet
   return units;
 }
 
-// Reads units, with buffers of its own. Of floats, so that every type is aligned.
+// Reads units, with buffers of its own.
 class UnitReader {
  public:
   UnitReader(const CheckpointCatalog& catalog, OpenFiles& files, const StateSink& sink)
@@ -222,19 +238,21 @@ class UnitReader {
   }
 
  private:
-  const std::byte* read_slice(const PieceSlice& slice, std::vector<float>* buffer) {
-    const PieceRecord& piece = catalog_.files[slice.file].pieces[slice.piece];
-    const auto size_bytes = static_cast<size_t>(piece.size_bytes);
-    buffer->resize((size_bytes + sizeof(float) - 1) / sizeof(float));
-    auto* data = reinterpret_cast<std::byte*>(buffer->data());
-    read_piece(files_.at(slice.file), piece, {data, size_bytes});
-    return data + slice.offset_bytes;
+  // Aligned for its elements, also where another program's header has an odd length.
+  const std::byte* read_slice(const PieceSlice& slice, PageBuffer* buffer) {
+    std::span<std::byte> bytes = files_.read(slice.file, slice.piece, buffer);
+    if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) != 0) {
+      std::memmove(buffer->data(), bytes.data(), bytes.size());
+      bytes = {buffer->data(), bytes.size()};
+    }
+    return bytes.data() + slice.offset_bytes;
   }
 
   const CheckpointCatalog& catalog_;
   OpenFiles& files_;
   const StateSink& sink_;
-  std::vector<float> values_, remainders_, masters_;
+  PageBuffer values_, remainders_;
+  std::vector<float> masters_;
 };
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -320,19 +338,15 @@ void CheckpointReader::load(const ParameterLayout& layout, const std::vector<Ele
   for (const ReadUnit& unit : units) total_bytes += unit_bytes(catalog, unit);
   Progress progress(total_bytes, report);
   OpenFiles files(catalog);
-  const auto announce = [&](const PieceSlice& slice) {
-    const PieceRecord& piece = catalog.files[slice.file].pieces[slice.piece];
-    files.at(slice.file).announce(piece.offset_bytes, piece.size_bytes);
-  };
   const auto announce_unit = [&](const ReadUnit& unit) {
-    announce(unit.values);
-    if (needs_remainders(catalog, unit)) announce(unit.remainders);
+    files.announce(unit.values.file, unit.values.piece);
+    if (needs_remainders(catalog, unit)) files.announce(unit.remainders.file, unit.remainders.piece);
   };
   for (size_t i = 0; i < std::min(kAnnouncedPieces, units.size()); ++i) announce_unit(units[i]);
   for_each_in_order(pool, units.size(), [&] {
-    return [&, reader = UnitReader(catalog, files, sink)](size_t i) mutable {
+    return [&, reader = std::make_shared<UnitReader>(catalog, files, sink)](size_t i) {
       if (i + kAnnouncedPieces < units.size()) announce_unit(units[i + kAnnouncedPieces]);
-      reader.read(units[i]);
+      reader->read(units[i]);
       progress.add(unit_bytes(catalog, units[i]));
     };
   });
@@ -347,28 +361,24 @@ void CheckpointReader::verify(ThreadPool& pool,
     total_bytes += record.bytes;
     if (record.crc32c) texts.push_back(&record);
   }
-  std::vector<std::pair<size_t, const PieceRecord*>> pieces;
+  std::vector<std::pair<size_t, size_t>> pieces;  // file, piece
   for (size_t file = 0; file < catalog.files.size(); ++file) {
-    for (const PieceRecord& piece : catalog.files[file].pieces) pieces.emplace_back(file, &piece);
+    for (size_t piece = 0; piece < catalog.files[file].pieces.size(); ++piece)
+      pieces.emplace_back(file, piece);
   }
   Progress progress(total_bytes, report);
   OpenFiles files(catalog);
   for_each_in_order(pool, texts.size() + pieces.size(), [&] {
-    return [&, buffer = std::vector<std::byte>()](size_t i) mutable {
+    return [&, buffer = std::make_shared<PageBuffer>()](size_t i) {
       if (i < texts.size()) {
         verify_text(catalog.path_of(texts[i]->name), *texts[i]);
         progress.add(texts[i]->bytes);
         return;
       }
       const size_t ahead = i - texts.size() + kAnnouncedPieces;
-      if (ahead < pieces.size()) {
-        files.at(pieces[ahead].first)
-            .announce(pieces[ahead].second->offset_bytes, pieces[ahead].second->size_bytes);
-      }
+      if (ahead < pieces.size()) files.announce(pieces[ahead].first, pieces[ahead].second);
       const auto& [file, piece] = pieces[i - texts.size()];
-      buffer.resize(static_cast<size_t>(piece->size_bytes));
-      read_piece(files.at(file), *piece, buffer);
-      progress.add(piece->size_bytes);
+      progress.add(std::ssize(files.read(file, piece, buffer.get())));
     };
   });
 }

@@ -56,7 +56,7 @@ class CheckpointWriter {
  public:
   // `owned` ascend without overlap; those of all ranks together are the whole array. Starts a thread that
   // reads `source` from the lowest element to the highest, what before_change() waits for first, and writes
-  // it to the files, in pieces of at most 2^20 elements. `plan` is not used after the constructor, `pool` in
+  // it to the files, in pieces of at most 2^18 elements. `plan` is not used after the constructor, `pool` in
   // before_change() only.
   CheckpointWriter(const CheckpointPlan& plan, std::vector<ElementRange> owned, StateSource source,
                    const WriteOptions& options, ThreadPool& pool);

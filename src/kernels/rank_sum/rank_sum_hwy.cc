@@ -53,7 +53,7 @@ HWY_INLINE void sum_at(D d, const Access& access, std::span<const RankInput> inp
 
 // Squares in double of N vectors of float32, added to 2 N sums.
 template <size_t N, class D>
-HWY_INLINE void add_squares(D d, const hn::Vec<D> (&values)[N],
+HWY_INLINE void add_squares([[maybe_unused]] D d, const hn::Vec<D> (&values)[N],
                             hn::Vec<hn::Repartition<double, D>> (&squares)[2 * N]) {
   const hn::Repartition<double, D> d64;
 #if HWY_TARGET == HWY_SCALAR

@@ -1,0 +1,143 @@
+// Any text is either refused as a rank's index with Error(kBadData), or gives one that is written and read
+// back as it is. What is accepted takes the place of the index in a small checkpoint, of which then every
+// byte is read: it is refused, or every element comes once.
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/checkpoint_manifest.h"
+#include "checkpoint/checkpoint_test_support.h"
+#include "formats/file.h"
+#include "formats/fuzz_mutator.h"
+#include "platform/crc32c.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array kWords = {"{",
+                               "}",
+                               "[",
+                               "]",
+                               ",",
+                               ":",
+                               "null",
+                               "-1",
+                               "0",
+                               "1",
+                               "2",
+                               "8",
+                               "64",
+                               "1e5",
+                               "9223372036854775807",
+                               "18446744073709551615",
+                               "\"format\":",
+                               "\"version\":",
+                               "\"rank\":",
+                               "\"world_size\":",
+                               "\"files\":",
+                               "\"name\":",
+                               "\"pieces\":",
+                               "\"elements\":",
+                               "[0, 8]",
+                               "[8, 16]",
+                               "[0, 8, \"00000000\"]",
+                               "\"../x\"",
+                               "\"model.safetensors\"",
+                               "\"model.norm.weight\"",
+                               "\\u0000"};
+
+uint32_t checksum_of(const std::string& text) { return crc32c(0, std::as_bytes(std::span(text))); }
+
+// A checkpoint of one rank, whose index can be replaced by any text with all checksums right.
+class Folder {
+ public:
+  Folder() : layout_(config_) {
+    TestCheckpoint test;
+    test.output_dir = folder_;
+    path_ = write_checkpoint(test, config_, layout_, zero_state(layout_));
+    manifest_ = parse_manifest(read_text_file(path_ / kManifestName), "manifest");
+    index_ = read_text_file(path_ / name_);
+  }
+
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+
+  const std::string& index() const { return index_; }
+
+  void read_with(const std::string& index) {
+    std::ofstream(path_ / name_, std::ios::binary) << index;
+    for (FileRecord& file : manifest_.files) {
+      if (file.name != name_) continue;
+      file.bytes = std::ssize(index);
+      file.crc32c = checksum_of(index);
+    }
+    std::ofstream(path_ / kManifestName, std::ios::binary) << write_manifest(manifest_);
+    const CheckpointReader reader = CheckpointReader::open(path_);
+    reader.verify(pool_);
+    int64_t num_elements = 0;
+    reader.load(
+        layout_, everything(layout_),
+        [&](StateKind, int64_t, std::span<const float> values) { num_elements += std::ssize(values); },
+        pool_);
+    if (num_elements != 3 * layout_.num_parameters()) std::abort();
+  }
+
+ private:
+  const ModelConfig config_ = tiny_checkpoint_config();
+  const ParameterLayout layout_;
+  // In memory where there is such a place.
+  const std::filesystem::path folder_ =
+      std::filesystem::path(std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : "/tmp") /
+      fmt::format("tessera-fuzz-{}", ::getpid());
+  const std::string name_ = state_index_name(0, 1);
+  std::filesystem::path path_;
+  CheckpointManifest manifest_;
+  std::string index_;
+  ThreadPool pool_{1};
+};
+
+Folder& folder() {
+  static Folder the_folder;
+  return the_folder;
+}
+
+void check(const std::string& text) {
+  const RankIndex index = parse_rank_index(text, "fuzz");
+  const std::string once = write_rank_index(index);
+  if (write_rank_index(parse_rank_index(once, "again")) != once) std::abort();
+  folder().read_with(text);
+}
+
+}  // namespace
+}  // namespace tessera
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  return tessera::mutate_text(data, size, max_size, seed, tessera::kWords, tessera::folder().index());
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    tessera::check(std::string(reinterpret_cast<const char*>(data), size));
+  } catch (const tessera::Error& error) {
+    if (error.code() != tessera::ExitCode::kBadData || std::string(error.what()).starts_with("again")) {
+      std::fprintf(stderr, "%s\n", error.what());
+      std::abort();
+    }
+  }
+  return 0;
+}

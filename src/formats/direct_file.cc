@@ -1,0 +1,82 @@
+#include "formats/direct_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+// What every disk and file system takes for offsets, sizes and memory.
+constexpr int64_t kAlignment = 4096;
+// Below this a read that the system has begun ahead is sooner there.
+constexpr int64_t kMinDirectBytes = int64_t{64} << 10;
+
+// The mapping is only asked about, never touched.
+bool is_mostly_cached(int fd, int64_t size_bytes) {
+  void* mapping = ::mmap(nullptr, static_cast<size_t>(size_bytes), PROT_READ, MAP_SHARED, fd, 0);
+  if (mapping == MAP_FAILED) return true;
+  std::vector<unsigned char> pages(static_cast<size_t>((size_bytes + kAlignment - 1) / kAlignment));
+  const bool is_known = ::sysconf(_SC_PAGESIZE) == kAlignment &&
+                        ::mincore(mapping, static_cast<size_t>(size_bytes), pages.data()) == 0;
+  ::munmap(mapping, static_cast<size_t>(size_bytes));
+  const int64_t num_cached =
+      std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+  return !is_known || 2 * num_cached > std::ssize(pages);
+}
+
+}  // namespace
+
+DirectInputFile::DirectInputFile(const std::filesystem::path& path) : file_(InputFile::open(path)) {
+  if (file_.size_bytes() < kMinDirectBytes) return;
+  direct_fd_ = ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+  is_direct_ = direct_fd_ >= 0 && !is_mostly_cached(direct_fd_, file_.size_bytes());
+}
+
+DirectInputFile::~DirectInputFile() {
+  if (direct_fd_ >= 0) ::close(direct_fd_);
+}
+
+void DirectInputFile::announce(int64_t offset_bytes, int64_t count_bytes) const {
+  if (!is_direct_ || count_bytes < kMinDirectBytes) file_.announce(offset_bytes, count_bytes);
+}
+
+// False when it cannot be done this way: the ordinary way then works, or has the error.
+bool DirectInputFile::read_direct(int64_t begin, int64_t count_bytes, std::byte* destination,
+                                  int64_t needed_bytes) const {
+  int64_t done = 0;
+  while (done < needed_bytes) {
+    const ssize_t got =
+        ::pread(direct_fd_, destination + done, static_cast<size_t>(count_bytes - done), begin + done);
+    if (got < 0 && errno == EINTR) continue;
+    // A part that does not end where a block ends can only be the file's last.
+    if (got <= 0 || (got % kAlignment != 0 && done + got < needed_bytes)) return false;
+    done += got;
+  }
+  return true;
+}
+
+std::span<std::byte> DirectInputFile::read_at(int64_t offset_bytes, int64_t count_bytes,
+                                              PageBuffer* buffer) const {
+  const int64_t begin = offset_bytes / kAlignment * kAlignment;
+  const int64_t skipped = offset_bytes - begin;
+  const int64_t aligned_bytes = round_up(skipped + count_bytes, kAlignment);
+  if (buffer->size_bytes() < aligned_bytes) *buffer = PageBuffer(aligned_bytes);
+  const auto count = static_cast<size_t>(count_bytes);
+  if (is_direct_ && count_bytes >= kMinDirectBytes) {
+    if (read_direct(begin, aligned_bytes, buffer->data(), skipped + count_bytes))
+      return {buffer->data() + skipped, count};
+    is_direct_ = false;
+  }
+  const std::span<std::byte> bytes(buffer->data(), count);
+  file_.read_at(offset_bytes, bytes);
+  return bytes;
+}
+
+}  // namespace tessera
