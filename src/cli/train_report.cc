@@ -119,6 +119,12 @@ void TerminalReport::on_plan(const RunPlan& plan) {
   flush_output();
 }
 
+void TerminalReport::on_resume(const std::filesystem::path& folder, int64_t step,
+                               const std::string& differences) {
+  log_info("going on from {}, behind step {}", folder.string(), format_count(step));
+  if (!differences.empty()) log_info("set otherwise than then: {}", differences);
+}
+
 void TerminalReport::on_previous_run(const std::filesystem::path& folder) {
   log_info("files of an earlier run were moved to {}", folder.string());
 }

@@ -16,6 +16,11 @@ int64_t divide_rounding_up(int64_t numerator, int64_t denominator) {
   return numerator / denominator + (numerator % denominator != 0 ? 1 : 0);
 }
 
+// Who shares the rows of a step that is cut evenly.
+StepCut even_cut(const BatchPlanOptions& options) {
+  return options.cut.value_or(StepCut{options.micro_batch_size, options.world_size});
+}
+
 }  // namespace
 
 // at::mt19937 is the generator of the C++ standard, seeded with the low 32 bits.
@@ -108,9 +113,10 @@ int64_t global_batch_rows(const BatchPlanOptions& options) {
 }
 
 int64_t micro_batch_rows(const BatchPlanOptions& options) {
-  if (!options.global_batch_size) return options.micro_batch_size;
-  const int64_t of_rank = divide_rounding_up(*options.global_batch_size, options.world_size);
-  return divide_rounding_up(of_rank, divide_rounding_up(of_rank, options.micro_batch_size));
+  if (!options.global_batch_size && !options.cut) return options.micro_batch_size;
+  const StepCut cut = even_cut(options);
+  const int64_t of_rank = divide_rounding_up(global_batch_rows(options), cut.world_size);
+  return divide_rounding_up(of_rank, divide_rounding_up(of_rank, cut.micro_batch_size));
 }
 
 void check_enough_rows(const BatchPlanOptions& options) {
@@ -189,6 +195,10 @@ void BatchPlan::rows_of_step(int64_t step, RowLists* micro_batches) const {
   }
   // One rank takes the epoch's last batch as short as it is; several ranks start over to complete it.
   const int64_t end = options_.world_size == 1 ? options_.num_rows : std::numeric_limits<int64_t>::max();
+  if (options_.cut) {
+    cut_evenly(epoch, position, std::min(end, position + num_batches * batch_rows_), micro_batches);
+    return;
+  }
   for (int64_t i = 0; i < num_batches * options_.world_size; ++i) {
     const int64_t batch_end = std::min(end, position + options_.micro_batch_size);
     for (; position < batch_end; ++position) micro_batches->push_back(row_at(epoch, position));
@@ -198,9 +208,9 @@ void BatchPlan::rows_of_step(int64_t step, RowLists* micro_batches) const {
 
 void BatchPlan::cut_evenly(int64_t epoch, int64_t begin, int64_t end, RowLists* micro_batches) const {
   const int64_t num_rows = end - begin;
+  const int64_t world_size = even_cut(options_).world_size;
   const int64_t num_lists =
-      options_.world_size *
-      accumulation_of_global_batch(num_rows, micro_batch_rows(options_), options_.world_size);
+      world_size * accumulation_of_global_batch(num_rows, micro_batch_rows(options_), world_size);
   int64_t position = begin;
   for (int64_t list = 0; list < num_lists; ++list) {
     const int64_t list_end = position + num_rows / num_lists + (list < num_rows % num_lists ? 1 : 0);

@@ -45,6 +45,12 @@ class RowLists {
   std::vector<int64_t> starts_ = {0};  // of every list, and the end of the last
 };
 
+// How the rows of a step are shared.
+struct StepCut {
+  int64_t micro_batch_size;  // at most
+  int64_t world_size;
+};
+
 struct BatchPlanOptions {
   int64_t num_rows;
   int64_t micro_batch_size;  // per_device_train_batch_size
@@ -56,6 +62,9 @@ struct BatchPlanOptions {
   bool shuffle = true;
   uint64_t seed = 42;
   bool drop_last = false;  // dataloader_drop_last
+  // The rows of every step stay those of the settings above, but are cut anew, for other ranks: in order,
+  // into micro-batches of equal size (+-1), as many as these ask for.
+  std::optional<StepCut> cut = {};
 };
 
 // Micro-batches of at most micro_batch_size rows that a step of global_batch_size rows takes on each of
@@ -67,7 +76,7 @@ int64_t accumulation_of_global_batch(int64_t global_batch_size, int64_t micro_ba
 // does not fit.
 int64_t global_batch_rows(const BatchPlanOptions& options);
 
-// Rows of the largest micro-batch: micro_batch_size, or fewer where global_batch_size is cut evenly.
+// Rows of the largest micro-batch: micro_batch_size, or fewer where steps are cut evenly.
 int64_t micro_batch_rows(const BatchPlanOptions& options);
 
 // Error(kBadData) when the dataset has fewer rows than one full step takes.

@@ -252,6 +252,30 @@ TEST(BatchPlan, GivenGlobalBatchIsThatOfOneRankWhateverTheRanks) {
   }
 }
 
+TEST(BatchPlan, RowsCutAnewStayThoseOfTheStep) {
+  for (const auto& [micro_batch, accumulation, world_size] :
+       {std::array<int64_t, 3>{2, 1, 4}, {1, 3, 2}, {3, 2, 1}}) {
+    const BatchPlanOptions options = options_for(23, micro_batch, accumulation, world_size, true);
+    const BatchPlan whole(options);
+    for (const StepCut cut : {StepCut{2, 1}, StepCut{1, 3}, StepCut{5, 2}, StepCut{1, 16}}) {
+      BatchPlanOptions anew = options;
+      anew.cut = cut;
+      const BatchPlan plan(anew);
+      ASSERT_EQ(plan.steps_per_epoch(), whole.steps_per_epoch());
+      for (int64_t step = 0; step < 2 * plan.steps_per_epoch(); ++step) {
+        const std::vector<Rows> micro_batches = plan.rows_of_step(step);
+        EXPECT_EQ(joined(micro_batches), joined(whole.rows_of_step(step)))
+            << "step " << step << " of " << world_size << " ranks, cut for " << cut.world_size;
+        EXPECT_EQ(std::ssize(micro_batches) % cut.world_size, 0);
+        for (const Rows& rows : micro_batches) {
+          EXPECT_LE(std::ssize(rows), std::min(cut.micro_batch_size, micro_batch_rows(anew)));
+          EXPECT_GE(rows.size() + 1, micro_batches.front().size()) << "cut evenly";
+        }
+      }
+    }
+  }
+}
+
 TEST(BatchPlan, AccumulationFollowsFromTheGlobalBatch) {
   EXPECT_EQ(accumulation_of_global_batch(12, 2, 3), 2);
   EXPECT_EQ(accumulation_of_global_batch(13, 2, 3), 3);

@@ -123,18 +123,21 @@ void AdamW::step_ranges(int64_t first, int64_t last, int64_t step, double learni
 }
 
 void AdamW::read_master(int64_t begin, int64_t state_begin, std::span<float> destination) const {
-  check_elements(begin, state_begin, std::ssize(destination));
   pool_->parallel_blocks(std::ssize(destination), kCopyBlock, [&](int64_t first, int64_t last) {
-    if (weights_.dtype() == DType::kF32) {
-      std::copy(weights_.as<float>() + begin + first, weights_.as<float>() + begin + last,
-                destination.data() + first);
-      return;
-    }
-    const bf16* weight = weights_.as<bf16>() + begin;
-    const int16_t* remainder = remainders_.as<int16_t>().data() + state_begin;
-    float* master = destination.data();
-    for (int64_t i = first; i < last; ++i) master[i] = join_master(weight[i], remainder[i]);
+    read_master_alone(begin + first, state_begin + first,
+                      destination.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
   });
+}
+
+void AdamW::read_master_alone(int64_t begin, int64_t state_begin, std::span<float> destination) const {
+  check_elements(begin, state_begin, std::ssize(destination));
+  if (weights_.dtype() == DType::kF32) {
+    std::copy_n(weights_.as<float>() + begin, destination.size(), destination.begin());
+    return;
+  }
+  const bf16* weight = weights_.as<bf16>() + begin;
+  const int16_t* remainder = remainders_.as<int16_t>().data() + state_begin;
+  for (size_t i = 0; i < destination.size(); ++i) destination[i] = join_master(weight[i], remainder[i]);
 }
 
 void AdamW::write_master(int64_t begin, int64_t state_begin, std::span<const float> source) {

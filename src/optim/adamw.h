@@ -61,9 +61,18 @@ class AdamW {
     read_master(begin, begin, destination);
   }
   void read_master(int64_t begin, int64_t state_begin, std::span<float> destination) const;
+  // The same on the calling thread, which need not be one of the pool's.
+  void read_master_alone(int64_t begin, int64_t state_begin, std::span<float> destination) const;
   // Sets weight and remainder of these elements from float32.
   void write_master(int64_t begin, std::span<const float> source) { write_master(begin, begin, source); }
   void write_master(int64_t begin, int64_t state_begin, std::span<const float> source);
+  // The moments of all elements of the state.
+  std::span<float> exp_avg() { return moments_.as<float>().first(moments_size()); }
+  std::span<const float> exp_avg() const { return moments_.as<float>().first(moments_size()); }
+  std::span<float> exp_avg_sq() { return moments_.as<float>().subspan(moments_size(), moments_size()); }
+  std::span<const float> exp_avg_sq() const {
+    return moments_.as<float>().subspan(moments_size(), moments_size());
+  }
 
  private:
   // body(first element of the range, float32 gradients from there on) for blocks of a range: one block of
@@ -72,6 +81,7 @@ class AdamW {
   void for_each_block(const ParameterRange& range, const Body& body) const;
   void check_elements(int64_t begin, int64_t state_begin, int64_t count) const;
   int64_t num_state_elements() const { return moments_.size_bytes() / (2 * dtype_bytes(DType::kF32)); }
+  size_t moments_size() const { return static_cast<size_t>(num_state_elements()); }
 
   std::vector<ParameterRange> ranges_;
   TensorView weights_;

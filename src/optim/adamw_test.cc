@@ -121,6 +121,21 @@ TEST(AdamW, ReadsAndWritesPartsOfTheMasters) {
   EXPECT_THROW(run.optimizer.read_master(kCount - 2, back), Error);
 }
 
+TEST(AdamW, GoesOnFromItsMastersAndMoments) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    TrainingRun whole(dtype, {.weight_decay = 0.1}), second(dtype, {.weight_decay = 0.1});
+    for (int64_t step = 1; step <= 3; ++step) whole.step(step);
+    second.optimizer.write_master(0, whole.masters());
+    std::ranges::copy(whole.optimizer.exp_avg(), second.optimizer.exp_avg().begin());
+    std::ranges::copy(whole.optimizer.exp_avg_sq(), second.optimizer.exp_avg_sq().begin());
+    for (int64_t step = 4; step <= 6; ++step) {
+      whole.step(step);
+      second.step(step);
+    }
+    EXPECT_EQ(whole.masters(), second.masters()) << dtype_name(dtype);
+  }
+}
+
 TEST(AdamW, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
   TrainingRun whole(DType::kBF16, {.weight_decay = 0.1});
   // Elements 100 to 299 of the first range and 600 to 649 of the second, the state behind one another.

@@ -208,6 +208,16 @@ class ReduceOnPlateau : public Schedule {
     num_bad_ = 0;
   }
 
+  std::optional<PlateauState> plateau() const override {
+    return PlateauState{learning_rate_, best_, num_bad_, cooldown_left_};
+  }
+  void restore(const PlateauState& state) override {
+    learning_rate_ = state.learning_rate;
+    best_ = state.best;
+    num_bad_ = state.num_bad;
+    cooldown_left_ = state.cooldown_left;
+  }
+
  private:
   bool is_better(double metric, double best) const {
     if (maximise_) return metric > (relative_ ? best * (1 + threshold_) : best + threshold_);
@@ -252,6 +262,10 @@ constexpr NamedLambda kLambdas[] = {
 }  // namespace
 
 void Schedule::observe_metric(double, bool) {}
+
+std::optional<PlateauState> Schedule::plateau() const { return std::nullopt; }
+
+void Schedule::restore(const PlateauState&) {}
 
 std::optional<AdamBetas> Schedule::betas(int64_t) const { return std::nullopt; }
 

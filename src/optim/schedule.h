@@ -23,6 +23,14 @@ struct AdamBetas {
   double beta2;
 };
 
+// What reduce_lr_on_plateau has learned from evaluations.
+struct PlateauState {
+  double learning_rate = 0;
+  std::optional<double> best;  // metric; nothing before the first evaluation
+  int64_t num_bad = 0;         // evaluations since the best one, or since the rate was reduced
+  int64_t cooldown_left = 0;
+};
+
 class Schedule {
  public:
   virtual ~Schedule() = default;
@@ -32,6 +40,9 @@ class Schedule {
   virtual std::optional<AdamBetas> betas(int64_t step) const;
   // reduce_lr_on_plateau only: the metric of an evaluation. Others ignore it.
   virtual void observe_metric(double metric, bool greater_is_better);
+  // reduce_lr_on_plateau only; others depend on the step alone.
+  virtual std::optional<PlateauState> plateau() const;
+  virtual void restore(const PlateauState& state);
 };
 
 // kBadConfig for an unknown type (with the nearest), an unknown or missing keyword.

@@ -179,6 +179,26 @@ TEST(ReduceOnPlateauSchedule, HonoursCooldownFloorAndDirection) {
   }
 }
 
+TEST(ReduceOnPlateauSchedule, GoesOnFromItsState) {
+  const ScheduleOptions options = {"reduce_lr_on_plateau", R"({"patience": 1, "cooldown": 1, "factor": 0.5})",
+                                   kBase, 0, 10};
+  const std::vector<double> metrics = {2, 1, 3, 3, 3, 0.5, 4, 4, 4, 4};
+  for (size_t stop = 0; stop < metrics.size(); ++stop) {
+    const auto whole = make_schedule(options), first = make_schedule(options),
+               second = make_schedule(options);
+    for (size_t i = 0; i < stop; ++i) first->observe_metric(metrics[i], false);
+    ASSERT_TRUE(first->plateau());
+    second->restore(*first->plateau());
+    for (size_t i = 0; i < metrics.size(); ++i) {
+      whole->observe_metric(metrics[i], false);
+      if (i < stop) continue;
+      second->observe_metric(metrics[i], false);
+      EXPECT_EQ(second->learning_rate(0), whole->learning_rate(0)) << "metric " << i << ", stop " << stop;
+    }
+  }
+  EXPECT_FALSE(make_schedule({"linear", "", kBase, 0, 10})->plateau());
+}
+
 TEST(ReduceOnPlateauSchedule, RefusesAFactorThatDoesNotReduce) {
   EXPECT_THAT(refusal({"reduce_lr_on_plateau", R"({"factor": 1})", kBase, 0, 4}), HasSubstr("below 1"));
 }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "optim/schedule.h"
 #include "platform/cpu.h"
 #include "train/arguments.h"
@@ -375,12 +376,36 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
   metric.value_name = "loss";
 }
 
+void declare_resuming(FlagTable* table, TrainingArguments* args) {
+  Flag& resume = table->add(
+      "resume_from_checkpoint", &args->resume_from_checkpoint,
+      "Go on from a checkpoint as if the run had never ended: true takes the newest complete one of "
+      "output_dir, auto does, too, and starts afresh where there is none; anything else is the "
+      "folder of a checkpoint. The number of ranks and how they share the work may differ.");
+  resume.value_name = "true|auto|DIR";
+  resume.set = [args](const std::vector<std::string>& values) {
+    const std::string value = values.size() == 1 ? values[0] : "";
+    const std::string word = lower_case(value);
+    args->resume_from_checkpoint = word == "false" || word == "none" || word == "no" ? ""
+                                   : word == "true" || word == "yes"                 ? "true"
+                                   : word == "auto"                                  ? "auto"
+                                                                                     : value;
+  };
+  table->add("save_on_sigterm", &args->save_on_sigterm,
+             "Leave a checkpoint of the last finished step when SIGTERM or Ctrl-C ends the run.");
+  limit(table->add("grace_period_s", &args->grace_period_s,
+                   "Seconds that the run has to end behind SIGTERM or Ctrl-C. Where the rest of the step and "
+                   "the checkpoint would take longer, as measured so far, the step is given up."),
+        above(0));
+}
+
 void declare_saving(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Output");
   Flag& output =
       table->add("output_dir", &args->output_dir,
                  "Folder for the trained model, the checkpoints, trainer_state.json and metrics.jsonl. Files "
-                 "of a former run in it are moved to a folder previous-1, previous-2, ... inside.");
+                 "of a former run in it are moved to a folder previous-1, previous-2, ... inside, unless "
+                 "the run is resumed. All nodes must see the same folder.");
   output.value_name = "DIR";
   Flag& strategy =
       table->add_choice("save_strategy", &args->save_strategy, {"no", "steps", "epoch"},
@@ -390,11 +415,27 @@ void declare_saving(FlagTable* table, TrainingArguments* args) {
   limit_steps(table->add("save_steps", &args->save_steps,
                          "Steps between two checkpoints, below 1 a share of all steps."),
               /*allow_zero=*/false);
-  limit(
-      table->add(
-          "save_total_limit", &args->save_total_limit,
-          "Keep only this many of the checkpoints of this run; the oldest are deleted. Without it all stay."),
-      at_least(1));
+  limit(table->add(
+            "save_total_limit", &args->save_total_limit,
+            "Keep only this many of the checkpoints of this run, those before it was resumed included; the "
+            "oldest are deleted. Without it all stay."),
+        at_least(1));
+  table->add("async_save", &args->async_save,
+             "Write checkpoints while training goes on. The files are the same without it.");
+  Flag& rate =
+      table->add("save_rate_limit", &args->save_rate_limit,
+                 "The most that all ranks together write in a second, such as 200MB or 1GiB, so that "
+                 "others of a shared disk are not held up. Without it there is no limit.");
+  rate.value_name = "SIZE";
+  rate.set = [set = rate.set](const std::vector<std::string>& values) {
+    for (const std::string& value : values) {
+      if (value.empty() || parse_bytes(value)) continue;
+      fail(ExitCode::kUsage, "--save_rate_limit: expected a size such as 200MB or 1GiB, found '{}'",
+           printable(value));
+    }
+    set(values);
+  };
+  declare_resuming(table, args);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "optim/schedule.h"
 #include "train/deepspeed_arguments.h"
 
@@ -157,6 +158,10 @@ DType TrainingArguments::export_dtype() const {
 
 DType TrainingArguments::accumulation_dtype() const {
   return grad_accum_dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
+}
+
+int64_t TrainingArguments::save_bytes_per_second() const {
+  return save_rate_limit.empty() ? 0 : parse_bytes(save_rate_limit).value();
 }
 
 int64_t TrainingArguments::prefetch_elements(int64_t hidden_size) const {

@@ -108,11 +108,18 @@ struct TrainingArguments {
   std::string save_strategy = "steps";
   double save_steps = 500;
   std::optional<int64_t> save_total_limit;
+  bool async_save = true;
+  std::string save_rate_limit;  // bytes a second of all ranks together, "" = none
+  bool save_on_sigterm = true;
+  double grace_period_s = 30;
+  std::string resume_from_checkpoint;  // "" = no; resolved: "", "true", "auto" or a folder
 
   std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()
   std::string ds_compat = "0.19";
   std::string config;  // a configuration file; read by apply_config_file()
 
+  bool resumes() const { return !resume_from_checkpoint.empty(); }
+  int64_t save_bytes_per_second() const;  // 0 = no limit
   bool evaluates() const { return eval_strategy != "no" || eval_on_start; }
   DType training_dtype() const;
   LogLevel lowest_log_level() const;

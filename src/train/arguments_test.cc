@@ -289,7 +289,7 @@ TEST_F(ArgumentsTest, UnknownChoicesNameTheKnownOnes) {
 }
 
 TEST_F(ArgumentsTest, WhatWouldChangeTheResultIsRefused) {
-  EXPECT_THAT(refusal("resume_from_checkpoint", "out/checkpoint-5"), HasSubstr("weights only"));
+  EXPECT_THAT(refusal("ignore_data_skip", "true"), HasSubstr("rows behind its checkpoint"));
   EXPECT_THAT(refusal("fp16", "true"), HasSubstr("bfloat16"));
   EXPECT_THAT(refusal("neftune_noise_alpha", "5"), HasSubstr("not implemented"));
   EXPECT_THAT(refusal("load_best_model_at_end", "true"), HasSubstr("last step"));

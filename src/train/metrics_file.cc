@@ -1,7 +1,10 @@
 #include "train/metrics_file.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -32,11 +35,38 @@ std::string metrics_line(const StepMetrics& metrics) {
     line["slowest_rank_times_median"] = metrics.slowest_rank->times_median;
   }
   if (metrics.skipped) line["skipped"] = true;
+  if (metrics.checkpoint) {
+    line["checkpoint_step"] = metrics.checkpoint->step;
+    line["checkpoint_bytes"] = metrics.checkpoint->bytes;
+    line["checkpoint_write_s"] = metrics.checkpoint->write_s;
+    line["checkpoint_stall_s"] = metrics.checkpoint->stall_s;
+  }
   return line.dump();
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path)
-    : path_(path), file_(std::fopen(path.c_str(), "we")) {
+namespace {
+
+// Bytes of the complete lines, from the first on, that are of steps up to `last_step`.
+int64_t bytes_until(const std::filesystem::path& path, int64_t last_step) {
+  std::ifstream in(path, std::ios::binary);
+  int64_t bytes = 0;
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    const nlohmann::json metrics = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!metrics.is_object() || !metrics.contains("step") || !metrics["step"].is_number_integer() ||
+        metrics["step"] > last_step) {
+      break;
+    }
+    bytes += std::ssize(line) + 1;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep) : path_(path) {
+  const int64_t kept_bytes = keep > 0 ? bytes_until(path, keep) : 0;
+  file_.reset(std::fopen(path.c_str(), "ae"));
+  if (file_ && ftruncate(fileno(file_.get()), kept_bytes) != 0) file_.reset();
   if (!file_) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot write {}", path.string()));
 }
 

@@ -51,6 +51,14 @@ struct SlowestRank {
   double times_median = 1;
 };
 
+// A checkpoint that is complete.
+struct CheckpointUse {
+  int64_t step = 0;
+  int64_t bytes = 0;   // that the ranks wrote
+  double write_s = 0;  // from its beginning until it was complete
+  double stall_s = 0;  // for which training stood still, mean of the ranks
+};
+
 // One optimizer step; a line of metrics.jsonl.
 struct StepMetrics {
   int64_t step = 0;      // from 1
@@ -67,6 +75,7 @@ struct StepMetrics {
   std::optional<NetworkUse> network;        // with several nodes
   std::optional<SlowestRank> slowest_rank;  // with several ranks
   bool skipped = false;  // a loss spike, or not finite: weights and optimizer were left as they were
+  std::optional<CheckpointUse> checkpoint;  // that was found complete in this step
 };
 
 struct TrainSummary {
@@ -96,6 +105,10 @@ class TrainObserver {
   virtual void on_loading(double /*fraction*/, double /*bytes_per_second*/) {}
   // Before the plan is checked against the free memory and before anything is allocated.
   virtual void on_plan(const RunPlan& /*plan*/) {}
+  // The run goes on from this checkpoint, that many steps behind its start. `differences` is what is set
+  // otherwise than then and changes the numbers, "" = nothing.
+  virtual void on_resume(const std::filesystem::path& /*folder*/, int64_t /*step*/,
+                         const std::string& /*differences*/) {}
   // Files of a former run were moved to this folder.
   virtual void on_previous_run(const std::filesystem::path& /*folder*/) {}
   // Behind the first step; of the node of rank 0. Not where the system does not tell.

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <string>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "formats/file.h"
 
 namespace tessera {
@@ -54,6 +56,15 @@ bool is_checkpoint_name(const std::string& name) {
   constexpr std::string_view kPrefix = "checkpoint-";
   return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
          name.find_first_not_of("0123456789", kPrefix.size()) == std::string::npos;
+}
+
+// Nothing for a number that is none of a step.
+std::optional<int64_t> checkpoint_step(const std::string& name) {
+  const std::string_view digits = std::string_view(name).substr(name.find('-') + 1);
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return step;
 }
 
 bool is_report_name(const std::string& name) {
@@ -139,21 +150,42 @@ void OutputFolder::set_aside_former_run() {
   }
 }
 
+void OutputFolder::keep_former_run(int64_t step) {
+  std::vector<int64_t> kept;
+  for (const fs::path& name : names_in(folder_)) {
+    if (name.string().starts_with(kUnfinished)) remove_tree(folder_ / name);
+    if (!is_checkpoint_name(name)) continue;
+    const std::optional<int64_t> of = checkpoint_step(name);
+    if (of && *of <= step) {
+      kept.push_back(*of);
+    } else {
+      set_aside(name);
+      log_warning("{} is newer than the checkpoint from which the run goes on: it was moved to {}",
+                  (folder_ / name).string(), previous_folder_.string());
+    }
+  }
+  std::sort(kept.begin(), kept.end());
+  for (const int64_t of : kept) checkpoints_.push_back(checkpoint_folder(of));
+}
+
 fs::path OutputFolder::checkpoint_folder(int64_t step) const {
   return folder_ / fmt::format("checkpoint-{}", step);
 }
 
-void OutputFolder::write_checkpoint(int64_t step, std::optional<int64_t> total_limit,
-                                    const std::function<void(const fs::path& folder)>& write) {
-  const fs::path folder = checkpoint_folder(step);
-  const StagingFolder staging(folder_ / fmt::format("{}checkpoint-{}", kUnfinished, step));
-  write(staging.path());
-  move_path(staging.path(), folder);
-  sync_folder(folder_);
-  checkpoints_.push_back(folder);
-  while (total_limit && static_cast<int64_t>(checkpoints_.size()) > *total_limit) {
-    remove_tree(checkpoints_.front());
+// Under another name first: what is half deleted is no checkpoint.
+void OutputFolder::checkpoint_written(int64_t step, std::optional<int64_t> total_limit) {
+  checkpoints_.push_back(checkpoint_folder(step));
+  while (total_limit && std::ssize(checkpoints_) > *total_limit) {
+    const fs::path oldest = std::move(checkpoints_.front());
     checkpoints_.pop_front();
+    const fs::path condemned =
+        folder_ / fmt::format("{}{}-to-delete", kUnfinished, oldest.filename().string());
+    try {
+      move_path(oldest, condemned);
+      remove_tree(condemned);
+    } catch (const Error& error) {
+      log_warning("save_total_limit: {}", error.what());
+    }
   }
 }
 

@@ -28,14 +28,14 @@ class OutputFolder {
   // starts clean; removes unfinished folders of a run that was killed. The model of the former run stays
   // until replace_model().
   void set_aside_former_run();
+  // Instead: goes on with the former run from step `step`. Its later checkpoints are moved to previous-N.
+  void keep_former_run(int64_t step);
   // Where files of a former run went; empty = nothing was moved so far.
   const std::filesystem::path& previous_folder() const { return previous_folder_; }
 
   std::filesystem::path checkpoint_folder(int64_t step) const;
-  // `write` fills an unfinished folder, which then appears as checkpoint-<step>. The oldest checkpoints
-  // written by this object beyond `total_limit` are deleted afterwards.
-  void write_checkpoint(int64_t step, std::optional<int64_t> total_limit,
-                        const std::function<void(const std::filesystem::path& folder)>& write);
+  // There is a new one. The oldest beyond `total_limit` are deleted; what cannot be is a warning.
+  void checkpoint_written(int64_t step, std::optional<int64_t> total_limit);
   // `write` fills an unfinished folder; its files then take their places in the output folder. Files of a
   // former model are moved to previous-N.
   void replace_model(const std::function<void(const std::filesystem::path& folder)>& write);
@@ -45,7 +45,7 @@ class OutputFolder {
 
   std::filesystem::path folder_;
   std::filesystem::path previous_folder_;
-  std::deque<std::filesystem::path> checkpoints_;  // of this run, oldest first
+  std::deque<std::filesystem::path> checkpoints_;  // of this run, oldest first; by who writes them
   int lock_fd_ = -1;
 };
 

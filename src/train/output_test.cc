@@ -1,6 +1,7 @@
 // What a run leaves in output_dir.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -87,7 +88,7 @@ TEST(Checkpoints, AreModelFoldersOfTheirStep) {
             (std::vector<fs::path>{tiny.output() / "checkpoint-4", tiny.output() / "checkpoint-6"}));
   EXPECT_THAT(names_in(tiny.output() / "checkpoint-4"),
               UnorderedElementsAre("config.json", "generation_config.json", "model.safetensors",
-                                   "trainer_state.json", "training_args.json"));
+                                   "trainer_state.json", "training_args.json", "tessera"));
   EXPECT_EQ(read_json(tiny.output() / "checkpoint-4" / "trainer_state.json").at("global_step"), 4);
   EXPECT_EQ(read_tensors(tiny.output() / "checkpoint-6"), read_tensors(tiny.output()));
   const auto weights = read_tensors(tiny.output() / "checkpoint-4");
@@ -110,56 +111,78 @@ TEST(Checkpoints, OnlyTheNewestStayWithinTheLimit) {
       2);
 }
 
-// Puts something in the way of checkpoint-2 as soon as step 1 is done.
-class Saboteur : public RecordingObserver {
+// As a disk that is full: no file of this process grows beyond a size.
+class FileSizeLimit {
  public:
-  explicit Saboteur(fs::path output) : output_(std::move(output)) {}
-  void on_step(const StepMetrics& metrics) override {
-    if (metrics.step == 1) fs::create_directories(output_ / "checkpoint-2" / "in the way");
-    RecordingObserver::on_step(metrics);
+  FileSizeLimit() : former_handler_(std::signal(SIGXFSZ, SIG_IGN)) { getrlimit(RLIMIT_FSIZE, &former_); }
+  ~FileSizeLimit() {
+    lift();
+    std::signal(SIGXFSZ, former_handler_);
   }
+  void set(rlim_t max_bytes) const {
+    const rlimit limit = {max_bytes, former_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  void lift() const { setrlimit(RLIMIT_FSIZE, &former_); }
 
  private:
-  fs::path output_;
+  rlimit former_ = {};
+  void (*former_handler_)(int);
 };
 
-TEST(Checkpoints, OneThatFailsDoesNotEndTheRun) {
-  TinyRun tiny;
-  tiny.args.save_strategy = "steps";
-  tiny.args.save_steps = 2;
-  ThreadPool pool(1);
-  Saboteur observer(tiny.output());
-  Trainer trainer(tiny.args, pool, observer);
-  trainer.run();
-  ASSERT_EQ(observer.failures.size(), 1u);
-  EXPECT_THAT(observer.failures[0], testing::HasSubstr("checkpoint-2"));
-  EXPECT_EQ(observer.checkpoints.size(), 2u);
-  EXPECT_EQ(observer.steps.size(), 6u);
+// What a run of 6 steps that saves every other one has left when checkpoint-2 failed.
+void expect_all_but_the_first(const TinyRun& tiny, const RecordingObserver& run) {
+  ASSERT_EQ(run.failures.size(), 1u);
+  EXPECT_THAT(run.failures[0], testing::HasSubstr("checkpoint-2"));
+  EXPECT_THAT(run.failures[0], testing::HasSubstr("File too large"));
+  EXPECT_EQ(run.checkpoints,
+            (std::vector<fs::path>{tiny.output() / "checkpoint-4", tiny.output() / "checkpoint-6"}));
+  EXPECT_EQ(run.steps.size(), 6u);
+  EXPECT_FALSE(fs::exists(tiny.output() / "checkpoint-2"));
   for (const std::string& name : names_in(tiny.output()))
     EXPECT_FALSE(name.starts_with(".unfinished")) << name;
 }
 
-TEST(Checkpoints, OneThatFailsOnSeveralRanksIsToldOnce) {
-  TinyRun tiny;
-  tiny.args.save_strategy = "steps";
-  tiny.args.save_steps = 2;
-  tiny.args.max_steps = 6;
-  tiny.args.per_device_train_batch_size = 1;
-  tiny.args.zero_stage = 2;
-  // Asked during every step; the first time output_dir is there already.
-  const auto sabotage = [&](int rank) {
-    if (rank == 0) fs::create_directories(tiny.output() / "checkpoint-2" / "in the way");
-    return 0;
-  };
-  const std::vector<RecordingObserver> ranks =
-      train_ranks(tiny.args, {.num_nodes = 1, .local_world_size = 3}, 1, sabotage);
-  ASSERT_EQ(ranks[0].failures.size(), 1u);
-  EXPECT_THAT(ranks[0].failures[0], testing::HasSubstr("checkpoint-2"));
-  EXPECT_EQ(ranks[0].checkpoints.size(), 2u);
-  EXPECT_EQ(ranks[0].steps.size(), 6u);
-  EXPECT_TRUE(ranks[1].failures.empty() && ranks[2].failures.empty());
-  for (const std::string& name : names_in(tiny.output()))
-    EXPECT_FALSE(name.starts_with(".unfinished")) << name;
+TEST(Checkpoints, OneThatCannotBeBegunDoesNotEndTheRun) {
+  for (const int world_size : {1, 3}) {
+    TinyRun tiny;
+    tiny.args.save_strategy = "steps";
+    tiny.args.save_steps = 2;
+    tiny.args.per_device_train_batch_size = 1;
+    const FileSizeLimit disk;
+    int64_t num_steps = 0;
+    const auto fill_disk = [&](int rank) {
+      if (rank == 0 && ++num_steps == 2) disk.set(64);
+      if (rank == 0 && num_steps == 3) disk.lift();
+      return 0;
+    };
+    const std::vector<RecordingObserver> ranks = train_ranks(tiny.args, {1, world_size}, 1, fill_disk);
+    expect_all_but_the_first(tiny, ranks[0]);
+    for (size_t rank = 1; rank < ranks.size(); ++rank) EXPECT_TRUE(ranks[rank].failures.empty());
+  }
+}
+
+TEST(Checkpoints, OneThatFailsWhileItIsWrittenDoesNotEndTheRun) {
+  for (const int world_size : {1, 3}) {
+    TinyRun tiny;
+    tiny.args.save_strategy = "steps";
+    tiny.args.save_steps = 2;
+    tiny.args.per_device_train_batch_size = 1;
+    tiny.args.save_rate_limit = "20KB";  // some seconds for all of it
+    const FileSizeLimit disk;
+    int64_t num_steps = 0;
+    const auto fill_disk = [&](int rank) {
+      if (rank != 0) return 0;
+      if (++num_steps == 3) {
+        disk.set(64);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      }
+      if (num_steps == 4) disk.lift();
+      return 0;
+    };
+    const std::vector<RecordingObserver> ranks = train_ranks(tiny.args, {1, world_size}, 1, fill_disk);
+    expect_all_but_the_first(tiny, ranks[0]);
+  }
 }
 
 TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
@@ -213,8 +236,7 @@ TEST(OutputFolder, RemovesWhatAKilledRunLeftUnfinished) {
 TEST(OutputFolder, LeavesNothingBehindWhenWritingFails) {
   const TestFolder folder;
   OutputFolder output(folder / "out");
-  EXPECT_THROW(output.write_checkpoint(1, {}, [](const fs::path&) { fail(ExitCode::kIoError, "full"); }),
-               Error);
+  EXPECT_THROW(output.replace_model([](const fs::path&) { fail(ExitCode::kIoError, "full"); }), Error);
   EXPECT_TRUE(fs::is_empty(folder / "out"));
 }
 

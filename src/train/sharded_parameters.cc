@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/adamw/adamw.h"
+#include "train/adamw_state.h"
 #include "train/memory_plan.h"
 #include "train/not_finite.h"
 #include "train/whole_parameters.h"
@@ -211,12 +212,63 @@ std::string ShardedParameters::not_finite_gradient() const {
   return "";
 }
 
-void ShardedParameters::update(int64_t step, double learning_rate, double gradient_scale) {
+void ShardedParameters::update(int64_t step, double learning_rate, double gradient_scale,
+                               const ChangeHook& before_change) {
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    const Part own = plan_.part(g, comm_->world().rank);
+    if (before_change && own.size() > 0) before_change({own.begin, own.end});
     optimizer_->step_ranges(first_range_[static_cast<size_t>(g)], first_range_[static_cast<size_t>(g + 1)],
                             step, learning_rate, gradient_scale);
     weights_.updated(g);
   }
+  weights_changed();
+}
+
+std::vector<ElementRange> ShardedParameters::owned() const {
+  std::vector<ElementRange> ranges;
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
+    const Part own = plan_.part(g, comm_->world().rank);
+    if (own.size() > 0) ranges.push_back({own.begin, own.end});
+  }
+  return ranges;
+}
+
+std::vector<ElementRange> ShardedParameters::kept() const {
+  std::vector<ElementRange> ranges;
+  for (const Piece& piece : pieces_) ranges.push_back({piece.elements.begin, piece.elements.end});
+  return ranges;
+}
+
+template <typename Body>
+void ShardedParameters::for_each_part(int64_t begin, int64_t count, const Body& body) const {
+  int64_t num_found = 0;
+  for (const Piece& piece : pieces_) {
+    const Part common = intersection(piece.elements, {begin, begin + count});
+    if (common.size() == 0) continue;
+    body(weights_.owned_index(piece.group, common.begin),
+         piece.state_begin + common.begin - piece.elements.begin, static_cast<size_t>(common.begin - begin),
+         static_cast<size_t>(common.size()));
+    num_found += common.size();
+  }
+  TESSERA_CHECK(num_found == count, "rank {} keeps {} of the elements [{}, {})", comm_->world().rank,
+                num_found, begin, begin + count);
+}
+
+void ShardedParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
+  for_each_part(begin, std::ssize(values), [&](int64_t weight, int64_t state, size_t first, size_t count) {
+    read_adamw_state(*optimizer_, kind, weight, state, values.subspan(first, count));
+  });
+}
+
+void ShardedParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {
+  for_each_part(begin, std::ssize(values), [&](int64_t weight, int64_t state, size_t first, size_t count) {
+    write_adamw_state(*optimizer_, kind, weight, state, values.subspan(first, count));
+  });
+}
+
+// As after an update: the others fetch what they do not keep.
+void ShardedParameters::state_written() {
+  for (int64_t g = 0; g < plan_.num_groups(); ++g) weights_.updated(g);
   weights_changed();
 }
 

@@ -27,8 +27,14 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   double gradient_squares() const override;
   std::string not_finite_gradient() const override;
   void set_betas(double beta1, double beta2) override { optimizer_->set_betas(beta1, beta2); }
-  void update(int64_t step, double learning_rate, double gradient_scale) override;
+  void update(int64_t step, double learning_rate, double gradient_scale,
+              const ChangeHook& before_change) override;
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
+  std::vector<ElementRange> owned() const override;
+  void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
+  std::vector<ElementRange> kept() const override;
+  void write_state(StateKind kind, int64_t begin, std::span<const float> values) override;
+  void state_written() override;
 
  private:
   // A contiguous range of the flat array whose optimizer state this rank keeps.
@@ -59,6 +65,10 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   void write_loaded(int64_t begin, std::span<const float> values);
   std::span<bf16> loaded_bf16(int64_t begin, int64_t count);
   const Piece* piece_of(int64_t group, int64_t element) const;
+  // body(element of owned weights, element of the state, first value, number of values) for what a piece has
+  // of [begin, begin + count), all of which this rank keeps.
+  template <typename Body>
+  void for_each_part(int64_t begin, int64_t count, const Body& body) const;
   std::vector<Chunk> chunks() const;
   // Collective: the masters of the chunk in the exchange of every node.
   void exchange(const Chunk& chunk);

@@ -34,6 +34,10 @@ nlohmann::json read_json(const std::filesystem::path& file);
 class RecordingObserver : public TrainObserver {
  public:
   void on_plan(const RunPlan& run_plan) override { plan = run_plan; }
+  void on_resume(const std::filesystem::path&, int64_t step, const std::string& different) override {
+    resumed_step = step;
+    differences = different;
+  }
   void on_previous_run(const std::filesystem::path& folder) override { previous_run = folder; }
   void on_step(const StepMetrics& metrics) override { steps.push_back(metrics); }
   void on_log(const LogEntry& entry) override { logs.push_back(entry); }
@@ -45,6 +49,8 @@ class RecordingObserver : public TrainObserver {
   void on_finish(const TrainSummary& run_summary) override { summary = run_summary; }
 
   RunPlan plan;
+  int64_t resumed_step = -1;
+  std::string differences;
   std::filesystem::path previous_run;
   std::vector<StepMetrics> steps;
   std::vector<LogEntry> logs;

@@ -1,5 +1,5 @@
-// The loop of a run and its single step. Preparation is in trainer_setup.cc, what is done about steps that go
-// wrong in trainer_watch.cc, reports and files in trainer_output.cc.
+// The loop of a run and its single step. Preparation is in trainer_setup.cc, resuming in trainer_resume.cc,
+// what is done about steps that go wrong in trainer_watch.cc, reports and files in trainer_output.cc.
 #include "train/trainer.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "model/flops.h"
 #include "train/passes.h"
 
@@ -20,18 +21,25 @@ double clip_factor(double norm, double max_norm) {
 TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   TESSERA_CHECK(!output_, "a trainer runs once");
   stop_signal_ = stop_signal;
+  if (is_finished_already()) {
+    if (is_root())
+      log_info("nothing is left to do: {} has the model of step {}", args_.output_dir, state_.global_step);
+    return summarize();
+  }
   open_output();
   run_time_ = Stopwatch();
   comm_->rail().wait_for_all();  // what loading has begun
   network_meter_.start();
-  if (args_.eval_on_start) run_evaluation();
+  if (args_.eval_on_start && !resume_) run_evaluation();
   while (state_.global_step < state_.max_steps && !stop_wanted()) {
-    account(train_step(state_.global_step));
-    if (state_.global_step == 1) measure_memory();
+    const StepMetrics metrics = train_step(state_.global_step);
+    report_checkpoint();
+    account(metrics);
+    if (state_.global_step == first_step_ + 1) measure_memory();
     const StepActions due = actions_->after(state_.global_step);
     if (due.log) log_training();
     if (due.evaluate) run_evaluation();
-    if (due.save) try_save_checkpoint();
+    if (due.save) save_checkpoint();
   }
   return finish_run();
 }
@@ -63,6 +71,7 @@ struct StepSums {
   double busy_s = 0;
   double wait_s = 0;
   double compute_s = 0;  // of the passes, without waiting for others
+  CheckpointShare checkpoint;
 
   void add(const NetworkCounters& network) {
     sent_bytes += static_cast<double>(network.sent_bytes);
@@ -74,7 +83,7 @@ struct StepSums {
     return {std::llround(sent_bytes), std::llround(received_bytes), busy_s, wait_s};
   }
   std::span<double> values() { return {&loss, kNumValues}; }
-  static constexpr size_t kNumValues = 11;
+  static constexpr size_t kNumValues = 15;
   int64_t index_of(double StepSums::*value) const { return &(this->*value) - &loss; }
 };
 static_assert(sizeof(StepSums) == StepSums::kNumValues * sizeof(double));
@@ -113,6 +122,7 @@ StepMetrics Trainer::train_step(int64_t step) {
     sums.interrupts = signal == SIGINT;
     sums.terminations = signal == SIGTERM;
   }
+  sums.checkpoint = saver_->share();
   {
     const NetworkMeterPause pause(network_meter_);
     sums.add(network_meter_.take());
@@ -129,6 +139,7 @@ StepMetrics Trainer::train_step(int64_t step) {
   metrics.network = network_use(sums.network());
   metrics.slowest_rank =
       find_slowest_rank(step, sums.index_of(&StepSums::flops), sums.index_of(&StepSums::compute_s));
+  saver_->take_sums(sums.checkpoint);
   metrics.skipped = is_to_skip(metrics, own_loss_is_finite, passes);
   if (!metrics.skipped) update(metrics);
   if (sums.interrupts > 0) agreed_signal_ = SIGINT;
@@ -145,8 +156,12 @@ void Trainer::update(const StepMetrics& metrics) {
   if (const std::optional<AdamBetas> betas = schedule_->betas(metrics.step - 1)) {
     parameters_->set_betas(betas->beta1, betas->beta2);
   }
+  ChangeHook before_change;
+  if (saver_->is_writing()) {
+    before_change = [this](ElementRange elements) { saver_->before_change(elements); };
+  }
   parameters_->update(++num_updates_, metrics.learning_rate,
-                      clip_factor(metrics.grad_norm, args_.max_grad_norm));
+                      clip_factor(metrics.grad_norm, args_.max_grad_norm), before_change);
 }
 
 std::optional<NetworkUse> Trainer::network_use(const NetworkCounters& sums) const {

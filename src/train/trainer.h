@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/model_folder.h"
 #include "comm/communicator.h"
 #include "data/batch_plan.h"
@@ -20,6 +21,7 @@
 #include "optim/schedule.h"
 #include "platform/thread_pool.h"
 #include "train/arguments.h"
+#include "train/checkpoint_saver.h"
 #include "train/loss_spike.h"
 #include "train/metrics_file.h"
 #include "train/network_meter.h"
@@ -30,6 +32,7 @@
 #include "train/step_actions.h"
 #include "train/stopwatch.h"
 #include "train/trainer_state.h"
+#include "train/training_record.h"
 
 namespace tessera {
 
@@ -38,20 +41,21 @@ namespace tessera {
 double clip_factor(double norm, double max_norm);
 
 // With several ranks every one of them has a Trainer, and all calls are collective; rank 0 alone reports to
-// its observer and writes files. A step is the same whatever the number of ranks: its rows depend on the
-// data, the seed and the global batch alone.
+// its observer and writes reports; checkpoints are written by all. A step is the same whatever the number of
+// ranks: its rows depend on the data, the seed and the global batch alone.
 class Trainer {
  public:
-  // Opens model and dataset, plans the run, checks its memory, allocates and loads. `args` must be resolved
-  // (resolve_training_arguments); pool, observer and comm must outlive this. Nothing is written to output_dir
-  // yet.
+  // Opens model and dataset, plans the run, checks its memory, allocates and loads, from a checkpoint where
+  // the run is resumed. `args` must be resolved (resolve_training_arguments); pool, observer and comm must
+  // outlive this. Nothing is written to output_dir yet, but with several nodes a file that is removed again.
   Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer,
           Communicator& comm = single_process());
   ~Trainer();
 
   const RunPlan& plan() const { return run_plan_; }
 
-  // Trains from the first step to the last and writes everything to output_dir. `stop_signal` is asked after
+  // Trains from the first step, or the one behind the checkpoint, to the last and writes everything to
+  // output_dir; what has reached its last step already is left as it is. `stop_signal` is asked after
   // every step (and during evaluations); a number other than 0 ends the run with a checkpoint of the present
   // state. May be called once. Error(kNumerics) when loss or gradient norm is not finite: the weights are
   // then those of the step before.
@@ -72,6 +76,23 @@ class Trainer {
   bool fits_everywhere(const MemoryRequest& request);
   void plan_memory_use();
   void allocate_and_load();
+
+  // Resuming (trainer_resume.cc).
+  struct ResumePoint {
+    CheckpointReader reader;
+    TrainingRecord record;
+    std::vector<LogEntry> log_history;
+  };
+  static ResumePoint open_resume_point(const std::filesystem::path& folder);
+  // Collective: the newest usable checkpoint of output_dir below `step`.
+  std::optional<std::filesystem::path> newest_checkpoint(int64_t step);
+  void choose_checkpoint();
+  // Refuses a checkpoint of another run; returns the order of the rows.
+  BatchPlanOptions go_on_with_batches(const BatchPlanOptions& options);
+  void load_checkpoint();
+  void restore_progress();
+  bool resumes_in_place() const;
+  bool is_finished_already();
 
   Dataset open_dataset(const std::vector<std::string>& files, const Tokenizer* tokenizer,
                        const std::string& what);
@@ -101,23 +122,35 @@ class Trainer {
   // Reports and files.
   void measure_memory();
   void open_output();
-  void account(const StepMetrics& metrics);
+  void account(StepMetrics metrics);
   void add_log(LogEntry entry);
   void log_training();
   void run_evaluation();
-  // Rank 0 writes; the others hand over what they own. False on them when it failed.
-  bool write_together(const std::function<void()>& write);
+  // Rank 0 writes; the others hand over what they own.
+  void write_together(const std::function<void()>& write);
+  ExportOptions export_options() const;
+  CheckpointPlan checkpoint_plan() const;
+  RunRecord run_record();
+  // Begins one of the present step, when the one before is over.
   void save_checkpoint();
-  void try_save_checkpoint();
+  // Waits for the one under way.
+  void finish_checkpoint();
+  void report_checkpoint();
+  void save_before_stop();
   double mean_loss() const { return total_loss_ / static_cast<double>(std::max<int64_t>(num_updates_, 1)); }
   LogEntry final_log(double runtime_s) const;
   std::optional<NetworkUse> mean_network_use() const;
+  TrainSummary summarize();
   TrainSummary finish_run();
   int received_signal() const { return stop_signal_ ? stop_signal_() : 0; }
   // Several ranks agree on it at the end of every step: signals reach them at different times.
-  bool stop_wanted() const { return world().is_single() ? received_signal() != 0 : agreed_signal_ != 0; }
+  bool stop_wanted() {
+    if (world().is_single() && agreed_signal_ == 0) agreed_signal_ = received_signal();
+    return agreed_signal_ != 0;
+  }
 
   TrainingArguments args_;
+  TrainingRecord record_;  // of this run, without its progress
   ThreadPool* pool_;
   Communicator* comm_;
   TrainObserver no_observer_;  // of the other ranks
@@ -135,6 +168,10 @@ class Trainer {
   RunPlan run_plan_;
   ActivationLimits limits_;
   ZeroSettings zero_settings_;
+
+  std::optional<ResumePoint> resume_;
+  int64_t first_step_ = 0;         // steps done before this process
+  int64_t first_tokens_seen_ = 0;  // in them
 
   std::unique_ptr<ParameterState> parameters_;
   int64_t step_rows_ = 0;         // of all ranks
@@ -154,10 +191,13 @@ class Trainer {
 
   std::optional<OutputFolder> output_;
   std::optional<MetricsFile> metrics_file_;
+  std::optional<CheckpointSaver> saver_;
+  std::optional<CheckpointUse> written_;  // not in metrics.jsonl yet
+  std::string checkpoint_error_;          // of the last checkpoint that failed
   TrainerState state_;
   StepMetrics last_step_;
   int agreed_signal_ = 0;
-  int64_t last_saved_step_ = -1;
+  int64_t last_saved_step_ = -1;    // of the last complete checkpoint; known to rank 0
   int64_t loading_peak_bytes_ = 0;  // of this rank, resident
   bool handed_over_ = false;        // the masters, in the present write_together()
   int64_t losses_since_log_ = 0;    // steps that loss_since_log_ is of

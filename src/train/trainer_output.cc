@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <exception>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -35,10 +36,14 @@ double step_flops(const Model& model, int64_t num_tokens) {
 void Trainer::open_output() {
   if (!is_root()) return;
   output_.emplace(args_.output_dir);
-  output_->set_aside_former_run();
+  if (resumes_in_place()) {
+    output_->keep_former_run(state_.global_step);
+  } else {
+    output_->set_aside_former_run();
+  }
   if (!output_->previous_folder().empty()) observer_->on_previous_run(output_->previous_folder());
   write_text_file(output_->path() / "training_args.json", training_arguments_json(args_));
-  metrics_file_.emplace(output_->path() / "metrics.jsonl");
+  metrics_file_.emplace(output_->path() / "metrics.jsonl", resumes_in_place() ? state_.global_step : 0);
 }
 
 // After the first step everything that a step needs has been touched.
@@ -61,7 +66,8 @@ void Trainer::measure_memory() {
   }
 }
 
-void Trainer::account(const StepMetrics& metrics) {
+void Trainer::account(StepMetrics metrics) {
+  metrics.checkpoint = std::exchange(written_, std::nullopt);
   state_.global_step = metrics.step;
   state_.epoch = metrics.epoch;
   state_.num_input_tokens_seen += metrics.num_tokens;
@@ -73,7 +79,7 @@ void Trainer::account(const StepMetrics& metrics) {
   }
   total_step_time_s_ += metrics.step_time_s;
   total_model_flops_ += metrics.tflops * 1e12 * metrics.step_time_s;
-  if (metrics.network && metrics.step > 1) {
+  if (metrics.network && metrics.step > first_step_ + 1) {
     total_network_.sent_bytes += metrics.network->sent_bytes;
     total_network_.received_bytes += metrics.network->received_bytes;
     total_network_.time_s += metrics.network->time_s;
@@ -125,18 +131,22 @@ void Trainer::run_evaluation() {
   schedule_->observe_metric(result.loss, /*greater_is_better=*/false);
 }
 
-void Trainer::export_model(const std::filesystem::path& folder) {
+ExportOptions Trainer::export_options() const {
   ExportOptions options;
   options.save_dtype = args_.export_dtype();
   options.tokenizer_folder = tokenizer_folder();
   options.generation_config = std::filesystem::path(args_.model) / "generation_config.json";
+  return options;
+}
+
+void Trainer::export_model(const std::filesystem::path& folder) {
   handed_over_ = true;
   parameters_->export_masters([&](const WeightSource& source) {
-    export_model_folder(folder, model_->config(), model_->layout(), source, options);
+    export_model_folder(folder, model_->config(), model_->layout(), source, export_options());
   });
 }
 
-bool Trainer::write_together(const std::function<void()>& write) {
+void Trainer::write_together(const std::function<void()>& write) {
   const PatientScope patience(*comm_);
   const NetworkMeterPause pause(network_meter_);
   std::exception_ptr failure;
@@ -148,35 +158,81 @@ bool Trainer::write_together(const std::function<void()>& write) {
   }
   // The others do their part even when rank 0 did not get as far.
   if (!handed_over_ && !comm_->failures().failed()) parameters_->export_masters([](const WeightSource&) {});
-  std::array<double, 1> num_failures = {failure ? 1.0 : 0.0};
-  comm_->all_reduce_sum(num_failures, {"written model"});
+  comm_->barrier({"written model"});
   if (failure) std::rethrow_exception(failure);
-  return num_failures[0] == 0;
+}
+
+CheckpointPlan Trainer::checkpoint_plan() const {
+  CheckpointPlan plan;
+  plan.folder = std::filesystem::path(args_.output_dir) / fmt::format("checkpoint-{}", state_.global_step);
+  plan.config = &model_->config();
+  plan.layout = &model_->layout();
+  plan.export_options = export_options();
+  plan.rank = world().rank;
+  plan.world_size = world().world_size;
+  return plan;
+}
+
+RunRecord Trainer::run_record() {
+  const bool is_last = state_.global_step == state_.max_steps || agreed_signal_ != 0;
+  record_.progress = {.step = state_.global_step,
+                      .epoch = state_.epoch,
+                      .num_input_tokens_seen = state_.num_input_tokens_seen,
+                      .total_flos = state_.total_flos,
+                      .total_loss = total_loss_,
+                      .loss_since_log = loss_since_log_,
+                      .losses_since_log = losses_since_log_,
+                      .num_updates = num_updates_,
+                      .num_skipped_in_a_row = num_skipped_in_a_row_};
+  record_.loss_spikes = loss_spikes_.history();
+  record_.plateau = schedule_->plateau();
+  return {.step = state_.global_step,
+          .run_json = training_record_json(record_),
+          .trainer_state_json = trainer_state_json(state_, /*should_save=*/true, is_last),
+          .training_args_json = training_arguments_json(args_)};
 }
 
 void Trainer::save_checkpoint() {
+  finish_checkpoint();
+  const NetworkMeterPause pause(network_meter_);
   const int64_t step = state_.global_step;
-  const bool is_last = step == state_.max_steps || stop_wanted();
-  const bool is_written = write_together([&] {
-    output_->write_checkpoint(step, args_.save_total_limit, [&](const std::filesystem::path& folder) {
-      export_model(folder);
-      write_text_file(folder / "trainer_state.json",
-                      trainer_state_json(state_, /*should_save=*/true, is_last));
-      write_text_file(folder / "training_args.json", training_arguments_json(args_));
-    });
-  });
-  if (!is_written) return;
-  last_saved_step_ = step;
-  if (is_root()) observer_->on_checkpoint(output_->checkpoint_folder(step));
+  saver_->begin(checkpoint_plan(), run_record(),
+                [this, step] { output_->checkpoint_written(step, args_.save_total_limit); });
+  if (!args_.async_save) saver_->finish();
+  report_checkpoint();
 }
 
-// A full or failing disk loses this checkpoint, not the run.
-void Trainer::try_save_checkpoint() {
-  try {
-    save_checkpoint();
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kIoError) throw;
-    observer_->on_checkpoint_failed(output_->checkpoint_folder(state_.global_step), error.what());
+void Trainer::finish_checkpoint() {
+  const NetworkMeterPause pause(network_meter_);
+  saver_->finish();
+  report_checkpoint();
+}
+
+// A full or failing disk loses a checkpoint, not the run.
+void Trainer::report_checkpoint() {
+  if (!is_root()) return;
+  const std::optional<CheckpointOutcome> outcome = saver_->take_outcome();
+  if (!outcome) return;
+  checkpoint_error_ = outcome->error;
+  if (!outcome->error.empty()) {
+    observer_->on_checkpoint_failed(outcome->folder, outcome->error);
+    return;
+  }
+  last_saved_step_ = outcome->step;
+  written_ = CheckpointUse{outcome->step, outcome->bytes, outcome->write_s, outcome->stall_s};
+  observer_->on_checkpoint(outcome->folder);
+}
+
+// Rank 0 knows what is complete.
+void Trainer::save_before_stop() {
+  const bool is_saved = state_.global_step == 0 || last_saved_step_ == state_.global_step;
+  std::array<double, 1> needed = {is_root() && !is_saved ? 1.0 : 0.0};
+  comm_->all_reduce_sum(needed, {"checkpoint"});
+  if (needed[0] == 0) return;
+  save_checkpoint();
+  finish_checkpoint();
+  if (is_root() && last_saved_step_ != state_.global_step) {
+    fail(ExitCode::kIoError, "{}", checkpoint_error_);
   }
 }
 
@@ -191,7 +247,7 @@ LogEntry Trainer::final_log(double runtime_s) const {
 }
 
 std::optional<NetworkUse> Trainer::mean_network_use() const {
-  const int64_t num_steps = state_.global_step - 1;
+  const int64_t num_steps = state_.global_step - first_step_ - 1;
   if (world().num_nodes == 1 || num_steps < 1) return std::nullopt;
   NetworkUse mean;
   mean.sent_bytes = total_network_.sent_bytes / num_steps;
@@ -201,8 +257,7 @@ std::optional<NetworkUse> Trainer::mean_network_use() const {
   return mean;
 }
 
-TrainSummary Trainer::finish_run() {
-  const bool is_complete = state_.global_step == state_.max_steps;
+TrainSummary Trainer::summarize() {
   TrainSummary summary;
   summary.num_steps = state_.global_step;
   summary.epoch = state_.epoch;
@@ -210,21 +265,29 @@ TrainSummary Trainer::finish_run() {
   summary.runtime_s = run_time_.seconds();
   summary.num_tokens = state_.num_input_tokens_seen;
   const double steps_s = std::max(total_step_time_s_, 1e-9);
-  summary.tokens_per_second = static_cast<double>(summary.num_tokens) / steps_s;
+  summary.tokens_per_second = static_cast<double>(summary.num_tokens - first_tokens_seen_) / steps_s;
   summary.tflops = total_model_flops_ * 1e-12 / steps_s;
   summary.mfu = share_of_peak(summary.tflops);
   summary.network = mean_network_use();
-  if (is_complete) {
+  summary.folder = args_.output_dir;
+  summary.peak_resident_bytes = peak_resident_bytes();
+  return summary;
+}
+
+TrainSummary Trainer::finish_run() {
+  finish_checkpoint();
+  TrainSummary summary = summarize();
+  if (state_.global_step >= state_.max_steps) {
     add_log(final_log(summary.runtime_s));
     write_together([this] {
       output_->replace_model([this](const std::filesystem::path& folder) { export_model(folder); });
       write_text_file(output_->path() / "trainer_state.json", trainer_state_json(state_, false, true));
     });
-    summary.folder = args_.output_dir;
   } else {
-    summary.stop_signal = world().is_single() ? received_signal() : agreed_signal_;
-    if (state_.global_step > 0 && last_saved_step_ != state_.global_step) save_checkpoint();
-    if (state_.global_step > 0 && is_root()) summary.folder = output_->checkpoint_folder(state_.global_step);
+    summary.stop_signal = agreed_signal_;
+    save_before_stop();
+    summary.folder = state_.global_step > 0 && is_root() ? output_->checkpoint_folder(state_.global_step)
+                                                         : std::filesystem::path();
   }
   summary.peak_resident_bytes = peak_resident_bytes();
   observer_->on_finish(summary);

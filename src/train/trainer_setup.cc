@@ -32,9 +32,11 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       network_meter_(comm.rail()),
       loss_spikes_({args.loss_spike_window, args.loss_spike_sigmas}) {
   if (!world().is_single()) slow_ranks_.emplace(world().world_size, SlowRankOptions{});
+  record_.arguments = Json::parse(training_arguments_json(args_));  // what follows may fill them in
   if (is_root()) check_can_write_in(args_.output_dir);
   const PatientScope patience(*comm_);
   open_model();
+  choose_checkpoint();
   open_datasets();
   plan_steps();
   plan_memory_use();
@@ -117,6 +119,10 @@ void Trainer::open_datasets() {
 void Trainer::plan_steps() {
   BatchPlanOptions options = args_.batch_options(world().world_size);
   options.num_rows = dataset_->num_rows();
+  record_.world_size = world().world_size;
+  record_.model = model_shape(model_->config());
+  record_.data = data_record(*dataset_, max_length(), args_.packing_mode(), options);
+  if (resume_) options = go_on_with_batches(options);
   check_enough_rows(options);
   batch_plan_.emplace(options);
   step_rows_ = global_batch_rows(options);
@@ -256,11 +262,19 @@ void Trainer::allocate_and_load() {
       make_parameter_state(*model_, zero_settings_, options, args_.weight_decay_norms, *comm_, *pool_);
   model_->reserve(limits_);
   const LoadOnce once = args_.load_weights_once == "per_cluster" ? LoadOnce::kPerCluster : LoadOnce::kPerNode;
-  parameters_->load(*model_file_, once, [this](const LoadProgress& progress) {
-    observer_->on_loading(progress.fraction(), progress.bytes_per_second());
-  });
+  if (resume_) {
+    load_checkpoint();
+    restore_progress();
+  } else {
+    parameters_->load(*model_file_, once, [this](const LoadProgress& progress) {
+      observer_->on_loading(progress.fraction(), progress.bytes_per_second());
+    });
+  }
   model_file_.reset();
   loading_peak_bytes_ = peak_resident_bytes();
+  const WriteOptions write = {.snapshot_bytes = 0,
+                              .max_bytes_per_second = args_.save_bytes_per_second() / world().world_size};
+  saver_.emplace(*comm_, *pool_, *parameters_, write);
 }
 
 }  // namespace tessera

@@ -4,6 +4,10 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "formats/json.h"
 
 namespace tessera {
 namespace {
@@ -72,6 +76,40 @@ std::string trainer_state_json(const TrainerState& state, bool should_save, bool
                     {"trial_name", nullptr},
                     {"trial_params", nullptr}};
   return out.dump(2, ' ', /*ensure_ascii=*/true) + "\n";
+}
+
+std::vector<LogEntry> parse_log_history(const std::string& text, const std::string& origin) {
+  const Json state = parse_json(text, origin);
+  const auto history = state.find("log_history");
+  if (history == state.end() || !history->is_array()) {
+    fail(ExitCode::kBadData, "{}: field 'log_history': expected a list", origin);
+  }
+  std::vector<LogEntry> entries;
+  for (const Json& object : *history) {
+    const JsonFields fields(object, origin, fmt::format("log_history[{}].", entries.size()));
+    LogEntry entry;
+    const std::optional<double> epoch = fields.number("epoch");
+    const std::optional<int64_t> step = fields.integer("step");
+    if (!epoch) fields.fail_expected("epoch", "a number");
+    if (!step) fields.fail_expected("step", "a whole number");
+    entry.epoch = *epoch;
+    entry.step = *step;
+    for (const auto& [name, value] : object.items()) {
+      if (name == "epoch" || name == "step") continue;
+      // A value that is not finite has no other spelling in JSON.
+      if (value.is_null()) {
+        entry.values.emplace_back(name, std::nan(""));
+      } else if (value.is_number_integer()) {
+        entry.values.emplace_back(name, value.get<int64_t>());
+      } else if (value.is_number_float()) {
+        entry.values.emplace_back(name, value.get<double>());
+      } else {
+        fields.fail_expected(name, "a number");
+      }
+    }
+    entries.push_back(std::move(entry));
+  }
+  return entries;
 }
 
 }  // namespace tessera

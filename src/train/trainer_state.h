@@ -44,4 +44,8 @@ struct TrainerState {
 // `should_training_stop` are what TrainerControl says at that moment.
 std::string trainer_state_json(const TrainerState& state, bool should_save, bool should_training_stop);
 
+// log_history of such a text, values in the order of their names. Error(kBadData) names `origin` and the
+// entry.
+std::vector<LogEntry> parse_log_history(const std::string& text, const std::string& origin);
+
 }  // namespace tessera

@@ -29,6 +29,7 @@ void Trainer::report_not_finite(const StepMetrics& metrics, bool own_loss_is_fin
     if (is_root()) log_warning("{}; skipped: {}; the step read the {}", what, cause, name_rows(passes));
     return;
   }
+  finish_checkpoint();
   fail(ExitCode::kNumerics,
        "{}, so the weights were left as they are after step {}: {}; the step read the {} (from 0); lower "
        "learning_rate or max_grad_norm, or look at these rows",
@@ -48,6 +49,7 @@ bool Trainer::is_to_skip(const StepMetrics& metrics, bool own_loss_is_finite, co
       "step {}: the {} of {:.4g} stands out: {:.4g} with a deviation of {:.4g} in the steps before",
       metrics.step, spike->what, spike->value, spike->mean, spike->deviation);
   if (args_.loss_spike_policy == "stop") {
+    finish_checkpoint();
     fail(ExitCode::kNumerics,
          "{}, so the weights were left as they are after step {}; the step read the {} (from 0)", what,
          metrics.step - 1, name_rows(passes));

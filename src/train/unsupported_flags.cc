@@ -29,9 +29,6 @@ constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are wr
 constexpr const char* kRemoved = "Hugging Face removed it";
 
 constexpr Unsupported kRefused[] = {
-    {"resume_from_checkpoint", kText, "",
-     "checkpoints hold the weights only so far; to go on from such weights with a new optimizer state, give "
-     "the folder as --model"},
     {"fp16", kBool, "false", "float16 needs loss scaling; use --dtype bfloat16 or float32"},
     {"fp16_full_eval", kBool, "false", "evaluation runs in --dtype"},
     {"optim_args", kText, "",
@@ -46,6 +43,8 @@ constexpr Unsupported kRefused[] = {
     {"split_batches", kBool, "false", "per_device_train_batch_size is the size of a micro-batch"},
     {"parallelism_config", kText, "", "ranks share the rows of a step and nothing else; see zero_stage"},
     {"past_index", kInt, "-1", "models of this family have no such state"},
+    {"ignore_data_skip", kBool, "false",
+     "a resumed run goes on with the rows behind its checkpoint; no data is read to get there"},
     {"push_to_hub", kBool, "false", "upload output_dir with Hugging Face's own tools"},
     {"save_safetensors", kBool, "true", "no other format is written"},
 };
@@ -66,11 +65,10 @@ constexpr Unsupported kIgnored[] = {
     {"batch_eval_metrics", kBool, "false", "evaluation computes the loss only"},
     {"eval_do_concat_batches", kBool, "true", "evaluation keeps no outputs"},
     {"eval_use_gather_object", kBool, "false", "evaluation computes the loss only"},
-    {"save_only_model", kBool, "false", "checkpoints hold the model only"},
+    {"save_only_model", kBool, "false", "checkpoints hold what it takes to resume in any case"},
     {"save_on_each_node", kBool, "false", "checkpoints are written once"},
-    {"enable_jit_checkpoint", kBool, "false", "SIGTERM always leaves a checkpoint"},
-    {"ignore_data_skip", kBool, "false", "it matters when a run is resumed"},
-    {"restore_callback_states_from_checkpoint", kBool, "false", "it matters when a run is resumed"},
+    {"enable_jit_checkpoint", kBool, "false", "save_on_sigterm decides"},
+    {"restore_callback_states_from_checkpoint", kBool, "false", "there are no callbacks"},
     // Machine and compilation.
     {"full_determinism", kBool, "false", "every run is bit-identical to its repeat"},
     {"use_cpu", kBool, "false", "it always runs on the processor"},

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "platform/prefault.h"
+#include "train/adamw_state.h"
 #include "train/not_finite.h"
 
 namespace tessera {
@@ -16,6 +17,17 @@ std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool
   return ranges;
 }
 
+// Index of the first range of every group, and the end: a range is a parameter.
+std::vector<int64_t> first_ranges(const ParameterLayout& layout) {
+  std::vector<int64_t> first;
+  const std::vector<Parameter>& parameters = layout.parameters();
+  for (int64_t i = 0; i < std::ssize(parameters); ++i) {
+    while (std::ssize(first) <= parameters[static_cast<size_t>(i)].group) first.push_back(i);
+  }
+  first.push_back(std::ssize(parameters));
+  return first;
+}
+
 }  // namespace
 
 WholeParameters::WholeParameters(Model& model, const AdamWOptions& options, bool decay_all, ThreadPool& pool)
@@ -23,6 +35,7 @@ WholeParameters::WholeParameters(Model& model, const AdamWOptions& options, bool
       pool_(&pool),
       weights_(model.layout().num_elements() * dtype_bytes(model.dtype())),
       gradients_(model.layout().num_elements() * dtype_bytes(DType::kF32)),
+      first_range_(first_ranges(model.layout())),
       optimizer_(parameter_ranges(model.layout(), decay_all), weights(), gradients(), options, pool) {
   prefault(pool, weights_.as<std::byte>());
   prefault(pool, gradients_.as<std::byte>());
@@ -68,9 +81,22 @@ std::string WholeParameters::not_finite_gradient() const {
   return "";
 }
 
-void WholeParameters::update(int64_t step, double learning_rate, double gradient_scale) {
-  optimizer_.step(step, learning_rate, gradient_scale);
+void WholeParameters::update(int64_t step, double learning_rate, double gradient_scale,
+                             const ChangeHook& before_change) {
+  const std::vector<ParameterLayout::Group>& groups = model_->layout().groups();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (before_change) before_change({groups[g].begin, groups[g].end});
+    optimizer_.step_ranges(first_range_[g], first_range_[g + 1], step, learning_rate, gradient_scale);
+  }
   model_->weights_changed();
+}
+
+void WholeParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
+  read_adamw_state(optimizer_, kind, begin, begin, values);
+}
+
+void WholeParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {
+  write_adamw_state(optimizer_, kind, begin, begin, values);
 }
 
 void WholeParameters::export_masters(const std::function<void(const WeightSource&)>& write) {

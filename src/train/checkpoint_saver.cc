@@ -1,0 +1,157 @@
+#include "train/checkpoint_saver.h"
+
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "train/first_failure.h"
+
+namespace tessera {
+namespace {
+
+const OpLabel kLabel = {"checkpoint"};
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(Communicator& comm, ThreadPool& pool, const ParameterState& state,
+                                 const WriteOptions& options)
+    : comm_(&comm), pool_(&pool), state_(&state), options_(options) {}
+
+CheckpointSaver::~CheckpointSaver() {
+  writer_.reset();
+  if (writing_ && is_root()) abandon_checkpoint(plan_);
+  if (commit_.valid()) commit_.wait();
+}
+
+bool CheckpointSaver::begin(const CheckpointPlan& plan, RunRecord record,
+                            std::function<void()> after_commit) {
+  TESSERA_CHECK(!writing_ && !commit_.valid() && !outcome_, "a checkpoint is under way");
+  since_begin_ = Stopwatch();
+  plan_ = plan;
+  record_ = std::move(record);
+  after_commit_ = std::move(after_commit);
+  failure_.reset();
+  settled_ = false;
+  committing_ = {.step = record_.step, .folder = plan.folder};
+
+  const PatientScope patience(*comm_);
+  const std::optional<Error> cause = outside_error([this] {
+    if (is_root()) create_checkpoint(plan_);
+  });
+  if (const std::optional<RankError> told = first_error(*comm_, cause, kLabel)) {
+    committing_.error = cause ? cause->what() : told->message;
+    if (is_root()) outcome_ = committing_;
+    return false;
+  }
+
+  writing_ = true;
+  try {
+    writer_ = std::make_unique<CheckpointWriter>(
+        plan_, state_->owned(),
+        [state = state_](StateKind kind, int64_t begin, std::span<float> values) {
+          state->read_state(kind, begin, values);
+        },
+        options_, *pool_);
+  } catch (const Error& error) {
+    failure_ = error;
+    settled_ = true;
+  }
+  begin_s_ = since_begin_.seconds();
+  return true;
+}
+
+void CheckpointSaver::before_change(ElementRange elements) {
+  if (writer_) writer_->before_change(elements);
+}
+
+// The writer's end, which does not come twice.
+void CheckpointSaver::settle() {
+  if (settled_) return;
+  try {
+    writer_->wait();
+  } catch (const Error& error) {
+    failure_ = error;
+  }
+  settled_ = true;
+}
+
+CheckpointShare CheckpointSaver::share() {
+  if (!writing_) return {};
+  if (!settled_ && writer_->finished()) settle();
+  if (!settled_) return {};
+  if (failure_) return {.finished = 1, .failed = 1};
+  const WriteReport report = writer_->report();
+  if (report.write_s > 0) bytes_per_second_ = static_cast<double>(report.bytes) / report.write_s;
+  return {.finished = 1, .bytes = static_cast<double>(report.bytes), .stall_s = begin_s_ + report.stall_s};
+}
+
+void CheckpointSaver::take_sums(const CheckpointShare& sums) {
+  if (!writing_) return;
+  if (sums.failed > 0) {
+    fail_together();
+    return;
+  }
+  const int world_size = comm_->world().world_size;
+  if (sums.finished < world_size) return;
+  writer_.reset();
+  writing_ = false;
+  committing_.bytes = static_cast<int64_t>(sums.bytes);
+  committing_.stall_s = sums.stall_s / world_size;
+  if (is_root()) start_commit();
+}
+
+void CheckpointSaver::start_commit() {
+  commit_ = std::async(std::launch::async, [this] {
+    commit_checkpoint(plan_, record_);
+    committing_.write_s = since_begin_.seconds();
+    if (after_commit_) after_commit_();
+  });
+}
+
+void CheckpointSaver::fail_together() {
+  writer_.reset();
+  writing_ = false;
+  // No rank has the files open any more once this is over.
+  const std::optional<RankError> told = first_error(*comm_, failure_, kLabel);
+  TESSERA_CHECK(told.has_value(), "no rank has failed");
+  if (is_root()) abandon_checkpoint(plan_);
+  if (told->rank == comm_->world().rank && told->code != ExitCode::kIoError) throw *failure_;
+  committing_.error = told->message;
+  if (is_root()) outcome_ = committing_;
+}
+
+void CheckpointSaver::finish() {
+  const Stopwatch waiting;
+  const PatientScope patience(*comm_);
+  if (writing_) {
+    settle();
+    const CheckpointShare own = share();
+    std::array<double, 4> sums = {own.finished, own.failed, own.bytes, own.stall_s};
+    comm_->all_reduce_sum(sums, kLabel);
+    take_sums({sums[0], sums[1], sums[2], sums[3]});
+  }
+  const bool commits = commit_.valid();
+  wait_for_commit();
+  comm_->barrier(kLabel);
+  if (commits) outcome_->stall_s += waiting.seconds();
+}
+
+void CheckpointSaver::wait_for_commit() {
+  if (!commit_.valid()) return;
+  try {
+    commit_.get();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kIoError) throw;
+    committing_.error = error.what();
+  }
+  outcome_ = committing_;
+}
+
+std::optional<CheckpointOutcome> CheckpointSaver::take_outcome() {
+  if (commit_.valid() && commit_.wait_for(std::chrono::seconds(0)) == std::future_status::ready) {
+    wait_for_commit();
+  }
+  return std::exchange(outcome_, std::nullopt);
+}
+
+}  // namespace tessera

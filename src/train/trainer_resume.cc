@@ -1,0 +1,173 @@
+// Going on from a checkpoint.
+#include <array>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "formats/file.h"
+#include "train/first_failure.h"
+#include "train/trainer.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+const OpLabel kLabel = {"resume"};
+
+bool same_folder(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  return fs::equivalent(a, b, ignored);
+}
+
+}  // namespace
+
+Trainer::ResumePoint Trainer::open_resume_point(const fs::path& folder) {
+  CheckpointReader reader = CheckpointReader::open(folder);
+  TrainingRecord record = parse_training_record(reader.run_json(), folder.string());
+  if (record.progress.step != reader.step()) {
+    fail(ExitCode::kBadData, "{}: field 'run.progress.step': expected {}, found {}", folder.string(),
+         reader.step(), record.progress.step);
+  }
+  const fs::path state = folder / "trainer_state.json";
+  std::vector<LogEntry> log_history = parse_log_history(read_text_file(state), state.string());
+  return {std::move(reader), std::move(record), std::move(log_history)};
+}
+
+// Rank 0 looks; the others take the same one, under their own name of output_dir.
+std::optional<fs::path> Trainer::newest_checkpoint(int64_t step) {
+  std::array<double, 1> chosen = {-1};
+  std::error_code ignored;
+  if (is_root() && fs::is_directory(args_.output_dir, ignored)) {
+    for (const CheckpointEntry& entry : list_checkpoints(args_.output_dir)) {
+      if (entry.step >= step) continue;
+      if (!entry.problem.empty()) {
+        log_warning("{} cannot be used: {}", entry.folder.string(), entry.problem);
+      } else {
+        chosen[0] = static_cast<double>(entry.step);
+      }
+    }
+  }
+  if (!is_root()) chosen[0] = 0;
+  comm_->all_reduce_sum(chosen, kLabel);
+  if (chosen[0] < 0) return std::nullopt;
+  return fs::path(args_.output_dir) / fmt::format("checkpoint-{}", static_cast<int64_t>(chosen[0]));
+}
+
+void Trainer::choose_checkpoint() {
+  if (!args_.resumes()) return;
+  if (args_.resume_from_checkpoint != "true" && args_.resume_from_checkpoint != "auto") {
+    resume_ = open_resume_point(args_.resume_from_checkpoint);
+    return;
+  }
+  const std::optional<fs::path> newest = newest_checkpoint(std::numeric_limits<int64_t>::max());
+  if (newest) {
+    resume_ = open_resume_point(*newest);
+  } else if (args_.resume_from_checkpoint == "true") {
+    fail(ExitCode::kNoInput,
+         "resume_from_checkpoint true: {} has no checkpoint that can be used; auto starts afresh then",
+         args_.output_dir);
+  }
+}
+
+BatchPlanOptions Trainer::go_on_with_batches(const BatchPlanOptions& options) {
+  const TrainingRecord& then = resume_->record;
+  const std::vector<Difference> forbidden = forbidden_differences(then, record_);
+  if (!forbidden.empty()) {
+    fail(ExitCode::kBadConfig,
+         "{} is of a run with other settings, which cannot change on the way (then -> now): {}; resume with "
+         "those of then, or start afresh",
+         resume_->reader.folder().string(), differences_text(forbidden));
+  }
+  const BatchPlanOptions resumed = resumed_batch_options(then.data, options);
+  const int64_t rows = global_batch_rows(resumed);
+  record_.data = then.data;
+  if (resumed.cut) {
+    args_.gradient_accumulation_steps =
+        accumulation_of_global_batch(rows, args_.per_device_train_batch_size, world().world_size);
+  }
+  if (rows != global_batch_rows(options) && is_root()) {
+    log_info("a step keeps the {} rows that it had on {} ranks: gradient_accumulation_steps is {} on {}",
+             rows, then.data.world_size, args_.gradient_accumulation_steps, world().world_size);
+  }
+  return resumed;
+}
+
+// A checkpoint that turns out to be damaged as it is read gives way to the one before it, unless it was asked
+// for by name.
+void Trainer::load_checkpoint() {
+  const bool by_name = args_.resume_from_checkpoint != "true" && args_.resume_from_checkpoint != "auto";
+  for (;;) {
+    const fs::path folder = resume_->reader.folder();
+    const std::optional<Error> error = outside_error([this] {
+      resume_->reader.load(
+          model_->layout(), parameters_->kept(),
+          [this](StateKind kind, int64_t begin, std::span<const float> values) {
+            parameters_->write_state(kind, begin, values);
+          },
+          *pool_,
+          [this](const LoadProgress& progress) {
+            observer_->on_loading(progress.fraction(), progress.bytes_per_second());
+          });
+    });
+    const std::optional<RankError> told = first_error(*comm_, error, kLabel);
+    if (!told) break;
+    const std::optional<fs::path> older = by_name ? std::nullopt : newest_checkpoint(resume_->reader.step());
+    if (!older) fail(told->code, "{}", told->message);
+    log_warning("{}; {} is taken instead", told->message, older->string());
+    const DataRecord rows = resume_->record.data;
+    resume_ = open_resume_point(*older);
+    const BatchPlanOptions a = rows.batch_options(), b = resume_->record.data.batch_options();
+    if (a.micro_batch_size != b.micro_batch_size || a.world_size != b.world_size ||
+        a.gradient_accumulation_steps != b.gradient_accumulation_steps ||
+        a.global_batch_size != b.global_batch_size || a.shuffle != b.shuffle || a.seed != b.seed) {
+      fail(ExitCode::kBadConfig, "{} has its rows in another order than {}: resume from it by its name",
+           older->string(), folder.string());
+    }
+  }
+  parameters_->state_written();
+}
+
+void Trainer::restore_progress() {
+  const TrainingRecord& then = resume_->record;
+  const ProgressRecord& progress = then.progress;
+  state_.global_step = progress.step;
+  state_.epoch = progress.epoch;
+  state_.num_input_tokens_seen = progress.num_input_tokens_seen;
+  state_.total_flos = progress.total_flos;
+  state_.log_history = resume_->log_history;
+  total_loss_ = progress.total_loss;
+  loss_since_log_ = progress.loss_since_log;
+  losses_since_log_ = progress.losses_since_log;
+  num_updates_ = progress.num_updates;
+  num_skipped_in_a_row_ = progress.num_skipped_in_a_row;
+  loss_spikes_.restore(then.loss_spikes);
+  first_step_ = progress.step;
+  first_tokens_seen_ = progress.num_input_tokens_seen;
+  if (resumes_in_place()) last_saved_step_ = progress.step;
+  if (then.plateau) schedule_->restore(*then.plateau);
+  observer_->on_resume(resume_->reader.folder(), progress.step,
+                       differences_text(allowed_differences(then, record_)));
+}
+
+bool Trainer::resumes_in_place() const {
+  return resume_ && same_folder(resume_->reader.folder().parent_path(), args_.output_dir);
+}
+
+// The finished model is there, too.
+bool Trainer::is_finished_already() {
+  if (!resume_ || state_.global_step < state_.max_steps) return false;
+  std::array<double, 1> is_written = {0};
+  const fs::path state = fs::path(args_.output_dir) / "trainer_state.json";
+  std::error_code ignored;
+  if (is_root() && resumes_in_place() && fs::exists(state, ignored)) {
+    const Json json = parse_json(read_text_file(state), state.string());
+    is_written[0] = json.is_object() && json.value("global_step", Json()) == state_.global_step ? 1 : 0;
+  }
+  comm_->all_reduce_sum(is_written, kLabel);
+  return is_written[0] > 0;
+}
+
+}  // namespace tessera
