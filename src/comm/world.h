@@ -36,6 +36,9 @@ struct World {
 inline constexpr const char* kRendezvousTimeoutVariable = "TESSERA_RDZV_TIMEOUT_S";
 inline constexpr const char* kHeartbeatTimeoutVariable = "TESSERA_HEARTBEAT_TIMEOUT_MS";
 inline constexpr const char* kSecretVariable = "TESSERA_RDZV_SECRET";
+// "auto" for ranks that are started again: what --resume_from_checkpoint of `tessera train` is by default
+// then.
+inline constexpr const char* kResumeVariable = "TESSERA_RESUME";
 
 // Reads an environment variable; nothing when it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;

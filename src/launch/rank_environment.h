@@ -12,10 +12,6 @@ namespace tessera {
 // Process id of the agent that started a rank.
 inline constexpr const char* kAgentPidVariable = "TESSERA_AGENT_PID";
 
-// "auto" for ranks that are started again: what --resume_from_checkpoint of `tessera train` is by default
-// then.
-inline constexpr const char* kResumeVariable = "TESSERA_RESUME";
-
 struct RankStart {
   int local_rank = 0;
   int restart_count = 0;

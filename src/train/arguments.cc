@@ -197,6 +197,18 @@ int64_t TrainingArguments::num_warmup_steps(int64_t num_training_steps) const {
   return static_cast<int64_t>(std::ceil(total * ratio));
 }
 
+void apply_resume_variable(const Environment& environment, FlagTable* table) {
+  const std::string value = environment(kResumeVariable).value_or("");
+  if (value.empty()) return;
+  if (value != "auto") {
+    fail(ExitCode::kBadConfig, "environment: expected {} to be auto, found '{}'", kResumeVariable,
+         printable(value));
+  }
+  if (!table->is_set("resume_from_checkpoint")) {
+    table->set(*table->find("resume_from_checkpoint"), {value}, kResumeVariable);
+  }
+}
+
 void resolve_training_arguments(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
   TESSERA_CHECK(world_size >= 1, "world_size={}", world_size);
   if (!args->deepspeed.empty()) {

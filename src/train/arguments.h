@@ -13,6 +13,7 @@
 
 #include "base/flags.h"
 #include "base/log.h"
+#include "comm/world.h"
 #include "data/batch_plan.h"
 #include "data/dataset.h"
 #include "tensor/dtype.h"
@@ -139,6 +140,10 @@ struct TrainingArguments {
 // Declares every flag of `tessera train` in `table`, bound to `args`, which must outlive it: the honoured
 // ones, and the known ones that are ignored or refused.
 void declare_training_flags(FlagTable* table, TrainingArguments* args);
+
+// Ranks that an agent starts again go on from the last checkpoint: TESSERA_RESUME=auto is the value of
+// resume_from_checkpoint where nothing else has set it. Error(kBadConfig) for another value.
+void apply_resume_variable(const Environment& environment, FlagTable* table);
 
 // To be called once when all flags are set: takes over the DeepSpeed file, fills what follows from other
 // settings (dtype from bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig).

@@ -51,6 +51,22 @@ class ArgumentsTest : public testing::Test {
   FlagTable table_;
 };
 
+TEST_F(ArgumentsTest, RestartedRanksResumeUnlessTheFlagIsGiven) {
+  const auto variable = [](const std::string& value) -> Environment {
+    return [value](const std::string& name) {
+      return name == "TESSERA_RESUME" ? std::optional<std::string>(value) : std::nullopt;
+    };
+  };
+  apply_resume_variable(variable(""), &table_);
+  EXPECT_EQ(args_.resume_from_checkpoint, "");
+  apply_resume_variable(variable("auto"), &table_);
+  EXPECT_EQ(args_.resume_from_checkpoint, "auto");
+  give("resume_from_checkpoint", "false");
+  apply_resume_variable(variable("auto"), &table_);
+  EXPECT_EQ(args_.resume_from_checkpoint, "");
+  EXPECT_THROW(apply_resume_variable(variable("yes"), &table_), Error);
+}
+
 TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {
   give("global_batch_size", "100");
   give("per_device_train_batch_size", "8");

@@ -79,7 +79,8 @@ class Training {
 
   // Kills a rank; nothing when the job has ended before it could.
   std::optional<Recovery> kill_rank(int rank) {
-    const pid_t pid = pid_of_rank(process_->pid(), rank);
+    pid_t pid = 0;
+    wait_until([&] { return (pid = pid_of_rank(process_->pid(), rank)) != 0; }, kHang);
     const int before = step();
     if (pid == 0 || process_->has_ended()) return std::nullopt;
     const auto begin = Clock::now();
