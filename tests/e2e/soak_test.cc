@@ -63,9 +63,12 @@ struct Recovery {
 // A training of four ranks on this machine under an agent that starts them again.
 class Training {
  public:
-  Training(const std::vector<std::string>& arguments, fs::path output) : output_(std::move(output)) {
+  Training(const std::vector<std::string>& arguments, fs::path output,
+           const std::vector<std::string>& launch_flags = {})
+      : output_(std::move(output)) {
     std::vector<std::string> argv = {tessera_binary(),       "launch",         "--nproc_per_node",
                                      std::to_string(kRanks), "--max_restarts", "1000"};
+    argv.insert(argv.end(), launch_flags.begin(), launch_flags.end());
     argv.insert(argv.end(), arguments.begin(), arguments.end());
     process_.emplace(argv, StartOptions{});
   }
@@ -200,6 +203,24 @@ TEST_F(Soak, KilledRanksLeaveTheWeightsOfTheUndisturbedRun) {
       num_seeds, num_killed, seconds.size(), percentile(seconds, 0.5), percentile(seconds, 0.99),
       percentile(lost, 0.5), percentile(lost, 1));
   EXPECT_GT(num_killed, num_seeds / 2) << "so few kills test nothing";
+}
+
+// It is found by its silence, ended, and the job goes on; that does not count.
+TEST_F(Soak, StoppedRankIsStartedAgainAfterTheSilence) {
+  constexpr int kSteps = 60;
+  Training training(arguments("out", kSteps), output("out"),
+                    {"--max_restarts", "1", "--rdzv_conf", "heartbeat_timeout=2"});
+  ASSERT_TRUE(training.wait_for_step(10, kHang)) << training.process().err();
+  const auto begin = Clock::now();
+  kill(pid_of_rank(training.process().pid(), 2), SIGSTOP);
+  ASSERT_TRUE(training.process().wait_for_output("; restart", kHang)) << training.process().err();
+  const double seconds = Seconds(Clock::now() - begin).count();
+  EXPECT_GE(seconds, 1.5);
+  EXPECT_LT(seconds, 2 + 1 + 5) << "the silence, the time to end of a rank that does not, and a busy machine";
+  ASSERT_TRUE(training.process().wait(kHang)) << training.process().err();
+  EXPECT_EQ(training.process().result().exit_code, 0) << training.process().err();
+  EXPECT_THAT(training.process().err(), HasSubstr("silent for 2.0 s; restart, which does not count"));
+  EXPECT_EQ(training.step(), kSteps);
 }
 
 // ETTR: of the wall time, the share that steps took which were not done again.
