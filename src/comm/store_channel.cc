@@ -20,8 +20,10 @@ asio::ip::address unmapped(const asio::ip::address& address) {
   return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
 }
 
+// The end of a process resets the connection where it had yet to read something: by chance, and no other end.
 std::string error_text(asio::error_code error) {
-  return error == asio::error::eof ? std::string() : error.message();
+  const bool is_plain_end = error == asio::error::eof || error == asio::error::connection_reset;
+  return is_plain_end ? std::string() : error.message();
 }
 
 // A thread that takes no signals: those are for the thread that handles them.
