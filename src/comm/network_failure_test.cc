@@ -80,6 +80,7 @@ class MemberProcesses {
           FailureDetector failures;
           NetworkGroup group("test", ranks, rank, rendezvous,
                              {.timeout = timeout, .connections = 2, .interface = {}}, failures);
+          std::ofstream(formed_file(rank)) << "formed";
           body(group);
         } catch (const std::exception& caught) {
           error = caught.what();
@@ -101,6 +102,12 @@ class MemberProcesses {
   }
 
   void signal(int rank, int number) const { ::kill(pids_[static_cast<size_t>(rank)], number); }
+  // All of them are connected.
+  void wait_until_formed() const {
+    for (int rank = 0; rank < static_cast<int>(pids_.size()); ++rank) {
+      while (!fs::exists(formed_file(rank))) std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
   // "" = all went well.
   std::string wait(int rank) {
     int status = 0;
@@ -112,6 +119,7 @@ class MemberProcesses {
   }
 
  private:
+  fs::path formed_file(int rank) const { return folder_ / fmt::format("formed.{}", rank); }
   fs::path error_file(int rank) const { return folder_ / fmt::format("error.{}", rank); }
   fs::path folder_;
   std::vector<pid_t> pids_;
@@ -133,7 +141,8 @@ TEST(NetworkFault, KilledMemberIsNoticedAtOnceWhereverItIs) {
   for (int repeat = 0; repeat < 12; ++repeat) {
     MemberProcesses members(3, std::chrono::seconds(30),
                             [](NetworkGroup& group) { run_operations(group, 100'000, 500'000); });
-    std::this_thread::sleep_for(milliseconds(150 + random() % 100));
+    members.wait_until_formed();
+    std::this_thread::sleep_for(milliseconds(random() % 100));
     members.signal(2, SIGKILL);
     const Clock::time_point begin = Clock::now();
     const std::string errors[] = {members.wait(0), members.wait(1)};
