@@ -247,8 +247,9 @@ TEST_F(Soak, UsefulShareOfTimeWithAKillEvery20Seconds) {
   // Steps of some tenths of a second.
   const std::string model = tiny_.folder / "15m";
   run_well({"init", "--preset", "15m", "--tokenizer", tiny_.tokenizer, "--output", model});
-  Training training(arguments("out", 10'000, {"--model", model, "--gradient_accumulation_steps", "8"}),
-                    output("out"));
+  Training training(
+      arguments("out", 10'000, {"--model", model, "--gradient_accumulation_steps", "8", "--save_steps", "2"}),
+      output("out"));
   ASSERT_TRUE(training.wait_for_step(1, kHang)) << training.process().err();
   const auto begin = Clock::now();
   const int first = training.step() + 1;
