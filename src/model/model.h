@@ -85,6 +85,9 @@ class Model {
   // logits_TV F32 of every position (tests, small inputs: a batch whose logits are not cut by columns).
   void forward_logits(const PackedBatch& batch, TensorView logits_TV);
 
+  // Called before each parameter group is used, forward and backward, on the thread that runs the model. It
+  // may throw, which gives up the pass: its gradients are then of no use.
+  void call_between_layers(std::function<void()> hook);
   // For those who look for a mistake; an empty one ends it.
   void watch_layers(LayerWatch watch);
 

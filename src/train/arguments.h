@@ -119,6 +119,8 @@ struct TrainingArguments {
   std::string ds_compat = "0.19";
   std::string config;  // a configuration file; read by apply_config_file()
 
+  // A checkpoint may be under way while training goes on.
+  bool saves_in_background() const { return async_save && save_strategy != "no"; }
   bool resumes() const { return !resume_from_checkpoint.empty(); }
   int64_t save_bytes_per_second() const;  // 0 = no limit
   bool evaluates() const { return eval_strategy != "no" || eval_on_start; }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "train/sharded_parameters.h"
+#include "zero/shard_plan.h"
 
 namespace tessera {
 namespace {
@@ -247,12 +248,23 @@ MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
   if (request.num_nodes * request.local_world_size > 1) {
     add(MemoryKind::kBuffers, "exchange of masters", kExchangeBytes, MemoryScope::kNode, MemoryUse::kSaving);
   }
+  add(MemoryKind::kBuffers, "checkpoint snapshot", request.snapshot_bytes, MemoryScope::kRank,
+      MemoryUse::kSaving);
   add(MemoryKind::kBuffers, "network", NetworkGroup::buffer_bytes(request.num_nodes, request.connections));
   add(MemoryKind::kProgram, "code and kernels, first use", kFirstUseBytes);
   add(MemoryKind::kProgram, kBaselineName, request.baseline_bytes);
   std::stable_sort(plan.items.begin(), plan.items.end(),
                    [](const MemoryItem& a, const MemoryItem& b) { return a.kind < b.kind; });
   return plan;
+}
+
+int64_t snapshot_bytes(const Model& model, const MemoryRequest& request, int64_t free_bytes) {
+  // Of an element: the model's value, at most 4 more of the master, two moments.
+  const int64_t element_bytes = dtype_bytes(model.dtype()) + 3 * dtype_bytes(DType::kF32);
+  const ZeroLayout layout = zero_layout(model.layout(), request.num_nodes, request.local_world_size);
+  const ShardPlan plan(layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size);
+  const int64_t room = (free_bytes - needed_bytes(model, request)) / request.local_world_size;
+  return std::clamp<int64_t>(room / 2, 0, plan.largest_shard() * element_bytes);
 }
 
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype) {

@@ -44,6 +44,7 @@ struct MemoryRequest {
   int64_t baseline_bytes =
       0;                     // of a rank, resident before the model is allocated: program, threads, row index
   int64_t export_bytes = 0;  // buffers of writing weights
+  int64_t snapshot_bytes = 0;  // of a rank: state that changes before a checkpoint has it
   int num_nodes = 1;
   int local_world_size = 1;
   int connections = 4;  // between two ranks on different nodes
@@ -65,6 +66,10 @@ void check_packed_weights(const Model& model, const MemoryRequest& request);
 // Buffers of writing the weights: a piece of the file, and its elements in float32. Those of reading them are
 // gone before optimizer and activations are touched.
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype);
+
+// What a rank may take for checkpoints that are written while training goes on: half of what the request
+// leaves of free_bytes of a node, up to the whole state. Files go through the other half.
+int64_t snapshot_bytes(const Model& model, const MemoryRequest& request, int64_t free_bytes);
 
 // Of a node, beyond the baseline of its ranks, which is resident already.
 int64_t needed_bytes(const Model& model, const MemoryRequest& request);

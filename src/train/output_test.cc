@@ -150,13 +150,11 @@ TEST(Checkpoints, OneThatCannotBeBegunDoesNotEndTheRun) {
     tiny.args.save_steps = 2;
     tiny.args.per_device_train_batch_size = 1;
     const FileSizeLimit disk;
-    int64_t num_steps = 0;
-    const auto fill_disk = [&](int rank) {
-      if (rank == 0 && ++num_steps == 2) disk.set(64);
-      if (rank == 0 && num_steps == 3) disk.lift();
-      return 0;
+    const auto fill_disk = [&](const StepMetrics& metrics) {
+      if (metrics.step == 2) disk.set(64);
+      if (metrics.step == 3) disk.lift();
     };
-    const std::vector<RecordingObserver> ranks = train_ranks(tiny.args, {1, world_size}, 1, fill_disk);
+    const std::vector<RecordingObserver> ranks = train_ranks(tiny.args, {1, world_size}, 1, {}, fill_disk);
     expect_all_but_the_first(tiny, ranks[0]);
     for (size_t rank = 1; rank < ranks.size(); ++rank) EXPECT_TRUE(ranks[rank].failures.empty());
   }
@@ -170,17 +168,13 @@ TEST(Checkpoints, OneThatFailsWhileItIsWrittenDoesNotEndTheRun) {
     tiny.args.per_device_train_batch_size = 1;
     tiny.args.save_rate_limit = "20KB";  // some seconds for all of it
     const FileSizeLimit disk;
-    int64_t num_steps = 0;
-    const auto fill_disk = [&](int rank) {
-      if (rank != 0) return 0;
-      if (++num_steps == 3) {
-        disk.set(64);
-        std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-      }
-      if (num_steps == 4) disk.lift();
-      return 0;
+    const auto fill_disk = [&](const StepMetrics& metrics) {
+      if (metrics.step != 3) return;
+      disk.set(64);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      disk.lift();
     };
-    const std::vector<RecordingObserver> ranks = train_ranks(tiny.args, {1, world_size}, 1, fill_disk);
+    const std::vector<RecordingObserver> ranks = train_ranks(tiny.args, {1, world_size}, 1, {}, fill_disk);
     expect_all_but_the_first(tiny, ranks[0]);
   }
 }

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <set>
@@ -72,12 +73,20 @@ class SavingRun {
   fs::path output() const { return args.output_dir; }
 
   // On rank 0.
-  RecordingObserver run(const std::function<int(int rank)>& stop_signal = {}) const {
+  RecordingObserver run(const std::function<int(int rank)>& stop_signal = {},
+                        const std::function<void(const StepMetrics&)>& after_step = {}) const {
     if (ranks.world_size() == 1) {
       tiny_->args = args;
-      return tiny_->train(2, [&] { return stop_signal ? stop_signal(0) : 0; });
+      return tiny_->train(
+          2, [&] { return stop_signal ? stop_signal(0) : 0; }, after_step);
     }
-    return train_ranks(args, ranks, 1, stop_signal)[0];
+    return train_ranks(args, ranks, 1, stop_signal, after_step)[0];
+  }
+  // SIGTERM reaches rank 0 behind so many steps of this process.
+  RecordingObserver run_until_signal(int64_t num_steps) const {
+    std::atomic<int64_t> done = 0;
+    return run([&](int rank) { return rank == 0 && done >= num_steps ? SIGTERM : 0; },
+               [&](const StepMetrics&) { ++done; });
   }
 
   // As after a crash behind step `step`: another output folder with what there was then and, in
@@ -222,10 +231,7 @@ TEST(Resume, RowsOfAStepStayThroughSeveralChangesOfTheRanks) {
   std::vector<StepMetrics> steps;
   for (const int num_ranks : {3, 3, 2, 4}) {
     resumed.ranks = {1, num_ranks};
-    // Rank 0 is asked once a step.
-    int64_t asked = 0;
-    const RecordingObserver seen =
-        resumed.run([&asked](int rank) { return rank == 0 && ++asked == 1 ? SIGTERM : 0; });
+    const RecordingObserver seen = resumed.run_until_signal(1);
     steps.insert(steps.end(), seen.steps.begin(), seen.steps.end());
   }
   ASSERT_GE(steps.size(), 4u);
@@ -260,14 +266,52 @@ TEST(Resume, AfterASignalIsAsIfThereHadBeenNone) {
     run.run();
     SavingRun stopped = run;
     stopped.args.output_dir = run.folder() / "stopped";
-    int64_t asked = 0;
-    const RecordingObserver first =
-        stopped.run([&asked](int rank) { return rank == 0 && ++asked == 2 ? SIGTERM : 0; });
+    const RecordingObserver first = stopped.run_until_signal(1);
     ASSERT_LT(std::ssize(first.steps), 6);
     stopped.args.resume_from_checkpoint = "auto";
     stopped.run();
     expect_same_run(stopped.output(), run.output());
   }
+}
+
+// A signal in the middle of step 3, which has four passes.
+RecordingObserver stop_in_step_3(const SavingRun& run) {
+  std::atomic<bool> is_in_step = false;
+  std::atomic<int64_t> num_asked = 0;
+  const int last_rank = run.ranks.world_size() - 1;
+  return run.run([&](int rank) { return rank == last_rank && is_in_step && ++num_asked > 3 ? SIGTERM : 0; },
+                 [&](const StepMetrics& metrics) { is_in_step = metrics.step >= 2; });
+}
+
+TEST(Signal, TakesTheTimeForTheStepOrGivesItUp) {
+  for (const int world_size : {1, 2}) {
+    SavingRun run({1, world_size});
+    run.args.gradient_accumulation_steps = 2;
+    run.args.merge_micro_batches = "never";
+    run.args.save_steps = 6;
+    SavingRun patient = run;
+    patient.args.output_dir = run.folder() / "patient";
+    EXPECT_EQ(stop_in_step_3(patient).checkpoints, std::vector<fs::path>{patient.output() / "checkpoint-3"});
+    SavingRun hasty = run;
+    hasty.args.output_dir = run.folder() / "hasty";
+    hasty.args.save_on_sigterm = false;
+    EXPECT_TRUE(stop_in_step_3(hasty).checkpoints.empty());
+  }
+  SavingRun run;
+  run.args.merge_micro_batches = "never";
+  run.args.save_steps = 6;
+  run.run();
+  SavingRun late = run;
+  late.args.output_dir = run.folder() / "late";
+  late.args.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
+  const RecordingObserver stopped = stop_in_step_3(late);
+  EXPECT_EQ(stopped.steps.size(), 2u);
+  EXPECT_EQ(stopped.summary.stop_signal, SIGTERM);
+  EXPECT_EQ(stopped.checkpoints, std::vector<fs::path>{late.output() / "checkpoint-2"});
+  late.args.grace_period_s = 30;
+  late.args.resume_from_checkpoint = "true";
+  late.run();
+  expect_same_run(late.output(), run.output());
 }
 
 TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {

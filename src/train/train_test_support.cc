@@ -97,9 +97,11 @@ TinyRun::TinyRun(const ModelConfig& config) {
   args.measure_peak = false;
 }
 
-RecordingObserver TinyRun::train(int64_t num_threads, const std::function<int()>& stop_signal) const {
+RecordingObserver TinyRun::train(int64_t num_threads, const std::function<int()>& stop_signal,
+                                 const std::function<void(const StepMetrics&)>& after_step) const {
   ThreadPool pool(num_threads);
   RecordingObserver observer;
+  observer.after_step = after_step;
   Trainer trainer(args, pool, observer);
   trainer.run(stop_signal);
   return observer;
@@ -158,8 +160,10 @@ void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>
 
 std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,
                                            int64_t threads_per_rank,
-                                           const std::function<int(int rank)>& stop_signal) {
+                                           const std::function<int(int rank)>& stop_signal,
+                                           const std::function<void(const StepMetrics&)>& after_step) {
   std::vector<RecordingObserver> observers(static_cast<size_t>(ranks.world_size()));
+  observers[0].after_step = after_step;
   run_ranks(ranks, [&](Communicator& comm) {
     const int rank = comm.world().rank;
     ThreadPool pool(threads_per_rank);

@@ -39,7 +39,10 @@ class RecordingObserver : public TrainObserver {
     differences = different;
   }
   void on_previous_run(const std::filesystem::path& folder) override { previous_run = folder; }
-  void on_step(const StepMetrics& metrics) override { steps.push_back(metrics); }
+  void on_step(const StepMetrics& metrics) override {
+    steps.push_back(metrics);
+    if (after_step) after_step(metrics);
+  }
   void on_log(const LogEntry& entry) override { logs.push_back(entry); }
   void on_evaluation(const EvalResult& result) override { evaluations.push_back(result); }
   void on_checkpoint(const std::filesystem::path& folder) override { checkpoints.push_back(folder); }
@@ -48,6 +51,7 @@ class RecordingObserver : public TrainObserver {
   }
   void on_finish(const TrainSummary& run_summary) override { summary = run_summary; }
 
+  std::function<void(const StepMetrics&)> after_step;  // before anything is saved
   RunPlan plan;
   int64_t resumed_step = -1;
   std::string differences;
@@ -69,7 +73,8 @@ class TinyRun {
   const TestFolder& folder() const { return folder_; }
   std::filesystem::path output() const { return args.output_dir; }
   // Trains with `args`.
-  RecordingObserver train(int64_t num_threads = 2, const std::function<int()>& stop_signal = {}) const;
+  RecordingObserver train(int64_t num_threads = 2, const std::function<int()>& stop_signal = {},
+                          const std::function<void(const StepMetrics&)>& after_step = {}) const;
 
   TrainingArguments args;
 
@@ -104,6 +109,7 @@ void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>
 // A job of ranks as threads, each with threads of its own. Returns what each has recorded.
 std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,
                                            int64_t threads_per_rank = 1,
-                                           const std::function<int(int rank)>& stop_signal = {});
+                                           const std::function<int(int rank)>& stop_signal = {},
+                                           const std::function<void(const StepMetrics&)>& after_step = {});
 
 }  // namespace tessera

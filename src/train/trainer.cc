@@ -32,9 +32,10 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   network_meter_.start();
   if (args_.eval_on_start && !resume_) run_evaluation();
   while (state_.global_step < state_.max_steps && !stop_wanted()) {
-    const StepMetrics metrics = train_step(state_.global_step);
+    const std::optional<StepMetrics> metrics = train_step(state_.global_step);
+    if (!metrics) break;
     report_checkpoint();
-    account(metrics);
+    account(*metrics);
     if (state_.global_step == first_step_ + 1) measure_memory();
     const StepActions due = actions_->after(state_.global_step);
     if (due.log) log_training();
@@ -56,10 +57,8 @@ const RowLists& Trainer::passes_of_step(int64_t step) {
   return passes_;
 }
 
-namespace {
-
 // What the ranks add up after a step.
-struct StepSums {
+struct Trainer::StepSums {
   double loss = 0;
   double gradient_squares = 0;
   double num_tokens = 0;
@@ -86,34 +85,45 @@ struct StepSums {
   static constexpr size_t kNumValues = 15;
   int64_t index_of(double StepSums::*value) const { return &(this->*value) - &loss; }
 };
-static_assert(sizeof(StepSums) == StepSums::kNumValues * sizeof(double));
-
-}  // namespace
+bool Trainer::run_passes(const RowLists& passes, float grad_scale, StepSums* sums) {
+  const int64_t num_passes = passes.size() / world().world_size;
+  in_passes_ = true;
+  try {
+    for (int64_t pass = 0; pass < num_passes; ++pass) {
+      if (pass > 0 && give_up_together()) break;
+      const WeightUpdate update = parameters_->begin_pass(pass == 0, pass + 1 == num_passes);
+      const std::span<const int64_t> rows = passes[pass * world().world_size + world().rank];
+      if (rows.empty()) {
+        model_->take_part_in_forward_backward(update.mode);
+      } else {
+        make_packed_batch(*dataset_, rows, &batch_);
+        const auto label_smoothing = static_cast<float>(args_.label_smoothing_factor);
+        sums->loss += model_->forward_backward(batch_, grad_scale, label_smoothing, update).loss_sum;
+        sums->num_tokens += static_cast<double>(batch_.num_tokens());
+        sums->flops +=
+            model_flops(model_->config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
+      }
+      parameters_->end_pass();
+    }
+  } catch (const StepGivenUp&) {
+    agreed_signal_ = received_signal();
+  }
+  in_passes_ = false;
+  return agreed_signal_ == 0;
+}
 
 // loss = sum of token losses / targets of the whole step, so that passes count by their targets.
-StepMetrics Trainer::train_step(int64_t step) {
+std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   const Stopwatch step_time;
+  since_step_began_ = step_time;
   const RowLists& passes = passes_of_step(step);
   const int64_t num_targets = count_targets(passes);
-  const int64_t num_passes = passes.size() / world().world_size;
   const float grad_scale = 1.0f / static_cast<float>(num_targets);
 
   StepSums sums;
+  static_assert(sizeof(sums) == StepSums::kNumValues * sizeof(double));
   const double waited_before_s = comm_->waited_s();
-  for (int64_t pass = 0; pass < num_passes; ++pass) {
-    const WeightUpdate update = parameters_->begin_pass(pass == 0, pass + 1 == num_passes);
-    const std::span<const int64_t> rows = passes[pass * world().world_size + world().rank];
-    if (rows.empty()) {
-      model_->take_part_in_forward_backward(update.mode);
-    } else {
-      make_packed_batch(*dataset_, rows, &batch_);
-      const auto label_smoothing = static_cast<float>(args_.label_smoothing_factor);
-      sums.loss += model_->forward_backward(batch_, grad_scale, label_smoothing, update).loss_sum;
-      sums.num_tokens += static_cast<double>(batch_.num_tokens());
-      sums.flops += model_flops(model_->config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
-    }
-    parameters_->end_pass();
-  }
+  if (!run_passes(passes, grad_scale, &sums)) return std::nullopt;
   sums.gradient_squares = parameters_->gradient_squares();
   sums.compute_s = step_time.seconds() - (comm_->waited_s() - waited_before_s);
   const bool own_loss_is_finite = std::isfinite(sums.loss);
@@ -140,6 +150,7 @@ StepMetrics Trainer::train_step(int64_t step) {
   metrics.slowest_rank =
       find_slowest_rank(step, sums.index_of(&StepSums::flops), sums.index_of(&StepSums::compute_s));
   saver_->take_sums(sums.checkpoint);
+  pass_s_ = sums.compute_s / static_cast<double>(passes.size());
   metrics.skipped = is_to_skip(metrics, own_loss_is_finite, passes);
   if (!metrics.skipped) update(metrics);
   if (sums.interrupts > 0) agreed_signal_ = SIGINT;

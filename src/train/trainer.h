@@ -55,10 +55,10 @@ class Trainer {
   const RunPlan& plan() const { return run_plan_; }
 
   // Trains from the first step, or the one behind the checkpoint, to the last and writes everything to
-  // output_dir; what has reached its last step already is left as it is. `stop_signal` is asked after
-  // every step (and during evaluations); a number other than 0 ends the run with a checkpoint of the present
-  // state. May be called once. Error(kNumerics) when loss or gradient norm is not finite: the weights are
-  // then those of the step before.
+  // output_dir; what has reached its last step already is left as it is. `stop_signal` is asked between
+  // layers; a number other than 0 ends the run with a checkpoint of the last finished step, which is the
+  // present one where grace_period_s leaves time for it. May be called once. Error(kNumerics) when loss or
+  // gradient norm is not finite: the weights are then those of the step before.
   TrainSummary run(const std::function<int()>& stop_signal = {});
 
   // Writes the model as it is now.
@@ -76,6 +76,7 @@ class Trainer {
   bool fits_everywhere(const MemoryRequest& request);
   void plan_memory_use();
   void allocate_and_load();
+  void check_output_is_shared();
 
   // Resuming (trainer_resume.cc).
   struct ResumePoint {
@@ -104,7 +105,22 @@ class Trainer {
   bool is_root() const { return world().rank == 0; }
   // Row numbers of the passes of all ranks, pass p of rank r at p * world_size + r; until the next call.
   const RowLists& passes_of_step(int64_t step);
-  StepMetrics train_step(int64_t step);
+  // Nothing when the step was given up: weights and optimizer are then as before it.
+  std::optional<StepMetrics> train_step(int64_t step);
+  struct StepSums;
+  // False: given up.
+  bool run_passes(const RowLists& passes, float grad_scale, StepSums* sums);
+
+  // Leaves the layers of the model.
+  struct StepGivenUp {};
+
+  // Signals (trainer_signal.cc). Between layers: notes when one came; a rank that is alone gives the step up
+  // there.
+  void look_for_signal();
+  double write_estimate_s() const;
+  bool must_give_up() const;
+  // Between passes: all ranks do, or none.
+  bool give_up_together();
   void update(const StepMetrics& metrics);
   // Nothing when the peak was not measured.
   std::optional<double> share_of_peak(double tflops) const;
@@ -143,7 +159,8 @@ class Trainer {
   TrainSummary summarize();
   TrainSummary finish_run();
   int received_signal() const { return stop_signal_ ? stop_signal_() : 0; }
-  // Several ranks agree on it at the end of every step: signals reach them at different times.
+  // Several ranks agree on it between passes and at the end of every step: signals reach them at different
+  // times.
   bool stop_wanted() {
     if (world().is_single() && agreed_signal_ == 0) agreed_signal_ = received_signal();
     return agreed_signal_ != 0;
@@ -172,6 +189,7 @@ class Trainer {
   std::optional<ResumePoint> resume_;
   int64_t first_step_ = 0;         // steps done before this process
   int64_t first_tokens_seen_ = 0;  // in them
+  int64_t snapshot_bytes_ = 0;
 
   std::unique_ptr<ParameterState> parameters_;
   int64_t step_rows_ = 0;         // of all ranks
@@ -197,6 +215,12 @@ class Trainer {
   TrainerState state_;
   StepMetrics last_step_;
   int agreed_signal_ = 0;
+  bool saves_on_signal_ = true;
+  bool in_passes_ = false;
+  std::optional<Stopwatch> since_signal_;
+  Stopwatch since_step_began_;
+  // Of the step before, mean of the ranks, the same on all.
+  std::optional<double> pass_s_;
   int64_t last_saved_step_ = -1;    // of the last complete checkpoint; known to rank 0
   int64_t loading_peak_bytes_ = 0;  // of this rank, resident
   bool handed_over_ = false;        // the masters, in the present write_together()

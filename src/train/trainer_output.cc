@@ -285,9 +285,8 @@ TrainSummary Trainer::finish_run() {
     });
   } else {
     summary.stop_signal = agreed_signal_;
-    save_before_stop();
-    summary.folder = state_.global_step > 0 && is_root() ? output_->checkpoint_folder(state_.global_step)
-                                                         : std::filesystem::path();
+    if (args_.save_on_sigterm && saves_on_signal_) save_before_stop();
+    summary.folder = is_root() && last_saved_step_ > 0 ? output_->checkpoint_folder(last_saved_step_) : "";
   }
   summary.peak_resident_bytes = peak_resident_bytes();
   observer_->on_finish(summary);

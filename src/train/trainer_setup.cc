@@ -9,6 +9,7 @@
 #include "platform/memory_info.h"
 #include "tokenizer/tokenizer.h"
 #include "train/passes.h"
+#include "train/shared_folder.h"
 #include "train/trainer.h"
 #include "train/training_peak.h"
 #include "train/zero_arguments.h"
@@ -35,6 +36,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   record_.arguments = Json::parse(training_arguments_json(args_));  // what follows may fill them in
   if (is_root()) check_can_write_in(args_.output_dir);
   const PatientScope patience(*comm_);
+  check_output_is_shared();
   open_model();
   choose_checkpoint();
   open_datasets();
@@ -245,6 +247,10 @@ void Trainer::plan_memory_use() {
   }
   limits_ = request.limits;
   zero_settings_ = request.zero;
+  if (args_.saves_in_background()) {
+    request.snapshot_bytes = snapshot_bytes(*model_, request, run_plan_.free_bytes);
+  }
+  snapshot_bytes_ = request.snapshot_bytes;
   run_plan_.memory = plan_memory(*model_, request);
   run_plan_.zero = zero_settings(*model_, request);
   run_plan_.wire = wire_bytes_per_step(
@@ -272,9 +278,27 @@ void Trainer::allocate_and_load() {
   }
   model_file_.reset();
   loading_peak_bytes_ = peak_resident_bytes();
-  const WriteOptions write = {.snapshot_bytes = 0,
+  const WriteOptions write = {.snapshot_bytes = snapshot_bytes_,
                               .max_bytes_per_second = args_.save_bytes_per_second() / world().world_size};
   saver_.emplace(*comm_, *pool_, *parameters_, write);
+  model_->call_between_layers([this] { look_for_signal(); });
+}
+
+// Every node writes its part of a checkpoint.
+void Trainer::check_output_is_shared() {
+  if (world().num_nodes == 1 || is_shared_by_nodes(*comm_, args_.output_dir)) return;
+  if (args_.save_strategy != "no") {
+    fail(ExitCode::kBadConfig,
+         "output_dir {}: not the same folder on all nodes, of which each writes its part of a checkpoint: "
+         "take "
+         "one on a file system that they share, or save_strategy no",
+         args_.output_dir);
+  }
+  saves_on_signal_ = false;
+  if (is_root()) {
+    log_warning("output_dir {}: not the same folder on all nodes: a signal ends the run without a checkpoint",
+                args_.output_dir);
+  }
 }
 
 }  // namespace tessera

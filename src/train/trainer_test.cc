@@ -229,8 +229,10 @@ TEST(TrainLoop, AnEndlessRunStartsAtOnce) {
   TinyRun tiny;
   tiny.args.max_steps = int64_t{1} << 50;
   tiny.args.shuffle = true;
-  int num_asked = 0;
-  const RecordingObserver run = tiny.train(1, [&] { return ++num_asked > 3 ? SIGINT : 0; });
+  int signal = 0;
+  const RecordingObserver run = tiny.train(
+      1, [&] { return signal; },
+      [&](const StepMetrics& metrics) { signal = metrics.step == 3 ? SIGINT : 0; });
   EXPECT_EQ(run.steps.size(), 3u);
   EXPECT_EQ(run.plan.max_pass_tokens, 18);
 }
@@ -461,9 +463,10 @@ TEST(TrainLoop, MissingInputsAreNamed) {
 
 TEST(TrainLoop, ASignalEndsTheRunWithACheckpoint) {
   TinyRun tiny;
-  int num_asked = 0;
-  // Asked once before every step: stops before the third.
-  const RecordingObserver stopped = tiny.train(2, [&] { return ++num_asked > 2 ? SIGTERM : 0; });
+  int signal = 0;
+  const RecordingObserver stopped = tiny.train(
+      2, [&] { return signal; },
+      [&](const StepMetrics& metrics) { signal = metrics.step == 2 ? SIGTERM : 0; });
   EXPECT_EQ(stopped.steps.size(), 2u);
   EXPECT_EQ(stopped.summary.stop_signal, SIGTERM);
   EXPECT_EQ(stopped.summary.folder, tiny.output() / "checkpoint-2");

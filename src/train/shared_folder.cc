@@ -1,0 +1,54 @@
+#include "train/shared_folder.h"
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <system_error>
+#include <thread>
+
+#include "formats/file.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+const OpLabel kLabel = {"shared folder"};
+
+// A network file system may take a while to tell of a new name.
+constexpr std::chrono::seconds kPatience(5);
+constexpr std::chrono::milliseconds kPause(50);
+
+bool appears(const fs::path& path) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  std::error_code ignored;
+  while (!fs::exists(path, ignored)) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(kPause);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_shared_by_nodes(Communicator& comm, const fs::path& folder) {
+  const World& world = comm.world();
+  uint64_t token = 0;
+  const auto path = [&] { return folder / fmt::format(".unfinished-shared-{:016x}", token); };
+  if (world.rank == 0) {
+    std::random_device random;
+    token = (static_cast<uint64_t>(random()) << 32) | random();
+    create_folder(folder);
+    write_text_file(path(), "");
+  }
+  comm.broadcast(std::as_writable_bytes(std::span(&token, 1)), 0, kLabel);
+  std::array<double, 1> num_missing = {world.local_rank == 0 && !appears(path()) ? 1.0 : 0.0};
+  comm.all_reduce_sum(num_missing, kLabel);
+  std::error_code ignored;
+  if (world.rank == 0) fs::remove(path(), ignored);
+  return num_missing[0] == 0;
+}
+
+}  // namespace tessera

@@ -1,0 +1,58 @@
+// What a signal does to a run: it ends with a checkpoint of the last finished step, in the time that it is
+// given.
+#include <algorithm>
+#include <array>
+#include <csignal>
+
+#include "train/trainer.h"
+
+namespace tessera {
+namespace {
+
+// Where no checkpoint has been written yet: a network disk.
+constexpr double kAssumedBytesPerSecond = 100e6;
+// What is not written piece by piece: syncing, the manifest, leaving.
+constexpr double kCommitSeconds = 1;
+// Passes that take less are not asked between: the step is over soon, and asking would cost something.
+constexpr double kShortPassSeconds = 0.1;
+
+}  // namespace
+
+double Trainer::write_estimate_s() const {
+  double elements = 0;
+  for (const ElementRange& range : parameters_->owned())
+    elements += static_cast<double>(range.end - range.begin);
+  const double element_bytes = static_cast<double>(dtype_bytes(args_.export_dtype())) + 12;
+  const double measured = saver_->bytes_per_second();
+  const double once_s = elements * element_bytes / (measured > 0 ? measured : kAssumedBytesPerSecond);
+  return kCommitSeconds + once_s * (saver_->is_writing() ? 2 : 1);
+}
+
+bool Trainer::must_give_up() const {
+  if (!args_.save_on_sigterm) return true;
+  const double rest_s = std::max(0.0, last_step_.step_time_s - since_step_began_.seconds());
+  return since_signal_->seconds() + rest_s + write_estimate_s() > args_.grace_period_s;
+}
+
+void Trainer::look_for_signal() {
+  if (!since_signal_ && received_signal() != 0) since_signal_.emplace();
+  if (since_signal_ && in_passes_ && world().is_single() && must_give_up()) throw StepGivenUp();
+}
+
+bool Trainer::give_up_together() {
+  if (world().is_single() || (pass_s_ && *pass_s_ < kShortPassSeconds)) return false;
+  look_for_signal();
+  const int signal = received_signal();
+  std::array<double, 3> votes = {signal == SIGINT ? 1.0 : 0.0, signal == SIGTERM ? 1.0 : 0.0,
+                                 since_signal_ && must_give_up() ? 1.0 : 0.0};
+  {
+    const NetworkMeterPause pause(network_meter_);
+    comm_->all_reduce_sum(votes, {"signals"});
+  }
+  if (votes[2] == 0) return false;
+  agreed_signal_ = votes[1] > 0 ? SIGTERM : SIGINT;
+  comm_->rail().wait_for_all();  // gradients under way
+  return true;
+}
+
+}  // namespace tessera
