@@ -77,7 +77,6 @@ class Forecaster {
     forecast.schedule_is_auto = args_.gather_schedule == "auto";
     choose_what_fits(&request);
     forecast.zero = request.zero;
-    if (args_.saves_in_background()) request.snapshot_bytes = snapshot_bytes(model_, request, free_bytes_);
     forecast.memory = plan_memory(model_, request);
     const MemoryChoices choices = {
         micro_batch_rows(batch_), merged_,

@@ -42,6 +42,9 @@ void LossSpikeDetector::restore(LossSpikeHistory history) {
     if (excess > 0) values->erase(values->begin(), values->begin() + excess);
   }
   history_ = std::move(history);
+  for (std::vector<double>* values : {&history_.losses, &history_.grad_norms}) {
+    values->reserve(static_cast<size_t>(options_.window));  // observe() takes no memory
+  }
 }
 
 }  // namespace tessera

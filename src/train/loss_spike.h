@@ -30,7 +30,7 @@ struct LossSpikeHistory {
 
 class LossSpikeDetector {
  public:
-  explicit LossSpikeDetector(const LossSpikeOptions& options) : options_(options) {}
+  explicit LossSpikeDetector(const LossSpikeOptions& options) : options_(options) { restore({}); }
 
   // Both finite. A spike, too, counts for the steps that follow, so that a new level is no spike for ever.
   // Nothing is one before half the window has been seen.

@@ -68,7 +68,8 @@ void check_packed_weights(const Model& model, const MemoryRequest& request);
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype);
 
 // What a rank may take for checkpoints that are written while training goes on: half of what the request
-// leaves of free_bytes of a node, up to the whole state. Files go through the other half.
+// leaves of free_bytes of a node, up to the whole state. Files go through the other half. No run needs it, so
+// that it is in no forecast.
 int64_t snapshot_bytes(const Model& model, const MemoryRequest& request, int64_t free_bytes);
 
 // Of a node, beyond the baseline of its ranks, which is resident already.

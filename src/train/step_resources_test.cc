@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "resource_counter.h"
 #include "train/train_test_support.h"
@@ -15,21 +16,24 @@ namespace {
 
 constexpr int64_t kNumSteps = 6;
 
-// What every step takes: the trainer asks stop_signal() right before a step and tells of it right after.
+// What every step takes: the trainer asks stop_signal() right before a step, and again in it, and tells of it
+// right after.
 class StepMeter : public RecordingObserver {
  public:
   int before_step() {
-    begin_ = resource_counts();
+    if (!std::exchange(in_step_, true)) begin_ = resource_counts();
     return 0;
   }
   void on_step(const StepMetrics& metrics) override {
     const ResourceCounts end = resource_counts();
+    in_step_ = false;
     taken_[static_cast<size_t>(metrics.step - 1)] = {end.allocations - begin_.allocations,
                                                      end.locks - begin_.locks};
   }
   ResourceCounts taken_in(int64_t step) const { return taken_[static_cast<size_t>(step - 1)]; }
 
  private:
+  bool in_step_ = false;
   ResourceCounts begin_;
   std::array<ResourceCounts, kNumSteps> taken_;
 };
