@@ -95,6 +95,12 @@ TEST_P(NetworkUseTest, GradientsOfBfloat16WeightsMayTravelInFloat32) {
   expect_closed_form("communication_data_type fp32");
 }
 
+TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {
+  run_.args.overlap_comm = false;
+  run_.args.gradient_accumulation_steps = 2;
+  expect_closed_form("without overlap");
+}
+
 // Neither belongs to a step. Under per_layer an evaluation leaves other layers in memory than a step does, so
 // that the next step gathers others.
 TEST_P(NetworkUseTest, EvaluationAndSavingAreNotCounted) {

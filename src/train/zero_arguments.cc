@@ -13,6 +13,7 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.gradient_dtype = args.accumulation_dtype();
   zero.max_live_elements = args.stage3_max_live_parameters;
   zero.prefetch_elements = args.prefetch_elements(config.hidden_size);
+  zero.overlap = args.overlap_comm;
   zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
   return zero;
 }

@@ -232,6 +232,7 @@ void GradientStore::start_reduction(int64_t group, float* share, uint64_t number
                                           ? comm_->rail().reduce_scatter_f32(data, parts, label)
                                           : comm_->rail().reduce_scatter(data, parts, label);
   reductions_.push_back({ticket, group, share, number, update});
+  if (!settings_.overlap) comm_->rail().wait(ticket);
 }
 
 void GradientStore::finish_oldest_reduction() {

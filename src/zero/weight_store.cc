@@ -133,6 +133,7 @@ void WeightStore::start_fetch(int64_t group, std::byte* data, int64_t channel, u
   const std::span<std::byte> bytes(data, static_cast<size_t>(range.size() * element_bytes_));
   fetches_under_way_.push_back(
       {comm_->rail().all_gather(bytes, byte_parts_, {kWhat, group}), channel, value});
+  if (!settings_.overlap) announce(channel, value);
 }
 
 void WeightStore::announce(int64_t channel, uint64_t value) {

@@ -53,6 +53,7 @@ struct ZeroSettings {
   DType gradient_dtype = DType::kF32;         // of the accumulators, BF16 or F32
   int64_t max_live_elements = 1'000'000'000;  // stage3_max_live_parameters
   int64_t prefetch_elements = 50'000'000;     // stage3_prefetch_bucket_size
+  bool overlap = true;                        // network and computing; otherwise what is begun is waited for
   int64_t persistence_threshold = 100'000;  // groups of at most so many elements stay complete on every node
 };
 

@@ -33,12 +33,13 @@ struct Job {
   int64_t head() const { return std::ssize(layout.groups) - 1; }
   std::string describe() const {
     return fmt::format(
-        "{} nodes of {} ranks, stage {}, {}, {} passes, {}, {} groups of {} elements, {}persistent up to {}, "
+        "{} nodes of {} ranks, stage {}, {}, {} passes, {}, {} groups of {} elements, {}{}persistent up to "
+        "{}, "
         "{} connections",
         layout.num_nodes, layout.local_world_size, settings.stage,
         settings.schedule == GatherSchedule::kPerStep ? "per_step" : "per_layer", settings.passes_per_step,
         dtype_name(settings.weight_dtype), layout.groups.size(), layout.num_elements(), tied ? "tied, " : "",
-        settings.persistence_threshold, comm.connections);
+        settings.overlap ? "" : "without overlap, ", settings.persistence_threshold, comm.connections);
   }
 };
 
@@ -76,6 +77,7 @@ Job random_job(uint64_t seed) {
   job.settings.passes_per_step = between(random, 1, 3);
   job.settings.weight_dtype = random() % 2 == 0 ? DType::kBF16 : DType::kF32;
   job.settings.prefetch_elements = between(random, 0, 2000);
+  job.settings.overlap = random() % 4 != 0;
   job.settings.persistence_threshold = random() % 2 == 0 ? 0 : between(random, 1, 500);
   job.comm.timeout = std::chrono::seconds(30);
   job.comm.connections = static_cast<int>(between(random, 1, 3));
