@@ -26,6 +26,7 @@ namespace tessera {
 namespace {
 
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 // Runs the body in a child of this process until the scope ends.
@@ -68,7 +69,7 @@ TEST(ProcessReport, OfAStoppedProcessNamesWhereItStands) {
   ASSERT_EQ(waitpid(child.pid(), &status, WUNTRACED), child.pid());
   for (int repeat = 0; repeat < 2; ++repeat) {
     const std::string text = describe_until(child.pid(), {"stopped"});
-    EXPECT_THAT(text, AllOf(HasSubstr("stopped"), HasSubstr("1 threads")));
+    EXPECT_THAT(text, HasSubstr("stopped"));
     if (text.find("stacks are incomplete") != std::string::npos) GTEST_SKIP() << text;
     EXPECT_THAT(text, HasSubstr("stand_still_in_here"));
   }
@@ -80,10 +81,10 @@ TEST(ProcessReport, LooksAtEveryThread) {
     std::thread other([] { wait_for_ever_in_here(); });
     other.join();
   });
-  const std::string text = describe_until(child.pid(), {"wait_for_ever_in_here()", "2 threads", "sleeping"});
+  const std::string text = describe_until(child.pid(), {"wait_for_ever_in_here()", "sleeping"});
   if (text.find("stacks are incomplete") != std::string::npos) GTEST_SKIP() << text;
-  EXPECT_THAT(text, AllOf(HasSubstr("2 threads"), HasSubstr("sleeping"), HasSubstr("wait_for_ever_in_here()"),
-                          HasSubstr("kB resident")));
+  EXPECT_THAT(text, AllOf(HasSubstr("sleeping"), HasSubstr("wait_for_ever_in_here()"),
+                          HasSubstr("kB resident"), ContainsRegex("thread [0-9]+(.|\n)*thread [0-9]+")));
 }
 
 TEST(ProcessReport, LeavesTheProcessAsItWas) {
