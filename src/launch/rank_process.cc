@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <limits>
 #include <span>
 
 #include "base/error.h"
@@ -55,6 +56,8 @@ struct ChildStart {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  // The store's sockets among them: a rank's children could keep its port from the next start.
+  close_range(STDERR_FILENO + 1, std::numeric_limits<unsigned>::max(), CLOSE_RANGE_CLOEXEC);
   execve(start.path, start.argv, start.environment);
   const int error = errno;
   [[maybe_unused]] const ssize_t written = write(start.error_pipe, &error, sizeof(error));

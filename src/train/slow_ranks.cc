@@ -7,8 +7,8 @@
 namespace tessera {
 namespace {
 
-// The lower one of an even number: of two ranks the slow one stands out.
-double median(std::vector<double> values) {
+// The lower one of an even number: of two ranks the slow one stands out. Reorders the values.
+double median(std::vector<double>& values) {
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -32,14 +32,15 @@ void SlowRankDetector::compare() {
     sum.work += steps_[i].work;
     sum.compute_s += steps_[i].compute_s;
   }
-  std::vector<double> seconds, paces;
+  seconds_.clear();
+  paces_.clear();
   for (const Sums& sum : sums_) {
-    seconds.push_back(sum.compute_s);
-    if (sum.work > 0) paces.push_back(sum.compute_s / sum.work);
+    seconds_.push_back(sum.compute_s);
+    if (sum.work > 0) paces_.push_back(sum.compute_s / sum.work);
   }
   std::fill(times_median_.begin(), times_median_.end(), 1.0);
-  if (num_steps_ < options_.least_steps || paces.empty() || median(seconds) < options_.least_s) return;
-  const double middle = median(paces);
+  if (num_steps_ < options_.least_steps || paces_.empty() || median(seconds_) < options_.least_s) return;
+  const double middle = median(paces_);
   for (size_t rank = 0; rank < sums_.size(); ++rank) {
     if (sums_[rank].work > 0) times_median_[rank] = sums_[rank].compute_s / sums_[rank].work / middle;
   }

@@ -42,8 +42,9 @@ class SlowRankDetector {
 
   SlowRankOptions options_;
   int64_t world_size_;
-  std::vector<Sums> steps_;  // of step n and rank r at (n % window) * world_size + r
-  std::vector<Sums> sums_;   // by rank
+  std::vector<Sums> steps_;              // of step n and rank r at (n % window) * world_size + r
+  std::vector<Sums> sums_;               // by rank
+  std::vector<double> seconds_, paces_;  // scratch of compare()
   std::vector<double> times_median_;
   std::vector<bool> is_slow_;
   int64_t num_steps_ = 0;
