@@ -155,6 +155,17 @@ void Communicator::broadcast(std::span<std::byte> data, int root, const OpLabel&
   }
 }
 
+std::string Communicator::broadcast_text(std::string text, int root, const OpLabel& label) {
+  text.resize(std::min(text.size(), kMaxTextBytes));
+  struct {
+    uint64_t size;
+    std::array<char, kMaxTextBytes> text;
+  } message = {text.size(), {}};
+  std::copy(text.begin(), text.end(), message.text.begin());
+  broadcast(std::as_writable_bytes(std::span(&message, 1)), root, label);
+  return {message.text.data(), static_cast<size_t>(message.size)};
+}
+
 void Communicator::set_timeout(std::chrono::milliseconds timeout) {
   impl_->node->set_timeout(timeout);
   impl_->rail->set_timeout(timeout);

@@ -15,6 +15,8 @@ namespace tessera {
 
 // Values of one Communicator::all_reduce_sum().
 inline constexpr int64_t kMaxSummedValues = 64;
+// Of one Communicator::broadcast_text(): some lines.
+inline constexpr size_t kMaxTextBytes = 1000;
 
 struct CommOptions {
   StoreOptions store;
@@ -43,6 +45,8 @@ class Communicator {
   double summand(int rank, int64_t index) const;
   void barrier(const OpLabel& label);
   void broadcast(std::span<std::byte> data, int root, const OpLabel& label);
+  // The text of rank `root`, cut after kMaxTextBytes; that of the others does not count.
+  std::string broadcast_text(std::string text, int root, const OpLabel& label);
 
   // Time that this rank has waited for others so far.
   double waited_s() const;

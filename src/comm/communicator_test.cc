@@ -33,6 +33,21 @@ TEST(AllReduceSum, EveryRankKnowsTheSumAndWhatEachPutIn) {
   }
 }
 
+TEST(BroadcastText, IsThatOfTheRootCutAtItsLimit) {
+  for (const auto& [num_nodes, local] : {std::pair(1, 1), std::pair(1, 3), std::pair(2, 2)}) {
+    const int root = num_nodes * local - 1;
+    const auto errors = run_communicators(num_nodes, local, {}, [&](Communicator& comm) {
+      const bool is_root = comm.world().rank == root;
+      EXPECT_EQ(comm.broadcast_text(is_root ? "from the last" : "not this", root, {"test"}), "from the last");
+      EXPECT_EQ(comm.broadcast_text(is_root ? "" : "nor this", root, {"test"}), "");
+      const std::string long_text(2 * kMaxTextBytes, 'x');
+      EXPECT_EQ(comm.broadcast_text(is_root ? long_text : "", root, {"test"}),
+                long_text.substr(0, kMaxTextBytes));
+    });
+    EXPECT_THAT(errors, Each(""));
+  }
+}
+
 TEST(WaitedTime, IsOfThoseWhoWait) {
   for (const auto& [num_nodes, local] : {std::pair(1, 2), std::pair(2, 1)}) {
     const auto errors = run_communicators(num_nodes, local, {}, [](Communicator& comm) {

@@ -12,7 +12,7 @@ namespace tessera {
 struct RankError {
   int rank;
   ExitCode code;
-  std::string message;  // names the rank where there are several; at most about 1000 bytes
+  std::string message;  // names the rank where there are several; cut after kMaxTextBytes
 };
 
 // Collective: that of the first rank that has one, on all ranks; nothing when `own` is nothing everywhere.
