@@ -16,6 +16,11 @@ struct f16 {
   uint16_t bits;
 };
 
+// By their bits, without a branch: all those of the exponent are set in infinities and NaN.
+inline bool is_finite(float value) { return (std::bit_cast<uint32_t>(value) & 0x7F800000u) != 0x7F800000u; }
+inline bool is_finite(bf16 value) { return (value.bits & 0x7F80u) != 0x7F80u; }
+inline bool is_finite(f16 value) { return (value.bits & 0x7C00u) != 0x7C00u; }
+
 inline float to_float(float value) { return value; }
 
 inline float to_float(bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }

@@ -1,10 +1,9 @@
 #include "checkpoint/piece_codec.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 
 #include "base/error.h"
+#include "base/float_types.h"
 #include "base/memory.h"
 #include "checkpoint/model_folder.h"
 
@@ -14,26 +13,22 @@ namespace {
 // Masters pass through a buffer on the stack that stays in L1.
 constexpr int64_t kBlockElements = 4096;
 
-bool is_finite(float value) { return (std::bit_cast<uint32_t>(value) & 0x7F800000u) != 0x7F800000u; }
-
 // Without a branch, so that several values are taken per instruction.
-template <typename T, typename IsBad>
-bool any_of(const T* values, int64_t count, const IsBad& is_bad) {
+template <typename T>
+bool any_not_finite(const std::byte* values, int64_t count) {
   bool any = false;
-  for (int64_t i = 0; i < count; ++i) any |= is_bad(values[i]);
+  for (int64_t i = 0; i < count; ++i) any |= !is_finite(reinterpret_cast<const T*>(values)[i]);
   return any;
 }
 
 bool holds_non_finite(DType dtype, const std::byte* values, int64_t count) {
   switch (dtype) {
     case DType::kF32:
-      return any_of(reinterpret_cast<const float*>(values), count, [](float v) { return !is_finite(v); });
+      return any_not_finite<float>(values, count);
     case DType::kBF16:
-      return any_of(reinterpret_cast<const bf16*>(values), count,
-                    [](bf16 v) { return (v.bits & 0x7F80u) == 0x7F80u; });
+      return any_not_finite<bf16>(values, count);
     default:
-      return any_of(reinterpret_cast<const f16*>(values), count,
-                    [](f16 v) { return (v.bits & 0x7C00u) == 0x7C00u; });
+      return any_not_finite<f16>(values, count);
   }
 }
 
@@ -61,7 +56,7 @@ void encode_block(DType model_dtype, std::span<const float> masters, std::byte* 
 EncodedSizes encoded_sizes(int64_t count, DType model_dtype) {
   EncodedSizes sizes;
   for (int part = 0; part < kNumParts; ++part) {
-    const auto dtype = part_dtype(static_cast<Part>(part), model_dtype);
+    const auto dtype = part_dtype(static_cast<StoredPart>(part), model_dtype);
     const auto at = static_cast<size_t>(part);
     sizes.offset_bytes[at] = sizes.total_bytes;
     sizes.size_bytes[at] = dtype ? count * dtype_bytes(*dtype) : 0;
@@ -73,14 +68,14 @@ EncodedSizes encoded_sizes(int64_t count, DType model_dtype) {
 void encode_piece(const StatePiece& piece, int64_t first, int64_t count, DType model_dtype,
                   const StateSource& source, std::byte* buffer) {
   const EncodedSizes sizes = encoded_sizes(piece.count, model_dtype);
-  const auto part_at = [&](Part part, int64_t element) {
+  const auto part_at = [&](StoredPart part, int64_t element) {
     const auto at = static_cast<size_t>(part);
     return buffer + sizes.offset_bytes[at] +
            element * dtype_bytes(part_dtype(part, model_dtype).value_or(DType::kU8));
   };
   const int64_t flat = piece.flat_begin() + first;
-  for (const auto& [kind, part] :
-       {std::pair(StateKind::kExpAvg, Part::kExpAvg), std::pair(StateKind::kExpAvgSq, Part::kExpAvgSq)}) {
+  for (const auto& [kind, part] : {std::pair(StateKind::kExpAvg, StoredPart::kExpAvg),
+                                   std::pair(StateKind::kExpAvgSq, StoredPart::kExpAvgSq)}) {
     source(kind, flat, {reinterpret_cast<float*>(part_at(part, first)), static_cast<size_t>(count)});
   }
   std::array<float, kBlockElements> block;
@@ -88,8 +83,8 @@ void encode_piece(const StatePiece& piece, int64_t first, int64_t count, DType m
     const int64_t now = std::min(kBlockElements, count - done);
     const std::span<float> masters(block.data(), static_cast<size_t>(now));
     source(StateKind::kMaster, flat + done, masters);
-    std::byte* model = part_at(Part::kModel, first + done);
-    encode_block(model_dtype, masters, model, part_at(Part::kMaster, first + done));
+    std::byte* model = part_at(StoredPart::kModel, first + done);
+    encode_block(model_dtype, masters, model, part_at(StoredPart::kMaster, first + done));
     if (holds_non_finite(model_dtype, model, now)) {
       check_saved_weights(*piece.parameter, piece.begin + first + done, masters, model_dtype, model);
     }

@@ -11,11 +11,6 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxNamed = 8;
-// Room for a line on its way from one rank to the others.
-constexpr size_t kLineBytes = 1024;
-
-bool is_finite(float value) { return std::isfinite(value); }
-bool is_finite(bf16 value) { return std::isfinite(to_float(value)); }
 
 template <typename T>
 std::optional<int64_t> first_not_finite_of(std::span<const T> values) {
@@ -133,9 +128,7 @@ std::string find_not_finite(Model& model, const Dataset& dataset, const NotFinit
     for (int rank = 1; rank < world.world_size; ++rank) {
       if (comm.summand(rank, 0) > comm.summand(speaker, 0)) speaker = rank;
     }
-    line.resize(kLineBytes);
-    comm.broadcast(std::as_writable_bytes(std::span(line)), speaker, {"what is not finite"});
-    line.resize(line.find('\0') == std::string::npos ? line.size() : line.find('\0'));
+    line = comm.broadcast_text(line, speaker, {"what is not finite"});
   }
   return line.empty()
              ? "losses and gradients are finite when they are looked at again: memory or processor of a "
