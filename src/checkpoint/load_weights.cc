@@ -2,15 +2,15 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <chrono>
-#include <cmath>
 #include <cstring>
 #include <mutex>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "base/float_types.h"
 #include "base/text.h"
+#include "checkpoint/load_meter.h"
 #include "checkpoint/model_folder.h"
 #include "formats/convert.h"
 
@@ -160,7 +160,7 @@ void read_piece(const Location& location, int64_t begin, std::span<float> values
 
 int64_t count_non_finite(std::span<const float> values) {
   int64_t count = 0;
-  for (const float value : values) count += std::isfinite(value) ? 0 : 1;
+  for (const float value : values) count += is_finite(value) ? 0 : 1;
   return count;
 }
 
@@ -171,7 +171,7 @@ int64_t count_non_finite(std::span<const bf16> values) {
   constexpr uint16_t kExponent = 0x7F80;
   constexpr uint16_t kLastExponentBit = 0x0080;
   constexpr size_t kNumLanes = sizeof(Lanes) / sizeof(uint16_t);
-  const auto is_bad = [](bf16 value) { return (std::bit_cast<uint16_t>(value) & kExponent) == kExponent; };
+  const auto is_bad = [](bf16 value) { return !is_finite(value); };
   // Bit 15 is set by the carry out of an exponent of ones.
   const auto marks = [](const bf16* at) {
     Lanes lanes;
@@ -204,28 +204,6 @@ void check_equal(const Tensor& tensor, int64_t begin, std::span<const float> fou
        tensor.location.file->path().native(), tensor.name, kEmbedding, *at, *other,
        begin + (at - found.begin()));
 }
-
-// Adds up what the threads have read; the callback is called by one at a time.
-class Progress {
- public:
-  Progress(int64_t total_bytes, const std::function<void(const LoadProgress&)>& report) : report_(report) {
-    state_.bytes_total = total_bytes;
-  }
-
-  void add(int64_t count_bytes) {
-    if (!report_) return;
-    const std::lock_guard lock(mutex_);
-    state_.bytes_done += count_bytes;
-    state_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    report_(state_);
-  }
-
- private:
-  std::mutex mutex_;
-  LoadProgress state_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  const std::function<void(const LoadProgress&)>& report_;
-};
 
 void check_finite(const std::vector<Tensor>& tensors, const std::vector<std::atomic<int64_t>>& non_finite) {
   int64_t total = 0, bad_tensors = 0;
@@ -331,14 +309,6 @@ class PieceReader {
 
 }  // namespace
 
-double LoadProgress::fraction() const {
-  return bytes_total == 0 ? 1 : static_cast<double>(bytes_done) / static_cast<double>(bytes_total);
-}
-
-double LoadProgress::bytes_per_second() const {
-  return seconds > 0 ? static_cast<double>(bytes_done) / seconds : 0;
-}
-
 void load_weights(const SafetensorsModel& model, const ModelConfig& config, const ParameterLayout& layout,
                   const WeightSink& sink, ThreadPool& pool, const LoadOptions& options) {
   std::vector<Tensor> tensors = plan_tensors(model, config, layout);
@@ -347,7 +317,7 @@ void load_weights(const SafetensorsModel& model, const ModelConfig& config, cons
   std::vector<std::atomic<int64_t>> non_finite(tensors.size());
   int64_t total_bytes = 0;
   for (const Piece& piece : pieces) total_bytes += piece.count * element_bytes(tensors[piece.tensor]);
-  Progress progress(total_bytes, options.progress);
+  LoadMeter progress(total_bytes, options.progress);
   Announcer announcer(tensors, pieces);
   // Threads take the pieces one after another, so that the files are read from front to back.
   std::atomic<size_t> next = 0;

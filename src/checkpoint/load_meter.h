@@ -1,0 +1,27 @@
+// Adds up what several threads have read, and reports it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+
+#include "checkpoint/model_folder.h"
+
+namespace tessera {
+
+class LoadMeter {
+ public:
+  // `report` may be empty, is called by one thread at a time and must outlive this.
+  LoadMeter(int64_t total_bytes, const std::function<void(const LoadProgress&)>& report);
+
+  void add(int64_t count_bytes);
+
+ private:
+  std::mutex mutex_;
+  LoadProgress state_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const std::function<void(const LoadProgress&)>& report_;
+};
+
+}  // namespace tessera
