@@ -240,9 +240,10 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
     int64_t count = 0;
     for (const ElementRange& range : ranges) count += range.end - range.begin;
     for (int i = kFirstStatePart; i < kNumParts; ++i) {
-      const auto dtype = part_dtype(static_cast<Part>(i), model_dtype);
+      const auto dtype = part_dtype(static_cast<StoredPart>(i), model_dtype);
       if (!dtype) continue;
-      const std::string state = fmt::format("{}{}", part_prefix(static_cast<Part>(i), model_dtype), tensor);
+      const std::string state =
+          fmt::format("{}{}", part_prefix(static_cast<StoredPart>(i), model_dtype), tensor);
       const auto at = entries.find(state);
       const SafetensorsEntry* entry = at == entries.end() ? nullptr : at->second;
       if (entry == nullptr || entry->dtype != *dtype || entry->shape != std::vector<int64_t>{count}) {
@@ -274,11 +275,11 @@ void check_state_covers(const CheckpointCatalog& catalog, const std::string& nam
               [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
   }
   int64_t covered = 0;
-  for (const Extent& extent : parameter.state[static_cast<size_t>(Part::kExpAvg)]) {
+  for (const Extent& extent : parameter.state[static_cast<size_t>(StoredPart::kExpAvg)]) {
     if (extent.begin != covered) break;
     covered = extent.end;
   }
-  const auto& extents = parameter.state[static_cast<size_t>(Part::kExpAvg)];
+  const auto& extents = parameter.state[static_cast<size_t>(StoredPart::kExpAvg)];
   if (covered == parameter.num_elements && (extents.empty() || extents.back().end == covered)) return;
   fail(ExitCode::kBadData,
        "{}: tensor '{}': state of all ranks: expected {} elements once each, found {} before a hole or an "

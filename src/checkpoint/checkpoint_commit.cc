@@ -84,11 +84,7 @@ void check_written(const fs::path& folder) {
 // The new folder takes the name of the old one, which goes to previous-N, in one operation where the file
 // system can do that: at no moment is there neither.
 void replace_checkpoint(const fs::path& unfinished, const fs::path& folder) {
-  const fs::path parent = folder_of(folder);
-  int64_t number = 1;
-  while (fs::exists(parent / fmt::format("previous-{}", number))) ++number;
-  const fs::path previous = parent / fmt::format("previous-{}", number);
-  create_folder(previous);
+  const fs::path previous = make_previous_folder(folder_of(folder));
   const fs::path aside = previous / folder.filename();
   rename_path(unfinished, aside);
   if (::renameat2(AT_FDCWD, aside.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE) != 0) {
@@ -113,7 +109,7 @@ void point_latest(const fs::path& folder) {
 }  // namespace
 
 fs::path CheckpointPlan::unfinished_folder() const {
-  return folder_of(folder) / fmt::format(".unfinished-{}", folder.filename().native());
+  return folder_of(folder) / fmt::format("{}{}", kUnfinishedPrefix, folder.filename().native());
 }
 
 void create_checkpoint(const CheckpointPlan& plan) {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "formats/file.h"
 
 namespace tessera {
 namespace {
@@ -27,6 +28,14 @@ std::optional<int64_t> parse_checkpoint_name(std::string_view name) {
   return step >= 0 ? std::optional(step) : std::nullopt;
 }
 
+std::filesystem::path make_previous_folder(const std::filesystem::path& output_dir) {
+  const auto numbered = [&](int64_t number) { return output_dir / fmt::format("previous-{}", number); };
+  int64_t number = 1;
+  while (std::filesystem::exists(numbered(number))) ++number;
+  create_folder(numbered(number));
+  return numbered(number);
+}
+
 std::string state_file_name(int64_t rank, int64_t world_size) {
   return fmt::format("{}/state-{:05}-of-{:05}.safetensors", kStateFolder, rank + 1, world_size);
 }
@@ -35,22 +44,22 @@ std::string state_index_name(int64_t rank, int64_t world_size) {
   return fmt::format("{}/state-{:05}-of-{:05}.json", kStateFolder, rank + 1, world_size);
 }
 
-std::optional<DType> part_dtype(Part part, DType model_dtype) {
-  if (part == Part::kModel) return model_dtype;
-  if (part == Part::kExpAvg || part == Part::kExpAvgSq) return DType::kF32;
+std::optional<DType> part_dtype(StoredPart part, DType model_dtype) {
+  if (part == StoredPart::kModel) return model_dtype;
+  if (part == StoredPart::kExpAvg || part == StoredPart::kExpAvgSq) return DType::kF32;
   if (model_dtype == DType::kF32) return std::nullopt;
   return model_dtype == DType::kBF16 ? DType::kI16 : DType::kF32;
 }
 
-std::string_view part_prefix(Part part, DType model_dtype) {
+std::string_view part_prefix(StoredPart part, DType model_dtype) {
   switch (part) {
-    case Part::kModel:
+    case StoredPart::kModel:
       return "";
-    case Part::kMaster:
+    case StoredPart::kMaster:
       return model_dtype == DType::kBF16 ? "remainder/" : "master/";
-    case Part::kExpAvg:
+    case StoredPart::kExpAvg:
       return "exp_avg/";
-    case Part::kExpAvgSq:
+    case StoredPart::kExpAvgSq:
       return "exp_avg_sq/";
   }
   TESSERA_CHECK(false);
@@ -101,9 +110,9 @@ SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, DType m
     if (!is_last) continue;
     const int64_t count = parts[i].position + parts[i].end - parts[i].begin;
     for (int part = kFirstStatePart; part < kNumParts; ++part) {
-      const auto dtype = part_dtype(static_cast<Part>(part), model_dtype);
+      const auto dtype = part_dtype(static_cast<StoredPart>(part), model_dtype);
       if (!dtype) continue;
-      const std::string_view prefix = part_prefix(static_cast<Part>(part), model_dtype);
+      const std::string_view prefix = part_prefix(static_cast<StoredPart>(part), model_dtype);
       tensors.push_back({fmt::format("{}{}", prefix, parts[i].parameter->name), {count}, *dtype});
     }
   }

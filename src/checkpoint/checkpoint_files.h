@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,15 +19,19 @@ namespace tessera {
 inline constexpr const char* kStateFolder = "tessera";
 inline constexpr const char* kManifestName = "tessera/manifest.json";
 inline constexpr const char* kLatestName = "latest";
+// Before the names of what is not complete, in an output folder.
+inline constexpr std::string_view kUnfinishedPrefix = ".unfinished-";
 
 std::string checkpoint_name(int64_t step);                            // "checkpoint-100"
 std::optional<int64_t> parse_checkpoint_name(std::string_view name);  // nullopt for any other name
+// Makes the folder previous-N of an output folder, N counting up. Error(kIoError).
+std::filesystem::path make_previous_folder(const std::filesystem::path& output_dir);
 std::string state_file_name(int64_t rank, int64_t world_size);   // "tessera/state-00001-of-00004.safetensors"
 std::string state_index_name(int64_t rank, int64_t world_size);  // "tessera/state-00001-of-00004.json"
 
 // What is kept per element. The master weight is the model's file and, where that has fewer bits, a tensor of
 // the state beside it.
-enum class Part { kModel, kMaster, kExpAvg, kExpAvgSq };
+enum class StoredPart { kModel, kMaster, kExpAvg, kExpAvgSq };
 inline constexpr int kNumParts = 4;
 inline constexpr int kFirstStatePart = 1;
 
@@ -34,9 +39,9 @@ inline constexpr int kFirstStatePart = 1;
 //   model F32: the model's files are the masters
 //   model BF16: I16, the remainder of master_remainder() (base/float_types.h)
 //   model F16: F32, the master itself
-std::optional<DType> part_dtype(Part part, DType model_dtype);
+std::optional<DType> part_dtype(StoredPart part, DType model_dtype);
 // "remainder/", "master/", "exp_avg/" or "exp_avg_sq/", before the name of the parameter.
-std::string_view part_prefix(Part part, DType model_dtype);
+std::string_view part_prefix(StoredPart part, DType model_dtype);
 
 SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options);
 

@@ -72,9 +72,10 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& output_dir) {
   return entries;
 }
 
-std::optional<CheckpointReader> open_newest_checkpoint(const fs::path& output_dir) {
+std::optional<CheckpointReader> open_newest_checkpoint(const fs::path& output_dir, int64_t before) {
   const std::vector<CheckpointEntry> entries = find_checkpoints(output_dir);
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (entry->step >= before) continue;
     try {
       return open_entry(*entry);
     } catch (const Error& problem) {

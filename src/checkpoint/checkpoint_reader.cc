@@ -1,9 +1,7 @@
 #include "checkpoint/checkpoint_reader.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <exception>
 #include <limits>
@@ -14,6 +12,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_catalog.h"
+#include "checkpoint/load_meter.h"
 #include "checkpoint/piece_codec.h"
 #include "formats/direct_file.h"
 #include "platform/crc32c.h"
@@ -76,26 +75,6 @@ class OpenFiles {
   std::vector<std::unique_ptr<DirectInputFile>> files_;
 };
 
-class Progress {
- public:
-  Progress(int64_t total_bytes, const std::function<void(const LoadProgress&)>& report) : report_(report) {
-    state_.bytes_total = total_bytes;
-  }
-  void add(int64_t count_bytes) {
-    if (!report_) return;
-    const std::lock_guard lock(mutex_);
-    state_.bytes_done += count_bytes;
-    state_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-    report_(state_);
-  }
-
- private:
-  std::mutex mutex_;
-  LoadProgress state_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  const std::function<void(const LoadProgress&)>& report_;
-};
-
 // Runs body(i) for i from 0 up, several at once, in order of their beginning. The error of the lowest i that
 // has one is thrown.
 template <typename MakeBody>
@@ -145,11 +124,11 @@ void add_cuts(const CheckpointCatalog& catalog, const Extent& extent, int64_t el
   }
 }
 
-std::vector<Cut> cuts_of(const CheckpointCatalog& catalog, const CatalogParameter& parameter, Part part,
+std::vector<Cut> cuts_of(const CheckpointCatalog& catalog, const CatalogParameter& parameter, StoredPart part,
                          int64_t begin, int64_t end) {
   const int64_t element_bytes = dtype_bytes(*part_dtype(part, catalog.manifest.model_dtype));
   std::vector<Cut> cuts;
-  if (part == Part::kModel) {
+  if (part == StoredPart::kModel) {
     add_cuts(catalog, parameter.model, element_bytes, begin, end, &cuts);
     return cuts;
   }
@@ -167,10 +146,10 @@ void add_units(const CheckpointCatalog& catalog, const Parameter& parameter, Sta
                int64_t end, std::vector<ReadUnit>* units) {
   const CatalogParameter& stored = catalog.parameters.at(parameter.name);
   const DType model_dtype = catalog.manifest.model_dtype;
-  const Part part = kind == StateKind::kExpAvg     ? Part::kExpAvg
-                    : kind == StateKind::kExpAvgSq ? Part::kExpAvgSq
-                    : model_dtype == DType::kF16   ? Part::kMaster
-                                                   : Part::kModel;
+  const StoredPart part = kind == StateKind::kExpAvg     ? StoredPart::kExpAvg
+                          : kind == StateKind::kExpAvgSq ? StoredPart::kExpAvgSq
+                          : model_dtype == DType::kF16   ? StoredPart::kMaster
+                                                         : StoredPart::kModel;
   std::vector<Cut> cuts = cuts_of(catalog, stored, part, begin, end);
   if (kind != StateKind::kMaster || model_dtype != DType::kBF16) {
     for (const Cut& cut : cuts) {
@@ -179,7 +158,7 @@ void add_units(const CheckpointCatalog& catalog, const Parameter& parameter, Sta
     return;
   }
   // The pieces of both halves mostly begin and end at the same elements.
-  const std::vector<Cut> others = cuts_of(catalog, stored, Part::kMaster, begin, end);
+  const std::vector<Cut> others = cuts_of(catalog, stored, StoredPart::kMaster, begin, end);
   auto other = others.begin();
   for (const Cut& cut : cuts) {
     for (int64_t at = cut.begin; at < cut.end;) {
@@ -336,7 +315,7 @@ void CheckpointReader::load(const ParameterLayout& layout, const std::vector<Ele
   const std::vector<ReadUnit> units = plan_units(catalog, layout, ranges);
   int64_t total_bytes = 0;
   for (const ReadUnit& unit : units) total_bytes += unit_bytes(catalog, unit);
-  Progress progress(total_bytes, report);
+  LoadMeter progress(total_bytes, report);
   OpenFiles files(catalog);
   const auto announce_unit = [&](const ReadUnit& unit) {
     files.announce(unit.values.file, unit.values.piece);
@@ -366,7 +345,7 @@ void CheckpointReader::verify(ThreadPool& pool,
     for (size_t piece = 0; piece < catalog.files[file].pieces.size(); ++piece)
       pieces.emplace_back(file, piece);
   }
-  Progress progress(total_bytes, report);
+  LoadMeter progress(total_bytes, report);
   OpenFiles files(catalog);
   for_each_in_order(pool, texts.size() + pieces.size(), [&] {
     return [&, buffer = std::make_shared<PageBuffer>()](size_t i) {

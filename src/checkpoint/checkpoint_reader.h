@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,7 +67,9 @@ CheckpointEntry describe_checkpoint(const std::filesystem::path& folder);
 // manifests are looked at.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& output_dir);
 
-// The newest one without a problem; each one that is passed over is a warning that says why.
-std::optional<CheckpointReader> open_newest_checkpoint(const std::filesystem::path& output_dir);
+// The newest one without a problem among those before step `before`; each one that is passed over is a
+// warning that says why.
+std::optional<CheckpointReader> open_newest_checkpoint(const std::filesystem::path& output_dir,
+                                                       int64_t before = std::numeric_limits<int64_t>::max());
 
 }  // namespace tessera

@@ -145,7 +145,7 @@ struct CheckpointWriter::Impl {
     PieceFile* file;
     int64_t offset_bytes;
   };
-  Place place_of(const StatePiece& piece, Part part);
+  Place place_of(const StatePiece& piece, StoredPart part);
 
   const std::filesystem::path folder;
   const ModelConfig config;
@@ -236,10 +236,10 @@ void CheckpointWriter::Impl::write_pieces() {
   if (queue.is_closed()) fail(ExitCode::kIoError, "{}: abandoned", folder.native());
 }
 
-CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const StatePiece& piece, Part part) {
+CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const StatePiece& piece, StoredPart part) {
   const std::string& name = piece.parameter->name;
   const int64_t element_bytes = dtype_bytes(*part_dtype(part, model_dtype()));
-  if (part == Part::kModel) {
+  if (part == StoredPart::kModel) {
     const SafetensorsModelLayout::Place place = model_layout.at(name);
     return {model_files[static_cast<size_t>(place.file)].get(),
             place.entry->offset_bytes + piece.begin * element_bytes};
@@ -257,7 +257,7 @@ void CheckpointWriter::Impl::write_piece(const PieceQueue::Work& work) {
   int64_t total_bytes = 0;
   for (size_t part = 0; part < kNumParts; ++part) {
     if (sizes.size_bytes[part] == 0) continue;
-    const Place place = place_of(piece, static_cast<Part>(part));
+    const Place place = place_of(piece, static_cast<StoredPart>(part));
     place.file->write(place.offset_bytes,
                       {encoded + sizes.offset_bytes[part], static_cast<size_t>(sizes.size_bytes[part])});
     streams[part].add(place.file, place.offset_bytes, sizes.size_bytes[part]);

@@ -122,6 +122,9 @@ struct TrainingArguments {
   // A checkpoint may be under way while training goes on.
   bool saves_in_background() const { return async_save && save_strategy != "no"; }
   bool resumes() const { return !resume_from_checkpoint.empty(); }
+  bool resumes_by_name() const {
+    return resumes() && resume_from_checkpoint != "true" && resume_from_checkpoint != "auto";
+  }
   int64_t save_bytes_per_second() const;  // 0 = no limit
   bool evaluates() const { return eval_strategy != "no" || eval_on_start; }
   DType training_dtype() const;

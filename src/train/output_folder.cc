@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -14,14 +13,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/checkpoint_files.h"
 #include "formats/file.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kUnfinished = ".unfinished-";
 
 // Runs a filesystem operation; its failure is an Error(kIoError) that says what was tried.
 template <typename Operation>
@@ -58,15 +56,6 @@ bool is_checkpoint_name(const std::string& name) {
          name.find_first_not_of("0123456789", kPrefix.size()) == std::string::npos;
 }
 
-// Nothing for a number that is none of a step.
-std::optional<int64_t> checkpoint_step(const std::string& name) {
-  const std::string_view digits = std::string_view(name).substr(name.find('-') + 1);
-  int64_t step = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
-  return step;
-}
-
 bool is_report_name(const std::string& name) {
   return name == "metrics.jsonl" || name == "memory.json" || name == "trainer_state.json" ||
          name == "training_args.json";
@@ -75,15 +64,6 @@ bool is_report_name(const std::string& name) {
 bool is_weights_name(const std::string& name) {
   return name == "model.safetensors.index.json" ||
          (name.starts_with("model") && name.ends_with(".safetensors"));
-}
-
-// So that a rename survives a power failure.
-void sync_folder(const fs::path& folder) {
-  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const bool done = fd >= 0 && fsync(fd) == 0;
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (!done) fail_errno(ExitCode::kIoError, error, fmt::format("cannot sync {}", folder.string()));
 }
 
 // An unfinished folder that disappears unless it was given its final place.
@@ -134,18 +114,13 @@ OutputFolder::OutputFolder(fs::path folder) : folder_(std::move(folder)) {
 OutputFolder::~OutputFolder() { close(lock_fd_); }
 
 void OutputFolder::set_aside(const fs::path& name) {
-  if (previous_folder_.empty()) {
-    int64_t number = 1;
-    while (fs::exists(folder_ / fmt::format("previous-{}", number))) ++number;
-    previous_folder_ = folder_ / fmt::format("previous-{}", number);
-    create_folder(previous_folder_);
-  }
+  if (previous_folder_.empty()) previous_folder_ = make_previous_folder(folder_);
   move_path(folder_ / name, previous_folder_ / name);
 }
 
 void OutputFolder::set_aside_former_run() {
   for (const fs::path& name : names_in(folder_)) {
-    if (name.string().starts_with(kUnfinished)) remove_tree(folder_ / name);
+    if (name.string().starts_with(kUnfinishedPrefix)) remove_tree(folder_ / name);
     if (is_report_name(name) || is_checkpoint_name(name)) set_aside(name);
   }
 }
@@ -153,9 +128,9 @@ void OutputFolder::set_aside_former_run() {
 void OutputFolder::keep_former_run(int64_t step) {
   std::vector<int64_t> kept;
   for (const fs::path& name : names_in(folder_)) {
-    if (name.string().starts_with(kUnfinished)) remove_tree(folder_ / name);
+    if (name.string().starts_with(kUnfinishedPrefix)) remove_tree(folder_ / name);
     if (!is_checkpoint_name(name)) continue;
-    const std::optional<int64_t> of = checkpoint_step(name);
+    const std::optional<int64_t> of = parse_checkpoint_name(name.native());
     if (of && *of <= step) {
       kept.push_back(*of);
     } else {
@@ -168,9 +143,7 @@ void OutputFolder::keep_former_run(int64_t step) {
   for (const int64_t of : kept) checkpoints_.push_back(checkpoint_folder(of));
 }
 
-fs::path OutputFolder::checkpoint_folder(int64_t step) const {
-  return folder_ / fmt::format("checkpoint-{}", step);
-}
+fs::path OutputFolder::checkpoint_folder(int64_t step) const { return folder_ / checkpoint_name(step); }
 
 // Under another name first: what is half deleted is no checkpoint.
 void OutputFolder::checkpoint_written(int64_t step, std::optional<int64_t> total_limit) {
@@ -179,7 +152,7 @@ void OutputFolder::checkpoint_written(int64_t step, std::optional<int64_t> total
     const fs::path oldest = std::move(checkpoints_.front());
     checkpoints_.pop_front();
     const fs::path condemned =
-        folder_ / fmt::format("{}{}-to-delete", kUnfinished, oldest.filename().string());
+        folder_ / fmt::format("{}{}-to-delete", kUnfinishedPrefix, oldest.filename().string());
     try {
       move_path(oldest, condemned);
       remove_tree(condemned);
@@ -190,7 +163,7 @@ void OutputFolder::checkpoint_written(int64_t step, std::optional<int64_t> total
 }
 
 void OutputFolder::replace_model(const std::function<void(const fs::path& folder)>& write) {
-  const StagingFolder staging(folder_ / fmt::format("{}model", kUnfinished));
+  const StagingFolder staging(folder_ / fmt::format("{}model", kUnfinishedPrefix));
   write(staging.path());
   const std::vector<fs::path> fresh = names_in(staging.path());
   for (const fs::path& name : names_in(folder_)) {
@@ -198,7 +171,7 @@ void OutputFolder::replace_model(const std::function<void(const fs::path& folder
     if (is_replaced || is_weights_name(name)) set_aside(name);
   }
   for (const fs::path& name : fresh) move_path(staging.path() / name, folder_ / name);
-  sync_folder(folder_);
+  fsync_folder(folder_);
 }
 
 }  // namespace tessera

@@ -85,6 +85,7 @@ struct Trainer::StepSums {
   static constexpr size_t kNumValues = 15;
   int64_t index_of(double StepSums::*value) const { return &(this->*value) - &loss; }
 };
+
 bool Trainer::run_passes(const RowLists& passes, float grad_scale, StepSums* sums) {
   const int64_t num_passes = passes.size() / world().world_size;
   in_passes_ = true;

@@ -85,8 +85,8 @@ class Trainer {
     std::vector<LogEntry> log_history;
   };
   static ResumePoint open_resume_point(const std::filesystem::path& folder);
-  // Collective: the newest usable checkpoint of output_dir below `step`.
-  std::optional<std::filesystem::path> newest_checkpoint(int64_t step);
+  // Collective: the newest usable checkpoint of output_dir below step `before`.
+  std::optional<std::filesystem::path> newest_checkpoint(int64_t before);
   void choose_checkpoint();
   // Refuses a checkpoint of another run; returns the order of the rows.
   BatchPlanOptions go_on_with_batches(const BatchPlanOptions& options);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/checkpoint_files.h"
 #include "formats/file.h"
 #include "platform/memory_info.h"
 #include "train/trainer.h"
@@ -164,7 +165,7 @@ void Trainer::write_together(const std::function<void()>& write) {
 
 CheckpointPlan Trainer::checkpoint_plan() const {
   CheckpointPlan plan;
-  plan.folder = std::filesystem::path(args_.output_dir) / fmt::format("checkpoint-{}", state_.global_step);
+  plan.folder = std::filesystem::path(args_.output_dir) / checkpoint_name(state_.global_step);
   plan.config = &model_->config();
   plan.layout = &model_->layout();
   plan.export_options = export_options();

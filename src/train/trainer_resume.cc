@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "checkpoint/checkpoint_files.h"
 #include "formats/file.h"
 #include "train/first_failure.h"
 #include "train/trainer.h"
@@ -37,28 +38,23 @@ Trainer::ResumePoint Trainer::open_resume_point(const fs::path& folder) {
 }
 
 // Rank 0 looks; the others take the same one, under their own name of output_dir.
-std::optional<fs::path> Trainer::newest_checkpoint(int64_t step) {
-  std::array<double, 1> chosen = {-1};
+std::optional<fs::path> Trainer::newest_checkpoint(int64_t before) {
+  std::array<double, 1> chosen = {0};
   std::error_code ignored;
-  if (is_root() && fs::is_directory(args_.output_dir, ignored)) {
-    for (const CheckpointEntry& entry : list_checkpoints(args_.output_dir)) {
-      if (entry.step >= step) continue;
-      if (!entry.problem.empty()) {
-        log_warning("{} cannot be used: {}", entry.folder.string(), entry.problem);
-      } else {
-        chosen[0] = static_cast<double>(entry.step);
-      }
-    }
+  if (is_root()) {
+    std::optional<CheckpointReader> newest;
+    if (fs::is_directory(args_.output_dir, ignored))
+      newest = open_newest_checkpoint(args_.output_dir, before);
+    chosen[0] = newest ? static_cast<double>(newest->step()) : -1;
   }
-  if (!is_root()) chosen[0] = 0;
   comm_->all_reduce_sum(chosen, kLabel);
   if (chosen[0] < 0) return std::nullopt;
-  return fs::path(args_.output_dir) / fmt::format("checkpoint-{}", static_cast<int64_t>(chosen[0]));
+  return fs::path(args_.output_dir) / checkpoint_name(static_cast<int64_t>(chosen[0]));
 }
 
 void Trainer::choose_checkpoint() {
   if (!args_.resumes()) return;
-  if (args_.resume_from_checkpoint != "true" && args_.resume_from_checkpoint != "auto") {
+  if (args_.resumes_by_name()) {
     resume_ = open_resume_point(args_.resume_from_checkpoint);
     return;
   }
@@ -98,7 +94,6 @@ BatchPlanOptions Trainer::go_on_with_batches(const BatchPlanOptions& options) {
 // A checkpoint that turns out to be damaged as it is read gives way to the one before it, unless it was asked
 // for by name.
 void Trainer::load_checkpoint() {
-  const bool by_name = args_.resume_from_checkpoint != "true" && args_.resume_from_checkpoint != "auto";
   for (;;) {
     const fs::path folder = resume_->reader.folder();
     const std::optional<Error> error = outside_error([this] {
@@ -114,15 +109,13 @@ void Trainer::load_checkpoint() {
     });
     const std::optional<RankError> told = first_error(*comm_, error, kLabel);
     if (!told) break;
-    const std::optional<fs::path> older = by_name ? std::nullopt : newest_checkpoint(resume_->reader.step());
+    const std::optional<fs::path> older =
+        args_.resumes_by_name() ? std::nullopt : newest_checkpoint(resume_->reader.step());
     if (!older) fail(told->code, "{}", told->message);
     log_warning("{}; {} is taken instead", told->message, older->string());
     const DataRecord rows = resume_->record.data;
     resume_ = open_resume_point(*older);
-    const BatchPlanOptions a = rows.batch_options(), b = resume_->record.data.batch_options();
-    if (a.micro_batch_size != b.micro_batch_size || a.world_size != b.world_size ||
-        a.gradient_accumulation_steps != b.gradient_accumulation_steps ||
-        a.global_batch_size != b.global_batch_size || a.shuffle != b.shuffle || a.seed != b.seed) {
+    if (resume_->record.data != rows) {
       fail(ExitCode::kBadConfig, "{} has its rows in another order than {}: resume from it by its name",
            older->string(), folder.string());
     }

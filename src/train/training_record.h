@@ -34,6 +34,7 @@ struct DataRecord {
   std::optional<int64_t> global_batch_size;
 
   BatchPlanOptions batch_options() const;
+  bool operator==(const DataRecord&) const = default;
 };
 DataRecord data_record(const Dataset& dataset, int64_t max_length, Packing packing,
                        const BatchPlanOptions& options);
