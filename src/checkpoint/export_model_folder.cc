@@ -8,6 +8,7 @@
 #include "checkpoint/model_folder.h"
 #include "formats/convert.h"
 #include "formats/file.h"
+#include "formats/synced_folder.h"
 
 namespace tessera {
 namespace {
@@ -93,7 +94,7 @@ std::vector<NamedText> model_folder_texts(const ModelConfig& config, const Expor
 
 void export_model_folder(const fs::path& folder, const ModelConfig& config, const ParameterLayout& layout,
                          const WeightSource& source, const ExportOptions& options) {
-  create_folder(folder);
+  create_synced_folder(folder);
   // The weights first: what a full disk interrupts leaves the folder as it was.
   write_safetensors_model(folder, make_items(layout, source, options.save_dtype), options.max_shard_bytes);
   for (const auto& [name, text] : model_folder_texts(config, options)) write_text_file(folder / name, text);

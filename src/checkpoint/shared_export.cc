@@ -17,6 +17,7 @@
 #include "formats/convert.h"
 #include "formats/file.h"
 #include "formats/output_file.h"
+#include "formats/synced_folder.h"
 
 namespace tessera {
 namespace {
@@ -51,7 +52,7 @@ fs::path SharedExport::unfinished_path(uint64_t number, const std::string& name)
 
 uint64_t SharedExport::create() {
   TESSERA_CHECK(!created_, "{}", folder_.native());
-  create_folder(folder_);
+  create_synced_folder(folder_);
   // Random: machines that have another folder under this name have no such files in it.
   std::random_device random;
   created_ = uint64_t{random()} << 32 | random();

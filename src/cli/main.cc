@@ -1,3 +1,5 @@
+#include <sys/prctl.h>
+
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -25,6 +27,8 @@ int report(tessera::ExitCode code, const std::string& message, bool caused_by_pe
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A rank is started from /proc/self/exe, whose name the kernel would show. Threads inherit it.
+  prctl(PR_SET_NAME, "tessera");
   try {
     tessera::request_amx_permission();  // before any thread exists
     tessera::protect_standard_descriptors();

@@ -261,6 +261,13 @@ int64_t Dataset::max_row_length() const { return impl_->cache.trailer().max_row_
 int64_t Dataset::row_length(int64_t row) const { return impl_->cache.entry(row).num_tokens; }
 int64_t Dataset::row_num_targets(int64_t row) const { return impl_->cache.entry(row).num_targets; }
 
+bool Dataset::has_rows_without_targets() const {
+  for (int64_t row = 0; row < num_rows(); ++row) {
+    if (row_num_targets(row) == 0) return true;
+  }
+  return false;
+}
+
 void Dataset::read_row(int64_t row, Row* out) const {
   impl_->cache.read_row(row, &out->input_ids, &out->labels, &out->sequence_lengths);
 }

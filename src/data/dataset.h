@@ -84,6 +84,8 @@ class Dataset {
   int64_t row_length(int64_t row) const;
   // Labels that count, shift and sequence ends taken into account. May be 0 for single rows.
   int64_t row_num_targets(int64_t row) const;
+  // Looks at all rows.
+  bool has_rows_without_targets() const;
 
   struct Row {
     std::vector<int32_t> input_ids;

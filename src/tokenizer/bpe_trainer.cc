@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "formats/file.h"
 #include "formats/input_files.h"
+#include "formats/synced_folder.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/fast_scanner.h"
 #include "tokenizer/merge_learner.h"
@@ -163,7 +164,7 @@ BpeTrainingResult train_bpe(const BpeTrainingOptions& options, const std::filesy
     }
   }
   const OrderedJson json = tokenizer_json(learned, specials);
-  create_folder(output);
+  create_synced_folder(output);
   write_text_file(output / "tokenizer.json", json.dump(2) + "\n");
   write_text_file(output / "tokenizer_config.json", tokenizer_config_json(options, json["added_tokens"]));
   if (progress) progress(1);

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
 #include "formats/file.h"
+#include "formats/synced_folder.h"
 
 namespace tessera {
 namespace {
@@ -101,7 +102,7 @@ void check_can_write_in(const fs::path& folder) {
 }
 
 OutputFolder::OutputFolder(fs::path folder) : folder_(std::move(folder)) {
-  create_folder(folder_);
+  create_synced_folder(folder_);
   lock_fd_ = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (lock_fd_ < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot open {}", folder_.string()));
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)

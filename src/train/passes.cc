@@ -1,6 +1,9 @@
 #include "train/passes.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
 
 #include "base/error.h"
 #include "optim/adamw.h"
@@ -25,6 +28,29 @@ int64_t micro_batches_per_pass(const Model& model, const ActivationLimits& micro
     ++merged;
   }
   return merged;
+}
+
+int64_t largest_pass(const StepSurvey& survey) {
+  // Dealing them to ranks takes about 0.1 s.
+  constexpr int64_t kMaxRows = 1'000'000;
+  const int64_t num_asked = std::min(survey.num_steps, std::max<int64_t>(1, kMaxRows / survey.step_rows));
+  const int64_t most_possible = survey.max_pass_rows * survey.max_row_length;
+  int64_t largest = 0;
+  for (int64_t step = 0; step < num_asked; ++step) {
+    if (largest == most_possible && !survey.asks_every_step) return largest;
+    largest = std::max(largest, survey.largest_pass_of(step));
+  }
+  if (num_asked == survey.num_steps || largest == most_possible) return largest;
+
+  std::vector<int64_t> lengths(static_cast<size_t>(survey.num_rows));
+  for (int64_t row = 0; row < survey.num_rows; ++row) {
+    lengths[static_cast<size_t>(row)] = survey.row_length(row);
+  }
+  const auto end_of_longest = lengths.begin() + std::min(survey.max_pass_rows, survey.num_rows);
+  std::nth_element(lengths.begin(), end_of_longest, lengths.end(), std::greater<>());
+  // A pass that needs more rows than there are has some of them twice.
+  const int64_t num_repeated = survey.max_pass_rows - (end_of_longest - lengths.begin());
+  return std::accumulate(lengths.begin(), end_of_longest, num_repeated * survey.max_row_length);
 }
 
 std::string name_rows(const RowLists& passes) {

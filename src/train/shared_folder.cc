@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "formats/file.h"
+#include "formats/synced_folder.h"
 
 namespace tessera {
 namespace {
@@ -40,7 +41,7 @@ bool is_shared_by_nodes(Communicator& comm, const fs::path& folder) {
   if (world.rank == 0) {
     std::random_device random;
     token = (static_cast<uint64_t>(random()) << 32) | random();
-    create_folder(folder);
+    create_synced_folder(folder);
     write_text_file(path(), "");
   }
   comm.broadcast(std::as_writable_bytes(std::span(&token, 1)), 0, kLabel);

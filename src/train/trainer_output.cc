@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 #include <exception>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -32,6 +33,13 @@ double step_flops(const Model& model, int64_t num_tokens) {
   return 6.0 * static_cast<double>(num_tokens) * static_cast<double>(counted);
 }
 
+// A restart finds it as it is, and the disk busy: a checkpoint was just being written.
+void write_if_different(const std::filesystem::path& path, const std::string& text) {
+  std::error_code ignored;
+  const bool exists = std::filesystem::exists(path, ignored);
+  if (!exists || read_text_file(path) != text) write_text_file(path, text);
+}
+
 }  // namespace
 
 void Trainer::open_output() {
@@ -43,7 +51,7 @@ void Trainer::open_output() {
     output_->set_aside_former_run();
   }
   if (!output_->previous_folder().empty()) observer_->on_previous_run(output_->previous_folder());
-  write_text_file(output_->path() / "training_args.json", training_arguments_json(args_));
+  write_if_different(output_->path() / "training_args.json", training_arguments_json(args_));
   metrics_file_.emplace(output_->path() / "metrics.jsonl", resumes_in_place() ? state_.global_step : 0);
 }
 

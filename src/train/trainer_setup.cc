@@ -170,28 +170,30 @@ void Trainer::plan_passes() {
   run_plan_.max_pass_tokens = largest_pass();
 }
 
-// In tokens. A step without targets is found here, before the first one. Without shuffle all epochs are
-// alike; of a very long run the beginning is looked at and the largest possible pass assumed.
+// In tokens. Steps without targets are found here, before the first one. Without shuffle all epochs are
+// alike.
 int64_t Trainer::largest_pass() {
-  // Each is about a second or two.
-  constexpr int64_t kMaxRows = 20'000'000;
-  constexpr int64_t kMaxSteps = 500'000;
-  const int64_t distinct_steps =
+  StepSurvey survey;
+  survey.num_steps =
       args_.shuffle ? run_plan_.max_steps : std::min(run_plan_.max_steps, batch_plan_->steps_per_epoch());
-  const int64_t num_steps =
-      std::min({distinct_steps, kMaxSteps, std::max<int64_t>(1, kMaxRows / step_rows_)});
-  int64_t largest = 0;
-  for (int64_t step = 0; step < num_steps; ++step) {
+  survey.step_rows = step_rows_;
+  survey.max_pass_rows = micro_batch_rows_ * run_plan_.micro_batches_per_pass;
+  survey.num_rows = dataset_->num_rows();
+  survey.max_row_length = dataset_->max_row_length();
+  survey.row_length = [this](int64_t row) { return dataset_->row_length(row); };
+  survey.largest_pass_of = [this](int64_t step) {
     const RowLists& passes = passes_of_step(step);
     count_targets(passes);
+    int64_t largest = 0;
     for (int64_t pass = 0; pass < passes.size(); ++pass) {
       int64_t num_tokens = 0;
       for (const int64_t row : passes[pass]) num_tokens += dataset_->row_length(row);
       largest = std::max(largest, num_tokens);
     }
-  }
-  if (num_steps == distinct_steps) return largest;
-  return micro_batch_rows_ * run_plan_.micro_batches_per_pass * dataset_->max_row_length();
+    return largest;
+  };
+  survey.asks_every_step = dataset_->has_rows_without_targets();
+  return tessera::largest_pass(survey);
 }
 
 // Evaluation batches are cut to what training needs anyway; only a longer row asks for more.
