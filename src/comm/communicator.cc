@@ -26,7 +26,9 @@ std::vector<int> rail_ranks(const World& world) {
 }  // namespace
 
 struct Communicator::Impl {
-  explicit Impl(const World& job, const CommOptions& comm_options) : world(job), options(comm_options) {
+  explicit Impl(const World& job, const CommOptions& comm_options)
+      : world(job), options(comm_options), position(RankPosition::of_rank(job.position_file)) {
+    position.mark(Activity::kWork, {.what = "meeting the other ranks"});
     if (!world.is_single()) {
       StoreOptions store_options = options.store;
       if (store_options.interface.empty()) store_options.interface = options.interface;
@@ -42,7 +44,8 @@ struct Communicator::Impl {
     network.timeout = options.timeout;
     network.connections = options.connections;
     network.interface = options.interface;
-    node.emplace(world, NodeGroupOptions{options.timeout}, failures());
+    network.position = &position;
+    node.emplace(world, NodeGroupOptions{options.timeout, &position}, failures());
     rail.emplace(fmt::format("rail {}", world.local_rank), rail_ranks(world), world.rank, store.get(),
                  network, failures());
     values = node->allocate("values of all ranks", 2 * world.world_size * kMaxValues * kValueBytes);
@@ -60,6 +63,7 @@ struct Communicator::Impl {
 
   World world;
   CommOptions options;
+  RankPosition position;
   FailureDetector alone;
   std::unique_ptr<StoreClient> store;
   std::optional<NodeGroup> node;
@@ -83,6 +87,7 @@ std::unique_ptr<Communicator> Communicator::open(const World& world, const CommO
 const World& Communicator::world() const { return impl_->world; }
 const CommOptions& Communicator::options() const { return impl_->options; }
 FailureDetector& Communicator::failures() { return impl_->failures(); }
+RankPosition& Communicator::position() { return impl_->position; }
 StoreClient* Communicator::store() { return impl_->store.get(); }
 NodeGroup& Communicator::node() { return *impl_->node; }
 NetworkGroup& Communicator::rail() { return *impl_->rail; }

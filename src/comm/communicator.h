@@ -8,6 +8,7 @@
 
 #include "comm/network_group.h"
 #include "comm/node_group.h"
+#include "comm/rank_position.h"
 #include "comm/store_client.h"
 #include "comm/world.h"
 
@@ -34,6 +35,8 @@ class Communicator {
   const World& world() const;
   const CommOptions& options() const;
   FailureDetector& failures();
+  // Whoever works marks what it is at.
+  RankPosition& position();
   StoreClient* store();  // nullptr in a world of one
   NodeGroup& node();
   NetworkGroup& rail();  // member i is this local rank on node i

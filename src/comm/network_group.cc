@@ -60,6 +60,7 @@ class NetworkGroup::Impl {
   Impl(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
        const NetworkOptions& options, FailureDetector& failures)
       : timeout_(options.timeout),
+        position_(options.position),
         failures_(failures),
         members_(describe_members(std::move(ranks), my_rank, rendezvous)) {
     if (members_.size() == 1) return;
@@ -106,6 +107,7 @@ class NetworkGroup::Impl {
                     .label = label};
     operation.data = data;
     operation.parts.assign(parts.begin(), parts.end());
+    if (ticket == completed_ + 1) mark_position(ticket, false);
     lock.unlock();
     issued_changed_.notify_all();
     return ticket;
@@ -199,6 +201,7 @@ class NetworkGroup::Impl {
       const std::lock_guard lock(mutex_);
       --num_running_workers_;
       if (error && !error_) error_ = error;
+      count_bytes();
       // One that is out takes the others along.
       stopping_.store(true, std::memory_order_relaxed);
     }
@@ -253,13 +256,41 @@ class NetworkGroup::Impl {
         busy_since_ = now;
         completed_at_ = now;
         completed_ = completed;
+        if (completed_ < issued_) {
+          mark_position(completed_ + 1, false);
+        } else {
+          mark_position(completed_, true);
+        }
         notify = true;
       }
     }
     if (notify) completed_changed_.notify_all();
   }
 
+  // Both with the mutex held.
+  void mark_position(Ticket ticket, bool is_over) {
+    if (position_ == nullptr) return;
+    const OperationId& id = ring_[ticket % kMaxRunning].id;
+    position_->mark(Activity::kNetwork, {.what = id.label.what,
+                                         .number = static_cast<int64_t>(ticket),
+                                         .layer = id.label.layer,
+                                         .bytes = id.total_bytes,
+                                         .is_over = is_over});
+    count_bytes();
+  }
+
+  void count_bytes() {
+    if (position_ == nullptr) return;
+    int64_t sent_bytes = 0, received_bytes = 0;
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      sent_bytes += lane->counters().sent_bytes.load(std::memory_order_relaxed);
+      received_bytes += lane->counters().received_bytes.load(std::memory_order_relaxed);
+    }
+    position_->count_network(sent_bytes, received_bytes);
+  }
+
   std::atomic<std::chrono::milliseconds> timeout_;
+  RankPosition* const position_;
   FailureDetector& failures_;
   const Members members_;
   std::vector<std::unique_ptr<Lane>> lanes_;

@@ -15,6 +15,7 @@
 #include "comm/failure.h"
 #include "comm/op_label.h"
 #include "comm/part.h"
+#include "comm/rank_position.h"
 #include "comm/rendezvous.h"
 #include "comm/store_client.h"
 
@@ -24,6 +25,7 @@ struct NetworkOptions {
   std::chrono::milliseconds timeout{60'000};  // of every operation, counted from when it reaches its turn
   int connections = 4;                        // per pair of members
   std::string interface;                      // "" = the one that reaches the store
+  RankPosition* position = nullptr;           // told of every operation; must outlive the group
 };
 
 struct NetworkCounters {

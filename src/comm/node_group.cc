@@ -50,7 +50,7 @@ void SharedCounters::wait_all(int64_t channel, uint64_t value, const OpLabel& la
 class NodeGroup::Impl {
  public:
   Impl(const World& world, const NodeGroupOptions& options, FailureDetector& failures)
-      : state(std::make_shared<NodeState>(world, options.timeout, failures)) {
+      : state(std::make_shared<NodeState>(world, options, failures)) {
     open_node(*state);
   }
 

@@ -10,6 +10,7 @@
 
 #include "comm/failure.h"
 #include "comm/op_label.h"
+#include "comm/rank_position.h"
 #include "comm/world.h"
 #include "platform/thread_pool.h"
 
@@ -59,6 +60,7 @@ class SharedCounters {
 
 struct NodeGroupOptions {
   std::chrono::milliseconds timeout{60'000};  // of every wait
+  RankPosition* position = nullptr;           // told of every wait; must outlive the group
 };
 
 class NodeGroup {

@@ -56,10 +56,11 @@ void publish(CounterCell& cell, uint64_t value) {
   futex_wake_all(cell.wakeups);
 }
 
-NodeState::NodeState(const World& world, std::chrono::milliseconds timeout, FailureDetector& failures)
+NodeState::NodeState(const World& world, const NodeGroupOptions& options, FailureDetector& failures)
     : peers(static_cast<size_t>(world.local_world_size)),
       world_(world),
-      timeout_(timeout),
+      timeout_(options.timeout),
+      position_(options.position),
       failures_(failures) {}
 
 std::string NodeState::describe(int index) const { return describe_rank(rank_of(index), world_.host); }
@@ -92,6 +93,7 @@ void NodeState::agree(std::string_view what) {
     }
     if (missing >= 0) wait.slice(slot(missing).operations, missing, number);
   }
+  wait.mark_over(number);
 }
 
 void NodeState::leave(bool in_order) {
@@ -158,7 +160,24 @@ std::string NodeWait::purpose() const {
   return bytes_ > 0 ? fmt::format("{}, {} bytes", to_string(label_), bytes_) : to_string(label_);
 }
 
+void NodeWait::mark(int index, uint64_t value, bool is_over) const {
+  if (state_.position() == nullptr) return;
+  state_.position()->mark(Activity::kNode, {.what = label_.what,
+                                            .number = static_cast<int64_t>(value),
+                                            .layer = label_.layer,
+                                            .bytes = bytes_,
+                                            .peer = is_over ? -1 : state_.rank_of(index),
+                                            .is_over = is_over});
+}
+
+void NodeWait::mark_over(uint64_t value) const { mark(-1, value, true); }
+
 void NodeWait::until(CounterCell& cell, int index, uint64_t value) {
+  wait_until(cell, index, value);
+  mark_over(value);
+}
+
+void NodeWait::wait_until(CounterCell& cell, int index, uint64_t value) {
   if (reached(cell, value)) return;
   if (ranks_have_processors(state_.size())) {
     for (int i = 0; i < kSpins; ++i) {
@@ -179,6 +198,7 @@ bool NodeWait::slice(CounterCell& cell, int index, uint64_t value) {
   if (!started_) {
     started_ = true;
     begin_ = Clock::now();
+    mark(index, value, false);
   }
   state_.failures().check();
   check_peers(cell, index, value);

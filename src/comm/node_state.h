@@ -51,12 +51,13 @@ struct alignas(kCacheLineBytes) RankSlot {
 // Shared by a NodeGroup and its counters. Safe from several threads, but for agree().
 class NodeState {
  public:
-  NodeState(const World& world, std::chrono::milliseconds timeout, FailureDetector& failures);
+  NodeState(const World& world, const NodeGroupOptions& options, FailureDetector& failures);
 
   int size() const { return world_.local_world_size; }
   int index() const { return world_.local_rank; }
   const World& world() const { return world_; }
   FailureDetector& failures() const { return failures_; }
+  RankPosition* position() const { return position_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
   void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
   int rank_of(int index) const { return world_.node_rank * world_.local_world_size + index; }
@@ -100,6 +101,7 @@ class NodeState {
 
   const World world_;
   std::atomic<std::chrono::milliseconds> timeout_;
+  RankPosition* const position_;
   FailureDetector& failures_;
   uint64_t num_operations_ = 0;
   mutable std::atomic<int64_t> waited_ns_ = 0;
@@ -120,12 +122,16 @@ class NodeWait {
   void until(CounterCell& cell, int index, uint64_t value);
   // A part of that: returns early, after at most a slice, whether it has.
   bool slice(CounterCell& cell, int index, uint64_t value);
+  // The rank's position: what it waited for has happened.
+  void mark_over(uint64_t value) const;
 
  private:
   using Clock = std::chrono::steady_clock;
 
   // Throws when any rank of the node has ended otherwise than in order, or the one waited for in any way.
   void check_peers(const CounterCell& cell, int index, uint64_t value) const;
+  void wait_until(CounterCell& cell, int index, uint64_t value);
+  void mark(int index, uint64_t value, bool is_over) const;
   std::string purpose() const;  // "gradients of group 3, 4096 bytes"
 
   const NodeState& state_;

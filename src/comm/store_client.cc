@@ -54,6 +54,7 @@ class StoreClient::Impl {
   uint64_t next_settings_check() { return num_settings_checks_++; }
   void report_own_failure(ExitCode code, const std::string& message);
   void report(const Failure& failure);
+  std::optional<std::string> hand_in(const std::string& node_report, milliseconds timeout);
   void leave();
 
   FailureDetector& failures() { return failures_; }
@@ -103,8 +104,10 @@ class StoreClient::Impl {
   void lose_store(const std::string& how);
   Failure settle(Failure suspicion);
 
-  // Sends and waits for the answer; nothing at the timeout, or when there can be none any more.
-  std::optional<Answer> ask(Type type, const std::string& body, milliseconds timeout);
+  // Sends and waits for the answer; nothing at the timeout, or when there can be none any more, as after most
+  // verdicts.
+  std::optional<Answer> ask(Type type, const std::string& body, milliseconds timeout,
+                            bool after_verdict = false);
   // The same for what must be answered.
   std::string request(Type type, const std::string& body, milliseconds timeout, const std::string& what);
   void send(Type type, uint32_t request, std::string body);
@@ -449,13 +452,13 @@ void StoreClient::Impl::send(Type type, uint32_t request, std::string body) {
 }
 
 std::optional<StoreClient::Impl::Answer> StoreClient::Impl::ask(Type type, const std::string& body,
-                                                                milliseconds timeout) {
+                                                                milliseconds timeout, bool after_verdict) {
   std::unique_lock lock(mutex_);
   TESSERA_CHECK(state_ == State::kAccepted || state_ == State::kFormed, "a request to a store that was left");
   const uint32_t number = next_request_++;
   const auto slot = answers_.emplace(number, std::nullopt).first;
   send(type, number, body);
-  const auto over = [&] { return slot->second || store_gone_ || verdict_; };
+  const auto over = [&] { return slot->second || store_gone_ || (verdict_ && !after_verdict); };
   // A process that was stopped beyond its deadline has yet to read what came meanwhile.
   if (!changed_.wait_for(lock, timeout, over)) changed_.wait_for(lock, options_.heartbeat, over);
   std::optional<Answer> answer = std::move(slot->second);
@@ -546,6 +549,17 @@ void StoreClient::Impl::report(const Failure& failure) {
   ask(Type::kReport, wire::encode_failure(failure), kPartingTime);
 }
 
+std::optional<std::string> StoreClient::Impl::hand_in(const std::string& node_report, milliseconds timeout) {
+  TESSERA_CHECK(is_agent_, "rank {} speaks for a node", world_.rank);
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kAccepted || store_gone_) return std::nullopt;
+  }
+  const std::optional<Answer> answer = ask(Type::kNodeReport, node_report, timeout, /*after_verdict=*/true);
+  if (!answer || answer->type != Type::kValue) return std::nullopt;
+  return answer->body;
+}
+
 void StoreClient::Impl::leave() {
   bool last_word = false;
   {
@@ -618,6 +632,9 @@ void StoreClient::report_own_failure(ExitCode code, const std::string& message) 
   impl_->report_own_failure(code, message);
 }
 void StoreClient::report(const Failure& failure) { impl_->report(failure); }
+std::optional<std::string> StoreClient::hand_in(const std::string& node_report, milliseconds timeout) {
+  return impl_->hand_in(node_report, timeout);
+}
 void StoreClient::leave() { impl_->leave(); }
 
 }  // namespace tessera

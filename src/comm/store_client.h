@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,6 +72,9 @@ class StoreClient {
   void report_own_failure(ExitCode code, const std::string& message);
   // For agents: what is known first-hand of a rank of this node, with its complete message.
   void report(const Failure& failure);
+  // For agents, once the job has failed: where the ranks of its node stand. Waits for the answer: where the
+  // report on all nodes is. Nothing when there is none within the time.
+  std::optional<std::string> hand_in(const std::string& node_report, std::chrono::milliseconds timeout);
   // Orderly end: from now on this rank's absence is no failure. The rank that serves the store waits here
   // until all others have left or one has failed.
   void leave();

@@ -14,6 +14,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/node_reports.h"
 #include "comm/store_door.h"
 #include "comm/store_values.h"
 #include "comm/verdict.h"
@@ -48,8 +49,19 @@ class StoreServer::Impl {
   }
   void report(const Failure& failure);
   bool wait_until_over(std::chrono::milliseconds timeout);
-  std::string missing() { return ask(&Impl::describe_missing); }
-  std::string present() { return ask(&Impl::describe_present); }
+  std::map<int, std::string> node_reports(std::chrono::milliseconds timeout);
+  void answer_node_reports(const std::string& place) {
+    on_thread([&] { return reports_.set_place(place), true; });
+  }
+  std::optional<double> silence_of_agent(int node) {
+    return on_thread([&] { return reports_.silence_s(node); });
+  }
+  std::string missing() {
+    return on_thread([this] { return describe_missing(); });
+  }
+  std::string present() {
+    return on_thread([this] { return describe_present(); });
+  }
 
  private:
   // A member and its connection.
@@ -70,6 +82,7 @@ class StoreServer::Impl {
   void form_when_complete();
   void form();
   bool may_be_gone(const Peer& peer) const;
+  void send_value(const StoreValues::Waiter& waiter, const std::string& value);
   void serve(uint64_t number, Peer& peer, const wire::Header& header, std::string_view body);
   void vacate(uint64_t number, const Peer& peer);
 
@@ -80,7 +93,10 @@ class StoreServer::Impl {
   void report_now(const Failure& failure, int watched_node);
   bool is_seated(uint64_t number, const Peer& peer) const;
   void announce_verdict();
-  std::string ask(std::string (Impl::*question)() const);
+  bool awaits_node_report() const;
+  // What body() gives on the thread.
+  template <typename Body>
+  auto on_thread(const Body& body) -> decltype(body());
   std::string describe_missing() const;
   std::string describe_present() const;
   void update_over();
@@ -104,6 +120,7 @@ class StoreServer::Impl {
   Duration waited_for_agents_{0};
   std::string reached_at_;  // an address of this machine by which a member came that is not loopback
   StoreValues values_;
+  NodeReports reports_;
   Verdict verdict_;
   bool announced_ = false;
   bool closing_ = false;
@@ -123,11 +140,8 @@ StoreServer::Impl::Impl(const StoreServerOptions& options)
       timer_(io_),
       // Fine enough to tell 5.0 s from 5.1 s, coarse enough to cost nothing.
       tick_(std::min<std::chrono::nanoseconds>(options.timing.heartbeat / 5, std::chrono::milliseconds(50))),
-      values_([this](const StoreValues::Waiter& waiter, const std::string& value) {
-        if (const auto peer = peers_.find(waiter.member); peer != peers_.end()) {
-          peer->second.channel->send(Type::kValue, waiter.request, value);
-        }
-      }),
+      values_([this](const auto& waiter, const std::string& value) { send_value(waiter, value); }),
+      reports_([this](const auto& waiter, const std::string& value) { send_value(waiter, value); }),
       verdict_(options.timing.lost_grace, options.timing.suspicion_grace) {
   tick();
   thread_ = wire::run_in_thread(io_);
@@ -241,6 +255,7 @@ Failure StoreServer::Impl::describe_silence(const Peer& peer) const {
 void StoreServer::Impl::on_message(uint64_t number, const wire::Header& header, std::string_view body) {
   Peer& peer = peers_.at(number);
   peer.quiet = Duration(0);
+  if (peer.id.is_agent) reports_.heard(peer.id.index);
   serve(number, peer, header, body);
 }
 
@@ -366,7 +381,10 @@ std::optional<wire::Refusal> StoreServer::Impl::admit(const wire::Door::Entrant&
     reached_at_ = wire::address_text(local);
   }
   seats_[id] = number;
-  if (id.is_agent) agents_seen_.insert(id.index);
+  if (id.is_agent) {
+    agents_seen_.insert(id.index);
+    reports_.heard(id.index);
+  }
   peer.channel->send(Type::kAccepted, 0, {});
   form_when_complete();
   return std::nullopt;
@@ -398,6 +416,11 @@ void StoreServer::Impl::form() {
   }
   const std::string body = wire::encode_seats(ranks_);
   for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kFormed, 0, body);
+}
+
+void StoreServer::Impl::send_value(const StoreValues::Waiter& waiter, const std::string& value) {
+  const auto peer = peers_.find(waiter.member);
+  if (peer != peers_.end()) peer->second.channel->send(Type::kValue, waiter.request, value);
 }
 
 void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& header,
@@ -449,6 +472,9 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
         if (!peer.id.is_agent) fail(ExitCode::kBadData, "a report from a rank");
         report_now(wire::decode_failure(body), peer.id.index);
         return answer({});
+      case Type::kNodeReport:
+        if (!peer.id.is_agent) fail(ExitCode::kBadData, "a node's report from a rank");
+        return reports_.take(peer.id.index, std::string(body), {.member = number, .request = header.request});
       case Type::kLeave:
         answer({});
         if (formed_) left_.insert(peer.id);
@@ -505,10 +531,26 @@ bool StoreServer::Impl::wait_until_over(std::chrono::milliseconds timeout) {
   return changed_.wait_for(lock, timeout, [&] { return over_ || failure_.has_value(); });
 }
 
-std::string StoreServer::Impl::ask(std::string (Impl::*question)() const) {
-  std::promise<std::string> answer;
-  asio::post(io_, [&] { answer.set_value((this->*question)()); });
+template <typename Body>
+auto StoreServer::Impl::on_thread(const Body& body) -> decltype(body()) {
+  std::promise<decltype(body())> answer;
+  asio::post(io_, [&] { answer.set_value(body()); });
   return answer.get_future().get();
+}
+
+// Those that cannot be heard will not report.
+bool StoreServer::Impl::awaits_node_report() const {
+  return std::any_of(seats_.begin(), seats_.end(), [this](const auto& seat) {
+    return seat.first.is_agent && !reports_.has(seat.first.index) && !may_be_gone(peers_.at(seat.second));
+  });
+}
+
+std::map<int, std::string> StoreServer::Impl::node_reports(std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  while (on_thread([this] { return awaits_node_report(); }) && Clock::now() < deadline) {
+    std::this_thread::sleep_for(kFarewellLook);
+  }
+  return on_thread([this] { return reports_.all(); });
 }
 
 std::string StoreServer::Impl::describe_present() const {
@@ -548,6 +590,11 @@ StoreServer::StoreServer(const StoreServerOptions& options) : impl_(std::make_un
 StoreServer::~StoreServer() = default;
 int StoreServer::port() const { return impl_->port(); }
 std::optional<Failure> StoreServer::failure() const { return impl_->failure(); }
+std::map<int, std::string> StoreServer::node_reports(std::chrono::milliseconds timeout) {
+  return impl_->node_reports(timeout);
+}
+void StoreServer::answer_node_reports(const std::string& place) { impl_->answer_node_reports(place); }
+std::optional<double> StoreServer::silence_of_agent(int node) { return impl_->silence_of_agent(node); }
 void StoreServer::report(const Failure& failure) { impl_->report(failure); }
 bool StoreServer::wait_until_over(std::chrono::milliseconds timeout) {
   return impl_->wait_until_over(timeout);

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,13 @@ class StoreServer {
   int port() const;
   // The verdict, once there is one.
   std::optional<Failure> failure() const;
+  // What the agents of other nodes have handed in (StoreClient::hand_in), once all that are there have, or
+  // `timeout` has passed.
+  std::map<int, std::string> node_reports(std::chrono::milliseconds timeout);
+  // Answers them, and those that are yet to come.
+  void answer_node_reports(const std::string& place);
+  // How long the agent of a node has not been heard of; nothing when it never came.
+  std::optional<double> silence_of_agent(int node);
   // What an agent knows first-hand: a rank it started has ended. Counts more than any suspicion.
   void report(const Failure& failure);
   // Whether all ranks have joined and all members have left, or the job has failed; waits for it.

@@ -22,7 +22,7 @@
 
 namespace tessera::wire {
 
-inline constexpr uint16_t kVersion = 1;
+inline constexpr uint16_t kVersion = 2;
 inline constexpr size_t kHeaderBytes = 16;
 inline constexpr uint32_t kMaxBodyBytes = 16 << 20;  // of a member: values and rosters
 inline constexpr uint32_t kMaxJoinBytes = 16 << 10;  // of who has not joined
@@ -44,6 +44,8 @@ enum class Type : uint16_t {
   kMissing = 11,    // empty; answered by kValue (one line: who is missing)
   kMeet = 12,  // application with a MeetRequest; answered by kWelcome, and kAccepted or kRefused; later by
                // kAssigned or kRefused
+  kNodeReport = 13,  // text, from agents once there is a verdict: where the ranks of its node stand; answered
+                     // by kValue (where the report on all nodes is; "" = nowhere)
   // from the store
   kAccepted = 32,   // empty
   kRefused = 33,    // Refusal

@@ -278,6 +278,7 @@ World detect_world(const Environment& environment) {
   world.rendezvous_timeout_s = variables.number(kRendezvousTimeoutVariable, 1).value_or(0);
   world.heartbeat_timeout_ms = variables.number(kHeartbeatTimeoutVariable, 1).value_or(0);
   world.secret = variables.text(kSecretVariable).value_or("");
+  world.position_file = variables.text(kPositionVariable).value_or("");
   world.host = host_name();
   return world;
 }

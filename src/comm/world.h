@@ -26,6 +26,7 @@ struct World {
   std::string secret;            // that members of the job prove to know; "": the job has none
   int rendezvous_timeout_s = 0;  // until all ranks are there, as the launcher says; 0: it says nothing
   int heartbeat_timeout_ms = 0;  // a silence that is a failure, in the same way
+  std::string position_file;     // for RankPosition::of_rank(); "": the launcher does not read it
   std::string host;              // this machine's name, for messages
   std::string source;            // where it was read: "tessera launch", "torchrun", "Open MPI", "Slurm", ""
 
@@ -35,6 +36,8 @@ struct World {
 // Seconds, read by detect_world().
 inline constexpr const char* kRendezvousTimeoutVariable = "TESSERA_RDZV_TIMEOUT_S";
 inline constexpr const char* kHeartbeatTimeoutVariable = "TESSERA_HEARTBEAT_TIMEOUT_MS";
+// File of RankPosition::size_bytes().
+inline constexpr const char* kPositionVariable = "TESSERA_POSITION_FILE";
 inline constexpr const char* kSecretVariable = "TESSERA_RDZV_SECRET";
 // "auto" for ranks that are started again: what --resume_from_checkpoint of `tessera train` is by default
 // then.

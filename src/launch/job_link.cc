@@ -11,12 +11,15 @@ namespace tessera {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 
 constexpr int kTorchrunPort = 29500;
 // One try to reach the store; between tries the agent may end.
 constexpr std::chrono::milliseconds kJoinTry{1000};
 // Node 0 counts on every agent that has met: one whose ranks end at once has yet to join and leave in order.
 constexpr std::chrono::seconds kLateJoin{5};
+// In which node 0 hears of all nodes and writes a report.
+constexpr milliseconds kReportTime{5000};
 
 }  // namespace
 
@@ -71,7 +74,7 @@ void JobLink::join_as_agent(const World& world) {
   std::string problem;
   while (Clock::now().time_since_epoch() < joining_ends_.load()) {
     try {
-      std::unique_ptr<StoreClient> client = StoreClient::join_as_agent(world, options);
+      std::shared_ptr<StoreClient> client = StoreClient::join_as_agent(world, options);
       const std::lock_guard lock(mutex_);
       if (unreported_) client->report(*unreported_);
       client_ = std::move(client);
@@ -113,6 +116,33 @@ std::optional<Failure> JobLink::failure() {
 bool JobLink::has_lost_store() {
   const std::lock_guard lock(mutex_);
   return is_unreachable_ || (client_ && client_->has_lost_store());
+}
+
+void JobLink::hand_in(const std::string& node_report) {
+  std::shared_ptr<StoreClient> client;
+  {
+    const std::lock_guard lock(mutex_);
+    client = client_;
+  }
+  if (!client) return;
+  handed_in_ = std::async(std::launch::async,
+                          [client, node_report] { return client->hand_in(node_report, kReportTime); });
+}
+
+std::map<int, std::string> JobLink::node_reports(milliseconds timeout) {
+  return server_ ? server_->node_reports(timeout) : std::map<int, std::string>();
+}
+
+void JobLink::tell_report_place(const std::string& place) {
+  if (server_) server_->answer_node_reports(place);
+}
+
+std::optional<std::string> JobLink::report_place() {
+  return handed_in_.valid() ? handed_in_.get() : std::nullopt;
+}
+
+std::optional<double> JobLink::silence_s(int node) {
+  return server_ ? server_->silence_of_agent(node) : std::nullopt;
 }
 
 bool JobLink::is_needed() {

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -32,6 +34,16 @@ class JobLink {
   std::optional<Failure> failure();
   // It failed of the store, which has ended or cannot be reached any more.
   bool has_lost_store();
+  // Once it has failed, of this node (describe_node()). Does not wait.
+  void hand_in(const std::string& node_report);
+  // Node 0: what the other nodes that can be heard have handed in, waited for as long as `timeout`.
+  std::map<int, std::string> node_reports(std::chrono::milliseconds timeout);
+  // Node 0: where the report on all nodes is.
+  void tell_report_place(const std::string& place);
+  // The other nodes: where node 0 says that it is; nothing when it says nothing.
+  std::optional<std::string> report_place();
+  // Since the last word of another node's agent; nothing when that is not known here.
+  std::optional<double> silence_s(int node);
   // Members of other nodes still need this node's store.
   bool is_needed();
 
@@ -41,12 +53,13 @@ class JobLink {
   const LaunchPlan& plan_;
   std::unique_ptr<StoreServer> server_;
   std::mutex mutex_;
-  std::unique_ptr<StoreClient> client_;  // mutex_; null until the store has taken this agent in
+  std::shared_ptr<StoreClient> client_;  // mutex_; null until the store has taken this agent in
   std::optional<Failure> unreported_;    // mutex_
   std::optional<Failure> kept_out_;      // mutex_; why the store did not take this agent in
   bool is_unreachable_ = false;          // mutex_; the store was not there
   std::atomic<std::chrono::steady_clock::duration> joining_ends_;  // since the clock's epoch
   std::thread joining_;
+  std::future<std::optional<std::string>> handed_in_;
 };
 
 }  // namespace tessera

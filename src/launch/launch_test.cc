@@ -364,9 +364,13 @@ TEST(RankVariables, AreTorchruns) {
   launch.set("nproc_per_node", "2").set("max_restarts", "4").set("rdzv_id", "job").set("role", "trainer");
   const LaunchPlan plan = launch.plan();
   const auto of = [&](const Environment& environment) {
-    const Variables list = rank_variables(
-        plan, {.local_rank = 1, .restart_count = 2, .master_port = 29500, .error_file = "/tmp/e"},
-        environment);
+    const Variables list = rank_variables(plan,
+                                          {.local_rank = 1,
+                                           .restart_count = 2,
+                                           .master_port = 29500,
+                                           .error_file = "/tmp/e",
+                                           .position_file = "/tmp/p"},
+                                          environment);
     return std::map<std::string, std::string>(list.begin(), list.end());
   };
   const std::map<std::string, std::string> expected = {{"RANK", "3"},
@@ -386,6 +390,7 @@ TEST(RankVariables, AreTorchruns) {
                                                        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
                                                        {"TORCHELASTIC_ERROR_FILE", "/tmp/e"},
                                                        {"TESSERA_AGENT_STORE", "1"},
+                                                       {"TESSERA_POSITION_FILE", "/tmp/p"},
                                                        {"TESSERA_RDZV_TIMEOUT_S", "900"},
                                                        {"TESSERA_HEARTBEAT_TIMEOUT_MS", "5000"},
                                                        {"TESSERA_RESUME", "auto"},

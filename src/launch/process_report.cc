@@ -129,6 +129,19 @@ std::vector<pid_t> threads_of(pid_t pid) {
 
 }  // namespace
 
+ProcessState process_state(pid_t pid) {
+  const std::string status = read_proc_file(fmt::format("/proc/{}/status", pid));
+  const std::string state = status.empty() ? "zombie" : state_of(status);
+  if (state == "zombie") return {};
+  const auto kilobytes = [&](std::string_view name) {
+    return std::atoll(status_field(status, name).c_str()) * 1024;
+  };
+  return {.is_there = true,
+          .state = state,
+          .resident_bytes = kilobytes("VmRSS"),
+          .peak_resident_bytes = kilobytes("VmHWM")};
+}
+
 std::string describe_process(pid_t pid) {
   const fs::path folder = fmt::format("/proc/{}", pid);
   const std::string status = read_proc_file(folder / "status");

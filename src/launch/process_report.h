@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 
 namespace tessera {
@@ -12,5 +13,13 @@ namespace tessera {
 // Needs the right to trace it, which a parent has unless a sandbox forbids it: otherwise a line says why
 // there are no stacks. A process that is gone is said to be.
 std::string describe_process(pid_t pid);
+
+struct ProcessState {
+  bool is_there = false;
+  std::string state;  // "running", "sleeping", "stopped", "disk sleep", as the kernel says
+  int64_t resident_bytes = 0;
+  int64_t peak_resident_bytes = 0;
+};
+ProcessState process_state(pid_t pid);
 
 }  // namespace tessera

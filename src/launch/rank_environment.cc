@@ -33,6 +33,7 @@ Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const E
       {kRendezvousTimeoutVariable, number(plan.rendezvous_timeout.count() / 1000)},
       {kHeartbeatTimeoutVariable, number(plan.heartbeat_timeout.count())},
       {kSecretVariable, plan.secret},
+      {kPositionVariable, start.position_file},
       {kAgentPidVariable, number(getpid())},
   };
   // What runs continues from its last checkpoint, if it has one.

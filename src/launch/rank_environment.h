@@ -17,6 +17,7 @@ struct RankStart {
   int restart_count = 0;
   int master_port = 0;
   std::string error_file;
+  std::string position_file = {};
 };
 
 using Variables = std::vector<std::pair<std::string, std::string>>;

@@ -1,6 +1,7 @@
 #include "launch/rank_group.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,7 +12,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/world.h"
-#include "launch/process_report.h"
 #include "launch/rank_environment.h"
 #include "platform/cgroup.h"
 
@@ -40,6 +40,7 @@ RankGroup::RankGroup(const LaunchPlan& plan, const std::filesystem::path& log_fo
       oom_kills_before_(cgroup_oom_kills()) {
   std::vector<RelaySource> sources;
   job_.emplace(plan, restart_count);
+  stall_watch_.emplace(plan, log_folder, restart_count, *job_);
   try {
     for (int i = 0; i < plan.local_world_size; ++i) start(i, &sources);
   } catch (...) {
@@ -83,6 +84,7 @@ int RankGroup::open_stream(int local_rank, bool is_err, const RankFiles& files,
 
 void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
   RankFiles files(log_folder_, restart_count_, local_rank);
+  RankPositionFile position;
   std::vector<int> to_close;
   RankProcessOptions options;
   options.program = plan_.program;
@@ -90,14 +92,19 @@ void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
                                                                    {.local_rank = local_rank,
                                                                     .restart_count = restart_count_,
                                                                     .master_port = job_->master_port(),
-                                                                    .error_file = files.error_file()},
+                                                                    .error_file = files.error_file(),
+                                                                    .position_file = position.path()},
                                                                    process_environment()));
   options.cpus = plan_.processors[static_cast<size_t>(local_rank)].cpus;
   options.out = open_stream(local_rank, false, files, sources, &to_close);
   options.err = open_stream(local_rank, true, files, sources, &to_close);
   const pid_t pid = start_rank(options);
   for (const int fd : to_close) close(fd);
-  ranks_.push_back({.rank = plan_.first_rank() + local_rank, .pid = pid, .files = std::move(files)});
+  ranks_.push_back({.rank = plan_.first_rank() + local_rank,
+                    .pid = pid,
+                    .first_pid = pid,
+                    .files = std::move(files),
+                    .position = std::move(position)});
 }
 
 bool RankGroup::any_alive() const {
@@ -118,7 +125,7 @@ LaunchResult RankGroup::run() {
     heed_other_nodes();
     if (look_time_ && Clock::now() >= *look_time_) {
       look_time_.reset();
-      look_at_culprit();
+      stall_watch_->look(situations());
     }
     if (kill_time_ && Clock::now() >= *kill_time_) {
       grace_was_over_ = phase_ == Phase::kStopping;
@@ -127,7 +134,9 @@ LaunchResult RankGroup::run() {
       signal_all(SIGKILL);
     }
   }
+  if (phase_ == Phase::kFailing || phase_ == Phase::kKilled) stall_watch_->look(situations());
   show_the_rest();
+  report_place_ = stall_watch_->conclude();
   serve_other_nodes();
   return result();
 }
@@ -205,7 +214,9 @@ void RankGroup::collect_ended() {
       end.report = read_error_report(rank.files.error_file());
       kill(-rank.pid, SIGKILL);  // what it has started; the number is its own until waitpid
     }
-    waitpid(rank.pid, nullptr, 0);
+    rusage usage = {};
+    wait4(rank.pid, nullptr, 0, &usage);
+    end.peak_memory_bytes = int64_t{usage.ru_maxrss} * 1024;
     rank.pid = 0;
     ends_.push_back(end);
     note_end(end);
@@ -229,14 +240,19 @@ void RankGroup::begin_to_fail() {
   signal_all(SIGTERM);
 }
 
-// What the rank does that the job has waited for in vain. Ranks that can speak for themselves have ended.
-void RankGroup::look_at_culprit() {
-  const std::optional<Failure> verdict = job_->failure();
-  if (!verdict) return;
+std::vector<RankSituation> RankGroup::situations() const {
+  std::vector<RankSituation> situations;
   for (const Rank& rank : ranks_) {
-    if (rank.rank != verdict->rank || rank.pid == 0) continue;
-    log_warning("this is what rank {} was doing:\n{}", rank.rank, describe_process(rank.pid));
+    RankSituation situation = {
+        .rank = rank.rank, .pid = rank.first_pid, .ended = {}, .position = rank.position.read()};
+    for (const RankEnd& end : ends_) {
+      if (end.rank != rank.rank) continue;
+      situation.ended = end.how();
+      situation.peak_memory_bytes = end.peak_memory_bytes;
+    }
+    situations.push_back(std::move(situation));
   }
+  return situations;
 }
 
 // Those that this one has not told yet. Where starting again would not help, the others end with this code,
@@ -304,7 +320,7 @@ LaunchResult RankGroup::result() {
   // A rank of this node that was silent until the agent killed it failed of its silence.
   if (culprit != nullptr && verdict && (!is_here || culprit->was_told_to_end)) {
     result.exit_code = static_cast<int>(verdict->code);
-    result.error = verdict->message;
+    result.error = verdict->message + report_place_;
     result.is_disruption = verdict->is_disruption;
     return result;
   }
@@ -314,7 +330,7 @@ LaunchResult RankGroup::result() {
       return result;
     }
     result.exit_code = culprit->final_code();
-    result.error = culprit->describe();
+    result.error = culprit->describe() + report_place_;
     result.is_disruption = culprit->caused_by_peer();
     return result;
   }

@@ -15,7 +15,9 @@
 #include "launch/launch_plan.h"
 #include "launch/output_relay.h"
 #include "launch/rank_files.h"
+#include "launch/rank_position_file.h"
 #include "launch/rank_process.h"
+#include "launch/stall_watch.h"
 
 namespace tessera {
 
@@ -45,7 +47,9 @@ class RankGroup {
   struct Rank {
     int rank;
     pid_t pid;  // 0: ended
+    pid_t first_pid;
     RankFiles files;
+    RankPositionFile position;
   };
 
   void start(int local_rank, std::vector<RelaySource>* sources);
@@ -60,7 +64,7 @@ class RankGroup {
   void note_end(const RankEnd& end);
   void signal_all(int number);
   void begin_to_fail();
-  void look_at_culprit();
+  std::vector<RankSituation> situations() const;
   void enter(Phase phase, std::chrono::milliseconds time_to_end);
   LaunchResult result();
   void heed_other_nodes();
@@ -75,18 +79,20 @@ class RankGroup {
   int64_t oom_kills_before_ = 0;
 
   std::optional<JobLink> job_;
+  std::optional<StallWatch> stall_watch_;
   std::vector<Rank> ranks_;
   std::optional<OutputRelay> relay_;
   std::vector<RankEnd> ends_;  // in order of time
 
   Phase phase_ = Phase::kRunning;
   std::optional<Clock::time_point> kill_time_;
-  std::optional<Clock::time_point> look_time_;  // at the culprit
+  std::optional<Clock::time_point> look_time_;  // at those that still stand still
   int stop_signal_ = 0;
   Clock::time_point stop_time_;
   bool was_told_to_end_ = false;
   bool grace_was_over_ = false;
   bool interrupted_again_ = false;
+  std::string report_place_;  // behind an error
 };
 
 }  // namespace tessera

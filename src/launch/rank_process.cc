@@ -124,6 +124,10 @@ pid_t start_rank(const RankProcessOptions& options) {
 
 int RankEnd::final_code() const { return signal != 0 ? static_cast<int>(ExitCode::kTryAgain) : exit_code; }
 
+std::string RankEnd::how() const {
+  return signal != 0 ? signal_text(signal) : fmt::format("exit code {}", exit_code);
+}
+
 std::string RankEnd::describe() const {
   if (caused_by_peer()) return report->message;
   const std::string who = describe_rank(rank, host);

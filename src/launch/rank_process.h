@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,8 +30,9 @@ struct RankEnd {
   std::string host;
   int exit_code = 0;  // when no signal ended it
   int signal = 0;
-  bool was_told_to_end = false;  // by the agent, because of another rank's failure
-  bool out_of_memory = false;    // killed while the kernel's out-of-memory killer was at work
+  bool was_told_to_end = false;   // by the agent, because of another rank's failure
+  int64_t peak_memory_bytes = 0;  // resident
+  bool out_of_memory = false;     // killed while the kernel's out-of-memory killer was at work
   std::optional<ErrorReport> report;
 
   bool failed() const { return exit_code != 0 || signal != 0; }
@@ -41,6 +43,8 @@ struct RankEnd {
   bool caused_by_peer() const { return report && report->caused_by_peer; }
   // Of the agent: this rank's; 75 after a signal.
   int final_code() const;
+  // "exit code 75", "signal 9 (SIGKILL)".
+  std::string how() const;
   // "rank 2 on host b: no space left on device", "rank 2 on host b was killed by signal 9 (SIGKILL)".
   std::string describe() const;
 };

@@ -306,7 +306,7 @@ ActivationBytes Model::reserved_bytes() const {
           impl_->workspace.size_bytes(), impl_->packed_memory.size_bytes()};
 }
 
-void Model::call_between_layers(std::function<void()> hook) { impl_->between_layers = std::move(hook); }
+void Model::call_between_layers(BetweenLayers hook) { impl_->between_layers = std::move(hook); }
 void Model::watch_layers(LayerWatch watch) { impl_->watch = std::move(watch); }
 
 void Model::weights_changed() { impl_->packed_forms_are_stale = true; }

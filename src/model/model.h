@@ -41,6 +41,9 @@ struct ActivationBytes {
 // layer the stream behind its "attention" and what its "mlp" adds to it. [tokens, hidden size].
 using LayerWatch = std::function<void(int64_t layer, const char* part, ConstTensorView values_TD)>;
 
+// The parameter group that is about to be used, in the forward or backward pass.
+using BetweenLayers = std::function<void(int64_t group, WeightUse use)>;
+
 class Model {
  public:
   // dtype is BF16 or F32. `ops` must outlive the model.
@@ -87,7 +90,7 @@ class Model {
 
   // Called before each parameter group is used, forward and backward, on the thread that runs the model. It
   // may throw, which gives up the pass: its gradients are then of no use.
-  void call_between_layers(std::function<void()> hook);
+  void call_between_layers(BetweenLayers hook);
   // For those who look for a mistake; an empty one ends it.
   void watch_layers(LayerWatch watch);
 

@@ -14,7 +14,7 @@ TensorView flat_array(const ParameterLayout& layout, int64_t group, std::byte* d
 }  // namespace
 
 void Model::Impl::open_weights(int64_t group, WeightUse use) {
-  if (between_layers) between_layers();
+  if (between_layers) between_layers(group, use);
   if (access == nullptr) return;
   bind_opened_weights(group, access->open_weights(group, use));
 }

@@ -90,7 +90,7 @@ struct Model::Impl {
   std::vector<std::byte*> group_weights;  // what the views point to, with `access`
   std::vector<TensorView> group_gradients;
 
-  std::function<void()> between_layers;
+  BetweenLayers between_layers;
   LayerWatch watch;
   ActivationLimits limits;
   ActivationMode mode = ActivationMode::kForwardOnly;

@@ -117,6 +117,7 @@ bool Trainer::run_passes(const RowLists& passes, float grad_scale, StepSums* sum
 std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   const Stopwatch step_time;
   since_step_began_ = step_time;
+  mark_work("choosing rows");
   const RowLists& passes = passes_of_step(step);
   const int64_t num_targets = count_targets(passes);
   const float grad_scale = 1.0f / static_cast<float>(num_targets);
@@ -125,6 +126,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   static_assert(sizeof(sums) == StepSums::kNumValues * sizeof(double));
   const double waited_before_s = comm_->waited_s();
   if (!run_passes(passes, grad_scale, &sums)) return std::nullopt;
+  mark_work("adding up the step");
   sums.gradient_squares = parameters_->gradient_squares();
   sums.compute_s = step_time.seconds() - (comm_->waited_s() - waited_before_s);
   const bool own_loss_is_finite = std::isfinite(sums.loss);
@@ -165,6 +167,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
 }
 
 void Trainer::update(const StepMetrics& metrics) {
+  mark_work("optimizer");
   if (const std::optional<AdamBetas> betas = schedule_->betas(metrics.step - 1)) {
     parameters_->set_betas(betas->beta1, betas->beta2);
   }

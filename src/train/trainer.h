@@ -114,6 +114,10 @@ class Trainer {
   // Leaves the layers of the model.
   struct StepGivenUp {};
 
+  // Where this rank is, for the report on a standstill.
+  void mark_work(const char* what);
+  void mark_layer(int64_t group, WeightUse use);
+
   // Signals (trainer_signal.cc). Between layers: notes when one came; a rank that is alone gives the step up
   // there.
   void look_for_signal();

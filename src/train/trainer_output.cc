@@ -156,6 +156,7 @@ void Trainer::export_model(const std::filesystem::path& folder) {
 }
 
 void Trainer::write_together(const std::function<void()>& write) {
+  mark_work("writing the model");
   const PatientScope patience(*comm_);
   const NetworkMeterPause pause(network_meter_);
   std::exception_ptr failure;
@@ -203,6 +204,7 @@ RunRecord Trainer::run_record() {
 
 void Trainer::save_checkpoint() {
   finish_checkpoint();
+  mark_work("beginning a checkpoint");
   const NetworkMeterPause pause(network_meter_);
   const int64_t step = state_.global_step;
   saver_->begin(checkpoint_plan(), run_record(),
@@ -212,6 +214,7 @@ void Trainer::save_checkpoint() {
 }
 
 void Trainer::finish_checkpoint() {
+  mark_work("finishing a checkpoint");
   const NetworkMeterPause pause(network_meter_);
   saver_->finish();
   report_checkpoint();
@@ -297,6 +300,7 @@ TrainSummary Trainer::finish_run() {
     if (args_.save_on_sigterm && saves_on_signal_) save_before_stop();
     summary.folder = is_root() && last_saved_step_ > 0 ? output_->checkpoint_folder(last_saved_step_) : "";
   }
+  mark_work("the end of the run");
   summary.peak_resident_bytes = peak_resident_bytes();
   observer_->on_finish(summary);
   return summary;

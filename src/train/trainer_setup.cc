@@ -34,6 +34,8 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       loss_spikes_({args.loss_spike_window, args.loss_spike_sigmas}) {
   if (!world().is_single()) slow_ranks_.emplace(world().world_size, SlowRankOptions{});
   record_.arguments = Json::parse(training_arguments_json(args_));  // what follows may fill them in
+  comm_->position().set_folder(std::filesystem::absolute(args_.output_dir));
+  mark_work("preparing");
   if (is_root()) check_can_write_in(args_.output_dir);
   const PatientScope patience(*comm_);
   check_output_is_shared();
@@ -97,6 +99,7 @@ Dataset Trainer::open_dataset(const std::vector<std::string>& files, const Token
 }
 
 void Trainer::open_datasets() {
+  mark_work("reading the dataset");
   if (max_length() > model_->config().max_position_embeddings) {
     log_warning("max_length {} is above max_position_embeddings {} of {}", max_length(),
                 model_->config().max_position_embeddings, args_.model);
@@ -265,6 +268,7 @@ void Trainer::plan_memory_use() {
 }
 
 void Trainer::allocate_and_load() {
+  mark_work("loading the weights");
   const AdamWOptions options = {args_.adam_beta1, args_.adam_beta2, args_.adam_epsilon, args_.weight_decay};
   parameters_ =
       make_parameter_state(*model_, zero_settings_, options, args_.weight_decay_norms, *comm_, *pool_);
@@ -283,7 +287,10 @@ void Trainer::allocate_and_load() {
   const WriteOptions write = {.snapshot_bytes = snapshot_bytes_,
                               .max_bytes_per_second = args_.save_bytes_per_second() / world().world_size};
   saver_.emplace(*comm_, *pool_, *parameters_, write);
-  model_->call_between_layers([this] { look_for_signal(); });
+  model_->call_between_layers([this](int64_t group, WeightUse use) {
+    mark_layer(group, use);
+    look_for_signal();
+  });
 }
 
 // Every node writes its part of a checkpoint.

@@ -11,6 +11,23 @@
 
 namespace tessera {
 
+void Trainer::mark_work(const char* what) {
+  comm_->position().mark(Activity::kWork, {.what = what, .number = state_.global_step + 1});
+}
+
+// Group 0 is the embedding, the last one the final norm and the head.
+void Trainer::mark_layer(int64_t group, WeightUse use) {
+  const int64_t num_layers = model_->config().num_hidden_layers;
+  const bool is_forward = use == WeightUse::kForward;
+  const char* what = group == 0           ? is_forward ? "forward, embedding" : "head and loss"
+                     : group > num_layers ? "head and loss"
+                     : is_forward         ? "forward"
+                                          : "backward";
+  comm_->position().mark(Activity::kWork, {.what = what,
+                                           .number = state_.global_step + 1,
+                                           .layer = group > 0 && group <= num_layers ? group - 1 : -1});
+}
+
 void Trainer::report_not_finite(const StepMetrics& metrics, bool own_loss_is_finite, const RowLists& passes) {
   std::vector<int64_t> own_rows;
   for (int64_t pass = world().rank; pass < passes.size(); pass += world().world_size) {

@@ -1,17 +1,13 @@
 // Networks that lose, change or delay what is sent, and strangers on them: a job either is not affected at
 // all or ends everywhere with one error, never with other numbers.
 #include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <filesystem>
-#include <optional>
 #include <sstream>
 #include <thread>
 
-#include "e2e/host_job.h"
+#include "e2e/hosts_fixture.h"
 #include "e2e/network_faults.h"
-#include "e2e/tiny_model.h"
 
 namespace tessera {
 namespace {
@@ -24,27 +20,11 @@ using testing::AnyOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr auto kStart = 30s;
-constexpr auto kSoon = 4s;
-constexpr auto kSilence = 5s;
-
-class HostsNetwork : public testing::Test {
+class HostsNetwork : public HostsFixture {
  protected:
-  void SetUp() override {
-    if (!hosts_.problem().empty()) GTEST_SKIP() << hosts_.problem();
-    tiny_.emplace();
-  }
-
-  fs::path output() const { return tiny_->folder / "out"; }
-
-  std::vector<std::string> train(int64_t max_steps, const std::vector<std::string>& more = {}) const {
-    std::vector<std::string> arguments = tiny_->train_arguments(
-        "out", {"--per_device_train_batch_size", "1", "--max_steps", std::to_string(max_steps),
-                "--num_train_epochs", "1000000", "--zero_stage", "3", "--lr_scheduler_type", "constant"});
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
-  }
-  std::vector<std::string> endless() const { return train(1'000'000); }
+  static std::vector<std::string> more() { return {"--zero_stage", "3", "--lr_scheduler_type", "constant"}; }
+  std::vector<std::string> train(int64_t max_steps) const { return HostsFixture::train(max_steps, more()); }
+  std::vector<std::string> endless() const { return HostsFixture::endless(more()); }
 
   // A rule of the host's firewall; what was in the way, or "".
   std::string iptables(int host, const std::string& rule) const {
@@ -79,17 +59,6 @@ class HostsNetwork : public testing::Test {
     fs::remove_all(output());
     return weights;
   }
-
-  static void expect_error(HostJob& job, int node, int code, const testing::Matcher<std::string>& error) {
-    const ProcessResult result = job.agent(node).result();
-    EXPECT_EQ(result.exit_code, code) << "node " << node << ", signal " << result.signal << "\n"
-                                      << result.err;
-    ASSERT_EQ(result.errors().size(), 1u) << "node " << node << "\n" << result.err;
-    EXPECT_THAT(result.errors()[0], error) << "node " << node;
-  }
-
-  Hosts hosts_{2};
-  std::optional<TinyModel> tiny_;
 };
 
 // What `host` sends arrives, what is sent to it does not.

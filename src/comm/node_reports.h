@@ -1,0 +1,57 @@
+// The store's part in a report on a standstill: what the agents of the nodes hand in after the verdict, and
+// how long each of them has not been heard of. Lives on the store's thread.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/store_values.h"
+
+namespace tessera {
+
+class NodeReports {
+ public:
+  explicit NodeReports(StoreValues::Answer answer) : answer_(std::move(answer)) {}
+
+  // The agent of the node is there, or has said something.
+  void heard(int node) { heard_[node] = Clock::now(); }
+  // Seconds; nothing when it never came.
+  std::optional<double> silence_s(int node) const {
+    const auto heard = heard_.find(node);
+    if (heard == heard_.end()) return std::nullopt;
+    return std::chrono::duration<double>(Clock::now() - heard->second).count();
+  }
+
+  // Answered when the place is known.
+  void take(int node, std::string report, const StoreValues::Waiter& reporter) {
+    reports_[node] = std::move(report);
+    reporters_.push_back(reporter);
+    if (place_) answer_all();
+  }
+  bool has(int node) const { return reports_.contains(node); }
+  const std::map<int, std::string>& all() const { return reports_; }
+  // Where the report on all nodes is.
+  void set_place(const std::string& place) {
+    place_ = place;
+    answer_all();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void answer_all() {
+    for (const StoreValues::Waiter& reporter : reporters_) answer_(reporter, *place_);
+    reporters_.clear();
+  }
+
+  StoreValues::Answer answer_;
+  std::map<int, Clock::time_point> heard_;
+  std::map<int, std::string> reports_;
+  std::vector<StoreValues::Waiter> reporters_;  // not answered yet
+  std::optional<std::string> place_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+// Memory in which a rank says where it stands, held by its agent.
+#pragma once
+
+#include <string>
+
+#include "comm/local_socket.h"
+#include "comm/rank_position.h"
+
+namespace tessera {
+
+class RankPositionFile {
+ public:
+  // Error(kIoError).
+  RankPositionFile();
+
+  // For TESSERA_POSITION_FILE.
+  const std::string& path() const { return path_; }
+  PositionReading read() const { return position_.read(); }
+
+ private:
+  UniqueFd fd_;
+  std::string path_;
+  RankPosition position_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,53 @@
+// Tests of a small training on two hosts (hosts.h).
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "e2e/host_job.h"
+#include "e2e/tiny_model.h"
+
+namespace tessera {
+
+// Start-up of a run on a busy machine.
+inline constexpr std::chrono::seconds kStart{30};
+// The others end within a second; what a busy machine may take besides.
+inline constexpr std::chrono::seconds kSoon{4};
+inline constexpr std::chrono::seconds kSilence{5};
+
+class HostsFixture : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!hosts_.problem().empty()) GTEST_SKIP() << hosts_.problem();
+    tiny_.emplace();
+  }
+
+  std::filesystem::path output() const { return tiny_->folder / "out"; }
+
+  // A run of rows one by one, again and again.
+  std::vector<std::string> train(int64_t max_steps, const std::vector<std::string>& more = {}) const;
+  // One that would go on for hours.
+  std::vector<std::string> endless(const std::vector<std::string>& more = {}) const {
+    return train(1'000'000, more);
+  }
+
+  // Its agent has started it.
+  static bool wait_for_rank(HostJob& job, int rank);
+  // One line.
+  static void expect_error(HostJob& job, int node, int code, const testing::Matcher<std::string>& error);
+
+  Hosts hosts_{2};
+  std::optional<TinyModel> tiny_;
+};
+
+// The files in a folder whose names begin and end so; also of a folder that is not there.
+std::vector<std::filesystem::path> files_named(const std::filesystem::path& folder, const std::string& prefix,
+                                               const std::string& suffix);
+
+}  // namespace tessera
