@@ -60,7 +60,7 @@ TEST(StallReport, SaysWhereEveryRankIs) {
   EXPECT_THAT(
       stall_report_text(report),
       AllOf(HasSubstr("rank 0 on host host0: silent\n"), HasSubstr("job 'job', start 2, "),
-            HasSubstr("rank 0 (process 10): ended: exit code 75, at most 1.0 MiB"),
+            HasSubstr("rank 0 (process 10): ended: exit code 75, at most 1.00 MiB"),
             HasSubstr("step 7: backward of layer 3, for 0.0 s"),
             HasSubstr("between nodes: gradients of group 4, number 41, 1000 bytes, for 0.0 s"),
             HasSubstr("5000 bytes sent, 6000 received"), HasSubstr("3 of 100 TCP segments sent again"),
