@@ -142,7 +142,7 @@ TEST(StoreRefusal, AnotherVersionOfTheProtocolIsTold) {
   asio::write(socket, asio::buffer("abc", 3));
   const Message answer = read_message(socket);
   EXPECT_EQ(answer.type, wire::Type::kRefused);
-  EXPECT_THAT(wire::Refusal::decode(answer.body).message, HasSubstr("the store speaks version 1"));
+  EXPECT_THAT(wire::Refusal::decode(answer.body).message, HasSubstr("the store speaks version 2"));
   EXPECT_THAT(wire::Refusal::decode(answer.body).message, HasSubstr("this program version 9"));
 }
 
