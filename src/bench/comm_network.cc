@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "bench/network_pair.h"
 #include "comm/network_group.h"
+#include "kernels/rank_sum/rank_sum.h"
 
 namespace tessera {
 namespace {
@@ -136,6 +137,7 @@ struct MeasuredCollective {
   const char* name;
   int64_t bytes;  // on the cable, both directions
   int64_t num_elements;
+  bool sums;
   std::function<NetworkGroup::Ticket(NetworkGroup& group, std::span<float> buffer)> issue;
   std::function<float(int side, int64_t i)> expected;
 };
@@ -143,14 +145,14 @@ struct MeasuredCollective {
 std::vector<MeasuredCollective> collectives_of(int64_t bytes) {
   const int64_t floats = bytes / static_cast<int64_t>(sizeof(float));
   const int64_t halfs = bytes / 2;
-  return {{"all_gather", floats * static_cast<int64_t>(sizeof(float)), floats,
+  return {{"all_gather", floats * static_cast<int64_t>(sizeof(float)), floats, false,
            [floats](NetworkGroup& group, std::span<float> buffer) {
              std::vector<Part> parts = halves(floats);
              for (Part& part : parts) part = {part.begin * 4, part.end * 4};
              return group.all_gather(std::as_writable_bytes(buffer), parts, {"benchmark"});
            },
            [floats](int, int64_t i) { return element(i < floats / 2 ? 0 : 1, i); }},
-          {"reduce_scatter", halfs * 2, halfs,
+          {"reduce_scatter", halfs * 2, halfs, true,
            [halfs](NetworkGroup& group, std::span<float> buffer) {
              return group.reduce_scatter(buffer, halves(halfs), {"benchmark"});
            },
@@ -194,6 +196,28 @@ double measure_collective(const MeasuredCollective& collective, TwoSides& sides,
   return static_cast<double>(collective.bytes * times) * 8 / kBitsPerGigabit / repeat(times);
 }
 
+// What reduce_scatter computes, without the network: one thread per side rounds what the other one would get
+// and adds as much to its own part.
+double measure_sums(const MeasuredCollective& collective, TwoSides& sides,
+                    std::array<std::span<float>, kSides> buffers, double turn_seconds) {
+  constexpr int64_t kChunk = 64 << 10;
+  const auto once = [&](NetworkGroup& group) {
+    const std::span<float> buffer = buffers[static_cast<size_t>(group.index())];
+    const int64_t half = std::ssize(buffer) / 2;
+    float* const own = buffer.data() + group.index() * half;
+    const float* const others = buffer.data() + (1 - group.index()) * half;
+    std::vector<bf16> rounded(kChunk);
+    for (int64_t begin = 0; begin < half; begin += kChunk) {
+      const int64_t count = std::min(kChunk, half - begin);
+      round_to_bf16(others + begin, rounded.data(), count, nullptr);
+      const std::array<RankInput, 2> inputs = {own + begin, rounded.data()};
+      rank_sum(inputs, Update::kOverwrite, own + begin, count, nullptr);
+    }
+  };
+  return speed_of([&] { sides.run(once); }, static_cast<double>(collective.bytes) * 8 / kBitsPerGigabit,
+                  turn_seconds);
+}
+
 double measure_iperf(const NetworkPair& pair, double turn_seconds) {
   pair.run(1, "iperf3 --server --one-off --daemon");
   const std::string output = pair.run(
@@ -233,10 +257,22 @@ std::vector<BenchLine> run_network_bench(const NetworkBenchOptions& options, con
       line.peak_name = "iperf3 --parallel 8";
       line.amount = static_cast<double>(collective.bytes) * 8 / kBitsPerGigabit;
       line.verification = verify(collective, sides, buffers);
-      const Participant participants[] = {
+      std::vector<Participant> participants = {
           [&] { return measure_collective(collective, sides, buffers, measure.turn_seconds); },
           [&] { return measure_iperf(pair, measure.turn_seconds); }};
-      fill_statistics(measure_in_turn(participants, measure), &line);
+      if (collective.sums) {
+        participants.push_back(
+            [&] { return measure_sums(collective, sides, buffers, measure.turn_seconds); });
+      }
+      std::vector<std::vector<double>> speeds = measure_in_turn(participants, measure);
+      BenchLine beside_sums = line;
+      fill_statistics({speeds[0], speeds[1]}, &line);
+      if (!collective.sums) continue;
+      for (size_t i = 0; i < speeds[1].size(); ++i) speeds[1][i] = 1 / (1 / speeds[1][i] + 1 / speeds[2][i]);
+      beside_sums.operation += "_bound";
+      beside_sums.peak_name = "iperf3 --parallel 8 and the sums, one after the other";
+      fill_statistics({speeds[0], speeds[1]}, &beside_sums);
+      lines.push_back(std::move(beside_sums));
     }
   }
   return lines;

@@ -16,8 +16,10 @@ struct NetworkBenchOptions {
 
 // all_gather and reduce_scatter of each size between two network namespaces, in turn with iperf3 of 8 streams
 // over the same cable. Speeds are Gbit/s of payload on the cable, both directions together: of iperf3 those
-// of one direction, which here is no less than of both together (the processor is what limits). Results are
-// verified first. Error(kBadConfig) without root, iproute2 or iperf3.
+// of one direction, which here is no less than of both together (the processor is what limits). Both hosts
+// share the processors, so that rounding and summing take from what moves the data: a second line of
+// reduce_scatter, `_bound`, compares with iperf3 and the same sums without a network, one after the
+// other. Results are verified first. Error(kBadConfig) without root, iproute2 or iperf3.
 std::vector<BenchLine> run_network_bench(const NetworkBenchOptions& options, const MeasureOptions& measure);
 
 }  // namespace tessera

@@ -13,12 +13,15 @@
 namespace tessera {
 namespace {
 
-// On the wire. Rounding, checksum and the kernel's copy of one chunk find it in L2; a larger one is no
-// faster.
+// On the wire. A larger one is no faster.
 constexpr int64_t kMaxChunkBytes = 1 << 19;
+// Of a sum: rounding or summing, checksum and the kernel's copy find it in L2 even where several lanes take
+// turns on a core.
+constexpr int64_t kMaxSummedChunkBytes = 1 << 17;
 // Chunks end on a multiple of this many elements.
 constexpr int64_t kChunkAlignment = 64;
-constexpr int64_t kStagingBytes = kMaxChunkBytes + kChunkAlignment * static_cast<int64_t>(sizeof(float));
+constexpr int64_t kStagingBytes =
+    kMaxSummedChunkBytes + kChunkAlignment * static_cast<int64_t>(sizeof(float));
 // A smaller part is not worth a second connection.
 constexpr int64_t kMinChunkBytes = 1 << 16;
 
@@ -66,7 +69,8 @@ int64_t Lane::memory_element_bytes() const { return is_reduce() ? sizeof(float) 
 // this from the same bounds.
 int64_t Lane::num_chunks(const Part& part) const {
   const int64_t bytes = part.size() * wire_element_bytes();
-  const int64_t fair = std::clamp(divide_up(bytes, num_lanes_), kMinChunkBytes, kMaxChunkBytes);
+  const int64_t fair = std::clamp(divide_up(bytes, num_lanes_), kMinChunkBytes,
+                                  is_reduce() ? kMaxSummedChunkBytes : kMaxChunkBytes);
   const int64_t chunks = std::max<int64_t>(1, divide_up(bytes, fair));
   return chunks <= num_lanes_ ? chunks : round_up(chunks, num_lanes_);
 }

@@ -16,6 +16,22 @@ namespace HWY_NAMESPACE {
 // sums of squares (two per vector) still fit in the registers.
 constexpr size_t kVectors = 4;
 
+// Places of a range that are worked on by turns. Memory answers several streams sooner than one:
+// reduce_scatter between two hosts on two cores that round and sum 128 KiB at a time gains 8 %.
+constexpr int64_t kStreams = 4;
+
+// body(i) for every whole step of [begin, end); returns the first element that is left.
+template <class Body>
+HWY_INLINE int64_t for_each_step(int64_t begin, int64_t end, int64_t step, Body&& body) {
+  const int64_t each = (end - begin) / (kStreams * step) * step;
+  for (int64_t i = begin; i < begin + each; i += step) {
+    for (int64_t stream = 0; stream < kStreams; ++stream) body(i + stream * each);
+  }
+  int64_t i = begin + kStreams * each;
+  for (; i + step <= end; i += step) body(i);
+  return i;
+}
+
 template <size_t N, class D, class Access, typename T>
 HWY_INLINE void add_to(D d, const Access& access, const T* from, hn::Vec<D> (&sum)[N]) {
   prefetch_ahead<N, T>(d, from);
@@ -89,8 +105,7 @@ HWY_INLINE double sum_range(std::span<const RankInput> inputs, Update update, St
   const bool streams =
       stores == Stores::kStreaming && reinterpret_cast<uintptr_t>(y + begin) % vector_bytes == 0;
   const int64_t step = static_cast<int64_t>(kVectors) * lanes(d);
-  int64_t i = begin;
-  for (; i + step <= end; i += step) {
+  const int64_t rest = for_each_step(begin, end, step, [&](int64_t i) TESSERA_LOOP_BODY {
     hn::Vec<FloatTag> sum[kVectors];
     if (!streams) prefetch_ahead<kVectors, float>(d, y + i);
     sum_at(d, WholeVector(), inputs, update, y, i, sum);
@@ -103,11 +118,11 @@ HWY_INLINE double sum_range(std::span<const RankInput> inputs, Update update, St
       }
     }
     if constexpr (kSquares) add_squares(d, sum, squares);
-  }
-  for_each_vector(d, end - i, [&](auto access, int64_t rest) HWY_ATTR {
+  });
+  for_each_vector(d, end - rest, [&](auto access, int64_t i) HWY_ATTR {
     hn::Vec<FloatTag> sum[1];
-    sum_at(d, access, inputs, update, y, i + rest, sum);
-    access.store(d, sum[0], y + i + rest);
+    sum_at(d, access, inputs, update, y, rest + i, sum);
+    access.store(d, sum[0], y + rest + i);
     if constexpr (kSquares) {
       hn::Vec<decltype(d64)> rest_squares[2] = {squares[0], squares[1]};
       add_squares(d, sum, rest_squares);
@@ -135,11 +150,17 @@ double sum_with_squares_hwy(std::span<const RankInput> inputs, Update update, St
 
 void round_hwy(const float* x, bf16* y, int64_t begin, int64_t end) {
   const FloatTag d;
-  for_each_group<4>(d, end - begin, [&](auto access, int64_t i) TESSERA_LOOP_BODY {
-    prefetch_ahead<access.kVectors, float>(d, x + begin + i);
-    auto values = access.template load_as<bf16>(d, x + begin + i);
-    access.store(d, values, y + begin + i);
-  });
+  const auto round_group = [&](auto access, int64_t i) TESSERA_LOOP_BODY {
+    prefetch_ahead<access.kVectors, float>(d, x + i);
+    auto values = access.template load_as<bf16>(d, x + i);
+    access.store(d, values, y + i);
+  };
+  constexpr size_t kGroup = 4;
+  const int64_t rest =
+      for_each_step(begin, end, static_cast<int64_t>(kGroup) * lanes(d),
+                    [&](int64_t i) TESSERA_LOOP_BODY { round_group(WholeGroup<kGroup>(), i); });
+  for_each_group<kGroup>(d, end - rest,
+                         [&](auto access, int64_t i) TESSERA_LOOP_BODY { round_group(access, rest + i); });
 }
 
 const RankSumKernels kKernels = {
