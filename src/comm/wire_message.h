@@ -12,7 +12,7 @@
 namespace tessera {
 
 // Version of everything that travels between two members; members of different versions do not talk.
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
 
 enum class Collective : uint8_t { kAllGather, kReduceScatterBf16, kReduceScatterF32, kBroadcast };
 
