@@ -16,6 +16,7 @@
 #include "comm/network_group.h"
 #include "comm/network_test_support.h"
 #include "comm/tcp_socket.h"
+#include "comm/wire_message.h"
 #include "resource_counter.h"
 
 namespace tessera {
@@ -336,7 +337,7 @@ std::vector<std::string> run_through_proxy(const Damage& damage, milliseconds ti
     if (key != "network/test/0") return value;
     const std::lock_guard lock(mutex);
     if (!proxy) proxy = std::make_unique<Proxy>(published_address(value), damage);
-    return fmt::format("1 2 {} 127.0.0.1", proxy->port());
+    return fmt::format("{} 2 {} 127.0.0.1", kWireVersion, proxy->port());
   });
   const auto errors = run_members(
       {.options = {.timeout = timeout, .connections = 2, .interface = {}}, .rendezvous = &rendezvous},

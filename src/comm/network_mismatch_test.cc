@@ -7,6 +7,7 @@
 
 #include "comm/network_group.h"
 #include "comm/network_test_support.h"
+#include "comm/wire_message.h"
 
 namespace tessera {
 namespace {
@@ -122,7 +123,7 @@ TEST(NetworkMismatch, OneOperationMoreEndsAtTheDeadlineWithWhomItWaitedFor) {
 TEST(NetworkMismatch, OtherNumbersOfConnectionsAreRefusedWithBothNames) {
   LocalRendezvous rendezvous([](const std::string& key, const std::string& value) {
     // What a member with --connections 7 would have published.
-    return key == "network/test/1" ? "1 7 " + value.substr(4) : value;
+    return key == "network/test/1" ? fmt::format("{} 7 {}", kWireVersion, value.substr(4)) : value;
   });
   const auto errors =
       run_members({.options = {.timeout = std::chrono::milliseconds(500), .connections = 4, .interface = {}},
@@ -133,7 +134,7 @@ TEST(NetworkMismatch, OtherNumbersOfConnectionsAreRefusedWithBothNames) {
 
 TEST(NetworkMismatch, AnotherWireVersionIsRefusedWithBothNames) {
   LocalRendezvous rendezvous([](const std::string& key, const std::string& value) {
-    return key == "network/test/1" ? "2 in a form of its own" : value;
+    return key == "network/test/1" ? fmt::format("{} in a form of its own", kWireVersion + 1) : value;
   });
   const Clock::time_point begin = Clock::now();
   const auto errors =
@@ -141,9 +142,10 @@ TEST(NetworkMismatch, AnotherWireVersionIsRefusedWithBothNames) {
                    .rendezvous = &rendezvous},
                   [](NetworkGroup&) {});
   EXPECT_LT(seconds_since(begin), 5);
-  EXPECT_THAT(
-      errors[0],
-      HasSubstr("rank 1 on host b speaks version 2 of the network format, rank 0 on host a version 1"));
+  EXPECT_THAT(errors[0],
+              HasSubstr(fmt::format(
+                  "rank 1 on host b speaks version {} of the network format, rank 0 on host a version {}",
+                  kWireVersion + 1, kWireVersion)));
 }
 
 TEST(NetworkFailure, OneElsewhereEndsWaitsWithin50Milliseconds) {
@@ -182,7 +184,7 @@ TEST(NetworkFailure, OneElsewhereEndsConnecting) {
   LocalRendezvous rendezvous;
   FailureDetector failures;
   // A member that never comes: published, but nobody connects.
-  rendezvous.set("network/test/1", "1 4 1 127.0.0.1");
+  rendezvous.set("network/test/1", fmt::format("{} 4 1 127.0.0.1", kWireVersion));
   std::thread verdict([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     failures.set({.rank = 1, .host = "b", .message = "rank 1 on host b was killed"});
@@ -196,7 +198,7 @@ TEST(NetworkFailure, OneElsewhereEndsConnecting) {
 TEST(NetworkFailure, MemberThatDoesNotConnectIsNamedAtTheDeadline) {
   LocalRendezvous rendezvous;
   FailureDetector failures;
-  rendezvous.set("network/test/1", "1 4 1 127.0.0.1");
+  rendezvous.set("network/test/1", fmt::format("{} 4 1 127.0.0.1", kWireVersion));
   try {
     NetworkGroup group("test", {0, 1}, 0, rendezvous,
                        {.timeout = std::chrono::milliseconds(200), .connections = 4, .interface = {}},
