@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fuzz.sh [SECONDS [TARGET...]]: builds the libFuzzer targets and runs each for that time (30). What crashes a target is
-# kept in build/fuzz/findings.
+# fuzz.sh [SECONDS [TARGET...]]: builds the libFuzzer targets and runs each for that time (30), one per processor at a
+# time. What crashes a target is kept in build/fuzz/findings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,29 +11,34 @@ cmake --preset fuzz
 cmake --build --preset fuzz --target fuzzers
 
 if [ $# -gt 0 ]; then
-  targets=("${@/#/build/fuzz/fuzzers/}")
+  targets=("${@#fuzz_}")
+  targets=("${targets[@]/#/build/fuzz/fuzzers/fuzz_}")
 else
   targets=(build/fuzz/fuzzers/fuzz_*)
 fi
 mkdir -p build/fuzz/findings
-passed=0
-failed=0
-for target in "${targets[@]}"; do
-  name=$(basename "$target")
+
+# fuzz TARGET: one line of what came out, behind the end of its log where it failed.
+fuzz() {
+  local name log corpus
+  name=$(basename "$1")
+  log=build/fuzz/$name.log
   corpus=build/fuzz/corpus/$name
   mkdir -p "$corpus"
-  seeds=(src/*/fuzz_seeds/"${name#fuzz_}")
-  [ -d "${seeds[0]}" ] || seeds=()
-  echo "== $name, $seconds s"
-  log=build/fuzz/$name.log
-  if "$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
-    -artifact_prefix="build/fuzz/findings/$name-" "$corpus" "${seeds[@]}" >"$log" 2>&1; then
-    grep -E 'number_of_executed_units|peak_rss_mb' "$log"
-    passed=$((passed + 1))
+  if "$1" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 \
+    -artifact_prefix="build/fuzz/findings/$name-" "$corpus" >"$log" 2>&1; then
+    echo "passed $name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") inputs in $seconds s"
   else
-    tail -40 "$log"
-    failed=$((failed + 1))
+    echo "$(tail -40 "$log")"$'\n'"FAILED $name: build/fuzz/findings"
   fi
-done
+}
+export -f fuzz
+export seconds
+
+results=build/fuzz/results
+# shellcheck disable=SC2016
+printf '%s\0' "${targets[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'fuzz "$0"' | tee "$results"
+failed=$(grep -c '^FAILED ' "$results" || true)
+passed=$(grep -c '^passed ' "$results" || true)
 echo "fuzz targets: $passed passed, $failed failed"
-[ "$failed" = 0 ]
+[ "$failed" = 0 ] && [ "$passed" = ${#targets[@]} ]

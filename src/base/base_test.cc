@@ -166,6 +166,15 @@ TEST_F(FlagTableTest, NamesFlagExpectedAndFound) {
   }
 }
 
+TEST_F(FlagTableTest, ValuesAreUtf8) {
+  std::string folder;
+  table_.add("output_dir", &folder, "Folder.");
+  EXPECT_THROW(set("output_dir", "a\xff"), Error);
+  EXPECT_EQ(folder, "");
+  set("output_dir", "\xc3\xa9");
+  EXPECT_EQ(folder, "\xc3\xa9");
+}
+
 TEST_F(FlagTableTest, OptionalSettingsComeAndGo) {
   std::optional<double> steps;
   table_.add("eval_steps", &steps, "Steps.");

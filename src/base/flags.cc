@@ -239,6 +239,12 @@ std::string FlagTable::nearest(std::string_view name) const {
 }
 
 void FlagTable::set(const Flag& flag, const std::vector<std::string>& values, const std::string& origin) {
+  // Also names of files: they are written into JSON files.
+  for (const std::string& value : values) {
+    if (!is_valid_utf8(value)) {
+      fail(ExitCode::kUsage, "{}: --{} '{}' is not valid UTF-8", origin, flag.name, printable(value));
+    }
+  }
   if (flag.status == FlagStatus::kHonoured) {
     try {
       flag.set(values);

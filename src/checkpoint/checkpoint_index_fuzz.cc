@@ -15,11 +15,11 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/fuzz_support.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "checkpoint/checkpoint_test_support.h"
 #include "formats/file.h"
-#include "formats/fuzz_mutator.h"
 #include "platform/crc32c.h"
 
 namespace tessera {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/fuzz_support.h"
 #include "checkpoint/checkpoint_manifest.h"
-#include "formats/fuzz_mutator.h"
 #include "platform/crc32c.h"
 
 namespace {

@@ -9,8 +9,10 @@
 namespace tessera {
 namespace {
 
-// The largest machines have some ten thousand nodes.
-constexpr size_t kMaxNodes = 1 << 20;
+// Slurm itself knows no more than 65,536.
+constexpr size_t kMaxNodes = 1 << 16;
+// Of a number within brackets, with the zeros before it.
+constexpr size_t kMaxDigits = 18;
 
 [[noreturn]] void refuse(std::string_view list, const std::string& variable, const std::string& why) {
   fail(ExitCode::kBadConfig, "{}='{}': {}", variable, printable(list), why);
@@ -38,7 +40,8 @@ std::vector<std::string_view> split_outside_brackets(std::string_view list, cons
 int64_t to_number(std::string_view digits, std::string_view list, const std::string& variable) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (digits.empty() || error != std::errc() || end != digits.data() + digits.size() || value < 0) {
+  if (digits.empty() || digits.size() > kMaxDigits || error != std::errc() ||
+      end != digits.data() + digits.size() || value < 0) {
     refuse(list, variable, fmt::format("expected a number, found '{}'", printable(digits)));
   }
   return value;
@@ -57,7 +60,9 @@ std::vector<std::string> expand_ranges(std::string_view ranges, std::string_view
     const int64_t high =
         dash == std::string_view::npos ? low : to_number(range.substr(dash + 1), list, variable);
     if (high < low) refuse(list, variable, fmt::format("'{}' runs backwards", range));
-    if (high - low >= static_cast<int64_t>(kMaxNodes)) refuse(list, variable, "too many nodes");
+    if (high - low >= static_cast<int64_t>(kMaxNodes - numbers.size())) {
+      refuse(list, variable, "too many nodes");
+    }
     for (int64_t i = low; i <= high; ++i) numbers.push_back(fmt::format("{:0{}}", i, first.size()));
     begin = end + 1;
   }

@@ -1,11 +1,15 @@
 // The first byte chooses a message, the rest is its body. Any bytes are either refused with Error(kBadData)
 // or give a value that is written and read back as it is.
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <vector>
 
+#include "base/fuzz_support.h"
 #include "comm/store_proof.h"
 #include "comm/store_wire.h"
 
@@ -64,17 +68,45 @@ void read_message(unsigned which, std::string_view body) {
   }
 }
 
+// One of each message, behind the number that read_message() knows it by.
+const std::vector<std::string>& seeds() {
+  namespace wire = tessera::wire;
+  static const std::vector<std::string> the_seeds = [] {
+    const auto header = wire::encode_header({.type = wire::Type::kJoin, .request = 7, .body_bytes = 40});
+    const std::array<wire::Seat, 2> seats = {{{0, "host0", "10.0.0.1"}, {1, "host1", "fe80::2"}}};
+    const std::vector<std::string> bodies = {
+        {reinterpret_cast<const char*>(header.data()), header.size()},
+        wire::JoinRequest{.run_id = "job", .world_size = 2, .rank = 1, .host = "host1", .address = "::1"}
+            .encode(),
+        wire::Refusal{true, tessera::ExitCode::kBadConfig, "another job"}.encode(),
+        wire::encode_seats(seats),
+        wire::encode_failure({}),
+        wire::MeetRequest{.run_id = "job", .max_nodes = 4, .host = "host2", .pid = 9}.encode(),
+        wire::Assignment{.restart_count = 3, .node_rank = 1, .num_nodes = 2, .num_failures = 1}.encode(),
+        std::string(64, '\0'),
+        wire::encode_settings({{"learning_rate", "0.1"}, {"seed", "42"}}),
+    };
+    std::vector<std::string> numbered;
+    for (const std::string& body : bodies) {
+      numbered.push_back(static_cast<char>(numbered.size()) + body);
+    }
+    return numbered;
+  }();
+  return the_seeds;
+}
+
 }  // namespace
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  return tessera::mutate_bytes(data, size, max_size, seed, seeds());
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   try {
     read_message(data[0], {reinterpret_cast<const char*>(data) + 1, size - 1});
   } catch (const tessera::Error& error) {
-    if (error.code() != tessera::ExitCode::kBadData) {
-      std::fprintf(stderr, "%s\n", error.what());
-      std::abort();
-    }
+    tessera::check_refusal(error, tessera::ExitCode::kBadData);
   }
   return 0;
 }

@@ -240,8 +240,9 @@ TEST(NodeList, BracketsAreExpandedInOrder) {
 }
 
 TEST(NodeList, OddListsAreRefused) {
-  for (const char* list : {"", "a,", "a[", "a]", "a[1", "a[]", "a[1-]", "a[2-1]", "a[x]", "a[1,,2]", "a[[1]]",
-                           "a[0-99999999]", "a[0-9999]b[0-9999]", "a[99999999999999999999]"}) {
+  for (const char* list :
+       {"", "a,", "a[", "a]", "a[1", "a[]", "a[1-]", "a[2-1]", "a[x]", "a[1,,2]", "a[[1]]", "a[0-99999999]",
+        "a[0-9999]b[0-9999]", "a[99999999999999999999]", "a[0-65535,0]", "a[0000000000000000001]"}) {
     EXPECT_THAT(error_of([&] { expand_node_list(list, "V"); }), HasSubstr("V='")) << list;
   }
   EXPECT_THAT(expand_tasks_per_node("2(x3),1", "V"), ElementsAre(2, 2, 2, 1));

@@ -1,6 +1,7 @@
 // Cutting text into records must not depend on how the bytes arrive, and the text of a record must be what a
 // general JSON parser finds.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,12 +9,39 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/fuzz_support.h"
 #include "base/text.h"
 #include "data/json_text.h"
 #include "data/record_reader.h"
 
 namespace tessera {
 namespace {
+
+constexpr std::array kWords = {"{\"text\": \"",
+                               "\"}\n",
+                               "\"text\":",
+                               "\\u00e9",
+                               "\\ud83d\\ude00",
+                               "\\ud8",
+                               "\\n",
+                               "\r\n",
+                               "\n",
+                               "[",
+                               "]",
+                               ",",
+                               "null",
+                               "{",
+                               "}",
+                               "\"",
+                               "\xc3\xa9",
+                               "\xff",
+                               "1e5",
+                               "\xef\xbb\xbf"};
+
+// The first byte is the size of the pieces: records on lines, as an array, and in other shapes.
+constexpr const char* kSeed =
+    "\3{\"text\": \"one\", \"n\": [1, {\"text\": 2}]}\n\n{\"id\": 7, \"text\": \"tw\\u00f6\\n\"}\r\n"
+    "[{\"text\": \"three\"}, {\"text\": \"\"}]\n{\"text\": null}\n";
 
 struct Cut {
   std::vector<Record> records;
@@ -69,6 +97,10 @@ void check(std::string_view text, size_t piece) {
 
 }  // namespace
 }  // namespace tessera
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  return tessera::mutate_text(data, size, max_size, seed, tessera::kWords, tessera::kSeed);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;

@@ -4,13 +4,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/fuzz_support.h"
 #include "data/token_cache.h"
+#include "formats/file.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -62,6 +66,29 @@ void repair(Bytes* file) {
   std::memcpy(values + kChecksumAt + sizeof(checksum), "TSRAEND\n", 8);
 }
 
+// A file with two rows, behind a first byte that has it repaired.
+std::string make_seed(int64_t vocab_size, bool has_labels) {
+  const auto path = std::filesystem::temp_directory_path() / fmt::format("tessera-fuzz-{}", ::getpid());
+  {
+    TokenCacheWriter writer(path, {1, 2}, vocab_size, has_labels);
+    const std::array<int32_t, 5> ids = {0, 3, 1, 9, 2}, labels = {0, 3, -100, 9, 2};
+    const std::array<int32_t, 2> lengths = {2, 3};
+    const auto labels_of = [&](size_t count) { return std::span(labels).first(has_labels ? count : 0); };
+    writer.append_row(ids, labels_of(5), lengths);
+    writer.append_row(std::span(ids).first(1), labels_of(1), {});
+    writer.commit({});
+  }
+  const std::string file = read_text_file(path);
+  std::filesystem::remove(path);
+  return "\x01" + file;
+}
+
+const std::vector<std::string>& seeds() {
+  static const std::vector<std::string> the_seeds = {make_seed(10, false), make_seed(10, true),
+                                                     make_seed(100'000, false)};
+  return the_seeds;
+}
+
 void read_all_rows(const TokenCache& cache) {
   const CacheTrailer& trailer = cache.trailer();
   std::vector<int32_t> ids, labels, lengths;
@@ -96,6 +123,10 @@ void check(const Bytes& file) {
 
 }  // namespace
 }  // namespace tessera
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  return tessera::mutate_bytes(data, size, max_size, seed, tessera::seeds());
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;

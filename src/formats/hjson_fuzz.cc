@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "formats/fuzz_mutator.h"
+#include "base/fuzz_support.h"
 #include "formats/hjson.h"
 
 namespace {
@@ -41,10 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     value = tessera::parse_hjson({reinterpret_cast<const char*>(data), size}, "fuzz");
   } catch (const tessera::Error& error) {
-    if (error.code() != tessera::ExitCode::kBadConfig) {
-      std::fprintf(stderr, "%s\n", error.what());
-      std::abort();
-    }
+    tessera::check_refusal(error, tessera::ExitCode::kBadConfig);
     return 0;
   }
   check_reads_back(value);

@@ -6,8 +6,8 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/fuzz_support.h"
 #include "base/log.h"
-#include "formats/fuzz_mutator.h"
 #include "formats/model_config.h"
 
 namespace {

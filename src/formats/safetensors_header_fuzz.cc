@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "formats/fuzz_mutator.h"
+#include "base/fuzz_support.h"
 #include "formats/safetensors.h"
 
 namespace {
@@ -69,10 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     if (covered != data_bytes) std::abort();
   } catch (const tessera::Error& error) {
-    if (error.code() != tessera::ExitCode::kBadData) {
-      std::fprintf(stderr, "%s\n", error.what());
-      std::abort();
-    }
+    tessera::check_refusal(error, tessera::ExitCode::kBadData);
   }
   return 0;
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "formats/fuzz_mutator.h"
+#include "base/fuzz_support.h"
 #include "tokenizer/byte_level.h"
 #include "tokenizer/tokenizer.h"
 

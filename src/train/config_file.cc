@@ -188,6 +188,10 @@ void refuse_repeated(const std::vector<Setting>& settings, const std::string& or
 
 void apply_config_text(std::string_view text, ConfigSyntax syntax, const std::string& origin,
                        FlagTable* table) {
+  if (const int64_t at = find_invalid_utf8(text); at >= 0) {
+    const std::string_view before = text.substr(0, static_cast<size_t>(at));
+    fail_at(origin, 1 + std::count(before.begin(), before.end(), '\n'), "not valid UTF-8");
+  }
   const std::vector<Setting> settings =
       syntax == ConfigSyntax::kJson ? read_json(text, origin) : read_yaml(text, origin);
   refuse_repeated(settings, origin, *table);

@@ -126,6 +126,8 @@ TEST_F(ConfigFileTest, SyntaxErrorsNameTheLine) {
   EXPECT_THAT(refusal(ConfigSyntax::kJson, "[1]"), HasSubstr("expected a JSON object"));
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "- 1\n"), HasSubstr("expected settings"));
   EXPECT_THAT(refusal(ConfigSyntax::kJson, ""), HasSubstr("not JSON"));
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\nlr_scheduler_kwargs: {a: \"\xff\"}\n"),
+            "run.cfg:2: not valid UTF-8");
 }
 
 TEST_F(ConfigFileTest, ASettingGivenTwiceIsRefusedUnderAnyOfItsNames) {

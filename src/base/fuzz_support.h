@@ -1,19 +1,44 @@
-// Mutations of text formats for libFuzzer, from words and a seed in the target itself: no corpus or
-// dictionary files.
+// What fuzz targets share: mutations for libFuzzer that start from inputs which the target itself makes, so
+// that there are no corpus or dictionary files, and what a refusal must look like.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
+#include "base/text.h"
+
 extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
 
 namespace tessera {
+
+// One line of UTF-8 under that code.
+inline void check_refusal(const Error& error, ExitCode code) {
+  const std::string_view message = error.what();
+  if (error.code() == code && is_valid_utf8(message) && message.find('\n') == std::string_view::npos) return;
+  std::fprintf(stderr, "exit code %d: %s\n", static_cast<int>(error.code()), error.what());
+  std::abort();
+}
+
+// One input in 64 starts again from one of `seeds`; the rest is left to libFuzzer.
+inline size_t mutate_bytes(uint8_t* data, size_t size, size_t max_size, unsigned seed,
+                           std::span<const std::string> seeds) {
+  std::minstd_rand random(seed);
+  if (size < 2 || random() % 64 == 0) {
+    const std::string& start = seeds[random() % seeds.size()];
+    size = std::min(start.size(), max_size);
+    std::memcpy(data, start.data(), size);
+  }
+  return LLVMFuzzerMutate(data, size, max_size);
+}
 
 // One input in 64 starts again from `seed_text`; half of the others have a word put in or over what is there;
 // the rest is left to libFuzzer.
