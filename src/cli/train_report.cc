@@ -125,6 +125,12 @@ void TerminalReport::on_resume(const std::filesystem::path& folder, int64_t step
   if (!differences.empty()) log_info("set otherwise than then: {}", differences);
 }
 
+void TerminalReport::on_resume_from_memory(const std::string& nodes, int64_t step,
+                                           const std::string& differences) {
+  log_info("resumed from step {} held in memory of {}", format_count(step), nodes);
+  if (!differences.empty()) log_info("set otherwise than then: {}", differences);
+}
+
 void TerminalReport::on_previous_run(const std::filesystem::path& folder) {
   log_info("files of an earlier run were moved to {}", folder.string());
 }

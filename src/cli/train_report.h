@@ -39,6 +39,7 @@ class TerminalReport : public TrainObserver {
   void on_loading(double fraction, double bytes_per_second) override;
   void on_plan(const RunPlan& plan) override;
   void on_resume(const std::filesystem::path& folder, int64_t step, const std::string& differences) override;
+  void on_resume_from_memory(const std::string& nodes, int64_t step, const std::string& differences) override;
   void on_previous_run(const std::filesystem::path& folder) override;
   void on_memory(const MemoryPlan& plan, const MeasuredMemory& measured) override;
   void on_step(const StepMetrics& metrics) override;

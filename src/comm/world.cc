@@ -131,6 +131,27 @@ void find_master(World& world, const Variables& variables, const std::string& fi
   }
 }
 
+std::vector<int> snapshot_slots(const Variables& variables) {
+  const std::string text = variables.text(kSnapshotSlotsVariable).value_or("");
+  std::vector<int> slots;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  bool is_good = true;
+  while (is_good && at < end) {
+    int slot = -1;
+    const auto [next, error] = std::from_chars(at, end, slot);
+    const bool is_last = next == end;
+    is_good = error == std::errc() && slot >= 0 && (is_last || (*next == ',' && next + 1 < end));
+    slots.push_back(slot);
+    at = is_last ? end : next + 1;
+  }
+  if (!is_good || (!slots.empty() && slots.size() != kNumSnapshotSlots)) {
+    fail(ExitCode::kBadConfig, "environment: expected {} to be {} descriptors such as 7,8,9,10, found '{}'",
+         kSnapshotSlotsVariable, kNumSnapshotSlots, printable(text));
+  }
+  return slots;
+}
+
 // tessera launch, torchrun, and who sets the same by hand.
 World from_torchrun(const Variables& variables) {
   World world;
@@ -150,6 +171,7 @@ World from_torchrun(const Variables& variables) {
   world.run_id = variables.text("TORCHELASTIC_RUN_ID").value_or("");
   world.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT").value_or(0);
   world.agent_has_store = launched;
+  world.snapshot_slots = snapshot_slots(variables);
   find_master(world, variables, "", "");
   // torchrun's agent listens on MASTER_PORT with a store of its own kind; rank 0 takes the next.
   if (!launched && !world.is_single() &&

@@ -27,8 +27,11 @@ struct World {
   int rendezvous_timeout_s = 0;  // until all ranks are there, as the launcher says; 0: it says nothing
   int heartbeat_timeout_ms = 0;  // a silence that is a failure, in the same way
   std::string position_file;     // for RankPosition::of_rank(); "": the launcher does not read it
-  std::string host;              // this machine's name, for messages
-  std::string source;            // where it was read: "tessera launch", "torchrun", "Open MPI", "Slurm", ""
+  // Descriptors of kNumSnapshotSlots empty memory files, which the agent keeps open as long as the job runs;
+  // none where no agent starts ranks again.
+  std::vector<int> snapshot_slots;
+  std::string host;    // this machine's name, for messages
+  std::string source;  // where it was read: "tessera launch", "torchrun", "Open MPI", "Slurm", ""
 
   bool is_single() const { return world_size == 1; }
 };
@@ -42,6 +45,10 @@ inline constexpr const char* kSecretVariable = "TESSERA_RDZV_SECRET";
 // "auto" for ranks that are started again: what --resume_from_checkpoint of `tessera train` is by default
 // then.
 inline constexpr const char* kResumeVariable = "TESSERA_RESUME";
+// "7,8,9,10": World::snapshot_slots.
+inline constexpr const char* kSnapshotSlotsVariable = "TESSERA_SNAPSHOT_SLOTS";
+// Two of the rank's own, two of a rank on another node.
+inline constexpr int kNumSnapshotSlots = 4;
 
 // Reads an environment variable; nothing when it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;

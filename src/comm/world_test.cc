@@ -112,6 +112,18 @@ TEST(World, OurAgentServesTheStore) {
   EXPECT_EQ(detect(with(kTorchrun, {{"TESSERA_RDZV_TIMEOUT_S", "30"}})).rendezvous_timeout_s, 30);
 }
 
+TEST(World, SnapshotSlotsAreDescriptors) {
+  const auto slots = [](const std::string& text) {
+    return with(kTorchrun, {{"TESSERA_SNAPSHOT_SLOTS", text}});
+  };
+  EXPECT_THAT(detect(slots("7,8,19,110")).snapshot_slots, ElementsAre(7, 8, 19, 110));
+  EXPECT_THAT(detect(slots("")).snapshot_slots, testing::IsEmpty());
+  for (const char* bad :
+       {"7", "7,8,9", "7,8,9,10,11", "7,8,9,", "7,8,,9", "7,8,9,x", "-7,8,9,10", "7 8 9 10"}) {
+    EXPECT_THAT(refusal_of(slots(bad)), HasSubstr("TESSERA_SNAPSHOT_SLOTS")) << bad;
+  }
+}
+
 TEST(World, RankAndWorldSizeAloneAreOneProcessPerNode) {
   const World world =
       detect({{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"MASTER_ADDR", "m"}, {"MASTER_PORT", "1234"}});

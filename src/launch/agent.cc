@@ -6,6 +6,7 @@
 #include "launch/rank_files.h"
 #include "launch/rank_group.h"
 #include "launch/restart_policy.h"
+#include "launch/snapshot_memory.h"
 
 namespace tessera {
 namespace {
@@ -37,6 +38,7 @@ LaunchResult run_agent(const LaunchPlan& plan) {
   const std::filesystem::path log_folder = make_log_folder(plan);
   if (plan.log_dir.empty() && !log_folder.empty())
     log_info("log files of the ranks: {}", log_folder.string());
+  const SnapshotMemory snapshots(may_restart(plan) ? plan.local_world_size : 0);
   NodeSeat seat = {.restart_count = -1, .node_rank = plan.wanted_rank, .num_nodes = plan.max_nodes};
   for (;;) {
     if (plan.has_meetings()) {
@@ -50,7 +52,7 @@ LaunchResult run_agent(const LaunchPlan& plan) {
       ++seat.restart_count;
     }
     const LaunchPlan start = seated(plan, seat);
-    LaunchResult end = RankGroup(start, log_folder, seat.restart_count, &signals).run();
+    LaunchResult end = RankGroup(start, log_folder, seat.restart_count, snapshots, &signals).run();
     const Restart restart = restart_after(end, plan, seat.num_failures);
     if (restart == Restart::kNo) return end;
     log_restart(end, restart, seat.num_failures, plan.max_restarts);

@@ -2,12 +2,16 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <set>
+#include <sstream>
 
 #include "base/error.h"
 #include "launch/cpu_assignment.h"
@@ -15,6 +19,7 @@
 #include "launch/rank_environment.h"
 #include "launch/rank_process.h"
 #include "launch/restart_policy.h"
+#include "launch/snapshot_memory.h"
 #include "launch/stream_choice.h"
 
 namespace tessera {
@@ -369,7 +374,8 @@ TEST(RankVariables, AreTorchruns) {
                                            .restart_count = 2,
                                            .master_port = 29500,
                                            .error_file = "/tmp/e",
-                                           .position_file = "/tmp/p"},
+                                           .position_file = "/tmp/p",
+                                           .snapshot_slots = {7, 8, 9, 10}},
                                           environment);
     return std::map<std::string, std::string>(list.begin(), list.end());
   };
@@ -396,6 +402,7 @@ TEST(RankVariables, AreTorchruns) {
                                                        {"TESSERA_RESUME", "auto"},
                                                        {"TESSERA_RDZV_SECRET", "0123456789abcdef"},
                                                        {"TESSERA_AGENT_PID", std::to_string(getpid())},
+                                                       {"TESSERA_SNAPSHOT_SLOTS", "7,8,9,10"},
                                                        {"OMP_NUM_THREADS", "8"}};
   EXPECT_EQ(of(launch.environment()), expected);
   const Variables first = rank_variables(
@@ -404,6 +411,50 @@ TEST(RankVariables, AreTorchruns) {
       std::none_of(first.begin(), first.end(), [](const auto& v) { return v.first == "TESSERA_RESUME"; }));
   launch.variables["OMP_NUM_THREADS"] = "3";
   EXPECT_EQ(of(launch.environment()).count("OMP_NUM_THREADS"), 0u) << "the user's is inherited";
+}
+
+// Every rank has its own, the same in every start; empty until a rank writes to them.
+TEST(SnapshotMemory, IsFilesOfTheAgentByRank) {
+  const SnapshotMemory memory(2);
+  std::set<int> all;
+  for (const int rank : {0, 1}) {
+    const std::vector<int> slots = memory.of_rank(rank);
+    ASSERT_EQ(std::ssize(slots), kNumSnapshotSlots);
+    EXPECT_EQ(memory.of_rank(rank), slots);
+    all.insert(slots.begin(), slots.end());
+  }
+  EXPECT_EQ(std::ssize(all), 2 * kNumSnapshotSlots);
+  for (const int fd : all) {
+    struct stat file {};
+    ASSERT_EQ(fstat(fd, &file), 0);
+    EXPECT_EQ(file.st_blocks, 0);
+  }
+  EXPECT_THAT(SnapshotMemory(0).of_rank(0), IsEmpty());
+}
+
+TEST(RankProcess, HasItsOwnSnapshotMemoryAndNoOtherFile) {
+  const SnapshotMemory memory(2);
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  RankProcessOptions options;
+  options.program = {"/bin/sh", "sh", "-c", "for f in /proc/self/fd/*; do echo ${f##*/}; done"};
+  options.out = ends[1];
+  options.inherited = memory.of_rank(1);
+  const pid_t pid = start_rank(options);
+  close(ends[1]);
+  std::string text(4096, ' ');
+  ssize_t size = 0;
+  for (ssize_t count = 1; count > 0; size += count) {
+    count = read(ends[0], text.data() + size, text.size() - static_cast<size_t>(size));
+    ASSERT_GE(count, 0);
+  }
+  close(ends[0]);
+  ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
+  std::istringstream lines(text.substr(0, static_cast<size_t>(size)));
+  std::set<int> found;
+  for (int fd = 0; lines >> fd;) found.insert(fd);
+  for (const int fd : options.inherited) EXPECT_TRUE(found.contains(fd)) << fd;
+  for (const int fd : memory.of_rank(0)) EXPECT_FALSE(found.contains(fd)) << fd;
 }
 
 TEST(RankVariables, ReplaceThoseOfTheAgent) {

@@ -1,6 +1,7 @@
 #include "launch/rank_environment.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,6 +36,7 @@ Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const E
       {kSecretVariable, plan.secret},
       {kPositionVariable, start.position_file},
       {kAgentPidVariable, number(getpid())},
+      {kSnapshotSlotsVariable, fmt::format("{}", fmt::join(start.snapshot_slots, ","))},
   };
   // What runs continues from its last checkpoint, if it has one.
   if (start.restart_count > 0) variables.emplace_back(kResumeVariable, "auto");

@@ -18,6 +18,7 @@ struct RankStart {
   int master_port = 0;
   std::string error_file;
   std::string position_file = {};
+  std::vector<int> snapshot_slots = {};  // World::snapshot_slots
 };
 
 using Variables = std::vector<std::pair<std::string, std::string>>;

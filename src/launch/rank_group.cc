@@ -32,10 +32,11 @@ constexpr const char* kStreamNames[] = {"stdout.log", "stderr.log"};
 }  // namespace
 
 RankGroup::RankGroup(const LaunchPlan& plan, const std::filesystem::path& log_folder, int restart_count,
-                     AgentSignals* signals)
+                     const SnapshotMemory& snapshots, AgentSignals* signals)
     : plan_(plan),
       log_folder_(log_folder),
       restart_count_(restart_count),
+      snapshots_(snapshots),
       signals_(signals),
       oom_kills_before_(cgroup_oom_kills()) {
   std::vector<RelaySource> sources;
@@ -88,12 +89,14 @@ void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
   std::vector<int> to_close;
   RankProcessOptions options;
   options.program = plan_.program;
+  options.inherited = snapshots_.of_rank(local_rank);
   options.environment = merged_environment(environ, rank_variables(plan_,
                                                                    {.local_rank = local_rank,
                                                                     .restart_count = restart_count_,
                                                                     .master_port = job_->master_port(),
                                                                     .error_file = files.error_file(),
-                                                                    .position_file = position.path()},
+                                                                    .position_file = position.path(),
+                                                                    .snapshot_slots = options.inherited},
                                                                    process_environment()));
   options.cpus = plan_.processors[static_cast<size_t>(local_rank)].cpus;
   options.out = open_stream(local_rank, false, files, sources, &to_close);

@@ -17,6 +17,7 @@
 #include "launch/rank_files.h"
 #include "launch/rank_position_file.h"
 #include "launch/rank_process.h"
+#include "launch/snapshot_memory.h"
 #include "launch/stall_watch.h"
 
 namespace tessera {
@@ -25,7 +26,7 @@ class RankGroup {
  public:
   // Starts them. Error when that fails; none is left then.
   RankGroup(const LaunchPlan& plan, const std::filesystem::path& log_folder, int restart_count,
-            AgentSignals* signals);
+            const SnapshotMemory& snapshots, AgentSignals* signals);
   // Kills those that are left.
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;
@@ -75,6 +76,7 @@ class RankGroup {
   const LaunchPlan& plan_;
   const std::filesystem::path& log_folder_;
   const int restart_count_;
+  const SnapshotMemory& snapshots_;
   AgentSignals* const signals_;
   int64_t oom_kills_before_ = 0;
 

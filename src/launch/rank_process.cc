@@ -37,6 +37,7 @@ struct ChildStart {
   int err;
   int null_input;
   int error_pipe;  // closed by exec, gets errno when that fails
+  std::span<const int> inherited;
   pid_t agent;
 };
 
@@ -58,6 +59,7 @@ struct ChildStart {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   // The store's sockets among them: a rank's children could keep its port from the next start.
   close_range(STDERR_FILENO + 1, std::numeric_limits<unsigned>::max(), CLOSE_RANGE_CLOEXEC);
+  for (const int fd : start.inherited) fcntl(fd, F_SETFD, 0);
   execve(start.path, start.argv, start.environment);
   const int error = errno;
   [[maybe_unused]] const ssize_t written = write(start.error_pipe, &error, sizeof(error));
@@ -106,6 +108,7 @@ pid_t start_rank(const RankProcessOptions& options) {
                                  .err = options.err,
                                  .null_input = null_input,
                                  .error_pipe = error_pipe[1],
+                                 .inherited = options.inherited,
                                  .agent = getpid()});
   const int start_error = pid < 0 ? errno : 0;
   close(error_pipe[1]);

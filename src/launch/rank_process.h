@@ -18,6 +18,7 @@ struct RankProcessOptions {
   std::vector<int> cpus;                 // affinity mask; empty: the agent's
   int out = -1;                          // becomes standard output; -1: the agent's
   int err = -1;
+  std::vector<int> inherited = {};  // further descriptors that stay open, under their numbers
 };
 
 // Starts it in a process group of its own, so that a Ctrl-C reaches the agent only; with nothing on standard

@@ -6,9 +6,11 @@
 
 namespace tessera {
 
+bool may_restart(const LaunchPlan& plan) { return plan.is_elastic() || plan.max_restarts > 0; }
+
 Restart restart_after(const LaunchResult& end, const LaunchPlan& plan, int num_failures) {
   if (end.was_told_to_end) return Restart::kNo;
-  const bool may_be_free = plan.is_elastic() || plan.max_restarts > 0;
+  const bool may_be_free = may_restart(plan);
   if (end.signal != 0) {
     // On one node nobody but the user stops a rank; Ctrl-C and a closed terminal are the user's, too.
     const bool is_eviction = end.signal == SIGTERM && plan.has_meetings();

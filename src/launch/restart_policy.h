@@ -12,6 +12,9 @@ enum class Restart {
   kFree,     // after a disruption: it says nothing about the program
 };
 
+// A start that fails is not always the end.
+bool may_restart(const LaunchPlan& plan);
+
 // All agents of a job come to the same answer: they have the same flags and the same verdict.
 //
 //     end of a start                                    again?

@@ -106,6 +106,7 @@ class Forecaster {
     request.num_nodes = cluster_.num_nodes;
     request.local_world_size = cluster_.local_world_size;
     request.connections = static_cast<int>(args_.connections);
+    request.peer_snapshots = args_.peer_snapshot_steps > 0;
     request.zero =
         zero_settings_of(args_, model_.config(), divide_up(args_.gradient_accumulation_steps, merged_));
     return request;

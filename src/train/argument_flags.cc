@@ -435,6 +435,13 @@ void declare_saving(FlagTable* table, TrainingArguments* args) {
     }
     set(values);
   };
+  limit(table->add(
+            "peer_snapshot_steps", &args->peer_snapshot_steps,
+            "Steps between two copies of the state of every rank in the memory of its node and of the next "
+            "one, from which ranks that tessera launch starts again go on where that is newer than the last "
+            "checkpoint: lost processes, or a lost node, then cost at most so many steps and no reading. "
+            "Takes 24 bytes a parameter of the job's memory, with several nodes 48. 0 = none."),
+        at_least(0));
   declare_resuming(table, args);
 }
 

@@ -113,6 +113,7 @@ struct TrainingArguments {
   std::string save_rate_limit;  // bytes a second of all ranks together, "" = none
   bool save_on_sigterm = true;
   double grace_period_s = 30;
+  int64_t peer_snapshot_steps = 0;     // 0 = none
   std::string resume_from_checkpoint;  // "" = no; resolved: "", "true", "auto" or a folder
 
   std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "train/peer_snapshots.h"
 #include "train/sharded_parameters.h"
 #include "zero/shard_plan.h"
 
@@ -91,6 +92,12 @@ std::string table_text(const std::vector<TableLine>& lines, int num_nodes, int l
   return trimmed;
 }
 
+int64_t largest_shard(const Model& model, const MemoryRequest& request) {
+  const ZeroLayout layout = zero_layout(model.layout(), request.num_nodes, request.local_world_size);
+  return ShardPlan(layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size)
+      .largest_shard();
+}
+
 // Each kept change is part of all that follow.
 class AlternativeList {
  public:
@@ -101,6 +108,10 @@ class AlternativeList {
     if (request_.limits.pack_weights) {
       request_.limits.pack_weights = false;
       keep("pack_weights never");
+    }
+    if (request_.peer_snapshots) {
+      request_.peer_snapshots = false;
+      keep("peer_snapshot_steps 0");
     }
     if (choices_.micro_batches_per_pass > 1) {
       request_.zero.passes_per_step *= choices_.micro_batches_per_pass;
@@ -250,6 +261,13 @@ MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
   }
   add(MemoryKind::kBuffers, "checkpoint snapshot", request.snapshot_bytes, MemoryScope::kRank,
       MemoryUse::kSaving);
+  if (request.peer_snapshots) {
+    add(MemoryKind::kBuffers, "peer snapshots",
+        request.local_world_size * peer_snapshot_bytes(largest_shard(model, request), request.num_nodes),
+        MemoryScope::kNode);
+    add(MemoryKind::kBuffers, "network, peer snapshots",
+        request.num_nodes > 1 ? 2 * NetworkGroup::buffer_bytes(2, request.connections) : 0);
+  }
   add(MemoryKind::kBuffers, "network", NetworkGroup::buffer_bytes(request.num_nodes, request.connections));
   add(MemoryKind::kProgram, "code and kernels, first use", kFirstUseBytes);
   add(MemoryKind::kProgram, kBaselineName, request.baseline_bytes);
@@ -261,10 +279,8 @@ MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
 int64_t snapshot_bytes(const Model& model, const MemoryRequest& request, int64_t free_bytes) {
   // Of an element: the model's value, at most 4 more of the master, two moments.
   const int64_t element_bytes = dtype_bytes(model.dtype()) + 3 * dtype_bytes(DType::kF32);
-  const ZeroLayout layout = zero_layout(model.layout(), request.num_nodes, request.local_world_size);
-  const ShardPlan plan(layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size);
   const int64_t room = (free_bytes - needed_bytes(model, request)) / request.local_world_size;
-  return std::clamp<int64_t>(room / 2, 0, plan.largest_shard() * element_bytes);
+  return std::clamp<int64_t>(room / 2, 0, largest_shard(model, request) * element_bytes);
 }
 
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype) {

@@ -45,6 +45,7 @@ struct MemoryRequest {
       0;                     // of a rank, resident before the model is allocated: program, threads, row index
   int64_t export_bytes = 0;  // buffers of writing weights
   int64_t snapshot_bytes = 0;  // of a rank: state that changes before a checkpoint has it
+  bool peer_snapshots = false;
   int num_nodes = 1;
   int local_world_size = 1;
   int connections = 4;  // between two ranks on different nodes
@@ -92,8 +93,8 @@ struct MemoryChoices {
 };
 
 // Settings under which the run takes less, from the least intrusive to the most: weights not packed,
-// micro-batches not merged, gather_schedule per_layer, zero_stage 3, checkpointing, fewer rows at once,
-// shorter rows.
+// no peer snapshots, micro-batches not merged, gather_schedule per_layer, zero_stage 3, checkpointing, fewer
+// rows at once, shorter rows.
 std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
                                                    const MemoryChoices& choices);
 

@@ -41,6 +41,7 @@ std::string metrics_line(const StepMetrics& metrics) {
     line["checkpoint_write_s"] = metrics.checkpoint->write_s;
     line["checkpoint_stall_s"] = metrics.checkpoint->stall_s;
   }
+  if (metrics.peer_snapshot_s) line["peer_snapshot_s"] = *metrics.peer_snapshot_s;
   return line.dump();
 }
 

@@ -76,6 +76,8 @@ struct StepMetrics {
   std::optional<SlowestRank> slowest_rank;  // with several ranks
   bool skipped = false;  // a loss spike, or not finite: weights and optimizer were left as they were
   std::optional<CheckpointUse> checkpoint;  // that was found complete in this step
+  // For which training stood still before this step, for the copies of the ranks' state behind the last one.
+  std::optional<double> peer_snapshot_s;
 };
 
 struct TrainSummary {
@@ -109,6 +111,10 @@ class TrainObserver {
   // otherwise than then and changes the numbers, "" = nothing.
   virtual void on_resume(const std::filesystem::path& /*folder*/, int64_t /*step*/,
                          const std::string& /*differences*/) {}
+  // The same from what the ranks of a former start have left in the memory of these nodes: "node 0", "nodes
+  // 0-2".
+  virtual void on_resume_from_memory(const std::string& /*nodes*/, int64_t /*step*/,
+                                     const std::string& /*differences*/) {}
   // Files of a former run were moved to this folder.
   virtual void on_previous_run(const std::filesystem::path& /*folder*/) {}
   // Behind the first step; of the node of rank 0. Not where the system does not tell.

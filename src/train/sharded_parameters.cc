@@ -22,7 +22,22 @@ Part intersection(const Part& a, const Part& b) {
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
+std::vector<ElementRange> owned_of(const ShardPlan& plan, int rank) {
+  std::vector<ElementRange> ranges;
+  for (int64_t g = 0; g < plan.num_groups(); ++g) {
+    const Part own = plan.part(g, rank);
+    if (own.size() > 0) ranges.push_back({own.begin, own.end});
+  }
+  return ranges;
+}
+
 }  // namespace
+
+std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_nodes, int local_world_size,
+                                         int rank) {
+  const ZeroLayout zero = zero_layout(layout, num_nodes, local_world_size);
+  return owned_of(ShardPlan(zero.groups, zero.alignment, num_nodes, local_world_size), rank);
+}
 
 ShardedParameters::ShardedParameters(Model& model, const ZeroSettings& settings, const AdamWOptions& options,
                                      bool decay_all, Communicator& comm, ThreadPool& pool)
@@ -224,14 +239,7 @@ void ShardedParameters::update(int64_t step, double learning_rate, double gradie
   weights_changed();
 }
 
-std::vector<ElementRange> ShardedParameters::owned() const {
-  std::vector<ElementRange> ranges;
-  for (int64_t g = 0; g < plan_.num_groups(); ++g) {
-    const Part own = plan_.part(g, comm_->world().rank);
-    if (own.size() > 0) ranges.push_back({own.begin, own.end});
-  }
-  return ranges;
-}
+std::vector<ElementRange> ShardedParameters::owned() const { return owned_of(plan_, comm_->world().rank); }
 
 std::vector<ElementRange> ShardedParameters::kept() const {
   std::vector<ElementRange> ranges;

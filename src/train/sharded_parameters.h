@@ -15,6 +15,10 @@ namespace tessera {
 // Of the memory in which ranks show rank 0 their master weights: what write_safetensors asks for at a time.
 inline constexpr int64_t kExchangeBytes = 4 << 20;
 
+// What a rank of so many owns: its part of every group.
+std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_nodes, int local_world_size,
+                                         int rank);
+
 class ShardedParameters : public ParameterState, private ParameterAccess {
  public:
   ShardedParameters(Model& model, const ZeroSettings& settings, const AdamWOptions& options, bool decay_all,

@@ -13,7 +13,8 @@ ActionSchedule::ActionSchedule(const TrainingArguments& args, int64_t steps_per_
       logging_steps_(interval_in_steps(args.logging_steps, max_steps)),
       // Hugging Face's trainer_state.json has 500 where eval_steps was never set.
       eval_steps_(interval_in_steps(args.eval_steps.value_or(500), max_steps)),
-      save_steps_(interval_in_steps(args.save_steps, max_steps)) {}
+      save_steps_(interval_in_steps(args.save_steps, max_steps)),
+      peer_snapshot_steps_(args.peer_snapshot_steps) {}
 
 StepActions ActionSchedule::after(int64_t step) const {
   const bool epoch_ends = step % steps_per_epoch_ == 0 || step == max_steps_;
@@ -23,6 +24,7 @@ StepActions ActionSchedule::after(int64_t step) const {
   due.evaluate = evaluates_after(step, epoch_ends);
   due.save = (save_strategy_ == "steps" && (step % save_steps_ == 0 || step == max_steps_)) ||
              (save_strategy_ == "epoch" && epoch_ends);
+  due.snapshot = peer_snapshot_steps_ > 0 && step % peer_snapshot_steps_ == 0;
   return due;
 }
 

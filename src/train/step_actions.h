@@ -13,6 +13,7 @@ struct StepActions {
   bool log = false;
   bool evaluate = false;
   bool save = false;
+  bool snapshot = false;  // of all ranks, in memory
 };
 
 class ActionSchedule {
@@ -34,7 +35,7 @@ class ActionSchedule {
   bool logging_first_step_;
   double eval_delay_;
   int64_t steps_per_epoch_, max_steps_;
-  int64_t logging_steps_, eval_steps_, save_steps_;
+  int64_t logging_steps_, eval_steps_, save_steps_, peer_snapshot_steps_;
 };
 
 }  // namespace tessera

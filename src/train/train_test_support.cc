@@ -116,12 +116,14 @@ std::vector<RanksCase> cases_of_several_nodes() {
   return cases;
 }
 
-void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>& body) {
+void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>& body, int restart_count,
+               const std::function<std::vector<int>(const World& world)>& slots_of) {
   const int world_size = ranks.world_size();
   StoreServerOptions server_options;
   server_options.bind_addresses = {"127.0.0.1"};
   server_options.run_id = "test";
   server_options.world_size = world_size;
+  server_options.restart_count = restart_count;
   StoreServer server(server_options);
   std::vector<std::exception_ptr> errors(static_cast<size_t>(world_size));
   std::vector<std::thread> threads;
@@ -139,6 +141,8 @@ void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>
         world.agent_has_store = true;
         world.run_id = "test";
         world.host = fmt::format("host{}", world.node_rank);
+        world.restart_count = restart_count;
+        if (slots_of) world.snapshot_slots = slots_of(world);
         const std::unique_ptr<Communicator> comm = Communicator::open(world, {});
         try {
           body(*comm);

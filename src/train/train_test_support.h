@@ -38,6 +38,11 @@ class RecordingObserver : public TrainObserver {
     resumed_step = step;
     differences = different;
   }
+  void on_resume_from_memory(const std::string& nodes, int64_t step, const std::string& different) override {
+    resumed_step = step;
+    resumed_from = nodes;
+    differences = different;
+  }
   void on_previous_run(const std::filesystem::path& folder) override { previous_run = folder; }
   void on_step(const StepMetrics& metrics) override {
     steps.push_back(metrics);
@@ -54,6 +59,7 @@ class RecordingObserver : public TrainObserver {
   std::function<void(const StepMetrics&)> after_step;  // before anything is saved
   RunPlan plan;
   int64_t resumed_step = -1;
+  std::string resumed_from;  // nodes whose memory has it; "" = a checkpoint
   std::string differences;
   std::filesystem::path previous_run;
   std::vector<StepMetrics> steps;
@@ -104,7 +110,9 @@ std::vector<RanksCase> cases_of_several_nodes();
 
 // Runs body(comm) on every rank of a job of threads, each with a communicator of its own; throws the error of
 // the first rank that has one. Nodes of the job differ in nothing but their number.
-void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>& body);
+// `slots_of` gives World::snapshot_slots.
+void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>& body, int restart_count = 0,
+               const std::function<std::vector<int>(const World& world)>& slots_of = {});
 
 // A job of ranks as threads, each with threads of its own. Returns what each has recorded.
 std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,

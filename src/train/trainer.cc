@@ -41,6 +41,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
     if (due.log) log_training();
     if (due.evaluate) run_evaluation();
     if (due.save) save_checkpoint();
+    if (due.snapshot) take_snapshot();
   }
   return finish_run();
 }

@@ -28,6 +28,7 @@
 #include "train/observer.h"
 #include "train/output_folder.h"
 #include "train/parameter_state.h"
+#include "train/peer_snapshots.h"
 #include "train/slow_ranks.h"
 #include "train/step_actions.h"
 #include "train/stopwatch.h"
@@ -80,9 +81,12 @@ class Trainer {
 
   // Resuming (trainer_resume.cc).
   struct ResumePoint {
-    CheckpointReader reader;
+    std::optional<CheckpointReader> reader;  // or
+    std::optional<HeldState> held;           // in memory
     TrainingRecord record;
     std::vector<LogEntry> log_history;
+
+    std::string origin() const;  // for messages
   };
   static ResumePoint open_resume_point(const std::filesystem::path& folder);
   // Collective: the newest usable checkpoint of output_dir below step `before`.
@@ -94,6 +98,12 @@ class Trainer {
   void restore_progress();
   bool resumes_in_place() const;
   bool is_finished_already();
+
+  // Copies of the ranks' state in memory (trainer_snapshots.cc).
+  void open_snapshots();
+  // Collective: goes on from them unless the newest checkpoint of output_dir is of a later step.
+  bool resume_from_memory(const std::optional<std::filesystem::path>& newest);
+  void take_snapshot();
 
   Dataset open_dataset(const std::vector<std::string>& files, const Tokenizer* tokenizer,
                        const std::string& what);
@@ -214,6 +224,8 @@ class Trainer {
   std::optional<OutputFolder> output_;
   std::optional<MetricsFile> metrics_file_;
   std::optional<CheckpointSaver> saver_;
+  std::optional<PeerSnapshots> snapshots_;
+  std::optional<double> snapshot_s_;      // of the last one, not in metrics.jsonl yet
   std::optional<CheckpointUse> written_;  // not in metrics.jsonl yet
   std::string checkpoint_error_;          // of the last checkpoint that failed
   TrainerState state_;

@@ -77,6 +77,7 @@ void Trainer::measure_memory() {
 
 void Trainer::account(StepMetrics metrics) {
   metrics.checkpoint = std::exchange(written_, std::nullopt);
+  metrics.peer_snapshot_s = std::exchange(snapshot_s_, std::nullopt);
   state_.global_step = metrics.step;
   state_.epoch = metrics.epoch;
   state_.num_input_tokens_seen += metrics.num_tokens;
@@ -288,6 +289,7 @@ TrainSummary Trainer::summarize() {
 
 TrainSummary Trainer::finish_run() {
   finish_checkpoint();
+  if (snapshots_) snapshots_->finish();
   TrainSummary summary = summarize();
   if (state_.global_step >= state_.max_steps) {
     add_log(final_log(summary.runtime_s));

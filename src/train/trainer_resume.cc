@@ -34,7 +34,12 @@ Trainer::ResumePoint Trainer::open_resume_point(const fs::path& folder) {
   }
   const fs::path state = folder / "trainer_state.json";
   std::vector<LogEntry> log_history = parse_log_history(read_text_file(state), state.string());
-  return {std::move(reader), std::move(record), std::move(log_history)};
+  return {std::move(reader), {}, std::move(record), std::move(log_history)};
+}
+
+std::string Trainer::ResumePoint::origin() const {
+  if (reader) return reader->folder().string();
+  return fmt::format("the state of step {} in memory", held->id.step);
 }
 
 // Rank 0 looks; the others take the same one, under their own name of output_dir.
@@ -54,12 +59,13 @@ std::optional<fs::path> Trainer::newest_checkpoint(int64_t before) {
 
 void Trainer::choose_checkpoint() {
   if (!args_.resumes()) return;
-  if (args_.resumes_by_name()) {
+  const bool by_name = args_.resumes_by_name();
+  const std::optional<fs::path> newest =
+      by_name ? std::nullopt : newest_checkpoint(std::numeric_limits<int64_t>::max());
+  if (resume_from_memory(newest)) return;
+  if (by_name) {
     resume_ = open_resume_point(args_.resume_from_checkpoint);
-    return;
-  }
-  const std::optional<fs::path> newest = newest_checkpoint(std::numeric_limits<int64_t>::max());
-  if (newest) {
+  } else if (newest) {
     resume_ = open_resume_point(*newest);
   } else if (args_.resume_from_checkpoint == "true") {
     fail(ExitCode::kNoInput,
@@ -75,7 +81,7 @@ BatchPlanOptions Trainer::go_on_with_batches(const BatchPlanOptions& options) {
     fail(ExitCode::kBadConfig,
          "{} is of a run with other settings, which cannot change on the way (then -> now): {}; resume with "
          "those of then, or start afresh",
-         resume_->reader.folder().string(), differences_text(forbidden));
+         resume_->origin(), differences_text(forbidden));
   }
   const BatchPlanOptions resumed = resumed_batch_options(then.data, options);
   const int64_t rows = global_batch_rows(resumed);
@@ -94,23 +100,26 @@ BatchPlanOptions Trainer::go_on_with_batches(const BatchPlanOptions& options) {
 // A checkpoint that turns out to be damaged as it is read gives way to the one before it, unless it was asked
 // for by name.
 void Trainer::load_checkpoint() {
+  const StateSink sink = [this](StateKind kind, int64_t begin, std::span<const float> values) {
+    parameters_->write_state(kind, begin, values);
+  };
+  if (resume_->held) {
+    snapshots_->load(*resume_->held, model_->layout(), parameters_->kept(), sink);
+    parameters_->state_written();
+    return;
+  }
   for (;;) {
-    const fs::path folder = resume_->reader.folder();
-    const std::optional<Error> error = outside_error([this] {
-      resume_->reader.load(
-          model_->layout(), parameters_->kept(),
-          [this](StateKind kind, int64_t begin, std::span<const float> values) {
-            parameters_->write_state(kind, begin, values);
-          },
-          *pool_,
-          [this](const LoadProgress& progress) {
-            observer_->on_loading(progress.fraction(), progress.bytes_per_second());
-          });
+    const fs::path folder = resume_->reader->folder();
+    const std::optional<Error> error = outside_error([&] {
+      resume_->reader->load(model_->layout(), parameters_->kept(), sink, *pool_,
+                            [this](const LoadProgress& progress) {
+                              observer_->on_loading(progress.fraction(), progress.bytes_per_second());
+                            });
     });
     const std::optional<RankError> told = first_error(*comm_, error, kLabel);
     if (!told) break;
     const std::optional<fs::path> older =
-        args_.resumes_by_name() ? std::nullopt : newest_checkpoint(resume_->reader.step());
+        args_.resumes_by_name() ? std::nullopt : newest_checkpoint(resume_->reader->step());
     if (!older) fail(told->code, "{}", told->message);
     log_warning("{}; {} is taken instead", told->message, older->string());
     const DataRecord rows = resume_->record.data;
@@ -139,14 +148,20 @@ void Trainer::restore_progress() {
   loss_spikes_.restore(then.loss_spikes);
   first_step_ = progress.step;
   first_tokens_seen_ = progress.num_input_tokens_seen;
-  if (resumes_in_place()) last_saved_step_ = progress.step;
+  if (resume_->reader && resumes_in_place()) last_saved_step_ = progress.step;
   if (then.plateau) schedule_->restore(*then.plateau);
-  observer_->on_resume(resume_->reader.folder(), progress.step,
-                       differences_text(allowed_differences(then, record_)));
+  const std::string differences = differences_text(allowed_differences(then, record_));
+  if (resume_->held) {
+    observer_->on_resume_from_memory(resume_->held->nodes(world().local_world_size), progress.step,
+                                     differences);
+  } else {
+    observer_->on_resume(resume_->reader->folder(), progress.step, differences);
+  }
 }
 
 bool Trainer::resumes_in_place() const {
-  return resume_ && same_folder(resume_->reader.folder().parent_path(), args_.output_dir);
+  if (!resume_) return false;
+  return resume_->held || same_folder(resume_->reader->folder().parent_path(), args_.output_dir);
 }
 
 // The finished model is there, too.

@@ -40,6 +40,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   const PatientScope patience(*comm_);
   check_output_is_shared();
   open_model();
+  open_snapshots();
   choose_checkpoint();
   open_datasets();
   plan_steps();
@@ -232,6 +233,7 @@ MemoryRequest Trainer::memory_request() {
   request.num_nodes = world().num_nodes;
   request.local_world_size = world().local_world_size;
   request.connections = static_cast<int>(args_.connections);
+  request.peer_snapshots = snapshots_.has_value();
   request.zero = zero_settings_of(args_, model_->config(),
                                   (args_.gradient_accumulation_steps + run_plan_.micro_batches_per_pass - 1) /
                                       run_plan_.micro_batches_per_pass);
@@ -241,6 +243,8 @@ MemoryRequest Trainer::memory_request() {
 void Trainer::plan_memory_use() {
   MemoryRequest request = memory_request();
   run_plan_.free_bytes = memory_info().free_for_process_bytes;
+  // What a former start has left is used again.
+  if (snapshots_) run_plan_.free_bytes += snapshots_->held_bytes_of_node();
   if (world().num_nodes > 1 && args_.gather_schedule == "auto" && args_.pack_weights != "always" &&
       !fits_everywhere(request)) {
     request.zero.schedule = GatherSchedule::kPerLayer;
@@ -287,6 +291,7 @@ void Trainer::allocate_and_load() {
   const WriteOptions write = {.snapshot_bytes = snapshot_bytes_,
                               .max_bytes_per_second = args_.save_bytes_per_second() / world().world_size};
   saver_.emplace(*comm_, *pool_, *parameters_, write);
+  if (snapshots_) snapshots_->open(model_->layout(), *parameters_);
   model_->call_between_layers([this](int64_t group, WeightUse use) {
     mark_layer(group, use);
     look_for_signal();

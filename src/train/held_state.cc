@@ -1,0 +1,294 @@
+#include "train/held_state.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+#include "train/sharded_parameters.h"
+
+namespace tessera {
+namespace {
+
+const OpLabel kLabel = {"state in memory"};
+
+// What a thread gives to the sink at a time, and what is broadcast at a time.
+constexpr int64_t kGivenElements = int64_t{64} << 10;
+constexpr int64_t kSentElements = int64_t{1} << 20;
+
+// What every rank says, by rank; at most kMaxSummedValues of each.
+std::vector<std::vector<double>> all_values(Communicator& comm, std::vector<double> own) {
+  const World& world = comm.world();
+  if (world.is_single()) return {own};
+  comm.all_reduce_sum(own, kLabel);
+  std::vector<std::vector<double>> all(static_cast<size_t>(world.world_size));
+  for (int rank = 0; rank < world.world_size; ++rank) {
+    for (int64_t i = 0; i < std::ssize(own); ++i) {
+      all[static_cast<size_t>(rank)].push_back(comm.summand(rank, i));
+    }
+  }
+  return all;
+}
+
+// A state as the ranks tell of it; newer ones are greater.
+using Candidate = std::tuple<int64_t, int64_t, double, int64_t, int64_t>;  // start, step, key, nodes, ranks
+using Places = std::vector<std::vector<HeldState::Place>>;
+
+std::map<Candidate, Places> find_candidates(Communicator& comm, std::span<const SnapshotSlot> slots,
+                                            uint64_t job) {
+  constexpr int kFields = 7;
+  std::vector<double> own;
+  for (const SnapshotSlot& slot : slots) {
+    const auto content = slot.content();
+    const bool counts = content && content->id.job == job;
+    const SnapshotSlot::Content c = counts ? *content : SnapshotSlot::Content{};
+    for (const auto value : {counts ? int64_t{1} : 0, c.id.start, c.id.step, c.id.num_nodes,
+                             c.id.local_world_size, c.rank, static_cast<int64_t>(c.id.start_key)}) {
+      own.push_back(static_cast<double>(value));
+    }
+  }
+  const auto all = all_values(comm, own);
+  std::map<Candidate, Places> candidates;
+  for (int rank = 0; rank < std::ssize(all); ++rank) {
+    for (int slot = 0; slot < std::ssize(slots); ++slot) {
+      const double* values = all[static_cast<size_t>(rank)].data() + slot * kFields;
+      if (values[0] == 0) continue;
+      const auto number = [&](int field) { return static_cast<int64_t>(values[field]); };
+      Places& places = candidates[{number(1), number(2), values[6], number(3), number(4)}];
+      places.resize(static_cast<size_t>(number(3) * number(4)));
+      places.at(static_cast<size_t>(number(5))).push_back({rank, slot});
+    }
+  }
+  return candidates;
+}
+
+// Those that are whole, as all ranks find together.
+Places whole_places(Communicator& comm, ThreadPool& pool, std::span<const SnapshotSlot> slots,
+                    const Places& places) {
+  std::vector<double> own(slots.size());
+  for (const auto& of_rank : places) {
+    for (const HeldState::Place& place : of_rank) {
+      if (place.rank != comm.world().rank) continue;
+      own[static_cast<size_t>(place.slot)] = slots[static_cast<size_t>(place.slot)].verify(pool) ? 1 : 0;
+    }
+  }
+  const auto all = all_values(comm, own);
+  Places whole = places;
+  for (auto& of_rank : whole) {
+    std::erase_if(of_rank, [&](const HeldState::Place& place) {
+      return all[static_cast<size_t>(place.rank)][static_cast<size_t>(place.slot)] == 0;
+    });
+  }
+  return whole;
+}
+
+std::vector<int> ranks_without(const Places& places) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < std::ssize(places); ++rank) {
+    if (places[static_cast<size_t>(rank)].empty()) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+// Elements [flat_begin, flat_begin + count) that lie from `position` on among those of a rank of then.
+struct Wanted {
+  int64_t flat_begin;
+  int64_t position;
+  int64_t count;
+};
+
+std::vector<Wanted> wanted_of(std::span<const ElementRange> ranges, const std::vector<ElementRange>& kept) {
+  std::vector<Wanted> wanted;
+  int64_t position = 0;
+  for (const ElementRange& range : ranges) {
+    auto at = std::partition_point(kept.begin(), kept.end(),
+                                   [&](const ElementRange& k) { return k.end <= range.begin; });
+    for (; at != kept.end() && at->begin < range.end; ++at) {
+      const int64_t begin = std::max(range.begin, at->begin), end = std::min(range.end, at->end);
+      for (int64_t cut = begin; cut < end; cut += kGivenElements) {
+        wanted.push_back({cut, position + cut - range.begin, std::min(kGivenElements, end - cut)});
+      }
+    }
+    position += range.end - range.begin;
+  }
+  return wanted;
+}
+
+// `values` are those from `first` on.
+void give(const std::vector<Wanted>& wanted, StateKind kind, int64_t first, std::span<const float> values,
+          const StateSink& sink, ThreadPool& pool) {
+  const int64_t last = first + std::ssize(values);
+  const auto begin = std::partition_point(wanted.begin(), wanted.end(),
+                                          [&](const Wanted& w) { return w.position + w.count <= first; });
+  const auto end =
+      std::partition_point(begin, wanted.end(), [&](const Wanted& w) { return w.position < last; });
+  pool.parallel_for(end - begin, [&](int64_t i) {
+    const Wanted& w = begin[i];
+    const int64_t from = std::max(w.position, first), to = std::min(w.position + w.count, last);
+    sink(kind, w.flat_begin + from - w.position,
+         values.subspan(static_cast<size_t>(from - first), static_cast<size_t>(to - from)));
+  });
+}
+
+int64_t count_of(const std::vector<ElementRange>& ranges) {
+  int64_t count = 0;
+  for (const ElementRange& range : ranges) count += range.end - range.begin;
+  return count;
+}
+
+int64_t count_of(const std::vector<Wanted>& wanted) {
+  int64_t count = 0;
+  for (const Wanted& w : wanted) count += w.count;
+  return count;
+}
+
+constexpr StateKind kKinds[] = {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq};
+
+// Sends what a rank of then owned from the rank of now that has it to all that want some of it.
+void send_to_all(Communicator& comm, ThreadPool& pool, int root, const SnapshotSlot* slot, int64_t count,
+                 const std::vector<Wanted>& wanted, const StateSink& sink) {
+  std::vector<float> buffer(static_cast<size_t>(std::min(count, kSentElements)));
+  for (const StateKind kind : kKinds) {
+    for (int64_t first = 0; first < count; first += kSentElements) {
+      const auto now = static_cast<size_t>(std::min(kSentElements, count - first));
+      const std::span<float> values = std::span(buffer).first(now);
+      if (slot != nullptr) {
+        std::ranges::copy(slot->values(kind).subspan(static_cast<size_t>(first), now), values.begin());
+      }
+      comm.broadcast(std::as_writable_bytes(values), root, kLabel);
+      give(wanted, kind, first, values, sink, pool);
+    }
+  }
+}
+
+// How many ranks want something of each rank of then.
+std::vector<double> numbers_of_ranks(Communicator& comm, std::vector<double> own) {
+  for (size_t begin = 0; begin < own.size(); begin += kMaxSummedValues) {
+    const size_t count = std::min<size_t>(kMaxSummedValues, own.size() - begin);
+    comm.all_reduce_sum(std::span(own).subspan(begin, count), kLabel);
+  }
+  return own;
+}
+
+}  // namespace
+
+std::vector<ElementRange> without_gaps(const ParameterLayout& layout,
+                                       const std::vector<ElementRange>& ranges) {
+  const std::vector<Parameter>& parameters = layout.parameters();
+  std::vector<ElementRange> parts;
+  for (const ElementRange& range : ranges) {
+    auto at = std::partition_point(parameters.begin(), parameters.end(), [&](const Parameter& parameter) {
+      return parameter.offset + parameter.num_elements <= range.begin;
+    });
+    for (; at != parameters.end() && at->offset < range.end; ++at) {
+      parts.push_back(
+          {std::max(range.begin, at->offset), std::min(range.end, at->offset + at->num_elements)});
+    }
+  }
+  return parts;
+}
+
+std::string HeldState::nodes(int local_world_size) const {
+  std::set<int> nodes;
+  for (const auto& of_rank : places) nodes.insert(of_rank.front().rank / local_world_size);
+  const std::string text = format_ranks({nodes.begin(), nodes.end()});
+  return (nodes.size() == 1 ? "node " : "nodes ") + text;
+}
+
+HeldSearch find_held_state(Communicator& comm, ThreadPool& pool, std::span<const SnapshotSlot> slots,
+                           uint64_t job) {
+  HeldSearch search;
+  const std::map<Candidate, Places> candidates = find_candidates(comm, slots, job);
+  if (candidates.empty()) search.problem = "no rank has left its state";
+  for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
+    const auto& [start, step, key, num_nodes, local_world_size] = candidate->first;
+    std::vector<int> lost = ranks_without(candidate->second);
+    const char* fate = "is on no node that is left";
+    Places places;
+    if (lost.empty()) {
+      places = whole_places(comm, pool, slots, candidate->second);
+      lost = ranks_without(places);
+      fate = "is damaged";
+    }
+    if (lost.empty()) {
+      const SnapshotId id = {.job = job,
+                             .start_key = static_cast<uint64_t>(key),
+                             .start = start,
+                             .step = step,
+                             .num_nodes = num_nodes,
+                             .local_world_size = local_world_size};
+      search.found = HeldState{id, std::move(places)};
+      break;
+    }
+    if (search.problem.empty()) {
+      search.problem = fmt::format("step {}: the state of rank{} {} {}", step, lost.size() == 1 ? "" : "s",
+                                   format_ranks(lost), fate);
+    }
+  }
+  return search;
+}
+
+HeldTexts held_texts(const HeldState& held, Communicator& comm, std::span<const SnapshotSlot> slots) {
+  const HeldState::Place place = held.places.front().front();
+  const bool has_them = comm.world().rank == place.rank;
+  HeldTexts texts;
+  if (has_them) {
+    const SnapshotTexts found = slots[static_cast<size_t>(place.slot)].texts();
+    texts = {std::string(found.run), std::string(found.trainer_state)};
+  }
+  for (std::string* text : {&texts.run, &texts.trainer_state}) {
+    auto size = static_cast<int64_t>(text->size());
+    comm.broadcast(std::as_writable_bytes(std::span(&size, 1)), place.rank, kLabel);
+    text->resize(static_cast<size_t>(size));
+    comm.broadcast(std::as_writable_bytes(std::span(*text)), place.rank, kLabel);
+  }
+  return texts;
+}
+
+void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool,
+                     std::span<const SnapshotSlot> slots, const ParameterLayout& layout,
+                     const std::vector<ElementRange>& kept, const StateSink& sink) {
+  const int me = comm.world().rank;
+  const std::vector<ElementRange> needed = without_gaps(layout, kept);
+  const auto ranges_of_then = [&](int64_t rank) {
+    return without_gaps(layout,
+                        owned_elements(layout, static_cast<int>(held.id.num_nodes),
+                                       static_cast<int>(held.id.local_world_size), static_cast<int>(rank)));
+  };
+  const int64_t num_ranks = held.id.world_size();
+  std::vector<double> wants(static_cast<size_t>(num_ranks));
+  int64_t num_given = 0;
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    const auto& places = held.places[static_cast<size_t>(rank)];
+    const std::vector<ElementRange> ranges = ranges_of_then(rank);
+    const std::vector<Wanted> wanted = wanted_of(ranges, needed);
+    num_given += count_of(wanted);
+    const auto own = std::ranges::find(places, me, &HeldState::Place::rank);
+    if (own == places.end()) {
+      wants[static_cast<size_t>(rank)] = wanted.empty() ? 0 : 1;
+      continue;
+    }
+    const SnapshotSlot& slot = slots[static_cast<size_t>(own->slot)];
+    TESSERA_CHECK(std::ssize(slot.values(StateKind::kMaster)) == count_of(ranges), "rank {} of {}", rank,
+                  num_ranks);
+    for (const StateKind kind : kKinds) give(wanted, kind, 0, slot.values(kind), sink, pool);
+  }
+  TESSERA_CHECK(num_given == count_of(needed), "{} elements of {}", num_given, count_of(needed));
+
+  wants = numbers_of_ranks(comm, std::move(wants));
+  for (int64_t rank = 0; rank < num_ranks; ++rank) {
+    if (wants[static_cast<size_t>(rank)] == 0) continue;
+    const auto& places = held.places[static_cast<size_t>(rank)];
+    const bool is_mine = std::ranges::find(places, me, &HeldState::Place::rank) != places.end();
+    const HeldState::Place root = places.front();
+    const SnapshotSlot* slot = root.rank == me ? &slots[static_cast<size_t>(root.slot)] : nullptr;
+    const std::vector<ElementRange> ranges = ranges_of_then(rank);
+    const std::vector<Wanted> wanted =
+        is_mine ? std::vector<Wanted>() : wanted_of(ranges, needed);  // given already
+    send_to_all(comm, pool, root.rank, slot, count_of(ranges), wanted, sink);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,207 @@
+#include "train/peer_snapshots.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "data/content_hash.h"
+
+namespace tessera {
+namespace {
+
+const OpLabel kLabel = {"peer snapshot"};
+
+// Sent at a time, as the timeout of an operation is for: at a tenth of a gigabit per second some 20 s.
+constexpr int64_t kSentBytes = int64_t{256} << 20;
+
+// Numbers that a double holds travel in the sums of all ranks.
+uint64_t random_key() {
+  std::random_device random;
+  return ((static_cast<uint64_t>(random()) << 32) | random()) >> 12;
+}
+
+SnapshotSizes sizes_of(const std::vector<ElementRange>& ranges, const SnapshotTexts& texts) {
+  SnapshotSizes sizes = {.num_ranges = std::ssize(ranges),
+                         .num_elements = 0,
+                         .run_bytes = std::ssize(texts.run),
+                         .trainer_state_bytes = std::ssize(texts.trainer_state)};
+  for (const ElementRange& range : ranges) sizes.num_elements += range.end - range.begin;
+  return sizes;
+}
+
+}  // namespace
+
+int64_t peer_snapshot_bytes(int64_t num_elements, int num_nodes) {
+  SnapshotSizes sizes;
+  sizes.num_elements = num_elements;
+  return (num_nodes > 1 ? 4 : 2) * sizes.memory_bytes();
+}
+
+// A group for every two neighbours in the ring of nodes, in which one of them sends.
+class PeerSnapshots::Transfer {
+ public:
+  // Collective: the groups are made in the order of their senders, so that none waits for another in a ring.
+  Transfer(Communicator& comm, int before, int behind) {
+    const World& world = comm.world();
+    const NetworkOptions options = {comm.options().timeout, comm.options().connections,
+                                    comm.options().interface};
+    const auto connect = [&](int from, int to) {
+      return std::make_unique<NetworkGroup>(fmt::format("snapshots of rank {}", from),
+                                            std::vector<int>{from, to}, world.rank, comm.store(), options,
+                                            comm.failures());
+    };
+    if (before < world.rank) from_before_ = connect(before, world.rank);
+    to_behind_ = connect(world.rank, behind);
+    if (before > world.rank) from_before_ = connect(before, world.rank);
+  }
+
+  void send(const SnapshotSlot& slot, int64_t bytes) { issue(*to_behind_, slot, bytes); }
+  void receive(const SnapshotSlot& slot, int64_t bytes) { issue(*from_before_, slot, bytes); }
+  void wait() {
+    to_behind_->wait_for_all();
+    from_before_->wait_for_all();
+  }
+
+ private:
+  // Operations are over in their order, so that the header comes when the rest is there.
+  static void issue(NetworkGroup& group, const SnapshotSlot& slot, int64_t bytes) {
+    constexpr int kSender = 0;
+    const std::span<std::byte> body = slot.body(bytes);
+    for (size_t begin = 0; begin < body.size(); begin += kSentBytes) {
+      group.broadcast(body.subspan(begin, std::min<size_t>(kSentBytes, body.size() - begin)), kSender,
+                      kLabel);
+    }
+    group.broadcast(slot.header(), kSender, kLabel);
+  }
+
+  std::unique_ptr<NetworkGroup> from_before_;
+  std::unique_ptr<NetworkGroup> to_behind_;
+};
+
+PeerSnapshots::PeerSnapshots(Communicator& comm, ThreadPool& pool, const std::string& job)
+    : comm_(&comm), pool_(&pool), job_(hash_text(job).low), start_key_(random_key()) {
+  const World& world = comm.world();
+  if (world.snapshot_slots.empty()) {
+    fail(ExitCode::kBadConfig,
+         "peer_snapshot_steps: no agent keeps the memory of rank {} beyond its end: start it by tessera "
+         "launch "
+         "with --max_restarts or a range of --nnodes, or take peer_snapshot_steps 0",
+         world.rank);
+  }
+  for (const int fd : world.snapshot_slots) slots_.emplace_back(fd);
+  for (uint64_t* number : {&job_, &start_key_}) {
+    comm.broadcast(std::as_writable_bytes(std::span(number, 1)), 0, kLabel);
+  }
+}
+
+PeerSnapshots::~PeerSnapshots() = default;
+
+int64_t PeerSnapshots::held_bytes_of_node() const {
+  const World& world = comm_->world();
+  std::array<double, 1> bytes = {};
+  for (const SnapshotSlot& slot : slots_) bytes[0] += static_cast<double>(slot.held_bytes());
+  const double own = bytes[0];
+  comm_->all_reduce_sum(bytes, kLabel);
+  if (world.is_single()) return static_cast<int64_t>(own);
+  double sum = 0;
+  for (int i = 0; i < world.local_world_size; ++i) {
+    sum += comm_->summand(world.node_rank * world.local_world_size + i, 0);
+  }
+  return static_cast<int64_t>(sum);
+}
+
+HeldSearch PeerSnapshots::find() {
+  HeldSearch search = find_held_state(*comm_, *pool_, slots_, job_);
+  if (!search.found) return search;
+  for (const auto& places : search.found->places) {
+    for (const HeldState::Place& place : places) {
+      if (place.rank != comm_->world().rank) continue;
+      const auto at = static_cast<size_t>(place.slot);
+      is_needed_[at] = true;
+      newest_[at / 2] = at % 2;
+    }
+  }
+  return search;
+}
+
+int PeerSnapshots::rank_of_node(int node) const {
+  const World& world = comm_->world();
+  return (node + world.num_nodes) % world.num_nodes * world.local_world_size + world.local_rank;
+}
+
+// Behind it every rank has come here.
+std::vector<int64_t> PeerSnapshots::bytes_of_all(int64_t own_bytes) {
+  std::array<double, 1> bytes = {static_cast<double>(own_bytes)};
+  comm_->all_reduce_sum(bytes, kLabel);
+  std::vector<int64_t> all;
+  if (comm_->world().is_single()) return {own_bytes};
+  for (int rank = 0; rank < comm_->world().world_size; ++rank) {
+    all.push_back(static_cast<int64_t>(comm_->summand(rank, 0)));
+  }
+  return all;
+}
+
+void PeerSnapshots::open(const ParameterLayout& layout, const ParameterState& state) {
+  const World& world = comm_->world();
+  state_ = &state;
+  owned_ = without_gaps(layout, state.owned());
+  const std::vector<int64_t> bytes = bytes_of_all(sizes_of(owned_, {}).slot_bytes());
+  const int before = rank_of_node(world.node_rank - 1);
+  for (size_t index : {0, 1}) {
+    if (!is_needed_[2 * kOwn + index])
+      slot(kOwn, index).prepare(bytes[static_cast<size_t>(world.rank)], *pool_);
+    if (is_needed_[2 * kSent + index]) continue;
+    if (has_peer()) {
+      slot(kSent, index).prepare(bytes[static_cast<size_t>(before)], *pool_);
+    } else {
+      slot(kSent, index).clear();
+    }
+  }
+  if (has_peer()) transfer_ = std::make_unique<Transfer>(*comm_, before, rank_of_node(world.node_rank + 1));
+}
+
+SnapshotId PeerSnapshots::id_of(int64_t step) const {
+  const World& world = comm_->world();
+  return {.job = job_,
+          .start_key = start_key_,
+          .start = world.restart_count,
+          .step = step,
+          .num_nodes = world.num_nodes,
+          .local_world_size = world.local_world_size};
+}
+
+void PeerSnapshots::write(const RunRecord& record) {
+  const World& world = comm_->world();
+  SnapshotTexts texts;
+  if (world.rank == 0) texts = {record.run_json, record.trainer_state_json};
+  const int64_t own_bytes = sizes_of(owned_, texts).slot_bytes();
+  if (transfer_) transfer_->wait();
+  // When all are here, the snapshot before this one is whole everywhere.
+  const std::vector<int64_t> bytes = bytes_of_all(own_bytes);
+  if (num_written_++ == 1 && !has_peer()) {
+    for (size_t index : {0, 1}) slot(kSent, index).clear();
+  }
+  SnapshotSlot& own = next_slot(kOwn);
+  own.prepare(own_bytes, *pool_);
+  if (transfer_) {
+    const int64_t sent_bytes = bytes[static_cast<size_t>(rank_of_node(world.node_rank - 1))];
+    next_slot(kSent).prepare(sent_bytes, *pool_);
+    transfer_->receive(next_slot(kSent), sent_bytes);
+  }
+  own.write(
+      id_of(record.step), world.rank, owned_,
+      [this](StateKind kind, int64_t begin, std::span<float> values) {
+        state_->read_state(kind, begin, values);
+      },
+      texts, *pool_);
+  if (transfer_) transfer_->send(own, own_bytes);
+  for (size_t& newest : newest_) newest = 1 - newest;
+}
+
+void PeerSnapshots::finish() {
+  if (transfer_) transfer_->wait();
+  comm_->barrier(kLabel);
+}
+
+}  // namespace tessera

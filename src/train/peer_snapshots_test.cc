@@ -1,0 +1,327 @@
+// Ranks that are started again go on from the copies of their state in memory: the same bits on the same
+// ranks, with nothing on the disk.
+#include "train/peer_snapshots.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/log.h"
+#include "comm/local_socket.h"
+#include "expect_error.h"
+#include "train/train_test_support.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+// What the agents of some nodes keep.
+class Agents {
+ public:
+  explicit Agents(const Ranks& ranks) : local_world_size_(ranks.local_world_size) {
+    for (int node = 0; node < ranks.num_nodes; ++node) replace(node);
+  }
+
+  // The node is lost with all that it has, and another one comes.
+  void replace(int node) {
+    for (int i = 0; i < local_world_size_ * kNumSnapshotSlots; ++i) {
+      const size_t at = static_cast<size_t>(node * local_world_size_ * kNumSnapshotSlots + i);
+      if (at == files_.size()) files_.emplace_back();
+      files_[at] = UniqueFd(memfd_create("test", MFD_CLOEXEC));
+    }
+  }
+  // It does not come back; the numbers of those behind it follow.
+  void remove(int node) {
+    const auto first = files_.begin() + node * local_world_size_ * kNumSnapshotSlots;
+    files_.erase(first, first + local_world_size_ * kNumSnapshotSlots);
+  }
+
+  std::vector<int> slots_of(const World& world) const {
+    std::vector<int> slots;
+    for (int i = 0; i < kNumSnapshotSlots; ++i) {
+      slots.push_back(files_.at(static_cast<size_t>(world.rank * kNumSnapshotSlots + i)).get());
+    }
+    return slots;
+  }
+  // Of one rank: the step that each slot has, as far as it is whole.
+  std::vector<int64_t> steps_of(int rank) const {
+    World world;
+    world.rank = rank;
+    ThreadPool pool(1);
+    std::vector<int64_t> steps;
+    for (const int fd : slots_of(world)) {
+      const SnapshotSlot slot(fd);
+      steps.push_back(slot.verify(pool) ? slot.content()->id.step : -1);
+    }
+    return steps;
+  }
+  // A byte in the middle of what a rank has of a step.
+  void damage(int rank, int64_t step) const {
+    World world;
+    world.rank = rank;
+    for (const int fd : slots_of(world)) {
+      const SnapshotSlot slot(fd);
+      if (!slot.content() || slot.content()->id.step != step) continue;
+      const int64_t middle = slot.content()->sizes.slot_bytes() / 2;
+      std::byte value{};
+      TESSERA_CHECK(pread(fd, &value, 1, middle) == 1);
+      value ^= std::byte{1};
+      TESSERA_CHECK(pwrite(fd, &value, 1, middle) == 1);
+    }
+  }
+
+ private:
+  int local_world_size_;
+  std::vector<UniqueFd> files_;  // by rank
+};
+
+class PeerSnapshotsJob : public testing::Test {
+ protected:
+  PeerSnapshotsJob() {
+    args_ = tiny_.args;
+    args_.shuffle = true;
+    args_.per_device_train_batch_size = 1;
+    args_.global_batch_size = 4;
+    args_.lr_scheduler_type = "cosine";
+    args_.logging_steps = 2;
+    args_.peer_snapshot_steps = 1;
+    args_.resume_from_checkpoint = "auto";
+    args_.zero_stage = 2;
+  }
+
+  struct Outcome {
+    std::vector<RecordingObserver> observers;
+    std::string error;  // what ended it
+    const RecordingObserver& root() const { return observers.at(0); }
+  };
+  // Ends with an error of rank 0 in step `fatal_step`, before that is kept anywhere; 0: runs to its end.
+  Outcome start(const Ranks& ranks, const Agents& agents, int restart_count, int64_t fatal_step = 0) const {
+    Outcome outcome;
+    outcome.observers.resize(static_cast<size_t>(ranks.world_size()));
+    outcome.observers[0].after_step = [fatal_step](const StepMetrics& metrics) {
+      if (metrics.step == fatal_step) fail(ExitCode::kTryAgain, "the end of step {}", fatal_step);
+    };
+    TrainingArguments args = args_;
+    args.gradient_accumulation_steps = accumulation_of_global_batch(
+        args.global_batch_size.value(), args.per_device_train_batch_size, ranks.world_size());
+    try {
+      run_ranks(
+          ranks,
+          [&](Communicator& comm) {
+            ThreadPool pool(1);
+            Trainer trainer(args, pool, outcome.observers[static_cast<size_t>(comm.world().rank)], comm);
+            try {
+              trainer.run();
+            } catch (...) {
+              end_transfers(comm);
+              throw;
+            }
+          },
+          restart_count, [&](const World& world) { return agents.slots_of(world); });
+    } catch (const Error& error) {
+      outcome.error = error.what();
+    }
+    return outcome;
+  }
+  // Weights of the next step may be on their way into memory that goes with the trainer. A process would just
+  // end.
+  static void end_transfers(Communicator& comm) {
+    try {
+      comm.rail().wait_for_all();
+    } catch (const Error&) {  // of a rank that has ended
+    }
+  }
+  std::map<std::string, std::vector<float>> weights() const { return read_tensors(args_.output_dir); }
+  // Of a run that nothing happens to; in a folder of its own.
+  std::map<std::string, std::vector<float>> undisturbed(const Ranks& ranks) {
+    const std::string output = args_.output_dir;
+    args_.output_dir = tiny_.folder() / "undisturbed";
+    const Outcome outcome = start(ranks, Agents(ranks), 0);
+    EXPECT_EQ(outcome.error, "");
+    const auto expected = weights();
+    fs::remove_all(args_.output_dir);
+    args_.output_dir = output;
+    return expected;
+  }
+  std::vector<int> steps_in_metrics() const {
+    std::vector<int> steps;
+    for (const nlohmann::json& line : read_json_lines(fs::path(args_.output_dir) / "metrics.jsonl")) {
+      steps.push_back(line.at("step"));
+    }
+    return steps;
+  }
+
+  TinyRun tiny_;
+  TrainingArguments args_;
+};
+
+class PeerSnapshotsSameRanks : public PeerSnapshotsJob, public testing::WithParamInterface<RanksCase> {};
+
+TEST_P(PeerSnapshotsSameRanks, GoOnWithTheSameBits) {
+  const auto& [ranks, stage, schedule] = GetParam();
+  args_.zero_stage = stage;
+  args_.gather_schedule = schedule;
+  const auto expected = undisturbed(ranks);
+  const Agents agents(ranks);
+  EXPECT_THAT(start(ranks, agents, 0, 4).error, HasSubstr("the end of step 4"));
+  // Twice: the copies of the second start replace those of the first.
+  const Outcome second = start(ranks, agents, 1, 5);
+  EXPECT_EQ(second.root().resumed_step, 3);
+  EXPECT_THAT(second.root().resumed_from, testing::StartsWith("node"));
+  EXPECT_EQ(second.root().differences, "");
+  const Outcome third = start(ranks, agents, 2);
+  EXPECT_EQ(third.error, "");
+  EXPECT_EQ(third.root().resumed_step, 4);
+  EXPECT_EQ(weights(), expected);
+  EXPECT_THAT(steps_in_metrics(), testing::ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_EQ(third.root().logs.back().step, 6);
+  EXPECT_FALSE(fs::exists(fs::path(args_.output_dir) / "latest"));
+  for (const StepMetrics& metrics : third.root().steps) {
+    EXPECT_EQ(metrics.peer_snapshot_s.has_value(), metrics.step > 5) << metrics.step;
+  }
+}
+
+std::vector<RanksCase> all_cases() {
+  std::vector<RanksCase> cases = cases_of_several_nodes();
+  cases.push_back({{1, 1}, 0, "per_step"});
+  cases.push_back({{1, 2}, 0, "per_step"});
+  cases.push_back({{1, 3}, 2, "per_step"});
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsSameRanks, testing::ValuesIn(all_cases()),
+                         [](const auto& job) { return job.param.name(); });
+
+class PeerSnapshotsLostNode : public PeerSnapshotsJob, public testing::WithParamInterface<RanksCase> {};
+
+// The states of its ranks are on the next node. That of the last step may not have reached it.
+TEST_P(PeerSnapshotsLostNode, IsReplacedAndTheJobGoesOnWithTheSameBits) {
+  const auto& [ranks, stage, schedule] = GetParam();
+  args_.zero_stage = stage;
+  args_.gather_schedule = schedule;
+  const auto expected = undisturbed(ranks);
+  for (int node = 0; node < ranks.num_nodes; ++node) {
+    Agents agents(ranks);
+    start(ranks, agents, 0, 4);
+    agents.replace(node);
+    const Outcome second = start(ranks, agents, 1);
+    EXPECT_EQ(second.error, "");
+    EXPECT_GE(second.root().resumed_step, 2);
+    EXPECT_EQ(weights(), expected);
+    fs::remove_all(args_.output_dir);
+  }
+}
+
+// Sums have another order on other ranks: the rounding of float32 in 3 steps.
+TEST_P(PeerSnapshotsLostNode, LeavesTheOthersToGoOnAlone) {
+  const auto& [ranks, stage, schedule] = GetParam();
+  args_.zero_stage = stage;
+  args_.gather_schedule = schedule;
+  const auto expected = undisturbed(ranks);
+  Agents agents(ranks);
+  start(ranks, agents, 0, 4);
+  agents.remove(ranks.num_nodes - 1);
+  const Ranks fewer = {ranks.num_nodes - 1, ranks.local_world_size};
+  const Outcome second = start(fewer, agents, 1, 5);
+  const int64_t resumed = second.root().resumed_step;
+  EXPECT_GE(resumed, 2);
+  EXPECT_EQ(second.root().steps.at(0).step, resumed + 1);
+  // The node comes back, with nothing.
+  agents.replace(ranks.num_nodes - 1);
+  const Outcome third = start(ranks, agents, 2);
+  EXPECT_EQ(third.error, "");
+  EXPECT_GE(third.root().resumed_step, fewer.num_nodes == 1 ? 4 : 3);
+  const auto found = weights();
+  for (const auto& [name, values] : expected) {
+    EXPECT_LT(relative_error(found.at(name), values), 2e-3) << name;
+  }
+  EXPECT_THAT(steps_in_metrics(), testing::ElementsAre(1, 2, 3, 4, 5, 6));
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsLostNode, testing::ValuesIn(cases_of_several_nodes()),
+                         [](const auto& job) { return job.param.name(); });
+
+TEST_F(PeerSnapshotsJob, TwoNeighboursLostAreTooMany) {
+  const Ranks ranks = {3, 1};
+  Agents agents(ranks);
+  start(ranks, agents, 0, 4);
+  agents.remove(2);
+  agents.remove(1);
+  const Outcome second = start({1, 1}, agents, 1, 2);
+  EXPECT_EQ(second.root().resumed_step, -1);
+  EXPECT_EQ(second.root().steps.at(0).step, 1) << "afresh, as there is no checkpoint either";
+}
+
+TEST_F(PeerSnapshotsJob, DamagedStateGivesWayToTheOneBefore) {
+  const Ranks ranks = {1, 2};
+  const auto expected = undisturbed(ranks);
+  Agents agents(ranks);
+  start(ranks, agents, 0, 4);
+  EXPECT_THAT(agents.steps_of(0), testing::UnorderedElementsAre(2, 3, -1, -1));
+  agents.damage(1, 3);
+  EXPECT_THAT(agents.steps_of(1), testing::UnorderedElementsAre(2, -1, -1, -1));
+  const Outcome second = start(ranks, agents, 1, 4);
+  EXPECT_EQ(second.root().resumed_step, 2);
+  // What was damaged was written again.
+  EXPECT_EQ(start(ranks, agents, 2).root().resumed_step, 3);
+  EXPECT_EQ(weights(), expected);
+}
+
+TEST_F(PeerSnapshotsJob, DamagedStateIsTakenFromTheNeighbour) {
+  const Ranks ranks = {2, 1};
+  const auto expected = undisturbed(ranks);
+  args_.peer_snapshot_steps = 2;  // that of step 2 has arrived when step 4 is kept
+  Agents agents(ranks);
+  start(ranks, agents, 0, 5);
+  agents.damage(0, 4);
+  const Outcome second = start(ranks, agents, 1);
+  EXPECT_THAT(second.root().resumed_step, testing::AnyOf(4, 2)) << "2 where that of 4 was on its way";
+  EXPECT_EQ(second.error, "");
+  EXPECT_EQ(weights(), expected);
+}
+
+TEST_F(PeerSnapshotsJob, NewerCheckpointWins) {
+  args_.save_strategy = "steps";
+  args_.save_steps = 3;
+  args_.async_save = false;
+  args_.peer_snapshot_steps = 2;
+  const Ranks ranks = {1, 2};
+  const auto expected = undisturbed(ranks);
+  const Agents agents(ranks);
+  start(ranks, agents, 0, 4);
+  const Outcome second = start(ranks, agents, 1, 5);
+  EXPECT_EQ(second.root().resumed_step, 3);
+  EXPECT_EQ(second.root().resumed_from, "") << "step 2 is in memory";
+  const Outcome third = start(ranks, agents, 2);
+  EXPECT_EQ(third.root().resumed_step, 4);
+  EXPECT_EQ(third.root().resumed_from, "node 0");
+  EXPECT_EQ(weights(), expected);
+}
+
+TEST_F(PeerSnapshotsJob, AnotherJobDoesNotUseThem) {
+  const Ranks ranks = {1, 2};
+  const Agents agents(ranks);
+  start(ranks, agents, 0, 4);
+  args_.output_dir = tiny_.folder() / "another";
+  const Outcome second = start(ranks, agents, 1, 2);
+  EXPECT_EQ(second.root().resumed_step, -1);
+  EXPECT_EQ(second.root().steps.at(0).step, 1);
+}
+
+TEST_F(PeerSnapshotsJob, NeedsAnAgentThatKeepsThem) {
+  args_.gradient_accumulation_steps = 4;
+  args_.global_batch_size.reset();
+  expect_error(ExitCode::kBadConfig,
+               {"peer_snapshot_steps", "tessera launch", "--max_restarts", "peer_snapshot_steps 0"}, [&] {
+                 ThreadPool pool(1);
+                 RecordingObserver observer;
+                 Trainer trainer(args_, pool, observer);
+               });
+}
+
+}  // namespace
+}  // namespace tessera
