@@ -84,10 +84,8 @@ PeerSnapshots::PeerSnapshots(Communicator& comm, ThreadPool& pool, const std::st
   const World& world = comm.world();
   if (world.snapshot_slots.empty()) {
     fail(ExitCode::kBadConfig,
-         "peer_snapshot_steps: no agent keeps the memory of rank {} beyond its end: start it by tessera "
-         "launch "
-         "with --max_restarts or a range of --nnodes, or take peer_snapshot_steps 0",
-         world.rank);
+         "peer_snapshot_steps: no agent keeps the memory of ranks beyond their end: start them by tessera "
+         "launch with --max_restarts or a range of --nnodes, or take peer_snapshot_steps 0");
   }
   for (const int fd : world.snapshot_slots) slots_.emplace_back(fd);
   for (uint64_t* number : {&job_, &start_key_}) {

@@ -312,6 +312,26 @@ TEST_F(PeerSnapshotsJob, AnotherJobDoesNotUseThem) {
   EXPECT_EQ(second.root().steps.at(0).step, 1);
 }
 
+// Texts of a short run are within what is rounded up.
+TEST_F(PeerSnapshotsJob, TakesTheMemoryThatIsPlanned) {
+  for (const Ranks ranks : {Ranks{1, 2}, Ranks{2, 2}}) {
+    const Agents agents(ranks);
+    const Outcome outcome = start(ranks, agents, 0);
+    int64_t held = 0;
+    for (int rank = 0; rank < ranks.local_world_size; ++rank) {
+      World world;
+      world.rank = rank;
+      for (const int fd : agents.slots_of(world)) held += SnapshotSlot(fd).held_bytes();
+    }
+    const std::vector<MemoryItem>& items = outcome.root().plan.memory.items;
+    const auto item = std::ranges::find(items, "peer snapshots", &MemoryItem::name);
+    ASSERT_NE(item, items.end());
+    EXPECT_EQ(item->scope, MemoryScope::kNode);
+    EXPECT_EQ(held, item->size_bytes);
+    fs::remove_all(args_.output_dir);
+  }
+}
+
 TEST_F(PeerSnapshotsJob, NeedsAnAgentThatKeepsThem) {
   args_.gradient_accumulation_steps = 4;
   args_.global_batch_size.reset();
