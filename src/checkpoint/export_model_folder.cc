@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <memory>
@@ -56,8 +57,7 @@ std::vector<SafetensorsItem> make_items(const ParameterLayout& layout, const Wei
                      [&parameter, &source, dtype, values](int64_t begin, int64_t count, std::byte* buffer) {
                        values->resize(static_cast<size_t>(count));
                        source(parameter.offset + begin, *values);
-                       convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values->data()),
-                                        dtype, buffer, count);
+                       round_to_saved(*values, dtype, buffer);
                        check_saved_weights(parameter, begin, *values, dtype, buffer);
                      }});
   }
@@ -71,11 +71,20 @@ void add_if_present(const fs::path& from, const char* name, std::vector<NamedTex
 
 }  // namespace
 
-// F16 ends at 65504.
+void round_to_saved(std::span<const float> masters, DType dtype, std::byte* saved) {
+  if (dtype == DType::kBF16) {
+    std::transform(masters.begin(), masters.end(), reinterpret_cast<bf16*>(saved), master_weight);
+    return;
+  }
+  convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(masters.data()), dtype, saved,
+                   std::ssize(masters));
+}
+
+// F16 ends at 65504. The weight of a NaN may be a number.
 void check_saved_weights(const Parameter& parameter, int64_t begin, std::span<const float> values,
                          DType dtype, const std::byte* saved) {
   for (size_t i = 0; i < values.size(); ++i) {
-    if (std::isfinite(element(dtype, saved, static_cast<int64_t>(i)))) continue;
+    if (std::isfinite(values[i]) && std::isfinite(element(dtype, saved, static_cast<int64_t>(i)))) continue;
     fail(ExitCode::kNumerics, "tensor '{}': element {}: expected a finite value to save as {}, found {}{}",
          parameter.name, begin + static_cast<int64_t>(i), dtype_name(dtype), values[i],
          std::isfinite(values[i]) ? " (save as BF16 or F32)" : "");

@@ -83,6 +83,11 @@ struct NamedText {
 };
 std::vector<NamedText> model_folder_texts(const ModelConfig& config, const ExportOptions& options);
 
+// Float32 masters as model files have them: in BF16 the weights that training uses (master_weight(), ties
+// away from zero), so that the model of a step has the same bytes in its checkpoint and as a finished model;
+// in F16 rounded to nearest, ties to even.
+void round_to_saved(std::span<const float> masters, DType dtype, std::byte* saved);
+
 // Error(kNumerics) when one of `values`, the elements of a parameter from `begin` on, is not finite in
 // `saved`, what became of them in `dtype`.
 void check_saved_weights(const Parameter& parameter, int64_t begin, std::span<const float> values,

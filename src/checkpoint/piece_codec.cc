@@ -33,22 +33,12 @@ bool holds_non_finite(DType dtype, const std::byte* values, int64_t count) {
 }
 
 void encode_block(DType model_dtype, std::span<const float> masters, std::byte* model, std::byte* master) {
-  const auto count = static_cast<int64_t>(masters.size());
+  round_to_saved(masters, model_dtype, model);
   if (model_dtype == DType::kBF16) {
-    auto* weights = reinterpret_cast<bf16*>(model);
-    auto* remainders = reinterpret_cast<int16_t*>(master);
-    for (int64_t i = 0; i < count; ++i) {
-      weights[i] = master_weight(masters[static_cast<size_t>(i)]);
-      remainders[i] = master_remainder(masters[static_cast<size_t>(i)]);
-    }
-    return;
+    std::transform(masters.begin(), masters.end(), reinterpret_cast<int16_t*>(master), master_remainder);
+  } else if (model_dtype == DType::kF16) {
+    std::copy(masters.begin(), masters.end(), reinterpret_cast<float*>(master));
   }
-  if (model_dtype == DType::kF32) {
-    std::copy(masters.begin(), masters.end(), reinterpret_cast<float*>(model));
-    return;
-  }
-  std::transform(masters.begin(), masters.end(), reinterpret_cast<f16*>(model), to_f16);
-  std::copy(masters.begin(), masters.end(), reinterpret_cast<float*>(master));
 }
 
 }  // namespace

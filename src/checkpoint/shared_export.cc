@@ -14,7 +14,6 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_files.h"
-#include "formats/convert.h"
 #include "formats/file.h"
 #include "formats/output_file.h"
 #include "formats/synced_folder.h"
@@ -93,8 +92,7 @@ void SharedExport::write(uint64_t number, ElementRange range, const WeightSource
     values.resize(static_cast<size_t>(piece.count));
     saved.resize(static_cast<size_t>(piece.count * element_bytes));
     source(piece.flat_begin(), values);
-    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), options_.save_dtype,
-                     saved.data(), piece.count);
+    round_to_saved(values, options_.save_dtype, saved.data());
     check_saved_weights(parameter, piece.begin, values, options_.save_dtype, saved.data());
     const int64_t at = place.entry->offset_bytes + piece.begin * element_bytes;
     file.write_at(at, saved);

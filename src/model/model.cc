@@ -308,6 +308,7 @@ ActivationBytes Model::reserved_bytes() const {
 
 void Model::call_between_layers(BetweenLayers hook) { impl_->between_layers = std::move(hook); }
 void Model::watch_layers(LayerWatch watch) { impl_->watch = std::move(watch); }
+void Model::watch_gradients(GradientWatch watch) { impl_->gradient_watch = std::move(watch); }
 
 void Model::weights_changed() { impl_->packed_forms_are_stale = true; }
 

@@ -40,6 +40,9 @@ struct ActivationBytes {
 // Shown what parts of the model yield in a forward pass: the embedding (layer -1, "embedding"), of every
 // layer the stream behind its "attention" and what its "mlp" adds to it. [tokens, hidden size].
 using LayerWatch = std::function<void(int64_t layer, const char* part, ConstTensorView values_TD)>;
+// Shown the gradient of every parameter (F32, flat), as far as it is summed up here, when its group is
+// complete.
+using GradientWatch = std::function<void(const Parameter& parameter, ConstTensorView gradient)>;
 
 // The parameter group that is about to be used, in the forward or backward pass.
 using BetweenLayers = std::function<void(int64_t group, WeightUse use)>;
@@ -93,6 +96,7 @@ class Model {
   void call_between_layers(BetweenLayers hook);
   // For those who look for a mistake; an empty one ends it.
   void watch_layers(LayerWatch watch);
+  void watch_gradients(GradientWatch watch);
 
   // The inside (model_impl.h): for Generator, and for benchmarks that time the parts of a step.
   struct Impl;

@@ -38,7 +38,18 @@ void Model::Impl::open_gradients(int64_t group) {
   bind_gradients(group, flat_array(layout, group, data, DType::kF32));
 }
 
+void Model::Impl::show_gradients(int64_t group) const {
+  const TensorView flat = group_gradients[static_cast<size_t>(group)];
+  const int64_t begin = layout.groups()[static_cast<size_t>(group)].begin;
+  for (const Parameter& parameter : layout.parameters()) {
+    if (parameter.group != group) continue;
+    const int64_t offset = parameter.offset - begin;
+    gradient_watch(parameter, flat.rows(offset, offset + parameter.num_elements));
+  }
+}
+
 void Model::Impl::close_gradients(int64_t group) {
+  if (gradient_watch) show_gradients(group);
   if (access != nullptr) access->close_gradients(group);
 }
 

@@ -71,6 +71,8 @@ struct Model::Impl {
   // Most matrices come with theirs from the product that writes them; what is left are norms and biases.
   static constexpr size_t kVector = 1, kMatrix = 2;
   void add_squares(int64_t group, size_t max_rank, double* squares);
+  // Of a group, flat, by parameter.
+  void show_gradients(int64_t group) const;
   SequenceInfo sequence_info(const PackedBatch& batch) const;
 
   ModelConfig config;
@@ -92,6 +94,7 @@ struct Model::Impl {
 
   BetweenLayers between_layers;
   LayerWatch watch;
+  GradientWatch gradient_watch;
   ActivationLimits limits;
   ActivationMode mode = ActivationMode::kForwardOnly;
   PageBuffer saved_memory;

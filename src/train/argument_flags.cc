@@ -247,6 +247,13 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
   limit(table->add("loss_spike_sigmas", &args->loss_spike_sigmas,
                    "Standard deviations above the mean of those steps from which on a value stands out."),
         above(0));
+  limit(
+      table->add("replay_check_steps", &args->replay_check_steps,
+                 "Every so many steps each rank computes its first pass of the step twice, forward and "
+                 "backward, and compares all bits: a difference is silent data corruption by a processor or "
+                 "memory, and ends the run (exit code 79) with the name of the rank and the place. Costs one "
+                 "pass more in that step. 0: never."),
+      at_least(0));
   limit(table->add("label_smoothing_factor", &args->label_smoothing_factor,
                    "Share of the target's probability that is spread over the whole vocabulary in the "
                    "training loss. Evaluation reports the loss without it."),

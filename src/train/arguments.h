@@ -63,6 +63,7 @@ struct TrainingArguments {
   std::string loss_spike_policy = "warn";
   int64_t loss_spike_window = 128;
   double loss_spike_sigmas = 6;
+  int64_t replay_check_steps = 0;
   double label_smoothing_factor = 0;
   int64_t seed = 42;
   std::optional<int64_t> data_seed;

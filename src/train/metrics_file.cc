@@ -34,6 +34,7 @@ std::string metrics_line(const StepMetrics& metrics) {
     line["slowest_rank"] = metrics.slowest_rank->rank;
     line["slowest_rank_times_median"] = metrics.slowest_rank->times_median;
   }
+  if (metrics.replay_check_s) line["replay_check_s"] = *metrics.replay_check_s;
   if (metrics.skipped) line["skipped"] = true;
   if (metrics.checkpoint) {
     line["checkpoint_step"] = metrics.checkpoint->step;

@@ -74,6 +74,7 @@ struct StepMetrics {
   std::optional<double> mfu;                // model FLOPs utilization: tflops / RunPlan::peak
   std::optional<NetworkUse> network;        // with several nodes
   std::optional<SlowestRank> slowest_rank;  // with several ranks
+  std::optional<double> replay_check_s;     // that computing a pass twice took, on rank 0
   bool skipped = false;  // a loss spike, or not finite: weights and optimizer were left as they were
   std::optional<CheckpointUse> checkpoint;  // that was found complete in this step
   // For which training stood still before this step, for the copies of the ranks' state behind the last one.

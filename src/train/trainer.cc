@@ -70,7 +70,8 @@ struct Trainer::StepSums {
   double received_bytes = 0;
   double busy_s = 0;
   double wait_s = 0;
-  double compute_s = 0;  // of the passes, without waiting for others
+  double compute_s = 0;           // of the passes, without waiting for others
+  double replay_differences = 0;  // ranks that found one
   CheckpointShare checkpoint;
 
   void add(const NetworkCounters& network) {
@@ -83,33 +84,52 @@ struct Trainer::StepSums {
     return {std::llround(sent_bytes), std::llround(received_bytes), busy_s, wait_s};
   }
   std::span<double> values() { return {&loss, kNumValues}; }
-  static constexpr size_t kNumValues = 15;
+  static constexpr size_t kNumValues = 16;
   int64_t index_of(double StepSums::*value) const { return &(this->*value) - &loss; }
 };
 
+void Trainer::run_pass(const RowLists& passes, int64_t pass, bool is_last, float grad_scale, StepSums* sums) {
+  const WeightUpdate update = parameters_->begin_pass(pass == 0, is_last);
+  const std::span<const int64_t> rows = passes[pass * world().world_size + world().rank];
+  if (rows.empty()) {
+    model_->take_part_in_forward_backward(update.mode);
+  } else {
+    make_packed_batch(*dataset_, rows, &batch_);
+    const auto label_smoothing = static_cast<float>(args_.label_smoothing_factor);
+    sums->loss += model_->forward_backward(batch_, grad_scale, label_smoothing, update).loss_sum;
+    sums->num_tokens += static_cast<double>(batch_.num_tokens());
+    sums->flops += model_flops(model_->config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
+  }
+  parameters_->end_pass();
+}
+
+void Trainer::rehearse(const RowLists& passes, float grad_scale) {
+  const Stopwatch time;
+  replay_.emplace(*model_, *pool_);
+  StepSums nothing;
+  run_pass(passes, 0, /*is_last=*/false, grad_scale, &nothing);
+  replay_->repeat();
+  rehearsal_s_ = time.seconds();
+}
+
 bool Trainer::run_passes(const RowLists& passes, float grad_scale, StepSums* sums) {
   const int64_t num_passes = passes.size() / world().world_size;
+  const int64_t every = args_.replay_check_steps;
+  rehearsal_s_ = 0;
   in_passes_ = true;
   try {
+    if (every > 0 && (state_.global_step + 1) % every == 0) rehearse(passes, grad_scale);
     for (int64_t pass = 0; pass < num_passes; ++pass) {
       if (pass > 0 && give_up_together()) break;
-      const WeightUpdate update = parameters_->begin_pass(pass == 0, pass + 1 == num_passes);
-      const std::span<const int64_t> rows = passes[pass * world().world_size + world().rank];
-      if (rows.empty()) {
-        model_->take_part_in_forward_backward(update.mode);
-      } else {
-        make_packed_batch(*dataset_, rows, &batch_);
-        const auto label_smoothing = static_cast<float>(args_.label_smoothing_factor);
-        sums->loss += model_->forward_backward(batch_, grad_scale, label_smoothing, update).loss_sum;
-        sums->num_tokens += static_cast<double>(batch_.num_tokens());
-        sums->flops +=
-            model_flops(model_->config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
-      }
-      parameters_->end_pass();
+      run_pass(passes, pass, pass + 1 == num_passes, grad_scale, sums);
+      if (!replay_) continue;
+      replay_difference_ = replay_->difference();
+      replay_.reset();
     }
   } catch (const StepGivenUp&) {
     agreed_signal_ = received_signal();
   }
+  replay_.reset();
   in_passes_ = false;
   return agreed_signal_ == 0;
 }
@@ -127,6 +147,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   static_assert(sizeof(sums) == StepSums::kNumValues * sizeof(double));
   const double waited_before_s = comm_->waited_s();
   if (!run_passes(passes, grad_scale, &sums)) return std::nullopt;
+  sums.replay_differences = replay_difference_.empty() ? 0 : 1;
   mark_work("adding up the step");
   sums.gradient_squares = parameters_->gradient_squares();
   sums.compute_s = step_time.seconds() - (comm_->waited_s() - waited_before_s);
@@ -155,6 +176,8 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
       find_slowest_rank(step, sums.index_of(&StepSums::flops), sums.index_of(&StepSums::compute_s));
   saver_->take_sums(sums.checkpoint);
   pass_s_ = sums.compute_s / static_cast<double>(passes.size());
+  check_replay(step, sums.index_of(&StepSums::replay_differences));
+  if (rehearsal_s_ > 0) metrics.replay_check_s = rehearsal_s_;
   metrics.skipped = is_to_skip(metrics, own_loss_is_finite, passes);
   if (!metrics.skipped) update(metrics);
   if (sums.interrupts > 0) agreed_signal_ = SIGINT;

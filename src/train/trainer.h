@@ -17,6 +17,7 @@
 #include "data/deal_rows.h"
 #include "formats/safetensors.h"
 #include "model/model.h"
+#include "ops/cpu_ops.h"
 #include "ops/ops.h"
 #include "optim/schedule.h"
 #include "platform/thread_pool.h"
@@ -29,6 +30,7 @@
 #include "train/output_folder.h"
 #include "train/parameter_state.h"
 #include "train/peer_snapshots.h"
+#include "train/replay_check.h"
 #include "train/slow_ranks.h"
 #include "train/step_actions.h"
 #include "train/stopwatch.h"
@@ -44,13 +46,16 @@ double clip_factor(double norm, double max_norm);
 // With several ranks every one of them has a Trainer, and all calls are collective; rank 0 alone reports to
 // its observer and writes reports; checkpoints are written by all. A step is the same whatever the number of
 // ranks: its rows depend on the data, the seed and the global batch alone.
+// Makes the operations of a model.
+using OpsFactory = std::function<std::unique_ptr<Ops>(ThreadPool& pool)>;
+
 class Trainer {
  public:
   // Opens model and dataset, plans the run, checks its memory, allocates and loads, from a checkpoint where
   // the run is resumed. `args` must be resolved (resolve_training_arguments); pool, observer and comm must
   // outlive this. Nothing is written to output_dir yet, but with several nodes a file that is removed again.
   Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer,
-          Communicator& comm = single_process());
+          Communicator& comm = single_process(), const OpsFactory& make_ops = make_cpu_ops);
   ~Trainer();
 
   const RunPlan& plan() const { return run_plan_; }
@@ -67,7 +72,7 @@ class Trainer {
 
  private:
   // Preparation, in this order.
-  void open_model();
+  void open_model(const OpsFactory& make_ops);
   void measure_peak();
   void open_datasets();
   void plan_steps();
@@ -120,6 +125,12 @@ class Trainer {
   struct StepSums;
   // False: given up.
   bool run_passes(const RowLists& passes, float grad_scale, StepSums* sums);
+  void run_pass(const RowLists& passes, int64_t pass, bool is_last, float grad_scale, StepSums* sums);
+  // The first pass for the first time, where it is to be computed twice (replay_check.h).
+  void rehearse(const RowLists& passes, float grad_scale);
+  // kNumerics when the second time was different on any rank: where that is in the step's sums, which are the
+  // last.
+  void check_replay(int64_t step, int64_t sum_index);
 
   // Leaves the layers of the model.
   struct StepGivenUp {};
@@ -235,6 +246,9 @@ class Trainer {
   bool in_passes_ = false;
   std::optional<Stopwatch> since_signal_;
   Stopwatch since_step_began_;
+  std::optional<ReplayCheck> replay_;  // in the passes of a step that is checked
+  std::string replay_difference_;      // of this rank; "" = none
+  double rehearsal_s_ = 0;
   // Of the step before, mean of the ranks, the same on all.
   std::optional<double> pass_s_;
   int64_t last_saved_step_ = -1;    // of the last complete checkpoint; known to rank 0

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
 #include "tokenizer/tokenizer.h"
 #include "train/passes.h"
@@ -25,7 +24,8 @@ bool needs_tokenizer(const std::vector<std::string>& files) {
 
 }  // namespace
 
-Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer, Communicator& comm)
+Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer, Communicator& comm,
+                 const OpsFactory& make_ops)
     : args_(args),
       pool_(&pool),
       comm_(&comm),
@@ -39,7 +39,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   if (is_root()) check_can_write_in(args_.output_dir);
   const PatientScope patience(*comm_);
   check_output_is_shared();
-  open_model();
+  open_model(make_ops);
   open_snapshots();
   choose_checkpoint();
   open_datasets();
@@ -50,10 +50,10 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
 
 Trainer::~Trainer() = default;
 
-void Trainer::open_model() {
+void Trainer::open_model(const OpsFactory& make_ops) {
   const ModelConfig config = read_model_config(args_.model);
   model_file_ = SafetensorsModel::open(args_.model);
-  ops_ = make_cpu_ops(*pool_);
+  ops_ = make_ops(*pool_);
   model_ = std::make_unique<Model>(config, args_.training_dtype(), *ops_);
   run_plan_.num_parameters = model_->layout().num_parameters();
   run_plan_.operations = ops_->description();

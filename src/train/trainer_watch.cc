@@ -76,6 +76,28 @@ bool Trainer::is_to_skip(const StepMetrics& metrics, bool own_loss_is_finite, co
   return skips;
 }
 
+void Trainer::check_replay(int64_t step, int64_t sum_index) {
+  int rank = 0;
+  if (!world().is_single()) {
+    while (rank < world().world_size && comm_->summand(rank, sum_index) == 0) ++rank;
+  } else if (replay_difference_.empty()) {
+    rank = 1;
+  }
+  if (rank == world().world_size) return;
+  const std::string place = comm_->broadcast_text(replay_difference_, rank, {"replay check"});
+  const std::string who = world().is_single()
+                              ? "this machine"
+                              : describe_rank(rank, comm_->store()->hosts()[static_cast<size_t>(rank)]);
+  finish_checkpoint();
+  fail(ExitCode::kNumerics,
+       "step {}: {} computed the same pass twice with different results, first in {}: its processor or "
+       "memory errs "
+       "(silent data corruption), so the weights were left as they are after step {}; take the machine out, "
+       "test it, and "
+       "go on from a checkpoint of before the last check that found nothing",
+       step + 1, who, place, step);
+}
+
 std::optional<SlowestRank> Trainer::find_slowest_rank(int64_t step, int64_t work_index,
                                                       int64_t compute_index) {
   if (!slow_ranks_) return std::nullopt;

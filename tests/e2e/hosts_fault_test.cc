@@ -245,6 +245,43 @@ TEST_F(HostsFault, ErrorOfOneNodeIsEveryones) {
   }
 }
 
+// Another file system lies over the folder of the second host.
+TEST_F(HostsFault, OutputThatIsNotSharedIsRefusedInOneLine) {
+  fs::create_directories(output());
+  const auto mount = hosts_.start(1, {"mount", "-t", "tmpfs", "none", output()});
+  ASSERT_TRUE(mount->wait(10s) && mount->result().exit_code == 0) << mount->err();
+  HostJob job(hosts_, {.command = train(3)});
+  ASSERT_TRUE(job.wait(kStart));
+  for (const int node : {0, 1}) {
+    expect_error(
+        job, node, 78,
+        AllOf(HasSubstr(fmt::format("output_dir {}: not the same folder on all nodes", output().string())),
+              HasSubstr("save_strategy no")));
+  }
+  // Without checkpoints nothing but the finished model is written, by rank 0.
+  HostJob without(hosts_, {.command = train(3, {"--save_strategy", "no"})});
+  ASSERT_TRUE(without.wait(kStart));
+  for (const int node : {0, 1}) EXPECT_EQ(without.agent(node).result().exit_code, 0) << without.all_output();
+  EXPECT_THAT(without.agent(0).err(), HasSubstr("a signal ends the run without a checkpoint"));
+  EXPECT_TRUE(fs::exists(output() / "model.safetensors"));
+}
+
+// What is no rank of a training does not agree with others on a signal.
+TEST_F(HostsFault, SigtermOfOneAgentOfAnotherProgramEndsItsNode) {
+  for (const int node : {0, 1}) {
+    SCOPED_TRACE(node);
+    HostJob job(hosts_, {.ranks_per_node = 2, .command = {"--", "sleep", "1000"}});
+    ASSERT_TRUE(wait_for_rank(job, 1) && wait_for_rank(job, 3));
+    const std::vector<pid_t> ended = {job.rank(2 * node), job.rank(2 * node + 1)};
+    job.agent(node).send(SIGTERM);
+    ASSERT_TRUE(job.agent(node).wait(kSoon)) << job.all_output();
+    const ProcessResult result = job.agent(node).result();
+    EXPECT_EQ(result.signal, SIGTERM) << "exit code " << result.exit_code << "\n" << result.err;
+    EXPECT_EQ(result.errors().size(), 0u) << result.err;
+    for (const pid_t pid : ended) EXPECT_TRUE(is_gone(pid));
+  }
+}
+
 // A rank that stands still is no failure before the silence, but a wait may be shorter.
 TEST_F(HostsFault, WaitsEndAtDdpTimeout) {
   HostJob job(hosts_, {.ranks_per_node = 2, .command = endless({"--ddp_timeout", "3"})});

@@ -78,6 +78,24 @@ TEST_F(HostsNetwork, OneWayDropEndsBothSides) {
   }
 }
 
+// A firewall on the way that forgets its connections: every packet is answered by a reset.
+TEST_F(HostsNetwork, ResetConnectionsEndBothSides) {
+  for (const int host : {0, 1}) {
+    SCOPED_TRACE(host);
+    HostJob job(hosts_, {.command = endless()});
+    ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+    const std::string rule =
+        fmt::format("INPUT -p tcp -s {} -j REJECT --reject-with tcp-reset", Hosts::address(1 - host));
+    if (const std::string problem = iptables(host, "-A " + rule); !problem.empty()) GTEST_SKIP() << problem;
+    EXPECT_TRUE(job.wait(2 * kSilence + kSoon));
+    EXPECT_EQ(iptables(host, "-D " + rule), "");
+    for (const int node : {0, 1}) {
+      expect_error(job, node, 75, AnyOf(HasSubstr("rank "), HasSubstr("node "), HasSubstr("the store at")));
+    }
+    fs::remove_all(output());
+  }
+}
+
 TEST_F(HostsNetwork, LostPacketsChangeNoNumber) {
   constexpr int64_t kSteps = 40;
   const std::string expected = undisturbed_weights(kSteps);
