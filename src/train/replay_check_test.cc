@@ -35,12 +35,12 @@ class FlippingOps : public ForwardingOps {
   }
 
  private:
-  // The highest bit of the mantissa, of the last element in the last row but one: with queries, keys and
-  // values of a layer a value of the last token that has a target.
+  // The highest bit of the mantissa, of the last element of the row in the middle: where queries, keys and
+  // values lie beside each other, a value that many tokens see.
   void flip(TensorView values) {
     if (!armed_->exchange(false)) return;
     const int64_t element_bytes = dtype_bytes(values.dtype());
-    const int64_t last = (values.dim(0) - 1) * values.dim(1) - 1;
+    const int64_t last = (values.dim(0) / 2 + 1) * values.dim(1) - 1;
     std::byte* element = values.bytes() + last * element_bytes;
     element[element_bytes - 2] ^= std::byte{0x40};
   }
