@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "e2e/started_process.h"
+#include "e2e/host_job.h"
 #include "e2e/tiny_model.h"
 
 namespace tessera {
