@@ -133,6 +133,7 @@ void RankPosition::count_network(int64_t sent_bytes, int64_t received_bytes) noe
 
 void RankPosition::set_folder(const std::filesystem::path& folder) noexcept {
   Record<kFolderWords>::Words words;
+  if (folder.native().size() >= sizeof(words)) return;
   put_text<kFolderWords>(folder.c_str(), words.data());
   memory_->folder.write(words);
 }

@@ -72,7 +72,7 @@ class RankPosition {
 
   void mark(Activity activity, const PositionMark& mark) noexcept;
   void count_network(int64_t sent_bytes, int64_t received_bytes) noexcept;
-  // Once, before others may fail; at most some hundred bytes are kept.
+  // Once, before others may fail. One of more than 1023 bytes is not kept.
   void set_folder(const std::filesystem::path& folder) noexcept;
 
   PositionReading read() const;

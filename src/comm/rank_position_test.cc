@@ -75,12 +75,13 @@ TEST(RankPosition, StaysWhenTheRankIsKilled) {
   EXPECT_EQ(work.layer, 4);
 }
 
-TEST(RankPosition, LongTextsAreCut) {
+TEST(RankPosition, LongTextsAreCutAndLongFoldersLeftOut) {
   RankPosition position;
   position.mark(Activity::kNode, {.what = std::string(200, 'x').c_str()});
   EXPECT_EQ(position.read().at(Activity::kNode).what, std::string(47, 'x'));
-  position.set_folder(std::string(5000, 'y'));
-  EXPECT_EQ(position.read().folder.size(), 1023u);
+  position.set_folder(std::string(1023, 'y'));
+  position.set_folder(std::string(1024, 'z'));
+  EXPECT_EQ(position.read().folder, std::string(1023, 'y'));
 }
 
 TEST(RankPosition, AFileThatIsGoneOrTooSmallIsNotUsed) {

@@ -291,8 +291,11 @@ TEST_F(HostsFault, WaitsEndAtDdpTimeout) {
   ASSERT_TRUE(job.wait(kSilence + kSoon));
   EXPECT_GE(Clock::now() - begin, 3s);
   for (const int node : {0, 1}) {
-    expect_error(job, node, 75, AllOf(HasSubstr("rank 3 on host host1"), HasSubstr("3.0 s")));
+    expect_error(
+        job, node, 75,
+        AllOf(HasSubstr("rank 3 on host host1"), HasSubstr("3.0 s"), HasSubstr("where every rank was")));
   }
+  EXPECT_EQ(files_named(output(), "stall-", ".txt").size(), 1u);
 }
 
 TEST_F(HostsFault, AllNodesStartAgainAfterAFailure) {
