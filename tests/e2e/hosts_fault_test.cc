@@ -272,6 +272,7 @@ TEST_F(HostsFault, SigtermOfOneAgentOfAnotherProgramEndsItsNode) {
     SCOPED_TRACE(node);
     HostJob job(hosts_, {.ranks_per_node = 2, .command = {"--", "sleep", "1000"}});
     ASSERT_TRUE(wait_for_rank(job, 1) && wait_for_rank(job, 3));
+    std::this_thread::sleep_for(1500ms);  // agents join within a second
     const std::vector<pid_t> ended = {job.rank(2 * node), job.rank(2 * node + 1)};
     job.agent(node).send(SIGTERM);
     ASSERT_TRUE(job.agent(node).wait(kSoon)) << job.all_output();
@@ -279,6 +280,14 @@ TEST_F(HostsFault, SigtermOfOneAgentOfAnotherProgramEndsItsNode) {
     EXPECT_EQ(result.signal, SIGTERM) << "exit code " << result.exit_code << "\n" << result.err;
     EXPECT_EQ(result.errors().size(), 0u) << result.err;
     for (const pid_t pid : ended) EXPECT_TRUE(is_gone(pid));
+    if (node == 0) {  // with it the store
+      ASSERT_TRUE(job.agent(1).wait(kSoon)) << job.all_output();
+      expect_error(job, 1, 75, HasSubstr("the store at 10.77.0.1:29500 (agent of node 0)"));
+    } else {
+      std::this_thread::sleep_for(1s);
+      EXPECT_FALSE(job.agent(0).has_ended()) << job.all_output();
+      EXPECT_FALSE(is_gone(job.rank(0)));
+    }
   }
 }
 
