@@ -437,7 +437,10 @@ TEST(RankProcess, HasItsOwnSnapshotMemoryAndNoOtherFile) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   RankProcessOptions options;
-  options.program = {"/bin/sh", "sh", "-c", "for f in /proc/self/fd/*; do echo ${f##*/}; done"};
+  // One by one: the descriptor by which a shell lists a folder may have any free number.
+  options.program = {
+      "/bin/sh", "sh", "-c",
+      "n=3; while [ $n -lt 256 ]; do if [ -e /proc/self/fd/$n ]; then echo $n; fi; n=$((n+1)); done"};
   options.out = ends[1];
   options.inherited = memory.of_rank(1);
   const pid_t pid = start_rank(options);
