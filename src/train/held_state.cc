@@ -236,9 +236,9 @@ HeldTexts held_texts(const HeldState& held, Communicator& comm, std::span<const 
   HeldTexts texts;
   if (has_them) {
     const SnapshotTexts found = slots[static_cast<size_t>(place.slot)].texts();
-    texts = {std::string(found.run), std::string(found.trainer_state)};
+    texts = {std::string(found.run), std::string(found.log_history)};
   }
-  for (std::string* text : {&texts.run, &texts.trainer_state}) {
+  for (std::string* text : {&texts.run, &texts.log_history}) {
     auto size = static_cast<int64_t>(text->size());
     comm.broadcast(std::as_writable_bytes(std::span(&size, 1)), place.rank, kLabel);
     text->resize(static_cast<size_t>(size));

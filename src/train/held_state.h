@@ -45,7 +45,7 @@ HeldSearch find_held_state(Communicator& comm, ThreadPool& pool, std::span<const
 // Collective: the texts that the first rank of then has left.
 struct HeldTexts {
   std::string run;
-  std::string trainer_state;
+  std::string log_history;
 };
 HeldTexts held_texts(const HeldState& held, Communicator& comm, std::span<const SnapshotSlot> slots);
 

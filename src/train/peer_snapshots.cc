@@ -25,7 +25,7 @@ SnapshotSizes sizes_of(const std::vector<ElementRange>& ranges, const SnapshotTe
   SnapshotSizes sizes = {.num_ranges = std::ssize(ranges),
                          .num_elements = 0,
                          .run_bytes = std::ssize(texts.run),
-                         .trainer_state_bytes = std::ssize(texts.trainer_state)};
+                         .log_history_bytes = std::ssize(texts.log_history)};
   for (const ElementRange& range : ranges) sizes.num_elements += range.end - range.begin;
   return sizes;
 }
@@ -169,10 +169,8 @@ SnapshotId PeerSnapshots::id_of(int64_t step) const {
           .local_world_size = world.local_world_size};
 }
 
-void PeerSnapshots::write(const RunRecord& record) {
+void PeerSnapshots::write(int64_t step, const SnapshotTexts& texts) {
   const World& world = comm_->world();
-  SnapshotTexts texts;
-  if (world.rank == 0) texts = {record.run_json, record.trainer_state_json};
   const int64_t own_bytes = sizes_of(owned_, texts).slot_bytes();
   if (transfer_) transfer_->wait();
   // When all are here, the snapshot before this one is whole everywhere.
@@ -188,7 +186,7 @@ void PeerSnapshots::write(const RunRecord& record) {
     transfer_->receive(next_slot(kSent), sent_bytes);
   }
   own.write(
-      id_of(record.step), world.rank, owned_,
+      id_of(step), world.rank, owned_,
       [this](StateKind kind, int64_t begin, std::span<float> values) {
         state_->read_state(kind, begin, values);
       },

@@ -15,7 +15,6 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint_writer.h"
 #include "comm/communicator.h"
 #include "model/parameters.h"
 #include "platform/thread_pool.h"
@@ -52,8 +51,8 @@ class PeerSnapshots {
   // outlive this.
   void open(const ParameterLayout& layout, const ParameterState& state);
   // Collective: keeps the state as it is now. Sending goes on when this has returned, until the next call at
-  // the latest. The texts of rank 0 count.
-  void write(const RunRecord& record);
+  // the latest. `texts` are those of rank 0; others have none.
+  void write(int64_t step, const SnapshotTexts& texts);
   // Collective: until all that is sent has arrived.
   void finish();
 

@@ -27,6 +27,26 @@ TEST(LogLine, KeepsFloatsFloatsAndCountsWhole) {
   EXPECT_EQ(log_line_text(entry), "{'eval_loss': 3.0, 'num_input_tokens_seen': 12, 'epoch': 1.0}");
 }
 
+TEST(LogHistoryText, GrowsWithTheHistory) {
+  LogHistoryText text;
+  std::vector<LogEntry> history;
+  EXPECT_TRUE(parse_log_history(text.of(history), "text").empty());
+  for (int64_t step = 1; step <= 5; ++step) {
+    history.push_back({.values = {{"count", 3 * step}, {"loss", 1.0 / static_cast<double>(step)}},
+                       .epoch = 0.1 * static_cast<double>(step),
+                       .step = step});
+    if (step % 2 == 0) continue;  // two at once
+    const std::vector<LogEntry> parsed = parse_log_history(text.of(history), "text");
+    ASSERT_EQ(parsed.size(), history.size());
+    for (size_t i = 0; i < parsed.size(); ++i) {
+      EXPECT_EQ(parsed[i].step, history[i].step);
+      EXPECT_EQ(parsed[i].epoch, history[i].epoch);
+      EXPECT_EQ(parsed[i].values, history[i].values);
+    }
+  }
+  EXPECT_EQ(text.of(history), std::string(text.of(history))) << "nothing is new";
+}
+
 TEST(TrainerStateJson, IsTheDocumentHuggingFaceWrites) {
   TrainerState state;
   state.global_step = 2;

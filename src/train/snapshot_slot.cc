@@ -41,7 +41,7 @@ constexpr int64_t kBlockBytes = int64_t{256} << 10;
 // By which the texts of a run may grow until there has to be more memory.
 constexpr int64_t kSlackBytes = int64_t{64} << 10;
 
-enum Region { kMasters, kExpAvg, kExpAvgSq, kRanges, kRun, kTrainerState, kChecksums, kNumRegions };
+enum Region { kMasters, kExpAvg, kExpAvgSq, kRanges, kRun, kLogHistory, kChecksums, kNumRegions };
 constexpr int kNumCheckedRegions = kChecksums;
 
 int64_t num_blocks(int64_t size_bytes) { return (size_bytes + kBlockBytes - 1) / kBlockBytes; }
@@ -52,7 +52,7 @@ struct Layout {
         sizes.num_elements * static_cast<int64_t>(sizeof(float));
     size[kRanges] = sizes.num_ranges * static_cast<int64_t>(sizeof(ElementRange));
     size[kRun] = sizes.run_bytes;
-    size[kTrainerState] = sizes.trainer_state_bytes;
+    size[kLogHistory] = sizes.log_history_bytes;
     for (int region = 0; region < kNumCheckedRegions; ++region) total_blocks += num_blocks(size[region]);
     size[kChecksums] = total_blocks * static_cast<int64_t>(sizeof(uint32_t));
     int64_t at = kHeaderBytes;
@@ -90,7 +90,7 @@ uint32_t header_crc(const SnapshotHeader& header) {
 // Sizes of a file in memory are bounded by it.
 bool fits(const SnapshotSizes& sizes, int64_t file_bytes) {
   for (const int64_t count :
-       {sizes.num_ranges, sizes.num_elements, sizes.run_bytes, sizes.trainer_state_bytes}) {
+       {sizes.num_ranges, sizes.num_elements, sizes.run_bytes, sizes.log_history_bytes}) {
     if (count < 0 || count > file_bytes) return false;
   }
   return Layout(sizes).total_bytes <= file_bytes;
@@ -215,7 +215,7 @@ void SnapshotSlot::write(const SnapshotId& id, int64_t rank, std::span<const Ele
   SnapshotHeader header = {.magic = kMagic, .id = id, .rank = rank, .sizes = {}};
   header.sizes.num_ranges = std::ssize(ranges);
   header.sizes.run_bytes = std::ssize(texts.run);
-  header.sizes.trainer_state_bytes = std::ssize(texts.trainer_state);
+  header.sizes.log_history_bytes = std::ssize(texts.log_history);
   std::vector<int64_t> ends;
   for (const ElementRange& range : ranges) {
     ends.push_back(header.sizes.num_elements += range.end - range.begin);
@@ -224,11 +224,12 @@ void SnapshotSlot::write(const SnapshotId& id, int64_t rank, std::span<const Ele
   TESSERA_CHECK(layout.total_bytes <= memory_.size_bytes(), "{} bytes of {}", layout.total_bytes,
                 memory_.size_bytes());
   const auto copy = [&](Region region, const void* from) {
+    if (layout.size[region] == 0) return;
     std::memcpy(memory_.data() + layout.offset[region], from, static_cast<size_t>(layout.size[region]));
   };
   copy(kRanges, ranges.data());
   copy(kRun, texts.run.data());
-  copy(kTrainerState, texts.trainer_state.data());
+  copy(kLogHistory, texts.log_history.data());
   std::byte* checksums = memory_.data() + layout.offset[kChecksums];
   pool.parallel_for(layout.total_blocks, [&](int64_t i) {
     const Layout::Block block = layout.block(i);
@@ -267,7 +268,7 @@ SnapshotTexts SnapshotSlot::texts() const {
     return std::string_view(reinterpret_cast<const char*>(memory_.data() + layout.offset[region]),
                             static_cast<size_t>(layout.size[region]));
   };
-  return {text(kRun), text(kTrainerState)};
+  return {text(kRun), text(kLogHistory)};
 }
 
 }  // namespace tessera

@@ -31,15 +31,15 @@ struct SnapshotId {
 };
 
 struct SnapshotTexts {
-  std::string_view run;            // RunRecord::run_json
-  std::string_view trainer_state;  // RunRecord::trainer_state_json
+  std::string_view run;          // training_record_json()
+  std::string_view log_history;  // LogHistoryText
 };
 
 struct SnapshotSizes {
   int64_t num_ranges = 0;
   int64_t num_elements = 0;
   int64_t run_bytes = 0;
-  int64_t trainer_state_bytes = 0;
+  int64_t log_history_bytes = 0;
 
   int64_t slot_bytes() const;    // of a slot that holds it
   int64_t memory_bytes() const;  // what prepare() takes for it
@@ -48,7 +48,7 @@ struct SnapshotSizes {
 // Where things lie: a page of header, then regions that begin at cache lines, each checked in blocks.
 //   masters, exp_avg, exp_avg_sq   float32 [num_elements] each, ranges one behind the other
 //   ranges                         int64 [num_ranges][2]: elements [begin, end) of the flat array, ascending
-//   texts                          run, trainer_state
+//   texts                          run, log_history
 //   checksums                      uint32, CRC32C of every block of the regions above, in this order
 class SnapshotSlot {
  public:

@@ -29,12 +29,12 @@ class SnapshotSlotTest : public testing::Test {
  protected:
   void write(SnapshotSlot& slot, const SnapshotId& id, const std::vector<ElementRange>& ranges) {
     slot.prepare(bytes_of(ranges), pool_);
-    slot.write(id, 3, ranges, fill, {run_, trainer_state_}, pool_);
+    slot.write(id, 3, ranges, fill, {run_, log_history_}, pool_);
   }
   int64_t bytes_of(const std::vector<ElementRange>& ranges) const {
     SnapshotSizes sizes = {.num_ranges = std::ssize(ranges),
                            .run_bytes = std::ssize(run_),
-                           .trainer_state_bytes = std::ssize(trainer_state_)};
+                           .log_history_bytes = std::ssize(log_history_)};
     for (const ElementRange& range : ranges) sizes.num_elements += range.end - range.begin;
     return sizes.slot_bytes();
   }
@@ -42,7 +42,7 @@ class SnapshotSlotTest : public testing::Test {
   ThreadPool pool_{2};
   UniqueFd file_{memfd_create("test", MFD_CLOEXEC)};
   std::string run_ = "{\"run\": 1}";
-  std::string trainer_state_ = std::string(100'001, 's');
+  std::string log_history_ = std::string(100'001, 's');
   // Blocks of a region end inside ranges, and ranges inside blocks.
   std::vector<ElementRange> ranges_ = {{32, 33}, {64, 70'000}, {70'016, 70'016}, {100'000, 250'001}};
   SnapshotId id_ = {
@@ -62,7 +62,7 @@ TEST_F(SnapshotSlotTest, AnotherProcessFindsWhatWasWritten) {
   EXPECT_EQ(content->rank, 3);
   EXPECT_TRUE(slot.verify(pool_));
   EXPECT_EQ(slot.texts().run, run_);
-  EXPECT_EQ(slot.texts().trainer_state, trainer_state_);
+  EXPECT_EQ(slot.texts().log_history, log_history_);
   ASSERT_EQ(slot.ranges().size(), ranges_.size());
   for (const StateKind kind : {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq}) {
     const std::span<const float> values = slot.values(kind);
@@ -127,7 +127,7 @@ TEST_F(SnapshotSlotTest, SizeFollowsWhatIsWritten) {
   write(slot, id_, ranges_);
   const int64_t held = slot.held_bytes();
   EXPECT_GE(held, bytes_of(ranges_));
-  trainer_state_ += "a little more";
+  log_history_ += "a little more";
   write(slot, id_, ranges_);
   EXPECT_EQ(slot.held_bytes(), held);
   write(slot, id_, {{0, 1'000'000}});

@@ -171,6 +171,7 @@ class Trainer {
   void write_together(const std::function<void()>& write);
   ExportOptions export_options() const;
   CheckpointPlan checkpoint_plan() const;
+  void update_record();  // to the present step
   RunRecord run_record();
   // Begins one of the present step, when the one before is over.
   void save_checkpoint();
@@ -236,6 +237,7 @@ class Trainer {
   std::optional<MetricsFile> metrics_file_;
   std::optional<CheckpointSaver> saver_;
   std::optional<PeerSnapshots> snapshots_;
+  LogHistoryText history_text_;           // for them
   std::optional<double> snapshot_s_;      // of the last one, not in metrics.jsonl yet
   std::optional<CheckpointUse> written_;  // not in metrics.jsonl yet
   std::string checkpoint_error_;          // of the last checkpoint that failed

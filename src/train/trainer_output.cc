@@ -184,8 +184,7 @@ CheckpointPlan Trainer::checkpoint_plan() const {
   return plan;
 }
 
-RunRecord Trainer::run_record() {
-  const bool is_last = state_.global_step == state_.max_steps || agreed_signal_ != 0;
+void Trainer::update_record() {
   record_.progress = {.step = state_.global_step,
                       .epoch = state_.epoch,
                       .num_input_tokens_seen = state_.num_input_tokens_seen,
@@ -197,6 +196,11 @@ RunRecord Trainer::run_record() {
                       .num_skipped_in_a_row = num_skipped_in_a_row_};
   record_.loss_spikes = loss_spikes_.history();
   record_.plateau = schedule_->plateau();
+}
+
+RunRecord Trainer::run_record() {
+  update_record();
+  const bool is_last = state_.global_step == state_.max_steps || agreed_signal_ != 0;
   return {.step = state_.global_step,
           .run_json = training_record_json(record_),
           .trainer_state_json = trainer_state_json(state_, /*should_save=*/true, is_last),

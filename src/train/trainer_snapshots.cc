@@ -38,7 +38,7 @@ bool Trainer::resume_from_memory(const std::optional<fs::path>& newest) {
   resume_ = ResumePoint{{},
                         search.found,
                         parse_training_record(texts.run, origin),
-                        parse_log_history(texts.trainer_state, origin)};
+                        parse_log_history(texts.log_history, origin)};
   last_saved_step_ = saved;
   return true;
 }
@@ -46,7 +46,14 @@ bool Trainer::resume_from_memory(const std::optional<fs::path>& newest) {
 void Trainer::take_snapshot() {
   const NetworkMeterPause pause(network_meter_);
   const Stopwatch time;
-  snapshots_->write(run_record());
+  SnapshotTexts texts;
+  std::string run;
+  if (is_root()) {
+    update_record();
+    run = training_record_json(record_);
+    texts = {run, history_text_.of(state_.log_history)};
+  }
+  snapshots_->write(state_.global_step, texts);
   snapshot_s_ = time.seconds();
 }
 

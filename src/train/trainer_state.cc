@@ -78,6 +78,21 @@ std::string trainer_state_json(const TrainerState& state, bool should_save, bool
   return out.dump(2, ' ', /*ensure_ascii=*/true) + "\n";
 }
 
+const std::string& LogHistoryText::of(const std::vector<LogEntry>& history) {
+  static const std::string kBegin = "{\"log_history\": [", kEnd = "]}";
+  TESSERA_CHECK(history.size() >= num_entries_, "{} entries after {}", history.size(), num_entries_);
+  if (text_.empty()) {
+    text_ = kBegin;
+  } else {
+    text_.resize(text_.size() - kEnd.size());
+  }
+  for (; num_entries_ < history.size(); ++num_entries_) {
+    if (num_entries_ > 0) text_ += ",";
+    text_ += entry_json(history[num_entries_]).dump();
+  }
+  return text_ += kEnd;
+}
+
 std::vector<LogEntry> parse_log_history(const std::string& text, const std::string& origin) {
   const Json state = parse_json(text, origin);
   const auto history = state.find("log_history");

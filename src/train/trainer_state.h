@@ -44,6 +44,17 @@ struct TrainerState {
 // `should_training_stop` are what TrainerControl says at that moment.
 std::string trainer_state_json(const TrainerState& state, bool should_save, bool should_training_stop);
 
+// An object with log_history alone, for those who need it again and again: only what is new becomes text.
+class LogHistoryText {
+ public:
+  // `history` begins with that of the call before. Until the next call.
+  const std::string& of(const std::vector<LogEntry>& history);
+
+ private:
+  size_t num_entries_ = 0;
+  std::string text_;
+};
+
 // log_history of such a text, values in the order of their names. Error(kBadData) names `origin` and the
 // entry.
 std::vector<LogEntry> parse_log_history(const std::string& text, const std::string& origin);
