@@ -15,6 +15,9 @@ namespace {
 
 // What every disk and file system takes for offsets, sizes and memory.
 constexpr int64_t kAlignment = 4096;
+// A disk fills one huge page in one request of one segment; 256 small pages are as many segments, and more
+// than most take at once.
+constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 // Below this a read that the system has begun ahead is sooner there.
 constexpr int64_t kMinDirectBytes = int64_t{64} << 10;
 
@@ -67,7 +70,7 @@ std::span<std::byte> DirectInputFile::read_at(int64_t offset_bytes, int64_t coun
   const int64_t begin = offset_bytes / kAlignment * kAlignment;
   const int64_t skipped = offset_bytes - begin;
   const int64_t aligned_bytes = round_up(skipped + count_bytes, kAlignment);
-  if (buffer->size_bytes() < aligned_bytes) *buffer = PageBuffer(aligned_bytes);
+  if (buffer->size_bytes() < aligned_bytes) *buffer = PageBuffer(round_up(aligned_bytes, kHugePageBytes));
   const auto count = static_cast<size_t>(count_bytes);
   if (is_direct_ && count_bytes >= kMinDirectBytes) {
     if (read_direct(begin, aligned_bytes, buffer->data(), skipped + count_bytes))
