@@ -18,6 +18,7 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "formats/file.h"
 #include "formats/output_file.h"
+#include "formats/page_cache.h"
 
 namespace tessera {
 namespace {
@@ -176,10 +177,7 @@ class CheckpointFiles {
   // Drops the files, which are on the disk, from the system's cache.
   void drop_from_cache() const {
     for (const auto& entry : fs::recursive_directory_iterator(case_.folder)) {
-      const int fd = ::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC);
-      if (fd < 0) continue;
-      ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
-      ::close(fd);
+      if (entry.is_regular_file()) drop_from_page_cache(entry.path());
     }
   }
 

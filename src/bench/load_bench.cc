@@ -1,6 +1,5 @@
 #include "bench/load_bench.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -20,8 +19,8 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
-#include "comm/local_socket.h"
 #include "comm/node_group.h"
+#include "formats/page_cache.h"
 #include "formats/safetensors.h"
 #include "platform/prefault.h"
 #include "zero/shard_plan.h"
@@ -200,35 +199,6 @@ LoadResult load_in_processes(const fs::path& folder, const ModelConfig& config, 
   result.memory_s = memory_ready - begin;
   result.read_s = end - memory_ready;
   return result;
-}
-
-// Of the file's pages, the share in the page cache.
-double cached_share(int fd, size_t size_bytes) {
-  constexpr size_t kPageBytes = 4096;
-  if (size_bytes == 0) return 0;
-  void* const mapped = mmap(nullptr, size_bytes, PROT_READ, MAP_SHARED, fd, 0);
-  if (mapped == MAP_FAILED) return 0;
-  std::vector<unsigned char> pages((size_bytes + kPageBytes - 1) / kPageBytes);
-  mincore(mapped, size_bytes, pages.data());
-  munmap(mapped, size_bytes);
-  const auto num_cached =
-      std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return page & 1; });
-  return static_cast<double>(num_cached) / static_cast<double>(pages.size());
-}
-
-void drop_from_page_cache(const fs::path& file) {
-  const UniqueFd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) fail_errno(ExitCode::kNoInput, errno, fmt::format("{}: cannot open", file.native()));
-  // Pages that wait to be written stay.
-  fdatasync(fd.get());
-  posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
-  const double share = cached_share(fd.get(), fs::file_size(file));
-  if (share > 0.01) {
-    fail(ExitCode::kBadConfig,
-         "{}: {:.0f} % stays in the page cache: files there cannot be measured cold (a file system in "
-         "memory?)",
-         file.native(), 100 * share);
-  }
 }
 
 // Seconds by dd's own account.

@@ -1,14 +1,11 @@
 #include "formats/direct_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <vector>
 
-#include "base/error.h"
+#include "formats/page_cache.h"
 
 namespace tessera {
 namespace {
@@ -21,25 +18,13 @@ constexpr int64_t kHugePageBytes = int64_t{2} << 20;
 // Below this a read that the system has begun ahead is sooner there.
 constexpr int64_t kMinDirectBytes = int64_t{64} << 10;
 
-// The mapping is only asked about, never touched.
-bool is_mostly_cached(int fd, int64_t size_bytes) {
-  void* mapping = ::mmap(nullptr, static_cast<size_t>(size_bytes), PROT_READ, MAP_SHARED, fd, 0);
-  if (mapping == MAP_FAILED) return true;
-  std::vector<unsigned char> pages(static_cast<size_t>((size_bytes + kAlignment - 1) / kAlignment));
-  const bool is_known = ::sysconf(_SC_PAGESIZE) == kAlignment &&
-                        ::mincore(mapping, static_cast<size_t>(size_bytes), pages.data()) == 0;
-  ::munmap(mapping, static_cast<size_t>(size_bytes));
-  const int64_t num_cached =
-      std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
-  return !is_known || 2 * num_cached > std::ssize(pages);
-}
-
 }  // namespace
 
 DirectInputFile::DirectInputFile(const std::filesystem::path& path) : file_(InputFile::open(path)) {
   if (file_.size_bytes() < kMinDirectBytes) return;
   direct_fd_ = ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
-  is_direct_ = direct_fd_ >= 0 && !is_mostly_cached(direct_fd_, file_.size_bytes());
+  // Where the system does not tell, the ordinary way is the safe one.
+  is_direct_ = direct_fd_ >= 0 && cached_share(direct_fd_, file_.size_bytes()).value_or(1) <= 0.5;
 }
 
 DirectInputFile::~DirectInputFile() {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "expect_error.h"
+#include "formats/page_cache.h"
 #include "test_folder.h"
 
 namespace tessera {
@@ -19,10 +20,15 @@ std::string sample(int64_t size_bytes) {
   return text;
 }
 
-void drop_from_cache(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY);
-  ASSERT_EQ(::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED), 0);
-  ::close(fd);
+// Where the folder for temporary files lies in memory nothing can be dropped, and all reads are of the cache.
+bool drop_where_possible(const std::filesystem::path& path) {
+  try {
+    drop_from_page_cache(path);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kBadConfig) << error.what();
+    return false;
+  }
+  return true;
 }
 
 void expect_equal_everywhere(const DirectInputFile& file, const std::string& text) {
@@ -48,7 +54,7 @@ TEST(DirectInputFile, ReadsTheSameFromDiskAndFromCache) {
     const DirectInputFile cached(path);
     EXPECT_FALSE(cached.is_direct());
     expect_equal_everywhere(cached, text);
-    drop_from_cache(path);
+    drop_where_possible(path);
     expect_equal_everywhere(DirectInputFile(path), text);
   }
 }
@@ -63,7 +69,7 @@ TEST(DirectInputFile, AFileThatEndsEarlyIsNamed) {
   const TestFolder folder;
   const auto path = folder.write("file", sample(300'000));
   for (const bool from_disk : {false, true}) {
-    if (from_disk) drop_from_cache(path);
+    if (from_disk) drop_where_possible(path);
     const DirectInputFile file(path);
     PageBuffer buffer;
     expect_error(ExitCode::kBadData, {path.native(), "ends early"},
@@ -71,6 +77,25 @@ TEST(DirectInputFile, AFileThatEndsEarlyIsNamed) {
   }
   expect_error(ExitCode::kNoInput, {(folder / "none").native()},
                [&] { DirectInputFile file(folder / "none"); });
+}
+
+TEST(PageCache, TellsWhatItHoldsOfAFile) {
+  const TestFolder folder;
+  const std::filesystem::path path = folder.write("file", sample(300'000));
+  const InputFile file = InputFile::open(path);
+  if (!drop_where_possible(path)) GTEST_SKIP() << "files in " << folder.path() << " lie in memory";
+  const int fd = ::open(path.c_str(), O_RDONLY);
+  EXPECT_EQ(cached_share(fd, 300'000), 0.0);
+  std::string text(300'000, '\0');
+  file.read_at(0, std::as_writable_bytes(std::span(text)));
+  EXPECT_EQ(cached_share(fd, 300'000), 1.0);
+  EXPECT_EQ(cached_share(fd, 0), 0.0);
+  ::close(fd);
+}
+
+TEST(PageCache, FileThatIsMissingIsNamed) {
+  expect_error(ExitCode::kNoInput, {"/nowhere/file: cannot open"},
+               [] { drop_from_page_cache("/nowhere/file"); });
 }
 
 }  // namespace

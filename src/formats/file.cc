@@ -15,12 +15,20 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/page_cache.h"
 
 namespace tessera {
 namespace {
 
 // Linux transfers at most 0x7ffff000 bytes per call; smaller pieces keep a signal's delay short.
 constexpr size_t kMaxTransferBytes = size_t{1} << 26;
+
+// What is read ahead lies in large pages of the cache, what is announced in single ones, which cost more to
+// handle: 2 threads read 2.4 GB/s instead of 1.8 without announcing where the system reads 8 MiB ahead. Its
+// usual 128 KiB are too few for a disk that needs many requests at once.
+constexpr int64_t kFarAhead = int64_t{4} << 20;
+// A smaller file is read before its announcement would do anything.
+constexpr int64_t kMinAnnouncedFileBytes = int64_t{1} << 20;
 
 FileStamp stamp_of(const struct stat& status) {
   return {status.st_size, int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
@@ -83,6 +91,7 @@ InputFile InputFile::open(const std::filesystem::path& path) {
     fail(ExitCode::kNoInput, "{}: is not a regular file (a pipe or device cannot be read in place)",
          path.native());
   file.stamp_ = stamp_of(status);
+  file.announces_ = file.size_bytes() >= kMinAnnouncedFileBytes && read_ahead_bytes(file.fd_) < kFarAhead;
   return file;
 }
 
@@ -91,12 +100,16 @@ InputFile::~InputFile() {
 }
 
 InputFile::InputFile(InputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), stamp_(other.stamp_) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      stamp_(other.stamp_),
+      announces_(other.announces_) {}
 
 InputFile& InputFile::operator=(InputFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(fd_, other.fd_);
   std::swap(stamp_, other.stamp_);
+  std::swap(announces_, other.announces_);
   return *this;
 }
 
@@ -124,7 +137,7 @@ void InputFile::read_at(int64_t offset_bytes, std::span<std::byte> destination) 
 
 // Advice that is not taken is no error.
 void InputFile::announce(int64_t offset_bytes, int64_t count_bytes) const {
-  ::posix_fadvise(fd_, offset_bytes, count_bytes, POSIX_FADV_WILLNEED);
+  if (announces_) ::posix_fadvise(fd_, offset_bytes, count_bytes, POSIX_FADV_WILLNEED);
 }
 
 void InputFile::check_unchanged() const {

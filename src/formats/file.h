@@ -33,7 +33,7 @@ class InputFile {
   const FileStamp& stamp() const { return stamp_; }         // when opened
   // Fills all of `destination` from `offset_bytes`; handles short reads and EINTR. Safe from several threads.
   void read_at(int64_t offset_bytes, std::span<std::byte> destination) const;
-  // Tells the system to start reading these bytes; returns at once.
+  // Tells the system to start reading these bytes, unless it reads far ahead by itself; returns at once.
   void announce(int64_t offset_bytes, int64_t count_bytes) const;
   // kBadData when size or modification time differ from those at opening.
   void check_unchanged() const;
@@ -42,6 +42,7 @@ class InputFile {
   std::filesystem::path path_;
   int fd_ = -1;
   FileStamp stamp_;
+  bool announces_ = false;
 };
 
 // The whole file; refuses files above max_bytes (kBadData).
