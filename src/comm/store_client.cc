@@ -1,153 +1,24 @@
 #include "comm/store_client.h"
 
-#include <unistd.h>
-
-#include <asio.hpp>
-
 #include <algorithm>
-#include <condition_variable>
 #include <exception>
-#include <map>
-#include <mutex>
-#include <optional>
-#include <thread>
-#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"
-#include "comm/address.h"
-#include "comm/store_channel.h"
-#include "comm/store_proof.h"
-#include "comm/store_server.h"
+#include "comm/store_client_impl.h"
 #include "comm/store_settings.h"
 
 namespace tessera {
 namespace {
 
-using asio::ip::tcp;
 using wire::Type;
 using Clock = std::chrono::steady_clock;
 using Duration = std::chrono::duration<double>;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kConnectTime{3'000};  // a store that takes no connection within it is tried anew
-constexpr milliseconds kAnswerTime{5'000};   // and one that says nothing
-constexpr milliseconds kRetryPause{200};
-constexpr milliseconds kPartingTime{1'000};  // for what a process sends on its way out
-constexpr Duration kStandstill{2};           // so long is worth a line in the log
-// Of one look for the store's name: three name servers that are silent for 5 s, asked twice, as is usual.
-constexpr milliseconds kResolveTime{30'000};
+constexpr Duration kStandstill{2};  // so long is worth a line in the log
 
 }  // namespace
-
-class StoreClient::Impl {
- public:
-  Impl(const World& world, const StoreOptions& options, bool is_agent)
-      : world_(world), options_(options), is_agent_(is_agent), failures_(*this), timer_(io_) {}
-  ~Impl();
-
-  void join();
-  void set(const std::string& key, const std::string& value);
-  std::string get(const std::string& key, milliseconds timeout);
-  int64_t add(const std::string& key, int64_t amount);
-  const World& world() const { return world_; }
-  uint64_t next_settings_check() { return num_settings_checks_++; }
-  void report_own_failure(ExitCode code, const std::string& message);
-  void report(const Failure& failure);
-  std::optional<std::string> hand_in(const std::string& node_report, milliseconds timeout);
-  void leave();
-
-  FailureDetector& failures() { return failures_; }
-  bool has_lost_store();
-  const std::vector<std::string>& hosts() const { return hosts_; }
-  const std::vector<std::string>& addresses() const { return addresses_; }
-  const std::string& local_address() const { return local_.address; }
-  milliseconds rendezvous_timeout() const { return options_.rendezvous_timeout; }
-
- private:
-  enum class State { kOut, kAsked, kAccepted, kFormed, kEnded };
-
-  struct Answer {
-    Type type;
-    std::string body;
-  };
-
-  class Failures : public FailureDetector {
-   public:
-    explicit Failures(Impl& impl) : impl_(impl) {}
-
-   protected:
-    Failure settle(Failure suspicion) override { return impl_.settle(std::move(suspicion)); }
-
-   private:
-    Impl& impl_;
-  };
-
-  std::string endpoint() const { return fmt::format("{}:{}", world_.master_addr, world_.master_port); }
-  std::string describe_me() const;
-  std::string describe_store() const;
-
-  // One attempt each; "" or what was in the way.
-  std::string try_join(Clock::time_point deadline);
-  std::string ask_to_join(Clock::time_point deadline);
-  std::string wait_until_formed(Clock::time_point deadline);
-  bool is_notice_due();
-  void disconnect();
-  // Answers the store's challenge.
-  void apply(const Nonce& challenge);
-  void learn_seats();
-
-  void on_message(const wire::Header& header, std::string_view body);
-  void on_closed(const wire::Ending& ending);
-  void start_ticking();
-  void tick();
-  void lose_store(const std::string& how);
-  Failure settle(Failure suspicion);
-
-  // Sends and waits for the answer; nothing at the timeout, or when there can be none any more, as after most
-  // verdicts.
-  std::optional<Answer> ask(Type type, const std::string& body, milliseconds timeout,
-                            bool after_verdict = false);
-  // The same for what must be answered.
-  std::string request(Type type, const std::string& body, milliseconds timeout, const std::string& what);
-  void send(Type type, uint32_t request, std::string body);
-
-  const World world_;
-  const StoreOptions options_;
-  const bool is_agent_;
-  std::unique_ptr<StoreServer> server_;
-  Failures failures_;
-  int exceptions_at_join_ = 0;
-  Clock::time_point next_notice_;
-  uint64_t num_settings_checks_ = 0;
-  std::vector<std::string> hosts_;
-  std::vector<std::string> addresses_;
-  LocalAddress local_;
-
-  // On the thread, or before it starts.
-  asio::io_context io_;
-  asio::steady_timer timer_;
-  std::shared_ptr<wire::Channel> channel_;
-  Clock::time_point last_tick_;
-  Duration since_heartbeat_{0};
-  Duration quiet_{0};
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  // The rest: mutex_.
-  State state_ = State::kOut;
-  bool store_gone_ = false;
-  std::string problem_;  // while joining
-  std::optional<wire::Refusal> refusal_;
-  std::optional<Mac> expected_welcome_;
-  bool store_is_proved_ = false;
-  std::optional<Failure> verdict_;
-  std::vector<wire::Seat> seats_;
-  uint32_t next_request_ = 1;
-  std::map<uint32_t, std::optional<Answer>> answers_;
-
-  std::thread thread_;
-};
 
 StoreClient::Impl::~Impl() {
   bool inside;
@@ -182,155 +53,6 @@ bool StoreClient::Impl::has_lost_store() {
 std::string StoreClient::Impl::describe_store() const {
   return fmt::format("the store at {} ({})", endpoint(),
                      world_.agent_has_store ? "agent of node 0" : "rank 0");
-}
-
-void StoreClient::Impl::join() {
-  const auto deadline = Clock::now() + options_.rendezvous_timeout;
-  exceptions_at_join_ = std::uncaught_exceptions();
-  next_notice_ = Clock::now() + wire::kFirstNotice;
-  if (!is_agent_ && !world_.agent_has_store && world_.rank == 0) {
-    server_ = std::make_unique<StoreServer>(
-        StoreServerOptions{.bind_addresses = listen_addresses(world_.master_addr),
-                           .port = world_.master_port,
-                           .secret = world_.secret,
-                           .run_id = world_.run_id,
-                           .world_size = world_.world_size,
-                           .restart_count = world_.restart_count,
-                           .timing = options_});
-  }
-  for (;;) {
-    const std::string problem = try_join(deadline);
-    if (problem.empty()) break;
-    disconnect();
-    if (is_notice_due()) log_warning("{} waits for the job to begin: {}", describe_me(), problem);
-    // An attempt that the deadline cuts short would tell nothing.
-    if (deadline - Clock::now() <= kRetryPause) {
-      fail(ExitCode::kTryAgain, "{}: the job was not complete after {:.3g} s: {}", describe_me(),
-           Duration(options_.rendezvous_timeout).count(), problem);
-    }
-    std::this_thread::sleep_for(kRetryPause);
-  }
-  if (!is_agent_) learn_seats();
-}
-
-std::string StoreClient::Impl::try_join(Clock::time_point deadline) {
-  try {
-    tcp::socket socket = wire::connect(io_, world_.master_addr, world_.master_port,
-                                       std::min(deadline, Clock::now() + kResolveTime), kConnectTime);
-    channel_ = std::make_shared<wire::Channel>(std::move(socket), wire::kMaxBodyBytes);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  if (const std::string problem = ask_to_join(deadline); !problem.empty()) return problem;
-  start_ticking();
-  thread_ = wire::run_in_thread(io_);
-  return is_agent_ ? std::string() : wait_until_formed(deadline);
-}
-
-std::string StoreClient::Impl::ask_to_join(Clock::time_point deadline) {
-  local_ = choose_local_address(world_, wire::address_text(channel_->local_endpoint().address()),
-                                options_.interface);
-  {
-    const std::lock_guard lock(mutex_);
-    state_ = State::kAsked;
-    expected_welcome_.reset();
-    store_is_proved_ = false;
-    store_gone_ = false;
-    problem_.clear();
-  }
-  channel_->start(
-      {.message = [this](const wire::Header& header, std::string_view body) { on_message(header, body); },
-       .closed = [this](const wire::Ending& ending) { on_closed(ending); }});
-  const auto limit = std::min(deadline, Clock::now() + kAnswerTime);
-  const auto pending = [&] {
-    const std::lock_guard lock(mutex_);
-    return state_ == State::kAsked && !refusal_ && !store_gone_;
-  };
-  io_.restart();
-  while (pending() && io_.run_one_until(limit) > 0) {
-  }
-  const std::lock_guard lock(mutex_);
-  if (const auto refusal = std::exchange(refusal_, std::nullopt)) {
-    if (!refusal->try_again) throw RefusedError(refusal->code, refusal->message);
-    return refusal->message;
-  }
-  if (store_gone_) return problem_;
-  if (state_ == State::kAsked) return fmt::format("no answer from {}", endpoint());
-  return {};
-}
-
-std::string StoreClient::Impl::wait_until_formed(Clock::time_point deadline) {
-  for (;;) {
-    {
-      std::unique_lock lock(mutex_);
-      changed_.wait_until(lock, std::min(deadline, next_notice_),
-                          [&] { return state_ == State::kFormed || verdict_ || store_gone_; });
-      if (state_ == State::kFormed) return {};
-      if (verdict_) throw PeerError(verdict_->code, verdict_->message);
-      if (store_gone_) return problem_;
-    }
-    const bool is_over = Clock::now() >= deadline;
-    if (!is_over && !is_notice_due()) continue;
-    const auto missing = ask(Type::kMissing, {}, kPartingTime);
-    if (is_over) return missing ? missing->body : fmt::format("{} no longer answers", describe_store());
-    // One rank speaks for all that have come. Nobody may be missing any more.
-    if (world_.rank == 0 && missing && !missing->body.empty()) {
-      log_warning("waiting for the job to begin: {}", missing->body);
-    }
-  }
-}
-
-// Whether it is time for a line about who is waited for.
-bool StoreClient::Impl::is_notice_due() {
-  if (Clock::now() < next_notice_) return false;
-  next_notice_ = Clock::now() + wire::kNextNotice;
-  return true;
-}
-
-void StoreClient::Impl::disconnect() {
-  if (thread_.joinable()) {
-    asio::post(io_, [this] {
-      timer_.cancel();
-      channel_->close();
-      io_.stop();
-    });
-    thread_.join();
-  } else if (channel_) {
-    channel_->close();
-  }
-  channel_.reset();
-  const std::lock_guard lock(mutex_);
-  state_ = State::kOut;
-}
-
-void StoreClient::Impl::apply(const Nonce& challenge) {
-  const wire::JoinRequest request = {.run_id = world_.run_id,
-                                     .restart_count = world_.restart_count,
-                                     .world_size = world_.world_size,
-                                     .local_world_size = world_.local_world_size,
-                                     .is_agent = is_agent_,
-                                     .rank = is_agent_ ? -1 : world_.rank,
-                                     .node_rank = world_.node_rank,
-                                     .host = world_.host,
-                                     .address = local_.address,
-                                     .address_is_guess = local_.is_guess,
-                                     .pid = getpid()};
-  const wire::Application application =
-      wire::make_application(world_.secret, Type::kJoin, challenge, request.encode());
-  expected_welcome_ = application.welcome;
-  channel_->send(Type::kJoin, 0, application.body);
-}
-
-void StoreClient::Impl::learn_seats() {
-  {
-    const std::lock_guard lock(mutex_);
-    for (const wire::Seat& seat : seats_) {
-      hosts_.push_back(seat.host);
-      addresses_.push_back(seat.address);
-    }
-  }
-  local_.address = addresses_.at(static_cast<size_t>(world_.rank));
-  if (world_.rank == 0 && world_.num_nodes > 1) log_nodes(world_, hosts_, addresses_);
 }
 
 void StoreClient::Impl::on_message(const wire::Header& header, std::string_view body) {
