@@ -75,12 +75,17 @@ void SharedExport::wait_until_visible(const fs::path& path) const {
   }
 }
 
-void SharedExport::write(uint64_t number, ElementRange range, const WeightSource& source) const {
+int64_t SharedExport::buffer_bytes(DType save_dtype) {
+  return kStatePieceElements * (dtype_bytes(DType::kF32) + dtype_bytes(save_dtype));
+}
+
+void SharedExport::write(uint64_t number, const std::vector<ElementRange>& ranges,
+                         const WeightSource& source) const {
   std::vector<OutputFile> files(files_.files.size());
   std::vector<float> values;
   std::vector<std::byte> saved;
   const int64_t element_bytes = dtype_bytes(options_.save_dtype);
-  for (const StatePiece& piece : cut_into_pieces(owned_parts(*layout_, {range}))) {
+  for (const StatePiece& piece : cut_into_pieces(owned_parts(*layout_, ranges))) {
     const Parameter& parameter = *piece.parameter;
     const SafetensorsModelLayout::Place place = files_.at(parameter.name);
     OutputFile& file = files[static_cast<size_t>(place.file)];

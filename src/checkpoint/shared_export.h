@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "checkpoint/model_folder.h"
 #include "formats/safetensors_layout.h"
@@ -28,10 +29,12 @@ class SharedExport {
 
   // Makes the folder, and in it hidden files of full size with their headers. Error(kIoError).
   uint64_t create();
-  // Writes the elements of `range` and returns when they are on the disk. Error(kIoError); kBadConfig when
-  // the unfinished files cannot be seen here, since this machine has another folder under that name;
-  // kNumerics as in export_model_folder().
-  void write(uint64_t number, ElementRange range, const WeightSource& source) const;
+  // Writes the elements of `ranges`, which ascend, and returns when they are on the disk. Error(kIoError);
+  // kBadConfig when the unfinished files cannot be seen here, since this machine has another folder under
+  // that name; kNumerics as in export_model_folder().
+  void write(uint64_t number, const std::vector<ElementRange>& ranges, const WeightSource& source) const;
+  // The memory that takes.
+  static int64_t buffer_bytes(DType save_dtype);
   // Then the folder has the new model, and nothing of an older one.
   void commit();
 

@@ -51,7 +51,12 @@ void export_by(int num_writers, const fs::path& folder, const ModelConfig& confi
     writers.emplace_back([&, i] {
       const SharedExport writer(folder, config, layout, options);
       const int64_t count = layout.num_elements();
-      writer.write(number, {count * i / num_writers, count * (i + 1) / num_writers}, fill);
+      // Each has elements of both halves, as ranks have of every layer.
+      const auto part = [&](int64_t begin, int64_t end) {
+        const int64_t size = end - begin;
+        return ElementRange{begin + size * i / num_writers, begin + size * (i + 1) / num_writers};
+      };
+      writer.write(number, {part(0, count / 2), part(count / 2, count)}, fill);
     });
   }
   for (std::thread& writer : writers) writer.join();
@@ -109,7 +114,7 @@ TEST(SharedExport, LeavesTheOlderModelWhenItIsNotFinished) {
     const uint64_t number = files.create();
     EXPECT_GT(files_of(folder.path()).size(), before.size());
     expect_error(ExitCode::kNumerics, {"found nan"}, [&] {
-      files.write(number, {0, layout.num_elements()}, bad);
+      files.write(number, {{0, layout.num_elements()}}, bad);
     });
   }
   EXPECT_EQ(files_of(folder.path()), before);

@@ -161,7 +161,7 @@ class InitCommand : public Command {
     const ElementRange part = {part_begin(world.rank), part_begin(world.rank + 1)};
     ThreadPool pool(threads_for_pool(num_threads_));
     StatusLine status;
-    files.write(number, part, weights(config, layout, part, pool, world.rank == 0 ? &status : nullptr));
+    files.write(number, {part}, weights(config, layout, part, pool, world.rank == 0 ? &status : nullptr));
     comm.barrier({"weights written"});
     status.clear();
     if (world.rank == 0) files.commit();

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/log.h"
 #include "cli/command.h"
@@ -20,6 +21,19 @@
 
 namespace tessera {
 namespace {
+
+// Of the first rank, which also tells its agent of the first step.
+class RankReport : public TerminalReport {
+ public:
+  using TerminalReport::TerminalReport;
+  void on_step(const StepMetrics& metrics) override {
+    if (!std::exchange(has_told_, true)) leave_progress_mark();
+    TerminalReport::on_step(metrics);
+  }
+
+ private:
+  bool has_told_ = false;
+};
 
 class TrainCommand : public Command {
  public:
@@ -45,6 +59,7 @@ class TrainCommand : public Command {
   void complete_flags(FlagTable* table) override {
     if (!args_.config.empty()) apply_config_file(args_.config, table);
     apply_resume_variable(process_environment(), table);
+    read_launch_variables(process_environment(), &args_);
   }
 
   void run(FlagTable* table) override {
@@ -75,7 +90,7 @@ class TrainCommand : public Command {
   // The signal that ended it early; 0 = none.
   int train(Communicator& comm) {
     comm.check_same_settings(settings_of_the_job());
-    TerminalReport report(!args_.disable_tqdm);
+    RankReport report(!args_.disable_tqdm);
     ThreadPool pool(threads_for_pool(args_.num_threads));
     Trainer trainer(args_, pool, report, comm);
     const StopSignals signals(clear_status_line);

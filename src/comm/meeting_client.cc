@@ -145,7 +145,9 @@ std::string MeetingClient::Impl::attend() {
   while (!ended && !assigned_ && !ending_) {
     if (refusal_) {
       const wire::Refusal refusal = *std::exchange(refusal_, std::nullopt);
-      if (!refusal.try_again) throw Error(refusal.code, refusal.message);
+      // That all is well must be proved to be said by the job.
+      const bool is_believed = is_proved_ || refusal.code != ExitCode::kDone;
+      if (!refusal.try_again && is_believed) throw Error(refusal.code, refusal.message);
       if (last_reason_ != refusal.message) log_info("waiting: {}", refusal.message);
       last_reason_ = refusal.message;
       return refusal.message;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/meeting_client.h"
+#include "comm/meeting_farewell.h"
 #include "comm/meeting_server.h"
 #include "comm/store_test_support.h"
 
@@ -234,6 +235,51 @@ TEST(MeetingServer, NewNodeWaitsWhileTheJobRuns) {
   store.reset();
   MeetingServer server(options);
   EXPECT_EQ(outcome_of(client).assignment->num_nodes, 2);
+}
+
+TEST(MeetingFarewell, TellsWaitingNodesThatTheJobHasEnded) {
+  MeetingOptions options = options_of(1, 2);
+  StoreServerOptions store_options = quick_server_options(1);
+  store_options.secret = options.secret;
+  store_options.run_id = options.run_id;
+  auto store = std::make_unique<StoreServer>(store_options);
+  options.port = store->port();
+  EXPECT_EQ(store->num_waiting_nodes(), 0);
+  MeetingClient client(client_of(options, options.port, 1));
+  EXPECT_FALSE(client.wait(milliseconds(500)));
+  EXPECT_EQ(store->num_waiting_nodes(), 1);
+  store.reset();
+  MeetingFarewell farewell({.bind_addresses = options.bind_addresses,
+                            .port = options.port,
+                            .secret = options.secret,
+                            .run_id = options.run_id,
+                            .message = {.code = ExitCode::kDone, .message = "all is done"}});
+  EXPECT_TRUE(farewell.wait_until_told(1, seconds(20)));
+  EXPECT_FALSE(farewell.wait_until_told(2, milliseconds(20)));
+  try {
+    client.wait(seconds(20));
+    FAIL() << "it waits on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kDone) << error.what();
+    EXPECT_EQ(std::string(error.what()), "all is done");
+  }
+}
+
+TEST(MeetingFarewell, IsBelievedFromTheJobAlone) {
+  MeetingOptions options = options_of(1, 2);
+  FarewellOptions other = {.bind_addresses = options.bind_addresses,
+                           .secret = options.secret,
+                           .run_id = "other",
+                           .message = {.code = ExitCode::kDone, .message = "all is done"}};
+  const MeetingFarewell farewell(other);
+  MeetingClient client(client_of(options, farewell.port(), 1));
+  EXPECT_THAT(outcome_of(client).error, HasSubstr("this node belongs to job 'test'"));
+  other.run_id = options.run_id;
+  other.secret = "another job's secret";
+  MeetingFarewell stranger(other);
+  MeetingClient careful(client_of(options, stranger.port(), 1));
+  EXPECT_THAT(outcome_of(careful).error, HasSubstr("does not prove the job's secret"));
+  EXPECT_FALSE(stranger.wait_until_told(1, milliseconds(20)));
 }
 
 // ---- The store of a start whose agents have met

@@ -143,7 +143,7 @@ void Door::on_message(uint64_t number, const Header& header, std::string_view bo
 }
 
 void Door::refuse(Stranger& stranger, const Refusal& refusal) {
-  if (!refusal.try_again) {
+  if (!refusal.try_again && refusal.code != ExitCode::kDone) {
     log_warning("store: refused {}: {}", stranger.remote, refusal.message);
     last_refusal_ = refusal.message;
   }

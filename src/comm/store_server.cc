@@ -29,6 +29,8 @@ using Duration = Verdict::Duration;
 // Members read the last messages and close within this; a stopped one does not.
 constexpr std::chrono::milliseconds kFarewellTime{500};
 constexpr std::chrono::milliseconds kFarewellLook{5};
+// A node that waits asks every 0.2 s, behind a connection that may take its time.
+constexpr std::chrono::milliseconds kStillWaiting{2'000};
 
 std::string describe_member(MemberId id, const std::string& host) {
   return id.is_agent ? fmt::format("the agent of node {} on host {}", id.index, host)
@@ -61,6 +63,9 @@ class StoreServer::Impl {
   }
   std::string present() {
     return on_thread([this] { return describe_present(); });
+  }
+  int num_waiting_nodes() {
+    return on_thread([this] { return count_waiting_nodes(); });
   }
 
  private:
@@ -99,6 +104,7 @@ class StoreServer::Impl {
   auto on_thread(const Body& body) -> decltype(body());
   std::string describe_missing() const;
   std::string describe_present() const;
+  int count_waiting_nodes() const;
   void update_over();
 
   const StoreServerOptions options_;
@@ -112,8 +118,10 @@ class StoreServer::Impl {
   std::map<uint64_t, Peer> peers_;
   uint64_t next_number_ = 1;
   std::map<MemberId, uint64_t> seats_;  // members there now
-  std::set<MemberId> left_;             // in order, after the job was complete
-  std::vector<wire::Seat> ranks_;       // when the job was complete
+  // Nodes that would take part in the next start, by host and process: when they asked last.
+  std::map<std::pair<std::string, int64_t>, Clock::time_point> waiting_;
+  std::set<MemberId> left_;        // in order, after the job was complete
+  std::vector<wire::Seat> ranks_;  // when the job was complete
   bool formed_ = false;
   std::set<int> agents_seen_;
   bool agents_are_there_ = false;
@@ -355,6 +363,8 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
 
 std::optional<wire::Refusal> StoreServer::Impl::admit(const wire::Door::Entrant& entrant) {
   if (entrant.type == Type::kMeet) {
+    const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
+    if (request.run_id == options_.run_id) waiting_[{request.host, request.pid}] = Clock::now();
     const int nodes = options_.num_agents + 1;
     return wire::Refusal{
         .try_again = true,
@@ -553,6 +563,12 @@ std::map<int, std::string> StoreServer::Impl::node_reports(std::chrono::millisec
   return on_thread([this] { return reports_.all(); });
 }
 
+int StoreServer::Impl::count_waiting_nodes() const {
+  return static_cast<int>(std::count_if(waiting_.begin(), waiting_.end(), [](const auto& node) {
+    return Clock::now() - node.second < kStillWaiting;
+  }));
+}
+
 std::string StoreServer::Impl::describe_present() const {
   std::string text;
   for (const auto& [id, number] : seats_) {
@@ -600,6 +616,7 @@ bool StoreServer::wait_until_over(std::chrono::milliseconds timeout) {
   return impl_->wait_until_over(timeout);
 }
 std::string StoreServer::missing() const { return impl_->missing(); }
+int StoreServer::num_waiting_nodes() { return impl_->num_waiting_nodes(); }
 std::string StoreServer::present() const { return impl_->present(); }
 
 }  // namespace tessera

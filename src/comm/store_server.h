@@ -52,6 +52,8 @@ class StoreServer {
   bool wait_until_over(std::chrono::milliseconds timeout);
   // One line for a message: which ranks are missing, and the hosts of those that joined; "" when complete.
   std::string missing() const;
+  // Nodes that have just asked to take part in the next start.
+  int num_waiting_nodes();
   // The members that are there now: "rank 0 on host a, rank 1 on host b".
   std::string present() const;
 

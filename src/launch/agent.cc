@@ -1,5 +1,8 @@
 #include "launch/agent.h"
 
+#include <chrono>
+#include <random>
+
 #include "base/log.h"
 #include "launch/agent_signals.h"
 #include "launch/node_meeting.h"
@@ -10,6 +13,8 @@
 
 namespace tessera {
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // The plan of one start.
 LaunchPlan seated(const LaunchPlan& plan, const NodeSeat& seat) {
@@ -31,19 +36,34 @@ void log_restart(const LaunchResult& end, Restart restart, int num_failures, int
   }
 }
 
+std::string random_id() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
+// A program that does not say so is believed to have got on when it has run for a while.
+bool has_progressed(const LaunchResult& end, const LaunchPlan& plan, Clock::duration took) {
+  constexpr std::chrono::minutes kAWhile(1);
+  return end.has_progressed || (!plan.marks_progress() && took >= kAWhile);
+}
+
 }  // namespace
 
-LaunchResult run_agent(const LaunchPlan& plan) {
+LaunchResult run_agent(const LaunchPlan& given_plan) {
   AgentSignals signals;
+  LaunchPlan plan = given_plan;
+  plan.launch_id = random_id();
   const std::filesystem::path log_folder = make_log_folder(plan);
   if (plan.log_dir.empty() && !log_folder.empty())
     log_info("log files of the ranks: {}", log_folder.string());
   const SnapshotMemory snapshots(may_restart(plan) ? plan.local_world_size : 0);
   NodeSeat seat = {.restart_count = -1, .node_rank = plan.wanted_rank, .num_nodes = plan.max_nodes};
+  int num_idle_starts = 0;  // in a row, those that do not count
   for (;;) {
     if (plan.has_meetings()) {
       const MeetingResult met = meet_nodes(plan, seat, seat.num_failures, &signals);
       if (met.stop_signal != 0) return {.signal = met.stop_signal, .error = {}};
+      if (met.job_is_over) return {};
       seat = met.seat;
       if (plan.is_elastic() || seat.restart_count > 0) {
         log_info("start {}: this is node {} of {}", seat.restart_count, seat.node_rank, seat.num_nodes);
@@ -52,11 +72,25 @@ LaunchResult run_agent(const LaunchPlan& plan) {
       ++seat.restart_count;
     }
     const LaunchPlan start = seated(plan, seat);
+    const Clock::time_point begin = Clock::now();
     LaunchResult end = RankGroup(start, log_folder, seat.restart_count, snapshots, &signals).run();
-    const Restart restart = restart_after(end, plan, seat.num_failures);
-    if (restart == Restart::kNo) return end;
+    // Known to node 0 alone; the others follow what it says when they meet.
+    const bool is_idle = seat.node_rank == 0 && !has_progressed(end, start, Clock::now() - begin);
+    if (!is_idle) num_idle_starts = 0;
+    const Restart restart = restart_after(end, plan, seat.num_failures, num_idle_starts + (is_idle ? 1 : 0));
+    if (restart == Restart::kNo) {
+      const bool gives_up = restart_after(end, plan, seat.num_failures, 0) == Restart::kFree;
+      if (gives_up) {
+        end.error += fmt::format("; not started again: {} starts in a row have not finished a step",
+                                 num_idle_starts + 1);
+      }
+      const int num_nodes = end.num_waiting_nodes + (gives_up ? start.num_nodes - 1 : 0);
+      if (seat.node_rank == 0 && num_nodes > 0) tell_of_the_end(plan, end, num_nodes, &signals);
+      return end;
+    }
     log_restart(end, restart, seat.num_failures, plan.max_restarts);
     if (restart == Restart::kCounted) ++seat.num_failures;
+    if (restart == Restart::kFree && is_idle) ++num_idle_starts;
   }
 }
 

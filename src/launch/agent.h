@@ -16,6 +16,9 @@ struct LaunchResult {
   bool was_told_to_end = false;  // a signal has reached this agent
   bool is_disruption = false;    // nodes, networks or processes that vanished, not what the program did
   bool has_lost_store = false;   // the agent of node 0 has ended or cannot be reached
+  // Known to node 0:
+  bool has_progressed = false;  // it has got on: a training step was finished, or it ran for long
+  int num_waiting_nodes = 0;    // that would take part in the next start
 };
 
 // Runs the ranks of this node to their end, with restarts. Call it while the process has one thread, and from

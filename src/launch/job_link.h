@@ -44,6 +44,8 @@ class JobLink {
   std::optional<std::string> report_place();
   // Since the last word of another node's agent; nothing when that is not known here.
   std::optional<double> silence_s(int node);
+  // That would take part in the next start; 0 on other nodes than the first.
+  int num_waiting_nodes() { return server_ ? server_->num_waiting_nodes() : 0; }
   // Members of other nodes still need this node's store.
   bool is_needed();
 

@@ -249,6 +249,7 @@ std::string find_program(const std::string& name, const Environment& environment
 void plan_program(const std::vector<std::string>& command, const Environment& environment, LaunchPlan* plan) {
   TESSERA_CHECK(!command.empty());
   if (command.front() != "--") {
+    plan->is_tessera = true;
     plan->program = {"/proc/self/exe", "tessera"};
     plan->program.insert(plan->program.end(), command.begin(), command.end());
     return;

@@ -36,7 +36,8 @@ struct LaunchPlan {
   std::string master_addr;
   int master_port = 0;  // 0: any free one (single node)
   std::string run_id;
-  std::string secret;  // "": none
+  std::string launch_id;  // run_agent() makes one up
+  std::string secret;     // "": none
   std::string role;
   std::chrono::milliseconds rendezvous_timeout{900'000};
   std::optional<std::chrono::milliseconds> last_call;  // for more nodes than the fewest; unset: the defaults
@@ -49,6 +50,7 @@ struct LaunchPlan {
   std::vector<RankOutput> outputs;         // by local rank
   std::vector<RankProcessors> processors;  // by local rank
   std::vector<std::string> program;        // path, name (argv[0]), arguments...
+  bool is_tessera = false;                 // this very program
 
   std::vector<std::string> notes;     // for the user: what was understood in an unusual way
   std::vector<std::string> warnings;  // what will be slow
@@ -57,6 +59,8 @@ struct LaunchPlan {
   int first_rank() const { return node_rank * local_world_size; }
   bool has_meetings() const { return max_nodes > 1; }
   bool is_elastic() const { return min_nodes < max_nodes; }
+  // The ranks say when they have finished a step.
+  bool marks_progress() const { return is_tessera && program.size() > 2 && program[2] == "train"; }
   bool serves_store() const { return node_rank == 0 && (world_size() > 1 || has_meetings()); }
 };
 

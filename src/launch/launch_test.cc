@@ -375,7 +375,8 @@ TEST(RankVariables, AreTorchruns) {
                                            .master_port = 29500,
                                            .error_file = "/tmp/e",
                                            .position_file = "/tmp/p",
-                                           .snapshot_slots = {7, 8, 9, 10}},
+                                           .snapshot_slots = {7, 8, 9, 10},
+                                           .progress_file = "/tmp/q"},
                                           environment);
     return std::map<std::string, std::string>(list.begin(), list.end());
   };
@@ -401,12 +402,15 @@ TEST(RankVariables, AreTorchruns) {
                                                        {"TESSERA_HEARTBEAT_TIMEOUT_MS", "5000"},
                                                        {"TESSERA_RESUME", "auto"},
                                                        {"TESSERA_RDZV_SECRET", "0123456789abcdef"},
+                                                       {"TESSERA_LAUNCH_ID", ""},
+                                                       {"TESSERA_PROGRESS_FILE", "/tmp/q"},
                                                        {"TESSERA_AGENT_PID", std::to_string(getpid())},
                                                        {"TESSERA_SNAPSHOT_SLOTS", "7,8,9,10"},
                                                        {"OMP_NUM_THREADS", "8"}};
   EXPECT_EQ(of(launch.environment()), expected);
   const Variables first = rank_variables(
-      plan, {.local_rank = 1, .restart_count = 0, .master_port = 1, .error_file = ""}, launch.environment());
+      plan, {.local_rank = 1, .restart_count = 0, .master_port = 1, .error_file = "", .progress_file = ""},
+      launch.environment());
   EXPECT_TRUE(
       std::none_of(first.begin(), first.end(), [](const auto& v) { return v.first == "TESSERA_RESUME"; }));
   launch.variables["OMP_NUM_THREADS"] = "3";
@@ -579,13 +583,19 @@ TEST(RestartPolicy, DependsOnHowTheStartEnded) {
   };
   for (const EndOfStart& each : ends) {
     SCOPED_TRACE(testing::Message() << each.what << ", exit code " << each.end.exit_code);
-    EXPECT_EQ(restart_after(each.end, plan_of(2, 2, 0), 0), each.fixed);
-    EXPECT_EQ(restart_after(each.end, plan_of(2, 2, 2), 1), each.restarts);
-    EXPECT_EQ(restart_after(each.end, plan_of(2, 3, 0), 0), each.elastic);
-    EXPECT_EQ(restart_after(each.end, plan_of(1, 1, 2), 1), each.single_node);
+    EXPECT_EQ(restart_after(each.end, plan_of(2, 2, 0), 0, 1), each.fixed);
+    EXPECT_EQ(restart_after(each.end, plan_of(2, 2, 2), 1, 1), each.restarts);
+    EXPECT_EQ(restart_after(each.end, plan_of(2, 3, 0), 0, 1), each.elastic);
+    EXPECT_EQ(restart_after(each.end, plan_of(1, 1, 2), 1, 1), each.single_node);
   }
   const LaunchResult killed = {.exit_code = 75, .error = {}};
-  EXPECT_EQ(restart_after(killed, plan_of(2, 2, 2), 2), no) << "all are used";
+  EXPECT_EQ(restart_after(killed, plan_of(2, 2, 2), 2, 0), no) << "all are used";
+  EXPECT_EQ(restart_after(killed, plan_of(2, 2, 2), 1, 9), counted);
+  const LaunchResult silent = {.exit_code = 75, .error = {}, .is_disruption = true};
+  EXPECT_EQ(restart_after(silent, plan_of(1, 1, 2), 0, kMaxIdleStarts), free);
+  EXPECT_EQ(restart_after(silent, plan_of(1, 1, 2), 0, kMaxIdleStarts + 1), no) << "it gets nowhere";
+  const LaunchResult evicted = {.signal = 15, .error = {}};
+  EXPECT_EQ(restart_after(evicted, plan_of(2, 3, 0), 0, 9), free);
 }
 
 }  // namespace

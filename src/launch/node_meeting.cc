@@ -5,8 +5,11 @@
 
 #include <csignal>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "comm/address.h"
 #include "comm/meeting_client.h"
+#include "comm/meeting_farewell.h"
 #include "comm/meeting_server.h"
 
 namespace tessera {
@@ -19,16 +22,24 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFirstCall{30'000};
 constexpr milliseconds kCallAtRestart{3'000};
 constexpr milliseconds kLook{20};
+// They ask every 0.2 s, those of the last start once their ranks have ended.
+constexpr milliseconds kFarewellTime{3'000};
+
+// One that came and asks this process to end; 0: none.
+int take_stop_signal(AgentSignals* signals) {
+  for (const int number : signals->take()) {
+    if (number == SIGTSTP) kill(getpid(), SIGSTOP);
+    if (number != SIGTSTP && number != SIGCHLD) return number;
+  }
+  return 0;
+}
 
 // Waits for the meeting's result or a signal.
 template <typename Meeting>
 MeetingResult attend(Meeting& meeting, AgentSignals* signals) {
   for (;;) {
     if (const auto seat = meeting.wait(kLook)) return {.seat = *seat};
-    for (const int number : signals->take()) {
-      if (number == SIGTSTP) kill(getpid(), SIGSTOP);
-      if (number != SIGTSTP && number != SIGCHLD) return {.seat = {}, .stop_signal = number};
-    }
+    if (const int number = take_stop_signal(signals)) return {.seat = {}, .stop_signal = number};
   }
 }
 
@@ -70,7 +81,35 @@ MeetingResult meet_nodes(const LaunchPlan& plan, const NodeSeat& former, int num
                                      .pid = getpid()},
                          .has_met_before = !is_first,
                          .timing = timing});
-  return attend(meeting, signals);
+  try {
+    return attend(meeting, signals);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kDone) throw;
+    log_info("{}", error.what());
+    return {.seat = {}, .job_is_over = true};
+  }
+}
+
+void tell_of_the_end(const LaunchPlan& plan, const LaunchResult& end, int num_nodes, AgentSignals* signals) {
+  wire::Refusal message = {.code = ExitCode::kDone, .message = "the job has ended; this node was not needed"};
+  if (end.signal != 0) {
+    message = {.code = ExitCode::kTryAgain, .message = "the job was told to end"};
+  } else if (end.exit_code != 0) {
+    message = {.code = static_cast<ExitCode>(end.exit_code), .message = end.error};
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kFarewellTime;
+  try {
+    MeetingFarewell farewell({.bind_addresses = listen_addresses(plan.master_addr),
+                              .port = plan.master_port,
+                              .secret = plan.secret,
+                              .run_id = plan.run_id,
+                              .message = message});
+    while (std::chrono::steady_clock::now() < deadline && !farewell.wait_until_told(num_nodes, kLook)) {
+      if (take_stop_signal(signals) != 0) return;
+    }
+  } catch (const Error& error) {
+    log_debug("waiting nodes were not told of the end: {}", error.what());  // which they notice by themselves
+  }
 }
 
 }  // namespace tessera

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "comm/launch_variables.h"
+
 namespace tessera {
 
 Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const Environment& environment) {
@@ -35,6 +37,8 @@ Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const E
       {kHeartbeatTimeoutVariable, number(plan.heartbeat_timeout.count())},
       {kSecretVariable, plan.secret},
       {kPositionVariable, start.position_file},
+      {kLaunchIdVariable, plan.launch_id},
+      {kProgressFileVariable, start.progress_file},
       {kAgentPidVariable, number(getpid())},
       {kSnapshotSlotsVariable, fmt::format("{}", fmt::join(start.snapshot_slots, ","))},
   };

@@ -19,6 +19,7 @@ struct RankStart {
   std::string error_file;
   std::string position_file = {};
   std::vector<int> snapshot_slots = {};  // World::snapshot_slots
+  std::string progress_file = {};
 };
 
 using Variables = std::vector<std::pair<std::string, std::string>>;

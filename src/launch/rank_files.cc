@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,6 +32,15 @@ std::string as_file_name(std::string text) {
   return text;
 }
 
+// That a process which is told the path can write to.
+int make_memory(const char* name) {
+  const int fd = memfd_create(name, MFD_CLOEXEC);
+  if (fd < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("memory for {}", name));
+  return fd;
+}
+
+std::string path_of(int fd) { return fmt::format("/proc/{}/fd/{}", getpid(), fd); }
+
 }  // namespace
 
 fs::path make_log_folder(const LaunchPlan& plan) {
@@ -46,26 +56,36 @@ fs::path make_log_folder(const LaunchPlan& plan) {
   return folder;
 }
 
-RankFiles::RankFiles(const fs::path& log_folder, int restart_count, int local_rank) {
+RankFiles::RankFiles(const fs::path& log_folder, int restart_count, int local_rank)
+    : progress_fd_(make_memory("tessera_rank_progress")) {
   if (!log_folder.empty()) {
     folder_ = log_folder / fmt::format("attempt_{}", restart_count) / fmt::format("{}", local_rank);
     make_folders(folder_);
     error_file_ = (folder_ / "error.json").string();
     return;
   }
-  memory_fd_ = memfd_create("tessera_rank_error", MFD_CLOEXEC);
-  if (memory_fd_ < 0) fail_errno(ExitCode::kIoError, errno, "memory for a rank's error");
-  error_file_ = fmt::format("/proc/{}/fd/{}", getpid(), memory_fd_);
+  memory_fd_ = make_memory("tessera_rank_error");
+  error_file_ = path_of(memory_fd_);
 }
 
 RankFiles::~RankFiles() {
-  if (memory_fd_ >= 0) close(memory_fd_);
+  for (const int fd : {memory_fd_, progress_fd_}) {
+    if (fd >= 0) close(fd);
+  }
 }
 
 RankFiles::RankFiles(RankFiles&& other) noexcept
     : folder_(std::move(other.folder_)),
       error_file_(std::move(other.error_file_)),
-      memory_fd_(std::exchange(other.memory_fd_, -1)) {}
+      memory_fd_(std::exchange(other.memory_fd_, -1)),
+      progress_fd_(std::exchange(other.progress_fd_, -1)) {}
+
+std::string RankFiles::progress_file() const { return path_of(progress_fd_); }
+
+bool RankFiles::has_progress() const {
+  struct stat status = {};
+  return fstat(progress_fd_, &status) == 0 && status.st_size > 0;
+}
 
 int RankFiles::open_log(const char* name) const {
   const fs::path path = folder_ / name;

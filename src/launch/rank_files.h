@@ -24,6 +24,9 @@ class RankFiles {
   // For TORCHELASTIC_ERROR_FILE. Without a log folder it is memory that this process holds: nothing is left
   // behind, and it works where no file can be written.
   const std::string& error_file() const { return error_file_; }
+  // For TESSERA_PROGRESS_FILE: memory, too.
+  std::string progress_file() const;
+  bool has_progress() const;
   // Opens stdout.log or stderr.log to write to.
   int open_log(const char* name) const;
 
@@ -31,6 +34,7 @@ class RankFiles {
   std::filesystem::path folder_;
   std::string error_file_;
   int memory_fd_ = -1;
+  int progress_fd_ = -1;
 };
 
 }  // namespace tessera

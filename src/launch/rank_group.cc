@@ -96,7 +96,8 @@ void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
                                                                     .master_port = job_->master_port(),
                                                                     .error_file = files.error_file(),
                                                                     .position_file = position.path(),
-                                                                    .snapshot_slots = options.inherited},
+                                                                    .snapshot_slots = options.inherited,
+                                                                    .progress_file = files.progress_file()},
                                                                    process_environment()));
   options.cpus = plan_.processors[static_cast<size_t>(local_rank)].cpus;
   options.out = open_stream(local_rank, false, files, sources, &to_close);
@@ -307,6 +308,8 @@ LaunchResult RankGroup::result() {
   LaunchResult result;
   result.was_told_to_end = was_told_to_end_;
   result.has_lost_store = job_->has_lost_store();
+  result.has_progressed = ranks_.front().files.has_progress();
+  result.num_waiting_nodes = job_->num_waiting_nodes();
   if (interrupted_again_) {
     result.signal = stop_signal_;
     return result;

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
+#include "comm/launch_variables.h"
 #include "launch/host_name.h"
 #include "launch/rank_environment.h"
 
@@ -60,6 +61,15 @@ bool leave_error_report(ErrorReport report) {
   if (fd < 0) return false;
   const bool written = write_all(fd, text);
   return close(fd) == 0 && written;
+}
+
+void leave_progress_mark() {
+  const char* path = std::getenv(kProgressFileVariable);
+  if (path == nullptr || *path == '\0') return;
+  const int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  write_all(fd, "1");
+  close(fd);
 }
 
 bool agent_shows_errors() {

@@ -22,6 +22,9 @@ struct ErrorReport {
 // or it cannot be written.
 bool leave_error_report(ErrorReport report);
 
+// Tells the agent that started this rank, if one did, that the start has got on.
+void leave_progress_mark();
+
 // True when this process is a rank that an agent of tessera launch has started: the agent shows the error of
 // the rank that failed first, so that a rank that leaves a report does not print it as well.
 bool agent_shows_errors();

@@ -77,7 +77,7 @@ class Forecaster {
     forecast.schedule_is_auto = args_.gather_schedule == "auto";
     choose_what_fits(&request);
     forecast.zero = request.zero;
-    forecast.memory = plan_memory(model_, request);
+    forecast.memory = plan_memory(model_, with_snapshot(request));
     const MemoryChoices choices = {
         micro_batch_rows(batch_), merged_,
         [this](int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
@@ -102,9 +102,9 @@ class Forecaster {
     request.limits =
         limits_for(args_, micro_batch_rows(batch_) * merged_, row_tokens_, args_.gradient_checkpointing);
     request.baseline_bytes = resident_bytes();
-    request.export_bytes = export_bytes(model_.layout(), args_.export_dtype());
     request.num_nodes = cluster_.num_nodes;
     request.local_world_size = cluster_.local_world_size;
+    request.export_bytes = export_bytes(model_.layout(), args_.export_dtype(), request);
     request.connections = static_cast<int>(args_.connections);
     request.peer_snapshots = args_.peer_snapshot_steps > 0;
     request.zero =
@@ -130,6 +130,14 @@ class Forecaster {
     request->limits.pack_weights = request->limits.pack_weights && fits(*request);
   }
 
+  // What checkpoints in the background get of the rest.
+  MemoryRequest with_snapshot(MemoryRequest request) const {
+    if (args_.saves_in_background()) {
+      request.snapshot_bytes = snapshot_bytes(model_, request, free_bytes_);
+    }
+    return request;
+  }
+
   // Checkpointing computes the forward pass, a third of the operations, twice.
   std::optional<double> compute_seconds(double tflop) const {
     if (!cluster_.node_tflops) return std::nullopt;
@@ -145,7 +153,7 @@ class Forecaster {
   ScheduleForecast forecast_schedule(const MemoryRequest& request, std::optional<double> compute_s) const {
     ScheduleForecast out;
     out.schedule = request.zero.schedule;
-    out.node_bytes = plan_memory(model_, request).node_bytes();
+    out.node_bytes = plan_memory(model_, with_snapshot(request)).node_bytes();
     out.fits = fits(request);
     const ZeroLayout layout = zero_layout(model_.layout(), cluster_.num_nodes, cluster_.local_world_size);
     const ZeroSettings zero = zero_settings(model_, request);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/launch_variables.h"
 #include "optim/schedule.h"
 #include "train/deepspeed_arguments.h"
 
@@ -207,6 +208,11 @@ void apply_resume_variable(const Environment& environment, FlagTable* table) {
   if (!table->is_set("resume_from_checkpoint")) {
     table->set(*table->find("resume_from_checkpoint"), {value}, kResumeVariable);
   }
+}
+
+void read_launch_variables(const Environment& environment, TrainingArguments* args) {
+  args->launch_id = environment(kLaunchIdVariable).value_or("");
+  args->is_restart = !environment(kResumeVariable).value_or("").empty();
 }
 
 void resolve_training_arguments(const FlagTable& table, int64_t world_size, TrainingArguments* args) {

@@ -117,6 +117,10 @@ struct TrainingArguments {
   int64_t peer_snapshot_steps = 0;     // 0 = none
   std::string resume_from_checkpoint;  // "" = no; resolved: "", "true", "auto" or a folder
 
+  // Of `tessera launch`, no flags; read by read_launch_variables().
+  std::string launch_id;    // "" without an agent
+  bool is_restart = false;  // the agent has started the ranks before
+
   std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()
   std::string ds_compat = "0.19";
   std::string config;  // a configuration file; read by apply_config_file()
@@ -151,6 +155,8 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args);
 // Ranks that an agent starts again go on from the last checkpoint: TESSERA_RESUME=auto is the value of
 // resume_from_checkpoint where nothing else has set it. Error(kBadConfig) for another value.
 void apply_resume_variable(const Environment& environment, FlagTable* table);
+// Fills launch_id and is_restart.
+void read_launch_variables(const Environment& environment, TrainingArguments* args);
 
 // To be called once when all flags are set: takes over the DeepSpeed file, fills what follows from other
 // settings (dtype from bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig).

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -65,6 +66,21 @@ TEST_F(ArgumentsTest, RestartedRanksResumeUnlessTheFlagIsGiven) {
   apply_resume_variable(variable("auto"), &table_);
   EXPECT_EQ(args_.resume_from_checkpoint, "");
   EXPECT_THROW(apply_resume_variable(variable("yes"), &table_), Error);
+}
+
+TEST_F(ArgumentsTest, LaunchIsKnownByItsVariables) {
+  std::map<std::string, std::string> variables;
+  const Environment environment = [&](const std::string& name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+  read_launch_variables(environment, &args_);
+  EXPECT_EQ(args_.launch_id, "");
+  EXPECT_FALSE(args_.is_restart);
+  variables = {{"TESSERA_LAUNCH_ID", "12ab"}, {"TESSERA_RESUME", "auto"}};
+  read_launch_variables(environment, &args_);
+  EXPECT_EQ(args_.launch_id, "12ab");
+  EXPECT_TRUE(args_.is_restart);
 }
 
 TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/shared_export.h"
 #include "train/peer_snapshots.h"
 #include "train/sharded_parameters.h"
 #include "zero/shard_plan.h"
@@ -254,9 +255,9 @@ MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
   add(MemoryKind::kActivations, "at work, logits included", activations.working_bytes);
   add(MemoryKind::kActivations, "workspace of the products", activations.workspace_bytes);
   add(MemoryKind::kBuffers, "micro-batch", batch_bytes(request.limits));
-  add(MemoryKind::kBuffers, "writing weights", request.export_bytes, MemoryScope::kFirstRank,
-      MemoryUse::kSaving);
-  if (request.num_nodes * request.local_world_size > 1) {
+  add(MemoryKind::kBuffers, "writing weights", request.export_bytes,
+      request.first_rank_exports ? MemoryScope::kFirstRank : MemoryScope::kRank, MemoryUse::kSaving);
+  if (request.first_rank_exports) {
     add(MemoryKind::kBuffers, "exchange of masters", kExchangeBytes, MemoryScope::kNode, MemoryUse::kSaving);
   }
   add(MemoryKind::kBuffers, "checkpoint snapshot", request.snapshot_bytes, MemoryScope::kRank,
@@ -283,7 +284,9 @@ int64_t snapshot_bytes(const Model& model, const MemoryRequest& request, int64_t
   return std::clamp<int64_t>(room / 2, 0, largest_shard(model, request) * element_bytes);
 }
 
-int64_t export_bytes(const ParameterLayout& layout, DType save_dtype) {
+int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const MemoryRequest& request) {
+  const bool is_single = request.num_nodes * request.local_world_size == 1;
+  if (!is_single && !request.first_rank_exports) return SharedExport::buffer_bytes(save_dtype);
   constexpr int64_t kPieceBytes = 4 << 20;  // of write_safetensors
   int64_t largest = 0;
   for (const Parameter& parameter : layout.parameters()) largest = std::max(largest, parameter.num_elements);

@@ -43,8 +43,9 @@ struct MemoryRequest {
   ActivationLimits limits;
   int64_t baseline_bytes =
       0;                     // of a rank, resident before the model is allocated: program, threads, row index
-  int64_t export_bytes = 0;  // buffers of writing weights
-  int64_t snapshot_bytes = 0;  // of a rank: state that changes before a checkpoint has it
+  int64_t export_bytes = 0;  // buffers of writing weights: of every rank, or of the first alone
+  bool first_rank_exports = false;  // the weights of all, where the nodes have no common folder
+  int64_t snapshot_bytes = 0;       // of a rank: state that changes before a checkpoint has it
   bool peer_snapshots = false;
   int num_nodes = 1;
   int local_world_size = 1;
@@ -66,11 +67,12 @@ void check_packed_weights(const Model& model, const MemoryRequest& request);
 
 // Buffers of writing the weights: a piece of the file, and its elements in float32. Those of reading them are
 // gone before optimizer and activations are touched.
-int64_t export_bytes(const ParameterLayout& layout, DType save_dtype);
+// Of a rank among several that write together: its own.
+int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const MemoryRequest& request);
 
 // What a rank may take for checkpoints that are written while training goes on: half of what the request
-// leaves of free_bytes of a node, up to the whole state. Files go through the other half. No run needs it, so
-// that it is in no forecast.
+// leaves of free_bytes of a node, up to the whole state. Files go through the other half. No run needs
+// it: to be put into the request when all else is decided.
 int64_t snapshot_bytes(const Model& model, const MemoryRequest& request, int64_t free_bytes);
 
 // Of a node, beyond the baseline of its ranks, which is resident already.

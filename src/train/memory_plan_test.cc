@@ -293,6 +293,7 @@ TEST_F(MemoryPlanTest, MeasuredMemoryStandsBesideThePlan) {
 TEST_F(MemoryPlanTest, JsonHasThePlanByItemAndWhatWasMeasured) {
   request_.local_world_size = 2;
   request_.export_bytes = 5;
+  request_.first_rank_exports = true;
   const MemoryPlan plan = plan_memory(model_, request_);
   const nlohmann::json out = nlohmann::json::parse(memory_json(plan, {{100, 20}, 7}));
   EXPECT_EQ(out["measured"]["node_bytes"], 120);

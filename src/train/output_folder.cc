@@ -163,8 +163,12 @@ void OutputFolder::checkpoint_written(int64_t step, std::optional<int64_t> total
   }
 }
 
+fs::path OutputFolder::unfinished_model(const fs::path& folder) {
+  return folder / fmt::format("{}model", kUnfinishedPrefix);
+}
+
 void OutputFolder::replace_model(const std::function<void(const fs::path& folder)>& write) {
-  const StagingFolder staging(folder_ / fmt::format("{}model", kUnfinishedPrefix));
+  const StagingFolder staging(unfinished_model(folder_));
   write(staging.path());
   const std::vector<fs::path> fresh = names_in(staging.path());
   for (const fs::path& name : names_in(folder_)) {

@@ -36,6 +36,8 @@ class OutputFolder {
   std::filesystem::path checkpoint_folder(int64_t step) const;
   // There is a new one. The oldest beyond `total_limit` are deleted; what cannot be is a warning.
   void checkpoint_written(int64_t step, std::optional<int64_t> total_limit);
+  // Where replace_model() has the unfinished one of the output folder `folder`.
+  static std::filesystem::path unfinished_model(const std::filesystem::path& folder);
   // `write` fills an unfinished folder; its files then take their places in the output folder. Files of a
   // former model are moved to previous-N.
   void replace_model(const std::function<void(const std::filesystem::path& folder)>& write);

@@ -50,8 +50,8 @@ class ParameterState {
   virtual void update(int64_t step, double learning_rate, double gradient_scale,
                       const ChangeHook& before_change) = 0;
 
-  // Calls write() on rank 0 with the float32 master weights, to be read in ascending order; what it throws is
-  // thrown there.
+  // For nodes without a common folder: calls write() on rank 0 with the float32 master weights of all ranks,
+  // to be read in ascending order; what it throws is thrown there.
   virtual void export_masters(const std::function<void(const WeightSource& source)>& write) = 0;
 
   // The state for checkpoints. Ranges ascend; those owned by all ranks together are the flat array, once.

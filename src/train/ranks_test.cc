@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 
 #include "expect_error.h"
+#include "formats/file.h"
 #include "train/train_test_support.h"
 
 namespace tessera {
@@ -72,6 +74,51 @@ TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
     for (const auto& [name, values] : expected_weights) {
       EXPECT_LT(relative_error(found_weights.at(name), values), 2e-5) << name << (tied ? ", tied" : "");
     }
+  }
+}
+
+std::map<std::string, std::string> files_of(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
+    files[name] = read_text_file(folder / name);
+  }
+  return files;
+}
+
+// Without a learning rate every number of ranks ends with the same weights.
+TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
+  ModelConfig config = tiny_config();
+  config.num_hidden_layers = 3;
+  TinyRun run(config);
+  write_rows(run, config.vocab_size);
+  run.args.max_steps = 2;
+  run.args.learning_rate = 0;
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    SCOPED_TRACE(dtype);
+    run.args.dtype = dtype;
+    run.args.output_dir = run.folder() / fmt::format("alone-{}", dtype);
+    run.args = share_batch(run.args, 1);
+    run.train();
+    TrainingArguments args = arguments(run);
+    args.output_dir = run.folder() / fmt::format("ranks-{}", dtype);
+    train_ranks(args, GetParam().ranks);
+    EXPECT_EQ(files_of(args.output_dir), files_of(run.output()));
+  }
+}
+
+// In float32: what lies between two bfloat16 is rounded to even here, and there so that the remainder fits.
+TEST_P(RanksTest, FinalModelIsThatOfTheLastCheckpoint) {
+  TinyRun run;
+  write_rows(run, tiny_config().vocab_size);
+  run.args.max_steps = 3;
+  run.args.save_strategy = "steps";
+  run.args.save_steps = 3;
+  const TrainingArguments args = arguments(run);
+  const std::vector<RecordingObserver> observers = train_ranks(args, GetParam().ranks);
+  EXPECT_EQ(files_of(args.output_dir), files_of(args.output_dir + "/checkpoint-3"));
+  for (const MemoryItem& item : observers.front().plan.memory.items) {
+    EXPECT_NE(item.scope, MemoryScope::kFirstRank) << item.name;
+    EXPECT_NE(item.name, "exchange of masters");
   }
 }
 

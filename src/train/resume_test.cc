@@ -343,6 +343,61 @@ TEST(Resume, PathMayBeOfAnotherFolder) {
   EXPECT_TRUE(fs::exists(run.output() / "checkpoint-6"));
 }
 
+// Changes a byte in the middle of the largest file of optimizer state.
+void damage(const fs::path& checkpoint) {
+  fs::path largest;
+  for (const auto& entry : fs::recursive_directory_iterator(checkpoint / "tessera")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    if (largest.empty() || entry.file_size() > fs::file_size(largest)) largest = entry.path();
+  }
+  std::string bytes = read_text_file(largest);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x40);
+  std::ofstream(largest, std::ios::binary) << bytes;
+}
+
+// What an agent starts again goes on from what its own starts have written, not from the path again.
+TEST(Resume, RestartGoesOnBehindTheCheckpointThatWasAskedFor) {
+  for (const int world_size : {1, 2}) {
+    SavingRun run({1, world_size});
+    run.run();
+    SavingRun launched = run;
+    launched.args.output_dir = run.folder() / "launched";
+    launched.args.resume_from_checkpoint = run.output() / "checkpoint-2";
+    launched.args.launch_id = "this";
+    EXPECT_EQ(launched.run().resumed_step, 2);
+    // As after a crash behind step 4.
+    for (const char* name : {"checkpoint-5", "checkpoint-6"}) fs::remove_all(launched.output() / name);
+    SavingRun again = launched;
+    again.args.is_restart = true;
+    EXPECT_EQ(again.run().resumed_step, 4);
+    // Damaged ones give way to those before, and they to the one that was asked for.
+    damage(launched.output() / "checkpoint-6");
+    damage(launched.output() / "checkpoint-5");
+    EXPECT_EQ(again.run().resumed_step, 4);
+    for (const char* name : {"checkpoint-3", "checkpoint-4", "checkpoint-5", "checkpoint-6"}) {
+      damage(launched.output() / name);
+    }
+    EXPECT_EQ(again.run().resumed_step, 2);
+    EXPECT_EQ(read_tensors(launched.output()), read_tensors(run.output()));
+  }
+}
+
+TEST(Resume, RestartTakesNothingOfAnotherLaunch) {
+  SavingRun run;
+  run.run();
+  SavingRun former = run;
+  former.args.launch_id = "former";
+  former.args.output_dir = run.folder() / "out";
+  former.run();
+  // The first start of this launch has ended before it came to set those of the former one aside.
+  SavingRun again = former;
+  again.args.resume_from_checkpoint = run.output() / "checkpoint-3";
+  again.args.launch_id = "this";
+  again.args.is_restart = true;
+  EXPECT_EQ(again.run().resumed_step, 3);
+  EXPECT_TRUE(fs::exists(former.output() / "previous-1/checkpoint-6"));
+}
+
 TEST(Resume, LaterCheckpointsOfTheFolderAreMovedAside) {
   SavingRun run;
   run.run();
@@ -425,18 +480,6 @@ TEST(Resume, WhatMayChangeWithEffectIsNoted) {
   EXPECT_EQ(seen.differences, "max_steps 6 -> 8, learning_rate 0.01 -> 0.005");
   EXPECT_EQ(seen.steps.size(), 2u);
   EXPECT_EQ(read_json(run.output() / "trainer_state.json").at("global_step"), 8);
-}
-
-// Changes a byte in the middle of the largest file of optimizer state.
-void damage(const fs::path& checkpoint) {
-  fs::path largest;
-  for (const auto& entry : fs::recursive_directory_iterator(checkpoint / "tessera")) {
-    if (entry.path().extension() != ".safetensors") continue;
-    if (largest.empty() || entry.file_size() > fs::file_size(largest)) largest = entry.path();
-  }
-  std::string bytes = read_text_file(largest);
-  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 0x40);
-  std::ofstream(largest, std::ios::binary) << bytes;
 }
 
 TEST(Resume, DamagedCheckpointGivesWayToTheOneBefore) {

@@ -53,7 +53,6 @@ ShardedParameters::ShardedParameters(Model& model, const ZeroSettings& settings,
   const int64_t num_state = pieces_.empty() ? 0 : pieces_.back().state_begin + pieces_.back().elements.size();
   optimizer_.emplace(optimizer_ranges(decay_all), weights_.owned(), gradients_.gradients(), options, pool,
                      num_state);
-  exchange_ = comm.node().allocate("exchange of masters", kExchangeBytes);
   model.bind_parameters(static_cast<ParameterAccess&>(*this));
 }
 
@@ -347,6 +346,9 @@ class ShardedParameters::MasterReader {
 };
 
 void ShardedParameters::export_masters(const std::function<void(const WeightSource&)>& write) {
+  if (exchange_.data() == nullptr) {
+    exchange_ = comm_->node().allocate("exchange of masters", kExchangeBytes);
+  }
   MasterReader reader(*this);
   std::exception_ptr failure;
   if (comm_->world().rank == 0) {

@@ -89,7 +89,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   std::vector<Piece> pieces_;         // ascending
   std::vector<int64_t> first_range_;  // of the optimizer, by group, and the end
   std::optional<AdamW> optimizer_;
-  SharedSegment exchange_;  // kExchangeBytes, float32
+  SharedSegment exchange_;  // kExchangeBytes, float32; once export_masters() is called
 };
 
 }  // namespace tessera

@@ -94,9 +94,13 @@ class Trainer {
     std::string origin() const;  // for messages
   };
   static ResumePoint open_resume_point(const std::filesystem::path& folder);
-  // Collective: the newest usable checkpoint of output_dir below step `before`.
+  // Collective: the newest usable checkpoint of output_dir below step `before`; where one was asked for by
+  // name, of this launch: what was there before does not count.
   std::optional<std::filesystem::path> newest_checkpoint(int64_t before);
+  bool is_of_this_launch(const CheckpointReader& reader) const;
   void choose_checkpoint();
+  // In place of one that is damaged.
+  std::optional<std::filesystem::path> older_checkpoint();
   // Refuses a checkpoint of another run; returns the order of the rows.
   BatchPlanOptions go_on_with_batches(const BatchPlanOptions& options);
   void load_checkpoint();
@@ -167,8 +171,11 @@ class Trainer {
   void add_log(LogEntry entry);
   void log_training();
   void run_evaluation();
-  // Rank 0 writes; the others hand over what they own.
-  void write_together(const std::function<void()>& write);
+  // What rank 0 does in the end to write the model, while the others write what they own, or hand it over.
+  void write_model();
+  void write_as_first_rank(const std::function<void(const std::filesystem::path& folder)>& export_to);
+  void export_parts(const std::filesystem::path& folder);
+  void hand_over_to_first_rank();
   ExportOptions export_options() const;
   CheckpointPlan checkpoint_plan() const;
   void update_record();  // to the present step
@@ -244,7 +251,7 @@ class Trainer {
   TrainerState state_;
   StepMetrics last_step_;
   int agreed_signal_ = 0;
-  bool saves_on_signal_ = true;
+  bool output_is_shared_ = true;  // by all nodes
   bool in_passes_ = false;
   std::optional<Stopwatch> since_signal_;
   Stopwatch since_step_began_;
@@ -255,7 +262,7 @@ class Trainer {
   std::optional<double> pass_s_;
   int64_t last_saved_step_ = -1;    // of the last complete checkpoint; known to rank 0
   int64_t loading_peak_bytes_ = 0;  // of this rank, resident
-  bool handed_over_ = false;        // the masters, in the present write_together()
+  bool handed_over_ = false;        // the masters, in hand_over_to_first_rank()
   int64_t losses_since_log_ = 0;    // steps that loss_since_log_ is of
   double loss_since_log_ = 0;
   double total_loss_ = 0;  // of num_updates_

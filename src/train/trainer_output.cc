@@ -9,12 +9,16 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
+#include "checkpoint/shared_export.h"
 #include "formats/file.h"
 #include "platform/memory_info.h"
+#include "train/first_failure.h"
 #include "train/trainer.h"
 
 namespace tessera {
 namespace {
+
+const OpLabel kModelLabel = {"written model"};
 
 // speed_metrics of transformers/trainer_utils.py: PREFIX_runtime, _samples_per_second, _steps_per_second.
 void add_speed(const std::string& prefix, double runtime_s, double num_samples, int64_t num_steps,
@@ -156,20 +160,61 @@ void Trainer::export_model(const std::filesystem::path& folder) {
   });
 }
 
-void Trainer::write_together(const std::function<void()>& write) {
+void Trainer::write_model() {
   mark_work("writing the model");
   const PatientScope patience(*comm_);
   const NetworkMeterPause pause(network_meter_);
+  if (world().is_single()) {
+    write_as_first_rank([this](const std::filesystem::path& folder) { export_model(folder); });
+  } else if (!output_is_shared_) {
+    hand_over_to_first_rank();
+  } else if (is_root()) {
+    write_as_first_rank([this](const std::filesystem::path& folder) { export_parts(folder); });
+  } else {
+    export_parts(OutputFolder::unfinished_model(args_.output_dir));
+  }
+  comm_->barrier(kModelLabel);
+}
+
+void Trainer::write_as_first_rank(const std::function<void(const std::filesystem::path&)>& export_to) {
+  output_->replace_model(export_to);
+  write_text_file(output_->path() / "trainer_state.json", trainer_state_json(state_, false, true));
+}
+
+// Every rank what it owns, as in a checkpoint.
+void Trainer::export_parts(const std::filesystem::path& folder) {
+  SharedExport files(folder, model_->config(), model_->layout(), export_options());
+  uint64_t number = 0;
+  const auto all_do = [this](const auto& action) {
+    if (const auto told = first_error(*comm_, outside_error(action), kModelLabel)) {
+      fail(told->code, "{}", told->message);
+    }
+  };
+  all_do([&] {
+    if (is_root()) number = files.create();
+  });
+  comm_->broadcast(std::as_writable_bytes(std::span(&number, 1)), 0, kModelLabel);
+  all_do([&] {
+    files.write(number, parameters_->owned(), [this](int64_t begin, std::span<float> values) {
+      parameters_->read_state(StateKind::kMaster, begin, values);
+    });
+  });
+  if (is_root()) files.commit();
+}
+
+// Nodes without a common folder.
+void Trainer::hand_over_to_first_rank() {
   std::exception_ptr failure;
   handed_over_ = false;
   try {
-    if (is_root()) write();
+    if (is_root()) {
+      write_as_first_rank([this](const std::filesystem::path& folder) { export_model(folder); });
+    }
   } catch (...) {
     failure = std::current_exception();
   }
   // The others do their part even when rank 0 did not get as far.
   if (!handed_over_ && !comm_->failures().failed()) parameters_->export_masters([](const WeightSource&) {});
-  comm_->barrier({"written model"});
   if (failure) std::rethrow_exception(failure);
 }
 
@@ -297,13 +342,10 @@ TrainSummary Trainer::finish_run() {
   TrainSummary summary = summarize();
   if (state_.global_step >= state_.max_steps) {
     add_log(final_log(summary.runtime_s));
-    write_together([this] {
-      output_->replace_model([this](const std::filesystem::path& folder) { export_model(folder); });
-      write_text_file(output_->path() / "trainer_state.json", trainer_state_json(state_, false, true));
-    });
+    write_model();
   } else {
     summary.stop_signal = agreed_signal_;
-    if (args_.save_on_sigterm && saves_on_signal_) save_before_stop();
+    if (args_.save_on_sigterm && output_is_shared_) save_before_stop();
     summary.folder = is_root() && last_saved_step_ > 0 ? output_->checkpoint_folder(last_saved_step_) : "";
   }
   mark_work("the end of the run");

@@ -48,8 +48,11 @@ std::optional<fs::path> Trainer::newest_checkpoint(int64_t before) {
   std::error_code ignored;
   if (is_root()) {
     std::optional<CheckpointReader> newest;
-    if (fs::is_directory(args_.output_dir, ignored))
-      newest = open_newest_checkpoint(args_.output_dir, before);
+    if (fs::is_directory(args_.output_dir, ignored)) {
+      do {
+        newest = open_newest_checkpoint(args_.output_dir, newest ? newest->step() : before);
+      } while (newest && args_.resumes_by_name() && !is_of_this_launch(*newest));
+    }
     chosen[0] = newest ? static_cast<double>(newest->step()) : -1;
   }
   comm_->all_reduce_sum(chosen, kLabel);
@@ -57,21 +60,35 @@ std::optional<fs::path> Trainer::newest_checkpoint(int64_t before) {
   return fs::path(args_.output_dir) / checkpoint_name(static_cast<int64_t>(chosen[0]));
 }
 
+bool Trainer::is_of_this_launch(const CheckpointReader& reader) const {
+  const Json record = Json::parse(reader.run_json(), nullptr, /*allow_exceptions=*/false);
+  return record.is_object() && record.value("launch_id", Json()) == args_.launch_id;
+}
+
 void Trainer::choose_checkpoint() {
   if (!args_.resumes()) return;
   const bool by_name = args_.resumes_by_name();
+  // Behind the one that was asked for, a restart has those that the starts before have written.
+  const bool looks = !by_name || (args_.is_restart && !args_.launch_id.empty());
   const std::optional<fs::path> newest =
-      by_name ? std::nullopt : newest_checkpoint(std::numeric_limits<int64_t>::max());
+      looks ? newest_checkpoint(std::numeric_limits<int64_t>::max()) : std::nullopt;
   if (resume_from_memory(newest)) return;
-  if (by_name) {
-    resume_ = open_resume_point(args_.resume_from_checkpoint);
-  } else if (newest) {
+  if (newest) {
     resume_ = open_resume_point(*newest);
+  } else if (by_name) {
+    resume_ = open_resume_point(args_.resume_from_checkpoint);
   } else if (args_.resume_from_checkpoint == "true") {
     fail(ExitCode::kNoInput,
          "resume_from_checkpoint true: {} has no checkpoint that can be used; auto starts afresh then",
          args_.output_dir);
   }
+}
+
+std::optional<fs::path> Trainer::older_checkpoint() {
+  const fs::path asked_for = args_.resume_from_checkpoint;
+  if (args_.resumes_by_name() && resume_->reader->folder() == asked_for) return std::nullopt;
+  const std::optional<fs::path> older = newest_checkpoint(resume_->reader->step());
+  return !older && args_.resumes_by_name() ? asked_for : older;
 }
 
 BatchPlanOptions Trainer::go_on_with_batches(const BatchPlanOptions& options) {
@@ -118,8 +135,7 @@ void Trainer::load_checkpoint() {
     });
     const std::optional<RankError> told = first_error(*comm_, error, kLabel);
     if (!told) break;
-    const std::optional<fs::path> older =
-        args_.resumes_by_name() ? std::nullopt : newest_checkpoint(resume_->reader->step());
+    const std::optional<fs::path> older = older_checkpoint();
     if (!older) fail(told->code, "{}", told->message);
     log_warning("{}; {} is taken instead", told->message, older->string());
     const DataRecord rows = resume_->record.data;

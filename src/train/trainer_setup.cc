@@ -36,6 +36,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   record_.arguments = Json::parse(training_arguments_json(args_));  // what follows may fill them in
   comm_->position().set_folder(std::filesystem::absolute(args_.output_dir));
   mark_work("preparing");
+  record_.launch_id = args_.launch_id;
   if (is_root()) check_can_write_in(args_.output_dir);
   const PatientScope patience(*comm_);
   check_output_is_shared();
@@ -229,9 +230,10 @@ MemoryRequest Trainer::memory_request() {
       limits_for(micro_batch_rows_ * run_plan_.micro_batches_per_pass, kUncut, args_.gradient_checkpointing);
   const std::optional<ProportionalMemory> resident = proportional_memory();
   request.baseline_bytes = resident ? resident->private_bytes() + resident->shared_bytes : resident_bytes();
-  request.export_bytes = export_bytes(model_->layout(), args_.export_dtype());
   request.num_nodes = world().num_nodes;
   request.local_world_size = world().local_world_size;
+  request.first_rank_exports = !output_is_shared_;
+  request.export_bytes = export_bytes(model_->layout(), args_.export_dtype(), request);
   request.connections = static_cast<int>(args_.connections);
   request.peer_snapshots = snapshots_.has_value();
   request.zero = zero_settings_of(args_, model_->config(),
@@ -308,7 +310,7 @@ void Trainer::check_output_is_shared() {
          "one on a file system that they share, or save_strategy no",
          args_.output_dir);
   }
-  saves_on_signal_ = false;
+  output_is_shared_ = false;
   if (is_root()) {
     log_warning("output_dir {}: not the same folder on all nodes: a signal ends the run without a checkpoint",
                 args_.output_dir);

@@ -221,6 +221,7 @@ std::string training_record_json(const TrainingRecord& record) {
   Json out = {
       {"format", kFormat},
       {"arguments", record.arguments},
+      {"launch_id", record.launch_id},
       {"world_size", record.world_size},
       {"model", record.model},
       {"data",
@@ -268,6 +269,7 @@ TrainingRecord parse_training_record(const std::string& text, const std::string&
   }
   TrainingRecord record;
   record.arguments = fields.object("arguments");
+  if (fields.has("launch_id")) record.launch_id = fields.text("launch_id");
   record.world_size = fields.count("world_size", 1);
   record.model = fields.object("model");
   record.data = parse_data(StrictFields(fields.object("data"), origin, "run.data."));

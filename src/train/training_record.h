@@ -53,7 +53,8 @@ struct ProgressRecord {
 };
 
 struct TrainingRecord {
-  Json arguments;  // training_args.json as they were given
+  Json arguments;         // training_args.json as they were given
+  std::string launch_id;  // TrainingArguments::launch_id; "" = unknown
   int64_t world_size = 1;
   Json model;  // model_shape()
   DataRecord data;

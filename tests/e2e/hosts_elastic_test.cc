@@ -87,6 +87,17 @@ TEST_F(HostsElastic, LostNodeIsGivenUpAndAReturningOneJoinsAtTheNextStart) {
   for (const int node : {0, 1}) expect_success(job, node);
 }
 
+TEST_F(HostsElastic, NodeThatWaitsInVainEndsWithTheJob) {
+  HostJob job(hosts_, options("2:3", {0, 1}));
+  for (const int node : {0, 1}) expect_said(job, node, fmt::format("rank {} of 2, start 0", node));
+  job.start(2);
+  expect_said(job, 2, "the job runs on 2 nodes (start 0)");
+  finish();
+  ASSERT_TRUE(job.wait(kLong));
+  for (const int node : {0, 1, 2}) expect_success(job, node);
+  EXPECT_THAT(job.agent(2).err(), HasSubstr("the job has ended; this node was not needed"));
+}
+
 // --nnodes 2: the place of the lost node is kept, and its successor takes it.
 TEST_F(HostsElastic, FixedNumberOfNodesWaitsForTheLostOne) {
   HostJobOptions fixed = options("2", {0, 1});

@@ -1,7 +1,9 @@
 // tessera plan, from outside: exit codes, what goes where, and that it says what a run says.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -66,6 +68,41 @@ TEST(Plan, TakesTheCommandLineOfTrainAndAModelWithoutWeights) {
   EXPECT_THAT(run_well(with(arguments, {"--nnodes", "2"})).out, HasSubstr("2 nodes, 1 rank each"));
   const std::string config = tiny.folder / "config.json";
   EXPECT_THAT(run_well({"plan", "--model", config, "--measure_peak", "false"}).out, HasSubstr("memory"));
+}
+
+// All but what is resident before: that is of this program as it is now.
+std::map<std::string, json> items_by_name(const json& memory) {
+  std::map<std::string, json> items;
+  for (const json& item : memory.at("items")) {
+    if (item.at("name") != "resident before the model") {
+      items[fmt::format("{}: {}", item.at("kind").get<std::string>(), item.at("name").get<std::string>())] =
+          item;
+    }
+  }
+  return items;
+}
+
+TEST(Plan, HasTheMemoryOfTheRunItselfItemByItem) {
+  const TinyModel tiny;
+  for (const int ranks : {1, 2}) {
+    for (const char* strategy : {"no", "steps"}) {
+      SCOPED_TRACE(fmt::format("{} ranks, save_strategy {}", ranks, strategy));
+      const std::vector<std::string> launch = {"launch", "--nproc_per_node", std::to_string(ranks)};
+      std::vector<std::string> train =
+          tiny.train_arguments(fmt::format("out-{}-{}", ranks, strategy),
+                               {"--num_threads", "1", "--save_strategy", strategy, "--max_steps", "2"});
+      run_well(with(launch, train));
+      const json found =
+          json::parse(read_file(tiny.folder / fmt::format("out-{}-{}/memory.json", ranks, strategy)));
+      train[0] = "plan";
+      const json plan = json::parse(
+          run_well(with(train, {"--json", "--nproc_per_node", std::to_string(ranks), "--memory", "8GiB"}))
+              .out);
+      EXPECT_EQ(items_by_name(plan.at("memory")), items_by_name(found.at("predicted")));
+      EXPECT_EQ(items_by_name(plan.at("memory")).contains("buffers: checkpoint snapshot"),
+                std::string(strategy) == "steps");
+    }
+  }
 }
 
 TEST(Plan, DeepSpeedFileDecidesForTheRanksOfTheJob) {

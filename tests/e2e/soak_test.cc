@@ -231,8 +231,55 @@ TEST_F(Soak, StoppedRankIsStartedAgainAfterTheSilence) {
   EXPECT_LT(seconds, 2 + 1 + 5) << "the silence, the time to end of a rank that does not, and a busy machine";
   ASSERT_TRUE(training.process().wait(kHang)) << training.process().err();
   EXPECT_EQ(training.process().result().exit_code, 0) << training.process().err();
-  EXPECT_THAT(training.process().err(), HasSubstr("silent for 2.0 s; restart, which does not count"));
+  EXPECT_THAT(training.process().err(),
+              testing::AllOf(HasSubstr("silent for 2.0 s"), HasSubstr("; restart, which does not count")));
   EXPECT_EQ(training.step(), kSteps);
+}
+
+// Not for ever: a start that gets nowhere says something about the program or the machine.
+TEST_F(Soak, RankThatStopsAtEveryStartEndsTheJob) {
+  const std::string model = tiny_.folder / "15m";
+  run_well({"init", "--preset", "15m", "--tokenizer", tiny_.tokenizer, "--output", model});
+  const std::string rows = tiny_.folder.write("long.txt", sample_text(20'000));
+  // A step takes seconds.
+  Training training(
+      arguments("out", 10, {"--model", model, "--dataset", rows, "--gradient_accumulation_steps", "256"}),
+      output("out"), {"--max_restarts", "5", "--rdzv_conf", "heartbeat_timeout=1"});
+  const auto num_plans = [&] {
+    const std::string text = training.process().out();
+    size_t count = 0;
+    for (size_t at = text.find("parameters\n"); at != std::string::npos;
+         at = text.find("parameters\n", at + 1))
+      ++count;
+    return count;
+  };
+  for (size_t start = 1; start <= 4; ++start) {
+    const auto limit = Clock::now() + kHang;
+    while (num_plans() < start && !training.process().has_ended() && Clock::now() < limit) {
+      std::this_thread::sleep_for(kPoll);
+    }
+    ASSERT_EQ(num_plans(), start) << training.process().err();
+    kill(pid_of_rank(training.process().pid(), 2), SIGSTOP);
+  }
+  ASSERT_TRUE(training.process().wait(kHang)) << training.process().err();
+  EXPECT_EQ(training.process().result().exit_code, 75) << training.process().err();
+  EXPECT_EQ(training.num_restarts(), 0u) << "none that counts";
+  EXPECT_THAT(training.process().err(), HasSubstr("error: rank 2 on host "));
+  EXPECT_THAT(training.process().err(),
+              HasSubstr("not started again: 4 starts in a row have not finished a step"));
+}
+
+// The threads of a rank, by their names.
+TEST_F(Soak, RanksAreNamedAsTheProgram) {
+  Training training(arguments("out", 1'000'000), output("out"));
+  ASSERT_TRUE(training.wait_for_step(1, kHang)) << training.process().err();
+  const pid_t rank = pid_of_rank(training.process().pid(), 1);
+  int num_threads = 0;
+  for (const auto& thread : fs::directory_iterator(fmt::format("/proc/{}/task", rank))) {
+    EXPECT_EQ(read_file(thread.path() / "comm"), "tessera\n");
+    ++num_threads;
+  }
+  EXPECT_GT(num_threads, 1);
 }
 
 // Before the runs that are measured: how long a step and a checkpoint take here.

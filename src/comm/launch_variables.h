@@ -1,0 +1,14 @@
+// Variables by which an agent of `tessera launch` and the command that it starts tell each other more than
+// torchrun's do.
+#pragma once
+
+namespace tessera {
+
+// Another text for every launch, the same in all starts of it: what a former start has left behind is known by
+// it.
+inline constexpr const char* kLaunchIdVariable = "TESSERA_LAUNCH_ID";
+
+// A file of the first rank that has a byte once the start has got on: a training step was finished.
+inline constexpr const char* kProgressFileVariable = "TESSERA_PROGRESS_FILE";
+
+}  // namespace tessera
