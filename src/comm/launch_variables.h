@@ -4,8 +4,8 @@
 
 namespace tessera {
 
-// Another text for every launch, the same in all starts of it: what a former start has left behind is known by
-// it.
+// Another text for every launch, the same in all starts of it: what a former start has left behind is known
+// by it.
 inline constexpr const char* kLaunchIdVariable = "TESSERA_LAUNCH_ID";
 
 // A file of the first rank that has a byte once the start has got on: a training step was finished.

@@ -29,7 +29,8 @@ class MeetingClient {
   ~MeetingClient();
 
   // What this node takes part in; nothing as long as it waits. Error(kTryAgain) when node 0 has ended or
-  // cannot be reached, and what node 0 says when it refuses this node: with kDone that the job has ended well.
+  // cannot be reached, and what node 0 says when it refuses this node: with kDone that the job has ended
+  // well.
   std::optional<wire::Assignment> wait(std::chrono::milliseconds timeout);
 
  private:

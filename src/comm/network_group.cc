@@ -135,6 +135,15 @@ class NetworkGroup::Impl {
     return completed_ >= ticket;
   }
 
+  void abandon() {
+    std::unique_lock lock(mutex_);
+    if (completed_ == issued_) return;
+    if (!error_) {
+      error_ = std::make_exception_ptr(Error(ExitCode::kTryAgain, "operations between nodes were abandoned"));
+    }
+    end_workers(lock);
+  }
+
   NetworkCounters counters() const {
     NetworkCounters counters;
     if (members_.size() == 1) return counters;
@@ -175,14 +184,19 @@ class NetworkGroup::Impl {
   void wait_until(std::unique_lock<std::mutex>& lock, const Predicate& predicate) {
     while (!predicate()) {
       if (error_ || failures_.failed()) {
-        stopping_.store(true, std::memory_order_relaxed);
-        issued_changed_.notify_all();
-        completed_changed_.wait(lock, [&] { return num_running_workers_ == 0; });
+        end_workers(lock);
         if (error_) std::rethrow_exception(error_);
         failures_.check();
       }
       completed_changed_.wait_for(lock, kCheckInterval);
     }
+  }
+
+  // Until none touches a buffer any more.
+  void end_workers(std::unique_lock<std::mutex>& lock) {
+    stopping_.store(true, std::memory_order_relaxed);
+    issued_changed_.notify_all();
+    completed_changed_.wait(lock, [&] { return num_running_workers_ == 0; });
   }
 
   // A thread.
@@ -324,6 +338,8 @@ NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank
                                    rendezvous_of(store, options).get(), options, failures)) {}
 
 NetworkGroup::~NetworkGroup() = default;
+
+void NetworkGroup::abandon() noexcept { impl_->abandon(); }
 
 int NetworkGroup::size() const { return impl_->members().size(); }
 

@@ -74,6 +74,9 @@ class NetworkGroup {
   void wait(Ticket ticket);
   void wait_for_all();  // that were issued
   bool done(Ticket ticket) const;
+  // Ends what is not over, which the other members see as a lost connection when the group goes. Behind it no
+  // buffer is touched; operations, if there were any to end, can only fail.
+  void abandon() noexcept;
 
   NetworkCounters counters() const;
   // At most, of a member of a group of num_members: chunks on their way, of every connection.

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
+#include <memory>
 #include <numeric>
+#include <thread>
 
 #include "base/float_types.h"
 #include "comm/network_test_support.h"
@@ -216,6 +219,27 @@ TEST(NetworkGroup, OperationsQueueBehindOneAnother) {
     EXPECT_TRUE(group.done(last));
     const Part mine = parts[static_cast<size_t>(group.index())];
     for (const std::vector<float>& buffer : buffers) ASSERT_EQ(buffer[static_cast<size_t>(mine.begin)], 3.0f);
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(NetworkGroup, AbandonedOperationsTouchNoBufferAndFail) {
+  std::atomic<bool> abandoned = false;
+  const auto errors = run_members({.size = 2}, [&](NetworkGroup& group) {
+    group.abandon();  // there is nothing yet
+    std::vector<std::byte> small(8);
+    group.wait(group.all_gather(small, even_parts(8, 2), {"before"}));
+    if (group.index() == 1) {
+      while (!abandoned) std::this_thread::yield();
+      return;
+    }
+    auto buffer = std::make_unique<std::vector<std::byte>>(1 << 20);
+    const NetworkGroup::Ticket ticket = group.all_gather(*buffer, even_parts(1 << 20, 2), {"weights"});
+    group.abandon();
+    buffer.reset();
+    EXPECT_FALSE(group.done(ticket));
+    EXPECT_THROW(group.wait(ticket), Error);
+    abandoned = true;
   });
   EXPECT_THAT(errors, Each(IsEmpty()));
 }

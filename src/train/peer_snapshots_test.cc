@@ -115,26 +115,13 @@ class PeerSnapshotsJob : public testing::Test {
           [&](Communicator& comm) {
             ThreadPool pool(1);
             Trainer trainer(args, pool, outcome.observers[static_cast<size_t>(comm.world().rank)], comm);
-            try {
-              trainer.run();
-            } catch (...) {
-              end_transfers(comm);
-              throw;
-            }
+            trainer.run();
           },
           restart_count, [&](const World& world) { return agents.slots_of(world); });
     } catch (const Error& error) {
       outcome.error = error.what();
     }
     return outcome;
-  }
-  // Weights of the next step may be on their way into memory that goes with the trainer. A process would just
-  // end.
-  static void end_transfers(Communicator& comm) {
-    try {
-      comm.rail().wait_for_all();
-    } catch (const Error&) {  // of a rank that has ended
-    }
   }
   std::map<std::string, std::vector<float>> weights() const { return read_tensors(args_.output_dir); }
   // Of a run that nothing happens to; in a folder of its own.

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "kernels/adamw/adamw.h"
 #include "train/adamw_state.h"
 #include "train/memory_plan.h"
@@ -169,6 +170,16 @@ std::span<bf16> ShardedParameters::loaded_bf16(int64_t begin, int64_t count) {
   while (plan_.group(group).end <= begin) ++group;
   const int64_t end = std::min(begin + count, plan_.group(group).end);
   return {weights_.owned().as<bf16>() + weights_.owned_index(group, begin), static_cast<size_t>(end - begin)};
+}
+
+// The network's threads write to memory that goes now.
+ShardedParameters::~ShardedParameters() {
+  try {
+    if (std::uncaught_exceptions() == 0) comm_->rail().wait_for_all();
+  } catch (const Error& error) {
+    log_debug("weights and gradients under way at the end: {}", error.what());
+  }
+  comm_->rail().abandon();
 }
 
 void ShardedParameters::load(const SafetensorsModel& file, LoadOnce once,

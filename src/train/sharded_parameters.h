@@ -23,6 +23,10 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
  public:
   ShardedParameters(Model& model, const ZeroSettings& settings, const AdamWOptions& options, bool decay_all,
                     Communicator& comm, ThreadPool& pool);
+  // Abandons what is under way between nodes when an error ends the rank.
+  ~ShardedParameters() override;
+  ShardedParameters(const ShardedParameters&) = delete;
+  ShardedParameters& operator=(const ShardedParameters&) = delete;
 
   void load(const SafetensorsModel& file, LoadOnce once,
             const std::function<void(const LoadProgress&)>& progress) override;
