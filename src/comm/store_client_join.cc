@@ -16,7 +16,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectTime{3'000};  // a store that takes no connection within it is tried anew
 constexpr milliseconds kAnswerTime{5'000};   // and one that says nothing
-constexpr milliseconds kRetryPause{200};
+// Twice as long after every attempt: at first the store is likely about to listen.
+constexpr milliseconds kFirstPause{10}, kRetryPause{200};
 // Of one look for the store's name: three name servers that are silent for 5 s, asked twice, as is usual.
 constexpr milliseconds kResolveTime{30'000};
 
@@ -36,7 +37,7 @@ void StoreClient::Impl::join() {
                            .restart_count = world_.restart_count,
                            .timing = options_});
   }
-  for (;;) {
+  for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kRetryPause)) {
     const std::string problem = try_join(deadline);
     if (problem.empty()) break;
     disconnect();
@@ -46,7 +47,7 @@ void StoreClient::Impl::join() {
       fail(ExitCode::kTryAgain, "{}: the job was not complete after {:.3g} s: {}", describe_me(),
            Duration(options_.rendezvous_timeout).count(), problem);
     }
-    std::this_thread::sleep_for(kRetryPause);
+    std::this_thread::sleep_for(pause);
   }
   if (!is_agent_) learn_seats();
 }

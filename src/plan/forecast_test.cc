@@ -112,6 +112,7 @@ TEST_F(ForecastTest, WithoutAPeakThereAreNoTimesOfComputing) {
 }
 
 TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
+  args_.save_strategy = "no";  // snapshots take what is free
   args_.pack_weights = "never";
   const RunForecast roomy = forecast();
   EXPECT_EQ(roomy.zero.schedule, GatherSchedule::kPerStep);
@@ -126,6 +127,7 @@ TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
 }
 
 TEST_F(ForecastTest, WeightsArePackedWhereTheScheduleKeepsThemAndTheyFit) {
+  args_.save_strategy = "no";  // snapshots take what is free
   const auto has_packed = [&] {
     const std::vector<MemoryItem> items = forecast().memory.items;
     return std::any_of(items.begin(), items.end(),

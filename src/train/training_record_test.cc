@@ -88,7 +88,7 @@ void expect_refused(const Json& changed, const std::string& field) {
   }
 }
 
-const std::set<std::string> kOptional = {"plateau", "plateau.best", "data.global_batch_size"};
+const std::set<std::string> kOptional = {"launch_id", "plateau", "plateau.best", "data.global_batch_size"};
 
 TEST(TrainingRecordFields, AllOfThemSurviveWritingAndReading) {
   const std::string text = training_record_json(full_record());
