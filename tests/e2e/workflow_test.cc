@@ -8,7 +8,6 @@
 #include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <sstream>
 
 #include "e2e/tiny_model.h"
