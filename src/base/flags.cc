@@ -244,6 +244,9 @@ void FlagTable::set(const Flag& flag, const std::vector<std::string>& values, co
     if (!is_valid_utf8(value)) {
       fail(ExitCode::kUsage, "{}: --{} '{}' is not valid UTF-8", origin, flag.name, printable(value));
     }
+    if (value.find('\0') != std::string::npos) {
+      fail(ExitCode::kUsage, "{}: --{} '{}' has a zero byte", origin, flag.name, printable(value));
+    }
   }
   if (flag.status == FlagStatus::kHonoured) {
     try {

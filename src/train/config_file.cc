@@ -53,6 +53,18 @@ class LineCounter {
   int64_t* line_;
 };
 
+// JSON and YAML know no control characters but line ends and tabs; yaml-cpp takes a zero byte outside quotes
+// for a backslash.
+void check_characters(std::string_view text, const std::string& origin) {
+  const auto line_of = [&](int64_t at) { return 1 + std::count(text.begin(), text.begin() + at, '\n'); };
+  if (const int64_t at = find_invalid_utf8(text); at >= 0) fail_at(origin, line_of(at), "not valid UTF-8");
+  const auto is_control = [](char c) { return c >= 0 && c < ' ' && c != '\t' && c != '\n' && c != '\r'; };
+  const auto control = std::find_if(text.begin(), text.end(), is_control);
+  if (control == text.end()) return;
+  fail_at(origin, line_of(control - text.begin()),
+          fmt::format("found the control character \\x{:02x}", *control));
+}
+
 std::vector<Setting> read_json(std::string_view text, const std::string& origin) {
   int64_t line = 1;
   std::vector<Setting> settings;
@@ -75,16 +87,24 @@ std::vector<Setting> read_json(std::string_view text, const std::string& origin)
   return settings;
 }
 
+// yaml-cpp makes one byte each, which is not UTF-8, of the escapes \N and \_.
+std::string text_of(const YAML::Node& node, const std::string& origin) {
+  if (!node.IsScalar()) fail_at(origin, node.Mark().line + 1, "expected a text");
+  if (is_valid_utf8(node.Scalar())) return node.Scalar();
+  fail_at(origin, node.Mark().line + 1,
+          "expected UTF-8, found an escape \\N or \\_; write the character itself");
+}
+
 // Plain scalars are null, booleans and numbers where they look so (YAML 1.2 core schema), quoted ones are
 // text.
-json scalar_from_yaml(const YAML::Node& node) {
-  const std::string& text = node.Scalar();
+json scalar_from_yaml(const YAML::Node& node, const std::string& origin) {
+  std::string text = text_of(node, origin);
   if (node.Tag() == "!") return text;
   if (text == "true" || text == "True") return true;
   if (text == "false" || text == "False") return false;
   // Numbers in a spelling that JSON lacks (+1, .5, 0x10) stay text; the flag decides about them.
   const json number = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return number.is_number() ? number : json(text);
+  return number.is_number() ? number : json(std::move(text));
 }
 
 json json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t depth) {
@@ -93,7 +113,7 @@ json json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t d
   }
   switch (node.Type()) {
     case YAML::NodeType::Scalar:
-      return scalar_from_yaml(node);
+      return scalar_from_yaml(node, origin);
     case YAML::NodeType::Sequence: {
       json out = json::array();
       for (const YAML::Node& item : node) out.push_back(json_from_yaml(item, origin, depth + 1));
@@ -101,7 +121,9 @@ json json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t d
     }
     case YAML::NodeType::Map: {
       json out = json::object();
-      for (const auto& item : node) out[item.first.Scalar()] = json_from_yaml(item.second, origin, depth + 1);
+      for (const auto& item : node) {
+        out[text_of(item.first, origin)] = json_from_yaml(item.second, origin, depth + 1);
+      }
       return out;
     }
     default:
@@ -117,11 +139,10 @@ std::vector<Setting> read_yaml(std::string_view text, const std::string& origin)
     if (!whole.IsMap()) fail_at(origin, whole.Mark().line + 1, "expected settings as 'name: value' lines");
     for (const auto& item : whole) {
       const int64_t line = item.first.Mark().line + 1;
-      if (!item.first.IsScalar()) fail_at(origin, line, "expected the name of a setting");
       const bool is_text = item.second.IsScalar() && !item.second.IsNull();
       // Scalars keep their spelling: 1e-05 is a number for every flag, 007 may be a folder.
-      json value = is_text ? json(item.second.Scalar()) : json_from_yaml(item.second, origin, 1);
-      settings.push_back({item.first.Scalar(), std::move(value), line});
+      json value = is_text ? json(text_of(item.second, origin)) : json_from_yaml(item.second, origin, 1);
+      settings.push_back({text_of(item.first, origin), std::move(value), line});
     }
   } catch (const YAML::Exception& error) {
     fail_at(origin, error.mark.line + 1, fmt::format("not YAML: {}", printable(error.msg, 160)));
@@ -188,10 +209,7 @@ void refuse_repeated(const std::vector<Setting>& settings, const std::string& or
 
 void apply_config_text(std::string_view text, ConfigSyntax syntax, const std::string& origin,
                        FlagTable* table) {
-  if (const int64_t at = find_invalid_utf8(text); at >= 0) {
-    const std::string_view before = text.substr(0, static_cast<size_t>(at));
-    fail_at(origin, 1 + std::count(before.begin(), before.end(), '\n'), "not valid UTF-8");
-  }
+  check_characters(text, origin);
   const std::vector<Setting> settings =
       syntax == ConfigSyntax::kJson ? read_json(text, origin) : read_yaml(text, origin);
   refuse_repeated(settings, origin, *table);

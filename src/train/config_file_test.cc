@@ -117,6 +117,8 @@ TEST_F(ConfigFileTest, ValuesAreCheckedAsOnTheCommandLineButAreConfigurationErro
   EXPECT_THAT(refusal(ConfigSyntax::kJson, R"({"max_steps": [1]})"),
               HasSubstr("max_steps: expected N, found [1]"));
   EXPECT_THAT(refusal(ConfigSyntax::kJson, R"({"dataset": [["a"]]})"), HasSubstr("expected a list of texts"));
+  EXPECT_EQ(refusal(ConfigSyntax::kJson, R"({"output_dir": "a\u0000b"})"),
+            R"(run.cfg:1: --output_dir 'a\x00b' has a zero byte)");
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "fp16: true\n"), HasSubstr("--fp16 true is not supported"));
 }
 
@@ -128,6 +130,20 @@ TEST_F(ConfigFileTest, SyntaxErrorsNameTheLine) {
   EXPECT_THAT(refusal(ConfigSyntax::kJson, ""), HasSubstr("not JSON"));
   EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\nlr_scheduler_kwargs: {a: \"\xff\"}\n"),
             "run.cfg:2: not valid UTF-8");
+}
+
+// What yaml-cpp would turn into bytes that are not UTF-8.
+TEST_F(ConfigFileTest, ControlCharactersAndEscapesBeyondUtf8AreRefused) {
+  using namespace std::string_literals;
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\nlr_scheduler_kwargs: {num\0_cycles: 0}\n"s),
+            "run.cfg:2: found the control character \\x00");
+  EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\"model\": \"\x1b\"}"),
+            "run.cfg:2: found the control character \\x1b");
+  for (const char* text : {"\"\\_\"", "{\"\\N\": 1}", "{a: [1, \"\\_\"]}"}) {
+    EXPECT_EQ(refusal(ConfigSyntax::kYaml, fmt::format("model: m\nlr_scheduler_kwargs: {}\n", text)),
+              "run.cfg:2: expected UTF-8, found an escape \\N or \\_; write the character itself");
+  }
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "lr_scheduler_kwargs: {[a]: 1}\n"), "run.cfg:1: expected a text");
 }
 
 TEST_F(ConfigFileTest, ASettingGivenTwiceIsRefusedUnderAnyOfItsNames) {
