@@ -11,15 +11,6 @@
 #include "comm/store_door.h"
 
 namespace tessera {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-using std::chrono::milliseconds;
-
-constexpr milliseconds kFarewellTime{500};
-constexpr milliseconds kFarewellLook{5};
-
-}  // namespace
 
 class MeetingFarewell::Impl {
  public:
@@ -33,14 +24,14 @@ class MeetingFarewell::Impl {
   ~Impl() {
     asio::post(io_, [this] {
       door_.close();
-      end_when_read(Clock::now() + kFarewellTime);
+      wire::end_when(io_, timer_, [this] { return door_.is_empty(); });
     });
     thread_.join();
   }
 
   int port() const { return door_.port(); }
 
-  bool wait_until_told(int num_nodes, milliseconds timeout) {
+  bool wait_until_told(int num_nodes, std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, timeout, [&] { return num_told_ >= num_nodes; });
   }
@@ -62,14 +53,6 @@ class MeetingFarewell::Impl {
     return options_.message;
   }
 
-  void end_when_read(Clock::time_point limit) {
-    if (door_.is_empty() || Clock::now() >= limit) return io_.stop();
-    timer_.expires_after(kFarewellLook);
-    timer_.async_wait([this, limit](asio::error_code error) {
-      if (!error) end_when_read(limit);
-    });
-  }
-
   const FarewellOptions options_;
   asio::io_context io_;
   wire::Door door_;
@@ -85,7 +68,7 @@ class MeetingFarewell::Impl {
 MeetingFarewell::MeetingFarewell(const FarewellOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 MeetingFarewell::~MeetingFarewell() = default;
 int MeetingFarewell::port() const { return impl_->port(); }
-bool MeetingFarewell::wait_until_told(int num_nodes, milliseconds timeout) {
+bool MeetingFarewell::wait_until_told(int num_nodes, std::chrono::milliseconds timeout) {
   return impl_->wait_until_told(num_nodes, timeout);
 }
 

@@ -23,9 +23,6 @@ using Duration = Meeting::Duration;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kTick{50};
-// Attendees read the last message and close within this; a stopped one does not.
-constexpr milliseconds kFarewellTime{500};
-constexpr milliseconds kFarewellLook{5};
 
 std::string describe_node(int wanted_rank, const std::string& host) {
   return wanted_rank < 0 ? fmt::format("a node on host {}", host)
@@ -58,7 +55,6 @@ class MeetingServer::Impl {
   void give_up();
   std::string attendance() const;
   void say_who_is_there();
-  void wait_for_farewells(Clock::time_point limit);
 
   const MeetingOptions options_;
   asio::io_context io_;
@@ -102,17 +98,9 @@ MeetingServer::Impl::~Impl() {
     over_ = true;
     door_.close();
     for (auto& [number, peer] : peers_) peer.channel->close_after_sending();
-    wait_for_farewells(Clock::now() + kFarewellTime);
+    wire::end_when(io_, timer_, [this] { return peers_.empty() && door_.is_empty(); });
   });
   thread_.join();
-}
-
-void MeetingServer::Impl::wait_for_farewells(Clock::time_point limit) {
-  if ((peers_.empty() && door_.is_empty()) || Clock::now() >= limit) return io_.stop();
-  timer_.expires_after(kFarewellLook);
-  timer_.async_wait([this, limit](asio::error_code error) {
-    if (!error) wait_for_farewells(limit);
-  });
 }
 
 std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequest& request) const {

@@ -12,6 +12,10 @@
 namespace tessera::wire {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::milliseconds kFarewellTime{500};
+constexpr std::chrono::milliseconds kFarewellLook{5};
 // A peer that reads so little is as good as gone.
 constexpr size_t kMaxOutgoingBytes = 256 << 20;
 
@@ -36,6 +40,15 @@ std::thread without_signals(const MakeThread& make_thread) {
   std::thread thread = make_thread();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread;
+}
+
+void look_for_end(asio::io_context& io, asio::steady_timer& timer, std::function<bool()> done,
+                  Clock::time_point limit) {
+  if (done() || Clock::now() >= limit) return io.stop();
+  timer.expires_after(kFarewellLook);
+  timer.async_wait([&io, &timer, done = std::move(done), limit](asio::error_code error) mutable {
+    if (!error) look_for_end(io, timer, std::move(done), limit);
+  });
 }
 
 }  // namespace
@@ -107,6 +120,10 @@ asio::ip::tcp::socket connect(asio::io_context& io, const std::string& host, int
 
 std::thread run_in_thread(asio::io_context& io) {
   return without_signals([&] { return std::thread([&io] { io.run(); }); });
+}
+
+void end_when(asio::io_context& io, asio::steady_timer& timer, std::function<bool()> done) {
+  look_for_end(io, timer, std::move(done), Clock::now() + kFarewellTime);
 }
 
 Channel::Channel(asio::ip::tcp::socket socket, uint32_t max_body_bytes)

@@ -38,6 +38,9 @@ struct Ending {
 
 // Runs `io` in a thread that takes no signals: those are for the thread that handles them.
 std::thread run_in_thread(asio::io_context& io);
+// Ends `io` once `done()`, at the latest after half a second: peers read the last message and close within
+// it, a stopped one does not. Uses `timer`; to be called on the thread of `io`.
+void end_when(asio::io_context& io, asio::steady_timer& timer, std::function<bool()> done);
 
 class Channel : public std::enable_shared_from_this<Channel> {
  public:

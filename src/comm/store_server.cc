@@ -26,9 +26,8 @@ using wire::Type;
 using Clock = std::chrono::steady_clock;
 using Duration = Verdict::Duration;
 
-// Members read the last messages and close within this; a stopped one does not.
-constexpr std::chrono::milliseconds kFarewellTime{500};
-constexpr std::chrono::milliseconds kFarewellLook{5};
+// How often it is looked whether the nodes have reported.
+constexpr std::chrono::milliseconds kLook{5};
 // A node that waits asks every 0.2 s, behind a connection that may take its time.
 constexpr std::chrono::milliseconds kStillWaiting{2'000};
 
@@ -79,7 +78,6 @@ class StoreServer::Impl {
 
   std::optional<wire::Refusal> admit(const wire::Door::Entrant& entrant);
   void tick();
-  void wait_for_farewells(Clock::time_point limit);
   void on_message(uint64_t number, const wire::Header& header, std::string_view body);
   void on_closed(uint64_t number, const wire::Ending& ending);
 
@@ -160,17 +158,9 @@ StoreServer::Impl::~Impl() {
     closing_ = true;
     door_.close();
     for (auto& [number, peer] : peers_) peer.channel->close_after_sending();
-    wait_for_farewells(Clock::now() + kFarewellTime);
+    wire::end_when(io_, timer_, [this] { return peers_.empty() && door_.is_empty(); });
   });
   thread_.join();
-}
-
-void StoreServer::Impl::wait_for_farewells(Clock::time_point limit) {
-  if ((peers_.empty() && door_.is_empty()) || Clock::now() >= limit) return io_.stop();
-  timer_.expires_after(kFarewellLook);
-  timer_.async_wait([this, limit](asio::error_code error) {
-    if (!error) wait_for_farewells(limit);
-  });
 }
 
 void StoreServer::Impl::tick() {
@@ -558,7 +548,7 @@ bool StoreServer::Impl::awaits_node_report() const {
 std::map<int, std::string> StoreServer::Impl::node_reports(std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (on_thread([this] { return awaits_node_report(); }) && Clock::now() < deadline) {
-    std::this_thread::sleep_for(kFarewellLook);
+    std::this_thread::sleep_for(kLook);
   }
   return on_thread([this] { return reports_.all(); });
 }
