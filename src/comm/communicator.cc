@@ -99,7 +99,6 @@ double Communicator::waited_s() const { return impl_->node->waited_s() + impl_->
 void Communicator::all_reduce_sum(std::span<double> values, const OpLabel& label) {
   Impl& impl = *impl_;
   const World& world = impl.world;
-  if (world.is_single()) return;
   const int64_t count = std::ssize(values);
   TESSERA_CHECK(count <= kMaxValues, "{} values at a time", count);
   ++impl.num_sums;
@@ -121,6 +120,7 @@ void Communicator::all_reduce_sum(std::span<double> values, const OpLabel& label
   } else {
     std::copy(values.begin(), values.end(), row(world.rank));
   }
+  if (world.is_single()) return;
   impl.node->barrier(label);
   std::fill(values.begin(), values.end(), 0.0);
   for (int rank = 0; rank < world.world_size; ++rank) {

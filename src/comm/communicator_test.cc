@@ -14,7 +14,8 @@ namespace {
 using testing::Each;
 
 TEST(AllReduceSum, EveryRankKnowsTheSumAndWhatEachPutIn) {
-  for (const auto& [num_nodes, local] : {std::pair(1, 3), std::pair(2, 2), std::pair(3, 1)}) {
+  for (const auto& [num_nodes, local] :
+       {std::pair(1, 1), std::pair(1, 3), std::pair(2, 2), std::pair(3, 1)}) {
     const int world_size = num_nodes * local;
     const auto errors = run_communicators(num_nodes, local, {}, [&](Communicator& comm) {
       const int rank = comm.world().rank;

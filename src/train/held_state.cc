@@ -20,11 +20,10 @@ constexpr int64_t kSentElements = int64_t{1} << 20;
 
 // What every rank says, by rank; at most kMaxSummedValues of each.
 std::vector<std::vector<double>> all_values(Communicator& comm, std::vector<double> own) {
-  const World& world = comm.world();
-  if (world.is_single()) return {own};
   comm.all_reduce_sum(own, kLabel);
-  std::vector<std::vector<double>> all(static_cast<size_t>(world.world_size));
-  for (int rank = 0; rank < world.world_size; ++rank) {
+  const int world_size = comm.world().world_size;
+  std::vector<std::vector<double>> all(static_cast<size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) {
     for (int64_t i = 0; i < std::ssize(own); ++i) {
       all[static_cast<size_t>(rank)].push_back(comm.summand(rank, i));
     }

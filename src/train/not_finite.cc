@@ -111,12 +111,10 @@ std::string find_not_finite(Model& model, const Dataset& dataset, const NotFinit
                             Communicator& comm) {
   const World& world = comm.world();
   int64_t num_passes = std::ssize(step.rows);
-  if (!world.is_single()) {
-    std::array<double, 1> count = {static_cast<double>(step.rows.size())};
-    comm.all_reduce_sum(count, {"search for what is not finite"});
-    for (int rank = 0; rank < world.world_size; ++rank) {
-      num_passes = std::max(num_passes, static_cast<int64_t>(comm.summand(rank, 0)));
-    }
+  std::array<double, 1> count = {static_cast<double>(num_passes)};
+  comm.all_reduce_sum(count, {"search for what is not finite"});
+  for (int rank = 0; rank < world.world_size; ++rank) {
+    num_passes = std::max(num_passes, static_cast<int64_t>(comm.summand(rank, 0)));
   }
   const RepeatedRows repeated = repeat_rows(model, dataset, step.rows, num_passes);
   std::string line = describe(repeated, step, comm);

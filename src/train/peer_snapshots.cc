@@ -99,9 +99,7 @@ int64_t PeerSnapshots::held_bytes_of_node() const {
   const World& world = comm_->world();
   std::array<double, 1> bytes = {};
   for (const SnapshotSlot& slot : slots_) bytes[0] += static_cast<double>(slot.held_bytes());
-  const double own = bytes[0];
   comm_->all_reduce_sum(bytes, kLabel);
-  if (world.is_single()) return static_cast<int64_t>(own);
   double sum = 0;
   for (int i = 0; i < world.local_world_size; ++i) {
     sum += comm_->summand(world.node_rank * world.local_world_size + i, 0);
@@ -133,7 +131,6 @@ std::vector<int64_t> PeerSnapshots::bytes_of_all(int64_t own_bytes) {
   std::array<double, 1> bytes = {static_cast<double>(own_bytes)};
   comm_->all_reduce_sum(bytes, kLabel);
   std::vector<int64_t> all;
-  if (comm_->world().is_single()) return {own_bytes};
   for (int rank = 0; rank < comm_->world().world_size; ++rank) {
     all.push_back(static_cast<int64_t>(comm_->summand(rank, 0)));
   }

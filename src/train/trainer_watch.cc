@@ -78,11 +78,7 @@ bool Trainer::is_to_skip(const StepMetrics& metrics, bool own_loss_is_finite, co
 
 void Trainer::check_replay(int64_t step, int64_t sum_index) {
   int rank = 0;
-  if (!world().is_single()) {
-    while (rank < world().world_size && comm_->summand(rank, sum_index) == 0) ++rank;
-  } else if (replay_difference_.empty()) {
-    rank = 1;
-  }
+  while (rank < world().world_size && comm_->summand(rank, sum_index) == 0) ++rank;
   if (rank == world().world_size) return;
   const std::string place = comm_->broadcast_text(replay_difference_, rank, {"replay check"});
   const std::string who = world().is_single()
