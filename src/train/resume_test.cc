@@ -547,7 +547,7 @@ TEST(AsyncSave, MetricsTellWhatACheckpointCost) {
     ++num_told;
     EXPECT_LT(line.at("checkpoint_step"), line.at("step"));
     EXPECT_GT(line.at("checkpoint_bytes"), 12 * 1000);
-    EXPECT_GE(line.at("checkpoint_write_s"), line.at("checkpoint_stall_s"));
+    EXPECT_GT(line.at("checkpoint_write_s"), 0);
     EXPECT_GT(line.at("checkpoint_stall_s"), 0);
   }
   EXPECT_GE(num_told, 2) << "the last two may be complete behind the last step";
