@@ -71,10 +71,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string once = tessera::write_manifest(tessera::parse_manifest(text, "fuzz"));
     if (tessera::write_manifest(tessera::parse_manifest(once, "again")) != once) std::abort();
   } catch (const tessera::Error& error) {
-    if (error.code() != tessera::ExitCode::kBadData || std::string(error.what()).starts_with("again")) {
-      std::fprintf(stderr, "%s\n", error.what());
-      std::abort();
-    }
+    TESSERA_CHECK(!std::string_view(error.what()).starts_with("again"), "{}", error.what());
+    tessera::check_refusal(error, tessera::ExitCode::kBadData);
   }
   return 0;
 }
