@@ -1,5 +1,3 @@
-#include <csignal>
-
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
@@ -47,8 +45,7 @@ class LaunchCommand : public Command {
     const LaunchResult result = run_agent(plan);
     if (result.signal != 0) {
       clear_line_of_child();
-      std::signal(result.signal, SIG_DFL);
-      std::raise(result.signal);
+      end_by_signal(result.signal);
     }
     if (result.exit_code != 0) throw Error(static_cast<ExitCode>(result.exit_code), result.error);
   }

@@ -29,12 +29,6 @@ std::atomic<bool> status_is_shown{false};
 bool output_reader_is_gone = false;
 ClosedOutput closed_output = ClosedOutput::kEndsProgram;
 
-void clear_and_die(int signal_number) {
-  clear_status_line();
-  std::signal(signal_number, SIG_DFL);
-  std::raise(signal_number);
-}
-
 // At most `count` code points of well-formed UTF-8.
 std::string_view first_characters(std::string_view text, int64_t count) {
   size_t end = 0;
@@ -163,9 +157,20 @@ void protect_standard_descriptors() {
   }
 }
 
+void end_by_signal(int signal_number) {
+  clear_status_line();
+  std::signal(signal_number, SIG_DFL);
+  sigset_t blocked;  // as it is within its own handler
+  sigemptyset(&blocked);
+  sigaddset(&blocked, signal_number);
+  pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  std::raise(signal_number);
+  _exit(128 + signal_number);
+}
+
 void install_terminal_cleanup() {
-  std::signal(SIGINT, clear_and_die);
-  std::signal(SIGTERM, clear_and_die);
+  std::signal(SIGINT, end_by_signal);
+  std::signal(SIGTERM, end_by_signal);
 }
 
 }  // namespace tessera

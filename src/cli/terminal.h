@@ -65,6 +65,10 @@ void clear_line_of_child();
 // gets their numbers and what is printed with them. Writing to a closed standard output stays an error.
 void protect_standard_descriptors();
 
+// Ends this process by the signal, which tells a shell script to stop, too. The first process of a container,
+// which no signal ends by itself, exits with 128 + signal. Clears the status line; async-signal-safe.
+[[noreturn]] void end_by_signal(int signal_number);
+
 // Makes SIGINT and SIGTERM clear the status line before they end the program.
 void install_terminal_cleanup();
 

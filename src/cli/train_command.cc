@@ -1,5 +1,4 @@
 #include <chrono>
-#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -76,13 +75,13 @@ class TrainCommand : public Command {
       comm->report_failure(error);
       throw;
     }
-    // Everything is saved. Ending by the signal itself tells a shell script to stop, too.
+    // Everything is saved.
     if (stop_signal != 0) {
       // An agent gives the other ranks time to end in the same way.
       leave_error_report({.message = fmt::format("stopped by signal {}", stop_signal),
                           .code = 128 + stop_signal,
                           .stop_signal = stop_signal});
-      std::raise(stop_signal);
+      end_by_signal(stop_signal);
     }
   }
 

@@ -19,6 +19,10 @@ constexpr size_t kWriteBytes = 4096;
 constexpr size_t kReadBytes = 65536;
 // A source is not read while its target has so much to write: the rank waits, as for any slow reader.
 constexpr size_t kMaxPendingBytes = size_t{1} << 18;
+// A line that is longer is shown in pieces, so that one without an end takes no more memory than this.
+constexpr size_t kMaxLineBytes = size_t{1} << 20;
+// What a pipe holds at most (fs.pipe-max-size).
+constexpr int64_t kMaxPipeBytes = int64_t{1} << 20;
 // A terminal may show a progress line of rank 0; it is drawn again soon.
 constexpr std::string_view kClearLine = "\r\x1b[K";
 
@@ -85,8 +89,10 @@ void OutputRelay::move() {
 
 void OutputRelay::end_sources() {
   for (Source& source : sources_) {
-    while (source.is_open && read_from(&source)) {
-    }
+    // Not what a process that a rank has left behind goes on writing.
+    int64_t left = kMaxPipeBytes;
+    for (int64_t count = 1; source.is_open && left > 0 && count > 0; left -= count)
+      count = read_from(&source);
     end(&source);
   }
 }
@@ -95,17 +101,17 @@ bool OutputRelay::has_pending() const {
   return std::any_of(targets_.begin(), targets_.end(), [](const Target& t) { return !t.pending.empty(); });
 }
 
-// False when there was nothing.
-bool OutputRelay::read_from(Source* source) {
+// The number of bytes; 0 when there was nothing.
+int64_t OutputRelay::read_from(Source* source) {
   std::array<char, kReadBytes> buffer;
   const ssize_t count = read(source->how.pipe, buffer.data(), buffer.size());
   if (count > 0) {
     take(source, {buffer.data(), static_cast<size_t>(count)});
-    return true;
+    return count;
   }
-  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return 0;
   end(source);
-  return false;
+  return 0;
 }
 
 void OutputRelay::take(Source* source, std::string_view text) {
@@ -122,6 +128,9 @@ void OutputRelay::take(Source* source, std::string_view text) {
   }
   // States of a progress bar that nobody will see.
   if (!plain && source->line.size() > kReadBytes) source->line = std::string(last_state(source->line));
+  if (source->line.size() <= kMaxLineBytes) return;
+  show(source, plain ? source->line : source->line + "\n");
+  source->line.clear();
 }
 
 // Whole lines, with their ends.

@@ -4,7 +4,7 @@
 
 #include <poll.h>
 
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,7 +19,8 @@ struct RelaySource {
 };
 
 // Lines shown on the same descriptor are never mixed. Of a line that was redrawn with carriage returns (a
-// progress bar) a source with a prefix shows the last state, one without shows every state.
+// progress bar) a source with a prefix shows the last state, one without shows every state. A line of more
+// than 1 MiB is shown in pieces: as lines of their own with a prefix, else as they are.
 class OutputRelay {
  public:
   explicit OutputRelay(const std::vector<RelaySource>& sources);
@@ -31,8 +32,8 @@ class OutputRelay {
   void append_polls(std::vector<pollfd>* polls) const;
   // Reads what is there and writes what can be written at once.
   void move();
-  // The ranks have ended: reads the rest and takes half lines for whole ones. Descriptors that their own
-  // children have kept are not waited for.
+  // The ranks have ended: reads the rest and takes half lines for whole ones. Processes that they have left
+  // behind are not waited for, whether they keep the descriptors or write on.
   void end_sources();
   // Something is still to be written.
   bool has_pending() const;
@@ -58,7 +59,7 @@ class OutputRelay {
 
   Target* target_of(int fd);
   bool has_room(const Source& source) const;
-  bool read_from(Source* source);
+  int64_t read_from(Source* source);
   void take(Source* source, std::string_view text);
   void show(Source* source, std::string_view lines);
   void end(Source* source);

@@ -91,6 +91,34 @@ TEST(OutputRelay, AReaderThatStandsStillKeepsNothingButOutputWaiting) {
   EXPECT_EQ(std::ssize(text), lines_written * std::ssize("[rank 1] " + line + "\n"));
 }
 
+// A rank's child that lives on and always writes faster than the relay reads.
+TEST(OutputRelay, EndsThoughSomebodyWritesOn) {
+  const Pipe shown;
+  const int endless = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(endless, 0);
+  OutputRelay relay({{.pipe = endless, .prefix = "[rank 1] ", .shown_on = shown.ends[1], .file = -1}});
+  relay.end_sources();
+  EXPECT_TRUE(relay.has_pending());
+}
+
+TEST(OutputRelay, ALineWithoutEndIsShownInPieces) {
+  Relay r;
+  const std::string part(1 << 15, 'x');
+  for (const Pipe* rank : {&r.rank0, &r.rank1}) {
+    std::string text;
+    for (int i = 0; i < 33; ++i) {
+      rank->write(part);
+      r.relay.move();
+    }
+    while (r.relay.has_pending()) text += r.moved();
+    text += r.shown.read();
+    rank->write("end\n");
+    text += r.moved();
+    std::string expected(33 * part.size(), 'x');
+    EXPECT_EQ(text, rank == &r.rank0 ? expected + "end\n" : "[rank 1] " + expected + "\n[rank 1] end\n");
+  }
+}
+
 TEST(OutputRelay, RanksLearnThatTheReaderIsGone) {
   const auto former = std::signal(SIGPIPE, SIG_IGN);
   Relay r;

@@ -201,30 +201,37 @@ void RankGroup::enter(Phase phase, std::chrono::milliseconds time_to_end) {
 }
 
 void RankGroup::collect_ended() {
-  for (Rank& rank : ranks_) {
+  for (;;) {
     siginfo_t info = {};
-    if (rank.pid == 0 ||
-        waitid(P_PID, static_cast<id_t>(rank.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-        info.si_pid == 0) {
-      continue;
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
+    const auto ended =
+        std::find_if(ranks_.begin(), ranks_.end(), [&](const Rank& rank) { return rank.pid == info.si_pid; });
+    if (ended != ranks_.end()) {
+      collect(info, &*ended);
+    } else {
+      // The first process of a container inherits what ranks have left behind.
+      waitpid(info.si_pid, nullptr, 0);
     }
-    RankEnd end;
-    end.rank = rank.rank;
-    end.host = plan_.host;
-    (info.si_code == CLD_EXITED ? end.exit_code : end.signal) = info.si_status;
-    end.was_told_to_end = phase_ == Phase::kFailing || phase_ == Phase::kKilled;
-    end.out_of_memory = end.signal == SIGKILL && cgroup_oom_kills() > oom_kills_before_;
-    if (end.failed()) {
-      end.report = read_error_report(rank.files.error_file());
-      kill(-rank.pid, SIGKILL);  // what it has started; the number is its own until waitpid
-    }
-    rusage usage = {};
-    wait4(rank.pid, nullptr, 0, &usage);
-    end.peak_memory_bytes = int64_t{usage.ru_maxrss} * 1024;
-    rank.pid = 0;
-    ends_.push_back(end);
-    note_end(end);
   }
+}
+
+void RankGroup::collect(const siginfo_t& info, Rank* rank) {
+  RankEnd end;
+  end.rank = rank->rank;
+  end.host = plan_.host;
+  (info.si_code == CLD_EXITED ? end.exit_code : end.signal) = info.si_status;
+  end.was_told_to_end = phase_ == Phase::kFailing || phase_ == Phase::kKilled;
+  end.out_of_memory = end.signal == SIGKILL && cgroup_oom_kills() > oom_kills_before_;
+  if (end.failed()) {
+    end.report = read_error_report(rank->files.error_file());
+    kill(-rank->pid, SIGKILL);  // what it has started; the number is its own until wait4
+  }
+  rusage usage = {};
+  wait4(rank->pid, nullptr, 0, &usage);
+  end.peak_memory_bytes = int64_t{usage.ru_maxrss} * 1024;
+  rank->pid = 0;
+  ends_.push_back(end);
+  note_end(end);
 }
 
 void RankGroup::note_end(const RankEnd& end) {

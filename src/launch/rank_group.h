@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -62,6 +63,7 @@ class RankGroup {
   void handle_stop_signal(int number);
   void suspend();
   void collect_ended();
+  void collect(const siginfo_t& info, Rank* rank);
   void note_end(const RankEnd& end);
   void signal_all(int number);
   void begin_to_fail();

@@ -17,16 +17,15 @@ bool may_restart(const LaunchPlan& plan);
 
 // All agents of a job come to the same answer: they have the same flags and the same verdict.
 //
-//     end of a start                                    again?
-//     in good order, or by a signal to this agent       no
-//     exit codes that would repeat themselves           no
-//     the agent of node 0 is gone                       no (75): nobody holds the meeting
-//     SIGTERM to another node's agent                   free, if --nnodes is a range or --max_restarts is not
-//     0 a node or a network that is gone, silence, lost   free in the same way, but kNo behind kMaxIdleStarts
-//     in
-//       peers                                             a row without progress: node 0 counts them
-//     a rank killed, exit codes that leave hope         counted, as long as --max_restarts allows
-// `num_idle_starts` that have got nowhere, this one included; 0 where it is not known.
+//     end of a start                                again?
+//     in good order, or by a signal to this agent   no
+//     exit codes that would repeat themselves       no
+//     the agent of node 0 is gone                   no (75): nobody holds the meeting
+//     SIGTERM to another node's agent               free, if may_restart()
+//     a node, a network or peers gone or silent     free in the same way, at most kMaxIdleStarts in a row
+//     a rank killed, exit codes that leave hope     counted, as long as --max_restarts allows
+//
+// `num_idle_starts` in a row have got nowhere, this one included; node 0 counts them, others pass 0.
 Restart restart_after(const LaunchResult& end, const LaunchPlan& plan, int num_failures, int num_idle_starts);
 
 inline constexpr int kMaxIdleStarts = 3;
