@@ -20,6 +20,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxPieceBytes = int64_t{64} << 20;
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
 constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
+// Of a text that is only checked.
+constexpr int64_t kTextBlockBytes = int64_t{4} << 20;
 
 bool is_safetensors(const std::string& name) { return name.ends_with(".safetensors"); }
 
@@ -83,6 +85,13 @@ const FileRecord* find_record(const CheckpointManifest& manifest, const std::str
   return at == manifest.files.end() ? nullptr : &*at;
 }
 
+void check_text_checksum(const fs::path& path, uint32_t expected, uint32_t found) {
+  if (found == expected) return;
+  fail(ExitCode::kBadData,
+       "{}: expected checksum {:08x} as manifest.json lists, found {:08x} (damaged; use another checkpoint)",
+       path.native(), expected, found);
+}
+
 std::string read_checked_text(const CheckpointCatalog& catalog, const std::string& name) {
   const FileRecord* record = find_record(catalog.manifest, name);
   const fs::path path = catalog.path_of(name);
@@ -91,14 +100,16 @@ std::string read_checked_text(const CheckpointCatalog& catalog, const std::strin
          catalog.path_of(kManifestName).native(), name);
   }
   std::string text = read_text_file(path, kMaxTextBytes);
-  const uint32_t found = crc32c(0, std::as_bytes(std::span(text)));
-  if (found != *record->crc32c) {
-    fail(
-        ExitCode::kBadData,
-        "{}: expected checksum {:08x} as manifest.json lists, found {:08x} (damaged; use another checkpoint)",
-        path.native(), *record->crc32c, found);
-  }
+  check_text_checksum(path, *record->crc32c, crc32c(0, std::as_bytes(std::span(text))));
   return text;
+}
+
+// The reports that stand beside the model. Indexes are checked as they are read.
+void check_reports(const CheckpointCatalog& catalog) {
+  for (const FileRecord& record : catalog.manifest.files) {
+    if (record.crc32c && !record.name.starts_with(kStateFolder))
+      check_text(catalog.path_of(record.name), record);
+  }
 }
 
 RankIndex read_index(const CheckpointCatalog& catalog, int64_t rank) {
@@ -274,13 +285,12 @@ void check_state_covers(const CheckpointCatalog& catalog, const std::string& nam
     std::sort(extents.begin(), extents.end(),
               [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
   }
+  // All parts have the same ranges.
+  const std::vector<Extent>& extents = parameter.state[static_cast<size_t>(StoredPart::kExpAvg)];
   int64_t covered = 0;
-  for (const Extent& extent : parameter.state[static_cast<size_t>(StoredPart::kExpAvg)]) {
-    if (extent.begin != covered) break;
-    covered = extent.end;
-  }
-  const auto& extents = parameter.state[static_cast<size_t>(StoredPart::kExpAvg)];
-  if (covered == parameter.num_elements && (extents.empty() || extents.back().end == covered)) return;
+  auto extent = extents.begin();
+  for (; extent != extents.end() && extent->begin == covered; ++extent) covered = extent->end;
+  if (extent == extents.end() && covered == parameter.num_elements) return;
   fail(ExitCode::kBadData,
        "{}: tensor '{}': state of all ranks: expected {} elements once each, found {} before a hole or an "
        "overlap",
@@ -308,6 +318,7 @@ CheckpointCatalog CheckpointCatalog::read(const fs::path& folder) {
     indexes.push_back(read_index(catalog, rank));
   }
   collect_pieces(catalog, indexes);
+  check_reports(catalog);
   for (size_t i = 0; i < catalog.files.size(); ++i) {
     CatalogFile& file = catalog.files[i];
     check_pieces_cover(catalog, file);
@@ -317,6 +328,19 @@ CheckpointCatalog CheckpointCatalog::read(const fs::path& folder) {
   for (const RankIndex& index : indexes) add_state_tensors(catalog, index);
   for (auto& [name, parameter] : catalog.parameters) check_state_covers(catalog, name, parameter);
   return catalog;
+}
+
+void check_text(const fs::path& path, const FileRecord& record) {
+  const InputFile file = InputFile::open(path);
+  std::vector<std::byte> buffer(static_cast<size_t>(std::min(record.bytes, kTextBlockBytes)));
+  uint32_t found = 0;
+  for (int64_t begin = 0; begin < record.bytes; begin += kTextBlockBytes) {
+    const std::span<std::byte> block =
+        std::span(buffer).first(static_cast<size_t>(std::min(kTextBlockBytes, record.bytes - begin)));
+    file.read_at(begin, block);
+    found = crc32c(found, block);
+  }
+  check_text_checksum(path, *record.crc32c, found);
 }
 
 void check_piece(const fs::path& path, const PieceRecord& piece, std::span<const std::byte> bytes) {

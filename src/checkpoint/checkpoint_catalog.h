@@ -57,6 +57,8 @@ struct CheckpointCatalog {
   std::filesystem::path path_of(const std::string& name) const { return folder / name; }
 };
 
+// kBadData when a file with one checksum has another one.
+void check_text(const std::filesystem::path& path, const FileRecord& record);
 // kBadData when these bytes of the file are not those of the piece.
 void check_piece(const std::filesystem::path& path, const PieceRecord& piece,
                  std::span<const std::byte> bytes);

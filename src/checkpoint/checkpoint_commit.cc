@@ -45,6 +45,17 @@ FileRecord write_text(const fs::path& folder, const std::string& name, const std
   return {name, std::ssize(text), crc32c(0, std::as_bytes(std::span(text)))};
 }
 
+// What cannot be read back must not replace anything. That is the disk's failure, whatever the reader says.
+template <typename Read>
+auto read_back(const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::kInternal) throw;
+    fail(ExitCode::kIoError, "the checkpoint just written is not what it should be: {}", error.what());
+  }
+}
+
 // All files: those that the indexes list in pieces, the indexes, and what is written here.
 CheckpointManifest make_manifest(const CheckpointPlan& plan, const RunRecord& record) {
   const fs::path folder = plan.unfinished_folder();
@@ -58,9 +69,13 @@ CheckpointManifest make_manifest(const CheckpointPlan& plan, const RunRecord& re
   std::map<std::string, int64_t> listed;
   for (int rank = 0; rank < plan.world_size; ++rank) {
     const std::string name = state_index_name(rank, plan.world_size);
-    const std::string text = read_text_file(folder / name);
+    std::string text;
+    const RankIndex index = read_back([&] {
+      text = read_text_file(folder / name);
+      return parse_rank_index(text, (folder / name).native());
+    });
     indexes.push_back({name, std::ssize(text), crc32c(0, std::as_bytes(std::span(text)))});
-    for (const RankIndex::File& file : parse_rank_index(text, (folder / name).native()).files) {
+    for (const RankIndex::File& file : index.files) {
       if (listed.contains(file.name)) continue;
       listed.emplace(file.name, size_of(folder / file.name));
     }
@@ -70,15 +85,6 @@ CheckpointManifest make_manifest(const CheckpointPlan& plan, const RunRecord& re
   manifest.files.push_back(write_text(folder, "trainer_state.json", record.trainer_state_json));
   manifest.files.push_back(write_text(folder, "training_args.json", record.training_args_json));
   return manifest;
-}
-
-// What cannot be opened must not replace anything.
-void check_written(const fs::path& folder) {
-  try {
-    CheckpointReader::open(folder);
-  } catch (const Error& error) {
-    fail(ExitCode::kIoError, "the checkpoint just written is not what it should be: {}", error.what());
-  }
 }
 
 // The new folder takes the name of the old one, which goes to previous-N, in one operation where the file
@@ -131,11 +137,11 @@ void commit_checkpoint(const CheckpointPlan& plan, const RunRecord& record) {
   try {
     const CheckpointManifest manifest = make_manifest(plan, record);
     write_synced_file(unfinished / kManifestName, write_manifest(manifest));
-    check_written(unfinished);
+    read_back([&] { return CheckpointReader::open(unfinished); });
     fsync_folder(unfinished / kStateFolder);
     fsync_folder(unfinished);
     std::error_code error;
-    if (fs::exists(plan.folder, error)) {
+    if (fs::exists(fs::symlink_status(plan.folder, error))) {
       replace_checkpoint(unfinished, plan.folder);
     } else {
       rename_path(unfinished, plan.folder);

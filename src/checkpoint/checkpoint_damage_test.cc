@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint_test_support.h"
 #include "expect_error.h"
 #include "formats/file.h"
+#include "formats/shard_name.h"
 #include "platform/crc32c.h"
 #include "test_folder.h"
 
@@ -311,6 +312,62 @@ TEST_F(CheckpointDamage, IndexesThatContradictThemselvesOrEachOtherAreRefused) {
     replace(state_index_name(1, 2), good_index);
   }
   use(folder_);
+}
+
+// Found without a look at weights and moments.
+TEST_F(CheckpointDamage, TextsAreCheckedWhenACheckpointIsOpened) {
+  for (const char* name : {"trainer_state.json", "training_args.json"}) {
+    const std::string good = text(name);
+    std::string bad = good;
+    bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 1);
+    replace(name, bad);
+    expect_error(ExitCode::kBadData, {(folder_ / name).native(), "expected checksum"},
+                 [&] { CheckpointReader::open(folder_); });
+    EXPECT_FALSE(open_newest_checkpoint(output_.path()).has_value());
+    replace(name, good);
+  }
+}
+
+// Two ranks that both wrote all of the state, whose model files nevertheless have every piece once.
+TEST_F(CheckpointDamage, StateThatTwoRanksHaveIsRefused) {
+  TestCheckpoint test;
+  test.output_dir = output_.path();
+  test.step = 20;
+  test.world_size = 2;
+  const CheckpointPlan plan = test.plan(config_, layout_);
+  create_checkpoint(plan);
+  for (int rank = 0; rank < 2; ++rank) {
+    CheckpointWriter writer(test.plan(config_, layout_, rank), everything(layout_), state_.source(), {},
+                            pool_);
+    writer.wait();
+  }
+  const fs::path path = plan.unfinished_folder() / state_index_name(1, 2);
+  RankIndex index = parse_rank_index(read_text_file(path), "index");
+  std::erase_if(index.files, [](const RankIndex::File& file) { return file.name == kSingleFileName; });
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << write_rank_index(index);
+  expect_error(ExitCode::kIoError, {"state of all ranks", "overlap"},
+               [&] { commit_checkpoint(plan, test_record(20)); });
+}
+
+// Which a training goes on after, as after any failure of the disk.
+TEST_F(CheckpointDamage, AnIndexThatCannotBeReadBackFailsTheCheckpoint) {
+  TestCheckpoint test;
+  test.output_dir = output_.path();
+  test.step = 20;
+  const CheckpointPlan plan = test.plan(config_, layout_);
+  for (const bool is_there : {false, true}) {
+    create_checkpoint(plan);
+    CheckpointWriter(plan, everything(layout_), state_.source(), {}, pool_).wait();
+    const fs::path index = plan.unfinished_folder() / state_index_name(0, 1);
+    if (is_there) {
+      std::ofstream(index) << "{}";
+    } else {
+      fs::remove(index);
+    }
+    expect_error(ExitCode::kIoError, {"just written", index.native()},
+                 [&] { commit_checkpoint(plan, test_record(20)); });
+    EXPECT_FALSE(fs::exists(plan.unfinished_folder()));
+  }
 }
 
 TEST_F(CheckpointDamage, AnotherModelsCheckpointIsRefused) {

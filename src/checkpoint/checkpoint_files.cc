@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
+#include <system_error>
 
 #include "base/error.h"
 #include "formats/file.h"
@@ -31,7 +31,7 @@ std::optional<int64_t> parse_checkpoint_name(std::string_view name) {
 std::filesystem::path make_previous_folder(const std::filesystem::path& output_dir) {
   const auto numbered = [&](int64_t number) { return output_dir / fmt::format("previous-{}", number); };
   int64_t number = 1;
-  while (std::filesystem::exists(numbered(number))) ++number;
+  for (std::error_code error; std::filesystem::exists(numbered(number), error);) ++number;
   create_folder(numbered(number));
   return numbered(number);
 }

@@ -138,7 +138,6 @@ void check_manifest_checksum(std::string_view text, const std::string& origin) {
   }
 }
 
-// [[begin, end], ...] of non-negative integers.
 [[noreturn]] void fail_entry(const std::string& origin, const std::string& field, const char* expected,
                              const Json& found) {
   fail(ExitCode::kBadData, "{}: field '{}': expected {}, found {}", origin, printable(field), expected,
@@ -149,6 +148,7 @@ bool is_count(const Json& json) {
   return json.is_number_unsigned() && json.get<uint64_t>() <= uint64_t{INT64_MAX};
 }
 
+// [[offset, bytes, checksum], ...].
 std::vector<PieceRecord> parse_pieces(const Json& json, const std::string& origin, const std::string& name) {
   const std::string field = "pieces of " + name;
   constexpr const char* kExpected =
@@ -173,6 +173,7 @@ std::vector<PieceRecord> parse_pieces(const Json& json, const std::string& origi
   return pieces;
 }
 
+// [[begin, end], ...] of non-negative integers.
 std::vector<ElementRange> parse_elements(const Json& json, const std::string& origin,
                                          const std::string& name) {
   const std::string field = "elements of " + name;

@@ -27,8 +27,6 @@ namespace fs = std::filesystem;
 
 // Pieces that the system is told of ahead of their turn: enough for a disk to have several requests at work.
 constexpr size_t kAnnouncedPieces = 64;
-// Files whose checksum is that of the whole.
-constexpr int64_t kTextBlockBytes = int64_t{4} << 20;
 
 // Bytes of one piece of one file.
 struct PieceSlice {
@@ -275,25 +273,6 @@ void check_parameters(const CheckpointCatalog& catalog, const ParameterLayout& l
   }
 }
 
-// A file with one checksum.
-void verify_text(const fs::path& path, const FileRecord& record) {
-  const InputFile file = InputFile::open(path);
-  std::vector<std::byte> buffer(static_cast<size_t>(std::min(record.bytes, kTextBlockBytes)));
-  uint32_t found = 0;
-  for (int64_t begin = 0; begin < record.bytes; begin += kTextBlockBytes) {
-    const std::span<std::byte> block =
-        std::span(buffer).first(static_cast<size_t>(std::min(kTextBlockBytes, record.bytes - begin)));
-    file.read_at(begin, block);
-    found = crc32c(found, block);
-  }
-  if (found != *record.crc32c) {
-    fail(
-        ExitCode::kBadData,
-        "{}: expected checksum {:08x} as manifest.json lists, found {:08x} (damaged; use another checkpoint)",
-        path.native(), *record.crc32c, found);
-  }
-}
-
 }  // namespace
 
 struct CheckpointReader::Impl {
@@ -370,7 +349,7 @@ void CheckpointReader::verify(ThreadPool& pool,
   for_each_in_order(pool, texts.size() + pieces.size(), [&] {
     return [&, buffer = std::make_shared<PageBuffer>()](size_t i) {
       if (i < texts.size()) {
-        verify_text(catalog.path_of(texts[i]->name), *texts[i]);
+        check_text(catalog.path_of(texts[i]->name), *texts[i]);
         progress.add(texts[i]->bytes);
         return;
       }

@@ -16,7 +16,7 @@
 
 namespace tessera {
 
-// A checkpoint that is complete as far as sizes, headers and the manifest tell.
+// A checkpoint that is complete as far as sizes, headers, the manifest and other texts tell.
 class CheckpointReader {
  public:
   // Error(kNoInput) when there is none, kBadData when something is missing, damaged or of another version;
@@ -64,7 +64,7 @@ struct CheckpointEntry {
 CheckpointEntry describe_checkpoint(const std::filesystem::path& folder);
 
 // The checkpoints of an output folder, oldest first; what is unfinished is none. Only sizes, headers and
-// manifests are looked at.
+// texts are looked at.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& output_dir);
 
 // The newest one without a problem among those before step `before`; each one that is passed over is a
