@@ -94,6 +94,7 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
     }
     if (world_size == 1) {
       log_warning("grad_accum_dtype bfloat16 has no effect on one rank: gradients are added up in float32");
+      args->grad_accum_dtype = "float32";  // which the memory is planned with
     }
   }
   if (args->grad_accum_dtype == "auto") args->grad_accum_dtype = "float32";

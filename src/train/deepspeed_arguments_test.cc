@@ -236,6 +236,7 @@ TEST(DeepSpeedArguments, TypesOfSumsAndOfWhatIsExchanged) {
   EXPECT_EQ(resolved({}, 2).accumulation_dtype(), DType::kF32);
   EXPECT_EQ(merged(bf16_sums, {}, 2).accumulation_dtype(), DType::kBF16);
   EXPECT_EQ(resolved({{"grad_accum_dtype", "bfloat16"}}, 2).accumulation_dtype(), DType::kBF16);
+  EXPECT_EQ(resolved({{"grad_accum_dtype", "bfloat16"}}, 1).accumulation_dtype(), DType::kF32);
   EXPECT_THAT(refusal(bf16_sums, {{"grad_accum_dtype", "float32"}}, 2),
               HasSubstr("data_types.grad_accum_dtype bfloat16 and grad_accum_dtype float32"));
   EXPECT_THAT(refusal(bf16_sums, {{"dtype", "float32"}}, 2), HasSubstr("needs dtype bfloat16"));

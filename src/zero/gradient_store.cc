@@ -16,8 +16,6 @@ constexpr int64_t kNumChannels = 2;
 
 // One share is summed up while another is on the network.
 constexpr int64_t kNumStaging = 2;
-// 4 MiB: stays in the caches until it is rounded.
-constexpr int64_t kRoundingElements = 1 << 20;
 
 constexpr const char* kWhat = "gradients";
 
@@ -67,7 +65,7 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
   comm.node().prefault(in_flight_, pool);
   counters_ = comm.node().make_counters("gradients", kNumChannels);
   if (settings.gradient_dtype == DType::kBF16) rounding_ = PageBuffer(float_bytes(kRoundingElements));
-  if (uses_network_ && !reduces_in_place() && (num_ranks_ > 1 || whole_)) {
+  if (needs_staging(layout, settings)) {
     staging_ = PageBuffer(kNumStaging * float_bytes(largest_share));
     for (int64_t i = 0; i < kNumStaging; ++i) {
       staging_free_.push_back(staging_.data() + i * float_bytes(largest_share));

@@ -99,6 +99,12 @@ bool needs_layer_buffers(const ZeroLayout& layout, const ZeroSettings& settings)
          settings.gradient_dtype != DType::kF32;
 }
 
+bool needs_staging(const ZeroLayout& layout, const ZeroSettings& settings) {
+  if (layout.num_nodes == 1) return false;
+  return accumulates_whole_gradient(layout, settings) ? settings.gradient_dtype != DType::kF32
+                                                      : layout.local_world_size > 1;
+}
+
 int64_t num_live_layers(const ZeroLayout& layout, const ZeroSettings& settings) {
   const int64_t num_layers = static_cast<int64_t>(layout.groups.size()) - 2;
   const int64_t layer = largest_layer(layout);
@@ -132,8 +138,11 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
     memory.layer_buffer_bytes = dtype_bytes(DType::kF32) * layout.local_world_size *
                                 (kBuffersInFlight * largest_layer(layout) + larger_end(layout));
   }
-  if (!accumulates_whole && layout.local_world_size > 1) {
+  if (needs_staging(layout, settings)) {
     memory.staging_bytes = dtype_bytes(DType::kF32) * kSharesInFlight * largest_share;
+  }
+  if (settings.gradient_dtype == DType::kBF16) {
+    memory.rounding_bytes = dtype_bytes(DType::kF32) * kRoundingElements;
   }
   memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * num_accumulated;
   memory.moment_bytes = 2 * dtype_bytes(DType::kF32) * num_owned + sum_of_squares_scratch_bytes(num_owned);
@@ -154,6 +163,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
        memory.accumulator_bytes},
       {MemoryKind::kGradients, MemoryScope::kNode, "in flight (F32)", memory.layer_buffer_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums on the network (F32)", memory.staging_bytes},
+      {MemoryKind::kGradients, MemoryScope::kRank, "sums to be rounded (F32)", memory.rounding_bytes},
       {MemoryKind::kOptimizer, MemoryScope::kRank, "moments (F32)", memory.moment_bytes},
       {MemoryKind::kOptimizer, MemoryScope::kRank, "master remainders (U16)", memory.remainder_bytes}};
   std::erase_if(items, [](const MemoryItem& item) { return item.size_bytes == 0; });
@@ -166,7 +176,7 @@ WireBytes wire_bytes_per_step(const ZeroLayout& layout, const ZeroSettings& sett
   const ShardPlan plan = shard_plan(layout);
   const int64_t weight_size = dtype_bytes(settings.weight_dtype);
   const int64_t gradient_size = dtype_bytes(settings.network_dtype);
-  const int64_t sum_size = dtype_bytes(DType::kF32);
+  const int64_t sum_size = dtype_bytes(settings.gradient_dtype);
   const int64_t num_peers = layout.num_nodes - 1;
   const int64_t num_reductions = accumulates_whole_gradient(layout, settings) ? 1 : settings.passes_per_step;
   for (size_t g = 0; g < layout.groups.size(); ++g) {

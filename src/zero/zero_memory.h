@@ -13,9 +13,10 @@
 //   layer buffers  float32, one set per rank: two decoder layers and the larger of embedding and head. Not
 //                  needed where a rank is alone on its node and its accumulators are complete and float32:
 //                  the model then adds to them directly
-//   on the network float32, two shares of the largest group per rank, where accumulators have no room for
-//   them:
-//                  several ranks on a node and accumulators that are not complete
+//   on the network float32, two shares of the largest group per rank, where neither accumulators nor layer
+//                  buffers have room for them: accumulators that are complete but BF16, or of an own part
+//                  with several ranks on a node
+//   rounding       float32, 4 MiB per rank, where accumulators are BF16
 #pragma once
 
 #include <cstdint>
@@ -63,6 +64,10 @@ bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64
 bool shards_weights(const ZeroLayout& layout, const ZeroSettings& settings);
 // A node sums up the whole gradient of the step; the network is used once, at its end.
 bool accumulates_whole_gradient(const ZeroLayout& layout, const ZeroSettings& settings);
+// What crosses the network has memory of its own.
+bool needs_staging(const ZeroLayout& layout, const ZeroSettings& settings);
+// Of BF16 accumulators at a time: their float32 sums stay in the caches until they are rounded.
+inline constexpr int64_t kRoundingElements = int64_t{1} << 20;
 // Every rank has buffers in shared memory into which its model writes the gradients of a layer.
 bool needs_layer_buffers(const ZeroLayout& layout, const ZeroSettings& settings);
 // Gathered decoder layers in memory at once when weights are sharded: the one in use and those fetched ahead,
@@ -78,8 +83,9 @@ struct ZeroMemory {
   int64_t layer_buffer_bytes = 0;  // gradients on their way, of all ranks of the node
   // Private, of each rank.
   int64_t accumulator_bytes = 0;
-  int64_t staging_bytes = 0;  // sums of a node on the network
-  int64_t moment_bytes = 0;   // and the scratch of the gradient norm
+  int64_t staging_bytes = 0;   // sums of a node on the network
+  int64_t rounding_bytes = 0;  // sums before they are BF16
+  int64_t moment_bytes = 0;    // and the scratch of the gradient norm
   int64_t remainder_bytes = 0;
 };
 
@@ -94,7 +100,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
 //           embedding and head p times; of n decoder layers, S of them in memory at once, S + 2 p (n - S)
 //   reduce  all once, at the end of the step; in every pass where accumulators are not complete. Stage 0:
 //   once
-//           more, and then in float32, as every node needs the whole sum
+//           more, and then in the accumulators' type, as every node needs the whole sum
 struct WireBytes {
   int64_t sent_gather = 0;
   int64_t received_gather = 0;

@@ -132,6 +132,18 @@ TEST(ZeroMemory, SumsOnTheNetworkHaveMemoryWhereAccumulatorsHaveNoRoom) {
   EXPECT_EQ(zero_memory(layout(4, 2), settings(2, kPerStep, 1)).staging_bytes, 4 * 2 * 360);
   EXPECT_EQ(zero_memory(layout(4, 2), settings(2, kPerStep, 2)).staging_bytes, 0);
   EXPECT_EQ(zero_memory(layout(4, 1), settings(3, kPerLayer, 2)).staging_bytes, 0);
+  // Sums that accumulators hold as BF16 cross the network as float32.
+  const auto with_bf16 = [](int num_nodes, int local_world_size, int stage, int64_t passes) {
+    ZeroSettings bf16 = settings(stage, kPerStep, passes);
+    bf16.gradient_dtype = DType::kBF16;
+    return zero_memory(layout(num_nodes, local_world_size), bf16);
+  };
+  EXPECT_EQ(with_bf16(4, 2, 2, 2).staging_bytes, 4 * 2 * 360);
+  EXPECT_EQ(with_bf16(4, 1, 1, 1).staging_bytes, 4 * 2 * 720);
+  EXPECT_EQ(with_bf16(4, 1, 3, 1).staging_bytes, 0);
+  EXPECT_EQ(with_bf16(1, 4, 1, 2).staging_bytes, 0);
+  EXPECT_EQ(with_bf16(1, 4, 1, 2).rounding_bytes, 4 << 20);
+  EXPECT_EQ(zero_memory(layout(4, 2), settings(2, kPerStep, 2)).rounding_bytes, 0);
 }
 
 TEST(ZeroMemory, Float32WeightsHaveNoRemainders) {
@@ -144,7 +156,8 @@ TEST(ZeroMemory, Float32WeightsHaveNoRemainders) {
 
 TEST(ZeroMemory, ItemsAddUpToTheAllocations) {
   for (const int local : {1, 3}) {
-    const ZeroSettings sharded = settings(3, kPerLayer, 2);
+    ZeroSettings sharded = settings(3, kPerLayer, 2);
+    if (local == 3) sharded.gradient_dtype = DType::kBF16;
     const ZeroMemory memory = zero_memory(layout(2, local), sharded);
     int64_t shared = 0, of_rank = 0;
     for (const MemoryItem& item : zero_memory_items(layout(2, local), sharded)) {
@@ -152,8 +165,8 @@ TEST(ZeroMemory, ItemsAddUpToTheAllocations) {
       (item.scope == MemoryScope::kNode ? shared : of_rank) += item.size_bytes;
     }
     EXPECT_EQ(shared, memory.weight_bytes + memory.live_weight_bytes + memory.layer_buffer_bytes);
-    EXPECT_EQ(of_rank,
-              memory.accumulator_bytes + memory.staging_bytes + memory.moment_bytes + memory.remainder_bytes);
+    EXPECT_EQ(of_rank, memory.accumulator_bytes + memory.staging_bytes + memory.rounding_bytes +
+                           memory.moment_bytes + memory.remainder_bytes);
   }
 }
 
@@ -239,11 +252,16 @@ TEST(WireBytes, Stage2PerLayerReducesInEveryPassAndGathersOnce) {
   EXPECT_EQ(wire.sent_reduce, 3 * 2880);
 }
 
-TEST(WireBytes, Stage0GathersFloat32SumsInsteadOfWeights) {
-  const WireBytes wire = wire_bytes_per_step(layout(4, 2), settings(0, kPerStep, 3), 0);
-  EXPECT_EQ(wire.received_gather, 0);
-  EXPECT_EQ(wire.sent_reduce, 2880 + 2 * 2880);
-  EXPECT_EQ(wire.received_reduce, 2880 + 2 * 2880);
+TEST(WireBytes, Stage0GathersSumsInsteadOfWeights) {
+  ZeroSettings replicated = settings(0, kPerStep, 3);
+  for (const auto& [accumulators, gathered] :
+       {std::pair(DType::kF32, 2 * 2880), std::pair(DType::kBF16, 2880)}) {
+    replicated.gradient_dtype = accumulators;
+    const WireBytes wire = wire_bytes_per_step(layout(4, 2), replicated, 0);
+    EXPECT_EQ(wire.received_gather, 0);
+    EXPECT_EQ(wire.sent_reduce, 2880 + gathered);
+    EXPECT_EQ(wire.received_reduce, 2880 + gathered);
+  }
 }
 
 // 1920 elements in parts of 64, over 3 nodes of 3 ranks: the last parts are short or empty.

@@ -33,12 +33,12 @@ struct Job {
   int64_t head() const { return std::ssize(layout.groups) - 1; }
   std::string describe() const {
     return fmt::format(
-        "{} nodes of {} ranks, stage {}, {}, {} passes, {}, {} groups of {} elements, {}{}persistent up to "
-        "{}, "
-        "{} connections",
+        "{} nodes of {} ranks, stage {}, {}, {} passes, weights {}, gradients {}, network {}, "
+        "{} groups of {} elements, {}{}persistent up to {}, {} connections",
         layout.num_nodes, layout.local_world_size, settings.stage,
         settings.schedule == GatherSchedule::kPerStep ? "per_step" : "per_layer", settings.passes_per_step,
-        dtype_name(settings.weight_dtype), layout.groups.size(), layout.num_elements(), tied ? "tied, " : "",
+        dtype_name(settings.weight_dtype), dtype_name(settings.gradient_dtype),
+        dtype_name(settings.network_dtype), layout.groups.size(), layout.num_elements(), tied ? "tied, " : "",
         settings.overlap ? "" : "without overlap, ", settings.persistence_threshold, comm.connections);
   }
 };
@@ -75,7 +75,10 @@ Job random_job(uint64_t seed) {
   job.settings.stage = static_cast<int>(between(random, 0, 3));
   job.settings.schedule = random() % 2 == 0 ? GatherSchedule::kPerStep : GatherSchedule::kPerLayer;
   job.settings.passes_per_step = between(random, 1, 3);
-  job.settings.weight_dtype = random() % 2 == 0 ? DType::kBF16 : DType::kF32;
+  const auto any_dtype = [&] { return random() % 2 == 0 ? DType::kBF16 : DType::kF32; };
+  job.settings.weight_dtype = any_dtype();
+  job.settings.gradient_dtype = any_dtype();
+  job.settings.network_dtype = any_dtype();
   job.settings.prefetch_elements = between(random, 0, 2000);
   job.settings.overlap = random() % 4 != 0;
   job.settings.persistence_threshold = random() % 2 == 0 ? 0 : between(random, 1, 500);
@@ -278,7 +281,9 @@ class StressRank {
       delay();
       for_each_part(g, job_.settings.stage == 0, [&](const Part& part) {
         for (int64_t i = part.begin; i < part.end; ++i) {
-          const float found = sums.as<float>()[gradients_.index(g, i)];
+          const int64_t at = gradients_.index(g, i);
+          const float found =
+              sums.dtype() == DType::kF32 ? sums.as<float>()[at] : to_float(sums.as<bf16>()[at]);
           const int wanted = expected_.sums[static_cast<size_t>(step_)][static_cast<size_t>(i)];
           if (found != static_cast<float>(wanted)) {
             fail_at("gradient", g, i, found, static_cast<float>(wanted));
