@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <string>
-#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -15,12 +14,15 @@
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
 #include "formats/file.h"
+#include "formats/json.h"
 #include "formats/synced_folder.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kTrainerStateName = "trainer_state.json";
 
 // Runs a filesystem operation; its failure is an Error(kIoError) that says what was tried.
 template <typename Operation>
@@ -51,15 +53,15 @@ std::vector<fs::path> names_in(const fs::path& folder) {
   return names;
 }
 
-bool is_checkpoint_name(const std::string& name) {
-  constexpr std::string_view kPrefix = "checkpoint-";
-  return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
-         name.find_first_not_of("0123456789", kPrefix.size()) == std::string::npos;
+// As opposed to a folder of another program that has such a name.
+bool is_own_checkpoint(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / kManifestName, ignored);
 }
 
 bool is_report_name(const std::string& name) {
-  return name == "metrics.jsonl" || name == "memory.json" || name == "trainer_state.json" ||
-         name == "training_args.json";
+  return name == "metrics.jsonl" || name == "memory.json" || name == kTrainerStateName ||
+         name == "training_args.json" || name == kLatestName;
 }
 
 bool is_weights_name(const std::string& name) {
@@ -101,6 +103,16 @@ void check_can_write_in(const fs::path& folder) {
   }
 }
 
+std::optional<int64_t> finished_step(const fs::path& output_dir) {
+  const fs::path path = output_dir / kTrainerStateName;
+  std::error_code ignored;
+  if (!fs::exists(path, ignored)) return std::nullopt;
+  const Json state = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
+  if (!state.is_object()) return std::nullopt;
+  const Json step = state.value("global_step", Json());
+  return step.is_number_integer() ? std::optional(step.get<int64_t>()) : std::nullopt;
+}
+
 OutputFolder::OutputFolder(fs::path folder) : folder_(std::move(folder)) {
   create_synced_folder(folder_);
   lock_fd_ = open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -122,7 +134,7 @@ void OutputFolder::set_aside(const fs::path& name) {
 void OutputFolder::set_aside_former_run() {
   for (const fs::path& name : names_in(folder_)) {
     if (name.string().starts_with(kUnfinishedPrefix)) remove_tree(folder_ / name);
-    if (is_report_name(name) || is_checkpoint_name(name)) set_aside(name);
+    if (is_report_name(name) || parse_checkpoint_name(name.native())) set_aside(name);
   }
 }
 
@@ -130,24 +142,41 @@ void OutputFolder::keep_former_run(int64_t step) {
   std::vector<int64_t> kept;
   for (const fs::path& name : names_in(folder_)) {
     if (name.string().starts_with(kUnfinishedPrefix)) remove_tree(folder_ / name);
-    if (!is_checkpoint_name(name)) continue;
     const std::optional<int64_t> of = parse_checkpoint_name(name.native());
-    if (of && *of <= step) {
-      kept.push_back(*of);
-    } else {
+    if (!of) continue;
+    if (*of > step) {
       set_aside(name);
       log_warning("{} is newer than the checkpoint from which the run goes on: it was moved to {}",
                   (folder_ / name).string(), previous_folder_.string());
+    } else if (is_own_checkpoint(folder_ / name)) {
+      kept.push_back(*of);
     }
   }
+  if (finished_step(folder_).value_or(step) > step) set_aside(kTrainerStateName);
   std::sort(kept.begin(), kept.end());
   for (const int64_t of : kept) checkpoints_.push_back(checkpoint_folder(of));
+  point_latest();
+}
+
+// What it names may have been set aside.
+void OutputFolder::point_latest() {
+  const fs::path latest = folder_ / kLatestName;
+  std::error_code error;
+  if (!fs::exists(latest, error)) return;
+  if (checkpoints_.empty()) {
+    try_io(fmt::format("remove {}", latest.string()),
+           [&](std::error_code& failure) { fs::remove(latest, failure); });
+    return;
+  }
+  const std::string newest = checkpoints_.back().filename().native() + "\n";
+  if (read_text_file(latest) != newest) write_text_file(latest, newest);
 }
 
 fs::path OutputFolder::checkpoint_folder(int64_t step) const { return folder_ / checkpoint_name(step); }
 
 // Under another name first: what is half deleted is no checkpoint.
 void OutputFolder::checkpoint_written(int64_t step, std::optional<int64_t> total_limit) {
+  std::erase(checkpoints_, checkpoint_folder(step));
   checkpoints_.push_back(checkpoint_folder(step));
   while (total_limit && std::ssize(checkpoints_) > *total_limit) {
     const fs::path oldest = std::move(checkpoints_.front());

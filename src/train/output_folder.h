@@ -13,6 +13,10 @@ namespace tessera {
 // without changing anything: a run finds it out before it reads data and weights.
 void check_can_write_in(const std::filesystem::path& folder);
 
+// The step at whose end the model in an output folder was written, by trainer_state.json; nothing where there
+// is none that can be read.
+std::optional<int64_t> finished_step(const std::filesystem::path& output_dir);
+
 // Holds a lock on the folder while it lives: a second run in the same folder is refused.
 class OutputFolder {
  public:
@@ -28,13 +32,15 @@ class OutputFolder {
   // starts clean; removes unfinished folders of a run that was killed. The model of the former run stays
   // until replace_model().
   void set_aside_former_run();
-  // Instead: goes on with the former run from step `step`. Its later checkpoints are moved to previous-N.
+  // Instead: goes on with the former run from step `step`. Its later checkpoints are moved to previous-N, and
+  // what says that it has ended at a later step.
   void keep_former_run(int64_t step);
   // Where files of a former run went; empty = nothing was moved so far.
   const std::filesystem::path& previous_folder() const { return previous_folder_; }
 
   std::filesystem::path checkpoint_folder(int64_t step) const;
-  // There is a new one. The oldest beyond `total_limit` are deleted; what cannot be is a warning.
+  // There is a new one. The oldest beyond `total_limit` are deleted, never a folder that is no checkpoint of
+  // this program; what cannot be is a warning.
   void checkpoint_written(int64_t step, std::optional<int64_t> total_limit);
   // Where replace_model() has the unfinished one of the output folder `folder`.
   static std::filesystem::path unfinished_model(const std::filesystem::path& folder);
@@ -44,6 +50,7 @@ class OutputFolder {
 
  private:
   void set_aside(const std::filesystem::path& name);
+  void point_latest();
 
   std::filesystem::path folder_;
   std::filesystem::path previous_folder_;

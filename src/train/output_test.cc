@@ -8,7 +8,10 @@
 #include <csignal>
 #include <thread>
 
+#include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
+#include "formats/file.h"
+#include "train/output_folder.h"
 #include "train/stop_signal.h"
 #include "train/train_test_support.h"
 
@@ -193,8 +196,8 @@ TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
   EXPECT_EQ(run.previous_run, previous);
   EXPECT_THAT(names_in(previous),
               UnorderedElementsAre("checkpoint-3", "checkpoint-6", "config.json", "generation_config.json",
-                                   "memory.json", "metrics.jsonl", "model.safetensors", "trainer_state.json",
-                                   "training_args.json"));
+                                   "latest", "memory.json", "metrics.jsonl", "model.safetensors",
+                                   "trainer_state.json", "training_args.json"));
   EXPECT_EQ(read_tensors(previous), weights);
   EXPECT_NE(read_tensors(tiny.output()), weights);
   EXPECT_EQ(read_text_file(tiny.output() / "notes.txt"), "mine");
@@ -225,6 +228,60 @@ TEST(OutputFolder, RemovesWhatAKilledRunLeftUnfinished) {
   output.set_aside_former_run();
   EXPECT_TRUE(fs::is_empty(folder / "out"));
   EXPECT_TRUE(output.previous_folder().empty());
+}
+
+void make_checkpoint(const fs::path& output, int64_t step) {
+  const fs::path folder = output / checkpoint_name(step);
+  create_folder(folder / kStateFolder);
+  write_text_file(folder / kManifestName, "{}");
+  write_text_file(output / kLatestName, checkpoint_name(step) + "\n");
+}
+
+TEST(OutputFolder, DeletesOwnCheckpointsOnly) {
+  const TestFolder folder;
+  for (const int64_t step : {2, 4}) make_checkpoint(folder.path(), step);
+  create_folder(folder / "checkpoint-1");  // of another program
+  folder.write("checkpoint-3", "a file");
+  create_folder(folder / "checkpoint-007");
+  create_folder(folder / "checkpoint-99999999999999999999");
+  OutputFolder output(folder.path());
+  output.keep_former_run(4);
+  EXPECT_TRUE(output.previous_folder().empty());
+  make_checkpoint(folder.path(), 5);
+  output.checkpoint_written(5, 1);
+  EXPECT_THAT(names_in(folder.path()),
+              UnorderedElementsAre("checkpoint-007", "checkpoint-1", "checkpoint-3", "checkpoint-5",
+                                   "checkpoint-99999999999999999999", "latest"));
+}
+
+TEST(OutputFolder, ACheckpointThatIsReplacedCountsOnce) {
+  const TestFolder folder;
+  for (const int64_t step : {2, 4}) make_checkpoint(folder.path(), step);
+  OutputFolder output(folder.path());
+  output.keep_former_run(4);
+  output.checkpoint_written(4, 1);
+  EXPECT_THAT(names_in(folder.path()), UnorderedElementsAre("checkpoint-4", "latest"));
+}
+
+TEST(OutputFolder, LatestNamesACheckpointThatIsThere) {
+  const TestFolder folder;
+  for (const int64_t step : {2, 4, 6}) make_checkpoint(folder.path(), step);
+  {
+    OutputFolder output(folder.path());
+    output.keep_former_run(4);
+    EXPECT_EQ(read_text_file(folder / "latest"), "checkpoint-4\n");
+    EXPECT_TRUE(fs::exists(folder / "previous-1/checkpoint-6"));
+  }
+  {
+    OutputFolder output(folder.path());
+    output.keep_former_run(1);
+    EXPECT_FALSE(fs::exists(folder / "latest"));
+  }
+  make_checkpoint(folder.path(), 8);
+  OutputFolder output(folder.path());
+  output.set_aside_former_run();
+  EXPECT_THAT(names_in(folder.path()), UnorderedElementsAre("previous-1", "previous-2", "previous-3"));
+  EXPECT_EQ(read_text_file(folder / "previous-3/latest"), "checkpoint-8\n");
 }
 
 TEST(OutputFolder, LeavesNothingBehindWhenWritingFails) {

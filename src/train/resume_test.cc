@@ -330,6 +330,26 @@ TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
   expect_same_run(resumed.output(), run.output());
 }
 
+// The checkpoint is then one without the evaluation that belongs before it.
+TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
+  SavingRun run;
+  run.args.lr_scheduler_type = "reduce_lr_on_plateau";
+  run.args.lr_scheduler_kwargs = R"({"patience": 0, "factor": 0.5, "threshold": 0.5})";
+  run.args.eval_strategy = "steps";
+  run.args.eval_steps = 1;
+  run.args.per_device_eval_batch_size = 1;
+  run.args.eval_dataset = {run.folder() / "eval.safetensors"};
+  run.run();
+  SavingRun stopped = run;
+  stopped.args.output_dir = run.folder() / "stopped";
+  const RecordingObserver first = stopped.run_until_signal(3);
+  ASSERT_EQ(first.steps.size(), 3u);
+  ASSERT_EQ(first.evaluations.size(), 2u);
+  stopped.args.resume_from_checkpoint = "auto";
+  stopped.run();
+  expect_same_run(stopped.output(), run.output());
+}
+
 TEST(Resume, PathMayBeOfAnotherFolder) {
   SavingRun run;
   run.run();
@@ -433,6 +453,23 @@ TEST(Resume, FinishedRunIsLeftAsItIs) {
   EXPECT_EQ(fs::last_write_time(run.output() / "model.safetensors"), written);
 }
 
+// The model in the folder is that of a former end, not of the run that went on from an earlier step.
+TEST(Resume, FormerEndIsNotThatOfTheRunThatWentOn) {
+  SavingRun run;
+  run.args.max_steps = 5;
+  run.run();
+  SavingRun again = run;
+  again.args.resume_from_checkpoint = run.output() / "checkpoint-2";
+  again.args.learning_rate = 5e-3;
+  again.args.max_steps = 6;
+  ASSERT_EQ(again.run_until_signal(3).summary.num_steps, 5);
+  EXPECT_TRUE(fs::exists(run.output() / "previous-1/trainer_state.json"));
+  again.args.resume_from_checkpoint = "auto";
+  again.args.max_steps = 5;
+  EXPECT_TRUE(again.run().steps.empty());
+  EXPECT_EQ(read_tensors(again.output()), read_tensors(again.output() / "checkpoint-5"));
+}
+
 TEST(Resume, ModelThatWasNotWrittenYetIsWritten) {
   SavingRun run;
   run.run();
@@ -496,6 +533,20 @@ TEST(Resume, DamagedCheckpointGivesWayToTheOneBefore) {
     EXPECT_TRUE(fs::exists(resumed.output() / "previous-1/checkpoint-4"));
     expect_same_run(resumed.output(), run.output());
   }
+}
+
+TEST(Resume, DamagedLogOfACheckpointGivesWayToTheOneBefore) {
+  SavingRun run;
+  run.run();
+  SavingRun resumed = run;
+  resumed.interrupt_at(4, "resumed");
+  const fs::path log = resumed.output() / "checkpoint-4/trainer_state.json";
+  std::string text = read_text_file(log);
+  text[text.find("\"loss\": ") + 8] ^= 1;  // another digit
+  std::ofstream(log, std::ios::binary) << text;
+  resumed.args.resume_from_checkpoint = "auto";
+  EXPECT_EQ(resumed.run().resumed_step, 3);
+  expect_same_run(resumed.output(), run.output());
 }
 
 TEST(Resume, DamagedCheckpointAskedForByNameIsAnError) {

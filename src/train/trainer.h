@@ -106,6 +106,7 @@ class Trainer {
   void load_checkpoint();
   void restore_progress();
   bool resumes_in_place() const;
+  bool begins_with_evaluation() const;
   bool is_finished_already();
 
   // Copies of the ranks' state in memory (trainer_snapshots.cc).

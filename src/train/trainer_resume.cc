@@ -1,6 +1,8 @@
 // Going on from a checkpoint.
+#include <algorithm>
 #include <array>
 #include <limits>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -17,6 +19,10 @@ namespace {
 namespace fs = std::filesystem;
 
 const OpLabel kLabel = {"resume"};
+
+bool has_value(const LogEntry& entry, std::string_view name) {
+  return std::ranges::any_of(entry.values, [name](const auto& value) { return value.first == name; });
+}
 
 bool same_folder(const fs::path& a, const fs::path& b) {
   std::error_code ignored;
@@ -180,16 +186,21 @@ bool Trainer::resumes_in_place() const {
   return resume_->held || same_folder(resume_->reader->folder().parent_path(), args_.output_dir);
 }
 
+// A signal may have cut short the evaluation that comes before the checkpoint of its step.
+bool Trainer::begins_with_evaluation() const {
+  if (!resume_) return args_.eval_on_start;
+  if (!actions_->after(state_.global_step).evaluate) return false;
+  return std::ranges::none_of(state_.log_history, [this](const LogEntry& entry) {
+    return entry.step == state_.global_step && has_value(entry, "eval_loss");
+  });
+}
+
 // The finished model is there, too.
 bool Trainer::is_finished_already() {
   if (!resume_ || state_.global_step < state_.max_steps) return false;
-  std::array<double, 1> is_written = {0};
-  const fs::path state = fs::path(args_.output_dir) / "trainer_state.json";
-  std::error_code ignored;
-  if (is_root() && resumes_in_place() && fs::exists(state, ignored)) {
-    const Json json = parse_json(read_text_file(state), state.string());
-    is_written[0] = json.is_object() && json.value("global_step", Json()) == state_.global_step ? 1 : 0;
-  }
+  const bool is_there =
+      is_root() && resumes_in_place() && finished_step(args_.output_dir) == state_.global_step;
+  std::array<double, 1> is_written = {is_there ? 1.0 : 0.0};
   comm_->all_reduce_sum(is_written, kLabel);
   return is_written[0] > 0;
 }
