@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -14,6 +13,8 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "comm/host_lookup.h"
 
 namespace tessera {
 namespace {
@@ -43,34 +44,22 @@ const InterfaceAddress* find_address(const std::vector<InterfaceAddress>& addres
   return nullptr;
 }
 
-std::vector<std::string> resolve(const std::string& host, bool* is_numeric) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICHOST;
-  addrinfo* list = nullptr;
-  *is_numeric = getaddrinfo(host.c_str(), nullptr, &hints, &list) == 0;
-  hints.ai_flags = 0;
-  if (!*is_numeric && getaddrinfo(host.c_str(), nullptr, &hints, &list) != 0) return {};
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(list, freeaddrinfo);
-  std::vector<std::string> found;
-  for (const addrinfo* each = list; each != nullptr; each = each->ai_next) {
-    std::array<char, INET6_ADDRSTRLEN> text{};
-    if (getnameinfo(each->ai_addr, each->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) ==
-        0) {
-      found.emplace_back(text.data());
-    }
+std::vector<std::string> addresses_or_none(const std::string& host, std::chrono::milliseconds time) {
+  try {
+    return HostLookup::system().addresses_of(host, HostLookup::Clock::now() + time);
+  } catch (const Error& error) {
+    log_debug("the store listens on all addresses: {}", error.what());
+    return {};
   }
-  return found;
 }
 
 }  // namespace
 
-std::vector<std::string> listen_addresses(const std::string& host,
+std::vector<std::string> listen_addresses(const std::string& host, std::chrono::milliseconds time,
                                           const std::vector<InterfaceAddress>& addresses) {
-  bool is_numeric = false;
   std::vector<std::string> chosen;
   bool only_loopback = true;
-  for (const std::string& address : resolve(host, &is_numeric)) {
+  for (const std::string& address : addresses_or_none(host, time)) {
     const bool is_loopback = is_loopback_text(address);
     const bool is_here =
         address.starts_with("127.") || std::any_of(addresses.begin(), addresses.end(),
@@ -80,7 +69,7 @@ std::vector<std::string> listen_addresses(const std::string& host,
     only_loopback = only_loopback && is_loopback;
   }
   // Debian gives a machine's own name to 127.0.1.1.
-  if (only_loopback && !is_numeric && host != "localhost") return {};
+  if (only_loopback && !is_numeric_address(host) && host != "localhost") return {};
   return chosen;
 }
 

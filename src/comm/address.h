@@ -1,6 +1,7 @@
 // Which of this machine's addresses others are told.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -34,9 +35,12 @@ LocalAddress choose_local_address(const World& world, const std::string& store_s
                                   const std::vector<InterfaceAddress>& addresses = interface_addresses());
 
 // What the store listens on, when the others reach it as `host`: the addresses of this machine among those of
-// the host, or nothing, which means all, when there is none, or only loopback under a name that may stand for
-// another address elsewhere.
+// the host, or nothing, which means all, when there is none, or none known within `time`, or only loopback
+// under a name that may stand for another address elsewhere.
 std::vector<std::string> listen_addresses(
-    const std::string& host, const std::vector<InterfaceAddress>& addresses = interface_addresses());
+    const std::string& host, std::chrono::milliseconds time,
+    const std::vector<InterfaceAddress>& addresses = interface_addresses());
+// That a node may take to find its own name: others wait for it, or soon will.
+inline constexpr std::chrono::milliseconds kOwnNameTime{5'000};
 
 }  // namespace tessera

@@ -69,12 +69,12 @@ TEST(ListenAddresses, AreThoseThatWereAskedFor) {
       {.interface = "lo", .address = "127.0.0.1", .is_loopback = true},
       {.interface = "eth0", .address = "10.0.0.7"}};
   using List = std::vector<std::string>;
-  EXPECT_EQ(listen_addresses("10.0.0.7", here), List{"10.0.0.7"});
-  EXPECT_EQ(listen_addresses("127.0.0.1", here), List{"127.0.0.1"});
-  EXPECT_EQ(listen_addresses("localhost", here), List{"127.0.0.1"});
+  EXPECT_EQ(listen_addresses("10.0.0.7", kOwnNameTime, here), List{"10.0.0.7"});
+  EXPECT_EQ(listen_addresses("127.0.0.1", kOwnNameTime, here), List{"127.0.0.1"});
+  EXPECT_EQ(listen_addresses("localhost", kOwnNameTime, here), List{"127.0.0.1"});
   // Another machine's, or one that is translated on the way.
-  EXPECT_EQ(listen_addresses("10.0.0.8", here), List{});
-  EXPECT_EQ(listen_addresses("no-such-host.invalid", here), List{});
+  EXPECT_EQ(listen_addresses("10.0.0.8", kOwnNameTime, here), List{});
+  EXPECT_EQ(listen_addresses("no-such-host.invalid", kOwnNameTime, here), List{});
 }
 
 }  // namespace

@@ -1,17 +1,18 @@
 #include "comm/store_channel.h"
 
 #include <algorithm>
-#include <csignal>
-#include <future>
 #include <memory>
 #include <optional>
-#include <string>
-#include <thread>
 #include <utility>
+#include <vector>
+
+#include "comm/background_thread.h"
+#include "comm/host_lookup.h"
 
 namespace tessera::wire {
 namespace {
 
+using asio::ip::tcp;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kFarewellTime{500};
@@ -30,18 +31,6 @@ std::string error_text(asio::error_code error) {
   return is_plain_end ? std::string() : error.message();
 }
 
-// A thread that takes no signals: those are for the thread that handles them.
-template <typename MakeThread>
-std::thread without_signals(const MakeThread& make_thread) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread = make_thread();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
-
 void look_for_end(asio::io_context& io, asio::steady_timer& timer, std::function<bool()> done,
                   Clock::time_point limit) {
   if (done() || Clock::now() >= limit) return io.stop();
@@ -57,53 +46,18 @@ std::string address_text(const asio::ip::address& address) { return unmapped(add
 
 bool is_loopback(const asio::ip::address& address) { return unmapped(address).is_loopback(); }
 
-namespace {
-
-using asio::ip::tcp;
-
-struct Lookup {
-  tcp::resolver::results_type found;
-  asio::error_code error;
-};
-
-// The system's resolver has no deadline and waits for silent name servers for as long as it is configured to:
-// it gets a thread of its own, which is left to itself when it takes too long.
-tcp::resolver::results_type resolve(const std::string& host, int port,
-                                    std::chrono::steady_clock::time_point limit) {
-  auto task = std::make_shared<std::packaged_task<Lookup()>>([host, port] {
-    asio::io_context io;
-    Lookup lookup;
-    lookup.found = tcp::resolver(io).resolve(host, std::to_string(port), lookup.error);
-    return lookup;
-  });
-  std::future<Lookup> answer = task->get_future();
-  asio::error_code not_numeric;
-  asio::ip::make_address(host, not_numeric);
-  if (not_numeric) {
-    without_signals([&] { return std::thread([task] { (*task)(); }); }).detach();
-  } else {
-    (*task)();
-  }
-  if (answer.wait_until(limit) != std::future_status::ready) {
-    fail(ExitCode::kTryAgain, "cannot resolve '{}': no answer from the name servers", host);
-  }
-  Lookup lookup = answer.get();
-  // Names of pods and new machines appear a while after they start.
-  if (lookup.error) fail(ExitCode::kTryAgain, "cannot resolve '{}': {}", host, lookup.error.message());
-  return lookup.found;
-}
-
-}  // namespace
-
 asio::ip::tcp::socket connect(asio::io_context& io, const std::string& host, int port,
                               std::chrono::steady_clock::time_point limit,
                               std::chrono::milliseconds connect_time) {
-  const auto found = resolve(host, port, limit);
+  std::vector<tcp::endpoint> endpoints;
+  for (const std::string& address : HostLookup::system().addresses_of(host, limit)) {
+    endpoints.emplace_back(asio::ip::make_address(address), static_cast<uint16_t>(port));
+  }
   limit = std::min(limit, std::chrono::steady_clock::now() + connect_time);
   asio::error_code error;
   tcp::socket socket(io);
   std::optional<asio::error_code> result;
-  asio::async_connect(socket, found,
+  asio::async_connect(socket, endpoints,
                       [&](asio::error_code outcome, const tcp::endpoint&) { result = outcome; });
   io.restart();
   while (!result && io.run_one_until(limit) > 0) {
@@ -119,7 +73,7 @@ asio::ip::tcp::socket connect(asio::io_context& io, const std::string& host, int
 }
 
 std::thread run_in_thread(asio::io_context& io) {
-  return without_signals([&] { return std::thread([&io] { io.run(); }); });
+  return start_background_thread([&io] { io.run(); });
 }
 
 void end_when(asio::io_context& io, asio::steady_timer& timer, std::function<bool()> done) {

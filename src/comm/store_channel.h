@@ -36,7 +36,7 @@ struct Ending {
   bool bad_message = false;  // it sent what is no message, or one that was refused
 };
 
-// Runs `io` in a thread that takes no signals: those are for the thread that handles them.
+// Runs `io` in a thread of its own (background_thread.h).
 std::thread run_in_thread(asio::io_context& io);
 // Ends `io` once `done()`, at the latest after half a second: peers read the last message and close within
 // it, a stopped one does not. Uses `timer`; to be called on the thread of `io`.

@@ -28,14 +28,15 @@ void StoreClient::Impl::join() {
   exceptions_at_join_ = std::uncaught_exceptions();
   next_notice_ = Clock::now() + wire::kFirstNotice;
   if (!is_agent_ && !world_.agent_has_store && world_.rank == 0) {
-    server_ = std::make_unique<StoreServer>(
-        StoreServerOptions{.bind_addresses = listen_addresses(world_.master_addr),
-                           .port = world_.master_port,
-                           .secret = world_.secret,
-                           .run_id = world_.run_id,
-                           .world_size = world_.world_size,
-                           .restart_count = world_.restart_count,
-                           .timing = options_});
+    server_ = std::make_unique<StoreServer>(StoreServerOptions{
+        .bind_addresses =
+            listen_addresses(world_.master_addr, std::min(options_.rendezvous_timeout, kOwnNameTime)),
+        .port = world_.master_port,
+        .secret = world_.secret,
+        .run_id = world_.run_id,
+        .world_size = world_.world_size,
+        .restart_count = world_.restart_count,
+        .timing = options_});
   }
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kRetryPause)) {
     const std::string problem = try_join(deadline);
@@ -137,6 +138,10 @@ void StoreClient::Impl::disconnect() {
   } else if (channel_) {
     channel_->close();
   }
+  // What was on its way refers to this channel, and must not meet the next one or none.
+  do {
+    io_.restart();
+  } while (io_.poll() > 0);
   channel_.reset();
   const std::lock_guard lock(mutex_);
   state_ = State::kOut;

@@ -78,6 +78,27 @@ TEST(StoreJoin, StoreMayComeLate) {
   EXPECT_TRUE(server.wait_until_over(seconds(10)));
 }
 
+// With heartbeats that are due the moment the store goes, as often as that can be brought about.
+TEST(StoreJoin, AStoreThatComesAndGoesIsTriedAgain) {
+  constexpr int kRanks = 9;
+  StoreServerOptions options = quick_server_options(kRanks);
+  options.port = StoreServer(options).port();
+  StoreOptions timing = quick_store_options();
+  timing.heartbeat = milliseconds(1);
+  std::thread all_but_the_last([&] {
+    run_ranks(kRanks - 1,
+              [&](int rank) { StoreClient::join(test_world(rank, kRanks, 1, options.port), timing); });
+  });
+  for (int i = 0; i < 20; ++i) {
+    StoreServer server(options);
+    while (server.present().empty()) std::this_thread::sleep_for(milliseconds(1));
+  }
+  StoreServer server(options);
+  StoreClient::join(test_world(kRanks - 1, kRanks, 1, options.port), timing);
+  all_but_the_last.join();
+  EXPECT_FALSE(server.failure()) << server.failure()->message;
+}
+
 TEST(StoreJoin, DeadlineTellsWhoIsMissing) {
   StoreServer server(quick_server_options(6));
   run_ranks(6, [&](int rank) {

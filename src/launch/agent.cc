@@ -1,9 +1,11 @@
 #include "launch/agent.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 
 #include "base/log.h"
+#include "comm/address.h"
 #include "launch/agent_signals.h"
 #include "launch/node_meeting.h"
 #include "launch/rank_files.h"
@@ -53,6 +55,10 @@ LaunchResult run_agent(const LaunchPlan& given_plan) {
   AgentSignals signals;
   LaunchPlan plan = given_plan;
   plan.launch_id = random_id();
+  // Once: between two starts the other nodes wait for this one.
+  if (plan.serves_store()) {
+    plan.bind_addresses = listen_addresses(plan.master_addr, std::min(plan.rendezvous_timeout, kOwnNameTime));
+  }
   const std::filesystem::path log_folder = make_log_folder(plan);
   if (plan.log_dir.empty() && !log_folder.empty())
     log_info("log files of the ranks: {}", log_folder.string());

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/address.h"
 
 namespace tessera {
 namespace {
@@ -28,7 +27,7 @@ JobLink::JobLink(const LaunchPlan& plan, int restart_count)
   if (plan.world_size() == 1 && !plan.has_meetings()) return;
   if (plan.serves_store()) {
     StoreServerOptions options;
-    options.bind_addresses = listen_addresses(plan.master_addr);
+    options.bind_addresses = plan.bind_addresses;
     options.port = plan.master_port;
     options.secret = plan.secret;
     options.run_id = plan.run_id;

@@ -34,7 +34,8 @@ struct LaunchPlan {
   std::string host;  // this one
 
   std::string master_addr;
-  int master_port = 0;  // 0: any free one (single node)
+  int master_port = 0;                      // 0: any free one (single node)
+  std::vector<std::string> bind_addresses;  // that node 0 listens on; empty: all. run_agent() looks them up
   std::string run_id;
   std::string launch_id;  // run_agent() makes one up
   std::string secret;     // "": none

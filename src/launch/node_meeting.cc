@@ -7,7 +7,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/address.h"
 #include "comm/meeting_client.h"
 #include "comm/meeting_farewell.h"
 #include "comm/meeting_server.h"
@@ -53,7 +52,7 @@ MeetingResult meet_nodes(const LaunchPlan& plan, const NodeSeat& former, int num
   const bool is_first = former.restart_count < 0;
   if (plan.wanted_rank == 0) {
     MeetingServer meeting(
-        {.bind_addresses = listen_addresses(plan.master_addr),
+        {.bind_addresses = plan.bind_addresses,
          .port = plan.master_port,
          .secret = plan.secret,
          .run_id = plan.run_id,
@@ -99,7 +98,7 @@ void tell_of_the_end(const LaunchPlan& plan, const LaunchResult& end, int num_no
   }
   const auto deadline = std::chrono::steady_clock::now() + kFarewellTime;
   try {
-    MeetingFarewell farewell({.bind_addresses = listen_addresses(plan.master_addr),
+    MeetingFarewell farewell({.bind_addresses = plan.bind_addresses,
                               .port = plan.master_port,
                               .secret = plan.secret,
                               .run_id = plan.run_id,

@@ -186,17 +186,23 @@ TEST_F(HostsNetwork, WhoWaitsSaysForWhomAfterTenSeconds) {
 TEST_F(HostsNetwork, SilentNameServerDoesNotOutliveTheDeadline) {
   const std::string resolv =
       tiny_->folder.write("resolv.conf", "nameserver 10.77.0.99\noptions timeout:30 attempts:5\n");
-  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
-           {"mount", "--bind", resolv, "/etc/resolv.conf"},
-           {"ip", "neigh", "add", "10.77.0.99", "lladdr", "02:00:00:00:00:99", "dev", "eth0"}}) {
-    const auto process = hosts_.start(1, command);
-    ASSERT_TRUE(process->wait(10s) && process->result().exit_code == 0) << process->err();
+  for (const int host : {0, 1}) {
+    for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+             {"mount", "--bind", resolv, "/etc/resolv.conf"},
+             {"ip", "neigh", "replace", "10.77.0.99", "lladdr", "02:00:00:00:00:99", "dev", "eth0"}}) {
+      const auto process = hosts_.start(host, command);
+      ASSERT_TRUE(process->wait(10s) && process->result().exit_code == 0) << process->err();
+    }
   }
-  HostJob job(hosts_, {.launch_flags = {"--rdzv_conf", "timeout=3", "--rdzv_endpoint", "head.example:29500"},
-                       .command = endless(),
-                       .nodes = {1}});
+  const std::vector<std::string> flags = {"--rdzv_conf", "timeout=3", "--rdzv_endpoint",
+                                          "head.example:29500"};
+  HostJob job(hosts_, {.launch_flags = flags, .command = endless(), .nodes = {1}});
   ASSERT_TRUE(job.wait(3s + kSoon));
   expect_error(job, 1, 75, AllOf(HasSubstr("cannot resolve 'head.example'"), HasSubstr("name servers")));
+  // Node 0 looks for its own name, to know where it is to listen.
+  HostJob first(hosts_, {.launch_flags = flags, .command = endless(), .nodes = {0}});
+  ASSERT_TRUE(first.wait(2 * 3s + kSoon));
+  expect_error(first, 0, 75, HasSubstr("1 of at least 2 nodes there after 3 s"));
 }
 
 }  // namespace

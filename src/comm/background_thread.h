@@ -1,0 +1,12 @@
+#pragma once
+
+#include <functional>
+#include <thread>
+
+namespace tessera {
+
+// A thread that takes no signals: those are for the thread that handles them. Error(kBadConfig) when the
+// system refuses it.
+std::thread start_background_thread(std::function<void()> body);
+
+}  // namespace tessera
