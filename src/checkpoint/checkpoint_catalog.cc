@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/file.h"
 #include "formats/shard_name.h"
 #include "platform/crc32c.h"
 
@@ -29,15 +30,49 @@ bool is_model_file(const std::string& name) {
   return name == kSingleFileName || parse_shard_name(name).has_value();
 }
 
+// The checkpoint of an output folder with the highest number, for who named another.
+std::optional<fs::path> newest_in(const fs::path& output_dir) {
+  std::optional<int64_t> newest;
+  std::error_code error;
+  for (fs::directory_iterator entry(output_dir, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code ignored;
+    if (!fs::exists(entry->path() / kManifestName, ignored)) continue;
+    newest = std::max(newest, parse_checkpoint_name(entry->path().filename().native()));
+  }
+  if (!newest) return std::nullopt;
+  return output_dir / checkpoint_name(*newest);
+}
+
+// What somebody probably meant who gave a folder without a manifest.
+std::string no_checkpoint_hint(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::exists(folder / kStateFolder, ignored)) return "it is incomplete, or a part of it was removed";
+  if (const auto inside = newest_in(folder)) {
+    return fmt::format("the folder holds checkpoints, of which the newest is {}", inside->native());
+  }
+  if (fs::exists(folder / "config.json", ignored)) {
+    return fmt::format(
+        "it was not written by this program, which reads no other's optimizer state; a new run can begin "
+        "with "
+        "its weights: --model {}",
+        folder.native());
+  }
+  return "it is no checkpoint of this program";
+}
+
 CheckpointManifest read_manifest(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
-    fail(ExitCode::kNoInput, "{}: no such checkpoint: expected a folder", folder.native());
+    if (error && error != std::errc::no_such_file_or_directory) {
+      fail(ExitCode::kNoInput, "{}: cannot open the checkpoint: {}", folder.native(), error.message());
+    }
+    const auto beside = newest_in(folder_of(folder));
+    fail(ExitCode::kNoInput, "{}: no such checkpoint: expected a folder{}", folder.native(),
+         beside ? fmt::format("; the newest there is {}", beside->native()) : "");
   }
   const fs::path path = folder / kManifestName;
-  if (!fs::exists(path, error)) {
-    fail(ExitCode::kNoInput, "{}: not found: {} is no complete checkpoint to go on from", path.native(),
-         folder.native());
+  if (!fs::exists(path, error) && (!error || error == std::errc::no_such_file_or_directory)) {
+    fail(ExitCode::kNoInput, "{}: not found: {}", path.native(), no_checkpoint_hint(folder));
   }
   return parse_manifest(read_text_file(path, kMaxTextBytes), path.native());
 }

@@ -47,6 +47,11 @@ void describe(const CheckpointReader& reader, CheckpointEntry* entry) {
   entry->model_dtype = reader.model_dtype();
 }
 
+void set_problem(const Error& problem, CheckpointEntry* entry) {
+  entry->problem = problem.what();
+  entry->code = problem.code();
+}
+
 }  // namespace
 
 CheckpointEntry describe_checkpoint(const fs::path& folder) {
@@ -55,7 +60,7 @@ CheckpointEntry describe_checkpoint(const fs::path& folder) {
     const CheckpointReader reader = CheckpointReader::open(folder);
     describe(reader, &entry);
   } catch (const Error& problem) {
-    entry.problem = problem.what();
+    set_problem(problem, &entry);
   }
   return entry;
 }
@@ -66,7 +71,7 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& output_dir) {
     try {
       describe(open_entry(entry), &entry);
     } catch (const Error& problem) {
-      entry.problem = problem.what();
+      set_problem(problem, &entry);
     }
   }
   return entries;

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/run_state.h"
 #include "model/parameters.h"
@@ -53,7 +54,8 @@ class CheckpointReader {
 struct CheckpointEntry {
   std::filesystem::path folder;
   int64_t step = 0;
-  std::string problem;  // why it cannot be used; "" = none found
+  std::string problem;              // why it cannot be used; "" = none found
+  ExitCode code = ExitCode::kDone;  // of the problem
   // Where there is no problem:
   int world_size = 0;
   int64_t bytes = 0;

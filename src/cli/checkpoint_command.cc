@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -33,7 +36,11 @@ bool is_checkpoint(const fs::path& folder) {
 // The checkpoints of an output folder, or the one that the folder is. Error(kNoInput) when there is none.
 std::vector<CheckpointEntry> checkpoints_at(const fs::path& folder) {
   std::error_code error;
-  if (!fs::is_directory(folder, error)) fail(ExitCode::kNoInput, "{}: no such folder", folder.native());
+  if (!fs::is_directory(folder, error)) {
+    const bool is_hidden = error && error != std::errc::no_such_file_or_directory;
+    fail(ExitCode::kNoInput, "{}: {}", folder.native(),
+         is_hidden ? "cannot open the folder: " + error.message() : "no such folder");
+  }
   if (!is_checkpoint(folder)) {
     std::vector<CheckpointEntry> entries = list_checkpoints(folder);
     if (entries.empty()) {
@@ -108,8 +115,8 @@ class CheckpointVerifyCommand : public Command {
   std::string usage() const override { return "DIR [--num_threads N]"; }
   std::string description() const override {
     return "Reads every byte of one checkpoint, or of all those of a run, oldest first. Ends with code 65 "
-           "when one "
-           "is damaged and names the first file that is, with code 66 when there is none.";
+           "when one is damaged and names the first file that is, with code 66 when there is none or a file "
+           "cannot be opened, with 74 when reading fails.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera checkpoint verify tuned", "tessera checkpoint verify tuned/checkpoint-500"};
@@ -126,26 +133,27 @@ class CheckpointVerifyCommand : public Command {
   void run(FlagTable*) override {
     const std::vector<CheckpointEntry> entries = checkpoints_at(folder_);
     ThreadPool pool(threads_for_pool(num_threads_));
-    std::vector<std::string> problems;
+    std::vector<Error> problems;
     for (const CheckpointEntry& entry : entries) {
-      const std::string problem = verify(entry, pool);
-      if (!problem.empty()) problems.push_back(problem);
+      if (const std::optional<Error> problem = verify(entry, pool)) problems.push_back(*problem);
     }
     flush_output();
     if (problems.empty()) return;
-    if (entries.size() == 1) fail(ExitCode::kBadData, "{}", problems.front());
-    fail(ExitCode::kBadData, "{} of {} checkpoints cannot be used: {}", problems.size(), entries.size(),
-         problems.front());
+    const Error& first = problems.front();
+    if (entries.size() == 1) fail(first.code(), "{}", first.what());
+    fail(first.code(), "{} of {} checkpoints cannot be used: {}", problems.size(), entries.size(),
+         first.what());
   }
 
  private:
-  // Returns what is wrong; "" for a checkpoint that is as it was written.
-  static std::string verify(const CheckpointEntry& entry, ThreadPool& pool) {
-    std::string problem = entry.problem;
+  // Returns what is wrong; nothing for a checkpoint that is as it was written.
+  static std::optional<Error> verify(const CheckpointEntry& entry, ThreadPool& pool) {
     StatusLine status;
     LoadProgress done;
+    std::optional<Error> problem;
+    if (!entry.problem.empty()) problem = Error(entry.code, entry.problem);
     try {
-      if (problem.empty()) {
+      if (!problem) {
         const CheckpointReader reader = CheckpointReader::open(entry.folder);
         reader.verify(pool, [&](const LoadProgress& progress) {
           done = progress;
@@ -155,14 +163,15 @@ class CheckpointVerifyCommand : public Command {
         });
       }
     } catch (const Error& error) {
-      problem = error.what();
+      problem = error;
     }
     status.clear();
-    if (problem.empty()) {
+    if (!problem) {
       print("{:<28} as it was written: {}, {:.1f} GB/s\n", name_of(entry), format_bytes(done.bytes_done),
             done.bytes_per_second() * 1e-9);
     } else {
-      write_output(fmt::format("{:<28} cannot be used:\n", name_of(entry)) + wrap_text(problem, 4, kColumns));
+      write_output(fmt::format("{:<28} cannot be used:\n", name_of(entry)) +
+                   wrap_text(problem->what(), 4, kColumns));
     }
     return problem;
   }

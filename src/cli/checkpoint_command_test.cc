@@ -12,6 +12,7 @@
 #include "cli/app.h"
 #include "cli/terminal.h"
 #include "expect_error.h"
+#include "read_faults.h"
 #include "test_folder.h"
 
 namespace tessera {
@@ -118,6 +119,14 @@ TEST_F(CheckpointCommand, VerifyReadsEveryByteOfOneOrAll) {
     run({"checkpoint", "verify", path_ + "/checkpoint-8"});
   });
   EXPECT_THAT(run({"checkpoint", "verify", path_ + "/checkpoint-16/"}), HasSubstr("checkpoint-16 "));
+}
+
+// Not every problem is one of the checkpoint: a disk or a missing permission may pass.
+TEST_F(CheckpointCommand, VerifyTellsADamagedCheckpointFromADiskThatFails) {
+  const ReadFaults faults(folder_ / "checkpoint-8" / state_file_name(0, 2), 2);
+  expect_error(ExitCode::kIoError, {"1 of 2", state_file_name(0, 2), "Input/output error"}, [&] {
+    run({"checkpoint", "verify", path_});
+  });
 }
 
 TEST_F(CheckpointCommand, NoCheckpointIsNoInput) {

@@ -187,7 +187,7 @@ void TerminalReport::on_checkpoint(const std::filesystem::path& folder) {
 }
 
 void TerminalReport::on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) {
-  log_warning("no checkpoint {}, training goes on: {}", folder.string(), message);
+  log_warning("no checkpoint {}, the run goes on: {}", folder.string(), message);
 }
 
 void TerminalReport::on_finish(const TrainSummary& summary) {
@@ -212,8 +212,13 @@ void TerminalReport::on_finish(const TrainSummary& summary) {
           format_bytes(summary.network->sent_bytes / num_nodes_), summary.network->time_s,
           100 * summary.network->hidden);
   }
-  print("{}: {}\n", summary.stop_signal == 0 ? "model" : "stopped by a signal; model",
-        summary.folder.string());
+  if (summary.stop_signal == 0) {
+    print("model: {}\n", summary.folder.string());
+  } else if (summary.folder.empty()) {
+    print("stopped by a signal; no checkpoint was written\n");
+  } else {
+    print("stopped by a signal; model: {}\n", summary.folder.string());
+  }
   flush_output();
 }
 

@@ -30,6 +30,19 @@ constexpr int64_t kFarAhead = int64_t{4} << 20;
 // A smaller file is read before its announcement would do anything.
 constexpr int64_t kMinAnnouncedFileBytes = int64_t{1} << 20;
 
+// What the system says of a write that failed, and for a full disk where to look: free bytes may be plenty
+// where inodes are not.
+std::string write_error_text(int errno_value) {
+  std::string text = std::generic_category().message(errno_value);
+  if (errno_value == ENOSPC) text += " (free some: df -h shows bytes, df -i files)";
+  if (errno_value == EDQUOT) text += " (free some, or have the quota raised)";
+  return text;
+}
+
+[[noreturn]] void fail_creation(const std::filesystem::path& path, int errno_value) {
+  fail(ExitCode::kIoError, "{}: cannot create: {}", path.native(), write_error_text(errno_value));
+}
+
 FileStamp stamp_of(const struct stat& status) {
   return {status.st_size, int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
@@ -172,7 +185,7 @@ AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
       errno = EEXIST;
     }
   } while (fd_ < 0 && errno == EEXIST);
-  if (fd_ < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot create", path_.native()));
+  if (fd_ < 0) fail_creation(path_, errno);
 }
 
 LockFile::LockFile(std::filesystem::path path, const std::function<void()>& waiting)
@@ -180,7 +193,7 @@ LockFile::LockFile(std::filesystem::path path, const std::function<void()>& wait
   constexpr std::chrono::milliseconds kPoll(20);
   while (true) {
     fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd_ < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot create", path_.native()));
+    if (fd_ < 0) fail_creation(path_, errno);
     const int status = ::flock(fd_, LOCK_EX | LOCK_NB);
     const int error = status == 0 ? 0 : errno;
     if (error != 0 && error != EWOULDBLOCK && error != EINTR) return;  // no locks here
@@ -265,7 +278,10 @@ void create_folder(const std::filesystem::path& path) {
   std::filesystem::create_directories(path, error);
   if (!error && !std::filesystem::is_directory(path, error) && !error)
     error = std::make_error_code(std::errc::not_a_directory);
-  if (error) fail(ExitCode::kIoError, "{}: cannot create the folder: {}", path.native(), error.message());
+  if (error) {
+    fail(ExitCode::kIoError, "{}: cannot create the folder: {}", path.native(),
+         write_error_text(error.value()));
+  }
 }
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
@@ -273,12 +289,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 }
 
 void fail_write(const std::filesystem::path& path, const char* action, int errno_value) {
-  if (errno_value == ENOSPC || errno_value == EDQUOT) {
-    fail(ExitCode::kIoError, "{}: {} failed: {} (free space in {} and run again)", path.native(), action,
-         errno_value == ENOSPC ? "no space left on the device" : "disk quota exceeded",
-         folder_of(path).native());
-  }
-  fail_errno(ExitCode::kIoError, errno_value, fmt::format("{}: {} failed", path.native(), action));
+  fail(ExitCode::kIoError, "{}: {} failed: {}", path.native(), action, write_error_text(errno_value));
 }
 
 void fsync_folder(const std::filesystem::path& folder) {

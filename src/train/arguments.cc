@@ -199,7 +199,7 @@ int64_t TrainingArguments::num_warmup_steps(int64_t num_training_steps) const {
   return static_cast<int64_t>(std::ceil(total * ratio));
 }
 
-void apply_resume_variable(const Environment& environment, FlagTable* table) {
+void apply_resume_variable(const Environment& environment, FlagTable* table, TrainingArguments* args) {
   const std::string value = environment(kResumeVariable).value_or("");
   if (value.empty()) return;
   if (value != "auto") {
@@ -208,6 +208,7 @@ void apply_resume_variable(const Environment& environment, FlagTable* table) {
   }
   if (!table->is_set("resume_from_checkpoint")) {
     table->set(*table->find("resume_from_checkpoint"), {value}, kResumeVariable);
+    args->agent_resumes = true;
   }
 }
 

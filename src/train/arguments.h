@@ -118,8 +118,9 @@ struct TrainingArguments {
   std::string resume_from_checkpoint;  // "" = no; resolved: "", "true", "auto" or a folder
 
   // Of `tessera launch`, no flags; read by read_launch_variables().
-  std::string launch_id;    // "" without an agent
-  bool is_restart = false;  // the agent has started the ranks before
+  std::string launch_id;       // "" without an agent
+  bool is_restart = false;     // the agent has started the ranks before
+  bool agent_resumes = false;  // resume_from_checkpoint is the agent's; by apply_resume_variable()
 
   std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()
   std::string ds_compat = "0.19";
@@ -130,6 +131,10 @@ struct TrainingArguments {
   bool resumes() const { return !resume_from_checkpoint.empty(); }
   bool resumes_by_name() const {
     return resumes() && resume_from_checkpoint != "true" && resume_from_checkpoint != "auto";
+  }
+  // A restart goes on with what its launch has begun: with the folder that was asked for, or afresh.
+  bool resumes_own_launch_only() const {
+    return resumes_by_name() || (agent_resumes && !launch_id.empty());
   }
   int64_t save_bytes_per_second() const;  // 0 = no limit
   bool evaluates() const { return eval_strategy != "no" || eval_on_start; }
@@ -154,7 +159,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args);
 
 // Ranks that an agent starts again go on from the last checkpoint: TESSERA_RESUME=auto is the value of
 // resume_from_checkpoint where nothing else has set it. Error(kBadConfig) for another value.
-void apply_resume_variable(const Environment& environment, FlagTable* table);
+void apply_resume_variable(const Environment& environment, FlagTable* table, TrainingArguments* args);
 // Fills launch_id and is_restart.
 void read_launch_variables(const Environment& environment, TrainingArguments* args);
 

@@ -58,14 +58,22 @@ TEST_F(ArgumentsTest, RestartedRanksResumeUnlessTheFlagIsGiven) {
       return name == "TESSERA_RESUME" ? std::optional<std::string>(value) : std::nullopt;
     };
   };
-  apply_resume_variable(variable(""), &table_);
+  apply_resume_variable(variable(""), &table_, &args_);
   EXPECT_EQ(args_.resume_from_checkpoint, "");
-  apply_resume_variable(variable("auto"), &table_);
+  apply_resume_variable(variable("auto"), &table_, &args_);
   EXPECT_EQ(args_.resume_from_checkpoint, "auto");
+  EXPECT_TRUE(args_.agent_resumes);
   give("resume_from_checkpoint", "false");
-  apply_resume_variable(variable("auto"), &table_);
+  apply_resume_variable(variable("auto"), &table_, &args_);
   EXPECT_EQ(args_.resume_from_checkpoint, "");
-  EXPECT_THROW(apply_resume_variable(variable("yes"), &table_), Error);
+  EXPECT_THROW(apply_resume_variable(variable("yes"), &table_, &args_), Error);
+}
+
+TEST_F(ArgumentsTest, WhatTheUserAsksForIsNotTheAgents) {
+  give("resume_from_checkpoint", "auto");
+  apply_resume_variable([](const std::string&) { return "auto"; }, &table_, &args_);
+  EXPECT_EQ(args_.resume_from_checkpoint, "auto");
+  EXPECT_FALSE(args_.agent_resumes);
 }
 
 TEST_F(ArgumentsTest, LaunchIsKnownByItsVariables) {

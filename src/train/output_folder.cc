@@ -101,6 +101,13 @@ void check_can_write_in(const fs::path& folder) {
     fail_errno(ExitCode::kIoError, error,
                fmt::format("output_dir {}: cannot write in {}", folder.string(), nearest.string()));
   }
+  if (fs::exists(folder / kManifestName, ignored)) {
+    fail(
+        ExitCode::kBadConfig,
+        "output_dir {}: is itself a checkpoint, which a run into it would take apart; choose another folder, "
+        "or the one that it lies in with --resume_from_checkpoint",
+        folder.string());
+  }
 }
 
 std::optional<int64_t> finished_step(const fs::path& output_dir) {

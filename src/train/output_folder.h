@@ -10,7 +10,8 @@
 namespace tessera {
 
 // Error(kIoError) when the folder could not be created or written in later, as far as that can be told
-// without changing anything: a run finds it out before it reads data and weights.
+// without changing anything, kBadConfig when it is a checkpoint: a run finds it out before it reads data and
+// weights.
 void check_can_write_in(const std::filesystem::path& folder);
 
 // The step at whose end the model in an output folder was written, by trainer_state.json; nothing where there

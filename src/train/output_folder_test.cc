@@ -8,6 +8,7 @@
 
 #include "disk_replay.h"
 #include "disk_shim.h"
+#include "expect_error.h"
 #include "test_folder.h"
 
 namespace tessera {
@@ -34,6 +35,16 @@ TEST(OutputFolder, AFolderThatIsThereIsNotSynced) {
   const DiskRecording recording(folder.path());
   const OutputFolder output(folder.path());
   EXPECT_TRUE(recording.ops().empty());
+}
+
+TEST(OutputFolder, ACheckpointIsRefused) {
+  const TestFolder folder;
+  std::filesystem::create_directories(folder / "out/checkpoint-2/tessera");
+  folder.write("out/checkpoint-2/tessera/manifest.json", "{}");
+  check_can_write_in(folder / "out");
+  expect_error(ExitCode::kBadConfig,
+               {(folder / "out/checkpoint-2").native(), "itself a checkpoint", "--resume_from_checkpoint"},
+               [&] { check_can_write_in(folder / "out/checkpoint-2"); });
 }
 
 }  // namespace

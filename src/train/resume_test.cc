@@ -549,6 +549,71 @@ TEST(Resume, DamagedLogOfACheckpointGivesWayToTheOneBefore) {
   expect_same_run(resumed.output(), run.output());
 }
 
+TEST(Resume, AutoDoesNotStartAfreshBesideCheckpointsThatCannotBeUsed) {
+  for (const int world_size : {1, 2}) {
+    SavingRun run({1, world_size});
+    run.run();
+    run.interrupt_at(2, "resumed");
+    for (const char* name : {"checkpoint-1", "checkpoint-2"}) {
+      fs::resize_file(run.output() / name / "model.safetensors", 100);
+    }
+    run.args.resume_from_checkpoint = "auto";
+    expect_error(ExitCode::kBadData,
+                 {"resume_from_checkpoint auto", run.output().string(), "none that can be used"},
+                 [&] { run.run(); });
+    EXPECT_FALSE(fs::exists(run.output() / "previous-1"));
+    // An agent's restart of a run that was to begin afresh has nothing to lose there.
+    run.args.agent_resumes = true;
+    run.args.is_restart = true;
+    run.args.launch_id = "this";
+    EXPECT_EQ(run.run().steps.size(), 6u);
+    EXPECT_TRUE(fs::exists(run.output() / "previous-1/checkpoint-2"));
+  }
+}
+
+TEST(Resume, AutoStartsAfreshBesideCheckpointsOfAnotherProgram) {
+  SavingRun run;
+  run.args.resume_from_checkpoint = "auto";
+  create_folder(run.output() / "checkpoint-9");
+  write_text_file(run.output() / "checkpoint-9/optimizer.pt", "PK");
+  EXPECT_EQ(run.run().steps.size(), 6u);
+  EXPECT_TRUE(fs::exists(run.output() / "previous-1/checkpoint-9/optimizer.pt"));
+}
+
+TEST(Resume, RestartOfAFreshRunTakesNothingOfAFormerOne) {
+  SavingRun run;
+  run.args.launch_id = "former";
+  run.run();
+  // The first start of this launch has ended before it came to set the former run aside.
+  SavingRun again = run;
+  again.args.launch_id = "this";
+  again.args.resume_from_checkpoint = "auto";
+  again.args.agent_resumes = true;
+  again.args.is_restart = true;
+  EXPECT_EQ(again.run().steps.size(), 6u);
+  EXPECT_TRUE(fs::exists(run.output() / "previous-1/checkpoint-6"));
+  fs::remove_all(run.output() / "checkpoint-6");
+  EXPECT_EQ(again.run().resumed_step, 5);
+}
+
+TEST(Resume, FoldersThatAreNoCheckpointAreToldApart) {
+  SavingRun run;
+  run.run();
+  const fs::path output = run.output();
+  const auto refuse = [&](const fs::path& folder, const std::vector<std::string>& parts) {
+    run.args.resume_from_checkpoint = folder;
+    expect_error(ExitCode::kNoInput, parts, [&] { run.run(); });
+  };
+  refuse(output / "checkpoint-60", {"no such checkpoint", (output / "checkpoint-6").string()});
+  refuse(output, {"holds checkpoints", (output / "checkpoint-6").string()});
+  fs::remove_all(output / "checkpoint-6/tessera");
+  refuse(output / "checkpoint-6",
+         {"not written by this program", "--model " + (output / "checkpoint-6").string()});
+  fs::remove(output / "checkpoint-5/tessera/manifest.json");
+  refuse(output / "checkpoint-5", {"manifest.json: not found", "incomplete"});
+  refuse(run.folder().path() / "nowhere/checkpoint-1", {"no such checkpoint"});
+}
+
 TEST(Resume, DamagedCheckpointAskedForByNameIsAnError) {
   SavingRun run;
   run.run();

@@ -97,6 +97,8 @@ class Trainer {
   // Collective: the newest usable checkpoint of output_dir below step `before`; where one was asked for by
   // name, of this launch: what was there before does not count.
   std::optional<std::filesystem::path> newest_checkpoint(int64_t before);
+  // Rather than start afresh, and lose what a disk or a person may bring back, auto ends with an error.
+  void refuse_unusable_checkpoints();
   bool is_of_this_launch(const CheckpointReader& reader) const;
   void choose_checkpoint();
   // In place of one that is damaged.
@@ -249,6 +251,7 @@ class Trainer {
   std::optional<double> snapshot_s_;      // of the last one, not in metrics.jsonl yet
   std::optional<CheckpointUse> written_;  // not in metrics.jsonl yet
   std::string checkpoint_error_;          // of the last checkpoint that failed
+  bool saves_before_stop_ = false;        // a checkpoint that fails now ends the run, with its error
   TrainerState state_;
   StepMetrics last_step_;
   int agreed_signal_ = 0;

@@ -277,7 +277,7 @@ void Trainer::report_checkpoint() {
   if (!outcome) return;
   checkpoint_error_ = outcome->error;
   if (!outcome->error.empty()) {
-    observer_->on_checkpoint_failed(outcome->folder, outcome->error);
+    if (!saves_before_stop_) observer_->on_checkpoint_failed(outcome->folder, outcome->error);
     return;
   }
   last_saved_step_ = outcome->step;
@@ -291,6 +291,7 @@ void Trainer::save_before_stop() {
   std::array<double, 1> needed = {is_root() && !is_saved ? 1.0 : 0.0};
   comm_->all_reduce_sum(needed, {"checkpoint"});
   if (needed[0] == 0) return;
+  saves_before_stop_ = true;
   save_checkpoint();
   finish_checkpoint();
   if (is_root() && last_saved_step_ != state_.global_step) {

@@ -1,6 +1,7 @@
 // Going on from a checkpoint.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <string_view>
 #include <system_error>
@@ -27,6 +28,18 @@ bool has_value(const LogEntry& entry, std::string_view name) {
 bool same_folder(const fs::path& a, const fs::path& b) {
   std::error_code ignored;
   return fs::equivalent(a, b, ignored);
+}
+
+// Of an output folder without a checkpoint that can be used: why its newest one cannot. A folder of that name
+// without the state of a run is another program's, and none of a run.
+ExitCode code_of_unusable(const fs::path& output_dir) {
+  const std::vector<CheckpointEntry> entries = list_checkpoints(output_dir);
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    std::error_code ignored;
+    if (entry->problem.empty() || !fs::exists(entry->folder / kStateFolder, ignored)) continue;
+    return entry->code == ExitCode::kIoError ? ExitCode::kIoError : ExitCode::kBadData;
+  }
+  return ExitCode::kDone;
 }
 
 }  // namespace
@@ -57,7 +70,7 @@ std::optional<fs::path> Trainer::newest_checkpoint(int64_t before) {
     if (fs::is_directory(args_.output_dir, ignored)) {
       do {
         newest = open_newest_checkpoint(args_.output_dir, newest ? newest->step() : before);
-      } while (newest && args_.resumes_by_name() && !is_of_this_launch(*newest));
+      } while (newest && args_.resumes_own_launch_only() && !is_of_this_launch(*newest));
     }
     chosen[0] = newest ? static_cast<double>(newest->step()) : -1;
   }
@@ -85,9 +98,24 @@ void Trainer::choose_checkpoint() {
     resume_ = open_resume_point(args_.resume_from_checkpoint);
   } else if (args_.resume_from_checkpoint == "true") {
     fail(ExitCode::kNoInput,
-         "resume_from_checkpoint true: {} has no checkpoint that can be used; auto starts afresh then",
+         "resume_from_checkpoint true: {} has no checkpoint that can be used; auto starts afresh where there is "
+         "none",
          args_.output_dir);
+  } else if (!args_.resumes_own_launch_only()) {
+    refuse_unusable_checkpoints();
   }
+}
+
+void Trainer::refuse_unusable_checkpoints() {
+  std::array<double, 1> code = {0};
+  if (is_root()) code[0] = static_cast<double>(code_of_unusable(args_.output_dir));
+  comm_->all_reduce_sum(code, kLabel);
+  if (code[0] == 0) return;
+  fail(static_cast<ExitCode>(std::lround(code[0])),
+       "resume_from_checkpoint auto: {} has checkpoints, but none that can be used (`tessera checkpoint "
+       "verify` "
+       "says why); repair them, or move them away to start afresh",
+       args_.output_dir);
 }
 
 std::optional<fs::path> Trainer::older_checkpoint() {
