@@ -1,4 +1,5 @@
 #include <chrono>
+#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -93,9 +94,23 @@ class TrainCommand : public Command {
     ThreadPool pool(threads_for_pool(args_.num_threads));
     Trainer trainer(args_, pool, report, comm);
     const StopSignals signals(clear_status_line);
-    const int stop_signal = trainer.run([&] { return signals.received(); }).stop_signal;
+    bool has_told = false;
+    const auto received = [&] {
+      const int signal = signals.received();
+      if (signal != 0 && !std::exchange(has_told, true)) tell_of_signal(signal);
+      return signal;
+    };
+    const int stop_signal = trainer.run(received).stop_signal;
     comm.leave();
     return stop_signal;
+  }
+
+  // A step may take minutes: without a word somebody sends a second Ctrl-C, which costs the checkpoint.
+  void tell_of_signal(int signal) const {
+    log_info("{}: the run ends {}", signal == SIGINT ? "SIGINT" : "SIGTERM",
+             args_.save_on_sigterm
+                 ? "with a checkpoint of the last finished step; a second Ctrl-C ends it at once, without one"
+                 : "without a checkpoint, as save_on_sigterm false asks for");
   }
 
   CommOptions comm_options() const {

@@ -127,7 +127,7 @@ OutputFolder::OutputFolder(fs::path folder) : folder_(std::move(folder)) {
   if (flock(lock_fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
     return;  // not every file system has locks
   close(lock_fd_);
-  fail(ExitCode::kBadConfig,
+  fail(ExitCode::kTryAgain,
        "output_dir {}: another run is writing to it; wait for it or choose another folder", folder_.string());
 }
 

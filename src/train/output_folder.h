@@ -21,7 +21,7 @@ std::optional<int64_t> finished_step(const std::filesystem::path& output_dir);
 // Holds a lock on the folder while it lives: a second run in the same folder is refused.
 class OutputFolder {
  public:
-  // Creates the folder. kIoError when it cannot be written, kBadConfig when another run holds it.
+  // Creates the folder. kIoError when it cannot be written, kTryAgain when another run holds it.
   explicit OutputFolder(std::filesystem::path folder);
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;

@@ -217,7 +217,7 @@ TEST(FormerRun, AModelMayBeTrainedInItsOwnFolder) {
 TEST(OutputFolder, BelongsToOneRunAtATime) {
   const TestFolder folder;
   const OutputFolder first(folder / "out");
-  expect_error(ExitCode::kBadConfig, {"another run is writing to it"},
+  expect_error(ExitCode::kTryAgain, {"another run is writing to it"},
                [&] { OutputFolder second(folder / "out"); });
 }
 

@@ -98,8 +98,8 @@ void Trainer::choose_checkpoint() {
     resume_ = open_resume_point(args_.resume_from_checkpoint);
   } else if (args_.resume_from_checkpoint == "true") {
     fail(ExitCode::kNoInput,
-         "resume_from_checkpoint true: {} has no checkpoint that can be used; auto starts afresh where there is "
-         "none",
+         "resume_from_checkpoint true: {} has no checkpoint that can be used; auto starts afresh "
+         "where there is none",
          args_.output_dir);
   } else if (!args_.resumes_own_launch_only()) {
     refuse_unusable_checkpoints();
@@ -112,9 +112,8 @@ void Trainer::refuse_unusable_checkpoints() {
   comm_->all_reduce_sum(code, kLabel);
   if (code[0] == 0) return;
   fail(static_cast<ExitCode>(std::lround(code[0])),
-       "resume_from_checkpoint auto: {} has checkpoints, but none that can be used (`tessera checkpoint "
-       "verify` "
-       "says why); repair them, or move them away to start afresh",
+       "resume_from_checkpoint auto: {} has checkpoints, but none that can be used, see `tessera checkpoint "
+       "verify`; repair them, or move them away to start afresh",
        args_.output_dir);
 }
 

@@ -252,6 +252,8 @@ TEST(Interruption, FirstSignalSavesACheckpointAndEndsByTheSignal) {
         run_tessera(tiny.train_arguments("out", {"--max_steps", "1000000", "--logging_steps", "1"}), options);
     EXPECT_EQ(result.signal, signal) << result.err;
     EXPECT_TRUE(result.errors().empty()) << result.err;
+    EXPECT_THAT(result.err, HasSubstr(signal == SIGINT ? "info: SIGINT: the run ends with a checkpoint"
+                                                       : "info: SIGTERM: the run ends with a checkpoint"));
     int64_t checkpoints = 0;
     for (const auto& entry : fs::directory_iterator(tiny.folder / "out")) {
       if (!entry.path().filename().string().starts_with("checkpoint-")) continue;
@@ -260,6 +262,26 @@ TEST(Interruption, FirstSignalSavesACheckpointAndEndsByTheSignal) {
     }
     EXPECT_EQ(checkpoints, 1);
   }
+}
+
+TEST(Interruption, WithoutACheckpointSaysSo) {
+  const TinyModel tiny;
+  bool sent = false;
+  ProcessOptions options;
+  options.on_output = [&](pid_t pid, const std::string& out, const std::string&) {
+    if (!sent && out.find("{'loss'") != std::string::npos) {
+      kill(pid, SIGTERM);
+      sent = true;
+    }
+  };
+  const ProcessResult result = run_tessera(
+      tiny.train_arguments("out",
+                           {"--max_steps", "1000000", "--logging_steps", "1", "--save_on_sigterm", "false"}),
+      options);
+  EXPECT_EQ(result.signal, SIGTERM) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("SIGTERM: the run ends without a checkpoint"));
+  EXPECT_THAT(result.out, HasSubstr("stopped by a signal; no checkpoint was written\n"));
+  EXPECT_FALSE(fs::exists(tiny.folder / "out/latest"));
 }
 
 // The reader is gone before the program starts: behind `| true` it may live until after the last write.
