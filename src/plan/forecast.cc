@@ -116,8 +116,7 @@ class Forecaster {
 
   // As the trainer does: the schedule first, then packed weights if there is room.
   void choose_what_fits(MemoryRequest* request) const {
-    const bool may_shard = cluster_.num_nodes > 1 && request->zero.stage == 3;
-    if (may_shard && args_.gather_schedule == "auto" && args_.pack_weights != "always" && !fits(*request)) {
+    if (may_gather_per_layer(args_, cluster_.num_nodes) && !fits(*request)) {
       request->zero.schedule = GatherSchedule::kPerLayer;
     }
     check_packed_weights(model_, *request);

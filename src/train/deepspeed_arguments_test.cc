@@ -7,6 +7,7 @@
 #include "expect_error.h"
 #include "test_paths.h"
 #include "train/train_test_support.h"
+#include "train/zero_arguments.h"
 
 namespace tessera {
 namespace {
@@ -261,6 +262,10 @@ TEST(DeepSpeedArguments, SummedGradientsAreRefusedWithSeveralRanks) {
 TEST(DeepSpeedArguments, PerLayerNeedsShardedWeights) {
   EXPECT_EQ(resolved({{"gather_schedule", "per_layer"}, {"zero_stage", "3"}}, 2).gather_schedule,
             "per_layer");
+  EXPECT_TRUE(may_gather_per_layer(resolved({{"zero_stage", "3"}}, 2), 2));
+  EXPECT_FALSE(may_gather_per_layer(resolved({{"zero_stage", "3"}}, 2), 1)) << "ranks of one node";
+  EXPECT_FALSE(may_gather_per_layer(resolved({}, 2), 2)) << "what cannot be asked for is not taken either";
+  EXPECT_FALSE(may_gather_per_layer(resolved({{"zero_stage", "3"}, {"pack_weights", "always"}}, 2), 2));
   expect_error(ExitCode::kBadConfig, {"gather_schedule per_layer needs zero_stage 3, found 2"}, [] {
     resolved({{"gather_schedule", "per_layer"}}, 2);
   });

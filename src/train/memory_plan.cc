@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "checkpoint/piece_codec.h"
 #include "checkpoint/shared_export.h"
 #include "train/peer_snapshots.h"
 #include "train/sharded_parameters.h"
@@ -286,7 +287,10 @@ int64_t snapshot_bytes(const Model& model, const MemoryRequest& request, int64_t
 
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const MemoryRequest& request) {
   const bool is_single = request.num_nodes * request.local_world_size == 1;
-  if (!is_single && !request.first_rank_exports) return SharedExport::buffer_bytes(save_dtype);
+  if (!is_single && !request.first_rank_exports) {
+    return std::max(SharedExport::buffer_bytes(save_dtype),
+                    encoded_sizes(kStatePieceElements, save_dtype).total_bytes);
+  }
   constexpr int64_t kPieceBytes = 4 << 20;  // of write_safetensors
   int64_t largest = 0;
   for (const Parameter& parameter : layout.parameters()) largest = std::max(largest, parameter.num_elements);

@@ -65,9 +65,9 @@ bool can_keep_packed_weights(const Model& model, const MemoryRequest& request);
 // Refuses (kBadConfig) a request for them elsewhere.
 void check_packed_weights(const Model& model, const MemoryRequest& request);
 
-// Buffers of writing the weights: a piece of the file, and its elements in float32. Those of reading them are
-// gone before optimizer and activations are touched.
-// Of a rank among several that write together: its own.
+// Buffers of writing the weights: a piece of the file and its elements in float32, or of a rank among several
+// that write together a piece of the model or of a checkpoint. Those of reading either, at most 5 MiB a
+// thread, are gone before the activations are touched.
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const MemoryRequest& request);
 
 // What a rank may take for checkpoints that are written while training goes on: half of what the request

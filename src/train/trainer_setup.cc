@@ -247,8 +247,7 @@ void Trainer::plan_memory_use() {
   run_plan_.free_bytes = memory_info().free_for_process_bytes;
   // What a former start has left is used again.
   if (snapshots_) run_plan_.free_bytes += snapshots_->held_bytes_of_node();
-  if (world().num_nodes > 1 && args_.gather_schedule == "auto" && args_.pack_weights != "always" &&
-      !fits_everywhere(request)) {
+  if (may_gather_per_layer(args_, world().num_nodes) && !fits_everywhere(request)) {
     request.zero.schedule = GatherSchedule::kPerLayer;
   }
   check_packed_weights(*model_, request);

@@ -18,4 +18,9 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   return zero;
 }
 
+bool may_gather_per_layer(const TrainingArguments& args, int num_nodes) {
+  return num_nodes > 1 && args.zero_stage == 3 && args.gather_schedule == "auto" &&
+         args.pack_weights != "always";
+}
+
 }  // namespace tessera
