@@ -60,7 +60,7 @@ Cut cut(RecordReader::Format format, std::string_view text, size_t piece) {
   try {
     for (Record record; reader.next(&record);) result.records.push_back(record);
   } catch (const Error& error) {
-    TESSERA_CHECK(error.code() == ExitCode::kBadData, "{}", error.what());
+    check_refusal(error, ExitCode::kBadData);
     result.error = error.what();
   }
   return result;
@@ -71,9 +71,7 @@ void check_record(const Record& record) {
   try {
     text = extract_json_text(record.text, "text", "input", record.line);
   } catch (const Error& error) {
-    TESSERA_CHECK(error.code() == ExitCode::kBadData && is_valid_utf8(error.what()) &&
-                      std::string_view(error.what()).find('\n') == std::string_view::npos,
-                  "{}", error.what());
+    check_refusal(error, ExitCode::kBadData);
     return;
   }
   TESSERA_CHECK(is_valid_utf8(text));

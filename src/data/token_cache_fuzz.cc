@@ -97,7 +97,7 @@ void read_all_rows(const TokenCache& cache) {
     try {
       cache.read_row(row, &ids, &labels, &lengths);
     } catch (const Error& error) {
-      TESSERA_CHECK(error.code() == ExitCode::kBadData, "{}", error.what());
+      check_refusal(error, ExitCode::kBadData);
       ids.resize(cache.entry(row).num_tokens);
     }
     num_tokens += static_cast<int64_t>(ids.size());
@@ -117,7 +117,7 @@ void check(const Bytes& file) {
   try {
     read_all_rows(TokenCache::open(path, key, &pool));
   } catch (const Error& error) {
-    TESSERA_CHECK(error.code() == ExitCode::kBadData, "{}", error.what());
+    check_refusal(error, ExitCode::kBadData);
   }
 }
 

@@ -79,9 +79,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     config = tessera::parse_model_config({reinterpret_cast<const char*>(data), size}, "fuzz");
   } catch (const tessera::Error& error) {
-    if (error.code() == ExitCode::kBadData || error.code() == ExitCode::kBadConfig) return 0;
-    std::fprintf(stderr, "%s\n", error.what());
-    std::abort();
+    // What is valid but not supported is the settings' fault, else the file's.
+    const bool is_unsupported = error.code() == ExitCode::kBadConfig;
+    tessera::check_refusal(error, is_unsupported ? ExitCode::kBadConfig : ExitCode::kBadData);
+    return 0;
   }
   // An exception from here on is a finding.
   const std::string written = tessera::write_model_config(config, "bfloat16");

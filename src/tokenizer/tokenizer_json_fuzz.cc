@@ -128,9 +128,10 @@ constexpr std::string_view kMetaspaceSeed =
     R"("<0xC3>":2,"<0xA9>":3,"\u2581":4,"a":5,"b":6,"c":7,"ab":8,"\u2581a":9,"\u2581ab":10,"\u2581\u2581":11},)"
     R"("merges":["a b","\u2581 a","\u2581 ab","\u2581 \u2581"]}})";
 
-// Errors of the input are expected, those of the program are not.
+// What is valid but not supported is the settings' fault, else the file's.
 void check_code(const Error& error) {
-  if (error.code() != ExitCode::kBadData && error.code() != ExitCode::kBadConfig) throw error;
+  const bool is_unsupported = error.code() == ExitCode::kBadConfig;
+  tessera::check_refusal(error, is_unsupported ? ExitCode::kBadConfig : ExitCode::kBadData);
 }
 
 void check_text(const Tokenizer& tokenizer, const Tokenizer& reference, std::string_view text) {

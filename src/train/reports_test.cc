@@ -2,8 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 
+#include "expect_error.h"
 #include "train/metrics_file.h"
 #include "train/step_actions.h"
 #include "train/trainer_state.h"
@@ -25,6 +28,18 @@ TEST(LogLine, KeepsFloatsFloatsAndCountsWhole) {
   entry.values = {{"eval_loss", 3.0}, {"num_input_tokens_seen", int64_t{12}}};
   entry.epoch = 1;
   EXPECT_EQ(log_line_text(entry), "{'eval_loss': 3.0, 'num_input_tokens_seen': 12, 'epoch': 1.0}");
+}
+
+TEST(LogHistoryText, IsRefusedWhereItIsNoListOfReports) {
+  for (const auto& [text, found] : std::map<std::string, std::string>{
+           {"{}", "expected a list"},
+           {"[]", "expected a list"},
+           {R"({"log_history": [1]})", "expected objects, found number"},
+           {R"({"log_history": [{"step": 1}]})", "log_history[0].epoch"},
+           {R"({"log_history": [{"step": 1, "epoch": 1, "loss": "low"}]})", "log_history[0].loss"}}) {
+    expect_error(ExitCode::kBadData, {"state.json", found},
+                 [&, json = text] { parse_log_history(json, "state.json"); });
+  }
 }
 
 TEST(LogHistoryText, GrowsWithTheHistory) {

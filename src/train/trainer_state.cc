@@ -101,6 +101,10 @@ std::vector<LogEntry> parse_log_history(const std::string& text, const std::stri
   }
   std::vector<LogEntry> entries;
   for (const Json& object : *history) {
+    if (!object.is_object()) {
+      fail(ExitCode::kBadData, "{}: field 'log_history': expected objects, found {}", origin,
+           object.type_name());
+    }
     const JsonFields fields(object, origin, fmt::format("log_history[{}].", entries.size()));
     LogEntry entry;
     const std::optional<double> epoch = fields.number("epoch");
