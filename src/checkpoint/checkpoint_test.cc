@@ -59,6 +59,22 @@ TEST_F(Checkpoint, ComesBackBitByBitForEveryTypeAndNumberOfRanks) {
   }
 }
 
+// More ranks than the small groups have parts for: some own nothing.
+TEST_F(Checkpoint, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
+  const ModelConfig config = tiny_checkpoint_config();
+  const ParameterLayout layout(config);
+  const TestState state = random_state(layout, DType::kBF16, kSeed);
+  for (int world_size = 1; world_size <= 7; ++world_size) {
+    const fs::path path = write_checkpoint(checkpoint(DType::kBF16, world_size), config, layout, state);
+    const CheckpointReader reader = CheckpointReader::open(path);
+    for (int num_readers = 1; num_readers <= 7; ++num_readers) {
+      EXPECT_TRUE(load_checkpoint(reader, layout, num_readers) == state)
+          << world_size << " ranks, read by " << num_readers;
+    }
+    fs::remove_all(path);
+  }
+}
+
 // Any ranges: what they do not cover stays as it was.
 TEST_F(Checkpoint, RangesReadTheirElementsAndLittleElse) {
   const TestState state = random_state(layout_, DType::kBF16, kSeed);

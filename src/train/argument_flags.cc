@@ -239,8 +239,7 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
       "loss_spike_policy", &args->loss_spike_policy, {"warn", "skip", "stop"},
       "What to do when the loss or the gradient norm of a step stands out from those before it: warn and go "
       "on, skip the update of weights and optimizer, or stop (exit code 79). skip also leaves out steps "
-      "whose "
-      "loss or gradient norm is not finite, up to ten in a row; otherwise such a step ends the run.");
+      "whose loss or gradient norm is not finite, up to ten in a row; otherwise such a step ends the run.");
   limit(table->add("loss_spike_window", &args->loss_spike_window,
                    "Steps that a step is compared with; nothing stands out before half of them are done."),
         {2, 1'000'000});
@@ -299,8 +298,7 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
       "pack_weights", &args->pack_weights, {"auto", "always", "never"},
       "Keep the weights a second and a third time in the forms that matrix products on AMX take, which saves "
       "making them in every product. The result is the same. auto does if the memory is there and weights "
-      "stay on "
-      "the node for the whole step.");
+      "stay on the node for the whole step.");
   limit(
       table->add("num_threads", &args->num_threads,
                  "Threads to compute with; 0 takes OMP_NUM_THREADS, or else every processor this process may "
@@ -330,8 +328,7 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
   table->add_choice(
       "load_weights_once", &args->load_weights_once, {"per_node", "per_cluster"},
       "How often a byte of the model's files is read: once on every node, shared by its ranks, or once by "
-      "all "
-      "nodes together, the rest coming over the network: for a disk that they share and that is slower. "
+      "all nodes together, the rest coming over the network: for a disk that they share and that is slower. "
       "per_cluster needs zero_stage 1 or more.");
   Flag& timeout = table->add(
       "ddp_timeout", &args->ddp_timeout,

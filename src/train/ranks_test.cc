@@ -33,11 +33,27 @@ class RanksTest : public testing::TestWithParam<RanksCase> {
   }
 };
 
+// More than are fetched ahead.
+ModelConfig three_layers() {
+  ModelConfig config = tiny_config();
+  config.num_hidden_layers = 3;
+  return config;
+}
+
 // Two epochs' worth of whole steps for every number of ranks: otherwise ranks are completed with rows from
 // the start.
 void write_rows(const TinyRun& run, int64_t vocab_size) {
   write_token_rows(run.folder() / "train.safetensors",
                    random_rows(std::vector<int64_t>(24, 9), vocab_size, 3));
+}
+
+void expect_close_weights(const std::filesystem::path& found, const std::filesystem::path& expected) {
+  const auto found_weights = read_tensors(found);
+  const auto expected_weights = read_tensors(expected);
+  ASSERT_EQ(found_weights.size(), expected_weights.size());
+  for (const auto& [name, values] : expected_weights) {
+    EXPECT_LT(relative_error(found_weights.at(name), values), 2e-5) << name;
+  }
 }
 
 void expect_same_run(const RecordingObserver& found, const RecordingObserver& expected) {
@@ -54,26 +70,21 @@ void expect_same_run(const RecordingObserver& found, const RecordingObserver& ex
 
 TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
   for (const bool tied : {false, true}) {
-    ModelConfig config = tiny_config();
+    SCOPED_TRACE(tied ? "tied" : "not tied");
+    ModelConfig config = three_layers();
     config.tie_word_embeddings = tied;
-    config.num_hidden_layers = 3;
     TinyRun run(config);
     write_rows(run, config.vocab_size);
     run.args.max_steps = 4;
     TrainingArguments alone = share_batch(run.args, 1);
     run.args = alone;
     const RecordingObserver expected = run.train();
-    const auto expected_weights = read_tensors(run.output());
 
     const TrainingArguments args = arguments(run);
     const std::vector<RecordingObserver> found = train_ranks(args, GetParam().ranks);
     expect_same_run(found.front(), expected);
     for (size_t rank = 1; rank < found.size(); ++rank) EXPECT_TRUE(found[rank].steps.empty());
-    const auto found_weights = read_tensors(args.output_dir);
-    ASSERT_EQ(found_weights.size(), expected_weights.size());
-    for (const auto& [name, values] : expected_weights) {
-      EXPECT_LT(relative_error(found_weights.at(name), values), 2e-5) << name << (tied ? ", tied" : "");
-    }
+    expect_close_weights(args.output_dir, run.output());
   }
 }
 
@@ -87,8 +98,7 @@ std::map<std::string, std::string> files_of(const std::filesystem::path& folder)
 
 // Without a learning rate every number of ranks ends with the same weights.
 TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
-  ModelConfig config = tiny_config();
-  config.num_hidden_layers = 3;
+  const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
   run.args.max_steps = 2;
@@ -124,8 +134,7 @@ TEST_P(RanksTest, FinalModelIsThatOfTheLastCheckpoint) {
 
 // With a threshold of next to nothing every loss above the mean of the two before it is a spike.
 TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
-  ModelConfig config = tiny_config();
-  config.num_hidden_layers = 3;
+  const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
   run.args.max_steps = 6;
@@ -135,7 +144,6 @@ TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
   run.args.loss_spike_sigmas = 1e-9;
   run.args = share_batch(run.args, 1);
   const RecordingObserver expected = run.train();
-  const auto expected_weights = read_tensors(run.output());
 
   const TrainingArguments args = arguments(run);
   const RecordingObserver found = train_ranks(args, GetParam().ranks).front();
@@ -147,9 +155,7 @@ TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
     num_skipped += found.steps[i].skipped;
   }
   EXPECT_GT(num_skipped, 0);
-  for (const auto& [name, values] : expected_weights) {
-    EXPECT_LT(relative_error(read_tensors(args.output_dir).at(name), values), 2e-5) << name;
-  }
+  expect_close_weights(args.output_dir, run.output());
 }
 
 TEST_P(RanksTest, WhatIsNotFiniteEndsThemAllWithItsPlace) {
@@ -174,8 +180,7 @@ bool plans_packed_weights(const RecordingObserver& observer) {
 }
 
 TEST_P(RanksTest, RepeatsBitByBitInBfloat16) {
-  ModelConfig config = tiny_config();
-  config.num_hidden_layers = 3;
+  const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
   run.args.max_steps = 3;
@@ -195,8 +200,7 @@ TEST_P(RanksTest, RepeatsBitByBitInBfloat16) {
 
 // Every pass rounds the sums so far to 8 bits: 2^-9 of each of the gradient's elements, at most once a pass.
 TEST_P(RanksTest, Bfloat16AccumulationStaysClose) {
-  ModelConfig config = tiny_config();
-  config.num_hidden_layers = 3;
+  const ModelConfig config = three_layers();
   TinyRun run(config);
   write_rows(run, config.vocab_size);
   run.args.max_steps = 3;
@@ -222,8 +226,7 @@ TEST_P(RanksTest, PackedWeightsChangeNoBit) {
     GTEST_SKIP() << "no packed forms here";
   }
   for (const bool tied : {false, true}) {
-    ModelConfig config = tiny_config();
-    config.num_hidden_layers = 3;
+    ModelConfig config = three_layers();
     config.tie_word_embeddings = tied;
     TinyRun run(config);
     write_rows(run, config.vocab_size);

@@ -87,10 +87,8 @@ void Trainer::check_replay(int64_t step, int64_t sum_index) {
   finish_checkpoint();
   fail(ExitCode::kNumerics,
        "step {}: {} computed the same pass twice with different results, first in {}: its processor or "
-       "memory errs "
-       "(silent data corruption), so the weights were left as they are after step {}; take the machine out, "
-       "test it, and "
-       "go on from a checkpoint of before the last check that found nothing",
+       "memory errs (silent data corruption), so the weights were left as they are after step {}; take the "
+       "machine out, test it, and go on from a checkpoint of before the last check that found nothing",
        step + 1, who, place, step);
 }
 

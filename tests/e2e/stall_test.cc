@@ -35,6 +35,15 @@ class Stall : public HostsFixture {
     return json::parse(read_file(reports[0]));
   }
 
+  // Kills the agent of a node of two; the report that the other one names.
+  json report_on_lost_agent(int node) {
+    HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
+    EXPECT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
+    job.agent(node).send(SIGKILL);
+    EXPECT_TRUE(job.wait(kSoon));
+    return only_report(job, output(), {1 - node});
+  }
+
   // Of a rank that has trained for some steps.
   static void expect_position(const json& rank) {
     SCOPED_TRACE(rank.dump());
@@ -104,11 +113,7 @@ TEST_F(Stall, StoppedRankOfEitherNodeIsInOneReportOnAll) {
 }
 
 TEST_F(Stall, NodeWhoseAgentWasKilledIsListedAsLost) {
-  HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
-  ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
-  job.agent(1).send(SIGKILL);
-  ASSERT_TRUE(job.wait(kSoon));
-  const json report = only_report(job, output(), {0});
+  const json report = report_on_lost_agent(1);
   ASSERT_TRUE(report.is_object());
   ASSERT_EQ(report.at("nodes").size(), 2u);
   for (const json& rank : report.at("nodes")[0].at("ranks")) expect_position(rank);
@@ -120,11 +125,7 @@ TEST_F(Stall, NodeWhoseAgentWasKilledIsListedAsLost) {
 
 // Nobody can make one report of all then: each other node tells of its own ranks.
 TEST_F(Stall, WithoutNodeZeroTheOthersReportThemselves) {
-  HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
-  ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
-  job.agent(0).send(SIGKILL);
-  ASSERT_TRUE(job.wait(kSoon));
-  const json report = only_report(job, output(), {1});
+  const json report = report_on_lost_agent(0);
   ASSERT_TRUE(report.is_object());
   EXPECT_EQ(report.at("written_by").at("node"), 1);
   EXPECT_THAT(report.at("nodes")[0].at("lost").get<std::string>(), HasSubstr("no word"));
