@@ -53,8 +53,7 @@ std::string no_checkpoint_hint(const fs::path& folder) {
   if (fs::exists(folder / "config.json", ignored)) {
     return fmt::format(
         "it was not written by this program, which reads no other's optimizer state; a new run can begin "
-        "with "
-        "its weights: --model {}",
+        "with its weights: --model {}",
         folder.native());
   }
   return "it is no checkpoint of this program";

@@ -349,27 +349,6 @@ TEST_F(CheckpointDamage, StateThatTwoRanksHaveIsRefused) {
                [&] { commit_checkpoint(plan, test_record(20)); });
 }
 
-// Which a training goes on after, as after any failure of the disk.
-TEST_F(CheckpointDamage, AnIndexThatCannotBeReadBackFailsTheCheckpoint) {
-  TestCheckpoint test;
-  test.output_dir = output_.path();
-  test.step = 20;
-  const CheckpointPlan plan = test.plan(config_, layout_);
-  for (const bool is_there : {false, true}) {
-    create_checkpoint(plan);
-    CheckpointWriter(plan, everything(layout_), state_.source(), {}, pool_).wait();
-    const fs::path index = plan.unfinished_folder() / state_index_name(0, 1);
-    if (is_there) {
-      std::ofstream(index) << "{}";
-    } else {
-      fs::remove(index);
-    }
-    expect_error(ExitCode::kIoError, {"just written", index.native()},
-                 [&] { commit_checkpoint(plan, test_record(20)); });
-    EXPECT_FALSE(fs::exists(plan.unfinished_folder()));
-  }
-}
-
 TEST_F(CheckpointDamage, AnotherModelsCheckpointIsRefused) {
   const CheckpointReader reader = CheckpointReader::open(folder_);
   const auto load_as = [&](const std::function<void(ModelConfig&)>& change) {

@@ -169,7 +169,7 @@ class ChangingState {
   explicit ChangingState(TestState state) : state_(std::move(state)) {}
   TestState& state() { return state_; }
 
-  // Adds one to every value of the range, whatever it is.
+  // Every value of the range becomes one.
   void change(ElementRange range) {
     for (const StateKind kind : {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq}) {
       for (int64_t i = range.begin; i < range.end; ++i) state_.of(kind)[static_cast<size_t>(i)] = 1.0f;

@@ -199,6 +199,10 @@ void Trainer::restore_progress() {
   first_tokens_seen_ = progress.num_input_tokens_seen;
   if (resume_->reader && resumes_in_place()) last_saved_step_ = progress.step;
   if (then.plateau) schedule_->restore(*then.plateau);
+  if (is_root() && schedule_->plateau() && schedule_->learning_rate(progress.step) != args_.learning_rate) {
+    log_info("lr_scheduler_type {} goes on with a learning rate of {}", args_.lr_scheduler_type,
+             schedule_->learning_rate(progress.step));
+  }
   const std::string differences = differences_text(allowed_differences(then, record_));
   if (resume_->held) {
     observer_->on_resume_from_memory(resume_->held->nodes(world().local_world_size), progress.step,

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <initializer_list>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -307,8 +308,12 @@ std::vector<Difference> forbidden_differences(const TrainingRecord& then, const 
 }
 
 std::vector<Difference> allowed_differences(const TrainingRecord& then, const TrainingRecord& now) {
+  // A schedule that watches evaluations goes on with the rate that it has come to.
+  const bool keeps_rate =
+      then.plateau && argument(then, "lr_scheduler_type") == argument(now, "lr_scheduler_type");
   DifferenceList list;
   for (const char* name : kArgumentsWithEffect) {
+    if (keeps_rate && std::string_view(name) == "learning_rate") continue;
     list.compare(name, argument(then, name), argument(now, name));
   }
   return list.take();
