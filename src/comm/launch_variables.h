@@ -11,4 +11,7 @@ inline constexpr const char* kLaunchIdVariable = "TESSERA_LAUNCH_ID";
 // A file of the first rank that has a byte once the start has got on: a training step was finished.
 inline constexpr const char* kProgressFileVariable = "TESSERA_PROGRESS_FILE";
 
+// Seconds from a signal until the agent kills its ranks.
+inline constexpr const char* kTerminationGraceVariable = "TESSERA_TERMINATION_GRACE_S";
+
 }  // namespace tessera

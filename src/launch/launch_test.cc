@@ -404,6 +404,7 @@ TEST(RankVariables, AreTorchruns) {
                                                        {"TESSERA_RDZV_SECRET", "0123456789abcdef"},
                                                        {"TESSERA_LAUNCH_ID", ""},
                                                        {"TESSERA_PROGRESS_FILE", "/tmp/q"},
+                                                       {"TESSERA_TERMINATION_GRACE_S", "30"},
                                                        {"TESSERA_AGENT_PID", std::to_string(getpid())},
                                                        {"TESSERA_SNAPSHOT_SLOTS", "7,8,9,10"},
                                                        {"OMP_NUM_THREADS", "8"}};

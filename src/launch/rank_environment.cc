@@ -39,6 +39,7 @@ Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const E
       {kPositionVariable, start.position_file},
       {kLaunchIdVariable, plan.launch_id},
       {kProgressFileVariable, start.progress_file},
+      {kTerminationGraceVariable, number(static_cast<double>(plan.termination_grace.count()) / 1000)},
       {kAgentPidVariable, number(getpid())},
       {kSnapshotSlotsVariable, fmt::format("{}", fmt::join(start.snapshot_slots, ","))},
   };

@@ -1,8 +1,10 @@
 #include "train/arguments.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -215,6 +217,15 @@ void apply_resume_variable(const Environment& environment, FlagTable* table, Tra
 void read_launch_variables(const Environment& environment, TrainingArguments* args) {
   args->launch_id = environment(kLaunchIdVariable).value_or("");
   args->is_restart = !environment(kResumeVariable).value_or("").empty();
+  const std::string grace = environment(kTerminationGraceVariable).value_or("");
+  if (grace.empty()) return;
+  double seconds = -1;
+  const auto [rest, error] = std::from_chars(grace.data(), grace.data() + grace.size(), seconds);
+  if (error != std::errc() || *rest != '\0' || !(seconds >= 0)) {
+    fail(ExitCode::kBadConfig, "environment: expected {} to be a number of seconds, found '{}'",
+         kTerminationGraceVariable, printable(grace));
+  }
+  args->agent_grace_s = seconds;
 }
 
 void resolve_training_arguments(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
@@ -223,6 +234,12 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
     apply_deepspeed(read_deepspeed_config(args->deepspeed), table, world_size, args);
   } else if (table.is_set("ds_compat")) {
     log_warning("ds_compat has no effect: there is no deepspeed file");
+  }
+  if (table.is_set("grace_period_s") && args->time_to_end_s() < args->grace_period_s) {
+    log_warning(
+        "grace_period_s {}: tessera launch kills its ranks {} s after a signal, which counts; give it a "
+        "longer --termination_grace_s",
+        args->grace_period_s, args->agent_grace_s);
   }
   resolve_dtype(table, args);
   resolve_batch(table, world_size, args);

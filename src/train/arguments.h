@@ -6,7 +6,9 @@
 // kBadConfig.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -118,8 +120,9 @@ struct TrainingArguments {
   std::string resume_from_checkpoint;  // "" = no; resolved: "", "true", "auto" or a folder
 
   // Of `tessera launch`, no flags; read by read_launch_variables().
-  std::string launch_id;       // "" without an agent
-  bool is_restart = false;     // the agent has started the ranks before
+  std::string launch_id;                                           // "" without an agent
+  bool is_restart = false;                                         // the agent has started the ranks before
+  double agent_grace_s = std::numeric_limits<double>::infinity();  // until it kills its ranks
   bool agent_resumes = false;  // resume_from_checkpoint is the agent's; by apply_resume_variable()
 
   std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()
@@ -133,9 +136,9 @@ struct TrainingArguments {
     return resumes() && resume_from_checkpoint != "true" && resume_from_checkpoint != "auto";
   }
   // A restart goes on with what its launch has begun: with the folder that was asked for, or afresh.
-  bool resumes_own_launch_only() const {
-    return resumes_by_name() || (agent_resumes && !launch_id.empty());
-  }
+  bool resumes_own_launch_only() const { return resumes_by_name() || (agent_resumes && !launch_id.empty()); }
+  // From a signal to the end of the process.
+  double time_to_end_s() const { return std::min(grace_period_s, agent_grace_s); }
   int64_t save_bytes_per_second() const;  // 0 = no limit
   bool evaluates() const { return eval_strategy != "no" || eval_on_start; }
   DType training_dtype() const;
@@ -160,7 +163,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args);
 // Ranks that an agent starts again go on from the last checkpoint: TESSERA_RESUME=auto is the value of
 // resume_from_checkpoint where nothing else has set it. Error(kBadConfig) for another value.
 void apply_resume_variable(const Environment& environment, FlagTable* table, TrainingArguments* args);
-// Fills launch_id and is_restart.
+// Fills launch_id, is_restart and agent_grace_s. Error(kBadConfig).
 void read_launch_variables(const Environment& environment, TrainingArguments* args);
 
 // To be called once when all flags are set: takes over the DeepSpeed file, fills what follows from other

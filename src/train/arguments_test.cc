@@ -91,6 +91,39 @@ TEST_F(ArgumentsTest, LaunchIsKnownByItsVariables) {
   EXPECT_TRUE(args_.is_restart);
 }
 
+TEST_F(ArgumentsTest, TheAgentsGraceCountsWhereItIsShorter) {
+  std::string grace;
+  const auto read = [&] {
+    read_launch_variables(
+        [&](const std::string& name) {
+          return name == "TESSERA_TERMINATION_GRACE_S" ? std::optional(grace) : std::nullopt;
+        },
+        &args_);
+  };
+  const auto warnings_of_resolving = [&] {
+    testing::internal::CaptureStderr();
+    resolve();
+    return testing::internal::GetCapturedStderr();
+  };
+  read();
+  EXPECT_EQ(args_.time_to_end_s(), 30);
+  grace = "12.5";
+  read();
+  EXPECT_EQ(args_.time_to_end_s(), 12.5);
+  EXPECT_EQ(warnings_of_resolving(), "") << "nobody has asked for more";
+  give("grace_period_s", "90");
+  EXPECT_EQ(args_.time_to_end_s(), 12.5);
+  EXPECT_THAT(warnings_of_resolving(), HasSubstr("kills its ranks 12.5 s after a signal"));
+  grace = "120";
+  read();
+  EXPECT_EQ(args_.time_to_end_s(), 90);
+  EXPECT_EQ(warnings_of_resolving(), "");
+  for (const char* bad : {"soon", "-1", "nan"}) {
+    grace = bad;
+    EXPECT_THROW(read(), Error) << bad;
+  }
+}
+
 TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {
   give("global_batch_size", "100");
   give("per_device_train_batch_size", "8");

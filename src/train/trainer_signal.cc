@@ -31,7 +31,7 @@ double Trainer::write_estimate_s() const {
 bool Trainer::must_give_up() const {
   if (!args_.save_on_sigterm) return true;
   const double rest_s = std::max(0.0, last_step_.step_time_s - since_step_began_.seconds());
-  return since_signal_->seconds() + rest_s + write_estimate_s() > args_.grace_period_s;
+  return since_signal_->seconds() + rest_s + write_estimate_s() > args_.time_to_end_s();
 }
 
 void Trainer::look_for_signal() {
