@@ -113,7 +113,7 @@ void check_can_write_in(const fs::path& folder) {
 std::optional<int64_t> finished_step(const fs::path& output_dir) {
   const fs::path path = output_dir / kTrainerStateName;
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) return std::nullopt;
+  if (!fs::is_regular_file(path, ignored)) return std::nullopt;
   const Json state = Json::parse(read_text_file(path), nullptr, /*allow_exceptions=*/false);
   if (!state.is_object()) return std::nullopt;
   const Json step = state.value("global_step", Json());
@@ -168,8 +168,8 @@ void OutputFolder::keep_former_run(int64_t step) {
 // What it names may have been set aside.
 void OutputFolder::point_latest() {
   const fs::path latest = folder_ / kLatestName;
-  std::error_code error;
-  if (!fs::exists(latest, error)) return;
+  std::error_code ignored;
+  if (!fs::is_regular_file(latest, ignored)) return;  // nothing, or somebody's link to a folder
   if (checkpoints_.empty()) {
     try_io(fmt::format("remove {}", latest.string()),
            [&](std::error_code& failure) { fs::remove(latest, failure); });

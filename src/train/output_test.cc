@@ -284,6 +284,16 @@ TEST(OutputFolder, LatestNamesACheckpointThatIsThere) {
   EXPECT_EQ(read_text_file(folder / "previous-3/latest"), "checkpoint-8\n");
 }
 
+TEST(OutputFolder, LatestMayBeALinkOfSomebody) {
+  const TestFolder folder;
+  make_checkpoint(folder.path(), 2);
+  fs::remove(folder / "latest");
+  fs::create_directory_symlink("checkpoint-2", folder / "latest");
+  OutputFolder output(folder.path());
+  output.keep_former_run(2);
+  EXPECT_TRUE(fs::is_symlink(folder / "latest"));
+}
+
 TEST(OutputFolder, LeavesNothingBehindWhenWritingFails) {
   const TestFolder folder;
   OutputFolder output(folder / "out");
