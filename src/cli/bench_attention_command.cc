@@ -13,11 +13,9 @@ class BenchAttentionCommand : public BenchCommand {
   std::string summary() const override { return "Measure causal attention, forward and backward"; }
   std::string description() const override {
     return "Causal grouped-query attention with the heads of a preset. Operations are those of the causal "
-           "half of "
-           "the square, two products forward and five backward, as the benchmarks of FlashAttention count. "
-           "Each "
-           "line is verified on a sample of rows against float64, then measured in turn with the arithmetic "
-           "peak.";
+           "half of the square, two products forward and five backward, as the benchmarks of FlashAttention "
+           "count. Each line is verified on a sample of rows against float64, then measured in turn with the "
+           "arithmetic peak.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench attention --max_length 4096 --compare hwy",

@@ -19,9 +19,8 @@ class BenchCheckpointCommand : public BenchCommand {
     return "Writes a checkpoint of random state, loads it and compares every bit; then measures in turn with "
            "what dd would do. write: from the first byte until it is committed; peak is one file of as many "
            "bytes, written and synced (conv=fsync), other direct writes (oflag=direct). load_from_disk: "
-           "files "
-           "that the system's cache does not hold; peak is direct reads (iflag=direct), other plain ones. "
-           "load_from_cache: files that it holds; peak is plain reads.";
+           "files that the system's cache does not hold; peak is direct reads (iflag=direct), other plain "
+           "ones. load_from_cache: files that it holds; peak is plain reads.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench checkpoint --folder /data/tmp"};

@@ -23,18 +23,11 @@ class BenchCommCommand : public BenchCommand {
   std::string summary() const override { return "Measure the collectives of several ranks"; }
   std::string description() const override {
     return "Ranks of one machine, as processes: each has a buffer of float32, and in the end every rank can "
-           "read the "
-           "sum of all in float32. Here every rank sums its part of the buffers in shared memory; Gloo runs "
-           "its ring "
-           "all-reduce over TCP on the loopback interface, MPI its MPI_Reduce_scatter and MPI_Allgather. "
-           "Each "
-           "side is "
-           "verified in every element on every rank first, then they are measured in turn. GB/s are the "
-           "bytes "
-           "that "
-           "the sum in shared memory must read and write once; the last column is the median ratio to each "
-           "other's "
-           "time.";
+           "read the sum of all in float32. Here every rank sums its part of the buffers in shared memory; "
+           "Gloo runs its ring all-reduce over TCP on the loopback interface, MPI its MPI_Reduce_scatter and "
+           "MPI_Allgather. Each side is verified in every element on every rank first, then they are "
+           "measured in turn. GB/s are the bytes that the sum in shared memory must read and write once; the "
+           "last column is the median ratio to each other's time.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench comm --ranks 2 --buffer_mb 32 --peers gloo"};

@@ -15,10 +15,8 @@ class BenchElementwiseCommand : public BenchCommand {
   }
   std::string description() const override {
     return "Operations that are bound by memory, in the widths of a preset. GB/s are the bytes that an "
-           "operation "
-           "must read and write once; peak is the memory bandwidth measured in turn, so that above it the "
-           "caches "
-           "helped. Each line is verified on a sample against float64 first.";
+           "operation must read and write once; peak is the memory bandwidth measured in turn, so that above "
+           "it the caches helped. Each line is verified on a sample against float64 first.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench elementwise --operations swiglu swiglu_backward --rows 512"};

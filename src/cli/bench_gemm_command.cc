@@ -16,8 +16,7 @@ class BenchGemmCommand : public BenchCommand {
            "measured in turn with the arithmetic peak and with oneDNN: share is the median of the paired "
            "ratios to the peak, followed by its quartiles, the last column the median ratio to oneDNN. "
            "Weights are cold: every call takes the next of many copies. They are packed beforehand, as "
-           "training "
-           "packs them once per step, where the implementation has a use for that.";
+           "training packs them once per step, where the implementation has a use for that.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench gemm --preset 15m 160m --rows 2048", "tessera bench gemm --shapes 512x4096x14336",

@@ -20,12 +20,11 @@ class BenchLoadCommand : public BenchCommand {
   std::string description() const override {
     return "Reads the weights of a model folder as training does, by one rank or by several that share the "
            "work and the memory, in turn with `dd bs=8M if=FILE of=/dev/null` for the same files: share is "
-           "the "
-           "median of the paired ratios, followed by its quartiles. The second line of each case includes "
-           "what "
-           "the system takes to hand out the memory. Warm files are in the page cache; cold ones are dropped "
-           "from it before each turn (the host of a virtual machine may still have them). All weights are "
-           "compared with the files first. Without --model a folder is made, and removed in the end.";
+           "the median of the paired ratios, followed by its quartiles. The second line of each case "
+           "includes what the system takes to hand out the memory. Warm files are in the page cache; cold "
+           "ones are dropped from it before each turn (the host of a virtual machine may still have them). "
+           "All weights are compared with the files first. Without --model a folder is made, and removed in "
+           "the end.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench load", "tessera bench load --model models/llama3 --ranks 2 --cache cold"};

@@ -11,9 +11,8 @@ class BenchOptimizerCommand : public BenchCommand {
   std::string summary() const override { return "Measure AdamW and the gradient norm"; }
   std::string description() const override {
     return "One AdamW update of bf16 weights with their 16-bit remainders and of float32 weights, 28 bytes "
-           "read and "
-           "written per parameter, and the sum of squares of the gradient norm, 4 bytes. peak is the memory "
-           "bandwidth measured in turn. Each line is verified on a sample against float64 first.";
+           "read and written per parameter, and the sum of squares of the gradient norm, 4 bytes. peak is "
+           "the memory bandwidth measured in turn. Each line is verified on a sample against float64 first.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench optimizer --num_parameters 1e9"};

@@ -16,9 +16,8 @@ class BenchTrainStepCommand : public BenchCommand {
   std::string description() const override {
     return "Steps of real shapes with random weights: forward, backward and optimizer each timed, the "
            "arithmetic peak measured around every micro-batch, the share of each operation, peak memory. "
-           "Only "
-           "the decoder layers unless --with_head adds embedding, LM head and loss. mfu is the share of the "
-           "peak that the model's own operations reach (6 per matrix parameter and token, and causal "
+           "Only the decoder layers unless --with_head adds embedding, LM head and loss. mfu is the share of "
+           "the peak that the model's own operations reach (6 per matrix parameter and token, and causal "
            "attention; what checkpointing computes again is not counted): the median of the paired ratios. "
            "With and without activation checkpointing, one after the other.";
   }

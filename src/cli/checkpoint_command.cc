@@ -65,8 +65,7 @@ class CheckpointListCommand : public Command {
   std::string usage() const override { return "DIR [--json]"; }
   std::string description() const override {
     return "Looks at sizes, headers and manifests, which takes no time; `tessera checkpoint verify` reads "
-           "every "
-           "byte. Of those with a problem it says which.";
+           "every byte. Of those with a problem it says which.";
   }
   std::vector<std::string> examples() const override { return {"tessera checkpoint list tuned"}; }
 

@@ -275,9 +275,8 @@ class DoctorCommand : public Command {
   std::string description() const override {
     return "Shows processor, instruction sets found and used (with the reason for each refusal), AMX "
            "permission, processors and memory that the process may use, NUMA nodes, huge pages, how many "
-           "ranks "
-           "would start and how others reach them, and the arithmetic peak and memory bandwidth measured "
-           "now, in about two seconds.";
+           "ranks would start and how others reach them, and the arithmetic peak and memory bandwidth "
+           "measured now, in about two seconds.";
   }
 
   bool is_for_ranks() const override { return true; }

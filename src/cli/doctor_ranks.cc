@@ -1,20 +1,14 @@
 #include "cli/doctor_ranks.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "launch/host_name.h"
+#include "platform/open_files.h"
 
 namespace tessera {
 namespace {
-
-std::optional<int64_t> open_file_limit() {
-  rlimit limit = {};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
-  return static_cast<int64_t>(limit.rlim_cur);
-}
 
 std::string interface_of(const RankFindings& f) {
   for (const InterfaceAddress& each : f.interfaces) {

@@ -26,8 +26,7 @@ class EvalCommand : public Command {
   std::string description() const override {
     return "The loss is the sum of the losses of all target tokens divided by their number; perplexity is "
            "its exponential. Under `tessera launch` the ranks share the rows and, on a machine, the weights; "
-           "the "
-           "result is that of one process.";
+           "the result is that of one process.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera eval --model model --dataset test.txt --packing",

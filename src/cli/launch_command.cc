@@ -17,11 +17,9 @@ class LaunchCommand : public Command {
   std::string usage() const override { return "[flags] COMMAND... | -- PROGRAM..."; }
   std::string description() const override {
     return "Starts the ranks of this node, shares its processors out among them, shows their output (rank 0 "
-           "as "
-           "it is, the others' lines behind their number) and passes SIGINT, SIGTERM and SIGHUP on. When a "
-           "rank "
-           "fails the others are ended within a second, and its error and exit code become those of the "
-           "launch. Flags, the variables that ranks get, and PET_NNODES, PET_NPROC_PER_NODE and so on as "
+           "as it is, the others' lines behind their number) and passes SIGINT, SIGTERM and SIGHUP on. When "
+           "a rank fails the others are ended within a second, and its error and exit code become those of "
+           "the launch. Flags, the variables that ranks get, and PET_NNODES, PET_NPROC_PER_NODE and so on as "
            "defaults of the flags are those of torchrun. With several nodes, run it once on each.";
   }
   std::vector<std::string> examples() const override {

@@ -13,6 +13,7 @@
 #include "comm/failure.h"
 #include "launch/rank_report.h"
 #include "platform/cpu.h"
+#include "platform/open_files.h"
 
 namespace {
 
@@ -32,6 +33,7 @@ int main(int argc, char** argv) {
   try {
     tessera::request_amx_permission();  // before any thread exists
     tessera::protect_standard_descriptors();
+    tessera::raise_open_file_limit();
     tessera::set_closed_output(tessera::ClosedOutput::kEndsProgram);
     tessera::install_terminal_cleanup();
     tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));

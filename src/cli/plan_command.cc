@@ -42,15 +42,11 @@ class PlanCommand : public Command {
   }
   std::string description() const override {
     return "Shows the memory of a run by kind, for a rank, a node and the whole job, and for several nodes "
-           "what "
-           "crosses the network in a step and how long that takes, under each gather schedule. Needs the "
-           "shape "
-           "of the model only: no weights, no data; every row is taken to have max_length tokens.\n"
-           "Takes the command line or the --config file of `tessera train` as it is; flags that do not "
-           "matter "
-           "here have no effect and are not listed below. Exit code 78 when a node has too little memory; "
-           "the "
-           "message then says what would make it fit.";
+           "what crosses the network in a step and how long that takes, under each gather schedule. Needs "
+           "the shape of the model only: no weights, no data; every row is taken to have max_length "
+           "tokens.\nTakes the command line or the --config file of `tessera train` as it is; flags that do "
+           "not matter here have no effect and are not listed below. Exit code 78 when a node has too little "
+           "memory; the message then says what would make it fit.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\", "    --memory 64GiB",

@@ -52,6 +52,19 @@ class FailureDetector {
   // starting again may help.
   [[noreturn]] void fail_because(int suspect_rank, const std::string& evidence,
                                  ExitCode code = ExitCode::kTryAgain);
+  // What wait() returns. Where it ends at its deadline, as Error(kTryAgain), that is because of rank
+  // `awaited`: fail_because().
+  template <typename Wait>
+  auto blame_at_deadline(int awaited, const std::string& evidence, const Wait& wait) -> decltype(wait()) {
+    try {
+      return wait();
+    } catch (const PeerError&) {
+      throw;
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kTryAgain) throw;
+    }
+    fail_because(awaited, evidence);
+  }
 
  protected:
   // The cause as far as it can be known.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "comm/background_thread.h"
 #include "comm/store_channel.h"
 #include "comm/store_proof.h"
 
@@ -33,7 +34,10 @@ constexpr milliseconds kLook{50};
 class MeetingClient::Impl {
  public:
   explicit Impl(const MeetingClientOptions& options)
-      : options_(options), begin_(Clock::now()), last_answer_(begin_), thread_([this] { run(); }) {}
+      : options_(options),
+        begin_(Clock::now()),
+        last_answer_(begin_),
+        thread_(start_background_thread([this] { run(); })) {}
   ~Impl() {
     ending_ = true;
     thread_.join();
@@ -91,6 +95,8 @@ void MeetingClient::Impl::run() {
     }
   } catch (const Error& failure) {
     error = failure;
+  } catch (const std::exception& failure) {
+    error = Error(ExitCode::kIoError, fmt::format("on the way to the other nodes: {}", failure.what()));
   }
   {
     const std::lock_guard lock(mutex_);

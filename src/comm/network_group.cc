@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "comm/background_thread.h"
 #include "comm/network_lane.h"
 #include "comm/network_mesh.h"
 #include "comm/world.h"
@@ -75,14 +76,7 @@ class NetworkGroup::Impl {
     start_workers();
   }
 
-  ~Impl() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopping_.store(true, std::memory_order_relaxed);
-    }
-    issued_changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~Impl() { stop_workers(); }
 
   const Members& members() const { return members_; }
 
@@ -172,10 +166,24 @@ class NetworkGroup::Impl {
     num_running_workers_ = count;
     for (size_t i = 0; i < lanes_.size(); ++i) workers_[i % count].lanes.push_back(lanes_[i].get());
     const UnpinnedScope unpinned;
-    for (Worker& worker : workers_) {
-      worker.polled.reserve(2 * worker.lanes.size());
-      threads_.emplace_back([this, &worker] { run(worker); });
+    try {
+      for (Worker& worker : workers_) {
+        worker.polled.reserve(2 * worker.lanes.size());
+        threads_.push_back(start_background_thread([this, &worker] { run(worker); }));
+      }
+    } catch (...) {
+      stop_workers();
+      throw;
     }
+  }
+
+  void stop_workers() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_.store(true, std::memory_order_relaxed);
+    }
+    issued_changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
   }
 
   // Throws what ended the workers, or failed elsewhere. By then no worker touches a buffer any more: the

@@ -131,15 +131,23 @@ class MeshBuilder {
                                                             local_port(listener_), address));
   }
 
+  std::string published_by(int member, const std::string& key) {
+    const std::string evidence =
+        fmt::format("{} has not come to group {} within {:.3g} s after {}", name(member), options_.name,
+                    std::chrono::duration<double>(options_.timeout).count(), name(members_.index));
+    return failures_.blame_at_deadline(members_.ranks[static_cast<size_t>(member)], evidence,
+                                       [&] { return rendezvous_.get(key, time_left()); });
+  }
+
   void read_peers() {
-    const std::string salt = rendezvous_.get(key("salt"), time_left());
+    const std::string salt = published_by(0, key("salt"));
     key_ = hmac_sha256(rendezvous_.job_key(), {"network group", options_.name, salt});
     for (int member = 0; member < members_.size(); ++member) {
       if (member == members_.index) {
         addresses_.emplace_back();
         continue;
       }
-      const std::string text = rendezvous_.get(member_key(member), time_left());
+      const std::string text = published_by(member, member_key(member));
       std::istringstream fields(text);
       uint32_t version = 0;
       int connections = 0;
@@ -150,8 +158,7 @@ class MeshBuilder {
       if (version != kWireVersion) {
         fail(ExitCode::kBadConfig,
              "{} speaks version {} of the network format, {} version {}: the same build of tessera must run "
-             "on "
-             "all nodes",
+             "on all nodes",
              name(member), version, name(members_.index), kWireVersion);
       }
       if (connections != options_.connections) {
@@ -250,27 +257,41 @@ class MeshBuilder {
   void advance(Outgoing& outgoing) {
     using State = Outgoing::State;
     if (outgoing.state == State::kDone) return;
+    if (outgoing.state == State::kWaiting && Clock::now() < outgoing.retry_at) return;
+    switch (shake_hands(outgoing)) {
+      case Io::kDone:
+        slot(outgoing.connection, outgoing.member) = std::move(outgoing.socket);
+        outgoing.state = State::kDone;
+        return;
+      case Io::kPending:
+        // Only now: a process that was stopped has yet to read what came meanwhile.
+        if (Clock::now() > outgoing.retry_at) retry(outgoing);
+        return;
+      case Io::kLost:
+        return retry(outgoing);
+    }
+  }
+
+  Io shake_hands(Outgoing& outgoing) {
+    using State = Outgoing::State;
     if (outgoing.state == State::kWaiting) {
-      if (Clock::now() < outgoing.retry_at) return;
       outgoing.challenge = {};
       outgoing.welcome = {};
       outgoing.socket = begin_connect(addresses_[static_cast<size_t>(outgoing.member)]);
-      if (!outgoing.socket) return retry(outgoing);
+      if (!outgoing.socket) return Io::kLost;
       outgoing.state = State::kConnecting;
       outgoing.retry_at = Clock::now() + kHandshakeTime;
     }
-    if (Clock::now() > outgoing.retry_at) return retry(outgoing);
     if (outgoing.state == State::kConnecting) {
       pollfd polled{outgoing.socket.get(), POLLOUT, 0};
-      if (::poll(&polled, 1, 0) <= 0) return;
-      if (connect_result(outgoing.socket) != 0) return retry(outgoing);
+      if (::poll(&polled, 1, 0) <= 0) return Io::kPending;
+      if (connect_result(outgoing.socket) != 0) return Io::kLost;
       outgoing.state = State::kChallenge;
     }
     if (outgoing.state == State::kChallenge) {
-      const Io io = outgoing.challenge.receive(outgoing.socket);
-      if (io == Io::kPending) return;
+      if (const Io io = outgoing.challenge.receive(outgoing.socket); io != Io::kDone) return io;
       const Challenge& challenge = outgoing.challenge.value();
-      if (io == Io::kLost || !is_challenge(challenge)) return retry(outgoing);
+      if (!is_challenge(challenge)) return Io::kLost;
       outgoing.answer = SmallMessage<Answer>(make_answer(challenge,
                                                          {.from = members_.index,
                                                           .to = outgoing.member,
@@ -280,20 +301,13 @@ class MeshBuilder {
       outgoing.state = State::kAnswer;
     }
     if (outgoing.state == State::kAnswer) {
-      const Io io = outgoing.answer.send(outgoing.socket);
-      if (io == Io::kPending) return;
-      if (io == Io::kLost) return retry(outgoing);
+      if (const Io io = outgoing.answer.send(outgoing.socket); io != Io::kDone) return io;
       outgoing.state = State::kWelcome;
     }
-    const Io io = outgoing.welcome.receive(outgoing.socket);
-    if (io == Io::kPending) return;
-    if (io == Io::kLost ||
-        !is_welcome(outgoing.welcome.value(), outgoing.challenge.value(), outgoing.answer.value(), key_)) {
-      return retry(outgoing);
-    }
-    slot(outgoing.connection, outgoing.member) = std::move(outgoing.socket);
-    outgoing.socket = {};
-    outgoing.state = State::kDone;
+    if (const Io io = outgoing.welcome.receive(outgoing.socket); io != Io::kDone) return io;
+    const bool is_proved =
+        is_welcome(outgoing.welcome.value(), outgoing.challenge.value(), outgoing.answer.value(), key_);
+    return is_proved ? Io::kDone : Io::kLost;
   }
 
   // A peer that has published its address listens: whatever else happens is the network's or a stranger's

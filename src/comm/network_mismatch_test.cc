@@ -7,6 +7,7 @@
 
 #include "comm/network_group.h"
 #include "comm/network_test_support.h"
+#include "comm/store_test_support.h"
 #include "comm/wire_message.h"
 
 namespace tessera {
@@ -118,6 +119,17 @@ TEST(NetworkMismatch, OneOperationMoreEndsAtTheDeadlineWithWhomItWaitedFor) {
   EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 0 on host a sends no more data to rank 1 on host b"),
                                HasSubstr("all_gather 2 of weights of group 8, 1000 bytes"),
                                HasSubstr("0.3 s"), HasSubstr("0 bytes of this message of 500")));
+}
+
+TEST(NetworkMismatch, MemberThatDoesNotComeIsNamed) {
+  LocalRendezvous rendezvous;
+  FailureDetector failures;
+  const NetworkOptions options{.timeout = std::chrono::milliseconds(200), .connections = 1, .interface = {}};
+  EXPECT_EQ(error_of([&] {
+              NetworkGroup("test", {0, 1, 2}, 0, rendezvous, options, failures);
+            }),
+            "rank 1 on host b has not come to group test within 0.2 s after rank 0 on host a");
+  EXPECT_EQ(failures.failure()->rank, 1);
 }
 
 TEST(NetworkMismatch, OtherNumbersOfConnectionsAreRefusedWithBothNames) {

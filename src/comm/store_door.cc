@@ -81,6 +81,9 @@ void Door::accept(tcp::acceptor& acceptor) {
       meet(std::move(socket));
       return accept(acceptor);
     }
+    if (error == asio::error::no_descriptors && !std::exchange(has_warned_, true)) {
+      log_warning("store: ranks cannot be let in: {}; raise 'ulimit -n'", error.message());
+    }
     // Out of descriptors, or a connection that ended meanwhile; not in a busy loop.
     auto pause = std::make_shared<asio::steady_timer>(io_, kPauseAfterError);
     pause->async_wait([this, &acceptor, pause](asio::error_code) {

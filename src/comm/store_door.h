@@ -72,6 +72,7 @@ class Door {
   std::deque<asio::ip::tcp::acceptor> acceptors_;
   int port_ = 0;
   bool closed_ = false;
+  bool has_warned_ = false;
   std::map<uint64_t, Stranger> strangers_;
   uint64_t next_number_ = 1;
   std::string last_refusal_;

@@ -1,23 +1,8 @@
 #include "comm/store_server.h"
 
-#include <asio.hpp>
-
 #include <algorithm>
-#include <condition_variable>
-#include <future>
-#include <map>
-#include <mutex>
-#include <set>
-#include <thread>
-#include <utility>
-#include <vector>
 
-#include "base/log.h"
-#include "base/text.h"
-#include "comm/node_reports.h"
-#include "comm/store_door.h"
-#include "comm/store_values.h"
-#include "comm/verdict.h"
+#include "comm/store_server_impl.h"
 
 namespace tessera {
 namespace {
@@ -31,113 +16,12 @@ constexpr std::chrono::milliseconds kLook{5};
 // A node that waits asks every 0.2 s, behind a connection that may take its time.
 constexpr std::chrono::milliseconds kStillWaiting{2'000};
 
+}  // namespace
+
 std::string describe_member(MemberId id, const std::string& host) {
   return id.is_agent ? fmt::format("the agent of node {} on host {}", id.index, host)
                      : describe_rank(id.index, host);
 }
-
-}  // namespace
-
-class StoreServer::Impl {
- public:
-  explicit Impl(const StoreServerOptions& options);
-  ~Impl();
-
-  int port() const { return door_.port(); }
-  std::optional<Failure> failure() const {
-    const std::lock_guard lock(mutex_);
-    return failure_;
-  }
-  void report(const Failure& failure);
-  bool wait_until_over(std::chrono::milliseconds timeout);
-  std::map<int, std::string> node_reports(std::chrono::milliseconds timeout);
-  void answer_node_reports(const std::string& place) {
-    on_thread([&] { return reports_.set_place(place), true; });
-  }
-  std::optional<double> silence_of_agent(int node) {
-    return on_thread([&] { return reports_.silence_s(node); });
-  }
-  std::string missing() {
-    return on_thread([this] { return describe_missing(); });
-  }
-  std::string present() {
-    return on_thread([this] { return describe_present(); });
-  }
-  int num_waiting_nodes() {
-    return on_thread([this] { return count_waiting_nodes(); });
-  }
-
- private:
-  // A member and its connection.
-  struct Peer {
-    std::shared_ptr<wire::Channel> channel;
-    MemberId id;
-    wire::JoinRequest who;
-    Duration quiet{0};  // since it was last heard
-  };
-
-  std::optional<wire::Refusal> admit(const wire::Door::Entrant& entrant);
-  void tick();
-  void on_message(uint64_t number, const wire::Header& header, std::string_view body);
-  void on_closed(uint64_t number, const wire::Ending& ending);
-
-  std::optional<wire::Refusal> objection(const wire::JoinRequest& request, MemberId id);
-  void form_when_complete();
-  void form();
-  bool may_be_gone(const Peer& peer) const;
-  void send_value(const StoreValues::Waiter& waiter, const std::string& value);
-  void serve(uint64_t number, Peer& peer, const wire::Header& header, std::string_view body);
-  void vacate(uint64_t number, const Peer& peer);
-
-  void find_silent(Duration elapsed);
-  void find_missing_agents(Duration elapsed);
-  bool is_relied_on(MemberId id) const;
-  Failure describe_silence(const Peer& peer) const;
-  void report_now(const Failure& failure, int watched_node);
-  bool is_seated(uint64_t number, const Peer& peer) const;
-  void announce_verdict();
-  bool awaits_node_report() const;
-  // What body() gives on the thread.
-  template <typename Body>
-  auto on_thread(const Body& body) -> decltype(body());
-  std::string describe_missing() const;
-  std::string describe_present() const;
-  int count_waiting_nodes() const;
-  void update_over();
-
-  const StoreServerOptions options_;
-  asio::io_context io_;
-  wire::Door door_;
-  asio::steady_timer timer_;
-  std::chrono::nanoseconds tick_;
-  Clock::time_point last_tick_ = Clock::now();
-  Duration since_heartbeat_{0};
-
-  std::map<uint64_t, Peer> peers_;
-  uint64_t next_number_ = 1;
-  std::map<MemberId, uint64_t> seats_;  // members there now
-  // Nodes that would take part in the next start, by host and process: when they asked last.
-  std::map<std::pair<std::string, int64_t>, Clock::time_point> waiting_;
-  std::set<MemberId> left_;        // in order, after the job was complete
-  std::vector<wire::Seat> ranks_;  // when the job was complete
-  bool formed_ = false;
-  std::set<int> agents_seen_;
-  bool agents_are_there_ = false;
-  Duration waited_for_agents_{0};
-  std::string reached_at_;  // an address of this machine by which a member came that is not loopback
-  StoreValues values_;
-  NodeReports reports_;
-  Verdict verdict_;
-  bool announced_ = false;
-  bool closing_ = false;
-
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<Failure> failure_;  // mutex_
-  bool over_ = false;               // mutex_
-
-  std::thread thread_;
-};
 
 StoreServer::Impl::Impl(const StoreServerOptions& options)
     : options_(options),
@@ -204,22 +88,6 @@ void StoreServer::Impl::find_silent(Duration elapsed) {
   }
 }
 
-void StoreServer::Impl::find_missing_agents(Duration elapsed) {
-  if (agents_are_there_) return;
-  waited_for_agents_ += elapsed;
-  int missing = 0;
-  for (int node = options_.num_agents; node > 0; --node) {
-    if (!agents_seen_.contains(node)) missing = node;
-  }
-  agents_are_there_ = missing == 0;
-  if (agents_are_there_ || waited_for_agents_ < Duration(options_.time_for_agents)) return;
-  verdict_.silent(
-      {.is_agent = true, .index = missing},
-      {.message = fmt::format("the agent of node {} has not come within {:.1f} s after the nodes met",
-                              missing, Duration(options_.time_for_agents).count()),
-       .is_disruption = true});
-}
-
 // Whether its end is the job's: of a member of a complete job, or of an agent that was counted upon.
 bool StoreServer::Impl::is_relied_on(MemberId id) const {
   return formed_ || (id.is_agent && options_.num_agents > 0);
@@ -283,139 +151,6 @@ bool StoreServer::Impl::is_seated(uint64_t number, const Peer& peer) const {
 void StoreServer::Impl::vacate(uint64_t number, const Peer& peer) {
   if (is_seated(number, peer)) seats_.erase(peer.id);
   update_over();
-}
-
-// Why the member cannot join, if so.
-std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinRequest& request, MemberId id) {
-  const auto refusal = [](ExitCode code, const std::string& message, bool try_again = false) {
-    return wire::Refusal{.try_again = try_again, .code = code, .message = message};
-  };
-  const std::string who = describe_member(id, request.host);
-  if (request.run_id != options_.run_id) {
-    return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} belongs to job '{}', but the store on this port to job '{}': the same "
-                               "--rdzv_id on all nodes, another port for each job",
-                               who, printable(request.run_id), printable(options_.run_id)));
-  }
-  if (request.restart_count != options_.restart_count) {
-    // An older store is about to be replaced; an older member has missed its end.
-    return refusal(ExitCode::kTryAgain,
-                   fmt::format("{} is of start {} of the job, the store of start {}", who,
-                               request.restart_count, options_.restart_count),
-                   request.restart_count > options_.restart_count);
-  }
-  if (verdict_.decided()) {
-    return refusal(verdict_.decided()->code,
-                   fmt::format("the job has failed: {}", verdict_.decided()->message));
-  }
-  if (request.world_size != options_.world_size) {
-    return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} was started for {} ranks, the store for {}: the same --nnodes and "
-                               "--nproc_per_node on all nodes",
-                               who, request.world_size, options_.world_size));
-  }
-  for (const auto& [other_id, other_number] : seats_) {
-    const wire::JoinRequest& other = peers_.at(other_number).who;
-    if (other.local_world_size != request.local_world_size) {
-      return refusal(
-          ExitCode::kBadConfig,
-          fmt::format("{} is of a node with {} ranks, {} of one with {}: every node must have as many", who,
-                      request.local_world_size, describe_member(other_id, other.host),
-                      other.local_world_size));
-    }
-    if (other.node_rank == request.node_rank && other.host != request.host) {
-      return refusal(
-          ExitCode::kBadConfig,
-          fmt::format("{} and {} both say that they are of node {}: another --node_rank on each node", who,
-                      describe_member(other_id, other.host), request.node_rank));
-    }
-  }
-  if (!id.is_agent && (id.index < 0 || id.index >= options_.world_size)) {
-    return refusal(ExitCode::kBadConfig, fmt::format("{} of a job of {} ranks", who, options_.world_size));
-  }
-  if (const auto seat = seats_.find(id); seat != seats_.end()) {
-    const Peer& holder = peers_.at(seat->second);
-    // One that may be gone is given the time to show it.
-    return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} (process {}) cannot join: {} (process {}) has this place already; is "
-                               "--node_rank the same on two nodes, or an earlier start still running?",
-                               who, request.pid, describe_member(id, holder.who.host), holder.who.pid),
-                   may_be_gone(holder));
-  }
-  if (formed_ && !id.is_agent) {
-    return refusal(ExitCode::kTryAgain,
-                   fmt::format("{} comes too late: the job runs, and this rank was in it "
-                               "and has left",
-                               who));
-  }
-  return std::nullopt;
-}
-
-std::optional<wire::Refusal> StoreServer::Impl::admit(const wire::Door::Entrant& entrant) {
-  if (entrant.type == Type::kMeet) {
-    const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
-    if (request.run_id == options_.run_id) waiting_[{request.host, request.pid}] = Clock::now();
-    const int nodes = options_.num_agents + 1;
-    return wire::Refusal{
-        .try_again = true,
-        .code = ExitCode::kTryAgain,
-        .message = fmt::format("the job runs on {} {} (start {}); this node joins when it starts "
-                               "again",
-                               nodes, nodes == 1 ? "node" : "nodes", options_.restart_count)};
-  }
-  const wire::JoinRequest request = wire::JoinRequest::decode(entrant.request);
-  const MemberId id{.is_agent = request.is_agent,
-                    .index = request.is_agent ? request.node_rank : request.rank};
-  if (const auto refusal = objection(request, id)) return refusal;
-  const uint64_t number = next_number_++;
-  Peer& peer = peers_[number];
-  peer.channel = entrant.channel;
-  peer.id = id;
-  peer.who = request;
-  peer.channel->set_max_body_bytes(wire::kMaxBodyBytes);
-  peer.channel->set_handlers(
-      {.message = [this, number](const wire::Header& header,
-                                 std::string_view body) { on_message(number, header, body); },
-       .closed = [this, number](const wire::Ending& ending) { on_closed(number, ending); }});
-  if (const auto local = peer.channel->local_endpoint().address(); !wire::is_loopback(local)) {
-    reached_at_ = wire::address_text(local);
-  }
-  seats_[id] = number;
-  if (id.is_agent) {
-    agents_seen_.insert(id.index);
-    reports_.heard(id.index);
-  }
-  peer.channel->send(Type::kAccepted, 0, {});
-  form_when_complete();
-  return std::nullopt;
-}
-
-bool StoreServer::Impl::may_be_gone(const Peer& peer) const {
-  return peer.quiet > 3 * Duration(options_.timing.heartbeat);
-}
-
-void StoreServer::Impl::form_when_complete() {
-  if (formed_ || verdict_.decided()) return;
-  int joined = 0;
-  for (const auto& [id, number] : seats_) {
-    // One that will not be heard again would end the job that it completed.
-    if (!id.is_agent && !may_be_gone(peers_.at(number))) ++joined;
-  }
-  if (joined == options_.world_size) form();
-}
-
-void StoreServer::Impl::form() {
-  formed_ = true;
-  for (const auto& [id, number] : seats_) {
-    if (id.is_agent) continue;
-    const wire::JoinRequest& who = peers_.at(number).who;
-    // Where the others reached the store, they reach the ranks beside it.
-    const bool correct = who.address_is_guess && !reached_at_.empty();
-    ranks_.push_back(
-        {.node_rank = who.node_rank, .host = who.host, .address = correct ? reached_at_ : who.address});
-  }
-  const std::string body = wire::encode_seats(ranks_);
-  for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kFormed, 0, body);
 }
 
 void StoreServer::Impl::send_value(const StoreValues::Waiter& waiter, const std::string& value) {
@@ -531,13 +266,6 @@ bool StoreServer::Impl::wait_until_over(std::chrono::milliseconds timeout) {
   return changed_.wait_for(lock, timeout, [&] { return over_ || failure_.has_value(); });
 }
 
-template <typename Body>
-auto StoreServer::Impl::on_thread(const Body& body) -> decltype(body()) {
-  std::promise<decltype(body())> answer;
-  asio::post(io_, [&] { answer.set_value(body()); });
-  return answer.get_future().get();
-}
-
 // Those that cannot be heard will not report.
 bool StoreServer::Impl::awaits_node_report() const {
   return std::any_of(seats_.begin(), seats_.end(), [this](const auto& seat) {
@@ -564,31 +292,6 @@ std::string StoreServer::Impl::describe_present() const {
   for (const auto& [id, number] : seats_) {
     text += fmt::format("{}{}", text.empty() ? "" : ", ", describe_member(id, peers_.at(number).who.host));
   }
-  return text;
-}
-
-// "3 of 8 ranks missing: 2-3, 6; joined: 0-1 (host a), 4-5, 7 (host b); refused: rank 2 on host c ..."
-std::string StoreServer::Impl::describe_missing() const {
-  std::vector<int> missing;
-  std::map<std::string, std::vector<int>> joined;
-  for (int rank = 0; rank < options_.world_size; ++rank) {
-    const auto seat = seats_.find({.index = rank});
-    if (seat == seats_.end()) {
-      missing.push_back(rank);
-    } else {
-      joined[peers_.at(seat->second).who.host].push_back(rank);
-    }
-  }
-  if (missing.empty() || formed_) return {};
-  std::string text =
-      fmt::format("{} of {} ranks missing: {}", missing.size(), options_.world_size, format_ranks(missing));
-  if (!joined.empty()) text += "; joined:";
-  std::string_view separator = " ";
-  for (const auto& [host, ranks] : joined) {
-    text += fmt::format("{}{} (host {})", separator, format_ranks(ranks), host);
-    separator = ", ";
-  }
-  if (!door_.last_refusal().empty()) text += "; refused: " + door_.last_refusal();
   return text;
 }
 

@@ -39,18 +39,27 @@ std::string describe_difference(const std::map<std::string, std::string>& mine,
 std::string find_difference(StoreClient& store, const World& world, const std::string& prefix,
                             const std::map<std::string, std::string>& settings) {
   const std::chrono::milliseconds timeout = store.rendezvous_timeout();
+  const auto name_of = [&](int rank) {
+    return describe_rank(rank, store.hosts().at(static_cast<size_t>(rank)));
+  };
+  const auto value_of = [&](int rank, const std::string& key, const char* what) {
+    const std::string evidence =
+        fmt::format("{} has not {} within {:.3g} s after {}", name_of(rank), what,
+                    std::chrono::duration<double>(timeout).count(), name_of(world.rank));
+    return store.failures().blame_at_deadline(rank, evidence, [&] { return store.get(key, timeout); });
+  };
   if (world.rank != 0) {
     store.set(fmt::format("{}{}", prefix, world.rank), wire::encode_settings(settings));
   } else {
     std::string difference;
     for (int rank = 1; rank < world.world_size && difference.empty(); ++rank) {
-      const auto theirs = wire::decode_settings(store.get(fmt::format("{}{}", prefix, rank), timeout));
-      difference = describe_difference(settings, theirs, describe_rank(0, store.hosts().at(0)),
-                                       describe_rank(rank, store.hosts().at(static_cast<size_t>(rank))));
+      const auto theirs =
+          wire::decode_settings(value_of(rank, fmt::format("{}{}", prefix, rank), "told its settings"));
+      difference = describe_difference(settings, theirs, name_of(0), name_of(rank));
     }
     store.set(prefix + "difference", difference);
   }
-  return store.get(prefix + "difference", timeout);
+  return value_of(0, prefix + "difference", "compared the settings of all ranks");
 }
 
 }  // namespace tessera

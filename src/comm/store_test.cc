@@ -117,6 +117,25 @@ TEST(StoreJoin, DeadlineTellsWhoIsMissing) {
   });
 }
 
+TEST(StoreSettings, RankThatDoesNotCompareIsNamed) {
+  StoreServer server(quick_server_options(3));
+  std::atomic<int> told = 0;
+  run_ranks(3, [&](int rank) {
+    StoreOptions options = quick_store_options();
+    options.rendezvous_timeout = milliseconds(1000);
+    const auto store = StoreClient::join(test_world(rank, 3, 1, server.port()), options);
+    if (rank == 2) {
+      while (told < 2) std::this_thread::sleep_for(milliseconds(1));
+      return;
+    }
+    EXPECT_EQ(error_of([&] {
+                store->check_same_settings({{"lr", "1e-4"}});
+              }),
+              "rank 2 on host host2 has not told its settings within 1 s after rank 0 on host host0");
+    ++told;
+  });
+}
+
 TEST(StoreValues, GetWaitsAndTellsTheKeyItWaitedFor) {
   StoreServer server(quick_server_options(1));
   const auto store = StoreClient::join(test_world(0, 1, 1, server.port()), quick_store_options());

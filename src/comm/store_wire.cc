@@ -4,12 +4,13 @@
 #include <cstring>
 #include <limits>
 
+#include "comm/world.h"
+
 namespace tessera::wire {
 namespace {
 
 constexpr std::string_view kMagic = "TSTR";
 constexpr size_t kMaxTextBytes = 4 << 10;  // names, addresses, messages
-constexpr int kMaxRanks = 1 << 20;
 
 template <typename T>
 void put(std::byte* to, T value) {

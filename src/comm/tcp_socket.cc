@@ -79,7 +79,11 @@ int connect_result(const UniqueFd& socket) {
 
 UniqueFd accept_from(const UniqueFd& listener) {
   UniqueFd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (socket) set_flag(socket.get(), IPPROTO_TCP, TCP_NODELAY);
+  if (socket) {
+    set_flag(socket.get(), IPPROTO_TCP, TCP_NODELAY);
+  } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+    fail_errno(ExitCode::kIoError, errno, "cannot take a connection");
+  }
   return socket;
 }
 

@@ -26,7 +26,8 @@ UniqueFd begin_connect(const SocketAddress& address);
 // The errno of a connection attempt that was decided; 0 = connected.
 int connect_result(const UniqueFd& socket);
 
-// The next connection that waits; not open when there is none.
+// The next connection that waits; not open when there is none. Error(kIoError) when the system has no room
+// for it.
 UniqueFd accept_from(const UniqueFd& listener);
 
 }  // namespace tessera

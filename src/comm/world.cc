@@ -49,8 +49,9 @@ class Variables {
     return parsed;
   }
 
+  // A rank, or a number of ranks.
   int required(const std::string& name, const std::string& because, int low = 0) const {
-    const std::optional<int> value = number(name, low);
+    const std::optional<int> value = number(name, low, kMaxRanks);
     if (!value) fail(ExitCode::kBadConfig, "environment: {} is set, but {} is not", because, name);
     return *value;
   }
@@ -89,11 +90,10 @@ void place_in_node(World& world, std::optional<int> node_rank, const std::string
   }
   world.num_nodes = world.world_size / world.local_world_size;
   world.node_rank = node_rank.value_or(world.rank / world.local_world_size);
-  if (world.rank != world.node_rank * world.local_world_size + world.local_rank) {
+  if (world.rank != int64_t{world.node_rank} * world.local_world_size + world.local_rank) {
     fail(ExitCode::kBadConfig,
          "{}: rank {} is local rank {} of node {} with {} ranks each; ranks must be numbered node by node, "
-         "the same "
-         "number on each{}",
+         "the same number on each{}",
          source, world.rank, world.local_rank, world.node_rank, world.local_world_size, remedy);
   }
 }
@@ -111,8 +111,7 @@ void find_master(World& world, const Variables& variables, const std::string& fi
     if (first_node.empty()) {
       fail(ExitCode::kBadConfig,
            "{} started {} ranks on {} nodes, but does not say how rank 0 is reached: export MASTER_ADDR "
-           "(host name or "
-           "address of rank 0's node) and MASTER_PORT to all ranks",
+           "(host name or address of rank 0's node) and MASTER_PORT to all ranks",
            world.source, world.world_size, world.num_nodes);
     }
     world.master_addr = first_node;
@@ -161,13 +160,13 @@ World from_torchrun(const Variables& variables) {
                                                         : "RANK and WORLD_SIZE";
   world.rank = variables.required("RANK", "WORLD_SIZE");
   world.world_size = variables.required("WORLD_SIZE", "RANK", 1);
-  world.local_rank = variables.number("LOCAL_RANK").value_or(0);
+  world.local_rank = variables.number("LOCAL_RANK", 0, kMaxRanks).value_or(0);
   // DeepSpeed's launcher calls it LOCAL_SIZE.
   const char* local_size = variables.has("LOCAL_SIZE") ? "LOCAL_SIZE" : "LOCAL_WORLD_SIZE";
   if (world.local_rank > 0) variables.required(local_size, "LOCAL_RANK", 1);
   // Who sets RANK and WORLD_SIZE alone starts one process per node (Kubeflow's PyTorchJob).
-  world.local_world_size = variables.number(local_size, 1).value_or(1);
-  place_in_node(world, variables.number("GROUP_RANK"), "");
+  world.local_world_size = variables.number(local_size, 1, kMaxRanks).value_or(1);
+  place_in_node(world, variables.number("GROUP_RANK", 0, kMaxRanks), "");
   world.run_id = variables.text("TORCHELASTIC_RUN_ID").value_or("");
   world.restart_count = variables.number("TORCHELASTIC_RESTART_COUNT").value_or(0);
   world.agent_has_store = launched;

@@ -8,6 +8,8 @@
 
 namespace tessera {
 
+inline constexpr int kMaxRanks = 1 << 20;  // of a job
+
 // Ranks are numbered node by node: rank = node_rank * local_world_size + local_rank. Every node has as many
 // ranks.
 struct World {

@@ -134,6 +134,13 @@ TEST(World, RankAndWorldSizeAloneAreOneProcessPerNode) {
 }
 
 TEST(World, ContradictionsOfTorchrunAreRefused) {
+  EXPECT_THAT(refusal_of(with(kTorchrun, {{"WORLD_SIZE", "2000000"}})),
+              HasSubstr("WORLD_SIZE to be a whole number from 1 to 1048576, found '2000000'"));
+  // Products of what is allowed are beyond 32 bits.
+  EXPECT_THAT(refusal_of(with(
+                  kTorchrun,
+                  {{"WORLD_SIZE", "1048576"}, {"LOCAL_WORLD_SIZE", "1048576"}, {"GROUP_RANK", "1048576"}})),
+              HasSubstr("local rank 1 of node 1048576 with 1048576 ranks each"));
   EXPECT_EQ(refusal_of({{"RANK", "0"}}), "environment: RANK is set, but WORLD_SIZE is not");
   EXPECT_EQ(refusal_of({{"WORLD_SIZE", "2"}}), "environment: WORLD_SIZE is set, but RANK is not");
   EXPECT_EQ(refusal_of({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", "1"}}),
@@ -144,7 +151,7 @@ TEST(World, ContradictionsOfTorchrunAreRefused) {
               HasSubstr("7 ranks cannot be 4 on each node"));
   EXPECT_THAT(refusal_of(with(kTorchrun, {{"GROUP_RANK", "0"}})), HasSubstr("numbered node by node"));
   EXPECT_THAT(refusal_of(with(kTorchrun, {{"RANK", "5x"}})),
-              HasSubstr("expected RANK to be a whole number from 0 to 2147483647, found '5x'"));
+              HasSubstr("expected RANK to be a whole number from 0 to 1048576, found '5x'"));
   EXPECT_THAT(refusal_of(with(kTorchrun, {{"MASTER_PORT", "70000"}})), HasSubstr("MASTER_PORT"));
   EXPECT_THAT(refusal_of(with(kTorchrun, {{"MASTER_PORT", "65535"}})), HasSubstr("choose another"));
   EXPECT_THAT(refusal_of(with(kTorchrun, {{"MASTER_ADDR", ""}})), HasSubstr("export MASTER_ADDR"));

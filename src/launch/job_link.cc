@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/background_thread.h"
 
 namespace tessera {
 namespace {
@@ -53,7 +54,7 @@ JobLink::JobLink(const LaunchPlan& plan, int restart_count)
   world.restart_count = restart_count;
   world.host = plan.host;
   world.source = "tessera launch";
-  joining_ = std::thread([this, world] { join_as_agent(world); });
+  joining_ = start_background_thread([this, world] { join_as_agent(world); });
 }
 
 JobLink::~JobLink() {
@@ -83,7 +84,7 @@ void JobLink::join_as_agent(const World& world) {
       const std::lock_guard lock(mutex_);
       kept_out_ = Failure{.message = refusal.what(), .code = refusal.code(), .is_disruption = true};
       return;
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       problem = error.what();
       log_debug("the agent has not joined the job: {}", problem);
     }

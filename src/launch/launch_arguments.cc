@@ -14,8 +14,7 @@ void declare_job_flags(FlagTable* table, LaunchArguments* a) {
   table
       ->add("nnodes", &a->nnodes,
             "Number of nodes, or the fewest and the most: the ranks start when all are there, or the fewest "
-            "and no "
-            "more come; after the loss of a node they start again without it.")
+            "and no more come; after the loss of a node they start again without it.")
       .value_name = "N|MIN:MAX";
   table
       ->add("nproc_per_node", &a->nproc_per_node,
@@ -50,8 +49,7 @@ void declare_job_flags(FlagTable* table, LaunchArguments* a) {
   table
       ->add("rdzv_secret_file", &a->rdzv_secret_file,
             "File with the secret of the job, the same on all nodes; without it TESSERA_RDZV_SECRET counts. "
-            "Who "
-            "does not prove to know it is not let in. On a single node one is made up if none is given.")
+            "Who does not prove to know it is not let in. On a single node one is made up if none is given.")
       .value_name = "FILE";
 }
 
@@ -62,6 +60,9 @@ void declare_run_flags(FlagTable* table, LaunchArguments* a) {
       "How often all ranks are started again after one was killed or ended with an exit code that "
       "leaves hope: not after 64, 65, 66, 70, 78 and 79. Nodes that vanish, are evicted (SIGTERM) or fall "
       "silent do not count: with --nnodes MIN:MAX, or any number here, the ranks start again after them.");
+  table->add("max_idle_restarts", &a->max_idle_restarts,
+             "How often in a row the ranks start again after disruptions that let no step finish (of another "
+             "program than train: within a minute). Node 0's counts.");
   table
       ->add("termination_grace_s", &a->termination_grace_s,
             "How long ranks may take to end after SIGINT, SIGTERM or SIGHUP before they are killed.")
@@ -81,8 +82,7 @@ void declare_run_flags(FlagTable* table, LaunchArguments* a) {
       "0-3|R:N,...";
   table
       ->add("local_ranks_filter", &a->local_ranks_filter,
-            "Local ranks whose output is shown here; others' is "
-            "not.")
+            "Local ranks whose output is shown here; others' is not.")
       .value_name = "R,...";
   table->add("role", &a->role, "Exported as ROLE_NAME.").value_name = "NAME";
 }

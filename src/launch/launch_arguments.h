@@ -26,6 +26,7 @@ struct LaunchArguments {
   int64_t master_port = 29500;
 
   int64_t max_restarts = 0;
+  int64_t max_idle_restarts = 3;
   double termination_grace_s = 30;
   std::string role = "default";
 

@@ -149,8 +149,7 @@ void plan_secret(const LaunchArguments& arguments, const Environment& environmen
     } else {
       plan->warnings.push_back(
           fmt::format("the job has no secret (--rdzv_secret_file, {}): whoever reaches its ports and knows "
-                      "its name can join "
-                      "it",
+                      "its name can join it",
                       kSecretVariable));
     }
     return;
@@ -275,6 +274,13 @@ void number_node(const LaunchArguments& arguments, LaunchPlan* plan) {
   plan->node_rank = plan->wanted_rank = static_cast<int>(node_rank);
 }
 
+int number_of_restarts(const char* flag, int64_t value) {
+  constexpr int64_t kMax = 1'000'000;
+  if (value < 0 || value > kMax)
+    fail(ExitCode::kUsage, "{}: expected a number from 0 to {}, found {}", flag, kMax, value);
+  return static_cast<int>(value);
+}
+
 }  // namespace
 
 LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,
@@ -284,12 +290,15 @@ LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,
   plan.role = arguments.role;
   number_node(arguments, &plan);
   plan.local_world_size = parse_ranks_per_node(arguments, node, &plan);
+  if (plan.world_size() > kMaxRanks) {
+    fail(ExitCode::kUsage, "--nnodes {} with --nproc_per_node {}: expected at most {} ranks", plan.num_nodes,
+         plan.local_world_size, kMaxRanks);
+  }
   place_store(arguments, table, &plan);
   read_rendezvous_settings(arguments.rdzv_conf, &plan);
   plan_secret(arguments, environment, &plan);
-  if (arguments.max_restarts < 0 || arguments.max_restarts > 1'000'000)
-    fail(ExitCode::kUsage, "--max_restarts: expected a number from 0, found {}", arguments.max_restarts);
-  plan.max_restarts = static_cast<int>(arguments.max_restarts);
+  plan.max_restarts = number_of_restarts("--max_restarts", arguments.max_restarts);
+  plan.max_idle_restarts = number_of_restarts("--max_idle_restarts", arguments.max_idle_restarts);
   if (!(arguments.termination_grace_s >= 0 && arguments.termination_grace_s <= 1e6)) {
     fail(ExitCode::kUsage, "--termination_grace_s: expected a number of seconds from 0, found {}",
          arguments.termination_grace_s);

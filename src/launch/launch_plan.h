@@ -45,6 +45,7 @@ struct LaunchPlan {
   std::chrono::milliseconds heartbeat_timeout{5'000};  // a silence that is a failure
 
   int max_restarts = 0;
+  int max_idle_restarts = 3;
   std::chrono::milliseconds termination_grace{30'000};
 
   std::string log_dir;

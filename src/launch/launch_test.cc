@@ -1,25 +1,17 @@
-// What an agent makes of flags, variables and the machine; how it reads the ends of ranks.
-#include <fcntl.h>
+// What an agent makes of flags, variables and the machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
 #include <map>
 #include <numeric>
-#include <set>
-#include <sstream>
 
 #include "base/error.h"
 #include "launch/cpu_assignment.h"
 #include "launch/launch_plan.h"
 #include "launch/rank_environment.h"
-#include "launch/rank_process.h"
-#include "launch/restart_policy.h"
-#include "launch/snapshot_memory.h"
 #include "launch/stream_choice.h"
 
 namespace tessera {
@@ -177,7 +169,14 @@ TEST(LaunchPlan, WrongFlagsNameTheFlag) {
   EXPECT_THAT(error("local_ranks_filter", "1"), HasSubstr("--local_ranks_filter"));
   EXPECT_THAT(error("master_port", "70000"), HasSubstr("--master_port"));
   EXPECT_THAT(error("max_restarts", "-1"), HasSubstr("--max_restarts"));
+  EXPECT_THAT(error("max_idle_restarts", "-1"), HasSubstr("--max_idle_restarts: expected a number from 0"));
   EXPECT_THAT(error("termination_grace_s", "nan"), HasSubstr("--termination_grace_s"));
+  EXPECT_THAT(Launch()
+                  .set("nnodes", "65536")
+                  .set("node_rank", "1")
+                  .set("nproc_per_node", "17")
+                  .error(ExitCode::kUsage),
+              HasSubstr("at most 1048576 ranks"));
   EXPECT_THAT(Launch().set("nnodes", "2").set("node_rank", "1").error(ExitCode::kUsage),
               HasSubstr("--rdzv_endpoint"));
 }
@@ -418,53 +417,6 @@ TEST(RankVariables, AreTorchruns) {
   EXPECT_EQ(of(launch.environment()).count("OMP_NUM_THREADS"), 0u) << "the user's is inherited";
 }
 
-// Every rank has its own, the same in every start; empty until a rank writes to them.
-TEST(SnapshotMemory, IsFilesOfTheAgentByRank) {
-  const SnapshotMemory memory(2);
-  std::set<int> all;
-  for (const int rank : {0, 1}) {
-    const std::vector<int> slots = memory.of_rank(rank);
-    ASSERT_EQ(std::ssize(slots), kNumSnapshotSlots);
-    EXPECT_EQ(memory.of_rank(rank), slots);
-    all.insert(slots.begin(), slots.end());
-  }
-  EXPECT_EQ(std::ssize(all), 2 * kNumSnapshotSlots);
-  for (const int fd : all) {
-    struct stat file {};
-    ASSERT_EQ(fstat(fd, &file), 0);
-    EXPECT_EQ(file.st_blocks, 0);
-  }
-  EXPECT_THAT(SnapshotMemory(0).of_rank(0), IsEmpty());
-}
-
-TEST(RankProcess, HasItsOwnSnapshotMemoryAndNoOtherFile) {
-  const SnapshotMemory memory(2);
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
-  RankProcessOptions options;
-  // One by one: the descriptor by which a shell lists a folder may have any free number.
-  options.program = {
-      "/bin/sh", "sh", "-c",
-      "n=3; while [ $n -lt 256 ]; do if [ -e /proc/self/fd/$n ]; then echo $n; fi; n=$((n+1)); done"};
-  options.out = ends[1];
-  options.inherited = memory.of_rank(1);
-  const pid_t pid = start_rank(options);
-  close(ends[1]);
-  std::string text(4096, ' ');
-  ssize_t size = 0;
-  for (ssize_t count = 1; count > 0; size += count) {
-    count = read(ends[0], text.data() + size, text.size() - static_cast<size_t>(size));
-    ASSERT_GE(count, 0);
-  }
-  close(ends[0]);
-  ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
-  std::istringstream lines(text.substr(0, static_cast<size_t>(size)));
-  std::set<int> found;
-  for (int fd = 0; lines >> fd;) found.insert(fd);
-  for (const int fd : options.inherited) EXPECT_TRUE(found.contains(fd)) << fd;
-  for (const int fd : memory.of_rank(0)) EXPECT_FALSE(found.contains(fd)) << fd;
-}
-
 TEST(RankVariables, ReplaceThoseOfTheAgent) {
   const char* const inherited[] = {"RANK=9", "RANKS=all", "EMPTY=", nullptr};
   EXPECT_THAT(merged_environment(inherited, {{"RANK", "1"}}), ElementsAre("RANKS=all", "EMPTY=", "RANK=1"));
@@ -493,110 +445,6 @@ TEST(StreamChoice, TeeWinsOverRedirects) {
   EXPECT_TRUE(outputs[0].redirected.out && outputs[0].redirected.err && !outputs[0].shown);
   EXPECT_TRUE(outputs[1].teed.out && !outputs[1].teed.err && outputs[1].shown);
   EXPECT_TRUE(!outputs[1].redirected.out && outputs[1].redirected.err);
-}
-
-RankEnd end_of(int rank, int exit_code, const std::string& message = "", bool caused_by_peer = false) {
-  RankEnd end;
-  end.rank = rank;
-  end.host = "b";
-  end.exit_code = exit_code;
-  if (!message.empty()) {
-    end.report = ErrorReport();
-    end.report->message = message;
-    end.report->caused_by_peer = caused_by_peer;
-  }
-  return end;
-}
-
-TEST(Culprit, IsTheFirstThatBlamesNobodyElse) {
-  RankEnd killed = end_of(2, 0);
-  killed.signal = 9;
-  EXPECT_EQ(killed.describe(), "rank 2 on host b was killed by signal 9 (SIGKILL)");
-  EXPECT_EQ(killed.final_code(), 75);
-  const RankEnd victim = end_of(0, 75, "rank 2 on host b is gone", true);
-  EXPECT_EQ(find_culprit({victim, killed})->rank, 2);
-  EXPECT_EQ(find_culprit({victim})->describe(), "rank 2 on host b is gone")
-      << "the culprit is on another node";
-  EXPECT_EQ(find_culprit({end_of(1, 0), end_of(3, 7)})->describe(),
-            "rank 3 on host b ended with exit code 7");
-  EXPECT_EQ(find_culprit({end_of(1, 0)}), nullptr);
-
-  RankEnd told = end_of(0, 0);
-  told.signal = 15;
-  told.was_told_to_end = true;
-  EXPECT_EQ(find_culprit({told, victim})->describe(), victim.describe());
-  EXPECT_EQ(find_culprit({told, victim, end_of(1, 65, "bad file")})->describe(),
-            "rank 1 on host b: bad file");
-}
-
-TEST(Culprit, OfRanksWithTheSameErrorIsTheLowest) {
-  RankEnd second = end_of(0, 66, "no model");
-  second.was_told_to_end = true;
-  EXPECT_EQ(find_culprit({end_of(1, 66, "no model"), second})->rank, 0);
-  EXPECT_EQ(find_culprit({end_of(1, 66, "no model"), end_of(0, 66, "no data")})->rank, 1);
-}
-
-TEST(Restart, HelpsAfterSignalsAndPeersOnly) {
-  for (const int code : {74, 75, 1, 137}) EXPECT_TRUE(restart_may_help(code)) << code;
-  for (const int code : {0, 64, 65, 66, 70, 78, 79}) EXPECT_FALSE(restart_may_help(code)) << code;
-}
-
-struct EndOfStart {
-  const char* what;
-  LaunchResult end;
-  Restart fixed;        // --nnodes 2
-  Restart restarts;     // --nnodes 2 --max_restarts 2, one of them used
-  Restart elastic;      // --nnodes 2:3
-  Restart single_node;  // --max_restarts 2, one of them used
-};
-
-TEST(RestartPolicy, DependsOnHowTheStartEnded) {
-  const auto no = Restart::kNo;
-  const auto counted = Restart::kCounted;
-  const auto free = Restart::kFree;
-  std::vector<EndOfStart> ends = {
-      {"done", {}, no, no, no, no},
-      {"a rank was killed, or failed", {.exit_code = 75, .error = {}}, no, counted, no, counted},
-      {"disk", {.exit_code = 74, .error = {}}, no, counted, no, counted},
-      {"peers", {.exit_code = 75, .error = {}, .is_disruption = true}, no, free, free, free},
-      {"SIGTERM here", {.signal = 15, .error = {}, .was_told_to_end = true}, no, no, no, no},
-      {"SIGTERM elsewhere", {.signal = 15, .error = {}}, no, free, free, no},
-      {"SIGINT elsewhere", {.signal = 2, .error = {}}, no, no, no, no},
-      {"no store",
-       {.exit_code = 75, .error = {}, .is_disruption = true, .has_lost_store = true},
-       no,
-       no,
-       no,
-       no},
-      {"failed at its end", {.exit_code = 75, .error = {}, .was_told_to_end = true}, no, no, no, no},
-  };
-  for (const int code : {64, 65, 66, 70, 78, 79}) {
-    ends.push_back({"repeats itself", {.exit_code = code, .error = {}}, no, no, no, no});
-    ends.push_back(
-        {"repeats itself", {.exit_code = code, .error = {}, .is_disruption = true}, no, no, no, no});
-  }
-  const auto plan_of = [](int min_nodes, int max_nodes, int max_restarts) {
-    LaunchPlan plan;
-    plan.min_nodes = min_nodes;
-    plan.max_nodes = max_nodes;
-    plan.max_restarts = max_restarts;
-    return plan;
-  };
-  for (const EndOfStart& each : ends) {
-    SCOPED_TRACE(testing::Message() << each.what << ", exit code " << each.end.exit_code);
-    EXPECT_EQ(restart_after(each.end, plan_of(2, 2, 0), 0, 1), each.fixed);
-    EXPECT_EQ(restart_after(each.end, plan_of(2, 2, 2), 1, 1), each.restarts);
-    EXPECT_EQ(restart_after(each.end, plan_of(2, 3, 0), 0, 1), each.elastic);
-    EXPECT_EQ(restart_after(each.end, plan_of(1, 1, 2), 1, 1), each.single_node);
-  }
-  const LaunchResult killed = {.exit_code = 75, .error = {}};
-  EXPECT_EQ(restart_after(killed, plan_of(2, 2, 2), 2, 0), no) << "all are used";
-  EXPECT_EQ(restart_after(killed, plan_of(2, 2, 2), 1, 9), counted);
-  const LaunchResult silent = {.exit_code = 75, .error = {}, .is_disruption = true};
-  EXPECT_EQ(restart_after(silent, plan_of(1, 1, 2), 0, kMaxIdleStarts), free);
-  EXPECT_EQ(restart_after(silent, plan_of(1, 1, 2), 0, kMaxIdleStarts + 1), no) << "it gets nowhere";
-  const LaunchResult evicted = {.signal = 15, .error = {}};
-  EXPECT_EQ(restart_after(evicted, plan_of(2, 3, 0), 0, 9), free);
 }
 
 }  // namespace

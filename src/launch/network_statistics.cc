@@ -1,7 +1,6 @@
 #include "launch/network_statistics.h"
 
 #include <fstream>
-#include <map>
 #include <sstream>
 #include <string>
 

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "comm/world.h"
+#include "platform/open_files.h"
 
 namespace tessera {
 namespace {
@@ -57,6 +58,7 @@ struct ChildStart {
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
+  restore_open_file_limit();
   // The store's sockets among them: a rank's children could keep its port from the next start.
   close_range(STDERR_FILENO + 1, std::numeric_limits<unsigned>::max(), CLOSE_RANGE_CLOEXEC);
   for (const int fd : start.inherited) fcntl(fd, F_SETFD, 0);

@@ -19,7 +19,7 @@ Restart restart_after(const LaunchResult& end, const LaunchPlan& plan, int num_f
   }
   if (end.has_lost_store || !restart_may_help(end.exit_code)) return Restart::kNo;
   if (end.is_disruption && may_be_free) {
-    return num_idle_starts <= kMaxIdleStarts ? Restart::kFree : Restart::kNo;
+    return num_idle_starts <= plan.max_idle_restarts ? Restart::kFree : Restart::kNo;
   }
   return num_failures < plan.max_restarts ? Restart::kCounted : Restart::kNo;
 }

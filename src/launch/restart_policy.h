@@ -22,12 +22,10 @@ bool may_restart(const LaunchPlan& plan);
 //     exit codes that would repeat themselves       no
 //     the agent of node 0 is gone                   no (75): nobody holds the meeting
 //     SIGTERM to another node's agent               free, if may_restart()
-//     a node, a network or peers gone or silent     free in the same way, at most kMaxIdleStarts in a row
+//     a node, a network or peers gone or silent     free in the same way, --max_idle_restarts in a row
 //     a rank killed, exit codes that leave hope     counted, as long as --max_restarts allows
 //
 // `num_idle_starts` in a row have got nowhere, this one included; node 0 counts them, others pass 0.
 Restart restart_after(const LaunchResult& end, const LaunchPlan& plan, int num_failures, int num_idle_starts);
-
-inline constexpr int kMaxIdleStarts = 3;
 
 }  // namespace tessera

@@ -127,8 +127,7 @@ std::string node_text(const json& node) {
   }
   text += fmt::format(
       "\n  network since the agent began: {} bytes sent, {} received; {} packets dropped, {} faulty; {} of "
-      "{} "
-      "TCP segments sent again",
+      "{} TCP segments sent again",
       network.at("sent_bytes").get<int64_t>(), network.at("received_bytes").get<int64_t>(),
       network.at("dropped_packets").get<int64_t>(), network.at("faulty_packets").get<int64_t>(),
       network.at("tcp_resent_segments").get<int64_t>(), network.at("tcp_sent_segments").get<int64_t>());
@@ -186,6 +185,7 @@ std::optional<json> parse_node_report(const std::string& text, int node) {
   try {
     if (report.is_discarded() || report.at("node") != node) return std::nullopt;
     node_text(report);  // has all that it takes
+    report.value("culprit_process", std::string());
   } catch (const json::exception&) {
     return std::nullopt;
   }
@@ -210,7 +210,7 @@ json make_stall_report(const StallReportInputs& inputs) {
     if (const auto found = inputs.nodes.find(node); found != inputs.nodes.end()) {
       json part = found->second;
       if (part.contains("culprit_process")) {
-        report["culprit_process"] = part["culprit_process"];
+        if (inputs.verdict.rank >= 0) report["culprit_process"] = part["culprit_process"];
         part.erase("culprit_process");
       }
       report["nodes"].push_back(std::move(part));

@@ -96,6 +96,11 @@ TEST(StallReport, WhatIsNoDescriptionOfTheNodeIsLeftOut) {
     changed.erase(key);
     EXPECT_FALSE(parse_node_report(changed.dump(), 1)) << "without " << key;
   }
+  json culprit = good;
+  culprit["culprit_process"] = "waits";
+  EXPECT_TRUE(parse_node_report(culprit.dump(), 1));
+  culprit["culprit_process"] = 17;
+  EXPECT_FALSE(parse_node_report(culprit.dump(), 1));
   for (const auto& [key, value] : good.at("ranks")[0].items()) {
     json changed = good;
     changed["ranks"][0].erase(key);

@@ -238,6 +238,16 @@ TEST(Launch, LogFilesAreTorchruns) {
   EXPECT_FALSE(fs::exists(runs[0] / "attempt_0/1/stderr.log"));
 }
 
+// More sockets than the usual limit for the program itself, which programs that call select() need.
+TEST(Launch, OpenFilesAreLimitedForOtherProgramsOnly) {
+  const ProcessOptions options = {.open_files = 256};
+  const ProcessResult launch = run_tessera(shell_ranks(1, "ulimit -n"), options);
+  EXPECT_EQ(launch.out, "256\n") << launch.err;
+  const ProcessResult doctor = run_tessera({"doctor"}, options);
+  EXPECT_THAT(doctor.out, Not(HasSubstr("256 a process"))) << doctor.err;
+  EXPECT_THAT(doctor.out, HasSubstr(" a process; node 0 needs one for each rank"));
+}
+
 TEST(Launch, PetVariablesAreRead) {
   std::vector<std::string> arguments = {"launch", "--", "/bin/sh", "-c", "echo $RANK $MASTER_ADDR"};
   const ProcessResult result = run_tessera(

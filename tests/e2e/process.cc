@@ -37,6 +37,13 @@ void limit(decltype(RLIMIT_AS) resource, const std::optional<int64_t>& bytes) {
   setrlimit(resource, &value);
 }
 
+void limit_open_files(int64_t count) {
+  rlimit value = {};
+  getrlimit(RLIMIT_NOFILE, &value);
+  value.rlim_cur = static_cast<rlim_t>(count);
+  setrlimit(RLIMIT_NOFILE, &value);
+}
+
 void keep_one_processor() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
@@ -54,6 +61,7 @@ void keep_one_processor() {
   std::signal(SIGXFSZ, SIG_IGN);
   limit(RLIMIT_FSIZE, options.max_file_bytes);
   limit(RLIMIT_AS, options.max_address_space_bytes);
+  if (options.open_files) limit_open_files(*options.open_files);
   if (options.one_processor) keep_one_processor();
   for (const std::string& entry : options.environment) {
     const size_t equals = entry.find('=');

@@ -19,6 +19,7 @@ struct ProcessOptions {
   bool output_has_reader = true;                        // false: a pipe that nobody has open for reading
   std::optional<int64_t> max_file_bytes = {};           // RLIMIT_FSIZE
   std::optional<int64_t> max_address_space_bytes = {};  // RLIMIT_AS
+  std::optional<int64_t> open_files = {};               // RLIMIT_NOFILE as most systems have it: the soft one
   bool one_processor = false;                           // the affinity mask has one
   // Called whenever output has arrived; may send signals to the process.
   std::function<void(pid_t pid, const std::string& out, const std::string& err)> on_output = {};
