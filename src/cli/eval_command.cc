@@ -115,6 +115,7 @@ class EvalCommand : public Command {
     StatusLine status;
     return evaluate_together(loaded.model(), dataset, batch_size_, max_tokens, comm, [&](double fraction) {
       if (is_first) status.show(fmt::format("evaluating: {:.0f} %", 100 * fraction));
+      return true;
     });
   }
 

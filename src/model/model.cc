@@ -184,6 +184,7 @@ SequenceInfo Model::Impl::sequence_info(const PackedBatch& batch) const {
 
 void Model::Impl::begin(const PackedBatch& batch) {
   TESSERA_CHECK(has_weights(), "no weights are bound");
+  is_abandoned = false;
   check_batch(batch, limits, config.vocab_size);
   Arena saved(bytes_of(saved_memory));
   Arena working(bytes_of(working_memory));
@@ -196,9 +197,11 @@ void Model::Impl::begin(const PackedBatch& batch) {
 void Model::Impl::forward_embedding(const PackedBatch& batch) {
   open_weights(0, WeightUse::kForward);
   const TensorView x_TD = activations.layers.front().attention.x_TD;
-  ops->embedding(batch.input_ids, embedding_VD, x_TD);
+  if (!is_abandoned) {
+    ops->embedding(batch.input_ids, embedding_VD, x_TD);
+    if (watch) watch(-1, "embedding", x_TD);
+  }
   close_weights(0);
-  if (watch) watch(-1, "embedding", x_TD);
 }
 
 void Model::Impl::forward_layers(const SequenceInfo& sequences) {
@@ -209,20 +212,23 @@ void Model::Impl::forward_layers(const SequenceInfo& sequences) {
     const TensorView y_TD = is_last ? activations.final_x_TD : activations.layers[i + 1].attention.x_TD;
     const int64_t group = static_cast<int64_t>(i) + 1;
     open_weights(group, WeightUse::kForward);
-    decoder_layer_forward(*ops, block_configs[i], layers[i], sequences, residual_TD, saved,
-                          activations.layer_scratch, y_TD);
+    if (!is_abandoned) {
+      decoder_layer_forward(*ops, block_configs[i], layers[i], sequences, residual_TD, saved,
+                            activations.layer_scratch, y_TD);
+    }
     close_weights(group);
-    if (watch) {
+    if (watch && !is_abandoned) {
       watch(static_cast<int64_t>(i), "attention", saved.mlp.x_TD);
       watch(static_cast<int64_t>(i), "mlp", y_TD);
     }
     residual_TD = saved.mlp.x_TD;
   }
-  ops->add(activations.final_x_TD, residual_TD);
+  if (!is_abandoned) ops->add(activations.final_x_TD, residual_TD);
 }
 
 LossSums Model::Impl::loss_and_head_backward(const PackedBatch& batch, float grad_scale,
                                              float label_smoothing, WeightUpdate update) {
+  if (is_abandoned) return {};
   const bool complete = !config.tie_word_embeddings;  // a tied table waits for backward_embedding
   const WeightUpdate of_head = {update.mode, complete ? update.squares : nullptr};
   const LossSums sums = loss_head_forward_backward(
@@ -237,13 +243,15 @@ void Model::Impl::backward_layers(const SequenceInfo& sequences, WeightUpdate up
     const LayerSaved& saved = activations.layers[i];
     const int64_t group = static_cast<int64_t>(i) + 1;
     open_weights(group, WeightUse::kBackward);
-    if (mode == ActivationMode::kKeepInputs) {
+    if (mode == ActivationMode::kKeepInputs && !is_abandoned) {
       decoder_layer_recompute(*ops, block_configs[i], layers[i], sequences, saved, activations.layer_scratch);
     }
     open_gradients(group);
-    decoder_layer_backward(*ops, block_configs[i], layers[i], layer_grads[i], update, sequences, saved,
-                           activations.layer_scratch, activations.dx_TD);
-    add_squares(group, kVector, update.squares);
+    if (!is_abandoned) {
+      decoder_layer_backward(*ops, block_configs[i], layers[i], layer_grads[i], update, sequences, saved,
+                             activations.layer_scratch, activations.dx_TD);
+      add_squares(group, kVector, update.squares);
+    }
     close_weights(group);
     close_gradients(group);
   }
@@ -255,9 +263,11 @@ void Model::Impl::backward_embedding(const PackedBatch& batch, WeightUpdate upda
     open_gradients(0);
     if (update.mode == Update::kOverwrite) ops->zero(dembedding_VD);
   }
-  const auto padding_id = static_cast<int32_t>(config.pad_token_id.value_or(kNoPaddingId));
-  ops->embedding_backward(batch.input_ids, activations.dx_TD, padding_id, dembedding_VD);
-  add_squares(0, kMatrix, update.squares);
+  if (!is_abandoned) {
+    const auto padding_id = static_cast<int32_t>(config.pad_token_id.value_or(kNoPaddingId));
+    ops->embedding_backward(batch.input_ids, activations.dx_TD, padding_id, dembedding_VD);
+    add_squares(0, kMatrix, update.squares);
+  }
   close_gradients(0);
 }
 
@@ -354,9 +364,11 @@ LossSums Model::forward_loss(const PackedBatch& batch, float label_smoothing) {
   impl.forward_embedding(batch);
   impl.forward_layers(impl.sequence_info(batch));
   impl.open_head_weights();
-  const LossSums sums =
-      loss_head_forward(*impl.ops, impl.block_configs.front().norm_eps, impl.head, batch.targets,
-                        label_smoothing, impl.activations.final_x_TD, impl.activations.loss_scratch);
+  LossSums sums;
+  if (!impl.is_abandoned) {
+    sums = loss_head_forward(*impl.ops, impl.block_configs.front().norm_eps, impl.head, batch.targets,
+                             label_smoothing, impl.activations.final_x_TD, impl.activations.loss_scratch);
+  }
   impl.close_head_weights();
   return sums;
 }

@@ -44,8 +44,8 @@ using LayerWatch = std::function<void(int64_t layer, const char* part, ConstTens
 // complete.
 using GradientWatch = std::function<void(const Parameter& parameter, ConstTensorView gradient)>;
 
-// The parameter group that is about to be used, in the forward or backward pass.
-using BetweenLayers = std::function<void(int64_t group, WeightUse use)>;
+// Asked whether to go on, with the parameter group that is about to be used, in the forward or backward pass.
+using BetweenLayers = std::function<bool(int64_t group, WeightUse use)>;
 
 class Model {
  public:
@@ -91,8 +91,9 @@ class Model {
   // logits_TV F32 of every position (tests, small inputs: a batch whose logits are not cut by columns).
   void forward_logits(const PackedBatch& batch, TensorView logits_TV);
 
-  // Called before each parameter group is used, forward and backward, on the thread that runs the model. It
-  // may throw, which gives up the pass: its gradients are then of no use.
+  // Asked before each parameter group is used, on the thread that runs the model. Once it says no the rest of
+  // the pass is not computed: the groups are opened and closed, as other ranks rely on it, but loss and
+  // gradients are of no use. forward_logits() and Generator compute all the same.
   void call_between_layers(BetweenLayers hook);
   // For those who look for a mistake; an empty one ends it.
   void watch_layers(LayerWatch watch);

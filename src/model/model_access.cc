@@ -14,7 +14,7 @@ TensorView flat_array(const ParameterLayout& layout, int64_t group, std::byte* d
 }  // namespace
 
 void Model::Impl::open_weights(int64_t group, WeightUse use) {
-  if (between_layers) between_layers(group, use);
+  if (between_layers && !between_layers(group, use)) is_abandoned = true;
   if (access == nullptr) return;
   bind_opened_weights(group, access->open_weights(group, use));
 }
@@ -49,7 +49,7 @@ void Model::Impl::show_gradients(int64_t group) const {
 }
 
 void Model::Impl::close_gradients(int64_t group) {
-  if (gradient_watch) show_gradients(group);
+  if (gradient_watch && !is_abandoned) show_gradients(group);
   if (access != nullptr) access->close_gradients(group);
 }
 

@@ -133,6 +133,50 @@ TEST_P(ModelAccess, ABatchWithoutTargetsAndNoBatchMakeTheSameCalls) {
   expect_zero("no targets");
 }
 
+// At every place where it is asked.
+TEST_P(ModelAccess, AnAbandonedPassMakesTheSameCallsAndComputesNothingMore) {
+  const ParameterLayout layout(config());
+  const PackedBatch batch = pack(random_rows({7, 5}, config().vocab_size, 2));
+  ThreadPool pool(1);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  MovingAccess access(layout, random_weights(layout, 0.3f, 1));
+  Model model(config(), DType::kF32, *ops);
+  model.bind_parameters(access);
+  model.reserve(limits_of(batch, /*checkpointing=*/true));
+  const LossSums whole = model.forward_backward(batch, 1, 0, Update::kOverwrite);
+  const auto calls = std::exchange(access.calls, {});
+  std::vector<float> gradients;
+  for (int64_t i = 0; i < layout.num_elements(); ++i) gradients.push_back(access.gradient(i));
+  const int64_t head = config().num_hidden_layers + 1;
+  const int64_t num_forward = head + (config().tie_word_embeddings ? 2 : 1);
+  const int64_t num_asked = num_forward + config().num_hidden_layers;
+
+  for (int64_t last = 0; last < num_asked; ++last) {
+    int64_t asked = 0;
+    model.call_between_layers([&](int64_t, WeightUse) { return asked++ < last; });
+    const LossSums sums = model.forward_backward(batch, 1, 0, Update::kOverwrite);
+    EXPECT_EQ(asked, num_asked);
+    EXPECT_EQ(access.calls, calls) << last;
+    EXPECT_TRUE(access.all_closed());
+    access.calls.clear();
+    EXPECT_EQ(sums.loss_sum, last < num_forward ? 0 : whole.loss_sum) << last;
+    const int64_t first_computed = last < num_forward ? head + 1 : head - (last - num_forward);
+    for (const Parameter& parameter : layout.parameters()) {
+      if (parameter.group >= first_computed) continue;
+      const auto begin = static_cast<size_t>(parameter.offset);
+      bool is_computed = true;
+      for (size_t i = begin; i < begin + static_cast<size_t>(parameter.num_elements); ++i) {
+        is_computed &= access.gradient(static_cast<int64_t>(i)) == gradients[i];
+      }
+      EXPECT_FALSE(is_computed) << parameter.name << " behind " << last;
+    }
+  }
+  model.call_between_layers([&](int64_t, WeightUse) { return false; });
+  EXPECT_EQ(model.forward_loss(batch).num_targets, 0);
+  model.call_between_layers({});
+  EXPECT_EQ(model.forward_backward(batch, 1, 0, Update::kOverwrite).loss_sum, whole.loss_sum);
+}
+
 TEST(ModelAccessOrder, IsTheDocumentedOne) {
   ModelConfig config = tiny_config();
   const auto calls = [&] {

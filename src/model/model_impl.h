@@ -19,7 +19,7 @@ struct Model::Impl {
   void bind_gradients(int64_t group, TensorView flat);
   bool has_weights() const { return !embedding_VD.empty() || access != nullptr; }
 
-  // Nothing without `access`.
+  // Nothing without `access`, but that between_layers is asked.
   void open_weights(int64_t group, WeightUse use);
   // With `access`: the group is, or is to be, open at `data`.
   void bind_opened_weights(int64_t group, std::byte* data);
@@ -93,6 +93,7 @@ struct Model::Impl {
   std::vector<TensorView> group_gradients;
 
   BetweenLayers between_layers;
+  bool is_abandoned = false;  // nothing more of the pass is computed
   LayerWatch watch;
   GradientWatch gradient_watch;
   ActivationLimits limits;

@@ -57,8 +57,7 @@ void add_batch(Model& model, const Dataset& dataset, const std::vector<int64_t>&
 }
 
 void finish(double loss_sum, const Stopwatch& stopwatch, EvalResult* result) {
-  if (result->num_targets == 0 && !result->stopped)
-    fail(ExitCode::kBadData, "the evaluation dataset has no token to predict");
+  if (result->num_targets == 0) fail(ExitCode::kBadData, "the evaluation dataset has no token to predict");
   result->loss = loss_sum / static_cast<double>(std::max<int64_t>(result->num_targets, 1));
   result->perplexity = std::exp(result->loss);
   result->runtime_s = stopwatch.seconds();
@@ -75,17 +74,15 @@ EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int6
   for (const std::vector<int64_t>& rows : evaluation_batches(dataset, max_rows, max_tokens)) {
     add_batch(model, dataset, rows, &batch, &loss_sum, &result);
     const double fraction = static_cast<double>(result.num_rows) / static_cast<double>(dataset.num_rows());
-    if (progress && !progress(fraction)) {
-      result.stopped = result.num_rows < dataset.num_rows();
-      if (result.stopped) break;
-    }
+    result.stopped = progress && !progress(fraction);
+    if (result.stopped) return result;
   }
   finish(loss_sum, stopwatch, &result);
   return result;
 }
 
 EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
-                             Communicator& comm, const std::function<void(double fraction)>& progress) {
+                             Communicator& comm, const std::function<bool(double fraction)>& progress) {
   const Stopwatch stopwatch;
   const auto batches = evaluation_batches(dataset, max_rows, max_tokens);
   const auto world_size = static_cast<size_t>(comm.world().world_size);
@@ -99,10 +96,10 @@ EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_r
     } else {
       model.take_part_in_forward();
     }
-    if (progress) {
-      progress(static_cast<double>(std::min(first + world_size, batches.size())) /
-               static_cast<double>(batches.size()));
-    }
+    const size_t num_done = std::min(first + world_size, batches.size());
+    const double fraction = static_cast<double>(num_done) / static_cast<double>(batches.size());
+    result.stopped = progress && !progress(fraction);
+    if (result.stopped) return result;
   }
   double loss_sum = 0;
   for (size_t first = 0; first < losses.size(); first += kMaxSummedValues) {

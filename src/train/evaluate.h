@@ -19,7 +19,7 @@ struct EvalResult {
   int64_t num_targets = 0;
   int64_t num_batches = 0;
   double runtime_s = 0;
-  bool stopped = false;  // by the callback: the other fields are of the rows until then
+  bool stopped = false;  // by the callback: the other fields say nothing
 
   double tokens_per_second() const { return static_cast<double>(num_tokens) / runtime_s; }
 };
@@ -39,8 +39,9 @@ EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int6
                     const std::function<bool(double fraction)>& progress = {});
 
 // Collective: the ranks take the batches in turn, and all get the result of the whole, the same bits as of
-// one rank: sums are taken in the order of batches. Does not stop early.
+// one rank: sums are taken in the order of batches. `progress` may be collective, and must return the same on
+// every rank.
 EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
-                             Communicator& comm, const std::function<void(double fraction)>& progress = {});
+                             Communicator& comm, const std::function<bool(double fraction)>& progress = {});
 
 }  // namespace tessera

@@ -64,6 +64,7 @@ struct Trainer::StepSums {
   double gradient_squares = 0;
   double num_tokens = 0;
   double flops = 0;
+  double given_up = 0;    // ranks that did not compute all
   double interrupts = 0;  // ranks that received SIGINT
   double terminations = 0;
   double sent_bytes = 0;
@@ -84,14 +85,14 @@ struct Trainer::StepSums {
     return {std::llround(sent_bytes), std::llround(received_bytes), busy_s, wait_s};
   }
   std::span<double> values() { return {&loss, kNumValues}; }
-  static constexpr size_t kNumValues = 16;
+  static constexpr size_t kNumValues = 17;
   int64_t index_of(double StepSums::*value) const { return &(this->*value) - &loss; }
 };
 
 void Trainer::run_pass(const RowLists& passes, int64_t pass, bool is_last, float grad_scale, StepSums* sums) {
   const WeightUpdate update = parameters_->begin_pass(pass == 0, is_last);
   const std::span<const int64_t> rows = passes[pass * world().world_size + world().rank];
-  if (rows.empty()) {
+  if (rows.empty() || given_up_) {
     model_->take_part_in_forward_backward(update.mode);
   } else {
     make_packed_batch(*dataset_, rows, &batch_);
@@ -117,19 +118,13 @@ bool Trainer::run_passes(const RowLists& passes, float grad_scale, StepSums* sum
   const int64_t every = args_.replay_check_steps;
   rehearsal_s_ = 0;
   in_passes_ = true;
-  try {
-    if (every > 0 && (state_.global_step + 1) % every == 0) rehearse(passes, grad_scale);
-    for (int64_t pass = 0; pass < num_passes; ++pass) {
-      if (pass > 0 && give_up_together()) break;
-      run_pass(passes, pass, pass + 1 == num_passes, grad_scale, sums);
-      if (!replay_) continue;
-      replay_difference_ = replay_->difference();
-      replay_.reset();
-    }
-  } catch (const StepGivenUp&) {
-    agreed_signal_ = received_signal();
+  if (every > 0 && (state_.global_step + 1) % every == 0) rehearse(passes, grad_scale);
+  for (int64_t pass = 0; pass < num_passes; ++pass) {
+    if (pass > 0 && give_up_together(pass)) break;
+    run_pass(passes, pass, pass + 1 == num_passes, grad_scale, sums);
+    if (replay_ && !given_up_) replay_difference_ = replay_->difference();
+    replay_.reset();
   }
-  replay_.reset();
   in_passes_ = false;
   return agreed_signal_ == 0;
 }
@@ -152,16 +147,21 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   sums.gradient_squares = parameters_->gradient_squares();
   sums.compute_s = step_time.seconds() - (comm_->waited_s() - waited_before_s);
   const bool own_loss_is_finite = std::isfinite(sums.loss);
-  if (!world().is_single()) {
-    const int signal = received_signal();
-    sums.interrupts = signal == SIGINT;
-    sums.terminations = signal == SIGTERM;
-  }
+  const int signal = received_signal();
+  sums.given_up = given_up_;
+  sums.interrupts = signal == SIGINT;
+  sums.terminations = signal == SIGTERM;
   sums.checkpoint = saver_->share();
   {
     const NetworkMeterPause pause(network_meter_);
     sums.add(network_meter_.take());
     comm_->all_reduce_sum(sums.values(), {"loss and gradient norm"});
+  }
+  if (sums.interrupts > 0) agreed_signal_ = SIGINT;
+  if (sums.terminations > 0) agreed_signal_ = SIGTERM;
+  if (sums.given_up > 0) {
+    saver_->take_sums(sums.checkpoint);
+    return std::nullopt;
   }
   StepMetrics metrics;
   metrics.step = step + 1;
@@ -174,14 +174,12 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   metrics.network = network_use(sums.network());
   metrics.slowest_rank =
       find_slowest_rank(step, sums.index_of(&StepSums::flops), sums.index_of(&StepSums::compute_s));
-  saver_->take_sums(sums.checkpoint);
   pass_s_ = sums.compute_s / static_cast<double>(passes.size());
   check_replay(step, sums.index_of(&StepSums::replay_differences));
+  saver_->take_sums(sums.checkpoint);
   if (rehearsal_s_ > 0) metrics.replay_check_s = rehearsal_s_;
   metrics.skipped = is_to_skip(metrics, own_loss_is_finite, passes);
   if (!metrics.skipped) update(metrics);
-  if (sums.interrupts > 0) agreed_signal_ = SIGINT;
-  if (sums.terminations > 0) agreed_signal_ = SIGTERM;
 
   metrics.step_time_s = step_time.seconds();
   metrics.tokens_per_second = sums.num_tokens / metrics.step_time_s;

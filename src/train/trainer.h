@@ -139,20 +139,19 @@ class Trainer {
   // last.
   void check_replay(int64_t step, int64_t sum_index);
 
-  // Leaves the layers of the model.
-  struct StepGivenUp {};
-
   // Where this rank is, for the report on a standstill.
   void mark_work(const char* what);
   void mark_layer(int64_t group, WeightUse use);
 
-  // Signals (trainer_signal.cc). Between layers: notes when one came; a rank that is alone gives the step up
-  // there.
-  void look_for_signal();
+  // Signals (trainer_signal.cc). Between layers: false when one came for which this rank gives up the step or
+  // the evaluation.
+  bool go_on_computing();
   double write_estimate_s() const;
   bool must_give_up() const;
-  // Between passes: all ranks do, or none.
-  bool give_up_together();
+  // Collective, in front of pass `pass`, at times: whether any rank has given up the step.
+  bool give_up_together(int64_t pass);
+  // Collective: sets agreed_signal_ where `wish` is true on any rank.
+  bool stop_together(bool wish);
   void update(const StepMetrics& metrics);
   // Nothing when the peak was not measured.
   std::optional<double> share_of_peak(double tflops) const;
@@ -257,13 +256,15 @@ class Trainer {
   int agreed_signal_ = 0;
   bool output_is_shared_ = true;  // by all nodes
   bool in_passes_ = false;
+  bool in_evaluation_ = false;
+  bool given_up_ = false;  // by this rank: what it does
   std::optional<Stopwatch> since_signal_;
   Stopwatch since_step_began_;
   std::optional<ReplayCheck> replay_;  // in the passes of a step that is checked
   std::string replay_difference_;      // of this rank; "" = none
   double rehearsal_s_ = 0;
   // Of the step before, mean of the ranks, the same on all.
-  std::optional<double> pass_s_;
+  double pass_s_ = 0;
   int64_t last_saved_step_ = -1;    // of the last complete checkpoint; known to rank 0
   int64_t loading_peak_bytes_ = 0;  // of this rank, resident
   bool handed_over_ = false;        // the masters, in hand_over_to_first_rank()

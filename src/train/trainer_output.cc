@@ -129,13 +129,15 @@ void Trainer::run_evaluation() {
   const NetworkMeterPause pause(network_meter_);
   const auto progress = [this](double fraction) {
     observer_->on_evaluation_progress(fraction);
-    return !stop_wanted();
+    return !stop_together(received_signal() != 0);
   };
   const int64_t max_rows = args_.per_device_eval_batch_size;
+  in_evaluation_ = true;
   const EvalResult result =
       world().is_single()
           ? evaluate(*model_, *eval_dataset_, max_rows, limits_.max_tokens, progress)
           : evaluate_together(*model_, *eval_dataset_, max_rows, limits_.max_tokens, *comm_, progress);
+  in_evaluation_ = false;
   if (result.stopped) return;
   LogEntry entry;
   entry.values = {{"eval_loss", result.loss}};

@@ -295,7 +295,7 @@ void Trainer::allocate_and_load() {
   if (snapshots_) snapshots_->open(model_->layout(), *parameters_);
   model_->call_between_layers([this](int64_t group, WeightUse use) {
     mark_layer(group, use);
-    look_for_signal();
+    return go_on_computing();
   });
 }
 

@@ -2,6 +2,7 @@
 // given.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <csignal>
 
 #include "train/trainer.h"
@@ -13,8 +14,8 @@ namespace {
 constexpr double kAssumedBytesPerSecond = 100e6;
 // What is not written piece by piece: syncing, the manifest, leaving.
 constexpr double kCommitSeconds = 1;
-// Passes that take less are not asked between: the step is over soon, and asking would cost something.
-constexpr double kShortPassSeconds = 0.1;
+// Ranks ask each other this often, and no more often than between all passes.
+constexpr double kAskSeconds = 0.1;
 
 }  // namespace
 
@@ -34,24 +35,31 @@ bool Trainer::must_give_up() const {
   return since_signal_->seconds() + rest_s + write_estimate_s() > args_.time_to_end_s();
 }
 
-void Trainer::look_for_signal() {
+// Ranks notice a signal at different times. Who gives up computes no more but still opens and closes
+// parameter groups, so that the others, who may be anywhere in the step, do not wait for it.
+bool Trainer::go_on_computing() {
   if (!since_signal_ && received_signal() != 0) since_signal_.emplace();
-  if (since_signal_ && in_passes_ && world().is_single() && must_give_up()) throw StepGivenUp();
+  if (since_signal_ && !given_up_) given_up_ = in_evaluation_ || (in_passes_ && must_give_up());
+  return !given_up_;
 }
 
-bool Trainer::give_up_together() {
-  if (world().is_single() || (pass_s_ && *pass_s_ < kShortPassSeconds)) return false;
-  look_for_signal();
+bool Trainer::give_up_together(int64_t pass) {
+  const double passes_between = pass_s_ > 0 ? std::ceil(kAskSeconds / pass_s_) : 1;
+  if (!world().is_single() && std::fmod(static_cast<double>(pass), passes_between) != 0) return false;
+  const NetworkMeterPause pause(network_meter_);
+  go_on_computing();
+  if (!stop_together(given_up_)) return false;
+  comm_->rail().wait_for_all();  // gradients under way
+  return true;
+}
+
+bool Trainer::stop_together(bool wish) {
   const int signal = received_signal();
   std::array<double, 3> votes = {signal == SIGINT ? 1.0 : 0.0, signal == SIGTERM ? 1.0 : 0.0,
-                                 since_signal_ && must_give_up() ? 1.0 : 0.0};
-  {
-    const NetworkMeterPause pause(network_meter_);
-    comm_->all_reduce_sum(votes, {"signals"});
-  }
+                                 wish ? 1.0 : 0.0};
+  comm_->all_reduce_sum(votes, {"signals"});
   if (votes[2] == 0) return false;
   agreed_signal_ = votes[1] > 0 ? SIGTERM : SIGINT;
-  comm_->rail().wait_for_all();  // gradients under way
   return true;
 }
 

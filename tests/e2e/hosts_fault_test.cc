@@ -144,6 +144,50 @@ TEST_F(HostsFault, SigtermOfOneAgentSavesAndEndsAll) {
   }
 }
 
+// Two steps of rows of a word, then one of rows of 128 tokens, for which there is no time. Node 0 hears of it
+// from the other's rank.
+TEST_F(HostsFault, SigtermGivesUpAStepThatWouldTakeTooLong) {
+  constexpr int64_t kRowsPerStep = 16'000;
+  std::string long_row;
+  for (int i = 0; i < 64; ++i) long_row += "small layer ";
+  std::string text;
+  for (int64_t row = 0; row < 2 * kRowsPerStep; ++row) text += "a\n";
+  for (int64_t row = 0; row < kRowsPerStep; ++row) text += long_row + "\n";
+  const std::vector<std::string> command = {"train",
+                                            "--model",
+                                            tiny_->model,
+                                            "--dataset",
+                                            tiny_->folder.write("rows.txt", text),
+                                            "--output_dir",
+                                            output(),
+                                            "--text_per_line",
+                                            "--shuffle",
+                                            "false",
+                                            "--max_length",
+                                            "128",
+                                            "--learning_rate",
+                                            "1e-3",
+                                            "--per_device_train_batch_size",
+                                            "1",
+                                            "--dtype",
+                                            "float32",
+                                            "--max_steps",
+                                            "1000",
+                                            "--grace_period_s",
+                                            "3",
+                                            "--gradient_accumulation_steps",
+                                            std::to_string(kRowsPerStep / 2)};
+  HostJob job(hosts_, {.command = command});
+  ASSERT_TRUE(wait_for_steps(output(), 2, kStart)) << job.all_output();
+  job.agent(1).send(SIGTERM);
+  ASSERT_TRUE(job.wait(20s)) << job.all_output();
+  for (const int node : {0, 1}) {
+    const ProcessResult result = job.agent(node).result();
+    EXPECT_EQ(result.signal, SIGTERM) << "node " << node << " exit code " << result.exit_code << result.err;
+  }
+  EXPECT_EQ(files_named(output(), "checkpoint-", ""), std::vector<fs::path>{output() / "checkpoint-2"});
+}
+
 TEST_F(HostsFault, DeadNetworkIsNamedOnBothSides) {
   HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
   ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();

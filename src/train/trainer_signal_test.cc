@@ -1,0 +1,130 @@
+// Signals in the middle of steps and evaluations of several ranks.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "formats/file.h"
+#include "train/train_test_support.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of 3 steps of 3 passes each, with a checkpoint at the end.
+class SignalTest : public testing::TestWithParam<RanksCase> {
+ protected:
+  SignalTest() : args(tiny_.args) {
+    write_token_rows(tiny_.folder() / "train.safetensors",
+                     random_rows(std::vector<int64_t>(36, 9), tiny_config().vocab_size, 3));
+    args.zero_stage = GetParam().stage;
+    args.gather_schedule = GetParam().schedule;
+    args.stage3_param_persistence_threshold = 0;
+    args.stage3_prefetch_bucket_size = 0;
+    args.per_device_train_batch_size = 1;
+    args.gradient_accumulation_steps = 3;
+    args.merge_micro_batches = "never";
+    args.max_steps = 3;
+    args.save_strategy = "steps";
+    args.save_steps = 3;
+    args.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
+  }
+
+  // SIGTERM reaches one rank in the first step of the process, when it asks for the `number`-th time.
+  RecordingObserver stop_in_first_step(int64_t number) {
+    return stop(fmt::format("first-{}", number), [=](int, int64_t num_asked) { return num_asked >= number; });
+  }
+  // The same, behind the first step.
+  RecordingObserver stop_behind_first_step(int64_t number, const std::string& name) {
+    if (asked_in_first_step_.empty()) count_in_first_step();
+    return stop(name, [=, this](int rank, int64_t num_asked) {
+      return num_asked >= asked_in_first_step_[static_cast<size_t>(rank)] + number;
+    });
+  }
+
+  std::string weights_of(const fs::path& checkpoint) {
+    return read_text_file(checkpoint / "model.safetensors");
+  }
+
+  TinyRun tiny_;
+  TrainingArguments args;
+
+ private:
+  RecordingObserver stop(const std::string& name,
+                         const std::function<bool(int rank, int64_t num_asked)>& when) {
+    args.output_dir = tiny_.folder() / name;
+    const Ranks& ranks = GetParam().ranks;
+    const auto signalled = static_cast<int>(num_stopped_++ % ranks.world_size());
+    int64_t num_asked = 0;  // of that rank
+    const RecordingObserver seen = train_ranks(args, ranks, 1, [&](int rank) {
+      return rank == signalled && when(rank, num_asked++) ? SIGTERM : 0;
+    })[0];
+    EXPECT_EQ(seen.summary.stop_signal, SIGTERM) << name;
+    return seen;
+  }
+
+  void count_in_first_step() {
+    TrainingArguments one_step = args;
+    one_step.output_dir = tiny_.folder() / "one step";
+    one_step.max_steps = 1;
+    one_step.eval_strategy = "no";
+    asked_in_first_step_.resize(static_cast<size_t>(GetParam().ranks.world_size()));
+    train_ranks(one_step, GetParam().ranks, 1, [&](int rank) {
+      ++asked_in_first_step_[static_cast<size_t>(rank)];
+      return 0;
+    });
+  }
+
+  int64_t num_stopped_ = 0;
+  std::vector<int64_t> asked_in_first_step_;  // by rank
+};
+
+// The first step of a process asks the others between passes, later ones, when passes are short, at its end.
+TEST_P(SignalTest, StepIsGivenUpInAnyLayer) {
+  TrainingArguments whole = args;
+  whole.output_dir = tiny_.folder() / "whole";
+  whole.save_steps = 1;
+  train_ranks(whole, GetParam().ranks);
+  const int64_t num_layers = tiny_config().num_hidden_layers;
+  const int64_t asked_in_pass = 2 * num_layers + 2 + tiny_config().tie_word_embeddings;
+  for (int64_t num_asked = 0; num_asked < 3 * asked_in_pass; ++num_asked) {
+    EXPECT_TRUE(stop_in_first_step(num_asked).steps.empty()) << num_asked;
+    const std::string name = fmt::format("second-{}", num_asked);
+    const RecordingObserver seen = stop_behind_first_step(num_asked, name);
+    EXPECT_EQ(seen.steps.size(), 1u) << num_asked;
+    EXPECT_EQ(seen.checkpoints, std::vector<fs::path>{tiny_.folder() / name / "checkpoint-1"});
+    EXPECT_EQ(weights_of(tiny_.folder() / name / "checkpoint-1"),
+              weights_of(tiny_.folder() / "whole/checkpoint-1"));
+  }
+}
+
+TEST_P(SignalTest, StepIsFinishedWhereThereIsTime) {
+  args.grace_period_s = 300;
+  EXPECT_EQ(stop_behind_first_step(2, "patient").steps.size(), 2u);
+}
+
+TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
+  args.eval_dataset = {tiny_.folder() / "eval.safetensors"};
+  args.eval_strategy = "steps";
+  args.eval_steps = 1;
+  args.per_device_eval_batch_size = 1;
+  args.grace_period_s = 300;
+  for (int64_t num_asked = 0; num_asked < 6; ++num_asked) {
+    const std::string name = fmt::format("evaluation-{}", num_asked);
+    const RecordingObserver seen = stop_behind_first_step(num_asked, name);
+    EXPECT_EQ(seen.steps.size(), 1u);
+    EXPECT_TRUE(seen.evaluations.empty());
+    EXPECT_EQ(seen.checkpoints, std::vector<fs::path>{tiny_.folder() / name / "checkpoint-1"});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Signal, SignalTest,
+                         testing::Values(RanksCase{{1, 2}, 2, "per_step"}, RanksCase{{2, 1}, 3, "per_layer"},
+                                         RanksCase{{2, 2}, 3, "per_step"}, RanksCase{{1, 1}, 2, "per_step"}),
+                         [](const auto& param) { return param.param.name(); });
+
+}  // namespace
+}  // namespace tessera
