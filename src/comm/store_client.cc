@@ -231,6 +231,25 @@ int64_t StoreClient::Impl::add(const std::string& key, int64_t amount) {
                             fmt::format("the store did not add to '{}'", printable(key))));
 }
 
+void StoreClient::Impl::watch(const std::string& key) {
+  wire::Writer out;
+  out.text(key);
+  const std::lock_guard lock(mutex_);
+  TESSERA_CHECK(state_ == State::kFormed, "a request to a store that was left");
+  answers_.erase(watch_request_);
+  watch_request_ = next_request_++;
+  answers_.emplace(watch_request_, std::nullopt);
+  send(Type::kGet, watch_request_, out.take());
+}
+
+std::optional<std::string> StoreClient::Impl::watched() {
+  const std::lock_guard lock(mutex_);
+  const auto waiting = answers_.find(watch_request_);
+  if (waiting == answers_.end() || !waiting->second || waiting->second->type != Type::kValue)
+    return std::nullopt;
+  return waiting->second->body;
+}
+
 Failure StoreClient::Impl::settle(Failure suspicion) {
   if (suspicion.rank >= 0 && static_cast<size_t>(suspicion.rank) < hosts_.size()) {
     suspicion.host = hosts_[static_cast<size_t>(suspicion.rank)];
@@ -340,6 +359,8 @@ void StoreClient::check_same_settings(const std::map<std::string, std::string>& 
   const std::string difference = find_difference(*this, world, prefix, settings);
   if (!difference.empty()) failures().fail_because(-1, difference, ExitCode::kBadConfig);
 }
+void StoreClient::watch(const std::string& key) { impl_->watch(key); }
+std::optional<std::string> StoreClient::watched() const { return impl_->watched(); }
 const std::vector<std::string>& StoreClient::hosts() const { return impl_->hosts(); }
 const std::vector<std::string>& StoreClient::addresses() const { return impl_->addresses(); }
 const std::string& StoreClient::local_address() const { return impl_->local_address(); }

@@ -52,6 +52,10 @@ class StoreClient {
   std::string get(const std::string& key, std::chrono::milliseconds timeout);
   // Adds to a number, 0 at first, and returns the sum.
   int64_t add(const std::string& key, int64_t amount);
+  // Asks for a key's value without waiting; watched() tells it once it is set and this process has heard of
+  // it. One key at a time.
+  void watch(const std::string& key);
+  std::optional<std::string> watched() const;
 
   // Collective over all ranks: every one's settings must be those of rank 0. Error(kBadConfig) on every rank
   // names the first difference: setting, both values, rank and host.

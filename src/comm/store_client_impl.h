@@ -41,6 +41,8 @@ class StoreClient::Impl {
   void set(const std::string& key, const std::string& value);
   std::string get(const std::string& key, milliseconds timeout);
   int64_t add(const std::string& key, int64_t amount);
+  void watch(const std::string& key);
+  std::optional<std::string> watched();
   const World& world() const { return world_; }
   uint64_t next_settings_check() { return num_settings_checks_++; }
   void report_own_failure(ExitCode code, const std::string& message);
@@ -136,6 +138,7 @@ class StoreClient::Impl {
   std::vector<wire::Seat> seats_;
   uint32_t next_request_ = 1;
   std::map<uint32_t, std::optional<Answer>> answers_;
+  uint32_t watch_request_ = 0;  // 0 = nothing is watched
 
   std::thread thread_;
 };

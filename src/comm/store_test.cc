@@ -152,6 +152,26 @@ TEST(StoreValues, GetWaitsAndTellsTheKeyItWaitedFor) {
   EXPECT_THAT(error_of([&] { store->add("something", 1); }), HasSubstr("'something' is not a number"));
 }
 
+TEST(StoreValues, AWatchedKeyIsKnownSoonAfterItIsSetAndNeverWaitedFor) {
+  StoreServer server(quick_server_options(2));
+  run_ranks(2, [&](int rank) {
+    const auto store = StoreClient::join(test_world(rank, 2, 1, server.port()), quick_store_options());
+    EXPECT_EQ(store->watched(), std::nullopt);
+    store->watch("never");
+    store->watch("news");
+    EXPECT_EQ(store->watched(), std::nullopt);
+    store->add("watching", 1);
+    if (rank == 0) {
+      store->set("never", "not this");
+      store->set("news", "this");
+    }
+    for (int wait = 0; wait < 1000 && !store->watched(); ++wait)
+      std::this_thread::sleep_for(milliseconds(10));
+    EXPECT_EQ(store->watched(), "this");
+    store->leave();
+  });
+}
+
 TEST(StoreSettings, FirstDifferenceIsNamedOnEveryRank) {
   StoreServer server(quick_server_options(4));
   run_ranks(4, [&](int rank) {

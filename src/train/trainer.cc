@@ -30,6 +30,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   run_time_ = Stopwatch();
   comm_->rail().wait_for_all();  // what loading has begun
   network_meter_.start();
+  watch_for_signal();
   if (begins_with_evaluation()) run_evaluation();
   while (state_.global_step < state_.max_steps && !stop_wanted()) {
     const std::optional<StepMetrics> metrics = train_step(state_.global_step);

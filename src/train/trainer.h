@@ -150,6 +150,10 @@ class Trainer {
   bool must_give_up() const;
   // Collective, in front of pass `pass`, at times: whether any rank has given up the step.
   bool give_up_together(int64_t pass);
+  // For signals that other ranks get.
+  void watch_for_signal();
+  // The first that this process got, or, as its store tells, a rank anywhere in the job; 0 = none.
+  int received_signal();
   // Collective: sets agreed_signal_ where `wish` is true on any rank.
   bool stop_together(bool wish);
   void update(const StepMetrics& metrics);
@@ -193,7 +197,6 @@ class Trainer {
   std::optional<NetworkUse> mean_network_use() const;
   TrainSummary summarize();
   TrainSummary finish_run();
-  int received_signal() const { return stop_signal_ ? stop_signal_() : 0; }
   // Several ranks agree on it between passes and at the end of every step: signals reach them at different
   // times.
   bool stop_wanted() {
@@ -257,6 +260,7 @@ class Trainer {
   bool output_is_shared_ = true;  // by all nodes
   bool in_passes_ = false;
   bool in_evaluation_ = false;
+  int received_signal_ = 0;
   bool given_up_ = false;  // by this rank: what it does
   std::optional<Stopwatch> since_signal_;
   Stopwatch since_step_began_;

@@ -16,6 +16,8 @@ constexpr double kAssumedBytesPerSecond = 100e6;
 constexpr double kCommitSeconds = 1;
 // Ranks ask each other this often, and no more often than between all passes.
 constexpr double kAskSeconds = 0.1;
+// Where the store has the number of the signal that a rank got.
+constexpr const char* kSignalKey = "stop signal";
 
 }  // namespace
 
@@ -33,6 +35,22 @@ bool Trainer::must_give_up() const {
   if (!args_.save_on_sigterm) return true;
   const double rest_s = std::max(0.0, last_step_.step_time_s - since_step_began_.seconds());
   return since_signal_->seconds() + rest_s + write_estimate_s() > args_.time_to_end_s();
+}
+
+void Trainer::watch_for_signal() {
+  if (comm_->store()) comm_->store()->watch(kSignalKey);
+}
+
+int Trainer::received_signal() {
+  if (received_signal_ != 0) return received_signal_;
+  StoreClient* store = comm_->store();
+  if (stop_signal_) received_signal_ = stop_signal_();
+  if (received_signal_ != 0 && store) store->set(kSignalKey, std::to_string(received_signal_));
+  if (received_signal_ == 0 && store) {
+    if (const auto told = store->watched())
+      received_signal_ = *told == std::to_string(SIGINT) ? SIGINT : SIGTERM;
+  }
+  return received_signal_;
 }
 
 // Ranks notice a signal at different times. Who gives up computes no more but still opens and closes
