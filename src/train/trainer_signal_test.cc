@@ -112,12 +112,22 @@ TEST_P(SignalTest, EvaluationIsGivenUpInAnyLayer) {
   args.eval_steps = 1;
   args.per_device_eval_batch_size = 1;
   args.grace_period_s = 300;
+  TrainingArguments whole = args;
+  whole.output_dir = tiny_.folder() / "whole";
+  const RecordingObserver expected = train_ranks(whole, GetParam().ranks)[0];
   for (int64_t num_asked = 0; num_asked < 6; ++num_asked) {
     const std::string name = fmt::format("evaluation-{}", num_asked);
     const RecordingObserver seen = stop_behind_first_step(num_asked, name);
     EXPECT_EQ(seen.steps.size(), 1u);
     EXPECT_TRUE(seen.evaluations.empty());
     EXPECT_EQ(seen.checkpoints, std::vector<fs::path>{tiny_.folder() / name / "checkpoint-1"});
+    TrainingArguments resumed = args;
+    resumed.resume_from_checkpoint = "true";
+    const RecordingObserver rest = train_ranks(resumed, GetParam().ranks)[0];
+    ASSERT_EQ(rest.evaluations.size(), expected.evaluations.size()) << "it is made up for";
+    for (size_t i = 0; i < rest.evaluations.size(); ++i) {
+      EXPECT_EQ(rest.evaluations[i].loss, expected.evaluations[i].loss);
+    }
   }
 }
 
