@@ -63,8 +63,7 @@ class InitCommand : public Command {
            "the tokenizer's files. Linear layers and embeddings are drawn from a normal distribution of "
            "standard deviation initializer_range, norms are one, biases zero. A weight depends on the seed, "
            "its tensor's name and its place only. Under `tessera launch` the ranks write the folder "
-           "together, with the "
-           "same bytes; those of several machines need a folder that all of them share.";
+           "together, with the same bytes; those of several machines need a folder that all of them share.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera init --preset 15m --tokenizer tok --output model",

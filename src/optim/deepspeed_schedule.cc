@@ -36,8 +36,7 @@ int64_t read_total_steps(const ScheduleOptions& o, Keywords& keywords) {
   if (!total) {
     fail(ExitCode::kBadConfig,
          "lr_scheduler_kwargs: lr_scheduler_type {} needs total_num_steps: a number, or \"auto\" for the "
-         "steps "
-         "of the run",
+         "steps of the run",
          o.type);
   }
   return *total;
@@ -183,8 +182,7 @@ class OneCycle : public Schedule {
     if (!(grown < 1)) {
       fail(ExitCode::kBadConfig,
            "lr_scheduler_kwargs: decay_mom_rate {} of lr_scheduler_type OneCycle brings beta1 to {} at step "
-           "{}: "
-           "it must stay below 1; lower decay_mom_rate",
+           "{}: it must stay below 1; lower decay_mom_rate",
            decay_momentum_rate_, grown, step + 1);
     }
     return AdamBetas{grown, kBeta2};

@@ -305,8 +305,7 @@ void Trainer::check_output_is_shared() {
   if (args_.save_strategy != "no") {
     fail(ExitCode::kBadConfig,
          "output_dir {}: not the same folder on all nodes, of which each writes its part of a checkpoint: "
-         "take "
-         "one on a file system that they share, or save_strategy no",
+         "take one on a file system that they share, or save_strategy no",
          args_.output_dir);
   }
   output_is_shared_ = false;
