@@ -92,8 +92,8 @@ class Model {
   void forward_logits(const PackedBatch& batch, TensorView logits_TV);
 
   // Asked before each parameter group is used, on the thread that runs the model. Once it says no the rest of
-  // the pass is not computed: the groups are opened and closed, as other ranks rely on it, but loss and
-  // gradients are of no use. forward_logits() and Generator compute all the same.
+  // the pass is not computed: the groups are opened and closed, as other ranks rely on it, but what comes of
+  // the pass is of no use.
   void call_between_layers(BetweenLayers hook);
   // For those who look for a mistake; an empty one ends it.
   void watch_layers(LayerWatch watch);
