@@ -399,7 +399,8 @@ void declare_resuming(FlagTable* table, TrainingArguments* args) {
              "Leave a checkpoint of the last finished step when SIGTERM or Ctrl-C ends the run.");
   limit(table->add("grace_period_s", &args->grace_period_s,
                    "Seconds that the run has to end behind SIGTERM or Ctrl-C. Where the rest of the step and "
-                   "the checkpoint would take longer, as measured so far, the step is given up."),
+                   "the checkpoint would take more than four fifths of them, as measured so far, the step is "
+                   "given up."),
         above(0));
 }
 

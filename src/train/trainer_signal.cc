@@ -14,6 +14,8 @@ namespace {
 constexpr double kAssumedBytesPerSecond = 100e6;
 // What is not written piece by piece: syncing, the manifest, leaving.
 constexpr double kCommitSeconds = 1;
+// Of the time until the process is killed: estimates may be too low by a quarter.
+constexpr double kPlannedShare = 0.8;
 // Ranks ask each other this often, and no more often than between all passes.
 constexpr double kAskSeconds = 0.1;
 // Where the store has the number of the signal that a rank got.
@@ -34,7 +36,7 @@ double Trainer::write_estimate_s() const {
 bool Trainer::must_give_up() const {
   if (!args_.save_on_sigterm) return true;
   const double rest_s = std::max(0.0, last_step_.step_time_s - since_step_began_.seconds());
-  return since_signal_->seconds() + rest_s + write_estimate_s() > args_.time_to_end_s();
+  return since_signal_->seconds() + rest_s + write_estimate_s() > kPlannedShare * args_.time_to_end_s();
 }
 
 void Trainer::watch_for_signal() {
