@@ -237,19 +237,26 @@ TEST(Threads, MoreThanProcessorsTrainAlikeAfterAWarning) {
             one);
 }
 
+// An endless training that gets `signal` once it has logged a step.
+ProcessResult run_until_signal(const TinyModel& tiny, int signal, const std::vector<std::string>& more = {}) {
+  bool sent = false;
+  ProcessOptions options;
+  options.on_output = [&](pid_t pid, const std::string& out, const std::string&) {
+    if (!sent && out.find("{'loss'") != std::string::npos) {
+      kill(pid, signal);
+      sent = true;
+    }
+  };
+  std::vector<std::string> arguments =
+      tiny.train_arguments("out", {"--max_steps", "1000000", "--logging_steps", "1"});
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_tessera(arguments, options);
+}
+
 TEST(Interruption, FirstSignalSavesACheckpointAndEndsByTheSignal) {
   for (const int signal : {SIGINT, SIGTERM}) {
     const TinyModel tiny;
-    bool sent = false;
-    ProcessOptions options;
-    options.on_output = [&](pid_t pid, const std::string& out, const std::string&) {
-      if (!sent && out.find("{'loss'") != std::string::npos) {
-        kill(pid, signal);
-        sent = true;
-      }
-    };
-    const ProcessResult result =
-        run_tessera(tiny.train_arguments("out", {"--max_steps", "1000000", "--logging_steps", "1"}), options);
+    const ProcessResult result = run_until_signal(tiny, signal);
     EXPECT_EQ(result.signal, signal) << result.err;
     EXPECT_TRUE(result.errors().empty()) << result.err;
     EXPECT_THAT(result.err, HasSubstr(signal == SIGINT ? "info: SIGINT: the run ends with a checkpoint"
@@ -266,18 +273,7 @@ TEST(Interruption, FirstSignalSavesACheckpointAndEndsByTheSignal) {
 
 TEST(Interruption, WithoutACheckpointSaysSo) {
   const TinyModel tiny;
-  bool sent = false;
-  ProcessOptions options;
-  options.on_output = [&](pid_t pid, const std::string& out, const std::string&) {
-    if (!sent && out.find("{'loss'") != std::string::npos) {
-      kill(pid, SIGTERM);
-      sent = true;
-    }
-  };
-  const ProcessResult result = run_tessera(
-      tiny.train_arguments("out",
-                           {"--max_steps", "1000000", "--logging_steps", "1", "--save_on_sigterm", "false"}),
-      options);
+  const ProcessResult result = run_until_signal(tiny, SIGTERM, {"--save_on_sigterm", "false"});
   EXPECT_EQ(result.signal, SIGTERM) << result.err;
   EXPECT_THAT(result.err, HasSubstr("SIGTERM: the run ends without a checkpoint"));
   EXPECT_THAT(result.out, HasSubstr("stopped by a signal; no checkpoint was written\n"));
