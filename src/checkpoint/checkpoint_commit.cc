@@ -82,7 +82,7 @@ CheckpointManifest make_manifest(const CheckpointPlan& plan, const RunRecord& re
   }
   for (const auto& [name, size_bytes] : listed) manifest.files.push_back({name, size_bytes, std::nullopt});
   manifest.files.insert(manifest.files.end(), indexes.begin(), indexes.end());
-  manifest.files.push_back(write_text(folder, "trainer_state.json", record.trainer_state_json));
+  manifest.files.push_back(write_text(folder, kTrainerStateName, record.trainer_state_json));
   manifest.files.push_back(write_text(folder, "training_args.json", record.training_args_json));
   return manifest;
 }

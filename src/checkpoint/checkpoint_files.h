@@ -19,6 +19,7 @@ namespace tessera {
 inline constexpr const char* kStateFolder = "tessera";
 inline constexpr const char* kManifestName = "tessera/manifest.json";
 inline constexpr const char* kLatestName = "latest";
+inline constexpr const char* kTrainerStateName = "trainer_state.json";
 // Before the names of what is not complete, in an output folder.
 inline constexpr std::string_view kUnfinishedPrefix = ".unfinished-";
 

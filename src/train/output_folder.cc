@@ -22,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTrainerStateName = "trainer_state.json";
-
 // Runs a filesystem operation; its failure is an Error(kIoError) that says what was tried.
 template <typename Operation>
 void try_io(const std::string& what, const Operation& operation) {

@@ -180,7 +180,7 @@ void Trainer::write_model() {
 
 void Trainer::write_as_first_rank(const std::function<void(const std::filesystem::path&)>& export_to) {
   output_->replace_model(export_to);
-  write_text_file(output_->path() / "trainer_state.json", trainer_state_json(state_, false, true));
+  write_text_file(output_->path() / kTrainerStateName, trainer_state_json(state_, false, true));
 }
 
 // Every rank what it owns, as in a checkpoint.

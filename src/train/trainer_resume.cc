@@ -51,7 +51,7 @@ Trainer::ResumePoint Trainer::open_resume_point(const fs::path& folder) {
     fail(ExitCode::kBadData, "{}: field 'run.progress.step': expected {}, found {}", folder.string(),
          reader.step(), record.progress.step);
   }
-  const fs::path state = folder / "trainer_state.json";
+  const fs::path state = folder / kTrainerStateName;
   std::vector<LogEntry> log_history = parse_log_history(read_text_file(state), state.string());
   return {std::move(reader), {}, std::move(record), std::move(log_history)};
 }
