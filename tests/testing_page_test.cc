@@ -2,8 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <regex>
 #include <set>
 #include <string>
@@ -15,28 +13,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 TEST(TestingPage, NamesTestsAndFuzzTargetsThatExist) {
   std::set<std::string> known;
   const std::regex test(R"(TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\))");
-  for (const char* folder : {"src", "tests"}) {
-    for (const auto& entry : fs::recursive_directory_iterator(source_folder() / folder)) {
-      const std::string name = entry.path().filename().string();
-      if (name.ends_with("_fuzz.cc")) known.insert(name.substr(0, name.size() - 3));
-      if (!name.ends_with("_test.cc")) continue;
-      const std::string text = read(entry.path());
-      for (std::sregex_iterator found(text.begin(), text.end(), test), end; found != end; ++found) {
-        known.insert((*found)[1]);
-        known.insert((*found)[1].str() + ".*");
-        known.insert((*found)[1].str() + "." + (*found)[2].str());
-      }
+  for (const fs::path& path : source_files()) {
+    const std::string name = path.filename().string();
+    if (name.ends_with("_fuzz.cc")) known.insert(name.substr(0, name.size() - 3));
+    if (!name.ends_with("_test.cc")) continue;
+    const std::string text = read_source(path);
+    for (std::sregex_iterator found(text.begin(), text.end(), test), end; found != end; ++found) {
+      known.insert((*found)[1]);
+      known.insert((*found)[1].str() + ".*");
+      known.insert((*found)[1].str() + "." + (*found)[2].str());
     }
   }
-  const std::string page = read(source_folder() / "docs" / "testing.md");
+  const std::string page = read_source(source_folder() / "docs" / "testing.md");
   // "`Suite`", "`Suite.*`", "`Suite.Test`", "`Prefix/Suite.*`", "`name_fuzz`".
   const std::regex name(R"(`(?:\w+/)?([A-Z]\w+(?:\.(?:\w+|\*))?|\w+_fuzz)`)");
   const std::set<std::string> words = {"EIO", "NAME"};

@@ -57,7 +57,7 @@ class ReplaceNormalizer final : public Normalizer {
   }
   void apply(NormalizedText* text) const override {
     if (content_.empty() && text->at_start) {
-      const std::vector<Part> parts = divide(text->text, pattern_);
+      const std::vector<TextPart> parts = divide(text->text, pattern_);
       if (!parts.empty() && parts.front().is_match) text->at_start = false;
     }
     text->text = replace_all(text->text, pattern_, content_);

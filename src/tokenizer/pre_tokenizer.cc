@@ -31,17 +31,17 @@ Behavior behavior_of(const JsonNode& node) {
 //   MergedWithPrevious  the- final- - countdown
 //   MergedWithNext      the -final - -countdown
 //   Contiguous          the - final -- countdown
-std::vector<Part> arrange(std::vector<Part> parts, Behavior behavior) {
+std::vector<TextPart> arrange(std::vector<TextPart> parts, Behavior behavior) {
   if (behavior == Behavior::kIsolated) return parts;
   if (behavior == Behavior::kRemoved) {
-    std::erase_if(parts, [](const Part& part) { return part.is_match; });
+    std::erase_if(parts, [](const TextPart& part) { return part.is_match; });
     return parts;
   }
   const bool backwards = behavior == Behavior::kMergedWithNext;
   if (backwards) std::reverse(parts.begin(), parts.end());
-  std::vector<Part> out;
+  std::vector<TextPart> out;
   bool former_match = false;
-  for (const Part& part : parts) {
+  for (const TextPart& part : parts) {
     const bool join =
         behavior == Behavior::kContiguous ? part.is_match == former_match : part.is_match && !former_match;
     if (join && !out.empty()) {
@@ -61,7 +61,7 @@ template <typename Divide>
 void split_pieces(Pieces* pieces, Behavior behavior, const Divide& divide_piece) {
   std::vector<Piece> out;
   for (const Piece& piece : pieces->list) {
-    for (const Part& part : arrange(divide_piece(piece.text), behavior)) {
+    for (const TextPart& part : arrange(divide_piece(piece.text), behavior)) {
       if (part.begin == part.end) continue;
       out.push_back(
           {piece.text.substr(static_cast<size_t>(part.begin), static_cast<size_t>(part.end - part.begin)),
@@ -73,8 +73,8 @@ void split_pieces(Pieces* pieces, Behavior behavior, const Divide& divide_piece)
 
 // Parts of one character each where `is_match` holds, and the runs between them.
 template <typename Predicate>
-std::vector<Part> divide_by_char(std::string_view text, const Predicate& is_match) {
-  std::vector<Part> parts;
+std::vector<TextPart> divide_by_char(std::string_view text, const Predicate& is_match) {
+  std::vector<TextPart> parts;
   int64_t begin = 0;
   const auto size = static_cast<int64_t>(text.size());
   for (int64_t at = 0; at < size;) {
@@ -107,8 +107,8 @@ class SequencePreTokenizer final : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> parts_;
 };
 
-std::vector<Part> divide_known(std::string_view text, const FastScanner& scanner) {
-  std::vector<Part> parts;
+std::vector<TextPart> divide_known(std::string_view text, const FastScanner& scanner) {
+  std::vector<TextPart> parts;
   const char* const end = text.data() + text.size();
   for (const char* at = text.data(); at < end;) {
     const char* next = scanner.match_end(at, end);
@@ -131,8 +131,8 @@ class SplitPreTokenizer final : public PreTokenizer {
   }
   void apply(Pieces* pieces) const override {
     split_pieces(pieces, behavior_, [this](std::string_view text) {
-      std::vector<Part> parts = scanner_ ? divide_known(text, *scanner_) : divide(text, pattern_);
-      for (Part& part : parts) part.is_match ^= invert_;
+      std::vector<TextPart> parts = scanner_ ? divide_known(text, *scanner_) : divide(text, pattern_);
+      for (TextPart& part : parts) part.is_match ^= invert_;
       return parts;
     });
   }
@@ -239,8 +239,8 @@ class WhitespacePreTokenizer final : public PreTokenizer {
     return is_word_char(code_point) ? Kind::kWord : is_whitespace(code_point) ? Kind::kSpace : Kind::kOther;
   }
 
-  static std::vector<Part> words(std::string_view text) {
-    std::vector<Part> parts;
+  static std::vector<TextPart> words(std::string_view text) {
+    std::vector<TextPart> parts;
     Kind former = Kind::kSpace;
     for (int64_t at = 0; at < static_cast<int64_t>(text.size());) {
       const auto [code_point, size_bytes] = decode_utf8(text.data() + at);

@@ -135,8 +135,8 @@ std::vector<std::pair<int64_t, int64_t>> find_all(std::string_view text, const T
 
 }  // namespace
 
-std::vector<Part> divide(std::string_view text, const TextPattern& pattern) {
-  std::vector<Part> parts;
+std::vector<TextPart> divide(std::string_view text, const TextPattern& pattern) {
+  std::vector<TextPart> parts;
   int64_t at = 0;
   for (const auto& [begin, end] : find_all(text, pattern)) {
     if (at != begin) parts.push_back({at, begin, false});

@@ -40,7 +40,7 @@ class Regex {
 };
 
 // Part of a text that a pattern divides.
-struct Part {
+struct TextPart {
   int64_t begin;
   int64_t end;
   bool is_match;
@@ -50,7 +50,7 @@ struct Part {
 using TextPattern = std::variant<std::string, Regex>;
 
 // The parts of `text`, in order, covering all of it: what the pattern matches and what lies between.
-std::vector<Part> divide(std::string_view text, const TextPattern& pattern);
+std::vector<TextPart> divide(std::string_view text, const TextPattern& pattern);
 
 // `text` with every match replaced by `content` as it stands.
 std::string replace_all(std::string_view text, const TextPattern& pattern, std::string_view content);

@@ -50,7 +50,7 @@ void check_scratch(std::span<std::byte> scratch, const AttentionShape& shape, in
 
 int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_threads) {
   const int64_t reference_bytes = num_threads * 2 * shape.head_dim * static_cast<int64_t>(sizeof(double));
-  return std::max({reference_bytes, AttentionScratch::size_bytes(shape, max_tokens, num_threads),
+  return std::max({reference_bytes, AttentionScratchLayout::size_bytes(shape, max_tokens, num_threads),
                    ForwardScratch(nullptr, shape, max_tokens, num_threads).size_bytes,
                    BackwardScratch(nullptr, shape, max_tokens, num_threads).size_bytes});
 }

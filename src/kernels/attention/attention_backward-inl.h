@@ -176,7 +176,7 @@ void backward_hwy(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorVie
                   ConstTensorView lse_HT, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
                   TensorView dqkv_TQ, std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t H = shape.num_heads, G = shape.num_key_value_heads, T = qkv_TQ.dim(0);
-  const AttentionScratch memory(scratch.data(), shape, T);
+  const AttentionScratchLayout memory(scratch.data(), shape, T);
   const std::span<const AttentionTask> tasks = memory.make_tasks(cu_seqlens);
   const auto num_tasks = std::ssize(tasks);
   with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {

@@ -81,7 +81,7 @@ void forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<
                  TensorView o_THE, TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t E = shape.head_dim, H = shape.num_heads, G = shape.num_key_value_heads;
   const int64_t T = qkv_TQ.dim(0), Q = shape.qkv_width();
-  const AttentionScratch memory(scratch.data(), shape, T);
+  const AttentionScratchLayout memory(scratch.data(), shape, T);
   const std::span<const AttentionTask> tasks = memory.make_tasks(cu_seqlens);
   float* const lse = lse_HT.empty() ? nullptr : lse_HT.as<float>();
   with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
@@ -162,7 +162,7 @@ void cached_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView 
                 int64_t cache_length, TensorView o_THE, std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t E = shape.head_dim, H = shape.num_heads, G = shape.num_key_value_heads;
   const int64_t T = qkv_TQ.dim(0), Q = shape.qkv_width();
-  const AttentionScratch memory(scratch.data(), shape, T);
+  const AttentionScratchLayout memory(scratch.data(), shape, T);
   with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
     const A* const qkv = qkv_TQ.as<A>();
     A *const k = k_cache.as<A>(), *const v = v_cache.as<A>();

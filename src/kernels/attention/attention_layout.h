@@ -73,13 +73,13 @@ struct AttentionBuffers {
 };
 
 // The parts of the scratch memory of a call: tasks [T], delta [H, T], then the buffers of every thread.
-class AttentionScratch {
+class AttentionScratchLayout {
  public:
-  AttentionScratch(std::byte* memory, const AttentionShape& shape, int64_t max_tokens)
+  AttentionScratchLayout(std::byte* memory, const AttentionShape& shape, int64_t max_tokens)
       : memory_(memory), shape_(shape), max_tokens_(max_tokens) {}
 
   static int64_t size_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_threads) {
-    const AttentionScratch layout(nullptr, shape, max_tokens);
+    const AttentionScratchLayout layout(nullptr, shape, max_tokens);
     return layout.thread_offset(num_threads);
   }
 

@@ -155,9 +155,9 @@ constexpr size_t kBackwardRows = 4;
 
 // Collects rows and works on them kBackwardRows at a time; in the end finish() for the rest.
 template <typename A>
-class BackwardRows {
+class BackwardBatches {
  public:
-  BackwardRows(const A* w, int64_t D, Update update, float* dw) : w_(w), D_(D), update_(update), dw_(dw) {}
+  BackwardBatches(const A* w, int64_t D, Update update, float* dw) : w_(w), D_(D), update_(update), dw_(dw) {}
 
   void add(const BackwardRow<A>& row) {
     rows_[count_++] = row;
@@ -263,7 +263,7 @@ void backward_hwy(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w
     const A *const dy = dy_RD.as<A>(), *const x = x_RD.as<A>(), *const w = w_D.as<A>();
     A* const dx = dx_RD.as<A>();
     pool.parallel_blocks(R, kRmsNormBackwardBlock, [&](int64_t begin, int64_t end) {
-      BackwardRows<A> rows(w, D, dx_update, partial.start_block(begin));
+      BackwardBatches<A> rows(w, D, dx_update, partial.start_block(begin));
       for (int64_t r = begin; r < end; ++r) rows.add({dy + r * D, x + r * D, dx + r * D, rstd[r]});
       rows.finish();
     });
@@ -307,7 +307,7 @@ void head_backward_hwy(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const Attenti
     const A *const qkv = qkv_TQ.as<A>(), *const w = w_E.as<A>();
     A* const dqkv = dqkv_TQ.as<A>();
     pool.parallel_blocks(T, kRmsNormBackwardBlock, [&](int64_t begin, int64_t end) {
-      BackwardRows<A> rows(w, E, Update::kOverwrite, partial.start_block(begin));
+      BackwardBatches<A> rows(w, E, Update::kOverwrite, partial.start_block(begin));
       for (int64_t t = begin; t < end; ++t) {
         for (int64_t i = 0; i < num_normed; ++i) {
           const int64_t at = t * Q + (head_begin + i) * E;
