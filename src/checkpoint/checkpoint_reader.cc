@@ -7,7 +7,6 @@
 #include <limits>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "base/error.h"
@@ -16,9 +15,8 @@
 #include "checkpoint/load_meter.h"
 #include "checkpoint/piece_codec.h"
 #include "formats/direct_file.h"
-#include "platform/cpu.h"
 #include "platform/crc32c.h"
-#include "platform/subnormals.h"
+#include "platform/thread_pool.h"
 
 namespace tessera {
 namespace {
@@ -79,21 +77,6 @@ class OpenFiles {
 // A disk is at its best with several requests at once: with 2 readers it gives 0.8 of its speed, with 4 0.9.
 constexpr int64_t kMinReaders = 4;
 
-// Runs reader() on every thread of the pool, and where there are few on some more: they mostly wait.
-void run_readers(ThreadPool& pool, FunctionRef<void()> reader) {
-  std::vector<std::jthread> waiting;
-  {
-    const UnpinnedScope unpinned;
-    for (int64_t i = pool.num_threads(); i < kMinReaders; ++i) {
-      waiting.emplace_back([&] {
-        const SubnormalsAreZero as_in_a_pool;
-        reader();
-      });
-    }
-  }
-  pool.parallel_for(pool.num_threads(), [&](int64_t /*thread*/) { reader(); });
-}
-
 // Runs body(i) for i from 0 up, several at once, in order of their beginning. The error of the lowest i that
 // has one is thrown.
 template <typename MakeBody>
@@ -102,7 +85,7 @@ void for_each_in_order(ThreadPool& pool, size_t count, const MakeBody& make_body
   std::mutex mutex;
   size_t failed = std::numeric_limits<size_t>::max();
   std::exception_ptr error;
-  run_readers(pool, [&] {
+  pool.run_on_each(kMinReaders, [&] {
     size_t i = 0;
     try {
       auto body = make_body();

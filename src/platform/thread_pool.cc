@@ -61,6 +61,13 @@ void wait_for_change(const std::atomic<Value>& value, Value old, int num_spins) 
   value.wait(old, std::memory_order_acquire);
 }
 
+[[noreturn]] void fail_refused_thread(size_t num_started, int64_t num_threads,
+                                      const std::system_error& error) {
+  fail(ExitCode::kBadConfig,
+       "the system allows {} of {} threads ({}): raise the limit of processes or ask for fewer", num_started,
+       num_threads, error.code().message());
+}
+
 }  // namespace
 
 // A loop is published by writing the body, then how many indices are left, then every thread's share, then a
@@ -164,9 +171,7 @@ ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
   } catch (const std::system_error& error) {
     const size_t num_started = state_->workers.size() + 1;
     state_->stop();
-    fail(ExitCode::kBadConfig,
-         "the system allows {} of {} threads ({}): raise the limit of processes or ask for fewer",
-         num_started, num_threads, error.code().message());
+    fail_refused_thread(num_started, num_threads, error);
   }
   state_->starting.wait();
   if (pins) pin_this_thread(limits.cpus[0]);
@@ -210,6 +215,35 @@ void ThreadPool::parallel_blocks(int64_t count, int64_t block,
   TESSERA_CHECK(block >= 1, "block={}", block);
   parallel_for((count + block - 1) / block,
                [&](int64_t index) { body(index * block, std::min(count, (index + 1) * block)); });
+}
+
+void ThreadPool::run_on_each(int64_t min_threads, FunctionRef<void()> body) {
+  std::vector<std::exception_ptr> errors(
+      static_cast<size_t>(std::max<int64_t>(0, min_threads - num_threads())));
+  {
+    std::vector<std::jthread> temporary;
+    try {
+      const UnpinnedScope unpinned;
+      for (std::exception_ptr& error : errors) {
+        temporary.emplace_back([&body, &error] {
+          const SubnormalsAreZero as_in_a_body;
+          inside_parallel_region = true;
+          omp_set_num_threads(1);
+          try {
+            body();
+          } catch (...) {
+            error = std::current_exception();
+          }
+        });
+      }
+    } catch (const std::system_error& error) {
+      fail_refused_thread(state_->workers.size() + 1 + temporary.size(), min_threads, error);
+    }
+    parallel_for(num_threads(), [&](int64_t /*thread*/) { body(); });
+  }
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
 }
 
 }  // namespace tessera

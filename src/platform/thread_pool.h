@@ -35,6 +35,13 @@ class ThreadPool {
   // depend on num_threads().
   void parallel_blocks(int64_t count, int64_t block, FunctionRef<void(int64_t begin, int64_t end)> body);
 
+  // Runs body() once on every thread of the pool and, where these are fewer than `min_threads`, on temporary
+  // unpinned threads as well: for work that mostly waits. Loops inside body run on the calling thread alone,
+  // whichever it is; thread_index() is 0 in all temporary threads, so body must not use per-thread scratch
+  // memory. The first exception is rethrown after all have finished. Error(kBadConfig) when the system
+  // refuses a thread.
+  void run_on_each(int64_t min_threads, FunctionRef<void()> body);
+
   // Index of the calling thread in [0, num_threads()): for per-thread scratch memory. 0 outside the pool's
   // threads.
   static int64_t thread_index();

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -55,6 +56,32 @@ TEST(ThreadPool, RethrowsAndStaysUsable) {
   std::atomic<int64_t> sum = 0;
   pool.parallel_blocks(10, 3, [&](int64_t begin, int64_t end) { sum += end - begin; });
   EXPECT_EQ(sum.load(), 10);
+}
+
+TEST(ThreadPool, RunsOnTemporaryThreadsTooWhereItHasFew) {
+  for (const int64_t threads : {1, 2, 3, 4, 5}) {
+    ThreadPool pool(threads);
+    std::atomic<int64_t> num_bodies = 0, num_indices = 0;
+    pool.run_on_each(4, [&] {
+      // All bodies at once, so that loops of temporary threads meet those of the pool's.
+      if (++num_bodies; threads > 1) {
+        while (num_bodies < std::max<int64_t>(threads, 4)) std::this_thread::yield();
+      }
+      for (int round = 0; round < 100; ++round) pool.parallel_for(7, [&](int64_t) { ++num_indices; });
+    });
+    EXPECT_EQ(num_bodies, std::max<int64_t>(threads, 4)) << threads << " threads";
+    EXPECT_EQ(num_indices, 700 * num_bodies) << threads << " threads";
+  }
+}
+
+TEST(ThreadPool, RethrowsWhatATemporaryThreadThrew) {
+  ThreadPool pool(1);
+  const std::thread::id caller = std::this_thread::get_id();
+  EXPECT_THROW(pool.run_on_each(3,
+                                [&] {
+                                  if (std::this_thread::get_id() != caller) throw std::runtime_error("x");
+                                }),
+               std::runtime_error);
 }
 
 TEST(ThreadPool, SubnormalsAreZeroInsideBodiesAndOnlyThere) {

@@ -1,0 +1,221 @@
+// Runs with settings drawn at random, on models whose checkpoints have several pieces: each is trained whole,
+// interrupted and resumed with the same settings (the same bytes), and resumed with others (the same losses).
+// TESSERA_RANDOM_RUNS and TESSERA_RANDOM_FIRST_SEED choose how many seeds, and the first one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <random>
+
+#include "base/text.h"
+#include "formats/file.h"
+#include "tokenizer/test_tokenizer.h"
+#include "train/saving_run.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Rows of a step, whatever the number of ranks: divisible by 1, 2, 3, 4 and by every micro-batch below.
+constexpr int64_t kGlobalBatch = 12;
+constexpr int64_t kNumSteps = 4;
+
+int64_t environment_number(const char* name, int64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::stoll(text) : otherwise;
+}
+
+class Draw {
+ public:
+  explicit Draw(uint64_t seed) : random_(seed) {}
+  int64_t number(int64_t first, int64_t last) {
+    return std::uniform_int_distribution<int64_t>(first, last)(random_);
+  }
+  bool coin() { return number(0, 1) == 1; }
+  template <typename T>
+  T one_of(std::initializer_list<T> values) {
+    return values.begin()[number(0, std::ssize(values) - 1)];
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+// 0.6 to 4 million parameters; a piece of a checkpoint is 2^18.
+ModelConfig draw_config(Draw& draw) {
+  ModelConfig config = tiny_config();
+  config.head_dim = draw.one_of<int64_t>({8, 16, 30});
+  config.num_key_value_heads = draw.number(1, 3);
+  config.num_attention_heads = config.num_key_value_heads * draw.number(1, 3);
+  config.hidden_size = draw.one_of<int64_t>({64, 96, 130, 192});
+  config.intermediate_size = draw.number(60, 400);
+  config.num_hidden_layers = draw.number(1, 4);
+  config.vocab_size = draw.number(4500, 9000);
+  config.max_position_embeddings = 128;
+  config.tie_word_embeddings = draw.coin();
+  config.qkv_bias = config.o_bias = draw.coin();
+  config.mlp_bias = draw.coin();
+  return config;
+}
+
+// Who computes, and how the work is divided: what must not change a loss.
+struct Machine {
+  Ranks ranks;
+  int64_t threads_per_rank = 1;
+};
+
+Machine draw_machine(Draw& draw) {
+  Machine machine;
+  machine.ranks = draw.one_of<Ranks>({{1, 1}, {1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}, {3, 1}});
+  machine.threads_per_rank = draw.number(1, 5);
+  return machine;
+}
+
+void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) {
+  args->per_device_train_batch_size = draw.one_of<int64_t>({1, 1, 2, 3, 4});
+  while (kGlobalBatch % (args->per_device_train_batch_size * machine.ranks.world_size()) != 0) {
+    --args->per_device_train_batch_size;
+  }
+  args->gradient_accumulation_steps =
+      kGlobalBatch / (args->per_device_train_batch_size * machine.ranks.world_size());
+  args->zero_stage = draw.number(0, 3);
+  args->gather_schedule = *args->zero_stage == 3 ? draw.one_of({"auto", "per_step", "per_layer"}) : "auto";
+  args->overlap_comm = draw.coin();
+  args->gradient_checkpointing = draw.coin();
+  args->merge_micro_batches = draw.one_of({"auto", "always", "never"});
+  args->pack_weights = draw.one_of({"auto", "always", "never"});
+  args->load_weights_once = draw.one_of({"per_node", "per_cluster"});
+  args->async_save = draw.coin();
+}
+
+void draw_training(Draw& draw, TrainingArguments* args) {
+  args->dtype = draw.one_of({"float32", "bfloat16"});
+  args->max_steps = kNumSteps;
+  args->learning_rate = 1e-3;
+  args->lr_scheduler_type = draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"});
+  args->warmup_steps = static_cast<double>(draw.number(0, 2));
+  args->weight_decay = draw.one_of({0.0, 0.1});
+  args->weight_decay_norms = draw.coin();
+  args->max_grad_norm = draw.one_of({0.0, 0.5, 1.0});
+  args->label_smoothing_factor = draw.one_of({0.0, 0.0, 0.1});
+  args->shuffle = draw.coin();
+  args->seed = draw.number(1, 1000);
+  args->packing = draw.coin();
+  args->packing_cross_document_attention = args->packing && draw.coin();
+  args->max_length = draw.number(24, 120);
+  args->logging_steps = static_cast<double>(draw.number(1, 3));
+  args->eval_strategy = draw.one_of({"no", "steps"});
+  args->eval_steps = static_cast<double>(draw.number(1, 3));
+  args->save_strategy = "steps";
+  args->save_steps = 1;
+}
+
+// Documents of 3 to 119 letters: some runs end within the first epoch, others take several.
+void write_documents(Draw& draw, const fs::path& file) {
+  const int64_t num_documents = draw.number(15, 90);
+  std::string text;
+  for (int64_t i = 0; i < num_documents; ++i) {
+    text += "{\"text\":\"";
+    for (int64_t left = draw.number(3, 119); left > 0; --left) {
+      text += static_cast<char>(draw.number(0, 5) == 0 ? ' ' : draw.number('a', 'z'));
+    }
+    text += "\"}\n";
+  }
+  write_text_file(file, text);
+}
+
+struct RandomRun {
+  explicit RandomRun(uint64_t seed) : draw(seed), tiny(draw_config(draw)), machine(draw_machine(draw)) {
+    write_text_file(fs::path(tiny.args.model) / "tokenizer.json", byte_tokenizer({"</s>"}).dump());
+    write_text_file(fs::path(tiny.args.model) / "tokenizer_config.json", R"({"eos_token": "</s>"})");
+    const fs::path documents = tiny.folder() / "documents.jsonl";
+    write_documents(draw, documents);
+    tiny.args.dataset = tiny.args.eval_dataset = {documents};
+    draw_training(draw, &tiny.args);
+    draw_division(draw, machine, &tiny.args);
+  }
+
+  std::string text() const {
+    const TrainingArguments& args = tiny.args;
+    return fmt::format(
+        "{} nodes of {} ranks of {} threads, stage {} {}, {}, micro-batch {} x {}, merge {}, pack {}, "
+        "checkpointing {}, packing {}, async_save {}",
+        machine.ranks.num_nodes, machine.ranks.local_world_size, machine.threads_per_rank, *args.zero_stage,
+        args.gather_schedule, args.dtype, args.per_device_train_batch_size, args.gradient_accumulation_steps,
+        args.merge_micro_batches, args.pack_weights, args.gradient_checkpointing, args.packing,
+        args.async_save);
+  }
+
+  // Into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.
+  RecordingObserver train(const std::string& output, int64_t stop_after = kNumSteps + 1) {
+    tiny.args.output_dir = tiny.folder() / output;
+    std::atomic<int64_t> num_done = 0;
+    const int last = machine.ranks.world_size() - 1;
+    return train_ranks(
+        tiny.args, machine.ranks, machine.threads_per_rank,
+        [&](int rank) { return rank == last && num_done >= stop_after ? SIGTERM : 0; },
+        [&](const StepMetrics&) { ++num_done; })[0];
+  }
+
+  Draw draw;
+  TinyRun tiny;
+  Machine machine;
+};
+
+void expect_same_bytes(const fs::path& found, const fs::path& expected) {
+  EXPECT_TRUE(tensor_files(found) == tensor_files(expected)) << "weights and state differ";
+  EXPECT_EQ(metrics_of(found), metrics_of(expected));
+  EXPECT_EQ(history_of(found), history_of(expected));
+}
+
+// The rounding of another order of sums: of float32; of bfloat16 activations, and of weights that it led to.
+void expect_same_losses(const RecordingObserver& found, const RecordingObserver& expected, double relative) {
+  ASSERT_LE(found.steps.size(), expected.steps.size());
+  for (const StepMetrics& step : found.steps) {
+    const StepMetrics& same = expected.steps.at(static_cast<size_t>(step.step) - 1);
+    EXPECT_EQ(step.num_tokens, same.num_tokens) << "step " << step.step;
+    EXPECT_EQ(step.num_target_tokens, same.num_target_tokens) << "step " << step.step;
+    EXPECT_EQ(step.learning_rate, same.learning_rate) << "step " << step.step;
+    EXPECT_NEAR(step.loss, same.loss, relative * same.loss) << "step " << step.step;
+  }
+}
+
+void run_seed(uint64_t seed) {
+  RandomRun run(seed);
+  SCOPED_TRACE(fmt::format("seed {}: {}", seed, run.text()));
+  const RecordingObserver whole = run.train("whole");
+  ASSERT_EQ(std::ssize(whole.steps), kNumSteps);
+  const fs::path output = run.tiny.args.output_dir;
+
+  const int64_t stop_after = run.draw.number(1, kNumSteps - 1);
+  const RecordingObserver stopped = run.train("resumed", stop_after);
+  run.tiny.args.resume_from_checkpoint = "auto";
+  const RecordingObserver resumed = run.train("resumed");
+  EXPECT_EQ(resumed.resumed_step, std::ssize(stopped.steps));
+  EXPECT_EQ(resumed.differences, "");
+  expect_same_bytes(run.tiny.args.output_dir, output);
+
+  const int64_t step = run.draw.number(1, kNumSteps - 1);
+  run.machine = draw_machine(run.draw);
+  draw_division(run.draw, run.machine, &run.tiny.args);
+  SCOPED_TRACE(fmt::format("resumed after step {} with: {}", step, run.text()));
+  run.tiny.args.resume_from_checkpoint = output / fmt::format("checkpoint-{}", step);
+  const RecordingObserver other = run.train("other");
+  EXPECT_EQ(std::ssize(other.steps), kNumSteps - step);
+  expect_same_losses(other, whole, run.tiny.args.dtype == "float32" ? 1e-5 : 2e-3);
+}
+
+TEST(RandomRuns, ResumeWithTheSameBytesAndWithTheSameLosses) {
+  const int64_t first = environment_number("TESSERA_RANDOM_FIRST_SEED", 1);
+  const int64_t num_runs = environment_number("TESSERA_RANDOM_RUNS", 6);
+  for (int64_t seed = first; seed < first + num_runs; ++seed) {
+    run_seed(static_cast<uint64_t>(seed));
+    ASSERT_FALSE(testing::Test::HasFailure()) << "TESSERA_RANDOM_FIRST_SEED=" << seed;
+  }
+  std::printf("%ld random runs from seed %ld\n", num_runs, first);
+}
+
+}  // namespace
+}  // namespace tessera
