@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# fuzz.sh [SECONDS [TARGET...]]: builds the libFuzzer targets and runs each for that time (30), one per processor at a
-# time. What crashes a target is kept in build/fuzz/findings.
+# fuzz.sh [SECONDS [TARGET...]]: builds the libFuzzer targets (preset asan) and runs each for that time (30), one per
+# processor at a time. What crashes a target is kept in build/fuzz/findings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 seconds=${1:-30}
 shift || true
 scripts/install_packages.sh test
-cmake --preset fuzz
-cmake --build --preset fuzz --target fuzzers
+cmake --preset asan
+cmake --build --preset asan --target fuzzers
 
 if [ $# -gt 0 ]; then
   targets=("${@#fuzz_}")
-  targets=("${targets[@]/#/build/fuzz/fuzzers/fuzz_}")
+  targets=("${targets[@]/#/build/asan/fuzzers/fuzz_}")
 else
-  targets=(build/fuzz/fuzzers/fuzz_*)
+  targets=(build/asan/fuzzers/fuzz_*)
 fi
 mkdir -p build/fuzz/findings
 

@@ -12,5 +12,8 @@ if [ -f tests/tokenizer_compat/package-lock.json ] && [ ! -d tests/tokenizer_com
     echo "warning: npm could not install what tests/tokenizer_compat compares with" >&2
 fi
 cmake --preset "$preset"
+begin=$SECONDS
 cmake --build --preset "$preset"
-ctest --preset "$preset" "$@"
+echo "built in $((SECONDS - begin)) s"
+# Two tests at a time: many of them mostly wait.
+ctest --preset "$preset" --parallel 2 "$@"

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -40,6 +41,13 @@ class TestFolder {
   std::filesystem::path write(std::string_view name, std::string_view content) const {
     write_text_file(path_ / name, content);
     return path_ / name;
+  }
+  // Of what lies in it.
+  std::set<std::string> names() const {
+    std::set<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      names.insert(entry.path().filename().native());
+    return names;
   }
 
  private:

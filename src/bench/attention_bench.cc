@@ -13,9 +13,9 @@
 namespace tessera {
 namespace {
 
-class Operands {
+class AttentionOperands {
  public:
-  Operands(const AttentionCase& c, ThreadPool& pool)
+  AttentionOperands(const AttentionCase& c, ThreadPool& pool)
       : case_(c),
         pool_(pool),
         shape_(c.shape()),
@@ -96,8 +96,8 @@ BenchLine run_attention_case(const AttentionCase& c, const AttentionImplementati
   const std::string what =
       fmt::format("attention {} {} rows of {}, {} heads of {}, {} key-value heads, {}", operation, c.num_rows,
                   c.length, c.num_heads, c.head_dim, c.num_key_value_heads, dtype_name(c.dtype));
-  check_bench_memory(what, Operands::size_bytes(c, pool.num_threads()));
-  Operands operands(c, pool);
+  check_bench_memory(what, AttentionOperands::size_bytes(c, pool.num_threads()));
+  AttentionOperands operands(c, pool);
   BenchLine line;
   line.benchmark = "attention";
   line.operation = operation;

@@ -118,7 +118,7 @@ struct Board {
   enum Command : int64_t { kVerify, kRun, kEnd } command;
   int64_t count;
 };
-struct alignas(kCacheLineBytes) Answer {
+struct alignas(kCacheLineBytes) RankAnswer {
   int64_t errors;
   double seconds;
 };
@@ -131,19 +131,19 @@ class Conductor {
         side_(std::move(side)),
         turns_(group.make_counters("turns", 3)),
         board_(group.allocate("board", sizeof(Board))),
-        answers_(group.allocate("answers", group.size() * static_cast<int64_t>(sizeof(Answer)))) {}
+        answers_(group.allocate("answers", group.size() * static_cast<int64_t>(sizeof(RankAnswer)))) {}
 
   // On rank 0.
   int64_t verify(int64_t count) {
     command(Board::kVerify, count);
     int64_t errors = 0;
-    for (const Answer& answer : answers_.as<Answer>()) errors += answer.errors;
+    for (const RankAnswer& answer : answers_.as<RankAnswer>()) errors += answer.errors;
     return errors;
   }
   double run(int64_t count) {
     command(Board::kRun, count);
     double seconds = 0;
-    for (const Answer& answer : answers_.as<Answer>()) seconds = std::max(seconds, answer.seconds);
+    for (const RankAnswer& answer : answers_.as<RankAnswer>()) seconds = std::max(seconds, answer.seconds);
     return seconds;
   }
   void end() { turns_.publish(0, post(Board::kEnd, 0)); }
@@ -175,7 +175,7 @@ class Conductor {
     const Board now = board();
     if (now.count != prepared_) side_->prepare(now.count);
     prepared_ = now.count;
-    Answer& answer = answers_.as<Answer>()[static_cast<size_t>(group_.index())];
+    RankAnswer& answer = answers_.as<RankAnswer>()[static_cast<size_t>(group_.index())];
     if (now.command == Board::kVerify) side_->fill(/*with_pattern=*/true);
     turns_.publish(1, turn_);
     turns_.wait_all(1, turn_, {"start"});

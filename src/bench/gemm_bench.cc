@@ -32,10 +32,10 @@ int64_t scratch_bytes(const GemmCase& c, const GemmImplementation& implementatio
 }
 
 // x [T, K], y or dy [T, N] and cold copies of w or dw [N, K], packed for `ours` where it keeps packed forms.
-class Operands {
+class GemmOperands {
  public:
-  Operands(const GemmCase& c, const GemmKernels& ours, int64_t cold_bytes, int64_t max_scratch_bytes,
-           ThreadPool& pool)
+  GemmOperands(const GemmCase& c, const GemmKernels& ours, int64_t cold_bytes, int64_t max_scratch_bytes,
+               ThreadPool& pool)
       : case_(c),
         pool_(pool),
         x_(c.dtype, {c.T, c.K}, 1, 1, pool),
@@ -209,8 +209,8 @@ BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
   for (const GemmImplementation& other : others) {
     max_scratch = std::max(max_scratch, scratch_bytes(c, other, pool.num_threads()));
   }
-  check_bench_memory(what, Operands::size_bytes(c, ours.kernels, options.cold_bytes, max_scratch));
-  Operands operands(c, ours.kernels, options.cold_bytes, max_scratch, pool);
+  check_bench_memory(what, GemmOperands::size_bytes(c, ours.kernels, options.cold_bytes, max_scratch));
+  GemmOperands operands(c, ours.kernels, options.cold_bytes, max_scratch, pool);
 
   BenchLine line;
   line.benchmark = "gemm";

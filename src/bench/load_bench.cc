@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // What a rank tells the parent, in memory that both map.
-struct alignas(kCacheLineBytes) Answer {
+struct alignas(kCacheLineBytes) LoadAnswer {
   // By a clock that all processes share.
   double begin = 0;
   double memory_ready = 0;
@@ -44,22 +44,22 @@ struct alignas(kCacheLineBytes) Answer {
 
 class AnswerBoard {
  public:
-  explicit AnswerBoard(int num_ranks) : size_bytes_(sizeof(Answer) * static_cast<size_t>(num_ranks)) {
+  explicit AnswerBoard(int num_ranks) : size_bytes_(sizeof(LoadAnswer) * static_cast<size_t>(num_ranks)) {
     void* const mapped =
         mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) fail_errno(ExitCode::kBadConfig, errno, "cannot map memory for ranks' answers");
-    answers_ = {static_cast<Answer*>(mapped), static_cast<size_t>(num_ranks)};
+    answers_ = {static_cast<LoadAnswer*>(mapped), static_cast<size_t>(num_ranks)};
     std::uninitialized_default_construct(answers_.begin(), answers_.end());
   }
   ~AnswerBoard() { munmap(answers_.data(), size_bytes_); }
   AnswerBoard(const AnswerBoard&) = delete;
   AnswerBoard& operator=(const AnswerBoard&) = delete;
 
-  std::span<Answer> answers() const { return answers_; }
+  std::span<LoadAnswer> answers() const { return answers_; }
 
  private:
   size_t size_bytes_;
-  std::span<Answer> answers_;
+  std::span<LoadAnswer> answers_;
 };
 
 double now_seconds() {
@@ -96,7 +96,7 @@ int64_t verify(const SafetensorsModel& model, const ParameterLayout& layout, con
 }
 
 void run_rank(const fs::path& folder, const ModelConfig& config, const LoadCase& c, const World& world,
-              bool verifies, Answer* answer) {
+              bool verifies, LoadAnswer* answer) {
   FailureDetector failures;
   NodeGroup group(world, {.timeout = std::chrono::minutes(10)}, failures);
   ThreadPool pool(c.num_threads);
@@ -137,7 +137,7 @@ void run_rank(const fs::path& folder, const ModelConfig& config, const LoadCase&
   group.barrier({"verified"});
 }
 
-[[noreturn]] void run_rank_process(const std::function<void()>& body, Answer* answer) {
+[[noreturn]] void run_rank_process(const std::function<void()>& body, LoadAnswer* answer) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
     body();
@@ -174,7 +174,7 @@ LoadResult load_in_processes(const fs::path& folder, const ModelConfig& config, 
       world.world_size = world.local_world_size = c.num_ranks;
       world.rank = world.local_rank = rank;
       world.host = "this machine";
-      Answer* const answer = &board.answers()[static_cast<size_t>(rank)];
+      LoadAnswer* const answer = &board.answers()[static_cast<size_t>(rank)];
       run_rank_process([&] { run_rank(folder, config, c, world, verifies, answer); }, answer);
     }
     children.push_back(pid);
@@ -185,10 +185,10 @@ LoadResult load_in_processes(const fs::path& folder, const ModelConfig& config, 
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
     is_complete = is_complete && WIFEXITED(status) && WEXITSTATUS(status) == 0;
   }
-  const Answer& first = board.answers()[0];
+  const LoadAnswer& first = board.answers()[0];
   double begin = first.begin, memory_ready = first.memory_ready, end = 0;
   LoadResult result;
-  for (const Answer& answer : board.answers()) {
+  for (const LoadAnswer& answer : board.answers()) {
     if (answer.failed) throw Error(answer.code, answer.error.data());
     begin = std::min(begin, answer.begin);
     memory_ready = std::min(memory_ready, answer.memory_ready);

@@ -10,12 +10,12 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kSampledElements = 1000;
+constexpr int64_t kComparedElements = 1000;
 
 // Weights, their remainders, a gradient and both moments of one flat range.
-class Operands {
+class OptimizerOperands {
  public:
-  Operands(const OptimizerCase& c, ThreadPool& pool)
+  OptimizerOperands(const OptimizerCase& c, ThreadPool& pool)
       : dtype_(c.dtype),
         pool_(pool),
         weights_(c.dtype, {c.num_parameters}, 1, 0.02f, pool),
@@ -55,7 +55,7 @@ class Operands {
       double weight, gradient, m, v;
     };
     std::vector<Element> before;
-    for (const int64_t i : sample_indices(gradient_.view().num_elements(), kSampledElements)) {
+    for (const int64_t i : sample_indices(gradient_.view().num_elements(), kComparedElements)) {
       before.push_back(
           {i, master(i), element(gradient_.view(), i), element(m_.view(), i), element(v_.view(), i)});
     }
@@ -111,8 +111,8 @@ BenchLine run_optimizer_case(const OptimizerCase& c, const AdamWImplementation& 
                              const std::vector<AdamWImplementation>& others, const MeasureOptions& options,
                              BandwidthMeter& bandwidth, ThreadPool& pool) {
   const std::string what = fmt::format("adamw {}, {} parameters", dtype_name(c.dtype), c.num_parameters);
-  check_bench_memory(what, Operands::size_bytes(c));
-  Operands operands(c, pool);
+  check_bench_memory(what, OptimizerOperands::size_bytes(c));
+  OptimizerOperands operands(c, pool);
   BenchLine line = line_of(c.dtype == DType::kBF16 ? "adamw_bf16" : "adamw_f32", c.dtype, c.num_parameters,
                            kUpdateBytesPerParameter);
   measure_against_peak(

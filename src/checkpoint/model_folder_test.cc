@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kSeed = 11;
+constexpr uint64_t kWeightSeed = 11;
 
 // Every kind of parameter at sizes that are no powers of two; the embedding takes several pieces to read.
 ModelConfig small_config(ModelFamily family = ModelFamily::kLlama) {
@@ -48,7 +48,7 @@ ModelConfig small_config(ModelFamily family = ModelFamily::kLlama) {
 std::vector<float> random_weights(const ParameterLayout& layout) {
   std::vector<float> flat(static_cast<size_t>(layout.num_elements()));
   for (const Parameter& parameter : layout.parameters()) {
-    const CounterRng rng(kSeed, hash_name(parameter.name));
+    const CounterRng rng(kWeightSeed, hash_name(parameter.name));
     for (int64_t i = 0; i < parameter.num_elements; ++i)
       flat[static_cast<size_t>(parameter.offset + i)] =
           to_float(to_bf16(rng.normal(static_cast<uint64_t>(i))));
@@ -413,12 +413,6 @@ TEST(TiedEmbeddings, AMissingLmHeadOfAnUntiedModelIsRefused) {
   expect_refused(tensors, config, {"tensor 'lm_head.weight'", "tie_word_embeddings is false", "found none"});
 }
 
-std::set<std::string> names_in(const fs::path& folder) {
-  std::set<std::string> names;
-  for (const auto& file : fs::directory_iterator(folder)) names.insert(file.path().filename().native());
-  return names;
-}
-
 TEST(ExportModelFolder, CopiesTheTokenizerAndAGivenGenerationConfig) {
   const TestFolder tokenizer, folder;
   tokenizer.write("tokenizer.json", "{\"a\": 1}");
@@ -428,7 +422,7 @@ TEST(ExportModelFolder, CopiesTheTokenizerAndAGivenGenerationConfig) {
   const ModelConfig config = small_config();
   const std::vector<float> flat = random_weights(ParameterLayout(config));
   export_all(folder.path(), config, flat, {.tokenizer_folder = tokenizer.path()});
-  EXPECT_EQ(names_in(folder.path()),
+  EXPECT_EQ(folder.names(),
             (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors",
                                    "tokenizer.json", "tokenizer_config.json"}));
   EXPECT_EQ(read_text_file(folder / "tokenizer.json"), "{\"a\": 1}");

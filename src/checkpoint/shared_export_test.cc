@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-ModelConfig small_config() {
+ModelConfig tiny_config() {
   ModelConfig config;
   config.vocab_size = 301;
   config.hidden_size = 48;
@@ -64,7 +64,7 @@ void export_by(int num_writers, const fs::path& folder, const ModelConfig& confi
 }
 
 TEST(SharedExport, HasTheBytesOfOneWriter) {
-  const ModelConfig config = small_config();
+  const ModelConfig config = tiny_config();
   const ParameterLayout layout(config);
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     for (const int64_t max_shard_bytes : {int64_t{5'000'000'000}, int64_t{40'000}}) {
@@ -84,7 +84,7 @@ TEST(SharedExport, HasTheBytesOfOneWriter) {
 }
 
 TEST(SharedExport, ReplacesShardsByASingleFileAndBack) {
-  const ModelConfig config = small_config();
+  const ModelConfig config = tiny_config();
   const ParameterLayout layout(config);
   ExportOptions sharded;
   sharded.max_shard_bytes = 40'000;
@@ -100,7 +100,7 @@ TEST(SharedExport, ReplacesShardsByASingleFileAndBack) {
 }
 
 TEST(SharedExport, LeavesTheOlderModelWhenItIsNotFinished) {
-  const ModelConfig config = small_config();
+  const ModelConfig config = tiny_config();
   const ParameterLayout layout(config);
   const TestFolder folder;
   export_model_folder(folder.path(), config, layout, fill, {});

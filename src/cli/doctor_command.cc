@@ -26,7 +26,7 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr Isa kAllIsas[] = {Isa::kAmxBf16, Isa::kAvx512Bf16, Isa::kAvx512, Isa::kAvx2, Isa::kBaseline};
 
@@ -86,12 +86,14 @@ Findings examine(ThreadPool& pool) {
   return f;
 }
 
-Json optional_number(const std::optional<int64_t>& value) { return value ? Json(*value) : Json(); }
+OrderedJson optional_number(const std::optional<int64_t>& value) {
+  return value ? OrderedJson(*value) : OrderedJson();
+}
 
-Json kernels_json(const std::vector<KernelReport>& kernels) {
-  Json out = Json::array();
+OrderedJson kernels_json(const std::vector<KernelReport>& kernels) {
+  OrderedJson out = OrderedJson::array();
   for (const KernelReport& kernel : kernels) {
-    Json implementations = Json::array();
+    OrderedJson implementations = OrderedJson::array();
     for (size_t i = 0; i < kernel.implementations.size(); ++i) {
       const ImplementationReport& row = kernel.implementations[i];
       implementations.push_back({{"name", row.name},
@@ -104,20 +106,20 @@ Json kernels_json(const std::vector<KernelReport>& kernels) {
   return out;
 }
 
-Json to_json(const Findings& f) {
-  Json isas = Json::array();
+OrderedJson to_json(const Findings& f) {
+  OrderedJson isas = OrderedJson::array();
   for (const Isa isa : kAllIsas) isas.push_back({{"name", isa_name(isa)}, {"refusal", machine_refusal(isa)}});
-  Json nodes = Json::array();
+  OrderedJson nodes = OrderedJson::array();
   for (const NumaNode& node : f.nodes) {
     nodes.push_back(
         {{"id", node.id}, {"cpus", format_cpu_list(node.cpus)}, {"memory_bytes", node.memory_bytes}});
   }
-  Json pools = Json::array();
+  OrderedJson pools = OrderedJson::array();
   for (const HugePagePool& pool : f.huge.pools) {
     pools.push_back(
         {{"page_bytes", pool.page_bytes}, {"total", pool.total_pages}, {"free", pool.free_pages}});
   }
-  Json peaks = Json::array();
+  OrderedJson peaks = OrderedJson::array();
   for (const ComputePeak& peak : f.peaks) {
     peaks.push_back(
         {{"isa", peak.instruction_set}, {"arithmetic", peak.arithmetic}, {"tflops", peak.tflops}});
@@ -131,7 +133,7 @@ Json to_json(const Findings& f) {
       {"cpus",
        {{"online", f.machine_cpus},
         {"affinity", format_cpu_list(f.limits.cpus)},
-        {"cgroup_quota", f.limits.quota ? Json(*f.limits.quota) : Json()},
+        {"cgroup_quota", f.limits.quota ? OrderedJson(*f.limits.quota) : OrderedJson()},
         {"threads", f.threads},
         {"pinned", f.limits.can_pin(f.threads)},
         {"spinning", f.limits.can_spin(f.threads)},

@@ -22,12 +22,12 @@ using Clock = std::chrono::steady_clock;
 using Duration = std::chrono::duration<double>;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kConnectTime{3'000};
+constexpr milliseconds kMeetingConnectTime{3'000};
 // Two name servers that are silent for 5 s, as is usual.
-constexpr milliseconds kResolveTime{10'000};
-constexpr milliseconds kRetryPause{200};
+constexpr milliseconds kMeetingResolveTime{10'000};
+constexpr milliseconds kMeetingRetryPause{200};
 // How often the thread looks whether it is to end.
-constexpr milliseconds kLook{50};
+constexpr milliseconds kMeetingLook{50};
 
 }  // namespace
 
@@ -89,8 +89,8 @@ void MeetingClient::Impl::run() {
       const bool knows_node0 = options_.has_met_before || was_answered_;
       const Duration limit = knows_node0 ? options_.timing.silence : options_.timing.rendezvous_timeout;
       if (Clock::now() - (knows_node0 ? last_answer_ : begin_) >= limit) fail_without(problem);
-      for (milliseconds slept{0}; slept < kRetryPause && !ending_; slept += kLook) {
-        std::this_thread::sleep_for(kLook);
+      for (milliseconds slept{0}; slept < kMeetingRetryPause && !ending_; slept += kMeetingLook) {
+        std::this_thread::sleep_for(kMeetingLook);
       }
     }
   } catch (const Error& failure) {
@@ -121,10 +121,11 @@ std::string MeetingClient::Impl::attend() {
   asio::io_context io;
   std::shared_ptr<wire::Channel> channel;
   try {
-    const auto limit = std::min(begin_ + options_.timing.rendezvous_timeout, Clock::now() + kResolveTime);
+    const auto limit =
+        std::min(begin_ + options_.timing.rendezvous_timeout, Clock::now() + kMeetingResolveTime);
     channel = std::make_shared<wire::Channel>(
-        wire::connect(io, options_.address, options_.port, std::max(limit, Clock::now() + kRetryPause),
-                      kConnectTime),
+        wire::connect(io, options_.address, options_.port, std::max(limit, Clock::now() + kMeetingRetryPause),
+                      kMeetingConnectTime),
         wire::kMaxJoinBytes);
   } catch (const Error& error) {
     return error.what();
@@ -167,9 +168,9 @@ std::string MeetingClient::Impl::attend() {
       return fmt::format("{} has been silent for {:.1f} s", endpoint(),
                          Duration(options_.timing.silence).count());
     }
-    io.run_one_for(kLook);
+    io.run_one_for(kMeetingLook);
     // Time in which this process did not run says nothing about node 0: what it sent is yet to be read.
-    if (const auto gap = Clock::now() - now; gap > 4 * kLook) last_heard_ += gap;
+    if (const auto gap = Clock::now() - now; gap > 4 * kMeetingLook) last_heard_ += gap;
   }
   if (ended && ended->bad_message) {
     fail(ExitCode::kBadConfig,

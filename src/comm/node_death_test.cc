@@ -71,7 +71,8 @@ INSTANTIATE_TEST_SUITE_P(WaitsAndVictims, KilledRank,
 
 TEST_P(KilledRank, EndsTheWaitsOfAllOthersWithinASecond) {
   constexpr int kSize = 4, kLast = 3;
-  const auto [kind, victim] = GetParam();
+  const Wait kind = std::get<0>(GetParam());
+  const int victim = std::get<1>(GetParam());
   const SharedStage stage;
   RankProcesses ranks(kSize, [&](NodeGroup& group, FailureDetector&) {
     SharedCounters counters = group.make_counters("steps", 1);

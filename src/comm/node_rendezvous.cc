@@ -22,7 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kSlice = 20ms;
+constexpr auto kWaitSlice = 20ms;
 constexpr uint64_t kMagic = 0x3165646F4E737354;  // "TssNode1": protocol and its version
 
 // What a connecting rank says of itself.
@@ -37,12 +37,12 @@ struct Hello {
   int32_t restart_count;
 };
 
-enum class Answer : int32_t { kWelcome = 0, kRefused, kFailed, kPeer, kMemory, kNoMemory };
+enum class Reply : int32_t { kWelcome = 0, kRefused, kFailed, kPeer, kMemory, kNoMemory };
 
 // What rank 0 of the node says to another.
 struct Message {
   uint64_t magic = kMagic;
-  Answer answer;
+  Reply answer;
   int32_t index = 0;               // kPeer: who is at the other end of the descriptor; kFailed: the culprit
   int32_t errno_value = 0;         // kNoMemory
   int64_t size_bytes = 0;          // kWelcome, kMemory: of the descriptor
@@ -119,11 +119,11 @@ Message receive_from_first(const NodeState& state, std::string_view purpose, Uni
   const Deadline deadline(state, 1s);
   const int socket = state.peers[0].get();
   for (;;) {
-    Message message{.answer = Answer::kFailed};
+    Message message{.answer = Reply::kFailed};
     const Transfer received = receive_message(socket, bytes_of(message), &fd);
     if (received == Transfer::kDone && message.magic == kMagic) {
       message.reason.back() = '\0';
-      if (message.answer != Answer::kFailed) return message;
+      if (message.answer != Reply::kFailed) return message;
       state.fail_because(message.index, message.reason.data());
     }
     if (received != Transfer::kNotYet) state.blame_closed(0, 0, purpose);
@@ -132,7 +132,7 @@ Message receive_from_first(const NodeState& state, std::string_view purpose, Uni
                                         deadline.text(), state.describe(0), purpose));
     }
     pollfd readable{.fd = socket, .events = POLLIN, .revents = 0};
-    poll(&readable, 1, static_cast<int>(kSlice.count()));
+    poll(&readable, 1, static_cast<int>(kWaitSlice.count()));
   }
 }
 
@@ -161,7 +161,7 @@ std::string objection(const NodeState& state, const Hello& hello) {
 }
 
 void refuse(int socket, const std::string& why) {
-  Message message{.answer = Answer::kRefused};
+  Message message{.answer = Reply::kRefused};
   message.set_reason(why);
   send_message(socket, bytes_of(message));
   log_warning("a process that wants to join the ranks of this node is refused: {}", why);
@@ -178,7 +178,7 @@ class Door {
     for (const UniqueFd& stranger : strangers_) {
       sockets.push_back({.fd = stranger.get(), .events = POLLIN, .revents = 0});
     }
-    if (poll(sockets.data(), sockets.size(), static_cast<int>(kSlice.count())) <= 0) return 0;
+    if (poll(sockets.data(), sockets.size(), static_cast<int>(kWaitSlice.count())) <= 0) return 0;
     int num_welcome = 0;
     for (size_t i = 0; i + 1 < sockets.size(); ++i) {
       if (sockets[i + 1].revents != 0 && hear(state, strangers_[i])) ++num_welcome;
@@ -236,7 +236,7 @@ int64_t control_bytes(const NodeState& state) {
 
 // Ends the opening of the node for everyone who has come so far.
 [[noreturn]] void give_up(const NodeState& state, int culprit, const std::string& evidence) {
-  Message message{.answer = Answer::kFailed, .index = culprit};
+  Message message{.answer = Reply::kFailed, .index = culprit};
   message.set_reason(evidence);
   for (const UniqueFd& peer : state.peers) {
     if (peer) send_message(peer.get(), std::as_bytes(std::span(&message, 1)));
@@ -270,10 +270,10 @@ void open_as_first(NodeState& state) {
   int errno_value = 0;
   UniqueFd memory = new_memory("control", control_bytes(state), errno_value);
   if (errno_value != 0) fail_memory("the ranks of a node", control_bytes(state), errno_value);
-  Message message{.answer = Answer::kWelcome, .size_bytes = control_bytes(state)};
+  Message message{.answer = Reply::kWelcome, .size_bytes = control_bytes(state)};
   for (int i = 1; i < state.size(); ++i) send_to(state, i, message, memory.get());
   state.control = SharedSegment(memory.release(), control_bytes(state));
-  message.answer = Answer::kPeer;
+  message.answer = Reply::kPeer;
   for (int i = 1; i < state.size(); ++i) {
     for (int j = i + 1; j < state.size(); ++j) {
       const auto [end_of_i, end_of_j] = connected_pair();
@@ -310,17 +310,17 @@ void open_as_other(NodeState& state) {
   connect_to_first(state);
   UniqueFd fd;
   const Message welcome = receive_from_first(state, "to be let in", fd);
-  if (welcome.answer == Answer::kRefused) {
+  if (welcome.answer == Reply::kRefused) {
     fail(ExitCode::kBadConfig, "{} may not join the ranks of its node: {}", state.describe(state.index()),
          welcome.reason.data());
   }
-  TESSERA_CHECK(welcome.answer == Answer::kWelcome && fd && welcome.size_bytes == control_bytes(state),
+  TESSERA_CHECK(welcome.answer == Reply::kWelcome && fd && welcome.size_bytes == control_bytes(state),
                 "answer {}, {} bytes", static_cast<int>(welcome.answer), welcome.size_bytes);
   state.control = SharedSegment(fd.release(), welcome.size_bytes);
   for (int i = 1; i < state.size(); ++i) {
     if (i == state.index()) continue;
     const Message peer = receive_from_first(state, "a connection to the other ranks", fd);
-    TESSERA_CHECK(peer.answer == Answer::kPeer && fd && peer.index > 0 && peer.index < state.size() &&
+    TESSERA_CHECK(peer.answer == Reply::kPeer && fd && peer.index > 0 && peer.index < state.size() &&
                       !state.peers[static_cast<size_t>(peer.index)],
                   "answer {}, index {}", static_cast<int>(peer.answer), peer.index);
     state.peers[static_cast<size_t>(peer.index)] = std::move(fd);
@@ -349,7 +349,7 @@ void open_node(NodeState& state) {
 SharedSegment give_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
   int errno_value = 0;
   UniqueFd memory = new_memory(name, size_bytes, errno_value);
-  Message message{.answer = errno_value == 0 ? Answer::kMemory : Answer::kNoMemory,
+  Message message{.answer = errno_value == 0 ? Reply::kMemory : Reply::kNoMemory,
                   .errno_value = errno_value,
                   .size_bytes = size_bytes};
   for (int i = 1; i < state.size(); ++i) send_to(state, i, message, errno_value == 0 ? memory.get() : -1);
@@ -360,8 +360,8 @@ SharedSegment give_segment(NodeState& state, std::string_view name, int64_t size
 SharedSegment take_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
   UniqueFd fd;
   const Message message = receive_from_first(state, fmt::format("{} bytes of {}", size_bytes, name), fd);
-  if (message.answer == Answer::kNoMemory) fail_memory(name, size_bytes, message.errno_value);
-  TESSERA_CHECK(message.answer == Answer::kMemory && fd && message.size_bytes == size_bytes,
+  if (message.answer == Reply::kNoMemory) fail_memory(name, size_bytes, message.errno_value);
+  TESSERA_CHECK(message.answer == Reply::kMemory && fd && message.size_bytes == size_bytes,
                 "answer {}, {} bytes", static_cast<int>(message.answer), message.size_bytes);
   return SharedSegment(fd.release(), size_bytes);
 }

@@ -12,7 +12,7 @@ using Clock = std::chrono::steady_clock;
 using Duration = Verdict::Duration;
 
 // How often it is looked whether the nodes have reported.
-constexpr std::chrono::milliseconds kLook{5};
+constexpr std::chrono::milliseconds kScanInterval{5};
 // A node that waits asks every 0.2 s, behind a connection that may take its time.
 constexpr std::chrono::milliseconds kStillWaiting{2'000};
 
@@ -276,7 +276,7 @@ bool StoreServer::Impl::awaits_node_report() const {
 std::map<int, std::string> StoreServer::Impl::node_reports(std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (on_thread([this] { return awaits_node_report(); }) && Clock::now() < deadline) {
-    std::this_thread::sleep_for(kLook);
+    std::this_thread::sleep_for(kScanInterval);
   }
   return on_thread([this] { return reports_.all(); });
 }

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using Rows = std::vector<int64_t>;
 using Lists = std::vector<Rows>;
 
-RowLists lists_of(const Lists& lists) {
+RowLists row_lists(const Lists& lists) {
   RowLists out;
   for (const Rows& list : lists) {
     for (const int64_t row : list) out.push_back(row);
@@ -88,7 +88,7 @@ Step random_step(int64_t num_micro_batches, int64_t rows_per_micro_batch, std::m
 }
 
 TEST(RowDealer, InOrderJoinsTheMicroBatchesOfEachRank) {
-  const RowLists given = lists_of({{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10}});
+  const RowLists given = row_lists({{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10}});
   const std::vector<int64_t> costs(11, 1);
   EXPECT_EQ(vectors_of(deal(Dealing::kInOrder, 2, 1, given, costs)), vectors_of(given));
   EXPECT_THAT(
@@ -101,7 +101,7 @@ TEST(RowDealer, InOrderJoinsTheMicroBatchesOfEachRank) {
 
 TEST(RowDealer, CostliestRowsGoFirstToTheRankWithTheLeast) {
   // Piles: 9, 2 + 1 + 5, 5 + 2, 3 + 4. The second rank has less after the first pass.
-  const RowLists given = lists_of({{0, 1}, {2, 3}, {4, 5}, {6, 7}});
+  const RowLists given = row_lists({{0, 1}, {2, 3}, {4, 5}, {6, 7}});
   const std::vector<int64_t> costs = {2, 9, 1, 5, 3, 4, 5, 2};
   const RowLists passes = deal(Dealing::kByCost, 2, 1, given, costs);
   EXPECT_THAT(vectors_of(passes),
@@ -110,7 +110,7 @@ TEST(RowDealer, CostliestRowsGoFirstToTheRankWithTheLeast) {
 }
 
 TEST(RowDealer, EqualRowsStayBalancedAndInOrder) {
-  const RowLists given = lists_of({{5, 6}, {7, 8}, {1, 2}, {3, 4}});
+  const RowLists given = row_lists({{5, 6}, {7, 8}, {1, 2}, {3, 4}});
   const std::vector<int64_t> costs(9, 100);
   EXPECT_THAT(vectors_of(deal(Dealing::kByCost, 2, 1, given, costs)),
               ElementsAre(ElementsAre(5, 1), ElementsAre(6, 2), ElementsAre(7, 3), ElementsAre(8, 4)));
@@ -118,12 +118,12 @@ TEST(RowDealer, EqualRowsStayBalancedAndInOrder) {
 
 TEST(RowDealer, KeepsTheMicroBatchesWhereTheirCostliestIsCheaper) {
   // Dealing the costliest first would give 3 + 2 + 2 and 3 + 2.
-  const RowLists given = lists_of({{0, 1}, {2, 3, 4}});
+  const RowLists given = row_lists({{0, 1}, {2, 3, 4}});
   const std::vector<int64_t> costs = {3, 3, 2, 2, 2};
   EXPECT_THAT(vectors_of(deal(Dealing::kByCost, 2, 1, given, costs)),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4)));
   // The same with a third rank that has next to nothing: rows move to it until the bound holds.
-  const RowLists uneven = lists_of({{0, 1}, {2, 3, 4}, {5}});
+  const RowLists uneven = row_lists({{0, 1}, {2, 3, 4}, {5}});
   const std::vector<int64_t> uneven_costs = {30, 30, 20, 20, 20, 1};
   const std::vector<int64_t> dealt =
       costs_of(deal(Dealing::kByCost, 3, 1, uneven, uneven_costs), uneven_costs);
@@ -132,7 +132,7 @@ TEST(RowDealer, KeepsTheMicroBatchesWhereTheirCostliestIsCheaper) {
 }
 
 TEST(RowDealer, FewerRowsThanPassesLeavesTheLastEmpty) {
-  const RowLists given = lists_of({{4, 2}, {}, {}, {}, {}, {}});
+  const RowLists given = row_lists({{4, 2}, {}, {}, {}, {}, {}});
   const std::vector<int64_t> costs = {0, 0, 7, 0, 3};
   EXPECT_THAT(vectors_of(deal(Dealing::kByCost, 3, 1, given, costs)),
               ElementsAre(ElementsAre(2), ElementsAre(4), ElementsAre(), ElementsAre(), ElementsAre(),
@@ -214,7 +214,7 @@ TEST(RowDealer, TakesNoMemoryAfterTheLargestStep) {
 }
 
 TEST(RowLists, SelectTakesEveryStrideThList) {
-  RowLists lists = lists_of({{1}, {2, 3}, {4}, {}, {5, 6}});
+  RowLists lists = row_lists({{1}, {2, 3}, {4}, {}, {5, 6}});
   RowLists selected;
   lists.select(1, 3, &selected);
   EXPECT_THAT(vectors_of(selected), ElementsAre(ElementsAre(2, 3), ElementsAre(5, 6)));

@@ -1,7 +1,6 @@
 #include "data/record_reader.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -9,8 +8,6 @@
 
 namespace tessera {
 namespace {
-
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 bool is_white_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 

@@ -5,8 +5,11 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace tessera {
+
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // Fills the beginning of `destination` and returns the number of bytes; 0 = end.
 using ByteSource = std::function<int64_t(std::span<char> destination)>;

@@ -24,7 +24,6 @@ namespace fs = std::filesystem;
 // Text in memory at a time: enough for every thread of a large machine, small beside a model.
 constexpr int64_t kBatchBytes = int64_t{32} << 20;
 constexpr size_t kBatchDocuments = 16384;
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 struct Document {
   const fs::path* file = nullptr;

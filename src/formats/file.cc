@@ -20,9 +20,6 @@
 namespace tessera {
 namespace {
 
-// Linux transfers at most 0x7ffff000 bytes per call; smaller pieces keep a signal's delay short.
-constexpr size_t kMaxTransferBytes = size_t{1} << 26;
-
 // What is read ahead lies in large pages of the cache, what is announced in single ones, which cost more to
 // handle: 2 threads read 2.4 GB/s instead of 1.8 without announcing where the system reads 8 MiB ahead. Its
 // usual 128 KiB are too few for a disk that needs many requests at once.

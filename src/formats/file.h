@@ -11,6 +11,9 @@
 
 namespace tessera {
 
+// Linux transfers at most 0x7ffff000 bytes per call; smaller pieces keep a signal's delay short.
+inline constexpr size_t kMaxTransferBytes = size_t{1} << 26;
+
 // What tells that a file was rewritten.
 struct FileStamp {
   int64_t size_bytes = 0;

@@ -27,12 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::set<std::string> names_in(const fs::path& folder) {
-  std::set<std::string> names;
-  for (const auto& file : fs::directory_iterator(folder)) names.insert(file.path().filename().native());
-  return names;
-}
-
 // Runs `body` in a process of its own, whose limits and mounts die with it; a failed expectation or an
 // exception in it fails the test with its text, kSkipped skips it.
 constexpr int kSkipped = 77;
@@ -125,7 +119,7 @@ TEST(AtomicFile, AppearsOnlyWhenCommitted) {
     file.write(std::string_view("new"));
     EXPECT_EQ(read_text_file(path), "old");
   }
-  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"file"}) << "an abandoned file must leave nothing";
+  EXPECT_EQ(folder.names(), std::set<std::string>{"file"}) << "an abandoned file must leave nothing";
   {
     AtomicFile file(path);
     file.write(std::string_view("new"));
@@ -134,7 +128,7 @@ TEST(AtomicFile, AppearsOnlyWhenCommitted) {
     expect_error(ExitCode::kInternal, {path.native()}, [&] { file.write(std::string_view("x")); });
   }
   EXPECT_EQ(read_text_file(path), "newer");
-  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"file"});
+  EXPECT_EQ(folder.names(), std::set<std::string>{"file"});
 }
 
 TEST(AtomicFile, ReplacesALinkAndNotWhatItPointsAt) {
@@ -153,7 +147,7 @@ TEST(AtomicFile, NamesAFolderThatIsMissingOrInTheWay) {
   create_folder(folder / "taken");
   expect_error(ExitCode::kIoError, {"taken", "rename failed", "directory"},
                [&] { write_text_file(folder / "taken", "x"); });
-  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"taken"});
+  EXPECT_EQ(folder.names(), std::set<std::string>{"taken"});
 }
 
 TEST(AtomicFile, LeavesNothingBehindAtTheFileSizeLimit) {
@@ -168,7 +162,7 @@ TEST(AtomicFile, LeavesNothingBehindAtTheFileSizeLimit) {
               return 0;
             }),
             0);
-  EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"file"});
+  EXPECT_EQ(folder.names(), std::set<std::string>{"file"});
   EXPECT_EQ(read_text_file(folder / "file"), "old");
 }
 
@@ -186,7 +180,7 @@ TEST(AtomicFile, SaysThatTheDiskIsFull) {
     folder.write("file", "old");
     expect_error(ExitCode::kIoError, {(folder / "file").native(), "No space left on device", "df -i"},
                  [&] { write_text_file(folder / "file", std::string(1'000'000, 'x')); });
-    EXPECT_EQ(names_in(folder.path()), std::set<std::string>{"file"});
+    EXPECT_EQ(folder.names(), std::set<std::string>{"file"});
     EXPECT_EQ(read_text_file(folder / "file"), "old");
     return 0;
   });
@@ -239,12 +233,12 @@ TEST(RemoveAbandonedFiles, RemovesThoseOfKilledProcessesOnly) {
   folder.write("a.tokens.tmp-1-1", "not hidden");
   fs::create_directory(folder / ".c.tokens.tmp-1-1");
   fs::create_symlink("nowhere", folder / ".d.tokens.tmp-1-1");
-  const std::set<std::string> before = names_in(folder.path());
+  const std::set<std::string> before = folder.names();
   ASSERT_EQ(before.size(), 7u) << testing::PrintToString(before);
 
   EXPECT_EQ(remove_abandoned_files(folder.path(), ".tokens"), 1);
   for (const std::string& name : before) {
-    EXPECT_EQ(names_in(folder.path()).count(name), name.starts_with(abandoned) ? 0u : 1u) << name;
+    EXPECT_EQ(folder.names().count(name), name.starts_with(abandoned) ? 0u : 1u) << name;
   }
   living.commit();
   EXPECT_EQ(read_text_file(target), "whole");

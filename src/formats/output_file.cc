@@ -11,12 +11,6 @@
 #include "formats/file.h"
 
 namespace tessera {
-namespace {
-
-// Linux transfers at most 0x7ffff000 bytes per call; smaller pieces keep a signal's delay short.
-constexpr size_t kMaxTransferBytes = size_t{1} << 26;
-
-}  // namespace
 
 OutputFile OutputFile::create(const std::filesystem::path& path, int64_t size_bytes) {
   OutputFile file;

@@ -174,12 +174,6 @@ TEST(SafetensorsModel, SaysWhatAFolderWithoutWeightsHolds) {
                [&] { SafetensorsModel::open(folder / "absent"); });
 }
 
-std::set<std::string> names_in(const fs::path& folder) {
-  std::set<std::string> names;
-  for (const auto& file : fs::directory_iterator(folder)) names.insert(file.path().filename().native());
-  return names;
-}
-
 // Four BF16 tensors of 100, 60, 400 and 40 bytes, all elements `value`.
 std::vector<SafetensorsItem> four_items(const std::vector<float>& values) {
   std::vector<SafetensorsItem> items;
@@ -205,7 +199,7 @@ TEST(SafetensorsModelWrite, ShardsAsHuggingFaceDoes) {
   const std::set<std::string> expected = {"model-00001-of-00003.safetensors",
                                           "model-00002-of-00003.safetensors",
                                           "model-00003-of-00003.safetensors", "model.safetensors.index.json"};
-  EXPECT_EQ(names_in(folder.path()), expected);
+  EXPECT_EQ(folder.names(), expected);
   const Json index = parse_json(read_text_file(folder / "model.safetensors.index.json"), "index");
   EXPECT_EQ(index["metadata"]["total_size"], 600);
   EXPECT_EQ(index["weight_map"]["a"], "model-00001-of-00003.safetensors");
@@ -224,7 +218,7 @@ TEST(SafetensorsModelWrite, ReplacesAnEarlierModelWhole) {
   for (const int64_t max_shard_bytes : {100, 160, 10'000, 300, 400, 10'000}) {
     const std::vector<float> values(200, static_cast<float>(max_shard_bytes));
     write_safetensors_model(folder.path(), four_items(values), max_shard_bytes);
-    std::set<std::string> names = names_in(folder.path());
+    std::set<std::string> names = folder.names();
     for (const std::string& other : others) EXPECT_EQ(names.erase(other), 1);
     const auto model = SafetensorsModel::open(folder.path());
     EXPECT_EQ(names.size(), model.files().size() + (model.files().size() > 1 ? 1 : 0))
@@ -239,7 +233,7 @@ TEST(SafetensorsModelWrite, AFailureKeepsTheEarlierModel) {
   const TestFolder folder;
   const std::vector<float> old_values(200, 1.0f), new_values(200, 2.0f);
   write_safetensors_model(folder.path(), four_items(old_values), 160);
-  const std::set<std::string> before = names_in(folder.path());
+  const std::set<std::string> before = folder.names();
   const pid_t child = ::fork();
   if (child == 0) {
     std::signal(SIGXFSZ, SIG_IGN);
@@ -252,7 +246,7 @@ TEST(SafetensorsModelWrite, AFailureKeepsTheEarlierModel) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  EXPECT_EQ(names_in(folder.path()), before);
+  EXPECT_EQ(folder.names(), before);
   EXPECT_EQ(first_value(folder.path(), "d"), 1.0f);
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kPieceBytes = int64_t{1} << 22;
+constexpr int64_t kWritePieceBytes = int64_t{1} << 22;
 
 int64_t num_elements(const SafetensorsItem& item) {
   int64_t count = 1;
@@ -33,12 +33,12 @@ void write_items(AtomicFile& file, const SafetensorsLayout& layout,
   std::unordered_map<std::string_view, const SafetensorsItem*> by_name;
   for (const SafetensorsItem& item : items) by_name.emplace(item.name, &item);
   file.write(layout.header());
-  std::vector<std::byte> buffer(static_cast<size_t>(kPieceBytes));
+  std::vector<std::byte> buffer(static_cast<size_t>(kWritePieceBytes));
   for (const SafetensorsEntry& entry : layout.entries()) {
     const SafetensorsItem& item = *by_name.at(entry.name);
     const int64_t element_bytes = dtype_bytes(entry.dtype);
     const int64_t count = entry.size_bytes / element_bytes;
-    const int64_t piece = kPieceBytes / element_bytes;
+    const int64_t piece = kWritePieceBytes / element_bytes;
     for (int64_t begin = 0; begin < count; begin += piece) {
       const int64_t now = std::min(piece, count - begin);
       item.produce(begin, now, buffer.data());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <random>
 
 #include "base/log.h"
 #include "comm/address.h"
@@ -36,11 +35,6 @@ void log_restart(const LaunchResult& end, Restart restart, int num_failures, int
   } else {
     log_warning("{}; restart, which does not count: a disruption", describe_end(end));
   }
-}
-
-std::string random_id() {
-  std::random_device random;
-  return fmt::format("{:08x}{:08x}", random(), random());
 }
 
 // A program that does not say so is believed to have got on when it has run for a while.

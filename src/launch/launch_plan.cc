@@ -92,11 +92,6 @@ void check_port(const char* flag, int64_t port) {
     fail(ExitCode::kUsage, "{}: expected a port from 1 to 65535, found {}", flag, port);
 }
 
-std::string random_id() {
-  std::random_device device;
-  return fmt::format("{}-{:08x}", getpid(), device());
-}
-
 void place_store(const LaunchArguments& arguments, const FlagTable& table, LaunchPlan* plan) {
   const bool single = plan->num_nodes == 1;
   plan->run_id = arguments.rdzv_id;
@@ -282,6 +277,11 @@ int number_of_restarts(const char* flag, int64_t value) {
 }
 
 }  // namespace
+
+std::string random_id() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
 
 LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,
                        const Environment& environment, const NodeProcessors& node) {

@@ -66,6 +66,9 @@ struct LaunchPlan {
   bool serves_store() const { return node_rank == 0 && (world_size() > 1 || has_meetings()); }
 };
 
+// 16 hexadecimal digits.
+std::string random_id();
+
 // `table` tells which flags were given; `environment` finds programs (PATH). Error(kUsage) for flags and
 // Error(kBadConfig) for variables that make no sense.
 LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,

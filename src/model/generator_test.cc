@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr uint64_t kSeed = 11;
+constexpr uint64_t kGeneratorSeed = 11;
 constexpr int64_t kLength = 23;
 
 // Roundings between a token and its logits: 11 results per layer and the head, sums of up to 12 terms; 8 bits
@@ -25,10 +25,10 @@ class GeneratorOptions : public testing::TestWithParam<std::tuple<NamedConfig, D
 TEST_P(GeneratorOptions, LogitsEqualThoseOfTheWholeSequenceHoweverItIsFed) {
   const auto& [named, dtype] = GetParam();
   const ModelConfig& config = named.config;
-  const auto rows = random_rows({kLength}, config.vocab_size, kSeed);
+  const auto rows = random_rows({kLength}, config.vocab_size, kGeneratorSeed);
   const PackedBatch batch = pack(rows);
   const std::vector<int32_t>& ids = rows[0].ids;
-  TestModel test(config, dtype, random_weights(ParameterLayout(config), 0.3f, kSeed));
+  TestModel test(config, dtype, random_weights(ParameterLayout(config), 0.3f, kGeneratorSeed));
   test.model().reserve(limits_of(batch));
   const std::vector<float> expected = test.logits(batch);
   float largest = 0;
@@ -46,7 +46,8 @@ TEST_P(GeneratorOptions, LogitsEqualThoseOfTheWholeSequenceHoweverItIsFed) {
       ASSERT_EQ(generator.length(), static_cast<int64_t>(t));
       for (size_t v = 0; v < logits.size(); ++v) {
         ASSERT_NEAR(logits[v], expected[(t - 1) * logits.size() + v], bound)
-            << "after " << t << " tokens, prompt of " << prompt << ", logit " << v << ", seed " << kSeed;
+            << "after " << t << " tokens, prompt of " << prompt << ", logit " << v << ", seed "
+            << kGeneratorSeed;
       }
     }
   }
@@ -62,7 +63,7 @@ INSTANTIATE_TEST_SUITE_P(Options, GeneratorOptions,
 
 TEST(Generator, MoreTokensThanItsCacheHoldsAreAnError) {
   const ModelConfig config = tiny_config();
-  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, kSeed));
+  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, kGeneratorSeed));
   Generator generator(test.model(), 4);
   const std::vector<int32_t> ids = {1, 2, 3};
   generator.feed(ids);
@@ -80,8 +81,8 @@ TEST(Generator, MoreTokensThanItsCacheHoldsAreAnError) {
 
 TEST(Generator, TrainingStepsBetweenTokensDoNotDisturbIt) {
   const ModelConfig config = tiny_config();
-  const PackedBatch batch = pack(random_rows({9, 6}, config.vocab_size, kSeed));
-  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, kSeed));
+  const PackedBatch batch = pack(random_rows({9, 6}, config.vocab_size, kGeneratorSeed));
+  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, kGeneratorSeed));
   test.model().reserve(limits_of(batch));
   const std::vector<int32_t> ids = {3, 1, 4, 1, 5};
   const auto feed_all = [&](bool with_training) {

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-constexpr uint64_t kSeed = 20240607;
+constexpr uint64_t kGradientSeed = 20240607;
 constexpr float kWeightScale = 0.35f;
 
 // Rounding of a float32 run: a value passes some 10 operations per layer forward and as many backward, in
@@ -35,10 +35,10 @@ TEST_P(ModelGradient, OfEveryParameterEqualsFiniteDifferences) {
   const ModelConfig& config = GetParam().config;
   constexpr float kGradScale = 0.125f;
   constexpr double kSmoothing = 0.1;
-  const auto rows = random_rows({7, 1, 6}, config.vocab_size, kSeed);
+  const auto rows = random_rows({7, 1, 6}, config.vocab_size, kGradientSeed);
   const PackedBatch batch = pack(rows);
   const ParameterLayout layout(config);
-  const auto weights = random_weights(layout, kWeightScale, kSeed);
+  const auto weights = random_weights(layout, kWeightScale, kGradientSeed);
 
   TestModel test(config, DType::kF32, weights);
   test.model().reserve(limits_of(batch));
@@ -69,7 +69,7 @@ TEST_P(ModelGradient, OfEveryParameterEqualsFiniteDifferences) {
     for (int64_t i = 0; i < parameter.num_elements; ++i) {
       const double found = test.gradients()[static_cast<size_t>(parameter.offset + i)];
       ASSERT_NEAR(found, expected[static_cast<size_t>(i)], bound)
-          << parameter.name << " element " << i << " seed " << kSeed;
+          << parameter.name << " element " << i << " seed " << kGradientSeed;
     }
   }
 }

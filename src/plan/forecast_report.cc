@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 const char* schedule_name(GatherSchedule schedule) {
   return schedule == GatherSchedule::kPerStep ? "per_step" : "per_layer";
@@ -61,8 +61,8 @@ std::string network_text(const RunForecast& forecast) {
   return text;
 }
 
-Json memory_json(const RunForecast& forecast) {
-  Json items = Json::array();
+OrderedJson memory_json(const RunForecast& forecast) {
+  OrderedJson items = OrderedJson::array();
   for (const MemoryItem& item : forecast.memory.items) {
     items.push_back({{"kind", memory_kind_name(item.kind)},
                      {"name", item.name},
@@ -81,10 +81,12 @@ Json memory_json(const RunForecast& forecast) {
           {"refusal", forecast.refusal}};
 }
 
-Json optional_json(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+OrderedJson optional_json(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson();
+}
 
-Json schedules_json(const RunForecast& forecast) {
-  Json schedules = Json::array();
+OrderedJson schedules_json(const RunForecast& forecast) {
+  OrderedJson schedules = OrderedJson::array();
   for (const ScheduleForecast& each : forecast.schedules) {
     schedules.push_back({{"schedule", schedule_name(each.schedule)},
                          {"node_bytes", each.node_bytes},
@@ -128,25 +130,25 @@ std::string forecast_text(const RunForecast& forecast) {
 
 std::string forecast_json(const RunForecast& forecast) {
   const ClusterShape& cluster = forecast.cluster;
-  const Json out = {{"num_parameters", forecast.num_parameters},
-                    {"dtype", dtype_name(forecast.dtype)},
-                    {"num_nodes", cluster.num_nodes},
-                    {"local_world_size", cluster.local_world_size},
-                    {"num_threads", forecast.num_threads},
-                    {"zero_stage", forecast.zero.stage},
-                    {"gather_schedule", schedule_name(forecast.zero.schedule)},
-                    {"gradient_checkpointing", forecast.gradient_checkpointing},
-                    {"max_length", forecast.row_tokens},
-                    {"tokens_per_step", forecast.tokens_per_step},
-                    {"tokens_per_pass", forecast.tokens_per_pass},
-                    {"passes_per_step", forecast.zero.passes_per_step},
-                    {"memory", memory_json(forecast)},
-                    {"tflop_per_step", forecast.tflop_per_step},
-                    {"node_tflops", optional_json(cluster.node_tflops)},
-                    {"mfu", cluster.mfu},
-                    {"compute_s", optional_json(forecast.compute_s)},
-                    {"network_gbps", cluster.network_gbps},
-                    {"schedules", schedules_json(forecast)}};
+  const OrderedJson out = {{"num_parameters", forecast.num_parameters},
+                           {"dtype", dtype_name(forecast.dtype)},
+                           {"num_nodes", cluster.num_nodes},
+                           {"local_world_size", cluster.local_world_size},
+                           {"num_threads", forecast.num_threads},
+                           {"zero_stage", forecast.zero.stage},
+                           {"gather_schedule", schedule_name(forecast.zero.schedule)},
+                           {"gradient_checkpointing", forecast.gradient_checkpointing},
+                           {"max_length", forecast.row_tokens},
+                           {"tokens_per_step", forecast.tokens_per_step},
+                           {"tokens_per_pass", forecast.tokens_per_pass},
+                           {"passes_per_step", forecast.zero.passes_per_step},
+                           {"memory", memory_json(forecast)},
+                           {"tflop_per_step", forecast.tflop_per_step},
+                           {"node_tflops", optional_json(cluster.node_tflops)},
+                           {"mfu", cluster.mfu},
+                           {"compute_s", optional_json(forecast.compute_s)},
+                           {"network_gbps", cluster.network_gbps},
+                           {"schedules", schedules_json(forecast)}};
   return out.dump(2) + "\n";
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<std::string> read_line(const fs::path& path) {
+std::optional<std::string> first_line(const fs::path& path) {
   std::ifstream in(path);
   std::string line;
   if (!std::getline(in, line)) return std::nullopt;
@@ -20,7 +20,7 @@ std::optional<std::string> read_line(const fs::path& path) {
 
 // A whole number; "max" and what is larger than any memory mean no limit.
 std::optional<int64_t> read_limit(const fs::path& path) {
-  const std::optional<std::string> line = read_line(path);
+  const std::optional<std::string> line = first_line(path);
   if (!line) return std::nullopt;
   std::istringstream in(*line);
   int64_t value = 0;
@@ -73,7 +73,7 @@ std::optional<double> cpu_quota(const Level& level) {
   double quota = 0;
   double period = 0;
   if (level.v2) {
-    const std::optional<std::string> line = read_line(level.folder / "cpu.max");
+    const std::optional<std::string> line = first_line(level.folder / "cpu.max");
     if (!line) return std::nullopt;
     std::istringstream in(*line);
     if (!(in >> quota >> period)) return std::nullopt;  // "max 100000"

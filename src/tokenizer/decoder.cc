@@ -11,8 +11,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
 // A stage that needs a token as a whole.
 class TokenStage : public DecodeStage {
  public:

@@ -9,8 +9,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
 // Bytes that could still become a character: 0 < result < the length that the lead byte announces, when the
 // start of `text` is a proper beginning of a well-formed sequence; 0 otherwise.
 int64_t unfinished_length(std::string_view text) {

@@ -10,6 +10,8 @@
 
 namespace tessera {
 
+inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+
 struct DecodedChar {
   char32_t code_point;
   int64_t size_bytes;

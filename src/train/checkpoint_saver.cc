@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-const OpLabel kLabel = {"checkpoint"};
+const OpLabel kCheckpointLabel = {"checkpoint"};
 
 }  // namespace
 
@@ -38,7 +38,7 @@ bool CheckpointSaver::begin(const CheckpointPlan& plan, RunRecord record,
   const std::optional<Error> cause = outside_error([this] {
     if (is_root()) create_checkpoint(plan_);
   });
-  if (const std::optional<RankError> told = first_error(*comm_, cause, kLabel)) {
+  if (const std::optional<RankError> told = first_error(*comm_, cause, kCheckpointLabel)) {
     committing_.error = cause ? cause->what() : told->message;
     if (is_root()) outcome_ = committing_;
     return false;
@@ -112,7 +112,7 @@ void CheckpointSaver::fail_together() {
   writer_.reset();
   writing_ = false;
   // No rank has the files open any more once this is over.
-  const std::optional<RankError> told = first_error(*comm_, failure_, kLabel);
+  const std::optional<RankError> told = first_error(*comm_, failure_, kCheckpointLabel);
   TESSERA_CHECK(told.has_value(), "no rank has failed");
   if (is_root()) abandon_checkpoint(plan_);
   if (told->rank == comm_->world().rank && told->code != ExitCode::kIoError) throw *failure_;
@@ -127,12 +127,12 @@ void CheckpointSaver::finish() {
     settle();
     const CheckpointShare own = share();
     std::array<double, 4> sums = {own.finished, own.failed, own.bytes, own.stall_s};
-    comm_->all_reduce_sum(sums, kLabel);
+    comm_->all_reduce_sum(sums, kCheckpointLabel);
     take_sums({sums[0], sums[1], sums[2], sums[3]});
   }
   const bool commits = commit_.valid();
   wait_for_commit();
-  comm_->barrier(kLabel);
+  comm_->barrier(kCheckpointLabel);
   if (commits) outcome_->stall_s += waiting.seconds();
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using testing::Each;
 
-const OpLabel kLabel = {"test"};
+const OpLabel kTestLabel = {"test"};
 
 std::optional<Error> error_of(int rank) {
   return Error(rank == 2 ? ExitCode::kIoError : ExitCode::kBadData, fmt::format("disk of {} is full", rank));
@@ -22,7 +22,7 @@ std::optional<Error> error_of(int rank) {
 // Collective: the outcome on this rank when those of `ranks` have an error.
 std::optional<RankError> first_error_of(Communicator& comm, const std::set<int>& ranks) {
   const int rank = comm.world().rank;
-  return first_error(comm, ranks.contains(rank) ? error_of(rank) : std::nullopt, kLabel);
+  return first_error(comm, ranks.contains(rank) ? error_of(rank) : std::nullopt, kTestLabel);
 }
 
 // (nodes, ranks of each); 70 ranks are more than the values of one sum.

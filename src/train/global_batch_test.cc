@@ -57,7 +57,7 @@ void expect_same_json(const nlohmann::json& found, const nlohmann::json& expecte
   }
 }
 
-void expect_same_run(const Result& found, const Result& expected) {
+void expect_same_result(const Result& found, const Result& expected) {
   ASSERT_EQ(found.rank0.steps.size(), expected.rank0.steps.size());
   for (size_t i = 0; i < found.rank0.steps.size(); ++i) {
     const StepMetrics& step = found.rank0.steps[i];
@@ -88,7 +88,7 @@ Result expect_same_on_any_ranks(const TinyRun& run, const Settings& settings) {
   Result alone = train_on(run, settings, {1, 1});
   for (const Ranks& ranks : kRanks) {
     SCOPED_TRACE(fmt::format("{} nodes of {} ranks", ranks.num_nodes, ranks.local_world_size));
-    expect_same_run(train_on(run, settings, ranks), alone);
+    expect_same_result(train_on(run, settings, ranks), alone);
   }
   return alone;
 }

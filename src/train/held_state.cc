@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-const OpLabel kLabel = {"state in memory"};
+const OpLabel kHeldStateLabel = {"state in memory"};
 
 // What a thread gives to the sink at a time, and what is broadcast at a time.
 constexpr int64_t kGivenElements = int64_t{64} << 10;
@@ -20,7 +20,7 @@ constexpr int64_t kSentElements = int64_t{1} << 20;
 
 // What every rank says, by rank; at most kMaxSummedValues of each.
 std::vector<std::vector<double>> all_values(Communicator& comm, std::vector<double> own) {
-  comm.all_reduce_sum(own, kLabel);
+  comm.all_reduce_sum(own, kHeldStateLabel);
   const int world_size = comm.world().world_size;
   std::vector<std::vector<double>> all(static_cast<size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
@@ -156,7 +156,7 @@ void send_to_all(Communicator& comm, ThreadPool& pool, int root, const SnapshotS
       if (slot != nullptr) {
         std::ranges::copy(slot->values(kind).subspan(static_cast<size_t>(first), now), values.begin());
       }
-      comm.broadcast(std::as_writable_bytes(values), root, kLabel);
+      comm.broadcast(std::as_writable_bytes(values), root, kHeldStateLabel);
       give(wanted, kind, first, values, sink, pool);
     }
   }
@@ -166,7 +166,7 @@ void send_to_all(Communicator& comm, ThreadPool& pool, int root, const SnapshotS
 std::vector<double> numbers_of_ranks(Communicator& comm, std::vector<double> own) {
   for (size_t begin = 0; begin < own.size(); begin += kMaxSummedValues) {
     const size_t count = std::min<size_t>(kMaxSummedValues, own.size() - begin);
-    comm.all_reduce_sum(std::span(own).subspan(begin, count), kLabel);
+    comm.all_reduce_sum(std::span(own).subspan(begin, count), kHeldStateLabel);
   }
   return own;
 }
@@ -239,9 +239,9 @@ HeldTexts held_texts(const HeldState& held, Communicator& comm, std::span<const 
   }
   for (std::string* text : {&texts.run, &texts.log_history}) {
     auto size = static_cast<int64_t>(text->size());
-    comm.broadcast(std::as_writable_bytes(std::span(&size, 1)), place.rank, kLabel);
+    comm.broadcast(std::as_writable_bytes(std::span(&size, 1)), place.rank, kHeldStateLabel);
     text->resize(static_cast<size_t>(size));
-    comm.broadcast(std::as_writable_bytes(std::span(*text)), place.rank, kLabel);
+    comm.broadcast(std::as_writable_bytes(std::span(*text)), place.rank, kHeldStateLabel);
   }
   return texts;
 }

@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-struct Case {
+struct LoadCase {
   DType file_dtype;
   DType dtype;
   ZeroSettings zero;
@@ -22,8 +22,8 @@ struct Case {
   }
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> result;
+std::vector<LoadCase> load_cases() {
+  std::vector<LoadCase> result;
   for (const DType file_dtype : {DType::kBF16, DType::kF32}) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       for (const int stage : {1, 2, 3}) {
@@ -45,8 +45,8 @@ struct Loaded {
   double loss = 0;             // of the last node, whose weights come over the network
 };
 
-Loaded load(const std::filesystem::path& folder, const ModelConfig& config, const Case& c, const Ranks& ranks,
-            LoadOnce once) {
+Loaded load(const std::filesystem::path& folder, const ModelConfig& config, const LoadCase& c,
+            const Ranks& ranks, LoadOnce once) {
   Loaded result;
   std::vector<int64_t> num_bytes(static_cast<size_t>(ranks.world_size()));
   run_ranks(ranks, [&](Communicator& comm) {
@@ -76,7 +76,7 @@ Loaded load(const std::filesystem::path& folder, const ModelConfig& config, cons
 TEST(LoadOnRanks, EveryByteIsReadOncePerNodeOrOncePerCluster) {
   const ModelConfig config = tiny_config();
   const int64_t num_parameters = ParameterLayout(config).num_parameters();
-  for (const Case& c : cases()) {
+  for (const LoadCase& c : load_cases()) {
     SCOPED_TRACE(c.name());
     const TestFolder folder;
     write_test_model(folder.path(), config, 0.3f, 1, c.file_dtype);

@@ -54,10 +54,10 @@ int64_t largest_pass(const StepSurvey& survey) {
 }
 
 std::string name_rows(const RowLists& passes) {
-  constexpr size_t kMaxNamed = 32;
+  constexpr size_t kMaxNamedRows = 32;
   const std::span<const int64_t> rows = passes.all_rows();
-  return fmt::format("rows {}{}", fmt::join(rows.first(std::min(rows.size(), kMaxNamed)), ", "),
-                     rows.size() > kMaxNamed ? fmt::format(", ... ({} in all)", rows.size()) : "");
+  return fmt::format("rows {}{}", fmt::join(rows.first(std::min(rows.size(), kMaxNamedRows)), ", "),
+                     rows.size() > kMaxNamedRows ? fmt::format(", ... ({} in all)", rows.size()) : "");
 }
 
 }  // namespace tessera

@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-const OpLabel kLabel = {"peer snapshot"};
+const OpLabel kPeerSnapshotLabel = {"peer snapshot"};
 
 // Sent at a time, as the timeout of an operation is for: at a tenth of a gigabit per second some 20 s.
 constexpr int64_t kSentBytes = int64_t{256} << 20;
@@ -70,9 +70,9 @@ class PeerSnapshots::Transfer {
     const std::span<std::byte> body = slot.body(bytes);
     for (size_t begin = 0; begin < body.size(); begin += kSentBytes) {
       group.broadcast(body.subspan(begin, std::min<size_t>(kSentBytes, body.size() - begin)), kSender,
-                      kLabel);
+                      kPeerSnapshotLabel);
     }
-    group.broadcast(slot.header(), kSender, kLabel);
+    group.broadcast(slot.header(), kSender, kPeerSnapshotLabel);
   }
 
   std::unique_ptr<NetworkGroup> from_before_;
@@ -89,7 +89,7 @@ PeerSnapshots::PeerSnapshots(Communicator& comm, ThreadPool& pool, const std::st
   }
   for (const int fd : world.snapshot_slots) slots_.emplace_back(fd);
   for (uint64_t* number : {&job_, &start_key_}) {
-    comm.broadcast(std::as_writable_bytes(std::span(number, 1)), 0, kLabel);
+    comm.broadcast(std::as_writable_bytes(std::span(number, 1)), 0, kPeerSnapshotLabel);
   }
 }
 
@@ -99,7 +99,7 @@ int64_t PeerSnapshots::held_bytes_of_node() const {
   const World& world = comm_->world();
   std::array<double, 1> bytes = {};
   for (const SnapshotSlot& slot : slots_) bytes[0] += static_cast<double>(slot.held_bytes());
-  comm_->all_reduce_sum(bytes, kLabel);
+  comm_->all_reduce_sum(bytes, kPeerSnapshotLabel);
   double sum = 0;
   for (int i = 0; i < world.local_world_size; ++i) {
     sum += comm_->summand(world.node_rank * world.local_world_size + i, 0);
@@ -129,7 +129,7 @@ int PeerSnapshots::rank_of_node(int node) const {
 // Behind it every rank has come here.
 std::vector<int64_t> PeerSnapshots::bytes_of_all(int64_t own_bytes) {
   std::array<double, 1> bytes = {static_cast<double>(own_bytes)};
-  comm_->all_reduce_sum(bytes, kLabel);
+  comm_->all_reduce_sum(bytes, kPeerSnapshotLabel);
   std::vector<int64_t> all;
   for (int rank = 0; rank < comm_->world().world_size; ++rank) {
     all.push_back(static_cast<int64_t>(comm_->summand(rank, 0)));
@@ -194,7 +194,7 @@ void PeerSnapshots::write(int64_t step, const SnapshotTexts& texts) {
 
 void PeerSnapshots::finish() {
   if (transfer_) transfer_->wait();
-  comm_->barrier(kLabel);
+  comm_->barrier(kPeerSnapshotLabel);
 }
 
 }  // namespace tessera

@@ -56,7 +56,7 @@ void expect_close_weights(const std::filesystem::path& found, const std::filesys
   }
 }
 
-void expect_same_run(const RecordingObserver& found, const RecordingObserver& expected) {
+void expect_same_numbers(const RecordingObserver& found, const RecordingObserver& expected) {
   ASSERT_EQ(found.steps.size(), expected.steps.size());
   for (size_t i = 0; i < found.steps.size(); ++i) {
     EXPECT_NEAR(found.steps[i].loss, expected.steps[i].loss, 2e-6 * expected.steps[i].loss)
@@ -82,7 +82,7 @@ TEST_P(RanksTest, Float32RunEqualsThatOfOneRank) {
 
     const TrainingArguments args = arguments(run);
     const std::vector<RecordingObserver> found = train_ranks(args, GetParam().ranks);
-    expect_same_run(found.front(), expected);
+    expect_same_numbers(found.front(), expected);
     for (size_t rank = 1; rank < found.size(); ++rank) EXPECT_TRUE(found[rank].steps.empty());
     expect_close_weights(args.output_dir, run.output());
   }
@@ -147,7 +147,7 @@ TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
 
   const TrainingArguments args = arguments(run);
   const RecordingObserver found = train_ranks(args, GetParam().ranks).front();
-  expect_same_run(found, expected);
+  expect_same_numbers(found, expected);
   int64_t num_skipped = 0;
   for (size_t i = 0; i < found.steps.size(); ++i) {
     EXPECT_EQ(found.steps[i].skipped, expected.steps[i].skipped) << "step " << i + 1;

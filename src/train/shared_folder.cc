@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const OpLabel kLabel = {"shared folder"};
+const OpLabel kSharedFolderLabel = {"shared folder"};
 
 // A network file system may take a while to tell of a new name.
 constexpr std::chrono::seconds kPatience(5);
@@ -44,9 +44,9 @@ bool is_shared_by_nodes(Communicator& comm, const fs::path& folder) {
     create_synced_folder(folder);
     write_text_file(path(), "");
   }
-  comm.broadcast(std::as_writable_bytes(std::span(&token, 1)), 0, kLabel);
+  comm.broadcast(std::as_writable_bytes(std::span(&token, 1)), 0, kSharedFolderLabel);
   std::array<double, 1> num_missing = {world.local_rank == 0 && !appears(path()) ? 1.0 : 0.0};
-  comm.all_reduce_sum(num_missing, kLabel);
+  comm.all_reduce_sum(num_missing, kSharedFolderLabel);
   std::error_code ignored;
   if (world.rank == 0) fs::remove(path(), ignored);
   return num_missing[0] == 0;

@@ -37,14 +37,16 @@ namespace {
 constexpr uint64_t kMagic = 0x31504E5341535354;  // "TSSASNP1"
 constexpr int64_t kHeaderBytes = 4096;
 // What a thread fills and checks at a time: it stays in L2.
-constexpr int64_t kBlockBytes = int64_t{256} << 10;
+constexpr int64_t kChecksumBlockBytes = int64_t{256} << 10;
 // By which the texts of a run may grow until there has to be more memory.
 constexpr int64_t kSlackBytes = int64_t{64} << 10;
 
 enum Region { kMasters, kExpAvg, kExpAvgSq, kRanges, kRun, kLogHistory, kChecksums, kNumRegions };
 constexpr int kNumCheckedRegions = kChecksums;
 
-int64_t num_blocks(int64_t size_bytes) { return (size_bytes + kBlockBytes - 1) / kBlockBytes; }
+int64_t num_blocks(int64_t size_bytes) {
+  return (size_bytes + kChecksumBlockBytes - 1) / kChecksumBlockBytes;
+}
 
 struct Layout {
   explicit Layout(const SnapshotSizes& sizes) {
@@ -71,8 +73,8 @@ struct Layout {
   Block block(int64_t index) const {
     int region = 0;
     for (; index >= num_blocks(size[region]); ++region) index -= num_blocks(size[region]);
-    const int64_t begin = index * kBlockBytes;
-    return {region, begin, std::min(kBlockBytes, size[region] - begin)};
+    const int64_t begin = index * kChecksumBlockBytes;
+    return {region, begin, std::min(kChecksumBlockBytes, size[region] - begin)};
   }
 
   std::array<int64_t, kNumRegions> offset = {};

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const OpLabel kLabel = {"resume"};
+const OpLabel kResumeLabel = {"resume"};
 
 bool has_value(const LogEntry& entry, std::string_view name) {
   return std::ranges::any_of(entry.values, [name](const auto& value) { return value.first == name; });
@@ -74,7 +74,7 @@ std::optional<fs::path> Trainer::newest_checkpoint(int64_t before) {
     }
     chosen[0] = newest ? static_cast<double>(newest->step()) : -1;
   }
-  comm_->all_reduce_sum(chosen, kLabel);
+  comm_->all_reduce_sum(chosen, kResumeLabel);
   if (chosen[0] < 0) return std::nullopt;
   return fs::path(args_.output_dir) / checkpoint_name(static_cast<int64_t>(chosen[0]));
 }
@@ -109,7 +109,7 @@ void Trainer::choose_checkpoint() {
 void Trainer::refuse_unusable_checkpoints() {
   std::array<double, 1> code = {0};
   if (is_root()) code[0] = static_cast<double>(code_of_unusable(args_.output_dir));
-  comm_->all_reduce_sum(code, kLabel);
+  comm_->all_reduce_sum(code, kResumeLabel);
   if (code[0] == 0) return;
   fail(static_cast<ExitCode>(std::lround(code[0])),
        "resume_from_checkpoint auto: {} has checkpoints, but none that can be used, see `tessera checkpoint "
@@ -166,7 +166,7 @@ void Trainer::load_checkpoint() {
                               observer_->on_loading(progress.fraction(), progress.bytes_per_second());
                             });
     });
-    const std::optional<RankError> told = first_error(*comm_, error, kLabel);
+    const std::optional<RankError> told = first_error(*comm_, error, kResumeLabel);
     if (!told) break;
     const std::optional<fs::path> older = older_checkpoint();
     if (!older) fail(told->code, "{}", told->message);
@@ -232,7 +232,7 @@ bool Trainer::is_finished_already() {
   const bool is_there =
       is_root() && resumes_in_place() && finished_step(args_.output_dir) == state_.global_step;
   std::array<double, 1> is_written = {is_there ? 1.0 : 0.0};
-  comm_->all_reduce_sum(is_written, kLabel);
+  comm_->all_reduce_sum(is_written, kResumeLabel);
   return is_written[0] > 0;
 }
 

@@ -19,7 +19,7 @@ constexpr size_t kNumLooks = 3;
 constexpr double kLookSeconds = 0.0005;
 constexpr double kNearTheBest = 0.4;
 
-struct Candidate {
+struct PeakCandidate {
   ComputePeakMeter meter;
   std::array<double, kNumSlices> tflops = {};
 
@@ -35,21 +35,21 @@ bool is_allowed(const std::string& instruction_set) {
   return isa_refusal(*isa).empty();
 }
 
-void keep_the_fastest(std::vector<Candidate>* candidates) {
+void keep_the_fastest(std::vector<PeakCandidate>* candidates) {
   double best = 0;
   for (size_t look = 0; look < kNumLooks; ++look) {
-    for (Candidate& candidate : *candidates) {
+    for (PeakCandidate& candidate : *candidates) {
       candidate.tflops[0] = std::max(candidate.tflops[0], candidate.meter.measure(kLookSeconds));
       best = std::max(best, candidate.tflops[0]);
     }
   }
-  std::erase_if(*candidates, [&](const Candidate& c) { return c.tflops[0] < kNearTheBest * best; });
+  std::erase_if(*candidates, [&](const PeakCandidate& c) { return c.tflops[0] < kNearTheBest * best; });
 }
 
 }  // namespace
 
 std::optional<ComputePeak> measure_training_peak(ThreadPool& pool, DType dtype) {
-  std::vector<Candidate> candidates;
+  std::vector<PeakCandidate> candidates;
   for (const std::string& name : ComputePeakMeter::instruction_sets()) {
     ComputePeakMeter meter(pool, name);
     const bool fits = dtype == DType::kBF16 || meter.arithmetic() == "float32";
@@ -57,10 +57,11 @@ std::optional<ComputePeak> measure_training_peak(ThreadPool& pool, DType dtype) 
   }
   keep_the_fastest(&candidates);
   for (size_t slice = 0; slice < kNumSlices; ++slice) {
-    for (Candidate& candidate : candidates) candidate.tflops[slice] = candidate.meter.measure(kSliceSeconds);
+    for (PeakCandidate& candidate : candidates)
+      candidate.tflops[slice] = candidate.meter.measure(kSliceSeconds);
   }
   std::optional<ComputePeak> best;
-  for (Candidate& candidate : candidates) {
+  for (PeakCandidate& candidate : candidates) {
     const double tflops = candidate.median();
     if (best && best->tflops >= tflops) continue;
     best = {std::string(candidate.meter.instruction_set()), std::string(candidate.meter.arithmetic()),

@@ -10,12 +10,12 @@ namespace tessera {
 namespace {
 
 // Channels of the node's counters.
-constexpr int64_t kResident = 0;  // stamp() of the last group whose parts on this rank's rail are there
-constexpr int64_t kGathered = 1;  // number of the last gather whose parts on this rank's rail are there
-constexpr int64_t kClosed = 2;    // groups closed, gathered ones
-constexpr int64_t kNumChannels = 3;
+constexpr int64_t kResident = 0;        // stamp() of the last group whose parts on this rank's rail are there
+constexpr int64_t kGathered = 1;        // number of the last gather whose parts on this rank's rail are there
+constexpr int64_t kClosedGathered = 2;  // groups closed, gathered ones
+constexpr int64_t kNumWeightChannels = 3;
 
-constexpr const char* kWhat = "weights";
+constexpr const char* kWeights = "weights";
 
 }  // namespace
 
@@ -31,7 +31,7 @@ WeightStore::WeightStore(const ZeroLayout& layout, const ZeroSettings& settings,
   resident_data_.resize(num_groups);
   owned_begin_.resize(num_groups);
   seen_version_.resize(num_groups);
-  counters_ = comm.node().make_counters("weights", kNumChannels);
+  counters_ = comm.node().make_counters("weights", kNumWeightChannels);
   if (!sharded_) {
     weights_ = comm.node().allocate("weights", plan.group(plan.num_groups() - 1).end * element_bytes_);
     comm.node().prefault(weights_, pool);
@@ -132,7 +132,7 @@ void WeightStore::start_fetch(int64_t group, std::byte* data, int64_t channel, u
   }
   const std::span<std::byte> bytes(data, static_cast<size_t>(range.size() * element_bytes_));
   fetches_under_way_.push_back(
-      {comm_->rail().all_gather(bytes, byte_parts_, {kWhat, group}), channel, value});
+      {comm_->rail().all_gather(bytes, byte_parts_, {kWeights, group}), channel, value});
   if (!settings_.overlap) announce(channel, value);
 }
 
@@ -159,7 +159,8 @@ std::byte* WeightStore::open_resident(int64_t group) {
   uint64_t& seen = seen_version_[static_cast<size_t>(group)];
   if (seen != version_) {
     announce(kResident, stamp(group));
-    counters_.wait_all(kResident, stamp(group), {kWhat, group}, plan_.group(group).size() * element_bytes_);
+    counters_.wait_all(kResident, stamp(group), {kWeights, group},
+                       plan_.group(group).size() * element_bytes_);
     seen = version_;
   } else if (!fetches_under_way_.empty()) {
     announce(kResident, 0);
@@ -183,7 +184,7 @@ void WeightStore::close(int64_t group) {
   TESSERA_CHECK(slot != nullptr && slot->is_open, "group {} is not open", group);
   slot->is_open = false;
   slot->last_close = ++num_closes_;
-  counters_.publish(kClosed, num_closes_);
+  counters_.publish(kClosedGathered, num_closes_);
 }
 
 WeightStore::Slot* WeightStore::find_slot(int64_t group) {
@@ -206,7 +207,7 @@ WeightStore::Slot& WeightStore::slot_to_fill(int64_t group) {
 
 WeightStore::Slot& WeightStore::start_gather(int64_t group) {
   Slot& slot = slot_to_fill(group);
-  counters_.wait_all(kClosed, slot.last_close, {kWhat, slot.group});
+  counters_.wait_all(kClosedGathered, slot.last_close, {kWeights, slot.group});
   slot.group = group;
   slot.version = version_;
   slot.gather = ++num_gathers_;
@@ -226,7 +227,8 @@ std::byte* WeightStore::open_gathered(int64_t group, bool forward) {
   fetch_ahead(group, forward);
   announce(kGathered, slot->is_complete ? 0 : slot->gather);
   if (!slot->is_complete) {
-    counters_.wait_all(kGathered, slot->gather, {kWhat, group}, plan_.group(group).size() * element_bytes_);
+    counters_.wait_all(kGathered, slot->gather, {kWeights, group},
+                       plan_.group(group).size() * element_bytes_);
     slot->is_complete = true;
   }
   return slot->data;

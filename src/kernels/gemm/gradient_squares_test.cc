@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-struct Sizes {
+struct SquaresSizes {
   int64_t T, N, K;
 };
 
@@ -27,7 +27,7 @@ struct Weighted {
 };
 
 // dw = or += dy^T x with the dispatch's choice, on values whose squares span many binades.
-Weighted run(DType dtype, Sizes s, Update update, ThreadPool& pool) {
+Weighted run(DType dtype, SquaresSizes s, Update update, ThreadPool& pool) {
   GuardedTensor x(dtype, {s.T, s.K}), dy(dtype, {s.T, s.N});
   Weighted result = {GuardedTensor(DType::kF32, {s.N, s.K}), 0};
   x.fill_normal(1);
@@ -41,13 +41,13 @@ Weighted run(DType dtype, Sizes s, Update update, ThreadPool& pool) {
 }
 
 // Whole and cut micro-tiles, several blocks, several chunks of tokens, two passes over tokens, no tokens.
-const std::vector<Sizes> kSizes = {{1, 1, 1},      {33, 31, 65},    {40, 32, 33},    {513, 96, 64},
-                                   {70, 544, 514}, {100, 1100, 37}, {4099, 67, 100}, {0, 5, 7}};
+const std::vector<SquaresSizes> kSizes = {{1, 1, 1},      {33, 31, 65},    {40, 32, 33},    {513, 96, 64},
+                                          {70, 544, 514}, {100, 1100, 37}, {4099, 67, 100}, {0, 5, 7}};
 
 TEST(GradientSquares, AreThoseOfTheGradientThatIsLeft) {
   ThreadPool pool(2);
   for (const DType dtype : kActivationTypes) {
-    for (const Sizes& s : kSizes) {
+    for (const SquaresSizes& s : kSizes) {
       for (const Update update : {Update::kOverwrite, Update::kAdd}) {
         const Weighted result = run(dtype, s, update, pool);
         const double expected = exact_squares(result.dw);
@@ -62,7 +62,7 @@ TEST(GradientSquares, AreThoseOfTheGradientThatIsLeft) {
 TEST(GradientSquares, AskingForThemDoesNotChangeTheGradient) {
   ThreadPool pool(2);
   for (const DType dtype : kActivationTypes) {
-    const Sizes s = {140, 270, 515};
+    const SquaresSizes s = {140, 270, 515};
     const Weighted asked = run(dtype, s, Update::kOverwrite, pool);
     GuardedTensor x(dtype, {s.T, s.K}), dy(dtype, {s.T, s.N}), dw(DType::kF32, {s.N, s.K});
     x.fill_normal(1);
@@ -76,8 +76,8 @@ TEST(GradientSquares, AskingForThemDoesNotChangeTheGradient) {
 
 TEST(GradientSquares, AreTheSameForAnyNumberOfThreadsAndInEveryRun) {
   for (const DType dtype : kActivationTypes) {
-    for (const Sizes& s :
-         {Sizes{70, 1100, 514}, Sizes{513, 96, 64}, Sizes{20, 2100, 1030}, Sizes{513, 700, 500}}) {
+    for (const SquaresSizes& s : {SquaresSizes{70, 1100, 514}, SquaresSizes{513, 96, 64},
+                                  SquaresSizes{20, 2100, 1030}, SquaresSizes{513, 700, 500}}) {
       ThreadPool one(1);
       const double expected = run(dtype, s, Update::kAdd, one).squares;
       for (const int64_t num_threads : {1, 2, 3, 4}) {

@@ -37,12 +37,12 @@ bool packs_weights() { return packed_weight_bytes(32, 32, kBF16) > 0; }
     GTEST_SKIP() << gemm_table().chosen_implementation().name << " takes row-major weights"; \
   }
 
-struct Sizes {
+struct PackedSizes {
   int64_t T, N, K;
 };
 
 // Outputs [begin, end) of the layer, with and without packed forms.
-void expect_same_products(Sizes s, int64_t begin, int64_t end) {
+void expect_same_products(PackedSizes s, int64_t begin, int64_t end) {
   ThreadPool pool(2);
   GuardedTensor x(kBF16, {s.T, s.K}), w(kBF16, {s.N, s.K}), dy(kBF16, {s.T, end - begin});
   x.fill_normal(1);
@@ -77,7 +77,7 @@ TEST(PackedWeight, ProductsAreTheSameForEveryRemainder) {
 
 TEST(PackedWeight, RowsOfItAreAWeight) {
   SKIP_UNLESS_PACKING();
-  const Sizes sizes = {33, 8200, 40};  // chunks of 512 rows in the form of backward_input
+  const PackedSizes sizes = {33, 8200, 40};  // chunks of 512 rows in the form of backward_input
   for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
            {0, 512}, {512, 1536}, {7680, 8200}, {0, 8200}, {32, 64}, {512, 520}, {5, 77}, {8199, 8200}}) {
     expect_same_products(sizes, begin, end);
