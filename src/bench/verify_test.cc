@@ -38,8 +38,8 @@ class WrongProduct : public testing::TestWithParam<std::pair<Product, void (*)(G
 
 TEST_P(WrongProduct, IsAnInternalErrorWithShapeAndNumbers) {
   ThreadPool pool(1);
-  const auto [product, change] = GetParam();
-  const GemmImplementation wrong = gemm_with(change);
+  const Product product = GetParam().first;
+  const GemmImplementation wrong = gemm_with(GetParam().second);
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     expect_error(ExitCode::kInternal,
                  {fmt::format("gemm {} T 5 N 33 K 17", product_name(product)), "out[", "expected", "within"},

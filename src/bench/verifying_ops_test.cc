@@ -124,13 +124,13 @@ std::vector<Call> calls() {
          return dqkv;
        }},
       {"attention",
-       [Q, HE](Ops& ops, Fixture& f) {
+       [=](Ops& ops, Fixture& f) {
          const TensorView o = f.tensor({kT, HE});
          ops.attention(f.tensor({kT, Q}), kHeads, f.cu_seqlens, o, f.floats({2, kT}));
          return o;
        }},
       {"attention_backward",
-       [Q, HE](Ops& ops, Fixture& f) {
+       [=](Ops& ops, Fixture& f) {
          const TensorView qkv = f.tensor({kT, Q}), o = f.tensor({kT, HE}), lse = f.floats({2, kT});
          f.ops->attention(qkv, kHeads, f.cu_seqlens, o, lse);
          const TensorView dqkv = f.tensor({kT, Q});
