@@ -8,12 +8,14 @@
 #include <cerrno>
 #include <cstddef>
 
+#include "base/sanitizers.h"
+
 namespace {
 std::atomic<int64_t> num_allocations{0};
 std::atomic<int64_t> num_locks{0};
 }  // namespace
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(TESSERA_ASAN) && !defined(TESSERA_TSAN)
 
 extern "C" {
 
@@ -68,7 +70,7 @@ namespace tessera {
 ResourceCounts resource_counts() { return {num_allocations.load(), num_locks.load()}; }
 
 bool counts_resources() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
   return false;
 #else
   return true;

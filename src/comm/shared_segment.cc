@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/sanitizers.h"
 #include "comm/local_socket.h"
 #include "comm/node_group.h"
 
@@ -39,7 +40,7 @@ void* map_pages(int fd, size_t size) {
   return mmap(room, size, protection, room == nullptr ? MAP_SHARED : MAP_SHARED | MAP_FIXED, fd, 0);
 }
 
-#ifdef __SANITIZE_THREAD__
+#ifdef TESSERA_TSAN
 // ThreadSanitizer knows memory by its address: where ranks are threads of one process they get the same
 // address for the same memory, so that it sees whether they synchronise.
 class SharedMappings {

@@ -35,6 +35,7 @@ class GuardedTensor {
   GuardedTensor(DType dtype, Shape shape)
       : dtype_(dtype),
         shape_(shape),
+        offset_bytes_(kGuardBytes + dtype_bytes(dtype)),
         bytes_(static_cast<size_t>(2 * kGuardBytes + dtype_bytes(dtype) * (shape.num_elements() + 1)),
                kCanary) {
     poison();
@@ -90,11 +91,12 @@ class GuardedTensor {
   static constexpr int64_t kGuardBytes = 64;
   static constexpr std::byte kCanary{0xA5};
 
-  std::byte* data() { return bytes_.data() + kGuardBytes + dtype_bytes(dtype_); }
-  const std::byte* data() const { return bytes_.data() + kGuardBytes + dtype_bytes(dtype_); }
+  std::byte* data() { return bytes_.data() + offset_bytes_; }
+  const std::byte* data() const { return bytes_.data() + offset_bytes_; }
 
   DType dtype_;
   Shape shape_;
+  int64_t offset_bytes_;
   std::vector<std::byte> bytes_;
 };
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/sanitizers.h"
 #include "platform/cpu.h"
 
 namespace tessera {
@@ -242,7 +243,7 @@ TEST_F(Pinning, EndsForWhatAnUnpinnedScopeStarts) {
 }
 
 TEST(ThreadPool, ARefusedThreadIsAnErrorAndLeavesNoneBehind) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
   GTEST_SKIP() << "sanitizers take more address space than the test allows";
 #endif
   // In a child, whose address space has no room for so many stacks.

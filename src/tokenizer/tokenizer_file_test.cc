@@ -87,7 +87,7 @@ TEST(TokenizerFile, RefusesBrokenMerges) {
   });
   refuses(ExitCode::kBadData, {"model.merges[0]", "7"}, [](Json& j) { j["model"]["merges"] = {7}; });
   refuses(ExitCode::kBadData, {"model.merges[0]", "an object"},
-          [](Json& j) { j["model"]["merges"] = {Json::object()}; });
+          [](Json& j) { j["model"]["merges"] = Json::array({Json::object()}); });
   refuses(ExitCode::kBadData, {"model.merges[0]", "\"zz\"", "not in the vocabulary"},
           [](Json& j) { j["model"]["merges"] = {"z z"}; });
   refuses(ExitCode::kBadData, {"model.merges[1]", "\"abcd\""}, [](Json& j) {
@@ -99,13 +99,13 @@ TEST(TokenizerFile, RefusesBrokenMerges) {
 TEST(TokenizerFile, RefusesContradictingAddedTokens) {
   const auto added = [](const char* content, int64_t id) { return Json{{"id", id}, {"content", content}}; };
   refuses(ExitCode::kBadData, {"\"ab\" has id 3", "gives it 256"},
-          [&](Json& j) { j["added_tokens"] = {added("ab", 3)}; });
+          [&](Json& j) { j["added_tokens"] = Json::array({added("ab", 3)}); });
   refuses(ExitCode::kBadData, {"\"<s>\" has the id 256 of \"ab\""},
-          [&](Json& j) { j["added_tokens"] = {added("<s>", 256)}; });
+          [&](Json& j) { j["added_tokens"] = Json::array({added("<s>", 256)}); });
   refuses(ExitCode::kBadData, {"added_tokens[1]", "contradicts"}, [&](Json& j) {
     j["added_tokens"] = {added("x", 300), added("y", 300)};
   });
-  refuses(ExitCode::kBadData, {"added_tokens[0].id"}, [&](Json& j) { j["added_tokens"] = {added("x", -3)}; });
+  refuses(ExitCode::kBadData, {"added_tokens[0].id"}, [&](Json& j) { j["added_tokens"] = Json::array({added("x", -3)}); });
   refuses(ExitCode::kBadData, {"added_tokens[0].id"}, [&](Json& j) {
     j["added_tokens"] = {{{"content", "x"}}};
   });

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/sanitizers.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "expect_error.h"
@@ -318,7 +319,7 @@ bool reset_peak() { return static_cast<bool>(std::ofstream("/proc/self/clear_ref
 class PeakMemory : public testing::TestWithParam<bool> {};
 
 TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
   GTEST_SKIP() << "sanitizers keep memory of their own";
 #endif
   TinyRun tiny(medium_config());

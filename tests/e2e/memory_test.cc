@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/sanitizers.h"
 #include "e2e/tiny_model.h"
 
 namespace tessera {
@@ -20,7 +21,7 @@ constexpr const char* kConfig =
 constexpr double kTolerance = 0.05;
 
 bool has_sanitizer() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
   return true;
 #else
   return false;

@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "base/sanitizers.h"
 #include "e2e/tiny_model.h"
 
 namespace tessera {
@@ -155,7 +156,7 @@ TEST(Usage, FullDiskIsExitCode74AndLeavesNoHalfFile) {
 }
 
 TEST(Usage, RunThatDoesNotFitIntoMemoryIsRefusedWithNumbers) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef TESSERA_ASAN
   GTEST_SKIP() << "AddressSanitizer reserves more address space than the limit of this test";
 #endif
   const TinyModel tiny;

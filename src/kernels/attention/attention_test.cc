@@ -74,7 +74,7 @@ bool rounds_weights(const Implementation& implementation, DType dtype) {
 class Oracle {
  public:
   Oracle(const Case& c, const GuardedTensor& qkv, WeightErrors errors = {})
-      : case_(c), qkv_(qkv), errors_(errors) {
+      : case_(c), qkv_values_(qkv.values()), errors_(errors) {
     const AttentionShape& s = c.shape;
     o = Expected(c.num_tokens() * s.num_heads * s.head_dim);
     lse = Expected(c.num_tokens() * s.num_heads);
@@ -84,8 +84,10 @@ class Oracle {
   // Gradients for the given do, o and lse (inputs, with whatever rounding they have).
   Expected backward(const GuardedTensor& d_o, const GuardedTensor& o_in, const GuardedTensor& lse_in) const {
     Expected dqkv(case_.num_tokens() * case_.shape.qkv_width());
-    for_each_query(
-        [&](int64_t h, int64_t t, int64_t first) { backward_query(d_o, o_in, lse_in, h, t, first, &dqkv); });
+    const std::vector<double> d_os = d_o.values(), os = o_in.values(), lses = lse_in.values();
+    for_each_query([&](int64_t h, int64_t t, int64_t first) {
+      backward_query(d_os.data(), os.data(), lses.data(), h, t, first, &dqkv);
+    });
     return dqkv;
   }
 
@@ -140,9 +142,11 @@ class Oracle {
       scores.push_back(score(h, t, s));
       max = std::max(max, scores.back().value);
     }
+    std::vector<double> weights;
     double sum = 0;
     for (const Score& s : scores) {
-      sum += std::exp(s.value - max);
+      weights.push_back(std::exp(s.value - max));
+      sum += weights.back();
       // The difference from the maximum is rounded too.
       score_error = std::max(score_error, s.bound + kFloatEps * (std::abs(s.value) + std::abs(max)));
     }
@@ -155,7 +159,7 @@ class Oracle {
     for (int64_t i = 0; i < E; ++i) {
       double value = 0, magnitude = 0;
       for (int64_t s = first; s <= t; ++s) {
-        const double p = std::exp(scores[static_cast<size_t>(s - first)].value - max) / sum;
+        const double p = weights[static_cast<size_t>(s - first)] / sum;
         value += p * qkv_[v_at(h, s) + i];
         magnitude += p * std::abs(qkv_[v_at(h, s) + i]);
       }
@@ -168,8 +172,8 @@ class Oracle {
     }
   }
 
-  void backward_query(const GuardedTensor& d_o, const GuardedTensor& o_in, const GuardedTensor& lse_in,
-                      int64_t h, int64_t t, int64_t first, Expected* dqkv) const {
+  void backward_query(const double* d_o, const double* o_in, const double* lse_in, int64_t h, int64_t t,
+                      int64_t first, Expected* dqkv) const {
     const int64_t E = case_.shape.head_dim;
     const double log_sum = lse_in[h * case_.num_tokens() + t], scale = case_.shape.scale;
     // Sums over at most T tokens of every query head.
@@ -207,7 +211,8 @@ class Oracle {
   }
 
   const Case& case_;
-  const GuardedTensor& qkv_;
+  const std::vector<double> qkv_values_;
+  const double* const qkv_ = qkv_values_.data();
   WeightErrors errors_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <set>
 
 #include "kernels/gemm/gemm_impl.h"
@@ -53,10 +52,9 @@ TestScratch scratch_for(const GemmKernels& kernels, DType dtype, const ThreadPoo
 }
 
 // One product c[i, j] (+)= sum_l a(i, l) b(l, j) (+ bias[j]) in float64, and its bound.
-Expected exact_product(int64_t rows, int64_t columns, int64_t depth,
-                       const std::function<double(int64_t, int64_t)>& a,
-                       const std::function<double(int64_t, int64_t)>& b,
-                       const std::function<double(int64_t, int64_t)>& start) {
+template <typename A, typename B, typename Start>
+Expected exact_product(int64_t rows, int64_t columns, int64_t depth, const A& a, const B& b,
+                       const Start& start) {
   Expected expected(rows * columns);
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
@@ -75,25 +73,28 @@ Expected exact_product(int64_t rows, int64_t columns, int64_t depth,
 }
 
 Expected exact_forward(const GuardedTensor& x, const GuardedTensor& w, const GuardedTensor* bias, Sizes s) {
+  const std::vector<double> xs = x.values(), ws = w.values();
   return exact_product(
-      s.T, s.N, s.K, [&](int64_t t, int64_t k) { return x[t * s.K + k]; },
-      [&](int64_t k, int64_t n) { return w[n * s.K + k]; },
+      s.T, s.N, s.K, [&s, x = xs.data()](int64_t t, int64_t k) { return x[t * s.K + k]; },
+      [&s, w = ws.data()](int64_t k, int64_t n) { return w[n * s.K + k]; },
       [&](int64_t, int64_t n) { return bias == nullptr ? 0.0 : (*bias)[n]; });
 }
 
 Expected exact_backward_input(const GuardedTensor& dy, const GuardedTensor& w, const GuardedTensor* before,
                               Sizes s) {
+  const std::vector<double> dys = dy.values(), ws = w.values();
   return exact_product(
-      s.T, s.K, s.N, [&](int64_t t, int64_t n) { return dy[t * s.N + n]; },
-      [&](int64_t n, int64_t k) { return w[n * s.K + k]; },
+      s.T, s.K, s.N, [&s, dy = dys.data()](int64_t t, int64_t n) { return dy[t * s.N + n]; },
+      [&s, w = ws.data()](int64_t n, int64_t k) { return w[n * s.K + k]; },
       [&](int64_t t, int64_t k) { return before == nullptr ? 0.0 : (*before)[t * s.K + k]; });
 }
 
 Expected exact_backward_weight(const GuardedTensor& dy, const GuardedTensor& x, const GuardedTensor* before,
                                Sizes s) {
+  const std::vector<double> dys = dy.values(), xs = x.values();
   return exact_product(
-      s.N, s.K, s.T, [&](int64_t n, int64_t t) { return dy[t * s.N + n]; },
-      [&](int64_t t, int64_t k) { return x[t * s.K + k]; },
+      s.N, s.K, s.T, [&s, dy = dys.data()](int64_t n, int64_t t) { return dy[t * s.N + n]; },
+      [&s, x = xs.data()](int64_t t, int64_t k) { return x[t * s.K + k]; },
       [&](int64_t n, int64_t k) { return before == nullptr ? 0.0 : (*before)[n * s.K + k]; });
 }
 
@@ -127,18 +128,21 @@ void check_products(const Implementation<GemmKernels>& implementation, DType dty
   fill(w, 2);
   fill(bias, 3);
   fill(dy, 4);
+  const Expected y_expected = want(exact_forward(x, w, nullptr, s));
+  const Expected y_expected_with_bias = want(exact_forward(x, w, &bias, s));
   for (const DType y_dtype : {dtype, DType::kF32}) {
     GuardedTensor y(y_dtype, {s.T, s.N});
     kernels.forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool);
-    expect_within(y, want(exact_forward(x, w, nullptr, s)), context + " forward");
+    expect_within(y, y_expected, context + " forward");
     y.poison();
     kernels.forward(x.view(), w.view(), bias.view(), y.view(), scratch.span(), pool);
-    expect_within(y, want(exact_forward(x, w, &bias, s)), context + " forward with bias");
+    expect_within(y, y_expected_with_bias, context + " forward with bias");
   }
+  const Expected dx_expected = want(exact_backward_input(dy, w, nullptr, s));
   for (const DType dx_dtype : {dtype, DType::kF32}) {
     GuardedTensor dx(dx_dtype, {s.T, s.K});
     kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kOverwrite, scratch.span(), pool);
-    expect_within(dx, want(exact_backward_input(dy, w, nullptr, s)), context + " backward_input");
+    expect_within(dx, dx_expected, context + " backward_input");
     fill(dx, 5);
     const GuardedTensor dx_before = dx;
     kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kAdd, scratch.span(), pool);
