@@ -3,12 +3,14 @@
 
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/flags.h"
 #include "base/float_types.h"
+#include "base/json_value.h"
 #include "base/memory.h"
 #include "base/rng.h"
 #include "base/text.h"
@@ -122,6 +124,9 @@ TEST(Formatting, ReadsWell) {
   EXPECT_EQ(format_bytes(1610612736), "1.50 GiB");
   EXPECT_EQ(format_count(-1234567), "-1,234,567");
   EXPECT_EQ(format_count(123), "123");
+  EXPECT_EQ(count_of(1, "row") + ", " + count_of(0, "row") + ", " + count_of(4096, "row"),
+            "1 row, 0 rows, 4096 rows");
+  EXPECT_EQ(format_count(1, "row") + ", " + format_count(4096, "row"), "1 row, 4,096 rows");
   EXPECT_EQ(format_duration(3723), "1:02:03");
 }
 
@@ -205,6 +210,16 @@ TEST_F(FlagTableTest, RefusesUnsupportedUnlessDefault) {
   set("fp16", "False");
   EXPECT_TRUE(table_.is_set("fp16"));
   EXPECT_THROW(set("fp16", "true"), Error);
+}
+
+TEST(FoundText, BeginsWithTheKindOfWhatIsNoScalar) {
+  const auto text = [](const char* json) { return found_text(nlohmann::json::parse(json)); };
+  EXPECT_EQ(text("[1, 2]"), "a list of 2, [1,2]");
+  EXPECT_EQ(text(R"({"k": [null]})"), R"(an object with 1 field, {"k":[null]})");
+  EXPECT_EQ(text("[]") + ", " + text("{}"), "an empty list, an empty object");
+  EXPECT_EQ(text("null") + text(" true") + text(" -2.5") + text(R"("a\n")"), R"(nulltrue-2.5"a\n")");
+  EXPECT_EQ(text("[\"123456789012345678901234567890123456789\"]"),
+            "a list of 1, [\"12345678901234567890123456789012345678...");
 }
 
 TEST(Check, NamesPlaceAndValues) {

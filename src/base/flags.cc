@@ -71,7 +71,7 @@ struct Parsing<double> {
 
 template <typename T>
 T parse_single(const std::string& name, const std::vector<std::string>& values) {
-  const std::string found = values.size() == 1 ? values[0] : fmt::format("{} values", values.size());
+  const std::string found = values.size() == 1 ? values[0] : count_of(std::ssize(values), "value");
   const std::optional<T> parsed = values.size() == 1 ? Parsing<T>::parse(values[0]) : std::nullopt;
   if (!parsed) {
     fail(ExitCode::kUsage, "--{}: expected {}, found '{}'", name, Parsing<T>::kExpected, printable(found));
@@ -178,7 +178,7 @@ Flag& FlagTable::add_choice(std::string name, std::string* target, std::vector<s
   Flag& flag = add(std::move(name), target, std::move(help));
   flag.value_name = fmt::format("{}", fmt::join(choices, "|"));
   flag.set = [name_copy = flag.name, target, choices](const std::vector<std::string>& values) {
-    const std::string found = values.size() == 1 ? values[0] : fmt::format("{} values", values.size());
+    const std::string found = values.size() == 1 ? values[0] : count_of(std::ssize(values), "value");
     if (std::find(choices.begin(), choices.end(), found) == choices.end()) {
       fail(ExitCode::kUsage, "--{}: expected one of {}, found '{}'", name_copy, fmt::join(choices, ", "),
            printable(found));

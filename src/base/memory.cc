@@ -6,6 +6,7 @@
 #include <cerrno>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace tessera {
 
@@ -15,7 +16,8 @@ PageBuffer::PageBuffer(int64_t size_bytes) : size_bytes_(size_bytes) {
   void* mapped = mmap(nullptr, static_cast<size_t>(size_bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) {
-    fail_errno(ExitCode::kBadConfig, errno, fmt::format("cannot reserve {} bytes of memory", size_bytes));
+    fail_errno(ExitCode::kBadConfig, errno,
+               fmt::format("cannot reserve {} of memory", count_of(size_bytes, "byte")));
   }
   data_ = static_cast<std::byte*>(mapped);
   // Below one huge page the advice would only waste memory; a refusal costs speed, not correctness.

@@ -19,6 +19,11 @@ std::optional<int64_t> parse_bytes(std::string_view text);
 // "1,234,567".
 std::string format_count(int64_t count);
 
+// A number of things: "1 row", "4096 rows". For every count in a message that may be 1.
+std::string count_of(int64_t count, std::string_view noun);
+// The same for reports: "1 row", "4,096 rows".
+std::string format_count(int64_t count, std::string_view noun);
+
 // ASCII letters in lower case, other bytes as they are.
 std::string lower_case(std::string text);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 
+#include "base/text.h"
 #include "bench/memory_check.h"
 #include "bench/random_tensor.h"
 #include "bench/verify_attention.h"
@@ -94,8 +95,9 @@ BenchLine run_attention_case(const AttentionCase& c, const AttentionImplementati
                              const MeasureOptions& options, ThreadPool& pool) {
   const std::string operation = c.backward ? "backward" : "forward";
   const std::string what =
-      fmt::format("attention {} {} rows of {}, {} heads of {}, {} key-value heads, {}", operation, c.num_rows,
-                  c.length, c.num_heads, c.head_dim, c.num_key_value_heads, dtype_name(c.dtype));
+      fmt::format("attention {} {} of {}, {} of {}, {}, {}", operation, count_of(c.num_rows, "row"), c.length,
+                  count_of(c.num_heads, "head"), c.head_dim,
+                  count_of(c.num_key_value_heads, "key-value head"), dtype_name(c.dtype));
   check_bench_memory(what, AttentionOperands::size_bytes(c, pool.num_threads()));
   AttentionOperands operands(c, pool);
   BenchLine line;

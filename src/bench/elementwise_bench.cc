@@ -207,7 +207,7 @@ BenchLine run_elementwise_case(const ElementwiseCase& c, Ops& ops, const Measure
     fail(ExitCode::kUsage, "--operations: expected {}, found '{}'", fmt::join(elementwise_operations(), ", "),
          printable(c.operation));
   }
-  check_bench_memory(fmt::format("elementwise {}, {} tokens", c.operation, c.num_tokens),
+  check_bench_memory(fmt::format("elementwise {}, {}", c.operation, count_of(c.num_tokens, "token")),
                      most_bytes(c, options.cold_bytes));
   const WorkMaker maker(c, options.cold_bytes, pool);
   const Work work = (maker.*operation->make)();

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "bench/memory_check.h"
 #include "bench/random_tensor.h"
 #include "bench/verify.h"
@@ -110,7 +111,8 @@ BenchLine line_of(const char* operation, DType dtype, int64_t num_parameters, in
 BenchLine run_optimizer_case(const OptimizerCase& c, const AdamWImplementation& ours,
                              const std::vector<AdamWImplementation>& others, const MeasureOptions& options,
                              BandwidthMeter& bandwidth, ThreadPool& pool) {
-  const std::string what = fmt::format("adamw {}, {} parameters", dtype_name(c.dtype), c.num_parameters);
+  const std::string what =
+      fmt::format("adamw {}, {}", dtype_name(c.dtype), count_of(c.num_parameters, "parameter"));
   check_bench_memory(what, OptimizerOperands::size_bytes(c));
   OptimizerOperands operands(c, pool);
   BenchLine line = line_of(c.dtype == DType::kBF16 ? "adamw_bf16" : "adamw_f32", c.dtype, c.num_parameters,
@@ -124,7 +126,7 @@ BenchLine run_optimizer_case(const OptimizerCase& c, const AdamWImplementation& 
 
 BenchLine run_gradient_norm_case(int64_t num_parameters, const Implementation<ElementwiseKernels>& ours,
                                  const MeasureOptions& options, BandwidthMeter& bandwidth, ThreadPool& pool) {
-  const std::string what = fmt::format("gradient_norm, {} parameters", num_parameters);
+  const std::string what = "gradient_norm, " + count_of(num_parameters, "parameter");
   check_bench_memory(what, num_parameters * dtype_bytes(DType::kF32));
   const RandomTensor gradient(DType::kF32, {num_parameters}, 2, 1e-3f, pool);
   const PageBuffer scratch(std::max<int64_t>(64, sum_of_squares_scratch_bytes(num_parameters)));

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "bench/machine_json.h"
 #include "tokenizer/tokenizer.h"
 
@@ -46,9 +47,10 @@ void check_same_ids(const std::string& name, const std::vector<int32_t>& got,
       got.begin());
   if (at == shared && got.size() == expected.size()) return;
   fail(ExitCode::kInternal,
-       "tokenizer {}: token {} is {}, expected {} ({} tokens, expected {}): the fast path is wrong", name, at,
+       "tokenizer {}: token {} is {}, expected {} ({}, expected {}): the fast path is wrong", name, at,
        at < got.size() ? std::to_string(got[at]) : "missing",
-       at < expected.size() ? std::to_string(expected[at]) : "none", got.size(), expected.size());
+       at < expected.size() ? std::to_string(expected[at]) : "none", count_of(std::ssize(got), "token"),
+       expected.size());
 }
 
 }  // namespace
@@ -86,8 +88,8 @@ std::vector<TokenizerLine> run_tokenizer_bench(const std::string& tokenizer_json
   const std::vector<int32_t> ids = tokenizer.encode(text, /*add_special_tokens=*/false);
   check_same_ids(tokenizer_name, ids, reference.encode(text, /*add_special_tokens=*/false));
   if (tokenizer.decode(ids) != reference.decode(ids)) {
-    fail(ExitCode::kInternal, "tokenizer {}: {} tokens decode to another text than the reference path gives",
-         tokenizer_name, ids.size());
+    fail(ExitCode::kInternal, "tokenizer {}: the text of {} is not the one that the reference path gives",
+         tokenizer_name, count_of(std::ssize(ids), "token"));
   }
 
   const double mib = static_cast<double>(text.size()) / kMiB;

@@ -241,7 +241,7 @@ class TrainStep {
   // AdamW's is
   //   w -= lr g / (|g| + eps)
   Verification verify_optimizer() {
-    Verifier verifier(fmt::format("optimizer, {} parameters", num_parameters()));
+    Verifier verifier("optimizer, " + format_count(num_parameters(), "parameter"));
     const double norm = std::sqrt(gradient_squares_);
     const double expected_norm = std::sqrt(sum_of_squares_of_ranges());
     constexpr double kDoubleRounding = 0x1p-53;
@@ -368,12 +368,11 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   const int64_t planned = step.planned_bytes();
   const int64_t free_bytes = memory_info().free_for_process_bytes;
   if (planned > free_bytes) {
-    fail(
-        ExitCode::kBadConfig,
-        "the step does not fit in memory: it takes {} ({} parameters, {} tokens at once), {} are free; lower "
-        "--layers, --max_length or --micro_batch",
-        format_bytes(planned), format_count(step.num_parameters()), format_count(step.pass_tokens()),
-        format_bytes(free_bytes));
+    fail(ExitCode::kBadConfig,
+         "the step does not fit in memory: it takes {} ({}, {} at once), {} are free; lower "
+         "--layers, --max_length or --micro_batch",
+         format_bytes(planned), format_count(step.num_parameters(), "parameter"),
+         format_count(step.pass_tokens(), "token"), format_bytes(free_bytes));
   }
   const int64_t baseline = resident_bytes();
   step.allocate();

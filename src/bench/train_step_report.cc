@@ -16,11 +16,11 @@ std::string spread(const Quartiles& q, int decimals) {
 
 std::string train_step_table(const TrainStepLine& line) {
   const TrainStepOptions& options = line.options;
-  std::string text =
-      fmt::format("{}, {} layers{}, {}: {} x {} x {} tokens, activation checkpointing {}\n", options.name,
-                  options.config.num_hidden_layers, options.with_head ? " with head" : "",
-                  dtype_name(options.dtype), options.gradient_accumulation_steps, options.micro_batch,
-                  options.max_length, options.gradient_checkpointing ? "on" : "off");
+  std::string text = fmt::format(
+      "{}, {}{}, {}: {} x {} x {}, activation checkpointing {}\n", options.name,
+      format_count(options.config.num_hidden_layers, "layer"), options.with_head ? " with head" : "",
+      dtype_name(options.dtype), options.gradient_accumulation_steps, options.micro_batch,
+      format_count(options.max_length, "token"), options.gradient_checkpointing ? "on" : "off");
   const auto row = [&](const char* name, const std::string& value, const std::string& quartile_text) {
     text += fmt::format("  {:<28} {:>12}   {}\n", name, value, quartile_text);
   };
@@ -53,8 +53,9 @@ std::string train_step_table(const TrainStepLine& line) {
     ratio("  whole step", other.ratio_step,
           other.forward_backward_seconds.median + other.optimizer_seconds.median);
   }
-  text += fmt::format("  of {} steps, {} parameters, {:.3f} TFLOP a step, {} tokens at once\n", line.rounds,
-                      format_count(line.num_parameters), line.step_tflop, line.pass_tokens);
+  text += fmt::format("  of {}, {}, {:.3f} TFLOP a step, {} at once\n", format_count(line.rounds, "step"),
+                      format_count(line.num_parameters, "parameter"), line.step_tflop,
+                      format_count(line.pass_tokens, "token"));
   for (const auto& [name, share] : line.operation_shares) {
     constexpr double kSmallestShown = 0.0005;
     if (share >= kSmallestShown) text += fmt::format("    {:<26} {:>10.1f} %\n", name, 100 * share);

@@ -83,12 +83,13 @@ void check_sizes(const CheckpointCatalog& catalog) {
     const bool is_file = fs::is_regular_file(path, error);
     const auto size = is_file ? fs::file_size(path, error) : 0;
     if (!is_file || error) {
-      fail(ExitCode::kBadData, "{}: missing: expected a file of {} bytes as manifest.json lists",
-           path.native(), file.bytes);
+      fail(ExitCode::kBadData, "{}: missing: expected a file of {} as manifest.json lists", path.native(),
+           count_of(file.bytes, "byte"));
     }
     if (static_cast<int64_t>(size) != file.bytes) {
-      fail(ExitCode::kBadData, "{}: expected {} bytes as manifest.json lists, found {}{}", path.native(),
-           file.bytes, size, static_cast<int64_t>(size) < file.bytes ? " (truncated?)" : "");
+      fail(ExitCode::kBadData, "{}: expected {} as manifest.json lists, found {}{}", path.native(),
+           count_of(file.bytes, "byte"), size,
+           static_cast<int64_t>(size) < file.bytes ? " (truncated?)" : "");
     }
   }
 }
@@ -277,9 +278,8 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
   for (const auto& [tensor, ranges] : index.elements) {
     const auto parameter = catalog.parameters.find(tensor);
     if (parameter == catalog.parameters.end() || ranges.back().end > parameter->second.num_elements) {
-      fail(ExitCode::kBadData,
-           "{}: elements of {}: expected a tensor of the model with {} elements, found {}", origin,
-           printable(tensor), ranges.back().end,
+      fail(ExitCode::kBadData, "{}: elements of {}: expected a tensor of the model with {}, found {}", origin,
+           printable(tensor), count_of(ranges.back().end, "element"),
            parameter == catalog.parameters.end() ? "none" : std::to_string(parameter->second.num_elements));
     }
     int64_t count = 0;
@@ -308,8 +308,8 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
     }
   }
   if (num_tensors != file->entries.size()) {
-    fail(ExitCode::kBadData, "{}: expected {} tensors for the elements that {} lists, found {}", path,
-         num_tensors, origin, file->entries.size());
+    fail(ExitCode::kBadData, "{}: expected {} for the elements that {} lists, found {}", path,
+         count_of(static_cast<int64_t>(num_tensors), "tensor"), origin, file->entries.size());
   }
 }
 
@@ -326,9 +326,10 @@ void check_state_covers(const CheckpointCatalog& catalog, const std::string& nam
   for (; extent != extents.end() && extent->begin == covered; ++extent) covered = extent->end;
   if (extent == extents.end() && covered == parameter.num_elements) return;
   fail(ExitCode::kBadData,
-       "{}: tensor '{}': state of all ranks: expected {} elements once each, found {} before a hole or an "
+       "{}: tensor '{}': state of all ranks: expected {} once each, found {} before a hole or an "
        "overlap",
-       (catalog.folder / kStateFolder).native(), printable(name), parameter.num_elements, covered);
+       (catalog.folder / kStateFolder).native(), printable(name), count_of(parameter.num_elements, "element"),
+       covered);
 }
 
 }  // namespace

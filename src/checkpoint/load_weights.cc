@@ -78,8 +78,8 @@ std::string where(const SafetensorsModel& model) {
          "{}: tensor '{}': expected since tie_word_embeddings is false in config.json, found none (set it to "
          "true if the model shares its embeddings)",
          where(model), name);
-  fail(ExitCode::kBadData, "{}: tensor '{}': expected by config.json, found none among its {} tensors",
-       where(model), name, model.tensors().size());
+  fail(ExitCode::kBadData, "{}: tensor '{}': expected by config.json, found none among its {}", where(model),
+       name, count_of(std::ssize(model.tensors()), "tensor"));
 }
 
 void check_tensor(const Parameter& parameter, const Location& location) {

@@ -1,3 +1,4 @@
+#include "base/text.h"
 #include "bench/attention_bench.h"
 #include "cli/bench_command.h"
 #include "cli/loaded_model.h"
@@ -48,8 +49,8 @@ class BenchAttentionCommand : public BenchCommand {
     }
     ThreadPool pool(threads_for_pool(num_threads()));
     const AttentionImplementation& ours = table.chosen_implementation();
-    show_header(fmt::format("attention {}, {}, {} threads; shape rows x S x H x G x E",
-                            implementation_text(ours), dtype_name(dtype_of_flag(dtype_)), pool.num_threads()),
+    show_header(fmt::format("attention {}, {}, {}; shape rows x S x H x G x E", implementation_text(ours),
+                            dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")),
                 "TFLOPS", others.empty() ? "" : compare_);
     for (const AttentionCase& c : cases)
       show(run_attention_case(c, ours, others, measure_options(), pool), pool);

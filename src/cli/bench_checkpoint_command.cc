@@ -1,5 +1,6 @@
 #include <filesystem>
 
+#include "base/text.h"
 #include "bench/checkpoint_bench.h"
 #include "cli/bench_command.h"
 #include "cli/loaded_model.h"
@@ -44,7 +45,8 @@ class BenchCheckpointCommand : public BenchCommand {
     c.model_dtype = dtype_of_flag(dtype_);
     c.num_ranks = static_cast<int>(ranks_);
     c.folder = std::filesystem::path(folder_) / "tessera-bench-checkpoint";
-    show_header(fmt::format("checkpoint {}, {} threads", preset_, pool.num_threads()), "GB/s", "other");
+    show_header(fmt::format("checkpoint {}, {}", preset_, count_of(pool.num_threads(), "thread")), "GB/s",
+                "other");
     const std::vector<BenchLine> lines = run_checkpoint_case(c, measure_options(), pool);
     for (const BenchLine& line : lines) show(line, pool);
     std::error_code ignored;

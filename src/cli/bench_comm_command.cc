@@ -73,7 +73,7 @@ class BenchCommCommand : public BenchCommand {
     if (json()) {
       for (const std::string& reason : missing) log_warning("{}", reason);
     } else {
-      print("comm, ranks of one node, F32, {} threads in all\n", pool.num_threads());
+      print("comm, ranks of one node, F32, {} in all\n", count_of(pool.num_threads(), "thread"));
       for (const std::string& reason : missing) print("{}\n", reason);
       print(kRow, "ranks", "buffer", "ms", "GB/s", "peak", "share", "against", "faster");
       flush_output();
@@ -86,8 +86,9 @@ class BenchCommCommand : public BenchCommand {
     options.sizes_bytes.clear();
     for (const int64_t size : parse_sizes("buffer_mb", buffer_mb_)) options.sizes_bytes.push_back(size << 20);
     options.connections = static_cast<int>(connections_);
-    show_header(fmt::format("comm, two network namespaces, {} connections; peak is iperf3", connections_),
-                "Gbit/s", "");
+    show_header(
+        fmt::format("comm, two network namespaces, {}; peak is iperf3", count_of(connections_, "connection")),
+        "Gbit/s", "");
     const std::vector<BenchLine> lines = run_network_bench(options, measure_options());
     ThreadPool pool(1);
     for (const BenchLine& line : lines) show(line, pool);

@@ -1,3 +1,4 @@
+#include "base/text.h"
 #include "bench/elementwise_bench.h"
 #include "cli/bench_command.h"
 #include "cli/loaded_model.h"
@@ -40,8 +41,9 @@ class BenchElementwiseCommand : public BenchCommand {
     ThreadPool pool(threads_for_pool(num_threads()));
     const auto ops = make_cpu_ops(pool);
     BandwidthMeter bandwidth(pool, bandwidth_bytes());
-    show_header(fmt::format("elementwise, {}, {} threads", dtype_name(c.dtype), pool.num_threads()), "GB/s",
-                "");
+    show_header(
+        fmt::format("elementwise, {}, {}", dtype_name(c.dtype), count_of(pool.num_threads(), "thread")),
+        "GB/s", "");
     for (const int64_t T : rows) {
       c.num_tokens = T;
       for (const std::string& operation : operations_) {

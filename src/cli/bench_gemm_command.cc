@@ -1,3 +1,4 @@
+#include "base/text.h"
 #include "bench/gemm_bench.h"
 #include "cli/bench_command.h"
 #include "cli/loaded_model.h"
@@ -48,10 +49,10 @@ class BenchGemmCommand : public BenchCommand {
     const GemmImplementation& ours = table.chosen_implementation();
     const std::vector<GemmImplementation> others = implementations_to_compare(table, compare_);
     ThreadPool pool(threads_for_pool(num_threads()));
-    show_header(fmt::format("gemm {}, {}, {} threads; shape T x N x K",
-                            gemm_implementation_text(ours, dtype_of_flag(dtype_)),
-                            dtype_name(dtype_of_flag(dtype_)), pool.num_threads()),
-                "TFLOPS", others.empty() ? "" : compare_);
+    show_header(
+        fmt::format("gemm {}, {}, {}; shape T x N x K", gemm_implementation_text(ours, dtype_of_flag(dtype_)),
+                    dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")),
+        "TFLOPS", others.empty() ? "" : compare_);
     for (const GemmCase& c : cases) show(run_gemm_case(c, ours, others, measure_options(), pool), pool);
   }
 

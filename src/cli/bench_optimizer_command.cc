@@ -1,3 +1,4 @@
+#include "base/text.h"
 #include "bench/optimizer_bench.h"
 #include "cli/bench_command.h"
 #include "cli/threads.h"
@@ -32,8 +33,9 @@ class BenchOptimizerCommand : public BenchCommand {
     const AdamWImplementation& ours = table.chosen_implementation();
     ThreadPool pool(threads_for_pool(num_threads()));
     BandwidthMeter bandwidth(pool, bandwidth_bytes());
-    show_header(fmt::format("optimizer {}, {} threads", implementation_text(ours), pool.num_threads()),
-                "GB/s", others.empty() ? "" : compare_);
+    show_header(
+        fmt::format("optimizer {}, {}", implementation_text(ours), count_of(pool.num_threads(), "thread")),
+        "GB/s", others.empty() ? "" : compare_);
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       show(run_optimizer_case({dtype, num_parameters_}, ours, others, measure_options(), bandwidth, pool),
            pool);

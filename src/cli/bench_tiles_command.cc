@@ -1,3 +1,4 @@
+#include "base/text.h"
 #include "bench/tiles_bench.h"
 #include "cli/bench_command.h"
 #include "cli/threads.h"
@@ -22,7 +23,7 @@ class BenchTilesCommand : public BenchCommand {
     ThreadPool pool(threads_for_pool(num_threads()));
     TileFeedMeter meter(pool);
     ComputePeakMeter peak(pool, "amx_bf16");
-    show_header(fmt::format("tiles, {} threads", pool.num_threads()), "TFLOPS", "");
+    show_header(fmt::format("tiles, {}", count_of(pool.num_threads(), "thread")), "TFLOPS", "");
     for (const TileFeed feed : kTileFeeds) show(run_tiles_case(feed, meter, measure_options(), peak), pool);
   }
 };

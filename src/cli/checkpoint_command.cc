@@ -140,8 +140,8 @@ class CheckpointVerifyCommand : public Command {
     if (problems.empty()) return;
     const Error& first = problems.front();
     if (entries.size() == 1) fail(first.code(), "{}", first.what());
-    fail(first.code(), "{} of {} checkpoints cannot be used: {}", problems.size(), entries.size(),
-         first.what());
+    fail(first.code(), "{} of {} cannot be used: {}", problems.size(),
+         count_of(std::ssize(entries), "checkpoint"), first.what());
   }
 
  private:

@@ -254,7 +254,7 @@ void print_kernels(const Findings& f) {
 }
 
 void print_speed(const Findings& f) {
-  print("\nMeasured now, {} together\n", f.threads == 1 ? "1 thread" : fmt::format("{} threads", f.threads));
+  print("\nMeasured now, {} together\n", count_of(f.threads, "thread"));
   for (const ComputePeak& peak : f.peaks) {
     print_row(peak.instruction_set,
               fmt::format("{:.3g} TFLOPS, {:.3g} a thread ({})", peak.tflops,

@@ -119,9 +119,10 @@ class InitCommand : public Command {
       run_as_rank(world, {}, [&](Communicator& comm) { write_together(config, layout, options, comm); });
     }
     if (world.rank > 0) return;
-    print("{}: {} parameters, vocabulary {}, {} layers of width {}, as {}\n", output_,
-          format_count(layout.num_parameters()), config.vocab_size, config.num_hidden_layers,
-          config.hidden_size, dtype_name(options.save_dtype));
+    print("{}: {}, vocabulary {}, {} of width {}, as {}\n", output_,
+          format_count(layout.num_parameters(), "parameter"), config.vocab_size,
+          format_count(config.num_hidden_layers, "layer"), config.hidden_size,
+          dtype_name(options.save_dtype));
   }
 
  private:

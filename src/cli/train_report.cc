@@ -31,16 +31,12 @@ std::string step_text(const Progress& p, Speed speed) {
   return text + "  ETA " + format_duration(p.eta_s);
 }
 
-std::string threads_text(int64_t num_threads) {
-  return num_threads == 1 ? "1 thread" : fmt::format("{} threads", num_threads);
-}
-
 // "4 on one node, 8 threads each; ZeRO stage 2", "8 on 4 nodes, ...; ZeRO stage 3, gathered per layer".
 std::string ranks_text(const RunPlan& plan) {
   const int num_nodes = plan.memory.num_nodes;
-  const std::string nodes = num_nodes == 1 ? "one node" : fmt::format("{} nodes", num_nodes);
+  const std::string nodes = num_nodes == 1 ? "one node" : format_count(num_nodes, "node");
   std::string text = fmt::format("{} on {}, {} each; ZeRO stage {}", num_nodes * plan.memory.local_world_size,
-                                 nodes, threads_text(plan.num_threads), plan.zero.stage);
+                                 nodes, format_count(plan.num_threads, "thread"), plan.zero.stage);
   if (num_nodes > 1 && plan.zero.stage == 3) {
     text += plan.zero.schedule == GatherSchedule::kPerLayer ? ", gathered per layer" : ", gathered per step";
   }
@@ -96,22 +92,23 @@ void TerminalReport::on_plan(const RunPlan& plan) {
   num_nodes_ = plan.memory.num_nodes;
   num_ranks_ = num_nodes_ * plan.memory.local_world_size;
   if (plan.peak) peak_tflops_ = plan.peak->tflops;
-  print("model    {} parameters\n", format_count(plan.num_parameters));
+  print("model    {}\n", format_count(plan.num_parameters, "parameter"));
   if (num_ranks_ > 1) print("ranks    {}\n", ranks_text(plan));
   print("compute  {}", wrap_text(plan.operations, kPlanColumn, terminal_width()).substr(kPlanColumn));
   if (plan.peak) {
     print("peak     {} TFLOPS, {}, {}, measured now\n", format_tflops(plan.peak->tflops),
-          plan.peak->instruction_set, num_ranks_ > 1 ? "all ranks together" : threads_text(plan.num_threads));
+          plan.peak->instruction_set,
+          num_ranks_ > 1 ? "all ranks together" : format_count(plan.num_threads, "thread"));
   }
-  print("data     {} rows, {} tokens{}\n", format_count(plan.num_rows), format_count(plan.num_tokens),
-        plan.eval_rows > 0 ? fmt::format("; {} rows to evaluate on", format_count(plan.eval_rows)) : "");
+  print("data     {}, {}{}\n", format_count(plan.num_rows, "row"), format_count(plan.num_tokens, "token"),
+        plan.eval_rows > 0 ? fmt::format("; {} to evaluate on", format_count(plan.eval_rows, "row")) : "");
   print("steps    {}, {} an epoch, {} of warmup\n", format_count(plan.max_steps),
         format_count(plan.steps_per_epoch), format_count(plan.num_warmup_steps));
-  print("passes   {} through the model, at most {} tokens\n",
+  print("passes   {} through the model, at most {}\n",
         plan.micro_batches_per_pass == 1
             ? "one micro-batch"
             : fmt::format("{} micro-batches at once", plan.micro_batches_per_pass),
-        format_count(plan.max_pass_tokens));
+        format_count(plan.max_pass_tokens, "token"));
   print("memory\n{}", indented(memory_table(plan.memory, plan.free_bytes)));
   if (plan.memory.num_nodes > 1) {
     print("network  {} sent by a node in a step\n", format_bytes(plan.wire.sent()));
@@ -199,10 +196,10 @@ void TerminalReport::on_finish(const TrainSummary& summary) {
     options.x_name = "step";
     print("\n{}\n", plot({training_loss_, evaluation_loss_}, options));
   }
-  print("{} steps, {} tokens in {}, {} tokens/s; mean loss {:.4f}; peak memory {}{}\n",
-        format_count(summary.num_steps), format_count(summary.num_tokens), format_duration(summary.runtime_s),
-        format_count(std::llround(summary.tokens_per_second)), summary.train_loss,
-        format_bytes(summary.peak_resident_bytes), num_ranks_ > 1 ? " in rank 0" : "");
+  print("{}, {} in {}, {} tokens/s; mean loss {:.4f}; peak memory {}{}\n",
+        format_count(summary.num_steps, "step"), format_count(summary.num_tokens, "token"),
+        format_duration(summary.runtime_s), format_count(std::llround(summary.tokens_per_second)),
+        summary.train_loss, format_bytes(summary.peak_resident_bytes), num_ranks_ > 1 ? " in rank 0" : "");
   if (summary.num_steps > 0) {
     const std::string mfu = summary.mfu ? fmt::format(", MFU {:.3f}", *summary.mfu) : "";
     print("{} TFLOPS{}\n", format_tflops(summary.tflops), mfu);

@@ -122,10 +122,10 @@ std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequ
                               range(terms.min_nodes, terms.max_nodes)));
   }
   if (request.local_world_size != options_.local_world_size) {
-    return refuse(
-        fmt::format("{} has {} ranks, node 0 on host {} has {}: every node must have as many "
-                    "(--nproc_per_node)",
-                    who, request.local_world_size, options_.host, options_.local_world_size));
+    return refuse(fmt::format(
+        "{} has {}, node 0 on host {} has {}: every node must have as many "
+        "(--nproc_per_node)",
+        who, count_of(request.local_world_size, "rank"), options_.host, options_.local_world_size));
   }
   for (const auto& [number, peer] : peers_) {
     if (request.wanted_rank < 0 || peer.who.wanted_rank != request.wanted_rank) continue;
@@ -145,7 +145,9 @@ std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequ
   if (meeting_.num_present() == terms.max_nodes) {
     return wire::Refusal{.try_again = true,
                          .code = ExitCode::kTryAgain,
-                         .message = fmt::format("{} nodes are there already", terms.max_nodes)};
+                         .message = terms.max_nodes == 1
+                                        ? "the only node is there already"
+                                        : fmt::format("{} nodes are there already", terms.max_nodes)};
   }
   return std::nullopt;
 }
@@ -249,8 +251,8 @@ void MeetingServer::Impl::say_who_is_there() {
 void MeetingServer::Impl::give_up() {
   over_ = true;
   const std::string message =
-      fmt::format("{} of at least {} nodes there after {:.3g} s: {}", meeting_.num_present(),
-                  options_.terms.min_nodes, options_.terms.timeout.count(), attendance());
+      fmt::format("{} of at least {} there after {:.3g} s: {}", meeting_.num_present(),
+                  count_of(options_.terms.min_nodes, "node"), options_.terms.timeout.count(), attendance());
   for (auto& [number, peer] : peers_) {
     peer.channel->send(Type::kRefused, 0,
                        wire::Refusal{.code = ExitCode::kTryAgain, .message = message}.encode());

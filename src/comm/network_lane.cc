@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "kernels/rank_sum/rank_sum.h"
 #include "platform/crc32c.h"
 
@@ -282,10 +283,10 @@ void Lane::close_receive() {
     failures_.fail_because(
         members_.ranks[static_cast<size_t>(receive_.peer)],
         fmt::format(
-            "{} bytes from {} to {} in {} arrived changed: CRC32C {:08x} sent, {:08x} received; the network "
+            "{} from {} to {} in {} arrived changed: CRC32C {:08x} sent, {:08x} received; the network "
             "or the memory of a host changes data",
-            receive_.payload_bytes, name(receive_.peer), name(members_.index), describe(operation_->id),
-            receive_.header.payload_crc, receive_.crc));
+            count_of(receive_.payload_bytes, "byte"), name(receive_.peer), name(members_.index),
+            describe(operation_->id), receive_.header.payload_crc, receive_.crc));
   }
   counters_.received_bytes.fetch_add(receive_.payload_bytes, std::memory_order_relaxed);
   if (is_reduce() && receive_.step == num_steps()) sum_chunk();
@@ -313,10 +314,10 @@ void Lane::sum_chunk() {
 // ---- When it does not go on
 
 void Lane::lost(const Cursor& cursor, const char* verb, const std::string& reason) const {
-  failures_.fail_because(
-      members_.ranks[static_cast<size_t>(cursor.peer)],
-      fmt::format("{} is gone: {}; {} had {} {} bytes on connection {} in {}", name(cursor.peer), reason,
-                  name(members_.index), verb, cursor.total_done, number_, describe(operation_->id)));
+  failures_.fail_because(members_.ranks[static_cast<size_t>(cursor.peer)],
+                         fmt::format("{} is gone: {}; {} had {} {} on connection {} in {}", name(cursor.peer),
+                                     reason, name(members_.index), verb, count_of(cursor.total_done, "byte"),
+                                     number_, describe(operation_->id)));
 }
 
 void Lane::fail_at_deadline(double seconds) const {
@@ -325,10 +326,10 @@ void Lane::fail_at_deadline(double seconds) const {
   failures_.fail_because(
       members_.ranks[static_cast<size_t>(cursor.peer)],
       fmt::format(
-          "{} {} {}: {} is not over after {:.1f} s; connection {} has {} bytes of this message of {}, {} of "
+          "{} {} {}: {} is not over after {:.1f} s; connection {} has {} of this message of {}, {} of "
           "the operation",
           name(cursor.peer), what, name(members_.index), describe(operation_->id), seconds, number_,
-          cursor.payload_done, cursor.payload_bytes, cursor.total_done));
+          count_of(cursor.payload_done, "byte"), cursor.payload_bytes, cursor.total_done));
 }
 
 }  // namespace tessera

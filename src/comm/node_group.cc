@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "comm/node_rendezvous.h"
 #include "comm/node_state.h"
 #include "platform/prefault.h"
@@ -73,10 +74,10 @@ SharedSegment NodeGroup::allocate(std::string_view name, int64_t size_bytes) {
   NodeState& state = *impl_->state;
   TESSERA_CHECK(size_bytes >= 0, "allocate '{}' of {} bytes", name, size_bytes);
   if (state.size() == 1 || size_bytes == 0) {
-    if (state.size() > 1) state.agree(fmt::format("allocate {} bytes of {}", size_bytes, name));
+    if (state.size() > 1) state.agree(fmt::format("allocate {} of {}", count_of(size_bytes, "byte"), name));
     return SharedSegment(-1, size_bytes);
   }
-  state.agree(fmt::format("allocate {} bytes of {}", size_bytes, name));
+  state.agree(fmt::format("allocate {} of {}", count_of(size_bytes, "byte"), name));
   return state.index() == 0 ? give_segment(state, name, size_bytes) : take_segment(state, name, size_bytes);
 }
 

@@ -146,13 +146,13 @@ std::string objection(const NodeState& state, const Hello& hello) {
                        own.node_rank, own.restart_count, hello.node_rank, hello.restart_count);
   }
   if (hello.world_size != own.world_size || hello.local_world_size != own.local_world_size) {
-    return fmt::format("world size {} with {} ranks per node expected, {} with {} found", own.world_size,
-                       own.local_world_size, hello.world_size, hello.local_world_size);
+    return fmt::format("world size {} with {} per node expected, {} with {} found", own.world_size,
+                       count_of(own.local_world_size, "rank"), hello.world_size, hello.local_world_size);
   }
   if (hello.local_rank <= 0 || hello.local_rank >= own.local_world_size ||
       hello.rank != state.rank_of(hello.local_rank)) {
-    return fmt::format("rank {} with local rank {} is none of the {} ranks of node {}", hello.rank,
-                       hello.local_rank, own.local_world_size, own.node_rank);
+    return fmt::format("rank {} with local rank {} is not among the {} of node {}", hello.rank,
+                       hello.local_rank, count_of(own.local_world_size, "rank"), own.node_rank);
   }
   if (state.peers[static_cast<size_t>(hello.local_rank)]) {
     return fmt::format("another process is already rank {} (local rank {})", hello.rank, hello.local_rank);
@@ -359,7 +359,8 @@ SharedSegment give_segment(NodeState& state, std::string_view name, int64_t size
 
 SharedSegment take_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
   UniqueFd fd;
-  const Message message = receive_from_first(state, fmt::format("{} bytes of {}", size_bytes, name), fd);
+  const Message message =
+      receive_from_first(state, fmt::format("{} of {}", count_of(size_bytes, "byte"), name), fd);
   if (message.answer == Reply::kNoMemory) fail_memory(name, size_bytes, message.errno_value);
   TESSERA_CHECK(message.answer == Reply::kMemory && fd && message.size_bytes == size_bytes,
                 "answer {}, {} bytes", static_cast<int>(message.answer), message.size_bytes);

@@ -14,6 +14,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace tessera {
 
@@ -157,7 +158,7 @@ void NodeState::blame_closed(int closed, int awaited, std::string_view purpose) 
 }
 
 std::string NodeWait::purpose() const {
-  return bytes_ > 0 ? fmt::format("{}, {} bytes", to_string(label_), bytes_) : to_string(label_);
+  return bytes_ > 0 ? fmt::format("{}, {}", to_string(label_), count_of(bytes_, "byte")) : to_string(label_);
 }
 
 void NodeWait::mark(int index, uint64_t value, bool is_over) const {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/sanitizers.h"
+#include "base/text.h"
 #include "comm/local_socket.h"
 #include "comm/node_group.h"
 
@@ -101,7 +102,8 @@ SharedSegment::SharedSegment(int fd, int64_t size_bytes) : size_bytes_(size_byte
   if (size_bytes == 0) return;
   void* const mapped = map_segment(fd, static_cast<size_t>(size_bytes));
   if (mapped == MAP_FAILED) {
-    fail_errno(ExitCode::kBadConfig, errno, fmt::format("cannot map {} bytes of shared memory", size_bytes));
+    fail_errno(ExitCode::kBadConfig, errno,
+               fmt::format("cannot map {} of shared memory", count_of(size_bytes, "byte")));
   }
   data_ = static_cast<std::byte*>(mapped);
   // Heeded for shared memory where the system's shmem_enabled is "advise"; a refusal costs speed only.

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "comm/background_thread.h"
 #include "comm/host_lookup.h"
 
@@ -153,9 +154,10 @@ void Channel::read_header() {
           return self->end({.reason = bad.what(), .bad_message = true});
         }
         if (self->header_.body_bytes > self->max_body_bytes_) {
-          return self->end({.reason = fmt::format("a message of {} bytes, at most {} are allowed",
-                                                  self->header_.body_bytes, self->max_body_bytes_),
-                            .bad_message = true});
+          return self->end(
+              {.reason = fmt::format("a message of {}, at most {} are allowed",
+                                     count_of(self->header_.body_bytes, "byte"), self->max_body_bytes_),
+               .bad_message = true});
         }
         self->read_body();
       });

@@ -87,7 +87,7 @@ void StoreClient::Impl::on_message(const wire::Header& header, std::string_view 
       if (is_agent_) return;
       seats_ = wire::decode_seats(body);
       if (std::ssize(seats_) != world_.world_size)
-        fail(ExitCode::kBadData, "a table of {} ranks", seats_.size());
+        fail(ExitCode::kBadData, "a table of {}", count_of(std::ssize(seats_), "rank"));
       state_ = State::kFormed;
       break;
     case Type::kVerdict:

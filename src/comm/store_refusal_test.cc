@@ -185,7 +185,7 @@ TEST(StoreRefusal, ReplayedApplications) {
   write_message(socket, recorded);
   const Message answer = read_message(socket);
   EXPECT_EQ(answer.type, wire::Type::kRefused);
-  EXPECT_THAT(server.missing(), HasSubstr("1 of 1 ranks missing: 0"));
+  EXPECT_THAT(server.missing(), HasSubstr("1 of 1 rank missing: 0"));
   // The same with its own challenge is a member's.
   tcp::socket member(io);
   member.connect(port);

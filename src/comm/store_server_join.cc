@@ -37,18 +37,17 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
   }
   if (request.world_size != options_.world_size) {
     return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} was started for {} ranks, the store for {}: the same --nnodes and "
+                   fmt::format("{} was started for {}, the store for {}: the same --nnodes and "
                                "--nproc_per_node on all nodes",
-                               who, request.world_size, options_.world_size));
+                               who, count_of(request.world_size, "rank"), options_.world_size));
   }
   for (const auto& [other_id, other_number] : seats_) {
     const wire::JoinRequest& other = peers_.at(other_number).who;
     if (other.local_world_size != request.local_world_size) {
-      return refusal(
-          ExitCode::kBadConfig,
-          fmt::format("{} is of a node with {} ranks, {} of one with {}: every node must have as many", who,
-                      request.local_world_size, describe_member(other_id, other.host),
-                      other.local_world_size));
+      return refusal(ExitCode::kBadConfig,
+                     fmt::format("{} is of a node with {}, {} of one with {}: every node must have as many",
+                                 who, count_of(request.local_world_size, "rank"),
+                                 describe_member(other_id, other.host), other.local_world_size));
     }
     if (other.node_rank == request.node_rank && other.host != request.host) {
       return refusal(
@@ -58,7 +57,8 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
     }
   }
   if (!id.is_agent && (id.index < 0 || id.index >= options_.world_size)) {
-    return refusal(ExitCode::kBadConfig, fmt::format("{} of a job of {} ranks", who, options_.world_size));
+    return refusal(ExitCode::kBadConfig,
+                   fmt::format("{} of a job of {}", who, count_of(options_.world_size, "rank")));
   }
   if (const auto seat = seats_.find(id); seat != seats_.end()) {
     const Peer& holder = peers_.at(seat->second);
@@ -174,8 +174,8 @@ std::string StoreServer::Impl::describe_missing() const {
     }
   }
   if (missing.empty() || formed_) return {};
-  std::string text =
-      fmt::format("{} of {} ranks missing: {}", missing.size(), options_.world_size, format_ranks(missing));
+  std::string text = fmt::format("{} of {} missing: {}", missing.size(),
+                                 count_of(options_.world_size, "rank"), format_ranks(missing));
   if (!joined.empty()) text += "; joined:";
   std::string_view separator = " ";
   for (const auto& [host, ranks] : joined) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/text.h"
 #include "comm/world.h"
 
 namespace tessera::wire {
@@ -77,8 +78,8 @@ void Writer::text(std::string_view value) {
 
 std::string_view Reader::take(size_t size) {
   if (size > rest_.size()) {
-    fail(ExitCode::kBadData, "message of the store cut short: expected {} more bytes, found {}", size,
-         rest_.size());
+    fail(ExitCode::kBadData, "message of the store cut short: expected {}, found {}",
+         count_of(static_cast<int64_t>(size), "more byte"), rest_.size());
   }
   const std::string_view taken = rest_.substr(0, size);
   rest_.remove_prefix(size);
@@ -101,15 +102,15 @@ int Reader::ranged(int low, int high) {
 std::string Reader::text(size_t max_bytes) {
   const uint32_t size = u32();
   if (size > max_bytes) {
-    fail(ExitCode::kBadData, "message of the store: expected a text of at most {} bytes, found {}", max_bytes,
-         size);
+    fail(ExitCode::kBadData, "message of the store: expected a text of at most {}, found {}",
+         count_of(static_cast<int64_t>(max_bytes), "byte"), size);
   }
   return std::string(take(size));
 }
 
 void Reader::end() const {
   if (!rest_.empty()) {
-    fail(ExitCode::kBadData, "message of the store: {} bytes behind its end", rest_.size());
+    fail(ExitCode::kBadData, "message of the store: {} behind its end", count_of(std::ssize(rest_), "byte"));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
 #include "platform/crc32c.h"
 
 namespace tessera {
@@ -31,8 +32,8 @@ const char* name_of(uint8_t collective) {
 std::string describe(uint8_t collective, uint64_t number, int root, const OpLabel& label,
                      int64_t total_bytes) {
   const std::string from = root < 0 ? std::string() : fmt::format(" from member {}", root);
-  return fmt::format("{} {}{} of {}, {} bytes", name_of(collective), number, from, to_string(label),
-                     total_bytes);
+  return fmt::format("{} {}{} of {}, {}", name_of(collective), number, from, to_string(label),
+                     count_of(total_bytes, "byte"));
 }
 
 // The label as text that ends.

@@ -77,7 +77,7 @@ int port_of_job(const std::string& job) {
 void place_in_node(World& world, std::optional<int> node_rank, const std::string& remedy) {
   const std::string& source = world.source;
   if (world.rank >= world.world_size) {
-    fail(ExitCode::kBadConfig, "{}: rank {} of {} ranks", source, world.rank, world.world_size);
+    fail(ExitCode::kBadConfig, "{}: rank {} of {}", source, world.rank, count_of(world.world_size, "rank"));
   }
   if (world.local_rank >= world.local_world_size) {
     fail(ExitCode::kBadConfig, "{}: local rank {} of {} on this node", source, world.local_rank,
@@ -85,16 +85,17 @@ void place_in_node(World& world, std::optional<int> node_rank, const std::string
   }
   if (world.world_size % world.local_world_size != 0) {
     fail(ExitCode::kBadConfig,
-         "{}: {} ranks cannot be {} on each node; every node must have as many ranks as the others", source,
-         world.world_size, world.local_world_size);
+         "{}: {} cannot be {} on each node; every node must have as many ranks as the others", source,
+         count_of(world.world_size, "rank"), world.local_world_size);
   }
   world.num_nodes = world.world_size / world.local_world_size;
   world.node_rank = node_rank.value_or(world.rank / world.local_world_size);
   if (world.rank != int64_t{world.node_rank} * world.local_world_size + world.local_rank) {
     fail(ExitCode::kBadConfig,
-         "{}: rank {} is local rank {} of node {} with {} ranks each; ranks must be numbered node by node, "
+         "{}: rank {} is local rank {} of node {} with {} each; ranks must be numbered node by node, "
          "the same number on each{}",
-         source, world.rank, world.local_rank, world.node_rank, world.local_world_size, remedy);
+         source, world.rank, world.local_rank, world.node_rank, count_of(world.local_world_size, "rank"),
+         remedy);
   }
 }
 
@@ -110,9 +111,9 @@ void find_master(World& world, const Variables& variables, const std::string& fi
   } else if (world.num_nodes > 1) {
     if (first_node.empty()) {
       fail(ExitCode::kBadConfig,
-           "{} started {} ranks on {} nodes, but does not say how rank 0 is reached: export MASTER_ADDR "
+           "{} started {} on {}, but does not say how rank 0 is reached: export MASTER_ADDR "
            "(host name or address of rank 0's node) and MASTER_PORT to all ranks",
-           world.source, world.world_size, world.num_nodes);
+           world.source, count_of(world.world_size, "rank"), count_of(world.num_nodes, "node"));
     }
     world.master_addr = first_node;
   }

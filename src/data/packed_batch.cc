@@ -2,6 +2,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/batch_plan.h"
 
 namespace tessera {
@@ -26,8 +27,8 @@ void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, Pa
   for (const int64_t row : rows) num_tokens += dataset.row_length(row);
   if (num_tokens > std::numeric_limits<int32_t>::max()) {
     fail(ExitCode::kBadConfig,
-         "a micro-batch of {} rows has {} tokens, at most 2^31 - 1 are possible: use a smaller batch size",
-         rows.size(), num_tokens);
+         "a micro-batch of {} has {} tokens, at most 2^31 - 1 are possible: use a smaller batch size",
+         count_of(std::ssize(rows), "row"), num_tokens);
   }
   batch->input_ids.clear();
   batch->positions.clear();

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -92,11 +93,13 @@ void check_values(const CacheTrailer& trailer, int64_t file_bytes, const std::st
   constexpr auto kEntryBytes = static_cast<int64_t>(sizeof(CacheIndexEntry));
   if (trailer.num_rows > content_bytes / kEntryBytes ||
       trailer.records_bytes != content_bytes - trailer.num_rows * kEntryBytes) {
-    damaged(origin, "the file has {} bytes between preamble and trailer, expected {} bytes of {} rows",
-            content_bytes, trailer.records_bytes, trailer.num_rows);
+    damaged(origin, "the file has {} between preamble and trailer, expected {} of {}",
+            count_of(content_bytes, "byte"), count_of(trailer.records_bytes, "byte"),
+            count_of(trailer.num_rows, "row"));
   }
   if (trailer.num_tokens > trailer.records_bytes / static_cast<int64_t>(token_bytes(trailer)))
-    damaged(origin, "num_tokens: {} do not fit into {} bytes", trailer.num_tokens, trailer.records_bytes);
+    damaged(origin, "num_tokens: no room for {} in {}", trailer.num_tokens,
+            count_of(trailer.records_bytes, "byte"));
 }
 
 }  // namespace
@@ -163,10 +166,12 @@ void check_cache_index(const CacheTrailer& trailer, std::span<const CacheIndexEn
     const uint64_t ids_and_labels = entry.num_tokens * token_bytes(trailer);
     if (entry.num_tokens < 1 || ids_and_labels > size_bytes || (size_bytes - ids_and_labels) % 4 != 0 ||
         size_bytes - ids_and_labels > uint64_t{entry.num_tokens} * 4 || size_bytes - ids_and_labels == 4) {
-      damaged(origin, "row {}: {} tokens cannot take {} bytes", row, entry.num_tokens, size_bytes);
+      damaged(origin, "row {}: {} cannot take {}", row, count_of(entry.num_tokens, "token"),
+              count_of(static_cast<int64_t>(size_bytes), "byte"));
     }
     if (entry.num_targets >= entry.num_tokens)
-      damaged(origin, "row {}: {} targets in {} tokens", row, entry.num_targets, entry.num_tokens);
+      damaged(origin, "row {}: {} in {}", row, count_of(entry.num_targets, "target"),
+              count_of(entry.num_tokens, "token"));
     num_tokens += entry.num_tokens;
     num_targets += entry.num_targets;
     max_row_length = std::max(max_row_length, entry.num_tokens);
@@ -175,8 +180,9 @@ void check_cache_index(const CacheTrailer& trailer, std::span<const CacheIndexEn
   if (num_tokens != static_cast<uint64_t>(trailer.num_tokens) ||
       num_targets != static_cast<uint64_t>(trailer.num_targets) ||
       max_row_length != static_cast<uint64_t>(trailer.max_row_length)) {
-    damaged(origin, "its rows do not add up to {} tokens and {} targets, longest row {}", trailer.num_tokens,
-            trailer.num_targets, trailer.max_row_length);
+    damaged(origin, "its rows do not add up to {} and {}, longest row {}",
+            count_of(trailer.num_tokens, "token"), count_of(trailer.num_targets, "target"),
+            trailer.max_row_length);
   }
 }
 

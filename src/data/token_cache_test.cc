@@ -203,7 +203,7 @@ TEST(CacheIndex, RefusesRowsThatDoNotFit) {
   EXPECT_THAT(message(0, {16, 0, 0}), HasSubstr("row 0: 0 tokens cannot take 6 bytes"));
   EXPECT_THAT(message(0, {16, 4, 2}), HasSubstr("row 0: 4 tokens cannot take 6 bytes"));
   EXPECT_THAT(message(0, {16, 1, 0}),
-              HasSubstr("row 0: 1 tokens cannot take 6 bytes"));  // one sequence length
+              HasSubstr("row 0: 1 token cannot take 6 bytes"));  // one sequence length
   EXPECT_THAT(message(0, {16, std::numeric_limits<uint32_t>::max(), 2}), HasSubstr("row 0"));
   EXPECT_THAT(message(0, {16, 3, 3}), HasSubstr("row 0: 3 targets in 3 tokens"));
   EXPECT_THAT(message(1, {22, 2, 1}), HasSubstr("row 1: 2 tokens cannot take 16 bytes"));

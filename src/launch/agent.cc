@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/address.h"
 #include "launch/agent_signals.h"
 #include "launch/node_meeting.h"
@@ -81,8 +82,8 @@ LaunchResult run_agent(const LaunchPlan& given_plan) {
     if (restart == Restart::kNo) {
       const bool gives_up = restart_after(end, plan, seat.num_failures, 0) == Restart::kFree;
       if (gives_up) {
-        end.error += fmt::format("; not started again: {} starts in a row have not finished a step",
-                                 num_idle_starts + 1);
+        end.error += fmt::format("; not started again: {} in a row did not finish a step",
+                                 count_of(num_idle_starts + 1, "start"));
       }
       const int num_nodes = end.num_waiting_nodes + (gives_up ? start.num_nodes - 1 : 0);
       if (seat.node_rank == 0 && num_nodes > 0) tell_of_the_end(plan, end, num_nodes, &signals);

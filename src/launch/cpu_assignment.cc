@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {
@@ -70,12 +71,13 @@ std::string message_for(const NodeProcessors& node, size_t num_ranks, const Rank
     return fmt::format("{} ranks share {}: fewer ranks would be faster", num_ranks, allowed);
   }
   if (quota_per_rank < 1) {
-    return fmt::format("{} ranks with less than a processor's time each: {}; fewer ranks would be faster",
-                       num_ranks, allowed);
+    return fmt::format("{} with less than a processor's time{}: {}{}",
+                       count_of(static_cast<int64_t>(num_ranks), "rank"), num_ranks == 1 ? "" : " each",
+                       allowed, num_ranks == 1 ? "" : "; fewer ranks would be faster");
   }
   if (num_ranks > node.cores.size()) {
-    return fmt::format("{} ranks on {} cores: some share a core with another; fewer ranks would be faster",
-                       num_ranks, node.cores.size());
+    return fmt::format("{} ranks on {}: some share a core with another; fewer ranks would be faster",
+                       num_ranks, count_of(std::ssize(node.cores), "core"));
   }
   const size_t cores_per_rank = node.cores.size() / num_ranks;
   if (cores_per_rank < 2 || rank.num_threads < 2) {

@@ -55,10 +55,10 @@ int parse_ranks_per_node(const LaunchArguments& arguments, const NodeProcessors&
       std::find(by_variable.begin(), by_variable.end(), "nproc_per_node") != by_variable.end();
   if (!from_variable || !is_count_of_processors(*value, node)) return static_cast<int>(*value);
   const int num_ranks = num_numa_nodes(node);
-  plan->notes.push_back(fmt::format(
-      "PET_NPROC_PER_NODE={} is the number of processors and taken as such: {} with {} threads{}", *value,
-      num_ranks == 1 ? "one rank" : fmt::format("{} ranks, one per NUMA node,", num_ranks),
-      node.limits.num_threads() / num_ranks, num_ranks == 1 ? "" : " each"));
+  plan->notes.push_back(
+      fmt::format("PET_NPROC_PER_NODE={} is the number of processors and taken as such: {} with {}{}", *value,
+                  num_ranks == 1 ? "one rank" : fmt::format("{} ranks, one per NUMA node,", num_ranks),
+                  count_of(node.limits.num_threads() / num_ranks, "thread"), num_ranks == 1 ? "" : " each"));
   return num_ranks;
 }
 
@@ -153,10 +153,10 @@ void plan_secret(const LaunchArguments& arguments, const Environment& environmen
   // It travels on as an environment variable.
   if (size < kMinSecretBytes || size > kMaxSecretBytes || plan->secret.find('\0') != std::string::npos) {
     fail(from_file ? ExitCode::kBadData : ExitCode::kBadConfig,
-         "{}: expected a secret of {} to {} bytes without zeros, found {} bytes; `openssl rand -hex 32` "
+         "{}: expected a secret of {} to {} bytes without zeros, found {}; `openssl rand -hex 32` "
          "makes one",
          from_file ? "--rdzv_secret_file " + printable(arguments.rdzv_secret_file) : kSecretVariable,
-         kMinSecretBytes, kMaxSecretBytes, size);
+         kMinSecretBytes, kMaxSecretBytes, count_of(static_cast<int64_t>(size), "byte"));
   }
 }
 

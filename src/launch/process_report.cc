@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/text.h"
+
 namespace tessera {
 namespace {
 
@@ -148,8 +150,8 @@ std::string describe_process(pid_t pid) {
   if (status.empty()) return fmt::format("process {} is gone", pid);
   const std::vector<pid_t> threads = threads_of(pid);
   std::string text =
-      fmt::format("process {} ({}): {}, {} resident, {} threads", pid, status_field(status, "Name"),
-                  state_of(status), status_field(status, "VmRSS"), threads.size());
+      fmt::format("process {} ({}): {}, {} resident, {}", pid, status_field(status, "Name"), state_of(status),
+                  status_field(status, "VmRSS"), count_of(std::ssize(threads), "thread"));
   // States as they are before tracing stops them.
   std::vector<std::string> lines;
   for (const pid_t thread : threads) {

@@ -80,7 +80,7 @@ std::string operation_text(const char* where, const json& operation) {
   if (!operation.at("group").is_null())
     text += fmt::format(" of group {}", operation.at("group").get<int64_t>());
   text += fmt::format(", number {}", operation.at("number").get<int64_t>());
-  if (operation.at("bytes") > 0) text += fmt::format(", {} bytes", operation.at("bytes").get<int64_t>());
+  if (operation.at("bytes") > 0) text += ", " + count_of(operation.at("bytes").get<int64_t>(), "byte");
   if (!operation.at("waits_for_rank").is_null()) {
     text += fmt::format(", waits for rank {}", operation.at("waits_for_rank").get<int>());
   }
@@ -103,8 +103,9 @@ std::string rank_text(const json& rank) {
   text += operation_text("on the node", rank.at("node_operation"));
   text += operation_text("between nodes", rank.at("network_operation"));
   if (!rank.at("network_operation").is_null()) {
-    text += fmt::format("\n    between nodes so far: {} bytes sent, {} received",
-                        rank.at("sent_bytes").get<int64_t>(), rank.at("received_bytes").get<int64_t>());
+    text += fmt::format("\n    between nodes so far: {} sent, {} received",
+                        count_of(rank.at("sent_bytes").get<int64_t>(), "byte"),
+                        rank.at("received_bytes").get<int64_t>());
   }
   return text;
 }
@@ -126,11 +127,12 @@ std::string node_text(const json& node) {
                         format_bytes(memory.at("cgroup_limit_bytes").get<int64_t>()));
   }
   text += fmt::format(
-      "\n  network since the agent began: {} bytes sent, {} received; {} packets dropped, {} faulty; {} of "
-      "{} TCP segments sent again",
-      network.at("sent_bytes").get<int64_t>(), network.at("received_bytes").get<int64_t>(),
-      network.at("dropped_packets").get<int64_t>(), network.at("faulty_packets").get<int64_t>(),
-      network.at("tcp_resent_segments").get<int64_t>(), network.at("tcp_sent_segments").get<int64_t>());
+      "\n  network since the agent began: {} sent, {} received; {} dropped, {} faulty; {} of "
+      "{} sent again",
+      count_of(network.at("sent_bytes").get<int64_t>(), "byte"), network.at("received_bytes").get<int64_t>(),
+      count_of(network.at("dropped_packets").get<int64_t>(), "packet"),
+      network.at("faulty_packets").get<int64_t>(), network.at("tcp_resent_segments").get<int64_t>(),
+      count_of(network.at("tcp_sent_segments").get<int64_t>(), "TCP segment"));
   for (const json& rank : node.at("ranks")) text += rank_text(rank);
   return text + "\n";
 }

@@ -14,10 +14,6 @@ const char* schedule_name(GatherSchedule schedule) {
   return schedule == GatherSchedule::kPerStep ? "per_step" : "per_layer";
 }
 
-std::string counted(int64_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", format_count(count), noun, count == 1 ? "" : "s");
-}
-
 // "0.42 s", "18.3 s", "1,234 s", "7.51 h".
 std::string seconds_text(double seconds) {
   constexpr double kManySeconds = 10'000;
@@ -106,18 +102,20 @@ OrderedJson schedules_json(const RunForecast& forecast) {
 
 std::string forecast_text(const RunForecast& forecast) {
   const ClusterShape& cluster = forecast.cluster;
-  std::string text = fmt::format("model    {} parameters, {}\n", format_count(forecast.num_parameters),
+  std::string text = fmt::format("model    {}, {}\n", format_count(forecast.num_parameters, "parameter"),
                                  dtype_name(forecast.dtype));
-  text += fmt::format("ranks    {}, {} each, {} a rank\n", counted(cluster.num_nodes, "node"),
-                      counted(cluster.local_world_size, "rank"), counted(forecast.num_threads, "thread"));
+  text += fmt::format("ranks    {}, {} each, {} a rank\n", format_count(cluster.num_nodes, "node"),
+                      format_count(cluster.local_world_size, "rank"),
+                      format_count(forecast.num_threads, "thread"));
   if (cluster.world_size() > 1) {
     text += fmt::format("zero     stage {}, {}{}, gradients {}\n", forecast.zero.stage,
                         schedule_name(forecast.zero.schedule), forecast.schedule_is_auto ? " (auto)" : "",
                         dtype_name(forecast.zero.gradient_dtype));
   }
-  text += fmt::format("step     {} tokens in rows of {}\npasses   {} a rank, {} tokens each\n",
-                      format_count(forecast.tokens_per_step), format_count(forecast.row_tokens),
-                      format_count(forecast.zero.passes_per_step), format_count(forecast.tokens_per_pass));
+  text += fmt::format("step     {} in rows of {}\npasses   {} a rank, {} each\n",
+                      format_count(forecast.tokens_per_step, "token"), format_count(forecast.row_tokens),
+                      format_count(forecast.zero.passes_per_step),
+                      format_count(forecast.tokens_per_pass, "token"));
   text += "memory\n" + indented(memory_table(forecast.memory, cluster.node_memory_bytes));
   if (forecast.compute_s) {
     text += fmt::format("compute  {} a step: {:.4g} TFLOP a node at {:.3g} of {:.4g} TFLOPS{}\n",

@@ -179,8 +179,8 @@ bool CpuLimits::can_spin(int64_t num_threads) const {
 }
 
 std::string CpuLimits::describe() const {
-  return fmt::format("{} processor{} allowed by the affinity mask ({}), {}", cpus.size(),
-                     cpus.size() == 1 ? "" : "s", format_cpu_list(cpus),
+  return fmt::format("{} allowed by the affinity mask ({}), {}", count_of(std::ssize(cpus), "processor"),
+                     format_cpu_list(cpus),
                      quota ? fmt::format("cgroup CPU limit {:.2f}", *quota) : "no cgroup CPU limit");
 }
 

@@ -228,12 +228,11 @@ bool can_keep_packed_weights(const Model& model, const MemoryRequest& request) {
 
 void check_packed_weights(const Model& model, const MemoryRequest& request) {
   if (!request.limits.pack_weights || can_keep_packed_weights(model, request)) return;
-  fail(
-      ExitCode::kBadConfig,
-      "pack_weights always does not go with gather_schedule per_layer on {} nodes: a layer's weights leave a "
-      "node before they are used again, and would be packed for every use; take pack_weights auto or "
-      "gather_schedule per_step",
-      request.num_nodes);
+  fail(ExitCode::kBadConfig,
+       "pack_weights always does not go with gather_schedule per_layer on {}: a layer's weights leave a "
+       "node before they are used again, and would be packed for every use; take pack_weights auto or "
+       "gather_schedule per_step",
+       count_of(request.num_nodes, "node"));
 }
 
 MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {

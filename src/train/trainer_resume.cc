@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
 #include "formats/file.h"
 #include "train/first_failure.h"
@@ -141,8 +142,9 @@ BatchPlanOptions Trainer::go_on_with_batches(const BatchPlanOptions& options) {
         accumulation_of_global_batch(rows, args_.per_device_train_batch_size, world().world_size);
   }
   if (rows != global_batch_rows(options) && is_root()) {
-    log_info("a step keeps the {} rows that it had on {} ranks: gradient_accumulation_steps is {} on {}",
-             rows, then.data.world_size, args_.gradient_accumulation_steps, world().world_size);
+    log_info("a step keeps the {} that it had on {}: gradient_accumulation_steps is {} on {}",
+             count_of(rows, "row"), count_of(then.data.world_size, "rank"), args_.gradient_accumulation_steps,
+             world().world_size);
   }
   return resumed;
 }

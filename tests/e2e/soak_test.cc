@@ -266,7 +266,7 @@ TEST_F(Soak, RankThatStopsAtEveryStartEndsTheJob) {
   EXPECT_EQ(training.num_restarts(), 0u) << "none that counts";
   EXPECT_THAT(training.process().err(), HasSubstr("error: rank 2 on host "));
   EXPECT_THAT(training.process().err(),
-              HasSubstr("not started again: 4 starts in a row have not finished a step"));
+              HasSubstr("not started again: 4 starts in a row did not finish a step"));
 }
 
 // The threads of a rank, by their names.
