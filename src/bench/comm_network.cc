@@ -224,8 +224,16 @@ double measure_iperf(const NetworkPair& pair, double turn_seconds) {
       0, fmt::format("for i in 1 2 3 4 5 6 7 8 9; do iperf3 --client {} --parallel 8 --time {:.1f} --json "
                      "&& exit 0; sleep 0.1; done; exit 1",
                      pair.address(1), std::max(1.0, turn_seconds)));
-  const nlohmann::json report = nlohmann::json::parse(output.substr(output.rfind("{\n\t\"start\"")));
-  return report.at("end").at("sum_received").at("bits_per_second").get<double>() / kBitsPerGigabit;
+  const size_t begin = output.rfind("{\n\t\"start\"");
+  const nlohmann::json report =
+      begin == std::string::npos
+          ? nlohmann::json()
+          : nlohmann::json::parse(output.substr(begin), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json::json_pointer speed("/end/sum_received/bits_per_second");
+  if (!report.is_object() || !report.contains(speed) || !report[speed].is_number())
+    fail(ExitCode::kIoError, "iperf3: expected a report with end.sum_received.bits_per_second, found '{}'",
+         printable(output.substr(begin == std::string::npos ? 0 : begin)));
+  return report[speed].get<double>() / kBitsPerGigabit;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
 #include "formats/json.h"
@@ -41,7 +42,7 @@ std::optional<uint32_t> parse_hex(std::string_view text) {
 Json parse_document(std::string_view text, const std::string& origin, const char* format) {
   Json document = parse_json(text, origin);
   if (!document.is_object())
-    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, document.type_name());
+    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(document));
   const JsonFields fields(document, origin);
   if (fields.string("format") != format) fields.fail_expected("format", fmt::format("'{}'", format));
   const auto version = fields.integer("version");
@@ -95,7 +96,7 @@ void check_file_name(const std::string& name, const std::string& origin) {
 
 FileRecord parse_file_record(const Json& json, const std::string& origin) {
   if (!json.is_object())
-    fail(ExitCode::kBadData, "{}: field 'files': expected objects, found {}", origin, json.type_name());
+    fail(ExitCode::kBadData, "{}: field 'files': expected objects, found {}", origin, found_text(json));
   const JsonFields fields(json, origin, "files.");
   FileRecord file;
   file.name = required_string(fields, "name");
@@ -141,7 +142,7 @@ void check_manifest_checksum(std::string_view text, const std::string& origin) {
 [[noreturn]] void fail_entry(const std::string& origin, const std::string& field, const char* expected,
                              const Json& found) {
   fail(ExitCode::kBadData, "{}: field '{}': expected {}, found {}", origin, printable(field), expected,
-       printable(found.dump()));
+       found_text(found));
 }
 
 bool is_count(const Json& json) {

@@ -3,11 +3,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
 #include "cli/terminal.h"
 #include "cli/text_input.h"
 #include "cli/threads.h"
+#include "formats/file_kind.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
 #include "train/stopwatch.h"
@@ -54,14 +56,15 @@ class GenerateCommand : public Command {
     check_flags();
     ThreadPool pool(threads_for_pool());
     const std::string prompt = prompt_ == "-" ? read_input("-") : prompt_;
+    check_is_model_folder(model_);
     const Tokenizer tokenizer = Tokenizer::open(model_);
     std::vector<int32_t> ids = tokenizer.encode(prompt, true);
     if (ids.empty()) fail(ExitCode::kUsage, "--prompt: empty, and the tokenizer has no token to begin with");
     LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, [&](const Model& model) {
       const int64_t capacity = capacity_for(model.config(), std::ssize(ids));
-      return LoadedModel::Use{
-          Generator::memory_bytes(model, capacity),
-          fmt::format("the key-value cache and buffers for {} tokens (--max_new_tokens)", capacity)};
+      return LoadedModel::Use{Generator::memory_bytes(model, capacity),
+                              fmt::format("the key-value cache and buffers for {} (--max_new_tokens)",
+                                          count_of(capacity, "token"))};
     });
     const ModelConfig& config = loaded.config();
     if (tokenizer.vocab_size() > config.vocab_size) {
@@ -70,9 +73,8 @@ class GenerateCommand : public Command {
     }
     const auto num_prompt = static_cast<int64_t>(ids.size());
     if (num_prompt > config.max_position_embeddings) {
-      fail(ExitCode::kBadConfig,
-           "--prompt: {} tokens, but the model has {} positions (max_position_embeddings)", num_prompt,
-           config.max_position_embeddings);
+      fail(ExitCode::kBadConfig, "--prompt: {}, but the model has {} (max_position_embeddings)",
+           count_of(num_prompt, "token"), count_of(config.max_position_embeddings, "position"));
     }
     if (echo_) write_output(prompt);
     flush_output();
@@ -134,11 +136,11 @@ class GenerateCommand : public Command {
     write_output("\n");
     flush_output();
     const double seconds = stopwatch.seconds() - prompt_seconds;
-    log_info("prompt: {} tokens in {:.2f} s; continuation: {} tokens, {:.1f} tokens/s", num_prompt,
-             prompt_seconds, num_new, static_cast<double>(num_new) / seconds);
+    log_info("prompt: {} in {:.2f} s; continuation: {}, {:.1f} tokens/s", count_of(num_prompt, "token"),
+             prompt_seconds, count_of(num_new, "token"), static_cast<double>(num_new) / seconds);
     if (num_new < max_new_tokens_ && ends.count(ids->back()) == 0) {
-      log_warning("stopped: the model has {} positions (max_position_embeddings)",
-                  config.max_position_embeddings);
+      log_warning("stopped: the model has {} (max_position_embeddings)",
+                  count_of(config.max_position_embeddings, "position"));
     }
   }
 

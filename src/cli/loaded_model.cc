@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
 #include "cli/terminal.h"
+#include "formats/file_kind.h"
 #include "formats/safetensors.h"
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
@@ -47,6 +48,7 @@ DType dtype_of_flag(const std::string& value) {
 
 LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool,
                          const std::function<Use(const Model&)>& use, Communicator& comm) {
+  check_is_model_folder(folder);
   const ModelConfig config = read_model_config(folder);
   ops_ = make_cpu_ops(pool);
   model_ = std::make_unique<Model>(config, dtype, *ops_);

@@ -1,12 +1,12 @@
 #include "data/json_text.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/json_problem.h"
 
 namespace tessera {
 namespace {
@@ -46,22 +46,13 @@ class ColumnHandler : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::detail::exception& error) override {
-    // "[json.exception...] parse error at line 1, column 2: syntax error while ...": what is behind the
-    // place.
-    const std::string_view message = error.what();
-    const size_t behind_place = message.find(": ");
-    error_position_ = static_cast<int64_t>(position);
-    return stop(
-        "not valid JSON: " +
-        printable(behind_place == std::string_view::npos ? message : message.substr(behind_place + 2), 200));
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
   }
 
   bool found() const { return found_; }
   std::string& text() { return text_; }
-  const std::string& problem() const { return problem_; }
-  int64_t error_position() const { return error_position_; }  // bytes read; 0 when it is about the whole
+  const std::string& problem() const { return problem_; }  // empty where the text is not JSON
   std::string columns_found() const {
     if (columns_.empty()) return "none";
     return fmt::format("{}{}", fmt::join(columns_, ", "), num_columns_ > kMaxColumnsShown ? ", ..." : "");
@@ -96,7 +87,6 @@ class ColumnHandler : public nlohmann::json_sax<Json> {
   bool found_ = false;
   std::string text_;
   std::string problem_;
-  int64_t error_position_ = 0;
   std::vector<std::string> columns_;
   int64_t num_columns_ = 0;
 };
@@ -107,14 +97,11 @@ std::string extract_json_text(std::string_view json, const std::string& column, 
                               int64_t first_line) {
   ColumnHandler handler(column);
   if (!Json::sax_parse(json.begin(), json.end(), &handler)) {
-    if (json.starts_with("version https://git-lfs.")) {
-      fail(ExitCode::kBadData,
-           "{}: line {}: this is a Git LFS pointer, not the file itself: run `git lfs pull`", origin,
-           first_line);
-    }
-    const int64_t position = std::min(handler.error_position(), static_cast<int64_t>(json.size()));
-    const int64_t line = first_line + std::count(json.begin(), json.begin() + position, '\n');
-    fail(ExitCode::kBadData, "{}: line {}: {}", origin, line, handler.problem());
+    if (!handler.problem().empty())
+      fail(ExitCode::kBadData, "{}: line {}: {}", origin, first_line, handler.problem());
+    const JsonProblem problem = json_problem(json);
+    fail(ExitCode::kBadData, "{}: line {}: not valid JSON: column {}: {}", origin,
+         first_line + problem.line - 1, problem.column, problem.what);
   }
   if (!handler.found()) {
     fail(ExitCode::kBadData, "{}: line {}: no column '{}' (text_column); columns found: {}", origin,

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/text.h"
 #include "formats/deepspeed_keys.h"
 
@@ -141,7 +142,7 @@ class KeyChecker {
     const std::optional<Json> converted = convert(value, key.type, &was_text);
     if (!converted)
       fail_at(path, fmt::format("expected {}{}, found {}", expected_text(key.type),
-                                key.takes_auto ? " or \"auto\"" : "", printable(value.dump())));
+                                key.takes_auto ? " or \"auto\"" : "", found_text(value)));
     if (was_text)
       notes_->push_back(
           {path, fmt::format("{} is a text, read as {}", printable(value.dump()), converted->dump()), true});

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/text.h"
 #include "formats/file.h"
 #include "formats/hjson.h"
@@ -105,7 +106,7 @@ class ConfigReader {
       if (value.is_null() || value == "auto") continue;
       if (!value.is_boolean())
         fail_at(fmt::format("zero_optimization.{}", old),
-                fmt::format("expected true or false, found {}", printable(value.dump())));
+                fmt::format("expected true or false, found {}", found_text(value)));
       if (value == true) rename_in_zero(zero, old, name, {{"device", "cpu"}});
     }
     if (zero->contains("cpu_offload_use_pin_memory")) {
@@ -189,13 +190,11 @@ class ConfigReader {
     const bool known =
         device.is_null() || device == "auto" || device == "none" || device == "cpu" || device == "nvme";
     if (!known)
-      fail_at(path + ".device",
-              fmt::format("expected none, cpu or nvme, found {}", printable(device.dump())));
+      fail_at(path + ".device", fmt::format("expected none, cpu or nvme, found {}", found_text(device)));
     const Json ratio = section.value("ratio", Json());
     if (!ratio.is_number()) return;
     if (!(ratio >= 0 && ratio <= 1))
-      fail_at(path + ".ratio",
-              fmt::format("expected a number from 0 to 1, found {}", printable(ratio.dump())));
+      fail_at(path + ".ratio", fmt::format("expected a number from 0 to 1, found {}", found_text(ratio)));
     if (ratio < 1 && config_.zero_stage != 3)
       fail_at(path + ".ratio", "below 1 needs zero_optimization.stage 3, in DeepSpeed as well");
   }
@@ -227,7 +226,7 @@ class ConfigReader {
     if (is_auto) return {true, std::nullopt};
     if (found->size() != 2 || !std::all_of(found->begin(), found->end(), is_number))
       fail_at("optimizer.params.betas",
-              fmt::format("expected two numbers such as [0.9, 0.999], found {}", printable(found->dump())));
+              fmt::format("expected two numbers such as [0.9, 0.999], found {}", found_text(*found)));
     return {false, found->get<std::vector<double>>()};
   }
 

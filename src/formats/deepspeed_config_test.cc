@@ -111,10 +111,11 @@ TEST(DeepSpeedConfig, WrongTypesAreRefusedWithKeyAndValue) {
             "ds.json: zero_optimization: expected an object { ... }, found 2");
   EXPECT_EQ(refusal(R"({"wall_clock_breakdown": "auto"})"),
             "ds.json: wall_clock_breakdown: expected true or false, found \"auto\"");
-  EXPECT_EQ(refusal(R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}})"),
-            "ds.json: optimizer.params.betas: expected two numbers such as [0.9, 0.999], found [0.9]");
+  EXPECT_EQ(
+      refusal(R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}})"),
+      "ds.json: optimizer.params.betas: expected two numbers such as [0.9, 0.999], found a list of 1, [0.9]");
   EXPECT_EQ(refusal(R"({"optimizer": {"type": "Adam", "params": {"lr": []}}})"),
-            "ds.json: optimizer.params.lr: expected a finite number or \"auto\", found []");
+            "ds.json: optimizer.params.lr: expected a finite number or \"auto\", found an empty list");
   EXPECT_EQ(refusal(R"({"checkpoint": {"tag_validation": "maybe"}})"),
             "ds.json: checkpoint.tag_validation: expected Warn, Ignore or Fail, found 'maybe'");
 }

@@ -134,11 +134,10 @@ void InputFile::read_at(int64_t offset_bytes, std::span<std::byte> destination) 
     if (got < 0)
       fail_errno(ExitCode::kIoError, errno, fmt::format("{}: read failed at byte {}", path_.native(), at));
     if (got == 0) {
-      fail(ExitCode::kBadData,
-           "{}: ends early: expected {} bytes at offset {}, found the end of the file at {}{}",
-           path_.native(), destination.size(), offset_bytes, at,
+      fail(ExitCode::kBadData, "{}: ends early: expected {} at offset {}, found the end of the file at {}{}",
+           path_.native(), count_of(std::ssize(destination), "byte"), offset_bytes, at,
            at < size_bytes()
-               ? fmt::format(" (it had {} bytes when opened: truncated meanwhile)", size_bytes())
+               ? fmt::format(" (it had {} when opened: truncated meanwhile)", count_of(size_bytes(), "byte"))
                : "");
     }
     done += static_cast<size_t>(got);
@@ -155,8 +154,8 @@ void InputFile::check_unchanged() const {
   if (::fstat(fd_, &status) != 0)
     fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot stat", path_.native()));
   if (stamp_of(status) != stamp_)
-    fail(ExitCode::kBadData, "{}: changed while it was being read: {} bytes when opened, now {} bytes{}",
-         path_.native(), size_bytes(), status.st_size,
+    fail(ExitCode::kBadData, "{}: changed while it was being read: {} when opened, now {}{}", path_.native(),
+         count_of(size_bytes(), "byte"), count_of(status.st_size, "byte"),
          status.st_size == size_bytes() ? ", rewritten in place" : "");
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/json_problem.h"
 
 namespace tessera {
 namespace {
@@ -173,9 +174,9 @@ class HjsonParser {
     ++at_;
     try {
       return Json::parse(as_json + '"').get<std::string>();
-    } catch (const Json::exception& exception) {
+    } catch (const Json::exception&) {
       at_ = begin;
-      fail_here(fmt::format("not a text: {}", json_reason(exception)));
+      fail_here(fmt::format("not a text: {}", json_problem(as_json + '"').what));
     }
   }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/convert.h"
+#include "formats/file_kind.h"
 #include "formats/model_config.h"
 #include "formats/model_families.h"
 #include "formats/safetensors.h"
@@ -61,11 +62,11 @@ void append_totals(const SafetensorsModel& model, std::string& out) {
   std::vector<std::string> types;
   for (const auto& [dtype, count] : by_type)
     types.push_back(fmt::format("{} {}", format_count(count), dtype_name(dtype)));
-  fmt::format_to(std::back_inserter(out), "{} tensor{} in {} file{}, {} {} ({}), {}\n",
-                 format_count(static_cast<int64_t>(model.tensors().size())),
-                 model.tensors().size() == 1 ? "" : "s", model.files().size(),
-                 model.files().size() == 1 ? "" : "s", format_count(elements),
-                 only_floats ? "parameters" : "elements", fmt::join(types, ", "), format_bytes(size_bytes));
+  fmt::format_to(std::back_inserter(out), "{} in {}, {} ({}), {}\n",
+                 format_count(std::ssize(model.tensors()), "tensor"),
+                 format_count(std::ssize(model.files()), "file"),
+                 format_count(elements, only_floats ? "parameter" : "element"), fmt::join(types, ", "),
+                 format_bytes(size_bytes));
 }
 
 std::string rope_text(const ModelConfig& config) {
@@ -78,8 +79,8 @@ std::string rope_text(const ModelConfig& config) {
     case RopeType::kLlama3:
       break;
   }
-  return fmt::format("theta {}, llama3 scaling by {} from {} positions", config.rope_theta, scaling.factor,
-                     format_count(scaling.original_max_position_embeddings));
+  return fmt::format("theta {}, llama3 scaling by {} from {}", config.rope_theta, scaling.factor,
+                     format_count(scaling.original_max_position_embeddings, "position"));
 }
 
 void append_config(const ModelConfig& config, std::string& out) {
@@ -100,8 +101,8 @@ void append_config(const ModelConfig& config, std::string& out) {
                                          [](int64_t window) { return window != 0; });
   if (windowed != 0) {
     const int64_t window = *std::max_element(config.sliding_window.begin(), config.sliding_window.end());
-    line("window", fmt::format("{} tokens in {} of {} layers", format_count(window), windowed,
-                               config.num_hidden_layers));
+    line("window", fmt::format("{} in {} of {}", format_count(window, "token"), windowed,
+                               format_count(config.num_hidden_layers, "layer")));
   }
   std::vector<std::string> extras;
   if (config.qkv_bias) extras.emplace_back("q/k/v bias");
@@ -125,6 +126,9 @@ std::string inspect(const fs::path& path) {
     const bool has_weights =
         fs::exists(path / kSingleFileName, error) || fs::exists(path / kIndexFileName, error);
     if (has_config && !has_weights) return out + "no weights in this folder\n";
+  }
+  if (fs::is_regular_file(path, error)) {
+    if (const FileKind kind = kind_of_file(path); kind.has_mark) fail_not_a_model(path, kind);
   }
   const SafetensorsModel model = SafetensorsModel::open(path);
   for (const auto& file : model.files()) {

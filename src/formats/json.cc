@@ -6,16 +6,11 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/text.h"
+#include "formats/json_problem.h"
 
 namespace tessera {
-
-std::string json_reason(const std::exception& exception) {
-  std::string_view text = exception.what();
-  if (const size_t tag_end = text.find("] "); text.starts_with('[') && tag_end != std::string_view::npos)
-    text.remove_prefix(tag_end + 2);
-  return printable(text, 200);
-}
 
 void check_json_bytes(std::string_view text, const std::string& origin) {
   if (!is_valid_utf8(text)) fail(ExitCode::kBadData, "{}: not valid UTF-8", origin);
@@ -39,8 +34,8 @@ Json parse_json(std::string_view text, const std::string& origin, int max_depth)
   };
   try {
     return Json::parse(text, check);
-  } catch (const Json::exception& exception) {
-    fail(ExitCode::kBadData, "{}: not valid JSON: {}", origin, json_reason(exception));
+  } catch (const Json::exception&) {
+    fail(ExitCode::kBadData, "{}: not valid JSON: {}", origin, json_problem(text).text());
   }
 }
 
@@ -57,7 +52,7 @@ const Json* JsonFields::find(const std::string& name) const {
 void JsonFields::fail_expected(const std::string& name, std::string_view expected) const {
   const Json* value = find(name);
   fail(ExitCode::kBadData, "{}: field '{}': expected {}, found {}", origin_, printable(field(name)), expected,
-       value == nullptr ? "nothing" : printable(value->dump()));
+       value == nullptr ? "nothing" : found_text(*value));
 }
 
 std::optional<int64_t> JsonFields::integer(const std::string& name) const {

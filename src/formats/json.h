@@ -19,9 +19,6 @@ Json parse_json(std::string_view text, const std::string& origin, int max_depth 
 // the text.
 void check_json_bytes(std::string_view text, const std::string& origin);
 
-// The reason in a nlohmann::json exception without its "[json.exception...]" tag, in one printable line.
-std::string json_reason(const std::exception& exception);
-
 // Typed access to the fields of an object. A field that is null counts as absent, as in Hugging Face's files;
 // one of another type is refused (kBadData) with origin, field, expected and found.
 class JsonFields {
@@ -39,7 +36,7 @@ class JsonFields {
   const Json& object() const { return object_; }
   const std::string& origin() const { return origin_; }
   std::string field(const std::string& name) const { return prefix_ + name; }
-  // "config.json: field 'x': expected <expected>, found <the value as JSON, shortened>"
+  // "config.json: field 'x': expected <expected>, found <found_text(value)>"
   [[noreturn]] void fail_expected(const std::string& name, std::string_view expected) const;
 
  private:

@@ -7,9 +7,11 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "formats/file.h"
+#include "formats/file_kind.h"
 #include "formats/json.h"
 #include "formats/model_families.h"
 
@@ -302,7 +304,7 @@ void read_tokens(const JsonFields& fields, const FamilyInfo& family, ModelConfig
 ModelConfig parse_model_config(std::string_view json, const std::string& origin) {
   const Json root = parse_json(json, origin);
   if (!root.is_object())
-    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, root.type_name());
+    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(root));
   const JsonFields fields(root, origin);
   const FamilyInfo& family = read_family(fields);
   refuse_unsupported(fields, family);
@@ -328,7 +330,15 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
 
 ModelConfig read_model_config(const std::filesystem::path& path) {
   std::error_code error;
-  const std::filesystem::path file = std::filesystem::is_directory(path, error) ? path / "config.json" : path;
+  std::filesystem::path file = path;
+  if (std::filesystem::is_directory(path, error)) {
+    file /= "config.json";
+    if (!std::filesystem::exists(file, error) && !error)
+      fail(ExitCode::kNoInput, "{}: expected config.json in a Hugging Face model folder, found none{}",
+           path.native(), note_on_gguf(path));
+  } else if (const FileKind kind = kind_of_file(path); !kind.is_json) {
+    fail_not_a_model(path, kind);
+  }
   return parse_model_config(read_text_file(file, kMaxConfigBytes), file.native());
 }
 

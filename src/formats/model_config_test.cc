@@ -7,7 +7,10 @@
 
 #include "expect_error.h"
 #include "formats/file.h"
+#include "formats/file_kind.h"
 #include "formats/json.h"
+#include "formats/safetensors.h"
+#include "safetensors_bytes.h"
 #include "test_folder.h"
 #include "test_paths.h"
 
@@ -285,6 +288,8 @@ struct BadConfig {
   Json config;
   std::vector<std::string> fragments;
   ExitCode code = ExitCode::kBadData;
+
+  friend void PrintTo(const BadConfig& bad, std::ostream* out) { *out << bad.name; }
 };
 
 class BadConfigTest : public testing::TestWithParam<BadConfig> {};
@@ -320,7 +325,7 @@ Json rope(const Json& changes) {
 INSTANTIATE_TEST_SUITE_P(
     Wrong, BadConfigTest,
     testing::Values(
-        BadConfig{"NotAnObject", Json::array(), {"expected an object, found array"}},
+        BadConfig{"NotAnObject", Json::array(), {"expected an object, found an empty list"}},
         wrong("NoFamily", {{"model_type", nullptr}}, {"field 'model_type': expected the model's family"}),
         wrong("NoHiddenSize", {{"hidden_size", nullptr}},
               {"field 'hidden_size': expected an integer", "found nothing"}),
@@ -433,13 +438,54 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ReadModelConfig, NamesWhatIsMissingOrMalformed) {
   const TestFolder folder;
-  expect_error(ExitCode::kNoInput, {(folder / "config.json").native(), "No such file"},
+  expect_error(ExitCode::kNoInput,
+               {folder.path().native(), "expected config.json in a Hugging Face model folder, found none"},
                [&] { read_model_config(folder.path()); });
   const auto path = folder.write("config.json", "{\"model_type\": \"llama\", \"model_type\": \"llama\"}");
   expect_error(ExitCode::kBadData, {path.native(), "key 'model_type' stands twice"},
                [&] { read_model_config(path); });
-  folder.write("config.json", std::string(2'000'000, ' '));
+  folder.write("config.json", "{" + std::string(2'000'000, ' '));
   expect_error(ExitCode::kBadData, {path.native(), "file too large"}, [&] { read_model_config(path); });
+}
+
+TEST(ReadModelConfig, SaysWhatAFileIsThatIsNoModelFolder) {
+  const TestFolder folder;
+  const auto refusal = [&](const std::string& content) {
+    const std::filesystem::path path = folder.write("model", content);
+    const Error error = error_of([&] { read_model_config(path); });
+    EXPECT_EQ(error.code(), ExitCode::kBadData);
+    EXPECT_STREQ(error_of([&] { check_is_model_folder(path); }).what(), error.what());
+    return std::string(error.what()).substr(path.native().size());
+  };
+  const std::string expected = ": expected a Hugging Face model folder, found ";
+  EXPECT_EQ(
+      refusal("GGUF" + std::string(3'000'000, '\0')),
+      expected +
+          "a GGUF file; GGUF is not supported: give the Hugging Face folder that the GGUF file was made "
+          "from (config.json, safetensors, tokenizer.json)");
+  const std::string give_folder = "; give the folder that holds config.json, the weights and the tokenizer";
+  EXPECT_EQ(refusal(safetensors_bytes("{}", "")), expected + "a safetensors file" + give_folder);
+  EXPECT_EQ(refusal("any text"), expected + "a text file" + give_folder);
+  EXPECT_EQ(refusal(""), expected + "an empty file" + give_folder);
+  const std::string save =
+      "; PyTorch's own format is not supported: save the model as safetensors and give its folder";
+  EXPECT_EQ(refusal("PK\x03\x04 archive/data.pkl"), expected + "a PyTorch archive (.bin, .pt, .pth)" + save);
+  EXPECT_EQ(refusal("\x80\x02}q"), expected + "a Python pickle" + save);
+  folder.write("config.json", "{}");
+  expect_error(ExitCode::kBadData, {"found a JSON file; give the folder that holds config.json"},
+               [&] { check_is_model_folder(folder / "config.json"); });
+  EXPECT_NO_THROW(check_is_model_folder(folder.path()));
+  EXPECT_NO_THROW(check_is_model_folder(folder / "missing"));
+}
+
+TEST(ReadModelConfig, NamesGgufFilesInAFolderWithoutConfig) {
+  const TestFolder folder;
+  folder.write("llama.Q4_K_M.gguf", "GGUF");
+  const std::vector<std::string> fragments = {
+      "found none (llama.Q4_K_M.gguf is there, but GGUF is not supported: "};
+  expect_error(ExitCode::kNoInput, fragments, [&] { read_model_config(folder.path()); });
+  expect_error(ExitCode::kNoInput, {"no weights", "llama.Q4_K_M.gguf is there"},
+               [&] { SafetensorsModel::open(folder.path()); });
 }
 
 TEST(WriteModelConfig, KeepsWhatItReadInEveryFamilyAndSpelling) {

@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/convert.h"
+#include "formats/file_kind.h"
 #include "formats/safetensors.h"
 
 namespace tessera {
@@ -17,21 +17,12 @@ constexpr int64_t kMaxHeaderBytes = 100'000'000;
 // Of converted reads: large enough for a disk's full speed, small enough for any number of threads.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
-constexpr std::string_view kGitLfsMark = "version https://git-lfs";
-
-// Names the files that are met in place of safetensors by their first bytes; none of them has a possible
-// header length.
-void check_not_another_format(const InputFile& file) {
-  std::array<char, kGitLfsMark.size()> start = {};
-  const auto size = static_cast<size_t>(std::min<int64_t>(file.size_bytes(), int64_t{start.size()}));
-  file.read_at(0, std::as_writable_bytes(std::span(start).first(size)));
-  const std::string_view text(start.data(), size);
-  const auto refuse = [&](std::string_view what) {
-    fail(ExitCode::kBadData, "{}: expected a safetensors file, found {}", file.path().native(), what);
-  };
-  if (text == kGitLfsMark) refuse("a Git LFS pointer: the weights were not downloaded (run `git lfs pull`)");
-  if (text.starts_with("GGUF")) refuse("a GGUF file");
-  if (text.starts_with("PK\x03\x04")) refuse("a zip archive (a PyTorch .bin or .pt file?)");
+// Names a file that is met in place of safetensors: those of other formats have no possible header length.
+[[noreturn]] void fail_not_safetensors(const InputFile& file, uint64_t header_bytes) {
+  const FileKind kind = kind_of_head(read_head(file), file.size_bytes());
+  fail(ExitCode::kBadData,
+       "{}: expected a safetensors file, found {} (header length: expected at most {} bytes, found {})",
+       file.path().native(), kind.name, kMaxHeaderBytes, header_bytes);
 }
 
 }  // namespace
@@ -46,16 +37,11 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
          origin, kLengthBytes, file.size_bytes());
   uint64_t header_bytes = 0;
   file.read_at(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
-  if (header_bytes > uint64_t{kMaxHeaderBytes}) {
-    check_not_another_format(file);
-    fail(ExitCode::kBadData,
-         "{}: header length: expected at most {} bytes, found {} (not a safetensors file?)", origin,
-         kMaxHeaderBytes, header_bytes);
-  }
+  if (header_bytes > uint64_t{kMaxHeaderBytes}) fail_not_safetensors(file, header_bytes);
   const int64_t data_begin = kLengthBytes + static_cast<int64_t>(header_bytes);
   if (data_begin > file.size_bytes())
-    fail(ExitCode::kBadData, "{}: header length: {} bytes do not fit in a file of {} bytes (truncated?)",
-         origin, header_bytes, file.size_bytes());
+    fail(ExitCode::kBadData, "{}: header length: {} in a file of {} (truncated?)", origin,
+         count_of(static_cast<int64_t>(header_bytes), "byte"), count_of(file.size_bytes(), "byte"));
   std::string header(header_bytes, '\0');
   file.read_at(kLengthBytes, std::as_writable_bytes(std::span(header)));
   result.entries_ =

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/json.h"
+#include "formats/json_problem.h"
 #include "formats/safetensors.h"
 
 namespace tessera {
@@ -20,8 +21,9 @@ constexpr std::string_view kMetadataKey = "__metadata__";
 
 class HeaderHandler : public nlohmann::json_sax<Json> {
  public:
-  HeaderHandler(const std::string& origin, std::map<std::string, std::string>* metadata)
-      : origin_(origin), metadata_(metadata) {}
+  HeaderHandler(std::string_view text, const std::string& origin,
+                std::map<std::string, std::string>* metadata)
+      : text_(text), origin_(origin), metadata_(metadata) {}
 
   std::vector<SafetensorsEntry> take_entries() { return std::move(entries_); }
 
@@ -79,7 +81,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   bool end_array() override {
     level_ = Level::kTensor;
     if (field_ == "data_offsets" && offsets_.size() != 2)
-      unexpected(fmt::format("{} numbers", offsets_.size()));
+      unexpected(count_of(std::ssize(offsets_), "number"));
     return true;
   }
 
@@ -94,9 +96,8 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   bool number_integer(int64_t value) override { return unexpected(std::to_string(value)); }
   bool number_float(double, const std::string& text) override { return unexpected(printable(text)); }
   bool binary(Json::binary_t&) override { return unexpected("binary data"); }
-  bool parse_error(size_t position, const std::string&, const Json::exception& exception) override {
-    fail(ExitCode::kBadData, "{}: header is not valid JSON at byte {}: {}", origin_, position,
-         json_reason(exception));
+  bool parse_error(size_t, const std::string&, const Json::exception&) override {
+    fail(ExitCode::kBadData, "{}: header is not valid JSON: {}", origin_, json_problem(text_).text());
   }
 
  private:
@@ -161,8 +162,9 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
            printable(name_), begin, end);
     if (end - begin != size_bytes)
       fail(ExitCode::kBadData,
-           "{}: tensor '{}': field 'data_offsets': expected {} bytes for {} {}, found {} ([{}, {}])", origin_,
-           printable(name_), size_bytes, dtype_name(entry_.dtype), shape_text(), end - begin, begin, end);
+           "{}: tensor '{}': field 'data_offsets': expected {} for {} {}, found {} ([{}, {}])", origin_,
+           printable(name_), count_of(size_bytes, "byte"), dtype_name(entry_.dtype), shape_text(),
+           end - begin, begin, end);
     entry_.offset_bytes = begin;
     entry_.size_bytes = size_bytes;
   }
@@ -192,6 +194,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
     std::abort();
   }
 
+  std::string_view text_;
   const std::string& origin_;
   std::map<std::string, std::string>* metadata_;
   std::vector<SafetensorsEntry> entries_;
@@ -216,10 +219,10 @@ void check_coverage(std::vector<SafetensorsEntry>& entries, int64_t data_bytes, 
   for (const SafetensorsEntry& entry : entries) {
     if (entry.offset_bytes + entry.size_bytes > data_bytes)
       fail(ExitCode::kBadData,
-           "{}: tensor '{}': field 'data_offsets': [{}, {}] lies outside the {} bytes of data in the file "
+           "{}: tensor '{}': field 'data_offsets': [{}, {}] lies outside the {} of data in the file "
            "(truncated?)",
            origin, printable(entry.name), entry.offset_bytes, entry.offset_bytes + entry.size_bytes,
-           data_bytes);
+           count_of(data_bytes, "byte"));
     if (entry.offset_bytes != covered)
       fail(ExitCode::kBadData,
            "{}: tensor '{}': field 'data_offsets': expected to begin at {}, found {} ({})", origin,
@@ -228,8 +231,8 @@ void check_coverage(std::vector<SafetensorsEntry>& entries, int64_t data_bytes, 
     covered += entry.size_bytes;
   }
   if (covered != data_bytes)
-    fail(ExitCode::kBadData, "{}: expected {} bytes of data for the {} tensors of the header, found {}",
-         origin, covered, entries.size(), data_bytes);
+    fail(ExitCode::kBadData, "{}: expected {} of data for {} in the header, found {}", origin,
+         count_of(covered, "byte"), count_of(std::ssize(entries), "tensor"), data_bytes);
 }
 
 }  // namespace
@@ -243,7 +246,7 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, in
   if (first == std::string_view::npos || json[first] != '{')
     fail(ExitCode::kBadData, "{}: expected '{{', found {}", where,
          first == std::string_view::npos ? "nothing" : "'" + printable(json.substr(first), 16) + "'");
-  HeaderHandler handler(origin, metadata);
+  HeaderHandler handler(json, origin, metadata);
   Json::sax_parse(json, &handler);
   std::vector<SafetensorsEntry> entries = handler.take_entries();
   check_coverage(entries, data_bytes, origin);

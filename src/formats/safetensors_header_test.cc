@@ -16,6 +16,8 @@ struct BadFile {
   const char* name;
   std::string bytes;
   std::vector<std::string> fragments;
+
+  friend void PrintTo(const BadFile& bad, std::ostream* out) { *out << bad.name; }
 };
 
 class BadFileTest : public testing::TestWithParam<BadFile> {};
@@ -54,38 +56,37 @@ std::string tensors_at(const std::vector<std::pair<int, int>>& offsets, size_t d
 
 INSTANTIATE_TEST_SUITE_P(
     File, BadFileTest,
-    testing::Values(BadFile{"Empty", "", {"too short", "at least 8 bytes, found 0"}},
-                    BadFile{"SevenBytes", "1234567", {"too short", "at least 8 bytes, found 7"}},
-                    BadFile{"HeaderAbove100MB",
-                            with_length(100'000'001, "{}"),
-                            {"header length", "at most 100000000", "100000001"}},
-                    BadFile{"HeaderLengthOfAllOnes",
-                            with_length(~uint64_t{0}, "{}"),
-                            {"header length", "18446744073709551615"}},
-                    BadFile{"HeaderBehindTheEnd",
-                            with_length(3, "{}"),
-                            {"header length: 3 bytes do not fit in a file of 10"}},
-                    BadFile{"NoHeader", with_length(0, ""), {"header: expected '{', found nothing"}},
-                    BadFile{"GitLfsPointer",
-                            "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 16060522496\n",
-                            {"Git LFS pointer", "git lfs pull"}},
-                    BadFile{"Gguf", std::string("GGUF\3\0\0\0\0\0\0\0", 12), {"found a GGUF file"}},
-                    BadFile{"PyTorchArchive", "PK\x03\x04 and so on", {"zip archive"}},
-                    BadFile{"Truncated",
-                            one_tensor(R"("dtype":"F32","shape":[4],"data_offsets":[0,16])", 15),
-                            {"tensor 'w'", "[0, 16] lies outside the 15 bytes of data", "truncated"}},
-                    BadFile{"DataBehindTheTensors",
-                            one_tensor(R"("dtype":"F32","shape":[4],"data_offsets":[0,16])", 17),
-                            {"expected 16 bytes of data", "found 17"}},
-                    BadFile{"DataWithoutTensors", header("{}", 1), {"expected 0 bytes of data", "found 1"}}),
+    testing::Values(
+        BadFile{"Empty", "", {"too short", "at least 8 bytes, found 0"}},
+        BadFile{"SevenBytes", "1234567", {"too short", "at least 8 bytes, found 7"}},
+        BadFile{"HeaderAbove100MB",
+                with_length(100'000'001, "{}"),
+                {"header length", "at most 100000000", "100000001"}},
+        BadFile{"HeaderLengthOfAllOnes",
+                with_length(~uint64_t{0}, "{}"),
+                {"header length", "18446744073709551615"}},
+        BadFile{"HeaderBehindTheEnd", with_length(3, "{}"), {"header length: 3 bytes in a file of 10 bytes"}},
+        BadFile{"NoHeader", with_length(0, ""), {"header: expected '{', found nothing"}},
+        BadFile{"GitLfsPointer",
+                "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 16060522496\n",
+                {"Git LFS pointer", "git lfs pull"}},
+        BadFile{"Gguf", std::string("GGUF\3\0\0\0\0\0\0\0", 12), {"found a GGUF file"}},
+        BadFile{"PyTorchArchive", "PK\x03\x04 and so on", {"zip archive"}},
+        BadFile{"Truncated",
+                one_tensor(R"("dtype":"F32","shape":[4],"data_offsets":[0,16])", 15),
+                {"tensor 'w'", "[0, 16] lies outside the 15 bytes of data", "truncated"}},
+        BadFile{"DataBehindTheTensors",
+                one_tensor(R"("dtype":"F32","shape":[4],"data_offsets":[0,16])", 17),
+                {"expected 16 bytes of data", "found 17"}},
+        BadFile{"DataWithoutTensors", header("{}", 1), {"expected 0 bytes of data", "found 1"}}),
     [](const auto& bad) { return std::string(bad.param.name); });
 
 INSTANTIATE_TEST_SUITE_P(
     Json, BadFileTest,
     testing::Values(
         BadFile{"NotUtf8", header("{\"\xff\":1}"), {"header: not valid UTF-8"}},
-        BadFile{"NotJson", header("{\"w\":"), {"header is not valid JSON at byte"}},
-        BadFile{"TrailingGarbage", header("{} x"), {"header is not valid JSON at byte"}},
+        BadFile{"NotJson", header("{\"w\":"), {"header is not valid JSON: line 1, column"}},
+        BadFile{"TrailingGarbage", header("{} x"), {"header is not valid JSON: line 1, column"}},
         BadFile{"SecondDocumentBehindNul",
                 header(std::string("{}\0{}", 5)),
                 {"header: not valid JSON: NUL byte"}},
@@ -178,7 +179,7 @@ INSTANTIATE_TEST_SUITE_P(
                 {"the size of F32 [9223372036854775807] overflows"}},
         BadFile{"OneOffset",
                 one_tensor(R"("data_offsets":[0])", 0),
-                {"'data_offsets': expected two integers", "1 numbers"}},
+                {"'data_offsets': expected two integers", "found 1 number"}},
         BadFile{"ThreeOffsets",
                 one_tensor(R"("data_offsets":[0,0,0])", 0),
                 {"'data_offsets'", "found 3 numbers"}},
@@ -193,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
             "OffsetsBehindTheFile",
             one_tensor(R"("dtype":"I8","shape":[1],"data_offsets":[9223372036854775806,9223372036854775807])",
                        1),
-            {"tensor 'w'", "lies outside the 1 bytes"}},
+            {"tensor 'w'", "lies outside the 1 byte of"}},
         BadFile{"FirstOffsetNotZero",
                 tensors_at({{4, 8}}, 8),
                 {"'t0'", "expected to begin at 0, found 4 (a hole"}},

@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "formats/file_kind.h"
 #include "formats/json.h"
 #include "formats/safetensors.h"
 #include "formats/shard_name.h"
@@ -30,7 +32,7 @@ bool file_exists(const fs::path& path) {
   constexpr std::array kOthers = {
       "pytorch_model.bin", "pytorch_model.bin.index.json", "consolidated.safetensors", "consolidated.00.pth",
       "tf_model.h5",       "flax_model.msgpack",           "adapter_model.safetensors"};
-  std::string found;
+  std::string found = note_on_gguf(folder);
   for (const char* other : kOthers) {
     if (file_exists(folder / other))
       found = fmt::format(", found only {} (convert it to safetensors)", other);
@@ -42,7 +44,7 @@ bool file_exists(const fs::path& path) {
 // tensor -> shard, of an index whose own fields make sense.
 std::map<std::string, std::string> read_weight_map(const Json& index, const std::string& origin) {
   if (!index.is_object())
-    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, index.type_name());
+    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(index));
   const JsonFields fields(index, origin);
   const Json* map = fields.find("weight_map");
   if (map == nullptr || !map->is_object() || map->empty())
@@ -51,7 +53,7 @@ std::map<std::string, std::string> read_weight_map(const Json& index, const std:
   for (const auto& [name, shard] : map->items()) {
     if (!shard.is_string())
       fail(ExitCode::kBadData, "{}: weight_map: tensor '{}': expected a file name, found {}", origin,
-           printable(name), printable(shard.dump()));
+           printable(name), found_text(shard));
     const auto& file = shard.get_ref<const std::string&>();
     // A path could lead out of the folder.
     if (file.empty() || file == "." || file == ".." ||
@@ -70,8 +72,8 @@ void check_shard_numbers(const std::set<std::string>& shards, const fs::path& fo
   for (const std::string& shard : shards) {
     const auto number = parse_shard_name(shard);
     if (number && number->count != static_cast<int64_t>(shards.size()))
-      fail(ExitCode::kBadData, "{}: weight_map: expected {} shards by the name '{}', found {}", origin,
-           number->count, printable(shard), shards.size());
+      fail(ExitCode::kBadData, "{}: weight_map: expected {} by the name '{}', found {}", origin,
+           count_of(number->count, "shard"), printable(shard), shards.size());
   }
   std::error_code error;
   for (const auto& file : fs::directory_iterator(folder, error)) {

@@ -53,6 +53,8 @@ struct BadIndex {
   std::string index;
   std::vector<std::string> fragments;
   ExitCode code = ExitCode::kBadData;
+
+  friend void PrintTo(const BadIndex& bad, std::ostream* out) { *out << bad.name; }
 };
 
 class BadIndexTest : public testing::TestWithParam<BadIndex> {};
@@ -76,10 +78,14 @@ INSTANTIATE_TEST_SUITE_P(
     SafetensorsIndex, BadIndexTest,
     testing::Values(
         BadIndex{"NotJson", "{", {"not valid JSON"}},
-        BadIndex{"Array", "[]", {"expected an object, found array"}},
+        BadIndex{"Array", "[]", {"expected an object, found an empty list"}},
         BadIndex{"NoWeightMap", "{}", {"field 'weight_map': expected an object", "found nothing"}},
-        BadIndex{"WeightMapIsList", index_of("[]"), {"field 'weight_map': expected an object", "found []"}},
-        BadIndex{"EmptyWeightMap", index_of("{}"), {"field 'weight_map': expected an object", "found {}"}},
+        BadIndex{"WeightMapIsList",
+                 index_of("[]"),
+                 {"field 'weight_map': expected an object", "found an empty list"}},
+        BadIndex{"EmptyWeightMap",
+                 index_of("{}"),
+                 {"field 'weight_map': expected an object", "found an empty object"}},
         BadIndex{"ShardIsNumber", index_of(R"({"a":1})"), {"tensor 'a': expected a file name, found 1"}},
         BadIndex{"TensorTwice",
                  index_of(fmt::format(R"({{"a":"{0}","a":"{1}"}})", kFirst, kSecond)),

@@ -166,7 +166,8 @@ TEST(DeepSpeedSchedules, WrongParametersAreRefused) {
   EXPECT_THAT(refusal("WarmupLR", R"({"warmup_type": "sqrt"})"), HasSubstr("expected one of log, linear"));
   EXPECT_THAT(refusal("WarmupLR", R"({"warmup_num_step": 3})"),
               HasSubstr("did you mean 'warmup_num_steps'?"));
-  EXPECT_THAT(refusal("WarmupLR", R"({"warmup_max_lr": [1]})"), HasSubstr("expected a number, found [1]"));
+  EXPECT_THAT(refusal("WarmupLR", R"({"warmup_max_lr": [1]})"),
+              HasSubstr("expected a number, found a list of 1, [1]"));
   EXPECT_THAT(refusal("LRRangeTest", R"({"lr_range_test_step_size": 0})"), HasSubstr("at least 1"));
   EXPECT_THAT(refusal("OneCycle", R"({"cycle_min_lr": 1, "cycle_max_lr": 2, "cycle_max_mom": 1})"),
               HasSubstr("from 0 to below 1"));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -73,7 +74,7 @@ void Keywords::done() const {
 
 void Keywords::refuse(const std::string& name, const std::string& expected, const json& found) const {
   fail(ExitCode::kBadConfig, "lr_scheduler_kwargs: {} of lr_scheduler_type {}: expected {}, found {}", name,
-       schedule_, expected, printable(found.dump()));
+       schedule_, expected, found_text(found));
 }
 
 const json* Keywords::find(const std::string& name) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/json_value.h"
 #include "base/text.h"
 #include "tokenizer/unicode.h"
 
@@ -22,12 +23,8 @@ JsonNode JsonNode::operator[](size_t index) const {
 std::string JsonNode::where() const { return path_.empty() ? *origin_ : *origin_ + ": " + path_; }
 
 void JsonNode::expected(std::string_view what) const {
-  // The parser made sure that strings are UTF-8; dump() cannot throw.
-  const std::string found = value_ == nullptr ? "nothing"
-                                              : printable(value_->is_object()  ? "an object"
-                                                          : value_->is_array() ? "a list"
-                                                                               : value_->dump());
-  fail(ExitCode::kBadData, "{}: expected {}, found {}", where(), what, found);
+  fail(ExitCode::kBadData, "{}: expected {}, found {}", where(), what,
+       value_ == nullptr ? "nothing" : found_text(*value_));
 }
 
 void JsonNode::not_supported(std::string_view kind, const std::string& name) const {

@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/text.h"
 #include "formats/json.h"
+#include "formats/json_problem.h"
 
 namespace tessera {
 namespace {
@@ -19,7 +21,8 @@ constexpr size_t kMaxTokens = size_t{1} << 26;
 // model.merges they go to the tables.
 class Reader final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  Reader(const std::string& origin, TokenizerFile* file) : origin_(origin), file_(file) {}
+  Reader(std::string_view text, const std::string& origin, TokenizerFile* file)
+      : text_(text), origin_(origin), file_(file) {}
 
   bool null() override { return scalar(nullptr); }
   bool boolean(bool value) override { return scalar(value); }
@@ -107,8 +110,8 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& error) override {
-    fail(ExitCode::kBadData, "{}: not valid JSON at byte {}: {}", origin_, position, json_reason(error));
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception&) override {
+    fail(ExitCode::kBadData, "{}: not valid JSON: {}", origin_, json_problem(text_).text());
   }
 
  private:
@@ -120,7 +123,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
 
   template <typename Value>
   bool scalar(Value&& value) {
-    if (mode_ != Mode::kDocument) unexpected(nlohmann::json(value).dump());
+    if (mode_ != Mode::kDocument) unexpected(found_text(nlohmann::json(value)));
     place(std::forward<Value>(value));
     return true;
   }
@@ -201,6 +204,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
     return static_cast<uint32_t>(begin);
   }
 
+  std::string_view text_;
   const std::string& origin_;
   TokenizerFile* file_;
   std::vector<nlohmann::json*>
@@ -217,10 +221,10 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
 TokenizerFile parse_tokenizer_file(std::string_view json, const std::string& origin) {
   TokenizerFile file;
   check_json_bytes(json, origin);
-  Reader reader(origin, &file);
+  Reader reader(json, origin, &file);
   nlohmann::json::sax_parse(json, &reader);
   if (!file.document.is_object())
-    fail(ExitCode::kBadData, "{}: expected an object, found something else", origin);
+    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(file.document));
   return file;
 }
 

@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "formats/file.h"
+#include "formats/file_kind.h"
 #include "formats/json.h"
 #include "tokenizer/tokenizer_impl.h"
 
@@ -203,7 +205,8 @@ nlohmann::json read_object(const std::filesystem::path& path) {
   std::error_code unreadable;  // becomes an error that names the file when it is opened
   if (!std::filesystem::exists(path, unreadable) && !unreadable) return nlohmann::json::object();
   nlohmann::json document = parse_json(read_text_file(path), path.string());
-  if (!document.is_object()) fail(ExitCode::kBadData, "{}: expected an object", path.string());
+  if (!document.is_object())
+    fail(ExitCode::kBadData, "{}: expected an object, found {}", path.string(), found_text(document));
   return document;
 }
 
@@ -223,6 +226,12 @@ Tokenizer Tokenizer::open(const std::filesystem::path& path) {
   std::error_code unreadable;  // becomes an error that names the file when it is opened
   const bool is_folder = std::filesystem::is_directory(path, unreadable);
   const std::filesystem::path file = is_folder ? path / "tokenizer.json" : path;
+  if (const FileKind kind = kind_of_file(file); !kind.is_json) {
+    fail(ExitCode::kBadData,
+         "{}: expected a tokenizer.json, as Hugging Face writes it, or its folder, found {}{}", file.string(),
+         kind.name,
+         file.extension() == ".model" ? "; a SentencePiece model has to be converted to tokenizer.json" : "");
+  }
   auto impl = Impl::parse(read_text_file(file), file.string(), {});
   impl->read_settings(file.parent_path());
   return Tokenizer(std::move(impl));

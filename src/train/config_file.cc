@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/text.h"
 #include "formats/file.h"
+#include "formats/json_problem.h"
 
 namespace tessera {
 namespace {
@@ -79,17 +81,24 @@ std::vector<Setting> read_json(std::string_view text, const std::string& origin)
   try {
     whole =
         json::parse(LineCounter(text.data(), &line), LineCounter(text.data() + text.size(), &line), note_key);
-  } catch (const json::exception& error) {
-    fail_at(origin, line, fmt::format("not JSON: {}", printable(error.what(), 160)));
+  } catch (const json::exception&) {
+    const JsonProblem problem = json_problem(text);
+    fail_at(origin, problem.line, fmt::format("not JSON: column {}: {}", problem.column, problem.what));
   }
-  if (!whole.is_object()) fail_at(origin, 1, "expected a JSON object of settings");
+  if (!whole.is_object())
+    fail_at(origin, 1, "expected a JSON object of settings, found " + found_text(whole));
   for (Setting& setting : settings) setting.value = whole.at(setting.name);
   return settings;
 }
 
+const char* kind_of(const YAML::Node& node) {
+  return node.IsSequence() ? "a list" : node.IsMap() ? "an object" : node.IsScalar() ? "a text" : "nothing";
+}
+
 // yaml-cpp makes one byte each, which is not UTF-8, of the escapes \N and \_.
 std::string text_of(const YAML::Node& node, const std::string& origin) {
-  if (!node.IsScalar()) fail_at(origin, node.Mark().line + 1, "expected a text");
+  if (!node.IsScalar())
+    fail_at(origin, node.Mark().line + 1, fmt::format("expected a text, found {}", kind_of(node)));
   if (is_valid_utf8(node.Scalar())) return node.Scalar();
   fail_at(origin, node.Mark().line + 1,
           "expected UTF-8, found an escape \\N or \\_; write the character itself");
@@ -131,12 +140,60 @@ json json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t d
   }
 }
 
+// What is likely wrong where yaml-cpp stops, in our own words.
+std::string_view yaml_problem(std::string_view message) {
+  namespace Known = YAML::ErrorMsg;
+  struct Problem {
+    std::string_view message;
+    std::string_view text;
+  };
+  constexpr std::string_view kBracket = "a [ or { and its end do not match";
+  constexpr std::string_view kQuote = "a text in quotes does not end";
+  constexpr std::string_view kEscape = "an unknown escape: in double quotes a backslash is written \\\\";
+  constexpr std::string_view kAnchor = "a value that begins with * or & needs quotes";
+  constexpr Problem kProblems[] = {
+      {Known::END_OF_MAP_FLOW, kBracket},
+      {Known::END_OF_SEQ_FLOW, kBracket},
+      {Known::FLOW_END, kBracket},
+      {Known::EOF_IN_SCALAR, kQuote},
+      {Known::DOC_IN_SCALAR, kQuote},
+      {Known::INVALID_ESCAPE, kEscape},
+      {Known::INVALID_HEX, kEscape},
+      {Known::INVALID_UNICODE, kEscape},
+      {Known::ALIAS_NOT_FOUND, kAnchor},
+      {Known::ANCHOR_NOT_FOUND, kAnchor},
+      {Known::CHAR_IN_ALIAS, kAnchor},
+      {Known::CHAR_IN_ANCHOR, kAnchor},
+      {Known::UNKNOWN_ANCHOR, kAnchor},
+      {Known::ALIAS_CONTENT, kAnchor},
+      {Known::TAB_IN_INDENTATION, "indent with spaces, not with tabs"},
+  };
+  const auto known = std::find_if(std::begin(kProblems), std::end(kProblems), [&](const Problem& problem) {
+    return message.starts_with(problem.message);
+  });
+  return known != std::end(kProblems)
+             ? known->text
+             : "expected 'name: value' lines with one indentation, and quotes around a value "
+               "that has ': ' or ' #' in it or begins with a special character";
+}
+
+[[noreturn]] void fail_yaml(std::string_view text, const YAML::Exception& error, const std::string& origin) {
+  const int64_t line = std::max(error.mark.line, 0);
+  for (int64_t i = 0; i < line; ++i) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  fail_at(origin, line + 1,
+          fmt::format("not YAML: column {}: {}; found '{}'", std::max(error.mark.column, 0) + 1,
+                      yaml_problem(error.msg), printable(text.substr(0, text.find('\n')), 60)));
+}
+
 std::vector<Setting> read_yaml(std::string_view text, const std::string& origin) {
   std::vector<Setting> settings;
   try {
     const YAML::Node whole = YAML::Load(std::string(text));
     if (whole.IsNull()) return settings;
-    if (!whole.IsMap()) fail_at(origin, whole.Mark().line + 1, "expected settings as 'name: value' lines");
+    if (!whole.IsMap()) {
+      fail_at(origin, whole.Mark().line + 1,
+              fmt::format("expected settings as 'name: value' lines, found {}", kind_of(whole)));
+    }
     for (const auto& item : whole) {
       const int64_t line = item.first.Mark().line + 1;
       const bool is_text = item.second.IsScalar() && !item.second.IsNull();
@@ -145,12 +202,28 @@ std::vector<Setting> read_yaml(std::string_view text, const std::string& origin)
       settings.push_back({text_of(item.first, origin), std::move(value), line});
     }
   } catch (const YAML::Exception& error) {
-    fail_at(origin, error.mark.line + 1, fmt::format("not YAML: {}", printable(error.msg, 160)));
+    fail_yaml(text, error, origin);
   }
   return settings;
 }
 
 std::string word_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+const char* expected_kind(FlagType type) {
+  switch (type) {
+    case FlagType::kBool:
+      return "true or false";
+    case FlagType::kInt:
+      return "a whole number";
+    case FlagType::kFloat:
+      return "a number";
+    case FlagType::kString:
+      return "a text";
+    case FlagType::kStringList:
+      break;
+  }
+  return "a list of texts";
+}
 
 // The values as the command line would give them.
 std::vector<std::string> flag_words(const Setting& setting, const Flag& flag, const std::string& origin) {
@@ -159,14 +232,16 @@ std::vector<std::string> flag_words(const Setting& setting, const Flag& flag, co
     std::vector<std::string> words;
     for (const json& item : value) {
       if (item.is_structured())
-        fail_at(origin, setting.line, fmt::format("{}: expected a list of texts", setting.name));
+        fail_at(origin, setting.line,
+                fmt::format("{}: expected a list of texts, found {} in it", setting.name, found_text(item)));
       words.push_back(word_of(item));
     }
     return words;
   }
   if (value.is_structured() && flag.type != FlagType::kString) {
-    fail_at(origin, setting.line,
-            fmt::format("{}: expected {}, found {}", setting.name, flag.value_name, printable(value.dump())));
+    fail_at(
+        origin, setting.line,
+        fmt::format("{}: expected {}, found {}", setting.name, expected_kind(flag.type), found_text(value)));
   }
   return {word_of(value)};
 }

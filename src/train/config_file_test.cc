@@ -115,17 +115,29 @@ TEST_F(ConfigFileTest, ValuesAreCheckedAsOnTheCommandLineButAreConfigurationErro
               HasSubstr("expected a number, found '.nan'"));
   EXPECT_THAT(refusal(ConfigSyntax::kJson, R"({"max_steps": "many"})"), HasSubstr("expected a whole number"));
   EXPECT_THAT(refusal(ConfigSyntax::kJson, R"({"max_steps": [1]})"),
-              HasSubstr("max_steps: expected N, found [1]"));
-  EXPECT_THAT(refusal(ConfigSyntax::kJson, R"({"dataset": [["a"]]})"), HasSubstr("expected a list of texts"));
+              HasSubstr("max_steps: expected a whole number, found a list of 1, [1]"));
+  EXPECT_THAT(refusal(ConfigSyntax::kJson, R"({"dataset": [["a"]]})"),
+              HasSubstr("dataset: expected a list of texts, found a list of 1, [\"a\"] in it"));
   EXPECT_EQ(refusal(ConfigSyntax::kJson, R"({"output_dir": "a\u0000b"})"),
             R"(run.cfg:1: --output_dir 'a\x00b' has a zero byte)");
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "fp16: true\n"), HasSubstr("--fp16 true is not supported"));
 }
 
 TEST_F(ConfigFileTest, SyntaxErrorsNameTheLine) {
-  EXPECT_THAT(refusal(ConfigSyntax::kJson, "{\n\"model\": }"), HasSubstr("run.cfg:2: not JSON"));
-  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "model: m\n  - x: [\n"), HasSubstr("run.cfg:2: not YAML"));
-  EXPECT_THAT(refusal(ConfigSyntax::kJson, "[1]"), HasSubstr("expected a JSON object"));
+  EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\"model\": }"),
+            "run.cfg:2: not JSON: column 10: expected a value, found '}'");
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\n  - x: [\n"),
+            "run.cfg:2: not YAML: column 5: expected 'name: value' lines with one indentation, and quotes "
+            "around a value "
+            "that has ': ' or ' #' in it or begins with a special character; found '  - x: ['");
+  EXPECT_EQ(
+      refusal(ConfigSyntax::kYaml, "model: m\ndataset: *.txt\n"),
+      "run.cfg:2: not YAML: column 10: a value that begins with * or & needs quotes; found 'dataset: *.txt'");
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "dataset: [a, b\nseed: 1\n"),
+              HasSubstr("a [ or { and its end do not match"));
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "model: \"m\n"), HasSubstr("a text in quotes does not end"));
+  EXPECT_THAT(refusal(ConfigSyntax::kJson, "[1]"),
+              HasSubstr("expected a JSON object of settings, found a list of 1"));
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "- 1\n"), HasSubstr("expected settings"));
   EXPECT_THAT(refusal(ConfigSyntax::kJson, ""), HasSubstr("not JSON"));
   EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\nlr_scheduler_kwargs: {a: \"\xff\"}\n"),
@@ -143,7 +155,8 @@ TEST_F(ConfigFileTest, ControlCharactersAndEscapesBeyondUtf8AreRefused) {
     EXPECT_EQ(refusal(ConfigSyntax::kYaml, fmt::format("model: m\nlr_scheduler_kwargs: {}\n", text)),
               "run.cfg:2: expected UTF-8, found an escape \\N or \\_; write the character itself");
   }
-  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "lr_scheduler_kwargs: {[a]: 1}\n"), "run.cfg:1: expected a text");
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "lr_scheduler_kwargs: {[a]: 1}\n"),
+            "run.cfg:1: expected a text, found a list");
 }
 
 TEST_F(ConfigFileTest, ASettingGivenTwiceIsRefusedUnderAnyOfItsNames) {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "formats/json.h"
 
 namespace tessera {
@@ -95,15 +96,16 @@ const std::string& LogHistoryText::of(const std::vector<LogEntry>& history) {
 
 std::vector<LogEntry> parse_log_history(const std::string& text, const std::string& origin) {
   const Json state = parse_json(text, origin);
-  const auto history = state.find("log_history");
-  if (history == state.end() || !history->is_array()) {
-    fail(ExitCode::kBadData, "{}: field 'log_history': expected a list", origin);
-  }
+  if (!state.is_object())
+    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(state));
+  const JsonFields whole(state, origin);
+  const Json* history = whole.find("log_history");
+  if (history == nullptr || !history->is_array()) whole.fail_expected("log_history", "a list");
   std::vector<LogEntry> entries;
   for (const Json& object : *history) {
     if (!object.is_object()) {
       fail(ExitCode::kBadData, "{}: field 'log_history': expected objects, found {}", origin,
-           object.type_name());
+           found_text(object));
     }
     const JsonFields fields(object, origin, fmt::format("log_history[{}].", entries.size()));
     LogEntry entry;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json_value.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -261,7 +262,8 @@ std::string training_record_json(const TrainingRecord& record) {
 
 TrainingRecord parse_training_record(const std::string& text, const std::string& origin) {
   const Json json = parse_json(text, origin);
-  if (!json.is_object()) fail(ExitCode::kBadData, "{}: expected an object", origin);
+  if (!json.is_object())
+    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(json));
   const StrictFields fields(json, origin, "run.");
   const int64_t format = fields.count("format", 0);
   if (format != kFormat) {

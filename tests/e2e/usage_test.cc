@@ -100,6 +100,22 @@ TEST(Usage, BrokenModelFoldersAreRefused) {
   expect_error({"eval", "--model", tiny.model, "--dataset", tiny.text_file}, 78, "gpt2");
 }
 
+TEST(Usage, AFileInPlaceOfAModelFolderIsNamedForWhatItIs) {
+  const TinyModel tiny;
+  const std::string gguf = tiny.folder.write("model.gguf", "GGUF" + std::string(2'000'000, '\0'));
+  const std::string found = gguf + ": expected a Hugging Face model folder, found a GGUF file";
+  expect_error({"train", "--model", gguf, "--dataset", tiny.text_file, "--output_dir", tiny.folder / "x"}, 65,
+               found);
+  expect_error({"eval", "--model", gguf, "--dataset", tiny.text_file}, 65, found);
+  expect_error({"generate", "--model", gguf, "--prompt", "x"}, 65, found);
+  expect_error({"plan", "--model", gguf}, 65, found);
+  expect_error({"inspect", gguf}, 65, found);
+  expect_error({"tokenize", "--tokenizer", gguf}, 65, "expected a tokenizer.json");
+  const std::string weights = tiny.model + "/model.safetensors";
+  expect_error({"generate", "--model", weights, "--prompt", "x"}, 65,
+               "found a safetensors file; give the folder");
+}
+
 TEST(Usage, ContradictionsAreExitCode78) {
   const TinyModel tiny;
   expect_error(tiny.train_arguments("out", {"--lr_scheduler_type", "cosine_with_min_lr"}), 78, "min_lr");
