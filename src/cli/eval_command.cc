@@ -39,8 +39,9 @@ class EvalCommand : public Command {
     model.value_name = "DIR";
     model.required = true;
     model.aliases = {"model_name_or_path"};
-    Flag& dataset =
-        table->add("dataset", &data_.files, "Text, .jsonl or pre-tokenized .safetensors files, or globs.");
+    Flag& dataset = table->add("dataset", &data_.files,
+                               "Text, .jsonl or pre-tokenized .safetensors files, folders or globs, named as "
+                               "for `train --dataset`.");
     dataset.required = true;
     dataset.aliases = {"eval_dataset", "validation_file"};
     table->add("tokenizer", &tokenizer_, "Folder of the tokenizer; the model's without it.").value_name =
@@ -56,6 +57,8 @@ class EvalCommand : public Command {
         ->add("max_length", &max_length_,
               "Tokens in a row; the model's positions or 1024 without it, the smaller.")
         .aliases = {"max_seq_length", "block_size"};
+    table->add("allow_truncation", &data_.allow_truncation,
+               "Leave out what lies beyond --max_length even where it is more than a tenth of all tokens.");
     table->add("packing", &packing_,
                "Join the documents and cut them into rows, instead of a row per document.");
     table->add("packing_cross_document_attention", &joined_,
@@ -94,6 +97,7 @@ class EvalCommand : public Command {
             {"add_special_tokens", data_.add_special_tokens ? "true" : "false"},
             {"skip_invalid_utf8", data_.skip_invalid_utf8 ? "true" : "false"},
             {"max_length", max_length_ ? std::to_string(*max_length_) : "of the model"},
+            {"allow_truncation", data_.allow_truncation ? "true" : "false"},
             {"packing", packing_ ? "true" : "false"},
             {"packing_cross_document_attention", joined_ ? "true" : "false"},
             {"per_device_eval_batch_size", std::to_string(batch_size_)},
@@ -128,9 +132,9 @@ class EvalCommand : public Command {
     const int64_t needed = model.activation_bytes(limits).total();
     if (needed > free_bytes) {
       fail(ExitCode::kBadConfig,
-           "activations take {} for {} tokens at once, but only {} of memory are free{}; lower "
+           "activations take {} for {} at once, but only {} of memory are free{}; lower "
            "--per_device_eval_batch_size or --max_length",
-           format_bytes(needed), limits.max_tokens, format_bytes(free_bytes),
+           format_bytes(needed), format_count(limits.max_tokens, "token"), format_bytes(free_bytes),
            comm.node().size() == 1 ? "" : " for each rank");
     }
     model.reserve(limits);
@@ -167,8 +171,8 @@ class EvalCommand : public Command {
     }
     print("loss        {:.4f}\n", result.loss);
     print("perplexity  {:.2f}\n", result.perplexity);
-    print("tokens      {} in {} rows, {} of them targets\n", format_count(result.num_tokens),
-          format_count(result.num_rows), format_count(result.num_targets));
+    print("tokens      {} in {}, {} of them targets\n", format_count(result.num_tokens),
+          format_count(result.num_rows, "row"), format_count(result.num_targets));
     print("speed       {:.0f} tokens/s\n", result.tokens_per_second());
   }
 

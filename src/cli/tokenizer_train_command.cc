@@ -26,7 +26,10 @@ class TokenizerTrainCommand : public Command {
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("input", &options_.files, "Text files (UTF-8), folders or globs.").required = true;
+    table
+        ->add("input", &options_.files,
+              "Text files (UTF-8), folders or globs, named as for `train --dataset`.")
+        .required = true;
     Flag& output = table->add("output", &output_, "Folder to write.");
     output.value_name = "DIR";
     output.required = true;
@@ -49,13 +52,16 @@ class TokenizerTrainCommand : public Command {
       status.show(fmt::format("training tokenizer: {:.0f} %", 100 * fraction));
     });
     status.clear();
-    print("{}: {} tokens from {} of text\n", output_, result.vocab_size, format_bytes(result.input_bytes));
+    print("{}: {} from {} of text\n", output_, format_count(result.vocab_size, "token"),
+          format_bytes(result.input_bytes));
+    for (const std::string& line : result.left_out) log_warning("{}", line);
     if (result.num_files_skipped > 0) {
-      log_warning("{} files are not UTF-8 and were left out, {} were used", result.num_files_skipped,
-                  result.num_files);
+      log_warning("left out {} that {} not UTF-8, used {}", format_count(result.num_files_skipped, "file"),
+                  result.num_files_skipped == 1 ? "is" : "are", result.num_files);
     }
     if (result.vocab_size < options_.vocab_size) {
-      log_warning("the text gives {} tokens only, {} were asked for", result.vocab_size, options_.vocab_size);
+      log_warning("vocab_size {} was asked for, but the text gives only {}", options_.vocab_size,
+                  format_count(result.vocab_size, "token"));
     }
   }
 

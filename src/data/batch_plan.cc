@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {
@@ -119,21 +120,17 @@ int64_t micro_batch_rows(const BatchPlanOptions& options) {
   return divide_rounding_up(of_rank, divide_rounding_up(of_rank, cut.micro_batch_size));
 }
 
-void check_enough_rows(const BatchPlanOptions& options) {
+void check_enough_rows(const BatchPlanOptions& options, std::string_view more_rows) {
   const int64_t needed = global_batch_rows(options);
-  if (options.num_rows < needed && options.global_batch_size) {
-    fail(ExitCode::kBadData,
-         "the dataset has {} rows, one step takes {} (global_batch_size): give more data, or lower "
-         "global_batch_size",
-         options.num_rows, needed);
-  }
-  if (options.num_rows < needed) {
-    fail(ExitCode::kBadData,
-         "the dataset has {} rows, one step takes {} (batch size {} x accumulation {} x world size {}): give "
-         "more data, or lower the batch size or gradient_accumulation_steps",
-         options.num_rows, needed, options.micro_batch_size, options.gradient_accumulation_steps,
-         options.world_size);
-  }
+  if (options.num_rows >= needed) return;
+  const std::string reason =
+      options.global_batch_size
+          ? "global_batch_size"
+          : fmt::format("batch size {} x accumulation {} x world size {}", options.micro_batch_size,
+                        options.gradient_accumulation_steps, options.world_size);
+  fail(ExitCode::kBadData, "the dataset has {}, one step takes {} ({}): {}give more data, or lower {}",
+       count_of(options.num_rows, "row"), needed, reason, more_rows,
+       options.global_batch_size ? "global_batch_size" : "the batch size or gradient_accumulation_steps");
 }
 
 BatchPlan::BatchPlan(const BatchPlanOptions& options) : options_(options) {
@@ -143,8 +140,8 @@ BatchPlan::BatchPlan(const BatchPlanOptions& options) : options_(options) {
   batches_per_epoch_ =
       options.drop_last ? options.num_rows / batch_rows_ : divide_rounding_up(options.num_rows, batch_rows_);
   if (batches_per_epoch_ < 1) {
-    fail(ExitCode::kBadData, "the dataset has {} rows, {} ({}): give more data or a smaller batch size",
-         options.num_rows,
+    fail(ExitCode::kBadData, "the dataset has {}, {} ({}): give more data or a smaller batch size",
+         count_of(options.num_rows, "row"),
          options.drop_last ? fmt::format("with dataloader_drop_last a batch takes {}", batch_rows_)
                            : fmt::format("a batch takes up to {}", batch_rows_),
          options.global_batch_size

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "data/dataset.h"
@@ -79,8 +80,9 @@ int64_t global_batch_rows(const BatchPlanOptions& options);
 // Rows of the largest micro-batch: micro_batch_size, or fewer where steps are cut evenly.
 int64_t micro_batch_rows(const BatchPlanOptions& options);
 
-// Error(kBadData) when the dataset has fewer rows than one full step takes.
-void check_enough_rows(const BatchPlanOptions& options);
+// Error(kBadData) when the dataset has fewer rows than one full step takes. `more_rows` is advice for the
+// message, "" or ending in ", ".
+void check_enough_rows(const BatchPlanOptions& options, std::string_view more_rows = "");
 
 // Epochs and steps as in Hugging Face's Trainer: the loader of each rank has ceil(rows / (micro batch *
 // world)) batches per epoch (floor with drop_last), an optimizer step takes gradient_accumulation_steps of

@@ -290,7 +290,10 @@ TEST(BatchPlan, AccumulationFollowsFromTheGlobalBatch) {
 TEST(BatchPlan, GivenGlobalBatchIsNamedWhereItDoesNotFit) {
   const Error too_few = error_of([] { check_enough_rows(global_options(11, 12, 4, 2)); });
   EXPECT_EQ(too_few.code(), ExitCode::kBadData);
-  EXPECT_THAT(too_few.what(), HasSubstr("has 11 rows, one step takes 12 (global_batch_size)"));
+  EXPECT_THAT(
+      too_few.what(),
+      HasSubstr(
+          "has 11 rows, one step takes 12 (global_batch_size): give more data, or lower global_batch_size"));
   check_enough_rows(global_options(12, 12, 8, 4));  // 32 rows would be the product
   EXPECT_EQ(error_of([] { global_batch_rows(global_options(12, 0, 8, 4)); }).code(), ExitCode::kBadConfig);
   BatchPlanOptions options = global_options(11, 12, 4, 2);
@@ -299,10 +302,12 @@ TEST(BatchPlan, GivenGlobalBatchIsNamedWhereItDoesNotFit) {
 }
 
 TEST(BatchPlan, RefusesADatasetSmallerThanOneGlobalBatch) {
-  const Error error = error_of([] { check_enough_rows(options_for(11, 2, 3, 2)); });
+  const Error error = error_of([] { check_enough_rows(options_for(1, 2, 3, 2), "set --packing, "); });
   EXPECT_EQ(error.code(), ExitCode::kBadData);
-  EXPECT_THAT(error.what(), HasSubstr("has 11 rows, one step takes 12"));
-  EXPECT_THAT(error.what(), HasSubstr("gradient_accumulation_steps"));
+  EXPECT_STREQ(error.what(),
+               "the dataset has 1 row, one step takes 12 (batch size 2 x accumulation 3 x world size 2): set "
+               "--packing, "
+               "give more data, or lower the batch size or gradient_accumulation_steps");
   check_enough_rows(options_for(12, 2, 3, 2));
 }
 

@@ -40,6 +40,7 @@ struct Request {
   int64_t vocab_size;
   std::vector<fs::path> files;
   std::vector<FileStamp> stamps;
+  std::vector<std::string> left_out;  // files of folders, a line for each folder
   bool is_pretokenized = false;
 };
 
@@ -53,8 +54,14 @@ void check_settings(const DatasetOptions& options, int64_t vocab_size) {
 
 Request make_request(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size) {
   check_settings(options, vocab_size);
-  Request request = {options, tokenizer, vocab_size, expand_input_files(options.files), {}, false};
-  for (const fs::path& file : request.files) request.stamps.push_back(InputFile::open(file).stamp());
+  InputFiles found = find_input_files(options.files, InputUse::kDataset);
+  Request request = {options, tokenizer, vocab_size, std::move(found.files), {}, std::move(found.left_out),
+                     false};
+  for (const fs::path& path : request.files) {
+    const InputFile file = InputFile::open(path);
+    check_input_content(file, input_kind(path), options.skip_invalid_utf8);
+    request.stamps.push_back(file.stamp());
+  }
   const auto is_pretokenized = [](const fs::path& file) {
     return input_kind(file) == InputKind::kPretokenized;
   };
@@ -122,9 +129,8 @@ void check_unchanged(const Request& request) {
 }
 
 std::string input_names(const Request& request) {
-  const size_t others = request.files.size() - 1;
-  return request.files.front().string() +
-         (others == 0 ? "" : fmt::format(" and {} other file{}", others, others == 1 ? "" : "s"));
+  const int64_t others = std::ssize(request.files) - 1;
+  return request.files.front().string() + (others == 0 ? "" : " and " + format_count(others, "other file"));
 }
 
 int64_t num_found(const CacheCounts& counts) {
@@ -150,14 +156,14 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
   check_unchanged(request);
   if (writer.num_rows() == 0) {
     fail(ExitCode::kBadData, "{}: the dataset is empty: {}", input_names(request),
-         request.is_pretokenized
-             ? std::string("input_ids has no values")
-             : fmt::format("{} documents, {} of them without text, {} not UTF-8", num_found(counts),
-                           counts.num_empty_documents, counts.num_invalid_documents));
+         request.is_pretokenized ? std::string("input_ids has no values")
+                                 : fmt::format("{}, {} of them without text, {} not UTF-8",
+                                               format_count(num_found(counts), "document"),
+                                               counts.num_empty_documents, counts.num_invalid_documents));
   }
   if (writer.num_targets() == 0) {
-    fail(ExitCode::kBadData, "{}: none of the {} rows has a target: {}", input_names(request),
-         writer.num_rows(),
+    fail(ExitCode::kBadData, "{}: no target in {}: {}", input_names(request),
+         format_count(writer.num_rows(), "row"),
          has_labels ? "every label is -100 (the first label of a row is no target)"
                     : "a row needs two tokens to have one");
   }
@@ -178,25 +184,53 @@ std::optional<TokenCache> find_cache(const fs::path& path, const Hash128& key, T
   }
 }
 
+// "3 of 5 documents", "1 of 1 row"
+std::string share_of(int64_t part, int64_t whole, const char* noun) {
+  return fmt::format("{} of {}", format_count(part), format_count(whole, noun));
+}
+
+const char* noun_of_document(const Request& request) { return request.is_pretokenized ? "row" : "document"; }
+
 std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& request) {
-  std::vector<std::string> warnings;
-  const char* const documents = request.is_pretokenized ? "rows" : "documents";
+  std::vector<std::string> warnings = request.left_out;
   const int64_t found = num_found(counts);
   if (counts.num_empty_documents > 0) {
-    warnings.push_back(fmt::format("{}: {} of {} documents have no text: left out", input_names(request),
-                                   format_count(counts.num_empty_documents), format_count(found)));
+    warnings.push_back(fmt::format("{}: left out {}: no text", input_names(request),
+                                   share_of(counts.num_empty_documents, found, "document")));
   }
   if (counts.num_invalid_documents > 0) {
-    warnings.push_back(fmt::format("{}: {} of {} documents are not UTF-8: left out", input_names(request),
-                                   format_count(counts.num_invalid_documents), format_count(found)));
+    warnings.push_back(fmt::format("{}: left out {}: not UTF-8", input_names(request),
+                                   share_of(counts.num_invalid_documents, found, "document")));
   }
   if (counts.num_cut_documents > 0) {
-    warnings.push_back(fmt::format(
-        "{}: {} of {} {} are longer than max_length {}: cut, {} tokens are not used", input_names(request),
-        format_count(counts.num_cut_documents), format_count(counts.num_documents), documents,
-        request.options.max_length, format_count(counts.num_cut_tokens)));
+    warnings.push_back(
+        fmt::format("{}: cut {} to max_length {}: {} not used", input_names(request),
+                    share_of(counts.num_cut_documents, counts.num_documents, noun_of_document(request)),
+                    request.options.max_length, format_count(counts.num_cut_tokens, "token")));
   }
   return warnings;
+}
+
+// A row per document loses what lies beyond max_length: the best part of a dataset whose documents are long.
+void check_truncation(const CacheTrailer& cache, const Request& request) {
+  const CacheCounts& counts = cache.counts;
+  const int64_t num_tokens = cache.num_tokens + counts.num_cut_tokens;
+  if (request.options.allow_truncation || counts.num_cut_tokens <= num_tokens / 10) return;
+  const bool has_text = std::any_of(request.files.begin(), request.files.end(), [](const fs::path& file) {
+    return input_kind(file) == InputKind::kText;
+  });
+  std::string remedy = "set ";
+  if (!request.is_pretokenized)
+    remedy += "--packing to join the documents and cut them into rows without loss, ";
+  if (has_text && !request.options.text_per_line) remedy += "--text_per_line if every line is a document, ";
+  fail(ExitCode::kBadConfig,
+       "{}: {} of {} ({:.0f} %) would be dropped, as {} {} longer than max_length {} and cut{}; {}a larger "
+       "--max_length, or --allow_truncation to drop them",
+       input_names(request), format_count(counts.num_cut_tokens), format_count(num_tokens, "token"),
+       100 * static_cast<double>(counts.num_cut_tokens) / static_cast<double>(num_tokens),
+       share_of(counts.num_cut_documents, counts.num_documents, noun_of_document(request)),
+       counts.num_cut_documents == 1 ? "is" : "are", request.options.max_length,
+       request.is_pretokenized ? "" : " to one row", remedy);
 }
 
 }  // namespace
@@ -240,6 +274,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
 
   auto impl = std::make_unique<Impl>(Impl{std::move(*cache), {}});
   const CacheCounts& counts = impl->cache.trailer().counts;
+  check_truncation(impl->cache.trailer(), request);
   for (std::string& warning : warnings_of(counts, request)) warnings.push_back(std::move(warning));
   impl->report = {static_cast<int64_t>(request.files.size()),
                   counts.num_documents,

@@ -20,10 +20,9 @@ enum class Packing {
 };
 
 struct DatasetOptions {
-  // Paths, folders or globs, in this order. A folder stands for all regular files below it and a glob for its
-  // matches, each sorted by path. By extension: .jsonl, .ndjson and .json are JSON (an object per line, or an
-  // array of objects), .safetensors is pre-tokenized, anything else is text. Pre-tokenized files do not mix
-  // with the others.
+  // Paths, folders or globs, in this order, as find_input_files (formats/input_files.h) takes them. By
+  // extension: .jsonl, .ndjson and .json are JSON (an object per line, or an array of objects), .safetensors
+  // is pre-tokenized, anything else is text. Pre-tokenized files do not mix with the others.
   std::vector<std::string> files;
   std::string text_column = "text";
   bool text_per_line = false;  // text files: a document is a line instead of the file
@@ -31,6 +30,8 @@ struct DatasetOptions {
   // Packing appends EOS to every document (unless its last token is EOS already); nothing else does. Not for
   // pre-tokenized files, whose rows are taken as they are.
   Packing packing = Packing::kNone;
+  // Rows are cut to max_length even where more than a tenth of all tokens is lost by that.
+  bool allow_truncation = false;
   bool add_special_tokens = true;      // the tokenizer's post-processor (bos, ...), for every document
   bool skip_invalid_utf8 = false;      // leave out documents that are not UTF-8 (counted) instead of failing
   std::filesystem::path cache_folder;  // empty = $XDG_CACHE_HOME/tessera or ~/.cache/tessera
@@ -46,7 +47,8 @@ struct DatasetReport {
   int64_t num_cut_tokens = 0;         // tokens lost by that
   bool cache_hit = false;
   std::filesystem::path cache_file;
-  // One line each, for the user: documents dropped or cut, a damaged cache that was rebuilt.
+  // One line each, for the user: files left out of folders, documents dropped or cut, a damaged cache that
+  // was rebuilt.
   std::vector<std::string> warnings;
 };
 
@@ -66,9 +68,10 @@ struct DatasetReport {
 class Dataset {
  public:
   // Errors name file, line and column: kNoInput (no such file), kBadData (not UTF-8, not JSON, no such
-  // column, empty, id out of the vocabulary, rows without any target at all), kBadConfig (settings),
-  // kIoError (cache folder). `tokenizer` may be null for pre-tokenized files only. Ids and labels are checked
-  // against vocab_size. `progress` is called on the calling thread.
+  // column, not text, of a format that is not read, empty, id out of the vocabulary, rows without any target
+  // at all), kBadConfig (settings, more than a tenth of the tokens cut), kIoError (cache folder). `tokenizer`
+  // may be null for pre-tokenized files only. Ids and labels are checked against vocab_size. `progress` is
+  // called on the calling thread.
   static Dataset open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
                       ThreadPool& pool, const std::function<void(double fraction)>& progress = {});
   ~Dataset();

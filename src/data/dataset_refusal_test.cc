@@ -13,6 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class DatasetRefusal : public DatasetTest {
  protected:
@@ -43,7 +44,7 @@ TEST_F(DatasetRefusal, TextThatIsNotUtf8) {
   EXPECT_THAT(message_of_file("c.txt", std::string("\xFF\xFE"
                                                    "a\0",
                                                    4)),
-              HasSubstr("it looks like UTF-16"));
+              HasSubstr("c.txt: expected UTF-8 text, found UTF-16 text: convert it"));
   EXPECT_THAT(message_of_file("d.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\xED\xA0\x80\"}"),
               HasSubstr("d.jsonl: line 2: byte offset 24: expected UTF-8"));
   folder_.write("e.txt", "one\n\nthr\x80");
@@ -66,7 +67,7 @@ TEST_F(DatasetRefusal, TheFirstBadDocumentIsReportedWhateverTheThreads) {
 
 TEST_F(DatasetRefusal, EmptyInput) {
   EXPECT_EQ(message_of_file("a.txt", ""),
-            "a.txt: the dataset is empty: 1 documents, 1 of them without text, 0 not UTF-8");
+            "a.txt: the dataset is empty: 1 document, 1 of them without text, 0 not UTF-8");
   EXPECT_EQ(message_of_file("a.jsonl", ""),
             "a.jsonl: the dataset is empty: 0 documents, 0 of them without text, 0 not UTF-8");
   EXPECT_THAT(message_of_file("b.json", "[]"), HasSubstr("b.json: the dataset is empty"));
@@ -76,13 +77,14 @@ TEST_F(DatasetRefusal, EmptyInput) {
 }
 
 TEST_F(DatasetRefusal, RowsWithoutAnyTarget) {
-  EXPECT_EQ(message_of_file("a.txt", "a"),
-            "a.txt: none of the 1 rows has a target: a row needs two tokens to have one");
+  EXPECT_EQ(message_of_file("a.txt", "a"), "a.txt: no target in 1 row: a row needs two tokens to have one");
 }
 
 TEST_F(DatasetRefusal, JsonThatIsBroken) {
-  EXPECT_THAT(message_of_file("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
-              HasSubstr("a.jsonl: line 2: not valid JSON: "));
+  EXPECT_THAT(
+      message_of_file("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
+      HasSubstr(
+          "a.jsonl: line 2: not valid JSON: column 13: expected ',' or '}', found the end of the text"));
   EXPECT_THAT(message_of_file("b.jsonl", "{\"txt\": \"a\", \"id\": 1}\n"),
               EndsWith("b.jsonl: line 1: no column 'text' (text_column); columns found: txt, id"));
   EXPECT_EQ(message_of_file("c.jsonl", "\n{\"text\": 1}"),
@@ -91,9 +93,48 @@ TEST_F(DatasetRefusal, JsonThatIsBroken) {
               HasSubstr("d.jsonl: line 1: nested deeper than 256 levels"));
   EXPECT_THAT(message_of_file("e.json", "[{\"text\": \"a\"},\n"),
               HasSubstr("e.json: line 2: byte offset 16: "));
-  EXPECT_THAT(
-      message_of_file("f.jsonl", "version https://git-lfs.github.com/spec/v1\noid sha256:00\n"),
-      HasSubstr("f.jsonl: line 1: this is a Git LFS pointer, not the file itself: run `git lfs pull`"));
+  EXPECT_THAT(message_of_file("f.jsonl", "version https://git-lfs.github.com/spec/v1\noid sha256:00\n"),
+              HasSubstr("f.jsonl: expected UTF-8 text, found a Git LFS pointer"));
+}
+
+TEST_F(DatasetRefusal, FilesThatAreNotTextWhateverTheirName) {
+  EXPECT_THAT(message_of_file("a.txt", std::string("PK\x03\x04\0\0", 6)),
+              HasSubstr("a.txt: expected UTF-8 text, found a zip"));
+  EXPECT_THAT(message_of_file("b.txt", "{\"text\": \"a\"}\n"),
+              HasSubstr("b.txt: expected text, found JSON Lines"));
+  EXPECT_THAT(message_of_file("c.csv", "text\na\n"), HasSubstr("c.csv: .csv files are not supported"));
+}
+
+TEST_F(DatasetRefusal, DocumentsThatLoseMoreThanATenthOfTheTokens) {
+  folder_.write("a.txt", std::string(100, 'a'));
+  DatasetOptions options = options_for({"a.txt"});
+  options.max_length = 89;
+  EXPECT_EQ(message(options, ExitCode::kBadConfig),
+            "a.txt: 11 of 100 tokens (11 %) would be dropped, as 1 of 1 document is longer than max_length "
+            "89 and cut to one "
+            "row; set --packing to join the documents and cut them into rows without loss, "
+            "--text_per_line if every line is a document, a larger --max_length, or --allow_truncation to "
+            "drop them");
+  options.allow_truncation = true;
+  EXPECT_EQ(open(options).num_tokens(), 89);
+  options.allow_truncation = false;
+  EXPECT_EQ(message(options, ExitCode::kBadConfig).substr(0, 6), "a.txt:") << "from the cache as well";
+  options.packing = Packing::kIsolated;
+  EXPECT_EQ(open(options).num_tokens(), 101);
+  options.packing = Packing::kNone;
+  options.max_length = 90;
+  EXPECT_EQ(open(options).num_tokens(), 90) << "a tenth is a warning";
+  folder_.write("b.jsonl", R"({"text": "0123456789"})");
+  options = options_for({"b.jsonl"});
+  options.max_length = 5;
+  EXPECT_THAT(message(options, ExitCode::kBadConfig), Not(HasSubstr("text_per_line")));
+  write_integers(folder_ / "c.safetensors", {{"input_ids", {2, 3}, {1, 2, 3, 4, 5, 6}}});
+  options = options_for({"c.safetensors"});
+  options.max_length = 2;
+  EXPECT_EQ(message(options, ExitCode::kBadConfig),
+            "c.safetensors: 2 of 6 tokens (33 %) would be dropped, as 2 of 2 rows are longer than max_length "
+            "2 and cut; set a "
+            "larger --max_length, or --allow_truncation to drop them");
 }
 
 TEST_F(DatasetRefusal, FilesThatAreMissing) {
@@ -209,10 +250,9 @@ TEST_F(DatasetRefusal, PreTokenizedTensorsOfAnotherForm) {
             "a.safetensors: the dataset is empty: input_ids has no values");
   EXPECT_EQ(message_of({{"input_ids", {5, 0}, {}}}),
             "a.safetensors: the dataset is empty: input_ids has no values");
-  EXPECT_EQ(
-      message_of({{"input_ids", {1, 3}, {1, 2, 3}}, {"labels", {1, 3}, {5, -100, -100}}}),
-      "a.safetensors: none of the 1 rows has a target: every label is -100 (the first label of a row is no "
-      "target)");
+  EXPECT_EQ(message_of({{"input_ids", {1, 3}, {1, 2, 3}}, {"labels", {1, 3}, {5, -100, -100}}}),
+            "a.safetensors: no target in 1 row: every label is -100 (the first label of a row is no "
+            "target)");
   const std::string floats = safetensors_bytes(
       R"({"input_ids":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})", std::string(8, '\0'));
   EXPECT_EQ(message_of_file("f.safetensors", floats),

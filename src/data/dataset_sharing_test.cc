@@ -26,6 +26,7 @@ class DatasetSharingTest : public testing::Test {
     DatasetOptions options;
     options.files = {(folder_ / file).string()};
     options.cache_folder = folder_ / "cache";
+    options.allow_truncation = true;
     return options;
   }
 

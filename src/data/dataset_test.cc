@@ -32,7 +32,7 @@ TEST_F(DatasetTest, TextIsADocumentPerFileOrPerLine) {
   EXPECT_THAT(texts_of(dataset), ElementsAre("one", "two", "three", "four"));
   EXPECT_EQ(dataset.report().num_empty_documents, 1);
   EXPECT_THAT(dataset.report().warnings,
-              ElementsAre(HasSubstr("a.txt and 1 other file: 1 of 5 documents have no text: left out")));
+              ElementsAre(HasSubstr("a.txt and 1 other file: left out 1 of 5 documents: no text")));
 }
 
 TEST_F(DatasetTest, JsonIsAnObjectPerLineOrAnArray) {
@@ -51,23 +51,27 @@ TEST_F(DatasetTest, FoldersGlobsAndKindsOfTextMixInOrder) {
   create_folder(folder_ / "d");
   folder_.write("d/2.txt", "two");
   folder_.write("d/1.jsonl", "{\"text\": \"one\"}");
+  folder_.write("d/.env", "SECRET=1");
   folder_.write("e.txt", "three");
   const Dataset dataset = open(options_for({"d", "?.txt"}));
   EXPECT_THAT(texts_of(dataset), ElementsAre("one", "two", "three"));
   EXPECT_EQ(dataset.report().num_files, 3);
   EXPECT_EQ(dataset.report().num_documents, 3);
+  EXPECT_THAT(dataset.report().warnings, ElementsAre(HasSubstr("/d: left out 1 file: 1 hidden")));
 }
 
-TEST_F(DatasetTest, ByteOrderMarksGoAndNulBytesStay) {
+TEST_F(DatasetTest, ByteOrderMarksGoAndNulBytesFarFromTheStartStay) {
   folder_.write("a.txt",
                 "\xEF\xBB\xBF"
                 "one");
   folder_.write("b.jsonl",
                 "\xEF\xBB\xBF"
                 "{\"text\": \"two\"}");
-  folder_.write("c.txt", std::string("a\0b", 3));
-  EXPECT_THAT(texts_of(open(options_for({"a.txt", "b.jsonl", "c.txt"}))),
-              ElementsAre("one", "two", std::string("a\0b", 3)));
+  const std::string text = std::string(8000, 'a') + std::string("\0b", 2);
+  folder_.write("c.txt", text);
+  DatasetOptions options = options_for({"a.txt", "b.jsonl", "c.txt"});
+  options.max_length = 10'000;
+  EXPECT_THAT(texts_of(open(options)), ElementsAre("one", "two", text));
 }
 
 TEST_F(DatasetTest, DocumentsAreCutToMaxLengthAndCounted) {
@@ -75,6 +79,7 @@ TEST_F(DatasetTest, DocumentsAreCutToMaxLengthAndCounted) {
   DatasetOptions options = options_for({"a.txt"});
   options.text_per_line = true;
   options.max_length = 4;
+  options.allow_truncation = true;
   const Dataset dataset = open(options);
   EXPECT_THAT(texts_of(dataset), ElementsAre("1234", "1234", "1234", "1"));
   EXPECT_EQ(dataset.num_tokens(), 13);
@@ -85,9 +90,8 @@ TEST_F(DatasetTest, DocumentsAreCutToMaxLengthAndCounted) {
   EXPECT_EQ(dataset.row_num_targets(3), 0);
   EXPECT_EQ(dataset.report().num_cut_documents, 2);
   EXPECT_EQ(dataset.report().num_cut_tokens, 3);
-  EXPECT_THAT(
-      dataset.report().warnings,
-      ElementsAre(HasSubstr("2 of 4 documents are longer than max_length 4: cut, 3 tokens are not used")));
+  EXPECT_THAT(dataset.report().warnings,
+              ElementsAre(HasSubstr("cut 2 of 4 documents to max_length 4: 3 tokens not used")));
 }
 
 TEST_F(DatasetTest, SpecialTokensStandInEveryDocument) {
@@ -177,7 +181,7 @@ TEST_F(DatasetTest, InvalidUtf8IsLeftOutWhenAskedTo) {
   const Dataset dataset = open(options);
   EXPECT_THAT(texts_of(dataset), ElementsAre("good", "fine", "last"));
   EXPECT_EQ(dataset.report().num_invalid_documents, 2);
-  EXPECT_THAT(dataset.report().warnings, ElementsAre(HasSubstr("2 of 5 documents are not UTF-8: left out")));
+  EXPECT_THAT(dataset.report().warnings, ElementsAre(HasSubstr("left out 2 of 5 documents: not UTF-8")));
 }
 
 TEST_F(DatasetTest, ACacheHitGivesTheSameRowsWithoutTokenizing) {
@@ -185,6 +189,7 @@ TEST_F(DatasetTest, ACacheHitGivesTheSameRowsWithoutTokenizing) {
   DatasetOptions options = options_for({"a.txt"});
   options.text_per_line = true;
   options.max_length = 5;
+  options.allow_truncation = true;
   const Dataset first = open(options);
   EXPECT_FALSE(first.report().cache_hit);
   const fs::path cache_file = first.report().cache_file;
@@ -217,8 +222,8 @@ TEST_F(DatasetTest, TheCacheFollowsTheContentNotTheName) {
 }
 
 TEST_F(DatasetTest, EverySettingHasACacheOfItsOwn) {
-  folder_.write("a.jsonl", "{\"text\": \"one\", \"other\": \"two\"}\n");
-  folder_.write("a.txt", "{\"text\": \"one\", \"other\": \"two\"}\n");
+  folder_.write("a.jsonl", "[{\"text\": \"one\", \"other\": \"two\"}]\n");
+  folder_.write("a.txt", "[{\"text\": \"one\", \"other\": \"two\"}]\n");
   folder_.write("b.txt", "one");
   const Tokenizer other_tokenizer = make_byte_tokenizer(folder_ / "other", {.reversed = true});
   std::set<fs::path> caches;

@@ -124,12 +124,13 @@ TEST_F(PackedBatchTest, PreTokenizedFilesJoinAndLongRowsAreCut) {
                   {"attention_mask", {2, 5}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1}}});
   DatasetOptions options = options_for({"a.safetensors", "b.safetensors"});
   options.max_length = 3;
+  options.allow_truncation = true;
   const Dataset dataset = open(options);
   ASSERT_EQ(dataset.num_rows(), 4);
   EXPECT_EQ(dataset.report().num_cut_documents, 2);
   EXPECT_EQ(dataset.report().num_cut_tokens, 4);
   ASSERT_EQ(dataset.report().warnings.size(), 1u);
-  EXPECT_THAT(dataset.report().warnings[0], ::testing::HasSubstr("2 of 4 rows are longer than max_length 3"));
+  EXPECT_THAT(dataset.report().warnings[0], ::testing::HasSubstr("cut 2 of 4 rows to max_length 3"));
   const PackedBatch batch = batch_of(dataset, {0, 1, 2, 3});
   EXPECT_THAT(batch.input_ids, ElementsAre(1, 2, 3, 4, 10, 11, 12, 20, 21, 22));
   EXPECT_THAT(batch.targets, ElementsAre(2, -100, 4, -100, 11, 12, -100, -100, 22, -100));

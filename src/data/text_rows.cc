@@ -102,13 +102,11 @@ class DocumentReader {
 [[noreturn]] void fail_not_utf8(const Document& document, int64_t at) {
   const std::string& text = document.record.text;
   const auto byte = static_cast<unsigned char>(text[static_cast<size_t>(at)]);
-  const bool is_utf16 = document.record.offset_bytes == 0 && at == 0 &&
-                        (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"));
   fail(ExitCode::kBadData,
-       "{}: line {}: byte offset {}: expected UTF-8, found byte 0x{:02x}{}: convert the file, or leave such "
+       "{}: line {}: byte offset {}: expected UTF-8, found byte 0x{:02x}: convert the file, or leave such "
        "documents out (skip_invalid_utf8)",
        document.file->string(), document.record.line + std::count(text.begin(), text.begin() + at, '\n'),
-       document.record.offset_bytes + at, byte, is_utf16 ? " (it looks like UTF-16)" : "");
+       document.record.offset_bytes + at, byte);
 }
 
 struct Tokens {

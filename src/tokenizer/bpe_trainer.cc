@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -143,18 +144,21 @@ BpeTrainingResult train_bpe(const BpeTrainingOptions& options, const std::filesy
   const std::vector<std::string> specials = special_tokens(options);
   const int64_t num_tokens = options.vocab_size - static_cast<int64_t>(specials.size());
   if (num_tokens < 256 || options.vocab_size > INT32_MAX) {
-    fail(ExitCode::kBadConfig, "vocab_size {}: expected at least {} (256 bytes and {} special tokens)",
-         options.vocab_size, 256 + specials.size(), specials.size());
+    fail(ExitCode::kBadConfig, "vocab_size {}: expected at least {} (256 bytes and {})", options.vocab_size,
+         256 + specials.size(), count_of(std::ssize(specials), "special token"));
   }
   const auto part = [&progress](double begin, double share) {
     return [&progress, begin, share](double done) {
       if (progress) progress(begin + share * done);
     };
   };
-  const WordCounts counts = count_words(expand_input_files(options.files), options.skip_invalid_utf8,
-                                        kMaxTrainingWords, pool, part(0, kCountingShare));
+  InputFiles input = find_input_files(options.files, InputUse::kPlainText);
+  for (const std::filesystem::path& file : input.files)
+    check_input_content(InputFile::open(file), InputKind::kText, options.skip_invalid_utf8);
+  const WordCounts counts =
+      count_words(input.files, options.skip_invalid_utf8, kMaxTrainingWords, pool, part(0, kCountingShare));
   if (counts.words.empty())
-    fail(ExitCode::kBadData, "the {} files hold no text to learn from", counts.num_files);
+    fail(ExitCode::kBadData, "no text to learn from in {}", count_of(counts.num_files, "file"));
   const LearnedMerges learned =
       learn_merges(counts.words, num_tokens, part(kCountingShare, 1 - kCountingShare));
   for (const std::string& token : specials) {
@@ -172,7 +176,8 @@ BpeTrainingResult train_bpe(const BpeTrainingOptions& options, const std::filesy
           .num_merges = static_cast<int64_t>(learned.merges.size()),
           .input_bytes = counts.input_bytes,
           .num_files = counts.num_files,
-          .num_files_skipped = counts.num_files_skipped};
+          .num_files_skipped = counts.num_files_skipped,
+          .left_out = std::move(input.left_out)};
 }
 
 }  // namespace tessera

@@ -12,7 +12,7 @@
 namespace tessera {
 
 struct BpeTrainingOptions {
-  std::vector<std::string> files;  // as in expand_input_files (formats/input_files.h)
+  std::vector<std::string> files;  // as in find_input_files (formats/input_files.h), plain text
   int64_t vocab_size = 8192;       // special tokens included, at least 256 + these
   std::string bos_token = "<|begin_of_text|>";
   std::string eos_token = "<|end_of_text|>";
@@ -25,8 +25,9 @@ struct BpeTrainingResult {
   int64_t vocab_size;  // may be lower than asked when the text has no more pairs that occur twice
   int64_t num_merges;
   int64_t input_bytes;
-  int64_t num_files;          // used
-  int64_t num_files_skipped;  // not UTF-8
+  int64_t num_files;                  // used
+  int64_t num_files_skipped;          // not UTF-8
+  std::vector<std::string> left_out;  // files of folders, a line for the user for each folder
 };
 
 // Writes tokenizer.json and tokenizer_config.json to `output`; the same input gives the same files, whatever

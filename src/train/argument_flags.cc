@@ -91,11 +91,14 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
                  "Folder with the tokenizer (tokenizer.json). Without it the model's folder is taken.");
   tokenizer.aliases = {"tokenizer_name", "tokenizer_name_or_path"};
   tokenizer.value_name = "DIR";
-  Flag& dataset =
-      table->add("dataset", &args->dataset,
-                 "Files to train on, or glob patterns, one or more. What a file holds follows from its name: "
-                 ".jsonl and .json are JSON objects, one per line; .safetensors holds token ids (input_ids "
-                 "and, if wanted, labels); anything else is text in UTF-8.");
+  Flag& dataset = table->add(
+      "dataset", &args->dataset,
+      "Files to train on, folders or glob patterns, one or more. What a file holds follows from its "
+      "name: .jsonl, .ndjson and .json are JSON objects, one per line; .safetensors holds token ids "
+      "(input_ids and, if wanted, labels); anything else is text in UTF-8, but for formats that are "
+      "not read, such as .csv, .parquet or .gz, which are refused. Of a folder only these and .txt, "
+      ".text, .md, .markdown, .rst and .tex are read, and no hidden files; 'DIR/**/*.py' names all "
+      "files of another kind below DIR.");
   dataset.aliases = {"train_file"};
   dataset.required = true;
   table->add("eval_dataset", &args->eval_dataset, "Files to evaluate on, named in the same way as dataset.")
@@ -115,6 +118,11 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
                                 "is less; rows of token ids are then cut at max_position_embeddings only.");
   max_length.aliases = {"max_seq_length", "block_size"};
   limit(max_length, at_least(2));
+  table->add(
+      "allow_truncation", &args->allow_truncation,
+      "Drop the tokens of a document beyond max_length, which is the end of every longer one without "
+      "packing, even where they are more than a tenth of all tokens. Otherwise that ends the run before "
+      "the first step.");
   table->add(
       "packing", &args->packing,
       "Join documents, each ended by the end-of-text token, and cut them into rows of max_length tokens. "

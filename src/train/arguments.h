@@ -34,6 +34,7 @@ struct TrainingArguments {
   bool add_special_tokens = true;
   bool skip_invalid_utf8 = false;
   std::optional<int64_t> max_length;
+  bool allow_truncation = false;
   bool packing = false;
   bool packing_cross_document_attention = false;
   bool shuffle = true;

@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "formats/file_kind.h"
 #include "platform/memory_info.h"
 #include "tokenizer/tokenizer.h"
 #include "train/passes.h"
@@ -20,6 +22,14 @@ bool is_pretokenized(const std::string& file) { return file.ends_with(".safetens
 
 bool needs_tokenizer(const std::vector<std::string>& files) {
   return !std::all_of(files.begin(), files.end(), is_pretokenized);
+}
+
+// What makes more rows of the same dataset, ending in a comma; "" where nothing does.
+std::string ways_to_more_rows(const TrainingArguments& args) {
+  if (!needs_tokenizer(args.dataset)) return "";
+  if (args.packing) return "lower --max_length, ";
+  return std::string("set --packing to cut the documents into rows of max_length tokens, ") +
+         (args.text_per_line ? "" : "set --text_per_line if every line of a text file is a document, ");
 }
 
 }  // namespace
@@ -52,6 +62,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
 Trainer::~Trainer() = default;
 
 void Trainer::open_model(const OpsFactory& make_ops) {
+  check_is_model_folder(args_.model);
   const ModelConfig config = read_model_config(args_.model);
   model_file_ = SafetensorsModel::open(args_.model);
   ops_ = make_ops(*pool_);
@@ -90,6 +101,7 @@ Dataset Trainer::open_dataset(const std::vector<std::string>& files, const Token
   options.text_column = args_.text_column;
   options.text_per_line = args_.text_per_line;
   options.max_length = max_length();
+  options.allow_truncation = args_.allow_truncation;
   options.packing = args_.packing_mode();
   options.add_special_tokens = args_.add_special_tokens;
   options.skip_invalid_utf8 = args_.skip_invalid_utf8;
@@ -130,7 +142,7 @@ void Trainer::plan_steps() {
   record_.model = model_shape(model_->config());
   record_.data = data_record(*dataset_, max_length(), args_.packing_mode(), options);
   if (resume_) options = go_on_with_batches(options);
-  check_enough_rows(options);
+  check_enough_rows(options, ways_to_more_rows(args_));
   batch_plan_.emplace(options);
   step_rows_ = global_batch_rows(options);
   micro_batch_rows_ = micro_batch_rows(options);
@@ -140,8 +152,8 @@ void Trainer::plan_steps() {
       args_.max_steps > 0 ? args_.max_steps : batch_plan_->steps_for_epochs(args_.num_train_epochs);
   const int64_t num_warmup_steps = args_.num_warmup_steps(max_steps);
   if (num_warmup_steps >= max_steps && num_warmup_steps > 0) {
-    log_warning("the warm-up of {} steps is not over when the run ends after {}", num_warmup_steps,
-                max_steps);
+    log_warning("the warm-up of {} is not over when the run ends after {}",
+                count_of(num_warmup_steps, "step"), max_steps);
   }
   actions_.emplace(args_, steps_per_epoch, max_steps);
   schedule_ = make_schedule(
