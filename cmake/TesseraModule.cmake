@@ -82,6 +82,7 @@ function(tessera_test name)
   endforeach()
   gtest_discover_tests(tessera_${name}_test DISCOVERY_MODE PRE_TEST TEST_PREFIX "${name}."
     PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${ARG_SERIAL})
+  set_property(GLOBAL APPEND PROPERTY TESSERA_TEST_PROGRAMS $<TARGET_FILE:tessera_${name}_test>)
 endfunction()
 
 # tessera_fuzz(NAME SOURCES x_fuzz.cc DEPS module...): libFuzzer program fuzz_<name>, built with TESSERA_FUZZ=ON.

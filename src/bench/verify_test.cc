@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "bench/attention_bench.h"
@@ -34,7 +36,14 @@ GemmImplementation gemm_with(void (*change)(GemmKernels&)) {
   return implementation;
 }
 
-class WrongProduct : public testing::TestWithParam<std::pair<Product, void (*)(GemmKernels&)>> {};
+struct Fault {
+  Product product;
+  void (*change)(GemmKernels&);
+
+  friend void PrintTo(const Fault& fault, std::ostream* out) { *out << product_name(fault.product); }
+};
+
+class WrongProduct : public testing::TestWithParam<Fault> {};
 
 TEST_P(WrongProduct, IsAnInternalErrorWithShapeAndNumbers) {
   ThreadPool pool(1);
@@ -51,36 +60,42 @@ TEST_P(WrongProduct, IsAnInternalErrorWithShapeAndNumbers) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, WrongProduct,
-    testing::Values(std::pair(Product::kForward,
-                              [](GemmKernels& kernels) {
-                                kernels.forward = [](auto x, auto w, auto bias, TensorView y, auto scratch,
-                                                     auto& pool) {
-                                  kGemmRef.forward(x, w, bias, y, scratch, pool);
-                                  scale_all(y, kWrong);
-                                };
-                              }),
-                    std::pair(Product::kBackwardInput,
-                              [](GemmKernels& kernels) {
-                                kernels.backward_input = [](auto dy, auto w, TensorView dx, Update update,
-                                                            auto scratch, auto& pool) {
-                                  kGemmRef.backward_input(dy, w, dx, update, scratch, pool);
-                                  scale_all(dx, kWrong);
-                                };
-                              }),
+    testing::Values(Fault{Product::kForward,
+                          [](GemmKernels& kernels) {
+                            kernels.forward = [](auto x, auto w, auto bias, TensorView y, auto scratch,
+                                                 auto& pool) {
+                              kGemmRef.forward(x, w, bias, y, scratch, pool);
+                              scale_all(y, kWrong);
+                            };
+                          }},
+                    Fault{Product::kBackwardInput,
+                          [](GemmKernels& kernels) {
+                            kernels.backward_input = [](auto dy, auto w, TensorView dx, Update update,
+                                                        auto scratch, auto& pool) {
+                              kGemmRef.backward_input(dy, w, dx, update, scratch, pool);
+                              scale_all(dx, kWrong);
+                            };
+                          }},
                     // Leaves the output as it is.
-                    std::pair(Product::kBackwardWeight,
-                              [](GemmKernels& kernels) {
-                                kernels.backward_weight = [](ConstTensorView, ConstTensorView, TensorView,
-                                                             WeightUpdate, std::span<std::byte>,
-                                                             ThreadPool&) {};
-                              }),
+                    Fault{Product::kBackwardWeight,
+                          [](GemmKernels& kernels) {
+                            kernels.backward_weight = [](ConstTensorView, ConstTensorView, TensorView,
+                                                         WeightUpdate, std::span<std::byte>, ThreadPool&) {};
+                          }},
                     // Overwrites what it should add to.
-                    std::pair(Product::kBackwardWeightAdd, [](GemmKernels& kernels) {
-                      kernels.backward_weight = [](auto dy, auto x, TensorView dw, WeightUpdate, auto scratch,
-                                                   auto& pool) {
-                        kGemmRef.backward_weight(dy, x, dw, Update::kOverwrite, scratch, pool);
-                      };
-                    })));
+                    Fault{Product::kBackwardWeightAdd,
+                          [](GemmKernels& kernels) {
+                            kernels.backward_weight = [](auto dy, auto x, TensorView dw, WeightUpdate,
+                                                         auto scratch, auto& pool) {
+                              kGemmRef.backward_weight(dy, x, dw, Update::kOverwrite, scratch, pool);
+                            };
+                          }}),
+    [](const auto& test) {
+      std::string name = testing::PrintToString(test.param);
+      std::replace_if(
+          name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
+      return name;
+    });
 
 TEST(GemmBench, ComparedImplementationsAreVerifiedToo) {
   ThreadPool pool(1);
@@ -164,12 +179,12 @@ TEST(AttentionBench, WrongKernelsAreInternalErrors) {
     scale_all(dqkv, kWrong);
   };
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    expect_error(ExitCode::kInternal, {"attention forward 1 rows of 20", "o[", "wrong (ref)"}, [&] {
+    expect_error(ExitCode::kInternal, {"attention forward 1 row of 20", "o[", "wrong (ref)"}, [&] {
       run_attention_case({false, dtype, 1, 20, 2, 1, 16}, wrong, {}, shortest(), pool);
     });
     AttentionImplementation only_backward = wrong;
     only_backward.kernels.forward = right_attention().forward;
-    expect_error(ExitCode::kInternal, {"attention backward 1 rows of 20", "dk["}, [&] {
+    expect_error(ExitCode::kInternal, {"attention backward 1 row of 20", "dk["}, [&] {
       run_attention_case({true, dtype, 1, 20, 2, 1, 16}, only_backward, {}, shortest(), pool);
     });
   }

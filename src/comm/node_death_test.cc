@@ -45,6 +45,11 @@ class SharedStage {
 
 enum class Wait { kCounter, kAllCounters, kBarrier, kAllocate };
 
+void PrintTo(Wait wait, std::ostream* out) {
+  constexpr const char* kNames[] = {"Counter", "AllCounters", "Barrier", "Allocate"};
+  *out << kNames[static_cast<int>(wait)];
+}
+
 void wait_for_last(Wait kind, NodeGroup& group, SharedCounters& counters) {
   const int last = group.size() - 1;
   switch (kind) {
@@ -67,7 +72,11 @@ class KilledRank : public testing::TestWithParam<std::tuple<Wait, int>> {};
 INSTANTIATE_TEST_SUITE_P(WaitsAndVictims, KilledRank,
                          testing::Combine(testing::Values(Wait::kCounter, Wait::kAllCounters, Wait::kBarrier,
                                                           Wait::kAllocate),
-                                          testing::Values(0, 1, 3)));
+                                          testing::Values(0, 1, 3)),
+                         [](const auto& test) {
+                           return fmt::format("{}Rank{}", testing::PrintToString(std::get<0>(test.param)),
+                                              std::get<1>(test.param));
+                         });
 
 TEST_P(KilledRank, EndsTheWaitsOfAllOthersWithinASecond) {
   constexpr int kSize = 4, kLast = 3;

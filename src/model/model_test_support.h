@@ -30,6 +30,8 @@ ModelConfig tiny_config();
 struct NamedConfig {
   std::string name;
   ModelConfig config;
+
+  friend void PrintTo(const NamedConfig& named, std::ostream* out) { *out << named.name; }
 };
 // tiny_config with every option alone, and with all of them.
 std::vector<NamedConfig> all_option_configs();

@@ -48,7 +48,10 @@ TEST_P(FirstError, IsThatOfTheLowestRankOnAllRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, FirstError,
-                         testing::Values(std::pair(1, 3), std::pair(2, 2), std::pair(1, 70)));
+                         testing::Values(std::pair(1, 3), std::pair(2, 2), std::pair(1, 70)),
+                         [](const auto& test) {
+                           return fmt::format("{}x{}", test.param.first, test.param.second);
+                         });
 
 TEST(FirstErrorOfOneRank, NamesNoRank) {
   const auto errors = run_communicators(1, 1, {}, [&](Communicator& comm) {

@@ -15,6 +15,9 @@ namespace fs = std::filesystem;
 struct SameRanksCase {
   RanksCase ranks;
   std::string dtype;
+
+  std::string name() const { return ranks.name() + dtype; }
+  friend void PrintTo(const SameRanksCase& of, std::ostream* out) { *out << of.name(); }
 };
 
 class SameRanks : public testing::TestWithParam<SameRanksCase> {};
@@ -59,11 +62,14 @@ std::vector<SameRanksCase> same_ranks_cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Resume, SameRanks, testing::ValuesIn(same_ranks_cases()),
-                         [](const auto& test) { return test.param.ranks.name() + test.param.dtype; });
+                         [](const auto& test) { return test.param.name(); });
 
 struct OtherRanksCase {
   RanksCase then;
   RanksCase now;
+
+  std::string name() const { return then.name() + "To" + now.name(); }
+  friend void PrintTo(const OtherRanksCase& of, std::ostream* out) { *out << of.name(); }
 };
 
 class OtherRanks : public testing::TestWithParam<OtherRanksCase> {};
@@ -107,9 +113,8 @@ std::vector<OtherRanksCase> other_ranks_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Resume, OtherRanks, testing::ValuesIn(other_ranks_cases()), [](const auto& test) {
-  return test.param.then.name() + "To" + test.param.now.name();
-});
+INSTANTIATE_TEST_SUITE_P(Resume, OtherRanks, testing::ValuesIn(other_ranks_cases()),
+                         [](const auto& test) { return test.param.name(); });
 
 TEST(Resume, RowsOfAStepStayThroughSeveralChangesOfTheRanks) {
   SavingRun run({1, 4});

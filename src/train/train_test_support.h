@@ -104,6 +104,7 @@ struct RanksCase {
   std::string name() const {
     return fmt::format("{}x{}stage{}{}", ranks.num_nodes, ranks.local_world_size, stage, schedule);
   }
+  friend void PrintTo(const RanksCase& of, std::ostream* out) { *out << of.name(); }
 };
 // Several nodes, of one rank and of two, under every stage and schedule.
 std::vector<RanksCase> cases_of_several_nodes();

@@ -25,6 +25,10 @@ ProcessResult run_bench(std::vector<std::string> arguments, const std::vector<st
 struct SubBenchmark {
   std::vector<std::string> arguments;
   size_t num_lines;
+
+  friend void PrintTo(const SubBenchmark& sub, std::ostream* out) {
+    for (const std::string& argument : sub.arguments) *out << argument << ' ';
+  }
 };
 
 class Bench : public testing::TestWithParam<SubBenchmark> {};
@@ -66,7 +70,11 @@ INSTANTIATE_TEST_SUITE_P(
         SubBenchmark{
             {"train-step", "--preset", "15m", "--layers", "1", "--max_length", "8", "--with_head",
              "--vocab_size", "50", "--per_device_train_batch_size", "2", "--gradient_checkpointing", "true"},
-            1}));
+            1}),
+    [](const auto& test) {
+      const std::string& name = test.param.arguments.front();
+      return name.substr(0, name.find('-')) + std::to_string(test.index);
+    });
 
 void expect_refused(const std::vector<std::string>& arguments, int exit_code, const std::string& message) {
   SCOPED_TRACE("tessera " + testing::PrintToString(arguments));
