@@ -307,7 +307,7 @@ void CheckpointWriter::Impl::finish_files() {
 CheckpointWriter::CheckpointWriter(const CheckpointPlan& plan, std::vector<ElementRange> owned,
                                    StateSource source, const WriteOptions& options, ThreadPool& pool)
     : impl_(std::make_unique<Impl>(plan, owned, std::move(source), options, pool)) {
-  const UnpinnedScope unpinned;  // the thread runs where there is room, not where its maker is pinned
+  const UnpinnedScope unpinned(spare_cpus());  // where there is room, not where its maker is pinned
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }
 

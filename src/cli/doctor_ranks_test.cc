@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 
+#include "fake_machine.h"
+
 namespace tessera {
 namespace {
 
@@ -18,13 +20,8 @@ const std::vector<InterfaceAddress> kTwoInterfaces = {
     {.interface = "eth1", .address = "10.1.0.2"}};
 
 NodeProcessors two_numa_nodes() {
-  NodeProcessors node;
-  node.limits.cpus = {0, 1, 2, 3, 4, 5};
-  node.num_online = 6;
-  for (const int cpu : node.limits.cpus) node.cores.push_back({cpu});
-  node.numa_nodes = {{.id = 0, .cpus = {0, 1, 2}, .memory_bytes = 1},
-                     {.id = 1, .cpus = {3, 4, 5}, .memory_bytes = 1}};
-  return node;
+  const MachineShape shape = {2, 3, 1};
+  return node_processors(FakeMachine(shape).root(), shape.cpus());
 }
 
 std::string value_of(const RankFindings& findings, const std::string& name) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "platform/cpu.h"
 
 namespace tessera {
 
@@ -20,6 +21,7 @@ std::thread start_background_thread(std::function<void()> body) {
     ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
     sigset_t before;
   } const inherited;
+  const UnpinnedScope unpinned(spare_cpus());  // the caller may be a thread of a pool
   try {
     return std::thread(std::move(body));
   } catch (const std::system_error& error) {

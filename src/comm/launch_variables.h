@@ -14,4 +14,8 @@ inline constexpr const char* kProgressFileVariable = "TESSERA_PROGRESS_FILE";
 // Seconds from a signal until the agent kills its ranks.
 inline constexpr const char* kTerminationGraceVariable = "TESSERA_TERMINATION_GRACE_S";
 
+// Processors that the rank can keep busy: its part of a cgroup limit, at most those of its affinity mask.
+// Says, too, that OMP_NUM_THREADS is the agent's doing, nobody's wish.
+inline constexpr const char* kProcessorShareVariable = "TESSERA_PROCESSOR_SHARE";
+
 }  // namespace tessera

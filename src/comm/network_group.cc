@@ -160,12 +160,11 @@ class NetworkGroup::Impl {
 
   void start_workers() {
     // A worker that waits takes no processor; more of them than processors only get in each other's way.
-    const auto count = static_cast<size_t>(std::min<int64_t>(
-        static_cast<int64_t>(lanes_.size()), std::max<int64_t>(1, cpu_limits().num_threads())));
+    const auto count = static_cast<size_t>(
+        std::min<int64_t>(static_cast<int64_t>(lanes_.size()), cpu_limits().num_processors()));
     workers_.resize(count);
     num_running_workers_ = count;
     for (size_t i = 0; i < lanes_.size(); ++i) workers_[i % count].lanes.push_back(lanes_[i].get());
-    const UnpinnedScope unpinned;
     try {
       for (Worker& worker : workers_) {
         worker.polled.reserve(2 * worker.lanes.size());

@@ -1,11 +1,7 @@
 #include "launch/cpu_assignment.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <map>
 #include <utility>
 
 #include "base/error.h"
@@ -27,27 +23,11 @@ size_t numa_index(const NodeProcessors& node, int cpu) {
 }
 
 std::vector<std::vector<int>> cores_by_numa_node(const NodeProcessors& node) {
-  std::vector<std::vector<int>> cores = node.cores;
+  std::vector<std::vector<int>> cores = node.limits.cores;
   std::stable_sort(cores.begin(), cores.end(), [&](const auto& a, const auto& b) {
     return numa_index(node, a.front()) < numa_index(node, b.front());
   });
   return cores;
-}
-
-// The hardware threads of each core that are among `cpus`, cores by their first one. A processor that the
-// kernel does not describe is a core of its own.
-std::vector<std::vector<int>> group_by_core(const std::vector<int>& cpus) {
-  std::map<int, std::vector<int>> cores;
-  for (const int cpu : cpus) {
-    std::ifstream in(fmt::format("/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list", cpu));
-    std::string line;
-    std::getline(in, line);
-    const std::vector<int> siblings = parse_cpu_list(line);
-    cores[siblings.empty() ? cpu : siblings.front()].push_back(cpu);
-  }
-  std::vector<std::vector<int>> out;
-  for (auto& [first, hardware_threads] : cores) out.push_back(std::move(hardware_threads));
-  return out;
 }
 
 // Runs of equal length, one per rank; what is left over stays free.
@@ -75,11 +55,12 @@ std::string message_for(const NodeProcessors& node, size_t num_ranks, const Rank
                        count_of(static_cast<int64_t>(num_ranks), "rank"), num_ranks == 1 ? "" : " each",
                        allowed, num_ranks == 1 ? "" : "; fewer ranks would be faster");
   }
-  if (num_ranks > node.cores.size()) {
+  const size_t num_cores = node.limits.cores.size();
+  if (num_ranks > num_cores) {
     return fmt::format("{} ranks on {}: some share a core with another; fewer ranks would be faster",
-                       num_ranks, count_of(std::ssize(node.cores), "core"));
+                       num_ranks, count_of(static_cast<int64_t>(num_cores), "core"));
   }
-  const size_t cores_per_rank = node.cores.size() / num_ranks;
+  const size_t cores_per_rank = num_cores / num_ranks;
   if (cores_per_rank < 2 || rank.num_threads < 2) {
     return fmt::format("one core for each of {} ranks: {}; fewer ranks with more threads are usually faster",
                        num_ranks, allowed);
@@ -89,13 +70,9 @@ std::string message_for(const NodeProcessors& node, size_t num_ranks, const Rank
 
 }  // namespace
 
-NodeProcessors node_processors() {
-  NodeProcessors node;
-  node.limits = cpu_limits();
-  node.numa_nodes = numa_nodes();
-  node.cores = group_by_core(node.limits.cpus);
-  node.num_online = std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN));
-  return node;
+NodeProcessors node_processors(const std::filesystem::path& root, const std::vector<int>& cpus) {
+  return {cpu_limits(root, cpus), numa_nodes(root),
+          std::max(std::ssize(cpus), std::ssize(online_cpus(root)))};
 }
 
 ProcessorAssignment assign_processors(const NodeProcessors& node, int num_ranks) {
@@ -112,7 +89,7 @@ ProcessorAssignment assign_processors(const NodeProcessors& node, int num_ranks)
     }
     assignment.ranks = divide(hardware_threads, count);
   } else {
-    assignment.ranks.assign(count, {.cpus = node.limits.cpus, .num_threads = 1});
+    assignment.ranks.assign(count, {.cpus = node.limits.cpus});
   }
   const double quota = node.limits.quota.value_or(static_cast<double>(node.limits.cpus.size()));
   const double quota_per_rank = quota / num_ranks;
@@ -121,7 +98,9 @@ ProcessorAssignment assign_processors(const NodeProcessors& node, int num_ranks)
     // One rank alone takes what a process without a launcher takes, a started processor of the limit
     // included.
     const auto by_quota = static_cast<int64_t>(count == 1 ? std::ceil(quota) : std::floor(quota_per_rank));
-    rank.num_threads = std::clamp<int64_t>(by_quota, 1, std::ssize(rank.cpus));
+    const auto num_cores = static_cast<int64_t>(std::max<size_t>(1, cores.size() / count));
+    rank.num_processors = std::clamp<int64_t>(by_quota, 1, std::ssize(rank.cpus));
+    rank.num_threads = std::min(num_cores, rank.num_processors);
   }
   if (count > 1) assignment.message = message_for(node, count, assignment.ranks.front(), quota_per_rank);
   return assignment;

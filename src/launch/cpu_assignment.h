@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -10,18 +11,20 @@
 
 namespace tessera {
 
-// What this node has for ranks. Filled in by hand in tests.
+// What this node has for ranks.
 struct NodeProcessors {
   CpuLimits limits;
   std::vector<NumaNode> numa_nodes;
-  std::vector<std::vector<int>> cores;  // hardware threads of each core, of those in limits.cpus
-  int64_t num_online = 1;               // of the machine, allowed or not
+  int64_t num_online = 1;  // of the machine, allowed or not
 };
-NodeProcessors node_processors();
+// As cpu_limits().
+NodeProcessors node_processors(const std::filesystem::path& root = "/",
+                               const std::vector<int>& cpus = usable_cpus());
 
 struct RankProcessors {
-  std::vector<int> cpus;    // the affinity mask of the rank
-  int64_t num_threads = 1;  // worth starting in it
+  std::vector<int> cpus;       // the affinity mask of the rank
+  int64_t num_threads = 1;     // worth starting in it
+  int64_t num_processors = 1;  // of cpus that it can keep busy within its part of a cgroup limit
 };
 
 struct ProcessorAssignment {
@@ -29,9 +32,9 @@ struct ProcessorAssignment {
   std::string message;                // one line, when ranks get little or have to share
 };
 
-// Whole cores in equal numbers, NUMA node by NUMA node, so that a rank lies in one node and never shares a
-// core where the numbers allow it. With more ranks than processors all of them share all. A cgroup limit on
-// processor time is divided, too.
+// Whole cores, with all of their hardware threads, in equal numbers, NUMA node by NUMA node, so that a rank
+// lies in one node where the numbers allow it. More ranks than cores get a hardware thread each, more ranks
+// than processors share all. A cgroup limit on processor time is divided, too.
 ProcessorAssignment assign_processors(const NodeProcessors& node, int num_ranks);
 
 // Memory nodes with allowed processors, at least 1: the number of ranks that "auto" stands for.

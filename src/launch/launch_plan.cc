@@ -38,7 +38,7 @@ void parse_num_nodes(const std::string& text, LaunchPlan* plan) {
 // Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors on nodes without GPUs.
 bool is_count_of_processors(int64_t value, const NodeProcessors& node) {
   return value > 1 && (value == node.num_online || value == std::ssize(node.limits.cpus) ||
-                       value == node.limits.num_threads());
+                       value == node.limits.num_processors());
 }
 
 int parse_ranks_per_node(const LaunchArguments& arguments, const NodeProcessors& node, LaunchPlan* plan) {

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "fake_machine.h"
 #include "launch/cpu_assignment.h"
 #include "launch/launch_plan.h"
 #include "launch/rank_environment.h"
@@ -30,21 +31,15 @@ std::vector<int> range(int first, int last) {
 // Two sockets of `cores` cores each; with hyper-threads the second one of core c is 2 * cores + c, as Linux
 // numbers them on Xeons.
 NodeProcessors two_sockets(int cores, bool hyper_threads, std::optional<double> quota = {}) {
-  NodeProcessors node;
-  for (int c = 0; c < 2 * cores; ++c) {
-    node.cores.push_back(hyper_threads ? std::vector<int>{c, 2 * cores + c} : std::vector<int>{c});
+  static std::map<std::pair<int, bool>, NodeProcessors> made;
+  NodeProcessors& node = made[{cores, hyper_threads}];
+  if (node.limits.cpus.empty()) {
+    const MachineShape shape = {2, cores, hyper_threads ? 2 : 1};
+    node = node_processors(FakeMachine(shape).root(), shape.cpus());
   }
-  node.num_online = hyper_threads ? 4 * cores : 2 * cores;
-  for (int n = 0; n < 2; ++n) {
-    std::vector<int> cpus = range(n * cores, (n + 1) * cores - 1);
-    if (hyper_threads) {
-      const std::vector<int> second = range((2 + n) * cores, (3 + n) * cores - 1);
-      cpus.insert(cpus.end(), second.begin(), second.end());
-    }
-    node.numa_nodes.push_back({.id = n, .cpus = cpus, .memory_bytes = 1});
-  }
-  node.limits = {.cpus = range(0, static_cast<int>(node.num_online) - 1), .quota = quota};
-  return node;
+  NodeProcessors limited = node;
+  limited.limits.quota = quota;
+  return limited;
 }
 
 struct Launch {
@@ -97,7 +92,7 @@ TEST(LaunchPlan, AutoIsOneRankPerNumaNodeWithinTheMask) {
   Launch launch;
   launch.set("nproc-per-node", "auto");
   EXPECT_EQ(launch.plan().local_world_size, 2);
-  launch.node.limits.cpus = range(8, 15);
+  launch.node.limits = {range(8, 15), {}, cores_of(range(8, 15), "/nowhere")};
   EXPECT_EQ(launch.plan().local_world_size, 1);
   launch.node.numa_nodes.clear();
   launch.set("nproc_per_node", "cpu");
@@ -313,7 +308,8 @@ TEST(Processors, RanksGetWholeCoresOfOneNumaNode) {
       std::vector<int> all;
       for (const RankProcessors& rank : assignment.ranks) {
         EXPECT_EQ(std::ssize(rank.cpus), node.num_online / num_ranks);
-        EXPECT_EQ(rank.num_threads, std::ssize(rank.cpus));
+        EXPECT_EQ(rank.num_threads, 16 / num_ranks) << "one per core";
+        EXPECT_EQ(rank.num_processors, std::ssize(rank.cpus));
         const auto& home = node.numa_nodes[rank.cpus[0] % 16 < 8 ? 0 : 1].cpus;
         for (const int cpu : rank.cpus) {
           EXPECT_NE(std::find(home.begin(), home.end(), cpu), home.end()) << cpu;
@@ -342,6 +338,20 @@ TEST(Processors, CgroupLimitIsDivided) {
   EXPECT_EQ(assignment.ranks[1].cpus, range(8, 15));
   EXPECT_EQ(assignment.ranks[1].num_threads, 4);
   EXPECT_EQ(assign_processors(two_sockets(8, false, 9.5), 1).ranks[0].num_threads, 10);
+}
+
+// A mask that leaves three cores of the first of two sub-NUMA clusters, one of them half, and two of the
+// other.
+TEST(Processors, ACoreIsNotSplitWhateverTheMask) {
+  const FakeMachine machine({4, 4, 2});
+  const NodeProcessors node = node_processors(machine.root(), {1, 2, 3, 4, 7, 17, 18, 20, 23});
+  EXPECT_EQ(num_numa_nodes(node), 2);
+  const ProcessorAssignment two = assign_processors(node, 2);
+  EXPECT_EQ(two.ranks[0].cpus, (std::vector<int>{1, 2, 17, 18}));
+  EXPECT_EQ(two.ranks[1].cpus, (std::vector<int>{3, 4, 20})) << "the half core counts as one";
+  EXPECT_EQ(two.ranks[1].num_threads, 2);
+  EXPECT_EQ(two.ranks[1].num_processors, 3);
+  EXPECT_EQ(assign_processors(node, 5).ranks[2].cpus, std::vector<int>{3});
 }
 
 TEST(Processors, LittleForARankIsSaid) {
@@ -406,7 +416,8 @@ TEST(RankVariables, AreTorchruns) {
                                                        {"TESSERA_TERMINATION_GRACE_S", "30"},
                                                        {"TESSERA_AGENT_PID", std::to_string(getpid())},
                                                        {"TESSERA_SNAPSHOT_SLOTS", "7,8,9,10"},
-                                                       {"OMP_NUM_THREADS", "8"}};
+                                                       {"OMP_NUM_THREADS", "8"},
+                                                       {"TESSERA_PROCESSOR_SHARE", "8"}};
   EXPECT_EQ(of(launch.environment()), expected);
   const Variables first = rank_variables(
       plan, {.local_rank = 1, .restart_count = 0, .master_port = 1, .error_file = "", .progress_file = ""},

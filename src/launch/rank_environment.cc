@@ -48,6 +48,7 @@ Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const E
   if (environment("OMP_NUM_THREADS").value_or("").empty()) {
     const RankProcessors& processors = plan.processors.at(static_cast<size_t>(start.local_rank));
     variables.emplace_back("OMP_NUM_THREADS", number(processors.num_threads));
+    variables.emplace_back(kProcessorShareVariable, number(processors.num_processors));
   }
   return variables;
 }

@@ -24,8 +24,8 @@ struct RankStart {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// torchrun's variables, and Tessera's own beside them. OMP_NUM_THREADS only where `environment`, the agent's,
-// has none.
+// torchrun's variables, and Tessera's own beside them. OMP_NUM_THREADS, and kProcessorShareVariable with it,
+// only where `environment`, the agent's, has none.
 Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const Environment& environment);
 
 // "NAME=value" of the agent's environment with these variables in place of its own of the same names.

@@ -12,10 +12,13 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -165,13 +168,31 @@ const std::vector<int>& usable_cpus() {
   return cpus;
 }
 
-int64_t CpuLimits::num_threads() const {
+int64_t CpuLimits::num_cores() const { return cores.empty() ? std::ssize(cpus) : std::ssize(cores); }
+
+int64_t CpuLimits::num_processors() const {
   const auto num_cpus = static_cast<double>(cpus.size());
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(std::min(num_cpus, quota.value_or(num_cpus)))));
 }
 
-bool CpuLimits::can_pin(int64_t num_threads) const {
-  return num_threads == std::ssize(cpus) && can_spin(num_threads);
+int64_t CpuLimits::num_threads() const { return std::min(num_cores(), num_processors()); }
+
+int64_t CpuLimits::threads_per_core(int64_t num_threads) const {
+  if (num_threads <= num_cores()) return 1;
+  size_t most = 1;
+  for (const std::vector<int>& core : cores) most = std::max(most, core.size());
+  return static_cast<int64_t>(most);
+}
+
+std::vector<int> CpuLimits::pinned_cpus(int64_t num_threads) const {
+  const bool one_per_core = num_threads == num_cores();
+  if (!can_spin(num_threads) || (!one_per_core && num_threads != std::ssize(cpus))) return {};
+  if (cores.empty()) return cpus;
+  std::vector<int> pinned;
+  for (const std::vector<int>& core : cores) {
+    pinned.insert(pinned.end(), core.begin(), one_per_core ? core.begin() + 1 : core.end());
+  }
+  return pinned;
 }
 
 bool CpuLimits::can_spin(int64_t num_threads) const {
@@ -179,24 +200,27 @@ bool CpuLimits::can_spin(int64_t num_threads) const {
 }
 
 std::string CpuLimits::describe() const {
-  return fmt::format("{} allowed by the affinity mask ({}), {}", count_of(std::ssize(cpus), "processor"),
-                     format_cpu_list(cpus),
+  const std::string on_cores =
+      num_cores() == std::ssize(cpus) ? "" : fmt::format(" on {}", count_of(num_cores(), "core"));
+  return fmt::format("{}{} allowed by the affinity mask ({}), {}", count_of(std::ssize(cpus), "processor"),
+                     on_cores, format_cpu_list(cpus),
                      quota ? fmt::format("cgroup CPU limit {:.2f}", *quota) : "no cgroup CPU limit");
 }
 
-CpuLimits cpu_limits(const std::filesystem::path& root) { return {usable_cpus(), cgroup_limits(root).cpus}; }
+CpuLimits cpu_limits(const std::filesystem::path& root, const std::vector<int>& cpus) {
+  return {cpus, cgroup_limits(root).cpus, cores_of(cpus, root)};
+}
 
 ThreadChoice choose_threads(int64_t asked, const char* omp_num_threads, const CpuLimits& limits) {
-  const int64_t allowed = limits.num_threads();
   const char* source = "num_threads";
   if (asked == 0) {
-    if (omp_num_threads == nullptr || *omp_num_threads == '\0') return {allowed, ""};
+    if (omp_num_threads == nullptr || *omp_num_threads == '\0') return {limits.num_threads(), "", true};
     asked = parse_omp_num_threads(omp_num_threads);
     source = "OMP_NUM_THREADS";
   }
-  if (asked <= allowed) return {asked, ""};
+  if (asked <= limits.num_processors()) return {asked, ""};
   return {asked, fmt::format("{} {} is more than this process can run at once: {}; {} would be faster",
-                             source, asked, limits.describe(), allowed)};
+                             source, asked, limits.describe(), limits.num_threads())};
 }
 
 void pin_this_thread(int cpu) {
@@ -210,8 +234,41 @@ void unpin_this_thread() {
   if (--num_pins == 0) set_affinity_of_this_thread(cpus_before_pins);
 }
 
-UnpinnedScope::UnpinnedScope() : pinned_to_(affinity_of_this_thread()) {
-  set_affinity_of_this_thread(usable_cpus());
+namespace {
+
+struct Claims {
+  std::mutex mutex;
+  std::multiset<int> cpus;  // of every pool that lives
+};
+
+Claims& claims() {
+  static Claims all;
+  return all;
+}
+
+}  // namespace
+
+ClaimedCpus::ClaimedCpus(std::vector<int> cpus) : cpus_(std::move(cpus)) {
+  const std::lock_guard lock(claims().mutex);
+  claims().cpus.insert(cpus_.begin(), cpus_.end());
+}
+
+ClaimedCpus::~ClaimedCpus() {
+  const std::lock_guard lock(claims().mutex);
+  for (const int cpu : cpus_) claims().cpus.erase(claims().cpus.find(cpu));
+}
+
+std::vector<int> spare_cpus() {
+  std::vector<int> spare;
+  const std::lock_guard lock(claims().mutex);
+  for (const int cpu : usable_cpus()) {
+    if (!claims().cpus.contains(cpu)) spare.push_back(cpu);
+  }
+  return spare.empty() ? usable_cpus() : spare;
+}
+
+UnpinnedScope::UnpinnedScope(const std::vector<int>& cpus) : pinned_to_(affinity_of_this_thread()) {
+  set_affinity_of_this_thread(cpus);
 }
 UnpinnedScope::~UnpinnedScope() { set_affinity_of_this_thread(pinned_to_); }
 

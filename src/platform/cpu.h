@@ -39,29 +39,39 @@ const std::vector<int>& usable_cpus();
 struct CpuLimits {
   std::vector<int> cpus;        // of the mask, ascending, at least one
   std::optional<double> quota;  // CPU time per wall time
+  // The hardware threads of each core that are in `cpus`; empty: every processor is a core of its own.
+  std::vector<std::vector<int>> cores = {};
 
-  // Threads worth starting: one per processor of the mask, cut to the quota (rounded up), at least 1.
+  int64_t num_cores() const;
+  // Processors that this process can keep busy: those of the mask, cut to the quota (rounded up), at least 1.
+  int64_t num_processors() const;
+  // Threads that compute: one per core, because two on a core share its tile unit, L1 and L2. Cut likewise.
   int64_t num_threads() const;
-  // Whether so many threads are pinned, each to a processor: when there are as many as the mask has
-  // processors, and the quota has as much time. Otherwise where they run is left to the system: with fewer
-  // threads, every process would choose the same processors, or both hyper-threads of a core.
-  bool can_pin(int64_t num_threads) const;
+  // How many of so many threads a core has at most: what they keep in its caches is cut to their share.
+  int64_t threads_per_core(int64_t num_threads) const;
+  // The processor to which each of so many threads is pinned: one per core, or one per processor of the mask,
+  // where neighbours, who read what lies side by side, share a core. Empty for other numbers, or when the
+  // quota has less time: where they run is left to the system then, because with fewer threads every process
+  // would choose the same processors.
+  std::vector<int> pinned_cpus(int64_t num_threads) const;
+  bool can_pin(int64_t num_threads) const { return !pinned_cpus(num_threads).empty(); }
   // Whether a thread that waits may spin before it sleeps: each has a processor and the quota to use it.
   bool can_spin(int64_t num_threads) const;
-  // "2 processors allowed by the affinity mask (0-1), cgroup CPU limit 1.50".
+  // "4 processors on 2 cores allowed by the affinity mask (0-3), cgroup CPU limit 1.50".
   std::string describe() const;
 };
-// `root` as in cgroup_limits.
-CpuLimits cpu_limits(const std::filesystem::path& root = "/");
+// `root` as in cgroup_limits; `cpus` as usable_cpus().
+CpuLimits cpu_limits(const std::filesystem::path& root = "/", const std::vector<int>& cpus = usable_cpus());
 
 // How many threads to start.
 struct ThreadChoice {
   int64_t num_threads = 1;
-  std::string warning;  // one line, when more are asked for than the limits allow; they start all the same
+  std::string warning;      // one line, when more are asked for than can run at once; they start all the same
+  bool is_default = false;  // nobody asked for a number
 };
 // `asked` is the value of a flag, named so in the warning. 0 asks OMP_NUM_THREADS, of whose list the first
-// number counts; without it (null, empty) the limits decide. Error(kBadConfig) when it is not a number from 1
-// to kMaxThreads.
+// number counts; without it (null, empty) it is limits.num_threads(). Error(kBadConfig) when it is not a
+// number from 1 to kMaxThreads.
 inline constexpr int64_t kMaxThreads = 4096;
 ThreadChoice choose_threads(int64_t asked, const char* omp_num_threads, const CpuLimits& limits);
 
@@ -71,10 +81,26 @@ ThreadChoice choose_threads(int64_t asked, const char* omp_num_threads, const Cp
 void pin_this_thread(int cpu);
 void unpin_this_thread();
 
-// All processors for the calling thread while it lives, and for what it starts meanwhile.
+// What the threads of a pool are pinned to, while it lives: spare_cpus() leaves these out.
+class ClaimedCpus {
+ public:
+  explicit ClaimedCpus(std::vector<int> cpus);
+  ~ClaimedCpus();
+  ClaimedCpus(const ClaimedCpus&) = delete;
+  ClaimedCpus& operator=(const ClaimedCpus&) = delete;
+
+ private:
+  std::vector<int> cpus_;
+};
+
+// For threads that wait and copy: the processors that no pool has claimed, the second hardware threads of
+// cores above all, so that they take no time from a thread that computes. All of them when none is left.
+std::vector<int> spare_cpus();
+
+// These processors for the calling thread while it lives, and for what it starts meanwhile.
 class UnpinnedScope {
  public:
-  UnpinnedScope();
+  explicit UnpinnedScope(const std::vector<int>& cpus = usable_cpus());
   ~UnpinnedScope();
   UnpinnedScope(const UnpinnedScope&) = delete;
   UnpinnedScope& operator=(const UnpinnedScope&) = delete;

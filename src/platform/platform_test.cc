@@ -1,16 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <vector>
 
 #include "base/error.h"
 #include "expect_error.h"
+#include "fake_machine.h"
 #include "platform/cgroup.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
@@ -23,14 +22,9 @@ namespace {
 
 class CgroupTest : public testing::Test {
  protected:
-  CgroupTest()
-      : root_(std::filesystem::temp_directory_path() / ("tessera_cgroup_" + std::to_string(getpid()))) {}
-  ~CgroupTest() override { std::filesystem::remove_all(root_); }
-  void write(const std::string& path, const std::string& text) {
-    std::filesystem::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
-  }
-  std::filesystem::path root_;
+  void write(const std::string& path, const std::string& text) { machine_.write(path, text); }
+  const FakeMachine machine_;
+  const std::filesystem::path root_ = machine_.root();
 };
 
 TEST_F(CgroupTest, Version2TakesTheTightestLevel) {
@@ -119,6 +113,34 @@ TEST(Topology, CpuListsSurviveTheRoundTrip) {
   EXPECT_EQ(parse_cpu_list("5"), (std::vector<int>{5}));
   EXPECT_TRUE(parse_cpu_list("").empty());
   EXPECT_EQ(parse_cpu_list("1,x"), (std::vector<int>{1}));
+}
+
+// One socket, two, and two of two clusters each (sub-NUMA), as Xeons and as clouds number processors.
+const MachineShape kMachines[] = {{1, 4, 2}, {2, 2, 2}, {4, 1, 2}, {1, 4, 2, true}, {2, 2, 2, true}};
+
+TEST(Topology, CoresAreFoundWhateverTheNumbering) {
+  for (const MachineShape& shape : kMachines) {
+    const FakeMachine machine(shape);
+    const std::vector<std::vector<int>> cores = cores_of(shape.cpus(), machine.root());
+    ASSERT_EQ(cores.size(), 4u);
+    for (int c = 0; c < 4; ++c) EXPECT_EQ(cores[static_cast<size_t>(c)], shape.core(c));
+    EXPECT_EQ(online_cpus(machine.root()), shape.cpus());
+  }
+}
+
+TEST(Topology, AProcessorThatIsNotDescribedIsACoreOfItsOwn) {
+  using Cores = std::vector<std::vector<int>>;
+  const FakeMachine machine;
+  EXPECT_EQ(cores_of({3, 5}, machine.root()), (Cores{{3}, {5}})) << "nothing below /sys";
+  machine.set_siblings(0, "0,4", "thread_siblings_list");  // Linux before 5.3
+  machine.set_siblings(4, "0,4", "thread_siblings_list");
+  machine.set_siblings(1, "1,5");  // of 5 itself nothing is known
+  machine.set_siblings(2, "2");    // its sibling is offline
+  machine.set_siblings(3, "17-18");
+  machine.set_siblings(7, "nonsense");
+  EXPECT_EQ(cores_of({0, 1, 2, 3, 4, 5, 7}, machine.root()), (Cores{{0, 4}, {1, 5}, {2}, {3}, {7}}));
+  EXPECT_EQ(cores_of({4, 5}, machine.root()), (Cores{{4}, {5}})) << "half of either core";
+  EXPECT_TRUE(online_cpus(machine.root()).empty());
 }
 
 TEST(Peak, MeasuresEveryInstructionSetTheMachineHas) {
@@ -225,11 +247,72 @@ TEST(CpuLimits, ThreadsArePinnedOnlyWhenTheyTakeTheWholeMask) {
   EXPECT_TRUE(cut.can_spin(3));
 }
 
+// A machine with hyper-threads, an affinity mask, a container's limit, and what is to come of them.
+struct CoreCase {
+  const char* what;
+  MachineShape shape;
+  std::vector<int> mask;  // none: all
+  std::optional<double> quota;
+  int64_t num_threads;
+  std::vector<int> pinned;  // none: not pinned
+};
+
+std::vector<int> range(int first, int last, int step = 1) {
+  std::vector<int> cpus;
+  for (int cpu = first; cpu <= last; cpu += step) cpus.push_back(cpu);
+  return cpus;
+}
+
+TEST(CpuLimits, OneThreadPerCoreWithinMaskAndQuota) {
+  const MachineShape one = kMachines[0], two = kMachines[1], clusters = kMachines[2], cloud = kMachines[3];
+  const CoreCase cases[] = {
+      {"one socket", one, {}, {}, 4, range(0, 3)},
+      {"two sockets", two, {}, {}, 4, range(0, 3)},
+      {"sub-NUMA clusters", clusters, {}, {}, 4, range(0, 3)},
+      {"siblings side by side", cloud, {}, {}, 4, range(0, 6, 2)},
+      {"a container with time for every processor", one, {}, 8, 4, range(0, 3)},
+      {"a container with time for the cores", one, {}, 4, 4, range(0, 3)},
+      {"a container with less", one, {}, 2.5, 3, {}},
+      {"a fraction of a processor", one, {}, 0.5, 1, {}},
+      {"the first threads of all cores", one, range(0, 3), {}, 4, range(0, 3)},
+      {"the second ones", one, range(4, 7), {}, 4, range(4, 7)},
+      {"two cores", one, {1, 2, 5, 6}, {}, 2, {1, 2}},
+      {"a core and a half", one, {1, 2, 6}, {}, 2, {1, 2}},
+      {"a core and a half, side by side", cloud, {0, 1, 7}, {}, 2, {0, 7}},
+      {"two halves", one, {1, 6}, {}, 2, {1, 6}},
+      {"one core", cloud, {6, 7}, {}, 1, {6}},
+  };
+  for (const CoreCase& c : cases) {
+    SCOPED_TRACE(c.what);
+    const FakeMachine machine(c.shape);
+    if (c.quota) machine.set_cpu_quota(*c.quota);
+    const CpuLimits limits = cpu_limits(machine.root(), c.mask.empty() ? c.shape.cpus() : c.mask);
+    EXPECT_EQ(limits.num_threads(), c.num_threads);
+    EXPECT_EQ(limits.threads_per_core(c.num_threads), 1);
+    EXPECT_EQ(limits.pinned_cpus(c.num_threads), c.pinned);
+  }
+}
+
+TEST(CpuLimits, TwoThreadsPerCoreAreNeighboursOnIt) {
+  const FakeMachine machine(kMachines[1]);
+  const CpuLimits limits = cpu_limits(machine.root(), range(0, 7));
+  EXPECT_EQ(limits.pinned_cpus(8), (std::vector<int>{0, 4, 1, 5, 2, 6, 3, 7}));
+  EXPECT_EQ(limits.threads_per_core(8), 2);
+  EXPECT_EQ(limits.pinned_cpus(5), std::vector<int>()) << "neither one nor two per core";
+  EXPECT_EQ(limits.threads_per_core(5), 2) << "some cores have two";
+  EXPECT_EQ(limits.num_processors(), 8);
+  EXPECT_EQ(limits.describe(),
+            "8 processors on 4 cores allowed by the affinity mask (0-7), no cgroup CPU limit");
+  EXPECT_EQ(choose_threads(8, nullptr, limits).warning, "");
+  EXPECT_THAT(choose_threads(0, "9", limits).warning, testing::EndsWith("; 4 would be faster"));
+}
+
 TEST(ChooseThreads, FlagThenEnvironmentThenLimits) {
   const CpuLimits limits = {{0, 1, 2, 3}, {}};
   const auto count = [&](int64_t asked, const char* environment) {
     const ThreadChoice choice = choose_threads(asked, environment, limits);
     EXPECT_EQ(choice.warning, "") << asked << " " << environment;
+    EXPECT_EQ(choice.is_default, asked == 0 && (environment == nullptr || *environment == '\0'));
     return choice.num_threads;
   };
   EXPECT_EQ(count(3, "2"), 3);

@@ -82,9 +82,10 @@ struct ThreadPool::State {
   }
 
   std::vector<std::thread> workers;
-  std::vector<Share> shares;  // one per thread
-  std::latch starting;        // until every worker has what it takes from the heap when it begins
-  bool pins_caller = false;
+  std::vector<Share> shares;          // one per thread
+  std::latch starting;                // until every worker has what it takes from the heap when it begins
+  std::optional<ClaimedCpus> pinned;  // nothing: where threads run is left to the system
+  int64_t threads_per_core = 1;
   int num_spins = 0;
   std::atomic<bool> stopping{false};
   std::atomic<bool> is_busy{false};  // with a loop
@@ -158,12 +159,14 @@ ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
   state_ = std::make_unique<State>(num_threads);
   omp_set_num_threads(1);
   state_->num_spins = limits.can_spin(num_threads) ? kSpinsBeforeSleep : 0;
+  state_->threads_per_core = limits.threads_per_core(num_threads);
   // One thread alone is left to the system, which knows where there is room.
-  const bool pins = num_threads > 1 && limits.can_pin(num_threads);
+  const std::vector<int> pinned = num_threads > 1 ? limits.pinned_cpus(num_threads) : std::vector<int>();
   try {
     const UnpinnedScope workers_start_free;  // the calling thread may be pinned by another pool
     for (int64_t i = 1; i < num_threads; ++i) {
-      const std::optional<int> cpu = pins ? std::optional(limits.cpus[static_cast<size_t>(i)]) : std::nullopt;
+      const std::optional<int> cpu =
+          pinned.empty() ? std::nullopt : std::optional(pinned[static_cast<size_t>(i)]);
       state_->workers.emplace_back([state = state_.get(), i, cpu] {
         if (cpu) pin_this_thread(*cpu);
         state->worker_loop(i);
@@ -175,16 +178,19 @@ ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
     fail_refused_thread(num_started, num_threads, error);
   }
   state_->starting.wait();
-  if (pins) pin_this_thread(limits.cpus[0]);
-  state_->pins_caller = pins;
+  if (pinned.empty()) return;
+  pin_this_thread(pinned.front());
+  state_->pinned.emplace(pinned);
 }
 
 ThreadPool::~ThreadPool() {
   state_->stop();
-  if (state_->pins_caller) unpin_this_thread();
+  if (state_->pinned) unpin_this_thread();
 }
 
 int64_t ThreadPool::num_threads() const { return static_cast<int64_t>(state_->workers.size()) + 1; }
+
+int64_t ThreadPool::threads_per_core() const { return state_->threads_per_core; }
 
 int64_t ThreadPool::thread_index() { return current_thread_index; }
 
@@ -224,7 +230,7 @@ void ThreadPool::run_on_each(int64_t min_threads, FunctionRef<void()> body) {
   {
     std::vector<std::jthread> temporary;
     try {
-      const UnpinnedScope unpinned;
+      const UnpinnedScope unpinned(spare_cpus());
       for (std::exception_ptr& error : errors) {
         temporary.emplace_back([&body, &error] {
           const SubnormalsAreZero as_in_a_body;

@@ -13,14 +13,16 @@ namespace tessera {
 class ThreadPool {
  public:
   // `num_threads` includes the calling thread; 0 = limits.num_threads(). With limits.can_pin() all are
-  // pinned, the calling thread until the pool is destroyed, which it must do itself. Error(kBadConfig) when
-  // the system refuses a thread.
+  // pinned, to limits.pinned_cpus(), the calling thread until the pool is destroyed, which it must do itself.
+  // Error(kBadConfig) when the system refuses a thread.
   explicit ThreadPool(int64_t num_threads = 0, const CpuLimits& limits = cpu_limits());
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int64_t num_threads() const;
+  // How many of them share a core, its L1 and its L2, at most: CpuLimits::threads_per_core().
+  int64_t threads_per_core() const;
 
   // Runs body(index) for every index in [0, count), each exactly once, on any thread, in any order, and
   // returns when all are done. The first exception is rethrown here after the others have finished. Calls

@@ -242,6 +242,41 @@ TEST_F(Pinning, EndsForWhatAnUnpinnedScopeStarts) {
   EXPECT_EQ(affinity(), first_);
 }
 
+// Two processors, as if they were the hardware threads of one core.
+TEST_F(Pinning, TwoThreadsOfACoreAreAskedForOrThereIsOne) {
+  CpuLimits one_core = limits_of_two();
+  one_core.cores = {one_core.cpus};
+  ThreadPool by_default(0, one_core);
+  EXPECT_EQ(by_default.num_threads(), 1);
+  EXPECT_EQ(by_default.threads_per_core(), 1);
+  ThreadPool both(2, one_core);
+  EXPECT_EQ(both.threads_per_core(), 2);
+  EXPECT_THAT(affinities(both), testing::ElementsAre(first_, std::vector<int>{usable_cpus()[1]}));
+}
+
+TEST_F(Pinning, LeavesTheOtherProcessorsToWhatWaits) {
+  EXPECT_EQ(spare_cpus(), all_);
+  std::vector<int> others = all_;
+  others.erase(others.begin());
+  {
+    const ClaimedCpus first(first_), again(first_);
+    EXPECT_EQ(spare_cpus(), others);
+    std::vector<int> of_thread;
+    {
+      const UnpinnedScope scope(spare_cpus());
+      std::thread([&] { of_thread = affinity(); }).join();
+    }
+    EXPECT_EQ(of_thread, others);
+    EXPECT_EQ(affinity(), all_);
+    const ClaimedCpus rest(others);
+    EXPECT_EQ(spare_cpus(), all_) << "none is left";
+  }
+  EXPECT_EQ(spare_cpus(), all_);
+  if (all_.size() == 2) return;
+  ThreadPool pool(2, limits_of_two());
+  EXPECT_EQ(spare_cpus(), std::vector<int>(all_.begin() + 2, all_.end()));
+}
+
 TEST(ThreadPool, ARefusedThreadIsAnErrorAndLeavesNoneBehind) {
 #if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
   GTEST_SKIP() << "sanitizers take more address space than the test allows";

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -55,7 +57,39 @@ int64_t node_memory_bytes(const std::filesystem::path& meminfo) {
   return 0;
 }
 
+// Of the core of a processor, itself included; empty when the kernel does not say. The second name is the one
+// before Linux 5.3.
+std::vector<int> hardware_threads(int cpu, const std::filesystem::path& cpus) {
+  for (const char* name : {"core_cpus_list", "thread_siblings_list"}) {
+    std::vector<int> listed = parse_cpu_list(read_line(cpus / fmt::format("cpu{}", cpu) / "topology" / name));
+    if (std::find(listed.begin(), listed.end(), cpu) != listed.end()) return listed;
+  }
+  return {};
+}
+
 }  // namespace
+
+std::vector<std::vector<int>> cores_of(const std::vector<int>& cpus, const std::filesystem::path& root) {
+  std::map<int, int>
+      first_threads;  // of the core of a processor: one that says nothing is named by the other
+  for (const int cpu : cpus) {
+    const std::vector<int> listed = hardware_threads(cpu, root / "sys/devices/system/cpu");
+    for (const int each : listed) first_threads.try_emplace(each, listed.front());
+  }
+  std::map<int, std::vector<int>> cores;
+  for (const int cpu : cpus) {
+    const auto found = first_threads.find(cpu);
+    cores[found == first_threads.end() ? cpu : found->second].push_back(cpu);
+  }
+  std::vector<std::vector<int>> out;
+  for (auto& [first, threads] : cores) out.push_back(std::move(threads));
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<int> online_cpus(const std::filesystem::path& root) {
+  return parse_cpu_list(read_line(root / "sys/devices/system/cpu/online"));
+}
 
 std::vector<NumaNode> numa_nodes(const std::filesystem::path& root) {
   std::vector<NumaNode> nodes;

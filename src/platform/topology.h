@@ -1,4 +1,4 @@
-// Memory nodes and huge pages, as the kernel describes them below /sys.
+// Cores, memory nodes and huge pages, as the kernel describes them below /sys.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,13 @@
 #include <vector>
 
 namespace tessera {
+
+// The hardware threads of each core that are among `cpus` (ascending), cores by their first one. A processor
+// that the kernel does not describe, or describes as part of another core than itself, is a core of its own.
+std::vector<std::vector<int>> cores_of(const std::vector<int>& cpus, const std::filesystem::path& root = "/");
+
+// Processors of the machine that run, allowed or not; empty when the kernel does not say.
+std::vector<int> online_cpus(const std::filesystem::path& root = "/");
 
 struct NumaNode {
   int id;

@@ -101,6 +101,7 @@ void CheckpointSaver::take_sums(const CheckpointShare& sums) {
 }
 
 void CheckpointSaver::start_commit() {
+  const UnpinnedScope unpinned(spare_cpus());
   commit_ = std::async(std::launch::async, [this] {
     commit_checkpoint(plan_, record_);
     committing_.write_s = since_begin_.seconds();
