@@ -25,17 +25,17 @@ class AttentionOperands {
         lse_(DType::kF32, {c.num_heads, c.num_tokens()}, 3, 1, pool),
         do_(c.dtype, {c.num_tokens(), c.num_heads * c.head_dim}, 4, 1, pool),
         dqkv_(c.dtype, {c.num_tokens(), shape_.qkv_width()}, 5, 1, pool),
-        scratch_(std::max<int64_t>(64, attention_scratch_bytes(shape_, c.num_tokens(), pool.num_threads()))) {
+        scratch_(std::max<int64_t>(64, attention_scratch_bytes(shape_, c.num_tokens(), pool))) {
     for (int64_t row = 0; row <= c.num_rows; ++row) {
       cu_seqlens_.push_back(static_cast<int32_t>(row * c.length));
     }
   }
 
-  static int64_t size_bytes(const AttentionCase& c, int64_t num_threads) {
+  static int64_t size_bytes(const AttentionCase& c, const ThreadPool& pool) {
     const AttentionShape shape = c.shape();
     const int64_t activations = 2 * (shape.qkv_width() + c.num_heads * c.head_dim) * dtype_bytes(c.dtype);
     return c.num_tokens() * (activations + c.num_heads * dtype_bytes(DType::kF32)) +
-           attention_scratch_bytes(shape, c.num_tokens(), num_threads);
+           attention_scratch_bytes(shape, c.num_tokens(), pool);
   }
 
   void run(const AttentionKernels& kernels) { case_.backward ? run_backward(kernels) : run_forward(kernels); }
@@ -98,7 +98,7 @@ BenchLine run_attention_case(const AttentionCase& c, const AttentionImplementati
       fmt::format("attention {} {} of {}, {} of {}, {}, {}", operation, count_of(c.num_rows, "row"), c.length,
                   count_of(c.num_heads, "head"), c.head_dim,
                   count_of(c.num_key_value_heads, "key-value head"), dtype_name(c.dtype));
-  check_bench_memory(what, AttentionOperands::size_bytes(c, pool.num_threads()));
+  check_bench_memory(what, AttentionOperands::size_bytes(c, pool));
   AttentionOperands operands(c, pool);
   BenchLine line;
   line.benchmark = "attention";

@@ -135,20 +135,29 @@ inline void expect_within(const GuardedTensor& got, const Expected& expected, co
                 << worst_ratio << " times";
 }
 
-// The same bits from pools of 1, 2 and 3 threads. `run` fills and returns its outputs.
+// The same bits from pools of 1, 2 and 3 threads, and of 4 that share two cores. `run` fills and returns its
+// outputs.
 inline void expect_thread_independent(const std::function<std::vector<GuardedTensor>(ThreadPool& pool)>& run,
                                       const std::string& context) {
   ThreadPool one(1);
   const std::vector<GuardedTensor> reference = run(one);
-  for (const int64_t num_threads : {2, 3, 4}) {
-    ThreadPool pool(num_threads);
+  const auto compare = [&](ThreadPool& pool) {
     const std::vector<GuardedTensor> outputs = run(pool);
     ASSERT_EQ(outputs.size(), reference.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       EXPECT_TRUE(outputs[i].bits() == reference[i].bits())
-          << context << ": output " << i << " differs between 1 and " << num_threads << " threads";
+          << context << ": output " << i << " differs between 1 and " << pool.num_threads() << " threads, "
+          << pool.threads_per_core() << " per core";
     }
+  };
+  for (const int64_t num_threads : {2, 3}) {
+    ThreadPool pool(num_threads);
+    compare(pool);
   }
+  // With time for one of them, so that none is pinned to a processor that is not there.
+  ThreadPool two_per_core(4, {.cpus = {0, 1, 2, 3}, .quota = 1, .cores = {{0, 2}, {1, 3}}});
+  ASSERT_EQ(two_per_core.threads_per_core(), 2);
+  compare(two_per_core);
 }
 
 // "hwy (avx2)" of a table's row.

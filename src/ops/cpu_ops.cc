@@ -33,7 +33,7 @@ class CpuOps final : public Ops {
   int64_t workspace_bytes(const OpsLimits& limits) const override {
     const AttentionShape& heads = limits.attention;
     const int64_t num_threads = pool_.num_threads();
-    int64_t bytes = std::max({attention_scratch_bytes(heads, limits.max_tokens, num_threads),
+    int64_t bytes = std::max({attention_scratch_bytes(heads, limits.max_tokens, pool_),
                               cross_entropy_scratch_bytes(limits.max_logits_rows),
                               sum_of_squares_scratch_bytes(limits.max_sum_elements)});
     for (const LinearLimits& linear : limits.linears) {

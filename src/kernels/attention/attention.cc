@@ -42,17 +42,18 @@ void check_lse(ConstTensorView lse_HT, const AttentionShape& shape, int64_t num_
 
 void check_scratch(std::span<std::byte> scratch, const AttentionShape& shape, int64_t num_tokens,
                    const ThreadPool& pool) {
-  const int64_t needed = attention_scratch_bytes(shape, num_tokens, pool.num_threads());
+  const int64_t needed = attention_scratch_bytes(shape, num_tokens, pool);
   TESSERA_CHECK(std::ssize(scratch) >= needed, "{} bytes of scratch, {} needed", scratch.size(), needed);
 }
 
 }  // namespace
 
-int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_threads) {
+int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, const ThreadPool& pool) {
+  const int64_t num_threads = pool.num_threads();
   const int64_t reference_bytes = num_threads * 2 * shape.head_dim * static_cast<int64_t>(sizeof(double));
   return std::max({reference_bytes, AttentionScratchLayout::size_bytes(shape, max_tokens, num_threads),
                    ForwardScratch(nullptr, shape, max_tokens, num_threads).size_bytes,
-                   BackwardScratch(nullptr, shape, max_tokens, num_threads).size_bytes});
+                   BackwardScratch(nullptr, shape, max_tokens, pool).size_bytes});
 }
 
 void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,

@@ -32,8 +32,8 @@
 namespace tessera {
 
 // Bytes of scratch, 64-byte aligned, for forward, backward and cached calls of this shape with at most
-// max_tokens rows.
-int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, int64_t num_threads);
+// max_tokens rows on this pool.
+int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, const ThreadPool& pool);
 
 // o_THE [T, H E] = attention; lse_HT [H, T] F32. lse_HT may be empty when no backward follows.
 void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,

@@ -1,5 +1,5 @@
-// Backward attention on AMX, five products per pair of blocks. A task is a block of 512 keys of one key-value
-// head; it walks the query heads that read it and, per head, blocks of 128 queries that see it:
+// Backward attention on AMX, five products per pair of blocks. A task is a block of keys (BackwardBlocks) of
+// one key-value head; it walks the query heads that read it and, per head, blocks of queries that see it:
 //
 //   (1) s^T = k q^T,  dp^T = v do^T     p^T = 2^(c s^T - c lse)    ds^T = p^T (dp^T - delta)
 //   (2) dv += p^T do,  dk += ds^T q     (3) dq^T += k^T ds^T
@@ -25,8 +25,6 @@ namespace tessera::amx {
 namespace {
 
 constexpr int64_t kGranule = kAttentionGranule;
-constexpr int64_t kQueryGranules = kBackwardQueries / kGranule;
-constexpr int64_t kKeyGranules = kBackwardKeys / kGranule;
 constexpr int64_t kBlockFloats = 4 * kTileFloats;  // a 32 x 32 block of C tiles
 constexpr float kLog2E = 1.4426950408889634f;
 
@@ -132,7 +130,7 @@ class ScoreGradients {
         p_(buffers.p[key_granule % 2] + query_granule * TileUnit::kPair),
         ds_(buffers.ds[key_granule % 2] + query_granule * TileUnit::kPair),
         ds_interleaved_(buffers.ds_interleaved +
-                        (query_granule * kKeyGranules + key_granule) * TileUnit::kPair),
+                        (query_granule * buffers.blocks.key_granules() + key_granule) * TileUnit::kPair),
         factor_(score_factor),
         first_seen_(first_seen),
         window_(window),
@@ -216,7 +214,7 @@ class BackwardKeys {
         sequence_end_(task.sequence_end),
         first_granule_(task.first_granule),
         begin_(task.begin),
-        end_(std::min<int64_t>(task.sequence_end, task.begin + kBackwardKeys)),
+        end_(std::min<int64_t>(task.sequence_end, task.begin + b_.blocks.keys)),
         num_granules_(round_up(end_ - begin_, kGranule) / kGranule) {}
 
   void run();
@@ -232,7 +230,7 @@ class BackwardKeys {
   int64_t num_products() const { return 2 * depth(); }
   int64_t queries_end() const { return std::min(sequence_end_, end_ - 1 + call_.window); }
   // Several tasks add to the dq of the sequence; where that of q, in shared memory, starts.
-  bool is_shared() const { return sequence_end_ - sequence_begin_ > kBackwardKeys; }
+  bool is_shared() const { return sequence_end_ - sequence_begin_ > b_.blocks.keys; }
   int64_t shared_granule(const Queries& q) const {
     return q.h * call_.scratch.dq_granules + first_granule_ + (q.begin - sequence_begin_) / kGranule;
   }
@@ -260,7 +258,7 @@ class BackwardKeys {
   BackwardBuffers b_;
   int64_t g_, sequence_begin_, sequence_end_, first_granule_, begin_, end_, num_granules_;
   TileUnit unit_;
-  bool has_sums_[kKeyGranules] = {};  // of dk and dv, per granule
+  bool has_sums_[BackwardBlocks::kMaxKeys / kGranule] = {};  // of dk and dv, per granule
   // (2) of key granule sums_granule_ under way, over queries sums_queries_: of the two products per piece of
   // 32 columns, next_product_ and those behind it are still to be done.
   int64_t sums_granule_ = 0;
@@ -287,7 +285,7 @@ BackwardKeys::Queries BackwardKeys::next(const Queries& q) const {
   const bool is_last = q.end >= queries_end();
   const int64_t begin = is_last ? begin_ : q.end, h = is_last ? q.h + 1 : q.h;
   if (h == (g_ + 1) * group) return {q.h, q.end, q.end};
-  return {h, begin, std::min(sequence_end_, begin + kBackwardQueries)};
+  return {h, begin, std::min(sequence_end_, begin + b_.blocks.queries)};
 }
 
 // To L2, a part per step of 32 x 32 scores: the dq of these queries and the rows of q and do of the next.
@@ -316,15 +314,15 @@ void BackwardKeys::pack_keys() const {
              *v = call_.qkv + begin_ * Q + call_.v_column(g_);
   pack_rows(k, Q, rows, E, b_.k);
   pack_rows(v, Q, rows, E, b_.v);
-  pack_row_transposed(k, Q, rows, E, kKeyGranules, b_.k_transposed);
+  pack_row_transposed(k, Q, rows, E, b_.blocks.key_granules(), b_.k_transposed);
 }
 
 void BackwardKeys::pack_queries(const Queries& q) const {
   const int64_t E = call_.shape.head_dim, Q = call_.qkv_stride(), O = call_.o_stride(),
                 rows = q.end - q.begin;
   const bf16 *queries = call_.qkv + q.begin * Q + q.h * E, *d_o = call_.d_o + q.begin * O + q.h * E;
-  pack_both(queries, Q, rows, E, kQueryGranules, b_.rows, b_.q_transposed, b_.q);
-  pack_both(d_o, O, rows, E, kQueryGranules, b_.rows, b_.do_transposed, b_.d_o);
+  pack_both(queries, Q, rows, E, b_.blocks.query_granules(), b_.rows, b_.q_transposed, b_.q);
+  pack_both(d_o, O, rows, E, b_.blocks.query_granules(), b_.rows, b_.do_transposed, b_.d_o);
   const float* lse = call_.lse_HT + q.h * call_.T + q.begin;
   const float* delta = call_.scratch.delta_HT + q.h * call_.T + q.begin;
   for (int64_t t = 0; t < rows; ++t) {
@@ -360,7 +358,7 @@ void BackwardKeys::add_key_gradients(int64_t end_product, ScoreGradients* vector
   const int64_t left = sums_queries_.begin * TileUnit::kPair, parity = sums_granule_ % 2;
   for (; next_product_ < end_product; ++next_product_) {
     const int64_t piece = next_product_ / 2, to = (sums_granule_ * depth() + piece) * kBlockFloats;
-    const int64_t right = (piece * kQueryGranules + sums_queries_.begin) * TileUnit::kPair;
+    const int64_t right = (piece * b_.blocks.query_granules() + sums_queries_.begin) * TileUnit::kPair;
     if (next_product_ % 2 == 0) {
       unit_.multiply(start, b_.p[parity] + left, b_.d_o + right, sums_queries_.count(), b_.dv + to, *vectors);
     } else {
@@ -406,10 +404,10 @@ void BackwardKeys::compute_gradients(const Queries& q) {
 
 // (3), after the keys before these.
 void BackwardKeys::add_query_gradients(const Queries& q) {
-  const int64_t block_of_keys = (begin_ - sequence_begin_) / kBackwardKeys;
+  const int64_t block_of_keys = (begin_ - sequence_begin_) / b_.blocks.keys;
   const int64_t first_key = std::max<int64_t>(0, q.begin - call_.window + 1 - sequence_begin_);
-  const auto turn = static_cast<int32_t>(block_of_keys - first_key / kBackwardKeys);
-  const bool is_last = q.begin < begin_ + kBackwardKeys;
+  const auto turn = static_cast<int32_t>(block_of_keys - first_key / b_.blocks.keys);
+  const bool is_last = q.begin < begin_ + b_.blocks.keys;
   float* dq = b_.dq;
   int32_t* progress = nullptr;
   if (is_shared()) {
@@ -426,9 +424,9 @@ void BackwardKeys::add_query_gradients(const Queries& q) {
         continue;
       }
       unit_.multiply(turn == 0 ? Start::kZero : Start::kLoad,
-                     b_.k_transposed + (piece * kKeyGranules + seen.begin) * TileUnit::kPair,
-                     b_.ds_interleaved + (j * kKeyGranules + seen.begin) * TileUnit::kPair, seen.count(),
-                     block, NoWeave());
+                     b_.k_transposed + (piece * b_.blocks.key_granules() + seen.begin) * TileUnit::kPair,
+                     b_.ds_interleaved + (j * b_.blocks.key_granules() + seen.begin) * TileUnit::kPair,
+                     seen.count(), block, NoWeave());
     }
   }
   unit_.flush();
@@ -478,8 +476,8 @@ void BackwardKeys::run() {
   pack_keys();
   const int64_t group = call_.shape.num_heads / call_.shape.num_key_value_heads;
   for (int64_t h = g_ * group; h < (g_ + 1) * group; ++h) {
-    for (int64_t begin = begin_; begin < queries_end(); begin += kBackwardQueries) {
-      const Queries q = {h, begin, std::min(sequence_end_, begin + kBackwardQueries)};
+    for (int64_t begin = begin_; begin < queries_end(); begin += b_.blocks.queries) {
+      const Queries q = {h, begin, std::min(sequence_end_, begin + b_.blocks.queries)};
       pack_queries(q);
       stores_before_tile_loads();
       compute_gradients(q);
@@ -528,7 +526,7 @@ void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTen
                              .sizes = AmxAttentionSizes(shape, T),
                              .T = T,
                              .window = shape.sliding_window == 0 ? T : shape.sliding_window,
-                             .scratch = BackwardScratch(scratch.data(), shape, T, pool.num_threads())};
+                             .scratch = BackwardScratch(scratch.data(), shape, T, pool)};
   std::fill_n(call.scratch.progress, shape.num_heads * call.scratch.dq_granules, 0);
   pool.parallel_blocks(T, 16, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) compute_delta(call, t);

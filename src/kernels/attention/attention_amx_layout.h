@@ -28,11 +28,19 @@ inline constexpr int64_t kForwardKeys = 128;
 inline constexpr int64_t kForwardBlocks = 8;
 
 // Keys of one task of the backward pass and the queries it takes at a time. Queries are packed once per task,
-// dk and dv are loaded and stored once per block of queries, dq once per task. At head size 128 the operands
-// of a task are 384 KiB, its sums 512 KiB, those of a block of queries 128 KiB, its weights 384 KiB and dq
-// 64 KiB: about 3/4 of an L2 of 2 MiB.
-inline constexpr int64_t kBackwardKeys = 512;
-inline constexpr int64_t kBackwardQueries = 256;
+// dk and dv are loaded and stored once per block of queries, dq once per task. At head size 128, 512 keys and
+// 256 queries keep 1.6 MiB per thread in use, about 3/4 of an L2 of 2 MiB; where threads share a core, half
+// as many of both keep 0.75 MiB. No sum depends on either.
+struct BackwardBlocks {
+  static constexpr int64_t kMaxKeys = 512;
+
+  explicit BackwardBlocks(int64_t threads_per_core)
+      : keys(threads_per_core > 1 ? kMaxKeys / 2 : kMaxKeys), queries(keys / 2) {}
+
+  int64_t keys, queries;
+  int64_t key_granules() const { return keys / kAttentionGranule; }
+  int64_t query_granules() const { return queries / kAttentionGranule; }
+};
 
 // Hands out 64-byte aligned pieces of memory; counts only when it starts from null.
 class AttentionCarver {
@@ -127,6 +135,9 @@ struct ForwardScratch {
 
 // Of one thread in the backward pass. "pair": two tiles that are neighbours across the contraction.
 struct BackwardBuffers {
+  explicit BackwardBuffers(const BackwardBlocks& of) : blocks(of) {}
+
+  BackwardBlocks blocks;
   bf16 *k, *v;                         // A pairs of k and v [key granule][depth tile]
   bf16* k_transposed;                  // A pairs of k^T [depth tile][key granule]
   bf16 *q_transposed, *do_transposed;  // B pairs of q^T and do^T [query granule][depth tile]
@@ -140,26 +151,25 @@ struct BackwardBuffers {
   float *lse, *delta;  // [query], lse in units of log2
 
   void assign(AttentionCarver* carver, const AmxAttentionSizes& sizes) {
-    const int64_t keys = kBackwardKeys * sizes.padded_head(),
-                  queries = kBackwardQueries * sizes.padded_head();
+    const int64_t keys = blocks.keys * sizes.padded_head(), queries = blocks.queries * sizes.padded_head();
     for (bf16** operand : {&k, &v, &k_transposed}) *operand = carver->take<bf16>(keys);
     for (bf16** operand : {&q_transposed, &do_transposed, &q, &d_o}) *operand = carver->take<bf16>(queries);
     for (float*& block : scores) block = carver->take<float>(2 * kAttentionGranule * kAttentionGranule);
     for (bf16** weights : {&p[0], &p[1], &ds[0], &ds[1]}) {
-      *weights = carver->take<bf16>(kAttentionGranule * kBackwardQueries);
+      *weights = carver->take<bf16>(kAttentionGranule * blocks.queries);
     }
-    ds_interleaved = carver->take<bf16>(kBackwardKeys * kBackwardQueries);
+    ds_interleaved = carver->take<bf16>(blocks.keys * blocks.queries);
     rows = carver->take<bf16>(kAttentionGranule * sizes.padded_head());
     for (float** sums : {&dk, &dv}) *sums = carver->take<float>(keys);
     dq = carver->take<float>(queries);
-    for (float** statistic : {&lse, &delta}) *statistic = carver->take<float>(kBackwardQueries);
+    for (float** statistic : {&lse, &delta}) *statistic = carver->take<float>(blocks.queries);
   }
 };
 
 // All memory of a backward call.
 struct BackwardScratch {
-  // Keys [begin, min(begin + 512, sequence_end)) of the sequence [sequence_begin, sequence_end), whose dq
-  // starts at `first_granule` of every head.
+  // Keys [begin, min(begin + blocks.keys, sequence_end)) of the sequence [sequence_begin, sequence_end),
+  // whose dq starts at `first_granule` of every head.
   struct Task {
     int32_t sequence_begin;
     int32_t sequence_end;
@@ -168,9 +178,12 @@ struct BackwardScratch {
   };
 
   BackwardScratch(std::byte* memory_begin, const AttentionShape& shape, int64_t num_tokens,
-                  int64_t num_threads)
-      // A sequence has dq in shared memory when it is longer than a task, and pads it by less than a granule.
-      : dq_granules(num_tokens / kAttentionGranule + num_tokens / kBackwardKeys + 1), memory(memory_begin) {
+                  const ThreadPool& pool)
+      : blocks(pool.threads_per_core()),
+        // A sequence has dq in shared memory when it is longer than a task, and pads it by less than a
+        // granule.
+        dq_granules(num_tokens / kAttentionGranule + num_tokens / blocks.keys + 1),
+        memory(memory_begin) {
     const AmxAttentionSizes sizes(shape, num_tokens);
     AttentionCarver carver(memory);
     tasks = carver.take<Task>(num_tokens);
@@ -178,14 +191,14 @@ struct BackwardScratch {
     progress = carver.take<int32_t>(shape.num_heads * dq_granules);
     dq = carver.take<float>(shape.num_heads * dq_granules * kAttentionGranule * sizes.padded_head());
     thread_offset = carver.used_bytes();
-    BackwardBuffers().assign(&carver, sizes);
+    BackwardBuffers(blocks).assign(&carver, sizes);
     thread_bytes = carver.used_bytes() - thread_offset;
-    size_bytes = thread_offset + num_threads * thread_bytes;
+    size_bytes = thread_offset + pool.num_threads() * thread_bytes;
   }
   // Of the calling thread.
   BackwardBuffers thread_buffers(const AmxAttentionSizes& sizes) const {
     AttentionCarver carver(memory + thread_offset + ThreadPool::thread_index() * thread_bytes);
-    BackwardBuffers buffers;
+    BackwardBuffers buffers(blocks);
     buffers.assign(&carver, sizes);
     return buffers;
   }
@@ -197,14 +210,14 @@ struct BackwardScratch {
     for (size_t n = 0; n + 1 < cu_seqlens.size(); ++n) {
       longest = std::max(longest, cu_seqlens[n + 1] - cu_seqlens[n]);
     }
-    for (int32_t offset = 0; offset < longest; offset += static_cast<int32_t>(kBackwardKeys)) {
+    for (int32_t offset = 0; offset < longest; offset += static_cast<int32_t>(blocks.keys)) {
       int64_t first_granule = 0;
       for (size_t n = 0; n + 1 < cu_seqlens.size(); ++n) {
         const int32_t begin = cu_seqlens[n], end = cu_seqlens[n + 1];
         if (offset < end - begin) {
           tasks[count++] = {begin, end, begin + offset, static_cast<int32_t>(first_granule)};
         }
-        if (end - begin > kBackwardKeys) {
+        if (end - begin > blocks.keys) {
           first_granule += round_up(end - begin, kAttentionGranule) / kAttentionGranule;
         }
       }
@@ -212,6 +225,7 @@ struct BackwardScratch {
     return count;
   }
 
+  BackwardBlocks blocks;
   Task* tasks;
   float* delta_HT;
   int64_t dq_granules;  // of one head

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 
 #include "base/float_types.h"
 #include "kernels/amx/tiles.h"
@@ -44,6 +45,20 @@ struct DepthChunks {
   }
 };
 
+// The panels of a square block of c of which sums, a chunk of b and two pieces of a fill at most 7/8 of a
+// thread's share of L2: 16 (512 x 512) of 2 MiB, 10 (320 x 320) of half of that. Not so small that sums move
+// more often than they are worked on. Chunks keep their length: it is part of the packed form.
+constexpr int64_t block_panels(int64_t l2_bytes, int64_t threads_per_core) {
+  constexpr int64_t kPieceBytes = kMaxChunkSteps * kUnitBytes;
+  const int64_t share_bytes = l2_bytes / threads_per_core / 8 * 7;
+  int64_t width = 8;
+  while (width < 32 &&
+         (width + 1) * ((width + 1) * kMicroTileBytes + kPieceBytes) + 2 * kPieceBytes <= share_bytes) {
+    ++width;
+  }
+  return width / 2 * 2;
+}
+
 // c cut into block_rows x block_columns blocks, as even as whole panels allow.
 struct Blocks {
   int64_t rows, columns;  // panels of c
@@ -51,5 +66,29 @@ struct Blocks {
 
   int64_t count() const { return block_rows * block_columns; }
 };
+
+// What of a pool blocks are chosen by.
+struct Threads {
+  int64_t count, per_core;
+};
+
+// Blocks of at most block_panels() squared, as many as keep all threads busy to the end. The longer side is
+// cut for that: a thread then takes more from its own caches, less from what another thread packed.
+inline Blocks choose_blocks(int64_t rows, int64_t columns, int64_t l2_bytes, Threads threads) {
+  const int64_t most = block_panels(l2_bytes, threads.per_core);
+  const int64_t row_panels = divide_up(rows, kPanelWidth), column_panels = divide_up(columns, kPanelWidth);
+  int64_t row_blocks = divide_up(row_panels, most);
+  int64_t column_blocks = divide_up(column_panels, most);
+  const auto cut = [&](int64_t& blocks, int64_t panels, int64_t others) {
+    const int64_t wave = threads.count / std::gcd(threads.count, others);
+    blocks = std::min(panels, divide_up(blocks, wave) * wave);
+  };
+  if (row_panels >= column_panels) {
+    cut(row_blocks, row_panels, column_blocks);
+  } else {
+    cut(column_blocks, column_panels, row_blocks);
+  }
+  return {row_panels, column_panels, row_blocks, column_blocks};
+}
 
 }  // namespace tessera::amx

@@ -11,25 +11,17 @@
 TESSERA_AMX_BEGIN
 namespace tessera::amx {
 
-// The panels of a square block of c of which sums, a chunk of b and two pieces of a fill at most 7/8 of L2:
-// 16 (512 x 512) for 2 MiB. Not so small that sums move more often than they are worked on.
-inline int64_t block_panels() {
-  constexpr int64_t kUsualL2Bytes = 2 << 20;  // where the system does not say
-  constexpr int64_t kPieceBytes = kMaxChunkSteps * kUnitBytes;
-  static const int64_t panels = [] {
-    const int64_t reported = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    const int64_t l2_bytes = (reported > 0 ? reported : kUsualL2Bytes) / 8 * 7;
-    int64_t width = 8;
-    while (width < 32 &&
-           (width + 1) * ((width + 1) * kMicroTileBytes + kPieceBytes) + 2 * kPieceBytes <= l2_bytes) {
-      ++width;
-    }
-    return width / 2 * 2;
-  }();
-  return panels;
+inline int64_t l2_bytes() {
+  constexpr int64_t kUsualBytes = 2 << 20;  // where the system does not say
+  static const int64_t reported = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return reported > 0 ? reported : kUsualBytes;
 }
 
-inline int64_t thread_scratch_bytes() { return block_panels() * block_panels() * kMicroTileBytes; }
+// Scratch of one thread: that of the largest block.
+inline int64_t thread_scratch_bytes() {
+  static const int64_t panels = block_panels(l2_bytes(), 1);
+  return panels * panels * kMicroTileBytes;
+}
 
 // c = or += a b, both packed.
 struct Product {

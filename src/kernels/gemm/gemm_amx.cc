@@ -1,6 +1,5 @@
 // The products on AMX tiles. docs/architecture.md, "How the matrix product works".
 #include <atomic>
-#include <numeric>
 #include <optional>
 #include <variant>
 
@@ -137,14 +136,16 @@ constexpr int64_t kMaxUnitsTwice = 256;
 using SmallOperand = std::variant<Operand, PackedOperand>;
 
 // Whether run_blocks_apart() is faster than packing together first: a block's part of a chunk, and its sums,
-// fit in a thread's scratch, which is half of L2, and little of it is packed by other threads as well.
-bool fits_apart(const Blocks& blocks, DepthChunks chunks, bool b_is_packed) {
+// fit in a thread's scratch, which is half of L2, or its share of that, and little of it is packed by other
+// threads as well.
+bool fits_apart(const Blocks& blocks, DepthChunks chunks, bool b_is_packed, int64_t threads_per_core) {
   const int64_t rows = divide_up(blocks.rows, blocks.block_rows);
   const int64_t columns = divide_up(blocks.columns, blocks.block_columns);
   const int64_t sums_bytes = chunks.count > 1 ? rows * columns * kMicroTileBytes : 0;
   const int64_t packed = b_is_packed ? rows : rows + columns;
   const int64_t share = divide_up(b_is_packed ? blocks.rows : blocks.rows + blocks.columns, blocks.count());
-  return PackedOperand::chunk_bytes(packed, chunks) + sums_bytes <= thread_scratch_bytes() &&
+  return PackedOperand::chunk_bytes(packed, chunks) + sums_bytes <=
+             thread_scratch_bytes() / threads_per_core &&
          (packed - share) * chunks.num_steps <= kMaxUnitsTwice;
 }
 
@@ -199,6 +200,7 @@ using amx::divide_up;
 using amx::Operand;
 using amx::PackedOperand;
 using amx::Packing;
+using amx::Threads;
 
 // An operand is packed in parts of about this size, all threads together, so that a part stays in L3.
 constexpr int64_t kMaxPartBytes = 32 << 20;
@@ -208,11 +210,13 @@ constexpr int64_t kMaxTokens = 4096;
 // The part of activations beside a weight in kept form: larger, because the weight is read once for each.
 constexpr int64_t kMaxOnlyPartBytes = 128 << 20;
 
+int64_t largest_block_panels() { return amx::block_panels(amx::l2_bytes(), /*threads_per_core=*/1); }
+
 // Panels of a part.
 int64_t part_panels(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartBytes) {
   const int64_t panels = divide_up(width, amx::kPanelWidth);
   const int64_t panel_bytes = PackedOperand::bytes(1, DepthChunks(depth));
-  const int64_t most = std::max(amx::block_panels(), max_bytes / panel_bytes);
+  const int64_t most = std::max(largest_block_panels(), max_bytes / panel_bytes);
   return divide_up(panels, divide_up(panels, most));
 }
 
@@ -227,7 +231,7 @@ int64_t num_parts(const Operand& operand) {
 // Of any matrix with extents up to these.
 int64_t max_part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartBytes) {
   const int64_t all = PackedOperand::bytes(divide_up(width, amx::kPanelWidth), DepthChunks(depth));
-  return std::min(all, std::max(max_bytes, PackedOperand::bytes(amx::block_panels(), DepthChunks(depth))));
+  return std::min(all, std::max(max_bytes, PackedOperand::bytes(largest_block_panels(), DepthChunks(depth))));
 }
 
 // A tall product onto few columns reads much for little arithmetic: oneDNN packs nothing and is 1.1 to 1.7
@@ -284,41 +288,26 @@ int64_t scratch_bytes(GemmProduct product, const GemmLimits& limits) {
 // Multiply-adds up to which a product is over before another thread has begun.
 constexpr int64_t kMaxAlone = int64_t{1} << 18;
 
-int64_t num_threads_for(const amx::Output& output, int64_t depth, const ThreadPool& pool) {
-  return output.rows * output.columns * depth <= kMaxAlone ? 1 : pool.num_threads();
-}
-
-// Blocks of at most block_panels() squared, as many as keep all threads busy to the end. The longer side is
-// cut for that: a thread then takes more from its own caches, less from what another thread packed.
-amx::Blocks choose_blocks(int64_t rows, int64_t columns, int64_t num_threads) {
-  const int64_t row_panels = divide_up(rows, amx::kPanelWidth),
-                column_panels = divide_up(columns, amx::kPanelWidth);
-  int64_t row_blocks = divide_up(row_panels, amx::block_panels());
-  int64_t column_blocks = divide_up(column_panels, amx::block_panels());
-  const auto cut = [&](int64_t& blocks, int64_t panels, int64_t others) {
-    const int64_t wave = num_threads / std::gcd(num_threads, others);
-    blocks = std::min(panels, divide_up(blocks, wave) * wave);
-  };
-  if (row_panels >= column_panels) {
-    cut(row_blocks, row_panels, column_blocks);
-  } else {
-    cut(column_blocks, column_panels, row_blocks);
-  }
-  return {row_panels, column_panels, row_blocks, column_blocks};
+Threads threads_for(const amx::Output& output, int64_t depth, const ThreadPool& pool) {
+  if (output.rows * output.columns * depth <= kMaxAlone) return {1, 1};
+  return {pool.num_threads(), pool.threads_per_core()};
 }
 
 // Blocks for run_blocks_apart(), one for each thread: the longer side is cut, which packs least twice. Rows
 // of what is added to come from memory faster whole.
-std::optional<amx::Blocks> choose_blocks_apart(const amx::Output& output, DepthChunks chunks,
-                                               int64_t num_threads, bool b_is_packed) {
+std::optional<amx::Blocks> choose_blocks_apart(const amx::Output& output, DepthChunks chunks, Threads threads,
+                                               bool b_is_packed) {
   const int64_t rows = divide_up(output.rows, amx::kPanelWidth),
                 columns = divide_up(output.columns, amx::kPanelWidth);
-  const amx::Blocks by_rows = {rows, columns, std::min(rows, num_threads), 1};
-  const amx::Blocks by_columns = {rows, columns, 1, std::min(columns, num_threads)};
-  const bool whole_rows = output.add && rows >= num_threads;
-  if (whole_rows && amx::fits_apart(by_rows, chunks, b_is_packed)) return by_rows;
+  const amx::Blocks by_rows = {rows, columns, std::min(rows, threads.count), 1};
+  const amx::Blocks by_columns = {rows, columns, 1, std::min(columns, threads.count)};
+  const auto fits = [&](const amx::Blocks& blocks) {
+    return amx::fits_apart(blocks, chunks, b_is_packed, threads.per_core);
+  };
+  const bool whole_rows = output.add && rows >= threads.count;
+  if (whole_rows && fits(by_rows)) return by_rows;
   const amx::Blocks& by_longer = rows >= columns ? by_rows : by_columns;
-  if (amx::fits_apart(by_longer, chunks, b_is_packed)) return by_longer;
+  if (fits(by_longer)) return by_longer;
   return std::nullopt;
 }
 
@@ -337,27 +326,30 @@ void for_each_part(const Operand& operand, DepthChunks chunks, int64_t max_bytes
 
 void multiply_parts(const PackedOperand& a, const PackedOperand& b, DepthChunks chunks,
                     const amx::Output& output, std::span<std::byte> thread_scratch, ThreadPool& pool) {
-  amx::run_blocks({a, b, chunks, output, choose_blocks(output.rows, output.columns, pool.num_threads())},
-                  nullptr, thread_scratch, pool);
+  const Threads threads = {pool.num_threads(), pool.threads_per_core()};
+  amx::run_blocks(
+      {a, b, chunks, output, choose_blocks(output.rows, output.columns, amx::l2_bytes(), threads)}, nullptr,
+      thread_scratch, pool);
 }
 
 // c = or += a b, part by part of a, with b packed already.
 void multiply(const Operand& a, const PackedOperand& b, const amx::Output& output,
               std::span<std::byte> scratch, ThreadPool& pool) {
-  const auto threads = scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth, kMaxOnlyPartBytes)));
-  const int64_t num_threads = num_threads_for(output, a.depth, pool);
-  const amx::Blocks blocks = choose_blocks(output.rows, output.columns, num_threads);
+  const auto thread_scratch =
+      scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth, kMaxOnlyPartBytes)));
+  const Threads threads = threads_for(output, a.depth, pool);
+  const amx::Blocks blocks = choose_blocks(output.rows, output.columns, amx::l2_bytes(), threads);
   if (blocks.block_columns == 1 && part_panels(a.width, a.depth, kMaxOnlyPartBytes) >= blocks.rows) {
     const PackedOperand all_a(reinterpret_cast<bf16*>(scratch.data()), blocks.rows, b.chunks());
-    return amx::run_blocks({all_a, b, b.chunks(), output, blocks}, &a, threads, pool);
+    return amx::run_blocks({all_a, b, b.chunks(), output, blocks}, &a, thread_scratch, pool);
   }
-  if (const auto apart = choose_blocks_apart(output, b.chunks(), num_threads, /*b_is_packed=*/true)) {
+  if (const auto apart = choose_blocks_apart(output, b.chunks(), threads, /*b_is_packed=*/true)) {
     return amx::run_blocks_apart(a, b, output, *apart, scratch, pool);
   }
   for_each_part(a, b.chunks(), kMaxOnlyPartBytes, scratch.data(), pool,
                 [&](const PackedOperand& a_part, int64_t row, int64_t rows) {
-                  multiply_parts(a_part, b, b.chunks(), output.part(row, rows, 0, output.columns), threads,
-                                 pool);
+                  multiply_parts(a_part, b, b.chunks(), output.part(row, rows, 0, output.columns),
+                                 thread_scratch, pool);
                 });
 }
 
@@ -370,19 +362,19 @@ PackedOperand packed_form(int64_t width, int64_t depth, std::byte* form) {
 void multiply(const Operand& a, const Operand& b, const amx::Output& output, std::span<std::byte> scratch,
               ThreadPool& pool) {
   const DepthChunks chunks(a.depth);
-  const int64_t num_threads = num_threads_for(output, a.depth, pool);
-  if (const auto apart = choose_blocks_apart(output, chunks, num_threads, /*b_is_packed=*/false)) {
+  const Threads threads = threads_for(output, a.depth, pool);
+  if (const auto apart = choose_blocks_apart(output, chunks, threads, /*b_is_packed=*/false)) {
     return amx::run_blocks_apart(a, b, output, *apart, scratch, pool);
   }
   std::byte* const a_packed = scratch.data();
   std::byte* const b_packed = a_packed + part_bytes(a.width, a.depth);
-  const auto threads =
+  const auto thread_scratch =
       scratch.subspan(static_cast<size_t>(part_bytes(a.width, a.depth) + part_bytes(b.width, b.depth)));
   if (num_parts(a) == 1 && num_parts(b) == 1) {
     const PackedOperand all_a = packed_form(a.width, a.depth, a_packed);
     const PackedOperand all_b = packed_form(b.width, b.depth, b_packed);
     amx::pack_both(a, all_a, b, all_b, pool);
-    return multiply_parts(all_a, all_b, chunks, output, threads, pool);
+    return multiply_parts(all_a, all_b, chunks, output, thread_scratch, pool);
   }
   const auto for_each_a = [&](const auto& body) {
     for_each_part(a, chunks, kMaxPartBytes, a_packed, pool, body);
@@ -392,7 +384,7 @@ void multiply(const Operand& a, const Operand& b, const amx::Output& output, std
   };
   const auto product = [&](const PackedOperand& a_part, int64_t row, int64_t rows,
                            const PackedOperand& b_part, int64_t column, int64_t columns) {
-    multiply_parts(a_part, b_part, chunks, output.part(row, rows, column, columns), threads, pool);
+    multiply_parts(a_part, b_part, chunks, output.part(row, rows, column, columns), thread_scratch, pool);
   };
   if (num_parts(a) <= num_parts(b)) {
     for_each_a([&](const PackedOperand& a_part, int64_t row, int64_t rows) {

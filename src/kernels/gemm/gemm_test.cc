@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "kernels/gemm/amx_blocking.h"
 #include "kernels/gemm/gemm_impl.h"
 #include "kernels/gemm/onednn_products.h"
 #include "kernels/gemm/row_slices.h"
@@ -240,6 +241,31 @@ TEST(Gemm, ResultsDoNotDependOnTheNumberOfThreads) {
         expect_thread_independent(run, fmt::format("{} {}", describe(implementation), dtype_name(dtype)));
       }
     }
+}
+
+TEST(AmxBlocks, FillTheShareOfL2ThatAThreadHas) {
+  using amx::block_panels;
+  constexpr int64_t kMiB = 1 << 20;
+  EXPECT_EQ(block_panels(2 * kMiB, 1), 16);
+  EXPECT_EQ(block_panels(2 * kMiB, 2), 10);
+  EXPECT_EQ(block_panels(kMiB, 1), 10) << "half an L2 is like one of half the size";
+  for (const int64_t l2_bytes : {kMiB, kMiB + kMiB / 4, 2 * kMiB, 3 * kMiB}) {
+    for (const int64_t per_core : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << l2_bytes << " bytes, " << per_core << " threads per core");
+      const int64_t most = block_panels(l2_bytes, per_core);
+      const int64_t chunk_bytes = amx::kMaxChunkSteps * amx::kUnitBytes;
+      const int64_t filled_bytes = most * most * amx::kMicroTileBytes + (most + 2) * chunk_bytes;
+      if (most > 8) {
+        EXPECT_LE(filled_bytes * per_core, l2_bytes / 8 * 7);
+      }
+      for (const Sizes& s : {Sizes{4096, 11008, 1}, Sizes{512, 512, 1}, Sizes{2048, 320, 1}}) {
+        const amx::Blocks blocks = amx::choose_blocks(s.T, s.N, l2_bytes, {16 * per_core, per_core});
+        EXPECT_LE(amx::divide_up(blocks.rows, blocks.block_rows), most);
+        EXPECT_LE(amx::divide_up(blocks.columns, blocks.block_columns), most);
+        EXPECT_EQ(blocks.count() % (16 * per_core), 0) << "as many for each thread";
+      }
+    }
+  }
 }
 
 TEST(GemmBackwardBias, SumsTheRowsInFloat32) {
