@@ -105,6 +105,7 @@ void draw_training(Draw& draw, TrainingArguments* args) {
   args->packing = draw.coin();
   args->packing_cross_document_attention = args->packing && draw.coin();
   args->max_length = draw.number(24, 120);
+  args->allow_truncation = true;
   args->logging_steps = static_cast<double>(draw.number(1, 3));
   args->eval_strategy = draw.one_of({"no", "steps"});
   args->eval_steps = static_cast<double>(draw.number(1, 3));
