@@ -47,7 +47,7 @@ class BenchAttentionCommand : public BenchCommand {
         }
       }
     }
-    ThreadPool pool(threads_for_pool(num_threads()));
+    ThreadPool pool(threads_for_products(num_threads()));
     const AttentionImplementation& ours = table.chosen_implementation();
     show_header(fmt::format("attention {}, {}, {}; shape rows x S x H x G x E", implementation_text(ours),
                             dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")),

@@ -11,8 +11,8 @@ void BenchCommand::declare_common_flags(FlagTable* table, double seconds) {
   seconds_ = seconds;
   table->begin_section("Measuring");
   Flag& threads = table->add("num_threads", &num_threads_,
-                             "Threads to compute with; 0 takes OMP_NUM_THREADS, or else every processor this "
-                             "process may use.");
+                             "Threads to compute with; 0 takes OMP_NUM_THREADS, or else one for each core "
+                             "this process may use.");
   threads.aliases = {"threads"};
   limit_flag(threads, 0, kMaxThreads);
   limit_flag(table->add("seconds", &seconds_, "How long a line measures at least."), 0, 3600);

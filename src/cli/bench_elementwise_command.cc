@@ -38,7 +38,7 @@ class BenchElementwiseCommand : public BenchCommand {
     if (c.config.vocab_size == 0) c.config.vocab_size = vocab_size_;
     c.dtype = dtype_of_flag(dtype_);
     const std::vector<int64_t> rows = parse_sizes("rows", rows_);
-    ThreadPool pool(threads_for_pool(num_threads()));
+    ThreadPool pool(threads_for_products(num_threads()));
     const auto ops = make_cpu_ops(pool);
     BandwidthMeter bandwidth(pool, bandwidth_bytes());
     show_header(

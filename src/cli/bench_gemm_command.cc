@@ -48,7 +48,7 @@ class BenchGemmCommand : public BenchCommand {
     const auto& table = gemm_table();
     const GemmImplementation& ours = table.chosen_implementation();
     const std::vector<GemmImplementation> others = implementations_to_compare(table, compare_);
-    ThreadPool pool(threads_for_pool(num_threads()));
+    ThreadPool pool(threads_for_products(num_threads()));
     show_header(
         fmt::format("gemm {}, {}, {}; shape T x N x K", gemm_implementation_text(ours, dtype_of_flag(dtype_)),
                     dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")),

@@ -31,7 +31,7 @@ class BenchOptimizerCommand : public BenchCommand {
     const auto& table = adamw_table();
     const std::vector<AdamWImplementation> others = implementations_to_compare(table, compare_);
     const AdamWImplementation& ours = table.chosen_implementation();
-    ThreadPool pool(threads_for_pool(num_threads()));
+    ThreadPool pool(threads_for_products(num_threads()));
     BandwidthMeter bandwidth(pool, bandwidth_bytes());
     show_header(
         fmt::format("optimizer {}, {}", implementation_text(ours), count_of(pool.num_threads(), "thread")),

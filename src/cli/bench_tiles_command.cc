@@ -20,7 +20,7 @@ class BenchTilesCommand : public BenchCommand {
   void declare_flags(FlagTable* table) override { declare_common_flags(table, /*seconds=*/0.5); }
 
   void run(FlagTable*) override {
-    ThreadPool pool(threads_for_pool(num_threads()));
+    ThreadPool pool(threads_for_products(num_threads()));
     TileFeedMeter meter(pool);
     ComputePeakMeter peak(pool, "amx_bf16");
     show_header(fmt::format("tiles, {}", count_of(pool.num_threads(), "thread")), "TFLOPS", "");

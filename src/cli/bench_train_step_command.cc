@@ -70,7 +70,7 @@ class BenchTrainStepCommand : public BenchCommand {
     if (options_.config.vocab_size == 0) options_.config.vocab_size = kDefaultVocabulary;
     std::optional<OtherProgram> other;
     if (!against_.empty()) other.emplace(against_);
-    ThreadPool pool(threads_for_pool(num_threads()));
+    ThreadPool pool(threads_for_products(num_threads()));
     for (const bool checkpointing : {false, true}) {
       if (gradient_checkpointing_ && *gradient_checkpointing_ != checkpointing) continue;
       options_.gradient_checkpointing = checkpointing;

@@ -124,8 +124,9 @@ class CheckpointVerifyCommand : public Command {
   void declare_flags(FlagTable* table) override {
     add_folder_flag(table, &folder_);
     table
-        ->add("num_threads", &num_threads_,
-              "Threads to read with; 0 takes OMP_NUM_THREADS, or else every processor this process may use.")
+        ->add(
+            "num_threads", &num_threads_,
+            "Threads to read with; 0 takes OMP_NUM_THREADS, or else one for each core this process may use.")
         .aliases = {"threads"};
   }
 

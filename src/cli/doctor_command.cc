@@ -10,9 +10,9 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/doctor_ranks.h"
+#include "cli/doctor_threads.h"
 #include "cli/help_text.h"
 #include "cli/terminal.h"
-#include "cli/threads.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/registry.h"
@@ -33,9 +33,8 @@ constexpr Isa kAllIsas[] = {Isa::kAmxBf16, Isa::kAvx512Bf16, Isa::kAvx512, Isa::
 struct Findings {
   CpuFeatures cpu;
   AmxPermission amx;
-  CpuLimits limits;
+  PoolThreads threads;
   int64_t machine_cpus = 0;
-  int64_t threads = 0;
   std::vector<NumaNode> nodes;
   HugePages huge;
   MemoryInfo memory;
@@ -67,13 +66,13 @@ double empty_loop_seconds(ThreadPool& pool) {
   return seconds[150];
 }
 
-Findings examine(ThreadPool& pool) {
+Findings examine() {
   Findings f;
+  f.threads = examine_threads();
+  ThreadPool pool(f.threads.num_threads());
   f.cpu = cpu_features();
   f.amx = request_amx_permission();
-  f.limits = cpu_limits();
   f.machine_cpus = sysconf(_SC_NPROCESSORS_ONLN);
-  f.threads = pool.num_threads();
   f.nodes = numa_nodes();
   f.huge = huge_pages();
   f.memory = memory_info();
@@ -107,6 +106,8 @@ OrderedJson kernels_json(const std::vector<KernelReport>& kernels) {
 }
 
 OrderedJson to_json(const Findings& f) {
+  OrderedJson cpus = threads_json(f.threads, f.machine_cpus);
+  cpus["empty_loop_seconds"] = f.loop_seconds;
   OrderedJson isas = OrderedJson::array();
   for (const Isa isa : kAllIsas) isas.push_back({{"name", isa_name(isa)}, {"refusal", machine_refusal(isa)}});
   OrderedJson nodes = OrderedJson::array();
@@ -130,14 +131,7 @@ OrderedJson to_json(const Findings& f) {
       {"instruction_sets", isas},
       {"isa_limit", isa_name(isa_limit())},
       {"amx_permission", {{"granted", f.amx.granted}, {"reason", f.amx.reason}}},
-      {"cpus",
-       {{"online", f.machine_cpus},
-        {"affinity", format_cpu_list(f.limits.cpus)},
-        {"cgroup_quota", f.limits.quota ? OrderedJson(*f.limits.quota) : OrderedJson()},
-        {"threads", f.threads},
-        {"pinned", f.limits.can_pin(f.threads)},
-        {"spinning", f.limits.can_spin(f.threads)},
-        {"empty_loop_seconds", f.loop_seconds}}},
+      {"cpus", cpus},
       {"numa_nodes", nodes},
       {"huge_pages",
        {{"transparent", f.huge.transparent},
@@ -182,13 +176,7 @@ void print_processor(const Findings& f) {
   print_row("AMX permission", f.amx.granted ? "granted" : "no: " + f.amx.reason);
   print_row("limit", fmt::format("{} (TESSERA_ISA {})", isa_name(isa_limit()),
                                  std::getenv("TESSERA_ISA") == nullptr ? "not set" : "set"));
-  print_row("processors", fmt::format("{} online, {} allowed by the affinity mask ({})", f.machine_cpus,
-                                      f.limits.cpus.size(), format_cpu_list(f.limits.cpus)));
-  print_row("cgroup CPU limit", f.limits.quota ? fmt::format("{:.2f} processors", *f.limits.quota) : "none");
-  print_row("threads used",
-            fmt::format("{}, {}; waiting threads {}", f.threads,
-                        f.limits.can_pin(f.threads) ? "each on its own processor" : "not pinned",
-                        f.limits.can_spin(f.threads) ? "spin first" : "sleep at once"));
+  for (const auto& [name, value] : thread_rows(f.threads, f.machine_cpus)) print_row(name, value);
   const auto cache = [](int name) { return format_bytes(std::max<int64_t>(sysconf(name), 0)); };
   print_row("caches", fmt::format("L1 {}, L2 {}, L3 {}", cache(_SC_LEVEL1_DCACHE_SIZE),
                                   cache(_SC_LEVEL2_CACHE_SIZE), cache(_SC_LEVEL3_CACHE_SIZE)));
@@ -254,11 +242,13 @@ void print_kernels(const Findings& f) {
 }
 
 void print_speed(const Findings& f) {
-  print("\nMeasured now, {} together\n", count_of(f.threads, "thread"));
+  const int64_t num_threads = f.threads.num_threads();
+  print("\nMeasured now, {} together\n",
+        num_threads == 1 ? "1 thread" : fmt::format("{} threads", num_threads));
   for (const ComputePeak& peak : f.peaks) {
     print_row(peak.instruction_set,
               fmt::format("{:.3g} TFLOPS, {:.3g} a thread ({})", peak.tflops,
-                          peak.tflops / static_cast<double>(f.threads), peak.arithmetic));
+                          peak.tflops / static_cast<double>(num_threads), peak.arithmetic));
   }
   print_row("parallel loop", fmt::format("{:.2g} us when empty", f.loop_seconds * 1e6));
   print_row("memory copy", fmt::format("{:.3g} GB/s read + written, {:.3g} past the caches",
@@ -287,8 +277,7 @@ class DoctorCommand : public Command {
   }
 
   void run(FlagTable*) override {
-    ThreadPool pool(threads_for_pool());
-    const Findings findings = examine(pool);
+    const Findings findings = examine();
     if (json_) {
       print("{}\n", to_json(findings).dump(2));
       return;

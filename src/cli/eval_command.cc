@@ -106,7 +106,7 @@ class EvalCommand : public Command {
 
   EvalResult evaluate_on(Communicator& comm) {
     const bool is_first = comm.world().rank == 0;
-    ThreadPool pool(threads_for_pool());
+    ThreadPool pool(threads_for_products());
     LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, {}, comm);
     const Dataset dataset = open_dataset(loaded.config(), pool, is_first);
     for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);

@@ -54,7 +54,7 @@ class GenerateCommand : public Command {
 
   void run(FlagTable*) override {
     check_flags();
-    ThreadPool pool(threads_for_pool());
+    ThreadPool pool(threads_for_products());
     const std::string prompt = prompt_ == "-" ? read_input("-") : prompt_;
     check_is_model_folder(model_);
     const Tokenizer tokenizer = Tokenizer::open(model_);

@@ -89,9 +89,10 @@ class InitCommand : public Command {
     table->add("seed", &seed_, "Seed of the random weights.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
                        "Type of the weights in the file.");
-    table->add("num_threads", &num_threads_,
-               "Threads to draw with; 0 takes OMP_NUM_THREADS, or else every processor this process may use. "
-               "The weights do not depend on it.");
+    table->add(
+        "num_threads", &num_threads_,
+        "Threads to draw with; 0 takes OMP_NUM_THREADS, or else one for each core this process may use. "
+        "The weights do not depend on it.");
     table->add("overwrite", &overwrite_, "Write into a folder that is not empty.");
   }
 

@@ -103,11 +103,11 @@ class PlanCommand : public Command {
     cluster.node_memory_bytes = node_memory();
     cluster.network_gbps = network_gbps_;
     cluster.mfu = mfu_;
-    cluster.node_tflops = node_tflops();
+    const int64_t node_threads = threads_for_products();
+    cluster.node_tflops = node_tflops(node_threads);
 
-    const int64_t num_threads = args_.num_threads > 0
-                                    ? args_.num_threads
-                                    : std::max<int64_t>(1, threads_for_pool() / local_world_size_);
+    const int64_t num_threads =
+        args_.num_threads > 0 ? args_.num_threads : std::max<int64_t>(1, node_threads / local_world_size_);
     ThreadPool pool(num_threads);
     const RunForecast forecast = forecast_run(args_, config, cluster, pool);
     write_output(json_ ? forecast_json(forecast) : forecast_text(forecast));
@@ -142,9 +142,9 @@ class PlanCommand : public Command {
     return *size_bytes;
   }
 
-  std::optional<double> node_tflops() const {
+  std::optional<double> node_tflops(int64_t num_threads) const {
     if (tflops_ || !args_.measure_peak) return tflops_;
-    ThreadPool pool(threads_for_pool());
+    ThreadPool pool(num_threads);
     const std::optional<ComputePeak> peak = measure_training_peak(pool, args_.training_dtype());
     if (!peak) return std::nullopt;
     return peak->tflops;

@@ -91,7 +91,7 @@ class TrainCommand : public Command {
   int train(Communicator& comm) {
     comm.check_same_settings(settings_of_the_job());
     RankReport report(!args_.disable_tqdm);
-    ThreadPool pool(threads_for_pool(args_.num_threads));
+    ThreadPool pool(threads_for_products(args_.num_threads));
     Trainer trainer(args_, pool, report, comm);
     const StopSignals signals(clear_status_line);
     bool has_told = false;

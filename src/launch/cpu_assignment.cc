@@ -95,12 +95,14 @@ ProcessorAssignment assign_processors(const NodeProcessors& node, int num_ranks)
   const double quota_per_rank = quota / num_ranks;
   for (RankProcessors& rank : assignment.ranks) {
     if (count > node.limits.cpus.size()) break;
-    // One rank alone takes what a process without a launcher takes, a started processor of the limit
-    // included.
-    const auto by_quota = static_cast<int64_t>(count == 1 ? std::ceil(quota) : std::floor(quota_per_rank));
-    const auto num_cores = static_cast<int64_t>(std::max<size_t>(1, cores.size() / count));
-    rank.num_processors = std::clamp<int64_t>(by_quota, 1, std::ssize(rank.cpus));
-    rank.num_threads = std::min(num_cores, rank.num_processors);
+    rank.num_processors = std::ssize(rank.cpus);
+    if (node.limits.quota) {
+      // One rank alone takes what a process without a launcher takes, a started processor of the limit
+      // included.
+      const auto by_quota = static_cast<int64_t>(count == 1 ? std::ceil(quota) : std::floor(quota_per_rank));
+      rank.num_processors = std::clamp<int64_t>(by_quota, 1, rank.num_processors);
+    }
+    rank.num_threads = std::min(std::max<int64_t>(1, std::ssize(cores) / num_ranks), rank.num_processors);
   }
   if (count > 1) assignment.message = message_for(node, count, assignment.ranks.front(), quota_per_rank);
   return assignment;

@@ -17,7 +17,7 @@ struct NodeProcessors {
   std::vector<NumaNode> numa_nodes;
   int64_t num_online = 1;  // of the machine, allowed or not
 };
-// As cpu_limits().
+// `root` and `cpus` as in cpu_limits().
 NodeProcessors node_processors(const std::filesystem::path& root = "/",
                                const std::vector<int>& cpus = usable_cpus());
 

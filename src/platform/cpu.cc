@@ -207,6 +207,11 @@ std::string CpuLimits::describe() const {
                      quota ? fmt::format("cgroup CPU limit {:.2f}", *quota) : "no cgroup CPU limit");
 }
 
+CpuLimits cpu_limits() {
+  static const std::vector<std::vector<int>> cores = cores_of(usable_cpus());
+  return {usable_cpus(), cgroup_limits().cpus, cores};
+}
+
 CpuLimits cpu_limits(const std::filesystem::path& root, const std::vector<int>& cpus) {
   return {cpus, cgroup_limits(root).cpus, cores_of(cpus, root)};
 }
@@ -264,7 +269,8 @@ std::vector<int> spare_cpus() {
   for (const int cpu : usable_cpus()) {
     if (!claims().cpus.contains(cpu)) spare.push_back(cpu);
   }
-  return spare.empty() ? usable_cpus() : spare;
+  const size_t num_claimed = usable_cpus().size() - spare.size();
+  return 2 * spare.size() < num_claimed ? usable_cpus() : spare;
 }
 
 UnpinnedScope::UnpinnedScope(const std::vector<int>& cpus) : pinned_to_(affinity_of_this_thread()) {

@@ -60,8 +60,9 @@ struct CpuLimits {
   // "4 processors on 2 cores allowed by the affinity mask (0-3), cgroup CPU limit 1.50".
   std::string describe() const;
 };
-// `root` as in cgroup_limits; `cpus` as usable_cpus().
-CpuLimits cpu_limits(const std::filesystem::path& root = "/", const std::vector<int>& cpus = usable_cpus());
+CpuLimits cpu_limits();
+// Of a process with this affinity mask; `root` as in cgroup_limits.
+CpuLimits cpu_limits(const std::filesystem::path& root, const std::vector<int>& cpus = usable_cpus());
 
 // How many threads to start.
 struct ThreadChoice {
@@ -94,7 +95,8 @@ class ClaimedCpus {
 };
 
 // For threads that wait and copy: the processors that no pool has claimed, the second hardware threads of
-// cores above all, so that they take no time from a thread that computes. All of them when none is left.
+// cores above all, so that they take no time from a thread that computes. All of them where fewer than half
+// as many are left as are claimed.
 std::vector<int> spare_cpus();
 
 // These processors for the calling thread while it lives, and for what it starts meanwhile.

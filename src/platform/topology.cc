@@ -70,8 +70,8 @@ std::vector<int> hardware_threads(int cpu, const std::filesystem::path& cpus) {
 }  // namespace
 
 std::vector<std::vector<int>> cores_of(const std::vector<int>& cpus, const std::filesystem::path& root) {
-  std::map<int, int>
-      first_threads;  // of the core of a processor: one that says nothing is named by the other
+  // Of the core of a processor: one that says nothing may be named by the other.
+  std::map<int, int> first_threads;
   for (const int cpu : cpus) {
     const std::vector<int> listed = hardware_threads(cpu, root / "sys/devices/system/cpu");
     for (const int each : listed) first_threads.try_emplace(each, listed.front());

@@ -307,11 +307,10 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
       "Keep the weights a second and a third time in the forms that matrix products on AMX take, which saves "
       "making them in every product. The result is the same. auto does if the memory is there and weights "
       "stay on the node for the whole step.");
-  limit(
-      table->add("num_threads", &args->num_threads,
-                 "Threads to compute with; 0 takes OMP_NUM_THREADS, or else every processor this process may "
-                 "use. The result does not depend on it."),
-      {0, kMaxThreads});
+  limit(table->add("num_threads", &args->num_threads,
+                   "Threads to compute with; 0 takes OMP_NUM_THREADS, or else one for each core this process "
+                   "may use. The result does not depend on it."),
+        {0, kMaxThreads});
   table->add("measure_peak", &args->measure_peak,
              "Measure the processor's arithmetic peak at the start, in a fraction of a second, and show the "
              "share of it that training reaches (MFU).");

@@ -1,0 +1,30 @@
+#include "bench/thread_calibration.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/gemm/gemm_impl.h"
+
+namespace tessera {
+namespace {
+
+// Two processors, as if they were one core's: what is measured is another question than what comes of it.
+TEST(ThreadCalibration, MeasuresOnlyWhereCoresHaveTwoProcessorsAndTheirTime) {
+  if (usable_cpus().size() < 2) GTEST_SKIP() << "one processor is usable";
+  CpuLimits limits = {{usable_cpus()[0], usable_cpus()[1]}, {}};
+  EXPECT_FALSE(calibrate_threads(limits).has_value()) << "two cores";
+  limits.cores = {limits.cpus};
+  limits.quota = 1.5;
+  EXPECT_FALSE(calibrate_threads(limits).has_value()) << "no time for both";
+  limits.quota = 2;
+  const auto measured = calibrate_threads(limits);
+  ASSERT_EQ(measured.has_value(), gemm_table().chosen_implementation().isa != Isa::kRef);
+  if (!measured) return;
+  EXPECT_EQ(measured->one_per_core.num_threads, 1);
+  EXPECT_EQ(measured->two_per_core.num_threads, 2);
+  EXPECT_GT(measured->one_per_core.tflops, 0);
+  EXPECT_GT(measured->two_per_core.tflops, 0);
+  EXPECT_GT(measured->speedup, 0);
+}
+
+}  // namespace
+}  // namespace tessera
