@@ -243,8 +243,7 @@ void print_kernels(const Findings& f) {
 
 void print_speed(const Findings& f) {
   const int64_t num_threads = f.threads.num_threads();
-  print("\nMeasured now, {} together\n",
-        num_threads == 1 ? "1 thread" : fmt::format("{} threads", num_threads));
+  print("\nMeasured now, {} together\n", count_of(num_threads, "thread"));
   for (const ComputePeak& peak : f.peaks) {
     print_row(peak.instruction_set,
               fmt::format("{:.3g} TFLOPS, {:.3g} a thread ({})", peak.tflops,

@@ -53,6 +53,15 @@ std::string indented(const std::string& lines) {
   return out;
 }
 
+// ", MFU 0.213 of the best peak seen, 1.57 TFLOPS (7 measurements)"; "" without a peak.
+std::string mfu_text(const TrainSummary& summary) {
+  if (!summary.mfu) return "";
+  const int64_t count = summary.peak->num_measurements;
+  return fmt::format(", MFU {:.3f} of the best peak seen, {} TFLOPS ({})", *summary.mfu,
+                     format_tflops(summary.peak->tflops),
+                     count == 1 ? "1 measurement" : format_count(count) + " measurements");
+}
+
 void smooth(double value, double* average) {
   *average = *average == 0 ? value : *average + kSmoothing * (value - *average);
 }
@@ -91,7 +100,6 @@ void TerminalReport::on_plan(const RunPlan& plan) {
   max_steps_ = plan.max_steps;
   num_nodes_ = plan.memory.num_nodes;
   num_ranks_ = num_nodes_ * plan.memory.local_world_size;
-  if (plan.peak) peak_tflops_ = plan.peak->tflops;
   print("model    {}\n", format_count(plan.num_parameters, "parameter"));
   if (num_ranks_ > 1) print("ranks    {}\n", ranks_text(plan));
   print("compute  {}", wrap_text(plan.operations, kPlanColumn, terminal_width()).substr(kPlanColumn));
@@ -144,6 +152,7 @@ void TerminalReport::on_step(const StepMetrics& metrics) {
   smooth(metrics.step_time_s, &smooth_step_s_);
   smooth(metrics.tokens_per_second, &smooth_tokens_per_second_);
   smooth(metrics.tflops, &smooth_tflops_);
+  if (metrics.peak) peak_tflops_ = metrics.peak->tflops;
   show_step(metrics);
 }
 
@@ -201,8 +210,7 @@ void TerminalReport::on_finish(const TrainSummary& summary) {
         format_duration(summary.runtime_s), format_count(std::llround(summary.tokens_per_second)),
         summary.train_loss, format_bytes(summary.peak_resident_bytes), num_ranks_ > 1 ? " in rank 0" : "");
   if (summary.num_steps > 0) {
-    const std::string mfu = summary.mfu ? fmt::format(", MFU {:.3f}", *summary.mfu) : "";
-    print("{} TFLOPS{}\n", format_tflops(summary.tflops), mfu);
+    print("{} TFLOPS{}\n", format_tflops(summary.tflops), mfu_text(summary));
   }
   if (summary.network) {
     print("network  {} sent by a node in a step, in {:.3g} s, {:.0f} % of it hidden behind computing\n",

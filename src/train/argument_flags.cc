@@ -311,9 +311,10 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
                    "Threads to compute with; 0 takes OMP_NUM_THREADS, or else one for each core this process "
                    "may use. The result does not depend on it."),
         {0, kMaxThreads});
-  table->add("measure_peak", &args->measure_peak,
-             "Measure the processor's arithmetic peak at the start, in a fraction of a second, and show the "
-             "share of it that training reaches (MFU).");
+  table->add(
+      "measure_peak", &args->measure_peak,
+      "Measure the processor's arithmetic peak at the start, in a fraction of a second, and now and then "
+      "between steps (4 ms every 20 s), and show the share of the best that training reaches (MFU).");
 }
 
 void declare_ranks(FlagTable* table, TrainingArguments* args) {

@@ -24,6 +24,7 @@ std::string metrics_line(const StepMetrics& metrics) {
                                  {"step_time_s", metrics.step_time_s},
                                  {"tflops", metrics.tflops}};
   if (metrics.mfu) line["mfu"] = *metrics.mfu;
+  if (metrics.peak) line["peak_tflops"] = metrics.peak->tflops;
   if (metrics.network) {
     line["network_sent_bytes"] = metrics.network->sent_bytes;
     line["network_received_bytes"] = metrics.network->received_bytes;

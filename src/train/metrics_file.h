@@ -11,7 +11,7 @@
 namespace tessera {
 
 // A line without its end: step, epoch, loss, grad_norm, learning_rate, num_tokens, num_target_tokens,
-// tokens_per_second, step_time_s, tflops, mfu when the peak was measured, with several nodes
+// tokens_per_second, step_time_s, tflops, mfu and peak_tflops when the peak was measured, with several nodes
 // network_sent_bytes, network_received_bytes, network_time_s, network_hidden, and in the first step behind
 // the completion of a checkpoint checkpoint_step, checkpoint_bytes, checkpoint_write_s, checkpoint_stall_s;
 // numbers with every digit.

@@ -27,12 +27,19 @@ struct RunPlan {
   int64_t micro_batches_per_pass = 1;
   int64_t max_pass_tokens = 0;  // of what goes through the model at once
   int64_t num_threads = 0;      // of a rank
-  // Of all ranks together; nothing with measure_peak false in one of them, or without vector instructions.
+  // At the start, of all ranks together; nothing with measure_peak false in one of them, or without vector
+  // instructions.
   std::optional<ComputePeak> peak;
   ZeroSettings zero;  // what counts when there are several ranks
   MemoryPlan memory;
   WireBytes wire;          // between nodes in a step, of the first one
   int64_t free_bytes = 0;  // memory_info() when the plan was made
+};
+
+// The arithmetic peak of all ranks, each at its best until now (TrainingPeak).
+struct BestPeak {
+  double tflops = 0;
+  int64_t num_measurements = 0;  // of each rank
 };
 
 // What the nodes exchanged for a step: gradients in it, and the weights that it began with. Payload of
@@ -71,7 +78,8 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double step_time_s = 0;  // wall time from gathering the rows to the new weights
   double tflops = 0;       // model_flops() of the step, forward and backward, 10^12 per second of step_time_s
-  std::optional<double> mfu;                // model FLOPs utilization: tflops / RunPlan::peak
+  std::optional<double> mfu;                // model FLOPs utilization: tflops / peak->tflops
+  std::optional<BestPeak> peak;             // until this step; nothing without RunPlan::peak
   std::optional<NetworkUse> network;        // with several nodes
   std::optional<SlowestRank> slowest_rank;  // with several ranks
   std::optional<double> replay_check_s;     // that computing a pass twice took, on rank 0
@@ -90,7 +98,8 @@ struct TrainSummary {
   // Of the steps alone, without evaluation and saving.
   double tokens_per_second = 0;
   double tflops = 0;
-  std::optional<double> mfu;
+  std::optional<double> mfu;  // of the best peak of the run
+  std::optional<BestPeak> peak;
   int64_t peak_resident_bytes = 0;
   // With several nodes; of a step, without the first one, which gathers less.
   std::optional<NetworkUse> network;

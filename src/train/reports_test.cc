@@ -136,10 +136,11 @@ TEST(MetricsLine, HasEveryFieldAndEveryDigit) {
             R"("num_tokens":100,"num_target_tokens":90,"tokens_per_second":50.0,"step_time_s":2.0,)"
             R"("tflops":1.5})");
   metrics.mfu = 0.25;
-  EXPECT_THAT(metrics_line(metrics), testing::EndsWith(R"("tflops":1.5,"mfu":0.25})"));
+  metrics.peak = {.tflops = 6, .num_measurements = 3};
+  EXPECT_THAT(metrics_line(metrics), testing::EndsWith(R"("tflops":1.5,"mfu":0.25,"peak_tflops":6.0})"));
   metrics.network = {.sent_bytes = 7, .received_bytes = 8, .time_s = 0.5, .hidden = 0.75};
   EXPECT_THAT(metrics_line(metrics),
-              testing::EndsWith(R"("mfu":0.25,"network_sent_bytes":7,"network_received_bytes":8,)"
+              testing::EndsWith(R"("peak_tflops":6.0,"network_sent_bytes":7,"network_received_bytes":8,)"
                                 R"("network_time_s":0.5,"network_hidden":0.75})"));
 }
 

@@ -38,20 +38,33 @@ TEST(Speed, RecomputingActivationsDoesNotCount) {
   EXPECT_NEAR(step.tflops * 1e12 * step.step_time_s, flops_of_a_step(step), 1e-6 * flops_of_a_step(step));
 }
 
-TEST(Speed, MfuIsTheShareOfTheMeasuredPeak) {
+// The peak is measured again between the steps, first between the first two.
+void expect_mfu_of_the_best_peak(const RecordingObserver& run) {
+  BestPeak before = {run.plan.peak->tflops, 1};
+  EXPECT_DOUBLE_EQ(run.steps.front().peak.value().tflops, before.tflops);
+  for (const StepMetrics& step : run.steps) {
+    ASSERT_TRUE(step.mfu && step.peak);
+    EXPECT_DOUBLE_EQ(*step.mfu, step.tflops / step.peak->tflops);
+    EXPECT_GT(*step.mfu, 0);
+    EXPECT_LT(*step.mfu, 1);
+    EXPECT_GE(step.peak->tflops, before.tflops) << "step " << step.step;
+    EXPECT_GE(step.peak->num_measurements, step.step == 1 ? 1 : 2) << "step " << step.step;
+    before = *step.peak;
+  }
+  EXPECT_DOUBLE_EQ(run.summary.mfu.value(), run.summary.tflops / run.summary.peak.value().tflops);
+  EXPECT_EQ(run.summary.peak->num_measurements, before.num_measurements);
+}
+
+TEST(Speed, MfuIsTheShareOfTheBestPeakSeen) {
   TinyRun tiny;
   tiny.args.measure_peak = true;
   const RecordingObserver run = tiny.train();
   if (!run.plan.peak) GTEST_SKIP() << "no instruction set to measure a peak of";
   EXPECT_EQ(run.plan.peak->arithmetic, "float32");
-  for (const StepMetrics& step : run.steps) {
-    ASSERT_TRUE(step.mfu.has_value());
-    EXPECT_DOUBLE_EQ(*step.mfu, step.tflops / run.plan.peak->tflops);
-    EXPECT_GT(*step.mfu, 0);
-    EXPECT_LT(*step.mfu, 1);
-  }
-  EXPECT_DOUBLE_EQ(run.summary.mfu.value(), run.summary.tflops / run.plan.peak->tflops);
-  EXPECT_EQ(read_json_lines(tiny.output() / "metrics.jsonl").back().at("mfu"), *run.steps.back().mfu);
+  expect_mfu_of_the_best_peak(run);
+  const auto last_line = read_json_lines(tiny.output() / "metrics.jsonl").back();
+  EXPECT_EQ(last_line.at("mfu"), *run.steps.back().mfu);
+  EXPECT_EQ(last_line.at("peak_tflops"), run.steps.back().peak->tflops);
 }
 
 TEST(Speed, ThePeakOfSeveralRanksIsThatOfAllTogether) {
@@ -60,7 +73,22 @@ TEST(Speed, ThePeakOfSeveralRanksIsThatOfAllTogether) {
   tiny.args.zero_stage = 2;
   const RecordingObserver run = train_ranks(tiny.args, {.num_nodes = 1, .local_world_size = 3}).front();
   if (!run.plan.peak) GTEST_SKIP() << "no instruction set to measure a peak of";
-  for (const StepMetrics& step : run.steps) EXPECT_DOUBLE_EQ(*step.mfu, step.tflops / run.plan.peak->tflops);
+  expect_mfu_of_the_best_peak(run);
+}
+
+TEST(Speed, TheBestMeasurementOfThePeakCounts) {
+  ThreadPool pool(2);
+  TrainingPeak peak(pool, DType::kBF16);
+  EXPECT_EQ(peak.is_due(), peak.best().has_value()) << "right after the first step";
+  if (!peak.best()) return;
+  for (int64_t count = 1; count < 6; ++count) {
+    EXPECT_EQ(peak.num_measurements(), count);
+    const double before = peak.best_tflops();
+    peak.measure_again();
+    EXPECT_GE(peak.best_tflops(), before);
+    EXPECT_EQ(peak.best()->tflops, peak.best_tflops());
+    EXPECT_FALSE(peak.is_due());
+  }
 }
 
 TEST(Speed, WithoutAPeakThereIsNoMfu) {
@@ -74,8 +102,8 @@ TEST(Speed, WithoutAPeakThereIsNoMfu) {
 
 TEST(Speed, ThePeakIsOfAnInstructionSetThatIsAllowed) {
   ThreadPool pool(2);
-  const std::optional<ComputePeak> bf16 = measure_training_peak(pool, DType::kBF16);
-  const std::optional<ComputePeak> f32 = measure_training_peak(pool, DType::kF32);
+  const std::optional<ComputePeak> bf16 = TrainingPeak(pool, DType::kBF16).best();
+  const std::optional<ComputePeak> f32 = TrainingPeak(pool, DType::kF32).best();
   EXPECT_EQ(f32.has_value(), isa_refusal(Isa::kAvx2).empty());
   EXPECT_EQ(bf16.has_value(), f32.has_value());
   if (!f32) return;

@@ -10,6 +10,7 @@
 
 #include "resource_counter.h"
 #include "train/train_test_support.h"
+#include "train/training_peak.h"
 
 namespace tessera {
 namespace {
@@ -84,6 +85,18 @@ TEST_F(StepResources, FromTheSecondStepOnNeitherHeapNorLock) {
       }
     }
   }
+}
+
+TEST_F(StepResources, MeasuringThePeakAgainTakesNeitherHeapNorLock) {
+  if (!counts_resources()) GTEST_SKIP() << "a sanitizer takes the place of the counters";
+  ThreadPool pool(3);
+  TrainingPeak peak(pool, DType::kBF16);
+  if (!peak.best()) GTEST_SKIP() << "no instruction set to measure a peak of";
+  const ResourceCounts before = resource_counts();
+  for (int i = 0; i < 4; ++i) peak.measure_again();  // each instruction set that is near the best
+  const ResourceCounts after = resource_counts();
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.locks, before.locks);
 }
 
 TEST_F(StepResources, AreCounted) {

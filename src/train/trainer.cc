@@ -33,6 +33,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   watch_for_signal();
   if (begins_with_evaluation()) run_evaluation();
   while (state_.global_step < state_.max_steps && !stop_wanted()) {
+    measure_peak_again();
     const std::optional<StepMetrics> metrics = train_step(state_.global_step);
     if (!metrics) break;
     report_checkpoint();
@@ -74,6 +75,8 @@ struct Trainer::StepSums {
   double wait_s = 0;
   double compute_s = 0;           // of the passes, without waiting for others
   double replay_differences = 0;  // ranks that found one
+  double peak_tflops = 0;         // at best until now
+  double peak_is_due = 0;         // says rank 0
   CheckpointShare checkpoint;
 
   void add(const NetworkCounters& network) {
@@ -86,7 +89,7 @@ struct Trainer::StepSums {
     return {std::llround(sent_bytes), std::llround(received_bytes), busy_s, wait_s};
   }
   std::span<double> values() { return {&loss, kNumValues}; }
-  static constexpr size_t kNumValues = 17;
+  static constexpr size_t kNumValues = 19;
   int64_t index_of(double StepSums::*value) const { return &(this->*value) - &loss; }
 };
 
@@ -153,6 +156,8 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   sums.interrupts = signal == SIGINT;
   sums.terminations = signal == SIGTERM;
   sums.checkpoint = saver_->share();
+  sums.peak_tflops = peak_ ? peak_->best_tflops() : 0;
+  sums.peak_is_due = is_root() && peak_ && peak_->is_due();
   {
     const NetworkMeterPause pause(network_meter_);
     sums.add(network_meter_.take());
@@ -160,6 +165,8 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   }
   if (sums.interrupts > 0) agreed_signal_ = SIGINT;
   if (sums.terminations > 0) agreed_signal_ = SIGTERM;
+  peak_tflops_ = sums.peak_tflops;
+  peak_is_due_ = sums.peak_is_due > 0;
   if (sums.given_up > 0) {
     saver_->take_sums(sums.checkpoint);
     return std::nullopt;
@@ -186,6 +193,7 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   metrics.tokens_per_second = sums.num_tokens / metrics.step_time_s;
   metrics.tflops = sums.flops * 1e-12 / metrics.step_time_s;
   metrics.mfu = share_of_peak(metrics.tflops);
+  metrics.peak = best_peak();
   return metrics;
 }
 
@@ -212,9 +220,21 @@ std::optional<NetworkUse> Trainer::network_use(const NetworkCounters& sums) cons
   return use;
 }
 
+// Between steps, and on all ranks at the same time: no step waits for a rank that measures.
+void Trainer::measure_peak_again() {
+  if (!peak_is_due_) return;
+  mark_work("measuring the arithmetic peak");
+  peak_->measure_again();
+}
+
+std::optional<BestPeak> Trainer::best_peak() const {
+  if (!peak_) return std::nullopt;
+  return BestPeak{peak_tflops_, peak_->num_measurements()};
+}
+
 std::optional<double> Trainer::share_of_peak(double tflops) const {
-  if (!run_plan_.peak) return std::nullopt;
-  return tflops / run_plan_.peak->tflops;
+  if (!peak_) return std::nullopt;
+  return tflops / peak_tflops_;
 }
 
 int64_t Trainer::count_targets(const RowLists& passes) const {

@@ -35,6 +35,7 @@
 #include "train/step_actions.h"
 #include "train/stopwatch.h"
 #include "train/trainer_state.h"
+#include "train/training_peak.h"
 #include "train/training_record.h"
 
 namespace tessera {
@@ -157,7 +158,9 @@ class Trainer {
   // Collective: sets agreed_signal_ where `wish` is true on any rank.
   bool stop_together(bool wish);
   void update(const StepMetrics& metrics);
+  void measure_peak_again();
   // Nothing when the peak was not measured.
+  std::optional<BestPeak> best_peak() const;
   std::optional<double> share_of_peak(double tflops) const;
   // `sums` over all ranks; nothing on one node.
   std::optional<NetworkUse> network_use(const NetworkCounters& sums) const;
@@ -236,6 +239,10 @@ class Trainer {
   RowLists micro_batches_;
   RowLists passes_;
   PackedBatch batch_;
+
+  std::optional<TrainingPeak> peak_;  // of this rank, unless a rank has none
+  double peak_tflops_ = 0;            // of all ranks, each at its best
+  bool peak_is_due_ = false;          // the ranks measure again before the next step
 
   NetworkMeter network_meter_;  // runs during steps
 

@@ -333,6 +333,7 @@ TrainSummary Trainer::summarize() {
   summary.tokens_per_second = static_cast<double>(summary.num_tokens - first_tokens_seen_) / steps_s;
   summary.tflops = total_model_flops_ * 1e-12 / steps_s;
   summary.mfu = share_of_peak(summary.tflops);
+  summary.peak = best_peak();
   summary.network = mean_network_use();
   summary.folder = args_.output_dir;
   summary.peak_resident_bytes = peak_resident_bytes();

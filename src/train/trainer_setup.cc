@@ -12,7 +12,6 @@
 #include "train/passes.h"
 #include "train/shared_folder.h"
 #include "train/trainer.h"
-#include "train/training_peak.h"
 #include "train/zero_arguments.h"
 
 namespace tessera {
@@ -75,11 +74,13 @@ void Trainer::open_model(const OpsFactory& make_ops) {
 
 // All ranks at the same time, each on its own processors: what they reach together.
 void Trainer::measure_peak() {
-  if (args_.measure_peak) run_plan_.peak = measure_training_peak(*pool_, model_->dtype());
-  std::array<double, 2> sums = {run_plan_.peak ? run_plan_.peak->tflops : 0, run_plan_.peak ? 1.0 : 0.0};
+  if (args_.measure_peak) peak_.emplace(*pool_, model_->dtype());
+  const bool has_peak = peak_ && peak_->best();
+  std::array<double, 2> sums = {has_peak ? peak_->best_tflops() : 0, has_peak ? 1.0 : 0.0};
   comm_->all_reduce_sum(sums, {"arithmetic peak"});
-  if (sums[1] < world().world_size) run_plan_.peak.reset();
-  if (run_plan_.peak) run_plan_.peak->tflops = sums[0];
+  if (sums[1] < world().world_size) return peak_.reset();
+  run_plan_.peak = peak_->best();
+  run_plan_.peak->tflops = peak_tflops_ = sums[0];
 }
 
 std::filesystem::path Trainer::tokenizer_folder() const {

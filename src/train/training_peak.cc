@@ -48,7 +48,7 @@ void keep_the_fastest(std::vector<PeakCandidate>* candidates) {
 
 }  // namespace
 
-std::optional<ComputePeak> measure_training_peak(ThreadPool& pool, DType dtype) {
+TrainingPeak::TrainingPeak(ThreadPool& pool, DType dtype) {
   std::vector<PeakCandidate> candidates;
   for (const std::string& name : ComputePeakMeter::instruction_sets()) {
     ComputePeakMeter meter(pool, name);
@@ -60,14 +60,34 @@ std::optional<ComputePeak> measure_training_peak(ThreadPool& pool, DType dtype) 
     for (PeakCandidate& candidate : candidates)
       candidate.tflops[slice] = candidate.meter.measure(kSliceSeconds);
   }
-  std::optional<ComputePeak> best;
   for (PeakCandidate& candidate : candidates) {
-    const double tflops = candidate.median();
-    if (best && best->tflops >= tflops) continue;
-    best = {std::string(candidate.meter.instruction_set()), std::string(candidate.meter.arithmetic()),
-            tflops};
+    meters_.push_back(candidate.meter);
+    take(meters_.size() - 1, candidate.median());
   }
-  return best;
+  num_measurements_ = 1;
+  since_last_ = Stopwatch();
+}
+
+void TrainingPeak::take(size_t index, double tflops) {
+  if (tflops <= best_tflops_) return;
+  best_ = index;
+  best_tflops_ = tflops;
+}
+
+void TrainingPeak::measure_again() {
+  TESSERA_CHECK(!meters_.empty(), "no instruction set to measure");
+  constexpr double kLongestIntervalSeconds = 20;
+  const size_t index = static_cast<size_t>(num_measurements_) % meters_.size();
+  take(index, meters_[index].measure(kSliceSeconds));
+  ++num_measurements_;
+  interval_s_ = std::clamp(2 * interval_s_, 1.0, kLongestIntervalSeconds);
+  since_last_ = Stopwatch();
+}
+
+std::optional<ComputePeak> TrainingPeak::best() const {
+  if (meters_.empty()) return std::nullopt;
+  const ComputePeakMeter& meter = meters_[best_];
+  return ComputePeak{std::string(meter.instruction_set()), std::string(meter.arithmetic()), best_tflops_};
 }
 
 }  // namespace tessera
