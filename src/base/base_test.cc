@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "base/rng.h"
 #include "base/text.h"
+#include "expect_error.h"
 
 namespace tessera {
 namespace {
@@ -233,15 +234,34 @@ TEST(Check, NamesPlaceAndValues) {
   }
 }
 
+TEST(Flags, ASizeNeedsItsUnit) {
+  FlagTable table;
+  std::string memory;
+  table.add_size("memory", &memory, "64GiB", "Memory of a node.");
+  const Flag& flag = *table.find("memory");
+  EXPECT_EQ(flag.value_name, "SIZE");
+  for (const char* value : {"64GiB", "64000000000", "64B", ""}) {
+    table.set(flag, {value}, "command line");
+    EXPECT_EQ(memory, value);
+  }
+  expect_error(ExitCode::kUsage,
+               {"--memory: expected a size with its unit, such as 64GiB, found '64'; 64 bytes would be 64B"},
+               [&] { table.set(flag, {"64"}, "command line"); });
+  expect_error(ExitCode::kUsage, {"such as 64GiB, found 'lots'"},
+               [&] { table.set(flag, {"lots"}, "command line"); });
+}
+
 TEST(ParseBytes, TakesUnitsOfBothKindsAndNothingElse) {
-  EXPECT_EQ(parse_bytes("4096"), 4096);
+  EXPECT_EQ(parse_bytes("4096B"), 4096);
+  EXPECT_EQ(parse_bytes("1000000"), 1'000'000);
   EXPECT_EQ(parse_bytes("64GiB"), int64_t{64} << 30);
   EXPECT_EQ(parse_bytes("64G"), int64_t{64} << 30);
   EXPECT_EQ(parse_bytes("64Gi"), int64_t{64} << 30);
   EXPECT_EQ(parse_bytes("1.5 tb"), 1'500'000'000'000);
   EXPECT_EQ(parse_bytes("512m"), 512 << 20);
   EXPECT_EQ(parse_bytes("7 B"), 7);
-  for (const char* text : {"", "GiB", "64 G B", "-1G", "0", "1e40", "nan", "64X", "64GiBs", "64Gb/s"}) {
+  for (const char* text :
+       {"", "64", "999999", "0.5", "GiB", "64 G B", "-1G", "0", "1e40", "nan", "64X", "64GiBs", "64Gb/s"}) {
     EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
   }
 }

@@ -188,6 +188,22 @@ Flag& FlagTable::add_choice(std::string name, std::string* target, std::vector<s
   return flag;
 }
 
+Flag& FlagTable::add_size(std::string name, std::string* target, std::string example, std::string help) {
+  Flag& flag = add(std::move(name), target, std::move(help));
+  flag.value_name = "SIZE";
+  flag.set = [name_copy = flag.name, example = std::move(example),
+              set = std::move(flag.set)](const std::vector<std::string>& values) {
+    for (const std::string& value : values) {
+      if (value.empty() || parse_bytes(value)) continue;
+      const bool is_number = value.find_first_not_of("0123456789.") == std::string::npos;
+      fail(ExitCode::kUsage, "--{}: expected a size with its unit, such as {}, found '{}'{}", name_copy,
+           example, printable(value), is_number ? fmt::format("; {} bytes would be {}B", value, value) : "");
+    }
+    set(values);
+  };
+  return flag;
+}
+
 Flag& FlagTable::add(std::string name, std::string* target, std::string help) {
   Flag flag = make_flag(std::move(name), FlagType::kString, "TEXT", *target, std::move(help));
   flag.set = [name_copy = flag.name, target](const std::vector<std::string>& values) {

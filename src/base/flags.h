@@ -58,6 +58,8 @@ class FlagTable {
   Flag& add(std::string name, std::optional<double>* target, std::string help);
   // One of `choices`, spelled exactly so.
   Flag& add_choice(std::string name, std::string* target, std::vector<std::string> choices, std::string help);
+  // A size with its unit (parse_bytes), or "" for none; `example` goes into messages.
+  Flag& add_size(std::string name, std::string* target, std::string example, std::string help);
   // A flag that is known but has no variable (kIgnored or kRefused).
   Flag& add_unsupported(std::string name, FlagType type, std::string default_text, FlagStatus status,
                         std::string note);

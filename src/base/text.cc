@@ -50,11 +50,13 @@ std::string format_bytes(int64_t size_bytes) {
 }
 
 std::optional<int64_t> parse_bytes(std::string_view text) {
+  constexpr double kLeastWithoutUnit = 1e6;
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc()) return std::nullopt;
   std::string unit = lower_case(std::string(end, text.data() + text.size()));
   unit.erase(0, unit.find_first_not_of(' '));
+  if (unit.empty() && value < kLeastWithoutUnit) return std::nullopt;
   int power = 0;
   if (!unit.empty() && unit != "b") {
     power = static_cast<int>(std::string_view("kmgt").find(unit[0])) + 1;

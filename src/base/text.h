@@ -12,8 +12,9 @@ namespace tessera {
 // "1.50 GiB", "17.2 MiB", "320 B".
 std::string format_bytes(int64_t size_bytes);
 
-// The number of bytes that "64GiB", "1.5 TB", "512M" or "4096" stands for: K, M, G, T with or without B or
-// iB, in any case; KB is 1000, K and KiB are 1024. Nothing when it is none of these or not positive.
+// The number of bytes that "64GiB", "1.5 TB", "512M" or "4096B" stands for: K, M, G, T with or without B or
+// iB, in any case; KB is 1000, K and KiB are 1024. A number without a unit is one of bytes from a million on
+// only: who writes 64 does not mean 64 bytes. Nothing when it is none of these or not positive.
 std::optional<int64_t> parse_bytes(std::string_view text);
 
 // "1,234,567".

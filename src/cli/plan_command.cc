@@ -46,7 +46,7 @@ class PlanCommand : public Command {
            "the shape of the model only: no weights, no data; every row is taken to have max_length "
            "tokens.\nTakes the command line or the --config file of `tessera train` as it is; flags that do "
            "not matter here have no effect and are not listed below. Exit code 78 when a node has too little "
-           "memory; the message then says what would make it fit.";
+           "memory; the message then says which settings and how many nodes would do.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\", "    --memory 64GiB",
@@ -67,10 +67,9 @@ class PlanCommand : public Command {
     table->add("vocab_size", &vocab_size_, "Vocabulary of a preset that leaves it open: 15m, 60m and 160m.");
     table->add("nnodes", &num_nodes_, "Number of nodes.");
     table->add("nproc_per_node", &local_world_size_, "Ranks on each node.");
-    table
-        ->add("memory", &memory_,
-              "Memory of a node, such as 64GiB. Without it that of this machine or, where less, its cgroup.")
-        .value_name = "SIZE";
+    table->add_size("memory", &memory_, "64GiB",
+                    "Memory of a node, such as 64GiB. Without it that of this machine or, where less, its "
+                    "cgroup.");
     table->add("network_gbps", &network_gbps_,
                "Speed of a node's network in each direction, in 10^9 bits per second.");
     table->add("tflops", &tflops_,
@@ -101,10 +100,12 @@ class PlanCommand : public Command {
     cluster.num_nodes = static_cast<int>(num_nodes_);
     cluster.local_world_size = static_cast<int>(local_world_size_);
     cluster.node_memory_bytes = node_memory();
+    cluster.memory_is_of_this_machine = memory_.empty();
     cluster.network_gbps = network_gbps_;
     cluster.mfu = mfu_;
     const int64_t node_threads = threads_for_products();
     cluster.node_tflops = node_tflops(node_threads);
+    cluster.tflops_are_of_this_machine = cluster.node_tflops && !tflops_;
 
     const int64_t num_threads =
         args_.num_threads > 0 ? args_.num_threads : std::max<int64_t>(1, node_threads / local_world_size_);
@@ -135,11 +136,7 @@ class PlanCommand : public Command {
       const MemoryInfo info = memory_info();
       return std::min(info.total_bytes, info.cgroup_limit_bytes.value_or(info.total_bytes));
     }
-    const std::optional<int64_t> size_bytes = parse_bytes(memory_);
-    if (!size_bytes) {
-      fail(ExitCode::kUsage, "--memory: expected a size such as 64GiB, found '{}'", printable(memory_));
-    }
-    return *size_bytes;
+    return parse_bytes(memory_).value();
   }
 
   std::optional<double> node_tflops(int64_t num_threads) const {

@@ -19,9 +19,11 @@ struct ClusterShape {
   int num_nodes = 1;
   int local_world_size = 1;
   int64_t node_memory_bytes = 0;
-  double network_gbps = 25;           // of a node, in each direction, 10^9 bits per second
-  std::optional<double> node_tflops;  // arithmetic peak of a node; nothing: no times
-  double mfu = 0.5;                   // share of it that the model's own operations reach
+  bool memory_is_of_this_machine = false;  // nobody said what the nodes have
+  double network_gbps = 25;                // of a node, in each direction, 10^9 bits per second
+  std::optional<double> node_tflops;       // arithmetic peak of a node; nothing: no times
+  bool tflops_are_of_this_machine = false;
+  double mfu = 0.5;  // share of it that the model's own operations reach
 
   int world_size() const { return num_nodes * local_world_size; }
 };

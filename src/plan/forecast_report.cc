@@ -73,6 +73,7 @@ OrderedJson memory_json(const RunForecast& forecast) {
           {"node_bytes", forecast.memory.node_bytes()},
           {"job_bytes", forecast.memory.job_bytes()},
           {"available_bytes", forecast.cluster.node_memory_bytes},
+          {"available_bytes_are_of_this_machine", forecast.cluster.memory_is_of_this_machine},
           {"fits", forecast.refusal.empty()},
           {"refusal", forecast.refusal}};
 }
@@ -116,11 +117,17 @@ std::string forecast_text(const RunForecast& forecast) {
                       format_count(forecast.tokens_per_step, "token"), format_count(forecast.row_tokens),
                       format_count(forecast.zero.passes_per_step),
                       format_count(forecast.tokens_per_pass, "token"));
-  text += "memory\n" + indented(memory_table(forecast.memory, cluster.node_memory_bytes));
+  text += cluster.memory_is_of_this_machine
+              ? "memory   the free memory is this machine's: --memory sets a node's\n"
+              : "memory\n";
+  text += indented(memory_table(forecast.memory, cluster.node_memory_bytes));
   if (forecast.compute_s) {
     text += fmt::format("compute  {} a step: {:.4g} TFLOP a node at {:.3g} of {:.4g} TFLOPS{}\n",
                         seconds_text(*forecast.compute_s), forecast.tflop_per_step, cluster.mfu,
                         *cluster.node_tflops, forecast.gradient_checkpointing ? ", x 4/3" : "");
+    if (cluster.tflops_are_of_this_machine) {
+      text += "         the peak is this machine's, measured now: --tflops sets a node's\n";
+    }
   }
   if (!forecast.schedules.empty()) text += network_text(forecast);
   return text;
@@ -143,6 +150,7 @@ std::string forecast_json(const RunForecast& forecast) {
                            {"memory", memory_json(forecast)},
                            {"tflop_per_step", forecast.tflop_per_step},
                            {"node_tflops", optional_json(cluster.node_tflops)},
+                           {"node_tflops_are_of_this_machine", cluster.tflops_are_of_this_machine},
                            {"mfu", cluster.mfu},
                            {"compute_s", optional_json(forecast.compute_s)},
                            {"network_gbps", cluster.network_gbps},

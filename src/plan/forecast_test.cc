@@ -1,6 +1,7 @@
 // What `tessera plan` says, against sums done by hand.
 #include "plan/forecast.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -111,6 +112,36 @@ TEST_F(ForecastTest, WithoutAPeakThereAreNoTimesOfComputing) {
   EXPECT_THAT(forecast_text(plan), testing::Not(HasSubstr("compute")));
 }
 
+TEST_F(ForecastTest, SaysWhatIsOfThisMachine) {
+  const std::string memory = "the free memory is this machine's: --memory sets a node's\n";
+  const std::string peak = "the peak is this machine's, measured now: --tflops sets a node's\n";
+  EXPECT_THAT(forecast_text(forecast()), testing::Not(testing::AnyOf(HasSubstr(memory), HasSubstr(peak))));
+  cluster_.memory_is_of_this_machine = cluster_.tflops_are_of_this_machine = true;
+  EXPECT_THAT(forecast_text(forecast()), testing::AllOf(HasSubstr(memory), HasSubstr(peak)));
+  const json out = json::parse(forecast_json(forecast()));
+  EXPECT_EQ(out["memory"]["available_bytes_are_of_this_machine"], true);
+  EXPECT_EQ(out["node_tflops_are_of_this_machine"], true);
+}
+
+// That the nodes then gather per layer follows by itself.
+TEST_F(ForecastTest, TheNumberOfNodesThatIsNamedFits) {
+  args_.save_strategy = "no";  // snapshots take what is free
+  for (const int64_t memory_mib : {2500, 1200}) {
+    SCOPED_TRACE(fmt::format("{} MiB", memory_mib));
+    cluster_.num_nodes = 1;
+    cluster_.node_memory_bytes = memory_mib << 20;
+    const std::string refusal = forecast().refusal;
+    EXPECT_THAT(refusal,
+                testing::ContainsRegex(
+                    "; [0-9]+ nodes of one rank would do with (these settings|gather_schedule per_layer)$"));
+    const size_t count = refusal.rfind("; ", refusal.find(" nodes of one rank would do"));
+    ASSERT_NE(count, std::string::npos) << refusal;
+    cluster_.num_nodes = std::stoi(refusal.substr(count + 2));
+    EXPECT_GT(cluster_.num_nodes, 1);
+    EXPECT_EQ(forecast().refusal, "");
+  }
+}
+
 TEST_F(ForecastTest, AutoTakesPerLayerWhenPerStepDoesNotFit) {
   args_.save_strategy = "no";  // snapshots take what is free
   args_.pack_weights = "never";
@@ -173,6 +204,7 @@ TEST_F(ForecastTest, TextFits80ColumnsForTheLargestModelAndJob) {
   args_.per_device_train_batch_size = 64;
   args_.gradient_accumulation_steps = 100;
   cluster_.num_nodes = 1024;
+  cluster_.memory_is_of_this_machine = cluster_.tflops_are_of_this_machine = true;
   cluster_.local_world_size = 8;
   std::istringstream lines(forecast_text(forecast()));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;

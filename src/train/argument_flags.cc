@@ -435,19 +435,9 @@ void declare_saving(FlagTable* table, TrainingArguments* args) {
         at_least(1));
   table->add("async_save", &args->async_save,
              "Write checkpoints while training goes on. The files are the same without it.");
-  Flag& rate =
-      table->add("save_rate_limit", &args->save_rate_limit,
-                 "The most that all ranks together write in a second, such as 200MB or 1GiB, so that "
-                 "others of a shared disk are not held up. Without it there is no limit.");
-  rate.value_name = "SIZE";
-  rate.set = [set = rate.set](const std::vector<std::string>& values) {
-    for (const std::string& value : values) {
-      if (value.empty() || parse_bytes(value)) continue;
-      fail(ExitCode::kUsage, "--save_rate_limit: expected a size such as 200MB or 1GiB, found '{}'",
-           printable(value));
-    }
-    set(values);
-  };
+  table->add_size("save_rate_limit", &args->save_rate_limit, "200MB or 1GiB",
+                  "The most that all ranks together write in a second, such as 200MB or 1GiB, so that "
+                  "others of a shared disk are not held up. Without it there is no limit.");
   limit(table->add(
             "peer_snapshot_steps", &args->peer_snapshot_steps,
             "Steps between two copies of the state of every rank in the memory of its node and of the next "

@@ -23,7 +23,7 @@ constexpr const char* kBaselineName = "resident before the model";
 // AMX, 2.5 and 1 with AVX-512 BF16, 8 and 5 with AVX-512, 4 and 2 for F32.
 constexpr int64_t kFirstUseBytes = 2 << 20;
 
-constexpr int kMaxAdvisedNodes = 256;
+constexpr int kMaxAdvisedNodes = 4096;
 
 // Of one micro-batch: ids, positions and targets of PackedBatch, ids and labels of the row being read.
 int64_t batch_bytes(const ActivationLimits& limits) {
@@ -311,13 +311,82 @@ std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
 
 std::optional<int> nodes_that_fit(const Model& model, const MemoryRequest& request, int64_t free_bytes,
                                   int max_nodes) {
-  MemoryRequest larger = request;
-  for (int nodes = request.num_nodes; nodes <= max_nodes; ++nodes) {
+  const auto fits_on = [&](int nodes) {
+    MemoryRequest larger = request;
     larger.num_nodes = nodes;
-    if (needed_bytes(model, larger) <= free_bytes) return nodes;
+    if (nodes != request.num_nodes) {
+      // Several ranks write through other buffers than one does. Those of float32 are the largest.
+      larger.export_bytes = std::max(request.export_bytes, export_bytes(model.layout(), DType::kF32, larger));
+    }
+    return needed_bytes(model, larger) <= free_bytes;
+  };
+  // In doubling steps, then one by one between the last two.
+  int below = request.num_nodes - 1;
+  for (int nodes = request.num_nodes; below < max_nodes; nodes = std::min(2 * nodes, max_nodes)) {
+    if (fits_on(nodes)) {
+      do ++below;
+      while (!fits_on(below));
+      return below;
+    }
+    below = nodes;
   }
   return std::nullopt;
 }
+
+namespace {
+
+// With every part of the model sharded over the nodes, and the weights there one layer after the other.
+MemoryAlternative sharded(MemoryAlternative alternative) {
+  const auto change = [&alternative](const char* text) {
+    alternative.change += (alternative.change.empty() ? "" : " and ") + std::string(text);
+  };
+  MemoryRequest& request = alternative.request;
+  if (std::exchange(request.limits.pack_weights, false)) change("pack_weights never");
+  if (std::exchange(request.zero.stage, 3) < 3) change("zero_stage 3");
+  if (std::exchange(request.zero.schedule, GatherSchedule::kPerLayer) != GatherSchedule::kPerLayer) {
+    change("gather_schedule per_layer");
+  }
+  return alternative;
+}
+
+// "5 nodes of one rank would do with these settings", or with the first of the alternatives under which some
+// number of nodes would; "" when none does.
+std::string node_advice(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+                        const std::vector<MemoryAlternative>& alternatives) {
+  std::vector<MemoryAlternative> candidates = {{"", request}, sharded({"", request})};
+  for (const MemoryAlternative& alternative : alternatives) candidates.push_back(sharded(alternative));
+  for (const MemoryAlternative& candidate : candidates) {
+    const std::optional<int> nodes = nodes_that_fit(model, candidate.request, free_bytes, kMaxAdvisedNodes);
+    if (!nodes) continue;
+    return fmt::format(
+        "{} nodes of {} would do with {}", format_count(*nodes),
+        request.local_world_size == 1 ? "one rank" : fmt::format("{} ranks", request.local_world_size),
+        candidate.change.empty() ? "these settings" : candidate.change);
+  }
+  return "";
+}
+
+// What would make it fit: settings, nodes.
+std::string memory_advice(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+                          const std::vector<MemoryAlternative>& alternatives) {
+  const std::string nodes = node_advice(model, request, free_bytes, alternatives);
+  const auto fitting = std::find_if(alternatives.begin(), alternatives.end(), [&](const auto& alternative) {
+    return needed_bytes(model, alternative.request) <= free_bytes;
+  });
+  if (fitting == alternatives.end() && nodes.empty()) {
+    return "no setting and no number of nodes makes it fit: take a smaller model or machines with more "
+           "memory";
+  }
+  if (fitting == alternatives.end()) {
+    return fmt::format("no setting makes it fit on {}; {}",
+                       request.num_nodes == 1 ? "one node" : fmt::format("{} nodes", request.num_nodes),
+                       nodes);
+  }
+  return fmt::format("with {} it would take {}{}", fitting->change,
+                     format_bytes(needed_bytes(model, fitting->request)), nodes.empty() ? "" : "; " + nodes);
+}
+
+}  // namespace
 
 std::string memory_refusal(const Model& model, const MemoryRequest& request, int64_t free_bytes,
                            const std::vector<MemoryAlternative>& alternatives) {
@@ -329,19 +398,7 @@ std::string memory_refusal(const Model& model, const MemoryRequest& request, int
     if (item.name == kBaselineName) continue;
     kinds.push_back(full_name(item) + " " + format_bytes(bytes_of_node(item, request.local_world_size)));
   }
-  std::string advice = "no setting makes it fit: take a smaller model or machines with more memory";
-  const auto fitting = std::find_if(alternatives.begin(), alternatives.end(), [&](const auto& alternative) {
-    return needed_bytes(model, alternative.request) <= free_bytes;
-  });
-  if (fitting != alternatives.end()) {
-    advice = fmt::format("with {} it would take {}", fitting->change,
-                         format_bytes(needed_bytes(model, fitting->request)));
-  }
-  if (const std::optional<int> nodes = nodes_that_fit(model, request, free_bytes, kMaxAdvisedNodes)) {
-    advice += fmt::format(
-        "; {} nodes of {} would do with these settings", *nodes,
-        request.local_world_size == 1 ? "one rank" : fmt::format("{} ranks", request.local_world_size));
-  }
+  const std::string advice = memory_advice(model, request, free_bytes, alternatives);
   return fmt::format("the run does not fit in memory: it takes {} more{}, {} are free ({}); {}",
                      format_bytes(needed), single ? "" : " on every node", format_bytes(free_bytes),
                      fmt::join(kinds, ", "), advice);

@@ -106,8 +106,8 @@ std::optional<int> nodes_that_fit(const Model& model, const MemoryRequest& reque
                                   int max_nodes);
 
 // Why a plan of more than free_bytes a node beyond the baseline, which is resident already, does not fit: the
-// table in short, the first of the alternatives that would fit, and how many nodes would do. Empty when it
-// fits.
+// table in short, the first of the alternatives that would fit, and how many nodes would do, if need be with
+// everything sharded over them and with one of the alternatives. Empty when it fits.
 std::string memory_refusal(const Model& model, const MemoryRequest& request, int64_t free_bytes,
                            const std::vector<MemoryAlternative>& alternatives);
 // Refuses (kBadConfig) it.

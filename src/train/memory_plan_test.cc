@@ -159,7 +159,8 @@ TEST_F(MemoryPlanTest, MoreOfEverythingTakesMore) {
 TEST_F(MemoryPlanTest, ChecksTheBaselineNotTwice) {
   const int64_t needed = plan_memory(model_, request_).node_bytes() - request_.baseline_bytes;
   check_memory_fits(model_, request_, needed, {});
-  expect_error(ExitCode::kBadConfig, {"does not fit in memory", "no setting makes it fit"},
+  expect_error(ExitCode::kBadConfig,
+               {"does not fit in memory", "; no setting and no number of nodes makes it fit"},
                [&] { check_memory_fits(model_, request_, needed - 1, {}); });
 }
 
@@ -178,6 +179,7 @@ TEST_F(MemoryPlanTest, NamesTheFirstChangeThatFits) {
 }
 
 TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDo) {
+  request_.export_bytes = 64 << 20;  // more than any number of ranks takes
   MemoryRequest five = request_;
   five.num_nodes = 5;
   const int64_t free_bytes = needed_bytes(larger_, five);
@@ -191,6 +193,37 @@ TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDo) {
   five.local_world_size = 2;
   expect_error(ExitCode::kBadConfig, {"more on every node", "; 5 nodes of 2 ranks would do"},
                [&] { check_memory_fits(larger_, request_, needed_bytes(larger_, five), {}); });
+}
+
+// At stage 0 every node keeps everything.
+TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDoWithOtherSettings) {
+  request_.zero.stage = 0;
+  MemoryRequest sharded = request_;
+  sharded.zero.stage = 3;
+  sharded.zero.schedule = GatherSchedule::kPerLayer;
+  MemoryRequest seven = sharded;
+  seven.num_nodes = 7;
+  seven.export_bytes = 64 << 20;  // more than any number of ranks takes
+  const int64_t free_bytes = needed_bytes(larger_, seven);
+  EXPECT_EQ(nodes_that_fit(larger_, request_, free_bytes, 4096), std::nullopt);
+  const std::optional<int> fewest = nodes_that_fit(larger_, sharded, free_bytes, 4096);
+  ASSERT_TRUE(fewest.has_value());
+  EXPECT_LE(*fewest, 7);
+  EXPECT_THAT(
+      memory_refusal(larger_, request_, free_bytes, {}),
+      testing::EndsWith(fmt::format("; no setting makes it fit on one node; {} nodes of one rank would do "
+                                    "with zero_stage 3 and gather_schedule per_layer",
+                                    *fewest)));
+
+  // Activations are not sharded: a change of the rows is needed as well.
+  MemoryRequest wide = request_, narrow = request_;
+  wide.limits.max_tokens = 64 * request_.limits.max_tokens;
+  const std::vector<MemoryAlternative> alternatives = {{"per_device_train_batch_size 1", narrow}};
+  EXPECT_THAT(memory_refusal(larger_, wide, free_bytes, alternatives),
+              HasSubstr("nodes of one rank would do with per_device_train_batch_size 1 and zero_stage 3 and "
+                        "gather_schedule per_layer"));
+  EXPECT_THAT(memory_refusal(larger_, wide, 1000, alternatives),
+              HasSubstr("; no setting and no number of nodes makes it fit: take a smaller model"));
 }
 
 TEST_F(MemoryPlanTest, AlternativesGoFromTheLeastIntrusiveToTheMost) {
@@ -371,7 +404,7 @@ TEST(MemoryLimit, ARunThatDoesNotFitIsRefusedBeforeItAllocates) {
     std::_Exit(0);
   };
   EXPECT_EXIT(run_with_limit(), testing::ExitedWithCode(78),
-              "does not fit in memory: it takes .* no setting makes it fit");
+              "does not fit in memory: it takes .* no setting and no number of nodes makes it fit");
 }
 
 }  // namespace

@@ -129,7 +129,8 @@ TEST(Plan, WrongUseIsExitCode64) {
   };
   expect_usage({"plan"}, "--model DIR (or its config.json) or --preset NAME");
   expect_usage({"plan", "--preset", "15m", "--model", "m"}, "not both");
-  expect_usage({"plan", "--preset", "15m", "--memory", "lots"}, "--memory: expected a size such as 64GiB");
+  expect_usage({"plan", "--preset", "15m", "--memory", "lots"},
+               "--memory: expected a size with its unit, such as 64GiB");
   expect_usage({"plan", "--preset", "15m", "--nnodes", "0"}, "--nnodes");
   expect_usage({"plan", "--preset", "15m", "--network_gbps", "0"}, "--network_gbps");
   expect_usage({"plan", "--preset", "15m", "--mfu", "2"}, "--mfu");
