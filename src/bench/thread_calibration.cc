@@ -68,9 +68,9 @@ class ColdProduct {
 }  // namespace
 
 std::string ThreadCalibration::describe() const {
-  return fmt::format("{} threads {:.3g} TFLOPS, {} threads {:.3g}, {:.2f} times as fast",
-                     one_per_core.num_threads, one_per_core.tflops, two_per_core.num_threads,
-                     two_per_core.tflops, speedup);
+  return fmt::format("{} thread{} {:.3g} TFLOPS, {} threads {:.3g}, {:.2f} times as fast",
+                     one_per_core.num_threads, one_per_core.num_threads == 1 ? "" : "s", one_per_core.tflops,
+                     two_per_core.num_threads, two_per_core.tflops, speedup);
 }
 
 std::optional<ThreadCalibration> calibrate_threads(const CpuLimits& limits) {

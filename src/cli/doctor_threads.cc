@@ -66,7 +66,7 @@ std::vector<std::pair<std::string, std::string>> thread_rows(const PoolThreads& 
   rows.emplace_back("threads used",
                     fmt::format("{}, {}; waiting threads {}", num_threads, pinning_text(limits, num_threads),
                                 limits.can_spin(num_threads) ? "spin first" : "sleep at once"));
-  if (has_siblings(limits)) rows.emplace_back("two threads per core", calibration_text(threads));
+  if (has_siblings(limits)) rows.emplace_back("hyper-threads", calibration_text(threads));
   return rows;
 }
 

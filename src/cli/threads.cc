@@ -22,7 +22,7 @@ PoolThreads threads_of_this_process(int64_t asked) {
 PoolThreads pool_threads(int64_t asked, const Environment& environment, CpuLimits limits) {
   const std::string omp_num_threads = environment("OMP_NUM_THREADS").value_or("");
   const auto share = parse_integer(environment(kProcessorShareVariable).value_or(""));
-  if (share && *share >= 1) {
+  if (share && *share >= 1 && *share < std::ssize(limits.cpus)) {
     const auto processors = static_cast<double>(*share);
     limits.quota = std::min(processors, limits.quota.value_or(processors));
   }

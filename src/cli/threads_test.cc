@@ -65,7 +65,10 @@ TEST(PoolThreads, ALaunchedRankHasAThreadPerCoreOfItsOwn) {
         for (int c = local_rank * num_cores; c < (local_rank + 1) * num_cores; ++c) {
           first_threads.push_back(shape.cpu(c, 0));
         }
-        EXPECT_EQ(rank.threads.limits.pinned_cpus(num_cores), first_threads);
+        if (num_cores > 1) {
+          EXPECT_EQ(rank.threads.limits.pinned_cpus(num_cores), first_threads);
+        }
+        EXPECT_FALSE(rank.threads.limits.quota.has_value()) << "there is no limit to share";
         EXPECT_EQ(std::ssize(rank.threads.limits.cpus), 2 * num_cores) << "with their siblings";
         EXPECT_EQ(rank.variables.at("OMP_NUM_THREADS"), fmt::format("{}", num_cores));
         EXPECT_EQ(rank.variables.at("TESSERA_PROCESSOR_SHARE"), fmt::format("{}", 2 * num_cores));
@@ -128,11 +131,11 @@ TEST(DoctorThreads, ShowCoresAndWhatWasMeasured) {
   const FakeMachine machine({1, 16, 2});
   PoolThreads threads =
       pool_threads(0, environment_of({}), cpu_limits(machine.root(), MachineShape{1, 16, 2}.cpus()));
-  EXPECT_THAT(row(threads, "two threads per core"), HasSubstr("not measured"));
+  EXPECT_THAT(row(threads, "hyper-threads"), HasSubstr("not measured"));
   threads.calibration = calibration(0.5);
   EXPECT_EQ(row(threads, "processors"), "32 online, 32 on 16 cores allowed by the affinity mask (0-31)");
   EXPECT_THAT(row(threads, "threads used"), HasSubstr("16, each on its own core"));
-  EXPECT_EQ(row(threads, "two threads per core"),
+  EXPECT_EQ(row(threads, "hyper-threads"),
             "16 threads 10 TFLOPS, 32 threads 5, 0.50 times as fast; not used below 1.10");
   threads.calibration = calibration(1.5);
   EXPECT_THAT(row(threads, "threads used"), HasSubstr("32, each on its own hardware thread"));
@@ -142,11 +145,11 @@ TEST(DoctorThreads, ShowCoresAndWhatWasMeasured) {
   EXPECT_EQ(json.at("threads_per_core"), 2);
   EXPECT_EQ(json.at("calibration").at("two_per_core").at("tflops"), 15);
   threads.choice.is_default = false;
-  EXPECT_THAT(row(threads, "two threads per core"), HasSubstr("OMP_NUM_THREADS decides"));
+  EXPECT_THAT(row(threads, "hyper-threads"), HasSubstr("OMP_NUM_THREADS decides"));
   const FakeMachine without({1, 16, 1});
   threads = pool_threads(0, environment_of({}), cpu_limits(without.root(), MachineShape{1, 16, 1}.cpus()));
   EXPECT_EQ(row(threads, "threads used"), "16, each on its own processor; waiting threads spin first");
-  EXPECT_EQ(row(threads, "two threads per core"), "");
+  EXPECT_EQ(row(threads, "hyper-threads"), "");
   EXPECT_TRUE(threads_json(threads, 16).at("calibration").is_null());
 }
 

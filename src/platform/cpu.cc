@@ -186,7 +186,8 @@ int64_t CpuLimits::threads_per_core(int64_t num_threads) const {
 
 std::vector<int> CpuLimits::pinned_cpus(int64_t num_threads) const {
   const bool one_per_core = num_threads == num_cores();
-  if (!can_spin(num_threads) || (!one_per_core && num_threads != std::ssize(cpus))) return {};
+  if (num_threads == 1 || !can_spin(num_threads)) return {};
+  if (!one_per_core && num_threads != std::ssize(cpus)) return {};
   if (cores.empty()) return cpus;
   std::vector<int> pinned;
   for (const std::vector<int>& core : cores) {

@@ -52,7 +52,7 @@ struct CpuLimits {
   // The processor to which each of so many threads is pinned: one per core, or one per processor of the mask,
   // where neighbours, who read what lies side by side, share a core. Empty for other numbers, or when the
   // quota has less time: where they run is left to the system then, because with fewer threads every process
-  // would choose the same processors.
+  // would choose the same processors. One thread alone is left to it, too: it knows where there is room.
   std::vector<int> pinned_cpus(int64_t num_threads) const;
   bool can_pin(int64_t num_threads) const { return !pinned_cpus(num_threads).empty(); }
   // Whether a thread that waits may spin before it sleeps: each has a processor and the quota to use it.

@@ -160,8 +160,7 @@ ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
   omp_set_num_threads(1);
   state_->num_spins = limits.can_spin(num_threads) ? kSpinsBeforeSleep : 0;
   state_->threads_per_core = limits.threads_per_core(num_threads);
-  // One thread alone is left to the system, which knows where there is room.
-  const std::vector<int> pinned = num_threads > 1 ? limits.pinned_cpus(num_threads) : std::vector<int>();
+  const std::vector<int> pinned = limits.pinned_cpus(num_threads);
   try {
     const UnpinnedScope workers_start_free;  // the calling thread may be pinned by another pool
     for (int64_t i = 1; i < num_threads; ++i) {
