@@ -12,6 +12,10 @@ import argparse
 import sys
 import time
 
+import onednn_limit
+
+onednn_limit.limit_onednn()  # oneDNN reads it once, while it is loaded
+
 import torch
 from torch import nn
 
@@ -117,7 +121,7 @@ def main():
     torch.set_num_threads(arguments.num_threads)
     step = Step(arguments)
     actions = {"forward_backward": step.forward_backward, "optimizer": step.update}
-    print("ready PyTorch", torch.__version__, flush=True)
+    print("ready", onednn_limit.describe(f"PyTorch {torch.__version__}"), flush=True)
     for line in sys.stdin:
         print(actions[line.strip()](), flush=True)
 

@@ -9,6 +9,7 @@
 #include "bench/memory_check.h"
 #include "bench/random_tensor.h"
 #include "bench/verify_gemm.h"
+#include "kernels/gemm/onednn_products.h"
 
 namespace tessera {
 namespace {
@@ -195,7 +196,7 @@ GemmCase parse_gemm_shape(const std::string& text) {
 std::string gemm_implementation_text(const GemmImplementation& implementation, DType dtype) {
   const std::string_view float32_name = implementation.kernels.float32_name;
   if (dtype == DType::kF32 && !float32_name.empty()) {
-    return fmt::format("{} ({})", float32_name, isa_name(implementation.isa));
+    return fmt::format("{} ({})", float32_name, isa_name(std::min(implementation.isa, onednn_isa())));
   }
   return implementation_text(implementation);
 }

@@ -8,14 +8,29 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "platform/cpu.h"
 
 namespace tessera {
+namespace {
 
-OtherProgram::OtherProgram(std::string command) : command_(std::move(command)) {
+// This process's variables and one more, for posix_spawn.
+std::vector<char*> environment_with(std::string& variable) {
+  std::vector<char*> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) entries.push_back(*entry);
+  const std::string name = variable.substr(0, variable.find('='));
+  if (!name.empty() && std::getenv(name.c_str()) == nullptr) entries.push_back(variable.data());
+  entries.push_back(nullptr);
+  return entries;
+}
+
+}  // namespace
+
+OtherProgram::OtherProgram(std::string command, std::string variable) : command_(std::move(command)) {
   std::array<int, 2> ends = {};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     fail_errno(ExitCode::kIoError, errno, "socketpair");
@@ -27,8 +42,9 @@ OtherProgram::OtherProgram(std::string command) : command_(std::move(command)) {
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   std::string shell = "sh", flag = "-c";
   const std::array<char*, 4> arguments = {shell.data(), flag.data(), command_.data(), nullptr};
+  const std::vector<char*> environment = environment_with(variable);
   const UnpinnedScope all_processors;
-  const int status = posix_spawn(&pid_, "/bin/sh", &actions, nullptr, arguments.data(), environ);
+  const int status = posix_spawn(&pid_, "/bin/sh", &actions, nullptr, arguments.data(), environment.data());
   posix_spawn_file_actions_destroy(&actions);
   close(ends[1]);
   if (status != 0) {

@@ -13,8 +13,9 @@ namespace tessera {
 class OtherProgram {
  public:
   // Starts `command` with sh and waits until it is ready. To be made before a ThreadPool, whose pinning it
-  // would inherit. Error(kUsage) when it ends or answers something else.
-  explicit OtherProgram(std::string command);
+  // would inherit. `variable`, "NAME=value" or "", joins its environment unless that has one of this name.
+  // Error(kUsage) when it ends or answers something else.
+  explicit OtherProgram(std::string command, std::string variable = "");
   // Closes its input and waits for its end.
   ~OtherProgram();
   OtherProgram(const OtherProgram&) = delete;

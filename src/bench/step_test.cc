@@ -116,6 +116,15 @@ TEST(OtherProgram, IsAskedForItsTurnsAndCompared) {
   EXPECT_GT(line.against->ratio_step.median, 0);
 }
 
+TEST(OtherProgram, GetsTheVariableUnlessItHasOne) {
+  const std::string command = "echo \"ready [$TESSERA_OTHER]\"; read -r what";
+  EXPECT_EQ(OtherProgram(command).name(), "[]");
+  EXPECT_EQ(OtherProgram(command, "TESSERA_OTHER=a b").name(), "[a b]");
+  setenv("TESSERA_OTHER", "c", 1);
+  EXPECT_EQ(OtherProgram(command, "TESSERA_OTHER=a b").name(), "[c]");
+  unsetenv("TESSERA_OTHER");
+}
+
 TEST(OtherProgram, HasAllProcessorsWhileThisProgramIsPinned) {
   pin_this_thread(usable_cpus()[0]);
   const std::string cpus =

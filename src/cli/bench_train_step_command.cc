@@ -5,6 +5,7 @@
 #include "cli/loaded_model.h"
 #include "cli/terminal.h"
 #include "cli/threads.h"
+#include "kernels/gemm/onednn_products.h"
 
 namespace tessera {
 namespace {
@@ -51,7 +52,8 @@ class BenchTrainStepCommand : public BenchCommand {
     table
         ->add("against", &against_,
               "Command of a program that does the same tokens as a step, asked for a turn after each of ours "
-              "(scripts/pytorch_step.py).")
+              "(scripts/pytorch_step.py). Where oneDNN cannot use all that the processor announces, "
+              "ONEDNN_MAX_CPU_ISA tells that program's oneDNN, too.")
         .value_name = "COMMAND";
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of weights and activations.");
     declare_common_flags(table, /*seconds=*/1);
@@ -69,7 +71,7 @@ class BenchTrainStepCommand : public BenchCommand {
     if (vocab_size_) options_.config.vocab_size = *vocab_size_;
     if (options_.config.vocab_size == 0) options_.config.vocab_size = kDefaultVocabulary;
     std::optional<OtherProgram> other;
-    if (!against_.empty()) other.emplace(against_);
+    if (!against_.empty()) other.emplace(against_, onednn_environment(machine_onednn_limit()));
     ThreadPool pool(threads_for_products(num_threads()));
     for (const bool checkpointing : {false, true}) {
       if (gradient_checkpointing_ && *gradient_checkpointing_ != checkpointing) continue;

@@ -15,6 +15,7 @@
 #include "cli/terminal.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm/gemm.h"
+#include "kernels/gemm/onednn_products.h"
 #include "kernels/registry.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
@@ -131,6 +132,8 @@ OrderedJson to_json(const Findings& f) {
       {"instruction_sets", isas},
       {"isa_limit", isa_name(isa_limit())},
       {"amx_permission", {{"granted", f.amx.granted}, {"reason", f.amx.reason}}},
+      {"cpu_fault", f.cpu.fault},
+      {"onednn", {{"isa", isa_name(onednn_isa())}, {"reason", machine_onednn_limit().reason}}},
       {"cpus", cpus},
       {"numa_nodes", nodes},
       {"huge_pages",
@@ -174,6 +177,9 @@ void print_processor(const Findings& f) {
     print_row(std::string(isa_name(isa)), refusal.empty() ? "yes" : "no: " + refusal);
   }
   print_row("AMX permission", f.amx.granted ? "granted" : "no: " + f.amx.reason);
+  const std::string& reason = machine_onednn_limit().reason;
+  print_row("oneDNN",
+            fmt::format("up to {}{}{}", isa_name(onednn_isa()), reason.empty() ? "" : ": ", reason));
   print_row("limit", fmt::format("{} (TESSERA_ISA {})", isa_name(isa_limit()),
                                  std::getenv("TESSERA_ISA") == nullptr ? "not set" : "set"));
   for (const auto& [name, value] : thread_rows(f.threads, f.machine_cpus)) print_row(name, value);

@@ -1,9 +1,11 @@
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -11,6 +13,8 @@
 #include "cli/app.h"
 #include "cli/terminal.h"
 #include "comm/failure.h"
+#include "launch/crash_handler.h"
+#include "launch/crash_report.h"
 #include "launch/rank_report.h"
 #include "platform/cpu.h"
 #include "platform/open_files.h"
@@ -21,7 +25,7 @@ namespace {
 int report(tessera::ExitCode code, const std::string& message, bool caused_by_peer = false) {
   const bool left = tessera::leave_error_report(
       {.message = message, .code = static_cast<int>(code), .caused_by_peer = caused_by_peer});
-  if (!left || !tessera::agent_shows_errors()) std::fprintf(stderr, "error: %s\n", message.c_str());
+  if (!left || !tessera::agent_shows_errors(getppid())) std::fprintf(stderr, "error: %s\n", message.c_str());
   return static_cast<int>(code);
 }
 
@@ -30,8 +34,12 @@ int report(tessera::ExitCode code, const std::string& message, bool caused_by_pe
 int main(int argc, char** argv) {
   // A rank is started from /proc/self/exe, whose name the kernel would show. Threads inherit it.
   prctl(PR_SET_NAME, "tessera");
+  if (argc == 2 && argv[1] == std::string_view(tessera::kDescribeCrashArgument)) {
+    return tessera::run_describe_crash();
+  }
+  tessera::install_crash_handler("/proc/self/exe", tessera::clear_status_line);
   try {
-    tessera::request_amx_permission();  // before any thread exists
+    tessera::cpu_features();  // before any thread exists
     tessera::protect_standard_descriptors();
     tessera::raise_open_file_limit();
     tessera::set_closed_output(tessera::ClosedOutput::kEndsProgram);

@@ -12,6 +12,7 @@
 #include "cli/threads.h"
 #include "cli/train_report.h"
 #include "comm/communicator.h"
+#include "launch/crash_handler.h"
 #include "launch/rank_report.h"
 #include "platform/thread_pool.h"
 #include "train/arguments.h"
@@ -66,6 +67,7 @@ class TrainCommand : public Command {
     const World world = detect_world();
     // What is the same on every rank is said once.
     set_log_level(world.rank == 0 ? args_.lowest_log_level() : LogLevel::kError);
+    if (!world.is_single()) set_crash_rank(world.rank);
     resolve_training_arguments(*table, world.world_size, &args_);
     set_closed_output(ClosedOutput::kIsIgnored);
     const std::unique_ptr<Communicator> comm = Communicator::open(world, comm_options());

@@ -1,7 +1,5 @@
 #include "kernels/dispatch.h"
 
-#include <hwy/targets.h>
-
 #include <array>
 #include <cstdlib>
 
@@ -23,6 +21,12 @@ constexpr std::array<IsaName, 6> kIsaNames = {{{"ref", Isa::kRef},
                                                {"amx_bf16", Isa::kAmxBf16}}};
 // Highway's and the shorter spelling.
 constexpr std::array<IsaName, 2> kIsaAliases = {{{"avx3", Isa::kAvx512}, {"amx", Isa::kAmxBf16}}};
+
+std::string refusal_unless(bool has, std::string_view what) {
+  if (has) return "";
+  const std::string& fault = cpu_features().fault;
+  return fault.empty() ? fmt::format("the processor or the system has no {}", what) : fault;
+}
 
 }  // namespace
 
@@ -54,11 +58,11 @@ std::string machine_refusal(Isa isa) {
     case Isa::kBaseline:
       return "";
     case Isa::kAvx2:
-      return cpu.avx2 ? "" : "the processor or the system has no AVX2 with FMA and F16C";
+      return refusal_unless(cpu.avx2, "AVX2 with FMA and F16C");
     case Isa::kAvx512:
-      return cpu.avx512 ? "" : "the processor or the system has no AVX-512 (F, BW, CD, DQ, VL)";
+      return refusal_unless(cpu.avx512, "AVX-512 (F, BW, CD, DQ, VL)");
     case Isa::kAvx512Bf16:
-      return cpu.avx512_bf16 ? "" : "the processor or the system has no AVX-512 BF16";
+      return refusal_unless(cpu.avx512_bf16, "AVX-512 BF16");
     case Isa::kAmxBf16:
       return request_amx_permission().reason;
   }
@@ -66,10 +70,14 @@ std::string machine_refusal(Isa isa) {
   return "";
 }
 
+Isa strongest_isa() {
+  Isa isa = Isa::kAmxBf16;
+  while (!machine_refusal(isa).empty()) isa = static_cast<Isa>(static_cast<int>(isa) - 1);
+  return isa;
+}
+
 std::string avx3_dl_refusal() {
-  return (hwy::SupportedTargets() & HWY_AVX3_DL) != 0
-             ? ""
-             : "the processor has no AVX-512 VBMI, VBMI2, BITALG and VPOPCNTDQ";
+  return refusal_unless(cpu_features().avx512_dl, "AVX-512 VBMI, VBMI2, BITALG and VPOPCNTDQ");
 }
 
 std::string isa_refusal(Isa isa) {

@@ -38,6 +38,8 @@ std::string isa_names();                              // "ref, baseline, avx2, .
 
 // Why this processor or system cannot run code for `isa`, or "".
 std::string machine_refusal(Isa isa);
+// The last one that is not refused.
+Isa strongest_isa();
 
 // The strongest instruction set allowed: TESSERA_ISA when set, otherwise kAmxBf16. A kernel without an
 // implementation for exactly this one takes its best below. Read once. Throws Error(kBadConfig) when the name
@@ -126,7 +128,8 @@ std::vector<Implementation<Kernels>> concat(std::vector<Implementation<Kernels>>
   return first;
 }
 
-// Why code that Highway made for its target AVX3_DL cannot run here, or "".
+// Why code that Highway made for its target AVX3_DL cannot run here, or "". Highway itself is not asked: it
+// believes what the processor announces.
 std::string avx3_dl_refusal();
 
 // Null = not compiled. AVX3_DL, AVX-512 as Ice Lake has it, stands for the processors that round to bf16 in

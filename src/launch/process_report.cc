@@ -1,6 +1,5 @@
 #include "launch/process_report.h"
 
-#include <cxxabi.h>
 #include <elfutils/libdwfl.h>
 #include <fmt/format.h>
 
@@ -8,12 +7,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <sstream>
 #include <string_view>
 #include <vector>
 
 #include "base/text.h"
+#include "launch/process_modules.h"
 
 namespace tessera {
 namespace {
@@ -48,37 +47,24 @@ std::string state_of(const std::string& status) {
   return close == std::string::npos ? "in an unknown state" : state.substr(open + 1, close - open - 1);
 }
 
-std::string demangled(const char* name) {
-  int error = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(abi::__cxa_demangle(name, nullptr, nullptr, &error),
-                                                    std::free);
-  return error == 0 ? text.get() : name;
-}
-
 using Frames = std::vector<std::string>;
 
-// The modules of a process, and its threads' stacks.
+// The stacks of a process's threads.
 class Stacks {
  public:
-  explicit Stacks(pid_t pid) {
-    callbacks_.find_elf = dwfl_linux_proc_find_elf;
-    callbacks_.find_debuginfo = dwfl_standard_find_debuginfo;
-    dwfl_.reset(dwfl_begin(&callbacks_));
-    if (dwfl_ == nullptr || dwfl_linux_proc_report(dwfl_.get(), pid) != 0 ||
-        dwfl_report_end(dwfl_.get(), nullptr, nullptr) != 0 ||
-        dwfl_linux_proc_attach(dwfl_.get(), pid, false) != 0) {
-      error_ = last_error();
-    }
+  explicit Stacks(pid_t pid) : modules_(pid), error_(modules_.error()) {
+    if (error_.empty() && dwfl_linux_proc_attach(modules_.dwfl(), pid, false) != 0) error_ = libdw_error();
   }
 
   // Empty, with an error(), when it cannot be told.
   Frames of_thread(pid_t thread) {
     if (!error_.empty()) return {};
-    Walk walk = {dwfl_.get(), {}};
+    Walk walk = {modules_, {}};
     error_.clear();
     // What ends a walk early, such as a function without unwinding tables, leaves the frames found so far.
-    if (dwfl_getthread_frames(dwfl_.get(), thread, &Stacks::take_frame, &walk) != 0 && walk.frames.empty()) {
-      thread_error_ = last_error();
+    if (dwfl_getthread_frames(modules_.dwfl(), thread, &Stacks::take_frame, &walk) != 0 &&
+        walk.frames.empty()) {
+      thread_error_ = libdw_error();
     }
     return walk.frames;
   }
@@ -86,14 +72,9 @@ class Stacks {
 
  private:
   struct Walk {
-    Dwfl* dwfl;
+    const ProcessModules& modules;
     Frames frames;
   };
-
-  static std::string last_error() {
-    const char* message = dwfl_errmsg(-1);
-    return message == nullptr ? "no stack" : message;
-  }
 
   static int take_frame(Dwfl_Frame* frame, void* data) {
     auto& walk = *static_cast<Walk*>(data);
@@ -101,19 +82,12 @@ class Stacks {
     bool is_activation = false;
     if (!dwfl_frame_pc(frame, &address, &is_activation)) return DWARF_CB_ABORT;
     // A return address may be the first one of the next function.
-    Dwfl_Module* module = dwfl_addrmodule(walk.dwfl, address - (is_activation ? 0 : 1));
-    const char* name =
-        module == nullptr ? nullptr : dwfl_module_addrname(module, address - (is_activation ? 0 : 1));
-    walk.frames.push_back(name == nullptr ? fmt::format("{:#x}", address) : demangled(name));
+    const std::string name = walk.modules.function_at(address - (is_activation ? 0 : 1));
+    walk.frames.push_back(name.empty() ? fmt::format("{:#x}", address) : name);
     return std::ssize(walk.frames) < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
   }
 
-  struct End {
-    void operator()(Dwfl* dwfl) const { dwfl_end(dwfl); }
-  };
-
-  Dwfl_Callbacks callbacks_ = {};
-  std::unique_ptr<Dwfl, End> dwfl_;
+  ProcessModules modules_;
   std::string error_;
   std::string thread_error_;
 };

@@ -87,12 +87,12 @@ std::vector<unsigned long> affinity_mask(const std::vector<int>& cpus) {
   return mask;
 }
 
+}  // namespace
+
 std::string signal_text(int number) {
   const char* name = sigabbrev_np(number);
   return name == nullptr ? fmt::format("signal {}", number) : fmt::format("signal {} (SIG{})", number, name);
 }
-
-}  // namespace
 
 pid_t start_rank(const RankProcessOptions& options) {
   const std::vector<char*> argv = pointers_to(std::span(options.program).subspan(1));
@@ -140,6 +140,8 @@ std::string RankEnd::describe() const {
   if (report && signal == 0 && report->message.starts_with(who)) return report->message;
   if (report && signal == 0) return fmt::format("{}: {}", who, report->message);
   if (signal == 0) return fmt::format("{} ended with exit code {}", who, exit_code);
+  // The report of a rank that died of this signal says where (launch/crash_handler.h).
+  if (report && report->code == 128 + signal) return fmt::format("{} was {}", who, report->message);
   return fmt::format("{} was killed by {}{}", who, signal_text(signal),
                      out_of_memory ? ": the kernel's out-of-memory killer has been at work" : "");
 }

@@ -25,6 +25,9 @@ struct RankProcessOptions {
 // input; killed when the agent ends in whatever way. Error when the program cannot be executed.
 pid_t start_rank(const RankProcessOptions& options);
 
+// "signal 9 (SIGKILL)".
+std::string signal_text(int number);
+
 // How a rank ended.
 struct RankEnd {
   int rank = 0;

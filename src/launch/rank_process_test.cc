@@ -84,6 +84,11 @@ TEST(Culprit, IsTheFirstThatBlamesNobodyElse) {
   killed.signal = 9;
   EXPECT_EQ(killed.describe(), "rank 2 on host b was killed by signal 9 (SIGKILL)");
   EXPECT_EQ(killed.final_code(), 75);
+  RankEnd crashed = end_of(2, 0, "killed by signal 11 (SIGSEGV), in f");
+  crashed.signal = 11;
+  EXPECT_EQ(crashed.describe(), "rank 2 on host b was killed by signal 11 (SIGSEGV)") << "of another end";
+  crashed.report->code = 128 + 11;
+  EXPECT_EQ(crashed.describe(), "rank 2 on host b was killed by signal 11 (SIGSEGV), in f");
   const RankEnd victim = end_of(0, 75, "rank 2 on host b is gone", true);
   EXPECT_EQ(find_culprit({victim, killed})->rank, 2);
   EXPECT_EQ(find_culprit({victim})->describe(), "rank 2 on host b is gone")

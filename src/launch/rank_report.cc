@@ -72,9 +72,9 @@ void leave_progress_mark() {
   close(fd);
 }
 
-bool agent_shows_errors() {
+bool agent_shows_errors(pid_t parent) {
   const char* agent = std::getenv(kAgentPidVariable);
-  return agent != nullptr && std::atol(agent) == getppid();
+  return agent != nullptr && std::atol(agent) == parent;
 }
 
 std::optional<ErrorReport> read_error_report(const std::filesystem::path& path) {

@@ -3,6 +3,8 @@
 // all of it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -25,9 +27,10 @@ bool leave_error_report(ErrorReport report);
 // Tells the agent that started this rank, if one did, that the start has got on.
 void leave_progress_mark();
 
-// True when this process is a rank that an agent of tessera launch has started: the agent shows the error of
-// the rank that failed first, so that a rank that leaves a report does not print it as well.
-bool agent_shows_errors();
+// True when the process whose parent is `parent`, and which has this environment, is a rank that an agent of
+// tessera launch has started: the agent shows the error of the rank that failed first, so that a rank that
+// leaves a report does not print it as well.
+bool agent_shows_errors(pid_t parent);
 
 // Also of files that PyTorch wrote. Nothing when there is none or it is not such a file.
 std::optional<ErrorReport> read_error_report(const std::filesystem::path& path);

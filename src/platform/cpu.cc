@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <mutex>
@@ -23,6 +24,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "platform/cgroup.h"
+#include "platform/instruction_trial.h"
 #include "platform/topology.h"
 
 namespace tessera {
@@ -61,6 +63,64 @@ std::string brand_string() {
   return first == std::string::npos ? "unknown processor" : brand.substr(first);
 }
 
+constexpr std::array<std::string_view, 7> kFaultNames = {
+    "sse42", "avx2", "avx512", "avx512_dl", "avx512_bf16", "amx_bf16", "tile_information"};
+constexpr const char* kFaultsVariable = "TESSERA_CPU_FAULTS";
+
+// Tries what is announced, and collects what fails.
+class Trials {
+ public:
+  explicit Trials(std::vector<std::string> injected) : injected_(std::move(injected)) {}
+
+  bool is_injected(std::string_view name) const {
+    return std::find(injected_.begin(), injected_.end(), name) != injected_.end();
+  }
+
+  // Why it does not count although it is announced, or "".
+  std::string run(std::string_view name, std::string_view what, bool (*works)()) {
+    const bool injected = is_injected(name);
+    const std::string problem = try_instructions(injected ? illegal_instruction : works);
+    if (problem.empty()) return "";
+    const std::string fault = fmt::format("{} is announced but fails when tried: {}{}", what, problem,
+                                          injected ? fmt::format(", as {} asks for", kFaultsVariable) : "");
+    faults_ += (faults_.empty() ? "" : "; ") + fault;
+    return fault;
+  }
+
+  const std::string& faults() const { return faults_; }
+
+ private:
+  std::vector<std::string> injected_;
+  std::string faults_;
+};
+
+TileInformation read_tile_information() {
+  constexpr unsigned kLeaf = 0x1D;
+  const CpuidRegisters palette = cpuid(kLeaf, 1);
+  return {.max_palette = cpuid(kLeaf, 0).eax,
+          .num_registers = palette.ebx >> 16,
+          .rows = palette.ecx & 0xFFFFu,
+          .row_bytes = palette.ebx & 0xFFFFu};
+}
+
+AmxPermission ask_for_amx(bool announced, bool has_avx512_bf16, Trials* trials) {
+  constexpr long kArchGetXcompPerm = 0x1022;
+  constexpr long kArchReqXcompPerm = 0x1023;
+  constexpr long kXfeatureXtiledata = 18;
+  if (!announced) return {false, "the processor or the virtual machine offers no AMX bf16 tiles"};
+  if (!has_avx512_bf16) return {false, "the kernels for AMX need AVX-512 BF16 too, which does not run here"};
+  if (syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) != 0) {
+    return {false, std::string("the kernel refused the tile registers: ") + std::strerror(errno)};
+  }
+  uint64_t granted = 0;
+  if (syscall(SYS_arch_prctl, kArchGetXcompPerm, &granted) != 0 ||
+      (granted >> kXfeatureXtiledata & 1u) == 0) {
+    return {false, "the kernel reports that the tile registers are not permitted"};
+  }
+  const std::string fault = trials->run("amx_bf16", "AMX", amx_bf16_works);
+  return {fault.empty(), fault};
+}
+
 CpuFeatures detect() {
   constexpr uint64_t kYmmState = 0x6;       // SSE and AVX
   constexpr uint64_t kZmmState = 0xE6;      // and opmask, ZMM
@@ -72,45 +132,51 @@ CpuFeatures detect() {
   const CpuidRegisters one = cpuid(1, 0);
   const CpuidRegisters seven = cpuid(7, 0);
   const CpuidRegisters seven_one = cpuid(7, 1);
+  const auto has_all = [](unsigned value, std::initializer_list<int> bits) {
+    return std::all_of(bits.begin(), bits.end(), [&](int index) { return bit(value, index); });
+  };
+  const char* injected = std::getenv(kFaultsVariable);
+  Trials trials(parse_cpu_faults(injected == nullptr ? "" : injected));
+  const auto usable = [&](bool announced, std::string_view name, std::string_view what, bool (*works)()) {
+    return announced && trials.run(name, what, works).empty();
+  };
   CpuFeatures f;
   f.brand = brand_string();
-  f.avx2 = ymm && bit(seven.ebx, 5) && bit(one.ecx, 12) && bit(one.ecx, 29);
-  f.avx512 = zmm && bit(seven.ebx, 16) && bit(seven.ebx, 17) && bit(seven.ebx, 28) && bit(seven.ebx, 30) &&
-             bit(seven.ebx, 31);
-  f.avx512_bf16 = f.avx512 && bit(seven_one.eax, 5);
-  f.amx_tile = tiles && bit(seven.edx, 24);
-  f.amx_bf16 = f.amx_tile && bit(seven.edx, 22);
+  f.sse42 = usable(bit(one.ecx, 20), "sse42", "SSE4.2", sse42_works);
+  f.avx2 = usable(ymm && bit(seven.ebx, 5) && has_all(one.ecx, {12, 29}), "avx2", "AVX2", avx2_works);
+  f.avx512 =
+      usable(f.avx2 && zmm && has_all(seven.ebx, {16, 17, 28, 30, 31}), "avx512", "AVX-512", avx512_works);
+  f.avx512_dl = usable(f.avx512 && has_all(seven.ecx, {1, 6, 8, 9, 10, 11, 12, 14}), "avx512_dl",
+                       "AVX-512 of Ice Lake", avx512_dl_works);
+  f.avx512_bf16 = usable(f.avx512 && bit(seven_one.eax, 5), "avx512_bf16", "AVX-512 BF16", avx512_bf16_works);
+  f.amx = ask_for_amx(tiles && has_all(seven.edx, {22, 24}), f.avx512_bf16, &trials);
+  if (!trials.is_injected("tile_information")) f.tiles = read_tile_information();
+  f.fault = trials.faults();
   return f;
 }
 
-AmxPermission ask_for_amx() {
-  constexpr long kArchGetXcompPerm = 0x1022;
-  constexpr long kArchReqXcompPerm = 0x1023;
-  constexpr long kXfeatureXtiledata = 18;
-  if (!cpu_features().amx_bf16)
-    return {false, "the processor or the virtual machine offers no AMX bf16 tiles"};
-  if (syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) != 0) {
-    return {false, std::string("the kernel refused the tile registers: ") + std::strerror(errno)};
-  }
-  uint64_t granted = 0;
-  if (syscall(SYS_arch_prctl, kArchGetXcompPerm, &granted) != 0 ||
-      (granted >> kXfeatureXtiledata & 1u) == 0) {
-    return {false, "the kernel reports that the tile registers are not permitted"};
-  }
-  return {true, ""};
-}
-
 }  // namespace
+
+std::vector<std::string> parse_cpu_faults(std::string_view value) {
+  std::vector<std::string> names;
+  while (!value.empty()) {
+    const std::string_view name = value.substr(0, value.find(','));
+    value.remove_prefix(std::min(value.size(), name.size() + 1));
+    if (std::find(kFaultNames.begin(), kFaultNames.end(), name) == kFaultNames.end()) {
+      fail(ExitCode::kBadConfig, "{}: expected names out of {}; found '{}'", kFaultsVariable,
+           fmt::join(kFaultNames, ", "), printable(name, 40));
+    }
+    names.emplace_back(name);
+  }
+  return names;
+}
 
 const CpuFeatures& cpu_features() {
   static const CpuFeatures features = detect();
   return features;
 }
 
-const AmxPermission& request_amx_permission() {
-  static const AmxPermission permission = ask_for_amx();
-  return permission;
-}
+const AmxPermission& request_amx_permission() { return cpu_features().amx; }
 
 namespace {
 

@@ -5,31 +5,55 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tessera {
-
-struct CpuFeatures {
-  std::string brand;    // "Intel(R) Xeon(R) Platinum 8481C", as the processor says
-  bool avx2 = false;    // with FMA and F16C
-  bool avx512 = false;  // F, BW, CD, DQ, VL
-  bool avx512_bf16 = false;
-  bool amx_tile = false;
-  bool amx_bf16 = false;
-};
-
-// From CPUID and XGETBV: a feature counts only if the system saves its registers.
-const CpuFeatures& cpu_features();
 
 struct AmxPermission {
   bool granted = false;
   std::string reason;  // when not granted: why, in words for the user
 };
 
-// Asks the kernel for the AMX tile registers once per process (arch_prctl ARCH_REQ_XCOMP_PERM,
-// XFEATURE_XTILEDATA) and reads the answer back. Holds for threads started later, so call it before a
-// ThreadPool is made.
+// CPUID leaf 1DH: what a tile register holds. All zero where a hypervisor hides it.
+struct TileInformation {
+  int64_t max_palette = 0;
+  int64_t num_registers = 0;
+  int64_t rows = 0;
+  int64_t row_bytes = 0;
+
+  // Whether it describes palette 1, the only one there is: what code that reads it needs to find.
+  bool has_palette_1() const {
+    return max_palette >= 1 && num_registers >= 8 && rows >= 16 && row_bytes >= 64;
+  }
+};
+
+// An instruction set counts when CPUID announces it, the system saves its registers (XGETBV), those before it
+// count too, and its instructions were tried and worked (platform/instruction_trial.h).
+struct CpuFeatures {
+  std::string brand;       // "Intel(R) Xeon(R) Platinum 8481C", as the processor says
+  bool sse42 = false;      // CRC32
+  bool avx2 = false;       // with FMA and F16C
+  bool avx512 = false;     // F, BW, CD, DQ, VL
+  bool avx512_dl = false;  // as Ice Lake has it: VBMI, VBMI2, VNNI, BITALG, VPOPCNTDQ, VPCLMULQDQ, VAES, GFNI
+  bool avx512_bf16 = false;  // needs avx512, not avx512_dl
+  AmxPermission amx;
+  TileInformation tiles;
+  std::string fault;  // what is announced but failed when tried, and how; "" = nothing
+};
+
+// Found out once, at the first call, which asks for the AMX tile registers too: call it before a ThreadPool
+// is made. Error(kBadConfig) for a TESSERA_CPU_FAULTS that parse_cpu_faults() refuses.
+const CpuFeatures& cpu_features();
+
+// The kernel gives AMX tile registers to a process that asks for them (arch_prctl ARCH_REQ_XCOMP_PERM,
+// XFEATURE_XTILEDATA), and to threads that it starts later. Part of cpu_features().
 const AmxPermission& request_amx_permission();
+
+// What TESSERA_CPU_FAULTS makes fail, for tests: names of instruction sets whose trial executes an illegal
+// instruction, "tile_information" for a leaf 1DH that reads as zero. Separated by commas. Error(kBadConfig)
+// for an unknown name. What the processor does not announce stays absent.
+std::vector<std::string> parse_cpu_faults(std::string_view value);
 
 // Processors in the affinity mask that the process had when this was first asked, ascending: pinning threads
 // does not change the answer.

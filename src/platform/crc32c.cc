@@ -132,8 +132,8 @@ uint32_t append_ref(uint32_t state, std::span<const std::byte> data) {
 using Append = uint32_t (*)(uint32_t state, std::span<const std::byte> data);
 
 Append choose() {
-  if (cpu_features().avx512 && __builtin_cpu_supports("vpclmulqdq")) return append_vpclmul;
-  return __builtin_cpu_supports("sse4.2") ? append_sse42 : append_ref;
+  if (cpu_features().avx512_dl) return append_vpclmul;
+  return cpu_features().sse42 ? append_sse42 : append_ref;
 }
 
 }  // namespace
@@ -146,8 +146,8 @@ uint32_t crc32c(uint32_t crc, std::span<const std::byte> data) {
 std::vector<std::pair<std::string, uint32_t>> crc32c_by_every_way(uint32_t crc,
                                                                   std::span<const std::byte> data) {
   std::vector<std::pair<std::string, uint32_t>> results = {{"table", ~append_ref(~crc, data)}};
-  if (__builtin_cpu_supports("sse4.2")) results.emplace_back("sse4.2", ~append_sse42(~crc, data));
-  if (cpu_features().avx512 && __builtin_cpu_supports("vpclmulqdq")) {
+  if (cpu_features().sse42) results.emplace_back("sse4.2", ~append_sse42(~crc, data));
+  if (cpu_features().avx512_dl) {
     results.emplace_back("vpclmulqdq", ~append_vpclmul(~crc, data));
   }
   return results;

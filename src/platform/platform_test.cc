@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <ctime>
 #include <filesystem>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "fake_machine.h"
 #include "platform/cgroup.h"
 #include "platform/cpu.h"
+#include "platform/instruction_trial.h"
 #include "platform/memory_info.h"
 #include "platform/peak.h"
 #include "platform/thread_pool.h"
@@ -217,6 +219,69 @@ TEST(MemoryInfo, IsPlausible) {
 TEST(Cpu, PermissionSaysWhyNot) {
   const AmxPermission& permission = request_amx_permission();
   EXPECT_EQ(permission.granted, permission.reason.empty());
+}
+
+TEST(Cpu, TileInformationCountsWhenItHasThePalette) {
+  EXPECT_FALSE(TileInformation().has_palette_1());
+  EXPECT_TRUE((TileInformation{1, 8, 16, 64}).has_palette_1());
+  EXPECT_FALSE((TileInformation{1, 8, 16, 0}).has_palette_1());
+  EXPECT_FALSE((TileInformation{0, 8, 16, 64}).has_palette_1());
+}
+
+TEST(Cpu, FaultsToInjectAreNamesOutOfAList) {
+  EXPECT_THAT(parse_cpu_faults(""), testing::IsEmpty());
+  EXPECT_THAT(parse_cpu_faults("avx512_bf16,tile_information"),
+              testing::ElementsAre("avx512_bf16", "tile_information"));
+  for (const char* value : {"avx", "avx2 ", ",", "avx2;avx512"}) {
+    try {
+      parse_cpu_faults(value);
+      ADD_FAILURE() << value;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+      EXPECT_THAT(error.what(), testing::StartsWith("TESSERA_CPU_FAULTS: expected names out of sse42, avx2"));
+    }
+  }
+}
+
+bool fault_in_a_trial() {
+  volatile int* nowhere = nullptr;
+  asm volatile("" : "+r"(nowhere));
+  return *nowhere == 0;
+}
+
+TEST(InstructionTrial, TellsFaultsAndWrongResultsApartAndLeavesNothingBehind) {
+  sigset_t mask, former_mask, left_mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGILL);  // inherited blocked, an illegal instruction would end the process
+  pthread_sigmask(SIG_BLOCK, &mask, &former_mask);
+  EXPECT_EQ(try_instructions([] { return true; }), "");
+  EXPECT_EQ(try_instructions([] { return false; }), "a wrong result");
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    EXPECT_EQ(try_instructions(illegal_instruction), "SIGILL (illegal instruction)");
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_UNDEFINED__)
+    EXPECT_EQ(try_instructions(fault_in_a_trial), "SIGSEGV (segmentation fault)");
+#endif
+  }
+  pthread_sigmask(SIG_SETMASK, &former_mask, &left_mask);
+  EXPECT_EQ(sigismember(&left_mask, SIGILL), 1);
+  struct sigaction action = {};
+  sigaction(SIGILL, nullptr, &action);
+  EXPECT_EQ(action.sa_handler, SIG_DFL);
+}
+
+TEST(InstructionTrial, EverySetThatCountsWorks) {
+  const CpuFeatures& cpu = cpu_features();
+  for (const auto& [counts, works] :
+       std::initializer_list<std::pair<bool, bool (*)()>>{{cpu.sse42, sse42_works},
+                                                          {cpu.avx2, avx2_works},
+                                                          {cpu.avx512, avx512_works},
+                                                          {cpu.avx512_dl, avx512_dl_works},
+                                                          {cpu.avx512_bf16, avx512_bf16_works},
+                                                          {cpu.amx.granted, amx_bf16_works}}) {
+    EXPECT_EQ(counts ? try_instructions(works) : "", "");
+  }
+  EXPECT_TRUE(cpu.avx512 || !cpu.avx512_bf16);
+  EXPECT_TRUE(cpu.avx512_bf16 || !cpu.amx.granted);
 }
 
 TEST(CpuLimits, ThreadsAreTheMaskCutToTheQuota) {

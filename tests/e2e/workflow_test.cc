@@ -146,6 +146,40 @@ TEST(Workflow, DoctorReportsAsTextAndAsJson) {
   EXPECT_EQ(pinned["isa_limit"], "baseline");
 }
 
+// One that this machine has pretends to fail: the next one takes its place, everywhere.
+TEST(Workflow, AnInstructionSetThatFailsWhenTriedIsNamedAndNotUsed) {
+  const TinyModel tiny;
+  const ProcessOptions broken = {.environment = {"TESSERA_CPU_FAULTS=avx512_bf16"}};
+  const json report = json::parse(run_well({"doctor", "--json"}, broken).out);
+  const std::string fault = report["cpu_fault"];
+  if (fault.empty()) GTEST_SKIP() << "this machine has no AVX-512 BF16";
+  EXPECT_EQ(fault,
+            "AVX-512 BF16 is announced but fails when tried: SIGILL (illegal instruction), as "
+            "TESSERA_CPU_FAULTS asks for");
+  EXPECT_EQ(report["onednn"], json({{"isa", "avx512"}, {"reason", fault}}));
+  const auto expect_refused = [&](const json& row) {
+    if (row["isa"] != "avx512_bf16" && row["isa"] != "amx_bf16") return;
+    EXPECT_THAT(row["refusal"], row["isa"] == "amx_bf16" ? testing::Ne("") : testing::Eq(fault))
+        << row.dump();
+  };
+  for (const json& kernel : report["kernels"]) {
+    for (const json& row : kernel["implementations"]) expect_refused(row);
+  }
+  run_well(tiny.train_arguments("out", {"--max_steps", "2"}), broken);
+  EXPECT_TRUE(std::isfinite(read_metrics(tiny.folder / "out").back()["loss"].get<double>()));
+  const ProcessResult pinned =
+      run_tessera({"doctor"}, {.environment = {"TESSERA_ISA=avx512_bf16", broken.environment[0]}});
+  EXPECT_EQ(pinned.exit_code, 78);
+  EXPECT_THAT(pinned.err, HasSubstr(fault));
+  const std::string other = "echo \"ready $ONEDNN_MAX_CPU_ISA\"; while read -r what; do echo 1; done";
+  const json step = json::parse(
+      run_well({"bench", "train-step", "--preset", "15m", "--layers", "1", "--max_length", "8", "--seconds",
+                "0", "--rounds", "1", "--gradient_checkpointing", "false", "--json", "--against", other},
+               broken)
+          .out);
+  EXPECT_EQ(step["against"]["name"], "AVX512_CORE");
+}
+
 TEST(Workflow, DoctorFitsIn80Columns) {
   std::istringstream lines(run_well({"doctor"}).out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;

@@ -31,7 +31,7 @@ void check_scratch(const GemmKernels& kernels, GemmProduct product, int64_t rows
 const DispatchTable<GemmKernels>& gemm_table() {
   static const DispatchTable<GemmKernels> table(
       "gemm", {{"amx", Isa::kAmxBf16, kGemmAmx, limit_onednn},
-               {"onednn", Isa::kAmxBf16, kGemmOneDnn, limit_onednn},
+               {"onednn", Isa::kAmxBf16, kGemmOneDnn, onednn_amx_refusal},
                {"onednn", Isa::kAvx512Bf16, kGemmOneDnn, limit_onednn},
                {"onednn_tiles", Isa::kAvx512, kGemmOneDnnTiles, limit_onednn},
                {"onednn_tiles", Isa::kAvx2, kGemmOneDnnTiles, limit_onednn},
@@ -133,6 +133,9 @@ void gemm_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update, T
   });
 }
 
-std::string_view gemm_left_to_others() { return gemm_table().chosen().left_to_others; }
+std::string_view gemm_left_to_others() {
+  const GemmKernels& kernels = gemm_table().chosen();
+  return kernels.left_to_others == nullptr ? "" : kernels.left_to_others();
+}
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include "kernels/gemm/amx_operand-inl.h"
 #include "kernels/gemm/amx_worker-inl.h"
 #include "kernels/gemm/gemm_impl.h"
+#include "kernels/gemm/onednn_products.h"
 
 TESSERA_AMX_BEGIN
 namespace tessera {
@@ -235,15 +236,20 @@ int64_t max_part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPar
 }
 
 // A tall product onto few columns reads much for little arithmetic: oneDNN packs nothing and is 1.1 to 1.7
-// times as fast (docs/performance.md).
+// times as fast (docs/performance.md), with tiles.
 constexpr int64_t kMaxFewColumns = 128;
 constexpr int64_t kMinTallRows = 1024;
 constexpr int64_t kMinRowsPerColumn = 16;
-constexpr std::string_view kLeftToOneDnn =
-    "y and dx of up to 128 columns and 1024 rows or more, 16 per column, are onednn's";
 
-bool is_tall(int64_t rows, int64_t columns) {
-  return rows >= std::max(kMinTallRows, columns * kMinRowsPerColumn) && columns <= kMaxFewColumns;
+std::string_view left_to_onednn() {
+  return onednn_isa() == Isa::kAmxBf16
+             ? "y and dx of up to 128 columns and 1024 rows or more, 16 per column, are onednn's"
+             : "";
+}
+
+bool is_left_to_onednn(int64_t rows, int64_t columns) {
+  return rows >= std::max(kMinTallRows, columns * kMinRowsPerColumn) && columns <= kMaxFewColumns &&
+         onednn_isa() == Isa::kAmxBf16;
 }
 
 // Products of the rows of a weight take them from its packed form: the rows are whole panels of the forward
@@ -281,7 +287,7 @@ int64_t scratch_bytes(GemmProduct product, const GemmLimits& limits) {
   if (limits.dtype == DType::kF32) return kGemmOneDnn.scratch_bytes(product, limits);
   const int64_t own = operand_bytes(product, limits) + limits.num_threads * amx::thread_scratch_bytes();
   const int64_t columns = product == GemmProduct::kForward ? limits.weight.N : limits.weight.K;
-  const bool others = product != GemmProduct::kBackwardWeight && is_tall(limits.max_rows, columns);
+  const bool others = product != GemmProduct::kBackwardWeight && is_left_to_onednn(limits.max_rows, columns);
   return others ? std::max(own, kGemmOneDnn.scratch_bytes(product, limits)) : own;
 }
 
@@ -450,7 +456,7 @@ void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView b
   const ConstTensorView w_NK = weight.w_NK;
   const int64_t T = x_TK.dim(0), K = x_TK.dim(1);
   if (T <= amx::kFewRows) return amx::few_rows_forward(x_TK, w_NK, bias_N, y_TN, pool);
-  if (is_tall(T, w_NK.dim(0))) {
+  if (is_left_to_onednn(T, w_NK.dim(0))) {
     return kGemmOneDnn.forward(x_TK, weight, bias_N, y_TN, scratch, pool);
   }
   const Operand x = {x_TK.as<bf16>(), K, T, K, Packing::kCopy};
@@ -461,7 +467,7 @@ void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView b
 
 void backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK, Update update,
                     std::span<std::byte> scratch, ThreadPool& pool) {
-  if (dy_TN.dtype() == DType::kF32 || is_tall(dx_TK.dim(0), dx_TK.dim(1))) {
+  if (dy_TN.dtype() == DType::kF32 || is_left_to_onednn(dx_TK.dim(0), dx_TK.dim(1))) {
     return kGemmOneDnn.backward_input(dy_TN, weight, dx_TK, update, scratch, pool);
   }
   const ConstTensorView w_NK = weight.w_NK;
@@ -493,6 +499,6 @@ void backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_
 }  // namespace
 
 const GemmKernels kGemmAmx = {scratch_bytes, forward, backward_input,        backward_weight, "onednn",
-                              packed_bytes,  pack,    /*sums_squares=*/true, kLeftToOneDnn};
+                              packed_bytes,  pack,    /*sums_squares=*/true, left_to_onednn};
 
 }  // namespace tessera

@@ -28,8 +28,9 @@ struct GemmKernels {
   void (*pack)(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool& pool) = nullptr;
   // Whether BF16 backward_weight sums the squares where they are wanted; otherwise gemm.cc reads dw again.
   bool sums_squares = false;
-  // Which products it leaves to another implementation because that was measured to be faster; empty: none.
-  std::string_view left_to_others = {};
+  // Which products it leaves to another implementation because that was measured to be faster; null or empty:
+  // none.
+  std::string_view (*left_to_others)() = nullptr;
 };
 
 // What a product that takes this one of the packed forms depends on; null: it is not there.

@@ -1,7 +1,9 @@
 #include "kernels/gemm/gemm.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "kernels/gemm/amx_blocking.h"
@@ -179,6 +181,14 @@ TEST(Gemm, RealsStayWithinTheNormBound) {
   }
 }
 
+// Those that the AMX implementation leaves to oneDNN, where that has AMX too.
+TEST(Gemm, TallProductsAreExact) {
+  ThreadPool pool(2);
+  for (const auto& implementation : different_implementations()) {
+    check_products(implementation, DType::kBF16, {1030, 40, 24}, true, pool);
+  }
+}
+
 // 1 + 2^-20 needs 21 significant bits: bf16 (8), tf32 (11) or f16 (11) products would lose the difference.
 TEST(Gemm, Float32ProductsAreNotShortened) {
   ThreadPool pool(1);
@@ -343,6 +353,27 @@ TEST(RowSlices, CoverEveryRowOnceInFewSizes) {
       ASSERT_EQ(next, rows) << "height " << height;
     }
     EXPECT_LE(static_cast<int64_t>(sizes.size()), height / 64 + 9);
+  }
+}
+
+TEST(OneDnn, MayUseWhatWorksAndWhatItCanSee) {
+  constexpr TileInformation kSeen = {.max_palette = 1, .num_registers = 8, .rows = 16, .row_bytes = 64};
+  constexpr TileInformation kHidden;
+  const OneDnnLimit seen = onednn_limit(Isa::kAmxBf16, kSeen, "");
+  EXPECT_EQ(seen.isa, Isa::kAmxBf16);
+  EXPECT_EQ(seen.reason, "");
+  EXPECT_EQ(onednn_environment(seen), "");
+  const OneDnnLimit hidden = onednn_limit(Isa::kAmxBf16, kHidden, "");
+  EXPECT_EQ(hidden.isa, Isa::kAvx512Bf16);
+  EXPECT_THAT(hidden.reason, testing::HasSubstr("CPUID leaf 1DH"));
+  EXPECT_EQ(onednn_environment(hidden), "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16");
+  EXPECT_EQ(onednn_limit(Isa::kAvx512Bf16, kHidden, "").reason, "") << "no tiles, nothing to hide";
+  for (const auto& [isa, value] : std::map<Isa, std::string>{
+           {Isa::kAvx512, "AVX512_CORE"}, {Isa::kAvx2, "AVX2"}, {Isa::kRef, "SSE41"}}) {
+    const OneDnnLimit broken = onednn_limit(isa, kHidden, "it is broken");
+    EXPECT_EQ(broken.isa, isa);
+    EXPECT_EQ(broken.reason, "it is broken");
+    EXPECT_EQ(onednn_environment(broken), "ONEDNN_MAX_CPU_ISA=" + value);
   }
 }
 

@@ -1,11 +1,11 @@
 #include "kernels/gemm/onednn_products.h"
 
+#include <algorithm>
 #include <array>
 #include <dnnl.hpp>
 #include <unordered_map>
 
 #include "base/error.h"
-#include "kernels/dispatch.h"
 
 // oneDNN plans a primitive for the number of OpenMP threads of the thread that creates it.
 extern "C" void omp_set_num_threads(int num_threads);
@@ -135,6 +135,30 @@ ThreadState& thread_state() {
   return state;
 }
 
+// How oneDNN and its environment variable call it.
+struct OneDnnIsa {
+  dnnl_cpu_isa_t value;
+  std::string_view name;
+};
+
+OneDnnIsa onednn_name(Isa isa) {
+  switch (isa) {
+    case Isa::kRef:
+    case Isa::kBaseline:
+      return {dnnl_cpu_isa_sse41, "SSE41"};
+    case Isa::kAvx2:
+      return {dnnl_cpu_isa_avx2, "AVX2"};
+    case Isa::kAvx512:
+      return {dnnl_cpu_isa_avx512_core, "AVX512_CORE"};
+    case Isa::kAvx512Bf16:
+      return {dnnl_cpu_isa_avx512_core_bf16, "AVX512_CORE_BF16"};
+    case Isa::kAmxBf16:
+      return {dnnl_cpu_isa_avx512_core_amx, "AVX512_CORE_AMX"};
+  }
+  TESSERA_CHECK(false, "isa {}", static_cast<int>(isa));
+  return {};
+}
+
 }  // namespace
 
 void run_onednn(const OneDnnProduct& product, const void* a, const void* b, const void* bias, void* c,
@@ -157,18 +181,37 @@ void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int6
                "sgemm");
 }
 
+OneDnnLimit onednn_limit(Isa strongest, const TileInformation& tiles, const std::string& fault) {
+  if (strongest == Isa::kAmxBf16 && !tiles.has_palette_1()) {
+    return {
+        Isa::kAvx512Bf16,
+        fmt::format("CPUID leaf 1DH (tile information), by which oneDNN lays out its tiles, is hidden here: "
+                    "it reads as palette {}, {} registers of {} x {} bytes",
+                    tiles.max_palette, tiles.num_registers, tiles.rows, tiles.row_bytes)};
+  }
+  return {strongest, fault};
+}
+
+const OneDnnLimit& machine_onednn_limit() {
+  static const OneDnnLimit limit = onednn_limit(strongest_isa(), cpu_features().tiles, cpu_features().fault);
+  return limit;
+}
+
+Isa onednn_isa() { return std::min(isa_limit(), machine_onednn_limit().isa); }
+
+std::string onednn_environment(const OneDnnLimit& limit) {
+  return limit.reason.empty() ? "" : fmt::format("ONEDNN_MAX_CPU_ISA={}", onednn_name(limit.isa).name);
+}
+
 std::string limit_onednn() {
-  static const std::string refusal = [] {
-    const Isa limit = isa_limit();
-    const dnnl_cpu_isa_t isa = limit >= Isa::kAmxBf16      ? dnnl_cpu_isa_avx512_core_amx
-                               : limit == Isa::kAvx512Bf16 ? dnnl_cpu_isa_avx512_core_bf16
-                               : limit == Isa::kAvx512     ? dnnl_cpu_isa_avx512_core
-                                                           : dnnl_cpu_isa_avx2;
-    return std::string(dnnl_set_max_cpu_isa(isa) == dnnl_success
-                           ? ""
-                           : "oneDNN was used before its instruction set could be limited");
-  }();
+  static const std::string refusal = dnnl_set_max_cpu_isa(onednn_name(onednn_isa()).value) == dnnl_success
+                                         ? ""
+                                         : "oneDNN was used before its instruction set could be limited";
   return refusal;
+}
+
+std::string onednn_amx_refusal() {
+  return machine_onednn_limit().isa == Isa::kAmxBf16 ? limit_onednn() : machine_onednn_limit().reason;
 }
 
 }  // namespace tessera

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "kernels/dispatch.h"
+#include "platform/cpu.h"
 #include "tensor/dtype.h"
 
 namespace tessera {
@@ -47,8 +49,29 @@ int64_t num_onednn_products();
 void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a,
                   int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 
-// Keeps oneDNN from instruction sets above isa_limit(). The refusal function of its rows in gemm_table(), so
-// it comes before the first product. Returns "" or why oneDNN cannot be limited.
+// What oneDNN may use.
+struct OneDnnLimit {
+  Isa isa = Isa::kRef;
+  std::string reason;  // why not all that the processor announces; "" = it may
+};
+
+// The rule, on a machine whose strongest instruction set that works is `strongest` and whose faults are
+// CpuFeatures::fault. oneDNN asks CPUID by itself. It lays out tile registers as leaf 1DH describes them:
+// where a hypervisor hides that leaf it configures none, and its first tile instruction is an illegal one.
+// Our own kernels for AMX know the layout.
+OneDnnLimit onednn_limit(Isa strongest, const TileInformation& tiles, const std::string& fault);
+// Of this machine, whatever TESSERA_ISA says.
+const OneDnnLimit& machine_onednn_limit();
+// The strongest instruction set that oneDNN uses in this process: the machine's limit, cut to isa_limit().
+Isa onednn_isa();
+// For programs that bring a oneDNN of their own, as PyTorch does: "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" where
+// the limit has a reason, otherwise "".
+std::string onednn_environment(const OneDnnLimit& limit);
+
+// Keeps oneDNN from instruction sets above onednn_isa(); before the first product, or it is too late. The
+// refusal function of its rows in gemm_table(): "" or why oneDNN cannot be limited.
 std::string limit_onednn();
+// Of the row for AMX: also the reason why oneDNN does not use it.
+std::string onednn_amx_refusal();
 
 }  // namespace tessera
