@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/text.h"
 #include "bench/network_pair.h"
 #include "comm/network_group.h"
 #include "kernels/rank_sum/rank_sum.h"

@@ -59,7 +59,7 @@ Request make_request(const DatasetOptions& options, const Tokenizer* tokenizer, 
                      false};
   for (const fs::path& path : request.files) {
     const InputFile file = InputFile::open(path);
-    check_input_content(file, input_kind(path), options.skip_invalid_utf8);
+    check_input_content(file, InputUse::kDataset, options.skip_invalid_utf8);
     request.stamps.push_back(file.stamp());
   }
   const auto is_pretokenized = [](const fs::path& file) {
@@ -211,7 +211,7 @@ std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& r
   return warnings;
 }
 
-// A row per document loses what lies beyond max_length: the best part of a dataset whose documents are long.
+// A row per document loses what lies beyond max_length: most of a dataset whose documents are long.
 void check_truncation(const CacheTrailer& cache, const Request& request) {
   const CacheCounts& counts = cache.counts;
   const int64_t num_tokens = cache.num_tokens + counts.num_cut_tokens;

@@ -31,6 +31,7 @@ struct UnsupportedFormat {
   std::string_view advice;
 };
 constexpr std::string_view kConvert = "convert it to .jsonl, an object such as {\"text\": \"...\"} per line";
+constexpr const char* kWriteText = "write its text into .txt files first";
 constexpr std::string_view kUnpack = "unpack it first";
 constexpr std::string_view kExtract = "extract its text first";
 constexpr UnsupportedFormat kUnsupported[] = {
@@ -109,21 +110,24 @@ class LeftOut {
 
   bool empty() const { return num_hidden_files_ + num_hidden_folders_ + num_others_ == 0; }
 
-  // "left out 3 files: 1 hidden, 2 others (.csv, .png); and 1 hidden folder"
+  // "left out 3 files: 1 hidden, 2 of other kinds (.csv, .png) and 1 hidden folder; .csv: convert it ..."
   std::string text() const {
     std::vector<std::string> files;
     if (num_hidden_files_ > 0) files.push_back(fmt::format("{} hidden", format_count(num_hidden_files_)));
     if (num_others_ > 0) {
       constexpr size_t kMaxShown = 8;
       std::vector<std::string> shown(names_.begin(), names_.end());
-      if (shown.size() > kMaxShown) shown.resize(kMaxShown), shown.emplace_back("...");
+      if (shown.size() > kMaxShown) {
+        shown.resize(kMaxShown);
+        shown.emplace_back("...");
+      }
       files.push_back(
           fmt::format("{} of other kinds ({})", format_count(num_others_), fmt::join(shown, ", ")));
     }
-    std::string text = "left out " + format_count(num_hidden_files_ + num_others_, "file");
-    if (!files.empty()) text += fmt::format(": {}", fmt::join(files, ", "));
-    if (num_hidden_folders_ > 0) text += " and " + format_count(num_hidden_folders_, "hidden folder");
-    return text + advice_;
+    const std::string folders = format_count(num_hidden_folders_, "hidden folder");
+    if (files.empty()) return "left out " + folders;
+    return fmt::format("left out {}: {}{}{}", format_count(num_hidden_files_ + num_others_, "file"),
+                       fmt::join(files, ", "), num_hidden_folders_ == 0 ? "" : " and " + folders, advice_);
   }
 
  private:
@@ -171,9 +175,8 @@ class Expansion {
              extension, format.advice);
     }
     if (use_ == InputUse::kPlainText && input_kind(file) != InputKind::kText) {
-      fail(ExitCode::kBadData,
-           "{}: expected plain text, found a {} file: write its text into .txt files first",
-           printable(file.string(), 200), extension);
+      fail(ExitCode::kBadData, "{}: expected plain text, found a {} file: {}", printable(file.string(), 200),
+           extension, kWriteText);
     }
     files_.push_back(file);
   }
@@ -290,7 +293,8 @@ InputKind input_kind(const fs::path& path) {
   return InputKind::kText;
 }
 
-void check_input_content(const InputFile& file, InputKind kind, bool skip_invalid_utf8) {
+void check_input_content(const InputFile& file, InputUse use, bool skip_invalid_utf8) {
+  const InputKind kind = input_kind(file.path());
   if (kind == InputKind::kPretokenized) return;
   const std::string head = read_head(file);
   const FileKind found = kind_of_head(head, file.size_bytes());
@@ -300,11 +304,11 @@ void check_input_content(const InputFile& file, InputKind kind, bool skip_invali
          found.name, found.advice.empty() ? "" : ": ", found.advice);
   }
   if (kind == InputKind::kText && is_json_lines(head, file.size_bytes() == std::ssize(head))) {
-    fail(ExitCode::kBadData,
-         "{}: expected text, found JSON Lines (an object per line): rename it to .jsonl, so that the text is "
-         "taken "
-         "from a field of the objects (--text_column)",
-         printable(file.path().string(), 200));
+    fail(ExitCode::kBadData, "{}: expected text, found JSON Lines (an object per line): {}",
+         printable(file.path().string(), 200),
+         use == InputUse::kDataset
+             ? "rename it to .jsonl, so that the text is taken from a field of the objects (--text_column)"
+             : kWriteText);
   }
 }
 

@@ -40,6 +40,6 @@ InputFiles find_input_files(const std::vector<std::string>& patterns, InputUse u
 // Refuses (kBadData) a text or JSON file that is something else by its first 8000 bytes: binary (a NUL byte,
 // as git decides), of a format known by its mark, or UTF-16; and a text file that is JSON Lines. With
 // `skip_invalid_utf8` files that are not UTF-8 pass, as they are left out later.
-void check_input_content(const InputFile& file, InputKind kind, bool skip_invalid_utf8);
+void check_input_content(const InputFile& file, InputUse use, bool skip_invalid_utf8);
 
 }  // namespace tessera

@@ -45,12 +45,12 @@ class InputFiles : public ::testing::Test {
     return error_of([&] { expand({pattern}, use); });
   }
 
-  // The message about a file with this content, without the folder's name; "" when it is taken.
-  std::string content_error(const std::string& content, InputKind kind = InputKind::kText,
-                            bool skip_invalid_utf8 = false) {
-    const fs::path path = folder_.write("content", content);
+  // The message about a file with this content, without the file's name; "" when it is taken.
+  std::string content_error(const std::string& content, const char* name = "content",
+                            InputUse use = InputUse::kDataset, bool skip_invalid_utf8 = false) {
+    const fs::path path = folder_.write(name, content);
     try {
-      check_input_content(InputFile::open(path), kind, skip_invalid_utf8);
+      check_input_content(InputFile::open(path), use, skip_invalid_utf8);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData);
       return std::string(error.what()).substr(path.string().size());
@@ -94,6 +94,10 @@ TEST_F(InputFiles, OfAFolderWithNothingElseAreNotMentionedAsLeftOut) {
   EXPECT_THAT(expand({"."}), ElementsAre("C.txt", "a.txt", "b.txt", "d.jsonl", "sub/deep/y.MD", "sub/z.txt"));
   EXPECT_THAT(left_out_, ElementsAre(HasSubstr("left out 1 file: 1 of other kinds (.h)")));
   fs::remove(folder_ / "sub/deep/z.h");
+  create_folder(folder_ / "sub/.git");
+  expand({"."});
+  EXPECT_THAT(left_out_, ElementsAre(EndsWith(": left out 1 hidden folder")));
+  fs::remove(folder_ / "sub/.git");
   expand({"."});
   EXPECT_THAT(left_out_, IsEmpty());
 }
@@ -173,16 +177,17 @@ TEST_F(InputFiles, ThatAreNotTextAreRefusedByTheirContent) {
             ": expected UTF-8 text, found a binary file (a NUL byte at offset 2): leave it out");
   EXPECT_EQ(content_error("\x1f\x8b\x08 and so on"),
             ": expected UTF-8 text, found a gzip file: unpack it first");
-  EXPECT_EQ(content_error("PAR1....", InputKind::kJson),
+  EXPECT_EQ(content_error("PAR1....", "content.json"),
             ": expected UTF-8 text, found a Parquet file: convert it to .jsonl");
   EXPECT_EQ(content_error("\xFF\xFE" + std::string("a\0", 2)),
             ": expected UTF-8 text, found UTF-16 text: convert it (`iconv -f UTF-16 -t UTF-8`)");
   EXPECT_THAT(content_error("version https://git-lfs.github.com/spec/v1\noid sha256:00\n"),
               HasSubstr("found a Git LFS pointer instead of the file itself (run `git lfs pull`)"));
-  EXPECT_EQ(content_error("\x89PNG\r\n\x1a\n", InputKind::kText, /*skip_invalid_utf8=*/true), "")
+  EXPECT_EQ(content_error("\x89PNG\r\n\x1a\n", "content", InputUse::kDataset, /*skip_invalid_utf8=*/true), "")
       << "left out and counted later";
-  EXPECT_THAT(content_error(std::string("ab\0c", 4), InputKind::kText, /*skip_invalid_utf8=*/true),
-              HasSubstr("a binary file"));
+  EXPECT_THAT(
+      content_error(std::string("ab\0c", 4), "content", InputUse::kDataset, /*skip_invalid_utf8=*/true),
+      HasSubstr("a binary file"));
 }
 
 TEST_F(InputFiles, WithJsonLinesInATextFileAreRefused) {
@@ -193,12 +198,14 @@ TEST_F(InputFiles, WithJsonLinesInATextFileAreRefused) {
   EXPECT_EQ(content_error("\n  {\"text\": \"a\"}\r\n\n{\"id\": [1]}"), refusal);
   EXPECT_EQ(content_error("{\"text\": \"" + std::string(20'000, 'x') + "\"}\n"), refusal)
       << "longer than the head";
-  EXPECT_EQ(content_error("{\"text\": \"a\"}\n", InputKind::kJson), "");
+  EXPECT_EQ(content_error("{\"text\": \"a\"}\n", "content.jsonl"), "");
   for (const char* text :
        {"{\n", "{\"a\": 1} and more\n", "{\"a\": 1}\nno object\n", "[1]\n", "{ int x = 1; }\n", "{\"a\": "}) {
     EXPECT_EQ(content_error(text), "") << text;
   }
   EXPECT_EQ(content_error("{" + std::string(20'000, ' ')), "");
+  EXPECT_THAT(content_error("{\"text\": \"a\"}\n", "content.txt", InputUse::kPlainText),
+              EndsWith("JSON Lines (an object per line): write its text into .txt files first"));
 }
 
 }  // namespace

@@ -154,7 +154,7 @@ BpeTrainingResult train_bpe(const BpeTrainingOptions& options, const std::filesy
   };
   InputFiles input = find_input_files(options.files, InputUse::kPlainText);
   for (const std::filesystem::path& file : input.files)
-    check_input_content(InputFile::open(file), InputKind::kText, options.skip_invalid_utf8);
+    check_input_content(InputFile::open(file), InputUse::kPlainText, options.skip_invalid_utf8);
   const WordCounts counts =
       count_words(input.files, options.skip_invalid_utf8, kMaxTrainingWords, pool, part(0, kCountingShare));
   if (counts.words.empty())

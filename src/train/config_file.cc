@@ -151,7 +151,7 @@ std::string_view yaml_problem(std::string_view message) {
   constexpr std::string_view kQuote = "a text in quotes does not end";
   constexpr std::string_view kEscape = "an unknown escape: in double quotes a backslash is written \\\\";
   constexpr std::string_view kAnchor = "a value that begins with * or & needs quotes";
-  constexpr Problem kProblems[] = {
+  const Problem kProblems[] = {
       {Known::END_OF_MAP_FLOW, kBracket},
       {Known::END_OF_SEQ_FLOW, kBracket},
       {Known::FLOW_END, kBracket},
