@@ -42,10 +42,13 @@ function(tessera_module name)
 endfunction()
 
 if(TESSERA_TESTS)
+  find_package(GTest REQUIRED)
   add_library(tessera_test_paths STATIC ${PROJECT_SOURCE_DIR}/tests/test_paths.cc)
   target_compile_definitions(tessera_test_paths PRIVATE TESSERA_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_include_directories(tessera_test_paths PUBLIC ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(tessera_test_paths PRIVATE tessera_flags)
+  add_library(tessera_test_main STATIC ${PROJECT_SOURCE_DIR}/tests/test_main.cc)
+  target_link_libraries(tessera_test_main PRIVATE tessera_flags tessera_platform PUBLIC GTest::gmock)
 endif()
 
 # tessera_test(NAME LABEL unit SOURCES x_test.cc DEPS module... LIBS ... TIMEOUT 300 SERIAL)
@@ -75,7 +78,7 @@ function(tessera_test name)
   endif()
   target_include_directories(tessera_${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(tessera_${name}_test PRIVATE ${ARG_DEFINITIONS})
-  target_link_libraries(tessera_${name}_test PRIVATE tessera_flags tessera_test_paths GTest::gmock GTest::gtest_main
+  target_link_libraries(tessera_${name}_test PRIVATE tessera_flags tessera_test_paths tessera_test_main
     ${ARG_LIBS})
   foreach(dep ${ARG_DEPS})
     target_link_libraries(tessera_${name}_test PRIVATE tessera_${dep})

@@ -12,6 +12,8 @@
 #include "base/float_types.h"
 #include "base/json_value.h"
 #include "base/memory.h"
+#include "base/mistakes.h"
+#include "base/name_hint.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "expect_error.h"
@@ -115,10 +117,65 @@ TEST(Utf8, AcceptsWellFormedAndRejectsTheRest) {
   }
 }
 
-TEST(NearestName, FindsTyposAndNothingElse) {
-  const std::vector<std::string> names = {"learning_rate", "weight_decay", "seed"};
-  EXPECT_EQ(nearest_name("learnin_rate", names), "learning_rate");
-  EXPECT_EQ(nearest_name("completely_different", names), "");
+TEST(NearestName, FindsTyposOfEveryWordAndNothingElse) {
+  const std::vector<std::string> names = {"learning_rate", "weight_decay", "local_rank", "block_size",
+                                          "seed",          "adam_beta1",   "bf16",       "bench gemm"};
+  const auto nearest = [&](const char* name) { return nearest_name(name, names); };
+  for (const char* typo :
+       {"learnin_rate", "lerning_rate", "learning_raet", "Learning-Rate", "learningrate"}) {
+    EXPECT_EQ(nearest(typo), "learning_rate") << typo;
+  }
+  EXPECT_EQ(nearest("bench gmem"), "bench gemm");
+  // As near by letters, and something else.
+  for (const char* other :
+       {"lora_rank", "batch_size", "adam_beta3", "fp16", "sand", "weight_delay_steps", ""}) {
+    EXPECT_EQ(nearest(other), "") << other;
+  }
+}
+
+constexpr ForeignNames kForeign[] = {{"lr base_lr", "learning_rate", nullptr},
+                                     {"batch_size", "train_batch_size", nullptr},
+                                     {"batch_size", "eval_batch_size", nullptr},
+                                     {"lora lora_*", nullptr, "LoRA is not supported"}};
+
+TEST(NameHint, TakesNamesByMeaningThenBySpellingThenByWords) {
+  const std::vector<std::string> known = {"learning_rate",         "eval_batch_size", "warmup_steps",
+                                          "warmup_ratio",          "lora_like",       "local_rank",
+                                          "gradient_accumulation", "save_steps",      "eval_steps"};
+  const std::vector<std::string> usable(known.begin(), known.end() - 4);
+  const auto hint = [&](const char* name) {
+    return hint_for_name(name, known, usable, kForeign).text("--", "");
+  };
+  EXPECT_EQ(hint("base-LR"), "; did you mean --learning_rate?");
+  EXPECT_EQ(hint("batch_size"), "; did you mean --eval_batch_size?") << "there is no train_batch_size";
+  EXPECT_EQ(hint("lora_rank"), ": LoRA is not supported");
+  EXPECT_EQ(hint("locla_rank"), "; did you mean --local_rank?");
+  EXPECT_EQ(hint("batch"), "") << "one word of three";
+  EXPECT_EQ(hint("warmup"), "; did you mean --warmup_steps or --warmup_ratio?");
+  EXPECT_EQ(hint("rank"), "") << "only what can be used is found by words";
+  EXPECT_EQ(hint("completely_different"), "");
+}
+
+TEST(Mistakes, OfOneLineAreNumbered) {
+  const auto message = [](const std::vector<std::string>& mistakes) -> std::string {
+    try {
+      fail_all(ExitCode::kUsage, mistakes);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      return error.what();
+    }
+  };
+  EXPECT_EQ(message({"one"}), "one");
+  EXPECT_EQ(message({"one", "two"}), "2 mistakes: (1) one (2) two");
+}
+
+TEST(ShellQuoted, IsWhatAShellReadsAsTheSameWord) {
+  EXPECT_EQ(shell_quoted("a-b_c/d.txt,1:2=3@%+"), "a-b_c/d.txt,1:2=3@%+");
+  EXPECT_EQ(shell_quoted(""), "''");
+  EXPECT_EQ(shell_quoted("=a"), "'=a'");
+  EXPECT_EQ(shell_quoted("docs/*.txt"), "'docs/*.txt'");
+  EXPECT_EQ(shell_quoted("it's $x"), "'it'\\''s $x'");
+  EXPECT_EQ(shell_quoted("\xC3\xA4"), "'\xC3\xA4'");
 }
 
 TEST(Formatting, ReadsWell) {
@@ -159,7 +216,7 @@ TEST_F(FlagTableTest, FindsAliasesAndBothSpellings) {
   EXPECT_TRUE(table_.is_set("learning_rate"));
   EXPECT_FALSE(table_.is_set("fp16"));
   EXPECT_EQ(table_.find("learning_rate")->get(), std::vector<std::string>{"0.001"});
-  EXPECT_EQ(table_.nearest("max-step"), "max_steps");
+  EXPECT_EQ(table_.hint("max-step").text("", ""), "; did you mean max_steps?");
 }
 
 TEST_F(FlagTableTest, NamesFlagExpectedAndFound) {

@@ -245,13 +245,18 @@ const Flag* FlagTable::find(std::string_view name) const {
   return nullptr;
 }
 
-std::string FlagTable::nearest(std::string_view name) const {
-  std::vector<std::string> names;
+NameHint FlagTable::hint(std::string_view name) const {
+  std::vector<std::string> known, usable;
   for (const Flag& flag : flags_) {
-    names.push_back(flag.name);
-    names.insert(names.end(), flag.aliases.begin(), flag.aliases.end());
+    known.push_back(flag.name);
+    known.insert(known.end(), flag.aliases.begin(), flag.aliases.end());
+    if (flag.status == FlagStatus::kHonoured && flag.listed) usable.push_back(flag.name);
   }
-  return nearest_name(normalised(name), names);
+  return hint_for_name(name, known, usable, foreign_names_);
+}
+
+void FlagTable::add_foreign_names(std::span<const ForeignNames> names) {
+  foreign_names_.insert(foreign_names_.end(), names.begin(), names.end());
 }
 
 void FlagTable::set(const Flag& flag, const std::vector<std::string>& values, const std::string& origin) {

@@ -5,9 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "base/name_hint.h"
 
 namespace tessera {
 
@@ -32,6 +35,8 @@ struct Flag {
   std::string note;  // for kIgnored and kRefused: why, and what to do instead
   bool required = false;
   bool positional = false;
+  // A lone argument with one of these endings is this flag's value: tessera train run.yaml.
+  std::vector<std::string> lone_endings;
   bool listed = true;  // in help and in docs/flags.md
   // Parses and stores the values; one value except for kStringList. Throws Error(kUsage) naming the flag,
   // what was expected and what was found.
@@ -75,8 +80,10 @@ class FlagTable {
 
   // By canonical name or alias, '-' and '_' alike, without leading dashes; nullptr when unknown.
   const Flag* find(std::string_view name) const;
-  // The most similar known name, or "".
-  std::string nearest(std::string_view name) const;
+  // Suggestions for a name that find() does not know.
+  NameHint hint(std::string_view name) const;
+  // Names from other programs, for hint().
+  void add_foreign_names(std::span<const ForeignNames> names);
 
   // Stores the values of a flag; `origin` ("command line", a file's name) goes into messages. Handles
   // kIgnored (warning) and kRefused (Error(kUsage) unless the value equals the default).
@@ -88,6 +95,7 @@ class FlagTable {
   Flag& append(Flag flag);
 
   std::vector<Flag> flags_;
+  std::vector<ForeignNames> foreign_names_;
   std::vector<std::string> set_names_;
   std::string section_ = "Options";
 };

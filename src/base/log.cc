@@ -6,6 +6,8 @@
 #include <atomic>
 #include <memory>
 
+#include "base/terminal_type.h"
+
 namespace tessera {
 namespace {
 
@@ -13,8 +15,9 @@ std::atomic<void (*)()> before_log_line{nullptr};
 
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
-    auto log =
-        std::make_shared<spdlog::logger>("tessera", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    const auto mode = terminal_takes_colours() ? spdlog::color_mode::automatic : spdlog::color_mode::never;
+    auto log = std::make_shared<spdlog::logger>("tessera",
+                                                std::make_shared<spdlog::sinks::stderr_color_sink_mt>(mode));
     log->set_pattern("%^%l:%$ %v");
     return log;
   }();

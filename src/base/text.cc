@@ -100,30 +100,33 @@ std::string format_duration(double seconds) {
 }
 
 int64_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<int64_t> row(b.size() + 1);
+  std::vector<int64_t> row(b.size() + 1), previous, before_previous;
   std::iota(row.begin(), row.end(), 0);
   for (size_t i = 1; i <= a.size(); ++i) {
-    int64_t diagonal = std::exchange(row[0], static_cast<int64_t>(i));
+    before_previous = std::exchange(previous, row);
+    row[0] = static_cast<int64_t>(i);
     for (size_t j = 1; j <= b.size(); ++j) {
-      const int64_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+      const int64_t substitute = previous[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({previous[j] + 1, row[j - 1] + 1, substitute});
+      const bool is_swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (is_swapped) row[j] = std::min(row[j], before_previous[j - 2] + 1);
     }
   }
   return row[b.size()];
 }
 
-std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
-  std::string best;
-  int64_t best_distance = std::max<int64_t>(2, static_cast<int64_t>(word.size()) / 3) + 1;
-  for (const std::string& candidate : candidates) {
-    const int64_t distance = edit_distance(word, candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
+std::string shell_quoted(std::string_view text) {
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           std::string_view("_-+=:,./@%").find(c) != std::string_view::npos;
+  };
+  // "=..." is expanded by zsh.
+  if (!text.empty() && text.front() != '=' && std::all_of(text.begin(), text.end(), is_plain)) {
+    return std::string(text);
   }
-  return best;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
 }
 
 bool is_valid_utf8(std::string_view text) { return find_invalid_utf8(text) < 0; }

@@ -31,12 +31,11 @@ std::string lower_case(std::string text);
 // "1:02:03" or "02:03".
 std::string format_duration(double seconds);
 
-// Levenshtein distance in bytes.
+// Levenshtein distance in bytes, with two neighbouring bytes swapped as one edit.
 int64_t edit_distance(std::string_view a, std::string_view b);
 
-// The candidate with the smallest edit distance to `word`, or "" when none is close enough to be a likely
-// typo.
-std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
+// `text` as a word of a POSIX shell's command line: as it is where that is safe, else in single quotes.
+std::string shell_quoted(std::string_view text);
 
 // True when `text` is well-formed UTF-8 (no overlong forms, surrogates or code points above U+10FFFF).
 bool is_valid_utf8(std::string_view text);

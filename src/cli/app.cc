@@ -4,6 +4,8 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "base/name_hint.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
@@ -47,6 +49,20 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
   return nullptr;
 }
 
+constexpr ForeignNames kForeignCommands[] = {
+    {"finetune fine_tune sft pretrain fit", "train", nullptr},
+    {"chat cli run infer inference complete predict sample", "generate", nullptr},
+    {"evaluate evaluation test perplexity", "eval", nullptr},
+    {"torchrun distributed", "launch", nullptr},
+    {"estimate memory estimate_memory", "plan", nullptr},
+    {"info env", "doctor", nullptr},
+    {"version", nullptr, "tessera --version shows it"},
+    {"encode", "tokenize", nullptr},
+    {"decode", "detokenize", nullptr},
+    {"export merge convert quantize", nullptr,
+     "a run already ends with a Hugging Face folder, which other programs convert"},
+};
+
 [[noreturn]] void fail_unknown_command(const std::vector<std::unique_ptr<Command>>& all,
                                        const std::vector<std::string>& arguments) {
   std::vector<std::string> names;
@@ -61,11 +77,9 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
          printable(has_second ? arguments[0] + " " + arguments[1] : arguments[0]), fmt::join(names, ", "));
   }
   for (const auto& command : all) names.push_back(command->name());
-  const std::string nearest = nearest_name(arguments[0], names);
-  if (nearest.empty()) {
-    fail(ExitCode::kUsage, "unknown command '{}'; tessera --help lists them", printable(arguments[0]));
-  }
-  fail(ExitCode::kUsage, "unknown command '{}'; did you mean '{}'?", printable(arguments[0]), nearest);
+  const std::string hint = hint_for_name(arguments[0], names, names, kForeignCommands).text("'", "'");
+  fail(ExitCode::kUsage, "unknown command '{}'{}", printable(arguments[0]),
+       hint.empty() ? "; tessera --help lists them" : hint);
 }
 
 // Every rank would do all of the work, and print it. Variables that no launcher of ranks has set, but perhaps
@@ -81,6 +95,15 @@ void refuse_several_ranks(const Command& command) {
   if (world.is_single() || world.source == kByHand) return;
   fail(ExitCode::kUsage, "'{}' runs as one process, and {} has started {}: start it without the launcher",
        command.name(), world.source, world.world_size);
+}
+
+// What is the same on all ranks, such as a warning about a flag, is said once.
+void quieten_other_ranks() {
+  try {
+    if (detect_world().rank > 0) set_log_level(LogLevel::kError);
+  } catch (const Error&) {
+    // The command says it.
+  }
 }
 
 }  // namespace
@@ -131,6 +154,7 @@ void run_program(const std::vector<std::string>& arguments) {
       return;
     }
     if (command == nullptr) fail_unknown_command(all, arguments);
+    if (command->is_for_ranks()) quieten_other_ranks();
     FlagTable table;
     command->declare_flags(&table);
     const std::vector<std::string> rest(arguments.begin() + static_cast<std::ptrdiff_t>(num_words),

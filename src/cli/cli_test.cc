@@ -5,6 +5,8 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -14,9 +16,12 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
+#include "cli/recent_steps.h"
+#include "cli/resume_command.h"
 #include "cli/text_plot.h"
 #include "cli/train_report.h"
 #include "test_paths.h"
+#include "train/arguments.h"
 
 namespace tessera {
 namespace {
@@ -125,6 +130,76 @@ TEST(FlagParser, ErrorsNameWhatWasGivenAndTheNearestFlag) {
   EXPECT_THAT(usage_error({"--packing=maybe"}), HasSubstr("expected true or false, found 'maybe'"));
 }
 
+TEST(FlagParser, MistakesAreReportedTogether) {
+  EXPECT_EQ(
+      usage_error(
+          {"--lerning_rate", "-1", "5e-5", "--seed", "x", "--pakcing", "--nothing_like_it=3", "word"}),
+      "4 mistakes: (1) unknown flag '--lerning_rate'; did you mean --learning_rate? (2) unknown flag "
+      "'--pakcing'; did you mean --packing? (3) unknown flag '--nothing_like_it'; --help lists the known "
+      "ones (4) command line: --seed: expected a whole number, found 'x'");
+  EXPECT_THAT(usage_error({"--unknown", "1", "--seed"}), HasSubstr("(2) --seed: expected N, found nothing"));
+}
+
+// The flags of tessera train.
+struct Training {
+  TrainingArguments args;
+  FlagTable table;
+  Training() { declare_training_flags(&table, &args); }
+};
+
+TEST(FlagParser, ALoneConfigurationFileNeedsNoFlag) {
+  const auto error_of = [](const std::vector<std::string>& arguments) -> std::string {
+    Training train;
+    try {
+      parse_flags(arguments, &train.table);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      return error.what();
+    }
+    return "taken: " + train.args.config;
+  };
+  EXPECT_EQ(error_of({"run.yaml", "--seed", "1"}), "taken: run.yaml");
+  EXPECT_EQ(error_of({"--seed", "1", "dir/run.json"}), "taken: dir/run.json");
+  EXPECT_EQ(error_of({"--dataset", "a.json", "b.json", "--", "run.yml"}), "taken: run.yml");
+  EXPECT_EQ(error_of({"run.yaml", "b.yaml"}), "--config is given twice, the second time as 'b.yaml'");
+  EXPECT_EQ(error_of({"run.yaml", "--config", "b"}), "--config is given twice, the second time as 'b'");
+  EXPECT_EQ(error_of({"text.txt"}),
+            "unexpected argument 'text.txt'; only a configuration file (.yaml, .yml, .json) may stand "
+            "without a flag");
+}
+
+TEST(FlagParser, NamesOfOtherProgramsLeadToTheFlagOrSayWhatIsMissing) {
+  const auto hint_of = [](const std::string& flag) {
+    Training train;
+    return train.table.hint(flag).text("--", "");
+  };
+  const std::map<std::string, std::string> meant = {{"batch_size", "per_device_train_batch_size"},
+                                                    {"micro-batch-size", "per_device_train_batch_size"},
+                                                    {"epochs", "num_train_epochs"},
+                                                    {"lr", "learning_rate"},
+                                                    {"cutoff_len", "max_length"},
+                                                    {"max_seq_len", "max_length"},
+                                                    {"grad_accum", "gradient_accumulation_steps"},
+                                                    {"threads", "num_threads"},
+                                                    {"sample_packing", "packing"},
+                                                    {"base_model", "model"},
+                                                    {"resume", "resume_from_checkpoint"},
+                                                    {"eval_batch_size", "per_device_eval_batch_size"},
+                                                    {"max_seq_lenght", "max_seq_length"},
+                                                    {"train_files", "dataset"},
+                                                    {"weight_decay_norm", "weight_decay_norms"},
+                                                    {"grad_norm", "max_grad_norm"}};
+  for (const auto& [name, flag] : meant) EXPECT_EQ(hint_of(name), "; did you mean --" + flag + "?") << name;
+  for (const char* name :
+       {"lora_rank", "lora_r", "quantization_bit", "bnb_4bit_compute_dtype", "gguf", "template",
+        "wandb_project", "dataset_name", "dpo_beta", "tensor_parallel_size", "val_size"}) {
+    const std::string hint = hint_of(name);
+    EXPECT_TRUE(hint.starts_with(": ")) << name << hint;
+  }
+  EXPECT_THAT(hint_of("lora_rank"), HasSubstr("LoRA and other adapters are not supported"));
+  EXPECT_EQ(hint_of("something_else"), "");
+}
+
 TEST(FlagParser, RequiredFlagsAreNamed) {
   Settings settings;
   settings.parse({});
@@ -137,6 +212,13 @@ TEST(FlagParser, RequiredFlagsAreNamed) {
   }
   settings.parse({"x"});
   check_required_flags(settings.table);
+  Training train;
+  try {
+    check_required_flags(train.table);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "missing --model DIR, --dataset FILE...; see --help");
+  }
 }
 
 TEST(FlagParser, HelpIsSeenAnywhereBeforeTwoDashes) {
@@ -239,6 +321,49 @@ TEST(ProgressBar, WithoutAPeakThereIsNoMfu) {
             "[##########..........] 300/600  loss 2.5000  12,345 tokens/s  2.87 TFLOPS  ETA 01:23");
 }
 
+TEST(ProgressBar, HasNoEtaBeforeItIsKnown) {
+  const Progress begin = {1, 600, 2.5, 12345, 2.868, {}, {}};
+  EXPECT_EQ(progress_bar(begin, 50, false), "1/600  loss 2.5000  12,345 tokens/s  ETA --:--");
+}
+
+TEST(RecentSteps, TellNothingOfTheRestBeforeEnoughOfThemAndForgetTheFirst) {
+  RecentSteps steps;
+  const auto add = [&](double time_s) {
+    StepMetrics metrics;
+    metrics.step_time_s = time_s;
+    metrics.tokens_per_second = 100 / time_s;
+    metrics.tflops = 1 / time_s;
+    steps.add(metrics);
+  };
+  add(9);
+  EXPECT_EQ(steps.tflops(), 1.0 / 9) << "there is no other";
+  for (const double time_s : {1.0, 5.0}) {
+    EXPECT_EQ(steps.seconds_for(10), std::nullopt);
+    add(time_s);
+  }
+  EXPECT_EQ(steps.seconds_for(0), 0) << "the run is over";
+  add(1);
+  EXPECT_EQ(steps.seconds_for(10), 10) << "the median of 1, 5 and 1";
+  EXPECT_EQ(steps.tokens_per_second(), 100);
+  for (int i = 0; i < 11; ++i) add(2);
+  EXPECT_EQ(steps.seconds_for(10), 20);
+  for (int i = 0; i < 40; ++i) add(4);
+  EXPECT_EQ(steps.seconds_for(10), 40) << "of the last steps";
+}
+
+TEST(ResumeCommand, IsTheCommandLineWithTheFlag) {
+  EXPECT_EQ(resume_command({"./tessera", "train", "--model", "my model", "--dataset", "*.txt"}),
+            "./tessera train --model 'my model' --dataset '*.txt' --resume_from_checkpoint auto");
+  EXPECT_EQ(resume_command({"tessera", "train", "--resume-from-checkpoint", "auto", "--seed", "1"}),
+            "tessera train --resume-from-checkpoint auto --seed 1");
+  EXPECT_EQ(
+      resume_command({"tessera", "train", "--resume_from_checkpoint", "old/checkpoint-2", "--", "run.yaml"}),
+      "tessera train --resume_from_checkpoint old/checkpoint-2 --resume_from_checkpoint auto -- run.yaml");
+  EXPECT_EQ(resume_command({"tessera", "launch", "--nproc_per_node", "2", "train", "run.yaml"}),
+            "tessera launch --nproc_per_node 2 train run.yaml --resume_from_checkpoint auto");
+  EXPECT_GE(own_command_line().size(), 1u);
+}
+
 TEST(Program, UnknownCommandsNameTheNearest) {
   const auto message = [](const std::vector<std::string>& arguments) -> std::string {
     try {
@@ -250,7 +375,9 @@ TEST(Program, UnknownCommandsNameTheNearest) {
     return "no error";
   };
   EXPECT_THAT(message({"doctr"}), HasSubstr("did you mean 'doctor'?"));
-  EXPECT_THAT(message({"x"}), HasSubstr("unknown command 'x'"));
+  EXPECT_THAT(message({"finetune"}), HasSubstr("did you mean 'train'?"));
+  EXPECT_THAT(message({"gemm"}), HasSubstr("did you mean 'bench gemm'?"));
+  EXPECT_THAT(message({"x"}), HasSubstr("unknown command 'x'; tessera --help lists them"));
   EXPECT_THAT(message({}), HasSubstr("no command given"));
   EXPECT_THAT(message({"tokenizer"}), HasSubstr("did you mean 'tessera tokenizer train'?"));
   EXPECT_THAT(message({"bench"}),

@@ -67,6 +67,7 @@ class EvalCommand : public Command {
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
     table->add("cache_dir", &cache_dir_, "Folder of the token cache.").value_name = "DIR";
     table->add("json", &json_, "One JSON object instead of text.");
+    table->add_foreign_names(inference_names());
   }
 
   void run(FlagTable*) override {

@@ -1,10 +1,13 @@
 #include "cli/flag_parser.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/mistakes.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -22,11 +25,10 @@ bool is_bool_word(const std::string& argument) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-[[noreturn]] void fail_unknown(const FlagTable& table, const std::string& name) {
-  const std::string nearest = table.nearest(name);
-  if (nearest.empty())
-    fail(ExitCode::kUsage, "unknown flag '--{}'; --help lists the known ones", printable(name));
-  fail(ExitCode::kUsage, "unknown flag '--{}'; did you mean --{}?", printable(name), nearest);
+std::string unknown_flag(const FlagTable& table, const std::string& name) {
+  const std::string hint = table.hint(name).text("--", "");
+  return fmt::format("unknown flag '--{}'{}", printable(name),
+                     hint.empty() ? "; --help lists the known ones" : hint);
 }
 
 // Values by flag, in the order in which the flags were first given.
@@ -34,8 +36,9 @@ using FlagValues = std::vector<std::pair<const Flag*, std::vector<std::string>>>
 
 class Parser {
  public:
-  Parser(const std::vector<std::string>& arguments, const FlagTable& table)
-      : arguments_(arguments), table_(table) {
+  Parser(const std::vector<std::string>& arguments, const FlagTable& table,
+         std::vector<std::string>* mistakes)
+      : arguments_(arguments), table_(table), mistakes_(*mistakes) {
     for (const Flag& flag : table.flags()) {
       if (flag.positional) positionals_.push_back(&flag);
     }
@@ -51,7 +54,9 @@ class Parser {
       } else if (!flags_ended && is_flag_like(argument)) {
         add_flag(argument.substr(2));
       } else if (!flags_ended && argument.size() > 1 && argument[0] == '-') {
-        fail(ExitCode::kUsage, "unknown flag '{}'; flags begin with two dashes", printable(argument));
+        const std::string hint = table_.hint(argument.substr(1)).text("--", "");
+        note_unknown(fmt::format("unknown flag '{}'{}", printable(argument),
+                                 hint.empty() ? "; flags begin with two dashes" : hint));
       } else {
         add_plain(argument);
       }
@@ -68,29 +73,69 @@ class Parser {
 
     if (const Flag* flag = table_.find(name)) {
       if (!value) value = flag->type == FlagType::kBool ? following_bool() : following_value(name, *flag);
+      if (flag == given_alone_) fail_twice(*flag, *value);
       store(*flag, *value);
       open_list_ = flag->type == FlagType::kStringList ? flag : nullptr;
       return;
     }
     const bool negated = name.starts_with("no_") || name.starts_with("no-");
     const Flag* flag = negated ? table_.find(name.substr(3)) : nullptr;
-    if (flag == nullptr || flag->type != FlagType::kBool) fail_unknown(table_, name);
+    if (flag == nullptr || flag->type != FlagType::kBool) return note_unknown(unknown_flag(table_, name));
     if (value) fail(ExitCode::kUsage, "--{} takes no value, found '{}'", name, printable(*value));
     store(*flag, "false");
     open_list_ = nullptr;
+  }
+
+  // What follows an unknown flag is taken for its values.
+  void note_unknown(const std::string& mistake) {
+    mistakes_.push_back(mistake);
+    open_list_ = nullptr;
+    const auto is_value = [](const std::string& argument) {
+      return !argument.starts_with('-') || (argument.size() > 1 && argument[1] >= '0' && argument[1] <= '9');
+    };
+    while (next_ < arguments_.size() && is_value(arguments_[next_])) ++next_;
   }
 
   // One more item of the list before it, or a positional argument.
   void add_plain(const std::string& argument) {
     if (open_list_ != nullptr) {
       store(*open_list_, argument);
+    } else if (const Flag* lone = lone_flag(argument)) {
+      store(*lone, argument);
     } else if (next_positional_ < positionals_.size()) {
       const Flag& flag = *positionals_[next_positional_];
       store(flag, argument);
       if (flag.type != FlagType::kStringList) ++next_positional_;
     } else {
-      fail(ExitCode::kUsage, "unexpected argument '{}'", printable(argument));
+      std::string endings;
+      for (const Flag& flag : table_.flags())
+        endings += fmt::format("{}", fmt::join(flag.lone_endings, ", "));
+      fail(ExitCode::kUsage, "unexpected argument '{}'{}", printable(argument),
+           endings.empty()
+               ? ""
+               : fmt::format("; only a configuration file ({}) may stand without a flag", endings));
     }
+  }
+
+  // Of which the argument is the value by its ending.
+  const Flag* lone_flag(const std::string& argument) {
+    for (const Flag& flag : table_.flags()) {
+      const bool ends_so = std::any_of(flag.lone_endings.begin(), flag.lone_endings.end(),
+                                       [&](const std::string& ending) { return argument.ends_with(ending); });
+      if (!ends_so) continue;
+      if (is_given(flag)) fail_twice(flag, argument);
+      return given_alone_ = &flag;
+    }
+    return nullptr;
+  }
+
+  bool is_given(const Flag& flag) const {
+    return std::any_of(values_.begin(), values_.end(),
+                       [&](const auto& entry) { return entry.first == &flag; });
+  }
+
+  [[noreturn]] static void fail_twice(const Flag& flag, const std::string& value) {
+    fail(ExitCode::kUsage, "--{} is given twice, the second time as '{}'", flag.name, printable(value));
   }
 
   std::string following_bool() {
@@ -120,10 +165,12 @@ class Parser {
 
   const std::vector<std::string>& arguments_;
   const FlagTable& table_;
+  std::vector<std::string>& mistakes_;
   std::vector<const Flag*> positionals_;
   size_t next_positional_ = 0;
   size_t next_ = 0;
   const Flag* open_list_ = nullptr;  // takes the arguments that follow without a flag
+  const Flag* given_alone_ = nullptr;
   FlagValues values_;
 };
 
@@ -148,17 +195,34 @@ ParseOutcome parse_flags(const std::vector<std::string>& arguments, FlagTable* t
   const std::vector<std::string> own(arguments.begin(), rest);
   const auto end_of_flags = std::find(own.begin(), own.end(), "--");
   if (std::any_of(own.begin(), end_of_flags, is_help)) return ParseOutcome::kHelpWanted;
-  for (const auto& [flag, values] : Parser(own, *table).run()) table->set(*flag, values, kOrigin);
+  std::vector<std::string> mistakes;
+  FlagValues given;
+  try {
+    given = Parser(own, *table, &mistakes).run();
+  } catch (const Error& error) {
+    mistakes.push_back(error.what());
+  }
+  for (const auto& [flag, values] : given) {
+    try {
+      table->set(*flag, values, kOrigin);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kUsage) throw;
+      mistakes.push_back(error.what());
+    }
+  }
+  if (!mistakes.empty()) fail_all(ExitCode::kUsage, mistakes);
   if (rest != arguments.end()) table->set(*table->find(rest_flag), {rest, arguments.end()}, kOrigin);
   return ParseOutcome::kRun;
 }
 
 void check_required_flags(const FlagTable& table) {
+  std::vector<std::string> missing;
   for (const Flag& flag : table.flags()) {
     if (!flag.required || table.is_set(flag.name)) continue;
-    if (flag.positional) fail(ExitCode::kUsage, "missing argument {}; see --help", flag.value_name);
-    fail(ExitCode::kUsage, "missing --{} {}; see --help", flag.name, flag.value_name);
+    missing.push_back(flag.positional ? "argument " + flag.value_name
+                                      : fmt::format("--{} {}", flag.name, flag.value_name));
   }
+  if (!missing.empty()) fail(ExitCode::kUsage, "missing {}; see --help", fmt::join(missing, ", "));
 }
 
 }  // namespace tessera

@@ -50,6 +50,7 @@ class GenerateCommand : public Command {
     table->add("ignore_eos", &ignore_eos_, "Write on after an end-of-text token.");
     table->add("echo", &echo_, "Write the prompt, too.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    table->add_foreign_names(inference_names());
   }
 
   void run(FlagTable*) override {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/name_hint.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/help_text.h"

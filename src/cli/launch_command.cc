@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/resume_command.h"
 #include "cli/terminal.h"
 #include "comm/world.h"
 #include "launch/agent.h"
@@ -25,7 +26,7 @@ class LaunchCommand : public Command {
   std::vector<std::string> examples() const override {
     return {"tessera launch --nproc_per_node 4 train --model start --dataset text ...",
             "tessera launch --nnodes 2 --node_rank 0 --rdzv_endpoint host0:29500 \\",
-            "    --nproc_per_node auto train --config run.yaml"};
+            "    --nproc_per_node auto train run.yaml"};
   }
 
   void declare_flags(FlagTable* table) override { declare_launch_flags(table, &arguments_); }
@@ -37,7 +38,8 @@ class LaunchCommand : public Command {
   }
 
   void run(FlagTable* table) override {
-    const LaunchPlan plan = plan_launch(arguments_, *table, process_environment(), node_processors());
+    LaunchPlan plan = plan_launch(arguments_, *table, process_environment(), node_processors());
+    if (plan.marks_progress()) plan.resume_command = resume_command(own_command_line());
     for (const std::string& note : plan.notes) log_info("{}", note);
     for (const std::string& warning : plan.warnings) log_warning("{}", warning);
     const LaunchResult result = run_agent(plan);

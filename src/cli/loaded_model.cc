@@ -29,6 +29,43 @@ WeightSink weight_sink(TensorView weights) {
   };
 }
 
+constexpr ForeignNames kInferenceNames[] = {
+    {"m model_path model_dir model_folder pretrained_model_name_or_path hf_model", "model", nullptr},
+    {"tokenizer_path tokenizer_name tokenizer_name_or_path tokenizer_dir", "tokenizer", nullptr},
+    {"p text input question query", "prompt", nullptr},
+    {"n n_predict predict num_predict max_tokens max_length num_tokens max_gen_len", "max_new_tokens",
+     nullptr},
+    {"temp t", "temperature", nullptr},
+    {"k topk", "top_k", nullptr},
+    {"topp nucleus", "top_p", nullptr},
+    {"repeat_penalty rep_pen", "repetition_penalty", nullptr},
+    {"s random_seed", "seed", nullptr},
+    {"precision torch_dtype compute_dtype model_dtype", "dtype", nullptr},
+    {"data data_files dataset_path test_data test_file test_dataset val_data file files f input", "dataset",
+     nullptr},
+    {"seq_len max_seq_len sequence_len cutoff_len ctx ctx_size c n_ctx context_length", "max_length",
+     nullptr},
+    {"batch_size batch b eval_batch_size", "per_device_eval_batch_size", nullptr},
+    {"text_field dataset_text_field text_column_name", "text_column", nullptr},
+    {"do_sample", nullptr, "temperature decides: 0 always takes the likeliest token, above 0 draws"},
+    {"num_beams beam* best_of min_p typical* mirostat*", nullptr,
+     "this sampling method is not supported; temperature, top_k, top_p and repetition_penalty are"},
+    {"lora lora_* adapter* peft*", nullptr,
+     "LoRA and other adapters are not supported: merge the adapter into the model beforehand"},
+    {"gguf*", nullptr,
+     "GGUF is not supported: model takes a Hugging Face folder (config.json, *.safetensors)"},
+    {"hf_repo hf_file hf_token revision token repo_id model_id", nullptr,
+     "nothing is downloaded from the Hugging Face Hub: get the model first (hf download ORG/NAME --local-dir "
+     "DIR), then pass the folder as model"},
+    {"chat chat_template* conversation system_prompt sys messages cnv", nullptr,
+     "chat templates are not supported: write the prompt as the model expects it"},
+    {"load_in_4bit load_in_8bit quant* bnb* gptq* awq*", nullptr,
+     "quantization is not supported: weights are bfloat16 or float32 (dtype)"},
+    {"gpu gpus gpu_* n_gpu_layers ngl device device_map cuda*", nullptr, "it runs on the CPU: leave it out"},
+    {"threads num_threads n_threads", nullptr,
+     "OMP_NUM_THREADS in the environment sets the number of threads"},
+};
+
 }  // namespace
 
 void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector<std::string>& choices,
@@ -40,6 +77,8 @@ void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector
   table->add_choice("dtype", target, accepted, std::move(help)).value_name =
       fmt::format("{}", fmt::join(choices, "|"));
 }
+
+std::span<const ForeignNames> inference_names() { return kInferenceNames; }
 
 DType dtype_of_flag(const std::string& value) {
   if (value == "bfloat16" || value == "bf16") return DType::kBF16;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector
                         std::string help);
 // The value of such a flag.
 DType dtype_of_flag(const std::string& value);
+
+// What other programs call the flags of commands that run a model, and what these commands lack.
+std::span<const ForeignNames> inference_names();
 
 class LoadedModel {
  public:

@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/terminal_type.h"
 
 namespace tessera {
 namespace {
@@ -82,8 +83,8 @@ bool output_is_terminal() {
   return result;
 }
 
-bool error_is_terminal() {
-  static const bool result = isatty(STDERR_FILENO) == 1;
+bool error_shows_status() {
+  static const bool result = isatty(STDERR_FILENO) == 1 && terminal_takes_escapes();
   return result;
 }
 
@@ -130,7 +131,7 @@ StatusLine::~StatusLine() {
 }
 
 void StatusLine::show(const std::string& text) {
-  if (!error_is_terminal()) return;
+  if (!error_shows_status()) return;
   const auto now = std::chrono::steady_clock::now();
   if (status_is_shown && now - last_shown_ < kRedrawInterval) return;
   last_shown_ = now;
@@ -145,7 +146,7 @@ void StatusLine::show(const std::string& text) {
 void StatusLine::clear() { clear_status_line(); }
 
 void clear_line_of_child() {
-  if (!error_is_terminal()) return;
+  if (!error_shows_status()) return;
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kClearLine.data(), kClearLine.size());
 }
 

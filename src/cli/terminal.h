@@ -27,7 +27,8 @@ enum class ClosedOutput { kEndsProgram, kIsIgnored };
 void set_closed_output(ClosedOutput behaviour);
 
 bool output_is_terminal();
-bool error_is_terminal();
+// Standard error is a terminal on which a line can be redrawn.
+bool error_shows_status();
 // Columns of the terminal on standard output or standard error, at least 40; 80 when neither is one.
 int64_t terminal_width();
 // True when the locale's character encoding is UTF-8.
@@ -37,7 +38,7 @@ bool terminal_is_utf8();
 std::string bar_text(double fraction, int64_t columns, bool utf8);
 
 // A line on standard error that is redrawn in place; only one exists at a time. Nothing is drawn unless
-// standard error is a terminal. Log lines, output and an interrupt clear it first, so that the terminal is
+// error_shows_status(). Log lines, output and an interrupt clear it first, so that the terminal is
 // left clean.
 class StatusLine {
  public:
@@ -57,7 +58,7 @@ class StatusLine {
 // Clears the status line if one is shown; async-signal-safe.
 void clear_status_line();
 
-// Clears the line of the cursor when standard error is a terminal: what a killed child may have left of its
+// Clears the line of the cursor when error_shows_status(): what a killed child may have left of its
 // status line.
 void clear_line_of_child();
 

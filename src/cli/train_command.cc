@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/resume_command.h"
 #include "cli/terminal.h"
 #include "cli/threads.h"
 #include "cli/train_report.h"
@@ -40,18 +41,20 @@ class TrainCommand : public Command {
  public:
   std::string name() const override { return "train"; }
   std::string summary() const override { return "Train a model on text"; }
-  std::string usage() const override { return "--model DIR --dataset FILE... --output_dir DIR [flags]"; }
+  std::string usage() const override {
+    return "[RUN.yaml] --model DIR --dataset FILE... --output_dir DIR [flags]";
+  }
   std::string description() const override {
     return "Takes a Hugging Face model folder and text, JSONL or pre-tokenized rows, and leaves a Hugging "
-           "Face model folder. Names and defaults are those of Hugging Face's TrainingArguments; --config "
-           "reads the same names from a JSON or YAML file, flags win.\n"
+           "Face model folder. Names and defaults are those of Hugging Face's TrainingArguments; a JSON or "
+           "YAML file may give the same names, flags win.\n"
            "Ctrl-C or SIGTERM ends the run after the present step with a checkpoint; a second Ctrl-C ends it "
            "at once.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera train --model start --dataset 'text/*.txt' --packing \\",
             "    --max_length 512 --learning_rate 1e-3 --max_steps 600 --output_dir model",
-            "tessera train --config run.yaml --learning_rate 2e-5"};
+            "tessera train run.yaml --learning_rate 2e-5"};
   }
 
   bool is_for_ranks() const override { return true; }
@@ -92,7 +95,7 @@ class TrainCommand : public Command {
   // The signal that ended it early; 0 = none.
   int train(Communicator& comm) {
     comm.check_same_settings(settings_of_the_job());
-    RankReport report(!args_.disable_tqdm);
+    RankReport report(!args_.disable_tqdm, describe_resuming(comm.world()));
     ThreadPool pool(threads_for_products(args_.num_threads));
     Trainer trainer(args_, pool, report, comm);
     const StopSignals signals(clear_status_line);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/log.h"
 #include "base/text.h"
@@ -11,8 +12,6 @@ namespace tessera {
 namespace {
 
 constexpr std::chrono::seconds kLineInterval{10};
-constexpr double kSmoothing =
-    0.1;  // weight of a new step in the rates that are shown: about the last ten steps
 constexpr int64_t kMinBarColumns = 5;
 constexpr int64_t kMaxBarColumns = 40;
 constexpr size_t kMinPlotPoints = 3;
@@ -28,7 +27,7 @@ std::string step_text(const Progress& p, Speed speed) {
                                  format_count(std::llround(p.tokens_per_second)));
   if (speed == Speed::kAll) text += fmt::format("  {} TFLOPS", format_tflops(p.tflops));
   if (speed != Speed::kTokensOnly && p.mfu) text += fmt::format("  MFU {:.2f}", *p.mfu);
-  return text + "  ETA " + format_duration(p.eta_s);
+  return text + "  ETA " + (p.eta_s ? format_duration(*p.eta_s) : "--:--");
 }
 
 // "4 on one node, 8 threads each; ZeRO stage 2", "8 on 4 nodes, ...; ZeRO stage 3, gathered per layer".
@@ -58,12 +57,7 @@ std::string mfu_text(const TrainSummary& summary) {
   if (!summary.mfu) return "";
   const int64_t count = summary.peak->num_measurements;
   return fmt::format(", MFU {:.3f} of the best peak seen, {} TFLOPS ({})", *summary.mfu,
-                     format_tflops(summary.peak->tflops),
-                     count == 1 ? "1 measurement" : format_count(count) + " measurements");
-}
-
-void smooth(double value, double* average) {
-  *average = *average == 0 ? value : *average + kSmoothing * (value - *average);
+                     format_tflops(summary.peak->tflops), format_count(count, "measurement"));
 }
 
 }  // namespace
@@ -83,7 +77,8 @@ std::string progress_bar(const Progress& progress, int64_t width, bool utf8) {
   return fmt::format("[{}] {}", bar_text(fraction, columns, utf8), text);
 }
 
-TerminalReport::TerminalReport(bool bar) : bar_(bar && error_is_terminal()) {}
+TerminalReport::TerminalReport(bool bar, std::string resuming)
+    : bar_(bar && error_shows_status()), resuming_(std::move(resuming)) {}
 
 void TerminalReport::on_progress(const std::string& what, double fraction) {
   if (bar_) status_.show(fmt::format("{}: {:.0f} %", what, 100 * fraction));
@@ -118,6 +113,7 @@ void TerminalReport::on_plan(const RunPlan& plan) {
             : fmt::format("{} micro-batches at once", plan.micro_batches_per_pass),
         format_count(plan.max_pass_tokens, "token"));
   print("memory\n{}", indented(memory_table(plan.memory, plan.free_bytes)));
+  print("disk     {}\n", disk_text(plan.disk));
   if (plan.memory.num_nodes > 1) {
     print("network  {} sent by a node in a step\n", format_bytes(plan.wire.sent()));
   }
@@ -149,9 +145,7 @@ void TerminalReport::on_memory(const MemoryPlan& plan, const MeasuredMemory& mea
 void TerminalReport::on_step(const StepMetrics& metrics) {
   last_step_ = metrics.step;
   training_loss_.points.push_back({static_cast<double>(metrics.step), metrics.loss});
-  smooth(metrics.step_time_s, &smooth_step_s_);
-  smooth(metrics.tokens_per_second, &smooth_tokens_per_second_);
-  smooth(metrics.tflops, &smooth_tflops_);
+  recent_steps_.add(metrics);
   if (metrics.peak) peak_tflops_ = metrics.peak->tflops;
   show_step(metrics);
 }
@@ -161,10 +155,10 @@ void TerminalReport::show_step(const StepMetrics& metrics) {
   progress.step = metrics.step;
   progress.max_steps = max_steps_;
   progress.loss = metrics.loss;
-  progress.tokens_per_second = smooth_tokens_per_second_;
-  progress.tflops = smooth_tflops_;
-  if (peak_tflops_) progress.mfu = smooth_tflops_ / *peak_tflops_;
-  progress.eta_s = smooth_step_s_ * static_cast<double>(max_steps_ - metrics.step);
+  progress.tokens_per_second = recent_steps_.tokens_per_second();
+  progress.tflops = recent_steps_.tflops();
+  if (peak_tflops_) progress.mfu = progress.tflops / *peak_tflops_;
+  progress.eta_s = recent_steps_.seconds_for(max_steps_ - metrics.step);
   if (bar_) {
     status_.show(progress_bar(progress, terminal_width() - 1, terminal_is_utf8()));
     return;
@@ -222,7 +216,7 @@ void TerminalReport::on_finish(const TrainSummary& summary) {
   } else if (summary.folder.empty()) {
     print("stopped by a signal; no checkpoint was written\n");
   } else {
-    print("stopped by a signal; model: {}\n", summary.folder.string());
+    print("stopped by a signal; model: {}\nto resume: {}\n", summary.folder.string(), resuming_);
   }
   flush_output();
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "cli/recent_steps.h"
 #include "cli/terminal.h"
 #include "cli/text_plot.h"
 #include "train/observer.h"
@@ -21,7 +22,7 @@ struct Progress {
   double tokens_per_second = 0;
   double tflops = 0;
   std::optional<double> mfu;
-  double eta_s = 0;
+  std::optional<double> eta_s;  // nothing: not known yet
 };
 
 // "[#####.....] 45/100  loss 3.1416  12,345 tokens/s  2.87 TFLOPS  MFU 0.43  ETA 01:23", at most `width`
@@ -32,8 +33,9 @@ std::string progress_bar(const Progress& progress, int64_t width, bool utf8);
 // error.
 class TerminalReport : public TrainObserver {
  public:
-  // With `bar` and a terminal on standard error, a bar; otherwise a line every ten seconds.
-  explicit TerminalReport(bool bar);
+  // With `bar`, and where error_shows_status(), a bar; otherwise a line every ten seconds.
+  // `resuming` is what goes on with the run if it is interrupted (describe_resuming).
+  TerminalReport(bool bar, std::string resuming);
 
   void on_progress(const std::string& what, double fraction) override;
   void on_loading(double fraction, double bytes_per_second) override;
@@ -54,14 +56,13 @@ class TerminalReport : public TrainObserver {
   void show_step(const StepMetrics& metrics);
 
   bool bar_;
+  std::string resuming_;
   StatusLine status_;
   int64_t max_steps_ = 0;
   int num_ranks_ = 1;
   int num_nodes_ = 1;
   int64_t last_step_ = 0;
-  double smooth_step_s_ = 0;
-  double smooth_tokens_per_second_ = 0;
-  double smooth_tflops_ = 0;
+  RecentSteps recent_steps_;
   std::optional<double> peak_tflops_;
   std::chrono::steady_clock::time_point last_line_;
   PlotSeries training_loss_{"training loss", {}, true};

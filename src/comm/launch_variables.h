@@ -17,5 +17,7 @@ inline constexpr const char* kTerminationGraceVariable = "TESSERA_TERMINATION_GR
 // Processors that the rank can keep busy: its part of a cgroup limit, at most those of its affinity mask.
 // Says, too, that OMP_NUM_THREADS is the agent's doing, nobody's wish.
 inline constexpr const char* kProcessorShareVariable = "TESSERA_PROCESSOR_SHARE";
+// The command line of the launch that resumes its run, as a shell takes it; for the first rank to show.
+inline constexpr const char* kResumeCommandVariable = "TESSERA_RESUME_COMMAND";
 
 }  // namespace tessera

@@ -52,6 +52,7 @@ class MeetingClient::Impl {
   std::string attend();
   void on_message(wire::Channel& channel, const wire::Header& header, std::string_view body);
   [[noreturn]] void fail_without(const std::string& problem);
+  std::string advice() const;
   std::string endpoint() const { return fmt::format("{}:{}", options_.address, options_.port); }
 
   const MeetingClientOptions options_;
@@ -84,7 +85,8 @@ void MeetingClient::Impl::run() {
       if (assigned_ || ending_) break;
       if (Clock::now() >= next_notice) {
         next_notice = Clock::now() + wire::kNextNotice;
-        log_warning("waiting for the agent of node 0: {}", problem);
+        log_warning("the agent of node 0 cannot be reached after {:.0f} s: {}{}",
+                    Duration(Clock::now() - begin_).count(), problem, advice());
       }
       const bool knows_node0 = options_.has_met_before || was_answered_;
       const Duration limit = knows_node0 ? options_.timing.silence : options_.timing.rendezvous_timeout;
@@ -113,8 +115,15 @@ void MeetingClient::Impl::fail_without(const std::string& problem) {
          endpoint(), Duration(options_.timing.silence).count(), problem);
   }
   fail(ExitCode::kTryAgain,
-       "the agent of node 0, where the nodes of the job meet, was not there within {:.3g} s: {}",
-       Duration(options_.timing.rendezvous_timeout).count(), problem);
+       "the agent of node 0, where the nodes of the job meet, was not there within {:.3g} s: {}{}",
+       Duration(options_.timing.rendezvous_timeout).count(), problem, advice());
+}
+
+std::string MeetingClient::Impl::advice() const {
+  return fmt::format(
+      "; check that tessera launch --node_rank 0 is running on {} with the same --rdzv_endpoint, and that "
+      "its port {} can be reached from here (name, firewall)",
+      options_.address, options_.port);
 }
 
 std::string MeetingClient::Impl::attend() {

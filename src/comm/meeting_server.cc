@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "comm/store_channel.h"
 #include "comm/store_door.h"
+#include "comm/world.h"
 
 namespace tessera {
 namespace {
@@ -27,6 +28,11 @@ constexpr milliseconds kTick{50};
 std::string describe_node(int wanted_rank, const std::string& host) {
   return wanted_rank < 0 ? fmt::format("a node on host {}", host)
                          : fmt::format("node {} on host {}", wanted_rank, host);
+}
+
+// As --nnodes has it.
+std::string node_range(int low, int high) {
+  return low == high ? std::to_string(low) : fmt::format("{}:{}", low, high);
 }
 
 }  // namespace
@@ -53,14 +59,17 @@ class MeetingServer::Impl {
   void find_silent(Duration elapsed);
   void assign();
   void give_up();
+  std::string missing() const;
   std::string attendance() const;
+  std::string advice() const;
   void say_who_is_there();
 
   const MeetingOptions options_;
   asio::io_context io_;
   wire::Door door_;
   asio::steady_timer timer_;
-  Clock::time_point last_tick_ = Clock::now();
+  const Clock::time_point begin_ = Clock::now();
+  Clock::time_point last_tick_ = begin_;
   Duration since_heartbeat_{0};
   Clock::time_point next_notice_ = Clock::now() + wire::kFirstNotice;
   Meeting meeting_;
@@ -114,12 +123,9 @@ std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequ
   }
   const MeetingTerms& terms = options_.terms;
   if (request.min_nodes != terms.min_nodes || request.max_nodes != terms.max_nodes) {
-    const auto range = [](int low, int high) {
-      return low == high ? std::to_string(low) : fmt::format("{}:{}", low, high);
-    };
     return refuse(fmt::format("{} was started with --nnodes {}, node 0 with {}: the same on all nodes", who,
-                              range(request.min_nodes, request.max_nodes),
-                              range(terms.min_nodes, terms.max_nodes)));
+                              node_range(request.min_nodes, request.max_nodes),
+                              node_range(terms.min_nodes, terms.max_nodes)));
   }
   if (request.local_world_size != options_.local_world_size) {
     return refuse(fmt::format(
@@ -233,26 +239,50 @@ void MeetingServer::Impl::assign() {
   changed_.notify_all();
 }
 
+// By the numbers that nodes say they have: "node 2 of 4 has", "nodes 1-2 of 2:4 have".
+std::string MeetingServer::Impl::missing() const {
+  const MeetingTerms& terms = options_.terms;
+  std::vector<int> numbers;
+  for (int node = 1; node < terms.max_nodes; ++node) {
+    const bool is_there = std::any_of(peers_.begin(), peers_.end(), [&](const auto& entry) {
+      return entry.second.who.wanted_rank == node;
+    });
+    if (!is_there) numbers.push_back(node);
+  }
+  const bool is_one = numbers.size() == 1;
+  return fmt::format("{} {} of {} {}", is_one ? "node" : "nodes", format_ranks(numbers),
+                     node_range(terms.min_nodes, terms.max_nodes), is_one ? "has" : "have");
+}
+
 // "node 0 on host a, node 2 on host c; refused: ..."
 std::string MeetingServer::Impl::attendance() const {
-  std::string there = describe_node(0, options_.host);
+  std::string joined = describe_node(0, options_.host);
   for (const auto& [number, peer] : peers_)
-    there += ", " + describe_node(peer.who.wanted_rank, peer.who.host);
-  return door_.last_refusal().empty() ? there : there + "; refused: " + door_.last_refusal();
+    joined += ", " + describe_node(peer.who.wanted_rank, peer.who.host);
+  return door_.last_refusal().empty() ? joined : joined + "; refused: " + door_.last_refusal();
+}
+
+// A refusal says what to do.
+std::string MeetingServer::Impl::advice() const {
+  if (!door_.last_refusal().empty()) return "";
+  const MeetingTerms& terms = options_.terms;
+  return fmt::format(
+      "; check that tessera launch is running there with its --node_rank, --nnodes {} and the same "
+      "--rdzv_endpoint, and that port {} of host {} can be reached from there (name, firewall)",
+      node_range(terms.min_nodes, terms.max_nodes), door_.port(), options_.host);
 }
 
 void MeetingServer::Impl::say_who_is_there() {
   if (Clock::now() < next_notice_ || meeting_.num_present() >= options_.terms.min_nodes) return;
   next_notice_ = Clock::now() + wire::kNextNotice;
-  log_warning("waiting for nodes: {} of at least {} there: {}", meeting_.num_present(),
-              options_.terms.min_nodes, attendance());
+  log_warning("{} not joined after {:.0f} s; joined: {}{}", missing(),
+              Duration(Clock::now() - begin_).count(), attendance(), advice());
 }
 
 void MeetingServer::Impl::give_up() {
   over_ = true;
-  const std::string message =
-      fmt::format("{} of at least {} there after {:.3g} s: {}", meeting_.num_present(),
-                  count_of(options_.terms.min_nodes, "node"), options_.terms.timeout.count(), attendance());
+  const std::string message = fmt::format("{} not joined after {:.3g} s; joined: {}{}", missing(),
+                                          options_.terms.timeout.count(), attendance(), advice());
   for (auto& [number, peer] : peers_) {
     peer.channel->send(Type::kRefused, 0,
                        wire::Refusal{.code = ExitCode::kTryAgain, .message = message}.encode());

@@ -201,8 +201,11 @@ TEST(MeetingServer, SaysWhoIsThereWhenTooFewCome) {
   options.terms.timeout = Duration(0.5);
   MeetingServer server(options);
   MeetingClient client(client_of(options, server.port(), 2));
-  const std::string expected =
-      "2 of at least 3 nodes there after 0.5 s: node 0 on host host0, node 2 on host host2";
+  const std::string expected = fmt::format(
+      "node 1 of 3 has not joined after 0.5 s; joined: node 0 on host host0, node 2 on host host2; check "
+      "that tessera launch is running there with its --node_rank, --nnodes 3 and the same --rdzv_endpoint, "
+      "and that port {} of host host0 can be reached from there (name, firewall)",
+      server.port());
   EXPECT_EQ(outcome_of(client).error, expected);
   EXPECT_EQ(outcome_of(server).error, expected);
 }

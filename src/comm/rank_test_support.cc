@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "comm/store_server.h"
+#include "platform/open_files.h"
 
 namespace tessera {
 
@@ -88,6 +89,18 @@ std::vector<std::string> run_communicators(int num_nodes, int local_world_size, 
   }
   for (std::thread& thread : threads) thread.join();
   return errors;
+}
+
+std::string lacks_open_files(int num_nodes, int local_world_size) {
+  // A rank has a socket to each other rank of its node and both ends of its connection to the store, an event
+  // loop, shared memory and, with several nodes, connections between them.
+  constexpr int64_t kPerRank = 8;
+  const int64_t world_size = num_nodes * local_world_size;
+  const int64_t needed = world_size * (local_world_size - 1 + kPerRank);
+  const std::optional<int64_t> limit = open_file_limit();
+  if (!limit || *limit >= needed) return "";
+  return fmt::format("{} ranks in one process need up to {} open files, the hard limit (ulimit -Hn) is {}",
+                     world_size, needed, *limit);
 }
 
 RankProcesses::RankProcesses(int size, const RankBody& body, std::chrono::milliseconds timeout)

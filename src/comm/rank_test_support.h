@@ -31,6 +31,10 @@ std::vector<std::string> run_threads(int size, const RankBody& body,
 std::vector<std::string> run_communicators(int num_nodes, int local_world_size, const CommOptions& options,
                                            const std::function<void(Communicator& comm)>& body);
 
+// Why this process may not open as many files as run_communicators() needs for these ranks, for GTEST_SKIP;
+// "" = it may.
+std::string lacks_open_files(int num_nodes, int local_world_size);
+
 // One process per rank, forked from this one, which must have no other threads.
 class RankProcesses {
  public:

@@ -38,6 +38,17 @@ TEST(StoreFailure, OwnReportReachesAllWithItsCode) {
   EXPECT_EQ(server.failure()->host, "host1");
 }
 
+TEST(StoreFailure, TheUsersMistakeBlamesNoRank) {
+  StoreServer server(quick_server_options(2));
+  run_ranks(2, [&](int rank) {
+    const auto store = StoreClient::join(test_world(rank, 2, 1, server.port()), quick_store_options());
+    if (rank == 1) return store->report_own_failure(ExitCode::kNoInput, "text.txt: no such file");
+    EXPECT_EQ(verdict_of(*store), "host host1: text.txt: no such file");
+    EXPECT_EQ(store->failures().failure()->code, ExitCode::kNoInput);
+    EXPECT_EQ(store->failures().failure()->rank, 1);
+  });
+}
+
 TEST(StoreFailure, AnExceptionThatEndsARankIsNoOrderlyEnd) {
   StoreServer server(quick_server_options(2));
   run_ranks(2, [&](int rank) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/mistakes.h"
 #include "comm/store_server_impl.h"
 
 namespace tessera {
@@ -198,7 +199,12 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
         Failure failure = wire::decode_failure(body);
         failure.rank = peer.id.is_agent ? -1 : peer.id.index;
         failure.host = peer.who.host;
-        failure.message = fmt::format("{}: {}", describe_member(peer.id, peer.who.host), failure.message);
+        // A missing file is nothing that a rank has done.
+        failure.message =
+            fmt::format("{}: {}",
+                        is_users_mistake(failure.code) ? fmt::format("host {}", peer.who.host)
+                                                       : describe_member(peer.id, peer.who.host),
+                        failure.message);
         verdict_.report(peer.id, -1, failure);
         announce_verdict();
         return answer({});

@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/mistakes.h"
+#include "base/name_hint.h"
 #include "base/text.h"
 #include "formats/deepspeed_keys.h"
 
@@ -93,24 +95,37 @@ class KeyChecker {
  public:
   KeyChecker(const std::string& origin, std::vector<DeepSpeedNote>* notes) : origin_(origin), notes_(notes) {}
 
-  Json check(const Json& object, const DeepSpeedSection& section, const std::string& prefix) {
-    Json out = Json::object();
-    for (const auto& [name, value] : object.items()) {
-      const std::string path = prefix + name;
-      const DeepSpeedKey* key = find(section, name);
-      if (key == nullptr) {
-        note_unknown(section, name, path);
-        continue;
-      }
-      if (key->alias != nullptr && name == key->alias && object.contains(key->name))
-        fail_at(path, fmt::format("is another name of {}{}: give one of them", prefix, key->name));
-      if (value.is_null()) continue;
-      check_value(*key, section, path, value, &out);
-    }
+  // Throws what is wrong anywhere in it, all together.
+  Json check(const Json& object, const DeepSpeedSection& section) {
+    Json out = check(object, section, "");
+    if (!mistakes_.empty()) fail_all(ExitCode::kBadConfig, mistakes_);
     return out;
   }
 
  private:
+  Json check(const Json& object, const DeepSpeedSection& section, const std::string& prefix) {
+    Json out = Json::object();
+    for (const auto& [name, value] : object.items()) {
+      try {
+        check_key(object, section, prefix, name, value, &out);
+      } catch (const Error& error) {
+        if (error.code() != ExitCode::kBadConfig) throw;
+        mistakes_.push_back(error.what());
+      }
+    }
+    return out;
+  }
+
+  void check_key(const Json& object, const DeepSpeedSection& section, const std::string& prefix,
+                 const std::string& name, const Json& value, Json* out) {
+    const std::string path = prefix + name;
+    const DeepSpeedKey* key = find(section, name);
+    if (key == nullptr) return note_unknown(section, name, path);
+    if (key->alias != nullptr && name == key->alias && object.contains(key->name))
+      fail_at(path, fmt::format("is another name of {}{}: give one of them", prefix, key->name));
+    if (!value.is_null()) check_value(*key, section, path, value, out);
+  }
+
   static const DeepSpeedKey* find(const DeepSpeedSection& section, const std::string& name) {
     const auto is_it = [&](const DeepSpeedKey& key) {
       return name == key.name || (key.alias != nullptr && name == key.alias);
@@ -126,8 +141,7 @@ class KeyChecker {
   void note_unknown(const DeepSpeedSection& section, const std::string& name, const std::string& path) {
     std::vector<std::string> known;
     for (const DeepSpeedKey& key : section.keys) known.emplace_back(key.name);
-    const std::string nearest = nearest_name(name, known);
-    const std::string hint = nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
+    const std::string hint = hint_for_name(name, known, known, section.foreign).text("'", "'");
     if (section.strict) fail_at(path, "unknown key, which DeepSpeed refuses as well" + hint);
     notes_->push_back({printable(path), "unknown key, ignored as DeepSpeed does" + hint, true});
   }
@@ -165,6 +179,7 @@ class KeyChecker {
 
   const std::string& origin_;
   std::vector<DeepSpeedNote>* notes_;
+  std::vector<std::string> mistakes_;
 };
 
 void add_names(const DeepSpeedSection& section, const std::string& prefix, std::vector<std::string>* names) {
@@ -186,7 +201,7 @@ std::vector<std::string> deepspeed_key_names() {
 
 Json check_deepspeed_keys(const Json& object, const DeepSpeedSection& section, const std::string& origin,
                           std::vector<DeepSpeedNote>* notes) {
-  return KeyChecker(origin, notes).check(object, section, "");
+  return KeyChecker(origin, notes).check(object, section);
 }
 
 }  // namespace tessera

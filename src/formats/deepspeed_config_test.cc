@@ -136,6 +136,22 @@ TEST(DeepSpeedConfig, UnknownKeysAreRefusedWhereDeepSpeedDoes) {
   EXPECT_TRUE(warns_about(config, "activation_checkpointing.x"));
 }
 
+TEST(DeepSpeedConfig, NamesOfOtherProgramsLeadToTheKey) {
+  const DeepSpeedConfig config = parse(R"({"micro_batch_size": 1, "lr": 1e-4, "lora_rank": 8})");
+  EXPECT_THAT(note_on(config, "micro_batch_size"),
+              HasSubstr("did you mean 'train_micro_batch_size_per_gpu'?"));
+  EXPECT_THAT(note_on(config, "lr"), HasSubstr(": it belongs in optimizer.params"));
+  EXPECT_THAT(note_on(config, "lora_rank"), HasSubstr(": LoRA is not supported"));
+}
+
+TEST(DeepSpeedConfig, AllMistakesAreNamed) {
+  EXPECT_EQ(
+      refusal(R"({"bf16": {"enable": true}, "gradient_clipping": "x", "zero_optimization": {"stag": 1}})"),
+      "3 mistakes: (1) ds.json: bf16.enable: unknown key, which DeepSpeed refuses as well; did you mean "
+      "'enabled'? (2) ds.json: gradient_clipping: expected a finite number or \"auto\", found \"x\" (3) "
+      "ds.json: zero_optimization.stag: unknown key, which DeepSpeed refuses as well; did you mean 'stage'?");
+}
+
 TEST(DeepSpeedConfig, DuplicateKeysAreRefused) {
   EXPECT_EQ(refusal("{\"bf16\": {\"enabled\": true},\n \"bf16\": {}}"),
             "ds.json:2: key 'bf16' stands twice in one object");

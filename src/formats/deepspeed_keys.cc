@@ -376,10 +376,32 @@ constexpr Key kTopLevelKeys[] = {
     used("weight_quantization", kObject),
 };
 
+constexpr ForeignNames kTopLevelNames[] = {
+    {"batch_size global_batch_size total_batch_size", "train_batch_size", nullptr},
+    {"micro_batch_size micro_batch_size_per_gpu train_micro_batch_size per_device_train_batch_size",
+     "train_micro_batch_size_per_gpu", nullptr},
+    {"grad_accum grad_accum_steps gradient_accumulation accumulation_steps", "gradient_accumulation_steps",
+     nullptr},
+    {"clip_grad grad_clip max_grad_norm gradient_clip clip_grad_norm", "gradient_clipping", nullptr},
+    {"zero zero_stage stage zero_optimisation zero_config", "zero_optimization", nullptr},
+    {"optim", "optimizer", nullptr},
+    {"lr_scheduler", "scheduler", nullptr},
+    {"bfloat16_enabled bf16_enabled", "bf16", nullptr},
+    {"lr learning_rate weight_decay betas eps", nullptr, "it belongs in optimizer.params"},
+    {"lora* peft*", nullptr, "LoRA is not supported: all weights are trained"},
+    {"quantization quantize_* fp8* weight_quantize*", nullptr, "quantised training is not supported"},
+};
+constexpr ForeignNames kOptimizerParamNames[] = {
+    {"learning_rate", "lr", nullptr},
+    {"wd decay", "weight_decay", nullptr},
+    {"epsilon adam_epsilon", "eps", nullptr},
+    {"beta beta1 beta2 adam_beta1 adam_beta2 beta_1 beta_2", "betas", nullptr},
+};
+
 }  // namespace
 
-const DeepSpeedSection kDeepSpeedTopLevel = {false, false, kTopLevelKeys};
-const DeepSpeedSection kDeepSpeedOptimizerParams = {true, false, kOptimizerParamKeys};
+const DeepSpeedSection kDeepSpeedTopLevel = {false, false, kTopLevelKeys, kTopLevelNames};
+const DeepSpeedSection kDeepSpeedOptimizerParams = {true, false, kOptimizerParamKeys, kOptimizerParamNames};
 const DeepSpeedSection kDeepSpeedSchedulerParams = {true, false, kSchedulerParamKeys};
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/name_hint.h"
 #include "formats/json.h"
 
 namespace tessera {
@@ -36,6 +37,7 @@ struct DeepSpeedSection {
   bool strict;      // DeepSpeed refuses unknown keys here
   bool drops_auto;  // "auto" stands for the default
   std::span<const DeepSpeedKey> keys;
+  std::span<const ForeignNames> foreign = {};  // for hints
 };
 
 // Something to tell about a key.

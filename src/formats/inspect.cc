@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "formats/convert.h"
 #include "formats/file_kind.h"
+#include "formats/hub_name.h"
 #include "formats/model_config.h"
 #include "formats/model_families.h"
 #include "formats/safetensors.h"
@@ -115,6 +116,7 @@ void append_config(const ModelConfig& config, std::string& out) {
 }  // namespace
 
 std::string inspect(const fs::path& path) {
+  refuse_hub_name(path);
   std::error_code error;
   std::string out;
   if (fs::is_directory(path, error)) {

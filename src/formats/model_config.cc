@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "formats/file.h"
 #include "formats/file_kind.h"
+#include "formats/hub_name.h"
 #include "formats/json.h"
 #include "formats/model_families.h"
 
@@ -329,6 +330,7 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
 }
 
 ModelConfig read_model_config(const std::filesystem::path& path) {
+  refuse_hub_name(path);
   std::error_code error;
   std::filesystem::path file = path;
   if (std::filesystem::is_directory(path, error)) {

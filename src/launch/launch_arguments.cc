@@ -103,6 +103,33 @@ void declare_unsupported_flags(FlagTable* table) {
                          "there is no Python; a program follows --");
 }
 
+// Of accelerate, the launchers of DeepSpeed and torch.distributed, mpirun and srun.
+constexpr ForeignNames kNames[] = {
+    {"num_nodes num_machines nodes n_nodes", "nnodes", nullptr},
+    {"nproc num_proc num_processes num_gpus num_workers nprocs np n ntasks_per_node procs_per_node "
+     "nproc_per_machine "
+     "num_ranks ranks",
+     "nproc_per_node", nullptr},
+    {"machine_rank rank nodeid node_id group_rank", "node_rank", nullptr},
+    {"main_process_ip master_address host", "master_addr", nullptr},
+    {"main_process_port port", "master_port", nullptr},
+    {"endpoint rendezvous_endpoint rdzv_addr", "rdzv_endpoint", nullptr},
+    {"job_id jobid run_id", "rdzv_id", nullptr},
+    {"log_folder logs save_logs", "log_dir", nullptr},
+    {"restarts max_restart num_restarts", "max_restarts", nullptr},
+    {"hostfile h host_file hosts include exclude i e ssh_port launcher launcher_args no_ssh_check pdsh*",
+     nullptr, "nodes are not started from here: run tessera launch on each of them with its --node_rank"},
+    {"bind_cores_to_rank bind_core_list numa* bind_to map_by cpu_bind", nullptr,
+     "the ranks of a node share out its cores by themselves; leave it out"},
+    {"use_env", nullptr, "ranks always get their variables from the environment; leave it out"},
+    {"config_file default_config_file use_deepspeed use_fsdp multi_gpu cpu mixed_precision deepspeed",
+     nullptr,
+     "it is no flag of the launcher: flags of the command follow it, as in tessera launch train --deepspeed "
+     "ds.json"},
+    {"model model_name_or_path dataset config output_dir learning_rate", nullptr,
+     "flags of the command follow it, as in tessera launch train --model DIR"},
+};
+
 std::string variable_name(const std::string& flag) {
   std::string name = "PET_" + flag;
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::toupper(c); });
@@ -121,6 +148,7 @@ void declare_launch_flags(FlagTable* table, LaunchArguments* arguments) {
   command.positional = true;
   command.required = true;
   declare_unsupported_flags(table);
+  table->add_foreign_names(kNames);
 }
 
 void apply_pet_variables(const Environment& environment, FlagTable* table, LaunchArguments* arguments) {

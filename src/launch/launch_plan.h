@@ -53,6 +53,7 @@ struct LaunchPlan {
   std::vector<RankProcessors> processors;  // by local rank
   std::vector<std::string> program;        // path, name (argv[0]), arguments...
   bool is_tessera = false;                 // this very program
+  std::string resume_command;              // of the whole launch, for the ranks to show; "": none
 
   std::vector<std::string> notes;     // for the user: what was understood in an unusual way
   std::vector<std::string> warnings;  // what will be slow

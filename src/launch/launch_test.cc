@@ -376,7 +376,8 @@ TEST(RankVariables, AreTorchruns) {
                       {"PET_MASTER_ADDR", "host0"},
                       {"TESSERA_RDZV_SECRET", "0123456789abcdef"}};
   launch.set("nproc_per_node", "2").set("max_restarts", "4").set("rdzv_id", "job").set("role", "trainer");
-  const LaunchPlan plan = launch.plan();
+  LaunchPlan plan = launch.plan();
+  plan.resume_command = "tessera launch train";
   const auto of = [&](const Environment& environment) {
     const Variables list = rank_variables(plan,
                                           {.local_rank = 1,
@@ -415,6 +416,7 @@ TEST(RankVariables, AreTorchruns) {
                                                        {"TESSERA_PROGRESS_FILE", "/tmp/q"},
                                                        {"TESSERA_TERMINATION_GRACE_S", "30"},
                                                        {"TESSERA_AGENT_PID", std::to_string(getpid())},
+                                                       {"TESSERA_RESUME_COMMAND", "tessera launch train"},
                                                        {"TESSERA_SNAPSHOT_SLOTS", "7,8,9,10"},
                                                        {"OMP_NUM_THREADS", "8"},
                                                        {"TESSERA_PROCESSOR_SHARE", "8"}};

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/terminal_type.h"
 
 namespace tessera {
 namespace {
@@ -62,7 +63,10 @@ OutputRelay::Target* OutputRelay::target_of(int fd) {
   for (Target& target : targets_) {
     if (target.fd == fd) return &target;
   }
-  targets_.push_back({.fd = fd, .is_terminal = isatty(fd) == 1, .is_open = true, .pending = {}});
+  targets_.push_back({.fd = fd,
+                      .shows_status = isatty(fd) == 1 && terminal_takes_escapes(),
+                      .is_open = true,
+                      .pending = {}});
   return &targets_.back();
 }
 
@@ -136,7 +140,7 @@ void OutputRelay::take(Source* source, std::string_view text) {
 // Whole lines, with their ends.
 void OutputRelay::show(Source* source, std::string_view lines) {
   Target* target = source->target;
-  if (target->is_terminal) target->pending += kClearLine;
+  if (target->shows_status) target->pending += kClearLine;
   if (source->how.prefix.empty()) {
     target->pending += lines;
     return;

@@ -46,7 +46,7 @@ class OutputRelay {
  private:
   struct Target {
     int fd;
-    bool is_terminal;
+    bool shows_status;  // a terminal that a rank may draw a progress line on
     bool is_open;
     std::string pending;
   };

@@ -41,6 +41,7 @@ Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const E
       {kProgressFileVariable, start.progress_file},
       {kTerminationGraceVariable, number(static_cast<double>(plan.termination_grace.count()) / 1000)},
       {kAgentPidVariable, number(getpid())},
+      {kResumeCommandVariable, plan.resume_command},
       {kSnapshotSlotsVariable, fmt::format("{}", fmt::join(start.snapshot_slots, ","))},
   };
   // What runs continues from its last checkpoint, if it has one.

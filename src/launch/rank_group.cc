@@ -273,7 +273,7 @@ void RankGroup::report_to_job(const RankEnd& end) {
   const int code = end.final_code();
   job_->report({.rank = end.rank,
                 .host = end.host,
-                .message = end.describe(),
+                .message = end.describe_to_others(),
                 .code = restart_may_help(code) ? ExitCode::kTryAgain : static_cast<ExitCode>(code)});
 }
 

@@ -134,7 +134,7 @@ std::string RankEnd::how() const {
 }
 
 std::string RankEnd::describe() const {
-  if (caused_by_peer()) return report->message;
+  if (caused_by_peer() || tells_users_mistake()) return report->message;
   const std::string who = describe_rank(rank, host);
   // What a rank says of itself may begin with its name.
   if (report && signal == 0 && report->message.starts_with(who)) return report->message;
@@ -144,6 +144,11 @@ std::string RankEnd::describe() const {
   if (report && report->code == 128 + signal) return fmt::format("{} was {}", who, report->message);
   return fmt::format("{} was killed by {}{}", who, signal_text(signal),
                      out_of_memory ? ": the kernel's out-of-memory killer has been at work" : "");
+}
+
+std::string RankEnd::describe_to_others() const {
+  const bool names_host = tells_users_mistake() && !caused_by_peer();
+  return names_host ? fmt::format("host {}: {}", host, report->message) : describe();
 }
 
 const RankEnd* find_culprit(const std::vector<RankEnd>& ends) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/mistakes.h"
 #include "launch/rank_report.h"
 
 namespace tessera {
@@ -45,12 +46,18 @@ struct RankEnd {
     return signal == signal_number || (signal == 0 && exit_code == 128 + signal_number);
   }
   bool caused_by_peer() const { return report && report->caused_by_peer; }
+  bool tells_users_mistake() const {
+    return report && signal == 0 && is_users_mistake(static_cast<ExitCode>(exit_code));
+  }
   // Of the agent: this rank's; 75 after a signal.
   int final_code() const;
   // "exit code 75", "signal 9 (SIGKILL)".
   std::string how() const;
-  // "rank 2 on host b: no space left on device", "rank 2 on host b was killed by signal 9 (SIGKILL)".
+  // "rank 2 on host b: no space left on device", "rank 2 on host b was killed by signal 9 (SIGKILL)". The
+  // user's mistake as it is: no rank is to blame.
   std::string describe() const;
+  // For other nodes: "host b: " before the user's mistake, else the same.
+  std::string describe_to_others() const;
 };
 
 // The end that the others follow from: of those that were not told to end and name no other culprit the first

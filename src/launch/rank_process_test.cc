@@ -101,8 +101,22 @@ TEST(Culprit, IsTheFirstThatBlamesNobodyElse) {
   told.signal = 15;
   told.was_told_to_end = true;
   EXPECT_EQ(find_culprit({told, victim})->describe(), victim.describe());
-  EXPECT_EQ(find_culprit({told, victim, end_of(1, 65, "bad file")})->describe(),
-            "rank 1 on host b: bad file");
+  EXPECT_EQ(find_culprit({told, victim, end_of(1, 65, "bad file")})->describe(), "bad file");
+  EXPECT_EQ(find_culprit({told, victim, end_of(1, 74, "disk full")})->describe(),
+            "rank 1 on host b: disk full");
+}
+
+// It is no rank's fault; where several nodes are in the job, it may be that of one.
+TEST(Culprit, OfTheUsersMistakeIsNobody) {
+  for (const int code : {64, 65, 66, 78}) {
+    EXPECT_EQ(end_of(3, code, "no such file").describe(), "no such file");
+    EXPECT_EQ(end_of(3, code, "no such file").describe_to_others(), "host b: no such file");
+  }
+  for (const int code : {70, 74, 79}) {
+    EXPECT_EQ(end_of(3, code, "wrong").describe(), "rank 3 on host b: wrong");
+    EXPECT_EQ(end_of(3, code, "wrong").describe_to_others(), "rank 3 on host b: wrong");
+  }
+  EXPECT_EQ(end_of(3, 66).describe(), "rank 3 on host b ended with exit code 66") << "it left no word";
 }
 
 TEST(Culprit, OfRanksWithTheSameErrorIsTheLowest) {

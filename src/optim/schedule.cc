@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/name_hint.h"
 #include "base/text.h"
 #include "optim/deepspeed_schedule.h"
 #include "optim/schedule_keywords.h"

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/name_hint.h"
 #include "base/text.h"
 
 namespace tessera {

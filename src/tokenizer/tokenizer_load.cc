@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "formats/file.h"
 #include "formats/file_kind.h"
+#include "formats/hub_name.h"
 #include "formats/json.h"
 #include "tokenizer/tokenizer_impl.h"
 
@@ -202,6 +203,7 @@ void take_special_tokens(const JsonNode& config, Tokenizer::Impl* impl) {
 
 // An empty object when there is no such file.
 nlohmann::json read_object(const std::filesystem::path& path) {
+  refuse_hub_name(path);
   std::error_code unreadable;  // becomes an error that names the file when it is opened
   if (!std::filesystem::exists(path, unreadable) && !unreadable) return nlohmann::json::object();
   nlohmann::json document = parse_json(read_text_file(path), path.string());

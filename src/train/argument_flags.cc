@@ -8,6 +8,7 @@
 #include "optim/schedule.h"
 #include "platform/cpu.h"
 #include "train/arguments.h"
+#include "train/foreign_names.h"
 #include "train/unsupported_flags.h"
 
 namespace tessera {
@@ -78,6 +79,18 @@ void refuse_choice(Flag& flag, const std::string& choice, const std::string& why
   };
 }
 
+// The same for whatever is none of the choices.
+void refuse_other_choices(Flag& flag, const std::string& why) {
+  flag.set = [set = flag.set, name = flag.name, why](const std::vector<std::string>& values) {
+    try {
+      set(values);
+    } catch (const Error& error) {
+      if (values.size() != 1) throw;
+      fail(error.code(), "--{} {} is not supported: {}", name, printable(values[0]), why);
+    }
+  };
+}
+
 void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Model and data");
   Flag& model = table->add("model", &args->model,
@@ -144,9 +157,11 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
       "Folder of the cache of tokenized datasets. Without it $XDG_CACHE_HOME/tessera or ~/.cache/tessera.");
   cache_dir.value_name = "DIR";
   Flag& config = table->add("config", &args->config,
-                            "A JSON or YAML file with settings under the names of these flags. Flags given "
-                            "on the command line win over the file.");
+                            "A JSON or YAML file with settings under the names of these flags; may also be "
+                            "given without the flag: tessera train run.yaml. Flags given on the command "
+                            "line win over the file.");
   config.value_name = "FILE";
+  config.lone_endings = {".yaml", ".yml", ".json"};
   Flag& deepspeed = table->add(
       "deepspeed", &args->deepspeed,
       "A DeepSpeed configuration file as it is, or its JSON, or that in base64. It decides what no flag "
@@ -224,9 +239,11 @@ void declare_learning_rate(FlagTable* table, TrainingArguments* args) {
 
 void declare_optimizer(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Optimizer");
-  table->add_choice("optim", &args->optim, {"adamw_torch", "adamw_torch_fused", "adamw_hf"},
-                    "The optimizer. All names stand for the same AdamW with decoupled weight decay, computed "
-                    "as in torch.optim.AdamW with float32 state.");
+  refuse_other_choices(
+      table->add_choice("optim", &args->optim, {"adamw_torch", "adamw_torch_fused", "adamw_hf"},
+                        "The optimizer. All names stand for the same AdamW with decoupled weight decay, "
+                        "computed as in torch.optim.AdamW with float32 state."),
+      "AdamW with float32 state is the only optimizer; take adamw_torch");
   declare_learning_rate(table, args);
   limit(table->add("weight_decay", &args->weight_decay,
                    "Decoupled weight decay. Norm weights and biases are not decayed unless "
@@ -459,6 +476,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_logging(table, args);
   declare_saving(table, args);
   declare_unsupported_flags(table);
+  table->add_foreign_names(training_names());
 }
 
 }  // namespace tessera

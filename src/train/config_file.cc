@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json_value.h"
+#include "base/mistakes.h"
 #include "base/text.h"
 #include "formats/file.h"
 #include "formats/json_problem.h"
@@ -246,37 +247,31 @@ std::vector<std::string> flag_words(const Setting& setting, const Flag& flag, co
   return {word_of(value)};
 }
 
+std::string unknown_setting(const Setting& setting, const FlagTable& table) {
+  const std::string hint = table.hint(setting.name).text("'", "'");
+  return fmt::format("unknown setting '{}'{}", printable(setting.name),
+                     hint.empty() ? "; 'tessera train --help' lists them" : hint);
+}
+
 void apply_setting(const Setting& setting, const std::string& origin, FlagTable* table) {
   const Flag* flag = table->find(setting.name);
-  if (flag == nullptr) {
-    const std::string nearest = table->nearest(setting.name);
-    fail_at(origin, setting.line,
-            fmt::format("unknown setting '{}'{}", printable(setting.name),
-                        nearest.empty() ? "; 'tessera train --help' lists them"
-                                        : fmt::format("; did you mean '{}'?", nearest)));
-  }
+  if (flag == nullptr) fail_at(origin, setting.line, unknown_setting(setting, *table));
   if (flag->name == "config") fail_at(origin, setting.line, "a configuration file cannot name another one");
   if (setting.value.is_null() || table->is_set(flag->name)) return;
-  try {
-    table->set(*flag, flag_words(setting, *flag, origin), fmt::format("{}:{}", origin, setting.line));
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kUsage) throw;
-    throw Error(ExitCode::kBadConfig, error.what());
-  }
+  table->set(*flag, flag_words(setting, *flag, origin), fmt::format("{}:{}", origin, setting.line));
 }
 
 // Two lines for one flag, also under two of its names, leave it open which one counts.
-void refuse_repeated(const std::vector<Setting>& settings, const std::string& origin,
+void refuse_repeated(const std::vector<Setting>& settings, size_t index, const std::string& origin,
                      const FlagTable& table) {
-  for (size_t i = 0; i < settings.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      const Flag* flag = table.find(settings[i].name);
-      const bool same =
-          settings[i].name == settings[j].name || (flag && flag == table.find(settings[j].name));
-      if (!same) continue;
-      fail_at(origin, settings[i].line,
-              fmt::format("'{}' is already set in line {}", printable(settings[i].name), settings[j].line));
-    }
+  const Setting& setting = settings[index];
+  for (size_t earlier = 0; earlier < index; ++earlier) {
+    const Flag* flag = table.find(setting.name);
+    const bool same =
+        setting.name == settings[earlier].name || (flag && flag == table.find(settings[earlier].name));
+    if (!same) continue;
+    fail_at(origin, setting.line,
+            fmt::format("'{}' is already set in line {}", printable(setting.name), settings[earlier].line));
   }
 }
 
@@ -287,8 +282,17 @@ void apply_config_text(std::string_view text, ConfigSyntax syntax, const std::st
   check_characters(text, origin);
   const std::vector<Setting> settings =
       syntax == ConfigSyntax::kJson ? read_json(text, origin) : read_yaml(text, origin);
-  refuse_repeated(settings, origin, *table);
-  for (const Setting& setting : settings) apply_setting(setting, origin, table);
+  std::vector<std::string> mistakes;
+  for (size_t i = 0; i < settings.size(); ++i) {
+    try {
+      refuse_repeated(settings, i, origin, *table);
+      apply_setting(settings[i], origin, table);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kUsage && error.code() != ExitCode::kBadConfig) throw;
+      mistakes.push_back(error.what());
+    }
+  }
+  if (!mistakes.empty()) fail_all(ExitCode::kBadConfig, mistakes);
 }
 
 void apply_config_file(const std::filesystem::path& path, FlagTable* table) {

@@ -5,9 +5,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "base/error.h"
 #include "train/arguments.h"
+#include "train/foreign_names.h"
 
 namespace tessera {
 namespace {
@@ -105,6 +107,36 @@ TEST_F(ConfigFileTest, ATypoIsNamedWithItsLineAndTheNearestName) {
   EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\"model\": \"m\",\n \"learning_rat\": 1}"),
             "run.cfg:3: unknown setting 'learning_rat'; did you mean 'learning_rate'?");
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "zzzzqqqq: 1\n"), HasSubstr("'tessera train --help' lists them"));
+}
+
+TEST_F(ConfigFileTest, NamesOfOtherProgramsAreNoFlagsAndLeadToSome) {
+  for (const ForeignNames& entry : training_names()) {
+    if (entry.here != nullptr) {
+      const Flag* flag = table_.find(entry.here);
+      ASSERT_NE(flag, nullptr) << entry.here;
+      EXPECT_EQ(flag->status, FlagStatus::kHonoured) << entry.here;
+    }
+    std::istringstream names(entry.names);
+    for (std::string name; names >> name;) {
+      EXPECT_EQ(table_.find(name), nullptr) << name << " is a flag";
+      if (!name.ends_with('*')) continue;
+      for (const Flag& flag : table_.flags()) {
+        EXPECT_FALSE(flag.name.starts_with(name.substr(0, name.size() - 1)))
+            << name << " hides " << flag.name;
+      }
+    }
+  }
+}
+
+TEST_F(ConfigFileTest, AllMistakesAreNamedWithTheirLines) {
+  EXPECT_EQ(
+      refusal(ConfigSyntax::kYaml,
+              "learning_rat: 1\nmodel: m\nepochs: 3\nmax_steps: ten\nlora_rank: 8\nmodel: n\n"),
+      "5 mistakes: (1) run.cfg:1: unknown setting 'learning_rat'; did you mean 'learning_rate'? (2) "
+      "run.cfg:3: unknown setting 'epochs'; did you mean 'num_train_epochs'? (3) run.cfg:4: --max_steps: "
+      "expected a whole number, found 'ten' (4) run.cfg:5: unknown setting 'lora_rank': LoRA and other "
+      "adapters are not supported: all weights are trained; leave it out, and merge an adapter into "
+      "the model beforehand (5) run.cfg:6: 'model' is already set in line 2");
 }
 
 TEST_F(ConfigFileTest, ValuesAreCheckedAsOnTheCommandLineButAreConfigurationErrors) {

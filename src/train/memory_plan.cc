@@ -1,6 +1,7 @@
 #include "train/memory_plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -37,6 +38,18 @@ std::string full_name(const MemoryItem& item) {
 
 int64_t bytes_of_node(const MemoryItem& item, int local_world_size) {
   return item.scope == MemoryScope::kRank ? item.size_bytes * local_world_size : item.size_bytes;
+}
+
+// "moments (F32) 12.0 GiB, ..."; the table has all of them.
+std::string largest_items(MemoryPlan plan) {
+  constexpr size_t kNumShown = 3;
+  std::erase_if(plan.items, [](const MemoryItem& item) { return item.name == kBaselineName; });
+  const auto size = [&](const MemoryItem& item) { return bytes_of_node(item, plan.local_world_size); };
+  std::ranges::stable_sort(plan.items, std::greater(), size);
+  if (plan.items.size() > kNumShown) plan.items.resize(kNumShown);
+  std::vector<std::string> names;
+  for (const MemoryItem& item : plan.items) names.push_back(full_name(item) + " " + format_bytes(size(item)));
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 int64_t bytes_of_scope(const MemoryPlan& plan, MemoryScope scope) {
@@ -393,15 +406,11 @@ std::string memory_refusal(const Model& model, const MemoryRequest& request, int
   const int64_t needed = needed_bytes(model, request);
   if (needed <= free_bytes) return "";
   const bool single = request.num_nodes * request.local_world_size == 1;
-  std::vector<std::string> kinds;
-  for (const MemoryItem& item : plan_memory(model, request).items) {
-    if (item.name == kBaselineName) continue;
-    kinds.push_back(full_name(item) + " " + format_bytes(bytes_of_node(item, request.local_world_size)));
-  }
   const std::string advice = memory_advice(model, request, free_bytes, alternatives);
-  return fmt::format("the run does not fit in memory: it takes {} more{}, {} are free ({}); {}",
-                     format_bytes(needed), single ? "" : " on every node", format_bytes(free_bytes),
-                     fmt::join(kinds, ", "), advice);
+  return fmt::format(
+      "the run does not fit in memory: it takes {} more{}, {} are free; the largest items are {}; {}",
+      format_bytes(needed), single ? "" : " on every node", format_bytes(free_bytes),
+      largest_items(plan_memory(model, request)), advice);
 }
 
 void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t free_bytes,

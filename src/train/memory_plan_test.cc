@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -169,13 +171,24 @@ TEST_F(MemoryPlanTest, NamesTheFirstChangeThatFits) {
   smaller.limits.max_tokens = 4000;
   tiny.limits.max_tokens = 64;
   expect_error(ExitCode::kBadConfig,
-               {"with per_device_train_batch_size 1 it would take", "weights: complete (BF16) ",
-                "activations: kept for backward "},
-               [&] {
+               {"with per_device_train_batch_size 1 it would take", "activations: kept for backward "}, [&] {
                  check_memory_fits(
                      model_, request_, needed_bytes(model_, tiny),
                      {{"gradient_checkpointing true", smaller}, {"per_device_train_batch_size 1", tiny}});
                });
+}
+
+TEST_F(MemoryPlanTest, ARefusalNamesTheLargestItemsOnly) {
+  const std::string text = memory_refusal(model_, request_, 1, {});
+  const size_t begin = text.find("the largest items are ");
+  ASSERT_NE(begin, std::string::npos) << text;
+  const std::string items = text.substr(begin, text.find("; ", begin) - begin);
+  std::vector<int64_t> sizes;
+  for (const MemoryItem& item : plan_memory(model_, request_).items) sizes.push_back(item.size_bytes);
+  std::ranges::sort(sizes, std::greater());
+  EXPECT_EQ(std::ranges::count(items, ':'), 3) << items;
+  for (size_t i = 0; i < 3; ++i) EXPECT_THAT(items, HasSubstr(format_bytes(sizes[i])));
+  EXPECT_LT(text.size(), 330u) << text;
 }
 
 TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDo) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "platform/peak.h"
+#include "train/disk_plan.h"
 #include "train/evaluate.h"
 #include "train/memory_plan.h"
 #include "train/trainer_state.h"
@@ -34,6 +35,7 @@ struct RunPlan {
   MemoryPlan memory;
   WireBytes wire;          // between nodes in a step, of the first one
   int64_t free_bytes = 0;  // memory_info() when the plan was made
+  DiskPlan disk;           // of rank 0
 };
 
 // The arithmetic peak of all ranks, each at its best until now (TrainingPeak).

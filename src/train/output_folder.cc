@@ -67,6 +67,16 @@ bool is_weights_name(const std::string& name) {
          (name.starts_with("model") && name.ends_with(".safetensors"));
 }
 
+// Of a path relative to an output folder: that folder itself, files in it, and what is in its checkpoints and
+// unfinished folders, which are moved, or deleted to keep save_total_limit.
+bool is_moved_aside(const fs::path& output, const fs::path& relative) {
+  if (relative.empty()) return false;
+  const std::string first = relative.begin()->string();
+  std::error_code ignored;
+  const bool is_file = !relative.has_parent_path() && fs::is_regular_file(output / relative, ignored);
+  return first == "." || is_file || parse_checkpoint_name(first) || first.starts_with(kUnfinishedPrefix);
+}
+
 // An unfinished folder that disappears unless it was given its final place.
 class StagingFolder {
  public:
@@ -90,8 +100,7 @@ class StagingFolder {
 
 void check_can_write_in(const fs::path& folder) {
   std::error_code ignored;
-  fs::path nearest = fs::absolute(folder).lexically_normal();
-  while (!fs::exists(nearest, ignored) && nearest.has_relative_path()) nearest = nearest.parent_path();
+  const fs::path nearest = nearest_existing(folder);
   const int error = !fs::is_directory(nearest, ignored)                ? ENOTDIR
                     : access(nearest.c_str(), W_OK | X_OK | R_OK) != 0 ? errno
                                                                        : 0;
@@ -106,6 +115,31 @@ void check_can_write_in(const fs::path& folder) {
         "or the one that it lies in with --resume_from_checkpoint",
         folder.string());
   }
+}
+
+void check_spares_model(const fs::path& folder, const fs::path& model) {
+  std::error_code ignored;
+  const fs::path output = fs::canonical(folder, ignored);
+  if (output.empty()) return;
+  std::vector<fs::path> parts = {model};
+  for (fs::directory_iterator entry(model, ignored), end; !ignored && entry != end;
+       entry.increment(ignored)) {
+    parts.push_back(entry->path());
+  }
+  for (const fs::path& part : parts) {
+    const fs::path relative = fs::canonical(part, ignored).lexically_relative(output);
+    if (!is_moved_aside(output, relative)) continue;
+    fail(ExitCode::kBadConfig,
+         "output_dir {}: the run would move its own base model ({}) aside; choose another folder",
+         folder.string(), part.string());
+  }
+}
+
+fs::path nearest_existing(const fs::path& folder) {
+  std::error_code ignored;
+  fs::path nearest = fs::absolute(folder).lexically_normal();
+  while (!fs::exists(nearest, ignored) && nearest.has_relative_path()) nearest = nearest.parent_path();
+  return nearest;
 }
 
 std::optional<int64_t> finished_step(const fs::path& output_dir) {

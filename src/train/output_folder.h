@@ -14,6 +14,13 @@ namespace tessera {
 // weights.
 void check_can_write_in(const std::filesystem::path& folder);
 
+// Error(kBadConfig) when a run into `folder` would move aside or delete the model it starts from, or part of
+// it: the same folder by whatever path, a checkpoint in it, files in it that the model's folder links to.
+void check_spares_model(const std::filesystem::path& folder, const std::filesystem::path& model);
+
+// The folder itself, or the first above it that is there.
+std::filesystem::path nearest_existing(const std::filesystem::path& folder);
+
 // The step at whose end the model in an output folder was written, by trainer_state.json; nothing where there
 // is none that can be read.
 std::optional<int64_t> finished_step(const std::filesystem::path& output_dir);

@@ -1,6 +1,7 @@
 // What a run leaves in output_dir.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -344,6 +345,36 @@ TEST(StopSignals, ASecondInterruptEndsTheProcess) {
         std::raise(SIGINT);
       },
       testing::ExitedWithCode(130), "^goes on, cleared$");
+}
+
+TEST(DiskSpace, ARunWhoseModelWillNotFitIsRefusedAtTheStart) {
+  TinyRun tiny;
+  const TestFolder disk;
+  if (::mount("tmpfs", disk.path().c_str(), "tmpfs", 0, "size=4k") != 0) {
+    GTEST_SKIP() << "mounting a file system is not permitted here";
+  }
+  tiny.args.output_dir = disk / "out";
+  expect_error(ExitCode::kBadConfig,
+               {(disk / "out").native(), "not enough disk space for the finished model: "},
+               [&] { tiny.train(); });
+  EXPECT_FALSE(fs::exists(disk / "out"));
+  ::umount2(disk.path().c_str(), MNT_DETACH);
+}
+
+TEST(DiskSpace, IsPartOfThePlan) {
+  TinyRun tiny;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_steps = 1;
+  tiny.args.save_total_limit = 1;
+  const DiskPlan plan = tiny.train().plan.disk;
+  EXPECT_EQ(plan.num_checkpoints, 2);
+  int64_t size_bytes = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(tiny.output())) {
+    if (entry.path().extension() == ".safetensors") size_bytes += static_cast<int64_t>(entry.file_size());
+  }
+  const int64_t left = plan.model_bytes + plan.checkpoint_bytes;
+  EXPECT_GE(size_bytes, left);
+  EXPECT_LT(size_bytes, left + 30'000) << "the headers of three files";
 }
 
 }  // namespace

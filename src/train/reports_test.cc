@@ -195,5 +195,21 @@ TEST(ActionSchedule, EvaluatesAfterTheDelay) {
   EXPECT_EQ(due_steps(args, 4, 9, &StepActions::evaluate), (Steps{8, 9}));
 }
 
+TEST(ActionSchedule, CountsTheCheckpointsToCome) {
+  TrainingArguments args;
+  for (const char* strategy : {"no", "steps", "epoch"}) {
+    for (const double save_steps : {1.0, 3.0, 0.25, 100.0}) {
+      args.save_strategy = strategy;
+      args.save_steps = save_steps;
+      const ActionSchedule actions(args, /*steps_per_epoch=*/4, /*max_steps=*/10);
+      int64_t num_saves = 0;
+      for (int64_t step = 10; step >= 0; --step) {
+        EXPECT_EQ(actions.num_saves(step), num_saves) << strategy << " " << save_steps << " after " << step;
+        if (step > 0 && actions.after(step).save) ++num_saves;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera

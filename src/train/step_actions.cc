@@ -28,6 +28,12 @@ StepActions ActionSchedule::after(int64_t step) const {
   return due;
 }
 
+int64_t ActionSchedule::num_saves(int64_t first_step) const {
+  if (save_strategy_ == "no" || first_step >= max_steps_) return 0;
+  const int64_t interval = save_strategy_ == "epoch" ? steps_per_epoch_ : save_steps_;
+  return (max_steps_ + interval - 1) / interval - first_step / interval;
+}
+
 bool ActionSchedule::evaluates_after(int64_t step, bool epoch_ends) const {
   if (eval_strategy_ == "steps") {
     return step % eval_steps_ == 0 && eval_delay_ <= static_cast<double>(step);

@@ -24,6 +24,9 @@ class ActionSchedule {
   // one.
   StepActions after(int64_t step) const;
 
+  // Checkpoints after `first_step`, to the end of the run.
+  int64_t num_saves(int64_t first_step) const;
+
   int64_t logging_steps() const { return logging_steps_; }
   int64_t eval_steps() const { return eval_steps_; }
   int64_t save_steps() const { return save_steps_; }

@@ -81,6 +81,7 @@ class Trainer {
   int64_t largest_pass();
   MemoryRequest memory_request();
   bool fits_everywhere(const MemoryRequest& request);
+  void plan_disk_use();
   void plan_memory_use();
   void allocate_and_load();
   void check_output_is_shared();

@@ -46,7 +46,10 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   comm_->position().set_folder(std::filesystem::absolute(args_.output_dir));
   mark_work("preparing");
   record_.launch_id = args_.launch_id;
-  if (is_root()) check_can_write_in(args_.output_dir);
+  if (is_root()) {
+    check_can_write_in(args_.output_dir);
+    check_spares_model(args_.output_dir, args_.model);
+  }
   const PatientScope patience(*comm_);
   check_output_is_shared();
   open_model(make_ops);
@@ -54,6 +57,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   choose_checkpoint();
   open_datasets();
   plan_steps();
+  plan_disk_use();
   plan_memory_use();
   allocate_and_load();
 }
@@ -234,6 +238,20 @@ bool Trainer::fits_everywhere(const MemoryRequest& request) {
                                                                                                   : 0.0};
   comm_->all_reduce_sum(num_without_room, {"memory plan"});
   return num_without_room[0] == 0;
+}
+
+// A run that has begun goes on as far as it gets: space may be freed meanwhile.
+void Trainer::plan_disk_use() {
+  if (!is_root()) return;
+  CheckpointCount count = {actions_->num_saves(resume_ ? resume_->record.progress.step : 0),
+                           args_.save_total_limit, 0};
+  if (resumes_in_place()) count.num_present = num_checkpoints_in(args_.output_dir);
+  run_plan_.disk = plan_disk(run_plan_.num_parameters, args_.export_dtype(), count);
+  run_plan_.disk.free_bytes = free_disk_bytes(args_.output_dir);
+  const std::string refusal = disk_refusal(run_plan_.disk, args_.output_dir);
+  if (!refusal.empty() && !resume_) fail(ExitCode::kBadConfig, "{}", refusal);
+  const std::string warning = refusal.empty() ? disk_warning(run_plan_.disk, args_.output_dir) : refusal;
+  if (!warning.empty()) log_warning("{}", warning);
 }
 
 MemoryRequest Trainer::memory_request() {

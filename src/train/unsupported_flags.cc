@@ -26,6 +26,9 @@ constexpr const char* kNothingCompiled = "nothing is compiled at run time";
 constexpr const char* kNoWorkers = "rows come from a cache file, without loader processes";
 constexpr const char* kNoHub = "nothing is uploaded";
 constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are written in any case";
+constexpr const char* kAllWeights = "there are no adapters, all weights are trained";
+constexpr const char* kNotQuantised = "weights are bfloat16 or float32, see --dtype";
+constexpr const char* kOneAttention = "there is one implementation, which never holds all scores";
 constexpr const char* kRemoved = "Hugging Face removed it";
 
 constexpr Unsupported kRefused[] = {
@@ -47,6 +50,13 @@ constexpr Unsupported kRefused[] = {
      "a resumed run goes on with the rows behind its checkpoint; no data is read to get there"},
     {"push_to_hub", kBool, "false", "upload output_dir with Hugging Face's own tools"},
     {"save_safetensors", kBool, "true", "no other format is written"},
+    // Of TRL, LLaMA-Factory and Axolotl.
+    {"use_peft", kBool, "false", kAllWeights},
+    {"use_lora", kBool, "false", kAllWeights},
+    {"adapter", kText, "", kAllWeights},
+    {"finetuning_type", kText, "full", kAllWeights},
+    {"load_in_8bit", kBool, "false", kNotQuantised},
+    {"load_in_4bit", kBool, "false", kNotQuantised},
 };
 
 constexpr Unsupported kIgnored[] = {
@@ -84,7 +94,9 @@ constexpr Unsupported kIgnored[] = {
     {"torch_empty_cache_steps", kInt, "", "no memory is allocated during training"},
     {"use_liger_kernel", kBool, "false", kNoGpu},
     {"liger_kernel_config", kText, "", kNoGpu},
-    {"attn_implementation", kText, "", "there is one implementation, which never holds all scores"},
+    {"attn_implementation", kText, "", kOneAttention},
+    {"flash_attention", kText, "", kOneAttention},
+    {"flash_attn", kText, "", kOneAttention},
     {"fp16_opt_level", kText, "O1", kNoGpu},
     {"fp16_backend", kText, "auto", kNoGpu},
     {"half_precision_backend", kText, "auto", kNoGpu},

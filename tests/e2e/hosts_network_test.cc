@@ -202,7 +202,7 @@ TEST_F(HostsNetwork, SilentNameServerDoesNotOutliveTheDeadline) {
   // Node 0 looks for its own name, to know where it is to listen.
   HostJob first(hosts_, {.launch_flags = flags, .command = endless(), .nodes = {0}});
   ASSERT_TRUE(first.wait(2 * 3s + kSoon));
-  expect_error(first, 0, 75, HasSubstr("1 of at least 2 nodes there after 3 s"));
+  expect_error(first, 0, 75, HasSubstr("node 1 of 2 has not joined after 3 s"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pty.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -22,9 +23,11 @@ constexpr std::chrono::minutes kTimeLimit{4};
 struct Pipe {
   int read_end = -1;
   int write_end = -1;
-  Pipe() {
+  explicit Pipe(bool is_terminal = false) {
     std::array<int, 2> ends = {};
-    if (pipe2(ends.data(), O_CLOEXEC) == 0) {
+    const int error =
+        is_terminal ? openpty(&ends[0], &ends[1], nullptr, nullptr, nullptr) : pipe2(ends.data(), O_CLOEXEC);
+    if (error == 0) {
       read_end = ends[0];
       write_end = ends[1];
     }
@@ -96,7 +99,7 @@ std::vector<std::string> ProcessResult::errors() const {
 ProcessResult run_tessera(const std::vector<std::string>& arguments, const ProcessOptions& options) {
   const Pipe in;
   const Pipe out;
-  const Pipe err;
+  const Pipe err(options.error_is_terminal);
   if (!options.output_has_reader) close(out.read_end);
   const pid_t pid = fork();
   if (pid == 0) become_tessera(arguments, options, in.read_end, out.write_end, err.write_end);

@@ -16,6 +16,7 @@ struct ProcessOptions {
   std::string input = {};                               // for standard input
   std::vector<std::string> environment = {};            // "NAME=value", besides the parent's
   std::optional<std::string> output_file = {};          // standard output goes here instead
+  bool error_is_terminal = false;                       // standard error is a pseudo-terminal
   bool output_has_reader = true;                        // false: a pipe that nobody has open for reading
   std::optional<int64_t> max_file_bytes = {};           // RLIMIT_FSIZE
   std::optional<int64_t> max_address_space_bytes = {};  // RLIMIT_AS

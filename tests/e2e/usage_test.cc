@@ -56,6 +56,30 @@ TEST(Usage, UnknownPresetNamesTheKnownOnes) {
   EXPECT_FALSE(fs::exists(tiny.folder / "x"));
 }
 
+// Shown once, and no rank is blamed, although every rank finds it.
+TEST(Usage, AMistakeUnderLaunchIsToldAsWithoutIt) {
+  const TinyModel tiny;
+  const std::string nowhere = tiny.folder / "nowhere";
+  const std::string bad = tiny.folder.write("bad.txt", "good\n\xFF\xFE\n");
+  const std::string yaml = tiny.folder.write("run.yaml", "lerning_rate: 1\n");
+  const std::vector<std::string> launch = {"launch", "--nproc_per_node", "3"};
+  for (std::vector<std::string> arguments :
+       {std::vector<std::string>{"train", "--lora_rank", "8"}, std::vector<std::string>{"train", yaml},
+        tiny.train_arguments("out", {"--model", nowhere}),
+        tiny.train_arguments("out", {"--dataset", nowhere}), tiny.train_arguments("out", {"--dataset", bad}),
+        tiny.train_arguments("out", {"--output_dir", tiny.model}),
+        std::vector<std::string>{"eval", "--model", "org/name", "--dataset", tiny.text_file}}) {
+    SCOPED_TRACE(testing::PrintToString(arguments));
+    const ProcessResult alone = run_tessera(arguments);
+    arguments.insert(arguments.begin(), launch.begin(), launch.end());
+    const ProcessResult launched = run_tessera(arguments);
+    EXPECT_GT(alone.exit_code, 63);
+    EXPECT_EQ(launched.exit_code, alone.exit_code);
+    EXPECT_EQ(launched.errors(), alone.errors());
+    EXPECT_THAT(launched.err, testing::Not(HasSubstr("[rank")));
+  }
+}
+
 TEST(Usage, MissingInputsAreExitCode66) {
   const TinyModel tiny;
   const std::string nowhere = tiny.folder / "nowhere";

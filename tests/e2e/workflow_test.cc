@@ -272,7 +272,8 @@ TEST(Threads, MoreThanProcessorsTrainAlikeAfterAWarning) {
 }
 
 // An endless training that gets `signal` once it has logged a step.
-ProcessResult run_until_signal(const TinyModel& tiny, int signal, const std::vector<std::string>& more = {}) {
+ProcessResult run_until_signal(const TinyModel& tiny, int signal, const std::vector<std::string>& more = {},
+                               const std::vector<std::string>& launch = {}) {
   bool sent = false;
   ProcessOptions options;
   options.on_output = [&](pid_t pid, const std::string& out, const std::string&) {
@@ -284,6 +285,7 @@ ProcessResult run_until_signal(const TinyModel& tiny, int signal, const std::vec
   std::vector<std::string> arguments =
       tiny.train_arguments("out", {"--max_steps", "1000000", "--logging_steps", "1"});
   arguments.insert(arguments.end(), more.begin(), more.end());
+  arguments.insert(arguments.begin(), launch.begin(), launch.end());
   return run_tessera(arguments, options);
 }
 
@@ -303,6 +305,43 @@ TEST(Interruption, FirstSignalSavesACheckpointAndEndsByTheSignal) {
     }
     EXPECT_EQ(checkpoints, 1);
   }
+}
+
+TEST(Interruption, TellsOnceHowToResume) {
+  for (const std::vector<std::string>& launch :
+       {std::vector<std::string>{}, std::vector<std::string>{"launch", "--nproc_per_node", "2"}}) {
+    const TinyModel tiny;
+    const ProcessResult result =
+        run_until_signal(tiny, SIGINT, {"--use_ipex", "--text_column", "a b"}, launch);
+    const size_t begin = result.out.find("to resume: tessera ");
+    ASSERT_NE(begin, std::string::npos) << result.out << result.err;
+    EXPECT_EQ(result.out.find("to resume:", begin + 1), std::string::npos) << result.out;
+    const std::string command = result.out.substr(begin, result.out.find('\n', begin) - begin);
+    EXPECT_THAT(command, HasSubstr(launch.empty() ? "tessera train --model "
+                                                  : "tessera launch --nproc_per_node 2 train "));
+    EXPECT_TRUE(command.ends_with(" --text_column 'a b' --resume_from_checkpoint auto")) << command;
+    // As are warnings about flags.
+    const std::string warning = "--use_ipex has no effect";
+    EXPECT_THAT(result.err, HasSubstr(warning));
+    EXPECT_EQ(result.err.find(warning), result.err.rfind(warning)) << result.err;
+  }
+}
+
+// NO_COLOR is for colours; a dumb terminal takes no progress line either.
+TEST(Output, EscapeSequencesAreThoseThatTheTerminalTakes) {
+  const TinyModel tiny;
+  const auto error_with = [&](const std::string& type, const std::string& no_color) {
+    return run_tessera(tiny.train_arguments("out", {"--use_ipex"}),
+                       {.environment = {"COLORTERM=", "TERM=" + type, "NO_COLOR=" + no_color},
+                        .error_is_terminal = true})
+        .err;
+  };
+  const std::string reset_colour = "\x1b[m", clear_line = "\x1b[K";
+  EXPECT_THAT(error_with("xterm", ""), testing::AllOf(HasSubstr(reset_colour), HasSubstr(clear_line)));
+  EXPECT_THAT(error_with("xterm", "1"), testing::AllOf(HasSubstr("warning: "), HasSubstr(clear_line),
+                                                       testing::Not(HasSubstr(reset_colour))));
+  EXPECT_THAT(error_with("dumb", ""),
+              testing::AllOf(HasSubstr("warning: "), HasSubstr("step 1/"), testing::Not(HasSubstr("\x1b"))));
 }
 
 TEST(Interruption, WithoutACheckpointSaysSo) {
