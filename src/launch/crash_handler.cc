@@ -15,13 +15,15 @@
 #include <cstring>
 #include <ctime>
 
+#include "base/sanitizers.h"
+
 // Where the program has been loaded.
 extern "C" [[gnu::visibility("hidden")]] const char __ehdr_start[];
 
 namespace tessera {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
 constexpr bool kIsSanitized = true;
 #else
 constexpr bool kIsSanitized = false;
@@ -41,8 +43,8 @@ std::atomic<int> crash_rank{-1};
 // A fault of the handler itself calls it again, on the same thread: with what there is so far.
 enum class Stage { kNone, kUnwinding, kReporting };
 std::atomic<int> dying_thread{0};
-volatile Stage stage = Stage::kNone;
-CrashFacts facts;
+volatile Stage crash_stage = Stage::kNone;
+CrashFacts crash_facts;
 uint64_t stack_pointer = 0;
 
 int64_t now_ms() {
@@ -79,7 +81,7 @@ class Line {
 };
 
 void write_facts(int fd) {
-  if (write(fd, &facts, sizeof(facts)) != static_cast<ssize_t>(sizeof(facts))) return;
+  if (write(fd, &crash_facts, sizeof(crash_facts)) != static_cast<ssize_t>(sizeof(crash_facts))) return;
   // The kernel stops where the stack ends; a read here would fault.
   const auto* from = reinterpret_cast<const std::byte*>(stack_pointer);
   for (int64_t done = 0; stack_pointer != 0 && done < kCrashStackBytes;) {
@@ -139,12 +141,14 @@ bool append_names(Line* line) {
 
 void append_addresses(Line* line) {
   *line << "error: ";
-  if (facts.rank >= 0) (*line << "rank ").number(static_cast<uint64_t>(facts.rank), 10) << " was ";
+  if (crash_facts.rank >= 0)
+    (*line << "rank ").number(static_cast<uint64_t>(crash_facts.rank), 10) << " was ";
   *line << "killed by signal ";
-  line->number(static_cast<uint64_t>(facts.signal), 10) << " (SIG" << sigabbrev_np(facts.signal) << ")";
+  line->number(static_cast<uint64_t>(crash_facts.signal), 10)
+      << " (SIG" << sigabbrev_np(crash_facts.signal) << ")";
   const auto base = reinterpret_cast<uint64_t>(__ehdr_start);
-  for (int64_t i = 0; i < facts.num_frames; ++i) {
-    const uint64_t frame = facts.frames[static_cast<size_t>(i)];
+  for (int64_t i = 0; i < crash_facts.num_frames; ++i) {
+    const uint64_t frame = crash_facts.frames[static_cast<size_t>(i)];
     *line << (i == 0 ? ", at " : " <- ");
     if (frame >= base && frame - base < uint64_t{1} << 30) {
       (*line << "tessera+0x").number(frame - base, 16);
@@ -157,21 +161,21 @@ void append_addresses(Line* line) {
 
 // The return addresses from the fault outwards; the frames of this handler come before.
 void find_frames(uint64_t fault) {
-  facts.frames[0] = fault;
-  facts.num_frames = 1;
-  stage = Stage::kUnwinding;
+  crash_facts.frames[0] = fault;
+  crash_facts.num_frames = 1;
+  crash_stage = Stage::kUnwinding;
   std::array<void*, 32> addresses = {};
   const int count = backtrace(addresses.data(), static_cast<int>(addresses.size()));
   const auto end = addresses.begin() + count;
   auto frame = std::find(addresses.begin(), end, reinterpret_cast<void*>(fault));
   if (frame == end) return;
-  for (++frame; frame != end && facts.num_frames < std::ssize(facts.frames); ++frame) {
-    facts.frames[static_cast<size_t>(facts.num_frames++)] = reinterpret_cast<uint64_t>(*frame);
+  for (++frame; frame != end && crash_facts.num_frames < std::ssize(crash_facts.frames); ++frame) {
+    crash_facts.frames[static_cast<size_t>(crash_facts.num_frames++)] = reinterpret_cast<uint64_t>(*frame);
   }
 }
 
 void report() {
-  stage = Stage::kReporting;
+  crash_stage = Stage::kReporting;
   Line line;
   if (!append_names(&line)) {
     line = Line();
@@ -200,28 +204,28 @@ void handle_crash(int number, siginfo_t* info, void* context) {
   if (dying_thread.compare_exchange_strong(nobody, thread)) {
     const auto& registers = static_cast<const ucontext_t*>(context)->uc_mcontext.gregs;
     stack_pointer = static_cast<uint64_t>(registers[REG_RSP]);
-    facts.signal = number;
-    facts.code = info->si_code;
-    facts.pid = getpid();
-    facts.parent = getppid();
-    facts.rank = crash_rank.load();
-    facts.program = reinterpret_cast<uint64_t>(__ehdr_start);
+    crash_facts.signal = number;
+    crash_facts.code = info->si_code;
+    crash_facts.pid = getpid();
+    crash_facts.parent = getppid();
+    crash_facts.rank = crash_rank.load();
+    crash_facts.program = reinterpret_cast<uint64_t>(__ehdr_start);
     // The two share their place.
     if (info->si_code > 0) {
-      facts.address = reinterpret_cast<uint64_t>(info->si_addr);
+      crash_facts.address = reinterpret_cast<uint64_t>(info->si_addr);
     } else {
-      facts.sender = info->si_pid;
+      crash_facts.sender = info->si_pid;
     }
     find_frames(static_cast<uint64_t>(registers[REG_RIP]));
     report();
   } else if (nobody != thread) {
     for (;;) pause();  // another thread was first, and ends the process
-  } else if (stage == Stage::kUnwinding) {
+  } else if (crash_stage == Stage::kUnwinding) {
     report();
   }
-  send_to_this_thread(facts.signal);
+  send_to_this_thread(crash_facts.signal);
   // A fault repeats itself behind the handler and ends even such a process.
-  if (facts.code <= 0) _exit(128 + facts.signal);
+  if (crash_facts.code <= 0) _exit(128 + crash_facts.signal);
 }
 
 }  // namespace
