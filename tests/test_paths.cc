@@ -25,16 +25,49 @@ std::string read_source(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
+std::filesystem::path data_folder() { return source_folder() / "tests" / "data"; }
+
 std::filesystem::path shared_folder() { return source_folder().parent_path() / "shared"; }
+
+namespace {
+
+std::vector<std::string> cases_below(const std::filesystem::path& root) {
+  std::vector<std::string> names;
+  if (!std::filesystem::is_directory(root)) return names;
+  for (const auto& entry : std::filesystem::directory_iterator(root)) {
+    if (std::filesystem::exists(entry.path() / "case.json")) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+std::vector<std::string> reference_case_names() {
+  std::vector<std::string> names = cases_below(data_folder() / "reference");
+  const std::vector<std::string> others = cases_below(shared_folder() / "reference");
+  names.insert(names.end(), others.begin(), others.end());
+  if (others.empty()) names.emplace_back(kAbsent);
+  return names;
+}
+
+std::filesystem::path reference_case(const std::string& name) {
+  const std::filesystem::path own = data_folder() / "reference" / name;
+  return std::filesystem::exists(own) ? own : shared_folder() / "reference" / name;
+}
 
 std::vector<std::filesystem::path> reference_cases() {
   std::vector<std::filesystem::path> folders;
-  const std::filesystem::path root = shared_folder() / "reference";
-  if (!std::filesystem::is_directory(root)) return folders;
-  for (const auto& entry : std::filesystem::directory_iterator(root)) {
-    if (std::filesystem::exists(entry.path() / "case.json")) folders.push_back(entry.path());
+  for (const std::string& name : reference_case_names()) {
+    if (name != kAbsent) folders.push_back(reference_case(name));
   }
-  std::sort(folders.begin(), folders.end());
+  return folders;
+}
+
+std::vector<std::filesystem::path> deepspeed_folders() {
+  std::vector<std::filesystem::path> folders = {data_folder() / "deepspeed-configs"};
+  const std::filesystem::path shared = shared_folder() / "data" / "deepspeed-configs";
+  if (std::filesystem::is_directory(shared)) folders.push_back(shared);
   return folders;
 }
 

@@ -11,9 +11,22 @@ namespace tessera {
 std::filesystem::path source_folder();
 std::vector<std::filesystem::path> source_files();  // every .h and .cc of src/ and tests/, by name
 std::string read_source(const std::filesystem::path& file);
-std::filesystem::path shared_folder();  // may be absent: tests that need it are skipped and say so
 
-// The folders of training cases computed by PyTorch, by name; empty where they are absent.
-std::vector<std::filesystem::path> reference_cases();
+// Data that tests compare with: tests/data, part of the tree, and larger ones in ../shared, which may be
+// absent.
+std::filesystem::path data_folder();
+std::filesystem::path shared_folder();
+
+// Stands in a list of names for those that are absent; a test with this name skips and says so.
+inline constexpr const char* kAbsent = "Absent";
+
+// The training cases that PyTorch computed, by name, those of the tree first; kAbsent where there are no
+// others.
+std::vector<std::string> reference_case_names();
+std::filesystem::path reference_case(const std::string& name);
+std::vector<std::filesystem::path> reference_cases();  // without kAbsent
+
+// Folders of DeepSpeed files.
+std::vector<std::filesystem::path> deepspeed_folders();
 
 }  // namespace tessera

@@ -456,16 +456,15 @@ TEST(ExportModelFolder, RefusesValuesThatTheSavedTypeCannotHold) {
 }
 
 TEST(ReferenceFolders, AreLoadedAndExportedUnchanged) {
-  for (const char* name : {"llama-gqa", "llama-odd", "llama-tied-rope3"}) {
-    const fs::path folder = shared_folder() / "reference" / name;
-    if (!fs::exists(folder)) GTEST_SKIP() << folder << " is absent";
+  for (const fs::path& folder : reference_cases()) {
     const ModelConfig config = read_model_config(folder);
     const std::vector<float> flat = load_all(folder, config);
     EXPECT_GT(*std::max_element(flat.begin(), flat.end()), 0);
     const TestFolder out;
     for (const int64_t max_shard_bytes : {int64_t{5'000'000'000}, int64_t{100'000}}) {
       export_all(out.path(), config, flat, {.max_shard_bytes = max_shard_bytes});
-      EXPECT_EQ(load_all(out.path(), read_model_config(out.path())), flat) << name << " " << max_shard_bytes;
+      EXPECT_EQ(load_all(out.path(), read_model_config(out.path())), flat)
+          << folder << " " << max_shard_bytes;
     }
   }
 }

@@ -138,10 +138,8 @@ TEST_F(PackedBatchTest, PreTokenizedFilesJoinAndLongRowsAreCut) {
 }
 
 TEST_F(PackedBatchTest, ReferenceBatchesComeOutStepByStep) {
-  const fs::path reference = shared_folder() / "reference";
-  if (!fs::exists(reference)) GTEST_SKIP() << reference << " is absent";
-  for (const char* name : {"llama-gqa", "llama-odd", "llama-tied-rope3"}) {
-    const fs::path path = reference / name / "batches.safetensors";
+  for (const fs::path& folder : reference_cases()) {
+    const fs::path path = folder / "batches.safetensors";
     const SafetensorsFile file = SafetensorsFile::open(path);
     const std::vector<int64_t> shape = file.find("input_ids")->shape;  // [steps, accumulation, batch, length]
     ASSERT_EQ(shape.size(), 4u);
@@ -171,9 +169,9 @@ TEST_F(PackedBatchTest, ReferenceBatchesComeOutStepByStep) {
         for (int64_t t = 0; t < batch.num_tokens(); ++t, ++at) {
           const bool is_last = (t + 1) % shape[3] == 0;
           ASSERT_EQ(batch.input_ids[static_cast<size_t>(t)], ids[at])
-              << name << " step " << step << " token " << t;
+              << folder << " step " << step << " token " << t;
           ASSERT_EQ(batch.targets[static_cast<size_t>(t)], is_last ? kIgnoredLabel : labels[at + 1])
-              << name << " step " << step << " token " << t;
+              << folder << " step " << step << " token " << t;
         }
       }
     }

@@ -269,9 +269,7 @@ TEST(SafetensorsModelWrite, AnErrorInTheProducerLeavesNothing) {
 }
 
 TEST(ReferenceFolders, OpenWithTheirTensors) {
-  for (const char* name : {"llama-gqa", "llama-odd", "llama-tied-rope3"}) {
-    const fs::path folder = shared_folder() / "reference" / name;
-    if (!fs::exists(folder)) GTEST_SKIP() << folder << " is absent";
+  for (const fs::path& folder : reference_cases()) {
     EXPECT_GT(SafetensorsModel::open(folder).tensors().size(), 10);
     const auto expected = SafetensorsModel::open(folder / "expected.safetensors");
     EXPECT_TRUE(expected.tensors().contains("logits"));

@@ -15,13 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> case_names() {
-  std::vector<std::string> names;
-  for (const fs::path& folder : reference_cases()) names.push_back(folder.filename());
-  if (names.empty()) names.push_back("absent");
-  return names;
-}
-
 // One folder: the model, the micro-batches of step 0 and what PyTorch computed.
 struct GoldenCase {
   explicit GoldenCase(const fs::path& folder)
@@ -95,9 +88,9 @@ double root_mean_square(std::span<const float> values) {
 class Golden : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "absent") GTEST_SKIP() << "no reference cases under " << shared_folder();
+    if (GetParam() == kAbsent) GTEST_SKIP() << "no further reference cases under " << shared_folder();
   }
-  fs::path folder() const { return shared_folder() / "reference" / GetParam(); }
+  fs::path folder() const { return reference_case(GetParam()); }
 
   // Logits and gradients within `bound` (relative, Frobenius). The loss of a token changes by at most twice
   // the largest change of its logits.
@@ -145,7 +138,7 @@ TEST_P(Golden, Float32EqualsPyTorch) {
 // sqrt(3). Three deviations.
 TEST_P(Golden, Bf16StaysWithinItsRounding) { check(DType::kBF16, 3 * 0x1.0p-9 / std::sqrt(3.0)); }
 
-INSTANTIATE_TEST_SUITE_P(Reference, Golden, testing::ValuesIn(case_names()), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(Reference, Golden, testing::ValuesIn(reference_case_names()), [](const auto& test) {
   std::string name = test.param;
   std::replace_if(
       name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');

@@ -277,21 +277,31 @@ TEST(StreamDecoder, GivesTextAsSoonAsItIsCertain) {
   EXPECT_EQ(decoder.finish(), "");
 }
 
-// --- published tokenizers ---
+// --- whole tokenizers, with ids that other programs computed ---
 
-class PublishedTokenizer : public ::testing::TestWithParam<const char*> {
+// "gpt2" is in tests/data/tokenizers, "published_gpt2" in ../shared/data/tokenizers, which may be absent.
+class WholeTokenizer : public ::testing::TestWithParam<std::string> {
  protected:
+  static constexpr std::string_view kPublished = "published_";
+
   void SetUp() override {
-    if (!std::filesystem::exists(folder())) GTEST_SKIP() << "no published vectors at " << folder();
+    if (!std::filesystem::exists(folder())) GTEST_SKIP() << "no published tokenizer at " << folder();
   }
-  std::filesystem::path data() const { return shared_folder() / "data"; }
-  std::filesystem::path folder() const { return data() / "tokenizers" / GetParam(); }
+  bool is_published() const { return GetParam().starts_with(kPublished); }
+  std::filesystem::path folder() const {
+    if (is_published()) return shared_folder() / "data" / "tokenizers" / GetParam().substr(kPublished.size());
+    return data_folder() / "tokenizers" / GetParam();
+  }
+  std::filesystem::path text_file() const {
+    if (is_published()) return shared_folder() / "data" / "text" / "wikitext2-valid.txt";
+    return source_folder() / "docs" / "operations.md";
+  }
   Tokenizer reference() const {
     return Tokenizer::parse(read_text_file(folder() / "tokenizer.json"), "reference", {.reference = true});
   }
 };
 
-TEST_P(PublishedTokenizer, GivesThePublishedIdsAndTheTextBack) {
+TEST_P(WholeTokenizer, GivesTheExpectedIdsAndTheTextBack) {
   const Tokenizer tokenizer = Tokenizer::open(folder());
   const Tokenizer slow = reference();
   const auto vectors = Json::parse(read_text_file(folder() / "vectors.json"));
@@ -305,11 +315,11 @@ TEST_P(PublishedTokenizer, GivesThePublishedIdsAndTheTextBack) {
   }
 }
 
-TEST_P(PublishedTokenizer, FastAndReferencePathsAgreeOnFilesAndRandomText) {
+TEST_P(WholeTokenizer, FastAndReferencePathsAgreeOnFilesAndRandomText) {
   const Tokenizer tokenizer = Tokenizer::open(folder());
   const Tokenizer slow = reference();
   // A part of the file: the reference path takes a while under sanitizers.
-  const std::string file = read_text_file(data() / "text" / "wikitext2-valid.txt").substr(0, 300'000);
+  const std::string file = read_text_file(text_file()).substr(0, 300'000);
   const std::string text = file.substr(0, file.rfind('\n') + 1);
   EXPECT_EQ(tokenizer.encode(text), slow.encode(text));
   std::mt19937 random(13);
@@ -319,8 +329,10 @@ TEST_P(PublishedTokenizer, FastAndReferencePathsAgreeOnFilesAndRandomText) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PublishedTokenizer, ::testing::Values("gpt2", "llama2", "llama3"),
-                         [](const auto& instance) { return std::string(instance.param); });
+INSTANTIATE_TEST_SUITE_P(All, WholeTokenizer,
+                         ::testing::Values("gpt2", "llama3_pattern", "sentencepiece", "published_gpt2",
+                                           "published_llama2", "published_llama3"),
+                         [](const auto& instance) { return instance.param; });
 
 }  // namespace
 }  // namespace tessera

@@ -341,16 +341,19 @@ TEST(DeepSpeedArguments, SchedulerDecidesRateAndWarmup) {
 }
 
 TEST(DeepSpeedArguments, EverySampleFileMakesARun) {
-  const fs::path folder = shared_folder() / "data/deepspeed-configs";
-  if (!fs::is_directory(folder)) GTEST_SKIP() << folder << " is not there";
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const TrainingArguments args = merged(entry.path());
-    EXPECT_EQ(args.training_dtype(), DType::kBF16) << entry.path();
-    EXPECT_EQ(args.max_grad_norm, 1) << entry.path();
+  for (const fs::path& folder : deepspeed_folders()) {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      const TrainingArguments args = merged(entry.path());
+      EXPECT_EQ(args.training_dtype(), DType::kBF16) << entry.path();
+      EXPECT_EQ(args.max_grad_norm, 1) << entry.path();
+    }
   }
-  const TrainingArguments cpu = merged(folder / "cpu-ds.json");
-  EXPECT_EQ(cpu.per_device_train_batch_size, 1);
-  EXPECT_EQ(cpu.gradient_accumulation_steps, 4);
+  const TrainingArguments numbers = merged(data_folder() / "deepspeed-configs" / "all-numbers.json");
+  EXPECT_EQ(numbers.per_device_train_batch_size, 1);
+  EXPECT_EQ(numbers.gradient_accumulation_steps, 4);
+  EXPECT_EQ(numbers.zero_stage, 3);
+  EXPECT_EQ(numbers.adam_beta2, 0.95);
+  EXPECT_EQ(numbers.stage3_max_live_parameters, 1'000'000'000);
 }
 
 // Trains with these flags on top of those of TinyRun; all that the run computed.

@@ -13,18 +13,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> case_names() {
-  std::vector<std::string> names;
-  for (const fs::path& folder : reference_cases()) names.push_back(folder.filename());
-  if (names.empty()) names.push_back("absent");
-  return names;
-}
-
 class GoldenRun : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    if (GetParam() == "absent") GTEST_SKIP() << "no reference cases under " << shared_folder();
-    case_folder_ = shared_folder() / "reference" / GetParam();
+    if (GetParam() == kAbsent) GTEST_SKIP() << "no further reference cases under " << shared_folder();
+    case_folder_ = reference_case(GetParam());
     expected_ = read_tensors(case_folder_ / "expected.safetensors");
   }
 
@@ -105,7 +98,7 @@ TEST_P(GoldenRun, GradientCheckpointingChangesNothing) {
 
 TEST_P(GoldenRun, Bfloat16StaysClose) { expect_losses(train(arguments("bfloat16")), 0.03); }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GoldenRun, testing::ValuesIn(case_names()), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenRun, testing::ValuesIn(reference_case_names()), [](const auto& test) {
   std::string name = test.param;
   std::replace_if(
       name.begin(), name.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');

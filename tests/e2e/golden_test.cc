@@ -17,27 +17,21 @@ void run_case(const fs::path& folder, const std::string& output, const std::stri
   run_well(arguments);
 }
 
-class Golden : public testing::Test {
- protected:
-  void SetUp() override {
-    if (reference_cases().empty()) GTEST_SKIP() << "no reference cases in " << shared_folder() / "reference";
-  }
-  TemporaryFolder temporary_;
-};
-
-TEST_F(Golden, Float32TrainingEqualsPyTorch) {
+TEST(Golden, Float32TrainingEqualsPyTorch) {
+  const TemporaryFolder temporary;
   for (const fs::path& folder : reference_cases()) {
     SCOPED_TRACE(folder.filename());
-    const std::string output = temporary_ / folder.filename().string();
+    const std::string output = temporary / folder.filename().string();
     run_case(folder, output, "float32");
     expect_float32_reference(folder, output);
   }
 }
 
-TEST_F(Golden, Bfloat16LossesStayClose) {
+TEST(Golden, Bfloat16LossesStayClose) {
+  const TemporaryFolder temporary;
   for (const fs::path& folder : reference_cases()) {
     SCOPED_TRACE(folder.filename());
-    const std::string output = temporary_ / folder.filename().string();
+    const std::string output = temporary / folder.filename().string();
     run_case(folder, output, "bfloat16");
     expect_bfloat16_reference(folder, output);
   }
