@@ -38,6 +38,10 @@ function(tessera_module name)
   endforeach()
   if(TESSERA_UNITY STREQUAL "all" AND NOT ARG_SEPARATE)
     tessera_unity(tessera_${name})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # GCC takes every file of a batch for a header, whose types must not have members of anonymous namespaces.
+      target_compile_options(tessera_${name} PRIVATE -Wno-subobject-linkage)
+    endif()
   endif()
 endfunction()
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# soak.sh [SEEDS [MINUTES]]: kills ranks of a training of four ranks at random moments, SEEDS times (100), and compares
-# the final weights with those of the undisturbed run; then a kill every 20 s for MINUTES (5), with the share of time that
-# was useful and a table of the rest; and overloaded processors. Takes about 10 minutes on two idle processors; all that it
-# prints stays in build/release/soak.log. TESSERA_SOAK_FIRST_SEED begins elsewhere than at 1.
+# soak.sh [SEEDS [MINUTES]]: trains and resumes with settings drawn at random, SEEDS times (100); kills ranks of a training of
+# four ranks at random moments, SEEDS times, and compares the final weights with those of the undisturbed run; then a kill
+# every 20 s for MINUTES (5), with the share of time that was useful and a table of the rest; and overloaded processors. Takes
+# about 15 minutes on two idle processors; all that it prints stays in build/release/soak.log. TESSERA_SOAK_FIRST_SEED begins
+# elsewhere than at 1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,10 +12,12 @@ minutes=${2:-5}
 log=build/release/soak.log
 scripts/install_packages.sh test
 cmake --preset release >/dev/null
-cmake --build --preset release --target tessera tessera_soak_test
+cmake --build --preset release --target tessera tessera_train_test tessera_soak_test
 result=0
-TESSERA_SOAK_SEEDS=$seeds TESSERA_SOAK_MINUTES=$minutes build/release/tests/tessera_soak_test 2>&1 | tee "$log" || result=$?
+TESSERA_RANDOM_RUNS=$seeds TESSERA_RANDOM_FIRST_SEED=${TESSERA_SOAK_FIRST_SEED:-1} \
+  build/release/src/train/tessera_train_test --gtest_filter='RandomRuns.*' 2>&1 | tee "$log" || result=$?
+TESSERA_SOAK_SEEDS=$seeds TESSERA_SOAK_MINUTES=$minutes build/release/tests/tessera_soak_test 2>&1 | tee -a "$log" || result=$?
 echo
 echo "summary ($log)"
-grep -E 'seeds, |kills in |beside the steps|^  .* s +-?[0-9.]+ %$|^\[  (PASSED|FAILED) ' "$log" || true
+grep -E 'seeds, |random runs|kills in |beside the steps|^  .* s +-?[0-9.]+ %$|^\[  (PASSED|FAILED) ' "$log" || true
 exit "$result"

@@ -194,9 +194,9 @@ TEST(TokenizerBench, ComparesWithTheReferencePathFirst) {
   options.vocab_size = 500;
   ThreadPool pool(1);
   train_bpe(options, folder.path(), pool);
-  const std::string json = read_text_file(folder / "tokenizer.json");
+  const std::string tokenizer = read_text_file(folder / "tokenizer.json");
   const std::vector<TokenizerLine> lines =
-      run_tokenizer_bench(json, "trained", text, "generated", shortest(2));
+      run_tokenizer_bench(tokenizer, "trained", text, "generated", shortest(2));
   std::vector<std::string> operations;
   for (const TokenizerLine& line : lines) {
     operations.push_back(line.operation);

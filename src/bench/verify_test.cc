@@ -36,19 +36,19 @@ GemmImplementation gemm_with(void (*change)(GemmKernels&)) {
   return implementation;
 }
 
-struct Fault {
+struct GemmFault {
   Product product;
   void (*change)(GemmKernels&);
 
-  friend void PrintTo(const Fault& fault, std::ostream* out) { *out << product_name(fault.product); }
+  friend void PrintTo(const GemmFault& fault, std::ostream* out) { *out << product_name(fault.product); }
 };
 
-class WrongProduct : public testing::TestWithParam<Fault> {};
+class WrongProduct : public testing::TestWithParam<GemmFault> {};
 
 TEST_P(WrongProduct, IsAnInternalErrorWithShapeAndNumbers) {
   ThreadPool pool(1);
-  const Product product = GetParam().first;
-  const GemmImplementation wrong = gemm_with(GetParam().second);
+  const Product product = GetParam().product;
+  const GemmImplementation wrong = gemm_with(GetParam().change);
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     expect_error(ExitCode::kInternal,
                  {fmt::format("gemm {} T 5 N 33 K 17", product_name(product)), "out[", "expected", "within"},
@@ -60,36 +60,37 @@ TEST_P(WrongProduct, IsAnInternalErrorWithShapeAndNumbers) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, WrongProduct,
-    testing::Values(Fault{Product::kForward,
-                          [](GemmKernels& kernels) {
-                            kernels.forward = [](auto x, auto w, auto bias, TensorView y, auto scratch,
-                                                 auto& pool) {
-                              kGemmRef.forward(x, w, bias, y, scratch, pool);
-                              scale_all(y, kWrong);
-                            };
-                          }},
-                    Fault{Product::kBackwardInput,
-                          [](GemmKernels& kernels) {
-                            kernels.backward_input = [](auto dy, auto w, TensorView dx, Update update,
-                                                        auto scratch, auto& pool) {
-                              kGemmRef.backward_input(dy, w, dx, update, scratch, pool);
-                              scale_all(dx, kWrong);
-                            };
-                          }},
+    testing::Values(GemmFault{Product::kForward,
+                              [](GemmKernels& kernels) {
+                                kernels.forward = [](auto x, auto w, auto bias, TensorView y, auto scratch,
+                                                     auto& pool) {
+                                  kGemmRef.forward(x, w, bias, y, scratch, pool);
+                                  scale_all(y, kWrong);
+                                };
+                              }},
+                    GemmFault{Product::kBackwardInput,
+                              [](GemmKernels& kernels) {
+                                kernels.backward_input = [](auto dy, auto w, TensorView dx, Update update,
+                                                            auto scratch, auto& pool) {
+                                  kGemmRef.backward_input(dy, w, dx, update, scratch, pool);
+                                  scale_all(dx, kWrong);
+                                };
+                              }},
                     // Leaves the output as it is.
-                    Fault{Product::kBackwardWeight,
-                          [](GemmKernels& kernels) {
-                            kernels.backward_weight = [](ConstTensorView, ConstTensorView, TensorView,
-                                                         WeightUpdate, std::span<std::byte>, ThreadPool&) {};
-                          }},
+                    GemmFault{Product::kBackwardWeight,
+                              [](GemmKernels& kernels) {
+                                kernels.backward_weight = [](ConstTensorView, ConstTensorView, TensorView,
+                                                             WeightUpdate, std::span<std::byte>,
+                                                             ThreadPool&) {};
+                              }},
                     // Overwrites what it should add to.
-                    Fault{Product::kBackwardWeightAdd,
-                          [](GemmKernels& kernels) {
-                            kernels.backward_weight = [](auto dy, auto x, TensorView dw, WeightUpdate,
-                                                         auto scratch, auto& pool) {
-                              kGemmRef.backward_weight(dy, x, dw, Update::kOverwrite, scratch, pool);
-                            };
-                          }}),
+                    GemmFault{Product::kBackwardWeightAdd,
+                              [](GemmKernels& kernels) {
+                                kernels.backward_weight = [](auto dy, auto x, TensorView dw, WeightUpdate,
+                                                             auto scratch, auto& pool) {
+                                  kGemmRef.backward_weight(dy, x, dw, Update::kOverwrite, scratch, pool);
+                                };
+                              }}),
     [](const auto& test) {
       std::string name = testing::PrintToString(test.param);
       std::replace_if(

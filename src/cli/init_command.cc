@@ -18,6 +18,7 @@
 #include "platform/cpu.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
+#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {
@@ -151,6 +152,8 @@ class InitCommand : public Command {
                               {"config.json", write_model_config(config, dtype_)},
                               {"seed", fmt::format("{}", seed_)}});
     const PatientScope patient(comm);  // ranks that write wait for nobody
+    // When another rank fails, SIGTERM may come before the word of it: unfinished files are removed first.
+    const StopSignals signals(clear_status_line);
     SharedExport files(output_, config, layout, options);
     uint64_t number = 0;
     if (world.rank == 0) {

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
 #include <algorithm>
+
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
@@ -45,7 +47,7 @@ std::string resume_command(std::vector<std::string> command_line) {
 std::string describe_resuming(const World& world) {
   if (world.is_single()) return resume_command(own_command_line());
   const char* command = std::getenv(kResumeCommandVariable);
-  if (command == nullptr || *command == '\0' || !agent_shows_errors()) {
+  if (command == nullptr || *command == '\0' || !agent_shows_errors(getppid())) {
     return fmt::format("start all ranks again in the same way, with {} {}", kFlag, kValue);
   }
   return world.num_nodes == 1 ? command : fmt::format("{} (and so on the other nodes)", command);

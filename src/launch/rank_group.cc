@@ -311,6 +311,12 @@ void RankGroup::show_the_rest() {
   }
 }
 
+// Of a user's mistake the job says on which host it was found. Where there is one, nobody asks.
+std::string RankGroup::without_own_host(const std::string& message) const {
+  const std::string prefix = fmt::format("host {}: ", plan_.host);
+  return plan_.num_nodes == 1 && message.starts_with(prefix) ? message.substr(prefix.size()) : message;
+}
+
 LaunchResult RankGroup::result() {
   LaunchResult result;
   result.was_told_to_end = was_told_to_end_;
@@ -333,7 +339,7 @@ LaunchResult RankGroup::result() {
   // A rank of this node that was silent until the agent killed it failed of its silence.
   if (culprit != nullptr && verdict && (!is_here || culprit->was_told_to_end)) {
     result.exit_code = static_cast<int>(verdict->code);
-    result.error = verdict->message + report_place_;
+    result.error = without_own_host(verdict->message) + report_place_;
     result.is_disruption = verdict->is_disruption;
     return result;
   }
@@ -343,7 +349,7 @@ LaunchResult RankGroup::result() {
       return result;
     }
     result.exit_code = culprit->final_code();
-    result.error = culprit->describe() + report_place_;
+    result.error = without_own_host(culprit->describe()) + report_place_;
     result.is_disruption = culprit->caused_by_peer();
     return result;
   }

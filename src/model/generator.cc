@@ -135,7 +135,7 @@ std::span<const float> Generator::feed(std::span<const int32_t> ids) {
   TESSERA_CHECK(!impl.model->embedding_VD.empty(), "no weights are bound");
   TESSERA_CHECK(num_tokens > 0, "no tokens");
   if (impl.length + num_tokens > impl.capacity) {
-    fail(ExitCode::kBadConfig, "the sequence would have {}, its cache holds {}; ask for fewer tokens",
+    fail(ExitCode::kBadConfig, "the sequence would have {} tokens, its cache holds {}; ask for fewer tokens",
          impl.length + num_tokens, impl.capacity);
   }
   for (const int32_t id : ids) {

@@ -27,6 +27,9 @@ PackedBatch pack(const std::vector<TokenRow>& rows);
 // Two layers, four query and two key-value heads, sizes that no vector width divides.
 ModelConfig tiny_config();
 
+// So that tests are listed by the names of their types.
+inline void PrintTo(DType dtype, std::ostream* out) { *out << dtype_name(dtype); }
+
 struct NamedConfig {
   std::string name;
   ModelConfig config;

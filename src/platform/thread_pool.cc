@@ -64,9 +64,8 @@ void wait_for_change(const std::atomic<Value>& value, Value old, int num_spins) 
 
 [[noreturn]] void fail_refused_thread(size_t num_started, int64_t num_threads,
                                       const std::system_error& error) {
-  fail(ExitCode::kBadConfig,
-       "the system allows {} of {} ({}): raise the limit of processes or ask for fewer", num_started,
-       count_of(num_threads, "thread"), error.code().message());
+  fail(ExitCode::kBadConfig, "the system allows {} of {} ({}): raise the limit of processes or ask for fewer",
+       num_started, count_of(num_threads, "thread"), error.code().message());
 }
 
 }  // namespace

@@ -105,7 +105,8 @@ TEST(TokenizerFile, RefusesContradictingAddedTokens) {
   refuses(ExitCode::kBadData, {"added_tokens[1]", "contradicts"}, [&](Json& j) {
     j["added_tokens"] = {added("x", 300), added("y", 300)};
   });
-  refuses(ExitCode::kBadData, {"added_tokens[0].id"}, [&](Json& j) { j["added_tokens"] = Json::array({added("x", -3)}); });
+  refuses(ExitCode::kBadData, {"added_tokens[0].id"},
+          [&](Json& j) { j["added_tokens"] = Json::array({added("x", -3)}); });
   refuses(ExitCode::kBadData, {"added_tokens[0].id"}, [&](Json& j) {
     j["added_tokens"] = {{{"content", "x"}}};
   });

@@ -158,16 +158,16 @@ TEST_F(ConfigFileTest, ValuesAreCheckedAsOnTheCommandLineButAreConfigurationErro
 TEST_F(ConfigFileTest, SyntaxErrorsNameTheLine) {
   EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\"model\": }"),
             "run.cfg:2: not JSON: column 10: expected a value, found '}'");
-  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\n  - x: [\n"),
-            "run.cfg:2: not YAML: column 5: expected 'name: value' lines with one indentation, and quotes "
-            "around a value "
-            "that has ': ' or ' #' in it or begins with a special character; found '  - x: ['");
+  EXPECT_EQ(
+      refusal(ConfigSyntax::kYaml, "model: m\n  - x: [\n"),
+      "run.cfg:2: not YAML: column 6: expected 'name: value' lines with one indentation, and quotes "
+      "around a value that has ': ' or ' #' in it or begins with a special character; found '  - x: ['");
   EXPECT_EQ(
       refusal(ConfigSyntax::kYaml, "model: m\ndataset: *.txt\n"),
       "run.cfg:2: not YAML: column 10: a value that begins with * or & needs quotes; found 'dataset: *.txt'");
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "dataset: [a, b\nseed: 1\n"),
               HasSubstr("a [ or { and its end do not match"));
-  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "model: \"m\n"), HasSubstr("a text in quotes does not end"));
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "model: \"a\\q\"\n"), HasSubstr("a backslash is written \\\\;"));
   EXPECT_THAT(refusal(ConfigSyntax::kJson, "[1]"),
               HasSubstr("expected a JSON object of settings, found a list of 1"));
   EXPECT_THAT(refusal(ConfigSyntax::kYaml, "- 1\n"), HasSubstr("expected settings"));

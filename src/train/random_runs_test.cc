@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 // Rows of a step, whatever the number of ranks: divisible by 1, 2, 3, 4 and by every micro-batch below.
 constexpr int64_t kGlobalBatch = 12;
-constexpr int64_t kNumSteps = 4;
+constexpr int64_t kNumSteps = 5;
 
 int64_t environment_number(const char* name, int64_t otherwise) {
   const char* text = std::getenv(name);
@@ -69,7 +69,7 @@ struct Machine {
 Machine draw_machine(Draw& draw) {
   Machine machine;
   machine.ranks = draw.one_of<Ranks>({{1, 1}, {1, 1}, {1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}, {3, 1}});
-  machine.threads_per_rank = draw.number(1, 5);
+  machine.threads_per_rank = draw.number(1, machine.ranks.world_size() == 1 ? 5 : 3);
   return machine;
 }
 
@@ -190,7 +190,8 @@ void run_seed(uint64_t seed) {
   ASSERT_EQ(std::ssize(whole.steps), kNumSteps);
   const fs::path output = run.tiny.args.output_dir;
 
-  const int64_t stop_after = run.draw.number(1, kNumSteps - 1);
+  // Ranks agree on a signal at the end of the step in which it comes, so that this is never the last one.
+  const int64_t stop_after = run.draw.number(1, kNumSteps - 2);
   const RecordingObserver stopped = run.train("resumed", stop_after);
   run.tiny.args.resume_from_checkpoint = "auto";
   const RecordingObserver resumed = run.train("resumed");
@@ -210,7 +211,7 @@ void run_seed(uint64_t seed) {
 
 TEST(RandomRuns, ResumeWithTheSameBytesAndWithTheSameLosses) {
   const int64_t first = environment_number("TESSERA_RANDOM_FIRST_SEED", 1);
-  const int64_t num_runs = environment_number("TESSERA_RANDOM_RUNS", 6);
+  const int64_t num_runs = environment_number("TESSERA_RANDOM_RUNS", 3);
   for (int64_t seed = first; seed < first + num_runs; ++seed) {
     run_seed(static_cast<uint64_t>(seed));
     ASSERT_FALSE(testing::Test::HasFailure()) << "TESSERA_RANDOM_FIRST_SEED=" << seed;

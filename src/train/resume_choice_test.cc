@@ -152,6 +152,7 @@ TEST(Resume, WhatCannotChangeIsRefusedTogether) {
   run.args.resume_from_checkpoint = "true";
   run.args.data_seed = 7;
   run.args.max_length = 5;
+  run.args.allow_truncation = true;
   run.args.gradient_accumulation_steps = 2;
   expect_error(ExitCode::kBadConfig,
                {"checkpoint-6", "seed 42 -> 7", "max_length", "-> 5", "tokens of dataset 126 -> 70",

@@ -111,8 +111,7 @@ TEST(Launch, ErrorOfACommandIsShownOnce) {
                                             "--tokenizer", "/nowhere/at/all", "--output", "out"});
   EXPECT_EQ(result.exit_code, 66) << result.err;
   ASSERT_EQ(result.errors().size(), 1u) << result.err;
-  // Of the first one that got so far: a slower one is ended before it looks.
-  EXPECT_THAT(result.errors()[0], testing::MatchesRegex("rank [0-2] on host .*: .*/nowhere/at/all.*"));
+  EXPECT_THAT(result.errors()[0], testing::StartsWith("/nowhere/at/all: "));
   EXPECT_THAT(result.err, Not(HasSubstr("[rank")));
 }
 

@@ -159,8 +159,11 @@ TEST(Workflow, AnInstructionSetThatFailsWhenTriedIsNamedAndNotUsed) {
   EXPECT_EQ(report["onednn"], json({{"isa", "avx512"}, {"reason", fault}}));
   const auto expect_refused = [&](const json& row) {
     if (row["isa"] != "avx512_bf16" && row["isa"] != "amx_bf16") return;
-    EXPECT_THAT(row["refusal"], row["isa"] == "amx_bf16" ? testing::Ne("") : testing::Eq(fault))
-        << row.dump();
+    if (row["isa"] == "amx_bf16") {
+      EXPECT_NE(row["refusal"], "") << row.dump();
+    } else {
+      EXPECT_EQ(row["refusal"], fault) << row.dump();
+    }
   };
   for (const json& kernel : report["kernels"]) {
     for (const json& row : kernel["implementations"]) expect_refused(row);
