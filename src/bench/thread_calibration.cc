@@ -73,6 +73,14 @@ std::string ThreadCalibration::describe() const {
                      two_per_core.num_threads, two_per_core.tflops, speedup);
 }
 
+ThreadCalibration judge_rounds(int64_t num_cores, std::span<const double> one_per_core, int64_t num_cpus,
+                               std::span<const double> two_per_core) {
+  const double best_one = *std::max_element(one_per_core.begin(), one_per_core.end());
+  const double best_two = *std::max_element(two_per_core.begin(), two_per_core.end());
+  const double median = quartiles(paired_ratios(two_per_core, one_per_core)).median;
+  return {{num_cores, best_one}, {num_cpus, best_two}, std::min(median, best_two / best_one)};
+}
+
 std::optional<ThreadCalibration> calibrate_threads(const CpuLimits& limits) {
   const int64_t num_cores = limits.num_cores(), num_cpus = std::ssize(limits.cpus);
   if (num_cores == num_cpus || !limits.can_spin(num_cpus)) return std::nullopt;
@@ -82,9 +90,7 @@ std::optional<ThreadCalibration> calibrate_threads(const CpuLimits& limits) {
   const std::array<Participant, 2> participants = {[&] { return product.measure(one_per_core); },
                                                    [&] { return product.measure(two_per_core); }};
   const auto speeds = measure_in_turn(participants, {.seconds = 0.03, .min_rounds = 3});
-  return ThreadCalibration{{num_cores, quartiles(speeds[0]).median},
-                           {num_cpus, quartiles(speeds[1]).median},
-                           quartiles(paired_ratios(speeds[1], speeds[0])).median};
+  return judge_rounds(num_cores, speeds[0], num_cpus, speeds[1]);
 }
 
 }  // namespace tessera

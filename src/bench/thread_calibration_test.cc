@@ -2,10 +2,23 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "kernels/gemm/gemm_impl.h"
 
 namespace tessera {
 namespace {
+
+TEST(ThreadCalibration, NeitherALuckyRoundNorABusyMachineIsAReason) {
+  const auto threads = [](const std::vector<double>& one, const std::vector<double>& two) {
+    return judge_rounds(16, one, 32, two).num_threads();
+  };
+  EXPECT_EQ(threads({10, 10, 10}, {12, 11.5, 12}), 32);
+  EXPECT_EQ(threads({10, 10, 10}, {10.5, 10.9, 10.5}), 16) << "too little";
+  EXPECT_EQ(threads({10, 10, 10}, {9, 9, 30}), 16) << "one lucky round";
+  EXPECT_EQ(threads({1, 1, 10}, {10, 10, 10}), 16) << "another program had the processors";
+  EXPECT_EQ(threads({10, 10, 10}, {5, 5, 5}), 16);
+}
 
 // Two processors, as if they were one core's: what is measured is another question than what comes of it.
 TEST(ThreadCalibration, MeasuresOnlyWhereCoresHaveTwoProcessorsAndTheirTime) {
