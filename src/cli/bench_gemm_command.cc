@@ -51,7 +51,8 @@ class BenchGemmCommand : public BenchCommand {
     ThreadPool pool(threads_for_products(num_threads()));
     show_header(
         fmt::format("gemm {}, {}, {}; shape T x N x K", gemm_implementation_text(ours, dtype_of_flag(dtype_)),
-                    dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")),
+                    dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")) +
+            (others.empty() ? "" : "\nagainst " + implementation_text(others[0])),
         "TFLOPS", others.empty() ? "" : compare_);
     for (const GemmCase& c : cases) show(run_gemm_case(c, ours, others, measure_options(), pool), pool);
   }
