@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/memory.h"
+#include "base/text.h"
 #include "bench/measure.h"
 #include "bench/random_tensor.h"
 #include "bench/statistics.h"
@@ -68,8 +69,8 @@ class ColdProduct {
 }  // namespace
 
 std::string ThreadCalibration::describe() const {
-  return fmt::format("{} thread{} {:.3g} TFLOPS, {} threads {:.3g}, {:.2f} times as fast",
-                     one_per_core.num_threads, one_per_core.num_threads == 1 ? "" : "s", one_per_core.tflops,
+  return fmt::format("{} {:.3g} TFLOPS, {} threads {:.3g}, {:.2f} times as fast",
+                     count_of(one_per_core.num_threads, "thread"), one_per_core.tflops,
                      two_per_core.num_threads, two_per_core.tflops, speedup);
 }
 

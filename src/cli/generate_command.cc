@@ -69,8 +69,8 @@ class GenerateCommand : public Command {
     });
     const ModelConfig& config = loaded.config();
     if (tokenizer.vocab_size() > config.vocab_size) {
-      fail(ExitCode::kBadConfig, "{}: the tokenizer has {} tokens, config.json only vocab_size {}", model_,
-           tokenizer.vocab_size(), config.vocab_size);
+      fail(ExitCode::kBadConfig, "{}: the tokenizer has {}, config.json only vocab_size {}", model_,
+           count_of(tokenizer.vocab_size(), "token"), config.vocab_size);
     }
     const auto num_prompt = static_cast<int64_t>(ids.size());
     if (num_prompt > config.max_position_embeddings) {

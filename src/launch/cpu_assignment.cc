@@ -61,6 +61,7 @@ std::string message_for(const NodeProcessors& node, size_t num_ranks, const Rank
                        num_ranks, count_of(static_cast<int64_t>(num_cores), "core"));
   }
   const size_t cores_per_rank = num_cores / num_ranks;
+  if (num_ranks == 1) return "";  // there are no fewer
   if (cores_per_rank < 2 || rank.num_threads < 2) {
     return fmt::format("one core for each of {} ranks: {}; fewer ranks with more threads are usually faster",
                        num_ranks, allowed);

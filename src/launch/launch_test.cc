@@ -357,6 +357,9 @@ TEST(Processors, ACoreIsNotSplitWhateverTheMask) {
 TEST(Processors, LittleForARankIsSaid) {
   const NodeProcessors node = two_sockets(2, true);  // 4 cores, 8 processors
   EXPECT_EQ(assign_processors(node, 2).message, "");
+  const MachineShape shape = {1, 1, 1};
+  const NodeProcessors one_core = node_processors(FakeMachine(shape).root(), shape.cpus());
+  EXPECT_EQ(assign_processors(one_core, 1).message, "") << "nothing would be faster";
   EXPECT_THAT(assign_processors(node, 4).message, HasSubstr("one core for each of 4 ranks"));
   EXPECT_EQ(assign_processors(node, 4).ranks[3].cpus, (std::vector<int>{3, 7}));
   const ProcessorAssignment eight = assign_processors(node, 8);

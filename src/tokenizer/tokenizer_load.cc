@@ -67,7 +67,8 @@ int64_t check_ids(const BpeTables& tables, const std::vector<AddedToken>& added,
   for (const AddedToken& token : added) highest = std::max<int64_t>(highest, token.id);
   const auto num_tokens = static_cast<int64_t>(tables.tokens.size() + added.size());
   if (highest >= num_tokens + kMaxFreeIds) {
-    fail(ExitCode::kBadData, "{}: the id {} is far out of range for {} tokens", origin, highest, num_tokens);
+    fail(ExitCode::kBadData, "{}: the id {} is far out of range for {}", origin, highest,
+         count_of(num_tokens, "token"));
   }
   // The token of each id; a view without data where there is none.
   std::vector<std::string_view> token_of(static_cast<size_t>(highest + 1));
