@@ -17,7 +17,7 @@ class RecentSteps {
 
   double tokens_per_second() const { return median(&Step::tokens_per_second); }
   double tflops() const { return median(&Step::tflops); }
-  // Of so many steps; nothing until enough have been seen.
+  // Time for `num_steps` more steps; nothing until enough steps have been seen.
   std::optional<double> seconds_for(int64_t num_steps) const;
 
  private:

@@ -37,7 +37,7 @@ std::string resume_command(std::vector<std::string> command_line) {
   const auto given = std::find_if(command_line.begin(), end_of_flags, is_flag);
   const bool is_given =
       given != end_of_flags && std::next(given) != end_of_flags && *std::next(given) == kValue;
-  // Of a flag that is given twice the last one counts.
+  // If a flag is given twice, the last one counts.
   if (!is_given) command_line.insert(end_of_flags, {kFlag, kValue});
   std::string text;
   for (const std::string& word : command_line) text += (text.empty() ? "" : " ") + shell_quoted(word);

@@ -1,4 +1,4 @@
-// The command that goes on with a training run that was interrupted.
+// The command that resumes an interrupted training run.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Of this process, as it was started.
+// The command line this process was started with.
 std::vector<std::string> own_command_line();
 
 // The same command line as a shell takes it, with --resume_from_checkpoint auto among its flags.

@@ -34,7 +34,7 @@ std::string progress_bar(const Progress& progress, int64_t width, bool utf8);
 class TerminalReport : public TrainObserver {
  public:
   // With `bar`, and where error_shows_status(), a bar; otherwise a line every ten seconds.
-  // `resuming` is what goes on with the run if it is interrupted (describe_resuming).
+  // `resuming` says how to resume the run if it is interrupted (describe_resuming).
   TerminalReport(bool bar, std::string resuming);
 
   void on_progress(const std::string& what, double fraction) override;

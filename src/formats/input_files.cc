@@ -52,7 +52,7 @@ bool is_description(const fs::path& path) {
          kDescriptions.end();
 }
 
-// Of a file in a folder that was named as a whole.
+// Whether a file is read when the folder that holds it was given as the input.
 bool is_wanted(const fs::path& path, InputUse use) {
   if (is_description(path)) return false;
   if (input_kind(path) != InputKind::kText) return use == InputUse::kDataset;
