@@ -67,7 +67,7 @@ TEST(Arena, MeasuresWhatItLaterHandsOut) {
   EXPECT_THROW(arena.allocate<char>(2000), Error);
 }
 
-// Known answers of the Random123 distribution (kat_vectors, philox4x32 10 rounds).
+// Known answers from the Random123 distribution (kat_vectors, philox4x32 10 rounds).
 TEST(Philox, MatchesPublishedVectors) {
   const auto zero = philox4x32(0, 0, 0);
   EXPECT_EQ(zero[0], 0x6627E8D5u);
@@ -126,7 +126,7 @@ TEST(NearestName, FindsTyposOfEveryWordAndNothingElse) {
     EXPECT_EQ(nearest(typo), "learning_rate") << typo;
   }
   EXPECT_EQ(nearest("bench gmem"), "bench gemm");
-  // As near by letters, and something else.
+  // Equally close in letters, but different in meaning.
   for (const char* other :
        {"lora_rank", "batch_size", "adam_beta3", "fp16", "sand", "weight_delay_steps", ""}) {
     EXPECT_EQ(nearest(other), "") << other;

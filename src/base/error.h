@@ -1,6 +1,6 @@
-// Errors of three kinds (see CONTRIBUTING.md): the user's and the environment's are exceptions of type Error
-// that say where, what was expected, what was found and what to do, in one line; a bug is a failed
-// TESSERA_CHECK.
+// Three kinds of errors (see CONTRIBUTING.md): mistakes of the user and failures of the environment are
+// exceptions of type Error that say in one line where it happened, what was expected, what was found and what
+// to do; a bug is a failed TESSERA_CHECK.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,20 +11,20 @@
 
 namespace tessera {
 
-// Process exit codes, after sysexits.h, so that a restart policy can tell the causes apart.
+// Process exit codes, after sysexits.h, so that a restart policy can tell causes apart.
 enum class ExitCode : int {
   kDone = 0,
   kUsage = 64,      // bad command line
-  kBadData = 65,    // a file or a value in it is not what it should be
+  kBadData = 65,    // a file or a value in it is invalid
   kNoInput = 66,    // an input does not exist or cannot be opened
   kInternal = 70,   // a bug: a failed check
   kIoError = 74,    // disk or network failed while in use
   kTryAgain = 75,   // a peer failed or timed out
   kBadConfig = 78,  // settings that contradict each other, the model or the machine
-  kNumerics = 79,   // loss or gradient not finite
+  kNumerics = 79,   // loss or gradient is not finite
 };
 
-// what() is one line without a trailing newline, ready to be shown after "error: ".
+// what() is one line without a trailing newline, ready to be printed after "error: ".
 class Error : public std::runtime_error {
  public:
   Error(ExitCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
@@ -40,7 +40,7 @@ template <typename... Args>
   throw Error(code, fmt::format(format, std::forward<Args>(args)...));
 }
 
-// As fail, with ": <text of errno_value>" appended.
+// Like fail(), with ": <text of errno_value>" appended.
 [[noreturn]] void fail_errno(ExitCode code, int errno_value, const std::string& message);
 
 namespace internal {
@@ -49,8 +49,8 @@ namespace internal {
 
 }  // namespace tessera
 
-// A broken promise inside the program: throws Error(kInternal) with the place, the condition and the values
-// given.
+// Checks an internal invariant: throws Error(kInternal) with the location, the condition and the given
+// values.
 #define TESSERA_CHECK(condition, ...)                                                                   \
   do {                                                                                                  \
     if (!(condition)) [[unlikely]] {                                                                    \

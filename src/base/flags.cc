@@ -94,7 +94,7 @@ Flag make_flag(std::string name, FlagType type, const char* value_name, std::str
   return flag;
 }
 
-// Of a flag without a variable: the same boolean, the same number or the same word.
+// Flags with no bound variable compare by value: the same boolean, number or word.
 bool is_default_value(const Flag& flag, const std::string& value) {
   if (lower_case(value) == lower_case(flag.default_text)) return true;
   if (flag.default_text.empty()) return value.empty() || means_none({value});
@@ -260,7 +260,7 @@ void FlagTable::add_foreign_names(std::span<const ForeignNames> names) {
 }
 
 void FlagTable::set(const Flag& flag, const std::vector<std::string>& values, const std::string& origin) {
-  // Also names of files: they are written into JSON files.
+  // Applies to file names too: they are written into JSON files.
   for (const std::string& value : values) {
     if (!is_valid_utf8(value)) {
       fail(ExitCode::kUsage, "{}: --{} '{}' is not valid UTF-8", origin, flag.name, printable(value));

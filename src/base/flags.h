@@ -16,21 +16,21 @@ namespace tessera {
 
 enum class FlagType { kBool, kInt, kFloat, kString, kStringList };
 
-// What becomes of a flag that was given.
+// What happens to a flag that is given.
 enum class FlagStatus {
   kHonoured,
   kIgnored,  // accepted with a warning: it cannot change the result here
-  kRefused,  // an error unless it is given with its default value: it would change the result
+  kRefused,  // an error unless given with its default value: it would change the result
 };
 
 struct Flag {
-  std::string name;  // canonical spelling, with under_scores and without dashes
+  std::string name;  // canonical spelling: underscores, no leading dashes
   std::vector<std::string> aliases;
   FlagType type = FlagType::kString;
   std::string value_name;    // shown in help: N, FILE, true|false
   std::string default_text;  // shown in help; "" = no default
   std::string help;          // one or more sentences
-  std::string section;       // heading it is listed under
+  std::string section;       // heading under which it is listed
   FlagStatus status = FlagStatus::kHonoured;
   std::string note;  // for kIgnored and kRefused: why, and what to do instead
   bool required = false;
@@ -41,31 +41,30 @@ struct Flag {
   // Parses and stores the values; one value except for kStringList. Throws Error(kUsage) naming the flag,
   // what was expected and what was found.
   std::function<void(const std::vector<std::string>&)> set;
-  // The present value as `set` would take it, floats with every digit; empty when there is none. Null for
-  // flags without a variable.
+  // The current value in the form `set` takes, floats with all digits; empty if there is none. Null for flags
+  // with no bound variable.
   std::function<std::vector<std::string>()> get;
 };
 
 // The settings of one subcommand, in the order in which help lists them.
 class FlagTable {
  public:
-  // Binds a flag to a variable; the variable's present value is the default. Returns the flag for further
-  // settings. bool takes true/false/1/0/yes/no, int64_t also takes 1e6, double any finite or non-finite C
-  // literal.
+  // Binds a flag to a variable, whose current value is the default. Returns the flag for further settings.
+  // bool takes true/false/1/0/yes/no, int64_t also takes 1e6, double any finite or non-finite C literal.
   Flag& add(std::string name, bool* target, std::string help);
   Flag& add(std::string name, int64_t* target, std::string help);
   Flag& add(std::string name, double* target, std::string help);
   Flag& add(std::string name, std::string* target, std::string help);
   Flag& add(std::string name, std::vector<std::string>* target, std::string help);
-  // Settings without a default: "none" and "null" take the value away.
+  // Settings without a default: "none" and "null" clear the value.
   Flag& add(std::string name, std::optional<bool>* target, std::string help);
   Flag& add(std::string name, std::optional<int64_t>* target, std::string help);
   Flag& add(std::string name, std::optional<double>* target, std::string help);
-  // One of `choices`, spelled exactly so.
+  // One of `choices`, spelled exactly as given.
   Flag& add_choice(std::string name, std::string* target, std::vector<std::string> choices, std::string help);
-  // A size with its unit (parse_bytes), or "" for none; `example` goes into messages.
+  // A size with its unit (parse_bytes), or "" for none; `example` is shown in messages.
   Flag& add_size(std::string name, std::string* target, std::string example, std::string help);
-  // A flag that is known but has no variable (kIgnored or kRefused).
+  // A known flag with no bound variable (kIgnored or kRefused).
   Flag& add_unsupported(std::string name, FlagType type, std::string default_text, FlagStatus status,
                         std::string note);
 
@@ -74,21 +73,22 @@ class FlagTable {
 
   const std::vector<Flag>& flags() const { return flags_; }
 
-  // For a command that takes the flags of another one: of those declared so far only these are listed, and
-  // none is required. The others are still taken.
+  // For a command that also accepts another command's flags: of the flags declared so far, lists only these
+  // and requires none. The others are still accepted.
   void list_only(const std::vector<std::string_view>& names);
 
-  // By canonical name or alias, '-' and '_' alike, without leading dashes; nullptr when unknown.
+  // Looks up a canonical name or alias without leading dashes; '-' and '_' are equivalent. nullptr if
+  // unknown.
   const Flag* find(std::string_view name) const;
   // Suggestions for a name that find() does not know.
   NameHint hint(std::string_view name) const;
   // Names from other programs, for hint().
   void add_foreign_names(std::span<const ForeignNames> names);
 
-  // Stores the values of a flag; `origin` ("command line", a file's name) goes into messages. Handles
+  // Stores the values of a flag; `origin` ("command line", a file name) is shown in messages. Handles
   // kIgnored (warning) and kRefused (Error(kUsage) unless the value equals the default).
   void set(const Flag& flag, const std::vector<std::string>& values, const std::string& origin);
-  // True when set() was called for the flag of this canonical name, with the default value or another.
+  // True if set() was called for the flag with this canonical name, even with the default value.
   bool is_set(std::string_view name) const;
 
  private:

@@ -16,7 +16,7 @@ struct f16 {
   uint16_t bits;
 };
 
-// By their bits, without a branch: all those of the exponent are set in infinities and NaN.
+// Branch-free bit test: infinities and NaN have all exponent bits set.
 inline bool is_finite(float value) { return (std::bit_cast<uint32_t>(value) & 0x7F800000u) != 0x7F800000u; }
 inline bool is_finite(bf16 value) { return (value.bits & 0x7F80u) != 0x7F80u; }
 inline bool is_finite(f16 value) { return (value.bits & 0x7C00u) != 0x7C00u; }
@@ -25,7 +25,7 @@ inline float to_float(float value) { return value; }
 
 inline float to_float(bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
 
-// Exact, subnormals, infinities and NaN included.
+// Exact, including subnormals, infinities and NaN.
 inline float to_float(f16 value) {
   const uint32_t sign = static_cast<uint32_t>(value.bits & 0x8000u) << 16;
   const uint32_t exponent = (value.bits >> 10) & 0x1Fu;
@@ -43,10 +43,10 @@ inline bf16 to_bf16(float value) {
   return bf16{static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
 }
 
-// A float32 value as two halves, of which the first is a BF16 value of its own:
+// A float32 value split into two halves, the first of which is itself a valid BF16 value:
 //   bits(master) = (bits(weight) << 16) + remainder, exactly
-// weight is the master rounded to nearest, ties away from zero, and -0x8000 <= remainder <= 0x7FFF is what
-// rounding took or gave. (With ties to even, remainders would need a 17th bit.) A master within half a BF16
+// weight is the master rounded to nearest, ties away from zero; -0x8000 <= remainder <= 0x7FFF is the
+// rounding difference. (With ties to even, remainders would need a 17th bit.) A master within half a BF16
 // step of the largest finite float32 has an infinite weight.
 inline float join_master(bf16 weight, int16_t remainder) {
   const uint32_t high = static_cast<uint32_t>(weight.bits) << 16;

@@ -1,4 +1,4 @@
-// A reference to something callable, for parameters that are only called until the function returns: unlike
+// A reference to a callable, for parameters that are only called before the function returns: unlike
 // std::function it never allocates, whatever the callable captures.
 #pragma once
 

@@ -13,11 +13,10 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 // Lines below `level` are dropped. The default is kInfo.
 void set_log_level(LogLevel level);
 
-// Writes one line; safe from several threads.
+// Writes one line. Thread-safe.
 void log_line(LogLevel level, std::string_view message);
 
-// Called before every line that is written; nullptr = nothing. Lets a program clear a status line that it
-// draws.
+// Called before every line written; nullptr = no callback. Lets a program clear the status line it draws.
 void set_before_log_line(void (*callback)());
 
 template <typename... Args>

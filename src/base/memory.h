@@ -1,5 +1,5 @@
-// Memory for large buffers: page-aligned, huge pages where the system gives them, and arenas sized before
-// use.
+// Memory for large buffers: page-aligned, on huge pages where the system provides them, and arenas sized
+// before use.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// An anonymous private mapping, zero-filled, advised for transparent huge pages. Pages cost memory when first
-// touched. Throws Error(kBadConfig) naming the size when the system refuses it.
+// An anonymous private mapping, zero-filled, advised to use transparent huge pages. Pages take up memory once
+// touched. Throws Error(kBadConfig) naming the size if the system refuses it.
 class PageBuffer {
  public:
   PageBuffer() = default;
@@ -42,11 +42,10 @@ class PageBuffer {
   int64_t size_bytes_ = 0;
 };
 
-// Hands out 64-byte aligned pieces of one block, in order, and takes them back only as a stack (mark,
-// release).
+// Hands out 64-byte aligned pieces of one block in order, and releases them only as a stack (mark, release).
 //
-// The same code sizes and fills it: run the allocations once against a measuring arena, which hands out
-// nullptr and counts, then against an arena of high_water_bytes().
+// The same code sizes and fills it: run the allocations once against a measuring arena, which counts and
+// returns nullptr, then against an arena of high_water_bytes().
 class Arena {
  public:
   struct Mark {
@@ -60,7 +59,7 @@ class Arena {
   int64_t used_bytes() const { return used_bytes_; }
   int64_t high_water_bytes() const { return high_water_bytes_; }
 
-  // Uninitialised storage for `count` elements; nullptr when measuring. A full arena is a bug
+  // Uninitialised storage for `count` elements; nullptr when measuring. Overflowing the arena is a bug
   // (TESSERA_CHECK).
   template <typename T>
   T* allocate(int64_t count) {

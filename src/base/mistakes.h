@@ -1,4 +1,4 @@
-// Errors that are the user's.
+// Errors that are the user's mistakes.
 #pragma once
 
 #include <string>
@@ -8,10 +8,11 @@
 
 namespace tessera {
 
-// What the user got wrong, whichever process of a job finds it: kUsage, kBadData, kNoInput, kBadConfig.
+// True for the user's mistakes, whichever process of a job finds them: kUsage, kBadData, kNoInput,
+// kBadConfig.
 bool is_users_mistake(ExitCode code);
 
-// Several mistakes that were found together, in one line: one as it is, more of them numbered.
+// Reports several mistakes found together in one line: a single one as is, several numbered.
 [[noreturn]] void fail_all(ExitCode code, const std::vector<std::string>& messages);
 
 }  // namespace tessera

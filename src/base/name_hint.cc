@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// More names than this are no hint.
+// More names than this are not a useful hint.
 constexpr size_t kMaxMeant = 3;
 
 std::vector<std::string> words_of(std::string_view name) {
@@ -34,7 +34,7 @@ std::string digits_of(const std::string& word) {
   return digits;
 }
 
-// Edits that make one word of the other; nothing when they are too many for a typo.
+// Edits that turn one word into the other; nullopt if there are too many for a typo.
 std::optional<int64_t> typos_in_word(const std::string& a, const std::string& b) {
   const size_t length = std::max(a.size(), b.size());
   const int64_t limit = length < 4 ? 0 : length < 8 ? 1 : 2;
@@ -58,7 +58,7 @@ std::optional<int64_t> typos_in_name(std::string_view a, std::string_view b) {
   return sum;
 }
 
-// How many words the candidate has besides those of the name; nothing when it lacks one of them.
+// How many words the candidate has beyond those of the name; nullopt if it lacks one of them.
 std::optional<size_t> further_words(std::string_view name, std::string_view candidate) {
   const std::vector<std::string> words = words_of(name), others = words_of(candidate);
   size_t found = 0;
@@ -71,7 +71,7 @@ std::optional<size_t> further_words(std::string_view name, std::string_view cand
 
 std::vector<std::string> names_with_words(std::string_view name, const std::vector<std::string>& candidates) {
   std::vector<std::string> best;
-  size_t fewest = words_of(name).size();  // at most as many again
+  size_t fewest = words_of(name).size();  // at most as many extra words as the name has
   for (const std::string& candidate : candidates) {
     const std::optional<size_t> further = further_words(name, candidate);
     if (!further || *further > fewest) continue;

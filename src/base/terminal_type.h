@@ -1,11 +1,11 @@
-// What may be written to a terminal, by the environment.
+// What may be written to a terminal, according to the environment.
 #pragma once
 
 namespace tessera {
 
-// No escape sequence at all with TERM=dumb.
+// False with TERM=dumb, which takes no escape sequences at all.
 bool terminal_takes_escapes();
-// Neither colours where NO_COLOR is set and not empty (https://no-color.org).
+// Also false if NO_COLOR is set and not empty (https://no-color.org).
 bool terminal_takes_colours();
 
 }  // namespace tessera

@@ -120,7 +120,7 @@ std::string shell_quoted(std::string_view text) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
            std::string_view("_-+=:,./@%").find(c) != std::string_view::npos;
   };
-  // "=..." is expanded by zsh.
+  // zsh expands "=...".
   if (!text.empty() && text.front() != '=' && std::all_of(text.begin(), text.end(), is_plain)) {
     return std::string(text);
   }
@@ -135,7 +135,7 @@ int64_t find_invalid_utf8(std::string_view text) {
   constexpr uint64_t kHighBits = 0x8080808080808080u;
   size_t at = 0;
   while (at < text.size()) {
-    // Eight ASCII bytes at a time.
+    // Checks eight ASCII bytes at a time.
     if (uint64_t word; text.size() - at >= sizeof(word)) {
       std::memcpy(&word, text.data() + at, sizeof(word));
       if ((word & kHighBits) == 0) {

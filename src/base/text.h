@@ -12,15 +12,15 @@ namespace tessera {
 // "1.50 GiB", "17.2 MiB", "320 B".
 std::string format_bytes(int64_t size_bytes);
 
-// The number of bytes that "64GiB", "1.5 TB", "512M" or "4096B" stands for: K, M, G, T with or without B or
-// iB, in any case; KB is 1000, K and KiB are 1024. A number without a unit is one of bytes from a million on
-// only: who writes 64 does not mean 64 bytes. Nothing when it is none of these or not positive.
+// Parses "64GiB", "1.5 TB", "512M" or "4096B" into bytes: K, M, G, T with optional B or iB, in any case; KB
+// is 1000, K and KiB are 1024. A number without a unit counts as bytes only from one million up: someone who
+// writes 64 does not mean 64 bytes. nullopt for anything else and for sizes that are not positive.
 std::optional<int64_t> parse_bytes(std::string_view text);
 
 // "1,234,567".
 std::string format_count(int64_t count);
 
-// A number of things: "1 row", "4096 rows". For every count in a message that may be 1.
+// A count with its noun: "1 row", "4096 rows". For every count in a message that may be 1.
 std::string count_of(int64_t count, std::string_view noun);
 // The same for reports: "1 row", "4,096 rows".
 std::string format_count(int64_t count, std::string_view noun);
@@ -31,16 +31,16 @@ std::string lower_case(std::string text);
 // "1:02:03" or "02:03".
 std::string format_duration(double seconds);
 
-// Levenshtein distance in bytes, with two neighbouring bytes swapped as one edit.
+// Levenshtein distance in bytes, counting a swap of two adjacent bytes as one edit.
 int64_t edit_distance(std::string_view a, std::string_view b);
 
-// `text` as a word of a POSIX shell's command line: as it is where that is safe, else in single quotes.
+// `text` as one word of a POSIX shell command line: unchanged if safe, otherwise in single quotes.
 std::string shell_quoted(std::string_view text);
 
 // True when `text` is well-formed UTF-8 (no overlong forms, surrogates or code points above U+10FFFF).
 bool is_valid_utf8(std::string_view text);
 
-// Offset of the first byte that does not start a well-formed UTF-8 sequence; -1 when there is none.
+// Offset of the first byte that does not start a well-formed UTF-8 sequence; -1 if there is none.
 int64_t find_invalid_utf8(std::string_view text);
 
 // One printable line for messages: control characters and malformed bytes as \xNN, cut to about max_chars
