@@ -18,7 +18,7 @@ std::optional<std::string> first_line(const fs::path& path) {
   return line;
 }
 
-// A whole number; "max" and what is larger than any memory mean no limit.
+// A whole number; "max" and anything larger than any memory mean no limit.
 std::optional<int64_t> read_limit(const fs::path& path) {
   const std::optional<std::string> line = first_line(path);
   if (!line) return std::nullopt;
@@ -45,7 +45,7 @@ struct Level {
   bool has_cpu;
 };
 
-// Every folder from this process's group up to the root of each hierarchy.
+// Every directory from this process's group up to the root, for each hierarchy.
 std::vector<Level> levels(const fs::path& root) {
   std::vector<Level> found;
   std::ifstream in(root / "proc/self/cgroup");

@@ -67,7 +67,7 @@ constexpr std::array<std::string_view, 7> kFaultNames = {
     "sse42", "avx2", "avx512", "avx512_dl", "avx512_bf16", "amx_bf16", "tile_information"};
 constexpr const char* kFaultsVariable = "TESSERA_CPU_FAULTS";
 
-// Tries what is announced, and collects what fails.
+// Tries the instruction sets that CPUID reports and collects the failures.
 class Trials {
  public:
   explicit Trials(std::vector<std::string> injected) : injected_(std::move(injected)) {}
@@ -76,7 +76,7 @@ class Trials {
     return std::find(injected_.begin(), injected_.end(), name) != injected_.end();
   }
 
-  // Why it does not count although it is announced, or "".
+  // Why a reported instruction set does not count, or "".
   std::string run(std::string_view name, std::string_view what, bool (*works)()) {
     const bool injected = is_injected(name);
     const std::string problem = try_instructions(injected ? illegal_instruction : works);
@@ -108,7 +108,7 @@ AmxPermission ask_for_amx(bool announced, bool has_avx512_bf16, Trials* trials) 
   constexpr long kArchReqXcompPerm = 0x1023;
   constexpr long kXfeatureXtiledata = 18;
   if (!announced) return {false, "the processor or the virtual machine offers no AMX bf16 tiles"};
-  if (!has_avx512_bf16) return {false, "the kernels for AMX need AVX-512 BF16 too, which does not run here"};
+  if (!has_avx512_bf16) return {false, "the AMX kernels also need AVX-512 BF16, which does not run here"};
   if (syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) != 0) {
     return {false, std::string("the kernel refused the tile registers: ") + std::strerror(errno)};
   }
@@ -123,7 +123,7 @@ AmxPermission ask_for_amx(bool announced, bool has_avx512_bf16, Trials* trials) 
 
 CpuFeatures detect() {
   constexpr uint64_t kYmmState = 0x6;       // SSE and AVX
-  constexpr uint64_t kZmmState = 0xE6;      // and opmask, ZMM
+  constexpr uint64_t kZmmState = 0xE6;      // plus opmask, ZMM
   constexpr uint64_t kTileState = 0x60000;  // TILECFG, TILEDATA
   const uint64_t states = enabled_register_states();
   const bool ymm = (states & kYmmState) == kYmmState;
@@ -163,7 +163,7 @@ std::vector<std::string> parse_cpu_faults(std::string_view value) {
     const std::string_view name = value.substr(0, value.find(','));
     value.remove_prefix(std::min(value.size(), name.size() + 1));
     if (std::find(kFaultNames.begin(), kFaultNames.end(), name) == kFaultNames.end()) {
-      fail(ExitCode::kBadConfig, "{}: expected names out of {}; found '{}'", kFaultsVariable,
+      fail(ExitCode::kBadConfig, "{}: expected names from {}; found '{}'", kFaultsVariable,
            fmt::join(kFaultNames, ", "), printable(name, 40));
     }
     names.emplace_back(name);
@@ -180,7 +180,7 @@ const AmxPermission& request_amx_permission() { return cpu_features().amx; }
 
 namespace {
 
-// A mask of as many words as the kernel has processors: cpu_set_t ends at 1024.
+// A mask with enough words for every processor the kernel supports: cpu_set_t ends at 1024.
 using CpuMask = std::vector<unsigned long>;
 constexpr size_t kWordBits = 8 * sizeof(unsigned long);
 constexpr size_t kMaxMaskBytes = size_t{1} << 16;
@@ -199,7 +199,7 @@ std::vector<int> affinity_of_this_thread() {
   for (size_t cpu = 0; status == 0 && cpu < mask.size() * kWordBits; ++cpu) {
     if ((mask[cpu / kWordBits] >> cpu % kWordBits & 1u) != 0) cpus.push_back(static_cast<int>(cpu));
   }
-  if (cpus.empty()) cpus.push_back(0);  // the system does not tell
+  if (cpus.empty()) cpus.push_back(0);  // the system does not report them
   return cpus;
 }
 
@@ -296,7 +296,7 @@ ThreadChoice choose_threads(int64_t asked, const char* omp_num_threads, const Cp
 }
 
 void pin_this_thread(int cpu) {
-  usable_cpus();  // asked before it changes
+  usable_cpus();  // record the mask before it changes
   if (num_pins++ == 0) cpus_before_pins = affinity_of_this_thread();
   set_affinity_of_this_thread({cpu});
 }
@@ -310,7 +310,7 @@ namespace {
 
 struct Claims {
   std::mutex mutex;
-  std::multiset<int> cpus;  // of every pool that lives
+  std::multiset<int> cpus;  // of every live pool
 };
 
 Claims& claims() {

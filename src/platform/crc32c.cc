@@ -25,9 +25,9 @@ constexpr Table make_byte_table() {
 }
 constexpr Table kByteTable = make_byte_table();
 
-// What kBlockBytes zeros make of a register. The register after data is linear in the register before, so the
-// parts of three streams can be put together by this and an exclusive or.
-constexpr int64_t kBlockBytes = 2048;  // three of them lie in L1
+// The effect of kBlockBytes zeros on a register. The register after data is linear in the register before it,
+// so this and an exclusive or combine the parts of three streams.
+constexpr int64_t kBlockBytes = 2048;  // three of them fit in L1
 class ZeroBlock {
  public:
   ZeroBlock() {
@@ -61,7 +61,7 @@ uint64_t load_8(const std::byte* from) {
   return value;
 }
 
-// What `data` make of the register. The instruction takes 3 cycles and starts one per cycle: three
+// The register after appending `data`. The instruction takes 3 cycles and starts one per cycle: three
 // independent streams keep it busy.
 __attribute__((target("sse4.2"))) uint32_t append_sse42(uint32_t state, std::span<const std::byte> data) {
   static const ZeroBlock zero_block;
@@ -93,9 +93,9 @@ constexpr uint32_t power_of_x(int64_t n) {
 }
 
 // Carry-less products of 64 bytes at once (Gopal et al., Fast CRC Computation Using PCLMULQDQ, Intel 2009).
-// Blocks of 16 bytes, as polynomials H x^64 + L, move kFoldBytes forward: times x^D, D = 8 kFoldBytes, they
-// are congruent to H x^(D+64) + L x^D. A reflected 64-bit product with a constant R of 32 bits is H R x^33,
-// which gives the exponents. What is left of the last kFoldBytes goes through the instruction.
+// Blocks of 16 bytes, as polynomials H x^64 + L, are folded kFoldBytes forward: times x^D, D = 8 kFoldBytes,
+// they are congruent to H x^(D+64) + L x^D. A reflected 64-bit product with a 32-bit constant R is H R x^33,
+// which gives the exponents. What remains of the last kFoldBytes goes through the CRC32 instruction.
 __attribute__((target("avx512f,avx512vl,vpclmulqdq,sse4.2"))) uint32_t append_vpclmul(
     uint32_t state, std::span<const std::byte> data) {
   constexpr size_t kVectors = 4;

@@ -27,7 +27,7 @@ std::vector<std::byte> noise(size_t size) {
 TEST(Crc32c, EveryWayAgreesForEverySize) {
   const std::vector<std::byte> data = noise(40'000);
   for (size_t size = 0; size < data.size(); size += size < 1100 ? 1 : 977) {
-    // Every alignment too.
+    // Covers every alignment too.
     const auto part = std::span(data).subspan(size % 64, std::min(size, data.size() - 64));
     const auto results = crc32c_by_every_way(0x1234567u, part);
     for (const auto& [name, crc] : results)

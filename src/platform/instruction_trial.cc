@@ -15,18 +15,19 @@ namespace {
 
 constexpr std::array<int, 4> kFaults = {SIGILL, SIGSEGV, SIGBUS, SIGFPE};
 
-// Where the trial of this thread goes on after a fault; null: none is under way.
+// Where this thread's trial resumes after a fault; null: no trial is running.
 thread_local sigjmp_buf* way_out = nullptr;
 std::array<struct sigaction, kFaults.size()> former_actions;
 
-// A fault of a thread that tries nothing: the handler from before gets it, when the instruction runs again.
+// If the faulting thread is not in a trial, restores the previous handler, which gets the fault when the
+// instruction runs again.
 void leave_trial(int number) {
   if (way_out != nullptr) siglongjmp(*way_out, number);
   const auto place = std::find(kFaults.begin(), kFaults.end(), number) - kFaults.begin();
   sigaction(number, &former_actions[static_cast<size_t>(place)], nullptr);
 }
 
-// Handlers for the faults, which are let through to this thread, until the scope ends.
+// Installs handlers for the faults, and unblocks them on this thread, until the scope ends.
 class FaultScope {
  public:
   explicit FaultScope(sigjmp_buf* place) {
@@ -54,14 +55,15 @@ class FaultScope {
   sigset_t former_mask_;
 };
 
-// The compiler knows nothing of the value, so that it cannot compute the result itself.
+// Hides the value from the compiler, so that it cannot compute the result itself.
 template <typename Scalar>
 Scalar opaque(Scalar value) {
   asm volatile("" : "+m"(value));
   return value;
 }
 
-// Not _mm512_permutexvar_epi8(): GCC 12 warns about its own _mm512_undefined_epi32() in it (GCC bug 105593).
+// Not _mm512_permutexvar_epi8(), because GCC 12 warns about its own _mm512_undefined_epi32() in it (GCC bug
+// 105593).
 __attribute__((target("avx512f,avx512vbmi"))) __m512i permute_bytes(__m512i places, __m512i bytes) {
   return _mm512_maskz_permutexvar_epi8(~uint64_t{0}, places, bytes);
 }
@@ -85,7 +87,7 @@ std::string try_instructions(bool (*works)()) {
 }
 
 __attribute__((target("sse4.2"))) bool sse42_works() {
-  // The check value of CRC-32C: that of the digits 1 to 9.
+  // The standard check value of CRC-32C, for the digits 1 to 9.
   uint64_t digits = 0;
   std::memcpy(&digits, "12345678", sizeof(digits));
   const uint64_t state = _mm_crc32_u64(0xFFFFFFFFu, opaque(digits));
@@ -137,7 +139,7 @@ avx512_dl_works() {
   const __m512i permuted = permute_bytes(three, three);
   const __m512i shifted = _mm512_shldi_epi16(three, zero, 2);      // 0x0303 << 2
   const __m512i counted = _mm512_popcnt_epi8(three);               // BITALG
-  const __m512i counted_wide = _mm512_popcnt_epi64(three);         // 8 bytes of 2 bits
+  const __m512i counted_wide = _mm512_popcnt_epi64(three);         // 8 bytes with 2 bits each
   const __m512i summed = _mm512_dpbusd_epi32(zero, three, three);  // 4 x 9
   const __m512i carry_less = _mm512_clmulepi64_epi128(_mm512_set1_epi64(3), _mm512_set1_epi64(opaque(3)), 0);
   const __m512i encrypted = _mm512_aesenc_epi128(zero, zero);  // the S-box of 0 is 0x63 everywhere

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// The value of a "Name:   123 kB" line, in bytes; 0 when absent.
+// The value of a "Name:   123 kB" line, in bytes; 0 if absent.
 int64_t read_kilobytes(const char* file, const std::string& name) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
@@ -21,8 +21,8 @@ int64_t read_kilobytes(const char* file, const std::string& name) {
   return 0;
 }
 
-// Address space that no plan counts because it is hardly touched: malloc's arenas (64 MiB a thread), compiled
-// products.
+// Address space not counted in any plan because it is barely touched: malloc's arenas (64 MiB per thread),
+// compiled oneDNN products.
 constexpr int64_t kAddressSpaceReserveBytes = 192 << 20;
 
 }  // namespace

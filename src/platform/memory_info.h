@@ -9,19 +9,19 @@ namespace tessera {
 struct MemoryInfo {
   int64_t total_bytes = 0;                    // MemTotal
   int64_t available_bytes = 0;                // MemAvailable
-  std::optional<int64_t> cgroup_limit_bytes;  // the tightest memory.max (v2) or limit_in_bytes (v1) above us
+  std::optional<int64_t> cgroup_limit_bytes;  // the tightest memory.max (v2) or limit_in_bytes (v1)
   std::optional<int64_t> cgroup_used_bytes;   // without reclaimable page cache (inactive_file)
-  // What this process can still take before it is killed or swaps: the least of the above and RLIMIT_AS.
+  // What this process can still allocate before it is killed or swaps: the least of the above and RLIMIT_AS.
   int64_t free_for_process_bytes = 0;
 };
 
 MemoryInfo memory_info();
 
-// Resident set of this process now, and its highest value so far (VmRSS, VmHWM).
+// Resident set of this process now, and its peak so far (VmRSS, VmHWM).
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
 
-// What this process has in memory, its share of what it maps together with others: summed up over processes
+// What this process has in memory, with its proportional share of shared mappings: summed over processes,
 // nothing counts twice (/proc/self/smaps_rollup).
 struct ProportionalMemory {
   int64_t anonymous_bytes = 0;  // heap, stacks, private mappings
@@ -31,8 +31,8 @@ struct ProportionalMemory {
   int64_t private_bytes() const { return anonymous_bytes + file_bytes; }
 };
 
-// Nothing where the kernel does not tell (before Linux 5.3). Walks all pages: about 20 ms for 10 GB of small
-// ones.
+// nullopt where the kernel does not report it (before Linux 5.3). Walks all pages: about 20 ms for 10 GB of
+// small pages.
 std::optional<ProportionalMemory> proportional_memory();
 
 }  // namespace tessera

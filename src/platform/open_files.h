@@ -6,13 +6,13 @@
 
 namespace tessera {
 
-// Nothing: no limit.
+// nullopt: no limit.
 std::optional<int64_t> open_file_limit();
 
-// As many as the system allows: its default for programs that call select() is 1,024, and node 0 of a job has
-// a connection to every rank.
+// Raises the limit to the maximum the system allows: the default of 1,024 exists for programs that call
+// select(), and node 0 of a job has a connection to every rank.
 void raise_open_file_limit();
-// What it was before: for other programs. Async-signal-safe.
+// Restores the original limit, for other programs. Async-signal-safe.
 void restore_open_file_limit();
 
 }  // namespace tessera

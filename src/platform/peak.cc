@@ -26,9 +26,9 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-constexpr int64_t kInstructionsPerCall = 1 << 14;  // a few microseconds between two looks at the clock
+constexpr int64_t kInstructionsPerCall = 1 << 14;  // a few microseconds between clock reads
 
-// 512 random bf16 values in [-1, 1), enough for one tile; every vector loop reads the beginning of it.
+// 512 random bf16 values in [-1, 1), enough for one tile; every vector loop reads the first of them.
 struct RandomOperands {
   alignas(64) std::array<bf16, 512> values;
   RandomOperands() {
@@ -54,7 +54,7 @@ __attribute__((target("amx-tile,amx-bf16"))) void amx_loop(const RandomOperands&
     config.row_bytes[tile] = 64;
     config.rows[tile] = 16;
   }
-  asm volatile("" : : "m"(config));  // GCC 12's intrinsic reads 8 bytes only, as far as the compiler knows
+  asm volatile("" : : "m"(config));  // as far as the compiler knows, GCC 12's intrinsic reads only 8 bytes
   _tile_loadconfig(&config);
   _tile_zero(0);
   _tile_zero(1);
@@ -75,7 +75,7 @@ __attribute__((target("amx-tile,amx-bf16"))) void amx_loop(const RandomOperands&
 
 constexpr size_t kAccumulators = 16;  // two pipes with a latency of up to 6 cycles need 12
 
-// Makes the compiler believe that all memory is read here.
+// Makes the compiler assume that all memory is read here.
 void use_memory() { asm volatile("" ::: "memory"); }
 
 __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16"))) void avx512_bf16_loop(
@@ -103,7 +103,7 @@ __attribute__((target("avx512f"))) void avx512_loop(const RandomOperands& operan
   for (__m512& sum : sums) asm volatile("" : "+v"(sum));
 }
 
-constexpr size_t kAvx2Accumulators = 12;  // of 16 registers, two hold the operands
+constexpr size_t kAvx2Accumulators = 12;  // of 16 registers; two of the others hold the operands
 
 __attribute__((target("avx2,fma"))) void avx2_loop(const RandomOperands& operands) {
   const auto* floats = reinterpret_cast<const float*>(operands.values.data());
@@ -119,9 +119,9 @@ __attribute__((target("avx2,fma"))) void avx2_loop(const RandomOperands& operand
   for (__m256& sum : sums) asm volatile("" : "+v"(sum));
 }
 
-// Calls of `body` per second, all threads together: they start together and go on until the same moment. The
-// time is that from the first start to the last end, so that a thread that came late, or ran two indices one
-// after the other, does not count as one that ran beside the others.
+// Calls of `body` per second over all threads, which start together and run until the same moment. Time runs
+// from the first start to the last end, so that a thread that came late, or ran two indices in sequence, does
+// not count as having run alongside the others.
 template <typename Body>
 double calls_per_second(ThreadPool& pool, double seconds, const Body& body) {
   constexpr double kLongestWaitForOthers = 0.02;
@@ -132,7 +132,7 @@ double calls_per_second(ThreadPool& pool, double seconds, const Body& body) {
   std::atomic<double> last_end = 0;
   const Clock::time_point zero = Clock::now();
   pool.parallel_for(num_threads, [&](int64_t index) {
-    body(index);  // wide units need some microseconds to power up
+    body(index);  // wide units take some microseconds to power up
     num_ready.fetch_add(1);
     const double arrival = seconds_since(zero);
     while (num_ready.load() < num_threads && seconds_since(zero) - arrival < kLongestWaitForOthers) {
@@ -179,17 +179,17 @@ size_t peak_loop_row(std::string_view instruction_set) {
   for (size_t row = 0; row < kPeakLoops.size(); ++row) {
     if (kPeakLoops[row].instruction_set == instruction_set && kPeakLoops[row].usable()) return row;
   }
-  fail(ExitCode::kBadConfig, "no peak of '{}' can be measured here, only of: {}", instruction_set,
+  fail(ExitCode::kBadConfig, "cannot measure the peak of '{}' here, only of: {}", instruction_set,
        fmt::join(ComputePeakMeter::instruction_sets(), ", "));
 }
 
-// Several times the second-level cache, a fraction of a millisecond: the time between two looks at the clock.
+// Several times the L2 cache, a fraction of a millisecond: the work between clock reads.
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
-// Arrays that begin at the same place of a page hold each other up: loads look as if they depended on stores.
+// Arrays that begin at the same page offset slow each other down: loads falsely appear to depend on stores.
 constexpr int64_t kStaggerBytes = 5 * 4096 + 1024;
 
-// Twice the last-level cache for each of three arrays, but at most 3/8 of the free memory in all.
+// Twice the last-level cache for each of three arrays, but at most 3/8 of the free memory in total.
 int64_t default_array_bytes() {
   constexpr int64_t kFallbackCacheBytes = int64_t{32} << 20;
   const int64_t cache_bytes = std::max<int64_t>(sysconf(_SC_LEVEL3_CACHE_SIZE), kFallbackCacheBytes);
@@ -212,7 +212,7 @@ void streaming_copy(float* destination, const float* source, int64_t num_bytes) 
   _mm_sfence();
 }
 
-// One piece of the arrays a, b, c.
+// Walks one piece of the arrays a, b, c.
 void walk_piece(MemoryPattern pattern, float* a, const float* b, const float* c) {
   constexpr int64_t kFloats = kPieceBytes / static_cast<int64_t>(sizeof(float));
   switch (pattern) {
@@ -261,7 +261,7 @@ BandwidthMeter::BandwidthMeter(ThreadPool& pool, int64_t array_bytes)
                                 kPieceBytes))),
       next_piece_(static_cast<size_t>(pool.num_threads())) {
   for (int64_t i = 0; i < pool.num_threads(); ++i) buffers_.emplace_back(3 * part_bytes_ + 2 * kStaggerBytes);
-  // Pages that were never written all read the one page of zeros, which stays in the cache.
+  // Untouched pages all map to the same zero page, which would stay in cache.
   pool.parallel_for(pool.num_threads(), [&](int64_t index) {
     const std::span<float> floats = buffers_[static_cast<size_t>(index)].as<float>();
     std::fill(floats.begin(), floats.end(), 1.5f);

@@ -1,5 +1,5 @@
-// What this machine reaches at best, measured now: the yardstick for every speed that is reported. Neighbours
-// on a shared machine and thermal limits move these figures, so compare only what was measured in one run.
+// The best this machine achieves, measured now: the yardstick for every reported speed. Neighbours on a
+// shared machine and thermal limits move these figures, so compare only what was measured in one run.
 #pragma once
 
 #include <cstdint>
@@ -12,51 +12,50 @@
 
 namespace tessera {
 
-// Measures one instruction set again and again, so that a benchmark can take a kernel and the peak in turn.
+// Measures one instruction set repeatedly, so that a benchmark can alternate between a kernel and the peak.
 //
 //   ComputePeakMeter peak(pool, "amx_bf16");
 //   for (...) { ratios.push_back(measure_kernel() / peak.measure(0.01)); }
 class ComputePeakMeter {
  public:
-  // What this machine and its kernel permit, best first, of "amx_bf16", "avx512_bf16", "avx512", "avx2".
+  // Those of "amx_bf16", "avx512_bf16", "avx512", "avx2" that this machine and its kernel permit, best first.
   static std::vector<std::string> instruction_sets();
 
-  // Error(kBadConfig) when the machine has no such instruction set. The pool must outlive this.
+  // Error(kBadConfig) if the machine lacks the instruction set. The pool must outlive this.
   ComputePeakMeter(ThreadPool& pool, std::string_view instruction_set);
 
   std::string_view instruction_set() const;
   std::string_view arithmetic() const;  // "bf16 products, float32 sums" or "float32"
 
-  // 10^12 multiplications and additions per second, all threads together: a loop of one multiply-add
-  // instruction on random values in registers (zeros use less power and run faster) on every thread for
-  // `seconds`, a millisecond at least to mean something. Allocates nothing.
+  // 10^12 multiplications and additions per second over all threads: every thread loops for `seconds` over
+  // one multiply-add instruction on random register values (zeros use less power and run faster). Needs at
+  // least a millisecond to be meaningful. Allocates nothing.
   double measure(double seconds);
 
  private:
   ThreadPool* pool_;
-  size_t row_;  // of the table in peak.cc
+  size_t row_;  // in the table in peak.cc
 };
 
-// How memory is walked. Bytes count as in STREAM (McCalpin): what the program reads and writes, not the lines
-// that a plain store reads before it writes them.
+// How memory is walked. Bytes are counted as in STREAM (McCalpin): what the program reads and writes, not the
+// lines that a regular store reads before writing.
 enum class MemoryPattern {
-  kCopy,           // memcpy in pieces
+  kCopy,           // memcpy, piece by piece
   kStreamingCopy,  // a copy whose stores bypass the caches (non-temporal)
-  kUpdate,         // a = s a in place, as an optimizer does: every line read is one that is written
+  kUpdate,         // a = s a in place, as an optimizer does: every line read is also written
   kTriad,          // a = b + s c in float32
 };
 
-// Three arrays per thread, several times the size of the last-level cache as far as free memory allows,
-// written once by the thread that will walk them.
+// Three arrays per thread, several times the size of the last-level cache if free memory allows, first
+// written by the thread that will walk them.
 class BandwidthMeter {
  public:
-  // `array_bytes` of each array, over all threads; 0 = twice the last-level cache. The pool must outlive
-  // this.
+  // `array_bytes` per array over all threads; 0 = twice the last-level cache. The pool must outlive this.
   explicit BandwidthMeter(ThreadPool& pool, int64_t array_bytes = 0);
 
   int64_t array_bytes() const { return part_bytes_ * pool_->num_threads(); }
 
-  // 10^9 bytes per second, read + written, all threads together. Goes on where the last measurement of the
+  // 10^9 bytes per second, read + written, over all threads. Resumes where the last measurement of the
   // pattern stopped, so that short ones do not find their data in the cache. Allocates nothing.
   double measure(MemoryPattern pattern, double seconds);
 
@@ -65,7 +64,7 @@ class BandwidthMeter {
 
  private:
   ThreadPool* pool_;
-  int64_t part_bytes_;  // of one array and thread
+  int64_t part_bytes_;  // per array and thread
   std::vector<PageBuffer> buffers_;
   std::vector<int64_t> next_piece_;
 };
@@ -81,9 +80,9 @@ struct MemoryBandwidth {
   double streaming_copy_gb_per_s = 0;
   double update_gb_per_s = 0;
   double triad_gb_per_s = 0;
-  int64_t array_bytes = 0;  // of each array, over all threads
+  int64_t array_bytes = 0;  // per array, over all threads
 
-  double best_gb_per_s() const;  // of copy, streaming copy and update
+  double best_gb_per_s() const;  // best of copy, streaming copy and update
 };
 
 // Every instruction set once, best first, `seconds` for each.

@@ -56,7 +56,7 @@ TEST_F(CgroupTest, Version1) {
   EXPECT_FALSE(limits.cpus.has_value());
 }
 
-// As in a container: `docker run --cpus 1.5`, a pod's limit of 1500m.
+// As in a container: `docker run --cpus 1.5`, or a pod with a limit of 1500m.
 TEST_F(CgroupTest, APoolUnderACpuLimitHasItsThreadsAndLeavesThemToTheSystem) {
   write("proc/self/cgroup", "0::/pod/container\n");
   write("sys/fs/cgroup/pod/cpu.max", "max 100000\n");
@@ -64,7 +64,7 @@ TEST_F(CgroupTest, APoolUnderACpuLimitHasItsThreadsAndLeavesThemToTheSystem) {
     write("sys/fs/cgroup/pod/container/cpu.max", fmt::format("{} 100000\n", quota_us));
     CpuLimits limits = cpu_limits(root_);
     EXPECT_EQ(limits.cpus, usable_cpus());
-    limits.cpus = {0, 1, 2, 3};  // of a machine that has room
+    limits.cpus = {0, 1, 2, 3};  // as on a machine with spare capacity
     ThreadPool pool(0, limits);
     EXPECT_EQ(pool.num_threads(), expected) << quota_us;
     EXPECT_FALSE(limits.can_pin(pool.num_threads())) << quota_us;
@@ -117,7 +117,7 @@ TEST(Topology, CpuListsSurviveTheRoundTrip) {
   EXPECT_EQ(parse_cpu_list("1,x"), (std::vector<int>{1}));
 }
 
-// One socket, two, and two of two clusters each (sub-NUMA), as Xeons and as clouds number processors.
+// One socket, two, and two with two clusters each (sub-NUMA), as Xeons and as clouds number processors.
 const MachineShape kMachines[] = {{1, 4, 2}, {2, 2, 2}, {4, 1, 2}, {1, 4, 2, true}, {2, 2, 2, true}};
 
 TEST(Topology, CoresAreFoundWhateverTheNumbering) {
@@ -136,7 +136,7 @@ TEST(Topology, AProcessorThatIsNotDescribedIsACoreOfItsOwn) {
   EXPECT_EQ(cores_of({3, 5}, machine.root()), (Cores{{3}, {5}})) << "nothing below /sys";
   machine.set_siblings(0, "0,4", "thread_siblings_list");  // Linux before 5.3
   machine.set_siblings(4, "0,4", "thread_siblings_list");
-  machine.set_siblings(1, "1,5");  // of 5 itself nothing is known
+  machine.set_siblings(1, "1,5");  // processor 5 itself reports nothing
   machine.set_siblings(2, "2");    // its sibling is offline
   machine.set_siblings(3, "17-18");
   machine.set_siblings(7, "nonsense");
@@ -171,7 +171,7 @@ TEST(Peak, AnUnknownInstructionSetIsRefusedByName) {
   }
 }
 
-// Four threads on fewer processors do not add up to more than the processors can do.
+// Four threads on fewer processors must not exceed what the processors can do.
 TEST(Peak, MoreThreadsThanProcessorsAreNotFaster) {
   if (ComputePeakMeter::instruction_sets().empty()) GTEST_SKIP() << "no instruction set to measure";
   const std::string weakest = ComputePeakMeter::instruction_sets().back();
@@ -182,7 +182,7 @@ TEST(Peak, MoreThreadsThanProcessorsAreNotFaster) {
   double best_fair = 0;
   double worst_crowded = 1e9;
   const auto processor_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
-  double fair_share = 1;  // of the processors that `fair` got
+  double fair_share = 1;  // fraction of the processors that `fair` got
   for (int round = 0; round < 5; ++round) {
     const auto begin = std::chrono::steady_clock::now();
     const double processor_begin = processor_seconds();
@@ -209,8 +209,8 @@ TEST(MemoryInfo, IsPlausible) {
   const MemoryInfo info = memory_info();
   EXPECT_GT(info.total_bytes, 0);
   EXPECT_LE(info.free_for_process_bytes, info.available_bytes);
-  // The kernel counts pages per thread and adds them up now and then: 64 pages each may be missing in either
-  // number.
+  // The kernel counts pages per thread and only adds them up now and then: up to 64 pages per thread may be
+  // missing from either number.
   constexpr int64_t kCountingErrorBytes = int64_t{1} << 20;
   const int64_t resident = resident_bytes();
   EXPECT_LE(resident, peak_resident_bytes() + kCountingErrorBytes);
@@ -238,7 +238,7 @@ TEST(Cpu, FaultsToInjectAreNamesOutOfAList) {
       ADD_FAILURE() << value;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadConfig);
-      EXPECT_THAT(error.what(), testing::StartsWith("TESSERA_CPU_FAULTS: expected names out of sse42, avx2"));
+      EXPECT_THAT(error.what(), testing::StartsWith("TESSERA_CPU_FAULTS: expected names from sse42, avx2"));
     }
   }
 }
@@ -252,7 +252,7 @@ bool fault_in_a_trial() {
 TEST(InstructionTrial, TellsFaultsAndWrongResultsApartAndLeavesNothingBehind) {
   sigset_t mask, former_mask, left_mask;
   sigemptyset(&mask);
-  sigaddset(&mask, SIGILL);  // inherited blocked, an illegal instruction would end the process
+  sigaddset(&mask, SIGILL);  // if it were inherited blocked, an illegal instruction would end the process
   pthread_sigmask(SIG_BLOCK, &mask, &former_mask);
   EXPECT_EQ(try_instructions([] { return true; }), "");
   EXPECT_EQ(try_instructions([] { return false; }), "a wrong result");
@@ -310,14 +310,14 @@ TEST(CpuLimits, ThreadsArePinnedOnlyWhenTheyTakeTheWholeMask) {
   EXPECT_TRUE(cut.can_spin(3));
 }
 
-// A machine with hyper-threads, an affinity mask, a container's limit, and what is to come of them.
+// A machine with hyper-threads, an affinity mask and a container's limit, with the expected result.
 struct CoreCase {
   const char* what;
   MachineShape shape;
-  std::vector<int> mask;  // none: all
+  std::vector<int> mask;  // empty: all
   std::optional<double> quota;
   int64_t num_threads;
-  std::vector<int> pinned;  // none: not pinned
+  std::vector<int> pinned;  // empty: not pinned
 };
 
 std::vector<int> range(int first, int last, int step = 1) {

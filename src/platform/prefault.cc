@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-// Not in every libc's headers.
+// Missing from some libc headers.
 constexpr int kMadvPopulateWrite = 23;  // Linux 5.14
 constexpr int kMadvCollapse = 25;       // Linux 6.1
 
@@ -34,7 +34,7 @@ void read_byte(const std::byte* address) {
 
 void prefault(ThreadPool& pool, std::span<std::byte> memory) {
   if (memory.empty()) return;
-  // Pages that lie partly outside belong to the thread of their part inside.
+  // A page that lies partly outside belongs to the thread that has its inner part.
   const auto first = reinterpret_cast<uintptr_t>(memory.data());
   const uintptr_t page_begin = first / kPageBytes * kPageBytes;
   const int64_t size = static_cast<int64_t>(first - page_begin) + static_cast<int64_t>(memory.size());
@@ -52,13 +52,13 @@ void prefault_shared(ThreadPool& pool, std::span<std::byte> memory, int64_t begi
   begin = std::min(round_up(begin, kHugePageBytes), size);
   end = std::min(round_up(end, kHugePageBytes), size);
   if (begin == end) return;
-  // A call per thread: each one makes the kernel wait for all processors.
+  // One call per thread, because each call makes the kernel wait for all processors.
   const int64_t share = round_up((end - begin + pool.num_threads() - 1) / pool.num_threads(), kHugePageBytes);
   pool.parallel_blocks(end - begin, share, [&](int64_t first, int64_t last) {
     std::byte* const data = memory.data() + begin + first;
     const int64_t bytes = last - first;
-    // A block without any page has no page table yet and would be refused. Reading gives it a page of zeros;
-    // others may be writing.
+    // A block without any page has no page table yet and would be refused. Reading maps a zero page there;
+    // writing is not safe, because others may be writing.
     for (int64_t at = 0; at < bytes; at += kHugePageBytes) read_byte(data + at);
     const int64_t whole_blocks = bytes / kHugePageBytes * kHugePageBytes;
     const bool collapsed =

@@ -63,7 +63,7 @@ class SharedMapping {
   SharedMapping& operator=(const SharedMapping&) = delete;
 
   std::span<std::byte> bytes() const { return {data_, size_}; }
-  // Of the memfd, provided by whatever process.
+  // In the memfd, whichever process faulted them in.
   int64_t num_resident_pages(int64_t begin, int64_t end) const {
     std::vector<unsigned char> resident(static_cast<size_t>((end - begin + kPageBytes - 1) / kPageBytes));
     EXPECT_EQ(mincore(data_ + begin, static_cast<size_t>(end - begin), resident.data()), 0);
@@ -86,7 +86,7 @@ TEST(PrefaultShared, TheBlocksThatBeginInTheRangeAreThereAndContentsStay) {
   bytes[kBlock + 5] = std::byte{7};
   bytes.back() = std::byte{9};
   ThreadPool pool(2);
-  // As two ranks would: the block that lies in both ranges belongs to the first one.
+  // As two ranks would: the block that lies in both ranges belongs to the first.
   prefault_shared(pool, bytes, 0, 2 * kBlock + 100);
   EXPECT_EQ(mapping.num_resident_pages(0, 3 * kBlock), 3 * kBlock / kPageBytes);
   EXPECT_EQ(mapping.num_resident_pages(3 * kBlock, 5 * kBlock), 0);
@@ -107,7 +107,7 @@ TEST(PrefaultShared, GivesHugePages) {
   EXPECT_EQ(mapping.num_resident_pages(0, std::ssize(bytes)), std::ssize(bytes) / kPageBytes);
   const std::optional<int64_t> huge = huge_page_bytes(bytes.data() + (32 << 20));
   if (!huge) GTEST_SKIP() << "the kernel has no /proc/self/smaps";
-  // Older kernels, "deny" and fragmented memory give small ones.
+  // Older kernels, "deny" and fragmented memory yield small pages.
   if (madvise(bytes.data(), size_t{2} << 20, 25 /* MADV_COLLAPSE */) != 0)
     GTEST_SKIP() << "the kernel does not gather shared pages";
   EXPECT_GT(*huge, 0);
@@ -121,7 +121,7 @@ TEST(Prefault, LargeBuffersGetHugePages) {
   prefault(pool, buffer.as<std::byte>());
   const std::optional<int64_t> huge = huge_page_bytes(buffer.data() + (32 << 20));
   if (!huge) GTEST_SKIP() << "the kernel has no /proc/self/smaps";
-  // Fragmented memory may refuse some.
+  // Fragmented memory may yield only some huge pages.
   EXPECT_GT(*huge, 0);
 }
 

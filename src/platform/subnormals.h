@@ -1,15 +1,16 @@
 // How arithmetic treats subnormal floats, those below the smallest normal one (1.2e-38).
 //
-// Softmax probabilities, small gradients and the moments of rarely seen tokens are full of them, and each
-// costs the processor over 100 cycles: training slows down several times as the loss falls. AMX counts them
-// as zero anyway.
+// Softmax probabilities, small gradients and the moments of rarely seen tokens contain many of them, and each
+// costs the processor over 100 cycles: training becomes several times slower as the loss falls. AMX treats
+// them as zero anyway.
 #pragma once
 
 #include <immintrin.h>
 
 namespace tessera {
 
-// Sets "denormals are zero" and "flush to zero" in this thread's MXCSR register, for as long as it lives.
+// Sets "denormals are zero" and "flush to zero" in this thread's MXCSR register for the lifetime of the
+// object.
 class SubnormalsAreZero {
  public:
   SubnormalsAreZero() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ | kDaz | kFtz); }

@@ -15,7 +15,7 @@
 #include "base/text.h"
 #include "platform/subnormals.h"
 
-// oneDNN runs on OpenMP; our loops are the only parallelism, so every thread of the pool asks for one OpenMP
+// oneDNN runs on OpenMP; our loops are the only parallelism, so every thread of the pool sets one OpenMP
 // thread.
 extern "C" void omp_set_num_threads(int num_threads);
 
@@ -25,13 +25,13 @@ namespace {
 thread_local int64_t current_thread_index = 0;
 thread_local bool inside_parallel_region = false;
 
-// How often a waiting thread looks again before it sleeps: some 50 us, longer than the gap between two
-// kernels. A thread that has no processor of its own sleeps at once: spinning would take the time of the one
-// that it waits for, and of a container's CPU quota.
+// How often a waiting thread polls before it sleeps: some 50 us, longer than the gap between two kernels. A
+// thread without its own processor sleeps at once: spinning would take time from the thread it waits for and
+// from a container's CPU quota.
 constexpr int kSpinsBeforeSleep = 1000;
 
-// A share of the indices of a loop, [next, end), as one number, so that it is read and claimed in one piece.
-// The upper half is the end. A claim adds one to the lower half; on an exhausted share that does no harm.
+// A share [next, end) of a loop's indices packed into one number, so that it is read and claimed atomically.
+// The upper half is the end. A claim adds one to the lower half; on an exhausted share that is harmless.
 class Share {
  public:
   static constexpr int64_t kMaxCount = int64_t{1} << 31;
@@ -70,9 +70,9 @@ void wait_for_change(const std::atomic<Value>& value, Value old, int num_spins) 
 
 }  // namespace
 
-// A loop is published by writing the body, then how many indices are left, then every thread's share, then a
-// new generation. Threads work on their own share first, consecutive indices, and then help the others. Who
-// claims an index has therefore seen its body, and the loop cannot end before the index is done: a thread
+// A loop is published by writing the body, then the number of indices left, then every thread's share, then a
+// new generation. Threads first work on their own share of consecutive indices, then help the others. Whoever
+// claims an index has therefore seen its body, and the loop cannot end before that index is done: a thread
 // that wakes up late finds nothing to claim, or claims from the next loop. Nobody waits for threads, only for
 // indices.
 struct ThreadPool::State {
@@ -82,12 +82,12 @@ struct ThreadPool::State {
 
   std::vector<std::thread> workers;
   std::vector<Share> shares;          // one per thread
-  std::latch starting;                // until every worker has what it takes from the heap when it begins
-  std::optional<ClaimedCpus> pinned;  // nothing: where threads run is left to the system
+  std::latch starting;                // until every worker has made its initial heap allocations
+  std::optional<ClaimedCpus> pinned;  // nullopt: the system places the threads
   int64_t threads_per_core = 1;
   int num_spins = 0;
   std::atomic<bool> stopping{false};
-  std::atomic<bool> is_busy{false};  // with a loop
+  std::atomic<bool> is_busy{false};  // running a loop
   std::atomic<bool> has_exception{false};
   std::exception_ptr first_exception;
   std::atomic<const FunctionRef<void(int64_t)>*> body{nullptr};
@@ -104,7 +104,7 @@ struct ThreadPool::State {
       for (std::optional<int64_t> index; (index = share.claim()); ++num_done) run_index(*index);
     }
     inside_parallel_region = false;
-    // The caller may return, and publish the next loop, as soon as nothing is left.
+    // Once nothing is left, the caller may return and publish the next loop.
     if (num_done > 0 && indices_left.fetch_sub(num_done, std::memory_order_acq_rel) == num_done) {
       indices_left.notify_one();
     }

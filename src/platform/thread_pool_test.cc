@@ -64,7 +64,7 @@ TEST(ThreadPool, RunsOnTemporaryThreadsTooWhereItHasFew) {
     ThreadPool pool(threads);
     std::atomic<int64_t> num_bodies = 0, num_indices = 0;
     pool.run_on_each(4, [&] {
-      // All bodies at once, so that loops of temporary threads meet those of the pool's.
+      // Keeps all bodies running at once, so that loops of temporary threads overlap those of the pool's.
       if (++num_bodies; threads > 1) {
         while (num_bodies < std::max<int64_t>(threads, 4)) std::this_thread::yield();
       }
@@ -104,7 +104,7 @@ TEST(ThreadPool, NestedCallsRunInPlace) {
   EXPECT_EQ(count.load(), 35);
 }
 
-// Loops of every size one after another: a worker that wakes up late meets the next loop, not the last one.
+// Loops of every size back to back: a worker that wakes up late meets the next loop, not the last one.
 TEST(ThreadPool, MoreThreadsThanProcessorsMakeProgress) {
   const CpuLimits limits = cpu_limits();
   ThreadPool pool(2 * limits.num_threads() + 2);
@@ -157,7 +157,7 @@ std::vector<int> affinity() {
   return cpus;
 }
 
-// Of every thread of the pool, by its index.
+// Affinity of every thread of the pool, by its index.
 std::vector<std::vector<int>> affinities(ThreadPool& pool) {
   std::vector<std::vector<int>> bound(static_cast<size_t>(pool.num_threads()));
   std::atomic<int64_t> started = 0;
@@ -169,7 +169,7 @@ std::vector<std::vector<int>> affinities(ThreadPool& pool) {
   return bound;
 }
 
-// The first two processors, as if a container allowed no more, and a quota.
+// The first two processors, as if a container allowed no more, with an optional quota.
 CpuLimits limits_of_two(std::optional<double> quota = {}) {
   return {{usable_cpus()[0], usable_cpus()[1]}, quota};
 }
@@ -242,7 +242,7 @@ TEST_F(Pinning, EndsForWhatAnUnpinnedScopeStarts) {
   EXPECT_EQ(affinity(), first_);
 }
 
-// Two processors, as if they were the hardware threads of one core.
+// Two processors, posing as the hardware threads of one core.
 TEST_F(Pinning, TwoThreadsOfACoreAreAskedForOrThereIsOne) {
   CpuLimits one_core = limits_of_two();
   one_core.cores = {one_core.cpus};
@@ -281,7 +281,7 @@ TEST(ThreadPool, ARefusedThreadIsAnErrorAndLeavesNoneBehind) {
 #if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
   GTEST_SKIP() << "sanitizers take more address space than the test allows";
 #endif
-  // In a child, whose address space has no room for so many stacks.
+  // Runs in a child whose address space has no room for so many stacks.
   EXPECT_EXIT(
       {
         rlimit none = {};

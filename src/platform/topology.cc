@@ -27,7 +27,7 @@ int64_t read_number(const std::filesystem::path& path) {
   return value;
 }
 
-// The number behind `prefix` in a folder's name: "node12" -> 12.
+// The number between `prefix` and `suffix` in a directory name: "node12" -> 12.
 std::optional<int64_t> number_after(const std::string& name, const std::string& prefix,
                                     const std::string& suffix) {
   if (!name.starts_with(prefix) || !name.ends_with(suffix)) return std::nullopt;
@@ -57,8 +57,8 @@ int64_t node_memory_bytes(const std::filesystem::path& meminfo) {
   return 0;
 }
 
-// Of the core of a processor, itself included; empty when the kernel does not say. The second name is the one
-// before Linux 5.3.
+// Hardware threads of a processor's core, itself included; empty if the kernel does not report them. The
+// second name is the one used before Linux 5.3.
 std::vector<int> hardware_threads(int cpu, const std::filesystem::path& cpus) {
   for (const char* name : {"core_cpus_list", "thread_siblings_list"}) {
     std::vector<int> listed = parse_cpu_list(read_line(cpus / fmt::format("cpu{}", cpu) / "topology" / name));
@@ -70,7 +70,7 @@ std::vector<int> hardware_threads(int cpu, const std::filesystem::path& cpus) {
 }  // namespace
 
 std::vector<std::vector<int>> cores_of(const std::vector<int>& cpus, const std::filesystem::path& root) {
-  // Of the core of a processor: one that says nothing may be named by the other.
+  // The first thread of each processor's core: a processor that reports nothing may be listed by its sibling.
   std::map<int, int> first_threads;
   for (const int cpu : cpus) {
     const std::vector<int> listed = hardware_threads(cpu, root / "sys/devices/system/cpu");

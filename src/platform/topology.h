@@ -1,4 +1,4 @@
-// Cores, memory nodes and huge pages, as the kernel describes them below /sys.
+// Cores, NUMA nodes and huge pages, as the kernel describes them under /sys.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,12 @@
 
 namespace tessera {
 
-// The hardware threads of each core that are among `cpus` (ascending), cores by their first one. A processor
-// that the kernel does not describe, or describes as part of another core than itself, is a core of its own.
+// The hardware threads of each core that are in `cpus` (ascending), cores ordered by their first thread. A
+// processor that the kernel does not describe, or describes as part of a core that does not include it, is
+// its own core.
 std::vector<std::vector<int>> cores_of(const std::vector<int>& cpus, const std::filesystem::path& root = "/");
 
-// Processors of the machine that run, allowed or not; empty when the kernel does not say.
+// The machine's online processors, allowed or not; empty if the kernel does not report them.
 std::vector<int> online_cpus(const std::filesystem::path& root = "/");
 
 struct NumaNode {
@@ -21,7 +22,7 @@ struct NumaNode {
   int64_t memory_bytes;
 };
 
-// Ascending by id; empty when the kernel tells nothing. `root` stands for "/" in tests.
+// Ascending by id; empty if the kernel reports none. `root` stands for "/" in tests.
 std::vector<NumaNode> numa_nodes(const std::filesystem::path& root = "/");
 
 struct HugePagePool {
@@ -37,9 +38,9 @@ struct HugePages {
 
 HugePages huge_pages(const std::filesystem::path& root = "/");
 
-// Processor numbers of a list as in cpulist files: "0-3,8,10-11". Malformed parts end the list.
+// Parses a list in the format of cpulist files: "0-3,8,10-11". Parsing stops at the first malformed part.
 std::vector<int> parse_cpu_list(const std::string& text);
-// The reverse.
+// The inverse of parse_cpu_list().
 std::string format_cpu_list(const std::vector<int>& cpus);
 
 }  // namespace tessera

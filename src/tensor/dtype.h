@@ -29,7 +29,7 @@ enum class DType : uint8_t {
 
 int64_t dtype_bytes(DType dtype);
 std::string_view dtype_name(DType dtype);                 // "BF16"
-std::optional<DType> parse_dtype(std::string_view name);  // nullopt when unknown
+std::optional<DType> parse_dtype(std::string_view name);  // nullopt if unknown
 
 template <typename T>
 struct DTypeOf;

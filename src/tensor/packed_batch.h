@@ -1,4 +1,4 @@
-// A micro-batch as the model sees it: T tokens of several sequences one after another, without padding.
+// A micro-batch as the model sees it: T tokens of several sequences back to back, without padding.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,10 @@ inline constexpr int32_t kIgnoredLabel = -100;
 
 struct PackedBatch {
   std::vector<int32_t> input_ids;  // [T]
-  std::vector<int32_t> positions;  // [T], from 0 in every sequence; index of the rotary embedding
-  // [T] what position t must predict: the label of position t + 1 of the same sequence, kIgnoredLabel at its
-  // end and wherever that label is ignored. The shift of Hugging Face's loss is done already.
+  std::vector<int32_t> positions;  // [T], from 0 in each sequence; index into the rotary embedding
+  // [T] what position t must predict: the label of position t + 1 of the same sequence; kIgnoredLabel at the
+  // end of a sequence and wherever that label is ignored. The shift in Hugging Face's loss is already
+  // applied.
   std::vector<int32_t> targets;
   std::vector<int32_t>
       cu_seqlens;           // [num_sequences + 1], 0 = first, T = last: attention stays inside a sequence

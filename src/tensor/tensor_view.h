@@ -50,7 +50,7 @@ class BasicTensorView {
   BasicTensorView() = default;  // empty: no tensor
   BasicTensorView(Like<void>* data, DType dtype, Shape shape)
       : data_(static_cast<Byte*>(data)), dtype_(dtype), shape_(shape) {}
-  // A view of writable memory serves wherever a read-only one is asked for.
+  // A view of writable memory converts to a read-only one.
   template <typename Other>
   requires(std::is_const_v<Byte> && !std::is_const_v<Other>)
       BasicTensorView(const BasicTensorView<Other>& other)  // NOLINT: conversion wanted
@@ -64,7 +64,7 @@ class BasicTensorView {
   int64_t num_elements() const { return shape_.num_elements(); }
   int64_t size_bytes() const { return num_elements() * dtype_bytes(dtype_); }
 
-  // The elements as T; a wrong type is a bug.
+  // The elements as T; a mismatched type is a bug.
   template <typename T>
   Like<T>* as() const {
     TESSERA_CHECK(DTypeOf<T>::value == dtype_, "asked for {}, tensor is {}", dtype_name(DTypeOf<T>::value),
@@ -83,7 +83,7 @@ class BasicTensorView {
     return {data_ + begin * row_bytes, dtype_, Shape({dims.data(), static_cast<size_t>(shape_.rank())})};
   }
 
-  // The same elements under another shape of equal size.
+  // The same elements with another shape of equal size.
   BasicTensorView reshaped(Shape shape) const {
     TESSERA_CHECK(shape.num_elements() == num_elements(), "{} as {}", shape_.to_string(), shape.to_string());
     return {data_, dtype_, shape};
