@@ -15,7 +15,7 @@
 namespace tessera {
 namespace {
 
-// Calls follow one another, so all kernels share one piece of scratch.
+// Calls run one after another, so all kernels share one scratch buffer.
 class CpuOps final : public Ops {
  public:
   explicit CpuOps(ThreadPool& pool) : pool_(pool) {}
@@ -167,8 +167,8 @@ class CpuOps final : public Ops {
 
 }  // namespace
 
-// The permission for the tile registers must be there before oneDNN looks at the machine; the dispatch tables
-// ask for it, so they are resolved here and a bad TESSERA_ISA fails here too.
+// Tile registers must be permitted before oneDNN inspects the machine. The dispatch tables request the
+// permission, so they are resolved here, where a bad TESSERA_ISA then fails too.
 std::unique_ptr<Ops> make_cpu_ops(ThreadPool& pool) {
   kernel_reports();
   return std::make_unique<CpuOps>(pool);

@@ -63,7 +63,7 @@ class OwnedTensor {
   TensorView view_;
 };
 
-// Every operation once at the limits, in the order of a layer. Returns whether all results are finite.
+// Runs every operation once at the limits, in the order of a layer. Returns whether all results are finite.
 bool run_every_operation(Ops& ops, DType A) {
   const int64_t T = kTokens, D = kWidth, F = kFeedForward, V = kVocabSize, Q = kHeads.qkv_width();
   const int64_t o_width = kHeads.num_heads * kHeads.head_dim,

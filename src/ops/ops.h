@@ -1,5 +1,5 @@
-// The operations a Llama-family model needs, as one interface. CpuOps forwards to kernels/; another device is
-// one more implementation, chosen once at start-up.
+// The operations a Llama-family model needs, as one interface. CpuOps forwards to kernels/; another device
+// would be another implementation, chosen once at start-up.
 //
 // Shape letters: T tokens, D hidden, H query heads, G key-value heads, E head size, F feed-forward, V
 // vocabulary, Q = (H + 2G) E the width of a fused query/key/value row, N and K sizes of a product. R rows of
@@ -7,13 +7,12 @@
 //
 // Rules for every operation:
 // * Activations, weights and activation gradients have one dtype, BF16 or F32 ("A" below), the same in one
-// call.
-//   Statistics (rstd, lse), logits, losses and weight gradients are F32. Accumulation is in float32.
-// * Weight gradients are added to (+=) or overwritten (=), as a parameter says. Activation gradients are
-// overwritten unless a parameter says otherwise.
-// * Outputs do not overlap inputs unless "in place" or "may alias" is said.
-// * Results do not depend on the number of threads and are the same in every run.
-// * No memory is allocated per call; temporary memory comes from bind_workspace().
+//   call. Statistics (rstd, lse), logits, losses and weight gradients are F32. Accumulation is in float32.
+// * Weight gradients are added to (+=) or overwritten (=), according to a parameter. Activation gradients are
+//   overwritten unless a parameter says otherwise.
+// * Outputs do not overlap inputs unless marked "in place" or "may alias".
+// * Results do not depend on the number of threads and are identical in every run.
+// * Calls do not allocate memory; temporary memory comes from bind_workspace().
 #pragma once
 
 #include <cstdint>
@@ -31,19 +30,19 @@
 
 namespace tessera {
 
-// linear() and its backward of one weight, for at most max_rows tokens.
+// linear() and its backward for one weight, with at most max_rows tokens.
 struct LinearLimits {
   int64_t max_rows;
   LinearShape weight;
 };
 
-// The largest shapes that will be asked for: bounds the workspace.
+// The largest shapes that will be used: bounds the workspace.
 struct OpsLimits {
   int64_t max_tokens;           // T
   int64_t max_sequence_length;  // longest cu_seqlens entry
   int64_t hidden_size;          // D
-  int64_t max_logits_rows;      // rows of one cross_entropy call
-  int64_t max_sum_elements;     // of one sum_of_squares() call
+  int64_t max_logits_rows;      // rows per cross_entropy call
+  int64_t max_sum_elements;     // per sum_of_squares() call
   AttentionShape attention;
   DType dtype;
   bool training;  // backward will be called
@@ -54,7 +53,7 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // What runs, for the log: "cpu: gemm onednn (amx_bf16), attention hwy (avx3_dl), ...".
+  // The implementations in use, for the log: "cpu: gemm onednn (amx_bf16), attention hwy (avx3_dl), ...".
   virtual std::string description() const = 0;
 
   // Temporary memory for all calls within `limits`; the block is kept until the next bind.
@@ -63,7 +62,7 @@ class Ops {
 
   // Bytes of each packed form of a weight [N, K]; 0: packed forms are of no use here.
   virtual int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const = 0;
-  // Writes what these rows, cut at multiples of kPackedRows, are in the forms that are not null.
+  // Packs these rows, cut at multiples of kPackedRows, into the forms that are not null.
   virtual void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) = 0;
 
   // y_TN = x_TK w_NK^T + bias_N (bias may be empty). y may be A or F32.
@@ -94,7 +93,7 @@ class Ops {
                                 ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
                                 Update dw_update) = 0;
 
-  // sum_TD = x_TD + y_TD in place of x, rounded to A, then as rmsnorm of the sum: the residual stream in one
+  // sum_TD = x_TD + y_TD in place of x, rounded to A, then rmsnorm of the sum: the residual stream in one
   // pass.
   virtual void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps,
                            TensorView norm_TD, TensorView rstd_T) = 0;
@@ -104,7 +103,7 @@ class Ops {
   virtual void round_to(ConstTensorView from, TensorView to) = 0;
   // x = 0, any dtype.
   virtual void zero(TensorView x) = 0;
-  // Sum of x^2 (F32) in double: of a gradient that no product finishes.
+  // Sum of x^2 (F32) in double, for a gradient whose sum of squares no product computes.
   virtual double sum_of_squares(ConstTensorView x) = 0;
 
   // RMSNorm over E of heads [head_begin, head_end) of fused rows, other heads copied when y is another buffer
@@ -139,7 +138,7 @@ class Ops {
 
   // h_TF = silu(gate) * up with rows [gate: F | up: F] of gate_up_TF2. Shazeer, 2020.
   virtual void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) = 0;
-  // Also computes h_TF again. dgate_up may be gate_up, h may be dh.
+  // Also recomputes h_TF. dgate_up may be gate_up, h may be dh.
   virtual void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
                                TensorView h_TF) = 0;
 
@@ -149,9 +148,9 @@ class Ops {
   // rows.
   virtual LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets,
                                  float label_smoothing, float grad_scale, TensorView dlogits_RV) = 0;
-  // The same for rows that exist one chunk of the vocabulary at a time: add every chunk in ascending order,
-  // take the loss, ask for the gradient of each chunk with the same logits again. logits_RC (F32) are columns
-  // [first_column, first_column + C); the chunk at column 0 starts `rows` [R] anew.
+  // The same for rows available only one chunk of the vocabulary at a time: add every chunk in ascending
+  // order, take the loss, then request the gradient of each chunk with the same logits again. logits_RC (F32)
+  // are columns [first_column, first_column + C); the chunk at column 0 resets `rows` [R].
   virtual void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                                        std::span<const int32_t> targets, float label_smoothing,
                                        std::span<SoftmaxRow> rows) = 0;

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// BF16 gradients widened at a time: 4 MiB of float32, read again from the caches.
+// BF16 gradients widened at a time: 4 MiB of float32, still in cache when read again.
 constexpr int64_t kWidenedBlock = 1 << 20;
 
 // Elements a thread takes at a time when masters are read or written: 256 KiB of float32.
@@ -76,7 +76,7 @@ void AdamW::for_each_block(const ParameterRange& range, const Body& body) const 
 }
 
 double AdamW::gradient_norm() const {
-  // Range by range: alignment gaps may hold anything.
+  // Range by range, because alignment gaps may hold anything.
   double sum = 0;
   for (const ParameterRange& range : ranges_) {
     for_each_block(range, [&](int64_t /*begin*/, std::span<const float> gradient) {

@@ -20,8 +20,8 @@ struct AdamWOptions {
   double weight_decay = 0;
 };
 
-// Elements [begin, begin + count) of the weights. Elements in no range (alignment gaps) are left alone. Who
-// owns a shard only keeps its gradients and state apart from its weights, at offsets of their own.
+// Elements [begin, begin + count) of the weights. Elements in no range (alignment gaps) are left alone. The
+// owner of a mere shard keeps its gradients and state separately from the weights, at their own offsets.
 struct ParameterRange {
   int64_t begin;
   int64_t count;
@@ -30,29 +30,28 @@ struct ParameterRange {
   int64_t state_begin = begin;
 };
 
-// State: float32 m and v; with BF16 weights also the 16-bit remainder that makes weight + remainder the exact
+// State: float32 m and v; with BF16 weights also the 16-bit remainder that turns a weight into the exact
 // float32 master weight (kernels/adamw/adamw.h).
 class AdamW {
  public:
-  // Bytes of state for flat arrays of num_elements, without allocating.
+  // Bytes of state for flat arrays of num_elements. Does not allocate.
   static int64_t state_bytes(int64_t num_elements, DType dtype);
 
-  // `ranges` ascend in the weights and do not overlap. `weights` (BF16 or F32) and `gradients` (F32) are flat
-  // arrays and must outlive this. The state has as many elements as the weights unless said otherwise. BF16
-  // weights start as exact masters: remainders are 0.
+  // `ranges` are ascending in the weights and do not overlap. `weights` (BF16 or F32) and `gradients` (F32)
+  // are flat arrays and must outlive this. The state has as many elements as the weights unless
+  // num_state_elements is given. BF16 weights start as exact masters: remainders are 0.
   AdamW(std::vector<ParameterRange> ranges, TensorView weights, ConstTensorView gradients,
         const AdamWOptions& options, ThreadPool& pool, std::optional<int64_t> num_state_elements = {});
 
   int64_t num_ranges() const { return std::ssize(ranges_); }
 
-  // Square root of the sum of squares of the gradients of all ranges; the same whatever the number of
-  // threads.
+  // Square root of the sum of squares of the gradients of all ranges; independent of the number of threads.
   double gradient_norm() const;
-  // For the steps from here on.
+  // Applies to all later steps.
   void set_betas(double beta1, double beta2);
   // One update with gradients * gradient_scale. `step` counts from 1 (bias correction).
   void step(int64_t step, double learning_rate, double gradient_scale);
-  // Of ranges [first, last) alone: a step may be taken in pieces.
+  // Updates ranges [first, last) only: a step may be taken in pieces.
   void step_ranges(int64_t first, int64_t last, int64_t step, double learning_rate, double gradient_scale);
 
   // Float32 master weights of elements [begin, begin + destination.size()) of the weights, whose state begins
@@ -75,8 +74,8 @@ class AdamW {
   }
 
  private:
-  // body(first element of the range, float32 gradients from there on) for blocks of a range: one block of
-  // F32, or as many as are widened at a time.
+  // Calls body(first element of the range, float32 gradients from there on) for each block of a range: a
+  // single block if gradients are F32, otherwise as many elements as are widened at a time.
   template <typename Body>
   void for_each_block(const ParameterRange& range, const Body& body) const;
   void check_elements(int64_t begin, int64_t state_begin, int64_t count) const;

@@ -39,7 +39,7 @@ struct TrainingRun {
                   TensorView(gradients.data(), DType::kF32, {kCount}), options, pool) {
     optimizer.write_master(0, normal_values(kCount, 1));
   }
-  // In place: the optimizer holds the address.
+  // In place, because the optimizer holds the address.
   void set_gradients(uint64_t seed) { std::ranges::copy(normal_values(kCount, seed), gradients.begin()); }
   void step(int64_t step) {
     set_gradients(static_cast<uint64_t>(100 + step));
@@ -56,7 +56,7 @@ TEST(AdamW, DecaysOnlyTheRangesThatAskAndLeavesGapsAlone) {
   const AdamWOptions options{.weight_decay = 0.5};
   TrainingRun run(DType::kF32, options);
   const std::vector<float> before = run.masters();
-  run.optimizer.step(1, 1e-2, 1);  // gradients are zero: only decay acts
+  run.optimizer.step(1, 1e-2, 1);  // gradients are zero: only weight decay acts
   const std::vector<float> after = run.masters();
   for (int64_t i = 0; i < kCount; ++i) {
     const auto at = static_cast<size_t>(i);
@@ -75,7 +75,7 @@ TEST(AdamW, Bf16MastersEqualAFloat32Run) {
   const std::vector<float> expected = f32.masters(), got = half.masters();
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(expected[i])) << "index " << i;
-    // The weight the model computes with is the master rounded.
+    // The weight the model computes with is the rounded master.
     ASSERT_NEAR(to_float(half.half_weights[i]), expected[i], std::abs(expected[i]) * 0x1.0p-8)
         << "index " << i;
   }
@@ -138,7 +138,7 @@ TEST(AdamW, GoesOnFromItsMastersAndMoments) {
 
 TEST(AdamW, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
   TrainingRun whole(DType::kBF16, {.weight_decay = 0.1});
-  // Elements 100 to 299 of the first range and 600 to 649 of the second, the state behind one another.
+  // Elements 100 to 299 of the first range and 600 to 649 of the second, with their states back to back.
   const std::vector<ParameterRange> ranges = {{100, 200, true, 64, 0}, {600, 50, false, 5, 200}};
   std::vector<bf16> weights(kCount);
   std::vector<float> gradients(400);

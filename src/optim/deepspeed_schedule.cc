@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// What WarmupLR, WarmupDecayLR and WarmupCosineLR have in common: gamma rises from 0 at i = 0 to 1 at i = W.
+// Common to WarmupLR, WarmupDecayLR and WarmupCosineLR: gamma rises from 0 at i = 0 to 1 at i = W.
 struct Warmup {
   int64_t num_steps;  // W, at least 2
   bool logarithmic;
@@ -21,7 +21,7 @@ struct Warmup {
   }
 };
 
-// DeepSpeed takes an unknown warmup_type for "log"; here it is refused.
+// DeepSpeed treats an unknown warmup_type as "log"; here it is an error.
 Warmup read_warmup(const ScheduleOptions& o, Keywords& keywords) {
   constexpr int64_t kDefaultSteps = 1000;
   const bool is_auto = keywords.is_auto("warmup_num_steps");
@@ -127,7 +127,7 @@ class WarmupCosineLR : public Schedule {
   double last_ratio_;
 };
 
-// lr = min_lr * (1 + rate * (i + 1) / size), in stairs with the quotient rounded down.
+// lr = min_lr * (1 + rate * (i + 1) / size); as a staircase the quotient is rounded down.
 class LRRangeTest : public Schedule {
  public:
   LRRangeTest(const ScheduleOptions&, Keywords& keywords)
@@ -148,8 +148,8 @@ class LRRangeTest : public Schedule {
   bool staircase_;
 };
 
-// From cycle_min_lr up to cycle_max_lr and down again, once; then the decay. beta1 moves the other way. With
-// k = i + 1 completed steps, scale(k) = k / first or (first + second - k) / second.
+// Goes from cycle_min_lr up to cycle_max_lr and back down once, then decays. beta1 moves the opposite way.
+// With k = i + 1 completed steps, scale(k) = k / first or (first + second - k) / second.
 class OneCycle : public Schedule {
  public:
   OneCycle(const ScheduleOptions& o, Keywords& keywords)
@@ -171,7 +171,7 @@ class OneCycle : public Schedule {
     return min_lr_ / (1 + decay_lr_rate_ * decay_intervals(step));
   }
 
-  // DeepSpeed sets the lower momentum before the first step, and beta2 0.99 throughout.
+  // DeepSpeed sets the lower momentum before the first step, and beta2 = 0.99 throughout.
   std::optional<AdamBetas> betas(int64_t step) const override {
     constexpr double kBeta2 = 0.99;
     if (!cycle_momentum_) return std::nullopt;

@@ -1,11 +1,11 @@
 // Learning-rate schedules of DeepSpeed (deepspeed/runtime/lr_schedules.py): WarmupLR, WarmupDecayLR,
-// WarmupCosineLR, LRRangeTest, OneCycle. Their parameters come as lr_scheduler_kwargs.
+// WarmupCosineLR, LRRangeTest, OneCycle. Their parameters are passed as lr_scheduler_kwargs.
 //
-// DeepSpeed counts i = -1 before the first step and steps the schedule after every optimizer step, so that
-// optimizer step n (0-based) has the rate of i = n - 1: the first two steps of a warm-up have the minimum.
+// DeepSpeed counts i = -1 before the first step and advances the schedule after every optimizer step, so
+// optimizer step n (0-based) uses the rate of i = n - 1: the first two steps of a warm-up have the minimum.
 //
-// "auto" is what Hugging Face's Trainer fills in: warmup_min_lr 0, warmup_max_lr the learning rate,
-// total_num_steps and warmup_num_steps those of the run.
+// "auto" takes the value that Hugging Face's Trainer fills in: warmup_min_lr 0, warmup_max_lr the learning
+// rate, total_num_steps and warmup_num_steps those of the run.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-// nullptr when the type is none of DeepSpeed's. kBadConfig for missing or wrong parameters.
+// nullptr if the type is not one of DeepSpeed's. kBadConfig for missing or wrong parameters.
 std::unique_ptr<Schedule> make_deepspeed_schedule(const ScheduleOptions& options, Keywords& keywords);
 std::vector<std::string> deepspeed_schedule_names();
 

@@ -1,4 +1,4 @@
-// Expected values are worked out by hand from deepspeed/runtime/lr_schedules.py; i = step - 1.
+// Expected values are computed by hand from deepspeed/runtime/lr_schedules.py; i = step - 1.
 #include "optim/deepspeed_schedule.h"
 
 #include <gmock/gmock.h>

@@ -16,14 +16,14 @@
 namespace tessera {
 namespace {
 
-// What a schedule reads: s completed steps, w = num_warmup_steps, T = num_training_steps.
+// The inputs of a schedule: s completed steps, w = num_warmup_steps, T = num_training_steps.
 using Lambda = std::function<double(int64_t s)>;
 
 double ratio(int64_t numerator, int64_t denominator) {
   return static_cast<double>(numerator) / static_cast<double>(std::max<int64_t>(1, denominator));
 }
 
-// 1 at progress 0, 0 at progress 1 with half a cycle.
+// 1 at progress 0, and 0 at progress 1 for half a cycle.
 double cosine(double num_cycles, double progress) {
   return 0.5 * (1 + std::cos(std::numbers::pi * 2 * num_cycles * progress));
 }
@@ -92,7 +92,7 @@ Lambda inverse_sqrt(const ScheduleOptions& o, Keywords& keywords) {
       w, [=](int64_t s) { return 1 / std::sqrt((static_cast<double>(s) + shift) / timescale); });
 }
 
-// min_lr or min_lr_rate, exactly one of them, as a share of the learning rate.
+// min_lr or min_lr_rate, exactly one of them, as a fraction of the learning rate.
 double minimum_rate(const ScheduleOptions& o, Keywords& keywords) {
   const std::optional<double> rate = keywords.number("min_lr_rate");
   const std::optional<double> absolute = keywords.number("min_lr");
@@ -116,7 +116,7 @@ Lambda cosine_with_min_lr(const ScheduleOptions& o, Keywords& keywords) {
       w, [=](int64_t s) { return std::max(0.0, lift(cosine(num_cycles, ratio(s - w, T - w)), minimum)); });
 }
 
-// Counts from step 1, so that the first step already has a rate and the last one has the minimum.
+// Counts from step 1, so that the first step already has a nonzero rate and the last one has the minimum.
 Lambda cosine_warmup_with_min_lr(const ScheduleOptions& o, Keywords& keywords) {
   const int64_t w = o.num_warmup_steps, T = o.num_training_steps;
   const double num_cycles = keywords.number("num_cycles", 0.5);
@@ -170,7 +170,7 @@ class LambdaSchedule : public Schedule {
   Lambda lambda_;
 };
 
-// torch.optim.lr_scheduler.ReduceLROnPlateau, stepped at every evaluation. Warm-up does not apply to it.
+// torch.optim.lr_scheduler.ReduceLROnPlateau, stepped at every evaluation. Warm-up does not apply.
 class ReduceOnPlateau : public Schedule {
  public:
   ReduceOnPlateau(const ScheduleOptions& o, Keywords& keywords)

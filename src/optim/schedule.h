@@ -26,8 +26,8 @@ struct AdamBetas {
 // What reduce_lr_on_plateau has learned from evaluations.
 struct PlateauState {
   double learning_rate = 0;
-  std::optional<double> best;  // metric; nothing before the first evaluation
-  int64_t num_bad = 0;         // evaluations since the best one, or since the rate was reduced
+  std::optional<double> best;  // metric; nullopt before the first evaluation
+  int64_t num_bad = 0;         // evaluations since the best one, or since the rate was last reduced
   int64_t cooldown_left = 0;
 };
 
@@ -36,16 +36,16 @@ class Schedule {
   virtual ~Schedule() = default;
   // The rate of optimizer step `step` (0-based).
   virtual double learning_rate(int64_t step) const = 0;
-  // OneCycle only: the betas of optimizer step `step`. Others leave those of the optimizer.
+  // OneCycle only: the betas of optimizer step `step`. Other schedules leave the optimizer's betas alone.
   virtual std::optional<AdamBetas> betas(int64_t step) const;
-  // reduce_lr_on_plateau only: the metric of an evaluation. Others ignore it.
+  // reduce_lr_on_plateau only: takes the metric of an evaluation. Others ignore it.
   virtual void observe_metric(double metric, bool greater_is_better);
-  // reduce_lr_on_plateau only; others depend on the step alone.
+  // reduce_lr_on_plateau only; others depend only on the step.
   virtual std::optional<PlateauState> plateau() const;
   virtual void restore(const PlateauState& state);
 };
 
-// kBadConfig for an unknown type (with the nearest), an unknown or missing keyword.
+// kBadConfig for an unknown type (naming the nearest) and for an unknown or missing keyword.
 std::unique_ptr<Schedule> make_schedule(const ScheduleOptions& options);
 std::vector<std::string> schedule_names();
 

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-// Every getter marks its name as known to the schedule; done() refuses the rest. A null counts as absent, as
-// None does in Python. Errors are kBadConfig and name schedule and keyword.
+// Every getter marks its name as known to the schedule; done() rejects the rest. A null counts as absent,
+// like None in Python. Errors are kBadConfig and name schedule and keyword.
 class Keywords {
  public:
   // `text`: a JSON object, "" = none.
@@ -20,10 +20,10 @@ class Keywords {
   double number(const std::string& name, double otherwise) { return number(name).value_or(otherwise); }
   std::optional<int64_t> count(const std::string& name);
   std::optional<bool> boolean(const std::string& name);
-  // The first choice when absent.
+  // The first choice if absent.
   std::string choice(const std::string& name, const std::vector<std::string>& choices);
   bool has(const std::string& name) { return find(name) != nullptr; }
-  // The text "auto", which stands for a value that the run gives.
+  // Whether the value is "auto", which stands for a value derived from the run.
   bool is_auto(const std::string& name);
 
   void done() const;

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 constexpr double kBase = 2e-3;
 
-// lambda(s) = lr(s) / learning_rate of s = first, first + 1, ...
+// lambda(s) = lr(s) / learning_rate at the given steps.
 std::vector<double> factors(const std::string& type, const std::string& kwargs, int64_t w, int64_t T,
                             const std::vector<int64_t>& steps) {
   const auto schedule = make_schedule({type, kwargs, kBase, w, T});
@@ -23,7 +23,7 @@ std::vector<double> factors(const std::string& type, const std::string& kwargs, 
   return out;
 }
 
-// Every value within 1e-12 of what was worked out by hand from the formulas of transformers/optimization.py.
+// Every value within 1e-12 of one computed by hand from the formulas in transformers/optimization.py.
 void expect_factors(const std::string& type, const std::string& kwargs, int64_t w, int64_t T,
                     const std::vector<int64_t>& steps, const std::vector<double>& expected) {
   ASSERT_EQ(steps.size(), expected.size());
@@ -155,7 +155,7 @@ TEST(ReduceOnPlateauSchedule, ReducesAfterMoreThanPatienceBadEvaluations) {
   EXPECT_EQ(schedule->learning_rate(0), kBase);  // no warm-up
   for (const double metric : {2.0, 1.0, 1.0}) schedule->observe_metric(metric, false);
   EXPECT_EQ(schedule->learning_rate(5), kBase);
-  schedule->observe_metric(0.99995, false);  // better by less than threshold 1e-4: the second bad one
+  schedule->observe_metric(0.99995, false);  // better by less than the threshold of 1e-4: the second bad one
   EXPECT_EQ(schedule->learning_rate(6), kBase / 2);
   schedule->observe_metric(0.5, false);
   schedule->observe_metric(0.6, false);
@@ -172,7 +172,7 @@ TEST(ReduceOnPlateauSchedule, HonoursCooldownFloorAndDirection) {
   const auto again =
       make_schedule({"reduce_lr_on_plateau",
                      R"({"patience": 0, "cooldown": 2, "factor": 0.5, "mode": "min"})", kBase, 0, 10});
-  again->observe_metric(1, true);  // mode is given: the lower, the better
+  again->observe_metric(1, true);  // mode is given: lower is better
   for (const double expected : {kBase / 2, kBase / 2, kBase / 2, kBase / 4}) {
     again->observe_metric(2, true);
     EXPECT_EQ(again->learning_rate(1), expected);
