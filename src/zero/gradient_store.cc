@@ -9,12 +9,12 @@
 namespace tessera {
 namespace {
 
-// Channels of the node's counters, in groups closed since the beginning.
+// Channels of the node's counters; values count groups closed since the beginning.
 constexpr int64_t kClosed = 0;  // by this rank: its buffer may be read
-constexpr int64_t kSummed = 1;  // read by this rank: buffers may be written again
+constexpr int64_t kSummed = 1;  // read by this rank: buffers may be overwritten
 constexpr int64_t kNumChannels = 2;
 
-// One share is summed up while another is on the network.
+// One share is summed while another is on the network.
 constexpr int64_t kNumStaging = 2;
 
 constexpr const char* kWhat = "gradients";
@@ -48,8 +48,8 @@ GradientStore::GradientStore(const ZeroLayout& layout, const ZeroSettings& setti
     largest_share = std::max(largest_share, at);
     accumulator_begin_.push_back(num_accumulated);
     num_accumulated += whole_ ? at : own_in_share(g).size();
-    // A final norm alone (tied embeddings) is open together with the embedding and takes the buffer of a
-    // layer.
+    // With tied embeddings the final norm is a group of its own, open together with the embedding; it takes a
+    // layer's buffer.
     const bool is_layer = g > 0 && (g < last || plan.group(g).size() < plan.group(0).size() / 2);
     slot_index_.push_back(is_layer ? static_cast<size_t>(g % 2) : 2);
     int64_t& largest = is_layer ? largest_layer : largest_end;
@@ -139,7 +139,7 @@ void GradientStore::close(int64_t group) {
   slot_of(group).last_use = num_closed_;
   counters_.publish(kClosed, num_closed_);
   closed_.push_back({group, num_closed_});
-  // One group later the other ranks have most likely closed it as well.
+  // One group later, the other ranks have most likely closed it too.
   while (closed_.size() > 1) sum_next();
 }
 
@@ -150,7 +150,7 @@ void GradientStore::sum_next() {
   counters_.wait_all(kClosed, next.number, {kWhat, group}, float_bytes(plan_.group(group).size()));
   const Update update = is_first_pass_ ? Update::kOverwrite : Update::kAdd;
   const bool reduces = uses_network_ && (!whole_ || is_last_pass_);
-  if (reduces && !whole_ && num_ranks_ == 1) {  // the buffer is the share
+  if (reduces && !whole_ && num_ranks_ == 1) {  // the buffer itself is the share
     start_reduction(group, slot_data(local_rank_, group), next.number, update);
     return;
   }
@@ -164,7 +164,7 @@ void GradientStore::sum_next() {
   }
   num_summed_ = next.number;
   counters_.publish(kSummed, num_summed_);
-  // Staged shares of whole gradients have the accumulators in them.
+  // Staged shares of whole gradients already include the accumulators.
   if (reduces) start_reduction(group, share, next.number, whole_ ? Update::kOverwrite : update);
 }
 
@@ -245,7 +245,7 @@ void GradientStore::finish_oldest_reduction() {
     const int64_t first = accumulator_begin_[static_cast<size_t>(reduction.group)];
     accumulate({&sum, 1}, reduction.update, first + (whole_ ? own.begin : 0), own.size());
   }
-  if (staging_.size_bytes() == 0) {  // the buffer that the model writes to
+  if (staging_.size_bytes() == 0) {  // frees the buffer the model writes to
     num_summed_ = reduction.number;
     counters_.publish(kSummed, num_summed_);
   } else {

@@ -1,13 +1,13 @@
 // Gradients on their way from the ranks that compute them to the ranks that own them.
 //
-// A rank's share of a group are the parts of the ranks with its local rank on all nodes (its rail): it sums
-// up its share over the ranks of the node, in float32 and in their order; then the ranks of a rail exchange
-// what the others own, in settings.network_dtype, and add in the order of nodes. So every byte
+// A rank's share of a group consists of the parts owned by its rail, the ranks with the same local rank on
+// all nodes: the rank sums its share over the ranks of the node, in float32 and in rank order; then the ranks
+// of a rail exchange what the others own, in settings.network_dtype, and add in node order. So every byte
 // crosses the network once, and the result does not depend on timing.
 //
-// Sums are complete on the node until the step ends (accumulates_whole_gradient), or go to their owners in
-// every pass. A rank that is alone on its node and accumulates whole gradients has its model write into the
-// sums themselves.
+// Sums stay on the node until the step ends (accumulates_whole_gradient), or go to their owners in every
+// pass. If a rank is alone on its node and accumulates whole gradients, its model writes directly into the
+// sums.
 #pragma once
 
 #include <cstdint>
@@ -30,40 +30,40 @@ class GradientStore {
   GradientStore(const ZeroLayout& layout, const ZeroSettings& settings, const ShardPlan& plan,
                 Communicator& comm, ThreadPool& pool);
 
-  // The model adds to what the passes before left (all but the first pass); otherwise it overwrites.
+  // The model adds to the results of earlier passes (in all but the first pass); otherwise it overwrites.
   bool model_accumulates() const { return direct_; }
 
   void begin_pass(bool is_first, bool is_last);
-  // Where the model writes the float32 gradients of a group; until close(). Groups in the order of
+  // Where the model writes the float32 gradients of a group, until close(). Groups follow the order of
   // model/parameter_access.h.
   std::byte* open(int64_t group);
   void close(int64_t group);
-  // Behind the last group of a pass: in the last one, the sums of all ranks are complete in this rank's parts
-  // of gradients(), and in stage 0 in its whole share.
+  // Call after the last group of a pass. After the last pass, the sums over all ranks are complete in this
+  // rank's parts of gradients(); in stage 0, in its whole share.
   void finish_pass();
 
-  // In the accumulators' type; element `element` of the flat array, which must be in this rank's parts (in
-  // stage 0: share), in it.
+  // The gradients in the accumulators' type, and the index in them of element `element` of the flat array,
+  // which must be in this rank's parts (in stage 0: its share).
   ConstTensorView gradients() const;
   int64_t index(int64_t group, int64_t element) const;
 
  private:
-  // A buffer of every rank of the node that the model writes a group to.
+  // One of the buffers, on every rank of the node, into which the model writes a group.
   struct Slot {
-    int64_t offset = 0;     // elements from the beginning of a rank's buffers
-    uint64_t last_use = 0;  // number of the group closed last in it
+    int64_t offset = 0;     // elements from the start of a rank's buffers
+    uint64_t last_use = 0;  // number of the last group closed in it
   };
-  // Closed by this rank, not summed up yet.
+  // Closed by this rank but not yet summed.
   struct Closed {
     int64_t group;
-    uint64_t number;  // counts the groups closed
+    uint64_t number;  // sequence number of the closed group
   };
-  // On the network; its sum goes to the accumulators when it has arrived.
+  // On the network; its sum goes to the accumulators once it has arrived.
   struct Reduction {
     NetworkGroup::Ticket ticket;
     int64_t group;
     float* data;      // the share
-    uint64_t number;  // of the group closed
+    uint64_t number;  // of the closed group
     Update update;    // of the accumulators
   };
 
@@ -71,16 +71,17 @@ class GradientStore {
   float* slot_data(int local_rank, int64_t group) const;
   int64_t share_size(int64_t group) const { return share_parts_[static_cast<size_t>(group)].back().end; }
   Part own_in_share(int64_t group) const;
-  // Adds up the oldest closed group over the ranks of the node.
+  // Sums the oldest closed group over the ranks of the node.
   void sum_next();
-  // body(inputs, begin in the share, size) for each part of a group's share: the buffers of all ranks of the
-  // node.
+  // Calls body(inputs, begin in the share, size) for each part of a group's share; the inputs are the buffers
+  // of all ranks of the node.
   template <typename Body>
   void for_each_part(int64_t group, const Body& body);
   // Accumulators [begin, begin + count) = or += the sum of the inputs.
   void accumulate(std::span<const RankInput> inputs, Update update, int64_t begin, int64_t count);
   void sum_into_accumulators(int64_t group);
-  // The share of all passes so far, or of this pass where accumulators hold only the own part.
+  // The share summed over all passes so far, or over this pass only if accumulators hold just this rank's own
+  // part.
   void sum_into_staging(int64_t group, float* to);
   float* take_staging();
   bool reduces_in_place() const { return whole_ && settings_.gradient_dtype == DType::kF32; }
@@ -95,21 +96,20 @@ class GradientStore {
   Communicator* comm_;
   ThreadPool* pool_;
   bool direct_;
-  bool whole_;  // accumulators hold the share, not the own part alone
+  bool whole_;  // accumulators hold the share, not just the own part
   bool uses_network_;
   int num_ranks_;  // of the node
   int local_rank_;
-  int64_t elements_per_rank_ = 0;  // of the buffers in flight
+  int64_t elements_per_rank_ = 0;  // in the buffers in flight
   SharedSegment in_flight_;
   SharedCounters counters_;
   std::vector<Slot> slots_;
   std::vector<size_t> slot_index_;  // by group
   PageBuffer accumulators_;
-  std::vector<int64_t> accumulator_begin_;  // by group
-  std::vector<std::vector<Part>>
-      share_parts_;      // by group and node: the share, its parts one behind the other
-  PageBuffer staging_;   // shares on the network when accumulators have no room for them
-  PageBuffer rounding_;  // BF16 accumulators: float32 sums before they are rounded
+  std::vector<int64_t> accumulator_begin_;      // by group
+  std::vector<std::vector<Part>> share_parts_;  // by group and node: the share, its parts back to back
+  PageBuffer staging_;                          // shares on the network if accumulators have no room for them
+  PageBuffer rounding_;                         // BF16 accumulators: float32 sums before they are rounded
   std::vector<std::byte*> staging_free_;
   std::deque<Closed> closed_;
   std::deque<Reduction> reductions_;

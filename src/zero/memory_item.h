@@ -1,4 +1,4 @@
-// An entry of the memory ledger: what is kept, of which kind, and who keeps it.
+// An entry in the memory ledger: what is kept, of which kind, and by whom.
 #pragma once
 
 #include <array>
@@ -18,15 +18,15 @@ std::string_view memory_kind_name(MemoryKind kind);  // "weights"
 
 enum class MemoryScope {
   kRank,      // every rank has its own
-  kNode,      // all ranks of a node map the same
-  kFirstRank  // the first rank of a node alone
+  kNode,      // one copy mapped by all ranks of a node
+  kFirstRank  // only the first rank of a node
 };
 
 std::string_view memory_scope_name(MemoryScope scope);  // "rank", "node", "first rank"
 
 enum class MemoryUse {
-  kStep,   // in every step, and from then on
-  kSaving  // once weights are written
+  kStep,   // from the first step on
+  kSaving  // once weights are saved
 };
 
 std::string_view memory_use_name(MemoryUse use);  // "step", "saving"
@@ -35,7 +35,7 @@ struct MemoryItem {
   MemoryKind kind = MemoryKind::kBuffers;
   MemoryScope scope = MemoryScope::kRank;
   std::string name;        // within its kind: "moments (F32)"
-  int64_t size_bytes = 0;  // of one rank, or once per node
+  int64_t size_bytes = 0;  // per rank or per node
   MemoryUse use = MemoryUse::kStep;
 };
 

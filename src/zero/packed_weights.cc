@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// The only channel: groups of which a rank has made its share, since the beginning.
+// The only channel: number of groups whose share a rank has made since the beginning.
 constexpr int64_t kPacked = 0;
 
 }  // namespace

@@ -17,18 +17,18 @@ class PackedWeights {
   // Makes share local_rank of local_world_size of the forms of a group whose elements are at `weights`.
   using PackShare = std::function<void(int64_t group, std::byte* weights)>;
 
-  // Collective; allocates bytes_by_group, 0 where a group has no forms. The node must have all weights
-  // (WeightStore::node_has_all); what is passed by reference must outlive this.
+  // Collective; allocates bytes_by_group, 0 for a group without forms. The node must have all weights
+  // (WeightStore::node_has_all); everything passed by reference must outlive this.
   PackedWeights(std::span<const int64_t> bytes_by_group, WeightStore& weights, NodeGroup& node,
                 ThreadPool& pool, PackShare pack_share);
 
-  // Of a group; nullptr: it has none.
+  // The forms of a group; nullptr if it has none.
   std::byte* forms(int64_t group) const { return forms_[static_cast<size_t>(group)]; }
 
-  // Collective. The weights have been updated or loaded, and no rank uses the former ones any more.
+  // Collective. Call once the weights have been updated or loaded and no rank uses the old ones any more.
   void weights_changed();
   // Returns when the forms of an open group are complete. Meanwhile this rank makes its share of them, and of
-  // whichever next groups have their weights already: so the ranks seldom wait for each other, and never for
+  // the next groups whose weights have already arrived: the ranks seldom wait for each other, and never for
   // weights that are not needed yet.
   void complete(int64_t group);
 
@@ -40,7 +40,7 @@ class PackedWeights {
   SharedSegment memory_;
   SharedCounters counters_;
   std::vector<std::byte*> forms_;  // by group
-  int64_t num_packed_ = 0;         // groups of which this rank has made its share
+  int64_t num_packed_ = 0;         // groups whose share this rank has made
   int64_t num_complete_ = 0;       // groups whose forms are known to be complete
   uint64_t version_ = 0;
 };

@@ -61,7 +61,7 @@ int64_t ShardPlan::node_elements(int node_rank) const {
   return count;
 }
 
-// Parts are cut from the front: the first rank and the first node have the most.
+// Parts are cut from the front, so the first rank and the first node have the most.
 int64_t ShardPlan::largest_shard() const { return shard_elements(0); }
 int64_t ShardPlan::largest_node_share() const { return node_elements(0); }
 

@@ -12,7 +12,7 @@ namespace tessera {
 
 class ShardPlan {
  public:
-  // `groups` are ranges of the flat array, ascending and without overlap; each is cut into num_nodes *
+  // `groups` are ascending, non-overlapping ranges of the flat array; each is cut into num_nodes *
   // local_world_size parts at multiples of `alignment` elements from its beginning. Small groups leave the
   // last ranks without elements.
   ShardPlan(std::vector<Part> groups, int64_t alignment, int num_nodes, int local_world_size);
@@ -22,14 +22,14 @@ class ShardPlan {
   int local_world_size() const { return local_world_size_; }
   int64_t num_groups() const { return static_cast<int64_t>(groups_.size()); }
   Part group(int64_t index) const { return groups_[static_cast<size_t>(index)]; }
-  int64_t num_elements() const;  // of all groups
+  int64_t num_elements() const;  // in all groups
   int64_t largest_group() const;
 
   // The part of a group that a rank owns.
   Part part(int64_t group, int rank) const;
   // All parts of a node, contiguous.
   Part node_part(int64_t group, int node_rank) const;
-  // Elements that a rank, or a node, owns over all groups.
+  // Elements that a rank or a node owns over all groups.
   int64_t shard_elements(int rank) const;
   int64_t node_elements(int node_rank) const;
   // The most that any rank or node owns.
@@ -39,7 +39,7 @@ class ShardPlan {
   Part rail_part(int64_t group, int node_rank, int local_rank) const {
     return part(group, node_rank * local_world_size_ + local_rank);
   }
-  // Those of all nodes: what a rail exchanges.
+  // These parts on all nodes: what a rail exchanges.
   std::vector<Part> rail_parts(int64_t group, int local_rank) const;
 
  private:

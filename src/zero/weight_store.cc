@@ -10,9 +10,9 @@ namespace tessera {
 namespace {
 
 // Channels of the node's counters.
-constexpr int64_t kResident = 0;        // stamp() of the last group whose parts on this rank's rail are there
-constexpr int64_t kGathered = 1;        // number of the last gather whose parts on this rank's rail are there
-constexpr int64_t kClosedGathered = 2;  // groups closed, gathered ones
+constexpr int64_t kResident = 0;        // stamp() of the last group whose parts on this rank's rail are here
+constexpr int64_t kGathered = 1;        // number of the last gather whose parts on this rank's rail are here
+constexpr int64_t kClosedGathered = 2;  // number of gathered groups closed
 constexpr int64_t kNumWeightChannels = 3;
 
 constexpr const char* kWeights = "weights";
@@ -92,7 +92,7 @@ int64_t WeightStore::owned_index(int64_t group, int64_t element) const {
   return owned_begin_[static_cast<size_t>(group)] + element - first;
 }
 
-// Grows with every update of every group.
+// Increases with every update of every group.
 uint64_t WeightStore::stamp(int64_t group) const {
   return version_ * static_cast<uint64_t>(plan_.num_groups()) + static_cast<uint64_t>(group) + 1;
 }
@@ -138,7 +138,7 @@ void WeightStore::start_fetch(int64_t group, std::byte* data, int64_t channel, u
 
 void WeightStore::announce(int64_t channel, uint64_t value) {
   const auto front_is_needed = [&] {
-    // In order of issue: what comes before the one asked for is over before it, too.
+    // In order of issue: fetches before the requested one complete before it.
     return std::any_of(fetches_under_way_.begin(), fetches_under_way_.end(),
                        [&](const Fetch& fetch) { return fetch.channel == channel && fetch.value <= value; });
   };
@@ -194,7 +194,7 @@ WeightStore::Slot* WeightStore::find_slot(int64_t group) {
   return nullptr;
 }
 
-// The one not used for the longest time.
+// The least recently used slot.
 WeightStore::Slot& WeightStore::slot_to_fill(int64_t group) {
   Slot* oldest = nullptr;
   for (Slot& slot : slots_) {
@@ -234,8 +234,8 @@ std::byte* WeightStore::open_gathered(int64_t group, bool forward) {
   return slot->data;
 }
 
-// The layers behind this one in the same direction, as many as there are slots for beside it; and the head
-// while the last layers are at work.
+// Prefetches the next layers in the same direction, as many as there are other slots, and the head while the
+// last layers are being computed.
 void WeightStore::fetch_ahead(int64_t group, bool forward) {
   const int64_t last_layer = plan_.num_groups() - 2;
   const int64_t ahead =
@@ -246,7 +246,7 @@ void WeightStore::fetch_ahead(int64_t group, bool forward) {
     if (next < 1 || next > last_layer || is_resident(next)) continue;
     Slot* slot = find_slot(next);
     if (slot == nullptr) slot = &start_gather(next);
-    slot->last_use = ++use_clock_;  // not to be given up before it is used
+    slot->last_use = ++use_clock_;  // keeps it from being evicted before use
   }
   const int64_t head = last_layer + 1;
   if (forward && group >= std::max<int64_t>(1, last_layer - 1) && group <= last_layer && !is_resident(head) &&

@@ -1,8 +1,8 @@
-// The weights of a model over the ranks of a job: complete in the node's shared memory, or (stage 3, per
-// layer) only the node's parts and those groups that are in use or about to be.
+// The weights of a model across the ranks of a job: complete in each node's shared memory, or (stage 3, per
+// layer) only the node's parts and the groups that are in use or about to be.
 //
-// Groups are opened in the order of model/parameter_access.h, the same on every rank: so each rank knows by
-// itself which gather comes next and which memory it goes to.
+// Groups are opened in the order of model/parameter_access.h, the same on every rank, so each rank knows
+// without communication which gather comes next and which memory it goes to.
 #pragma once
 
 #include <cstdint>
@@ -22,39 +22,39 @@ class WeightStore {
   WeightStore(const ZeroLayout& layout, const ZeroSettings& settings, const ShardPlan& plan,
               Communicator& comm, ThreadPool& pool);
 
-  // The elements of a group, complete and up to date; until close().
+  // The elements of a group, complete and up to date, until close().
   std::byte* open(int64_t group, bool forward);
   void close(int64_t group);
-  // open() would not wait; only for a group that the node has complete (node_has_all).
+  // Whether open() would return without waiting; only for a group that is complete on the node
+  // (node_has_all).
   bool is_complete(int64_t group);
 
-  // What owners write to, and element `element` of the flat array in it: an element of this node's parts, or
-  // any when the node has all weights.
+  // The memory that owners write to, and the index in it of element `element` of the flat array: an element
+  // of this node's parts, or any element if the node has all weights.
   TensorView owned() const;
   int64_t owned_index(int64_t group, int64_t element) const;
   bool node_has_all() const { return !sharded_; }
 
-  // Collective. This rank's part of `group` has new values; to be called for every group, ascending, and only
-  // when no rank uses the old ones any more. Other nodes' parts are fetched in the background.
+  // Collective. Announces new values in this rank's part of `group`; call it for every group, in ascending
+  // order, once no rank uses the old values any more. Other nodes' parts are fetched in the background.
   void updated(int64_t group);
-  // Collective. All elements of owned() were written by the ranks of the node, and nothing needs to be
-  // fetched.
+  // Collective. The ranks of the node have written all elements of owned(), and nothing needs to be fetched.
   void loaded();
 
  private:
-  // Where a gathered group is or will be.
+  // Memory where a gathered group is or will be.
   struct Slot {
     std::byte* data = nullptr;
-    bool for_ends = false;  // embedding or head, rather than a layer
+    bool for_ends = false;  // for embedding or head rather than a layer
     int64_t group = -1;
     uint64_t version = 0;
     bool is_open = false;
-    uint64_t last_use = 0;    // by the clock of opens
-    uint64_t last_close = 0;  // this rank's count of closes behind its last use
+    uint64_t last_use = 0;    // use_clock_ at its last use
+    uint64_t last_close = 0;  // this rank's count of closes after its last use
     uint64_t gather = 0;      // number of the gather that fills it
     bool is_complete = false;
   };
-  // Something fetched in the background: this rank tells the others of the node when its share is there.
+  // A background fetch: this rank tells the others on the node when its share has arrived.
   struct Fetch {
     NetworkGroup::Ticket ticket;
     int64_t channel;
@@ -71,7 +71,8 @@ class WeightStore {
   Slot& start_gather(int64_t group);
   void copy_own_part(int64_t group, std::byte* to) const;
   void start_fetch(int64_t group, std::byte* data, int64_t channel, uint64_t value);
-  // Waits for and announces this rank's fetches up to `value` of the channel; then whatever else is there.
+  // Waits for and announces this rank's fetches up to `value` of the channel, then any others that have
+  // arrived.
   void announce(int64_t channel, uint64_t value);
   uint64_t stamp(int64_t group) const;
 
@@ -86,7 +87,7 @@ class WeightStore {
   SharedCounters counters_;
   std::vector<std::byte*> resident_data_;  // by group; nullptr: gathered on demand
   std::vector<int64_t> owned_begin_;       // by group: index in owned() of the node's first element
-  std::vector<uint64_t> seen_version_;     // by group: known to be complete
+  std::vector<uint64_t> seen_version_;     // by group: latest version known to be complete
   std::vector<Slot> slots_;
   std::deque<Fetch> fetches_under_way_;
   std::vector<Part> byte_parts_;

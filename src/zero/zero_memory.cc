@@ -9,14 +9,14 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kBuffersInFlight = 2;  // one is written while the other is summed up
-constexpr int64_t kSharesInFlight = 2;   // one is summed up while the other is on the network
+constexpr int64_t kBuffersInFlight = 2;  // one is written while the other is summed
+constexpr int64_t kSharesInFlight = 2;   // one is summed while the other is on the network
 
 ShardPlan shard_plan(const ZeroLayout& layout) {
   return {layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size};
 }
 
-// The parts of the first rank's rail, of one group: what it sums up for its node.
+// The parts of one group owned by the first rank's rail: what this rank sums for its node.
 int64_t rail_share(const ShardPlan& plan, int64_t group) {
   int64_t count = 0;
   for (const Part& part : plan.rail_parts(group, 0)) count += part.size();
@@ -40,7 +40,7 @@ int64_t larger_end(const ZeroLayout& layout) {
   return std::max(layout.groups.front().size(), layout.groups.back().size());
 }
 
-// Gathered layers, the gathered embedding or head, and the groups that stay complete beside them.
+// Gathered layers, the gathered embedding or head, and the groups that stay complete.
 int64_t live_elements(const ZeroLayout& layout, const ZeroSettings& settings) {
   int64_t count = 0;
   for (size_t g = 0; g < layout.groups.size(); ++g) {
@@ -53,9 +53,9 @@ int64_t live_elements(const ZeroLayout& layout, const ZeroSettings& settings) {
   return count;
 }
 
-// Gathers of a group in one optimizer step. Memory for S layers still has the last S at the beginning of a
-// backward pass, and the first S at its end, for the next forward pass. Embedding and head take turns in one
-// place.
+// Gathers of a group per optimizer step. With memory for S layers, the last S are still there at the start of
+// a backward pass, and the first S at its end, for the next forward pass. Embedding and head alternate in one
+// slot.
 int64_t num_gathers(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group) {
   if (settings.stage == 0) return 0;
   if (!shards_weights(layout, settings) || is_persistent(layout, settings, group)) return 1;
@@ -77,8 +77,8 @@ int64_t ZeroLayout::num_elements() const {
   return count;
 }
 
-// With tied embeddings the last group is the final norm alone, in use together with the embedding: it always
-// stays.
+// With tied embeddings the last group is just the final norm, which is in use together with the embedding: it
+// always stays.
 bool is_persistent(const ZeroLayout& layout, const ZeroSettings& settings, int64_t group) {
   const int64_t size = layout.groups[static_cast<size_t>(group)].size();
   const bool is_last = group + 1 == std::ssize(layout.groups);

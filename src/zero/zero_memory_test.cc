@@ -1,4 +1,4 @@
-// Closed forms against sums done by hand, and what must follow from them.
+// Checks the closed forms against sums computed by hand and for the properties they must have.
 #include "zero/zero_memory.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ TEST(ZeroMemory, AWorldOfOneKeepsEverythingOnce) {
 }
 
 TEST(ZeroMemory, OptimizerStateIsOncePerNodeInStage0AndOnceInTheJobAbove) {
-  const int64_t scratch = sum_of_squares_scratch_bytes(kElements);  // one block, whatever the part
+  const int64_t scratch = sum_of_squares_scratch_bytes(kElements);  // one block, whatever the part size
   for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {
     EXPECT_EQ(zero_memory(layout(4, 2), settings(0, schedule, 1)).moment_bytes, 8 * kElements / 2 + scratch);
     EXPECT_EQ(zero_memory(layout(4, 2), settings(0, schedule, 1)).remainder_bytes, 2 * kElements / 2);
@@ -97,14 +97,14 @@ TEST(ZeroMemory, GatheredLayersFollowPrefetchWithinTheLiveLimit) {
   EXPECT_EQ(live(480, 1'000'000), 3);        // two ahead
   EXPECT_EQ(live(479, 1'000'000), 2);
   EXPECT_EQ(live(0, 1'000'000), 2);        // never less than one ahead
-  EXPECT_EQ(live(480, 720 + 3 * 240), 3);  // the larger of embedding and head counts
+  EXPECT_EQ(live(480, 720 + 3 * 240), 3);  // less the larger of embedding and head
   EXPECT_EQ(live(480, 720 + 3 * 240 - 1), 2);
   EXPECT_EQ(live(480, 0), 2);
 }
 
 TEST(ZeroMemory, PersistentGroupsStayBesideTheGatheredOnes) {
   ZeroSettings sharded = settings(3, kPerLayer, 1);
-  sharded.persistence_threshold = 240;  // the decoder layers
+  sharded.persistence_threshold = 240;  // covers the decoder layers
   EXPECT_EQ(zero_memory(layout(4, 1), sharded).live_weight_bytes, 2 * (720 + 3 * 240));
   sharded.persistence_threshold = 10'000;
   EXPECT_EQ(zero_memory(layout(4, 1), sharded).live_weight_bytes, 2 * kElements);
@@ -132,7 +132,7 @@ TEST(ZeroMemory, SumsOnTheNetworkHaveMemoryWhereAccumulatorsHaveNoRoom) {
   EXPECT_EQ(zero_memory(layout(4, 2), settings(2, kPerStep, 1)).staging_bytes, 4 * 2 * 360);
   EXPECT_EQ(zero_memory(layout(4, 2), settings(2, kPerStep, 2)).staging_bytes, 0);
   EXPECT_EQ(zero_memory(layout(4, 1), settings(3, kPerLayer, 2)).staging_bytes, 0);
-  // Sums that accumulators hold as BF16 cross the network as float32.
+  // Sums accumulated as BF16 cross the network as float32.
   const auto with_bf16 = [](int num_nodes, int local_world_size, int stage, int64_t passes) {
     ZeroSettings bf16 = settings(stage, kPerStep, passes);
     bf16.gradient_dtype = DType::kBF16;
@@ -209,9 +209,9 @@ TEST(WireBytes, PerStepIsOneGatherAndOneReductionWhateverTheAccumulation) {
   }
 }
 
-// In every pass embedding and head, 1200 elements. Of three decoder layers of 240 two are in memory at once:
-// in the first forward pass all are gathered, then one in every pass. 2 bytes each, three quarters from other
-// nodes.
+// In every pass: embedding and head, 1200 elements. Of three decoder layers of 240, two are in memory at
+// once: the first forward pass gathers all three, every later pass one. 2 bytes per element, three quarters
+// of them from other nodes.
 TEST(WireBytes, PerLayerGathersAndReducesInEveryPass) {
   for (const int64_t passes : {1, 2, 7}) {
     ZeroSettings two_layers = settings(3, kPerLayer, passes);
@@ -232,11 +232,11 @@ TEST(WireBytes, LayersThatAllFitAreGatheredOncePerStep) {
 
 TEST(WireBytes, PersistentGroupsAreGatheredOncePerStep) {
   ZeroSettings persistent = settings(3, kPerLayer, 5);
-  persistent.persistence_threshold = 480;  // all but the head, which then has its place for itself
+  persistent.persistence_threshold = 480;  // all but the head, which then has a slot of its own
   EXPECT_EQ(wire_bytes_per_step(layout(4, 2), persistent, 1).received_gather, 2880);
 }
 
-// A final norm of 40 in place of the head.
+// A final norm of 40 elements instead of the head.
 TEST(WireBytes, TiedEmbeddingsAreGatheredOncePerStep) {
   ZeroLayout tied = layout(4, 2);
   tied.groups.back().end = tied.groups.back().begin + 40;

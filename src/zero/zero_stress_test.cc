@@ -1,6 +1,6 @@
-// Random jobs of random ranks with random delays: communicator, weight store and gradient store together, in
-// the order in which a model uses them, against a computation by one thread. Values are small integers, which
-// BF16 and every order of sums keep exact.
+// Random jobs with random ranks and random delays: communicator, weight store and gradient store together,
+// used in the order a model uses them, compared with a single-threaded computation. Values are small
+// integers, which BF16 and any order of summation keep exact.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ struct Job {
   ZeroSettings settings;
   bool tied = false;
   CommOptions comm;
-  // By step: whether all ranks run a forward pass, as an evaluation does, before it.
+  // By step: whether all ranks run a forward pass first, as an evaluation does.
   std::vector<bool> evaluates;
 
   int64_t num_elements() const { return layout.groups.back().end; }
@@ -47,7 +47,7 @@ int64_t between(std::mt19937_64& random, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
 }
 
-// Sizes from a single element to some pieces of rank_sum, with gaps between groups.
+// Sizes from a single element to several blocks of rank_sum, with gaps between groups.
 std::vector<Part> random_groups(std::mt19937_64& random, int64_t alignment, bool tied) {
   std::vector<Part> groups;
   const int64_t num_layers = between(random, 1, 6);
@@ -88,7 +88,7 @@ Job random_job(uint64_t seed) {
   return job;
 }
 
-// -2 to 2, for each its own.
+// A pseudo-random value from -2 to 2 that depends on all arguments.
 int gradient(uint64_t seed, int step, int64_t pass, int rank, int64_t element) {
   uint64_t x = seed * 1'000'003 + static_cast<uint64_t>(((step * 16 + pass) * 16 + rank) * 100'003 + element);
   x = (x ^ (x >> 31)) * 0x9E3779B97F4A7C15;
@@ -99,7 +99,7 @@ int first_weight(int64_t element) { return static_cast<int>(element % 101) - 50;
 // Stays within +-64, so that weights are exact in BF16.
 int next_weight(int weight, int gradient_sum) { return ((weight + gradient_sum + 64 + 1290) % 129) - 64; }
 
-// What one thread computes: by step, sums of gradients over ranks and passes, and the weights before it.
+// What one thread computes: by step, the gradient sums over ranks and passes, and the weights before it.
 struct Expected {
   std::vector<std::vector<int>> sums;
   std::vector<std::vector<int>> weights;
@@ -126,7 +126,7 @@ Expected compute_alone(const Job& job, uint64_t seed) {
   return expected;
 }
 
-// One rank of a job. What differs from `expected` is thrown, which ends the others, too.
+// One rank of a job. Throws on any difference from `expected`, which ends the other ranks too.
 class StressRank {
  public:
   StressRank(const Job& job, uint64_t seed, const Expected& expected, Communicator& comm)
@@ -168,7 +168,7 @@ class StressRank {
     if (choice == 1) std::this_thread::yield();
   }
 
-  // Parts of which this rank has gradients and writes weights: in stage 0 its rail's, otherwise its own.
+  // Parts for which this rank has gradients and writes weights: in stage 0 its rail's, otherwise its own.
   template <typename Body>
   void for_each_part(int64_t group, bool of_rail, const Body& body) const {
     const World& world = comm_.world();
@@ -239,7 +239,7 @@ class StressRank {
     weights_.close(group);
   }
 
-  // The order of model/parameter_access.h.
+  // Follows the order of model/parameter_access.h.
   void forward() {
     for (int64_t g = 0; g < job_.head(); ++g) {
       open_weights(g, /*forward=*/true);
@@ -267,7 +267,7 @@ class StressRank {
     close_gradients(0);
   }
 
-  // As the gradient norm is: behind it no rank uses the old weights.
+  // Like the gradient norm: after it, no rank uses the old weights.
   void reduce_norm() {
     double value = comm_.world().rank + 1;
     comm_.all_reduce_sum({&value, 1}, {"norm"});
@@ -316,7 +316,7 @@ class StressRank {
   int64_t pass_ = 0;
 };
 
-// In eighths, so that they run beside each other.
+// Split into eighths so that they run in parallel.
 class ZeroStress : public testing::TestWithParam<uint64_t> {};
 
 TEST_P(ZeroStress, RandomJobsEndWithTheSumsOfOneThread) {
