@@ -1,5 +1,5 @@
 // Every buffer of a forward and backward pass, laid out in two arenas. The same code measures, allocates and,
-// for a batch below the limits, lays the views out anew for its number of tokens.
+// for a batch below the limits, lays the views out again for its number of tokens.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,26 @@
 
 namespace tessera {
 
-// What is kept of a layer until its backward.
+// What is kept of a layer until its backward pass.
 enum class ActivationMode {
   kForwardOnly,  // nothing: all layers share one set of buffers
   kKeepAll,      // everything backward needs
-  kKeepInputs,   // the input of the layer; the rest is computed again (gradient checkpointing)
+  kKeepInputs,   // the layer's input; the rest is recomputed (activation checkpointing)
 };
 
-// Bytes per token and layer, A = 2 or 4 bytes of an activation:
-//   kKeepAll     A (2D + Q + H E + 2F) + 4H,  with head norms A Q + 4 (H + G) more
+// Bytes per token and layer, with A = 2 or 4 bytes per activation:
+//   kKeepAll     A (2D + Q + H E + 2F) + 4H,  plus A Q + 4 (H + G) with head norms
 //   kKeepInputs  A D, and the bytes of kKeepAll once
-// plus A D for the stream behind the last layer.
+// plus A D for the residual stream after the last layer.
 struct Activations {
   std::vector<LayerSaved> layers;
-  TensorView final_x_TD;  // the stream behind the last layer
-  TensorView dx_TD;       // gradient of the stream, all layers in turn; empty without training
+  TensorView final_x_TD;  // the residual stream after the last layer
+  TensorView dx_TD;       // gradient of the stream, reused by all layers; empty without training
   // Layers and loss head never run at the same time: their scratch shares memory.
   LayerScratch layer_scratch;
   LossHeadScratch loss_scratch;
 
-  // Views for num_tokens tokens. `saved` is what lives from forward to backward. Repeated calls do not
+  // Sets up the views for num_tokens tokens. `saved` lives from forward to backward. Repeated calls do not
   // allocate beyond the arenas.
   void lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens, ActivationMode mode, Arena& saved,
                Arena& working);

@@ -5,7 +5,7 @@
 
 namespace tessera {
 
-// An uninitialised tensor in `arena`; without memory when the arena only measures.
+// An uninitialised tensor in `arena`; has no memory if the arena only measures.
 inline TensorView allocate_tensor(Arena& arena, DType dtype, const Shape& shape) {
   return {arena.allocate_bytes(shape.num_elements() * dtype_bytes(dtype)), dtype, shape};
 }

@@ -1,5 +1,5 @@
-// In a file of its own, because GCC takes free() of memory from operator new for a mistake when it sees both
-// ends inlined in one place.
+// In its own file because GCC reports free() of memory from operator new as a mistake when it sees both
+// inlined in one place.
 #include "model/allocation_counter.h"
 
 #include <atomic>

@@ -1,11 +1,11 @@
-// For tests: a program that links allocation_counter.cc knows what operator new hands out.
+// For tests: a program that links allocation_counter.cc records what operator new allocates.
 #pragma once
 
 #include <cstddef>
 
 namespace tessera {
 
-// The largest piece of memory asked for since the last call of reset_largest_allocation(), by any thread.
+// The largest single allocation by any thread since the last call of reset_largest_allocation().
 size_t largest_allocation_bytes();
 void reset_largest_allocation();
 

@@ -1,4 +1,4 @@
-// A step takes its memory from arenas reserved before: this program counts what operator new hands out.
+// A step takes its memory from arenas reserved beforehand: this program counts what operator new allocates.
 #include <gtest/gtest.h>
 
 #include "model/allocation_counter.h"
@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-// Below every tensor of the batch: 256 tokens of 12 values in BF16 are 6144 bytes.
+// Smaller than every tensor of the batch: 256 tokens of 12 values in BF16 are 6144 bytes.
 constexpr size_t kSmallBytes = 4096;
 
 TEST(Allocation, AStepTakesNoMemoryThatGrowsWithTheBatch) {
@@ -18,7 +18,7 @@ TEST(Allocation, AStepTakesNoMemoryThatGrowsWithTheBatch) {
     for (const bool checkpointing : {false, true}) {
       TestModel test(config, dtype, weights);
       test.model().reserve(limits_of(batch, checkpointing));
-      test.model().forward_backward(batch, 1.0f);  // what kernels set up once
+      test.model().forward_backward(batch, 1.0f);  // one-time setup of the kernels
       reset_largest_allocation();
       test.model().forward_backward(batch, 1.0f);
       test.model().forward_loss(batch);

@@ -65,7 +65,7 @@ void project_qkv(Ops& ops, const AttentionBlockConfig& config, const AttentionWe
     ops.linear(scratch.norm_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_TQ);
   } else {
     ops.linear(scratch.norm_TD, weights.wqkv_QD, weights.bqkv_Q, saved.qkv_raw_TQ);
-    // The first call copies the heads it does not normalise, the second works in place.
+    // The first call copies the heads it does not normalise; the second works in place.
     ops.head_rmsnorm(saved.qkv_raw_TQ, shape, 0, q_end, weights.q_norm_E, config.norm_eps, saved.qkv_TQ,
                      saved.q_rstd_TH);
     ops.head_rmsnorm(saved.qkv_TQ, shape, q_end, k_end, weights.k_norm_E, config.norm_eps, saved.qkv_TQ,
@@ -91,7 +91,7 @@ void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, cons
   const AttentionShape& shape = config.shape;
   const int64_t q_end = shape.num_heads;
   const int64_t k_end = q_end + shape.num_key_value_heads;
-  const ConstTensorView dy_TD = dx_TD;  // the stream x + y hands its gradient to both
+  const ConstTensorView dy_TD = dx_TD;  // the sum x + y passes its gradient to both terms
   const TensorView do_THE = scratch.do_THE;
   const TensorView dqkv_TQ = scratch.dqkv_TQ;
 
@@ -115,11 +115,11 @@ void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, cons
                               saved.k_rstd_TG, grads.k_norm_E, update.mode);
   }
 
-  // (2) qkv = norm wqkv^T + bqkv, with norm computed again
+  // (2) qkv = norm wqkv^T + bqkv, with norm recomputed
   ops.rmsnorm(saved.x_TD, weights.norm_D, config.norm_eps, scratch.norm_TD, scratch.rstd_T);
   if (!grads.bqkv_Q.empty()) ops.linear_backward_bias(dqkv_TQ, grads.bqkv_Q, update.mode);
   ops.linear_backward_weight(dqkv_TQ, scratch.norm_TD, grads.wqkv_QD, update);
-  const TensorView dnorm_TD = scratch.norm_TD;  // norm is not needed any more
+  const TensorView dnorm_TD = scratch.norm_TD;  // norm is no longer needed
   ops.linear_backward_input(dqkv_TQ, weights.wqkv_QD, dnorm_TD, Update::kOverwrite);
 
   // (1) norm = rmsnorm(x)

@@ -7,8 +7,8 @@
 //             (5) o = attention(q, k, v)
 //             (6) y = o wo^T + bo
 //
-// The stream behind the block is x + y; whoever comes next adds them (residual_norm.h). Activation gradients
-// are overwritten (=) unless said otherwise.
+// The stream after the block is x + y; the next block adds them (residual_norm.h). Activation gradients are
+// overwritten (=) unless stated otherwise.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace tessera {
 
-// Views into the flat arrays; optional tensors are empty when the model has none.
+// Views into the flat arrays; optional tensors are empty if the model has none.
 template <typename View, typename Matrix = View>
 struct AttentionTensors {
   View norm_D;     // input_layernorm
@@ -40,22 +40,22 @@ struct AttentionBlockConfig {
 };
 AttentionBlockConfig attention_block_config(const ModelConfig& config, int64_t layer);
 
-// Where the tokens of a batch stand.
+// Positions and sequence boundaries of a batch's tokens.
 struct SequenceInfo {
   std::span<const int32_t> cu_seqlens;  // [num_sequences + 1]
   std::span<const int32_t> positions;   // [T]
   RopeTable rope;
 };
 
-// Kept from forward to backward, per token: A (D + Q + H E) + 4 H bytes, with head norms A Q + 4 (H + G) more
-// (A = 2 or 4 bytes of an activation). norm and its rstd are computed again: a pass over memory is cheaper
-// than A D bytes kept in every layer.
+// Kept from forward to backward, per token: A (D + Q + H E) + 4 H bytes, plus A Q + 4 (H + G) with head norms
+// (A = 2 or 4 bytes per activation). norm and its rstd are recomputed: a pass over memory is cheaper than
+// keeping A D bytes in every layer.
 struct AttentionSaved {
-  TensorView x_TD;        // the stream
+  TensorView x_TD;        // the residual stream
   TensorView qkv_raw_TQ;  // before the head norms; empty without them
   TensorView q_rstd_TH;   // F32, empty without head norms
   TensorView k_rstd_TG;   // F32, empty without head norms
-  TensorView qkv_TQ;      // rotated
+  TensorView qkv_TQ;      // after rope
   TensorView o_THE;
   TensorView lse_HT;  // F32
 };
@@ -73,25 +73,25 @@ AttentionSaved allocate_attention_saved(Arena& arena, const ModelConfig& config,
 AttentionScratch allocate_attention_scratch(Arena& arena, const ModelConfig& config, DType dtype,
                                             int64_t num_tokens, bool training);
 
-// saved.x_TD holds the output of the block before; residual_TD the stream past it (empty: x is complete).
-// y_TD may be the memory of residual_TD but not of x_TD.
+// saved.x_TD holds the output of the previous block, residual_TD the stream that bypassed it (empty: x is
+// complete). y_TD may share the memory of residual_TD but not of x_TD.
 void attention_block_forward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                              const SequenceInfo& sequences, ConstTensorView residual_TD,
                              const AttentionSaved& saved, const AttentionScratch& scratch, TensorView y_TD);
 
-// dx_TD holds the gradient of the stream behind the block, x + y, and becomes that of x. The weight gradients
-// are written or added to, as `update` says.
+// On entry dx_TD holds the gradient of the stream after the block, x + y; on return that of x. Weight
+// gradients are overwritten or added to, according to `update`.
 void attention_block_backward(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                               const AttentionGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                               const AttentionSaved& saved, const AttentionScratch& scratch, TensorView dx_TD);
 
-// Keys and values of the tokens so far, [capacity, G E] each.
+// Keys and values of the tokens so far, each [capacity, G E].
 struct KeyValueCache {
   TensorView k;
   TensorView v;
 };
 
-// As forward, for tokens that follow cache_length others of the same sequence; (5) appends to the cache.
+// Like forward, for tokens that follow cache_length others of the same sequence; (5) appends to the cache.
 // sequences.cu_seqlens is not used.
 void attention_block_cached(Ops& ops, const AttentionBlockConfig& config, const AttentionWeights& weights,
                             const SequenceInfo& sequences, ConstTensorView residual_TD,

@@ -9,7 +9,7 @@ namespace {
 
 template <typename Tensors, typename View>
 Tensors bind(const ModelConfig& config, const ParameterLayout& layout, int64_t layer, View flat) {
-  // A view that begins at a parameter; with a shape beyond its own it takes in the rest of its block.
+  // A view that begins at a parameter; a shape larger than its own covers the rest of its block.
   const auto at = [&](const char* suffix, const Shape& shape) -> View {
     const Parameter& parameter = layout.at(layer_parameter_name(layer, suffix));
     return flat.rows(parameter.offset, parameter.offset + shape.num_elements()).reshaped(shape);

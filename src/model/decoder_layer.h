@@ -36,20 +36,20 @@ struct LayerScratch {
 LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
                                     bool training);
 
-// saved.attention.x_TD holds the output of the layer before and residual_TD the stream past it (empty: x is
-// complete). y_TD receives this layer's output; the stream past it is saved.mlp.x_TD. y_TD may be the memory
-// of saved.attention.x_TD when no backward follows.
+// saved.attention.x_TD holds the output of the previous layer and residual_TD the stream that bypassed it
+// (empty: x is complete). y_TD receives this layer's output; the stream that bypasses it is saved.mlp.x_TD.
+// y_TD may share the memory of saved.attention.x_TD if no backward follows.
 void decoder_layer_forward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
                            const SequenceInfo& sequences, ConstTensorView residual_TD,
                            const LayerSaved& saved, const LayerScratch& scratch, TensorView y_TD);
 
-// Computes everything in `saved` again from saved.attention.x_TD, bit by bit as forward did.
+// Recomputes everything in `saved` from saved.attention.x_TD, bit-identical to forward.
 void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
                              const SequenceInfo& sequences, const LayerSaved& saved,
                              const LayerScratch& scratch);
 
-// dx_TD holds the gradient of the stream behind the layer and becomes that of the stream in front of it. The
-// weight gradients are written or added to, as `update` says.
+// On entry dx_TD holds the gradient of the stream after the layer, on return that of the stream before it.
+// Weight gradients are overwritten or added to, according to `update`.
 void decoder_layer_backward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
                             const LayerGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
                             const LayerSaved& saved, const LayerScratch& scratch, TensorView dx_TD);

@@ -1,15 +1,15 @@
-// How many floating-point operations a model needs: the numerator of TFLOPS and MFU, wherever they are shown.
+// Floating-point operations a model needs: the numerator of every TFLOPS and MFU figure shown.
 //
-// Counted are the products that the mathematics asks for, a multiplication and an addition each; what an
-// implementation does beyond them is not: activation checkpointing's second forward pass, scores above the
-// diagonal, padding, the products that attention's backward computes again.
+// Counts the matrix products the math requires, one multiplication and one addition each, and nothing an
+// implementation does beyond them: activation checkpointing's second forward pass, scores above the diagonal,
+// padding, products recomputed in attention's backward.
 //
 //   layers     2 T W                       W: elements of the layers' matrices (q, k, v, o, gate, up, down)
 //   attention  4 H E sum of pairs          a pair: a query and a key that it sees; 2 for q k, 2 for p v
 //   lm_head    2 N V D                     N: tokens with a target; a tied embedding counts here, once
 //
-// A backward pass has twice these: one product for the input's gradient and one for the weight's. So a
-// training step takes 6 per matrix parameter and token (Kaplan et al., Scaling Laws for Neural Language
+// A backward pass takes twice as many: one product for the input's gradient and one for the weight's. A
+// training step thus takes 6 per matrix parameter and token (Kaplan et al., Scaling Laws for Neural Language
 // Models, 2020; Chowdhery et al., PaLM, 2022, appendix B) and 12 H E per pair. The embedding is a lookup;
 // norms, biases, rotary embedding, softmax and the optimizer are not counted.
 #pragma once
@@ -21,8 +21,8 @@
 
 namespace tessera {
 
-// Pairs of a query and a key that it sees, in one head and one row of `length` tokens: the query itself and
-// all before it, of which the last `sliding_window` count (0 = all).
+// Pairs of a query and a key it sees, in one head and one row of `length` tokens: a query sees itself and all
+// tokens before it, limited to the last `sliding_window` (0 = no limit).
 double causal_pairs(int64_t length, int64_t sliding_window);
 
 struct ModelFlops {
@@ -34,8 +34,8 @@ struct ModelFlops {
   double forward_backward() const { return 3 * forward(); }
 };
 
-// Of the forward pass over the tokens of one micro-batch, with cu_seqlens [num_sequences + 1] and num_targets
-// as in PackedBatch. Without an LM head (num_targets 0) only the decoder layers count.
+// FLOPs of the forward pass over one micro-batch, with cu_seqlens [num_sequences + 1] and num_targets as in
+// PackedBatch. Without an LM head (num_targets 0) only the decoder layers count.
 ModelFlops model_flops(const ModelConfig& config, std::span<const int32_t> cu_seqlens, int64_t num_targets);
 
 }  // namespace tessera

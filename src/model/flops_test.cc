@@ -24,7 +24,7 @@ TEST(Flops, PairsAreThoseOfACausalMask) {
   }
 }
 
-// Every matrix of the layout but the embedding, 6 operations per element and token.
+// Every matrix in the layout except the embedding, 6 operations per element and token.
 TEST(Flops, AreSixPerMatrixParameterAndToken) {
   for (const NamedConfig& named : all_option_configs()) {
     const ModelConfig& config = named.config;

@@ -10,7 +10,7 @@ namespace tessera {
 struct Generator::Impl {
   Impl(Model::Impl& of_model, int64_t max_positions, int64_t chunk);
 
-  // The last row of logits_V after these tokens, when wanted.
+  // Computes the last row of logits_V after these tokens, if requested.
   void feed_chunk(std::span<const int32_t> ids, bool want_logits);
 
   Model::Impl* model;

@@ -12,8 +12,8 @@ namespace {
 constexpr uint64_t kGeneratorSeed = 11;
 constexpr int64_t kLength = 23;
 
-// Roundings between a token and its logits: 11 results per layer and the head, sums of up to 12 terms; 8 bits
-// once per result in BF16. Two computations, three deviations.
+// Roundings between a token and its logits: 11 results per layer and the head, sums of up to 12 terms; in
+// BF16 one rounding to 8 bits per result. Two computations, three standard deviations.
 double bound_of(const ModelConfig& config, DType dtype) {
   const double results = std::sqrt(11.0 * static_cast<double>(config.num_hidden_layers) + 3);
   const double rounding = dtype == DType::kF32 ? std::sqrt(12.0) * 0x1.0p-24 : 0x1.0p-9 / std::sqrt(3.0);
@@ -98,7 +98,7 @@ TEST(Generator, TrainingStepsBetweenTokensDoNotDisturbIt) {
   EXPECT_EQ(feed_all(true), feed_all(false));
 }
 
-// The cache is 2 x layers x positions x key-value width; buffers do not grow with it beyond what attention
+// The cache takes 2 x layers x positions x key-value width; buffers do not grow with it beyond what attention
 // needs.
 TEST(Generator, MemoryGrowsWithTheCapacityByTheCache) {
   const ModelConfig config = tiny_config();

@@ -1,4 +1,4 @@
-// Logits, loss and every gradient of the first optimizer step against PyTorch in float32.
+// Compares logits, loss and every gradient of the first optimizer step with PyTorch in float32.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One folder: the model, the micro-batches of step 0 and what PyTorch computed.
+// One case directory: the model, the micro-batches of step 0 and PyTorch's results.
 struct GoldenCase {
   explicit GoldenCase(const fs::path& folder)
       : config(read_model_config(folder)),
@@ -120,13 +120,13 @@ class Golden : public testing::TestWithParam<std::string> {
  private:
   // Rounded results between a token and a parameter's gradient: norm, qkv, rope, scores, o, o_proj, sum,
   // norm, gate_up, h and down of each layer, forward and backward, and the loss head. Their errors are
-  // independent: they add up as the root of their number.
+  // independent and add up as the square root of their number.
   static double num_roundings(const ModelConfig& config) {
     return 22.0 * static_cast<double>(config.num_hidden_layers) + 6.0;
   }
 };
 
-// Each result is the sum of up to K products, added in another order than PyTorch's: sqrt(K) roundings of
+// Each result is a sum of up to K products, added in a different order than PyTorch's: sqrt(K) roundings of
 // 2^-24 each.
 TEST_P(Golden, Float32EqualsPyTorch) {
   const ModelConfig config = read_model_config(folder());
@@ -134,8 +134,8 @@ TEST_P(Golden, Float32EqualsPyTorch) {
   check(DType::kF32, std::sqrt(static_cast<double>(longest)) * 0x1.0p-24);
 }
 
-// Each result is rounded once to 8 bits: a relative error spread evenly over +-2^-9, deviation 2^-9 /
-// sqrt(3). Three deviations.
+// Each result is rounded once to 8 bits: a relative error uniform over +-2^-9, standard deviation 2^-9 /
+// sqrt(3). Three standard deviations.
 TEST_P(Golden, Bf16StaysWithinItsRounding) { check(DType::kBF16, 3 * 0x1.0p-9 / std::sqrt(3.0)); }
 
 INSTANTIATE_TEST_SUITE_P(Reference, Golden, testing::ValuesIn(reference_case_names()), [](const auto& test) {

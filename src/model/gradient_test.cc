@@ -1,4 +1,4 @@
-// Loss and every parameter's gradient against finite differences of a double-precision reference.
+// Compares loss and every parameter's gradient with finite differences of a double-precision reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,10 +12,11 @@ namespace {
 constexpr uint64_t kGradientSeed = 20240607;
 constexpr float kWeightScale = 0.35f;
 
-// Rounding of a float32 run: a value passes some 10 operations per layer forward and as many backward, in
-// 2 layers; each adds the error of a dot product of up to 26 terms, sqrt(26) = 5 half-ulps for random signs.
+// Rounding of a float32 run: a value passes through some 10 operations per layer forward and as many
+// backward, in 2 layers; each adds the error of a dot product of up to 26 terms, sqrt(26) = 5 half-ulps for
+// random signs.
 constexpr double kRelativeBound = 2 * 10 * 2 * 5 * 0x1.0p-24;
-// Central differences with step 1e-5 in double: 1e-10 of the third derivative and 1e-16 / 1e-5 of the loss.
+// Central differences with step 1e-5 in double: 1e-10 of the third derivative plus 1e-16 / 1e-5 of the loss.
 constexpr double kStep = 1e-5;
 constexpr double kDifferenceBound = 1e-7;
 

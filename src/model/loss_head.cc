@@ -16,7 +16,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size) {
   constexpr int64_t kElements = kLogitsBytes / static_cast<int64_t>(sizeof(float));
-  constexpr int64_t kColumnMultiple = 512;  // where packed forms of the LM head can be cut
+  constexpr int64_t kColumnMultiple = 512;  // packed forms of the LM head can be cut there
   const int64_t num_elements = std::min(num_tokens * vocab_size, kElements);
   const int64_t whole_rows = kElements / vocab_size;
   if (whole_rows >= std::min(num_tokens, kMinWholeRows)) {
@@ -93,7 +93,7 @@ void scatter_rows(std::span<const int32_t> rows, TensorView x_TD) {
     std::byte* destination = x_TD.bytes() + t * row_bytes;
     if (remaining > 0 && rows[static_cast<size_t>(remaining - 1)] == t) {
       --remaining;
-      if (remaining == t) return;  // this row and all before it are in place
+      if (remaining == t) return;  // this row and all before it are already in place
       std::memcpy(destination, x_TD.bytes() + remaining * row_bytes, static_cast<size_t>(row_bytes));
     } else {
       std::memset(destination, 0, static_cast<size_t>(row_bytes));
@@ -111,7 +111,7 @@ TensorView matrix(TensorView flat, int64_t rows, int64_t columns) {
   return flat.rows(0, rows * columns).reshaped({rows, columns});
 }
 
-// What the walks over the pieces share.
+// Shared by the walks over the pieces.
 struct Head {
   Ops& ops;
   const LossHeadWeights& weights;
@@ -148,7 +148,7 @@ LossSums whole_rows_loss(const Head& head, ConstTensorView norm_RD, std::span<co
   return head.ops.cross_entropy(logits_RV, targets, head.label_smoothing, grad_scale, dlogits_RV);
 }
 
-// (2) and (3) chunk by chunk; the logits of the last chunk stay.
+// (2) and (3) chunk by chunk; leaves the logits of the last chunk in scratch.
 LossSums chunked_loss(const Head& head, ConstTensorView norm_RD, std::span<const int32_t> targets) {
   const std::span<SoftmaxRow> rows = head.scratch.softmax.first(targets.size());
   for (int64_t i = 0; i < head.num_chunks(); ++i) {
@@ -159,7 +159,7 @@ LossSums chunked_loss(const Head& head, ConstTensorView norm_RD, std::span<const
   return head.ops.cross_entropy_loss(rows, targets, head.vocab_size(), head.label_smoothing);
 }
 
-// norm_RD becomes its gradient.
+// Replaces norm_RD by its gradient.
 LossSums whole_rows_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate update,
                              TensorView norm_RD, std::span<const int32_t> targets, float grad_scale) {
   const TensorView dlogits_RV = matrix(head.scratch.dlogits, norm_RD.dim(0), head.vocab_size());
@@ -176,7 +176,7 @@ LossSums chunked_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate
   const LossSums sums = chunked_loss(head, norm_RD, targets);
   for (int64_t i = num_chunks - 1; i >= 0; --i) {
     const Chunk chunk = Chunk::at(head, i);
-    const bool is_last = i == num_chunks - 1;  // whose logits are still there
+    const bool is_last = i == num_chunks - 1;  // its logits are still in scratch
     const TensorView logits_RC =
         is_last ? chunk.view(head.scratch.logits, R) : compute_logits(head, norm_RD, chunk);
     const TensorView dlogits_RC = chunk.view(head.scratch.dlogits, R);
@@ -191,7 +191,7 @@ LossSums chunked_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate
   return sums;
 }
 
-// body(begin, end) for blocks of rows of equal height, as high as the scratch allows.
+// Calls body(begin, end) for blocks of rows of equal height, as high as the scratch allows.
 template <typename Body>
 LossSums sum_over_blocks(const LossHeadScratch& scratch, int64_t num_rows, const Body& body) {
   const int64_t num_blocks = ceil_div(num_rows, scratch.pieces.rows);

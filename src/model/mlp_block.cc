@@ -32,24 +32,24 @@ void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, Cons
 void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, const MlpGrads& grads,
                         WeightUpdate update, const MlpSaved& saved, const MlpScratch& scratch,
                         TensorView dx_TD) {
-  const ConstTensorView dy_TD = dx_TD;  // the stream x + y hands its gradient to both
+  const ConstTensorView dy_TD = dx_TD;  // the sum x + y passes its gradient to both terms
 
   // (4) y = h w2^T + b2
   if (!grads.b2_D.empty()) ops.linear_backward_bias(dy_TD, grads.b2_D, update.mode);
   const TensorView dh_TF = scratch.h_TF;
   ops.linear_backward_input(dy_TD, weights.w2_DF, dh_TF, Update::kOverwrite);
 
-  // (3) h = silu(gate) * up, with h computed again in the same pass: the weights of (4) wait for it
+  // (3) h = silu(gate) * up, with h recomputed in the same pass for the weight gradient of (4)
   const TensorView dgate_up_TF2 = saved.gate_up_TF2;  // in place
   const TensorView h_TF = scratch.h_TF;               // in place of dh
   ops.swiglu_backward(dh_TF, saved.gate_up_TF2, dgate_up_TF2, h_TF);
   ops.linear_backward_weight(dy_TD, h_TF, grads.w2_DF, update);
 
-  // (2) gate_up = norm w1^T + b1, with norm computed again
+  // (2) gate_up = norm w1^T + b1, with norm recomputed
   ops.rmsnorm(saved.x_TD, weights.norm_D, norm_eps, scratch.norm_TD, scratch.rstd_T);
   if (!grads.b1_F2.empty()) ops.linear_backward_bias(dgate_up_TF2, grads.b1_F2, update.mode);
   ops.linear_backward_weight(dgate_up_TF2, scratch.norm_TD, grads.w1_F2D, update);
-  const TensorView dnorm_TD = scratch.norm_TD;  // norm is not needed any more
+  const TensorView dnorm_TD = scratch.norm_TD;  // norm is no longer needed
   ops.linear_backward_input(dgate_up_TF2, weights.w1_F2D, dnorm_TD, Update::kOverwrite);
 
   // (1) norm = rmsnorm(x)

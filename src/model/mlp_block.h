@@ -5,8 +5,8 @@
 //             (3) h = silu(gate) * up
 //             (4) y = h w2^T + b2                    (down_proj)
 //
-// The stream behind the block is x + y; whoever comes next adds them (residual_norm.h). Activation gradients
-// are overwritten (=) unless said otherwise.
+// The stream after the block is x + y; the next block adds them (residual_norm.h). Activation gradients are
+// overwritten (=) unless stated otherwise.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-// Views into the flat arrays; biases are empty when the model has none.
+// Views into the flat arrays; biases are empty if the model has none.
 template <typename View, typename Matrix = View>
 struct MlpTensors {
   View norm_D;    // post_attention_layernorm
@@ -29,10 +29,10 @@ struct MlpTensors {
 using MlpWeights = MlpTensors<ConstTensorView, LinearWeight>;
 using MlpGrads = MlpTensors<TensorView>;
 
-// Kept from forward to backward, per token: A (D + 2F) bytes (A = 2 or 4 bytes of an activation). norm and h
-// are computed again: a pass over memory is cheaper than A (D + F) bytes kept in every layer.
+// Kept from forward to backward, per token: A (D + 2F) bytes (A = 2 or 4 bytes per activation). norm and h
+// are recomputed: a pass over memory is cheaper than keeping A (D + F) bytes in every layer.
 struct MlpSaved {
-  TensorView x_TD;         // the stream
+  TensorView x_TD;         // the residual stream
   TensorView gate_up_TF2;  // backward leaves its gradient here
 };
 
@@ -46,13 +46,13 @@ struct MlpScratch {
 MlpSaved allocate_mlp_saved(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);
 MlpScratch allocate_mlp_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens);
 
-// saved.x_TD holds the output of the block before; residual_TD the stream past it. y_TD may be residual_TD's
-// memory but not x_TD's. An empty y_TD stops behind (2): all that backward needs.
+// saved.x_TD holds the output of the previous block, residual_TD the stream that bypassed it. y_TD may share
+// the memory of residual_TD but not of x_TD. With an empty y_TD it stops after (2): all that backward needs.
 void mlp_block_forward(Ops& ops, float norm_eps, const MlpWeights& weights, ConstTensorView residual_TD,
                        const MlpSaved& saved, const MlpScratch& scratch, TensorView y_TD);
 
-// dx_TD holds the gradient of the stream behind the block, x + y, and becomes that of x. The weight gradients
-// are written or added to, as `update` says.
+// On entry dx_TD holds the gradient of the stream after the block, x + y; on return that of x. Weight
+// gradients are overwritten or added to, according to `update`.
 void mlp_block_backward(Ops& ops, float norm_eps, const MlpWeights& weights, const MlpGrads& grads,
                         WeightUpdate update, const MlpSaved& saved, const MlpScratch& scratch,
                         TensorView dx_TD);

@@ -43,7 +43,7 @@ void check_batch(const PackedBatch& batch, const ActivationLimits& limits, int64
   }
 }
 
-// Bytes that Activations::lay_out takes from its two arenas.
+// Bytes that Activations::lay_out takes from each of its two arenas.
 std::pair<int64_t, int64_t> measure_activations(const ModelConfig& config, DType dtype,
                                                 const ActivationLimits& limits) {
   Arena saved = Arena::measuring();
@@ -143,7 +143,7 @@ OpsLimits Model::Impl::ops_limits(const ActivationLimits& for_limits,
   result.hidden_size = config.hidden_size;
   result.max_sum_elements = config.vocab_size * config.hidden_size;
   result.attention = attention_block_config(config, 0).shape;
-  result.attention.sliding_window = 0;  // the widest that a layer may have
+  result.attention.sliding_window = 0;  // the widest window a layer may have
   result.dtype = dtype;
   result.training = for_limits.training;
   const auto add_linear = [&](int64_t max_rows, int64_t N, int64_t K, int64_t num_rows, int64_t first_row) {
@@ -189,7 +189,7 @@ void Model::Impl::begin(const PackedBatch& batch) {
   Arena saved(bytes_of(saved_memory));
   Arena working(bytes_of(working_memory));
   activations.lay_out(config, dtype, batch.num_tokens(), mode, saved, working);
-  // A Generator on the same Ops may have bound its own.
+  // A Generator on the same Ops may have bound its own workspace.
   ops->bind_workspace(bytes_of(workspace));
   refresh_packed_forms();
 }
@@ -258,7 +258,7 @@ void Model::Impl::backward_layers(const SequenceInfo& sequences, WeightUpdate up
 }
 
 void Model::Impl::backward_embedding(const PackedBatch& batch, WeightUpdate update) {
-  // Rows of tokens that do not occur receive nothing. A tied table holds the gradient of the LM head already.
+  // Rows of tokens that do not occur get no gradient. A tied table already holds the gradient of the LM head.
   if (!config.tie_word_embeddings) {
     open_gradients(0);
     if (update.mode == Update::kOverwrite) ops->zero(dembedding_VD);

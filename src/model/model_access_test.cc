@@ -1,4 +1,4 @@
-// A model that opens its parameters group by group computes what one with everything at hand computes.
+// A model that opens its parameters group by group must give the same results as one that has all of them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// Every group lives at another place each time it is opened, and is poisoned when closed. Records the calls.
+// Places every group elsewhere each time it is opened, and poisons it when closed. Records the calls.
 class MovingAccess : public ParameterAccess {
  public:
   MovingAccess(const ParameterLayout& layout, std::vector<float> weights)
@@ -133,7 +133,7 @@ TEST_P(ModelAccess, ABatchWithoutTargetsAndNoBatchMakeTheSameCalls) {
   expect_zero("no targets");
 }
 
-// At every place where it is asked.
+// Abandons at every point where the hook is called.
 TEST_P(ModelAccess, AnAbandonedPassMakesTheSameCallsAndComputesNothingMore) {
   const ParameterLayout layout(config());
   const PackedBatch batch = pack(random_rows({7, 5}, config().vocab_size, 2));
@@ -195,8 +195,8 @@ TEST(ModelAccessOrder, IsTheDocumentedOne) {
   EXPECT_EQ(calls(), "w0f -w0 w1f -w1 w2f -w2 w0b w3b g0 g3 -w3 -w0 -g3 w2b g2 -w2 -g2 w1b g1 -w1 -g1 -g0");
 }
 
-// Keeps everything in one place, and packed forms where they are asked for: made in `num_shares` shares when
-// a group is first opened. Two groups ahead, as whoever shares them with others may.
+// Keeps everything in one place, with packed forms if requested: made in `num_shares` shares when a group is
+// first opened. Works two groups ahead, as an implementation that shares them with other ranks may.
 class PackingAccess : public ParameterAccess {
  public:
   PackingAccess(Model& model, const std::vector<float>& weights, int64_t num_shares)
@@ -275,7 +275,7 @@ TEST_P(ModelAccess, PackedFormsInSharesChangeNoBit) {
       expected.negate_weights();
       found.negate_weights();
     }
-    // The forms are what is read: others give another result.
+    // Shows that the forms are what is read: different forms give a different result.
     packing.forward_backward(batch, 0.5f, 0, Update::kOverwrite);
     const std::vector<float> of_weights = found.gradients;
     for (const PageBuffer& forms : found.all_forms()) {
@@ -318,7 +318,8 @@ TEST(PackShares, AreDisjointAndNearlyEqual) {
         ++writers[static_cast<size_t>(i)];
         written += 64;
       }
-      // Each end is off by half of 32 rows of the widest matrix (200 columns, padded to 224), in two forms.
+      // Each boundary is off by half of 32 rows of the widest matrix (200 columns, padded to 224), in two
+      // forms.
       EXPECT_NEAR(static_cast<double>(written), static_cast<double>(size) / kNumShares,
                   2 * 32 * 224 * 2 * 1.5)
           << "group " << group << " share " << share;

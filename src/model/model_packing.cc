@@ -1,12 +1,12 @@
-// The packed forms of the matrices (kernels/gemm/linear_weight.h): where they lie, and making them.
+// The packed forms of the matrices (kernels/gemm/linear_weight.h): where they are, and how they are made.
 #include <algorithm>
 
 #include "model/model_impl.h"
 
 namespace tessera {
 
-// Matrices of a group in the order of their forms in memory; none of the embedding, unless it is the LM head
-// too.
+// Visits the matrices of a group in the order of their forms in memory; the embedding has none unless it is
+// also the LM head.
 template <typename Body>
 void Model::Impl::for_each_matrix(int64_t group, const Body& body) {
   if (group == 0 || group == head_group()) {
@@ -48,7 +48,7 @@ void Model::Impl::reserve_packed_forms() {
   if (access != nullptr) {
     packed_memory = PageBuffer();
     if (packed_bytes(limits) > 0) access->reserve_packed_forms(bytes_by_group);
-    // Bound again, with their forms, when they are opened.
+    // They are bound again, with their forms, when opened.
     std::fill(group_weights.begin(), group_weights.end(), nullptr);
     return;
   }
@@ -89,8 +89,8 @@ void Model::Impl::refresh_packed_forms() {
   packed_forms_are_stale = false;
 }
 
-// The matrices one behind the other are cut into stretches of equal length, each end moved to the nearest row
-// where it may be.
+// The matrices, laid end to end, are cut into stretches of equal length, each boundary moved to the nearest
+// row where a cut is allowed.
 void Model::Impl::pack_group(int64_t group, const PackShare& share) {
   int64_t num_elements = 0;
   for_each_matrix(group, [&](const LinearWeight& matrix) { num_elements += matrix.w_NK.num_elements(); });

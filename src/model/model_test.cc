@@ -133,7 +133,7 @@ TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
     EXPECT_EQ(reserved.working_bytes, predicted.working_bytes);
     EXPECT_EQ(reserved.workspace_bytes, predicted.workspace_bytes);
 
-    // A full batch needs every byte: one cache line less and the arena refuses.
+    // A full batch needs every byte: with one cache line less the arena overflows.
     Arena measured_saved = Arena::measuring();
     Arena measured_working = Arena::measuring();
     Activations activations;
@@ -152,7 +152,7 @@ TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
   }
 }
 
-// A batch that is not full is laid out in its own way, with its own pieces of logits.
+// A partial batch has a layout of its own, with its own pieces of logits.
 TEST(ModelWorkspace, HasRoomForEveryBatchUpToItsLimits) {
   ThreadPool pool(2);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
@@ -172,7 +172,7 @@ TEST(ModelWorkspace, HasRoomForEveryBatchUpToItsLimits) {
   }
 }
 
-// Loss and gradients of two micro-batches, the gradients of the first written over whatever was there.
+// Loss and gradients of two micro-batches; the first overwrites whatever the gradients held.
 TEST_P(ModelOptions, TheFirstMicroBatchReplacesWhatTheGradientsHold) {
   const auto weights = random_weights(ParameterLayout(config()), 0.3f, kSeed);
   const PackedBatch second = pack(random_rows({4, 6}, config().vocab_size, kSeed + 1));
@@ -206,7 +206,7 @@ TEST_P(ModelOptions, AFirstMicroBatchWithoutTargetsLeavesZeroGradients) {
   EXPECT_THAT(test.gradients(), testing::Each(3.0f));
 }
 
-// The last micro-batch of a step hands out the sum of squares of the whole step's gradients.
+// The last micro-batch of a step returns the sum of squares of the whole step's gradients.
 TEST_P(ModelOptions, TheLastMicroBatchKnowsTheGradientNorm) {
   const ParameterLayout layout(config());
   const PackedBatch second = pack(random_rows({4, 6}, config().vocab_size, kSeed + 1));
@@ -217,7 +217,7 @@ TEST_P(ModelOptions, TheLastMicroBatchKnowsTheGradientNorm) {
     for (const int64_t num_threads : {1, 2, 4, 4}) {
       TestModel test(config(), dtype(), random_weights(layout, 0.3f, kSeed), num_threads);
       test.model().reserve(limits_of(batch(), checkpointing));
-      test.fill_gradients(std::nanf(""));  // in alignment gaps too, which do not count
+      test.fill_gradients(std::nanf(""));  // including alignment gaps, which do not count
       const auto check = [&](const PackedBatch& last, Update update) {
         double squares = 0;
         test.model().forward_backward(last, 0.5f, 0.1f, {update, &squares});
@@ -248,7 +248,7 @@ TEST(Activations, BytesAreThoseOfTheFormula) {
   config.intermediate_size = 96;
   config.head_dim = 16;
   config.num_hidden_layers = 5;
-  constexpr int64_t kTokens = 32;  // every tensor a whole number of cache lines
+  constexpr int64_t kTokens = 32;  // makes every tensor a whole number of cache lines
   const int64_t D = 64, F = 96, H = 4, G = 2, E = 16, L = 5, A = 2;
   for (const bool head_norms : {false, true}) {
     config.qk_norm = head_norms;
@@ -284,7 +284,7 @@ TEST(Model, PackedSequencesEqualTheSumOfSeparateRuns) {
       sums.num_targets += one.num_targets;
     }
     EXPECT_EQ(sums.num_targets, expected.num_targets);
-    // Same terms, added in another order: each of the 43 tokens brings one rounding of the sum so far.
+    // The same terms, added in another order: each of the 43 tokens adds one rounding of the running sum.
     const double rounding = static_cast<double>(packed.num_tokens()) * 0x1.0p-24;
     EXPECT_NEAR(sums.loss_sum, expected.loss_sum, rounding * expected.loss_sum);
     expect_near(apart.gradients(), together.gradients(), rounding * largest_of(together.gradients()),
@@ -335,11 +335,11 @@ TEST(Model, GradientsAccumulate) {
   test.model().forward_backward(batch, 0.5f);
   std::vector<float> doubled = once;
   for (float& value : doubled) value *= 2;
-  // The second pass adds to sums that are not zero: up to one rounding per token.
+  // The second pass adds to nonzero sums: up to one rounding per token.
   expect_near(test.gradients(), doubled, 15 * 0x1.0p-24 * largest_of(doubled), "gradient");
 }
 
-// Padded rows as Hugging Face's collator makes them: pad token on the right, label -100 there, loss computed
+// Padded rows as Hugging Face's collator makes them: pad tokens on the right, labelled -100, loss computed
 // over the whole rectangle.
 TEST(Model, DroppedPaddingChangesNothing) {
   constexpr int64_t kPaddedLength = 19;
@@ -354,7 +354,7 @@ TEST(Model, DroppedPaddingChangesNothing) {
     reference.weights() = weights;
     double expected_loss = 0;
     int64_t expected_targets = 0;
-    std::vector<float> expected_logits;  // of the positions that are not padding
+    std::vector<float> expected_logits;  // at positions that are not padding
     for (TokenRow row : rows) {
       const auto length = static_cast<int64_t>(row.ids.size());
       row.ids.resize(kPaddedLength, /*pad_token_id=*/0);
@@ -410,7 +410,7 @@ void check_loss_in_pieces(int64_t vocab_size, const std::vector<int64_t>& length
   }
   const double rounding = std::sqrt(static_cast<double>(packed.num_tokens())) * 0x1.0p-24;
   EXPECT_NEAR(sums.loss_sum, expected.loss_sum, rounding * expected.loss_sum);
-  // In BF16 only the order of sums differs too, but gradients of activations round it up to 8 bits.
+  // In BF16, too, only the order of sums differs, but activation gradients are then rounded to 8 bits.
   const double bound = dtype == DType::kF32 ? rounding : 0x1.0p-8;
   const ParameterLayout layout(config);
   for (const Parameter& parameter : layout.parameters()) {

@@ -1,4 +1,4 @@
-// For tests of the model: small configurations, random weights and batches, a model with its own memory.
+// For tests of the model: small configurations, random weights and batches, and a model that owns its memory.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// A row of tokens and their labels, not shifted, as a data set holds them.
+// A row of tokens and their unshifted labels, as in a data set.
 struct TokenRow {
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
@@ -21,13 +21,13 @@ struct TokenRow {
 // Rows of these lengths with random tokens; about one label in five is ignored.
 std::vector<TokenRow> random_rows(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed);
 
-// The rows one after another, labels shifted into targets.
+// Concatenates the rows and shifts labels into targets.
 PackedBatch pack(const std::vector<TokenRow>& rows);
 
 // Two layers, four query and two key-value heads, sizes that no vector width divides.
 ModelConfig tiny_config();
 
-// So that tests are listed by the names of their types.
+// Makes test lists show types by name.
 inline void PrintTo(DType dtype, std::ostream* out) { *out << dtype_name(dtype); }
 
 struct NamedConfig {
@@ -36,13 +36,13 @@ struct NamedConfig {
 
   friend void PrintTo(const NamedConfig& named, std::ostream* out) { *out << named.name; }
 };
-// tiny_config with every option alone, and with all of them.
+// tiny_config with each option alone, and with all of them.
 std::vector<NamedConfig> all_option_configs();
 
-// Weights in which nothing is trivial: norms around one, biases around zero, matrices of deviation `scale`.
+// Non-trivial weights: norms around one, biases around zero, matrices with standard deviation `scale`.
 std::vector<float> random_weights(const ParameterLayout& layout, float scale, uint64_t seed);
 
-// A model on its own threads, with bound weights and gradients.
+// A model with its own threads and bound weights and gradients.
 class TestModel {
  public:
   TestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
@@ -50,7 +50,7 @@ class TestModel {
 
   Model& model() { return model_; }
   void fill_gradients(float value);
-  // Into the memory that is bound.
+  // Writes to the bound memory.
   void set_weights(const std::vector<float>& weights);
   const std::vector<float>& gradients() const { return gradients_; }
   // All logits of a batch, [T, V].
@@ -65,7 +65,7 @@ class TestModel {
   std::vector<float> gradients_;
 };
 
-// Of a flat array, alignment gaps left out.
+// Over a flat array, excluding alignment gaps.
 double sum_of_squares(const ParameterLayout& layout, const std::vector<float>& values);
 
 // Limits that fit one batch.

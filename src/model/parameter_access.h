@@ -1,14 +1,13 @@
-// How a model reaches parameters that are not all at hand: it opens each parameter group (Parameter::group)
-// before it uses it and closes it after. Whoever implements this fetches weights and hands gradients over
-// meanwhile.
+// How a model reaches parameters that are not all in memory: it opens each parameter group (Parameter::group)
+// before using it and closes it afterwards. Meanwhile the implementation fetches weights and hands over
+// gradients.
 //
-// The order of calls depends on the model alone, never on the batch:
-//   forward:   weights 0, 1, ..., n, n + 1 (n layers), each closed before the next is opened, but for n + 1;
+// The order of calls depends only on the model, never on the batch:
+//   forward:   weights 0, 1, ..., n, n + 1 (n layers), each closed before the next is opened, except n + 1;
 //              tied embeddings: 0 is opened again together with n + 1
-//   backward:  gradients of n + 1 (and 0 when tied) are opened, the weights of the head closed, the gradients
-//   of
-//              n + 1 closed; then for every layer, last first: weights, gradients opened; both closed; then
-//              the gradients of 0 (opened now unless tied) closed
+//   backward:  gradients of n + 1 (and 0 if tied) are opened, the weights of the head closed, the gradients
+//              of n + 1 closed; then for every layer, last first: weights, gradients opened; both closed;
+//              then the gradients of 0 (opened now unless tied) closed
 #pragma once
 
 #include <cstddef>
@@ -29,17 +28,17 @@ class ParameterAccess {
  public:
   virtual ~ParameterAccess() = default;
 
-  // The group's elements, from its first on, in the model's dtype; valid until closed.
+  // The group's elements, starting with its first, in the model's dtype; valid until closed.
   virtual std::byte* open_weights(int64_t group, WeightUse use) = 0;
   virtual void close_weights(int64_t group) = 0;
-  // Asked for by Model::reserve(): memory for the packed forms of every group's matrices.
+  // Called by Model::reserve(): reserves memory for the packed forms of every group's matrices.
   virtual void reserve_packed_forms(std::span<const int64_t> bytes_by_group) = 0;
-  // Where those of a group are, made with Model::pack_group() and complete while the group is open; nullptr:
-  // none are kept. Does not change before they are reserved again.
+  // The packed forms of a group, made with Model::pack_group() and complete while the group is open; nullptr:
+  // none are kept. Does not change until they are reserved again.
   virtual std::byte* packed_forms(int64_t group) = 0;
-  // Where the group's float32 gradients go. What is in alignment gaps stays.
+  // Where the group's float32 gradients go. Alignment gaps are left as they are.
   virtual std::byte* open_gradients(int64_t group) = 0;
-  // The gradients of this pass are complete.
+  // Called when the gradients of this pass are complete.
   virtual void close_gradients(int64_t group) = 0;
 };
 

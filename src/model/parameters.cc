@@ -13,7 +13,7 @@ bool has_suffix(const std::string& text, const std::string& suffix) {
          text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
 }
 
-// Hugging Face's Trainer leaves out biases and every RMSNorm, the q_norm and k_norm of Qwen3 included.
+// Hugging Face's Trainer exempts biases and every RMSNorm, including Qwen3's q_norm and k_norm.
 bool has_weight_decay(const std::string& name) {
   return !has_suffix(name, ".bias") && !has_suffix(name, "norm.weight");
 }
@@ -35,7 +35,7 @@ ParameterLayout::ParameterLayout(const ModelConfig& config) {
     begin_block();
     append("lm_head.weight", {config.vocab_size, config.hidden_size}, last_group);
   }
-  // The end is a block boundary too: arrays laid one after another stay aligned.
+  // The end is a block boundary too, so that arrays stored back to back stay aligned.
   begin_block();
   for (const Parameter& parameter : parameters_) {
     if (parameter.group < std::ssize(groups_)) continue;

@@ -1,11 +1,11 @@
-// Every parameter of a model, its Hugging Face name, its shape and its place in one flat array. Weights,
+// Every parameter of a model, with its Hugging Face name, its shape and its place in one flat array. Weights,
 // gradients and optimizer state use the same offsets, so that a shard of the model is a range of elements.
 //
-// Order: embedding, layers, final norm, LM head (absent when tied). Tensors that one matrix product uses
-// together lie next to each other without gaps and form one block, so that a fused matrix is a view:
+// Order: embedding, layers, final norm, LM head (absent if tied). Tensors used together by one matrix product
+// are adjacent without gaps and form one block, so that a fused matrix is a view:
 //   q_proj, k_proj, v_proj weights [(H + 2G) E, D] and biases [(H + 2G) E]; gate_proj, up_proj weights [2F,
 //   D] and biases [2F].
-// Every block, and every tensor that belongs to none, begins at a multiple of kParameterAlignment elements.
+// Every block, and every tensor outside a block, begins at a multiple of kParameterAlignment elements.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,12 @@ class ParameterLayout {
   explicit ParameterLayout(const ModelConfig& config);
 
   const std::vector<Parameter>& parameters() const { return parameters_; }  // by offset
-  const Parameter& at(const std::string& name) const;                       // unknown = bug
-  const Parameter* find(const std::string& name) const;                     // nullptr when unknown
-  int64_t num_elements() const { return num_elements_; }      // of the flat array, alignment gaps included
+  const Parameter& at(const std::string& name) const;                       // unknown name = bug
+  const Parameter* find(const std::string& name) const;                     // nullptr if unknown
+  int64_t num_elements() const { return num_elements_; }      // in the flat array, including alignment gaps
   int64_t num_parameters() const { return num_parameters_; }  // without gaps; tied embeddings count once
 
-  // Elements [begin, end) of a parameter group, gaps between its blocks included. Groups follow one another.
+  // Elements [begin, end) of a parameter group, including gaps between its blocks. Groups are contiguous.
   struct Group {
     int64_t begin;
     int64_t end;

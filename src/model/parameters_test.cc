@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// Sizes that no alignment divides, every optional tensor present.
+// Sizes not divisible by any alignment, with every optional tensor present.
 ModelConfig odd_config() {
   ModelConfig config;
   config.vocab_size = 331;

@@ -1,6 +1,6 @@
-// For tests: a Llama-family model written a second time, as plainly as possible, from the published formulas.
-// Full score matrices, one row of tokens at a time, padding computed like everything else, no code shared
-// with the model under test but the parameter layout. Real is double or float.
+// For tests: a second Llama-family model, written as plainly as possible from the published formulas. Full
+// score matrices, one row of tokens at a time, padding computed like everything else; the only code shared
+// with the model under test is the parameter layout. Real is double or float.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// A matrix product's operands are small here: rows of rows.
+// Matrices are small here: rows of rows.
 template <typename Real>
 using Rows = std::vector<std::vector<Real>>;
 
@@ -41,7 +41,7 @@ class ReferenceModel {
     return linear(norm(x, "model.norm.weight"), head, "", config_.vocab_size);
   }
 
-  // Sum of the token losses of a row, labels shifted by one as Hugging Face does; adds to *num_targets.
+  // Sum of a row's token losses, labels shifted by one as Hugging Face does; adds to *num_targets.
   Real loss_sum(const std::vector<int32_t>& ids, const std::vector<int32_t>& labels, Real label_smoothing,
                 int64_t* num_targets) const {
     const Rows<Real> all = logits(ids);
@@ -132,7 +132,7 @@ class ReferenceModel {
     return rotated;
   }
 
-  // [head][token][E], normalised and rotated where the model does so.
+  // [head][token][E], normalised and rotated if the model does so.
   std::vector<Rows<Real>> heads(const Rows<Real>& projected, const std::string& norm_name,
                                 bool rotary) const {
     const auto size = static_cast<size_t>(config_.head_dim);

@@ -1,7 +1,7 @@
-// The entrance of a block: the residual stream is completed and normalised in one pass.
+// Entry of a block: completes and normalises the residual stream in one pass.
 //
-// A block writes its output y into the buffer x of the next block, which begins by adding the stream that ran
-// past the block before:  x = y + residual.  So every block finds its input where backward needs it, and
+// A block writes its output y into the buffer x of the next block, which begins by adding the stream that
+// bypassed the previous block:  x = y + residual.  So every block's input is where backward needs it, and
 // nothing is copied.
 #pragma once
 

@@ -26,7 +26,7 @@ std::vector<float> rope_inverse_frequencies(const ModelConfig& config) {
   std::vector<float> frequencies;
   for (int64_t i = 0; i < config.head_dim; i += 2) {
     const float exponent = static_cast<float>(i) / head_dim;
-    // The power is taken in double and rounded: the float32 result with the least error.
+    // The power is computed in double and rounded: the most accurate float32 result.
     float f = 1.0f / static_cast<float>(std::pow(static_cast<double>(theta), static_cast<double>(exponent)));
     switch (config.rope_scaling.type) {
       case RopeType::kDefault:

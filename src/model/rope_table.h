@@ -25,7 +25,7 @@ class RopeTableBuffer {
   RopeTableBuffer() = default;
   RopeTableBuffer(const ModelConfig& config, int64_t num_positions);
 
-  // Without allocating.
+  // Does not allocate.
   static int64_t size_bytes(const ModelConfig& config, int64_t num_positions);
 
   RopeTable table() const;

@@ -24,7 +24,7 @@ TEST(RopeFrequencies, DefaultIsThetaToTheMinusTwoIOverE) {
   EXPECT_EQ(found[0], 1.0f);
   for (size_t i = 0; i < found.size(); ++i) {
     const double expected = std::pow(500000.0, -static_cast<double>(i) / 64);
-    // The exponent is rounded too: log(theta) 2^-24 relative.
+    // The exponent is rounded too: log(theta) 2^-24 relative error.
     EXPECT_NEAR(found[i], expected, (kBound + std::log(500000.0) * 0x1.0p-24) * expected) << i;
   }
 }
@@ -62,7 +62,7 @@ TEST(RopeFrequencies, Llama3ScalesByWavelength) {
       EXPECT_GT(scaled[i], unscaled[i] / 8) << i;
     }
   }
-  // Counts of Llama 3.1's 64 frequencies.
+  // Counts among Llama 3.1's 64 frequencies.
   EXPECT_EQ(kept, 29);
   EXPECT_EQ(blended, 6);
   EXPECT_EQ(stretched, 29);

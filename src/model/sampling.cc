@@ -11,7 +11,8 @@ namespace {
 
 constexpr float kRemoved = -std::numeric_limits<float>::infinity();
 
-// A token that occurred is made less likely whatever the sign of its logit; once, however often it occurred.
+// Makes a token that occurred less likely whatever the sign of its logit; applied once, however often it
+// occurred.
 void apply_repetition_penalty(std::span<const float> logits, std::span<const int32_t> history, double penalty,
                               std::span<float> scores) {
   const auto factor = static_cast<float>(penalty);
@@ -33,8 +34,8 @@ void keep_top_k(int64_t k, std::span<float> scores, std::span<float> scratch) {
   }
 }
 
-// Removes the least likely scores as long as their probabilities add up to at most 1 - p; the likeliest stays
-// in any case. Among equal scores the first in the vocabulary go first.
+// Removes the least likely scores while their probabilities sum to at most 1 - p; the most likely one always
+// stays. Among equal scores, those first in the vocabulary are removed first.
 void keep_top_p(double p, std::span<float> scores, std::span<float> scratch) {
   const auto end = std::copy_if(scores.begin(), scores.end(), scratch.begin(),
                                 [](float score) { return score != kRemoved; });
@@ -59,7 +60,7 @@ void keep_top_p(double p, std::span<float> scores, std::span<float> scratch) {
   }
 }
 
-// The token at which the cumulative probability passes `uniform`.
+// The token at which the cumulative probability exceeds `uniform`.
 int32_t draw(std::span<const float> scores, double uniform) {
   const double largest = *std::max_element(scores.begin(), scores.end());
   double total = 0;
@@ -81,7 +82,7 @@ void check_finite(std::span<const float> logits) {
   bool any_finite = false;
   for (const float logit : logits) {
     if (std::isnan(logit) || logit == std::numeric_limits<float>::infinity()) {
-      fail(ExitCode::kNumerics, "cannot choose a token: a logit is {}; the model's weights are not usable",
+      fail(ExitCode::kNumerics, "cannot choose a token: a logit is {}; the model's weights are unusable",
            logit);
     }
     any_finite = any_finite || std::isfinite(logit);

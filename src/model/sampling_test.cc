@@ -18,7 +18,7 @@ int32_t sample(const std::vector<float>& logits, const SamplingOptions& options,
   return sample_token(logits, history, options, index, &scratch);
 }
 
-// Share of each token among `count` draws.
+// Fraction of each token among `count` draws.
 std::vector<double> frequencies(const std::vector<float>& logits, const SamplingOptions& options,
                                 int64_t count, const std::vector<int32_t>& history = {}) {
   std::vector<double> shares(logits.size(), 0);
@@ -99,7 +99,7 @@ TEST(SampleToken, TopPAmongEqualScoresKeepsAsManyAsNeeded) {
 }
 
 TEST(SampleToken, TopPIsAppliedToWhatTopKLeaves) {
-  // Of 0.4, 0.3, 0.2, 0.1 the first two become 0.57 and 0.43: 0.5 is reached by the first alone.
+  // Of 0.4, 0.3, 0.2, 0.1 the first two become 0.57 and 0.43: the first alone reaches 0.5.
   EXPECT_EQ(possible_tokens(log_of({0.4, 0.3, 0.2, 0.1}), {.top_k = 2, .top_p = 0.5}),
             (std::set<int32_t>{0}));
 }
