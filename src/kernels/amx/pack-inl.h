@@ -1,4 +1,4 @@
-// Row-major bf16 matrices into the operand tiles of tiles.h: 1 KiB each, contiguous, 64-byte aligned.
+// Packs row-major bf16 matrices into the operand tiles of tiles.h: 1 KiB each, contiguous, 64-byte aligned.
 //
 //   part of the matrix m            tile                                            contraction over
 //   copy_tile        16 x 32        A of m           A[i][k] = m[i][k]                     columns of m
@@ -6,9 +6,9 @@
 //   interleave_tile  32 x 16        B of m           B[p][j] = (m[2p][j], m[2p+1][j])      rows of m
 //   pair_tile        16 x 32        B of m^T         B[p][j] = (m[j][2p], m[j][2p+1])      columns of m
 //
-// `from` is the first element of the part, `stride` the elements from one row to the next; no alignment is
-// needed. The forms with `rows` and `columns` read only that many and set the rest of the tile to zero.
-// The steps (4 per tile, independent of one another) let a caller spread a tile's packing between other
+// `from` is the first element of the part, `stride` the distance between rows in elements; no alignment is
+// needed. The forms with `rows` and `columns` read only that many and set the rest of the tile to zero. The
+// steps (4 per tile, independent of one another) let a caller spread a tile's packing between other
 // instructions: the vector units are idle while TDPBF16PS runs.
 #pragma once
 
@@ -31,9 +31,9 @@ inline void copy_tile_step(const bf16* from, int64_t stride, int64_t step, bf16*
   }
 }
 
-// Four rows of the tile, from eight of the matrix.
+// Four rows of the tile, from eight rows of the matrix.
 inline void interleave_tile_step(const bf16* from, int64_t stride, int64_t step, bf16* tile) {
-  // Word j of the first row and word j of the second, which follows it in the register, side by side.
+  // Interleaves the words of the first row with those of the second, which follows it in the register.
   const __m512i side_by_side =
       _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,  //
                        23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -41,19 +41,19 @@ inline void interleave_tile_step(const bf16* from, int64_t stride, int64_t step,
     const bf16* row = from + 2 * p * stride;
     const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row));
     const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row + stride));
-    // A masked broadcast from memory may use either vector port; an insertion only the shuffle port.
+    // A masked broadcast from memory can use either vector port; an insertion only the shuffle port.
     const __m512i both = _mm512_mask_broadcast_i64x4(_mm512_castsi256_si512(first), 0xF0, second);
     _mm512_store_si512(tile + p * kTileDepth, _mm512_permutexvar_epi16(side_by_side, both));
   }
 }
 
-// Four rows of the tile, from 8 columns (4 * step pairs on) of all 16 rows of the matrix.
+// Four rows of the tile, from 8 columns (starting at pair 4 * step) of all 16 rows of the matrix.
 inline void pair_tile_step(const bf16* from, int64_t stride, int64_t step, bf16* tile) {
   const bf16* column = from + 8 * step;
   const auto quarter = [&](int64_t row) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(column + row * stride));
   };
-  // Lane l of rows[i] is row 4 l + i, so that the 4 x 4 transpositions within lanes are all that is left.
+  // Lane l of rows[i] is row 4 l + i, so that only 4 x 4 transpositions within lanes remain.
   __m512i rows[4];
   for (int64_t i = 0; i < 4; ++i) {
     __m512i row = _mm512_castsi128_si512(quarter(i));
@@ -91,7 +91,7 @@ inline void transpose_tile(const bf16* from, int64_t stride, bf16* tile) {
   pair_tile(interleaved, kTileDepth, tile);
 }
 
-// The first `rows` x `columns` (at most 32) of the part, zeros after them up to `all_rows` x 32.
+// Copies the first `rows` x `columns` (at most 32) of the part and pads with zeros up to `all_rows` x 32.
 inline void copy_padded(const bf16* from, int64_t stride, int64_t rows, int64_t columns, int64_t all_rows,
                         bf16* to) {
   const auto mask = static_cast<__mmask32>((uint64_t{1} << columns) - 1);

@@ -24,7 +24,7 @@ struct Packing {
   int64_t (*position)(int64_t row, int64_t column);
 };
 
-// The header's table, as positions.
+// The table in pack-inl.h, as positions.
 const Packing kPackings[] = {
     {"copy_tile", 16, 32, copy_tile, copy_tile, [](int64_t i, int64_t k) { return i * 32 + k; }},
     {"transpose_tile", 32, 16, transpose_tile, transpose_tile,
@@ -42,7 +42,7 @@ class AmxPack : public testing::Test {
   }
 };
 
-// The part of a matrix that ends where its buffer ends, so that AddressSanitizer sees one element too many.
+// Part of a matrix that ends where its buffer ends, so that AddressSanitizer sees a single element too many.
 std::vector<bf16> matrix(int64_t rows, int64_t columns) {
   std::vector<bf16> elements(static_cast<size_t>((rows - 1) * kStride + columns));
   for (size_t i = 0; i < elements.size(); ++i) elements[i] = {static_cast<uint16_t>(i + 1)};

@@ -17,17 +17,17 @@ constexpr int64_t kUnitBytes = 2 * amx::kTileBytes;       // of a panel, per k-s
 constexpr int64_t kMicroTileBytes = 4 * amx::kTileBytes;  // of sums
 constexpr int64_t kMaxSteps = 64;
 constexpr int64_t kAllSumsBytes = int64_t{1} << 20;
-// Far beyond L2, well within L3; far beyond every L3 share.
+// Far larger than L2 but well within L3; far larger than any L3 share.
 constexpr int64_t kL3Bytes = int64_t{16} << 20;
 constexpr int64_t kMemoryBytes = int64_t{256} << 20;
 constexpr double kOperationsPerStep = 2.0 * 32 * 32 * 32;
 
-// Panels that are used together and where they come from.
+// Panels that are used together, and where they come from.
 struct Plan {
   int64_t steps;               // of a panel
   int64_t a_panels, b_panels;  // of a block
-  int64_t a_bytes, b_bytes;    // walked through before the first is used again
-  int64_t repeats = 1;         // blocks between two looks at the clock
+  int64_t a_bytes, b_bytes;    // walked before the first is used again
+  int64_t repeats = 1;         // blocks between clock reads
 };
 
 Plan plan_of(TileFeed feed) {
@@ -61,7 +61,7 @@ Plan plan_of(TileFeed feed) {
   return plan;
 }
 
-// What a loop does beside the products.
+// What a loop does besides the products.
 struct Traits {
   bool streams_b;
   bool moves_sums;
@@ -84,7 +84,7 @@ void prefetch(const std::byte* line, int64_t count) {
   for (int64_t i = 0; i < count; ++i) _mm_prefetch(reinterpret_cast<const char*>(line + 64 * i), _MM_HINT_T1);
 }
 
-// The compiler's intrinsics take a register's number as a literal only.
+// The compiler's intrinsics take a register number only as a literal.
 #define TESSERA_LOAD_B(tile, from)                      \
   if constexpr (kTraits.streams_b) {                    \
     _tile_stream_loadd(tile, from, amx::kTileRowBytes); \
@@ -97,7 +97,7 @@ void prefetch(const std::byte* line, int64_t count) {
     _tile_loadd(tile, sums + tile * amx::kTileBytes, amx::kTileRowBytes);      \
   }
 
-// One micro-tile over `steps`; the sums of the one before go to `previous` between its first products.
+// One micro-tile over `steps`; the previous one's sums go to `previous` between its first products.
 template <Traits kTraits>
 void micro_tile(const std::byte* a, const std::byte* b, int64_t steps, std::byte* sums, std::byte* previous,
                 const std::byte* next_a, const std::byte* next_b) {
@@ -144,7 +144,7 @@ void store_sums(std::byte* to) {
   _tile_stored(3, to + 3 * amx::kTileBytes, amx::kTileRowBytes);
 }
 
-// All panels of a against all of b, once. Advances the offsets of both.
+// Multiplies all panels of a with all of b once. Advances both offsets.
 template <Traits kTraits>
 void run_block(const Plan& plan, const std::byte* a, int64_t* next_a, const std::byte* b, int64_t* next_b,
                std::byte* all_sums) {
@@ -171,7 +171,7 @@ void run_block(const Plan& plan, const std::byte* a, int64_t* next_a, const std:
   }
 }
 
-// One micro-tile from zero; sums are [2][2] tiles.
+// Computes one micro-tile from zero; sums are [2][2] tiles.
 void run_sample(const std::byte* a, const std::byte* b, int64_t steps, std::byte* sums) {
   const amx::TileScope tiles;
   zero_sums();
@@ -209,7 +209,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Small sums for ever: values of either sign below 2^-16, so that added up without end they stay finite.
+// Keeps sums small forever: values of either sign below 2^-16, so that they stay finite however long they
+// accumulate.
 void fill_random(std::span<bf16> values, uint64_t seed) {
   const CounterRng rng(seed, 0);
   constexpr size_t kPeriod = 65521;
@@ -270,7 +271,7 @@ double TileFeedMeter::measure(TileFeed feed, double seconds) {
         run(plan, buffers.a.data(), &next_a, buffers.b.data(), &next_b, buffers.sums.data());
       }
     };
-    block();  // brings what is used again into the caches
+    block();  // brings reused data into the caches
     const Clock::time_point begin = Clock::now();
     double elapsed = 0;
     do {

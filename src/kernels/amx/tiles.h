@@ -1,5 +1,5 @@
-// The tile registers of Intel AMX, as every AMX kernel here uses them: eight registers of 16 rows of 64
-// bytes. Edges are padded with zeros when operands are packed, so that no kernel needs another configuration.
+// The tile registers of Intel AMX as used by every AMX kernel here: eight registers of 16 rows of 64 bytes.
+// Operands are zero-padded at the edges when packed, so no kernel needs another configuration.
 //
 //   C (float32)  16 rows x 16 columns
 //   A (bf16)     16 rows x 32 columns of the contraction
@@ -7,15 +7,15 @@
 //
 // TDPBF16PS: C += A B. Intel 64 and IA-32 Architectures Optimization Reference Manual, chapter 20.
 //
-// Code for AMX stands between TESSERA_AMX_BEGIN and TESSERA_AMX_END, behind every #include, in a .cc file
-// that is reached only through a dispatch table row with Isa::kAmxBf16. The two switch the compiler's
-// instruction sets for the functions between them, lambdas included, so that no file needs flags of its own
-// and nothing inline from other headers is compiled for them.
+// Code for AMX is placed between TESSERA_AMX_BEGIN and TESSERA_AMX_END, after every #include, in a .cc file
+// that is reached only through a dispatch table row with Isa::kAmxBf16. The two macros switch the compiler's
+// instruction sets for the functions between them, lambdas included, so that no file needs its own flags and
+// no inline code from other headers is compiled for these sets.
 #pragma once
 
 // GCC 12 warns about its own _mm512_undefined_*() wherever an intrinsic that uses it is inlined (GCC bug
-// 105593). The place of the first #include decides, so files for AMX include nothing with intrinsics before
-// this header.
+// 105593). What matters is where the intrinsics are first included, so AMX files include nothing with
+// intrinsics before this header.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -49,11 +49,11 @@ namespace tessera::amx {
 inline constexpr int64_t kTileRows = 16;
 inline constexpr int64_t kTileRowBytes = 64;
 inline constexpr int64_t kTileBytes = kTileRows * kTileRowBytes;
-inline constexpr int64_t kTileDepth = 32;    // bf16 elements of the contraction in one tile
+inline constexpr int64_t kTileDepth = 32;    // bf16 elements of the contraction per tile
 inline constexpr int64_t kTileColumns = 16;  // float32 columns of C
 inline constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 
-// The configuration of all eight registers, for LDTILECFG.
+// Configuration of all eight registers, for LDTILECFG.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -65,14 +65,14 @@ struct alignas(64) TileConfig {
 };
 inline constexpr TileConfig kTileConfig;
 
-// Configures the registers of the calling thread and gives them back. One per body of a parallel loop. Code
-// between two of them must not count on the registers' contents.
+// Configures the calling thread's registers and releases them. One per body of a parallel loop. Code must not
+// rely on the registers' contents from one scope to the next.
 class TileScope {
  public:
   __attribute__((target("amx-tile"))) TileScope() {
     asm volatile(""
                  :
-                 : "m"(kTileConfig));  // GCC 12's intrinsic reads 8 bytes only, as far as the compiler knows
+                 : "m"(kTileConfig));  // as far as the compiler knows, GCC 12's intrinsic reads only 8 bytes
     _tile_loadconfig(&kTileConfig);
   }
   __attribute__((target("amx-tile"))) ~TileScope() { _tile_release(); }

@@ -1,5 +1,5 @@
-// Causal grouped-query softmax attention over packed sequences, forward and backward, without ever holding
-// more than blocks of scores. Dao, "FlashAttention-2", 2023; online softmax of Milakov and Gimelshein, 2018.
+// Causal grouped-query softmax attention over packed sequences, forward and backward, holding only blocks of
+// scores at any time. Dao, "FlashAttention-2", 2023; online softmax of Milakov and Gimelshein, 2018.
 //
 // For query t and key s of the same sequence, s <= t and t - s < window (window 0 = unlimited), query head h
 // and its key-value head g = h / (H / G):
@@ -15,10 +15,10 @@
 //
 // Error of a score: at most about E eps |scale| sum|q k|, and the output is a convex combination of v whose
 // weights have that relative error (eps = 2^-24); tests derive their bounds from this. The AMX implementation
-// (bf16 only; float32 and attention_cached run on the vector one) also rounds p and ds to bf16 before they
-// enter products with v, do, q and k, a relative error of 2^-8 per weight, and its exp has one of 2^-18; the
-// sum of the weights, hence lse, is of unrounded ones. Heads of any size run there, padded with zeros to a
-// multiple of 32.
+// (bf16 only; float32 and attention_cached use the vector one) also rounds p and ds to bf16 before their
+// products with v, do, q and k, a relative error of 2^-8 per weight, and its exp has one of 2^-18; the sum of
+// the weights, hence lse, uses unrounded ones. It supports any head size, padded with zeros to a multiple of
+// 32.
 #pragma once
 
 #include <cstddef>
@@ -31,15 +31,15 @@
 
 namespace tessera {
 
-// Bytes of scratch, 64-byte aligned, for forward, backward and cached calls of this shape with at most
+// Bytes of scratch, 64-byte aligned, for forward, backward and cached calls with this shape and at most
 // max_tokens rows on this pool.
 int64_t attention_scratch_bytes(const AttentionShape& shape, int64_t max_tokens, const ThreadPool& pool);
 
-// o_THE [T, H E] = attention; lse_HT [H, T] F32. lse_HT may be empty when no backward follows.
+// o_THE [T, H E] = attention; lse_HT [H, T] F32. lse_HT may be empty if no backward follows.
 void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
                TensorView o_THE, TensorView lse_HT, std::span<std::byte> scratch, ThreadPool& pool);
 
-// dqkv_TQ = all three parts, overwritten. dqkv_TQ may not alias any input.
+// Overwrites all three parts of dqkv_TQ. dqkv_TQ must not alias any input.
 void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
                         ConstTensorView lse_HT, const AttentionShape& shape,
                         std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ, std::span<std::byte> scratch,

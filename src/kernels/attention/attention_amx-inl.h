@@ -1,20 +1,21 @@
-// What the forward and the backward pass of attention on AMX share: products of tiles and exp.
+// Shared by the forward and backward pass of AMX attention: products of tiles, and exp.
 //
-// Vector work stands between products in small groups (`weave`). In a loop of four TDPBF16PS, their loads
-// from L1 and four rows of exp(32 scores), a TDPBF16PS took 5.55 ns without the rows and 5.9 to 6.2 ns with
-// one row each; the same rows 16 at a time behind 16 TDPBF16PS cost 9.1 ns. In a whole pass more of that work
-// stays visible; that a vector port is shared with the tile unit is one hypothesis, not shown.
+// Vector work is interleaved with products in small groups (`weave`). In a loop of four TDPBF16PS, their
+// loads from L1 and four rows of exp(32 scores), a TDPBF16PS took 5.55 ns without the rows and 5.9 to 6.2 ns
+// with one row each; the same rows 16 at a time after 16 TDPBF16PS cost 9.1 ns. In a full pass more of that
+// work remains visible; one unproven hypothesis is that a vector port is shared with the tile unit.
 #pragma once
 
 #include "kernels/amx/tiles.h"
-// tiles.h stands before any other header with intrinsics.
+// tiles.h must come before any other header with intrinsics.
 #include "base/float_types.h"
 #include "kernels/amx/pack-inl.h"
 
 TESSERA_AMX_BEGIN
 namespace tessera::amx {
 
-// Tile loads do not tell GCC that they read memory: stands between vector stores and tile loads of the same.
+// Tile loads do not tell GCC that they read memory: place between vector stores and tile loads of the same
+// data.
 inline void stores_before_tile_loads() { asm volatile("" : : : "memory"); }
 
 // No vector work.
@@ -24,16 +25,16 @@ struct NoWeave {
 
 enum class Start { kZero, kLoad };
 
-// Products of 32 x 32 elements. Operands are pairs of tiles, neighbours across the contraction, one pair
-// after the other along it; a result is four C tiles [2][2].
+// Products of 32 x 32 elements. Operands are pairs of tiles adjacent across the contraction, stored pair
+// after pair along it; a result is four C tiles [2][2].
 //
 //         b[0]   b[1]          tile registers
 //   a[0]   C0     C1           A: 4     B: 6, 7
 //   a[1]   C2     C3           A: 5
 //
-// A result stays in its registers until the next product begins: its stores then stand between the first
-// loads and products of that one, and the tile unit need not wait for them. b is streamed past L1, which it
-// leaves to a and c.
+// A result stays in its registers until the next product begins: its stores then fall between the first loads
+// and products of that one, and the tile unit need not wait for them. b is streamed past L1, leaving L1 to a
+// and c.
 class TileUnit {
  public:
   static constexpr int64_t kPair = 2 * kTileElements;
@@ -68,7 +69,7 @@ class TileUnit {
     pending_ = c;
   }
 
-  // The last result is in memory after this, or once the next product has begun.
+  // After this, or once the next product has begun, the last result is in memory.
   void flush() {
     if (pending_ == nullptr) return;
     _tile_stored(0, pending_, kTileRowBytes);
@@ -131,12 +132,12 @@ inline __m512 exp2_floats(__m512 x) {
   return _mm512_scalef_ps(p, x);  // p 2^floor(x)
 }
 
-// Per 128 bits a0 + a2, b0 + b2, a1 + a3, b1 + b3.
+// For every 128 bits: a0 + a2, b0 + b2, a1 + a3, b1 + b3.
 inline __m512d add_halves(__m512 a, __m512 b) {
   return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
 }
 
-// In 128 bits each: first + second of a, third + fourth of a, the same of b.
+// In 128 bits each: first + second of a, third + fourth of a, then the same for b.
 inline __m512 add_lanes(__m512 a, __m512 b) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
 }
@@ -155,12 +156,12 @@ inline __m512 sums_of_rows(const float* m) {
   return add_lanes(add_lanes(lanes[0], lanes[1]), add_lanes(lanes[2], lanes[3]));
 }
 
-// Elements 0 to 15 from `low`, 16 to 31 from `high`, rounded to nearest even.
+// Packs `low` as elements 0 to 15 and `high` as 16 to 31, rounded to nearest even.
 inline __m512i to_bf16_pair(__m512 low, __m512 high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
-// One row [count] of 32 floats at a time, times `factor`, from two C tiles that are side by side.
+// Stores one row [count] of 32 floats at a time, times `factor`, from two adjacent C tiles.
 inline void store_bf16_row(const float* left, const float* right, __m512 factor, int64_t count, bf16* to) {
   const __m512i row =
       to_bf16_pair(_mm512_mul_ps(_mm512_load_ps(left), factor), _mm512_mul_ps(_mm512_load_ps(right), factor));

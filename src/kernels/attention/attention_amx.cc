@@ -3,7 +3,7 @@
 namespace tessera {
 namespace {
 
-// What stays on the vector implementation: float32, and generation, whose few rows leave tiles mostly empty.
+// The vector implementation handles float32, and generation, whose few rows would leave tiles mostly empty.
 const AttentionKernels& vectors() {
   static const AttentionKernels kernels = attention_hwy().front().kernels;
   return kernels;

@@ -1,4 +1,4 @@
-// Attention of bf16 activations on AMX: the two passes behind the table row "amx" (attention_amx.cc).
+// Attention for bf16 activations on AMX: the two passes behind the table row "amx" (attention_amx.cc).
 #pragma once
 
 #include "kernels/attention/attention_impl.h"

@@ -1,18 +1,18 @@
 // Backward attention on AMX, five products per pair of blocks. A task is a block of keys (BackwardBlocks) of
-// one key-value head; it walks the query heads that read it and, per head, blocks of queries that see it:
+// one key-value head; it walks the query heads that read it and, per head, the blocks of queries that see it:
 //
 //   (1) s^T = k q^T,  dp^T = v do^T     p^T = 2^(c s^T - c lse)    ds^T = p^T (dp^T - delta)
 //   (2) dv += p^T do,  dk += ds^T q     (3) dq^T += k^T ds^T
 //
-// Scores are computed transposed (rows are keys): p^T and ds^T come out of the vector units as A operands of
-// (2), and two neighbouring rows of ds^T, interleaved, are the B operand of (3). Nothing is transposed but q
-// and do when they are packed, and dq at the very end.
+// Scores are computed transposed (rows are keys): p^T and ds^T leave the vector units as A operands of (2),
+// and two adjacent rows of ds^T, interleaved, are the B operand of (3). The only transpositions are those of
+// q and do when they are packed, and of dq at the very end.
 //
 // dk and dv belong to the task: their sums run over the heads, then over the queries, in order. dq is shared
-// by the tasks of a sequence: each adds to a block of queries after the one before it (keys in ascending
-// order) has done so. Tasks start in that order, so the wait always ends.
+// by the tasks of a sequence: each adds to a block of queries after its predecessor (keys in ascending order)
+// has done so. Tasks start in that order, so the wait always ends.
 #include "kernels/attention/attention_amx-inl.h"
-// attention_amx-inl.h stands before any other header with intrinsics.
+// attention_amx-inl.h must come before any other header with intrinsics.
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -28,7 +28,7 @@ constexpr int64_t kGranule = kAttentionGranule;
 constexpr int64_t kBlockFloats = 4 * kTileFloats;  // a 32 x 32 block of C tiles
 constexpr float kLog2E = 1.4426950408889634f;
 
-// One call, seen from a task.
+// One call, as seen by a task.
 struct BackwardCall {
   const bf16 *d_o, *qkv, *o;
   const float* lse_HT;
@@ -56,8 +56,8 @@ void for_each_piece(int64_t head_dim, const Body& body) {
   for (int64_t i = 0; i < head_dim; i += kTileDepth) body(i, std::min(kTileDepth, head_dim - i));
 }
 
-// Operands of m [rows, E] whose contraction is the head: [granule][depth tile][2 tiles of 16 rows], each made
-// by pack(from, stride, rows, columns, tile).
+// Packs operands of m [rows, E] whose contraction is the head: [granule][depth tile][2 tiles of 16 rows],
+// each by pack(from, stride, rows, columns, tile).
 template <typename Pack>
 void pack_along_head(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, bf16* to,
                      const Pack& pack) {
@@ -71,8 +71,8 @@ void pack_along_head(const bf16* from, int64_t stride, int64_t rows, int64_t hea
   }
 }
 
-// Operands whose contraction is the rows: [piece of 32 columns][granule][2 tiles of 16 columns], `granules`
-// per piece.
+// Packs operands whose contraction is the rows: [piece of 32 columns][granule][2 tiles of 16 columns],
+// `granules` per piece.
 template <typename Pack>
 void pack_along_rows(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t granules,
                      bf16* to, const Pack& pack) {
@@ -91,8 +91,8 @@ void pack_along_rows(const bf16* from, int64_t stride, int64_t rows, int64_t hea
 void pack_rows(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, bf16* to) {
   pack_along_head(from, stride, rows, head_dim, to, [](auto... part) { copy_tile(part...); });
 }
-// B operands of m^T and of m, from rows that are copied together first: rows of qkv lie in the same few cache
-// sets, and each is read many times. `granules` of m per piece; `rows_32` holds 32 rows.
+// B operands of m^T and of m, from rows first copied together: rows of qkv map to the same few cache sets,
+// and each is read many times. `granules` of m per piece; `rows_32` holds 32 rows.
 void pack_both(const bf16* from, int64_t stride, int64_t rows, int64_t head_dim, int64_t granules,
                bf16* rows_32, bf16* transposed, bf16* interleaved) {
   const int64_t pieces = round_up(head_dim, kTileDepth) / kTileDepth;
@@ -117,11 +117,12 @@ void pack_row_transposed(const bf16* from, int64_t stride, int64_t rows, int64_t
   pack_along_rows(from, stride, rows, head_dim, granules, to, [](auto... part) { transpose_tile(part...); });
 }
 
-// p^T and ds^T of one block of 32 keys and 32 queries, two rows at a time: what runs between the products.
+// p^T and ds^T of one block of 32 keys and 32 queries, two rows at a time: the work interleaved with the
+// products.
 class ScoreGradients {
  public:
   ScoreGradients() = default;
-  // `first_seen`: of key row r, queries [first_seen + r, first_seen + r + window) see it.
+  // `first_seen`: key row r is seen by queries [first_seen + r, first_seen + r + window).
   ScoreGradients(const BackwardBuffers& buffers, const float* scores, float score_factor, int64_t key_granule,
                  int64_t query_granule, int64_t first_seen, int64_t window, int64_t rows_per_call)
       : scores_(scores),
@@ -200,7 +201,7 @@ class ScoreGradients {
   int64_t first_seen_ = 0, window_ = 0;
   bool masked_ = false;
   int64_t rows_per_call_ = 0;
-  int64_t row_ = kGranule;  // finished
+  int64_t row_ = kGranule;  // rows finished
 };
 
 // A block of keys of one key-value head.
@@ -229,7 +230,7 @@ class BackwardKeys {
   int64_t depth() const { return call_.sizes.depth_tiles; }
   int64_t num_products() const { return 2 * depth(); }
   int64_t queries_end() const { return std::min(sequence_end_, end_ - 1 + call_.window); }
-  // Several tasks add to the dq of the sequence; where that of q, in shared memory, starts.
+  // Whether several tasks add to the sequence's dq. The functions below locate the dq of q in shared memory.
   bool is_shared() const { return sequence_end_ - sequence_begin_ > b_.blocks.keys; }
   int64_t shared_granule(const Queries& q) const {
     return q.h * call_.scratch.dq_granules + first_granule_ + (q.begin - sequence_begin_) / kGranule;
@@ -237,11 +238,11 @@ class BackwardKeys {
   float* shared_dq(const Queries& q) const {
     return call_.scratch.dq + shared_granule(q) * kGranule * call_.sizes.padded_head();
   }
-  // Granules of the queries that see key granule i, and of keys that query granule i sees.
+  // Granules of queries that see key granule i, and of keys that query granule i sees.
   Range queries_of(const Queries& q, int64_t i) const;
   Range keys_of(const Queries& q, int64_t i) const;
 
-  // The block of queries behind q, of this head or the next; begin = end: none.
+  // The block of queries after q, of this head or the next; begin = end: none.
   Queries next(const Queries& q) const;
   void prefetch(const Queries& now, const Queries& next, int64_t step) const;
   void pack_keys() const;
@@ -259,8 +260,8 @@ class BackwardKeys {
   int64_t g_, sequence_begin_, sequence_end_, first_granule_, begin_, end_, num_granules_;
   TileUnit unit_;
   bool has_sums_[BackwardBlocks::kMaxKeys / kGranule] = {};  // of dk and dv, per granule
-  // (2) of key granule sums_granule_ under way, over queries sums_queries_: of the two products per piece of
-  // 32 columns, next_product_ and those behind it are still to be done.
+  // State of (2) for key granule sums_granule_ over queries sums_queries_: of the two products per piece of
+  // 32 columns, next_product_ and later ones are still to be done.
   int64_t sums_granule_ = 0;
   Range sums_queries_ = {};
   int64_t next_product_ = 0;
@@ -288,7 +289,7 @@ BackwardKeys::Queries BackwardKeys::next(const Queries& q) const {
   return {h, begin, std::min(sequence_end_, begin + b_.blocks.queries)};
 }
 
-// To L2, a part per step of 32 x 32 scores: the dq of these queries and the rows of q and do of the next.
+// To L2, one part per step of 32 x 32 scores: the dq of these queries and the rows of q and do of the next.
 void BackwardKeys::prefetch(const Queries& now, const Queries& next, int64_t step) const {
   constexpr int64_t kRows = 4, kLineFloats = 16, kLines = 32;
   if (is_shared()) {
@@ -329,7 +330,7 @@ void BackwardKeys::pack_queries(const Queries& q) const {
     b_.lse[t] = lse[t] * kLog2E;
     b_.delta[t] = delta[t];
   }
-  // p = 0 for queries that do not exist.
+  // Gives p = 0 for queries that do not exist.
   for (int64_t t = rows; t < q.num_granules() * kGranule; ++t) {
     b_.lse[t] = std::numeric_limits<float>::infinity();
     b_.delta[t] = 0;
@@ -344,7 +345,7 @@ void BackwardKeys::multiply_scores(int64_t i, int64_t j, float* scores, ScoreGra
                  *vectors);
 }
 
-// The vector work of key granule i is complete, and so is (2) of the granule before it.
+// The vector work of key granule i is complete, and so is (2) of the previous granule.
 void BackwardKeys::begin_key_gradients(const Queries& q, int64_t i) {
   stores_before_tile_loads();
   sums_granule_ = i;
@@ -368,16 +369,16 @@ void BackwardKeys::add_key_gradients(int64_t end_product, ScoreGradients* vector
   }
 }
 
-// (1) and (2). Three things go on at the same time:
+// (1) and (2). Three things run concurrently:
 //
 //   tile unit     (1) of key granule i and query granule j;  then some products of (2) of granule i - 1
-//   vector units  p^T and ds^T of the 32 x 32 scores before
+//   vector units  p^T and ds^T of the previous 32 x 32 scores
 void BackwardKeys::compute_gradients(const Queries& q) {
   const float factor = call_.shape.scale * kLog2E;
   const int64_t rows_per_call = round_up((kGranule + 4 * depth() - 1) / (4 * depth()), 2);
   ScoreGradients vectors;
   const Queries following = next(q);
-  int64_t parity = 0, steps = 0, before = -1;  // the key granule before
+  int64_t parity = 0, steps = 0, before = -1;  // the previous key granule
   next_product_ = num_products();
   for (int64_t i = 0; i < num_granules_; ++i) {
     const Range seeing = queries_of(q, i);
@@ -402,7 +403,7 @@ void BackwardKeys::compute_gradients(const Queries& q) {
   add_key_gradients(num_products(), &vectors);
 }
 
-// (3), after the keys before these.
+// (3), after the tasks of the preceding keys.
 void BackwardKeys::add_query_gradients(const Queries& q) {
   const int64_t block_of_keys = (begin_ - sequence_begin_) / b_.blocks.keys;
   const int64_t first_key = std::max<int64_t>(0, q.begin - call_.window + 1 - sequence_begin_);
@@ -532,7 +533,7 @@ void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTen
     for (int64_t t = begin; t < end; ++t) compute_delta(call, t);
   });
   const int64_t num_tasks = call.scratch.make_tasks(cu_seqlens);
-  // The loop promises no order; a task that waits must have its predecessors started.
+  // The loop promises no order, but a task may only wait for predecessors that have started.
   std::atomic<int64_t> next = 0;
   pool.parallel_for(num_tasks * G, [&](int64_t) {
     const int64_t index = next.fetch_add(1, std::memory_order_relaxed);

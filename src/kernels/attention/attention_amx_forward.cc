@@ -1,12 +1,12 @@
-// Forward attention on AMX. A block of 32 query rows takes the keys it sees in steps of 512:
+// Forward attention on AMX. A block of 32 query rows takes the keys it sees in steps of kForwardKeys:
 //
 //   scores = q k^T (tiles, 32 x 32 at a time)    p = 2^(c scores - reference) (vectors)    o += p v (tiles)
 //
 // The reference of a row is the score of its own key. Softmax does not need the maximum: float32 and bf16
-// hold 2^60 as exactly as 1. Only when a sum outgrows kSumLimit, the reference is raised to the maximum and
-// the step is repeated.
+// represent 2^60 as accurately as 1. Only if a sum exceeds kSumLimit is the reference raised to the maximum
+// and the block of rows repeated.
 #include "kernels/attention/attention_amx-inl.h"
-// attention_amx-inl.h stands before any other header with intrinsics.
+// attention_amx-inl.h must come before any other header with intrinsics.
 #include <cmath>
 
 #include "kernels/attention/attention_amx.h"
@@ -24,7 +24,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 // 44 in units of scores. p v stays finite for all values below 2^60.
 constexpr float kSumLimit = 0x1.0p64f;
 
-// One call, seen from a task.
+// One call, as seen by a task.
 struct ForwardCall {
   const bf16* qkv;
   bf16* o;
@@ -45,8 +45,8 @@ struct Granules {
   int64_t count() const { return end - begin; }
 };
 
-// A block of 32 rows: rows begin ... end - 1 of one head, or of first_head and the next. What is left of the
-// two row tiles is padding.
+// A block of 32 rows: rows begin ... end - 1 of one head, or of first_head and the next. The rest of the two
+// row tiles is padding.
 struct RowBlock {
   int64_t first_head, num_heads, sequence_begin, begin, end, window;
 
@@ -58,7 +58,8 @@ struct RowBlock {
   Granules keys() const { return {first_key(begin) / kGranule, (end - 1) / kGranule + 1}; }
 };
 
-// p = 2^(c scores - reference) of all rows and 32 keys, a few rows at a time: what runs between the products.
+// p = 2^(c scores - reference) for all rows and 32 keys, a few rows at a time: the work interleaved with the
+// products.
 class Softmax {
  public:
   Softmax() = default;
@@ -99,7 +100,7 @@ class Softmax {
  private:
   static int64_t offset(int64_t r) { return r / kTileRows * 2 * kTileFloats + r % kTileRows * kTileColumns; }
 
-  // Bit i: key first_key + i.
+  // Bit i is set if row r sees key first_key + i.
   uint32_t seen_keys(int64_t r) const {
     const auto lo = std::clamp<int64_t>(rows_->first_key(rows_->row(r)) - first_key_, 0, kGranule);
     const auto hi = std::clamp<int64_t>(rows_->row(r) + 1 - first_key_, 0, kGranule);
@@ -147,13 +148,13 @@ class Softmax {
   float factor_ = 0;
   int64_t first_key_ = 0, rows_per_call_ = 0;
   bool masked_ = false;
-  int64_t row_ = kForwardRows;  // finished
+  int64_t row_ = kForwardRows;  // rows finished
 };
 
-// Blocks of rows that share a key-value head. Keys are taken in steps of kForwardKeys; three things go on at
-// the same time, 32 keys at a time:
+// Blocks of rows that share a key-value head. Keys are taken in steps of kForwardKeys; three things run
+// concurrently, 32 keys at a time:
 //
-//   tile unit     scores = q k^T of granule i;  then o += p v of the step before, some columns
+//   tile unit     scores = q k^T of granule i;  then o += p v of the previous step, some columns
 //   vector units  p of granule i - 1
 class ForwardTask {
  public:
@@ -187,7 +188,7 @@ class ForwardTask {
   int64_t g_;
   const bf16 *k_, *v_;
   TileUnit unit_;
-  // o += p v under way: pieces of 32 columns from next_piece_ on are still to be done.
+  // State of o += p v: pieces of 32 columns from next_piece_ on are still to be done.
   Granules values_;
   const bf16* p_;
   bool has_outputs_;  // o is set
@@ -222,7 +223,7 @@ void ForwardTask::prepare(const RowBlock& rows) const {
   stores_before_tile_loads();
 }
 
-// What `prepare` will read of rows begin ... end - 1, to L2.
+// Prefetches to L2 what `prepare` will read of rows begin ... end - 1.
 void ForwardTask::prefetch(const RowBlock& next, int64_t begin, int64_t end) const {
   const int64_t E = call_.shape.head_dim;
   for (int64_t r = begin; r < std::min(end, kForwardRows); ++r) {
@@ -235,7 +236,7 @@ void ForwardTask::prefetch(const RowBlock& next, int64_t begin, int64_t end) con
   }
 }
 
-// The vector work of a granule whose scores are in memory by the time that it runs.
+// The vector work of a granule whose scores are in memory by the time it runs.
 Softmax ForwardTask::softmax(const RowBlock& rows, Granules all, int64_t granule) const {
   const int64_t at = granule - all.begin,
                 rows_per_call = round_up((kForwardRows + 2 * depth() - 1) / (2 * depth()), 2);
@@ -262,7 +263,7 @@ void ForwardTask::multiply_values(int64_t end_piece, Softmax* vectors) {
   }
 }
 
-// The weights of a step are complete: o += p v of the step before ends and that of this one begins.
+// The weights of a step are complete: finishes o += p v of the previous step and begins this one's.
 void ForwardTask::begin_values(Granules all, int64_t step) {
   Softmax none;
   multiply_values(depth(), &none);
@@ -285,7 +286,7 @@ void ForwardTask::attend(const RowBlock& rows, const RowBlock& next) {
   for (int64_t i = all.begin; i < all.end; ++i) {
     const int64_t at = i - all.begin, in_step = at % kKeyGranules;
     multiply_key(i, &vectors);
-    // Step 1 of the products with v stands behind granule 1 of the next step of keys, and so on.
+    // Part 1 of the products with v runs after granule 1 of the next step of keys, and so on.
     multiply_values(in_step == 0 ? depth() : depth() * in_step / kKeyGranules, &vectors);
     vectors.finish();
     if (at > 0 && in_step == 0) begin_values(all, at / kKeyGranules - 1);
@@ -299,7 +300,7 @@ void ForwardTask::attend(const RowBlock& rows, const RowBlock& next) {
   unit_.flush();
 }
 
-// Some sum is above kSumLimit, or NaN.
+// Whether some sum is above kSumLimit or NaN.
 bool ForwardTask::overflowed() const {
   __mmask16 above = 0;
   for (int64_t r = 0; r < kForwardRows; ++r) {
@@ -309,7 +310,7 @@ bool ForwardTask::overflowed() const {
   return above != 0;
 }
 
-// References become the maximum of all scores.
+// Sets the references to the maximum of all scores.
 void ForwardTask::raise_references(const RowBlock& rows) {
   const Granules all = rows.keys();
   Softmax none;
@@ -393,7 +394,7 @@ void attention_forward(ConstTensorView qkv_TQ, const AttentionShape& shape,
   const int64_t granules = call.sizes.granules;
   pool.parallel_for(G * granules, [&](int64_t index) { pack_granule(call, index % G, index / G); });
 
-  // Two query heads of a group together see fewer keys in vain than 32 rows of one.
+  // Two query heads of a group together waste fewer keys than 32 rows of one head.
   const int64_t group = shape.num_heads / G, task_heads = group % 2 == 0 ? 2 : 1;
   const int64_t block_rows = kForwardRows / task_heads, task_rows = kForwardBlocks * block_rows;
   ForwardScratch::Task* const tasks = call.scratch.tasks;
@@ -404,8 +405,8 @@ void attention_forward(ConstTensorView qkv_TQ, const AttentionShape& shape,
       tasks[num_tasks++] = {cu_seqlens[n], static_cast<int32_t>(begin), end};
     }
   }
-  // Neighbours in the order share keys and values, which stay in L2. Last rows first: they see the most keys,
-  // and long tasks must not be left for the end.
+  // Consecutive tasks share keys and values, which stay in L2. Last rows first: they see the most keys, and
+  // long tasks must not be left for the end.
   const int64_t head_sets = group / task_heads;
   pool.parallel_for(num_tasks * G * head_sets, [&](int64_t index) {
     const TileScope tiles;

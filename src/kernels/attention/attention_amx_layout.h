@@ -1,8 +1,8 @@
 // How attention on AMX splits its work and its scratch memory.
 //
-// Keys and values are packed for the whole call, in granules of 32 tokens counted from token 0 of the call,
-// whatever the sequences: there is no padding between sequences, the few keys of a neighbour in the first and
-// the last granule of a sequence are masked.
+// Keys and values are packed for the whole call, in granules of 32 tokens counted from token 0 of the call
+// regardless of sequence boundaries: there is no padding between sequences; the few keys of a neighbouring
+// sequence in a sequence's first and last granule are masked.
 #pragma once
 
 #include <algorithm>
@@ -19,18 +19,17 @@ namespace tessera {
 
 inline constexpr int64_t kAttentionGranule = 32;  // keys: the depth of a tile
 
-// Query rows that are taken together: 32 of one head or 16 of each of two heads that share their keys and
-// values; the keys of one step; and the row blocks of one task. At head size 128, q is 8 KiB, scores 8 KiB, p
-// 32 KiB and o 16 KiB: L1 holds what a product reads again, keys and values stream from L2. Per step, o is
-// loaded and stored once.
+// Query rows processed together (32 of one head, or 16 of each of two heads that share keys and values), keys
+// per step, and row blocks per task. At head size 128, q takes 8 KiB, scores 8 KiB, p 32 KiB and o 16 KiB: L1
+// holds what a product reads again, keys and values stream from L2. Each step loads and stores o once.
 inline constexpr int64_t kForwardRows = 32;
 inline constexpr int64_t kForwardKeys = 128;
 inline constexpr int64_t kForwardBlocks = 8;
 
-// Keys of one task of the backward pass and the queries it takes at a time. Queries are packed once per task,
-// dk and dv are loaded and stored once per block of queries, dq once per task. At head size 128, 512 keys and
-// 256 queries keep 1.6 MiB per thread in use, about 3/4 of an L2 of 2 MiB; where threads share a core, half
-// as many of both keep 0.75 MiB. No sum depends on either.
+// Keys per task of the backward pass, and queries taken at a time. Queries are packed once per task, dk and
+// dv are loaded and stored once per block of queries, dq once per task. At head size 128, 512 keys and 256
+// queries keep 1.6 MiB per thread in use, about 3/4 of an L2 of 2 MiB; if threads share a core, half as many
+// of each keep 0.75 MiB. No sum depends on either.
 struct BackwardBlocks {
   static constexpr int64_t kMaxKeys = 512;
 
@@ -42,7 +41,7 @@ struct BackwardBlocks {
   int64_t query_granules() const { return queries / kAttentionGranule; }
 };
 
-// Hands out 64-byte aligned pieces of memory; counts only when it starts from null.
+// Hands out 64-byte aligned pieces of memory; only counts if it starts from null.
 class AttentionCarver {
  public:
   explicit AttentionCarver(std::byte* memory) : memory_(memory) {}
@@ -67,24 +66,22 @@ struct AmxAttentionSizes {
         column_tiles(2 * depth_tiles),
         granules(round_up(num_tokens, kAttentionGranule) / kAttentionGranule) {}
 
-  int64_t depth_tiles;   // of 32 along the head, padded with zeros
+  int64_t depth_tiles;   // of 32 along the head, zero-padded
   int64_t column_tiles;  // of 16 along the head
   int64_t granules;      // of 32 tokens
 
   int64_t padded_head() const { return depth_tiles * 32; }
-  int64_t head_elements() const {
-    return granules * kAttentionGranule * padded_head();
-  }  // of one packed head
+  int64_t head_elements() const { return granules * kAttentionGranule * padded_head(); }  // per packed head
 };
 
-// Of one thread in the forward pass. "pair": two tiles that are neighbours across the contraction.
+// Per thread in the forward pass. "pair": two tiles adjacent across the contraction.
 struct ForwardBuffers {
   bf16* q;           // A pairs [depth tile]
   float* o;          // C tiles [depth tile][2 x 2]
   float* sums;       // [row][16 partial sums]
   float* reference;  // [row], in units of log2
-  bf16* p[2];        // A pairs [key granule], of this step and of the one before
-  float* scores[2];  // C tiles of 32 x 32 scores and of the next
+  bf16* p[2];        // A pairs [key granule], for this step and the previous one
+  float* scores[2];  // C tiles of 32 x 32 scores, for this step and the next
 
   void assign(AttentionCarver* carver, const AmxAttentionSizes& sizes) {
     q = carver->take<bf16>(kForwardRows * sizes.padded_head());
@@ -118,7 +115,7 @@ struct ForwardScratch {
     thread_bytes = carver.used_bytes() - thread_offset;
     size_bytes = thread_offset + num_threads * thread_bytes;
   }
-  // Of the calling thread.
+  // Buffers of the calling thread.
   ForwardBuffers thread_buffers(const AmxAttentionSizes& sizes) const {
     AttentionCarver carver(memory + thread_offset + ThreadPool::thread_index() * thread_bytes);
     ForwardBuffers buffers;
@@ -133,7 +130,7 @@ struct ForwardScratch {
   std::byte* memory;
 };
 
-// Of one thread in the backward pass. "pair": two tiles that are neighbours across the contraction.
+// Per thread in the backward pass. "pair": two tiles adjacent across the contraction.
 struct BackwardBuffers {
   explicit BackwardBuffers(const BackwardBlocks& of) : blocks(of) {}
 
@@ -142,12 +139,12 @@ struct BackwardBuffers {
   bf16* k_transposed;                  // A pairs of k^T [depth tile][key granule]
   bf16 *q_transposed, *do_transposed;  // B pairs of q^T and do^T [query granule][depth tile]
   bf16 *q, *d_o;                       // B pairs of q and do [depth tile][query granule]
-  float* scores[2];                    // C tiles of s^T and dp^T, 32 x 32 each, of this block and of the next
-  bf16 *p[2], *ds[2];                  // A pairs of p^T and ds^T [query granule], of two key granules
+  float* scores[2];                    // C tiles of s^T and dp^T, 32 x 32 each, for this block and the next
+  bf16 *p[2], *ds[2];                  // A pairs of p^T and ds^T [query granule], for two key granules
   bf16* ds_interleaved;                // B pairs of ds^T [query granule][key granule]
-  bf16* rows;                          // 32 rows of q or do, 32 columns behind the other
+  bf16* rows;                          // 32 rows of q or do, stored in groups of 32 columns
   float *dk, *dv;                      // C tiles [key granule][depth tile][2 x 2]
-  float* dq;           // C tiles of dq^T [query granule][depth tile][2 x 2], of a short sequence
+  float* dq;           // C tiles of dq^T [query granule][depth tile][2 x 2], for a short sequence
   float *lse, *delta;  // [query], lse in units of log2
 
   void assign(AttentionCarver* carver, const AmxAttentionSizes& sizes) {
@@ -180,7 +177,7 @@ struct BackwardScratch {
   BackwardScratch(std::byte* memory_begin, const AttentionShape& shape, int64_t num_tokens,
                   const ThreadPool& pool)
       : blocks(pool.threads_per_core()),
-        // A sequence has dq in shared memory when it is longer than a task, and pads it by less than a
+        // A sequence has dq in shared memory if it is longer than a task, and then pads it by less than a
         // granule.
         dq_granules(num_tokens / kAttentionGranule + num_tokens / blocks.keys + 1),
         memory(memory_begin) {
@@ -195,15 +192,16 @@ struct BackwardScratch {
     thread_bytes = carver.used_bytes() - thread_offset;
     size_bytes = thread_offset + pool.num_threads() * thread_bytes;
   }
-  // Of the calling thread.
+  // Buffers of the calling thread.
   BackwardBuffers thread_buffers(const AmxAttentionSizes& sizes) const {
     AttentionCarver carver(memory + thread_offset + ThreadPool::thread_index() * thread_bytes);
     BackwardBuffers buffers(blocks);
     buffers.assign(&carver, sizes);
     return buffers;
   }
-  // Tasks of all sequences: within a sequence in the order of keys, the first keys of all sequences first,
-  // since they are seen by the most queries and long tasks must not be left for the end. Returns how many.
+  // Makes the tasks of all sequences and returns how many: within a sequence in key order, the first keys of
+  // all sequences first, because they are seen by the most queries and long tasks must not be left for the
+  // end.
   int64_t make_tasks(std::span<const int32_t> cu_seqlens) const {
     int64_t count = 0;
     int32_t longest = 0;
@@ -228,8 +226,8 @@ struct BackwardScratch {
   BackwardBlocks blocks;
   Task* tasks;
   float* delta_HT;
-  int64_t dq_granules;  // of one head
-  int32_t* progress;    // [head][dq granule]: tasks that have added to the queries that start there
+  int64_t dq_granules;  // per head
+  int32_t* progress;    // [head][dq granule]: tasks that have added to the queries starting there
   float* dq;            // C tiles of dq^T [head][dq granule][depth tile][2 x 2]
   int64_t thread_offset, thread_bytes, size_bytes;
   std::byte* memory;

@@ -1,6 +1,6 @@
 // Backward attention, block by block, in two passes that each own what they write: dq by query rows, then dk
-// and dv by key rows. The scores are computed in both, 7 block products instead of the 5 of one pass; in
-// exchange there is nothing to add up between threads and every block of rows is a task of its own.
+// and dv by key rows. Both compute the scores, 7 block products instead of the 5 of a single pass; in
+// exchange nothing needs to be summed across threads and every block of rows is an independent task.
 //
 // Included once per instruction set (Highway's foreach_target), hence the unusual guard.
 #if defined(TESSERA_ATTENTION_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -54,7 +54,7 @@ HWY_NOINLINE void delta_rows(const A* o, const A* d_o, const AttentionShape& sha
   }
 }
 
-// values [64] = from [count], the rest 0.
+// values [64] = from [count], padded with 0.
 inline void load_statistics(const float* from, int64_t count, float* values) {
   std::copy_n(from, count, values);
   std::fill_n(values + count, kAttentionBlock - count, 0.0f);
@@ -169,7 +169,7 @@ HWY_NOINLINE void key_task(const BackwardRows<A>& rows, const AttentionTask& tas
   }
 }
 
-// Rows of delta that a thread takes at a time.
+// Rows of delta a thread takes at a time.
 constexpr int64_t kDeltaBlock = 16;
 
 void backward_hwy(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,

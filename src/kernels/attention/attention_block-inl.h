@@ -1,9 +1,9 @@
-// Products, transposes and softmax of float32 blocks with up to 64 columns: the arithmetic under blocked
+// Products, transposes and softmax of float32 blocks with up to 64 columns: the arithmetic of blocked
 // attention.
 //
 // Panels and scores have rows of exactly kAttentionBlock floats. Tokens of one side lie along the columns, so
 // that softmax statistics, masks and row factors are vectors and the head size needs no padding. The other
-// operand of a product is read one scalar at a time (broadcast), hence in any layout.
+// operand of a product is read one scalar at a time (broadcast) and can have any layout.
 //
 // Included once per instruction set (Highway's foreach_target), hence the unusual guard.
 #if defined(TESSERA_ATTENTION_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -32,13 +32,13 @@ struct Broadcast {
   int64_t depth_stride;
 };
 
-// A block of float32 rows [count, width] as it is, and transposed.
+// A block of float32 rows [count, width], as stored and transposed.
 inline Broadcast as_rows(const float* rows, int64_t width) { return {rows, width, 1}; }
 inline Broadcast as_columns(const float* rows, int64_t width) { return {rows, 1, width}; }
 
-// Accumulators of a tile: 4 x 4 of 32 registers (AVX-512), 4 x 2 of 16 (AVX2 and less): enough independent
-// sums to hide the latency of two multiply-adds per cycle (4 cycles x 2), 8 or 6 loads per step for 16 or 8
-// of them.
+// Accumulators of a tile: 4 x 4 of 32 registers (AVX-512), 4 x 2 of 16 (AVX2 and below): enough independent
+// sums to hide the latency of two multiply-adds per cycle (4 cycles x 2), with 8 or 6 loads per step for 16
+// or 8 of them.
 constexpr size_t kTileRows = 4;
 constexpr size_t kTileVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
@@ -88,8 +88,8 @@ HWY_INLINE void multiply_columns(Broadcast left, const float* right, int64_t num
   }
 }
 
-// out [num_rows, 64] = or += left [num_rows, depth] right [depth, 64], columns [0, num_columns). Columns
-// after them, up to a multiple of the vector length, are computed from whatever `right` holds there.
+// out [num_rows, 64] = or += left [num_rows, depth] right [depth, 64], columns [0, num_columns). Later
+// columns, up to a multiple of the vector length, are computed from whatever `right` holds there.
 template <Update kUpdate>
 HWY_NOINLINE void multiply(const Broadcast& left, const float* right, int64_t num_rows, int64_t depth,
                            int64_t num_columns, float* out) {
@@ -109,7 +109,7 @@ HWY_NOINLINE void multiply(const Broadcast& left, const float* right, int64_t nu
   }
 }
 
-// rows [count, width] = factor from, rows of `from` are `stride` elements apart.
+// rows [count, width] = factor from; rows of `from` are `stride` elements apart.
 template <typename A>
 HWY_NOINLINE void copy_rows(const A* from, int64_t stride, int64_t count, int64_t width, float factor,
                             float* rows) {
@@ -122,7 +122,7 @@ HWY_NOINLINE void copy_rows(const A* from, int64_t stride, int64_t count, int64_
   }
 }
 
-// A 4 x 4 piece of pack_panel and of unpack_panel.
+// A 4 x 4 piece for pack_panel and unpack_panel.
 #if HWY_TARGET == HWY_SCALAR
 template <typename A>
 void pack_4x4(const A* from, int64_t stride, float factor, float* panel) {
@@ -138,7 +138,7 @@ void unpack_4x4(const float* panel, const float* factors, A* to, int64_t stride)
   }
 }
 #else
-// The transpose of four vectors of four.
+// Transposes four vectors of four.
 template <class D, class V = hn::Vec<D> >
 HWY_INLINE void transpose_4x4(D d, V* rows) {
   const V low01 = hn::InterleaveLower(d, rows[0], rows[1]);  // 00 10 01 11
@@ -169,7 +169,7 @@ HWY_INLINE void unpack_4x4(const float* panel, const float* factors, A* to, int6
 }
 #endif
 
-// body_4x4(row, i) on the 4 x 4 pieces of [count, width] and body(row, i) on the elements left over.
+// Calls body_4x4(row, i) on the 4 x 4 pieces of [count, width] and body(row, i) on the remaining elements.
 template <class Body4x4, class Body>
 HWY_INLINE void for_each_piece(int64_t count, int64_t width, const Body4x4& body_4x4, const Body& body) {
   const int64_t whole_rows = count / 4 * 4, whole_width = width / 4 * 4;
@@ -206,13 +206,13 @@ HWY_NOINLINE void unpack_panel(const float* panel, int64_t count, int64_t width,
           HWY_ATTR { to[r * stride + i] = from_float<A>(panel[i * kAttentionBlock + r] * factors[r]); });
 }
 
-// Scores outside the band become -infinity.
+// Sets scores outside the band to -infinity.
 HWY_NOINLINE inline void mask_scores(const AttentionBand& band, int64_t num_rows, int64_t num_columns,
                                      float* scores) {
   const FloatTag d;
   const auto hidden = hn::Set(d, -std::numeric_limits<float>::infinity());
-  // Small integers, exact in float32. Comparisons are with columns in [0, 64): limits beyond them need no
-  // more than their side.
+  // Small integers, exact in float32. Columns are in [0, 64), so limits outside that range can be clamped to
+  // just outside it.
   const auto clamp = [](int64_t limit) {
     return static_cast<float>(std::clamp<int64_t>(limit, -1, kAttentionBlock));
   };
@@ -261,7 +261,7 @@ HWY_NOINLINE inline void softmax_step(float* scores, int64_t num_rows, int64_t n
   }
 }
 
-// Where the statistics of a score are: one per row or one per column of the block.
+// Whether the statistics of a score vary along the rows or the columns of the block.
 enum class Along { kRows, kColumns };
 
 template <Along kAlong, class D>
@@ -283,7 +283,7 @@ HWY_NOINLINE void probabilities(const float* lse, int64_t num_rows, int64_t num_
   }
 }
 
-// ds = p (dp - delta), in place of dp.
+// ds = p (dp - delta), overwriting dp.
 template <Along kAlong>
 HWY_NOINLINE void score_gradients(const float* p, const float* delta, int64_t num_rows, int64_t num_columns,
                                   float* dp) {

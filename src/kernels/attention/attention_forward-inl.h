@@ -1,4 +1,4 @@
-// Forward attention, block by block: of packed sequences, and of new tokens over a cache.
+// Forward attention, block by block: over packed sequences, and for new tokens over a cache.
 //
 // Included once per instruction set (Highway's foreach_target), hence the unusual guard.
 #if defined(TESSERA_ATTENTION_FORWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -21,7 +21,7 @@ struct ForwardRows {
   const A* k;
   const A* v;
   A* o;
-  float* lse;  // one per query row, may be null
+  float* lse;  // one per query row; may be null
   int64_t q_stride, kv_stride, o_stride;
   int64_t shift;
   int64_t head_dim;
@@ -45,7 +45,7 @@ HWY_NOINLINE void forward_task(const ForwardRows<A>& rows, int64_t begin, int64_
     pack_panel(rows.q + slices[i].begin * rows.q_stride, rows.q_stride, slices[i].count, E, rows.scale,
                q_panel[i]);
     std::fill_n(o_panel[i], E * kAttentionBlock, 0.0f);
-    // Finite, so that differences with it are never NaN.
+    // Finite, so that subtracting it never gives NaN.
     std::fill_n(max[i], kAttentionBlock, std::numeric_limits<float>::lowest());
     std::fill_n(sum[i], kAttentionBlock, 0.0f);
   }
@@ -87,7 +87,7 @@ void forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<
   with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
     const A* const qkv = qkv_TQ.as<A>();
     A* const o = o_THE.as<A>();
-    // Last rows first: they see the most keys, and the long tasks must not be left for the end.
+    // Last rows first: they see the most keys, and long tasks must not be left for the end.
     pool.parallel_for(std::ssize(tasks) * H, [&](int64_t index) {
       const AttentionTask& task = tasks[tasks.size() - 1 - static_cast<size_t>(index / H)];
       const int64_t h = index % H, g = h / (H / G);
@@ -108,8 +108,8 @@ void forward_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<
   });
 }
 
-// o of query row t alone: dot products along the head, for the few rows of a generation step, where columns
-// of queries would be mostly empty.
+// o of a single query row t: dot products along the head, for the few rows of a generation step, which would
+// leave most query columns empty.
 template <typename A>
 HWY_NOINLINE void forward_row(const ForwardRows<A>& rows, int64_t t, const AttentionBuffers& buffers) {
   const FloatTag d;
@@ -118,7 +118,7 @@ HWY_NOINLINE void forward_row(const ForwardRows<A>& rows, int64_t t, const Atten
   copy_rows(rows.q + t * rows.q_stride, rows.q_stride, 1, E, rows.scale, q);
   std::fill_n(o, E, 0.0f);
   float max = std::numeric_limits<float>::lowest(), sum = 0;
-  constexpr int64_t kKeys = kAttentionBlock * kAttentionBlock;  // what `scores` holds
+  constexpr int64_t kKeys = kAttentionBlock * kAttentionBlock;  // capacity of `scores`
   for (int64_t begin = std::max<int64_t>(0, key_end - rows.window); begin < key_end; begin += kKeys) {
     const int64_t count = std::min(kKeys, key_end - begin);
     float new_max = max;
@@ -155,7 +155,7 @@ HWY_NOINLINE void forward_row(const ForwardRows<A>& rows, int64_t t, const Atten
   });
 }
 
-// From this many new tokens on, blocks of columns are filled well enough.
+// From this many new tokens on, blocks of columns are full enough.
 constexpr int64_t kMinBlockTokens = 8;
 
 void cached_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache, TensorView v_cache,

@@ -16,7 +16,7 @@ struct AttentionKernels {
 
 std::vector<Implementation<AttentionKernels>> attention_ref();
 std::vector<Implementation<AttentionKernels>> attention_hwy();
-std::vector<Implementation<AttentionKernels>> attention_amx();  // bf16 forward and backward; the rest as hwy
+std::vector<Implementation<AttentionKernels>> attention_amx();  // bf16 forward and backward; otherwise as hwy
 const DispatchTable<AttentionKernels>& attention_table();
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// How the blocked attention splits its work and its scratch memory; the same for every instruction set.
+// How blocked attention splits its work and its scratch memory; the same for every instruction set.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 
 namespace tessera {
 
-// Tokens along either side of a block of scores. One side is the columns of panels [depth, 64]: four AVX-512
-// vectors. Scores [64, 64] are 16 KiB, a panel 16 KiB at head size 64: the inputs of one product fit L1 (48
-// KiB).
+// Tokens along either side of a block of scores. One side forms the columns of panels [depth, 64]: four
+// AVX-512 vectors. Scores [64, 64] are 16 KiB, a panel 16 KiB at head size 64: the inputs of one product fit
+// L1 (48 KiB).
 inline constexpr int64_t kAttentionBlock = 64;
 
-// Blocks of 64 columns that a task takes together, so that the float32 copies of the other side's rows serve
-// twice.
+// Blocks of 64 columns that a task takes together, so that the float32 copies of the other side's rows are
+// used twice.
 inline constexpr int64_t kAttentionSlices = 2;
 inline constexpr int64_t kAttentionTaskRows = kAttentionBlock * kAttentionSlices;
 
@@ -36,7 +36,7 @@ struct AttentionSlice {
   int64_t count;
 };
 
-// The slices of rows [begin, min(begin + kAttentionTaskRows, end)); returns how many.
+// Splits rows [begin, min(begin + kAttentionTaskRows, end)) into slices; returns how many.
 inline int64_t split_slices(int64_t begin, int64_t end, AttentionSlice* slices) {
   int64_t count = 0;
   for (; count < kAttentionSlices && begin < end; ++count, begin += kAttentionBlock) {
@@ -52,7 +52,7 @@ struct AttentionBuffers {
   float* scores[2];
   float* statistics[2][kAttentionSlices];
 
-  // `memory` may be null: counts only. Returns the number of floats.
+  // With null `memory` only counts. Returns the number of floats.
   int64_t assign(float* memory, int64_t head_dim) {
     int64_t used = 0;
     const auto take = [&](int64_t count) {
@@ -72,7 +72,7 @@ struct AttentionBuffers {
   }
 };
 
-// The parts of the scratch memory of a call: tasks [T], delta [H, T], then the buffers of every thread.
+// The scratch memory of a call: tasks [T], delta [H, T], then the buffers of every thread.
 class AttentionScratchLayout {
  public:
   AttentionScratchLayout(std::byte* memory, const AttentionShape& shape, int64_t max_tokens)
@@ -83,7 +83,7 @@ class AttentionScratchLayout {
     return layout.thread_offset(num_threads);
   }
 
-  // Tasks of all sequences, in the order of their rows: every sequence from its first row on.
+  // Tasks of all sequences, in row order: every sequence from its first row on.
   std::span<const AttentionTask> make_tasks(std::span<const int32_t> cu_seqlens) const {
     auto* tasks = reinterpret_cast<AttentionTask*>(memory_);
     size_t count = 0;
@@ -97,7 +97,7 @@ class AttentionScratchLayout {
 
   float* delta_HT() const { return reinterpret_cast<float*>(memory_ + tasks_bytes()); }
 
-  // Of the calling thread.
+  // Buffers of the calling thread.
   AttentionBuffers buffers() const {
     AttentionBuffers buffers;
     buffers.assign(reinterpret_cast<float*>(memory_ + thread_offset(ThreadPool::thread_index())),
@@ -123,18 +123,18 @@ class AttentionScratchLayout {
   int64_t max_tokens_;
 };
 
-// sliding_window with 0 = unlimited made a number that no difference of positions reaches.
+// sliding_window, with 0 = unlimited replaced by a number that no difference of positions reaches.
 inline int64_t effective_window(const AttentionShape& shape) {
   return shape.sliding_window == 0 ? int64_t{1} << 40 : shape.sliding_window;
 }
 
-// Which elements of a block of scores are seen: row r, column c with lo + r <= c < hi + r. The causal and the
-// window limit both move one column per row.
+// Which elements of a block of scores are visible: row r, column c with lo + r <= c < hi + r. The causal
+// limit and the window limit both move one column per row.
 struct AttentionBand {
   int64_t lo;
   int64_t hi;
 
-  // Rows are keys from position `key` on, columns queries from position `query` on.
+  // Rows are keys starting at position `key`, columns queries starting at position `query`.
   static AttentionBand keys_by_queries(int64_t key, int64_t query, int64_t window) {
     return {key - query, key - query + window};
   }

@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-// First key that query t sees, positions relative to the start of the keys.
+// First key that query t sees; positions are relative to the start of the keys.
 int64_t first_key(const AttentionShape& shape, int64_t t) {
   return shape.sliding_window == 0 ? 0 : std::max<int64_t>(0, t - shape.sliding_window + 1);
 }
@@ -19,8 +19,8 @@ double dot(const A* a, const A* b, int64_t E) {
   return sum;
 }
 
-// Attention of one query over keys [begin, end), key and value rows `stride` elements apart; weighted_E is
-// temporary. Returns lse.
+// Attention of one query over keys [begin, end), whose key and value rows are `stride` elements apart;
+// weighted_E is temporary. Returns lse.
 template <typename A>
 double attend(const A* q, const A* k, const A* v, int64_t stride, int64_t begin, int64_t end, int64_t E,
               double scale, A* o, double* weighted_E) {
@@ -37,7 +37,7 @@ double attend(const A* q, const A* k, const A* v, int64_t stride, int64_t begin,
   return max + std::log(sum);
 }
 
-// Sums of the calling thread, [2 E].
+// Sums for the calling thread, [2 E].
 double* thread_sums(std::span<std::byte> scratch, int64_t E) {
   return reinterpret_cast<double*>(scratch.data()) + ThreadPool::thread_index() * 2 * E;
 }

@@ -28,8 +28,8 @@ Case make_case(int64_t H, int64_t G, int64_t E, std::vector<int32_t> lengths, in
   return result;
 }
 
-// Head sizes in use and odd ones, key-value heads from one to all, lengths around the block of 64 and the
-// task of 128, empty sequences, windows within and beyond a sequence, scores far above one.
+// Common and odd head sizes, from one to all key-value heads, lengths around the block of 64 and the task of
+// 128, empty sequences, windows shorter and longer than a sequence, scores far above one.
 std::vector<Case> make_cases() {
   return {
       make_case(2, 1, 16, {1}),
@@ -56,7 +56,7 @@ std::vector<Case> make_cases() {
   };
 }
 
-// What a path loses beyond float32 arithmetic: weights p and ds rounded before they enter products, and exp.
+// Error of a path beyond float32 arithmetic: weights p and ds rounded before their products, and exp.
 struct WeightErrors {
   double rounding = 0;
   double exp = 0;
@@ -69,8 +69,8 @@ bool rounds_weights(const Implementation& implementation, DType dtype) {
   return implementation.isa == Isa::kAmxBf16 && dtype == DType::kBF16;
 }
 
-// Float64 attention of the given inputs with the error that float32 blocks may make. See the derivations at
-// each bound; g is the error of a product over the head, n the terms of a sum.
+// Float64 attention of the given inputs with the error allowed for float32 blocks. Each bound has its
+// derivation; g is the error of a product over the head, n the terms of a sum.
 class Oracle {
  public:
   Oracle(const Case& c, const GuardedTensor& qkv, WeightErrors errors = {})
@@ -81,7 +81,7 @@ class Oracle {
     for_each_query([&](int64_t h, int64_t t, int64_t first) { forward(h, t, first); });
   }
 
-  // Gradients for the given do, o and lse (inputs, with whatever rounding they have).
+  // Gradients for the given do, o and lse (inputs, with whatever rounding they already have).
   Expected backward(const GuardedTensor& d_o, const GuardedTensor& o_in, const GuardedTensor& lse_in) const {
     Expected dqkv(case_.num_tokens() * case_.shape.qkv_width());
     const std::vector<double> d_os = d_o.values(), os = o_in.values(), lses = lse_in.values();
@@ -95,7 +95,7 @@ class Oracle {
   Expected lse;  // [H, T]
 
  private:
-  // The error of a product of E terms and of the scaling before it.
+  // The error of a product of E terms and of the preceding scaling.
   double product_error() const { return static_cast<double>(case_.shape.head_dim + 3) * kFloatEps; }
 
   template <typename Body>
@@ -166,7 +166,7 @@ class Oracle {
       const auto at = static_cast<size_t>(o_at(h, t) + i);
       o.value[at] = value;
       // Errors of exp (4 eps) and of the score enter numerator and denominator; both are sums of n terms.
-      // Rounded weights enter the numerator alone.
+      // Rounded weights enter only the numerator.
       o.bound[at] =
           magnitude * (2 * score_error + 2 * sum_error + 12 * kFloatEps + 2 * errors_.exp + errors_.rounding);
     }
@@ -312,7 +312,7 @@ TEST(AttentionBackward, MatchesTheFormulaInEveryImplementation) {
   }
 }
 
-// Sums that start from the score of a row's own key outgrow every limit: the maximum must take over.
+// Sums that start from the score of a row's own key exceed every limit: the maximum must take over.
 TEST(AttentionForward, HoldsWhereAnotherKeyScoresFarAboveTheOwn) {
   ThreadPool pool(2);
   const Case c = make_case(2, 1, 32, {700}, 0, 1);
@@ -417,7 +417,7 @@ TEST(AttentionCached, PiecesOfASequenceMatchTheWhole) {
         GuardedTensor k_cache(dtype, {T + 3, cache_width}), v_cache(dtype, {T + 3, cache_width});
         GuardedTensor o(dtype, o_shape(c));
         const TestScratch scratch = make_scratch(c, pool);
-        // One token, a few, around the size from which blocks are used, more than a block.
+        // One token, a few, around the size from which blocks are used, and more than a block.
         const int64_t pieces[] = {1, 3, 7, 8, 9, 70, 1, T};
         int64_t length = 0;
         for (const int64_t piece : pieces) {
