@@ -1,5 +1,5 @@
-// How a product is cut into blocks, chunks and micro-tiles: by its shape, never by the number of threads as
-// far as the order of summation goes.
+// How a product is cut into blocks, chunks and micro-tiles. Whatever affects the order of summation depends
+// only on the shape, never on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline constexpr int64_t kUnitElements = kUnitBytes / static_cast<int64_t>(sizeo
 inline constexpr int64_t kMicroTileBytes = 4 * kTileBytes;
 inline constexpr int64_t kMicroTileElements = kMicroTileBytes / static_cast<int64_t>(sizeof(float));
 
-// The longest chunk: a piece of a has to stay in L1 (48 KiB) while pieces of b stream past it.
+// The longest chunk: a piece of a must stay in L1 (48 KiB) while pieces of b stream past it.
 inline constexpr int64_t kMaxChunkSteps = 16;
 
 // The contraction cut into k-steps of 32 and chunks of equal length, at most kMaxChunkSteps; the last one may
@@ -45,9 +45,9 @@ struct DepthChunks {
   }
 };
 
-// The panels of a square block of c of which sums, a chunk of b and two pieces of a fill at most 7/8 of a
-// thread's share of L2: 16 (512 x 512) of 2 MiB, 10 (320 x 320) of half of that. Not so small that sums move
-// more often than they are worked on. Chunks keep their length: it is part of the packed form.
+// Panels per side of a square block of c such that its sums, a chunk of b and two pieces of a fill at most
+// 7/8 of a thread's share of L2: 16 (512 x 512) for 2 MiB, 10 (320 x 320) for half of that. Not so small that
+// moving sums dominates. Chunks keep their length: it is part of the packed form.
 constexpr int64_t block_panels(int64_t l2_bytes, int64_t threads_per_core) {
   constexpr int64_t kPieceBytes = kMaxChunkSteps * kUnitBytes;
   const int64_t share_bytes = l2_bytes / threads_per_core / 8 * 7;
@@ -59,7 +59,7 @@ constexpr int64_t block_panels(int64_t l2_bytes, int64_t threads_per_core) {
   return width / 2 * 2;
 }
 
-// c cut into block_rows x block_columns blocks, as even as whole panels allow.
+// c cut into block_rows x block_columns blocks, as evenly as whole panels allow.
 struct Blocks {
   int64_t rows, columns;  // panels of c
   int64_t block_rows, block_columns;
@@ -67,13 +67,13 @@ struct Blocks {
   int64_t count() const { return block_rows * block_columns; }
 };
 
-// What of a pool blocks are chosen by.
+// The properties of a pool that determine the blocks.
 struct Threads {
   int64_t count, per_core;
 };
 
-// Blocks of at most block_panels() squared, as many as keep all threads busy to the end. The longer side is
-// cut for that: a thread then takes more from its own caches, less from what another thread packed.
+// Blocks of at most block_panels() squared, in a number that keeps all threads busy to the end. The longer
+// side is cut for this: a thread then reads more from its own caches and less of what another thread packed.
 inline Blocks choose_blocks(int64_t rows, int64_t columns, int64_t l2_bytes, Threads threads) {
   const int64_t most = block_panels(l2_bytes, threads.per_core);
   const int64_t row_panels = divide_up(rows, kPanelWidth), column_panels = divide_up(columns, kPanelWidth);

@@ -17,7 +17,7 @@ inline __m512bh load(const bf16* from, __mmask32 mask) {
   return (__m512bh)_mm512_maskz_loadu_epi16(mask, from);
 }
 
-// Sums of kRows rows of w with kTokens rows of x. The order depends on K only.
+// Dot products of kRows rows of w with kTokens rows of x. The order of summation depends only on K.
 template <int64_t kRows, int64_t kTokens>
 void dot_products(const bf16* w, const bf16* x, int64_t K, float (&sums)[kGroup][kGroup]) {
   __m512 sum[kRows][kTokens];

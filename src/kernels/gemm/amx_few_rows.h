@@ -1,5 +1,5 @@
-// y = x w^T (+ bias) for few tokens, as in generation: every weight is read once, where it is stored, and the
-// time is that of reading them. Packing for tiles would move each weight three times.
+// y = x w^T (+ bias) for few tokens, as in generation: every weight is read once, in place, and the time is
+// that of reading the weights. Packing for tiles would move each weight three times.
 #pragma once
 
 #include "platform/thread_pool.h"
@@ -7,11 +7,11 @@
 
 namespace tessera::amx {
 
-// Up to this many, dot products in AVX-512 (one VDPBF16PS per token and 64 bytes of weights) keep up with
-// memory.
+// Up to this many rows, dot products in AVX-512 (one VDPBF16PS per token and 64 bytes of weights) keep up
+// with memory.
 inline constexpr int64_t kFewRows = 16;
 
-// Shapes and types as gemm_forward() for BF16; 1 to kFewRows rows of x.
+// Shapes and types as in gemm_forward() for BF16; 1 to kFewRows rows of x.
 void few_rows_forward(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
                       ThreadPool& pool);
 

@@ -1,4 +1,4 @@
-// The micro-kernel: 32 x 32 elements of c over one chunk of the contraction, and the work done between its
+// The micro-kernel: 32 x 32 elements of c over one chunk of the contraction, plus the work done between its
 // tile products.
 //
 //        b unit:   tmm6    tmm7          per k-step of 32: 4 tile loads, 4 products of 16 cycles
@@ -6,8 +6,8 @@
 //  unit  tmm5      tmm2    tmm3
 //
 // The piece of a is read again by the next micro-tiles and stays in L1; the piece of b streams from L2 with
-// TILELOADDT1, which leaves L1 to a. The vector and load units are idle for most of the 64 cycles of a
-// k-step: they take the previous micro-tile's sums to where they belong and prefetch what comes next.
+// TILELOADDT1, leaving L1 to a. The vector and load units are idle for most of a k-step's 64 cycles: they
+// move the previous micro-tile's sums to their destination and prefetch what comes next.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ namespace tessera::amx {
 inline constexpr int64_t kLineElements = 64 / static_cast<int64_t>(sizeof(bf16));
 inline constexpr int64_t kUnitLines = kUnitElements / kLineElements;
 
-// Consecutive cache lines to be fetched into L2, some at each k-step.
+// Consecutive cache lines to fetch into L2, some at each k-step.
 struct LineStream {
   const bf16* next;
   int64_t per_step;
@@ -37,8 +37,8 @@ struct LineStream {
   }
 };
 
-// Rows of the output that will be added to, fetched into L1: two lines of each hold 32 float32 columns (a
-// third one when they are not aligned comes with the neighbour's).
+// Output rows about to be added to, fetched into L1: two lines of each hold 32 float32 columns (if they are
+// not aligned, there is a third, which comes with the neighbour's).
 struct RowStream {
   const std::byte* next = nullptr;
   int64_t stride = 0;  // bytes
@@ -53,13 +53,13 @@ struct RowStream {
   }
 };
 
-// All of a micro-tile's within a full chunk.
+// The lines of a micro-tile's sums, spread over the steps of a full chunk.
 inline constexpr int64_t kSumLinesPerStep = kMicroTileBytes / 64 / kMaxChunkSteps;
 
-// What is fetched while a micro-tile is computed: pieces of both operands that come next, sums.
+// Prefetched while a micro-tile is computed: the next pieces of both operands, and sums.
 struct Ahead {
   LineStream a, b;
-  const float* sums;  // that the next micro-tile adds to; may be null
+  const float* sums;  // for the next micro-tile to add to; may be null
   RowStream output;
 
   void step() {
@@ -77,11 +77,11 @@ struct Ahead {
 struct Output {
   std::byte* data;
   int64_t rows, columns;
-  int64_t stride;  // elements from row to row
+  int64_t stride;  // elements between rows
   DType dtype;     // BF16 or F32
   bool add;
   const bf16* bias;             // of the columns; may be null
-  ExactSum* squares = nullptr;  // of F32 results as they are left are added to it; may be null
+  ExactSum* squares = nullptr;  // receives the squares of the final F32 results; may be null
 
   Output part(int64_t row, int64_t num_rows, int64_t column, int64_t num_columns) const {
     return {data + (row * stride + column) * dtype_bytes(dtype), num_rows, num_columns, stride, dtype, add,
@@ -93,12 +93,12 @@ struct Output {
 struct Destination {
   enum class Kind : uint8_t {
     kNowhere,
-    kBlock,   // of sums that are not complete: stored by the tile unit itself
-    kOutput,  // through vectors
+    kBlock,   // partial sums: stored by the tile unit itself
+    kOutput,  // through vector registers
   };
   Kind kind = Kind::kNowhere;
   float* block = nullptr;  // kMicroTileElements, tile after tile
-  int64_t row = 0;         // of the output
+  int64_t row = 0;         // in the output
   int64_t column = 0;
 };
 
@@ -116,8 +116,8 @@ inline void store_masked(bf16* to, __mmask16 mask, __m512 values) {
   _mm256_mask_storeu_epi16(to, mask, reinterpret_cast<const __m256i&>(rounded));
 }
 
-// Writes float32 past the caches where both lines are whole, and says whether it did: a gradient is far
-// larger than they are, and a cached store would read it first.
+// Writes float32 past the caches if both lines are whole, and returns whether it did: a gradient is far
+// larger than the caches, and a cached store would read it first.
 inline bool stream_lines(float* to, __mmask16 high_mask, __m512 low, __m512 high) {
   if (reinterpret_cast<uintptr_t>(to) % 64 != 0 || high_mask != 0xFFFF) return false;
   _mm512_stream_ps(to, low);
@@ -126,13 +126,13 @@ inline bool stream_lines(float* to, __mmask16 high_mask, __m512 low, __m512 high
 }
 inline bool stream_lines(bf16*, __mmask16, __m512, __m512) { return false; }  // read again soon
 
-// The ways to move sums on: step() moves one of kSteps parts.
+// Ways to move sums to their destination: step() moves one of kSteps parts.
 struct NoDrain {
   static constexpr int64_t kSteps = 0;
   void step() {}
 };
 
-// Row after row of the output (whose type is C) from sums (+ bias) (+ output).
+// Writes row after row of the output (of type C): sums (+ bias) (+ output).
 template <typename C>
 struct OutputDrain {
   static constexpr int64_t kSteps = kPanelWidth;
@@ -165,7 +165,7 @@ struct OutputDrain {
   struct Row {
     __m512 low, high;
   };
-  // What it left in the row.
+  // Returns the values written to the row.
   Row move_row() {
     const int64_t offset = row / kTileRows * 2 * kTileFloats + row % kTileRows * kTileColumns;
     __m512 low = _mm512_load_ps(sums + offset);
@@ -188,7 +188,7 @@ struct OutputDrain {
   }
 };
 
-// The same, with the sum of squares of the micro-tile in a fixed order, in double.
+// Also sums the squares of the micro-tile in a fixed order, in double.
 struct SquaresDrain : OutputDrain<float> {
   ExactSum* sum;
   int64_t num_rows;
@@ -233,9 +233,9 @@ inline __attribute__((always_inline)) void k_step(const bf16* a, const bf16* b, 
   _tile_dpbf16ps(3, 5, 7);
 }
 
-// Puts the previous micro-tile's sums to `previous` and takes this one's former sums (null: zero), tile by
-// tile while the products begin, so that the tile unit does not wait for either. Leaves this one's sums in
-// tmm0 ... tmm3.
+// Stores the previous micro-tile's sums to `previous` and loads this one's earlier sums (null: zero), tile by
+// tile while the products begin, so that the tile unit waits for neither. Leaves this one's sums in tmm0 ...
+// tmm3.
 template <typename Drain>
 inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previous, const float* former,
                        Drain drain, Ahead ahead) {
@@ -273,7 +273,7 @@ inline void micro_tile(const bf16* a, const bf16* b, int64_t steps, float* previ
     _tile_loadd(3, former + 3 * kTileFloats, kTileRowBytes);
   }
   _tile_dpbf16ps(3, 5, 7);
-  if (steps == kMaxChunkSteps) {  // the usual case without counting
+  if (steps == kMaxChunkSteps) {  // the usual case, with a constant trip count
     constexpr int64_t kParts = Drain::kSteps / (2 * (kMaxChunkSteps - 1));
     for (int64_t step = 1; step < kMaxChunkSteps; ++step) {
       k_step(

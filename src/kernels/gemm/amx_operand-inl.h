@@ -1,8 +1,8 @@
 // The operands of c_mn = sum_k a_mk b_kn and their packed form, for gemm_amx.cc.
 //
-//   unit    2 KiB: two tiles side by side, 32 rows of a (or columns of b) by 32 of the contraction
-//   piece   the units of one panel (32 rows or columns) for one chunk of the contraction, in its order:
-//           at most 32 KiB, what a micro-tile reads from one operand
+//   unit    2 KiB: two adjacent tiles, 32 rows of a (or columns of b) by 32 of the contraction
+//   piece   the units of one panel (32 rows or columns) for one chunk of the contraction, in contraction
+//           order: at most 32 KiB, what a micro-tile reads from one operand
 //   chunk   the pieces of all panels
 #pragma once
 
@@ -15,7 +15,7 @@
 TESSERA_AMX_BEGIN
 namespace tessera::amx {
 
-// How tiles are made from the stored matrix (pack-inl.h).
+// How tiles are packed from the stored matrix (pack-inl.h).
 enum class Packing : uint8_t {
   kCopy,        // a, stored [m, k]
   kTranspose,   // a, stored [k, m]
@@ -35,7 +35,7 @@ struct Operand {
   const bf16* at(int64_t line, int64_t k) const {
     return data + (depth_is_contiguous() ? line * stride + k : k * stride + line);
   }
-  // The part from line `begin` to `end`.
+  // Lines [begin, end) of the operand.
   Operand lines(int64_t begin, int64_t end) const {
     return {at(begin, 0), stride, end - begin, depth, packing};
   }
@@ -57,8 +57,8 @@ inline void pack_tile(const Operand& from, int64_t line, int64_t k, bf16* tile) 
   }
 }
 
-// Rows of power-of-two strides share one set of L1, which holds 12 lines. So the whole unit takes 64 bytes of
-// a row at once, or of 8 rows in turn.
+// Rows with power-of-two strides compete for one set of L1, which holds 12 lines. So the whole unit takes 64
+// bytes of a row at once, or of 8 rows in turn.
 inline void pack_whole_unit(const Operand& from, const bf16* part, bf16* unit) {
   bf16* second = unit + kTileElements;
   alignas(64) bf16 rows[2 * kTileElements];
@@ -93,8 +93,8 @@ inline void pack_unit(const Operand& from, int64_t panel, int64_t step, bf16* un
   pack_tile(from, line + kTileRows, k, unit + kTileElements);
 }
 
-// A whole operand, packed: chunk after chunk, each with the pieces of all panels. Panels of it, or whole
-// chunks, are an operand again.
+// A whole operand, packed: chunk after chunk, each with the pieces of all panels. A range of panels, or of
+// whole chunks, is itself an operand.
 class PackedOperand {
  public:
   PackedOperand(bf16* data, int64_t panels, DepthChunks chunks)
@@ -106,13 +106,13 @@ class PackedOperand {
     return operand;
   }
 
-  // Panel `first` and those behind it.
+  // Panel `first` and those after it.
   PackedOperand panels_from(int64_t first) const {
     PackedOperand part = *this;
     part.first_panel_ = first_panel_ + first;
     return part;
   }
-  // `steps` k-steps from a chunk's first one on.
+  // `steps` k-steps starting at a chunk boundary.
   PackedOperand chunks_from(int64_t first, int64_t steps) const {
     PackedOperand part = *this;
     part.data_ = data_ + chunks_.first(first) * panels_ * kUnitElements;
@@ -137,7 +137,7 @@ class PackedOperand {
 
  private:
   bf16* data_;
-  int64_t panels_;  // of every chunk in memory
+  int64_t panels_;  // per chunk in memory
   int64_t first_panel_ = 0;
   DepthChunks chunks_;
   bool holds_one_chunk_ = false;

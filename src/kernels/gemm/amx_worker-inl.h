@@ -12,12 +12,12 @@ TESSERA_AMX_BEGIN
 namespace tessera::amx {
 
 inline int64_t l2_bytes() {
-  constexpr int64_t kUsualBytes = 2 << 20;  // where the system does not say
+  constexpr int64_t kUsualBytes = 2 << 20;  // if the system does not report it
   static const int64_t reported = sysconf(_SC_LEVEL2_CACHE_SIZE);
   return reported > 0 ? reported : kUsualBytes;
 }
 
-// Scratch of one thread: that of the largest block.
+// Scratch of one thread, sized for the largest block.
 inline int64_t thread_scratch_bytes() {
   static const int64_t panels = block_panels(l2_bytes(), 1);
   return panels * panels * kMicroTileBytes;
@@ -42,15 +42,15 @@ inline BlockRange block_range(const Blocks& blocks, int64_t index) {
           blocks.columns * (column + 1) / blocks.block_columns};
 }
 
-// What one thread does: blocks one after the other, chunk by chunk. The sums of each micro-tile are moved
-// while the next one is computed, even from block to block.
+// What one thread does: computes blocks one after the other, chunk by chunk. The sums of each micro-tile are
+// moved while the next one is computed, even across blocks.
 class Worker {
  public:
   Worker(const Product& product, std::byte* scratch)
       : product_(product), block_sums_(reinterpret_cast<float*>(scratch)) {}
 
-  // `next` is the block that this thread will probably compute after it, from count() on none. Calls
-  // before_chunk(chunk) before it reads that chunk of the operands.
+  // `next` is the block this thread will probably compute afterwards, or at least count() for none. Calls
+  // before_chunk(chunk) before reading that chunk of the operands.
   template <typename BeforeChunk>
   void run_block(int64_t index, int64_t next, const BeforeChunk& before_chunk) {
     const BlockRange block = block_range(product_.blocks, index);
@@ -73,7 +73,7 @@ class Worker {
     drain_pending([](auto drain) {
       for (int64_t i = 0; i < drain.kSteps; ++i) drain.step();
     });
-    _mm_sfence();  // streamed results are visible to whoever waits for this thread
+    _mm_sfence();  // makes streamed results visible to whoever waits for this thread
     if (product_.output.squares != nullptr) squares_.add_to_shared(*product_.output.squares);
   }
 
@@ -107,7 +107,7 @@ class Worker {
     }
   }
 
-  // Of this micro-tile of so many k-steps: it is added to while the next one is computed.
+  // The output rows this micro-tile of `steps` k-steps adds to while the next one is computed.
   RowStream rows_added_to(int64_t row, int64_t column, int64_t steps) const {
     const Output& output = product_.output;
     if (!output.add || output.dtype != DType::kF32) return {};
@@ -118,7 +118,7 @@ class Worker {
             std::min(kPanelWidth, output.rows - first_row), divide_up(kPanelWidth, steps)};
   }
 
-  // The piece of a that is needed after this one.
+  // The piece of a needed after this one.
   LineStream lines_after(const BlockRange& block, int64_t chunk, int64_t row, int64_t all_steps) const {
     const bool next_chunk = row + 1 == block.row_end;
     if (next_chunk && chunk + 1 == product_.chunks.count) return {product_.a.piece(chunk, row), 0};
@@ -131,7 +131,7 @@ class Worker {
     return destination.kind == Destination::Kind::kBlock ? destination.block : sums_;
   }
 
-  // Calls body with what moves the sums of the previous micro-tile to their destination.
+  // Calls body with the drain that moves the previous micro-tile's sums to their destination.
   template <typename Body>
   void drain_pending(const Body& body) {
     switch (pending_.kind) {
@@ -153,7 +153,7 @@ class Worker {
   const Product& product_;
   float* block_sums_;    // [micro-tiles of a block][kMicroTileElements]
   Destination pending_;  // of the sums in the tile registers
-  ExactSum squares_;     // of this thread's part of the result
+  ExactSum squares_;     // over this thread's part of the result
 };
 
 }  // namespace tessera::amx

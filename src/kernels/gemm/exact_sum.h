@@ -1,4 +1,4 @@
-// A sum of non-negative numbers that does not depend on their order, so that threads add to it as they come.
+// A sum of non-negative numbers that does not depend on their order, so threads can add to it as they finish.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 
 namespace tessera {
 
-// Exact for at most 2^30 numbers that are multiples of 2^-384 and sum to less than 2^320: sums of squares of
-// float32 are multiples of 2^-298 and at most 2^256 each. Numbers below 2^-332 count as zero. A fixed-point
-// number of 704 bits, held as 22 digits of 32 bits in 64 so that carries can wait. (Kulisch, Computer
-// Arithmetic and Validity, 2013.)
+// Exact for up to 2^30 numbers that are multiples of 2^-384 and sum to less than 2^320: squares of float32
+// values are multiples of 2^-298 and at most 2^256 each. Numbers below 2^-332 count as zero. A fixed-point
+// number of 704 bits, held as 22 digits of 32 bits in 64-bit words so that carries can wait. (Kulisch,
+// Computer Arithmetic and Validity, 2013.)
 class ExactSum {
  public:
-  // value >= 0, infinite or NaN.
+  // Adds value >= 0, infinite or NaN.
   void add(double value) {
     const auto bits = std::bit_cast<uint64_t>(value);
     const auto exponent = static_cast<int>(bits >> kFractionBits);
@@ -36,7 +36,7 @@ class ExactSum {
     digits_[digit + 2] += high >> kDigitBits;
   }
 
-  // Threads may do this to the same `to` at once.
+  // Several threads may do this with the same `to` at once.
   void add_to_shared(ExactSum& to) const {
     for (size_t i = 0; i < kNumDigits; ++i) {
       if (digits_[i] == 0) continue;
@@ -46,7 +46,7 @@ class ExactSum {
     std::atomic_ref(to.not_finite_).fetch_or(not_finite_, std::memory_order_relaxed);
   }
 
-  // Within 2^-52 of the sum; NaN or infinite when a number was.
+  // Within 2^-52 of the sum; NaN or infinite if an added number was.
   double value() const {
     if ((not_finite_ & kNan) != 0) return std::numeric_limits<double>::quiet_NaN();
     if ((not_finite_ & kInfinity) != 0) return std::numeric_limits<double>::infinity();
@@ -66,7 +66,7 @@ class ExactSum {
   static constexpr int kFractionBits = 52, kExponentBias = 1023, kNotFinite = 2047;
   static constexpr uint64_t kImplicitBit = uint64_t{1} << kFractionBits;
   static constexpr int kDigitBits = 32, kLowestExponent = -384;
-  // As it stands in a double: below it bits would fall out of the lowest digit.
+  // As a biased double exponent: below it bits would fall off the lowest digit.
   static constexpr int kLeastExponent = kLowestExponent + kFractionBits + kExponentBias;
   static constexpr uint64_t kDigitMask = (uint64_t{1} << kDigitBits) - 1;
   static constexpr size_t kNumDigits = 22;

@@ -1,4 +1,4 @@
-// The products on AMX tiles. docs/architecture.md, "How the matrix product works".
+// The products on AMX tiles. See docs/architecture.md, "How the matrix product works".
 #include <atomic>
 #include <optional>
 #include <variant>
@@ -14,8 +14,8 @@ namespace tessera {
 namespace amx {
 namespace {
 
-// Units that one task packs: rows of the stored matrix are read in runs of at least 2 KiB, which is what
-// wakes the hardware prefetchers.
+// Units packed per task: rows of the stored matrix are read in runs of at least 2 KiB, which triggers the
+// hardware prefetchers.
 constexpr int64_t kTaskUnits = 64;
 
 // The packing of an operand, cut into tasks.
@@ -57,7 +57,7 @@ void pack_both(const Operand& a, const PackedOperand& to_a, const Operand& b, co
   });
 }
 
-// The rows of a that a block reads, on this thread.
+// Packs the rows of a that a block reads, on this thread.
 void pack_rows(const Operand& from, const Product& product, int64_t block) {
   const BlockRange range = block_range(product.blocks, block);
   for (int64_t panel = range.row_begin; panel < range.row_end; ++panel) {
@@ -67,7 +67,7 @@ void pack_rows(const Operand& from, const Product& product, int64_t block) {
   }
 }
 
-// All panels, in the order of the stored rows where they lie across the contraction.
+// Packs all panels, following the stored rows if they run across the contraction.
 void pack_chunk(const Operand& from, int64_t chunk, const PackedOperand& to) {
   const int64_t begin = to.chunks().first(chunk), end = begin + to.chunks().steps(chunk);
   for (int64_t step = begin; step < end; ++step) {
@@ -77,16 +77,17 @@ void pack_chunk(const Operand& from, int64_t chunk, const PackedOperand& to) {
   }
 }
 
-// Past the caches: whoever reads a kept form comes much later, and a cached store would read it first.
+// Stores past the caches: a kept form is read much later, and a cached store would first read the line it
+// replaces.
 void stream_unit(const bf16* unit, bf16* to) {
   for (int64_t i = 0; i < kUnitElements; i += kLineElements) {
     _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), _mm512_load_si512(unit + i));
   }
 }
 
-// Both forms of a weight [N, K] in one pass over it: a unit of either comes from the same 32 x 32 elements.
-// `forward` takes N as width, `backward_input` takes K; either may be empty. Of its panels of 32 rows only
-// those from first_panel to end_panel.
+// Makes both forms of a weight [N, K] in one pass over it: a unit of either form comes from the same 32 x 32
+// elements. `forward` takes N as width, `backward_input` takes K; either may be empty. Of the panels of 32
+// rows, packs only those from first_panel to end_panel.
 void pack_forms(const Operand& forward_from, const Operand& backward_from,
                 const std::optional<PackedOperand>& forward,
                 const std::optional<PackedOperand>& backward_input, int64_t first_panel, int64_t end_panel,
@@ -110,8 +111,8 @@ void pack_forms(const Operand& forward_from, const Operand& backward_from,
   });
 }
 
-// Where blocks are whole rows of c, a need not be packed yet: given as it is stored, each block packs its own
-// rows, which then lie in the caches of the thread that reads them, and no thread waits for another.
+// If blocks are whole rows of c, a need not be packed beforehand: given a as stored, each block packs its own
+// rows, which are then in the caches of the thread that reads them, and no thread waits for another.
 void run_blocks(const Product& product, const Operand* stored_a, std::span<std::byte> thread_scratch,
                 ThreadPool& pool) {
   const int64_t count = product.blocks.count();
@@ -123,22 +124,22 @@ void run_blocks(const Product& product, const Operand* stored_a, std::span<std::
     for (int64_t block = first_block; block < count;
          block = next_block.fetch_add(1, std::memory_order_relaxed)) {
       if (stored_a != nullptr) pack_rows(*stored_a, product, block);
-      worker.run_block(block, block + num_workers, [](int64_t) {});  // its next one if all are equally fast
+      worker.run_block(block, block + num_workers, [](int64_t) {});  // its next one at equal thread speeds
     }
     worker.finish();
   });
 }
 
-// Units of some 55 ns that a thread packs although another one does, too: up to so many cost less than
-// waiting for the other and reading what it packed.
+// Units, at some 55 ns each, that a thread may pack although another thread packs them too: up to this many
+// cost less than waiting for the other thread and reading what it packed.
 constexpr int64_t kMaxUnitsTwice = 256;
 
 // The second operand of a small product: as it is stored, or packed already.
 using SmallOperand = std::variant<Operand, PackedOperand>;
 
-// Whether run_blocks_apart() is faster than packing together first: a block's part of a chunk, and its sums,
-// fit in a thread's scratch, which is half of L2, or its share of that, and little of it is packed by other
-// threads as well.
+// Whether run_blocks_apart() is faster than packing together first: a block's part of a chunk and its sums
+// fit in a thread's scratch, which is half of L2, or in its share of it, and little is packed by several
+// threads.
 bool fits_apart(const Blocks& blocks, DepthChunks chunks, bool b_is_packed, int64_t threads_per_core) {
   const int64_t rows = divide_up(blocks.rows, blocks.block_rows);
   const int64_t columns = divide_up(blocks.columns, blocks.block_columns);
@@ -151,7 +152,7 @@ bool fits_apart(const Blocks& blocks, DepthChunks chunks, bool b_is_packed, int6
 }
 
 // One loop for packing and computing: each block packs what it reads for itself, chunk by chunk, so that no
-// thread waits for another in between or reads what another packed.
+// thread waits for another or reads what another packed.
 void run_blocks_apart(const Operand& a, const SmallOperand& b, const Output& output, const Blocks& blocks,
                       std::span<std::byte> thread_scratch, ThreadPool& pool) {
   const Operand* const stored_b = std::get_if<Operand>(&b);
@@ -203,17 +204,18 @@ using amx::PackedOperand;
 using amx::Packing;
 using amx::Threads;
 
-// An operand is packed in parts of about this size, all threads together, so that a part stays in L3.
+// All threads together pack an operand in parts of about this size, so that a part stays in L3.
 constexpr int64_t kMaxPartBytes = 32 << 20;
-// Tokens of one pass of backward_weight; later passes add.
+// Tokens per pass of backward_weight; later passes add.
 constexpr int64_t kMaxTokens = 4096;
 
-// The part of activations beside a weight in kept form: larger, because the weight is read once for each.
+// Size of a part of the activations if the weight has a kept form: larger, because the weight is read once
+// per part.
 constexpr int64_t kMaxOnlyPartBytes = 128 << 20;
 
 int64_t largest_block_panels() { return amx::block_panels(amx::l2_bytes(), /*threads_per_core=*/1); }
 
-// Panels of a part.
+// Panels per part.
 int64_t part_panels(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartBytes) {
   const int64_t panels = divide_up(width, amx::kPanelWidth);
   const int64_t panel_bytes = PackedOperand::bytes(1, DepthChunks(depth));
@@ -229,14 +231,14 @@ int64_t num_parts(const Operand& operand) {
   return divide_up(divide_up(operand.width, amx::kPanelWidth), part_panels(operand.width, operand.depth));
 }
 
-// Of any matrix with extents up to these.
+// The most for any matrix with extents up to these.
 int64_t max_part_bytes(int64_t width, int64_t depth, int64_t max_bytes = kMaxPartBytes) {
   const int64_t all = PackedOperand::bytes(divide_up(width, amx::kPanelWidth), DepthChunks(depth));
   return std::min(all, std::max(max_bytes, PackedOperand::bytes(largest_block_panels(), DepthChunks(depth))));
 }
 
-// A tall product onto few columns reads much for little arithmetic: oneDNN packs nothing and is 1.1 to 1.7
-// times as fast (docs/performance.md), with tiles.
+// A tall product with few columns reads much for little arithmetic: oneDNN packs nothing and, using tiles, is
+// 1.1 to 1.7 times as fast (docs/performance.md).
 constexpr int64_t kMaxFewColumns = 128;
 constexpr int64_t kMinTallRows = 1024;
 constexpr int64_t kMinRowsPerColumn = 16;
@@ -252,8 +254,8 @@ bool is_left_to_onednn(int64_t rows, int64_t columns) {
          onednn_isa() == Isa::kAmxBf16;
 }
 
-// Products of the rows of a weight take them from its packed form: the rows are whole panels of the forward
-// one, whole chunks of the other.
+// Whether a product with a range of a weight's rows can use a packed form: the rows must be whole panels of
+// the forward form, whole chunks of the other.
 bool takes_forward_form(const LinearShape& weight) {
   return weight.packed_rows > 0 && weight.first_row % amx::kPanelWidth == 0;
 }
@@ -264,7 +266,7 @@ bool takes_backward_form(const LinearShape& weight) {
          (end % chunk_rows == 0 || end == weight.packed_rows);
 }
 
-// The operands of one product, packed: of activations up to max_rows rows, of a weight all there are.
+// Bytes of the packed operands of one product: activations up to max_rows rows, all rows of a weight.
 int64_t operand_bytes(GemmProduct product, const GemmLimits& limits) {
   const int64_t tokens = limits.max_rows, N = limits.weight.N, K = limits.weight.K;
   switch (product) {
@@ -291,7 +293,7 @@ int64_t scratch_bytes(GemmProduct product, const GemmLimits& limits) {
   return others ? std::max(own, kGemmOneDnn.scratch_bytes(product, limits)) : own;
 }
 
-// Multiply-adds up to which a product is over before another thread has begun.
+// Multiply-adds up to which a product finishes before another thread has even started.
 constexpr int64_t kMaxAlone = int64_t{1} << 18;
 
 Threads threads_for(const amx::Output& output, int64_t depth, const ThreadPool& pool) {
@@ -299,8 +301,8 @@ Threads threads_for(const amx::Output& output, int64_t depth, const ThreadPool& 
   return {pool.num_threads(), pool.threads_per_core()};
 }
 
-// Blocks for run_blocks_apart(), one for each thread: the longer side is cut, which packs least twice. Rows
-// of what is added to come from memory faster whole.
+// Blocks for run_blocks_apart(), one per thread: the longer side is cut, which duplicates the least packing.
+// If c is added to, whole rows come from memory faster.
 std::optional<amx::Blocks> choose_blocks_apart(const amx::Output& output, DepthChunks chunks, Threads threads,
                                                bool b_is_packed) {
   const int64_t rows = divide_up(output.rows, amx::kPanelWidth),
@@ -317,7 +319,7 @@ std::optional<amx::Blocks> choose_blocks_apart(const amx::Output& output, DepthC
   return std::nullopt;
 }
 
-// Packs part after part of an operand into `to` and calls body(pieces, first line, lines).
+// Packs an operand into `to` part by part and calls body(pieces, first line, lines).
 template <typename Body>
 void for_each_part(const Operand& operand, DepthChunks chunks, int64_t max_bytes, std::byte* to,
                    ThreadPool& pool, const Body& body) {
@@ -363,8 +365,8 @@ PackedOperand packed_form(int64_t width, int64_t depth, std::byte* form) {
   return {reinterpret_cast<bf16*>(form), divide_up(width, amx::kPanelWidth), DepthChunks(depth)};
 }
 
-// c = or += a b, part by part of both. The inner operand is packed again for every part of the outer one, so
-// that is the one with fewer parts.
+// c = or += a b, part by part of both. The inner operand is repacked for every part of the outer one, so the
+// operand with fewer parts is outermost.
 void multiply(const Operand& a, const Operand& b, const amx::Output& output, std::span<std::byte> scratch,
               ThreadPool& pool) {
   const DepthChunks chunks(a.depth);
@@ -436,7 +438,7 @@ void pack(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool
                   rows.begin / kPackedRows, divide_up(rows.end, kPackedRows), pool);
 }
 
-// The kept form of w_NK for a product, where w_NK is made of whole panels (or chunks) of it.
+// The kept form of w_NK for a product if w_NK consists of whole panels (or chunks) of it.
 std::optional<PackedOperand> kept_forward_form(const LinearWeight& weight) {
   if (!takes_forward_form(shape_of(weight, weight.packed.forward))) return std::nullopt;
   return packed_form(weight.packed_rows, weight.w_NK.dim(1), weight.packed.forward)

@@ -13,7 +13,7 @@ enum class GemmProduct { kForward, kBackwardInput, kBackwardWeight };
 // One implementation of the three products. Arguments are checked by gemm.cc: shapes agree, T, N and K are at
 // least 1, scratch holds scratch_bytes() for these limits.
 struct GemmKernels {
-  // Does not shrink when there are more rows.
+  // Never decreases as rows increase.
   int64_t (*scratch_bytes)(GemmProduct product, const GemmLimits& limits);
   void (*forward)(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,
                   std::span<std::byte> scratch, ThreadPool& pool);
@@ -21,24 +21,23 @@ struct GemmKernels {
                          std::span<std::byte> scratch, ThreadPool& pool);
   void (*backward_weight)(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK, WeightUpdate update,
                           std::span<std::byte> scratch, ThreadPool& pool);
-  // Where float32 products go when this implementation has none of its own: the name in the table.
+  // The table name of the implementation that runs float32 products if this one has none of its own.
   std::string_view float32_name = {};
-  // packed_weight_bytes() and pack_linear_weight(); null: products take row-major weights only.
+  // packed_weight_bytes() and pack_linear_weight(); null: products take only row-major weights.
   int64_t (*packed_bytes)(int64_t N, int64_t K, DType dtype) = nullptr;
   void (*pack)(ConstTensorView w_NK, const PackedForms& to, RowRange rows, ThreadPool& pool) = nullptr;
-  // Whether BF16 backward_weight sums the squares where they are wanted; otherwise gemm.cc reads dw again.
+  // Whether BF16 backward_weight sums the squares if requested; otherwise gemm.cc reads dw again.
   bool sums_squares = false;
-  // Which products it leaves to another implementation because that was measured to be faster; null or empty:
-  // none.
+  // Which products it leaves to another implementation that was measured to be faster; null or empty: none.
   std::string_view (*left_to_others)() = nullptr;
 };
 
-// What a product that takes this one of the packed forms depends on; null: it is not there.
+// The shape parameters of a product that uses this packed form; null: the form does not exist.
 inline LinearShape shape_of(const LinearWeight& weight, const std::byte* form) {
   return {weight.w_NK.dim(0), weight.w_NK.dim(1), form == nullptr ? 0 : weight.packed_rows, weight.first_row};
 }
 
-// Of all three products.
+// Maximum over all three products.
 inline int64_t max_scratch_bytes(const GemmKernels& kernels, const GemmLimits& limits) {
   return std::max({kernels.scratch_bytes(GemmProduct::kForward, limits),
                    kernels.scratch_bytes(GemmProduct::kBackwardInput, limits),

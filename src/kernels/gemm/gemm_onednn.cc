@@ -1,5 +1,5 @@
 // The products as many sequential oneDNN matmuls, one per slice of rows. Only whole rows are cut off, because
-// oneDNN 2.6's fast implementation (brgemm) takes matrices without gaps only.
+// oneDNN 2.6's fast implementation (brgemm) requires matrices without gaps.
 #include <algorithm>
 #include <cstring>
 
@@ -11,14 +11,14 @@
 namespace tessera {
 namespace {
 
-// Tokens of one step of backward_weight: 512 is fastest for 64 to 256 rows of dw and any K (dw is read and
+// Tokens per step of backward_weight: 512 is fastest for 64 to 256 rows of dw and any K (dw is read and
 // written once per step, and x_block [512, 512] bf16 stays in L2).
 constexpr int64_t kTokenBlock = 512;
 constexpr int64_t kMaxSliceHeight = 256;
-// Weight rows of one task when there is a single token: 4 MiB of weights at K = 4096.
+// Weight rows per task for a single token: 4 MiB of weights at K = 4096.
 constexpr int64_t kGenerationSlice = 512;
 
-// Each thread: the columns of dy that belong to its slice of dw, packed, and oneDNN's scratchpad.
+// Per thread: the columns of dy that belong to its slice of dw, packed, and oneDNN's scratchpad.
 constexpr int64_t kPackedBytes = kTokenBlock * kMaxSliceHeight * static_cast<int64_t>(sizeof(float));
 constexpr int64_t kThreadScratchBytes = kPackedBytes + kOneDnnScratchpadBytes;
 
@@ -37,7 +37,7 @@ std::byte* scratchpad_of_thread(std::span<std::byte> scratch) {
   return packed_of_thread(scratch) + kPackedBytes;
 }
 
-// One token: y is a row, so slices of w's rows leave gapless slices of y.
+// One token: y is a single row, so slices of w's rows give gapless slices of y.
 void forward_one_token(ConstTensorView x_TK, ConstTensorView w_NK, ConstTensorView bias_N, TensorView y_TN,
                        std::span<std::byte> scratch, ThreadPool& pool) {
   const int64_t K = x_TK.dim(1), N = w_NK.dim(0);

@@ -1,5 +1,5 @@
 // For processors whose oneDNN has no bf16 product (before AVX-512 BF16): tiles of bf16 are widened to
-// float32, multiplied by oneDNN's sgemm and rounded once. Float32 goes the same way as on newer processors.
+// float32, multiplied by oneDNN's sgemm and rounded once. Float32 takes the same path as on newer processors.
 #include <algorithm>
 
 #include "kernels/gemm/gemm_impl.h"
@@ -8,8 +8,8 @@
 namespace tessera {
 namespace {
 
-// Float32 tiles of a and b (512 KiB each) and c (256 KiB): together about the L2 of a core. Widening costs
-// 1 / kTile of the multiplications.
+// Float32 tiles of a and b (512 KiB each) and c (256 KiB): together about one core's L2. Widening costs 1 /
+// kTile of the multiplications.
 constexpr int64_t kTile = 256;
 constexpr int64_t kDepth = 512;
 constexpr int64_t kThreadScratchBytes =
@@ -26,7 +26,7 @@ struct Operand {
   int64_t stride;  // between stored rows
   bool transposed;
 
-  // Widens the part [row, row + rows) x [column, column + columns) of the operand (after transposition) to
+  // Widens the part [row, row + rows) x [column, column + columns) of the operand (after transposition) into
   // `tile`, in the stored orientation without gaps. Returns the stride of the tile.
   int64_t widen(int64_t row, int64_t rows, int64_t column, int64_t columns, float* tile) const {
     if (transposed) {

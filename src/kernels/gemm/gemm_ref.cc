@@ -6,7 +6,7 @@ namespace {
 
 int64_t scratch_bytes(GemmProduct /*product*/, const GemmLimits& /*limits*/) { return 0; }
 
-// Sums are double, so that a result is the exact one rounded (almost always) once.
+// Sums are double, so that a result is (almost always) the exact one rounded once.
 void forward(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N, TensorView y_TN,
              std::span<std::byte> /*scratch*/, ThreadPool& pool) {
   const ConstTensorView w_NK = weight.w_NK;

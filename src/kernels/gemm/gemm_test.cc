@@ -20,7 +20,7 @@ struct Sizes {
   int64_t T, N, K;
 };
 
-// Every remainder of tiles (16 rows, 32 or 16 depth), of vectors and of pairs, one axis at a time; then
+// Every remainder of tiles (16 rows, depth 32 or 16), of vectors and of pairs, one axis at a time; then
 // slices of every kind.
 std::vector<Sizes> all_sizes() {
   std::vector<Sizes> sizes;
@@ -37,7 +37,7 @@ std::vector<Sizes> all_sizes() {
   return sizes;
 }
 
-// The tables repeat an implementation for every instruction set that oneDNN may use by itself.
+// The tables repeat an implementation for every instruction set that oneDNN may choose on its own.
 std::vector<Implementation<GemmKernels>> different_implementations() {
   std::vector<Implementation<GemmKernels>> result;
   std::set<decltype(GemmKernels::forward)> seen;
@@ -101,7 +101,7 @@ Expected exact_backward_weight(const GuardedTensor& dy, const GuardedTensor& x, 
       [&](int64_t n, int64_t k) { return before == nullptr ? 0.0 : (*before)[n * s.K + k]; });
 }
 
-// Whole numbers -3 ... 3: every partial sum is exact in float32, so the result is the exact one rounded once.
+// Integers -3 ... 3: every partial sum is exact in float32, so the result is the exact one rounded once.
 void fill_integers(GuardedTensor& tensor, uint64_t seed) {
   const CounterRng rng(seed, 1);
   for (int64_t i = 0; i < tensor.num_elements(); ++i) {
@@ -111,13 +111,13 @@ void fill_integers(GuardedTensor& tensor, uint64_t seed) {
 
 void fill_reals(GuardedTensor& tensor, uint64_t seed) { tensor.fill_normal(seed); }
 
-// Bounds of zero: only the rounding to the output type is left.
+// Bounds of zero: leaves only the rounding to the output type.
 Expected without_bounds(Expected expected) {
   std::fill(expected.bound.begin(), expected.bound.end(), 0.0);
   return expected;
 }
 
-// All products of one implementation, dtype and shape against float64.
+// Checks all products of one implementation, dtype and shape against float64.
 void check_products(const Implementation<GemmKernels>& implementation, DType dtype, Sizes s, bool integers,
                     ThreadPool& pool) {
   const auto fill = integers ? fill_integers : fill_reals;
@@ -181,7 +181,7 @@ TEST(Gemm, RealsStayWithinTheNormBound) {
   }
 }
 
-// Those that the AMX implementation leaves to oneDNN, where that has AMX too.
+// Those that the AMX implementation leaves to oneDNN if that has AMX too.
 TEST(Gemm, TallProductsAreExact) {
   ThreadPool pool(2);
   for (const auto& implementation : different_implementations()) {

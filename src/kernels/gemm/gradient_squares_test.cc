@@ -1,4 +1,4 @@
-// The sum of squares that comes with a weight gradient.
+// The sum of squares computed along with a weight gradient.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct Weighted {
   double squares;
 };
 
-// dw = or += dy^T x with the dispatch's choice, on values whose squares span many binades.
+// dw = or += dy^T x with the dispatched implementation, on values whose squares span many binades.
 Weighted run(DType dtype, SquaresSizes s, Update update, ThreadPool& pool) {
   GuardedTensor x(dtype, {s.T, s.K}), dy(dtype, {s.T, s.N});
   Weighted result = {GuardedTensor(DType::kF32, {s.N, s.K}), 0};
@@ -40,7 +40,7 @@ Weighted run(DType dtype, SquaresSizes s, Update update, ThreadPool& pool) {
   return result;
 }
 
-// Whole and cut micro-tiles, several blocks, several chunks of tokens, two passes over tokens, no tokens.
+// Whole and partial micro-tiles, several blocks, several chunks of tokens, two passes over tokens, no tokens.
 const std::vector<SquaresSizes> kSizes = {{1, 1, 1},      {33, 31, 65},    {40, 32, 33},    {513, 96, 64},
                                           {70, 544, 514}, {100, 1100, 37}, {4099, 67, 100}, {0, 5, 7}};
 
@@ -91,7 +91,7 @@ TEST(GradientSquares, AreTheSameForAnyNumberOfThreadsAndInEveryRun) {
   }
 }
 
-// Padding that meets an infinite operand is NaN inside the kernel, and no part of the gradient.
+// Padding that meets an infinite operand is NaN inside the kernel but not part of the gradient.
 TEST(GradientSquares, AreNotFiniteWhenAnElementIsNot) {
   ThreadPool pool(2);
   for (const DType dtype : kActivationTypes) {

@@ -1,4 +1,4 @@
-// The weight of a linear layer and the packed forms that its owner may keep beside it.
+// The weight of a linear layer and the packed forms its owner may keep alongside it.
 #pragma once
 
 #include <concepts>
@@ -22,30 +22,30 @@ struct RowRange {
   int64_t end;
 };
 
-// A weight is packed in one go or by ranges of rows that meet at multiples of this.
+// A weight is packed at once, or by ranges of rows that meet at multiples of this.
 inline constexpr int64_t kPackedRows = 32;
 
-// What the memory of a weight's products depends on.
+// What determines the memory of a weight's products.
 struct LinearShape {
   int64_t N;
   int64_t K;
   int64_t packed_rows =
-      0;  // of a weight [packed_rows, K] whose rows from first_row on these are; 0: not packed
+      0;  // these are the rows from first_row on of a packed [packed_rows, K]; 0: not packed
   int64_t first_row = 0;
 };
 
-// w_NK, row-major, for any product. Where its owner keeps packed forms too, they hold the same values:
-// whoever changes w_NK packs it again. Products without a form at hand pack inside each call.
+// w_NK, row-major, for any product. If its owner also keeps packed forms, they hold the same values: whoever
+// changes w_NK repacks it. Products without a suitable form pack on every call.
 struct LinearWeight {
   LinearWeight() = default;
-  // Nothing is kept packed.
+  // No packed forms.
   template <std::convertible_to<ConstTensorView> View>
   LinearWeight(const View& w) : w_NK(w) {}  // NOLINT(google-explicit-constructor)
   LinearWeight(ConstTensorView w, const PackedForms& forms) : w_NK(w), packed(forms), packed_rows(w.dim(0)) {}
 
   bool empty() const { return w_NK.empty(); }
 
-  // The layer of outputs [begin, end) alone. Cut at multiples of 512 rows it keeps its packed forms.
+  // The layer restricted to outputs [begin, end). Cut at multiples of 512 rows it keeps its packed forms.
   LinearWeight rows(int64_t begin, int64_t end) const {
     LinearWeight part = *this;
     part.w_NK = w_NK.rows(begin, end);
@@ -54,7 +54,7 @@ struct LinearWeight {
   }
 
   ConstTensorView w_NK;
-  PackedForms packed;  // of a weight [packed_rows, K] whose rows from first_row on are w_NK
+  PackedForms packed;  // of a weight [packed_rows, K], of which w_NK is the rows from first_row on
   int64_t packed_rows = 0;
   int64_t first_row = 0;
 };

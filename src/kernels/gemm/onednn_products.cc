@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-// oneDNN plans a primitive for the number of OpenMP threads of the thread that creates it.
+// oneDNN plans a primitive for the OpenMP thread count of the thread that creates it.
 extern "C" void omp_set_num_threads(int num_threads);
 
 namespace tessera {
@@ -65,7 +65,7 @@ int64_t scratchpad_bytes(const dnnl::matmul::primitive_desc& planned) {
   return static_cast<int64_t>(planned.scratchpad_desc().get_size());
 }
 
-// A compiled product and the memory objects it is called with, which point somewhere else at each call.
+// A compiled product and its memory objects, which are pointed at new memory for each call.
 class Compiled {
  public:
   Compiled(const OneDnnProduct& p, const dnnl::engine& engine) {
@@ -81,7 +81,7 @@ class Compiled {
     if (p.has_bias) append(DNNL_ARG_BIAS, bias_desc(p), engine);
   }
 
-  // The C functions: the C++ ones build a map of arguments at each call.
+  // Uses the C functions, because the C++ ones build a map of arguments on every call.
   void run(const dnnl::stream& stream, const void* a, const void* b, const void* bias, void* c,
            std::byte* scratchpad) const {
     const std::array<void*, kMaxArguments> pointers = {const_cast<void*>(a), const_cast<void*>(b), c,
@@ -110,7 +110,7 @@ class Compiled {
   size_t num_arguments_ = 0;
 };
 
-// What one thread keeps. oneDNN shares the compiled code of equal primitives between threads.
+// Per-thread state. oneDNN shares the compiled code of equal primitives between threads.
 struct ThreadState {
   ThreadState() : engine(dnnl::engine::kind::cpu, 0), stream(engine) { omp_set_num_threads(1); }
 
@@ -135,7 +135,7 @@ ThreadState& thread_state() {
   return state;
 }
 
-// How oneDNN and its environment variable call it.
+// An instruction set as named by oneDNN and its environment variable.
 struct OneDnnIsa {
   dnnl_cpu_isa_t value;
   std::string_view name;
@@ -185,7 +185,7 @@ OneDnnLimit onednn_limit(Isa strongest, const TileInformation& tiles, const std:
   if (strongest == Isa::kAmxBf16 && !tiles.has_palette_1()) {
     return {
         Isa::kAvx512Bf16,
-        fmt::format("CPUID leaf 1DH (tile information), by which oneDNN lays out its tiles, is hidden here: "
+        fmt::format("CPUID leaf 1DH (tile information), which oneDNN uses to lay out tiles, is hidden here: "
                     "it reads as palette {}, {} registers of {} x {} bytes",
                     tiles.max_palette, tiles.num_registers, tiles.rows, tiles.row_bytes)};
   }

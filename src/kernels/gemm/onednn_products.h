@@ -1,4 +1,4 @@
-// oneDNN matrix products with everything that is slow kept from one call to the next.
+// oneDNN matrix products, with everything expensive cached between calls.
 #pragma once
 
 #include <cstddef>
@@ -23,55 +23,55 @@ struct OneDnnProduct {
   DType dtype;         // of a, b and bias
   DType result_dtype;  // of c
   bool has_bias;
-  bool add;  // c += instead of c =
+  bool add;  // c += rather than c =
   int64_t m, n, k;
 
   bool operator==(const OneDnnProduct&) const = default;
 };
 
 // Per thread of the pool. The largest scratchpad seen for slices of up to 256 rows and 512 tokens is 0.9 MiB
-// (float32 backward_weight); a product that wants more keeps a buffer of its own inside oneDNN.
+// (float32 backward_weight); a product that needs more keeps its own buffer inside oneDNN.
 inline constexpr int64_t kOneDnnScratchpadBytes = 2 << 20;
 
 // Runs the product on the calling thread alone. The first call of a shape on a thread compiles it (about 1
-// ms); later ones take it from a table of that thread. `scratchpad` holds kOneDnnScratchpadBytes; `bias` may
-// be null. Float32 stays float32 whatever DNNL_DEFAULT_FPMATH_MODE says.
+// ms); later calls take it from that thread's cache. `scratchpad` holds kOneDnnScratchpadBytes; `bias` may be
+// null. Float32 stays float32 regardless of DNNL_DEFAULT_FPMATH_MODE.
 void run_onednn(const OneDnnProduct& product, const void* a, const void* b, const void* bias, void* c,
                 std::byte* scratchpad);
 
-// What the product asks for: for the test that kOneDnnScratchpadBytes is enough.
+// The scratchpad size oneDNN requests, for the test that kOneDnnScratchpadBytes is enough.
 int64_t onednn_scratchpad_bytes(const OneDnnProduct& product);
 
-// Number of products compiled by the calling thread: for tests of the bound.
+// Number of products compiled by the calling thread, for tests of the bound.
 int64_t num_onednn_products();
 
 // Row-major c_mn = beta c + op(a) op(b) in float32 with leading dimensions, as in BLAS.
 void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a,
                   int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 
-// What oneDNN may use.
+// The instruction sets oneDNN may use.
 struct OneDnnLimit {
   Isa isa = Isa::kRef;
-  std::string reason;  // why not all that the processor announces; "" = it may
+  std::string reason;  // why it may not use all that the processor reports; "" = it may
 };
 
-// The rule, on a machine whose strongest instruction set that works is `strongest` and whose faults are
-// CpuFeatures::fault. oneDNN asks CPUID by itself. It lays out tile registers as leaf 1DH describes them:
-// where a hypervisor hides that leaf it configures none, and its first tile instruction is an illegal one.
-// Our own kernels for AMX know the layout.
+// The rule, for a machine whose strongest working instruction set is `strongest` and whose faults are
+// CpuFeatures::fault. oneDNN queries CPUID itself. It lays out tile registers as leaf 1DH describes them:
+// where a hypervisor hides that leaf it configures none, and its first tile instruction faults. Our own AMX
+// kernels know the layout.
 OneDnnLimit onednn_limit(Isa strongest, const TileInformation& tiles, const std::string& fault);
-// Of this machine, whatever TESSERA_ISA says.
+// The limit on this machine, regardless of TESSERA_ISA.
 const OneDnnLimit& machine_onednn_limit();
-// The strongest instruction set that oneDNN uses in this process: the machine's limit, cut to isa_limit().
+// The strongest instruction set that oneDNN uses in this process: the machine's limit, capped by isa_limit().
 Isa onednn_isa();
-// For programs that bring a oneDNN of their own, as PyTorch does: "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" where
-// the limit has a reason, otherwise "".
+// For programs that ship their own oneDNN, as PyTorch does: "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16" if the
+// limit has a reason, otherwise "".
 std::string onednn_environment(const OneDnnLimit& limit);
 
-// Keeps oneDNN from instruction sets above onednn_isa(); before the first product, or it is too late. The
-// refusal function of its rows in gemm_table(): "" or why oneDNN cannot be limited.
+// Restricts oneDNN to onednn_isa(); must run before the first product. The refusal function of oneDNN's rows
+// in gemm_table(): "", or why oneDNN cannot be restricted.
 std::string limit_onednn();
-// Of the row for AMX: also the reason why oneDNN does not use it.
+// The same for the AMX row: also gives the reason why oneDNN does not use AMX.
 std::string onednn_amx_refusal();
 
 }  // namespace tessera

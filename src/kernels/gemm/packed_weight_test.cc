@@ -1,4 +1,4 @@
-// Weights in kept packed forms, and products cut into several parts: bit by bit as without either.
+// Weights with kept packed forms, and products cut into several parts: bit-identical to plain ones.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr DType kBF16 = DType::kBF16;
 
-// A weight with both packed forms, in memory that starts poisoned.
+// A weight with both packed forms, in memory initially poisoned.
 class PackedWeight {
  public:
   PackedWeight(const GuardedTensor& w, int64_t N, int64_t K, ThreadPool& pool) : w_(&w) {
@@ -77,7 +77,7 @@ TEST(PackedWeight, ProductsAreTheSameForEveryRemainder) {
 
 TEST(PackedWeight, RowsOfItAreAWeight) {
   SKIP_UNLESS_PACKING();
-  const PackedSizes sizes = {33, 8200, 40};  // chunks of 512 rows in the form of backward_input
+  const PackedSizes sizes = {33, 8200, 40};  // backward_input's form has chunks of 512 rows
   for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
            {0, 512}, {512, 1536}, {7680, 8200}, {0, 8200}, {32, 64}, {512, 520}, {5, 77}, {8199, 8200}}) {
     expect_same_products(sizes, begin, end);
@@ -106,7 +106,8 @@ TEST(PackedWeight, FormsThatAreNullAreNotWritten) {
 TEST(PackedWeight, RangesOfRowsMakeUpTheWhole) {
   SKIP_UNLESS_PACKING();
   ThreadPool pool(2);
-  // Chunks of the form of backward_input: 384 and 416 rows of 768, the last of 800 and 805 shorter.
+  // Chunks of backward_input's form: 384 rows for N = 768, 416 for 800 and 805, where the last one is
+  // shorter.
   for (const int64_t N : {31, 32, 70, 768, 800, 805}) {
     constexpr int64_t K = 50;
     GuardedTensor w(kBF16, {N, K});
@@ -148,7 +149,7 @@ TEST(GemmParts, RowsComeOutAsOnTheirOwn) {
   }
 }
 
-// More tokens than one pass of backward_weight takes; whole numbers, so sums are exact.
+// More tokens than fit in one pass of backward_weight; integers, so sums are exact.
 TEST(GemmParts, WeightGradientsOfManyTokensAreExact) {
   ThreadPool pool(2);
   constexpr int64_t T = 4100, N = 35, K = 33;

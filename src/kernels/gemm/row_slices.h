@@ -1,4 +1,4 @@
-// How the rows of a matrix are cut into tasks, by its shape only.
+// How the rows of a matrix are cut into tasks, depending only on its shape.
 #pragma once
 
 #include <array>
@@ -6,9 +6,9 @@
 
 namespace tessera {
 
-// Rows [0, rows) as slices of `height` (a multiple of 64), then what is left of them cut at the last multiple
-// of 64, of 16 and of 4. So whatever `rows` is, slices have at most height / 64 + 9 different sizes, which
-// bounds the number of compiled oneDNN primitives (about 100 KB each), and only 4 slices are not full.
+// Rows [0, rows) as slices of `height` (a multiple of 64), with the remainder cut at the last multiple of 64,
+// of 16 and of 4. So for any `rows`, slices have at most height / 64 + 9 different sizes, which bounds the
+// number of compiled oneDNN primitives (about 100 KB each), and only 4 slices are not full.
 class RowSlices {
  public:
   struct Slice {
