@@ -1,4 +1,4 @@
-// From the dtype of a call to the C++ type of its activations.
+// Maps the dtype of a call to the C++ type of its activations.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// body(bf16{}) or body(float{}); any other dtype is a bug.
+// Calls body(bf16{}) or body(float{}); any other dtype is a bug.
 template <typename Body>
 void with_activation_type(DType dtype, Body&& body) {
   TESSERA_CHECK(dtype == DType::kBF16 || dtype == DType::kF32, "activations are {}", dtype_name(dtype));

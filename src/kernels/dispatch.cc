@@ -19,7 +19,7 @@ constexpr std::array<IsaName, 6> kIsaNames = {{{"ref", Isa::kRef},
                                                {"avx512", Isa::kAvx512},
                                                {"avx512_bf16", Isa::kAvx512Bf16},
                                                {"amx_bf16", Isa::kAmxBf16}}};
-// Highway's and the shorter spelling.
+// Highway's name and a shorter one.
 constexpr std::array<IsaName, 2> kIsaAliases = {{{"avx3", Isa::kAvx512}, {"amx", Isa::kAmxBf16}}};
 
 std::string refusal_unless(bool has, std::string_view what) {

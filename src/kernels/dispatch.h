@@ -1,6 +1,6 @@
-// Which implementation of a kernel runs on this machine. Every kernel has one table, best first; the first
-// entry that is not refused is used. TESSERA_ISA limits the choice, so that every path can be tested and
-// compared on one machine.
+// Selects the implementation of each kernel that runs on this machine. Every kernel has one table, best
+// first; the first entry that is not refused is used. TESSERA_ISA limits the choice, so that every path can
+// be tested and compared on one machine.
 //
 //   struct RmsNormKernels { void (*forward_bf16)(...); ... };            // in rmsnorm_impl.h
 //   const DispatchTable<RmsNormKernels>& rmsnorm_table() {               // in rmsnorm.cc
@@ -9,7 +9,7 @@
 //   }
 //   void rmsnorm(...) { rmsnorm_table().chosen().forward_bf16(...); }
 //
-// Tests loop over table.usable(), which lists every implementation that this machine can run.
+// Tests loop over table.usable(), which lists every implementation this machine can run.
 #pragma once
 
 #include <optional>
@@ -22,7 +22,7 @@
 
 namespace tessera {
 
-// What an implementation needs, weakest first. A machine that has one has all before it.
+// What an implementation requires, weakest first. A machine that has one level has all before it.
 enum class Isa {
   kRef,         // plain C++, the specification
   kBaseline,    // Highway's code for the compiler's baseline (with GCC 12 on x86-64: scalar)
@@ -33,26 +33,26 @@ enum class Isa {
 };
 
 std::string_view isa_name(Isa isa);                   // "avx512_bf16"
-std::optional<Isa> parse_isa(std::string_view name);  // nullopt when unknown; avx3 = avx512, amx = amx_bf16
+std::optional<Isa> parse_isa(std::string_view name);  // nullopt if unknown; avx3 = avx512, amx = amx_bf16
 std::string isa_names();                              // "ref, baseline, avx2, ..." for messages
 
-// Why this processor or system cannot run code for `isa`, or "".
+// Why this processor or system cannot run code for `isa`; "" if it can.
 std::string machine_refusal(Isa isa);
-// The last one that is not refused.
+// The strongest level that is not refused.
 Isa strongest_isa();
 
-// The strongest instruction set allowed: TESSERA_ISA when set, otherwise kAmxBf16. A kernel without an
-// implementation for exactly this one takes its best below. Read once. Throws Error(kBadConfig) when the name
-// is unknown or the machine lacks the instruction set.
+// The strongest instruction set allowed: TESSERA_ISA if set, otherwise kAmxBf16. A kernel without an
+// implementation for exactly this level uses its best one below. Read once. Throws Error(kBadConfig) if the
+// name is unknown or the machine lacks the instruction set.
 Isa isa_limit();
 
-// Why code for `isa` may not run in this process, or "": the machine's refusal or TESSERA_ISA.
+// Why code for `isa` may not run in this process (the machine's refusal or TESSERA_ISA); "" if it may.
 std::string isa_refusal(Isa isa);
 
-// The rule behind isa_limit(); `value` is the text of TESSERA_ISA.
+// The parser behind isa_limit(); `value` is the text of TESSERA_ISA.
 Isa parse_isa_limit(std::string_view value);
 
-// One row of a table. `refusal` gives further reasons than the ISA, "" = usable; may be null.
+// One row of a table. `refusal` returns reasons beyond the ISA, "" = usable; may be null.
 template <typename Kernels>
 struct Implementation {
   std::string_view name;  // "ref", "hwy", "onednn"
@@ -76,7 +76,8 @@ struct KernelReport {
 template <typename Kernels>
 class DispatchTable {
  public:
-  // Resolves at once. Throws Error(kBadConfig) from isa_limit(). The last entry must be usable everywhere.
+  // Resolves immediately. Throws Error(kBadConfig) from isa_limit(). The last entry must be usable
+  // everywhere.
   DispatchTable(std::string_view kernel, std::vector<Implementation<Kernels>> implementations)
       : kernel_(kernel), implementations_(std::move(implementations)) {
     chosen_ = implementations_.size();
@@ -128,12 +129,12 @@ std::vector<Implementation<Kernels>> concat(std::vector<Implementation<Kernels>>
   return first;
 }
 
-// Why code that Highway made for its target AVX3_DL cannot run here, or "". Highway itself is not asked: it
-// believes what the processor announces.
+// Why code compiled for Highway's target AVX3_DL cannot run here; "" if it can. Does not ask Highway, which
+// trusts what the processor reports.
 std::string avx3_dl_refusal();
 
-// Null = not compiled. AVX3_DL, AVX-512 as Ice Lake has it, stands for the processors that round to bf16 in
-// hardware too.
+// Null = not compiled. AVX3_DL, AVX-512 as in Ice Lake, also stands for processors that round to bf16 in
+// hardware.
 template <typename Kernels, typename Avx512Bf16, typename Avx512, typename Avx2>
 std::vector<Implementation<Kernels>> hwy_table(Avx512Bf16 avx512_bf16, Avx512 avx512, Avx2 avx2,
                                                const Kernels* baseline) {
@@ -151,7 +152,7 @@ std::vector<Implementation<Kernels>> hwy_table(Avx512Bf16 avx512_bf16, Avx512 av
 }  // namespace tessera
 
 // Entries of a dispatch table for every target that Highway compiled in this file, best first. `kernels` is a
-// variable of type const Kernels that each target's namespace (HWY_NAMESPACE) defines. To be used after
+// variable of type const Kernels defined in each target's namespace (HWY_NAMESPACE). Use it after
 // HWY_AFTER_NAMESPACE(), inside #if HWY_ONCE, in the namespace that encloses HWY_NAMESPACE:
 //
 //   std::vector<Implementation<RmsNormKernels>> rmsnorm_hwy() { return TESSERA_HWY_TABLE(kKernels); }

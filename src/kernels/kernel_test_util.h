@@ -1,5 +1,5 @@
-// For the tests of kernels: tensors between canaries, and comparisons against a float64 truth with a bound
-// per element.
+// For kernel tests: tensors between canaries, and comparisons against a float64 reference with a bound per
+// element.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,13 +23,13 @@ namespace tessera {
 inline constexpr double kFloatEps = 0x1.0p-24;  // half the spacing of float32 at 1: the rounding error
 inline constexpr double kBf16Eps = 0x1.0p-8;
 
-// What rounding once to `dtype` may cost, relative.
+// The relative error of rounding once to `dtype`.
 inline double rounding_error(DType dtype) { return dtype == DType::kBF16 ? kBf16Eps : kFloatEps; }
 
 inline constexpr DType kActivationTypes[] = {DType::kBF16, DType::kF32};
 
-// A tensor that starts one element after an aligned address, so that no kernel can count on alignment, with
-// canary bytes on both sides. Starts poisoned with NaN.
+// A tensor that starts one element after an aligned address, so that no kernel can rely on alignment, with
+// canary bytes on both sides. Initially filled with NaN.
 class GuardedTensor {
  public:
   GuardedTensor(DType dtype, Shape shape)
@@ -100,7 +100,7 @@ class GuardedTensor {
   std::vector<std::byte> bytes_;
 };
 
-// The truth in float64 and how far a result may be from it.
+// The float64 reference and how far a result may be from it.
 struct Expected {
   std::vector<double> value;
   std::vector<double> bound;
@@ -109,8 +109,8 @@ struct Expected {
       : value(static_cast<size_t>(count)), bound(static_cast<size_t>(count)) {}
 };
 
-// Every element within its bound plus one rounding to the dtype of `got`, and nothing written around them.
-// Shows the worst one.
+// Checks that every element is within its bound plus one rounding to the dtype of `got`, and that nothing was
+// written around them. Reports the worst one.
 inline void expect_within(const GuardedTensor& got, const Expected& expected, const std::string& context) {
   EXPECT_TRUE(got.guards_intact()) << context << ": wrote outside its output";
   ASSERT_EQ(got.num_elements(), static_cast<int64_t>(expected.value.size())) << context;
@@ -135,8 +135,8 @@ inline void expect_within(const GuardedTensor& got, const Expected& expected, co
                 << worst_ratio << " times";
 }
 
-// The same bits from pools of 1, 2 and 3 threads, and of 4 that share two cores. `run` fills and returns its
-// outputs.
+// Checks for identical bits from pools of 1, 2 and 3 threads, and of 4 threads that share two cores. `run`
+// fills and returns its outputs.
 inline void expect_thread_independent(const std::function<std::vector<GuardedTensor>(ThreadPool& pool)>& run,
                                       const std::string& context) {
   ThreadPool one(1);
@@ -154,19 +154,19 @@ inline void expect_thread_independent(const std::function<std::vector<GuardedTen
     ThreadPool pool(num_threads);
     compare(pool);
   }
-  // With time for one of them, so that none is pinned to a processor that is not there.
+  // The quota covers only one thread, so that none is pinned to a processor that does not exist.
   ThreadPool two_per_core(4, {.cpus = {0, 1, 2, 3}, .quota = 1, .cores = {{0, 2}, {1, 3}}});
   ASSERT_EQ(two_per_core.threads_per_core(), 2);
   compare(two_per_core);
 }
 
-// "hwy (avx2)" of a table's row.
+// "hwy (avx2)" for a table row.
 template <typename Kernels>
 std::string describe(const Implementation<Kernels>& implementation) {
   return fmt::format("{} ({})", implementation.name, isa_name(implementation.isa));
 }
 
-// Scratch memory aligned as kernels ask for.
+// Scratch memory with the alignment kernels require.
 class TestScratch {
  public:
   explicit TestScratch(int64_t size_bytes) : memory_(static_cast<size_t>(size_bytes + 64)) {

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// One line per kernel: the report() of its table.
+// One entry per kernel: the report() of its table.
 std::vector<KernelReport> kernel_reports() {
   return {
       gemm_table().report(),        rmsnorm_table().report(), rope_table().report(),

@@ -7,7 +7,7 @@
 
 namespace tessera {
 
-// One report per kernel, in the order in which a training step first uses them. Throws Error(kBadConfig) when
+// One report per kernel, in the order in which a training step first uses them. Throws Error(kBadConfig) if
 // TESSERA_ISA cannot be honoured.
 std::vector<KernelReport> kernel_reports();
 

@@ -1,5 +1,5 @@
-// What the vector kernels share: float32 vectors from and to BF16 or F32 memory, loops with remainders that
-// never read or write outside their range, and the exponential.
+// Shared by the vector kernels: float32 vectors loaded from and stored to BF16 or F32 memory, loops with
+// remainders that never read or write out of range, and the exponential.
 //
 // Included once per instruction set (Highway's foreach_target), hence the unusual guard.
 #if defined(TESSERA_KERNELS_VECTOR_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -23,7 +23,7 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Vectors of float32, as wide as the instruction set has them.
+// Float32 vectors of the instruction set's full width.
 using FloatTag = hn::ScalableTag<float>;
 
 template <class D>
@@ -43,20 +43,21 @@ HWY_INLINE hn::Vec<D> load_floats(D d, const bf16* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, &from->bits))));
 }
 
-// Round to nearest, ties to even; NaN stays NaN: as to_bf16, but a subnormal number may become zero.
+// Rounds to nearest, ties to even; NaN stays NaN: like to_bf16, except that a subnormal number may become
+// zero.
 template <class D>
 HWY_INLINE void store_floats(D d, hn::Vec<D> value, float* to) {
   hn::StoreU(value, d, to);
 }
 #if HWY_TARGET == HWY_AVX3_DL
-// Highway 1.0.3 does not know AVX512_BF16, which dispatch.h asks for beside this target. Two cycles instead
-// of five; subnormal numbers become zero whatever the mode of the processor.
+// Highway 1.0.3 does not know AVX512_BF16, which dispatch.h additionally requires for this target. Two cycles
+// instead of five; subnormal numbers become zero regardless of the processor's mode.
 HWY_INLINE __m256i round_to_bf16(__m512 values) {
   __m256i rounded;
   asm("vcvtneps2bf16 %1, %0" : "=v"(rounded) : "v"(values));
   return rounded;
 }
-// Those of `low` in the lower half of the result.
+// The elements of `low` go to the lower half of the result.
 HWY_INLINE __m512i round_to_bf16(__m512 low, __m512 high) {
   __m512i rounded;
   asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(rounded) : "v"(low), "v"(high));
@@ -64,7 +65,7 @@ HWY_INLINE __m512i round_to_bf16(__m512 low, __m512 high) {
 }
 #endif
 
-// The rounded bf16 in the upper halves; the lower halves are anything.
+// The rounded bf16 values are in the upper halves; the lower halves are unspecified.
 template <class D>
 HWY_INLINE hn::Vec<hn::Rebind<uint32_t, D>> round_upper_half(D /*d*/, hn::Vec<D> value) {
   const hn::Rebind<uint32_t, D> d32;
@@ -88,7 +89,7 @@ HWY_INLINE void store_floats(D d, hn::Vec<D> value, bf16* to) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Rounded as above, element k of `even` and of `odd` side by side.
+// Rounded as above, with elements k of `even` and `odd` adjacent.
 template <class D>
 HWY_INLINE hn::Vec<hn::Repartition<uint16_t, D>> pack_bf16(D d, hn::Vec<D> even, hn::Vec<D> odd) {
   const hn::Repartition<uint16_t, D> d16;
@@ -106,7 +107,7 @@ HWY_INLINE hn::Vec<hn::Repartition<uint16_t, D>> pack_bf16(D d, hn::Vec<D> even,
 }
 #endif
 
-// Access of for_each_vector to a whole vector...
+// Access object of for_each_vector for a whole vector...
 struct WholeVector {
   template <class D, typename T>
   HWY_INLINE hn::Vec<D> load(D d, const T* from) const {
@@ -116,7 +117,7 @@ struct WholeVector {
   HWY_INLINE void store(D d, hn::Vec<D> value, T* to) const {
     store_floats(d, value, to);
   }
-  // Integers as they are.
+  // Integers, unconverted.
   template <class D, typename T>
   HWY_INLINE hn::Vec<D> load_raw(D d, const T* from) const {
     return hn::LoadU(d, from);
@@ -127,8 +128,8 @@ struct WholeVector {
   }
 };
 
-// ... and to the first `count` lanes at the end of a range; the others load as 0. Goes through the stack:
-// masked loads of 16-bit elements may touch memory outside on AVX2.
+// ... and for the first `count` lanes at the end of a range; the others load as 0. Goes through the stack:
+// masked loads of 16-bit elements may touch memory out of range on AVX2.
 struct PartialVector {
   size_t count;
 
@@ -158,7 +159,7 @@ struct PartialVector {
   }
 };
 
-// body(access, i) for i = 0, lanes, 2 lanes, ... below count; `access` is WholeVector or PartialVector.
+// Calls body(access, i) for i = 0, lanes, 2 lanes, ... below count; `access` is WholeVector or PartialVector.
 template <class D, class Body>
 HWY_INLINE void for_each_vector(D d, int64_t count, Body&& body) {
   int64_t i = 0;
@@ -167,8 +168,8 @@ HWY_INLINE void for_each_vector(D d, int64_t count, Body&& body) {
 }
 
 // N vectors, N even: N lanes(d) consecutive elements of an array of A, in the order in which they unpack
-// cheapest. BF16: of every 2 lanes(d) elements first those of even index, then those of odd index, so that no
-// element moves between lanes; F32: as they lie.
+// cheapest. BF16: of every 2 lanes(d) elements first the even-indexed, then the odd-indexed ones, so that no
+// element moves between lanes; F32: in memory order.
 template <class D, size_t N>
 struct VectorGroup {
   hn::Vec<D> v[N];
@@ -197,7 +198,7 @@ HWY_INLINE VectorGroup<D, N> load_group(D d, const bf16* from) {
   return group;
 }
 
-// `group` becomes what was stored: rounded.
+// `group` is set to what was stored, that is, rounded.
 template <size_t N, class D>
 HWY_INLINE void store_group(D d, VectorGroup<D, N>& group, float* to) {
   for (size_t k = 0; k < N; ++k) hn::StoreU(group.v[k], d, to + k * hn::Lanes(d));
@@ -220,7 +221,7 @@ HWY_INLINE void store_group(D d, VectorGroup<D, N>& group, bf16* to) {
 #endif
 }
 
-// Float32 in the order of a group of A.
+// Float32 loaded in the order of a group of A.
 template <typename A, size_t N, class D>
 HWY_INLINE VectorGroup<D, N> load_floats_as(D d, const float* from) {
   VectorGroup<D, N> group = load_group<N>(d, from);
@@ -251,7 +252,7 @@ HWY_INLINE void store_floats_as(D d, const VectorGroup<D, N>& group, float* to) 
   }
 }
 
-// Access of for_each_group to a whole group ...
+// Access object of for_each_group for a whole group ...
 template <size_t N>
 struct WholeGroup {
   static constexpr size_t kVectors = N;
@@ -274,7 +275,7 @@ struct WholeGroup {
   }
 };
 
-// ... and to the first `count` elements of two vectors at the end of a range; the others load as 0.
+// ... and for the first `count` elements of two vectors at the end of a range; the others load as 0.
 struct PartialGroup {
   static constexpr size_t kVectors = 2;
 
@@ -306,13 +307,13 @@ struct PartialGroup {
   }
 };
 
-// What follows the parameters of a lambda that is the body of a loop: left to itself the compiler calls
-// longer ones, with all their constants, once per round.
+// Follows the parameters of a lambda that is a loop body: by default the compiler does not inline longer ones
+// but calls them, with all their constants, in every iteration.
 #undef TESSERA_LOOP_BODY
 #define TESSERA_LOOP_BODY HWY_ATTR __attribute__((always_inline))
 
-// body(access, i) for every group of [0, count): groups of N vectors, of two, and a partial one; access has
-// kVectors.
+// Calls body(access, i) for every group of [0, count): groups of N vectors, then of two, then a partial one;
+// access has kVectors.
 template <size_t N, class D, class Body>
 HWY_INLINE void for_each_group(D d, int64_t count, Body&& body) {
   constexpr auto kSize = static_cast<int64_t>(N);
@@ -324,12 +325,12 @@ HWY_INLINE void for_each_group(D d, int64_t count, Body&& body) {
   if (i < count) body(PartialGroup{static_cast<size_t>(count - i)}, i);
 }
 
-// Bytes between what a loop works on and what it fetches into L1, about as long before as memory takes to
-// answer. Reading 512 MiB per core, two cores, GB/s: 32 without, 39 at 1 KiB, 37 at 2 KiB, 34 at 8 KiB.
+// Prefetch distance in bytes into L1, chosen to cover about the latency of memory. Reading 512 MiB per core,
+// two cores, GB/s: 32 without, 39 at 1 KiB, 37 at 2 KiB, 34 at 8 KiB.
 constexpr uintptr_t kPrefetchBytes = 1024;
 
-// Fetches the cache lines of a group of N vectors of A that lies `distance` bytes behind `at`, to be written
-// if the elements are not const; harmless beyond the end of an array.
+// Prefetches the cache lines of a group of N vectors of A `distance` bytes after `at`, for writing if the
+// elements are not const; harmless beyond the end of an array.
 template <size_t N, typename A, class D, typename T>
 HWY_INLINE void prefetch_ahead(D d, T* at, uintptr_t distance = kPrefetchBytes) {
   constexpr uintptr_t kLine = 64;
@@ -344,8 +345,9 @@ HWY_INLINE hn::TFromD<D> sum_of_lanes(D d, hn::Vec<D> v) {
   return hn::GetLane(hn::SumOfLanes(d, v));
 }
 
-// 1 / x within 1 unit in the last place, for x and 1 / x normal. AVX-512 estimates 14 bits, to which one step
-// of Newton's method adds the rest in a quarter of the time of a division; the 11 bits of AVX2 would not do.
+// 1 / x within 1 unit in the last place, for x and 1 / x normal. AVX-512 estimates 14 bits, and one step of
+// Newton's method adds the rest in a quarter of the time of a division; the 11 bits of AVX2 would not
+// suffice.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V reciprocal(D d, V x) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
@@ -357,7 +359,7 @@ HWY_INLINE V reciprocal(D d, V x) {
 }
 
 // Vectors whose exponentials are computed side by side: each is a chain of 13 dependent operations, and the
-// processor looks ahead over too few to overlap the chains of one loop round with those of the next.
+// processor does not look far enough ahead to overlap the chains of consecutive loop iterations.
 constexpr size_t kExpVectors = HWY_TARGET <= HWY_AVX3 ? 4 : 2;
 
 // y = r y + c
@@ -366,12 +368,12 @@ HWY_INLINE void times_plus(D d, const V (&r)[N], float c, V (&y)[N]) {
   for (size_t k = 0; k < N; ++k) y[k] = hn::MulAdd(r[k], y[k], hn::Set(d, c));
 }
 
-// exp(x) = y 2^q with y in [0.7, 1.42] within 1 unit in the last place, and shifted = q + 1.5 2^23. For
-// |x| < 2^21; NaN gives y = NaN.
+// exp(x) = y 2^q with y in [0.7, 1.42] within 1 unit in the last place, and shifted = q + 1.5 2^23. For |x| <
+// 2^21; NaN gives y = NaN.
 template <size_t N, class D, class V = hn::Vec<D>>
 HWY_INLINE void scaled_exp(D d, const V (&x)[N], V (&y)[N], V (&shifted)[N]) {
-  // x = q ln 2 + r, |r| <= ln(2) / 2; ln 2 in two parts, the first with trailing zeros so that q times it is
-  // exact. Added to 1.5 2^23 a number is rounded to an integer, which its lowest bits then hold.
+  // x = q ln 2 + r, |r| <= ln(2) / 2; ln 2 in two parts, the first with trailing zeros so that its product
+  // with q is exact. Adding 1.5 2^23 rounds a number to an integer, which its lowest bits then hold.
   const V rounder = hn::Set(d, 0x1.8p23f);
   V r[N];
   for (size_t k = 0; k < N; ++k) shifted[k] = hn::MulAdd(x[k], hn::Set(d, 1.44269504088896341f), rounder);
@@ -381,7 +383,7 @@ HWY_INLINE void scaled_exp(D d, const V (&x)[N], V (&y)[N], V (&shifted)[N]) {
   for (size_t k = 0; k < N; ++k) {
     r[k] = hn::NegMulAdd(hn::Sub(shifted[k], rounder), hn::Set(d, 1.428606765330187045e-6f), r[k]);
   }
-  // exp(r) = 1 + r + r^2 p(r), p the polynomial of degree 4 with the smallest largest error: 3e-9 of exp(r).
+  // exp(r) = 1 + r + r^2 p(r), p the minimax polynomial of degree 4: maximum error 3e-9 of exp(r).
   for (size_t k = 0; k < N; ++k) {
     y[k] = hn::MulAdd(r[k], hn::Set(d, 0x1.6a4d14p-10f), hn::Set(d, 0x1.12398ap-7f));
   }
@@ -393,7 +395,7 @@ HWY_INLINE void scaled_exp(D d, const V (&x)[N], V (&y)[N], V (&shifted)[N]) {
 }
 
 // x = exp(x) for x <= 0 (valid up to 43) within 2 units in the last place; 0 below -104, where exp is less
-// than half the smallest subnormal. NaN gives NaN, where Highway's Exp gives 0.
+// than half the smallest subnormal. NaN gives NaN; Highway's Exp gives 0.
 template <size_t N, class D, class V = hn::Vec<D>>
 HWY_INLINE void exp_nonpositive(D d, V (&x)[N]) {
   V y[N], shifted[N];
@@ -407,7 +409,7 @@ HWY_INLINE void exp_nonpositive(D d, V (&x)[N]) {
   const hn::Rebind<int32_t, D> d32;
   scaled_exp(d, x, y, shifted);
   for (size_t k = 0; k < N; ++k) {
-    // Times 2^(q + 64), made from exponent bits, then 2^-64: right for subnormal results too.
+    // Multiply by 2^(q + 64), built from exponent bits, then by 2^-64: also correct for subnormal results.
     const auto q_bits = hn::BitCast(d32, shifted[k]);
     const V power = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(q_bits, hn::Set(d32, 127 + 64))));
     const V scaled = hn::Mul(hn::Mul(y[k], power), hn::Set(d, 0x1.0p-64f));
@@ -416,8 +418,8 @@ HWY_INLINE void exp_nonpositive(D d, V (&x)[N]) {
 #endif
 }
 
-// The same for code that treats subnormal numbers as zero (subnormals.h): 0 where exp(x) is one. Valid up to
-// 88.
+// For code that treats subnormal numbers as zero (subnormals.h): gives 0 where exp(x) is subnormal. Valid up
+// to 88.
 template <size_t N, class D, class V = hn::Vec<D>>
 HWY_INLINE void exp_nonpositive_normal(D d, V (&x)[N]) {
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
@@ -427,7 +429,7 @@ HWY_INLINE void exp_nonpositive_normal(D d, V (&x)[N]) {
   V y[N], shifted[N];
   scaled_exp(d, x, y, shifted);
   for (size_t k = 0; k < N; ++k) {
-    // The exponent is added to that of y.
+    // Adds q to the exponent of y.
     const auto exponent = hn::ShiftLeft<23>(hn::BitCast(d32, shifted[k]));
     const V scaled = hn::BitCast(d, hn::Add(hn::BitCast(d32, y[k]), exponent));
     x[k] = hn::IfThenZeroElse(hn::Lt(x[k], hn::Set(d, -87.3365f)), scaled);
@@ -435,7 +437,7 @@ HWY_INLINE void exp_nonpositive_normal(D d, V (&x)[N]) {
 #endif
 }
 
-// One vector.
+// A single vector.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_nonpositive(D d, V x) {
   V vectors[] = {x};

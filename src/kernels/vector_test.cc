@@ -1,4 +1,4 @@
-// The shared vector functions on every instruction set: the exponential's accuracy, conversions bit for bit.
+// The shared vector functions on every instruction set: accuracy of the exponential, bit-exact conversions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -63,7 +63,7 @@ void convert_array(const From* x, int64_t count, To* y) {
                   [&](auto access, int64_t i) HWY_ATTR { access.store(d, access.load(d, x + i), y + i); });
 }
 
-// The same by groups: float32 from and to the order of a group of bf16.
+// The same by groups: float32 to and from the order of a group of bf16.
 template <typename From, typename To>
 void convert_groups(const From* x, int64_t count, To* y) {
   const FloatTag d;
@@ -107,7 +107,7 @@ using VectorExp = VectorTest;
 using VectorReciprocal = VectorTest;
 using VectorConversion = VectorTest;
 
-// Every 4099th bit pattern: a prime, so that all mantissas and exponents take part.
+// Every 4099th bit pattern: a prime, so that all mantissas and exponents are covered.
 std::vector<float> floats_between(float low, float high) {
   std::vector<float> values;
   for (uint64_t bits = 0; bits <= 0xFFFFFFFFu; bits += 4099) {
@@ -146,7 +146,7 @@ TEST_F(VectorExp, OfNormalResultsIsWithinTwoUnitsAndZeroBelow) {
     for (size_t i = 0; i < x.size(); ++i) {
       const double exact = std::exp(static_cast<double>(x[i]));
       const double bound = exact < 0x1p-126 ? exact : 2 * std::exp2(std::floor(std::log2(exact)) - 23);
-      // Around 2^-126 itself a rounding may decide.
+      // Around 2^-126 itself a single rounding may decide.
       ASSERT_LE(std::abs(static_cast<double>(y[i]) - exact), x[i] < -87.33f ? 1.0001 * 0x1p-126 : bound)
           << isa_name(functions.isa) << " x " << x[i];
     }

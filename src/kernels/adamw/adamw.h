@@ -29,7 +29,7 @@ struct AdamWScalars {
   float step_size;  // lr / (1 - b1^t)
 };
 
-// `step` is t, from 1. weight_decay 0 makes decay 1.
+// `step` is t, counted from 1. weight_decay 0 makes decay 1.
 AdamWScalars adamw_scalars(double learning_rate, double beta1, double beta2, double epsilon,
                            double weight_decay, int64_t step, double gradient_scale);
 

@@ -13,11 +13,12 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-// Elements a thread takes at a time, 1 MiB of 16 bytes each: with 64 KiB the streams break off too often.
+// Elements a thread takes at a time, 1 MiB at 16 bytes each: with 64 KiB the streams are interrupted too
+// often.
 constexpr int64_t kBlock = 64 * 1024;
 
-// Elements between the one that is updated and the one that is fetched: 2 KiB of a float32 array. The
-// processor's own prefetcher alone follows five arrays at 0.87 of the speed.
+// Distance between the element being updated and the one being prefetched: 2 KiB of a float32 array. On its
+// own, the hardware prefetcher follows five arrays at 0.87 of the speed.
 constexpr int64_t kPrefetchDistance = 512;
 
 HWY_INLINE void prefetch_state(const float* gradient, const float* m, const float* v) {
@@ -26,8 +27,8 @@ HWY_INLINE void prefetch_state(const float* gradient, const float* m, const floa
   __builtin_prefetch(v, /*rw=*/1);
 }
 
-// Products and sums are rounded separately, never fused: bit for bit what the reference computes. The update
-// moves 28 bytes per element and waits for memory: from cache the same code runs twice as fast.
+// Products and sums are rounded separately, never fused: bit-identical to the reference. The update moves 28
+// bytes per element and is memory-bound: from cache the same code runs twice as fast.
 template <class D, class Access, class V = hn::Vec<D>>
 HWY_INLINE V update_vector(D d, Access access, V weight, const float* gradient, float* m, float* v,
                            const AdamWScalars& scalars) {
@@ -59,7 +60,7 @@ void update_f32_hwy(float* weight, const float* gradient, float* m, float* v, in
   });
 }
 
-// join_master, master_weight and master_remainder of adamw.h.
+// join_master, master_weight and master_remainder of base/float_types.h.
 template <class D, class Access>
 HWY_INLINE hn::Vec<D> load_master(D d, Access access, const bf16* weight, const int16_t* remainder) {
   const hn::Rebind<uint32_t, D> d32;

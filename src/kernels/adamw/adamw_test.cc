@@ -70,9 +70,9 @@ TEST(MasterWeight, SplitsAndJoinsEveryUpperHalfExactly) {
 TEST(MasterWeight, IsTheNearestBf16TiesAway) {
   const auto rounded = [](uint32_t bits) { return master_weight(std::bit_cast<float>(bits)).bits; };
   EXPECT_EQ(rounded(0x3F807FFF), 0x3F80);
-  EXPECT_EQ(rounded(0x3F808000), 0x3F81);  // tie, away from zero; to even would stay
+  EXPECT_EQ(rounded(0x3F808000), 0x3F81);  // tie, rounded away from zero; to even would keep it
   EXPECT_EQ(rounded(0x3F80FFFF), 0x3F81);
-  EXPECT_EQ(rounded(0xBF808000), 0xBF81);  // tie of a negative number
+  EXPECT_EQ(rounded(0xBF808000), 0xBF81);  // tie in a negative number
   EXPECT_EQ(rounded(0x3FFF8000), 0x4000);  // carry into the exponent
   EXPECT_EQ(rounded(0x00007FFF), 0x0000);  // subnormal
   EXPECT_EQ(rounded(0x00008000), 0x0001);
@@ -176,7 +176,7 @@ TEST(AdamW, Bf16RunEqualsFloat32RunOverManySteps) {
 TEST(AdamW, LargestFiniteMastersStayExactThroughBf16) {
   ThreadPool pool(1);
   for (const auto& implementation : adamw_table().usable()) {
-    // A zero gradient with no decay must leave every normal master bit for bit.
+    // With a zero gradient and no decay, every normal master must stay bit-identical.
     const std::vector<float> masters = {FLT_MAX,      -FLT_MAX,      FLT_MIN, -FLT_MIN,
                                         FLT_TRUE_MIN, -FLT_TRUE_MIN, 0.0f,    1.0f};
     std::vector<bf16> high;

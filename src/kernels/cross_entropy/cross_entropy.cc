@@ -21,7 +21,7 @@ constexpr int64_t kTaskElements = 16 * 1024;
 
 int64_t rows_per_task(int64_t width) { return std::max<int64_t>(1, kTaskElements / width); }
 
-// What every row of a call shares.
+// Shared by all rows of a call.
 struct LossTerms {
   double smoothing;
   double vocab_size;
@@ -46,7 +46,7 @@ void add_chunk(const CrossEntropyKernels& kernels, const Chunk& chunk, int32_t t
     row->max = std::numeric_limits<float>::quiet_NaN();
     return;
   }
-  if (std::isinf(sum.max)) return;  // nothing but probabilities of zero
+  if (std::isinf(sum.max)) return;  // only probabilities of zero
   const double rise = static_cast<double>(sum.max) - static_cast<double>(row->max);
   if (rise > 0) {
     row->sum_exp = row->sum_exp * std::exp(-rise) + sum.sum_exp;
@@ -81,7 +81,7 @@ void chunk_gradient(const CrossEntropyKernels& kernels, const Chunk& chunk, int3
     kernels.gradient_bf16(chunk.logits, chunk.count, row.max, factor, offset, dlogits);
   }
   if (!chunk.contains(target)) return;
-  // p - 1 in double: the probability of a sure target is one but for the last bits.
+  // p - 1 is computed in double: the probability of a certain target is 1 except for the last bits.
   const double p = std::exp(static_cast<double>(row.target_logit) - log_sum_exp(row));
   const double dtarget = terms.grad_scale * (p - (1 - terms.smoothing) - terms.smoothing / terms.vocab_size);
   dlogits[target - chunk.first_column] = from_float<A>(static_cast<float>(dtarget));

@@ -1,18 +1,18 @@
-// Softmax cross-entropy of logits against token ids, loss and gradient: of whole rows in one pass over each
-// row, or of rows that exist one chunk of the vocabulary at a time.
+// Softmax cross-entropy of logits against token ids, loss and gradient: for whole rows in one pass over each
+// row, or for rows available only one chunk of the vocabulary at a time.
 //
 //   lse_r  = log sum_v exp(x_rv)
 //   loss_r = (1 - s) (lse_r - x_r,target) + s (lse_r - mean_v x_rv)             (s = label smoothing)
 //   dx_rv  = grad_scale (exp(x_rv - lse_r) - (1 - s) [v = target] - s / V)
 //
-// as torch.nn.functional.cross_entropy with ignore_index and label_smoothing. Rows whose target is
-// kIgnoredLabel have no loss and a zero gradient. A row that holds a NaN or +infinity, or nothing but
-// -infinity, has a loss and a gradient of NaN; beside finite logits -infinity is a probability of zero (its
-// loss is infinite where it is the target or s > 0).
+// as in torch.nn.functional.cross_entropy with ignore_index and label_smoothing. Rows whose target is
+// kIgnoredLabel have no loss and a zero gradient. A row that contains a NaN or +infinity, or only -infinity,
+// has a loss and gradient of NaN; next to finite logits -infinity is a probability of zero (its loss is
+// infinite if it is the target or s > 0).
 //
-// logits are F32, targets [R] in [0, V) or kIgnoredLabel (checked by the caller). dlogits are BF16 or F32;
-// when F32 they may be the same memory as the logits.
-// Row losses are added in double in the order of rows: results do not depend on the number of threads.
+// logits are F32, targets [R] in [0, V) or kIgnoredLabel (checked by the caller). dlogits are BF16 or F32; if
+// F32 they may share memory with the logits. Row losses are added in double in row order: results do not
+// depend on the number of threads.
 //
 // Error, with p_v = exp(x_v - lse), m = max_v x_v, eps = 2^-24, and d = 270 + sum_v p_v (m - x_v) (blocks of
 // 256 exponentials are summed in float32, the blocks in double):
@@ -32,7 +32,7 @@
 namespace tessera {
 
 struct LossSums {
-  double loss_sum = 0;      // sum over targets of the token loss (label smoothing included)
+  double loss_sum = 0;      // sum of token losses over targets, including label smoothing
   int64_t num_targets = 0;  // rows whose target is not kIgnoredLabel
 };
 
@@ -44,26 +44,25 @@ LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targe
                        float grad_scale, TensorView dlogits_RV, std::span<std::byte> scratch,
                        ThreadPool& pool);
 
-// Rows by chunks of the vocabulary: add every chunk in ascending order, take the loss, then ask for the
-// gradient of the chunks, in any order, with the same logits again. (Milakov and Gimelshein, Online
+// Rows by chunks of the vocabulary: add every chunk in ascending order, take the loss, then request the
+// gradient of each chunk, in any order, passing the same logits again. (Milakov and Gimelshein, Online
 // normalizer calculation for softmax, 2018; Wijmans et al., Cut your losses in large-vocabulary language
 // models, 2024.)
 //
-// What is known of a row from the chunks so far.
+// The state of a row after the chunks so far.
 struct SoftmaxRow {
   double sum_exp = 0;                                   // sum of exp(x - max)
-  double sum = 0;                                       // sum of x; with label smoothing only
+  double sum = 0;                                       // sum of x; only with label smoothing
   float max = -std::numeric_limits<float>::infinity();  // NaN: the row has no softmax
   float target_logit = 0;
 };
 
-// logits_RC [R, C] are columns [first_column, first_column + C). The chunk at column 0 starts `rows` [R]
-// anew.
+// logits_RC [R, C] are columns [first_column, first_column + C). The chunk at column 0 resets `rows` [R].
 void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                              std::span<const int32_t> targets, float label_smoothing,
                              std::span<SoftmaxRow> rows, ThreadPool& pool);
 
-// The losses of rows whose chunks are all added.
+// The losses of rows whose chunks have all been added.
 LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
                             int64_t vocab_size, float label_smoothing);
 

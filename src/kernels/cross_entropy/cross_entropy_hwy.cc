@@ -15,14 +15,15 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-// Elements summed in float32 before the sum moves to double: the error of a sum does not grow with V.
+// Elements summed in float32 before the sum moves to double, so that the error does not grow with V.
 constexpr int64_t kSumBlock = 256;
 
-// Logits whose largest is found before their exponentials are summed: 4 KiB, so that memory is read once and
-// the second walk finds them in L1. The second fetches the next block: it computes, the first only waits.
+// Logits whose maximum is found before their exponentials are summed: 4 KiB, so that memory is read once and
+// the second walk finds them in L1. The second walk prefetches the next block: it is compute-bound, whereas
+// the first only waits for memory.
 constexpr int64_t kMaxBlock = 1024;
 
-// The largest of whole groups of vectors; when one of them is NaN, anything.
+// Maximum over whole groups of vectors; unspecified if one of them is NaN.
 HWY_INLINE float max_of(const float* x, int64_t count) {
   const FloatTag d;
   constexpr size_t N = kExpVectors;
@@ -61,7 +62,7 @@ HWY_INLINE double sum_of_exps(const float* x, int64_t count, float max) {
   return total;
 }
 
-// `count` logits, whole groups of vectors, join the sum. A NaN, or +infinity, makes it NaN.
+// Adds `count` logits, whole groups of vectors, to the sum. A NaN or +infinity makes it NaN.
 HWY_INLINE void add_block(const float* x, int64_t count, SoftmaxSum* result) {
   const float max = max_of(x, count);
   if (max > result->max) {
@@ -69,7 +70,7 @@ HWY_INLINE void add_block(const float* x, int64_t count, SoftmaxSum* result) {
     result->max = max;
   }
   if (result->max == -std::numeric_limits<float>::infinity()) {
-    // No finite shift yet: nothing to add, unless max_of lost a NaN.
+    // No finite maximum yet: nothing to add, unless max_of lost a NaN.
     for (int64_t v = 0; v < count; ++v) {
       if (std::isnan(x[v])) result->sum_exp = x[v];
     }

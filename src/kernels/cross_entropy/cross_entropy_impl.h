@@ -8,10 +8,10 @@
 
 namespace tessera {
 
-// The sum of exp(x - max) over some logits x with the largest one, max.
+// The sum of exp(x - max) over some logits x, with their maximum max.
 struct SoftmaxSum {
-  float max;       // NaN when a logit is NaN or +infinity
-  double sum_exp;  // of no meaning unless max is finite
+  float max;       // NaN if a logit is NaN or +infinity
+  double sum_exp;  // meaningless unless max is finite
 };
 
 // The loops over `count` logits of one row; count >= 1.

@@ -53,7 +53,7 @@ ExactRow exact_row(const std::vector<double>& x, int32_t target, double s, doubl
   return row;
 }
 
-// R rows: normal logits of different spread, one row with a clear winner, one with huge logits, some ignored.
+// R rows: normal logits of varying spread, one row with a clear winner, one with huge logits, some ignored.
 struct Problem {
   GuardedTensor logits;
   std::vector<int32_t> targets;
@@ -102,7 +102,7 @@ GuardedTensor columns_of(const GuardedTensor& all, int64_t first, int64_t last) 
   return part;
 }
 
-// The same through chunks that end at `ends`; the gradient is asked for in reverse order.
+// The same through chunks that end at `ends`; gradients are requested in reverse order.
 Outcome run_chunks(const CrossEntropyKernels& kernels, const Problem& problem, DType dtype, float smoothing,
                    float grad_scale, const std::vector<int64_t>& ends, ThreadPool& pool) {
   const int64_t R = problem.logits.shape()[0], V = problem.logits.shape()[1];
@@ -134,7 +134,7 @@ Outcome run_chunks(const CrossEntropyKernels& kernels, const Problem& problem, D
   return outcome;
 }
 
-// The vocabulary whole, in two parts, and in parts of one, a few and the remaining columns.
+// The whole vocabulary, in two parts, and in parts of one, a few and the remaining columns.
 std::vector<std::vector<int64_t>> chunk_ends(int64_t V) {
   std::vector<std::vector<int64_t>> all = {{V}};
   if (V > 1) all.push_back({V / 2, V});
@@ -245,7 +245,7 @@ TEST(CrossEntropy, IgnoredRowsGiveZeroGradientAndNoLoss) {
   for (const auto& implementation : cross_entropy_table().usable()) {
     Problem problem(3, 40);
     std::fill(problem.targets.begin(), problem.targets.end(), kIgnoredLabel);
-    problem.logits.set(5, NAN);  // not looked at
+    problem.logits.set(5, NAN);  // must not be read
     const Outcome got = run(implementation.kernels, problem, DType::kBF16, 0.1f, 1.0f, pool);
     EXPECT_EQ(got.sums.loss_sum, 0) << describe(implementation);
     EXPECT_EQ(got.sums.num_targets, 0);
@@ -261,7 +261,7 @@ TEST(CrossEntropy, NoRowsGiveNoLoss) {
   EXPECT_EQ(got.sums.num_targets, 0);
 }
 
-// What is not finite must reach the loss and the gradient, wherever in a vector it is.
+// Non-finite values must reach the loss and the gradient, wherever in a vector they are.
 TEST(CrossEntropy, NanAndInfinityAreNotHidden) {
   ThreadPool pool(1);
   for (const auto& implementation : cross_entropy_table().usable()) {
@@ -302,7 +302,7 @@ TEST(CrossEntropy, MinusInfinityIsAProbabilityOfZero) {
     EXPECT_NEAR(got.sums.loss_sum, std::log(10.0), 300 * kFloatEps) << describe(implementation);
     EXPECT_NEAR(got.dlogits[3], -0.9, 300 * kFloatEps) << describe(implementation);
     EXPECT_EQ(got.dlogits[30], 0) << describe(implementation);
-    // Whole chunks of it in front and behind.
+    // Whole chunks of -infinity before and after the finite logits.
     for (int64_t v = 0; v < 50; ++v) problem.logits.set(v, 20 <= v && v < 30 ? 0 : -kInfinity);
     problem.targets = {23};
     const Outcome chunked =

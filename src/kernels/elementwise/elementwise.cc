@@ -26,7 +26,7 @@ void round_to(ConstTensorView from, TensorView to, ThreadPool& pool) {
 }
 
 void zero(TensorView x, ThreadPool& pool) {
-  constexpr int64_t kBlockBytes = int64_t{1} << 20;  // some 20 us of a processor's share of the memory
+  constexpr int64_t kBlockBytes = int64_t{1} << 20;  // some 20 us at a processor's share of bandwidth
   pool.parallel_blocks(x.size_bytes(), kBlockBytes, [&](int64_t begin, int64_t end) {
     std::memset(x.bytes() + begin, 0, static_cast<size_t>(end - begin));
   });

@@ -1,4 +1,4 @@
-// Element by element over flat arrays: the residual sum, rounding, zeroing, and the sum of squares of the
+// Elementwise operations on flat arrays: the residual sum, rounding, zeroing, and the sum of squares for the
 // gradient norm.
 #pragma once
 
@@ -11,21 +11,22 @@
 
 namespace tessera {
 
-// x += y; BF16 or F32, the same dtype and number of elements; the sum is rounded once.
+// x += y; BF16 or F32, same dtype and number of elements; the sum is rounded once.
 void add(TensorView x, ConstTensorView y, ThreadPool& pool);
 
-// to = from, F32 rounded to the dtype of `to`, BF16 or F32; the same number of elements. Rounded to BF16 a
+// to = from, F32 rounded to the dtype of `to`, BF16 or F32; same number of elements. When rounding to BF16 a
 // subnormal number may become zero.
 void round_to(ConstTensorView from, TensorView to, ThreadPool& pool);
 
 // x = 0 (all bits), any dtype.
 void zero(TensorView x, ThreadPool& pool);
 
-// Bytes of scratch of sum_of_squares.
+// Bytes of scratch for sum_of_squares.
 int64_t sum_of_squares_scratch_bytes(int64_t count);
 
-// Sum of x_i^2 of an F32 array, squares and sums in double: blocks of a fixed number of elements, the blocks
-// added in order, so the result does not depend on the number of threads. Not finite when an element is not.
+// Sum of x_i^2 of an F32 array, squares and sums in double: sums blocks of a fixed number of elements and
+// adds the blocks in order, so the result does not depend on the number of threads. Not finite if an element
+// is not.
 double sum_of_squares(std::span<const float> x, std::span<std::byte> scratch, ThreadPool& pool);
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Elements of one block of sum_of_squares: 256 KiB, a share of L2.
+// Elements per block of sum_of_squares: 256 KiB, a share of L2.
 inline constexpr int64_t kSumOfSquaresBlock = 64 * 1024;
 
 struct ElementwiseKernels {

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// Around every vector length (4, 8, 16 float32; twice that in flight) and more than one parallel block.
+// Around every vector length (4, 8, 16 float32; twice that in flight), and more than one parallel block.
 constexpr int64_t kCounts[] = {0, 1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 1000, 40001};
 
 TEST(Zero, ClearsEveryElementAndNoMore) {

@@ -1,9 +1,8 @@
-// Rows of a table by token id, and the gradient back into the table.
+// Looks up rows of a table by token id, and adds gradients back into the table.
 //
-//   forward   x_t = table_ids[t]                 (copied bit for bit)
+//   forward   x_t = table_ids[t]                 (bitwise copy)
 //   backward  dtable_ids[t] += dx_t              (F32; for every row of the table in the order of t), except
-//   for
-//             ids[t] = padding_id, whose row receives nothing (torch.nn.Embedding's padding_idx)
+//             for ids[t] = padding_id, whose row receives nothing (torch.nn.Embedding's padding_idx)
 //
 // table_VD [V, D] and x_TD, dx_TD [T, D] are BF16 or F32; dtable_VD is F32. Ids are in [0, V), checked by the
 // caller. The order of the sums is fixed: results do not depend on the number of threads.

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kVocabSize = 11;
 
-// Row 3 often, some rows never.
+// Row 3 appears often, some rows never.
 std::vector<int32_t> some_ids(int64_t count) {
   std::vector<int32_t> ids;
   for (int64_t t = 0; t < count; ++t) ids.push_back(static_cast<int32_t>(t % 3 == 0 ? 3 : t * 7 % 9));
@@ -39,7 +39,7 @@ TEST(Embedding, CopiesRowsBitForBit) {
   }
 }
 
-// The order of the sums is part of the contract, so the result is known to the bit.
+// The order of the sums is part of the contract, so the result is known bit for bit.
 TEST(EmbeddingBackward, AddsInTheOrderOfTokens) {
   ThreadPool pool(3);
   for (const DType dtype : kActivationTypes) {

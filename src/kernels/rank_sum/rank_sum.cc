@@ -26,8 +26,8 @@ void check_inputs(std::span<const RankInput> inputs) {
 }
 
 // A cached store first reads the line it replaces. Two cores, GB/s cached and streaming: 54 and 55 for
-// outputs of 4 to 32 MiB, of which the cached one is still near when the optimizer comes for it; 36 and 44
-// for 128 MiB, 32 and 40 for 512 MiB. Where y must be read anyway, nothing is gained.
+// outputs of 4 to 32 MiB, where cached output is still in cache when the optimizer reads it; 36 and 44 for
+// 128 MiB, 32 and 40 for 512 MiB. If y must be read anyway, nothing is gained.
 Stores stores_for(Update update, int64_t count) {
   constexpr int64_t kStreamFrom = int64_t{16} << 20;  // elements: 64 MiB
   return update == Update::kOverwrite && count >= kStreamFrom ? Stores::kStreaming : Stores::kCached;

@@ -1,9 +1,8 @@
-// What the ranks have each computed becomes one: their contributions, float32 or BF16, summed element by
-// element in the order of ranks.
+// Combines the contributions of several ranks, float32 or BF16, by summing element by element in rank order.
 //
 //   s_i = ((x_0i + x_1i) + x_2i) + ...   in float32        y_i = s_i  or  y_i = y_i + s_i
 //
-// The same bits whatever the number of threads. Subnormal values become zero (platform/subnormals.h).
+// Bit-identical for any number of threads. Subnormal values become zero (platform/subnormals.h).
 #pragma once
 
 #include <cstddef>
@@ -33,12 +32,12 @@ class RankInput {
   const bf16* bf16_ = nullptr;
 };
 
-// `count` elements of 1 to kMaxRankSumInputs inputs. y may be one of the inputs (kOverwrite), otherwise they
-// do not overlap. `pool` nullptr: on the calling thread alone, which need not be one of a pool.
+// `count` elements of 1 to kMaxRankSumInputs inputs. y may be one of the inputs (kOverwrite); otherwise they
+// do not overlap. With `pool` nullptr it runs on the calling thread alone, which need not belong to a pool.
 void rank_sum(std::span<const RankInput> inputs, Update update, float* y, int64_t count, ThreadPool* pool);
 
-// The same, and returns the sum of y_i^2 of the finished y, in double: in blocks of a fixed number of
-// elements, the blocks added in order. Not finite when an element is not.
+// The same, and returns the sum of y_i^2 of the final y, in double: sums blocks of a fixed number of elements
+// and adds the blocks in order. Not finite if an element is not.
 double rank_sum_with_squares(std::span<const RankInput> inputs, Update update, float* y, int64_t count,
                              std::span<std::byte> scratch, ThreadPool* pool);
 // Bytes of its scratch.

@@ -12,15 +12,15 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-// Vectors summed side by side: with AVX-512 each visit of an input takes four of its cache lines, and the
-// sums of squares (two per vector) still fit in the registers.
+// Vectors summed side by side: with AVX-512 each visit to an input takes four cache lines, and the sums of
+// squares (two per vector) still fit in the registers.
 constexpr size_t kVectors = 4;
 
-// Places of a range that are worked on by turns. Memory answers several streams sooner than one:
-// reduce_scatter between two hosts on two cores that round and sum 128 KiB at a time gains 8 %.
+// Positions of a range processed in turn. Memory serves several streams faster than one: reduce_scatter
+// between two hosts on two cores that round and sum 128 KiB at a time gains 8 %.
 constexpr int64_t kStreams = 4;
 
-// body(i) for every whole step of [begin, end); returns the first element that is left.
+// Calls body(i) for every whole step of [begin, end); returns the first remaining element.
 template <class Body>
 HWY_INLINE int64_t for_each_step(int64_t begin, int64_t end, int64_t step, Body&& body) {
   const int64_t each = (end - begin) / (kStreams * step) * step;
@@ -44,7 +44,7 @@ HWY_INLINE void load_to(D d, const Access& access, const T* from, hn::Vec<D> (&s
   for (size_t k = 0; k < N; ++k) sum[k] = access.load(d, from + k * hn::Lanes(d));
 }
 
-// Elements i to i + N lanes(d), or the part of a vector that `access` sees.
+// Elements i to i + N lanes(d), or the part of a vector that `access` covers.
 template <size_t N, class D, class Access>
 HWY_INLINE void sum_at(D d, const Access& access, std::span<const RankInput> inputs, Update update,
                        const float* y, int64_t i, hn::Vec<D> (&sum)[N]) {
@@ -100,7 +100,7 @@ HWY_INLINE double sum_range(std::span<const RankInput> inputs, Update update, St
 #endif
   hn::Vec<decltype(d64)> squares[2 * kVectors];
   for (auto& square : squares) square = hn::Zero(d64);
-  // Streaming stores want aligned addresses; the parts of ranks are.
+  // Streaming stores require aligned addresses; the parts of ranks are aligned.
   const auto vector_bytes = static_cast<uintptr_t>(lanes(d)) * sizeof(float);
   const bool streams =
       stores == Stores::kStreaming && reinterpret_cast<uintptr_t>(y + begin) % vector_bytes == 0;

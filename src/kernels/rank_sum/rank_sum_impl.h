@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Elements that a thread takes at a time, and of one partial sum of squares: 128 KiB of output.
+// Elements a thread takes at a time, and per partial sum of squares: 128 KiB of output.
 inline constexpr int64_t kRankSumBlock = 32 * 1024;
 
 // Whether y is written past the caches.

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// Around every vector length (1, 8, 16 float32; four in flight) and more than one block.
+// Around every vector length (1, 8, 16 float32; four in flight), and more than one block.
 constexpr int64_t kCounts[] = {0,  1,  3,  4,  5,  7,  8,  9,  15, 16,  17,   31,
                                32, 33, 63, 64, 65, 66, 79, 80, 81, 129, 1000, kRankSumBlock + 77};
 
@@ -17,7 +17,7 @@ RankInput input_of(const GuardedTensor& tensor) {
   return tensor.view().as<float>();
 }
 
-// Contributions of `num` ranks: float32, or BF16 but for rank `own`.
+// Contributions of `num` ranks: BF16 except for rank `own`, or all float32.
 std::vector<GuardedTensor> contributions(int num, int own, int64_t count) {
   std::vector<GuardedTensor> result;
   for (int r = 0; r < num; ++r) {
@@ -60,7 +60,7 @@ std::string describe(const Case& c, int64_t count) {
                      c.stores == Stores::kCached ? "cached" : "streaming", count);
 }
 
-// What y holds before: something to add to, or poison.
+// Initial contents of y: something to add to, or poison.
 GuardedTensor output_before(const Case& c, int64_t count) {
   GuardedTensor y(DType::kF32, {count});
   if (c.update == Update::kAdd) y.fill_normal(7);
@@ -88,7 +88,7 @@ TEST(RankSum, IsBitEqualToTheReferenceInEveryImplementation) {
         ASSERT_TRUE(y.bits() == expected.bits()) << describe(implementation) << describe(c, count);
         double truth = 0;
         for (int64_t i = 0; i < count; ++i) truth += expected[i] * expected[i];
-        // All terms are positive: each of at most `count` sums may lose half a unit of the last place.
+        // All terms are positive: each of at most `count` sums may lose half a unit in the last place.
         ASSERT_NEAR(squares, truth, truth * 2 * static_cast<double>(count) * 0x1.0p-53)
             << describe(implementation) << describe(c, count);
       }
@@ -125,7 +125,7 @@ TEST(RankSum, WorksOnARangeWithoutTouchingTheRest) {
 }
 
 TEST(RankSum, AddsInTheOrderOfRanks) {
-  // 2^24 + 1 is lost, 1 + 1 + 2^24 is not: another order gives another result.
+  // 2^24 + 1 is rounded away, 1 + 1 + 2^24 is not: a different order gives a different result.
   const float big = 0x1.0p24f;
   const std::vector<float> a(40, big), b(40, 1.0f), c(40, 1.0f);
   std::vector<float> y(40, 1.0f);
@@ -133,7 +133,7 @@ TEST(RankSum, AddsInTheOrderOfRanks) {
   EXPECT_EQ(y, std::vector<float>(40, big));
   rank_sum(std::vector<RankInput>{b.data(), c.data(), a.data()}, Update::kOverwrite, y.data(), 40, nullptr);
   EXPECT_EQ(y, std::vector<float>(40, big + 2));
-  // The sum of the ranks first, then what y held.
+  // First the sum of the ranks, then the previous y.
   y.assign(40, 1.0f);
   rank_sum(std::vector<RankInput>{b.data(), a.data()}, Update::kAdd, y.data(), 40, nullptr);
   EXPECT_EQ(y, std::vector<float>(40, big));

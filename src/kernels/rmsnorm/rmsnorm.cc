@@ -12,7 +12,8 @@ const DispatchTable<RmsNormKernels>& rmsnorm_table() {
 
 namespace {
 
-// Activations x_RD and one more like it, a weight of the width of x, and rstd of one value per row.
+// Checks activations x_RD and a second tensor of the same shape, a weight as wide as x, and rstd with one
+// value per row.
 void check_rows(ConstTensorView x_RD, ConstTensorView other_RD, ConstTensorView w_D, ConstTensorView rstd_R) {
   TESSERA_CHECK(x_RD.shape().rank() == 2 && other_RD.shape() == x_RD.shape() &&
                     w_D.shape() == Shape{x_RD.dim(1)} && rstd_R.num_elements() == x_RD.dim(0),

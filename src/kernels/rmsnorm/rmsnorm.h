@@ -1,5 +1,5 @@
-// Root-mean-square normalisation over rows, alone, fused with the residual addition, and per head of a fused
-// query/key/value row. Zhang and Sennrich, 2019; the form of Llama and Qwen3.
+// Root-mean-square normalisation over rows: alone, fused with the residual addition, and per head of a fused
+// query/key/value row. Zhang and Sennrich, 2019; the form used by Llama and Qwen3.
 //
 //   rstd_R = 1 / sqrt(mean_D(x^2) + eps)     y_RD = w_D x_RD rstd_R
 //   g = dy w      dx = rstd (g - x rstd^2 mean_D(g x))      dw_D = or += sum_R dy x rstd
@@ -28,7 +28,7 @@ void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_
 void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps, TensorView norm_TD,
                  TensorView rstd_T, ThreadPool& pool);
 
-// Bytes of scratch for the partial sums of dw of `rows` rows.
+// Bytes of scratch for the partial sums of dw over `rows` rows.
 int64_t rmsnorm_backward_scratch_bytes(int64_t rows, int64_t width);
 
 // dx_RD = or += the gradient through the norm (dx may be dy), dw_D = or += .
@@ -41,7 +41,7 @@ void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorVi
 void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
                   ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd, ThreadPool& pool);
 
-// Bytes of scratch of head_rmsnorm_backward.
+// Bytes of scratch for head_rmsnorm_backward.
 int64_t head_rmsnorm_backward_scratch_bytes(int64_t tokens, const AttentionShape& shape);
 
 // In place on heads [head_begin, head_end) of dqkv_TQ, other heads untouched; qkv_TQ is the input of the

@@ -20,7 +20,7 @@ namespace HWY_NAMESPACE {
 // Elements a thread takes at a time in forward; the row count follows from the width.
 constexpr int64_t kBlockElements = 16 * 1024;
 
-// Columns a thread takes at a time when partial dw are summed: a page of float32.
+// Columns a thread takes at a time when it sums partial dw: a page of float32.
 constexpr int64_t kReduceColumns = 1024;
 
 int64_t forward_block_rows(int64_t width) {
@@ -31,7 +31,7 @@ float rstd_of(float sum_of_squares, int64_t D, float eps) {
   return 1 / std::sqrt(sum_of_squares / static_cast<float>(D) + eps);
 }
 
-// Sums of products that are summed side by side: one chain would wait for the latency of its additions.
+// Independent sums kept side by side: a single chain would wait for the latency of its additions.
 constexpr size_t kSums = 4;
 
 template <class V>
@@ -119,8 +119,8 @@ HWY_INLINE float mean_product(const BackwardRow<A>& row, const A* w, int64_t D) 
   return total(sums) / static_cast<float>(D);
 }
 
-// dx = or += rstd (g - x rstd^2 mean(g x)) with g = dy w; dw += dy x rstd. Several rows at a time share the
-// way of w and dw through the registers; dw receives their terms in order.
+// dx = or += rstd (g - x rstd^2 mean(g x)) with g = dy w; dw += dy x rstd. Several rows at a time share each
+// pass of w and dw through the registers; dw receives their terms in order.
 template <size_t kRows, bool kAdd, typename A>
 HWY_NOINLINE void backward_rows(const BackwardRow<A>* rows, const A* w, int64_t D, float* dw) {
   const FloatTag d;
@@ -150,10 +150,10 @@ HWY_NOINLINE void backward_rows(const BackwardRow<A>* rows, const A* w, int64_t 
   });
 }
 
-// Rows that share the way of dw: with four, x, dy and dx of 4096 elements are 96 KiB, well inside L2.
+// Rows that share a pass over dw: with four, x, dy and dx of 4096 elements are 96 KiB, well inside L2.
 constexpr size_t kBackwardRows = 4;
 
-// Collects rows and works on them kBackwardRows at a time; in the end finish() for the rest.
+// Collects rows and processes kBackwardRows at a time; finish() handles the rest.
 template <typename A>
 class BackwardBatches {
  public:

@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kWidths[] = {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 257, 1000};
 constexpr float kEps = 1e-5f;
 
-// Relative error of a float32 sum of n terms over at least 4 lanes, a few roundings around it included.
+// Relative error of a float32 sum of n terms over at least 4 lanes, plus a few roundings around it.
 double sum_error(int64_t n) { return (static_cast<double>(n) / 4 + 12) * kFloatEps; }
 
 double row_rstd(const GuardedTensor& x, int64_t begin, int64_t D) {
@@ -30,7 +30,7 @@ void expect_forward_row(const GuardedTensor& x, int64_t begin, const GuardedTens
   }
 }
 
-// Gradients of L = sum dy y of one row. dx by the chain rule in float64 (checked against differences below),
+// Gradients of L = sum dy y for one row. dx by the chain rule in float64 (checked against differences below),
 // dw accumulated.
 void expect_backward_row(const GuardedTensor& dy, const GuardedTensor& x, int64_t begin,
                          const GuardedTensor& w, double rstd, int64_t D, Expected* dx, Expected* dw) {
@@ -47,7 +47,7 @@ void expect_backward_row(const GuardedTensor& dy, const GuardedTensor& x, int64_
     dx->bound[at] = rstd * (std::abs(g) * 6 * kFloatEps + std::abs(projection) * mean_abs * sum_error(D));
     const double term = dy[begin + i] * x[begin + i] * rstd;
     dw->value[static_cast<size_t>(i)] += term;
-    dw->bound[static_cast<size_t>(i)] += std::abs(term);  // times the sum's error, by the caller
+    dw->bound[static_cast<size_t>(i)] += std::abs(term);  // to be multiplied by the sum's error by the caller
   }
 }
 

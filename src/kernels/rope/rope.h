@@ -20,7 +20,7 @@ struct RopeTable {
 };
 
 // Rotates the H query and G key heads of every row of qkv_TQ (BF16 or F32) in place; value heads are
-// untouched. positions [T] index the table. `inverse` rotates back (sin -> -sin), which is the backward.
+// unchanged. positions [T] index the table. `inverse` rotates back (sin -> -sin), which is the backward pass.
 // Float32 arithmetic, rounded once.
 void rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
           const RopeTable& table, bool inverse, ThreadPool& pool);

@@ -17,7 +17,8 @@ namespace HWY_NAMESPACE {
 // Elements of qkv a thread takes at a time; the row count follows from the width.
 constexpr int64_t kBlockElements = 16 * 1024;
 
-// Element i of every head before element i + 1 of any: cos and sin, which all heads share, stay in registers.
+// Rotates element i of every head before element i + 1 of any: cos and sin, which all heads share, stay in
+// registers.
 template <typename A>
 HWY_NOINLINE void rotate_heads(A* row, int64_t num_heads, int64_t half, const float* cos, const float* sin,
                                bool inverse) {

@@ -14,8 +14,8 @@ namespace tessera {
 
 void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF, ThreadPool& pool);
 
-// Also computes h_TF again, bit by bit as swiglu did: the gradient of the matrix behind needs it.
-// dgate_up_TF2 may be gate_up_TF2, h_TF may be dh_TF.
+// Also recomputes h_TF, bit-identical to swiglu: the gradient of the down projection needs it. dgate_up_TF2
+// may be gate_up_TF2, h_TF may be dh_TF.
 void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
                      TensorView h_TF, ThreadPool& pool);
 

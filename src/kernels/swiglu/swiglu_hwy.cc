@@ -22,8 +22,8 @@ int64_t block_rows(int64_t F) { return std::max<int64_t>(1, kBlockElements / std
 template <size_t N>
 using Group = VectorGroup<FloatTag, N>;
 
-// s = 1 / (1 + exp(-x)) and e = exp(-x), which makes 1 - s = e s: both to full relative precision. Below
-// -87.3 s is subnormal, hence zero; below -88 e stays that of -88, so that no product with it is infinite.
+// s = 1 / (1 + exp(-x)) and e = exp(-x), so that 1 - s = e s: both to full relative precision. Below -87.3 s
+// is subnormal, hence zero; below -88 e keeps its value at -88, so that no product with it is infinite.
 template <size_t N>
 HWY_INLINE void sigmoid(const Group<N>& x, Group<N>* s, Group<N>* e) {
   const FloatTag d;

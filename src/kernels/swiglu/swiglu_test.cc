@@ -39,7 +39,7 @@ Expected expected_backward(const GuardedTensor& dh, const GuardedTensor& gate_up
       const double difference_error = 1e-15 + 1e-11 * std::abs(silu(x));
       const auto i = static_cast<size_t>(t * 2 * F + f);
       expected.value[i] = d * u * slope;
-      // s (1 + x (1 - s)) cancels near x = -1.28, so the bound is that of its terms.
+      // s (1 + x (1 - s)) cancels near x = -1.28, so the bound uses its terms.
       expected.bound[i] =
           std::abs(d * u) * (12 * kFloatEps * s * (1 + std::abs(x) * (1 - s)) + difference_error);
       expected.value[i + static_cast<size_t>(F)] = d * silu(x);
