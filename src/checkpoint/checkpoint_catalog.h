@@ -1,5 +1,5 @@
-// What a checkpoint's folder has, checked as a whole before any of its values is used: files, pieces,
-// tensors, and which file holds which elements.
+// The content of a checkpoint folder, checked as a whole before any value is used: files, pieces, tensors,
+// and which file holds which elements.
 #pragma once
 
 #include <array>
@@ -18,18 +18,18 @@
 
 namespace tessera {
 
-// A file that the indexes list in pieces.
+// A file that the rank indexes divide into pieces.
 struct CatalogFile {
   std::string name;
   int64_t bytes = 0;
   std::vector<PieceRecord> pieces;        // cover the file, ascending
-  std::vector<SafetensorsEntry> entries;  // of a safetensors file; offsets from the start of the file
+  std::vector<SafetensorsEntry> entries;  // if a safetensors file; offsets from the start of the file
 
-  // The piece that holds this byte.
+  // The piece containing this byte.
   size_t piece_at(int64_t offset_bytes) const;
 };
 
-// Elements [begin, end) of a parameter: one behind the other in one file.
+// Elements [begin, end) of a parameter, contiguous in one file.
 struct Extent {
   int64_t begin;
   int64_t end;
@@ -45,8 +45,7 @@ struct CatalogParameter {
 };
 
 struct CheckpointCatalog {
-  // Error(kNoInput) when there is no complete checkpoint, kBadData that names file, field, expected and
-  // found.
+  // Error(kNoInput) if there is no complete checkpoint; kBadData names file, field, expected and found.
   static CheckpointCatalog read(const std::filesystem::path& folder);
 
   std::filesystem::path folder;
@@ -57,9 +56,9 @@ struct CheckpointCatalog {
   std::filesystem::path path_of(const std::string& name) const { return folder / name; }
 };
 
-// kBadData when a file with one checksum has another one.
+// kBadData if a file with a single checksum does not match it.
 void check_text(const std::filesystem::path& path, const FileRecord& record);
-// kBadData when these bytes of the file are not those of the piece.
+// kBadData if these bytes do not match the piece's size and checksum.
 void check_piece(const std::filesystem::path& path, const PieceRecord& piece,
                  std::span<const std::byte> bytes);
 

@@ -1,5 +1,5 @@
-// The files of a checkpoint: their names, what lies where in them, and in which pieces they are written.
-// docs/checkpoint-format.md describes them for other programs.
+// The files of a checkpoint: their names, their layout, and the pieces in which they are written.
+// docs/checkpoint-format.md specifies them for other programs.
 #pragma once
 
 #include <cstdint>
@@ -20,45 +20,45 @@ inline constexpr const char* kStateFolder = "tessera";
 inline constexpr const char* kManifestName = "tessera/manifest.json";
 inline constexpr const char* kLatestName = "latest";
 inline constexpr const char* kTrainerStateName = "trainer_state.json";
-// Before the names of what is not complete, in an output folder.
+// Prefix of incomplete checkpoints in an output folder.
 inline constexpr std::string_view kUnfinishedPrefix = ".unfinished-";
 
 std::string checkpoint_name(int64_t step);                            // "checkpoint-100"
 std::optional<int64_t> parse_checkpoint_name(std::string_view name);  // nullopt for any other name
-// Makes the folder previous-N of an output folder, N counting up. Error(kIoError).
+// Creates previous-N in an output folder, with the next free N. Error(kIoError).
 std::filesystem::path make_previous_folder(const std::filesystem::path& output_dir);
 std::string state_file_name(int64_t rank, int64_t world_size);   // "tessera/state-00001-of-00004.safetensors"
 std::string state_index_name(int64_t rank, int64_t world_size);  // "tessera/state-00001-of-00004.json"
 
-// What is kept per element. The master weight is the model's file and, where that has fewer bits, a tensor of
-// the state beside it.
+// What is stored per element. The master weight is the value in the model file, plus a state tensor if the
+// model file has fewer bits.
 enum class StoredPart { kModel, kMaster, kExpAvg, kExpAvgSq };
 inline constexpr int kNumParts = 4;
 inline constexpr int kFirstStatePart = 1;
 
-// The type that a part has with model files of this type; nothing where it does not exist.
+// The type of a part for model files of this type; nullopt if there is no such part.
 //   model F32: the model's files are the masters
 //   model BF16: I16, the remainder of master_remainder() (base/float_types.h)
 //   model F16: F32, the master itself
 std::optional<DType> part_dtype(StoredPart part, DType model_dtype);
-// "remainder/", "master/", "exp_avg/" or "exp_avg_sq/", before the name of the parameter.
+// Prefix of the parameter's name: "remainder/", "master/", "exp_avg/" or "exp_avg_sq/".
 std::string_view part_prefix(StoredPart part, DType model_dtype);
 
 SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options);
 
-// Elements [begin, end) of a parameter, which lie from `position` on in the state tensors of a rank.
+// Elements [begin, end) of a parameter; they start at `position` in the rank's state tensors.
 struct OwnedPart {
   const Parameter* parameter;
   int64_t begin;
   int64_t end;
   int64_t position;
 };
-// What of the parameters lies in the ranges, ascending.
+// The parts of the parameters that lie in the ranges, ascending.
 std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vector<ElementRange>& owned);
 SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, DType model_dtype);
 
-// What is read, encoded, written and checksummed at once: elements of one parameter.
-// 1 MiB of float32: it is in the core's cache while it is checked and used, and enough for a disk.
+// The unit of reading, encoding, writing and checksumming: elements of one parameter. 1 MiB of float32 stays
+// in a core's cache while it is checked and used, and is large enough for a disk.
 inline constexpr int64_t kStatePieceElements = int64_t{1} << 18;
 struct StatePiece {
   const Parameter* parameter;

@@ -1,6 +1,6 @@
-// tessera/manifest.json and the index of each rank: which files a checkpoint has, how large they are and the
-// checksum of every piece. docs/checkpoint-format.md specifies both. Parsing accepts nothing that is not as
-// specified (kBadData with `origin`, field, expected and found) and takes memory in proportion to the text.
+// tessera/manifest.json and the index of each rank: which files a checkpoint has, their sizes and the
+// checksum of every piece. docs/checkpoint-format.md specifies both. Parsing rejects any deviation (kBadData
+// with `origin`, field, expected and found) and takes memory proportional to the text.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace tessera {
 struct FileRecord {
   std::string name;  // relative to the checkpoint's folder
   int64_t bytes = 0;
-  std::optional<uint32_t> crc32c;  // of the whole file; nothing: the indexes have it in pieces
+  std::optional<uint32_t> crc32c;  // of the whole file; nullopt: the rank indexes list it in pieces
 };
 
 struct CheckpointManifest {
@@ -33,7 +33,7 @@ struct CheckpointManifest {
 std::string write_manifest(const CheckpointManifest& manifest);
 CheckpointManifest parse_manifest(std::string_view text, const std::string& origin);
 
-// Bytes that were written at once.
+// Bytes written as a unit.
 struct PieceRecord {
   int64_t offset_bytes;
   int64_t size_bytes;
@@ -48,8 +48,8 @@ struct RankIndex {
   int64_t rank = 0;
   int64_t world_size = 1;
   std::vector<File> files;
-  // Of each parameter of which the rank owns something, the elements in the order in which its state tensors
-  // hold them: ascending without overlap.
+  // For each parameter that the rank owns a part of: its element ranges in the order of the state tensors,
+  // ascending without overlap.
   std::map<std::string, std::vector<ElementRange>> elements;
 };
 std::string write_rank_index(const RankIndex& index);

@@ -1,4 +1,5 @@
-// Reads checkpoint-<step> for any number of ranks: byte ranges only, each verified by its checksum.
+// Reads checkpoint-<step> for any number of ranks: only the byte ranges needed, each verified by its
+// checksum.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@
 
 namespace tessera {
 
-// A checkpoint that is complete as far as sizes, headers, the manifest and other texts tell.
+// A checkpoint whose sizes, headers, manifest and other text files say that it is complete.
 class CheckpointReader {
  public:
-  // Error(kNoInput) when there is none, kBadData when something is missing, damaged or of another version;
+  // Error(kNoInput) if there is none, kBadData if something is missing, damaged or of a different version;
   // each names file, field, expected and found.
   static CheckpointReader open(const std::filesystem::path& folder);
   ~CheckpointReader();
@@ -29,20 +30,20 @@ class CheckpointReader {
 
   const std::filesystem::path& folder() const;
   int64_t step() const;
-  int world_size() const;               // of the ranks that wrote it
+  int world_size() const;               // number of ranks that wrote it
   const std::string& run_json() const;  // RunRecord::run_json
   const std::string& program_version() const;
   DType model_dtype() const;  // of the model's files
   int64_t bytes() const;      // of all files
   int64_t num_files() const;
 
-  // Gives the masters and moments of `ranges` (ascending without overlap) to `sink`, pieces of bounded size,
-  // several at once. Reads nothing else but the rest of the pieces at their ends. kBadData when the model's
-  // parameters differ from those of the checkpoint, or a checksum is wrong: it names the file.
+  // Passes the masters and moments of `ranges` (ascending without overlap) to `sink`, in pieces of bounded
+  // size, several at once. Beyond the ranges it reads only the rest of the pieces at their ends. kBadData,
+  // naming the file, if the model's parameters differ from the checkpoint's or a checksum is wrong.
   void load(const ParameterLayout& layout, const std::vector<ElementRange>& ranges, const StateSink& sink,
             ThreadPool& pool, const std::function<void(const LoadProgress&)>& progress = {}) const;
 
-  // Reads every byte and compares every checksum; kBadData names the first file that is wrong.
+  // Reads every byte and checks every checksum; kBadData names the first bad file.
   void verify(ThreadPool& pool, const std::function<void(const LoadProgress&)>& progress = {}) const;
 
  private:
@@ -54,23 +55,23 @@ class CheckpointReader {
 struct CheckpointEntry {
   std::filesystem::path folder;
   int64_t step = 0;
-  std::string problem;              // why it cannot be used; "" = none found
-  ExitCode code = ExitCode::kDone;  // of the problem
-  // Where there is no problem:
+  std::string problem;              // why it is unusable; "" = no problem found
+  ExitCode code = ExitCode::kDone;  // for the problem
+  // Only if there is no problem:
   int world_size = 0;
   int64_t bytes = 0;
   DType model_dtype = DType::kBF16;
 };
 
-// One folder, whatever its name.
+// Describes one folder with any name.
 CheckpointEntry describe_checkpoint(const std::filesystem::path& folder);
 
-// The checkpoints of an output folder, oldest first; what is unfinished is none. Only sizes, headers and
-// texts are looked at.
+// The checkpoints in an output folder, oldest first, without unfinished ones. Looks only at sizes, headers
+// and text files.
 std::vector<CheckpointEntry> list_checkpoints(const std::filesystem::path& output_dir);
 
-// The newest one without a problem among those before step `before`; each one that is passed over is a
-// warning that says why.
+// The newest checkpoint without a problem before step `before`; warns about each one skipped, with the
+// reason.
 std::optional<CheckpointReader> open_newest_checkpoint(const std::filesystem::path& output_dir,
                                                        int64_t before = std::numeric_limits<int64_t>::max());
 

@@ -1,4 +1,4 @@
-// For tests: a model's state and checkpoints of it, written by ranks that are threads.
+// Test support: a model's state and checkpoints of it, written by ranks that are threads.
 #pragma once
 
 #include <filesystem>
@@ -18,19 +18,19 @@ struct TestState {
   const std::vector<float>& of(StateKind kind) const;
   StateSource source() const;
   StateSink sink();
-  bool operator==(const TestState& other) const;  // bit by bit
+  bool operator==(const TestState& other) const;  // bitwise
 };
 
-// All kinds of parameters at sizes that are no powers of two, the embedding of several pieces.
+// All kinds of parameters with sizes that are not powers of two; the embedding spans several pieces.
 ModelConfig checkpoint_test_config();
-// A few KiB of state, so that thousands of folders are made in seconds.
+// A few KiB of state, so that writing thousands of folders takes seconds.
 ModelConfig tiny_checkpoint_config();
-// Any bits of finite numbers that `dtype` can be saved from: subnormals, negative zeros and ties included;
+// Random bit patterns that are finite when saved in `dtype`, including subnormals, negative zeros and ties;
 // zero where there is no parameter.
 TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed);
 TestState zero_state(const ParameterLayout& layout);
 
-// What rank owns: a share of every parameter group, as in zero/shard_plan.h.
+// What `rank` owns: a share of every parameter group, as in zero/shard_plan.h.
 std::vector<ElementRange> test_shard(const ParameterLayout& layout, int rank, int world_size);
 std::vector<ElementRange> everything(const ParameterLayout& layout);
 
@@ -44,10 +44,10 @@ struct TestCheckpoint {
   CheckpointPlan plan(const ModelConfig& config, const ParameterLayout& layout, int rank = 0) const;
 };
 RunRecord test_record(int64_t step);
-// Every rank a thread, then the commit; returns the folder.
+// Writes with one thread per rank, then commits; returns the folder.
 std::filesystem::path write_checkpoint(const TestCheckpoint& checkpoint, const ModelConfig& config,
                                        const ParameterLayout& layout, const TestState& state);
-// By `num_readers` ranks.
+// Loads as `num_readers` ranks would.
 TestState load_checkpoint(const CheckpointReader& reader, const ParameterLayout& layout, int num_readers = 1);
 
 }  // namespace tessera

@@ -1,8 +1,8 @@
-// Writes checkpoint-<step>: every rank writes what it owns into files of one folder, in the background, while
-// training goes on; nothing is gathered. docs/checkpoint-format.md describes the folder.
+// Writes checkpoint-<step>: every rank writes what it owns to files in one folder, in the background while
+// training continues; nothing is gathered. docs/checkpoint-format.md describes the folder.
 //
 // The order of calls, on all ranks:
-//   rank 0:     create_checkpoint()       makes the unfinished folder and its files
+//   rank 0:     create_checkpoint()       creates the unfinished folder and its files
 //   every rank: CheckpointWriter writer   (after rank 0 has done so) starts to write
 //               before_change()           before any of its state changes
 //               finished() or wait()
@@ -21,9 +21,9 @@
 
 namespace tessera {
 
-// What is the same on all ranks.
+// Describes the checkpoint; the same on all ranks except for `rank`.
 struct CheckpointPlan {
-  std::filesystem::path folder;  // as it is called when complete: output_dir/checkpoint-<step>
+  std::filesystem::path folder;  // final name: output_dir/checkpoint-<step>
   const ModelConfig* config;
   const ParameterLayout* layout;
   ExportOptions export_options;
@@ -34,44 +34,44 @@ struct CheckpointPlan {
   std::filesystem::path unfinished_folder() const;
 };
 
-// Makes the unfinished folder, in place of one that was left there: model files with headers and full size.
+// Creates the unfinished folder, replacing any leftover one, with model files of full size and their headers.
 // Quick; rank 0's writer adds config.json and the tokenizer's files. Error(kIoError).
 void create_checkpoint(const CheckpointPlan& plan);
 
 struct WriteOptions {
   // Memory for state that changes before it is written; 0: before_change() waits for the disk instead.
   int64_t snapshot_bytes = 0;
-  // Of this rank; 0 = no limit. Not while before_change() or wait() wait.
+  // For this rank; 0 = no limit. Not applied while before_change() or wait() is waiting.
   int64_t max_bytes_per_second = 0;
 };
 
 struct WriteReport {
   int64_t bytes = 0;
   double write_s = 0;  // from the first byte to the last sync
-  double stall_s = 0;  // that before_change() took
+  double stall_s = 0;  // time spent in before_change()
 };
 
-// This rank's share. A failed write or sync is final: nothing is tried twice.
+// Writes this rank's share. A failed write or sync is final and never retried.
 class CheckpointWriter {
  public:
-  // `owned` ascend without overlap; those of all ranks together are the whole array. Starts a thread that
-  // reads `source` from the lowest element to the highest, what before_change() waits for first, and writes
-  // it to the files, in pieces of at most 2^18 elements. `plan` is not used after the constructor, `pool` in
-  // before_change() only.
+  // `owned` is ascending without overlap; all ranks together own the whole array. Starts a thread that reads
+  // `source` in ascending order, except that pieces before_change() waits for come first, and writes it to
+  // the files in pieces of at most 2^18 elements. `plan` is not used after the constructor; `pool` is used
+  // only in before_change().
   CheckpointWriter(const CheckpointPlan& plan, std::vector<ElementRange> owned, StateSource source,
                    const WriteOptions& options, ThreadPool& pool);
-  // Abandons what is not written.
+  // Abandons whatever is not written yet.
   ~CheckpointWriter();
 
-  // These elements are about to change: returns when all of them, and those of the pieces they lie in, were
-  // read, by the writer or, as far as there is memory for it, by the caller's threads just now. Does nothing
-  // once the write has failed. One thread calls at a time.
+  // Call before these elements change: returns once the pieces containing them have been read, by the writer
+  // or, as far as snapshot memory allows, by the caller's threads. Does nothing once the write has failed.
+  // One caller at a time.
   void before_change(ElementRange elements);
 
-  // Written and synced, or failed.
+  // Whether everything is written and synced, or the write has failed.
   bool finished() const;
-  // Until finished(). Error(kIoError) that names file and cause when it failed, and kNumerics when a value
-  // does not fit the type of the model's files.
+  // Waits until finished(). Error(kIoError) naming file and cause if it failed, kNumerics if a value does not
+  // fit the type of the model files.
   void wait();
   WriteReport report() const;
 
@@ -80,7 +80,8 @@ class CheckpointWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-// What the program needs to go on, beside weights and optimizer; one JSON object, of train's making.
+// What the program needs to resume besides weights and optimizer state; each text is a JSON object made by
+// train.
 struct RunRecord {
   int64_t step = 0;
   std::string run_json;            // goes into the manifest as "run"
@@ -88,9 +89,10 @@ struct RunRecord {
   std::string training_args_json;  // training_args.json
 };
 
-// Writes the manifest over what all ranks have written, opens it as a reader would, syncs files and folders,
-// gives the folder its name and makes `latest` point to it. One that had this name is moved to previous-N.
-// Error(kIoError): the unfinished folder is then removed, older checkpoints stay as they are.
+// Writes the manifest of what all ranks have written, opens the checkpoint as a reader would, syncs files and
+// folders, renames the folder to its final name and points `latest` to it. An older checkpoint of this name
+// is moved to previous-N. On Error(kIoError) the unfinished folder is removed and older checkpoints are
+// untouched.
 void commit_checkpoint(const CheckpointPlan& plan, const RunRecord& record);
 // Removes the unfinished folder.
 void abandon_checkpoint(const CheckpointPlan& plan) noexcept;

@@ -1,4 +1,4 @@
-// Adds up what several threads have read, and reports it.
+// Adds up the bytes read by several threads and reports progress.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@ namespace tessera {
 
 class LoadMeter {
  public:
-  // `report` may be empty, is called by one thread at a time and must outlive this.
+  // `report` may be empty, is called by one thread at a time, and must outlive this.
   LoadMeter(int64_t total_bytes, const std::function<void(const LoadProgress&)>& report);
 
   void add(int64_t count_bytes);

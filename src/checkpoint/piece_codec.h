@@ -1,4 +1,4 @@
-// Float32 state of a piece to the bytes of the files and back.
+// Converts the float32 state of a piece to the bytes of the files and back.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// The bytes of a piece, part behind part in one buffer, each aligned to a cache line.
+// Layout of an encoded piece: its parts back to back in one buffer, each aligned to a cache line.
 struct EncodedSizes {
   std::array<int64_t, kNumParts> offset_bytes = {};
   std::array<int64_t, kNumParts> size_bytes = {};  // 0 = no such part
@@ -18,13 +18,14 @@ struct EncodedSizes {
 };
 EncodedSizes encoded_sizes(int64_t count, DType model_dtype);
 
-// Reads elements [first, first + count) of the piece from `source` and puts them into `buffer`, which has
-// room for the whole piece and a cache line's alignment. Disjoint elements may be encoded by several threads.
-// Error(kNumerics) when a weight is not finite in the model's type.
+// Reads elements [first, first + count) of the piece from `source` and encodes them into `buffer`, which has
+// room for the whole piece and is aligned to a cache line. Several threads may encode disjoint elements.
+// Error(kNumerics) if a weight is not finite in the model's type.
 void encode_piece(const StatePiece& piece, int64_t first, int64_t count, DType model_dtype,
                   const StateSource& source, std::byte* buffer);
 
-// Master weights from the model's values and, for BF16, the remainders. For F16 the state has them whole.
+// Reconstructs master weights from BF16 model values and the remainders. (With F16 the state holds whole
+// masters.)
 void decode_masters(const bf16* weights, const int16_t* remainders, std::span<float> masters);
 
 }  // namespace tessera

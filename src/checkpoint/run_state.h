@@ -1,5 +1,5 @@
-// The state of a training run beyond its model, as a checkpoint keeps it: per element of the flat array of a
-// ParameterLayout a float32 master weight and the two moments of Adam.
+// The training state that a checkpoint stores per element of a ParameterLayout's flat array: a float32 master
+// weight and Adam's two moments.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class StateKind {
 // Fills the float32 values of the flat elements [begin, begin + values.size()), which the rank owns; called
 // from several threads.
 using StateSource = std::function<void(StateKind kind, int64_t begin, std::span<float> values)>;
-// Takes them; called from several threads for disjoint ranges.
+// Receives such values; called from several threads for disjoint ranges.
 using StateSink = std::function<void(StateKind kind, int64_t begin, std::span<const float> values)>;
 
 }  // namespace tessera

@@ -1,9 +1,9 @@
-// A model folder written by several processes together, each its part of the weights: the same bytes as
-// export_model_folder() by one.
+// Writes a model folder from several processes, each writing its part of the weights; the result has the same
+// bytes as export_model_folder() in one process.
 //
-//   one process:   create()   makes the unfinished files; the number that names them goes to all others
-//   every process: write()    its elements
-//   the one:       commit()   once all have written: gives the files their names
+//   one process:   create()   creates the unfinished files; send the number in their names to all others
+//   every process: write()    writes its elements
+//   the first:     commit()   once all have written: renames the files to their final names
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,21 @@ class SharedExport {
   // `layout` must outlive this.
   SharedExport(std::filesystem::path folder, const ModelConfig& config, const ParameterLayout& layout,
                const ExportOptions& options);
-  // In the process that created: removes unfinished files unless committed.
+  // In the process that called create(): removes the unfinished files unless committed.
   ~SharedExport();
   SharedExport(const SharedExport&) = delete;
   SharedExport& operator=(const SharedExport&) = delete;
 
-  // Makes the folder, and in it hidden files of full size with their headers. Error(kIoError).
+  // Creates the folder, and in it hidden files of full size with their headers. Returns the number in their
+  // names. Error(kIoError).
   uint64_t create();
-  // Writes the elements of `ranges`, which ascend, and returns when they are on the disk. Error(kIoError);
-  // kBadConfig when the unfinished files cannot be seen here, since this machine has another folder under
-  // that name; kNumerics as in export_model_folder().
+  // Writes the elements of `ranges` (ascending) and returns once they are on disk. Error(kIoError);
+  // kBadConfig if the unfinished files are not visible here because this machine has a different folder at
+  // that path; kNumerics as in export_model_folder().
   void write(uint64_t number, const std::vector<ElementRange>& ranges, const WeightSource& source) const;
-  // The memory that takes.
+  // The memory that write() takes.
   static int64_t buffer_bytes(DType save_dtype);
-  // Then the folder has the new model, and nothing of an older one.
+  // Afterwards the folder holds the new model and nothing of an older one.
   void commit();
 
  private:

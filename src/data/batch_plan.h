@@ -1,5 +1,5 @@
-// Which rows make up which optimizer step. Depends on the data, the seed, the global batch and the step only,
-// never on the number of threads, nor on how micro-batches are dealt to ranks.
+// Decides which rows make up each optimizer step. Depends only on the data, the seed, the global batch and
+// the step, never on the number of threads or on how micro-batches are dealt to ranks.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-// The permutation torch.randperm(n) gives on the CPU for a generator seeded with `seed` (mt19937, low 32
-// bits), which is the order Hugging Face's Trainer reads a dataset in, with seed + epoch. n < 2^32 / 20 takes
+// The permutation that torch.randperm(n) returns on the CPU for a generator seeded with `seed` (mt19937, low
+// 32 bits). Hugging Face's Trainer reads a dataset in this order, with seed + epoch. n < 2^32 / 20 takes
 // torch's 32-bit branch, larger n its 64-bit one. Source: pytorch, aten/src/ATen/native/TensorFactories.cpp,
 // randperm_cpu.
 std::vector<int64_t> torch_randperm(int64_t n, uint64_t seed);
@@ -25,7 +25,7 @@ std::vector<int64_t> torch_randperm_32bit(int64_t n, uint64_t seed);
 std::vector<int64_t> torch_randperm_64bit(int64_t n, uint64_t seed);
 }  // namespace internal
 
-// Lists of row numbers one behind the other, so that filling it again takes no memory.
+// Lists of row numbers stored back to back, so that refilling allocates nothing.
 class RowLists {
  public:
   int64_t size() const { return std::ssize(starts_) - 1; }
@@ -34,19 +34,19 @@ class RowLists {
 
   void clear();
   void push_back(int64_t row) { rows_.push_back(row); }
-  // The rows pushed since the last list, or none, are a list.
+  // Makes the rows pushed since the last list (maybe none) a list.
   void end_list() { starts_.push_back(std::ssize(rows_)); }
-  // Joins every `count` lists to one, the last of them perhaps fewer.
+  // Joins every `count` consecutive lists into one; the last group may be smaller.
   void merge(int64_t count);
-  // Lists first, first + stride, ... into *lists, another object, reusing its memory.
+  // Copies lists first, first + stride, ... to *lists, a different object, reusing its memory.
   void select(int64_t first, int64_t stride, RowLists* lists) const;
 
  private:
   std::vector<int64_t> rows_;
-  std::vector<int64_t> starts_ = {0};  // of every list, and the end of the last
+  std::vector<int64_t> starts_ = {0};  // start of every list, then the end of the last
 };
 
-// How the rows of a step are shared.
+// How the rows of a step are split.
 struct StepCut {
   int64_t micro_batch_size;  // at most
   int64_t world_size;
@@ -57,48 +57,49 @@ struct BatchPlanOptions {
   int64_t micro_batch_size;  // per_device_train_batch_size
   int64_t gradient_accumulation_steps;
   int64_t world_size = 1;
-  // Rows of a step, whatever the number of ranks; micro_batch_size is then the most that a micro-batch takes.
-  // Without it the other three decide.
+  // Rows per step for any number of ranks; micro_batch_size is then an upper bound. If unset, the product of
+  // the three settings above.
   std::optional<int64_t> global_batch_size = {};
   bool shuffle = true;
   uint64_t seed = 42;
   bool drop_last = false;  // dataloader_drop_last
-  // The rows of every step stay those of the settings above, but are cut anew, for other ranks: in order,
-  // into micro-batches of equal size (+-1), as many as these ask for.
+  // Every step keeps the rows given by the settings above, but they are split anew for a different set of
+  // ranks: in order, into as many micro-batches of equal size (+-1) as `cut` requires.
   std::optional<StepCut> cut = {};
 };
 
-// Micro-batches of at most micro_batch_size rows that a step of global_batch_size rows takes on each of
-// world_size ranks: ceil(global_batch_size / (micro_batch_size * world_size)).
+// Micro-batches of at most micro_batch_size rows that each of world_size ranks needs for a step of
+// global_batch_size rows: ceil(global_batch_size / (micro_batch_size * world_size)).
 int64_t accumulation_of_global_batch(int64_t global_batch_size, int64_t micro_batch_size, int64_t world_size);
 
-// Rows a full optimizer step takes: global_batch_size, or else micro_batch_size *
-// gradient_accumulation_steps * world_size. Error(kBadConfig) when a factor is not positive or the product
-// does not fit.
+// Rows in a full optimizer step: global_batch_size if set, else micro_batch_size *
+// gradient_accumulation_steps * world_size. Error(kBadConfig) if a factor is not positive or the product
+// overflows.
 int64_t global_batch_rows(const BatchPlanOptions& options);
 
-// Rows of the largest micro-batch: micro_batch_size, or fewer where steps are cut evenly.
+// Rows of the largest micro-batch: micro_batch_size, or fewer if steps are split evenly.
 int64_t micro_batch_rows(const BatchPlanOptions& options);
 
-// Error(kBadData) when the dataset has fewer rows than one full step takes. `more_rows` is advice for the
+// Error(kBadData) if the dataset has fewer rows than one full step needs. `more_rows` is advice for the
 // message, "" or ending in ", ".
 void check_enough_rows(const BatchPlanOptions& options, std::string_view more_rows = "");
 
 // Epochs and steps as in Hugging Face's Trainer: the loader of each rank has ceil(rows / (micro batch *
 // world)) batches per epoch (floor with drop_last), an optimizer step takes gradient_accumulation_steps of
-// them, the last one of an epoch the rest. With several ranks and without drop_last, the last batches of an
-// epoch are completed by rows from the epoch's start, so that every rank has as many rows (accelerate's
-// even_batches); one rank never sees a row twice in an epoch.
+// them, and the last step of an epoch takes what is left. With several ranks and without drop_last, the last
+// batches of an epoch are filled up with rows from the epoch's start, so that all ranks have equally many
+// rows (accelerate's even_batches); with one rank no row repeats within an epoch.
 //
-// With global_batch_size N everything is as on one rank whose micro-batches have N rows: a step takes one of
-// them, and no row comes twice in an epoch. The rows of a step are cut, in order, into micro-batches of equal
-// size (+-1), as many as ranks and micro_batch_size ask for; some are empty where there are fewer rows.
+// With global_batch_size N everything is as on one rank with micro-batches of N rows: a step takes one of
+// them, and no row repeats within an epoch. The rows of a step are split, in order, into micro-batches of
+// equal size (+-1), as many as ranks and micro_batch_size require; some are empty if there are fewer rows
+// than micro-batches.
 class BatchPlan {
  public:
-  // Error(kBadConfig) as global_batch_rows; Error(kBadData) when an epoch has no batch at all.
+  // Error(kBadConfig) as global_batch_rows(); Error(kBadData) if an epoch has no batch at all.
   explicit BatchPlan(const BatchPlanOptions& options);
 
-  int64_t batches_per_epoch() const { return batches_per_epoch_; }  // of each rank, or of N rows
+  int64_t batches_per_epoch() const { return batches_per_epoch_; }  // per rank, or of N rows
   int64_t steps_per_epoch() const;
   // ceil(epochs * steps_per_epoch).
   int64_t steps_for_epochs(double num_train_epochs) const;
@@ -106,29 +107,29 @@ class BatchPlan {
   // epoch.
   double epoch_after(int64_t step) const;
   // Rows of step k (0-based) as micro-batches, each a list of row numbers, in the order of the epoch: the
-  // micro-batch of accumulation a on rank r is number a * world_size + r. Not safe from several threads: the
-  // epoch's permutation is kept.
+  // micro-batch of accumulation a on rank r is number a * world_size + r. Not thread-safe: caches the epoch's
+  // permutation.
   std::vector<std::vector<int64_t>> rows_of_step(int64_t step) const;
   // The same into *micro_batches, reusing its memory.
   void rows_of_step(int64_t step, RowLists* micro_batches) const;
 
  private:
-  // The row at `position` of `epoch`, positions from num_rows on starting over.
+  // The row at `position` of `epoch`; positions wrap around at num_rows.
   int64_t row_at(int64_t epoch, int64_t position) const;
 
   // The rows at positions [begin, end) of `epoch`.
   void cut_evenly(int64_t epoch, int64_t begin, int64_t end, RowLists* micro_batches) const;
 
   BatchPlanOptions options_;
-  int64_t batch_rows_;        // of the loader: of all ranks together
-  int64_t batches_per_step_;  // of the loader
+  int64_t batch_rows_;        // per loader batch, all ranks together
+  int64_t batches_per_step_;  // loader batches
   int64_t batches_per_epoch_;
-  // The permutation of the epoch asked for last.
+  // The permutation of the most recently requested epoch.
   mutable int64_t cached_epoch_ = -1;
   mutable std::vector<int64_t> permutation_;
 };
 
-// Joins rows to a micro-batch: ids, positions, shifted targets, cu_seqlens. Reuses the vectors' memory.
+// Packs rows into a micro-batch: ids, positions, shifted targets, cu_seqlens. Reuses the vectors' memory.
 void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, PackedBatch* batch);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Hashes of large contents, made from hashes of fixed-size chunks so that threads can share the work.
+// Hashes of large data, built from hashes of fixed-size chunks so that threads can share the work.
 #pragma once
 
 #include <cstddef>
@@ -28,15 +28,15 @@ Hash128 hash_text(std::string_view text);
 // The hash of a list of hashes, in order.
 Hash128 hash_hashes(std::span<const Hash128> hashes);
 
-// Part of a file to be hashed.
+// Part of a file to hash.
 struct FileRange {
   std::filesystem::path file;
   int64_t begin_bytes;
   int64_t end_bytes;
 };
 
-// hash_hashes of the hashes of the range's chunks of kHashChunkBytes, one for each range; at most one file
-// per thread is open at a time. Errors as InputFile.
+// One hash per range: hash_hashes() over the range's chunks of kHashChunkBytes. At most one file per thread
+// is open at a time. Errors as InputFile.
 std::vector<Hash128> hash_file_ranges(std::span<const FileRange> ranges, ThreadPool& pool);
 
 }  // namespace tessera

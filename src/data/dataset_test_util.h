@@ -1,4 +1,4 @@
-// For the tests of datasets: a tokenizer whose ids are bytes, and datasets in a folder of their own.
+// Test support for datasets: a tokenizer whose ids are bytes, and datasets in a temporary folder.
 #pragma once
 
 #include <fmt/format.h>
@@ -31,11 +31,11 @@ struct TestTokenizerOptions {
   bool reversed = false;  // byte b has id 255 - b
 };
 
-// A byte-level BPE without merges: byte b has id b. Its post-processor puts <s> in front.
+// A byte-level BPE without merges: byte b has id b. Its post-processor prepends <s>.
 inline Tokenizer make_byte_tokenizer(const std::filesystem::path& folder,
                                      const TestTokenizerOptions& options = {}) {
   using nlohmann::json;
-  // GPT-2's characters for bytes: printable ones are themselves, the others U+0100 and following.
+  // GPT-2's characters for bytes: printable ones stand for themselves, the others map to U+0100 and up.
   json vocab = json::object();
   int32_t next_other = 0x100;
   for (int32_t byte = 0; byte < 256; ++byte) {
@@ -115,7 +115,7 @@ class DatasetTest : public ::testing::Test {
  protected:
   DatasetTest() : tokenizer_(make_byte_tokenizer(folder_ / "tokenizer")) {}
 
-  // Options for files of the folder; special tokens off, so that ids are bytes.
+  // Options for files in the test folder, without special tokens so that ids are bytes.
   DatasetOptions options_for(const std::vector<std::string>& names) const {
     DatasetOptions options;
     for (const std::string& name : names) options.files.push_back((folder_ / name).string());
@@ -138,7 +138,7 @@ class DatasetTest : public ::testing::Test {
     return rows;
   }
 
-  // Rows as text; bytes are ids.
+  // Rows as text: ids are bytes.
   static std::vector<std::string> texts_of(const Dataset& dataset) {
     std::vector<std::string> texts;
     for (const std::vector<int32_t>& ids : ids_of(dataset)) {

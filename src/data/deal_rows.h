@@ -1,6 +1,6 @@
-// How the rows of one optimizer step are shared by ranks and passes. The loss is divided by the targets of
-// the whole step, so the gradient does not depend on who takes which row; the time does: every rank waits for
-// the slowest one in the collectives of a pass.
+// Distributes the rows of one optimizer step over ranks and passes. The loss is divided by the number of
+// targets in the whole step, so the gradient does not depend on which rank takes which row. The time does: in
+// the collectives of a pass every rank waits for the slowest.
 #pragma once
 
 #include <cstdint>
@@ -12,30 +12,29 @@
 namespace tessera {
 
 enum class Dealing {
-  kInOrder,  // the micro-batches of the plan, as Hugging Face's Trainer gives them to ranks
-  kByCost,   // the same rows dealt anew, so that all ranks have about the same work in every pass
+  kInOrder,  // the plan's micro-batches, distributed as Hugging Face's Trainer does
+  kByCost,   // the same rows, rebalanced so that all ranks have about the same work in every pass
 };
 
-// What a row costs, at least 0, in any unit: its number of tokens bounds memory and is the work but for
-// attention, whose share of a row of n tokens grows with n (model/flops.h: 4 H E n(n+1)/2 per layer beside
-// 2 W n). Below some thousand tokens that share is a few per cent.
+// The cost of a row, at least 0, in any unit. The number of tokens bounds memory and measures the work except
+// for attention, whose share grows with row length n (model/flops.h: 4 H E n(n+1)/2 per layer versus 2 W n)
+// but is only a few percent below some thousand tokens.
 using RowCost = std::function<int64_t(int64_t row)>;
 
-// Deals steps. Every rank computes the whole dealing by itself, from the same rows and costs. Takes no memory
-// once it has seen its largest step. Not safe from several threads.
+// Deals the rows of steps. Every rank computes the whole assignment itself, from the same rows and costs.
+// Allocates nothing once it has seen its largest step. Not thread-safe.
 class RowDealer {
  public:
-  // `micro_batches_per_pass` micro-batches of a rank are joined to one pass.
+  // `micro_batches_per_pass` micro-batches of a rank are merged into one pass.
   RowDealer(Dealing dealing, int64_t world_size, int64_t micro_batches_per_pass);
 
-  // `micro_batches` are those of BatchPlan::rows_of_step: accumulation a of rank r is number
-  // a * world_size + r. Fills *passes with as many for every rank: pass p of rank r is number
-  // p * world_size + r. In each the rows are in the order given. Lists may be empty where there are fewer
-  // rows than lists.
+  // `micro_batches` are those of BatchPlan::rows_of_step: accumulation a of rank r is number a * world_size +
+  // r. Fills *passes with equally many passes for every rank: pass p of rank r is number p * world_size + r.
+  // Within a pass rows keep the order given. Lists may be empty if there are fewer rows than lists.
   //
   // With kByCost (costs c, C of the costliest row):
-  //   - the costliest pass costs no more than the costliest one of kInOrder;
-  //   - any two passes, of any ranks, differ by at most C, and so do any two ranks in all their passes;
+  //   - the costliest pass costs no more than the costliest pass under kInOrder;
+  //   - any two passes, of any ranks, differ by at most C, and so do any two ranks in total;
   //   - the passes p of all ranks are as close to one another as the passes allow: neighbours in the order of
   //     cost, the costliest first, so that memory is at its peak in the first pass.
   // Cost: O(n log n) for n rows.
@@ -47,7 +46,7 @@ class RowDealer {
     int64_t cost;
     int64_t pile;
   };
-  // What becomes a pass; with the rank it is the rank's passes so far.
+  // A future pass; in ranks_, the sum of a rank's passes so far.
   struct Pile {
     int64_t cost;
     int64_t index;
@@ -65,7 +64,7 @@ class RowDealer {
   int64_t world_size_;
   int64_t micro_batches_per_pass_;
   std::vector<Item> items_;           // in the order given
-  std::vector<int64_t> given_piles_;  // of the items, as kInOrder has them
+  std::vector<int64_t> given_piles_;  // pile of each item under kInOrder
   std::vector<int64_t> by_cost_;      // items, costliest first
   std::vector<Pile> piles_;
   std::vector<Pile> ranks_;

@@ -1,4 +1,4 @@
-// The text of one JSONL record.
+// Extracts the text of a JSONL record.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace tessera {
 
-// Levels of nested arrays and objects taken, the record itself included.
+// Maximum nesting of arrays and objects, including the record itself.
 inline constexpr int64_t kMaxJsonDepth = 256;
 
-// The string under `column` in the JSON object `json`. Nothing else of the object is kept. Error(kBadData)
-// naming `origin` and the line, counted from `first_line`: not JSON (RFC 8259), not an object, no such
-// column (with those found), found twice, not a string, nested too deep.
+// The string under `column` in the JSON object `json`; nothing else in the object is stored. Error(kBadData)
+// naming `origin` and the line, counted from `first_line`: not JSON (RFC 8259), not an object, no such column
+// (lists those found), duplicate column, not a string, nested too deeply.
 std::string extract_json_text(std::string_view json, const std::string& column, const std::string& origin,
                               int64_t first_line);
 

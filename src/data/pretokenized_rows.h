@@ -1,4 +1,4 @@
-// Pre-tokenized safetensors files to rows of token ids.
+// Converts pre-tokenized safetensors files to rows of token ids.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace tessera {
 
-// True when one of the files has a tensor "labels".
+// True if any of the files has a tensor "labels".
 bool any_has_labels(std::span<const std::filesystem::path> files);
 
-// Tensor "input_ids" of any integer type, [..., row length]: every row along the last axis, in order;
-// "labels" of the same shape, ids or kIgnoredLabel; "attention_mask" is accepted when it masks nothing. A
-// file without labels beside one with labels has its ids as labels. Rows are cut to max_length (counted).
-// `progress` gets the bytes read so far. Errors (kBadData) name file, tensor, row and column.
+// Reads "input_ids" of any integer type, [..., row length]: every row along the last axis, in order; "labels"
+// of the same shape, ids or kIgnoredLabel; "attention_mask" is accepted if it masks nothing. If only some
+// files have labels, the others use their ids as labels. Rows are cut to max_length (counted). `progress`
+// gets the bytes read so far. Errors (kBadData) name file, tensor, row and column.
 CacheCounts append_pretokenized_rows(std::span<const std::filesystem::path> files, int64_t vocab_size,
                                      int64_t max_length, bool with_labels,
                                      const std::function<void(int64_t)>& progress, TokenCacheWriter* writer);

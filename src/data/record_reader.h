@@ -1,4 +1,4 @@
-// Cuts a stream of text into records, a line or a JSON value each, with bounded memory.
+// Splits a stream of text into records, each a line or a JSON value, in bounded memory.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace tessera {
 
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// Fills the beginning of `destination` and returns the number of bytes; 0 = end.
+// Fills the start of `destination` and returns the number of bytes; 0 = end.
 using ByteSource = std::function<int64_t(std::span<char> destination)>;
 
 struct Record {
@@ -20,12 +20,12 @@ struct Record {
   int64_t offset_bytes = 0;  // of its first byte in the file
 };
 
-// A byte order mark at the start is left out, and so is the line end (LF, CRLF) of a line.
+// Drops a byte order mark at the start, and the line end (LF, CRLF) of each line.
 class RecordReader {
  public:
   enum class Format {
-    kLines,  // every line, empty ones too
-    kJson,   // lines that are not blank; the elements when the first character is '[' (an array of values)
+    kLines,  // every line, including empty ones
+    kJson,   // non-blank lines, or the elements of an array if the first character is '['
   };
 
   static constexpr int64_t kDefaultBufferBytes = int64_t{64} << 10;
@@ -34,8 +34,8 @@ class RecordReader {
   RecordReader(Format format, ByteSource source, std::string origin,
                int64_t buffer_bytes = kDefaultBufferBytes);
 
-  // False at the end. Error(kBadData) when a JSON array is not closed or followed by something; whether an
-  // element is JSON is not looked at.
+  // False at the end. Error(kBadData) if a JSON array is not closed or is followed by something; does not
+  // check that elements are valid JSON.
   bool next(Record* record);
 
  private:
@@ -44,7 +44,7 @@ class RecordReader {
   int64_t offset_bytes() const { return buffer_offset_ + static_cast<int64_t>(begin_); }
   bool next_line(Record* record);
   bool next_element(Record* record);
-  // The next character that is not white space, not consumed; '\0' and at_end_ at the end.
+  // Peeks at the next non-whitespace character; at the end returns '\0' and sets at_end_.
   char skip_white_space();
   void consume();
   [[noreturn]] void fail_here(const char* expected);

@@ -1,4 +1,4 @@
-// Documents as rows: one by one, or joined and cut.
+// Turns documents into rows, one by one or packed.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace tessera {
 
-// With Packing::kNone document d becomes a row of min(len(d), max_length) tokens. Else, with the stream
-// S = d0 EOS d1 EOS ..., row r is S[r * max_length, (r + 1) * max_length); the shorter piece at the end is a
-// row if it has a target. A document that ends in EOS gets no second one.
+// With Packing::kNone document d becomes a row of min(len(d), max_length) tokens. Otherwise, with the stream
+// S = d0 EOS d1 EOS ..., row r is S[r * max_length, (r + 1) * max_length); the shorter remainder becomes a
+// row if it has a target. A document that already ends in EOS gets no second one.
 class RowBuilder {
  public:
-  // eos_id is needed for packing. Counts cut documents and tokens in *counts.
+  // eos_id is required for packing. Counts cut documents and tokens in *counts.
   RowBuilder(Packing packing, int64_t max_length, std::optional<int32_t> eos_id, TokenCacheWriter* writer,
              CacheCounts* counts);
 
@@ -33,9 +33,9 @@ class RowBuilder {
   std::optional<int32_t> eos_id_;
   TokenCacheWriter* writer_;
   CacheCounts* counts_;
-  std::vector<int32_t> row_;               // of the stream
-  std::vector<int32_t> sequence_lengths_;  // kIsolated: of the row so far
-  size_t sequence_begin_ = 0;              // of the sequence that is still open, in row_
+  std::vector<int32_t> row_;               // current row of the stream
+  std::vector<int32_t> sequence_lengths_;  // kIsolated: of the finished sequences in row_
+  size_t sequence_begin_ = 0;              // start of the open sequence in row_
 };
 
 }  // namespace tessera

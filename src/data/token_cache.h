@@ -6,7 +6,7 @@
 //   index      16 bytes per row: u64 offset of the record in the file, u32 tokens, u32 targets
 //   trailer    u64 values of CacheTrailer in order, u64 XXH3 of the trailer so far, magic "TSRAEND\n"
 //
-// Everything little-endian. A file appears under its name only when it is complete, and is never changed.
+// Everything is little-endian. A file appears under its name only once it is complete, and never changes.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ namespace tessera {
 
 inline constexpr uint32_t kTokenCacheVersion = 1;
 
-// Counts of what was met while the rows were made.
+// Counts collected while the rows were built.
 struct CacheCounts {
   int64_t num_documents = 0;
   int64_t num_empty_documents = 0;
@@ -64,19 +64,19 @@ int64_t cache_id_bytes(int64_t vocab_size);  // 2 or 4
 
 std::vector<std::byte> encode_cache_trailer(const CacheTrailer& trailer);
 
-// The trailer of a file of `file_bytes` bytes, every value checked against the others and the file's size.
-// `preamble` and `trailer` are the file's first and last bytes. Error(kBadData) naming `origin` and the
+// Parses the trailer of a file of `file_bytes` bytes and checks every value against the others and the file
+// size. `preamble` and `trailer` are the file's first and last bytes. Error(kBadData) naming `origin` and the
 // value.
 CacheTrailer parse_cache_trailer(std::span<const std::byte> preamble, std::span<const std::byte> trailer,
                                  int64_t file_bytes, const std::string& origin);
 
-// Checks the index against the trailer: every record in its place and of a possible size, totals agree.
-// Error(kBadData).
+// Checks the index against the trailer: every record is where it should be and has a possible size, and the
+// totals agree. Error(kBadData).
 void check_cache_index(const CacheTrailer& trailer, std::span<const CacheIndexEntry> index,
                        const std::string& origin);
 
-// Labels of a row that are targets: in every sequence those behind its first token that are not
-// kIgnoredLabel. Empty labels stand for ids (all count); empty sequence_lengths for one sequence.
+// Labels of a row that are targets: in every sequence those after its first token that are not kIgnoredLabel.
+// Empty labels mean the ids (all count), empty sequence_lengths a single sequence.
 int64_t count_targets(int64_t num_tokens, std::span<const int32_t> labels,
                       std::span<const int32_t> sequence_lengths);
 
@@ -86,8 +86,8 @@ class TokenCacheWriter {
   TokenCacheWriter(const std::filesystem::path& path, const Hash128& key, int64_t vocab_size,
                    bool has_labels);
 
-  // ids: at least 1, in [0, vocab_size). labels: as many, only and always when has_labels. sequence_lengths:
-  // with the sum of ids.size(), or empty for a row of one sequence.
+  // ids: at least 1, in [0, vocab_size). labels: as many as ids if has_labels, else empty. sequence_lengths:
+  // adding up to ids.size(), or empty for a single sequence.
   void append_row(std::span<const int32_t> ids, std::span<const int32_t> labels,
                   std::span<const int32_t> sequence_lengths);
   int64_t num_rows() const { return trailer_.num_rows; }
@@ -106,17 +106,17 @@ class TokenCacheWriter {
   std::vector<uint16_t> narrow_ids_;
 };
 
-// An open cache file. Safe from several threads.
+// An open cache file. Thread-safe.
 class TokenCache {
  public:
-  // Opens a file and checks all of it but, unless `pool` is given, the content of the records.
-  // Error(kBadData) when it is damaged or has another key, kNoInput or kIoError when it cannot be read.
+  // Opens a file and checks it; verifies the records' checksums only if `pool` is given. Error(kBadData) if
+  // it is damaged or has a different key, kNoInput or kIoError if it cannot be read.
   static TokenCache open(const std::filesystem::path& path, const Hash128& key, ThreadPool* pool);
 
   const CacheTrailer& trailer() const { return trailer_; }
   const CacheIndexEntry& entry(int64_t row) const;
-  // Replaces the vectors' content; labels are empty when the file has none. Ids, labels and lengths are
-  // checked again, so that a file changed by another program cannot lead out of range.
+  // Overwrites the vectors; labels are empty if the file has none. Ids, labels and lengths are checked again,
+  // so that a file modified by another program cannot cause out-of-range accesses.
   void read_row(int64_t row, std::vector<int32_t>* ids, std::vector<int32_t>* labels,
                 std::vector<int32_t>* sequence_lengths) const;
 

@@ -1,5 +1,5 @@
-// A DeepSpeed configuration file, read as DeepSpeed reads it: what it says, not yet what follows for a run.
-// docs/deepspeed.md has every key and what becomes of it.
+// A DeepSpeed configuration file, parsed as DeepSpeed parses it: what the file says, not yet what it means
+// for a run. docs/deepspeed.md lists every key and how it is treated.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct DeepSpeedOptimizer {
 };
 
 struct DeepSpeedScheduler {
-  std::string type;  // spelled as DeepSpeed does
+  std::string type;  // as DeepSpeed spells it
   Json params = Json::object();
 };
 
@@ -44,27 +44,27 @@ struct DeepSpeedConfig {
   DeepSpeedSetting<int64_t> train_micro_batch_size_per_gpu;
   DeepSpeedSetting<int64_t> gradient_accumulation_steps;
   DeepSpeedSetting<double> gradient_clipping;
-  DeepSpeedSetting<bool> bf16;        // of bf16.enabled; absent when there is no such section
+  DeepSpeedSetting<bool> bf16;        // bf16.enabled; absent without that section
   std::optional<int64_t> zero_stage;  // absent: 0
-  // In elements; with "auto" Hugging Face fills in 0.9 hidden^2 and 10 hidden.
+  // In elements; for "auto" Hugging Face fills in 0.9 hidden^2 (bucket size) and 10 hidden (threshold).
   std::optional<int64_t> stage3_max_live_parameters;
   DeepSpeedSetting<int64_t> stage3_prefetch_bucket_size;
   DeepSpeedSetting<int64_t> stage3_param_persistence_threshold;
   std::optional<bool> overlap_comm;
   std::optional<DType> grad_accum_dtype;         // BF16 or F32
   std::optional<DType> communication_data_type;  // BF16 or F32
-  bool gradients_are_summed = false;             // gradient_allreduce_op sum, not mean
+  bool gradients_are_summed = false;             // gradient_allreduce_op is sum, not mean
   std::optional<DeepSpeedOptimizer> optimizer;
   std::optional<DeepSpeedScheduler> scheduler;
   std::vector<DeepSpeedNote> notes;
 };
 
-// Errors are kBadConfig: "FILE: KEY: expected ..., found ...; what to do", or with the line for syntax
-// errors.
+// Errors are kBadConfig: "FILE: KEY: expected ..., found ...; what to do"; syntax errors name the line
+// instead.
 DeepSpeedConfig parse_deepspeed_config(std::string_view text, const std::string& origin);
 
-// `argument`: a file; the configuration itself, starting with '{'; or it as base64 (also URL-safe, with or
-// without padding). kNoInput when it is none of them.
+// `argument` is a file, the configuration itself (starting with '{'), or the configuration in base64
+// (standard or URL-safe, with or without padding). kNoInput if it is none of these.
 DeepSpeedConfig read_deepspeed_config(const std::string& argument);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// Every key of a DeepSpeed configuration that is known: its type, and what becomes of it here. This table is
-// what docs/deepspeed.md shows.
+// Every known key of a DeepSpeed configuration: its type and how we treat it. docs/deepspeed.md shows this
+// table.
 #pragma once
 
 #include <span>
@@ -14,10 +14,10 @@ namespace tessera {
 enum class DeepSpeedType { kBool, kCount, kInteger, kNumber, kText, kList, kObject, kAny };
 
 enum class DeepSpeedTreatment {
-  kUsed,      // decides something of the run
-  kNoEffect,  // noted, with the reason
-  kSilent,    // settings of something that is off anyway
-  kRefused,   // refused unless it has its harmless value
+  kUsed,      // sets something in the run
+  kNoEffect,  // reported in a note with the reason
+  kSilent,    // settings of a feature that is off anyway
+  kRefused,   // rejected unless it has its harmless value
 };
 
 struct DeepSpeedSection;
@@ -26,21 +26,21 @@ struct DeepSpeedKey {
   const char* name;
   DeepSpeedType type;
   DeepSpeedTreatment treatment;
-  const char* reason = "";                    // of kNoEffect and kRefused
+  const char* reason = "";                    // for kNoEffect and kRefused
   const char* alias = nullptr;                // another spelling
-  const char* harmless = nullptr;             // of kRefused: the accepted value as JSON, besides null
-  const DeepSpeedSection* section = nullptr;  // of kObject: its keys; without one they are not looked at
-  bool takes_auto = false;                    // "auto" reaches the caller
+  const char* harmless = nullptr;             // for kRefused: the accepted value as JSON, besides null
+  const DeepSpeedSection* section = nullptr;  // for kObject: its keys; nullptr = not checked
+  bool takes_auto = false;                    // "auto" is passed through to the caller
 };
 
 struct DeepSpeedSection {
   bool strict;      // DeepSpeed refuses unknown keys here
-  bool drops_auto;  // "auto" stands for the default
+  bool drops_auto;  // "auto" means the default
   std::span<const DeepSpeedKey> keys;
   std::span<const ForeignNames> foreign = {};  // for hints
 };
 
-// Something to tell about a key.
+// A message to the user about a key.
 struct DeepSpeedNote {
   std::string key;  // "zero_optimization.overlap_comm"
   std::string text;
@@ -48,15 +48,15 @@ struct DeepSpeedNote {
 };
 
 extern const DeepSpeedSection kDeepSpeedTopLevel;
-extern const DeepSpeedSection kDeepSpeedOptimizerParams;  // of Adam and AdamW
-extern const DeepSpeedSection kDeepSpeedSchedulerParams;  // of all schedules
+extern const DeepSpeedSection kDeepSpeedOptimizerParams;  // for Adam and AdamW
+extern const DeepSpeedSection kDeepSpeedSchedulerParams;  // for all schedules
 
-// Names with the path before them, for the documentation's test.
+// Full dotted names of all keys, for the documentation test.
 std::vector<std::string> deepspeed_key_names();
 
-// `object` with canonical names and converted values (5e8 -> 500000000, "2" -> 2, "true" -> true), without
-// nulls and without what has no effect. Errors (kBadConfig): "FILE: KEY: expected ..., found ...; what to
-// do".
+// Returns `object` with canonical names and converted values (5e8 -> 500000000, "2" -> 2, "true" -> true),
+// without nulls and without keys that have no effect. Errors (kBadConfig): "FILE: KEY: expected ..., found
+// ...; what to do".
 Json check_deepspeed_keys(const Json& object, const DeepSpeedSection& section, const std::string& origin,
                           std::vector<DeepSpeedNote>* notes);
 

@@ -1,5 +1,5 @@
-// Large files that are read once: past the system's cache where it does not hold them, which saves the copy
-// and leaves the cache to others.
+// Reads large files once, bypassing the page cache unless it already holds them. That saves a copy and leaves
+// the cache to others.
 #pragma once
 
 #include <atomic>
@@ -15,19 +15,19 @@ namespace tessera {
 
 class DirectInputFile {
  public:
-  // Errors as of InputFile. Whether the cache has most of the file is looked at once.
+  // Errors as InputFile. Checks once, here, whether the cache holds most of the file.
   explicit DirectInputFile(const std::filesystem::path& path);
   ~DirectInputFile();
   DirectInputFile(const DirectInputFile&) = delete;
   DirectInputFile& operator=(const DirectInputFile&) = delete;
 
   const std::filesystem::path& path() const { return file_.path(); }
-  // The bytes, somewhere in `buffer`, which is replaced by a larger one where it must be. Safe from several
-  // threads, each with a buffer of its own.
+  // Returns the bytes as a span inside `buffer`, which is replaced by a larger one if needed. Thread-safe if
+  // each thread has its own buffer.
   std::span<std::byte> read_at(int64_t offset_bytes, int64_t count_bytes, PageBuffer* buffer) const;
-  // Has the system begin to read, where reads go through its cache; returns at once.
+  // Starts readahead if reads go through the page cache; returns at once.
   void announce(int64_t offset_bytes, int64_t count_bytes) const;
-  // Whether large reads go past the cache.
+  // Whether large reads bypass the page cache.
   bool is_direct() const { return is_direct_; }
 
  private:

@@ -14,15 +14,15 @@ namespace tessera {
 // Linux transfers at most 0x7ffff000 bytes per call; smaller pieces keep a signal's delay short.
 inline constexpr size_t kMaxTransferBytes = size_t{1} << 26;
 
-// What tells that a file was rewritten.
+// Detects that a file was rewritten.
 struct FileStamp {
   int64_t size_bytes = 0;
   int64_t modified_ns = 0;
   bool operator==(const FileStamp&) const = default;
 };
 
-// A file opened for reading. Errors: kNoInput when it cannot be opened (a folder included), kIoError when a
-// read fails, kBadData when it ends early; each names the path.
+// A file opened for reading. Errors: kNoInput if it cannot be opened (or is a folder), kIoError if a read
+// fails, kBadData if it ends early; each names the path.
 class InputFile {
  public:
   InputFile() = default;
@@ -34,11 +34,12 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   int64_t size_bytes() const { return stamp_.size_bytes; }  // when opened
   const FileStamp& stamp() const { return stamp_; }         // when opened
-  // Fills all of `destination` from `offset_bytes`; handles short reads and EINTR. Safe from several threads.
+  // Fills all of `destination` from `offset_bytes`; handles short reads and EINTR. Thread-safe.
   void read_at(int64_t offset_bytes, std::span<std::byte> destination) const;
-  // Tells the system to start reading these bytes, unless it reads far ahead by itself; returns at once.
+  // Asks the kernel to start reading these bytes, unless it already reads far ahead by itself; returns at
+  // once.
   void announce(int64_t offset_bytes, int64_t count_bytes) const;
-  // kBadData when size or modification time differ from those at opening.
+  // kBadData if size or modification time have changed since opening.
   void check_unchanged() const;
 
  private:
@@ -48,12 +49,13 @@ class InputFile {
   bool announces_ = false;
 };
 
-// The whole file; refuses files above max_bytes (kBadData).
+// Returns the whole file; kBadData if it is larger than max_bytes.
 std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 30);
 
-// A file that appears under its name only when it is complete and on disk: written as a hidden temporary file
-// in the same folder, fsynced, renamed, the folder fsynced. Without commit() the destructor removes the
-// temporary file. Errors are kIoError with path and cause; a failed write or fsync is never retried.
+// A file that appears under its name only once it is complete and on disk: it is written to a hidden
+// temporary file in the same folder, fsynced and renamed, then the folder is fsynced. Without commit() the
+// destructor removes the temporary file. Errors are kIoError with path and cause; a failed write or fsync is
+// never retried.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -74,9 +76,9 @@ class AtomicFile {
   int fd_ = -1;
 };
 
-// An exclusive lock between processes (flock) on a file of its own at `path`, held until destruction or the
-// end of the process, however it ends. Waits as long as another one holds it. The last holder removes the
-// file. Where a file system has no locks nobody waits. Error(kIoError) when the file cannot be made.
+// An exclusive lock between processes (flock) on a separate file at `path`, held until destruction or until
+// the process ends, however it ends. Blocks while another process holds it. The last holder removes the file.
+// On file systems without locks nobody waits. Error(kIoError) if the file cannot be created.
 class LockFile {
  public:
   // `waiting` is called about every 20 ms while another process holds the lock; it may throw.
@@ -90,10 +92,10 @@ class LockFile {
   int fd_ = -1;
 };
 
-// Removes temporary files of AtomicFile in `folder` that a process left behind which was killed, for targets
-// whose names end with `suffix`. A process holds a lock (flock) on its file until the file has its name or is
-// gone, so that those of living processes stay, on other machines and in other containers, too; without locks
-// on that file system all stay. Returns how many it removed; what cannot be removed is left.
+// Removes AtomicFile's temporary files that killed processes left in `folder`, for targets whose names end
+// with `suffix`. A process holds a lock (flock) on its file until the file is renamed or gone, so files of
+// live processes stay, including those on other machines and in other containers; on a file system without
+// locks all stay. Returns the number of files removed; files that cannot be removed are left.
 int64_t remove_abandoned_files(const std::filesystem::path& folder, std::string_view suffix);
 
 void write_text_file(const std::filesystem::path& path, std::string_view text);
@@ -101,14 +103,14 @@ void write_text_file(const std::filesystem::path& path, std::string_view text);
 // Creates the folder and its parents; kIoError with path and cause.
 void create_folder(const std::filesystem::path& path);
 
-// Makes the names in the folder survive a loss of power; kIoError with path and cause. File systems that
-// cannot do so for folders say so and are believed.
+// Makes the names in the folder survive a power loss; kIoError with path and cause. If a file system reports
+// that it cannot fsync folders, that is not an error.
 void fsync_folder(const std::filesystem::path& folder);
 
-// The folder that holds `path`; "." for a bare name.
+// The folder containing `path`; "." for a bare name.
 std::filesystem::path folder_of(const std::filesystem::path& path);
 
-// Error(kIoError) about a failed `action` ("write", "fsync"), with what to do when space is what is missing.
+// Throws Error(kIoError) for a failed `action` ("write", "fsync"), with advice if the disk is full.
 [[noreturn]] void fail_write(const std::filesystem::path& path, const char* action, int errno_value);
 
 }  // namespace tessera

@@ -1,12 +1,11 @@
-// Names of models on the Hugging Face Hub where a folder is expected.
+// Detects Hugging Face Hub model names given where a folder is expected.
 #pragma once
 
 #include <filesystem>
 
 namespace tessera {
 
-// Error(kNoInput) when `path` does not exist and reads like such a name (org/name); says how to get the
-// model.
+// Error(kNoInput) if `path` does not exist and looks like such a name (org/name); says how to get the model.
 void refuse_hub_name(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What a safetensors file or a model folder holds, as text for people.
+// Describes the content of a safetensors file or a model folder as human-readable text.
 #pragma once
 
 #include <filesystem>
@@ -6,10 +6,9 @@
 
 namespace tessera {
 
-// A safetensors file: one line per tensor (name, type, shape, bytes), metadata, and the totals. A folder: the
-// summary of its config.json besides, and the shard of each tensor. Several lines, the last with a newline.
-// Errors are those of SafetensorsModel::open and read_model_config; a folder without weights is listed by its
-// config.json alone, a folder without config.json by its weights alone.
+// For a safetensors file: one line per tensor (name, type, shape, bytes), the metadata and the totals. For a
+// folder also a summary of its config.json and the shard of each tensor. Ends with a newline. Errors as
+// SafetensorsModel::open and read_model_config; a folder may lack either weights or config.json.
 std::string inspect(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// JSON from files that may be wrong or hostile: every error is one line that names the file and the place.
+// Parses JSON from files that may be wrong or hostile: every error is one line naming the file and the place.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@ namespace tessera {
 
 using Json = nlohmann::json;
 
-// Parses one JSON document. Refused (kBadData, naming `origin`): malformed UTF-8, NUL bytes, syntax errors,
-// anything behind the document, numbers out of range, a key twice in one object, nesting beyond max_depth.
+// Parses one JSON document. Rejected (kBadData, naming `origin`): malformed UTF-8, NUL bytes, syntax errors,
+// anything after the document, numbers out of range, duplicate keys in an object, nesting beyond max_depth.
 Json parse_json(std::string_view text, const std::string& origin, int max_depth = 64);
 
-// Refuses bytes that no JSON text holds: malformed UTF-8 and NUL, which nlohmann::json takes for the end of
-// the text.
+// Rejects bytes that are never valid in JSON: malformed UTF-8, and NUL, which nlohmann::json takes for the
+// end of the text.
 void check_json_bytes(std::string_view text, const std::string& origin);
 
 // Typed access to the fields of an object. A field that is null counts as absent, as in Hugging Face's files;
-// one of another type is refused (kBadData) with origin, field, expected and found.
+// a field of the wrong type is kBadData with origin, field, expected and found.
 class JsonFields {
  public:
-  // `object` must outlive this. `prefix` stands before field names in messages ("rope_scaling.").
+  // `object` must outlive this. `prefix` precedes field names in messages ("rope_scaling.").
   JsonFields(const Json& object, std::string origin, std::string prefix = "");
 
   bool has(const std::string& name) const { return find(name) != nullptr; }
-  const Json* find(const std::string& name) const;  // nullptr when absent or null
+  const Json* find(const std::string& name) const;  // nullptr if absent or null
   std::optional<int64_t> integer(const std::string& name) const;
   std::optional<double> number(const std::string& name) const;
   std::optional<bool> boolean(const std::string& name) const;

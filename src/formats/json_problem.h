@@ -1,4 +1,5 @@
-// Where and why a text is not JSON, in our own words: the JSON library's exceptions are not for users.
+// Says where and why a text is not JSON, in our own words: the JSON library's exceptions are not fit for
+// users.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +14,16 @@ struct JsonProblem {
   int64_t column = 1;      // in bytes, from 1
   int64_t offset = 0;      // in bytes, from 0
   std::string what;        // "expected ':' after a key, found '1'"
-  bool is_at_end = false;  // the text ends too early and nothing before is wrong
+  bool is_at_end = false;  // the text is valid so far but ends too early
 
   std::string text() const;  // "line 2, column 7: expected ..., found ..."
 };
 
-// The first place at which `text` departs from RFC 8259; nothing for a JSON text (a byte order mark may stand
-// before it). Numbers that no double holds are refused as well. Takes nesting of any depth.
+// The first place where `text` violates RFC 8259, nullopt if it is valid JSON (a leading byte order mark is
+// allowed). Numbers out of double's range are rejected too. Handles nesting of any depth.
 std::optional<JsonProblem> find_json_problem(std::string_view text);
 
-// The problem of a text that a JSON parser refused.
+// The problem in a text that a JSON parser has rejected.
 JsonProblem json_problem(std::string_view text);
 
 }  // namespace tessera

@@ -46,22 +46,22 @@ struct ModelConfig {
   std::optional<int64_t> bos_token_id;
   std::vector<int64_t> eos_token_ids;
   std::optional<int64_t> pad_token_id;
-  // The file's text, to be written back with the fields that were not understood but do no harm.
+  // The file's text; harmless fields that we do not interpret are written back from it.
   std::string json;
 };
 
-// Errors (kBadData; kBadConfig for what is valid but not supported) name the file, the field, what was
-// expected and found. Unknown model_type, hidden_act, rope type, quantization_config, ... are refused by
-// name.
+// Errors (kBadData; kBadConfig if valid but not supported) name the file, the field, what was expected and
+// what was found. Unknown model_type, hidden_act, rope type, quantization_config, ... are rejected by name.
 ModelConfig read_model_config(const std::filesystem::path& path);  // a config.json or a folder with one
 ModelConfig parse_model_config(std::string_view json, const std::string& origin);
 
-// The shapes of a named preset; kUsage with the known names otherwise. vocab_size 0 = take the tokenizer's.
+// The shapes of a named preset; kUsage listing the known names if there is none. vocab_size 0 = use the
+// tokenizer's.
 ModelConfig preset_config(const std::string& name);
 std::vector<std::string> preset_names();
 
-// The text of config.json (Hugging Face's layout): `config.json` updated with the other fields, torch_dtype
-// and vocabulary as given.
+// The text of config.json (Hugging Face's layout): `config.json` updated with the other fields of `config`
+// and with torch_dtype.
 std::string write_model_config(const ModelConfig& config, const std::string& torch_dtype);
 // The text of generation_config.json.
 std::string write_generation_config(const ModelConfig& config);

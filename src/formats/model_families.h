@@ -1,5 +1,5 @@
 // What differs between the model families, and which fields of config.json are understood, harmless or
-// refused.
+// rejected.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct FamilyInfo {
 const std::vector<FamilyInfo>& model_families();
 const FamilyInfo& family_info(ModelFamily family);
 
-// A field that changes the model, with the only value that is accepted (JSON text; null = the field must be
-// absent).
+// A field that changes the model in a way we do not support, and its only accepted value (JSON text; null =
+// must be absent).
 struct UnsupportedField {
   const char* name;
   const char* neutral;

@@ -1,4 +1,4 @@
-// Files written by positioned writes, by several threads or processes each its own bytes.
+// Files written with positioned writes, by several threads or processes that each write their own bytes.
 #pragma once
 
 #include <cstddef>
@@ -9,28 +9,28 @@
 
 namespace tessera {
 
-// Errors are kIoError with path and cause. A write or sync that failed is final: nothing is tried again on
-// the same file, since the system may have dropped what it could not write and report success the next time.
+// Errors are kIoError with path and cause. A failed write or sync is final and never retried on the same
+// file: the kernel may have dropped the dirty pages and report success the next time.
 class OutputFile {
  public:
   OutputFile() = default;
-  // A new file of `size_bytes` that reads as zeros until it is written; one that exists is an error.
+  // Creates a file of `size_bytes` that reads as zeros until written; it must not exist yet.
   static OutputFile create(const std::filesystem::path& path, int64_t size_bytes);
-  // One that exists already.
+  // Opens an existing file.
   static OutputFile open(const std::filesystem::path& path);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&& other) noexcept;
 
   const std::filesystem::path& path() const { return path_; }
-  // Writes all of `data`; handles short writes and EINTR. Safe from several threads.
+  // Writes all of `data`; handles short writes and EINTR. Thread-safe.
   void write_at(int64_t offset_bytes, std::span<const std::byte> data) const;
   void write_at(int64_t offset_bytes, std::string_view text) const;
-  // Has the system begin to write these bytes to the disk, so that sync() finds little left; returns at once.
+  // Starts writing these bytes back to disk, so that sync() has little left to do; returns at once.
   void start_writeback(int64_t offset_bytes, int64_t count_bytes) const;
-  // Returns when all bytes of the file, whoever wrote them here, are on the disk.
+  // Returns once all bytes of the file written on this machine, by any process, are on disk.
   void sync() const;
-  // Reports late errors of network file systems; the destructor closes without.
+  // Closes and reports late errors of network file systems, which the destructor ignores.
   void close();
 
  private:
@@ -38,7 +38,7 @@ class OutputFile {
   int fd_ = -1;
 };
 
-// A new small file, on the disk when this returns; its name is there when its folder is synced.
+// Creates a small file whose content is on disk on return; its name is durable once its folder is synced.
 void write_synced_file(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace tessera

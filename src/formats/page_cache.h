@@ -1,4 +1,4 @@
-// What the system's page cache holds of a file.
+// How much of a file is in the page cache.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +7,15 @@
 
 namespace tessera {
 
-// Of the pages of an open file, the share in the cache; nothing where the system does not tell. An empty file
-// has none.
+// The fraction of an open file's pages that is in the page cache; nullopt if the system does not say. 0 for
+// an empty file.
 std::optional<double> cached_share(int fd, int64_t size_bytes);
 
-// Has the system write the file and forget its pages. Error(kNoInput) when it cannot be opened,
-// Error(kBadConfig) when more than 1 % stays.
+// Syncs the file and evicts its pages. Error(kNoInput) if it cannot be opened, Error(kBadConfig) if more than
+// 1 % stays cached.
 void drop_from_page_cache(const std::filesystem::path& path);
 
-// How far the system reads ahead of a program on the file's device, in bytes; 0 where it does not tell.
+// The kernel's readahead on the file's device, in bytes; 0 if unknown.
 int64_t read_ahead_bytes(int fd);
 
 }  // namespace tessera

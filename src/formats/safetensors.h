@@ -20,14 +20,14 @@ namespace tessera {
 struct SafetensorsEntry {
   std::string name;
   DType dtype;
-  std::vector<int64_t> shape;  // of any rank: a file may hold more axes than Shape takes
+  std::vector<int64_t> shape;  // may have more axes than Shape allows
   int64_t offset_bytes;        // from the start of the file
   int64_t size_bytes;
 };
 
-// One file. Everything the format demands is checked on opening: unique names, known types, ranges that cover
-// the data exactly without holes or overlaps and agree with the shapes. Errors (kBadData, kNoInput) name
-// file, tensor and field.
+// One file. Opening checks everything the format requires: unique names, known types, and ranges that match
+// the shapes and cover the data exactly, without holes or overlaps. Errors (kBadData, kNoInput) name file,
+// tensor and field.
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const std::filesystem::path& path);
@@ -37,10 +37,11 @@ class SafetensorsFile {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const SafetensorsEntry* find(const std::string& name) const;
 
-  // Elements [begin, begin + destination.num_elements()) of the flattened tensor, converted to destination's
-  // dtype (BF16, F16, F32, F64 to BF16, F16 or F32; integers to I64 or I32, with a range check).
+  // Reads elements [begin, begin + destination.num_elements()) of the flattened tensor, converted to
+  // destination's dtype (BF16, F16, F32, F64 to BF16, F16 or F32; integers to I64 or I32, with a range
+  // check).
   void read(const SafetensorsEntry& entry, int64_t begin, TensorView destination) const;
-  // Tells the system that these elements will be read soon; returns at once.
+  // Starts readahead for these elements; returns at once.
   void announce(const SafetensorsEntry& entry, int64_t begin, int64_t count) const;
 
  private:
@@ -50,8 +51,8 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// Checks a header (the JSON text behind the length) and returns its entries with offsets from the start of
-// the data. `data_bytes` is what the file holds behind the header. `origin` names the file in errors.
+// Checks a header (the JSON text after the length) and returns its entries, with offsets from the start of
+// the data. `data_bytes` is the size of the file after the header. `origin` names the file in errors.
 std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, int64_t data_bytes,
                                                        const std::string& origin,
                                                        std::map<std::string, std::string>* metadata);
@@ -60,9 +61,9 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, in
 class SafetensorsModel {
  public:
   // A folder with model.safetensors or an index, an index file, or one .safetensors file. The index is
-  // checked against the shards: every tensor once, in the shard it is said to be in, none missing, none
-  // besides. Errors: kNoInput for what is missing, kBadData for what is wrong. Published totals
-  // (metadata.total_size) are not always right: a difference is a warning.
+  // checked against the shards: every tensor must be present exactly once, in the shard the index names, and
+  // no shard may hold others. Errors: kNoInput if something is missing, kBadData if something is wrong.
+  // Published totals (metadata.total_size) are not always right, so a mismatch is only a warning.
   static SafetensorsModel open(const std::filesystem::path& path);
 
   struct Location {
@@ -80,7 +81,7 @@ class SafetensorsModel {
   std::map<std::string, Location> tensors_;
 };
 
-// A tensor to be written.
+// A tensor to write.
 struct SafetensorsItem {
   std::string name;
   std::vector<int64_t> shape;
@@ -90,13 +91,13 @@ struct SafetensorsItem {
   std::function<void(int64_t begin, int64_t count, std::byte* buffer)> produce;
 };
 
-// The elements of `data`, which must live until the write ends, converted to file_dtype (see
+// An item with the elements of `data`, which must outlive the write, converted to file_dtype (see
 // formats/convert.h; an integer that does not fit is a bug).
 SafetensorsItem make_item(std::string name, std::vector<int64_t> shape, ConstTensorView data,
                           DType file_dtype);
 
-// Writes one file atomically (formats/file.h): items in the order given, wider types before narrower ones so
-// that every tensor is aligned to its elements, data 8-byte aligned as the reference writer does.
+// Writes one file atomically (formats/file.h): items in the order given, but wider types before narrower ones
+// so that every tensor is aligned to its element size; data 8-byte aligned, as in the reference writer.
 void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsItem>& items,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 

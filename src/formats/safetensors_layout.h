@@ -1,5 +1,5 @@
-// Where everything in safetensors files lies, laid out before anything is written: one header for files that
-// are written from front to back and for those that several processes write at known offsets.
+// Computes where everything in a safetensors file goes before anything is written: the same header for files
+// written from front to back and for files that several processes write at known offsets.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct SafetensorsSpec {
   DType dtype;
 };
 
-// One file: tensors in the order given, wider types before narrower ones so that every tensor is aligned to
-// its elements, data 8-byte aligned as the reference writer does.
+// One file: tensors in the order given, but wider types before narrower ones so that every tensor is aligned
+// to its element size; data 8-byte aligned, as in the reference writer.
 class SafetensorsLayout {
  public:
   explicit SafetensorsLayout(std::vector<SafetensorsSpec> tensors,
@@ -31,9 +31,9 @@ class SafetensorsLayout {
   const std::string& header() const { return header_; }
   int64_t file_bytes() const { return file_bytes_; }
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // by offset
-  const SafetensorsEntry* find(const std::string& name) const;               // nullptr when unknown
+  const SafetensorsEntry* find(const std::string& name) const;               // nullptr if unknown
 
-  // A new file of its full size with the header in it; the data reads as zeros until it is written.
+  // Creates the file at full size and writes its header; the data reads as zeros until written.
   OutputFile create(const std::filesystem::path& path) const;
 
  private:
@@ -43,9 +43,9 @@ class SafetensorsLayout {
   std::map<std::string, size_t> index_;
 };
 
-// The files of a model's folder: model.safetensors, or model-0000i-of-0000n.safetensors with
-// model.safetensors.index.json when the data exceeds max_shard_bytes. A shard is filled with tensors in the
-// order given as far as that allows; a larger tensor has one of its own.
+// The files of a model folder: model.safetensors, or model-0000i-of-0000n.safetensors with
+// model.safetensors.index.json if the data exceeds max_shard_bytes. Shards are filled with tensors in the
+// order given, up to that limit; a larger tensor gets a shard of its own.
 struct SafetensorsModelLayout {
   struct File {
     std::string name;
@@ -60,12 +60,12 @@ struct SafetensorsModelLayout {
   Place at(const std::string& name) const;  // unknown = bug
 
   std::vector<File> files;
-  std::string index_json;  // what model.safetensors.index.json says; empty for a single file
+  std::string index_json;  // the content of model.safetensors.index.json; empty for a single file
 };
 
-// Puts a model's complete files in the place of an older model's in `folder`: give_name(i) gives file i of
-// `layout` its name; index, shards and single file of the older model go. An interruption leaves the old
-// model, the new one or none, but never files of both. Error(kIoError).
+// Replaces an older model's files in `folder` with a new model's complete files: give_name(i) renames file i
+// of `layout` to its final name; the older model's index, shards and single file are removed. An interruption
+// leaves the old model, the new one or none, never a mix. Error(kIoError).
 void replace_model_files(const std::filesystem::path& folder, const SafetensorsModelLayout& layout,
                          const std::function<void(size_t file)>& give_name);
 

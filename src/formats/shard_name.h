@@ -1,4 +1,4 @@
-// Names of the files of a model folder, as Hugging Face gives them.
+// Names of the weight files in a model folder, as in Hugging Face.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,11 @@
-// Folders that are there after a loss of power, too.
+// Folders that survive a power loss.
 #pragma once
 
 #include <filesystem>
 
 namespace tessera {
 
-// create_folder(), and the names of the folders that were not there survive a loss of power. Error(kIoError)
-// with path and cause.
+// create_folder(), and every folder it creates survives a power loss. Error(kIoError) with path and cause.
 void create_synced_folder(const std::filesystem::path& path);
 
 }  // namespace tessera

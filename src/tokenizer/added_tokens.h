@@ -1,4 +1,4 @@
-// Tokens that are found in the text before anything else is done to it.
+// Added tokens, which are matched in the text before any other step.
 #pragma once
 
 #include <array>
@@ -16,17 +16,17 @@ namespace tessera {
 struct AddedToken {
   int32_t id = 0;
   std::string content;
-  bool single_word = false;  // only between characters that are no word characters
-  bool lstrip = false;       // takes the whitespace on its left along
+  bool single_word = false;  // matches only between non-word characters
+  bool lstrip = false;       // also consumes the whitespace to its left
   bool rstrip = false;
-  bool normalized = false;  // looked for after normalization, in its own normalized form
-  bool special = false;     // left out of decoded text on request
+  bool normalized = false;  // matched after normalization, in its own normalized form
+  bool special = false;     // omitted from decoded text on request
 };
 
-// A list of strings to find, longest first at the leftmost position.
+// A set of strings to find; the leftmost match wins, then the longest.
 class StringMatcher {
  public:
-  // Adds a pattern with a value; of equal patterns the first counts, empty ones are ignored.
+  // Adds a pattern with a value; of equal patterns the first wins, empty ones are ignored.
   void add(std::string_view pattern, size_t value);
 
   struct Match {
@@ -34,7 +34,7 @@ class StringMatcher {
     int64_t end;
     size_t value;
   };
-  // First match at or after `begin`; false when there is none.
+  // First match at or after `begin`; false if there is none.
   bool find(std::string_view text, int64_t begin, Match* match) const;
   bool empty() const { return nodes_.size() == 1; }
 
@@ -62,8 +62,7 @@ class AddedTokens {
   AddedTokens() = default;
   AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer);
 
-  // The segments of `text`, in order; `normalized` chooses the tokens to look for. Between them they cover
-  // the text.
+  // The segments of `text`, in order and covering all of it; `normalized` selects the tokens to look for.
   std::vector<Segment> find(std::string_view text, bool normalized) const;
   bool has(bool normalized) const { return !(normalized ? normalized_ : plain_).empty(); }
 

@@ -14,14 +14,14 @@
 
 namespace tessera {
 
-// Vocabulary and merges as they stand in a file; strings are slices of `text`.
+// Vocabulary and merges as in the file; strings are slices of `text`.
 struct BpeTables {
   struct Token {
     uint32_t begin, size_bytes;
     int32_t id;
   };
   struct Merge {
-    uint32_t begin, left_bytes, right_bytes;  // the right one follows the left one
+    uint32_t begin, left_bytes, right_bytes;  // left and right are adjacent
   };
   std::string text;
   std::vector<Token> tokens;
@@ -43,10 +43,10 @@ struct BpeOptions {
   bool byte_fallback = false;
   bool fuse_unk = false;
   bool ignore_merges = false;
-  bool raw_bytes = false;  // words come as bytes; the vocabulary is spelled in the byte-level alphabet
+  bool raw_bytes = false;  // words are raw bytes; the vocabulary is in the byte-level alphabet
 };
 
-// Strings numbered by id, findable by either. Ids may have gaps.
+// Maps ids to strings and back. Ids may have gaps.
 class TokenTable {
  public:
   TokenTable() = default;
@@ -65,7 +65,7 @@ class TokenTable {
   std::vector<int32_t> slots_;  // open addressing, -1 is free
 };
 
-// (left id, right id) -> rank and id of the result.
+// (left id, right id) -> rank and id of the merged token.
 class MergeTable {
  public:
   static constexpr uint32_t kNoRank = UINT32_MAX;
@@ -75,7 +75,7 @@ class MergeTable {
   };
 
   explicit MergeTable(int64_t num_merges = 0);
-  // A pair given again takes the later rank, as in Hugging Face.
+  // For a repeated pair the later rank wins, as in Hugging Face.
   void insert(int32_t left, int32_t right, Merge merge);
   Merge find(int32_t left, int32_t right) const {
     const uint64_t key = key_of(left, right);
@@ -102,21 +102,21 @@ class MergeTable {
   int shift_;
 };
 
-// Applies merges to a word: always the one of lowest rank, the leftmost among equals, until none is left.
-// Keeps its memory between words; for one thread.
+// Applies merges to a word: always the lowest rank, leftmost among equals, until none applies. Keeps its
+// memory between words; not thread-safe.
 class WordMerger {
  public:
   // Rewrites `symbols` in place.
   void run(const MergeTable& merges, std::vector<int32_t>* symbols);
 
  private:
-  // Up to this many symbols the plain search for the lowest rank is faster than any queue.
+  // Up to this many symbols a linear search for the lowest rank beats any queue.
   static constexpr size_t kShortWord = 40;
-  // Merges of one rank that wait, lowest position first. Positions nearly always arrive in ascending order.
+  // Pending merges of one rank, lowest position first. Positions nearly always arrive in ascending order.
   struct Waiting {
     std::vector<uint32_t> ascending;
     size_t next = 0;
-    std::vector<uint32_t> late;  // a heap of those that came out of order
+    std::vector<uint32_t> late;  // a heap of those that arrived out of order
 
     bool empty() const { return next == ascending.size() && late.empty(); }
     void push(uint32_t position);
@@ -136,10 +136,10 @@ class WordMerger {
   std::vector<uint32_t> ranks_;
   std::vector<Symbol> symbols_;
   std::unordered_map<uint32_t, Waiting> waiting_;  // by rank
-  std::vector<uint32_t> rank_heap_;                // ranks with waiting merges, each once
+  std::vector<uint32_t> rank_heap_;                // ranks with pending merges, each once
 };
 
-// What a thread needs to encode words with one model.
+// Per-thread state for encoding words with one model.
 struct BpeScratch {
   WordCache cache;
   WordMerger merger;
@@ -158,13 +158,13 @@ class BpeModel {
   // The same without the cache.
   void encode_word_uncached(std::string_view word, BpeScratch* scratch, std::vector<int32_t>* ids) const;
 
-  // Appends the ids of a text that no pre-tokenizer has cut. Where no merge can reach over the start of a run
-  // of U+2581, such runs start words of their own.
+  // Appends the ids of a text without a pre-tokenizer. If no merge can span the start of a run of U+2581,
+  // each such run starts a new word.
   void encode_text(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const;
 
   const TokenTable& tokens() const { return tokens_; }
 
-  // Whether a vocabulary has a token for each of the 256 bytes, so that words may be bytes.
+  // Whether a vocabulary has a token for each of the 256 bytes, as raw_bytes requires.
   static bool has_all_bytes(const BpeTables& tables);
 
  private:
@@ -175,7 +175,7 @@ class BpeModel {
 
   BpeOptions options_;
   TokenTable tokens_;      // as spelled in the file
-  TokenTable raw_tokens_;  // the bytes they stand for, with raw_bytes
+  TokenTable raw_tokens_;  // raw_bytes: the bytes they stand for
   MergeTable merges_;
   std::array<int32_t, 256> byte_ids_;      // raw_bytes: id of each byte
   std::array<int32_t, 256> fallback_ids_;  // byte_fallback: id of <0x00>..<0xFF>, -1 when missing

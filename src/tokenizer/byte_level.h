@@ -15,7 +15,7 @@ char32_t byte_level_char(uint8_t byte);
 // Bytes in the alphabet's characters (UTF-8).
 std::string byte_level_encode(std::string_view bytes);
 
-// The inverse; nothing when a character is not of the alphabet. `text` is well-formed UTF-8.
+// The inverse; nullopt if a character is not in the alphabet. `text` must be well-formed UTF-8.
 std::optional<std::string> byte_level_decode(std::string_view text);
 
 }  // namespace tessera

@@ -1,7 +1,7 @@
 // Decoders of tokenizer.json: from tokens back to text.
 //
-// A decoder is a row of stages through which tokens pass one after the other. The text comes out as soon as
-// no later token can change it, so that streaming and whole decoding are the same code.
+// A decoder is a chain of stages that tokens pass through. Text comes out as soon as no later token can
+// change it, so streaming and one-shot decoding share the same code.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@
 
 namespace tessera {
 
-// One pass over one row of tokens. A token arrives in one or more fragments of well-formed UTF-8; the last of
-// them has ends_token.
+// One stage, for one sequence of tokens. A token arrives in one or more fragments of well-formed UTF-8; the
+// last one has ends_token set.
 class DecodeStage {
  public:
   virtual ~DecodeStage() = default;
@@ -30,7 +30,7 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
   virtual std::unique_ptr<DecodeStage> start() const = 0;
-  // Whether it reads tokens as spelled in the byte-level alphabet.
+  // Whether it expects tokens in the byte-level alphabet.
   virtual bool is_byte_level() const { return false; }
 };
 
@@ -42,11 +42,11 @@ class DecodeStream {
  public:
   explicit DecodeStream(const std::vector<std::unique_ptr<Decoder>>& decoders);
   ~DecodeStream();
-  // `is_added`: an added token, whose text means itself even where tokens are spelled in the byte-level
+  // `is_added`: an added token, whose text is literal even if the other tokens are in the byte-level
   // alphabet.
   void push(std::string_view token, bool is_added = false);
   void finish();
-  // What has come out since the last call.
+  // The text produced since the last call.
   std::string take();
 
  private:

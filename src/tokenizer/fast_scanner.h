@@ -1,4 +1,4 @@
-// Hand-written scanners for the patterns that nearly all byte-level models split by.
+// Hand-written scanners for the split patterns of nearly all byte-level models.
 #pragma once
 
 #include <array>
@@ -22,8 +22,8 @@ inline constexpr std::string_view kQwen2Pattern =
 
 std::optional<KnownPattern> known_pattern(std::string_view regex);
 
-// Finds the matches of a known pattern one after the other. They cover every text without gaps, and where one
-// ends depends only on where it starts and what follows. \p{L} and \p{N} are those of ICU's Unicode version.
+// Finds successive matches of a known pattern. They cover any text without gaps, and where a match ends
+// depends only on where it starts and on what follows. \p{L} and \p{N} are those of ICU's Unicode version.
 class FastScanner {
  public:
   explicit FastScanner(KnownPattern pattern);

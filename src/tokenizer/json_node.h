@@ -1,4 +1,4 @@
-// Reading a JSON document with errors that name the file and the path of the field.
+// Access to a JSON document, with errors that name the file and the path of the field.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace tessera {
 
 // A value inside a document, with its path ("pre_tokenizer.pretokenizers[0].pattern"). A missing field is a
-// node too; asking it for a value is the error. Errors are kBadData unless said otherwise.
+// node too; reading its value is the error. Errors are kBadData unless noted.
 class JsonNode {
  public:
   JsonNode(const nlohmann::json& root, const std::string& origin) : value_(&root), origin_(&origin) {}
@@ -40,8 +40,8 @@ class JsonNode {
 
   // The "type" of a component.
   const std::string& type() const { return (*this)["type"].string(); }
-  // kBadConfig when the component has a field that is not among `known` and not null or false: a setting that
-  // this version does not know may change ids.
+  // kBadConfig if the component has a field that is not in `known` and not null or false: a setting we do not
+  // know may change ids.
   void expect_keys(std::initializer_list<std::string_view> known) const;
 
   // "tokenizer.json: pre_tokenizer.type"

@@ -10,8 +10,8 @@ namespace tessera {
 
 struct NormalizedText {
   std::string text;
-  // Whether the first character still stems from the start of the original text (Metaspace's prepend_scheme
-  // "first" asks for it).
+  // Whether the first character still comes from the start of the original text (for Metaspace's
+  // prepend_scheme "first").
   bool at_start = true;
 };
 

@@ -1,4 +1,4 @@
-// Post-processors of tokenizer.json: the special tokens around the ids of a text.
+// Post-processors of tokenizer.json: the special tokens added before and after a text.
 #pragma once
 
 #include <cstdint>

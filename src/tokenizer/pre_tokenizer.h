@@ -15,10 +15,11 @@ namespace tessera {
 
 struct Piece {
   std::string_view text;
-  bool at_start;  // begins where the original text begins
+  bool at_start;  // starts where the original text starts
 };
 
-// A text on its way through pre-tokenizers: pieces in order, none empty, and the strings made on the way.
+// A text passing through pre-tokenizers: its pieces in order, none empty, and storage for strings created on
+// the way.
 struct Pieces {
   std::vector<Piece> list;
   std::deque<std::string> storage;
@@ -33,8 +34,8 @@ class PreTokenizer {
 };
 
 struct PreTokenizerOptions {
-  // A ByteLevel leaves bytes as they are (the model then works on bytes) instead of writing each as a
-  // character of the byte-level alphabet.
+  // ByteLevel leaves bytes as they are (the model then works on bytes) instead of mapping them to the
+  // byte-level alphabet.
   bool raw_bytes = false;
   // Known patterns run on FastScanner instead of PCRE2.
   bool fast_scanner = true;
@@ -44,13 +45,13 @@ struct PreTokenizerOptions {
 // Punctuation; any other is Error(kBadConfig) with its name.
 std::unique_ptr<PreTokenizer> make_pre_tokenizer(const JsonNode& node, const PreTokenizerOptions& options);
 
-// Whether the last step is the only ByteLevel: then the model sees bytes.
+// Whether the last step is the only ByteLevel, so that the model may work on bytes.
 bool ends_in_byte_level(const JsonNode& node);
 
-// When the whole pre-tokenizer comes to "split by a known pattern, then bytes": that pattern.
+// The known pattern, if the whole pre-tokenizer amounts to "split by it, then ByteLevel".
 struct KnownSplit {
   KnownPattern pattern;
-  bool add_prefix_space;  // a text that does not begin with a space gets one
+  bool add_prefix_space;  // prepends a space to text that does not start with one
 };
 std::optional<KnownSplit> known_split(const JsonNode& node);
 

@@ -10,15 +10,14 @@
 
 namespace tessera {
 
-// The pattern in PCRE2's syntax of one in Oniguruma's (Ruby) syntax, which is what Hugging Face compiles.
-// Differences that matter and are rewritten: \s is White_Space (PCRE2 adds U+180E), \w holds marks and
-// Alphabetic, \h is a hexadecimal digit, \v is U+000B, {,n} is an interval, (?m) lets the dot match a
-// newline, \p{Han} is the script itself, a class inside a class is a union. Constructs that mean something
-// else in the two (class intersection, {n,m}+, negated class inside a class) are refused: Error(kBadConfig)
-// that starts with `where`.
+// Translates a pattern from Oniguruma's (Ruby) syntax, which Hugging Face uses, to PCRE2's. Rewrites these
+// differences: in Oniguruma \s is White_Space (PCRE2 adds U+180E), \w includes marks and Alphabetic, \h is a
+// hexadecimal digit, \v is U+000B, {,n} is an interval, (?m) lets the dot match a newline, \p{Han} is the
+// script itself, a class inside a class is a union. Other constructs that differ (class intersection, {n,m}+,
+// negated class inside a class) are rejected: Error(kBadConfig) starting with `where`.
 std::string pcre2_from_oniguruma(std::string_view pattern, const std::string& where);
 
-// A compiled pattern of Oniguruma's syntax; safe from several threads.
+// A compiled pattern in Oniguruma's syntax. Thread-safe.
 class Regex {
  public:
   Regex(std::string_view pattern, const std::string& where);
@@ -27,7 +26,7 @@ class Regex {
   Regex& operator=(Regex&&) noexcept;
 
   // Begin and end of every match in `text` (well-formed UTF-8), left to right, without overlap. An empty
-  // match right after a match is skipped. Error(kBadConfig) when matching takes too many steps.
+  // match right after a match is skipped. Error(kBadConfig) if matching takes too many steps.
   std::vector<std::pair<int64_t, int64_t>> find_all(std::string_view text) const;
 
   const std::string& pattern() const { return pattern_; }
@@ -39,7 +38,7 @@ class Regex {
   std::unique_ptr<Code> code_;
 };
 
-// Part of a text that a pattern divides.
+// A part of a text divided by a pattern.
 struct TextPart {
   int64_t begin;
   int64_t end;
@@ -49,10 +48,10 @@ struct TextPart {
 // {"Regex": ...} or {"String": ...} of tokenizer.json.
 using TextPattern = std::variant<std::string, Regex>;
 
-// The parts of `text`, in order, covering all of it: what the pattern matches and what lies between.
+// The parts of `text`, in order and covering all of it: the matches of the pattern and the text between them.
 std::vector<TextPart> divide(std::string_view text, const TextPattern& pattern);
 
-// `text` with every match replaced by `content` as it stands.
+// `text` with every match replaced by `content`, taken literally.
 std::string replace_all(std::string_view text, const TextPattern& pattern, std::string_view content);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// For the tests of this module: small tokenizers and components from JSON.
+// Test support for this module: small tokenizers and components from JSON.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// A document with a name, as make_normalizer and its like take it.
+// A named document, as make_normalizer and similar functions take it.
 class TestNode {
  public:
   explicit TestNode(std::string_view json) : value_(nlohmann::json::parse(json)) {}
@@ -24,7 +24,7 @@ class TestNode {
   std::string name_ = "test.json";
 };
 
-// A tokenizer whose words are characters: vocabulary of `tokens` in order, no merges.
+// A tokenizer that works on characters: `tokens` in order as the vocabulary, no merges.
 inline nlohmann::json plain_tokenizer(const std::vector<std::string>& tokens) {
   nlohmann::json vocab = nlohmann::json::object();
   for (const std::string& token : tokens) vocab.emplace(token, vocab.size());
@@ -37,7 +37,7 @@ inline nlohmann::json plain_tokenizer(const std::vector<std::string>& tokens) {
           {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}};
 }
 
-// As plain_tokenizer with the 256 bytes first and a ByteLevel that splits as GPT-2 does.
+// Like plain_tokenizer, with the 256 bytes first and a ByteLevel that splits like GPT-2.
 inline nlohmann::json byte_tokenizer(const std::vector<std::string>& more_tokens = {}) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte)
@@ -49,7 +49,7 @@ inline nlohmann::json byte_tokenizer(const std::vector<std::string>& more_tokens
   return json;
 }
 
-// Text of the kinds where tokenizers differ, and any characters at all.
+// Text on which tokenizers tend to differ, mixed with arbitrary characters.
 inline std::string random_unicode(std::mt19937& random, int max_parts) {
   static const std::vector<std::string> kParts = {"the",
                                                   "World",

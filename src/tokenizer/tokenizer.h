@@ -1,4 +1,4 @@
-// tokenizer.json of Hugging Face tokenizers: byte-level and SentencePiece-style BPE.
+// Tokenizers from Hugging Face's tokenizer.json: byte-level and SentencePiece-style BPE.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@
 namespace tessera {
 
 struct TokenizerOptions {
-  // Every step as the file spells it: PCRE2 for all patterns, the byte-level alphabet written out, no caches.
-  // Slow; what the fast paths are checked against.
+  // Every step exactly as the file describes it: PCRE2 for all patterns, explicit byte-level alphabet, no
+  // caches. Slow; the reference for testing the fast paths.
   bool reference = false;
 };
 
 class Tokenizer {
  public:
-  // tokenizer.json, or a folder with one (tokenizer_config.json beside it is read for bos/eos/pad tokens).
-  // Errors (kNoInput, kBadData; kBadConfig for a component that is not supported) name file, component and
+  // Opens a tokenizer.json, or a folder with one (and reads bos/eos/pad tokens from the tokenizer_config.json
+  // beside it). Errors (kNoInput, kBadData; kBadConfig for an unsupported component) name file, component and
   // what was found.
   static Tokenizer open(const std::filesystem::path& path);
   static Tokenizer parse(std::string_view json, const std::string& origin, TokenizerOptions options = {});
@@ -29,13 +29,13 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // Ids of `text` (well-formed UTF-8; otherwise Error(kBadData) with the byte offset), appended to `ids`.
-  // Added tokens inside the text are found as Hugging Face does. `add_special_tokens` applies the
-  // post-processor (bos, ...). Safe from several threads.
+  // Appends the ids of `text` (well-formed UTF-8; otherwise Error(kBadData) with the byte offset) to `ids`.
+  // Added tokens in the text are matched as in Hugging Face. `add_special_tokens` applies the post-processor
+  // (bos, ...). Thread-safe.
   void encode(std::string_view text, bool add_special_tokens, std::vector<int32_t>* ids) const;
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
 
-  // Ids out of range are an Error(kBadData); ids in a gap of the vocabulary give nothing.
+  // Ids out of range are an Error(kBadData); ids in a gap of the vocabulary decode to nothing.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
   int64_t vocab_size() const;  // number of ids, added tokens included (highest id + 1)
@@ -45,7 +45,7 @@ class Tokenizer {
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;
 
-  // Stable hash of everything that can change ids: for cache keys.
+  // Stable hash of everything that can change ids, for cache keys.
   uint64_t fingerprint() const;
 
   struct Impl;
@@ -58,8 +58,8 @@ class Tokenizer {
 
 class DecodeStream;
 
-// Decodes a stream of ids so that the pieces, joined, are decode() of all of them; a piece never ends inside
-// a UTF-8 sequence. For generation. The tokenizer must outlive it.
+// Decodes a stream of ids, for generation: the concatenated pieces equal decode() of all ids, and no piece
+// ends inside a UTF-8 sequence. The tokenizer must outlive it.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special_tokens = true);
@@ -67,9 +67,9 @@ class StreamDecoder {
   StreamDecoder(StreamDecoder&&) noexcept;
   StreamDecoder& operator=(StreamDecoder&&) noexcept;
 
-  // The text that `id` makes certain; "" while more ids may change it.
+  // The text that is final once `id` is known; "" while further ids may change it.
   std::string push(int32_t id);
-  // The rest, once.
+  // The remaining text. Call once.
   std::string finish();
 
  private:

@@ -1,4 +1,4 @@
-// tokenizer.json as read from disk, before anything is built from it.
+// tokenizer.json as parsed, before anything is built from it.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,9 +16,9 @@ struct TokenizerFile {
   bool has_merges = false;
 };
 
-// Parses in one pass, without a document of the whole file: vocabularies have hundreds of thousands of
-// entries. Error(kBadData) with the place for what is not JSON, not UTF-8, nested deeper than 64 levels, or
-// not a vocabulary or merge where one should be.
+// Parses in one pass without a DOM of the whole file: vocabularies have hundreds of thousands of entries.
+// Error(kBadData) with the position if the text is not JSON, not UTF-8, nested deeper than 64 levels, or has
+// something else where a vocabulary or merge belongs.
 TokenizerFile parse_tokenizer_file(std::string_view json, const std::string& origin);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// What a Tokenizer holds; private to this module.
+// The internals of Tokenizer; private to this module.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ struct Tokenizer::Impl {
   std::unique_ptr<Normalizer> normalizer;
   AddedTokens added;
   std::unique_ptr<PreTokenizer> pre_tokenizer;
-  std::optional<KnownSplit> known_split;  // then `scanner` does the pre-tokenizer's work
+  std::optional<KnownSplit> known_split;  // if set, `scanner` does the pre-tokenizer's work
   std::optional<FastScanner> scanner;
   std::optional<BpeModel> model;
   bool use_caches = true;
@@ -37,20 +37,20 @@ struct Tokenizer::Impl {
   std::optional<int32_t> eos_id;
   std::optional<int32_t> pad_id;
 
-  // Scratch memory that threads borrow for a call; as many as ever ran at the same time.
+  // Scratch memory that threads borrow for a call; one per thread of the highest concurrency so far.
   std::mutex scratch_mutex;
   std::vector<std::unique_ptr<BpeScratch>> scratch;
 
   static std::unique_ptr<Impl> parse(std::string_view json, const std::string& origin,
                                      TokenizerOptions options);
-  // bos, eos and pad from tokenizer_config.json and special_tokens_map.json of the folder, and what the class
-  // LlamaTokenizer adds around a text.
+  // Reads bos, eos and pad from the folder's tokenizer_config.json and special_tokens_map.json, and the
+  // special tokens that the class LlamaTokenizer adds around a text.
   void read_settings(const std::filesystem::path& folder);
 
   std::optional<int32_t> find(std::string_view token) const;
-  // nullopt for a gap; ids out of range are an Error.
+  // nullopt for a gap; Error for an id out of range.
   std::optional<std::string_view> text_of(int32_t id) const;
-  // Gives the token to a decoder, unless it is a special one to skip.
+  // Passes the token to a decoder, unless it is a special token to skip.
   void push(int32_t id, bool skip_special_tokens, DecodeStream* stream) const;
 
   void encode_text(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const;

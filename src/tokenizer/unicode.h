@@ -1,5 +1,5 @@
-// Characters as tokenizers see them: UTF-8 in and out, and the Unicode properties that patterns ask for
-// (ICU).
+// Characters as tokenizers see them: UTF-8 decoding and encoding, and the Unicode properties used in patterns
+// (from ICU).
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ struct DecodedChar {
   int64_t size_bytes;
 };
 
-// The character at the start of well-formed UTF-8 (checked by find_invalid_utf8 of base/text.h before).
+// The character at the start of well-formed UTF-8 (validate with find_invalid_utf8 of base/text.h first).
 inline DecodedChar decode_utf8(const char* text) {
   const auto byte = [text](int i) { return static_cast<char32_t>(static_cast<unsigned char>(text[i])); };
   const char32_t lead = byte(0);
@@ -38,11 +38,11 @@ int64_t last_char_begin(std::string_view text);
 
 void append_utf8(char32_t code_point, std::string* out);
 
-// Bytes of any origin made into text piece by piece: each maximal part of an ill-formed sequence becomes one
+// Converts arbitrary bytes to text incrementally: each maximal part of an ill-formed sequence becomes one
 // U+FFFD (Unicode 15, 3.9, "substitution of maximal subparts"), as Rust's String::from_utf8_lossy does.
 class LossyUtf8 {
  public:
-  // Appends what is certain; a sequence that `bytes` may not have finished waits for the next call.
+  // Appends all complete characters; a sequence that may be incomplete is kept for the next call.
   void push(std::string_view bytes, std::string* out);
   void finish(std::string* out);
 
@@ -50,8 +50,8 @@ class LossyUtf8 {
   std::string pending_;
 };
 
-// The classes that the patterns of GPT-2, Llama 3 and Qwen 2 tell apart. kSpace is White_Space without
-// \r and \n.
+// The classes that the patterns of GPT-2, Llama 3 and Qwen 2 distinguish. kSpace is White_Space without \r
+// and \n.
 enum class CharClass : uint8_t { kOther, kLetter, kNumber, kSpace, kNewline };
 
 // Two-stage table over all code points: 256 per block, equal blocks stored once (about 45 KB).

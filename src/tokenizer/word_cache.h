@@ -1,4 +1,4 @@
-// Ids of the words seen lately: text repeats its words, and a look-up costs a tenth of the merges.
+// Caches the ids of recent words: text repeats its words, and a lookup costs a tenth of the merges.
 #pragma once
 
 #include <array>
@@ -11,14 +11,13 @@
 
 namespace tessera {
 
-// Fixed memory (2 MiB, about the second-level cache of a core): sets of two entries, the older one is
-// replaced. For one thread.
+// Fixed memory (2 MiB, about a core's L2 cache): two-way sets, the older entry is replaced. Not thread-safe.
 class WordCache {
  public:
   static constexpr int64_t kMaxWordBytes = 31;
   static constexpr int64_t kMaxIds = 7;
 
-  // The word's bytes, zero-padded, with its length in the last byte: equal keys are equal words.
+  // The word's bytes, zero-padded, with its length in the last byte: equal keys mean equal words.
   using Key = std::array<uint64_t, 4>;
 
   struct alignas(64) Entry {
@@ -28,7 +27,8 @@ class WordCache {
   };
   static_assert(sizeof(Entry) == 64);
 
-  // `word` has 1 to kMaxWordBytes bytes; `readable_bytes` from its start may be read (the rest of the text).
+  // `word` has 1 to kMaxWordBytes bytes; `readable_bytes` bytes from its start may be read (the rest of the
+  // text).
   static Key make_key(std::string_view word, int64_t readable_bytes) {
     Key key{};
     const size_t size = word.size();
@@ -47,7 +47,7 @@ class WordCache {
     return key;
   }
 
-  // nullptr when the word is not there.
+  // nullptr if the word is not cached.
   const Entry* find(const Key& key) const {
     const Entry* set = set_of(key);
     if (set[0].key == key) return &set[0];
@@ -68,8 +68,8 @@ class WordCache {
   static constexpr int kSetBits = 14;
 
   Entry* set_of(const Key& key) const {
-    // Odd multipliers from the digits of the golden ratio, e and pi; the high bits of the product are the
-    // good ones.
+    // Odd multipliers from the digits of the golden ratio, e and pi; the high bits of the product are well
+    // mixed.
     uint64_t hash = key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xB7E151628AED2A6Bu +
                     key[2] * 0x243F6A8885A308D3u + key[3] * 0xC2B2AE3D27D4EB4Fu;
     hash ^= hash >> 32;

@@ -1,4 +1,4 @@
-// Counts the words of files, as the first half of training a tokenizer.
+// Counts the words in files: the first half of training a tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ struct WordCounts {
   int64_t num_files_skipped = 0;
 };
 
-// Words as the Llama 3 pattern cuts them. Holds one batch of text (64 MiB) and at most about `max_words`
-// different words: beyond that the rarest are dropped. The result does not depend on the number of threads.
+// Words are split by the Llama 3 pattern. Holds one batch of text (64 MiB) and at most about `max_words`
+// distinct words: beyond that the rarest are dropped. The result does not depend on the number of threads.
 // `progress` gets a fraction in [0, 1].
 WordCounts count_words(const std::vector<std::filesystem::path>& files, bool skip_invalid_utf8,
                        int64_t max_words, ThreadPool& pool, const std::function<void(double)>& progress);
 
-// Where a text of which more follows can be cut without cutting a word: behind the last line break that
-// something other than whitespace follows. Failing that, before the last character.
+// Where a text that has a continuation can be cut without splitting a word: after the last line break that is
+// followed by a non-whitespace character. Failing that, before the last character.
 int64_t cut_between_words(std::string_view text);
 
 }  // namespace tessera
