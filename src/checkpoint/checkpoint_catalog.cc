@@ -17,11 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of what writers of this format make at once; a header may be larger.
+// Largest piece that writers of this format produce; a header may be larger.
 constexpr int64_t kMaxPieceBytes = int64_t{64} << 20;
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
 constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
-// Of a text that is only checked.
+// Block size for texts that are only checksummed.
 constexpr int64_t kTextBlockBytes = int64_t{4} << 20;
 
 bool is_safetensors(const std::string& name) { return name.ends_with(".safetensors"); }
@@ -30,7 +30,7 @@ bool is_model_file(const std::string& name) {
   return name == kSingleFileName || parse_shard_name(name).has_value();
 }
 
-// The checkpoint of an output folder with the highest number, for who named another.
+// The checkpoint with the highest number in an output folder, as a hint for a user who named a wrong path.
 std::optional<fs::path> newest_in(const fs::path& output_dir) {
   std::optional<int64_t> newest;
   std::error_code error;
@@ -43,7 +43,7 @@ std::optional<fs::path> newest_in(const fs::path& output_dir) {
   return output_dir / checkpoint_name(*newest);
 }
 
-// What somebody probably meant who gave a folder without a manifest.
+// What the user probably meant by a folder without a manifest.
 std::string no_checkpoint_hint(const fs::path& folder) {
   std::error_code ignored;
   if (fs::exists(folder / kStateFolder, ignored)) return "it is incomplete, or a part of it was removed";
@@ -52,11 +52,11 @@ std::string no_checkpoint_hint(const fs::path& folder) {
   }
   if (fs::exists(folder / "config.json", ignored)) {
     return fmt::format(
-        "it was not written by this program, which reads no other's optimizer state; a new run can begin "
-        "with its weights: --model {}",
+        "it was not written by this program, which cannot read other programs' optimizer state; a new run "
+        "can start from its weights: --model {}",
         folder.native());
   }
-  return "it is no checkpoint of this program";
+  return "it is not a checkpoint of this program";
 }
 
 CheckpointManifest read_manifest(const fs::path& folder) {
@@ -94,14 +94,13 @@ void check_sizes(const CheckpointCatalog& catalog) {
   }
 }
 
-// Weights and state that the manifest does not know would be loaded by other programs.
+// Other programs would load weights and state that are not in the manifest.
 void check_nothing_else(const CheckpointCatalog& catalog) {
   std::set<std::string> known = {kManifestName};
   for (const FileRecord& file : catalog.manifest.files) known.insert(file.name);
   const auto check = [&](const fs::path& path, const std::string& name) {
     if (known.contains(name)) return;
-    fail(ExitCode::kBadData,
-         "{}: not in manifest.json: expected nothing of that name in a checkpoint (move it away)",
+    fail(ExitCode::kBadData, "{}: not in manifest.json: expected no such file in a checkpoint (move it away)",
          path.native());
   };
   std::error_code error;
@@ -139,7 +138,7 @@ std::string read_checked_text(const CheckpointCatalog& catalog, const std::strin
   return text;
 }
 
-// The reports that stand beside the model. Indexes are checked as they are read.
+// Checks the text files beside the model. Rank indexes are checked as they are read.
 void check_reports(const CheckpointCatalog& catalog) {
   for (const FileRecord& record : catalog.manifest.files) {
     if (record.crc32c && !record.name.starts_with(kStateFolder))
@@ -190,12 +189,12 @@ void check_pieces_cover(const CheckpointCatalog& catalog, CatalogFile& file) {
   for (const PieceRecord& piece : file.pieces) {
     if (piece.offset_bytes != covered || piece.size_bytes > file.bytes - covered) {
       fail(ExitCode::kBadData,
-           "{}: pieces of all ranks: expected one that begins at byte {} of {}, found [{}, {}) ({})",
+           "{}: pieces of all ranks: expected one that starts at byte {} of {}, found [{}, {}) ({})",
            catalog.path_of(file.name).native(), covered, file.bytes, piece.offset_bytes,
            piece.offset_bytes + piece.size_bytes,
            piece.offset_bytes < covered   ? "overlaps the one before it"
            : piece.offset_bytes > covered ? "a hole"
-                                          : "behind the end");
+                                          : "past the end");
     }
     covered += piece.size_bytes;
   }
@@ -205,7 +204,7 @@ void check_pieces_cover(const CheckpointCatalog& catalog, CatalogFile& file) {
   }
 }
 
-// The header is the file's first piece; every other one lies in one tensor, at whole elements.
+// The header is the file's first piece; every other piece holds whole elements of a single tensor.
 void read_header(const CheckpointCatalog& catalog, CatalogFile& file) {
   const fs::path path = catalog.path_of(file.name);
   const auto refuse = [&](const PieceRecord& piece, const char* expected) {
@@ -260,7 +259,7 @@ void add_model_tensors(CheckpointCatalog& catalog, size_t file_index) {
   }
 }
 
-// The tensors of a rank's state are those of the elements that its index lists.
+// A rank's state file must have exactly the tensors for the elements that its index lists.
 void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
   const std::string name = state_file_name(index.rank, index.world_size);
   const auto file = std::find_if(catalog.files.begin(), catalog.files.end(),

@@ -1,4 +1,4 @@
-// What rank 0 does for all: makes the unfinished folder, and gives it its name when all have written.
+// What rank 0 does for all ranks: creates the unfinished folder and renames it once all have written.
 #include <fcntl.h>
 #include <stdio.h>
 
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 
 void rename_path(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
-    fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot become {}", from.native(), to.native()));
+    fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot rename to {}", from.native(), to.native()));
   }
 }
 
@@ -45,18 +45,19 @@ FileRecord write_text(const fs::path& folder, const std::string& name, const std
   return {name, std::ssize(text), crc32c(0, std::as_bytes(std::span(text)))};
 }
 
-// What cannot be read back must not replace anything. That is the disk's failure, whatever the reader says.
+// A checkpoint that cannot be read back must not replace anything. The disk is to blame, whatever the reader
+// says.
 template <typename Read>
 auto read_back(const Read& read) {
   try {
     return read();
   } catch (const Error& error) {
     if (error.code() == ExitCode::kInternal) throw;
-    fail(ExitCode::kIoError, "the checkpoint just written is not what it should be: {}", error.what());
+    fail(ExitCode::kIoError, "the checkpoint just written does not read back: {}", error.what());
   }
 }
 
-// All files: those that the indexes list in pieces, the indexes, and what is written here.
+// Lists all files: those that the rank indexes list in pieces, the indexes, and the texts written here.
 CheckpointManifest make_manifest(const CheckpointPlan& plan, const RunRecord& record) {
   const fs::path folder = plan.unfinished_folder();
   CheckpointManifest manifest;
@@ -87,8 +88,8 @@ CheckpointManifest make_manifest(const CheckpointPlan& plan, const RunRecord& re
   return manifest;
 }
 
-// The new folder takes the name of the old one, which goes to previous-N, in one operation where the file
-// system can do that: at no moment is there neither.
+// The new folder takes the name of the old one, which moves to previous-N, atomically if the file system
+// supports it, so that there is always one under that name.
 void replace_checkpoint(const fs::path& unfinished, const fs::path& folder) {
   const fs::path previous = make_previous_folder(folder_of(folder));
   const fs::path aside = previous / folder.filename();
@@ -100,10 +101,10 @@ void replace_checkpoint(const fs::path& unfinished, const fs::path& folder) {
     rename_path(waiting, folder);
   }
   fsync_folder(previous);
-  log_info("{}: replaced; the one that was there is now {}", folder.native(), aside.native());
+  log_info("{}: replaced; the previous one is now {}", folder.native(), aside.native());
 }
 
-// From the rename on the checkpoint exists; where `latest` points matters less.
+// The checkpoint exists since the rename, so a failure to update `latest` is only a warning.
 void point_latest(const fs::path& folder) {
   try {
     write_text_file(folder_of(folder) / kLatestName, folder.filename().native() + "\n");

@@ -21,7 +21,7 @@ std::optional<int64_t> parse_checkpoint_name(std::string_view name) {
   const std::string_view digits = name.substr(kCheckpointPrefix.size());
   int64_t step = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
-  // Only the name that checkpoint_name() gives: no sign, no leading zero.
+  // Only names that checkpoint_name() produces: no sign, no leading zero.
   if (error != std::errc() || end != digits.data() + digits.size() || checkpoint_name(step) != name) {
     return std::nullopt;
   }

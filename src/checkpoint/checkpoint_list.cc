@@ -1,4 +1,4 @@
-// Which checkpoints an output folder has.
+// Lists the checkpoints in an output folder.
 #include <algorithm>
 #include <system_error>
 
@@ -30,7 +30,7 @@ std::vector<CheckpointEntry> find_checkpoints(const fs::path& output_dir) {
   return entries;
 }
 
-// The step of a folder that has a checkpoint's name is that of its manifest.
+// Opens a folder and checks that the step in its name is the manifest's.
 CheckpointReader open_entry(const CheckpointEntry& entry) {
   CheckpointReader reader = CheckpointReader::open(entry.folder);
   if (reader.step() != entry.step) {
@@ -84,7 +84,7 @@ std::optional<CheckpointReader> open_newest_checkpoint(const fs::path& output_di
     try {
       return open_entry(*entry);
     } catch (const Error& problem) {
-      log_warning("{} is passed over: {}", entry->folder.native(), problem.what());
+      log_warning("{} is skipped: {}", entry->folder.native(), problem.what());
     }
   }
   return std::nullopt;

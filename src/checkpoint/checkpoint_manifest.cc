@@ -33,12 +33,12 @@ std::string hex(uint32_t checksum) { return fmt::format("{:08x}", checksum); }
 std::optional<uint32_t> parse_hex(std::string_view text) {
   uint32_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  // Only as hex() writes it, so that no other bytes say the same.
+  // Only hex()'s own spelling, so that every value has exactly one encoding.
   const bool is_number = error == std::errc() && end == text.data() + text.size();
   return is_number && hex(value) == text ? std::optional(value) : std::nullopt;
 }
 
-// A document of one of the two formats, parsed, of a version that this program knows.
+// Parses a document of one of the two formats and checks its version.
 Json parse_document(std::string_view text, const std::string& origin, const char* format) {
   Json document = parse_json(text, origin);
   if (!document.is_object())
@@ -80,7 +80,7 @@ const Json& required(const JsonFields& fields, const std::string& name, Json::va
   return *value;
 }
 
-// A file in the checkpoint's folder or in tessera/, never elsewhere.
+// A file directly in the checkpoint's folder or in its tessera/, nowhere else.
 void check_file_name(const std::string& name, const std::string& origin) {
   std::string_view base = name;
   const std::string folder = std::string(kStateFolder) + "/";
@@ -133,7 +133,7 @@ void check_manifest_checksum(std::string_view text, const std::string& origin) {
   const uint32_t found = crc32c(0, std::as_bytes(std::span(text.substr(0, text.size() - kTailBytes))));
   if (found != *expected) {
     fail(ExitCode::kBadData,
-         "{}: field 'manifest_crc32c': expected {} as it says, found {} (damaged or edited; use another "
+         "{}: field 'manifest_crc32c': expected {} as recorded, found {} (damaged or edited; use another "
          "checkpoint)",
          origin, hex(*expected), hex(found));
   }
@@ -212,7 +212,7 @@ std::string write_manifest(const CheckpointManifest& manifest) {
     json["files"].push_back(std::move(entry));
   }
   std::string text = json.dump(2);
-  text.resize(text.size() - 2);  // the "\n}" that comes behind the checksum
+  text.resize(text.size() - 2);  // the "\n}" that follows the checksum
   text += ",\n  ";
   const uint32_t checksum = crc32c(0, std::as_bytes(std::span(text)));
   return fmt::format("{}{}{}{}", text, kChecksumKey, hex(checksum), kManifestEnd);
@@ -233,7 +233,7 @@ CheckpointManifest parse_manifest(std::string_view text, const std::string& orig
     manifest.files.push_back(parse_file_record(entry, origin));
     const std::string& name = manifest.files.back().name;
     if (!names.insert(name).second)
-      fail(ExitCode::kBadData, "{}: field 'files': '{}' stands twice", origin, name);
+      fail(ExitCode::kBadData, "{}: field 'files': '{}' appears twice", origin, name);
   }
   return manifest;
 }
@@ -275,7 +275,7 @@ RankIndex parse_rank_index(std::string_view text, const std::string& origin) {
     const std::string name = required_string(file, "name");
     check_file_name(name, origin);
     if (!names.insert(name).second)
-      fail(ExitCode::kBadData, "{}: field 'files': '{}' stands twice", origin, name);
+      fail(ExitCode::kBadData, "{}: field 'files': '{}' appears twice", origin, name);
     const Json& pieces = required(file, "pieces", Json::value_t::array, "a list of pieces");
     index.files.push_back({name, parse_pieces(pieces, origin, name)});
   }

@@ -23,17 +23,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Pieces that the system is told of ahead of their turn: enough for a disk to have several requests at work.
+// Pieces announced for readahead: enough to keep several requests in flight on a disk.
 constexpr size_t kAnnouncedPieces = 64;
 
 // Bytes of one piece of one file.
 struct PieceSlice {
   size_t file = 0;
   size_t piece = 0;
-  int64_t offset_bytes = 0;  // of the slice's first element in the piece
+  int64_t offset_bytes = 0;  // of the slice's first element within the piece
 };
 
-// Elements that the sink gets at once: a slice of one piece, and for BF16 masters that of the remainders'.
+// Elements passed to the sink in one call: a slice of one piece and, for BF16 masters, the matching slice of
+// remainders.
 struct ReadUnit {
   StateKind kind;
   int64_t flat_begin;
@@ -42,12 +43,12 @@ struct ReadUnit {
   PieceSlice remainders;
 };
 
-// Files opened when first used.
+// Opens files on first use.
 class OpenFiles {
  public:
   explicit OpenFiles(const CheckpointCatalog& catalog) : catalog_(catalog), files_(catalog.files.size()) {}
 
-  // The whole piece, checked; in `buffer`.
+  // Reads a whole piece into `buffer` and verifies its checksum.
   std::span<std::byte> read(size_t file, size_t piece_index, PageBuffer* buffer) {
     const PieceRecord& piece = catalog_.files[file].pieces[piece_index];
     const DirectInputFile& input = at(file);
@@ -74,11 +75,11 @@ class OpenFiles {
   std::vector<std::unique_ptr<DirectInputFile>> files_;
 };
 
-// A disk is at its best with several requests at once: with 2 readers it gives 0.8 of its speed, with 4 0.9.
+// A disk is fastest with several requests in flight: 2 readers reach 0.8 of its speed, 4 reach 0.9.
 constexpr int64_t kMinReaders = 4;
 
-// Runs body(i) for i from 0 up, several at once, in order of their beginning. The error of the lowest i that
-// has one is thrown.
+// Runs body(i) for all i, several at once, started in ascending order. Rethrows the error of the lowest
+// failed i.
 template <typename MakeBody>
 void for_each_in_order(ThreadPool& pool, size_t count, const MakeBody& make_body) {
   std::atomic<size_t> next = 0;
@@ -102,7 +103,7 @@ void for_each_in_order(ThreadPool& pool, size_t count, const MakeBody& make_body
   if (error) std::rethrow_exception(error);
 }
 
-// What of a part's extents lies in [begin, end), cut where pieces end.
+// A part's elements [begin, end) within one piece.
 struct Cut {
   int64_t begin;
   int64_t end;
@@ -142,7 +143,7 @@ std::vector<Cut> cuts_of(const CheckpointCatalog& catalog, const CatalogParamete
   return cuts;
 }
 
-// Units of one kind for elements [begin, end) of a parameter.
+// Adds the units of one kind for elements [begin, end) of a parameter.
 void add_units(const CheckpointCatalog& catalog, const Parameter& parameter, StateKind kind, int64_t begin,
                int64_t end, std::vector<ReadUnit>* units) {
   const CatalogParameter& stored = catalog.parameters.at(parameter.name);
@@ -158,7 +159,7 @@ void add_units(const CheckpointCatalog& catalog, const Parameter& parameter, Sta
     }
     return;
   }
-  // The pieces of both halves mostly begin and end at the same elements.
+  // The pieces of weights and remainders mostly have the same boundaries, but need not.
   const std::vector<Cut> others = cuts_of(catalog, stored, StoredPart::kMaster, begin, end);
   auto other = others.begin();
   for (const Cut& cut : cuts) {
@@ -197,7 +198,7 @@ std::vector<ReadUnit> plan_units(const CheckpointCatalog& catalog, const Paramet
   return units;
 }
 
-// Reads units, with buffers of its own.
+// Reads units; owns its buffers.
 class UnitReader {
  public:
   UnitReader(const CheckpointCatalog& catalog, OpenFiles& files, const StateSink& sink)
@@ -218,7 +219,7 @@ class UnitReader {
   }
 
  private:
-  // Aligned for its elements, also where another program's header has an odd length.
+  // Returns the slice aligned for its elements, even if another program wrote a header of odd length.
   const std::byte* read_slice(const PieceSlice& slice, PageBuffer* buffer) {
     std::span<std::byte> bytes = files_.read(slice.file, slice.piece, buffer);
     if (reinterpret_cast<uintptr_t>(bytes.data()) % alignof(float) != 0) {

@@ -28,20 +28,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Below what computes: it gets the time that is left, which is a lot where threads wait for the network.
+// Yields to compute threads: the writer gets the time they leave, which is a lot while they wait for the
+// network.
 constexpr int kWriterNiceness = 10;
-// Bytes behind each other after which the disk is set to work.
+// Contiguous bytes after which writeback is started.
 constexpr int64_t kWritebackBytes = int64_t{8} << 20;
-// What one thread encodes at a time for before_change(): 12 bytes each, in L2.
+// Elements that a thread encodes at a time for before_change(): 12 bytes each (384 KiB), fits in L2.
 constexpr int64_t kCaptureElements = int64_t{1} << 15;
-// Of small files whose text is at hand.
+// Piece size for small text files.
 constexpr int64_t kTextPieceBytes = int64_t{4} << 20;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Spreads bytes over time: never more than the rate, counted from the last pause.
+// Rate limiter: never exceeds the rate, counted from the last pause.
 class Pace {
  public:
   explicit Pace(int64_t bytes_per_second) : bytes_per_second_(bytes_per_second) {}
@@ -60,7 +61,7 @@ class Pace {
   Clock::time_point ready_ = Clock::now();
 };
 
-// A file that this rank writes to, with the checksums of what it wrote.
+// A file that this rank writes to, and the checksums of the pieces it wrote.
 class PieceFile {
  public:
   PieceFile(std::string name, OutputFile file) : name_(std::move(name)), file_(std::move(file)) {}
@@ -69,7 +70,7 @@ class PieceFile {
     file_.write_at(offset_bytes, data);
     record(offset_bytes, data);
   }
-  // Bytes that are in the file already.
+  // For bytes that are already in the file.
   void record(int64_t offset_bytes, std::span<const std::byte> data) {
     pieces_.push_back({offset_bytes, std::ssize(data), crc32c(0, data)});
   }
@@ -91,7 +92,7 @@ class PieceFile {
   std::vector<PieceRecord> pieces_;
 };
 
-// Bytes of one part that lie behind each other and that the disk has not been told of.
+// Contiguous bytes of one part for which writeback has not been started yet.
 struct Stream {
   PieceFile* file = nullptr;
   int64_t begin = 0;
@@ -140,7 +141,7 @@ struct CheckpointWriter::Impl {
   void finish_files();
   void set_failure(std::exception_ptr error);
 
-  // What a part of a piece is written to.
+  // Where a part of a piece is written.
   struct Place {
     PieceFile* file;
     int64_t offset_bytes;
@@ -160,7 +161,7 @@ struct CheckpointWriter::Impl {
   const SafetensorsLayout state_layout;
   PieceQueue queue;
 
-  // Of the writer's thread.
+  // Used only by the writer's thread.
   std::vector<std::unique_ptr<PieceFile>> model_files;  // null where the rank owns nothing
   std::unique_ptr<PieceFile> state_file;
   std::vector<RankIndex::File> texts;
@@ -169,7 +170,7 @@ struct CheckpointWriter::Impl {
   Pace pace{options.max_bytes_per_second};
 
   std::atomic<bool> finished = false;
-  std::mutex mutex;  // over what follows
+  std::mutex mutex;  // guards the following two
   std::exception_ptr failure;
   WriteReport report;
 
@@ -185,7 +186,7 @@ void CheckpointWriter::Impl::set_failure(std::exception_ptr error) {
 }
 
 void CheckpointWriter::Impl::run() noexcept {
-  ::setpriority(PRIO_PROCESS, 0, kWriterNiceness);  // of this thread; a refusal costs a little speed
+  ::setpriority(PRIO_PROCESS, 0, kWriterNiceness);  // this thread only; failure costs a little speed
   const Clock::time_point start = Clock::now();
   try {
     open_files();
@@ -203,7 +204,7 @@ void CheckpointWriter::Impl::run() noexcept {
 }
 
 void CheckpointWriter::Impl::open_files() {
-  // Rank 0 answers for the headers, which it has written, and so for every file.
+  // Rank 0 wrote the headers, so it records and syncs every file.
   std::vector<bool> is_used(model_layout.files.size(), rank == 0);
   for (const OwnedPart& part : parts) {
     is_used[static_cast<size_t>(model_layout.at(part.parameter->name).file)] = true;
@@ -232,7 +233,7 @@ void CheckpointWriter::Impl::write_pieces() {
     queue.set_written(work->index);
   }
   buffer = PageBuffer();
-  // Abandoned, or a caller has failed, whose error counts.
+  // Abandoned, or a caller has failed; then the caller's error, set first, is the one reported.
   if (queue.is_closed()) fail(ExitCode::kIoError, "{}: abandoned", folder.native());
 }
 
@@ -268,7 +269,7 @@ void CheckpointWriter::Impl::write_piece(const PieceQueue::Work& work) {
   report.bytes += total_bytes;
 }
 
-// config.json, tokenizer files, the index of the shards.
+// Writes config.json, the tokenizer files and the shard index.
 void CheckpointWriter::Impl::write_texts() {
   std::vector<NamedText> files = model_folder_texts(config, export_options);
   if (!model_layout.index_json.empty()) files.push_back({kIndexFileName, model_layout.index_json});
@@ -307,7 +308,7 @@ void CheckpointWriter::Impl::finish_files() {
 CheckpointWriter::CheckpointWriter(const CheckpointPlan& plan, std::vector<ElementRange> owned,
                                    StateSource source, const WriteOptions& options, ThreadPool& pool)
     : impl_(std::make_unique<Impl>(plan, owned, std::move(source), options, pool)) {
-  const UnpinnedScope unpinned(spare_cpus());  // where there is room, not where its maker is pinned
+  const UnpinnedScope unpinned(spare_cpus());  // on spare cores, not on the creator's pinned one
   impl_->thread = std::thread([impl = impl_.get()] { impl->run(); });
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What transformers reads of a tokenizer; those that are not there are not missed.
+// The tokenizer files that transformers reads; all are optional.
 constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "tokenizer_config.json",
                                         "special_tokens_map.json",
@@ -49,7 +49,7 @@ float element(DType dtype, const std::byte* data, int64_t index) {
 
 std::vector<SafetensorsItem> make_items(const ParameterLayout& layout, const WeightSource& source,
                                         DType dtype) {
-  // One buffer serves all items: they are produced one after another.
+  // All items share one buffer: they are produced one after another.
   const auto values = std::make_shared<std::vector<float>>();
   std::vector<SafetensorsItem> items;
   for (const Parameter& parameter : layout.parameters()) {
@@ -80,7 +80,7 @@ void round_to_saved(std::span<const float> masters, DType dtype, std::byte* save
                    std::ssize(masters));
 }
 
-// F16 ends at 65504. The weight of a NaN may be a number.
+// F16 ends at 65504. Both are checked because rounding can turn a NaN master into a finite weight.
 void check_saved_weights(const Parameter& parameter, int64_t begin, std::span<const float> values,
                          DType dtype, const std::byte* saved) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -104,7 +104,7 @@ std::vector<NamedText> model_folder_texts(const ModelConfig& config, const Expor
 void export_model_folder(const fs::path& folder, const ModelConfig& config, const ParameterLayout& layout,
                          const WeightSource& source, const ExportOptions& options) {
   create_synced_folder(folder);
-  // The weights first: what a full disk interrupts leaves the folder as it was.
+  // Weights first: if the disk fills up, the folder stays as it was.
   write_safetensors_model(folder, make_items(layout, source, options.save_dtype), options.max_shard_bytes);
   for (const auto& [name, text] : model_folder_texts(config, options)) write_text_file(folder / name, text);
 }

@@ -21,12 +21,12 @@ using Location = SafetensorsModel::Location;
 
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kLmHead = "lm_head.weight";
-// 256 KiB of BF16: still in the core's cache when it is checked, also where ranks share a core.
+// 256 KiB of BF16: still in the core's cache when it is checked, even if ranks share a core.
 constexpr int64_t kPieceElements = int64_t{1} << 17;
-// What is announced to the system ahead of the reads: enough for a disk to have several requests at work.
+// Bytes announced for readahead: enough to keep several requests in flight on a disk.
 constexpr int64_t kAnnouncedBytes = int64_t{64} << 20;
 
-// What a piece of work reads: into the sink, or to be compared with the tied embedding.
+// A unit of reading: for the sink, or for comparison with the tied embedding.
 struct Piece {
   size_t tensor;
   int64_t begin;
@@ -41,7 +41,7 @@ struct Tensor {
   const Location* equal = nullptr;  // must hold the same values and is not loaded itself
 };
 
-// How config.json gives the shape, for messages.
+// The shape in terms of config.json's fields, for messages.
 std::string_view shape_formula(const std::string& name) {
   constexpr std::array<std::array<std::string_view, 2>, 16> kFormulas = {{
       {"embed_tokens.weight", "[vocab_size, hidden_size]"},
@@ -94,7 +94,7 @@ void check_tensor(const Parameter& parameter, const Location& location) {
          parameter.name, dtype_name(entry.dtype));
 }
 
-// Every tensor to be read; all of the model's own are there and nothing else is.
+// Every tensor to read. Checks that the files have all tensors of the model and no others.
 std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfig& config,
                                  const ParameterLayout& layout) {
   std::vector<Tensor> tensors;
@@ -124,7 +124,7 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
 
 int64_t element_bytes(const Tensor& tensor) { return dtype_bytes(tensor.location.entry->dtype); }
 
-// What of the ranges lies in a tensor, in pieces.
+// Adds the parts of a tensor that lie in the ranges, in pieces.
 void add_pieces(const std::vector<Tensor>& tensors, size_t index, std::span<const ElementRange> ranges,
                 std::vector<Piece>* pieces) {
   const Tensor& tensor = tensors[index];
@@ -140,7 +140,7 @@ void add_pieces(const std::vector<Tensor>& tensors, size_t index, std::span<cons
   }
 }
 
-// In the order of the files, so that a disk is read from front to back.
+// In file order, so that a disk is read sequentially.
 std::vector<Piece> plan_pieces(std::vector<Tensor>& tensors, std::span<const ElementRange> ranges) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) {
     const auto key = [](const Tensor& tensor) {
@@ -164,15 +164,15 @@ int64_t count_non_finite(std::span<const float> values) {
   return count;
 }
 
-// All bits of the exponent are set in infinities and NaN. They are counted only where there are any: the
-// first loop takes 64 bytes at a time, as fast as they come from the cache.
+// Infinities and NaN have all exponent bits set. A first loop only detects them, 64 bytes at a time, at the
+// speed of the cache; they are counted only if there are any.
 int64_t count_non_finite(std::span<const bf16> values) {
   using Lanes [[gnu::vector_size(16)]] = uint16_t;
   constexpr uint16_t kExponent = 0x7F80;
   constexpr uint16_t kLastExponentBit = 0x0080;
   constexpr size_t kNumLanes = sizeof(Lanes) / sizeof(uint16_t);
   const auto is_bad = [](bf16 value) { return !is_finite(value); };
-  // Bit 15 is set by the carry out of an exponent of ones.
+  // An all-ones exponent carries into bit 15.
   const auto marks = [](const bf16* at) {
     Lanes lanes;
     std::memcpy(&lanes, at, sizeof(lanes));
@@ -192,7 +192,7 @@ int64_t count_non_finite(std::span<const bf16> values) {
 
 void check_equal(const Tensor& tensor, int64_t begin, std::span<const float> found,
                  std::span<const float> expected) {
-  // By bits as well: a NaN in both is for check_finite to report.
+  // Equal bits count too: check_finite reports a NaN in both.
   const auto same = [](float a, float b) {
     return a == b || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
   };
@@ -226,7 +226,7 @@ void check_finite(const std::vector<Tensor>& tensors, const std::vector<std::ato
        bad_tensors == 1 ? "" : fmt::format(" ({} in {} tensors in all)", format_count(total), bad_tensors));
 }
 
-// Keeps kAnnouncedBytes of reads known to the system, counted from the piece that a thread begins.
+// Keeps kAnnouncedBytes announced for readahead, counted from the piece that a thread is starting.
 class Announcer {
  public:
   Announcer(const std::vector<Tensor>& tensors, const std::vector<Piece>& pieces)
@@ -234,7 +234,7 @@ class Announcer {
 
   void begin(size_t piece) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
-    if (!lock) return;  // another thread is at it
+    if (!lock) return;  // another thread is doing it
     while (next_ < pieces_.size() && (next_ <= piece || ahead(piece) < kAnnouncedBytes)) announce(next_++);
   }
 
@@ -262,7 +262,7 @@ class Announcer {
   int64_t passed_bytes_ = 0;
 };
 
-// Reads pieces, with buffers of its own.
+// Reads pieces; owns its buffers.
 class PieceReader {
  public:
   PieceReader(const WeightSink& sink, const Bf16Destination& bf16_destination)
@@ -319,7 +319,7 @@ void load_weights(const SafetensorsModel& model, const ModelConfig& config, cons
   for (const Piece& piece : pieces) total_bytes += piece.count * element_bytes(tensors[piece.tensor]);
   LoadMeter progress(total_bytes, options.progress);
   Announcer announcer(tensors, pieces);
-  // Threads take the pieces one after another, so that the files are read from front to back.
+  // Threads take the pieces in order, so that the files are read front to back.
   std::atomic<size_t> next = 0;
   pool.parallel_for(pool.num_threads(), [&](int64_t /*reader*/) {
     PieceReader reader(sink, options.bf16_destination);

@@ -10,10 +10,10 @@
 namespace tessera {
 namespace {
 
-// Masters pass through a buffer on the stack that stays in L1.
+// Masters go through a stack buffer of 16 KiB, which stays in L1.
 constexpr int64_t kBlockElements = 4096;
 
-// Without a branch, so that several values are taken per instruction.
+// Branch-free, so that it vectorizes.
 template <typename T>
 bool any_not_finite(const std::byte* values, int64_t count) {
   bool any = false;

@@ -23,8 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A network file system may show a new name to other machines late; those that remember that it was not there
-// do so for seconds.
+// A network file system may show new names to other machines late: negative lookups are cached for seconds.
 constexpr std::chrono::seconds kVisibleWithin(10);
 constexpr std::chrono::milliseconds kPoll(50);
 
@@ -44,7 +43,7 @@ SharedExport::~SharedExport() {
   for (const auto& file : files_.files) fs::remove(unfinished_path(*created_, file.name), ignored);
 }
 
-// As AtomicFile names its temporary files, so that remove_abandoned_files() knows them.
+// Named like AtomicFile's temporary files, so that remove_abandoned_files() recognizes them.
 fs::path SharedExport::unfinished_path(uint64_t number, const std::string& name) const {
   return folder_ / fmt::format(".{}.tmp-0-{}", name, number);
 }
@@ -52,7 +51,7 @@ fs::path SharedExport::unfinished_path(uint64_t number, const std::string& name)
 uint64_t SharedExport::create() {
   TESSERA_CHECK(!created_, "{}", folder_.native());
   create_synced_folder(folder_);
-  // Random: machines that have another folder under this name have no such files in it.
+  // Random, so that a machine with a different folder at this path cannot have these files.
   std::random_device random;
   created_ = uint64_t{random()} << 32 | random();
   for (const auto& [name, layout] : files_.files) layout.create(unfinished_path(*created_, name)).close();
@@ -63,13 +62,12 @@ void SharedExport::wait_until_visible(const fs::path& path) const {
   const auto deadline = std::chrono::steady_clock::now() + kVisibleWithin;
   while (::access(path.c_str(), F_OK) != 0) {
     if (errno != ENOENT && errno != ENOTDIR)
-      fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot look for it", path.native()));
+      fail_errno(ExitCode::kIoError, errno, fmt::format("{}: cannot check whether it exists", path.native()));
     if (std::chrono::steady_clock::now() > deadline) {
-      fail(
-          ExitCode::kBadConfig,
-          "{}: expected the files that rank 0 has begun there, found none: choose a folder that all machines "
-          "share, or run this on one machine",
-          folder_.native());
+      fail(ExitCode::kBadConfig,
+           "{}: expected the files that rank 0 created there, found none: choose a folder that all machines "
+           "share, or run this on one machine",
+           folder_.native());
     }
     std::this_thread::sleep_for(kPoll);
   }
@@ -112,7 +110,7 @@ void SharedExport::write(uint64_t number, const std::vector<ElementRange>& range
 
 void SharedExport::commit() {
   TESSERA_CHECK(created_.has_value(), "{}", folder_.native());
-  // What others have written is on the disk; the headers are this process's.
+  // The other processes' writes are on disk; only the headers, written here, need a sync.
   for (const auto& file : files_.files) {
     OutputFile header = OutputFile::open(unfinished_path(*created_, file.name));
     header.sync();

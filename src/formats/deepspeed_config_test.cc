@@ -154,7 +154,7 @@ TEST(DeepSpeedConfig, AllMistakesAreNamed) {
 
 TEST(DeepSpeedConfig, DuplicateKeysAreRefused) {
   EXPECT_EQ(refusal("{\"bf16\": {\"enabled\": true},\n \"bf16\": {}}"),
-            "ds.json:2: key 'bf16' stands twice in one object");
+            "ds.json:2: key 'bf16' appears twice in one object");
 }
 
 TEST(DeepSpeedConfig, BothNamesOfAKeyAreTakenButNotTogether) {

@@ -91,7 +91,8 @@ class HjsonParser {
         return object;
       }
       const std::string key = parse_key();
-      if (object.contains(key)) fail_here(fmt::format("key '{}' stands twice in one object", printable(key)));
+      if (object.contains(key))
+        fail_here(fmt::format("key '{}' appears twice in one object", printable(key)));
       skip_blank();
       if (at_end() || peek() != ':')
         fail_here(fmt::format("expected ':' after key '{}', found {}", printable(key), what_follows()));

@@ -59,8 +59,8 @@ TEST(Hjson, SingleQuotesAreTexts) {
 }
 
 TEST(Hjson, ErrorsNameTheLine) {
-  EXPECT_EQ(hjson_refusal("{\n\"a\": 1,\n\"a\": 2}"), "ds.json:3: key 'a' stands twice in one object");
-  EXPECT_EQ(hjson_refusal("{\"b\": {\"a\": 1, 'a': 2}}"), "ds.json:1: key 'a' stands twice in one object");
+  EXPECT_EQ(hjson_refusal("{\n\"a\": 1,\n\"a\": 2}"), "ds.json:3: key 'a' appears twice in one object");
+  EXPECT_EQ(hjson_refusal("{\"b\": {\"a\": 1, 'a': 2}}"), "ds.json:1: key 'a' appears twice in one object");
   EXPECT_EQ(hjson_refusal("{\n\"a\": [1, 2"), "ds.json:2: expected ']', found the end of the file");
   EXPECT_EQ(hjson_refusal("{\"a\": 1"), "ds.json:1: expected '}', found the end of the file");
   EXPECT_EQ(hjson_refusal("{\"a\" 1}"), "ds.json:1: expected ':' after key 'a', found '1}'");

@@ -28,7 +28,7 @@ Json parse_json(std::string_view text, const std::string& origin, int max_depth)
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(parsed.get_ref<const std::string&>()).second)
-      fail(ExitCode::kBadData, "{}: key '{}' stands twice in one object", origin,
+      fail(ExitCode::kBadData, "{}: key '{}' appears twice in one object", origin,
            printable(parsed.get_ref<const std::string&>()));
     return true;
   };

@@ -38,8 +38,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadJson{"LoneSurrogate",
                 "\"\\ud800\"",
                 {"x.json: not valid JSON: line 1, column 8: expected the second half of a surrogate pair"}},
-        BadJson{"DuplicateKey", "{\"a\": 1, \"b\": {\"a\": 1}, \"a\": 2}", {"x.json: key 'a' stands twice"}},
-        BadJson{"DuplicateEscapedKey", "{\"a\": 1, \"\\u0061\": 2}", {"x.json: key 'a' stands twice"}},
+        BadJson{"DuplicateKey", "{\"a\": 1, \"b\": {\"a\": 1}, \"a\": 2}", {"x.json: key 'a' appears twice"}},
+        BadJson{"DuplicateEscapedKey", "{\"a\": 1, \"\\u0061\": 2}", {"x.json: key 'a' appears twice"}},
         BadJson{
             "DeepArrays", std::string(100'000, '['), {"x.json: nested too deep: expected at most 64 levels"}},
         BadJson{"HugeNumber",

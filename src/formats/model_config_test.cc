@@ -451,7 +451,7 @@ TEST(ReadModelConfig, NamesWhatIsMissingOrMalformed) {
                {folder.path().native(), "expected config.json in a Hugging Face model folder, found none"},
                [&] { read_model_config(folder.path()); });
   const auto path = folder.write("config.json", "{\"model_type\": \"llama\", \"model_type\": \"llama\"}");
-  expect_error(ExitCode::kBadData, {path.native(), "key 'model_type' stands twice"},
+  expect_error(ExitCode::kBadData, {path.native(), "key 'model_type' appears twice"},
                [&] { read_model_config(path); });
   folder.write("config.json", "{" + std::string(2'000'000, ' '));
   expect_error(ExitCode::kBadData, {path.native(), "file too large"}, [&] { read_model_config(path); });

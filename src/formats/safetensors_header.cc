@@ -42,11 +42,11 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   bool key(std::string& name) override {
     if (level_ == Level::kHeader) {
       if (!names_.insert(name).second)
-        fail(ExitCode::kBadData, "{}: tensor '{}' stands twice in the header", origin_, printable(name));
+        fail(ExitCode::kBadData, "{}: tensor '{}' appears twice in the header", origin_, printable(name));
       name_ = std::move(name);
     } else if (level_ == Level::kMetadata) {
       if (!metadata_keys_.insert(name).second)
-        fail(ExitCode::kBadData, "{}: __metadata__: key '{}' stands twice", origin_, printable(name));
+        fail(ExitCode::kBadData, "{}: __metadata__: key '{}' appears twice", origin_, printable(name));
       field_ = std::move(name);
     } else {
       field_ = std::move(name);
@@ -121,7 +121,8 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
     const bool again = (field_ == "dtype" && dtype_.has_value()) || (field_ == "shape" && has_shape_) ||
                        (field_ == "data_offsets" && has_offsets_);
     if (again)
-      fail(ExitCode::kBadData, "{}: tensor '{}': field '{}' stands twice", origin_, printable(name_), field_);
+      fail(ExitCode::kBadData, "{}: tensor '{}': field '{}' appears twice", origin_, printable(name_),
+           field_);
     has_shape_ |= field_ == "shape";
     has_offsets_ |= field_ == "data_offsets";
   }

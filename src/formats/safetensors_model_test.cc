@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadIndex{"ShardIsNumber", index_of(R"({"a":1})"), {"tensor 'a': expected a file name, found 1"}},
         BadIndex{"TensorTwice",
                  index_of(fmt::format(R"({{"a":"{0}","a":"{1}"}})", kFirst, kSecond)),
-                 {"key 'a' stands twice"}},
+                 {"key 'a' appears twice"}},
         path_case("ParentFolder", "../secret.safetensors"), path_case("AbsolutePath", "/etc/passwd"),
         path_case("Subfolder", "sub/c.safetensors"), path_case("Backslash", "..\\\\c.safetensors"),
         path_case("DotDot", ".."), path_case("Dot", "."), path_case("Nothing", ""),
