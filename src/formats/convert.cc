@@ -13,7 +13,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "files hold little-endian values");
 
-// Calls visit(T{}) with the element type; false when `dtype` is not of that kind.
+// Calls visit(T{}) with the element type; false if `dtype` is not of that kind.
 template <typename Visitor>
 bool visit_float(DType dtype, Visitor&& visit) {
   switch (dtype) {
@@ -75,8 +75,8 @@ bool is_integer(DType dtype) {
   return visit_integer(dtype, [](auto) {});
 }
 
-// float32 with its last bit set when inexact (round to odd), so that rounding it again to bf16 or f16 gives
-// what rounding the double once would have given.
+// Rounds to float32 with the last bit set if inexact (round to odd), so that rounding again to bf16 or f16
+// gives the same as rounding the double once.
 float round_to_odd(double value) {
   const auto nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || std::isnan(value)) return nearest;

@@ -27,7 +27,7 @@ const char* expected_text(Type type) {
     case Type::kNumber:
       return "a finite number";
     case Type::kText:
-      return "a text";
+      return "a string";
     case Type::kList:
       return "a list";
     case Type::kObject:
@@ -51,7 +51,7 @@ std::optional<Json> as_integer(const Json& value, bool may_be_negative) {
   return value.get<int64_t>();
 }
 
-// The value in its type; nothing when it is of another one.
+// The value in its type; nullopt if it has a different type.
 std::optional<Json> convert_exact(const Json& value, Type type) {
   switch (type) {
     case Type::kBool:
@@ -75,7 +75,7 @@ std::optional<Json> convert_exact(const Json& value, Type type) {
   return value;
 }
 
-// As convert_exact, and from spellings that DeepSpeed's pydantic takes as well: "5e8", "true", 1 and 0.
+// Like convert_exact, but also accepts spellings that DeepSpeed's pydantic accepts: "5e8", "true", 1 and 0.
 std::optional<Json> convert(const Json& value, Type type, bool* was_text) {
   if (std::optional<Json> exact = convert_exact(value, type)) return exact;
   const bool scalar =
@@ -95,7 +95,7 @@ class KeyChecker {
  public:
   KeyChecker(const std::string& origin, std::vector<DeepSpeedNote>* notes) : origin_(origin), notes_(notes) {}
 
-  // Throws what is wrong anywhere in it, all together.
+  // Reports all mistakes in the object in one error.
   Json check(const Json& object, const DeepSpeedSection& section) {
     Json out = check(object, section, "");
     if (!mistakes_.empty()) fail_all(ExitCode::kBadConfig, mistakes_);
@@ -122,7 +122,7 @@ class KeyChecker {
     const DeepSpeedKey* key = find(section, name);
     if (key == nullptr) return note_unknown(section, name, path);
     if (key->alias != nullptr && name == key->alias && object.contains(key->name))
-      fail_at(path, fmt::format("is another name of {}{}: give one of them", prefix, key->name));
+      fail_at(path, fmt::format("is another name for {}{}: give only one", prefix, key->name));
     if (!value.is_null()) check_value(*key, section, path, value, out);
   }
 
@@ -142,7 +142,7 @@ class KeyChecker {
     std::vector<std::string> known;
     for (const DeepSpeedKey& key : section.keys) known.emplace_back(key.name);
     const std::string hint = hint_for_name(name, known, known, section.foreign).text("'", "'");
-    if (section.strict) fail_at(path, "unknown key, which DeepSpeed refuses as well" + hint);
+    if (section.strict) fail_at(path, "unknown key, which DeepSpeed rejects too" + hint);
     notes_->push_back({printable(path), "unknown key, ignored as DeepSpeed does" + hint, true});
   }
 
@@ -159,7 +159,8 @@ class KeyChecker {
                                 key.takes_auto ? " or \"auto\"" : "", found_text(value)));
     if (was_text)
       notes_->push_back(
-          {path, fmt::format("{} is a text, read as {}", printable(value.dump()), converted->dump()), true});
+          {path, fmt::format("{} is a string, read as {}", printable(value.dump()), converted->dump()),
+           true});
     switch (key.treatment) {
       case Treatment::kUsed:
         (*out)[key.name] = key.section ? check(*converted, *key.section, path + ".") : *converted;

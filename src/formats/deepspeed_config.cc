@@ -27,13 +27,13 @@ DeepSpeedSetting<T> setting(const Json& object, const char* name) {
   return {false, found->get<T>()};
 }
 
-// True when `value` or anything in it has "enabled": true.
+// True if `value` or anything inside it has "enabled": true.
 bool has_enabled(const Json& value) {
   if (value.is_object() && value.contains("enabled") && value["enabled"] == true) return true;
   return value.is_structured() && std::any_of(value.begin(), value.end(), has_enabled);
 }
 
-// compression_training is a tree of techniques, weight_quantization has no switch.
+// compression_training is a tree of techniques; weight_quantization has no "enabled".
 bool is_on(std::string_view section, const Json& value) {
   if (section == "compression_training") return has_enabled(value);
   if (section == "weight_quantization") return !value.empty();
@@ -62,10 +62,11 @@ class ConfigReader {
   }
   void warn(const std::string& key, const std::string& text) { config_.notes.push_back({key, text, true}); }
 
-  // Moves zero_optimization.<old> to <name>, which must not be there, too.
+  // Moves zero_optimization.<old> to <name>, which must not be present as well.
   void rename_in_zero(Json* zero, const char* old, const char* name, const Json& value) {
     if (zero->contains(name))
-      fail_at(fmt::format("zero_optimization.{}", old), fmt::format("is the old name of {}: give one", name));
+      fail_at(fmt::format("zero_optimization.{}", old),
+              fmt::format("is the old name of {}: give only one", name));
     warn(fmt::format("zero_optimization.{}", old),
          fmt::format("deprecated, read as {} {}", name, printable(value.dump())));
     (*zero)[name] = value;
@@ -73,7 +74,7 @@ class ConfigReader {
 
   void rewrite_deprecated() {
     if (raw_.contains("bfloat16")) {
-      // DeepSpeed looks at the old name where the new one is absent.
+      // DeepSpeed uses the old name if the new one is absent.
       if (raw_.contains("bf16")) {
         warn("bfloat16", "ignored as DeepSpeed does: the file has bf16");
       } else {
@@ -118,7 +119,7 @@ class ConfigReader {
       const Json value = take(kOldGather);
       if (zero->contains("stage3_gather_16bit_weights_on_model_save"))
         fail_at(fmt::format("zero_optimization.{}", kOldGather),
-                "is the old name of stage3_gather_16bit_weights_on_model_save: give one");
+                "is the old name of stage3_gather_16bit_weights_on_model_save: give only one");
       rename_in_zero(zero, kOldGather, "gather_16bit_weights_on_model_save", value);
     }
   }
@@ -175,11 +176,11 @@ class ConfigReader {
     if (reduce != "mean" && reduce != "sum")
       fail_at("gradient_allreduce_op", fmt::format("expected mean or sum, found '{}'", printable(reduce)));
     if (reduce == "sum" && stage == 3)
-      fail_at("gradient_allreduce_op", "sum is refused with zero_optimization.stage 3, by DeepSpeed as well");
+      fail_at("gradient_allreduce_op", "sum is not allowed with zero_optimization.stage 3, as in DeepSpeed");
     config_.gradients_are_summed = reduce == "sum";
   }
 
-  // The section was checked key by key already; it has no effect, but must make sense.
+  // The keys were checked already; the section has no effect, but its values must make sense.
   void check_offload(const char* name) {
     const Json* zero = raw_.contains("zero_optimization") ? &raw_["zero_optimization"] : nullptr;
     if (zero == nullptr || !zero->is_object() || !zero->contains(name)) return;
@@ -196,7 +197,7 @@ class ConfigReader {
     if (!(ratio >= 0 && ratio <= 1))
       fail_at(path + ".ratio", fmt::format("expected a number from 0 to 1, found {}", found_text(ratio)));
     if (ratio < 1 && config_.zero_stage != 3)
-      fail_at(path + ".ratio", "below 1 needs zero_optimization.stage 3, in DeepSpeed as well");
+      fail_at(path + ".ratio", "below 1 needs zero_optimization.stage 3, as in DeepSpeed");
   }
 
   void read_optimizer() {
@@ -239,7 +240,7 @@ class ConfigReader {
     try {
       checked = check_deepspeed_keys(params, section, config_.origin, &notes);
     } catch (const Error& error) {
-      // "FILE: KEY: ..." gets the path before KEY.
+      // Inserts the path before KEY in "FILE: KEY: ...".
       std::string message = error.what();
       message.insert(config_.origin.size() + 2, prefix);
       throw Error(error.code(), message);
@@ -263,7 +264,8 @@ class ConfigReader {
     const auto steps = setting<int64_t>(scheduler.params, "warmup_num_steps");
     if (steps.value && *steps.value < 1) {
       warn("scheduler.params.warmup_num_steps",
-           fmt::format("{} is read as 2, as DeepSpeed did; from 0.19 on it refuses it", *steps.value));
+           fmt::format("{} is read as 2, as in DeepSpeed before 0.19; later versions reject it",
+                       *steps.value));
       scheduler.params["warmup_num_steps"] = 2;
     }
     config_.scheduler = std::move(scheduler);
@@ -294,7 +296,7 @@ class ConfigReader {
   DeepSpeedConfig config_;
 };
 
-// Nothing when `text` is not base64.
+// nullopt if `text` is not base64.
 std::optional<std::string> decode_base64(std::string_view text) {
   while (text.ends_with('=')) text.remove_suffix(1);
   std::string out;
@@ -337,7 +339,7 @@ DeepSpeedConfig parse_deepspeed_config(std::string_view text, const std::string&
 
 DeepSpeedConfig read_deepspeed_config(const std::string& argument) {
   if (starts_object(argument)) return parse_deepspeed_config(argument, "--deepspeed");
-  std::error_code ignored;  // a name that is too long is no file
+  std::error_code ignored;  // too long a name is not a file
   if (std::filesystem::exists(argument, ignored))
     return parse_deepspeed_config(read_text_file(argument, kMaxFileBytes), argument);
   const std::optional<std::string> decoded = decode_base64(argument);

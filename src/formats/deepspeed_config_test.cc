@@ -90,7 +90,7 @@ TEST(DeepSpeedConfig, WholeNumbersMayBeFloatsOrTexts) {
   EXPECT_EQ(config.train_batch_size.value, 16);
   EXPECT_EQ(config.train_micro_batch_size_per_gpu.value, 2);
   EXPECT_TRUE(warns_about(config, "train_batch_size"));
-  EXPECT_EQ(note_on(config, "train_batch_size"), "\"16\" is a text, read as 16");
+  EXPECT_EQ(note_on(config, "train_batch_size"), "\"16\" is a string, read as 16");
   EXPECT_TRUE(warns_about(config, "zero_optimization.overlap_comm"));
 }
 
@@ -121,10 +121,9 @@ TEST(DeepSpeedConfig, WrongTypesAreRefusedWithKeyAndValue) {
 }
 
 TEST(DeepSpeedConfig, UnknownKeysAreRefusedWhereDeepSpeedDoes) {
-  EXPECT_EQ(
-      refusal(in_zero("\"overlap_com\": true")),
-      "ds.json: zero_optimization.overlap_com: unknown key, which DeepSpeed refuses as well; did you mean "
-      "'overlap_comm'?");
+  EXPECT_EQ(refusal(in_zero("\"overlap_com\": true")),
+            "ds.json: zero_optimization.overlap_com: unknown key, which DeepSpeed rejects too; did you mean "
+            "'overlap_comm'?");
   EXPECT_THAT(refusal(in_zero("\"offload_param\": {\"devise\": \"cpu\"}")),
               HasSubstr("zero_optimization.offload_param.devise: unknown key"));
   EXPECT_THAT(refusal(R"({"bf16": {"enable": true}})"), HasSubstr("bf16.enable: unknown key"));
@@ -147,9 +146,9 @@ TEST(DeepSpeedConfig, NamesOfOtherProgramsLeadToTheKey) {
 TEST(DeepSpeedConfig, AllMistakesAreNamed) {
   EXPECT_EQ(
       refusal(R"({"bf16": {"enable": true}, "gradient_clipping": "x", "zero_optimization": {"stag": 1}})"),
-      "3 mistakes: (1) ds.json: bf16.enable: unknown key, which DeepSpeed refuses as well; did you mean "
+      "3 mistakes: (1) ds.json: bf16.enable: unknown key, which DeepSpeed rejects too; did you mean "
       "'enabled'? (2) ds.json: gradient_clipping: expected a finite number or \"auto\", found \"x\" (3) "
-      "ds.json: zero_optimization.stag: unknown key, which DeepSpeed refuses as well; did you mean 'stage'?");
+      "ds.json: zero_optimization.stag: unknown key, which DeepSpeed rejects too; did you mean 'stage'?");
 }
 
 TEST(DeepSpeedConfig, DuplicateKeysAreRefused) {
@@ -160,8 +159,8 @@ TEST(DeepSpeedConfig, DuplicateKeysAreRefused) {
 TEST(DeepSpeedConfig, BothNamesOfAKeyAreTakenButNotTogether) {
   EXPECT_EQ(parse(in_zero("\"max_live_parameters\": 0")).stage3_max_live_parameters, 0);
   EXPECT_EQ(refusal(in_zero("\"max_live_parameters\": 0, \"stage3_max_live_parameters\": 1e9")),
-            "ds.json: zero_optimization.max_live_parameters: is another name of "
-            "zero_optimization.stage3_max_live_parameters: give one of them");
+            "ds.json: zero_optimization.max_live_parameters: is another name for "
+            "zero_optimization.stage3_max_live_parameters: give only one");
 }
 
 TEST(DeepSpeedConfig, DeprecatedKeysAreReadWithAWarning) {
@@ -180,7 +179,7 @@ TEST(DeepSpeedConfig, DeprecatedKeysAreReadWithAWarning) {
   EXPECT_EQ(note_on(offload, "zero_optimization.offload_optimizer"),
             "weights, gradients and optimizer state stay in memory");
   EXPECT_EQ(refusal(in_zero("\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}")),
-            "ds.json: zero_optimization.cpu_offload: is the old name of offload_optimizer: give one");
+            "ds.json: zero_optimization.cpu_offload: is the old name of offload_optimizer: give only one");
   EXPECT_TRUE(
       warns_about(parse(R"({"bfloat16": {"enabled": true}, "bf16": {"enabled": false}})"), "bfloat16"));
 }

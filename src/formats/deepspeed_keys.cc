@@ -16,15 +16,15 @@ constexpr Type kList = Type::kList;
 constexpr Type kObject = Type::kObject;
 constexpr Type kAny = Type::kAny;
 
-constexpr const char* kOwnExchange = "ranks exchange data layer by layer, each with a buffer of its own";
-constexpr const char* kSharedByNode = "the ranks of a node share its weights in any case";
+constexpr const char* kOwnExchange = "ranks exchange data layer by layer, each with its own buffer";
+constexpr const char* kSharedByNode = "the ranks of a node always share its weights";
 constexpr const char* kWholeModel = "checkpoints are whole models as Hugging Face folders";
-constexpr const char* kOwnSums = "gradients are added up in float32, which needs no scaling";
+constexpr const char* kOwnSums = "gradients are accumulated in float32, which needs no scaling";
 constexpr const char* kInMemory = "weights, gradients and optimizer state stay in memory";
-constexpr const char* kOwnLoops = "it is about how DeepSpeed does it inside";
-constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are written in any case";
+constexpr const char* kOwnLoops = "it concerns DeepSpeed's internals";
+constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are always written";
 constexpr const char* kOwnProfile = "the time and the speed of every step are in metrics.jsonl";
-constexpr const char* kModelDecides = "it is for models and pipelines that ask for it, and none here does";
+constexpr const char* kModelDecides = "it is for models and pipelines that need it, and none here does";
 
 constexpr Key used(const char* name, Type type, const char* alias = nullptr) {
   return {name, type, DeepSpeedTreatment::kUsed, "", alias};
@@ -94,7 +94,7 @@ constexpr Key kZeroKeys[] = {
     no_effect("allgather_partitions", kBool, kOwnExchange),
     no_effect("allgather_bucket_size", kCount, kOwnExchange),
     used("overlap_comm", kBool),
-    no_effect("load_from_fp32_weights", kBool, "master weights are exact in any case"),
+    no_effect("load_from_fp32_weights", kBool, "master weights are always exact"),
     no_effect("elastic_checkpoint", kBool, kWholeModel),
     no_effect("offload_param", &kOffloadParam, kInMemory),
     no_effect("offload_optimizer", &kOffloadOptimizer, kInMemory),
@@ -114,10 +114,10 @@ constexpr Key kZeroKeys[] = {
     no_effect("legacy_stage1", kBool, kOwnLoops),
     no_effect("round_robin_gradients", kBool, kOwnExchange),
     no_effect("zero_hpz_partition_size", kCount, kSharedByNode),
-    refused("zero_quantized_weights", kBool, "false", "weights are not quantised; write false"),
+    refused("zero_quantized_weights", kBool, "false", "weights are not quantized; write false"),
     no_effect("zero_quantized_nontrainable_weights", kBool, "all weights are trained"),
-    refused("zero_quantized_gradients", kBool, "false", "gradients are not quantised; write false"),
-    no_effect("zeropp_loco_param", &kLoco, "gradients are not quantised"),
+    refused("zero_quantized_gradients", kBool, "false", "gradients are not quantized; write false"),
+    no_effect("zeropp_loco_param", &kLoco, "gradients are not quantized"),
     no_effect("mics_shard_size", kInteger, kSharedByNode),
     no_effect("mics_hierarchical_params_gather", kBool, kSharedByNode),
     no_effect("memory_efficient_linear", kBool, kOwnLoops),
@@ -128,7 +128,7 @@ constexpr Key kZeroKeys[] = {
     no_effect("save_muon_momentum_buffer_in_memory", kBool, "AdamW is the only optimizer"),
     no_effect("leaf_module", &kLeafModule, kOwnLoops),
     refused("zenflow", kObject, nullptr,
-            "it updates weights with gradients of earlier steps, which changes the result; leave it out"),
+            "it updates weights with gradients from earlier steps, which changes the result; leave it out"),
 };
 constexpr Section kZero = {true, true, kZeroKeys};
 
@@ -136,8 +136,7 @@ constexpr Key kBf16Keys[] = {
     used_or_auto("enabled", kBool),
     no_effect("immediate_grad_update", kBool, kOwnLoops),
     no_effect("check_grad_overflow", kBool,
-              "a gradient that is not finite ends the run with the weights of the step before",
-              "check_overflow"),
+              "a non-finite gradient ends the run with the weights of the previous step", "check_overflow"),
     refused("bf16_master_weights_and_grads", kBool, "false", "master weights are float32; write false"),
     refused("bf16_optimizer_states", kBool, "false", "optimizer state is float32; write false"),
 };
@@ -157,7 +156,7 @@ constexpr Key kFp16Keys[] = {
 };
 constexpr Section kFp16 = {true, true, kFp16Keys};
 
-constexpr const char* kNoAutocast = "weights and activations have one type; write false and use bf16";
+constexpr const char* kNoAutocast = "weights and activations have the same type; write false and use bf16";
 constexpr Key kAmpKeys[] = {refused_or_auto("enabled", kBool, "false", kNoAutocast),
                             silent("opt_level", kAny), silent("loss_scale", kAny)};
 constexpr Section kAmp = {false, true, kAmpKeys};
@@ -187,10 +186,10 @@ constexpr Key kOptimizerParamKeys[] = {
     used("adam_w_mode", kBool),
     refused("bias_correction", kBool, "true", "AdamW corrects the bias of its moments; write true"),
     refused("amsgrad", kBool, "false", "write false"),
-    refused("maximize", kBool, "false", "the loss is minimised; write false"),
+    refused("maximize", kBool, "false", "the loss is minimized; write false"),
     refused("fp32_optimizer_states", kBool, "true", "optimizer state is float32; write true"),
     refused("max_grad_norm", kNumber, nullptr,
-            "DeepSpeed refuses it as well; write gradient_clipping at the top of the file"),
+            "DeepSpeed rejects it too; write gradient_clipping at the top level of the file"),
     silent("set_grad_none", kBool),
     silent("foreach", kBool),
     silent("fused", kBool),
@@ -325,19 +324,19 @@ constexpr Key kTopLevelKeys[] = {
     used("zero_optimization", &kZero),
     used("gradient_allreduce_op", kText),
     used("checkpoint", &kCheckpoint),
-    refused("sequence_parallel_size", kInteger, "1", "a row is never split among ranks; write 1"),
-    // Without effect.
+    refused("sequence_parallel_size", kInteger, "1", "a row is never split across ranks; write 1"),
+    // No effect.
     no_effect("managed_gradient_accumulation", kBool, kOwnLoops),
     no_effect("prescale_gradients", kBool, kOwnSums),
     no_effect("gradient_predivide_factor", kNumber, kOwnSums),
     used("communication_data_type", kText),
-    no_effect("seq_parallel_communication_data_type", kText, "a row is never split among ranks",
+    no_effect("seq_parallel_communication_data_type", kText, "a row is never split across ranks",
               "seq_parallel_comm_data_type"),
     no_effect("sparse_gradients", kBool, kOwnExchange),
     no_effect("disable_allgather", kBool, kOwnExchange),
     no_effect("allgather_size", kCount, kOwnExchange),
     no_effect("dump_state", kBool, kOwnProfile),
-    no_effect("memory_breakdown", kBool, "a table of the memory is shown before the first step in any case"),
+    no_effect("memory_breakdown", kBool, "a memory table is always shown before the first step"),
     no_effect("wall_clock_breakdown", kBool, kOwnProfile),
     no_effect("dataloader_drop_last", kBool,
               "it is for DeepSpeed's own data loader; the flag dataloader_drop_last decides"),
@@ -360,13 +359,13 @@ constexpr Key kTopLevelKeys[] = {
     no_effect("hybrid_engine", &kHybridEngine, "it is for generation between training steps"),
     no_effect("compile", kAny, "nothing is compiled at run time"),
     no_effect("autotuning", kAny, "it is for DeepSpeed's launcher"),
-    no_effect("eigenvalue", kAny, "it is for quantisation during training"),
+    no_effect("eigenvalue", kAny, "it is for quantization during training"),
     no_effect("sparse_attention", kAny, kModelDecides),
     no_effect("pipeline", kAny, kModelDecides),
     no_effect("expert_parallel", kAny, kModelDecides),
     no_effect("nebula", kAny, kWholeModel),
     no_effect("datastates_ckpt", kAny, kWholeModel),
-    // Refused where enabled.
+    // Rejected if enabled.
     used("elasticity", &kElasticity),
     used("tensor_parallel", kObject),
     used("compression_training", kObject),
@@ -389,7 +388,7 @@ constexpr ForeignNames kTopLevelNames[] = {
     {"bfloat16_enabled bf16_enabled", "bf16", nullptr},
     {"lr learning_rate weight_decay betas eps", nullptr, "it belongs in optimizer.params"},
     {"lora* peft*", nullptr, "LoRA is not supported: all weights are trained"},
-    {"quantization quantize_* fp8* weight_quantize*", nullptr, "quantised training is not supported"},
+    {"quantization quantize_* fp8* weight_quantize*", nullptr, "quantized training is not supported"},
 };
 constexpr ForeignNames kOptimizerParamNames[] = {
     {"learning_rate", "lr", nullptr},

@@ -10,12 +10,12 @@
 namespace tessera {
 namespace {
 
-// What every disk and file system takes for offsets, sizes and memory.
+// Alignment of offsets, sizes and memory that every disk and file system accepts.
 constexpr int64_t kAlignment = 4096;
-// A disk fills one huge page in one request of one segment; 256 small pages are as many segments, and more
-// than most take at once.
+// A disk fills a huge page with one request of one segment; 256 small pages are 256 segments, more than most
+// disks take at once.
 constexpr int64_t kHugePageBytes = int64_t{2} << 20;
-// Below this a read that the system has begun ahead is sooner there.
+// Below this size a buffered read with readahead is faster.
 constexpr int64_t kMinDirectBytes = int64_t{64} << 10;
 
 }  // namespace
@@ -23,7 +23,7 @@ constexpr int64_t kMinDirectBytes = int64_t{64} << 10;
 DirectInputFile::DirectInputFile(const std::filesystem::path& path) : file_(InputFile::open(path)) {
   if (file_.size_bytes() < kMinDirectBytes) return;
   direct_fd_ = ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
-  // Where the system does not tell, the ordinary way is the safe one.
+  // If the system does not say what is cached, buffered reads are the safe choice.
   is_direct_ = direct_fd_ >= 0 && cached_share(direct_fd_, file_.size_bytes()).value_or(1) <= 0.5;
 }
 
@@ -35,7 +35,8 @@ void DirectInputFile::announce(int64_t offset_bytes, int64_t count_bytes) const 
   if (!is_direct_ || count_bytes < kMinDirectBytes) file_.announce(offset_bytes, count_bytes);
 }
 
-// False when it cannot be done this way: the ordinary way then works, or has the error.
+// False if a direct read is not possible: the caller falls back to a buffered read, which works or reports
+// the error.
 bool DirectInputFile::read_direct(int64_t begin, int64_t count_bytes, std::byte* destination,
                                   int64_t needed_bytes) const {
   int64_t done = 0;
@@ -43,7 +44,7 @@ bool DirectInputFile::read_direct(int64_t begin, int64_t count_bytes, std::byte*
     const ssize_t got =
         ::pread(direct_fd_, destination + done, static_cast<size_t>(count_bytes - done), begin + done);
     if (got < 0 && errno == EINTR) continue;
-    // A part that does not end where a block ends can only be the file's last.
+    // A read that does not end on a block boundary must have reached the end of the file.
     if (got <= 0 || (got % kAlignment != 0 && done + got < needed_bytes)) return false;
     done += got;
   }

@@ -20,15 +20,15 @@
 namespace tessera {
 namespace {
 
-// What is read ahead lies in large pages of the cache, what is announced in single ones, which cost more to
-// handle: 2 threads read 2.4 GB/s instead of 1.8 without announcing where the system reads 8 MiB ahead. Its
-// usual 128 KiB are too few for a disk that needs many requests at once.
+// Readahead puts data into large folios of the page cache, POSIX_FADV_WILLNEED into single pages, which cost
+// more to handle: with a system readahead of 8 MiB, 2 threads read 2.4 GB/s without announcing and 1.8 with
+// it. The usual 128 KiB is too little for a disk that needs many requests in flight.
 constexpr int64_t kFarAhead = int64_t{4} << 20;
-// A smaller file is read before its announcement would do anything.
+// A smaller file is read before an announcement takes effect.
 constexpr int64_t kMinAnnouncedFileBytes = int64_t{1} << 20;
 
-// What the system says of a write that failed, and for a full disk where to look: free bytes may be plenty
-// where inodes are not.
+// The system's message for a failed write; for a full disk also where to look, since a disk with free bytes
+// may be out of inodes.
 std::string write_error_text(int errno_value) {
   std::string text = std::generic_category().message(errno_value);
   if (errno_value == ENOSPC) text += " (free some: df -h shows bytes, df -i files)";
@@ -44,19 +44,19 @@ FileStamp stamp_of(const struct stat& status) {
   return {status.st_size, int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
-// Takes the lock that tells remove_abandoned_files of a living owner. False when the file was taken for an
-// abandoned one before and is gone.
+// Takes the lock that tells remove_abandoned_files that the owner is alive. False if the file was taken for
+// abandoned before that and is gone.
 bool lock_file(int fd) {
   int status = 0;
   do status = ::flock(fd, LOCK_EX);
   while (status != 0 && errno == EINTR);
-  if (status != 0) return true;  // no locks here: nobody removes files either
+  if (status != 0) return true;  // no locks here, so nobody removes files either
   struct stat file = {};
   return ::fstat(fd, &file) != 0 || file.st_nlink > 0;
 }
 
-// Whether nobody holds the lock of the file at `path`, open as `fd`; takes it, so that a process that has
-// just made the file waits, and then sees that it is gone.
+// Whether nobody holds the lock of the file at `path`, open as `fd`. Takes the lock, so that a process that
+// has just created the file waits and then sees that it is gone.
 bool is_abandoned(int fd, const std::filesystem::path& path) {
   struct stat opened = {};
   struct stat named = {};
@@ -66,7 +66,7 @@ bool is_abandoned(int fd, const std::filesystem::path& path) {
   return ::lstat(path.c_str(), &named) == 0 && named.st_ino == opened.st_ino && named.st_dev == opened.st_dev;
 }
 
-// ".NAME.tmp-PID-COUNTER" with a NAME that ends with `suffix`.
+// ".NAME.tmp-PID-COUNTER" with a NAME that ends in `suffix`.
 bool is_temporary_name(std::string_view name, std::string_view suffix) {
   const size_t at = name.rfind(".tmp-");
   if (at == std::string_view::npos || !name.starts_with('.') || !name.substr(0, at).ends_with(suffix))
@@ -137,14 +137,14 @@ void InputFile::read_at(int64_t offset_bytes, std::span<std::byte> destination) 
       fail(ExitCode::kBadData, "{}: ends early: expected {} at offset {}, found the end of the file at {}{}",
            path_.native(), count_of(std::ssize(destination), "byte"), offset_bytes, at,
            at < size_bytes()
-               ? fmt::format(" (it had {} when opened: truncated meanwhile)", count_of(size_bytes(), "byte"))
+               ? fmt::format(" (it had {} when opened: truncated since then)", count_of(size_bytes(), "byte"))
                : "");
     }
     done += static_cast<size_t>(got);
   }
 }
 
-// Advice that is not taken is no error.
+// Only advice, so errors are ignored.
 void InputFile::announce(int64_t offset_bytes, int64_t count_bytes) const {
   if (announces_) ::posix_fadvise(fd_, offset_bytes, count_bytes, POSIX_FADV_WILLNEED);
 }
@@ -171,7 +171,7 @@ std::string read_text_file(const std::filesystem::path& path, int64_t max_bytes)
 
 AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) {
   static std::atomic<int64_t> counter = 0;
-  // A process id can come back after a crash that left its file: take the next name.
+  // A process id may be reused after a crash that left its file behind: take the next name.
   do {
     temporary_path_ =
         folder_of(path_) / fmt::format(".{}.tmp-{}-{}", path_.filename().native(), ::getpid(), ++counter);
@@ -199,13 +199,13 @@ LockFile::LockFile(std::filesystem::path path, const std::function<void()>& wait
                          opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
     if (is_ours) return;
     ::close(std::exchange(fd_, -1));
-    if (error == 0) continue;  // its last holder has removed it meanwhile
+    if (error == 0) continue;  // its last holder has removed it in the meantime
     if (waiting) waiting();
     std::this_thread::sleep_for(kPoll);
   }
 }
 
-// Removed while it is locked: who waits finds another file, or none, under its name and begins anew.
+// Removed while locked: a waiter then finds a different file or none at the path and starts over.
 LockFile::~LockFile() {
   ::unlink(path_.c_str());
   ::close(fd_);
@@ -239,7 +239,7 @@ void AtomicFile::write(std::string_view text) { write(std::as_bytes(std::span(te
 void AtomicFile::commit() {
   TESSERA_CHECK(fd_ >= 0, "commit of {} after commit or failure", path_.native());
   if (::fsync(fd_) != 0) fail_and_discard("fsync", errno);
-  // Closing tells of late errors, but would give up the lock before the file has its name.
+  // close() reports late errors, but would release the lock before the rename: a duplicate keeps it.
   const int lock_holder = ::fcntl(fd_, F_DUPFD_CLOEXEC, 0);
   if (lock_holder < 0) fail_and_discard("dup", errno);
   const int closed = ::close(std::exchange(fd_, lock_holder));
@@ -293,7 +293,7 @@ void fsync_folder(const std::filesystem::path& folder) {
   const int result = fd < 0 ? -1 : ::fsync(fd);
   const int error = errno;
   if (fd >= 0) ::close(fd);
-  // Some network file systems cannot sync folders and say EINVAL.
+  // Some network file systems cannot sync folders and return EINVAL.
   if (result != 0 && error != EINVAL)
     fail_errno(ExitCode::kIoError, error, fmt::format("{}: cannot sync the folder", folder.native()));
 }

@@ -59,7 +59,7 @@ constexpr Mark kMarks[] = {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
-// A length of eight bytes, then a JSON object of that length.
+// An 8-byte length, then a JSON object of that length.
 bool is_safetensors(std::string_view head, int64_t file_bytes) {
   uint64_t header_bytes = 0;
   if (head.size() <= sizeof(header_bytes) || head[sizeof(header_bytes)] != '{') return false;

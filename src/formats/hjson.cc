@@ -52,7 +52,7 @@ class HjsonParser {
     fail(ExitCode::kBadConfig, "{}:{}: {}", origin_, 1 + std::count(text_.begin(), end, '\n'), message);
   }
 
-  // White space and comments.
+  // Skips whitespace and comments.
   void skip_blank() {
     while (!at_end()) {
       if (is_space(peek())) {
@@ -69,7 +69,7 @@ class HjsonParser {
     }
   }
 
-  // White space, comments and one comma between two members or elements.
+  // Skips whitespace, comments and one comma between two members or elements.
   void skip_separator() {
     skip_blank();
     if (at_end() || peek() != ',') return;
@@ -151,9 +151,9 @@ class HjsonParser {
   }
 
   std::string parse_quoted() {
-    if (follows("'''")) fail_here("texts over several lines (''') are not taken: write the text in one line");
+    if (follows("'''")) fail_here("multi-line strings (''') are not supported: write the string on one line");
     const char quote = peek();
-    // The same text as JSON, whose escapes are the same but for \'.
+    // The same string as JSON, which has the same escapes except \'.
     std::string as_json = "\"";
     const size_t begin = at_++;
     while (!at_end() && peek() != quote && peek() != '\n') {
@@ -170,14 +170,14 @@ class HjsonParser {
     }
     if (at_end() || peek() != quote) {
       at_ = begin;
-      fail_here(fmt::format("a text does not end in its line: {}", what_follows()));
+      fail_here(fmt::format("a string does not end on its line: {}", what_follows()));
     }
     ++at_;
     try {
       return Json::parse(as_json + '"').get<std::string>();
     } catch (const Json::exception&) {
       at_ = begin;
-      fail_here(fmt::format("not a text: {}", json_problem(as_json + '"').what));
+      fail_here(fmt::format("not a valid string: {}", json_problem(as_json + '"').what));
     }
   }
 
@@ -195,7 +195,7 @@ class HjsonParser {
     }
   }
 
-  // A number, true, false or null; discarded when the word is none of them.
+  // A number, true, false or null; discarded if the word is none of these.
   Json literal_of(std::string_view word) const {
     if (word == "true") return true;
     if (word == "false") return false;

@@ -68,10 +68,10 @@ TEST(Hjson, ErrorsNameTheLine) {
   EXPECT_EQ(hjson_refusal("{a: 1}\n{"), "ds.json:2: expected the end of the file, found '{'");
   EXPECT_EQ(hjson_refusal("[1]"), "ds.json:1: expected an object, found a list");
   EXPECT_EQ(hjson_refusal(" # nothing"), "ds.json:1: expected a configuration, found nothing");
-  EXPECT_EQ(hjson_refusal("{\"a\": \"b\n\"}"), "ds.json:1: a text does not end in its line: '\"b'");
+  EXPECT_EQ(hjson_refusal("{\"a\": \"b\n\"}"), "ds.json:1: a string does not end on its line: '\"b'");
   EXPECT_THAT(hjson_refusal("{/* {\"a\": 1}"), HasSubstr("does not end"));
-  EXPECT_THAT(hjson_refusal("{\"a\": \"\\q\"}"), HasSubstr("ds.json:1: not a text"));
-  EXPECT_THAT(hjson_refusal("{\"a\": '''b'''}"), HasSubstr("several lines"));
+  EXPECT_THAT(hjson_refusal("{\"a\": \"\\q\"}"), HasSubstr("ds.json:1: not a valid string"));
+  EXPECT_THAT(hjson_refusal("{\"a\": '''b'''}"), HasSubstr("multi-line strings"));
   EXPECT_THAT(hjson_refusal("{\"a\": 1e999}"), HasSubstr("number out of range: 1e999"));
 }
 

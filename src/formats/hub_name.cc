@@ -25,7 +25,7 @@ void refuse_hub_name(const std::filesystem::path& path) {
   if (slash == std::string_view::npos) return;
   const std::string_view owner = text.substr(0, slash), name = text.substr(slash + 1);
   std::error_code ignored;
-  // In a folder that is there the name is misspelt.
+  // If the first part exists, it is a path with a misspelled last part.
   const bool is_path = std::filesystem::exists(path, ignored) || std::filesystem::exists(owner, ignored);
   if (is_path || !is_name_part(owner) || !is_name_part(name)) return;
   fail(ExitCode::kNoInput,

@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 6> kTextExtensions = {".txt",      ".text", ".md",
                                                              ".markdown", ".rst",  ".tex"};
-// What Hugging Face's datasets leave out of a folder (FILES_TO_IGNORE in datasets/data_files.py), and the
-// files that Dataset.save_to_disk adds.
+// Files that Hugging Face's datasets skips in a folder (FILES_TO_IGNORE in datasets/data_files.py), and those
+// that Dataset.save_to_disk adds.
 constexpr std::array<std::string_view, 6> kDescriptions = {
     "README.md", "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"};
 
@@ -52,7 +52,7 @@ bool is_description(const fs::path& path) {
          kDescriptions.end();
 }
 
-// Whether a file is read when the folder that holds it was given as the input.
+// Whether a file is read if its folder was given as the input.
 bool is_wanted(const fs::path& path, InputUse use) {
   if (is_description(path)) return false;
   if (input_kind(path) != InputKind::kText) return use == InputUse::kDataset;
@@ -60,8 +60,8 @@ bool is_wanted(const fs::path& path, InputUse use) {
   return std::find(kTextExtensions.begin(), kTextExtensions.end(), extension) != kTextExtensions.end();
 }
 
-// Below a folder: calls visit(entry) for what is not hidden, and hidden(entry) for the rest, whose folders
-// are not entered.
+// Walks the tree below a folder: calls visit(entry) for entries that are not hidden and hidden(entry) for the
+// others, without entering hidden folders.
 template <typename Visit, typename Hidden>
 void walk(const fs::path& folder, const Visit& visit, const Hidden& hidden) {
   std::error_code error;
@@ -78,13 +78,13 @@ void walk(const fs::path& folder, const Visit& visit, const Hidden& hidden) {
     fail_errno(ExitCode::kNoInput, error.value(), fmt::format("{}: cannot list folder", folder.string()));
 }
 
-// A link that leads nowhere is not a regular file.
+// A dangling link is not a regular file.
 bool is_regular(const fs::directory_entry& entry) {
   std::error_code ignored;
   return entry.is_regular_file(ignored);
 }
 
-// What of a folder is not read.
+// Collects what is not read in a folder.
 class LeftOut {
  public:
   void add_hidden(const fs::directory_entry& entry) {
@@ -166,7 +166,7 @@ class Expansion {
   }
 
  private:
-  // One that was asked for by its name or by a glob.
+  // A file given by name or matched by a glob.
   void add_file(const fs::path& file) {
     const std::string extension = extension_of(file);
     for (const UnsupportedFormat& format : kUnsupported) {
@@ -257,7 +257,7 @@ class Expansion {
   std::vector<std::string> left_out_;
 };
 
-// Whether the lines at the start of a text are JSON objects. `is_whole`: nothing comes behind `head`.
+// Whether the lines at the start of a text are JSON objects. `is_whole`: nothing follows `head`.
 bool is_json_lines(std::string_view head, bool is_whole) {
   constexpr int kMaxLines = 10;
   int num_objects = 0;
@@ -270,7 +270,7 @@ bool is_json_lines(std::string_view head, bool is_whole) {
     if (first == std::string_view::npos) continue;
     if (line[first] != '{') return false;
     const std::optional<JsonProblem> problem = find_json_problem(line);
-    // Of a line that goes on behind the head, nothing is wrong but that it ends there.
+    // In a line cut off by the end of the head, the only problem may be that it ends early.
     if (problem && !(is_cut && problem->is_at_end && line.find('"') != std::string_view::npos)) return false;
     ++num_objects;
   }

@@ -26,7 +26,7 @@ using Row = std::array<std::string, 4>;  // name, type, shape, bytes
 
 int64_t num_elements(const SafetensorsEntry& entry) { return entry.size_bytes / dtype_bytes(entry.dtype); }
 
-// Columns as wide as their longest cell; the bytes are aligned to the right.
+// Columns are as wide as their longest cell; bytes are right-aligned.
 void append_table(const std::vector<Row>& rows, std::string& out) {
   std::array<size_t, 4> widths = {};
   for (const Row& row : rows) {
@@ -110,7 +110,7 @@ void append_config(const ModelConfig& config, std::string& out) {
   if (config.o_bias) extras.emplace_back("o bias");
   if (config.mlp_bias) extras.emplace_back("mlp bias");
   if (config.qk_norm) extras.emplace_back("q/k norm");
-  if (!extras.empty()) line("besides", fmt::format("{}", fmt::join(extras, ", ")));
+  if (!extras.empty()) line("extras", fmt::format("{}", fmt::join(extras, ", ")));
 }
 
 }  // namespace

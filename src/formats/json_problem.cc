@@ -33,13 +33,13 @@ class Scanner {
   bool at_end() const { return at_ >= text_.size(); }
   char peek() const { return at_end() ? '\0' : text_[at_]; }
 
-  // The word or character at at_.
+  // The word or character at the current position.
   std::string found() const {
     if (at_end()) return "the end of the text";
     size_t size = 0;
     const std::string_view rest = text_.substr(at_);
     while (size < rest.size() && (is_letter(rest[size]) || is_digit(rest[size]))) ++size;
-    // A character of several bytes has no letter or digit among them.
+    // A multi-byte character contains no letter or digit bytes.
     while (size == 0 || (size < rest.size() && (rest[size] & 0xC0) == 0x80)) ++size;
     return "'" + printable(rest.substr(0, size), 24) + "'";
   }
@@ -57,7 +57,7 @@ class Scanner {
     stop(fmt::format("expected {}, found {}", expected, found()), at_end());
   }
 
-  // One token.
+  // Consumes one token.
   void step() {
     while (!at_end() && std::string_view(" \t\r\n").find(peek()) != std::string_view::npos) ++at_;
     switch (next_) {
@@ -173,7 +173,7 @@ class Scanner {
     while (!problem_) {
       if (at_end()) {
         at_ = begin;
-        return stop("a string begins here and does not end", true);
+        return stop("a string starts here but does not end", true);
       }
       const char c = text_[at_];
       if (static_cast<int64_t>(at_) == invalid_utf8_)
@@ -192,7 +192,7 @@ class Scanner {
   }
 
   void escape() {
-    if (at_end()) return;  // which the string finds
+    if (at_end()) return;  // string() reports it
     const char c = text_[at_];
     if (std::string_view("\"\\/bfnrt").find(c) != std::string_view::npos) {
       ++at_;
@@ -203,7 +203,7 @@ class Scanner {
     }
   }
 
-  // At the u of \uXXXX; two of them make a character above U+FFFF.
+  // At the u of \uXXXX; a pair of them encodes a character above U+FFFF.
   void surrogates() {
     const int64_t first = code_unit();
     if (problem_ || first < 0 || first < 0xD800 || first > 0xDFFF) return;
@@ -240,7 +240,7 @@ class Scanner {
   int64_t invalid_utf8_;
   size_t at_ = 0;
   Next next_ = Next::kValue;
-  std::vector<bool> in_object_;  // of the open objects and lists
+  std::vector<bool> in_object_;  // one per open object or list
   std::optional<JsonProblem> problem_;
   bool is_done_ = false;
 };

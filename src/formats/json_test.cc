@@ -95,7 +95,7 @@ TEST(JsonProblem, SaysWhatWasExpectedAndFound) {
   EXPECT_EQ(problem("{\n  a: 1}"), "line 2, column 3: expected a key in double quotes or '}', found 'a'");
   EXPECT_EQ(problem("{\"a\": 1,}"), "line 1, column 9: expected a key in double quotes, found '}'");
   EXPECT_EQ(problem("[1 2]"), "line 1, column 4: expected ',' or ']', found '2'");
-  EXPECT_EQ(problem("{\"a\": \"b"), "line 1, column 7: a string begins here and does not end");
+  EXPECT_EQ(problem("{\"a\": \"b"), "line 1, column 7: a string starts here but does not end");
   EXPECT_EQ(problem("\"a\nb\""),
             "line 1, column 3: expected an escape such as \\n in a string, found the control character 0x0a");
   EXPECT_EQ(problem("\"\\q\""),

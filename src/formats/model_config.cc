@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
-// "llama, mistral, ...": one field of every family.
+// One field of every family: "llama, mistral, ...".
 std::string known_names(std::string FamilyInfo::*field) {
   std::vector<std::string> names;
   for (const FamilyInfo& family : model_families()) names.push_back(family.*field);
@@ -36,7 +36,7 @@ const FamilyInfo* find_family(std::string FamilyInfo::*field, const std::string&
   return nullptr;
 }
 
-// By model_type, architectures or both, which must then agree.
+// The family by model_type, architectures or both, which must agree.
 const FamilyInfo& read_family(const JsonFields& fields) {
   const auto model_type = fields.string("model_type");
   const FamilyInfo* by_type = model_type ? find_family(&FamilyInfo::model_type, *model_type) : nullptr;
@@ -60,7 +60,7 @@ const FamilyInfo& read_family(const JsonFields& fields) {
   return *by_architecture;
 }
 
-// A field that would change what the model computes may only have the value that leaves it out.
+// A field that would change what the model computes may only have its neutral value.
 void refuse_unsupported(const JsonFields& fields, const FamilyInfo& family) {
   for (const UnsupportedField& unsupported : unsupported_fields()) {
     const Json* value = fields.find(unsupported.name);
@@ -90,7 +90,7 @@ void refuse_unsupported(const JsonFields& fields, const FamilyInfo& family) {
          fields.origin());
 }
 
-// Names that were not understood: a likely typo is an error since the default would be taken in its place.
+// Unknown fields are a warning, but a likely typo is an error: the default would silently be used instead.
 void check_unknown_fields(const JsonFields& fields) {
   for (const auto& [name, value] : fields.object().items()) {
     if (is_understood_field(name) || is_harmless_field(name)) continue;
@@ -126,7 +126,7 @@ void read_sizes(const JsonFields& fields, const FamilyInfo& family, ModelConfig&
   config.intermediate_size = read_size(fields, "intermediate_size", std::nullopt, 1 << 22);
   config.num_hidden_layers = read_size(fields, "num_hidden_layers", std::nullopt, 10'000);
   config.num_attention_heads = read_size(fields, "num_attention_heads", std::nullopt, 1 << 16);
-  // Given as null it means as many as query heads in every family; absent it is the family's own number.
+  // null means as many as query heads in every family; if absent, the family's default applies.
   const int64_t absent_kv_heads =
       fields.object().contains("num_key_value_heads") || family.num_key_value_heads == 0
           ? config.num_attention_heads
@@ -156,7 +156,7 @@ void read_sizes(const JsonFields& fields, const FamilyInfo& family, ModelConfig&
     fields.fail_expected("initializer_range", "a number from 0 to 100");
 }
 
-// Each size alone may be large; together they must describe a model whose elements and bytes can be counted.
+// Each size alone may be large, but element and byte counts of the whole model must not overflow.
 void check_total(const JsonFields& fields, const ModelConfig& config) {
   constexpr double kMaxParameters = 1e15;
   const auto hidden = static_cast<double>(config.hidden_size);
@@ -170,7 +170,7 @@ void check_total(const JsonFields& fields, const ModelConfig& config) {
          fields.origin(), total, kMaxParameters);
 }
 
-// Refuses a rope type by name and reads the parameters of the others.
+// Rejects unsupported rope types by name and reads the parameters of the others.
 RopeScaling read_rope_scaling(const JsonFields& rope) {
   RopeScaling scaling;
   const std::string type = rope.string("rope_type").value_or(rope.string("type").value_or("default"));
@@ -201,7 +201,7 @@ RopeScaling read_rope_scaling(const JsonFields& rope) {
 void read_rope(const JsonFields& fields, ModelConfig& config) {
   constexpr double kMaxTheta = 1e18;
   config.rope_theta = read_positive(fields, "rope_theta", 10000, kMaxTheta);
-  // Version 5 writes rope_parameters with rope_theta inside, version 4 rope_scaling beside it.
+  // Version 5 writes rope_parameters with rope_theta inside it, version 4 rope_scaling next to rope_theta.
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const Json* value = fields.find(name);
     if (value == nullptr) continue;
@@ -224,7 +224,7 @@ void read_rope(const JsonFields& fields, ModelConfig& config) {
          "{}: fields 'rope_scaling' and 'rope_parameters' contradict each other: keep one", fields.origin());
 }
 
-// Which layers have the window, where a list says so.
+// Which layers have the window, if layer_types lists them.
 std::optional<std::vector<bool>> read_layer_types(const JsonFields& fields, int64_t num_layers) {
   const Json* types = fields.find("layer_types");
   if (types == nullptr) return std::nullopt;
@@ -255,7 +255,7 @@ void read_sliding_window(const JsonFields& fields, const FamilyInfo& family, Mod
   }
   config.sliding_window.assign(static_cast<size_t>(num_layers), window);
   if (qwen) {
-    // Qwen counts the layers without a window from the first.
+    // In Qwen the first max_window_layers layers have no window.
     const int64_t full_layers = fields.integer("max_window_layers").value_or(28);
     for (int64_t layer = 0; layer < std::min(full_layers, num_layers); ++layer)
       config.sliding_window[static_cast<size_t>(layer)] = 0;
@@ -281,7 +281,7 @@ void read_tokens(const JsonFields& fields, const FamilyInfo& family, ModelConfig
   const auto read = [&](const char* name, std::optional<int64_t> absent) {
     const bool given = fields.object().contains(name);
     std::optional<int64_t> id = given ? fields.integer(name) : absent;
-    // The first conversions of Llama wrote -1 for none.
+    // The first Llama conversions wrote -1 for none.
     if (id == -1) id.reset();
     if (given && id) check_token(fields, name, *id, config.vocab_size);
     return id && *id < config.vocab_size ? id : std::nullopt;

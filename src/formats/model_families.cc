@@ -61,7 +61,7 @@ const std::vector<UnsupportedField>& unsupported_fields() {
   static const std::vector<UnsupportedField> fields = {
       {"quantization_config", "null"},
       {"compression_config", "null"},
-      // Dropout changes the training; inference alone would not show it.
+      // Dropout changes training, though not inference.
       {"attention_dropout", "0"},
       {"attention_probs_dropout_prob", "0"},
       {"hidden_dropout", "0"},
@@ -74,12 +74,12 @@ const std::vector<UnsupportedField>& unsupported_fields() {
       {"add_cross_attention", "false"},
       {"tie_encoder_decoder", "false"},
       {"pruned_heads", "{}"},
-      // Mixtures of experts.
+      // Mixture of experts.
       {"num_experts", "0"},
       {"num_local_experts", "0"},
       {"n_routed_experts", "0"},
       {"moe_intermediate_size", "null"},
-      // Scales and caps of families with the same layer names.
+      // Scales and caps in other families with the same layer names.
       {"attn_logit_softcapping", "null"},
       {"final_logit_softcapping", "null"},
       {"attention_multiplier", "null"},
@@ -149,7 +149,7 @@ bool is_harmless_field(const std::string& name) {
       "torchscript",
       "unsloth_fixed",
       "unsloth_version",
-      // What a forward pass returns, caches, other tasks.
+      // Outputs of a forward pass, caches, other tasks.
       "use_cache",
       "return_dict",
       "return_dict_in_generate",

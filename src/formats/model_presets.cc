@@ -38,7 +38,7 @@ ModelConfig llama32(ModelConfig config) {
   return config;
 }
 
-// Sizes are multiples of 64 and heads have 64 elements, so that no AMX tile is partly empty.
+// Sizes are multiples of 64 and the head size is 64, so that no AMX tile is partly empty.
 ModelConfig small(int64_t hidden_size, int64_t intermediate_size, int64_t num_layers, int64_t num_kv_heads) {
   ModelConfig config;
   config.hidden_size = hidden_size;

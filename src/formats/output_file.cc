@@ -61,7 +61,7 @@ void OutputFile::write_at(int64_t offset_bytes, std::string_view text) const {
   write_at(offset_bytes, std::as_bytes(std::span(text)));
 }
 
-// Where it is not supported, or fails, sync() does the work and has the error.
+// If unsupported or failing, sync() does the work and reports the error.
 void OutputFile::start_writeback(int64_t offset_bytes, int64_t count_bytes) const {
   ::sync_file_range(fd_, offset_bytes, count_bytes, SYNC_FILE_RANGE_WRITE);
 }

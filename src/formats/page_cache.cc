@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-// The mapping is only asked about, never touched.
+// The mapping is only passed to mincore, never accessed.
 std::optional<double> cached_share(int fd, int64_t size_bytes) {
   if (size_bytes == 0) return 0;
   const int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
@@ -34,7 +34,7 @@ std::optional<double> cached_share(int fd, int64_t size_bytes) {
 void drop_from_page_cache(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) fail_errno(ExitCode::kNoInput, errno, fmt::format("{}: cannot open", path.native()));
-  // Pages that wait to be written stay.
+  // Dirty pages cannot be evicted.
   ::fdatasync(fd);
   ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   const double share = cached_share(fd, static_cast<int64_t>(std::filesystem::file_size(path))).value_or(0);

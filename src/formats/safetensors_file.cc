@@ -14,10 +14,11 @@ namespace {
 constexpr int64_t kLengthBytes = 8;
 // The reference implementation's limit.
 constexpr int64_t kMaxHeaderBytes = 100'000'000;
-// Of converted reads: large enough for a disk's full speed, small enough for any number of threads.
+// Piece size of converting reads: large enough for a disk's full speed, small enough for any number of
+// threads.
 constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
-// Names a file that is met in place of safetensors: those of other formats have no possible header length.
+// Says what the file is instead of safetensors: other formats have an impossible header length.
 [[noreturn]] void fail_not_safetensors(const InputFile& file, uint64_t header_bytes) {
   const FileKind kind = kind_of_head(read_head(file), file.size_bytes());
   fail(ExitCode::kBadData,

@@ -1,5 +1,5 @@
-// Parses a safetensors header as a stream, without a tree of JSON values: memory stays in proportion to the
-// text, and anything nested deeper than the format's three levels is refused where it begins.
+// Parses a safetensors header as a stream, without a JSON tree: memory stays proportional to the text, and
+// anything nested deeper than the format's three levels is rejected where it starts.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -159,7 +159,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
     }
     const auto [begin, end] = std::pair(offsets_[0], offsets_[1]);
     if (begin > end)
-      fail(ExitCode::kBadData, "{}: tensor '{}': field 'data_offsets': begin {} is behind end {}", origin_,
+      fail(ExitCode::kBadData, "{}: tensor '{}': field 'data_offsets': begin {} is after end {}", origin_,
            printable(name_), begin, end);
     if (end - begin != size_bytes)
       fail(ExitCode::kBadData,
@@ -202,8 +202,8 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   std::unordered_set<std::string> names_;
   std::unordered_set<std::string> metadata_keys_;
   Level level_ = Level::kDocument;
-  std::string name_;   // of the tensor being read
-  std::string field_;  // of the tensor or of __metadata__
+  std::string name_;   // of the current tensor
+  std::string field_;  // in the tensor or in __metadata__
   SafetensorsEntry entry_;
   std::vector<int64_t> offsets_;
   std::optional<DType> dtype_;
@@ -211,7 +211,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
   bool has_offsets_ = false;
 };
 
-// The tensors must cover the data exactly, one behind the other: a gap could hide another file's content.
+// The tensors must cover the data exactly, back to back: a gap could hide another file's content.
 void check_coverage(std::vector<SafetensorsEntry>& entries, int64_t data_bytes, const std::string& origin) {
   std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return std::tie(a.offset_bytes, a.size_bytes, a.name) < std::tie(b.offset_bytes, b.size_bytes, b.name);

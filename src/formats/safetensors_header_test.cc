@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"NegativeOffset", one_tensor(R"("data_offsets":[-4,0])", 0), {"'data_offsets'", "found -4"}},
         BadFile{"BeginBehindEnd",
                 one_tensor(R"("dtype":"I8","shape":[4],"data_offsets":[4,0])", 4),
-                {"tensor 'w': field 'data_offsets': begin 4 is behind end 0"}},
+                {"tensor 'w': field 'data_offsets': begin 4 is after end 0"}},
         BadFile{"OffsetsOtherThanShape",
                 one_tensor(R"("dtype":"F32","shape":[2,2],"data_offsets":[0,8])", 8),
                 {"tensor 'w': field 'data_offsets': expected 16 bytes for F32 [2, 2], found 8 ([0, 8])"}},

@@ -24,8 +24,8 @@ int64_t size_bytes(const SafetensorsSpec& tensor) {
   return size;
 }
 
-// `entries` have offsets from the start of the data. One by one, so that a header of many tensors is not
-// built as a tree first.
+// `entries` have offsets from the start of the data. Built entry by entry, so that a header of many tensors
+// needs no JSON tree.
 std::string make_header(const std::vector<SafetensorsEntry>& entries,
                         const std::map<std::string, std::string>& metadata) {
   std::string json = "{";
@@ -79,7 +79,7 @@ std::string make_index(const std::vector<SafetensorsModelLayout::File>& files) {
 
 SafetensorsLayout::SafetensorsLayout(std::vector<SafetensorsSpec> tensors,
                                      const std::map<std::string, std::string>& metadata) {
-  // Widest type first keeps every tensor aligned to its elements without holes, which the format forbids.
+  // Widest type first aligns every tensor to its element size without holes, which the format forbids.
   std::stable_sort(tensors.begin(), tensors.end(), [](const SafetensorsSpec& a, const SafetensorsSpec& b) {
     return dtype_bytes(a.dtype) > dtype_bytes(b.dtype);
   });

@@ -1,4 +1,4 @@
-// A model's tensors over one file or several: the index is checked against the shards.
+// A model's tensors in one or several files, with the index checked against the shards.
 #include <array>
 #include <cstdio>
 #include <set>
@@ -41,7 +41,7 @@ bool file_exists(const fs::path& path) {
        kIndexFileName, found);
 }
 
-// tensor -> shard, of an index whose own fields make sense.
+// tensor -> shard, after checking the fields of the index.
 std::map<std::string, std::string> read_weight_map(const Json& index, const std::string& origin) {
   if (!index.is_object())
     fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(index));
@@ -55,7 +55,7 @@ std::map<std::string, std::string> read_weight_map(const Json& index, const std:
       fail(ExitCode::kBadData, "{}: weight_map: tensor '{}': expected a file name, found {}", origin,
            printable(name), found_text(shard));
     const auto& file = shard.get_ref<const std::string&>();
-    // A path could lead out of the folder.
+    // A path could point outside the folder.
     if (file.empty() || file == "." || file == ".." ||
         file.find_first_of(std::string_view("/\\\0", 3)) != file.npos)
       fail(ExitCode::kBadData,
@@ -66,13 +66,13 @@ std::map<std::string, std::string> read_weight_map(const Json& index, const std:
   return result;
 }
 
-// Names of the form model-00001-of-00003.safetensors must be complete.
+// Shards named like model-00001-of-00003.safetensors must be complete.
 void check_shard_numbers(const std::set<std::string>& shards, const fs::path& folder,
                          const std::string& origin) {
   for (const std::string& shard : shards) {
     const auto number = parse_shard_name(shard);
     if (number && number->count != static_cast<int64_t>(shards.size()))
-      fail(ExitCode::kBadData, "{}: weight_map: expected {} by the name '{}', found {}", origin,
+      fail(ExitCode::kBadData, "{}: weight_map: expected {} from the name '{}', found {}", origin,
            count_of(number->count, "shard"), printable(shard), shards.size());
   }
   std::error_code error;
@@ -90,8 +90,8 @@ void check_total_size(const Json& index, int64_t found_bytes, const std::string&
   if (metadata == nullptr || !metadata->is_object()) return;
   const JsonFields metadata_fields(*metadata, origin, "metadata.");
   if (metadata_fields.find("total_size") == nullptr) return;
-  // Published models have totals that count tied tensors twice, or written as a float: worth a word, not a
-  // refusal.
+  // Published models have totals that count tied tensors twice or are written as a float: worth a warning,
+  // not an error.
   const double expected = metadata_fields.number("total_size").value_or(0);
   if (expected != static_cast<double>(found_bytes))
     log_warning("{}: field 'metadata.total_size' is {}, the tensors have {} bytes", origin, expected,
@@ -126,7 +126,7 @@ SafetensorsModel SafetensorsModel::open(const fs::path& path) {
     model.add_file(path);
   } else if (file_exists(path / kSingleFileName)) {
     if (file_exists(path / kIndexFileName))
-      log_warning("{}: both {} and {} are there: the index is ignored", path.native(), kSingleFileName,
+      log_warning("{}: both {} and {} exist: the index is ignored", path.native(), kSingleFileName,
                   kIndexFileName);
     model.add_file(path / kSingleFileName);
   } else if (file_exists(path / kIndexFileName)) {
@@ -144,7 +144,7 @@ void SafetensorsModel::add_file(const fs::path& path) {
   for (const SafetensorsEntry& entry : file.entries()) {
     const auto [at, is_new] = tensors_.emplace(entry.name, Location{&file, &entry});
     if (!is_new)
-      fail(ExitCode::kBadData, "{}: tensor '{}' stands in {} as well", path.native(), printable(entry.name),
+      fail(ExitCode::kBadData, "{}: tensor '{}' is also in {}", path.native(), printable(entry.name),
            at->second.file->path().filename().native());
   }
 }

@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(
                  ExitCode::kNoInput},
         BadIndex{"FewerShardsThanTheirNamesSay",
                  index_of(fmt::format(R"({{"a":"{0}","b":"{0}"}})", kFirst)),
-                 {"expected 2 shards by the name", "found 1"}},
+                 {"expected 2 shards from the name", "found 1"}},
         BadIndex{"TensorNotInItsShard",
                  index_of(fmt::format(R"({{"a":"{0}","b":"{0}","c":"{1}","d":"{1}"}})", kFirst, kSecond)),
                  {"tensor 'd': not in model-00002"}},
@@ -156,7 +156,7 @@ TEST(SafetensorsModel, TheSameTensorInTwoShardsIsRefused) {
   folder.write(kSecond, tensors_file({"b", "c"}));
   folder.write("model.safetensors.index.json",
                index_of(fmt::format(R"({{"a":"{0}","c":"{0}","b":"{1}"}})", kFirst, kSecond)));
-  expect_error(ExitCode::kBadData, {kSecond, "tensor 'c' stands in", kFirst},
+  expect_error(ExitCode::kBadData, {kSecond, "tensor 'c' is also in", kFirst},
                [&] { SafetensorsModel::open(folder.path()); });
 }
 

@@ -27,7 +27,7 @@ int64_t num_elements(const SafetensorsItem& item) {
   return count;
 }
 
-// Writes the file that `layout` describes. `items` has its tensors, perhaps among others.
+// Writes the file that `layout` describes. `items` has its tensors, and maybe others.
 void write_items(AtomicFile& file, const SafetensorsLayout& layout,
                  const std::vector<SafetensorsItem>& items) {
   std::unordered_map<std::string_view, const SafetensorsItem*> by_name;
@@ -95,7 +95,7 @@ void write_safetensors(const fs::path& path, const std::vector<SafetensorsItem>&
 void write_safetensors_model(const fs::path& folder, const std::vector<SafetensorsItem>& items,
                              int64_t max_shard_bytes) {
   const SafetensorsModelLayout layout(specs_of(items), max_shard_bytes);
-  // Everything is written before anything of an older model is touched.
+  // Everything is written before an older model is touched.
   std::vector<std::unique_ptr<AtomicFile>> files;
   for (const auto& [name, file_layout] : layout.files) {
     files.push_back(std::make_unique<AtomicFile>(folder / name));
@@ -107,13 +107,13 @@ void write_safetensors_model(const fs::path& folder, const std::vector<Safetenso
 void replace_model_files(const fs::path& folder, const SafetensorsModelLayout& layout,
                          const std::function<void(size_t file)>& give_name) {
   if (layout.files.size() == 1) {
-    // Readers prefer the single file, so that an older index beside it does no harm until it is gone.
+    // Readers prefer the single file, so an older index next to it does no harm until it is removed.
     give_name(0);
     remove_file(folder / kIndexFileName);
     remove_other_shards(folder, {});
     return;
   }
-  // The index goes first and comes last.
+  // The old index is removed first, the new one appears last.
   AtomicFile index(folder / kIndexFileName);
   index.write(layout.index_json);
   remove_file(folder / kIndexFileName);
