@@ -17,7 +17,7 @@ int64_t divide_rounding_up(int64_t numerator, int64_t denominator) {
   return numerator / denominator + (numerator % denominator != 0 ? 1 : 0);
 }
 
-// Who shares the rows of a step that is cut evenly.
+// How the rows of a step are shared if it is split evenly.
 StepCut even_cut(const BatchPlanOptions& options) {
   return options.cut.value_or(StepCut{options.micro_batch_size, options.world_size});
 }
@@ -190,7 +190,7 @@ void BatchPlan::rows_of_step(int64_t step, RowLists* micro_batches) const {
     cut_evenly(epoch, position, std::min(options_.num_rows, position + batch_rows_), micro_batches);
     return;
   }
-  // One rank takes the epoch's last batch as short as it is; several ranks start over to complete it.
+  // One rank takes the epoch's short last batch as is; several ranks wrap around to fill it up.
   const int64_t end = options_.world_size == 1 ? options_.num_rows : std::numeric_limits<int64_t>::max();
   if (options_.cut) {
     cut_evenly(epoch, position, std::min(end, position + num_batches * batch_rows_), micro_batches);

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxRowLength = int64_t{1} << 30;
 
 fs::path default_cache_folder() {
-  // Relative paths are to be ignored: XDG Base Directory Specification.
+  // The XDG Base Directory Specification says to ignore relative paths.
   if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg != nullptr && fs::path(xdg).is_absolute())
     return fs::path(xdg) / "tessera";
   if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
@@ -33,14 +33,14 @@ fs::path default_cache_folder() {
        "no folder for the token cache: give one, or set the environment variable XDG_CACHE_HOME or HOME");
 }
 
-// The settings and files of a dataset, checked.
+// The checked settings and files of a dataset.
 struct Request {
   const DatasetOptions& options;
   const Tokenizer* tokenizer;
   int64_t vocab_size;
   std::vector<fs::path> files;
   std::vector<FileStamp> stamps;
-  std::vector<std::string> left_out;  // files of folders, a line for each folder
+  std::vector<std::string> left_out;  // skipped files, one line per folder
   bool is_pretokenized = false;
 };
 
@@ -118,11 +118,12 @@ Hash128 cache_key(const Request& request, ThreadPool& pool) {
   return hash_text(text);
 }
 
-// The rows must be those of the contents the key was made from.
+// The rows must come from the same contents as the key.
 void check_unchanged(const Request& request) {
   for (size_t i = 0; i < request.files.size(); ++i) {
     if (InputFile::open(request.files[i]).stamp() != request.stamps[i]) {
-      fail(ExitCode::kBadData, "{}: the file changed while it was read: start again when it is complete",
+      fail(ExitCode::kBadData,
+           "{}: the file changed while it was being read: start again when it is complete",
            request.files[i].string());
     }
   }
@@ -164,13 +165,13 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
   if (writer.num_targets() == 0) {
     fail(ExitCode::kBadData, "{}: no target in {}: {}", input_names(request),
          format_count(writer.num_rows(), "row"),
-         has_labels ? "every label is -100 (the first label of a row is no target)"
+         has_labels ? "every label is -100 (the first label of a row is never a target)"
                     : "a row needs two tokens to have one");
   }
   writer.commit(counts);
 }
 
-// The cache file when it is there and whole; a damaged one is a warning.
+// The cache file if it exists and is intact; a damaged one is a warning.
 std::optional<TokenCache> find_cache(const fs::path& path, const Hash128& key, ThreadPool& pool,
                                      std::vector<std::string>* warnings) {
   std::error_code error;
@@ -179,7 +180,7 @@ std::optional<TokenCache> find_cache(const fs::path& path, const Hash128& key, T
     return TokenCache::open(path, key, &pool);
   } catch (const Error& damage) {
     if (damage.code() != ExitCode::kBadData) throw;
-    warnings->push_back(fmt::format("{}: made again", damage.what()));
+    warnings->push_back(fmt::format("{}: rebuilt", damage.what()));
     return std::nullopt;
   }
 }
@@ -195,11 +196,11 @@ std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& r
   std::vector<std::string> warnings = request.left_out;
   const int64_t found = num_found(counts);
   if (counts.num_empty_documents > 0) {
-    warnings.push_back(fmt::format("{}: left out {}: no text", input_names(request),
+    warnings.push_back(fmt::format("{}: skipped {}: no text", input_names(request),
                                    share_of(counts.num_empty_documents, found, "document")));
   }
   if (counts.num_invalid_documents > 0) {
-    warnings.push_back(fmt::format("{}: left out {}: not UTF-8", input_names(request),
+    warnings.push_back(fmt::format("{}: skipped {}: not UTF-8", input_names(request),
                                    share_of(counts.num_invalid_documents, found, "document")));
   }
   if (counts.num_cut_documents > 0) {
@@ -211,7 +212,7 @@ std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& r
   return warnings;
 }
 
-// A row per document loses what lies beyond max_length: most of a dataset whose documents are long.
+// With one row per document everything beyond max_length is lost: most of a dataset with long documents.
 void check_truncation(const CacheTrailer& cache, const Request& request) {
   const CacheCounts& counts = cache.counts;
   const int64_t num_tokens = cache.num_tokens + counts.num_cut_tokens;
@@ -258,7 +259,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
   if (!is_hit) {
     create_folder(folder);
     remove_abandoned_files(folder, ".tokens");
-    // One process makes it, others that want the same wait; when it fails the next one tries.
+    // One process builds the file while others that need it wait; if it fails, the next one tries.
     const LockFile lock(folder / (key.hex() + ".lock"), [&] {
       if (progress) progress(0);
     });

@@ -35,8 +35,8 @@ class DatasetRefusal : public DatasetTest {
 
 TEST_F(DatasetRefusal, TextThatIsNotUtf8) {
   EXPECT_EQ(message_of_file("a.txt", "good\nbad \xFF here"),
-            "a.txt: line 2: byte offset 9: expected UTF-8, found byte 0xff: convert the file, or leave such "
-            "documents out (skip_invalid_utf8)");
+            "a.txt: line 2: byte offset 9: expected UTF-8, found byte 0xff: convert the file, or skip such "
+            "documents (skip_invalid_utf8)");
   EXPECT_THAT(message_of_file("b.txt",
                               "\xEF\xBB\xBF"
                               "ab\xC3"),

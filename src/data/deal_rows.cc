@@ -20,7 +20,7 @@ void RowDealer::deal(const RowLists& micro_batches, const RowCost& cost, RowList
   if (dealing_ == Dealing::kByCost) {
     const int64_t costliest_given = costliest_pile();
     deal_costliest_first();
-    if (costliest_pile() > costliest_given) {  // seldom
+    if (costliest_pile() > costliest_given) {  // rare
       put_back_in_order();
       even_out();
     }
@@ -51,8 +51,8 @@ void RowDealer::take_in_order(const RowLists& micro_batches, const RowCost& cost
   }
 }
 
-// The next costliest row goes to the cheapest pile (Graham, Bounds on Multiprocessing Timing Anomalies,
-// 1969). A row is added to the minimum, so the spread of the piles is never more than the costliest row.
+// The costliest remaining row goes to the cheapest pile (Graham, Bounds on Multiprocessing Timing Anomalies,
+// 1969). Rows are always added to the minimum, so the spread of the piles never exceeds the costliest row.
 void RowDealer::deal_costliest_first() {
   by_cost_.resize(items_.size());
   std::iota(by_cost_.begin(), by_cost_.end(), 0);
@@ -61,11 +61,11 @@ void RowDealer::deal_costliest_first() {
     const int64_t cost_b = items_[static_cast<size_t>(b)].cost;
     return cost_a != cost_b ? cost_a > cost_b : a < b;
   });
-  // A heap whose front is the cheapest, of equal ones the first.
+  // A heap with the cheapest pile at the front, the first one among equals.
   const auto later = [](const Pile& a, const Pile& b) {
     return a.cost != b.cost ? a.cost > b.cost : a.index > b.index;
   };
-  for (Pile& pile : piles_) pile.cost = 0;  // with ascending indices this is a heap
+  for (Pile& pile : piles_) pile.cost = 0;  // equal costs with ascending indices are a heap
   for (const int64_t index : by_cost_) {
     Item& item = items_[static_cast<size_t>(index)];
     std::pop_heap(piles_.begin(), piles_.end(), later);
@@ -84,8 +84,8 @@ void RowDealer::put_back_in_order() {
   }
 }
 
-// Moves rows from the costliest pile to the cheapest until they differ by no more than the costliest row. The
-// row moved costs less than that difference, so no pile ever exceeds the costliest one at the start.
+// Moves rows from the costliest pile to the cheapest until they differ by no more than the costliest row.
+// Every row moved costs less than the difference, so no pile ever exceeds the initially costliest one.
 void RowDealer::even_out() {
   const auto cheaper = [](const auto& a, const auto& b) { return a.cost < b.cost; };
   const int64_t longest = std::max_element(items_.begin(), items_.end(), cheaper)->cost;
@@ -103,9 +103,9 @@ void RowDealer::even_out() {
   }
 }
 
-// Pass p is made of the p-th world_size piles in the order of cost; of these the costliest goes to the rank
-// with the least so far. The difference of two ranks is then at most the larger of what it was and the spread
-// of the pass.
+// Pass p takes the p-th group of world_size piles in order of cost; the costliest of them goes to the rank
+// with the least so far. Two ranks then differ by at most the larger of their difference before and the
+// spread of the pass.
 void RowDealer::give_piles_to_ranks() {
   const auto costliest_first = [](const Pile& a, const Pile& b) {
     return a.cost != b.cost ? a.cost > b.cost : a.index < b.index;

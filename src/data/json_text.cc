@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Receives the parser's events. A handler that returns false stops the parser; problem() then says why.
+// Receives the parser's events. Returning false from a handler stops the parser; problem() then says why.
 class ColumnHandler : public nlohmann::json_sax<Json> {
  public:
   explicit ColumnHandler(const std::string& column) : column_(column) {}
@@ -52,7 +52,7 @@ class ColumnHandler : public nlohmann::json_sax<Json> {
 
   bool found() const { return found_; }
   std::string& text() { return text_; }
-  const std::string& problem() const { return problem_; }  // empty where the text is not JSON
+  const std::string& problem() const { return problem_; }  // empty if the text is not JSON
   std::string columns_found() const {
     if (columns_.empty()) return "none";
     return fmt::format("{}{}", fmt::join(columns_, ", "), num_columns_ > kMaxColumnsShown ? ", ..." : "");
@@ -61,7 +61,7 @@ class ColumnHandler : public nlohmann::json_sax<Json> {
  private:
   static constexpr int64_t kMaxColumnsShown = 8;
 
-  // A value other than a string that is looked for.
+  // Handles a value other than the string we are looking for.
   bool value(const char* kind) {
     if (depth_ == 0) return stop(fmt::format("expected an object, found {}", kind));
     if (in_column_)

@@ -1,5 +1,5 @@
-// Cutting text into records must not depend on how the bytes arrive, and the text of a record must be what a
-// general JSON parser finds.
+// Splitting text into records must not depend on how the bytes arrive, and the text of a record must be what
+// a general JSON parser finds.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -38,7 +38,7 @@ constexpr std::array kWords = {"{\"text\": \"",
                                "1e5",
                                "\xef\xbb\xbf"};
 
-// The first byte is the size of the pieces: records on lines, as an array, and in other shapes.
+// The first byte is the chunk size; then records on lines, as an array, and in other shapes.
 constexpr const char* kSeed =
     "\3{\"text\": \"one\", \"n\": [1, {\"text\": 2}]}\n\n{\"id\": 7, \"text\": \"tw\\u00f6\\n\"}\r\n"
     "[{\"text\": \"three\"}, {\"text\": \"\"}]\n{\"text\": null}\n";

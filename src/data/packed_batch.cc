@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// Appends one sequence: target of position t is the label of t + 1, the last position has none.
+// Appends one sequence: the target of position t is the label of t + 1; the last position has none.
 void append_sequence(std::span<const int32_t> ids, std::span<const int32_t> labels, PackedBatch* batch) {
   for (size_t t = 0; t < ids.size(); ++t) {
     const int32_t target = t + 1 < ids.size() ? labels[t + 1] : kIgnoredLabel;
@@ -27,7 +27,7 @@ void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, Pa
   for (const int64_t row : rows) num_tokens += dataset.row_length(row);
   if (num_tokens > std::numeric_limits<int32_t>::max()) {
     fail(ExitCode::kBadConfig,
-         "a micro-batch of {} has {} tokens, at most 2^31 - 1 are possible: use a smaller batch size",
+         "a micro-batch of {} has {} tokens, but the limit is 2^31 - 1: use a smaller batch size",
          count_of(std::ssize(rows), "row"), num_tokens);
   }
   batch->input_ids.clear();

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Values read at a time, unless a row is longer.
+// Values read at once, unless a row is longer.
 constexpr int64_t kBlockValues = int64_t{1} << 18;
 
 bool is_integer(DType dtype) {
@@ -29,7 +29,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-// Rows of one file.
+// Reads the rows of one file.
 class RowTensors {
  public:
   explicit RowTensors(const fs::path& path) : file_(SafetensorsFile::open(path)) {
@@ -58,7 +58,8 @@ class RowTensors {
   int64_t num_rows() const { return num_rows_; }
   int64_t row_length() const { return row_length_; }
 
-  // Values of rows [row, row + num_rows), of each the first `kept`; num_rows = 1 unless kept = row_length.
+  // Reads the first `kept` values of each of rows [row, row + num_rows); num_rows = 1 unless kept =
+  // row_length.
   void read(int64_t row, int64_t num_rows, int64_t kept, int64_t vocab_size, std::vector<int32_t>* ids,
             std::vector<int32_t>* labels) {
     read_values(*input_ids_, row, num_rows, kept);

@@ -13,10 +13,10 @@ bool is_white_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == 
 
 bool is_blank(std::string_view text) { return std::all_of(text.begin(), text.end(), is_white_space); }
 
-// Follows one JSON value, byte by byte, to see where an enclosing array goes on.
+// Scans one JSON value byte by byte to find where the enclosing array continues.
 class ValueScanner {
  public:
-  // True when `c` lies behind the value: a comma or a closing bracket of the enclosing array.
+  // True if `c` comes after the value: a comma or the closing bracket of the enclosing array.
   bool ends_before(char c) {
     if (in_string_) {
       if (escaped_) {
@@ -51,7 +51,7 @@ RecordReader::RecordReader(Format format, ByteSource source, std::string origin,
   TESSERA_CHECK(buffer_bytes >= static_cast<int64_t>(kByteOrderMark.size()), "{} bytes", buffer_bytes);
 }
 
-// Reads more behind what is left; false at the end of the stream.
+// Appends more data to the unconsumed rest; false at the end of the stream.
 bool RecordReader::fill() {
   if (at_end_) return false;
   std::copy(buffer_.begin() + static_cast<std::ptrdiff_t>(begin_),
@@ -133,13 +133,13 @@ bool RecordReader::next_element(Record* record) {
   if (!first_element_ && c == ',') {
     consume();
     c = skip_white_space();
-    if (c == ']') fail_here("an object behind the comma");
+    if (c == ']') fail_here("an object after the comma");
   }
   if (c == ']') {
     consume();
     array_closed_ = true;
     skip_white_space();
-    if (begin_ != end_) fail_here("nothing behind the closing ']' of the array");
+    if (begin_ != end_) fail_here("nothing after the closing ']' of the array");
     return false;
   }
   first_element_ = false;

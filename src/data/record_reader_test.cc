@@ -111,8 +111,8 @@ TEST(RecordReader, RefusesArraysThatDoNotEndWell) {
             "d.json: line 2: byte offset 7: expected ']' to close the array, found the end of the file");
   EXPECT_THAT(message("["), HasSubstr("expected ']' to close the array, found the end of the file"));
   EXPECT_THAT(message("[{}] {}"),
-              HasSubstr("expected nothing behind the closing ']' of the array, found '{'"));
-  EXPECT_THAT(message("[{}, ]"), HasSubstr("expected an object behind the comma, found ']'"));
+              HasSubstr("expected nothing after the closing ']' of the array, found '{'"));
+  EXPECT_THAT(message("[{}, ]"), HasSubstr("expected an object after the comma, found ']'"));
   EXPECT_THAT(message("[{\"a\": \"]"), HasSubstr("found the end of the file"));
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Text in memory at a time: enough for every thread of a large machine, small beside a model.
+// Text held in memory at a time: enough for all threads of a large machine, small compared to a model.
 constexpr int64_t kBatchBytes = int64_t{32} << 20;
 constexpr size_t kBatchDocuments = 16384;
 
@@ -31,7 +31,7 @@ struct Document {
   Record record;
 };
 
-// All documents of several files, in order.
+// Reads all documents of several files, in order.
 class DocumentReader {
  public:
   DocumentReader(std::span<const fs::path> files, bool text_per_line)
@@ -94,23 +94,23 @@ class DocumentReader {
   const fs::path* file_ = nullptr;
   InputKind kind_ = InputKind::kText;
   InputFile input_;
-  std::unique_ptr<RecordReader> records_;  // of the open file, when it has several documents
-  int64_t offset_bytes_ = 0;               // read of it so far
-  int64_t bytes_before_ = 0;               // of the files before it
+  std::unique_ptr<RecordReader> records_;  // of the open file, if it has several documents
+  int64_t offset_bytes_ = 0;               // read so far in the open file
+  int64_t bytes_before_ = 0;               // in the files before it
 };
 
 [[noreturn]] void fail_not_utf8(const Document& document, int64_t at) {
   const std::string& text = document.record.text;
   const auto byte = static_cast<unsigned char>(text[static_cast<size_t>(at)]);
   fail(ExitCode::kBadData,
-       "{}: line {}: byte offset {}: expected UTF-8, found byte 0x{:02x}: convert the file, or leave such "
-       "documents out (skip_invalid_utf8)",
+       "{}: line {}: byte offset {}: expected UTF-8, found byte 0x{:02x}: convert the file, or skip such "
+       "documents (skip_invalid_utf8)",
        document.file->string(), document.record.line + std::count(text.begin(), text.begin() + at, '\n'),
        document.record.offset_bytes + at, byte);
 }
 
 struct Tokens {
-  std::vector<int32_t> ids;  // empty when the document has no text
+  std::vector<int32_t> ids;  // empty if the document has no text
   bool is_invalid = false;   // not UTF-8
   std::exception_ptr error;
 };
@@ -120,7 +120,7 @@ class DocumentTokenizer {
   DocumentTokenizer(const DatasetOptions& options, const Tokenizer& tokenizer, int64_t vocab_size)
       : options_(options), tokenizer_(tokenizer), vocab_size_(vocab_size) {}
 
-  // Never throws: the error is kept, so that the first of a batch can be reported.
+  // Never throws: stores the error, so that the first one of a batch can be reported.
   void run(const Document& document, Tokens* tokens) const {
     tokens->ids.clear();
     tokens->is_invalid = false;
@@ -182,7 +182,7 @@ void append_rows(std::span<const Tokens> documents, RowBuilder* rows, CacheCount
   }
 }
 
-// Gives the memory of unusually long documents back before the next batch.
+// Frees the memory of unusually long documents before the next batch.
 void trim(Document* document, Tokens* tokens) {
   constexpr size_t kKeptBytes = size_t{64} << 10;
   if (document->record.text.capacity() > kKeptBytes) document->record.text = std::string();

@@ -15,14 +15,14 @@
 namespace tessera {
 namespace {
 
-// Values are copied as they lie in memory.
+// Values are copied from memory as they are.
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::string_view kPreambleMagic = "TSRAROWS";
 constexpr std::string_view kTrailerMagic = "TSRAEND\n";
 constexpr int64_t kMaxNarrowVocab = int64_t{1} << 16;
 
-// The values of the trailer in file order: visit(name, value).
+// Calls visit(name, value) for the values of the trailer in file order.
 template <typename Trailer, typename Visitor>
 void for_each_value(Trailer& trailer, Visitor visit) {
   visit("version", trailer.version);
@@ -65,7 +65,7 @@ template <typename... Args>
        fmt::format(format, std::forward<Args>(args)...));
 }
 
-// Bytes of a record's ids and labels.
+// Bytes of a record per token: id and label.
 uint64_t token_bytes(const CacheTrailer& trailer) {
   return static_cast<uint64_t>(cache_id_bytes(trailer.vocab_size)) +
          (trailer.has_labels != 0 ? sizeof(int32_t) : 0);
@@ -88,7 +88,7 @@ void check_values(const CacheTrailer& trailer, int64_t file_bytes, const std::st
   if (trailer.num_rows < 1) damaged(origin, "num_rows: expected at least 1, found {}", trailer.num_rows);
   if (trailer.max_row_length < 1 || trailer.max_row_length > kMax32)
     damaged(origin, "max_row_length: expected 1 to 2^31 - 1, found {}", trailer.max_row_length);
-  // In this order no sum or product below can exceed the file's size before it is found out.
+  // Checked in this order, no sum or product below can overflow: each is bounded by the file size first.
   const int64_t content_bytes = file_bytes - kCachePreambleBytes - kCacheTrailerBytes;
   constexpr auto kEntryBytes = static_cast<int64_t>(sizeof(CacheIndexEntry));
   if (trailer.num_rows > content_bytes / kEntryBytes ||
@@ -129,13 +129,13 @@ CacheTrailer parse_cache_trailer(std::span<const std::byte> preamble, std::span<
   TESSERA_CHECK(static_cast<int64_t>(preamble.size()) == kCachePreambleBytes &&
                 static_cast<int64_t>(trailer.size()) == kCacheTrailerBytes);
   if (std::memcmp(preamble.data(), kPreambleMagic.data(), kPreambleMagic.size()) != 0)
-    damaged(origin, "it does not begin as a token cache does");
+    damaged(origin, "it does not start like a token cache");
   const auto expected_preamble = make_preamble();
   if (!std::equal(preamble.begin(), preamble.end(), expected_preamble.begin()))
     damaged(origin, "version: expected {}", kTokenCacheVersion);
   const std::span<const std::byte> values = trailer.first(trailer.size() - 16);
   if (std::memcmp(trailer.data() + trailer.size() - 8, kTrailerMagic.data(), kTrailerMagic.size()) != 0)
-    damaged(origin, "it does not end as a token cache does: truncated");
+    damaged(origin, "it does not end like a token cache: truncated");
   uint64_t checksum = 0;
   std::memcpy(&checksum, trailer.data() + values.size(), sizeof(checksum));
   if (checksum != hash_bytes(values).low) damaged(origin, "wrong checksum of the trailer");
@@ -161,7 +161,7 @@ void check_cache_index(const CacheTrailer& trailer, std::span<const CacheIndexEn
     const CacheIndexEntry& entry = index[row];
     const uint64_t end = row + 1 < index.size() ? index[row + 1].offset_bytes : records_end;
     if (entry.offset_bytes != expected_offset || end < entry.offset_bytes || end > records_end)
-      damaged(origin, "row {}: offset {} is not where the row before ends", row, entry.offset_bytes);
+      damaged(origin, "row {}: offset {} is not where the previous row ends", row, entry.offset_bytes);
     const uint64_t size_bytes = end - entry.offset_bytes;
     const uint64_t ids_and_labels = entry.num_tokens * token_bytes(trailer);
     if (entry.num_tokens < 1 || ids_and_labels > size_bytes || (size_bytes - ids_and_labels) % 4 != 0 ||
@@ -192,7 +192,7 @@ int64_t count_targets(int64_t num_tokens, std::span<const int32_t> labels,
   if (labels.empty()) return num_tokens - num_sequences;
   int64_t count =
       static_cast<int64_t>(labels.size()) - std::count(labels.begin(), labels.end(), kIgnoredLabel);
-  // The first label of a sequence is nobody's target.
+  // The first label of a sequence is never a target.
   int64_t first = 0;
   for (int64_t i = 0; i < num_sequences; ++i) {
     if (labels[static_cast<size_t>(first)] != kIgnoredLabel) --count;

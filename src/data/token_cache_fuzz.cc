@@ -1,6 +1,6 @@
-// Opening a token cache and reading its rows must end in rows within the vocabulary or in Error(kBadData),
-// whatever the bytes. The input is a file; with an odd first byte its magic numbers and checksums are made
-// right first, so that the checks behind them are reached.
+// Opening a token cache and reading its rows must give rows within the vocabulary or Error(kBadData) for any
+// bytes. The input is a file; if the first byte is odd, its magic numbers and checksums are repaired first,
+// so that the checks after them are reached.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -24,7 +24,7 @@ using Bytes = std::vector<std::byte>;
 
 constexpr auto kPreamble = static_cast<size_t>(kCachePreambleBytes);
 constexpr auto kTrailer = static_cast<size_t>(kCacheTrailerBytes);
-// Places of values in the trailer.
+// Offsets of values in the trailer.
 constexpr size_t kVersionAt = 0;
 constexpr size_t kRecordsHashAt = 24;
 constexpr size_t kIndexHashAt = 40;
@@ -66,7 +66,7 @@ void repair(Bytes* file) {
   std::memcpy(values + kChecksumAt + sizeof(checksum), "TSRAEND\n", 8);
 }
 
-// A file with two rows, behind a first byte that has it repaired.
+// A file with two rows, preceded by a first byte that has it repaired.
 std::string make_seed(int64_t vocab_size, bool has_labels) {
   const auto path = std::filesystem::temp_directory_path() / fmt::format("tessera-fuzz-{}", ::getpid());
   {

@@ -110,7 +110,7 @@ class LeftOut {
 
   bool empty() const { return num_hidden_files_ + num_hidden_folders_ + num_others_ == 0; }
 
-  // "left out 3 files: 1 hidden, 2 of other kinds (.csv, .png) and 1 hidden folder; .csv: convert it ..."
+  // "skipped 3 files: 1 hidden, 2 of other kinds (.csv, .png) and 1 hidden folder; .csv: convert it ..."
   std::string text() const {
     std::vector<std::string> files;
     if (num_hidden_files_ > 0) files.push_back(fmt::format("{} hidden", format_count(num_hidden_files_)));
@@ -125,8 +125,8 @@ class LeftOut {
           fmt::format("{} of other kinds ({})", format_count(num_others_), fmt::join(shown, ", ")));
     }
     const std::string folders = format_count(num_hidden_folders_, "hidden folder");
-    if (files.empty()) return "left out " + folders;
-    return fmt::format("left out {}: {}{}{}", format_count(num_hidden_files_ + num_others_, "file"),
+    if (files.empty()) return "skipped " + folders;
+    return fmt::format("skipped {}: {}{}{}", format_count(num_hidden_files_ + num_others_, "file"),
                        fmt::join(files, ", "), num_hidden_folders_ == 0 ? "" : " and " + folders, advice_);
   }
 

@@ -82,7 +82,7 @@ TEST_F(InputFiles, OfAFolderAreThoseOfAKnownFormatThatAreNotHidden) {
   EXPECT_THAT(expand({"sub"}), files);
   EXPECT_THAT(left_out_,
               ElementsAre((folder_.path() / "sub").string() +
-                          ": left out 8 files: 2 hidden, 6 of other kinds (.csv, .h, .png, README.md, "
+                          ": skipped 8 files: 2 hidden, 6 of other kinds (.csv, .h, .png, README.md, "
                           "dataset_info.json, without extension) and 1 hidden folder; .csv: convert it to "
                           ".jsonl, an object such as {\"text\": \"...\"} per line"));
   EXPECT_THAT(expand({"s*"}), files);
@@ -92,11 +92,11 @@ TEST_F(InputFiles, OfAFolderAreThoseOfAKnownFormatThatAreNotHidden) {
 
 TEST_F(InputFiles, OfAFolderWithNothingElseAreNotMentionedAsLeftOut) {
   EXPECT_THAT(expand({"."}), ElementsAre("C.txt", "a.txt", "b.txt", "d.jsonl", "sub/deep/y.MD", "sub/z.txt"));
-  EXPECT_THAT(left_out_, ElementsAre(HasSubstr("left out 1 file: 1 of other kinds (.h)")));
+  EXPECT_THAT(left_out_, ElementsAre(HasSubstr("skipped 1 file: 1 of other kinds (.h)")));
   fs::remove(folder_ / "sub/deep/z.h");
   create_folder(folder_ / "sub/.git");
   expand({"."});
-  EXPECT_THAT(left_out_, ElementsAre(EndsWith(": left out 1 hidden folder")));
+  EXPECT_THAT(left_out_, ElementsAre(EndsWith(": skipped 1 hidden folder")));
   fs::remove(folder_ / "sub/.git");
   expand({"."});
   EXPECT_THAT(left_out_, IsEmpty());
@@ -154,7 +154,7 @@ TEST_F(InputFiles, ThatDoNotExistAreRefused) {
                ".jsonl, .ndjson, .json or .safetensors"));
   folder_.write("empty/a.parquet", "x");
   EXPECT_THAT(error("empty").what(),
-              HasSubstr("left out 1 file: 1 of other kinds (.parquet); .parquet: convert it"));
+              HasSubstr("skipped 1 file: 1 of other kinds (.parquet); .parquet: convert it"));
   EXPECT_EQ(error_of([] { find_input_files({}, InputUse::kDataset); }).code(), ExitCode::kBadConfig);
 }
 

@@ -81,7 +81,7 @@ bool StringMatcher::find(std::string_view text, int64_t begin, Match* match) con
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer)
     : tokens_(std::move(tokens)) {
-  // Where two normalize to the same text, special tokens come first, then the order of the file.
+  // If two normalize to the same text, special tokens win, then the order of the file.
   for (const bool special : {true, false}) {
     for (size_t i = 0; i < tokens_.size(); ++i) {
       const AddedToken& token = tokens_[i];
@@ -115,7 +115,7 @@ std::vector<Segment> AddedTokens::find(std::string_view text, bool normalized) c
     if (token.lstrip) begin = std::max(begin - trailing_whitespace(part(0, begin)), done);
     if (token.rstrip) end += leading_whitespace(part(end, size));
     if (done < begin) segments.push_back({done, begin, -1});
-    // Nothing is left of a token that the one before has taken along as whitespace.
+    // The previous token may have consumed all of this one as whitespace.
     if (begin < end) segments.push_back({begin, end, token.id});
     done = end;
   }

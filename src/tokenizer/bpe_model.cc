@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581
 
-// Every merge spans the border between its two parts; one with U+2581 right of the border and something else
-// left of it would reach over the start of a run.
+// Every merge spans the boundary between its two parts; with U+2581 to the right of it and something else to
+// the left, the merge spans the start of a run.
 bool crosses_metaspace(std::string_view left, std::string_view right) {
   return right.starts_with(kMetaspace) && !left.ends_with(kMetaspace);
 }
@@ -26,7 +26,7 @@ TokenTable spelled_tokens(const BpeTables& tables, int64_t num_ids) {
   return {tokens, num_ids};
 }
 
-// The tokens that are spelled in the byte-level alphabet, as the bytes they stand for.
+// The bytes that the tokens in the byte-level alphabet stand for.
 TokenTable byte_tokens(const BpeTables& tables, int64_t num_ids) {
   std::string text;
   std::vector<std::pair<int32_t, size_t>> ends;
@@ -91,9 +91,9 @@ BpeModel::BpeModel(const BpeTables& tables, int64_t num_ids, BpeOptions options,
   }
 }
 
-// Whether each character leaves a symbol that only its own text can merge: then a border between characters
-// stays one between symbols. A character that is left out, or becomes an unknown token that looks like
-// U+2581, does not.
+// Whether every character produces symbols that merge only by their own text, so that boundaries between
+// characters remain boundaries between symbols. Not so if a character is dropped or becomes an unknown token
+// that ends in U+2581.
 bool BpeModel::may_cut_before_metaspace() const {
   const bool whole_words = options_.ignore_merges || !options_.continuing_subword_prefix.empty() ||
                            !options_.end_of_word_suffix.empty();
@@ -144,7 +144,8 @@ void BpeModel::encode_word_uncached(std::string_view word, BpeScratch* scratch,
   if (symbols.capacity() > size_t{1} << 20) symbols = {};  // a giant word leaves no giant buffer behind
 }
 
-// The ids a word starts from: bytes, or characters with the affixes of their place in the word.
+// The initial symbols of a word: bytes, or characters with the prefix or suffix for their position in the
+// word.
 void BpeModel::append_symbols(std::string_view word, std::vector<int32_t>* symbols) const {
   if (options_.raw_bytes) {
     symbols->reserve(word.size());
@@ -174,9 +175,9 @@ void BpeModel::append_symbols(std::string_view word, std::vector<int32_t>* symbo
   if (pending_unk) symbols->push_back(*pending_unk);
 }
 
-// A character that is not in the vocabulary: its bytes, or the unknown token, or nothing. An unknown token is
-// held back until something else follows, so that several can fuse; as in Hugging Face, bytes of a fallback
-// do not end the wait.
+// Handles a character that is not in the vocabulary: its bytes, the unknown token, or nothing. An unknown
+// token is held back until something else follows, so that several can fuse; as in Hugging Face, fallback
+// bytes do not flush it.
 void BpeModel::append_unknown(std::string_view symbol, std::optional<int32_t>* pending,
                               std::vector<int32_t>* symbols) const {
   const auto fallback_id = [this](char c) { return fallback_ids_[static_cast<unsigned char>(c)]; };
@@ -194,7 +195,7 @@ void BpeModel::encode_text(std::string_view text, BpeScratch* scratch, std::vect
   if (!cut_before_metaspace_) return encode_word_uncached(text, scratch, ids);
   size_t begin = 0;
   while (begin < text.size()) {
-    // To the next U+2581 that follows something else.
+    // Up to the next U+2581 that follows something else.
     size_t end = begin;
     while (text.substr(end).starts_with(kMetaspace)) end += kMetaspace.size();
     end = std::min(text.find(kMetaspace, end), text.size());

@@ -20,14 +20,14 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Shares of the progress bar.
+// Share of the progress bar.
 constexpr double kCountingShare = 0.4;
 
 std::vector<std::string> special_tokens(const BpeTrainingOptions& options) {
   std::vector<std::string> tokens = {options.bos_token};
   if (options.eos_token != options.bos_token) tokens.push_back(options.eos_token);
   for (const std::string& token : tokens) {
-    // One byte is in every vocabulary already.
+    // Single bytes are in every vocabulary already.
     if (token.size() < 2 || !is_valid_utf8(token)) {
       fail(ExitCode::kBadConfig, "the special token \"{}\" must be UTF-8 text of at least two bytes",
            printable(token));
@@ -65,7 +65,7 @@ OrderedJson byte_level(bool add_prefix_space, bool use_regex) {
 OrderedJson tokenizer_json(const LearnedMerges& learned, const std::vector<std::string>& specials) {
   std::vector<std::string> spelled;
   OrderedJson vocab = OrderedJson::object();
-  // The container keeps its entries in order and would search all of them for every key.
+  // The ordered container would search all entries linearly for every key: append directly.
   auto& entries = vocab.get_ref<OrderedJson::object_t&>();
   for (const std::string& token : learned.tokens) {
     spelled.push_back(byte_level_encode(token));
@@ -163,7 +163,7 @@ BpeTrainingResult train_bpe(const BpeTrainingOptions& options, const std::filesy
       learn_merges(counts.words, num_tokens, part(kCountingShare, 1 - kCountingShare));
   for (const std::string& token : specials) {
     if (std::find(learned.tokens.begin(), learned.tokens.end(), token) != learned.tokens.end()) {
-      fail(ExitCode::kBadConfig, "the special token \"{}\" is a token of the text as well; choose another",
+      fail(ExitCode::kBadConfig, "the special token \"{}\" is also a learned token; choose another",
            printable(token));
     }
   }

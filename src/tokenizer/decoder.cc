@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// A stage that needs a token as a whole.
+// A stage that needs whole tokens.
 class TokenStage : public DecodeStage {
  public:
   void push(std::string_view fragment, bool ends_token) final {
@@ -32,8 +32,7 @@ class TokenStage : public DecodeStage {
   std::string token_;
 };
 
-// All tokens together spell the bytes of one text. A token with a character outside of the alphabet stands
-// for itself.
+// All tokens together spell the bytes of one text. A token with a character outside the alphabet is literal.
 class ByteLevelStage final : public TokenStage {
  public:
   void finish() override {
@@ -69,8 +68,8 @@ std::optional<char> byte_of_fallback_token(std::string_view token) {
   return static_cast<char>(high * 16 + low);
 }
 
-// A row of <0xNN> tokens becomes the text of its bytes; when they are not well-formed UTF-8, each byte
-// becomes U+FFFD.
+// A run of <0xNN> tokens becomes the text of its bytes; if they are not well-formed UTF-8, each byte becomes
+// U+FFFD.
 class ByteFallbackStage final : public TokenStage {
  public:
   void finish() override {
@@ -155,8 +154,8 @@ class StripStage final : public DecodeStage {
   std::string content_;
   int64_t start_;
   int64_t stop_;
-  int64_t left_;      // how many may still be removed at the beginning of this token
-  int64_t held_ = 0;  // how many wait, since the token may end after them
+  int64_t left_;      // how many may still be removed at the start of this token
+  int64_t held_ = 0;  // how many are held back, since the token may end after them
 };
 
 class ReplaceStage final : public TokenStage {
@@ -174,7 +173,7 @@ class ReplaceStage final : public TokenStage {
   const std::string& content_;
 };
 
-// The replacement character becomes a space; in the first token it goes away when encoding had put it there.
+// The replacement character becomes a space; in the first token it is removed if encoding prepended it.
 class MetaspaceStage final : public DecodeStage {
  public:
   MetaspaceStage(const std::string& replacement, bool prepended)
@@ -191,7 +190,7 @@ class MetaspaceStage final : public DecodeStage {
   bool first_;
 };
 
-// The end-of-word suffix becomes a space, in the last token nothing.
+// The end-of-word suffix becomes a space; in the last token it is removed.
 class SuffixStage final : public TokenStage {
  public:
   explicit SuffixStage(const std::string& suffix) : suffix_(suffix) {}
@@ -229,7 +228,7 @@ class JoinStage final : public DecodeStage {
   bool first_of_token_ = true;
 };
 
-// A decoder given by a function that makes its stage.
+// A decoder defined by a function that makes its stage.
 template <typename Make>
 class DecoderOf final : public Decoder {
  public:

@@ -3,8 +3,8 @@
 namespace tessera {
 namespace {
 
-// Length of 's 't 're 've 'm 'll 'd at `at` (which holds the apostrophe), or 0. Without regard to case
-// U+017F, the long s, counts as s: the only letter outside ASCII that folds to one of these.
+// Length of 's 't 're 've 'm 'll 'd at `at` (which points to the apostrophe), or 0. With ignore_case U+017F,
+// the long s, counts as s: the only non-ASCII letter that folds to one of these.
 int64_t contraction_length(const char* at, const char* end, bool ignore_case) {
   const int64_t available = end - at;
   if (available < 2) return 0;
@@ -117,7 +117,7 @@ const char* FastScanner::whitespace_end(const char* begin, const char* end, bool
     if (c.char_class == CharClass::kNewline) after_newline = at;
   }
   if (newlines_end_it && after_newline != nullptr) return after_newline;
-  // The lookahead leaves the last character to what follows, unless that is all there is.
+  // The lookahead leaves the last character to the next match, unless it is the only one.
   return at == end || last == begin ? at : last;
 }
 

@@ -74,7 +74,7 @@ std::string JsonNode::one_char() const {
 }
 
 TextPattern JsonNode::pattern() const {
-  if (is_string()) return string();  // as written before version 0.10
+  if (is_string()) return string();  // as versions before 0.10 wrote it
   const JsonNode regex = (*this)["Regex"];
   const JsonNode literal = (*this)["String"];
   if (regex.is_null() == literal.is_null()) expected("an object with either \"Regex\" or \"String\"");

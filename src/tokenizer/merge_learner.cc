@@ -26,7 +26,7 @@ struct PairHash {
 
 struct PairState {
   int64_t count = 0;
-  std::vector<uint32_t> words;  // every word that has held the pair
+  std::vector<uint32_t> words;  // every word that ever contained the pair
 };
 
 struct Candidate {
@@ -61,7 +61,7 @@ class Learner {
       Candidate top = queue_.top();
       queue_.pop();
       const int64_t count = pairs_[top.pair].count;
-      if (top.count != count) {  // counts of queued pairs only fall, until they are queued again
+      if (top.count != count) {  // counts of queued pairs only fall until they are requeued
         if (count >= kMinCount) queue_.push({count, top.pair});
         continue;
       }
@@ -76,7 +76,7 @@ class Learner {
  private:
   int64_t num_tokens_() const { return static_cast<int64_t>(learned_.tokens.size()); }
 
-  // In the order of their characters in the byte-level alphabet, as everywhere since GPT-2.
+  // Bytes in the order of their byte-level characters, as everywhere since GPT-2.
   void add_alphabet() {
     std::array<int, 256> bytes;
     std::iota(bytes.begin(), bytes.end(), 0);
@@ -116,15 +116,15 @@ class Learner {
     for (const Pair& p : grown_) queue_.push({pairs_[p].count, p});
   }
 
-  // Rewrites one word. Pairs of neighbours with a merged symbol in them leave, pairs with the new symbol
-  // come.
+  // Rewrites one word: removes the adjacent pairs that contain a merged symbol and adds those with the new
+  // symbol.
   void merge_in_word(const Pair& pair, int32_t id, uint32_t word) {
     std::vector<int32_t>& ids = symbols_[word];
     const int64_t count = counts_[word];
     old_.assign(ids.begin(), ids.end());
     ids.clear();
     is_new_.clear();
-    bool former_merged = false;  // whether the symbol before old_[i] went into a merge
+    bool former_merged = false;  // whether the symbol before old_[i] was merged
     for (size_t i = 0; i < old_.size();) {
       const bool merges = i + 1 < old_.size() && old_[i] == pair.first && old_[i + 1] == pair.second;
       if (i > 0 && (merges || former_merged)) change({old_[i - 1], old_[i]}, -count, word);

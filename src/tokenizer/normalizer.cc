@@ -32,7 +32,7 @@ class SequenceNormalizer final : public Normalizer {
   std::vector<std::unique_ptr<Normalizer>> parts_;
 };
 
-// Puts a string before a text that is not empty.
+// Prepends a string to non-empty text.
 class PrependNormalizer final : public Normalizer {
  public:
   explicit PrependNormalizer(const JsonNode& node) : prefix_(node["prepend"].string()) {
@@ -103,8 +103,8 @@ class UnicodeNormalizer final : public Normalizer {
   const icu::Normalizer2* form_;
 };
 
-// Character by character, as Rust's char::to_lowercase: no rule looks at the neighbours (final sigma), and
-// U+0130 is the one character that becomes two.
+// Character by character, like Rust's char::to_lowercase: no context rules (final sigma), and U+0130 is the
+// only character that becomes two.
 class LowercaseNormalizer final : public Normalizer {
  public:
   explicit LowercaseNormalizer(const JsonNode& node) { node.expect_keys({"type"}); }

@@ -1,4 +1,4 @@
-// Oniguruma's syntax (Ruby flavour, UTF-8) rewritten for PCRE2. Sources: doc/RE of Oniguruma 6.9,
+// Translates Oniguruma's syntax (Ruby flavor, UTF-8) to PCRE2's. Sources: doc/RE of Oniguruma 6.9,
 // pcre2pattern(3) of PCRE2 10.42.
 #include <unicode/uchar.h>
 
@@ -17,14 +17,14 @@
 namespace tessera {
 namespace {
 
-// White_Space, and everything else up to U+10FFFF, as members of a class.
+// White_Space and its complement up to U+10FFFF, as members of a class.
 constexpr std::string_view kSpace =
     R"(\x09-\x0d\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 constexpr std::string_view kNotSpace =
     R"(\x00-\x08\x0e-\x1f\x21-\x{84}\x{86}-\x{9f}\x{a1}-\x{167f}\x{1681}-\x{1fff}\x{200b}-\x{2027})"
     R"(\x{202a}-\x{202e}\x{2030}-\x{205e}\x{2060}-\x{2fff}\x{3001}-\x{10ffff})";
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
-// Outside a class Oniguruma takes \w below U+0100 from its Latin-1 table, where superscript digits and
+// Outside a class, Oniguruma matches \w below U+0100 by its Latin-1 table, in which superscript digits and
 // fractions are word characters.
 constexpr std::string_view kWordOutsideClass =
     R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}-\x{be})";
@@ -114,7 +114,7 @@ class Translator {
       default:
         out_ += '\\';
         out_ += c;
-        // The rest of a character of several bytes follows unescaped.
+        // The remaining bytes of a multi-byte character follow unescaped.
     }
   }
 
@@ -152,7 +152,7 @@ class Translator {
     out_ += '}';
   }
 
-  // Oniguruma compares names without case, spaces, hyphens and underscores.
+  // Oniguruma ignores case, spaces, hyphens and underscores in names.
   std::string pcre2_property(const std::string& name) const {
     std::string key;
     for (const char c : name) {
@@ -191,7 +191,7 @@ class Translator {
     return name;
   }
 
-  // After '['. `nested` classes give their members to the class around them.
+  // After '['. The members of `nested` classes are added to the enclosing class.
   void character_class(bool nested = false) {
     if (!nested) {
       out_ += '[';

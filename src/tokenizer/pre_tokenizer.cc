@@ -25,7 +25,7 @@ Behavior behavior_of(const JsonNode& node) {
   node.not_supported("behavior", node.string());
 }
 
-// Joins or drops parts as the behaviour says. "the-final--countdown" divided at '-':
+// Joins or drops parts as the behavior says. "the-final--countdown" divided at '-':
 //   Removed             the final countdown
 //   Isolated            the - final - - countdown
 //   MergedWithPrevious  the- final- - countdown
@@ -71,7 +71,7 @@ void split_pieces(Pieces* pieces, Behavior behavior, const Divide& divide_piece)
   pieces->list = std::move(out);
 }
 
-// Parts of one character each where `is_match` holds, and the runs between them.
+// Single characters for which `is_match` holds, and the runs between them.
 template <typename Predicate>
 std::vector<TextPart> divide_by_char(std::string_view text, const Predicate& is_match) {
   std::vector<TextPart> parts;
@@ -259,7 +259,7 @@ class WhitespacePreTokenizer final : public PreTokenizer {
   }
 };
 
-// The steps of a pre-tokenizer with every Sequence opened.
+// The steps of a pre-tokenizer, with every Sequence expanded.
 void flatten(const JsonNode& node, std::vector<JsonNode>* steps) {
   if (node.is_null()) return;
   if (node.type() != "Sequence") {
@@ -324,7 +324,7 @@ std::optional<KnownSplit> known_split(const JsonNode& node) {
   if (regex.is_null() || !steps[0]["pattern"].is_object()) return std::nullopt;
   const auto pattern = known_pattern(regex.string());
   if (!pattern) return std::nullopt;
-  // The patterns match everything, so that to remove what they do not match is to isolate what they match.
+  // The patterns match everything, so removing what they do not match equals isolating what they match.
   const bool invert = steps[0]["invert"].boolean();
   const Behavior behavior = behavior_of(steps[0]["behavior"]);
   const bool isolates =

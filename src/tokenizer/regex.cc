@@ -13,15 +13,14 @@
 namespace tessera {
 namespace {
 
-// A compiled pattern may try this many positions of its search tree per match: ordinary patterns need a few,
-// one of exponential cost is stopped within about a second.
+// PCRE2's match limit: ordinary patterns need few backtracking steps; one of exponential cost is stopped
+// within about a second.
 constexpr uint32_t kMatchLimit = 10'000'000;
-// Memory for the stack of just-in-time compiled code, which grows with the length of a match for a few
-// patterns.
+// Stack for JIT-compiled code; for a few patterns its use grows with the length of the match.
 constexpr size_t kJitStackMinBytes = 32 * 1024;
 constexpr size_t kJitStackMaxBytes = 64 * 1024 * 1024;
 
-// What matching needs beside the pattern; one per thread, since a stack of this size is slow to make.
+// State for matching; one per thread, since a stack of this size is slow to create.
 struct MatchScratch {
   MatchScratch()
       : data(pcre2_match_data_create(1, nullptr)),
@@ -76,7 +75,7 @@ Regex::Regex(std::string_view pattern, const std::string& where)
          "{}: the regular expression \"{}\" is not supported: {} at offset {} of \"{}\"", where,
          printable(pattern, 200), message_of(error), offset, printable(translated, 400));
   }
-  // Without just-in-time compilation (a build of PCRE2 that lacks it) the interpreter does the work.
+  // If this PCRE2 build has no JIT, the interpreter does the work.
   pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE);
 }
 
@@ -100,7 +99,7 @@ std::vector<std::pair<int64_t, int64_t>> Regex::find_all(std::string_view text) 
     const size_t* ends = pcre2_get_ovector_pointer(scratch.data);
     const auto begin = static_cast<int64_t>(ends[0]);
     const auto end = static_cast<int64_t>(ends[1]);
-    // \K can move the reported start behind the end or behind a former match.
+    // \K can report a start after the end of the match or inside an earlier match.
     const int64_t former_end = found.empty() ? 0 : found.back().second;
     if (begin > end || begin < former_end) {
       fail(ExitCode::kBadConfig, "{}: the regular expression \"{}\" gives overlapping matches", where_,

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// Borrows scratch memory for as long as it lives.
+// Borrows scratch memory for its lifetime.
 class BorrowedScratch {
  public:
   BorrowedScratch(std::mutex* mutex, std::vector<std::unique_ptr<BpeScratch>>* pool)

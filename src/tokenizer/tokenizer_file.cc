@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxTokens = size_t{1} << 26;
 
-// Receives the events of nlohmann's parser. Values go to the document, but inside model.vocab and
-// model.merges they go to the tables.
+// Receives the events of nlohmann's parser. Values go to the document, except in model.vocab and
+// model.merges, where they go to the tables.
 class Reader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   Reader(std::string_view text, const std::string& origin, TokenizerFile* file)
@@ -128,7 +128,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
-  // Puts a value where the parser stands and returns it.
+  // Inserts a value at the parser's current position and returns it.
   nlohmann::json* place(nlohmann::json value) {
     if (stack_.empty()) {
       file_->document = std::move(value);
@@ -168,7 +168,7 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool token_id(int64_t id) {
-    // The bound of what a vocabulary may hold; ids are checked against its size later.
+    // The bound for any vocabulary; ids are checked against its actual size later.
     if (id < 0 || id > std::numeric_limits<int32_t>::max()) {
       fail(ExitCode::kBadData, "{}: model.vocab[\"{}\"]: the id {} is out of range", origin_, printable(key_),
            id);
@@ -209,8 +209,8 @@ class Reader final : public nlohmann::json_sax<nlohmann::json> {
   TokenizerFile* file_;
   std::vector<nlohmann::json*>
       stack_;            // the open objects and lists; a parent never grows while a child is open
-  std::string key_;      // of the value that comes next
-  std::string top_key_;  // of the open field of the document
+  std::string key_;      // of the next value
+  std::string top_key_;  // the open top-level field of the document
   Mode mode_ = Mode::kDocument;
   std::array<std::string, 2> pair_;
   size_t pair_size_ = 0;

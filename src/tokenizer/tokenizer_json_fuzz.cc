@@ -1,5 +1,5 @@
-// tokenizer.json from anyone, and text of any bytes. The input is the JSON, a zero byte, the text; the ids of
-// text that is UTF-8 must be the same on the fast and the reference path, and decoding must take them.
+// Untrusted tokenizer.json with arbitrary text. The input is the JSON, a zero byte, and the text; UTF-8 text
+// must give the same ids on the fast and the reference path, and decoding must accept them.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -98,7 +98,7 @@ constexpr std::array kWords = {
     "123",
     "\n \n"};
 
-// A byte-level tokenizer with every byte, split as Llama 3 does.
+// A byte-level tokenizer with all bytes and Llama 3's split.
 std::string byte_level_seed() {
   std::string vocab;
   for (int byte = 0; byte < 256; ++byte) {
@@ -115,7 +115,7 @@ std::string byte_level_seed() {
          vocab + R"("ab":256,"aba":257,"aa":258,"aaaa":259},"merges":["a b",["ab","a"],"a a","aa aa"]}})";
 }
 
-// A tokenizer in the way of SentencePiece.
+// A SentencePiece-style tokenizer.
 constexpr std::string_view kMetaspaceSeed =
     R"({"added_tokens":[{"id":0,"content":"<unk>","special":true},{"id":1,"content":"<s>","special":true}],)"
     R"("normalizer":{"type":"Sequence","normalizers":[{"type":"Prepend","prepend":"\u2581"},)"
@@ -128,7 +128,7 @@ constexpr std::string_view kMetaspaceSeed =
     R"("<0xC3>":2,"<0xA9>":3,"\u2581":4,"a":5,"b":6,"c":7,"ab":8,"\u2581a":9,"\u2581ab":10,"\u2581\u2581":11},)"
     R"("merges":["a b","\u2581 a","\u2581 ab","\u2581 \u2581"]}})";
 
-// What is valid but not supported is the settings' fault, else the file's.
+// Valid but unsupported settings are kBadConfig, everything else is kBadData.
 void check_code(const Error& error) {
   const bool is_unsupported = error.code() == ExitCode::kBadConfig;
   tessera::check_refusal(error, is_unsupported ? ExitCode::kBadConfig : ExitCode::kBadData);

@@ -1,4 +1,4 @@
-// From tokenizer.json to a tokenizer.
+// Builds a tokenizer from tokenizer.json.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -19,9 +19,9 @@
 namespace tessera {
 namespace {
 
-// Part of every fingerprint; raised when the same file comes to give other ids.
+// Part of every fingerprint; increment it when the same file gives different ids.
 constexpr uint64_t kEncodingVersion = 1;
-// Added tokens may leave ids free above the vocabulary, but not so many that tables of ids become absurd.
+// Added tokens may leave gaps above the vocabulary, but not so many that id tables become absurdly large.
 constexpr int64_t kMaxFreeIds = int64_t{1} << 20;
 
 std::vector<AddedToken> read_added_tokens(const JsonNode& node) {
@@ -48,11 +48,11 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& node) {
   return tokens;
 }
 
-// The number of ids, after checking that vocabulary and added tokens fit together.
+// The number of ids. Checks that vocabulary and added tokens are consistent.
 int64_t check_ids(const BpeTables& tables, const std::vector<AddedToken>& added, const std::string& origin) {
   std::unordered_map<std::string_view, int32_t> added_ids;
   for (const AddedToken& token : added) added_ids.emplace(token.content, token.id);
-  int64_t highest_own = -1;  // of the tokens that only the vocabulary has
+  int64_t highest_own = -1;  // highest id of a token that only the vocabulary has
   int64_t highest = -1;
   for (const BpeTables::Token& token : tables.tokens) {
     highest = std::max<int64_t>(highest, token.id);
@@ -70,7 +70,7 @@ int64_t check_ids(const BpeTables& tables, const std::vector<AddedToken>& added,
     fail(ExitCode::kBadData, "{}: the id {} is far out of range for {}", origin, highest,
          count_of(num_tokens, "token"));
   }
-  // The token of each id; a view without data where there is none.
+  // The token of each id; a null view if there is none.
   std::vector<std::string_view> token_of(static_cast<size_t>(highest + 1));
   for (const BpeTables::Token& token : tables.tokens) {
     std::string_view& slot = token_of[static_cast<size_t>(token.id)];
@@ -134,7 +134,7 @@ void build_model(const JsonNode& root, const TokenizerFile& file, TokenizerOptio
   impl->model.emplace(file.tables, impl->num_ids, std::move(options), model.where());
   for (const BpeTables::Token& token : file.tables.tokens) {
     if (impl->model->tokens().find(file.tables.token(token)) != token.id) {
-      fail(ExitCode::kBadData, "{}.vocab[\"{}\"]: the token is there twice", model.where(),
+      fail(ExitCode::kBadData, "{}.vocab[\"{}\"]: the token appears twice", model.where(),
            printable(file.tables.token(token)));
     }
   }
@@ -146,7 +146,7 @@ std::unique_ptr<Tokenizer::Impl> Tokenizer::Impl::parse(std::string_view json, c
                                                         TokenizerOptions options) {
   const TokenizerFile file = parse_tokenizer_file(json, origin);
   const JsonNode root(file.document, origin);
-  // truncation and padding are left alone, as Hugging Face's tokenizer classes set both anew in every call.
+  // truncation and padding are ignored, since Hugging Face's tokenizer classes set both on every call.
   root.expect_keys({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
                     "post_processor", "decoder", "model"});
   if (const std::string version = root["version"].string_or("1.0"); version != "1.0")
@@ -166,8 +166,7 @@ std::unique_ptr<Tokenizer::Impl> Tokenizer::Impl::parse(std::string_view json, c
 
 namespace {
 
-// The class LlamaTokenizer makes its template anew from two settings of tokenizer_config.json, where these
-// are given.
+// The class LlamaTokenizer rebuilds its template from two settings of tokenizer_config.json, if given.
 void apply_llama_settings(const JsonNode& config, Tokenizer::Impl* impl) {
   const std::string name = config["tokenizer_class"].string_or("");
   const JsonNode add_bos = config["add_bos_token"];
@@ -185,7 +184,7 @@ void apply_llama_settings(const JsonNode& config, Tokenizer::Impl* impl) {
                                              fmt::join(impl->post_processor.after, ",")));
 }
 
-// Takes the tokens that are not known yet.
+// Sets the tokens that are not set yet.
 void take_special_tokens(const JsonNode& config, Tokenizer::Impl* impl) {
   const std::pair<const char*, std::optional<int32_t>*> kinds[] = {
       {"bos_token", &impl->bos_id}, {"eos_token", &impl->eos_id}, {"pad_token", &impl->pad_id}};
@@ -194,7 +193,7 @@ void take_special_tokens(const JsonNode& config, Tokenizer::Impl* impl) {
     if (token.is_null() || id->has_value()) continue;
     if (token.is_object()) token = token["content"];
     *id = impl->find(token.string());
-    // A padding token that only the configuration knows is of no use here: nothing is padded.
+    // A padding token that is only in the configuration is ignored: nothing is padded.
     if (!id->has_value() && id != &impl->pad_id) {
       fail(ExitCode::kBadData, "{}: \"{}\" is not a token of {}", token.where(), printable(token.string()),
            impl->origin);
@@ -202,7 +201,7 @@ void take_special_tokens(const JsonNode& config, Tokenizer::Impl* impl) {
   }
 }
 
-// An empty object when there is no such file.
+// The file's object; an empty one if there is no such file.
 nlohmann::json read_object(const std::filesystem::path& path) {
   refuse_hub_name(path);
   std::error_code unreadable;  // becomes an error that names the file when it is opened

@@ -9,8 +9,8 @@
 namespace tessera {
 namespace {
 
-// Bytes that could still become a character: 0 < result < the length that the lead byte announces, when the
-// start of `text` is a proper beginning of a well-formed sequence; 0 otherwise.
+// Length of the incomplete character at the start of `text`: 0 < result < the length given by the lead byte
+// if the text is a proper prefix of a well-formed sequence, else 0.
 int64_t unfinished_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned lead = byte(0);

@@ -15,10 +15,10 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kBlockBytes = int64_t{4} << 20;  // one task of a thread
-constexpr size_t kBlocksPerBatch = 16;             // read before they are counted, on any number of threads
+constexpr int64_t kBlockBytes = int64_t{4} << 20;  // one task for a thread
+constexpr size_t kBlocksPerBatch = 16;             // read before counting, for any number of threads
 
-// Texts that are counted together, none cut inside a word.
+// Texts that are counted together; no word is split.
 using Block = std::vector<std::string>;
 using LocalCounts = std::unordered_map<std::string_view, int64_t>;
 
@@ -35,7 +35,7 @@ int64_t find_invalid_utf8_in(const InputFile& file) {
     const int64_t invalid = find_invalid_utf8(text);
     const bool last = at + static_cast<int64_t>(text.size()) == file.size_bytes();
     if (invalid >= 0) {
-      // A character that the end of the block cuts is looked at again from its start.
+      // A character cut off by the end of the block is checked again from its start.
       const bool cut = !last && static_cast<int64_t>(text.size()) - invalid < 4 && invalid > 0;
       if (!cut) return at + invalid;
       at += invalid;
@@ -52,7 +52,7 @@ LocalCounts count_block(const Block& block, const FastScanner& scanner) {
     const char* const end = text.data() + text.size();
     for (const char* at = text.data(); at < end;) {
       const char* word_end = scanner.match_end(at, end);
-      // A word of one byte has no pair to learn from.
+      // A one-byte word has no pair to learn from.
       if (word_end - at > 1) ++counts[{at, static_cast<size_t>(word_end - at)}];
       at = word_end;
     }
@@ -112,7 +112,7 @@ class WordCounter {
 }  // namespace
 
 int64_t cut_between_words(std::string_view text) {
-  // A match that reaches a line break ends at the last one of a run of whitespace, so that the next begins
+  // A match that reaches a line break ends at the last one in the run of whitespace, so the next match starts
   // after it.
   for (size_t at = text.size(); at-- > 1;) {
     if (text[at - 1] != '\n' && text[at - 1] != '\r') continue;
@@ -149,7 +149,7 @@ WordCounts count_words(const std::vector<std::filesystem::path>& files, bool ski
     for (int64_t at = 0; at < size;) {
       std::string text = read_part(file, at, std::min(kBlockBytes, size - at));
       if (at + static_cast<int64_t>(text.size()) < size) {
-        // The end of the block may lie inside a character.
+        // The block may end inside a character.
         while (find_invalid_utf8(std::string_view(text).substr(static_cast<size_t>(last_char_begin(text)))) >=
                0)
           text.resize(static_cast<size_t>(last_char_begin(text)));

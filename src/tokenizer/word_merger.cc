@@ -67,7 +67,7 @@ uint32_t WordMerger::Waiting::pop() {
   return position;
 }
 
-// Notes the rank of the pair that starts at `position` and queues its merge.
+// Records the rank of the pair that starts at `position` and queues its merge.
 void WordMerger::rank_pair(const MergeTable& merges, uint32_t position) {
   Symbol& symbol = symbols_[position];
   symbol.rank =
@@ -81,7 +81,7 @@ void WordMerger::rank_pair(const MergeTable& merges, uint32_t position) {
   waiting.push(position);
 }
 
-// O(n log n) for n symbols; close to linear when positions arrive in order.
+// O(n log n) for n symbols; close to linear if positions arrive in order.
 void WordMerger::run_long(const MergeTable& merges, std::vector<int32_t>* symbols) {
   if (symbols->size() >= kNone)
     fail(ExitCode::kBadData, "a word of {} bytes is too long to encode; split the text", symbols->size());
