@@ -1,5 +1,5 @@
-// A checkpoint is cut off at every one of its system calls: what is found afterwards is the one that was
-// there before or the new one, whole.
+// Interrupts a checkpoint at every one of its system calls: afterwards either the old or the new checkpoint
+// is found, complete.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kSeed = 17;
-// Random choices of what is lost, per cut.
+// Random choices of what is lost, per interruption.
 constexpr int kRandomLosses = 3;
 constexpr int64_t kSectorBytes = 512;
 
@@ -39,8 +39,8 @@ class CheckpointCrash : public testing::Test {
     write_checkpoint(checkpoint(folder.path(), 10), config_, layout_, old_);
   }
 
-  // What the newest checkpoint of this disk is. Broken: anything under a checkpoint's name is not whole, or
-  // `latest` does not name one.
+  // The newest checkpoint on this disk. Broken: something with a checkpoint's name is incomplete, or `latest`
+  // does not name one.
   enum class Found { kOld, kNew, kNeither, kBroken };
   Found look_at(const fs::path& folder) const {
     for (const CheckpointEntry& entry : list_checkpoints(folder)) {
@@ -71,7 +71,8 @@ class CheckpointCrash : public testing::Test {
     return look_at(disk);
   }
 
-  // After a loss of power behind the first `cut` changes: those that are not durable fare as `fate_of` says.
+  // After a power loss following the first `cut` changes: `fate_of` decides what happens to those that are
+  // not durable.
   Found look_at_loss(const DiskRecording& recording, const std::vector<DiskOp>& ops, size_t cut,
                      const std::function<Fate(const DiskOp&)>& fate_of) const {
     const std::vector<bool> durable = durable_ops(ops, cut);
@@ -80,7 +81,7 @@ class CheckpointCrash : public testing::Test {
     return look_at(recording, ops, fates);
   }
 
-  // Every cut of the recorded calls, with every kind of loss.
+  // Interrupts the recorded calls everywhere, with every kind of loss.
   void cut_everywhere(const DiskRecording& recording);
 
   const ModelConfig config_ = tiny_checkpoint_config();
@@ -91,7 +92,7 @@ class CheckpointCrash : public testing::Test {
   mutable ThreadPool pool_{1};
 };
 
-// What is left of changes that are not durable: a write may end at any sector.
+// What survives of a change that is not durable: a write may end at any sector.
 Fate random_fate(const DiskOp& op, std::minstd_rand& random) {
   const auto choice = random() % 3;
   if (choice == 0) return {};
@@ -104,7 +105,7 @@ bool is_data(const DiskOp& op) {
   return op.kind == DiskOp::Kind::kWrite || op.kind == DiskOp::Kind::kTruncate;
 }
 
-// All of what is not certain is lost, or the file system writes names before data, or data before names.
+// Everything that is not durable is lost, or the file system writes names before data, or data before names.
 Fate nothing(const DiskOp&) { return {.is_done = false}; }
 Fate names_only(const DiskOp& op) { return {.is_done = !is_data(op)}; }
 Fate data_only(const DiskOp& op) { return {.is_done = is_data(op)}; }
@@ -117,7 +118,7 @@ void CheckpointCrash::cut_everywhere(const DiskRecording& recording) {
   for (size_t cut = 0; cut <= ops.size(); ++cut) {
     SCOPED_TRACE(fmt::format("seed {}, cut {} of {}: before {}", kSeed, cut, ops.size(),
                              cut < ops.size() ? ops[cut].to_string() : "nothing"));
-    // The process is killed: everything that was done is there, and perhaps a part of one more write.
+    // The process is killed: everything done so far is there, and perhaps part of one more write.
     std::vector<Fate> fates(cut);
     const Found killed = look_at(recording, ops, fates);
     ASSERT_TRUE(is_whole(killed));
@@ -127,7 +128,7 @@ void CheckpointCrash::cut_everywhere(const DiskRecording& recording) {
       fates.push_back({.bytes = std::ssize(ops[cut].data) / 2});
       ASSERT_EQ(look_at(recording, ops, fates), killed);
     }
-    // Power is lost: only what was synced is certain.
+    // Power is lost: only synced data is certain to survive.
     for (const auto fate_of : {nothing, names_only, data_only}) {
       const Found found = look_at_loss(recording, ops, cut, fate_of);
       ASSERT_TRUE(is_whole(found));
@@ -158,7 +159,7 @@ TEST_F(CheckpointCrash, LeavesTheOldOrTheNewOneOfTheSameName) {
   cut_everywhere(recording);
 }
 
-// What a run that was killed has left is removed first.
+// Leftovers of a killed run are removed first.
 TEST_F(CheckpointCrash, LeavesTheOldOrTheNewOneAfterAnUnfinishedOne) {
   const TestFolder folder;
   write_old(folder);
@@ -170,8 +171,8 @@ TEST_F(CheckpointCrash, LeavesTheOldOrTheNewOneAfterAnUnfinishedOne) {
   cut_everywhere(recording);
 }
 
-// Each sync by itself is needed, but for those of files that another rank syncs later and of output_dir,
-// which is synced for the checkpoint and for `latest`: this test would find a missing one.
+// Every single sync is needed, except for files that another rank syncs later and for output_dir, which is
+// synced for both the checkpoint and `latest`. So this test would notice a missing one.
 TEST_F(CheckpointCrash, IsFoundOutWhereASyncIsMissing) {
   const TestFolder folder;
   write_old(folder);

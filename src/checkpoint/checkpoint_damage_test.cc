@@ -1,4 +1,4 @@
-// Checkpoints that are not what they should be are refused, and the file is named.
+// Damaged checkpoints are rejected, and the error names the file.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -59,13 +59,13 @@ class CheckpointDamage : public testing::Test {
     std::ofstream(folder_ / name, std::ios::binary | std::ios::trunc) << content;
   }
 
-  // Changes the manifest, whose checksum is right again afterwards.
+  // Changes the manifest and fixes its checksum.
   void change_manifest(const std::function<void(CheckpointManifest&)>& change) const {
     CheckpointManifest manifest = parse_manifest(text(kManifestName), "manifest");
     change(manifest);
     replace(kManifestName, write_manifest(manifest));
   }
-  // Changes an index, of which the manifest then has size and checksum.
+  // Changes an index and updates its size and checksum in the manifest.
   void change_index(int rank, const std::function<void(RankIndex&)>& change) const {
     RankIndex index = parse_rank_index(text(state_index_name(rank, 2)), "index");
     change(index);
@@ -102,7 +102,7 @@ TEST_F(CheckpointDamage, AFlippedBitAnywhereIsFound) {
   use(folder_);
   for (const std::string& name : file_names()) {
     const std::string good = text(name);
-    // Every byte of what is small; of the others the header, and some of every piece.
+    // Every byte of small files; in others the header and some bytes of every piece.
     const size_t step = good.size() < 3000 ? 1 : 37;
     for (size_t at = 0; at < good.size(); at += step) {
       std::string bad = good;
@@ -178,7 +178,7 @@ TEST_F(CheckpointDamage, FilesOfAnotherRankOrCheckpointAreFound) {
     const std::string good = text(name);
     replace(name, read_text_file(other / name));
     expect_error(ExitCode::kBadData, {folder_.native()}, [&] {
-      // A whole manifest of another step, with equal sizes, is found by its checksums of the indexes.
+      // A valid manifest of a different step, with equal sizes, is detected by its checksums of the indexes.
       use(folder_);
     });
     replace(name, good);
@@ -217,7 +217,7 @@ TEST_F(CheckpointDamage, VersionsOfTheFutureAndOtherFormatsAreNamed) {
   expect_refused({"manifest.json", "manifest_crc32c"});
 }
 
-// What checksums do not find: a writer that is wrong, or hostile.
+// What checksums cannot detect: a buggy or hostile writer.
 TEST_F(CheckpointDamage, ManifestsThatContradictThemselvesAreRefused) {
   const std::string good = text(kManifestName);
   using Manifest = CheckpointManifest;
@@ -314,7 +314,7 @@ TEST_F(CheckpointDamage, IndexesThatContradictThemselvesOrEachOtherAreRefused) {
   use(folder_);
 }
 
-// Found without a look at weights and moments.
+// Detected without reading weights and moments.
 TEST_F(CheckpointDamage, TextsAreCheckedWhenACheckpointIsOpened) {
   for (const char* name : {"trainer_state.json", "training_args.json"}) {
     const std::string good = text(name);
@@ -328,7 +328,7 @@ TEST_F(CheckpointDamage, TextsAreCheckedWhenACheckpointIsOpened) {
   }
 }
 
-// Two ranks that both wrote all of the state, whose model files nevertheless have every piece once.
+// Two ranks that both wrote all of the state, although the model files have every piece once.
 TEST_F(CheckpointDamage, StateThatTwoRanksHaveIsRefused) {
   TestCheckpoint test;
   test.output_dir = output_.path();

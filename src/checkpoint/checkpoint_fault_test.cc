@@ -1,5 +1,4 @@
-// Disks that fail: the checkpoint fails with file and cause, the older ones stay as they are, and nobody
-// hangs.
+// Failing disks: the checkpoint fails with file and cause, older ones stay intact, and nobody hangs.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -55,7 +54,7 @@ int error_for(std::string_view call) {
 }
 
 TEST_F(CheckpointFault, EveryCallThatFailsFailsTheCheckpointAndNothingElse) {
-  // Calls are counted from the first one of each attempt; two ranks make them in any order.
+  // Calls are counted from the start of each attempt; two ranks make them in any order.
   for (int failing = 0;; ++failing) {
     const TestFolder folder(memory_folder());
     write(folder.path(), 10, old_);
@@ -66,7 +65,7 @@ TEST_F(CheckpointFault, EveryCallThatFailsFailsTheCheckpointAndNothingElse) {
     std::string message;
     {
       const DiskFaults faults(folder.path(), [&](const DiskCall& call) -> DiskFault {
-        if (call.name == "unlink") return {};  // only to clean up
+        if (call.name == "unlink") return {};  // only for cleanup
         if (call.name == "fsync" && failed_syncs.contains({call.fd, call.path})) synced_again = true;
         if (call.name == "close") failed_syncs.erase({call.fd, call.path});
         if (num_calls++ != failing) return {};
@@ -96,7 +95,7 @@ TEST_F(CheckpointFault, EveryCallThatFailsFailsTheCheckpointAndNothingElse) {
     ASSERT_TRUE(newest.has_value());
     EXPECT_TRUE(load(*newest) == (is_there ? new_ : old_));
     if (is_there && message.empty()) {
-      // A warning, since the checkpoint is there.
+      // Only a warning, since the checkpoint exists.
       EXPECT_TRUE(failed_path->find("latest") != std::string::npos ||
                   read_text_file(folder / "latest") == "checkpoint-20\n");
     } else {
@@ -143,7 +142,7 @@ TEST_F(CheckpointFault, AWriteThatFailedHoldsNobodyUp) {
   }
 }
 
-// Whoever deletes output_dir while a run writes to it costs the run a checkpoint, not its life.
+// Deleting output_dir while a run writes to it costs the run a checkpoint, but does not end it.
 TEST_F(CheckpointFault, AFolderRemovedOrDamagedBeforeTheCommitIsAnIoError) {
   const TestFolder folder;
   TestCheckpoint test = checkpoint(folder.path(), 10);
@@ -167,7 +166,7 @@ TEST_F(CheckpointFault, AFolderRemovedOrDamagedBeforeTheCommitIsAnIoError) {
   expect_failed_commit();
 }
 
-// A small file system of its own.
+// A small, separate file system.
 class SmallDisk {
  public:
   explicit SmallDisk(const char* options) {
@@ -193,7 +192,7 @@ TEST_F(CheckpointFault, AFullDiskLosesTheNewOneOnly) {
   const fs::path& folder = disk.folder().path();
   write(folder, 10, old_);
   int64_t step = 11;
-  // As many as there is room for; the one after them fails.
+  // As many as fit; the next one fails.
   std::string message;
   for (; message.empty() && step < 100; ++step) {
     try {

@@ -1,6 +1,6 @@
-// Any text is either refused as a rank's index with Error(kBadData), or gives one that is written and read
-// back as it is. What is accepted takes the place of the index in a small checkpoint, of which then every
-// byte is read: it is refused, or every element comes once.
+// Any text is either rejected as a rank's index with Error(kBadData), or parses to an index that survives
+// writing and reading back. An accepted text replaces the index in a small checkpoint, which is then read
+// completely: it is rejected, or every element is read exactly once.
 #include <unistd.h>
 
 #include <array>
@@ -59,7 +59,7 @@ constexpr std::array kWords = {"{",
 
 uint32_t checksum_of(const std::string& text) { return crc32c(0, std::as_bytes(std::span(text))); }
 
-// A checkpoint of one rank, whose index can be replaced by any text with all checksums right.
+// A checkpoint of one rank, whose index can be replaced with any text while keeping all checksums valid.
 class Folder {
  public:
   Folder() : layout_(config_) {
@@ -100,7 +100,7 @@ class Folder {
  private:
   const ModelConfig config_ = tiny_checkpoint_config();
   const ParameterLayout layout_;
-  // In memory where there is such a place.
+  // In memory if possible.
   const std::filesystem::path folder_ =
       std::filesystem::path(std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : "/tmp") /
       fmt::format("tessera-fuzz-{}", ::getpid());

@@ -1,5 +1,5 @@
-// Any text is either refused as a manifest with Error(kBadData) or gives one that is written and read back as
-// it is. The checksum at the end is put right first, so that what it guards is reached.
+// Any text is either rejected as a manifest with Error(kBadData) or parses to a manifest that survives
+// writing and reading back. The checksum at the end is fixed first, so that the code it guards is reached.
 #include <array>
 #include <cstddef>
 #include <cstdint>

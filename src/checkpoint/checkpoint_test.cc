@@ -1,4 +1,4 @@
-// Checkpoints that are written and read as they should be.
+// Checkpoints are written and read correctly.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ TEST_F(Checkpoint, ComesBackBitByBitForEveryTypeAndNumberOfRanks) {
   }
 }
 
-// More ranks than the small groups have parts for: some own nothing.
+// More ranks than the small groups have parts: some own nothing.
 TEST_F(Checkpoint, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
   const ModelConfig config = tiny_checkpoint_config();
   const ParameterLayout layout(config);
@@ -75,7 +75,7 @@ TEST_F(Checkpoint, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
   }
 }
 
-// Any ranges: what they do not cover stays as it was.
+// Arbitrary ranges: elements outside them stay as they were.
 TEST_F(Checkpoint, RangesReadTheirElementsAndLittleElse) {
   const TestState state = random_state(layout_, DType::kBF16, kSeed);
   const CheckpointReader reader =
@@ -95,12 +95,12 @@ TEST_F(Checkpoint, RangesReadTheirElementsAndLittleElse) {
     }
   }
   EXPECT_TRUE(found == expected);
-  // Some pieces of the embedding, the end of a rank's share, and the last layer's.
+  // Some pieces of the embedding, at the end of a rank's share, and in the last layer.
   EXPECT_LT(num_bytes, 12 * 3 * kStatePieceElements);
   EXPECT_GT(num_bytes, 0);
 }
 
-// The model's files are what an export writes, and what load_weights reads.
+// The model files are the same as an export's, and load_weights reads them.
 TEST_F(Checkpoint, HoldsAModelAsExported) {
   TestState state = random_state(layout_, DType::kBF16, kSeed);
   // Some in the middle of two BF16 values; alignment gaps are zero.
@@ -169,7 +169,7 @@ class ChangingState {
   explicit ChangingState(TestState state) : state_(std::move(state)) {}
   TestState& state() { return state_; }
 
-  // Every value of the range becomes one.
+  // Sets every value in the range to one.
   void change(ElementRange range) {
     for (const StateKind kind : {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq}) {
       for (int64_t i = range.begin; i < range.end; ++i) state_.of(kind)[static_cast<size_t>(i)] = 1.0f;
@@ -223,7 +223,7 @@ TEST_F(Checkpoint, WithMemoryForAllOfItNobodyWaitsForTheWriter) {
   ThreadPool pool(2);
   WriteOptions options;
   options.snapshot_bytes = int64_t{64} << 20;
-  options.max_bytes_per_second = 1'000'000;  // half a minute for all of it
+  options.max_bytes_per_second = 1'000'000;  // half a minute for everything
   CheckpointWriter writer(test.plan(config_, layout_), everything(layout_), changing.state().source(),
                           options, pool);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));

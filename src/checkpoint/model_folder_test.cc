@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kWeightSeed = 11;
 
-// Every kind of parameter at sizes that are no powers of two; the embedding takes several pieces to read.
+// Every kind of parameter with sizes that are not powers of two; the embedding is read in several pieces.
 ModelConfig small_config(ModelFamily family = ModelFamily::kLlama) {
   ModelConfig config = preset_config("15m");
   config.family = family;
@@ -142,7 +142,7 @@ TEST(LoadWeights, RangesReadTheirElementsAndNothingElse) {
   }
 }
 
-// Pieces of memory end where they like.
+// Destination spans may end anywhere.
 TEST(LoadWeights, Bf16TensorsAreReadInPlaceAndOthersReachTheSink) {
   const ModelConfig config = small_config();
   const ParameterLayout layout(config);
@@ -220,7 +220,7 @@ TEST(LoadWeights, AFileThatEndsEarlyIsNamed) {
   });
 }
 
-// A model folder's tensors as items that can be changed before they are written.
+// A model folder's tensors as items that can be modified before writing.
 class Tensors {
  public:
   explicit Tensors(const ModelConfig& config) : layout_(config), flat_(random_weights(layout_)) {
@@ -360,7 +360,7 @@ TEST(LoadWeights, CountsWeightsThatAreNotFinite) {
                  {"tensor 'model.embed_tokens.weight'", "found 2 of 360,216", "(3 in 2 tensors in all)"});
 }
 
-// Into BF16 memory: 72 elements are two vectors of four and a rest.
+// Into BF16 memory: 72 elements are two rounds of four vectors and a remainder.
 TEST(LoadWeights, FindsASingleBadValueAtEveryPlaceWhenReadingInPlace) {
   const ModelConfig config = small_config();
   Tensors tensors(config);
@@ -428,7 +428,7 @@ TEST(ExportModelFolder, CopiesTheTokenizerAndAGivenGenerationConfig) {
   EXPECT_EQ(read_text_file(folder / "tokenizer.json"), "{\"a\": 1}");
   EXPECT_TRUE(
       parse_json(read_text_file(folder / "generation_config.json"), "g").contains("_from_model_config"));
-  // Into the tokenizer's own folder: nothing to copy, nothing lost.
+  // Into the tokenizer's own folder: nothing is copied, nothing is lost.
   export_all(
       tokenizer.path(), config, flat,
       {.tokenizer_folder = tokenizer.path(), .generation_config = tokenizer / "generation_config.json"});

@@ -1,4 +1,4 @@
-// A model folder written by several writers is, byte by byte, the one that a single writer makes.
+// A model folder written by several writers is identical, byte for byte, to that of a single writer.
 #include "checkpoint/shared_export.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ ModelConfig tiny_config() {
   return config;
 }
 
-// Different everywhere.
+// A different value at every position.
 void fill(int64_t begin, std::span<float> values) {
   for (size_t i = 0; i < values.size(); ++i)
     values[i] = std::sin(0.37f * static_cast<float>(begin + static_cast<int64_t>(i)));
@@ -51,7 +51,7 @@ void export_by(int num_writers, const fs::path& folder, const ModelConfig& confi
     writers.emplace_back([&, i] {
       const SharedExport writer(folder, config, layout, options);
       const int64_t count = layout.num_elements();
-      // Each has elements of both halves, as ranks have of every layer.
+      // Each writer has elements in both halves, as ranks have elements in every layer.
       const auto part = [&](int64_t begin, int64_t end) {
         const int64_t size = end - begin;
         return ElementRange{begin + size * i / num_writers, begin + size * (i + 1) / num_writers};
@@ -74,7 +74,7 @@ TEST(SharedExport, HasTheBytesOfOneWriter) {
       const TestFolder alone, together;
       export_model_folder(alone.path(), config, layout, fill, options);
       for (const int num_writers : {1, 2, 5}) {
-        // The later ones replace the earlier.
+        // Later exports replace earlier ones.
         export_by(num_writers, together.path(), config, layout, options);
         EXPECT_EQ(files_of(together.path()), files_of(alone.path()))
             << dtype_name(dtype) << ", shards of " << max_shard_bytes << ", " << num_writers << " writers";

@@ -85,7 +85,7 @@ TEST(TorchRandperm, GivesTorchsValues) {
 }
 
 TEST(TorchRandperm, MatchesAnIndependentMersenneTwisterBeyondOneRefill) {
-  // A refill makes 624 numbers. The values are from a second implementation of the generator.
+  // The generator refills 624 numbers at a time. The values come from a second implementation.
   const Rows rows = torch_randperm(2000, 3);
   EXPECT_THAT(Rows(rows.begin(), rows.begin() + 5), ElementsAre(986, 1005, 255, 1128, 224));
   EXPECT_THAT(Rows(rows.end() - 5, rows.end()), ElementsAre(1620, 557, 485, 127, 628));
@@ -186,7 +186,7 @@ TEST(BatchPlan, SeveralRanksGetEqualCountsCompletedFromTheStart) {
   const BatchPlan plan(options_for(7, 2, 1, 3));
   EXPECT_THAT(plan.rows_of_step(0), ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3), ElementsAre(4, 5)));
   EXPECT_THAT(plan.rows_of_step(1), ElementsAre(ElementsAre(6, 0), ElementsAre(1, 2), ElementsAre(3, 4)));
-  // Fewer rows than one round: they go round as often as needed.
+  // Fewer rows than one round: they repeat as often as needed.
   const BatchPlan tiny(options_for(3, 2, 1, 4));
   EXPECT_THAT(tiny.rows_of_step(0),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 0), ElementsAre(1, 2), ElementsAre(0, 1)));
@@ -294,7 +294,7 @@ TEST(BatchPlan, GivenGlobalBatchIsNamedWhereItDoesNotFit) {
       too_few.what(),
       HasSubstr(
           "has 11 rows, one step takes 12 (global_batch_size): give more data, or lower global_batch_size"));
-  check_enough_rows(global_options(12, 12, 8, 4));  // 32 rows would be the product
+  check_enough_rows(global_options(12, 12, 8, 4));  // the product would be 32 rows
   EXPECT_EQ(error_of([] { global_batch_rows(global_options(12, 0, 8, 4)); }).code(), ExitCode::kBadConfig);
   BatchPlanOptions options = global_options(11, 12, 4, 2);
   options.drop_last = true;

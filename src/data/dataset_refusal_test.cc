@@ -1,4 +1,4 @@
-// Every input and setting a dataset refuses, with its message and exit code.
+// Every input and setting that a dataset rejects, with message and exit code.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using ::testing::Not;
 
 class DatasetRefusal : public DatasetTest {
  protected:
-  // What() of opening the options, without the folder's name.
+  // what() of the error from opening these options, without the folder's name.
   std::string message(const DatasetOptions& options, ExitCode code) {
     const Error error = error_of([&] { open(options); });
     EXPECT_EQ(error.code(), code) << error.what();

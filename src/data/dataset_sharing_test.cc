@@ -1,4 +1,4 @@
-// Processes that want the same cache file at once.
+// Several processes need the same cache file at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -39,7 +39,7 @@ class DatasetSharingTest : public testing::Test {
     }
   }
 
-  // Outcomes of `count` processes that begin together, sorted.
+  // Sorted outcomes of `count` processes that start together.
   std::vector<int> open_in_processes(int count, const DatasetOptions& options) const {
     std::array<int, 2> start = {};
     EXPECT_EQ(pipe(start.data()), 0);
@@ -52,7 +52,7 @@ class DatasetSharingTest : public testing::Test {
       }
       close(start[1]);
       char byte = 0;
-      if (read(start[0], &byte, 1) != 0) _exit(kOtherError);  // the end of the pipe is the start
+      if (read(start[0], &byte, 1) != 0) _exit(kOtherError);  // end of file on the pipe is the start signal
       _exit(open_once(options));
     }
     close(start[0]);
@@ -122,7 +122,7 @@ TEST_F(DatasetSharingTest, AKilledHolderOfTheLockHangsNobody) {
 
 TEST(LockFile, ExcludesOthersUntilItIsGone) {
   const TestFolder folder;
-  int inside = 0, most = 0, rounds = 0;  // guarded by the lock alone
+  int inside = 0, most = 0, rounds = 0;  // guarded only by the lock
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {

@@ -105,7 +105,7 @@ TEST_F(DatasetTest, SpecialTokensStandInEveryDocument) {
 }
 
 TEST_F(DatasetTest, PackingFollowsTheFormulaOverManyBatches) {
-  // More documents than one batch of the reader takes.
+  // More documents than fit in one batch of the reader.
   constexpr uint32_t kSeed = 5;
   constexpr int64_t kDocuments = 40'000;
   constexpr int64_t kMaxLength = 100;

@@ -1,4 +1,4 @@
-// A program of its own: it counts allocations.
+// A separate program, because it counts allocations.
 #include "data/deal_rows.h"
 
 #include <gmock/gmock.h>
@@ -65,8 +65,8 @@ RowLists deal(Dealing dealing, int64_t world_size, int64_t merged, const RowList
   return passes;
 }
 
-// A step of `num_micro_batches` lists of rows, each row once, of lengths like those of documents: many short
-// ones, few long ones, some equal.
+// A step of `num_micro_batches` lists of rows, each row once, with lengths distributed like those of
+// documents: many short, few long, some equal.
 struct Step {
   RowLists micro_batches;
   std::vector<int64_t> costs;
@@ -122,7 +122,7 @@ TEST(RowDealer, KeepsTheMicroBatchesWhereTheirCostliestIsCheaper) {
   const std::vector<int64_t> costs = {3, 3, 2, 2, 2};
   EXPECT_THAT(vectors_of(deal(Dealing::kByCost, 2, 1, given, costs)),
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4)));
-  // The same with a third rank that has next to nothing: rows move to it until the bound holds.
+  // The same with a third rank that has almost nothing: rows move to it until the bound holds.
   const RowLists uneven = row_lists({{0, 1}, {2, 3, 4}, {5}});
   const std::vector<int64_t> uneven_costs = {30, 30, 20, 20, 20, 1};
   const std::vector<int64_t> dealt =

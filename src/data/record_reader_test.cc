@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// Gives `text` in pieces of at most `piece` bytes.
+// Delivers `text` in chunks of at most `piece` bytes.
 ByteSource source_of(std::string_view text, size_t piece) {
   return [text, piece, at = size_t{0}](std::span<char> destination) mutable {
     const size_t count = std::min({piece, text.size() - at, destination.size()});

@@ -82,10 +82,10 @@ TEST(RowBuilder, PackingJoinsDocumentsByEosAndCutsThem) {
 }
 
 TEST(RowBuilder, KeepsTheLastPieceOnlyWithATarget) {
-  // 5 tokens with EOS: a row of 4, and one token that predicts nothing.
+  // 5 tokens with EOS: a row of 4, and one token that has no target.
   EXPECT_EQ(build(Packing::kJoined, 4, {{1, 2, 3, 4}}).rows.size(), 1u);
   EXPECT_EQ(build(Packing::kJoined, 3, {{1, 2, 3, 4}}).rows.size(), 2u);
-  // Two tokens at the end, but each alone in its document.
+  // Two tokens remain, but each is alone in its document.
   EXPECT_EQ(build(Packing::kIsolated, 4, {{1, 2, 3, 4}, {kEos}}).rows.size(), 1u);
   EXPECT_EQ(build(Packing::kJoined, 4, {{1, 2, 3, 4}, {kEos}}).rows.size(), 2u);
   EXPECT_EQ(build(Packing::kIsolated, 4, {{1, 2, 3}}).rows.size(), 1u);

@@ -126,7 +126,7 @@ TEST(TokenCache, AnotherKeyIsRefused) {
               HasSubstr("key: expected"));
 }
 
-// The trailer of a good file of one row of 3 ids, changed and with its checksum made right again.
+// The trailer of a good file with one row of 3 ids, changed and given a valid checksum again.
 std::string message_of_changed_trailer(const std::function<void(CacheTrailer*)>& change) {
   CacheTrailer trailer;
   trailer.vocab_size = 10;

@@ -49,8 +49,8 @@ TEST(ConvertFloats, EveryHalfSurvivesTheWayThroughWiderTypes) {
 }
 
 TEST(ConvertFloats, DoublesAreRoundedOnce) {
-  // A hair above the tie between 1 and 1 + 2^-7: rounded to float32 first it would be the tie itself, and
-  // round down.
+  // A hair above the tie between 1 and 1 + 2^-7: rounding to float32 first would give the tie itself, which
+  // rounds down.
   const double above = 1 + 0x1p-8 + 0x1p-40;
   EXPECT_EQ(convert<uint16_t>(DType::kF64, std::vector<double>{above}, DType::kBF16)[0],
             to_bf16(1 + 0x1p-7f).bits);
@@ -61,7 +61,7 @@ TEST(ConvertFloats, DoublesAreRoundedOnce) {
   const double half_tie = 1 + 0x1p-11 + 0x1p-40;
   EXPECT_EQ(convert<uint16_t>(DType::kF64, std::vector<double>{half_tie}, DType::kF16)[0],
             to_f16(1 + 0x1p-10f).bits);
-  // The smallest F16 is 2^-24: half of it ties to zero, a hair more does not.
+  // The smallest F16 is 2^-24: half of it is a tie that rounds to zero, a hair more is not.
   EXPECT_EQ(convert<uint16_t>(DType::kF64, std::vector<double>{0x1p-25, 0x1p-25 + 0x1p-70}, DType::kF16),
             (std::vector<uint16_t>{0, 1}));
 }

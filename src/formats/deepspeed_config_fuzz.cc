@@ -1,5 +1,5 @@
-// A DeepSpeed configuration, as text and as the argument of a flag may carry it: any text is read or refused
-// with Error(kBadConfig) in one line.
+// A DeepSpeed configuration, as text and as a flag's argument: any text is read or rejected with a one-line
+// Error(kBadConfig).
 #include <array>
 #include <cstddef>
 #include <cstdint>

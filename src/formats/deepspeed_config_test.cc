@@ -28,7 +28,7 @@ std::string refusal(const std::string& text) {
 
 std::string in_zero(const std::string& members) { return "{\"zero_optimization\": {" + members + "}}"; }
 
-// The text of the note on a key, "" when there is none.
+// The text of the note on a key, "" if there is none.
 std::string note_on(const DeepSpeedConfig& config, const std::string& key) {
   for (const DeepSpeedNote& note : config.notes) {
     if (note.key == key) return note.text;

@@ -20,7 +20,7 @@ std::string sample(int64_t size_bytes) {
   return text;
 }
 
-// Where the folder for temporary files lies in memory nothing can be dropped, and all reads are of the cache.
+// If the temporary folder is in memory, nothing can be evicted and all reads come from the cache.
 bool drop_where_possible(const std::filesystem::path& path) {
   try {
     drop_from_page_cache(path);

@@ -27,8 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs `body` in a process of its own, whose limits and mounts die with it; a failed expectation or an
-// exception in it fails the test with its text, kSkipped skips it.
+// Runs `body` in a separate process, whose limits and mounts end with it; a failed expectation or an
+// exception in it fails the test with its text, kSkipped skips the test.
 constexpr int kSkipped = 77;
 
 int run_in_child(const std::function<int()>& body) {
@@ -91,7 +91,7 @@ TEST(InputFile, NamesTheLimitOfOpenFiles) {
   const TestFolder folder;
   const fs::path path = folder.write("data", "x");
   EXPECT_EQ(run_in_child([&] {
-              // UBSan looks at the first error through a pipe, which the limit would not allow.
+              // UBSan opens a pipe for the first error, which the limit would not allow.
               expect_error(ExitCode::kNoInput, {path.native()}, [&] { InputFile::open(path / "below"); });
               const rlimit none = {3, 3};
               EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
@@ -166,7 +166,7 @@ TEST(AtomicFile, LeavesNothingBehindAtTheFileSizeLimit) {
   EXPECT_EQ(read_text_file(folder / "file"), "old");
 }
 
-// A file system of `options` of its own over `folder`; false where this needs a permission that is not there.
+// Mounts a private tmpfs with `options` over `folder`; false if the permission is missing.
 bool mount_tmpfs(const fs::path& folder, const char* options, unsigned long flags = 0) {
   if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
   ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
@@ -246,7 +246,7 @@ TEST(RemoveAbandonedFiles, RemovesThoseOfKilledProcessesOnly) {
   EXPECT_EQ(remove_abandoned_files(folder / "absent", ".tokens"), 0);
 }
 
-// Makers and removers in turn: nobody's file may vanish.
+// Writers and removers run concurrently: nobody's file may vanish.
 TEST(RemoveAbandonedFiles, DoesNotDisturbThoseWhoWrite) {
   const TestFolder folder;
   std::atomic<bool> done = false;

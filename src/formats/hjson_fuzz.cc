@@ -1,5 +1,5 @@
-// Any text is either refused with an Error or gives an object that reads back the same from its JSON, which
-// is Hjson too.
+// Any text is either rejected with an Error or gives an object that reads back the same from its JSON, which
+// is also Hjson.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@ constexpr std::array kWords = {
     "-",    "0",    "01",     "1e9",   "1e999", "-0.5",   "5e-05", "9223372036854775808",
     "\\u0", "\\n",  "\\ud8",  "\\u00", "\t",    "{a: {}", "[[",    "tpls{"};
 
-// As DeepSpeed's samples are written, where the mutations start from.
+// In the style of DeepSpeed's samples; the mutations start from it.
 constexpr const char* kSeed =
     "{\n  // batch\n  train_batch_size: 8,\n  \"optimizer\": {\"type\": 'AdamW' # name\n"
     "    params: {lr: 5e-05, betas: [0.9, 0.999,]}}\n  /* off */ fp16: {enabled: false}\n  note: no "

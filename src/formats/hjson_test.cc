@@ -84,7 +84,7 @@ TEST(Hjson, HostileBytesAreRefused) {
   EXPECT_THAT(hjson_refusal("{\"a\": " + std::string(100000, '[')), HasSubstr("nested too deep"));
 }
 
-// Every prefix and every single changed byte ends in a value or in one clear error.
+// Every prefix and every single-byte change gives a value or one clear error.
 TEST(Hjson, DamagedTextNeverCrashes) {
   const std::string text =
       "{a: 1, \"b\": [true, 'x\\'', 5e8], # c\n d: {e: text\n}, /* f */ \"g\": \"\\u00e9\"}";

@@ -45,7 +45,7 @@ class InputFiles : public ::testing::Test {
     return error_of([&] { expand({pattern}, use); });
   }
 
-  // The message about a file with this content, without the file's name; "" when it is taken.
+  // The message about a file with this content, without the file's name; "" if it is accepted.
   std::string content_error(const std::string& content, const char* name = "content",
                             InputUse use = InputUse::kDataset, bool skip_invalid_utf8 = false) {
     const fs::path path = folder_.write(name, content);
@@ -59,7 +59,7 @@ class InputFiles : public ::testing::Test {
   }
 
   TestFolder folder_;
-  std::vector<std::string> left_out_;  // of the last expand()
+  std::vector<std::string> left_out_;  // from the last expand()
 };
 
 TEST_F(InputFiles, KeepTheOrderGivenAndSortWhatAPatternGives) {

@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadJson{"Comment", "{} // done", {"expected nothing after the JSON value, found '/'"}}),
     [](const auto& bad) { return std::string(bad.param.name); });
 
-// A parser of its own says what is wrong: it has to refuse what the library refuses, and nothing else.
+// A separate parser says what is wrong: it must reject exactly what the library rejects.
 TEST(JsonProblem, IsFoundWhereTheLibraryFindsOne) {
   const std::vector<std::string> seeds = {
       R"({"a": [1, -2.5e+3, 0, true, false, null], "b\u00e9\ud83d\ude00\n": {"c": ""}, "d": []})",

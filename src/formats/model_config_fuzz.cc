@@ -1,4 +1,4 @@
-// Any text is either refused with an Error or gives a configuration that can be written and read back.
+// Any text is either rejected with an Error or gives a configuration that can be written and read back.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -79,7 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     config = tessera::parse_model_config({reinterpret_cast<const char*>(data), size}, "fuzz");
   } catch (const tessera::Error& error) {
-    // What is valid but not supported is the settings' fault, else the file's.
+    // Valid but unsupported settings are kBadConfig, everything else is kBadData.
     const bool is_unsupported = error.code() == ExitCode::kBadConfig;
     tessera::check_refusal(error, is_unsupported ? ExitCode::kBadConfig : ExitCode::kBadData);
     return 0;

@@ -36,7 +36,7 @@ Json base_config(const std::string& model_type, const Json& changes = Json::obje
 
 ModelConfig parse(const Json& json) { return parse_model_config(json.dump(), "config.json"); }
 
-// The config and what was logged.
+// The config and the log output.
 std::pair<ModelConfig, std::string> parse_logged(const Json& json) {
   testing::internal::CaptureStderr();
   const ModelConfig config = parse(json);
@@ -198,7 +198,7 @@ TEST(ModelConfig, TokensAreOneOrMany) {
   EXPECT_THAT(many.eos_token_ids, ElementsAre(5, 7));
   EXPECT_EQ(many.pad_token_id, 0);
   EXPECT_EQ(parse(base_config("llama", {{"pad_token_id", -1}})).pad_token_id, std::nullopt);
-  // The default ids of a vocabulary that is too small for them are nobody's.
+  // Default ids beyond a small vocabulary are dropped.
   EXPECT_EQ(parse(base_config("llama", {{"vocab_size", 1}})).bos_token_id, std::nullopt);
 }
 
@@ -210,7 +210,7 @@ TEST(ModelConfig, UnknownFieldsAreNamedAndHarmlessOnesAreNot) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
 }
 
-// As published, but for the order of the fields.
+// As published, except for the order of the fields.
 TEST(PublishedConfigs, AreReadWithoutAWarning) {
   struct Published {
     const char* json;

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// More elements than one piece of a converted read or of a write.
+// More elements than one piece of a converting read or of a write.
 constexpr int64_t kMany = 1'500'001;
 
 std::vector<float> ramp(int64_t count) {
@@ -144,7 +144,7 @@ TEST(SafetensorsRead, TensorsMayHaveMoreThan32BitsOfElements) {
   const std::string head = safetensors_bytes(
       fmt::format(R"({{"w":{{"dtype":"U8","shape":[5,1000000000],"data_offsets":[0,{}]}}}})", count), "");
   const auto path = folder.write("sparse.safetensors", head);
-  fs::resize_file(path, head.size() + static_cast<size_t>(count) - 2);  // a hole on the disk
+  fs::resize_file(path, head.size() + static_cast<size_t>(count) - 2);  // a hole in the file
   std::ofstream(path, std::ios::app | std::ios::binary) << "\x07\x09";
   const auto file = SafetensorsFile::open(path);
   EXPECT_EQ(read_all<int32_t>(file, "w", count - 3, 3), (std::vector<int32_t>{0, 7, 9}));

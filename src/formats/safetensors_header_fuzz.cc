@@ -1,5 +1,5 @@
-// The first byte chooses how many bytes of data the file claims to have; the rest is the header. Any header
-// is either refused with an Error or gives entries that cover the data exactly.
+// The first byte sets how many bytes of data the file claims to have; the rest is the header. Any header is
+// either rejected with an Error or gives entries that cover the data exactly.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -44,7 +44,7 @@ constexpr std::array kWords = {"{",
                                "\\u0000",
                                "\\ud800"};
 
-// A valid header of two tensors and metadata over 8 bytes of data, where the mutations start from.
+// A valid header of two tensors and metadata for 8 bytes of data; the mutations start from it.
 constexpr const char* kSeed =
     "\x08{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}"
     ","

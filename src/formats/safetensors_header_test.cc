@@ -1,4 +1,4 @@
-// What the format forbids, by name: huggingface/safetensors, README "Format" and the errors of its tensor.rs.
+// Everything the format forbids: huggingface/safetensors, README "Format" and the errors in its tensor.rs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -36,7 +36,7 @@ std::string with_length(uint64_t length, const std::string& rest) {
   return bytes;
 }
 
-// A file whose header is the one tensor 'w' with these fields, followed by data_bytes zeros.
+// A file whose header has the single tensor 'w' with these fields, followed by data_bytes zeros.
 std::string one_tensor(const std::string& fields, size_t data_bytes) {
   return safetensors_bytes("{\"w\":{" + fields + "}}", std::string(data_bytes, '\0'));
 }

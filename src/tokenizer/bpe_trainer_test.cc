@@ -67,7 +67,7 @@ std::vector<std::pair<std::string, std::string>> merges_by_definition(
 TEST(MergeLearner, LearnsWhatTheDefinitionSays) {
   for (const uint32_t seed : {1u, 2u, 3u, 4u, 5u, 6u}) {
     std::mt19937 random(seed);
-    // Few letters make overlaps ("aaaa"), equal counts and two ways to one token common.
+    // With few letters, overlaps ("aaaa"), equal counts and two ways to one token are common.
     std::map<std::string, int64_t> unique;
     for (int i = 0; i < 120; ++i) {
       std::string word;
@@ -97,7 +97,8 @@ TEST(MergeLearner, StopsWhenNoPairOccursTwice) {
 
 TEST(WordCounter, CutsBetweenWordsOnly) {
   EXPECT_EQ(cut_between_words("one two\nthree four"), 8);
-  EXPECT_EQ(cut_between_words("one\n\n  two"), 9);  // no line break before something: the last character
+  EXPECT_EQ(cut_between_words("one\n\n  two"),
+            9);  // no line break before a non-space: cut before the last character
   EXPECT_EQ(cut_between_words("a\nb\n"), 2);
   EXPECT_EQ(cut_between_words("abc"), 2);
   EXPECT_EQ(cut_between_words(""), 0);
@@ -114,7 +115,7 @@ std::string random_text(uint32_t seed, int64_t size_bytes) {
 
 TEST(BpeTrainer, GivesTheSameFilesOnAnyNumberOfThreads) {
   const TestFolder folder;
-  // Over one block of 4 MiB, so that a file is cut.
+  // More than one block of 4 MiB, so that the file is split.
   folder.write("a.txt", random_text(1, 9'000'000));
   folder.write("b.txt", random_text(2, 10'000));
   const BpeTrainingOptions options = {.files = {(folder / "*.txt").string()}, .vocab_size = 300};

@@ -1,5 +1,5 @@
-// Normalizers, pre-tokenizers, added tokens, post-processors and decoders, one by one. The expected values
-// are those of the unit tests and documentation of Hugging Face tokenizers where these have the case.
+// Normalizers, pre-tokenizers, added tokens, post-processors and decoders, one by one. Expected values come
+// from the unit tests and documentation of Hugging Face tokenizers where they cover the case.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -290,7 +290,7 @@ TEST(Decoder, ByteLevelJoinsBytes) {
   EXPECT_EQ(decoded(R"({"type":"ByteLevel"})", {"Ã", "a"}),
             "\xEF\xBF\xBD"
             "a");
-  // A space is not of the alphabet: the token stands for itself.
+  // A space is not in the alphabet: the token is literal.
   EXPECT_EQ(decoded(R"({"type":"ByteLevel"})", {"<|a b|>", "Ġ"}), "<|a b|> ");
 }
 

@@ -1,4 +1,4 @@
-// Characters, patterns and the scanners of known patterns.
+// Characters, patterns and the scanners for known patterns.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unicode/uchar.h>
@@ -26,7 +26,7 @@ std::string lossy(std::string_view bytes, size_t piece_size) {
 }
 
 TEST(LossyUtf8, ReplacesEachMaximalPartOfAnIllFormedSequence) {
-  // Table 3-8 of the Unicode standard and neighbours; R is U+FFFD.
+  // Table 3-8 of the Unicode standard and similar cases; R is U+FFFD.
   const std::pair<std::string, std::string> cases[] = {
       {"abc", "abc"},
       {"\xC3\xA9", "\xC3\xA9"},

@@ -1,4 +1,4 @@
-// Files that are not what they should be: each is refused with one line that names the place.
+// Bad files: each is rejected with one line that names the place.
 #include <gtest/gtest.h>
 
 #include <functional>

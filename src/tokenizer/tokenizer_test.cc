@@ -30,7 +30,7 @@ Tokenizer parse(const Json& json, bool reference = false) {
 
 // --- the model ---
 
-// The definition: the lowest rank anywhere, the leftmost among equals, until none is left.
+// The definition: merge the lowest rank anywhere, leftmost among equals, until none applies.
 Ids merged_by_definition(const MergeTable& merges, Ids ids) {
   while (true) {
     MergeTable::Merge best;
@@ -54,7 +54,7 @@ TEST(WordMerger, MergesShortAndLongWordsAsTheDefinitionSays) {
     const int32_t alphabet = 1 + static_cast<int32_t>(seed);
     constexpr int32_t kNumMerges = 60;
     MergeTable merges(kNumMerges);
-    // Of any two tokens so far, in an order of ranks that has nothing to do with their lengths.
+    // Merges of any two tokens so far, with ranks unrelated to their lengths.
     std::vector<uint32_t> ranks(kNumMerges);
     for (uint32_t i = 0; i < kNumMerges; ++i) ranks[i] = i;
     std::shuffle(ranks.begin(), ranks.end(), random);
@@ -78,7 +78,7 @@ TEST(WordMerger, MergesShortAndLongWordsAsTheDefinitionSays) {
 
 TEST(BpeModel, UnknownCharactersFuseOnlyWhenTold) {
   Json json = plain_tokenizer({"<unk>", "a"});
-  EXPECT_EQ(parse(json).encode("xaxx"), (Ids{1}));  // no unknown token: left out
+  EXPECT_EQ(parse(json).encode("xaxx"), (Ids{1}));  // no unknown token: dropped
   json["model"]["unk_token"] = "<unk>";
   EXPECT_EQ(parse(json).encode("xaxx"), (Ids{0, 1, 0, 0}));
   json["model"]["fuse_unk"] = true;
@@ -148,7 +148,7 @@ TEST(Tokenizer, FindsSpecialTokensInsideTheText) {
 }
 
 TEST(Tokenizer, AddedTokensDecodeToTheirTextInAnyAlphabet) {
-  // Characters of the byte-level alphabet that would stand for other bytes.
+  // Characters of the byte-level alphabet that would otherwise stand for other bytes.
   Json json = byte_tokenizer();
   json["added_tokens"] = {{{"id", 256}, {"content", "Größe č"}}};
   const Tokenizer tokenizer = parse(json);
@@ -251,7 +251,7 @@ TEST(StreamDecoder, PiecesAreUtf8AndJoinToTheWhole) {
     std::mt19937 random(9);
     for (int i = 0; i < 500; ++i) {
       Ids ids = tokenizer.encode(random_unicode(random, 8));
-      // And any ids, which make ill-formed text.
+      // Also random ids, which give ill-formed text.
       for (size_t n = random() % 6; n > 0; --n)
         ids.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(tokenizer.vocab_size())));
       StreamDecoder decoder(tokenizer);
@@ -277,7 +277,7 @@ TEST(StreamDecoder, GivesTextAsSoonAsItIsCertain) {
   EXPECT_EQ(decoder.finish(), "");
 }
 
-// --- whole tokenizers, with ids that other programs computed ---
+// --- whole tokenizers, with ids computed by other programs ---
 
 // "gpt2" is in tests/data/tokenizers, "published_gpt2" in ../shared/data/tokenizers, which may be absent.
 class WholeTokenizer : public ::testing::TestWithParam<std::string> {
@@ -318,7 +318,7 @@ TEST_P(WholeTokenizer, GivesTheExpectedIdsAndTheTextBack) {
 TEST_P(WholeTokenizer, FastAndReferencePathsAgreeOnFilesAndRandomText) {
   const Tokenizer tokenizer = Tokenizer::open(folder());
   const Tokenizer slow = reference();
-  // A part of the file: the reference path takes a while under sanitizers.
+  // Only part of the file: the reference path is slow under sanitizers.
   const std::string file = read_text_file(text_file()).substr(0, 300'000);
   const std::string text = file.substr(0, file.rfind('\n') + 1);
   EXPECT_EQ(tokenizer.encode(text), slow.encode(text));
