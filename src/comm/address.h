@@ -1,4 +1,4 @@
-// Which of this machine's addresses others are told.
+// The address of this machine that is published to the other ranks.
 #pragma once
 
 #include <chrono>
@@ -18,29 +18,29 @@ struct InterfaceAddress {
   bool is_link_local = false;
 };
 
-// In the order of the system.
+// In the order the system lists them.
 std::vector<InterfaceAddress> interface_addresses();
 
 struct LocalAddress {
   std::string address;
-  bool is_guess = false;  // the store was reached over loopback, which says nothing of how others come here
+  bool is_guess = false;  // the store was reached over loopback: others may need another address
 };
 
-// The address others may connect to: that of `interface` (a name, or several with commas, the first that
-// exists; "" = as GLOO_SOCKET_IFNAME in the environment says), or else `store_side`, the local address of the
-// connection to the store. Loopback when the job has several nodes is replaced by another address of the
-// machine, if it has one. Error(kBadConfig) names the interfaces that exist.
+// The address others may connect to: that of `interface` (one name or a comma-separated list, of which the
+// first existing one is used; "" = GLOO_SOCKET_IFNAME), otherwise `store_side`, the local address of the
+// connection to the store. In a job with several nodes, loopback is replaced by another address of the
+// machine if it has one. Error(kBadConfig) lists the interfaces that exist.
 LocalAddress choose_local_address(const World& world, const std::string& store_side,
                                   const std::string& interface,
                                   const std::vector<InterfaceAddress>& addresses = interface_addresses());
 
-// What the store listens on, when the others reach it as `host`: the addresses of this machine among those of
-// the host, or nothing, which means all, when there is none, or none known within `time`, or only loopback
-// under a name that may stand for another address elsewhere.
+// The addresses the store listens on when others reach it as `host`: those addresses of the host that belong
+// to this machine. Empty, which means all interfaces, if there are none, if the lookup takes longer than
+// `time`, or if the name resolves only to loopback here and may resolve to another address elsewhere.
 std::vector<std::string> listen_addresses(
     const std::string& host, std::chrono::milliseconds time,
     const std::vector<InterfaceAddress>& addresses = interface_addresses());
-// That a node may take to find its own name: others wait for it, or soon will.
+// How long a node may take to look up its own name: others are waiting for it, or soon will be.
 inline constexpr std::chrono::milliseconds kOwnNameTime{5'000};
 
 }  // namespace tessera

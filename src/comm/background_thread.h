@@ -5,8 +5,8 @@
 
 namespace tessera {
 
-// A thread that takes no signals: those are for the thread that handles them. It mostly waits and copies, and
-// runs on spare_cpus(). Error(kBadConfig) when the system refuses it.
+// Starts a thread with all signals blocked, so that they go to the thread that handles them. It mostly waits
+// and copies, and runs on spare_cpus(). Error(kBadConfig) if the system refuses to create it.
 std::thread start_background_thread(std::function<void()> body);
 
 }  // namespace tessera

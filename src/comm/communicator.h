@@ -1,4 +1,4 @@
-// Everything a rank needs to work with the others: the store, its node, and the ranks with the same local
+// Everything a rank needs to communicate: the store, the ranks of its node, and the ranks with the same local
 // rank on other nodes (its rail).
 #pragma once
 
@@ -14,55 +14,56 @@
 
 namespace tessera {
 
-// Values of one Communicator::all_reduce_sum().
+// Maximum number of values in one Communicator::all_reduce_sum().
 inline constexpr int64_t kMaxSummedValues = 64;
-// Of one Communicator::broadcast_text(): some lines.
+// Maximum size of one Communicator::broadcast_text(): a few lines.
 inline constexpr size_t kMaxTextBytes = 1000;
 
 struct CommOptions {
   StoreOptions store;
-  std::chrono::milliseconds timeout{60'000};  // --ddp_timeout: of every wait for a peer
+  std::chrono::milliseconds timeout{60'000};  // --ddp_timeout: limit of every wait for a peer
   int connections = 4;
   std::string interface;
 };
 
 class Communicator {
  public:
-  // Collective. A world of one opens nothing and all operations are empty.
+  // Collective. With a world size of one nothing is opened and all operations are no-ops.
   static std::unique_ptr<Communicator> open(const World& world, const CommOptions& options);
   ~Communicator();
 
   const World& world() const;
   const CommOptions& options() const;
   FailureDetector& failures();
-  // Whoever works marks what it is at.
+  // Code that does work records here what it is doing.
   RankPosition& position();
   StoreClient* store();  // nullptr in a world of one
   NodeGroup& node();
   NetworkGroup& rail();  // member i is this local rank on node i
 
-  // Small data of all ranks; blocking. At most kMaxSummedValues. Sums are taken in the order of ranks: the
-  // same bits everywhere.
+  // Sums a few values over all ranks; blocking. At most kMaxSummedValues. Sums are taken in rank order, so
+  // the result is bitwise identical everywhere.
   void all_reduce_sum(std::span<double> values, const OpLabel& label);
-  // What `rank` put in as value `index` of the last all_reduce_sum(); until the next one. Of several ranks.
+  // Value `index` that `rank` contributed to the last all_reduce_sum(); valid until the next one. Only with
+  // more than one rank.
   double summand(int rank, int64_t index) const;
   void barrier(const OpLabel& label);
   void broadcast(std::span<std::byte> data, int root, const OpLabel& label);
-  // The text of rank `root`, cut after kMaxTextBytes; that of the others does not count.
+  // Returns the text of rank `root`, truncated to kMaxTextBytes; the text of other ranks is ignored.
   std::string broadcast_text(std::string text, int root, const OpLabel& label);
 
-  // Time that this rank has waited for others so far.
+  // Total time this rank has waited for others so far.
   double waited_s() const;
 
-  // Of all waits from now on: longer where a rank does something on its own. Ranks that die or stop are
-  // noticed as ever.
+  // Sets the timeout of all waits from now on: longer where a rank works on its own. Ranks that die or hang
+  // are still detected as before.
   void set_timeout(std::chrono::milliseconds timeout);
 
-  // Settings that must be the same on every rank (StoreClient::check_same_settings).
+  // Checks settings that must be identical on every rank (StoreClient::check_same_settings).
   void check_same_settings(const std::map<std::string, std::string>& settings);
-  // Tells the others why this rank ends, before it does, unless it does so because of them (PeerError).
+  // Tells the others why this rank is about to exit, unless another rank is the reason (PeerError).
   void report_failure(const Error& error);
-  // Orderly end of all of it.
+  // Orderly shutdown of all connections.
   void leave();
 
  private:
@@ -71,8 +72,8 @@ class Communicator {
   std::unique_ptr<Impl> impl_;
 };
 
-// While it lives, waits last as long as it takes: a rank reads, tokenizes or writes files on its own, while
-// the others wait for it. Ranks that die or stop are noticed as ever.
+// Suspends the timeout of waits during its lifetime: one rank reads, tokenizes or writes files while the
+// others wait for it. Ranks that die or hang are still detected as before.
 class PatientScope {
  public:
   explicit PatientScope(Communicator& comm);
@@ -84,7 +85,7 @@ class PatientScope {
   Communicator* comm_;
 };
 
-// Of a process that is alone.
+// The communicator of a single-process run.
 Communicator& single_process();
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// The first failure of a job, as every rank shall report it. Whoever waits for a peer asks check() meanwhile,
+// The first failure of a job, as every rank reports it. Code that waits for a peer polls check() meanwhile,
 // so that a failure anywhere ends every wait within milliseconds.
 #pragma once
 
@@ -16,44 +16,45 @@ struct Failure {
   std::string host = {};  // of the culprit
   std::string
       message;  // one line that names the culprit: "rank 2 on host b was killed by signal 9 (SIGKILL)"
-  ExitCode code = ExitCode::kTryAgain;  // for those who end because of it
-  bool is_disruption = false;           // nodes, networks or processes that vanish, not what the program does
+  ExitCode code = ExitCode::kTryAgain;  // exit code of those who exit because of it
+  bool is_disruption = false;  // a node, network or process vanished; not an error of the program itself
 };
 
-// Ends this process because of another one, which the message names.
+// This process exits because of another one, which the message names.
 class PeerError : public Error {
  public:
   using Error::Error;
 };
 
-// Who wants to be a member is refused for good: trying again is of no use.
+// The store refuses this member for good: retrying is pointless.
 class RefusedError : public Error {
  public:
   using Error::Error;
 };
 
-// Thread-safe. The base class knows only this process; StoreClient's adds what the store learns.
+// Thread-safe. The base class knows only about this process; StoreClient's detector adds what the store
+// learns.
 class FailureDetector {
  public:
   virtual ~FailureDetector() = default;
 
   bool failed() const noexcept { return failed_.load(std::memory_order_acquire); }
-  // Throws the failure, once there is one, as PeerError. Costs an atomic load until then.
+  // Throws the failure as PeerError once there is one. Costs one atomic load until then.
   void check() const {
     if (failed()) raise();
   }
   std::optional<Failure> failure() const;
-  // The first one counts. Returns whether this was it.
+  // Only the first failure is kept. Returns whether this was the first.
   bool set(Failure failure);
 
-  // For who finds a peer gone, silent or at odds with the protocol: `evidence` is one line that names rank,
-  // host, operation and bytes. Asks for the true cause, which may be another rank, waits for it for at most a
-  // second, and throws it, or the evidence. `code` is for those who end because of it: kTryAgain where
-  // starting again may help.
+  // Called on finding a peer gone, silent or violating the protocol: `evidence` is one line that names rank,
+  // host, operation and bytes. Asks for the true cause, which may be another rank, waits for it at most a
+  // second, and throws it, or otherwise the evidence. `code` is the exit code of those who exit because of
+  // it: kTryAgain where a restart may help.
   [[noreturn]] void fail_because(int suspect_rank, const std::string& evidence,
                                  ExitCode code = ExitCode::kTryAgain);
-  // What wait() returns. Where it ends at its deadline, as Error(kTryAgain), that is because of rank
-  // `awaited`: fail_because().
+  // Returns what wait() returns. If wait() times out with Error(kTryAgain), blames rank `awaited` through
+  // fail_because().
   template <typename Wait>
   auto blame_at_deadline(int awaited, const std::string& evidence, const Wait& wait) -> decltype(wait()) {
     try {
@@ -67,7 +68,7 @@ class FailureDetector {
   }
 
  protected:
-  // The cause as far as it can be known.
+  // The cause, as far as it can be determined.
   virtual Failure settle(Failure suspicion) { return suspicion; }
 
  private:

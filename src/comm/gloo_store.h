@@ -1,4 +1,4 @@
-// The store as Gloo's rendezvous wants it.
+// Adapts the store to the interface of Gloo's rendezvous.
 #pragma once
 
 #include <gloo/rendezvous/store.h>
@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-// Keys of one group, kept apart by the prefix. Waiting ends with the job's failure, as Error, or after the
-// timeout. `store` must outlive this.
+// The keys of one group, separated from others by the prefix. Waits throw Error when the job fails or the
+// timeout passes. `store` must outlive this.
 class GlooStore : public gloo::rendezvous::Store {
  public:
   GlooStore(StoreClient& store, std::string prefix, std::chrono::milliseconds timeout);

@@ -1,4 +1,4 @@
-// Addresses of hosts by name, with a deadline.
+// Host name lookup with a deadline.
 #pragma once
 
 #include <chrono>
@@ -13,26 +13,26 @@ namespace tessera {
 
 bool is_numeric_address(const std::string& host);
 
-// The system's resolver has no deadline and waits for silent name servers for as long as it is configured to.
-// Each lookup has a thread of its own, which is left to itself when it takes too long; whoever asks for the
-// same name before it is through waits for it, so that there is one at a time and short tries reach slow
-// servers.
+// The system's resolver takes no deadline and waits for unresponsive name servers for as long as it is
+// configured to. Each lookup runs in a thread of its own, which is abandoned when it takes too long. Requests
+// for a name whose lookup is still running wait for that lookup, so that there is only one per name and
+// repeated short attempts succeed even with slow servers.
 class HostLookup {
  public:
   using Clock = std::chrono::steady_clock;
 
   struct Answer {
-    std::vector<std::string> addresses;  // numeric, in the order of the system; none: see problem
+    std::vector<std::string> addresses;  // numeric, in the order the system returns; empty: see problem
     std::string problem;
     Clock::time_point time;
   };
   using Resolver = std::function<Answer(const std::string& host)>;
 
   explicit HostLookup(Resolver resolver) : resolver_(std::move(resolver)) {}
-  // With the system's resolver.
+  // Uses the system's resolver.
   static HostLookup& system();
 
-  // At least one. Error(kTryAgain) when the name has none, or there is no answer by `limit`.
+  // Returns at least one address. Error(kTryAgain) if the name has none or there is no answer by `limit`.
   std::vector<std::string> addresses_of(const std::string& host, Clock::time_point limit);
 
  private:
@@ -40,7 +40,7 @@ class HostLookup {
 
   const Resolver resolver_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_future<Answer>> running_;  // mutex_; that nobody has read yet
+  std::map<std::string, std::shared_future<Answer>> running_;  // mutex_; not yet read by anyone
 };
 
 }  // namespace tessera

@@ -1,23 +1,24 @@
-// Variables by which an agent of `tessera launch` and the command that it starts tell each other more than
+// Environment variables that pass more between the agent of `tessera launch` and the command it starts than
 // torchrun's do.
 #pragma once
 
 namespace tessera {
 
-// Another text for every launch, the same in all starts of it: what a former start has left behind is known
-// by it.
+// Unique per launch and identical across its restarts: identifies what an earlier start of the same launch
+// left behind.
 inline constexpr const char* kLaunchIdVariable = "TESSERA_LAUNCH_ID";
 
-// A file of the first rank that has a byte once the start has got on: a training step was finished.
+// A file that the first rank writes a byte to once the start has made progress, that is, finished a training
+// step.
 inline constexpr const char* kProgressFileVariable = "TESSERA_PROGRESS_FILE";
 
-// Seconds from a signal until the agent kills its ranks.
+// Seconds between a signal and the agent killing its ranks.
 inline constexpr const char* kTerminationGraceVariable = "TESSERA_TERMINATION_GRACE_S";
 
-// Processors that the rank can keep busy: its part of a cgroup limit, at most those of its affinity mask.
-// Says, too, that OMP_NUM_THREADS is the agent's doing, nobody's wish.
+// Processors the rank can keep busy: its share of a cgroup limit, at most those of its affinity mask. Its
+// presence also says that OMP_NUM_THREADS was set by the agent, not by the user.
 inline constexpr const char* kProcessorShareVariable = "TESSERA_PROCESSOR_SHARE";
-// The command line of the launch that resumes its run, as a shell takes it; for the first rank to show.
+// The shell command line that resumes the run of this launch; the first rank shows it.
 inline constexpr const char* kResumeCommandVariable = "TESSERA_RESUME_COMMAND";
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// Unix sockets between processes of one machine: abstract names (no file), whole messages, descriptors as
-// cargo.
+// Unix sockets between processes on one machine: abstract names (no file), whole messages, descriptor
+// passing.
 #pragma once
 
 #include <cstddef>
@@ -31,23 +31,24 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// A SOCK_SEQPACKET socket that listens under an abstract name. Error(kBadConfig) when the name is taken.
+// A SOCK_SEQPACKET socket listening under an abstract name. Error(kBadConfig) if the name is taken.
 UniqueFd listen_local(const std::string& name);
-// A connection, or nothing while nobody listens under that name.
+// Connects; nullopt if nobody listens under that name.
 std::optional<UniqueFd> connect_local(const std::string& name);
-// Two ends of a connection.
+// The two ends of a new connection.
 std::pair<UniqueFd, UniqueFd> connected_pair();
 
-// Whether the process at the other end runs as this one's user. At the listening end of a connection this is
-// who connected, at the other end who listens.
+// Whether the process at the other end runs as the same user as this one. On the listening side that is the
+// process that connected, on the connecting side the one that listens.
 bool same_user(int socket);
 
 enum class Transfer { kDone, kNotYet, kClosed };
 
-// One whole message, with a descriptor when `fd` >= 0. Never blocks. Error(kIoError) for anything unexpected.
+// Sends one whole message, with a descriptor if `fd` >= 0. Never blocks. Error(kIoError) on anything
+// unexpected.
 Transfer send_message(int socket, std::span<const std::byte> message, int fd = -1);
-// kDone needs a message of exactly that size; another size is kClosed: who sends it is not one of us. A
-// descriptor that came along goes to `fd`, or is closed.
+// Returns kDone only for a message of exactly that size; any other size is kClosed, as its sender is not one
+// of us. A descriptor that came with it goes to `fd`, or is closed.
 Transfer receive_message(int socket, std::span<std::byte> message, UniqueFd* fd = nullptr);
 
 }  // namespace tessera

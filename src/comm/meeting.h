@@ -1,5 +1,5 @@
-// Which nodes take part in the next start of a job whose number of nodes may change, and in which order.
-// Knows no sockets: who is there is told by arrive() and leave(), time by advance().
+// Decides which nodes take part in the next start of a job whose number of nodes may change, and in which
+// order. Knows nothing of sockets: arrive() and leave() tell it who is present, advance() tells it the time.
 #pragma once
 
 #include <chrono>
@@ -13,20 +13,20 @@ struct MeetingTerms {
   using Duration = std::chrono::duration<double>;
   int min_nodes = 1;
   int max_nodes = 1;
-  Duration last_call{0};  // for more nodes, once the fewest are there
-  Duration timeout{0};    // for the fewest
+  Duration last_call{0};  // wait for more nodes once min_nodes are present
+  Duration timeout{0};    // wait for min_nodes
 };
 
 struct Attendee {
   int wanted_rank = -1;  // --node_rank; -1: none
-  int former_rank = -1;  // in the start before
+  int former_rank = -1;  // in the previous start; -1: none
 };
 
 class Meeting {
  public:
   using Duration = MeetingTerms::Duration;
 
-  // The node that holds the meeting is there, as node 0.
+  // The node that hosts the meeting is present as node 0.
   explicit Meeting(const MeetingTerms& terms) : terms_(terms) {}
 
   void arrive(uint64_t number, const Attendee& attendee) { attendees_[number] = attendee; }
@@ -34,11 +34,11 @@ class Meeting {
   void advance(Duration elapsed);
 
   int num_present() const { return static_cast<int>(attendees_.size()) + 1; }
-  // All nodes are there, or enough and none has come for the time of the last call.
+  // max_nodes are present, or at least min_nodes and the last call has expired.
   bool is_complete() const;
-  // The fewest have not come in time.
+  // Fewer than min_nodes have come in time.
   bool has_failed() const;
-  // The numbers of nodes 1, 2, ...: by their wanted ranks, then by those that they had, then as they came.
+  // The numbers of nodes 1, 2, ...: sorted by wanted rank, then by former rank, then by arrival.
   std::vector<uint64_t> order() const;
 
  private:

@@ -1,4 +1,4 @@
-// An agent on its way to the meeting of the nodes (meeting_server.h).
+// An agent's side of the meeting of the nodes (meeting_server.h).
 #pragma once
 
 #include <chrono>
@@ -16,8 +16,8 @@ struct MeetingClientOptions {
   int port = 0;
   std::string secret = {};
   wire::MeetRequest request = {};
-  // Node 0 was there before: it is gone when it does not answer for the time of silence. Otherwise it may
-  // come until the rendezvous timeout.
+  // Node 0 has been reached before, so it counts as gone when it does not answer for timing.silence.
+  // Otherwise it has until the rendezvous timeout to appear.
   bool has_met_before = false;
   StoreOptions timing = {};
 };
@@ -25,12 +25,12 @@ struct MeetingClientOptions {
 class MeetingClient {
  public:
   explicit MeetingClient(const MeetingClientOptions& options);
-  // Within some seconds, when a name is being resolved.
+  // May take a few seconds while a name is being resolved.
   ~MeetingClient();
 
-  // What this node takes part in; nothing as long as it waits. Error(kTryAgain) when node 0 has ended or
-  // cannot be reached, and what node 0 says when it refuses this node: with kDone that the job has ended
-  // well.
+  // Returns this node's assignment; nullopt while it is still waiting. Error(kTryAgain) if node 0 has ended
+  // or cannot be reached. If node 0 refuses this node, an Error with what it says; code kDone means the job
+  // has ended successfully.
   std::optional<wire::Assignment> wait(std::chrono::milliseconds timeout);
 
  private:

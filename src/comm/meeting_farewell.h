@@ -1,4 +1,5 @@
-// What the agent of node 0 leaves to nodes that would take part in another start of the job: there is none.
+// Tells nodes that would take part in another start of the job, on behalf of node 0's agent, that there is
+// none.
 #pragma once
 
 #include <chrono>
@@ -15,19 +16,19 @@ struct FarewellOptions {
   int port = 0;                                  // 0: any free one
   std::string secret = {};
   std::string run_id = {};
-  wire::Refusal message = {};  // for those who come; kDone: the job has ended well
+  wire::Refusal message = {};  // sent to those who connect; kDone: the job has ended successfully
 };
 
-// Serves the port of the meetings from a thread of its own.
+// Serves the meeting port from a thread of its own.
 class MeetingFarewell {
  public:
-  // Error(kBadConfig) when the port is taken.
+  // Error(kBadConfig) if the port is taken.
   explicit MeetingFarewell(const FarewellOptions& options);
-  // Waits for at most half a second until those who came have read it.
+  // Waits at most half a second for those who connected to read it.
   ~MeetingFarewell();
 
   int port() const;
-  // Until so many nodes have been told; false when they were fewer in that time.
+  // Waits until `num_nodes` nodes have been told; false if there were fewer by the timeout.
   bool wait_until_told(int num_nodes, std::chrono::milliseconds timeout);
 
  private:

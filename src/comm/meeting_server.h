@@ -1,5 +1,5 @@
-// Where the agents of all nodes meet before each start of a job: in the agent of node 0, on the port that the
-// store of the start will have.
+// Where the agents of all nodes meet before each start of a job. Runs in the agent of node 0, on the port
+// that the store of that start will use.
 #pragma once
 
 #include <chrono>
@@ -22,21 +22,21 @@ struct MeetingOptions {
   std::string host = {};  // of this node
   MeetingTerms terms = {};
   int local_world_size = 1;
-  int restart_count = 0;  // of the start that is prepared
-  int num_failures = 0;   // of the program until now
+  int restart_count = 0;  // of the start being prepared
+  int num_failures = 0;   // of the program so far
   StoreOptions timing = {};
 };
 
 class MeetingServer {
  public:
-  // Error(kBadConfig) when the port is taken.
+  // Error(kBadConfig) if the port is taken.
   explicit MeetingServer(const MeetingOptions& options);
-  // Attendees of a meeting without a result are told that this node has ended.
+  // Without a result, attendees are told that this node has ended.
   ~MeetingServer();
 
   int port() const;
-  // What this node takes part in, as node 0; nothing as long as the meeting goes on. Error(kTryAgain) when
-  // too few nodes have come in time: who is there, and who was refused.
+  // Returns this node's assignment, as node 0; nullopt while the meeting is in progress. Error(kTryAgain) if
+  // too few nodes have come in time; it names those present and the last refusal.
   std::optional<wire::Assignment> wait(std::chrono::milliseconds timeout);
 
  private:

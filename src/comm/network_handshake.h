@@ -1,6 +1,7 @@
-// What two members say to each other before a connection between them counts (network_mesh.h): the listening
-// side's challenge, the answer that proves knowledge of the group's key, and the welcome that proves it of
-// the listening side. Both proofs cover random numbers of both sides. Little-endian, as in memory.
+// The handshake of two members before a connection between them is used (network_mesh.h): the listening
+// side's challenge, the connecting side's answer, which proves that it knows the group's key, and the
+// listening side's welcome, which proves the same. Both proofs cover random numbers of both sides.
+// Little-endian, as in memory.
 #pragma once
 
 #include <array>
@@ -18,19 +19,19 @@ struct Challenge {
 struct Answer {
   uint32_t magic;
   uint32_t version;
-  int32_t from;  // members
+  int32_t from;  // member indices
   int32_t to;
   int32_t connection;
   int32_t reserved;
   Nonce nonce;
-  Mac proof;  // of the challenge and all above
+  Mac proof;  // HMAC of the challenge and all fields above
 };
 struct Welcome {
-  Mac proof;  // of challenge and answer
+  Mac proof;  // HMAC of challenge and answer
 };
 static_assert(sizeof(Challenge) == 40 && sizeof(Answer) == 88 && sizeof(Welcome) == 32);
 
-// Who was connected to.
+// The member that was connected to.
 struct Listener {
   int member;
   int num_members;
@@ -38,7 +39,7 @@ struct Listener {
 };
 
 Challenge make_challenge(const Nonce& nonce);
-// Whether it is one of this version.
+// Whether it is a challenge of this wire version.
 bool is_challenge(const Challenge& challenge);
 
 struct AnswerFields {
@@ -48,8 +49,8 @@ struct AnswerFields {
   Nonce nonce;
 };
 Answer make_answer(const Challenge& challenge, const AnswerFields& fields, const Mac& key);
-// Whether it comes from a member that connects to `listener` (one with a higher index), on a connection that
-// there is, and knows the key.
+// Whether it comes from a member that connects to `listener` (one with a higher index), names an existing
+// connection, and proves knowledge of the key.
 bool is_answer_to(const Challenge& challenge, const Answer& answer, const Listener& listener, const Mac& key);
 
 Welcome make_welcome(const Challenge& challenge, const Answer& answer, const Mac& key);

@@ -1,8 +1,8 @@
 // One connection to every other member of a group, and the state of one operation on it.
 //
-// An operation's parts are cut into chunks, which are dealt to the lanes one by one; a lane sends and
-// receives its own and knows nothing of the others. Of every part there is at least one message, if empty, so
-// that members that do different things meet in lane 0.
+// An operation's parts are cut into chunks, which are dealt to the lanes round-robin; a lane sends and
+// receives its own and knows nothing of the others. Every part has at least one message, even if empty, so
+// that members that do different things notice in lane 0.
 //
 //   exchange    for each chunk, for step s = 1 .. n-1: member k sends to (k + s) mod n and receives from
 //               (k - s) mod n. Both go on independently, in this order: the earliest message that is not over
@@ -46,23 +46,23 @@ class Lane {
   Lane(int number, int num_lanes, const Members& members, std::vector<UniqueFd> sockets,
        FailureDetector& failures);
 
-  // The operation stays until finished().
+  // `operation` must stay valid until finished().
   void start(const NetworkOperation& operation);
-  // Sends and receives what is possible without waiting; whether that was anything. A peer that is gone, does
-  // something else or sends what is broken: fail_because().
+  // Sends and receives what it can without blocking; returns whether that was anything. fail_because() if a
+  // peer is gone, does something else or sends corrupt data.
   bool advance();
   bool finished() const { return send_.finished && receive_.finished; }
-  // What advance() needs next, as many as two entries.
+  // Adds what advance() waits for next, at most two entries.
   void add_polled(std::vector<pollfd>& polled) const;
-  // fail_because(): the peer this lane waits for, and how far it came.
+  // Blames the peer this lane waits for, and says how far the operation got.
   [[noreturn]] void fail_at_deadline(double seconds) const;
 
   const LaneCounters& counters() const { return counters_; }
-  // Of the chunk that is sent and those of the others that are added to the own one.
+  // Staging for the chunk being sent and for those of the other members that are added to this one's.
   static int64_t buffer_bytes(int num_members);
 
  private:
-  // Where sending or receiving stands: a message (chunk, step) and how much of it is done.
+  // Progress of sending or receiving: the current message (chunk, step) and how much of it is done.
   struct Cursor {
     bool finished = true;
     int64_t chunk = 0;
@@ -74,7 +74,7 @@ class Lane {
     int64_t payload_bytes = 0;
     std::byte* payload = nullptr;
     WireHeader header{};
-    uint32_t crc = 0;        // receiving: of what came
+    uint32_t crc = 0;        // receiving: of the payload so far
     int64_t total_done = 0;  // payload bytes of the operation
   };
   struct Range {
@@ -94,7 +94,7 @@ class Lane {
   int num_steps() const;
   bool is_sender() const;
   bool is_receiver() const;
-  // Moves on to the next message that exists.
+  // Advances to the next message that exists.
   void settle_on_message(Cursor& cursor, bool sending);
   void next_message(Cursor& cursor, bool sending);
 
@@ -119,9 +119,9 @@ class Lane {
   const NetworkOperation* operation_ = nullptr;
   Cursor send_;
   Cursor receive_;
-  int64_t chunks_received_ = 0;  // of a broadcast: what may be passed on
-  PageBuffer send_staging_;      // a chunk, rounded
-  PageBuffer receive_staging_;   // a chunk of every member
+  int64_t chunks_received_ = 0;  // broadcast: chunks that may be passed on
+  PageBuffer send_staging_;      // one chunk, rounded
+  PageBuffer receive_staging_;   // one chunk of every member
   std::vector<RankInput> contributions_;
   LaneCounters counters_;
 };

@@ -1,4 +1,4 @@
-// Members of a network group as threads of a test.
+// Runs the members of a network group as threads of a test.
 #pragma once
 
 #include <barrier>
@@ -18,7 +18,7 @@
 
 namespace tessera {
 
-// A store in memory. A test may change what is read: say, another address.
+// An in-memory store. A test may rewrite what is read, for example to another address.
 class LocalRendezvous : public Rendezvous {
  public:
   using Rewrite = std::function<std::string(const std::string& key, const std::string& value)>;
@@ -50,7 +50,8 @@ struct TestMembers {
   int size = 2;
   NetworkOptions options{.timeout = std::chrono::seconds(20), .connections = 4, .interface = {}};
   Rendezvous* rendezvous = nullptr;  // nullptr = a new LocalRendezvous
-  // Keep every group until all members are through: each finds the error by itself, not a closed connection.
+  // Keep every group open until all members are done: each finds the error itself instead of a closed
+  // connection.
   bool end_together = false;
 };
 
@@ -82,7 +83,7 @@ inline std::vector<std::string> run_members(const TestMembers& test,
   return errors;
 }
 
-// Bounds of n parts of about the same size, their sizes not all equal.
+// Bounds of n parts of about the same size; unequal where n does not divide count.
 inline std::vector<Part> even_parts(int64_t count, int n) {
   std::vector<Part> parts;
   for (int i = 0; i < n; ++i) parts.push_back({count * i / n, count * (i + 1) / n});

@@ -1,4 +1,4 @@
-// The ranks of one node: memory that all of them map, and ways to wait for one another in it.
+// The ranks of one node: memory that all of them map, and ways to wait for each other through it.
 #pragma once
 
 #include <chrono>
@@ -16,13 +16,13 @@
 
 namespace tessera {
 
-// Memory of a memfd, mapped by every rank of the node at its own address: needs no /dev/shm and no name.
-// Pages are zero, are taken when first touched, and count once for the node.
+// Memory backed by a memfd, mapped by every rank of the node at its own address: needs no /dev/shm and no
+// name. Pages are zero, are allocated when first touched, and count once for the node.
 class SharedSegment {
  public:
   SharedSegment() = default;
-  // Maps; takes the descriptor. -1 = memory of this process alone (a node with one rank). Error(kBadConfig)
-  // names the size when the system refuses.
+  // Maps `fd` and takes ownership of it. -1 = memory of this process alone (a node with one rank).
+  // Error(kBadConfig) names the size if the system refuses.
   SharedSegment(int fd, int64_t size_bytes);
   ~SharedSegment();
   SharedSegment(SharedSegment&& other) noexcept;
@@ -40,15 +40,15 @@ class SharedSegment {
   int64_t size_bytes_ = 0;
 };
 
-// Numbers that only grow, one per rank of the node and channel, each in its own cache line.
+// Monotonic counters, one per rank of the node and channel, each in its own cache line.
 class SharedCounters {
  public:
   // Sets this rank's counter of the channel (release) and wakes those who wait.
   void publish(int64_t channel, uint64_t value);
   uint64_t value(int index, int64_t channel) const;
-  // Until the counter of rank `index` of the node, or of all, has reached `value` (acquire). Spins a little,
-  // then sleeps. Throws as FailureDetector::check(); after the timeout fail_because() with rank, host, label
-  // and bytes.
+  // Waits until the counter of rank `index` of the node, or of all ranks, has reached `value` (acquire).
+  // Spins briefly, then sleeps. Throws like FailureDetector::check(); after the timeout calls fail_because()
+  // with rank, host, label and bytes.
   void wait(int index, int64_t channel, uint64_t value, const OpLabel& label, int64_t bytes = 0) const;
   void wait_all(int64_t channel, uint64_t value, const OpLabel& label, int64_t bytes = 0) const;
 
@@ -59,35 +59,35 @@ class SharedCounters {
 };
 
 struct NodeGroupOptions {
-  std::chrono::milliseconds timeout{60'000};  // of every wait
-  RankPosition* position = nullptr;           // told of every wait; must outlive the group
+  std::chrono::milliseconds timeout{60'000};  // per wait
+  RankPosition* position = nullptr;           // records every wait; must outlive the group
 };
 
 class NodeGroup {
  public:
   // Collective over the node's ranks: rank 0 of the node listens on an abstract Unix socket named after run
-  // id, port, node and incarnation; the others connect. A group of one touches nothing of the sort.
-  // `failures` must outlive this.
+  // id, port, node and incarnation; the others connect. A group of one opens no socket. `failures` must
+  // outlive this.
   NodeGroup(const World& world, const NodeGroupOptions& options, FailureDetector& failures);
   ~NodeGroup();
 
   int size() const;   // local_world_size
   int index() const;  // local_rank
 
-  // Collective operations: in the same order with the same arguments on every rank of the node; a difference
-  // is an error that names both ranks.
+  // Collective operations: every rank of the node must call them in the same order with the same arguments; a
+  // mismatch is an error that names both ranks.
   SharedSegment allocate(std::string_view name, int64_t size_bytes);
   SharedCounters make_counters(std::string_view name, int64_t num_channels);
   void barrier(const OpLabel& label);
 
-  // Time that waits of this rank have lasted so far; those of some microseconds are not measured.
+  // Total time this rank has waited so far; waits of a few microseconds are not counted.
   double waited_s() const;
 
-  // Makes the system provide the index()-th of size() equal parts of the segment now, in huge pages where it
-  // can (platform/prefault.h): page faults do not fall into later work.
+  // Faults in the index()-th of size() equal parts of the segment now, in huge pages where possible
+  // (platform/prefault.h), so that no page faults hit later work.
   void prefault(const SharedSegment& segment, ThreadPool& pool) const;
 
-  // Of the waits from now on: longer where a rank does something on its own.
+  // Sets the timeout of waits from now on: longer where a rank works on its own.
   void set_timeout(std::chrono::milliseconds timeout);
 
  private:

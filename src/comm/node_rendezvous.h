@@ -1,4 +1,4 @@
-// How the ranks of a node find each other and hand each other memory; behind node_group.h.
+// How the ranks of a node find each other and share memory; implementation of node_group.h.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 namespace tessera {
 
 // Fills state.peers and state.control. Rank 0 of the node listens, the others connect; rank 0 then gives
-// every two of them a connection, over which nothing is ever sent: its end tells that a process has ended.
+// every pair of them a connection over which nothing is ever sent: it closes when a process ends.
 void open_node(NodeState& state);
 
-// Rank 0 makes the memory and gives it to every other rank, which take it.
+// Rank 0 creates the memory and passes it to the other ranks, which receive it.
 SharedSegment give_segment(NodeState& state, std::string_view name, int64_t size_bytes);
 SharedSegment take_segment(NodeState& state, std::string_view name, int64_t size_bytes);
 

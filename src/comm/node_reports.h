@@ -1,5 +1,5 @@
-// The store's part in a report on a standstill: what the agents of the nodes hand in after the verdict, and
-// how long each of them has not been heard of. Lives on the store's thread.
+// The store's part in a stall report: what the agents of the nodes hand in after the verdict, and how long
+// each of them has been silent. Used only on the store's thread.
 #pragma once
 
 #include <chrono>
@@ -16,16 +16,16 @@ class NodeReports {
  public:
   explicit NodeReports(StoreValues::Answer answer) : answer_(std::move(answer)) {}
 
-  // The agent of the node is there, or has said something.
+  // The node's agent has joined or sent something.
   void heard(int node) { heard_[node] = Clock::now(); }
-  // Seconds; nothing when it never came.
+  // Seconds since the node's agent was last heard from; nullopt if it never joined.
   std::optional<double> silence_s(int node) const {
     const auto heard = heard_.find(node);
     if (heard == heard_.end()) return std::nullopt;
     return std::chrono::duration<double>(Clock::now() - heard->second).count();
   }
 
-  // Answered when the place is known.
+  // The reporter is answered once the place is known.
   void take(int node, std::string report, const StoreValues::Waiter& reporter) {
     reports_[node] = std::move(report);
     reporters_.push_back(reporter);
@@ -33,7 +33,7 @@ class NodeReports {
   }
   bool has(int node) const { return reports_.contains(node); }
   const std::map<int, std::string>& all() const { return reports_; }
-  // Where the report on all nodes is.
+  // `place` is where the report on all nodes is stored.
   void set_place(const std::string& place) {
     place_ = place;
     answer_all();

@@ -1,5 +1,5 @@
-// What the ranks of a node know of each other, behind node_group.h: progress counters in shared memory, who
-// is alive, and the one way to wait.
+// What the ranks of a node know about each other: progress counters in shared memory, who is alive, and the
+// one way to wait. Implementation of node_group.h.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace tessera {
 
 inline constexpr int kMaxLocalRanks = 256;
 
-// A number that only grows, and what it takes to sleep until it does. All zero at first.
+// A monotonic counter, and what is needed to sleep until it grows. Initially all zero.
 struct alignas(kCacheLineBytes) CounterCell {
   std::atomic<uint64_t> value;
   std::atomic<uint32_t> wakeups;   // changes before every wake-up: the futex
@@ -28,12 +28,12 @@ struct alignas(kCacheLineBytes) CounterCell {
 static_assert(sizeof(CounterCell) == kCacheLineBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-// Sets the number (release) and wakes those who sleep for it.
+// Sets the counter (release) and wakes those sleeping on it.
 void publish(CounterCell& cell, uint64_t value);
 
-// What a rank is about to do with the others.
+// The collective operation that a rank is about to start.
 struct OperationRecord {
-  uint64_t hash;  // of the whole text, which may be longer than what fits
+  uint64_t hash;  // of the whole text, which may be longer than `text`
   std::array<char, 120> text;
 };
 
@@ -43,12 +43,12 @@ enum class RankState : int32_t { kThere = 0, kLeft, kFailing };
 struct alignas(kCacheLineBytes) RankSlot {
   CounterCell operations;  // begun so far
   std::atomic<RankState> state;
-  std::atomic<int32_t> culprit;  // kFailing: whom it names (a rank of the job), or -1
-  // Of operation n in n % 2: a rank begins the next but one only when all have begun the next.
+  std::atomic<int32_t> culprit;  // kFailing: the job rank it blames, or -1
+  // Operation n is in records[n % 2]: a rank begins operation n + 2 only after all have begun n + 1.
   std::array<OperationRecord, 2> records;
 };
 
-// Shared by a NodeGroup and its counters. Safe from several threads, but for agree().
+// Shared by a NodeGroup and its counters. Thread-safe, except for agree().
 class NodeState {
  public:
   NodeState(const World& world, const NodeGroupOptions& options, FailureDetector& failures);
@@ -64,27 +64,28 @@ class NodeState {
   // "rank 3 on host worker-1".
   std::string describe(int index) const;
 
-  // The connection to each rank of the node; closed where that is this one.
+  // The connection to each rank of the node; not open for this rank itself.
   std::vector<UniqueFd> peers;
   // One slot per rank.
   SharedSegment control;
   RankSlot& slot(int index) const { return reinterpret_cast<RankSlot*>(control.data())[index]; }
 
-  // Returns when every rank has come to its operation of this number, and it is the same. `what` describes it
-  // in full, arguments included.
+  // Returns once every rank has reached its operation of this number and all of them match. `what` describes
+  // it in full, including arguments.
   void agree(std::string_view what);
-  // Tells the others that this rank is gone, in order or not, and closes the connections.
+  // Tells the others that this rank is leaving, in order or because of a failure, and closes the connections.
   void leave(bool in_order);
-  // Time that waits have lasted, of all threads; short ones are not measured.
+  // Total time all threads have waited; short waits are not counted.
   double waited_s() const { return static_cast<double>(waited_ns_.load(std::memory_order_relaxed)) * 1e-9; }
   void add_waited(std::chrono::nanoseconds time) const {
     waited_ns_.fetch_add(time.count(), std::memory_order_relaxed);
   }
-  // Throws through the failure detector, after telling the other ranks of the node whom this one names.
+  // Throws through the failure detector, after telling the other ranks of the node which rank this one
+  // blames.
   [[noreturn]] void fail_because(int index, const std::string& evidence,
                                  ExitCode code = ExitCode::kTryAgain) const;
 
-  // The ranks whose connections have ended: body(index) for each. Costs a system call.
+  // Calls body(index) for each rank whose connection has closed. Costs a system call.
   template <typename Body>
   void for_closed_peers(const Body& body) const {
     std::array<bool, kMaxLocalRanks> closed;
@@ -93,7 +94,7 @@ class NodeState {
       if (closed[static_cast<size_t>(i)]) body(i);
     }
   }
-  // Throws because rank `closed` has gone while this one waited for rank `awaited`.
+  // Throws because rank `closed` went away while this one waited for rank `awaited`.
   [[noreturn]] void blame_closed(int closed, int awaited, std::string_view purpose) const;
 
  private:
@@ -107,7 +108,7 @@ class NodeState {
   mutable std::atomic<int64_t> waited_ns_ = 0;
 };
 
-// One wait for other ranks of the node. Takes no memory, unless it fails.
+// One wait for other ranks of the node. Allocates nothing unless it fails.
 class NodeWait {
  public:
   NodeWait(const NodeState& state, const OpLabel& label, int64_t bytes)
@@ -118,17 +119,17 @@ class NodeWait {
   NodeWait(const NodeWait&) = delete;
   NodeWait& operator=(const NodeWait&) = delete;
 
-  // Until the counter of rank `index` has reached `value`.
+  // Waits until the counter of rank `index` has reached `value`.
   void until(CounterCell& cell, int index, uint64_t value);
-  // A part of that: returns early, after at most a slice, whether it has.
+  // Waits for at most one time slice; returns whether the counter has reached `value`.
   bool slice(CounterCell& cell, int index, uint64_t value);
-  // The rank's position: what it waited for has happened.
+  // Records in the rank's position that the wait is over.
   void mark_over(uint64_t value) const;
 
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Throws when any rank of the node has ended otherwise than in order, or the one waited for in any way.
+  // Throws if any rank of the node has not left in order, or if the awaited rank has left at all.
   void check_peers(const CounterCell& cell, int index, uint64_t value) const;
   void wait_until(CounterCell& cell, int index, uint64_t value);
   void mark(int index, uint64_t value, bool is_over) const;

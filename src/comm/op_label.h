@@ -1,4 +1,4 @@
-// What a collective operation is for, for messages and to find ranks that do different things.
+// What a collective operation is for: used in messages and to detect ranks that do different things.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-// Takes no memory: `what` is a string literal.
+// Allocates nothing: `what` is a string literal.
 struct OpLabel {
   const char* what;    // "gradients"
   int64_t layer = -1;  // parameter group; -1 = none

@@ -1,4 +1,4 @@
-// What of a buffer belongs to a member.
+// The part of a buffer that belongs to a member.
 #pragma once
 
 #include <cstdint>

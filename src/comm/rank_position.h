@@ -1,5 +1,5 @@
-// Where a rank stands, in memory that whoever started it reads: also when the rank itself cannot speak any
-// more.
+// Where a rank currently is, in memory that its launcher can read even when the rank itself no longer
+// responds.
 #pragma once
 
 #include <sys/types.h>
@@ -12,57 +12,58 @@
 
 namespace tessera {
 
-// What a rank does at a time, each kind by itself.
+// The kinds of activity of a rank, each tracked separately.
 enum class Activity {
-  kWork,     // a part of the model, or another part of a run; `number` is the step, from 1
+  kWork,     // a part of the model or another phase of a run; `number` is the step, from 1
   kNode,     // an operation with the other ranks of its node
-  kNetwork,  // the oldest operation between nodes that is under way, or the last one
+  kNetwork,  // the oldest running operation between nodes, or the last one
 };
 inline constexpr int kNumActivities = 3;
 
-// The number of an operation of the node counts within its kind of operation; those between nodes are
-// numbered in the order in which all members of a rail issue them.
+// Operations within the node are numbered per kind of operation; those between nodes are numbered in the
+// order in which all members of a rail issue them.
 struct PositionMark {
-  const char* what = "";  // what does not fit (47 bytes) is cut off
+  const char* what = "";  // truncated to 47 bytes
   int64_t number = 0;
-  int64_t layer = -1;  // decoder layer of work, parameter group of operations; -1: none
+  int64_t layer = -1;  // decoder layer (kWork) or parameter group (operations); -1: none
   int64_t bytes = 0;
-  int peer = -1;         // the rank that is waited for
-  bool is_over = false;  // then it was the last one
+  int peer = -1;         // the awaited rank
+  bool is_over = false;  // it has ended: this was the last one
 };
 
-// As it is read.
+// A PositionMark as read back.
 struct PositionEntry {
-  std::string what;  // "" = nothing of the kind yet
+  std::string what;  // "" = no activity of this kind yet
   int64_t number = 0;
   int64_t layer = -1;
   int64_t bytes = 0;
   int peer = -1;
   bool is_over = false;
-  double age_s = 0;  // since it began, or was over
+  double age_s = 0;  // since it began, or ended
 };
 
 struct PositionReading {
-  bool is_there = false;  // the rank has begun to keep it
+  bool is_there = false;  // the rank has begun to write it
   std::array<PositionEntry, kNumActivities> entries;
-  int64_t sent_bytes = 0;  // payload between nodes, until an operation was last over or failed
+  int64_t sent_bytes = 0;  // inter-node payload, up to the last operation that ended
   int64_t received_bytes = 0;
-  std::string folder;  // where the run keeps its files; "" = it has not said
+  std::string folder;  // where the run keeps its files; "" = not known yet
 
   const PositionEntry& at(Activity activity) const { return entries[static_cast<size_t>(activity)]; }
 };
 
 struct PositionMemory;
 
-// Writing takes no memory, no lock and no system call: some stores and a look at the clock, about 50 ns.
-// Readers see whole entries. Of two threads that write the same kind at once one is not heard.
+// Writing takes no allocation, no lock and no system call: a few stores and a clock read, about 50 ns.
+// Readers never see torn entries. If two threads write the same kind at once, one of the writes is dropped.
 class RankPosition {
  public:
-  // In memory of this process: nobody reads it from outside.
+  // In private memory of this process: nobody else reads it.
   RankPosition();
-  // In a file of size_bytes() that another process maps too. Error(kIoError).
+  // In a file of size_bytes() that another process also maps. Error(kIoError).
   explicit RankPosition(int fd);
-  // The writer's end of a file that the launcher names; "" or one that cannot be opened: as RankPosition().
+  // The rank's side, in the file named by the launcher. Like RankPosition() if `path` is "" or cannot be
+  // opened.
   static RankPosition of_rank(const std::string& path);
   ~RankPosition();
   RankPosition(RankPosition&& other) noexcept;
@@ -72,7 +73,7 @@ class RankPosition {
 
   void mark(Activity activity, const PositionMark& mark) noexcept;
   void count_network(int64_t sent_bytes, int64_t received_bytes) noexcept;
-  // Once, before others may fail. One of more than 1023 bytes is not kept.
+  // Call once, before other ranks can fail. A path of more than 1023 bytes is dropped.
   void set_folder(const std::filesystem::path& folder) noexcept;
 
   PositionReading read() const;

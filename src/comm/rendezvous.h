@@ -1,4 +1,4 @@
-// What members must tell each other before they can connect.
+// How members exchange what they need to connect to each other.
 #pragma once
 
 #include <chrono>
@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-// The values of a job's store; another one in tests. Thread-safe.
+// The values of a job's store, or an in-memory substitute in tests. Thread-safe.
 class Rendezvous {
  public:
   virtual ~Rendezvous() = default;
@@ -14,9 +14,9 @@ class Rendezvous {
   // Waits until the key is set; Error(kTryAgain) at the deadline.
   virtual std::string get(const std::string& key, std::chrono::milliseconds timeout) = 0;
   virtual std::string host(int rank) const = 0;
-  // Of this process, for others to connect to.
+  // The address of this process that others can connect to.
   virtual std::string local_address() const = 0;
-  // Known to the members of this start of the job alone, as far as the job has a secret.
+  // Known only to the members of this start of the job, provided that the job has a secret.
   virtual std::string job_key() const { return {}; }
 };
 

@@ -1,4 +1,5 @@
-// One connection that carries messages of the store, on either side. Lives on the thread of its io_context.
+// One connection that carries messages of the store, on either side. Used only on the thread of its
+// io_context.
 #pragma once
 
 #include <asio.hpp>
@@ -15,17 +16,16 @@
 
 namespace tessera::wire {
 
-// IPv4 that came over an IPv6 socket is written, and judged, as IPv4.
+// IPv4-mapped IPv6 addresses are treated as IPv4.
 std::string address_text(const asio::ip::address& address);
 bool is_loopback(const asio::ip::address& address);
 
-// Who waits for others says so after the first of these, and then after each of the second.
+// A process that waits for others logs so after kFirstNotice, and then every kNextNotice.
 inline constexpr std::chrono::milliseconds kFirstNotice{10'000};
 inline constexpr std::chrono::milliseconds kNextNotice{30'000};
 
-// A connection to the first address of the host that takes one; Error(kTryAgain) when the name has no
-// addresses by `limit`, or none of them has taken a connection by then, and within `connect_time` of knowing
-// them. Runs `io` meanwhile.
+// Connects to the first address of the host that accepts. Error(kTryAgain) if the name is not resolved by
+// `limit`, or no address has accepted by then or within `connect_time` of the lookup. Runs `io` meanwhile.
 asio::ip::tcp::socket connect(asio::io_context& io, const std::string& host, int port,
                               std::chrono::steady_clock::time_point limit,
                               std::chrono::milliseconds connect_time = std::chrono::hours(24));
@@ -33,31 +33,31 @@ asio::ip::tcp::socket connect(asio::io_context& io, const std::string& host, int
 // How a connection ended.
 struct Ending {
   std::string reason;        // "" = the peer closed it
-  bool bad_message = false;  // it sent what is no message, or one that was refused
+  bool bad_message = false;  // it sent something malformed or a message that was rejected
 };
 
 // Runs `io` in a thread of its own (background_thread.h).
 std::thread run_in_thread(asio::io_context& io);
-// Ends `io` once `done()`, at the latest after half a second: peers read the last message and close within
-// it, a stopped one does not. Uses `timer`; to be called on the thread of `io`.
+// Stops `io` once `done()` is true, after half a second at the latest: peers read the last message and close
+// within that time, a stopped peer does not. Uses `timer`; call it on the thread of `io`.
 void end_when(asio::io_context& io, asio::steady_timer& timer, std::function<bool()> done);
 
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
   struct Handlers {
-    // An exception of type Error ends the connection, with its text as the reason.
+    // An Error thrown here ends the connection, with its text as the reason.
     std::function<void(const Header& header, std::string_view body)> message;
-    // Once, unless close() was called before.
+    // Called once, unless close() was called before.
     std::function<void(const Ending& ending)> closed;
   };
 
   Channel(asio::ip::tcp::socket socket, uint32_t max_body_bytes);
 
   void start(Handlers handlers);
-  // Others from the next message on.
+  // Takes effect with the next message.
   void set_handlers(Handlers handlers) { handlers_ = std::move(handlers); }
   void send(Type type, uint32_t request, std::string_view body);
-  // Sends what is queued and nothing more, listens no longer, and ends when the peer closes.
+  // Sends what is queued and nothing more, ignores incoming messages, and ends when the peer closes.
   void close_after_sending();
   void close();
 

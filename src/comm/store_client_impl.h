@@ -1,4 +1,4 @@
-// What a StoreClient is inside: joining lies in store_client_join.cc, everything after it in store_client.cc.
+// Implementation of StoreClient: joining is in store_client_join.cc, everything after it in store_client.cc.
 // Not to be included elsewhere.
 #pragma once
 
@@ -80,7 +80,7 @@ class StoreClient::Impl {
   std::string describe_me() const;
   std::string describe_store() const;
 
-  // One attempt each; "" or what was in the way.
+  // One attempt each; returns "" or the reason it failed.
   std::string try_join(Clock::time_point deadline);
   std::string ask_to_join(Clock::time_point deadline);
   std::string wait_until_formed(Clock::time_point deadline);
@@ -97,11 +97,11 @@ class StoreClient::Impl {
   void lose_store(const std::string& how);
   Failure settle(Failure suspicion);
 
-  // Sends and waits for the answer; nothing at the timeout, or when there can be none any more, as after most
-  // verdicts.
+  // Sends a request and waits for the answer; nullopt at the timeout, or once there can be none, as after
+  // most verdicts.
   std::optional<Answer> ask(Type type, const std::string& body, milliseconds timeout,
                             bool after_verdict = false);
-  // The same for what must be answered.
+  // Same for a request that must be answered.
   std::string request(Type type, const std::string& body, milliseconds timeout, const std::string& what);
   void send(Type type, uint32_t request, std::string body);
 
@@ -117,7 +117,7 @@ class StoreClient::Impl {
   std::vector<std::string> addresses_;
   LocalAddress local_;
 
-  // On the thread, or before it starts.
+  // Used on the thread, or before it starts.
   asio::io_context io_;
   asio::steady_timer timer_;
   std::shared_ptr<wire::Channel> channel_;
@@ -127,7 +127,7 @@ class StoreClient::Impl {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  // The rest: mutex_.
+  // Guarded by mutex_ from here on.
   State state_ = State::kOut;
   bool store_gone_ = false;
   std::string problem_;  // while joining

@@ -1,6 +1,6 @@
-// The port of a job: listens, and lets in who proves to know the job's secret. Anybody may connect; who has
-// not proved anything may say little, stay for a few seconds, and is forgotten for a newer one when there are
-// many. Lives on the thread of its io_context.
+// The port of a job: listens, and admits peers that prove knowledge of the job's secret. Anyone may connect;
+// an unproven peer may send little and stay for a few seconds, and is dropped for a newer one when there are
+// many. Used only on the thread of its io_context.
 #pragma once
 
 #include <asio.hpp>
@@ -21,7 +21,7 @@
 namespace tessera::wire {
 
 struct DoorOptions {
-  std::vector<std::string> addresses;  // that it listens on; empty: all
+  std::vector<std::string> addresses;  // to listen on; empty: all
   int port = 0;                        // 0: any free one
   std::string secret;
 };
@@ -30,26 +30,26 @@ class Door {
  public:
   using Duration = std::chrono::duration<double>;
 
-  // Who has proved to be of the job, and what it asks for.
+  // A peer that has proved to belong to the job, and its request.
   struct Entrant {
     std::shared_ptr<Channel> channel;
     std::string remote;
     Type type;
     std::string request;
   };
-  // Takes the entrant in, with handlers of its own for the channel, or says why not. Error(kBadData) ends the
+  // Admits the entrant and sets new handlers on its channel, or returns why not. Error(kBadData) ends the
   // connection.
   using Admit = std::function<std::optional<Refusal>(const Entrant& entrant)>;
 
-  // Error(kBadConfig) when the port is taken.
+  // Error(kBadConfig) if the port is taken.
   Door(asio::io_context& io, const DoorOptions& options, Admit admit);
 
   int port() const { return port_; }
-  // Drops those who have said nothing for too long.
+  // Drops peers that have been silent for too long.
   void advance(Duration elapsed);
-  // The last one that proves a user's mistake; "" when there was none.
+  // The last refusal caused by a user's mistake; "" if there was none.
   const std::string& last_refusal() const { return last_refusal_; }
-  // Lets nobody in any more; those who were refused have yet to read it.
+  // Admits nobody any more; refused peers may still have to read their refusal.
   void close();
   bool is_empty() const { return strangers_.empty(); }
 

@@ -1,8 +1,8 @@
-// How a stranger becomes somebody to the store (proof.h has the mathematics):
+// How a new connection authenticates itself to the store (proof.h has the mathematics):
 //     store    kChallenge: random number
 //     stranger kJoin or kMeet: request, random number, proof of both numbers and of the request
-//     store    kWelcome: its own proof of the same; then what it says to the request
-// A recorded proof fits no other challenge, and the store's is not the stranger's.
+//     store    kWelcome: its own proof of the same; then its answer to the request
+// A recorded proof fits no other challenge, and the store's proof differs from the stranger's.
 #pragma once
 
 #include <optional>
@@ -20,16 +20,16 @@ std::array<std::byte, 32> decode_bytes(std::string_view body);
 
 struct Application {
   std::string body;  // of the message
-  Mac welcome;       // what the store must say
+  Mac welcome;       // the proof the store must give
 };
 Application make_application(std::string_view secret, Type type, const Nonce& challenge,
                              std::string_view request);
 
 struct Applicant {
   std::string request;
-  Mac welcome;  // to be said to it
+  Mac welcome;  // the proof to give to it
 };
-// Nothing when it does not know the secret. Error(kBadData) when the body is none of an application.
+// nullopt if it does not know the secret. Error(kBadData) if the body is not that of an application.
 std::optional<Applicant> read_application(std::string_view secret, Type type, const Nonce& challenge,
                                           std::string_view body);
 

@@ -1,5 +1,5 @@
 // The store: one per job, in the agent of node 0 or in rank 0. Key-value pairs, membership, heartbeats, and
-// the verdict who failed first. Serves from one thread of its own.
+// the verdict on who failed first. Serves from one thread of its own.
 #pragma once
 
 #include <chrono>
@@ -18,12 +18,12 @@ namespace tessera {
 struct StoreServerOptions {
   std::vector<std::string> bind_addresses;  // empty: all
   int port = 0;                             // 0 = any free one
-  std::string secret;                       // members prove that they know it
+  std::string secret;                       // members must prove that they know it
   std::string run_id;
   int world_size = 1;  // ranks expected
   int restart_count = 0;
-  // Agents of nodes 1 to num_agents have met and are about to come: one that does not within the time for it,
-  // or goes before the job is complete, is a failure. 0: they may come as they like.
+  // Agents of nodes 1 to num_agents have met and are about to join: one that does not join within
+  // time_for_agents, or leaves before the job is complete, is a failure. 0: agents may come and go freely.
   int num_agents = 0;
   std::chrono::milliseconds time_for_agents{10'000};
   StoreOptions timing;
@@ -31,30 +31,31 @@ struct StoreServerOptions {
 
 class StoreServer {
  public:
-  // Error(kBadConfig) with the port when it is taken.
+  // Error(kBadConfig) names the port if it is taken.
   explicit StoreServer(const StoreServerOptions& options);
-  // Members still connected see the store end. A verdict is sent to the end before.
+  // Members still connected see the store end. A verdict is sent in full before that.
   ~StoreServer();
 
   int port() const;
   // The verdict, once there is one.
   std::optional<Failure> failure() const;
-  // What the agents of other nodes have handed in (StoreClient::hand_in), once all that are there have, or
-  // `timeout` has passed.
+  // What the agents of other nodes have handed in (StoreClient::hand_in). Waits until all connected agents
+  // have, or `timeout` has passed.
   std::map<int, std::string> node_reports(std::chrono::milliseconds timeout);
-  // Answers them, and those that are yet to come.
+  // Answers those agents, and those whose report is yet to come.
   void answer_node_reports(const std::string& place);
-  // How long the agent of a node has not been heard of; nothing when it never came.
+  // Seconds since the agent of a node was last heard from; nullopt if it never joined.
   std::optional<double> silence_of_agent(int node);
-  // What an agent knows first-hand: a rank it started has ended. Counts more than any suspicion.
+  // Reports an agent's first-hand knowledge that a rank it started has ended. Outweighs any suspicion.
   void report(const Failure& failure);
-  // Whether all ranks have joined and all members have left, or the job has failed; waits for it.
+  // Waits until all ranks have joined and all members have left, or the job has failed; returns whether it
+  // has come to that.
   bool wait_until_over(std::chrono::milliseconds timeout);
-  // One line for a message: which ranks are missing, and the hosts of those that joined; "" when complete.
+  // One line for a message: which ranks are missing, and the hosts of those that joined; "" if complete.
   std::string missing() const;
-  // Nodes that have just asked to take part in the next start.
+  // Number of nodes that have recently asked to take part in the next start.
   int num_waiting_nodes();
-  // The members that are there now: "rank 0 on host a, rank 1 on host b".
+  // The members currently present: "rank 0 on host a, rank 1 on host b".
   std::string present() const;
 
  private:

@@ -1,5 +1,5 @@
-// What a StoreServer is inside: how members come in lies in store_server_join.cc, everything after it in
-// store_server.cc. Not to be included elsewhere.
+// Implementation of StoreServer: joining is in store_server_join.cc, everything after it in store_server.cc.
+// Not to be included elsewhere.
 #pragma once
 
 #include <asio.hpp>
@@ -68,7 +68,7 @@ class StoreServer::Impl {
     std::shared_ptr<wire::Channel> channel;
     MemberId id;
     wire::JoinRequest who;
-    Duration quiet{0};  // since it was last heard
+    Duration quiet{0};  // since it was last heard from
   };
 
   std::optional<wire::Refusal> admit(const wire::Door::Entrant& entrant);
@@ -92,7 +92,7 @@ class StoreServer::Impl {
   bool is_seated(uint64_t number, const Peer& peer) const;
   void announce_verdict();
   bool awaits_node_report() const;
-  // What body() gives on the thread.
+  // Runs body() on the thread and returns its result.
   template <typename Body>
   auto on_thread(const Body& body) -> decltype(body()) {
     std::promise<decltype(body())> answer;
@@ -114,16 +114,16 @@ class StoreServer::Impl {
 
   std::map<uint64_t, Peer> peers_;
   uint64_t next_number_ = 1;
-  std::map<MemberId, uint64_t> seats_;  // members there now
-  // Nodes that would take part in the next start, by host and process: when they asked last.
+  std::map<MemberId, uint64_t> seats_;  // members present now
+  // Nodes that want to take part in the next start, by host and process id: when they last asked.
   std::map<std::pair<std::string, int64_t>, Clock::time_point> waiting_;
-  std::set<MemberId> left_;        // in order, after the job was complete
-  std::vector<wire::Seat> ranks_;  // when the job was complete
+  std::set<MemberId> left_;        // left in order, after the job was complete
+  std::vector<wire::Seat> ranks_;  // set when the job was complete
   bool formed_ = false;
   std::set<int> agents_seen_;
   bool agents_are_there_ = false;
   Duration waited_for_agents_{0};
-  std::string reached_at_;  // an address of this machine by which a member came that is not loopback
+  std::string reached_at_;  // a non-loopback address of this machine that a member connected to
   StoreValues values_;
   NodeReports reports_;
   Verdict verdict_;

@@ -1,4 +1,4 @@
-// Jobs of ranks as threads, for tests of what needs a store.
+// Jobs with ranks as threads, for tests of code that needs a store.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace tessera {
 
-// Short, so that tests are; long enough for machines that are busy and for sanitizers.
+// Short, so that tests are short; long enough for busy machines and for sanitizers.
 inline StoreOptions quick_store_options() {
   StoreOptions options;
   options.rendezvous_timeout = std::chrono::seconds(20);
@@ -33,8 +33,8 @@ inline StoreServerOptions quick_server_options(int world_size) {
           .timing = quick_store_options()};
 }
 
-// A rank of a job of nodes with `local_world_size` ranks each, whose store listens on `port` and is served by
-// an agent (a StoreServer of the test).
+// A rank of a job with `local_world_size` ranks per node, whose store listens on `port` and is served by an
+// agent (a StoreServer of the test).
 inline World test_world(int rank, int world_size, int local_world_size, int port) {
   World world;
   world.rank = rank;
@@ -50,7 +50,7 @@ inline World test_world(int rank, int world_size, int local_world_size, int port
   return world;
 }
 
-// The whole text of the Error that `action` throws; "" when it throws none.
+// The text of the Error that `action` throws; "" if it throws none.
 template <typename Action>
 std::string error_of(Action&& action) {
   try {
@@ -61,7 +61,7 @@ std::string error_of(Action&& action) {
   return {};
 }
 
-// Calls body(rank) in a thread of each rank and joins them.
+// Calls body(rank) in one thread per rank and joins them.
 inline void run_ranks(int world_size, const std::function<void(int rank)>& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) threads.emplace_back([&body, rank] { body(rank); });

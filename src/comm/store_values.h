@@ -1,4 +1,4 @@
-// The store's small values, and who waits for one that is not set yet.
+// The store's small values, and the requests waiting for one that is not set yet.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace tessera {
 
 class StoreValues {
  public:
-  // Of keys and values together; beyond it set() and add() throw Error(kBadConfig).
+  // Limit of keys and values together; beyond it set() and add() throw Error(kBadConfig).
   static constexpr size_t kMaxBytes = 256 << 20;
 
-  // A request that waits: answered by calling `answer` with this number and the value.
+  // A waiting request: answered by calling `answer` with it and the value.
   struct Waiter {
     uint64_t member;
     uint32_t request;
@@ -26,9 +26,9 @@ class StoreValues {
   explicit StoreValues(Answer answer) : answer_(std::move(answer)) {}
 
   void set(const std::string& key, std::string value);
-  // Answers now or when the key is set.
+  // Answers now, or once the key is set.
   void get(const std::string& key, const Waiter& waiter);
-  // Adds to a decimal number, 0 when not set. Error(kBadData) when the value is another text.
+  // Adds to a decimal number, 0 if not set. Error(kBadData) if the value is not a number.
   int64_t add(const std::string& key, int64_t amount);
   void cancel(const Waiter& waiter);
   void cancel_all_of(uint64_t member);

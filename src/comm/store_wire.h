@@ -1,13 +1,13 @@
-// Messages between the store and its members: what travels, how it is laid out, and the limits within which
-// it is believed. Anybody may connect to an open port, so nothing here trusts a size or a count.
+// Messages between the store and its members: their content, their layout, and the limits they must respect.
+// Anyone may connect to an open port, so nothing here trusts a size or a count.
 //
-// A message is a header of 16 bytes and a body, all numbers little endian:
+// A message is a 16-byte header and a body, all numbers little-endian:
 //     0  char[4]  "TSTR"
 //     4  u16      version of the protocol; this header, kJoin's type and Refusal are the same in all versions
 //     6  u16      type
 //     8  u32      request, repeated in the answer; 0 = no answer wanted
 //    12  u32      size of the body in bytes
-// Strings are a u32 size and bytes.
+// Strings are a u32 size followed by the bytes.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ namespace tessera::wire {
 
 inline constexpr uint16_t kVersion = 2;
 inline constexpr size_t kHeaderBytes = 16;
-inline constexpr uint32_t kMaxBodyBytes = 16 << 20;  // of a member: values and rosters
-inline constexpr uint32_t kMaxJoinBytes = 16 << 10;  // of who has not joined
+inline constexpr uint32_t kMaxBodyBytes = 16 << 20;  // from a member: values and rosters
+inline constexpr uint32_t kMaxJoinBytes = 16 << 10;  // from a peer that has not joined
 inline constexpr size_t kMaxKeyBytes = 4 << 10;
 
 enum class Type : uint16_t {
@@ -36,7 +36,7 @@ enum class Type : uint16_t {
   kSet = 3,         // key, value; answered by kValue (empty)
   kGet = 4,         // key; answered by kValue when it is set
   kAdd = 5,         // key, i64; answered by kValue (text of the sum)
-  kCancel = 6,      // u32: the request that is no longer waited for
+  kCancel = 6,      // u32: the request that is no longer awaited
   kSuspect = 7,     // Failure
   kOwnFailure = 8,  // Failure; answered by kValue (empty)
   kReport = 9,      // Failure, from agents; answered by kValue (empty)
@@ -44,7 +44,7 @@ enum class Type : uint16_t {
   kMissing = 11,    // empty; answered by kValue (one line: who is missing)
   kMeet = 12,  // application with a MeetRequest; answered by kWelcome, and kAccepted or kRefused; later by
                // kAssigned or kRefused
-  kNodeReport = 13,  // text, from agents once there is a verdict: where the ranks of its node stand; answered
+  kNodeReport = 13,  // text, from agents once there is a verdict: where the ranks of its node are; answered
                      // by kValue (where the report on all nodes is; "" = nowhere)
   // from the store
   kAccepted = 32,   // empty
@@ -66,10 +66,10 @@ struct Header {
 };
 
 std::array<std::byte, kHeaderBytes> encode_header(const Header& header);
-// Error(kBadData) when it does not begin as a message does. The version is not judged.
+// Error(kBadData) if it does not begin like a message. The version is not checked.
 Header decode_header(std::span<const std::byte, kHeaderBytes> bytes);
 
-// Fields one after the other.
+// Appends fields one after another.
 class Writer {
  public:
   void u32(uint32_t value);
@@ -81,13 +81,13 @@ class Writer {
   std::string bytes_;
 };
 
-// Reads them back; Error(kBadData) when something is missing or left over.
+// Reads fields back; Error(kBadData) if something is missing or left over.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
   uint32_t u32();
   int64_t i64();
-  // A number within [low, high].
+  // A number in [low, high].
   int ranged(int low, int high);
   std::string text(size_t max_bytes = kMaxBodyBytes);
   void end() const;
@@ -97,32 +97,32 @@ class Reader {
   std::string_view rest_;
 };
 
-// Who asks to be a member, and of what.
+// Who asks to join, and which job.
 struct JoinRequest {
   std::string run_id;
   int restart_count = 0;
   int world_size = 1;
   int local_world_size = 1;
   bool is_agent = false;
-  int rank = 0;  // of an agent: -1
+  int rank = 0;  // -1 for an agent
   int node_rank = 0;
   std::string host;
   std::string address;            // where others reach it
-  bool address_is_guess = false;  // the store may know better
+  bool address_is_guess = false;  // the store may know a better one
   int64_t pid = 0;
 
   std::string encode() const;
   static JoinRequest decode(std::string_view body);
 };
 
-// A node's agent that wants to take part in the next start of a job.
+// Sent by a node's agent that wants to take part in the next start of a job.
 struct MeetRequest {
   std::string run_id = {};
   int min_nodes = 1;
   int max_nodes = 1;
   int local_world_size = 1;
   int wanted_rank = -1;  // of the node; -1: any
-  int former_rank = -1;  // in the start before
+  int former_rank = -1;  // in the previous start; -1: none
   std::string host = {};
   int64_t pid = 0;
 
@@ -130,19 +130,19 @@ struct MeetRequest {
   static MeetRequest decode(std::string_view body);
 };
 
-// What a node is in a start.
+// A node's role in a start.
 struct Assignment {
   int restart_count = 0;
   int node_rank = 0;
   int num_nodes = 1;
-  int num_failures = 0;  // of the program in former starts, those that count
+  int num_failures = 0;  // of the program in earlier starts, as far as they count against --max_restarts
 
   std::string encode() const;
   static Assignment decode(std::string_view body);
 };
 
 struct Refusal {
-  bool try_again = false;  // the cause may pass
+  bool try_again = false;  // the cause may be temporary
   ExitCode code = ExitCode::kBadConfig;
   std::string message;
 
@@ -150,7 +150,7 @@ struct Refusal {
   static Refusal decode(std::string_view body);
 };
 
-// A rank of a job that is complete.
+// A rank of a complete job.
 struct Seat {
   int node_rank = 0;
   std::string host;

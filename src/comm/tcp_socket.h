@@ -1,4 +1,4 @@
-// TCP sockets that never block.
+// Nonblocking TCP sockets.
 #pragma once
 
 #include <sys/socket.h>
@@ -14,20 +14,21 @@ struct SocketAddress {
   sockaddr_storage storage{};
   socklen_t length = 0;
 };
-// Error(kBadConfig) when `address` is not numeric.
+// Error(kBadConfig) if `address` is not numeric.
 SocketAddress parse_address(const std::string& address, int port);
 
-// Listens; port 0 takes any free one. Error(kIoError) with the address.
+// Listens; port 0 picks any free one. Error(kIoError) names the address.
 UniqueFd listen_on(const std::string& address, int port);
 int local_port(const UniqueFd& socket);
 
-// Begins to connect; the socket becomes writable when that is decided. Not open when refused at once.
+// Begins to connect; the socket becomes writable once that has succeeded or failed. Not open if refused at
+// once.
 UniqueFd begin_connect(const SocketAddress& address);
-// The errno of a connection attempt that was decided; 0 = connected.
+// The errno of a finished connection attempt; 0 = connected.
 int connect_result(const UniqueFd& socket);
 
-// The next connection that waits; not open when there is none. Error(kIoError) when the system has no room
-// for it.
+// The next pending connection; not open if there is none. Error(kIoError) if the system lacks resources for
+// it.
 UniqueFd accept_from(const UniqueFd& listener);
 
 }  // namespace tessera

@@ -1,6 +1,6 @@
-// Who failed first, from what is known of it. Evidence differs in worth: who ended a process or saw it end
-// knows why; a lost connection says that, not why; and a member that waits in vain for another may only be
-// the second in a chain. So weaker evidence waits a little for better.
+// Decides who failed first from the available evidence. Evidence differs in strength: whoever ended a process
+// or saw it end knows why; a lost connection shows that it ended, not why; and a member that times out
+// waiting for another may only be the second in a chain. So weaker evidence waits briefly for stronger.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ struct MemberId {
   auto operator<=>(const MemberId&) const = default;
 };
 
-// Time is told by advance(), which is not called for time the process stood still.
+// advance() tells it the time, excluding time during which the process itself was stopped.
 class Verdict {
  public:
   using Duration = std::chrono::duration<double>;
@@ -27,18 +27,18 @@ class Verdict {
   Verdict(Duration lost_grace, Duration suspicion_grace)
       : lost_grace_(lost_grace), suspicion_grace_(suspicion_grace) {}
 
-  // First-hand: by the member itself, or by the agent of `watched_node` (-1: by itself). Final, unless
-  // another member was lost before: what ends after the first culprit is a consequence. But an agent knows
-  // which of its ranks was first.
+  // First-hand report by the member itself (watched_node = -1) or by the agent of `watched_node`. Final,
+  // unless another member was lost before: whatever ends after the first culprit is a consequence. An agent,
+  // however, knows which of its ranks was first.
   void report(MemberId culprit, int watched_node, const Failure& failure);
-  // Its connection ended. Waits for a report about it, or for news that the agent of its node is gone, which
-  // ends the node's ranks.
+  // The member's connection ended. Waits for a report about it, or for news that the agent of its node is
+  // gone, which ends the node's ranks.
   void lost(MemberId culprit, int node_rank, const Failure& failure);
-  // Not heard of for too long. Final, unless a member was lost before.
+  // The member was silent for too long. Final, unless a member was lost before.
   void silent(MemberId culprit, const Failure& failure);
-  // `by` waits in vain. Waits for anything better; then counts the suspect that suspects nobody itself. A
-  // suspicion with another code than kTryAgain is of ranks that were found at odds: final, unless a member
-  // was lost before.
+  // Rank `by_rank` timed out waiting. Waits for anything stronger; then blames the suspect that suspects
+  // nobody itself. A suspicion with a code other than kTryAgain reports a mismatch between ranks: final,
+  // unless a member was lost before.
   void suspect(int by_rank, const Failure& suspicion);
 
   void advance(Duration elapsed);
@@ -58,7 +58,7 @@ class Verdict {
   Duration suspicion_grace_;
   std::optional<Failure> decided_;
   std::optional<Lost> lost_;
-  std::map<int, Failure> suspicions_;  // by rank of who suspects
+  std::map<int, Failure> suspicions_;  // by suspecting rank
   int first_suspecter_ = -1;
   Duration suspicion_left_{0};
 };

@@ -1,4 +1,4 @@
-// What precedes every payload on the network, and how two sides that do different things are told so.
+// The header of every payload on the network, and how a mismatch between two sides is described.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,18 @@
 
 namespace tessera {
 
-// Version of everything that travels between two members; members of different versions do not talk.
+// Version of everything sent between two members; members of different versions refuse each other.
 inline constexpr uint32_t kWireVersion = 2;
 
 enum class Collective : uint8_t { kAllGather, kReduceScatterBf16, kReduceScatterF32, kBroadcast };
 
-// What an operation is, as far as all members must agree on it.
+// The properties of an operation on which all members must agree.
 struct OperationId {
   uint64_t number = 0;  // from 1, in the order of issue
   Collective collective = Collective::kAllGather;
-  int32_t root = -1;        // of a broadcast
-  int64_t total_bytes = 0;  // of the whole buffer, as it travels
-  uint64_t parts_hash = 0;  // of the parts' bounds
+  int32_t root = -1;        // broadcast only
+  int64_t total_bytes = 0;  // of the whole buffer, as sent
+  uint64_t parts_hash = 0;  // hash of the parts' bounds
   OpLabel label{"", -1};
 };
 
@@ -42,9 +42,9 @@ struct WireHeader {
   uint32_t chunk;  // which piece of the sender's or receiver's part
   uint32_t payload_bytes;
   uint32_t payload_crc;
-  char label[kLabelBytes];  // cut, padded with zeros
+  char label[kLabelBytes];  // truncated, zero-padded
   uint32_t reserved_end;
-  uint32_t header_crc;  // CRC32C of all before
+  uint32_t header_crc;  // CRC32C of all fields above
 };
 static_assert(sizeof(WireHeader) == 104);
 
@@ -53,14 +53,14 @@ WireHeader make_header(const OperationId& operation, int64_t chunk, std::span<co
 // Whether the header arrived as it was sent.
 bool is_intact(const WireHeader& header);
 
-// Whether a message belongs to the operation and is the expected piece of it.
+// Whether a message belongs to the operation and is the expected chunk of it.
 bool matches(const WireHeader& header, const OperationId& operation, int64_t chunk, int64_t payload_bytes);
 
 // "all_gather 12 of weights of group 3, 1048576 bytes".
 std::string describe(const OperationId& operation);
 std::string describe(const WireHeader& header);
 
-// The operations at odds: "rank 0 on host a is in all_gather 12 of ..., but rank 2 on host b is in ...".
+// Describes a mismatch: "rank 0 on host a is in all_gather 12 of ..., but rank 2 on host b is in ...".
 std::string describe_mismatch(const OperationId& mine, const std::string& my_name, const WireHeader& theirs,
                               const std::string& their_name);
 
