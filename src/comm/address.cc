@@ -31,8 +31,8 @@ std::string list_interfaces(const std::vector<InterfaceAddress>& addresses) {
   return text.empty() ? "none with an address" : text;
 }
 
-// The best of those that `usable` allows: of the wanted family, then any; link-local ones need a scope and
-// are no use to others.
+// The best address that `usable` accepts: of the wanted family, otherwise of any. Skips link-local ones,
+// which need a scope and are of no use to others.
 template <typename Usable>
 const InterfaceAddress* find_address(const std::vector<InterfaceAddress>& addresses, bool want_v6,
                                      Usable usable) {
@@ -68,7 +68,7 @@ std::vector<std::string> listen_addresses(const std::string& host, std::chrono::
     chosen.push_back(address);
     only_loopback = only_loopback && is_loopback;
   }
-  // Debian gives a machine's own name to 127.0.1.1.
+  // Debian maps a machine's own name to 127.0.1.1.
   if (only_loopback && !is_numeric_address(host) && host != "localhost") return {};
   return chosen;
 }

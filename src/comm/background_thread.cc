@@ -21,12 +21,12 @@ std::thread start_background_thread(std::function<void()> body) {
     ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
     sigset_t before;
   } const inherited;
-  const UnpinnedScope unpinned(spare_cpus());  // the caller may be a thread of a pool
+  const UnpinnedScope unpinned(spare_cpus());  // the caller may be a pinned thread of a pool
   try {
     return std::thread(std::move(body));
   } catch (const std::system_error& error) {
     fail(ExitCode::kBadConfig,
-         "the system refuses another thread ({}): raise the limit of processes (ulimit -u, or the "
+         "the system refuses to create another thread ({}): raise the limit of processes (ulimit -u, or the "
          "container's)",
          error.code().message());
   }

@@ -11,7 +11,7 @@
 namespace tessera {
 namespace {
 
-// What a rank can tell the others of its node at a time.
+// Bytes that a rank can pass to the others of its node at once.
 constexpr int64_t kBoardBytes = 64 << 10;
 constexpr int64_t kMaxValues = kMaxSummedValues;
 
@@ -53,7 +53,7 @@ struct Communicator::Impl {
     gathered.resize(static_cast<size_t>(world.num_nodes * kMaxValues));
   }
 
-  // Of the present table of all_reduce_sum().
+  // A row of the current table of all_reduce_sum().
   double* row(int rank) {
     return values.as<double>().data() + (num_sums % 2 * world.world_size + rank) * kMaxValues;
   }
@@ -94,13 +94,13 @@ NetworkGroup& Communicator::rail() { return *impl_->rail; }
 
 double Communicator::waited_s() const { return impl_->node->waited_s() + impl_->rail->counters().wait_s; }
 
-// Along the rails first, then every rank of a node adds up the same table. Two tables in turn: nobody writes
-// to one that a slower rank still reads.
+// Exchanges along the rails first, then every rank of a node sums the same table. Two tables alternate, so
+// nobody overwrites one that a slower rank is still reading.
 void Communicator::all_reduce_sum(std::span<double> values, const OpLabel& label) {
   Impl& impl = *impl_;
   const World& world = impl.world;
   const int64_t count = std::ssize(values);
-  TESSERA_CHECK(count <= kMaxValues, "{} values at a time", count);
+  TESSERA_CHECK(count <= kMaxValues, "{} values at once", count);
   ++impl.num_sums;
   const auto row = [&](int rank) { return impl.row(rank); };
 
@@ -135,7 +135,7 @@ double Communicator::summand(int rank, int64_t index) const {
   return impl_->row(rank)[index];
 }
 
-// Who has a value from every rank has heard of every rank.
+// A value from every rank means that every rank has arrived.
 void Communicator::barrier(const OpLabel& label) {
   std::array<double, 1> nothing = {};
   all_reduce_sum(nothing, label);

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-// What a lookup that nobody waited for any more has found is believed for so long.
+// How long the result of an abandoned lookup stays valid.
 constexpr std::chrono::seconds kFresh{2};
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -50,7 +50,7 @@ bool is_numeric_address(const std::string& host) {
 }
 
 HostLookup& HostLookup::system() {
-  static auto& lookup = *new HostLookup(resolve);  // threads that were left to themselves outlive main()
+  static auto& lookup = *new HostLookup(resolve);  // abandoned threads may outlive main()
   return lookup;
 }
 
@@ -82,7 +82,7 @@ std::vector<std::string> HostLookup::addresses_of(const std::string& host, Clock
     const std::lock_guard lock(mutex_);
     running_.erase(host);
   }
-  // Names of pods and new machines appear a while after they start.
+  // Names of pods and new machines appear only some time after they start.
   if (answer.get().addresses.empty()) {
     fail(ExitCode::kTryAgain, "cannot resolve '{}': {}", host, answer.get().problem);
   }

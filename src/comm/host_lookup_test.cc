@@ -24,7 +24,7 @@ TEST(HostLookup, NumbersNeedNoServer) {
   EXPECT_FALSE(is_numeric_address("localhost"));
 }
 
-// Who tries again and again for a short time each gets the answer of a server that takes longer.
+// Repeated short attempts eventually get the answer of a slow server.
 TEST(HostLookup, ShortTriesShareOneLookup) {
   std::promise<void> server;
   std::shared_future<void> answers = server.get_future();

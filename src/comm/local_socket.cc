@@ -31,7 +31,7 @@ Address abstract_address(const std::string& name) {
 
 UniqueFd new_socket() {
   UniqueFd socket_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket_fd) fail_errno(ExitCode::kIoError, errno, "cannot make a Unix socket");
+  if (!socket_fd) fail_errno(ExitCode::kIoError, errno, "cannot create a Unix socket");
   return socket_fd;
 }
 
@@ -83,7 +83,7 @@ std::optional<UniqueFd> connect_local(const std::string& name) {
 std::pair<UniqueFd, UniqueFd> connected_pair() {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) != 0) {
-    fail_errno(ExitCode::kIoError, errno, "cannot make a pair of Unix sockets");
+    fail_errno(ExitCode::kIoError, errno, "cannot create a pair of Unix sockets");
   }
   return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
@@ -113,7 +113,7 @@ Transfer send_message(int socket, std::span<const std::byte> message, int fd) {
   const ssize_t sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent == static_cast<ssize_t>(message.size())) return Transfer::kDone;
   TESSERA_CHECK(sent < 0, "{} of {} bytes of a message sent", sent, message.size());
-  // ETOOMANYREFS: too many descriptors on their way; receivers will take them.
+  // ETOOMANYREFS: too many descriptors in flight; receivers will take them.
   if (errno == EAGAIN || errno == EINTR || errno == ETOOMANYREFS || errno == ENOBUFS) {
     return Transfer::kNotYet;
   }

@@ -23,10 +23,10 @@ using Duration = std::chrono::duration<double>;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kMeetingConnectTime{3'000};
-// Two name servers that are silent for 5 s, as is usual.
+// Two unresponsive name servers at the usual 5 s each.
 constexpr milliseconds kMeetingResolveTime{10'000};
 constexpr milliseconds kMeetingRetryPause{200};
-// How often the thread looks whether it is to end.
+// How often the thread checks whether it should end.
 constexpr milliseconds kMeetingLook{50};
 
 }  // namespace
@@ -47,8 +47,8 @@ class MeetingClient::Impl {
 
  private:
   void run();
-  // One connection, until it has a result or ends; returns what was in the way. Error when trying again is of
-  // no use.
+  // Runs one connection until it has a result or ends; returns the reason it failed. Error if retrying is
+  // pointless.
   std::string attend();
   void on_message(wire::Channel& channel, const wire::Header& header, std::string_view body);
   [[noreturn]] void fail_without(const std::string& problem);
@@ -58,8 +58,8 @@ class MeetingClient::Impl {
   const MeetingClientOptions options_;
   const Clock::time_point begin_;
 
-  // On the thread.
-  Clock::time_point last_answer_;  // of node 0, proved
+  // Used on the thread.
+  Clock::time_point last_answer_;  // authenticated, from node 0
   Clock::time_point last_heard_;   // on this connection
   bool was_answered_ = false;
   std::optional<Mac> expected_welcome_;
@@ -73,7 +73,7 @@ class MeetingClient::Impl {
   std::optional<wire::Assignment> assignment_;  // mutex_
   std::optional<Error> error_;                  // mutex_
   std::atomic<bool> ending_ = false;
-  std::thread thread_;  // the last member: it uses the others
+  std::thread thread_;  // declared last: it uses the other members
 };
 
 void MeetingClient::Impl::run() {
@@ -98,7 +98,7 @@ void MeetingClient::Impl::run() {
   } catch (const Error& failure) {
     error = failure;
   } catch (const std::exception& failure) {
-    error = Error(ExitCode::kIoError, fmt::format("on the way to the other nodes: {}", failure.what()));
+    error = Error(ExitCode::kIoError, fmt::format("while meeting the other nodes: {}", failure.what()));
   }
   {
     const std::lock_guard lock(mutex_);
@@ -115,7 +115,7 @@ void MeetingClient::Impl::fail_without(const std::string& problem) {
          endpoint(), Duration(options_.timing.silence).count(), problem);
   }
   fail(ExitCode::kTryAgain,
-       "the agent of node 0, where the nodes of the job meet, was not there within {:.3g} s: {}{}",
+       "the agent of node 0, where the nodes of the job meet, was not reached within {:.3g} s: {}{}",
        Duration(options_.timing.rendezvous_timeout).count(), problem, advice());
 }
 
@@ -145,7 +145,7 @@ std::string MeetingClient::Impl::attend() {
   channel->start({.message = [&](const wire::Header& header,
                                  std::string_view body) { on_message(*channel, header, body); },
                   .closed = [&](const wire::Ending& ending) { ended = ending; }});
-  // Handlers that were cancelled refer to what is here.
+  // Cancelled handlers refer to objects in this scope.
   struct Closing {
     asio::io_context& io;
     wire::Channel& channel;
@@ -161,7 +161,7 @@ std::string MeetingClient::Impl::attend() {
   while (!ended && !assigned_ && !ending_) {
     if (refusal_) {
       const wire::Refusal refusal = *std::exchange(refusal_, std::nullopt);
-      // That all is well must be proved to be said by the job.
+      // Success counts only from an authenticated sender of this job.
       const bool is_believed = is_proved_ || refusal.code != ExitCode::kDone;
       if (!refusal.try_again && is_believed) throw Error(refusal.code, refusal.message);
       if (last_reason_ != refusal.message) log_info("waiting: {}", refusal.message);
@@ -178,13 +178,13 @@ std::string MeetingClient::Impl::attend() {
                          Duration(options_.timing.silence).count());
     }
     io.run_one_for(kMeetingLook);
-    // Time in which this process did not run says nothing about node 0: what it sent is yet to be read.
+    // Time in which this process was stopped says nothing about node 0: what it sent is still unread.
     if (const auto gap = Clock::now() - now; gap > 4 * kMeetingLook) last_heard_ += gap;
   }
   if (ended && ended->bad_message) {
     fail(ExitCode::kBadConfig,
-         "what listens at {} is no store of tessera: {}: is the port another program's?", endpoint(),
-         ended->reason);
+         "what listens at {} is not a Tessera store: {}: does the port belong to another program?",
+         endpoint(), ended->reason);
   }
   return fmt::format("{} closed the connection", endpoint());
 }
@@ -217,7 +217,7 @@ void MeetingClient::Impl::on_message(wire::Channel& channel, const wire::Header&
       if (!is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
       break;
     case Type::kAssigned:
-      if (!is_proved_) fail(ExitCode::kBadData, "it gives orders without proof of the job's secret");
+      if (!is_proved_) fail(ExitCode::kBadData, "it sends an assignment without proving the job's secret");
       assigned_ = wire::Assignment::decode(body);
       break;
     default:

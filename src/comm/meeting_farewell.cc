@@ -62,7 +62,7 @@ class MeetingFarewell::Impl {
   std::condition_variable changed_;
   int num_told_ = 0;  // mutex_
 
-  std::thread thread_;  // the last member: it uses the others
+  std::thread thread_;  // declared last: it uses the other members
 };
 
 MeetingFarewell::MeetingFarewell(const FarewellOptions& options) : impl_(std::make_unique<Impl>(options)) {}

@@ -30,7 +30,7 @@ std::string describe_node(int wanted_rank, const std::string& host) {
                          : fmt::format("node {} on host {}", wanted_rank, host);
 }
 
-// As --nnodes has it.
+// In the notation of --nnodes.
 std::string node_range(int low, int high) {
   return low == high ? std::to_string(low) : fmt::format("{}:{}", low, high);
 }
@@ -117,43 +117,43 @@ std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequ
   const auto refuse = [](const std::string& message) { return wire::Refusal{.message = message}; };
   if (request.run_id != options_.run_id) {
     return refuse(
-        fmt::format("{} belongs to job '{}', but the store on this port to job '{}': the same "
-                    "--rdzv_id on all nodes, another port for each job",
+        fmt::format("{} belongs to job '{}', but the store on this port to job '{}': use the same "
+                    "--rdzv_id on all nodes and a different port for each job",
                     who, printable(request.run_id), printable(options_.run_id)));
   }
   const MeetingTerms& terms = options_.terms;
   if (request.min_nodes != terms.min_nodes || request.max_nodes != terms.max_nodes) {
-    return refuse(fmt::format("{} was started with --nnodes {}, node 0 with {}: the same on all nodes", who,
-                              node_range(request.min_nodes, request.max_nodes),
-                              node_range(terms.min_nodes, terms.max_nodes)));
+    return refuse(fmt::format(
+        "{} was started with --nnodes {}, node 0 with {}: use the same value on all nodes", who,
+        node_range(request.min_nodes, request.max_nodes), node_range(terms.min_nodes, terms.max_nodes)));
   }
   if (request.local_world_size != options_.local_world_size) {
     return refuse(fmt::format(
-        "{} has {}, node 0 on host {} has {}: every node must have as many "
+        "{} has {}, node 0 on host {} has {}: all nodes must have the same number "
         "(--nproc_per_node)",
         who, count_of(request.local_world_size, "rank"), options_.host, options_.local_world_size));
   }
   for (const auto& [number, peer] : peers_) {
     if (request.wanted_rank < 0 || peer.who.wanted_rank != request.wanted_rank) continue;
-    // One that may be gone is given the time to show it.
+    // Allow time to find out whether the other one is gone.
     return wire::Refusal{
         .try_again = peer.quiet > 3 * Duration(options_.timing.heartbeat),
-        .message = fmt::format("{} (process {}) and {} (process {}) both say that they are node {}: another "
-                               "--node_rank on each node",
+        .message = fmt::format("{} (process {}) and {} (process {}) both claim to be node {}: give "
+                               "each node a --node_rank of its own",
                                who, request.pid, describe_node(request.wanted_rank, peer.who.host),
                                peer.who.pid, request.wanted_rank)};
   }
   if (request.wanted_rank == 0) {
     return refuse(
-        fmt::format("{} and host {} both say that they are node 0: another --node_rank on each node", who,
+        fmt::format("{} and host {} both claim to be node 0: give each node a --node_rank of its own", who,
                     options_.host));
   }
   if (meeting_.num_present() == terms.max_nodes) {
     return wire::Refusal{.try_again = true,
                          .code = ExitCode::kTryAgain,
                          .message = terms.max_nodes == 1
-                                        ? "the only node is there already"
-                                        : fmt::format("{} nodes are there already", terms.max_nodes)};
+                                        ? "the only node has already joined"
+                                        : fmt::format("{} nodes have already joined", terms.max_nodes)};
   }
   return std::nullopt;
 }
@@ -161,7 +161,7 @@ std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequ
 std::optional<wire::Refusal> MeetingServer::Impl::admit(const wire::Door::Entrant& entrant) {
   if (entrant.type == Type::kJoin) {
     return wire::Refusal{
-        .try_again = true, .code = ExitCode::kTryAgain, .message = "the nodes of the job still meet"};
+        .try_again = true, .code = ExitCode::kTryAgain, .message = "the nodes of the job are still meeting"};
   }
   const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
   if (const auto refusal = objection(request)) return refusal;
@@ -191,7 +191,7 @@ void MeetingServer::Impl::tick() {
   timer_.async_wait([this](asio::error_code error) {
     if (error || over_) return;
     const auto now = Clock::now();
-    // Time in which this process did not run says nothing about others.
+    // Time in which this process was stopped says nothing about others.
     const Duration elapsed = std::min<Duration>(now - last_tick_, 2 * kTick);
     last_tick_ = now;
     door_.advance(elapsed);
@@ -239,7 +239,7 @@ void MeetingServer::Impl::assign() {
   changed_.notify_all();
 }
 
-// By the numbers that nodes say they have: "node 2 of 4 has", "nodes 1-2 of 2:4 have".
+// Lists nodes by the numbers they claim: "node 2 of 4 has", "nodes 1-2 of 2:4 have".
 std::string MeetingServer::Impl::missing() const {
   const MeetingTerms& terms = options_.terms;
   std::vector<int> numbers;
@@ -262,7 +262,7 @@ std::string MeetingServer::Impl::attendance() const {
   return door_.last_refusal().empty() ? joined : joined + "; refused: " + door_.last_refusal();
 }
 
-// A refusal says what to do.
+// No advice after a refusal, which already says what to do.
 std::string MeetingServer::Impl::advice() const {
   if (!door_.last_refusal().empty()) return "";
   const MeetingTerms& terms = options_.terms;

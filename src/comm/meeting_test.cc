@@ -1,4 +1,4 @@
-// Which nodes take part in a start: the rules, and agents that meet over loopback.
+// Which nodes take part in a start: the rules, and agents meeting over loopback.
 #include "comm/meeting.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,7 @@ TEST(Meeting, WaitsForTheLastCallWithEnoughNodes) {
   meeting.arrive(1, {});
   meeting.advance(Duration(2));
   EXPECT_FALSE(meeting.is_complete());
-  // Without enough the time begins anew.
+  // The last call starts over when there are too few nodes.
   meeting.leave(1);
   meeting.advance(Duration(2));
   meeting.arrive(2, {});
@@ -113,7 +113,7 @@ MeetingClientOptions client_of(const MeetingOptions& meeting, int port, int want
           .timing = meeting.timing};
 }
 
-// The assignment, or the error as text.
+// The assignment, or the text of the error.
 struct Outcome {
   std::optional<wire::Assignment> assignment;
   std::string error;
@@ -172,10 +172,8 @@ TEST(MeetingServer, RefusesWhoDoesNotFit) {
   EXPECT_THAT(refusal([](auto& o) { o.request.max_nodes = 4; }),
               HasSubstr("node 1 on host host1 was started with --nnodes 3:4, node 0 with 3"));
   EXPECT_THAT(refusal([](auto& o) { o.request.local_world_size = 2; }), HasSubstr("--nproc_per_node"));
-  EXPECT_THAT(refusal([](auto& o) { o.request.wanted_rank = 2; }),
-              HasSubstr("both say that they are node 2"));
-  EXPECT_THAT(refusal([](auto& o) { o.request.wanted_rank = 0; }),
-              HasSubstr("both say that they are node 0"));
+  EXPECT_THAT(refusal([](auto& o) { o.request.wanted_rank = 2; }), HasSubstr("both claim to be node 2"));
+  EXPECT_THAT(refusal([](auto& o) { o.request.wanted_rank = 0; }), HasSubstr("both claim to be node 0"));
   EXPECT_THAT(refusal([](auto& o) { o.secret = "another secret here"; }),
               HasSubstr("does not prove the job's secret"));
   EXPECT_THAT(refusal([](auto& o) { o.secret = ""; }), HasSubstr("does not prove the job's secret"));
@@ -218,7 +216,7 @@ TEST(MeetingServer, EndOfNode0IsToldOrNoticed) {
   EXPECT_FALSE(client.wait(milliseconds(300)));
   server.reset();
   EXPECT_EQ(outcome_of(client).error, "the agent of node 0 on host host0 has ended while the nodes met");
-  // One that has been in a start before does not wait for node 0 as long as at first.
+  // A node that took part in an earlier start waits less long for node 0 than a new one.
   MeetingClientOptions again = client_of(options, port, 1);
   again.has_met_before = true;
   const auto begin = Clock::now();

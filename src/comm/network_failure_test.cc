@@ -1,4 +1,4 @@
-// Killed and stopped members, strangers at the door, and a network that changes data.
+// Killed and stopped members, unauthenticated connections, and a network that corrupts data.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -33,7 +33,7 @@ using std::chrono::milliseconds;
 
 // ---- Processes
 
-// A store for processes: a folder.
+// A store for processes, kept in a folder.
 class FolderRendezvous : public Rendezvous {
  public:
   explicit FolderRendezvous(fs::path folder) : folder_(std::move(folder)) {}
@@ -64,7 +64,7 @@ class FolderRendezvous : public Rendezvous {
   fs::path folder_;
 };
 
-// Members as processes; what each threw is in a file.
+// Members as processes; what each threw is written to a file.
 class MemberProcesses {
  public:
   MemberProcesses(int size, milliseconds timeout, const std::function<void(NetworkGroup& group)>& body) {
@@ -103,13 +103,13 @@ class MemberProcesses {
   }
 
   void signal(int rank, int number) const { ::kill(pids_[static_cast<size_t>(rank)], number); }
-  // All of them are connected.
+  // Waits until all members are connected.
   void wait_until_formed() const {
     for (int rank = 0; rank < static_cast<int>(pids_.size()); ++rank) {
       while (!fs::exists(formed_file(rank))) std::this_thread::sleep_for(milliseconds(1));
     }
   }
-  // "" = all went well.
+  // "" = success.
   std::string wait(int rank) {
     int status = 0;
     ::waitpid(std::exchange(pids_[static_cast<size_t>(rank)], -1), &status, 0);
@@ -147,7 +147,7 @@ TEST(NetworkFault, KilledMemberIsNoticedAtOnceWhereverItIs) {
     members.signal(2, SIGKILL);
     const Clock::time_point begin = Clock::now();
     const std::string errors[] = {members.wait(0), members.wait(1)};
-    // Without a store a survivor may meet the other survivor's closed connection first.
+    // Without a store a survivor may notice the other survivor's closed connection first.
     EXPECT_THAT(errors, Each(AllOf(HasSubstr(" on host "), HasSubstr("is gone"), HasSubstr("of gradients"))));
     EXPECT_THAT(errors, testing::Contains(HasSubstr("rank 2 on host c is gone")));
     EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 5) << "repeat " << repeat;
@@ -172,7 +172,7 @@ TEST(NetworkFault, SilentMemberIsNamedAtTheDeadline) {
   members.signal(1, SIGSTOP);
   EXPECT_THAT(members.wait(0),
               AllOf(HasSubstr("rank 1 on host b"), HasSubstr("reduce_scatter"),
-                    HasSubstr("of gradients of group"), HasSubstr("is not over after 0.7 s")));
+                    HasSubstr("of gradients of group"), HasSubstr("has not finished after 0.7 s")));
 }
 
 TEST(NetworkFault, PauseShorterThanTheDeadlineDoesNoHarm) {
@@ -217,7 +217,7 @@ TEST(NetworkFault, StrangersAtTheListenerDisturbNobody) {
     std::this_thread::sleep_for(milliseconds(2));
     std::vector<uint64_t> garbage(1 + random() % 40);
     for (uint64_t& word : garbage) word = random();
-    // Some say nothing, some talk nonsense, some begin as a member would; some leave.
+    // Some send nothing, some send garbage, some begin like a member; some disconnect.
     if (i % 4 == 1) ::send(stranger.get(), garbage.data(), garbage.size() * 8, MSG_NOSIGNAL);
     if (i % 4 == 2) {
       const uint32_t answer[22] = {0x48535354, 1, 1, 0, static_cast<uint32_t>(i / 4 % 4), 0, 1, 2};
@@ -235,17 +235,17 @@ TEST(NetworkFault, StrangersAtTheListenerDisturbNobody) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-// ---- A network that changes data
+// ---- A network that corrupts data
 
 struct Damage {
   enum class Kind { kNone, kFlipBit, kCut, kRepeat, kInsert };
   Kind kind = Kind::kNone;
-  int connection = 0;    // of those that come in, in their order
-  bool upstream = true;  // from who connects to who listens
+  int connection = 0;    // index of the incoming connection
+  bool upstream = true;  // from the connecting to the listening side
   int64_t at_byte = 0;
 };
 
-// Passes connections on to an address, and damages one of them once.
+// Forwards connections to an address, and corrupts one of them once.
 class Proxy {
  public:
   Proxy(const SocketAddress& target, const Damage& damage)
@@ -260,7 +260,7 @@ class Proxy {
  private:
   struct Pipe {
     int number;
-    std::array<UniqueFd, 2> ends;  // who connected, who listens
+    std::array<UniqueFd, 2> ends;  // connecting side, listening side
     std::array<std::vector<char>, 2> pending;
     std::array<int64_t, 2> passed{};
   };
@@ -329,7 +329,7 @@ class Proxy {
   std::thread thread_;
 };
 
-// What two members throw that talk through a proxy.
+// What two members throw that communicate through a proxy.
 std::vector<std::string> run_through_proxy(const Damage& damage, milliseconds timeout, bool* damaged) {
   std::unique_ptr<Proxy> proxy;
   std::mutex mutex;
@@ -358,7 +358,7 @@ TEST(NetworkFault, DamagedDataNeverBecomeASum) {
   for (const Kind kind : {Kind::kFlipBit, Kind::kCut, Kind::kRepeat, Kind::kInsert}) {
     for (int repeat = 0; repeat < 5; ++repeat, ++seed) {
       std::mt19937_64 random(seed);
-      // Behind the handshake: 40 bytes and 32 down, 88 up.
+      // After the handshake: 40 and 32 bytes downstream, 88 upstream.
       const Damage damage{.kind = kind,
                           .connection = static_cast<int>(random() % 2),
                           .upstream = random() % 2 == 0,
@@ -366,12 +366,12 @@ TEST(NetworkFault, DamagedDataNeverBecomeASum) {
       bool damaged = false;
       const auto errors = run_through_proxy(damage, std::chrono::seconds(4), &damaged);
       EXPECT_TRUE(damaged) << "seed " << seed;
-      // Whoever finds it ends. The other may have been through already: with right sums.
+      // The member that detects it fails. The other may already have finished, with correct sums.
       EXPECT_THAT(errors, testing::Contains(HasSubstr("rank "))) << "seed " << seed;
       EXPECT_THAT(errors, Each(testing::Not(HasSubstr("wrong sum")))) << "seed " << seed;
       if (kind == Kind::kFlipBit) {
-        EXPECT_THAT(errors, testing::Contains(
-                                AnyOf(HasSubstr("arrived changed: CRC32C"), HasSubstr("damaged message"))))
+        EXPECT_THAT(errors, testing::Contains(AnyOf(HasSubstr("arrived corrupted: CRC32C"),
+                                                    HasSubstr("corrupted message"))))
             << "seed " << seed;
       }
     }

@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// How soon a failure elsewhere ends a wait.
+// Within this time a failure elsewhere ends a wait.
 constexpr milliseconds kCheckInterval{20};
 
 double seconds_between(Clock::time_point from, Clock::time_point to) {
@@ -41,7 +41,7 @@ uint64_t hash_of(std::span<const Part> parts) {
 
 Members describe_members(std::vector<int> ranks, int my_rank, const Rendezvous* rendezvous) {
   const auto mine = std::ranges::find(ranks, my_rank);
-  TESSERA_CHECK(mine != ranks.end(), "rank {} is no member of its group", my_rank);
+  TESSERA_CHECK(mine != ranks.end(), "rank {} is not a member of its group", my_rank);
   Members members;
   members.index = static_cast<int>(mine - ranks.begin());
   for (const int rank : ranks) {
@@ -54,8 +54,8 @@ Members describe_members(std::vector<int> ranks, int my_rank, const Rendezvous* 
 
 }  // namespace
 
-// Operations are numbered from 1 and lie in a ring. Each worker thread runs its lanes through all of them in
-// order; the one that is behind decides which are over.
+// Operations are numbered from 1 and kept in a ring. Each worker thread runs its lanes through all of them in
+// order; the slowest worker determines which are over.
 class NetworkGroup::Impl {
  public:
   Impl(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
@@ -89,7 +89,7 @@ class NetworkGroup::Impl {
     for (const Part& part : parts) elements = std::max(elements, part.end);
     std::unique_lock lock(mutex_);
     wait_until(lock, [&] { return issued_ - completed_ < kMaxRunning; });
-    // Of operations that overlap, the time counts once.
+    // Overlapping operations count once.
     if (issued_ == completed_) busy_since_ = Clock::now();
     const Ticket ticket = ++issued_;
     NetworkOperation& operation = ring_[ticket % kMaxRunning];
@@ -159,7 +159,7 @@ class NetworkGroup::Impl {
   };
 
   void start_workers() {
-    // A worker that waits takes no processor; more of them than processors only get in each other's way.
+    // A waiting worker takes no processor; more workers than processors only get in each other's way.
     const auto count = static_cast<size_t>(
         std::min<int64_t>(static_cast<int64_t>(lanes_.size()), cpu_limits().num_processors()));
     workers_.resize(count);
@@ -185,8 +185,8 @@ class NetworkGroup::Impl {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // Throws what ended the workers, or failed elsewhere. By then no worker touches a buffer any more: the
-  // caller may be about to free them.
+  // Throws the error that ended the workers, or a failure elsewhere. By then no worker touches a buffer any
+  // more: the caller may be about to free them.
   template <typename Predicate>
   void wait_until(std::unique_lock<std::mutex>& lock, const Predicate& predicate) {
     while (!predicate()) {
@@ -199,14 +199,14 @@ class NetworkGroup::Impl {
     }
   }
 
-  // Until none touches a buffer any more.
+  // Returns once no worker touches a buffer any more.
   void end_workers(std::unique_lock<std::mutex>& lock) {
     stopping_.store(true, std::memory_order_relaxed);
     issued_changed_.notify_all();
     completed_changed_.wait(lock, [&] { return num_running_workers_ == 0; });
   }
 
-  // A thread.
+  // Body of a worker thread.
   void run(Worker& worker) {
     std::exception_ptr error;
     try {
@@ -223,14 +223,14 @@ class NetworkGroup::Impl {
       --num_running_workers_;
       if (error && !error_) error_ = error;
       count_bytes();
-      // One that is out takes the others along.
+      // A worker that fails stops the others.
       stopping_.store(true, std::memory_order_relaxed);
     }
     completed_changed_.notify_all();
     issued_changed_.notify_all();
   }
 
-  // Waits for it; nullptr = no more.
+  // Waits for the next operation; nullptr = there are no more.
   const NetworkOperation* next_operation(const Worker& worker) {
     std::unique_lock lock(mutex_);
     issued_changed_.wait(
@@ -239,7 +239,7 @@ class NetworkGroup::Impl {
     return &ring_[(worker.completed + 1) % kMaxRunning];
   }
 
-  // Whether the operation came to its end.
+  // Whether the operation was completed.
   bool run_lanes(Worker& worker) {
     const Clock::time_point begin = Clock::now();
     for (;;) {
@@ -288,7 +288,7 @@ class NetworkGroup::Impl {
     if (notify) completed_changed_.notify_all();
   }
 
-  // Both with the mutex held.
+  // Call both with the mutex held.
   void mark_position(Ticket ticket, bool is_over) {
     if (position_ == nullptr) return;
     const OperationId& id = ring_[ticket % kMaxRunning].id;
@@ -323,7 +323,7 @@ class NetworkGroup::Impl {
   std::array<NetworkOperation, kMaxRunning> ring_;
   Ticket issued_ = 0;
   Ticket completed_ = 0;
-  Clock::time_point busy_since_;  // while there are operations: what busy_s_ does not have yet
+  Clock::time_point busy_since_;  // while operations run: start of the time not yet in busy_s_
   Clock::time_point completed_at_;
   double busy_s_ = 0;
   double wait_s_ = 0;
@@ -338,7 +338,7 @@ NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank
     : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank, &rendezvous, options,
                                    failures)) {}
 
-// The addresses are only exchanged while the group is made.
+// Addresses are exchanged only while the group is being created.
 NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, StoreClient* store,
                            const NetworkOptions& options, FailureDetector& failures)
     : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank,

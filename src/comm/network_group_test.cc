@@ -226,7 +226,7 @@ TEST(NetworkGroup, OperationsQueueBehindOneAnother) {
 TEST(NetworkGroup, AbandonedOperationsTouchNoBufferAndFail) {
   std::atomic<bool> abandoned = false;
   const auto errors = run_members({.size = 2}, [&](NetworkGroup& group) {
-    group.abandon();  // there is nothing yet
+    group.abandon();  // nothing has been issued yet
     std::vector<std::byte> small(8);
     group.wait(group.all_gather(small, even_parts(8, 2), {"before"}));
     if (group.index() == 1) {

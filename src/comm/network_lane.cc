@@ -14,19 +14,19 @@
 namespace tessera {
 namespace {
 
-// On the wire. A larger one is no faster.
+// On the wire. Larger chunks are no faster.
 constexpr int64_t kMaxChunkBytes = 1 << 19;
-// Of a sum: rounding or summing, checksum and the kernel's copy find it in L2 even where several lanes take
-// turns on a core.
+// For sums: small enough that rounding or summing, checksum and the kernel's copy find it in L2 even where
+// several lanes share a core.
 constexpr int64_t kMaxSummedChunkBytes = 1 << 17;
-// Chunks end on a multiple of this many elements.
+// Chunks end at a multiple of this many elements.
 constexpr int64_t kChunkAlignment = 64;
 constexpr int64_t kStagingBytes =
     kMaxSummedChunkBytes + kChunkAlignment * static_cast<int64_t>(sizeof(float));
 // A smaller part is not worth a second connection.
 constexpr int64_t kMinChunkBytes = 1 << 16;
 
-// A receive that fills no more than this has its checksum taken from L1 and L2.
+// Receiving in pieces of at most this size lets the checksum read from L1 and L2.
 constexpr int64_t kReceiveBytes = 1 << 16;
 
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -44,7 +44,7 @@ Lane::Lane(int number, int num_lanes, const Members& members, std::vector<Unique
 
 int64_t Lane::buffer_bytes(int num_members) { return num_members * kStagingBytes; }
 
-// ---- What there is to send and to receive
+// ---- What to send and receive
 
 bool Lane::is_reduce() const {
   return operation_->id.collective == Collective::kReduceScatterBf16 ||
@@ -66,8 +66,8 @@ int64_t Lane::wire_element_bytes() const {
 
 int64_t Lane::memory_element_bytes() const { return is_reduce() ? sizeof(float) : 1; }
 
-// A part is cut evenly over the lanes, or for a large one into chunks of the largest size; both sides compute
-// this from the same bounds.
+// A part is split evenly over the lanes, a large one into chunks of the maximum size; both sides compute this
+// from the same bounds.
 int64_t Lane::num_chunks(const Part& part) const {
   const int64_t bytes = part.size() * wire_element_bytes();
   const int64_t fair = std::clamp(divide_up(bytes, num_lanes_), kMinChunkBytes,
@@ -143,10 +143,10 @@ void Lane::start(const NetworkOperation& operation) {
   if (!receive_.finished) settle_on_message(receive_, false);
 }
 
-// ---- Going on
+// ---- Progress
 
 bool Lane::advance() {
-  // Sent first: a member that finds others in a different operation has told them its own by then.
+  // Sends first, so that a member that finds others in a different operation has already told them its own.
   const bool sent = advance_send();
   const bool received = advance_receive();
   return received || sent;
@@ -154,7 +154,7 @@ bool Lane::advance() {
 
 void Lane::add_polled(std::vector<pollfd>& polled) const {
   if (!receive_.finished) polled.push_back({fd(receive_.peer), POLLIN, 0});
-  // A chunk of a broadcast that has not come cannot be passed on.
+  // A broadcast chunk that has not arrived cannot be passed on.
   if (!send_.finished && send_.open) polled.push_back({fd(send_.peer), POLLOUT, 0});
 }
 
@@ -204,7 +204,7 @@ bool Lane::advance_send() {
     if (send_.header_done < kHeaderBytes || send_.payload_done < send_.payload_bytes) continue;
     counters_.sent_bytes.fetch_add(send_.payload_bytes, std::memory_order_relaxed);
     next_message(send_, true);
-    // The other direction gets its turn.
+    // Let the other direction have its turn.
     return true;
   }
   return moved;
@@ -266,10 +266,10 @@ bool Lane::advance_receive() {
 void Lane::check_header() {
   const int rank = members_.ranks[static_cast<size_t>(receive_.peer)];
   if (!is_intact(receive_.header)) {
-    failures_.fail_because(rank,
-                           fmt::format("{} sent a damaged message to {} in {}: the network or the memory of "
-                                       "a host changes data",
-                                       name(receive_.peer), name(members_.index), describe(operation_->id)));
+    failures_.fail_because(
+        rank, fmt::format("{} sent a corrupted message to {} in {}: the network or the memory of "
+                          "a host corrupts data",
+                          name(receive_.peer), name(members_.index), describe(operation_->id)));
   }
   if (!matches(receive_.header, operation_->id, receive_.chunk, receive_.payload_bytes)) {
     failures_.fail_because(
@@ -283,8 +283,8 @@ void Lane::close_receive() {
     failures_.fail_because(
         members_.ranks[static_cast<size_t>(receive_.peer)],
         fmt::format(
-            "{} from {} to {} in {} arrived changed: CRC32C {:08x} sent, {:08x} received; the network "
-            "or the memory of a host changes data",
+            "{} from {} to {} in {} arrived corrupted: CRC32C {:08x} sent, {:08x} received; the network "
+            "or the memory of a host corrupts data",
             count_of(receive_.payload_bytes, "byte"), name(receive_.peer), name(members_.index),
             describe(operation_->id), receive_.header.payload_crc, receive_.crc));
   }
@@ -294,7 +294,7 @@ void Lane::close_receive() {
   next_message(receive_, false);
 }
 
-// All members' contributions to the chunk are there.
+// Called once all members' contributions to the chunk have arrived.
 void Lane::sum_chunk() {
   const Range range = chunk_range(operation_->parts[static_cast<size_t>(members_.index)], receive_.chunk);
   float* const own = reinterpret_cast<float*>(operation_->data) + range.begin;
@@ -311,7 +311,7 @@ void Lane::sum_chunk() {
   rank_sum(contributions_, Update::kOverwrite, own, range.size, nullptr);
 }
 
-// ---- When it does not go on
+// ---- Failures
 
 void Lane::lost(const Cursor& cursor, const char* verb, const std::string& reason) const {
   failures_.fail_because(members_.ranks[static_cast<size_t>(cursor.peer)],
@@ -322,11 +322,11 @@ void Lane::lost(const Cursor& cursor, const char* verb, const std::string& reaso
 
 void Lane::fail_at_deadline(double seconds) const {
   const Cursor& cursor = receive_.finished ? send_ : receive_;
-  const char* what = receive_.finished ? "takes no more data of" : "sends no more data to";
+  const char* what = receive_.finished ? "takes no more data from" : "sends no more data to";
   failures_.fail_because(
       members_.ranks[static_cast<size_t>(cursor.peer)],
       fmt::format(
-          "{} {} {}: {} is not over after {:.1f} s; connection {} has {} of this message of {}, {} of "
+          "{} {} {}: {} has not finished after {:.1f} s; connection {} has {} of this message of {}, {} of "
           "the operation",
           name(cursor.peer), what, name(members_.index), describe(operation_->id), seconds, number_,
           count_of(cursor.payload_done, "byte"), cursor.payload_bytes, cursor.total_done));

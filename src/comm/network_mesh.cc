@@ -22,13 +22,13 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPollInterval{20};
 constexpr milliseconds kRetryInterval{50};
-// A stranger may hold a connection open without a word; only so long and so many.
+// Limits on unauthenticated connections that send nothing: how long each may stay, and how many there may be.
 constexpr milliseconds kHandshakeTime{5'000};
 constexpr size_t kMaxStrangers = 256;
 
 enum class Io { kDone, kPending, kLost };
 
-// Reads or writes a small structure in as many pieces as it takes.
+// Reads or writes a small struct in as many pieces as it takes.
 template <typename T>
 class SmallMessage {
  public:
@@ -60,7 +60,7 @@ class SmallMessage {
   size_t at_ = 0;
 };
 
-// A connection that came in and has not yet proved anything.
+// An incoming connection that has not authenticated itself yet.
 struct Stranger {
   UniqueFd socket;
   Clock::time_point deadline;
@@ -69,14 +69,14 @@ struct Stranger {
   bool challenge_sent = false;
 };
 
-// A connection that this member makes.
+// A connection initiated by this member.
 struct Outgoing {
   enum class State { kWaiting, kConnecting, kChallenge, kAnswer, kWelcome, kDone };
 
   int member = 0;
   int connection = 0;
   State state = State::kWaiting;
-  Clock::time_point retry_at;  // while waiting: when to connect; afterwards: when to give this attempt up
+  Clock::time_point retry_at;  // while waiting: when to connect; then: when to give up this attempt
   UniqueFd socket;
   SmallMessage<Challenge> challenge;
   SmallMessage<Answer> answer;
@@ -133,7 +133,7 @@ class MeshBuilder {
 
   std::string published_by(int member, const std::string& key) {
     const std::string evidence =
-        fmt::format("{} has not come to group {} within {:.3g} s after {}", name(member), options_.name,
+        fmt::format("{} has not joined group {} within {:.3g} s of {}", name(member), options_.name,
                     std::chrono::duration<double>(options_.timeout).count(), name(members_.index));
     return failures_.blame_at_deadline(members_.ranks[static_cast<size_t>(member)], evidence,
                                        [&] { return rendezvous_.get(key, time_left()); });
@@ -154,7 +154,7 @@ class MeshBuilder {
       int port = 0;
       std::string address;
       fields >> version >> connections >> port >> address;
-      // The version is always first: of another one nothing else is understood.
+      // The version always comes first: the rest of another version cannot be parsed.
       if (version != kWireVersion) {
         fail(ExitCode::kBadConfig,
              "{} speaks version {} of the network format, {} version {}: the same build of tessera must run "
@@ -183,7 +183,7 @@ class MeshBuilder {
     return missing_member() < 0;
   }
 
-  // The first member with a connection that is not there yet; -1 = none.
+  // The first member with a missing connection; -1 = none.
   int missing_member() {
     for (int member = 0; member < members_.size(); ++member) {
       for (int connection = 0; connection < options_.connections && member != members_.index; ++connection) {
@@ -198,8 +198,8 @@ class MeshBuilder {
     failures_.fail_because(
         members_.ranks[static_cast<size_t>(member)],
         fmt::format(
-            "{} did not connect with {} within {:.1f} s (group {}): see that TCP between these hosts is "
-            "open, or name another --interface",
+            "{} did not connect with {} within {:.1f} s (group {}): check that TCP between these hosts is "
+            "open, or choose another --interface",
             name(member), name(members_.index), std::chrono::duration<double>(options_.timeout).count(),
             options_.name));
   }
@@ -230,7 +230,7 @@ class MeshBuilder {
     }
   }
 
-  // Whether it is still to be waited for.
+  // Whether the handshake is still in progress.
   bool advance(Stranger& stranger) {
     if (!stranger.challenge_sent) {
       const Io sent = stranger.challenge.send(stranger.socket);
@@ -248,9 +248,9 @@ class MeshBuilder {
     const Listener listener = {members_.index, members_.size(), options_.connections};
     if (!is_answer_to(stranger.challenge.value(), answer, listener, key_)) return;
     SmallMessage<Welcome> welcome(make_welcome(stranger.challenge.value(), answer, key_));
-    // 32 bytes fit into the buffer of a socket that has sent 40.
+    // 32 bytes always fit into the buffer of a socket that has sent only 40.
     if (welcome.send(stranger.socket) != Io::kDone) return;
-    // The answer to a fresh challenge is no repetition: the peer has given up a connection it made before.
+    // An answer to a fresh challenge cannot be a replay, so the peer has given up its earlier connection.
     slot(answer.connection, answer.from) = std::move(stranger.socket);
   }
 
@@ -264,7 +264,7 @@ class MeshBuilder {
         outgoing.state = State::kDone;
         return;
       case Io::kPending:
-        // Only now: a process that was stopped has yet to read what came meanwhile.
+        // Only after reading: a process that was stopped still has to read what arrived meanwhile.
         if (Clock::now() > outgoing.retry_at) retry(outgoing);
         return;
       case Io::kLost:
@@ -310,8 +310,8 @@ class MeshBuilder {
     return is_proved ? Io::kDone : Io::kLost;
   }
 
-  // A peer that has published its address listens: whatever else happens is the network's or a stranger's
-  // doing, and may pass.
+  // A peer that has published its address is listening: anything that goes wrong is caused by the network or
+  // a stranger, and may pass.
   static void retry(Outgoing& outgoing) {
     outgoing.socket = {};
     outgoing.state = Outgoing::State::kWaiting;

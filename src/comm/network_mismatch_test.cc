@@ -1,4 +1,4 @@
-// Members at odds, failures elsewhere, orderly ends, and random operations without deadlock.
+// Mismatched members, failures elsewhere, orderly shutdown, and random operations without deadlock.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// What both of two members throw when they run different operations.
+// Checks what two members throw when they run different operations.
 void expect_mismatch(
     const std::function<NetworkGroup::Ticket(NetworkGroup& group, std::span<float> buffer)>& issue,
     const std::string& mine, const std::string& theirs) {
@@ -79,7 +79,7 @@ TEST(NetworkMismatch, AnotherElementTypeNamesBothSides) {
 }
 
 TEST(NetworkMismatch, OneThatComesLaterIsFoundToo) {
-  // In the broadcast member 0 only receives: member 1 learns nothing of it but that no data come.
+  // In the broadcast member 0 only receives: all that member 1 notices is that no data arrives.
   const NetworkOptions options{.timeout = std::chrono::milliseconds(500), .connections = 4, .interface = {}};
   const auto errors = run_members({.options = options, .end_together = true}, [](NetworkGroup& group) {
     std::vector<std::byte> buffer(100);
@@ -102,7 +102,7 @@ TEST(NetworkMismatch, OtherBoundsOfPartsAreFound) {
     const int64_t middle = 50 + group.index();
     group.wait(group.all_gather(buffer, std::vector<Part>{{0, middle}, {middle, 100}}, {"weights"}));
   });
-  EXPECT_THAT(errors, Each(HasSubstr("other bounds")));
+  EXPECT_THAT(errors, Each(HasSubstr("different bounds")));
 }
 
 TEST(NetworkMismatch, OneOperationMoreEndsAtTheDeadlineWithWhomItWaitedFor) {
@@ -128,7 +128,7 @@ TEST(NetworkMismatch, MemberThatDoesNotComeIsNamed) {
   EXPECT_EQ(error_of([&] {
               NetworkGroup("test", {0, 1, 2}, 0, rendezvous, options, failures);
             }),
-            "rank 1 on host b has not come to group test within 0.2 s after rank 0 on host a");
+            "rank 1 on host b has not joined group test within 0.2 s of rank 0 on host a");
   EXPECT_EQ(failures.failure()->rank, 1);
 }
 
@@ -189,13 +189,13 @@ TEST(NetworkFailure, OneElsewhereEndsWaitsWithin50Milliseconds) {
     verdict.join();
   }
   other.join();
-  EXPECT_LT(took, 0.05 * 4) << "the bound of 50 ms, four times for a busy machine";
+  EXPECT_LT(took, 0.05 * 4) << "the bound of 50 ms, times four for a busy machine";
 }
 
 TEST(NetworkFailure, OneElsewhereEndsConnecting) {
   LocalRendezvous rendezvous;
   FailureDetector failures;
-  // A member that never comes: published, but nobody connects.
+  // A member that never shows up: its address is published, but it does not connect.
   rendezvous.set("network/test/1", fmt::format("{} 4 1 127.0.0.1", kWireVersion));
   std::thread verdict([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -238,7 +238,7 @@ TEST(NetworkEnd, MembersThatLeaveOneByOneDisturbNobody) {
 TEST(NetworkEnd, DestructionAbandonsWhatRuns) {
   const Clock::time_point begin = Clock::now();
   const auto errors = run_members({}, [](NetworkGroup& group) {
-    // The other side never takes part.
+    // The other side never joins in.
     static std::byte buffer[1000];
     if (group.index() == 0) group.all_gather(buffer, even_parts(1000, 2), {"weights"});
   });
@@ -246,7 +246,7 @@ TEST(NetworkEnd, DestructionAbandonsWhatRuns) {
   EXPECT_LT(seconds_since(begin), 5);
 }
 
-// One of the operations, and a check of its result.
+// One random operation and a check of its result.
 struct RandomOperation {
   int kind = 0;
   int root = 0;
@@ -317,7 +317,7 @@ TEST(NetworkGroup, TwoHundredRandomRunsEndWithRightSums) {
          .options = {.timeout = std::chrono::seconds(30), .connections = connections, .interface = {}}},
         [&](NetworkGroup& group) {
           std::mt19937_64 random(seed);  // the same operations everywhere ...
-          std::mt19937_64 delays(seed * 7 + static_cast<uint64_t>(group.index()));  // ... at other times
+          std::mt19937_64 delays(seed * 7 + static_cast<uint64_t>(group.index()));  // ... at different times
           std::vector<RandomOperation> operations(1 + random() % 6);
           for (RandomOperation& operation : operations) {
             operation = random_operation(random, n);

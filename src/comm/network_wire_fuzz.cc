@@ -1,6 +1,6 @@
-// What a stranger, or a damaged line, may send to a member of a network group. The first byte chooses: an
-// answer or a challenge of the handshake, which bytes without the key never pass; or the header of a
-// message, which counts only as it was sent, and of which even a wrong one can be described.
+// What a stranger, or a link that corrupts data, may send to a member of a network group. The first byte
+// chooses: an answer or a challenge of the handshake, which never passes without the key; or the header of a
+// message, which is accepted only exactly as sent, and which can be described even if wrong.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@ void check(bool holds) {
   if (!holds) std::abort();
 }
 
-// The value from the bytes, zeros where there are none; takes them.
+// Consumes a value from the bytes; missing bytes are zero.
 template <typename T>
 T take(std::span<const uint8_t>& bytes) {
   T value{};
@@ -32,12 +32,12 @@ T take(std::span<const uint8_t>& bytes) {
   return value;
 }
 
-// Bytes of an answer pass only if they are those that the member would have sent.
+// An answer passes only if its bytes are exactly those the member would have sent.
 void answer_challenge(std::span<const uint8_t> bytes) {
   const auto challenge = take<Challenge>(bytes);
   Answer answer = take<Answer>(bytes);
   check(!is_answer_to(challenge, answer, kListener, kKey));
-  // A member may say anything about itself, with the right proof.
+  // A member may claim anything about itself, with the right proof.
   answer = make_answer(
       challenge,
       {.from = answer.from, .to = answer.to, .connection = answer.connection, .nonce = answer.nonce}, kKey);
@@ -61,7 +61,7 @@ void read_message(std::span<const uint8_t> bytes) {
   check(mismatch.find("rank 0") != std::string::npos && mismatch.find("rank 1") != std::string::npos);
   if (is_intact(header)) return;
 
-  // One that was sent arrives, and not with any other byte in it.
+  // A header arrives intact as sent, and is rejected with any byte changed.
   header = make_header(operation, header.chunk, std::as_bytes(bytes));
   check(is_intact(header) && matches(header, operation, header.chunk, std::ssize(bytes)));
   check(!matches(header, operation, header.chunk, std::ssize(bytes) + 1));

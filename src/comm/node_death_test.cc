@@ -1,4 +1,4 @@
-// Ranks that are killed while others wait, and random operations that must never wait for ever.
+// Ranks killed while others wait, and random operations that must never hang.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -22,7 +22,7 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Flags that processes share with the test.
+// Flags that the processes share with the test.
 struct Stage {
   std::array<std::atomic<bool>, 8> waiting;
   std::atomic<bool> go_on;
@@ -89,7 +89,7 @@ TEST_P(KilledRank, EndsTheWaitsOfAllOthersWithinASecond) {
     // The last rank computes, the others wait for it.
     while (group.index() == kLast && !stage->go_on) std::this_thread::sleep_for(1ms);
     wait_for_last(kind, group, counters);
-    // Only the last one, which waits for nobody but itself, may come here.
+    // Only the last rank, which waits for nobody but itself, may get here.
     counters.wait(0, 0, 2, {"next"});
   });
   for (int rank = 0; rank < kSize; ++rank) {
@@ -103,7 +103,7 @@ TEST_P(KilledRank, EndsTheWaitsOfAllOthersWithinASecond) {
     EXPECT_THAT(ranks.wait(rank), StartsWith(fmt::format("rank {} on host testhost", victim)));
     EXPECT_LT(std::chrono::steady_clock::now() - killed_at, 1s) << "rank " << rank;
   }
-  // Who comes to wait when it is all over learns the same.
+  // A rank that begins to wait afterwards is told the same.
   stage->go_on = true;
   const auto came_at = std::chrono::steady_clock::now();
   if (victim != kLast) {
@@ -117,7 +117,7 @@ class KilledWhileOpening : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Victims, KilledWhileOpening, testing::Values(0, 1, 2));
 
 TEST_P(KilledWhileOpening, EndsTheWaitsOfAllOthersWithinASecond) {
-  constexpr int kSize = 4;  // the last one never comes
+  constexpr int kSize = 4;  // the last one never shows up
   const int victim = GetParam();
   RankProcesses ranks(
       kSize, [](int rank) { return rank < 3; }, [](NodeGroup&, FailureDetector&) {}, 20s);
@@ -133,7 +133,7 @@ TEST_P(KilledWhileOpening, EndsTheWaitsOfAllOthersWithinASecond) {
 
 // ---- Random operations ----
 
-// The same sequence on every rank of a seed; delays are each rank's own.
+// The same sequence on every rank for a given seed, with different delays.
 class RandomOperations {
  public:
   RandomOperations(uint64_t seed, NodeGroup& group)
@@ -175,7 +175,7 @@ class RandomOperations {
     if (kind == 1) std::this_thread::yield();
   }
 
-  // Every rank fills a slice, then all read all.
+  // Every rank fills a slice, then all ranks read everything.
   void sum_in_fresh_memory(int64_t count) {
     SharedSegment segment = group_.allocate("random", count * 8 * group_.size());
     const std::span<int64_t> values = segment.as<int64_t>();
@@ -196,11 +196,11 @@ class RandomOperations {
   void one_tells_all(int root) {
     const uint64_t turn = ++next_[1];
     delay();
-    counters_.publish(1, turn);  // everyone's grows, one is awaited
+    counters_.publish(1, turn);  // all counters grow, one is awaited
     counters_.wait(root, 1, turn, {"root"});
   }
 
-  // Rank i after rank i - 1.
+  // Rank i continues after rank i - 1.
   void pass_around() {
     const uint64_t turn = ++next_[2];
     if (group_.index() > 0) counters_.wait(group_.index() - 1, 2, turn, {"around"});

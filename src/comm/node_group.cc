@@ -15,7 +15,7 @@ class SharedCounters::Impl {
   Impl(std::shared_ptr<NodeState> node, SharedSegment memory, int64_t channels)
       : state(std::move(node)), segment(std::move(memory)), num_channels(channels) {}
 
-  // Counters of a rank lie together: a rank writes its own page.
+  // Counters of a rank are contiguous: each rank writes its own pages.
   CounterCell& cell(int index, int64_t channel) const {
     TESSERA_CHECK(index >= 0 && index < state->size() && channel >= 0 && channel < num_channels,
                   "rank {} of {}, channel {} of {}", index, state->size(), channel, num_channels);

@@ -28,7 +28,7 @@ using testing::HasSubstr;
 class RanksAsThreads : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, RanksAsThreads, testing::Range(1, 9));
 
-// Every rank writes, publishes, and reads what all wrote.
+// Every rank writes, publishes, and reads what all others wrote.
 void exchange_steps(NodeGroup& group, uint64_t num_steps) {
   const int size = group.size();
   SharedSegment segment = group.allocate("values", size * 8);
@@ -122,7 +122,7 @@ TEST(DifferentOperations, AreFoundAtOnceAndNameBothRanks) {
       {counters(1), counters(2), "192 bytes of counters steps", "384 bytes of counters steps"},
   };
   for (const Case& c : cases) {
-    // A third rank never comes: the other two notice all the same.
+    // A third rank never arrives: the other two notice the mismatch all the same.
     std::atomic<int> num_ended = 0;
     const auto begin = std::chrono::steady_clock::now();
     const std::vector<std::string> errors = run_threads(3, [&](NodeGroup& group, FailureDetector& failures) {
@@ -143,7 +143,7 @@ TEST(DifferentOperations, AreFoundAtOnceAndNameBothRanks) {
       EXPECT_THAT(errors[static_cast<size_t>(rank)],
                   AllOf(HasSubstr("rank 0 on host testhost"), HasSubstr("rank 1 on host testhost")));
     }
-    // Who comes second compares; the first one may see it gone before it has looked.
+    // The second to arrive compares; the first may see it gone before it has compared.
     EXPECT_THAT(errors[0] + errors[1], AllOf(HasSubstr(c.found0), HasSubstr(c.found1)));
     EXPECT_EQ(errors[2], "");
   }
@@ -194,7 +194,7 @@ TEST(NodeWait, ForARankThatHasLeftEndsAtOnce) {
       counters.publish(0, 1);
       return;
     }
-    // What it published before counts, and that it is gone disturbs nobody who waits for another.
+    // What it published before leaving counts, and its leaving disturbs nobody who waits for another rank.
     counters.wait(1, 0, 1, {"first"});
     std::this_thread::sleep_for(100ms);
     counters.publish(0, 1);
@@ -211,7 +211,7 @@ TEST(NodeWait, ForARankThatHasLeftEndsAtOnce) {
 }
 
 TEST(NodeWait, NamesTheFirstOfSeveralThatFail) {
-  // Rank 2 fails by itself, rank 1 because of it, rank 0 sees both gone.
+  // Rank 2 fails on its own, rank 1 because of it, rank 0 sees both gone.
   const std::vector<std::string> errors = run_threads(3, [](NodeGroup& group, FailureDetector& failures) {
     SharedCounters counters = group.make_counters("steps", 1);
     if (group.index() == 2) {
@@ -235,7 +235,7 @@ TEST(SharedCounters, PublishingAndWaitingTakeNoMemoryAndNoLock) {
     counters.wait_all(0, 1, {"warm"});
     const ResourceCounts before = resource_counts();
     for (uint64_t step = 2; step < 50; ++step) {
-      // Longer than the spin and a slice: through the futex and a look at the others.
+      // Longer than the spin and a slice: goes through the futex and a check of the peers.
       if (group.index() == 0 && step % 16 == 0) std::this_thread::sleep_for(30ms);
       counters.publish(0, step);
       counters.wait_all(0, step, {"gradients", 1}, 4096);
@@ -290,7 +290,7 @@ TEST(NodeOpening, SecondProcessWithTheSameRankIsRefusedAndTheOthersGoOn) {
   std::vector<std::thread> threads;
   threads.emplace_back([&] { errors[0] = open(world_of(0, 3, run_id)); });
   threads.emplace_back([&] { errors[1] = open(world_of(1, 3, run_id)); });
-  threads.emplace_back([&] {  // the third member comes last
+  threads.emplace_back([&] {  // the third member arrives last
     while (!intruders_gone) std::this_thread::sleep_for(1ms);
     errors[2] = open(world_of(2, 3, run_id));
   });

@@ -9,9 +9,9 @@
 namespace tessera {
 namespace {
 
-// Slurm itself knows no more than 65,536.
+// Slurm itself supports at most 65,536.
 constexpr size_t kMaxNodes = 1 << 16;
-// Of a number within brackets, with the zeros before it.
+// Of a number within brackets, including leading zeros.
 constexpr size_t kMaxDigits = 18;
 
 [[noreturn]] void refuse(std::string_view list, const std::string& variable, const std::string& why) {
@@ -47,7 +47,7 @@ int64_t to_number(std::string_view digits, std::string_view list, const std::str
   return value;
 }
 
-// "08-10,12" is 08 09 10 12; as many digits as the first has.
+// "08-10,12" expands to 08 09 10 12, with as many digits as the first number.
 std::vector<std::string> expand_ranges(std::string_view ranges, std::string_view list,
                                        const std::string& variable) {
   std::vector<std::string> numbers;

@@ -1,5 +1,5 @@
-// Slurm's lists of hosts and of tasks per node, as the environment gives them: any text is expanded within
-// the limit of nodes or refused with Error(kBadConfig) in one line. The first byte chooses.
+// Slurm's lists of hosts and of tasks per node, as found in the environment: any text is either expanded
+// within the node limit or refused with a one-line Error(kBadConfig). The first byte chooses which list.
 #include <array>
 #include <cstddef>
 #include <cstdint>

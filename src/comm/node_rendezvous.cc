@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kWaitSlice = 20ms;
 constexpr uint64_t kMagic = 0x3165646F4E737354;  // "TssNode1": protocol and its version
 
-// What a connecting rank says of itself.
+// How a connecting rank introduces itself.
 struct Hello {
   uint64_t magic;
   uint64_t job;  // hash of the run id
@@ -39,11 +39,11 @@ struct Hello {
 
 enum class Reply : int32_t { kWelcome = 0, kRefused, kFailed, kPeer, kMemory, kNoMemory };
 
-// What rank 0 of the node says to another.
+// What rank 0 of the node sends to another.
 struct Message {
   uint64_t magic = kMagic;
   Reply answer;
-  int32_t index = 0;               // kPeer: who is at the other end of the descriptor; kFailed: the culprit
+  int32_t index = 0;               // kPeer: the rank at the other end of the descriptor; kFailed: the culprit
   int32_t errno_value = 0;         // kNoMemory
   int64_t size_bytes = 0;          // kWelcome, kMemory: of the descriptor
   std::array<char, 240> reason{};  // kRefused, kFailed
@@ -85,7 +85,7 @@ class Deadline {
  public:
   explicit Deadline(const NodeState& state, std::chrono::milliseconds grace = {})
       : state_(state), end_(Clock::now() + state.timeout() + grace) {}
-  // Throws what has failed meanwhile.
+  // Throws the failure if there has been one meanwhile.
   bool passed() const {
     state_.failures().check();
     return Clock::now() >= end_;
@@ -115,7 +115,7 @@ void send_to(const NodeState& state, int index, const Message& message, int fd) 
 }
 
 Message receive_from_first(const NodeState& state, std::string_view purpose, UniqueFd& fd) {
-  // Rank 0 knows who is missing, and shall have the time to say so.
+  // Rank 0 knows who is missing and is given time to say so.
   const Deadline deadline(state, 1s);
   const int socket = state.peers[0].get();
   for (;;) {
@@ -136,7 +136,7 @@ Message receive_from_first(const NodeState& state, std::string_view purpose, Uni
   }
 }
 
-// Why rank 0 does not take who says `hello`; empty = it does.
+// Why rank 0 refuses the sender of `hello`; "" = it accepts.
 std::string objection(const NodeState& state, const Hello& hello) {
   const World& world = state.world();
   const Hello own = own_hello(world);
@@ -164,15 +164,15 @@ void refuse(int socket, const std::string& why) {
   Message message{.answer = Reply::kRefused};
   message.set_reason(why);
   send_message(socket, bytes_of(message));
-  log_warning("a process that wants to join the ranks of this node is refused: {}", why);
+  log_warning("refused a process that wants to join the ranks of this node: {}", why);
 }
 
-// Connections that have not said who they are.
+// Connections that have not identified themselves.
 class Door {
  public:
   explicit Door(const World& world) : listener_(listen_local(socket_name(world))) {}
 
-  // Takes in who has come, for at most a slice. Returns how many became peers.
+  // Accepts new connections for at most one time slice. Returns how many became peers.
   int serve(NodeState& state) {
     std::vector<pollfd> sockets{{.fd = listener_.get(), .events = POLLIN, .revents = 0}};
     for (const UniqueFd& stranger : strangers_) {
@@ -199,7 +199,7 @@ class Door {
     }
   }
 
-  // Whether the stranger has become a peer; closes its socket when it never will.
+  // Whether the stranger has become a peer; closes its socket if it never will.
   static bool hear(NodeState& state, UniqueFd& stranger) {
     Hello hello{};
     const Transfer received = receive_message(stranger.get(), bytes_of(hello));
@@ -227,14 +227,14 @@ UniqueFd new_memory(std::string_view name, int64_t size_bytes, int& errno_value)
 
 [[noreturn]] void fail_memory(std::string_view name, int64_t size_bytes, int errno_value) {
   fail_errno(ExitCode::kBadConfig, errno_value,
-             fmt::format("cannot make {} of shared memory for {}", format_bytes(size_bytes), name));
+             fmt::format("cannot create {} of shared memory for {}", format_bytes(size_bytes), name));
 }
 
 int64_t control_bytes(const NodeState& state) {
   return state.size() * static_cast<int64_t>(sizeof(RankSlot));
 }
 
-// Ends the opening of the node for everyone who has come so far.
+// Aborts the opening of the node for all ranks that have arrived so far.
 [[noreturn]] void give_up(const NodeState& state, int culprit, const std::string& evidence) {
   Message message{.answer = Reply::kFailed, .index = culprit};
   message.set_reason(evidence);
@@ -244,7 +244,7 @@ int64_t control_bytes(const NodeState& state) {
   state.fail_because(culprit, evidence);
 }
 
-// Returns when every rank has come.
+// Returns once every rank has arrived.
 void let_all_in(NodeState& state) {
   Door door(state.world());
   const Deadline deadline(state);
@@ -302,7 +302,7 @@ void connect_to_first(NodeState& state) {
     fail(ExitCode::kBadConfig, "the Unix socket @{} belongs to another user's process", name);
   }
   const Hello hello = own_hello(state.world());
-  // An answer, or its absence, tells more than a failed attempt to send.
+  // The reply, or its absence, tells more than a failed send.
   send_message(state.peers[0].get(), std::as_bytes(std::span(&hello, 1)));
 }
 

@@ -22,13 +22,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A sleeping rank looks this often whether the others still live.
+// How often a sleeping rank checks that the others are alive.
 constexpr auto kSlice = 20ms;
-// About 20 microseconds, what a futex wake-up costs; pointless where ranks have no processors of their own.
+// About 20 microseconds, the cost of a futex wake-up; pointless where ranks have no processors of their own.
 constexpr int kSpins = 500;
 constexpr int kYields = 4;
 
-// On shared memory: the private futex would not be seen by other processes.
+// Not the private futex: its wake-ups do not reach other processes.
 void futex_wait(std::atomic<uint32_t>& word, uint32_t expected, std::chrono::nanoseconds time) {
   const timespec timeout{.tv_sec = 0, .tv_nsec = static_cast<long>(time.count())};
   syscall(SYS_futex, &word, FUTEX_WAIT, expected, &timeout, nullptr, 0);
@@ -50,7 +50,8 @@ bool ranks_have_processors(int num_ranks) {
 }  // namespace
 
 void publish(CounterCell& cell, uint64_t value) {
-  // Sequentially consistent, as in NodeWait::slice: either the sleeper sees the value or this the sleeper.
+  // Sequentially consistent, as in NodeWait::slice: either the sleeper sees the value or this call sees the
+  // sleeper.
   cell.value.store(value, std::memory_order_seq_cst);
   if (cell.sleepers.load(std::memory_order_seq_cst) == 0) return;
   cell.wakeups.fetch_add(1, std::memory_order_seq_cst);
@@ -75,7 +76,8 @@ void NodeState::agree(std::string_view what) {
   own.text[length] = '\0';
   publish(slot(index()).operations, number);
 
-  // Compares with whoever is there already, so that a difference is found although others are still missing.
+  // Compares with the ranks that have already arrived, so that a mismatch is found even while others are
+  // missing.
   NodeWait wait(*this, {own.text.data()}, 0);
   for (int missing = 0; missing >= 0;) {
     missing = -1;
@@ -88,8 +90,9 @@ void NodeState::agree(std::string_view what) {
       if (other.hash == own.hash) continue;
       fail_because(
           i,
-          fmt::format("ranks of one node do different things: {} is at '{}', {} at '{}' (operation {})",
-                      describe(index()), own.text.data(), describe(i), other.text.data(), number),
+          fmt::format(
+              "ranks of one node are in different operations: {} is at '{}', {} at '{}' (operation {})",
+              describe(index()), own.text.data(), describe(i), other.text.data(), number),
           ExitCode::kInternal);
     }
     if (missing >= 0) wait.slice(slot(missing).operations, missing, number);
@@ -123,8 +126,8 @@ void NodeState::fail_because(int index, const std::string& evidence, ExitCode co
 bool NodeState::find_closed_peers(std::array<bool, kMaxLocalRanks>* closed) const {
   std::array<pollfd, kMaxLocalRanks> sockets;
   for (size_t i = 0; i < peers.size(); ++i) {
-    // Not interested in data: only an end is reported. Negative descriptors, as of this rank, are passed
-    // over.
+    // No events requested: only a closed connection is reported. Negative descriptors, such as this rank's
+    // own, are ignored.
     sockets[i] = {.fd = peers[i].get(), .events = 0, .revents = 0};
   }
   if (poll(sockets.data(), peers.size(), 0) <= 0) return false;
@@ -230,7 +233,7 @@ void NodeWait::check_peers(const CounterCell& cell, int index, uint64_t value) c
         break;
     }
   });
-  // One that was killed explains those that failed because of it. What it did before it went counts.
+  // A killed rank explains those that failed because of it. What it published before it died still counts.
   const int culprit = lost >= 0 ? lost : left >= 0 ? left : failing;
   if (culprit >= 0 && !reached(cell, value)) state_.blame_closed(culprit, index, purpose());
 }

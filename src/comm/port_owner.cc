@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "socket:[INODE]" of the listening socket, as links in /proc/PID/fd read; "" when there is none.
+// "socket:[INODE]" of the listening socket, as links in /proc/PID/fd read; "" if there is none.
 std::string listening_socket(const char* table, int port) {
   std::ifstream lines(table);
   const std::string wanted = fmt::format(":{:04X}", port);

@@ -34,7 +34,7 @@ bool is_equal(const Mac& a, const Mac& b) { return CRYPTO_memcmp(a.data(), b.dat
 Nonce random_nonce() {
   Nonce nonce;
   if (getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size())) {
-    fail_errno(ExitCode::kIoError, errno, "the system gives no random numbers");
+    fail_errno(ExitCode::kIoError, errno, "cannot get random numbers from the system");
   }
   return nonce;
 }

@@ -1,4 +1,4 @@
-// Proofs of a shared secret. Expected values by Python's hmac.
+// Proofs of a shared secret. Expected values computed with Python's hmac.
 #include "comm/proof.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ TEST(Proof, RandomNumbersDiffer) {
   EXPECT_NE(random_secret(), random_secret());
 }
 
-// Any bit of application, challenge, kind or secret.
+// A change to any byte of the application, or to challenge, kind or secret, is detected.
 TEST(StoreProof, CoversAllThatIsSaid) {
   using namespace wire;
   const Nonce challenge = random_nonce();

@@ -19,18 +19,20 @@ namespace {
 
 constexpr size_t kTextWords = 6;
 constexpr size_t kFolderWords = 128;
-// A reader that meets a writer this often meets one that was killed or stopped while it wrote.
+// A reader that finds a write in progress this often is looking at a writer that was killed or stopped during
+// the write.
 constexpr int kReadAttempts = 1000;
 
-// Of all processes of a machine.
+// The clock shared by all processes of a machine.
 int64_t monotonic_ns() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
 }
 
-// Words that are written together: a version that is odd meanwhile, as in a seqlock. Words are stored with
-// release and loaded with acquire order, so that who sees one of a write sees its odd version too.
+// Words that are written together, guarded by a version that is odd during a write, as in a seqlock. Words
+// are stored with release and loaded with acquire order, so that a reader that sees one word of a write also
+// sees its odd version.
 template <size_t kWords>
 struct alignas(64) Record {
   using Words = std::array<uint64_t, kWords>;
@@ -44,7 +46,7 @@ struct alignas(64) Record {
     version.store(before + 2, std::memory_order_release);
   }
 
-  // False: nothing was written yet, or a writer ended in the middle.
+  // False: nothing was written yet, or a writer died during a write.
   bool read(Words* values) const {
     for (int attempt = 0; attempt < kReadAttempts; ++attempt) {
       const uint64_t before = version.load(std::memory_order_acquire);
@@ -58,7 +60,7 @@ struct alignas(64) Record {
   std::array<std::atomic<uint64_t>, kWords> words;
 };
 
-// Text in words, ended by a zero byte.
+// Zero-terminated text stored in words.
 template <size_t kWords>
 void put_text(const char* text, uint64_t* words) {
   std::array<char, kWords * sizeof(uint64_t)> bytes = {};
@@ -78,7 +80,7 @@ using Entry = Record<kEntryWords>;
 
 }  // namespace
 
-// All zero at first.
+// Initially all zero.
 struct PositionMemory {
   std::array<Entry, kNumActivities> entries;
   Record<2> network;
@@ -104,9 +106,9 @@ RankPosition::RankPosition(int fd) {
 RankPosition RankPosition::of_rank(const std::string& path) {
   if (path.empty()) return {};
   const UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  // A page beyond the end of a file must not be touched.
+  // Touching a mapped page beyond the end of the file would raise SIGBUS.
   if (!fd || lseek(fd.get(), 0, SEEK_END) < size_bytes()) {
-    log_debug("the launcher cannot be told where this rank stands: {}: {}", path,
+    log_debug("cannot record this rank's position for the launcher: {}: {}", path,
               fd ? "too small" : std::strerror(errno));
     return {};
   }

@@ -93,7 +93,7 @@ TEST(RankPosition, AFileThatIsGoneOrTooSmallIsNotUsed) {
   EXPECT_EQ(position.read().at(Activity::kWork).what, "here");
 }
 
-// Every entry that is read was written as a whole.
+// No torn reads.
 TEST(RankPosition, ReadersSeeWholeEntries) {
   const UniqueFd fd = shared_memory();
   const RankPosition reader(fd.get());
@@ -121,7 +121,7 @@ TEST(RankPosition, ReadersSeeWholeEntries) {
 }
 
 TEST(RankPosition, MarkingTakesNeitherMemoryNorLock) {
-  if (!counts_resources()) GTEST_SKIP() << "a sanitizer takes the place of the counters";
+  if (!counts_resources()) GTEST_SKIP() << "a sanitizer replaces the counters";
   RankPosition position;
   const ResourceCounts before = resource_counts();
   for (int i = 0; i < 100; ++i) {

@@ -92,8 +92,8 @@ std::vector<std::string> run_communicators(int num_nodes, int local_world_size, 
 }
 
 std::string lacks_open_files(int num_nodes, int local_world_size) {
-  // A rank has a socket to each other rank of its node and both ends of its connection to the store, an event
-  // loop, shared memory and, with several nodes, connections between them.
+  // Each rank has a socket to every other rank of its node, both ends of its connection to the store, an
+  // event loop, shared memory and, with several nodes, connections between them.
   constexpr int64_t kPerRank = 8;
   const int64_t world_size = num_nodes * local_world_size;
   const int64_t needed = world_size * (local_world_size - 1 + kPerRank);

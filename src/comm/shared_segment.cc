@@ -19,8 +19,8 @@ namespace {
 constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 
-// A multiple of 2 MiB with room for `size` bytes, so that pages of a file can be mapped as huge ones; nothing
-// when the system refuses the addresses.
+// Reserves address space for `size` bytes at a multiple of 2 MiB, so that file pages can be mapped as huge
+// pages; nullptr if the system refuses.
 void* aligned_room(size_t size) {
   size = (size + kPageBytes - 1) / kPageBytes * kPageBytes;
   void* const reserved =
@@ -42,7 +42,7 @@ void* map_pages(int fd, size_t size) {
 }
 
 #ifdef TESSERA_TSAN
-// ThreadSanitizer knows memory by its address: where ranks are threads of one process they get the same
+// ThreadSanitizer identifies memory by its address: ranks that are threads of one process get the same
 // address for the same memory, so that it sees whether they synchronise.
 class SharedMappings {
  public:
@@ -106,7 +106,7 @@ SharedSegment::SharedSegment(int fd, int64_t size_bytes) : size_bytes_(size_byte
                fmt::format("cannot map {} of shared memory", count_of(size_bytes, "byte")));
   }
   data_ = static_cast<std::byte*>(mapped);
-  // Heeded for shared memory where the system's shmem_enabled is "advise"; a refusal costs speed only.
+  // Takes effect on shared memory where the system's shmem_enabled is "advise"; a refusal only costs speed.
   if (size_bytes >= static_cast<int64_t>(kHugePageBytes))
     madvise(mapped, static_cast<size_t>(size_bytes), MADV_HUGEPAGE);
 }

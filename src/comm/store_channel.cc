@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kFarewellTime{500};
 constexpr std::chrono::milliseconds kFarewellLook{5};
-// A peer that reads so little is as good as gone.
+// A peer that lets this much pile up unread is as good as gone.
 constexpr size_t kMaxOutgoingBytes = 256 << 20;
 
 asio::ip::address unmapped(const asio::ip::address& address) {
@@ -26,7 +26,8 @@ asio::ip::address unmapped(const asio::ip::address& address) {
   return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6());
 }
 
-// The end of a process resets the connection where it had yet to read something: by chance, and no other end.
+// A process that ends with unread data resets the connection: whether it does is chance, so both count as a
+// plain end.
 std::string error_text(asio::error_code error) {
   const bool is_plain_end = error == asio::error::eof || error == asio::error::connection_reset;
   return is_plain_end ? std::string() : error.message();
@@ -67,7 +68,7 @@ asio::ip::tcp::socket connect(asio::io_context& io, const std::string& host, int
     socket.close(error);
     io.restart();
     while (!result) io.run_one();
-    fail(ExitCode::kTryAgain, "{}:{} does not answer to connections", host, port);
+    fail(ExitCode::kTryAgain, "{}:{} does not answer", host, port);
   }
   if (*result) fail(ExitCode::kTryAgain, "cannot connect to {}:{}: {}", host, port, result->message());
   return socket;
@@ -106,7 +107,7 @@ void Channel::send(Type type, uint32_t request, std::string_view body) {
   outgoing_bytes_ += message.size();
   outgoing_.push_back(std::move(message));
   if (outgoing_bytes_ > kMaxOutgoingBytes) {
-    // Not from within: the caller may be in the middle of something.
+    // Posted, not called here: the caller may be in the middle of something.
     asio::post(socket_.get_executor(),
                [self = shared_from_this()] { self->end({.reason = "does not read what it is sent"}); });
     return;
@@ -120,8 +121,8 @@ void Channel::close_after_sending() {
   if (outgoing_.empty()) end_sending();
 }
 
-// Reading goes on until the peer closes as well: a socket closed with unread bytes in it resets the
-// connection, and the peer might lose what it was sent.
+// Keeps reading until the peer closes as well: closing a socket with unread bytes resets the connection, and
+// the peer might lose what it was sent.
 void Channel::end_sending() {
   asio::error_code ignored;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
@@ -169,7 +170,7 @@ void Channel::read_body() {
     if (!self->open_) return;
     if (error) return self->end({.reason = error_text(error)});
     try {
-      // A copy: the handler may close this channel.
+      // A copy, as the handler may close this channel.
       const auto message = self->handlers_.message;
       if (!self->closing_) message(self->header_, self->body_);
     } catch (const Error& bad) {
@@ -182,7 +183,8 @@ void Channel::read_body() {
 void Channel::write_next() {
   asio::async_write(socket_, asio::buffer(outgoing_.front()),
                     [self = shared_from_this()](asio::error_code error, size_t) {
-                      // What the peer sent before it went away is still read; reading ends the connection.
+                      // What the peer sent before it went away is still read; the read side ends the
+                      // connection.
                       if (error || !self->open_) {
                         self->outgoing_.clear();
                         self->outgoing_bytes_ = 0;

@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 using Duration = std::chrono::duration<double>;
 using std::chrono::milliseconds;
 
-constexpr Duration kStandstill{2};  // so long is worth a line in the log
+constexpr Duration kStandstill{2};  // a standstill this long is logged
 
 }  // namespace
 
@@ -61,7 +61,7 @@ void StoreClient::Impl::on_message(const wire::Header& header, std::string_view 
   if (header.version != wire::kVersion && header.type != Type::kRefused) {
     refusal_ =
         wire::Refusal{.message = fmt::format("{} speaks version {} of its protocol, this program version "
-                                             "{}: the same tessera must run on all nodes",
+                                             "{}: all nodes must run the same version of tessera",
                                              describe_store(), header.version, wire::kVersion)};
     return;
   }
@@ -76,14 +76,14 @@ void StoreClient::Impl::on_message(const wire::Header& header, std::string_view 
       if (!store_is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
       return;
     case Type::kAccepted:
-      if (!store_is_proved_) fail(ExitCode::kBadData, "it accepts who has not proved the job's secret");
+      if (!store_is_proved_) fail(ExitCode::kBadData, "it accepts a member without proving the job's secret");
       state_ = State::kAccepted;
       break;
     case Type::kRefused:
       refusal_ = wire::Refusal::decode(body);
       break;
     case Type::kFormed:
-      // An agent is told as well, and needs it not.
+      // Agents are told as well, but do not need it.
       if (is_agent_) return;
       seats_ = wire::decode_seats(body);
       if (std::ssize(seats_) != world_.world_size)
@@ -112,8 +112,8 @@ void StoreClient::Impl::on_closed(const wire::Ending& ending) {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kAsked && ending.bad_message) {
       refusal_ =
-          wire::Refusal{.message = fmt::format("what listens at {} is no store of tessera{}: is the port "
-                                               "another program's?",
+          wire::Refusal{.message = fmt::format("what listens at {} is not a Tessera store{}: does the port "
+                                               "belong to another program?",
                                                endpoint(), detail)};
       return;
     }
@@ -139,7 +139,7 @@ void StoreClient::Impl::tick() {
       log_warning("{} stood still for {:.1f} s (stopped, or its machine overloaded)", describe_me(),
                   gap.count());
     }
-    // Time in which this process did not run says nothing about the store: what it sent is yet to be read.
+    // Time in which this process was stopped says nothing about the store: what it sent is still unread.
     const Duration elapsed = std::min<Duration>(gap, 2 * period);
     quiet_ += elapsed;
     since_heartbeat_ += elapsed;
@@ -181,7 +181,7 @@ std::optional<StoreClient::Impl::Answer> StoreClient::Impl::ask(Type type, const
   const auto slot = answers_.emplace(number, std::nullopt).first;
   send(type, number, body);
   const auto over = [&] { return slot->second || store_gone_ || (verdict_ && !after_verdict); };
-  // A process that was stopped beyond its deadline has yet to read what came meanwhile.
+  // A process that was stopped past its deadline still has to read what arrived meanwhile.
   if (!changed_.wait_for(lock, timeout, over)) changed_.wait_for(lock, options_.heartbeat, over);
   std::optional<Answer> answer = std::move(slot->second);
   answers_.erase(slot);
@@ -260,7 +260,7 @@ Failure StoreClient::Impl::settle(Failure suspicion) {
   send(Type::kSuspect, 0, wire::encode_failure(suspicion));
   changed_.wait_for(lock, limit, [&] { return store_gone_ || verdict_; });
   if (verdict_) return *verdict_;
-  // Set when the store was lost, which may be the cause of all this.
+  // Set if the store was lost, which may be the cause of all this.
   return failures_.failure().value_or(suspicion);
 }
 
@@ -268,7 +268,7 @@ void StoreClient::Impl::report_own_failure(ExitCode code, const std::string& mes
   {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kEnded || store_gone_) return;
-    // The others know already.
+    // The others already know.
     if (verdict_) {
       state_ = State::kEnded;
       return;
@@ -314,9 +314,9 @@ void StoreClient::Impl::leave() {
     state_ = State::kEnded;
   }
   if (!server_ || last_word) return;
-  // Members that are stuck or stopped are found by their silence; those that work may take their time.
+  // Members that hang or are stopped are detected by their silence; those that work may take their time.
   while (!server_->wait_until_over(std::chrono::minutes(1))) {
-    log_info("rank 0 has finished and serves the store until all others have: {}", server_->present());
+    log_info("rank 0 has finished and keeps serving the store until all others have: {}", server_->present());
   }
   if (const auto failure = server_->failure()) log_warning("after rank 0 had finished: {}", failure->message);
 }
@@ -364,7 +364,7 @@ std::optional<std::string> StoreClient::watched() const { return impl_->watched(
 const std::vector<std::string>& StoreClient::hosts() const { return impl_->hosts(); }
 const std::vector<std::string>& StoreClient::addresses() const { return impl_->addresses(); }
 const std::string& StoreClient::local_address() const { return impl_->local_address(); }
-// Another one for every start: what a former one has sent proves nothing now.
+// Different for every start, so that nothing sent in an earlier start proves anything now.
 std::string StoreClient::job_key() const {
   const World& world = impl_->world();
   return std::string(

@@ -1,4 +1,4 @@
-// How a member comes into the store, and out of it.
+// How a member joins and leaves the store.
 
 #include <unistd.h>
 
@@ -14,11 +14,11 @@ namespace {
 using asio::ip::tcp;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kConnectTime{3'000};  // a store that takes no connection within it is tried anew
-constexpr milliseconds kAnswerTime{5'000};   // and one that says nothing
-// Twice as long after every attempt: at first the store is likely about to listen.
+constexpr milliseconds kConnectTime{3'000};  // retry if the store accepts no connection by then
+constexpr milliseconds kAnswerTime{5'000};   // or does not answer by then
+// Doubles after every attempt: at first the store is probably about to listen.
 constexpr milliseconds kFirstPause{10}, kRetryPause{200};
-// Of one look for the store's name: three name servers that are silent for 5 s, asked twice, as is usual.
+// For one lookup of the store's name: three unresponsive name servers at 5 s each, asked twice, as is usual.
 constexpr milliseconds kResolveTime{30'000};
 
 }  // namespace
@@ -42,8 +42,8 @@ void StoreClient::Impl::join() {
     const std::string problem = try_join(deadline);
     if (problem.empty()) break;
     disconnect();
-    if (is_notice_due()) log_warning("{} waits for the job to begin: {}", describe_me(), problem);
-    // An attempt that the deadline cuts short would tell nothing.
+    if (is_notice_due()) log_warning("{} is waiting for the job to start: {}", describe_me(), problem);
+    // Do not start an attempt that the deadline would cut short: its error would say nothing.
     if (deadline - Clock::now() <= kRetryPause) {
       fail(ExitCode::kTryAgain, "{}: the job was not complete after {:.3g} s: {}", describe_me(),
            Duration(options_.rendezvous_timeout).count(), problem);
@@ -113,14 +113,14 @@ std::string StoreClient::Impl::wait_until_formed(Clock::time_point deadline) {
     if (!is_over && !is_notice_due()) continue;
     const auto missing = ask(Type::kMissing, {}, kPartingTime);
     if (is_over) return missing ? missing->body : fmt::format("{} no longer answers", describe_store());
-    // One rank speaks for all that have come. Nobody may be missing any more.
+    // One rank speaks for all that have joined. By now nobody may be missing.
     if (world_.rank == 0 && missing && !missing->body.empty()) {
-      log_warning("waiting for the job to begin: {}", missing->body);
+      log_warning("waiting for the job to start: {}", missing->body);
     }
   }
 }
 
-// Whether it is time for a line about who is waited for.
+// Whether it is time to log who is being waited for.
 bool StoreClient::Impl::is_notice_due() {
   if (Clock::now() < next_notice_) return false;
   next_notice_ = Clock::now() + wire::kNextNotice;
@@ -138,7 +138,7 @@ void StoreClient::Impl::disconnect() {
   } else if (channel_) {
     channel_->close();
   }
-  // What was on its way refers to this channel, and must not meet the next one or none.
+  // Handlers in flight refer to this channel and must not run with the next one, or with none.
   do {
     io_.restart();
   } while (io_.poll() > 0);

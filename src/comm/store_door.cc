@@ -29,7 +29,7 @@ tcp::acceptor open_everywhere(asio::io_context& io, uint16_t port) {
   try {
     return open_acceptor(io, {asio::ip::address_v6::any(), port}, false);
   } catch (const asio::system_error& error) {
-    // Machines without IPv6.
+    // This machine has no IPv6.
     if (error.code() != asio::error::address_family_not_supported &&
         error.code() != std::errc::address_not_available) {
       throw;
@@ -47,7 +47,7 @@ std::deque<tcp::acceptor> listen(asio::io_context& io, const DoorOptions& option
     }
     for (const std::string& address : options.addresses) {
       where = address;
-      // One port for all of them.
+      // The same port on all addresses.
       const int port = acceptors.empty() ? options.port : acceptors.front().local_endpoint().port();
       acceptors.push_back(
           open_acceptor(io, {asio::ip::make_address(address), static_cast<uint16_t>(port)}, true));
@@ -82,9 +82,9 @@ void Door::accept(tcp::acceptor& acceptor) {
       return accept(acceptor);
     }
     if (error == asio::error::no_descriptors && !std::exchange(has_warned_, true)) {
-      log_warning("store: ranks cannot be let in: {}; raise 'ulimit -n'", error.message());
+      log_warning("store: cannot accept connections from ranks: {}; raise 'ulimit -n'", error.message());
     }
-    // Out of descriptors, or a connection that ended meanwhile; not in a busy loop.
+    // Out of descriptors, or the connection ended meanwhile. The pause avoids a busy loop.
     auto pause = std::make_shared<asio::steady_timer>(io_, kPauseAfterError);
     pause->async_wait([this, &acceptor, pause](asio::error_code) {
       if (!closed_) accept(acceptor);
@@ -123,7 +123,7 @@ void Door::on_message(uint64_t number, const Header& header, std::string_view bo
   if (header.version != kVersion) {
     return refuse(stranger,
                   {.message = fmt::format("the store speaks version {} of its protocol, this program "
-                                          "version {}: the same tessera must run on all nodes",
+                                          "version {}: all nodes must run the same version of tessera",
                                           kVersion, header.version)});
   }
   if (header.type != Type::kJoin && header.type != Type::kMeet) {

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
-// What the member learns while it waits for something that never comes.
+// What the member is told while it waits for a key that is never set.
 std::string verdict_of(StoreClient& store) {
   return error_of([&] { store.get("never set", seconds(20)); });
 }

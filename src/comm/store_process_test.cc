@@ -1,4 +1,5 @@
-// Members that are killed or stopped: each is a process forked from the test, which has no threads then.
+// Members that are killed or stopped: each is a process forked from the test, which has no threads at that
+// point.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -21,7 +22,7 @@ using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 using testing::HasSubstr;
 
-// A process that runs the body and tells what it returned or threw.
+// A process that runs the body and reports what it returned or threw.
 class Process {
  public:
   explicit Process(const std::function<std::string()>& body) {
@@ -68,7 +69,7 @@ class Process {
   int output_ = -1;
 };
 
-// One that was free a moment ago.
+// A port that was free a moment ago.
 int free_port(int world_size) { return StoreServer(quick_server_options(world_size)).port(); }
 
 StoreServerOptions server_on(int port, int world_size) {
@@ -77,7 +78,7 @@ StoreServerOptions server_on(int port, int world_size) {
   return options;
 }
 
-// Joins, says so, and stays until the key "end" is set.
+// Joins, announces it, and stays until the key "end" is set.
 std::string member(const World& world, const StoreOptions& options = quick_store_options()) {
   const auto store = StoreClient::join(world, options);
   store->add("joined", 1);
@@ -94,7 +95,7 @@ std::vector<Process> start_members(int world_size, int port) {
   return members;
 }
 
-// Of a test that watches as an agent of a node without ranks.
+// The test watches the job as the agent of a node without ranks.
 std::unique_ptr<StoreClient> watch(int world_size, int port) {
   World world = test_world(world_size, world_size + 1, 1, port);
   world.world_size = world_size;
@@ -172,12 +173,12 @@ TEST(StoreProcess, AStoppedRankIsFoundByItsSilence) {
   const std::string expected = "rank 1 on host host1: silent for 1.0 s";
   EXPECT_EQ(members[0].result(), expected);
   EXPECT_GT(Clock::now() - start, milliseconds(900));
-  // It learns what happened meanwhile, not that others were silent.
+  // It is told what happened meanwhile, not that others were silent.
   members[1].signal(SIGCONT);
   EXPECT_EQ(members[1].result(), expected);
 }
 
-// The times of a real job.
+// With the timeouts of a real job.
 TEST(StoreProcess, StopOfThreeSecondsWithTheDefaults) {
   const int port = free_port(2);
   std::vector<Process> members;
@@ -255,7 +256,7 @@ TEST(StoreProcess, AnAgentKilledBeforeTheJobIsCompleteIsADisruption) {
 }
 
 TEST(StoreProcess, WhoDiesBeforeAllHaveJoinedIsReplaced) {
-  // Long against what a busy machine may hold up a process.
+  // Long compared with the time a busy machine may stall a process.
   StoreOptions timing = quick_store_options();
   timing.silence = seconds(4);
   const int port = free_port(2);
@@ -267,7 +268,7 @@ TEST(StoreProcess, WhoDiesBeforeAllHaveJoinedIsReplaced) {
     std::this_thread::sleep_for(milliseconds(5));
   }
   first.signal(SIGSTOP);
-  // While the first may be alive, the second waits; it is in when the first is dropped for its silence.
+  // While the first may still be alive, the second waits; it joins when the first is dropped for its silence.
   const auto start = Clock::now();
   std::this_thread::sleep_for(seconds(2));
   run_ranks(2, [&](int rank) {

@@ -1,4 +1,4 @@
-// Who is not let in, and that those who are do not notice.
+// Who is refused, and that accepted members are not disturbed by it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ using std::chrono::seconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A job of two ranks that runs, and what a third party is told.
+// A running job of two ranks, and what a third party is told.
 class RunningJob {
  public:
   RunningJob() : server_(quick_server_options(2)) {
@@ -73,13 +73,13 @@ TEST(StoreRefusal, FormerAndLaterStarts) {
   StoreServer server(server_options);
   World world = test_world(0, 1, 1, server.port());
   EXPECT_EQ(error_of([&] { StoreClient::join(world, quick_store_options()); }),
-            "rank 0 on host host0 is of start 0 of the job, the store of start 1");
-  // The store of the later start may come yet.
+            "rank 0 on host host0 belongs to start 0 of the job, the store to start 1");
+  // The store of the later start may still come up.
   world.restart_count = 2;
   StoreOptions options = quick_store_options();
   options.rendezvous_timeout = milliseconds(500);
   EXPECT_THAT(error_of([&] { StoreClient::join(world, options); }),
-              AllOf(HasSubstr("not complete after 0.5 s"), HasSubstr("is of start 2 of the job")));
+              AllOf(HasSubstr("not complete after 0.5 s"), HasSubstr("belongs to start 2 of the job")));
 }
 
 TEST(StoreRefusal, AnotherShapeOfTheJob) {
@@ -97,10 +97,11 @@ TEST(StoreRefusal, AnotherShapeOfTheJob) {
     return error_of([&] { StoreClient::join(world, quick_store_options()); });
   };
   EXPECT_THAT(refusal_of(test_world(1, 8, 2, port)), HasSubstr("was started for 8 ranks, the store for 4"));
-  EXPECT_THAT(refusal_of(test_world(3, 4, 1, port)), HasSubstr("every node must have as many"));
+  EXPECT_THAT(refusal_of(test_world(3, 4, 1, port)),
+              HasSubstr("all nodes must have the same number of ranks"));
   World same_node = test_world(1, 4, 2, port);
   same_node.host = "elsewhere";
-  EXPECT_THAT(refusal_of(same_node), HasSubstr("both say that they are of node 0"));
+  EXPECT_THAT(refusal_of(same_node), HasSubstr("both claim to be on node 0"));
   first.join();
 }
 
@@ -124,7 +125,7 @@ void write_message(tcp::socket& socket, const Message& message) {
   asio::write(socket, asio::buffer(message.body));
 }
 
-// What a member says to this challenge.
+// A member's answer to this challenge.
 Message application(const std::string& secret, const std::string& challenge,
                     const wire::JoinRequest& request) {
   return {wire::Type::kJoin,
@@ -165,7 +166,7 @@ TEST(StoreRefusal, WhoDoesNotKnowTheSecret) {
   }
 }
 
-// What was said to one challenge is nothing to the next.
+// The answer to one challenge is worthless for the next.
 TEST(StoreRefusal, ReplayedApplications) {
   StoreServerOptions options = quick_server_options(1);
   options.secret = "the job's own secret";
@@ -186,7 +187,7 @@ TEST(StoreRefusal, ReplayedApplications) {
   const Message answer = read_message(socket);
   EXPECT_EQ(answer.type, wire::Type::kRefused);
   EXPECT_THAT(server.missing(), HasSubstr("1 of 1 rank missing: 0"));
-  // The same with its own challenge is a member's.
+  // The answer to its own challenge is accepted.
   tcp::socket member(io);
   member.connect(port);
   write_message(member, application(options.secret, read_message(member).body, request));
@@ -194,7 +195,8 @@ TEST(StoreRefusal, ReplayedApplications) {
   EXPECT_EQ(read_message(member).type, wire::Type::kAccepted);
 }
 
-// Who took the port, say: it sends a member's own words back, and those of former stores.
+// A program that took over the port, for example: it echoes the member's own messages, and replays those of
+// earlier stores.
 TEST(StoreRefusal, StoreThatDoesNotKnowTheSecretIsNotJoined) {
   asio::io_context io;
   tcp::acceptor other(io, {asio::ip::make_address("127.0.0.1"), 0});
@@ -213,7 +215,7 @@ TEST(StoreRefusal, StoreThatDoesNotKnowTheSecretIsNotJoined) {
     World world = test_world(0, 1, 1, other.local_endpoint().port());
     world.secret = "the job's own secret";
     EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
-                HasSubstr("is no store of tessera: it "));
+                HasSubstr("is not a Tessera store: it "));
     answering.join();
   }
 }
@@ -227,7 +229,7 @@ TEST(StoreRefusal, NoiseOnThePortDisturbsNobody) {
     std::minstd_rand random(seed);
     std::string noise;
     if (seed % 2 == 0) {
-      // As far as the header is right, the body is not.
+      // Where the header is valid, the body is not.
       const auto type = static_cast<wire::Type>(random() % 40);
       const auto size = static_cast<uint32_t>(seed % 4 == 0 ? random() % 64 : random());
       const auto header = wire::encode_header({.type = type, .request = seed, .body_bytes = size});
@@ -238,7 +240,7 @@ TEST(StoreRefusal, NoiseOnThePortDisturbsNobody) {
     asio::error_code ignored;
     asio::write(socket, asio::buffer(noise), ignored);
   }
-  // Those that say nothing are still there, and a port scan's connections are closed at once.
+  // Silent connections are still open, and those of a port scan are closed at once.
   EXPECT_EQ(read_message(silent.front()).type, wire::Type::kChallenge);
   std::array<char, 1> nothing;
   silent.front().non_blocking(true);
@@ -254,7 +256,7 @@ TEST(StoreRefusal, MembersThatSendNonsenseAreLost) {
     EXPECT_THAT(error_of([&] { store->get("never", seconds(20)); }),
                 HasSubstr("rank 1 on host host1 ended without a word (killed?): not a message of the store"));
   });
-  // The job is complete with the next.
+  // The next member completes the job.
   while (server.missing().find("joined: 0") == std::string::npos) {
     std::this_thread::sleep_for(milliseconds(5));
   }
@@ -293,7 +295,7 @@ TEST(StoreRefusal, PortsOfOtherPrograms) {
   });
   const World world = test_world(0, 1, 1, other.local_endpoint().port());
   EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
-              HasSubstr("is no store of tessera"));
+              HasSubstr("is not a Tessera store"));
   answering.join();
 }
 

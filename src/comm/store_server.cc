@@ -12,9 +12,9 @@ using wire::Type;
 using Clock = std::chrono::steady_clock;
 using Duration = Verdict::Duration;
 
-// How often it is looked whether the nodes have reported.
+// How often to check whether the nodes have reported.
 constexpr std::chrono::milliseconds kScanInterval{5};
-// A node that waits asks every 0.2 s, behind a connection that may take its time.
+// A waiting node asks every 0.2 s, over a connection that may be slow.
 constexpr std::chrono::milliseconds kStillWaiting{2'000};
 
 }  // namespace
@@ -29,7 +29,7 @@ StoreServer::Impl::Impl(const StoreServerOptions& options)
       door_(io_, {.addresses = options.bind_addresses, .port = options.port, .secret = options.secret},
             [this](const wire::Door::Entrant& entrant) { return admit(entrant); }),
       timer_(io_),
-      // Fine enough to tell 5.0 s from 5.1 s, coarse enough to cost nothing.
+      // Fine enough to distinguish 5.0 s from 5.1 s, coarse enough to cost nothing.
       tick_(std::min<std::chrono::nanoseconds>(options.timing.heartbeat / 5, std::chrono::milliseconds(50))),
       values_([this](const auto& waiter, const std::string& value) { send_value(waiter, value); }),
       reports_([this](const auto& waiter, const std::string& value) { send_value(waiter, value); }),
@@ -53,7 +53,7 @@ void StoreServer::Impl::tick() {
   timer_.async_wait([this](asio::error_code error) {
     if (error || closing_) return;
     const auto now = Clock::now();
-    // Time in which this process did not run says nothing about others: what they sent is yet to be read.
+    // Time in which this process was stopped says nothing about others: what they sent is still unread.
     const Duration elapsed = std::min<Duration>(now - last_tick_, 2 * tick_);
     last_tick_ = now;
     since_heartbeat_ += elapsed;
@@ -89,7 +89,7 @@ void StoreServer::Impl::find_silent(Duration elapsed) {
   }
 }
 
-// Whether its end is the job's: of a member of a complete job, or of an agent that was counted upon.
+// Whether the job fails when this member ends: true for members of a complete job, and for expected agents.
 bool StoreServer::Impl::is_relied_on(MemberId id) const {
   return formed_ || (id.is_agent && options_.num_agents > 0);
 }
@@ -191,7 +191,7 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
                 fmt::format(" ({} has left the job)", describe_rank(suspicion.rank, suspicion.host));
           }
         }
-        // Ranks at odds with one another will be so again.
+        // A mismatch between ranks would happen again.
         suspicion.is_disruption = suspicion.code == ExitCode::kTryAgain;
         return verdict_.suspect(peer.id.index, suspicion);
       }
@@ -199,7 +199,7 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
         Failure failure = wire::decode_failure(body);
         failure.rank = peer.id.is_agent ? -1 : peer.id.index;
         failure.host = peer.who.host;
-        // A missing file is nothing that a rank has done.
+        // A missing file is not the fault of a rank.
         failure.message =
             fmt::format("{}: {}",
                         is_users_mistake(failure.code) ? fmt::format("host {}", peer.who.host)
@@ -233,7 +233,7 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
 }
 
 void StoreServer::Impl::report(const Failure& failure) {
-  // The agent that serves the store is that of node 0.
+  // The store is served by the agent of node 0.
   asio::post(io_, [this, failure] { report_now(failure, 0); });
 }
 
@@ -247,7 +247,7 @@ void StoreServer::Impl::announce_verdict() {
   if (announced_ || !verdict_.decided()) return;
   announced_ = true;
   {
-    // Before the members know: whoever hears of it from one of them finds it here.
+    // Before the members are told, so that whoever hears of it from one of them finds it here.
     const std::lock_guard lock(mutex_);
     failure_ = verdict_.decided();
   }
@@ -257,7 +257,7 @@ void StoreServer::Impl::announce_verdict() {
 }
 
 void StoreServer::Impl::update_over() {
-  // A rank that was lost has not left: there will be a verdict.
+  // A lost rank has not left: there will be a verdict.
   const auto ranks_left = std::count_if(left_.begin(), left_.end(), [](MemberId id) { return !id.is_agent; });
   if (!seats_.empty() || ranks_left < options_.world_size) return;
   {
@@ -272,7 +272,7 @@ bool StoreServer::Impl::wait_until_over(std::chrono::milliseconds timeout) {
   return changed_.wait_for(lock, timeout, [&] { return over_ || failure_.has_value(); });
 }
 
-// Those that cannot be heard will not report.
+// Agents that have fallen silent will not report.
 bool StoreServer::Impl::awaits_node_report() const {
   return std::any_of(seats_.begin(), seats_.end(), [this](const auto& seat) {
     return seat.first.is_agent && !reports_.has(seat.first.index) && !may_be_gone(peers_.at(seat.second));

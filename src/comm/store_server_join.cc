@@ -1,4 +1,4 @@
-// How members come into the store: whom it takes, who is missing, and when the job is complete.
+// How members join the store: whom it accepts, who is missing, and when the job is complete.
 
 #include <map>
 #include <string_view>
@@ -12,7 +12,7 @@ namespace tessera {
 
 using wire::Type;
 
-// Why the member cannot join, if so.
+// Why the member cannot join; nullopt if it can.
 std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinRequest& request, MemberId id) {
   const auto refusal = [](ExitCode code, const std::string& message, bool try_again = false) {
     return wire::Refusal{.try_again = try_again, .code = code, .message = message};
@@ -20,14 +20,14 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
   const std::string who = describe_member(id, request.host);
   if (request.run_id != options_.run_id) {
     return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} belongs to job '{}', but the store on this port to job '{}': the same "
-                               "--rdzv_id on all nodes, another port for each job",
+                   fmt::format("{} belongs to job '{}', but the store on this port to job '{}': use the same "
+                               "--rdzv_id on all nodes and a different port for each job",
                                who, printable(request.run_id), printable(options_.run_id)));
   }
   if (request.restart_count != options_.restart_count) {
-    // An older store is about to be replaced; an older member has missed its end.
+    // An older store is about to be replaced; an older member missed the end of its own start.
     return refusal(ExitCode::kTryAgain,
-                   fmt::format("{} is of start {} of the job, the store of start {}", who,
+                   fmt::format("{} belongs to start {} of the job, the store to start {}", who,
                                request.restart_count, options_.restart_count),
                    request.restart_count > options_.restart_count);
   }
@@ -37,41 +37,43 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
   }
   if (request.world_size != options_.world_size) {
     return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} was started for {}, the store for {}: the same --nnodes and "
+                   fmt::format("{} was started for {}, the store for {}: use the same --nnodes and "
                                "--nproc_per_node on all nodes",
                                who, count_of(request.world_size, "rank"), options_.world_size));
   }
   for (const auto& [other_id, other_number] : seats_) {
     const wire::JoinRequest& other = peers_.at(other_number).who;
     if (other.local_world_size != request.local_world_size) {
-      return refusal(ExitCode::kBadConfig,
-                     fmt::format("{} is of a node with {}, {} of one with {}: every node must have as many",
-                                 who, count_of(request.local_world_size, "rank"),
-                                 describe_member(other_id, other.host), other.local_world_size));
+      return refusal(
+          ExitCode::kBadConfig,
+          fmt::format(
+              "{} is on a node with {}, {} on one with {}: all nodes must have the same number of ranks", who,
+              count_of(request.local_world_size, "rank"), describe_member(other_id, other.host),
+              other.local_world_size));
     }
     if (other.node_rank == request.node_rank && other.host != request.host) {
       return refusal(
           ExitCode::kBadConfig,
-          fmt::format("{} and {} both say that they are of node {}: another --node_rank on each node", who,
+          fmt::format("{} and {} both claim to be on node {}: give each node a --node_rank of its own", who,
                       describe_member(other_id, other.host), request.node_rank));
     }
   }
   if (!id.is_agent && (id.index < 0 || id.index >= options_.world_size)) {
-    return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} of a job of {}", who, count_of(options_.world_size, "rank")));
+    return refusal(ExitCode::kBadConfig, fmt::format("{} does not exist in a job of {}", who,
+                                                     count_of(options_.world_size, "rank")));
   }
   if (const auto seat = seats_.find(id); seat != seats_.end()) {
     const Peer& holder = peers_.at(seat->second);
-    // One that may be gone is given the time to show it.
+    // Allow time to find out whether the other one is gone.
     return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} (process {}) cannot join: {} (process {}) has this place already; is "
+                   fmt::format("{} (process {}) cannot join: {} (process {}) already has this place; is "
                                "--node_rank the same on two nodes, or an earlier start still running?",
                                who, request.pid, describe_member(id, holder.who.host), holder.who.pid),
                    may_be_gone(holder));
   }
   if (formed_ && !id.is_agent) {
     return refusal(ExitCode::kTryAgain,
-                   fmt::format("{} comes too late: the job runs, and this rank was in it "
+                   fmt::format("{} comes too late: the job is running, and this rank was in it "
                                "and has left",
                                who));
   }
@@ -125,7 +127,7 @@ void StoreServer::Impl::form_when_complete() {
   if (formed_ || verdict_.decided()) return;
   int joined = 0;
   for (const auto& [id, number] : seats_) {
-    // One that will not be heard again would end the job that it completed.
+    // A member that is already dead would fail the job as soon as it completed it.
     if (!id.is_agent && !may_be_gone(peers_.at(number))) ++joined;
   }
   if (joined == options_.world_size) form();
@@ -136,7 +138,7 @@ void StoreServer::Impl::form() {
   for (const auto& [id, number] : seats_) {
     if (id.is_agent) continue;
     const wire::JoinRequest& who = peers_.at(number).who;
-    // Where the others reached the store, they reach the ranks beside it.
+    // The address at which others reached the store also reaches the ranks on its machine.
     const bool correct = who.address_is_guess && !reached_at_.empty();
     ranks_.push_back(
         {.node_rank = who.node_rank, .host = who.host, .address = correct ? reached_at_ : who.address});

@@ -44,7 +44,7 @@ std::string find_difference(StoreClient& store, const World& world, const std::s
   };
   const auto value_of = [&](int rank, const std::string& key, const char* what) {
     const std::string evidence =
-        fmt::format("{} has not {} within {:.3g} s after {}", name_of(rank), what,
+        fmt::format("{} has not {} within {:.3g} s of {}", name_of(rank), what,
                     std::chrono::duration<double>(timeout).count(), name_of(world.rank));
     return store.failures().blame_at_deadline(rank, evidence, [&] { return store.get(key, timeout); });
   };
@@ -54,7 +54,7 @@ std::string find_difference(StoreClient& store, const World& world, const std::s
     std::string difference;
     for (int rank = 1; rank < world.world_size && difference.empty(); ++rank) {
       const auto theirs =
-          wire::decode_settings(value_of(rank, fmt::format("{}{}", prefix, rank), "told its settings"));
+          wire::decode_settings(value_of(rank, fmt::format("{}{}", prefix, rank), "reported its settings"));
       difference = describe_difference(settings, theirs, name_of(0), name_of(rank));
     }
     store.set(prefix + "difference", difference);

@@ -47,7 +47,7 @@ TEST(StoreJoin, RankZeroServesWithoutAnAgent) {
     world.agent_has_store = false;
     const auto store = StoreClient::join(world, quick_store_options());
     EXPECT_EQ(store->local_address(), "127.0.0.1");
-    // Rank 0 is the first to leave, and serves the others until they do.
+    // Rank 0 is the first to leave, and serves the others until they leave.
     if (rank != 0) {
       std::this_thread::sleep_for(milliseconds(200));
       EXPECT_EQ(store->get("last word", seconds(10)), "bye");
@@ -61,7 +61,7 @@ TEST(StoreJoin, RankZeroServesWithoutAnAgent) {
 TEST(StoreJoin, MembersMayComeLate) {
   StoreServer server(quick_server_options(2));
   run_ranks(2, [&](int rank) {
-    if (rank == 1) std::this_thread::sleep_for(milliseconds(1500));  // longer than the silence allowed
+    if (rank == 1) std::this_thread::sleep_for(milliseconds(1500));  // longer than the allowed silence
     StoreClient::join(test_world(rank, 2, 1, server.port()), quick_store_options());
   });
   EXPECT_FALSE(server.failure());
@@ -78,7 +78,7 @@ TEST(StoreJoin, StoreMayComeLate) {
   EXPECT_TRUE(server.wait_until_over(seconds(10)));
 }
 
-// With heartbeats that are due the moment the store goes, as often as that can be brought about.
+// Provokes, as often as possible, that a heartbeat is due the moment the store goes away.
 TEST(StoreJoin, AStoreThatComesAndGoesIsTriedAgain) {
   constexpr int kRanks = 9;
   StoreServerOptions options = quick_server_options(kRanks);
@@ -131,7 +131,7 @@ TEST(StoreSettings, RankThatDoesNotCompareIsNamed) {
     EXPECT_EQ(error_of([&] {
                 store->check_same_settings({{"lr", "1e-4"}});
               }),
-              "rank 2 on host host2 has not told its settings within 1 s after rank 0 on host host0");
+              "rank 2 on host host2 has not reported its settings within 1 s of rank 0 on host host0");
     ++told;
   });
 }

@@ -27,7 +27,7 @@ T take_number(const char* from) {
   return value;
 }
 
-// Exit codes that a message may carry; anything else counts as a failed peer.
+// Exit codes that a message may carry; anything else becomes that of a failed peer.
 ExitCode to_exit_code(uint32_t value) {
   constexpr std::array kCodes = {ExitCode::kDone,     ExitCode::kUsage,     ExitCode::kBadData,
                                  ExitCode::kNoInput,  ExitCode::kInternal,  ExitCode::kIoError,
@@ -110,7 +110,7 @@ std::string Reader::text(size_t max_bytes) {
 
 void Reader::end() const {
   if (!rest_.empty()) {
-    fail(ExitCode::kBadData, "message of the store: {} behind its end", count_of(std::ssize(rest_), "byte"));
+    fail(ExitCode::kBadData, "message of the store: {} after its end", count_of(std::ssize(rest_), "byte"));
   }
 }
 
@@ -225,7 +225,7 @@ std::string encode_seats(std::span<const Seat> seats) {
 std::vector<Seat> decode_seats(std::string_view body) {
   Reader in(body);
   std::vector<Seat> seats;
-  // Grows with what is there, not with the count that is claimed.
+  // Grows with the data present, not with the claimed count.
   for (uint32_t left = in.u32(); left > 0; --left) {
     Seat seat;
     seat.node_rank = in.ranged(0, kMaxRanks);

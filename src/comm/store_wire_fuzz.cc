@@ -1,5 +1,5 @@
-// The first byte chooses a message, the rest is its body. Any bytes are either refused with Error(kBadData)
-// or give a value that is written and read back as it is.
+// The first byte chooses a message type, the rest is its body. Any bytes are either refused with
+// Error(kBadData) or decode to a value that survives a round trip.
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -58,7 +58,7 @@ void read_message(unsigned which, std::string_view body) {
       return check(once == body);
     }
     case 7: {
-      // Nobody finds a proof by chance.
+      // A valid proof cannot occur by chance.
       return check(!wire::read_application("secret", wire::Type::kJoin, {}, body));
     }
     default: {
@@ -68,7 +68,7 @@ void read_message(unsigned which, std::string_view body) {
   }
 }
 
-// One of each message, behind the number that read_message() knows it by.
+// One message of each type, preceded by the number that read_message() uses for it.
 const std::vector<std::string>& seeds() {
   namespace wire = tessera::wire;
   static const std::vector<std::string> the_seeds = [] {

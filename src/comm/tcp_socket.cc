@@ -64,7 +64,7 @@ int local_port(const UniqueFd& socket) {
 UniqueFd begin_connect(const SocketAddress& address) {
   UniqueFd socket(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket) fail_errno(ExitCode::kIoError, errno, "cannot open a socket");
-  // A message is handed over whole; waiting for more to send would only delay its end.
+  // Messages are written whole; waiting for more to send would only delay their end.
   set_flag(socket.get(), IPPROTO_TCP, TCP_NODELAY);
   if (::connect(socket.get(), generic(address), address.length) != 0 && errno != EINPROGRESS) return {};
   return socket;
@@ -82,7 +82,7 @@ UniqueFd accept_from(const UniqueFd& listener) {
   if (socket) {
     set_flag(socket.get(), IPPROTO_TCP, TCP_NODELAY);
   } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-    fail_errno(ExitCode::kIoError, errno, "cannot take a connection");
+    fail_errno(ExitCode::kIoError, errno, "cannot accept a connection");
   }
   return socket;
 }

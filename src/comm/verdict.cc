@@ -52,8 +52,7 @@ void Verdict::advance(Duration elapsed) {
 }
 
 void Verdict::decide_among_suspects() {
-  // Rank 0 waits for 1, 1 for 2: follow the chain from the first who complained. A circle ends where it
-  // began.
+  // Rank 0 waits for 1, 1 for 2: follow the chain from the first suspecter. A cycle ends where it began.
   std::set<int> seen;
   auto at = suspicions_.find(first_suspecter_);
   for (;;) {

@@ -31,13 +31,13 @@ TEST(Verdict, ReportsCountAtOnceAndTheFirstStays) {
 }
 
 TEST(Verdict, RanksAtOddsCountAtOnceUnlessOneWasLost) {
-  Failure at_odds = failure(2, "at odds");
+  Failure at_odds = failure(2, "mismatch");
   at_odds.code = ExitCode::kInternal;
   Verdict verdict(kGrace, kSuspicion);
   verdict.suspect(0, failure(1, "waits"));
   EXPECT_EQ(decided(verdict), "open");
   verdict.suspect(1, at_odds);
-  EXPECT_EQ(decided(verdict), "at odds");
+  EXPECT_EQ(decided(verdict), "mismatch");
   EXPECT_EQ(verdict.decided()->code, ExitCode::kInternal);
 
   Verdict after_loss(kGrace, kSuspicion);
@@ -62,7 +62,7 @@ TEST(Verdict, LossWithoutAReportCountsAfterTheGrace) {
   verdict.lost(rank(1), 0, failure(1, "lost"));
   // Consequences.
   verdict.lost(rank(2), 0, failure(2, "lost too"));
-  verdict.report(rank(3), -1, failure(3, "cannot go on without 1"));
+  verdict.report(rank(3), -1, failure(3, "cannot continue without 1"));
   verdict.silent(rank(4), failure(4, "silent"));
   verdict.suspect(5, failure(2, "waits for 2"));
   verdict.advance(Verdict::Duration(0.2));

@@ -36,7 +36,7 @@ std::string describe(uint8_t collective, uint64_t number, int root, const OpLabe
                      count_of(total_bytes, "byte"));
 }
 
-// The label as text that ends.
+// The label, which may lack a terminating zero.
 std::string label_text(const WireHeader& header) {
   return {header.label, ::strnlen(header.label, WireHeader::kLabelBytes)};
 }
@@ -88,9 +88,9 @@ std::string describe_mismatch(const OperationId& mine, const std::string& my_nam
   const std::string here = describe(mine);
   const std::string there = describe(theirs);
   const char* reason = here != there                          ? ""
-                       : theirs.parts_hash != mine.parts_hash ? ", whose parts have other bounds"
-                                                              : ", whose pieces are others";
-  return fmt::format("the ranks do different things: {} is in {}, but {} is in {}{}", my_name, here,
+                       : theirs.parts_hash != mine.parts_hash ? ", whose parts have different bounds"
+                                                              : ", which sent a different chunk";
+  return fmt::format("the ranks are in different operations: {} is in {}, but {} is in {}{}", my_name, here,
                      their_name, there, reason);
 }
 

@@ -19,18 +19,18 @@ namespace {
 
 constexpr int kMaxInt = std::numeric_limits<int>::max();
 
-// Ports of jobs that name none: below those the kernel gives to outgoing connections (from 32768).
+// Ports of jobs that specify none: below those the kernel uses for outgoing connections (from 32768).
 constexpr int kFirstDerivedPort = 10'000;
 constexpr int kNumDerivedPorts = 20'000;
 
-// The environment, with numbers read strictly.
+// The environment, with strict parsing of numbers.
 class Variables {
  public:
   explicit Variables(const Environment& environment) : environment_(environment) {}
 
   bool has(const std::string& name) const { return text(name).has_value(); }
 
-  // Set but empty counts as not set, as in scripts that pass variables on.
+  // Set but empty counts as not set: scripts that forward variables do that.
   std::optional<std::string> text(const std::string& name) const {
     std::optional<std::string> value = environment_(name);
     if (value && value->empty()) value.reset();
@@ -73,7 +73,8 @@ int port_of_job(const std::string& job) {
   return kFirstDerivedPort + static_cast<int>(hash % kNumDerivedPorts);
 }
 
-// Fills what follows from rank, world_size, local_rank and local_world_size, and checks that they agree.
+// Fills in what follows from rank, world_size, local_rank and local_world_size, and checks that they are
+// consistent.
 void place_in_node(World& world, std::optional<int> node_rank, const std::string& remedy) {
   const std::string& source = world.source;
   if (world.rank >= world.world_size) {
@@ -85,7 +86,7 @@ void place_in_node(World& world, std::optional<int> node_rank, const std::string
   }
   if (world.world_size % world.local_world_size != 0) {
     fail(ExitCode::kBadConfig,
-         "{}: {} cannot be {} on each node; every node must have as many ranks as the others", source,
+         "{}: {} cannot be {} on each node; all nodes must have the same number of ranks", source,
          count_of(world.world_size, "rank"), world.local_world_size);
   }
   world.num_nodes = world.world_size / world.local_world_size;
@@ -99,8 +100,8 @@ void place_in_node(World& world, std::optional<int> node_rank, const std::string
   }
 }
 
-// MASTER_ADDR and MASTER_PORT, or what stands for them. `job` names the job on all nodes, "" = only on this
-// one.
+// Sets master_addr and master_port, from MASTER_ADDR and MASTER_PORT or their substitutes. `job` identifies
+// the job on all nodes; "" = only on this one.
 void find_master(World& world, const Variables& variables, const std::string& first_node,
                  const std::string& job) {
   if (world.is_single()) return;
@@ -152,7 +153,7 @@ std::vector<int> snapshot_slots(const Variables& variables) {
   return slots;
 }
 
-// tessera launch, torchrun, and who sets the same by hand.
+// tessera launch, torchrun, and the same variables set by hand.
 World from_torchrun(const Variables& variables) {
   World world;
   const bool launched = variables.text("TESSERA_AGENT_STORE") == "1";
@@ -165,7 +166,7 @@ World from_torchrun(const Variables& variables) {
   // DeepSpeed's launcher calls it LOCAL_SIZE.
   const char* local_size = variables.has("LOCAL_SIZE") ? "LOCAL_SIZE" : "LOCAL_WORLD_SIZE";
   if (world.local_rank > 0) variables.required(local_size, "LOCAL_RANK", 1);
-  // Who sets RANK and WORLD_SIZE alone starts one process per node (Kubeflow's PyTorchJob).
+  // RANK and WORLD_SIZE alone mean one process per node (Kubeflow's PyTorchJob).
   world.local_world_size = variables.number(local_size, 1, kMaxRanks).value_or(1);
   place_in_node(world, variables.number("GROUP_RANK", 0, kMaxRanks), "");
   world.run_id = variables.text("TORCHELASTIC_RUN_ID").value_or("");
@@ -173,12 +174,12 @@ World from_torchrun(const Variables& variables) {
   world.agent_has_store = launched;
   world.snapshot_slots = snapshot_slots(variables);
   find_master(world, variables, "", "");
-  // torchrun's agent listens on MASTER_PORT with a store of its own kind; rank 0 takes the next.
+  // torchrun's agent listens on MASTER_PORT with its own kind of store; rank 0 takes the next port.
   if (!launched && !world.is_single() &&
       lower_case(variables.text("TORCHELASTIC_USE_AGENT_STORE").value_or("")) == "true") {
     if (world.master_port == 65535) {
       fail(ExitCode::kBadConfig,
-           "torchrun: MASTER_PORT is 65535, and the port behind it is needed: choose another");
+           "torchrun: MASTER_PORT is 65535, and the port after it is needed: choose another");
     }
     ++world.master_port;
   }
@@ -201,7 +202,7 @@ World from_open_mpi(const Variables& variables) {
   return world;
 }
 
-// MPICH and Intel MPI (both start ranks by Hydra).
+// MPICH and Intel MPI (both start ranks with Hydra).
 World from_mpich(const Variables& variables) {
   World world;
   world.source = "MPICH or Intel MPI";
@@ -214,8 +215,8 @@ World from_mpich(const Variables& variables) {
   return world;
 }
 
-// Whether srun started this process as one of several tasks. An allocation (salloc, sbatch) sets SLURM_NTASKS
-// and SLURM_PROCID=0 as well: there, and in a shell that srun --pty opened, a plain program is no rank.
+// Whether srun started this process as one of several tasks. An allocation (salloc, sbatch) also sets
+// SLURM_NTASKS and SLURM_PROCID=0: there, and in a shell opened by srun --pty, a program is not a rank.
 bool is_slurm_task(const Variables& variables) {
   if (!variables.has("SLURM_PROCID") || variables.has("SLURM_PTY_PORT")) return false;
   const std::optional<std::string> text =
@@ -223,7 +224,7 @@ bool is_slurm_task(const Variables& variables) {
   if (!text) return false;
   uint64_t step = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), step);
-  // The steps of batch scripts and interactive shells have numbers of their own at the end of 32 bits.
+  // The steps of batch scripts and interactive shells have reserved numbers at the top of the 32-bit range.
   if (error != std::errc() || end != text->data() + text->size() || step >= 0xfffffff0u) return false;
   const std::string tasks = variables.has("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
   return variables.number(tasks, 1).value_or(1) > 1;
@@ -252,7 +253,7 @@ World from_slurm(const Variables& variables) {
   world.local_world_size = tasks.front();
   if (std::ranges::any_of(tasks, [&](int count) { return count != tasks.front(); })) {
     fail(ExitCode::kBadConfig,
-         "Slurm: {}={}; every node must have as many ranks as the others: srun --ntasks-per-node=N", per_node,
+         "Slurm: {}={}; all nodes must have the same number of ranks: srun --ntasks-per-node=N", per_node,
          *counts);
   }
   place_in_node(world, node_rank, " (srun --distribution=block)");
@@ -273,12 +274,12 @@ World from_slurm(const Variables& variables) {
 }
 
 World detect(const Variables& variables) {
-  // WORLD_SIZE=1 alone is what scripts export for a single process.
+  // Scripts export WORLD_SIZE=1 alone for a single process.
   if (variables.has("RANK") || variables.number("WORLD_SIZE", 1).value_or(1) > 1)
     return from_torchrun(variables);
   if (variables.has("OMPI_COMM_WORLD_RANK")) return from_open_mpi(variables);
   if (variables.has("PMI_RANK") && variables.has("MPI_LOCALRANKID")) return from_mpich(variables);
-  // Slurm has PMI as well, without MPI_LOCALRANKID.
+  // Slurm also sets PMI variables, but not MPI_LOCALRANKID.
   if (is_slurm_task(variables)) return from_slurm(variables);
   if (variables.number("PMI_SIZE", 1).value_or(1) > 1 && !variables.has("SLURM_PROCID"))
     return from_mpich(variables);

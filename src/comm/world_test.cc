@@ -44,7 +44,7 @@ const Values kTorchrun = {{"RANK", "5"},
                           {"TORCHELASTIC_RESTART_COUNT", "2"},
                           {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 
-// What DeepSpeed's launcher sets.
+// Set by DeepSpeed's launcher.
 const Values kDeepSpeed = {
     {"RANK", "3"},       {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"},      {"LOCAL_SIZE", "2"},
     {"CROSS_RANK", "1"}, {"CROSS_SIZE", "2"}, {"MASTER_ADDR", "host0"}, {"MASTER_PORT", "29500"}};
@@ -136,7 +136,7 @@ TEST(World, RankAndWorldSizeAloneAreOneProcessPerNode) {
 TEST(World, ContradictionsOfTorchrunAreRefused) {
   EXPECT_THAT(refusal_of(with(kTorchrun, {{"WORLD_SIZE", "2000000"}})),
               HasSubstr("WORLD_SIZE to be a whole number from 1 to 1048576, found '2000000'"));
-  // Products of what is allowed are beyond 32 bits.
+  // Products of allowed values exceed 32 bits.
   EXPECT_THAT(refusal_of(with(
                   kTorchrun,
                   {{"WORLD_SIZE", "1048576"}, {"LOCAL_WORLD_SIZE", "1048576"}, {"GROUP_RANK", "1048576"}})),
@@ -165,7 +165,7 @@ TEST(World, OpenMpiOnOneNodeNeedsNothingElse) {
   EXPECT_EQ(world.master_addr, "127.0.0.1");
   EXPECT_EQ(world.run_id, "1234567");
   EXPECT_FALSE(world.agent_has_store);
-  // Below the ports of outgoing connections, equal for all ranks, different for another job.
+  // Below the ports of outgoing connections, the same for all ranks, different for another job.
   EXPECT_GE(world.master_port, 10'000);
   EXPECT_LT(world.master_port, 32'768);
   EXPECT_EQ(world.master_port,
@@ -181,7 +181,7 @@ TEST(World, OpenMpiOnSeveralNodesNeedsAnAddress) {
   const World world = detect(with(nodes, {{"MASTER_ADDR", "10.0.0.1"}}));
   EXPECT_EQ(world.master_addr, "10.0.0.1");
   EXPECT_EQ(world.node_rank, 1);
-  // Dealt out in turn: rank 3 is local rank 0.
+  // Ranks dealt round-robin: rank 3 is local rank 0.
   EXPECT_THAT(refusal_of(with(nodes, {{"MASTER_ADDR", "10.0.0.1"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}})),
               HasSubstr("--map-by slot"));
 }
@@ -221,7 +221,7 @@ TEST(World, SlurmTakesTheFirstNodeOfTheStep) {
 
 TEST(World, ContradictionsOfSlurmAreRefused) {
   EXPECT_THAT(refusal_of(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "3,1"}})),
-              HasSubstr("SLURM_STEP_TASKS_PER_NODE=3,1; every node must have as many"));
+              HasSubstr("SLURM_STEP_TASKS_PER_NODE=3,1; all nodes must have the same number"));
   EXPECT_THAT(refusal_of(with(kSlurm, {{"SLURM_NODEID", "0"}})), HasSubstr("--distribution=block"));
   EXPECT_THAT(refusal_of(with(kSlurm, {{"SLURM_STEP_NODELIST", "cn[09-"}})),
               HasSubstr("SLURM_STEP_NODELIST='cn[09-': brackets do not match"));
@@ -234,7 +234,7 @@ TEST(World, ASlurmAllocationDoesNotMakeARank) {
   script.erase("SLURM_STEP_ID");
   script.erase("SLURM_STEP_NUM_TASKS");
   EXPECT_TRUE(detect(script).is_single());
-  // salloc whose shell is an interactive step; batch steps that name their number.
+  // salloc with an interactive step as its shell; batch steps that set their number.
   EXPECT_TRUE(detect(with(script, {{"SLURM_STEP_ID", "4294967290"}})).is_single());
   EXPECT_TRUE(detect(with(script, {{"SLURM_STEP_ID", "4294967291"}})).is_single());
   // srun --pty bash, and srun with one task.
@@ -246,7 +246,7 @@ TEST(World, ASlurmAllocationDoesNotMakeARank) {
 TEST(World, TheInnermostLauncherCounts) {
   EXPECT_EQ(detect(with(kTorchrun, kSlurm)).source, "torchrun");
   EXPECT_EQ(detect(with(kOpenMpi, kSlurm)).source, "Open MPI");
-  // srun --mpi=pmi2 sets PMI_RANK as well.
+  // srun --mpi=pmi2 also sets PMI_RANK.
   EXPECT_EQ(detect(with(kSlurm, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}})).source, "Slurm");
 }
 

@@ -145,7 +145,7 @@ TEST_F(HostsNetwork, DamagedBytesAreFoundAndNeverSummed) {
       EXPECT_FALSE(second->has_ended()) << second->err();
       for (const int node : {0, 1}) {
         expect_error(job, node, 75,
-                     AnyOf(HasSubstr("arrived changed: CRC32C"), HasSubstr("a damaged message")));
+                     AnyOf(HasSubstr("arrived corrupted: CRC32C"), HasSubstr("a corrupted message")));
       }
       const std::vector<std::string> found = losses();
       ASSERT_LE(found.size(), expected.size());
