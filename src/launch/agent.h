@@ -1,5 +1,5 @@
-// The agent of a node: starts its ranks, watches them, passes on signals and output, and ends all of them
-// when one fails.
+// The agent of a node: starts its ranks, watches them, forwards signals and output, and ends all of them when
+// one fails.
 #pragma once
 
 #include <string>
@@ -10,19 +10,20 @@ namespace tessera {
 
 struct LaunchResult {
   int exit_code = 0;
-  int signal = 0;     // nonzero: the agent shall end by it, as its ranks did
-  std::string error;  // one line that names the rank and host that failed first; "" = none, or nothing to say
-  // Of one start, for whether there is another:
-  bool was_told_to_end = false;  // a signal has reached this agent
-  bool is_disruption = false;    // nodes, networks or processes that vanished, not what the program did
+  int signal = 0;     // nonzero: the agent must end by this signal, as its ranks did
+  std::string error;  // one line naming the rank and host that failed first; "" = no error, or none to show
+  // About one start, to decide whether there is another:
+  bool was_told_to_end = false;  // this agent received a signal
+  bool is_disruption = false;    // a node, network or process vanished; not the program's fault
   bool has_lost_store = false;   // the agent of node 0 has ended or cannot be reached
-  // Known to node 0:
-  bool has_progressed = false;  // it has got on: a training step was finished, or it ran for long
-  int num_waiting_nodes = 0;    // that would take part in the next start
+  // Known only to node 0:
+  bool has_progressed = false;  // a training step was finished, or it ran for a minute
+  int num_waiting_nodes = 0;    // waiting to take part in the next start
 };
 
-// Runs the ranks of this node to their end, with restarts. Call it while the process has one thread, and from
-// the thread that goes on living: ranks are killed when it ends. Error when ranks cannot be started.
+// Runs the ranks of this node to completion, restarting them as needed. Call it while the process has a
+// single thread, from a thread that outlives the ranks: they are killed when it ends. Error if ranks cannot
+// be started.
 LaunchResult run_agent(const LaunchPlan& plan);
 
 }  // namespace tessera

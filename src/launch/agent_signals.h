@@ -1,4 +1,4 @@
-// Signals and ends of children of the agent as events on a descriptor.
+// Delivers the agent's signals and the exits of its children as events on a descriptor.
 #pragma once
 
 #include <csignal>
@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-// While it lives, SIGINT, SIGTERM, SIGHUP (unless the agent was started with it ignored, as nohup does),
-// SIGTSTP and SIGCHLD are not delivered but can be read here; SIGPIPE is ignored. Make it before any thread.
+// During its lifetime SIGINT, SIGTERM, SIGHUP (unless ignored at the agent's start, as under nohup), SIGTSTP
+// and SIGCHLD are blocked and can be read here; SIGPIPE is ignored. Create it before any thread.
 class AgentSignals {
  public:
   AgentSignals();
@@ -16,7 +16,7 @@ class AgentSignals {
   AgentSignals& operator=(const AgentSignals&) = delete;
 
   int fd() const { return fd_; }
-  // The signals that have come, in order; does not wait.
+  // The signals received so far, in order; does not wait.
   std::vector<int> take();
 
  private:

@@ -11,11 +11,11 @@
 
 namespace tessera {
 
-// What this node has for ranks.
+// The processors this node has for ranks.
 struct NodeProcessors {
   CpuLimits limits;
   std::vector<NumaNode> numa_nodes;
-  int64_t num_online = 1;  // of the machine, allowed or not
+  int64_t num_online = 1;  // processors of the machine, allowed or not
 };
 // `root` and `cpus` as in cpu_limits().
 NodeProcessors node_processors(const std::filesystem::path& root = "/",
@@ -23,21 +23,22 @@ NodeProcessors node_processors(const std::filesystem::path& root = "/",
 
 struct RankProcessors {
   std::vector<int> cpus;       // the affinity mask of the rank
-  int64_t num_threads = 1;     // worth starting in it
-  int64_t num_processors = 1;  // of cpus that it can keep busy within its part of a cgroup limit
+  int64_t num_threads = 1;     // threads worth starting in the rank
+  int64_t num_processors = 1;  // how many of cpus it can keep busy within its share of a cgroup limit
 };
 
 struct ProcessorAssignment {
   std::vector<RankProcessors> ranks;  // by local rank
-  std::string message;                // one line, when ranks get little or have to share
+  std::string message;                // one line if ranks get little or have to share
 };
 
-// Whole cores, with all of their hardware threads, in equal numbers, NUMA node by NUMA node, so that a rank
-// lies in one node where the numbers allow it. More ranks than cores get a hardware thread each, more ranks
-// than processors share all. A cgroup limit on processor time is divided, too.
+// Gives each rank the same number of whole cores, with all their hardware threads, NUMA node by NUMA node, so
+// that a rank stays within one node where the numbers allow. If there are more ranks than cores, each gets
+// one hardware thread; if there are more ranks than processors, they share all of them. A cgroup limit on
+// processor time is divided as well.
 ProcessorAssignment assign_processors(const NodeProcessors& node, int num_ranks);
 
-// Memory nodes with allowed processors, at least 1: the number of ranks that "auto" stands for.
+// Number of NUMA nodes with allowed processors, at least 1: the number of ranks that "auto" stands for.
 int num_numa_nodes(const NodeProcessors& node);
 
 }  // namespace tessera

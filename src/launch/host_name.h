@@ -4,7 +4,7 @@
 
 namespace tessera {
 
-// This machine's name as messages show it, "localhost" when the system does not tell.
+// This machine's name as shown in messages; "localhost" if the system does not provide one.
 std::string host_name();
 
 }  // namespace tessera

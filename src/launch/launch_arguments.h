@@ -1,4 +1,4 @@
-// The flags of `tessera launch`: names, defaults and PET_* variables of torchrun.
+// The flags of `tessera launch`, with torchrun's names, defaults and PET_* variables.
 #pragma once
 
 #include <cstdint>
@@ -37,13 +37,13 @@ struct LaunchArguments {
 
   std::vector<std::string> command;  // "train", flags...; or "--", program, arguments...
 
-  std::vector<std::string> set_by_variables;  // the flags that apply_pet_variables() set
+  std::vector<std::string> set_by_variables;  // flags set by apply_pet_variables()
 };
 
 void declare_launch_flags(FlagTable* table, LaunchArguments* arguments);
 
-// Sets every flag that is not set from its variable, PET_NNODES for --nnodes and so on; an empty one counts
-// as not set. Error(kBadConfig) names the variable.
+// Sets every flag not given from its variable, PET_NNODES for --nnodes and so on; an empty variable counts as
+// not set. Error(kBadConfig) names the variable.
 void apply_pet_variables(const Environment& environment, FlagTable* table, LaunchArguments* arguments);
 
 }  // namespace tessera

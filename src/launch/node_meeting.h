@@ -1,4 +1,4 @@
-// The nodes of a job meet before every start of its ranks: who is there, in which order.
+// The nodes of a job meet before every start of its ranks to agree on who takes part, and in which order.
 #pragma once
 
 #include "comm/store_wire.h"
@@ -8,22 +8,23 @@
 
 namespace tessera {
 
-// What this node is in a start, and the restarts before it.
+// This node's role in a start, and the restarts before it.
 using NodeSeat = wire::Assignment;
 
 struct MeetingResult {
   NodeSeat seat;
-  int stop_signal = 0;       // nonzero: this signal came instead
-  bool job_is_over = false;  // it has ended well, and does not need this node
+  int stop_signal = 0;       // nonzero: this signal arrived first
+  bool job_is_over = false;  // it has ended successfully without needing this node
 };
 
-// `former` is the start before; its restart_count is -1 before the first. `num_failures` is what counts until
-// now. Error when this node is refused, too few come in time, or node 0 is gone.
+// `former` is the seat in the previous start; its restart_count is -1 before the first. `num_failures` is the
+// number of counted failures so far. Error if this node is refused, too few nodes come in time, or node 0 is
+// gone.
 MeetingResult meet_nodes(const LaunchPlan& plan, const NodeSeat& former, int num_failures,
                          AgentSignals* signals);
 
-// On node 0, when there is no other start: tells the nodes that wait for it (`num_nodes` of them; for some
-// seconds at most) how the job has ended.
+// On node 0, if there is no further start: tells the `num_nodes` nodes waiting for one how the job has ended.
+// Takes a few seconds at most.
 void tell_of_the_end(const LaunchPlan& plan, const LaunchResult& end, int num_nodes, AgentSignals* signals);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// Passes on what ranks write, in whole lines. Nothing here waits: a reader that is slow or stands still keeps
-// only the output back, as it would that of a single program.
+// Forwards what ranks write, in whole lines. Nothing here blocks: a slow or stopped reader holds back only
+// the output, as it would for a single program.
 #pragma once
 
 #include <poll.h>
@@ -13,14 +13,14 @@ namespace tessera {
 // One pipe from a rank.
 struct RelaySource {
   int pipe = -1;       // read end; the relay closes it
-  std::string prefix;  // before every shown line; "" = passed on as it is
+  std::string prefix;  // put before every shown line; "" = forwarded unchanged
   int shown_on = -1;   // standard output or standard error; -1: not shown
-  int file = -1;       // gets the bytes as they are; -1: none; the relay closes it
+  int file = -1;       // receives the bytes unchanged; -1: none; the relay closes it
 };
 
-// Lines shown on the same descriptor are never mixed. Of a line that was redrawn with carriage returns (a
-// progress bar) a source with a prefix shows the last state, one without shows every state. A line of more
-// than 1 MiB is shown in pieces: as lines of their own with a prefix, else as they are.
+// Lines shown on the same descriptor are never interleaved. Of a line redrawn with carriage returns (a
+// progress bar), a source with a prefix shows only the last state, one without shows every state. A line of
+// more than 1 MiB is shown in pieces: with a prefix as separate lines, otherwise unchanged.
 class OutputRelay {
  public:
   explicit OutputRelay(const std::vector<RelaySource>& sources);
@@ -28,19 +28,19 @@ class OutputRelay {
   OutputRelay(const OutputRelay&) = delete;
   OutputRelay& operator=(const OutputRelay&) = delete;
 
-  // Adds the descriptors to wait for until move() has something to do.
+  // Adds the descriptors to poll for work for move().
   void append_polls(std::vector<pollfd>* polls) const;
-  // Reads what is there and writes what can be written at once.
+  // Reads what is available and writes what can be written without blocking.
   void move();
-  // The ranks have ended: reads the rest and takes half lines for whole ones. Processes that they have left
-  // behind are not waited for, whether they keep the descriptors or write on.
+  // Call when the ranks have ended: reads the rest and treats partial lines as whole ones. Does not wait for
+  // processes they left behind, whether those hold the descriptors or keep writing.
   void end_sources();
-  // Something is still to be written.
+  // Whether something is still to be written.
   bool has_pending() const;
 
-  // A reader has gone away (| head).
+  // Whether a reader has gone away (| head).
   bool reader_is_gone() const { return reader_is_gone_; }
-  // Why output or a file was lost, one line; "" = none was.
+  // One line saying why output or a file was lost; "" = nothing was lost.
   const std::string& write_error() const { return write_error_; }
 
  private:
@@ -54,7 +54,7 @@ class OutputRelay {
     RelaySource how;
     Target* target;  // null: not shown
     bool is_open;
-    std::string line;  // begun, not shown yet
+    std::string line;  // incomplete, not shown yet
   };
 
   Target* target_of(int fd);

@@ -1,4 +1,4 @@
-// The program and libraries of a process, with the names of their functions.
+// Looks up function names in the program and libraries of a process.
 #pragma once
 
 #include <sys/types.h>
@@ -14,7 +14,7 @@ namespace tessera {
 
 class ProcessModules {
  public:
-  // error() says when they cannot be read.
+  // If they cannot be read, error() says why.
   explicit ProcessModules(pid_t pid);
   ~ProcessModules();
   ProcessModules(const ProcessModules&) = delete;
@@ -23,9 +23,9 @@ class ProcessModules {
   const std::string& error() const { return error_; }
   Dwfl* dwfl() const { return dwfl_.get(); }
 
-  // Null: the address is in none of them.
+  // Null if the address is in none of them.
   Dwfl_Module* module_of(uint64_t address) const;
-  // Demangled, with the types of the arguments; "" for an address outside any function.
+  // Demangled, with argument types; "" for an address outside any function.
   std::string function_at(uint64_t address) const;
   // "gemm.cc:123" where the program was built with debug information, otherwise "".
   std::string line_at(uint64_t address) const;
@@ -41,7 +41,7 @@ class ProcessModules {
   std::string error_;
 };
 
-// Of the last call of libdw that failed.
+// The error of the last failed libdw call.
 std::string libdw_error();
 
 }  // namespace tessera

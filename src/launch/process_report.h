@@ -1,4 +1,4 @@
-// What a process is doing, seen from outside: also of one that stands still and cannot say so itself.
+// What a process is doing, seen from outside, so that it also works for one that hangs.
 #pragma once
 
 #include <sys/types.h>
@@ -8,10 +8,10 @@
 
 namespace tessera {
 
-// Lines: the process with its state and memory, then every thread with its state, where it is in the kernel,
-// and its stack by functions' names, innermost first. Stops the process for the milliseconds that this takes.
-// Needs the right to trace it, which a parent has unless a sandbox forbids it: otherwise a line says why
-// there are no stacks. A process that is gone is said to be.
+// Returns lines: the process with its state and memory, then every thread with its state, where it is in the
+// kernel, and its stack as function names, innermost first. Stops the process for the milliseconds this
+// takes. Needs permission to trace it, which a parent has unless a sandbox forbids it; otherwise a line says
+// why there are no stacks. If the process is gone, the text says so.
 std::string describe_process(pid_t pid);
 
 struct ProcessState {

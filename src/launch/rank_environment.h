@@ -1,4 +1,4 @@
-// The variables by which a rank knows who it is.
+// The environment variables that tell a rank who it is.
 #pragma once
 
 #include <string>
@@ -24,11 +24,11 @@ struct RankStart {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-// torchrun's variables, and Tessera's own beside them. OMP_NUM_THREADS, and kProcessorShareVariable with it,
-// only where `environment`, the agent's, has none.
+// torchrun's variables, plus Tessera's own. OMP_NUM_THREADS, and kProcessorShareVariable with it, only if
+// `environment`, the agent's, does not set it.
 Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const Environment& environment);
 
-// "NAME=value" of the agent's environment with these variables in place of its own of the same names.
+// The agent's environment as "NAME=value" strings, overridden by these variables.
 std::vector<std::string> merged_environment(const char* const* inherited, const Variables& variables);
 
 }  // namespace tessera

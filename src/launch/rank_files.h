@@ -1,4 +1,4 @@
-// Where the ranks of one start leave output and errors.
+// Where the ranks of one start write output and errors.
 #pragma once
 
 #include <filesystem>
@@ -9,11 +9,11 @@
 
 namespace tessera {
 
-// Makes the folder <log_dir>/<run id>_XXXXXX of the whole launch when a rank writes files; "" when none does.
-// Without --log_dir it lies in the system's folder for temporary files. Error(kIoError).
+// Creates the folder <log_dir>/<run id>_XXXXXX of the whole launch if any rank writes files; returns "" if
+// none does. Without --log_dir it is in the system's temporary folder. Error(kIoError).
 std::filesystem::path make_log_folder(const LaunchPlan& plan);
 
-// The files of one rank: below <log folder>/attempt_<restart_count>/<local rank>/, or in memory only.
+// The files of one rank: in <log folder>/attempt_<restart_count>/<local rank>/, or in memory only.
 class RankFiles {
  public:
   RankFiles(const std::filesystem::path& log_folder, int restart_count, int local_rank);
@@ -21,13 +21,13 @@ class RankFiles {
   RankFiles(RankFiles&& other) noexcept;
   RankFiles& operator=(RankFiles&&) = delete;
 
-  // For TORCHELASTIC_ERROR_FILE. Without a log folder it is memory that this process holds: nothing is left
+  // For TORCHELASTIC_ERROR_FILE. Without a log folder it is a memory file of this process: nothing is left
   // behind, and it works where no file can be written.
   const std::string& error_file() const { return error_file_; }
-  // For TESSERA_PROGRESS_FILE: memory, too.
+  // For TESSERA_PROGRESS_FILE: also a memory file.
   std::string progress_file() const;
   bool has_progress() const;
-  // Opens stdout.log or stderr.log to write to.
+  // Opens stdout.log or stderr.log for writing.
   int open_log(const char* name) const;
 
  private:

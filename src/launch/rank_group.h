@@ -1,4 +1,4 @@
-// The ranks of this node from one start to the end of the last of them.
+// The ranks of this node, from one start until the last of them has ended.
 #pragma once
 
 #include <sys/types.h>
@@ -25,15 +25,15 @@ namespace tessera {
 
 class RankGroup {
  public:
-  // Starts them. Error when that fails; none is left then.
+  // Starts the ranks. On Error, none of them is left running.
   RankGroup(const LaunchPlan& plan, const std::filesystem::path& log_folder, int restart_count,
             const SnapshotMemory& snapshots, AgentSignals* signals);
-  // Kills those that are left.
+  // Kills the ranks that are left.
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
 
-  // Until all have ended.
+  // Returns once all ranks have ended.
   LaunchResult run();
 
  private:
@@ -41,9 +41,9 @@ class RankGroup {
 
   enum class Phase {
     kRunning,
-    kStopping,  // a signal asked the ranks to stop, or one of them has stopped in good order
-    kFailing,   // one has failed: the others are to end
-    kKilled,    // and were killed, as the time for that had passed
+    kStopping,  // a signal asked the ranks to stop, or one of them stopped in an orderly way
+    kFailing,   // one has failed: the others must end
+    kKilled,    // the ranks were killed because their time was up
   };
 
   struct Rank {
@@ -91,13 +91,13 @@ class RankGroup {
 
   Phase phase_ = Phase::kRunning;
   std::optional<Clock::time_point> kill_time_;
-  std::optional<Clock::time_point> look_time_;  // at those that still stand still
+  std::optional<Clock::time_point> look_time_;  // when to look at ranks that still hang
   int stop_signal_ = 0;
   Clock::time_point stop_time_;
   bool was_told_to_end_ = false;
   bool grace_was_over_ = false;
   bool interrupted_again_ = false;
-  std::string report_place_;  // behind an error
+  std::string report_place_;  // appended to an error
 };
 
 }  // namespace tessera

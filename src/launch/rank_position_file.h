@@ -1,4 +1,4 @@
-// Memory in which a rank says where it stands, held by its agent.
+// A memory file held by the agent, in which a rank records its position.
 #pragma once
 
 #include <string>

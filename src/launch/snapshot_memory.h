@@ -1,4 +1,5 @@
-// Memory of the agent in which its ranks leave their state: it outlives them, and ends with the agent.
+// Memory of the agent in which its ranks keep snapshots of their state: it outlives the ranks and ends with
+// the agent.
 #pragma once
 
 #include <vector>
@@ -7,13 +8,13 @@
 
 namespace tessera {
 
-// Per rank kNumSnapshotSlots files in memory (memfd), empty and without cost until a rank writes to them.
+// kNumSnapshotSlots memory files (memfd) per rank, empty and free of cost until a rank writes to them.
 class SnapshotMemory {
  public:
-  // 0: none for any rank. Error(kIoError).
+  // num_ranks = 0: no files at all. Error(kIoError).
   explicit SnapshotMemory(int num_ranks);
 
-  // The descriptors, to be inherited by the rank; the same in every start.
+  // The descriptors for the rank to inherit; the same in every start.
   std::vector<int> of_rank(int local_rank) const;
 
  private:

@@ -1,5 +1,4 @@
-// When the ranks of a start stand still, or a node is lost: gathers where all of them are, and writes it
-// down.
+// When the ranks of a start hang or a node is lost, collects where all ranks are and writes a stall report.
 #pragma once
 
 #include <filesystem>
@@ -16,18 +15,18 @@ namespace tessera {
 
 class StallWatch {
  public:
-  // What is passed by reference must outlive this. Reports go to `log_folder`, or if that is "" to where the
-  // ranks keep their files.
+  // Arguments passed by reference must outlive this. Reports go to `log_folder`, or if that is "", to where
+  // the ranks keep their files.
   StallWatch(const LaunchPlan& plan, const std::filesystem::path& log_folder, int restart_count,
              JobLink& job);
 
-  // A rank or node was silent, waited for in vain or lost, and its agent cannot know why.
+  // Whether a rank or node was silent, lost or timed out on, so that its agent cannot know why.
   bool is_due() const;
-  // Once: describes this node, its culprit included, and tells node 0. `ranks` are as they are now; the log
-  // shows what a culprit of this node does.
+  // Call once: describes this node, including a culprit on it, and tells node 0. `ranks` is their current
+  // situation; what a culprit on this node is doing is also logged.
   void look(const std::vector<RankSituation>& ranks);
-  // When the ranks have ended: node 0, or without it every other, writes the report. Behind an error message:
-  // where it is; "" = nowhere.
+  // Call when the ranks have ended: node 0, or without it every other node, writes the report. Returns where
+  // it is, to be appended to an error message; "" = nowhere.
   std::string conclude();
 
  private:
@@ -38,8 +37,8 @@ class StallWatch {
   const int restart_count_;
   JobLink& job_;
   const NetworkStatistics network_at_start_;
-  nlohmann::json node_;  // null: has not looked
-  std::string folder_;   // of the ranks
+  nlohmann::json node_;  // null: look() was not called
+  std::string folder_;   // where the ranks keep their files
 };
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Small pieces of text that flags are made of.
+// Parsing of the parts of flag values.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace tessera {
 
-// The parts between separators, at least one.
+// The parts between separators; at least one.
 std::vector<std::string> split(std::string_view text, char separator);
-// The whole text as a decimal number.
+// The whole text as a decimal number; nullopt if it is not one.
 std::optional<int64_t> parse_integer(std::string_view text);
 std::optional<double> parse_number(std::string_view text);
 
