@@ -34,11 +34,11 @@ void log_restart(const LaunchResult& end, Restart restart, int num_failures, int
   if (restart == Restart::kCounted) {
     log_warning("{}; restart {} of {}", describe_end(end), num_failures + 1, max_restarts);
   } else {
-    log_warning("{}; restart, which does not count: a disruption", describe_end(end));
+    log_warning("{}; restart, not counted: a disruption", describe_end(end));
   }
 }
 
-// A program that does not say so is believed to have got on when it has run for a while.
+// A program that does not report progress is assumed to have made some if it has run for a while.
 bool has_progressed(const LaunchResult& end, const LaunchPlan& plan, Clock::duration took) {
   constexpr std::chrono::minutes kAWhile(1);
   return end.has_progressed || (!plan.marks_progress() && took >= kAWhile);
@@ -50,16 +50,16 @@ LaunchResult run_agent(const LaunchPlan& given_plan) {
   AgentSignals signals;
   LaunchPlan plan = given_plan;
   plan.launch_id = random_id();
-  // Once: between two starts the other nodes wait for this one.
+  // Looked up only once: between two starts the other nodes wait for this one.
   if (plan.serves_store()) {
     plan.bind_addresses = listen_addresses(plan.master_addr, std::min(plan.rendezvous_timeout, kOwnNameTime));
   }
   const std::filesystem::path log_folder = make_log_folder(plan);
   if (plan.log_dir.empty() && !log_folder.empty())
-    log_info("log files of the ranks: {}", log_folder.string());
+    log_info("log files of the ranks are in {}", log_folder.string());
   const SnapshotMemory snapshots(may_restart(plan) ? plan.local_world_size : 0);
   NodeSeat seat = {.restart_count = -1, .node_rank = plan.wanted_rank, .num_nodes = plan.max_nodes};
-  int num_idle_starts = 0;  // in a row, those that do not count
+  int num_idle_starts = 0;  // consecutive uncounted restarts without progress
   for (;;) {
     if (plan.has_meetings()) {
       const MeetingResult met = meet_nodes(plan, seat, seat.num_failures, &signals);
@@ -75,7 +75,7 @@ LaunchResult run_agent(const LaunchPlan& given_plan) {
     const LaunchPlan start = seated(plan, seat);
     const Clock::time_point begin = Clock::now();
     LaunchResult end = RankGroup(start, log_folder, seat.restart_count, snapshots, &signals).run();
-    // Known to node 0 alone; the others follow what it says when they meet.
+    // Known only to node 0; the others follow its decision when they meet.
     const bool is_idle = seat.node_rank == 0 && !has_progressed(end, start, Clock::now() - begin);
     if (!is_idle) num_idle_starts = 0;
     const Restart restart = restart_after(end, plan, seat.num_failures, num_idle_starts + (is_idle ? 1 : 0));

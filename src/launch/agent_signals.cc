@@ -32,7 +32,7 @@ AgentSignals::AgentSignals() {
 }
 
 AgentSignals::~AgentSignals() {
-  take();  // none of them is meant for what comes after
+  take();  // pending signals are not meant for whatever runs next
   close(fd_);
   sigaction(SIGPIPE, &former_pipe_, nullptr);
   pthread_sigmask(SIG_SETMASK, &former_mask_, nullptr);

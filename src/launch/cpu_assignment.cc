@@ -14,7 +14,7 @@ bool contains(const std::vector<int>& list, int value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-// Index of the memory node of a processor; behind all others when none lists it.
+// Index of the NUMA node of a processor; one past the last if none lists it.
 size_t numa_index(const NodeProcessors& node, int cpu) {
   const auto& nodes = node.numa_nodes;
   const auto found =
@@ -30,7 +30,7 @@ std::vector<std::vector<int>> cores_by_numa_node(const NodeProcessors& node) {
   return cores;
 }
 
-// Runs of equal length, one per rank; what is left over stays free.
+// Runs of equal length, one per rank; the remainder stays unused.
 std::vector<RankProcessors> divide(const std::vector<std::vector<int>>& units, size_t num_ranks) {
   std::vector<RankProcessors> ranks(num_ranks);
   const size_t units_per_rank = units.size() / num_ranks;
@@ -61,7 +61,7 @@ std::string message_for(const NodeProcessors& node, size_t num_ranks, const Rank
                        num_ranks, count_of(static_cast<int64_t>(num_cores), "core"));
   }
   const size_t cores_per_rank = num_cores / num_ranks;
-  if (num_ranks == 1) return "";  // there are no fewer
+  if (num_ranks == 1) return "";  // cannot be fewer
   if (cores_per_rank < 2 || rank.num_threads < 2) {
     return fmt::format("one core for each of {} ranks: {}; fewer ranks with more threads are usually faster",
                        num_ranks, allowed);
@@ -98,8 +98,7 @@ ProcessorAssignment assign_processors(const NodeProcessors& node, int num_ranks)
     if (count > node.limits.cpus.size()) break;
     rank.num_processors = std::ssize(rank.cpus);
     if (node.limits.quota) {
-      // One rank alone takes what a process without a launcher takes, a started processor of the limit
-      // included.
+      // A single rank takes what a process without a launcher takes: a fractional limit is rounded up.
       const auto by_quota = static_cast<int64_t>(count == 1 ? std::ceil(quota) : std::floor(quota_per_rank));
       rank.num_processors = std::clamp<int64_t>(by_quota, 1, rank.num_processors);
     }

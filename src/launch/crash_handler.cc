@@ -17,7 +17,7 @@
 
 #include "base/sanitizers.h"
 
-// Where the program has been loaded.
+// Where the program is loaded.
 extern "C" [[gnu::visibility("hidden")]] const char __ehdr_start[];
 
 namespace tessera {
@@ -32,7 +32,7 @@ constexpr bool kIsSanitized = false;
 constexpr std::array<int, 5> kDeadly = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 constexpr int64_t kNamesTimeoutMs = 5000;
 constexpr int64_t kMaxLineBytes = 4096;
-// With AMX the kernel alone saves 11 KiB of registers there.
+// With AMX, the registers saved by the kernel alone take 11 KiB.
 constexpr size_t kSignalStackBytes = size_t{256} << 10;
 
 alignas(64) std::array<std::byte, kSignalStackBytes> signal_stack;
@@ -40,7 +40,7 @@ const char* names_program = nullptr;
 void (*before_crash_line)() = nullptr;
 std::atomic<int> crash_rank{-1};
 
-// A fault of the handler itself calls it again, on the same thread: with what there is so far.
+// A fault inside the handler calls it again on the same thread; it then reports what it has found so far.
 enum class Stage { kNone, kUnwinding, kReporting };
 std::atomic<int> dying_thread{0};
 volatile Stage crash_stage = Stage::kNone;
@@ -53,7 +53,7 @@ int64_t now_ms() {
   return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-// Text in a buffer of its own: the library's functions may allocate.
+// Builds text in a fixed buffer, as library functions may allocate.
 class Line {
  public:
   Line& operator<<(const char* text) {
@@ -82,7 +82,7 @@ class Line {
 
 void write_facts(int fd) {
   if (write(fd, &crash_facts, sizeof(crash_facts)) != static_cast<ssize_t>(sizeof(crash_facts))) return;
-  // The kernel stops where the stack ends; a read here would fault.
+  // write() stops where the mapped stack ends; reading it here would fault.
   const auto* from = reinterpret_cast<const std::byte*>(stack_pointer);
   for (int64_t done = 0; stack_pointer != 0 && done < kCrashStackBytes;) {
     const ssize_t count = write(fd, from + done, static_cast<size_t>(kCrashStackBytes - done));
@@ -91,7 +91,7 @@ void write_facts(int fd) {
   }
 }
 
-// Apart from its caller, so that no variable of it is live in both processes.
+// A separate function, so that none of its caller's variables is live in both processes.
 [[gnu::noinline]] pid_t start_names_program(int in, int out) {
   const pid_t pid = vfork();
   if (pid != 0) return pid;
@@ -102,7 +102,7 @@ void write_facts(int fd) {
   _exit(127);
 }
 
-// Appends what the other process writes. False when it fails or is too slow.
+// Appends what the other process writes. False if it fails or is too slow.
 bool read_names(pid_t pid, int fd, Line* line) {
   const int64_t deadline = now_ms() + kNamesTimeoutMs;
   bool at_end = false;
@@ -159,7 +159,7 @@ void append_addresses(Line* line) {
   *line << "\n";
 }
 
-// The return addresses from the fault outwards; the frames of this handler come before.
+// Finds the return addresses from the fault outwards, skipping the frames of this handler.
 void find_frames(uint64_t fault) {
   crash_facts.frames[0] = fault;
   crash_facts.num_frames = 1;
@@ -186,7 +186,7 @@ void report() {
   line.write_to(STDERR_FILENO);
 }
 
-// Returns only in the first process of a container, which no signal of its own ends.
+// Returns only in the init process of a container, which its own signals cannot kill.
 void send_to_this_thread(int number) {
   struct sigaction action = {};
   action.sa_handler = SIG_DFL;
@@ -210,7 +210,7 @@ void handle_crash(int number, siginfo_t* info, void* context) {
     crash_facts.parent = getppid();
     crash_facts.rank = crash_rank.load();
     crash_facts.program = reinterpret_cast<uint64_t>(__ehdr_start);
-    // The two share their place.
+    // si_addr and si_pid share storage.
     if (info->si_code > 0) {
       crash_facts.address = reinterpret_cast<uint64_t>(info->si_addr);
     } else {
@@ -219,12 +219,12 @@ void handle_crash(int number, siginfo_t* info, void* context) {
     find_frames(static_cast<uint64_t>(registers[REG_RIP]));
     report();
   } else if (nobody != thread) {
-    for (;;) pause();  // another thread was first, and ends the process
+    for (;;) pause();  // another thread crashed first and will end the process
   } else if (crash_stage == Stage::kUnwinding) {
     report();
   }
   send_to_this_thread(crash_facts.signal);
-  // A fault repeats itself behind the handler and ends even such a process.
+  // A fault recurs once the handler returns, which ends even an init process.
   if (crash_facts.code <= 0) _exit(128 + crash_facts.signal);
 }
 
@@ -235,7 +235,7 @@ void install_crash_handler(const char* program, void (*before_line)()) {
   names_program = program;
   before_crash_line = before_line;
   std::array<void*, 1> unused = {};
-  backtrace(unused.data(), 1);  // loads what it needs
+  backtrace(unused.data(), 1);  // loads libgcc while that is still safe
   stack_t stack = {};
   stack.ss_sp = signal_stack.data();
   stack.ss_size = signal_stack.size();

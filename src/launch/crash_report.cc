@@ -19,8 +19,8 @@ namespace {
 constexpr size_t kMaxCallers = 3;
 constexpr int64_t kMaxNameChars = 100;
 
-// "void tessera::(anonymous namespace)::f<int>(int)::{lambda(long)#1}::operator()(long) const" is
-// "tessera::f<int>::{lambda#1}::operator()": without the types of arguments and results.
+// "void tessera::(anonymous namespace)::f<int>(int)::{lambda(long)#1}::operator()(long) const" becomes
+// "tessera::f<int>::{lambda#1}::operator()", without argument and return types.
 std::string short_name(std::string_view name) {
   constexpr std::string_view kUnnamed = "(anonymous namespace)::", kCall = "operator()";
   std::string text;
@@ -37,7 +37,7 @@ std::string short_name(std::string_view name) {
       angles += name[at] == '<' ? 1 : name[at] == '>' ? -1 : 0;
       if (name[at] == ' ' && angles == 0 && !text.ends_with("operator")) {
         if (name.substr(0, at).ends_with(')')) break;  // " const", " [clone ...]"
-        text.clear();                                  // a result's type
+        text.clear();                                  // a return type
       } else {
         text += name[at];
       }
@@ -59,12 +59,12 @@ class Namer {
     return line.empty() ? short_name(name) : fmt::format("{} ({})", short_name(name), line);
   }
 
-  // Of the first functions of the program that these return addresses lead to.
+  // Names of the innermost program functions among these return addresses.
   std::vector<std::string> callers(std::span<const uint64_t> addresses) const {
     std::vector<std::string> names;
     for (const uint64_t address : addresses) {
       if (names.size() == kMaxCallers) break;
-      // The call is before the address that it returns to.
+      // The call instruction precedes its return address.
       if (program_ == nullptr || modules_.module_of(address - 1) != program_) continue;
       const std::string name = name_of(address - 1);
       if (!name.empty() && (names.empty() || names.back() != name)) names.push_back(name);
@@ -94,10 +94,10 @@ std::string describe_crash(const CrashFacts& facts, std::span<const uint64_t> st
   const auto frames = std::span(facts.frames).first(static_cast<size_t>(facts.num_frames));
   std::string text = fmt::format("killed by {}{}", signal_text(facts.signal), cause_of(facts));
   std::vector<std::string> names;
-  // A signal to oneself, as from abort(), comes from the depths of the C library.
+  // A signal sent by the process to itself, as by abort(), comes from deep inside the C library.
   if (!(facts.code <= 0 && facts.sender == facts.pid)) {
     names.push_back(namer.name_of(frames[0]));
-    if (names[0].empty()) names[0] = fmt::format("code of no function at {:#x}", frames[0]);
+    if (names[0].empty()) names[0] = fmt::format("unknown code at {:#x}", frames[0]);
   }
   const std::vector<std::string> callers = namer.callers(frames.subspan(1));
   names.insert(names.end(), callers.begin(), callers.end());
@@ -125,7 +125,7 @@ int run_describe_crash() {
   std::vector<uint64_t> stack((input.size() - sizeof(facts)) / sizeof(uint64_t));
   std::memcpy(stack.data(), input.data() + sizeof(facts), stack.size() * sizeof(uint64_t));
 
-  unsetenv("DEBUGINFOD_URLS");  // no names are worth waiting for a server
+  unsetenv("DEBUGINFOD_URLS");  // do not wait for a server to get names
   const std::string message = describe_crash(facts, stack, ProcessModules(facts.pid));
   const bool left = leave_error_report({.message = message, .code = 128 + facts.signal});
   if (left && agent_shows_errors(facts.parent)) return 0;

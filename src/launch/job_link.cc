@@ -14,11 +14,12 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kTorchrunPort = 29500;
-// One try to reach the store; between tries the agent may end.
+// Limit of one attempt to reach the store; between attempts the agent may end.
 constexpr std::chrono::milliseconds kJoinTry{1000};
-// Node 0 counts on every agent that has met: one whose ranks end at once has yet to join and leave in order.
+// Node 0 expects every agent that took part in the meeting: one whose ranks end at once still has to join and
+// leave in order.
 constexpr std::chrono::seconds kLateJoin{5};
-// In which node 0 hears of all nodes and writes a report.
+// Time for node 0 to collect the reports of all nodes and write one.
 constexpr milliseconds kReportTime{5000};
 
 }  // namespace
@@ -80,7 +81,7 @@ void JobLink::join_as_agent(const World& world) {
       client_ = std::move(client);
       return;
     } catch (const RefusedError& refusal) {
-      // The start has failed already. Node 0 knows of what, and whether there is another.
+      // The start has already failed. Node 0 knows why, and whether there is another.
       const std::lock_guard lock(mutex_);
       kept_out_ = Failure{.message = refusal.what(), .code = refusal.code(), .is_disruption = true};
       return;

@@ -35,7 +35,7 @@ void parse_num_nodes(const std::string& text, LaunchPlan* plan) {
   plan->max_nodes = static_cast<int>(*high);
 }
 
-// Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors on nodes without GPUs.
+// On nodes without GPUs, Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors.
 bool is_count_of_processors(int64_t value, const NodeProcessors& node) {
   return value > 1 && (value == node.num_online || value == std::ssize(node.limits.cpus) ||
                        value == node.limits.num_processors());
@@ -55,10 +55,10 @@ int parse_ranks_per_node(const LaunchArguments& arguments, const NodeProcessors&
       std::find(by_variable.begin(), by_variable.end(), "nproc_per_node") != by_variable.end();
   if (!from_variable || !is_count_of_processors(*value, node)) return static_cast<int>(*value);
   const int num_ranks = num_numa_nodes(node);
-  plan->notes.push_back(
-      fmt::format("PET_NPROC_PER_NODE={} is the number of processors and taken as such: {} with {}{}", *value,
-                  num_ranks == 1 ? "one rank" : fmt::format("{} ranks, one per NUMA node,", num_ranks),
-                  count_of(node.limits.num_threads() / num_ranks, "thread"), num_ranks == 1 ? "" : " each"));
+  plan->notes.push_back(fmt::format(
+      "PET_NPROC_PER_NODE={} is the number of processors and is treated as such: {} with {}{}", *value,
+      num_ranks == 1 ? "one rank" : fmt::format("{} ranks, one per NUMA node,", num_ranks),
+      count_of(node.limits.num_threads() / num_ranks, "thread"), num_ranks == 1 ? "" : " each"));
   return num_ranks;
 }
 
@@ -129,7 +129,7 @@ std::string read_secret(const std::string& path) {
     fail_errno(ExitCode::kNoInput, errno, fmt::format("--rdzv_secret_file '{}'", printable(path)));
   }
   secret.resize(static_cast<size_t>(file.gcount()));
-  // Editors end files with a new line.
+  // Editors end files with a newline.
   while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
   return secret;
 }
@@ -142,25 +142,25 @@ void plan_secret(const LaunchArguments& arguments, const Environment& environmen
     if (plan->num_nodes == 1) {
       plan->secret = random_secret();
     } else {
-      plan->warnings.push_back(
-          fmt::format("the job has no secret (--rdzv_secret_file, {}): whoever reaches its ports and knows "
-                      "its name can join it",
-                      kSecretVariable));
+      plan->warnings.push_back(fmt::format(
+          "the job has no secret (--rdzv_secret_file, {}): anyone who reaches its ports and knows "
+          "its name can join it",
+          kSecretVariable));
     }
     return;
   }
   const size_t size = plan->secret.size();
-  // It travels on as an environment variable.
+  // It is passed on as an environment variable.
   if (size < kMinSecretBytes || size > kMaxSecretBytes || plan->secret.find('\0') != std::string::npos) {
     fail(from_file ? ExitCode::kBadData : ExitCode::kBadConfig,
          "{}: expected a secret of {} to {} bytes without zeros, found {}; `openssl rand -hex 32` "
-         "makes one",
+         "generates one",
          from_file ? "--rdzv_secret_file " + printable(arguments.rdzv_secret_file) : kSecretVariable,
          kMinSecretBytes, kMaxSecretBytes, count_of(static_cast<int64_t>(size), "byte"));
   }
 }
 
-// torchrun has these keys for its own rendezvous.
+// torchrun uses these keys for its own rendezvous.
 constexpr const char* kKeysWithoutEffect[] = {
     "read_timeout", "close_timeout", "keep_alive_interval", "keep_alive_max_attempt", "is_host", "store_type",
     "use_libuv",    "rank",          "local_addr"};
@@ -191,7 +191,7 @@ void read_rendezvous_settings(const std::string& text, LaunchPlan* plan) {
     } else if (std::find(std::begin(kKeysWithoutEffect), std::end(kKeysWithoutEffect), key) ==
                std::end(kKeysWithoutEffect)) {
       fail(ExitCode::kUsage,
-           "--rdzv_conf: unknown key '{}'; timeout, last_call_timeout and heartbeat_timeout count",
+           "--rdzv_conf: unknown key '{}'; expected timeout, last_call_timeout or heartbeat_timeout",
            printable(key));
     }
   }
@@ -203,7 +203,7 @@ void plan_outputs(const LaunchArguments& arguments, LaunchPlan* plan) {
   const auto tee = parse_stream_choice("--tee", arguments.tee, num_ranks);
   plan->log_dir = arguments.log_dir;
   for (size_t i = 0; i < redirects.size(); ++i) {
-    // As with torchrun, a stream that is named in both is shown.
+    // As with torchrun, a stream named in both is shown.
     RankOutput output;
     output.teed = tee[i];
     output.redirected = {.out = redirects[i].out && !tee[i].out, .err = redirects[i].err && !tee[i].err};
@@ -248,7 +248,7 @@ void plan_program(const std::vector<std::string>& command, const Environment& en
     plan->program.insert(plan->program.end(), command.begin(), command.end());
     return;
   }
-  if (command.size() < 2) fail(ExitCode::kUsage, "expected a program behind --, found nothing");
+  if (command.size() < 2) fail(ExitCode::kUsage, "expected a program after --, found nothing");
   plan->program = {find_program(command[1], environment)};
   plan->program.insert(plan->program.end(), command.begin() + 1, command.end());
 }
@@ -258,7 +258,7 @@ void number_node(const LaunchArguments& arguments, LaunchPlan* plan) {
   plan->num_nodes = plan->max_nodes;
   if (plan->num_nodes > 1 && !arguments.node_rank) {
     fail(ExitCode::kUsage,
-         "--nnodes {}: expected --node_rank N, from 0 to {}: nodes are not numbered by themselves",
+         "--nnodes {}: expected --node_rank N, from 0 to {}: nodes are not numbered automatically",
          plan->num_nodes, plan->num_nodes - 1);
   }
   const int64_t node_rank = arguments.standalone ? 0 : arguments.node_rank.value_or(0);

@@ -1,4 +1,4 @@
-// What an agent makes of flags, variables and the machine.
+// How an agent interprets flags, variables and the machine.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -28,8 +28,8 @@ std::vector<int> range(int first, int last) {
   return cpus;
 }
 
-// Two sockets of `cores` cores each; with hyper-threads the second one of core c is 2 * cores + c, as Linux
-// numbers them on Xeons.
+// Two sockets of `cores` cores each; the second hyper-thread of core c is 2 * cores + c, as Linux numbers
+// them on Xeons.
 NodeProcessors two_sockets(int cores, bool hyper_threads, std::optional<double> quota = {}) {
   static std::map<std::pair<int, bool>, NodeProcessors> made;
   NodeProcessors& node = made[{cores, hyper_threads}];
@@ -215,7 +215,7 @@ TEST(LaunchPlan, RendezvousTimeoutIsTorchruns) {
 TEST(LaunchPlan, SecretIsReadOrMadeUpOrMissed) {
   Launch one;
   EXPECT_EQ(one.plan().secret.size(), 64u);
-  EXPECT_NE(one.plan().secret, one.plan().secret) << "another one each time";
+  EXPECT_NE(one.plan().secret, one.plan().secret) << "a new one each time";
   Launch two;
   two.set("nnodes", "2").set("node_rank", "0").set("rdzv_endpoint", "host0");
   EXPECT_EQ(two.plan().secret, "");
@@ -286,7 +286,7 @@ TEST(PetVariables, NumberOfProcessorsMeansCores) {
   EXPECT_THAT(plan.notes[0], HasSubstr("PET_NPROC_PER_NODE=16"));
   EXPECT_THAT(plan.notes[0], HasSubstr("2 ranks, one per NUMA node, with 8 threads each"));
 
-  Launch limited;  // a pod with 4 processors of a larger machine
+  Launch limited;  // a pod with 4 processors on a larger machine
   limited.node.limits.quota = 4;
   limited.variables = {{"PET_NPROC_PER_NODE", "4"}};
   EXPECT_EQ(limited.plan().local_world_size, 2);
@@ -340,7 +340,7 @@ TEST(Processors, CgroupLimitIsDivided) {
   EXPECT_EQ(assign_processors(two_sockets(8, false, 9.5), 1).ranks[0].num_threads, 10);
 }
 
-// A mask with three cores of one sub-NUMA cluster and two of another, three of them half.
+// A mask with three cores of one sub-NUMA cluster and two of another, three of them with one thread only.
 TEST(Processors, ACoreIsNotSplitWhateverTheMask) {
   const FakeMachine machine({4, 4, 2});
   const NodeProcessors node = node_processors(machine.root(), {1, 2, 3, 4, 7, 17, 18});
@@ -359,7 +359,7 @@ TEST(Processors, LittleForARankIsSaid) {
   EXPECT_EQ(assign_processors(node, 2).message, "");
   const MachineShape shape = {1, 1, 1};
   const NodeProcessors one_core = node_processors(FakeMachine(shape).root(), shape.cpus());
-  EXPECT_EQ(assign_processors(one_core, 1).message, "") << "nothing would be faster";
+  EXPECT_EQ(assign_processors(one_core, 1).message, "") << "there is nothing faster to advise";
   EXPECT_THAT(assign_processors(node, 4).message, HasSubstr("one core for each of 4 ranks"));
   EXPECT_EQ(assign_processors(node, 4).ranks[3].cpus, (std::vector<int>{3, 7}));
   const ProcessorAssignment eight = assign_processors(node, 8);

@@ -26,7 +26,7 @@ void add_interfaces(const std::filesystem::path& path, NetworkStatistics* sums) 
   }
 }
 
-// A line of names, "Tcp: RtoAlgorithm ... OutSegs RetransSegs ...", and one of values.
+// A line of names, "Tcp: RtoAlgorithm ... OutSegs RetransSegs ...", followed by one of values.
 void add_tcp(const std::filesystem::path& path, NetworkStatistics* sums) {
   std::ifstream file(path);
   std::string names_line, values_line;

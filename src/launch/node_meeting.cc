@@ -16,15 +16,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long more nodes than the fewest are waited for: at the first start, as torchrun does, and when those
-// that are there have work to go on with.
+// How long to wait for more than min_nodes: at the first start, as torchrun does, and at a restart, when the
+// nodes present could be working.
 constexpr milliseconds kFirstCall{30'000};
 constexpr milliseconds kCallAtRestart{3'000};
 constexpr milliseconds kLook{20};
-// They ask every 0.2 s, those of the last start once their ranks have ended.
+// Waiting nodes ask every 0.2 s, those of the last start only after their ranks have ended.
 constexpr milliseconds kFarewellTime{3'000};
 
-// One that came and asks this process to end; 0: none.
+// A received signal that asks this process to end; 0: none.
 int take_stop_signal(AgentSignals* signals) {
   for (const int number : signals->take()) {
     if (number == SIGTSTP) kill(getpid(), SIGSTOP);
@@ -107,7 +107,7 @@ void tell_of_the_end(const LaunchPlan& plan, const LaunchResult& end, int num_no
       if (take_stop_signal(signals) != 0) return;
     }
   } catch (const Error& error) {
-    log_debug("waiting nodes were not told of the end: {}", error.what());  // which they notice by themselves
+    log_debug("waiting nodes were not told of the end: {}", error.what());  // they will notice it themselves
   }
 }
 

@@ -15,16 +15,17 @@
 namespace tessera {
 namespace {
 
-// A descriptor that poll() finds writable takes so much without waiting (PIPE_BUF of Linux).
+// A descriptor that poll() reports writable takes this much without blocking (PIPE_BUF on Linux).
 constexpr size_t kWriteBytes = 4096;
 constexpr size_t kReadBytes = 65536;
-// A source is not read while its target has so much to write: the rank waits, as for any slow reader.
+// A source is not read while its target has this much left to write: the rank blocks, as with any slow
+// reader.
 constexpr size_t kMaxPendingBytes = size_t{1} << 18;
-// A line that is longer is shown in pieces, so that one without an end takes no more memory than this.
+// A longer line is shown in pieces, so that an endless one takes no more memory than this.
 constexpr size_t kMaxLineBytes = size_t{1} << 20;
-// What a pipe holds at most (fs.pipe-max-size).
+// The maximum size of a pipe (fs.pipe-max-size).
 constexpr int64_t kMaxPipeBytes = int64_t{1} << 20;
-// A terminal may show a progress line of rank 0; it is drawn again soon.
+// Clears a progress line of rank 0 that a terminal may show; it is soon redrawn.
 constexpr std::string_view kClearLine = "\r\x1b[K";
 
 bool is_writable(int fd) {
@@ -32,7 +33,7 @@ bool is_writable(int fd) {
   return ::poll(&wanted, 1, 0) == 1;
 }
 
-// What a terminal would show at last of a line that was redrawn.
+// The part of a redrawn line that a terminal would show in the end.
 std::string_view last_state(std::string_view line) {
   while (line.ends_with('\r')) line.remove_suffix(1);
   const size_t redrawn = line.rfind('\r');
@@ -42,7 +43,7 @@ std::string_view last_state(std::string_view line) {
 }  // namespace
 
 OutputRelay::OutputRelay(const std::vector<RelaySource>& sources) {
-  targets_.reserve(sources.size());  // sources point into it
+  targets_.reserve(sources.size());  // sources hold pointers into it
   for (const RelaySource& how : sources) {
     fcntl(how.pipe, F_SETFL, fcntl(how.pipe, F_GETFL) | O_NONBLOCK);
     sources_.push_back({.how = how,
@@ -93,7 +94,7 @@ void OutputRelay::move() {
 
 void OutputRelay::end_sources() {
   for (Source& source : sources_) {
-    // Not what a process that a rank has left behind goes on writing.
+    // Bounded, as a process left behind by a rank may keep writing.
     int64_t left = kMaxPipeBytes;
     for (int64_t count = 1; source.is_open && left > 0 && count > 0; left -= count)
       count = read_from(&source);
@@ -105,7 +106,7 @@ bool OutputRelay::has_pending() const {
   return std::any_of(targets_.begin(), targets_.end(), [](const Target& t) { return !t.pending.empty(); });
 }
 
-// The number of bytes; 0 when there was nothing.
+// Returns the number of bytes; 0 if there was nothing to read.
 int64_t OutputRelay::read_from(Source* source) {
   std::array<char, kReadBytes> buffer;
   const ssize_t count = read(source->how.pipe, buffer.data(), buffer.size());
@@ -130,14 +131,14 @@ void OutputRelay::take(Source* source, std::string_view text) {
     show(source, source->line);
     source->line = text.substr(last + 1);
   }
-  // States of a progress bar that nobody will see.
+  // Drop states of a progress bar that nobody will see.
   if (!plain && source->line.size() > kReadBytes) source->line = std::string(last_state(source->line));
   if (source->line.size() <= kMaxLineBytes) return;
   show(source, plain ? source->line : source->line + "\n");
   source->line.clear();
 }
 
-// Whole lines, with their ends.
+// `lines` are whole lines, including their line ends.
 void OutputRelay::show(Source* source, std::string_view lines) {
   Target* target = source->target;
   if (target->shows_status) target->pending += kClearLine;
@@ -198,7 +199,7 @@ void OutputRelay::write_to(Target* target) {
   target->pending.erase(0, done);
 }
 
-// Whoever writes to these finds out at the next write that nobody reads, as without an agent.
+// A process writing to these finds out at its next write that nobody reads, as it would without an agent.
 void OutputRelay::close_unread_sources() {
   for (Source& source : sources_) {
     const bool unread = source.target != nullptr && !source.target->is_open && source.how.file < 0;

@@ -26,7 +26,7 @@ struct Pipe {
   }
 };
 
-// Rank 0 as it is, rank 1 with a prefix, to one pipe.
+// Rank 0 unchanged and rank 1 with a prefix, to one pipe.
 struct Relay {
   Pipe shown;
   Pipe rank0;
@@ -73,7 +73,7 @@ TEST(OutputRelay, AReaderThatStandsStillKeepsNothingButOutputWaiting) {
   Relay r;
   const std::string line(1023, 'x');
   fcntl(r.rank1.ends[1], F_SETFL, O_NONBLOCK);
-  // Until neither pipes nor the relay take more; every call returns.
+  // Write until neither pipes nor the relay take more; every call must return.
   int64_t lines_written = 0;
   for (int idle = 0; idle < 3;) {
     const std::string text = line + "\n";
@@ -91,7 +91,7 @@ TEST(OutputRelay, AReaderThatStandsStillKeepsNothingButOutputWaiting) {
   EXPECT_EQ(std::ssize(text), lines_written * std::ssize("[rank 1] " + line + "\n"));
 }
 
-// A rank's child that lives on and always writes faster than the relay reads.
+// A rank's child that outlives it and always writes faster than the relay reads.
 TEST(OutputRelay, EndsThoughSomebodyWritesOn) {
   const Pipe shown;
   const int endless = open("/dev/zero", O_RDONLY | O_CLOEXEC);

@@ -19,10 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a thread: deeper ones are cut.
+// Per thread; deeper stacks are truncated.
 constexpr int kMaxFrames = 32;
 
-// Of files of /proc, which say nothing of their size; "" when they cannot be read.
+// Reads a file of /proc, where file sizes are unknown; "" if it cannot be read.
 std::string read_proc_file(const fs::path& path) {
   std::ifstream file(path);
   std::ostringstream text;
@@ -56,12 +56,13 @@ class Stacks {
     if (error_.empty() && dwfl_linux_proc_attach(modules_.dwfl(), pid, false) != 0) error_ = libdw_error();
   }
 
-  // Empty, with an error(), when it cannot be told.
+  // Empty, with an error(), if it cannot be determined.
   Frames of_thread(pid_t thread) {
     if (!error_.empty()) return {};
     Walk walk = {modules_, {}};
     error_.clear();
-    // What ends a walk early, such as a function without unwinding tables, leaves the frames found so far.
+    // If the walk ends early, for example at a function without unwind tables, the frames found so far are
+    // kept.
     if (dwfl_getthread_frames(modules_.dwfl(), thread, &Stacks::take_frame, &walk) != 0 &&
         walk.frames.empty()) {
       thread_error_ = libdw_error();
@@ -81,7 +82,7 @@ class Stacks {
     Dwarf_Addr address = 0;
     bool is_activation = false;
     if (!dwfl_frame_pc(frame, &address, &is_activation)) return DWARF_CB_ABORT;
-    // A return address may be the first one of the next function.
+    // A return address may be the first address of the next function.
     const std::string name = walk.modules.function_at(address - (is_activation ? 0 : 1));
     walk.frames.push_back(name.empty() ? fmt::format("{:#x}", address) : name);
     return std::ssize(walk.frames) < kMaxFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
@@ -126,7 +127,7 @@ std::string describe_process(pid_t pid) {
   std::string text =
       fmt::format("process {} ({}): {}, {} resident, {}", pid, status_field(status, "Name"), state_of(status),
                   status_field(status, "VmRSS"), count_of(std::ssize(threads), "thread"));
-  // States as they are before tracing stops them.
+  // Read the states before tracing stops the threads.
   std::vector<std::string> lines;
   for (const pid_t thread : threads) {
     const fs::path of_thread = folder / "task" / std::to_string(thread);

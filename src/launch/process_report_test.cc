@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// Names for the stacks; not inlined, and with something to do behind the call, so that they have frames.
+// Functions to be found on the stacks; not inlined, and with work after the call, so that they have frames.
 [[gnu::noinline]] void stand_still_in_here() {
   raise(SIGSTOP);
   _exit(0);
@@ -49,7 +49,7 @@ class Child {
   pid_t pid_;
 };
 
-// Looks again until all of it is there: states change while a process starts and after it was looked at.
+// Retries until everything is there: states change while a process starts and after it was traced.
 std::string describe_until(pid_t pid, const std::vector<std::string>& wanted) {
   std::string text;
   for (int attempt = 0; attempt < 100; ++attempt) {
@@ -73,7 +73,7 @@ TEST(ProcessReport, OfAStoppedProcessNamesWhereItStands) {
     if (text.find("stacks are incomplete") != std::string::npos) GTEST_SKIP() << text;
     EXPECT_THAT(text, HasSubstr("stand_still_in_here"));
   }
-  EXPECT_EQ(waitpid(child.pid(), &status, WNOHANG), 0) << "it went on";
+  EXPECT_EQ(waitpid(child.pid(), &status, WNOHANG), 0) << "it should still be running";
 }
 
 TEST(ProcessReport, LooksAtEveryThread) {

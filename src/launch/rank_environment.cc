@@ -44,7 +44,7 @@ Variables rank_variables(const LaunchPlan& plan, const RankStart& start, const E
       {kResumeCommandVariable, plan.resume_command},
       {kSnapshotSlotsVariable, fmt::format("{}", fmt::join(start.snapshot_slots, ","))},
   };
-  // What runs continues from its last checkpoint, if it has one.
+  // A restarted run resumes from its last checkpoint, if it has one.
   if (start.restart_count > 0) variables.emplace_back(kResumeVariable, "auto");
   if (environment("OMP_NUM_THREADS").value_or("").empty()) {
     const RankProcessors& processors = plan.processors.at(static_cast<size_t>(start.local_rank));

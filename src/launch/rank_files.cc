@@ -24,7 +24,7 @@ void make_folders(const fs::path& folder) {
   if (error) fail(ExitCode::kIoError, "folder '{}' for log files: {}", folder.string(), error.message());
 }
 
-// A run id may be anything.
+// A run id may contain any characters.
 std::string as_file_name(std::string text) {
   std::replace_if(
       text.begin(), text.end(),
@@ -32,7 +32,7 @@ std::string as_file_name(std::string text) {
   return text;
 }
 
-// That a process which is told the path can write to.
+// A memory file that a process can open for writing by its path.
 int make_memory(const char* name) {
   const int fd = memfd_create(name, MFD_CLOEXEC);
   if (fd < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("memory for {}", name));

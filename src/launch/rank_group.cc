@@ -18,14 +18,14 @@
 namespace tessera {
 namespace {
 
-// What a rank may take to end after another has failed.
+// How long a rank may take to end after another has failed.
 constexpr std::chrono::milliseconds kTimeAfterFailure{1000};
-// And after which one that is still there is stuck.
+// After this time a rank that is still there counts as stuck.
 constexpr std::chrono::milliseconds kTimeBeforeLook{400};
-// How often an agent looks whether another node has failed.
+// How often an agent checks whether another node has failed.
 constexpr std::chrono::milliseconds kLookAround{100};
-// Tools that end a program (timeout, srun) send SIGINT to it and again to its process group: what comes
-// within this time of the first is no second Ctrl-C.
+// Tools that end a program (timeout, srun) send SIGINT to it and again to its process group: one within this
+// time of the first is not a second Ctrl-C.
 constexpr std::chrono::milliseconds kSameInterrupt{100};
 constexpr const char* kStreamNames[] = {"stdout.log", "stderr.log"};
 
@@ -58,7 +58,7 @@ RankGroup::~RankGroup() {
   }
 }
 
-// The descriptor that becomes the stream of the rank; -1: the agent's own.
+// Returns the descriptor that becomes the rank's stream; -1: the agent's own.
 int RankGroup::open_stream(int local_rank, bool is_err, const RankFiles& files,
                            std::vector<RelaySource>* sources, std::vector<int>* to_close) const {
   const RankOutput& output = plan_.outputs[static_cast<size_t>(local_rank)];
@@ -71,7 +71,7 @@ int RankGroup::open_stream(int local_rank, bool is_err, const RankFiles& files,
     to_close->push_back(files.open_log(name));
     return to_close->back();
   }
-  // On a terminal rank 0 is as without an agent, with its progress line, colours and columns.
+  // On a terminal rank 0 writes directly, as without an agent, with its progress line, colours and columns.
   if (rank == 0 && output.shown && !teed && isatty(own) == 1) return -1;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) fail_errno(ExitCode::kIoError, errno, "a pipe for a rank's output");
@@ -170,7 +170,7 @@ void RankGroup::handle_signals() {
   }
 }
 
-// Once; more of them change nothing, but for a second Ctrl-C.
+// Acts once; further signals change nothing, except for a second Ctrl-C.
 void RankGroup::handle_stop_signal(int number) {
   was_told_to_end_ = true;
   if (phase_ == Phase::kRunning) {
@@ -188,7 +188,7 @@ void RankGroup::handle_stop_signal(int number) {
   }
 }
 
-// Ctrl-Z reaches only this process.
+// Ctrl-Z reaches only this process, so it is passed on.
 void RankGroup::suspend() {
   signal_all(SIGSTOP);
   kill(getpid(), SIGSTOP);
@@ -209,7 +209,7 @@ void RankGroup::collect_ended() {
     if (ended != ranks_.end()) {
       collect(info, &*ended);
     } else {
-      // The first process of a container inherits what ranks have left behind.
+      // The init process of a container inherits the processes that ranks left behind.
       waitpid(info.si_pid, nullptr, 0);
     }
   }
@@ -224,7 +224,7 @@ void RankGroup::collect(const siginfo_t& info, Rank* rank) {
   end.out_of_memory = end.signal == SIGKILL && cgroup_oom_kills() > oom_kills_before_;
   if (end.failed()) {
     end.report = read_error_report(rank->files.error_file());
-    kill(-rank->pid, SIGKILL);  // what it has started; the number is its own until wait4
+    kill(-rank->pid, SIGKILL);  // its children; the pid is not reused before wait4
   }
   rusage usage = {};
   wait4(rank->pid, nullptr, 0, &usage);
@@ -266,8 +266,8 @@ std::vector<RankSituation> RankGroup::situations() const {
   return situations;
 }
 
-// Those that this one has not told yet. Where starting again would not help, the others end with this code,
-// too.
+// Tells the job, unless the rank blames a peer. Where a restart would not help, the others end with this
+// code, too.
 void RankGroup::report_to_job(const RankEnd& end) {
   if (end.caused_by_peer()) return;
   const int code = end.final_code();
@@ -282,7 +282,7 @@ void RankGroup::heed_other_nodes() {
   begin_to_fail();
 }
 
-// The store of node 0 lives until the others have done with it, or a signal comes.
+// Node 0 keeps its store running until the others no longer need it, or a signal arrives.
 void RankGroup::serve_other_nodes() {
   while (stop_signal_ == 0 && job_->is_needed()) {
     pollfd wanted = {signals_->fd(), POLLIN, 0};
@@ -295,7 +295,7 @@ void RankGroup::serve_other_nodes() {
   }
 }
 
-// A reader that stands still is waited for as by any program; Ctrl-C or SIGTERM ends that.
+// Waits for a stopped reader as any program would; Ctrl-C or SIGTERM ends the wait.
 void RankGroup::show_the_rest() {
   relay_->end_sources();
   relay_->move();
@@ -311,7 +311,8 @@ void RankGroup::show_the_rest() {
   }
 }
 
-// Of a user's mistake the job says on which host it was found. Where there is one, nobody asks.
+// The job's verdict on a user's mistake names the host where it was found. With a single node that is left
+// out.
 std::string RankGroup::without_own_host(const std::string& message) const {
   const std::string prefix = fmt::format("host {}: ", plan_.host);
   return plan_.num_nodes == 1 && message.starts_with(prefix) ? message.substr(prefix.size()) : message;
@@ -336,7 +337,7 @@ LaunchResult RankGroup::result() {
   const std::optional<Failure> verdict = job_->failure();
   const bool is_here = verdict && verdict->rank >= plan_.first_rank() &&
                        verdict->rank < plan_.first_rank() + plan_.local_world_size;
-  // A rank of this node that was silent until the agent killed it failed of its silence.
+  // If the agent killed a rank of this node that was silent, the silence is the cause.
   if (culprit != nullptr && verdict && (!is_here || culprit->was_told_to_end)) {
     result.exit_code = static_cast<int>(verdict->code);
     result.error = without_own_host(verdict->message) + report_place_;

@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// Of a size that nobody can take back: a reader never meets the end of the file.
+// Sealed against shrinking, so that a reader never runs past the end of the file.
 UniqueFd make_memory() {
   UniqueFd fd(memfd_create("tessera_rank_position", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ftruncate(fd.get(), RankPosition::size_bytes()) != 0 ||

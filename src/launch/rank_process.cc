@@ -27,7 +27,8 @@ std::vector<char*> pointers_to(std::span<const std::string> texts) {
   return pointers;
 }
 
-// What the child needs, prepared: between vfork and exec it shares the agent's memory and takes none.
+// Everything the child needs, prepared in advance: between vfork and exec it shares the agent's memory and
+// must not allocate.
 struct ChildStart {
   const char* path;
   char* const* argv;
@@ -37,14 +38,14 @@ struct ChildStart {
   int out;
   int err;
   int null_input;
-  int error_pipe;  // closed by exec, gets errno when that fails
+  int error_pipe;  // closed by exec; receives errno if that fails
   std::span<const int> inherited;
   pid_t agent;
 };
 
 [[noreturn]] void become_rank(const ChildStart& start) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != start.agent) _exit(127);  // it has gone before
+  if (getppid() != start.agent) _exit(127);  // the agent has already ended
   setpgid(0, 0);
   if (start.cpu_mask_bytes > 0) {
     sched_setaffinity(0, start.cpu_mask_bytes, reinterpret_cast<const cpu_set_t*>(start.cpu_mask));
@@ -53,13 +54,13 @@ struct ChildStart {
   if (start.out >= 0) dup2(start.out, STDOUT_FILENO);
   if (start.err >= 0) dup2(start.err, STDERR_FILENO);
   for (const int number : {SIGINT, SIGTERM, SIGPIPE, SIGTSTP, SIGCONT, SIGCHLD}) std::signal(number, SIG_DFL);
-  // In the background of the terminal, yet rank 0 may write to it whatever `stty tostop` says.
+  // Rank 0 is in the terminal's background, yet may write to it regardless of `stty tostop`.
   std::signal(SIGTTOU, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   restore_open_file_limit();
-  // The store's sockets among them: a rank's children could keep its port from the next start.
+  // Including the store's sockets: a rank's children could otherwise block its port for the next start.
   close_range(STDERR_FILENO + 1, std::numeric_limits<unsigned>::max(), CLOSE_RANGE_CLOEXEC);
   for (const int fd : start.inherited) fcntl(fd, F_SETFD, 0);
   execve(start.path, start.argv, start.environment);
@@ -68,14 +69,14 @@ struct ChildStart {
   _exit(127);
 }
 
-// Apart from its caller, so that no variable of it is live in both processes.
+// A separate function, so that none of its caller's variables is live in both processes.
 [[gnu::noinline]] pid_t start_child(const ChildStart& start) {
   const pid_t pid = vfork();
   if (pid == 0) become_rank(start);
   return pid;
 }
 
-// The words that sched_setaffinity takes; none for no processors.
+// The mask in the form sched_setaffinity takes; empty for no processors.
 std::vector<unsigned long> affinity_mask(const std::vector<int>& cpus) {
   constexpr size_t kWordBits = 8 * sizeof(unsigned long);
   std::vector<unsigned long> mask;
@@ -136,11 +137,11 @@ std::string RankEnd::how() const {
 std::string RankEnd::describe() const {
   if (caused_by_peer() || tells_users_mistake()) return report->message;
   const std::string who = describe_rank(rank, host);
-  // What a rank says of itself may begin with its name.
+  // A rank's own message may begin with its name.
   if (report && signal == 0 && report->message.starts_with(who)) return report->message;
   if (report && signal == 0) return fmt::format("{}: {}", who, report->message);
   if (signal == 0) return fmt::format("{} ended with exit code {}", who, exit_code);
-  // The report of a rank that died of this signal says where (launch/crash_handler.h).
+  // If the rank died of this signal, its report says where (launch/crash_handler.h).
   if (report && report->code == 128 + signal) return fmt::format("{} was {}", who, report->message);
   return fmt::format("{} was killed by {}{}", who, signal_text(signal),
                      out_of_memory ? ": the kernel's out-of-memory killer has been at work" : "");
@@ -160,7 +161,7 @@ const RankEnd* find_culprit(const std::vector<RankEnd>& ends) {
     if (end.failed() && (culprit == nullptr || weight(end) < weight(*culprit))) culprit = &end;
   }
   if (culprit == nullptr || !culprit->report) return culprit;
-  // What every rank finds for itself (a missing file) is told of the first one.
+  // An error that every rank finds on its own (a missing file) is attributed to the lowest rank.
   for (const RankEnd& end : ends) {
     const bool says_the_same = end.failed() && end.report && end.exit_code == culprit->exit_code &&
                                end.report->message == culprit->report->message;

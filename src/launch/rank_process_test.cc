@@ -1,4 +1,4 @@
-// Ranks as processes: what they get, how they end, and which end the others follow from.
+// Ranks as processes: what they inherit, how they end, and which end caused the others.
 #include "launch/rank_process.h"
 
 #include <fcntl.h>
@@ -19,7 +19,7 @@ namespace {
 
 using testing::IsEmpty;
 
-// Every rank has its own, the same in every start; empty until a rank writes to them.
+// Every rank has its own files, the same in every start; empty until a rank writes to them.
 TEST(SnapshotMemory, IsFilesOfTheAgentByRank) {
   const SnapshotMemory memory(2);
   std::set<int> all;
@@ -43,7 +43,7 @@ TEST(RankProcess, HasItsOwnSnapshotMemoryAndNoOtherFile) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   RankProcessOptions options;
-  // One by one: the descriptor by which a shell lists a folder may have any free number.
+  // One by one: the descriptor with which a shell lists a folder may have any free number.
   options.program = {
       "/bin/sh", "sh", "-c",
       "n=3; while [ $n -lt 256 ]; do if [ -e /proc/self/fd/$n ]; then echo $n; fi; n=$((n+1)); done"};
@@ -86,7 +86,8 @@ TEST(Culprit, IsTheFirstThatBlamesNobodyElse) {
   EXPECT_EQ(killed.final_code(), 75);
   RankEnd crashed = end_of(2, 0, "killed by signal 11 (SIGSEGV), in f");
   crashed.signal = 11;
-  EXPECT_EQ(crashed.describe(), "rank 2 on host b was killed by signal 11 (SIGSEGV)") << "of another end";
+  EXPECT_EQ(crashed.describe(), "rank 2 on host b was killed by signal 11 (SIGSEGV)")
+      << "the report is of a different end";
   crashed.report->code = 128 + 11;
   EXPECT_EQ(crashed.describe(), "rank 2 on host b was killed by signal 11 (SIGSEGV), in f");
   const RankEnd victim = end_of(0, 75, "rank 2 on host b is gone", true);
@@ -106,7 +107,7 @@ TEST(Culprit, IsTheFirstThatBlamesNobodyElse) {
             "rank 1 on host b: disk full");
 }
 
-// It is no rank's fault; where several nodes are in the job, it may be that of one.
+// No rank is to blame; with several nodes, the mistake may be on one of them.
 TEST(Culprit, OfTheUsersMistakeIsNobody) {
   for (const int code : {64, 65, 66, 78}) {
     EXPECT_EQ(end_of(3, code, "no such file").describe(), "no such file");
@@ -116,7 +117,7 @@ TEST(Culprit, OfTheUsersMistakeIsNobody) {
     EXPECT_EQ(end_of(3, code, "wrong").describe(), "rank 3 on host b: wrong");
     EXPECT_EQ(end_of(3, code, "wrong").describe_to_others(), "rank 3 on host b: wrong");
   }
-  EXPECT_EQ(end_of(3, 66).describe(), "rank 3 on host b ended with exit code 66") << "it left no word";
+  EXPECT_EQ(end_of(3, 66).describe(), "rank 3 on host b ended with exit code 66") << "it left no report";
 }
 
 TEST(Culprit, OfRanksWithTheSameErrorIsTheLowest) {

@@ -84,7 +84,7 @@ std::optional<ErrorReport> read_error_report(const std::filesystem::path& path) 
   text.resize(static_cast<size_t>(in.gcount()));
   const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!object.is_object() || !object.contains("message")) return std::nullopt;
-  const json& message = object["message"];  // PyTorch's has the text one level further in
+  const json& message = object["message"];  // PyTorch nests the text one level deeper
   ErrorReport report;
   report.message = printable(message.is_object() ? text_of(message, "message") : text_of(object, "message"),
                              kMaxMessageChars);

@@ -13,7 +13,7 @@ Restart restart_after(const LaunchResult& end, const LaunchPlan& plan, int num_f
   if (end.was_told_to_end) return Restart::kNo;
   const bool may_be_free = may_restart(plan);
   if (end.signal != 0) {
-    // On one node nobody but the user stops a rank; Ctrl-C and a closed terminal are the user's, too.
+    // On a single node only the user stops a rank; Ctrl-C and a closed terminal also come from the user.
     const bool is_eviction = end.signal == SIGTERM && plan.has_meetings();
     return is_eviction && may_be_free ? Restart::kFree : Restart::kNo;
   }

@@ -56,14 +56,14 @@ TEST(RestartPolicy, DependsOnHowTheStartEnded) {
     EXPECT_EQ(restart_after(each.end, plan_of(1, 1, 2), 1, 1), each.single_node);
   }
   const LaunchResult killed = {.exit_code = 75, .error = {}};
-  EXPECT_EQ(restart_after(killed, plan_of(2, 2, 2), 2, 0), no) << "all are used";
+  EXPECT_EQ(restart_after(killed, plan_of(2, 2, 2), 2, 0), no) << "all restarts are used up";
   EXPECT_EQ(restart_after(killed, plan_of(2, 2, 2), 1, 9), counted);
   const LaunchResult silent = {.exit_code = 75, .error = {}, .is_disruption = true};
   for (const int max_idle_restarts : {0, 3, 100}) {
     LaunchPlan plan = plan_of(1, 1, 2);
     plan.max_idle_restarts = max_idle_restarts;
     EXPECT_EQ(restart_after(silent, plan, 0, max_idle_restarts), free);
-    EXPECT_EQ(restart_after(silent, plan, 0, max_idle_restarts + 1), no) << "it gets nowhere";
+    EXPECT_EQ(restart_after(silent, plan, 0, max_idle_restarts + 1), no) << "it makes no progress";
   }
   const LaunchResult evicted = {.signal = 15, .error = {}};
   EXPECT_EQ(restart_after(evicted, plan_of(2, 3, 0), 0, 9), free);

@@ -31,7 +31,7 @@ std::string utc_time(const char* format) {
   return {text.data(), std::strftime(text.data(), text.size(), format, &fields)};
 }
 
-// null for what never happened.
+// null if there was none yet.
 json describe_work(const PositionEntry& work) {
   if (work.what.empty()) return nullptr;
   return {{"what", work.what},
@@ -95,7 +95,7 @@ std::string rank_text(const json& rank) {
   }
   text += fmt::format(", at most {}", format_bytes(rank.at("peak_resident_bytes").get<int64_t>()));
   const json& work = rank.at("work");
-  if (work.is_null()) return text + "\n    has not said where it is";
+  if (work.is_null()) return text + "\n    has not reported a position";
   text +=
       fmt::format("\n    step {}: {}", work.at("step").get<int64_t>(), work.at("what").get<std::string>());
   if (!work.at("layer").is_null()) text += fmt::format(" of layer {}", work.at("layer").get<int64_t>());
@@ -127,8 +127,8 @@ std::string node_text(const json& node) {
                         format_bytes(memory.at("cgroup_limit_bytes").get<int64_t>()));
   }
   text += fmt::format(
-      "\n  network since the agent began: {} sent, {} received; {} dropped, {} faulty; {} of "
-      "{} sent again",
+      "\n  network since the agent started: {} sent, {} received; {} dropped, {} faulty; {} of "
+      "{} retransmitted",
       count_of(network.at("sent_bytes").get<int64_t>(), "byte"), network.at("received_bytes").get<int64_t>(),
       count_of(network.at("dropped_packets").get<int64_t>(), "packet"),
       network.at("faulty_packets").get<int64_t>(), network.at("tcp_resent_segments").get<int64_t>(),
@@ -186,7 +186,7 @@ std::optional<json> parse_node_report(const std::string& text, int node) {
   json report = json::parse(text, nullptr, /*allow_exceptions=*/false);
   try {
     if (report.is_discarded() || report.at("node") != node) return std::nullopt;
-    node_text(report);  // has all that it takes
+    node_text(report);  // throws if anything is missing
     report.value("culprit_process", std::string());
   } catch (const json::exception&) {
     return std::nullopt;
@@ -220,17 +220,18 @@ json make_stall_report(const StallReportInputs& inputs) {
     }
     const auto silence = inputs.lost.find(node);
     const bool is_known = silence != inputs.lost.end() && silence->second;
-    report["nodes"].push_back({{"node", node},
-                               {"lost", is_known ? fmt::format("no word since {:.1f} s ago", *silence->second)
-                                                 : std::string("no word")},
-                               {"silent_s", is_known ? json(rounded(*silence->second)) : json(nullptr)}});
+    report["nodes"].push_back(
+        {{"node", node},
+         {"lost", is_known ? fmt::format("last heard from {:.1f} s ago", *silence->second)
+                           : std::string("never heard from")},
+         {"silent_s", is_known ? json(rounded(*silence->second)) : json(nullptr)}});
   }
   return report;
 }
 
 std::string stall_report_text(const json& report) {
   std::string text = fmt::format(
-      "{}\n\njob '{}', start {}, {}; told by node {} on host {}\n", report["cause"].get<std::string>(),
+      "{}\n\njob '{}', start {}, {}; reported by node {} on host {}\n", report["cause"].get<std::string>(),
       report["job"].get<std::string>(), report["start"].get<int>(), report["time"].get<std::string>(),
       report["written_by"]["node"].get<int>(), report["written_by"]["host"].get<std::string>());
   for (const json& node : report["nodes"]) text += node_text(node);

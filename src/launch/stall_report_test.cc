@@ -63,8 +63,8 @@ TEST(StallReport, SaysWhereEveryRankIs) {
             HasSubstr("rank 0 (process 10): ended: exit code 75, at most 1.00 MiB"),
             HasSubstr("step 7: backward of layer 3, for 0.0 s"),
             HasSubstr("between nodes: gradients of group 4, number 41, 1000 bytes, for 0.0 s"),
-            HasSubstr("5000 bytes sent, 6000 received"), HasSubstr("3 of 100 TCP segments sent again"),
-            HasSubstr("node 1: no word since 3.2 s ago"), HasSubstr("what rank 0 was doing:\nstack")));
+            HasSubstr("5000 bytes sent, 6000 received"), HasSubstr("3 of 100 TCP segments retransmitted"),
+            HasSubstr("node 1: last heard from 3.2 s ago"), HasSubstr("what rank 0 was doing:\nstack")));
 }
 
 TEST(StallReport, FilesBearTheNodeThatSpeaksForItselfAlone) {
@@ -81,7 +81,7 @@ TEST(StallReport, FilesBearTheNodeThatSpeaksForItselfAlone) {
   EXPECT_THROW(write_stall_report("/proc/nowhere", report_of(two_nodes(0), {})), Error);
 }
 
-// Agents prove that they know the job's secret; a job may have none.
+// Agents prove that they know the job's secret, but a job may have none.
 TEST(StallReport, WhatIsNoDescriptionOfTheNodeIsLeftOut) {
   const json good = describe_node(two_nodes(1), {situation(1)}, {}, "");
   EXPECT_TRUE(parse_node_report(good.dump(), 1));

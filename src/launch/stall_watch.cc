@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// For what other nodes find out: they look 0.4 s after the verdict, and stacks take their time.
+// For the reports of other nodes: they look 0.4 s after the verdict, and stack traces take time.
 constexpr std::chrono::milliseconds kOtherNodes{2000};
 
 }  // namespace
@@ -66,7 +66,7 @@ std::string StallWatch::write(std::map<int, nlohmann::json> nodes) const {
   try {
     if (!folder.empty()) return "; where every rank was: " + write_stall_report(folder, report).string();
   } catch (const Error& error) {
-    log_warning("the report on the standstill could not be written: {}", error.what());
+    log_warning("cannot write the stall report: {}", error.what());
   }
   log_warning("where every rank was:\n{}", stall_report_text(report));
   return "";

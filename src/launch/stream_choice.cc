@@ -32,7 +32,7 @@ std::vector<StreamChoice> parse_stream_choice(const std::string& flag, const std
            flag, printable(text));
     }
     if (*rank < 0 || *rank >= num_ranks) {
-      fail(ExitCode::kUsage, "{}: local rank {} of '{}': this node has the ranks 0 to {}", flag, *rank,
+      fail(ExitCode::kUsage, "{}: local rank {} of '{}': this node has local ranks 0 to {}", flag, *rank,
            printable(text), num_ranks - 1);
     }
     choices[static_cast<size_t>(*rank)] = *choice;

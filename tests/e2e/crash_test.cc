@@ -116,8 +116,8 @@ TEST_F(Crash, LeavesOneLineThatSaysWhereAndDiesOfTheSignal) {
       {fault_on_another_thread, 0, SIGSEGV, "error: .* at address 0x10, in tessera::read_at_0x10.*\n"},
       {give_up, 0, SIGABRT, "error: killed by signal 6 \\(SIGABRT\\), in tessera::give_up.*\n"},
       {run_generated_code, 0, SIGILL,
-       "error: killed by signal 4 \\(SIGILL\\), illegal instruction at address 0x[0-9a-f]+, in code of no "
-       "function at 0x[0-9a-f]+.*tessera::run_generated_code.*\n"},
+       "error: killed by signal 4 \\(SIGILL\\), illegal instruction at address 0x[0-9a-f]+, in unknown "
+       "code at 0x[0-9a-f]+.*tessera::run_generated_code.*\n"},
       {[] { overflow_the_stack(0); }, 0, SIGSEGV, "error: .* in tessera::overflow_the_stack.*\n"},
       {wait_to_be_killed, SIGBUS, SIGBUS,
        "error: killed by signal 7 \\(SIGBUS\\), sent by process " + sender + ", in .*wait_to_be_killed.*\n"}};

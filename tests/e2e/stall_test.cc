@@ -117,10 +117,10 @@ TEST_F(Stall, NodeWhoseAgentWasKilledIsListedAsLost) {
   ASSERT_TRUE(report.is_object());
   ASSERT_EQ(report.at("nodes").size(), 2u);
   for (const json& rank : report.at("nodes")[0].at("ranks")) expect_position(rank);
-  EXPECT_THAT(report.at("nodes")[1].at("lost").get<std::string>(), HasSubstr("no word since "));
+  EXPECT_THAT(report.at("nodes")[1].at("lost").get<std::string>(), HasSubstr("last heard from "));
   EXPECT_LT(report.at("nodes")[1].at("silent_s"), 5);
   EXPECT_TRUE(report.at("culprit_process").is_null());
-  EXPECT_THAT(text_, HasSubstr("node 1: no word since "));
+  EXPECT_THAT(text_, HasSubstr("node 1: last heard from "));
 }
 
 // Nobody can make one report of all then: each other node tells of its own ranks.
@@ -128,7 +128,7 @@ TEST_F(Stall, WithoutNodeZeroTheOthersReportThemselves) {
   const json report = report_on_lost_agent(0);
   ASSERT_TRUE(report.is_object());
   EXPECT_EQ(report.at("written_by").at("node"), 1);
-  EXPECT_THAT(report.at("nodes")[0].at("lost").get<std::string>(), HasSubstr("no word"));
+  EXPECT_THAT(report.at("nodes")[0].at("lost").get<std::string>(), HasSubstr("heard from"));
   ASSERT_EQ(report.at("nodes")[1].at("ranks").size(), 2u);
   for (const json& rank : report.at("nodes")[1].at("ranks")) expect_position(rank);
 }
