@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# bench_summary_check.sh TESSERA: scripts/bench_summary.py makes tables of what every part of tessera bench writes;
-# scripts/onednn_limit.py reads CPUID.
+# bench_summary_check.sh TESSERA: scripts/bench_summary.py makes tables from the output of every part of
+# tessera bench; scripts/onednn_limit.py reads CPUID.
 set -euo pipefail
 summary=$(cd "$(dirname "$0")/.." && pwd)/scripts/bench_summary.py
 program=$1
@@ -31,7 +31,7 @@ for heading in "Matrix products" Attention "Element-wise operations" "Sum of the
 done
 grep -q '^| 3 x 5 x 7 | [0-9.]* ([0-9.]*-[0-9.]*)' "$folder/summary.md"
 grep -q '^PyTorch 1.0, in turn with ours' "$folder/summary.md"
-# Every row of a table has as many cells as its head.
+# Every row of a table has as many cells as its header.
 awk -F'|' '/^\|/ { if (!inside) { cells = NF; inside = 1 } else if (NF != cells) { print "uneven: " $0; exit 1 } next }
   { inside = 0 }' "$folder/summary.md"
 

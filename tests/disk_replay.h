@@ -1,9 +1,8 @@
-// For tests: the disk as a crash may leave it, made again from a recording (disk_shim.h).
+// For tests: reconstructs, from a recording (disk_shim.h), a disk as a crash may leave it.
 //
-// What a disk keeps after a loss of power: a change of a file's data when the file was synced afterwards; a
-// change of names when one of the folders concerned was synced afterwards (a rename is one change, as in a
-// journal). Of all other changes any may be there or not, in any combination, and a write may be there in
-// part.
+// After a power loss a disk keeps a change to a file's data if the file was synced afterwards, and a change
+// of names if one of the folders involved was synced afterwards (a rename is one change, as in a journal).
+// Any other change may be present or not, in any combination, and a write may be partial.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +14,16 @@
 
 namespace tessera {
 
-// What of a change is on the disk: all, nothing, or the first bytes of a write.
+// How much of a change is on the disk: all, nothing, or the first bytes of a write.
 struct Fate {
   bool is_done = true;
   int64_t bytes = INT64_MAX;
 };
 
-// Which of the first `cut` changes cannot be lost any more.
+// Which of the first `cut` changes can no longer be lost.
 std::vector<bool> durable_ops(const std::vector<DiskOp>& ops, size_t cut);
 
-// Fills `folder`, which is empty, with what there is after as many of `ops` as there are fates.
+// Fills `folder`, which must be empty, with the state after the first fates.size() of `ops`.
 void make_disk(const std::vector<DiskNode>& before, const std::vector<DiskOp>& ops,
                std::span<const Fate> fates, const std::filesystem::path& folder);
 

@@ -39,10 +39,10 @@ struct Faults {
   std::function<DiskFault(const DiskCall&)> decide;
 };
 
-std::recursive_mutex mutex;  // over both; calls below the folders are made one at a time
+std::recursive_mutex mutex;  // guards both; calls below the folders are serialized
 std::unique_ptr<Watch> watch;
 std::unique_ptr<Faults> faults;
-std::atomic<bool> is_active = false;  // one of them is there
+std::atomic<bool> is_active = false;  // `watch` or `faults` is set
 
 bool is_below(const std::string& path, const std::string& root) {
   return path == root || (path.starts_with(root) && path[root.size()] == '/');
@@ -98,7 +98,7 @@ int failed(int error) {
   return -1;
 }
 
-// Makes the call unless it is to fail; then records `op`, as it is after the call.
+// Makes the call unless it is meant to fail, then records `op`, with its values after the call.
 template <typename Call, typename MakeOp>
 int make_call(std::string_view name, const std::string& path, int fd, const Call& call,
               const MakeOp& make_op) {
@@ -262,7 +262,7 @@ DiskFaults::~DiskFaults() {
 
 }  // namespace tessera
 
-// In place of those of the C library, for this program and the libraries that it uses.
+// Replacements for the C library's functions, for this program and the libraries it uses.
 extern "C" {
 
 int open(const char* path, int flags, ...) {

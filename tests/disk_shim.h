@@ -1,6 +1,6 @@
-// For tests: stands between a test program and the system's calls that change files. It can record every
-// change below a folder, so that the disk after a crash at any moment can be made again (disk_replay.h), and
-// make calls fail.
+// For tests: intercepts a test program's system calls that change files. It can record every change below a
+// folder, so that the disk after a crash at any moment can be reconstructed (disk_replay.h), and make calls
+// fail.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// A change, as files and folders are known to the disk: by numbers (the folder itself is 0), not by names.
+// A change. Files and folders are identified by number (the top folder is 0), not by name.
 struct DiskOp {
   enum class Kind {
     kCreate,    // folder[name] = node, a new file
@@ -37,16 +37,16 @@ struct DiskOp {
   std::string to_string() const;
 };
 
-// A file or folder that was there before.
+// A file or folder that existed before the recording.
 struct DiskNode {
   int64_t node;
-  int64_t folder;  // that it is in
+  int64_t folder;  // the folder it is in
   std::string name;
   bool is_folder;
   std::string data;
 };
 
-// Records while it lives; one at a time.
+// Records during its lifetime; one at a time.
 class DiskRecording {
  public:
   explicit DiskRecording(const std::filesystem::path& folder);
@@ -55,7 +55,7 @@ class DiskRecording {
   DiskRecording& operator=(const DiskRecording&) = delete;
 
   const std::vector<DiskNode>& before() const;
-  const std::vector<DiskOp>& ops() const;  // once nothing is written any more
+  const std::vector<DiskOp>& ops() const;  // call when nothing is being written any more
 };
 
 // A call that is about to be made.
@@ -63,15 +63,16 @@ struct DiskCall {
   std::string_view
       name;  // "open", "pwrite", "write", "ftruncate", "fsync", "rename", "mkdir", "unlink", "close"
   std::string path;
-  int fd = -1;  // where the call is given one
+  int fd = -1;  // if the call takes one
 };
-// What becomes of it: an errno to fail with, or the most bytes that a write takes. A failed close closes.
+// The outcome of a call: an errno to fail with, or the maximum number of bytes that a write accepts. A failed
+// close still closes.
 struct DiskFault {
   int error = 0;
   int64_t max_bytes = INT64_MAX;
 };
 
-// Asks `decide` about every call below `folder` that changes something, one at a time, while it lives.
+// During its lifetime, calls `decide` for every call below `folder` that changes something, one at a time.
 class DiskFaults {
  public:
   DiskFaults(const std::filesystem::path& folder, std::function<DiskFault(const DiskCall&)> decide);

@@ -1,4 +1,4 @@
-// For tests: what a refused input must look like.
+// For tests: checks of the error for a refused input.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ void expect_error(ExitCode code, const std::vector<std::string>& fragments, Body
   }
 }
 
-// The Error that `body` throws; a test failure when it throws none or its text is not one line.
+// The Error that `body` throws; a test failure if it throws none or its text is not one line.
 template <typename Body>
 Error error_of(Body&& body) {
   try {

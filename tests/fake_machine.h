@@ -1,5 +1,5 @@
-// For tests: a folder that stands for "/" where topology and control groups are read, with a machine made up
-// by hand.
+// For tests: a folder that stands in for "/" where topology and control groups are read, describing an
+// invented machine.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,8 +20,8 @@ struct MachineShape {
   int num_numa_nodes = 1;  // sockets, or the clusters of a socket
   int cores_per_node = 1;
   int threads_per_core = 2;
-  // The hardware threads of a core are c and c + number of cores, as Linux numbers those of a Xeon, or
-  // neighbours, as most clouds number them.
+  // The hardware threads of core c are c and c + number of cores, as Linux numbers them on a Xeon, or
+  // adjacent, as on most clouds.
   bool siblings_are_neighbours = false;
 
   int num_cores() const { return num_numa_nodes * cores_per_node; }
@@ -43,10 +43,10 @@ struct MachineShape {
 
 class FakeMachine {
  public:
-  // Nothing but an empty folder.
+  // An empty folder.
   FakeMachine() {
     static std::atomic<int> counter = 0;
-    // Many small files: in memory, if there is such a place.
+    // Many small files, so in memory if possible.
     const std::filesystem::path memory = "/dev/shm";
     root_ = (std::filesystem::is_directory(memory) ? memory : std::filesystem::temp_directory_path()) /
             fmt::format("tessera_machine_{}_{}", getpid(), ++counter);
@@ -79,7 +79,7 @@ class FakeMachine {
   void set_siblings(int cpu, const std::string& list, const char* file = "core_cpus_list") const {
     write(fmt::format("sys/devices/system/cpu/cpu{}/topology/{}", cpu, file), list + "\n");
   }
-  // Processors' time of the control group of this process, as of a container.
+  // Limits the processor time of this process's control group, as in a container.
   void set_cpu_quota(double processors) const {
     write("proc/self/cgroup", "0::/\n");
     write("sys/fs/cgroup/cpu.max", fmt::format("{:.0f} 100000\n", processors * 100000));

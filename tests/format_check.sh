@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every C++ file as clang-format 14 writes it. Exit code 77 = skipped.
+# Checks that every C++ file is formatted by clang-format 14. Exit code 77 = skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if ! command -v clang-format-14 >/dev/null; then

@@ -1,4 +1,4 @@
-// Operations that hand every call on: for tests that change one of them.
+// Operations that forward every call, for tests that override one of them.
 #pragma once
 
 #include <memory>

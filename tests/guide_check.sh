@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# guide_check.sh TESSERA: runs the commands of docs/guide.md from section 2 on, in a folder of their own.
+# guide_check.sh TESSERA: runs the commands of docs/guide.md from section 2 onwards in a temporary folder.
 set -euo pipefail
 guide=$(cd "$(dirname "$0")/.." && pwd)/docs/guide.md
 program=$(realpath "$1")
@@ -7,7 +7,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 cd "$folder"
-# Commands are indented by four spaces; other code stands between fences.
+# Commands are indented by four spaces; other code is fenced.
 sed -n '/^## 2/,$ s/^    //p' "$guide" >commands
 [ "$(wc -l <commands)" -gt 10 ] || { echo "found no commands in $guide"; exit 1; }
 XDG_CACHE_HOME=$folder/cache PATH=$(dirname "$program"):$PATH bash -exuo pipefail commands

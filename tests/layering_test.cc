@@ -1,4 +1,5 @@
-// Includes point downward: the table of modules in docs/architecture.md is the rule, this test applies it.
+// Includes point downward: the table of modules in docs/architecture.md is the rule, which this test
+// enforces.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -37,7 +38,7 @@ std::map<std::string, std::set<std::string>> direct_uses() {
   return uses;
 }
 
-// What a module may include: what it uses, and what these use.
+// What a module may include: the modules it uses, and those they use.
 std::map<std::string, std::set<std::string>> allowed_modules() {
   const auto uses = direct_uses();
   std::map<std::string, std::set<std::string>> allowed;
@@ -82,7 +83,7 @@ TEST(Layering, IncludesPointDownward) {
   int64_t includes_seen = 0;
   for (const fs::path& path : source_files()) {
     const fs::path relative = path.lexically_relative(kSource / "src");
-    if (*relative.begin() == "..") continue;  // of tests/
+    if (*relative.begin() == "..") continue;  // in tests/
     const std::string module = *relative.begin();
     std::ifstream in(path);
     int64_t number = 0;

@@ -1,8 +1,9 @@
-// One name, one thing: no type, alias, function or inline variable of a namespace is defined in two files.
+// One definition per name: no type, alias, function or inline variable of a namespace is defined in two
+// files.
 //
 // Two classes of the same name in one program are undefined behaviour that neither compiler nor linker
-// reports: of the functions that both have, the linker keeps one. The test takes all files for one program,
-// which they nearly are; what is in an unnamed namespace or static is each file's own.
+// reports: where both have a function, the linker keeps one of the two. The test treats all files as one
+// program, which they nearly are; static names and those in unnamed namespaces belong to their file.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -25,7 +26,7 @@ bool is_name(std::string_view token) {
   return std::isalpha(static_cast<unsigned char>(token[0])) != 0 || token[0] == '_';
 }
 
-// Where the literal that starts at `at` ends; `at` when none does.
+// The end of the literal that starts at `at`; `at` if there is none.
 size_t end_of_literal(std::string_view text, size_t at) {
   size_t quote = at;
   for (const std::string_view prefix : {"R", "u8", "L"}) {
@@ -80,7 +81,7 @@ bool contains(const Tokens& tokens, std::string_view token) {
   return std::find(tokens.begin(), tokens.end(), token) != tokens.end();
 }
 
-// The position behind the bracket that closes the one at `open`.
+// The position after the bracket that closes the one at `open`.
 size_t behind_bracket(const Tokens& tokens, size_t open, std::string_view opening, std::string_view closing) {
   int depth = 0;
   for (size_t i = open; i < tokens.size(); ++i) {
@@ -90,7 +91,7 @@ size_t behind_bracket(const Tokens& tokens, size_t open, std::string_view openin
   return tokens.size();
 }
 
-// Without "template <...>", attributes and alignas(...).
+// The tokens without "template <...>", attributes and alignas(...).
 Tokens without_decoration(const Tokens& tokens) {
   Tokens kept;
   for (size_t i = 0; i < tokens.size();) {
@@ -118,14 +119,14 @@ std::string joined(Tokens::const_iterator begin, Tokens::const_iterator end) {
   return text;
 }
 
-// A parameter without its default and its name.
+// A parameter's type, without name and default value.
 std::string parameter_type(Tokens::const_iterator begin, Tokens::const_iterator end) {
   end = std::find(begin, end, "=");
   const bool is_named = end - begin > 1 && is_name(end[-1]) && end[-2] != "::" && end[-2] != "const";
   return joined(begin, is_named ? end - 1 : end);
 }
 
-// "name(types)" of a function's definition up to its body; "" of a member and of what is no function.
+// "name(types)" of a function definition's head; "" for a member or anything that is not a function.
 std::string function_signature(const Tokens& head) {
   if (contains(head, "static") || contains(head, "operator")) return "";
   const auto open = std::find(head.begin(), head.end(), "(");
@@ -148,7 +149,8 @@ std::string function_signature(const Tokens& head) {
   return std::string(open[-1]) + "(" + types + ")";
 }
 
-// The name of the type whose definition begins so, "" when it is none. "(unnamed)" for one without a name.
+// The name of the type whose definition begins with `head`: "" if it is not a type, "(unnamed)" if it has no
+// name.
 std::string type_name(const Tokens& head) {
   const std::set<std::string_view> keys = {"struct", "class", "enum", "union"};
   const auto key =
@@ -249,7 +251,7 @@ class FileScanner {
   std::vector<Scope> scopes_;
 };
 
-// "name: file, file" for everything that more than one file defines.
+// "name: file, file" for everything defined in more than one file.
 std::vector<std::string> defined_twice(const Definitions& definitions) {
   std::vector<std::string> lines;
   for (const auto& [name, files] : definitions) {

@@ -39,7 +39,7 @@ int ReadFaults::num_reads() const { return reads; }
 
 }  // namespace tessera
 
-// In place of that of the C library.
+// Replaces the C library's function.
 extern "C" ssize_t pread(int fd, void* data, size_t count, off_t offset) {
   if (!tessera::is_faulty(fd)) return ::syscall(SYS_pread64, fd, data, count, offset);
   errno = EIO;

@@ -1,5 +1,4 @@
-// For tests: stands between a test program and the system's call that reads files at a position, by which all
-// input is read (formats/file.h).
+// For tests: intercepts pread(), with which all input is read (formats/file.h).
 #pragma once
 
 #include <filesystem>
@@ -7,7 +6,8 @@
 
 namespace tessera {
 
-// While it lives, reads of this file fail with EIO from the `first`-th on (0: all of them); one at a time.
+// During its lifetime reads of this file fail with EIO from number `first` on (0: all of them); one instance
+// at a time.
 class ReadFaults {
  public:
   ReadFaults(const std::filesystem::path& file, int first);
@@ -15,7 +15,7 @@ class ReadFaults {
   ReadFaults(const ReadFaults&) = delete;
   ReadFaults& operator=(const ReadFaults&) = delete;
 
-  // Until now, those that failed included.
+  // So far, including those that failed.
   int num_reads() const;
 };
 

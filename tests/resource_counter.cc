@@ -1,4 +1,4 @@
-// The program's own definitions go before those of the C library, for shared libraries, too.
+// Definitions in the program take precedence over those of the C library, for shared libraries too.
 #include "resource_counter.h"
 
 #include <dlfcn.h>
@@ -46,7 +46,7 @@ int posix_memalign(void** memory, size_t alignment, size_t size_bytes) {
   return *memory == nullptr ? ENOMEM : 0;
 }
 
-// Counts, then calls what the C library has under this name.
+// Counts, then calls the C library's function of this name.
 #define TESSERA_COUNTED_LOCK(name, type)                                                               \
   int name(type* lock) noexcept {                                                                      \
     static std::atomic<int (*)(type*)> real{nullptr};                                                  \

@@ -1,5 +1,5 @@
-// For tests: a program that links resource_counter.cc counts what its threads take from the heap and which
-// locks they take, libraries included.
+// For tests: a program that links resource_counter.cc counts its heap allocations and lock acquisitions,
+// including those in libraries.
 #pragma once
 
 #include <cstdint>
@@ -9,13 +9,13 @@ namespace tessera {
 struct ResourceCounts {
   int64_t allocations =
       0;              // malloc, calloc, realloc, aligned_alloc, posix_memalign; operator new through them
-  int64_t locks = 0;  // of pthread mutexes (std::mutex), read-write and spin locks, tried ones included
+  int64_t locks = 0;  // pthread mutexes (std::mutex), read-write and spin locks, including try-locks
 };
 
-// Since the start of the program, by all threads.
+// Since the start of the program, over all threads.
 ResourceCounts resource_counts();
 
-// False in builds with a sanitizer, which needs these functions itself.
+// False in sanitizer builds, where the sanitizer needs these functions itself.
 bool counts_resources();
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// For tests: safetensors files made of bytes, good and bad ones.
+// For tests: valid and invalid safetensors files made from bytes.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Length, header as given, data.
+// Header length, header as given, data.
 inline std::string safetensors_bytes(std::string_view header, std::string_view data) {
   const uint64_t length = header.size();
   std::string bytes(sizeof(length), '\0');

@@ -1,4 +1,4 @@
-// For tests: a folder of its own that is removed at the end.
+// For tests: a temporary folder that is removed at the end.
 #pragma once
 
 #include <unistd.h>
@@ -14,7 +14,7 @@
 
 namespace tessera {
 
-// Where thousands of small files are made and synced quickly: in memory, if there is such a place.
+// A place where thousands of small files are created and synced quickly: in memory if possible.
 inline std::filesystem::path memory_folder() {
   std::error_code error;
   return std::filesystem::is_directory("/dev/shm", error) ? "/dev/shm"
@@ -42,7 +42,7 @@ class TestFolder {
     write_text_file(path_ / name, content);
     return path_ / name;
   }
-  // Of what lies in it.
+  // The names of its entries.
   std::set<std::string> names() const {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(path_))

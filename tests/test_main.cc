@@ -1,4 +1,4 @@
-// main() of every test program.
+// main() for every test program.
 #include <gmock/gmock.h>
 
 #include "platform/open_files.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_names_check.sh PROGRAM...: parameters of tests are listed as words, not as the bytes of an object. Give the type
-# a PrintTo and the suite names of its own. Programs that were not built are left out.
+# test_names_check.sh PROGRAM...: checks that test parameters are listed as words, not as the bytes of an
+# object. Give the type a PrintTo and the suite its own names. Programs that were not built are skipped.
 set -euo pipefail
 status=0
 for program in "$@"; do

@@ -1,4 +1,4 @@
-// docs/testing.md names tests that exist.
+// Checks that the tests named in docs/testing.md exist.
 #include <gtest/gtest.h>
 
 #include <filesystem>

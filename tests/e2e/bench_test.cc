@@ -1,5 +1,5 @@
-// tessera bench from outside: every sub-benchmark on tiny shapes, as a table and as JSON, and what it
-// refuses.
+// Runs tessera bench from outside: every sub-benchmark on tiny shapes, as a table and as JSON, and invalid
+// arguments.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

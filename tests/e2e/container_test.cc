@@ -1,5 +1,5 @@
-// tessera as the first process of a container (a PID namespace), which the kernel treats apart: a signal
-// without a handler does not end it, and processes whose parents have gone become its children.
+// tessera as the init process of a container (a PID namespace), which the kernel treats specially: a signal
+// without a handler does not end it, and orphaned processes become its children.
 #include <gtest/gtest.h>
 
 #include <csignal>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// tessera with these arguments in the end.
+// Command line that runs tessera with these arguments in a container.
 std::vector<std::string> in_container(const std::vector<std::string>& arguments) {
   std::vector<std::string> argv = {"unshare",      "--pid",        "--fork",
                                    "--mount-proc", "--kill-child", tessera_binary()};
@@ -31,7 +31,7 @@ class Container : public testing::Test {
     }
   }
 
-  // Exit code of the container; the signal goes to its first process when that has written `text`.
+  // The container's exit code; the signal is sent to its init process once that has written `text`.
   static int exit_code_after(int signal, const std::string& text, const std::vector<std::string>& arguments) {
     StartedProcess container(in_container(arguments), {});
     EXPECT_TRUE(container.wait_for_output(text, 60s)) << container.out() << container.err();
@@ -66,7 +66,7 @@ TEST_F(Container, EvictedTrainingSavesAndIsNoSuccess) {
   EXPECT_EQ(num_checkpoints, 1);
 }
 
-// Processes that ranks leave behind become children of the agent.
+// Processes left behind by ranks become children of the agent.
 TEST_F(Container, OrphansOfManyStartsAreReaped) {
   const std::string script =
       "if [ $TORCHELASTIC_RESTART_COUNT -lt 20 ]; then (setsid sleep 0.01 &); sleep 0.1; exit 75; fi; "
@@ -75,7 +75,7 @@ TEST_F(Container, OrphansOfManyStartsAreReaped) {
                            {});
   ASSERT_TRUE(container.wait(60s)) << container.err();
   EXPECT_EQ(container.result().exit_code, 0) << container.err();
-  // One may just have ended.
+  // One may have ended just now.
   EXPECT_LE(std::stoi(container.out()), 1) << container.out();
 }
 

@@ -1,4 +1,4 @@
-// The line that a process leaves when it dies of a signal (launch/crash_handler.h).
+// The line that a process prints when it dies of a signal (launch/crash_handler.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -18,7 +18,7 @@
 
 namespace tessera {
 
-// Names for the stacks: not inlined, and with something to do after the call, so that they have frames.
+// Functions to be found on the stacks: not inlined, and with work after the call, so that they have frames.
 [[gnu::noinline]] void read_at_0x10() {
   volatile int* place = reinterpret_cast<int*>(0x10);
   asm volatile("" : "+r"(place));
@@ -62,7 +62,8 @@ struct Ending {
   std::string err;
 };
 
-// Of a child that has the handler and runs the body; one that stops gets `from_outside`.
+// The ending of a child that installs the handler and runs the body; if it stops itself, it is sent
+// `from_outside`.
 Ending ending_of(void (*body)(), int from_outside = 0, const char* program = TESSERA_BINARY) {
   int ends[2];
   if (pipe(ends) != 0) return {};
@@ -97,7 +98,7 @@ Ending ending_of(void (*body)(), int from_outside = 0, const char* program = TES
 
 class Crash : public testing::Test {
 #if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
-  void SetUp() override { GTEST_SKIP() << "the sanitizer reports such ends"; }
+  void SetUp() override { GTEST_SKIP() << "the sanitizer reports crashes itself"; }
 #endif
 };
 
@@ -138,7 +139,7 @@ TEST_F(Crash, WithoutTheProgramThatKnowsTheNamesTheLineHasAddresses) {
   }
 }
 
-// The agent's own line has the place: the rank's report does not end in a file that nobody reads.
+// The agent's own line says where: the rank's report must not end up in a file that nobody reads.
 TEST_F(Crash, OfARankIsInTheErrorOfItsAgent) {
   const TinyModel tiny;
   std::vector<std::string> arguments = {

@@ -1,4 +1,4 @@
-// The training cases that PyTorch computed in float32, run through the command line.
+// The training cases computed by PyTorch in float32, run through the command line.
 #include <gtest/gtest.h>
 
 #include "e2e/reference_case.h"

@@ -48,12 +48,12 @@ void HostJob::send(int rank, int signal) {
 bool HostJob::wait(std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   for (;;) {
-    // All of them in turn: the time of each one's end is wanted.
+    // Polls all of them, as the end time of each is recorded.
     const auto running =
         std::count_if(agents_.begin(), agents_.end(), [](const auto& a) { return a && !a->has_ended(); });
     if (running == 0) return true;
     if (std::chrono::steady_clock::now() >= deadline) {
-      ADD_FAILURE() << running << " agents run on\n" << all_output();
+      ADD_FAILURE() << running << " agents are still running\n" << all_output();
       return false;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -15,27 +15,27 @@ namespace tessera {
 struct HostJobOptions {
   int num_nodes = 2;
   int ranks_per_node = 1;
-  std::vector<std::string> launch_flags = {};                            // of all agents
-  std::function<std::vector<std::string>(int node)> flags_of_node = {};  // besides, of one agent
+  std::vector<std::string> launch_flags = {};                            // for all agents
+  std::function<std::vector<std::string>(int node)> flags_of_node = {};  // additionally, for one agent
   std::vector<std::string> command = {};                                 // what the ranks run
   std::function<std::vector<std::string>(int node)> command_of_node = {};
   std::vector<std::string> environment = {};
-  std::vector<int> nodes = {};  // those that are started at once; empty: all
+  std::vector<int> nodes = {};  // started immediately; empty: all
 };
 
 class HostJob {
  public:
   HostJob(const Hosts& hosts, const HostJobOptions& options);
 
-  // One that was not among the nodes at once.
+  // Starts a node that was not started immediately.
   void start(int node);
   int num_nodes() const { return options_.num_nodes; }
   StartedProcess& agent(int node) { return *agents_.at(static_cast<size_t>(node)); }
-  pid_t rank(int rank);  // 0: there is none
+  pid_t rank(int rank);  // 0 if there is none
   void send(int rank, int signal);
 
-  // All agents that were started; false, with what they wrote as a test failure, when one runs on after
-  // `limit`.
+  // Waits for all started agents; if one is still running after `limit`, fails the test with their output and
+  // returns false.
   bool wait(std::chrono::milliseconds limit);
   std::string all_output();
 
@@ -45,7 +45,7 @@ class HostJob {
   std::vector<std::unique_ptr<StartedProcess>> agents_;
 };
 
-// As many steps as that are in metrics.jsonl of the output folder; false when they are not by `limit`.
+// Waits until metrics.jsonl in the output folder has at least `steps` steps; false if it has not by `limit`.
 bool wait_for_steps(const std::filesystem::path& output, int steps, std::chrono::milliseconds limit);
 
 }  // namespace tessera

@@ -22,10 +22,10 @@ using namespace std::chrono_literals;
 
 constexpr int kKinds = CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS;
 
-// In a child: 0, or errno of what could not be done.
+// Runs in a child. Returns 0, or the errno of what failed.
 int make_namespaces(const std::string& host_name, const std::string& etc_hosts) {
   if (unshare(kKinds) != 0 || sethostname(host_name.data(), host_name.size()) != 0) return errno;
-  // What is mounted here stays here.
+  // Mounts made here do not propagate.
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       mount(etc_hosts.c_str(), "/etc/hosts", nullptr, MS_BIND, nullptr) != 0) {
     return errno;
@@ -33,7 +33,7 @@ int make_namespaces(const std::string& host_name, const std::string& etc_hosts) 
   return 0;
 }
 
-// In a child.
+// Runs in a child.
 void enter_namespaces(pid_t holder) {
   for (const char* kind : {"net", "uts", "mnt"}) {
     const int fd = open(fmt::format("/proc/{}/ns/{}", holder, kind).c_str(), O_RDONLY | O_CLOEXEC);
@@ -69,7 +69,7 @@ Hosts::~Hosts() {
 std::string Hosts::name(int host) { return fmt::format("host{}", host); }
 std::string Hosts::address(int host) { return fmt::format("10.77.0.{}", host + 1); }
 
-// A process in namespaces of its own, which live as long as it does.
+// Starts a process that holds new namespaces open for as long as it lives.
 pid_t Hosts::hold(const std::string& host_name) {
   std::array<int, 2> ready = {};
   if (!problem_.empty() || pipe2(ready.data(), O_CLOEXEC) != 0) return 0;
@@ -117,7 +117,7 @@ std::unique_ptr<StartedProcess> Hosts::start(int host, const std::vector<std::st
       argv, StartOptions{.environment = environment, .prepare = [holder] { enter_namespaces(holder); }});
 }
 
-// What follows the function is a program that does nothing.
+// The process runs `body`, then executes `true`.
 std::unique_ptr<StartedProcess> Hosts::run(int host, const std::function<void()>& body) const {
   const pid_t holder = hosts_.at(static_cast<size_t>(host));
   const auto prepare = [holder, body] {
@@ -127,7 +127,7 @@ std::unique_ptr<StartedProcess> Hosts::run(int host, const std::function<void()>
   return std::make_unique<StartedProcess>(std::vector<std::string>{"true"}, StartOptions{.prepare = prepare});
 }
 
-// In place: the file is mounted.
+// Rewritten in place, as the file is bind-mounted.
 void Hosts::set_names(const std::string& lines_of_etc_hosts) const {
   std::ofstream(etc_hosts_, std::ios::binary | std::ios::trunc) << "127.0.0.1 localhost\n"
                                                                 << lines_of_etc_hosts;

@@ -1,5 +1,5 @@
-// Several "hosts" on this machine: network namespaces with a veth pair each to a bridge in one more, host
-// names and an /etc/hosts of their own. All of it belongs to processes that end with the test, however that
+// Several "hosts" on this machine: network namespaces, each with its own host name and /etc/hosts and a veth
+// pair to a bridge in another namespace. All of it belongs to processes that end with the test, however it
 // ends, and the machine's own network is not touched.
 //
 //     host0 eth0 10.77.0.1 --- port0 --.
@@ -22,7 +22,7 @@ class Hosts {
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
-  // "" when they are up, or why they cannot be here (no permission, no iproute2).
+  // "" if they are up, or why that is not possible here (no permission, no iproute2).
   const std::string& problem() const { return problem_; }
 
   int count() const { return static_cast<int>(hosts_.size()); }
@@ -31,11 +31,12 @@ class Hosts {
 
   std::unique_ptr<StartedProcess> start(int host, const std::vector<std::string>& argv,
                                         const std::vector<std::string>& environment = {}) const;
-  // A function in a process on that host, which ends with it or when the result goes.
+  // Runs a function in a process on that host. The process ends with the function, or when the result is
+  // destroyed.
   std::unique_ptr<StartedProcess> run(int host, const std::function<void()>& body) const;
-  // Replaces the names that all hosts know besides their own. At first: host0, host1, ...
+  // Replaces the host names that all hosts know apart from their own. Initially host0, host1, ...
   void set_names(const std::string& lines_of_etc_hosts) const;
-  // Takes the cable out, or puts it in again.
+  // Unplugs the host's network cable, or plugs it back in.
   void set_link(int host, bool up) const;
 
  private:

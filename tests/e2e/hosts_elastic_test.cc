@@ -1,4 +1,4 @@
-// Nodes that come and go: who meets, which ranks they get, and when the job ends.
+// Nodes that come and go: which of them meet, which ranks they get, and when the job ends.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class HostsElastic : public testing::Test {
     if (!hosts_.problem().empty()) GTEST_SKIP() << hosts_.problem();
   }
 
-  // Ranks that say who they are and go on until finish().
+  // Ranks that print who they are and run until finish().
   HostJobOptions options(const std::string& nnodes, std::vector<int> nodes,
                          const std::string& conf = "last_call_timeout=0.5") {
     return {.num_nodes = 3,
@@ -68,7 +68,7 @@ TEST_F(HostsElastic, LostNodeIsGivenUpAndAReturningOneJoinsAtTheNextStart) {
   job.agent(1).send(SIGKILL);
   expect_said(job, 0, "rank 0 of 2, start 1, resume auto");
   expect_said(job, 2, "rank 1 of 2, start 1, resume auto");
-  // Or it was killed before it had come from the meeting to the store.
+  // The second message if it was killed between the meeting and joining the store.
   EXPECT_THAT(job.agent(0).err(),
               testing::AnyOf(HasSubstr("the agent of node 1 on host host1 ended without a word"),
                              HasSubstr("the agent of node 1 has not come")));
@@ -78,7 +78,7 @@ TEST_F(HostsElastic, LostNodeIsGivenUpAndAReturningOneJoinsAtTheNextStart) {
   job.start(1);
   expect_said(job, 1, "the job runs on 2 nodes (start 1)");
   EXPECT_FALSE(job.agent(0).has_ended());
-  // With the next loss there are two again, and each has its place.
+  // After the next loss there are two nodes again, each with its place.
   job.agent(2).send(SIGKILL);
   expect_said(job, 0, "rank 0 of 2, start 2");
   expect_said(job, 1, "rank 1 of 2, start 2, resume auto");
@@ -98,13 +98,13 @@ TEST_F(HostsElastic, NodeThatWaitsInVainEndsWithTheJob) {
   EXPECT_THAT(job.agent(2).err(), HasSubstr("the job has ended; this node was not needed"));
 }
 
-// --nnodes 2: the place of the lost node is kept, and its successor takes it.
+// --nnodes 2: the place of the lost node stays free until its successor takes it.
 TEST_F(HostsElastic, FixedNumberOfNodesWaitsForTheLostOne) {
   HostJobOptions fixed = options("2", {0, 1});
   fixed.launch_flags.insert(fixed.launch_flags.end(), {"--max_restarts", "1"});
   HostJob job(hosts_, fixed);
   for (const int node : {0, 1}) expect_said(job, node, fmt::format("rank {} of 2, start 0", node));
-  for (int start = 1; start <= 2; ++start) {  // none of them counts
+  for (int start = 1; start <= 2; ++start) {  // neither of them counts
     job.agent(1).send(SIGKILL);
     ASSERT_TRUE(job.agent(1).wait(kLong));
     job.start(1);
@@ -195,7 +195,7 @@ TEST_F(HostsElastic, NothingListensBesideTheStoreOnItsAddress) {
   EXPECT_THAT(listening(job.agent(1).pid(), "tcp6"), IsEmpty());
 }
 
-// A node is drained: it saves and ends by the signal, the others go on.
+// A node is drained: it saves and ends by the signal, the others continue.
 TEST_F(HostsElastic, EvictedNodeLeavesAndTheOthersGoOn) {
   const TinyModel tiny;
   HostJobOptions training = options("1:2", {0, 1});

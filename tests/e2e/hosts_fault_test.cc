@@ -1,4 +1,4 @@
-// What goes wrong between two hosts ends everywhere, in time, with one error that names the culprit.
+// Every fault on two hosts ends the job everywhere, in time, with one error that names the culprit.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -37,7 +37,7 @@ TEST_F(HostsFault, KilledRankIsNamedEverywhere) {
   }
 }
 
-// At various points between its start and the first step.
+// Killed at various points between its start and the first step.
 TEST_F(HostsFault, RankKilledInStartUpIsNamedEverywhere) {
   for (const auto delay : {0ms, 20ms, 60ms, 120ms, 250ms}) {
     SCOPED_TRACE(delay.count());
@@ -92,7 +92,7 @@ TEST_F(HostsFault, StoppedRankIsNamedAfterTheSilence) {
   const auto begin = Clock::now();
   job.send(3, SIGSTOP);
   ASSERT_TRUE(job.wait(kSilence + kSoon));
-  EXPECT_GE(Clock::now() - begin, kSilence - 500ms);  // the last sign of life was a moment before
+  EXPECT_GE(Clock::now() - begin, kSilence - 500ms);  // the last sign of life was a moment earlier
   for (const int node : {0, 1})
     expect_error(job, node, 75, StartsWith("rank 3 on host host1: silent for 5.0 s; where every rank was: "));
   EXPECT_THAT(job.agent(1).err(), AllOf(HasSubstr("this is what rank 3 was doing"), HasSubstr("): stopped")));
@@ -123,7 +123,7 @@ TEST_F(HostsFault, PauseShorterThanTheSilenceChangesNothing) {
   EXPECT_TRUE(weights[0] == weights[1]);
 }
 
-// A pod of several gets SIGTERM: the job saves, and every process of it ends by the signal.
+// One of several pods gets SIGTERM: the job saves, and all its processes end by the signal.
 TEST_F(HostsFault, SigtermOfOneAgentSavesAndEndsAll) {
   for (const int node : {0, 1}) {
     HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
@@ -144,8 +144,8 @@ TEST_F(HostsFault, SigtermOfOneAgentSavesAndEndsAll) {
   }
 }
 
-// Two steps of rows of a word, then one of rows of 128 tokens, for which there is no time. Node 0 hears of it
-// from the other's rank.
+// Two steps with rows of one word, then one with rows of 128 tokens, for which there is not enough time. Node
+// 0 learns of the signal from the other node's rank.
 TEST_F(HostsFault, SigtermGivesUpAStepThatWouldTakeTooLong) {
   constexpr int64_t kRowsPerStep = 16'000;
   std::string long_row;
@@ -270,7 +270,7 @@ TEST_F(HostsFault, MissingNodeIsNamedAtTheDeadline) {
       AllOf(HasSubstr("cannot connect to 10.77.0.1:29500"), HasSubstr("; check that tessera launch")));
 }
 
-// The second node comes 3 s after the first, and the name of the first is known only 2 s after the second.
+// The second node arrives 3 s after the first, and the name of the first resolves only 2 s after that.
 TEST_F(HostsFault, LateNodeAndLateNameJoin) {
   hosts_.set_names("");
   HostJob job(hosts_, {.launch_flags = {"--rdzv_endpoint", "head:29500"},
@@ -285,7 +285,7 @@ TEST_F(HostsFault, LateNodeAndLateNameJoin) {
   for (const int node : {0, 1}) EXPECT_EQ(job.agent(node).result().exit_code, 0) << job.all_output();
 }
 
-// The dataset's file is empty on the second host only.
+// The dataset file is empty on the second host only.
 TEST_F(HostsFault, ErrorOfOneNodeIsEveryones) {
   const auto mount = hosts_.start(1, {"mount", "--bind", tiny_->folder.write("empty", ""), tiny_->text_file});
   ASSERT_TRUE(mount->wait(10s) && mount->result().exit_code == 0) << mount->err();
@@ -295,7 +295,7 @@ TEST_F(HostsFault, ErrorOfOneNodeIsEveryones) {
   expect_error(job, 1, 65, AllOf(HasSubstr("text.txt"), Not(HasSubstr("rank"))));
 }
 
-// Another file system lies over the folder of the second host.
+// On the second host, another file system is mounted over the folder.
 TEST_F(HostsFault, OutputThatIsNotSharedIsRefusedInOneLine) {
   fs::create_directories(output());
   const auto mount = hosts_.start(1, {"mount", "-t", "tmpfs", "none", output()});
@@ -308,7 +308,7 @@ TEST_F(HostsFault, OutputThatIsNotSharedIsRefusedInOneLine) {
         AllOf(HasSubstr(fmt::format("output_dir {}: not the same folder on all nodes", output().string())),
               HasSubstr("save_strategy no")));
   }
-  // Without checkpoints nothing but the finished model is written, by rank 0.
+  // Without checkpoints only the finished model is written, by rank 0.
   HostJob without(hosts_, {.command = train(3, {"--save_strategy", "no"})});
   ASSERT_TRUE(without.wait(kStart));
   for (const int node : {0, 1}) EXPECT_EQ(without.agent(node).result().exit_code, 0) << without.all_output();
@@ -316,7 +316,7 @@ TEST_F(HostsFault, OutputThatIsNotSharedIsRefusedInOneLine) {
   EXPECT_TRUE(fs::exists(output() / "model.safetensors"));
 }
 
-// What is no rank of a training does not agree with others on a signal.
+// Processes that are not training ranks do not coordinate signals with others.
 TEST_F(HostsFault, SigtermOfOneAgentOfAnotherProgramEndsItsNode) {
   for (const int node : {0, 1}) {
     SCOPED_TRACE(node);
@@ -330,7 +330,7 @@ TEST_F(HostsFault, SigtermOfOneAgentOfAnotherProgramEndsItsNode) {
     EXPECT_EQ(result.signal, SIGTERM) << "exit code " << result.exit_code << "\n" << result.err;
     EXPECT_EQ(result.errors().size(), 0u) << result.err;
     for (const pid_t pid : ended) EXPECT_TRUE(is_gone(pid));
-    if (node == 0) {  // with it the store
+    if (node == 0) {  // the store ends with it
       ASSERT_TRUE(job.agent(1).wait(kSoon)) << job.all_output();
       expect_error(job, 1, 75, HasSubstr("the store at 10.77.0.1:29500 (agent of node 0)"));
     } else {
@@ -341,7 +341,7 @@ TEST_F(HostsFault, SigtermOfOneAgentOfAnotherProgramEndsItsNode) {
   }
 }
 
-// A rank that stands still is no failure before the silence, but a wait may be shorter.
+// A stopped rank counts as failed only after the heartbeat timeout, but a wait may time out earlier.
 TEST_F(HostsFault, WaitsEndAtDdpTimeout) {
   HostJob job(hosts_, {.ranks_per_node = 2, .command = endless({"--ddp_timeout", "3"})});
   ASSERT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();

@@ -1,4 +1,4 @@
-// Tests of a small training on two hosts (hosts.h).
+// Fixture for tests of a small training run on two hosts (hosts.h).
 #pragma once
 
 #include <gmock/gmock.h>
@@ -15,9 +15,9 @@
 
 namespace tessera {
 
-// Start-up of a run on a busy machine.
+// Limit for the start-up of a run on a busy machine.
 inline constexpr std::chrono::seconds kStart{30};
-// The others end within a second; what a busy machine may take besides.
+// The others end within a second; the rest is what a busy machine may add.
 inline constexpr std::chrono::seconds kSoon{4};
 inline constexpr std::chrono::seconds kSilence{5};
 
@@ -30,23 +30,24 @@ class HostsFixture : public testing::Test {
 
   std::filesystem::path output() const { return tiny_->folder / "out"; }
 
-  // A run of rows one by one, again and again.
+  // A run with one row per rank and step, for many epochs.
   std::vector<std::string> train(int64_t max_steps, const std::vector<std::string>& more = {}) const;
-  // One that would go on for hours.
+  // A run that would last for hours.
   std::vector<std::string> endless(const std::vector<std::string>& more = {}) const {
     return train(1'000'000, more);
   }
 
-  // Its agent has started it.
+  // Waits until its agent has started it.
   static bool wait_for_rank(HostJob& job, int rank);
-  // One line.
+  // Expects this exit code and one error line.
   static void expect_error(HostJob& job, int node, int code, const testing::Matcher<std::string>& error);
 
   Hosts hosts_{2};
   std::optional<TinyModel> tiny_;
 };
 
-// The files in a folder whose names begin and end so; also of a folder that is not there.
+// The files in a folder whose names begin with `prefix` and end with `suffix`; none if the folder does not
+// exist.
 std::vector<std::filesystem::path> files_named(const std::filesystem::path& folder, const std::string& prefix,
                                                const std::string& suffix);
 

@@ -1,5 +1,5 @@
-// Networks that lose, change or delay what is sent, and strangers on them: a job either is not affected at
-// all or ends everywhere with one error, never with other numbers.
+// Networks that lose, corrupt or delay data, and strangers on them: a job is either not affected at all or
+// ends everywhere with one error, never with different numbers.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -26,7 +26,7 @@ class HostsNetwork : public HostsFixture {
   std::vector<std::string> train(int64_t max_steps) const { return HostsFixture::train(max_steps, more()); }
   std::vector<std::string> endless() const { return HostsFixture::endless(more()); }
 
-  // A rule of the host's firewall; what was in the way, or "".
+  // Changes a rule of the host's firewall; returns "" or the problem.
   std::string iptables(int host, const std::string& rule) const {
     std::vector<std::string> argv = {"iptables", "--wait"};
     std::istringstream words(rule);
@@ -51,7 +51,7 @@ class HostsNetwork : public HostsFixture {
     return result;
   }
 
-  // The trained weights of a run that nothing disturbs.
+  // The trained weights of an undisturbed run.
   std::string undisturbed_weights(int64_t steps) {
     HostJob job(hosts_, {.command = train(steps)});
     if (!job.wait(kStart)) return "";
@@ -61,7 +61,7 @@ class HostsNetwork : public HostsFixture {
   }
 };
 
-// What `host` sends arrives, what is sent to it does not.
+// What `host` sends arrives; what is sent to it does not.
 TEST_F(HostsNetwork, OneWayDropEndsBothSides) {
   for (const int host : {0, 1}) {
     SCOPED_TRACE(host);
@@ -78,7 +78,7 @@ TEST_F(HostsNetwork, OneWayDropEndsBothSides) {
   }
 }
 
-// A firewall on the way that forgets its connections: every packet is answered by a reset.
+// A firewall in between that forgets its connections: every packet is answered with a reset.
 TEST_F(HostsNetwork, ResetConnectionsEndBothSides) {
   for (const int host : {0, 1}) {
     SCOPED_TRACE(host);
@@ -115,7 +115,7 @@ TEST_F(HostsNetwork, LostPacketsChangeNoNumber) {
   }
 }
 
-// On its way between the ranks; the store's connections are left alone.
+// Corrupted between the ranks; the store's connections are left alone.
 TEST_F(HostsNetwork, DamagedBytesAreFoundAndNeverSummed) {
   {
     HostJob job(hosts_, {.command = train(60)});
@@ -182,7 +182,7 @@ TEST_F(HostsNetwork, WhoWaitsSaysForWhomAfterTenSeconds) {
   EXPECT_THAT(job.agent(1).err(), Not(HasSubstr("not joined")));
 }
 
-// A name server that takes questions and answers none: the system's resolver would wait for it for minutes.
+// A name server that accepts queries but never answers: the system's resolver would wait for minutes.
 TEST_F(HostsNetwork, SilentNameServerDoesNotOutliveTheDeadline) {
   const std::string resolv =
       tiny_->folder.write("resolv.conf", "nameserver 10.77.0.99\noptions timeout:30 attempts:5\n");
@@ -199,7 +199,7 @@ TEST_F(HostsNetwork, SilentNameServerDoesNotOutliveTheDeadline) {
   HostJob job(hosts_, {.launch_flags = flags, .command = endless(), .nodes = {1}});
   ASSERT_TRUE(job.wait(3s + kSoon));
   expect_error(job, 1, 75, AllOf(HasSubstr("cannot resolve 'head.example'"), HasSubstr("name servers")));
-  // Node 0 looks for its own name, to know where it is to listen.
+  // Node 0 looks up its own name to determine where to listen.
   HostJob first(hosts_, {.launch_flags = flags, .command = endless(), .nodes = {0}});
   ASSERT_TRUE(first.wait(2 * 3s + kSoon));
   expect_error(first, 0, 75, HasSubstr("node 1 of 2 has not joined after 3 s"));

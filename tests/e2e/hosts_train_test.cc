@@ -1,5 +1,4 @@
-// Training over several hosts and ranks gives PyTorch's numbers, whatever it is spread over and by whom it is
-// started.
+// Training over several hosts and ranks gives PyTorch's numbers, however it is distributed and launched.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +33,7 @@ class HostsTrain : public testing::Test {
     return hosts_->problem().empty();
   }
 
-  // Of the reference case; its output folder.
+  // Trains the reference case; returns the output folder.
   fs::path train(const Spread& spread, const std::string& name, const std::string& dtype = "float32",
                  const std::vector<std::string>& launch_flags = {}) {
     const ReferenceShape shape = reference_shape(case_);
@@ -44,7 +43,7 @@ class HostsTrain : public testing::Test {
     options.num_nodes = spread.nodes;
     options.ranks_per_node = spread.ranks_per_node;
     options.launch_flags = launch_flags;
-    // One row at a time: as many passes per step as there can be.
+    // One row at a time: the maximum number of passes per step.
     options.command =
         reference_arguments(case_, output.string(), 1, rows / (spread.nodes * spread.ranks_per_node));
     options.command.insert(options.command.end(), {"--dtype", dtype, "--zero_stage", spread.stage,
@@ -121,13 +120,13 @@ TEST_F(HostsTrain, TextThroughTheTokenizer) {
   const std::vector<double> loss = read_losses(tiny.folder / "out").loss;
   ASSERT_EQ(loss.size(), 20u);
   EXPECT_LT(loss.back(), 0.8 * loss.front());
-  // Which address stands for which rank, once.
+  // The address of each rank is logged once.
   EXPECT_THAT(job.agent(0).err(), HasSubstr("ranks 2-3 on host host1, address 10.77.0.2"));
   EXPECT_EQ(job.agent(1).out(), "") << job.agent(1).err();
   run_well({"eval", "--model", tiny.folder / "out", "--dataset", tiny.text_file, "--text_per_line"});
 }
 
-// As Kubeflow Trainer v2 starts its pods, and PyTorchJob: PET_* alone, or RANK and WORLD_SIZE alone.
+// The way Kubeflow Trainer v2 and PyTorchJob start pods: PET_* alone, or RANK and WORLD_SIZE alone.
 TEST_F(HostsTrain, VariablesInPlaceOfFlags) {
   if (!has_hosts(2)) GTEST_SKIP() << hosts_->problem();
   const auto run = [&](const std::string& name, bool launched,

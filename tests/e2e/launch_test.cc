@@ -1,4 +1,4 @@
-// tessera launch with small programs as ranks.
+// Runs tessera launch with small programs as ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -42,14 +42,14 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Also a zombie is gone: nobody may be left to wait for it.
+// A zombie also counts as gone: nobody may be left to wait for it.
 bool is_gone(pid_t pid) {
   const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
   const size_t name_end = stat.rfind(')');
   return name_end == std::string::npos || stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X';
 }
 
-// Process ids that ranks have printed as "pid N".
+// Process ids that ranks printed as "pid N".
 std::vector<pid_t> printed_pids(const std::string& out) {
   std::vector<pid_t> pids;
   for (const std::string& line : lines_of(out)) {
@@ -165,7 +165,7 @@ TEST(Launch, SignalsArePassedOnOnceAndEndTheAgentToo) {
     const ProcessResult result = run_tessera(
         shell_ranks(2, script), {.on_output = when_started(2, [n = number](pid_t agent, const auto&) {
                                    kill(agent, n);
-                                   if (n != SIGINT) kill(agent, n);  // is not passed on again
+                                   if (n != SIGINT) kill(agent, n);  // must not be forwarded again
                                  })});
     EXPECT_EQ(result.signal, number) << result.exit_code << result.err;
     EXPECT_EQ(result.errors().size(), 0u) << result.err;
@@ -237,7 +237,8 @@ TEST(Launch, LogFilesAreTorchruns) {
   EXPECT_FALSE(fs::exists(runs[0] / "attempt_0/1/stderr.log"));
 }
 
-// More sockets than the usual limit for the program itself, which programs that call select() need.
+// The program itself may open more sockets than usual; other programs keep their limit, which select() relies
+// on.
 TEST(Launch, OpenFilesAreLimitedForOtherProgramsOnly) {
   const ProcessOptions options = {.open_files = 256};
   const ProcessResult launch = run_tessera(shell_ranks(1, "ulimit -n"), options);

@@ -1,4 +1,4 @@
-// The memory of a run of several processes: what the plan says is what they take.
+// The memory of a run with several processes: they take what the plan predicts.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -29,7 +29,7 @@ bool has_sanitizer() {
 }
 
 TEST(Memory, OfFourRanksIsThePlanned) {
-  if (has_sanitizer()) GTEST_SKIP() << "a sanitizer takes memory of its own";
+  if (has_sanitizer()) GTEST_SKIP() << "a sanitizer needs additional memory";
   const TinyModel tiny;
   const std::string config = tiny.folder.write("larger.json", kConfig);
   const std::string model = tiny.folder / "larger";

@@ -28,8 +28,8 @@ struct Stream {
   int from;
   int to;
   std::vector<char> waiting = {};
-  bool has_ended = false;     // nothing more comes
-  bool is_passed_on = false;  // and the other side knows
+  bool has_ended = false;     // no more data will come
+  bool is_passed_on = false;  // the other side has been told
 };
 
 class Proxy {
@@ -97,7 +97,7 @@ class Proxy {
     std::vector<char> bytes(piece.begin(), piece.begin() + got);
     const int64_t before = num_bytes_;
     num_bytes_ += got;
-    // Not the last bytes of a piece: a connection that only waits for what is missing is another fault.
+    // Not within a small piece: a connection that waits forever for missing bytes would be a different fault.
     if (!is_done_ && before >= options_.intact_bytes && got >= 4096) damage(&bytes);
     stream.waiting.insert(stream.waiting.end(), bytes.begin(), bytes.end());
   }
@@ -166,7 +166,7 @@ void scan_ports(const std::string& address, uint64_t seed) {
   std::vector<int> open_ports;
   std::vector<int> held;
   for (int64_t round = 0;; ++round) {
-    // All ports first; then those that were open, again and again.
+    // All ports first, then repeatedly those that were open.
     const bool looks = round == 0 || round % 200 == 0;
     std::vector<int> ports = open_ports;
     if (looks) {
@@ -185,7 +185,7 @@ void scan_ports(const std::string& address, uint64_t seed) {
       if (looks) open_ports.push_back(port);
       std::vector<char> garbage(random() % 3 == 0 ? 0 : random() % 5000);
       for (char& byte : garbage) byte = static_cast<char>(random());
-      // Sometimes it begins well.
+      // Sometimes the beginning is valid.
       if (garbage.size() > 4 && random() % 2 == 0) std::copy_n("TSTR", 4, garbage.begin());
       send(fd, garbage.data(), garbage.size(), MSG_NOSIGNAL);
       switch (random() % 4) {
@@ -195,7 +195,7 @@ void scan_ports(const std::string& address, uint64_t seed) {
           close(fd);
           break;
         }
-        case 1:  // stays, silent
+        case 1:  // stays connected, silent
           if (held.size() < 20) {
             held.push_back(fd);
             break;

@@ -1,5 +1,5 @@
-// What goes wrong on a network, for hosts of hosts.h: a proxy that changes bytes on their way, and a stranger
-// who knocks at every port.
+// Network faults for the hosts of hosts.h: a proxy that corrupts bytes in transit, and a stranger that probes
+// every port.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@ namespace tessera {
 enum class Damage { kFlippedBit, kMissingBytes, kDoubledBytes };
 
 struct DamagingProxy {
-  int port = 0;              // where connections are redirected to (REDIRECT of iptables)
-  int mark = 0;              // of the proxy's own connections, which must not be
-  uint64_t seed = 1;         // decides where
-  int64_t intact_bytes = 0;  // of all connections together, before the damage
+  int port = 0;              // where iptables REDIRECT sends connections
+  int mark = 0;              // of the proxy's own connections, which must not be redirected
+  uint64_t seed = 1;         // decides where to corrupt
+  int64_t intact_bytes = 0;  // over all connections, before the corruption
   Damage damage = Damage::kFlippedBit;
 };
 
-// Takes connections and forwards both directions to where they were meant to go, damaging one place; for
-// ever. The process ends itself with code 3 when it cannot.
+// Accepts connections forever and forwards both directions to their original destination, corrupting one
+// place. If that is impossible, exits the process with code 3.
 void run_damaging_proxy(const DamagingProxy& options);
 
-// Until killed: connects to every TCP port of this network namespace that listens on `address`'s host, says
-// nothing or something random, and goes, orderly or not.
+// Until killed, connects to every open TCP port on the host at `address`, sends nothing or something random,
+// and disconnects, cleanly or not.
 void scan_ports(const std::string& address, uint64_t seed);
 
 }  // namespace tessera

@@ -1,4 +1,5 @@
-// tessera plan, from outside: exit codes, what goes where, and that it says what a run says.
+// Runs tessera plan from outside: exit codes, which output goes where, and that its numbers match those of a
+// run.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -70,7 +71,7 @@ TEST(Plan, TakesTheCommandLineOfTrainAndAModelWithoutWeights) {
   EXPECT_THAT(run_well({"plan", "--model", config, "--measure_peak", "false"}).out, HasSubstr("memory"));
 }
 
-// All but what is resident before: that is of this program as it is now.
+// All items except what is resident before the model, which depends on the current process.
 std::map<std::string, json> items_by_name(const json& memory) {
   std::map<std::string, json> items;
   for (const json& item : memory.at("items")) {

@@ -77,7 +77,7 @@ void keep_one_processor() {
   _exit(127);
 }
 
-// Appends what can be read; false at the end.
+// Appends what can be read; false at end of file.
 bool drain(int fd, std::string* text) {
   std::array<char, 65536> buffer;
   const ssize_t count = read(fd, buffer.data(), buffer.size());
@@ -108,7 +108,7 @@ ProcessResult run_tessera(const std::vector<std::string>& arguments, const Proce
   close(err.write_end);
 
   ProcessResult result;
-  const auto former_handler = std::signal(SIGPIPE, SIG_IGN);  // the child need not read its input
+  const auto former_handler = std::signal(SIGPIPE, SIG_IGN);  // the child may not read its input
   size_t written = 0;
   int input = in.write_end;
   bool out_open = options.output_has_reader;

@@ -14,20 +14,20 @@ namespace tessera {
 
 struct ProcessOptions {
   std::string input = {};                               // for standard input
-  std::vector<std::string> environment = {};            // "NAME=value", besides the parent's
-  std::optional<std::string> output_file = {};          // standard output goes here instead
+  std::vector<std::string> environment = {};            // "NAME=value", in addition to the parent's
+  std::optional<std::string> output_file = {};          // standard output is redirected here
   bool error_is_terminal = false;                       // standard error is a pseudo-terminal
   bool output_has_reader = true;                        // false: a pipe that nobody has open for reading
   std::optional<int64_t> max_file_bytes = {};           // RLIMIT_FSIZE
   std::optional<int64_t> max_address_space_bytes = {};  // RLIMIT_AS
-  std::optional<int64_t> open_files = {};               // RLIMIT_NOFILE as most systems have it: the soft one
-  bool one_processor = false;                           // the affinity mask has one
+  std::optional<int64_t> open_files = {};               // the soft RLIMIT_NOFILE, as on most systems
+  bool one_processor = false;                           // the affinity mask has a single processor
   // Called whenever output has arrived; may send signals to the process.
   std::function<void(pid_t pid, const std::string& out, const std::string& err)> on_output = {};
 };
 
 struct ProcessResult {
-  int exit_code = -1;  // -1 when a signal ended it
+  int exit_code = -1;  // -1 if a signal ended it
   int signal = 0;
   std::string out;
   std::string err;
@@ -39,7 +39,7 @@ struct ProcessResult {
 // tessera with these arguments. A process that runs for more than four minutes is killed and fails the test.
 ProcessResult run_tessera(const std::vector<std::string>& arguments, const ProcessOptions& options = {});
 
-// A folder of its own for a test, removed afterwards.
+// A temporary folder for a test, removed afterwards.
 class TemporaryFolder {
  public:
   TemporaryFolder();
@@ -49,7 +49,7 @@ class TemporaryFolder {
 
   const std::filesystem::path& path() const { return path_; }
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  // Writes a file below it and returns its path.
+  // Writes a file in it and returns its path.
   std::string write(const std::string& name, const std::string& content) const;
 
  private:

@@ -1,4 +1,4 @@
-// Commands other than train under tessera launch: those that share their work, and those that refuse.
+// Commands other than train under tessera launch: some share the work, others refuse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,7 +80,7 @@ TEST_F(Ranks, InitThatFailsEndsAllWithOneMessageAndLeavesNothing) {
   EXPECT_EQ(files_of(output).size(), 1u);
   expect_one_error(run_tessera(launch(3, init(tiny_.folder / "model3", {"--seed", "-1"}))), 64,
                    HasSubstr("--seed: expected 0 or more"));
-  // Less than the model takes.
+  // A limit smaller than the model.
   expect_one_error(run_tessera(launch(2, {"init", "--preset", "15m", "--tokenizer", tiny_.tokenizer,
                                           "--output", tiny_.folder / "model4"}),
                                {.max_file_bytes = 1'000'000}),
@@ -117,9 +117,9 @@ TEST_F(Ranks, CommandsThatShareNothingRefuseALauncher) {
                      AllOf(HasSubstr("'" + command[0] + "' runs as one process"),
                            HasSubstr("tessera launch has started 2"), HasSubstr("without the launcher")));
     EXPECT_EQ(result.out, "");
-    EXPECT_EQ(run_tessera(launch(1, command)).exit_code, 0) << "one rank is no job of several";
+    EXPECT_EQ(run_tessera(launch(1, command)).exit_code, 0) << "a single rank is not a multi-rank job";
   }
-  // A shell in a pod of a job has variables of that job, which no launcher of ranks has set.
+  // A shell in a pod of a job sees that job's variables, but no launcher started ranks there.
   EXPECT_EQ(run_tessera({"inspect", tiny_.model},
                         {.environment = {"RANK=1", "WORLD_SIZE=4", "MASTER_ADDR=head", "MASTER_PORT=29500"}})
                 .exit_code,
@@ -136,7 +136,7 @@ TEST_F(Ranks, InitOfSeveralHostsNeedsASharedFolder) {
     EXPECT_EQ(job.agent(0).result().exit_code, 0) << job.all_output();
     EXPECT_EQ(files_of(tiny_.folder / "shared"), files_of(tiny_.folder / "alone"));
   }
-  // On the second host another file system lies over the folder.
+  // On the second host, another file system is mounted over the folder.
   fs::create_directory(tiny_.folder / "own");
   const auto mount = hosts.start(1, {"mount", "-t", "tmpfs", "tmpfs", tiny_.folder / "own"});
   ASSERT_TRUE(mount->wait(10s) && mount->result().exit_code == 0) << mount->err();
@@ -147,7 +147,7 @@ TEST_F(Ranks, InitOfSeveralHostsNeedsASharedFolder) {
                      AllOf(HasSubstr("own/model"), HasSubstr("choose a folder that all machines share")));
   }
   EXPECT_THAT(job.agent(0).result().errors()[0], StartsWith("host host1: "))
-      << "of another host its name, too";
+      << "an error of another host also names the host";
   EXPECT_TRUE(files_of(tiny_.folder / "own/model").empty());
 }
 

@@ -1,4 +1,4 @@
-// The training cases that PyTorch computed (test_paths.h), as runs of the program and what must come out.
+// The training cases computed by PyTorch (test_paths.h), as runs of the program with their expected results.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// `tessera train` of the case, without --dtype and what it is spread over; `rows_per_rank` and `accumulation`
-// multiply with the number of ranks to the rows of a step.
+// The `tessera train` arguments of the case, without --dtype and distribution flags; `rows_per_rank` x
+// `accumulation` x number of ranks must equal the rows of a step.
 std::vector<std::string> reference_arguments(const std::filesystem::path& folder, const std::string& output,
                                              int rows_per_rank, int accumulation);
 
@@ -22,12 +22,12 @@ struct Losses {
   std::vector<double> loss, grad_norm, learning_rate;
 };
 
-// From metrics.jsonl of a run's output folder.
+// Reads metrics.jsonl in a run's output folder.
 Losses read_losses(const std::filesystem::path& output);
 
-// Losses, gradient norms, learning rates and final weights of a float32 run are PyTorch's.
+// Losses, gradient norms, learning rates and final weights of a float32 run match PyTorch's.
 void expect_float32_reference(const std::filesystem::path& folder, const std::filesystem::path& output);
-// The losses of a bfloat16 run stay close to it.
+// The losses of a bfloat16 run stay close to PyTorch's.
 void expect_bfloat16_reference(const std::filesystem::path& folder, const std::filesystem::path& output);
 
 }  // namespace tessera

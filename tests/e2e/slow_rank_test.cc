@@ -1,4 +1,4 @@
-// A rank that is slower than the others is named while the run goes on: real processes, one of which is
+// A rank that is slower than the others is named while the run continues: real processes, one of which is
 // stopped most of the time.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Lets a process run for a fifth of the time while it lives.
+// During its lifetime, lets a process run for only a fifth of the time.
 class DutyCycle {
  public:
   explicit DutyCycle(pid_t pid)
@@ -43,7 +43,7 @@ class DutyCycle {
   std::thread thread_;
 };
 
-// Steps of some 100 ms: shorter ones say nothing.
+// Steps of about 100 ms: shorter ones are not conclusive.
 std::vector<std::string> arguments_of(const TinyModel& tiny) {
   const std::string model = tiny.folder / "larger";
   std::string config = tiny_config(320);

@@ -1,6 +1,6 @@
-// Jobs that lose processes or a host and go on from the copies of their state in memory
-// (--peer_snapshot_steps): nothing is ever saved here, so that there is no checkpoint to go on from. How many
-// seeds: TESSERA_SOAK_SEEDS (2), from TESSERA_SOAK_FIRST_SEED (1) on.
+// Jobs that lose processes or a host and resume from the copies of their state in memory
+// (--peer_snapshot_steps): nothing is saved here, so there is no checkpoint to resume from. Number of seeds:
+// TESSERA_SOAK_SEEDS (2), starting at TESSERA_SOAK_FIRST_SEED (1).
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ uint64_t number_from_environment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
-// The steps that were resumed from, in turn.
+// The steps that the run resumed from, in order.
 std::vector<int> resumed_steps(const std::string& text) {
   constexpr std::string_view kBegin = "resumed from step ";
   std::vector<int> steps;
@@ -80,7 +80,7 @@ class PeerSnapshots : public testing::Test {
     argv.insert(argv.end(), command.begin(), command.end());
     return argv;
   }
-  // The weights of a run that nothing happens to.
+  // The weights of an undisturbed run.
   std::string undisturbed(int ranks) const {
     StartedProcess process(launch(ranks, arguments("reference", 0)), StartOptions{});
     EXPECT_TRUE(process.wait(kLong)) << process.err();
@@ -131,7 +131,7 @@ TEST_F(PeerSnapshots, KillsAtAnyMomentLeaveTheWeightsOfTheUndisturbedRun) {
     const int every = 1 + static_cast<int>(random() % 3);
     StartedProcess process(launch(kRanks, arguments("out", every)), StartOptions{});
     int kills = 0;
-    // Also while the ranks go on from a copy, or make one.
+    // Including while the ranks resume from a copy, or make one.
     for (int step = 5; step < kSteps - 5; step += 5 + static_cast<int>(random() % 10)) {
       ASSERT_TRUE(wait_for_steps(output("out"), step, kLong)) << process.err();
       std::this_thread::sleep_for(std::chrono::microseconds(random() % 30'000));
@@ -191,7 +191,7 @@ class HostsSnapshots : public PeerSnapshots {
   std::string secret_file_ = secrets_.write("secret", "the secret of this job\n");
 };
 
-// With everything that its agent and ranks had in memory.
+// The host is lost with everything its agent and ranks had in memory.
 TEST_F(HostsSnapshots, LostHostComesBackAndNothingElseChanges) {
   {
     HostJob job(hosts_, options("2", "reference", 0));
@@ -209,7 +209,7 @@ TEST_F(HostsSnapshots, LostHostComesBackAndNothingElseChanges) {
   for (const int node : {0, 1}) EXPECT_EQ(job.agent(node).result().exit_code, 0) << job.all_output();
   const std::vector<int> resumed = resumed_steps(job.agent(0).err());
   ASSERT_EQ(resumed.size(), 1u) << job.all_output();
-  EXPECT_GE(resumed[0], done - 2) << "that of the last step may not have been sent";
+  EXPECT_GE(resumed[0], done - 2) << "the copy of the last step may not have been sent";
   EXPECT_THAT(job.agent(0).err(), HasSubstr("held in memory of node 0\n")) << "the other one is new";
   expect_finished(weights);
 }
@@ -229,7 +229,7 @@ TEST_F(HostsSnapshots, LostHostIsGivenUpAndTheOtherGoesOnWithItsState) {
   EXPECT_TRUE(fs::exists(output("out") / "model.safetensors"));
 }
 
-// The host comes back while the other one works alone, and gets its part of the state at the next start.
+// The host comes back while the other one works alone, and receives its part of the state at the next start.
 TEST_F(HostsSnapshots, JobGrowsAgainFromMemory) {
   HostJob job(hosts_, options("1:2", "out", 1, 1'000'000));
   ASSERT_TRUE(wait_for_steps(output("out"), 5, kLong)) << job.all_output();
@@ -238,7 +238,7 @@ TEST_F(HostsSnapshots, JobGrowsAgainFromMemory) {
   ASSERT_EQ(wait_for_resumed(job, 1).size(), 1u) << job.all_output();
   job.start(1);
   ASSERT_TRUE(job.agent(1).wait_for_output("the job runs on 1 node", kLong)) << job.all_output();
-  // It waits to join; a rank that is killed makes a start.
+  // It waits to join; killing a rank causes a new start.
   const int done = lines_of_metrics(output("out"));
   const pid_t pid = pid_of_rank(job.agent(0).pid(), 1);
   ASSERT_NE(pid, 0) << job.all_output();

@@ -1,7 +1,8 @@
-// Ranks that are killed at random moments: the job ends with the weights of the undisturbed run, whatever the
-// moment. A few seeds here; scripts/soak.sh runs many, and the tests that take minutes:
-//     TESSERA_SOAK_SEEDS       how many seeds (3), from TESSERA_SOAK_FIRST_SEED (1) on
-//     TESSERA_SOAK_MINUTES     also a training of so long with a kill every 20 s, and overloaded processors
+// Ranks are killed at random moments: whatever the moment, the job ends with the weights of the undisturbed
+// run. A few seeds here; scripts/soak.sh runs many, and the tests that take minutes:
+//     TESSERA_SOAK_SEEDS       number of seeds (3), starting at TESSERA_SOAK_FIRST_SEED (1)
+//     TESSERA_SOAK_MINUTES     also a training run this long with a kill every 20 s, and overloaded
+//     processors
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +38,7 @@ double number_from_environment(const char* name, double otherwise) {
   return text == nullptr ? otherwise : std::atof(text);
 }
 
-// Of the last complete line in metrics.jsonl; 0 when there is none.
+// The step of the last complete line in metrics.jsonl; 0 if there is none.
 int last_step(const fs::path& output) {
   const std::string lines = read_file(output / "metrics.jsonl");
   const size_t end = lines.rfind('\n');
@@ -58,10 +59,10 @@ double percentile(std::vector<double> values, double share) {
 // What one kill cost.
 struct Recovery {
   double seconds = 0;  // until the next step was finished
-  int lost_steps = 0;  // that had been finished and were done again
+  int lost_steps = 0;  // finished steps that had to be repeated
 };
 
-// A training of four ranks on this machine under an agent that starts them again.
+// A training run with four ranks on this machine under an agent that restarts them.
 class Training {
  public:
   Training(const std::vector<std::string>& arguments, fs::path output,
@@ -81,7 +82,7 @@ class Training {
     return wait_until([&] { return step() >= wanted; }, limit);
   }
 
-  // Waits until there is such a rank, and kills it. Nothing when the job ends without one more step.
+  // Waits for the rank to exist and kills it. nullopt if the job ends without another step.
   std::optional<Recovery> kill_rank(int rank) {
     pid_t pid = 0;
     wait_until([&] { return (pid = pid_of_rank(process_->pid(), rank)) != 0; }, kHang);
@@ -91,7 +92,7 @@ class Training {
     kill(pid, SIGKILL);
     if (!wait_until([&] { return num_restarts() > restarts; }, kHang)) return std::nullopt;
     const int before = step();
-    // The first change is that the file is cut to the steps of the checkpoint, unless that has all of them.
+    // First the file is truncated to the steps of the checkpoint, unless that has all of them.
     int resumed_at = before;
     if (!wait_until([&] { return (resumed_at = step()) != before; }, kHang)) return std::nullopt;
     if (resumed_at < before && !wait_until([&] { return step() > resumed_at; }, kHang)) return std::nullopt;
@@ -99,7 +100,7 @@ class Training {
                     .lost_steps = std::max(0, before - resumed_at)};
   }
 
-  // Follows the steps until `holds`; false when the job has ended or that takes too long.
+  // Follows the steps until `holds` is true; false if the job ends first or that takes too long.
   template <typename Condition>
   bool follow(StepTimeline* timeline, Condition&& holds) {
     return wait_until(
@@ -177,7 +178,8 @@ TEST_F(Soak, KilledRanksLeaveTheWeightsOfTheUndisturbedRun) {
   for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(num_seeds); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937_64 random(seed);
-    // So long after so many steps: in every part of a step, and between start and first step.
+    // Kill after a random number of steps and a random delay: in any part of a step, or between start and
+    // first step.
     const int steps = static_cast<int>(random() % kSteps);
     const Seconds delay(std::uniform_real_distribution<double>(0, steps == 0 ? 0.3 : 0.05)(random));
     const int rank = static_cast<int>(random() % kRanks);
@@ -214,10 +216,10 @@ TEST_F(Soak, KilledRanksLeaveTheWeightsOfTheUndisturbedRun) {
       "most {:.0f}\n",
       num_seeds, num_killed, seconds.size(), percentile(seconds, 0.5), percentile(seconds, 0.99),
       percentile(lost, 0.5), percentile(lost, 1));
-  EXPECT_GT(num_killed, num_seeds / 2) << "so few kills test nothing";
+  EXPECT_GT(num_killed, num_seeds / 2) << "too few kills to test anything";
 }
 
-// It is found by its silence, ended, and the job goes on; that does not count.
+// It is detected by its silence and killed, and the job resumes; the restart is not counted.
 TEST_F(Soak, StoppedRankIsStartedAgainAfterTheSilence) {
   constexpr int kSteps = 60;
   Training training(arguments("out", kSteps), output("out"),
@@ -236,7 +238,7 @@ TEST_F(Soak, StoppedRankIsStartedAgainAfterTheSilence) {
   EXPECT_EQ(training.step(), kSteps);
 }
 
-// Not for ever: a start that gets nowhere says something about the program or the machine.
+// Restarts are limited: a start without progress points to a problem of the program or the machine.
 TEST_F(Soak, RankThatStopsAtEveryStartEndsTheJob) {
   const std::string model = tiny_.folder / "15m";
   run_well({"init", "--preset", "15m", "--tokenizer", tiny_.tokenizer, "--output", model});
@@ -263,13 +265,13 @@ TEST_F(Soak, RankThatStopsAtEveryStartEndsTheJob) {
   }
   ASSERT_TRUE(training.process().wait(kHang)) << training.process().err();
   EXPECT_EQ(training.process().result().exit_code, 75) << training.process().err();
-  EXPECT_EQ(training.num_restarts(), 0u) << "none that counts";
+  EXPECT_EQ(training.num_restarts(), 0u) << "no counted restarts";
   EXPECT_THAT(training.process().err(), HasSubstr("error: rank 2 on host "));
   EXPECT_THAT(training.process().err(),
               HasSubstr("not started again: 4 starts in a row did not finish a step"));
 }
 
-// The threads of a rank, by their names.
+// Checks the thread names of a rank.
 TEST_F(Soak, RanksAreNamedAsTheProgram) {
   Training training(arguments("out", 1'000'000), output("out"));
   ASSERT_TRUE(training.wait_for_step(1, kHang)) << training.process().err();
@@ -282,10 +284,10 @@ TEST_F(Soak, RanksAreNamedAsTheProgram) {
   EXPECT_GT(num_threads, 1);
 }
 
-// Before the runs that are measured: how long a step and a checkpoint take here.
+// Measured before the actual runs: how long a step and a checkpoint take here.
 struct Pace {
   double step_s = 0;   // median
-  double stall_s = 0;  // median of the checkpoints
+  double stall_s = 0;  // median over the checkpoints
   double write_s = 0;
 };
 
@@ -300,8 +302,8 @@ Pace pace_of(const std::vector<StepTimeline::Step>& steps) {
   return {percentile(seconds, 0.5), percentile(stalls, 0.5), percentile(writes, 0.5)};
 }
 
-// A training whose steps take some tenths of a second: 4,096 tokens, 12 million parameters, and a checkpoint
-// of 150 MB.
+// A training run whose steps take a few tenths of a second: 4,096 tokens, 12 million parameters, and a
+// checkpoint of 150 MB.
 class UsefulShare : public Soak {
  protected:
   UsefulShare() : model_(tiny_.folder / "15m"), text_(tiny_.folder.write("long.txt", sample_text(20'000))) {
@@ -332,8 +334,8 @@ class UsefulShare : public Soak {
   std::string text_;
 };
 
-// ETTR: of the wall time, the share of steps that were not done again. Checkpoints are written as often as a
-// user would who knows how often ranks fail.
+// ETTR: the share of the wall time spent on steps that were not repeated. Checkpoints are written as often as
+// a user who knows the failure rate would write them.
 TEST_F(UsefulShare, IsHighWithAKillEvery20Seconds) {
   constexpr auto kBetweenKills = 20s;
   const double minutes = number_from_environment("TESSERA_SOAK_MINUTES", 0);
@@ -377,7 +379,7 @@ TEST_F(UsefulShare, IsHighWithAKillEvery20Seconds) {
   EXPECT_GE(use.useful_share(), 0.85);
 }
 
-// What `look` sees of a file that grows and is cut.
+// What `look` sees of a file that grows and is truncated.
 TEST(StepTimeline, TimesOfARunAddUp) {
   const TemporaryFolder folder;
   StepTimeline timeline(folder.path() / "metrics.jsonl");
@@ -420,7 +422,7 @@ TEST(StepTimeline, CheckpointsAsYoungAdvises) {
   EXPECT_EQ(steps_between_checkpoints(5, 0.1, 0.2, 20), 1);
 }
 
-// As many busy processes again as there are ranks, and all of them on half as many processors.
+// As many busy processes as ranks, and all of them on half as many processors as ranks.
 TEST_F(Soak, NoFalseAlarmOnOverloadedProcessors) {
   if (number_from_environment("TESSERA_SOAK_MINUTES", 0) <= 0) {
     GTEST_SKIP() << "takes 20 s of all processors: TESSERA_SOAK_MINUTES";

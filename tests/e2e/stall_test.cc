@@ -1,4 +1,4 @@
-// A job that stands still, or loses a node, leaves one report: where every rank of every node was.
+// A job that hangs or loses a node leaves one report of where every rank of every node was.
 #include <fmt/format.h>
 
 #include <csignal>
@@ -21,7 +21,7 @@ using testing::StartsWith;
 
 class Stall : public HostsFixture {
  protected:
-  // The only report, which the error lines of these nodes name.
+  // Returns the only report, which must be named in the error lines of these nodes.
   json only_report(HostJob& job, const fs::path& folder, const std::vector<int>& named_by) {
     const std::vector<fs::path> texts = files_named(folder, "stall-", ".txt");
     const std::vector<fs::path> reports = files_named(folder, "stall-", ".json");
@@ -35,7 +35,7 @@ class Stall : public HostsFixture {
     return json::parse(read_file(reports[0]));
   }
 
-  // Kills the agent of a node of two; the report that the other one names.
+  // Kills the agent of one of two nodes; returns the report that the other node names.
   json report_on_lost_agent(int node) {
     HostJob job(hosts_, {.ranks_per_node = 2, .command = endless()});
     EXPECT_TRUE(wait_for_steps(output(), 3, kStart)) << job.all_output();
@@ -44,7 +44,7 @@ class Stall : public HostsFixture {
     return only_report(job, output(), {1 - node});
   }
 
-  // Of a rank that has trained for some steps.
+  // Expects the position of a rank that has trained for some steps.
   static void expect_position(const json& rank) {
     SCOPED_TRACE(rank.dump());
     EXPECT_GT(rank.at("pid"), 0);
@@ -97,7 +97,7 @@ TEST_F(Stall, StoppedRankOfEitherNodeIsInOneReportOnAll) {
           EXPECT_GE(rank.at("work").at("since_s"), 4);
         }
         EXPECT_THAT(rank.at("state").get<std::string>(), StartsWith(is_victim ? "stopped" : "ended: "));
-        // Who is not stopped waits since the stop.
+        // Ranks that are not stopped have been waiting since the stop.
         for (const char* what : {"node_operation", "network_operation"}) {
           num_waiting +=
               !is_victim && !rank.at(what).at("is_over") && rank.at(what).at("since_s") > 4 ? 1 : 0;
@@ -123,7 +123,7 @@ TEST_F(Stall, NodeWhoseAgentWasKilledIsListedAsLost) {
   EXPECT_THAT(text_, HasSubstr("node 1: last heard from "));
 }
 
-// Nobody can make one report of all then: each other node tells of its own ranks.
+// Nobody can combine the reports then: each of the other nodes reports its own ranks.
 TEST_F(Stall, WithoutNodeZeroTheOthersReportThemselves) {
   const json report = report_on_lost_agent(0);
   ASSERT_TRUE(report.is_object());
@@ -133,8 +133,8 @@ TEST_F(Stall, WithoutNodeZeroTheOthersReportThemselves) {
   for (const json& rank : report.at("nodes")[1].at("ranks")) expect_position(rank);
 }
 
-// On one node, into the folder of log files, and found by the deadline of a wait: the rank has not stopped
-// but makes no progress, as its store connection lives.
+// On one node, into the folder of log files, detected by the timeout of a wait before the rank counts as
+// silent.
 TEST_F(Stall, ReportLiesBesideTheLogsWhereThereAreAny) {
   const fs::path logs = tiny_->folder / "logs";
   std::vector<std::string> arguments = {tessera_binary(), "launch",     "--nproc_per_node", "2",

@@ -30,7 +30,7 @@ std::string all_of(int fd) {
   return text;
 }
 
-// Several writers share a file: each appends.
+// Several writers share the file, so each must append.
 int new_output(const char* name) {
   const int memory = memfd_create(name, MFD_CLOEXEC);
   fcntl(memory, F_SETFL, O_APPEND);

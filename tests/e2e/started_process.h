@@ -1,4 +1,4 @@
-// Programs that run beside the test: several at a time, watched, and given signals.
+// Programs that run alongside the test, several at a time; the test can watch them and send signals.
 #pragma once
 
 #include <sys/types.h>
@@ -15,14 +15,14 @@
 namespace tessera {
 
 struct StartOptions {
-  std::vector<std::string> environment = {};  // "NAME=value", besides the test's
-  std::function<void()> prepare = {};         // in the child before it becomes the program
+  std::vector<std::string> environment = {};  // "NAME=value", in addition to the test's
+  std::function<void()> prepare = {};         // runs in the child before exec
 };
 
-// Killed, if it still runs, when this object goes or the test itself ends.
+// If still running, killed when this object is destroyed or the test itself ends.
 class StartedProcess {
  public:
-  // argv[0] is a path, or a name that PATH has.
+  // argv[0] is a path, or a name to look up in PATH.
   StartedProcess(const std::vector<std::string>& argv, const StartOptions& options);
   ~StartedProcess();
   StartedProcess(const StartedProcess&) = delete;
@@ -30,17 +30,17 @@ class StartedProcess {
 
   pid_t pid() const { return pid_; }
   void send(int signal) const;
-  // What it has written until now.
+  // What it has written so far.
   std::string out() const;
   std::string err() const;
 
   bool has_ended();
-  // False when it still runs after `limit`.
+  // False if it is still running after `limit`.
   bool wait(std::chrono::milliseconds limit);
-  // Until it has written `text`; false when it has ended, or has not by then.
+  // Waits until it has written `text`; false if it ends first or has not done so by `limit`.
   bool wait_for_output(const std::string& text, std::chrono::milliseconds limit);
 
-  // When it has ended.
+  // Call after it has ended.
   ProcessResult result();
   std::chrono::steady_clock::time_point ended_at() const { return ended_at_; }
 
@@ -55,10 +55,10 @@ class StartedProcess {
 // The built program.
 const char* tessera_binary();
 
-// The rank among the children of an agent of `tessera launch`; 0 when there is none (yet).
+// The process of this rank among the children of an agent of `tessera launch`; 0 if there is none (yet).
 pid_t pid_of_rank(pid_t agent, int rank);
 
-// Also a zombie is gone: it may have lost the parent that would wait for it.
+// A zombie also counts as gone: the parent that would wait for it may have ended.
 bool is_gone(pid_t pid);
 
 }  // namespace tessera

@@ -22,7 +22,7 @@ Clock::time_point begin_of(const StepTimeline::Step& step) {
   return step.end - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(step.seconds));
 }
 
-// The last complete line of the file; nothing when there is none.
+// The last complete line of the file; nullopt if there is none.
 std::optional<std::string> last_line(const std::filesystem::path& path, std::uintmax_t size) {
   constexpr std::uintmax_t kLongestLine = 4096;
   const std::uintmax_t begin = size - std::min(size, kLongestLine);
@@ -48,7 +48,7 @@ void StepTimeline::look() {
   Step last;
   if (line) {
     const nlohmann::json metrics = nlohmann::json::parse(*line, nullptr, /*allow_exceptions=*/false);
-    if (!metrics.is_object()) return;  // cut while it was read: the next look sees it
+    if (!metrics.is_object()) return;  // truncated during the read: seen by the next look()
     last = {metrics.value("step", 0), now, metrics.value("step_time_s", 0.0),
             metrics.value("checkpoint_stall_s", 0.0), metrics.value("checkpoint_write_s", 0.0)};
   }

@@ -1,5 +1,5 @@
-// When the steps of a run were finished, seen from outside, and where the time of a run that is killed again
-// and again goes.
+// When the steps of a run were finished, seen from outside, and how a run that is killed repeatedly spends
+// its time.
 #pragma once
 
 #include <chrono>
@@ -10,30 +10,30 @@
 
 namespace tessera {
 
-// Follows metrics.jsonl of a run, which is cut to the steps of the checkpoint when the run goes on from it.
+// Follows metrics.jsonl of a run, which is truncated to the steps of the checkpoint when the run resumes.
 class StepTimeline {
  public:
   using Clock = std::chrono::steady_clock;
 
   struct Step {
     int step = 0;
-    Clock::time_point end;  // when its line was there
+    Clock::time_point end;  // when its line was seen
     double seconds = 0;     // step_time_s
-    double stall_s = 0;     // of the checkpoint whose completion the line tells
+    double stall_s = 0;     // of the checkpoint that the line reports as completed
     double write_s = 0;
   };
 
   explicit StepTimeline(std::filesystem::path metrics) : metrics_(std::move(metrics)) {}
 
-  // To be called often: takes in a new line, or that lines are gone.
+  // Call often: notices a new line, or that lines were removed.
   void look();
-  // Of the last line; 0: there is none.
+  // The step of the last line; 0 if there is none.
   int last_step() const { return counting_.empty() ? 0 : counting_.back().step; }
-  // The lines that are there, in order.
+  // The steps whose lines are present, in order.
   const std::vector<Step>& counting() const { return counting_; }
-  // Those that are not there any more.
+  // The steps whose lines were removed.
   const std::vector<Step>& undone() const { return undone_; }
-  // All in order of time.
+  // All steps in chronological order.
   std::vector<Step> all() const;
 
  private:
@@ -43,20 +43,20 @@ class StepTimeline {
   std::vector<Step> undone_;
 };
 
-// What a kill did to the run.
+// A kill and when the ranks had ended.
 struct Kill {
   StepTimeline::Clock::time_point at;
-  StepTimeline::Clock::time_point ranks_ended;  // the agent begins to start them again
+  StepTimeline::Clock::time_point ranks_ended;  // the agent begins to restart them
 };
 
 // Seconds of a run from `begin` to `end`; they add up to the wall time.
 struct TimeUse {
   double wall_s = 0;
-  double useful_s = 0;         // of the steps that count
-  double redone_s = 0;         // of finished steps that were done again
-  double cut_off_s = 0;        // of what was under way when a kill came
+  double useful_s = 0;         // steps that count
+  double redone_s = 0;         // finished steps that were repeated
+  double cut_off_s = 0;        // work in progress when a kill came
   double ending_s = 0;         // from the kills until all ranks had ended
-  double starting_s = 0;       // and from there until the first step began
+  double starting_s = 0;       // from then until the first step began
   double between_steps_s = 0;  // the rest: checkpoints begun, logs
 
   // ETTR, effective training time ratio.
@@ -67,8 +67,9 @@ struct TimeUse {
 TimeUse time_use(const StepTimeline& timeline, const std::vector<Kill>& kills,
                  StepTimeline::Clock::time_point begin, StepTimeline::Clock::time_point end);
 
-// Steps from one checkpoint to the next that cost least when a failure comes every `failure_s`: Young (1974),
-// sqrt(2 x stall x time between failures), and no more often than they are written, in steps of `step_s`.
+// The optimal number of steps between checkpoints when a failure occurs every `failure_s`: Young (1974),
+// sqrt(2 x stall x time between failures), but no more often than checkpoints can be written, in steps of
+// `step_s`.
 int steps_between_checkpoints(double step_s, double stall_s, double write_s, double failure_s);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// What every end-to-end test begins with: text, a tokenizer trained on it and a small random model, made by
-// the program itself.
+// The starting point of every end-to-end test: text, a tokenizer trained on it and a small random model, made
+// by the program itself.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace tessera {
 // Deterministic text of English-looking sentences, one per line.
 std::string sample_text(int64_t num_lines, uint64_t seed = 1);
 
-// A config.json of two layers; `vocab_size` as given.
+// A config.json with two layers and the given `vocab_size`.
 std::string tiny_config(int64_t vocab_size);
 
 struct TinyModel {
@@ -21,7 +21,7 @@ struct TinyModel {
   std::string model;
 
   TinyModel();
-  // Arguments of a training run that works; `more` is appended.
+  // Arguments of a working training run; `more` is appended.
   std::vector<std::string> train_arguments(const std::string& output_dir,
                                            const std::vector<std::string>& more = {}) const;
 };

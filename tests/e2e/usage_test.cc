@@ -1,4 +1,4 @@
-// Wrong use of the program: one line on standard error, the right exit code, nothing on standard output.
+// Incorrect usage: one line on standard error, the right exit code, nothing on standard output.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -56,7 +56,7 @@ TEST(Usage, UnknownPresetNamesTheKnownOnes) {
   EXPECT_FALSE(fs::exists(tiny.folder / "x"));
 }
 
-// Shown once, and no rank is blamed, although every rank finds it.
+// Reported once and without blaming a rank, although every rank finds it.
 TEST(Usage, AMistakeUnderLaunchIsToldAsWithoutIt) {
   const TinyModel tiny;
   const std::string nowhere = tiny.folder / "nowhere";
@@ -200,8 +200,8 @@ TEST(Usage, RunThatDoesNotFitIntoMemoryIsRefusedWithNumbers) {
   GTEST_SKIP() << "AddressSanitizer reserves more address space than the limit of this test";
 #endif
   const TinyModel tiny;
-  // 8192 rows of 64 tokens at once, with what a process of this kind maps at the start and a few hundred MiB
-  // to spare.
+  // 8192 rows of 64 tokens at once; the limit allows what such a process maps at start-up plus a few hundred
+  // MiB.
   tiny.folder.write("text.txt", sample_text(60000));
   expect_error(tiny.train_arguments("out", {"--per_device_train_batch_size", "8192"}), 78,
                "per_device_train_batch_size", {.max_address_space_bytes = int64_t{500} << 20});
@@ -210,7 +210,7 @@ TEST(Usage, RunThatDoesNotFitIntoMemoryIsRefusedWithNumbers) {
 
 TEST(Usage, OutputThatCannotBeWrittenIsExitCode74) {
   const TinyModel tiny;
-  // A file where a folder should be; holds for root, too, whom permissions do not stop.
+  // A file where a folder should be: also fails for root, unlike missing permissions.
   const std::string file = tiny.folder.write("file", "");
   expect_error({"init", "--config", tiny.folder / "config.json", "--tokenizer", tiny.tokenizer, "--output",
                 file + "/model"},

@@ -1,4 +1,4 @@
-// What a user does, from text to text.
+// A user's workflow, from text to text.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -146,7 +146,7 @@ TEST(Workflow, DoctorReportsAsTextAndAsJson) {
   EXPECT_EQ(pinned["isa_limit"], "baseline");
 }
 
-// One that this machine has pretends to fail: the next one takes its place, everywhere.
+// An instruction set of this machine is made to fail: the next one replaces it everywhere.
 TEST(Workflow, AnInstructionSetThatFailsWhenTriedIsNamedAndNotUsed) {
   const TinyModel tiny;
   const ProcessOptions broken = {.environment = {"TESSERA_CPU_FAULTS=avx512_bf16"}};
@@ -188,7 +188,7 @@ TEST(Workflow, DoctorFitsIn80Columns) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }
 
-// A limit holds in every kernel, and one that the machine lacks is refused.
+// A limit applies to every kernel; an instruction set that the machine lacks is refused.
 TEST(Workflow, TesseraIsaLimitsEveryKernelOrIsRefused) {
   const TinyModel tiny;
   const json machine = json::parse(run_well({"doctor", "--json"}, {.environment = {"TESSERA_ISA="}}).out);
@@ -274,7 +274,7 @@ TEST(Threads, MoreThanProcessorsTrainAlikeAfterAWarning) {
             one);
 }
 
-// An endless training that gets `signal` once it has logged a step.
+// An endless training run that is sent `signal` once it has logged a step.
 ProcessResult run_until_signal(const TinyModel& tiny, int signal, const std::vector<std::string>& more = {},
                                const std::vector<std::string>& launch = {}) {
   bool sent = false;
@@ -323,14 +323,14 @@ TEST(Interruption, TellsOnceHowToResume) {
     EXPECT_THAT(command, HasSubstr(launch.empty() ? "tessera train --model "
                                                   : "tessera launch --nproc_per_node 2 train "));
     EXPECT_TRUE(command.ends_with(" --text_column 'a b' --resume_from_checkpoint auto")) << command;
-    // As are warnings about flags.
+    // So are warnings about flags.
     const std::string warning = "--use_ipex has no effect";
     EXPECT_THAT(result.err, HasSubstr(warning));
     EXPECT_EQ(result.err.find(warning), result.err.rfind(warning)) << result.err;
   }
 }
 
-// NO_COLOR is for colours; a dumb terminal takes no progress line either.
+// NO_COLOR turns off colours only; a dumb terminal gets no progress line either.
 TEST(Output, EscapeSequencesAreThoseThatTheTerminalTakes) {
   const TinyModel tiny;
   const auto error_with = [&](const std::string& type, const std::string& no_color) {
@@ -356,7 +356,7 @@ TEST(Interruption, WithoutACheckpointSaysSo) {
   EXPECT_FALSE(fs::exists(tiny.folder / "out/latest"));
 }
 
-// The reader is gone before the program starts: behind `| true` it may live until after the last write.
+// The reader is gone before the program starts: with `| true` it might live until after the last write.
 TEST(Output, ClosedReaderEndsQuietlyButNotATrainingRun) {
   const ProcessResult help = run_tessera({"help", "--markdown"}, {.output_has_reader = false});
   EXPECT_EQ(help.signal, SIGPIPE) << "exit code " << help.exit_code;

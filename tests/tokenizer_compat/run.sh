@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs compare.mjs; exits with 77 (skipped) and a reason when something it needs is not there.
+# Runs compare.mjs; exits with 77 (skipped) and a reason if something it needs is missing.
 #   run.sh HELPER TOKENIZER_FOLDER [TEXT_FILE...]
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
