@@ -1,8 +1,8 @@
 // Collectives between ranks on different nodes, over TCP. Operations are asynchronous, run one after another
 // in the order issued, and must be issued in the same order by all members.
 //
-// Every message carries its number, operation, label, size and a CRC32C of the payload, so a member that is
-// doing something else is detected at once (fail_because() names both sides).
+// Every message carries its number, operation, label, size and a CRC32C of the payload, so a member in a
+// different operation is detected at once (fail_because() names both sides).
 #pragma once
 
 #include <chrono>

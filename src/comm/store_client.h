@@ -16,13 +16,11 @@
 namespace tessera {
 
 struct StoreOptions {
-  std::chrono::milliseconds rendezvous_timeout{
-      900'000};  // until all members have joined (torchrun: 15 minutes)
+  std::chrono::milliseconds rendezvous_timeout{900'000};  // until all members have joined (torchrun: 15 min)
   std::chrono::milliseconds heartbeat{500};
-  std::chrono::milliseconds silence{5'000};  // a member silent for this long has failed
-  std::chrono::milliseconds lost_grace{
-      300};  // how long a lost connection waits for a report that explains it
-  std::chrono::milliseconds suspicion_grace{1'000};  // and a suspicion for direct evidence
+  std::chrono::milliseconds silence{5'000};          // a member silent for this long has failed
+  std::chrono::milliseconds lost_grace{300};         // after a lost connection, wait for a report of why
+  std::chrono::milliseconds suspicion_grace{1'000};  // after a suspicion, wait for direct evidence
   std::string interface;  // whose address is published; "" = GLOO_SOCKET_IFNAME, or the one that reaches
                           // the store
 };

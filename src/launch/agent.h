@@ -17,7 +17,7 @@ struct LaunchResult {
   bool is_disruption = false;    // a node, network or process vanished; not the program's fault
   bool has_lost_store = false;   // the agent of node 0 has ended or cannot be reached
   // Known only to node 0:
-  bool has_progressed = false;  // a training step was finished, or it ran for a minute
+  bool has_progressed = false;  // a training step was finished
   int num_waiting_nodes = 0;    // waiting to take part in the next start
 };
 

@@ -120,7 +120,7 @@ TEST(BenchUsage, ATrainingStepTakesTheMemoryThatWasPredicted) {
       {"train-step", "--preset", "15m", "--with_head", "--gradient_checkpointing", "false"}, {"--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const nlohmann::json line = nlohmann::json::parse(result.out);
-  if (line["peak_memory_bytes"].is_null()) GTEST_SKIP() << "the system does not count this anew";
+  if (line["peak_memory_bytes"].is_null()) GTEST_SKIP() << "the system cannot reset the peak";
   const double share = line["peak_memory_bytes"].get<double>() / line["predicted_memory_bytes"].get<double>();
   EXPECT_GT(share, 0.9) << result.out;
   EXPECT_LT(share, 1.05) << result.out;
