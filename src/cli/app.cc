@@ -56,7 +56,7 @@ constexpr ForeignNames kForeignCommands[] = {
     {"torchrun distributed", "launch", nullptr},
     {"estimate memory estimate_memory", "plan", nullptr},
     {"info env", "doctor", nullptr},
-    {"version", nullptr, "tessera --version shows it"},
+    {"version", nullptr, "use tessera --version"},
     {"encode", "tokenize", nullptr},
     {"decode", "detokenize", nullptr},
     {"export merge convert quantize", nullptr,
@@ -93,7 +93,7 @@ void refuse_several_ranks(const Command& command) {
   }
   constexpr std::string_view kByHand = "RANK and WORLD_SIZE";  // as detect_world() calls it
   if (world.is_single() || world.source == kByHand) return;
-  fail(ExitCode::kUsage, "'{}' runs as one process, and {} has started {}: start it without the launcher",
+  fail(ExitCode::kUsage, "'{}' runs as one process, but {} has started {}; run it without the launcher",
        command.name(), world.source, world.world_size);
 }
 

@@ -13,9 +13,9 @@ class BenchAttentionCommand : public BenchCommand {
   std::string name() const override { return "bench attention"; }
   std::string summary() const override { return "Measure causal attention, forward and backward"; }
   std::string description() const override {
-    return "Causal grouped-query attention with the heads of a preset. Operations are those of the causal "
-           "half of the square, two products forward and five backward, as the benchmarks of FlashAttention "
-           "count. Each line is verified on a sample of rows against float64, then measured in turn with the "
+    return "Causal grouped-query attention with the heads of a preset. Operations count the causal half of "
+           "the score matrix, two products forward and five backward, as FlashAttention's benchmarks do. "
+           "Each line is verified against float64 on a sample of rows, then measured in turn with the "
            "arithmetic peak.";
   }
   std::vector<std::string> examples() const override {
@@ -24,12 +24,11 @@ class BenchAttentionCommand : public BenchCommand {
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("preset", &presets_, "Presets whose heads are taken.").value_name = "NAME...";
-    table->add("max_length", &lengths_, "Tokens of a sequence.").value_name = "S...";
-    limit_flag(table->add("num_rows", &num_rows_, "Sequences, packed one behind the other."), 1, 1e6);
+    table->add("preset", &presets_, "Presets that give the heads.").value_name = "NAME...";
+    table->add("max_length", &lengths_, "Tokens per sequence.").value_name = "S...";
+    limit_flag(table->add("num_rows", &num_rows_, "Sequences, packed back to back."), 1, 1e6);
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the activations.");
-    table->add("compare", &compare_, "Implementation to compare with; none compares with nothing.")
-        .value_name = "NAME";
+    table->add("compare", &compare_, "Implementation to compare with, or none.").value_name = "NAME";
     declare_common_flags(table, /*seconds=*/0.5);
   }
 

@@ -17,22 +17,22 @@ class BenchCheckpointCommand : public BenchCommand {
   std::string name() const override { return "bench checkpoint"; }
   std::string summary() const override { return "Measure writing and loading checkpoints"; }
   std::string description() const override {
-    return "Writes a checkpoint of random state, loads it and compares every bit; then measures in turn with "
-           "what dd would do. write: from the first byte until it is committed; peak is one file of as many "
-           "bytes, written and synced (conv=fsync), other direct writes (oflag=direct). load_from_disk: "
-           "files that the system's cache does not hold; peak is direct reads (iflag=direct), other plain "
-           "ones. load_from_cache: files that it holds; peak is plain reads.";
+    return "Writes a checkpoint of random state, loads it and compares every bit, then measures in turn with "
+           "what dd would do. write: from the first byte until the commit; peak is one file of the same "
+           "size, written and synced (conv=fsync), other is direct writes (oflag=direct). load_from_disk: "
+           "files that are not in the page cache; peak is direct reads (iflag=direct), other is plain reads. "
+           "load_from_cache: files that are in the page cache; peak is plain reads.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench checkpoint --folder /data/tmp"};
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("preset", &preset_, "Named shape of the model; 12 bytes of checkpoint per parameter.")
+    table->add("preset", &preset_, "Named shape of the model; a checkpoint has 12 bytes per parameter.")
         .value_name = "NAME";
-    table->add("folder", &folder_, "Where to write; a folder of its own is made in it and removed.")
+    table->add("folder", &folder_, "Where to write; a temporary subfolder is created there and removed.")
         .value_name = "DIR";
-    limit_flag(table->add("ranks", &ranks_, "Ranks that write at the same time, as threads."), 1, 1024);
+    limit_flag(table->add("ranks", &ranks_, "Ranks that write concurrently, as threads."), 1, 1024);
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"}, "Type of the model's files.");
     declare_common_flags(table, /*seconds=*/1);
   }

@@ -20,14 +20,14 @@ constexpr const char* kRow = "{:>5} {:>9} {:>9} {:>6} {:>6} {:>5}  {:<26} {:>6}\
 class BenchCommCommand : public BenchCommand {
  public:
   std::string name() const override { return "bench comm"; }
-  std::string summary() const override { return "Measure the collectives of several ranks"; }
+  std::string summary() const override { return "Measure collectives among several ranks"; }
   std::string description() const override {
-    return "Ranks of one machine, as processes: each has a buffer of float32, and in the end every rank can "
-           "read the sum of all in float32. Here every rank sums its part of the buffers in shared memory; "
-           "Gloo runs its ring all-reduce over TCP on the loopback interface, MPI its MPI_Reduce_scatter and "
-           "MPI_Allgather. Each side is verified in every element on every rank first, then they are "
-           "measured in turn. GB/s are the bytes that the sum in shared memory must read and write once; the "
-           "last column is the median ratio to each other's time.";
+    return "Ranks on one machine, as processes: each has a float32 buffer, and at the end every rank can "
+           "read the float32 sum of all buffers. Tessera's ranks each sum their part of the buffers in "
+           "shared memory; Gloo runs its ring all-reduce over TCP on the loopback interface, MPI its "
+           "MPI_Reduce_scatter and MPI_Allgather. All are first verified in every element on every rank, "
+           "then measured in turn. GB/s counts the bytes that the sum in shared memory must read and write "
+           "once; the last column is the median speedup over each of the others.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench comm --ranks 2 --buffer_mb 32 --peers gloo"};
@@ -36,18 +36,18 @@ class BenchCommCommand : public BenchCommand {
   void declare_flags(FlagTable* table) override {
     table
         ->add("parts", &parts_,
-              "What to measure: node, the ranks of one machine, and network, two hosts made of network "
-              "namespaces against iperf3 (as root).")
+              "What to measure: node, the ranks of one machine; network, two hosts simulated with network "
+              "namespaces, against iperf3 (needs root).")
         .value_name = "NAME...";
-    limit_flag(table->add("connections", &connections_, "Connections between the two hosts."), 1, 64);
+    limit_flag(table->add("connections", &connections_, "TCP connections between the two hosts."), 1, 64);
     table->add("ranks", &ranks_, "Numbers of ranks.").value_name = "N...";
     table->add("buffer_mb", &buffer_mb_, "Sizes of each rank's buffer, in MiB.").value_name = "MB...";
-    table->add("peers", &peers_, "What to compare with: gloo, mpi (where they are installed), or none.")
-        .value_name = "NAME...";
-    table->add("mpirun", &mpirun_, "Command that starts MPI programs, up to the number of ranks.");
+    table->add("peers", &peers_, "What to compare with: gloo, mpi (if installed), or none.").value_name =
+        "NAME...";
+    table->add("mpirun", &mpirun_, "Command that starts MPI programs, without -n and the number of ranks.");
     table->add("serve", &serve_,
-               "Be one side instead, shared or gloo, with the first of --ranks: commands 'verify COUNT' and "
-               "'run COUNT' on standard input are answered on standard output.");
+               "Act as one side instead, shared or gloo, with the first number in --ranks: answer the "
+               "commands 'verify COUNT' and 'run COUNT' from standard input on standard output.");
     declare_common_flags(table, /*seconds=*/1);
   }
 

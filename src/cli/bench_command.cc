@@ -10,21 +10,21 @@ namespace tessera {
 void BenchCommand::declare_common_flags(FlagTable* table, double seconds) {
   seconds_ = seconds;
   table->begin_section("Measuring");
-  Flag& threads = table->add("num_threads", &num_threads_,
-                             "Threads to compute with; 0 takes OMP_NUM_THREADS, or else one for each core "
-                             "this process may use.");
+  Flag& threads =
+      table->add("num_threads", &num_threads_,
+                 "Compute threads; 0 uses OMP_NUM_THREADS, or else one per core this process may use.");
   threads.aliases = {"threads"};
   limit_flag(threads, 0, kMaxThreads);
-  limit_flag(table->add("seconds", &seconds_, "How long a line measures at least."), 0, 3600);
+  limit_flag(table->add("seconds", &seconds_, "Minimum measuring time per line, in seconds."), 0, 3600);
   limit_flag(
-      table->add("rounds", &rounds_, "Rounds of a line at least; in each one every participant has a turn."),
+      table->add("rounds", &rounds_, "Minimum rounds per line; in each round every participant has a turn."),
       1, 1e6);
   limit_flag(
       table->add("cold_bytes", &cold_bytes_,
-                 "Size of what operands rotate through so that no cache holds them, and of the arrays that "
-                 "memory bandwidth is measured with; 0 takes 256 MiB and twice the last-level cache."),
+                 "Bytes that operands rotate through so that no cache holds them, and size of the arrays for "
+                 "measuring memory bandwidth; 0 means 256 MiB and twice the last-level cache."),
       0, 1e15);
-  table->add("json", &json_, "One JSON object per line instead of the table.");
+  table->add("json", &json_, "Print one JSON object per line instead of the table.");
 }
 
 MeasureOptions BenchCommand::measure_options() const {

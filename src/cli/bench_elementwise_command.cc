@@ -15,19 +15,19 @@ class BenchElementwiseCommand : public BenchCommand {
     return "Measure norms, rotary embedding, SwiGLU, loss and the like";
   }
   std::string description() const override {
-    return "Operations that are bound by memory, in the widths of a preset. GB/s are the bytes that an "
-           "operation must read and write once; peak is the memory bandwidth measured in turn, so that above "
-           "it the caches helped. Each line is verified on a sample against float64 first.";
+    return "Memory-bound operations in the widths of a preset. GB/s counts the bytes that an operation must "
+           "read and write once; peak is the memory bandwidth, measured in turn, so a speed above it means "
+           "that caches helped. Each line is first verified against float64 on a sample.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench elementwise --operations swiglu swiglu_backward --rows 512"};
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("preset", &preset_, "Preset whose widths are taken.").value_name = "NAME";
+    table->add("preset", &preset_, "Preset that gives the widths.").value_name = "NAME";
     table->add("rows", &rows_, "Numbers of tokens T.").value_name = "T...";
-    table->add("operations", &operations_, "Which operations.").value_name = "NAME...";
-    limit_flag(table->add("vocab_size", &vocab_size_, "Vocabulary where the preset has none."), 2, 1e7);
+    table->add("operations", &operations_, "Operations to measure.").value_name = "NAME...";
+    limit_flag(table->add("vocab_size", &vocab_size_, "Vocabulary size if the preset has none."), 2, 1e7);
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the activations.");
     declare_common_flags(table, /*seconds=*/0.5);
   }

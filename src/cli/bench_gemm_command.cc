@@ -12,12 +12,12 @@ class BenchGemmCommand : public BenchCommand {
   std::string name() const override { return "bench gemm"; }
   std::string summary() const override { return "Measure the matrix products of linear layers"; }
   std::string description() const override {
-    return "The products of a linear layer and of its backward, y = x W^T, dx = dy W and dW = or += dy^T x, "
-           "in the shapes of Llama 3 8B. Each line is verified on a sample of elements against float64, then "
-           "measured in turn with the arithmetic peak and with oneDNN: share is the median of the paired "
-           "ratios to the peak, followed by its quartiles, the last column the median ratio to oneDNN. "
-           "Weights are cold: every call takes the next of many copies. They are packed beforehand, as "
-           "training packs them once per step, where the implementation has a use for that.";
+    return "The products of a linear layer and its backward pass, y = x W^T, dx = dy W and dW = or += dy^T "
+           "x, in the shapes of Llama 3 8B. Each line is verified against float64 on a sample of elements, "
+           "then measured in turn with the arithmetic peak and with oneDNN: share is the median of the "
+           "paired ratios to the peak, followed by its quartiles; the last column is the median ratio to "
+           "oneDNN. Weights are cold: every call uses the next of many copies. They are packed beforehand if "
+           "the implementation uses packed weights, as training packs them once per step.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench gemm --preset 15m 160m --rows 2048", "tessera bench gemm --shapes 512x4096x14336",
@@ -25,21 +25,21 @@ class BenchGemmCommand : public BenchCommand {
   }
 
   void declare_flags(FlagTable* table) override {
-    Flag& presets = table->add("preset", &presets_, "Presets whose weight shapes are taken.");
+    Flag& presets = table->add("preset", &presets_, "Presets that give the weight shapes.");
     presets.value_name = "NAME...";
-    Flag& rows = table->add("rows", &rows_, "Numbers of tokens T for these.");
+    Flag& rows = table->add("rows", &rows_, "Numbers of tokens T for the presets.");
     rows.value_name = "T...";
     Flag& shapes = table->add("shapes", &shapes_, "Shapes T x N x K instead, as in 512x4096x14336.");
     shapes.value_name = "TxNxK...";
     Flag& products = table->add("products", &products_,
-                                "Which products: forward, backward_input, backward_weight (overwrites), "
+                                "Products to measure: forward, backward_input, backward_weight (overwrites), "
                                 "backward_weight_add (accumulates).");
     products.value_name = "NAME...";
-    table->add("pack_weights", &pack_weights_,
-               "Weights packed beforehand; false: in every call, as without memory for it.");
+    table->add(
+        "pack_weights", &pack_weights_,
+        "Pack the weights beforehand. Otherwise they are packed in every call, as when memory is short.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the operands.");
-    table->add("compare", &compare_, "Implementation to compare with; none compares with nothing.")
-        .value_name = "NAME";
+    table->add("compare", &compare_, "Implementation to compare with, or none.").value_name = "NAME";
     declare_common_flags(table, /*seconds=*/0.5);
   }
 

@@ -18,28 +18,28 @@ class BenchLoadCommand : public BenchCommand {
   std::string name() const override { return "bench load"; }
   std::string summary() const override { return "Measure loading a model's files"; }
   std::string description() const override {
-    return "Reads the weights of a model folder as training does, by one rank or by several that share the "
-           "work and the memory, in turn with `dd bs=8M if=FILE of=/dev/null` for the same files: share is "
-           "the median of the paired ratios, followed by its quartiles. The second line of each case "
-           "includes what the system takes to hand out the memory. Warm files are in the page cache; cold "
-           "ones are dropped from it before each turn (the host of a virtual machine may still have them). "
-           "All weights are compared with the files first. Without --model a folder is made, and removed in "
-           "the end.";
+    return "Reads the weights of a model folder as training does, with one rank or with several that share "
+           "the work and the memory, in turn with `dd bs=8M if=FILE of=/dev/null` on the same files: share "
+           "is the median of the paired ratios, followed by its quartiles. The second line of each case "
+           "includes the time the system takes to provide the memory. Warm files are in the page cache; cold "
+           "ones are dropped from it before each turn (a virtual machine's host may still hold them). All "
+           "weights are first compared with the files. Without --model, a model folder is created and "
+           "removed at the end.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench load", "tessera bench load --model models/llama3 --ranks 2 --cache cold"};
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("model", &model_, "A model folder with BF16 weights.").value_name = "DIR";
+    table->add("model", &model_, "Model folder with BF16 weights.").value_name = "DIR";
     table
         ->add("folder", &folder_,
-              "Where to make a model without --model: on the file system that is to be measured. Empty "
-              "takes the folder for temporary files.")
+              "Where to create a model if there is no --model: on the file system to be measured. Defaults "
+              "to the folder for temporary files.")
         .value_name = "DIR";
-    limit_flag(table->add("size_mb", &size_mb_, "About how large that model is."), 1, 1e6);
+    limit_flag(table->add("size_mb", &size_mb_, "Approximate size of that model, in MB."), 1, 1e6);
     table->add("ranks", &ranks_, "Numbers of ranks.").value_name = "N...";
-    table->add("cache", &cache_, "What the page cache holds of the files: warm, all; cold, nothing.")
+    table->add("cache", &cache_, "State of the page cache: warm, it holds all of the files; cold, none.")
         .value_name = "NAME...";
     declare_common_flags(table, /*seconds=*/0.5);
   }

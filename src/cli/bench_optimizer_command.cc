@@ -11,19 +11,20 @@ class BenchOptimizerCommand : public BenchCommand {
   std::string name() const override { return "bench optimizer"; }
   std::string summary() const override { return "Measure AdamW and the gradient norm"; }
   std::string description() const override {
-    return "One AdamW update of bf16 weights with their 16-bit remainders and of float32 weights, 28 bytes "
-           "read and written per parameter, and the sum of squares of the gradient norm, 4 bytes. peak is "
-           "the memory bandwidth measured in turn. Each line is verified on a sample against float64 first.";
+    return "One AdamW update of bf16 weights with their 16-bit remainders, and one of float32 weights, each "
+           "reading and writing 28 bytes per parameter, and the sum of squares for the gradient norm, 4 "
+           "bytes. peak is the memory bandwidth, measured in turn. Each line is first verified against "
+           "float64 on a sample.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench optimizer --num_parameters 1e9"};
   }
 
   void declare_flags(FlagTable* table) override {
-    limit_flag(table->add("num_parameters", &num_parameters_, "Parameters, 16 bytes of memory each."), 1,
-               1e12);
-    table->add("compare", &compare_, "Implementation to compare with; none compares with nothing.")
-        .value_name = "NAME";
+    limit_flag(table->add("num_parameters", &num_parameters_,
+                          "Number of parameters; each takes 16 bytes of memory."),
+               1, 1e12);
+    table->add("compare", &compare_, "Implementation to compare with, or none.").value_name = "NAME";
     declare_common_flags(table, /*seconds=*/1);
   }
 

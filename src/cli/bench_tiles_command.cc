@@ -11,10 +11,10 @@ class BenchTilesCommand : public BenchCommand {
   std::string name() const override { return "bench tiles"; }
   std::string summary() const override { return "Measure what feeds the tile unit"; }
   std::string description() const override {
-    return "The inner loop of a matrix product c = a b on AMX tiles with its operands in L1, L2, L3 or "
+    return "The inner loop of a matrix product c = a b on AMX tiles, with its operands in L1, L2, L3 or "
            "memory: what limits matrix products on this machine. peak is the tile unit on operands in "
-           "registers, measured in turn. a is used again at once, b streams by, c is read and written once "
-           "per 512 products.";
+           "registers, measured in turn. a is reused at once, b is streamed, c is read and written once per "
+           "512 products.";
   }
 
   void declare_flags(FlagTable* table) override { declare_common_flags(table, /*seconds=*/0.5); }

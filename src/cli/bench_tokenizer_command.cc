@@ -30,9 +30,9 @@ class BenchTokenizerCommand : public BenchCommand {
   std::string summary() const override { return "Measure encoding and decoding of text"; }
   std::string description() const override {
     return "MiB of text per second on one thread: encoding words seen before, encoding with a fresh "
-           "tokenizer, decoding, and reading tokenizer.json. The ids are compared with those of the plain "
-           "path (PCRE2 for every pattern, no caches) first; the last column is the median ratio to its "
-           "speed, measured in turn. Without flags a generated text and a tokenizer trained on it are used.";
+           "tokenizer, decoding, and reading tokenizer.json. The ids are first compared with those of the "
+           "plain path (PCRE2 for every pattern, no caches); the last column is the median ratio to its "
+           "speed, measured in turn. Without flags, a generated text and a tokenizer trained on it are used.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench tokenizer --tokenizer models/llama3 --text book.txt"};

@@ -15,12 +15,12 @@ class BenchTrainStepCommand : public BenchCommand {
   std::string name() const override { return "bench train-step"; }
   std::string summary() const override { return "Measure a training step, part by part"; }
   std::string description() const override {
-    return "Steps of real shapes with random weights: forward, backward and optimizer each timed, the "
-           "arithmetic peak measured around every micro-batch, the share of each operation, peak memory. "
-           "Only the decoder layers unless --with_head adds embedding, LM head and loss. mfu is the share of "
-           "the peak that the model's own operations reach (6 per matrix parameter and token, and causal "
-           "attention; what checkpointing computes again is not counted): the median of the paired ratios. "
-           "With and without activation checkpointing, one after the other.";
+    return "Steps of real shapes with random weights: times forward, backward and optimizer, measures the "
+           "arithmetic peak around every micro-batch, and shows the share of each operation and the peak "
+           "memory. Runs only the decoder layers unless --with_head adds embedding, LM head and loss. mfu is "
+           "the share of the peak that the model's own operations reach (6 per matrix parameter and token, "
+           "plus causal attention; recomputation by checkpointing is not counted): the median of the paired "
+           "ratios. Runs without activation checkpointing, then with it.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench train-step --preset llama3-8b --layers 2 --max_length 2048",
@@ -30,30 +30,30 @@ class BenchTrainStepCommand : public BenchCommand {
   void declare_flags(FlagTable* table) override {
     table->add("preset", &preset_, fmt::format("Named shape: {}.", fmt::join(preset_names(), ", ")))
         .value_name = "NAME";
-    limit_flag(table->add("layers", &layers_, "Decoder layers, instead of the preset's number."), 1, 1e4);
-    limit_flag(table->add("max_length", &options_.max_length, "Tokens of a row."), 2, 1e7);
-    Flag& micro_batch = table->add("micro_batch", &options_.micro_batch, "Rows of a micro-batch.");
+    limit_flag(table->add("layers", &layers_, "Number of decoder layers, instead of the preset's."), 1, 1e4);
+    limit_flag(table->add("max_length", &options_.max_length, "Tokens per row."), 2, 1e7);
+    Flag& micro_batch = table->add("micro_batch", &options_.micro_batch, "Rows per micro-batch.");
     micro_batch.aliases = {"per_device_train_batch_size", "micro_batch_size"};
     limit_flag(micro_batch, 1, 1e6);
     limit_flag(table->add("gradient_accumulation_steps", &options_.gradient_accumulation_steps,
-                          "Micro-batches of a step."),
+                          "Micro-batches per step."),
                1, 1e6);
-    table->add_choice(
-        "merge_micro_batches", &options_.merge_micro_batches, {"auto", "always", "never"},
-        "Micro-batches of a step go through the model together, as in training: auto up to 2048 tokens "
-        "where that takes little memory.");
+    table->add_choice("merge_micro_batches", &options_.merge_micro_batches, {"auto", "always", "never"},
+                      "Run the micro-batches of a step through the model together, as in training: auto "
+                      "merges up to 2048 tokens if that takes little memory.");
     table->add("pack_weights", &options_.pack_weights,
-               "Keep the weights packed for the matrix products, and pack them again after each update.");
-    table->add("with_head", &options_.with_head, "Embedding, final norm, LM head and loss as well.");
+               "Keep the weights packed for the matrix products, and repack them after each update.");
+    table->add("with_head", &options_.with_head, "Include the embedding, final norm, LM head and loss.");
     limit_flag(table->add("vocab_size", &vocab_size_,
-                          "Vocabulary of the head, instead of the preset's (8192 where it has none)."),
+                          "Vocabulary size of the head, instead of the preset's (8192 if it has none)."),
                2, 1e7);
-    table->add("gradient_checkpointing", &gradient_checkpointing_, "Only with (true) or without (false) it.");
+    table->add("gradient_checkpointing", &gradient_checkpointing_,
+               "Run only with (true) or only without (false) activation checkpointing.");
     table
         ->add("against", &against_,
-              "Command of a program that does the same tokens as a step, asked for a turn after each of ours "
-              "(scripts/pytorch_step.py). Where oneDNN cannot use all that the processor announces, "
-              "ONEDNN_MAX_CPU_ISA tells that program's oneDNN, too.")
+              "Command of a program that processes the same tokens per step and takes a turn after each of "
+              "ours (scripts/pytorch_step.py). If oneDNN cannot use everything the processor announces, "
+              "ONEDNN_MAX_CPU_ISA is set for that program as well.")
         .value_name = "COMMAND";
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of weights and activations.");
     declare_common_flags(table, /*seconds=*/1);

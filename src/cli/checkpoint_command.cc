@@ -64,14 +64,14 @@ class CheckpointListCommand : public Command {
   std::string summary() const override { return "List the checkpoints of a run, oldest first"; }
   std::string usage() const override { return "DIR [--json]"; }
   std::string description() const override {
-    return "Looks at sizes, headers and manifests, which takes no time; `tessera checkpoint verify` reads "
-           "every byte. Of those with a problem it says which.";
+    return "Checks sizes, headers and manifests, which takes no time, and says what is wrong with a "
+           "checkpoint that cannot be used; `tessera checkpoint verify` reads every byte.";
   }
   std::vector<std::string> examples() const override { return {"tessera checkpoint list tuned"}; }
 
   void declare_flags(FlagTable* table) override {
     add_folder_flag(table, &folder_);
-    table->add("json", &json_, "One JSON object per line instead of the table.");
+    table->add("json", &json_, "Print one JSON object per line instead of the table.");
   }
 
   void run(FlagTable*) override {
@@ -113,9 +113,9 @@ class CheckpointVerifyCommand : public Command {
   std::string summary() const override { return "Read checkpoints and compare every checksum"; }
   std::string usage() const override { return "DIR [--num_threads N]"; }
   std::string description() const override {
-    return "Reads every byte of one checkpoint, or of all those of a run, oldest first. Ends with code 65 "
-           "when one is damaged and names the first file that is, with code 66 when there is none or a file "
-           "cannot be opened, with 74 when reading fails.";
+    return "Reads every byte of one checkpoint, or of all checkpoints of a run, oldest first. Exits with "
+           "code 65 if one is damaged, naming the first damaged file; with 66 if there is none or a file "
+           "cannot be opened; with 74 if reading fails.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera checkpoint verify tuned", "tessera checkpoint verify tuned/checkpoint-500"};
@@ -124,9 +124,8 @@ class CheckpointVerifyCommand : public Command {
   void declare_flags(FlagTable* table) override {
     add_folder_flag(table, &folder_);
     table
-        ->add(
-            "num_threads", &num_threads_,
-            "Threads to read with; 0 takes OMP_NUM_THREADS, or else one for each core this process may use.")
+        ->add("num_threads", &num_threads_,
+              "Threads to read with; 0 uses OMP_NUM_THREADS, or else one per core this process may use.")
         .aliases = {"threads"};
   }
 

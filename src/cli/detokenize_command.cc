@@ -18,17 +18,17 @@ class DetokenizeCommand : public Command {
   std::string summary() const override { return "Turn token ids back into text"; }
   std::string usage() const override { return "--tokenizer DIR [--input FILE] [flags]"; }
   std::string description() const override {
-    return "Reads ids separated by white space and writes their text, nothing added; with --per_line every "
-           "line of ids gives a line.";
+    return "Reads ids separated by whitespace and writes their text with nothing added; with --per_line, "
+           "every line of ids gives a line of text.";
   }
 
   void declare_flags(FlagTable* table) override {
-    Flag& tokenizer = table->add("tokenizer", &tokenizer_, "tokenizer.json, or a folder with one.");
+    Flag& tokenizer = table->add("tokenizer", &tokenizer_, "tokenizer.json, or a folder containing one.");
     tokenizer.value_name = "DIR";
     tokenizer.required = true;
     table->add("input", &input_, "File of ids; - is standard input.").value_name = "FILE";
-    table->add("skip_special_tokens", &skip_special_tokens_, "Leave out special tokens such as <s>.");
-    table->add("per_line", &per_line_, "Every line is a text of its own.");
+    table->add("skip_special_tokens", &skip_special_tokens_, "Omit special tokens such as <s>.");
+    table->add("per_line", &per_line_, "Treat every line as a separate text.");
   }
 
   void run(FlagTable*) override {

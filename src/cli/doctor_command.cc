@@ -270,15 +270,15 @@ class DoctorCommand : public Command {
   std::string summary() const override { return "Show what this machine offers and which code will use it"; }
   std::string usage() const override { return "[--json]"; }
   std::string description() const override {
-    return "Shows processor, instruction sets found and used (with the reason for each refusal), AMX "
-           "permission, processors and memory that the process may use, NUMA nodes, huge pages, how many "
-           "ranks would start and how others reach them, and the arithmetic peak and memory bandwidth "
-           "measured now, in about two seconds.";
+    return "Shows the processor, the instruction sets found and used (with the reason for each refusal), AMX "
+           "permission, the processors and memory this process may use, NUMA nodes, huge pages, how many "
+           "ranks would start and how other machines reach them, and the arithmetic peak and memory "
+           "bandwidth, measured in about two seconds.";
   }
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
-    table->add("json", &json_, "One JSON object instead of the report.");
+    table->add("json", &json_, "Print one JSON object instead of the report.");
   }
 
   void run(FlagTable*) override {

@@ -25,8 +25,8 @@ class EvalCommand : public Command {
   std::string usage() const override { return "--model DIR --dataset FILE... [flags]"; }
   std::string description() const override {
     return "The loss is the sum of the losses of all target tokens divided by their number; perplexity is "
-           "its exponential. Under `tessera launch` the ranks share the rows and, on a machine, the weights; "
-           "the result is that of one process.";
+           "its exponential. Under `tessera launch` the ranks share the rows and, within a machine, the "
+           "weights; the result is the same as with one process.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera eval --model model --dataset test.txt --packing",
@@ -40,33 +40,36 @@ class EvalCommand : public Command {
     model.required = true;
     model.aliases = {"model_name_or_path"};
     Flag& dataset = table->add("dataset", &data_.files,
-                               "Text, .jsonl or pre-tokenized .safetensors files, folders or globs, named as "
+                               "Text, .jsonl or pre-tokenized .safetensors files, folders or globs, given as "
                                "for `train --dataset`.");
     dataset.required = true;
     dataset.aliases = {"eval_dataset", "validation_file"};
-    table->add("tokenizer", &tokenizer_, "Folder of the tokenizer; the model's without it.").value_name =
-        "DIR";
-    table->add("text_column", &data_.text_column, "Name of the text in JSONL files.").value_name = "NAME";
-    table->add("text_per_line", &data_.text_per_line, "In text files, every line is a document.");
+    table->add("tokenizer", &tokenizer_, "Folder of the tokenizer. Defaults to the model's folder.")
+        .value_name = "DIR";
+    table->add("text_column", &data_.text_column, "Name of the JSONL field that holds the text.").value_name =
+        "NAME";
+    table->add("text_per_line", &data_.text_per_line, "Treat every line of a text file as a document.");
     table->add("add_special_tokens", &data_.add_special_tokens,
                "Let the tokenizer add its special tokens to every document.");
     table->add(
         "skip_invalid_utf8", &data_.skip_invalid_utf8,
-        "Leave out documents that are not UTF-8 and count them. Otherwise the first one ends the run.");
+        "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
     table
-        ->add("max_length", &max_length_,
-              "Tokens in a row; the model's positions or 1024 without it, the smaller.")
+        ->add(
+            "max_length", &max_length_,
+            "Tokens per row. Defaults to 1024, or to the model's max_position_embeddings if that is smaller.")
         .aliases = {"max_seq_length", "block_size"};
     table->add("allow_truncation", &data_.allow_truncation,
-               "Leave out what lies beyond --max_length even where it is more than a tenth of all tokens.");
+               "Drop the tokens beyond --max_length even if they are more than a tenth of all tokens.");
     table->add("packing", &packing_,
-               "Join the documents and cut them into rows, instead of a row per document.");
+               "Concatenate the documents and cut them into rows, instead of one row per document.");
     table->add("packing_cross_document_attention", &joined_,
-               "With --packing, let tokens see the documents before theirs.");
-    table->add("per_device_eval_batch_size", &batch_size_, "Rows at once; does not change the result.");
+               "With --packing, let tokens attend to earlier documents in their row.");
+    table->add("per_device_eval_batch_size", &batch_size_,
+               "Rows evaluated at once; does not change the result.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
-    table->add("cache_dir", &cache_dir_, "Folder of the token cache.").value_name = "DIR";
-    table->add("json", &json_, "One JSON object instead of text.");
+    table->add("cache_dir", &cache_dir_, "Folder for cached tokenized datasets.").value_name = "DIR";
+    table->add("json", &json_, "Print one JSON object instead of text.");
     table->add_foreign_names(inference_names());
   }
 

@@ -23,8 +23,8 @@ class GenerateCommand : public Command {
   std::string summary() const override { return "Continue a text"; }
   std::string usage() const override { return "--model DIR --prompt TEXT [flags]"; }
   std::string description() const override {
-    return "Writes the prompt and its continuation, token by token. Ends at an end-of-text token, after "
-           "--max_new_tokens, or where the model has no more positions. The same seed gives the same text.";
+    return "Writes the prompt and its continuation, token by token. Stops at an end-of-text token, after "
+           "--max_new_tokens, or when the model runs out of positions. The same seed gives the same text.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera generate --model model --prompt 'Once upon a time' --top_k 40",
@@ -38,17 +38,19 @@ class GenerateCommand : public Command {
     model.aliases = {"model_name_or_path"};
     Flag& prompt = table->add("prompt", &prompt_, "The text to continue; - reads it from standard input.");
     prompt.required = true;
-    table->add("max_new_tokens", &max_new_tokens_, "Tokens to write at most.");
+    table->add("max_new_tokens", &max_new_tokens_, "Maximum number of tokens to generate.");
     table->add("temperature", &sampling_.temperature,
-               "Divides the logits; 0 always takes the likeliest token.");
-    table->add("top_k", &sampling_.top_k, "Draw among the K likeliest tokens; 0 = all.").value_name = "K";
+               "Divides the logits; 0 always picks the likeliest token.");
+    table->add("top_k", &sampling_.top_k, "Sample from the K likeliest tokens; 0 means all.").value_name =
+        "K";
     table->add("top_p", &sampling_.top_p,
-               "Draw among the likeliest tokens that together have this probability.");
+               "Sample from the likeliest tokens that together reach this probability.");
     table->add("repetition_penalty", &sampling_.repetition_penalty,
-               "Above 1 makes tokens that occurred less likely; logits are divided or multiplied by it.");
-    table->add("seed", &seed_, "Seed of the draws.");
-    table->add("ignore_eos", &ignore_eos_, "Write on after an end-of-text token.");
-    table->add("echo", &echo_, "Write the prompt, too.");
+               "Values above 1 make tokens that have occurred less likely; their logits are divided or "
+               "multiplied by it.");
+    table->add("seed", &seed_, "Seed for sampling.");
+    table->add("ignore_eos", &ignore_eos_, "Keep generating after an end-of-text token.");
+    table->add("echo", &echo_, "Write the prompt as well.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
     table->add_foreign_names(inference_names());
   }
@@ -60,7 +62,8 @@ class GenerateCommand : public Command {
     check_is_model_folder(model_);
     const Tokenizer tokenizer = Tokenizer::open(model_);
     std::vector<int32_t> ids = tokenizer.encode(prompt, true);
-    if (ids.empty()) fail(ExitCode::kUsage, "--prompt: empty, and the tokenizer has no token to begin with");
+    if (ids.empty())
+      fail(ExitCode::kUsage, "--prompt: empty, and the tokenizer has no beginning-of-text token");
     LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, [&](const Model& model) {
       const int64_t capacity = capacity_for(model.config(), std::ssize(ids));
       return LoadedModel::Use{Generator::memory_bytes(model, capacity),

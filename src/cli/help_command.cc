@@ -22,10 +22,10 @@ class HelpCommand : public Command {
 
   void declare_flags(FlagTable* table) override {
     Flag& command =
-        table->add("command", &command_words_, "The command to explain; without one, the list of commands.");
+        table->add("command", &command_words_, "Command to explain; without one, the commands are listed.");
     command.positional = true;
     command.value_name = "COMMAND";
-    table->add("markdown", &markdown_, "The flags of every command as a Markdown page.");
+    table->add("markdown", &markdown_, "Print the flags of every command as a Markdown page.");
   }
 
   void run(FlagTable*) override {

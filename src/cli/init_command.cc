@@ -55,16 +55,16 @@ void initial_weights(const ParameterLayout& layout, const ModelConfig& config, u
 class InitCommand : public Command {
  public:
   std::string name() const override { return "init"; }
-  std::string summary() const override { return "Make a randomly initialised model folder"; }
+  std::string summary() const override { return "Create a randomly initialized model folder"; }
   std::string usage() const override {
     return "--preset NAME | --config FILE --tokenizer DIR --output DIR [flags]";
   }
   std::string description() const override {
     return "Writes a Hugging Face model folder: config.json, generation_config.json, model.safetensors and "
-           "the tokenizer's files. Linear layers and embeddings are drawn from a normal distribution of "
-           "standard deviation initializer_range, norms are one, biases zero. A weight depends on the seed, "
-           "its tensor's name and its place only. Under `tessera launch` the ranks write the folder "
-           "together, with the same bytes; those of several machines need a folder that all of them share.";
+           "the tokenizer's files. Linear layers and embeddings are drawn from a normal distribution with "
+           "standard deviation initializer_range, norms are one, biases zero. A weight depends only on the "
+           "seed, its tensor's name and its position. Under `tessera launch` the ranks write the folder "
+           "together, byte for byte the same; ranks on several machines need a shared folder.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera init --preset 15m --tokenizer tok --output model",
@@ -77,23 +77,24 @@ class InitCommand : public Command {
     Flag& preset =
         table->add("preset", &preset_, fmt::format("Named shape: {}.", fmt::join(preset_names(), ", ")));
     preset.value_name = "NAME";
-    table->add("config", &config_, "A config.json, or a folder with one, that gives the shape instead.")
+    table
+        ->add("config", &config_,
+              "A config.json, or a folder containing one, that gives the shape instead of a preset.")
         .value_name = "FILE";
     Flag& tokenizer =
         table->add("tokenizer", &tokenizer_,
-                   "Folder with tokenizer.json: gives the vocabulary and the ids of its special tokens.");
+                   "Folder with tokenizer.json, which gives the vocabulary and the special token ids.");
     tokenizer.value_name = "DIR";
     tokenizer.required = true;
     Flag& output = table->add("output", &output_, "Folder to write.");
     output.value_name = "DIR";
     output.required = true;
-    table->add("seed", &seed_, "Seed of the random weights.");
+    table->add("seed", &seed_, "Seed for the random weights.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
                        "Type of the weights in the file.");
-    table->add(
-        "num_threads", &num_threads_,
-        "Threads to draw with; 0 takes OMP_NUM_THREADS, or else one for each core this process may use. "
-        "The weights do not depend on it.");
+    table->add("num_threads", &num_threads_,
+               "Threads to draw with; 0 uses OMP_NUM_THREADS, or else one per core this process may use. The "
+               "weights do not depend on it.");
     table->add("overwrite", &overwrite_, "Write into a folder that is not empty.");
   }
 

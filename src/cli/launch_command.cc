@@ -17,11 +17,12 @@ class LaunchCommand : public Command {
   std::string summary() const override { return "Start several ranks of a command on this node"; }
   std::string usage() const override { return "[flags] COMMAND... | -- PROGRAM..."; }
   std::string description() const override {
-    return "Starts the ranks of this node, shares its processors out among them, shows their output (rank 0 "
-           "as it is, the others' lines behind their number) and passes SIGINT, SIGTERM and SIGHUP on. When "
-           "a rank fails the others are ended within a second, and its error and exit code become those of "
-           "the launch. Flags, the variables that ranks get, and PET_NNODES, PET_NPROC_PER_NODE and so on as "
-           "defaults of the flags are those of torchrun. With several nodes, run it once on each.";
+    return "Starts the ranks of this node, divides its processors among them, shows their output (rank 0's "
+           "unchanged, the others' lines prefixed with their number) and forwards SIGINT, SIGTERM and "
+           "SIGHUP. When a rank fails, the others are stopped within a second, and its error and exit code "
+           "become those of the launch. The flags, the variables that ranks get, and the variables that set "
+           "flag defaults (PET_NNODES, PET_NPROC_PER_NODE and so on) are those of torchrun. With several "
+           "nodes, run it once on each.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera launch --nproc_per_node 4 train --model start --dataset text ...",

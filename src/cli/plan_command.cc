@@ -35,18 +35,18 @@ class PlanCommand : public Command {
  public:
   std::string name() const override { return "plan"; }
   std::string summary() const override {
-    return "Tell what a training run will take, before anything of it exists";
+    return "Forecast what a training run will take, before any of it exists";
   }
   std::string usage() const override {
     return "--model DIR | --preset NAME [--nnodes N] [--nproc_per_node N] [--memory SIZE] [flags]";
   }
   std::string description() const override {
     return "Shows the memory of a run by kind, for a rank, a node and the whole job, and for several nodes "
-           "what crosses the network in a step and how long that takes, under each gather schedule. Needs "
-           "the shape of the model only: no weights, no data; every row is taken to have max_length "
-           "tokens.\nTakes the command line or the --config file of `tessera train` as it is; flags that do "
-           "not matter here have no effect and are not listed below. Exit code 78 when a node has too little "
-           "memory; the message then says which settings and how many nodes would do.";
+           "what crosses the network in a step and how long that takes under each gather schedule. Needs "
+           "only the model's shape, no weights and no data; every row is assumed to have max_length "
+           "tokens.\nTakes the command line or the --config file of `tessera train` unchanged; flags that do "
+           "not matter here have no effect and are not listed below. Exits with code 78 if a node has too "
+           "little memory; the message then says which settings and how many nodes would suffice.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\", "    --memory 64GiB",
@@ -62,19 +62,20 @@ class PlanCommand : public Command {
     table->begin_section("Plan");
     table
         ->add("preset", &preset_,
-              fmt::format("A named shape instead of a model: {}.", fmt::join(preset_names(), ", ")))
+              fmt::format("Named shape to use instead of a model: {}.", fmt::join(preset_names(), ", ")))
         .value_name = "NAME";
-    table->add("vocab_size", &vocab_size_, "Vocabulary of a preset that leaves it open: 15m, 60m and 160m.");
+    table->add("vocab_size", &vocab_size_,
+               "Vocabulary size for presets that leave it open: 15m, 60m and 160m.");
     table->add("nnodes", &num_nodes_, "Number of nodes.");
     table->add("nproc_per_node", &local_world_size_, "Ranks on each node.");
     table->add_size("memory", &memory_, "64GiB",
-                    "Memory of a node, such as 64GiB. Without it that of this machine or, where less, its "
-                    "cgroup.");
+                    "Memory of a node, such as 64GiB. Defaults to this machine's memory, or to its cgroup "
+                    "limit if that is lower.");
     table->add("network_gbps", &network_gbps_,
-               "Speed of a node's network in each direction, in 10^9 bits per second.");
+               "Network speed of a node in each direction, in 10^9 bits per second.");
     table->add("tflops", &tflops_,
-               "Arithmetic peak of a node in TFLOPS. Without it that of this machine is measured, unless "
-               "measure_peak is false: then no time of computing is shown.");
+               "Arithmetic peak of a node in TFLOPS. By default this machine's peak is measured, unless "
+               "measure_peak is false, in which case no compute time is shown.");
     table->add("mfu", &mfu_,
                "Share of the peak that the model's own operations reach, above 0 and at most 1.");
     table->add("json", &json_, "Print a JSON object.");

@@ -21,21 +21,21 @@ class TokenizeCommand : public Command {
   std::string summary() const override { return "Turn text into token ids"; }
   std::string usage() const override { return "--tokenizer DIR [--input FILE] [flags]"; }
   std::string description() const override {
-    return "Writes the ids separated by spaces: the whole input as one line, or with --per_line a line for "
-           "every line.";
+    return "Writes the ids separated by spaces: the whole input as one line, or with --per_line one line per "
+           "input line.";
   }
   std::vector<std::string> examples() const override {
     return {"echo 'Hello world' | tessera tokenize --tokenizer model --per_line"};
   }
 
   void declare_flags(FlagTable* table) override {
-    Flag& tokenizer = table->add("tokenizer", &tokenizer_, "tokenizer.json, or a folder with one.");
+    Flag& tokenizer = table->add("tokenizer", &tokenizer_, "tokenizer.json, or a folder containing one.");
     tokenizer.value_name = "DIR";
     tokenizer.required = true;
     table->add("input", &input_, "Text file (UTF-8); - is standard input.").value_name = "FILE";
     table->add("add_special_tokens", &add_special_tokens_,
                "Add what the tokenizer puts around a text, such as <s>.");
-    table->add("per_line", &per_line_, "Every line is a text of its own, without its line end.");
+    table->add("per_line", &per_line_, "Treat every line as a separate text, without its line ending.");
   }
 
   void run(FlagTable*) override {

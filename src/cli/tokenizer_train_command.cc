@@ -28,17 +28,17 @@ class TokenizerTrainCommand : public Command {
   void declare_flags(FlagTable* table) override {
     table
         ->add("input", &options_.files,
-              "Text files (UTF-8), folders or globs, named as for `train --dataset`.")
+              "Text files (UTF-8), folders or globs, given as for `train --dataset`.")
         .required = true;
     Flag& output = table->add("output", &output_, "Folder to write.");
     output.value_name = "DIR";
     output.required = true;
-    table->add("vocab_size", &options_.vocab_size, "Number of tokens, special ones included.");
+    table->add("vocab_size", &options_.vocab_size, "Vocabulary size, including special tokens.");
     table->add("bos_token", &options_.bos_token, "Special token that begins a document.");
     table->add("eos_token", &options_.eos_token, "Special token that ends a document.");
     table->add("skip_invalid_utf8", &options_.skip_invalid_utf8,
-               "Leave out files that are not UTF-8 and count them. Otherwise the first one ends the run.");
-    table->add("overwrite", &overwrite_, "Replace a tokenizer that is in the folder.");
+               "Skip files that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
+    table->add("overwrite", &overwrite_, "Replace an existing tokenizer in the folder.");
   }
 
   void run(FlagTable*) override {

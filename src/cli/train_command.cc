@@ -45,10 +45,10 @@ class TrainCommand : public Command {
     return "[RUN.yaml] --model DIR --dataset FILE... --output_dir DIR [flags]";
   }
   std::string description() const override {
-    return "Takes a Hugging Face model folder and text, JSONL or pre-tokenized rows, and leaves a Hugging "
+    return "Takes a Hugging Face model folder and text, JSONL or pre-tokenized rows, and writes a Hugging "
            "Face model folder. Names and defaults are those of Hugging Face's TrainingArguments; a JSON or "
-           "YAML file may give the same names, flags win.\n"
-           "Ctrl-C or SIGTERM ends the run after the present step with a checkpoint; a second Ctrl-C ends it "
+           "YAML file can set the same names, and flags override it.\n"
+           "Ctrl-C or SIGTERM ends the run with a checkpoint after the current step; a second Ctrl-C ends it "
            "at once.";
   }
   std::vector<std::string> examples() const override {

@@ -94,113 +94,112 @@ void refuse_other_choices(Flag& flag, const std::string& why) {
 void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Model and data");
   Flag& model = table->add("model", &args->model,
-                           "Folder of the model to train, as Hugging Face writes it: config.json and "
-                           "model.safetensors, in one file or in shards.");
+                           "Folder of the model to train, in Hugging Face format: config.json and "
+                           "model.safetensors, as one file or in shards.");
   model.aliases = {"model_name_or_path"};
   model.value_name = "DIR";
   model.required = true;
-  Flag& tokenizer =
-      table->add("tokenizer", &args->tokenizer,
-                 "Folder with the tokenizer (tokenizer.json). Without it the model's folder is taken.");
+  Flag& tokenizer = table->add("tokenizer", &args->tokenizer,
+                               "Folder with the tokenizer (tokenizer.json). Defaults to the model's folder.");
   tokenizer.aliases = {"tokenizer_name", "tokenizer_name_or_path"};
   tokenizer.value_name = "DIR";
-  Flag& dataset = table->add(
-      "dataset", &args->dataset,
-      "Files to train on, folders or glob patterns, one or more. What a file holds follows from its "
-      "name: .jsonl, .ndjson and .json are JSON objects, one per line; .safetensors holds token ids "
-      "(input_ids and, if wanted, labels); anything else is text in UTF-8, but for formats that are "
-      "not read, such as .csv, .parquet or .gz, which are refused. Of a folder only these and .txt, "
-      ".text, .md, .markdown, .rst and .tex are read, and no hidden files; 'DIR/**/*.py' names all "
-      "files of another kind below DIR.");
+  Flag& dataset =
+      table->add("dataset", &args->dataset,
+                 "Training data: one or more files, folders or glob patterns. The file name decides the "
+                 "format: .jsonl, .ndjson and .json hold JSON objects, one per line; .safetensors holds "
+                 "token ids (input_ids and optionally labels); anything else is UTF-8 text, except formats "
+                 "that cannot be read, such as .csv, .parquet or .gz, which are refused. In a folder, only "
+                 "files with the extensions above or .txt, .text, .md, .markdown, .rst or .tex are read, and "
+                 "no hidden files; a pattern such as 'DIR/**/*.py' selects other kinds of files below DIR.");
   dataset.aliases = {"train_file"};
   dataset.required = true;
-  table->add("eval_dataset", &args->eval_dataset, "Files to evaluate on, named in the same way as dataset.")
+  table->add("eval_dataset", &args->eval_dataset, "Evaluation data, given in the same way as dataset.")
       .aliases = {"validation_file"};
   table->add("text_column", &args->text_column, "Name of the JSONL field that holds the text.").aliases = {
       "text_column_name", "dataset_text_field"};
   table->add("text_per_line", &args->text_per_line,
-             "In text files every line is a document. Otherwise a document is a whole file.");
+             "Treat every line of a text file as a document. Otherwise the whole file is one document.");
+  table->add("add_special_tokens", &args->add_special_tokens,
+             "Let the tokenizer add its special tokens, such as beginning-of-text, to every document.");
   table->add(
-      "add_special_tokens", &args->add_special_tokens,
-      "Let the tokenizer add its special tokens, such as the beginning of the text, to every document.");
-  table->add("skip_invalid_utf8", &args->skip_invalid_utf8,
-             "Leave out documents that are not UTF-8 and count them. Otherwise the first one ends the run.");
-  Flag& max_length = table->add("max_length", &args->max_length,
-                                "Tokens per row: longer documents are cut, and packing fills rows up to this "
-                                "length. Without it 1024, or the model's max_position_embeddings where that "
-                                "is less; rows of token ids are then cut at max_position_embeddings only.");
+      "skip_invalid_utf8", &args->skip_invalid_utf8,
+      "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
+  Flag& max_length =
+      table->add("max_length", &args->max_length,
+                 "Tokens per row: longer documents are truncated, and packing fills rows up to this length. "
+                 "Defaults to 1024, or to the model's max_position_embeddings if that is smaller; by "
+                 "default, rows of token ids are truncated only at max_position_embeddings.");
   max_length.aliases = {"max_seq_length", "block_size"};
   limit(max_length, at_least(2));
   table->add(
       "allow_truncation", &args->allow_truncation,
-      "Drop the tokens of a document beyond max_length, which is the end of every longer one without "
-      "packing, even where they are more than a tenth of all tokens. Otherwise that ends the run before "
-      "the first step.");
+      "Drop the tokens of a document beyond max_length (without packing, the end of every longer document) "
+      "even if they are more than a tenth of all tokens. Otherwise that ends the run before the first step.");
   table->add(
       "packing", &args->packing,
-      "Join documents, each ended by the end-of-text token, and cut them into rows of max_length tokens. "
-      "Without packing every document is a row of its own; padding is never computed either way.");
+      "Concatenate documents, each ended by the end-of-text token, and cut them into rows of max_length "
+      "tokens. Without packing, every document is its own row; padding is never computed either way.");
   table->add("packing_cross_document_attention", &args->packing_cross_document_attention,
-             "With packing, let tokens attend to earlier documents of their row, and predict the first token "
-             "of a document from the one before. Otherwise documents in a row never see each other.");
+             "With packing, let tokens attend to earlier documents in their row, and predict the first token "
+             "of a document from the document before it. Otherwise documents in a row never see each other.");
   table->add("shuffle", &args->shuffle,
-             "Read the rows in a new random order in every epoch, the order Hugging Face's Trainer draws "
-             "from the same seed. Without it step k takes the rows in the order of the files.");
+             "Read the rows in a new random order in every epoch: the order Hugging Face's Trainer draws "
+             "from the same seed. Otherwise rows are read in file order.");
   Flag& sampling =
       table->add_choice("train_sampling_strategy", &args->train_sampling_strategy, {"random", "sequential"},
                         "Hugging Face's spelling of shuffle: random is true, sequential is false.");
   refuse_choice(sampling, "group_by_length", "rows are never padded here, so there is nothing to gain");
   table->add("dataloader_drop_last", &args->dataloader_drop_last,
-             "Leave out the last micro-batch of an epoch when it is not full.");
+             "Drop the last micro-batch of an epoch if it is not full.");
   Flag& cache_dir = table->add(
       "cache_dir", &args->cache_dir,
-      "Folder of the cache of tokenized datasets. Without it $XDG_CACHE_HOME/tessera or ~/.cache/tessera.");
+      "Folder for cached tokenized datasets. Defaults to $XDG_CACHE_HOME/tessera or ~/.cache/tessera.");
   cache_dir.value_name = "DIR";
-  Flag& config = table->add("config", &args->config,
-                            "A JSON or YAML file with settings under the names of these flags; may also be "
-                            "given without the flag: tessera train run.yaml. Flags given on the command "
-                            "line win over the file.");
+  Flag& config =
+      table->add("config", &args->config,
+                 "JSON or YAML file with settings named like these flags; can also be given without the "
+                 "flag: tessera train run.yaml. Flags on the command line override the file.");
   config.value_name = "FILE";
   config.lone_endings = {".yaml", ".yml", ".json"};
-  Flag& deepspeed = table->add(
-      "deepspeed", &args->deepspeed,
-      "A DeepSpeed configuration file as it is, or its JSON, or that in base64. It decides what no flag "
-      "gives; where both give a value and differ, the run is refused. docs/deepspeed.md has every key.");
+  Flag& deepspeed = table->add("deepspeed", &args->deepspeed,
+                               "Unmodified DeepSpeed configuration file, or its JSON text, plain or "
+                               "base64-encoded. It supplies the values that no flag sets; if a flag and the "
+                               "file disagree, the run is refused. docs/deepspeed.md lists every key.");
   deepspeed.value_name = "FILE";
-  table->add_choice(
-      "ds_compat", &args->ds_compat, {"0.16", "0.19"},
-      "The DeepSpeed release whose defaults hold for what the file leaves out: "
-      "gradient_clipping is 0 in 0.16 and 1 in 0.19; warmup_max_lr of WarmupLR is 0.001 in 0.16 "
-      "and the optimizer's rate in 0.19.");
+  table->add_choice("ds_compat", &args->ds_compat, {"0.16", "0.19"},
+                    "DeepSpeed release whose defaults apply to keys that the file leaves out: "
+                    "gradient_clipping is 0 in 0.16 and 1 in 0.19; warmup_max_lr of WarmupLR is 0.001 in "
+                    "0.16 and the optimizer's learning rate in 0.19.");
 }
 
 void declare_batch(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Batch and length of the run");
   Flag& train_batch = table->add(
       "per_device_train_batch_size", &args->per_device_train_batch_size,
-      "Rows of one micro-batch: what goes through the model at once. Decides the memory of the activations.");
+      "Rows in one micro-batch, which goes through the model at once; determines activation memory.");
   train_batch.aliases = {"per_gpu_train_batch_size"};
   limit(train_batch, at_least(1));
   Flag& eval_batch = table->add("per_device_eval_batch_size", &args->per_device_eval_batch_size,
-                                "Rows of one evaluation batch, at most. Fewer are taken where they would "
+                                "Maximum rows in one evaluation batch. Fewer are used if this many would "
                                 "need more memory than training does; the result is the same.");
   eval_batch.aliases = {"per_gpu_eval_batch_size"};
   limit(eval_batch, at_least(1));
   limit(table->add("gradient_accumulation_steps", &args->gradient_accumulation_steps,
-                   "Micro-batches whose gradients are added up before the weights change."),
+                   "Micro-batches whose gradients are accumulated before each weight update."),
         at_least(1));
-  limit(table->add("global_batch_size", &args->global_batch_size,
-                   "Rows of one optimizer step over all ranks, any number: training is then the same on any "
-                   "number of ranks. per_device_train_batch_size is the most that a micro-batch takes, and "
-                   "gradient_accumulation_steps follows. Without it a step takes per_device_train_batch_size "
-                   "x gradient_accumulation_steps x ranks, as in Hugging Face's Trainer."),
-        at_least(1));
+  limit(
+      table->add("global_batch_size", &args->global_batch_size,
+                 "Rows in one optimizer step over all ranks, any number: training is then the same on any "
+                 "number of ranks. per_device_train_batch_size becomes the upper limit of a micro-batch, and "
+                 "gradient_accumulation_steps follows. Without it, a step takes per_device_train_batch_size "
+                 "x gradient_accumulation_steps x ranks rows, as in Hugging Face's Trainer."),
+      at_least(1));
   limit(table->add("num_train_epochs", &args->num_train_epochs,
                    "Passes over the dataset; fractions are allowed. max_steps takes precedence."),
         above(0));
   Flag& max_steps =
       table->add("max_steps", &args->max_steps,
-                 "Optimizer steps, over as many epochs as it takes; -1 follows num_train_epochs.");
+                 "Optimizer steps, over as many epochs as needed; -1 follows num_train_epochs.");
   max_steps.set = [set = max_steps.set, args](const std::vector<std::string>& values) {
     set(values);
     if (args->max_steps != -1 && args->max_steps < 1) {
@@ -211,29 +210,27 @@ void declare_batch(FlagTable* table, TrainingArguments* args) {
 }
 
 void declare_learning_rate(FlagTable* table, TrainingArguments* args) {
-  limit(
-      table->add("learning_rate", &args->learning_rate, "Highest learning rate, which the schedule scales."),
-      at_least(0));
+  limit(table->add("learning_rate", &args->learning_rate, "Peak learning rate, which the schedule scales."),
+        at_least(0));
   table->add_choice("lr_scheduler_type", &args->lr_scheduler_type, schedule_names(),
                     "How the learning rate changes over the run, after the warm-up.");
-  Flag& kwargs =
-      table->add("lr_scheduler_kwargs", &args->lr_scheduler_kwargs,
-                 "Keywords of the schedule as a JSON object, such as {\"num_cycles\": 2}: num_cycles "
-                 "(cosine, cosine_with_restarts and others), lr_end and power (polynomial), timescale "
-                 "(inverse_sqrt), min_lr or min_lr_rate (cosine_with_min_lr, cosine_warmup_with_min_lr), "
-                 "warmup_lr_rate (cosine_warmup_with_min_lr), num_decay_steps, num_stable_steps, "
-                 "warmup_type, decay_type and min_lr_ratio (warmup_stable_decay), mode, factor, patience, "
-                 "threshold, threshold_mode, cooldown, min_lr and eps (reduce_lr_on_plateau); those of "
-                 "DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, LRRangeTest and OneCycle are in "
-                 "docs/deepspeed.md.");
+  Flag& kwargs = table->add(
+      "lr_scheduler_kwargs", &args->lr_scheduler_kwargs,
+      "Keyword arguments of the schedule as a JSON object, such as {\"num_cycles\": 2}: num_cycles (cosine, "
+      "cosine_with_restarts and others), lr_end and power (polynomial), timescale (inverse_sqrt), min_lr or "
+      "min_lr_rate (cosine_with_min_lr, cosine_warmup_with_min_lr), warmup_lr_rate "
+      "(cosine_warmup_with_min_lr), num_decay_steps, num_stable_steps, warmup_type, decay_type and "
+      "min_lr_ratio (warmup_stable_decay), mode, factor, patience, threshold, threshold_mode, cooldown, "
+      "min_lr and eps (reduce_lr_on_plateau); those of DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, "
+      "LRRangeTest and OneCycle are in docs/deepspeed.md.");
   kwargs.value_name = "JSON";
   Flag& warmup = table->add("warmup_steps", &args->warmup_steps,
-                            "Steps over which the learning rate rises to its highest value; below 1 a share "
-                            "of all steps, rounded up.");
+                            "Steps over which the learning rate rises to its peak; a value below 1 is a "
+                            "fraction of all steps, rounded up.");
   warmup.value_name = "N";
   limit_steps(warmup, /*allow_zero=*/true);
   limit(table->add("warmup_ratio", &args->warmup_ratio,
-                   "Warm-up as a share of all steps, rounded up; used when warmup_steps is 0."),
+                   "Warm-up as a fraction of all steps, rounded up; used when warmup_steps is 0."),
         {0, 1});
 }
 
@@ -241,65 +238,65 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Optimizer");
   refuse_other_choices(
       table->add_choice("optim", &args->optim, {"adamw_torch", "adamw_torch_fused", "adamw_hf"},
-                        "The optimizer. All names stand for the same AdamW with decoupled weight decay, "
-                        "computed as in torch.optim.AdamW with float32 state."),
-      "AdamW with float32 state is the only optimizer; take adamw_torch");
+                        "Optimizer. All names select the same AdamW with decoupled weight decay, computed as "
+                        "in torch.optim.AdamW with float32 state."),
+      "AdamW with float32 state is the only optimizer; use adamw_torch");
   declare_learning_rate(table, args);
   limit(table->add("weight_decay", &args->weight_decay,
                    "Decoupled weight decay. Norm weights and biases are not decayed unless "
-                   "weight_decay_norms says so."),
+                   "weight_decay_norms is set."),
         at_least(0));
   table->add("weight_decay_norms", &args->weight_decay_norms,
-             "Decay norm weights and biases as well, as the optimizers of DeepSpeed files do.");
+             "Decay norm weights and biases as well, as optimizers from DeepSpeed files do.");
   limit(table->add("adam_beta1", &args->adam_beta1, "Decay rate of AdamW's first moment."),
         {0, 1, false, true});
   limit(table->add("adam_beta2", &args->adam_beta2, "Decay rate of AdamW's second moment."),
         {0, 1, false, true});
-  limit(table->add("adam_epsilon", &args->adam_epsilon, "Added to the root of AdamW's second moment."),
+  limit(table->add("adam_epsilon", &args->adam_epsilon, "Added to the square root of AdamW's second moment."),
         above(0));
   limit(table->add("max_grad_norm", &args->max_grad_norm,
-                   "Gradients are scaled down to this global norm when theirs is larger; 0 turns this off."),
+                   "Gradients with a larger global norm are scaled down to this norm; 0 disables clipping."),
         at_least(0));
   table->add_choice(
       "loss_spike_policy", &args->loss_spike_policy, {"warn", "skip", "stop"},
-      "What to do when the loss or the gradient norm of a step stands out from those before it: warn and go "
-      "on, skip the update of weights and optimizer, or stop (exit code 79). skip also leaves out steps "
-      "whose loss or gradient norm is not finite, up to ten in a row; otherwise such a step ends the run.");
+      "What to do when a step's loss or gradient norm stands out from those before it: warn and continue, "
+      "skip the update of weights and optimizer, or stop (exit code 79). skip also skips steps whose loss or "
+      "gradient norm is not finite, up to ten in a row; otherwise such a step ends the run.");
   limit(table->add("loss_spike_window", &args->loss_spike_window,
-                   "Steps that a step is compared with; nothing stands out before half of them are done."),
+                   "Number of earlier steps a step is compared with; no step counts as a spike until half "
+                   "that many are done."),
         {2, 1'000'000});
   limit(table->add("loss_spike_sigmas", &args->loss_spike_sigmas,
-                   "Standard deviations above the mean of those steps from which on a value stands out."),
+                   "Standard deviations above the mean of those steps at which a value counts as a spike."),
         above(0));
-  limit(
-      table->add("replay_check_steps", &args->replay_check_steps,
-                 "Every so many steps each rank computes its first pass of the step twice, forward and "
-                 "backward, and compares all bits: a difference is silent data corruption by a processor or "
-                 "memory, and ends the run (exit code 79) with the name of the rank and the place. Costs one "
-                 "pass more in that step. 0: never."),
-      at_least(0));
+  limit(table->add("replay_check_steps", &args->replay_check_steps,
+                   "Every this many steps, each rank computes its first pass of the step twice, forward and "
+                   "backward, and compares every bit: a difference is silent data corruption in a processor "
+                   "or memory and ends the run (exit code 79) with an error that names the rank and the "
+                   "place. Costs one extra pass in that step. 0 disables the check."),
+        at_least(0));
   limit(table->add("label_smoothing_factor", &args->label_smoothing_factor,
-                   "Share of the target's probability that is spread over the whole vocabulary in the "
+                   "Fraction of the target's probability that is spread over the whole vocabulary in the "
                    "training loss. Evaluation reports the loss without it."),
         {0, 1, false, true});
-  limit(table->add("seed", &args->seed, "Seed of everything random in the run."), at_least(0));
-  limit(table->add("data_seed", &args->data_seed, "Seed of the order of the rows. Without it seed is taken."),
-        at_least(0));
+  limit(table->add("seed", &args->seed, "Seed for everything random in the run."), at_least(0));
+  limit(table->add("data_seed", &args->data_seed, "Seed for the row order. Defaults to seed."), at_least(0));
 }
 
 void declare_precision(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Precision and machine");
-  Flag& dtype = table->add_choice("dtype", &args->dtype, {"bfloat16", "float32", "bf16", "fp32"},
-                                  "Type of weights and activations. Sums, softmax, norms and the loss are in "
-                                  "float32 in both, and so are the optimizer's moments and master weights.");
+  Flag& dtype =
+      table->add_choice("dtype", &args->dtype, {"bfloat16", "float32", "bf16", "fp32"},
+                        "Type of weights and activations. Either way, sums, softmax, norms and the loss are "
+                        "computed in float32, and the optimizer's moments and master weights are float32.");
   dtype.aliases = {"torch_dtype"};
   refuse_choice(dtype, "float16", "use bfloat16, which needs no loss scaling");
   table->add("bf16", &args->bf16, "Another spelling of dtype: true is bfloat16, false is float32.");
   table->add("bf16_full_eval", &args->bf16_full_eval,
-             "Evaluation always runs in dtype; true is accepted when that is bfloat16.");
+             "Evaluation always runs in dtype; true is accepted if that is bfloat16.");
   Flag& save_dtype = table->add("save_dtype", &args->save_dtype,
-                                "Type of the weights in the folders that are written. Without it dtype. "
-                                "float32 writes the optimizer's exact master weights.");
+                                "Type of the weights in saved model folders. Defaults to dtype. float32 "
+                                "saves the optimizer's exact master weights.");
   save_dtype.value_name = "bfloat16|float16|float32";
   save_dtype.set = [args](const std::vector<std::string>& values) {
     for (const char* choice : {"", "bfloat16", "float16", "float32", "bf16", "fp16", "fp32"}) {
@@ -311,60 +308,57 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
          fmt::join(values, " "));
   };
   table->add("gradient_checkpointing", &args->gradient_checkpointing,
-             "Keep only the input of every layer and compute the layer again in the backward pass: much less "
-             "memory for about a third more time, with the same result.");
+             "Keep only each layer's input and recompute the layer in the backward pass: much less memory "
+             "for about a third more time, with the same result.");
   table->add_choice(
       "merge_micro_batches", &args->merge_micro_batches, {"auto", "always", "never"},
-      "Micro-batches of a step go through the model together, which is faster: every weight is read and "
-      "every gradient updated once for all of them. The result is the same up to rounding. auto merges "
-      "up to 2048 tokens if the activations then grow by no more than an eighth of the memory of "
-      "weights, gradients and optimizer; never keeps the memory of one micro-batch.");
-  table->add_choice(
-      "pack_weights", &args->pack_weights, {"auto", "always", "never"},
-      "Keep the weights a second and a third time in the forms that matrix products on AMX take, which saves "
-      "making them in every product. The result is the same. auto does if the memory is there and weights "
-      "stay on the node for the whole step.");
+      "Run the micro-batches of a step through the model together, which is faster: every weight is read and "
+      "every gradient updated once for all of them. The result is the same up to rounding. auto merges up to "
+      "2048 tokens if the activations then grow by no more than an eighth of the memory for weights, "
+      "gradients and optimizer state; never keeps activation memory to that of one micro-batch.");
+  table->add_choice("pack_weights", &args->pack_weights, {"auto", "always", "never"},
+                    "Keep two extra copies of the weights, in the layouts that AMX matrix products read, so "
+                    "that they need not be packed for every product. The result is the same. auto does so if "
+                    "memory allows and the weights stay on the node for the whole step.");
   limit(table->add("num_threads", &args->num_threads,
-                   "Threads to compute with; 0 takes OMP_NUM_THREADS, or else one for each core this process "
-                   "may use. The result does not depend on it."),
+                   "Compute threads; 0 uses OMP_NUM_THREADS, or else one per core this process may use. The "
+                   "result does not depend on it."),
         {0, kMaxThreads});
   table->add(
       "measure_peak", &args->measure_peak,
-      "Measure the processor's arithmetic peak at the start, in a fraction of a second, and now and then "
-      "between steps (4 ms every 20 s), and show the share of the best that training reaches (MFU).");
+      "Measure the processor's arithmetic peak at startup, in a fraction of a second, and now and then "
+      "between steps (4 ms every 20 s), and show what share of the best measurement training reaches (MFU).");
 }
 
 void declare_ranks(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Several ranks");
-  Flag& stage = table->add(
-      "zero_stage", &args->zero_stage,
-      "What is sharded over the ranks, as DeepSpeed counts: 0 nothing but what a node keeps once, 1 the "
-      "optimizer's state, 2 the gradients as well, 3 the weights as well. The result is the same. Without it "
-      "the deepspeed file decides, and without a file it is 2.");
+  Flag& stage =
+      table->add("zero_stage", &args->zero_stage,
+                 "What is sharded across ranks, numbered as in DeepSpeed: 0 nothing but what a node keeps "
+                 "once, 1 the optimizer state, 2 the gradients as well, 3 the weights as well. The result is "
+                 "the same. Defaults to the stage in the deepspeed file, or to 2 without a file.");
   limit(stage, {0, 3});
   table->add_choice(
       "gather_schedule", &args->gather_schedule, {"auto", "per_step", "per_layer"},
-      "With zero_stage 3, when weights cross the network: per_step once per optimizer step, with all weights "
-      "on every node until its end; per_layer in every pass, with a few layers on a node at a time. auto is "
-      "per_step where the memory is there. The result is the same.");
+      "With zero_stage 3, when weights cross the network: per_step gathers them once per optimizer step and "
+      "keeps all weights on every node until it ends; per_layer gathers them in every pass, with a few "
+      "layers on a node at a time. auto is per_step if memory allows. The result is the same.");
   table->add_choice("grad_accum_dtype", &args->grad_accum_dtype, {"auto", "float32", "bfloat16"},
-                    "Type in which several ranks keep the gradients of a step of several passes; they are "
-                    "added in float32 either way. auto is what the deepspeed file says, or float32.");
-  table->add_choice(
-      "load_weights_once", &args->load_weights_once, {"per_node", "per_cluster"},
-      "How often a byte of the model's files is read: once on every node, shared by its ranks, or once by "
-      "all nodes together, the rest coming over the network: for a disk that they share and that is slower. "
-      "per_cluster needs zero_stage 1 or more.");
-  Flag& timeout = table->add(
-      "ddp_timeout", &args->ddp_timeout,
-      "Seconds to wait for another rank before the run ends with an error that names it (Hugging Face: "
-      "1800). A rank that has died is noticed at once.");
+                    "Type in which several ranks keep gradients between the passes of a step; they are added "
+                    "in float32 either way. auto follows the deepspeed file, or is float32 without one.");
+  table->add_choice("load_weights_once", &args->load_weights_once, {"per_node", "per_cluster"},
+                    "How often each byte of the model's files is read: once per node, shared by its ranks, "
+                    "or once per cluster, with the rest coming over the network, for a shared disk that is "
+                    "slower than the network. per_cluster needs zero_stage 1 or more.");
+  Flag& timeout = table->add("ddp_timeout", &args->ddp_timeout,
+                             "Seconds to wait for another rank before the run ends with an error that names "
+                             "it (Hugging Face's default: 1800). A rank that has died is detected at once.");
   limit(timeout, {1, 1e6});
   limit(table->add("connections", &args->connections, "TCP connections between two nodes, per rank."),
         {1, 64});
   Flag& interface = table->add("interface", &args->interface,
-                               "Network interface for the traffic between nodes, such as eth1. Without it "
-                               "GLOO_SOCKET_IFNAME, or else the one that leads to the first node.");
+                               "Network interface for traffic between nodes, such as eth1. Defaults to "
+                               "GLOO_SOCKET_IFNAME, or else to the interface that leads to the first node.");
   interface.value_name = "NAME";
 }
 
@@ -372,31 +366,31 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Logging and evaluation");
   table->add_choice(
       "logging_strategy", &args->logging_strategy, {"no", "steps", "epoch"},
-      "When the training loss is shown and kept in trainer_state.json. metrics.jsonl has every step.");
+      "When the training loss is shown and recorded in trainer_state.json. metrics.jsonl has every step.");
   limit_steps(table->add("logging_steps", &args->logging_steps,
-                         "Steps between two log entries, below 1 a share of all steps. The loss of an entry "
-                         "is the mean over the steps since the last one."),
+                         "Steps between log entries; a value below 1 is a fraction of all steps. An entry's "
+                         "loss is the mean over the steps since the previous one."),
               /*allow_zero=*/false);
   table->add("logging_first_step", &args->logging_first_step, "Also log the first step.");
   table->add_choice("include_num_input_tokens_seen", &args->include_num_input_tokens_seen,
                     {"no", "all", "non_padding"},
                     "Add the number of tokens trained on so far to the log entries. There is no padding, so "
                     "all and non_padding are the same.");
-  table->add("disable_tqdm", &args->disable_tqdm, "Show no progress bar.");
+  table->add("disable_tqdm", &args->disable_tqdm, "Hide the progress bar.");
   table->add_choice("log_level", &args->log_level,
                     {"passive", "debug", "info", "warning", "error", "critical"},
                     "Messages below this level are dropped: warning hides the progress lines as well. The "
-                    "error that ends a run is always shown. passive is info.");
+                    "error that ends a run is always shown. passive means info.");
   table
       ->add_choice("eval_strategy", &args->eval_strategy, {"no", "steps", "epoch"},
                    "When to evaluate on eval_dataset: never, every eval_steps, or after every epoch.")
       .aliases = {"evaluation_strategy"};
-  limit_steps(
-      table->add("eval_steps", &args->eval_steps,
-                 "Steps between two evaluations, below 1 a share of all steps. Without it logging_steps."),
-      /*allow_zero=*/false);
+  limit_steps(table->add("eval_steps", &args->eval_steps,
+                         "Steps between evaluations; a value below 1 is a fraction of all steps. Defaults to "
+                         "logging_steps."),
+              /*allow_zero=*/false);
   limit(table->add("eval_delay", &args->eval_delay,
-                   "Steps, or epochs with eval_strategy epoch, before the first evaluation."),
+                   "Steps (epochs if eval_strategy is epoch) before the first evaluation."),
         at_least(0));
   table->add("eval_on_start", &args->eval_on_start, "Evaluate before the first step as well.");
   Flag& metric =
@@ -406,11 +400,11 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
 }
 
 void declare_resuming(FlagTable* table, TrainingArguments* args) {
-  Flag& resume = table->add(
-      "resume_from_checkpoint", &args->resume_from_checkpoint,
-      "Go on from a checkpoint as if the run had never ended: true takes the newest complete one of "
-      "output_dir, auto does, too, and starts afresh where there is none; anything else is the "
-      "folder of a checkpoint. The number of ranks and how they share the work may differ.");
+  Flag& resume =
+      table->add("resume_from_checkpoint", &args->resume_from_checkpoint,
+                 "Resume from a checkpoint as if the run had never stopped: true uses the newest complete "
+                 "one in output_dir; auto does the same but starts from scratch if there is none; anything "
+                 "else is a checkpoint folder. The number of ranks and how they share the work may differ.");
   resume.value_name = "true|auto|DIR";
   resume.set = [args](const std::vector<std::string>& values) {
     const std::string value = values.size() == 1 ? values[0] : "";
@@ -421,21 +415,20 @@ void declare_resuming(FlagTable* table, TrainingArguments* args) {
                                                                                      : value;
   };
   table->add("save_on_sigterm", &args->save_on_sigterm,
-             "Leave a checkpoint of the last finished step when SIGTERM or Ctrl-C ends the run.");
+             "Save a checkpoint of the last finished step when SIGTERM or Ctrl-C ends the run.");
   limit(table->add("grace_period_s", &args->grace_period_s,
-                   "Seconds that the run has to end behind SIGTERM or Ctrl-C. Where the rest of the step and "
-                   "the checkpoint would take more than four fifths of them, as measured so far, the step is "
-                   "given up."),
+                   "Seconds the run may take to shut down after SIGTERM or Ctrl-C. If the rest of the step "
+                   "and the checkpoint would take more than four fifths of that, judging by the steps so "
+                   "far, the step is abandoned."),
         above(0));
 }
 
 void declare_saving(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Output");
-  Flag& output =
-      table->add("output_dir", &args->output_dir,
-                 "Folder for the trained model, the checkpoints, trainer_state.json and metrics.jsonl. Files "
-                 "of a former run in it are moved to a folder previous-1, previous-2, ... inside, unless "
-                 "the run is resumed. All nodes must see the same folder.");
+  Flag& output = table->add("output_dir", &args->output_dir,
+                            "Folder for the trained model, the checkpoints, trainer_state.json and "
+                            "metrics.jsonl. Files from an earlier run are moved into a subfolder previous-1, "
+                            "previous-2, ... unless the run is resumed. All nodes must see the same folder.");
   output.value_name = "DIR";
   Flag& strategy =
       table->add_choice("save_strategy", &args->save_strategy, {"no", "steps", "epoch"},
@@ -443,24 +436,23 @@ void declare_saving(FlagTable* table, TrainingArguments* args) {
                         "or after every epoch. The finished model is always written.");
   refuse_choice(strategy, "best", "checkpoints are not compared yet; use steps or epoch");
   limit_steps(table->add("save_steps", &args->save_steps,
-                         "Steps between two checkpoints, below 1 a share of all steps."),
+                         "Steps between checkpoints; a value below 1 is a fraction of all steps."),
               /*allow_zero=*/false);
-  limit(table->add(
-            "save_total_limit", &args->save_total_limit,
-            "Keep only this many of the checkpoints of this run, those before it was resumed included; the "
-            "oldest are deleted. Without it all stay."),
+  limit(table->add("save_total_limit", &args->save_total_limit,
+                   "Keep only this many of the run's checkpoints, including those from before it was "
+                   "resumed; the oldest are deleted. By default all are kept."),
         at_least(1));
   table->add("async_save", &args->async_save,
-             "Write checkpoints while training goes on. The files are the same without it.");
+             "Write checkpoints while training continues. The files are the same without it.");
   table->add_size("save_rate_limit", &args->save_rate_limit, "200MB or 1GiB",
-                  "The most that all ranks together write in a second, such as 200MB or 1GiB, so that "
-                  "others of a shared disk are not held up. Without it there is no limit.");
-  limit(table->add(
-            "peer_snapshot_steps", &args->peer_snapshot_steps,
-            "Steps between two copies of the state of every rank in the memory of its node and of the next "
-            "one, from which ranks that tessera launch starts again go on where that is newer than the last "
-            "checkpoint: lost processes, or a lost node, then cost at most so many steps and no reading. "
-            "Takes 24 bytes a parameter of the job's memory, with several nodes 48. 0 = none."),
+                  "Maximum that all ranks together write per second, such as 200MB or 1GiB, so that other "
+                  "users of a shared disk are not held up. Unlimited by default.");
+  limit(table->add("peer_snapshot_steps", &args->peer_snapshot_steps,
+                   "Steps between snapshots of every rank's state, kept in the memory of its node and of the "
+                   "next node. Ranks restarted by tessera launch resume from a snapshot that is newer than "
+                   "the last checkpoint, so lost processes or a lost node cost at most this many steps and "
+                   "no reading from disk. Takes 24 bytes per parameter of the job's memory, 48 with several "
+                   "nodes. 0 disables snapshots."),
         at_least(0));
   declare_resuming(table, args);
 }

@@ -353,10 +353,9 @@ TEST_F(ArgumentsTest, IntervalsAreWholeStepsOrShares) {
 
 TEST_F(ArgumentsTest, UnknownChoicesNameTheKnownOnes) {
   EXPECT_THAT(refusal("lr_scheduler_type", "cosin"), HasSubstr("expected one of linear, cosine,"));
-  EXPECT_EQ(
-      refusal("optim", "adafactor"),
-      "command line: --optim adafactor is not supported: AdamW with float32 state is the only optimizer; "
-      "take adamw_torch");
+  EXPECT_EQ(refusal("optim", "adafactor"),
+            "command line: --optim adafactor is not supported: AdamW with float32 state is the only "
+            "optimizer; use adamw_torch");
   EXPECT_THAT(refusal("save_strategy", "best"), HasSubstr("is not supported"));
   EXPECT_THAT(refusal("dtype", "float16"), HasSubstr("use bfloat16"));
   EXPECT_THAT(refusal("save_dtype", "int8"),

@@ -18,17 +18,18 @@ constexpr FlagType kFloat = FlagType::kFloat;
 constexpr FlagType kText = FlagType::kString;
 constexpr FlagType kList = FlagType::kStringList;
 
-constexpr const char* kLauncher = "the environment of tessera launch or another launcher says who is who";
-constexpr const char* kOwnExchange = "ranks exchange data in their own way";
+constexpr const char* kLauncher =
+    "ranks are numbered by the environment that tessera launch or another launcher sets";
+constexpr const char* kOwnExchange = "ranks use Tessera's own communication";
 constexpr const char* kZero = "zero_stage decides what is sharded";
-constexpr const char* kNoGpu = "it is for GPUs and other accelerators";
+constexpr const char* kNoGpu = "it applies only to GPUs and other accelerators";
 constexpr const char* kNothingCompiled = "nothing is compiled at run time";
-constexpr const char* kNoWorkers = "rows come from a cache file, without loader processes";
+constexpr const char* kNoWorkers = "rows are read from a cache file, without loader processes";
 constexpr const char* kNoHub = "nothing is uploaded";
-constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are written in any case";
-constexpr const char* kAllWeights = "there are no adapters, all weights are trained";
+constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are always written";
+constexpr const char* kAllWeights = "there are no adapters; all weights are trained";
 constexpr const char* kNotQuantised = "weights are bfloat16 or float32, see --dtype";
-constexpr const char* kOneAttention = "there is one implementation, which never holds all scores";
+constexpr const char* kOneAttention = "there is one implementation, which never stores the full score matrix";
 constexpr const char* kRemoved = "Hugging Face removed it";
 
 constexpr Unsupported kRefused[] = {
@@ -39,15 +40,15 @@ constexpr Unsupported kRefused[] = {
     {"optim_target_modules", kText, "", "all parameters are trained with AdamW"},
     {"adafactor", kBool, "false", "AdamW is the only optimizer"},
     {"neftune_noise_alpha", kFloat, "", "noise on embeddings is not implemented"},
-    {"load_best_model_at_end", kBool, "false", "the model of the last step is the one that is written"},
+    {"load_best_model_at_end", kBool, "false", "the model that is saved is always that of the last step"},
     {"greater_is_better", kBool, "false", "the evaluation loss is the only metric"},
     {"group_by_length", kBool, "false", "rows are never padded here, so there is nothing to gain"},
-    {"accelerator_config", kText, "", "leave it out; batches are even and seeded in any case"},
+    {"accelerator_config", kText, "", "leave it out; batches are always even and seeded"},
     {"split_batches", kBool, "false", "per_device_train_batch_size is the size of a micro-batch"},
-    {"parallelism_config", kText, "", "ranks share the rows of a step and nothing else; see zero_stage"},
+    {"parallelism_config", kText, "", "ranks split the rows of a step and nothing else; see zero_stage"},
     {"past_index", kInt, "-1", "models of this family have no such state"},
     {"ignore_data_skip", kBool, "false",
-     "a resumed run goes on with the rows behind its checkpoint; no data is read to get there"},
+     "a resumed run continues with the rows after the checkpoint; no data is read to get there"},
     {"push_to_hub", kBool, "false", "upload output_dir with Hugging Face's own tools"},
     {"save_safetensors", kBool, "true", "no other format is written"},
     // Of TRL, LLaMA-Factory and Axolotl.
@@ -64,10 +65,10 @@ constexpr Unsupported kIgnored[] = {
     {"do_train", kBool, "true", "tessera train always trains"},
     {"do_eval", kBool, "false", "eval_strategy decides"},
     {"do_predict", kBool, "false", "there is no prediction pass"},
-    {"overwrite_output_dir", kBool, "false", "files of a former run are moved aside, never overwritten"},
-    {"trust_remote_code", kBool, "false", "model folders hold no code that is run"},
+    {"overwrite_output_dir", kBool, "false", "files from an earlier run are moved aside, never overwritten"},
+    {"trust_remote_code", kBool, "false", "code in model folders is never run"},
     {"use_fast_tokenizer", kBool, "true", "there is one tokenizer"},
-    {"low_cpu_mem_usage", kBool, "true", "weights are read in pieces in any case"},
+    {"low_cpu_mem_usage", kBool, "true", "weights are always read in pieces"},
     {"preprocessing_num_workers", kInt, "", "the tokenizer uses num_threads"},
     // Evaluation and checkpoints.
     {"eval_accumulation_steps", kInt, "", "evaluation keeps no outputs"},
@@ -75,14 +76,14 @@ constexpr Unsupported kIgnored[] = {
     {"batch_eval_metrics", kBool, "false", "evaluation computes the loss only"},
     {"eval_do_concat_batches", kBool, "true", "evaluation keeps no outputs"},
     {"eval_use_gather_object", kBool, "false", "evaluation computes the loss only"},
-    {"save_only_model", kBool, "false", "checkpoints hold what it takes to resume in any case"},
+    {"save_only_model", kBool, "false", "checkpoints always hold what is needed to resume"},
     {"save_on_each_node", kBool, "false", "checkpoints are written once"},
     {"enable_jit_checkpoint", kBool, "false", "save_on_sigterm decides"},
     {"restore_callback_states_from_checkpoint", kBool, "false", "there are no callbacks"},
     // Machine and compilation.
-    {"full_determinism", kBool, "false", "every run is bit-identical to its repeat"},
-    {"use_cpu", kBool, "false", "it always runs on the processor"},
-    {"no_cuda", kBool, "false", "it always runs on the processor"},
+    {"full_determinism", kBool, "false", "repeated runs are always bit-identical"},
+    {"use_cpu", kBool, "false", "training always runs on the CPU"},
+    {"no_cuda", kBool, "false", "training always runs on the CPU"},
     {"use_mps_device", kBool, "false", kNoGpu},
     {"tf32", kBool, "", kNoGpu},
     {"use_ipex", kBool, "false", kNothingCompiled},
@@ -102,7 +103,7 @@ constexpr Unsupported kIgnored[] = {
     {"half_precision_backend", kText, "auto", kNoGpu},
     {"tpu_num_cores", kInt, "", kNoGpu},
     {"tpu_metrics_debug", kBool, "false", kNoGpu},
-    {"gradient_checkpointing_kwargs", kText, "", "a layer is always computed again as a whole"},
+    {"gradient_checkpointing_kwargs", kText, "", "layers are always recomputed as a whole"},
     {"auto_find_batch_size", kBool, "false",
      "memory is checked before the first step; choose a batch that fits"},
     // Loading data.
@@ -125,7 +126,7 @@ constexpr Unsupported kIgnored[] = {
     {"fsdp_min_num_params", kInt, "0", kZero},
     {"fsdp_transformer_layer_cls_to_wrap", kText, "", kZero},
     {"mp_parameters", kText, "", kLauncher},
-    {"ray_scope", kText, "last", "it is for searches of hyperparameters"},
+    {"ray_scope", kText, "last", "it is for hyperparameter search"},
     // Reports.
     {"logging_nan_inf_filter", kBool, "true", "a loss that is not finite ends the run"},
     {"logging_dir", kText, "", kOwnMetrics},
@@ -133,13 +134,12 @@ constexpr Unsupported kIgnored[] = {
     {"run_name", kText, "", kOwnMetrics},
     {"project", kText, "huggingface", kOwnMetrics},
     {"trackio_space_id", kText, "trackio", kOwnMetrics},
-    {"log_level_replica", kText, "warning", "log_level is for all ranks"},
+    {"log_level_replica", kText, "warning", "log_level applies to all ranks"},
     {"log_on_each_node", kBool, "true", "rank 0 reports"},
-    {"include_tokens_per_second", kBool, "false", "metrics.jsonl has tokens_per_second in any case"},
+    {"include_tokens_per_second", kBool, "false", "metrics.jsonl always has tokens_per_second"},
     {"include_inputs_for_metrics", kBool, "false", "evaluation computes the loss only"},
     {"include_for_metrics", kList, "", "evaluation computes the loss only"},
-    {"skip_memory_metrics", kBool, "true",
-     "a table of the memory is shown before the first step in any case"},
+    {"skip_memory_metrics", kBool, "true", "a memory table is always shown before the first step"},
     {"debug", kText, "", kNoGpu},
     {"hub_model_id", kText, "", kNoHub},
     {"hub_strategy", kText, "every_save", kNoHub},
