@@ -1,5 +1,5 @@
-// What a run will take before anything of it exists: memory by rank and node, bytes between nodes, time of a
-// step. Needs the model's shape and the settings, neither weights nor data.
+// Forecasts what a run will take before any of it exists: memory per rank and node, bytes between nodes, step
+// time. Needs only the model's shape and the settings, neither weights nor data.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,24 @@ struct ClusterShape {
   int num_nodes = 1;
   int local_world_size = 1;
   int64_t node_memory_bytes = 0;
-  bool memory_is_of_this_machine = false;  // nobody said what the nodes have
-  double network_gbps = 25;                // of a node, in each direction, 10^9 bits per second
-  std::optional<double> node_tflops;       // arithmetic peak of a node; nothing: no times
+  bool memory_is_of_this_machine = false;  // not given by the user
+  double network_gbps = 25;                // per node and direction, 10^9 bits per second
+  std::optional<double> node_tflops;       // arithmetic peak of a node; nullopt: no times
   bool tflops_are_of_this_machine = false;
   double mfu = 0.5;  // share of it that the model's own operations reach
 
   int world_size() const { return num_nodes * local_world_size; }
 };
 
-// One way to use the network.
+// One gather schedule.
 struct ScheduleForecast {
   GatherSchedule schedule = GatherSchedule::kPerStep;
   int64_t node_bytes = 0;  // memory
   bool fits = false;
-  WireBytes wire;        // of one optimizer step and node
-  double network_s = 0;  // of it at full speed, sending and receiving at once
-  // With node_tflops: what is left of network_s when gathers hide behind the forward passes and reductions
-  // (and gathers for it) behind the backward passes; and the step.
+  WireBytes wire;        // per optimizer step and node
+  double network_s = 0;  // for `wire` at full speed, sending and receiving at once
+  // With node_tflops: what remains of network_s when gathers overlap the forward passes, and reductions (and
+  // their gathers) overlap the backward passes; and the step time.
   std::optional<double> exposed_s;
   std::optional<double> step_s;
 };
@@ -45,22 +45,22 @@ struct RunForecast {
   ClusterShape cluster;
   int64_t num_parameters = 0;
   DType dtype = DType::kBF16;
-  int64_t num_threads = 1;  // of a rank, which some buffers depend on
+  int64_t num_threads = 1;  // per rank; some buffers depend on it
   bool gradient_checkpointing = false;
   int64_t row_tokens = 0;       // max_length
-  int64_t tokens_per_step = 0;  // of all ranks
-  int64_t tokens_per_pass = 0;  // of one rank
+  int64_t tokens_per_step = 0;  // over all ranks
+  int64_t tokens_per_pass = 0;  // per rank
   ZeroSettings zero;
   bool schedule_is_auto = true;
   MemoryPlan memory;
-  std::string refusal;                      // why it does not fit and what would; empty when it fits
-  double tflop_per_step = 0;                // of a node, model operations
-  std::optional<double> compute_s;          // of a step, with what checkpointing computes again
-  std::vector<ScheduleForecast> schedules;  // those that the stage allows; empty on one node
+  std::string refusal;                      // why it does not fit and what would; empty if it fits
+  double tflop_per_step = 0;                // per node, model operations
+  std::optional<double> compute_s;          // per step, including recomputation by checkpointing
+  std::vector<ScheduleForecast> schedules;  // those the stage allows; empty on one node
 };
 
-// `args` must be resolved. Every row is taken to have max_length tokens (1024 without one, as in training).
-// The pool decides the buffers that are per thread: as many threads as a rank will have.
+// `args` must be resolved. Every row is assumed to have max_length tokens (1024 without one, as in training).
+// The pool determines the per-thread buffers: it must have as many threads as a rank will have.
 RunForecast forecast_run(const TrainingArguments& args, const ModelConfig& config,
                          const ClusterShape& cluster, ThreadPool& pool);
 

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-// Of elements from `begin` of the weights on, whose state begins at `state_begin`. On the calling thread
-// alone.
+// Copies the state of weight elements from `begin` on, whose state begins at `state_begin`. Runs on the
+// calling thread alone.
 void read_adamw_state(const AdamW& optimizer, StateKind kind, int64_t begin, int64_t state_begin,
                       std::span<float> values);
 void write_adamw_state(AdamW& optimizer, StateKind kind, int64_t begin, int64_t state_begin,

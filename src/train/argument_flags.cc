@@ -1,5 +1,4 @@
-// The flag table of `tessera train`: names, defaults, help, ranges. This text is what --help and
-// docs/flags.md show.
+// The flag table of `tessera train`: names, defaults, help, ranges. --help and docs/flags.md show this text.
 #include <cmath>
 #include <limits>
 
@@ -52,7 +51,7 @@ void limit(Flag& flag, const Range& range) {
   };
 }
 
-// A whole number of steps, or a share of all steps below 1; 0 only where it has a meaning.
+// A whole number of steps, or a fraction of all steps if below 1; 0 only if `allow_zero`.
 void limit_steps(Flag& flag, bool allow_zero) {
   flag.set = [set = flag.set, get = flag.get, name = flag.name,
               allow_zero](const std::vector<std::string>& values) {
@@ -68,8 +67,7 @@ void limit_steps(Flag& flag, bool allow_zero) {
   };
 }
 
-// A choice that Hugging Face knows and that would change the result: the usual refusal says why it is not
-// taken.
+// A choice that Hugging Face accepts but that would change the result: refuses it with the reason.
 void refuse_choice(Flag& flag, const std::string& choice, const std::string& why) {
   flag.set = [set = flag.set, name = flag.name, choice, why](const std::vector<std::string>& values) {
     if (values.size() == 1 && values[0] == choice) {
@@ -79,7 +77,7 @@ void refuse_choice(Flag& flag, const std::string& choice, const std::string& why
   };
 }
 
-// The same for whatever is none of the choices.
+// The same for any value that is not one of the choices.
 void refuse_other_choices(Flag& flag, const std::string& why) {
   flag.set = [set = flag.set, name = flag.name, why](const std::vector<std::string>& values) {
     try {

@@ -1,8 +1,8 @@
 // The settings of a training run: Hugging Face's TrainingArguments by name, default and meaning, and
 // Tessera's own.
 //
-// Where a setting is wrong decides the exit code: a value that is wrong by itself is kUsage on the command
-// line and kBadConfig in a configuration file; settings that contradict each other or the model are
+// The exit code depends on where a wrong setting comes from: a value that is wrong by itself is kUsage on the
+// command line and kBadConfig in a configuration file; settings that contradict each other or the model are
 // kBadConfig.
 #pragma once
 
@@ -45,7 +45,7 @@ struct TrainingArguments {
   // Batch and length of the run.
   int64_t per_device_train_batch_size = 8;
   int64_t per_device_eval_batch_size = 8;
-  int64_t gradient_accumulation_steps = 1;  // resolved: with global_batch_size what follows from it
+  int64_t gradient_accumulation_steps = 1;  // once resolved, derived from global_batch_size if that is set
   std::optional<int64_t> global_batch_size;
   double num_train_epochs = 3;
   int64_t max_steps = -1;
@@ -83,21 +83,21 @@ struct TrainingArguments {
   bool measure_peak = true;
 
   // Several ranks.
-  std::optional<int64_t> zero_stage;  // after resolve_training_arguments() there is one
+  std::optional<int64_t> zero_stage;  // set once resolved
   std::string gather_schedule = "auto";
-  std::string grad_accum_dtype = "auto";  // resolved: bfloat16 or float32
+  std::string grad_accum_dtype = "auto";  // once resolved: bfloat16 or float32
   std::string load_weights_once = "per_node";
   int64_t ddp_timeout = 60;  // seconds
   int64_t connections = 4;
   std::string interface;
-  // Of a DeepSpeed file alone. Sizes are in elements; without one they follow from the hidden size.
+  // Set only by a DeepSpeed file. Sizes are in elements; unset ones are derived from the hidden size.
   int64_t stage3_max_live_parameters = 1'000'000'000;
   std::optional<int64_t> stage3_prefetch_bucket_size;
   std::optional<int64_t> stage3_param_persistence_threshold;
   bool overlap_comm = true;
-  std::optional<DType> communication_data_type;  // resolved: BF16 or F32
+  std::optional<DType> communication_data_type;  // once resolved: BF16 or F32
 
-  // Logging, evaluation, saving. Steps below 1 are a share of all steps.
+  // Logging, evaluation, saving. Steps below 1 are a fraction of all steps.
   std::string logging_strategy = "steps";
   double logging_steps = 500;
   bool logging_first_step = false;
@@ -114,29 +114,29 @@ struct TrainingArguments {
   double save_steps = 500;
   std::optional<int64_t> save_total_limit;
   bool async_save = true;
-  std::string save_rate_limit;  // bytes a second of all ranks together, "" = none
+  std::string save_rate_limit;  // bytes per second of all ranks together, "" = unlimited
   bool save_on_sigterm = true;
   double grace_period_s = 30;
   int64_t peer_snapshot_steps = 0;     // 0 = none
-  std::string resume_from_checkpoint;  // "" = no; resolved: "", "true", "auto" or a folder
+  std::string resume_from_checkpoint;  // "" = no; once resolved: "", "true", "auto" or a folder
 
-  // Of `tessera launch`, no flags; read by read_launch_variables().
+  // Set by `tessera launch`, not by flags; see read_launch_variables().
   std::string launch_id;                                           // "" without an agent
   bool is_restart = false;                                         // the agent has started the ranks before
-  double agent_grace_s = std::numeric_limits<double>::infinity();  // until it kills its ranks
-  bool agent_resumes = false;  // resume_from_checkpoint is the agent's; by apply_resume_variable()
+  double agent_grace_s = std::numeric_limits<double>::infinity();  // until the agent kills its ranks
+  bool agent_resumes = false;  // resume_from_checkpoint was set by apply_resume_variable()
 
   std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()
   std::string ds_compat = "0.19";
   std::string config;  // a configuration file; read by apply_config_file()
 
-  // A checkpoint may be under way while training goes on.
+  // A checkpoint may be in progress while training continues.
   bool saves_in_background() const { return async_save && save_strategy != "no"; }
   bool resumes() const { return !resume_from_checkpoint.empty(); }
   bool resumes_by_name() const {
     return resumes() && resume_from_checkpoint != "true" && resume_from_checkpoint != "auto";
   }
-  // A restart goes on with what its launch has begun: with the folder that was asked for, or afresh.
+  // A restart continues only what its own launch began: from the folder asked for, or from scratch.
   bool resumes_own_launch_only() const { return resumes_by_name() || (agent_resumes && !launch_id.empty()); }
   // From a signal to the end of the process.
   double time_to_end_s() const { return std::min(grace_period_s, agent_grace_s); }
@@ -161,18 +161,18 @@ struct TrainingArguments {
 // ones, and the known ones that are ignored or refused.
 void declare_training_flags(FlagTable* table, TrainingArguments* args);
 
-// Ranks that an agent starts again go on from the last checkpoint: TESSERA_RESUME=auto is the value of
-// resume_from_checkpoint where nothing else has set it. Error(kBadConfig) for another value.
+// Ranks restarted by an agent resume from the last checkpoint: TESSERA_RESUME=auto sets
+// resume_from_checkpoint unless something else has. Error(kBadConfig) for any other value.
 void apply_resume_variable(const Environment& environment, FlagTable* table, TrainingArguments* args);
 // Fills launch_id, is_restart and agent_grace_s. Error(kBadConfig).
 void read_launch_variables(const Environment& environment, TrainingArguments* args);
 
-// To be called once when all flags are set: takes over the DeepSpeed file, fills what follows from other
-// settings (dtype from bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig).
-// `table` tells which flags were given; the batch sizes of a DeepSpeed file are for `world_size` ranks.
+// Call once all flags are set: applies the DeepSpeed file, fills in settings derived from others (dtype from
+// bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig). `table` knows which
+// flags were given; batch sizes in a DeepSpeed file are for `world_size` ranks.
 void resolve_training_arguments(const FlagTable& table, int64_t world_size, TrainingArguments* args);
 
-// Steps of a logging, evaluation or saving interval: `interval` itself, or when below 1 that share of all
+// Steps of a logging, evaluation or saving interval: `interval` itself or, if below 1, that fraction of all
 // steps, rounded up.
 int64_t interval_in_steps(double interval, int64_t num_training_steps);
 

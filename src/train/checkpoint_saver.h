@@ -1,6 +1,6 @@
-// Checkpoints of a run while it goes on. All ranks begin one together; each writes its share in the
-// background; that all have finished is told in the sums of the steps; then rank 0 makes the checkpoint
-// complete, in the background too.
+// Writes checkpoints while the run continues. All ranks begin one together and each writes its share in the
+// background. The per-step sums tell when all ranks have finished; rank 0 then commits the checkpoint, also
+// in the background.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,19 @@
 
 namespace tessera {
 
-// What became of a checkpoint; known to rank 0.
+// The outcome of a checkpoint; known to rank 0.
 struct CheckpointOutcome {
   int64_t step = 0;
   std::filesystem::path folder;
-  std::string error = {};  // "" = it is complete
-  int64_t bytes = 0;       // that the ranks wrote
-  double write_s = 0;      // from its beginning until it was complete
-  double stall_s = 0;      // for which training stood still, mean of the ranks
+  std::string error = {};  // "" = the checkpoint is complete
+  int64_t bytes = 0;       // written by all ranks
+  double write_s = 0;      // from begin() to completion
+  double stall_s = 0;      // training stall, mean over the ranks
 };
 
-// A rank's summands in the sums of a step.
+// A rank's contribution to the sums of a step.
 struct CheckpointShare {
-  double finished = 0;  // 1: this rank is done, well or not
+  double finished = 0;  // 1: this rank is done, successfully or not
   double failed = 0;
   double bytes = 0;
   double stall_s = 0;
@@ -43,37 +43,38 @@ class CheckpointSaver {
   // What is passed by reference must outlive this.
   CheckpointSaver(Communicator& comm, ThreadPool& pool, const ParameterState& state,
                   const WriteOptions& options);
-  // Gives up what is not complete.
+  // Abandons an incomplete checkpoint.
   ~CheckpointSaver();
 
-  // Collective, and only when none is under way (finish()). `record` and `after_commit`, which may not throw
-  // and is called from another thread once the checkpoint is complete, count on rank 0. False: it could not
-  // be begun, rank 0 has the outcome.
+  // Collective; call only when no checkpoint is in progress (finish()). Only rank 0's `record` and
+  // `after_commit` are used; the latter is called from another thread once the checkpoint is complete and
+  // must not throw. Returns false if the checkpoint could not be started; rank 0 then has the outcome.
   bool begin(const CheckpointPlan& plan, RunRecord record, std::function<void()> after_commit);
 
-  // Not all ranks are known to have written their shares. The same on all ranks.
+  // True until all ranks are known to have written their shares. The same on all ranks.
   bool is_writing() const { return writing_; }
-  // Before elements of this rank change.
+  // Must be called before elements of this rank change.
   void before_change(ElementRange elements);
 
-  // What this rank adds to the sums of a step, and what the sums are. Collective only where they tell of a
-  // failure. Error(kNumerics) where a value does not fit the type of the model's files: that ends a run.
+  // This rank's contribution to the sums of a step, and the resulting sums. Collective only if the sums
+  // report a failure. Error(kNumerics) if a value does not fit the type of the model's files, which ends the
+  // run.
   CheckpointShare share();
   void take_sums(const CheckpointShare& sums);
 
-  // Collective: until the one under way, if any, is complete or has failed.
+  // Collective: waits until the checkpoint in progress, if any, is complete or has failed.
   void finish();
 
-  // On rank 0, once for every checkpoint.
+  // On rank 0, once per checkpoint.
   std::optional<CheckpointOutcome> take_outcome();
 
-  // Bytes a second that this rank has reached in the last checkpoint; 0: there was none.
+  // Bytes per second this rank reached in the last checkpoint; 0 = there was none.
   double bytes_per_second() const { return bytes_per_second_; }
 
  private:
   bool is_root() const { return comm_->world().rank == 0; }
   void settle();
-  // The first rank that failed tells all ranks why; throws what ends the run.
+  // The first rank that failed tells all ranks why; throws if the failure ends the run.
   void fail_together();
   void start_commit();
   void wait_for_commit();

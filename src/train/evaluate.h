@@ -19,28 +19,28 @@ struct EvalResult {
   int64_t num_targets = 0;
   int64_t num_batches = 0;
   double runtime_s = 0;
-  bool stopped = false;  // by the callback: the other fields say nothing
+  bool stopped = false;  // by the callback: the other fields are meaningless
 
   double tokens_per_second() const { return static_cast<double>(num_tokens) / runtime_s; }
 };
 
-// Rows in order, in batches of at most max_rows rows and max_tokens tokens; a longer row is a batch of its
-// own. What is in a batch does not change the result, since rows never see each other.
+// Rows in order, in batches of at most max_rows rows and max_tokens tokens; a longer row forms its own batch.
+// Batching does not change the result, since rows never see each other.
 std::vector<std::vector<int64_t>> evaluation_batches(const Dataset& dataset, int64_t max_rows,
                                                      int64_t max_tokens);
 
 // Limits for evaluation_batches(dataset, max_rows, max_tokens).
 ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int64_t max_tokens);
 
-// The model's activation memory must be reserved for at least evaluation_limits(). No label smoothing. A loss
-// that is not finite is an Error(kNumerics) that names the first such rows. `progress` is called after every
-// batch; when it returns false the evaluation stops.
+// The model's activation memory must be reserved for at least evaluation_limits(). No label smoothing. A
+// non-finite loss is an Error(kNumerics) that names the first such rows. `progress` is called after every
+// batch; the evaluation stops when it returns false.
 EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
                     const std::function<bool(double fraction)>& progress = {});
 
-// Collective: the ranks take the batches in turn, and all get the result of the whole, the same bits as of
-// one rank: sums are taken in the order of batches. `progress` may be collective, and must return the same on
-// every rank.
+// Collective: the ranks take the batches in turn, and all get the overall result, bit-identical to that of a
+// single rank: sums are taken in batch order. `progress` may be collective and must return the same on every
+// rank.
 EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
                              Communicator& comm, const std::function<bool(double fraction)>& progress = {});
 

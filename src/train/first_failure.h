@@ -1,4 +1,4 @@
-// An error of one rank that all of them go on from together.
+// An error on one rank that all ranks handle together.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,15 @@ namespace tessera {
 struct RankError {
   int rank;
   ExitCode code;
-  std::string message;  // names the rank where there are several; cut after kMaxTextBytes
+  std::string message;  // names the rank if there are several; cut after kMaxTextBytes
 };
 
-// Collective: that of the first rank that has one, on all ranks; nothing when `own` is nothing everywhere.
+// Collective: returns the error of the lowest rank that has one, on all ranks; nullopt if `own` is nullopt
+// everywhere.
 std::optional<RankError> first_error(Communicator& comm, const std::optional<Error>& own,
                                      const OpLabel& label);
 
-// An error of the outside world (kIoError, kBadData, kNoInput) that action() throws; others pass.
+// Returns an environment error (kIoError, kBadData, kNoInput) thrown by action(); other errors propagate.
 template <typename Action>
 std::optional<Error> outside_error(const Action& action) {
   try {

@@ -1,5 +1,5 @@
-// What the ranks of a former start have left in the slots of those of now (snapshot_slot.h): the newest state
-// of which every rank's part is whole somewhere, and how the ranks of now get what they need of it.
+// State that the ranks of an earlier start left in the current ranks' slots (snapshot_slot.h): finds the
+// newest one of which every rank's part is intact somewhere, and distributes it to the current ranks.
 #pragma once
 
 #include <cstdint>
@@ -22,36 +22,36 @@ std::vector<ElementRange> without_gaps(const ParameterLayout& layout,
 
 struct HeldState {
   struct Place {
-    int rank;  // of now
+    int rank;  // current
     int slot;
   };
   SnapshotId id;
-  std::vector<std::vector<Place>> places;  // by rank of then, each with at least one
+  std::vector<std::vector<Place>> places;  // by rank of the earlier start, each with at least one
 
-  // "node 0", "nodes 0-2": of now, from which it is taken.
+  // "node 0", "nodes 0-2": the current nodes it is taken from.
   std::string nodes(int local_world_size) const;
 };
 
 struct HeldSearch {
   std::optional<HeldState> found;
-  std::string problem;  // "" or why the newest of all is not the one that was found
+  std::string problem;  // why the newest of all is not the one that was found; "" = it is
 };
 
-// Collective; `slots` of this rank, those of the same job count. Reads every byte of those that come into
-// question.
+// Collective; `slots` are this rank's, and only those of the same job count. Reads every byte of the
+// candidates.
 HeldSearch find_held_state(Communicator& comm, ThreadPool& pool, std::span<const SnapshotSlot> slots,
                            uint64_t job);
 
-// Collective: the texts that the first rank of then has left.
+// Collective: the texts left by the first rank of the earlier start.
 struct HeldTexts {
   std::string run;
   std::string log_history;
 };
 HeldTexts held_texts(const HeldState& held, Communicator& comm, std::span<const SnapshotSlot> slots);
 
-// Collective: gives masters and moments of `kept` (ascending without overlap, any other on every rank) to
-// `sink`, from several threads. From the rank's own slots where they are there; the rest is broadcast by a
-// rank that has it, a rank of then after the other, as far as anybody needs it.
+// Collective: passes the masters and moments of `kept` (ascending, without overlap, different on every rank)
+// to `sink`, from several threads. They come from the rank's own slots where possible; the rest is broadcast
+// by a rank that has it, one earlier rank after another, as far as any rank needs it.
 void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool,
                      std::span<const SnapshotSlot> slots, const ParameterLayout& layout,
                      const std::vector<ElementRange>& kept, const StateSink& sink);

@@ -1,5 +1,5 @@
-// Tells a step whose loss or gradient norm stands out from those before it, as OLMo 2 does before it skips
-// the update (OLMo et al., 2 OLMo 2 Furious, 2024; SkipStepOptimizer of OLMo-core).
+// Detects steps whose loss or gradient norm stands out from those before, as OLMo 2 does before it skips the
+// update (OLMo et al., 2 OLMo 2 Furious, 2024; SkipStepOptimizer of OLMo-core).
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 namespace tessera {
 
 struct LossSpikeOptions {
-  int64_t window = 128;  // steps that a step is compared with
+  int64_t window = 128;  // earlier steps that a step is compared with
   double sigmas = 6;     // standard deviations above their mean that make a spike
 };
 
@@ -22,7 +22,7 @@ struct LossSpike {
   double deviation = 0;
 };
 
-// What it has seen, oldest first; of a run that is continued.
+// What the detector has seen, oldest first; restored when a run resumes.
 struct LossSpikeHistory {
   std::vector<double> losses;
   std::vector<double> grad_norms;
@@ -32,8 +32,8 @@ class LossSpikeDetector {
  public:
   explicit LossSpikeDetector(const LossSpikeOptions& options) : options_(options) { restore({}); }
 
-  // Both finite. A spike, too, counts for the steps that follow, so that a new level is no spike for ever.
-  // Nothing is one before half the window has been seen.
+  // Both values must be finite. Spikes enter the window too, so that a new level does not count as a spike
+  // forever. Nothing counts as a spike before half the window has been seen.
   std::optional<LossSpike> observe(double loss, double grad_norm);
 
   const LossSpikeHistory& history() const { return history_; }

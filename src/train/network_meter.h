@@ -1,21 +1,21 @@
-// What the steps of a run send between nodes, and how long that takes.
+// Measures what the steps of a run send between nodes, and how long that takes.
 #pragma once
 
 #include "comm/network_group.h"
 
 namespace tessera {
 
-// Counts what this rank's group does between start() and stop(), over and over, so that what is no part of a
-// step (sums of losses, evaluations, saving) stays out.
+// Counts the traffic of this rank's group between each start() and stop(), so that what is not part of a step
+// (sums of losses, evaluations, saving) is left out.
 class NetworkMeter {
  public:
-  // The group must outlive this. Stopped.
+  // The group must outlive this. The meter begins stopped.
   explicit NetworkMeter(NetworkGroup& group) : group_(&group) {}
 
   void start();
-  // Waits until nothing is under way: what was begun counts.
+  // Waits for operations in progress: whatever was begun counts.
   void stop();
-  // What was counted since the last time. Only while stopped.
+  // What was counted since the last call. Only while stopped.
   NetworkCounters take();
 
  private:
@@ -25,11 +25,11 @@ class NetworkMeter {
   NetworkCounters counted_;
 };
 
-// Stops a meter for as long as it lives.
+// Stops a meter during its lifetime.
 class NetworkMeterPause {
  public:
   explicit NetworkMeterPause(NetworkMeter& meter) : meter_(&meter) { meter_->stop(); }
-  // Also when something failed: there will be no next step then.
+  // Restarts even after a failure: there will be no next step then.
   ~NetworkMeterPause() { meter_->start(); }
   NetworkMeterPause(const NetworkMeterPause&) = delete;
   NetworkMeterPause& operator=(const NetworkMeterPause&) = delete;

@@ -1,4 +1,4 @@
-// How a run reports: the trainer calls, whoever started it shows. Calls come from the thread that runs the
+// How a run reports: the trainer calls, its caller shows. All calls come from the thread that runs the
 // trainer.
 #pragma once
 
@@ -26,52 +26,52 @@ struct RunPlan {
   int64_t max_steps = 0;
   int64_t num_warmup_steps = 0;
   int64_t micro_batches_per_pass = 1;
-  int64_t max_pass_tokens = 0;  // of what goes through the model at once
-  int64_t num_threads = 0;      // of a rank
-  // At the start, of all ranks together; nothing with measure_peak false in one of them, or without vector
+  int64_t max_pass_tokens = 0;  // of the largest pass
+  int64_t num_threads = 0;      // per rank
+  // Measured at startup, over all ranks; nullopt if measure_peak is false on any of them, or without vector
   // instructions.
   std::optional<ComputePeak> peak;
-  ZeroSettings zero;  // what counts when there are several ranks
+  ZeroSettings zero;  // only meaningful with several ranks
   MemoryPlan memory;
-  WireBytes wire;          // between nodes in a step, of the first one
+  WireBytes wire;          // between nodes in a step, for the first node
   int64_t free_bytes = 0;  // memory_info() when the plan was made
   DiskPlan disk;           // of rank 0
 };
 
-// The arithmetic peak of all ranks, each at its best until now (TrainingPeak).
+// The arithmetic peak over all ranks, each at its best so far (TrainingPeak).
 struct BestPeak {
   double tflops = 0;
-  int64_t num_measurements = 0;  // of each rank
+  int64_t num_measurements = 0;  // on each rank
 };
 
-// What the nodes exchanged for a step: gradients in it, and the weights that it began with. Payload of
-// everything that the ranks sent and received; wire_bytes_per_step() of all nodes together from the second
-// step on, the first one has its weights from the disk. Losses, evaluations and saving are not counted.
+// What the nodes exchanged for a step: its gradients, and the weights it began with. Counts the payload of
+// everything the ranks sent and received; from the second step on this is wire_bytes_per_step() over all
+// nodes (the first step has its weights from disk). Losses, evaluations and saving are not counted.
 struct NetworkUse {
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
-  double time_s = 0;  // with something under way, mean of the ranks
-  double hidden = 0;  // share of it in which the rank that had asked for it computed meanwhile
+  double time_s = 0;  // with transfers in progress, mean over the ranks
+  double hidden = 0;  // share of it during which the requesting rank was computing
 };
 
-// Of several ranks the one that takes longest for its work; SlowRankDetector.
+// The rank that takes longest for its work; see SlowRankDetector.
 struct SlowestRank {
   int rank = 0;
   double times_median = 1;
 };
 
-// A checkpoint that is complete.
+// A completed checkpoint.
 struct CheckpointUse {
   int64_t step = 0;
-  int64_t bytes = 0;   // that the ranks wrote
-  double write_s = 0;  // from its beginning until it was complete
-  double stall_s = 0;  // for which training stood still, mean of the ranks
+  int64_t bytes = 0;   // written by all ranks
+  double write_s = 0;  // from start to completion
+  double stall_s = 0;  // training stall, mean over the ranks
 };
 
 // One optimizer step; a line of metrics.jsonl.
 struct StepMetrics {
   int64_t step = 0;      // from 1
-  double epoch = 0;      // reached after the step
+  double epoch = 0;      // after the step
   double loss = 0;       // sum of token losses / num_target_tokens
   double grad_norm = 0;  // before clipping
   double learning_rate = 0;
@@ -81,13 +81,13 @@ struct StepMetrics {
   double step_time_s = 0;  // wall time from gathering the rows to the new weights
   double tflops = 0;       // model_flops() of the step, forward and backward, 10^12 per second of step_time_s
   std::optional<double> mfu;                // model FLOPs utilization: tflops / peak->tflops
-  std::optional<BestPeak> peak;             // until this step; nothing without RunPlan::peak
+  std::optional<BestPeak> peak;             // so far; nullopt without RunPlan::peak
   std::optional<NetworkUse> network;        // with several nodes
   std::optional<SlowestRank> slowest_rank;  // with several ranks
-  std::optional<double> replay_check_s;     // that computing a pass twice took, on rank 0
-  bool skipped = false;  // a loss spike, or not finite: weights and optimizer were left as they were
-  std::optional<CheckpointUse> checkpoint;  // that was found complete in this step
-  // For which training stood still before this step, for the copies of the ranks' state behind the last one.
+  std::optional<double> replay_check_s;     // time that repeating a pass took, on rank 0
+  bool skipped = false;  // loss spike or non-finite: weights and optimizer were left unchanged
+  std::optional<CheckpointUse> checkpoint;  // found complete in this step
+  // Training stall before this step, for snapshots of the ranks' state after the previous step.
   std::optional<double> peer_snapshot_s;
 };
 
@@ -97,15 +97,15 @@ struct TrainSummary {
   double train_loss = 0;  // mean over the steps
   double runtime_s = 0;
   int64_t num_tokens = 0;
-  // Of the steps alone, without evaluation and saving.
+  // During steps only, without evaluation and saving.
   double tokens_per_second = 0;
   double tflops = 0;
-  std::optional<double> mfu;  // of the best peak of the run
+  std::optional<double> mfu;  // relative to the best peak of the run
   std::optional<BestPeak> peak;
   int64_t peak_resident_bytes = 0;
-  // With several nodes; of a step, without the first one, which gathers less.
+  // With several nodes: per step, excluding the first, which gathers less.
   std::optional<NetworkUse> network;
-  int stop_signal = 0;           // the signal that ended the run early, 0 = it ran to its end
+  int stop_signal = 0;           // the signal that ended the run early, 0 = it ran to completion
   std::filesystem::path folder;  // where the model is: output_dir, or the checkpoint written on the signal
 };
 
@@ -119,17 +119,17 @@ class TrainObserver {
   virtual void on_loading(double /*fraction*/, double /*bytes_per_second*/) {}
   // Before the plan is checked against the free memory and before anything is allocated.
   virtual void on_plan(const RunPlan& /*plan*/) {}
-  // The run goes on from this checkpoint, that many steps behind its start. `differences` is what is set
-  // otherwise than then and changes the numbers, "" = nothing.
+  // The run resumes from this checkpoint, after `step` steps. `differences` lists settings that differ from
+  // the checkpoint's and change the numbers, "" = none.
   virtual void on_resume(const std::filesystem::path& /*folder*/, int64_t /*step*/,
                          const std::string& /*differences*/) {}
-  // The same from what the ranks of a former start have left in the memory of these nodes: "node 0", "nodes
+  // The same for state that the ranks of an earlier start left in the memory of these nodes: "node 0", "nodes
   // 0-2".
   virtual void on_resume_from_memory(const std::string& /*nodes*/, int64_t /*step*/,
                                      const std::string& /*differences*/) {}
-  // Files of a former run were moved to this folder.
+  // Files from an earlier run were moved to this folder.
   virtual void on_previous_run(const std::filesystem::path& /*folder*/) {}
-  // Behind the first step; of the node of rank 0. Not where the system does not tell.
+  // After the first step; for rank 0's node. Not called if the system does not provide the figures.
   virtual void on_memory(const MemoryPlan& /*plan*/, const MeasuredMemory& /*measured*/) {}
   virtual void on_step(const StepMetrics& /*metrics*/) {}
   // An entry of log_history; log_line_text() is the line Hugging Face prints.
@@ -137,7 +137,7 @@ class TrainObserver {
   virtual void on_evaluation_progress(double /*fraction*/) {}
   virtual void on_evaluation(const EvalResult& /*result*/) {}
   virtual void on_checkpoint(const std::filesystem::path& /*folder*/) {}
-  // A checkpoint could not be written; training goes on.
+  // A checkpoint could not be written; training continues.
   virtual void on_checkpoint_failed(const std::filesystem::path& /*folder*/, const std::string& /*message*/) {
   }
   virtual void on_finish(const TrainSummary& /*summary*/) {}

@@ -1,11 +1,10 @@
-// Copies of every rank's state in the memory of its own node and of the next one (--peer_snapshot_steps):
-// what a job goes on from when processes or a node are lost, without reading a checkpoint.
+// Snapshots of every rank's state in the memory of its own node and of the next one (--peer_snapshot_steps),
+// from which a job resumes after losing processes or a node, without reading a checkpoint.
 //
-// Every rank has four slots (World::snapshot_slots): a pair for states of its own, and a pair for those of
-// the rank with its local rank on the node before, which are sent to it. Each pair is written in turn, and a
-// slot is written again only when all ranks are known to have the state behind it, own and sent. So at any
-// moment there is a step whose state is whole on the nodes that are left when one goes. On a single node
-// nothing is sent.
+// Every rank has four slots (World::snapshot_slots): a pair for its own states, and a pair for those it
+// receives from the rank with the same local rank on the previous node. Each pair is written alternately, and
+// a slot is overwritten only once all ranks are known to have the newer state, own and received. So at any
+// moment there is a step whose state survives in full if one node is lost. On a single node nothing is sent.
 #pragma once
 
 #include <array>
@@ -24,22 +23,22 @@
 
 namespace tessera {
 
-// Memory that the slots of a rank with so many elements take, but for the texts of the run.
+// Memory for the slots of a rank with this many elements, excluding the texts of the run.
 int64_t peer_snapshot_bytes(int64_t num_elements, int num_nodes);
 
 class PeerSnapshots {
  public:
-  // Collective. `job` names the job and its output folder; rank 0's counts. Error(kBadConfig) when no agent
-  // keeps memory for this rank. comm and pool must outlive this.
+  // Collective. `job` names the job and its output folder; rank 0's value is used. Error(kBadConfig) if no
+  // agent keeps memory for this rank. comm and pool must outlive this.
   PeerSnapshots(Communicator& comm, ThreadPool& pool, const std::string& job);
-  // Abandons what is being sent.
+  // Abandons transfers in progress.
   ~PeerSnapshots();
 
-  // Of all ranks of this node, now. Collective.
+  // Bytes currently held by all ranks of this node. Collective.
   int64_t held_bytes_of_node() const;
 
-  // Collective: the newest state that ranks of a former start have left; it stays until the first write() is
-  // known to be complete.
+  // Collective: finds the newest state left by the ranks of an earlier start, which is kept until the first
+  // write() is known to be complete.
   HeldSearch find();
   HeldTexts texts(const HeldState& held) const { return held_texts(held, *comm_, slots_); }
   void load(const HeldState& held, const ParameterLayout& layout, const std::vector<ElementRange>& kept,
@@ -47,17 +46,17 @@ class PeerSnapshots {
     load_held_state(held, *comm_, *pool_, slots_, layout, kept, sink);
   }
 
-  // Collective, once before the first write(): memory, and connections between the nodes. What is passed must
+  // Collective, once before the first write(): allocates memory and connects the nodes. The arguments must
   // outlive this.
   void open(const ParameterLayout& layout, const ParameterState& state);
-  // Collective: keeps the state as it is now. Sending goes on when this has returned, until the next call at
-  // the latest. `texts` are those of rank 0; others have none.
+  // Collective: takes a snapshot of the current state. Sending continues after the return, at the latest
+  // until the next call. Only rank 0 passes `texts`.
   void write(int64_t step, const SnapshotTexts& texts);
-  // Collective: until all that is sent has arrived.
+  // Collective: waits until everything sent has arrived.
   void finish();
 
  private:
-  // What ranks send each other.
+  // The transfer of snapshots between ranks.
   class Transfer;
   static constexpr size_t kOwn = 0, kSent = 1;  // pairs
 
@@ -72,8 +71,8 @@ class PeerSnapshots {
   ThreadPool* pool_;
   const ParameterState* state_ = nullptr;
   std::vector<SnapshotSlot> slots_;
-  std::array<size_t, 2> newest_ = {0, 0};   // of each pair: not written next
-  std::array<bool, 2 * 2> is_needed_ = {};  // by slot: part of what find() has found
+  std::array<size_t, 2> newest_ = {0, 0};   // of each pair: the slot not written next
+  std::array<bool, 2 * 2> is_needed_ = {};  // by slot: part of what find() found
   uint64_t job_ = 0;
   uint64_t start_key_ = 0;
   std::vector<ElementRange> owned_;

@@ -1,6 +1,6 @@
-// A search for silent data corruption: a pass is computed twice, and what comes of it must have the same
-// bits, since results depend on neither threads nor time. It finds processors and memory that err now and
-// then, not weights that are wrong already: both passes read the same ones.
+// Detects silent data corruption: a pass is computed twice and must give the same bits, since results depend
+// on neither threads nor timing. This finds processors and memory that err intermittently, not weights that
+// are already wrong: both passes read the same ones.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 
 namespace tessera {
 
-// Watches a model while it lives. Keeps a CRC32C of what every part of the model yields and of the gradient
-// of every parameter, all of this rank alone: 4 bytes of each. Between two checksums that are the same a
-// flipped bit, or any change within 32 bits, is impossible; any other passes with a probability of 2^-32.
+// Watches a model during its lifetime. Keeps a CRC32C (4 bytes) of every part's output and of every
+// parameter's gradient, on this rank only. A single flipped bit, or any change within 32 bits, always changes
+// the checksum; any other change goes undetected with a probability of 2^-32.
 class ReplayCheck {
  public:
-  // Both must outlive it.
+  // Both must outlive this.
   ReplayCheck(Model& model, ThreadPool& pool);
   ~ReplayCheck();
   ReplayCheck(const ReplayCheck&) = delete;
   ReplayCheck& operator=(const ReplayCheck&) = delete;
 
-  // The first pass is over; what follows is compared with it.
+  // Marks the end of the first pass; what follows is compared with it.
   void repeat();
-  // Behind the second pass: where it differs first, in the order of computing: "layer 3 mlp", "the gradient
-  // of model.norm.weight"; "" = nowhere.
+  // After the second pass: the first difference in the order of computation, such as "layer 3 mlp" or "the
+  // gradient of model.norm.weight"; "" = none.
   std::string difference() const;
 
  private:

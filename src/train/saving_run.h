@@ -1,4 +1,4 @@
-// A run with checkpoints, for tests of going on from them.
+// A run with checkpoints, for tests of resuming.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-// Of metrics.jsonl and of the log, without times.
+// The content of metrics.jsonl and of the log, without times.
 std::vector<nlohmann::json> metrics_of(const std::filesystem::path& output);
 nlohmann::json history_of(const std::filesystem::path& folder);
 // All weights and the optimizer's state: every safetensors file by its name.
@@ -40,18 +40,18 @@ class SavingRun {
   const TestFolder& folder() const { return tiny_->folder(); }
   std::filesystem::path output() const { return args.output_dir; }
 
-  // On rank 0.
+  // Returns what rank 0 observed.
   RecordingObserver run(const std::function<int(int rank)>& stop_signal = {},
                         const std::function<void(const StepMetrics&)>& after_step = {}) const;
-  // SIGTERM reaches rank 0 behind so many steps of this process.
+  // SIGTERM reaches rank 0 after `num_steps` steps of this process.
   RecordingObserver run_until_signal(int64_t num_steps) const {
     std::atomic<int64_t> done = 0;
     return run([&](int rank) { return rank == 0 && done >= num_steps ? SIGTERM : 0; },
                [&](const StepMetrics&) { ++done; });
   }
 
-  // As after a crash behind step `step`: another output folder with what there was then and, in
-  // metrics.jsonl, a step more and half a line.
+  // Simulates a crash after step `step`: a new output folder with the files as of that step and, in
+  // metrics.jsonl, one more step and half a line.
   void interrupt_at(int64_t step, const std::string& name);
 
  private:
@@ -62,7 +62,7 @@ class SavingRun {
   Ranks ranks;
 };
 
-// Up to checkpoint-6: weights, metrics, log and state.
+// Compares weights, metrics, log and state up to checkpoint-6.
 void expect_same_run(const std::filesystem::path& found, const std::filesystem::path& expected);
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// Parameters over the ranks of a job (ZeRO). Rajbhandari et al., ZeRO: memory optimizations toward training
-// trillion parameter models, 2020.
+// Parameters sharded over the ranks of a job (ZeRO). Rajbhandari et al., ZeRO: memory optimizations toward
+// training trillion parameter models, 2020.
 #pragma once
 
 #include <optional>
@@ -12,10 +12,11 @@
 
 namespace tessera {
 
-// Of the memory in which ranks show rank 0 their master weights: what write_safetensors asks for at a time.
+// Size of the shared memory through which ranks pass their master weights to rank 0: what write_safetensors
+// requests at a time.
 inline constexpr int64_t kExchangeBytes = 4 << 20;
 
-// What a rank of so many owns: its part of every group.
+// What rank `rank` owns: its part of every group.
 std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_nodes, int local_world_size,
                                          int rank);
 
@@ -23,7 +24,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
  public:
   ShardedParameters(Model& model, const ZeroSettings& settings, const AdamWOptions& options, bool decay_all,
                     Communicator& comm, ThreadPool& pool);
-  // Abandons what is under way between nodes when an error ends the rank.
+  // Abandons transfers between nodes in progress when an error ends the rank.
   ~ShardedParameters() override;
   ShardedParameters(const ShardedParameters&) = delete;
   ShardedParameters& operator=(const ShardedParameters&) = delete;
@@ -51,7 +52,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
     Part elements;
     int64_t state_begin;
   };
-  // Elements of a group that all ranks put into the exchange at a time.
+  // Elements of a group that all ranks put into exchange_ at a time.
   struct Chunk {
     int64_t group;
     Part elements;
@@ -65,7 +66,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   std::byte* open_gradients(int64_t group) override;
   void close_gradients(int64_t group) override;
 
-  // The model has new weights.
+  // Called when the model has new weights.
   void weights_changed();
   void plan_pieces();
   std::vector<ParameterRange> optimizer_ranges(bool decay_all);
@@ -73,12 +74,12 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   void write_loaded(int64_t begin, std::span<const float> values);
   std::span<bf16> loaded_bf16(int64_t begin, int64_t count);
   const Piece* piece_of(int64_t group, int64_t element) const;
-  // body(element of owned weights, element of the state, first value, number of values) for what a piece has
-  // of [begin, begin + count), all of which this rank keeps.
+  // Calls body(element of owned weights, element of the state, first value, number of values) for each
+  // piece's part of [begin, begin + count), all of which this rank must keep.
   template <typename Body>
   void for_each_part(int64_t begin, int64_t count, const Body& body) const;
   std::vector<Chunk> chunks() const;
-  // Collective: the masters of the chunk in the exchange of every node.
+  // Collective: fills every node's exchange_ with the masters of the chunk.
   void exchange(const Chunk& chunk);
 
   Model* model_;
@@ -91,9 +92,9 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   GradientStore gradients_;
   std::optional<PackedWeights> packed_;
   std::vector<Piece> pieces_;         // ascending
-  std::vector<int64_t> first_range_;  // of the optimizer, by group, and the end
+  std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
   std::optional<AdamW> optimizer_;
-  SharedSegment exchange_;  // kExchangeBytes, float32; once export_masters() is called
+  SharedSegment exchange_;  // kExchangeBytes, float32; allocated by export_masters()
 };
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Whether the nodes of a job see one folder.
+// Tests whether the nodes of a job see the same folder.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-// Collective: rank 0 makes `folder` if need be and puts a file into it for a moment; true when a rank of
-// every node finds it there. Error(kIoError) on rank 0.
+// Collective: rank 0 creates `folder` if necessary and puts a file into it for a moment; true if a rank of
+// every node finds the file. Error(kIoError) on rank 0.
 bool is_shared_by_nodes(Communicator& comm, const std::filesystem::path& folder);
 
 }  // namespace tessera

@@ -1,4 +1,5 @@
-// Finds ranks that hold the others up step after step: a processor that is throttled, shared or broken.
+// Finds stragglers, ranks that hold up the others step after step: a processor that is throttled, shared or
+// broken.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +9,14 @@
 namespace tessera {
 
 struct SlowRankOptions {
-  int64_t window = 20;       // steps that are looked at together
-  int64_t least_steps = 10;  // before anything is said
-  double least_s = 0.5;      // of computing that they took a rank in the middle: less is noise
-  double slow = 1.4;         // times the median of the time per work that make a rank slow
-  double recovered = 1.2;    // and below which it is so no more
+  int64_t window = 20;       // steps evaluated together
+  int64_t least_steps = 10;  // before anything is reported
+  double least_s = 0.5;      // compute time of the median rank in these steps; less is noise
+  double slow = 1.4;         // times the median time per work makes a rank slow
+  double recovered = 1.2;    // below this it no longer is
 };
 
-// A rank has become slow, or is no longer.
+// A rank has become slow, or has recovered.
 struct SlowRankChange {
   int rank;
   bool is_slow;
@@ -26,11 +27,11 @@ class SlowRankDetector {
  public:
   SlowRankDetector(int world_size, const SlowRankOptions& options);
 
-  // Of one step, by rank: what it computed (any unit; 0 = it had no rows) and how long that took, without
-  // waiting for others. The same changes on every rank that is given the same numbers.
+  // Records one step: by rank, how much it computed (any unit; 0 = it had no rows) and how long that took,
+  // excluding waiting. Returns the same changes on every rank that is given the same numbers.
   std::vector<SlowRankChange> observe(std::span<const double> work, std::span<const double> compute_s);
 
-  // Time per work over the median, by rank, in the steps looked at; 1 where nothing is known.
+  // Time per work relative to the median, by rank, over the window; 1 if unknown.
   std::span<const double> times_median() const { return times_median_; }
 
  private:
@@ -42,7 +43,7 @@ class SlowRankDetector {
 
   SlowRankOptions options_;
   int64_t world_size_;
-  std::vector<Sums> steps_;              // of step n and rank r at (n % window) * world_size + r
+  std::vector<Sums> steps_;              // step n, rank r at (n % window) * world_size + r
   std::vector<Sums> sums_;               // by rank
   std::vector<double> seconds_, paces_;  // scratch of compare()
   std::vector<double> times_median_;

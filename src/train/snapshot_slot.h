@@ -1,6 +1,6 @@
-// The state of one rank behind one step, in memory that outlives its process (World::snapshot_slots): float32
-// masters and moments of the elements that it owns, and the texts that a checkpoint has beside them. Whoever
-// finds it later can tell by checksums whether it is whole.
+// The state of one rank after one step, in memory that outlives its process (World::snapshot_slots): float32
+// masters and moments of the elements it owns, and the texts a checkpoint stores with them. Checksums tell a
+// later reader whether it is intact.
 #pragma once
 
 #include <array>
@@ -17,10 +17,10 @@
 
 namespace tessera {
 
-// What the states of all ranks behind one step have in common.
+// What the states of all ranks after one step have in common.
 struct SnapshotId {
-  uint64_t job = 0;        // of the name of the job and its output folder
-  uint64_t start_key = 0;  // a random number of the start that made it
+  uint64_t job = 0;        // hash of the job's name and output folder
+  uint64_t start_key = 0;  // a random number drawn by the start that wrote it
   int64_t start = 0;       // World::restart_count
   int64_t step = 0;
   int64_t num_nodes = 1;
@@ -41,45 +41,45 @@ struct SnapshotSizes {
   int64_t run_bytes = 0;
   int64_t log_history_bytes = 0;
 
-  int64_t slot_bytes() const;    // of a slot that holds it
-  int64_t memory_bytes() const;  // what prepare() takes for it
+  int64_t slot_bytes() const;    // size of a slot that holds it
+  int64_t memory_bytes() const;  // what prepare() allocates for it
 };
 
-// Where things lie: a page of header, then regions that begin at cache lines, each checked in blocks.
-//   masters, exp_avg, exp_avg_sq   float32 [num_elements] each, ranges one behind the other
+// Layout: one page of header, then regions aligned to cache lines, each checksummed in blocks.
+//   masters, exp_avg, exp_avg_sq   float32 [num_elements] each, ranges back to back
 //   ranges                         int64 [num_ranges][2]: elements [begin, end) of the flat array, ascending
 //   texts                          run, log_history
 //   checksums                      uint32, CRC32C of every block of the regions above, in this order
 class SnapshotSlot {
  public:
-  // `fd` is borrowed. Error(kBadConfig) when it is none.
+  // `fd` is borrowed. Error(kBadConfig) if it is not a valid descriptor.
   explicit SnapshotSlot(int fd);
 
-  // Whose state lies in it, as far as its header is whole: verify() tells of the rest.
+  // Whose state the slot holds, according to an intact header; verify() checks the rest.
   struct Content {
     SnapshotId id;
     int64_t rank = 0;  // of id.world_size()
     SnapshotSizes sizes;
   };
   std::optional<Content> content() const;
-  // Every byte is what was written.
+  // True if every byte is as written.
   bool verify(ThreadPool& pool) const;
-  // Memory that it takes now.
+  // Memory it takes at present.
   int64_t held_bytes() const;
 
-  // What is in it is gone, and there is room for that many bytes, which the system has provided. What was
-  // provided for about as many is used again. Error(kBadConfig) when the system refuses it.
+  // Discards the content and makes room for `slot_bytes`, backed by memory. Memory of about the same size is
+  // reused. Error(kBadConfig) if the system refuses it.
   void prepare(int64_t slot_bytes, ThreadPool& pool);
-  // Into a prepared slot: reads `source` from several threads. From its return on the content is whole.
+  // Fills a prepared slot, reading `source` from several threads. The content is intact once this returns.
   void write(const SnapshotId& id, int64_t rank, std::span<const ElementRange> ranges,
              const StateSource& source, const SnapshotTexts& texts, ThreadPool& pool);
-  // Of a slot prepared for so many bytes: what is sent to another rank's, the header last.
+  // The parts of a slot prepared for `slot_bytes` that are sent to another rank's slot, the header last.
   std::span<std::byte> header() const;
   std::span<std::byte> body(int64_t slot_bytes) const;
-  // Gives the memory back.
+  // Releases the memory.
   void clear();
 
-  // Of what is in it, when that is whole.
+  // The content; only valid if it is intact.
   std::span<const ElementRange> ranges() const;
   std::span<const float> values(StateKind kind) const;
   SnapshotTexts texts() const;
@@ -89,7 +89,7 @@ class SnapshotSlot {
   void map();
 
   int fd_;
-  SharedSegment memory_;  // all of the file; empty: it was empty
+  SharedSegment memory_;  // the whole file; empty if the file was
 };
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// What is due after an optimizer step: logging, evaluating, saving. As DefaultFlowCallback of Hugging Face's
-// Trainer.
+// What is due after an optimizer step: logging, evaluating, saving. Follows DefaultFlowCallback in Hugging
+// Face's Trainer.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ class ActionSchedule {
  public:
   ActionSchedule(const TrainingArguments& args, int64_t steps_per_epoch, int64_t max_steps);
 
-  // After `step` completed steps (from 1). The end of an epoch counts as such also where the run ends inside
-  // one.
+  // What is due after `step` completed steps (from 1). The end of a run inside an epoch counts as the end of
+  // that epoch.
   StepActions after(int64_t step) const;
 
-  // Checkpoints after `first_step`, to the end of the run.
+  // Number of checkpoints after `first_step`, up to the end of the run.
   int64_t num_saves(int64_t first_step) const;
 
   int64_t logging_steps() const { return logging_steps_; }

@@ -1,13 +1,13 @@
-// SIGINT and SIGTERM as a wish to stop after the present step.
+// Turns SIGINT and SIGTERM into a request to stop after the current step.
 #pragma once
 
 #include <csignal>
 
 namespace tessera {
 
-// Handles both signals while it lives, then puts the former handlers back; at most one exists at a time. A
-// SIGINT after the first signal ends the process at once with 128 + SIGINT, after before_exit(), which must
-// be async-signal-safe.
+// Handles both signals during its lifetime, then restores the previous handlers; at most one exists at a
+// time. A SIGINT after the first signal ends the process at once with 128 + SIGINT, after before_exit(),
+// which must be async-signal-safe.
 class StopSignals {
  public:
   explicit StopSignals(void (*before_exit)() = nullptr);
@@ -15,7 +15,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The first signal that came, 0 = none.
+  // The first signal received, 0 = none.
   int received() const;
 
  private:

@@ -1,4 +1,4 @@
-// Wall-clock time since a start.
+// Wall-clock time since construction.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// For tests of training: model folders, datasets of token ids, an observer that keeps everything.
+// For tests of training: model folders, datasets of token ids, an observer that records everything.
 #pragma once
 
 #include <filesystem>
@@ -59,7 +59,7 @@ class RecordingObserver : public TrainObserver {
   std::function<void(const StepMetrics&)> after_step;  // before anything is saved
   RunPlan plan;
   int64_t resumed_step = -1;
-  std::string resumed_from;  // nodes whose memory has it; "" = a checkpoint
+  std::string resumed_from;  // nodes whose memory held the state; "" = a checkpoint
   std::string differences;
   std::filesystem::path previous_run;
   std::vector<StepMetrics> steps;
@@ -106,16 +106,16 @@ struct RanksCase {
   }
   friend void PrintTo(const RanksCase& of, std::ostream* out) { *out << of.name(); }
 };
-// Several nodes, of one rank and of two, under every stage and schedule.
+// Several nodes with one and two ranks each, under every stage and schedule.
 std::vector<RanksCase> cases_of_several_nodes();
 
-// Runs body(comm) on every rank of a job of threads, each with a communicator of its own; throws the error of
-// the first rank that has one. Nodes of the job differ in nothing but their number.
-// `slots_of` gives World::snapshot_slots.
+// Runs body(comm) on every rank of a job, each rank a thread with its own communicator; throws the error of
+// the first rank that has one. Nodes of the job differ only in their number. `slots_of` supplies
+// World::snapshot_slots.
 void run_ranks(const Ranks& ranks, const std::function<void(Communicator& comm)>& body, int restart_count = 0,
                const std::function<std::vector<int>(const World& world)>& slots_of = {});
 
-// A job of ranks as threads, each with threads of its own. Returns what each has recorded.
+// Trains as a job of ranks that are threads, each with its own thread pool. Returns what each has recorded.
 std::vector<RecordingObserver> train_ranks(const TrainingArguments& args, const Ranks& ranks,
                                            int64_t threads_per_rank = 1,
                                            const std::function<int(int rank)>& stop_signal = {},

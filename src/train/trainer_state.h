@@ -18,7 +18,7 @@ struct LogEntry {
   int64_t step = 0;
 };
 
-// As Python's round(value, decimals) but for ties.
+// Python's round(value, decimals) except for ties.
 double round_decimals(double value, int decimals);
 
 // "{'loss': 2.1048, 'grad_norm': 2.13, 'learning_rate': 4.99e-05, 'epoch': 0.01}": the line Hugging Face's
@@ -41,13 +41,13 @@ struct TrainerState {
 };
 
 // The text of trainer_state.json: sorted keys, indent 2, trailing newline. `should_save` and
-// `should_training_stop` are what TrainerControl says at that moment.
+// `should_training_stop` are the fields of TrainerControl at that moment.
 std::string trainer_state_json(const TrainerState& state, bool should_save, bool should_training_stop);
 
-// An object with log_history alone, for those who need it again and again: only what is new becomes text.
+// Text of a JSON object with log_history alone, for repeated use: only new entries are converted.
 class LogHistoryText {
  public:
-  // `history` begins with that of the call before. Until the next call.
+  // `history` must begin with that of the previous call. The result is valid until the next call.
   const std::string& of(const std::vector<LogEntry>& history);
 
  private:
@@ -55,8 +55,8 @@ class LogHistoryText {
   std::string text_;
 };
 
-// log_history of such a text, values in the order of their names. Error(kBadData) names `origin` and the
-// entry.
+// Parses log_history from such a text; values are in the order of their names. Error(kBadData) names `origin`
+// and the entry.
 std::vector<LogEntry> parse_log_history(const std::string& text, const std::string& origin);
 
 }  // namespace tessera

@@ -13,20 +13,20 @@
 namespace tessera {
 
 // The fastest instruction set that products of `dtype` may use here, within TESSERA_ISA, on every thread of
-// the pool. Neighbours on a shared machine can take most of a processor for as long as a measurement, so a
+// the pool. Neighbours on a shared machine can take most of a processor for the length of a measurement, so a
 // run measures again now and then; the best figure counts.
 class TrainingPeak {
  public:
-  // Measures for about 30 ms: the median of a few short slices, in turn with the instruction sets that come
-  // near the best. The pool must outlive this.
+  // Measures for about 30 ms: the median of a few short slices, alternating between the instruction sets that
+  // come near the best. The pool must outlive this.
   TrainingPeak(ThreadPool& pool, DType dtype);
 
-  // The best so far; nothing when no vector instruction set is allowed.
+  // The best so far; nullopt if no vector instruction set is allowed.
   std::optional<ComputePeak> best() const;
-  double best_tflops() const { return best_tflops_; }  // 0 = nothing
+  double best_tflops() const { return best_tflops_; }  // 0 = none
   int64_t num_measurements() const { return num_measurements_; }
 
-  // True after the first step, then 1, 2, 4, ... s after the last measurement, at last every 20 s.
+  // True after the first step, then 1, 2, 4, ... s after the last measurement, up to every 20 s.
   bool is_due() const { return !meters_.empty() && since_last_.seconds() >= interval_s_; }
   // One slice of one instruction set, 4 ms. Allocates nothing, takes no lock.
   void measure_again();
@@ -35,7 +35,7 @@ class TrainingPeak {
   void take(size_t index, double tflops);
 
   std::vector<ComputePeakMeter> meters_;  // of the instruction sets that come near the best
-  size_t best_ = 0;                       // of them
+  size_t best_ = 0;                       // index into meters_
   double best_tflops_ = 0;
   int64_t num_measurements_ = 0;
   double interval_s_ = 0;

@@ -1,5 +1,5 @@
-// What a checkpoint keeps of a run beside weights and optimizer: where it stands, what decides its data, and
-// how it was started. The "run" object of the checkpoint's manifest.
+// What a checkpoint records about a run besides weights and optimizer: its progress, what determines its
+// data, and how it was started. Stored as the "run" object of the checkpoint's manifest.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace tessera {
 
-// What the rows of step k follow from.
+// What determines the rows of step k.
 struct DataRecord {
   int64_t num_rows = 0;
   int64_t num_tokens = 0;
@@ -25,9 +25,9 @@ struct DataRecord {
   int64_t max_length = 0;
   std::string packing;  // "none", "isolated", "joined"
   bool shuffle = true;
-  uint64_t seed = 0;  // of the order
+  uint64_t seed = 0;  // of the row order
   bool drop_last = false;
-  // Of the ranks that the run began with; they need not be those of today.
+  // For the ranks the run began with, which may differ from the current ones.
   int64_t micro_batch_size = 0;
   int64_t gradient_accumulation_steps = 0;
   int64_t world_size = 0;
@@ -39,21 +39,21 @@ struct DataRecord {
 DataRecord data_record(const Dataset& dataset, int64_t max_length, Packing packing,
                        const BatchPlanOptions& options);
 
-// Sums that go on; TrainerState has the rest.
+// Running sums; TrainerState has the rest.
 struct ProgressRecord {
-  int64_t step = 0;  // finished
+  int64_t step = 0;  // completed
   double epoch = 0;
   int64_t num_input_tokens_seen = 0;
   double total_flos = 0;
-  double total_loss = 0;      // of all updates
-  double loss_since_log = 0;  // of losses_since_log steps, those since the last log entry
+  double total_loss = 0;      // over all updates
+  double loss_since_log = 0;  // over the losses_since_log steps since the last log entry
   int64_t losses_since_log = 0;
-  int64_t num_updates = 0;  // of the optimizer: steps that were not skipped
+  int64_t num_updates = 0;  // optimizer updates: steps that were not skipped
   int64_t num_skipped_in_a_row = 0;
 };
 
 struct TrainingRecord {
-  Json arguments;         // training_args.json as they were given
+  Json arguments;         // as in training_args.json
   std::string launch_id;  // TrainingArguments::launch_id; "" = unknown
   int64_t world_size = 1;
   Json model;  // model_shape()
@@ -70,26 +70,26 @@ std::string training_record_json(const TrainingRecord& record);
 // Error(kBadData) names `origin`, the field, what was expected and found.
 TrainingRecord parse_training_record(const std::string& text, const std::string& origin);
 
-// Something that was set otherwise when the checkpoint was written; texts as JSON.
+// A setting that differs from the checkpoint's; values as JSON text.
 struct Difference {
   std::string name;
   std::string then;
   std::string now;
 };
 
-// What a run cannot be resumed with: another model, other data, another order of it, another number of rows
-// in a step. Batch sizes and ranks may differ as long as the rows of a step stay.
+// Differences that prevent resuming: another model, other data or data order, another number of rows per
+// step. Batch sizes and ranks may differ if the rows per step stay the same.
 std::vector<Difference> forbidden_differences(const TrainingRecord& then, const TrainingRecord& now);
-// What it can be, with effect on the numbers.
+// Differences that are allowed but change the numbers.
 std::vector<Difference> allowed_differences(const TrainingRecord& then, const TrainingRecord& now);
 // "max_steps 100 -> 200, learning_rate 0.001 -> 0.002"
 std::string differences_text(const std::vector<Difference>& differences);
 
-// The arguments that make up the batch are those of then: where they ask for other rows, it is because of the
-// number of ranks, and the rows of then are kept.
+// True if the batch arguments are those of the checkpoint: if the rows per step then differ, that is due to
+// the number of ranks, and the checkpoint's rows are kept.
 bool same_batch_arguments(const TrainingRecord& then, const TrainingRecord& now);
 
-// The order of the rows of `then`, cut for `micro_batch_size` and `world_size` of now where these differ.
+// The row order of `then`, divided by the current `micro_batch_size` and `world_size` if these differ.
 BatchPlanOptions resumed_batch_options(const DataRecord& then, const BatchPlanOptions& now);
 
 }  // namespace tessera

@@ -34,9 +34,9 @@ class WholeParameters : public ParameterState {
   ThreadPool* pool_;
   PageBuffer weights_;                // flat array in the training dtype
   PageBuffer gradients_;              // flat array in float32
-  std::vector<int64_t> first_range_;  // of the optimizer, by group, and the end
+  std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
   AdamW optimizer_;
-  double squares_ = 0;  // of the gradients of the present step
+  double squares_ = 0;  // of the current step's gradients
 };
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// How the ranks of a run share its parameters, by its arguments.
+// How the ranks of a run share its parameters, according to its arguments.
 #pragma once
 
 #include "formats/model_config.h"
@@ -11,8 +11,8 @@ namespace tessera {
 ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& config,
                               int64_t passes_per_step);
 
-// Whether gather_schedule auto becomes per_layer where the memory does not reach for per_step: in stage 3
-// with several nodes, unless packed weights were asked for, which need per_step.
+// Whether gather_schedule auto becomes per_layer if memory is too short for per_step: in stage 3 with several
+// nodes, unless packed weights were requested, which need per_step.
 bool may_gather_per_layer(const TrainingArguments& args, int num_nodes);
 
 }  // namespace tessera
