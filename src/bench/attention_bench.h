@@ -13,15 +13,15 @@ namespace tessera {
 struct AttentionCase {
   bool backward = false;
   DType dtype = DType::kBF16;
-  int64_t num_rows = 1;  // sequences, one behind the other
+  int64_t num_rows = 1;  // sequences, packed back to back
   int64_t length = 0;    // S
   int64_t num_heads = 0, num_key_value_heads = 0, head_dim = 0;
 
   int64_t num_tokens() const { return num_rows * length; }
   AttentionShape shape() const;
-  // Of the causal half of the square: 2 products forward and 5 backward, as the benchmarks of FlashAttention
-  // count (the fifth computes the scores again, which memory linear in S requires; model/flops.h, which
-  // counts what the mathematics asks for, has 4).
+  // Counts the causal half of the score matrix: 2 products forward and 5 backward, as FlashAttention's
+  // benchmarks do (the fifth recomputes the scores, which memory linear in S requires; model/flops.h, which
+  // counts only what the mathematics needs, has 4).
   double flop() const;
 };
 

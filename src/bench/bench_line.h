@@ -11,14 +11,14 @@
 
 namespace tessera {
 
-// The same work by another implementation, measured in the same rounds.
+// The same work done by another implementation, measured in the same rounds.
 struct Comparison {
   std::string implementation;  // "onednn (amx_bf16)"
   Quartiles speed;
   Quartiles ratio;  // ours / theirs, paired
 };
 
-// What was checked before the clock ran.
+// What was checked before timing.
 struct Verification {
   int64_t num_checked = 0;  // elements compared with the reference
   double worst_error = 0;   // largest |got - expected| / bound: at most 1
@@ -32,7 +32,7 @@ struct BenchLine {
   std::string implementation;  // "amx (amx_bf16)"
   std::string unit;            // "TFLOPS", "GB/s"
   std::string peak_name;       // what `peak` is: "amx_bf16", "memory copy"
-  double amount = 0;           // 10^12 operations or 10^9 bytes of one call
+  double amount = 0;           // 10^12 operations or 10^9 bytes per call
   int64_t rounds = 0;
   Quartiles speed;
   Quartiles peak;
@@ -47,7 +47,7 @@ std::string implementation_text(const Implementation<Kernels>& implementation) {
   return fmt::format("{} ({})", implementation.name, isa_name(implementation.isa));
 }
 
-// The statistics of measure_in_turn() with the participants ours, peak, others...
+// Fills in the statistics from measure_in_turn() with the participants ours, peak, others...
 void fill_statistics(const std::vector<std::vector<double>>& speeds, BenchLine* line);
 
 // Lines of at most 80 columns.

@@ -18,15 +18,15 @@ namespace tessera {
 struct CheckpointCase {
   ModelConfig config;
   DType model_dtype = DType::kBF16;
-  int num_ranks = 1;             // that write at the same time
-  std::filesystem::path folder;  // for the files; left empty
+  int num_ranks = 1;             // ranks that write concurrently
+  std::filesystem::path folder;  // for the files; empty again afterwards
 };
 
 // Writes and loads one checkpoint and compares every bit, then measures. Three lines: write, from the first
-// byte until it is committed, against pwrite and fsync (dd conv=fsync), compared with direct writes (dd
-// oflag=direct); load of files that the system's cache does not hold, against direct reads (dd iflag=direct),
-// compared with reads through the cache (dd); load of files that it holds, against reads of them (dd). Takes
-// 24 bytes of memory per parameter.
+// byte until the commit, against pwrite and fsync (dd conv=fsync), compared with direct writes (dd
+// oflag=direct); load of files not in the page cache, against direct reads (dd iflag=direct), compared with
+// reads through the cache (dd); load of files in the page cache, against reads of them (dd). Takes 24 bytes
+// of memory per parameter.
 std::vector<BenchLine> run_checkpoint_case(const CheckpointCase& c, const MeasureOptions& options,
                                            ThreadPool& pool);
 

@@ -1,4 +1,4 @@
-// The sides of `tessera bench comm` that this program has itself (comm_side.h): its own collectives in shared
+// The sides of `tessera bench comm` built into this program (comm_side.h): its own collectives in shared
 // memory, and Gloo's all-reduce over TCP.
 #pragma once
 
@@ -8,11 +8,11 @@
 
 namespace tessera {
 
-// "shared", and "gloo" where it was built with Gloo.
+// "shared", and "gloo" if built with Gloo.
 std::vector<std::string> comm_sides();
 
-// Forks the other ranks and answers commands on standard input until it ends. To be called before the process
-// has threads. `num_threads` of each rank that computes.
+// Forks the other ranks and answers commands on standard input until it ends. Call before the process has
+// threads. Each computing rank uses `num_threads`.
 void serve_comm_ranks(const std::string& side, int num_ranks, int64_t num_threads);
 
 }  // namespace tessera

@@ -1,11 +1,11 @@
-// One side of `tessera bench comm`: ranks, as processes, that sum a buffer of float32 of each of them so that
-// every rank can read the whole sum. A side is a program of its own, which OtherProgram drives:
+// One side of `tessera bench comm`: ranks, as processes, that sum their float32 buffers so that every rank
+// can read the whole sum. Each side is a separate program, driven by OtherProgram:
 //
 //   it starts      -> ready NAME
 //   verify COUNT   -> the number of elements that all ranks compared, each exactly
 //   run COUNT      -> seconds from the common start until the last rank has finished
 //
-// Includes nothing of the program: the side of MPI is built apart from it.
+// Includes no other header of Tessera: the MPI side is built separately.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,15 @@ inline float comm_sum(int num_ranks, int64_t i) {
   return sum;
 }
 
-// Elements of `output`, the sum as this rank reads it, that are wrong.
+// Number of wrong elements in `output`, the sum as this rank reads it.
 inline int64_t count_comm_errors(const float* output, int64_t count, int num_ranks) {
   int64_t errors = 0;
   for (int64_t i = 0; i < count; ++i) errors += output[i] == comm_sum(num_ranks, i) ? 0 : 1;
   return errors;
 }
 
-// Rank 0 of a side: answers commands until its input ends. do_verify(count) returns the wrong elements of all
-// ranks, do_run(count) the seconds.
+// Rank 0 of a side: answers commands until its input ends. do_verify(count) returns the number of wrong
+// elements over all ranks, do_run(count) the seconds.
 inline void serve_comm_side(const std::string& name, int num_ranks,
                             const std::function<int64_t(int64_t count)>& do_verify,
                             const std::function<double(int64_t count)>& do_run) {

@@ -1,4 +1,4 @@
-// Speed of everything between the matrix products against the measured memory bandwidth.
+// Speed of the operations between the matrix products against the measured memory bandwidth.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct ElementwiseCase {
   ModelConfig config;      // widths; cross_entropy and embedding need a vocab_size
 };
 
-// Verifies one call of `ops` and measures. Arrays rotate through copies beyond the caches; bytes are those
+// Verifies one call of `ops` and measures. Arrays rotate through copies beyond the caches; counts the bytes
 // that the operation must read and write once. Errors as run_gemm_case; kUsage for an unknown operation.
 BenchLine run_elementwise_case(const ElementwiseCase& c, Ops& ops, const MeasureOptions& options,
                                BandwidthMeter& bandwidth, ThreadPool& pool);

@@ -25,7 +25,7 @@ struct GemmCase {
   Product product = Product::kForward;
   DType dtype = DType::kBF16;
   int64_t T = 0, N = 0, K = 0;
-  bool pack_weights = true;  // weights are packed before the measurement, for implementations that can
+  bool pack_weights = true;  // weights are packed before the measurement if the implementation can
 
   double flop() const {
     return 2.0 * static_cast<double>(T) * static_cast<double>(N) * static_cast<double>(K);
@@ -38,7 +38,7 @@ struct WeightShape {
   bool operator==(const WeightShape&) const = default;
 };
 // q; k or v; q, k and v together; o; gate or up; both together; down; LM head. Each shape once; vocab_size 0
-// leaves out the last.
+// omits the last.
 std::vector<WeightShape> weight_shapes(const ModelConfig& config);
 
 // "512x4096x14336" = T x N x K. Error(kUsage) otherwise.
@@ -46,11 +46,11 @@ GemmCase parse_gemm_shape(const std::string& text);
 
 using GemmImplementation = Implementation<GemmKernels>;
 
-// "amx (amx_bf16)"; for float32 the implementation that it hands these products to.
+// "amx (amx_bf16)"; for float32 the implementation it delegates these products to.
 std::string gemm_implementation_text(const GemmImplementation& implementation, DType dtype);
 
 // Verifies and measures one product. `others` are compared in the same rounds. Error(kInternal) for a wrong
-// result, Error(kBadConfig) when the operands do not fit in memory.
+// result, Error(kBadConfig) if the operands do not fit in memory.
 BenchLine run_gemm_case(const GemmCase& c, const GemmImplementation& ours,
                         const std::vector<GemmImplementation>& others, const MeasureOptions& options,
                         ThreadPool& pool);

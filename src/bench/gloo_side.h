@@ -1,4 +1,4 @@
-// Gloo's all-reduce between processes of this machine, for comparison; empty where Gloo's headers were not
+// Gloo's all-reduce between processes of this machine, for comparison; empty if Gloo's headers were not
 // found.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// A folder in which the ranks find each other's addresses; removed by the process that made it.
+// A folder in which the ranks find each other's addresses; removed by the process that created it.
 class GlooFolder {
  public:
   GlooFolder();

@@ -1,6 +1,6 @@
 // Measuring in turn: peak, kernel, other kernel, peak, kernel, other kernel, ... in one process. Neighbours,
-// power and heat move every speed of a shared machine by tens of percent within a second; the ratio of two
-// speeds of the same round moves little.
+// power and heat change every speed on a shared machine by tens of percent within a second; the ratio of two
+// speeds from the same round varies little.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,20 @@ namespace tessera {
 
 // How long one line of a benchmark measures.
 struct MeasureOptions {
-  double seconds = 0.5;    // rounds go on until this is over ...
-  int64_t min_rounds = 7;  // ... and there were this many
-  // Short of the milliseconds in which a shared machine changes, long beside a look at the clock.
+  double seconds = 0.5;    // rounds continue until this has passed ...
+  int64_t min_rounds = 7;  // ... and this many are done
+  // Short compared with how fast a shared machine changes, long compared with reading the clock.
   double turn_seconds = 0.01;
   // Operands that a step finds in memory rather than in a cache (weights, long arrays) rotate through copies
-  // of at least this size together: far beyond L2, and a step walks through more before it comes back.
+  // of at least this total size: far beyond L2, and a step touches more before it reuses any.
   int64_t cold_bytes = int64_t{256} << 20;
 };
 
-// Takes one turn and returns the speed in it.
+// Takes one turn and returns its speed.
 using Participant = std::function<double()>;
 
-// speeds[participant][round]. A first round, in which kernels are compiled and pages appear, is not counted.
+// speeds[participant][round]. A first round, in which kernels are compiled and pages are touched, is not
+// counted.
 std::vector<std::vector<double>> measure_in_turn(std::span<const Participant> participants,
                                                  const MeasureOptions& options);
 
@@ -40,10 +41,10 @@ double seconds_of(FunctionRef<void()> body);
 // A turn of at least one call of `body` and about turn_seconds: `amount` per call, per second.
 double speed_of(FunctionRef<void()> body, double amount, double turn_seconds);
 
-// The common end of every benchmark of a kernel: verifies each implementation with verify(name, kernels) ->
+// The common final part of every kernel benchmark: verifies each implementation with verify(name, kernels) ->
 // Verification, then measures ours, the peak and the others in turn with run(kernels), and fills the line's
-// implementation, verification and statistics. `line` has operation, shape, unit, amount and peak_name
-// already.
+// implementation, verification and statistics. `line` must already have operation, shape, unit, amount and
+// peak_name.
 template <typename Kernels, typename Run, typename Verify>
 void measure_against_peak(const std::string& what, const Implementation<Kernels>& ours,
                           const std::vector<Implementation<Kernels>>& others, const MeasureOptions& options,
@@ -62,12 +63,12 @@ void measure_against_peak(const std::string& what, const Implementation<Kernels>
   fill_statistics(measure_in_turn(participants, options), line);
 }
 
-// The meter of the best instruction set that TESSERA_ISA allows, or of the weakest there is: bf16 products
-// for BF16, otherwise float32. Error(kBadConfig) when the processor has none.
+// The meter for the best instruction set that TESSERA_ISA allows, or else for the weakest one: bf16 products
+// for BF16, otherwise float32. Error(kBadConfig) if the processor has none.
 ComputePeakMeter make_peak_meter(ThreadPool& pool, DType dtype);
 
-// Arithmetic against make_peak_meter()'s peak: fills dtype, unit and peak_name too. `operands` has
-// run(kernels) and verify(who, kernels).
+// measure_against_peak() with make_peak_meter()'s peak: also fills in dtype, unit and peak_name. `operands`
+// has run(kernels) and verify(who, kernels).
 template <typename Kernels, typename Operands>
 void measure_arithmetic(const std::string& what, const Implementation<Kernels>& ours,
                         const std::vector<Implementation<Kernels>>& others, const MeasureOptions& options,

@@ -1,4 +1,4 @@
-// A benchmark that would not fit is refused with numbers before anything is allocated.
+// Refuses a benchmark that would not fit, with figures, before anything is allocated.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace tessera {
 
-// Error(kBadConfig) when needed_bytes are not free for this process.
+// Error(kBadConfig) if needed_bytes are not free for this process.
 inline void check_bench_memory(const std::string& what, int64_t needed_bytes) {
   const int64_t free_bytes = memory_info().free_for_process_bytes;
   if (needed_bytes <= free_bytes) return;

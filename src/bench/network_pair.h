@@ -1,4 +1,4 @@
-// Two network namespaces with a veth cable between them: two hosts, as far as TCP can tell.
+// Two network namespaces connected by a veth pair: two hosts, as far as TCP can tell.
 #pragma once
 
 #include <array>
@@ -15,9 +15,9 @@ class NetworkPair {
   NetworkPair& operator=(const NetworkPair&) = delete;
 
   const std::string& address(int side) const { return addresses_[static_cast<size_t>(side)]; }
-  // Puts the calling thread, and what it starts from now on, on that side (0 or 1).
+  // Moves the calling thread, and whatever it starts from now on, to that side (0 or 1).
   void enter(int side) const;
-  // A shell command on that side; what it prints. Error(kIoError) with that when it fails.
+  // Runs a shell command on that side and returns its output. Error(kIoError) with the output if it fails.
   std::string run(int side, const std::string& command) const;
 
  private:

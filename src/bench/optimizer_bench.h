@@ -16,8 +16,8 @@ struct OptimizerCase {
   int64_t num_parameters = 0;
 };
 
-// Bytes that one update must read and write per parameter: weight (with its remainder 4 bytes) and both
-// moments read and written, the gradient read.
+// Bytes that one update must read and write per parameter: the weight (4 bytes with its remainder) and both
+// moments are read and written, the gradient is read.
 inline constexpr int64_t kUpdateBytesPerParameter = 2 * 4 + 4 + 2 * (4 + 4);
 
 using AdamWImplementation = Implementation<AdamWKernels>;
@@ -27,7 +27,7 @@ BenchLine run_optimizer_case(const OptimizerCase& c, const AdamWImplementation& 
                              const std::vector<AdamWImplementation>& others, const MeasureOptions& options,
                              BandwidthMeter& bandwidth, ThreadPool& pool);
 
-// The sum of squares that the gradient norm takes, 4 bytes per parameter.
+// The sum of squares for the gradient norm, 4 bytes per parameter.
 BenchLine run_gradient_norm_case(int64_t num_parameters, const Implementation<ElementwiseKernels>& ours,
                                  const MeasureOptions& options, BandwidthMeter& bandwidth, ThreadPool& pool);
 

@@ -12,17 +12,17 @@ namespace tessera {
 
 class OtherProgram {
  public:
-  // Starts `command` with sh and waits until it is ready. To be made before a ThreadPool, whose pinning it
-  // would inherit. `variable`, "NAME=value" or "", joins its environment unless that has one of this name.
-  // Error(kUsage) when it ends or answers something else.
+  // Starts `command` with sh and waits until it is ready. Create before any ThreadPool, whose pinning it
+  // would inherit. `variable`, "NAME=value" or "", is added to its environment unless already set there.
+  // Error(kUsage) if it exits or answers anything else.
   explicit OtherProgram(std::string command, std::string variable = "");
-  // Closes its input and waits for its end.
+  // Closes its input and waits for it to exit.
   ~OtherProgram();
   OtherProgram(const OtherProgram&) = delete;
   OtherProgram& operator=(const OtherProgram&) = delete;
 
   const std::string& name() const { return name_; }
-  // Seconds that it took for "forward_backward" or "optimizer".
+  // Seconds it took for "forward_backward" or "optimizer".
   double run(const std::string& what);
 
  private:

@@ -13,7 +13,7 @@ namespace tessera {
 // BF16 or F32.
 void fill_random(TensorView tensor, uint64_t seed, float scale, ThreadPool& pool);
 
-// A tensor with memory of its own, filled so.
+// A tensor that owns its memory, filled by fill_random().
 class RandomTensor {
  public:
   RandomTensor(DType dtype, Shape shape, uint64_t seed, float scale, ThreadPool& pool);
@@ -29,14 +29,14 @@ class RandomTensor {
 double element(ConstTensorView tensor, int64_t i);
 void set_element(TensorView tensor, int64_t i, float value);
 
-// Copies of a tensor that do not fit into a cache together, so that the next one is always cold, as the
-// weights of the next layer are.
+// Copies of a tensor that together exceed the caches, so that the next one is always cold, like the weights
+// of the next layer.
 class ColdCopies {
  public:
   // At least min_bytes of copies, at least one. Filled with fill_random, or zeros for scale 0.
   ColdCopies(DType dtype, Shape shape, int64_t min_bytes, float scale, ThreadPool& pool);
 
-  // The next copy, round and round.
+  // The next copy, cyclically.
   TensorView next() { return copy(next_index()); }
   int64_t next_index();
   TensorView copy(int64_t index) const;

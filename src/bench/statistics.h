@@ -1,5 +1,5 @@
-// Robust statistics of repeated measurements: on a shared machine single figures say nothing and means follow
-// the outliers.
+// Robust statistics of repeated measurements: on a shared machine single figures mean nothing and means
+// follow the outliers.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// Whether two threads per core multiply faster than one, measured: they share a tile unit, L1 and L2, but one
-// may compute while the other waits for memory.
+// Measures whether two threads per core multiply faster than one: they share a tile unit, L1 and L2, but one
+// can compute while the other waits for memory.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,7 @@
 namespace tessera {
 
 struct ThreadCalibration {
-  // A second thread per core has to be worth more than what a shared machine's speed moves by from one
-  // moment to the next.
+  // A second thread per core must gain more than a shared machine's speed fluctuates from moment to moment.
   static constexpr double kMinSpeedup = 1.1;
 
   struct Side {
@@ -30,15 +29,15 @@ struct ThreadCalibration {
   std::string describe() const;
 };
 
-// From the speeds of each round. The speedup is the smaller of two: the median of the rounds' ratios, which
-// one lucky round does not move, and the ratio of the best rounds, which other programs on the machine do not
-// move as long as they leave one alone.
+// Judges by the speeds of each round. The speedup is the smaller of two figures: the median of the rounds'
+// ratios, which one lucky round does not affect, and the ratio of the best rounds, which other programs on
+// the machine do not affect as long as they leave one round undisturbed.
 ThreadCalibration judge_rounds(int64_t num_cores, std::span<const double> one_per_core, int64_t num_cpus,
                                std::span<const double> two_per_core);
 
-// A product with weights from memory on all threads, by turns with one thread per core and with one per
-// processor of the mask, on pools of its own: about 50 ms. Nothing, and no time, where no core has two
-// processors in the mask, where a cgroup limit has no time for them, or where only the reference kernel runs.
+// Times a product with weights from memory on all threads, alternating between one thread per core and one
+// per processor in the mask, on its own pools: about 50 ms. Returns nullopt at once if no core has two
+// processors in the mask, if a cgroup limit leaves no time for them, or if only the reference kernel runs.
 std::optional<ThreadCalibration> calibrate_threads(const CpuLimits& limits);
 
 }  // namespace tessera

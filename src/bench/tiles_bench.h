@@ -1,4 +1,5 @@
-// Speed of the tile unit by where its operands come from, against the peak with operands in registers.
+// Speed of the tile unit depending on where its operands come from, against the peak with operands in
+// registers.
 #pragma once
 
 #include "bench/bench_line.h"

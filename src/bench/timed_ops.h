@@ -8,11 +8,11 @@
 
 namespace tessera {
 
-// Hands every call on and adds up its wall-clock time.
+// Forwards every call and adds up its wall-clock time.
 class TimedOps final : public Ops {
  public:
   explicit TimedOps(Ops& ops) : ops_(&ops) {}
-  // Calls go there from now on.
+  // Forwards calls to `ops` from now on.
   void forward_to(Ops& ops) { ops_ = &ops; }
 
   const std::map<std::string, double>& seconds() const { return seconds_; }  // by the name of the operation

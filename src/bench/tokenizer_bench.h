@@ -19,12 +19,12 @@ struct TokenizerLine {
   int64_t num_tokens = 0;
   int64_t rounds = 0;
   Quartiles mib_per_second;  // of text; of tokenizer.json for "load"
-  // Against the tokenizer's reference path (PCRE2 for every pattern, no caches) in the same rounds; none for
-  // decode and load, which have one path.
+  // Relative to the tokenizer's reference path (PCRE2 for every pattern, no caches) in the same rounds;
+  // nullopt for decode and load, which have only one path.
   std::optional<Quartiles> ratio_to_reference;
 };
 
-// English-like text: words of a Zipf distribution, punctuation, numbers; the same for a seed.
+// English-like text: words from a Zipf distribution, punctuation, numbers; the same for the same seed.
 std::string generate_text(int64_t size_bytes, uint64_t seed);
 
 // Encodes and decodes once through both paths and compares all ids and the text, then measures on one thread,
@@ -35,7 +35,7 @@ std::vector<TokenizerLine> run_tokenizer_bench(const std::string& tokenizer_json
 
 std::string tokenizer_table_header();
 std::string tokenizer_table_row(const TokenizerLine& line);
-// benchmark "tokenizer" and the members under their names.
+// One JSON object: benchmark "tokenizer" and the members under their names.
 std::string tokenizer_json_line(const TokenizerLine& line);
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// A training step of real shapes with random weights: what a training run reaches, part by part.
+// A training step with real shapes and random weights: the speed of a training run, part by part.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@
 namespace tessera {
 
 struct TrainStepOptions {
-  std::string name;    // of the shapes: a preset
-  ModelConfig config;  // num_hidden_layers as wanted
+  std::string name;    // of the preset that gives the shapes
+  ModelConfig config;  // with num_hidden_layers as wanted
   DType dtype = DType::kBF16;
-  int64_t max_length = 512;                 // tokens of a row
+  int64_t max_length = 512;                 // tokens per row
   int64_t micro_batch = 1;                  // rows
-  int64_t gradient_accumulation_steps = 4;  // micro-batches of a step
+  int64_t gradient_accumulation_steps = 4;  // micro-batches per step
   bool gradient_checkpointing = false;
   std::string merge_micro_batches = "auto";  // as in training: auto, always, never
-  bool pack_weights = true;                  // kept in packed form, packed again after every update
-  bool with_head = false;  // embedding, final norm, LM head and loss; otherwise the decoder layers alone
+  bool pack_weights = true;                  // kept in packed form, repacked after every update
+  bool with_head = false;  // embedding, final norm, LM head and loss; otherwise only the decoder layers
 
   int64_t step_rows() const { return micro_batch * gradient_accumulation_steps; }
   int64_t step_tokens() const { return step_rows() * max_length; }
 };
 
-// The same tokens by another program, a turn of it after each of our steps.
+// The same tokens processed by another program, which takes a turn after each of our steps.
 struct AgainstOther {
   std::string name;  // "PyTorch 1.13.1"
   Quartiles forward_backward_seconds;
@@ -47,12 +47,12 @@ struct TrainStepLine {
   TrainStepOptions options;
   std::string operations;       // what runs: Ops::description()
   std::string peak_name;        // "amx_bf16"
-  int64_t pass_tokens = 0;      // that go through the model at once
-  int64_t num_parameters = 0;   // that are trained
-  Verification verification;    // of every operation of one step
-  double step_tflop = 0;        // 10^12 operations of a step, as model/flops.h counts them
+  int64_t pass_tokens = 0;      // through the model at once
+  int64_t num_parameters = 0;   // trained
+  Verification verification;    // of every operation in one step
+  double step_tflop = 0;        // 10^12 operations per step, as counted by model/flops.h
   int64_t rounds = 0;           // steps measured
-  Quartiles step_seconds;       // of a whole step and its parts
+  Quartiles step_seconds;       // of a whole step; its parts follow
   Quartiles forward_seconds;    //
   Quartiles head_seconds;       // LM head, loss and their backward; 0 without head
   Quartiles backward_seconds;   //
@@ -62,21 +62,21 @@ struct TrainStepLine {
   Quartiles peak;  // TFLOPS, measured around every pass
   Quartiles mfu;   // of the whole step: its FLOP per second over the peak of the same step
   Quartiles mfu_forward_backward;
-  std::vector<std::pair<std::string, double>> operation_shares;  // of the time of a step, largest first
-  int64_t predicted_bytes = 0;  // resident memory of the process at its highest
-  int64_t measured_bytes = 0;   // VmHWM; 0 when the system cannot tell for this line alone
+  std::vector<std::pair<std::string, double>> operation_shares;  // share of the step time, largest first
+  int64_t predicted_bytes = 0;                                   // peak resident memory of the process
+  int64_t measured_bytes = 0;  // VmHWM; 0 if the system cannot measure it for this line alone
   std::optional<AgainstOther> against;
 };
 
-// Error(kBadConfig) with numbers, before anything is allocated, when the step does not fit in memory. `other`
-// may be null; its forward_backward is to take as many tokens as a whole step here.
+// Error(kBadConfig) with figures, before anything is allocated, if the step does not fit in memory. `other`
+// may be null; its forward_backward must process as many tokens as a whole step here.
 TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptions& measure,
                              OtherProgram* other, ThreadPool& pool);
 
 std::string train_step_table(const TrainStepLine& line);
 
-// One JSON object without line breaks: benchmark "train-step", the options under their names of the command
-// line, and the members of TrainStepLine under their names.
+// One JSON object without line breaks: benchmark "train-step", the options under their command-line names,
+// and the members of TrainStepLine under their names.
 std::string train_step_json(const TrainStepLine& line, int64_t num_threads);
 
 }  // namespace tessera

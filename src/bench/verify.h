@@ -1,8 +1,9 @@
-// Results compared with float64 on samples, before a benchmark measures anything: a fast kernel that is wrong
-// is worth nothing.
+// Compares results with float64 on samples before a benchmark measures anything: a fast kernel that is wrong
+// is worthless.
 //
-// Bounds, with eps = 2^-24 and u the rounding of the output's type (2^-8 for BF16, 0 for F32): what float32
-// sums in any order may lose, plus one rounding. They are those of the kernels' headers, simplified upward.
+// Bounds, with eps = 2^-24 and u the rounding of the output's type (2^-8 for BF16, 0 for F32): the error of
+// float32 sums in any order, plus one rounding. They are the bounds of the kernels' headers, rounded up to
+// simpler forms.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +24,11 @@ inline double rounding_of(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 :
 // Counts comparisons and fails on the first wrong one.
 class Verifier {
  public:
-  // `what` names operation, shape and implementation in the error.
+  // `what` names operation, shape and implementation in errors.
   explicit Verifier(std::string what) : what_(std::move(what)) {}
 
-  // Error(kInternal) naming what, `place`, expected, got and bound unless |got - expected| <= bound. NaN is
-  // never right.
+  // Error(kInternal) naming what, `place`, expected, got and bound unless |got - expected| <= bound. NaN
+  // always fails.
   void compare(const char* tensor, int64_t row, int64_t column, double got, double expected, double bound);
 
   const Verification& result() const { return result_; }
@@ -37,18 +38,18 @@ class Verifier {
   Verification result_;
 };
 
-// Numbers spread over [0, size), first and last among them, ascending and the same in every run; all of them
-// when there are at most `count`.
+// Indices spread over [0, size), including first and last, ascending and the same in every run; all of them
+// if there are at most `count`.
 std::vector<int64_t> sample_indices(int64_t size, int64_t count);
 
 // A row as float64.
 using Row = std::vector<double>;
 Row row_of(ConstTensorView matrix, int64_t row);
-// Rows kept from before a call that works in place.
+// Copies rows before a call that works in place.
 std::vector<Row> rows_of(ConstTensorView matrix, std::span<const int64_t> rows);
 
-// Each takes the inputs of one row as they were before the call, and what the call made of it. `row` is its
-// number for the message, `dtype` that of the rounded outputs.
+// Each takes the inputs of one row as they were before the call, and the outputs of the call. `row` is the
+// row number for the message, `dtype` the type of the rounded outputs.
 //
 // y = x rstd w
 void verify_rmsnorm(Verifier& verifier, int64_t row, const Row& x, const Row& w, double eps, const Row& y,
@@ -72,13 +73,13 @@ void verify_cross_entropy(Verifier& verifier, int64_t row, const Row& logits, in
 void verify_chunk_gradient(Verifier& verifier, int64_t row, const Row& logits, double log_sum_exp,
                            int64_t first_column, int32_t target, double grad_scale, const Row& dlogits,
                            DType dtype);
-// log sum exp of some logits, and how far the kernel may be off.
+// log-sum-exp of some logits, and the kernel's error bound.
 struct SoftmaxBound {
   double log_sum_exp;
   double bound;
 };
 SoftmaxBound softmax_bound(const Row& logits);
-// -log softmax(logits)[target] of all rows that have a target, and what the kernel may be off.
+// Sum of -log softmax(logits)[target] over all rows that have a target, and the kernel's error bound.
 struct ExactLoss {
   double sum = 0;
   double bound = 0;

@@ -1,5 +1,5 @@
 // Operations that check themselves: the first step of a benchmark runs through them, so that what is timed
-// afterwards is known to be right at the very shapes that are timed.
+// afterwards is known to be correct at exactly the timed shapes.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace tessera {
 
-// Hands every call on and compares a sample of its results with float64: elements of products, whole rows of
+// Forwards every call and compares a sample of its results with float64: elements of products, whole rows of
 // row-wise operations, elements of sums over rows. Error(kInternal) names operation, shape, element,
 // expected, found and bound.
 class VerifyingOps final : public Ops {
  public:
   explicit VerifyingOps(Ops& ops) : ops_(ops) {}
 
-  // Of all calls so far.
+  // Over all calls so far.
   const Verification& result() const { return result_; }
 
   std::string description() const override { return ops_.description(); }
@@ -26,7 +26,7 @@ class VerifyingOps final : public Ops {
   int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
     return ops_.packed_weight_bytes(N, K, dtype);
   }
-  // Seen by the products that take the packed weight.
+  // Verified through the products that use the packed weight.
   void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) override {
     ops_.pack_linear_weight(w_NK, to, rows);
   }

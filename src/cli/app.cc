@@ -30,8 +30,8 @@ std::vector<std::string> words_of(const std::string& name) {
 
 bool is_help_flag(const std::string& argument) { return argument == "-h" || argument == "--help"; }
 
-// The command whose name the arguments begin with, and how many of them it takes up. Of a name of two words
-// the first is enough to ask for help when no other command shares it.
+// The command whose name the arguments begin with, and the number of words in it. For a two-word name, the
+// first word is enough to ask for help if no other command shares it.
 Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
                       const std::vector<std::string>& arguments, size_t* num_words) {
   for (const auto& command : all) {
@@ -82,8 +82,8 @@ constexpr ForeignNames kForeignCommands[] = {
        hint.empty() ? "; tessera --help lists them" : hint);
 }
 
-// Every rank would do all of the work, and print it. Variables that no launcher of ranks has set, but perhaps
-// the pod in which a shell was opened, are none of this command's business.
+// Every rank would do all of the work and print the result. Variables that come from no launcher, but perhaps
+// from the pod in which a shell was opened, are ignored.
 void refuse_several_ranks(const Command& command) {
   World world;
   try {
@@ -91,18 +91,18 @@ void refuse_several_ranks(const Command& command) {
   } catch (const Error&) {
     return;
   }
-  constexpr std::string_view kByHand = "RANK and WORLD_SIZE";  // as detect_world() calls it
+  constexpr std::string_view kByHand = "RANK and WORLD_SIZE";  // detect_world()'s name for it
   if (world.is_single() || world.source == kByHand) return;
   fail(ExitCode::kUsage, "'{}' runs as one process, but {} has started {}; run it without the launcher",
        command.name(), world.source, world.world_size);
 }
 
-// What is the same on all ranks, such as a warning about a flag, is said once.
+// Messages that are the same on all ranks, such as warnings about flags, are logged once.
 void quieten_other_ranks() {
   try {
     if (detect_world().rank > 0) set_log_level(LogLevel::kError);
   } catch (const Error&) {
-    // The command says it.
+    // The command will report it.
   }
 }
 

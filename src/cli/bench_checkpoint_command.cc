@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// Of shapes that leave it to the tokenizer.
+// Vocabulary of shapes that leave it to the tokenizer.
 constexpr int64_t kDefaultVocabulary = 32000;
 
 class BenchCheckpointCommand : public BenchCommand {

@@ -112,7 +112,7 @@ class BenchCommCommand : public BenchCommand {
     }
   }
 
-  // As under `tessera launch`: the processors shared out.
+  // As under `tessera launch`, the ranks divide the processors.
   int64_t threads_of_rank(int64_t ranks) const {
     return std::max<int64_t>(1, threads_for_pool(num_threads()) / ranks);
   }

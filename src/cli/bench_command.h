@@ -1,4 +1,4 @@
-// What the benchmark subcommands share: flags, and results as a table or as JSON lines.
+// What the benchmark subcommands share: flags, and output as a table or as JSON lines.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ class BenchCommand : public Command {
   int64_t num_threads() const { return num_threads_; }
   bool json() const { return json_; }
 
-  // A paragraph and the head of a table, or a line of it; with --json nothing, and the line as JSON. Shown at
-  // once: a benchmark takes minutes.
+  // Prints a title and a table header, or a row; with --json no header, and the row as JSON. Flushed at once,
+  // since a benchmark takes minutes.
   void show_header(const std::string& title, const std::string& unit, const std::string& compared_with) const;
   void show(const BenchLine& line, const ThreadPool& pool) const;
 
@@ -43,11 +43,11 @@ class BenchCommand : public Command {
 // Makes the flag refuse values outside [low, high] (kUsage).
 void limit_flag(Flag& flag, double low, double high);
 
-// Whole numbers from 1, of a flag that takes a list. Error(kUsage).
+// Parses the values of a list flag as whole numbers from 1. Error(kUsage).
 std::vector<int64_t> parse_sizes(const std::string& flag, const std::vector<std::string>& texts);
 
-// The best implementation of that name that this machine runs and that is not the chosen one; none for
-// "none" or when the chosen one is the only one of this name. Error(kUsage) for a name that is not there.
+// The best implementation of that name that this machine can run, other than the chosen one; empty for "none"
+// or if the chosen one is the only one of this name. Error(kUsage) for an unknown name.
 template <typename Kernels>
 std::vector<Implementation<Kernels>> implementations_to_compare(const DispatchTable<Kernels>& table,
                                                                 const std::string& name) {

@@ -65,7 +65,7 @@ class BenchLoadCommand : public BenchCommand {
 
  private:
   void measure(const fs::path& model, const std::vector<int64_t>& all_ranks) {
-    SafetensorsModel::open(model);  // what is missing is refused before anything is shown
+    SafetensorsModel::open(model);  // fails on missing files before anything is shown
     const int64_t all_threads = threads_for_pool(num_threads());
     if (!json()) {
       write_output("load, shape is ranks x threads of each x MB; peak is dd\n" + table_header("GB/s", ""));
@@ -73,7 +73,7 @@ class BenchLoadCommand : public BenchCommand {
     }
     for (const int64_t ranks : all_ranks) {
       for (const std::string& cache : cache_) {
-        // As under `tessera launch`: the processors shared out.
+        // As under `tessera launch`, the ranks divide the processors.
         const LoadCase c = {static_cast<int>(ranks), std::max<int64_t>(1, all_threads / ranks),
                             cache == "cold"};
         for (const BenchLine& line : run_load_case(model, c, measure_options())) {

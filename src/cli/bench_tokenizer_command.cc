@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// tokenizer.json of 8192 tokens learned from the text.
+// Trains a tokenizer of 8192 tokens on the text and returns its tokenizer.json.
 std::string trained_tokenizer(const std::string& text, ThreadPool& pool) {
   const ScratchFolder folder;
   const fs::path file = folder.path() / "text.txt";

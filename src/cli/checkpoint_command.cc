@@ -33,7 +33,7 @@ bool is_checkpoint(const fs::path& folder) {
   return fs::exists(folder / "tessera", error);
 }
 
-// The checkpoints of an output folder, or the one that the folder is. Error(kNoInput) when there is none.
+// The checkpoints in an output folder, or the folder itself if it is one. Error(kNoInput) if there is none.
 std::vector<CheckpointEntry> checkpoints_at(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
@@ -145,7 +145,7 @@ class CheckpointVerifyCommand : public Command {
   }
 
  private:
-  // Returns what is wrong; nothing for a checkpoint that is as it was written.
+  // Returns what is wrong; nullopt for an intact checkpoint.
   static std::optional<Error> verify(const CheckpointEntry& entry, ThreadPool& pool) {
     StatusLine status;
     LoadProgress done;

@@ -1,5 +1,5 @@
-// A subcommand of the program: its flags and what it does. One file per subcommand; all of them are listed in
-// commands().
+// A subcommand of the program: its flags and what it does. One file per subcommand; commands() lists them
+// all.
 #pragma once
 
 #include <memory>
@@ -17,19 +17,19 @@ class Command {
   virtual std::string name() const = 0;         // "train", "tokenizer train"
   virtual std::string summary() const = 0;      // one line of `tessera --help`
   virtual std::string usage() const = 0;        // what follows the name on the usage line
-  virtual std::string description() const = 0;  // paragraphs shown above the flags, "" = the summary says it
+  virtual std::string description() const = 0;  // paragraphs shown above the flags, "" = the summary suffices
   virtual std::vector<std::string> examples() const { return {}; }
 
   // Binds the flags to this object's members.
   virtual void declare_flags(FlagTable* table) = 0;
-  // The list that takes a command with flags of its own behind this command's flags; "" = none does.
+  // The list flag that takes a command with its own flags, after this command's flags; "" = none.
   virtual std::string rest_flag() const { return ""; }
-  // Several ranks of a job share the work, or each has a machine to speak of. Otherwise a launcher that
-  // starts several is refused.
+  // True if several ranks of a job share the work, or each reports on its machine. Otherwise the command
+  // refuses to run under a launcher that starts several ranks.
   virtual bool is_for_ranks() const { return false; }
-  // Sets flags from elsewhere, once those of the command line are set.
+  // Sets flags from other sources, after those on the command line.
   virtual void complete_flags(FlagTable*) {}
-  // Called once, after the required flags were found to be set. Throws Error.
+  // Called once, after checking that the required flags are set. Throws Error.
   virtual void run(FlagTable* table) = 0;
 };
 

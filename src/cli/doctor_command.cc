@@ -160,7 +160,7 @@ OrderedJson to_json(const Findings& f) {
   };
 }
 
-// A value that is longer than a line goes on below.
+// A value longer than a line continues below.
 void print_row(const std::string& name, const std::string& value) {
   constexpr int64_t kValueColumn = 22;
   constexpr int64_t kWidth = 80;
@@ -226,7 +226,8 @@ std::string implementation_name(const ImplementationReport& row) {
   return row.name == isa_name(row.isa) ? row.name : fmt::format("{} {}", row.name, isa_name(row.isa));
 }
 
-// What is used; why the others are not: they are refused, or the table, best first, has them behind it.
+// Shows which implementation is used and why the others are not: they are refused, or ranked lower in the
+// table.
 void print_kernels(const Findings& f) {
   print("\nKernels: the best ranked that runs here, and why not the others\n");
   for (const KernelReport& kernel : f.kernels) {

@@ -1,4 +1,4 @@
-// What `tessera doctor` says of ranks: how many this machine would start, and how other machines reach it.
+// What `tessera doctor` says about ranks: how many this machine would start, and how other machines reach it.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ namespace tessera {
 
 struct RankFindings {
   int auto_ranks = 1;              // --nproc_per_node auto
-  int64_t threads_per_rank = 1;    // of these
-  std::string processors_message;  // why they get little; "" = they do not
+  int64_t threads_per_rank = 1;    // per such rank
+  std::string processors_message;  // why they get few processors; "" = they do not
   std::vector<InterfaceAddress> interfaces;
-  LocalAddress told;                  // what others are told unless another interface reaches node 0
-  std::string told_error;             // GLOO_SOCKET_IFNAME names no interface; "" = told counts
-  std::optional<int64_t> open_files;  // limit of a process; nothing = none
+  LocalAddress told;                  // address given to others, unless another interface reaches node 0
+  std::string told_error;             // set if GLOO_SOCKET_IFNAME names no interface; "" = `told` is valid
+  std::optional<int64_t> open_files;  // limit per process; nullopt = none
 };
 
 RankFindings examine_ranks(const NodeProcessors& node, const std::vector<InterfaceAddress>& interfaces);

@@ -1,4 +1,4 @@
-// What `tessera doctor` says of processors, cores and the threads that compute on them.
+// What `tessera doctor` says about processors, cores and the threads that compute on them.
 #pragma once
 
 #include <nlohmann/json.hpp>

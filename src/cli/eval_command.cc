@@ -93,7 +93,7 @@ class EvalCommand : public Command {
   }
 
  private:
-  // What decides about the result, apart from the contents of files.
+  // What determines the result, apart from the contents of files.
   std::map<std::string, std::string> settings_of_the_job() const {
     return {{"version of tessera", TESSERA_VERSION},
             {"text_column", data_.text_column},
@@ -127,10 +127,10 @@ class EvalCommand : public Command {
     });
   }
 
-  // Memory for activations, and where there is room for packed weights.
+  // Reserves memory for activations and, if there is room, for packed weights.
   static void reserve(Model& model, ActivationLimits limits, Communicator& comm) {
     const int64_t free_bytes = memory_info().free_for_process_bytes / comm.node().size();
-    comm.node().barrier({"free memory"});  // before anybody takes some
+    comm.node().barrier({"free memory"});  // before any rank allocates
     limits.pack_weights = true;
     limits.pack_weights = model.activation_bytes(limits).total() <= free_bytes;
     const int64_t needed = model.activation_bytes(limits).total();

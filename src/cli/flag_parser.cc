@@ -86,7 +86,7 @@ class Parser {
     open_list_ = nullptr;
   }
 
-  // What follows an unknown flag is taken for its values.
+  // Whatever follows an unknown flag is assumed to be its values.
   void note_unknown(const std::string& mistake) {
     mistakes_.push_back(mistake);
     open_list_ = nullptr;
@@ -96,7 +96,7 @@ class Parser {
     while (next_ < arguments_.size() && is_value(arguments_[next_])) ++next_;
   }
 
-  // One more item of the list before it, or a positional argument.
+  // Adds an item to the preceding list flag, or a positional argument.
   void add_plain(const std::string& argument) {
     if (open_list_ != nullptr) {
       store(*open_list_, argument);
@@ -117,7 +117,7 @@ class Parser {
     }
   }
 
-  // Of which the argument is the value by its ending.
+  // The flag that claims the argument by its ending.
   const Flag* lone_flag(const std::string& argument) {
     for (const Flag& flag : table_.flags()) {
       const bool ends_so = std::any_of(flag.lone_endings.begin(), flag.lone_endings.end(),
@@ -169,19 +169,19 @@ class Parser {
   std::vector<const Flag*> positionals_;
   size_t next_positional_ = 0;
   size_t next_ = 0;
-  const Flag* open_list_ = nullptr;  // takes the arguments that follow without a flag
+  const Flag* open_list_ = nullptr;  // the list flag that takes following bare arguments
   const Flag* given_alone_ = nullptr;
   FlagValues values_;
 };
 
-// The first argument that is neither a flag nor the value of one: there begins the command that follows.
+// The first argument that is neither a flag nor the value of one: the command that follows begins there.
 std::vector<std::string>::const_iterator start_of_rest(const std::vector<std::string>& arguments,
                                                        const FlagTable& table) {
   auto at = arguments.begin();
   while (at != arguments.end() && at->size() > 1 && at->front() == '-' && *at != "--") {
     const std::string& argument = *at++;
     const Flag* flag = is_flag_like(argument) ? table.find(argument.substr(2)) : nullptr;
-    if (flag == nullptr || at == arguments.end()) continue;  // has its value behind '=', or takes none
+    if (flag == nullptr || at == arguments.end()) continue;  // its value follows '=', or it takes none
     if (flag->type != FlagType::kBool || is_bool_word(*at)) ++at;
   }
   return at;

@@ -152,8 +152,9 @@ class InitCommand : public Command {
     comm.check_same_settings({{"version of tessera", TESSERA_VERSION},
                               {"config.json", write_model_config(config, dtype_)},
                               {"seed", fmt::format("{}", seed_)}});
-    const PatientScope patient(comm);  // ranks that write wait for nobody
-    // When another rank fails, SIGTERM may come before the word of it: unfinished files are removed first.
+    const PatientScope patient(comm);  // ranks take different times to write
+    // If another rank fails, SIGTERM may arrive before the report of it; handling it lets unfinished files be
+    // removed first.
     const StopSignals signals(clear_status_line);
     SharedExport files(output_, config, layout, options);
     uint64_t number = 0;
@@ -173,7 +174,7 @@ class InitCommand : public Command {
     comm.barrier({"model complete"});
   }
 
-  // Says how far `part` is.
+  // Reports the progress within `part`.
   WeightSource weights(const ModelConfig& config, const ParameterLayout& layout, ElementRange part,
                        ThreadPool& pool, StatusLine* status) const {
     return [this, &config, &layout, part, &pool, status](int64_t begin, std::span<float> values) {

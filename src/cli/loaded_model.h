@@ -16,27 +16,27 @@
 
 namespace tessera {
 
-// A --dtype flag; besides the choices their short forms are taken (bf16, fp16, fp32).
+// Declares a --dtype flag; it accepts the choices and their short forms (bf16, fp16, fp32).
 void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector<std::string>& choices,
                         std::string help);
 // The value of such a flag.
 DType dtype_of_flag(const std::string& value);
 
-// What other programs call the flags of commands that run a model, and what these commands lack.
+// Other programs' names for the flags of commands that run a model, and features these commands lack.
 std::span<const ForeignNames> inference_names();
 
 class LoadedModel {
  public:
-  // What will be allocated beside the weights, and for what, in words for the user.
+  // What will be allocated besides the weights; `purpose` is shown to the user.
   struct Use {
     int64_t bytes = 0;
     std::string purpose;
   };
-  // Refuses a model whose weights, with what `use` adds, do not fit into memory, then reads them as `dtype`
+  // Refuses a model whose weights, plus what `use` adds, do not fit in memory, then reads them as `dtype`
   // (BF16 or F32). Errors are those of read_model_config, SafetensorsModel::open and load_weights.
   //
-  // Collective over `comm`, which must outlive this: the ranks of a node read a share of the files each, into
-  // memory that they share.
+  // Collective over `comm`, which must outlive this: each rank of a node reads a share of the files into
+  // memory shared by the node.
   LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool,
               const std::function<Use(const Model&)>& use = {}, Communicator& comm = single_process());
 

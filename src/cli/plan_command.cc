@@ -142,7 +142,7 @@ class PlanCommand : public Command {
 
   std::optional<double> node_tflops(int64_t num_threads) const {
     if (tflops_ || !args_.measure_peak) return tflops_;
-    constexpr int kNumMeasurements = 10;  // 70 ms in all; the best counts
+    constexpr int kNumMeasurements = 10;  // 70 ms in total; the best counts
     ThreadPool pool(num_threads);
     TrainingPeak peak(pool, args_.training_dtype());
     if (!peak.best()) return std::nullopt;

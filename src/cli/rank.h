@@ -1,4 +1,4 @@
-// Commands as one of several ranks of a job.
+// Runs a command as one of several ranks of a job.
 #pragma once
 
 #include <functional>
@@ -7,8 +7,9 @@
 
 namespace tessera {
 
-// Opens the communicator, runs body(comm) and ends in order. What the body throws is told to the other ranks,
-// whose part in it ends with the same message, and thrown on. Only rank 0 logs below errors.
+// Opens the communicator, runs body(comm) and shuts down in an orderly way. An exception from the body is
+// reported to the other ranks, which fail with the same message, and rethrown. Only rank 0 logs anything
+// below errors.
 void run_as_rank(const World& world, const CommOptions& options,
                  const std::function<void(Communicator& comm)>& body);
 

@@ -9,15 +9,15 @@
 
 namespace tessera {
 
-// Medians of the last steps. The first step of a process, which takes memory and fills caches, does not count
-// beside others: it may take several times as long.
+// Medians over the last steps. The first step of a process, which touches memory and fills caches, is dropped
+// once there are others: it may take several times as long.
 class RecentSteps {
  public:
   void add(const StepMetrics& metrics);
 
   double tokens_per_second() const { return median(&Step::tokens_per_second); }
   double tflops() const { return median(&Step::tflops); }
-  // Time for `num_steps` more steps; nothing until enough steps have been seen.
+  // Time for `num_steps` more steps; nullopt until enough steps have been seen.
   std::optional<double> seconds_for(int64_t num_steps) const;
 
  private:

@@ -11,11 +11,11 @@ namespace tessera {
 // The command line this process was started with.
 std::vector<std::string> own_command_line();
 
-// The same command line as a shell takes it, with --resume_from_checkpoint auto among its flags.
+// The same command line quoted for a shell, with --resume_from_checkpoint auto added to its flags.
 std::string resume_command(std::vector<std::string> command_line);
 
-// For the user of this job: its command, that of `tessera launch` where its agent started this process, or
-// words where another launcher did.
+// Tells the user how to resume this job: its command, that of `tessera launch` if its agent started this
+// process, or a description if another launcher did.
 std::string describe_resuming(const World& world);
 
 }  // namespace tessera

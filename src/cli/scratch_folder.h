@@ -1,4 +1,4 @@
-// A folder for what a benchmark makes, gone when the object is.
+// A temporary folder for a benchmark, deleted with the object.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@ namespace tessera {
 
 class ScratchFolder {
  public:
-  // A new folder in `parent`. Error(kIoError).
+  // Creates a new folder in `parent`. Error(kIoError).
   explicit ScratchFolder(const std::filesystem::path& parent = std::filesystem::temp_directory_path());
   ~ScratchFolder();
   ScratchFolder(const ScratchFolder&) = delete;

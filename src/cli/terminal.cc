@@ -41,12 +41,13 @@ std::string_view first_characters(std::string_view text, int64_t count) {
 }
 
 [[noreturn]] void fail_output(int error) {
-  // The rest of the buffer would fail again, in the destructors of the C library, without anyone to tell.
+  // Otherwise the C library's exit handlers would try to write the rest of the buffer and fail again,
+  // unreported.
   std::clearerr(stdout);
   fail_errno(ExitCode::kIoError, error, "standard output");
 }
 
-// True when the write may be forgotten.
+// True if the failed write may be ignored.
 bool reader_is_gone(int error) {
   if (error != EPIPE || closed_output != ClosedOutput::kIsIgnored) return false;
   output_reader_is_gone = true;
@@ -100,7 +101,7 @@ int64_t terminal_width() {
 
 bool terminal_is_utf8() {
   static const bool result = [] {
-    const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);  // of the environment
+    const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);  // from the environment
     if (locale == nullptr) return false;
     const bool utf8 = std::strcmp(nl_langinfo_l(CODESET, locale), "UTF-8") == 0;
     freelocale(locale);
@@ -139,7 +140,7 @@ void StatusLine::show(const std::string& text) {
   std::string line(kClearLine);
   line += first_characters(text, terminal_width() - 1);
   status_is_shown = true;
-  // A failed write to a terminal that is gone costs the picture only.
+  // A failed write to a closed terminal only affects the display.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
@@ -153,7 +154,7 @@ void clear_line_of_child() {
 void protect_standard_descriptors() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(fd, F_GETFD) != -1) continue;
-    // The lowest free number, which is this one.
+    // open() returns the lowest free descriptor, which is this one.
     [[maybe_unused]] const int opened = open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
   }
 }
@@ -161,7 +162,7 @@ void protect_standard_descriptors() {
 void end_by_signal(int signal_number) {
   clear_status_line();
   std::signal(signal_number, SIG_DFL);
-  sigset_t blocked;  // as it is within its own handler
+  sigset_t blocked;  // a signal is blocked within its own handler
   sigemptyset(&blocked);
   sigaddset(&blocked, signal_number);
   pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);

@@ -21,17 +21,17 @@ void print(fmt::format_string<Args...> format, Args&&... args) {
   write_output(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// How a closed reader (`tessera ... | head`) ends the program: quietly by SIGPIPE, or not at all.
+// What a closed reader (`tessera ... | head`) does to the program: ends it quietly by SIGPIPE, or nothing.
 enum class ClosedOutput { kEndsProgram, kIsIgnored };
-// kIsIgnored drops what is written after the reader is gone: a training run outlives its log.
+// kIsIgnored drops output once the reader is gone: a training run outlives its log.
 void set_closed_output(ClosedOutput behaviour);
 
 bool output_is_terminal();
-// Standard error is a terminal on which a line can be redrawn.
+// True if standard error is a terminal on which a line can be redrawn.
 bool error_shows_status();
-// Columns of the terminal on standard output or standard error, at least 40; 80 when neither is one.
+// Columns of the terminal on standard output or standard error, at least 40; 80 if neither is one.
 int64_t terminal_width();
-// True when the locale's character encoding is UTF-8.
+// True if the locale's character encoding is UTF-8.
 bool terminal_is_utf8();
 
 // A bar of `columns` columns, of which `fraction` (0 to 1) is full.
@@ -47,7 +47,7 @@ class StatusLine {
   StatusLine(const StatusLine&) = delete;
   StatusLine& operator=(const StatusLine&) = delete;
 
-  // Shows `text`, cut to the width of the terminal; at most twenty times a second.
+  // Shows `text`, truncated to the terminal's width; at most twenty times a second.
   void show(const std::string& text);
   void clear();
 
@@ -58,16 +58,16 @@ class StatusLine {
 // Clears the status line if one is shown; async-signal-safe.
 void clear_status_line();
 
-// Clears the line of the cursor when error_shows_status(): what a killed child may have left of its
-// status line.
+// Clears the cursor's line if error_shows_status(): it may hold the remains of a killed child's status line.
 void clear_line_of_child();
 
-// Puts /dev/null in the place of standard descriptors that are closed, so that no file that is opened later
-// gets their numbers and what is printed with them. Writing to a closed standard output stays an error.
+// Opens /dev/null for standard descriptors that are closed, so that no file opened later gets their numbers
+// and with them the program's output. Writing to a closed standard output remains an error.
 void protect_standard_descriptors();
 
-// Ends this process by the signal, which tells a shell script to stop, too. The first process of a container,
-// which no signal ends by itself, exits with 128 + signal. Clears the status line; async-signal-safe.
+// Ends this process by the signal, so that a calling shell script stops as well. The first process of a
+// container, which signals do not end by default, exits with 128 + signal. Clears the status line;
+// async-signal-safe.
 [[noreturn]] void end_by_signal(int signal_number);
 
 // Makes SIGINT and SIGTERM clear the status line before they end the program.

@@ -1,4 +1,4 @@
-// The text that a command works on: a file, or standard input when the name is "-".
+// Reads a command's input text: a file, or standard input if the name is "-".
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace tessera {
 // Errors: kNoInput, kIoError.
 std::string read_input(const std::string& name);
 
-// The lines without their "\n"; text behind the last one is a line, too.
+// The lines without their "\n"; text after the last one counts as a line.
 std::vector<std::string_view> split_lines(std::string_view text);
 
 }  // namespace tessera

@@ -35,7 +35,7 @@ struct Range {
 
 bool is_finite(const PlotPoint& point) { return std::isfinite(point.x) && std::isfinite(point.y); }
 
-void append_utf8(char32_t c, std::string* out) {  // of the basic plane, above U+07FF
+void append_utf8(char32_t c, std::string* out) {  // in the basic plane, above U+07FF
   *out += static_cast<char>(0xE0 | (c >> 12));
   *out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
   *out += static_cast<char>(0x80 | (c & 0x3F));
@@ -57,7 +57,7 @@ class Canvas {
       cell(x, from_top) = U'*';
       return;
     }
-    // Unicode's order of the dots: 1 2 3 7 in the left column, 4 5 6 8 in the right one.
+    // Unicode's dot order: 1 2 3 7 in the left column, 4 5 6 8 in the right one.
     constexpr int kBits[2][4] = {{0, 1, 2, 6}, {3, 4, 5, 7}};
     char32_t& target = cell(x / 2, from_top / 4);
     if (target >= kBrailleBlank || target == 0) {
@@ -162,7 +162,7 @@ std::string plot(const std::vector<PlotSeries>& series, const PlotOptions& optio
   }
   std::string out = legend(series, options.utf8);
   for (int64_t row = 0; row < options.height; ++row) {
-    // Every third line has a number; the last one, too.
+    // Every third line and the last one have a number.
     const bool labelled = row % 3 == 0 || row == options.height - 1;
     const std::string label = labelled ? fmt::format("{:.4g}", y_range.value(row, options.height)) : "";
     const char* axis = options.utf8 ? (labelled ? "\u2524" : "\u2502") : (labelled ? "+" : "|");

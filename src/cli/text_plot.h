@@ -14,7 +14,7 @@ struct PlotPoint {
 
 struct PlotSeries {
   std::string name;
-  std::vector<PlotPoint> points;  // ascending x; non-finite ones are left out
+  std::vector<PlotPoint> points;  // ascending x; non-finite ones are skipped
   // Drawn as a line through all points, or as one mark per point.
   bool as_line = true;
 };
@@ -26,8 +26,8 @@ struct PlotOptions {
   std::string x_name;
 };
 
-// Lines ending in "\n"; "" when there is nothing to draw. Where a column stands for several points of a line,
-// it shows their mean.
+// Lines ending in "\n"; "" if there is nothing to draw. A column that covers several points of a line shows
+// their mean.
 std::string plot(const std::vector<PlotSeries>& series, const PlotOptions& options);
 
 }  // namespace tessera

@@ -27,7 +27,7 @@ PoolThreads pool_threads(int64_t asked, const Environment& environment, CpuLimit
     limits.quota = std::min(processors, limits.quota.value_or(processors));
   }
   ThreadChoice choice = choose_threads(asked, omp_num_threads.c_str(), limits);
-  // Another number than the agent's was set by what the agent started.
+  // A number that differs from the agent's was set by the program the agent started.
   const bool by_agent = share && asked == 0 && choice.num_threads == limits.num_threads();
   if (by_agent) choice = choose_threads(0, nullptr, limits);
   return {std::move(limits), std::move(choice)};

@@ -11,9 +11,9 @@
 namespace tessera {
 
 struct PoolThreads {
-  CpuLimits limits;  // with the rank's part of a cgroup limit, where an agent gave it one
+  CpuLimits limits;  // with the rank's share of a cgroup limit, if an agent assigned one
   ThreadChoice choice;
-  std::optional<ThreadCalibration> calibration = {};  // nothing: not measured
+  std::optional<ThreadCalibration> calibration = {};  // nullopt: not measured
 
   int64_t num_threads() const {
     return choice.is_default && calibration ? calibration->num_threads() : choice.num_threads;
@@ -21,17 +21,19 @@ struct PoolThreads {
 };
 
 // choose_threads() for a process with this environment, without a measurement. `asked` is the value of
-// --num_threads, 0 where there is no such flag. What an agent wrote to OMP_NUM_THREADS is nobody's wish.
+// --num_threads, 0 if there is no such flag. An OMP_NUM_THREADS set by an agent does not count as the user's
+// choice.
 PoolThreads pool_threads(int64_t asked, const Environment& environment, CpuLimits limits);
 
-// Of this process; logs the warning. One thread per core unless the flag or OMP_NUM_THREADS says otherwise.
+// The number of threads for this process; logs any warning. One thread per core unless the flag or
+// OMP_NUM_THREADS says otherwise.
 int64_t threads_for_pool(int64_t asked = 0);
 
-// The same for commands that multiply matrices: a measurement confirms or overrides the number where nobody
-// asked for one, and a line in the log says so when it overrides.
+// The same for commands that multiply matrices: if no number was requested, a measurement confirms or
+// overrides the default, and a log line reports an override.
 int64_t threads_for_products(int64_t asked = 0);
 
-// For a report: measures in any case.
+// For a report: always measures.
 PoolThreads examine_threads();
 
 }  // namespace tessera

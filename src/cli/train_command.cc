@@ -24,7 +24,7 @@
 namespace tessera {
 namespace {
 
-// Of the first rank, which also tells its agent of the first step.
+// The report of rank 0, which also tells its agent when the first step is done.
 class RankReport : public TerminalReport {
  public:
   using TerminalReport::TerminalReport;
@@ -68,7 +68,7 @@ class TrainCommand : public Command {
 
   void run(FlagTable* table) override {
     const World world = detect_world();
-    // What is the same on every rank is said once.
+    // Messages that are the same on every rank are logged once.
     set_log_level(world.rank == 0 ? args_.lowest_log_level() : LogLevel::kError);
     if (!world.is_single()) set_crash_rank(world.rank);
     resolve_training_arguments(*table, world.world_size, &args_);
@@ -92,7 +92,7 @@ class TrainCommand : public Command {
   }
 
  private:
-  // The signal that ended it early; 0 = none.
+  // Returns the signal that ended the run early; 0 = none.
   int train(Communicator& comm) {
     comm.check_same_settings(settings_of_the_job());
     RankReport report(!args_.disable_tqdm, describe_resuming(comm.world()));
@@ -110,7 +110,7 @@ class TrainCommand : public Command {
     return stop_signal;
   }
 
-  // A step may take minutes: without a word somebody sends a second Ctrl-C, which costs the checkpoint.
+  // A step may take minutes: without this message a user may press Ctrl-C again, which costs the checkpoint.
   void tell_of_signal(int signal) const {
     log_info("{}: the run ends {}", signal == SIGINT ? "SIGINT" : "SIGTERM",
              args_.save_on_sigterm
@@ -126,7 +126,7 @@ class TrainCommand : public Command {
     return options;
   }
 
-  // By their names in training_args.json; paths may differ, what the ranks of a machine have may, too.
+  // Settings by their names in training_args.json; paths and per-machine settings may differ between ranks.
   std::map<std::string, std::string> settings_of_the_job() const {
     static const std::set<std::string> kOfTheRank = {"num_threads", "interface", "cache_dir",
                                                      "output_dir",  "log_level", "measure_peak"};

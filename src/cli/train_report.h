@@ -22,18 +22,17 @@ struct Progress {
   double tokens_per_second = 0;
   double tflops = 0;
   std::optional<double> mfu;
-  std::optional<double> eta_s;  // nothing: not known yet
+  std::optional<double> eta_s;  // nullopt: not known yet
 };
 
 // "[#####.....] 45/100  loss 3.1416  12,345 tokens/s  2.87 TFLOPS  MFU 0.43  ETA 01:23", at most `width`
-// columns. Where they do not suffice, TFLOPS go first, then the bar, then MFU.
+// columns. If space runs out, TFLOPS are dropped first, then the bar, then MFU.
 std::string progress_bar(const Progress& progress, int64_t width, bool utf8);
 
-// Output goes to standard output, what is only of passing interest (progress, log messages) to standard
-// error.
+// Results go to standard output; transient information (progress, log messages) goes to standard error.
 class TerminalReport : public TrainObserver {
  public:
-  // With `bar`, and where error_shows_status(), a bar; otherwise a line every ten seconds.
+  // With `bar`, and if error_shows_status(), draws a bar; otherwise prints a line every ten seconds.
   // `resuming` says how to resume the run if it is interrupted (describe_resuming).
   TerminalReport(bool bar, std::string resuming);
 

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-// Where the ranks are and how they find one another.
+// Where the ranks are and how they find each other.
 void declare_job_flags(FlagTable* table, LaunchArguments* a) {
   table->begin_section("Job");
   table
@@ -107,7 +107,7 @@ void declare_unsupported_flags(FlagTable* table) {
                          "there is no Python; a program follows --");
 }
 
-// Of accelerate, the launchers of DeepSpeed and torch.distributed, mpirun and srun.
+// Names from accelerate, the launchers of DeepSpeed and torch.distributed, mpirun and srun.
 constexpr ForeignNames kNames[] = {
     {"num_nodes num_machines nodes n_nodes", "nnodes", nullptr},
     {"nproc num_proc num_processes num_gpus num_workers nprocs np n ntasks_per_node procs_per_node "
@@ -128,10 +128,10 @@ constexpr ForeignNames kNames[] = {
     {"use_env", nullptr, "ranks always get their variables from the environment; leave it out"},
     {"config_file default_config_file use_deepspeed use_fsdp multi_gpu cpu mixed_precision deepspeed",
      nullptr,
-     "it is no flag of the launcher: flags of the command follow it, as in tessera launch train --deepspeed "
-     "ds.json"},
+     "it is not a flag of the launcher: the command's flags follow the command, as in tessera launch train "
+     "--deepspeed ds.json"},
     {"model model_name_or_path dataset config output_dir learning_rate", nullptr,
-     "flags of the command follow it, as in tessera launch train --model DIR"},
+     "the command's flags follow the command, as in tessera launch train --model DIR"},
 };
 
 std::string variable_name(const std::string& flag) {

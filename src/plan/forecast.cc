@@ -16,7 +16,7 @@ constexpr int64_t kDefaultMaxLength = 1024;
 
 int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
-// Rows of row_tokens, batch_size of them at once, as the trainer would reserve for them.
+// Limits for batch_size rows of row_tokens at once, as the trainer would reserve.
 ActivationLimits limits_for(const TrainingArguments& args, int64_t batch_size, int64_t row_tokens,
                             bool gradient_checkpointing) {
   ActivationLimits limits;
@@ -66,7 +66,7 @@ class Forecaster {
     forecast.row_tokens = row_tokens_;
     const int64_t step_rows = global_batch_rows(batch_);
     forecast.tokens_per_step = step_rows * row_tokens_;
-    // Of the node with most rows.
+    // For the node with the most rows.
     forecast.tflop_per_step =
         tflop_per_step(model_.config(), row_tokens_,
                        cluster_.local_world_size * divide_up(step_rows, cluster_.world_size()));
@@ -129,7 +129,7 @@ class Forecaster {
     request->limits.pack_weights = request->limits.pack_weights && fits(*request);
   }
 
-  // What checkpoints in the background get of the rest.
+  // Adds what background checkpoints may use of the remaining memory.
   MemoryRequest with_snapshot(MemoryRequest request) const {
     if (args_.saves_in_background()) {
       request.snapshot_bytes = snapshot_bytes(model_, request, free_bytes_);
@@ -148,7 +148,7 @@ class Forecaster {
     return static_cast<double>(std::max(sent, received)) / (cluster_.network_gbps / 8 * 1e9);
   }
 
-  // Under per_step the network is used in the first forward pass and in the last backward pass only.
+  // Under per_step the network is used only in the first forward pass and the last backward pass.
   ScheduleForecast forecast_schedule(const MemoryRequest& request, std::optional<double> compute_s) const {
     ScheduleForecast out;
     out.schedule = request.zero.schedule;
@@ -182,7 +182,7 @@ class Forecaster {
   Model model_;
   BatchPlanOptions batch_;
   int64_t row_tokens_ = 0;
-  int64_t merged_ = 1;  // micro-batches of a pass
+  int64_t merged_ = 1;  // micro-batches per pass
   int64_t free_bytes_ = 0;
 };
 

@@ -5,7 +5,7 @@
 namespace tessera {
 namespace {
 
-// The elements of a moment that `values` stand for.
+// The `count` elements of a moment from `state_begin` on.
 template <typename T>
 std::span<T> part_of(std::span<T> moment, int64_t state_begin, size_t count) {
   return moment.subspan(static_cast<size_t>(state_begin), count);

@@ -58,7 +58,7 @@ void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
   }
 }
 
-// A DeepSpeed file has decided on an accumulation by now, or left it to this.
+// Runs after a DeepSpeed file has set the accumulation or left it open.
 void resolve_batch(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
   if (!args->global_batch_size) return;
   const int64_t accumulation =
@@ -66,8 +66,8 @@ void resolve_batch(const FlagTable& table, int64_t world_size, TrainingArguments
   const bool is_given = table.is_set("gradient_accumulation_steps") || !args->deepspeed.empty();
   if (is_given && args->gradient_accumulation_steps != accumulation) {
     fail(ExitCode::kBadConfig,
-         "gradient_accumulation_steps {} contradicts global_batch_size {}, which takes {} on {} with "
-         "per_device_train_batch_size {}: leave it out, and it follows",
+         "gradient_accumulation_steps {} contradicts global_batch_size {}, which needs {} on {} with "
+         "per_device_train_batch_size {}: leave it out to derive it",
          args->gradient_accumulation_steps, *args->global_batch_size, accumulation,
          world_size == 1 ? "one rank" : fmt::format("{} ranks", world_size),
          args->per_device_train_batch_size);
@@ -75,7 +75,7 @@ void resolve_batch(const FlagTable& table, int64_t world_size, TrainingArguments
   args->gradient_accumulation_steps = accumulation;
 }
 
-// What decides how ranks share the work. Nothing of it has an effect on one rank.
+// Settings for sharing work among ranks. None has an effect on a single rank.
 void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
   constexpr int64_t kDefaultStage = 2;
   if (!args->zero_stage) args->zero_stage = world_size > 1 ? kDefaultStage : 0;
@@ -96,7 +96,7 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
     }
     if (world_size == 1) {
       log_warning("grad_accum_dtype bfloat16 has no effect on one rank: gradients are added up in float32");
-      args->grad_accum_dtype = "float32";  // which the memory is planned with
+      args->grad_accum_dtype = "float32";  // the type that memory is planned with
     }
   }
   if (args->grad_accum_dtype == "auto") args->grad_accum_dtype = "float32";
@@ -146,7 +146,7 @@ json flag_value(const Flag& flag) {
 
 }  // namespace
 
-// Nothing is more severe than an error here: what is critical ends the program with one.
+// There is no level above error: a critical condition ends the program with an error.
 LogLevel TrainingArguments::lowest_log_level() const {
   if (log_level == "debug") return LogLevel::kDebug;
   if (log_level == "warning") return LogLevel::kWarning;
@@ -237,8 +237,8 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   }
   if (table.is_set("grace_period_s") && args->time_to_end_s() < args->grace_period_s) {
     log_warning(
-        "grace_period_s {}: tessera launch kills its ranks {} s after a signal, which counts; give it a "
-        "longer --termination_grace_s",
+        "grace_period_s {}: tessera launch kills its ranks {} s after a signal, and the shorter time "
+        "applies; give it a longer --termination_grace_s",
         args->grace_period_s, args->agent_grace_s);
   }
   resolve_dtype(table, args);
@@ -246,7 +246,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_ranks(table, world_size, args);
   resolve_data_order(table, args);
   resolve_evaluation(*args, args);
-  // Type and keywords are checked here, so that a mistake does not wait for the data to be read.
+  // Checks type and keywords now, so that a mistake is reported before the data is read.
   make_schedule({args->lr_scheduler_type, args->lr_scheduler_kwargs, args->learning_rate, 0, 1000});
 }
 

@@ -133,10 +133,9 @@ TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {
   EXPECT_EQ(args_.gradient_accumulation_steps, 4);
   EXPECT_EQ(global_batch_rows(args_.batch_options(4)), 100);
   give("gradient_accumulation_steps", "4");
-  EXPECT_EQ(
-      contradiction(),
-      "gradient_accumulation_steps 4 contradicts global_batch_size 100, which takes 13 on one rank with "
-      "per_device_train_batch_size 8: leave it out, and it follows");
+  EXPECT_EQ(contradiction(),
+            "gradient_accumulation_steps 4 contradicts global_batch_size 100, which needs 13 on one rank "
+            "with per_device_train_batch_size 8: leave it out to derive it");
   give("gradient_accumulation_steps", "13");
   resolve();
   EXPECT_EQ(args_.gradient_accumulation_steps, 13);

@@ -25,7 +25,7 @@ CheckpointSaver::~CheckpointSaver() {
 
 bool CheckpointSaver::begin(const CheckpointPlan& plan, RunRecord record,
                             std::function<void()> after_commit) {
-  TESSERA_CHECK(!writing_ && !commit_.valid() && !outcome_, "a checkpoint is under way");
+  TESSERA_CHECK(!writing_ && !commit_.valid() && !outcome_, "a checkpoint is in progress");
   since_begin_ = Stopwatch();
   plan_ = plan;
   record_ = std::move(record);
@@ -64,7 +64,7 @@ void CheckpointSaver::before_change(ElementRange elements) {
   if (writer_) writer_->before_change(elements);
 }
 
-// The writer's end, which does not come twice.
+// Takes the writer's outcome, once.
 void CheckpointSaver::settle() {
   if (settled_) return;
   try {
@@ -112,7 +112,7 @@ void CheckpointSaver::start_commit() {
 void CheckpointSaver::fail_together() {
   writer_.reset();
   writing_ = false;
-  // No rank has the files open any more once this is over.
+  // After this no rank has the files open any more.
   const std::optional<RankError> told = first_error(*comm_, failure_, kCheckpointLabel);
   TESSERA_CHECK(told.has_value(), "no rank has failed");
   if (is_root()) abandon_checkpoint(plan_);

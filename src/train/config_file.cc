@@ -22,7 +22,7 @@ using nlohmann::json;
 constexpr int64_t kMaxFileBytes = 16 << 20;
 constexpr int64_t kMaxDepth = 32;  // of nested values; settings need two levels
 
-// One setting of a file, its value as JSON whatever the syntax.
+// One setting of a file; its value is JSON regardless of the file's syntax.
 struct Setting {
   std::string name;
   json value;
@@ -56,8 +56,8 @@ class LineCounter {
   int64_t* line_;
 };
 
-// JSON and YAML know no control characters but line ends and tabs; yaml-cpp takes a zero byte outside quotes
-// for a backslash.
+// JSON and YAML allow no control characters except newlines and tabs; yaml-cpp takes a zero byte outside
+// quotes for a backslash.
 void check_characters(std::string_view text, const std::string& origin) {
   const auto line_of = [&](int64_t at) { return 1 + std::count(text.begin(), text.begin() + at, '\n'); };
   if (const int64_t at = find_invalid_utf8(text); at >= 0) fail_at(origin, line_of(at), "not valid UTF-8");
@@ -96,7 +96,7 @@ const char* kind_of(const YAML::Node& node) {
   return node.IsSequence() ? "a list" : node.IsMap() ? "an object" : node.IsScalar() ? "a text" : "nothing";
 }
 
-// yaml-cpp makes one byte each, which is not UTF-8, of the escapes \N and \_.
+// yaml-cpp turns each of the escapes \N and \_ into a single byte, which is not UTF-8.
 std::string text_of(const YAML::Node& node, const std::string& origin) {
   if (!node.IsScalar())
     fail_at(origin, node.Mark().line + 1, fmt::format("expected a text, found {}", kind_of(node)));
@@ -105,14 +105,14 @@ std::string text_of(const YAML::Node& node, const std::string& origin) {
           "expected UTF-8, found an escape \\N or \\_; write the character itself");
 }
 
-// Plain scalars are null, booleans and numbers where they look so (YAML 1.2 core schema), quoted ones are
+// Plain scalars that look like null, booleans or numbers are such (YAML 1.2 core schema); quoted ones are
 // text.
 json scalar_from_yaml(const YAML::Node& node, const std::string& origin) {
   std::string text = text_of(node, origin);
   if (node.Tag() == "!") return text;
   if (text == "true" || text == "True") return true;
   if (text == "false" || text == "False") return false;
-  // Numbers in a spelling that JSON lacks (+1, .5, 0x10) stay text; the flag decides about them.
+  // Numbers that JSON cannot spell (+1, .5, 0x10) stay text; the flag decides how to read them.
   const json number = json::parse(text, nullptr, /*allow_exceptions=*/false);
   return number.is_number() ? number : json(std::move(text));
 }
@@ -141,7 +141,7 @@ json json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t d
   }
 }
 
-// What is likely wrong where yaml-cpp stops, in our own words.
+// The likely mistake where yaml-cpp stops, in our own words.
 std::string_view yaml_problem(std::string_view message) {
   namespace Known = YAML::ErrorMsg;
   struct Problem {
@@ -198,7 +198,7 @@ std::vector<Setting> read_yaml(std::string_view text, const std::string& origin)
     for (const auto& item : whole) {
       const int64_t line = item.first.Mark().line + 1;
       const bool is_text = item.second.IsScalar() && !item.second.IsNull();
-      // Scalars keep their spelling: 1e-05 is a number for every flag, 007 may be a folder.
+      // Scalars keep their spelling: 1e-05 is a number for any flag, 007 may be a folder.
       json value = is_text ? json(text_of(item.second, origin)) : json_from_yaml(item.second, origin, 1);
       settings.push_back({text_of(item.first, origin), std::move(value), line});
     }
@@ -261,7 +261,7 @@ void apply_setting(const Setting& setting, const std::string& origin, FlagTable*
   table->set(*flag, flag_words(setting, *flag, origin), fmt::format("{}:{}", origin, setting.line));
 }
 
-// Two lines for one flag, also under two of its names, leave it open which one counts.
+// With two lines for one flag, even under different aliases, it would be unclear which one counts.
 void refuse_repeated(const std::vector<Setting>& settings, size_t index, const std::string& origin,
                      const FlagTable& table) {
   const Setting& setting = settings[index];

@@ -43,7 +43,7 @@ class DeepSpeedMerge {
     mismatches_.push_back(fmt::format("{} {} and {}", key, value, other));
   }
 
-  // Gives an argument the value of a key, within the range of its flag.
+  // Sets an argument to the value of a key, checked against the range of its flag.
   template <typename T>
   void assign(const std::string& key, const std::string& name, const T& value) {
     const Flag* flag = table_.find(name);
@@ -57,7 +57,7 @@ class DeepSpeedMerge {
     }
   }
 
-  // The value of a key that decides an argument. A flag that says otherwise is a mismatch.
+  // Applies a key that decides an argument. A flag that disagrees is a mismatch.
   template <typename T>
   void merge_value(const std::string& key, const T& value, const std::string& name, const T& argument) {
     if (!table_.is_set(name)) {
@@ -81,7 +81,7 @@ class DeepSpeedMerge {
     assign(key, name, otherwise);
   }
 
-  // train_batch_size = micro batch * accumulation * world size; what is absent follows from the others.
+  // train_batch_size = micro batch * accumulation * world size; absent ones follow from the others.
   void merge_batch() {
     constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
     constexpr const char* kAccumulation = "gradient_accumulation_steps";
@@ -89,7 +89,7 @@ class DeepSpeedMerge {
                            int64_t argument) -> std::optional<int64_t> {
       if (setting.value) return setting.value;
       if (table_.is_set(flag)) return argument;
-      // An accumulation that nobody gives follows from the global batch.
+      // An accumulation that is not given follows from the global batch.
       const bool follows = flag == std::string_view(kAccumulation) && args_->global_batch_size;
       if (setting.is_auto && !follows) return argument;
       return std::nullopt;
@@ -154,8 +154,8 @@ class DeepSpeedMerge {
     if (!table_.is_set("dtype")) assign("bf16.enabled", "dtype", std::string(name));
   }
 
-  // What is sharded and how it is exchanged changes where the work is done, not the result: what the file
-  // leaves out is the flag's, or what DeepSpeed takes.
+  // Sharding and exchange change where the work is done, not the result: what the file leaves out comes from
+  // the flag, or is DeepSpeed's default.
   void merge_zero() {
     if (config_.zero_stage) {
       merge_value("zero_optimization.stage", *config_.zero_stage, "zero_stage",
@@ -180,12 +180,12 @@ class DeepSpeedMerge {
     args_->communication_data_type = config_.communication_data_type;
     if (config_.gradients_are_summed && world_size_ > 1)
       fail_at("gradient_allreduce_op",
-              fmt::format("sum makes gradients {} times as large, which is not supported; write mean",
+              fmt::format("sum makes gradients {} times as large, which is not supported; use mean",
                           world_size_));
   }
 
-  // Defaults are those of DeepSpeed's Adam, or of torch.optim.AdamW where torch_adam asks for it. It has one
-  // group of parameters: norm weights decay as well.
+  // Defaults are those of DeepSpeed's Adam, or of torch.optim.AdamW if torch_adam is set. There is one
+  // parameter group: norm weights decay as well.
   void merge_optimizer(const DeepSpeedOptimizer& optimizer) {
     const std::string prefix = "optimizer.params.";
     const bool torch_adamw = optimizer.torch_adam && optimizer.decoupled_weight_decay;
@@ -200,11 +200,10 @@ class DeepSpeedMerge {
     merge_or_default(prefix + "betas", beta(0), "adam_beta1", args_->adam_beta1, 0.9);
     merge_or_default(prefix + "betas", beta(1), "adam_beta2", args_->adam_beta2, 0.999);
     if (!optimizer.decoupled_weight_decay && args_->weight_decay != 0) {
-      fail_at(
-          prefix + "adam_w_mode",
-          fmt::format("false with weight_decay {} is Adam with L2 regularisation, which is not supported; "
-                      "write true or weight_decay 0",
-                      args_->weight_decay));
+      fail_at(prefix + "adam_w_mode",
+              fmt::format("false with weight_decay {} is Adam with L2 regularization, which is not "
+                          "supported; use true or weight_decay 0",
+                          args_->weight_decay));
     }
     if (table_.is_set("weight_decay_norms") && !args_->weight_decay_norms) {
       add_mismatch("optimizer", "decays norm weights", "weight_decay_norms false");
@@ -239,7 +238,7 @@ class DeepSpeedMerge {
     check_schedule();
   }
 
-  // Without an optimizer in the file nothing else gives the run its rate.
+  // Without an optimizer in the file, the scheduler alone sets the learning rate.
   void merge_highest_rate(const std::string& prefix, double maximum) {
     const bool optimizer_decides = config_.optimizer && !config_.optimizer->lr.is_auto;
     if (!optimizer_decides)
@@ -299,7 +298,7 @@ class DeepSpeedMerge {
   std::vector<std::string> mismatches_;
 };
 
-// Keys that decide something as soon as there are several ranks.
+// Keys that take effect once there are several ranks.
 std::vector<std::string> keys_for_several_ranks(const DeepSpeedConfig& config) {
   const std::string zero = "zero_optimization.";
   std::vector<std::string> keys;

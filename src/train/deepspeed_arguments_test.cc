@@ -190,7 +190,7 @@ TEST(DeepSpeedArguments, GlobalBatchMustAgreeWithTheFile) {
               HasSubstr("train_batch_size 24 and micro batch 5 x accumulation 3 x world size 2"));
   EXPECT_THAT(
       refusal(R"({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1})", flags, 2),
-      HasSubstr("gradient_accumulation_steps 1 contradicts global_batch_size 24, which takes 3 on 2 ranks"));
+      HasSubstr("gradient_accumulation_steps 1 contradicts global_batch_size 24, which needs 3 on 2 ranks"));
 }
 
 TEST(DeepSpeedArguments, ZeroSettingsComeFromFileFlagOrDefault) {
@@ -322,7 +322,7 @@ TEST(DeepSpeedArguments, CoupledWeightDecayIsRefused) {
     return with(fmt::format(
         R"("optimizer": {{"type": "Adam", "params": {{"adam_w_mode": false, "weight_decay": {}}}}})", decay));
   };
-  EXPECT_THAT(refusal(json("0.1")), HasSubstr("L2 regularisation"));
+  EXPECT_THAT(refusal(json("0.1")), HasSubstr("L2 regularization"));
   EXPECT_EQ(merged(json("0")).weight_decay, 0);
 }
 

@@ -22,7 +22,7 @@ std::string checkpoints_text(const DiskPlan& plan) {
 }  // namespace
 
 DiskPlan plan_disk(int64_t num_parameters, DType save_dtype, const CheckpointCount& count) {
-  // Beside the weights two moments, and what is missing in the weights of the float32 master.
+  // Besides the weights: two moments, and the part of the float32 master that the weights lack.
   const int64_t master_bytes = save_dtype == DType::kF32 ? 0 : save_dtype == DType::kBF16 ? 2 : 4;
   DiskPlan plan;
   plan.model_bytes = num_parameters * dtype_bytes(save_dtype);
@@ -63,7 +63,7 @@ std::string disk_refusal(const DiskPlan& plan, const std::string& output_dir) {
 
 std::string disk_warning(const DiskPlan& plan, const std::string& output_dir) {
   if (plan.total_bytes() <= plan.free_bytes) return "";
-  // One more than those that are kept is there while it is written.
+  // While a checkpoint is being written there is one more than are kept.
   const int64_t num_kept = (plan.free_bytes - plan.model_bytes) / plan.checkpoint_bytes - 1;
   const std::string advice = num_kept >= 1 ? fmt::format("save_total_limit {} would fit", num_kept)
                                            : "free some space or choose a folder on another disk";

@@ -89,7 +89,7 @@ EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_r
   const auto rank = static_cast<size_t>(comm.world().rank);
   EvalResult result;
   PackedBatch batch;
-  std::vector<double> losses(batches.size());  // of this rank's batches; others add to zeros
+  std::vector<double> losses(batches.size());  // of this rank's batches; zero for the others'
   for (size_t first = 0; first < batches.size(); first += world_size) {
     if (first + rank < batches.size()) {
       add_batch(model, dataset, batches[first + rank], &batch, &losses[first + rank], &result);

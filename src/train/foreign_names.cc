@@ -82,7 +82,7 @@ constexpr ForeignNames kNames[] = {
     means("resume_from_checkpoint",
           "resume resume_from resume_checkpoint resume_training auto_resume auto_resume_from_checkpoints "
           "load_checkpoint load_ckpt checkpoint_in"),
-    // What there is not.
+    // What Tessera does not have.
     missing("lora lora_* qlora qlora_* dora use_dora use_rslora rslora peft peft_* adapter_* loraplus_* "
             "pissa_* init_lora_weights",
             "LoRA and other adapters are not supported: all weights are trained; leave it out, and merge an "
@@ -120,7 +120,7 @@ constexpr ForeignNames kNames[] = {
             "every step"),
     missing(
         "val_size val_set_size validation_split validation_split_percentage eval_ratio valid_ratio test_size",
-        "no rows are split off for evaluation: pass files of their own as eval_dataset"),
+        "no rows are split off for evaluation: pass separate files as eval_dataset"),
     missing("max_samples max_train_samples max_eval_samples num_samples",
             "all rows of the files are used: pass smaller files, or end the run with max_steps"),
     missing("streaming stream buffer_size",

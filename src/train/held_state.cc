@@ -14,11 +14,11 @@ namespace {
 
 const OpLabel kHeldStateLabel = {"state in memory"};
 
-// What a thread gives to the sink at a time, and what is broadcast at a time.
+// Elements that a thread passes to the sink at a time, and elements broadcast at a time.
 constexpr int64_t kGivenElements = int64_t{64} << 10;
 constexpr int64_t kSentElements = int64_t{1} << 20;
 
-// What every rank says, by rank; at most kMaxSummedValues of each.
+// Gathers the values of every rank, by rank; at most kMaxSummedValues each.
 std::vector<std::vector<double>> all_values(Communicator& comm, std::vector<double> own) {
   comm.all_reduce_sum(own, kHeldStateLabel);
   const int world_size = comm.world().world_size;
@@ -31,7 +31,7 @@ std::vector<std::vector<double>> all_values(Communicator& comm, std::vector<doub
   return all;
 }
 
-// A state as the ranks tell of it; newer ones are greater.
+// A state as reported by the ranks; newer ones compare greater.
 using Candidate = std::tuple<int64_t, int64_t, double, int64_t, int64_t>;  // start, step, key, nodes, ranks
 using Places = std::vector<std::vector<HeldState::Place>>;
 
@@ -63,7 +63,7 @@ std::map<Candidate, Places> find_candidates(Communicator& comm, std::span<const 
   return candidates;
 }
 
-// Those that are whole, as all ranks find together.
+// The places whose state is intact, as verified by all ranks together.
 Places whole_places(Communicator& comm, ThreadPool& pool, std::span<const SnapshotSlot> slots,
                     const Places& places) {
   std::vector<double> own(slots.size());
@@ -91,7 +91,7 @@ std::vector<int> ranks_without(const Places& places) {
   return ranks;
 }
 
-// Elements [flat_begin, flat_begin + count) that lie from `position` on among those of a rank of then.
+// Elements [flat_begin, flat_begin + count), stored from `position` on among those of an earlier rank.
 struct Wanted {
   int64_t flat_begin;
   int64_t position;
@@ -115,7 +115,7 @@ std::vector<Wanted> wanted_of(std::span<const ElementRange> ranges, const std::v
   return wanted;
 }
 
-// `values` are those from `first` on.
+// `values` are the elements from `first` on.
 void give(const std::vector<Wanted>& wanted, StateKind kind, int64_t first, std::span<const float> values,
           const StateSink& sink, ThreadPool& pool) {
   const int64_t last = first + std::ssize(values);
@@ -145,7 +145,7 @@ int64_t count_of(const std::vector<Wanted>& wanted) {
 
 constexpr StateKind kKinds[] = {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq};
 
-// Sends what a rank of then owned from the rank of now that has it to all that want some of it.
+// Broadcasts what an earlier rank owned from the current rank that has it to all that want some of it.
 void send_to_all(Communicator& comm, ThreadPool& pool, int root, const SnapshotSlot* slot, int64_t count,
                  const std::vector<Wanted>& wanted, const StateSink& sink) {
   std::vector<float> buffer(static_cast<size_t>(std::min(count, kSentElements)));
@@ -162,7 +162,7 @@ void send_to_all(Communicator& comm, ThreadPool& pool, int root, const SnapshotS
   }
 }
 
-// How many ranks want something of each rank of then.
+// How many ranks want something from each earlier rank.
 std::vector<double> numbers_of_ranks(Communicator& comm, std::vector<double> own) {
   for (size_t begin = 0; begin < own.size(); begin += kMaxSummedValues) {
     const size_t count = std::min<size_t>(kMaxSummedValues, own.size() - begin);
@@ -285,7 +285,7 @@ void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool
     const SnapshotSlot* slot = root.rank == me ? &slots[static_cast<size_t>(root.slot)] : nullptr;
     const std::vector<ElementRange> ranges = ranges_of_then(rank);
     const std::vector<Wanted> wanted =
-        is_mine ? std::vector<Wanted>() : wanted_of(ranges, needed);  // given already
+        is_mine ? std::vector<Wanted>() : wanted_of(ranges, needed);  // already passed on
     send_to_all(comm, pool, root.rank, slot, count_of(ranges), wanted, sink);
   }
 }

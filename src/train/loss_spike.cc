@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// The deviation is torch.std's, with n - 1.
+// The deviation is that of torch.std, with n - 1.
 std::optional<LossSpike> LossSpikeDetector::judge(const char* what, const std::vector<double>& before,
                                                   double value) const {
   if (std::ssize(before) < std::max<int64_t>(2, options_.window / 2)) return std::nullopt;
@@ -43,7 +43,7 @@ void LossSpikeDetector::restore(LossSpikeHistory history) {
   }
   history_ = std::move(history);
   for (std::vector<double>* values : {&history_.losses, &history_.grad_norms}) {
-    values->reserve(static_cast<size_t>(options_.window));  // observe() takes no memory
+    values->reserve(static_cast<size_t>(options_.window));  // so that observe() allocates nothing
   }
 }
 

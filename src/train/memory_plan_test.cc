@@ -236,7 +236,7 @@ TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDoWithOtherSettings) {
               HasSubstr("nodes of one rank would do with per_device_train_batch_size 1 and zero_stage 3 and "
                         "gather_schedule per_layer"));
   EXPECT_THAT(memory_refusal(larger_, wide, 1000, alternatives),
-              HasSubstr("; no setting and no number of nodes makes it fit: take a smaller model"));
+              HasSubstr("; no setting and no number of nodes makes it fit: use a smaller model"));
 }
 
 TEST_F(MemoryPlanTest, AlternativesGoFromTheLeastIntrusiveToTheMost) {

@@ -49,7 +49,7 @@ std::string metrics_line(const StepMetrics& metrics) {
 
 namespace {
 
-// Bytes of the complete lines, from the first on, that are of steps up to `last_step`.
+// Total size of the leading complete lines that belong to steps up to `last_step`.
 int64_t bytes_until(const std::filesystem::path& path, int64_t last_step) {
   std::ifstream in(path, std::ios::binary);
   int64_t bytes = 0;
@@ -77,7 +77,7 @@ void MetricsFile::write(const StepMetrics& metrics) {
   const std::string line = metrics_line(metrics) + "\n";
   const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size();
   if (written && std::fflush(file_.get()) == 0) return;
-  if (!warned_) log_warning("cannot write {}: {}; training goes on", path_.string(), std::strerror(errno));
+  if (!warned_) log_warning("cannot write {}: {}; training continues", path_.string(), std::strerror(errno));
   warned_ = true;
   std::clearerr(file_.get());
 }

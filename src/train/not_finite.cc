@@ -20,7 +20,7 @@ std::optional<int64_t> first_not_finite_of(std::span<const T> values) {
   return found - values.begin();
 }
 
-// The first part of the model that yielded such a value in one forward pass.
+// The first part of the model that yields a non-finite value in one forward pass.
 class FirstPart {
  public:
   explicit FirstPart(Model& model) : model_(model) {
@@ -37,7 +37,7 @@ class FirstPart {
   FirstPart& operator=(const FirstPart&) = delete;
 
   void clear() { name_.clear(); }
-  // Of a row whose loss is not finite.
+  // For a row whose loss is not finite.
   std::string name() const { return name_.empty() ? "the loss itself" : name_; }
 
  private:
@@ -47,10 +47,10 @@ class FirstPart {
 
 struct RepeatedRows {
   std::vector<int64_t> bad;
-  std::string part;  // of the first of them
+  std::string part;  // of the first bad row
 };
 
-// Every rank takes part in as many passes as the one with the most rows has.
+// Every rank takes part in as many passes as the rank with the most rows needs.
 RepeatedRows repeat_rows(Model& model, const Dataset& dataset, std::span<const int64_t> rows,
                          int64_t num_passes) {
   RepeatedRows repeated;
@@ -106,7 +106,7 @@ std::optional<int64_t> first_not_finite(ConstTensorView values) {
   return first_not_finite_of(std::span(values.as<bf16>(), count));
 }
 
-// Rows tell more than gradients, which are sums over ranks: who knows of rows is heard first.
+// Rows tell more than gradients, which are sums over ranks: a rank that can name rows reports first.
 std::string find_not_finite(Model& model, const Dataset& dataset, const NotFiniteStep& step,
                             Communicator& comm) {
   const World& world = comm.world();
@@ -128,10 +128,9 @@ std::string find_not_finite(Model& model, const Dataset& dataset, const NotFinit
     }
     line = comm.broadcast_text(line, speaker, {"what is not finite"});
   }
-  return line.empty()
-             ? "losses and gradients are finite when they are looked at again: memory or processor of a "
-               "machine may be at fault"
-             : line;
+  return line.empty() ? "losses and gradients are finite when they are looked at again: memory or processor "
+                        "of a machine may be at fault"
+                      : line;
 }
 
 }  // namespace tessera

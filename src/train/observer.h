@@ -35,7 +35,7 @@ struct RunPlan {
   MemoryPlan memory;
   WireBytes wire;          // between nodes in a step, for the first node
   int64_t free_bytes = 0;  // memory_info() when the plan was made
-  DiskPlan disk;           // of rank 0
+  DiskPlan disk;           // as seen by rank 0
 };
 
 // The arithmetic peak over all ranks, each at its best so far (TrainingPeak).

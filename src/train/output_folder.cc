@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Runs a filesystem operation; its failure is an Error(kIoError) that says what was tried.
+// Runs a filesystem operation; a failure is an Error(kIoError) that says what was attempted.
 template <typename Operation>
 void try_io(const std::string& what, const Operation& operation) {
   std::error_code error;
@@ -51,7 +51,7 @@ std::vector<fs::path> names_in(const fs::path& folder) {
   return names;
 }
 
-// As opposed to a folder of another program that has such a name.
+// As opposed to another program's folder with such a name.
 bool is_own_checkpoint(const fs::path& folder) {
   std::error_code ignored;
   return fs::exists(folder / kManifestName, ignored);
@@ -67,8 +67,8 @@ bool is_weights_name(const std::string& name) {
          (name.starts_with("model") && name.ends_with(".safetensors"));
 }
 
-// Of a path relative to an output folder: that folder itself, files in it, and what is in its checkpoints and
-// unfinished folders, which are moved, or deleted to keep save_total_limit.
+// `relative` is a path within an output folder. True for files directly in it, and for anything in its
+// checkpoints and unfinished folders: these are moved, or deleted to keep save_total_limit.
 bool is_moved_aside(const fs::path& output, const fs::path& relative) {
   if (relative.empty()) return false;
   const std::string first = relative.begin()->string();
@@ -77,7 +77,7 @@ bool is_moved_aside(const fs::path& output, const fs::path& relative) {
   return first == "." || is_file || parse_checkpoint_name(first) || first.starts_with(kUnfinishedPrefix);
 }
 
-// An unfinished folder that disappears unless it was given its final place.
+// An unfinished folder that is deleted unless it was moved to its final place.
 class StagingFolder {
  public:
   explicit StagingFolder(fs::path path) : path_(std::move(path)) {
@@ -109,11 +109,10 @@ void check_can_write_in(const fs::path& folder) {
                fmt::format("output_dir {}: cannot write in {}", folder.string(), nearest.string()));
   }
   if (fs::exists(folder / kManifestName, ignored)) {
-    fail(
-        ExitCode::kBadConfig,
-        "output_dir {}: is itself a checkpoint, which a run into it would take apart; choose another folder, "
-        "or the one that it lies in with --resume_from_checkpoint",
-        folder.string());
+    fail(ExitCode::kBadConfig,
+         "output_dir {}: is itself a checkpoint, which a run into it would destroy; choose another folder, "
+         "or its parent folder with --resume_from_checkpoint",
+         folder.string());
   }
 }
 
@@ -185,7 +184,7 @@ void OutputFolder::keep_former_run(int64_t step) {
     if (!of) continue;
     if (*of > step) {
       set_aside(name);
-      log_warning("{} is newer than the checkpoint from which the run goes on: it was moved to {}",
+      log_warning("{} is newer than the checkpoint the run resumes from: it was moved to {}",
                   (folder_ / name).string(), previous_folder_.string());
     } else if (is_own_checkpoint(folder_ / name)) {
       kept.push_back(*of);
@@ -197,11 +196,11 @@ void OutputFolder::keep_former_run(int64_t step) {
   point_latest();
 }
 
-// What it names may have been set aside.
+// The checkpoint it names may have been set aside.
 void OutputFolder::point_latest() {
   const fs::path latest = folder_ / kLatestName;
   std::error_code ignored;
-  if (!fs::is_regular_file(latest, ignored)) return;  // nothing, or somebody's link to a folder
+  if (!fs::is_regular_file(latest, ignored)) return;  // absent, or someone's link to a folder
   if (checkpoints_.empty()) {
     try_io(fmt::format("remove {}", latest.string()),
            [&](std::error_code& failure) { fs::remove(latest, failure); });
@@ -213,7 +212,7 @@ void OutputFolder::point_latest() {
 
 fs::path OutputFolder::checkpoint_folder(int64_t step) const { return folder_ / checkpoint_name(step); }
 
-// Under another name first: what is half deleted is no checkpoint.
+// Renames before deleting, so that a half-deleted folder is not taken for a checkpoint.
 void OutputFolder::checkpoint_written(int64_t step, std::optional<int64_t> total_limit) {
   std::erase(checkpoints_, checkpoint_folder(step));
   checkpoints_.push_back(checkpoint_folder(step));

@@ -11,15 +11,15 @@
 namespace tessera {
 
 int64_t micro_batches_per_pass(const Model& model, const ActivationLimits& micro_batch, int64_t max_merged) {
-  // A weight is then used for 4096 operations per read, an element of a gradient for as many per update:
-  // beyond it little is gained (docs/performance.md).
+  // With this many tokens a weight is used for 4096 operations per read, a gradient element for as many per
+  // update: more gains little (docs/performance.md).
   constexpr int64_t kEnoughTokens = 2048;
   constexpr int64_t kStateShare = 8;
   const int64_t num_elements = model.layout().num_elements();
   const int64_t state_bytes = num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
                               AdamW::state_bytes(num_elements, model.dtype());
   ActivationLimits limits = micro_batch;
-  limits.gradient_checkpointing = false;  // which must not change the result
+  limits.gradient_checkpointing = false;  // which must not affect the choice
   const int64_t max_bytes = model.activation_bytes(limits).total() + state_bytes / kStateShare;
   int64_t merged = 1;
   while (merged < max_merged && merged * micro_batch.max_tokens < kEnoughTokens) {
@@ -31,7 +31,7 @@ int64_t micro_batches_per_pass(const Model& model, const ActivationLimits& micro
 }
 
 int64_t largest_pass(const StepSurvey& survey) {
-  // Dealing them to ranks takes about 0.1 s.
+  // Dealing this many to ranks takes about 0.1 s.
   constexpr int64_t kMaxRows = 1'000'000;
   const int64_t num_asked = std::min(survey.num_steps, std::max<int64_t>(1, kMaxRows / survey.step_rows));
   const int64_t most_possible = survey.max_pass_rows * survey.max_row_length;
@@ -48,7 +48,7 @@ int64_t largest_pass(const StepSurvey& survey) {
   }
   const auto end_of_longest = lengths.begin() + std::min(survey.max_pass_rows, survey.num_rows);
   std::nth_element(lengths.begin(), end_of_longest, lengths.end(), std::greater<>());
-  // A pass that needs more rows than there are has some of them twice.
+  // A pass that needs more rows than there are contains some of them twice.
   const int64_t num_repeated = survey.max_pass_rows - (end_of_longest - lengths.begin());
   return std::accumulate(lengths.begin(), end_of_longest, num_repeated * survey.max_row_length);
 }

@@ -12,10 +12,11 @@ namespace {
 
 const OpLabel kPeerSnapshotLabel = {"peer snapshot"};
 
-// Sent at a time, as the timeout of an operation is for: at a tenth of a gigabit per second some 20 s.
+// Sent per operation, since the timeout applies to an operation: at a tenth of a gigabit per second some 20
+// s.
 constexpr int64_t kSentBytes = int64_t{256} << 20;
 
-// Numbers that a double holds travel in the sums of all ranks.
+// Keys travel in the sums over all ranks, so a double must hold them exactly.
 uint64_t random_key() {
   std::random_device random;
   return ((static_cast<uint64_t>(random()) << 32) | random()) >> 12;
@@ -38,10 +39,10 @@ int64_t peer_snapshot_bytes(int64_t num_elements, int num_nodes) {
   return (num_nodes > 1 ? 4 : 2) * sizes.memory_bytes();
 }
 
-// A group for every two neighbours in the ring of nodes, in which one of them sends.
+// One group per pair of neighbours in the ring of nodes; only one of the two sends.
 class PeerSnapshots::Transfer {
  public:
-  // Collective: the groups are made in the order of their senders, so that none waits for another in a ring.
+  // Collective: groups are created in the order of their senders, to avoid waiting in a circle.
   Transfer(Communicator& comm, int before, int behind) {
     const World& world = comm.world();
     const NetworkOptions options = {comm.options().timeout, comm.options().connections,
@@ -64,7 +65,7 @@ class PeerSnapshots::Transfer {
   }
 
  private:
-  // Operations are over in their order, so that the header comes when the rest is there.
+  // Operations complete in order, so the header arrives after the rest.
   static void issue(NetworkGroup& group, const SnapshotSlot& slot, int64_t bytes) {
     constexpr int kSender = 0;
     const std::span<std::byte> body = slot.body(bytes);
@@ -84,8 +85,8 @@ PeerSnapshots::PeerSnapshots(Communicator& comm, ThreadPool& pool, const std::st
   const World& world = comm.world();
   if (world.snapshot_slots.empty()) {
     fail(ExitCode::kBadConfig,
-         "peer_snapshot_steps: no agent keeps the memory of ranks beyond their end: start them by tessera "
-         "launch with --max_restarts or a range of --nnodes, or take peer_snapshot_steps 0");
+         "peer_snapshot_steps: no agent keeps the ranks' memory after they exit: start them with tessera "
+         "launch and --max_restarts or a range for --nnodes, or use peer_snapshot_steps 0");
   }
   for (const int fd : world.snapshot_slots) slots_.emplace_back(fd);
   for (uint64_t* number : {&job_, &start_key_}) {
@@ -126,7 +127,7 @@ int PeerSnapshots::rank_of_node(int node) const {
   return (node + world.num_nodes) % world.num_nodes * world.local_world_size + world.local_rank;
 }
 
-// Behind it every rank has come here.
+// Also a barrier: on return every rank has reached this call.
 std::vector<int64_t> PeerSnapshots::bytes_of_all(int64_t own_bytes) {
   std::array<double, 1> bytes = {static_cast<double>(own_bytes)};
   comm_->all_reduce_sum(bytes, kPeerSnapshotLabel);
@@ -170,7 +171,7 @@ void PeerSnapshots::write(int64_t step, const SnapshotTexts& texts) {
   const World& world = comm_->world();
   const int64_t own_bytes = sizes_of(owned_, texts).slot_bytes();
   if (transfer_) transfer_->wait();
-  // When all are here, the snapshot before this one is whole everywhere.
+  // Once all ranks are here, the previous snapshot is complete everywhere.
   const std::vector<int64_t> bytes = bytes_of_all(own_bytes);
   if (num_written_++ == 1 && !has_peer()) {
     for (size_t index : {0, 1}) slot(kSent, index).clear();

@@ -9,7 +9,7 @@
 namespace tessera {
 namespace {
 
-// What a thread takes at a time.
+// Bytes that a thread checksums at a time.
 constexpr int64_t kBlockBytes = 1 << 20;
 
 }  // namespace

@@ -17,7 +17,7 @@ const std::set<std::string> kTimes = {"tokens_per_second", "step_time_s", "tflop
                                       "checkpoint_write_s", "checkpoint_stall_s", "train_runtime",
                                       "train_samples_per_second", "train_steps_per_second", "eval_runtime",
                                       "eval_samples_per_second", "eval_steps_per_second",
-                                      // The first step of a process has its weights from the disk.
+                                      // The first step of a process has its weights from disk.
                                       "network_sent_bytes", "network_received_bytes"};
 
 nlohmann::json without_times(nlohmann::json object) {

@@ -57,7 +57,7 @@ ShardedParameters::ShardedParameters(Model& model, const ZeroSettings& settings,
   model.bind_parameters(static_cast<ParameterAccess&>(*this));
 }
 
-// This rank's part of every group; in stage 0 those of its whole rail.
+// This rank's part of every group; in stage 0 the parts of its whole rail.
 void ShardedParameters::plan_pieces() {
   const World& world = comm_->world();
   int64_t state = 0;
@@ -72,7 +72,7 @@ void ShardedParameters::plan_pieces() {
   }
 }
 
-// What parameters and pieces have in common: alignment gaps belong to no parameter.
+// The intersections of parameters and pieces: alignment gaps belong to no parameter.
 std::vector<ParameterRange> ShardedParameters::optimizer_ranges(bool decay_all) {
   std::vector<ParameterRange> ranges;
   const std::vector<Parameter>& parameters = model_->layout().parameters();
@@ -122,8 +122,8 @@ const ShardedParameters::Piece* ShardedParameters::piece_of(int64_t group, int64
   return nullptr;
 }
 
-// What the node keeps is read by its ranks together: each reads the parts of its rail, of which the owner on
-// this node is itself. Otherwise owners alone read.
+// If the node keeps all weights, its ranks read them together: each reads the parts of its rail, which on
+// this node it owns. Otherwise only the owners read.
 std::vector<ElementRange> ShardedParameters::ranges_to_load(LoadOnce once) const {
   const World& world = comm_->world();
   const bool for_node = weights_.node_has_all() && once == LoadOnce::kPerNode;
@@ -138,8 +138,8 @@ std::vector<ElementRange> ShardedParameters::ranges_to_load(LoadOnce once) const
   return ranges;
 }
 
-// Values of ranges_to_load(): masters where this rank keeps the optimizer state, otherwise weights, rounded
-// as masters are.
+// Takes values of ranges_to_load(): they become masters where this rank keeps the optimizer state, otherwise
+// weights, rounded like masters.
 void ShardedParameters::write_loaded(int64_t begin, std::span<const float> values) {
   const Part given = {begin, begin + std::ssize(values)};
   const TensorView owned = weights_.owned();
@@ -163,8 +163,8 @@ void ShardedParameters::write_loaded(int64_t begin, std::span<const float> value
   }
 }
 
-// What is bfloat16 in the files is an exact master: its remainder is 0, as it was made. Parts of a node are
-// neighbours in memory within a group.
+// A bfloat16 value in the files is an exact master: its remainder is 0, the initial value. Within a group the
+// parts of a node are adjacent in memory.
 std::span<bf16> ShardedParameters::loaded_bf16(int64_t begin, int64_t count) {
   int64_t group = 0;
   while (plan_.group(group).end <= begin) ++group;
@@ -172,12 +172,12 @@ std::span<bf16> ShardedParameters::loaded_bf16(int64_t begin, int64_t count) {
   return {weights_.owned().as<bf16>() + weights_.owned_index(group, begin), static_cast<size_t>(end - begin)};
 }
 
-// The network's threads write to memory that goes now.
+// The network's threads may still be writing to memory that is about to be freed.
 ShardedParameters::~ShardedParameters() {
   try {
     if (std::uncaught_exceptions() == 0) comm_->rail().wait_for_all();
   } catch (const Error& error) {
-    log_debug("weights and gradients under way at the end: {}", error.what());
+    log_debug("weights and gradients in transit at the end: {}", error.what());
   }
   comm_->rail().abandon();
 }
@@ -217,7 +217,7 @@ WeightUpdate ShardedParameters::begin_pass(bool is_first, bool is_last) {
 
 void ShardedParameters::end_pass() { gradients_.finish_pass(); }
 
-// In stage 0 every node has the same sums: the first one's count.
+// In stage 0 every node has the same sums: only the first node's count.
 double ShardedParameters::gradient_squares() const {
   if (settings_.stage == 0 && comm_->world().node_rank > 0) return 0;
   const double norm = optimizer_->gradient_norm();
@@ -284,7 +284,7 @@ void ShardedParameters::write_state(StateKind kind, int64_t begin, std::span<con
   });
 }
 
-// As after an update: the others fetch what they do not keep.
+// As after an update: other ranks fetch what they do not keep.
 void ShardedParameters::state_written() {
   for (int64_t g = 0; g < plan_.num_groups(); ++g) weights_.updated(g);
   weights_changed();
@@ -304,7 +304,7 @@ std::vector<ShardedParameters::Chunk> ShardedParameters::chunks() const {
 void ShardedParameters::exchange(const Chunk& chunk) {
   const World& world = comm_->world();
   const OpLabel label = {"master weights", chunk.group};
-  comm_->node().barrier(label);  // rank 0 has read what was there
+  comm_->node().barrier(label);  // rank 0 has read the previous content
   float* data = exchange_.as<float>().data();
   std::vector<Part> byte_parts;
   for (int node = 0; node < world.num_nodes; ++node) {
@@ -325,7 +325,7 @@ void ShardedParameters::exchange(const Chunk& chunk) {
   comm_->node().barrier(label);
 }
 
-// Rank 0's view: goes through the chunks as the elements are asked for.
+// Rank 0's view: steps through the chunks as elements are requested.
 class ShardedParameters::MasterReader {
  public:
   explicit MasterReader(ShardedParameters& parameters)
@@ -342,7 +342,7 @@ class ShardedParameters::MasterReader {
       begin += count;
     }
   }
-  // The others expect that every chunk is taken.
+  // The other ranks expect every chunk to be exchanged.
   void finish() {
     while (next_ < chunks_.size()) advance();
   }

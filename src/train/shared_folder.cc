@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 const OpLabel kSharedFolderLabel = {"shared folder"};
 
-// A network file system may take a while to tell of a new name.
+// A network file system may take a while to show a new name.
 constexpr std::chrono::seconds kPatience(5);
 constexpr std::chrono::milliseconds kPause(50);
 

@@ -7,7 +7,8 @@
 namespace tessera {
 namespace {
 
-// The lower one of an even number: of two ranks the slow one stands out. Reorders the values.
+// The lower of the two middle values for an even count: of two ranks the slow one then stands out. Reorders
+// `values`.
 double median(std::vector<double>& values) {
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::nth_element(values.begin(), middle, values.end());
@@ -24,7 +25,7 @@ SlowRankDetector::SlowRankDetector(int world_size, const SlowRankOptions& option
       times_median_(static_cast<size_t>(world_size), 1.0),
       is_slow_(static_cast<size_t>(world_size), false) {}
 
-// Sums are made anew from the window: differences of large numbers would leave a trace of what was.
+// Recomputes the sums from the window: running sums would accumulate rounding errors of past values.
 void SlowRankDetector::compare() {
   std::fill(sums_.begin(), sums_.end(), Sums{});
   for (size_t i = 0; i < steps_.size(); ++i) {

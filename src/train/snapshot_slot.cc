@@ -26,7 +26,7 @@ struct SnapshotHeader {
   int64_t rank = 0;
   SnapshotSizes sizes;
   uint32_t checksums_crc = 0;
-  uint32_t crc = 0;  // of the bytes before it
+  uint32_t crc = 0;  // over the bytes before it
 };
 static_assert(std::is_trivially_copyable_v<SnapshotHeader>);
 static_assert(sizeof(SnapshotHeader) ==
@@ -36,9 +36,9 @@ namespace {
 
 constexpr uint64_t kMagic = 0x31504E5341535354;  // "TSSASNP1"
 constexpr int64_t kHeaderBytes = 4096;
-// What a thread fills and checks at a time: it stays in L2.
+// Filled and checked by a thread at a time: fits in L2.
 constexpr int64_t kChecksumBlockBytes = int64_t{256} << 10;
-// By which the texts of a run may grow until there has to be more memory.
+// How much the texts of a run may grow before more memory is needed.
 constexpr int64_t kSlackBytes = int64_t{64} << 10;
 
 enum Region { kMasters, kExpAvg, kExpAvgSq, kRanges, kRun, kLogHistory, kChecksums, kNumRegions };
@@ -89,7 +89,7 @@ uint32_t header_crc(const SnapshotHeader& header) {
   return crc32c(0, std::as_bytes(std::span(&header, 1)).first(sizeof(header) - sizeof(header.crc)));
 }
 
-// Sizes of a file in memory are bounded by it.
+// The sizes are plausible: the file bounds them.
 bool fits(const SnapshotSizes& sizes, int64_t file_bytes) {
   for (const int64_t count :
        {sizes.num_ranges, sizes.num_elements, sizes.run_bytes, sizes.log_history_bytes}) {
@@ -104,8 +104,8 @@ StateKind kind_of(int region) {
                              : StateKind::kExpAvgSq;
 }
 
-// Elements [first, first + values.size()) of the ranges one behind the other; `ends` are the ranges' ends
-// among them.
+// Reads elements [first, first + values.size()) of the concatenated ranges; `ends` are the ranges' ends in
+// the concatenation.
 void read_elements(std::span<const ElementRange> ranges, const std::vector<int64_t>& ends, int64_t first,
                    std::span<float> values, StateKind kind, const StateSource& source) {
   auto at = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), first) - ends.begin());
@@ -187,7 +187,7 @@ void SnapshotSlot::prepare(int64_t slot_bytes, ThreadPool& pool) {
   if (memory_.size_bytes() > 0) std::memset(memory_.data(), 0, sizeof(SnapshotHeader));
   if (slot_bytes <= memory_.size_bytes() && memory_.size_bytes() <= 2 * (slot_bytes + kSlackBytes)) return;
   const int64_t size = memory_for(slot_bytes);
-  // Memory that is not there is an error here, not a signal when it is touched.
+  // Missing memory is an error here instead of a signal on first touch.
   if (ftruncate(fd_, size) != 0 || fallocate(fd_, 0, 0, size) != 0) {
     const int error = errno;
     clear();

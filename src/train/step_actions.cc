@@ -11,7 +11,7 @@ ActionSchedule::ActionSchedule(const TrainingArguments& args, int64_t steps_per_
       steps_per_epoch_(steps_per_epoch),
       max_steps_(max_steps),
       logging_steps_(interval_in_steps(args.logging_steps, max_steps)),
-      // Hugging Face's trainer_state.json has 500 where eval_steps was never set.
+      // Hugging Face's trainer_state.json has 500 if eval_steps was never set.
       eval_steps_(interval_in_steps(args.eval_steps.value_or(500), max_steps)),
       save_steps_(interval_in_steps(args.save_steps, max_steps)),
       peer_snapshot_steps_(args.peer_snapshot_steps) {}

@@ -10,8 +10,8 @@
 namespace tessera {
 namespace {
 
-// Tools that end a program (timeout, srun) send SIGINT to it and again to its process group: what comes
-// within this time of the first is no second Ctrl-C.
+// Tools that end a program (timeout, srun) send SIGINT to it and again to its process group: a signal within
+// this time of the first is not a second Ctrl-C.
 constexpr int64_t kSameInterruptMs = 100;
 
 std::atomic<int> first_signal = 0;

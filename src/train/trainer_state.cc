@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// As Python prints a number: floats keep a decimal point.
+// Formats a number as Python does: floats keep a decimal point.
 std::string python_number(const LogEntry::Value& value) {
   if (const int64_t* whole = std::get_if<int64_t>(&value)) return std::to_string(*whole);
   return json(std::get<double>(value)).dump();
@@ -117,7 +117,7 @@ std::vector<LogEntry> parse_log_history(const std::string& text, const std::stri
     entry.step = *step;
     for (const auto& [name, value] : object.items()) {
       if (name == "epoch" || name == "step") continue;
-      // A value that is not finite has no other spelling in JSON.
+      // JSON has no other spelling for a non-finite value.
       if (value.is_null()) {
         entry.values.emplace_back(name, std::nan(""));
       } else if (value.is_number_integer()) {

@@ -12,9 +12,8 @@ namespace {
 
 constexpr size_t kNumSlices = 5;
 constexpr double kSliceSeconds = 0.004;
-// Candidates that are far behind the best one drop out after some short looks at each: instruction sets are
-// factors of 2 to 16 apart. The best look counts, so that one during which the system ran something else does
-// no harm.
+// Candidates far behind the best drop out after a few short looks at each: instruction sets are factors of 2
+// to 16 apart. The best look counts, so that one disturbed by other programs does no harm.
 constexpr size_t kNumLooks = 3;
 constexpr double kLookSeconds = 0.0005;
 constexpr double kNearTheBest = 0.4;

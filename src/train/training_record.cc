@@ -34,7 +34,7 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-// Fields that must be there.
+// Reads fields that must be present.
 class StrictFields {
  public:
   StrictFields(const Json& object, const std::string& origin, const std::string& prefix)
@@ -133,7 +133,7 @@ PlateauState parse_plateau(const StrictFields& fields) {
   return plateau;
 }
 
-// Arguments that change the numbers of the steps to come.
+// Arguments that change the numbers of later steps.
 constexpr std::array kArgumentsWithEffect = {"dtype",
                                              "eval_dataset",
                                              "max_steps",
@@ -310,7 +310,7 @@ std::vector<Difference> forbidden_differences(const TrainingRecord& then, const 
 }
 
 std::vector<Difference> allowed_differences(const TrainingRecord& then, const TrainingRecord& now) {
-  // A schedule that watches evaluations goes on with the rate that it has come to.
+  // A schedule that watches evaluations continues with the rate it has reached.
   const bool keeps_rate =
       then.plateau && argument(then, "lr_scheduler_type") == argument(now, "lr_scheduler_type");
   DifferenceList list;

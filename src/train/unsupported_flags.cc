@@ -8,7 +8,7 @@ namespace {
 struct Unsupported {
   const char* name;
   FlagType type;
-  const char* default_text;  // Hugging Face's; accepted without a word
+  const char* default_text;  // Hugging Face's default; accepted silently
   const char* note;
 };
 
@@ -51,7 +51,7 @@ constexpr Unsupported kRefused[] = {
      "a resumed run continues with the rows after the checkpoint; no data is read to get there"},
     {"push_to_hub", kBool, "false", "upload output_dir with Hugging Face's own tools"},
     {"save_safetensors", kBool, "true", "no other format is written"},
-    // Of TRL, LLaMA-Factory and Axolotl.
+    // From TRL, LLaMA-Factory and Axolotl.
     {"use_peft", kBool, "false", kAllWeights},
     {"use_lora", kBool, "false", kAllWeights},
     {"adapter", kText, "", kAllWeights},

@@ -17,7 +17,7 @@ std::vector<ParameterRange> parameter_ranges(const ParameterLayout& layout, bool
   return ranges;
 }
 
-// Index of the first range of every group, and the end: a range is a parameter.
+// Index of the first range of every group, plus the end; each range is a parameter.
 std::vector<int64_t> first_ranges(const ParameterLayout& layout) {
   std::vector<int64_t> first;
   const std::vector<Parameter>& parameters = layout.parameters();
@@ -50,8 +50,8 @@ TensorView WholeParameters::gradients() const {
   return {gradients_.data(), DType::kF32, {model_->layout().num_elements()}};
 }
 
-// Through the optimizer, so that float32 weights reach the masters with every bit; what is bfloat16 in the
-// files is an exact master as it is.
+// Goes through the optimizer so that float32 weights reach the masters bit for bit; bfloat16 values are exact
+// masters already.
 void WholeParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
                            const std::function<void(const LoadProgress&)>& progress) {
   const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
@@ -67,7 +67,7 @@ void WholeParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
   load_weights(file, model_->config(), model_->layout(), sink, *pool_, options);
 }
 
-// The products of the last pass see every element of the gradients as they write it.
+// The products of the last pass sum the squares of gradient elements as they write them.
 WeightUpdate WholeParameters::begin_pass(bool is_first, bool is_last) {
   if (is_first) squares_ = 0;
   return {is_first ? Update::kOverwrite : Update::kAdd, is_last ? &squares_ : nullptr};

@@ -159,7 +159,7 @@ TEST_F(PeerSnapshots, AreRefusedWhereNobodyStartsRanksAgain) {
     const ProcessResult result = process.result();
     EXPECT_EQ(result.exit_code, 78) << result.err;
     ASSERT_EQ(result.errors().size(), 1u) << result.err;
-    EXPECT_THAT(result.errors()[0], HasSubstr("peer_snapshot_steps: no agent keeps the memory of ranks"));
+    EXPECT_THAT(result.errors()[0], HasSubstr("peer_snapshot_steps: no agent keeps the ranks' memory"));
     EXPECT_FALSE(fs::exists(output("out")));
   }
 }
