@@ -40,7 +40,7 @@ class AttentionOperands {
 
   void run(const AttentionKernels& kernels) { case_.backward ? run_backward(kernels) : run_forward(kernels); }
 
-  // Backward takes o and lse of the same implementation's forward, verified as well.
+  // Backward uses o and lse from the same implementation's forward, which is verified as well.
   Verification verify(const std::string& what, const AttentionKernels& kernels) {
     Verifier verifier(what);
     poison(o_.view());

@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kBlockBytes = int64_t{4} << 20;
 constexpr uint64_t kSeed = 1;
 
-// Masters and moments, in memory as training has them.
+// Masters and moments, in memory as in training.
 class State {
  public:
   explicit State(int64_t num_elements)
@@ -76,7 +76,7 @@ std::vector<ElementRange> share_of(const ParameterLayout& layout, int rank, int 
   return ranges;
 }
 
-// The files of a benchmark and the work on them.
+// The files of a benchmark and the operations on them.
 class CheckpointFiles {
  public:
   CheckpointFiles(const CheckpointCase& c, ThreadPool& pool)
@@ -125,13 +125,13 @@ class CheckpointFiles {
     for (const StateKind kind : kKinds) {
       const std::span<float> expected = state_.of(kind);
       TESSERA_CHECK(std::memcmp(expected.data(), loaded_.of(kind).data(), expected.size_bytes()) == 0,
-                    "a checkpoint was loaded with other values than it was written with");
+                    "a checkpoint was loaded with different values than were written");
       result.num_checked += std::ssize(expected);
     }
     return result;
   }
 
-  // One file of as many bytes as a checkpoint.
+  // One file with as many bytes as a checkpoint.
   fs::path plain_file() const { return case_.folder / "plain"; }
   void write_plain(bool direct, int64_t size_bytes) const {
     std::error_code ignored;
@@ -174,7 +174,7 @@ class CheckpointFiles {
     }
   }
 
-  // Drops the files, which are on the disk, from the system's cache.
+  // Drops the files, already on disk, from the page cache.
   void drop_from_cache() const {
     for (const auto& entry : fs::recursive_directory_iterator(case_.folder)) {
       if (entry.is_regular_file()) drop_from_page_cache(entry.path());

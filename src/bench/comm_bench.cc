@@ -6,10 +6,9 @@ namespace tessera {
 
 namespace {
 
-// Runs per second of a turn, after one that is not counted: it wakes the ranks, on caches full of what the
-// others left there.
+// Runs per second in a turn, after one uncounted run that wakes the ranks and refills their caches.
 double turn(OtherProgram& side, const std::string& command) {
-  constexpr double kTurnSeconds = 0.05;  // some runs of the slowest side with the smallest buffer
+  constexpr double kTurnSeconds = 0.05;  // a few runs of the slowest side with the smallest buffer
   side.run(command);
   double seconds = 0;
   int64_t runs = 0;

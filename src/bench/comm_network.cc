@@ -21,11 +21,11 @@ namespace tessera {
 namespace {
 
 constexpr int kSides = 2;
-// TCP takes this long to find its windows; iperf3 counts whole seconds.
+// TCP needs this long to settle its window sizes; iperf3 counts whole seconds.
 constexpr double kMinTurnSeconds = 0.5;
 constexpr int64_t kBitsPerGigabit = 1'000'000'000;
 
-// Both hosts are threads of this process, so that their store is a map.
+// Both hosts are threads of this process, so a map serves as their store.
 class ProcessRendezvous {
  public:
   void set(const std::string& key, const std::string& value) {
@@ -36,7 +36,7 @@ class ProcessRendezvous {
   std::string get(const std::string& key, std::chrono::milliseconds timeout) {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); })) {
-      fail(ExitCode::kTryAgain, "the other side has not told its {}", key);
+      fail(ExitCode::kTryAgain, "the other side has not published its {}", key);
     }
     return values_[key];
   }
@@ -63,7 +63,7 @@ class SideRendezvous : public Rendezvous {
   std::string address_;
 };
 
-// The two members, each on a thread in its namespace; both run what they are told at the same time.
+// The two members, each on a thread in its namespace; both run the given work at the same time.
 class TwoSides {
  public:
   using Work = std::function<void(NetworkGroup& group)>;
@@ -131,12 +131,12 @@ class TwoSides {
 
 std::vector<Part> halves(int64_t count) { return {{0, count / 2}, {count / 2, count}}; }
 
-// Integers that survive bf16 and sums.
+// Integers that bf16 and the sums represent exactly.
 float element(int side, int64_t i) { return static_cast<float>((i * 5 + side * 11) % 61 - 30); }
 
 struct MeasuredCollective {
   const char* name;
-  int64_t bytes;  // on the cable, both directions
+  int64_t bytes;  // on the link, both directions
   int64_t num_elements;
   bool sums;
   std::function<NetworkGroup::Ticket(NetworkGroup& group, std::span<float> buffer)> issue;
@@ -182,7 +182,7 @@ Verification verify(const MeasuredCollective& collective, TwoSides& sides,
 
 double measure_collective(const MeasuredCollective& collective, TwoSides& sides,
                           std::array<std::span<float>, kSides> buffers, double turn_seconds) {
-  // Both sides must do as many: a first one tells how long it takes.
+  // Both sides must run the same number: a first run tells how long one takes.
   const auto repeat = [&](int64_t times) {
     return seconds_of([&] {
       sides.run([&](NetworkGroup& group) {
@@ -197,8 +197,8 @@ double measure_collective(const MeasuredCollective& collective, TwoSides& sides,
   return static_cast<double>(collective.bytes * times) * 8 / kBitsPerGigabit / repeat(times);
 }
 
-// What reduce_scatter computes, without the network: one thread per side rounds what the other one would get
-// and adds as much to its own part.
+// The computation of reduce_scatter without the network: one thread per side rounds what the other side would
+// receive and adds as many elements to its own part.
 double measure_sums(const MeasuredCollective& collective, TwoSides& sides,
                     std::array<std::span<float>, kSides> buffers, double turn_seconds) {
   constexpr int64_t kChunk = 64 << 10;

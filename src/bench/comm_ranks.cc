@@ -23,21 +23,21 @@ namespace tessera {
 
 namespace {
 
-// What a side does on one rank.
+// One rank's part of a side.
 class Side {
  public:
   virtual ~Side() = default;
-  // Collective: buffers for `count` elements.
+  // Collective: allocates buffers for `count` elements.
   virtual void prepare(int64_t count) = 0;
-  // Fills this rank's buffer: with comm_input(), or with zeros, which sums leave as they are.
+  // Fills this rank's buffer: with comm_input(), or with zeros, which stay zero when summed.
   virtual void fill(bool with_pattern) = 0;
-  // What is timed.
+  // The timed operation.
   virtual void run() = 0;
   virtual const float* output() const = 0;
 };
 
-// As training does it: every rank has written its gradients into shared memory, sums its part of all of them
-// in the order of ranks, and everyone reads the result where it was written.
+// As in training: every rank writes its gradients to shared memory and sums its part of all of them in rank
+// order; all ranks read the result in place.
 class SharedMemorySide : public Side {
  public:
   SharedMemorySide(NodeGroup& group, int64_t num_threads)
@@ -51,13 +51,13 @@ class SharedMemorySide : public Side {
       segments_.push_back(group_.allocate("input", count * 4));
     }
     output_ = group_.allocate("output", count * 4);
-    // Parts of whole cache lines.
+    // Parts consist of whole cache lines.
     const int64_t part = (count + group_.size() - 1) / group_.size() + 15;
     begin_ = std::min(count, group_.index() * (part / 16 * 16));
     end_ = std::min(count, (group_.index() + 1) * (part / 16 * 16));
     for (const SharedSegment& segment : segments_) inputs_.emplace_back(segment.as<float>().data() + begin_);
     fill(false);
-    // The pages of the output belong to who writes them.
+    // The rank that writes output pages touches them first.
     std::fill(output_.as<float>().data() + begin_, output_.as<float>().data() + end_, 1.0f);
   }
 
@@ -88,7 +88,7 @@ class SharedMemorySide : public Side {
   uint64_t turn_ = 0;
 };
 
-// In place, so that nothing is copied but what the ring moves.
+// In place, so that only the ring copies data.
 class GlooSide : public Side {
  public:
   GlooSide(const std::string& folder, NodeGroup& group)
@@ -113,7 +113,7 @@ class GlooSide : public Side {
   PageBuffer buffer_;
 };
 
-// A command of rank 0 to the others, and their answers.
+// A command from rank 0 to the other ranks.
 struct Board {
   enum Command : int64_t { kVerify, kRun, kEnd } command;
   int64_t count;
@@ -148,7 +148,7 @@ class Conductor {
   }
   void end() { turns_.publish(0, post(Board::kEnd, 0)); }
 
-  // On the others, until the end.
+  // On the other ranks, until the end.
   void follow() {
     for (;;) {
       turns_.wait(0, 0, ++turn_, {"command"});
@@ -184,7 +184,7 @@ class Conductor {
       answer.errors = count_comm_errors(side_->output(), now.count, group_.size());
     }
     turns_.publish(2, turn_);
-    // Nobody may change its input while others still look at the sum.
+    // No rank may change its input while others are still checking the sum.
     if (now.command == Board::kVerify) {
       turns_.wait_all(2, turn_, {"answers"});
       side_->fill(/*with_pattern=*/false);
@@ -227,7 +227,7 @@ std::string title(const std::string& side) {
 
 void serve_rank(const std::string& name, const World& world, const std::string& folder, int64_t num_threads) {
   FailureDetector failures;
-  // Whoever drives the benchmark may take its time.
+  // Commands may be any time apart.
   NodeGroup group(world, {.timeout = std::chrono::hours(24)}, failures);
   Conductor conductor(group, make_side(name, folder, group, num_threads));
   if (world.rank > 0) {

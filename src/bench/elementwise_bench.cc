@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// Sizes of one case by the letters of ops.h.
+// Sizes of one case, with the letters of ops.h.
 struct Sizes {
   explicit Sizes(const ElementwiseCase& c)
       : T(c.num_tokens),
@@ -31,15 +31,15 @@ struct Sizes {
   AttentionShape heads;
 };
 
-// One operation with operands of its own, ready to be called again and again.
+// One operation with its own operands, ready to be called repeatedly.
 struct Work {
   std::vector<std::pair<std::string, int64_t>> shape;
   std::string kernel;  // its name in kernel_reports(), "" = one implementation only
-  int64_t bytes = 0;   // of one call
+  int64_t bytes = 0;   // per call
   std::function<void(Ops&)> run;
 };
 
-// Makes the operands of a case.
+// Creates the operands of a case.
 class WorkMaker {
  public:
   WorkMaker(const ElementwiseCase& c, int64_t cold_bytes, ThreadPool& pool)
@@ -87,13 +87,14 @@ class WorkMaker {
             [=](Ops& ops) { ops.swiglu(gate_up->next(), h->next()); }};
   }
   Work swiglu_backward() const {
-    // As a layer calls it, dh becoming h; into another dgate_up, or gates would change from call to call.
+    // Called as by a layer, with h overwriting dh, but with a separate dgate_up, or the gates would change
+    // from call to call.
     const auto gate_up = cold({s_.T, 2 * s_.F}), dh = cold({s_.T, s_.F}), dgate_up = cold({s_.T, 2 * s_.F});
     const auto h = cold({s_.T, s_.F});
     return {row_shape(s_.F), "swiglu", 6 * s_.A * s_.T * s_.F,
             [=](Ops& ops) { ops.swiglu_backward(dh->next(), gate_up->next(), dgate_up->next(), h->next()); }};
   }
-  // Rows of one chunk of the loss.
+  // As many rows as one chunk of the loss has.
   Work cross_entropy() const {
     constexpr int64_t kMaxRows = 256;
     const int64_t rows = std::min(s_.T, kMaxRows);
@@ -129,7 +130,7 @@ class WorkMaker {
   std::shared_ptr<RandomTensor> tensor(DType dtype, const Shape& shape) const {
     return std::make_shared<RandomTensor>(dtype, shape, 1, 1.0f, pool_);
   }
-  // As rmsnorm leaves it for values of standard deviation 1.
+  // rstd as rmsnorm computes it for values of standard deviation 1.
   std::shared_ptr<RandomTensor> ones() const {
     const auto rstd = tensor(DType::kF32, {s_.T});
     std::fill_n(rstd->view().as<float>(), s_.T, 1.0f);
@@ -172,7 +173,7 @@ constexpr Operation kOperations[] = {
     {"embedding_backward", &WorkMaker::embedding_backward},
 };
 
-// At most three rotating arrays, each at least one copy, and a table.
+// An upper bound: three rotating arrays, each at least one copy, and a table.
 int64_t most_bytes(const ElementwiseCase& c, int64_t cold_bytes) {
   const Sizes s(c);
   const int64_t widest = s.T * std::max({2 * s.F, s.heads.qkv_width(), s.D}) * s.A;

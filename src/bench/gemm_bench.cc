@@ -20,7 +20,7 @@ bool makes_weight_gradient(Product product) {
   return product == Product::kBackwardWeight || product == Product::kBackwardWeightAdd;
 }
 
-// Bytes of a weight in the form that the product takes; 0: there is none.
+// Bytes of a weight in the packed form for this product; 0 = there is none.
 int64_t packed_bytes(const GemmCase& c, const GemmKernels& kernels) {
   if (!c.pack_weights || makes_weight_gradient(c.product) || kernels.packed_bytes == nullptr) return 0;
   return kernels.packed_bytes(c.N, c.K, c.dtype);
@@ -32,7 +32,7 @@ int64_t scratch_bytes(const GemmCase& c, const GemmImplementation& implementatio
                            max_scratch_bytes(implementation.kernels, {c.T, weight, c.dtype, num_threads}));
 }
 
-// x [T, K], y or dy [T, N] and cold copies of w or dw [N, K], packed for `ours` where it keeps packed forms.
+// x [T, K], y or dy [T, N] and cold copies of w or dw [N, K], packed for `ours` if it uses packed forms.
 class GemmOperands {
  public:
   GemmOperands(const GemmCase& c, const GemmKernels& ours, int64_t cold_bytes, int64_t max_scratch_bytes,

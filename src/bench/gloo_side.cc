@@ -19,7 +19,7 @@ namespace tessera {
 
 GlooFolder::GlooFolder() : owner_(getpid()) {
   path_ = (std::filesystem::temp_directory_path() / "tessera-bench-XXXXXX").string();
-  if (mkdtemp(path_.data()) == nullptr) fail_errno(ExitCode::kIoError, errno, path_ + ": cannot be made");
+  if (mkdtemp(path_.data()) == nullptr) fail_errno(ExitCode::kIoError, errno, path_ + ": cannot be created");
 }
 
 GlooFolder::~GlooFolder() {

@@ -19,7 +19,7 @@ class GlooFolder {
 
  private:
   std::string path_;
-  int owner_;  // process
+  int owner_;  // id of the process that created it
 };
 
 class GlooRing {

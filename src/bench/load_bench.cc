@@ -30,9 +30,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a rank tells the parent, in memory that both map.
+// What a rank reports to the parent, in memory that both map.
 struct alignas(kCacheLineBytes) LoadAnswer {
-  // By a clock that all processes share.
+  // Times on a clock that all processes share.
   double begin = 0;
   double memory_ready = 0;
   double end = 0;
@@ -66,7 +66,7 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The parts of a rank, as training reads them.
+// The parts that a rank reads, as in training.
 std::vector<ElementRange> ranges_of(const ParameterLayout& layout, const World& world) {
   constexpr int64_t kAlignment = 256;
   const ShardPlan plan({{0, layout.num_elements()}}, kAlignment, 1, world.local_world_size);
@@ -74,7 +74,7 @@ std::vector<ElementRange> ranges_of(const ParameterLayout& layout, const World& 
   return {{part.begin, part.end}};
 }
 
-// Compares every weight with the files; returns how many.
+// Compares every weight with the files; returns the number of weights.
 int64_t verify(const SafetensorsModel& model, const ParameterLayout& layout, const bf16* weights) {
   constexpr int64_t kPiece = int64_t{1} << 20;
   std::vector<bf16> expected(kPiece);
@@ -158,7 +158,7 @@ struct LoadResult {
   int64_t num_checked = 0;
 };
 
-// Every turn has processes of its own: memory is new, as at the start of training.
+// Every turn uses new processes: memory is fresh, as at the start of training.
 LoadResult load_in_processes(const fs::path& folder, const ModelConfig& config, const LoadCase& c,
                              bool verifies) {
   static int turn = 0;
@@ -201,7 +201,7 @@ LoadResult load_in_processes(const fs::path& folder, const ModelConfig& config, 
   return result;
 }
 
-// Seconds by dd's own account.
+// Seconds as reported by dd.
 double dd_seconds(const fs::path& file) {
   std::string quoted;
   for (const char c : file.native()) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);

@@ -14,7 +14,7 @@ namespace tessera {
 inline void check_bench_memory(const std::string& what, int64_t needed_bytes) {
   const int64_t free_bytes = memory_info().free_for_process_bytes;
   if (needed_bytes <= free_bytes) return;
-  fail(ExitCode::kBadConfig, "{}: needs {} of memory, {} are free; take smaller shapes", what,
+  fail(ExitCode::kBadConfig, "{}: needs {} of memory, {} are free; use smaller shapes", what,
        format_bytes(needed_bytes), format_bytes(free_bytes));
 }
 

@@ -29,7 +29,7 @@ class MpiRanks {
   double run(int64_t count) { return obey(post(kRun, count)); }
   void end() { post(kEnd, 0); }
 
-  // On the others, until the end. A blocking broadcast would spin and take the processors from whoever is
+  // On the other ranks, until the end. A blocking broadcast would spin and take processor time from the side
   // being measured.
   void follow() {
     for (;;) {
@@ -64,7 +64,7 @@ class MpiRanks {
     return order;
   }
 
-  // Parts of equal size: the last one is filled up.
+  // Parts of equal size: the last one is padded.
   void prepare(int64_t count) {
     part_ = (count + size_ - 1) / size_;
     input_.assign(static_cast<size_t>(part_ * size_), 0.0f);
@@ -79,7 +79,7 @@ class MpiRanks {
                   MPI_COMM_WORLD);
   }
 
-  // The seconds of the slowest rank, or the wrong elements of all; on rank 0.
+  // The seconds of the slowest rank, or the number of wrong elements on all ranks; on rank 0.
   double obey(const Order& order) {
     if (order.count != prepared_) prepare(order.count);
     prepared_ = order.count;

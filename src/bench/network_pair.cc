@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// Standard output and error of a shell command.
+// Runs a shell command and returns its standard output and error.
 std::string shell(const std::string& command) {
   FILE* pipe = ::popen(fmt::format("{{ {} ; }} 2>&1", command).c_str(), "re");
   if (pipe == nullptr) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot start '{}'", command));
@@ -51,13 +51,13 @@ NetworkPair::NetworkPair() {
   } catch (const Error& error) {
     for (const std::string& name : names_)
       std::ignore = std::system(("ip netns del " + name + " 2>/dev/null").c_str());
-    fail(ExitCode::kBadConfig, "cannot make two network namespaces (iproute2 and root are needed): {}",
+    fail(ExitCode::kBadConfig, "cannot create two network namespaces (iproute2 and root are needed): {}",
          error.what());
   }
 }
 
 NetworkPair::~NetworkPair() {
-  // The cable goes with its ends.
+  // Deleting the namespaces also deletes the veth pair.
   for (const std::string& name : names_) std::ignore = std::system(("ip netns del " + name).c_str());
 }
 

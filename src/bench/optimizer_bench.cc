@@ -49,7 +49,7 @@ class OptimizerOperands {
     }
   }
 
-  // One update; the float32 master weight and the moments of a sample against float64.
+  // Runs one update and compares the float32 master weights and moments of a sample with float64.
   Verification verify(const std::string& what, const AdamWKernels& kernels) {
     struct Element {
       int64_t at;

@@ -18,7 +18,7 @@
 namespace tessera {
 namespace {
 
-// This process's variables and one more, for posix_spawn.
+// This process's environment plus `variable`, for posix_spawn.
 std::vector<char*> environment_with(std::string& variable) {
   std::vector<char*> entries;
   for (char** entry = environ; *entry != nullptr; ++entry) entries.push_back(*entry);
@@ -73,7 +73,7 @@ OtherProgram::~OtherProgram() {
 
 double OtherProgram::run(const std::string& what) {
   const std::string request = what + "\n";
-  // MSG_NOSIGNAL: a program that is gone is an error, not the end of this one.
+  // MSG_NOSIGNAL: if the other program is gone, that is an error here, not a fatal SIGPIPE.
   if (send(socket_, request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size())) {
     fail_errno(ExitCode::kIoError, errno,
                fmt::format("'{}': cannot be asked for {}", printable(command_), what));

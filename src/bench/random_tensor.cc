@@ -34,8 +34,8 @@ void fill(T* values, int64_t count, uint64_t seed, float scale, ThreadPool& pool
   });
 }
 
-// Copies begin on cache lines, and a line further than a multiple of 4 KiB, so that they do not all compete
-// for the same cache sets.
+// Copies begin on cache lines, one line past a multiple of 4 KiB, so that they do not all compete for the
+// same cache sets.
 int64_t copy_stride(DType dtype, const Shape& shape) {
   return round_up(shape.num_elements() * dtype_bytes(dtype), 4096) + kCacheLineBytes;
 }

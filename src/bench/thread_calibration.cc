@@ -16,14 +16,14 @@
 namespace tessera {
 namespace {
 
-// y = x w^T with a block of w for each core: 0.5 GFLOP and 1 MiB of weights a core, about a millisecond.
+// y = x w^T with a block of w per core: 0.5 GFLOP and 1 MiB of weights per core, about a millisecond.
 constexpr int64_t kTokens = 512;
 constexpr int64_t kDepth = 1024;
 constexpr int64_t kColumnsPerCore = 512;
 
 class ColdProduct {
  public:
-  // For `most`, the larger pool, and smaller ones.
+  // For `most`, the larger pool, and for smaller pools.
   ColdProduct(int64_t num_cores, ThreadPool& most)
       : columns_(num_cores * kColumnsPerCore),
         x_(DType::kBF16, {kTokens, kDepth}, 1, 1, most),
@@ -49,7 +49,7 @@ class ColdProduct {
  private:
   int64_t packed_rows() const { return packed_.size_bytes() > 0 ? columns_ : 0; }
 
-  // From all caches, as those of a layer are when a step comes back to it.
+  // Evicts the weights from all caches, as a layer's weights are by the time a step returns to it.
   void forget_weights(ThreadPool& pool) {
     constexpr int64_t kBlockBytes = int64_t{64} << 10;
     const auto flush = [&](const std::byte* data, int64_t size_bytes) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 
-// Letters by falling frequency in English; words are drawn from them.
+// Letters by decreasing frequency in English; words are drawn from them.
 constexpr std::string_view kLetters = "etaoinshrdlcumwfgypbvkjxqz";
 
 std::vector<std::string> make_vocabulary(const CounterRng& rng) {
@@ -88,7 +88,7 @@ std::vector<TokenizerLine> run_tokenizer_bench(const std::string& tokenizer_json
   const std::vector<int32_t> ids = tokenizer.encode(text, /*add_special_tokens=*/false);
   check_same_ids(tokenizer_name, ids, reference.encode(text, /*add_special_tokens=*/false));
   if (tokenizer.decode(ids) != reference.decode(ids)) {
-    fail(ExitCode::kInternal, "tokenizer {}: the text of {} is not the one that the reference path gives",
+    fail(ExitCode::kInternal, "tokenizer {}: the text of {} differs from that of the reference path",
          tokenizer_name, count_of(std::ssize(ids), "token"));
   }
 

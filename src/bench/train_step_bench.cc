@@ -24,9 +24,10 @@
 namespace tessera {
 namespace {
 
-// Stands for the vocabulary when only the decoder layers run: embedding and LM head take next to no memory.
+// The vocabulary when only the decoder layers run: embedding and LM head then take next to no memory.
 constexpr int64_t kNoHeadVocabulary = 32;
-constexpr float kGradientScale = 1e-3f;  // standard deviation of the last stream's gradient, without head
+constexpr float kGradientScale =
+    1e-3f;  // standard deviation of the gradient at the last layer's output, without head
 constexpr double kLearningRate = 1e-5;
 
 ModelConfig effective_config(const TrainStepOptions& options) {
@@ -43,7 +44,7 @@ ActivationLimits limits_of(const TrainStepOptions& options, int64_t num_rows) {
   return limits;
 }
 
-// Rows of random tokens, every token but the first of a row a target.
+// Rows of random tokens, every token except the first of a row is a target.
 PackedBatch random_batch(int64_t num_rows, int64_t length, int64_t vocab_size) {
   const CounterRng rng(1, 1);
   PackedBatch batch;
@@ -64,7 +65,7 @@ PackedBatch random_batch(int64_t num_rows, int64_t length, int64_t vocab_size) {
   return batch;
 }
 
-// What is trained: all parameters, or those of the layers.
+// The trained parameters: all, or those of the layers.
 std::vector<ParameterRange> trained_ranges(const ParameterLayout& layout, const TrainStepOptions& options) {
   std::vector<ParameterRange> ranges;
   for (const Parameter& parameter : layout.parameters()) {
@@ -75,7 +76,7 @@ std::vector<ParameterRange> trained_ranges(const ParameterLayout& layout, const 
   return ranges;
 }
 
-// Random weights of the distribution of initialize_parameter, faster.
+// Random weights with the distribution of initialize_parameter, but generated faster.
 void fill_weights(const ParameterLayout& layout, const ModelConfig& config, TensorView weights,
                   ThreadPool& pool) {
   for (const Parameter& parameter : layout.parameters()) {
@@ -89,18 +90,18 @@ void fill_weights(const ParameterLayout& layout, const ModelConfig& config, Tens
   }
 }
 
-// The peak of resident memory counts anew from here. False when the system does not offer that.
+// Restarts the measurement of peak resident memory. False if the system does not support it.
 bool reset_peak_resident_bytes() {
   std::ofstream file("/proc/self/clear_refs");
   file << "5";
   return static_cast<bool>(file.flush());
 }
 
-// Seconds of the parts of one step, and the peak meanwhile.
+// Seconds for the parts of one step, and the peak measured during it.
 struct StepTimes {
   double forward = 0, head = 0, backward = 0, optimizer = 0;
   double peak_tflops = 0;
-  double other_forward_backward = 0, other_optimizer = 0;  // of another program, 0 without one
+  double other_forward_backward = 0, other_optimizer = 0;  // of the other program, 0 without one
 
   double other_whole() const { return other_forward_backward + other_optimizer; }
   double forward_backward() const { return forward + head + backward; }
@@ -125,7 +126,7 @@ class TrainStep {
     pass_rows_ = merged * options.micro_batch;
   }
 
-  // Of everything that allocate() allocates.
+  // Bytes of everything that allocate() allocates.
   int64_t planned_bytes() const {
     const int64_t num_elements = model_.layout().num_elements();
     const int64_t stream_bytes = pass_tokens() * config_.hidden_size * dtype_bytes(options_.dtype);
@@ -153,7 +154,7 @@ class TrainStep {
     dx_TD_.emplace(options_.dtype, stream, 2, kGradientScale, pool_);
   }
 
-  // One step whose every operation is compared with float64.
+  // Runs one step with every operation compared with float64.
   Verification verify() {
     VerifyingOps verifying(*cpu_ops_);
     ops_.forward_to(verifying);
@@ -237,7 +238,7 @@ class TrainStep {
     });
   }
 
-  // The gradient norm as the step takes it, and the first update of a sample of weights: with moments of zero
+  // Checks the gradient norm of the step, and the first update of a sample of weights; with zero moments
   // AdamW's is
   //   w -= lr g / (|g| + eps)
   Verification verify_optimizer() {
@@ -286,7 +287,7 @@ class TrainStep {
     return std::accumulate(sums.begin(), sums.end(), 0.0);
   }
 
-  // The beginning of `from` where a pass is shorter.
+  // Copies the beginning of `from` if a pass is shorter.
   static void copy(ConstTensorView from, TensorView to) {
     std::memcpy(to.bytes(), from.bytes(), static_cast<size_t>(to.size_bytes()));
   }
@@ -300,9 +301,9 @@ class TrainStep {
   PageBuffer weights_, gradients_;
   std::optional<AdamW> optimizer_;
   std::optional<RandomTensor> x_TD_, dx_TD_;
-  int64_t pass_rows_ = 0;  // rows that go through the model at once, fewer in the last pass
+  int64_t pass_rows_ = 0;  // rows through the model at once, fewer in the last pass
   std::vector<PackedBatch> passes_;
-  double gradient_squares_ = 0;  // of the step, once its last pass is through
+  double gradient_squares_ = 0;  // of the step, after its last pass
   int64_t step_ = 0;
 };
 
@@ -386,7 +387,7 @@ TrainStepLine run_train_step(const TrainStepOptions& options, const MeasureOptio
   line.predicted_bytes = baseline + planned;
   line.pass_tokens = step.pass_tokens();
   line.verification = step.verify();
-  step.run(peak, measure.turn_seconds);  // pages appear
+  step.run(peak, measure.turn_seconds);  // touches all pages
   if (other != nullptr) {
     other->run("forward_backward");
     other->run("optimizer");

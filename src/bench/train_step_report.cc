@@ -1,4 +1,4 @@
-// What a measured training step looks like as text and as JSON.
+// Formats a measured training step as text and as JSON.
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"

@@ -14,12 +14,12 @@ constexpr double kEps = kFloat32Rounding;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// What exp of a float32 argument and the few operations around it may cost, relative.
+// Relative error bound of exp of a float32 argument and the few operations around it.
 double exponential_error(double argument) { return (16 + 4 * std::abs(argument)) * kEps; }
 
-constexpr double kSmallestNormal = 0x1p-126;  // below it a gradient may become zero
+constexpr double kSmallestNormal = 0x1p-126;  // smaller gradients may be flushed to zero
 
-// log of the sum of exponentials, and what cross_entropy.h calls d.
+// log of the sum of exponentials, and the quantity d of cross_entropy.h.
 struct Softmax {
   explicit Softmax(const Row& logits) : max(*std::max_element(logits.begin(), logits.end())) {
     double sum = 0, weighted = 0;
@@ -57,7 +57,7 @@ std::vector<int64_t> sample_indices(int64_t size, int64_t count) {
     return indices;
   }
   for (int64_t i = 0; i < count; ++i) {
-    // Even steps, moved by a varying offset so that not all are multiples of a block size.
+    // Even spacing, shifted by a varying offset so that not all indices are multiples of a block size.
     const int64_t even = i * (size - 1) / (count - 1);
     const bool inner = 0 < i && i + 1 < count;
     indices.push_back(inner ? std::min(even + i % 7, size - 2) : even);

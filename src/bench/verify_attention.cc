@@ -21,9 +21,9 @@ class Problem {
 
   int64_t num_tokens() const { return qkv_.dim(0); }
   const AttentionShape& shape() const { return shape_; }
-  // What rounding an intermediate to the type of the activations costs.
+  // Relative error of rounding an intermediate to the type of the activations.
   double rounding() const { return qkv_.dtype() == DType::kBF16 ? 0x1p-8 : 0; }
-  // Of a product over the head and the scaling.
+  // Relative error of a product over the head plus scaling.
   double product_error() const { return static_cast<double>(shape_.head_dim + 8) * kFloat32Rounding; }
 
   int64_t key_head(int64_t h) const { return h / (shape_.num_heads / shape_.num_key_value_heads); }
@@ -33,7 +33,7 @@ class Problem {
     return at(s, shape_.num_heads + shape_.num_key_value_heads + key_head(h), i);
   }
 
-  // The first key that query t sees, and the last query behind key s that sees it.
+  // The first key that query t sees, and the last query after key s that sees s.
   int64_t first_key(int64_t t) const {
     const int64_t begin = *(std::upper_bound(cu_seqlens_.begin(), cu_seqlens_.end(), t) - 1);
     return shape_.sliding_window == 0 ? begin : std::max(begin, t - shape_.sliding_window + 1);
@@ -104,7 +104,7 @@ void verify_query(Verifier& verifier, const Problem& problem, int64_t t, int64_t
   }
 }
 
-// p and ds of one pair, with the error of ds that the kernel may make.
+// p and ds of one pair, with the error bounds of the kernel.
 struct PairGradient {
   double p, p_error, ds, ds_error;
 };

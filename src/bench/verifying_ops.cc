@@ -161,7 +161,7 @@ void VerifyingOps::embedding(std::span<const int32_t> ids, ConstTensorView table
 void VerifyingOps::embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
                                       TensorView dtable_VD) {
   const int64_t width = dx_TD.dim(1);
-  std::vector<int64_t> sampled = {0, dtable_VD.dim(0) - 1};  // rows of the table, perhaps without a token
+  std::vector<int64_t> sampled = {0, dtable_VD.dim(0) - 1};  // rows of the table, possibly without a token
   for (const int64_t row : sample_rows(dx_TD)) sampled.push_back(ids[static_cast<size_t>(row)]);
   const std::vector<Row> former = rows_of(dtable_VD, sampled);
   ops_.embedding_backward(ids, dx_TD, padding_id, dtable_VD);
@@ -396,7 +396,7 @@ void VerifyingOps::cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t fi
                                            std::span<SoftmaxRow> rows) {
   TESSERA_CHECK(label_smoothing == 0, "not a case of a benchmark");
   const std::vector<int64_t> sampled = sample_indices(logits_RC.dim(0), kSampledElements);
-  std::vector<double> former;  // log of the sum of exponentials in the chunks before
+  std::vector<double> former;  // log of the sum of exponentials in earlier chunks
   for (const int64_t r : sampled) {
     former.push_back(first_column == 0 ? -HUGE_VAL : log_sum_exp(rows[static_cast<size_t>(r)]));
   }

@@ -60,7 +60,7 @@ constexpr ForeignNames kForeignCommands[] = {
     {"encode", "tokenize", nullptr},
     {"decode", "detokenize", nullptr},
     {"export merge convert quantize", nullptr,
-     "a run already ends with a Hugging Face folder, which other programs convert"},
+     "a run already writes a Hugging Face folder, which other programs can convert"},
 };
 
 [[noreturn]] void fail_unknown_command(const std::vector<std::unique_ptr<Command>>& all,
@@ -73,7 +73,7 @@ constexpr ForeignNames kForeignCommands[] = {
   }
   if (!names.empty()) {
     const bool has_second = arguments.size() > 1 && !arguments[1].starts_with('-');
-    fail(ExitCode::kUsage, "'{}' is not a command; there are {}",
+    fail(ExitCode::kUsage, "'{}' is not a command; available: {}",
          printable(has_second ? arguments[0] + " " + arguments[1] : arguments[0]), fmt::join(names, ", "));
   }
   for (const auto& command : all) names.push_back(command->name());

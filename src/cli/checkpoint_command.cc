@@ -166,7 +166,7 @@ class CheckpointVerifyCommand : public Command {
     }
     status.clear();
     if (!problem) {
-      print("{:<28} as it was written: {}, {:.1f} GB/s\n", name_of(entry), format_bytes(done.bytes_done),
+      print("{:<28} intact: {}, {:.1f} GB/s\n", name_of(entry), format_bytes(done.bytes_done),
             done.bytes_per_second() * 1e-9);
     } else {
       write_output(fmt::format("{:<28} cannot be used:\n", name_of(entry)) +

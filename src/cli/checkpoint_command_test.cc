@@ -103,8 +103,8 @@ TEST_F(CheckpointCommand, ListAsJsonHasALinePerCheckpoint) {
 
 TEST_F(CheckpointCommand, VerifyReadsEveryByteOfOneOrAll) {
   const std::string out = run({"checkpoint", "verify", path_});
-  EXPECT_THAT(out, testing::MatchesRegex("checkpoint-8 +as it was written: [0-9.]+ MiB, [0-9.]+ GB/s\n"
-                                         "checkpoint-16 +as it was written: [0-9.]+ MiB, [0-9.]+ GB/s\n"));
+  EXPECT_THAT(out, testing::MatchesRegex("checkpoint-8 +intact: [0-9.]+ MiB, [0-9.]+ GB/s\n"
+                                         "checkpoint-16 +intact: [0-9.]+ MiB, [0-9.]+ GB/s\n"));
   const fs::path damaged = folder_ / "checkpoint-8" / state_file_name(1, 2);
   flip_a_byte(damaged, static_cast<int64_t>(fs::file_size(damaged)) - 1);
   EXPECT_THAT(run({"checkpoint", "list", path_}), Not(HasSubstr("cannot")));  // sizes and headers are right
@@ -113,7 +113,7 @@ TEST_F(CheckpointCommand, VerifyReadsEveryByteOfOneOrAll) {
                  run({"checkpoint", "verify", path_});
                });
   EXPECT_THAT(out_, HasSubstr("checkpoint-8                 cannot be used:\n"));
-  EXPECT_THAT(out_, HasSubstr("checkpoint-16                as it was written"));
+  EXPECT_THAT(out_, HasSubstr("checkpoint-16                intact"));
   expect_80_columns(out_);
   expect_error(ExitCode::kBadData, {damaged.native()}, [&] {
     run({"checkpoint", "verify", path_ + "/checkpoint-8"});

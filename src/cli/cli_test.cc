@@ -381,7 +381,7 @@ TEST(Program, UnknownCommandsNameTheNearest) {
   EXPECT_THAT(message({}), HasSubstr("no command given"));
   EXPECT_THAT(message({"tokenizer"}), HasSubstr("did you mean 'tessera tokenizer train'?"));
   EXPECT_THAT(message({"bench"}),
-              HasSubstr("'bench' is not a command; there are bench gemm, bench attention"));
+              HasSubstr("'bench' is not a command; available: bench gemm, bench attention"));
   EXPECT_THAT(message({"bench", "gem"}), HasSubstr("'bench gem' is not a command"));
   EXPECT_THAT(message({"help", "doctr"}), HasSubstr("did you mean 'doctor'?"));
 }

@@ -26,9 +26,10 @@ bool is_reachable(const RankFindings& f) {
 
 std::string address_text(const RankFindings& f) {
   if (!f.told_error.empty()) return f.told_error;
-  if (!is_reachable(f)) return "none: this machine has loopback only, so a job stays on it";
+  if (!is_reachable(f))
+    return "none: this machine has only a loopback interface, so a job cannot span machines";
   const std::string where = fmt::format("{} ({})", f.told.address, interface_of(f));
-  if (!f.told.is_guess) return where + ", as GLOO_SOCKET_IFNAME says";
+  if (!f.told.is_guess) return where + ", from GLOO_SOCKET_IFNAME";
   return where + ", unless another interface reaches node 0; --interface chooses";
 }
 

@@ -56,7 +56,7 @@ TEST_F(DoctorRanks, TheAddressForOthersIsNotLoopback) {
 TEST_F(DoctorRanks, TheVariableOfGlooChoosesTheInterface) {
   setenv("GLOO_SOCKET_IFNAME", "eth1", 1);
   RankFindings findings = examine_ranks(two_numa_nodes(), kTwoInterfaces);
-  EXPECT_EQ(value_of(findings, "address for others"), "10.1.0.2 (eth1), as GLOO_SOCKET_IFNAME says");
+  EXPECT_EQ(value_of(findings, "address for others"), "10.1.0.2 (eth1), from GLOO_SOCKET_IFNAME");
   setenv("GLOO_SOCKET_IFNAME", "ib0", 1);
   findings = examine_ranks(two_numa_nodes(), kTwoInterfaces);
   EXPECT_THAT(value_of(findings, "address for others"), AllOf(HasSubstr("ib0"), HasSubstr("eth0")));

@@ -13,13 +13,13 @@ std::string pinning_text(const CpuLimits& limits, int64_t num_threads) {
   if (!limits.can_pin(num_threads)) return "not pinned";
   if (!has_siblings(limits)) return "each on its own processor";
   if (num_threads > limits.num_cores()) return "each on its own hardware thread";
-  return "each on its own core, whose other hardware thread is left to what waits and copies";
+  return "each on its own core, whose other hardware thread is left to waiting and copying";
 }
 
 std::string calibration_text(const PoolThreads& threads) {
   if (!threads.calibration) {
-    return "not measured: only where the cgroup CPU limit has time for every processor, and products run on "
-           "AVX2 or better";
+    return "not measured: needs a cgroup CPU limit that covers every processor, and products on AVX2 or "
+           "better";
   }
   const std::string figures = threads.calibration->describe();
   if (!threads.choice.is_default) return figures + "; OMP_NUM_THREADS decides";

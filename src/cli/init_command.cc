@@ -152,7 +152,7 @@ class InitCommand : public Command {
     comm.check_same_settings({{"version of tessera", TESSERA_VERSION},
                               {"config.json", write_model_config(config, dtype_)},
                               {"seed", fmt::format("{}", seed_)}});
-    const PatientScope patient(comm);  // ranks take different times to write
+    const PatientScope patient(comm);  // ranks write independently of each other
     // If another rank fails, SIGTERM may arrive before the report of it; handling it lets unfinished files be
     // removed first.
     const StopSignals signals(clear_status_line);

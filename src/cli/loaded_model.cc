@@ -47,7 +47,7 @@ constexpr ForeignNames kInferenceNames[] = {
      nullptr},
     {"batch_size batch b eval_batch_size", "per_device_eval_batch_size", nullptr},
     {"text_field dataset_text_field text_column_name", "text_column", nullptr},
-    {"do_sample", nullptr, "temperature decides: 0 always takes the likeliest token, above 0 draws"},
+    {"do_sample", nullptr, "temperature decides: 0 always picks the likeliest token, above 0 samples"},
     {"num_beams beam* best_of min_p typical* mirostat*", nullptr,
      "this sampling method is not supported; temperature, top_k, top_p and repetition_penalty are"},
     {"lora lora_* adapter* peft*", nullptr,
@@ -107,7 +107,7 @@ LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, Threa
   weights_ = node.allocate("weights", needed);
   node.prefault(weights_, pool);
   const TensorView weights(weights_.data(), dtype, Shape({layout.num_elements()}));
-  // Equal shares of the node's ranks.
+  // Each rank of the node reads an equal share.
   const auto share_begin = [&](int64_t index) { return layout.num_elements() * index / node.size(); };
   const ElementRange share = {share_begin(node.index()), share_begin(node.index() + 1)};
   StatusLine status;

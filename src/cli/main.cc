@@ -21,7 +21,7 @@
 
 namespace {
 
-// One line, shown by the agent where one has started this process as a rank.
+// Reports an error in one line, which the agent shows if it started this process as a rank.
 int report(tessera::ExitCode code, const std::string& message, bool caused_by_peer = false) {
   const bool left = tessera::leave_error_report(
       {.message = message, .code = static_cast<int>(code), .caused_by_peer = caused_by_peer});
@@ -32,7 +32,8 @@ int report(tessera::ExitCode code, const std::string& message, bool caused_by_pe
 }  // namespace
 
 int main(int argc, char** argv) {
-  // A rank is started from /proc/self/exe, whose name the kernel would show. Threads inherit it.
+  // Ranks are started from /proc/self/exe, whose name the kernel would otherwise show. Threads inherit the
+  // name.
   prctl(PR_SET_NAME, "tessera");
   if (argc == 2 && argv[1] == std::string_view(tessera::kDescribeCrashArgument)) {
     return tessera::run_describe_crash();

@@ -7,7 +7,7 @@ namespace tessera {
 namespace {
 
 constexpr size_t kMaxSteps = 21;
-// Besides the first one: their median bears one more that is slow.
+// Besides the first one: their median tolerates one more slow step.
 constexpr int64_t kMinSteps = 3;
 
 }  // namespace

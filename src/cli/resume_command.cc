@@ -48,7 +48,7 @@ std::string describe_resuming(const World& world) {
   if (world.is_single()) return resume_command(own_command_line());
   const char* command = std::getenv(kResumeCommandVariable);
   if (command == nullptr || *command == '\0' || !agent_shows_errors(getppid())) {
-    return fmt::format("start all ranks again in the same way, with {} {}", kFlag, kValue);
+    return fmt::format("restart all ranks in the same way, with {} {}", kFlag, kValue);
   }
   return world.num_nodes == 1 ? command : fmt::format("{} (and so on the other nodes)", command);
 }

@@ -11,7 +11,8 @@ namespace tessera {
 
 ScratchFolder::ScratchFolder(const std::filesystem::path& parent) {
   std::string pattern = (parent / "tessera-bench-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) fail_errno(ExitCode::kIoError, errno, pattern + ": cannot be made");
+  if (mkdtemp(pattern.data()) == nullptr)
+    fail_errno(ExitCode::kIoError, errno, pattern + ": cannot be created");
   path_ = pattern;
 }
 

@@ -60,7 +60,7 @@ class TokenizerTrainCommand : public Command {
                   result.num_files_skipped == 1 ? "is" : "are", result.num_files);
     }
     if (result.vocab_size < options_.vocab_size) {
-      log_warning("vocab_size {} was asked for, but the text gives only {}", options_.vocab_size,
+      log_warning("vocab_size {} was requested, but the text yields only {}", options_.vocab_size,
                   format_count(result.vocab_size, "token"));
     }
   }

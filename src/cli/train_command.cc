@@ -115,7 +115,7 @@ class TrainCommand : public Command {
     log_info("{}: the run ends {}", signal == SIGINT ? "SIGINT" : "SIGTERM",
              args_.save_on_sigterm
                  ? "with a checkpoint of the last finished step; a second Ctrl-C ends it at once, without one"
-                 : "without a checkpoint, as save_on_sigterm false asks for");
+                 : "without a checkpoint, because save_on_sigterm is false");
   }
 
   CommOptions comm_options() const {

@@ -115,21 +115,21 @@ void TerminalReport::on_plan(const RunPlan& plan) {
   print("memory\n{}", indented(memory_table(plan.memory, plan.free_bytes)));
   print("disk     {}\n", disk_text(plan.disk));
   if (plan.memory.num_nodes > 1) {
-    print("network  {} sent by a node in a step\n", format_bytes(plan.wire.sent()));
+    print("network  {} sent per node and step\n", format_bytes(plan.wire.sent()));
   }
   flush_output();
 }
 
 void TerminalReport::on_resume(const std::filesystem::path& folder, int64_t step,
                                const std::string& differences) {
-  log_info("going on from {}, behind step {}", folder.string(), format_count(step));
-  if (!differences.empty()) log_info("set otherwise than then: {}", differences);
+  log_info("resuming from {} after step {}", folder.string(), format_count(step));
+  if (!differences.empty()) log_info("settings changed since then: {}", differences);
 }
 
 void TerminalReport::on_resume_from_memory(const std::string& nodes, int64_t step,
                                            const std::string& differences) {
   log_info("resumed from step {} held in memory of {}", format_count(step), nodes);
-  if (!differences.empty()) log_info("set otherwise than then: {}", differences);
+  if (!differences.empty()) log_info("settings changed since then: {}", differences);
 }
 
 void TerminalReport::on_previous_run(const std::filesystem::path& folder) {
@@ -187,7 +187,7 @@ void TerminalReport::on_checkpoint(const std::filesystem::path& folder) {
 }
 
 void TerminalReport::on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) {
-  log_warning("no checkpoint {}, the run goes on: {}", folder.string(), message);
+  log_warning("no checkpoint {}, the run continues: {}", folder.string(), message);
 }
 
 void TerminalReport::on_finish(const TrainSummary& summary) {
@@ -207,7 +207,7 @@ void TerminalReport::on_finish(const TrainSummary& summary) {
     print("{} TFLOPS{}\n", format_tflops(summary.tflops), mfu_text(summary));
   }
   if (summary.network) {
-    print("network  {} sent by a node in a step, in {:.3g} s, {:.0f} % of it hidden behind computing\n",
+    print("network  {} sent per node and step, in {:.3g} s, {:.0f} % of it hidden behind compute\n",
           format_bytes(summary.network->sent_bytes / num_nodes_), summary.network->time_s,
           100 * summary.network->hidden);
   }
