@@ -1,4 +1,4 @@
-// The benchmarks of whole steps and of operations behind Ops, on tiny shapes.
+// The benchmarks of whole steps and of operations that run through Ops, on tiny shapes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -50,7 +50,7 @@ TEST(TrainStepBench, MeasuresEveryKindOfStep) {
           const TrainStepLine line = run_train_step(options, shortest(), nullptr, pool);
           SCOPED_TRACE(fmt::format("head {} checkpointing {} {} merge {}", with_head, checkpointing,
                                    dtype_name(dtype), merge));
-          EXPECT_EQ(line.rounds, 1);  // so that the figures below are those of one step
+          EXPECT_EQ(line.rounds, 1);  // so that the figures below are from a single step
           EXPECT_NEAR(line.mfu.median * line.peak.median * line.step_seconds.median / line.step_tflop, 1,
                       1e-9);
           const double forward_backward_seconds =

@@ -20,7 +20,7 @@ TEST(ThreadCalibration, NeitherALuckyRoundNorABusyMachineIsAReason) {
   EXPECT_EQ(threads({10, 10, 10}, {5, 5, 5}), 16);
 }
 
-// Two processors, as if they were one core's: what is measured is another question than what comes of it.
+// Treats two processors as one core's: this tests that it measures, not what the result is.
 TEST(ThreadCalibration, MeasuresOnlyWhereCoresHaveTwoProcessorsAndTheirTime) {
   if (usable_cpus().size() < 2) GTEST_SKIP() << "one processor is usable";
   CpuLimits limits = {{usable_cpus()[0], usable_cpus()[1]}, {}};

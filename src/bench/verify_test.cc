@@ -1,4 +1,4 @@
-// What verifies must see every kind of wrong kernel, and let right ones pass.
+// Verification must catch every kind of wrong kernel and let correct ones pass.
 #include "bench/verify.h"
 
 #include <gtest/gtest.h>
@@ -76,14 +76,14 @@ INSTANTIATE_TEST_SUITE_P(
                                   scale_all(dx, kWrong);
                                 };
                               }},
-                    // Leaves the output as it is.
+                    // Leaves the output unchanged.
                     GemmFault{Product::kBackwardWeight,
                               [](GemmKernels& kernels) {
                                 kernels.backward_weight = [](ConstTensorView, ConstTensorView, TensorView,
                                                              WeightUpdate, std::span<std::byte>,
                                                              ThreadPool&) {};
                               }},
-                    // Overwrites what it should add to.
+                    // Overwrites the output instead of adding to it.
                     GemmFault{Product::kBackwardWeightAdd,
                               [](GemmKernels& kernels) {
                                 kernels.backward_weight = [](auto dy, auto x, TensorView dw, WeightUpdate,
@@ -214,7 +214,7 @@ TEST(OptimizerBench, WrongKernelsAreInternalErrors) {
   ThreadPool pool(1);
   BandwidthMeter bandwidth(pool, 1 << 20);
   AdamWImplementation wrong = {"wrong", Isa::kRef, adamw_ref().front().kernels};
-  // Forgets the correction of the first moment's bias.
+  // Omits the bias correction of the first moment.
   wrong.kernels.update_f32 = [](float* w, const float* g, float* m, float* v, int64_t count,
                                 const AdamWScalars& scalars, ThreadPool& on) {
     AdamWScalars changed = scalars;

@@ -1,4 +1,4 @@
-// VerifyingOps must see a fault in any operation, and none where there is none.
+// VerifyingOps must detect a fault in any operation, and must not report one if there is none.
 #include "bench/verifying_ops.h"
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ struct Fixture {
     rope = RopeTableBuffer(config, kT);
     for (int32_t t = 0; t < kT; ++t) positions.push_back(t);
   }
-  // Random values; the same tensor is asked for only once.
+  // Random values; each tensor is requested only once.
   TensorView tensor(const Shape& shape) { return make(dtype, shape); }
   TensorView floats(const Shape& shape) { return make(DType::kF32, shape); }
 
@@ -58,7 +58,7 @@ struct Fixture {
   std::vector<std::unique_ptr<RandomTensor>> tensors_;
 };
 
-// One call of an operation, and the output that a fault would be in.
+// One call of an operation, and the output in which a fault would appear.
 struct Call {
   const char* name;
   std::function<TensorView(Ops&, Fixture&)> run;
@@ -238,7 +238,7 @@ TEST(VerifyingOps, RightOperationsPass) {
 
 enum class Fault { kFirstOutput, kSecondOutput, kNotANumber };
 
-// Does everything right, then changes an output: all of it by five percent, or one element to NaN.
+// Computes everything correctly, then changes an output: all of it by five percent, or one element to NaN.
 class FaultyOps final : public Ops {
  public:
   FaultyOps(Ops& ops, Fault fault) : ops_(ops), fault_(fault) {}

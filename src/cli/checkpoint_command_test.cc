@@ -59,13 +59,13 @@ class CheckpointCommand : public testing::Test {
 
   const TestFolder folder_;
   const std::string path_ = folder_.path().native();
-  mutable std::string out_;  // of a run that failed
+  mutable std::string out_;  // of a failed run
 };
 
 void expect_80_columns(const std::string& text) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    // A path has no place to break.
+    // A path cannot be wrapped.
     EXPECT_TRUE(line.size() <= 80u || line.find('/') != std::string::npos) << line;
   }
 }
@@ -107,7 +107,7 @@ TEST_F(CheckpointCommand, VerifyReadsEveryByteOfOneOrAll) {
                                          "checkpoint-16 +intact: [0-9.]+ MiB, [0-9.]+ GB/s\n"));
   const fs::path damaged = folder_ / "checkpoint-8" / state_file_name(1, 2);
   flip_a_byte(damaged, static_cast<int64_t>(fs::file_size(damaged)) - 1);
-  EXPECT_THAT(run({"checkpoint", "list", path_}), Not(HasSubstr("cannot")));  // sizes and headers are right
+  EXPECT_THAT(run({"checkpoint", "list", path_}), Not(HasSubstr("cannot")));  // sizes and headers are correct
   expect_error(ExitCode::kBadData,
                {"1 of 2 checkpoints cannot be used", damaged.native(), "expected checksum"}, [&] {
                  run({"checkpoint", "verify", path_});
@@ -121,7 +121,7 @@ TEST_F(CheckpointCommand, VerifyReadsEveryByteOfOneOrAll) {
   EXPECT_THAT(run({"checkpoint", "verify", path_ + "/checkpoint-16/"}), HasSubstr("checkpoint-16 "));
 }
 
-// Not every problem is one of the checkpoint: a disk or a missing permission may pass.
+// Not every problem is the checkpoint's: a disk error or a missing permission may be temporary.
 TEST_F(CheckpointCommand, VerifyTellsADamagedCheckpointFromADiskThatFails) {
   const ReadFaults faults(folder_ / "checkpoint-8" / state_file_name(0, 2), 2);
   expect_error(ExitCode::kIoError, {"1 of 2", state_file_name(0, 2), "Input/output error"}, [&] {

@@ -1,4 +1,4 @@
-// What doctor says of ranks, for machines made up by hand.
+// What doctor says about ranks, for made-up machines.
 #include "cli/doctor_ranks.h"
 
 #include <gmock/gmock.h>
@@ -65,7 +65,7 @@ TEST_F(DoctorRanks, TheVariableOfGlooChoosesTheInterface) {
 
 TEST_F(DoctorRanks, AMachineWithLoopbackAloneSaysSo) {
   const RankFindings findings = examine_ranks(two_numa_nodes(), {kTwoInterfaces.front()});
-  EXPECT_THAT(value_of(findings, "address for others"), HasSubstr("loopback only"));
+  EXPECT_THAT(value_of(findings, "address for others"), HasSubstr("only a loopback interface"));
   EXPECT_TRUE(ranks_json(findings).at("address").is_null());
 }
 

@@ -1,5 +1,5 @@
-// How many threads a process starts, from the machine, an agent and the user's wishes, and what doctor says
-// of it.
+// How many threads a process starts, depending on the machine, an agent and the user's choice, and what
+// doctor says about it.
 #include "cli/threads.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,8 @@ Environment environment_of(const std::map<std::string, std::string>& variables) 
   };
 }
 
-// What `tessera launch` on a machine makes of the processors of one of its ranks, and the rank of that.
+// The processors and variables that `tessera launch` gives to one rank of a machine, and the threads that
+// rank starts.
 struct Rank {
   std::map<std::string, std::string> variables;
   PoolThreads threads;
@@ -60,7 +61,7 @@ TEST(PoolThreads, ALaunchedRankHasAThreadPerCoreOfItsOwn) {
         const Rank rank = launched_rank(machine, shape.cpus(), num_ranks, local_rank);
         const int num_cores = 16 / num_ranks;
         EXPECT_EQ(rank.threads.num_threads(), num_cores);
-        EXPECT_TRUE(rank.threads.choice.is_default) << "what an agent writes is nobody's wish";
+        EXPECT_TRUE(rank.threads.choice.is_default) << "what an agent writes is not the user's choice";
         std::vector<int> first_threads;
         for (int c = local_rank * num_cores; c < (local_rank + 1) * num_cores; ++c) {
           first_threads.push_back(shape.cpu(c, 0));

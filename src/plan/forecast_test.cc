@@ -1,4 +1,4 @@
-// What `tessera plan` says, against sums done by hand.
+// What `tessera plan` forecasts, against calculations by hand.
 #include "plan/forecast.h"
 
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ TEST_F(ForecastTest, TokensPassesAndOperationsFollowFromTheBatch) {
 TEST_F(ForecastTest, GlobalBatchDecidesRowsAndPasses) {
   cluster_.num_nodes = 3;
   args_.global_batch_size = 20;
-  resolve_training_arguments(table_, 3, &args_);  // 7 rows of a rank at most: 2, 2, 2, 1
+  resolve_training_arguments(table_, 3, &args_);  // at most 7 rows per rank: 2, 2, 2, 1
   const RunForecast plan = forecast();
   EXPECT_EQ(plan.tokens_per_step, 20 * 512);
   EXPECT_EQ(plan.tokens_per_pass, 2 * 512);
@@ -94,7 +94,7 @@ TEST_F(ForecastTest, TimeOnTheNetworkHidesBehindComputeUntilItIsLonger) {
     EXPECT_EQ(each.exposed_s, 0.0);
     EXPECT_EQ(each.step_s, forecast().compute_s);
   }
-  cluster_.network_gbps = 0.01;  // all but what a step computes meanwhile
+  cluster_.network_gbps = 0.01;  // everything except what overlaps with computing
   const RunForecast slow = forecast();
   const ScheduleForecast& per_step = slow.schedules[0];
   EXPECT_NEAR(*per_step.exposed_s, per_step.network_s - *slow.compute_s / 4, 1e-6);  // one of four passes
@@ -123,7 +123,7 @@ TEST_F(ForecastTest, SaysWhatIsOfThisMachine) {
   EXPECT_EQ(out["node_tflops_are_of_this_machine"], true);
 }
 
-// That the nodes then gather per layer follows by itself.
+// The nodes then gather per layer automatically.
 TEST_F(ForecastTest, TheNumberOfNodesThatIsNamedFits) {
   args_.save_strategy = "no";  // snapshots take what is free
   for (const int64_t memory_mib : {2500, 1200}) {

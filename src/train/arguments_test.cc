@@ -23,7 +23,7 @@ class ArgumentsTest : public testing::Test {
     table_.set(*flag, {value}, "command line");
   }
 
-  // The message with which a single value is refused on the command line.
+  // The message that refuses a single value on the command line.
   std::string refusal(const std::string& name, const std::string& value) {
     try {
       give(name, value);
@@ -110,7 +110,7 @@ TEST_F(ArgumentsTest, TheAgentsGraceCountsWhereItIsShorter) {
   grace = "12.5";
   read();
   EXPECT_EQ(args_.time_to_end_s(), 12.5);
-  EXPECT_EQ(warnings_of_resolving(), "") << "nobody has asked for more";
+  EXPECT_EQ(warnings_of_resolving(), "") << "no more was requested";
   give("grace_period_s", "90");
   EXPECT_EQ(args_.time_to_end_s(), 12.5);
   EXPECT_THAT(warnings_of_resolving(), HasSubstr("kills its ranks 12.5 s after a signal"));
@@ -363,7 +363,7 @@ TEST_F(ArgumentsTest, UnknownChoicesNameTheKnownOnes) {
 }
 
 TEST_F(ArgumentsTest, WhatWouldChangeTheResultIsRefused) {
-  EXPECT_THAT(refusal("ignore_data_skip", "true"), HasSubstr("rows behind its checkpoint"));
+  EXPECT_THAT(refusal("ignore_data_skip", "true"), HasSubstr("rows after the checkpoint"));
   EXPECT_THAT(refusal("fp16", "true"), HasSubstr("bfloat16"));
   EXPECT_THAT(refusal("neftune_noise_alpha", "5"), HasSubstr("not implemented"));
   EXPECT_THAT(refusal("load_best_model_at_end", "true"), HasSubstr("last step"));

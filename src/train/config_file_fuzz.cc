@@ -1,5 +1,5 @@
-// Settings files as JSON and as YAML, with a setting of each type: any text sets them or is refused with
-// Error(kBadConfig) in one line. The first byte chooses the syntax.
+// Settings files as JSON and as YAML, with a setting of each type: any text either sets them or is refused
+// with Error(kBadConfig) in one line. The first byte chooses the syntax.
 #include <array>
 #include <cstddef>
 #include <cstdint>

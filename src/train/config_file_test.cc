@@ -176,7 +176,7 @@ TEST_F(ConfigFileTest, SyntaxErrorsNameTheLine) {
             "run.cfg:2: not valid UTF-8");
 }
 
-// What yaml-cpp would turn into bytes that are not UTF-8.
+// Input that yaml-cpp would turn into bytes that are not UTF-8.
 TEST_F(ConfigFileTest, ControlCharactersAndEscapesBeyondUtf8AreRefused) {
   using namespace std::string_literals;
   EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\nlr_scheduler_kwargs: {num\0_cycles: 0}\n"s),

@@ -256,7 +256,7 @@ TEST(DeepSpeedArguments, TypesOfSumsAndOfWhatIsExchanged) {
 TEST(DeepSpeedArguments, SummedGradientsAreRefusedWithSeveralRanks) {
   const std::string summed = with(R"("gradient_allreduce_op": "sum")");
   merged(summed);
-  EXPECT_THAT(refusal(summed, {}, 2), HasSubstr("write mean"));
+  EXPECT_THAT(refusal(summed, {}, 2), HasSubstr("use mean"));
 }
 
 TEST(DeepSpeedArguments, PerLayerNeedsShardedWeights) {
@@ -264,7 +264,7 @@ TEST(DeepSpeedArguments, PerLayerNeedsShardedWeights) {
             "per_layer");
   EXPECT_TRUE(may_gather_per_layer(resolved({{"zero_stage", "3"}}, 2), 2));
   EXPECT_FALSE(may_gather_per_layer(resolved({{"zero_stage", "3"}}, 2), 1)) << "ranks of one node";
-  EXPECT_FALSE(may_gather_per_layer(resolved({}, 2), 2)) << "what cannot be asked for is not taken either";
+  EXPECT_FALSE(may_gather_per_layer(resolved({}, 2), 2)) << "what cannot be requested is not chosen either";
   EXPECT_FALSE(may_gather_per_layer(resolved({{"zero_stage", "3"}, {"pack_weights", "always"}}, 2), 2));
   expect_error(ExitCode::kBadConfig, {"gather_schedule per_layer needs zero_stage 3, found 2"}, [] {
     resolved({{"gather_schedule", "per_layer"}}, 2);
@@ -356,7 +356,7 @@ TEST(DeepSpeedArguments, EverySampleFileMakesARun) {
   EXPECT_EQ(numbers.stage3_max_live_parameters, 1'000'000'000);
 }
 
-// Trains with these flags on top of those of TinyRun; all that the run computed.
+// The results of training with these flags on top of TinyRun's.
 struct Outcome {
   std::vector<double> losses, grad_norms, learning_rates;
   std::map<std::string, std::vector<float>> weights;
@@ -425,7 +425,7 @@ TEST(DeepSpeedRun, DecayOfNormWeightsMatters) {
   ASSERT_TRUE(with_norms.weights.contains(projection));
 }
 
-// The first step of AdamW has the bias corrected away, so that betas show from the second on.
+// Bias correction hides the betas in AdamW's first step; they show from the second on.
 TEST(DeepSpeedRun, OneCycleMovesTheMomentum) {
   const auto one_cycle = [](const char* momentum) {
     return train({{"deepspeed", fmt::format(R"({{"train_micro_batch_size_per_gpu": 2,

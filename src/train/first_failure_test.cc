@@ -1,4 +1,4 @@
-// An error of some ranks as all of them see it. Ranks are threads.
+// An error on some ranks, as seen by all of them. Ranks are threads.
 #include "train/first_failure.h"
 
 #include <gmock/gmock.h>
@@ -19,13 +19,13 @@ std::optional<Error> error_of(int rank) {
   return Error(rank == 2 ? ExitCode::kIoError : ExitCode::kBadData, fmt::format("disk of {} is full", rank));
 }
 
-// Collective: the outcome on this rank when those of `ranks` have an error.
+// Collective: the outcome on this rank if those in `ranks` have an error.
 std::optional<RankError> first_error_of(Communicator& comm, const std::set<int>& ranks) {
   const int rank = comm.world().rank;
   return first_error(comm, ranks.contains(rank) ? error_of(rank) : std::nullopt, kTestLabel);
 }
 
-// (nodes, ranks of each); 70 ranks are more than the values of one sum.
+// (nodes, ranks per node); 70 ranks exceed the number of values in one sum.
 class FirstError : public testing::TestWithParam<std::pair<int, int>> {};
 
 TEST_P(FirstError, IsThatOfTheLowestRankOnAllRanks) {

@@ -13,7 +13,7 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 // Every number of ranks up to four on one node, and two nodes.
 const std::vector<Ranks> kRanks = {{1, 2}, {1, 3}, {1, 4}, {2, 1}, {2, 2}};
 
-// What `args` and the flags in `settings` are on a number of ranks.
+// `args` and the flags in `settings`, resolved for a number of ranks.
 TrainingArguments resolved(TrainingArguments args, const Settings& settings, int64_t world_size) {
   FlagTable table;
   declare_training_flags(&table, &args);
@@ -38,7 +38,7 @@ Result train_on(const TinyRun& run, const Settings& settings, const Ranks& ranks
   return result;
 }
 
-// Equal but for times, and for what is computed from rounded numbers.
+// Equal except for times and values computed from rounded numbers.
 void expect_same_json(const nlohmann::json& found, const nlohmann::json& expected, const std::string& name) {
   ASSERT_EQ(found.type(), expected.type()) << name;
   if (found.is_structured()) {
@@ -93,7 +93,7 @@ Result expect_same_on_any_ranks(const TinyRun& run, const Settings& settings) {
   return alone;
 }
 
-// 14 rows, three epochs of steps of 4, 4, 4 and 2 rows: of the last, two ranks of four have none.
+// 14 rows, three epochs of steps of 4, 4, 4 and 2 rows: in the last step, two ranks of four have none.
 Settings short_last_steps() {
   return {{"global_batch_size", "4"}, {"num_train_epochs", "3"},       {"shuffle", "true"},
           {"warmup_ratio", "0.2"},    {"lr_scheduler_type", "cosine"}, {"eval_strategy", "epoch"},
@@ -128,7 +128,7 @@ TEST(GlobalBatch, DropLastLeavesTheShortStepOutOnAnyNumberOfRanks) {
   for (const StepMetrics& step : alone.rank0.steps) EXPECT_EQ(step.num_tokens, 4 * 9);
 }
 
-// 5 rows are no multiple of any number of ranks or of the micro-batch.
+// 5 rows are not a multiple of any number of ranks or of the micro-batch.
 TEST(GlobalBatch, MaxStepsCountTheSameWithShardedWeights) {
   const EvaluatingRun run;
   const Result alone = expect_same_on_any_ranks(run, {{"global_batch_size", "5"},
@@ -154,7 +154,7 @@ TEST(GlobalBatch, IsOneRanksTrainingWithABatchOfThatSize) {
 }
 
 // One step of AdamW whose epsilon is far above the gradients changes a weight by nearly rate / epsilon times
-// its gradient: a difference in the gradient is one in the weights of the same relative size.
+// its gradient: a difference in the gradient becomes a difference of the same relative size in the weights.
 TEST(GlobalBatch, RowsDealtByLengthHaveTheSameGradientOnAnyNumberOfRanks) {
   ModelConfig config = tiny_config();
   config.max_position_embeddings = std::max<int64_t>(config.max_position_embeddings, 128);

@@ -1,4 +1,5 @@
-// Which rank reads what of a model's files, and that all have the same weights then. Ranks are threads.
+// Which rank reads which parts of a model's files, and that all have the same weights afterwards. Ranks are
+// threads.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +43,7 @@ std::vector<LoadCase> load_cases() {
 struct Loaded {
   int64_t num_bytes = 0;       // read by all ranks together
   std::vector<float> masters;  // as rank 0 exports them
-  double loss = 0;             // of the last node, whose weights come over the network
+  double loss = 0;             // on the last node, whose weights come over the network
 };
 
 Loaded load(const std::filesystem::path& folder, const ModelConfig& config, const LoadCase& c,
@@ -99,7 +100,7 @@ TEST(LoadOnRanks, EveryByteIsReadOncePerNodeOrOncePerCluster) {
 TEST(LoadOnRanks, TrainingIsTheSameWhoeverReads) {
   TinyRun run;
   run.args.dtype = "bfloat16";
-  run.args.per_device_train_batch_size = 1;  // 8 of the 14 rows a step
+  run.args.per_device_train_batch_size = 1;  // 8 of the 14 rows per step
   run.args.zero_stage = 2;
   const auto by_node = train_ranks(run.args, {2, 2});
   run.args.load_weights_once = "per_cluster";

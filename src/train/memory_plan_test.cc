@@ -1,4 +1,4 @@
-// The memory table: what it refuses, and that it is true.
+// The memory table: what it refuses, and that it matches reality.
 #include "train/memory_plan.h"
 
 #include <gmock/gmock.h>
@@ -63,11 +63,11 @@ class MemoryPlanTest : public testing::Test {
   ThreadPool pool_{1};
   std::unique_ptr<Ops> ops_;
   Model model_;
-  Model larger_;  // whose shares outweigh the buffers of the network
+  Model larger_;  // whose shards outweigh the network buffers
   MemoryRequest request_;
 };
 
-// The sizes that the memory of one process has always been made of.
+// The sizes that make up the memory of one process.
 TEST_F(MemoryPlanTest, OneProcessCountsEveryKindByItsFormula) {
   const int64_t count = model_.layout().num_elements();
   const MemoryPlan plan = plan_memory(model_, request_);
@@ -228,7 +228,7 @@ TEST_F(MemoryPlanTest, SaysHowManyNodesWouldDoWithOtherSettings) {
                                     "with zero_stage 3 and gather_schedule per_layer",
                                     *fewest)));
 
-  // Activations are not sharded: a change of the rows is needed as well.
+  // Activations are not sharded: the rows must change as well.
   MemoryRequest wide = request_, narrow = request_;
   wide.limits.max_tokens = 64 * request_.limits.max_tokens;
   const std::vector<MemoryAlternative> alternatives = {{"per_device_train_batch_size 1", narrow}};
@@ -359,7 +359,7 @@ TEST_F(MemoryPlanTest, JsonHasThePlanByItemAndWhatWasMeasured) {
   EXPECT_EQ(sums["step"] + sums["saving"], plan.node_bytes());
 }
 
-// Lets VmHWM start again from the present size (Documentation/filesystems/proc.rst, clear_refs).
+// Resets VmHWM to the current size (Documentation/filesystems/proc.rst, clear_refs).
 bool reset_peak() { return static_cast<bool>(std::ofstream("/proc/self/clear_refs") << "5" << std::flush); }
 
 class PeakMemory : public testing::TestWithParam<bool> {};
@@ -376,7 +376,8 @@ TEST_P(PeakMemory, StaysWithinATenthOfThePlan) {
   tiny.args.gradient_accumulation_steps = 1;
   tiny.args.max_steps = 2;
   tiny.args.save_strategy = "steps";
-  tiny.args.async_save = false;  // of the snapshot as much is taken as changes before it is written
+  tiny.args.async_save =
+      false;  // how much of the snapshot is used depends on what changes before it is written
   tiny.args.eval_dataset = {tiny.folder() / "eval.safetensors"};
   tiny.args.eval_strategy = "epoch";
   if (!reset_peak()) GTEST_SKIP() << "the kernel does not let the peak be reset";

@@ -1,4 +1,4 @@
-// What nodes exchange in a step, counted, against the closed form. Ranks are threads.
+// What nodes exchange in a step, measured, against the closed form. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include "train/train_test_support.h"
@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-// Of all nodes.
+// Summed over all nodes.
 WireBytes wire_bytes_of_job(const ZeroLayout& layout, const ZeroSettings& settings) {
   WireBytes sum;
   for (int node = 0; node < layout.num_nodes; ++node) {
@@ -31,7 +31,7 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
     run_.args.max_steps = 4;
     run_.args.zero_stage = GetParam().stage;
     run_.args.gather_schedule = GetParam().schedule;
-    run_.args.stage3_prefetch_bucket_size = 0;  // of four layers two are in memory
+    run_.args.stage3_prefetch_bucket_size = 0;  // two of four layers are in memory
     run_.args.stage3_param_persistence_threshold = 0;
   }
 
@@ -65,7 +65,7 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
       EXPECT_EQ(step.network->sent_bytes, expected.sent()) << what << ", step " << step.step;
     }
     EXPECT_EQ(found.summary.network->sent_bytes, expected.sent()) << what;
-    // The first step takes its weights from the disk where the node has all of them.
+    // If the node has all weights, the first step has them from disk.
     const bool gathers_in_step = shards_weights(layout(), settings);
     EXPECT_EQ(found.steps[0].network->sent_bytes,
               expected.sent() - (gathers_in_step ? 0 : expected.sent_gather))
@@ -101,8 +101,8 @@ TEST_P(NetworkUseTest, WithoutOverlapTheSameIsMoved) {
   expect_closed_form("without overlap");
 }
 
-// Neither belongs to a step. Under per_layer an evaluation leaves other layers in memory than a step does, so
-// that the next step gathers others.
+// Neither belongs to a step. Under per_layer an evaluation leaves different layers in memory than a step
+// does, so the next step gathers different ones.
 TEST_P(NetworkUseTest, EvaluationAndSavingAreNotCounted) {
   if (GetParam().schedule == "per_step") {
     run_.args.eval_dataset = {run_.folder() / "eval.safetensors"};
@@ -124,8 +124,8 @@ TEST(NetworkUse, OneNodeHasNone) {
   EXPECT_FALSE(lines.back().contains("network_sent_bytes"));
 }
 
-// 2 bytes per parameter gathered, 2 reduced, times (K - 1) / K, whatever the accumulation; the arrays have
-// gaps of less than a cache line behind each tensor.
+// 2 bytes per parameter gathered, 2 reduced, times (K - 1) / K, for any accumulation; the arrays have gaps of
+// less than a cache line after each tensor.
 TEST(NetworkUse, PerStepMovesFourBytesPerParameter) {
   TinyRun run;
   run.args.dtype = "bfloat16";

@@ -1,4 +1,4 @@
-// The search for what is not finite. Ranks are threads, each with a whole model.
+// The search for non-finite values. Ranks are threads, each with a whole model.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using testing::Not;
 
 constexpr int32_t kBadToken = 5;
 
-// Rows of 9 tokens of which 2 and 6 alone have kBadToken, in the third place.
+// Rows of 9 tokens; only rows 2 and 6 have kBadToken, as their third token.
 class NotFinite : public testing::Test {
  protected:
   NotFinite() {
@@ -34,7 +34,7 @@ class NotFinite : public testing::Test {
     weights_[static_cast<size_t>(ParameterLayout(tiny_config()).at(parameter).offset + index)] = NAN;
   }
 
-  // What every rank says of a step in which rank r reads the rows that leave r when divided by their number.
+  // What every rank reports for a step in which rank r reads the rows i with i % num_ranks == r.
   std::string search(int num_ranks, bool loss_is_finite = true, const std::string& gradient = "") {
     std::mutex mutex;
     std::set<std::string> said;
@@ -72,7 +72,8 @@ TEST_F(NotFinite, RowsAndTheFirstPartOfTheModelAreNamed) {
 
 TEST_F(NotFinite, SoIsTheRankThatReadThem) {
   spoil("model.embed_tokens.weight", kBadToken * tiny_config().hidden_size);
-  EXPECT_THAT(search(3), HasSubstr("rank 0 on host")) << "rows 2 and 6 of ranks 2 and 0: the first is heard";
+  EXPECT_THAT(search(3), HasSubstr("rank 0 on host"))
+      << "rows 2 and 6 of ranks 2 and 0: the first rank reports";
   EXPECT_THAT(search(4), AllOf(HasSubstr("rank 2 on host"), HasSubstr("rows 2, 6 (from 0)")));
 }
 

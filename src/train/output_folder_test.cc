@@ -1,4 +1,4 @@
-// output_dir and a loss of power.
+// output_dir and power loss.
 #include "train/output_folder.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,7 @@ TEST(OutputFolder, NamesOfNewFoldersSurviveALossOfPower) {
   EXPECT_EQ(num_folders, 3);
 }
 
-// Syncing takes long while a checkpoint is on its way to the disk.
+// Syncing takes long while a checkpoint is being written to disk.
 TEST(OutputFolder, AFolderThatIsThereIsNotSynced) {
   const TestFolder folder;
   const DiskRecording recording(folder.path());

@@ -115,7 +115,7 @@ TEST(Checkpoints, OnlyTheNewestStayWithinTheLimit) {
       2);
 }
 
-// As a disk that is full: no file of this process grows beyond a size.
+// Simulates a full disk: no file of this process grows beyond a size.
 class FileSizeLimit {
  public:
   FileSizeLimit() : former_handler_(std::signal(SIGXFSZ, SIG_IGN)) { getrlimit(RLIMIT_FSIZE, &former_); }
@@ -134,7 +134,7 @@ class FileSizeLimit {
   void (*former_handler_)(int);
 };
 
-// What a run of 6 steps that saves every other one has left when checkpoint-2 failed.
+// Expects what a run of 6 steps that saves every other step leaves if checkpoint-2 failed.
 void expect_all_but_the_first(const TinyRun& tiny, const RecordingObserver& run) {
   ASSERT_EQ(run.failures.size(), 1u);
   EXPECT_THAT(run.failures[0], testing::HasSubstr("checkpoint-2"));
@@ -170,7 +170,7 @@ TEST(Checkpoints, OneThatFailsWhileItIsWrittenDoesNotEndTheRun) {
     tiny.args.save_strategy = "steps";
     tiny.args.save_steps = 2;
     tiny.args.per_device_train_batch_size = 1;
-    tiny.args.save_rate_limit = "20KB";  // some seconds for all of it
+    tiny.args.save_rate_limit = "20KB";  // a few seconds for all of it
     const FileSizeLimit disk;
     const auto fill_disk = [&](const StepMetrics& metrics) {
       if (metrics.step != 3) return;

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-// A layer's state is 117 MB, its activations 22 KB a token.
+// A layer's state is 117 MB, its activations 22 KB per token.
 ModelConfig wide_config() {
   ModelConfig config = tiny_config();
   config.hidden_size = 512;
@@ -56,8 +56,8 @@ TEST_F(MicroBatchesPerPass, StopsWhereActivationsWouldOutgrowTheState) {
   EXPECT_EQ(merged(tiny_config(), 128, 16), 1);
 }
 
-// Steps of two passes of up to three rows, in the order of the dataset, starting over at its end; counts what
-// is asked.
+// Steps of two passes of up to three rows, in the order of the dataset, starting over at its end; counts the
+// queries.
 struct CountedSteps {
   explicit CountedSteps(std::vector<int64_t> row_lengths) : lengths(std::move(row_lengths)) {}
 

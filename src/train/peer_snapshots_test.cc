@@ -1,5 +1,5 @@
-// Ranks that are started again go on from the copies of their state in memory: the same bits on the same
-// ranks, with nothing on the disk.
+// Restarted ranks resume from the snapshots of their state in memory: the same bits on the same ranks, with
+// nothing on disk.
 #include "train/peer_snapshots.h"
 
 #include <gmock/gmock.h>
@@ -20,14 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-// What the agents of some nodes keep.
+// The memory kept by the agents of some nodes.
 class Agents {
  public:
   explicit Agents(const Ranks& ranks) : local_world_size_(ranks.local_world_size) {
     for (int node = 0; node < ranks.num_nodes; ++node) replace(node);
   }
 
-  // The node is lost with all that it has, and another one comes.
+  // The node is lost with everything it holds, and another one replaces it.
   void replace(int node) {
     for (int i = 0; i < local_world_size_ * kNumSnapshotSlots; ++i) {
       const size_t at = static_cast<size_t>(node * local_world_size_ * kNumSnapshotSlots + i);
@@ -35,7 +35,7 @@ class Agents {
       files_[at] = UniqueFd(memfd_create("test", MFD_CLOEXEC));
     }
   }
-  // It does not come back; the numbers of those behind it follow.
+  // The node does not come back; the nodes after it are renumbered.
   void remove(int node) {
     const auto first = files_.begin() + node * local_world_size_ * kNumSnapshotSlots;
     files_.erase(first, first + local_world_size_ * kNumSnapshotSlots);
@@ -48,7 +48,7 @@ class Agents {
     }
     return slots;
   }
-  // Of one rank: the step that each slot has, as far as it is whole.
+  // For one rank: the step held by each slot that is intact.
   std::vector<int64_t> steps_of(int rank) const {
     World world;
     world.rank = rank;
@@ -60,7 +60,7 @@ class Agents {
     }
     return steps;
   }
-  // A byte in the middle of what a rank has of a step.
+  // Damages a byte in the middle of a rank's state of a step.
   void damage(int rank, int64_t step) const {
     World world;
     world.rank = rank;
@@ -96,10 +96,11 @@ class PeerSnapshotsJob : public testing::Test {
 
   struct Outcome {
     std::vector<RecordingObserver> observers;
-    std::string error;  // what ended it
+    std::string error;  // the error that ended it
     const RecordingObserver& root() const { return observers.at(0); }
   };
-  // Ends with an error of rank 0 in step `fatal_step`, before that is kept anywhere; 0: runs to its end.
+  // Ends with an error on rank 0 in step `fatal_step`, before that step is kept anywhere; 0 = runs to
+  // completion.
   Outcome start(const Ranks& ranks, const Agents& agents, int restart_count, int64_t fatal_step = 0) const {
     Outcome outcome;
     outcome.observers.resize(static_cast<size_t>(ranks.world_size()));
@@ -124,7 +125,7 @@ class PeerSnapshotsJob : public testing::Test {
     return outcome;
   }
   std::map<std::string, std::vector<float>> weights() const { return read_tensors(args_.output_dir); }
-  // Of a run that nothing happens to; in a folder of its own.
+  // Weights of an undisturbed run, in its own folder.
   std::map<std::string, std::vector<float>> undisturbed(const Ranks& ranks) {
     const std::string output = args_.output_dir;
     args_.output_dir = tiny_.folder() / "undisturbed";
@@ -136,7 +137,7 @@ class PeerSnapshotsJob : public testing::Test {
     args_.output_dir = output;
     return expected;
   }
-  // By step, as the log of the whole run has them.
+  // By step, as logged over the whole run.
   std::map<int, double> losses() const {
     std::map<int, double> losses;
     const nlohmann::json state = read_json(fs::path(args_.output_dir) / "trainer_state.json");
@@ -167,7 +168,7 @@ TEST_P(PeerSnapshotsSameRanks, GoOnWithTheSameBits) {
   const auto expected = undisturbed(ranks);
   const Agents agents(ranks);
   EXPECT_THAT(start(ranks, agents, 0, 4).error, HasSubstr("the end of step 4"));
-  // Twice: the copies of the second start replace those of the first.
+  // Twice: the second start's snapshots replace the first start's.
   const Outcome second = start(ranks, agents, 1, 5);
   EXPECT_EQ(second.root().resumed_step, 3);
   EXPECT_THAT(second.root().resumed_from, testing::StartsWith("node"));
@@ -197,7 +198,7 @@ INSTANTIATE_TEST_SUITE_P(Jobs, PeerSnapshotsSameRanks, testing::ValuesIn(all_cas
 
 class PeerSnapshotsLostNode : public PeerSnapshotsJob, public testing::WithParamInterface<RanksCase> {};
 
-// The states of its ranks are on the next node. That of the last step may not have reached it.
+// The states of its ranks are on the next node; that of the last step may not have arrived.
 TEST_P(PeerSnapshotsLostNode, IsReplacedAndTheJobGoesOnWithTheSameBits) {
   const auto& [ranks, stage, schedule] = GetParam();
   args_.zero_stage = stage;
@@ -215,7 +216,7 @@ TEST_P(PeerSnapshotsLostNode, IsReplacedAndTheJobGoesOnWithTheSameBits) {
   }
 }
 
-// Sums have another order on other ranks: the rounding of float32 in 3 steps.
+// Sums are in a different order on other ranks: float32 rounding over 3 steps.
 TEST_P(PeerSnapshotsLostNode, LeavesTheOthersToGoOnAlone) {
   const auto& [ranks, stage, schedule] = GetParam();
   args_.zero_stage = stage;
@@ -229,7 +230,7 @@ TEST_P(PeerSnapshotsLostNode, LeavesTheOthersToGoOnAlone) {
   const int64_t resumed = second.root().resumed_step;
   EXPECT_GE(resumed, 2);
   EXPECT_EQ(second.root().steps.at(0).step, resumed + 1);
-  // The node comes back, with nothing.
+  // The node comes back empty.
   agents.replace(ranks.num_nodes - 1);
   const Outcome third = start(ranks, agents, 2);
   EXPECT_EQ(third.error, "");
@@ -252,7 +253,7 @@ TEST_F(PeerSnapshotsJob, TwoNeighboursLostAreTooMany) {
   agents.remove(1);
   const Outcome second = start({1, 1}, agents, 1, 2);
   EXPECT_EQ(second.root().resumed_step, -1);
-  EXPECT_EQ(second.root().steps.at(0).step, 1) << "afresh, as there is no checkpoint either";
+  EXPECT_EQ(second.root().steps.at(0).step, 1) << "from scratch, as there is no checkpoint either";
 }
 
 TEST_F(PeerSnapshotsJob, DamagedStateGivesWayToTheOneBefore) {
@@ -265,7 +266,7 @@ TEST_F(PeerSnapshotsJob, DamagedStateGivesWayToTheOneBefore) {
   EXPECT_THAT(agents.steps_of(1), testing::UnorderedElementsAre(2, -1, -1, -1));
   const Outcome second = start(ranks, agents, 1, 4);
   EXPECT_EQ(second.root().resumed_step, 2);
-  // What was damaged was written again.
+  // The damaged slot has been rewritten.
   EXPECT_EQ(start(ranks, agents, 2).root().resumed_step, 3);
   EXPECT_EQ(weights(), expected);
 }
@@ -273,12 +274,12 @@ TEST_F(PeerSnapshotsJob, DamagedStateGivesWayToTheOneBefore) {
 TEST_F(PeerSnapshotsJob, DamagedStateIsTakenFromTheNeighbour) {
   const Ranks ranks = {2, 1};
   const auto expected = undisturbed(ranks);
-  args_.peer_snapshot_steps = 2;  // that of step 2 has arrived when step 4 is kept
+  args_.peer_snapshot_steps = 2;  // the snapshot of step 2 has arrived by the time that of step 4 is taken
   Agents agents(ranks);
   start(ranks, agents, 0, 5);
   agents.damage(0, 4);
   const Outcome second = start(ranks, agents, 1);
-  EXPECT_THAT(second.root().resumed_step, testing::AnyOf(4, 2)) << "2 where that of 4 was on its way";
+  EXPECT_THAT(second.root().resumed_step, testing::AnyOf(4, 2)) << "2 if that of 4 was in transit";
   EXPECT_EQ(second.error, "");
   EXPECT_EQ(weights(), expected);
 }
@@ -311,7 +312,7 @@ TEST_F(PeerSnapshotsJob, AnotherJobDoesNotUseThem) {
   EXPECT_EQ(second.root().steps.at(0).step, 1);
 }
 
-// Texts of a short run are within what is rounded up.
+// The texts of a short run fit into the rounding.
 TEST_F(PeerSnapshotsJob, TakesTheMemoryThatIsPlanned) {
   for (const Ranks ranks : {Ranks{1, 2}, Ranks{2, 2}}) {
     const Agents agents(ranks);

@@ -1,6 +1,7 @@
 // Runs with settings drawn at random, on models whose checkpoints have several pieces: each is trained whole,
-// interrupted and resumed with the same settings (the same bytes), and resumed with others (the same losses).
-// TESSERA_RANDOM_RUNS and TESSERA_RANDOM_FIRST_SEED choose how many seeds, and the first one.
+// interrupted and resumed with the same settings (the same bytes), and resumed with different settings (the
+// same losses). TESSERA_RANDOM_RUNS and TESSERA_RANDOM_FIRST_SEED choose the number of seeds and the first
+// seed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Rows of a step, whatever the number of ranks: divisible by 1, 2, 3, 4 and by every micro-batch below.
+// Rows per step, for any number of ranks: divisible by 1, 2, 3, 4 and by every micro-batch below.
 constexpr int64_t kGlobalBatch = 12;
 constexpr int64_t kNumSteps = 5;
 
@@ -60,7 +61,7 @@ ModelConfig draw_config(Draw& draw) {
   return config;
 }
 
-// Who computes, and how the work is divided: what must not change a loss.
+// Which machines compute, and how the work is divided: must not change a loss.
 struct Machine {
   Ranks ranks;
   int64_t threads_per_rank = 1;
@@ -149,7 +150,7 @@ struct RandomRun {
         args.async_save);
   }
 
-  // Into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.
+  // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.
   RecordingObserver train(const std::string& output, int64_t stop_after = kNumSteps + 1) {
     tiny.args.output_dir = tiny.folder() / output;
     std::atomic<int64_t> num_done = 0;
@@ -171,7 +172,8 @@ void expect_same_bytes(const fs::path& found, const fs::path& expected) {
   EXPECT_EQ(history_of(found), history_of(expected));
 }
 
-// The rounding of another order of sums: of float32; of bfloat16 activations, and of weights that it led to.
+// Allows for a different order of sums: rounding in float32 or bfloat16 activations, and the resulting
+// weights.
 void expect_same_losses(const RecordingObserver& found, const RecordingObserver& expected, double relative) {
   ASSERT_LE(found.steps.size(), expected.steps.size());
   for (const StepMetrics& step : found.steps) {
@@ -190,7 +192,7 @@ void run_seed(uint64_t seed) {
   ASSERT_EQ(std::ssize(whole.steps), kNumSteps);
   const fs::path output = run.tiny.args.output_dir;
 
-  // Ranks agree on a signal at the end of the step in which it comes, so that this is never the last one.
+  // Ranks agree on a signal at the end of the step in which it arrives, so this must not be the last step.
   const int64_t stop_after = run.draw.number(1, kNumSteps - 2);
   const RecordingObserver stopped = run.train("resumed", stop_after);
   run.tiny.args.resume_from_checkpoint = "auto";

@@ -1,4 +1,4 @@
-// The same run on one rank and on several: ranks are threads, nodes differ in nothing but their number.
+// The same run on one rank and on several: ranks are threads, nodes differ only in their number.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace tessera {
 namespace {
 
-// Batches of the tiny run over as many ranks: 12 rows a step, whatever the number of ranks.
+// The tiny run's batches divided over `world_size` ranks: 12 rows per step for any number of ranks.
 TrainingArguments share_batch(const TrainingArguments& args, int world_size) {
   TrainingArguments shared = args;
   shared.per_device_train_batch_size = 1;
@@ -33,15 +33,14 @@ class RanksTest : public testing::TestWithParam<RanksCase> {
   }
 };
 
-// More than are fetched ahead.
+// More layers than are prefetched.
 ModelConfig three_layers() {
   ModelConfig config = tiny_config();
   config.num_hidden_layers = 3;
   return config;
 }
 
-// Two epochs' worth of whole steps for every number of ranks: otherwise ranks are completed with rows from
-// the start.
+// Whole steps in an epoch for every number of ranks: otherwise ranks are filled up with rows from the start.
 void write_rows(const TinyRun& run, int64_t vocab_size) {
   write_token_rows(run.folder() / "train.safetensors",
                    random_rows(std::vector<int64_t>(24, 9), vocab_size, 3));
@@ -96,7 +95,7 @@ std::map<std::string, std::string> files_of(const std::filesystem::path& folder)
   return files;
 }
 
-// Without a learning rate every number of ranks ends with the same weights.
+// With a learning rate of 0 any number of ranks ends with the same weights.
 TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
@@ -116,7 +115,8 @@ TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
   }
 }
 
-// In float32: what lies between two bfloat16 is rounded to even here, and there so that the remainder fits.
+// In float32: one of the two rounds values halfway between two bfloat16 to even, the other so that the
+// remainder fits.
 TEST_P(RanksTest, FinalModelIsThatOfTheLastCheckpoint) {
   TinyRun run;
   write_rows(run, tiny_config().vocab_size);
@@ -132,7 +132,7 @@ TEST_P(RanksTest, FinalModelIsThatOfTheLastCheckpoint) {
   }
 }
 
-// With a threshold of next to nothing every loss above the mean of the two before it is a spike.
+// With a threshold close to zero, every loss above the mean of the two before it is a spike.
 TEST_P(RanksTest, SkippedStepsLeaveAllRanksAsTheyWere) {
   const ModelConfig config = three_layers();
   TinyRun run(config);
@@ -169,7 +169,7 @@ TEST_P(RanksTest, WhatIsNotFiniteEndsThemAllWithItsPlace) {
                [&] { train_ranks(args, GetParam().ranks); });
 }
 
-// Once per node.
+// Packed weights are kept once per node.
 bool plans_packed_weights(const RecordingObserver& observer) {
   for (const MemoryItem& item : observer.plan.memory.items) {
     if (item.name != "packed for the products") continue;
@@ -198,7 +198,8 @@ TEST_P(RanksTest, RepeatsBitByBitInBfloat16) {
   EXPECT_EQ(read_tensors(args.output_dir), weights);
 }
 
-// Every pass rounds the sums so far to 8 bits: 2^-9 of each of the gradient's elements, at most once a pass.
+// Every pass rounds the running sums to 8 bits: an error of 2^-9 of each gradient element, at most once per
+// pass.
 TEST_P(RanksTest, Bfloat16AccumulationStaysClose) {
   const ModelConfig config = three_layers();
   TinyRun run(config);

@@ -1,4 +1,5 @@
-// A disk that fails while a run reads its files: one line that names the file, and no run with other data.
+// A disk that fails while a run reads its files: one error line that names the file, and no run with wrong
+// data.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Every read of the file in turn is the first that fails.
+// Makes each read of the file in turn the first to fail.
 void expect_every_fault_to_be_told(const fs::path& file, const std::function<void()>& action) {
   int num_reads = 0;
   {
@@ -60,7 +61,7 @@ TEST_F(ReadFault, OfTheDatasetsEndsTheRun) {
   }
 }
 
-// A checkpoint that is asked for by name has no other to give way to.
+// For a checkpoint requested by name there is no fallback.
 TEST_F(ReadFault, OfACheckpointAskedForEndsTheRun) {
   run_.train(1);
   const fs::path checkpoint = run_.output() / "checkpoint-1";

@@ -1,4 +1,4 @@
-// A pass that is computed twice: the same bits from sound machines, and the place where a flipped one is.
+// A pass computed twice: sound machines give the same bits, and a flipped bit is located.
 #include "train/replay_check.h"
 
 #include <gmock/gmock.h>
@@ -16,8 +16,7 @@ namespace {
 
 enum class Product { kForward, kWeightGradient };
 
-// Flips one mantissa bit of the result of the first product of a kind once it is armed, and is disarmed by
-// it.
+// Once armed, flips one mantissa bit in the result of the next product of a kind, then disarms itself.
 class FlippingOps : public ForwardingOps {
  public:
   FlippingOps(std::unique_ptr<Ops> ops, Product product, std::atomic<bool>* armed)
@@ -35,8 +34,8 @@ class FlippingOps : public ForwardingOps {
   }
 
  private:
-  // The highest bit of the mantissa, of the last element of the row in the middle: where queries, keys and
-  // values lie beside each other, a value that many tokens see.
+  // Flips the highest mantissa bit of the last element of the middle row: where queries, keys and values are
+  // adjacent, that is a value many tokens see.
   void flip(TensorView values) {
     if (!armed_->exchange(false)) return;
     const int64_t element_bytes = dtype_bytes(values.dtype());
@@ -49,7 +48,7 @@ class FlippingOps : public ForwardingOps {
   std::atomic<bool>* armed_;
 };
 
-// Flips in `bad_rank` from the second step on, where there is one.
+// Flips on `bad_rank`, if there is one, from the second step on.
 std::vector<RecordingObserver> train_with_flip(const TrainingArguments& args, const Ranks& ranks,
                                                int bad_rank, Product product) {
   std::vector<RecordingObserver> observers(static_cast<size_t>(ranks.world_size()));
@@ -133,7 +132,7 @@ TEST_P(ReplayCheckTest, NamesTheRankAndThePlaceOfAFlippedBit) {
   }
 }
 
-// What the check is for: without it such a flip is seen by nobody.
+// Why the check exists: without it such a flip goes unnoticed.
 TEST_P(ReplayCheckTest, WithoutItAFlippedBitGoesUnseen) {
   const auto flipped = train_with_flip(run_.args, GetParam().ranks, 0, Product::kForward);
   const auto weights = read_tensors(run_.args.output_dir);

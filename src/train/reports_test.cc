@@ -50,7 +50,7 @@ TEST(LogHistoryText, GrowsWithTheHistory) {
     history.push_back({.values = {{"count", 3 * step}, {"loss", 1.0 / static_cast<double>(step)}},
                        .epoch = 0.1 * static_cast<double>(step),
                        .step = step});
-    if (step % 2 == 0) continue;  // two at once
+    if (step % 2 == 0) continue;  // two entries at once
     const std::vector<LogEntry> parsed = parse_log_history(text.of(history), "text");
     ASSERT_EQ(parsed.size(), history.size());
     for (size_t i = 0; i < parsed.size(); ++i) {

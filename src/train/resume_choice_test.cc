@@ -1,4 +1,4 @@
-// What a run goes on from, and what it refuses.
+// What a run resumes from, and what it refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ TEST(Resume, PathMayBeOfAnotherFolder) {
   EXPECT_TRUE(fs::exists(run.output() / "checkpoint-6"));
 }
 
-// Changes a byte in the middle of the largest file of optimizer state.
+// Changes a byte in the middle of the largest optimizer state file.
 void damage(const fs::path& checkpoint) {
   fs::path largest;
   for (const auto& entry : fs::recursive_directory_iterator(checkpoint / "tessera")) {
@@ -41,7 +41,7 @@ void damage(const fs::path& checkpoint) {
   std::ofstream(largest, std::ios::binary) << bytes;
 }
 
-// What an agent starts again goes on from what its own starts have written, not from the path again.
+// A run restarted by an agent resumes from what its own starts have written, not from the given path again.
 TEST(Resume, RestartGoesOnBehindTheCheckpointThatWasAskedFor) {
   for (const int world_size : {1, 2}) {
     SavingRun run({1, world_size});
@@ -51,12 +51,12 @@ TEST(Resume, RestartGoesOnBehindTheCheckpointThatWasAskedFor) {
     launched.args.resume_from_checkpoint = run.output() / "checkpoint-2";
     launched.args.launch_id = "this";
     EXPECT_EQ(launched.run().resumed_step, 2);
-    // As after a crash behind step 4.
+    // As after a crash following step 4.
     for (const char* name : {"checkpoint-5", "checkpoint-6"}) fs::remove_all(launched.output() / name);
     SavingRun again = launched;
     again.args.is_restart = true;
     EXPECT_EQ(again.run().resumed_step, 4);
-    // Damaged ones give way to those before, and they to the one that was asked for.
+    // Damaged checkpoints give way to earlier ones, and finally to the one that was requested.
     damage(launched.output() / "checkpoint-6");
     damage(launched.output() / "checkpoint-5");
     EXPECT_EQ(again.run().resumed_step, 4);
@@ -75,7 +75,7 @@ TEST(Resume, RestartTakesNothingOfAnotherLaunch) {
   former.args.launch_id = "former";
   former.args.output_dir = run.folder() / "out";
   former.run();
-  // The first start of this launch has ended before it came to set those of the former one aside.
+  // The first start of this launch ended before it could move the previous launch's checkpoints aside.
   SavingRun again = former;
   again.args.resume_from_checkpoint = run.output() / "checkpoint-3";
   again.args.launch_id = "this";
@@ -119,7 +119,7 @@ TEST(Resume, FinishedRunIsLeftAsItIs) {
   EXPECT_EQ(fs::last_write_time(run.output() / "model.safetensors"), written);
 }
 
-// The model in the folder is that of a former end, not of the run that went on from an earlier step.
+// The model in the folder is from an earlier end of run, not from the run that resumed at an earlier step.
 TEST(Resume, FormerEndIsNotThatOfTheRunThatWentOn) {
   SavingRun run;
   run.args.max_steps = 5;
@@ -229,7 +229,7 @@ TEST(Resume, AutoDoesNotStartAfreshBesideCheckpointsThatCannotBeUsed) {
                  {"resume_from_checkpoint auto", run.output().string(), "none that can be used"},
                  [&] { run.run(); });
     EXPECT_FALSE(fs::exists(run.output() / "previous-1"));
-    // An agent's restart of a run that was to begin afresh has nothing to lose there.
+    // An agent's restart of a run meant to start from scratch has nothing to lose there.
     run.args.agent_resumes = true;
     run.args.is_restart = true;
     run.args.launch_id = "this";
@@ -251,7 +251,7 @@ TEST(Resume, RestartOfAFreshRunTakesNothingOfAFormerOne) {
   SavingRun run;
   run.args.launch_id = "former";
   run.run();
-  // The first start of this launch has ended before it came to set the former run aside.
+  // The first start of this launch ended before it could move the earlier run aside.
   SavingRun again = run;
   again.args.launch_id = "this";
   again.args.resume_from_checkpoint = "auto";

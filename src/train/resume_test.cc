@@ -1,4 +1,4 @@
-// Going on from checkpoints: the same bits on the same ranks, the same losses on others.
+// Resuming from checkpoints: the same bits on the same ranks, the same losses on others.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -198,7 +198,7 @@ TEST(Signal, TakesTheTimeForTheStepOrGivesItUp) {
   run.run();
   SavingRun late = run;
   late.args.output_dir = run.folder() / "late";
-  late.args.grace_period_s = 0.5;  // less than what a checkpoint is thought to take
+  late.args.grace_period_s = 0.5;  // less than a checkpoint is expected to take
   const RecordingObserver stopped = stop_in_step_3(late);
   EXPECT_EQ(stopped.steps.size(), 2u);
   EXPECT_EQ(stopped.summary.stop_signal, SIGTERM);
@@ -221,12 +221,12 @@ TEST(Resume, ScheduleThatWatchesEvaluationsGoesOn) {
   SavingRun resumed = run;
   resumed.interrupt_at(3, "resumed");
   resumed.args.resume_from_checkpoint = "true";
-  resumed.args.learning_rate = 1;  // only where it begins
+  resumed.args.learning_rate = 1;  // only at the start
   EXPECT_EQ(resumed.run().differences, "");
   expect_same_run(resumed.output(), run.output());
 }
 
-// The checkpoint is then one without the evaluation that belongs before it.
+// The checkpoint then lacks the evaluation that should precede it.
 TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
   SavingRun run;
   run.args.lr_scheduler_type = "reduce_lr_on_plateau";
@@ -277,7 +277,7 @@ TEST(AsyncSave, MetricsTellWhatACheckpointCost) {
     EXPECT_GT(line.at("checkpoint_write_s"), 0);
     EXPECT_GT(line.at("checkpoint_stall_s"), 0);
   }
-  EXPECT_GE(num_told, 2) << "the last two may be complete behind the last step";
+  EXPECT_GE(num_told, 2) << "the last two may complete after the last step";
 }
 
 }  // namespace

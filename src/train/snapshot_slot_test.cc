@@ -1,4 +1,4 @@
-// What lies in a slot is what was written, or it is found not to be.
+// A slot holds what was written, or is found to be damaged.
 #include "train/snapshot_slot.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Every value is another one.
+// Every value is different.
 float value_of(StateKind kind, int64_t element) {
   return std::bit_cast<float>(static_cast<uint32_t>(element * 4 + static_cast<int64_t>(kind) + 0x3F000000));
 }
@@ -95,7 +95,7 @@ TEST_F(SnapshotSlotTest, CopyWithItsHeaderLastIsWhole) {
 
 TEST_F(SnapshotSlotTest, DamageIsFound) {
   const int64_t bytes = bytes_of(ranges_);
-  // Everywhere, gaps between regions left out: one flipped bit of each 4 KiB or so, and the ends.
+  // One flipped bit every 4 KiB or so, and at the ends, everywhere except in gaps between regions.
   SnapshotSlot slot(file_.get());
   write(slot, id_, ranges_);
   int num_found = 0, num_tried = 0;
@@ -109,7 +109,7 @@ TEST_F(SnapshotSlotTest, DamageIsFound) {
     ASSERT_EQ(pwrite(file_.get(), &value, 1, at), 1);
     ASSERT_TRUE(slot.verify(pool_)) << at;
   }
-  // The page of the header is mostly empty.
+  // The header page is mostly empty.
   EXPECT_GE(num_found, num_tried - 1) << "of " << num_tried;
 }
 
@@ -135,7 +135,7 @@ TEST_F(SnapshotSlotTest, SizeFollowsWhatIsWritten) {
   EXPECT_GE(slot.held_bytes(), 12'000'000);
   write(slot, id_, ranges_);
   EXPECT_TRUE(slot.verify(pool_));
-  EXPECT_LE(slot.held_bytes(), held + (int64_t{2} << 20)) << "but for the rest of a huge page";
+  EXPECT_LE(slot.held_bytes(), held + (int64_t{2} << 20)) << "except for the rest of a huge page";
   slot.clear();
   EXPECT_EQ(slot.held_bytes(), 0);
   EXPECT_FALSE(slot.content());

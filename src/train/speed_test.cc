@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-// The rows of TinyRun have 9 tokens; two micro-batches of two rows make a step.
+// The rows of TinyRun have 9 tokens; a step has two micro-batches of two rows.
 double flops_of_a_step(const StepMetrics& step) {
   const std::vector<int32_t> rows = {0, 9, 18, 27, 36};
   return model_flops(tiny_config(), rows, step.num_target_tokens).forward_backward();
@@ -38,7 +38,7 @@ TEST(Speed, RecomputingActivationsDoesNotCount) {
   EXPECT_NEAR(step.tflops * 1e12 * step.step_time_s, flops_of_a_step(step), 1e-6 * flops_of_a_step(step));
 }
 
-// The peak is measured again between the steps, first between the first two.
+// The peak is measured again between steps, for the first time between the first two.
 void expect_mfu_of_the_best_peak(const RecordingObserver& run) {
   BestPeak before = {run.plan.peak->tflops, 1};
   EXPECT_DOUBLE_EQ(run.steps.front().peak.value().tflops, before.tflops);

@@ -1,4 +1,4 @@
-// A training step works in what was reserved before the first one, and its threads never wait at a lock.
+// A training step works in memory reserved before the first step, and its threads never wait for a lock.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kNumSteps = 6;
 
-// What every step takes: the trainer asks stop_signal() right before a step, and again in it, and tells of it
+// What every step uses: the trainer calls stop_signal() right before a step and during it, and on_step()
 // right after.
 class StepMeter : public RecordingObserver {
  public:
@@ -60,8 +60,8 @@ class StepResources : public testing::Test {
     return meter;
   }
 
-  // oneDNN, which multiplies in float32 and on processors without AMX, makes small objects and takes a lock
-  // in every call: it is excepted.
+  // oneDNN, which multiplies in float32 and on processors without AMX, allocates small objects and takes a
+  // lock in every call: it is exempt.
   static bool multiplies_with_onednn(const StepMeter& meter) {
     return meter.plan.operations.find("onednn") != std::string::npos;
   }
@@ -78,7 +78,7 @@ TEST_F(StepResources, FromTheSecondStepOnNeitherHeapNorLock) {
       run_.args.gradient_checkpointing = checkpointing;
       const StepMeter meter = train();
       if (multiplies_with_onednn(meter)) GTEST_SKIP() << "oneDNN is excepted: " << meter.plan.operations;
-      EXPECT_GT(meter.taken_in(1).allocations, 0) << "the first step fills what later ones use again";
+      EXPECT_GT(meter.taken_in(1).allocations, 0) << "the first step fills what later ones reuse";
       for (int64_t step = 2; step <= kNumSteps; ++step) {
         EXPECT_EQ(meter.taken_in(step).allocations, 0) << "step " << step;
         EXPECT_EQ(meter.taken_in(step).locks, 0) << "step " << step;
@@ -93,7 +93,7 @@ TEST_F(StepResources, MeasuringThePeakAgainTakesNeitherHeapNorLock) {
   TrainingPeak peak(pool, DType::kBF16);
   if (!peak.best()) GTEST_SKIP() << "no instruction set to measure a peak of";
   const ResourceCounts before = resource_counts();
-  for (int i = 0; i < 4; ++i) peak.measure_again();  // each instruction set that is near the best
+  for (int i = 0; i < 4; ++i) peak.measure_again();  // each instruction set that is close to the best
   const ResourceCounts after = resource_counts();
   EXPECT_EQ(after.allocations, before.allocations);
   EXPECT_EQ(after.locks, before.locks);
@@ -104,7 +104,7 @@ TEST_F(StepResources, AreCounted) {
   const ResourceCounts before = resource_counts();
   std::mutex mutex;
   { const std::lock_guard lock(mutex); }
-  void* volatile from_new = ::operator new(1);  // volatile: unused memory may be left out
+  void* volatile from_new = ::operator new(1);  // volatile: allocations of unused memory may be elided
   void* volatile aligned = std::aligned_alloc(64, 64);
   const ResourceCounts after = resource_counts();
   ::operator delete(from_new);

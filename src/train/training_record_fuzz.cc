@@ -1,6 +1,6 @@
 // The "run" object of a checkpoint's manifest and the log_history of its trainer_state.json: any text is
-// refused with Error(kBadData) or gives a value that is written and read back as it is. The first byte
-// chooses.
+// either refused with Error(kBadData) or gives a value that survives writing and reading back. The first byte
+// chooses which.
 #include <array>
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What is refused in the "run" object of a checkpoint's manifest, field by field, and that it is what the
-// documentation says.
+// What is refused in the "run" object of a checkpoint's manifest, field by field, and that its fields are the
+// documented ones.
 #include "train/training_record.h"
 
 #include <gmock/gmock.h>
@@ -53,7 +53,7 @@ TrainingRecord full_record() {
 
 Json full_json() { return Json::parse(training_record_json(full_record())); }
 
-// "data.rows"; those of `arguments` and `model` are not the record's.
+// "data.rows"; the fields of `arguments` and `model` do not belong to the record.
 void collect_fields(const Json& object, const std::string& prefix, std::vector<std::string>* fields) {
   for (const auto& [name, value] : object.items()) {
     fields->push_back(prefix + name);
@@ -123,7 +123,7 @@ TEST(TrainingRecordFields, EveryOneOfAWrongTypeIsNamed) {
       SCOPED_TRACE(fmt::format("{} = {}", field, other.dump()));
       Json changed = full_json();
       changed[at] = other;
-      // Of a list one wrong element is enough.
+      // One wrong element in a list is enough.
       expect_refused(changed, field);
     }
     if (kOptional.contains(field)) continue;

@@ -1,4 +1,4 @@
-// What looks after the steps of a run: loss spikes and slow ranks.
+// What watches the steps of a run: loss spikes and slow ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -86,7 +86,7 @@ void expect_refused(const std::vector<std::string>& arguments, int exit_code, co
 }
 
 TEST(BenchUsage, WrongFlagsAreExitCode64) {
-  expect_refused({"bench"}, 64, "there are bench gemm, bench attention");
+  expect_refused({"bench"}, 64, "available: bench gemm, bench attention");
   expect_refused({"bench", "gem"}, 64, "'bench gem' is not a command");
   expect_refused({"bench", "gemm", "--shapes", "5x5"}, 64, "expected TxNxK");
   expect_refused({"bench", "gemm", "--rows", "0"}, 64, "--rows: expected whole numbers from 1");
