@@ -10,8 +10,7 @@
 namespace tessera {
 
 struct NetworkBenchOptions {
-  std::vector<int64_t> sizes_bytes = {int64_t{32} << 20,
-                                      int64_t{512} << 20};  // of the buffer, as transferred
+  std::vector<int64_t> sizes_bytes = {int64_t{32} << 20, int64_t{512} << 20};  // on the wire
   int connections = 4;
 };
 

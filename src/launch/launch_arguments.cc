@@ -124,7 +124,7 @@ constexpr ForeignNames kNames[] = {
     {"hostfile h host_file hosts include exclude i e ssh_port launcher launcher_args no_ssh_check pdsh*",
      nullptr, "nodes are not started from here: run tessera launch on each of them with its --node_rank"},
     {"bind_cores_to_rank bind_core_list numa* bind_to map_by cpu_bind", nullptr,
-     "the ranks of a node share out its cores by themselves; leave it out"},
+     "the ranks of a node divide its cores automatically; leave it out"},
     {"use_env", nullptr, "ranks always get their variables from the environment; leave it out"},
     {"config_file default_config_file use_deepspeed use_fsdp multi_gpu cpu mixed_precision deepspeed",
      nullptr,

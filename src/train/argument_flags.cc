@@ -61,7 +61,7 @@ void limit_steps(Flag& flag, bool allow_zero) {
       const bool in_range = std::isfinite(value) && (allow_zero ? value >= 0 : value > 0) && value <= 0x1p53;
       if (in_range && (value < 1 || value == std::floor(value))) continue;
       fail(ExitCode::kUsage,
-           "--{}: expected a whole number of steps or a share of all steps {} and below 1, found {}", name,
+           "--{}: expected a whole number of steps or a fraction of all steps {} and below 1, found {}", name,
            allow_zero ? "of at least 0" : "above 0", text);
     }
   };

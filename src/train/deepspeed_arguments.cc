@@ -101,10 +101,9 @@ class DeepSpeedMerge {
     const std::optional<int64_t> all = config_.train_batch_size.value;
     if (!micro) {
       if (config_.train_batch_size.is_absent()) {
-        fail_at(
-            kMicro,
-            "neither it nor train_batch_size is there: DeepSpeed needs one of them; write \"auto\" or give "
-            "per_device_train_batch_size");
+        fail_at(kMicro,
+                "neither it nor train_batch_size is set: DeepSpeed needs one of them; use \"auto\" or give "
+                "per_device_train_batch_size");
       }
       if (!all) {
         micro = args_->per_device_train_batch_size;

@@ -40,9 +40,8 @@ struct MemoryPlan {
 // Everything the memory of a training run depends on.
 struct MemoryRequest {
   ActivationLimits limits;
-  int64_t baseline_bytes =
-      0;                     // per rank, resident before the model is allocated: program, threads, row index
-  int64_t export_bytes = 0;  // buffers for writing weights: of every rank, or of the first alone
+  int64_t baseline_bytes = 0;       // per rank, before the model: program, threads, row index
+  int64_t export_bytes = 0;         // buffers for writing weights: of every rank, or of the first alone
   bool first_rank_exports = false;  // all weights; if the nodes share no folder
   int64_t snapshot_bytes = 0;       // per rank: state that changes before it is in the checkpoint
   bool peer_snapshots = false;

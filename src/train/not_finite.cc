@@ -128,8 +128,8 @@ std::string find_not_finite(Model& model, const Dataset& dataset, const NotFinit
     }
     line = comm.broadcast_text(line, speaker, {"what is not finite"});
   }
-  return line.empty() ? "losses and gradients are finite when they are looked at again: memory or processor "
-                        "of a machine may be at fault"
+  return line.empty() ? "losses and gradients are finite when checked again: memory or processor of a "
+                        "machine may be at fault"
                       : line;
 }
 

@@ -61,8 +61,7 @@ class OutputFolder {
 
   std::filesystem::path folder_;
   std::filesystem::path previous_folder_;
-  std::deque<std::filesystem::path>
-      checkpoints_;  // of this run, oldest first; maintained by the rank that writes them
+  std::deque<std::filesystem::path> checkpoints_;  // of this run, oldest first
   int lock_fd_ = -1;
 };
 

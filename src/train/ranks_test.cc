@@ -115,8 +115,8 @@ TEST_P(RanksTest, FinalModelOfAllRanksIsByteForByteThatOfOne) {
   }
 }
 
-// In float32: one of the two rounds values halfway between two bfloat16 to even, the other so that the
-// remainder fits.
+// Runs in float32, since in bfloat16 one of the two rounds ties to even and the other so that the remainder
+// fits.
 TEST_P(RanksTest, FinalModelIsThatOfTheLastCheckpoint) {
   TinyRun run;
   write_rows(run, tiny_config().vocab_size);
