@@ -1,10 +1,10 @@
 # Helpers that give every module of src/ the same shape: one static library tessera_<module>, one test program
-# tessera_<module>_test, fuzz targets fuzz_<name>. Flags live here and only for our own targets.
+# tessera_<module>_test, fuzz targets fuzz_<name>. Compiler flags are set here, and only for our own targets.
 
 add_library(tessera_flags INTERFACE)
 target_compile_options(tessera_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wunused -Wvla -Werror
-  # Required so that float32 sums keep the order the source gives them.
+  # Keeps the compiler from fusing multiplies and adds, which would change float32 results.
   -ffp-contract=off)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports overlapping copies inside std::string that cannot happen (GCC bug 105651).
@@ -19,8 +19,8 @@ if(TESSERA_FUZZ)
   target_compile_options(tessera_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# Compiles the sources of a target several at a time (CMake's unity builds): parsing the headers and instantiating their
-# templates takes more than half of the time of most files.
+# Compiles the sources of a target several at a time (CMake's unity builds): for most files, parsing headers and
+# instantiating their templates takes more than half of the compile time.
 function(tessera_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
@@ -39,7 +39,7 @@ function(tessera_module name)
   if(TESSERA_UNITY STREQUAL "all" AND NOT ARG_SEPARATE)
     tessera_unity(tessera_${name})
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # GCC takes every file of a batch for a header, whose types must not have members of anonymous namespaces.
+      # GCC treats every file of a batch as a header, whose types must not have members from anonymous namespaces.
       target_compile_options(tessera_${name} PRIVATE -Wno-subobject-linkage)
     endif()
   endif()
@@ -56,7 +56,7 @@ if(TESSERA_TESTS)
 endif()
 
 # tessera_test(NAME LABEL unit SOURCES x_test.cc DEPS module... LIBS ... TIMEOUT 300 SERIAL)
-# SERIAL: no other test runs meanwhile.
+# SERIAL: no other test runs at the same time.
 function(tessera_test name)
   if(NOT TESSERA_TESTS)
     return()
@@ -73,11 +73,11 @@ function(tessera_test name)
     tessera_unity(tessera_${name}_test)
   endif()
   if(TESSERA_SANITIZE MATCHES undefined)
-    # What the modules do is looked at, not what the tests do with the results.
+    # Only the modules are checked, not the test code.
     target_compile_options(tessera_${name}_test PRIVATE -fno-sanitize=undefined)
   endif()
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
-    # What runs long is in the modules.
+    # The time is spent in the modules.
     target_compile_options(tessera_${name}_test PRIVATE -O1)
   endif()
   target_include_directories(tessera_${name}_test PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# bench.sh [--update_docs]: every benchmark on this machine, from a fresh Debian 12. Installs packages (with PyTorch and
-# Open MPI, to compare with), builds, runs `tessera bench` in all its parts and PyTorch in turn with the training step.
-# JSON lines and summary.md go to build/bench; --update_docs also puts the summary into docs/performance.md. Takes about
-# 20 minutes and 16 GiB; BENCH_SECONDS (0.5) is how long a line measures, BENCH_ROUNDS (7) how often at least.
+# bench.sh [--update_docs]: runs every benchmark on this machine, from a fresh Debian 12. Installs packages (including
+# PyTorch and Open MPI, to compare with), builds, and runs all parts of `tessera bench`, with PyTorch interleaved with the
+# training step. JSON lines and summary.md go to build/bench; --update_docs also puts the summary into
+# docs/performance.md. Takes about 20 minutes and 16 GiB. BENCH_SECONDS (0.5) is the time that each line measures,
+# BENCH_ROUNDS (7) the minimum number of rounds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,7 +29,7 @@ mkdir -p "$out"
 rm -f "$out"/*.jsonl
 threads=$("$tessera" doctor --json | sed -n 's/.*"threads": \([0-9]*\).*/\1/p')
 
-# run NAME ARGUMENTS...: adds the results of `tessera bench ARGUMENTS` to NAME.jsonl, and behind them the command.
+# run NAME ARGUMENTS...: appends the results of `tessera bench ARGUMENTS` to NAME.jsonl, followed by the command.
 run() {
   local name=$1 command="tessera bench" argument
   shift
@@ -63,7 +64,7 @@ run train_step train-step --preset 15m --with_head --vocab_size 8192 --max_lengt
 run train_step train-step --preset 160m --with_head --vocab_size 32000 --max_length 512 --micro_batch 4 \
   --gradient_accumulation_steps 1
 
-# PyTorch sleeps while it is not its turn.
+# Makes PyTorch's threads sleep between their turns.
 export OMP_WAIT_POLICY=passive
 for length in 512 2048; do
   run pytorch "${layers[@]}" --max_length "$length" --gradient_accumulation_steps 1 --gradient_checkpointing false \

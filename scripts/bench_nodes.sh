@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# bench_nodes.sh [STEPS]: what the network costs a step of two nodes. Two network namespaces joined by a veth cable (root),
-# one rank and half of the processors each, train 4 layers of the shape of llama3.2-1b with 2048 tokens per rank and step,
-# with either schedule of stage 3. Prints the medians of STEPS (8) steps of metrics.jsonl, the first two left out; needs
-# 16 GiB of memory.
+# bench_nodes.sh [STEPS]: measures what the network costs a step of two nodes. Two network namespaces joined by a veth
+# cable (needs root), with one rank and half of the processors each, train 4 layers of the shape of llama3.2-1b with 2048
+# tokens per rank and step, with both schedules of stage 3. Prints the medians of STEPS (8) steps of metrics.jsonl, not
+# counting the first two; needs 16 GiB of memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,7 +35,7 @@ for node in 0 1; do
   ip -n "${hosts[node]}" link set cable up
 done
 
-# cpus NODE: the processors of that half.
+# cpus NODE: prints the half of the processors that belongs to NODE.
 cpus() {
   local all half
   mapfile -t all < <(taskset -cp $$ | sed 's/.*: //' | tr , '\n' |
@@ -45,7 +45,7 @@ cpus() {
   (IFS=, && echo "${all[*]:$(($1 * half)):half}")
 }
 
-# train SCHEDULE
+# train SCHEDULE: runs both nodes; ends the script with the ends of their logs if one fails.
 train() {
   local node agents=()
   for node in 1 0; do

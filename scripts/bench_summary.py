@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes Markdown tables of what scripts/bench.sh measured: bench_summary.py FOLDER >summary.md"""
+"""Prints what scripts/bench.sh measured as Markdown tables: bench_summary.py FOLDER >summary.md"""
 
 import json
 import pathlib
@@ -7,7 +7,7 @@ import sys
 
 
 def read_lines(folder, name):
-    """Results of NAME.jsonl, each with the command that made it."""
+    """The results in NAME.jsonl, each with the command that produced it."""
     path = folder / f"{name}.jsonl"
     results, pending = [], []
     for line in path.read_text().splitlines() if path.exists() else []:
@@ -168,7 +168,7 @@ def main():
         if not heading_done:
             first = results[0]
             print(f"Measured on {first['processor']}, {first['threads']} threads, {first['time'][:10]}, by")
-            print("`scripts/bench.sh`. In parentheses the quartiles of the paired ratios.")
+            print("`scripts/bench.sh`. Quartiles of the paired ratios are in parentheses.")
             heading_done = True
         print(f"\n### {title}\n\n{commands(results)}\n{section(results)}", end="")
 

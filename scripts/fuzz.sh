@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# fuzz.sh [SECONDS [TARGET...]]: builds the libFuzzer targets (preset asan) and runs each for that time (30), one per
-# processor at a time. What crashes a target is kept in build/fuzz/findings.
+# fuzz.sh [SECONDS [TARGET...]]: builds the libFuzzer targets (preset asan) and runs each for SECONDS (30), one per
+# processor at a time. Inputs that crash a target are kept in build/fuzz/findings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ else
 fi
 mkdir -p build/fuzz/findings
 
-# fuzz TARGET: one line of what came out, behind the end of its log where it failed.
+# fuzz TARGET: prints one line with the result, preceded by the end of the log if it failed.
 fuzz() {
   local name log corpus
   name=$(basename "$1")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# install_packages.sh [build|test|bench]: what Debian 12 needs to build the program, or also to run every test and fuzz
-# target, or to compare with PyTorch.
-# Installs only what is missing; without root it asks sudo.
+# install_packages.sh [build|test|bench]: installs the Debian 12 packages that the program needs to build, with `test`
+# also those for every test and fuzz target, with `bench` also those to compare with PyTorch, Gloo and Open MPI.
+# Installs only what is missing; uses sudo if not run as root.
 set -euo pipefail
 
 what=${1:-build}
@@ -9,7 +9,7 @@ packages=(g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libspdlog-d
   libyaml-cpp-dev libhwy-dev libdnnl-dev libxxhash-dev libasio-dev libssl-dev libdw-dev libgtest-dev libgmock-dev)
 if [ "$what" = test ]; then
   packages+=(clang-14 clang-format-14 libclang-rt-14-dev libgloo-dev iproute2 iptables iperf3)
-  # Both come in one package where Node.js is not Debian's own.
+  # A Node.js that is not Debian's own may bring both in one package.
   command -v node >/dev/null || packages+=(nodejs)
   command -v npm >/dev/null || packages+=(npm)
 elif [ "$what" = bench ]; then

@@ -1,7 +1,7 @@
-"""Keeps the oneDNN that PyTorch brings from AMX tiles that a hypervisor hides: limit_onednn() before `import torch`.
+"""Keeps PyTorch's own oneDNN from using AMX tiles that a hypervisor hides: call limit_onednn() before `import torch`.
 
-oneDNN lays out tile registers by CPUID leaf 1DH. Where a virtual machine announces AMX but reads zero there, its first
-tile instruction ends the process. `tessera doctor` says whether this is such a machine; `tessera bench` sets
+oneDNN lays out tile registers by CPUID leaf 1DH. If a virtual machine announces AMX but that leaf reads as zero, oneDNN's
+first tile instruction kills the process. `tessera doctor` says whether this is such a machine. `tessera bench` sets
 ONEDNN_MAX_CPU_ISA for the programs that it compares with, also for other instruction sets that fail.
 """
 
@@ -11,7 +11,7 @@ import os
 
 
 def cpuid(leaf, subleaf=0):
-    """EAX, EBX, ECX and EDX. Python has no way to ask, so this is code: void f(uint32_t leaf, subleaf, *registers)."""
+    """EAX, EBX, ECX and EDX. Python cannot query them, so this runs machine code: void f(leaf, subleaf, *registers)."""
     code = bytes.fromhex(
         "53"  # push rbx
         "4989d0"  # mov r8, rdx
@@ -36,12 +36,12 @@ def cpuid(leaf, subleaf=0):
 
 
 def max_cpu_isa(announces_amx, max_palette):
-    """The value for ONEDNN_MAX_CPU_ISA, or None where oneDNN may use what it finds."""
+    """The value for ONEDNN_MAX_CPU_ISA, or None if oneDNN may use what it finds."""
     return "AVX512_CORE_BF16" if announces_amx and max_palette == 0 else None
 
 
 def limit_onednn():
-    """Sets ONEDNN_MAX_CPU_ISA where it has to be set and is not."""
+    """Sets ONEDNN_MAX_CPU_ISA if it must be set and is not."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         announces_amx = " amx_tile" in file.read()
     tile_leaf = 0x1D
@@ -52,6 +52,6 @@ def limit_onednn():
 
 
 def describe(name):
-    """The name of a program and what keeps its oneDNN back, for the report: what ours is compared with."""
+    """The name of the program we compare with, and the limit on its oneDNN if there is one, for the report."""
     value = os.environ.get("ONEDNN_MAX_CPU_ISA")
     return name if value is None else f"{name} (oneDNN up to {value})"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The decoder layers of Llama 3 8B in PyTorch, for `tessera bench train-step --against`: numbers to compare with,
-no part of the product. Takes 'forward_backward' or 'optimizer' per line on standard input and prints the seconds of
-each (src/bench/other_program.h).
+"""The decoder layers of Llama 3 8B in PyTorch, for `tessera bench train-step --against`. Only for comparison, not part of
+the product. Reads 'forward_backward' or 'optimizer' from each line of standard input and prints the seconds that it took
+(src/bench/other_program.h).
 
-Written as Hugging Face transformers writes it: RMSNorm and softmax in float32, everything else in bfloat16, rotary
-embedding on halves, explicit causal softmax (PyTorch 1.13 has no public fused one). torch.optim.AdamW updates bfloat16
-weights with bfloat16 moments, which is less work and less exact than float32 master weights.
+Written like Hugging Face transformers: RMSNorm and softmax in float32, everything else in bfloat16, rotary embedding on
+halves, explicit causal softmax (PyTorch 1.13 has no public fused one). torch.optim.AdamW updates bfloat16 weights with
+bfloat16 moments, which is less work and less exact than float32 master weights.
 """
 
 import argparse
@@ -14,7 +14,7 @@ import time
 
 import onednn_limit
 
-onednn_limit.limit_onednn()  # oneDNN reads it once, while it is loaded
+onednn_limit.limit_onednn()  # oneDNN reads the limit once, when it is loaded
 
 import torch
 from torch import nn
@@ -81,7 +81,7 @@ class Step:
             if parameter.dim() == 2:
                 nn.init.normal_(parameter, std=0.02)
         shape = (arguments.rows, arguments.max_length, hidden)
-        # Like the output of an embedding, x has a gradient.
+        # x needs a gradient, like the output of an embedding.
         self.x, self.dy = torch.randn(shape).requires_grad_(), torch.randn(shape) * 1e-3
         head_dim = hidden // heads
         frequencies = 1.0 / 500000 ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # quickstart.sh: from a fresh Debian 12 to a small language model that writes C++ headers. Installs packages, builds,
 # trains a tokenizer and a model of 16 million parameters on the headers in /usr/include, with two ranks that share the
-# cores and the weights, shows what it learned.
-# Settings: QUICKSTART_DIR (build/quickstart), QUICKSTART_STEPS (900). What is there already is used again.
+# cores and the weights, and shows what the model learned.
+# Settings: QUICKSTART_DIR (build/quickstart), QUICKSTART_STEPS (900). Finished stages are not repeated.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,8 +23,8 @@ if [ ! -d "$dir/corpus" ]; then
   say "Text: the headers of the C and C++ libraries and of Linux"
   rm -rf "$dir/corpus.new"
   mkdir -p "$dir/corpus.new/train" "$dir/corpus.new/valid"
-  # Files of 1 to 200 KiB in an order that their paths alone decide, 20 MB at most; every 80th is held out. What other
-  # packages put into /usr/include is left alone, so that every machine gets about the same text.
+  # Files of 1 to 200 KiB in an order that depends on their paths alone, 20 MB at most; every 80th is held out. Headers of
+  # other packages in /usr/include are not used, so that every machine gets about the same text.
   cd /usr/include
   total=0
   count=0
@@ -59,8 +59,8 @@ if [ ! -f "$dir/model/model.safetensors" ]; then
     --logging_steps 50 --eval_strategy steps --eval_steps $((steps / 3 > 0 ? steps / 3 : 1)) --save_strategy no
 fi
 
-say "Validation (a random model begins at ln 8192 = 9.0; 900 steps bring it to about 4.7)"
+say "Validation (a random model starts at ln 8192 = 9.0; 900 steps bring it to about 4.7)"
 "$tessera" eval --model "$dir/model" --dataset "$dir/corpus/valid/*.txt" --packing --max_length 256
 say "What it writes after 'namespace std { template<typename'"
 "$tessera" generate --model "$dir/model" --prompt $'namespace std\n{\n  template<typename' --max_new_tokens 200 --temperature 0.7 --top_k 40
-say "The model is in $dir/model; delete $dir to begin anew"
+say "The model is in $dir/model; delete $dir to start over"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# soak.sh [SEEDS [MINUTES]]: trains and resumes with settings drawn at random, SEEDS times (100); kills ranks of a training of
-# four ranks at random moments, SEEDS times, and compares the final weights with those of the undisturbed run; then a kill
-# every 20 s for MINUTES (5), with the share of time that was useful and a table of the rest; and overloaded processors. Takes
-# about 15 minutes on two idle processors; all that it prints stays in build/release/soak.log. TESSERA_SOAK_FIRST_SEED begins
-# elsewhere than at 1.
+# soak.sh [SEEDS [MINUTES]]: trains and resumes with random settings, SEEDS times (100); kills ranks of a four-rank training
+# run at random moments, SEEDS times, and compares the final weights with those of the undisturbed run; then kills a rank
+# every 20 s for MINUTES (5) and prints the share of useful time and a table of the rest; finally tests overloaded
+# processors. Takes about 15 minutes on two idle processors; the output is kept in build/release/soak.log.
+# TESSERA_SOAK_FIRST_SEED sets the first seed (1).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

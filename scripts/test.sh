@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test.sh [PRESET [CTEST ARGUMENTS...]]: installs what is missing, builds a preset (release) and runs its tests.
+# test.sh [PRESET [CTEST ARGUMENTS...]]: installs missing packages, builds PRESET (release) and runs its tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,9 +7,9 @@ preset=${1:-release}
 shift || true
 scripts/install_packages.sh test
 if [ -f tests/tokenizer_compat/package-lock.json ] && [ ! -d tests/tokenizer_compat/node_modules ]; then
-  # Without the network the tests that need it are skipped, and say so.
+  # Without network access the tests that need these packages are skipped, and say so.
   npm ci --prefix tests/tokenizer_compat --no-audit --no-fund ||
-    echo "warning: npm could not install what tests/tokenizer_compat compares with" >&2
+    echo "warning: npm could not install the packages that tests/tokenizer_compat compares with" >&2
 fi
 cmake --preset "$preset"
 begin=$SECONDS

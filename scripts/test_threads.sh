@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_threads.sh [CTEST ARGUMENTS...]: the tests of ranks and collectives under ThreadSanitizer; builds only these.
+# test_threads.sh [CTEST ARGUMENTS...]: builds and runs only the tests of ranks and collectives, under ThreadSanitizer.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
