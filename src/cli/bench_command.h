@@ -47,18 +47,22 @@ void limit_flag(Flag& flag, double low, double high);
 std::vector<int64_t> parse_sizes(const std::string& flag, const std::vector<std::string>& texts);
 
 // The best implementation of that name that this machine can run, other than the chosen one; empty for "none"
-// or if the chosen one is the only one of this name. Error(kUsage) for an unknown name.
+// or if the chosen one is the only one of this name. "auto" is onednn, or nothing where it does not run.
+// Error(kUsage) for any other name that no implementation has here.
 template <typename Kernels>
 std::vector<Implementation<Kernels>> implementations_to_compare(const DispatchTable<Kernels>& table,
                                                                 const std::string& name) {
   if (name == "none") return {};
+  const bool is_auto = name == "auto";
+  const std::string wanted = is_auto ? "onednn" : name;
   const Implementation<Kernels>& chosen = table.chosen_implementation();
   std::vector<std::string> names = {"none"};
   for (const Implementation<Kernels>& row : table.usable()) {
     const bool is_chosen = row.name == chosen.name && row.isa == chosen.isa;
-    if (row.name == name) return is_chosen ? std::vector<Implementation<Kernels>>() : std::vector{row};
+    if (row.name == wanted) return is_chosen ? std::vector<Implementation<Kernels>>() : std::vector{row};
     if (std::find(names.begin(), names.end(), row.name) == names.end()) names.emplace_back(row.name);
   }
+  if (is_auto) return {};
   fail(ExitCode::kUsage, "--compare {}: this machine runs {}", name, fmt::join(names, ", "));
 }
 

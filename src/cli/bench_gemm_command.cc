@@ -14,7 +14,8 @@ class BenchGemmCommand : public BenchCommand {
   std::string description() const override {
     return "The products of a linear layer and its backward pass, y = x W^T, dx = dy W and dW = or += dy^T "
            "x, in the shapes of Llama 3 8B. Each line is verified against float64 on a sample of elements, "
-           "then measured in turn with the arithmetic peak and with oneDNN: share is the median of the "
+           "then measured in turn with the arithmetic peak and with oneDNN where it runs: share is the "
+           "median of the "
            "paired ratios to the peak, followed by its quartiles; the last column is the median ratio to "
            "oneDNN. Weights are cold: every call uses the next of many copies. They are packed beforehand if "
            "the implementation uses packed weights, as training packs them once per step.";
@@ -39,7 +40,10 @@ class BenchGemmCommand : public BenchCommand {
         "pack_weights", &pack_weights_,
         "Pack the weights beforehand. Otherwise they are packed in every call, as when memory is short.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the operands.");
-    table->add("compare", &compare_, "Implementation to compare with, or none.").value_name = "NAME";
+    table
+        ->add("compare", &compare_,
+              "Implementation to compare with, or none; auto is onednn if this machine runs it.")
+        .value_name = "NAME";
     declare_common_flags(table, /*seconds=*/0.5);
   }
 
@@ -53,7 +57,7 @@ class BenchGemmCommand : public BenchCommand {
         fmt::format("gemm {}, {}, {}; shape T x N x K", gemm_implementation_text(ours, dtype_of_flag(dtype_)),
                     dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")) +
             (others.empty() ? "" : "\nagainst " + implementation_text(others[0])),
-        "TFLOPS", others.empty() ? "" : compare_);
+        "TFLOPS", others.empty() ? "" : others[0].name);
     for (const GemmCase& c : cases) show(run_gemm_case(c, ours, others, measure_options(), pool), pool);
   }
 
@@ -94,7 +98,7 @@ class BenchGemmCommand : public BenchCommand {
                                         "backward_weight_add"};
   bool pack_weights_ = true;
   std::string dtype_ = "bfloat16";
-  std::string compare_ = "onednn";
+  std::string compare_ = "auto";
 };
 
 }  // namespace
