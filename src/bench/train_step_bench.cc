@@ -18,8 +18,8 @@
 #include "model/model_impl.h"
 #include "ops/cpu_ops.h"
 #include "optim/adamw.h"
+#include "plan/passes.h"
 #include "platform/memory_info.h"
-#include "train/passes.h"
 
 namespace tessera {
 namespace {

@@ -57,7 +57,7 @@ class BenchGemmCommand : public BenchCommand {
         fmt::format("gemm {}, {}, {}; shape T x N x K", gemm_implementation_text(ours, dtype_of_flag(dtype_)),
                     dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")) +
             (others.empty() ? "" : "\nagainst " + implementation_text(others[0])),
-        "TFLOPS", others.empty() ? "" : others[0].name);
+        "TFLOPS", others.empty() ? "" : std::string(others[0].name));
     for (const GemmCase& c : cases) show(run_gemm_case(c, ours, others, measure_options(), pool), pool);
   }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments/arguments.h"
 #include "base/error.h"
 #include "cli/app.h"
 #include "cli/command.h"
@@ -21,7 +22,6 @@
 #include "cli/text_plot.h"
 #include "cli/train_report.h"
 #include "test_paths.h"
-#include "train/arguments.h"
 
 namespace tessera {
 namespace {
@@ -298,13 +298,13 @@ TEST(ProgressBar, FitsItsWidthWhateverTheNumbers) {
   for (const int64_t width : {20, 40, 79, 200}) {
     for (const int64_t max_steps : {1, 600, 1000000}) {
       for (const int64_t step : {int64_t{0}, max_steps / 2, max_steps}) {
-        const Progress progress = {step, max_steps, 123.456789, 1234567.8, 1e-7, 0.123456, 3e6};
+        const BarContents progress = {step, max_steps, 123.456789, 1234567.8, 1e-7, 0.123456, 3e6};
         const std::string bar = progress_bar(progress, width, false);
         EXPECT_LE(static_cast<int64_t>(bar.size()), width) << bar;
       }
     }
   }
-  const Progress half = {300, 600, 2.5, 12345, 2.868, 0.4256, 83};
+  const BarContents half = {300, 600, 2.5, 12345, 2.868, 0.4256, 83};
   EXPECT_EQ(progress_bar(half, 94, false),
             "[##########..........] 300/600  loss 2.5000  12,345 tokens/s  2.87 TFLOPS  MFU 0.43  ETA 01:23");
   EXPECT_EQ(progress_bar(half, 79, false),
@@ -316,13 +316,13 @@ TEST(ProgressBar, FitsItsWidthWhateverTheNumbers) {
 }
 
 TEST(ProgressBar, WithoutAPeakThereIsNoMfu) {
-  const Progress half = {300, 600, 2.5, 12345, 2.868, {}, 83};
+  const BarContents half = {300, 600, 2.5, 12345, 2.868, {}, 83};
   EXPECT_EQ(progress_bar(half, 84, false),
             "[##########..........] 300/600  loss 2.5000  12,345 tokens/s  2.87 TFLOPS  ETA 01:23");
 }
 
 TEST(ProgressBar, HasNoEtaBeforeItIsKnown) {
-  const Progress begin = {1, 600, 2.5, 12345, 2.868, {}, {}};
+  const BarContents begin = {1, 600, 2.5, 12345, 2.868, {}, {}};
   EXPECT_EQ(progress_bar(begin, 50, false), "1/600  loss 2.5000  12,345 tokens/s  ETA --:--");
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
@@ -12,7 +13,6 @@
 #include "formats/file_kind.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"
-#include "train/stopwatch.h"
 
 namespace tessera {
 namespace {

@@ -162,7 +162,7 @@ class InitCommand : public Command {
       check_output();
       number = files.create();
     }
-    comm.broadcast(std::as_writable_bytes(std::span(&number, 1)), 0, {"unfinished files"});
+    number = comm.broadcast(number, 0, {"unfinished files"});
     const auto part_begin = [&](int64_t rank) { return layout.num_elements() * rank / world.world_size; };
     const ElementRange part = {part_begin(world.rank), part_begin(world.rank + 1)};
     ThreadPool pool(threads_for_pool(num_threads_));

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "arguments/arguments.h"
+#include "arguments/config_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -11,8 +13,6 @@
 #include "plan/forecast.h"
 #include "platform/memory_info.h"
 #include "platform/thread_pool.h"
-#include "train/arguments.h"
-#include "train/config_file.h"
 #include "train/training_peak.h"
 
 namespace tessera {

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "arguments/arguments.h"
+#include "arguments/config_file.h"
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/resume_command.h"
@@ -16,8 +18,6 @@
 #include "launch/crash_handler.h"
 #include "launch/rank_report.h"
 #include "platform/thread_pool.h"
-#include "train/arguments.h"
-#include "train/config_file.h"
 #include "train/stop_signal.h"
 #include "train/trainer.h"
 

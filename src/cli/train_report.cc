@@ -22,7 +22,7 @@ std::string format_tflops(double tflops) { return fmt::format("{:#.3g}", tflops)
 
 enum class Speed { kAll, kWithoutTflops, kTokensOnly };
 
-std::string step_text(const Progress& p, Speed speed) {
+std::string step_text(const BarContents& p, Speed speed) {
   std::string text = fmt::format("{}/{}  loss {:.4f}  {} tokens/s", p.step, p.max_steps, p.loss,
                                  format_count(std::llround(p.tokens_per_second)));
   if (speed == Speed::kAll) text += fmt::format("  {} TFLOPS", format_tflops(p.tflops));
@@ -62,7 +62,7 @@ std::string mfu_text(const TrainSummary& summary) {
 
 }  // namespace
 
-std::string progress_bar(const Progress& progress, int64_t width, bool utf8) {
+std::string progress_bar(const BarContents& progress, int64_t width, bool utf8) {
   std::string text = step_text(progress, Speed::kAll);
   const auto columns_left = [&] { return width - static_cast<int64_t>(text.size()) - 3; };
   if (columns_left() < kMinBarColumns) text = step_text(progress, Speed::kWithoutTflops);
@@ -151,7 +151,7 @@ void TerminalReport::on_step(const StepMetrics& metrics) {
 }
 
 void TerminalReport::show_step(const StepMetrics& metrics) {
-  Progress progress;
+  BarContents progress;
   progress.step = metrics.step;
   progress.max_steps = max_steps_;
   progress.loss = metrics.loss;

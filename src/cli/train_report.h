@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-struct Progress {
+struct BarContents {
   int64_t step = 0;
   int64_t max_steps = 0;
   double loss = 0;
@@ -27,7 +27,7 @@ struct Progress {
 
 // "[#####.....] 45/100  loss 3.1416  12,345 tokens/s  2.87 TFLOPS  MFU 0.43  ETA 01:23", at most `width`
 // columns. If space runs out, TFLOPS are dropped first, then the bar, then MFU.
-std::string progress_bar(const Progress& progress, int64_t width, bool utf8);
+std::string progress_bar(const BarContents& progress, int64_t width, bool utf8);
 
 // Results go to standard output; transient information (progress, log messages) goes to standard error.
 class TerminalReport : public TrainObserver {

@@ -13,7 +13,6 @@ namespace {
 
 // Bytes that a rank can pass to the others of its node at once.
 constexpr int64_t kBoardBytes = 64 << 10;
-constexpr int64_t kMaxValues = kMaxSummedValues;
 
 std::vector<int> rail_ranks(const World& world) {
   std::vector<int> ranks;
@@ -48,18 +47,16 @@ struct Communicator::Impl {
     node.emplace(world, NodeGroupOptions{options.timeout, &position}, failures());
     rail.emplace(fmt::format("rail {}", world.local_rank), rail_ranks(world), world.rank, store.get(),
                  network, failures());
-    values = node->allocate("values of all ranks", 2 * world.world_size * kMaxValues * kValueBytes);
+    values = node->allocate("values of all ranks", 2 * world.world_size * kMaxValueBytes);
     board = node->allocate("board", kBoardBytes);
-    gathered.resize(static_cast<size_t>(world.num_nodes * kMaxValues));
+    rail_values.resize(static_cast<size_t>(world.num_nodes * kMaxValueBytes));
   }
 
-  // A row of the current table of all_reduce_sum().
-  double* row(int rank) {
-    return values.as<double>().data() + (num_sums % 2 * world.world_size + rank) * kMaxValues;
+  // In the table of the last gather().
+  std::byte* row(int rank) {
+    return values.data() + (num_gathers % 2 * world.world_size + rank) * kMaxValueBytes;
   }
   FailureDetector& failures() { return store ? store->failures() : alone; }
-
-  static constexpr int64_t kValueBytes = static_cast<int64_t>(sizeof(double));
 
   World world;
   CommOptions options;
@@ -68,11 +65,11 @@ struct Communicator::Impl {
   std::unique_ptr<StoreClient> store;
   std::optional<NodeGroup> node;
   std::optional<NetworkGroup> rail;
-  SharedSegment values;  // [2][world_size][kMaxValues] doubles
+  SharedSegment values;  // [2][world_size][kMaxValueBytes]
   SharedSegment board;
-  std::vector<double> gathered;
+  std::vector<std::byte> rail_values;
   std::vector<Part> parts;
-  int64_t num_sums = 0;
+  int64_t num_gathers = 0;
 };
 
 Communicator::Communicator() = default;
@@ -94,54 +91,57 @@ NetworkGroup& Communicator::rail() { return *impl_->rail; }
 
 double Communicator::waited_s() const { return impl_->node->waited_s() + impl_->rail->counters().wait_s; }
 
-// Exchanges along the rails first, then every rank of a node sums the same table. Two tables alternate, so
+// Exchanges along the rails first, then every rank of a node reads the same table. Two tables alternate, so
 // nobody overwrites one that a slower rank is still reading.
-void Communicator::all_reduce_sum(std::span<double> values, const OpLabel& label) {
+void Communicator::gather(std::span<const std::byte> own, const OpLabel& label) {
   Impl& impl = *impl_;
   const World& world = impl.world;
-  const int64_t count = std::ssize(values);
-  TESSERA_CHECK(count <= kMaxValues, "{} values at once", count);
-  ++impl.num_sums;
-  const auto row = [&](int rank) { return impl.row(rank); };
-
+  const int64_t size = std::ssize(own);
+  TESSERA_CHECK(size <= kMaxValueBytes, "a value of {} bytes", size);
+  ++impl.num_gathers;
   if (world.num_nodes > 1) {
     impl.parts.clear();
     for (int node = 0; node < world.num_nodes; ++node) {
-      impl.parts.push_back({node * count * Impl::kValueBytes, (node + 1) * count * Impl::kValueBytes});
+      impl.parts.push_back({node * size, (node + 1) * size});
     }
-    std::copy(values.begin(), values.end(), impl.gathered.begin() + world.node_rank * count);
+    std::copy(own.begin(), own.end(), impl.rail_values.begin() + world.node_rank * size);
     impl.rail->wait(impl.rail->all_gather(
-        std::as_writable_bytes(std::span(impl.gathered).first(static_cast<size_t>(world.num_nodes * count))),
-        impl.parts, label));
+        std::span(impl.rail_values).first(static_cast<size_t>(world.num_nodes * size)), impl.parts, label));
     for (int node = 0; node < world.num_nodes; ++node) {
-      std::copy_n(impl.gathered.begin() + node * count, count,
-                  row(node * world.local_world_size + world.local_rank));
+      std::copy_n(impl.rail_values.begin() + node * size, size,
+                  impl.row(node * world.local_world_size + world.local_rank));
     }
   } else {
-    std::copy(values.begin(), values.end(), row(world.rank));
+    std::copy(own.begin(), own.end(), impl.row(world.rank));
   }
-  if (world.is_single()) return;
-  impl.node->barrier(label);
-  std::fill(values.begin(), values.end(), 0.0);
-  for (int rank = 0; rank < world.world_size; ++rank) {
-    for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] += row(rank)[i];
-  }
+  if (!world.is_single()) impl.node->barrier(label);
 }
 
-double Communicator::summand(int rank, int64_t index) const {
-  TESSERA_CHECK(
-      impl_->num_sums > 0 && 0 <= rank && rank < impl_->world.world_size && 0 <= index && index < kMaxValues,
-      "rank {}, value {}", rank, index);
-  return impl_->row(rank)[index];
+const std::byte* Communicator::gathered(int rank) const { return impl_->row(rank); }
+
+void Communicator::sum(std::span<double> values, const OpLabel& label) {
+  constexpr size_t kMaxValues = kMaxValueBytes / sizeof(double);
+  for (size_t begin = 0; begin < values.size(); begin += kMaxValues) {
+    const std::span<double> piece = values.subspan(begin, std::min(kMaxValues, values.size() - begin));
+    gather(std::as_bytes(piece), label);
+    std::ranges::fill(piece, 0.0);
+    for (int rank = 0; rank < world().world_size; ++rank) {
+      for (size_t i = 0; i < piece.size(); ++i) {
+        double value;
+        std::memcpy(&value, gathered(rank) + i * sizeof(double), sizeof(double));
+        piece[i] += value;
+      }
+    }
+  }
 }
 
 // A value from every rank means that every rank has arrived.
 void Communicator::barrier(const OpLabel& label) {
-  std::array<double, 1> nothing = {};
-  all_reduce_sum(nothing, label);
+  constexpr std::byte kNothing = {};
+  gather(std::span(&kNothing, 1), label);
 }
 
-void Communicator::broadcast(std::span<std::byte> data, int root, const OpLabel& label) {
+void Communicator::broadcast_bytes(std::span<std::byte> data, int root, const OpLabel& label) {
   Impl& impl = *impl_;
   const World& world = impl.world;
   if (world.is_single()) return;
@@ -167,7 +167,7 @@ std::string Communicator::broadcast_text(std::string text, int root, const OpLab
     std::array<char, kMaxTextBytes> text;
   } message = {text.size(), {}};
   std::copy(text.begin(), text.end(), message.text.begin());
-  broadcast(std::as_writable_bytes(std::span(&message, 1)), root, label);
+  broadcast_bytes(std::as_writable_bytes(std::span(&message, 1)), root, label);
   return {message.text.data(), static_cast<size_t>(message.size)};
 }
 

@@ -2,9 +2,13 @@
 // rank on other nodes (its rail).
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <vector>
 
 #include "comm/network_group.h"
 #include "comm/node_group.h"
@@ -14,10 +18,13 @@
 
 namespace tessera {
 
-// Maximum number of values in one Communicator::all_reduce_sum().
-inline constexpr int64_t kMaxSummedValues = 64;
+// Size of a value that Communicator::all_gather() and its kin take.
+inline constexpr int64_t kMaxValueBytes = 512;
 // Maximum size of one Communicator::broadcast_text(): a few lines.
 inline constexpr size_t kMaxTextBytes = 1000;
+
+template <typename T>
+concept Arithmetic = std::is_arithmetic_v<T>;
 
 struct CommOptions {
   StoreOptions store;
@@ -41,14 +48,26 @@ class Communicator {
   NodeGroup& node();
   NetworkGroup& rail();  // member i is this local rank on node i
 
-  // Sums a few values over all ranks; blocking. At most kMaxSummedValues. Sums are taken in rank order, so
-  // the result is bitwise identical everywhere.
-  void all_reduce_sum(std::span<double> values, const OpLabel& label);
-  // Value `index` that `rank` contributed to the last all_reduce_sum(); valid until the next one. Only with
-  // more than one rank.
-  double summand(int rank, int64_t index) const;
+  // Collectives on small values, one from each rank; blocking. T is trivially copyable and takes at most
+  // kMaxValueBytes. All ranks get the same bits: sums are taken in the order of ranks.
+  template <typename T>
+  void all_gather(const T& value, std::span<T> by_rank, const OpLabel& label);
+  template <typename T>
+  std::vector<T> all_gather(const T& value, const OpLabel& label);
+  template <Arithmetic T>
+  T sum(T value, const OpLabel& label);
+  template <Arithmetic T>
+  T max(T value, const OpLabel& label);
+  bool any(bool value, const OpLabel& label) { return max(value, label); }
+  bool all(bool value, const OpLabel& label) { return !any(!value, label); }
+  // Element by element; any number of them.
+  void sum(std::span<double> values, const OpLabel& label);
+  // The value of rank `root`.
+  template <typename T>
+  T broadcast(T value, int root, const OpLabel& label);
+
   void barrier(const OpLabel& label);
-  void broadcast(std::span<std::byte> data, int root, const OpLabel& label);
+  void broadcast_bytes(std::span<std::byte> data, int root, const OpLabel& label);
   // Returns the text of rank `root`, truncated to kMaxTextBytes; the text of other ranks is ignored.
   std::string broadcast_text(std::string text, int root, const OpLabel& label);
 
@@ -68,9 +87,60 @@ class Communicator {
 
  private:
   Communicator();
+  // Every rank's value, in gathered(rank) until the next call.
+  void gather(std::span<const std::byte> own, const OpLabel& label);
+  const std::byte* gathered(int rank) const;
+  template <typename T>
+  T gathered_as(int rank) const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+template <typename T>
+T Communicator::gathered_as(int rank) const {
+  T value;
+  std::memcpy(&value, gathered(rank), sizeof(T));
+  return value;
+}
+
+template <typename T>
+void Communicator::all_gather(const T& value, std::span<T> by_rank, const OpLabel& label) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= kMaxValueBytes);
+  gather(std::as_bytes(std::span(&value, 1)), label);
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) by_rank[rank] = gathered_as<T>(static_cast<int>(rank));
+}
+
+template <typename T>
+std::vector<T> Communicator::all_gather(const T& value, const OpLabel& label) {
+  // Not of bool: std::vector<bool> is no span.
+  std::vector<T> by_rank(static_cast<size_t>(world().world_size));
+  all_gather(value, std::span(by_rank), label);
+  return by_rank;
+}
+
+template <Arithmetic T>
+T Communicator::sum(T value, const OpLabel& label) {
+  gather(std::as_bytes(std::span(&value, 1)), label);
+  T total = {};
+  for (int rank = 0; rank < world().world_size; ++rank) total += gathered_as<T>(rank);
+  return total;
+}
+
+template <Arithmetic T>
+T Communicator::max(T value, const OpLabel& label) {
+  gather(std::as_bytes(std::span(&value, 1)), label);
+  T largest = gathered_as<T>(0);
+  for (int rank = 1; rank < world().world_size; ++rank) largest = std::max(largest, gathered_as<T>(rank));
+  return largest;
+}
+
+template <typename T>
+T Communicator::broadcast(T value, int root, const OpLabel& label) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  broadcast_bytes(std::as_writable_bytes(std::span(&value, 1)), root, label);
+  return value;
+}
 
 // Suspends the timeout of waits during its lifetime: one rank reads, tokenizes or writes files while the
 // others wait for it. Ranks that die or hang are still detected as before.

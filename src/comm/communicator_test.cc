@@ -13,21 +13,43 @@ namespace {
 
 using testing::Each;
 
-TEST(AllReduceSum, EveryRankKnowsTheSumAndWhatEachPutIn) {
+struct TestValue {
+  int64_t count;
+  float share;
+  bool flag;
+};
+
+TEST(TypedCollectives, GiveEveryRankTheValuesOfAll) {
   for (const auto& [num_nodes, local] :
        {std::pair(1, 1), std::pair(1, 3), std::pair(2, 2), std::pair(3, 1)}) {
     const int world_size = num_nodes * local;
     const auto errors = run_communicators(num_nodes, local, {}, [&](Communicator& comm) {
       const int rank = comm.world().rank;
       for (int round = 1; round <= 5; ++round) {
-        std::array<double, 2> values = {1.0 * rank * round, 0.5};
-        comm.all_reduce_sum(values, {"test"});
-        EXPECT_EQ(values[0], round * world_size * (world_size - 1) / 2);
-        EXPECT_EQ(values[1], 0.5 * world_size);
+        const auto values =
+            comm.all_gather(TestValue{int64_t{1} << 60 | rank * round, 0.5f, rank == 1}, {"test"});
+        ASSERT_EQ(std::ssize(values), world_size);
         for (int other = 0; other < world_size; ++other) {
-          EXPECT_EQ(comm.summand(other, 0), other * round);
-          EXPECT_EQ(comm.summand(other, 1), 0.5);
+          const TestValue& value = values[static_cast<size_t>(other)];
+          EXPECT_EQ(value.count, int64_t{1} << 60 | other * round);
+          EXPECT_EQ(value.share, 0.5f);
+          EXPECT_EQ(value.flag, other == 1);
         }
+        EXPECT_EQ(comm.sum(int64_t{rank * round}, {"test"}), round * world_size * (world_size - 1) / 2);
+        EXPECT_EQ(comm.max(-1.5 * rank, {"test"}), 0);
+        EXPECT_EQ(comm.max(rank, {"test"}), world_size - 1);
+        EXPECT_EQ(comm.any(rank == world_size - 1, {"test"}), true);
+        EXPECT_EQ(comm.any(false, {"test"}), false);
+        EXPECT_EQ(comm.all(rank == 0, {"test"}), world_size == 1);
+        EXPECT_EQ(comm.all(true, {"test"}), true);
+        EXPECT_EQ(comm.broadcast(TestValue{rank, 0.5f, true}, world_size - 1, {"test"}).count,
+                  world_size - 1);
+        // Longer than one message.
+        std::vector<double> sums(150, 1.0 * rank);
+        sums.back() = 0.5;
+        comm.sum(sums, {"test"});
+        EXPECT_EQ(sums.front(), world_size * (world_size - 1) / 2);
+        EXPECT_EQ(sums.back(), 0.5 * world_size);
       }
     });
     EXPECT_THAT(errors, Each(""));

@@ -190,7 +190,7 @@ TEST_F(DatasetRefusal, AFileThatChangesWhileItIsRead) {
                   [&](double) { folder_.write("a.txt", "one\ntwo\nthree\n"); });
   });
   EXPECT_EQ(error.code(), ExitCode::kBadData);
-  EXPECT_THAT(error.what(), HasSubstr("a.txt: the file changed while it was read"));
+  EXPECT_THAT(error.what(), HasSubstr("a.txt: the file changed while it was being read"));
 }
 
 TEST_F(DatasetRefusal, ACacheFolderThatCannotBeMade) {
@@ -251,7 +251,7 @@ TEST_F(DatasetRefusal, PreTokenizedTensorsOfAnotherForm) {
   EXPECT_EQ(message_of({{"input_ids", {5, 0}, {}}}),
             "a.safetensors: the dataset is empty: input_ids has no values");
   EXPECT_EQ(message_of({{"input_ids", {1, 3}, {1, 2, 3}}, {"labels", {1, 3}, {5, -100, -100}}}),
-            "a.safetensors: no target in 1 row: every label is -100 (the first label of a row is no "
+            "a.safetensors: no target in 1 row: every label is -100 (the first label of a row is never a "
             "target)");
   const std::string floats = safetensors_bytes(
       R"({"input_ids":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})", std::string(8, '\0'));

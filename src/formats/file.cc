@@ -284,6 +284,14 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
+std::filesystem::path nearest_existing(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  std::filesystem::path nearest = std::filesystem::absolute(folder).lexically_normal();
+  while (!std::filesystem::exists(nearest, ignored) && nearest.has_relative_path())
+    nearest = nearest.parent_path();
+  return nearest;
+}
+
 void fail_write(const std::filesystem::path& path, const char* action, int errno_value) {
   fail(ExitCode::kIoError, "{}: {} failed: {}", path.native(), action, write_error_text(errno_value));
 }

@@ -110,6 +110,9 @@ void fsync_folder(const std::filesystem::path& folder);
 // The folder containing `path`; "." for a bare name.
 std::filesystem::path folder_of(const std::filesystem::path& path);
 
+// The folder itself, or the nearest one above it that exists.
+std::filesystem::path nearest_existing(const std::filesystem::path& folder);
+
 // Throws Error(kIoError) for a failed `action` ("write", "fsync"), with advice if the disk is full.
 [[noreturn]] void fail_write(const std::filesystem::path& path, const char* action, int errno_value);
 

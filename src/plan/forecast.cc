@@ -5,35 +5,13 @@
 #include "base/error.h"
 #include "model/flops.h"
 #include "ops/cpu_ops.h"
+#include "plan/run_planner.h"
 #include "platform/memory_info.h"
-#include "train/passes.h"
-#include "train/zero_arguments.h"
 
 namespace tessera {
 namespace {
 
-constexpr int64_t kDefaultMaxLength = 1024;
-
 int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
-
-// Limits for batch_size rows of row_tokens at once, as the trainer would reserve.
-ActivationLimits limits_for(const TrainingArguments& args, int64_t batch_size, int64_t row_tokens,
-                            bool gradient_checkpointing) {
-  ActivationLimits limits;
-  limits.max_tokens = batch_size * row_tokens;
-  limits.max_sequence_length = row_tokens;
-  limits.gradient_checkpointing = gradient_checkpointing;
-  limits.pack_weights = args.pack_weights == "always";
-  return limits;
-}
-
-int64_t merged_micro_batches(const TrainingArguments& args, const Model& model, int64_t num_rows,
-                             int64_t row_tokens) {
-  if (args.merge_micro_batches == "never") return 1;
-  if (args.merge_micro_batches == "always") return args.gradient_accumulation_steps;
-  const ActivationLimits micro_batch = limits_for(args, num_rows, row_tokens, args.gradient_checkpointing);
-  return micro_batches_per_pass(model, micro_batch, args.gradient_accumulation_steps);
-}
 
 // Model operations of a step on one node, in 10^12.
 double tflop_per_step(const ModelConfig& config, int64_t row_tokens, int64_t num_rows) {
@@ -49,11 +27,14 @@ class Forecaster {
       : args_(args),
         cluster_(cluster),
         ops_(make_cpu_ops(pool)),
-        model_(config, args.training_dtype(), *ops_) {
-    row_tokens_ = args.max_length.value_or(std::min(kDefaultMaxLength, config.max_position_embeddings));
-    batch_ = args.batch_options(cluster.world_size());
-    merged_ = merged_micro_batches(args, model_, micro_batch_rows(batch_), row_tokens_);
-    free_bytes_ = cluster.node_memory_bytes - cluster.local_world_size * resident_bytes();
+        model_(config, args.training_dtype(), *ops_),
+        batch_(args.batch_options(cluster.world_size())),
+        row_tokens_(args.row_limit(config.max_position_embeddings)),
+        planner_(args, model_, batch_, uniform_rows(row_tokens_, micro_batch_rows(batch_))) {
+    machine_.num_nodes = cluster.num_nodes;
+    machine_.local_world_size = cluster.local_world_size;
+    machine_.baseline_bytes = resident_bytes();
+    machine_.free_bytes = cluster.node_memory_bytes - cluster.local_world_size * machine_.baseline_bytes;
   }
 
   RunForecast run(int64_t num_threads) {
@@ -72,71 +53,25 @@ class Forecaster {
                        cluster_.local_world_size * divide_up(step_rows, cluster_.world_size()));
     forecast.compute_s = compute_seconds(forecast.tflop_per_step);
 
-    MemoryRequest request = make_request();
-    forecast.tokens_per_pass = request.limits.max_tokens;
+    const MemoryRequest request = planner_.choose_memory(machine_);
+    RunPlan plan;
+    planner_.fill_memory(request, machine_, &plan);
+    forecast.tokens_per_pass = plan.limits.max_tokens;
     forecast.schedule_is_auto = args_.gather_schedule == "auto";
-    choose_what_fits(&request);
     forecast.zero = request.zero;
-    forecast.memory = plan_memory(model_, with_snapshot(request));
-    const MemoryChoices choices = {
-        micro_batch_rows(batch_), merged_,
-        [this](int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
-          return limits_for(args_, batch_size, std::min(max_row_length, row_tokens_), gradient_checkpointing);
-        },
-        args_.global_batch_size.has_value()};
-    forecast.refusal = memory_refusal(model_, request, free_bytes_, memory_alternatives(request, choices));
+    forecast.memory = plan.memory;
+    forecast.refusal = planner_.refusal(request, machine_);
     if (cluster_.num_nodes > 1) {
       for (const GatherSchedule schedule : {GatherSchedule::kPerStep, GatherSchedule::kPerLayer}) {
         if (schedule == GatherSchedule::kPerLayer && request.zero.stage < 3) continue;
-        request.zero.schedule = schedule;
-        choose_packing(&request);
-        forecast.schedules.push_back(forecast_schedule(request, forecast.compute_s));
+        forecast.schedules.push_back(
+            forecast_schedule(planner_.choose_memory(machine_, schedule), forecast.compute_s));
       }
     }
     return forecast;
   }
 
  private:
-  MemoryRequest make_request() const {
-    MemoryRequest request;
-    request.limits =
-        limits_for(args_, micro_batch_rows(batch_) * merged_, row_tokens_, args_.gradient_checkpointing);
-    request.baseline_bytes = resident_bytes();
-    request.num_nodes = cluster_.num_nodes;
-    request.local_world_size = cluster_.local_world_size;
-    request.export_bytes = export_bytes(model_.layout(), args_.export_dtype(), request);
-    request.connections = static_cast<int>(args_.connections);
-    request.peer_snapshots = args_.peer_snapshot_steps > 0;
-    request.zero =
-        zero_settings_of(args_, model_.config(), divide_up(args_.gradient_accumulation_steps, merged_));
-    return request;
-  }
-
-  bool fits(const MemoryRequest& request) const { return needed_bytes(model_, request) <= free_bytes_; }
-
-  // As the trainer does: the schedule first, then packed weights if there is room.
-  void choose_what_fits(MemoryRequest* request) const {
-    if (may_gather_per_layer(args_, cluster_.num_nodes) && !fits(*request)) {
-      request->zero.schedule = GatherSchedule::kPerLayer;
-    }
-    check_packed_weights(model_, *request);
-    choose_packing(request);
-  }
-
-  void choose_packing(MemoryRequest* request) const {
-    if (args_.pack_weights != "auto") return;
-    request->limits.pack_weights = can_keep_packed_weights(model_, *request);
-    request->limits.pack_weights = request->limits.pack_weights && fits(*request);
-  }
-
-  // Adds what background checkpoints may use of the remaining memory.
-  MemoryRequest with_snapshot(MemoryRequest request) const {
-    if (args_.saves_in_background()) {
-      request.snapshot_bytes = snapshot_bytes(model_, request, free_bytes_);
-    }
-    return request;
-  }
-
   // Checkpointing computes the forward pass, a third of the operations, twice.
   std::optional<double> compute_seconds(double tflop) const {
     if (!cluster_.node_tflops) return std::nullopt;
@@ -150,13 +85,15 @@ class Forecaster {
 
   // Under per_step the network is used only in the first forward pass and the last backward pass.
   ScheduleForecast forecast_schedule(const MemoryRequest& request, std::optional<double> compute_s) const {
-    ScheduleForecast out;
-    out.schedule = request.zero.schedule;
-    out.node_bytes = plan_memory(model_, with_snapshot(request)).node_bytes();
-    out.fits = fits(request);
+    RunPlan plan;
+    planner_.fill_memory(request, machine_, &plan);
     const ZeroLayout layout = zero_layout(model_.layout(), cluster_.num_nodes, cluster_.local_world_size);
-    const ZeroSettings zero = zero_settings(model_, request);
-    out.wire = wire_bytes_per_step(layout, zero, 0);
+    const ZeroSettings& zero = plan.zero;
+    ScheduleForecast out;
+    out.schedule = zero.schedule;
+    out.node_bytes = plan.memory.node_bytes();
+    out.fits = needed_bytes(model_, request) <= machine_.free_bytes;
+    out.wire = plan.wire;
     out.network_s = network_seconds(out.wire.sent(), out.wire.received());
     if (!compute_s) return out;
 
@@ -181,9 +118,9 @@ class Forecaster {
   std::unique_ptr<Ops> ops_;
   Model model_;
   BatchPlanOptions batch_;
-  int64_t row_tokens_ = 0;
-  int64_t merged_ = 1;  // micro-batches per pass
-  int64_t free_bytes_ = 0;
+  int64_t row_tokens_;
+  RunPlanner planner_;
+  MachineFacts machine_;
 };
 
 }  // namespace

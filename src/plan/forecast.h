@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "arguments/arguments.h"
 #include "formats/model_config.h"
+#include "plan/memory_plan.h"
 #include "platform/thread_pool.h"
-#include "train/arguments.h"
-#include "train/memory_plan.h"
 
 namespace tessera {
 

@@ -1,12 +1,11 @@
 #include "train/evaluate.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "data/batch_plan.h"
-#include "train/stopwatch.h"
 
 namespace tessera {
 
@@ -102,20 +101,16 @@ EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_r
     if (result.stopped) return result;
   }
   double loss_sum = 0;
-  for (size_t first = 0; first < losses.size(); first += kMaxSummedValues) {
-    const std::span<double> some =
-        std::span(losses).subspan(first, std::min<size_t>(kMaxSummedValues, losses.size() - first));
-    comm.all_reduce_sum(some, {"evaluation losses"});
-    for (const double loss : some) loss_sum += loss;
+  comm.sum(losses, {"evaluation losses"});
+  for (const double loss : losses) loss_sum += loss;
+  const std::vector<EvalResult> parts = comm.all_gather(result, {"evaluation"});
+  result = {};
+  for (const EvalResult& part : parts) {
+    result.num_targets += part.num_targets;
+    result.num_tokens += part.num_tokens;
+    result.num_rows += part.num_rows;
+    result.num_batches += part.num_batches;
   }
-  std::array<double, 4> sums = {static_cast<double>(result.num_targets),
-                                static_cast<double>(result.num_tokens), static_cast<double>(result.num_rows),
-                                static_cast<double>(result.num_batches)};
-  comm.all_reduce_sum(sums, {"evaluation"});
-  result.num_targets = std::llround(sums[0]);
-  result.num_tokens = std::llround(sums[1]);
-  result.num_rows = std::llround(sums[2]);
-  result.num_batches = std::llround(sums[3]);
   finish(loss_sum, stopwatch, &result);
   return result;
 }

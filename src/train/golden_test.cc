@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "support/train_test_support.h"
 #include "test_paths.h"
-#include "train/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -1,5 +1,5 @@
 // The memory table: what it refuses, and that it matches reality.
-#include "train/memory_plan.h"
+#include "plan/memory_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 #include "expect_error.h"
 #include "optim/adamw.h"
 #include "platform/memory_info.h"
-#include "train/train_test_support.h"
+#include "support/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -1,8 +1,8 @@
 // What nodes exchange in a step, measured, against the closed form. Ranks are threads.
 #include <gtest/gtest.h>
 
-#include "train/train_test_support.h"
-#include "train/zero_arguments.h"
+#include "arguments/zero_arguments.h"
+#include "support/train_test_support.h"
 
 namespace tessera {
 namespace {

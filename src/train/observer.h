@@ -6,37 +6,13 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "platform/peak.h"
-#include "train/disk_plan.h"
+#include "plan/run_plan.h"
 #include "train/evaluate.h"
-#include "train/memory_plan.h"
-#include "train/trainer_state.h"
+#include "train/output/trainer_state.h"
 
 namespace tessera {
-
-// What is known before the first step.
-struct RunPlan {
-  int64_t num_parameters = 0;
-  std::string operations;  // Ops::description()
-  int64_t num_rows = 0;
-  int64_t num_tokens = 0;  // of one epoch
-  int64_t eval_rows = 0;
-  int64_t steps_per_epoch = 0;
-  int64_t max_steps = 0;
-  int64_t num_warmup_steps = 0;
-  int64_t micro_batches_per_pass = 1;
-  int64_t max_pass_tokens = 0;  // of the largest pass
-  int64_t num_threads = 0;      // per rank
-  // Measured at startup, over all ranks; nullopt if measure_peak is false on any of them, or without vector
-  // instructions.
-  std::optional<ComputePeak> peak;
-  ZeroSettings zero;  // only meaningful with several ranks
-  MemoryPlan memory;
-  WireBytes wire;          // between nodes in a step, for the first node
-  int64_t free_bytes = 0;  // memory_info() when the plan was made
-  DiskPlan disk;           // as seen by rank 0
-};
 
 // The arithmetic peak over all ranks, each at its best so far (TrainingPeak).
 struct BestPeak {
@@ -141,6 +117,60 @@ class TrainObserver {
   virtual void on_checkpoint_failed(const std::filesystem::path& /*folder*/, const std::string& /*message*/) {
   }
   virtual void on_finish(const TrainSummary& /*summary*/) {}
+};
+
+// Passes every call on to all its observers, in the order in which they were added.
+class ObserverList : public TrainObserver {
+ public:
+  // `observer` must outlive this.
+  void add(TrainObserver& observer) { observers_.push_back(&observer); }
+
+  void on_progress(const std::string& what, double fraction) override {
+    for (TrainObserver* observer : observers_) observer->on_progress(what, fraction);
+  }
+  void on_loading(double fraction, double bytes_per_second) override {
+    for (TrainObserver* observer : observers_) observer->on_loading(fraction, bytes_per_second);
+  }
+  void on_plan(const RunPlan& plan) override {
+    for (TrainObserver* observer : observers_) observer->on_plan(plan);
+  }
+  void on_resume(const std::filesystem::path& folder, int64_t step, const std::string& differences) override {
+    for (TrainObserver* observer : observers_) observer->on_resume(folder, step, differences);
+  }
+  void on_resume_from_memory(const std::string& nodes, int64_t step,
+                             const std::string& differences) override {
+    for (TrainObserver* observer : observers_) observer->on_resume_from_memory(nodes, step, differences);
+  }
+  void on_previous_run(const std::filesystem::path& folder) override {
+    for (TrainObserver* observer : observers_) observer->on_previous_run(folder);
+  }
+  void on_memory(const MemoryPlan& plan, const MeasuredMemory& measured) override {
+    for (TrainObserver* observer : observers_) observer->on_memory(plan, measured);
+  }
+  void on_step(const StepMetrics& metrics) override {
+    for (TrainObserver* observer : observers_) observer->on_step(metrics);
+  }
+  void on_log(const LogEntry& entry) override {
+    for (TrainObserver* observer : observers_) observer->on_log(entry);
+  }
+  void on_evaluation_progress(double fraction) override {
+    for (TrainObserver* observer : observers_) observer->on_evaluation_progress(fraction);
+  }
+  void on_evaluation(const EvalResult& result) override {
+    for (TrainObserver* observer : observers_) observer->on_evaluation(result);
+  }
+  void on_checkpoint(const std::filesystem::path& folder) override {
+    for (TrainObserver* observer : observers_) observer->on_checkpoint(folder);
+  }
+  void on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) override {
+    for (TrainObserver* observer : observers_) observer->on_checkpoint_failed(folder, message);
+  }
+  void on_finish(const TrainSummary& summary) override {
+    for (TrainObserver* observer : observers_) observer->on_finish(summary);
+  }
+
+ private:
+  std::vector<TrainObserver*> observers_;
 };
 
 }  // namespace tessera

@@ -12,9 +12,9 @@
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
 #include "formats/file.h"
-#include "train/output_folder.h"
+#include "support/train_test_support.h"
+#include "train/output/output_folder.h"
 #include "train/stop_signal.h"
-#include "train/train_test_support.h"
 
 namespace tessera {
 namespace {

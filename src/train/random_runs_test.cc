@@ -11,8 +11,8 @@
 
 #include "base/text.h"
 #include "formats/file.h"
+#include "support/saving_run.h"
 #include "tokenizer/test_tokenizer.h"
-#include "train/saving_run.h"
 
 namespace tessera {
 namespace {

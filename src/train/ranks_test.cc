@@ -7,7 +7,7 @@
 
 #include "expect_error.h"
 #include "formats/file.h"
-#include "train/train_test_support.h"
+#include "support/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "expect_error.h"
-#include "train/metrics_file.h"
+#include "train/output/metrics_file.h"
+#include "train/output/trainer_state.h"
 #include "train/step_actions.h"
-#include "train/trainer_state.h"
 
 namespace tessera {
 namespace {

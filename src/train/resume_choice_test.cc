@@ -7,7 +7,7 @@
 
 #include "expect_error.h"
 #include "formats/file.h"
-#include "train/saving_run.h"
+#include "support/saving_run.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 #include <csignal>
 
 #include "formats/file.h"
-#include "train/saving_run.h"
+#include "support/saving_run.h"
 
 namespace tessera {
 namespace {

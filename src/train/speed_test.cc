@@ -4,7 +4,7 @@
 
 #include "kernels/dispatch.h"
 #include "model/flops.h"
-#include "train/train_test_support.h"
+#include "support/train_test_support.h"
 #include "train/training_peak.h"
 
 namespace tessera {

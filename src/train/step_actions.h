@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "train/arguments.h"
+#include "arguments/arguments.h"
 
 namespace tessera {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "resource_counter.h"
-#include "train/train_test_support.h"
+#include "support/train_test_support.h"
 #include "train/training_peak.h"
 
 namespace tessera {

@@ -1,251 +1,310 @@
-// The loop of a run and its single step. Preparation is in trainer_setup.cc, resuming in trainer_resume.cc,
-// what is done about steps that go wrong in trainer_watch.cc, reports and files in trainer_output.cc.
+// The loop of a run and its single step. Preparation is in trainer_setup.cc.
 #include "train/trainer.h"
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
-#include "model/flops.h"
-#include "train/passes.h"
+#include "checkpoint/checkpoint_files.h"
+#include "optim/clip.h"
+#include "platform/memory_info.h"
+#include "train/output/log_entries.h"
+#include "train/work_mark.h"
 
 namespace tessera {
 
-double clip_factor(double norm, double max_norm) {
-  if (max_norm == 0) return 1;
-  return std::min(1.0, max_norm / (norm + 1e-6));
-}
-
 TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
-  TESSERA_CHECK(!output_, "a trainer runs once");
-  stop_signal_ = stop_signal;
+  TESSERA_CHECK(!std::exchange(has_run_, true), "a trainer runs once");
   if (is_finished_already()) {
     if (is_root())
-      log_info("nothing is left to do: {} has the model of step {}", args_.output_dir, state_.global_step);
+      log_info("nothing is left to do: {} has the model of step {}", args_.output_dir, progress_.step);
     return summarize();
   }
-  open_output();
+  files_->open(*resume_ && resume_->is_in_place() ? std::optional(progress_.step) : std::nullopt, &observer_);
   run_time_ = Stopwatch();
-  comm_->rail().wait_for_all();  // what loading has begun
+  comm_.rail().wait_for_all();  // what loading has begun
   network_meter_.start();
-  watch_for_signal();
+  stop_->watch(stop_signal);
   if (begins_with_evaluation()) run_evaluation();
-  while (state_.global_step < state_.max_steps && !stop_wanted()) {
-    measure_peak_again();
-    const std::optional<StepMetrics> metrics = train_step(state_.global_step);
+  while (progress_.step < plan_.max_steps && !stop_->is_wanted()) {
+    peak_->measure_if_due(progress_.step + 1);
+    const std::optional<StepMetrics> metrics = train_step(progress_.step);
     if (!metrics) break;
-    report_checkpoint();
+    files_->report_checkpoint();
     account(*metrics);
-    if (state_.global_step == first_step_ + 1) measure_memory();
-    const StepActions due = actions_->after(state_.global_step);
+    if (progress_.step == first_step_ + 1) measure_memory();
+    const StepActions due = actions_->after(progress_.step);
     if (due.log) log_training();
     if (due.evaluate) run_evaluation();
-    if (due.save) save_checkpoint();
+    if (due.save) files_->save(run_record());
     if (due.snapshot) take_snapshot();
   }
   return finish_run();
 }
 
-const RowLists& Trainer::passes_of_step(int64_t step) {
-  if (world().is_single()) {
-    batch_plan_->rows_of_step(step, &passes_);
-    passes_.merge(run_plan_.micro_batches_per_pass);
-    return passes_;
-  }
-  batch_plan_->rows_of_step(step, &micro_batches_);
-  dealer_->deal(
-      micro_batches_, [this](int64_t row) { return dataset_->row_length(row); }, &passes_);
-  return passes_;
+// A signal may have cut short the evaluation of the step that the run resumes from.
+bool Trainer::begins_with_evaluation() const {
+  if (!*resume_) return args_.eval_on_start;
+  return actions_->after(progress_.step).evaluate && !has_evaluation(log_history_, progress_.step);
 }
 
-// What the ranks add up after a step.
-struct Trainer::StepSums {
-  double loss = 0;
-  double gradient_squares = 0;
-  double num_tokens = 0;
-  double flops = 0;
-  double given_up = 0;    // ranks that did not compute all
-  double interrupts = 0;  // ranks that received SIGINT
-  double terminations = 0;
-  double sent_bytes = 0;
-  double received_bytes = 0;
-  double busy_s = 0;
-  double wait_s = 0;
-  double compute_s = 0;           // of the passes, without waiting for others
-  double replay_differences = 0;  // ranks that found one
-  double peak_tflops = 0;         // at best until now
-  double peak_is_due = 0;         // says rank 0
-  CheckpointShare checkpoint;
-
-  void add(const NetworkCounters& network) {
-    sent_bytes += static_cast<double>(network.sent_bytes);
-    received_bytes += static_cast<double>(network.received_bytes);
-    busy_s += network.busy_s;
-    wait_s += network.wait_s;
-  }
-  NetworkCounters network() const {
-    return {std::llround(sent_bytes), std::llround(received_bytes), busy_s, wait_s};
-  }
-  std::span<double> values() { return {&loss, kNumValues}; }
-  static constexpr size_t kNumValues = 19;
-  int64_t index_of(double StepSums::*value) const { return &(this->*value) - &loss; }
-};
-
-void Trainer::run_pass(const RowLists& passes, int64_t pass, bool is_last, float grad_scale, StepSums* sums) {
-  const WeightUpdate update = parameters_->begin_pass(pass == 0, is_last);
-  const std::span<const int64_t> rows = passes[pass * world().world_size + world().rank];
-  if (rows.empty() || given_up_) {
-    model_->take_part_in_forward_backward(update.mode);
-  } else {
-    make_packed_batch(*dataset_, rows, &batch_);
-    const auto label_smoothing = static_cast<float>(args_.label_smoothing_factor);
-    sums->loss += model_->forward_backward(batch_, grad_scale, label_smoothing, update).loss_sum;
-    sums->num_tokens += static_cast<double>(batch_.num_tokens());
-    sums->flops += model_flops(model_->config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
-  }
-  parameters_->end_pass();
+// The finished model is there, too, and nothing else is due.
+bool Trainer::is_finished_already() {
+  if (!*resume_ || progress_.step < plan_.max_steps || begins_with_evaluation()) return false;
+  const bool is_there =
+      is_root() && resume_->is_in_place() && finished_step(args_.output_dir) == progress_.step;
+  return comm_.broadcast(is_there, 0, {"resume"});
 }
 
-void Trainer::rehearse(const RowLists& passes, float grad_scale) {
-  const Stopwatch time;
-  replay_.emplace(*model_, *pool_);
-  StepSums nothing;
-  run_pass(passes, 0, /*is_last=*/false, grad_scale, &nothing);
-  replay_->repeat();
-  rehearsal_s_ = time.seconds();
-}
-
-bool Trainer::run_passes(const RowLists& passes, float grad_scale, StepSums* sums) {
-  const int64_t num_passes = passes.size() / world().world_size;
-  const int64_t every = args_.replay_check_steps;
-  rehearsal_s_ = 0;
-  in_passes_ = true;
-  if (every > 0 && (state_.global_step + 1) % every == 0) rehearse(passes, grad_scale);
-  for (int64_t pass = 0; pass < num_passes; ++pass) {
-    if (pass > 0 && give_up_together(pass)) break;
-    run_pass(passes, pass, pass + 1 == num_passes, grad_scale, sums);
-    if (replay_ && !given_up_) replay_difference_ = replay_->difference();
-    replay_.reset();
-  }
-  in_passes_ = false;
-  return agreed_signal_ == 0;
-}
-
-// loss = sum of token losses / targets of the whole step, so that passes count by their targets.
 std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   const Stopwatch step_time;
-  since_step_began_ = step_time;
-  mark_work("choosing rows");
-  const RowLists& passes = passes_of_step(step);
-  const int64_t num_targets = count_targets(passes);
-  const float grad_scale = 1.0f / static_cast<float>(num_targets);
-
-  StepSums sums;
-  static_assert(sizeof(sums) == StepSums::kNumValues * sizeof(double));
-  const double waited_before_s = comm_->waited_s();
-  if (!run_passes(passes, grad_scale, &sums)) return std::nullopt;
-  sums.replay_differences = replay_difference_.empty() ? 0 : 1;
-  mark_work("adding up the step");
-  sums.gradient_squares = parameters_->gradient_squares();
-  sums.compute_s = step_time.seconds() - (comm_->waited_s() - waited_before_s);
-  const bool own_loss_is_finite = std::isfinite(sums.loss);
-  const int signal = received_signal();
-  sums.given_up = given_up_;
-  sums.interrupts = signal == SIGINT;
-  sums.terminations = signal == SIGTERM;
-  sums.checkpoint = saver_->share();
-  sums.peak_tflops = peak_ ? peak_->best_tflops() : 0;
-  sums.peak_is_due = is_root() && peak_ && peak_->is_due();
+  stop_->begin_step();
+  mark_work(comm_, "choosing rows", step + 1);
+  const RowLists& passes = rows_->passes_of_step(step);
+  const int64_t num_targets = rows_->count_targets(passes);
+  std::optional<StepPart> part = runner_->run(step, passes, num_targets);
+  if (!part) return std::nullopt;
   {
     const NetworkMeterPause pause(network_meter_);
-    sums.add(network_meter_.take());
-    comm_->all_reduce_sum(sums.values(), {"loss and gradient norm"});
+    part->network = network_meter_.take();
+    exchange_.gather(*part, stop_->share(), files_->saver().share(), peak_->share(), comm_);
   }
-  if (sums.interrupts > 0) agreed_signal_ = SIGINT;
-  if (sums.terminations > 0) agreed_signal_ = SIGTERM;
-  peak_tflops_ = sums.peak_tflops;
-  peak_is_due_ = sums.peak_is_due > 0;
-  if (sums.given_up > 0) {
-    saver_->take_sums(sums.checkpoint);
-    return std::nullopt;
-  }
-  StepMetrics metrics;
-  metrics.step = step + 1;
-  metrics.epoch = batch_plan_->epoch_after(step + 1);
-  metrics.loss = sums.loss / static_cast<double>(num_targets);
-  metrics.grad_norm = std::abs(std::sqrt(sums.gradient_squares));  // "nan", never "-nan"
-  metrics.learning_rate = schedule_->learning_rate(step);
-  metrics.num_tokens = std::llround(sums.num_tokens);
-  metrics.num_target_tokens = num_targets;
-  metrics.network = network_use(sums.network());
-  metrics.slowest_rank =
-      find_slowest_rank(step, sums.index_of(&StepSums::flops), sums.index_of(&StepSums::compute_s));
-  pass_s_ = sums.compute_s / static_cast<double>(passes.size());
-  check_replay(step, sums.index_of(&StepSums::replay_differences));
-  saver_->take_sums(sums.checkpoint);
-  if (rehearsal_s_ > 0) metrics.replay_check_s = rehearsal_s_;
-  metrics.skipped = is_to_skip(metrics, own_loss_is_finite, passes);
-  if (!metrics.skipped) update(metrics);
+  const bool is_complete = stop_->take_shares(exchange_.stops);
+  peak_->take_shares(exchange_.peaks);
+  files_->saver().take_shares(exchange_.checkpoints);
+  if (!is_complete) return std::nullopt;
 
+  StepMetrics metrics = metrics_of(step, num_targets);
+  metrics.skipped = !passes_guards(passes, &metrics);
+  if (!metrics.skipped) update(metrics);
   metrics.step_time_s = step_time.seconds();
-  metrics.tokens_per_second = sums.num_tokens / metrics.step_time_s;
-  metrics.tflops = sums.flops * 1e-12 / metrics.step_time_s;
-  metrics.mfu = share_of_peak(metrics.tflops);
-  metrics.peak = best_peak();
+  metrics.tokens_per_second = static_cast<double>(metrics.num_tokens) / metrics.step_time_s;
+  double flops = 0, compute_s = 0;
+  for (const StepPart& of_rank : exchange_.parts) {
+    flops += of_rank.flops;
+    compute_s += of_rank.compute_s;
+  }
+  metrics.tflops = flops * 1e-12 / metrics.step_time_s;
+  metrics.mfu = peak_->share_of_peak(metrics.tflops);
+  metrics.peak = peak_->best();
+  stop_->end_step(metrics.step_time_s, compute_s / static_cast<double>(passes.size()));
   return metrics;
 }
 
+// What the parts of all ranks add up to; nothing that depends on the time of the step.
+StepMetrics Trainer::metrics_of(int64_t step, int64_t num_targets) const {
+  double loss_sum = 0, gradient_squares = 0;
+  NetworkCounters network;
+  StepMetrics metrics;
+  for (const StepPart& part : exchange_.parts) {
+    loss_sum += part.loss_sum;
+    gradient_squares += part.gradient_squares;
+    metrics.num_tokens += part.num_tokens;
+    network.sent_bytes += part.network.sent_bytes;
+    network.received_bytes += part.network.received_bytes;
+    network.busy_s += part.network.busy_s;
+    network.wait_s += part.network.wait_s;
+  }
+  metrics.step = step + 1;
+  metrics.epoch = rows_->batches().epoch_after(step + 1);
+  metrics.loss = loss_sum / static_cast<double>(num_targets);
+  metrics.grad_norm = std::abs(std::sqrt(gradient_squares));  // "nan", never "-nan"
+  metrics.learning_rate = schedule_->learning_rate(step);
+  metrics.num_target_tokens = num_targets;
+  if (world().num_nodes > 1) metrics.network = network_use(network, world().world_size);
+  if (runner_->rehearsal_s() > 0) metrics.replay_check_s = runner_->rehearsal_s();
+  return metrics;
+}
+
+bool Trainer::passes_guards(const RowLists& passes, StepMetrics* metrics) {
+  const CheckedStep step = {metrics, exchange_.parts, &passes, &runner_->replay_difference()};
+  for (const auto& guard : guards_) {
+    const GuardVerdict verdict = guard->check(step);
+    if (verdict.action == GuardVerdict::Action::kSkip) return false;
+    if (verdict.action == GuardVerdict::Action::kUpdate) continue;
+    files_->finish_checkpoint(metrics->step);
+    fail(ExitCode::kNumerics, "{}", verdict.reason);
+  }
+  return true;
+}
+
 void Trainer::update(const StepMetrics& metrics) {
-  mark_work("optimizer");
+  mark_work(comm_, "optimizer", metrics.step);
   if (const std::optional<AdamBetas> betas = schedule_->betas(metrics.step - 1)) {
     parameters_->set_betas(betas->beta1, betas->beta2);
   }
+  CheckpointSaver& saver = files_->saver();
   ChangeHook before_change;
-  if (saver_->is_writing()) {
-    before_change = [this](ElementRange elements) { saver_->before_change(elements); };
+  if (saver.is_writing()) {
+    before_change = [&saver](ElementRange elements) { saver.before_change(elements); };
   }
-  parameters_->update(++num_updates_, metrics.learning_rate,
+  parameters_->update(++progress_.num_updates, metrics.learning_rate,
                       clip_factor(metrics.grad_norm, args_.max_grad_norm), before_change);
 }
 
-std::optional<NetworkUse> Trainer::network_use(const NetworkCounters& sums) const {
-  if (world().num_nodes == 1) return std::nullopt;
-  NetworkUse use;
-  use.sent_bytes = sums.sent_bytes;
-  use.received_bytes = sums.received_bytes;
-  use.time_s = sums.busy_s / world().world_size;
-  use.hidden = sums.busy_s > 0 ? std::max(0.0, 1 - sums.wait_s / sums.busy_s) : 1;
-  return use;
-}
-
-// Between steps, and on all ranks at the same time: no step waits for a rank that measures.
-void Trainer::measure_peak_again() {
-  if (!peak_is_due_) return;
-  mark_work("measuring the arithmetic peak");
-  peak_->measure_again();
-}
-
-std::optional<BestPeak> Trainer::best_peak() const {
-  if (!peak_) return std::nullopt;
-  return BestPeak{peak_tflops_, peak_->num_measurements()};
-}
-
-std::optional<double> Trainer::share_of_peak(double tflops) const {
-  if (!peak_) return std::nullopt;
-  return tflops / peak_tflops_;
-}
-
-int64_t Trainer::count_targets(const RowLists& passes) const {
-  int64_t num_targets = 0;
-  for (const int64_t row : passes.all_rows()) num_targets += dataset_->row_num_targets(row);
-  if (num_targets == 0) {
-    fail(ExitCode::kBadData,
-         "the {} (from 0) make up one step and have no token to predict: all their labels are ignored",
-         name_rows(passes));
+void Trainer::account(StepMetrics metrics) {
+  metrics.checkpoint = files_->take_written();
+  metrics.peer_snapshot_s = std::exchange(snapshot_s_, std::nullopt);
+  progress_.step = metrics.step;
+  progress_.epoch = metrics.epoch;
+  progress_.num_input_tokens_seen += metrics.num_tokens;
+  progress_.total_flos += floating_point_ops(*model_, metrics.num_tokens);
+  if (!metrics.skipped) {
+    progress_.loss_since_log += metrics.loss;
+    ++progress_.losses_since_log;
+    progress_.total_loss += metrics.loss;
   }
-  return num_targets;
+  totals_.add(metrics);
+  last_step_ = metrics;
+  observer_.on_step(metrics);
+}
+
+// After the first step everything that a step needs has been touched.
+void Trainer::measure_memory() {
+  const NetworkMeterPause pause(network_meter_);
+  struct RankMemory {
+    bool is_known;
+    int64_t private_bytes, shared_bytes, loading_peak_bytes;
+  };
+  const std::optional<ProportionalMemory> mine = proportional_memory();
+  RankMemory own = {mine.has_value(), 0, 0, 0};
+  if (mine && world().node_rank == 0) {
+    own = {true, mine->private_bytes(), mine->shared_bytes, loading_peak_bytes_};
+  }
+  MeasuredMemory measured;
+  bool is_known = true;
+  for (const RankMemory& memory : comm_.all_gather(own, {"measured memory"})) {
+    is_known = is_known && memory.is_known;
+    measured.private_bytes += memory.private_bytes;
+    measured.shared_bytes += memory.shared_bytes;
+    measured.loading_peak_bytes += memory.loading_peak_bytes;
+  }
+  if (is_known) observer_.on_memory(plan_.memory, measured);
+}
+
+void Trainer::add_log(LogEntry entry) {
+  entry.epoch = progress_.epoch;
+  entry.step = progress_.step;
+  if (args_.include_num_input_tokens_seen != "no") {
+    entry.values.emplace_back("num_input_tokens_seen", progress_.num_input_tokens_seen);
+  }
+  log_history_.push_back(entry);
+  observer_.on_log(entry);
+}
+
+void Trainer::log_training() {
+  if (progress_.losses_since_log == 0) return;
+  const auto num_losses = static_cast<double>(std::exchange(progress_.losses_since_log, 0));
+  LogEntry entry;
+  entry.values = {{"loss", std::exchange(progress_.loss_since_log, 0) / num_losses},
+                  {"grad_norm", last_step_.grad_norm},
+                  {"learning_rate", last_step_.learning_rate}};
+  add_log(std::move(entry));
+}
+
+void Trainer::run_evaluation() {
+  const NetworkMeterPause pause(network_meter_);
+  const auto progress = [this](double fraction) {
+    observer_.on_evaluation_progress(fraction);
+    return !stop_->stop_evaluation();
+  };
+  const int64_t max_rows = args_.per_device_eval_batch_size;
+  const int64_t max_tokens = plan_.limits.max_tokens;
+  stop_->enter(StopAgreement::Phase::kEvaluation);
+  const EvalResult result =
+      world().is_single() ? evaluate(*model_, *data_->eval, max_rows, max_tokens, progress)
+                          : evaluate_together(*model_, *data_->eval, max_rows, max_tokens, comm_, progress);
+  stop_->enter(StopAgreement::Phase::kOther);
+  if (result.stopped) return;
+  add_log(evaluation_entry(result));
+  observer_.on_evaluation(result);
+  schedule_->observe_metric(result.loss, /*greater_is_better=*/false);
+}
+
+void Trainer::take_snapshot() {
+  const NetworkMeterPause pause(network_meter_);
+  const Stopwatch time;
+  SnapshotTexts texts;
+  std::string run;
+  if (is_root()) {
+    run = training_record_json(record_now());
+    texts = {run, history_text_.of(log_history_)};
+  }
+  snapshots_->write(progress_.step, texts);
+  snapshot_s_ = time.seconds();
+}
+
+TrainerState Trainer::trainer_state() const {
+  TrainerState state;
+  state.global_step = progress_.step;
+  state.epoch = progress_.epoch;
+  state.max_steps = plan_.max_steps;
+  state.num_train_epochs = (plan_.max_steps + plan_.steps_per_epoch - 1) / plan_.steps_per_epoch;
+  state.train_batch_size = args_.per_device_train_batch_size;
+  state.logging_steps = actions_->logging_steps();
+  state.eval_steps = actions_->eval_steps();
+  state.save_steps = actions_->save_steps();
+  state.num_input_tokens_seen = progress_.num_input_tokens_seen;
+  state.total_flos = progress_.total_flos;
+  state.log_history = log_history_;
+  return state;
+}
+
+TrainingRecord Trainer::record_now() const {
+  TrainingRecord record = record_;
+  record.progress = progress_;
+  for (const auto& guard : guards_) guard->save(&record.progress);
+  record.progress.plateau = schedule_->plateau();
+  return record;
+}
+
+RunRecord Trainer::run_record() const {
+  const bool is_last = progress_.step == plan_.max_steps || stop_->agreed_signal() != 0;
+  return {.step = progress_.step,
+          .run_json = training_record_json(record_now()),
+          .trainer_state_json = trainer_state_json(trainer_state(), /*should_save=*/true, is_last),
+          .training_args_json = training_arguments_json(args_)};
+}
+
+TrainSummary Trainer::summarize() const {
+  TrainSummary summary;
+  summary.num_steps = progress_.step;
+  summary.epoch = progress_.epoch;
+  summary.train_loss = progress_.mean_loss();
+  summary.runtime_s = run_time_.seconds();
+  summary.num_tokens = progress_.num_input_tokens_seen;
+  summary.tokens_per_second = totals_.tokens_per_second();
+  summary.tflops = totals_.tflops();
+  summary.mfu = peak_->share_of_peak(summary.tflops);
+  summary.peak = peak_->best();
+  summary.network = totals_.network();
+  summary.folder = args_.output_dir;
+  summary.peak_resident_bytes = peak_resident_bytes();
+  return summary;
+}
+
+TrainSummary Trainer::finish_run() {
+  files_->finish_checkpoint(progress_.step);
+  if (snapshots_) snapshots_->finish();
+  TrainSummary summary = summarize();
+  if (progress_.step >= plan_.max_steps) {
+    const double num_samples = args_.max_steps > 0 ? static_cast<double>(progress_.step * plan_.step_rows)
+                                                   : static_cast<double>(plan_.num_rows) * progress_.epoch;
+    add_log(final_entry(progress_, num_samples, summary.runtime_s));
+    files_->write_model(progress_.step, [this] { return trainer_state_json(trainer_state(), false, true); });
+  } else {
+    summary.stop_signal = stop_->agreed_signal();
+    if (args_.save_on_sigterm && output_is_shared_) {
+      files_->save_before_stop(progress_.step, [this] { return run_record(); });
+    }
+    summary.folder = files_->last_checkpoint();
+  }
+  mark_work(comm_, "the end of the run", progress_.step + 1);
+  summary.peak_resident_bytes = peak_resident_bytes();
+  observer_.on_finish(summary);
+  return summary;
 }
 
 }  // namespace tessera

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "formats/file.h"
-#include "train/train_test_support.h"
+#include "support/train_test_support.h"
 
 namespace tessera {
 namespace {

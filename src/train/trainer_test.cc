@@ -9,7 +9,8 @@
 
 #include "expect_error.h"
 #include "model/reference_model.h"
-#include "train/train_test_support.h"
+#include "optim/clip.h"
+#include "support/train_test_support.h"
 
 namespace tessera {
 namespace {

@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
+#include "base/stopwatch.h"
 #include "platform/peak.h"
 #include "platform/thread_pool.h"
 #include "tensor/dtype.h"
-#include "train/stopwatch.h"
 
 namespace tessera {
 

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "train/loss_spike.h"
-#include "train/slow_ranks.h"
+#include "train/guards/loss_spike.h"
+#include "train/guards/slow_ranks.h"
 
 namespace tessera {
 namespace {

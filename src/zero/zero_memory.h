@@ -73,6 +73,10 @@ bool needs_layer_buffers(const ZeroLayout& layout, const ZeroSettings& settings)
 // ahead, as many as prefetch_elements and max_live_elements (less the larger of embedding and head) allow.
 int64_t num_live_layers(const ZeroLayout& layout, const ZeroSettings& settings);
 
+// Memory in which the ranks of a node show rank 0 their master weights: what write_safetensors asks for at a
+// time.
+inline constexpr int64_t kExchangeBytes = 4 << 20;
+
 // Bytes of each allocation, for the node or rank that has the most: the first one.
 struct ZeroMemory {
   // Shared, once per node.

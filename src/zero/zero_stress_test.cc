@@ -269,8 +269,7 @@ class StressRank {
 
   // Like the gradient norm: after it, no rank uses the old weights.
   void reduce_norm() {
-    double value = comm_.world().rank + 1;
-    comm_.all_reduce_sum({&value, 1}, {"norm"});
+    const double value = comm_.sum(comm_.world().rank + 1.0, {"norm"});
     const int n = comm_.world().world_size;
     if (value != n * (n + 1) / 2) fail(ExitCode::kInternal, "the sum of {} ranks is {}", n, value);
   }

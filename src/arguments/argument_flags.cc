@@ -1,0 +1,472 @@
+// The flag table of `tessera train`: names, defaults, help, ranges. --help and docs/flags.md show this text.
+#include <cmath>
+#include <limits>
+
+#include "arguments/arguments.h"
+#include "arguments/foreign_names.h"
+#include "arguments/unsupported_flags.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "optim/schedule.h"
+#include "platform/cpu.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Values in [minimum, maximum]; below `maximum` only when `open_end`, above `minimum` only when `open_begin`.
+// NaN and infinities are outside.
+struct Range {
+  double minimum = -kInfinity;
+  double maximum = kInfinity;
+  bool open_begin = false;
+  bool open_end = false;
+
+  bool contains(double value) const {
+    if (!std::isfinite(value)) return false;
+    return (open_begin ? value > minimum : value >= minimum) &&
+           (open_end ? value < maximum : value <= maximum);
+  }
+  std::string describe() const {
+    if (maximum == kInfinity) return fmt::format("{} {}", open_begin ? "above" : "of at least", minimum);
+    return fmt::format("from {}{} to {}{}", open_begin ? "above " : "", minimum, open_end ? "below " : "",
+                       maximum);
+  }
+};
+
+constexpr Range at_least(double minimum) { return {minimum}; }
+constexpr Range above(double minimum) { return {minimum, kInfinity, true}; }
+
+// Refuses values outside `range` as they are set.
+void limit(Flag& flag, const Range& range) {
+  flag.set = [set = flag.set, get = flag.get, name = flag.name, range,
+              expected = flag.type == FlagType::kInt ? "a number" : "a finite number"](
+                 const std::vector<std::string>& values) {
+    set(values);
+    for (const std::string& value : get()) {
+      if (range.contains(std::stod(value))) continue;
+      fail(ExitCode::kUsage, "--{}: expected {} {}, found {}", name, expected, range.describe(), value);
+    }
+  };
+}
+
+// A whole number of steps, or a fraction of all steps if below 1; 0 only if `allow_zero`.
+void limit_steps(Flag& flag, bool allow_zero) {
+  flag.set = [set = flag.set, get = flag.get, name = flag.name,
+              allow_zero](const std::vector<std::string>& values) {
+    set(values);
+    for (const std::string& text : get()) {
+      const double value = std::stod(text);
+      const bool in_range = std::isfinite(value) && (allow_zero ? value >= 0 : value > 0) && value <= 0x1p53;
+      if (in_range && (value < 1 || value == std::floor(value))) continue;
+      fail(ExitCode::kUsage,
+           "--{}: expected a whole number of steps or a fraction of all steps {} and below 1, found {}", name,
+           allow_zero ? "of at least 0" : "above 0", text);
+    }
+  };
+}
+
+// A choice that Hugging Face accepts but that would change the result: refuses it with the reason.
+void refuse_choice(Flag& flag, const std::string& choice, const std::string& why) {
+  flag.set = [set = flag.set, name = flag.name, choice, why](const std::vector<std::string>& values) {
+    if (values.size() == 1 && values[0] == choice) {
+      fail(ExitCode::kUsage, "--{} {} is not supported: {}", name, choice, why);
+    }
+    set(values);
+  };
+}
+
+// The same for any value that is not one of the choices.
+void refuse_other_choices(Flag& flag, const std::string& why) {
+  flag.set = [set = flag.set, name = flag.name, why](const std::vector<std::string>& values) {
+    try {
+      set(values);
+    } catch (const Error& error) {
+      if (values.size() != 1) throw;
+      fail(error.code(), "--{} {} is not supported: {}", name, printable(values[0]), why);
+    }
+  };
+}
+
+void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Model and data");
+  Flag& model = table->add("model", &args->model,
+                           "Folder of the model to train, in Hugging Face format: config.json and "
+                           "model.safetensors, as one file or in shards.");
+  model.aliases = {"model_name_or_path"};
+  model.value_name = "DIR";
+  model.required = true;
+  Flag& tokenizer = table->add("tokenizer", &args->tokenizer,
+                               "Folder with the tokenizer (tokenizer.json). Defaults to the model's folder.");
+  tokenizer.aliases = {"tokenizer_name", "tokenizer_name_or_path"};
+  tokenizer.value_name = "DIR";
+  Flag& dataset =
+      table->add("dataset", &args->dataset,
+                 "Training data: one or more files, folders or glob patterns. The file name decides the "
+                 "format: .jsonl, .ndjson and .json hold JSON objects, one per line; .safetensors holds "
+                 "token ids (input_ids and optionally labels); anything else is UTF-8 text, except formats "
+                 "that cannot be read, such as .csv, .parquet or .gz, which are refused. In a folder, only "
+                 "files with the extensions above or .txt, .text, .md, .markdown, .rst or .tex are read, and "
+                 "no hidden files; a pattern such as 'DIR/**/*.py' selects other kinds of files below DIR.");
+  dataset.aliases = {"train_file"};
+  dataset.required = true;
+  table->add("eval_dataset", &args->eval_dataset, "Evaluation data, given in the same way as dataset.")
+      .aliases = {"validation_file"};
+  table->add("text_column", &args->text_column, "Name of the JSONL field that holds the text.").aliases = {
+      "text_column_name", "dataset_text_field"};
+  table->add("text_per_line", &args->text_per_line,
+             "Treat every line of a text file as a document. Otherwise the whole file is one document.");
+  table->add("add_special_tokens", &args->add_special_tokens,
+             "Let the tokenizer add its special tokens, such as beginning-of-text, to every document.");
+  table->add(
+      "skip_invalid_utf8", &args->skip_invalid_utf8,
+      "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
+  Flag& max_length =
+      table->add("max_length", &args->max_length,
+                 "Tokens per row: longer documents are truncated, and packing fills rows up to this length. "
+                 "Defaults to 1024, or to the model's max_position_embeddings if that is smaller; by "
+                 "default, rows of token ids are truncated only at max_position_embeddings.");
+  max_length.aliases = {"max_seq_length", "block_size"};
+  limit(max_length, at_least(2));
+  table->add(
+      "allow_truncation", &args->allow_truncation,
+      "Drop the tokens of a document beyond max_length (without packing, the end of every longer document) "
+      "even if they are more than a tenth of all tokens. Otherwise that ends the run before the first step.");
+  table->add(
+      "packing", &args->packing,
+      "Concatenate documents, each ended by the end-of-text token, and cut them into rows of max_length "
+      "tokens. Without packing, every document is its own row; padding is never computed either way.");
+  table->add("packing_cross_document_attention", &args->packing_cross_document_attention,
+             "With packing, let tokens attend to earlier documents in their row, and predict the first token "
+             "of a document from the document before it. Otherwise documents in a row never see each other.");
+  table->add("shuffle", &args->shuffle,
+             "Read the rows in a new random order in every epoch: the order Hugging Face's Trainer draws "
+             "from the same seed. Otherwise rows are read in file order.");
+  Flag& sampling =
+      table->add_choice("train_sampling_strategy", &args->train_sampling_strategy, {"random", "sequential"},
+                        "Hugging Face's spelling of shuffle: random is true, sequential is false.");
+  refuse_choice(sampling, "group_by_length", "rows are never padded here, so there is nothing to gain");
+  table->add("dataloader_drop_last", &args->dataloader_drop_last,
+             "Drop the last micro-batch of an epoch if it is not full.");
+  Flag& cache_dir = table->add(
+      "cache_dir", &args->cache_dir,
+      "Folder for cached tokenized datasets. Defaults to $XDG_CACHE_HOME/tessera or ~/.cache/tessera.");
+  cache_dir.value_name = "DIR";
+  Flag& config =
+      table->add("config", &args->config,
+                 "JSON or YAML file with settings named like these flags; can also be given without the "
+                 "flag: tessera train run.yaml. Flags on the command line override the file.");
+  config.value_name = "FILE";
+  config.lone_endings = {".yaml", ".yml", ".json"};
+  Flag& deepspeed = table->add("deepspeed", &args->deepspeed,
+                               "Unmodified DeepSpeed configuration file, or its JSON text, plain or "
+                               "base64-encoded. It supplies the values that no flag sets; if a flag and the "
+                               "file disagree, the run is refused. docs/deepspeed.md lists every key.");
+  deepspeed.value_name = "FILE";
+  table->add_choice("ds_compat", &args->ds_compat, {"0.16", "0.19"},
+                    "DeepSpeed release whose defaults apply to keys that the file leaves out: "
+                    "gradient_clipping is 0 in 0.16 and 1 in 0.19; warmup_max_lr of WarmupLR is 0.001 in "
+                    "0.16 and the optimizer's learning rate in 0.19.");
+}
+
+void declare_batch(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Batch and length of the run");
+  Flag& train_batch = table->add(
+      "per_device_train_batch_size", &args->per_device_train_batch_size,
+      "Rows in one micro-batch, which goes through the model at once; determines activation memory.");
+  train_batch.aliases = {"per_gpu_train_batch_size"};
+  limit(train_batch, at_least(1));
+  Flag& eval_batch = table->add("per_device_eval_batch_size", &args->per_device_eval_batch_size,
+                                "Maximum rows in one evaluation batch. Fewer are used if this many would "
+                                "need more memory than training does; the result is the same.");
+  eval_batch.aliases = {"per_gpu_eval_batch_size"};
+  limit(eval_batch, at_least(1));
+  limit(table->add("gradient_accumulation_steps", &args->gradient_accumulation_steps,
+                   "Micro-batches whose gradients are accumulated before each weight update."),
+        at_least(1));
+  limit(
+      table->add("global_batch_size", &args->global_batch_size,
+                 "Rows in one optimizer step over all ranks, any number: training is then the same on any "
+                 "number of ranks. per_device_train_batch_size becomes the upper limit of a micro-batch, and "
+                 "gradient_accumulation_steps follows. Without it, a step takes per_device_train_batch_size "
+                 "x gradient_accumulation_steps x ranks rows, as in Hugging Face's Trainer."),
+      at_least(1));
+  limit(table->add("num_train_epochs", &args->num_train_epochs,
+                   "Passes over the dataset; fractions are allowed. max_steps takes precedence."),
+        above(0));
+  Flag& max_steps =
+      table->add("max_steps", &args->max_steps,
+                 "Optimizer steps, over as many epochs as needed; -1 follows num_train_epochs.");
+  max_steps.set = [set = max_steps.set, args](const std::vector<std::string>& values) {
+    set(values);
+    if (args->max_steps != -1 && args->max_steps < 1) {
+      fail(ExitCode::kUsage, "--max_steps: expected at least 1, or -1 to follow num_train_epochs, found {}",
+           args->max_steps);
+    }
+  };
+}
+
+void declare_learning_rate(FlagTable* table, TrainingArguments* args) {
+  limit(table->add("learning_rate", &args->learning_rate, "Peak learning rate, which the schedule scales."),
+        at_least(0));
+  table->add_choice("lr_scheduler_type", &args->lr_scheduler_type, schedule_names(),
+                    "How the learning rate changes over the run, after the warm-up.");
+  Flag& kwargs = table->add(
+      "lr_scheduler_kwargs", &args->lr_scheduler_kwargs,
+      "Keyword arguments of the schedule as a JSON object, such as {\"num_cycles\": 2}: num_cycles (cosine, "
+      "cosine_with_restarts and others), lr_end and power (polynomial), timescale (inverse_sqrt), min_lr or "
+      "min_lr_rate (cosine_with_min_lr, cosine_warmup_with_min_lr), warmup_lr_rate "
+      "(cosine_warmup_with_min_lr), num_decay_steps, num_stable_steps, warmup_type, decay_type and "
+      "min_lr_ratio (warmup_stable_decay), mode, factor, patience, threshold, threshold_mode, cooldown, "
+      "min_lr and eps (reduce_lr_on_plateau); those of DeepSpeed's WarmupLR, WarmupDecayLR, WarmupCosineLR, "
+      "LRRangeTest and OneCycle are in docs/deepspeed.md.");
+  kwargs.value_name = "JSON";
+  Flag& warmup = table->add("warmup_steps", &args->warmup_steps,
+                            "Steps over which the learning rate rises to its peak; a value below 1 is a "
+                            "fraction of all steps, rounded up.");
+  warmup.value_name = "N";
+  limit_steps(warmup, /*allow_zero=*/true);
+  limit(table->add("warmup_ratio", &args->warmup_ratio,
+                   "Warm-up as a fraction of all steps, rounded up; used when warmup_steps is 0."),
+        {0, 1});
+}
+
+void declare_optimizer(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Optimizer");
+  refuse_other_choices(
+      table->add_choice("optim", &args->optim, {"adamw_torch", "adamw_torch_fused", "adamw_hf"},
+                        "Optimizer. All names select the same AdamW with decoupled weight decay, computed as "
+                        "in torch.optim.AdamW with float32 state."),
+      "AdamW with float32 state is the only optimizer; use adamw_torch");
+  declare_learning_rate(table, args);
+  limit(table->add("weight_decay", &args->weight_decay,
+                   "Decoupled weight decay. Norm weights and biases are not decayed unless "
+                   "weight_decay_norms is set."),
+        at_least(0));
+  table->add("weight_decay_norms", &args->weight_decay_norms,
+             "Decay norm weights and biases as well, as optimizers from DeepSpeed files do.");
+  limit(table->add("adam_beta1", &args->adam_beta1, "Decay rate of AdamW's first moment."),
+        {0, 1, false, true});
+  limit(table->add("adam_beta2", &args->adam_beta2, "Decay rate of AdamW's second moment."),
+        {0, 1, false, true});
+  limit(table->add("adam_epsilon", &args->adam_epsilon, "Added to the square root of AdamW's second moment."),
+        above(0));
+  limit(table->add("max_grad_norm", &args->max_grad_norm,
+                   "Gradients with a larger global norm are scaled down to this norm; 0 disables clipping."),
+        at_least(0));
+  table->add_choice(
+      "loss_spike_policy", &args->loss_spike_policy, {"warn", "skip", "stop"},
+      "What to do when a step's loss or gradient norm stands out from those before it: warn and continue, "
+      "skip the update of weights and optimizer, or stop (exit code 79). skip also skips steps whose loss or "
+      "gradient norm is not finite, up to ten in a row; otherwise such a step ends the run.");
+  limit(table->add("loss_spike_window", &args->loss_spike_window,
+                   "Number of earlier steps a step is compared with; no step counts as a spike until half "
+                   "that many are done."),
+        {2, 1'000'000});
+  limit(table->add("loss_spike_sigmas", &args->loss_spike_sigmas,
+                   "Standard deviations above the mean of those steps at which a value counts as a spike."),
+        above(0));
+  limit(table->add("replay_check_steps", &args->replay_check_steps,
+                   "Every this many steps, each rank computes its first pass of the step twice, forward and "
+                   "backward, and compares every bit: a difference is silent data corruption in a processor "
+                   "or memory and ends the run (exit code 79) with an error that names the rank and the "
+                   "place. Costs one extra pass in that step. 0 disables the check."),
+        at_least(0));
+  limit(table->add("label_smoothing_factor", &args->label_smoothing_factor,
+                   "Fraction of the target's probability that is spread over the whole vocabulary in the "
+                   "training loss. Evaluation reports the loss without it."),
+        {0, 1, false, true});
+  limit(table->add("seed", &args->seed, "Seed for everything random in the run."), at_least(0));
+  limit(table->add("data_seed", &args->data_seed, "Seed for the row order. Defaults to seed."), at_least(0));
+}
+
+void declare_precision(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Precision and machine");
+  Flag& dtype =
+      table->add_choice("dtype", &args->dtype, {"bfloat16", "float32", "bf16", "fp32"},
+                        "Type of weights and activations. Either way, sums, softmax, norms and the loss are "
+                        "computed in float32, and the optimizer's moments and master weights are float32.");
+  dtype.aliases = {"torch_dtype"};
+  refuse_choice(dtype, "float16", "use bfloat16, which needs no loss scaling");
+  table->add("bf16", &args->bf16, "Another spelling of dtype: true is bfloat16, false is float32.");
+  table->add("bf16_full_eval", &args->bf16_full_eval,
+             "Evaluation always runs in dtype; true is accepted if that is bfloat16.");
+  Flag& save_dtype = table->add("save_dtype", &args->save_dtype,
+                                "Type of the weights in saved model folders. Defaults to dtype. float32 "
+                                "saves the optimizer's exact master weights.");
+  save_dtype.value_name = "bfloat16|float16|float32";
+  save_dtype.set = [args](const std::vector<std::string>& values) {
+    for (const char* choice : {"", "bfloat16", "float16", "float32", "bf16", "fp16", "fp32"}) {
+      if (values.size() != 1 || values[0] != choice) continue;
+      args->save_dtype = values[0];
+      return;
+    }
+    fail(ExitCode::kUsage, "--save_dtype: expected one of bfloat16, float16, float32, found '{}'",
+         fmt::join(values, " "));
+  };
+  table->add("gradient_checkpointing", &args->gradient_checkpointing,
+             "Keep only each layer's input and recompute the layer in the backward pass: much less memory "
+             "for about a third more time, with the same result.");
+  table->add_choice(
+      "merge_micro_batches", &args->merge_micro_batches, {"auto", "always", "never"},
+      "Run the micro-batches of a step through the model together, which is faster: every weight is read and "
+      "every gradient updated once for all of them. The result is the same up to rounding. auto merges up to "
+      "2048 tokens if the activations then grow by no more than an eighth of the memory for weights, "
+      "gradients and optimizer state; never keeps activation memory to that of one micro-batch.");
+  table->add_choice("pack_weights", &args->pack_weights, {"auto", "always", "never"},
+                    "Keep two extra copies of the weights, in the layouts that AMX matrix products read, so "
+                    "that they need not be packed for every product. The result is the same. auto does so if "
+                    "memory allows and the weights stay on the node for the whole step.");
+  limit(table->add("num_threads", &args->num_threads,
+                   "Compute threads; 0 uses OMP_NUM_THREADS, or else one per core this process may use. The "
+                   "result does not depend on it."),
+        {0, kMaxThreads});
+  table->add(
+      "measure_peak", &args->measure_peak,
+      "Measure the processor's arithmetic peak at startup, in a fraction of a second, and now and then "
+      "between steps (4 ms every 20 s), and show what share of the best measurement training reaches (MFU).");
+}
+
+void declare_ranks(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Several ranks");
+  Flag& stage =
+      table->add("zero_stage", &args->zero_stage,
+                 "What is sharded across ranks, numbered as in DeepSpeed: 0 nothing but what a node keeps "
+                 "once, 1 the optimizer state, 2 the gradients as well, 3 the weights as well. The result is "
+                 "the same. Defaults to the stage in the deepspeed file, or to 2 without a file.");
+  limit(stage, {0, 3});
+  table->add_choice(
+      "gather_schedule", &args->gather_schedule, {"auto", "per_step", "per_layer"},
+      "With zero_stage 3, when weights cross the network: per_step gathers them once per optimizer step and "
+      "keeps all weights on every node until it ends; per_layer gathers them in every pass, with a few "
+      "layers on a node at a time. auto is per_step if memory allows. The result is the same.");
+  table->add_choice("grad_accum_dtype", &args->grad_accum_dtype, {"auto", "float32", "bfloat16"},
+                    "Type in which several ranks keep gradients between the passes of a step; they are added "
+                    "in float32 either way. auto follows the deepspeed file, or is float32 without one.");
+  table->add_choice("load_weights_once", &args->load_weights_once, {"per_node", "per_cluster"},
+                    "How often each byte of the model's files is read: once per node, shared by its ranks, "
+                    "or once per cluster, with the rest coming over the network, for a shared disk that is "
+                    "slower than the network. per_cluster needs zero_stage 1 or more.");
+  Flag& timeout = table->add("ddp_timeout", &args->ddp_timeout,
+                             "Seconds to wait for another rank before the run ends with an error that names "
+                             "it (Hugging Face's default: 1800). A rank that has died is detected at once.");
+  limit(timeout, {1, 1e6});
+  limit(table->add("connections", &args->connections, "TCP connections between two nodes, per rank."),
+        {1, 64});
+  Flag& interface = table->add("interface", &args->interface,
+                               "Network interface for traffic between nodes, such as eth1. Defaults to "
+                               "GLOO_SOCKET_IFNAME, or else to the interface that leads to the first node.");
+  interface.value_name = "NAME";
+}
+
+void declare_logging(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Logging and evaluation");
+  table->add_choice(
+      "logging_strategy", &args->logging_strategy, {"no", "steps", "epoch"},
+      "When the training loss is shown and recorded in trainer_state.json. metrics.jsonl has every step.");
+  limit_steps(table->add("logging_steps", &args->logging_steps,
+                         "Steps between log entries; a value below 1 is a fraction of all steps. An entry's "
+                         "loss is the mean over the steps since the previous one."),
+              /*allow_zero=*/false);
+  table->add("logging_first_step", &args->logging_first_step, "Also log the first step.");
+  table->add_choice("include_num_input_tokens_seen", &args->include_num_input_tokens_seen,
+                    {"no", "all", "non_padding"},
+                    "Add the number of tokens trained on so far to the log entries. There is no padding, so "
+                    "all and non_padding are the same.");
+  table->add("disable_tqdm", &args->disable_tqdm, "Hide the progress bar.");
+  table->add_choice("log_level", &args->log_level,
+                    {"passive", "debug", "info", "warning", "error", "critical"},
+                    "Messages below this level are dropped: warning hides the progress lines as well. The "
+                    "error that ends a run is always shown. passive means info.");
+  table
+      ->add_choice("eval_strategy", &args->eval_strategy, {"no", "steps", "epoch"},
+                   "When to evaluate on eval_dataset: never, every eval_steps, or after every epoch.")
+      .aliases = {"evaluation_strategy"};
+  limit_steps(table->add("eval_steps", &args->eval_steps,
+                         "Steps between evaluations; a value below 1 is a fraction of all steps. Defaults to "
+                         "logging_steps."),
+              /*allow_zero=*/false);
+  limit(table->add("eval_delay", &args->eval_delay,
+                   "Steps (epochs if eval_strategy is epoch) before the first evaluation."),
+        at_least(0));
+  table->add("eval_on_start", &args->eval_on_start, "Evaluate before the first step as well.");
+  Flag& metric =
+      table->add_choice("metric_for_best_model", &args->metric_for_best_model, {"loss", "eval_loss"},
+                        "The metric that reduce_lr_on_plateau watches. The evaluation loss is the only one.");
+  metric.value_name = "loss";
+}
+
+void declare_resuming(FlagTable* table, TrainingArguments* args) {
+  Flag& resume =
+      table->add("resume_from_checkpoint", &args->resume_from_checkpoint,
+                 "Resume from a checkpoint as if the run had never stopped: true uses the newest complete "
+                 "one in output_dir; auto does the same but starts from scratch if there is none; anything "
+                 "else is a checkpoint folder. The number of ranks and how they share the work may differ.");
+  resume.value_name = "true|auto|DIR";
+  resume.set = [args](const std::vector<std::string>& values) {
+    const std::string value = values.size() == 1 ? values[0] : "";
+    const std::string word = lower_case(value);
+    args->resume_from_checkpoint = word == "false" || word == "none" || word == "no" ? ""
+                                   : word == "true" || word == "yes"                 ? "true"
+                                   : word == "auto"                                  ? "auto"
+                                                                                     : value;
+  };
+  table->add("save_on_sigterm", &args->save_on_sigterm,
+             "Save a checkpoint of the last finished step when SIGTERM or Ctrl-C ends the run.");
+  limit(table->add("grace_period_s", &args->grace_period_s,
+                   "Seconds the run may take to shut down after SIGTERM or Ctrl-C. If the rest of the step "
+                   "and the checkpoint would take more than four fifths of that, judging by the steps so "
+                   "far, the step is abandoned."),
+        above(0));
+}
+
+void declare_saving(FlagTable* table, TrainingArguments* args) {
+  table->begin_section("Output");
+  Flag& output = table->add("output_dir", &args->output_dir,
+                            "Folder for the trained model, the checkpoints, trainer_state.json and "
+                            "metrics.jsonl. Files from an earlier run are moved into a subfolder previous-1, "
+                            "previous-2, ... unless the run is resumed. All nodes must see the same folder.");
+  output.value_name = "DIR";
+  Flag& strategy =
+      table->add_choice("save_strategy", &args->save_strategy, {"no", "steps", "epoch"},
+                        "When to write a checkpoint-N folder: never, every save_steps and at the last step, "
+                        "or after every epoch. The finished model is always written.");
+  refuse_choice(strategy, "best", "checkpoints are not compared yet; use steps or epoch");
+  limit_steps(table->add("save_steps", &args->save_steps,
+                         "Steps between checkpoints; a value below 1 is a fraction of all steps."),
+              /*allow_zero=*/false);
+  limit(table->add("save_total_limit", &args->save_total_limit,
+                   "Keep only this many of the run's checkpoints, including those from before it was "
+                   "resumed; the oldest are deleted. By default all are kept."),
+        at_least(1));
+  table->add("async_save", &args->async_save,
+             "Write checkpoints while training continues. The files are the same without it.");
+  table->add_size("save_rate_limit", &args->save_rate_limit, "200MB or 1GiB",
+                  "Maximum that all ranks together write per second, such as 200MB or 1GiB, so that other "
+                  "users of a shared disk are not held up. Unlimited by default.");
+  limit(table->add("peer_snapshot_steps", &args->peer_snapshot_steps,
+                   "Steps between snapshots of every rank's state, kept in the memory of its node and of the "
+                   "next node. Ranks restarted by tessera launch resume from a snapshot that is newer than "
+                   "the last checkpoint, so lost processes or a lost node cost at most this many steps and "
+                   "no reading from disk. Takes 24 bytes per parameter of the job's memory, 48 with several "
+                   "nodes. 0 disables snapshots."),
+        at_least(0));
+  declare_resuming(table, args);
+}
+
+}  // namespace
+
+void declare_training_flags(FlagTable* table, TrainingArguments* args) {
+  declare_model_and_data(table, args);
+  declare_batch(table, args);
+  declare_optimizer(table, args);
+  declare_precision(table, args);
+  declare_ranks(table, args);
+  declare_logging(table, args);
+  declare_saving(table, args);
+  declare_unsupported_flags(table);
+  table->add_foreign_names(training_names());
+}
+
+}  // namespace tessera

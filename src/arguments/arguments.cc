@@ -1,0 +1,281 @@
+#include "arguments/arguments.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "arguments/deepspeed_arguments.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "comm/launch_variables.h"
+#include "optim/schedule.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+DType dtype_of_name(const std::string& name) {
+  if (name == "float32" || name == "fp32") return DType::kF32;
+  if (name == "float16" || name == "fp16") return DType::kF16;
+  TESSERA_CHECK(name == "bfloat16" || name == "bf16", "dtype '{}'", name);
+  return DType::kBF16;
+}
+
+// bf16 is another spelling of dtype: true is bfloat16, false float32, as in Hugging Face.
+void resolve_dtype(const FlagTable& table, TrainingArguments* args) {
+  if (args->bf16) {
+    const bool contradicts = table.is_set("dtype") && *args->bf16 != (args->training_dtype() == DType::kBF16);
+    if (contradicts) {
+      fail(ExitCode::kBadConfig, "bf16 {} contradicts dtype {}: give one of them", *args->bf16, args->dtype);
+    }
+    args->dtype = *args->bf16 ? "bfloat16" : "float32";
+  }
+  args->bf16 = args->training_dtype() == DType::kBF16;
+  if (args->bf16_full_eval && !*args->bf16) {
+    fail(ExitCode::kBadConfig,
+         "bf16_full_eval true contradicts dtype float32: evaluation runs in the training dtype");
+  }
+  if (args->save_dtype.empty()) args->save_dtype = args->dtype;
+}
+
+void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
+  const bool random = args->train_sampling_strategy == "random";
+  if (table.is_set("train_sampling_strategy")) {
+    if (table.is_set("shuffle") && args->shuffle != random) {
+      fail(ExitCode::kBadConfig, "shuffle {} contradicts train_sampling_strategy {}: give one of them",
+           args->shuffle, args->train_sampling_strategy);
+    }
+    args->shuffle = random;
+  }
+  args->train_sampling_strategy = args->shuffle ? "random" : "sequential";
+  if (args->packing_cross_document_attention && !args->packing) {
+    fail(ExitCode::kBadConfig,
+         "packing_cross_document_attention needs packing true: without packing a row is a document");
+  }
+}
+
+// Runs after a DeepSpeed file has set the accumulation or left it open.
+void resolve_batch(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
+  if (!args->global_batch_size) return;
+  const int64_t accumulation =
+      accumulation_of_global_batch(*args->global_batch_size, args->per_device_train_batch_size, world_size);
+  const bool is_given = table.is_set("gradient_accumulation_steps") || !args->deepspeed.empty();
+  if (is_given && args->gradient_accumulation_steps != accumulation) {
+    fail(ExitCode::kBadConfig,
+         "gradient_accumulation_steps {} contradicts global_batch_size {}, which needs {} on {} with "
+         "per_device_train_batch_size {}: leave it out to derive it",
+         args->gradient_accumulation_steps, *args->global_batch_size, accumulation,
+         world_size == 1 ? "one rank" : fmt::format("{} ranks", world_size),
+         args->per_device_train_batch_size);
+  }
+  args->gradient_accumulation_steps = accumulation;
+}
+
+// Settings for sharing work among ranks. None has an effect on a single rank.
+void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
+  constexpr int64_t kDefaultStage = 2;
+  if (!args->zero_stage) args->zero_stage = world_size > 1 ? kDefaultStage : 0;
+  if (args->gather_schedule == "per_layer" && *args->zero_stage != 3) {
+    fail(ExitCode::kBadConfig,
+         "gather_schedule per_layer needs zero_stage 3, found {}: below it every node keeps all weights",
+         *args->zero_stage);
+  }
+  if (args->load_weights_once == "per_cluster" && *args->zero_stage == 0 && world_size > 1) {
+    fail(ExitCode::kBadConfig,
+         "load_weights_once per_cluster needs zero_stage 1 or more, found 0: every node then keeps the "
+         "optimizer state of all weights and has to read them");
+  }
+  const bool is_bf16 = args->training_dtype() == DType::kBF16;
+  if (args->grad_accum_dtype == "bfloat16") {
+    if (!is_bf16) {
+      fail(ExitCode::kBadConfig, "grad_accum_dtype bfloat16 needs dtype bfloat16, found {}", args->dtype);
+    }
+    if (world_size == 1) {
+      log_warning("grad_accum_dtype bfloat16 has no effect on one rank: gradients are added up in float32");
+      args->grad_accum_dtype = "float32";  // the type that memory is planned with
+    }
+  }
+  if (args->grad_accum_dtype == "auto") args->grad_accum_dtype = "float32";
+  if (!args->communication_data_type) args->communication_data_type = args->training_dtype();
+  if (!is_bf16 && args->communication_data_type == DType::kBF16) {
+    fail(ExitCode::kBadConfig, "communication_data_type bf16 needs dtype bfloat16, found {}", args->dtype);
+  }
+  if (world_size > 1) return;
+  for (const char* name :
+       {"zero_stage", "gather_schedule", "load_weights_once", "ddp_timeout", "connections", "interface"}) {
+    if (table.is_set(name)) log_warning("{} has no effect on one rank", name);
+  }
+}
+
+void resolve_evaluation(const TrainingArguments& given, TrainingArguments* args) {
+  if (given.evaluates() && given.eval_dataset.empty()) {
+    fail(ExitCode::kBadConfig, "{} needs an eval_dataset",
+         given.eval_on_start ? "eval_on_start" : "eval_strategy " + given.eval_strategy);
+  }
+  if (!given.evaluates() && !given.eval_dataset.empty()) {
+    log_warning("eval_dataset has no effect: eval_strategy is no");
+  }
+  if (given.lr_scheduler_type == "reduce_lr_on_plateau" && given.eval_strategy == "no") {
+    fail(ExitCode::kBadConfig, "lr_scheduler_type reduce_lr_on_plateau needs eval_strategy steps or epoch");
+  }
+  if (given.eval_strategy == "steps" && !given.eval_steps) args->eval_steps = given.logging_steps;
+}
+
+// The value of a flag as JSON of its type.
+json flag_value(const Flag& flag) {
+  const std::vector<std::string> values = flag.get();
+  if (flag.type == FlagType::kStringList) return values;
+  if (values.empty()) return nullptr;
+  switch (flag.type) {
+    case FlagType::kBool:
+      return values[0] == "true";
+    case FlagType::kInt:
+      return std::stoll(values[0]);
+    case FlagType::kFloat:
+      return std::stod(values[0]);
+    default:
+      break;
+  }
+  if (values[0].empty()) return nullptr;
+  return values[0];
+}
+
+}  // namespace
+
+// There is no level above error: a critical condition ends the program with an error.
+LogLevel TrainingArguments::lowest_log_level() const {
+  if (log_level == "debug") return LogLevel::kDebug;
+  if (log_level == "warning") return LogLevel::kWarning;
+  if (log_level == "error" || log_level == "critical") return LogLevel::kError;
+  return LogLevel::kInfo;  // info, passive
+}
+
+DType TrainingArguments::training_dtype() const { return dtype_of_name(dtype); }
+
+DType TrainingArguments::export_dtype() const {
+  return dtype_of_name(save_dtype.empty() ? dtype : save_dtype);
+}
+
+DType TrainingArguments::accumulation_dtype() const {
+  return grad_accum_dtype == "bfloat16" ? DType::kBF16 : DType::kF32;
+}
+
+int64_t TrainingArguments::save_bytes_per_second() const {
+  return save_rate_limit.empty() ? 0 : parse_bytes(save_rate_limit).value();
+}
+
+int64_t TrainingArguments::prefetch_elements(int64_t hidden_size) const {
+  return stage3_prefetch_bucket_size.value_or(hidden_size * hidden_size * 9 / 10);
+}
+
+int64_t TrainingArguments::persistence_threshold_elements(int64_t hidden_size) const {
+  return stage3_param_persistence_threshold.value_or(10 * hidden_size);
+}
+
+bool needs_tokenizer(const std::vector<std::string>& files) {
+  return !std::ranges::all_of(files, [](const std::string& file) { return file.ends_with(".safetensors"); });
+}
+
+int64_t TrainingArguments::row_limit(int64_t max_position_embeddings) const {
+  constexpr int64_t kDefault = 1024;
+  if (max_length) return *max_length;
+  const bool is_text = dataset.empty() || needs_tokenizer(dataset);
+  return is_text ? std::min(kDefault, max_position_embeddings) : max_position_embeddings;
+}
+
+Packing TrainingArguments::packing_mode() const {
+  if (!packing) return Packing::kNone;
+  return packing_cross_document_attention ? Packing::kJoined : Packing::kIsolated;
+}
+
+BatchPlanOptions TrainingArguments::batch_options(int64_t world_size) const {
+  BatchPlanOptions options;
+  options.num_rows = 0;
+  options.micro_batch_size = per_device_train_batch_size;
+  options.gradient_accumulation_steps = gradient_accumulation_steps;
+  options.world_size = world_size;
+  options.global_batch_size = global_batch_size;
+  options.shuffle = shuffle;
+  options.seed = shuffle_seed();
+  options.drop_last = dataloader_drop_last;
+  return options;
+}
+
+int64_t TrainingArguments::num_warmup_steps(int64_t num_training_steps) const {
+  const double total = static_cast<double>(num_training_steps);
+  if (warmup_steps >= 1) return static_cast<int64_t>(warmup_steps);
+  const double ratio = warmup_steps > 0 ? warmup_steps : warmup_ratio.value_or(0);
+  return static_cast<int64_t>(std::ceil(total * ratio));
+}
+
+void apply_resume_variable(const Environment& environment, FlagTable* table, TrainingArguments* args) {
+  const std::string value = environment(kResumeVariable).value_or("");
+  if (value.empty()) return;
+  if (value != "auto") {
+    fail(ExitCode::kBadConfig, "environment: expected {} to be auto, found '{}'", kResumeVariable,
+         printable(value));
+  }
+  if (!table->is_set("resume_from_checkpoint")) {
+    table->set(*table->find("resume_from_checkpoint"), {value}, kResumeVariable);
+    args->agent_resumes = true;
+  }
+}
+
+void read_launch_variables(const Environment& environment, TrainingArguments* args) {
+  args->launch_id = environment(kLaunchIdVariable).value_or("");
+  args->is_restart = !environment(kResumeVariable).value_or("").empty();
+  const std::string grace = environment(kTerminationGraceVariable).value_or("");
+  if (grace.empty()) return;
+  double seconds = -1;
+  const auto [rest, error] = std::from_chars(grace.data(), grace.data() + grace.size(), seconds);
+  if (error != std::errc() || *rest != '\0' || !(seconds >= 0)) {
+    fail(ExitCode::kBadConfig, "environment: expected {} to be a number of seconds, found '{}'",
+         kTerminationGraceVariable, printable(grace));
+  }
+  args->agent_grace_s = seconds;
+}
+
+void resolve_training_arguments(const FlagTable& table, int64_t world_size, TrainingArguments* args) {
+  TESSERA_CHECK(world_size >= 1, "world_size={}", world_size);
+  if (!args->deepspeed.empty()) {
+    apply_deepspeed(read_deepspeed_config(args->deepspeed), table, world_size, args);
+  } else if (table.is_set("ds_compat")) {
+    log_warning("ds_compat has no effect: there is no deepspeed file");
+  }
+  if (table.is_set("grace_period_s") && args->time_to_end_s() < args->grace_period_s) {
+    log_warning(
+        "grace_period_s {}: tessera launch kills its ranks {} s after a signal, and the shorter time "
+        "applies; give it a longer --termination_grace_s",
+        args->grace_period_s, args->agent_grace_s);
+  }
+  resolve_dtype(table, args);
+  resolve_batch(table, world_size, args);
+  resolve_ranks(table, world_size, args);
+  resolve_data_order(table, args);
+  resolve_evaluation(*args, args);
+  // Checks type and keywords now, so that a mistake is reported before the data is read.
+  make_schedule({args->lr_scheduler_type, args->lr_scheduler_kwargs, args->learning_rate, 0, 1000});
+}
+
+int64_t interval_in_steps(double interval, int64_t num_training_steps) {
+  if (interval >= 1) return static_cast<int64_t>(interval);
+  return std::max<int64_t>(
+      1, static_cast<int64_t>(std::ceil(static_cast<double>(num_training_steps) * interval)));
+}
+
+std::string training_arguments_json(const TrainingArguments& args) {
+  TrainingArguments copy = args;
+  FlagTable table;
+  declare_training_flags(&table, &copy);
+  json out = json::object();
+  for (const Flag& flag : table.flags()) {
+    if (flag.get) out[flag.name] = flag_value(flag);
+  }
+  return out.dump(2) + "\n";
+}
+
+}  // namespace tessera

@@ -1,0 +1,188 @@
+// The settings of a training run: Hugging Face's TrainingArguments by name, default and meaning, and
+// Tessera's own.
+//
+// The exit code depends on where a wrong setting comes from: a value that is wrong by itself is kUsage on the
+// command line and kBadConfig in a configuration file; settings that contradict each other or the model are
+// kBadConfig.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/flags.h"
+#include "base/log.h"
+#include "comm/world.h"
+#include "data/batch_plan.h"
+#include "data/dataset.h"
+#include "tensor/dtype.h"
+
+namespace tessera {
+
+// Defaults are those of Hugging Face's Trainer 5; docs/flags.md describes every field.
+struct TrainingArguments {
+  // Model and data.
+  std::string model;
+  std::string tokenizer;  // "" = the model's folder
+  std::vector<std::string> dataset;
+  std::vector<std::string> eval_dataset;
+  std::string text_column = "text";
+  bool text_per_line = false;
+  bool add_special_tokens = true;
+  bool skip_invalid_utf8 = false;
+  std::optional<int64_t> max_length;
+  bool allow_truncation = false;
+  bool packing = false;
+  bool packing_cross_document_attention = false;
+  bool shuffle = true;
+  std::string train_sampling_strategy = "random";
+  bool dataloader_drop_last = false;
+  std::string cache_dir;
+
+  // Batch and length of the run.
+  int64_t per_device_train_batch_size = 8;
+  int64_t per_device_eval_batch_size = 8;
+  int64_t gradient_accumulation_steps = 1;  // once resolved, derived from global_batch_size if that is set
+  std::optional<int64_t> global_batch_size;
+  double num_train_epochs = 3;
+  int64_t max_steps = -1;
+
+  // Optimizer.
+  std::string optim = "adamw_torch";
+  double learning_rate = 5e-5;
+  std::string lr_scheduler_type = "linear";
+  std::string lr_scheduler_kwargs;
+  double warmup_steps = 0;
+  std::optional<double> warmup_ratio;
+  double weight_decay = 0;
+  bool weight_decay_norms = false;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1;
+  std::string loss_spike_policy = "warn";
+  int64_t loss_spike_window = 128;
+  double loss_spike_sigmas = 6;
+  int64_t replay_check_steps = 0;
+  double label_smoothing_factor = 0;
+  int64_t seed = 42;
+  std::optional<int64_t> data_seed;
+
+  // Precision and machine.
+  std::string dtype = "bfloat16";
+  std::optional<bool> bf16;
+  bool bf16_full_eval = false;
+  std::string save_dtype;  // "" = dtype
+  bool gradient_checkpointing = false;
+  std::string merge_micro_batches = "auto";
+  std::string pack_weights = "auto";
+  int64_t num_threads = 0;
+  bool measure_peak = true;
+
+  // Several ranks.
+  std::optional<int64_t> zero_stage;  // set once resolved
+  std::string gather_schedule = "auto";
+  std::string grad_accum_dtype = "auto";  // once resolved: bfloat16 or float32
+  std::string load_weights_once = "per_node";
+  int64_t ddp_timeout = 60;  // seconds
+  int64_t connections = 4;
+  std::string interface;
+  // Set only by a DeepSpeed file. Sizes are in elements; unset ones are derived from the hidden size.
+  int64_t stage3_max_live_parameters = 1'000'000'000;
+  std::optional<int64_t> stage3_prefetch_bucket_size;
+  std::optional<int64_t> stage3_param_persistence_threshold;
+  bool overlap_comm = true;
+  std::optional<DType> communication_data_type;  // once resolved: BF16 or F32
+
+  // Logging, evaluation, saving. Steps below 1 are a fraction of all steps.
+  std::string logging_strategy = "steps";
+  double logging_steps = 500;
+  bool logging_first_step = false;
+  std::string include_num_input_tokens_seen = "no";
+  bool disable_tqdm = false;
+  std::string log_level = "passive";
+  std::string eval_strategy = "no";
+  std::optional<double> eval_steps;
+  double eval_delay = 0;
+  bool eval_on_start = false;
+  std::string metric_for_best_model = "loss";
+  std::string output_dir = "trainer_output";
+  std::string save_strategy = "steps";
+  double save_steps = 500;
+  std::optional<int64_t> save_total_limit;
+  bool async_save = true;
+  std::string save_rate_limit;  // bytes per second of all ranks together, "" = unlimited
+  bool save_on_sigterm = true;
+  double grace_period_s = 30;
+  int64_t peer_snapshot_steps = 0;     // 0 = none
+  std::string resume_from_checkpoint;  // "" = no; once resolved: "", "true", "auto" or a folder
+
+  // Set by `tessera launch`, not by flags; see read_launch_variables().
+  std::string launch_id;                                           // "" without an agent
+  bool is_restart = false;                                         // the agent has started the ranks before
+  double agent_grace_s = std::numeric_limits<double>::infinity();  // until the agent kills its ranks
+  bool agent_resumes = false;  // resume_from_checkpoint was set by apply_resume_variable()
+
+  std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()
+  std::string ds_compat = "0.19";
+  std::string config;  // a configuration file; read by apply_config_file()
+
+  // A checkpoint may be in progress while training continues.
+  bool saves_in_background() const { return async_save && save_strategy != "no"; }
+  bool resumes() const { return !resume_from_checkpoint.empty(); }
+  bool resumes_by_name() const {
+    return resumes() && resume_from_checkpoint != "true" && resume_from_checkpoint != "auto";
+  }
+  // A restart continues only what its own launch began: from the folder asked for, or from scratch.
+  bool resumes_own_launch_only() const { return resumes_by_name() || (agent_resumes && !launch_id.empty()); }
+  // From a signal to the end of the process.
+  double time_to_end_s() const { return std::min(grace_period_s, agent_grace_s); }
+  int64_t save_bytes_per_second() const;  // 0 = no limit
+  bool evaluates() const { return eval_strategy != "no" || eval_on_start; }
+  DType training_dtype() const;
+  LogLevel lowest_log_level() const;
+  DType export_dtype() const;
+  DType accumulation_dtype() const;  // of gradients
+  // As Hugging Face's Trainer fills in "auto": 0.9 hidden^2 and 10 hidden.
+  int64_t prefetch_elements(int64_t hidden_size) const;
+  int64_t persistence_threshold_elements(int64_t hidden_size) const;
+  Packing packing_mode() const;
+  // Most tokens a row may have: max_length; without it, max_position_embeddings for rows of token ids and at
+  // most 1024 of them for text.
+  int64_t row_limit(int64_t max_position_embeddings) const;
+  // Everything but the number of rows.
+  BatchPlanOptions batch_options(int64_t world_size) const;
+  uint64_t shuffle_seed() const { return static_cast<uint64_t>(data_seed.value_or(seed)); }
+  // Hugging Face's get_warmup_steps: warmup_steps when above 0, else the ratio, rounded up.
+  int64_t num_warmup_steps(int64_t num_training_steps) const;
+};
+
+// Files of text, which a tokenizer must turn into rows of token ids.
+bool needs_tokenizer(const std::vector<std::string>& files);
+
+// Declares every flag of `tessera train` in `table`, bound to `args`, which must outlive it: the honoured
+// ones, and the known ones that are ignored or refused.
+void declare_training_flags(FlagTable* table, TrainingArguments* args);
+
+// Ranks restarted by an agent resume from the last checkpoint: TESSERA_RESUME=auto sets
+// resume_from_checkpoint unless something else has. Error(kBadConfig) for any other value.
+void apply_resume_variable(const Environment& environment, FlagTable* table, TrainingArguments* args);
+// Fills launch_id, is_restart and agent_grace_s. Error(kBadConfig).
+void read_launch_variables(const Environment& environment, TrainingArguments* args);
+
+// Call once all flags are set: applies the DeepSpeed file, fills in settings derived from others (dtype from
+// bf16, eval_steps from logging_steps, ...) and refuses contradictions (kBadConfig). `table` knows which
+// flags were given; batch sizes in a DeepSpeed file are for `world_size` ranks.
+void resolve_training_arguments(const FlagTable& table, int64_t world_size, TrainingArguments* args);
+
+// Steps of a logging, evaluation or saving interval: `interval` itself or, if below 1, that fraction of all
+// steps, rounded up.
+int64_t interval_in_steps(double interval, int64_t num_training_steps);
+
+// The honoured settings as a JSON object, for training_args.json: indent 2, sorted, trailing newline.
+std::string training_arguments_json(const TrainingArguments& args);
+
+}  // namespace tessera

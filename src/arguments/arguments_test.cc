@@ -1,0 +1,484 @@
+#include "arguments/arguments.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+
+class ArgumentsTest : public testing::Test {
+ protected:
+  ArgumentsTest() { declare_training_flags(&table_, &args_); }
+
+  void give(const std::string& name, const std::string& value) {
+    const Flag* flag = table_.find(name);
+    ASSERT_NE(flag, nullptr) << name;
+    table_.set(*flag, {value}, "command line");
+  }
+
+  // The message that refuses a single value on the command line.
+  std::string refusal(const std::string& name, const std::string& value) {
+    try {
+      give(name, value);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "--" << name << " " << value << " was accepted";
+    return "";
+  }
+
+  void resolve() { resolve_training_arguments(table_, 1, &args_); }
+
+  std::string contradiction() {
+    try {
+      resolve();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadConfig) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "was accepted";
+    return "";
+  }
+
+  TrainingArguments args_;
+  FlagTable table_;
+};
+
+TEST_F(ArgumentsTest, RestartedRanksResumeUnlessTheFlagIsGiven) {
+  const auto variable = [](const std::string& value) -> Environment {
+    return [value](const std::string& name) {
+      return name == "TESSERA_RESUME" ? std::optional<std::string>(value) : std::nullopt;
+    };
+  };
+  apply_resume_variable(variable(""), &table_, &args_);
+  EXPECT_EQ(args_.resume_from_checkpoint, "");
+  apply_resume_variable(variable("auto"), &table_, &args_);
+  EXPECT_EQ(args_.resume_from_checkpoint, "auto");
+  EXPECT_TRUE(args_.agent_resumes);
+  give("resume_from_checkpoint", "false");
+  apply_resume_variable(variable("auto"), &table_, &args_);
+  EXPECT_EQ(args_.resume_from_checkpoint, "");
+  EXPECT_THROW(apply_resume_variable(variable("yes"), &table_, &args_), Error);
+}
+
+TEST_F(ArgumentsTest, WhatTheUserAsksForIsNotTheAgents) {
+  give("resume_from_checkpoint", "auto");
+  apply_resume_variable([](const std::string&) { return "auto"; }, &table_, &args_);
+  EXPECT_EQ(args_.resume_from_checkpoint, "auto");
+  EXPECT_FALSE(args_.agent_resumes);
+}
+
+TEST_F(ArgumentsTest, LaunchIsKnownByItsVariables) {
+  std::map<std::string, std::string> variables;
+  const Environment environment = [&](const std::string& name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  };
+  read_launch_variables(environment, &args_);
+  EXPECT_EQ(args_.launch_id, "");
+  EXPECT_FALSE(args_.is_restart);
+  variables = {{"TESSERA_LAUNCH_ID", "12ab"}, {"TESSERA_RESUME", "auto"}};
+  read_launch_variables(environment, &args_);
+  EXPECT_EQ(args_.launch_id, "12ab");
+  EXPECT_TRUE(args_.is_restart);
+}
+
+TEST_F(ArgumentsTest, TheAgentsGraceCountsWhereItIsShorter) {
+  std::string grace;
+  const auto read = [&] {
+    read_launch_variables(
+        [&](const std::string& name) {
+          return name == "TESSERA_TERMINATION_GRACE_S" ? std::optional(grace) : std::nullopt;
+        },
+        &args_);
+  };
+  const auto warnings_of_resolving = [&] {
+    testing::internal::CaptureStderr();
+    resolve();
+    return testing::internal::GetCapturedStderr();
+  };
+  read();
+  EXPECT_EQ(args_.time_to_end_s(), 30);
+  grace = "12.5";
+  read();
+  EXPECT_EQ(args_.time_to_end_s(), 12.5);
+  EXPECT_EQ(warnings_of_resolving(), "") << "no more was requested";
+  give("grace_period_s", "90");
+  EXPECT_EQ(args_.time_to_end_s(), 12.5);
+  EXPECT_THAT(warnings_of_resolving(), HasSubstr("kills its ranks 12.5 s after a signal"));
+  grace = "120";
+  read();
+  EXPECT_EQ(args_.time_to_end_s(), 90);
+  EXPECT_EQ(warnings_of_resolving(), "");
+  for (const char* bad : {"soon", "-1", "nan"}) {
+    grace = bad;
+    EXPECT_THROW(read(), Error) << bad;
+  }
+}
+
+TEST_F(ArgumentsTest, AccumulationFollowsFromTheGlobalBatch) {
+  give("global_batch_size", "100");
+  give("per_device_train_batch_size", "8");
+  resolve();
+  EXPECT_EQ(args_.gradient_accumulation_steps, 13);
+  resolve_training_arguments(table_, 4, &args_);
+  EXPECT_EQ(args_.gradient_accumulation_steps, 4);
+  EXPECT_EQ(global_batch_rows(args_.batch_options(4)), 100);
+  give("gradient_accumulation_steps", "4");
+  EXPECT_EQ(contradiction(),
+            "gradient_accumulation_steps 4 contradicts global_batch_size 100, which needs 13 on one rank "
+            "with per_device_train_batch_size 8: leave it out to derive it");
+  give("gradient_accumulation_steps", "13");
+  resolve();
+  EXPECT_EQ(args_.gradient_accumulation_steps, 13);
+  EXPECT_THAT(refusal("global_batch_size", "0"), HasSubstr("at least 1"));
+}
+
+// Names and defaults of Hugging Face's TrainingArguments that must never be unknown.
+TEST_F(ArgumentsTest, EveryHuggingFaceNameIsKnown) {
+  for (const char* name : {"output_dir",
+                           "per_device_train_batch_size",
+                           "per_device_eval_batch_size",
+                           "num_train_epochs",
+                           "max_steps",
+                           "learning_rate",
+                           "lr_scheduler_type",
+                           "lr_scheduler_kwargs",
+                           "warmup_steps",
+                           "warmup_ratio",
+                           "optim",
+                           "optim_args",
+                           "weight_decay",
+                           "adam_beta1",
+                           "adam_beta2",
+                           "adam_epsilon",
+                           "gradient_accumulation_steps",
+                           "max_grad_norm",
+                           "average_tokens_across_devices",
+                           "label_smoothing_factor",
+                           "bf16",
+                           "fp16",
+                           "bf16_full_eval",
+                           "fp16_full_eval",
+                           "tf32",
+                           "gradient_checkpointing",
+                           "gradient_checkpointing_kwargs",
+                           "torch_compile",
+                           "use_liger_kernel",
+                           "neftune_noise_alpha",
+                           "auto_find_batch_size",
+                           "logging_strategy",
+                           "logging_steps",
+                           "logging_first_step",
+                           "logging_nan_inf_filter",
+                           "include_num_input_tokens_seen",
+                           "log_level",
+                           "log_level_replica",
+                           "disable_tqdm",
+                           "prediction_loss_only",
+                           "do_train",
+                           "do_eval",
+                           "do_predict",
+                           "eval_strategy",
+                           "evaluation_strategy",
+                           "eval_steps",
+                           "eval_delay",
+                           "eval_on_start",
+                           "eval_accumulation_steps",
+                           "save_strategy",
+                           "save_steps",
+                           "save_total_limit",
+                           "save_only_model",
+                           "save_on_each_node",
+                           "enable_jit_checkpoint",
+                           "load_best_model_at_end",
+                           "metric_for_best_model",
+                           "greater_is_better",
+                           "ignore_data_skip",
+                           "resume_from_checkpoint",
+                           "seed",
+                           "data_seed",
+                           "full_determinism",
+                           "use_cpu",
+                           "no_cuda",
+                           "dataloader_drop_last",
+                           "dataloader_num_workers",
+                           "dataloader_pin_memory",
+                           "dataloader_prefetch_factor",
+                           "remove_unused_columns",
+                           "train_sampling_strategy",
+                           "group_by_length",
+                           "length_column_name",
+                           "ddp_backend",
+                           "ddp_timeout",
+                           "ddp_find_unused_parameters",
+                           "ddp_bucket_cap_mb",
+                           "fsdp",
+                           "fsdp_config",
+                           "deepspeed",
+                           "report_to",
+                           "run_name",
+                           "push_to_hub",
+                           "hub_model_id",
+                           "hub_strategy",
+                           "hub_token",
+                           "debug",
+                           "skip_memory_metrics",
+                           "accelerator_config",
+                           "overwrite_output_dir",
+                           "logging_dir",
+                           "use_ipex",
+                           "jit_mode_eval",
+                           "past_index",
+                           "per_gpu_train_batch_size",
+                           "per_gpu_eval_batch_size",
+                           "fp16_backend",
+                           "half_precision_backend",
+                           "include_tokens_per_second",
+                           "include_inputs_for_metrics",
+                           "tpu_num_cores",
+                           "push_to_hub_token",
+                           "model",
+                           "model_name_or_path",
+                           "dataset",
+                           "train_file",
+                           "eval_dataset",
+                           "validation_file",
+                           "text_column",
+                           "text_per_line",
+                           "max_length",
+                           "max_seq_length",
+                           "block_size",
+                           "packing",
+                           "shuffle",
+                           "dtype",
+                           "save_dtype",
+                           "num_threads",
+                           "tokenizer",
+                           "cache_dir",
+                           "skip_invalid_utf8",
+                           "config"}) {
+    EXPECT_NE(table_.find(name), nullptr) << name;
+  }
+}
+
+TEST_F(ArgumentsTest, DefaultsAreHuggingFaces) {
+  const auto expect_default = [&](const char* name, const char* text) {
+    EXPECT_EQ(table_.find(name)->default_text, text) << name;
+  };
+  expect_default("output_dir", "trainer_output");
+  expect_default("per_device_train_batch_size", "8");
+  expect_default("num_train_epochs", "3");
+  expect_default("max_steps", "-1");
+  expect_default("learning_rate", "5e-05");
+  expect_default("lr_scheduler_type", "linear");
+  expect_default("adam_beta2", "0.999");
+  expect_default("adam_epsilon", "1e-08");
+  expect_default("max_grad_norm", "1");
+  expect_default("logging_steps", "500");
+  expect_default("eval_strategy", "no");
+  expect_default("save_strategy", "steps");
+  expect_default("save_steps", "500");
+  expect_default("seed", "42");
+  expect_default("data_seed", "");
+  expect_default("dtype", "bfloat16");
+}
+
+TEST_F(ArgumentsTest, EveryFlagIsExplained) {
+  for (const Flag& flag : table_.flags()) {
+    const std::string& text = flag.status == FlagStatus::kHonoured ? flag.help : flag.note;
+    EXPECT_GT(text.size(), 12u) << flag.name;
+    if (flag.status == FlagStatus::kHonoured) {
+      EXPECT_TRUE(text.ends_with('.')) << flag.name << ": " << text;
+      EXPECT_TRUE(std::isupper(static_cast<unsigned char>(text[0]))) << flag.name << ": " << text;
+    } else {
+      EXPECT_FALSE(text.ends_with('.')) << flag.name << ": " << text;  // it ends a message
+    }
+  }
+}
+
+TEST_F(ArgumentsTest, AliasesReachTheirFlag) {
+  give("model_name_or_path", "m");
+  give("train-file", "d.jsonl");
+  give("block_size", "128");
+  give("per_gpu_train_batch_size", "3");
+  EXPECT_EQ(args_.model, "m");
+  EXPECT_EQ(args_.dataset, std::vector<std::string>{"d.jsonl"});
+  EXPECT_EQ(args_.max_length, 128);
+  EXPECT_EQ(args_.per_device_train_batch_size, 3);
+}
+
+TEST_F(ArgumentsTest, ValuesThatMakeNoSenseAreRefused) {
+  EXPECT_EQ(refusal("learning_rate", "-1e-3"),
+            "command line: --learning_rate: expected a finite number of at least 0, found -0.001");
+  EXPECT_THAT(refusal("learning_rate", "nan"), HasSubstr("found nan"));
+  EXPECT_THAT(refusal("learning_rate", "inf"), HasSubstr("found inf"));
+  EXPECT_THAT(refusal("adam_beta1", "1"), HasSubstr("from 0 to below 1, found 1"));
+  EXPECT_THAT(refusal("adam_beta2", "-0.1"), HasSubstr("from 0 to below 1"));
+  EXPECT_THAT(refusal("adam_epsilon", "0"), HasSubstr("above 0"));
+  EXPECT_THAT(refusal("weight_decay", "-1"), HasSubstr("at least 0"));
+  EXPECT_THAT(refusal("max_grad_norm", "-1"), HasSubstr("at least 0"));
+  EXPECT_THAT(refusal("label_smoothing_factor", "1"), HasSubstr("below 1"));
+  EXPECT_THAT(refusal("per_device_train_batch_size", "0"), HasSubstr("at least 1, found 0"));
+  EXPECT_THAT(refusal("per_device_eval_batch_size", "-4"), HasSubstr("at least 1, found -4"));
+  EXPECT_THAT(refusal("gradient_accumulation_steps", "0"), HasSubstr("at least 1"));
+  EXPECT_THAT(refusal("num_train_epochs", "0"), HasSubstr("above 0"));
+  EXPECT_THAT(refusal("max_steps", "0"), HasSubstr("at least 1, or -1"));
+  EXPECT_THAT(refusal("max_steps", "1.5"), HasSubstr("whole number"));
+  EXPECT_THAT(refusal("max_length", "1"), HasSubstr("at least 2"));
+  EXPECT_THAT(refusal("seed", "-1"), HasSubstr("at least 0"));
+  EXPECT_THAT(refusal("save_total_limit", "0"), HasSubstr("at least 1"));
+  EXPECT_THAT(refusal("warmup_ratio", "1.5"), HasSubstr("from 0 to 1"));
+}
+
+TEST_F(ArgumentsTest, IntervalsAreWholeStepsOrShares) {
+  for (const char* name : {"logging_steps", "save_steps", "eval_steps"}) {
+    give(name, "0.1");
+    give(name, "7");
+    for (const char* bad : {"0", "1.5", "-2", "nan", "1e300"})
+      EXPECT_THAT(refusal(name, bad), HasSubstr("whole number of steps"));
+  }
+  EXPECT_THAT(refusal("warmup_steps", "2.5"), HasSubstr("whole number of steps"));
+  EXPECT_THAT(refusal("warmup_steps", "-1"), HasSubstr("whole number of steps"));
+}
+
+TEST_F(ArgumentsTest, UnknownChoicesNameTheKnownOnes) {
+  EXPECT_THAT(refusal("lr_scheduler_type", "cosin"), HasSubstr("expected one of linear, cosine,"));
+  EXPECT_EQ(refusal("optim", "adafactor"),
+            "command line: --optim adafactor is not supported: AdamW with float32 state is the only "
+            "optimizer; use adamw_torch");
+  EXPECT_THAT(refusal("save_strategy", "best"), HasSubstr("is not supported"));
+  EXPECT_THAT(refusal("dtype", "float16"), HasSubstr("use bfloat16"));
+  EXPECT_THAT(refusal("save_dtype", "int8"),
+              HasSubstr("expected one of bfloat16, float16, float32, found 'int8'"));
+  EXPECT_THAT(refusal("train_sampling_strategy", "group_by_length"), HasSubstr("never padded"));
+}
+
+TEST_F(ArgumentsTest, WhatWouldChangeTheResultIsRefused) {
+  EXPECT_THAT(refusal("ignore_data_skip", "true"), HasSubstr("rows after the checkpoint"));
+  EXPECT_THAT(refusal("fp16", "true"), HasSubstr("bfloat16"));
+  EXPECT_THAT(refusal("neftune_noise_alpha", "5"), HasSubstr("not implemented"));
+  EXPECT_THAT(refusal("load_best_model_at_end", "true"), HasSubstr("last step"));
+  give("fp16", "false");
+  give("past_index", "-1");
+}
+
+TEST_F(ArgumentsTest, WhatIsHarmlessIsAccepted) {
+  give("dataloader_num_workers", "4");
+  give("report_to", "tensorboard");
+  give("ddp_backend", "gloo");
+  give("use_cpu", "true");
+}
+
+TEST_F(ArgumentsTest, Bf16IsAnotherSpellingOfDtype) {
+  give("bf16", "false");
+  resolve();
+  EXPECT_EQ(args_.training_dtype(), DType::kF32);
+  EXPECT_EQ(args_.export_dtype(), DType::kF32);
+}
+
+TEST_F(ArgumentsTest, Bf16AndDtypeMustAgree) {
+  give("bf16", "true");
+  give("dtype", "bfloat16");
+  resolve();
+  give("dtype", "float32");
+  EXPECT_EQ(contradiction(), "bf16 true contradicts dtype float32: give one of them");
+}
+
+TEST_F(ArgumentsTest, SaveDtypeFollowsDtype) {
+  resolve();
+  EXPECT_EQ(args_.export_dtype(), DType::kBF16);
+  give("save_dtype", "float32");
+  resolve();
+  EXPECT_EQ(args_.export_dtype(), DType::kF32);
+}
+
+TEST_F(ArgumentsTest, FullEvaluationInBf16NeedsBf16) {
+  give("bf16_full_eval", "true");
+  resolve();
+  give("dtype", "float32");
+  args_.bf16.reset();
+  EXPECT_THAT(contradiction(), HasSubstr("bf16_full_eval"));
+}
+
+TEST_F(ArgumentsTest, EvalStepsFallBackToLoggingSteps) {
+  give("eval_strategy", "steps");
+  give("eval_dataset", "v.txt");
+  give("logging_steps", "25");
+  resolve();
+  EXPECT_EQ(args_.eval_steps, 25);
+}
+
+TEST_F(ArgumentsTest, EvaluationNeedsADataset) {
+  give("eval_strategy", "epoch");
+  EXPECT_EQ(contradiction(), "eval_strategy epoch needs an eval_dataset");
+}
+
+TEST_F(ArgumentsTest, PlateauNeedsEvaluations) {
+  give("lr_scheduler_type", "reduce_lr_on_plateau");
+  EXPECT_THAT(contradiction(), HasSubstr("needs eval_strategy"));
+}
+
+TEST_F(ArgumentsTest, ScheduleKeywordsAreCheckedEarly) {
+  give("lr_scheduler_type", "cosine");
+  give("lr_scheduler_kwargs", R"({"num_cycle": 2})");
+  EXPECT_THAT(contradiction(), HasSubstr("did you mean 'num_cycles'?"));
+}
+
+TEST_F(ArgumentsTest, ShuffleAndSamplingStrategyMustAgree) {
+  give("train_sampling_strategy", "sequential");
+  resolve();
+  EXPECT_FALSE(args_.shuffle);
+  give("shuffle", "true");
+  EXPECT_THAT(contradiction(), HasSubstr("shuffle true contradicts train_sampling_strategy sequential"));
+}
+
+TEST_F(ArgumentsTest, CrossDocumentAttentionNeedsPacking) {
+  give("packing_cross_document_attention", "true");
+  EXPECT_THAT(contradiction(), HasSubstr("needs packing true"));
+  give("packing", "true");
+  resolve();
+  EXPECT_EQ(args_.packing_mode(), Packing::kJoined);
+}
+
+TEST_F(ArgumentsTest, WarmupFollowsHuggingFace) {
+  args_.warmup_ratio = 0.1;
+  EXPECT_EQ(args_.num_warmup_steps(95), 10);  // ceil(9.5)
+  args_.warmup_steps = 3;
+  EXPECT_EQ(args_.num_warmup_steps(95), 3);  // steps win over the ratio
+  args_.warmup_steps = 0.02;
+  EXPECT_EQ(args_.num_warmup_steps(95), 2);  // ceil(1.9)
+  args_.warmup_steps = 0;
+  args_.warmup_ratio.reset();
+  EXPECT_EQ(args_.num_warmup_steps(95), 0);
+}
+
+TEST_F(ArgumentsTest, IntervalsBelowOneAreSharesRoundedUp) {
+  EXPECT_EQ(interval_in_steps(0.1, 95), 10);
+  EXPECT_EQ(interval_in_steps(0.001, 95), 1);
+  EXPECT_EQ(interval_in_steps(1, 95), 1);
+  EXPECT_EQ(interval_in_steps(500, 95), 500);
+}
+
+TEST_F(ArgumentsTest, JsonHasEveryHonouredSettingWithItsType) {
+  give("dataset", "a.txt");
+  give("learning_rate", "1e-3");
+  const auto json = nlohmann::json::parse(training_arguments_json(args_));
+  EXPECT_EQ(json.at("dataset"), nlohmann::json({"a.txt"}));
+  EXPECT_EQ(json.at("learning_rate"), 1e-3);
+  EXPECT_EQ(json.at("max_steps"), -1);
+  EXPECT_EQ(json.at("packing"), false);
+  EXPECT_TRUE(json.at("data_seed").is_null());
+  EXPECT_FALSE(json.contains("fp16"));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,304 @@
+#include "arguments/config_file.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json_value.h"
+#include "base/mistakes.h"
+#include "base/text.h"
+#include "formats/file.h"
+#include "formats/json_problem.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+
+constexpr int64_t kMaxFileBytes = 16 << 20;
+constexpr int64_t kMaxDepth = 32;  // of nested values; settings need two levels
+
+// One setting of a file; its value is JSON regardless of the file's syntax.
+struct Setting {
+  std::string name;
+  json value;
+  int64_t line;  // from 1
+};
+
+[[noreturn]] void fail_at(const std::string& origin, int64_t line, const std::string& message) {
+  fail(ExitCode::kBadConfig, "{}:{}: {}", origin, line, message);
+}
+
+// Counts the lines that the JSON parser has read.
+class LineCounter {
+ public:
+  using iterator_category = std::input_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  LineCounter(const char* at, int64_t* line) : at_(at), line_(line) {}
+  reference operator*() const { return *at_; }
+  LineCounter& operator++() {
+    if (*at_++ == '\n') ++*line_;
+    return *this;
+  }
+  bool operator==(const LineCounter& other) const { return at_ == other.at_; }
+  bool operator!=(const LineCounter& other) const { return at_ != other.at_; }
+
+ private:
+  const char* at_;
+  int64_t* line_;
+};
+
+// JSON and YAML allow no control characters except newlines and tabs; yaml-cpp takes a zero byte outside
+// quotes for a backslash.
+void check_characters(std::string_view text, const std::string& origin) {
+  const auto line_of = [&](int64_t at) { return 1 + std::count(text.begin(), text.begin() + at, '\n'); };
+  if (const int64_t at = find_invalid_utf8(text); at >= 0) fail_at(origin, line_of(at), "not valid UTF-8");
+  const auto is_control = [](char c) { return c >= 0 && c < ' ' && c != '\t' && c != '\n' && c != '\r'; };
+  const auto control = std::find_if(text.begin(), text.end(), is_control);
+  if (control == text.end()) return;
+  fail_at(origin, line_of(control - text.begin()),
+          fmt::format("found the control character \\x{:02x}", *control));
+}
+
+std::vector<Setting> read_json(std::string_view text, const std::string& origin) {
+  int64_t line = 1;
+  std::vector<Setting> settings;
+  const auto note_key = [&](int depth, json::parse_event_t event, json& parsed) {
+    if (depth > kMaxDepth) fail_at(origin, line, fmt::format("nested more than {} levels deep", kMaxDepth));
+    if (event == json::parse_event_t::key && depth == 1) {
+      settings.push_back({parsed.get<std::string>(), nullptr, line});
+    }
+    return true;
+  };
+  json whole;
+  try {
+    whole =
+        json::parse(LineCounter(text.data(), &line), LineCounter(text.data() + text.size(), &line), note_key);
+  } catch (const json::exception&) {
+    const JsonProblem problem = json_problem(text);
+    fail_at(origin, problem.line, fmt::format("not JSON: column {}: {}", problem.column, problem.what));
+  }
+  if (!whole.is_object())
+    fail_at(origin, 1, "expected a JSON object of settings, found " + found_text(whole));
+  for (Setting& setting : settings) setting.value = whole.at(setting.name);
+  return settings;
+}
+
+const char* kind_of(const YAML::Node& node) {
+  return node.IsSequence() ? "a list" : node.IsMap() ? "an object" : node.IsScalar() ? "a text" : "nothing";
+}
+
+// yaml-cpp turns each of the escapes \N and \_ into a single byte, which is not UTF-8.
+std::string text_of(const YAML::Node& node, const std::string& origin) {
+  if (!node.IsScalar())
+    fail_at(origin, node.Mark().line + 1, fmt::format("expected a text, found {}", kind_of(node)));
+  if (is_valid_utf8(node.Scalar())) return node.Scalar();
+  fail_at(origin, node.Mark().line + 1,
+          "expected UTF-8, found an escape \\N or \\_; write the character itself");
+}
+
+// Plain scalars that look like null, booleans or numbers are such (YAML 1.2 core schema); quoted ones are
+// text.
+json scalar_from_yaml(const YAML::Node& node, const std::string& origin) {
+  std::string text = text_of(node, origin);
+  if (node.Tag() == "!") return text;
+  if (text == "true" || text == "True") return true;
+  if (text == "false" || text == "False") return false;
+  // Numbers that JSON cannot spell (+1, .5, 0x10) stay text; the flag decides how to read them.
+  const json number = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return number.is_number() ? number : json(std::move(text));
+}
+
+json json_from_yaml(const YAML::Node& node, const std::string& origin, int64_t depth) {
+  if (depth > kMaxDepth) {
+    fail_at(origin, node.Mark().line + 1, fmt::format("nested more than {} levels deep", kMaxDepth));
+  }
+  switch (node.Type()) {
+    case YAML::NodeType::Scalar:
+      return scalar_from_yaml(node, origin);
+    case YAML::NodeType::Sequence: {
+      json out = json::array();
+      for (const YAML::Node& item : node) out.push_back(json_from_yaml(item, origin, depth + 1));
+      return out;
+    }
+    case YAML::NodeType::Map: {
+      json out = json::object();
+      for (const auto& item : node) {
+        out[text_of(item.first, origin)] = json_from_yaml(item.second, origin, depth + 1);
+      }
+      return out;
+    }
+    default:
+      return nullptr;
+  }
+}
+
+// The likely mistake where yaml-cpp stops, in our own words.
+std::string_view yaml_problem(std::string_view message) {
+  namespace Known = YAML::ErrorMsg;
+  struct Problem {
+    std::string_view message;
+    std::string_view text;
+  };
+  constexpr std::string_view kBracket = "a [ or { and its end do not match";
+  constexpr std::string_view kQuote = "a text in quotes does not end";
+  constexpr std::string_view kEscape = "an unknown escape: in double quotes a backslash is written \\\\";
+  constexpr std::string_view kAnchor = "a value that begins with * or & needs quotes";
+  const Problem kProblems[] = {
+      {Known::END_OF_MAP_FLOW, kBracket},
+      {Known::END_OF_SEQ_FLOW, kBracket},
+      {Known::FLOW_END, kBracket},
+      {Known::EOF_IN_SCALAR, kQuote},
+      {Known::DOC_IN_SCALAR, kQuote},
+      {Known::INVALID_ESCAPE, kEscape},
+      {Known::INVALID_HEX, kEscape},
+      {Known::INVALID_UNICODE, kEscape},
+      {Known::ALIAS_NOT_FOUND, kAnchor},
+      {Known::ANCHOR_NOT_FOUND, kAnchor},
+      {Known::CHAR_IN_ALIAS, kAnchor},
+      {Known::CHAR_IN_ANCHOR, kAnchor},
+      {Known::UNKNOWN_ANCHOR, kAnchor},
+      {Known::ALIAS_CONTENT, kAnchor},
+      {Known::TAB_IN_INDENTATION, "indent with spaces, not with tabs"},
+  };
+  const auto known = std::find_if(std::begin(kProblems), std::end(kProblems), [&](const Problem& problem) {
+    return message.starts_with(problem.message);
+  });
+  return known != std::end(kProblems)
+             ? known->text
+             : "expected 'name: value' lines with one indentation, and quotes around a value "
+               "that has ': ' or ' #' in it or begins with a special character";
+}
+
+[[noreturn]] void fail_yaml(std::string_view text, const YAML::Exception& error, const std::string& origin) {
+  const int64_t line = std::max(error.mark.line, 0);
+  for (int64_t i = 0; i < line; ++i) text.remove_prefix(std::min(text.find('\n'), text.size() - 1) + 1);
+  fail_at(origin, line + 1,
+          fmt::format("not YAML: column {}: {}; found '{}'", std::max(error.mark.column, 0) + 1,
+                      yaml_problem(error.msg), printable(text.substr(0, text.find('\n')), 60)));
+}
+
+std::vector<Setting> read_yaml(std::string_view text, const std::string& origin) {
+  std::vector<Setting> settings;
+  try {
+    const YAML::Node whole = YAML::Load(std::string(text));
+    if (whole.IsNull()) return settings;
+    if (!whole.IsMap()) {
+      fail_at(origin, whole.Mark().line + 1,
+              fmt::format("expected settings as 'name: value' lines, found {}", kind_of(whole)));
+    }
+    for (const auto& item : whole) {
+      const int64_t line = item.first.Mark().line + 1;
+      const bool is_text = item.second.IsScalar() && !item.second.IsNull();
+      // Scalars keep their spelling: 1e-05 is a number for any flag, 007 may be a folder.
+      json value = is_text ? json(text_of(item.second, origin)) : json_from_yaml(item.second, origin, 1);
+      settings.push_back({text_of(item.first, origin), std::move(value), line});
+    }
+  } catch (const YAML::Exception& error) {
+    fail_yaml(text, error, origin);
+  }
+  return settings;
+}
+
+std::string word_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+const char* expected_kind(FlagType type) {
+  switch (type) {
+    case FlagType::kBool:
+      return "true or false";
+    case FlagType::kInt:
+      return "a whole number";
+    case FlagType::kFloat:
+      return "a number";
+    case FlagType::kString:
+      return "a text";
+    case FlagType::kStringList:
+      break;
+  }
+  return "a list of texts";
+}
+
+// The values as the command line would give them.
+std::vector<std::string> flag_words(const Setting& setting, const Flag& flag, const std::string& origin) {
+  const json& value = setting.value;
+  if (flag.type == FlagType::kStringList && value.is_array()) {
+    std::vector<std::string> words;
+    for (const json& item : value) {
+      if (item.is_structured())
+        fail_at(origin, setting.line,
+                fmt::format("{}: expected a list of texts, found {} in it", setting.name, found_text(item)));
+      words.push_back(word_of(item));
+    }
+    return words;
+  }
+  if (value.is_structured() && flag.type != FlagType::kString) {
+    fail_at(
+        origin, setting.line,
+        fmt::format("{}: expected {}, found {}", setting.name, expected_kind(flag.type), found_text(value)));
+  }
+  return {word_of(value)};
+}
+
+std::string unknown_setting(const Setting& setting, const FlagTable& table) {
+  const std::string hint = table.hint(setting.name).text("'", "'");
+  return fmt::format("unknown setting '{}'{}", printable(setting.name),
+                     hint.empty() ? "; 'tessera train --help' lists them" : hint);
+}
+
+void apply_setting(const Setting& setting, const std::string& origin, FlagTable* table) {
+  const Flag* flag = table->find(setting.name);
+  if (flag == nullptr) fail_at(origin, setting.line, unknown_setting(setting, *table));
+  if (flag->name == "config") fail_at(origin, setting.line, "a configuration file cannot name another one");
+  if (setting.value.is_null() || table->is_set(flag->name)) return;
+  table->set(*flag, flag_words(setting, *flag, origin), fmt::format("{}:{}", origin, setting.line));
+}
+
+// With two lines for one flag, even under different aliases, it would be unclear which one counts.
+void refuse_repeated(const std::vector<Setting>& settings, size_t index, const std::string& origin,
+                     const FlagTable& table) {
+  const Setting& setting = settings[index];
+  for (size_t earlier = 0; earlier < index; ++earlier) {
+    const Flag* flag = table.find(setting.name);
+    const bool same =
+        setting.name == settings[earlier].name || (flag && flag == table.find(settings[earlier].name));
+    if (!same) continue;
+    fail_at(origin, setting.line,
+            fmt::format("'{}' is already set in line {}", printable(setting.name), settings[earlier].line));
+  }
+}
+
+}  // namespace
+
+void apply_config_text(std::string_view text, ConfigSyntax syntax, const std::string& origin,
+                       FlagTable* table) {
+  check_characters(text, origin);
+  const std::vector<Setting> settings =
+      syntax == ConfigSyntax::kJson ? read_json(text, origin) : read_yaml(text, origin);
+  std::vector<std::string> mistakes;
+  for (size_t i = 0; i < settings.size(); ++i) {
+    try {
+      refuse_repeated(settings, i, origin, *table);
+      apply_setting(settings[i], origin, table);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kUsage && error.code() != ExitCode::kBadConfig) throw;
+      mistakes.push_back(error.what());
+    }
+  }
+  if (!mistakes.empty()) fail_all(ExitCode::kBadConfig, mistakes);
+}
+
+void apply_config_file(const std::filesystem::path& path, FlagTable* table) {
+  const std::string text = read_text_file(path, kMaxFileBytes);
+  const bool is_json = path.extension() == ".json";
+  apply_config_text(text, is_json ? ConfigSyntax::kJson : ConfigSyntax::kYaml, path.string(), table);
+}
+
+}  // namespace tessera

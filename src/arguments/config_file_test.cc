@@ -1,0 +1,235 @@
+#include "arguments/config_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "arguments/arguments.h"
+#include "arguments/foreign_names.h"
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+
+class ConfigFileTest : public testing::Test {
+ protected:
+  ConfigFileTest() { declare_training_flags(&table_, &args_); }
+
+  void apply(ConfigSyntax syntax, const std::string& text) {
+    apply_config_text(text, syntax, "run.cfg", &table_);
+  }
+
+  std::string refusal(ConfigSyntax syntax, const std::string& text) {
+    try {
+      apply(syntax, text);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadConfig) << error.what();
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "was accepted: " << text;
+    return "";
+  }
+
+  TrainingArguments args_;
+  FlagTable table_;
+};
+
+TEST_F(ConfigFileTest, JsonSettingsOfEveryType) {
+  apply(ConfigSyntax::kJson, R"({
+    "model_name_or_path": "m", "dataset": ["a.txt", "b.txt"], "learning_rate": 2e-4, "max_steps": 30,
+    "warmup_steps": 0.1, "packing": true, "data_seed": null, "bf16": true,
+    "lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+    "report_to": ["none"], "deepspeed": null, "hub_token": null})");
+  EXPECT_EQ(args_.model, "m");
+  EXPECT_EQ(args_.dataset, (std::vector<std::string>{"a.txt", "b.txt"}));
+  EXPECT_EQ(args_.learning_rate, 2e-4);
+  EXPECT_EQ(args_.max_steps, 30);
+  EXPECT_EQ(args_.warmup_steps, 0.1);
+  EXPECT_TRUE(args_.packing);
+  EXPECT_EQ(args_.data_seed, std::nullopt);
+  EXPECT_EQ(args_.bf16, true);
+  EXPECT_EQ(args_.lr_scheduler_kwargs, R"({"min_lr_rate":0.1})");
+  resolve_training_arguments(table_, 1, &args_);
+}
+
+TEST_F(ConfigFileTest, YamlSettingsOfEveryType) {
+  apply(ConfigSyntax::kYaml, R"(# a run
+model: m
+dataset:
+  - a.txt
+  - 'b c.txt'
+learning_rate: 2e-4
+output_dir: 007
+packing: yes
+data_seed: ~
+eval-steps: 0.5
+lr_scheduler_type: cosine_with_min_lr
+lr_scheduler_kwargs:
+  min_lr_rate: 0.1
+  num_cycles: 1
+)");
+  EXPECT_EQ(args_.dataset, (std::vector<std::string>{"a.txt", "b c.txt"}));
+  EXPECT_EQ(args_.learning_rate, 2e-4);
+  EXPECT_EQ(args_.output_dir, "007");
+  EXPECT_TRUE(args_.packing);
+  EXPECT_EQ(args_.eval_steps, 0.5);
+  EXPECT_EQ(args_.lr_scheduler_kwargs, R"({"min_lr_rate":0.1,"num_cycles":1})");
+  resolve_training_arguments(table_, 1, &args_);
+}
+
+TEST_F(ConfigFileTest, OneFileMayStandWithoutAList) {
+  apply(ConfigSyntax::kYaml, "dataset: a.txt\n");
+  EXPECT_EQ(args_.dataset, std::vector<std::string>{"a.txt"});
+}
+
+TEST_F(ConfigFileTest, EmptyFilesSetNothing) {
+  apply(ConfigSyntax::kYaml, "# nothing\n");
+  apply(ConfigSyntax::kJson, "{}");
+  EXPECT_FALSE(table_.is_set("model"));
+}
+
+TEST_F(ConfigFileTest, TheCommandLineWins) {
+  table_.set(*table_.find("learning_rate"), {"1"}, "command line");
+  apply(ConfigSyntax::kYaml, "learning_rate: 2\nmax_steps: 3\n");
+  EXPECT_EQ(args_.learning_rate, 1);
+  EXPECT_EQ(args_.max_steps, 3);
+}
+
+TEST_F(ConfigFileTest, ATypoIsNamedWithItsLineAndTheNearestName) {
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\n\nlearning_rat: 1\n"),
+            "run.cfg:3: unknown setting 'learning_rat'; did you mean 'learning_rate'?");
+  EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\"model\": \"m\",\n \"learning_rat\": 1}"),
+            "run.cfg:3: unknown setting 'learning_rat'; did you mean 'learning_rate'?");
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "zzzzqqqq: 1\n"), HasSubstr("'tessera train --help' lists them"));
+}
+
+TEST_F(ConfigFileTest, NamesOfOtherProgramsAreNoFlagsAndLeadToSome) {
+  for (const ForeignNames& entry : training_names()) {
+    if (entry.here != nullptr) {
+      const Flag* flag = table_.find(entry.here);
+      ASSERT_NE(flag, nullptr) << entry.here;
+      EXPECT_EQ(flag->status, FlagStatus::kHonoured) << entry.here;
+    }
+    std::istringstream names(entry.names);
+    for (std::string name; names >> name;) {
+      EXPECT_EQ(table_.find(name), nullptr) << name << " is a flag";
+      if (!name.ends_with('*')) continue;
+      for (const Flag& flag : table_.flags()) {
+        EXPECT_FALSE(flag.name.starts_with(name.substr(0, name.size() - 1)))
+            << name << " hides " << flag.name;
+      }
+    }
+  }
+}
+
+TEST_F(ConfigFileTest, AllMistakesAreNamedWithTheirLines) {
+  EXPECT_EQ(
+      refusal(ConfigSyntax::kYaml,
+              "learning_rat: 1\nmodel: m\nepochs: 3\nmax_steps: ten\nlora_rank: 8\nmodel: n\n"),
+      "5 mistakes: (1) run.cfg:1: unknown setting 'learning_rat'; did you mean 'learning_rate'? (2) "
+      "run.cfg:3: unknown setting 'epochs'; did you mean 'num_train_epochs'? (3) run.cfg:4: --max_steps: "
+      "expected a whole number, found 'ten' (4) run.cfg:5: unknown setting 'lora_rank': LoRA and other "
+      "adapters are not supported: all weights are trained; leave it out, and merge an adapter into "
+      "the model beforehand (5) run.cfg:6: 'model' is already set in line 2");
+}
+
+TEST_F(ConfigFileTest, ValuesAreCheckedAsOnTheCommandLineButAreConfigurationErrors) {
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "a: 1\n").substr(0, 10), "run.cfg:1:");
+  EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\n\"learning_rate\": -1}"),
+            "run.cfg:3: --learning_rate: expected a finite number of at least 0, found -1");
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "learning_rate: .nan\n"),
+              HasSubstr("expected a number, found '.nan'"));
+  EXPECT_THAT(refusal(ConfigSyntax::kJson, R"({"max_steps": "many"})"), HasSubstr("expected a whole number"));
+  EXPECT_THAT(refusal(ConfigSyntax::kJson, R"({"max_steps": [1]})"),
+              HasSubstr("max_steps: expected a whole number, found a list of 1, [1]"));
+  EXPECT_THAT(refusal(ConfigSyntax::kJson, R"({"dataset": [["a"]]})"),
+              HasSubstr("dataset: expected a list of texts, found a list of 1, [\"a\"] in it"));
+  EXPECT_EQ(refusal(ConfigSyntax::kJson, R"({"output_dir": "a\u0000b"})"),
+            R"(run.cfg:1: --output_dir 'a\x00b' has a zero byte)");
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "fp16: true\n"), HasSubstr("--fp16 true is not supported"));
+}
+
+TEST_F(ConfigFileTest, SyntaxErrorsNameTheLine) {
+  EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\"model\": }"),
+            "run.cfg:2: not JSON: column 10: expected a value, found '}'");
+  EXPECT_EQ(
+      refusal(ConfigSyntax::kYaml, "model: m\n  - x: [\n"),
+      "run.cfg:2: not YAML: column 6: expected 'name: value' lines with one indentation, and quotes "
+      "around a value that has ': ' or ' #' in it or begins with a special character; found '  - x: ['");
+  EXPECT_EQ(
+      refusal(ConfigSyntax::kYaml, "model: m\ndataset: *.txt\n"),
+      "run.cfg:2: not YAML: column 10: a value that begins with * or & needs quotes; found 'dataset: *.txt'");
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "dataset: [a, b\nseed: 1\n"),
+              HasSubstr("a [ or { and its end do not match"));
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "model: \"a\\q\"\n"), HasSubstr("a backslash is written \\\\;"));
+  EXPECT_THAT(refusal(ConfigSyntax::kJson, "[1]"),
+              HasSubstr("expected a JSON object of settings, found a list of 1"));
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "- 1\n"), HasSubstr("expected settings"));
+  EXPECT_THAT(refusal(ConfigSyntax::kJson, ""), HasSubstr("not JSON"));
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\nlr_scheduler_kwargs: {a: \"\xff\"}\n"),
+            "run.cfg:2: not valid UTF-8");
+}
+
+// Input that yaml-cpp would turn into bytes that are not UTF-8.
+TEST_F(ConfigFileTest, ControlCharactersAndEscapesBeyondUtf8AreRefused) {
+  using namespace std::string_literals;
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "model: m\nlr_scheduler_kwargs: {num\0_cycles: 0}\n"s),
+            "run.cfg:2: found the control character \\x00");
+  EXPECT_EQ(refusal(ConfigSyntax::kJson, "{\n\"model\": \"\x1b\"}"),
+            "run.cfg:2: found the control character \\x1b");
+  for (const char* text : {"\"\\_\"", "{\"\\N\": 1}", "{a: [1, \"\\_\"]}"}) {
+    EXPECT_EQ(refusal(ConfigSyntax::kYaml, fmt::format("model: m\nlr_scheduler_kwargs: {}\n", text)),
+              "run.cfg:2: expected UTF-8, found an escape \\N or \\_; write the character itself");
+  }
+  EXPECT_EQ(refusal(ConfigSyntax::kYaml, "lr_scheduler_kwargs: {[a]: 1}\n"),
+            "run.cfg:1: expected a text, found a list");
+}
+
+TEST_F(ConfigFileTest, ASettingGivenTwiceIsRefusedUnderAnyOfItsNames) {
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "max_length: 8\nblock_size: 9\n"),
+              HasSubstr("run.cfg:2: 'block_size' is already set in line 1"));
+  EXPECT_THAT(refusal(ConfigSyntax::kJson, "{\"seed\": 1,\n\"seed\": 2}"),
+              HasSubstr("run.cfg:2: 'seed' is already"));
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "seed: 1\nseed: 1\n"), HasSubstr("already set"));
+}
+
+TEST_F(ConfigFileTest, DeepNestingIsRefused) {
+  std::string json =
+      R"({"lr_scheduler_kwargs": )" + std::string(100000, '[') + std::string(100000, ']') + "}";
+  EXPECT_THAT(refusal(ConfigSyntax::kJson, json), HasSubstr("levels deep"));
+  const std::string yaml = "lr_scheduler_kwargs: " + std::string(40, '[') + std::string(40, ']') + "\n";
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, yaml), HasSubstr("levels deep"));
+  const std::string deeper =
+      "lr_scheduler_kwargs: " + std::string(100000, '[') + std::string(100000, ']') + "\n";
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, deeper), HasSubstr("run.cfg:1:"));
+}
+
+TEST_F(ConfigFileTest, AConfigurationFileNamesNoOther) {
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "config: other.yaml\n"), HasSubstr("cannot name another"));
+}
+
+TEST_F(ConfigFileTest, TheNameDecidesTheSyntax) {
+  const std::filesystem::path folder = testing::TempDir();
+  std::ofstream(folder / "run.json") << R"({"max_steps": 4})";
+  std::ofstream(folder / "run.yaml") << "seed: 5\n";
+  apply_config_file(folder / "run.json", &table_);
+  apply_config_file(folder / "run.yaml", &table_);
+  EXPECT_EQ(args_.max_steps, 4);
+  EXPECT_EQ(args_.seed, 5);
+  try {
+    apply_config_file(folder / "missing.yaml", &table_);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::kNoInput);
+    EXPECT_THAT(error.what(), HasSubstr("missing.yaml"));
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,340 @@
+#include "arguments/deepspeed_arguments.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "optim/schedule.h"
+
+namespace tessera {
+namespace {
+
+class DeepSpeedMerge {
+ public:
+  DeepSpeedMerge(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
+                 TrainingArguments* args)
+      : config_(config),
+        table_(table),
+        world_size_(world_size),
+        args_(args),
+        old_defaults_(args->ds_compat == "0.16") {}
+
+  void run() {
+    merge_batch();
+    merge_precision();
+    merge_zero();
+    merge_or_default("gradient_clipping", config_.gradient_clipping, "max_grad_norm", args_->max_grad_norm,
+                     old_defaults_ ? 0.0 : 1.0);
+    if (config_.optimizer) merge_optimizer(*config_.optimizer);
+    if (config_.scheduler) merge_scheduler(*config_.scheduler);
+    report_mismatches();
+  }
+
+ private:
+  [[noreturn]] void fail_at(const std::string& key, const std::string& message) const {
+    fail(ExitCode::kBadConfig, "{}: {}: {}", config_.origin, key, message);
+  }
+
+  void add_mismatch(const std::string& key, const std::string& value, const std::string& other) {
+    mismatches_.push_back(fmt::format("{} {} and {}", key, value, other));
+  }
+
+  // Sets an argument to the value of a key, checked against the range of its flag.
+  template <typename T>
+  void assign(const std::string& key, const std::string& name, const T& value) {
+    const Flag* flag = table_.find(name);
+    TESSERA_CHECK(flag != nullptr && flag->set, "flag '{}'", name);
+    try {
+      flag->set({fmt::format("{}", value)});
+    } catch (const Error& error) {
+      const std::string message = error.what();  // "--NAME: expected ..., found ..."
+      const size_t colon = message.find(": ");
+      fail_at(key, colon == std::string::npos ? message : message.substr(colon + 2));
+    }
+  }
+
+  // Applies a key that decides an argument. A flag that disagrees is a mismatch.
+  template <typename T>
+  void merge_value(const std::string& key, const T& value, const std::string& name, const T& argument) {
+    if (!table_.is_set(name)) {
+      assign(key, name, value);
+    } else if (argument != value) {
+      add_mismatch(key, fmt::format("{}", value), fmt::format("{} {}", name, argument));
+    }
+  }
+
+  template <typename T>
+  void merge_or_default(const std::string& key, const DeepSpeedSetting<T>& setting, const std::string& name,
+                        const T& argument, const T& otherwise) {
+    if (setting.is_auto) return;
+    if (setting.value) return merge_value(key, *setting.value, name, argument);
+    if (table_.is_set(name) && argument != otherwise) {
+      log_warning(
+          "{}: {} {} has no effect: without {} DeepSpeed {} takes {}; write \"{}\": \"auto\" to take {}",
+          config_.origin, name, argument, key, args_->ds_compat, otherwise, key.substr(key.rfind('.') + 1),
+          name);
+    }
+    assign(key, name, otherwise);
+  }
+
+  // train_batch_size = micro batch * accumulation * world size; absent ones follow from the others.
+  void merge_batch() {
+    constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
+    constexpr const char* kAccumulation = "gradient_accumulation_steps";
+    const auto known = [&](const DeepSpeedSetting<int64_t>& setting, const char* flag,
+                           int64_t argument) -> std::optional<int64_t> {
+      if (setting.value) return setting.value;
+      if (table_.is_set(flag)) return argument;
+      // An accumulation that is not given follows from the global batch.
+      const bool follows = flag == std::string_view(kAccumulation) && args_->global_batch_size;
+      if (setting.is_auto && !follows) return argument;
+      return std::nullopt;
+    };
+    std::optional<int64_t> micro = known(config_.train_micro_batch_size_per_gpu,
+                                         "per_device_train_batch_size", args_->per_device_train_batch_size);
+    std::optional<int64_t> accumulation =
+        known(config_.gradient_accumulation_steps, kAccumulation, args_->gradient_accumulation_steps);
+    const std::optional<int64_t> all = config_.train_batch_size.value;
+    if (!micro) {
+      if (config_.train_batch_size.is_absent()) {
+        fail_at(kMicro,
+                "neither it nor train_batch_size is set: DeepSpeed needs one of them; use \"auto\" or give "
+                "per_device_train_batch_size");
+      }
+      if (!all) {
+        micro = args_->per_device_train_batch_size;
+      } else {
+        micro = std::max<int64_t>(1, *all / accumulation.value_or(1) / world_size_);
+      }
+      if (!accumulation && !args_->global_batch_size) accumulation = 1;
+    }
+    if (!accumulation && args_->global_batch_size) {
+      accumulation = accumulation_of_global_batch(*args_->global_batch_size, *micro, world_size_);
+    }
+    if (!accumulation) accumulation = all ? std::max<int64_t>(1, *all / *micro / world_size_) : 1;
+
+    if (config_.train_micro_batch_size_per_gpu.value) {
+      merge_value(kMicro, *micro, "per_device_train_batch_size", args_->per_device_train_batch_size);
+    } else {
+      assign(kMicro, "per_device_train_batch_size", *micro);
+    }
+    if (config_.gradient_accumulation_steps.value) {
+      merge_value(kAccumulation, *accumulation, kAccumulation, args_->gradient_accumulation_steps);
+    } else {
+      assign(kAccumulation, kAccumulation, *accumulation);
+    }
+    int64_t product = 0;
+    const bool too_large = __builtin_mul_overflow(*micro, *accumulation, &product) ||
+                           __builtin_mul_overflow(product, world_size_, &product);
+    if (all && (too_large || *all != product)) {
+      add_mismatch("train_batch_size", fmt::format("{}", *all),
+                   fmt::format("micro batch {} x accumulation {} x world size {}", *micro, *accumulation,
+                               world_size_));
+    }
+    if (all && args_->global_batch_size && *args_->global_batch_size != *all) {
+      add_mismatch("train_batch_size", fmt::format("{}", *all),
+                   fmt::format("global_batch_size {}", *args_->global_batch_size));
+    }
+  }
+
+  void merge_precision() {
+    if (!config_.bf16.value) return;
+    const bool wanted = *config_.bf16.value;
+    const char* name = wanted ? "bfloat16" : "float32";
+    if (table_.is_set("bf16") && args_->bf16 && *args_->bf16 != wanted)
+      add_mismatch("bf16.enabled", fmt::format("{}", wanted), fmt::format("bf16 {}", *args_->bf16));
+    const bool is_bf16 = args_->training_dtype() == DType::kBF16;
+    if (table_.is_set("dtype") && is_bf16 != wanted)
+      add_mismatch("bf16.enabled", fmt::format("{}", wanted), fmt::format("dtype {}", args_->dtype));
+    if (!table_.is_set("dtype")) assign("bf16.enabled", "dtype", std::string(name));
+  }
+
+  // Sharding and exchange change where the work is done, not the result: what the file leaves out comes from
+  // the flag, or is DeepSpeed's default.
+  void merge_zero() {
+    if (config_.zero_stage) {
+      merge_value("zero_optimization.stage", *config_.zero_stage, "zero_stage",
+                  args_->zero_stage.value_or(*config_.zero_stage));
+    } else if (!args_->zero_stage) {
+      args_->zero_stage = 0;
+    }
+    if (config_.grad_accum_dtype) {
+      const std::string name = *config_.grad_accum_dtype == DType::kBF16 ? "bfloat16" : "float32";
+      const bool is_auto = args_->grad_accum_dtype == "auto";
+      if (is_auto) args_->grad_accum_dtype = name;
+      if (args_->grad_accum_dtype != name)
+        add_mismatch("data_types.grad_accum_dtype", name, "grad_accum_dtype " + args_->grad_accum_dtype);
+    }
+    const auto size_of = [](const DeepSpeedSetting<int64_t>& setting, int64_t otherwise) {
+      return setting.is_absent() ? std::optional(otherwise) : setting.value;
+    };
+    args_->stage3_prefetch_bucket_size = size_of(config_.stage3_prefetch_bucket_size, 50'000'000);
+    args_->stage3_param_persistence_threshold = size_of(config_.stage3_param_persistence_threshold, 100'000);
+    args_->stage3_max_live_parameters = config_.stage3_max_live_parameters.value_or(1'000'000'000);
+    args_->overlap_comm = config_.overlap_comm.value_or(true);
+    args_->communication_data_type = config_.communication_data_type;
+    if (config_.gradients_are_summed && world_size_ > 1)
+      fail_at("gradient_allreduce_op",
+              fmt::format("sum makes gradients {} times as large, which is not supported; use mean",
+                          world_size_));
+  }
+
+  // Defaults are those of DeepSpeed's Adam, or of torch.optim.AdamW if torch_adam is set. There is one
+  // parameter group: norm weights decay as well.
+  void merge_optimizer(const DeepSpeedOptimizer& optimizer) {
+    const std::string prefix = "optimizer.params.";
+    const bool torch_adamw = optimizer.torch_adam && optimizer.decoupled_weight_decay;
+    merge_or_default(prefix + "lr", optimizer.lr, "learning_rate", args_->learning_rate, 1e-3);
+    merge_or_default(prefix + "eps", optimizer.eps, "adam_epsilon", args_->adam_epsilon, 1e-8);
+    merge_or_default(prefix + "weight_decay", optimizer.weight_decay, "weight_decay", args_->weight_decay,
+                     torch_adamw ? 1e-2 : 0.0);
+    const auto beta = [&](size_t index) -> DeepSpeedSetting<double> {
+      if (!optimizer.betas.value) return {optimizer.betas.is_auto, std::nullopt};
+      return {false, optimizer.betas.value->at(index)};
+    };
+    merge_or_default(prefix + "betas", beta(0), "adam_beta1", args_->adam_beta1, 0.9);
+    merge_or_default(prefix + "betas", beta(1), "adam_beta2", args_->adam_beta2, 0.999);
+    if (!optimizer.decoupled_weight_decay && args_->weight_decay != 0) {
+      fail_at(prefix + "adam_w_mode",
+              fmt::format("false with weight_decay {} is Adam with L2 regularization, which is not "
+                          "supported; use true or weight_decay 0",
+                          args_->weight_decay));
+    }
+    if (table_.is_set("weight_decay_norms") && !args_->weight_decay_norms) {
+      add_mismatch("optimizer", "decays norm weights", "weight_decay_norms false");
+    }
+    args_->weight_decay_norms = true;
+  }
+
+  void merge_scheduler(const DeepSpeedScheduler& scheduler) {
+    const std::string prefix = "scheduler.params.";
+    for (const char* flag : {"lr_scheduler_type", "lr_scheduler_kwargs"}) {
+      if (table_.is_set(flag))
+        log_warning("{}: {} has no effect: the file has a scheduler", config_.origin, flag);
+    }
+    Json params = scheduler.params;
+    const auto number = [&](const char* name) -> std::optional<double> {
+      const auto found = params.find(name);
+      return found == params.end() || !found->is_number() ? std::nullopt
+                                                          : std::optional<double>(found->get<double>());
+    };
+    if (scheduler.type == "WarmupLR" && old_defaults_ && !params.contains("warmup_max_lr"))
+      params["warmup_max_lr"] = 1e-3;
+    if (const auto maximum = number("warmup_max_lr")) merge_highest_rate(prefix, *maximum);
+    if (const auto total = number("total_num_steps")) {
+      const double run_steps = static_cast<double>(args_->max_steps);
+      if (table_.is_set("max_steps") && args_->max_steps > 0 && *total != run_steps)
+        add_mismatch(prefix + "total_num_steps", fmt::format("{}", *total),
+                     fmt::format("max_steps {}", args_->max_steps));
+    }
+    if (scheduler.type.starts_with("Warmup")) merge_warmup(prefix, params);
+    args_->lr_scheduler_type = scheduler.type;
+    args_->lr_scheduler_kwargs = params.dump();
+    check_schedule();
+  }
+
+  // Without an optimizer in the file, the scheduler alone sets the learning rate.
+  void merge_highest_rate(const std::string& prefix, double maximum) {
+    const bool optimizer_decides = config_.optimizer && !config_.optimizer->lr.is_auto;
+    if (!optimizer_decides)
+      merge_value(prefix + "warmup_max_lr", maximum, "learning_rate", args_->learning_rate);
+  }
+
+  void merge_warmup(const std::string& prefix, const Json& params) {
+    constexpr int64_t kDefault = 1000;
+    const auto found = params.find("warmup_num_steps");
+    if (found != params.end() && *found == "auto") {
+      if (args_->warmup_steps == 0 && args_->warmup_ratio.value_or(0) == 0)
+        log_warning("{}: {}warmup_num_steps: auto without warmup_steps is 0, read as 2", config_.origin,
+                    prefix);
+      return;
+    }
+    const int64_t steps = found == params.end() ? kDefault : found->get<int64_t>();
+    const bool flag_given = table_.is_set("warmup_steps") || table_.is_set("warmup_ratio");
+    const bool flag_is_known = args_->warmup_steps >= 1 || args_->max_steps > 0;
+    if (flag_given && flag_is_known &&
+        args_->num_warmup_steps(std::max<int64_t>(args_->max_steps, 1)) != steps) {
+      if (found != params.end()) {
+        add_mismatch(prefix + "warmup_num_steps", fmt::format("{}", steps),
+                     table_.is_set("warmup_steps") ? fmt::format("warmup_steps {}", args_->warmup_steps)
+                                                   : fmt::format("warmup_ratio {}", *args_->warmup_ratio));
+      } else {
+        log_warning("{}: the warm-up flags have no effect: without {}warmup_num_steps DeepSpeed takes {}",
+                    config_.origin, prefix, kDefault);
+      }
+    }
+    args_->warmup_steps = static_cast<double>(steps);
+    args_->warmup_ratio.reset();
+  }
+
+  void check_schedule() const {
+    try {
+      make_schedule({args_->lr_scheduler_type, args_->lr_scheduler_kwargs, args_->learning_rate, 0, 1000});
+    } catch (const Error& error) {
+      const std::string message = error.what();  // "lr_scheduler_kwargs: ..."
+      const size_t colon = message.find(": ");
+      fail_at("scheduler.params", colon == std::string::npos ? message : message.substr(colon + 2));
+    }
+  }
+
+  void report_mismatches() const {
+    if (mismatches_.empty()) return;
+    fail(ExitCode::kBadConfig,
+         "{}: these values differ from the arguments of the run: {}; correct the file or the flags, or write "
+         "\"auto\" in the file",
+         config_.origin, fmt::join(mismatches_, "; "));
+  }
+
+  const DeepSpeedConfig& config_;
+  const FlagTable& table_;
+  int64_t world_size_;
+  TrainingArguments* args_;
+  bool old_defaults_;
+  std::vector<std::string> mismatches_;
+};
+
+// Keys that take effect once there are several ranks.
+std::vector<std::string> keys_for_several_ranks(const DeepSpeedConfig& config) {
+  const std::string zero = "zero_optimization.";
+  std::vector<std::string> keys;
+  if (config.zero_stage.value_or(0) > 0) keys.push_back(zero + "stage");
+  if (config.stage3_max_live_parameters) keys.push_back(zero + "stage3_max_live_parameters");
+  if (!config.stage3_prefetch_bucket_size.is_absent()) keys.push_back(zero + "stage3_prefetch_bucket_size");
+  if (!config.stage3_param_persistence_threshold.is_absent())
+    keys.push_back(zero + "stage3_param_persistence_threshold");
+  if (config.overlap_comm) keys.push_back(zero + "overlap_comm");
+  if (config.communication_data_type) keys.push_back("communication_data_type");
+  return keys;
+}
+
+void log_notes(const DeepSpeedConfig& config, int64_t world_size) {
+  std::map<std::string, std::vector<std::string>> keys_by_reason;
+  if (world_size == 1) {
+    const std::vector<std::string> keys = keys_for_several_ranks(config);
+    if (!keys.empty()) keys_by_reason["there is one rank"] = keys;
+  }
+  for (const DeepSpeedNote& note : config.notes) {
+    if (note.is_warning) {
+      log_warning("{}: {}: {}", config.origin, note.key, note.text);
+    } else {
+      keys_by_reason[note.text].push_back(note.key);
+    }
+  }
+  for (const auto& [reason, keys] : keys_by_reason) {
+    log_info("{}: without effect, as {}: {}", config.origin, reason, fmt::join(keys, ", "));
+  }
+}
+
+}  // namespace
+
+void apply_deepspeed(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
+                     TrainingArguments* args) {
+  DeepSpeedMerge(config, table, world_size, args).run();
+  log_notes(config, world_size);
+}
+
+}  // namespace tessera

@@ -1,0 +1,21 @@
+// Applies a DeepSpeed configuration to the arguments of a run.
+#pragma once
+
+#include "arguments/arguments.h"
+#include "base/flags.h"
+#include "formats/deepspeed_config.h"
+
+namespace tessera {
+
+// Sets what the configuration decides. `table` is bound to `args` and knows which flags were given, on the
+// command line or in a configuration file; batch sizes are for `world_size` ranks:
+//   key "auto"          the flag, or its default
+//   key with a value    that value; a flag that was given must agree
+//   key absent          DeepSpeed's default (ds_compat), with a warning if a flag disagrees;
+//                       the flag for batch sizes, bf16 and what only decides where work is done
+// All mismatches are reported in one kBadConfig, as Hugging Face's Trainer does. A value outside the flag's
+// range is kBadConfig. Keys without effect are logged, one line per reason.
+void apply_deepspeed(const DeepSpeedConfig& config, const FlagTable& table, int64_t world_size,
+                     TrainingArguments* args);
+
+}  // namespace tessera

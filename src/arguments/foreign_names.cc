@@ -1,0 +1,151 @@
+#include "arguments/foreign_names.h"
+
+namespace tessera {
+namespace {
+
+constexpr ForeignNames means(const char* here, const char* names) { return {names, here, nullptr}; }
+constexpr ForeignNames missing(const char* names, const char* note) { return {names, nullptr, note}; }
+
+constexpr ForeignNames kNames[] = {
+    // Model and data.
+    means("model",
+          "base_model base_model_config model_path model_dir model_folder pretrained_model_name_or_path "
+          "pretrained_model hf_model model_base model_name m"),
+    means("tokenizer", "tokenizer_path tokenizer_dir tokenizer_file tokenizer_model"),
+    means("dataset",
+          "datasets data train_data train_dataset train_files train_path training_data data_path data_file "
+          "data_files dataset_path dataset_file input input_file f"),
+    means("eval_dataset",
+          "eval_data eval_file eval_files eval_dataset_path val_data val_dataset val_file valid_data "
+          "validation_data validation_dataset validation_files test_data test_datasets test_file"),
+    means("text_column", "text_field text_key column_text json_keys"),
+    means("text_per_line", "line_by_line"),
+    means("max_length",
+          "seq_len seq_length max_seq_len sequence_len sequence_length max_sequence_length cutoff_len "
+          "context_length context_size ctx ctx_size n_ctx c model_max_length row_length"),
+    means("packing", "sample_packing pack_sequences packed pack"),
+    means("shuffle", "shuffle_data shuffle_dataset sample_shuffle"),
+    means("cache_dir", "dataset_prepared_path tokenized_path data_cache_path"),
+    means("config", "config_file config_path"),
+    means("deepspeed", "deepspeed_config ds_config deepspeed_file"),
+    // Batch and length of the run.
+    means("per_device_train_batch_size",
+          "batch_size batch b mbs micro_batch_size micro_batch micro_batch_size_per_gpu train_batch_size "
+          "train_micro_batch_size train_micro_batch_size_per_gpu "
+          "per_device_batch_size device_batch_size"),
+    means("per_device_eval_batch_size", "eval_batch_size val_batch_size eval_micro_batch_size"),
+    means("global_batch_size", "global_batch total_batch_size effective_batch_size gbs"),
+    means("gradient_accumulation_steps",
+          "grad_accum grad_acc grad_accum_steps grad_acc_steps gradient_accumulation accumulate_grad_batches "
+          "accumulation_steps accum_steps gas"),
+    means("num_train_epochs", "epochs epoch num_epochs n_epochs max_epochs train_epochs"),
+    means("max_steps",
+          "steps num_steps n_steps total_steps train_steps num_train_steps max_train_steps "
+          "num_training_steps iters max_iters train_iters num_iters iterations adam_iter"),
+    // Optimizer.
+    means("optim", "optimizer optimizer_type optimizer_name"),
+    means("learning_rate", "lr base_lr max_lr peak_lr adam_alpha"),
+    means("lr_scheduler_type",
+          "lr_scheduler lr_schedule scheduler schedule scheduler_type lr_decay_style decay_style"),
+    means("warmup_steps",
+          "num_warmup_steps n_warmup_steps warmup warmup_iters lr_warmup_steps lr_warmup_iters"),
+    means("warmup_ratio", "warmup_fraction lr_warmup_fraction lr_warmup_ratio warmup_proportion"),
+    means("weight_decay", "wd decay adam_weight_decay"),
+    means("adam_beta1", "beta1 adam_b1"),
+    means("adam_beta2", "beta2 adam_b2"),
+    means("adam_epsilon", "eps epsilon adam_eps optimizer_eps"),
+    means("max_grad_norm",
+          "clip_grad clip_grad_norm grad_clip gradient_clip gradient_clip_val gradient_clipping "
+          "grad_norm_clip max_norm"),
+    means("label_smoothing_factor", "label_smoothing"),
+    means("seed", "random_seed rng_seed manual_seed s"),
+    // Precision and machine.
+    means("dtype", "precision compute_dtype model_dtype param_dtype mixed_precision compute_type"),
+    means("bf16", "bfloat16 pure_bf16 use_bf16"),
+    means("gradient_checkpointing",
+          "activation_checkpointing use_gradient_checkpointing use_checkpointing "
+          "enable_gradient_checkpointing enable_activation_checkpointing recompute recompute_activations"),
+    means("num_threads",
+          "threads n_threads t nthreads num_cpu_threads cpu_threads num_cpu_threads_per_process"),
+    means("zero_stage", "zero zero_opt_stage zero3"),
+    means("ddp_timeout", "dist_timeout distributed_timeout timeout"),
+    // Logging, evaluation, output.
+    means("logging_steps", "log_steps log_interval log_every log_every_n_steps log_freq logging_interval"),
+    means("eval_steps", "eval_interval eval_every eval_freq val_interval val_check_interval"),
+    means("output_dir",
+          "output output_path output_folder out out_dir outdir save_dir save_path checkpoint_dir o"),
+    means("save_steps",
+          "save_interval save_every save_freq save_every_n_steps checkpoint_steps checkpointing_steps "
+          "checkpoint_interval"),
+    means("save_total_limit",
+          "save_limit save_top_k max_checkpoints keep_checkpoints keep_last_n checkpoints_total_limit"),
+    means("resume_from_checkpoint",
+          "resume resume_from resume_checkpoint resume_training auto_resume auto_resume_from_checkpoints "
+          "load_checkpoint load_ckpt checkpoint_in"),
+    // What Tessera does not have.
+    missing("lora lora_* qlora qlora_* dora use_dora use_rslora rslora peft peft_* adapter_* loraplus_* "
+            "pissa_* init_lora_weights",
+            "LoRA and other adapters are not supported: all weights are trained; leave it out, and merge an "
+            "adapter into the model beforehand"),
+    missing("freeze_* unfrozen_parameters trainable_* num_layer_trainable badam_*",
+            "training only part of the weights is not supported: leave it out"),
+    missing("bnb_* quantization* quantize* quant* gptq gptq_* awq* use_4bit use_8bit load_in_fp8 fp8 fp8_* "
+            "double_quantization",
+            "quantization is not supported: weights are bfloat16 or float32 (see dtype), optimizer state is "
+            "float32; leave it out"),
+    missing("gguf gguf_file gguf_path",
+            "GGUF is not supported: model takes a Hugging Face folder (config.json, *.safetensors); "
+            "llama.cpp's convert_hf_to_gguf.py converts the folder that a run writes"),
+    missing("repo_id model_id hf_repo hub_repo revision model_revision hf_token hf_hub_token use_auth_token "
+            "token ms_hub_token hf_use_auth_token download_dir",
+            "nothing is downloaded from the Hugging Face Hub: get the model first (hf download ORG/NAME "
+            "--local-dir DIR), then pass the folder as model"),
+    missing("dataset_name dataset_config dataset_config_name dataset_dir dataset_split dataset_train_split "
+            "dataset_test_split dataset_id dataset_type data_config split",
+            "datasets are not loaded by name: dataset takes files, such as JSONL with a field \"text\" "
+            "(Dataset.to_json writes it)"),
+    missing("template chat_template* apply_chat_template default_system system_prompt train_on_inputs "
+            "train_on_prompt mask_history assistant_only_loss completion_only_loss instruction_template "
+            "response_template conversation_* messages_* messages sharegpt roles_* prompt_column "
+            "response_column prompt_template dataset_format instruction_column output_column enable_thinking",
+            "chat data and chat templates are not supported: write each conversation as one text into JSONL, "
+            "or as token ids with labels (-100 = no target) into .safetensors"),
+    missing("dpo dpo_* ppo ppo_* kto kto_* orpo orpo_* simpo_* grpo grpo_* rl rlhf pref_* reward_* ref_model "
+            "ref_model_* num_generations stage",
+            "training is always on the next token (pre-training, supervised fine-tuning): leave it out; the "
+            "stage of ZeRO is zero_stage"),
+    missing("wandb wandb_* use_wandb swanlab swanlab_* use_swanlab comet_* use_comet mlflow mlflow_* "
+            "use_mlflow* tensorboard tensorboard_* use_tensorboard neptune_* clearml_* dvclive_*",
+            "reporting to other programs is not supported: leave it out; metrics.jsonl in output_dir has "
+            "every step"),
+    missing(
+        "val_size val_set_size validation_split validation_split_percentage eval_ratio valid_ratio test_size",
+        "no rows are split off for evaluation: pass separate files as eval_dataset"),
+    missing("max_samples max_train_samples max_eval_samples num_samples",
+            "all rows of the files are used: pass smaller files, or end the run with max_steps"),
+    missing("streaming stream buffer_size",
+            "rows are read from a cache on disk, never all into memory: leave it out"),
+    missing("early_stopping*",
+            "early stopping is not supported: a run ends after max_steps or num_train_epochs"),
+    missing("tensor_parallel* tensor_model_parallel_size tp_size tp pipeline_parallel* "
+            "pipeline_model_parallel_size pp_size pp context_parallel* cp_size cp sequence_parallel* "
+            "expert_parallel* ep_size ulysses_*",
+            "tensor, pipeline and sequence parallelism are not supported: ranks split the rows of a step, "
+            "and zero_stage shards gradients, optimizer state and weights"),
+    missing(
+        "gpu gpus gpu_* n_gpu n_gpu_layers num_gpus ngl device device_map device_id devices cuda* max_memory",
+        "training runs on the CPU: leave it out"),
+    missing("cpu_offload offload offload_* optimizer_offload param_offload",
+            "offloading is not supported: weights, gradients and optimizer state stay in memory, sharded "
+            "over the ranks (see tessera plan)"),
+    missing("unsloth unsloth_* use_unsloth use_unsloth_* enable_liger_kernel liger sdp_attention "
+            "xformers xformers_attention flash_attention_2 use_flash_attention use_flash_attention_2 "
+            "use_flash_attn s2_attention shift_attn",
+            "kernels are chosen automatically: leave it out"),
+};
+
+}  // namespace
+
+std::span<const ForeignNames> training_names() { return kNames; }
+
+}  // namespace tessera

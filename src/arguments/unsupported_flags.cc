@@ -1,0 +1,172 @@
+#include "arguments/unsupported_flags.h"
+
+#include <span>
+
+namespace tessera {
+namespace {
+
+struct Unsupported {
+  const char* name;
+  FlagType type;
+  const char* default_text;  // Hugging Face's default; accepted silently
+  const char* note;
+};
+
+constexpr FlagType kBool = FlagType::kBool;
+constexpr FlagType kInt = FlagType::kInt;
+constexpr FlagType kFloat = FlagType::kFloat;
+constexpr FlagType kText = FlagType::kString;
+constexpr FlagType kList = FlagType::kStringList;
+
+constexpr const char* kLauncher =
+    "ranks are numbered by the environment that tessera launch or another launcher sets";
+constexpr const char* kOwnExchange = "ranks use Tessera's own communication";
+constexpr const char* kZero = "zero_stage decides what is sharded";
+constexpr const char* kNoGpu = "it applies only to GPUs and other accelerators";
+constexpr const char* kNothingCompiled = "nothing is compiled at run time";
+constexpr const char* kNoWorkers = "rows are read from a cache file, without loader processes";
+constexpr const char* kNoHub = "nothing is uploaded";
+constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are always written";
+constexpr const char* kAllWeights = "there are no adapters; all weights are trained";
+constexpr const char* kNotQuantised = "weights are bfloat16 or float32, see --dtype";
+constexpr const char* kOneAttention = "there is one implementation, which never stores the full score matrix";
+constexpr const char* kRemoved = "Hugging Face removed it";
+
+constexpr Unsupported kRefused[] = {
+    {"fp16", kBool, "false", "float16 needs loss scaling; use --dtype bfloat16 or float32"},
+    {"fp16_full_eval", kBool, "false", "evaluation runs in --dtype"},
+    {"optim_args", kText, "",
+     "AdamW takes its settings from adam_beta1, adam_beta2, adam_epsilon and weight_decay"},
+    {"optim_target_modules", kText, "", "all parameters are trained with AdamW"},
+    {"adafactor", kBool, "false", "AdamW is the only optimizer"},
+    {"neftune_noise_alpha", kFloat, "", "noise on embeddings is not implemented"},
+    {"load_best_model_at_end", kBool, "false", "the model that is saved is always that of the last step"},
+    {"greater_is_better", kBool, "false", "the evaluation loss is the only metric"},
+    {"group_by_length", kBool, "false", "rows are never padded here, so there is nothing to gain"},
+    {"accelerator_config", kText, "", "leave it out; batches are always even and seeded"},
+    {"split_batches", kBool, "false", "per_device_train_batch_size is the size of a micro-batch"},
+    {"parallelism_config", kText, "", "ranks split the rows of a step and nothing else; see zero_stage"},
+    {"past_index", kInt, "-1", "models of this family have no such state"},
+    {"ignore_data_skip", kBool, "false",
+     "a resumed run continues with the rows after the checkpoint; no data is read to get there"},
+    {"push_to_hub", kBool, "false", "upload output_dir with Hugging Face's own tools"},
+    {"save_safetensors", kBool, "true", "no other format is written"},
+    // From TRL, LLaMA-Factory and Axolotl.
+    {"use_peft", kBool, "false", kAllWeights},
+    {"use_lora", kBool, "false", kAllWeights},
+    {"adapter", kText, "", kAllWeights},
+    {"finetuning_type", kText, "full", kAllWeights},
+    {"load_in_8bit", kBool, "false", kNotQuantised},
+    {"load_in_4bit", kBool, "false", kNotQuantised},
+};
+
+constexpr Unsupported kIgnored[] = {
+    // Scripts.
+    {"do_train", kBool, "true", "tessera train always trains"},
+    {"do_eval", kBool, "false", "eval_strategy decides"},
+    {"do_predict", kBool, "false", "there is no prediction pass"},
+    {"overwrite_output_dir", kBool, "false", "files from an earlier run are moved aside, never overwritten"},
+    {"trust_remote_code", kBool, "false", "code in model folders is never run"},
+    {"use_fast_tokenizer", kBool, "true", "there is one tokenizer"},
+    {"low_cpu_mem_usage", kBool, "true", "weights are always read in pieces"},
+    {"preprocessing_num_workers", kInt, "", "the tokenizer uses num_threads"},
+    // Evaluation and checkpoints.
+    {"eval_accumulation_steps", kInt, "", "evaluation keeps no outputs"},
+    {"prediction_loss_only", kBool, "false", "evaluation computes the loss only"},
+    {"batch_eval_metrics", kBool, "false", "evaluation computes the loss only"},
+    {"eval_do_concat_batches", kBool, "true", "evaluation keeps no outputs"},
+    {"eval_use_gather_object", kBool, "false", "evaluation computes the loss only"},
+    {"save_only_model", kBool, "false", "checkpoints always hold what is needed to resume"},
+    {"save_on_each_node", kBool, "false", "checkpoints are written once"},
+    {"enable_jit_checkpoint", kBool, "false", "save_on_sigterm decides"},
+    {"restore_callback_states_from_checkpoint", kBool, "false", "there are no callbacks"},
+    // Machine and compilation.
+    {"full_determinism", kBool, "false", "repeated runs are always bit-identical"},
+    {"use_cpu", kBool, "false", "training always runs on the CPU"},
+    {"no_cuda", kBool, "false", "training always runs on the CPU"},
+    {"use_mps_device", kBool, "false", kNoGpu},
+    {"tf32", kBool, "", kNoGpu},
+    {"use_ipex", kBool, "false", kNothingCompiled},
+    {"jit_mode_eval", kBool, "false", kNothingCompiled},
+    {"torch_compile", kBool, "false", kNothingCompiled},
+    {"torch_compile_backend", kText, "", kNothingCompiled},
+    {"torch_compile_mode", kText, "", kNothingCompiled},
+    {"torchdynamo", kText, "", kNothingCompiled},
+    {"torch_empty_cache_steps", kInt, "", "no memory is allocated during training"},
+    {"use_liger_kernel", kBool, "false", kNoGpu},
+    {"liger_kernel_config", kText, "", kNoGpu},
+    {"attn_implementation", kText, "", kOneAttention},
+    {"flash_attention", kText, "", kOneAttention},
+    {"flash_attn", kText, "", kOneAttention},
+    {"fp16_opt_level", kText, "O1", kNoGpu},
+    {"fp16_backend", kText, "auto", kNoGpu},
+    {"half_precision_backend", kText, "auto", kNoGpu},
+    {"tpu_num_cores", kInt, "", kNoGpu},
+    {"tpu_metrics_debug", kBool, "false", kNoGpu},
+    {"gradient_checkpointing_kwargs", kText, "", "layers are always recomputed as a whole"},
+    {"auto_find_batch_size", kBool, "false",
+     "memory is checked before the first step; choose a batch that fits"},
+    // Loading data.
+    {"remove_unused_columns", kBool, "true", "only text_column is read"},
+    {"dataloader_num_workers", kInt, "0", kNoWorkers},
+    {"dataloader_pin_memory", kBool, "true", kNoWorkers},
+    {"dataloader_persistent_workers", kBool, "false", kNoWorkers},
+    {"dataloader_prefetch_factor", kInt, "", kNoWorkers},
+    {"dispatch_batches", kBool, "", kNoWorkers},
+    {"length_column_name", kText, "length", "rows are not grouped by length"},
+    // Several processes.
+    {"average_tokens_across_devices", kBool, "true", "the loss is always averaged over all tokens of a step"},
+    {"local_rank", kInt, "-1", kLauncher},
+    {"ddp_backend", kText, "", kOwnExchange},
+    {"ddp_find_unused_parameters", kBool, "", "no parameter is unused"},
+    {"ddp_bucket_cap_mb", kInt, "", kOwnExchange},
+    {"ddp_broadcast_buffers", kBool, "", "the models have no buffers"},
+    {"fsdp", kText, "", kZero},
+    {"fsdp_config", kText, "", kZero},
+    {"fsdp_min_num_params", kInt, "0", kZero},
+    {"fsdp_transformer_layer_cls_to_wrap", kText, "", kZero},
+    {"mp_parameters", kText, "", kLauncher},
+    {"ray_scope", kText, "last", "it is for hyperparameter search"},
+    // Reports.
+    {"logging_nan_inf_filter", kBool, "true", "a loss that is not finite ends the run"},
+    {"logging_dir", kText, "", kOwnMetrics},
+    {"report_to", kList, "none", kOwnMetrics},
+    {"run_name", kText, "", kOwnMetrics},
+    {"project", kText, "huggingface", kOwnMetrics},
+    {"trackio_space_id", kText, "trackio", kOwnMetrics},
+    {"log_level_replica", kText, "warning", "log_level applies to all ranks"},
+    {"log_on_each_node", kBool, "true", "rank 0 reports"},
+    {"include_tokens_per_second", kBool, "false", "metrics.jsonl always has tokens_per_second"},
+    {"include_inputs_for_metrics", kBool, "false", "evaluation computes the loss only"},
+    {"include_for_metrics", kList, "", "evaluation computes the loss only"},
+    {"skip_memory_metrics", kBool, "true", "a memory table is always shown before the first step"},
+    {"debug", kText, "", kNoGpu},
+    {"hub_model_id", kText, "", kNoHub},
+    {"hub_strategy", kText, "every_save", kNoHub},
+    {"hub_token", kText, "", kNoHub},
+    {"hub_private_repo", kBool, "", kNoHub},
+    {"hub_always_push", kBool, "false", kNoHub},
+    {"hub_revision", kText, "", kNoHub},
+    {"push_to_hub_model_id", kText, "", kNoHub},
+    {"push_to_hub_organization", kText, "", kNoHub},
+    {"push_to_hub_token", kText, "", kNoHub},
+    {"use_legacy_prediction_loop", kBool, "false", kRemoved},
+    {"sharded_ddp", kText, "", kRemoved},
+};
+
+void declare(FlagTable* table, std::span<const Unsupported> flags, FlagStatus status) {
+  for (const Unsupported& flag : flags) {
+    table->add_unsupported(flag.name, flag.type, flag.default_text, status, flag.note);
+  }
+}
+
+}  // namespace
+
+void declare_unsupported_flags(FlagTable* table) {
+  table->begin_section("Hugging Face arguments that are refused");
+  declare(table, kRefused, FlagStatus::kRefused);
+  table->begin_section("Hugging Face arguments without effect");
+  declare(table, kIgnored, FlagStatus::kIgnored);
+}
+
+}  // namespace tessera

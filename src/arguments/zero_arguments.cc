@@ -1,0 +1,26 @@
+#include "arguments/zero_arguments.h"
+
+namespace tessera {
+
+ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& config,
+                              int64_t passes_per_step) {
+  ZeroSettings zero;
+  zero.stage = static_cast<int>(args.zero_stage.value_or(0));
+  zero.schedule = args.gather_schedule == "per_layer" ? GatherSchedule::kPerLayer : GatherSchedule::kPerStep;
+  zero.passes_per_step = passes_per_step;
+  zero.weight_dtype = args.training_dtype();
+  zero.network_dtype = args.communication_data_type.value_or(zero.weight_dtype);
+  zero.gradient_dtype = args.accumulation_dtype();
+  zero.max_live_elements = args.stage3_max_live_parameters;
+  zero.prefetch_elements = args.prefetch_elements(config.hidden_size);
+  zero.overlap = args.overlap_comm;
+  zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
+  return zero;
+}
+
+bool may_gather_per_layer(const TrainingArguments& args, int num_nodes) {
+  return num_nodes > 1 && args.zero_stage == 3 && args.gather_schedule == "auto" &&
+         args.pack_weights != "always";
+}
+
+}  // namespace tessera

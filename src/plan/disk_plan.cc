@@ -1,0 +1,83 @@
+#include "plan/disk_plan.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/checkpoint_files.h"
+#include "formats/file.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string checkpoints_text(const DiskPlan& plan) {
+  return fmt::format("{} {} of {}", format_count(plan.num_checkpoints),
+                     plan.num_checkpoints == 1 ? "checkpoint" : "checkpoints",
+                     format_bytes(plan.checkpoint_bytes));
+}
+
+}  // namespace
+
+DiskPlan plan_disk(int64_t num_parameters, DType save_dtype, const CheckpointCount& count) {
+  // Besides the weights: two moments, and the part of the float32 master that the weights lack.
+  const int64_t master_bytes = save_dtype == DType::kF32 ? 0 : save_dtype == DType::kBF16 ? 2 : 4;
+  DiskPlan plan;
+  plan.model_bytes = num_parameters * dtype_bytes(save_dtype);
+  plan.checkpoint_bytes = plan.model_bytes + num_parameters * (master_bytes + 2 * dtype_bytes(DType::kF32));
+  plan.num_checkpoints = count.num_saves;
+  if (count.total_limit) {
+    const int64_t more = std::max<int64_t>(*count.total_limit + 1 - count.num_present, 1);
+    plan.num_checkpoints = std::min(count.num_saves, more);
+  }
+  return plan;
+}
+
+int64_t num_checkpoints_in(const fs::path& output_dir) {
+  std::error_code error;
+  int64_t count = 0;
+  for (fs::directory_iterator entry(output_dir, error), end; !error && entry != end; entry.increment(error)) {
+    if (parse_checkpoint_name(entry->path().filename().native())) ++count;
+  }
+  return count;
+}
+
+int64_t free_disk_bytes(const fs::path& folder) {
+  const fs::path existing = nearest_existing(folder);
+  std::error_code error;
+  const fs::space_info space = fs::space(existing, error);
+  if (error)
+    fail(ExitCode::kIoError, "cannot read the free space of {}: {}", existing.string(), error.message());
+  return static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
+}
+
+std::string disk_refusal(const DiskPlan& plan, const std::string& output_dir) {
+  if (plan.model_bytes <= plan.free_bytes) return "";
+  return fmt::format(
+      "output_dir {}: not enough disk space for the finished model: {} needed, {} free; free some space or "
+      "choose a folder on another disk",
+      output_dir, format_bytes(plan.model_bytes), format_bytes(plan.free_bytes));
+}
+
+std::string disk_warning(const DiskPlan& plan, const std::string& output_dir) {
+  if (plan.total_bytes() <= plan.free_bytes) return "";
+  // While a checkpoint is being written there is one more than are kept.
+  const int64_t num_kept = (plan.free_bytes - plan.model_bytes) / plan.checkpoint_bytes - 1;
+  const std::string advice = num_kept >= 1 ? fmt::format("save_total_limit {} would fit", num_kept)
+                                           : "free some space or choose a folder on another disk";
+  return fmt::format(
+      "output_dir {}: not enough disk space for {} and the model of {}: {} needed, {} free; checkpoints will "
+      "fail once the disk is full; {}",
+      output_dir, checkpoints_text(plan), format_bytes(plan.model_bytes), format_bytes(plan.total_bytes()),
+      format_bytes(plan.free_bytes), advice);
+}
+
+std::string disk_text(const DiskPlan& plan) {
+  return fmt::format("model {}{}; {} free", format_bytes(plan.model_bytes),
+                     plan.num_checkpoints > 0 ? ", at most " + checkpoints_text(plan) : "",
+                     format_bytes(plan.free_bytes));
+}
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+// What is known about a run before its first step.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "model/model.h"
+#include "plan/disk_plan.h"
+#include "plan/memory_plan.h"
+#include "platform/peak.h"
+#include "zero/zero_memory.h"
+
+namespace tessera {
+
+struct RunPlan {
+  int64_t num_parameters = 0;
+  std::string operations;   // Ops::description()
+  int64_t num_threads = 0;  // of a rank
+  // At the start, all ranks together; nullopt if any of them has measure_peak false or no vector
+  // instructions.
+  std::optional<ComputePeak> peak;
+
+  // Data and steps.
+  int64_t num_rows = 0;
+  int64_t num_tokens = 0;  // of one epoch
+  int64_t eval_rows = 0;
+  int64_t step_rows = 0;         // of all ranks
+  int64_t micro_batch_rows = 0;  // at most
+  int64_t steps_per_epoch = 0;
+  int64_t max_steps = 0;
+  int64_t num_warmup_steps = 0;
+  int64_t micro_batches_per_pass = 1;
+  int64_t max_pass_tokens = 0;  // of what goes through the model at once
+
+  // Memory, network, disk.
+  ActivationLimits limits;
+  ZeroSettings zero;           // matters with several ranks
+  int64_t snapshot_bytes = 0;  // of a rank, for checkpoints written while training continues
+  MemoryPlan memory;
+  WireBytes wire;          // between nodes in a step, of the first node
+  int64_t free_bytes = 0;  // of a node, for this run
+  DiskPlan disk;           // of rank 0
+};
+
+}  // namespace tessera

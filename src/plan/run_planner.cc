@@ -1,0 +1,136 @@
+#include "plan/run_planner.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "arguments/zero_arguments.h"
+#include "plan/passes.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
+
+int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
+
+}  // namespace
+
+DataFacts uniform_rows(int64_t row_tokens, int64_t micro_batch_rows) {
+  DataFacts facts;
+  facts.max_row_length = row_tokens;
+  facts.largest_pass = [=](int64_t micro_batches) { return micro_batches * micro_batch_rows * row_tokens; };
+  return facts;
+}
+
+// The largest pass decides the memory; how many micro-batches make up a pass is decided for the largest
+// micro-batch.
+RunPlanner::RunPlanner(const TrainingArguments& args, const Model& model, const BatchPlanOptions& batch,
+                       DataFacts data)
+    : args_(args),
+      model_(model),
+      data_(std::move(data)),
+      micro_batch_rows_(tessera::micro_batch_rows(batch)) {
+  max_pass_tokens_ = data_.largest_pass(1);
+  if (args.merge_micro_batches == "never" || args.gradient_accumulation_steps == 1) return;
+  if (args.merge_micro_batches == "always") {
+    micro_batches_per_pass_ = args.gradient_accumulation_steps;
+  } else {
+    const ActivationLimits micro_batch = limits_for(micro_batch_rows_, kUncut, args.gradient_checkpointing);
+    micro_batches_per_pass_ =
+        tessera::micro_batches_per_pass(model, micro_batch, args.gradient_accumulation_steps);
+  }
+  max_pass_tokens_ = data_.largest_pass(micro_batches_per_pass_);
+}
+
+// Evaluation batches are cut to what training needs anyway; only a longer row asks for more.
+ActivationLimits RunPlanner::limits_for(int64_t batch_size, int64_t max_row_length,
+                                        bool gradient_checkpointing) const {
+  const int64_t train_row = std::min(data_.max_row_length, max_row_length);
+  const int64_t eval_row = std::min(data_.max_eval_row_length, max_row_length);
+  ActivationLimits limits;
+  limits.max_tokens = std::max(std::min(max_pass_tokens_, batch_size * train_row), eval_row);
+  limits.max_sequence_length = std::max(train_row, eval_row);
+  limits.training = true;
+  limits.gradient_checkpointing = gradient_checkpointing;
+  limits.pack_weights = args_.pack_weights == "always";
+  return limits;
+}
+
+MemoryRequest RunPlanner::make_request(const MachineFacts& machine) const {
+  MemoryRequest request;
+  request.limits =
+      limits_for(micro_batch_rows_ * micro_batches_per_pass_, kUncut, args_.gradient_checkpointing);
+  request.baseline_bytes = machine.baseline_bytes;
+  request.num_nodes = machine.num_nodes;
+  request.local_world_size = machine.local_world_size;
+  request.first_rank_exports = machine.first_rank_exports;
+  request.export_bytes = export_bytes(model_.layout(), args_.export_dtype(), request);
+  request.connections = static_cast<int>(args_.connections);
+  request.peer_snapshots = args_.peer_snapshot_steps > 0;
+  request.zero = zero_settings_of(args_, model_.config(),
+                                  divide_up(args_.gradient_accumulation_steps, micro_batches_per_pass_));
+  return request;
+}
+
+bool RunPlanner::fits(const MemoryRequest& request, const MachineFacts& machine) const {
+  return machine.on_all_ranks(needed_bytes(model_, request) <= machine.free_bytes);
+}
+
+void RunPlanner::choose_packing(const MachineFacts& machine, MemoryRequest* request) const {
+  check_packed_weights(model_, *request);
+  if (args_.pack_weights != "auto" || !can_keep_packed_weights(model_, *request)) return;
+  request->limits.pack_weights = true;
+  request->limits.pack_weights = fits(*request, machine);
+}
+
+MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine) const {
+  MemoryRequest request = make_request(machine);
+  if (may_gather_per_layer(args_, machine.num_nodes) && !fits(request, machine)) {
+    request.zero.schedule = GatherSchedule::kPerLayer;
+  }
+  choose_packing(machine, &request);
+  return request;
+}
+
+MemoryRequest RunPlanner::choose_memory(const MachineFacts& machine, GatherSchedule schedule) const {
+  MemoryRequest request = make_request(machine);
+  request.zero.schedule = schedule;
+  if (args_.pack_weights == "auto") choose_packing(machine, &request);
+  return request;
+}
+
+void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& machine, RunPlan* plan) const {
+  MemoryRequest request = chosen;
+  if (args_.saves_in_background()) {
+    request.snapshot_bytes = snapshot_bytes(model_, request, machine.free_bytes);
+  }
+  plan->limits = request.limits;
+  plan->snapshot_bytes = request.snapshot_bytes;
+  plan->memory = plan_memory(model_, request);
+  plan->zero = zero_settings(model_, request);
+  plan->wire = wire_bytes_per_step(zero_layout(model_.layout(), machine.num_nodes, machine.local_world_size),
+                                   plan->zero, 0);
+  plan->free_bytes = machine.free_bytes;
+}
+
+std::string RunPlanner::refusal(const MemoryRequest& request, const MachineFacts& machine) const {
+  const MemoryChoices choices = {
+      micro_batch_rows_, micro_batches_per_pass_,
+      [this](int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) {
+        return limits_for(batch_size, max_row_length, gradient_checkpointing);
+      },
+      args_.global_batch_size.has_value()};
+  return memory_refusal(model_, request, machine.free_bytes, memory_alternatives(request, choices));
+}
+
+void plan_steps(const TrainingArguments& args, const BatchPlanOptions& options, const BatchPlan& batches,
+                RunPlan* plan) {
+  plan->step_rows = global_batch_rows(options);
+  plan->micro_batch_rows = micro_batch_rows(options);
+  plan->steps_per_epoch = batches.steps_per_epoch();
+  plan->max_steps = args.max_steps > 0 ? args.max_steps : batches.steps_for_epochs(args.num_train_epochs);
+  plan->num_warmup_steps = args.num_warmup_steps(plan->max_steps);
+}
+
+}  // namespace tessera

@@ -1,0 +1,73 @@
+// Plans a run from its arguments, the model's shape, facts about the data and the machine: how many
+// micro-batches go through the model at once, how parameters are sharded, what is kept packed, what memory
+// that takes. `train` executes the plan and `tessera plan` prints it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "arguments/arguments.h"
+#include "data/batch_plan.h"
+#include "plan/run_plan.h"
+
+namespace tessera {
+
+struct DataFacts {
+  int64_t max_row_length = 0;       // tokens
+  int64_t max_eval_row_length = 0;  // 0: no evaluation
+  // Tokens of the largest pass of the run when this many micro-batches are merged into one.
+  std::function<int64_t(int64_t micro_batches_per_pass)> largest_pass;
+};
+// Every row has row_tokens tokens.
+DataFacts uniform_rows(int64_t row_tokens, int64_t micro_batch_rows);
+
+struct MachineFacts {
+  int num_nodes = 1;
+  int local_world_size = 1;
+  int64_t free_bytes = 0;           // of a node, beyond the baseline of its ranks
+  int64_t baseline_bytes = 0;       // of a rank, resident before the model is allocated
+  bool first_rank_exports = false;  // the nodes share no folder
+  // True if `fits` is true on all ranks. Collective.
+  std::function<bool(bool fits)> on_all_ranks = [](bool fits) { return fits; };
+};
+
+class RunPlanner {
+ public:
+  // Decides the passes: run_plan()->micro_batches_per_pass and max_pass_tokens. `args` must be resolved; args
+  // and model must outlive this.
+  RunPlanner(const TrainingArguments& args, const Model& model, const BatchPlanOptions& batch,
+             DataFacts data);
+
+  int64_t micro_batches_per_pass() const { return micro_batches_per_pass_; }
+  int64_t max_pass_tokens() const { return max_pass_tokens_; }
+
+  // gather_schedule auto becomes per_layer if per_step does not fit; pack_weights auto packs if that fits,
+  // too. Collective through on_all_ranks. Error(kBadConfig) for packed weights that the sharding rules out.
+  MemoryRequest choose_memory(const MachineFacts& machine) const;
+  // The same with the schedule given.
+  MemoryRequest choose_memory(const MachineFacts& machine, GatherSchedule schedule) const;
+  // Fills limits, zero, snapshot_bytes, memory, wire and free_bytes from a request that was chosen.
+  void fill_memory(const MemoryRequest& request, const MachineFacts& machine, RunPlan* plan) const;
+  // Why the request does not fit and what would; "" if it fits.
+  std::string refusal(const MemoryRequest& request, const MachineFacts& machine) const;
+
+ private:
+  ActivationLimits limits_for(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) const;
+  MemoryRequest make_request(const MachineFacts& machine) const;
+  bool fits(const MemoryRequest& request, const MachineFacts& machine) const;
+  void choose_packing(const MachineFacts& machine, MemoryRequest* request) const;
+
+  const TrainingArguments& args_;
+  const Model& model_;
+  DataFacts data_;
+  int64_t micro_batch_rows_;
+  int64_t micro_batches_per_pass_ = 1;
+  int64_t max_pass_tokens_ = 0;
+};
+
+// Fills step_rows, micro_batch_rows, steps_per_epoch, max_steps and num_warmup_steps.
+void plan_steps(const TrainingArguments& args, const BatchPlanOptions& options, const BatchPlan& batches,
+                RunPlan* plan);
+
+}  // namespace tessera

@@ -1,0 +1,24 @@
+// Entries of log_history with the names and the counting of Hugging Face's Trainer.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/model.h"
+#include "train/evaluate.h"
+#include "train/output/trainer_state.h"
+#include "train/progress.h"
+
+namespace tessera {
+
+// Hugging Face's floating_point_ops: 6 per token and parameter outside the input embeddings, forward and
+// backward.
+double floating_point_ops(const Model& model, int64_t num_tokens);
+
+LogEntry evaluation_entry(const EvalResult& result);
+// At the end of a run that has read num_samples rows in all.
+LogEntry final_entry(const Progress& progress, double num_samples, double runtime_s);
+
+bool has_evaluation(const std::vector<LogEntry>& log_history, int64_t step);
+
+}  // namespace tessera

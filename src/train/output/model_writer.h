@@ -1,0 +1,43 @@
+// Writes the trained model as a Hugging Face folder.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+
+#include "checkpoint/model_folder.h"
+#include "comm/communicator.h"
+#include "model/model.h"
+#include "train/output/output_folder.h"
+#include "train/parameters/parameter_state.h"
+
+namespace tessera {
+
+class ModelWriter {
+ public:
+  // What is passed by reference must outlive this. `output_is_shared`: all nodes see output_dir.
+  ModelWriter(Communicator& comm, const Model& model, ParameterState& parameters, ExportOptions options,
+              bool output_is_shared);
+
+  const ExportOptions& options() const { return options_; }
+
+  // Collective: all ranks write what they own, or, without a common folder, send it to rank 0, which writes
+  // it all. `output` is nullptr on the other ranks; after_export() runs on rank 0 once the model is in place.
+  void write(OutputFolder* output, const std::filesystem::path& output_dir,
+             const std::function<void()>& after_export);
+  // Collective: rank 0 writes the whole model into `folder`.
+  void export_whole(const std::filesystem::path& folder);
+
+ private:
+  // Every rank what it owns, as in a checkpoint.
+  void export_parts(const std::filesystem::path& folder);
+  void hand_over_to_first_rank(OutputFolder* output, const std::function<void()>& after_export);
+
+  Communicator& comm_;
+  const Model& model_;
+  ParameterState& parameters_;
+  ExportOptions options_;
+  bool output_is_shared_;
+  bool handed_over_ = false;  // the masters, in hand_over_to_first_rank()
+};
+
+}  // namespace tessera

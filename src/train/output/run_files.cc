@@ -1,0 +1,136 @@
+#include "train/output/run_files.h"
+
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint_files.h"
+#include "formats/file.h"
+#include "train/work_mark.h"
+
+namespace tessera {
+namespace {
+
+// A restart finds it unchanged; the disk is busy then, as a checkpoint may just be being written.
+void write_if_different(const std::filesystem::path& path, const std::string& text) {
+  std::error_code ignored;
+  const bool exists = std::filesystem::exists(path, ignored);
+  if (!exists || read_text_file(path) != text) write_text_file(path, text);
+}
+
+}  // namespace
+
+RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool& pool, const Model& model,
+                   ParameterState& parameters, NetworkMeter& meter, TrainObserver& observer,
+                   const RunFilesOptions& options)
+    : args_(args),
+      comm_(comm),
+      model_(model),
+      meter_(meter),
+      observer_(observer),
+      parameters_(parameters),
+      model_writer_(comm, model, parameters, options.export_options, options.output_is_shared),
+      saver_(comm, pool, parameters,
+             {.snapshot_bytes = options.snapshot_bytes,
+              .max_bytes_per_second = args.save_bytes_per_second() / comm.world().world_size}),
+      last_saved_step_(options.last_saved_step) {}
+
+void RunFiles::open(std::optional<int64_t> resumed_step, ObserverList* observers) {
+  if (!is_root()) return;
+  output_.emplace(args_.output_dir);
+  if (resumed_step) {
+    output_->keep_former_run(*resumed_step);
+  } else {
+    output_->set_aside_former_run();
+  }
+  if (!output_->previous_folder().empty()) observer_.on_previous_run(output_->previous_folder());
+  write_if_different(output_->path() / "training_args.json", training_arguments_json(args_));
+  metrics_file_.emplace(output_->path() / "metrics.jsonl", resumed_step.value_or(0));
+  memory_file_.emplace(output_->path() / "memory.json");
+  observers->add(*metrics_file_);
+  observers->add(*memory_file_);
+}
+
+CheckpointPlan RunFiles::checkpoint_plan(int64_t step) const {
+  CheckpointPlan plan;
+  plan.folder = std::filesystem::path(args_.output_dir) / checkpoint_name(step);
+  plan.config = &model_.config();
+  plan.layout = &model_.layout();
+  plan.export_options = model_writer_.options();
+  plan.rank = comm_.world().rank;
+  plan.world_size = comm_.world().world_size;
+  return plan;
+}
+
+void RunFiles::save(const RunRecord& record) {
+  const int64_t step = record.step;
+  finish_checkpoint(step);
+  mark_work(comm_, "beginning a checkpoint", step + 1);
+  const NetworkMeterPause pause(meter_);
+  saver_.begin(checkpoint_plan(step), record,
+               [this, step] { output_->checkpoint_written(step, args_.save_total_limit); });
+  if (!args_.async_save) saver_.finish();
+  report_checkpoint();
+}
+
+void RunFiles::finish_checkpoint(int64_t step) {
+  mark_work(comm_, "finishing a checkpoint", step + 1);
+  const NetworkMeterPause pause(meter_);
+  saver_.finish();
+  report_checkpoint();
+}
+
+// A full or failing disk loses a checkpoint, not the run.
+void RunFiles::report_checkpoint() {
+  if (!is_root()) return;
+  const std::optional<CheckpointOutcome> outcome = saver_.take_outcome();
+  if (!outcome) return;
+  checkpoint_error_ = outcome->error;
+  if (!outcome->error.empty()) {
+    if (!saves_before_stop_) observer_.on_checkpoint_failed(outcome->folder, outcome->error);
+    return;
+  }
+  last_saved_step_ = outcome->step;
+  written_ = CheckpointUse{outcome->step, outcome->bytes, outcome->write_s, outcome->stall_s};
+  observer_.on_checkpoint(outcome->folder);
+}
+
+// Rank 0 knows what is complete.
+void RunFiles::save_before_stop(int64_t step, const std::function<RunRecord()>& record) {
+  const bool is_saved = step == 0 || last_saved_step_ == step;
+  if (!comm_.broadcast(!is_saved, 0, {"checkpoint"})) return;
+  saves_before_stop_ = true;
+  save(record());
+  finish_checkpoint(step);
+  if (is_root() && last_saved_step_ != step) fail(ExitCode::kIoError, "{}", checkpoint_error_);
+}
+
+void RunFiles::write_model(int64_t step, const std::function<std::string()>& trainer_state) {
+  mark_work(comm_, "writing the model", step + 1);
+  const NetworkMeterPause pause(meter_);
+  model_writer_.write(output_ ? &*output_ : nullptr, args_.output_dir,
+                      [&] { write_text_file(output_->path() / kTrainerStateName, trainer_state()); });
+}
+
+double RunFiles::write_estimate_s() const {
+  // Before the first checkpoint has been written: a network disk.
+  constexpr double kAssumedBytesPerSecond = 100e6;
+  // What is not written piece by piece: syncing, the manifest, leaving.
+  constexpr double kCommitSeconds = 1;
+  double elements = 0;
+  for (const ElementRange& range : parameters_.owned())
+    elements += static_cast<double>(range.end - range.begin);
+  const double element_bytes = static_cast<double>(dtype_bytes(args_.export_dtype())) + 12;
+  const double measured = saver_.bytes_per_second();
+  const double once_s = elements * element_bytes / (measured > 0 ? measured : kAssumedBytesPerSecond);
+  return kCommitSeconds + once_s * (saver_.is_writing() ? 2 : 1);
+}
+
+std::optional<CheckpointUse> RunFiles::take_written() { return std::exchange(written_, std::nullopt); }
+
+std::filesystem::path RunFiles::last_checkpoint() const {
+  if (!output_ || last_saved_step_ <= 0) return {};
+  return output_->checkpoint_folder(last_saved_step_);
+}
+
+}  // namespace tessera

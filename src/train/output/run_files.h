@@ -1,0 +1,89 @@
+// The files of a run in output_dir: arguments, checkpoints, the finished model.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "arguments/arguments.h"
+#include "checkpoint/run_state.h"
+#include "comm/communicator.h"
+#include "model/model.h"
+#include "platform/thread_pool.h"
+#include "train/network_meter.h"
+#include "train/observer.h"
+#include "train/output/checkpoint_saver.h"
+#include "train/output/metrics_file.h"
+#include "train/output/model_writer.h"
+#include "train/output/output_folder.h"
+#include "train/parameters/parameter_state.h"
+
+namespace tessera {
+
+struct RunFilesOptions {
+  ExportOptions export_options;
+  int64_t snapshot_bytes = 0;  // WriteOptions
+  bool output_is_shared = true;
+  // The newest complete checkpoint of output_dir at the start; -1 = none.
+  int64_t last_saved_step = -1;
+};
+
+class RunFiles {
+ public:
+  // Changes no file yet. What is passed by reference must outlive this.
+  RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool& pool, const Model& model,
+           ParameterState& parameters, NetworkMeter& meter, TrainObserver& observer,
+           const RunFilesOptions& options);
+
+  // Opens output_dir: it keeps the files of the run that continues from step `resumed_step`, or moves those
+  // of an earlier run aside. Rank 0 adds the files that report on steps to *observers.
+  void open(std::optional<int64_t> resumed_step, ObserverList* observers);
+
+  // Collective: begins a checkpoint, after the one under way is complete.
+  void save(const RunRecord& record);
+  // Collective: waits for the one under way. `step`: the last one completed.
+  void finish_checkpoint(int64_t step);
+  // Tells the observer of a checkpoint that has been completed or has failed.
+  void report_checkpoint();
+  // Collective: saves and waits, unless the checkpoint of this step exists. Error(kIoError) if it cannot be
+  // written.
+  void save_before_stop(int64_t step, const std::function<RunRecord()>& record);
+  // Collective: the finished model, then trainer_state.json.
+  void write_model(int64_t step, const std::function<std::string()>& trainer_state);
+  // Collective.
+  void export_model(const std::filesystem::path& folder) { model_writer_.export_whole(folder); }
+
+  // What ranks report after a step about the checkpoint under way (CheckpointSaver).
+  CheckpointSaver& saver() { return saver_; }
+  // Seconds that a checkpoint of this rank takes, by the speed of the last one, the one under way included.
+  double write_estimate_s() const;
+  // A checkpoint whose completion no line of metrics.jsonl has yet.
+  std::optional<CheckpointUse> take_written();
+  // On rank 0 the newest complete checkpoint of this run, "" if there is none.
+  std::filesystem::path last_checkpoint() const;
+
+ private:
+  bool is_root() const { return comm_.world().rank == 0; }
+  CheckpointPlan checkpoint_plan(int64_t step) const;
+
+  const TrainingArguments& args_;
+  Communicator& comm_;
+  const Model& model_;
+  NetworkMeter& meter_;
+  TrainObserver& observer_;
+  ParameterState& parameters_;
+  ModelWriter model_writer_;
+  // On rank 0, once opened.
+  std::optional<OutputFolder> output_;
+  std::optional<MetricsFile> metrics_file_;
+  std::optional<MemoryFile> memory_file_;
+  CheckpointSaver saver_;
+  std::optional<CheckpointUse> written_;
+  int64_t last_saved_step_;         // known to rank 0
+  std::string checkpoint_error_;    // of the last checkpoint, if it failed
+  bool saves_before_stop_ = false;  // a checkpoint that fails now ends the run with its error
+};
+
+}  // namespace tessera

@@ -1,0 +1,96 @@
+// Parameters sharded over the ranks of a job (ZeRO). Rajbhandari et al., ZeRO: memory optimizations toward
+// training trillion parameter models, 2020.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "train/parameters/parameter_state.h"
+#include "zero/gradient_store.h"
+#include "zero/packed_weights.h"
+#include "zero/weight_store.h"
+
+namespace tessera {
+
+// What rank `rank` owns: its part of every group.
+std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_nodes, int local_world_size,
+                                         int rank);
+
+class ShardedParameters : public ParameterState, private ParameterAccess {
+ public:
+  ShardedParameters(Model& model, const ZeroSettings& settings, const AdamWOptions& options, bool decay_all,
+                    Communicator& comm, ThreadPool& pool);
+  // Abandons transfers between nodes in progress when an error ends the rank.
+  ~ShardedParameters() override;
+  ShardedParameters(const ShardedParameters&) = delete;
+  ShardedParameters& operator=(const ShardedParameters&) = delete;
+
+  void load(const SafetensorsModel& file, LoadOnce once,
+            const std::function<void(const LoadProgress&)>& progress) override;
+  WeightUpdate begin_pass(bool is_first, bool is_last) override;
+  void end_pass() override;
+  double gradient_squares() const override;
+  std::string not_finite_gradient() const override;
+  void set_betas(double beta1, double beta2) override { optimizer_->set_betas(beta1, beta2); }
+  void update(int64_t step, double learning_rate, double gradient_scale,
+              const ChangeHook& before_change) override;
+  void export_masters(const std::function<void(const WeightSource&)>& write) override;
+  std::vector<ElementRange> owned() const override;
+  void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
+  std::vector<ElementRange> kept() const override;
+  void write_state(StateKind kind, int64_t begin, std::span<const float> values) override;
+  void state_written() override;
+
+ private:
+  // A contiguous range of the flat array whose optimizer state this rank keeps.
+  struct Piece {
+    int64_t group;
+    Part elements;
+    int64_t state_begin;
+  };
+  // Elements of a group that all ranks put into exchange_ at a time.
+  struct Chunk {
+    int64_t group;
+    Part elements;
+  };
+  class MasterReader;
+
+  std::byte* open_weights(int64_t group, WeightUse use) override;
+  void close_weights(int64_t group) override;
+  void reserve_packed_forms(std::span<const int64_t> bytes_by_group) override;
+  std::byte* packed_forms(int64_t group) override;
+  std::byte* open_gradients(int64_t group) override;
+  void close_gradients(int64_t group) override;
+
+  // Called when the model has new weights.
+  void weights_changed();
+  void plan_pieces();
+  std::vector<ParameterRange> optimizer_ranges(bool decay_all);
+  std::vector<ElementRange> ranges_to_load(LoadOnce once) const;
+  void write_loaded(int64_t begin, std::span<const float> values);
+  std::span<bf16> loaded_bf16(int64_t begin, int64_t count);
+  const Piece* piece_of(int64_t group, int64_t element) const;
+  // Calls body(element of owned weights, element of the state, first value, number of values) for each
+  // piece's part of [begin, begin + count), all of which this rank must keep.
+  template <typename Body>
+  void for_each_part(int64_t begin, int64_t count, const Body& body) const;
+  std::vector<Chunk> chunks() const;
+  // Collective: fills every node's exchange_ with the masters of the chunk.
+  void exchange(const Chunk& chunk);
+
+  Model* model_;
+  Communicator* comm_;
+  ThreadPool* pool_;
+  ZeroSettings settings_;
+  ZeroLayout layout_;
+  ShardPlan plan_;
+  WeightStore weights_;
+  GradientStore gradients_;
+  std::optional<PackedWeights> packed_;
+  std::vector<Piece> pieces_;         // ascending
+  std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
+  std::optional<AdamW> optimizer_;
+  SharedSegment exchange_;  // kExchangeBytes, float32; allocated by export_masters()
+};
+
+}  // namespace tessera

@@ -1,0 +1,42 @@
+// All parameters in this process: the run of a single rank.
+#pragma once
+
+#include "base/memory.h"
+#include "train/parameters/parameter_state.h"
+
+namespace tessera {
+
+class WholeParameters : public ParameterState {
+ public:
+  WholeParameters(Model& model, const AdamWOptions& options, bool decay_all, ThreadPool& pool);
+
+  void load(const SafetensorsModel& file, LoadOnce once,
+            const std::function<void(const LoadProgress&)>& progress) override;
+  WeightUpdate begin_pass(bool is_first, bool is_last) override;
+  void end_pass() override {}
+  double gradient_squares() const override { return squares_; }
+  std::string not_finite_gradient() const override;
+  void set_betas(double beta1, double beta2) override { optimizer_.set_betas(beta1, beta2); }
+  void update(int64_t step, double learning_rate, double gradient_scale,
+              const ChangeHook& before_change) override;
+  void export_masters(const std::function<void(const WeightSource&)>& write) override;
+  std::vector<ElementRange> owned() const override { return {{0, model_->layout().num_elements()}}; }
+  void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
+  std::vector<ElementRange> kept() const override { return owned(); }
+  void write_state(StateKind kind, int64_t begin, std::span<const float> values) override;
+  void state_written() override { model_->weights_changed(); }
+
+ private:
+  TensorView weights() const;
+  TensorView gradients() const;
+
+  Model* model_;
+  ThreadPool* pool_;
+  PageBuffer weights_;                // flat array in the training dtype
+  PageBuffer gradients_;              // flat array in float32
+  std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
+  AdamW optimizer_;
+  double squares_ = 0;  // of the current step's gradients
+};
+
+}  // namespace tessera

@@ -1,0 +1,28 @@
+// How far a run has come: saved in checkpoints and snapshots, restored on resume, shown in reports.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "optim/schedule.h"
+#include "train/guards/loss_spike.h"
+
+namespace tessera {
+
+struct Progress {
+  int64_t step = 0;  // completed
+  double epoch = 0;
+  int64_t num_input_tokens_seen = 0;
+  double total_flos = 0;      // Hugging Face's count: 6 per token and parameter outside the input embeddings
+  double total_loss = 0;      // over num_updates
+  double loss_since_log = 0;  // over losses_since_log
+  int64_t losses_since_log = 0;
+  int64_t num_updates = 0;  // of the optimizer: steps that were not skipped
+  int64_t num_skipped_in_a_row = 0;
+  LossSpikeHistory loss_spikes = {};
+  std::optional<PlateauState> plateau = {};
+
+  double mean_loss() const { return num_updates > 0 ? total_loss / static_cast<double>(num_updates) : 0; }
+};
+
+}  // namespace tessera

@@ -1,0 +1,79 @@
+// What a run resumes from: a checkpoint, or what the ranks of an earlier start have left in memory.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments/arguments.h"
+#include "checkpoint/checkpoint_reader.h"
+#include "comm/communicator.h"
+#include "data/batch_plan.h"
+#include "model/model.h"
+#include "platform/thread_pool.h"
+#include "train/observer.h"
+#include "train/output/trainer_state.h"
+#include "train/parameters/parameter_state.h"
+#include "train/recovery/peer_snapshots.h"
+#include "train/recovery/training_record.h"
+
+namespace tessera {
+
+class RunResume {
+ public:
+  // Collective: chooses by resume_from_checkpoint. `snapshots` is nullptr without peer snapshots.
+  // Error(kNoInput, kBadData, kIoError) if what was asked for cannot be used. What is passed by reference
+  // must outlive this.
+  RunResume(const TrainingArguments& args, Communicator& comm, PeerSnapshots* snapshots);
+
+  // False: the run starts from the model's weights, and nothing below may be called.
+  explicit operator bool() const { return point_.has_value(); }
+  const TrainingRecord& record() const { return point_->record; }
+  const std::vector<LogEntry>& log_history() const { return point_->log_history; }
+  // The run continues in the folder that it was started in.
+  bool is_in_place() const;
+  // Of the newest complete checkpoint of output_dir, as far as this rank knows; -1 = none.
+  int64_t last_saved_step() const;
+
+  // The rows of the steps to come: those of the run that is resumed, cut for the ranks of now. Changes *args
+  // and *now accordingly. Error(kBadConfig) if this is another run.
+  BatchPlanOptions continue_batches(const BatchPlanOptions& options, TrainingArguments* args,
+                                    TrainingRecord* now) const;
+  // Collective: reads the state. A checkpoint that turns out to be damaged gives way to the one before it,
+  // unless it was asked for by name.
+  void load(const Model& model, ParameterState& parameters, ThreadPool& pool, TrainObserver& observer);
+  // Tells the observer from where the run resumes, and with which other settings.
+  void report(const TrainingRecord& now, TrainObserver& observer) const;
+
+ private:
+  struct Point {
+    std::optional<CheckpointReader> reader;  // or
+    std::optional<HeldState> held;           // in memory
+    TrainingRecord record;
+    std::vector<LogEntry> log_history;
+
+    std::string origin() const;  // for messages
+  };
+
+  static Point open(const std::filesystem::path& folder);
+  // Collective: the newest usable checkpoint of output_dir below step `before`. After a restart of a launch
+  // that was given a checkpoint by name, only checkpoints of that launch count.
+  std::optional<std::filesystem::path> newest_checkpoint(int64_t before) const;
+  bool is_of_this_launch(const CheckpointReader& reader) const;
+  // Collective: true if the state in memory is used.
+  bool choose_memory(const std::optional<std::filesystem::path>& newest);
+  // Rather than start afresh, and lose what a disk or a person may bring back, auto ends with an error.
+  void refuse_unusable_checkpoints() const;
+  // Instead of one that is damaged.
+  std::optional<std::filesystem::path> older_checkpoint() const;
+
+  const TrainingArguments& args_;
+  Communicator& comm_;
+  PeerSnapshots* snapshots_;
+  std::optional<Point> point_;
+  int64_t last_saved_step_ = -1;  // beside a state in memory
+};
+
+}  // namespace tessera

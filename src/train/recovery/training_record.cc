@@ -1,0 +1,350 @@
+#include "train/recovery/training_record.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <initializer_list>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/json_value.h"
+#include "base/text.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kFormat = 1;
+
+const char* packing_name(Packing packing) {
+  switch (packing) {
+    case Packing::kNone:
+      return "none";
+    case Packing::kIsolated:
+      return "isolated";
+    case Packing::kJoined:
+      return "joined";
+  }
+  TESSERA_CHECK(false, "packing {}", static_cast<int>(packing));
+  return "";
+}
+
+template <typename T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+// Reads fields that must be present.
+class StrictFields {
+ public:
+  StrictFields(const Json& object, const std::string& origin, const std::string& prefix)
+      : fields_(object, origin, prefix) {}
+
+  int64_t count(const char* name, int64_t minimum) const {
+    const std::optional<int64_t> value = fields_.integer(name);
+    if (!value || *value < minimum) fail(name, fmt::format("a whole number of at least {}", minimum));
+    return *value;
+  }
+  double finite(const char* name) const {
+    const std::optional<double> value = fields_.number(name);
+    if (!value || !std::isfinite(*value)) fail(name, "a finite number");
+    return *value;
+  }
+  bool flag(const char* name) const {
+    const std::optional<bool> value = fields_.boolean(name);
+    if (!value) fail(name, "true or false");
+    return *value;
+  }
+  std::string text(const char* name) const {
+    const std::optional<std::string> value = fields_.string(name);
+    if (!value) fail(name, "a text");
+    return *value;
+  }
+  const Json& object(const char* name) const {
+    const Json* value = fields_.find(name);
+    if (value == nullptr || !value->is_object()) fail(name, "an object");
+    return *value;
+  }
+  std::vector<double> finite_list(const char* name) const {
+    const Json* value = fields_.find(name);
+    const bool is_list =
+        value != nullptr && value->is_array() &&
+        std::all_of(value->begin(), value->end(), [](const Json& item) { return item.is_number(); });
+    if (!is_list) fail(name, "a list of finite numbers");
+    return value->get<std::vector<double>>();
+  }
+  bool has(const char* name) const { return fields_.has(name); }
+
+  [[noreturn]] void fail(const char* name, const std::string& expected) const {
+    if (!fields_.object().contains(name)) {
+      tessera::fail(ExitCode::kBadData, "{}: field '{}': expected {}, found nothing", fields_.origin(),
+                    fields_.field(name), expected);
+    }
+    fields_.fail_expected(name, expected);
+  }
+
+ private:
+  JsonFields fields_;
+};
+
+DataRecord parse_data(const StrictFields& fields) {
+  DataRecord data;
+  data.num_rows = fields.count("rows", 1);
+  data.num_tokens = fields.count("tokens", 1);
+  data.fingerprint = fields.text("fingerprint");
+  data.max_length = fields.count("max_length", 1);
+  data.packing = fields.text("packing");
+  data.shuffle = fields.flag("shuffle");
+  data.seed = static_cast<uint64_t>(fields.count("seed", 0));
+  data.drop_last = fields.flag("drop_last");
+  data.micro_batch_size = fields.count("micro_batch_size", 1);
+  data.gradient_accumulation_steps = fields.count("gradient_accumulation_steps", 1);
+  data.world_size = fields.count("world_size", 1);
+  if (fields.has("global_batch_size")) data.global_batch_size = fields.count("global_batch_size", 1);
+  return data;
+}
+
+Progress parse_progress(const StrictFields& fields) {
+  Progress progress;
+  progress.step = fields.count("step", 1);
+  progress.epoch = fields.finite("epoch");
+  progress.num_input_tokens_seen = fields.count("num_input_tokens_seen", 0);
+  progress.total_flos = fields.finite("total_flos");
+  progress.total_loss = fields.finite("total_loss");
+  progress.loss_since_log = fields.finite("loss_since_log");
+  progress.losses_since_log = fields.count("losses_since_log", 0);
+  progress.num_updates = fields.count("num_updates", 0);
+  progress.num_skipped_in_a_row = fields.count("num_skipped_in_a_row", 0);
+  return progress;
+}
+
+LossSpikeHistory parse_loss_spikes(const StrictFields& fields) {
+  LossSpikeHistory history = {fields.finite_list("losses"), fields.finite_list("grad_norms")};
+  if (history.losses.size() != history.grad_norms.size()) fields.fail("grad_norms", "as many as losses");
+  return history;
+}
+
+PlateauState parse_plateau(const StrictFields& fields) {
+  PlateauState plateau;
+  plateau.learning_rate = fields.finite("learning_rate");
+  if (fields.has("best")) plateau.best = fields.finite("best");
+  plateau.num_bad = fields.count("num_bad", 0);
+  plateau.cooldown_left = fields.count("cooldown_left", 0);
+  return plateau;
+}
+
+// Arguments that change the numbers of later steps.
+constexpr std::array kArgumentsWithEffect = {"dtype",
+                                             "eval_dataset",
+                                             "max_steps",
+                                             "num_train_epochs",
+                                             "learning_rate",
+                                             "lr_scheduler_type",
+                                             "lr_scheduler_kwargs",
+                                             "warmup_steps",
+                                             "warmup_ratio",
+                                             "weight_decay",
+                                             "weight_decay_norms",
+                                             "adam_beta1",
+                                             "adam_beta2",
+                                             "adam_epsilon",
+                                             "max_grad_norm",
+                                             "label_smoothing_factor",
+                                             "grad_accum_dtype",
+                                             "loss_spike_policy",
+                                             "loss_spike_window",
+                                             "loss_spike_sigmas"};
+
+Json argument(const TrainingRecord& record, const char* name) {
+  const auto found = record.arguments.find(name);
+  return found == record.arguments.end() ? Json(nullptr) : *found;
+}
+
+class DifferenceList {
+ public:
+  void compare(const std::string& name, const Json& then, const Json& now) {
+    if (then != now) list_.push_back({name, then.dump(), now.dump()});
+  }
+  std::vector<Difference> take() { return std::move(list_); }
+
+ private:
+  std::vector<Difference> list_;
+};
+
+}  // namespace
+
+BatchPlanOptions DataRecord::batch_options() const {
+  BatchPlanOptions options;
+  options.num_rows = num_rows;
+  options.micro_batch_size = micro_batch_size;
+  options.gradient_accumulation_steps = gradient_accumulation_steps;
+  options.world_size = world_size;
+  options.global_batch_size = global_batch_size;
+  options.shuffle = shuffle;
+  options.seed = seed;
+  options.drop_last = drop_last;
+  return options;
+}
+
+DataRecord data_record(const Dataset& dataset, int64_t max_length, Packing packing,
+                       const BatchPlanOptions& options) {
+  DataRecord data;
+  data.num_rows = dataset.num_rows();
+  data.num_tokens = dataset.num_tokens();
+  data.fingerprint = dataset.report().cache_file.stem().string();
+  data.max_length = max_length;
+  data.packing = packing_name(packing);
+  data.shuffle = options.shuffle;
+  data.seed = options.seed;
+  data.drop_last = options.drop_last;
+  data.micro_batch_size = options.micro_batch_size;
+  data.gradient_accumulation_steps = options.gradient_accumulation_steps;
+  data.world_size = options.world_size;
+  data.global_batch_size = options.global_batch_size;
+  return data;
+}
+
+Json model_shape(const ModelConfig& config) {
+  const Json written = Json::parse(write_model_config(config, "float32"));
+  Json shape = Json::object();
+  for (const char* name :
+       {"model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
+        "rope_theta", "rope_scaling", "tie_word_embeddings", "attention_bias", "mlp_bias", "sliding_window",
+        "layer_types"}) {
+    if (written.contains(name)) shape[name] = written[name];
+  }
+  return shape;
+}
+
+std::string training_record_json(const TrainingRecord& record) {
+  const DataRecord& data = record.data;
+  const Progress& progress = record.progress;
+  Json out = {{"format", kFormat},
+              {"arguments", record.arguments},
+              {"launch_id", record.launch_id},
+              {"world_size", record.world_size},
+              {"model", record.model},
+              {"data",
+               {{"rows", data.num_rows},
+                {"tokens", data.num_tokens},
+                {"fingerprint", data.fingerprint},
+                {"max_length", data.max_length},
+                {"packing", data.packing},
+                {"shuffle", data.shuffle},
+                {"seed", static_cast<int64_t>(data.seed)},
+                {"drop_last", data.drop_last},
+                {"micro_batch_size", data.micro_batch_size},
+                {"gradient_accumulation_steps", data.gradient_accumulation_steps},
+                {"world_size", data.world_size},
+                {"global_batch_size", or_null(data.global_batch_size)}}},
+              {"progress",
+               {{"step", progress.step},
+                {"epoch", progress.epoch},
+                {"num_input_tokens_seen", progress.num_input_tokens_seen},
+                {"total_flos", progress.total_flos},
+                {"total_loss", progress.total_loss},
+                {"loss_since_log", progress.loss_since_log},
+                {"losses_since_log", progress.losses_since_log},
+                {"num_updates", progress.num_updates},
+                {"num_skipped_in_a_row", progress.num_skipped_in_a_row}}},
+              {"loss_spikes",
+               {{"losses", record.progress.loss_spikes.losses},
+                {"grad_norms", record.progress.loss_spikes.grad_norms}}},
+              {"plateau", nullptr}};
+  if (record.progress.plateau) {
+    out["plateau"] = {{"learning_rate", record.progress.plateau->learning_rate},
+                      {"best", or_null(record.progress.plateau->best)},
+                      {"num_bad", record.progress.plateau->num_bad},
+                      {"cooldown_left", record.progress.plateau->cooldown_left}};
+  }
+  return out.dump();
+}
+
+TrainingRecord parse_training_record(const std::string& text, const std::string& origin) {
+  const Json json = parse_json(text, origin);
+  if (!json.is_object())
+    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(json));
+  const StrictFields fields(json, origin, "run.");
+  const int64_t format = fields.count("format", 0);
+  if (format != kFormat) {
+    fail(ExitCode::kBadData, "{}: field 'run.format': expected {}, found {}: another version wrote it",
+         origin, kFormat, format);
+  }
+  TrainingRecord record;
+  record.arguments = fields.object("arguments");
+  if (fields.has("launch_id")) record.launch_id = fields.text("launch_id");
+  record.world_size = fields.count("world_size", 1);
+  record.model = fields.object("model");
+  record.data = parse_data(StrictFields(fields.object("data"), origin, "run.data."));
+  record.progress = parse_progress(StrictFields(fields.object("progress"), origin, "run.progress."));
+  record.progress.loss_spikes =
+      parse_loss_spikes(StrictFields(fields.object("loss_spikes"), origin, "run.loss_spikes."));
+  if (fields.has("plateau")) {
+    record.progress.plateau = parse_plateau(StrictFields(fields.object("plateau"), origin, "run.plateau."));
+  }
+  return record;
+}
+
+std::vector<Difference> forbidden_differences(const TrainingRecord& then, const TrainingRecord& now) {
+  DifferenceList list;
+  for (const auto& [name, value] : then.model.items()) {
+    list.compare("model " + name, value, now.model.value(name, Json(nullptr)));
+  }
+  for (const auto& [name, value] : now.model.items()) {
+    if (!then.model.contains(name)) list.compare("model " + name, nullptr, value);
+  }
+  const DataRecord &a = then.data, &b = now.data;
+  list.compare("max_length", a.max_length, b.max_length);
+  list.compare("packing", a.packing, b.packing);
+  list.compare("rows of dataset", a.num_rows, b.num_rows);
+  list.compare("tokens of dataset", a.num_tokens, b.num_tokens);
+  list.compare("contents of dataset", a.fingerprint, b.fingerprint);
+  list.compare("shuffle", a.shuffle, b.shuffle);
+  if (a.shuffle && b.shuffle) list.compare("seed", a.seed, b.seed);
+  list.compare("dataloader_drop_last", a.drop_last, b.drop_last);
+  if (!same_batch_arguments(then, now)) {
+    list.compare("rows of a step", global_batch_rows(a.batch_options()),
+                 global_batch_rows(b.batch_options()));
+  }
+  return list.take();
+}
+
+std::vector<Difference> allowed_differences(const TrainingRecord& then, const TrainingRecord& now) {
+  // A schedule that watches evaluations continues with the rate it has reached.
+  const bool keeps_rate =
+      then.progress.plateau && argument(then, "lr_scheduler_type") == argument(now, "lr_scheduler_type");
+  DifferenceList list;
+  for (const char* name : kArgumentsWithEffect) {
+    if (keeps_rate && std::string_view(name) == "learning_rate") continue;
+    list.compare(name, argument(then, name), argument(now, name));
+  }
+  return list.take();
+}
+
+std::string differences_text(const std::vector<Difference>& differences) {
+  constexpr int64_t kMaxChars = 60;
+  std::string text;
+  for (const Difference& difference : differences) {
+    text += fmt::format("{}{} {} -> {}", text.empty() ? "" : ", ", difference.name,
+                        printable(difference.then, kMaxChars), printable(difference.now, kMaxChars));
+  }
+  return text;
+}
+
+bool same_batch_arguments(const TrainingRecord& then, const TrainingRecord& now) {
+  const auto same = [&](const char* name) { return argument(then, name) == argument(now, name); };
+  return same("per_device_train_batch_size") && same("gradient_accumulation_steps") &&
+         same("global_batch_size");
+}
+
+BatchPlanOptions resumed_batch_options(const DataRecord& then, const BatchPlanOptions& now) {
+  BatchPlanOptions options = then.batch_options();
+  const bool same = then.micro_batch_size == now.micro_batch_size && then.world_size == now.world_size &&
+                    then.gradient_accumulation_steps == now.gradient_accumulation_steps &&
+                    then.global_batch_size == now.global_batch_size;
+  if (!same) options.cut = StepCut{now.micro_batch_size, now.world_size};
+  return options;
+}
+
+}  // namespace tessera

@@ -1,0 +1,36 @@
+// What the steps of a run took, for its summary.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "comm/network_group.h"
+#include "train/observer.h"
+
+namespace tessera {
+
+// `sums` over all ranks.
+NetworkUse network_use(const NetworkCounters& sums, int world_size);
+
+class RunTotals {
+ public:
+  void add(const StepMetrics& metrics);
+
+  // Over the steps alone, without evaluation and saving.
+  double tokens_per_second() const;
+  double tflops() const;
+  // Mean of a step, without the first one, which gathers less; with several nodes and more than one step.
+  std::optional<NetworkUse> network() const;
+
+ private:
+  double step_s() const;
+
+  int64_t num_steps_ = 0;
+  int64_t num_tokens_ = 0;
+  double step_s_ = 0;
+  double flops_ = 0;
+  bool has_network_ = false;
+  NetworkUse network_;  // sums from the second step on; `hidden` is in seconds
+};
+
+}  // namespace tessera

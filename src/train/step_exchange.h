@@ -1,0 +1,38 @@
+// What the ranks tell each other after a step: one collective for everybody who takes part in it.
+#pragma once
+
+#include <vector>
+
+#include "comm/communicator.h"
+#include "train/job_peak.h"
+#include "train/output/checkpoint_saver.h"
+#include "train/step_runner.h"
+#include "train/stop_agreement.h"
+
+namespace tessera {
+
+// Of every rank, by rank. Allocates nothing after the constructor.
+class StepExchange {
+ public:
+  explicit StepExchange(int world_size);
+
+  // Collective.
+  void gather(const StepPart& part, const StopAgreement::Share& stop, const CheckpointShare& checkpoint,
+              const JobPeak::Share& peak, Communicator& comm);
+
+  std::vector<StepPart> parts;
+  std::vector<StopAgreement::Share> stops;
+  std::vector<CheckpointShare> checkpoints;
+  std::vector<JobPeak::Share> peaks;
+
+ private:
+  struct Message {
+    StepPart part;
+    StopAgreement::Share stop;
+    CheckpointShare checkpoint;
+    JobPeak::Share peak;
+  };
+  std::vector<Message> messages_;
+};
+
+}  // namespace tessera

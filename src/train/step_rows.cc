@@ -1,0 +1,69 @@
+#include "train/step_rows.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "plan/passes.h"
+
+namespace tessera {
+
+StepRows::StepRows(const Dataset& dataset, const BatchPlanOptions& options, int64_t world_size)
+    : dataset_(dataset),
+      options_(options),
+      batches_(options),
+      world_size_(world_size),
+      dealer_(Dealing::kByCost, world_size, 1) {}
+
+void StepRows::set_micro_batches_per_pass(int64_t count) {
+  micro_batches_per_pass_ = count;
+  dealer_ = RowDealer(Dealing::kByCost, world_size_, count);
+}
+
+const RowLists& StepRows::passes_of_step(int64_t step) {
+  if (world_size_ == 1) {
+    batches_.rows_of_step(step, &passes_);
+    passes_.merge(micro_batches_per_pass_);
+    return passes_;
+  }
+  batches_.rows_of_step(step, &micro_batches_);
+  dealer_.deal(
+      micro_batches_, [this](int64_t row) { return dataset_.row_length(row); }, &passes_);
+  return passes_;
+}
+
+int64_t StepRows::count_targets(const RowLists& passes) const {
+  int64_t num_targets = 0;
+  for (const int64_t row : passes.all_rows()) num_targets += dataset_.row_num_targets(row);
+  if (num_targets == 0) {
+    fail(ExitCode::kBadData,
+         "the {} (from 0) make up one step and have no token to predict: all their labels are ignored",
+         name_rows(passes));
+  }
+  return num_targets;
+}
+
+// Without shuffling all epochs are alike.
+int64_t StepRows::largest_pass(int64_t num_steps) {
+  StepSurvey survey;
+  survey.num_steps = options_.shuffle ? num_steps : std::min(num_steps, batches_.steps_per_epoch());
+  survey.step_rows = global_batch_rows(options_);
+  survey.max_pass_rows = micro_batch_rows(options_) * micro_batches_per_pass_;
+  survey.num_rows = dataset_.num_rows();
+  survey.max_row_length = dataset_.max_row_length();
+  survey.row_length = [this](int64_t row) { return dataset_.row_length(row); };
+  survey.largest_pass_of = [this](int64_t step) {
+    const RowLists& passes = passes_of_step(step);
+    count_targets(passes);
+    int64_t largest = 0;
+    for (int64_t pass = 0; pass < passes.size(); ++pass) {
+      int64_t num_tokens = 0;
+      for (const int64_t row : passes[pass]) num_tokens += dataset_.row_length(row);
+      largest = std::max(largest, num_tokens);
+    }
+    return largest;
+  };
+  survey.asks_every_step = dataset_.has_rows_without_targets();
+  return tessera::largest_pass(survey);
+}
+
+}  // namespace tessera

@@ -1,0 +1,40 @@
+// Which rows this job reads in each step, as the passes of all ranks.
+#pragma once
+
+#include <cstdint>
+
+#include "data/batch_plan.h"
+#include "data/dataset.h"
+#include "data/deal_rows.h"
+
+namespace tessera {
+
+class StepRows {
+ public:
+  // `dataset` must outlive this.
+  StepRows(const Dataset& dataset, const BatchPlanOptions& options, int64_t world_size);
+
+  const BatchPlan& batches() const { return batches_; }
+  // From now on this many micro-batches of a rank are one pass.
+  void set_micro_batches_per_pass(int64_t count);
+
+  // Row numbers of step `step` (from 0): pass p of rank r is list p * world_size + r. Valid until the next
+  // call.
+  const RowLists& passes_of_step(int64_t step);
+  // Target tokens of a step. Error(kBadData) if it has none.
+  int64_t count_targets(const RowLists& passes) const;
+  // Tokens of the largest pass in the first num_steps steps. Error(kBadData) for a step without targets.
+  int64_t largest_pass(int64_t num_steps);
+
+ private:
+  const Dataset& dataset_;
+  BatchPlanOptions options_;
+  BatchPlan batches_;
+  int64_t world_size_;
+  int64_t micro_batches_per_pass_ = 1;
+  RowDealer dealer_;
+  RowLists micro_batches_;
+  RowLists passes_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,94 @@
+#include "train/step_runner.h"
+
+#include "base/stopwatch.h"
+#include "model/flops.h"
+#include "train/work_mark.h"
+
+namespace tessera {
+
+StepRunner::StepRunner(Model& model, ParameterState& parameters, const Dataset& dataset, Communicator& comm,
+                       ThreadPool& pool, StopAgreement& stop, NetworkMeter& meter, const StepOptions& options)
+    : model_(model),
+      parameters_(parameters),
+      dataset_(dataset),
+      comm_(comm),
+      pool_(pool),
+      stop_(stop),
+      meter_(meter),
+      options_(options) {
+  model_.call_between_layers([this](int64_t group, WeightUse use) {
+    mark_layer(group, use);
+    return stop_.continue_computing();
+  });
+}
+
+// Group 0 is the embedding, the last one the final norm and the head.
+void StepRunner::mark_layer(int64_t group, WeightUse use) {
+  const int64_t num_layers = model_.config().num_hidden_layers;
+  const bool is_forward = use == WeightUse::kForward;
+  const char* what = group == 0           ? is_forward ? "forward, embedding" : "head and loss"
+                     : group > num_layers ? "head and loss"
+                     : is_forward         ? "forward"
+                                          : "backward";
+  comm_.position().mark(
+      Activity::kWork,
+      {.what = what, .number = step_, .layer = group > 0 && group <= num_layers ? group - 1 : -1});
+}
+
+void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, StepPart* part) {
+  const World& world = comm_.world();
+  const WeightUpdate update = parameters_.begin_pass(pass == 0, is_last);
+  const std::span<const int64_t> rows = passes[pass * world.world_size + world.rank];
+  if (rows.empty() || stop_.has_abandoned()) {
+    model_.take_part_in_forward_backward(update.mode);
+  } else {
+    make_packed_batch(dataset_, rows, &batch_);
+    const auto label_smoothing = static_cast<float>(options_.label_smoothing);
+    part->loss_sum += model_.forward_backward(batch_, grad_scale_, label_smoothing, update).loss_sum;
+    part->num_tokens += batch_.num_tokens();
+    part->flops += model_flops(model_.config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
+  }
+  parameters_.end_pass();
+}
+
+// Computes the first pass for the first time, so that computing it again can be compared (replay_check.h).
+void StepRunner::rehearse(const RowLists& passes) {
+  const Stopwatch time;
+  replay_.emplace(model_, pool_);
+  StepPart ignored;
+  run_pass(passes, 0, /*is_last=*/false, &ignored);
+  replay_->repeat();
+  rehearsal_s_ = time.seconds();
+}
+
+bool StepRunner::run_passes(const RowLists& passes, StepPart* part) {
+  const int64_t num_passes = passes.size() / comm_.world().world_size;
+  const int64_t every = options_.replay_check_steps;
+  rehearsal_s_ = 0;
+  stop_.enter(StopAgreement::Phase::kPasses);
+  if (every > 0 && step_ % every == 0) rehearse(passes);
+  for (int64_t pass = 0; pass < num_passes; ++pass) {
+    if (pass > 0 && stop_.abandon_together(pass)) break;
+    run_pass(passes, pass, pass + 1 == num_passes, part);
+    if (replay_ && !stop_.has_abandoned()) replay_difference_ = replay_->difference();
+    replay_.reset();
+  }
+  stop_.enter(StopAgreement::Phase::kOther);
+  return stop_.agreed_signal() == 0;
+}
+
+std::optional<StepPart> StepRunner::run(int64_t step, const RowLists& passes, int64_t num_targets) {
+  const Stopwatch time;
+  step_ = step + 1;
+  grad_scale_ = 1.0f / static_cast<float>(num_targets);
+  StepPart part;
+  const double waited_before_s = comm_.waited_s();
+  if (!run_passes(passes, &part)) return std::nullopt;
+  part.replay_differs = !replay_difference_.empty();
+  mark_work(comm_, "adding up the step", step_);
+  part.gradient_squares = parameters_.gradient_squares();
+  part.compute_s = time.seconds() - (comm_.waited_s() - waited_before_s);
+  return part;
+}
+
+}  // namespace tessera

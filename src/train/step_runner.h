@@ -1,0 +1,76 @@
+// One optimizer step on this rank: passes forward and backward over its rows, then the update. Knows the
+// model, its parameters and the other ranks; nothing of files, schedules or reports.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "comm/communicator.h"
+#include "data/batch_plan.h"
+#include "data/dataset.h"
+#include "model/model.h"
+#include "platform/thread_pool.h"
+#include "tensor/packed_batch.h"
+#include "train/guards/replay_check.h"
+#include "train/network_meter.h"
+#include "train/parameters/parameter_state.h"
+#include "train/stop_agreement.h"
+
+namespace tessera {
+
+struct StepOptions {
+  double label_smoothing = 0;
+  int64_t replay_check_steps = 0;  // every so many steps a pass is computed twice; 0 = never
+};
+
+// What one rank computed in a step.
+struct StepPart {
+  double loss_sum = 0;          // over the target tokens of its rows
+  double gradient_squares = 0;  // of the gradients that it has summed up
+  int64_t num_tokens = 0;
+  double flops = 0;
+  double compute_s = 0;  // time of the passes without waiting for others
+  NetworkCounters network;
+  bool replay_differs = false;
+};
+
+class StepRunner {
+ public:
+  // What is passed by reference must outlive this. The model calls `stop` between layers from now on.
+  StepRunner(Model& model, ParameterState& parameters, const Dataset& dataset, Communicator& comm,
+             ThreadPool& pool, StopAgreement& stop, NetworkMeter& meter, const StepOptions& options);
+
+  // Collective. `passes`: those of all ranks (StepRows). loss = sum of the token losses / num_targets of the
+  // whole step, so that passes count by their targets. nullopt if the step was abandoned on all ranks.
+  std::optional<StepPart> run(int64_t step, const RowLists& passes, int64_t num_targets);
+
+  // Seconds that computing a pass twice took in the last step; 0 = none was.
+  double rehearsal_s() const { return rehearsal_s_; }
+  // Where the second time differed on this rank; "" = nowhere.
+  const std::string& replay_difference() const { return replay_difference_; }
+
+ private:
+  bool run_passes(const RowLists& passes, StepPart* part);
+  void run_pass(const RowLists& passes, int64_t pass, bool is_last, StepPart* part);
+  void rehearse(const RowLists& passes);
+  void mark_layer(int64_t group, WeightUse use);
+
+  Model& model_;
+  ParameterState& parameters_;
+  const Dataset& dataset_;
+  Communicator& comm_;
+  ThreadPool& pool_;
+  StopAgreement& stop_;
+  NetworkMeter& meter_;
+  StepOptions options_;
+
+  int64_t step_ = 0;  // the one being run, from 1
+  float grad_scale_ = 0;
+  PackedBatch batch_;
+  std::optional<ReplayCheck> replay_;  // during the passes of a step that is checked
+  std::string replay_difference_;
+  double rehearsal_s_ = 0;
+};
+
+}  // namespace tessera

@@ -1,0 +1,61 @@
+#include "train/training_data.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "tokenizer/tokenizer.h"
+#include "train/work_mark.h"
+
+namespace tessera {
+
+std::filesystem::path tokenizer_folder(const TrainingArguments& args) {
+  return args.tokenizer.empty() ? args.model : args.tokenizer;
+}
+
+std::string ways_to_more_rows(const TrainingArguments& args) {
+  if (!needs_tokenizer(args.dataset)) return "";
+  if (args.packing) return "lower --max_length, ";
+  return std::string("set --packing to cut the documents into rows of max_length tokens, ") +
+         (args.text_per_line ? "" : "set --text_per_line if every line of a text file is a document, ");
+}
+
+TrainingData open_training_data(const TrainingArguments& args, const ModelConfig& config, ThreadPool& pool,
+                                Communicator& comm, TrainObserver& observer) {
+  mark_work(comm, "reading the dataset", 1);
+  const int64_t row_limit = args.row_limit(config.max_position_embeddings);
+  if (row_limit > config.max_position_embeddings) {
+    log_warning("max_length {} is above max_position_embeddings {} of {}", row_limit,
+                config.max_position_embeddings, args.model);
+  }
+  // The tokenizer is not needed once the rows are made.
+  std::optional<Tokenizer> tokenizer;
+  if (needs_tokenizer(args.dataset) || (args.evaluates() && needs_tokenizer(args.eval_dataset))) {
+    tokenizer = Tokenizer::open(tokenizer_folder(args));
+  }
+  const auto open = [&](const std::vector<std::string>& files, const std::string& what) {
+    DatasetOptions options;
+    options.files = files;
+    options.text_column = args.text_column;
+    options.text_per_line = args.text_per_line;
+    options.max_length = row_limit;
+    options.allow_truncation = args.allow_truncation;
+    options.packing = args.packing_mode();
+    options.add_special_tokens = args.add_special_tokens;
+    options.skip_invalid_utf8 = args.skip_invalid_utf8;
+    options.cache_folder = args.cache_dir;
+    Dataset dataset = Dataset::open(options, tokenizer ? &*tokenizer : nullptr, config.vocab_size, pool,
+                                    [&](double fraction) {
+                                      comm.failures().check();  // perhaps of the rank that this one waits for
+                                      observer.on_progress(what, fraction);
+                                    });
+    for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);
+    return dataset;
+  };
+  Dataset train = open(args.dataset, "reading dataset");
+  std::optional<Dataset> eval;
+  if (args.evaluates()) eval = open(args.eval_dataset, "reading eval_dataset");
+  return {row_limit, std::move(train), std::move(eval)};
+}
+
+}  // namespace tessera

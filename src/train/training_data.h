@@ -1,0 +1,35 @@
+// The datasets of a run.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "arguments/arguments.h"
+#include "comm/communicator.h"
+#include "data/dataset.h"
+#include "formats/model_config.h"
+#include "platform/thread_pool.h"
+#include "train/observer.h"
+
+namespace tessera {
+
+struct TrainingData {
+  int64_t row_limit = 0;  // tokens
+  Dataset train;
+  std::optional<Dataset> eval;
+};
+
+// Reads, tokenizes and packs, or finds it done in the cache; reports progress and logs the datasets'
+// warnings.
+TrainingData open_training_data(const TrainingArguments& args, const ModelConfig& config, ThreadPool& pool,
+                                Communicator& comm, TrainObserver& observer);
+
+// The model's own unless another one was given.
+std::filesystem::path tokenizer_folder(const TrainingArguments& args);
+
+// Settings that make more rows out of the same dataset, ending in a comma; "" if there are none.
+std::string ways_to_more_rows(const TrainingArguments& args);
+
+}  // namespace tessera

@@ -1,0 +1,84 @@
+#include "support/saving_run.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "formats/file.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::set<std::string> kTimes = {"tokens_per_second", "step_time_s", "tflops", "network_time_s",
+                                      "network_hidden", "checkpoint_step", "checkpoint_bytes",
+                                      "checkpoint_write_s", "checkpoint_stall_s", "train_runtime",
+                                      "train_samples_per_second", "train_steps_per_second", "eval_runtime",
+                                      "eval_samples_per_second", "eval_steps_per_second",
+                                      // The first step of a process has its weights from disk.
+                                      "network_sent_bytes", "network_received_bytes"};
+
+nlohmann::json without_times(nlohmann::json object) {
+  for (const std::string& name : kTimes) object.erase(name);
+  return object;
+}
+
+}  // namespace
+
+std::vector<nlohmann::json> metrics_of(const fs::path& output) {
+  std::vector<nlohmann::json> lines = read_json_lines(output / "metrics.jsonl");
+  for (nlohmann::json& line : lines) line = without_times(line);
+  return lines;
+}
+
+nlohmann::json history_of(const fs::path& folder) {
+  nlohmann::json history = read_json(folder / "trainer_state.json").at("log_history");
+  for (nlohmann::json& entry : history) entry = without_times(entry);
+  return history;
+}
+
+std::map<std::string, std::string> tensor_files(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    files[fs::relative(entry.path(), folder)] = read_text_file(entry.path());
+  }
+  return files;
+}
+
+RecordingObserver SavingRun::run(const std::function<int(int rank)>& stop_signal,
+                                 const std::function<void(const StepMetrics&)>& after_step) const {
+  if (ranks.world_size() == 1) {
+    tiny_->args = args;
+    return tiny_->train(
+        2, [&] { return stop_signal ? stop_signal(0) : 0; }, after_step);
+  }
+  return train_ranks(args, ranks, 1, stop_signal, after_step)[0];
+}
+
+void SavingRun::interrupt_at(int64_t step, const std::string& name) {
+  const fs::path from = output();
+  args.output_dir = folder() / name;
+  create_folder(output());
+  for (int64_t i = 1; i <= step; ++i) {
+    const std::string checkpoint = fmt::format("checkpoint-{}", i);
+    if (fs::exists(from / checkpoint)) {
+      fs::copy(from / checkpoint, output() / checkpoint, fs::copy_options::recursive);
+    }
+  }
+  const std::vector<nlohmann::json> lines = read_json_lines(from / "metrics.jsonl");
+  std::ofstream out(output() / "metrics.jsonl");
+  for (int64_t i = 0; i <= step; ++i) out << lines[static_cast<size_t>(i)].dump() << "\n";
+  out << "{\"step\": 3, \"lo";
+}
+
+void expect_same_run(const fs::path& found, const fs::path& expected) {
+  EXPECT_EQ(read_tensors(found), read_tensors(expected));
+  EXPECT_EQ(metrics_of(found), metrics_of(expected));
+  EXPECT_EQ(history_of(found), history_of(expected));
+  EXPECT_EQ(tensor_files(found / "checkpoint-6"), tensor_files(expected / "checkpoint-6"));
+}
+
+}  // namespace tessera

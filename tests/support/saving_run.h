@@ -1,0 +1,68 @@
+// A run with checkpoints, for tests of resuming.
+#pragma once
+
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "support/train_test_support.h"
+
+namespace tessera {
+
+// The content of metrics.jsonl and of the log, without times.
+std::vector<nlohmann::json> metrics_of(const std::filesystem::path& output);
+nlohmann::json history_of(const std::filesystem::path& folder);
+// All weights and the optimizer's state: every safetensors file by its name.
+std::map<std::string, std::string> tensor_files(const std::filesystem::path& folder);
+
+// A run of 6 steps over two epochs of 14 rows, in shuffled order, with a checkpoint after every step. Copies
+// share model and data.
+class SavingRun {
+ public:
+  explicit SavingRun(const Ranks& run_ranks = {}) : args(tiny_->args), ranks(run_ranks) {
+    args.shuffle = true;
+    args.per_device_train_batch_size = 1;
+    args.gradient_accumulation_steps = 4 / ranks.world_size();
+    args.lr_scheduler_type = "cosine";
+    args.save_strategy = "steps";
+    args.save_steps = 1;
+    args.logging_steps = 2;
+    args.zero_stage = 2;
+    args.adam_beta2 = 0.9;
+  }
+
+  const TestFolder& folder() const { return tiny_->folder(); }
+  std::filesystem::path output() const { return args.output_dir; }
+
+  // Returns what rank 0 observed.
+  RecordingObserver run(const std::function<int(int rank)>& stop_signal = {},
+                        const std::function<void(const StepMetrics&)>& after_step = {}) const;
+  // SIGTERM reaches rank 0 after `num_steps` steps of this process.
+  RecordingObserver run_until_signal(int64_t num_steps) const {
+    std::atomic<int64_t> done = 0;
+    return run([&](int rank) { return rank == 0 && done >= num_steps ? SIGTERM : 0; },
+               [&](const StepMetrics&) { ++done; });
+  }
+
+  // Simulates a crash after step `step`: a new output folder with the files as of that step and, in
+  // metrics.jsonl, one more step and half a line.
+  void interrupt_at(int64_t step, const std::string& name);
+
+ private:
+  std::shared_ptr<TinyRun> tiny_ = std::make_shared<TinyRun>();
+
+ public:
+  TrainingArguments args;
+  Ranks ranks;
+};
+
+// Compares weights, metrics, log and state up to checkpoint-6.
+void expect_same_run(const std::filesystem::path& found, const std::filesystem::path& expected);
+
+}  // namespace tessera
