@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The decoder layers of Llama 3 8B in PyTorch, for `tessera bench train-step --against`. Only for comparison, not part of
 the product. Reads 'forward_backward' or 'optimizer' from each line of standard input and prints the seconds that it took
-(src/bench/other_program.h).
+(src/bench/step/other_program.h).
 
 Written like Hugging Face transformers: RMSNorm and softmax in float32, everything else in bfloat16, rotary embedding on
 halves, explicit causal softmax (PyTorch 1.13 has no public fused one). torch.optim.AdamW updates bfloat16 weights with

@@ -16,7 +16,7 @@ cmake --build --preset release --target tessera tessera_train_test tessera_soak_
 result=0
 TESSERA_RANDOM_RUNS=$seeds TESSERA_RANDOM_FIRST_SEED=${TESSERA_SOAK_FIRST_SEED:-1} \
   build/release/src/train/tessera_train_test --gtest_filter='RandomRuns.*' 2>&1 | tee "$log" || result=$?
-TESSERA_SOAK_SEEDS=$seeds TESSERA_SOAK_MINUTES=$minutes build/release/tests/tessera_soak_test 2>&1 | tee -a "$log" || result=$?
+TESSERA_SOAK_SEEDS=$seeds TESSERA_SOAK_MINUTES=$minutes build/release/tests/e2e/tessera_soak_test 2>&1 | tee -a "$log" || result=$?
 echo
 echo "summary ($log)"
 grep -E 'seeds, |random runs|kills in |beside the steps|^  .* s +-?[0-9.]+ %$|^\[  (PASSED|FAILED) ' "$log" || true

@@ -94,9 +94,9 @@ TEST(Layering, IncludesPointDownward) {
       ++includes_seen;
       const fs::path target = match[1].str();
       const std::string where = relative.string() + ":" + std::to_string(number) + ": ";
-      const bool shared_by_tests =
-          path.stem().string().find("_test") != std::string::npos && fs::exists(kSource / "tests" / target);
-      if (shared_by_tests) continue;
+      const std::string stem = path.stem();
+      const bool is_test = stem.find("_test") != std::string::npos || stem.ends_with("_fuzz");
+      if (is_test && fs::exists(kSource / "tests" / target)) continue;
       EXPECT_TRUE(fs::exists(kSource / "src" / target)) << where << target << " is not a path from src/";
       EXPECT_TRUE(allowed.at(module).count(*target.begin()))
           << where << module << " may not use " << target.begin()->string();

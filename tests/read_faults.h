@@ -1,4 +1,4 @@
-// For tests: intercepts pread(), with which all input is read (formats/file.h).
+// For tests: intercepts pread(), with which all input is read (io/file.h).
 #pragma once
 
 #include <filesystem>

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "formats/file.h"
+#include "io/file.h"
 
 namespace tessera {
 

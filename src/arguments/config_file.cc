@@ -11,8 +11,8 @@
 #include "base/json_value.h"
 #include "base/mistakes.h"
 #include "base/text.h"
-#include "formats/file.h"
 #include "formats/json_problem.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {

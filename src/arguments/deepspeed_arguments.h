@@ -3,7 +3,7 @@
 
 #include "arguments/arguments.h"
 #include "base/flags.h"
-#include "formats/deepspeed_config.h"
+#include "formats/deepspeed/deepspeed_config.h"
 
 namespace tessera {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "arguments/arguments.h"
-#include "formats/model_config.h"
+#include "formats/huggingface/model_config.h"
 #include "zero/zero_memory.h"
 
 namespace tessera {

@@ -16,9 +16,9 @@
 #include "base/rng.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
-#include "formats/file.h"
-#include "formats/output_file.h"
-#include "formats/page_cache.h"
+#include "io/file.h"
+#include "io/output_file.h"
+#include "io/page_cache.h"
 
 namespace tessera {
 namespace {

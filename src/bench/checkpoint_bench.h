@@ -9,7 +9,7 @@
 
 #include "bench/bench_line.h"
 #include "bench/measure.h"
-#include "formats/model_config.h"
+#include "formats/huggingface/model_config.h"
 #include "platform/thread_pool.h"
 #include "tensor/dtype.h"
 

@@ -19,9 +19,9 @@
 #include "base/memory.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
-#include "comm/node_group.h"
-#include "formats/page_cache.h"
-#include "formats/safetensors.h"
+#include "comm/node/node_group.h"
+#include "formats/safetensors/safetensors.h"
+#include "io/page_cache.h"
 #include "platform/prefault.h"
 #include "zero/shard_plan.h"
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "bench/random_tensor.h"
+#include "bench/kernels/random_tensor.h"
 #include "expect_error.h"
 
 namespace tessera {

@@ -7,11 +7,11 @@
 #include <sstream>
 
 #include "bench/bench_line.h"
-#include "bench/bench_test_support.h"
-#include "bench/elementwise_bench.h"
-#include "bench/gemm_bench.h"
+#include "bench/kernels/elementwise_bench.h"
+#include "bench/kernels/gemm_bench.h"
+#include "bench/step/train_step_bench.h"
 #include "bench/tokenizer_bench.h"
-#include "bench/train_step_bench.h"
+#include "support/bench_test_support.h"
 
 namespace tessera {
 namespace {

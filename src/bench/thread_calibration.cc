@@ -8,8 +8,8 @@
 
 #include "base/memory.h"
 #include "base/text.h"
+#include "bench/kernels/random_tensor.h"
 #include "bench/measure.h"
-#include "bench/random_tensor.h"
 #include "bench/statistics.h"
 #include "kernels/gemm/gemm_impl.h"
 
@@ -51,9 +51,9 @@ class ColdProduct {
 
   // Evicts the weights from all caches, as a layer's weights are by the time a step returns to it.
   void forget_weights(ThreadPool& pool) {
-    constexpr int64_t kBlockBytes = int64_t{64} << 10;
+    constexpr int64_t kFlushedBytes = int64_t{64} << 10;
     const auto flush = [&](const std::byte* data, int64_t size_bytes) {
-      pool.parallel_blocks(size_bytes, kBlockBytes, [&](int64_t begin, int64_t end) {
+      pool.parallel_blocks(size_bytes, kFlushedBytes, [&](int64_t begin, int64_t end) {
         for (int64_t at = begin; at < end; at += kCacheLineBytes) _mm_clflush(data + at);
       });
     };

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "formats/file.h"
-#include "formats/shard_name.h"
+#include "formats/safetensors/shard_name.h"
+#include "io/file.h"
 #include "platform/crc32c.h"
 
 namespace tessera {

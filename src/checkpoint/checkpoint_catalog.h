@@ -13,8 +13,8 @@
 
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_manifest.h"
-#include "formats/file.h"
-#include "formats/safetensors.h"
+#include "formats/safetensors/safetensors.h"
+#include "io/file.h"
 
 namespace tessera {
 

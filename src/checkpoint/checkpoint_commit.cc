@@ -12,8 +12,8 @@
 #include "checkpoint/checkpoint_manifest.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
-#include "formats/file.h"
-#include "formats/output_file.h"
+#include "io/file.h"
+#include "io/output_file.h"
 #include "platform/crc32c.h"
 
 namespace tessera {

@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_files.h"
-#include "checkpoint/checkpoint_test_support.h"
 #include "disk_replay.h"
 #include "disk_shim.h"
+#include "support/checkpoint_test_support.h"
 #include "test_folder.h"
 
 namespace tessera {

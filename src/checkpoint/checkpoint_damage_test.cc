@@ -8,11 +8,11 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_manifest.h"
-#include "checkpoint/checkpoint_test_support.h"
 #include "expect_error.h"
-#include "formats/file.h"
-#include "formats/shard_name.h"
+#include "formats/safetensors/shard_name.h"
+#include "io/file.h"
 #include "platform/crc32c.h"
+#include "support/checkpoint_test_support.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -10,9 +10,9 @@
 #include <set>
 
 #include "checkpoint/checkpoint_files.h"
-#include "checkpoint/checkpoint_test_support.h"
 #include "disk_shim.h"
 #include "expect_error.h"
+#include "support/checkpoint_test_support.h"
 #include "test_folder.h"
 
 namespace tessera {

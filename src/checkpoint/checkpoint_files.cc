@@ -5,7 +5,7 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "formats/file.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "checkpoint/model_folder.h"
 #include "checkpoint/run_state.h"
-#include "formats/safetensors_layout.h"
+#include "formats/safetensors/safetensors_layout.h"
 #include "model/parameters.h"
 
 namespace tessera {

@@ -18,9 +18,9 @@
 #include "base/fuzz_support.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_manifest.h"
-#include "checkpoint/checkpoint_test_support.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "platform/crc32c.h"
+#include "support/checkpoint_test_support.h"
 
 namespace tessera {
 namespace {

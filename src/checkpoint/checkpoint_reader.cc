@@ -14,7 +14,7 @@
 #include "checkpoint/checkpoint_catalog.h"
 #include "checkpoint/load_meter.h"
 #include "checkpoint/piece_codec.h"
-#include "formats/direct_file.h"
+#include "io/direct_file.h"
 #include "platform/crc32c.h"
 #include "platform/thread_pool.h"
 

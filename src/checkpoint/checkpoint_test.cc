@@ -11,9 +11,9 @@
 
 #include "base/float_types.h"
 #include "checkpoint/checkpoint_files.h"
-#include "checkpoint/checkpoint_test_support.h"
 #include "expect_error.h"
 #include "formats/json.h"
+#include "support/checkpoint_test_support.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -18,8 +18,8 @@
 #include "checkpoint/checkpoint_manifest.h"
 #include "checkpoint/piece_codec.h"
 #include "checkpoint/piece_queue.h"
-#include "formats/output_file.h"
-#include "formats/shard_name.h"
+#include "formats/safetensors/shard_name.h"
+#include "io/output_file.h"
 #include "platform/cpu.h"
 #include "platform/crc32c.h"
 

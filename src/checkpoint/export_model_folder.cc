@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "checkpoint/model_folder.h"
-#include "formats/convert.h"
-#include "formats/file.h"
-#include "formats/synced_folder.h"
+#include "formats/huggingface/convert.h"
+#include "io/file.h"
+#include "io/synced_folder.h"
 
 namespace tessera {
 namespace {

@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "checkpoint/load_meter.h"
 #include "checkpoint/model_folder.h"
-#include "formats/convert.h"
+#include "formats/huggingface/convert.h"
 
 namespace tessera {
 namespace {

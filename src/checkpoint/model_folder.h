@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "formats/model_config.h"
-#include "formats/safetensors.h"
+#include "formats/huggingface/model_config.h"
+#include "formats/safetensors/safetensors.h"
 #include "model/parameters.h"
 #include "platform/thread_pool.h"
 #include "tensor/dtype.h"

@@ -13,8 +13,8 @@
 
 #include "base/rng.h"
 #include "expect_error.h"
-#include "formats/file.h"
 #include "formats/json.h"
+#include "io/file.h"
 #include "test_folder.h"
 #include "test_paths.h"
 

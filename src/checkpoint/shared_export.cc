@@ -14,9 +14,9 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_files.h"
-#include "formats/file.h"
-#include "formats/output_file.h"
-#include "formats/synced_folder.h"
+#include "io/file.h"
+#include "io/output_file.h"
+#include "io/synced_folder.h"
 
 namespace tessera {
 namespace {

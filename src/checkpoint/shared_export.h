@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "checkpoint/model_folder.h"
-#include "formats/safetensors_layout.h"
+#include "formats/safetensors/safetensors_layout.h"
 
 namespace tessera {
 

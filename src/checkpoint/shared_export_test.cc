@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "expect_error.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -12,7 +12,7 @@
 
 #include "checkpoint/model_folder.h"
 #include "checkpoint/run_state.h"
-#include "comm/node_group.h"
+#include "comm/node/node_group.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {

@@ -8,7 +8,7 @@
 
 #include <bit>
 
-#include "comm/local_socket.h"
+#include "comm/socket/local_socket.h"
 #include "expect_error.h"
 
 namespace tessera {

@@ -10,7 +10,7 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "comm/world.h"
 
 namespace tessera {

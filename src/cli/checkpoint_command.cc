@@ -10,7 +10,7 @@
 #include "checkpoint/checkpoint_reader.h"
 #include "cli/command.h"
 #include "cli/help_text.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "cli/threads.h"
 
 namespace tessera {

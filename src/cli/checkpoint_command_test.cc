@@ -8,11 +8,11 @@
 #include <sstream>
 
 #include "checkpoint/checkpoint_files.h"
-#include "checkpoint/checkpoint_test_support.h"
 #include "cli/app.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "expect_error.h"
 #include "read_faults.h"
+#include "support/checkpoint_test_support.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -17,10 +17,10 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
-#include "cli/recent_steps.h"
 #include "cli/resume_command.h"
-#include "cli/text_plot.h"
-#include "cli/train_report.h"
+#include "cli/terminal/recent_steps.h"
+#include "cli/terminal/text_plot.h"
+#include "cli/terminal/train_report.h"
 #include "test_paths.h"
 
 namespace tessera {

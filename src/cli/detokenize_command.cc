@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "cli/text_input.h"
 #include "tokenizer/tokenizer.h"
 

@@ -8,7 +8,7 @@
 #include "cli/command.h"
 #include "cli/loaded_model.h"
 #include "cli/rank.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "cli/threads.h"
 #include "data/dataset.h"
 #include "platform/memory_info.h"

@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/loaded_model.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "cli/text_input.h"
 #include "cli/threads.h"
 #include "formats/file_kind.h"

@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/help_text.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 
 namespace tessera {
 namespace {

@@ -1,5 +1,5 @@
 #include "cli/command.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "formats/inspect.h"
 
 namespace tessera {

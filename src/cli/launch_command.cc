@@ -2,7 +2,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "cli/resume_command.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "comm/world.h"
 #include "launch/agent.h"
 #include "launch/launch_arguments.h"

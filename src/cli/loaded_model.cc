@@ -6,9 +6,9 @@
 #include "base/float_types.h"
 #include "base/text.h"
 #include "checkpoint/model_folder.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "formats/file_kind.h"
-#include "formats/safetensors.h"
+#include "formats/safetensors/safetensors.h"
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
 

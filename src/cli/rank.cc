@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "base/log.h"
-#include "launch/crash_handler.h"
+#include "launch/reports/crash_handler.h"
 
 namespace tessera {
 

@@ -11,7 +11,7 @@
 
 #include "base/text.h"
 #include "comm/launch_variables.h"
-#include "launch/rank_report.h"
+#include "launch/reports/rank_report.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 #include <cerrno>
 
 #include "base/error.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "platform/memory_info.h"
 
 namespace tessera {

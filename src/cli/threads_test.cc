@@ -7,10 +7,10 @@
 
 #include <map>
 
-#include "cli/doctor_threads.h"
+#include "cli/doctor/doctor_threads.h"
 #include "fake_machine.h"
 #include "launch/launch_arguments.h"
-#include "launch/rank_environment.h"
+#include "launch/ranks/rank_environment.h"
 
 namespace tessera {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "cli/command.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "cli/text_input.h"
 #include "cli/threads.h"
 #include "platform/thread_pool.h"

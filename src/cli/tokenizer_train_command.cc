@@ -4,10 +4,10 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 #include "cli/threads.h"
 #include "platform/thread_pool.h"
-#include "tokenizer/bpe_trainer.h"
+#include "tokenizer/training/bpe_trainer.h"
 
 namespace tessera {
 namespace {

@@ -10,10 +10,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "comm/network_group.h"
-#include "comm/node_group.h"
+#include "comm/network/network_group.h"
+#include "comm/node/node_group.h"
 #include "comm/rank_position.h"
-#include "comm/store_client.h"
+#include "comm/store/store_client.h"
 #include "comm/world.h"
 
 namespace tessera {

@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "comm/rank_test_support.h"
+#include "support/rank_test_support.h"
 
 namespace tessera {
 namespace {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "comm/network_handshake.h"
-#include "comm/store_proof.h"
+#include "comm/network/network_handshake.h"
+#include "comm/store/store_proof.h"
 
 namespace tessera {
 namespace {

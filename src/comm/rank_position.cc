@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/local_socket.h"
+#include "comm/socket/local_socket.h"
 
 namespace tessera {
 namespace {

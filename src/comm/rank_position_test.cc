@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/local_socket.h"
+#include "comm/socket/local_socket.h"
 #include "resource_counter.h"
 
 namespace tessera {

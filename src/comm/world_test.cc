@@ -7,7 +7,7 @@
 #include <string>
 
 #include "comm/node_list.h"
-#include "comm/store_test_support.h"
+#include "support/store_test_support.h"
 
 namespace tessera {
 namespace {

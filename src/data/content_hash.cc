@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "formats/file.h"
+#include "io/file.h"
 
 namespace tessera {
 

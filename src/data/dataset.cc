@@ -12,8 +12,8 @@
 #include "data/pretokenized_rows.h"
 #include "data/text_rows.h"
 #include "data/token_cache.h"
-#include "formats/file.h"
 #include "formats/input_files.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {

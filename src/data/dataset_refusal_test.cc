@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "data/dataset.h"
-#include "data/dataset_test_util.h"
 #include "expect_error.h"
+#include "support/dataset_test_util.h"
 
 namespace tessera {
 namespace {

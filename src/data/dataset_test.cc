@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
-#include "data/dataset_test_util.h"
+#include "support/dataset_test_util.h"
 
 namespace tessera {
 namespace {

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "data/batch_plan.h"
-#include "data/dataset_test_util.h"
+#include "support/dataset_test_util.h"
 #include "test_paths.h"
 
 namespace tessera {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "formats/safetensors.h"
+#include "formats/safetensors/safetensors.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {

@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-namespace tessera {
+#include "formats/byte_order_mark.h"
 
-inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+namespace tessera {
 
 // Fills the start of `destination` and returns the number of bytes; 0 = end.
 using ByteSource = std::function<int64_t(std::span<char> destination)>;

@@ -13,8 +13,8 @@
 #include "data/json_text.h"
 #include "data/record_reader.h"
 #include "data/row_builder.h"
-#include "formats/file.h"
 #include "formats/input_files.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "data/content_hash.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {

@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/fuzz_support.h"
 #include "data/token_cache.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/byte_order_mark.h"
 
 namespace tessera {
 namespace {
@@ -56,8 +57,6 @@ constexpr Mark kMarks[] = {
     {0, "\x7f\x45LF"sv, "a program or library (ELF)", kLeaveOut},
     {0, "version https://git-lfs"sv, "a Git LFS pointer instead of the file itself (run `git lfs pull`)", ""},
 };
-
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // An 8-byte length, then a JSON object of that length.
 bool is_safetensors(std::string_view head, int64_t file_bytes) {

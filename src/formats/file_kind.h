@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "formats/file.h"
+#include "io/file.h"
 
 namespace tessera {
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/byte_order_mark.h"
 #include "formats/json_problem.h"
 
 namespace tessera {
@@ -23,7 +24,7 @@ class HjsonParser {
       : text_(text), origin_(origin), max_depth_(max_depth) {}
 
   Json parse() {
-    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;  // a byte order mark
+    if (text_.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
     skip_blank();
     if (at_end()) fail_here("expected a configuration, found nothing");
     if (peek() == '[') fail_here("expected an object, found a list");

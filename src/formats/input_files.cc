@@ -30,17 +30,36 @@ struct UnsupportedFormat {
   std::string_view extension;
   std::string_view advice;
 };
-constexpr std::string_view kConvert = "convert it to .jsonl, an object such as {\"text\": \"...\"} per line";
+constexpr std::string_view kConvertToRecords =
+    "convert it to .jsonl, an object such as {\"text\": \"...\"} per line";
 constexpr const char* kWriteText = "write its text into .txt files first";
-constexpr std::string_view kUnpack = "unpack it first";
+constexpr std::string_view kUnpackFirst = "unpack it first";
 constexpr std::string_view kExtract = "extract its text first";
 constexpr UnsupportedFormat kUnsupported[] = {
-    {".csv", kConvert},     {".tsv", kConvert},  {".parquet", kConvert}, {".arrow", kConvert},
-    {".feather", kConvert}, {".orc", kConvert},  {".avro", kConvert},    {".xls", kConvert},
-    {".xlsx", kConvert},    {".gz", kUnpack},    {".tgz", kUnpack},      {".zst", kUnpack},
-    {".bz2", kUnpack},      {".xz", kUnpack},    {".lz4", kUnpack},      {".zip", kUnpack},
-    {".tar", kUnpack},      {".7z", kUnpack},    {".rar", kUnpack},      {".pdf", kExtract},
-    {".doc", kExtract},     {".docx", kExtract}, {".odt", kExtract},     {".epub", kExtract},
+    {".csv", kConvertToRecords},
+    {".tsv", kConvertToRecords},
+    {".parquet", kConvertToRecords},
+    {".arrow", kConvertToRecords},
+    {".feather", kConvertToRecords},
+    {".orc", kConvertToRecords},
+    {".avro", kConvertToRecords},
+    {".xls", kConvertToRecords},
+    {".xlsx", kConvertToRecords},
+    {".gz", kUnpackFirst},
+    {".tgz", kUnpackFirst},
+    {".zst", kUnpackFirst},
+    {".bz2", kUnpackFirst},
+    {".xz", kUnpackFirst},
+    {".lz4", kUnpackFirst},
+    {".zip", kUnpackFirst},
+    {".tar", kUnpackFirst},
+    {".7z", kUnpackFirst},
+    {".rar", kUnpackFirst},
+    {".pdf", kExtract},
+    {".doc", kExtract},
+    {".docx", kExtract},
+    {".odt", kExtract},
+    {".epub", kExtract},
 };
 
 std::string extension_of(const fs::path& path) { return lower_case(path.extension().string()); }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/file.h"
+#include "io/file.h"
 
 namespace tessera {
 

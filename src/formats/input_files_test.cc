@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "expect_error.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "test_folder.h"
 
 namespace tessera {

@@ -9,13 +9,13 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "formats/convert.h"
 #include "formats/file_kind.h"
-#include "formats/hub_name.h"
-#include "formats/model_config.h"
-#include "formats/model_families.h"
-#include "formats/safetensors.h"
-#include "formats/shard_name.h"
+#include "formats/huggingface/convert.h"
+#include "formats/huggingface/hub_name.h"
+#include "formats/huggingface/model_config.h"
+#include "formats/huggingface/model_families.h"
+#include "formats/safetensors/safetensors.h"
+#include "formats/safetensors/shard_name.h"
 
 namespace tessera {
 namespace {

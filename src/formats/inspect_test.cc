@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "expect_error.h"
-#include "formats/model_config.h"
-#include "formats/safetensors.h"
+#include "formats/huggingface/model_config.h"
+#include "formats/safetensors/safetensors.h"
 #include "test_folder.h"
 
 namespace tessera {

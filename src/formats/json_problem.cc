@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/byte_order_mark.h"
 
 namespace tessera {
 namespace {
@@ -21,7 +22,6 @@ class Scanner {
   explicit Scanner(std::string_view text) : text_(text), invalid_utf8_(find_invalid_utf8(text)) {}
 
   std::optional<JsonProblem> run() {
-    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
     if (text_.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
     while (!problem_ && !is_done_) step();
     return std::move(problem_);

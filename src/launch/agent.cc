@@ -5,13 +5,13 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "comm/address.h"
+#include "comm/socket/address.h"
 #include "launch/agent_signals.h"
-#include "launch/node_meeting.h"
-#include "launch/rank_files.h"
-#include "launch/rank_group.h"
+#include "launch/meeting/node_meeting.h"
+#include "launch/ranks/rank_files.h"
+#include "launch/ranks/rank_group.h"
+#include "launch/ranks/snapshot_memory.h"
 #include "launch/restart_policy.h"
-#include "launch/snapshot_memory.h"
 
 namespace tessera {
 namespace {

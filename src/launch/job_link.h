@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
-#include "comm/store_client.h"
-#include "comm/store_server.h"
+#include "comm/store/store_client.h"
+#include "comm/store/store_server.h"
 #include "launch/launch_plan.h"
 
 namespace tessera {

@@ -13,7 +13,7 @@
 #include "base/text.h"
 #include "comm/proof.h"
 #include "launch/host_name.h"
-#include "launch/text_fields.h"
+#include "launch/reports/text_fields.h"
 
 namespace tessera {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "base/flags.h"
 #include "comm/world.h"
-#include "launch/cpu_assignment.h"
 #include "launch/launch_arguments.h"
-#include "launch/stream_choice.h"
+#include "launch/ranks/cpu_assignment.h"
+#include "launch/ranks/stream_choice.h"
 
 namespace tessera {
 

@@ -10,10 +10,10 @@
 
 #include "base/error.h"
 #include "fake_machine.h"
-#include "launch/cpu_assignment.h"
 #include "launch/launch_plan.h"
-#include "launch/rank_environment.h"
-#include "launch/stream_choice.h"
+#include "launch/ranks/cpu_assignment.h"
+#include "launch/ranks/rank_environment.h"
+#include "launch/ranks/stream_choice.h"
 
 namespace tessera {
 namespace {

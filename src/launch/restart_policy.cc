@@ -2,7 +2,7 @@
 
 #include <csignal>
 
-#include "launch/rank_process.h"
+#include "launch/ranks/rank_process.h"
 
 namespace tessera {
 

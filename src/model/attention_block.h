@@ -15,7 +15,7 @@
 #include <span>
 
 #include "base/memory.h"
-#include "formats/model_config.h"
+#include "formats/huggingface/model_config.h"
 #include "ops/ops.h"
 
 namespace tessera {

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/model_config.h"
+#include "formats/huggingface/model_config.h"
 
 namespace tessera {
 

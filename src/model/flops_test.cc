@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/model_test_support.h"
+#include "support/model_test_support.h"
 
 namespace tessera {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/model_test_support.h"
+#include "support/model_test_support.h"
 
 namespace tessera {
 namespace {

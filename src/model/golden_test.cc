@@ -5,9 +5,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "formats/model_config.h"
-#include "formats/safetensors.h"
-#include "model/model_test_support.h"
+#include "formats/huggingface/model_config.h"
+#include "formats/safetensors/safetensors.h"
+#include "support/model_test_support.h"
 #include "test_paths.h"
 
 namespace tessera {

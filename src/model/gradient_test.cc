@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "base/sanitizers.h"
-#include "model/model_test_support.h"
-#include "model/reference_model.h"
+#include "support/model_test_support.h"
+#include "support/reference_model.h"
 
 namespace tessera {
 namespace {
@@ -21,9 +21,9 @@ constexpr double kRelativeBound = 2 * 10 * 2 * 5 * 0x1.0p-24;
 constexpr double kStep = 1e-5;
 constexpr double kDifferenceBound = 1e-7;
 
-// The reference is slow under sanitizers, which do not judge its numbers: every seventh element there.
+// The reference is slow under sanitizers, which do not judge its numbers: every eleventh element there.
 #if defined(TESSERA_ASAN) || defined(TESSERA_TSAN)
-constexpr int64_t kElementStride = 7;
+constexpr int64_t kElementStride = 11;
 #else
 constexpr int64_t kElementStride = 1;
 #endif

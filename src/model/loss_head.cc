@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/divide_up.h"
 #include "model/allocate.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
 
-namespace {
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-}  // namespace
+namespace {}  // namespace
 
 LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size) {
   constexpr int64_t kElements = kLogitsBytes / static_cast<int64_t>(sizeof(float));
@@ -23,8 +20,8 @@ LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size) {
     return {std::min(num_tokens, whole_rows), vocab_size, num_elements};
   }
   const int64_t rows = std::min(num_tokens, kMaxBlockRows);
-  const int64_t num_chunks = ceil_div(vocab_size, kElements / rows / kColumnMultiple * kColumnMultiple);
-  return {rows, round_up(ceil_div(vocab_size, num_chunks), kColumnMultiple), num_elements};
+  const int64_t num_chunks = divide_up(vocab_size, kElements / rows / kColumnMultiple * kColumnMultiple);
+  return {rows, round_up(divide_up(vocab_size, num_chunks), kColumnMultiple), num_elements};
 }
 
 std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_size) {
@@ -120,7 +117,7 @@ struct Head {
 
   int64_t vocab_size() const { return weights.lm_head_VD.w_NK.dim(0); }
   bool whole_rows() const { return scratch.pieces.columns == vocab_size(); }
-  int64_t num_chunks() const { return ceil_div(vocab_size(), scratch.pieces.columns); }
+  int64_t num_chunks() const { return divide_up(vocab_size(), scratch.pieces.columns); }
 };
 
 // Columns [begin, end) of the logits of some rows.
@@ -194,8 +191,8 @@ LossSums chunked_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate
 // Calls body(begin, end) for blocks of rows of equal height, as high as the scratch allows.
 template <typename Body>
 LossSums sum_over_blocks(const LossHeadScratch& scratch, int64_t num_rows, const Body& body) {
-  const int64_t num_blocks = ceil_div(num_rows, scratch.pieces.rows);
-  const int64_t height = ceil_div(num_rows, num_blocks);
+  const int64_t num_blocks = divide_up(num_rows, scratch.pieces.rows);
+  const int64_t height = divide_up(num_rows, num_blocks);
   LossSums sums;
   for (int64_t begin = 0; begin < num_rows; begin += height) {
     add_to(sums, body(begin, std::min(begin + height, num_rows)));

@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "base/memory.h"
-#include "formats/model_config.h"
+#include "formats/huggingface/model_config.h"
 #include "ops/ops.h"
 
 namespace tessera {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/memory.h"
-#include "formats/model_config.h"
+#include "formats/huggingface/model_config.h"
 #include "model/parameter_access.h"
 #include "model/parameters.h"
 #include "ops/ops.h"

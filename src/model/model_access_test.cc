@@ -6,7 +6,7 @@
 #include <iterator>
 #include <map>
 
-#include "model/model_test_support.h"
+#include "support/model_test_support.h"
 
 namespace tessera {
 namespace {

@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "model/activations.h"
-#include "model/model_test_support.h"
-#include "model/reference_model.h"
+#include "support/model_test_support.h"
+#include "support/reference_model.h"
 
 namespace tessera {
 namespace {

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "formats/model_config.h"
+#include "formats/huggingface/model_config.h"
 
 namespace tessera {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/memory.h"
-#include "formats/model_config.h"
+#include "formats/huggingface/model_config.h"
 #include "ops/ops.h"
 
 namespace tessera {

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
-#include "formats/file.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 #include "model/flops.h"
 #include "ops/cpu_ops.h"
@@ -10,8 +11,6 @@
 
 namespace tessera {
 namespace {
-
-int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
 // Model operations of a step on one node, in 10^12.
 double tflop_per_step(const ModelConfig& config, int64_t row_tokens, int64_t num_rows) {

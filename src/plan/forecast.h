@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "arguments/arguments.h"
-#include "formats/model_config.h"
+#include "formats/huggingface/model_config.h"
 #include "plan/memory_plan.h"
 #include "platform/thread_pool.h"
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "model/model_test_support.h"
 #include "ops/cpu_ops.h"
 #include "platform/thread_pool.h"
+#include "support/model_test_support.h"
 
 namespace tessera {
 namespace {

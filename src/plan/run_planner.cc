@@ -5,14 +5,13 @@
 #include <utility>
 
 #include "arguments/zero_arguments.h"
+#include "base/divide_up.h"
 #include "plan/passes.h"
 
 namespace tessera {
 namespace {
 
 constexpr int64_t kUncut = std::numeric_limits<int64_t>::max();
-
-int64_t divide_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
 }  // namespace
 

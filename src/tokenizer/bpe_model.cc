@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "tokenizer/byte_level.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/pipeline/byte_level.h"
+#include "tokenizer/regex/unicode.h"
 
 namespace tessera {
 namespace {

@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "expect_error.h"
-#include "tokenizer/added_tokens.h"
-#include "tokenizer/decoder.h"
-#include "tokenizer/normalizer.h"
-#include "tokenizer/post_processor.h"
-#include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/test_tokenizer.h"
+#include "support/test_tokenizer.h"
+#include "tokenizer/pipeline/added_tokens.h"
+#include "tokenizer/pipeline/decoder.h"
+#include "tokenizer/pipeline/normalizer.h"
+#include "tokenizer/pipeline/post_processor.h"
+#include "tokenizer/pipeline/pre_tokenizer.h"
 
 namespace tessera {
 namespace {

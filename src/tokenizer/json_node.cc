@@ -4,7 +4,7 @@
 
 #include "base/json_value.h"
 #include "base/text.h"
-#include "tokenizer/unicode.h"
+#include "tokenizer/regex/unicode.h"
 
 namespace tessera {
 

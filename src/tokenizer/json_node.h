@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "tokenizer/regex.h"
+#include "tokenizer/regex/regex.h"
 
 namespace tessera {
 

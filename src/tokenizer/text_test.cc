@@ -6,11 +6,11 @@
 #include <random>
 
 #include "expect_error.h"
-#include "tokenizer/byte_level.h"
-#include "tokenizer/fast_scanner.h"
-#include "tokenizer/regex.h"
-#include "tokenizer/test_tokenizer.h"
-#include "tokenizer/unicode.h"
+#include "support/test_tokenizer.h"
+#include "tokenizer/pipeline/byte_level.h"
+#include "tokenizer/regex/fast_scanner.h"
+#include "tokenizer/regex/regex.h"
+#include "tokenizer/regex/unicode.h"
 
 namespace tessera {
 namespace {

@@ -4,9 +4,9 @@
 #include <functional>
 
 #include "expect_error.h"
-#include "formats/file.h"
+#include "io/file.h"
+#include "support/test_tokenizer.h"
 #include "test_folder.h"
-#include "tokenizer/test_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {

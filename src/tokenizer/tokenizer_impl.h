@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe_model.h"
-#include "tokenizer/decoder.h"
-#include "tokenizer/normalizer.h"
-#include "tokenizer/post_processor.h"
-#include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/pipeline/added_tokens.h"
+#include "tokenizer/pipeline/decoder.h"
+#include "tokenizer/pipeline/normalizer.h"
+#include "tokenizer/pipeline/post_processor.h"
+#include "tokenizer/pipeline/pre_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/tokenizer_file.h"
 

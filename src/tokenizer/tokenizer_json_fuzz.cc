@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/fuzz_support.h"
-#include "tokenizer/byte_level.h"
+#include "tokenizer/pipeline/byte_level.h"
 #include "tokenizer/tokenizer.h"
 
 using tessera::Error;

@@ -10,10 +10,10 @@
 #include "base/json_value.h"
 #include "base/rng.h"
 #include "base/text.h"
-#include "formats/file.h"
 #include "formats/file_kind.h"
-#include "formats/hub_name.h"
+#include "formats/huggingface/hub_name.h"
 #include "formats/json.h"
+#include "io/file.h"
 #include "tokenizer/tokenizer_impl.h"
 
 namespace tessera {

@@ -13,10 +13,10 @@
 
 #include "base/text.h"
 #include "expect_error.h"
-#include "formats/file.h"
+#include "io/file.h"
+#include "support/test_tokenizer.h"
 #include "test_paths.h"
 #include "tokenizer/bpe_model.h"
-#include "tokenizer/test_tokenizer.h"
 
 namespace tessera {
 namespace {

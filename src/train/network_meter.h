@@ -1,7 +1,7 @@
 // Measures what the steps of a run send between nodes, and how long that takes.
 #pragma once
 
-#include "comm/network_group.h"
+#include "comm/network/network_group.h"
 
 namespace tessera {
 

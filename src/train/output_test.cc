@@ -11,7 +11,7 @@
 
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "support/train_test_support.h"
 #include "train/output/output_folder.h"
 #include "train/stop_signal.h"

@@ -10,9 +10,9 @@
 #include <random>
 
 #include "base/text.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "support/saving_run.h"
-#include "tokenizer/test_tokenizer.h"
+#include "support/test_tokenizer.h"
 
 namespace tessera {
 namespace {

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "expect_error.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "support/train_test_support.h"
 
 namespace tessera {

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "expect_error.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "support/saving_run.h"
 
 namespace tessera {

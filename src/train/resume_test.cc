@@ -4,7 +4,7 @@
 #include <atomic>
 #include <csignal>
 
-#include "formats/file.h"
+#include "io/file.h"
 #include "support/saving_run.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "comm/network_group.h"
+#include "comm/network/network_group.h"
 #include "train/observer.h"
 
 namespace tessera {

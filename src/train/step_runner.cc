@@ -7,14 +7,13 @@
 namespace tessera {
 
 StepRunner::StepRunner(Model& model, ParameterState& parameters, const Dataset& dataset, Communicator& comm,
-                       ThreadPool& pool, StopAgreement& stop, NetworkMeter& meter, const StepOptions& options)
+                       ThreadPool& pool, StopAgreement& stop, const StepOptions& options)
     : model_(model),
       parameters_(parameters),
       dataset_(dataset),
       comm_(comm),
       pool_(pool),
       stop_(stop),
-      meter_(meter),
       options_(options) {
   model_.call_between_layers([this](int64_t group, WeightUse use) {
     mark_layer(group, use);

@@ -1,5 +1,5 @@
-// One optimizer step on this rank: passes forward and backward over its rows, then the update. Knows the
-// model, its parameters and the other ranks; nothing of files, schedules or reports.
+// The passes of one optimizer step, forward and backward, over the rows of this rank. Knows the model, its
+// parameters and the other ranks; nothing of files, schedules or reports.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "comm/network/network_group.h"
 #include "data/batch_plan.h"
 #include "data/dataset.h"
 #include "model/model.h"
 #include "platform/thread_pool.h"
 #include "tensor/packed_batch.h"
 #include "train/guards/replay_check.h"
-#include "train/network_meter.h"
 #include "train/parameters/parameter_state.h"
 #include "train/stop_agreement.h"
 
@@ -39,7 +39,7 @@ class StepRunner {
  public:
   // What is passed by reference must outlive this. The model calls `stop` between layers from now on.
   StepRunner(Model& model, ParameterState& parameters, const Dataset& dataset, Communicator& comm,
-             ThreadPool& pool, StopAgreement& stop, NetworkMeter& meter, const StepOptions& options);
+             ThreadPool& pool, StopAgreement& stop, const StepOptions& options);
 
   // Collective. `passes`: those of all ranks (StepRows). loss = sum of the token losses / num_targets of the
   // whole step, so that passes count by their targets. nullopt if the step was abandoned on all ranks.
@@ -62,7 +62,6 @@ class StepRunner {
   Communicator& comm_;
   ThreadPool& pool_;
   StopAgreement& stop_;
-  NetworkMeter& meter_;
   StepOptions options_;
 
   int64_t step_ = 0;  // the one being run, from 1

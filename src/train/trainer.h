@@ -11,7 +11,7 @@
 
 #include "arguments/arguments.h"
 #include "comm/communicator.h"
-#include "formats/safetensors.h"
+#include "formats/safetensors/safetensors.h"
 #include "model/model.h"
 #include "ops/cpu_ops.h"
 #include "optim/schedule.h"

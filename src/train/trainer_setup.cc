@@ -170,7 +170,7 @@ void Trainer::allocate_and_load() {
                  RunFilesOptions{export_options, plan_.snapshot_bytes, output_is_shared_,
                                  *resume_ ? resume_->last_saved_step() : -1});
   if (snapshots_) snapshots_->open(model_->layout(), *parameters_);
-  runner_.emplace(*model_, *parameters_, data_->train, comm_, pool_, *stop_, network_meter_,
+  runner_.emplace(*model_, *parameters_, data_->train, comm_, pool_, *stop_,
                   StepOptions{args_.label_smoothing_factor, args_.replay_check_steps});
 }
 

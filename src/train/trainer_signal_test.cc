@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/file.h"
+#include "io/file.h"
 #include "support/train_test_support.h"
 
 namespace tessera {

@@ -8,8 +8,8 @@
 #include <csignal>
 
 #include "expect_error.h"
-#include "model/reference_model.h"
 #include "optim/clip.h"
+#include "support/reference_model.h"
 #include "support/train_test_support.h"
 
 namespace tessera {

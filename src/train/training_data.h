@@ -9,7 +9,7 @@
 #include "arguments/arguments.h"
 #include "comm/communicator.h"
 #include "data/dataset.h"
-#include "formats/model_config.h"
+#include "formats/huggingface/model_config.h"
 #include "platform/thread_pool.h"
 #include "train/observer.h"
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "comm/node_group.h"
+#include "comm/node/node_group.h"
 #include "zero/weight_store.h"
 
 namespace tessera {

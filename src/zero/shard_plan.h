@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/network_group.h"
+#include "comm/network/network_group.h"
 
 namespace tessera {
 

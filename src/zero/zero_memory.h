@@ -21,7 +21,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/network_group.h"
+#include "comm/network/network_group.h"
 #include "tensor/dtype.h"
 #include "zero/memory_item.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/float_types.h"
-#include "comm/rank_test_support.h"
+#include "support/rank_test_support.h"
 #include "zero/gradient_store.h"
 #include "zero/weight_store.h"
 

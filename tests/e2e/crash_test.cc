@@ -1,4 +1,4 @@
-// The line that a process prints when it dies of a signal (launch/crash_handler.h).
+// The line that a process prints when it dies of a signal (launch/reports/crash_handler.h).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 
 #include "base/sanitizers.h"
 #include "e2e/tiny_model.h"
-#include "launch/crash_handler.h"
+#include "launch/reports/crash_handler.h"
 
 namespace tessera {
 

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "e2e/process.h"
-#include "formats/safetensors.h"
+#include "formats/safetensors/safetensors.h"
 
 namespace tessera {
 namespace {

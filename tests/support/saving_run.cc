@@ -5,7 +5,7 @@
 #include <fstream>
 #include <set>
 
-#include "formats/file.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "checkpoint/model_folder.h"
-#include "comm/store_server.h"
-#include "formats/safetensors.h"
+#include "comm/store/store_server.h"
+#include "formats/safetensors/safetensors.h"
 
 namespace tessera {
 

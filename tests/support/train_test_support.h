@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "model/model_test_support.h"
+#include "support/model_test_support.h"
 #include "test_folder.h"
 #include "train/trainer.h"
 

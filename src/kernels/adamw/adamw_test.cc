@@ -3,7 +3,7 @@
 #include <cfloat>
 
 #include "kernels/adamw/adamw_impl.h"
-#include "kernels/kernel_test_util.h"
+#include "support/kernel_test_util.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "kernels/attention/attention_impl.h"
-#include "kernels/kernel_test_util.h"
+#include "support/kernel_test_util.h"
 
 namespace tessera {
 namespace {

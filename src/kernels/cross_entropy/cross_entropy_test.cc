@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "kernels/cross_entropy/cross_entropy_impl.h"
-#include "kernels/kernel_test_util.h"
+#include "support/kernel_test_util.h"
 
 namespace tessera {
 namespace {

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "kernels/elementwise/elementwise_impl.h"
-#include "kernels/kernel_test_util.h"
+#include "support/kernel_test_util.h"
 
 namespace tessera {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/kernel_test_util.h"
+#include "support/kernel_test_util.h"
 
 namespace tessera {
 namespace {

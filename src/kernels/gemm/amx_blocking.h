@@ -6,12 +6,11 @@
 #include <cstdint>
 #include <numeric>
 
+#include "base/divide_up.h"
 #include "base/float_types.h"
 #include "kernels/amx/tiles.h"
 
 namespace tessera::amx {
-
-constexpr int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A micro-tile is 2 x 2 tiles of c, so a panel of either operand is two tiles wide.
 inline constexpr int64_t kPanelWidth = 2 * kTileRows;

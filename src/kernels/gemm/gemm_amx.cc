@@ -198,7 +198,6 @@ namespace tessera {
 namespace {
 
 using amx::DepthChunks;
-using amx::divide_up;
 using amx::Operand;
 using amx::PackedOperand;
 using amx::Packing;

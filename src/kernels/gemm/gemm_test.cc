@@ -10,8 +10,8 @@
 #include "kernels/gemm/gemm_impl.h"
 #include "kernels/gemm/onednn_products.h"
 #include "kernels/gemm/row_slices.h"
-#include "kernels/kernel_test_util.h"
 #include "platform/cpu.h"
+#include "support/kernel_test_util.h"
 
 namespace tessera {
 namespace {
@@ -270,8 +270,8 @@ TEST(AmxBlocks, FillTheShareOfL2ThatAThreadHas) {
       }
       for (const Sizes& s : {Sizes{4096, 11008, 1}, Sizes{512, 512, 1}, Sizes{2048, 320, 1}}) {
         const amx::Blocks blocks = amx::choose_blocks(s.T, s.N, l2_bytes, {16 * per_core, per_core});
-        EXPECT_LE(amx::divide_up(blocks.rows, blocks.block_rows), most);
-        EXPECT_LE(amx::divide_up(blocks.columns, blocks.block_columns), most);
+        EXPECT_LE(divide_up(blocks.rows, blocks.block_rows), most);
+        EXPECT_LE(divide_up(blocks.columns, blocks.block_columns), most);
         EXPECT_EQ(blocks.count() % (16 * per_core), 0) << "as many for each thread";
       }
     }

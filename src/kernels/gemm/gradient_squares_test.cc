@@ -6,7 +6,7 @@
 #include "kernels/gemm/exact_sum.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/gemm_impl.h"
-#include "kernels/kernel_test_util.h"
+#include "support/kernel_test_util.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "base/memory.h"
 #include "kernels/gemm/gemm_impl.h"
-#include "kernels/kernel_test_util.h"
+#include "support/kernel_test_util.h"
 
 namespace tessera {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <limits>
 
-#include "kernels/kernel_test_util.h"
 #include "kernels/rank_sum/rank_sum_impl.h"
+#include "support/kernel_test_util.h"
 
 namespace tessera {
 namespace {

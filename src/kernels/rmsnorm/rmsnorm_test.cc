@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "kernels/kernel_test_util.h"
 #include "kernels/rmsnorm/rmsnorm_impl.h"
+#include "support/kernel_test_util.h"
 
 namespace tessera {
 namespace {

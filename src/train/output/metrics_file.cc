@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "formats/file.h"
+#include "io/file.h"
 
 namespace tessera {
 

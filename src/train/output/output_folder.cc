@@ -13,9 +13,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
-#include "formats/file.h"
 #include "formats/json.h"
-#include "formats/synced_folder.h"
+#include "io/file.h"
+#include "io/synced_folder.h"
 
 namespace tessera {
 namespace {

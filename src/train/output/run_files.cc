@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "checkpoint/checkpoint_files.h"
-#include "formats/file.h"
+#include "io/file.h"
 #include "train/work_mark.h"
 
 namespace tessera {

@@ -6,8 +6,8 @@
 #include <system_error>
 #include <thread>
 
-#include "formats/file.h"
-#include "formats/synced_folder.h"
+#include "io/file.h"
+#include "io/synced_folder.h"
 
 namespace tessera {
 namespace {

@@ -11,7 +11,7 @@
 #include "checkpoint/model_folder.h"
 #include "checkpoint/run_state.h"
 #include "comm/communicator.h"
-#include "formats/safetensors.h"
+#include "formats/safetensors/safetensors.h"
 #include "model/model.h"
 #include "optim/adamw.h"
 #include "platform/thread_pool.h"

@@ -10,7 +10,7 @@
 #include <filesystem>
 
 #include "base/log.h"
-#include "comm/local_socket.h"
+#include "comm/socket/local_socket.h"
 #include "expect_error.h"
 #include "support/train_test_support.h"
 

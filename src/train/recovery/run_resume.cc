@@ -9,7 +9,7 @@
 #include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
 #include "comm/first_failure.h"
-#include "formats/file.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "data/batch_plan.h"
 #include "data/dataset.h"
+#include "formats/huggingface/model_config.h"
 #include "formats/json.h"
-#include "formats/model_config.h"
 #include "optim/schedule.h"
 #include "train/progress.h"
 

@@ -1,0 +1,290 @@
+#include "bench/comm/comm_network.h"
+
+#include <barrier>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "base/text.h"
+#include "bench/comm/network_pair.h"
+#include "comm/network/network_group.h"
+#include "kernels/rank_sum/rank_sum.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kSides = 2;
+// TCP needs this long to settle its window sizes; iperf3 counts whole seconds.
+constexpr double kMinTurnSeconds = 0.5;
+constexpr int64_t kBitsPerGigabit = 1'000'000'000;
+
+// Both hosts are threads of this process, so a map serves as their store.
+class ProcessRendezvous {
+ public:
+  void set(const std::string& key, const std::string& value) {
+    const std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); })) {
+      fail(ExitCode::kTryAgain, "the other side has not published its {}", key);
+    }
+    return values_[key];
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+};
+
+class SideRendezvous : public Rendezvous {
+ public:
+  SideRendezvous(ProcessRendezvous& values, const std::string& address)
+      : values_(values), address_(address) {}
+  void set(const std::string& key, const std::string& value) override { values_.set(key, value); }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
+    return values_.get(key, timeout);
+  }
+  std::string host(int rank) const override { return fmt::format("side-{}", rank); }
+  std::string local_address() const override { return address_; }
+
+ private:
+  ProcessRendezvous& values_;
+  std::string address_;
+};
+
+// The two members, each on a thread in its namespace; both run the given work at the same time.
+class TwoSides {
+ public:
+  using Work = std::function<void(NetworkGroup& group)>;
+
+  TwoSides(const NetworkPair& pair, int connections) {
+    for (int side = 0; side < kSides; ++side) {
+      threads_.emplace_back([this, &pair, connections, side] { serve(pair, connections, side); });
+    }
+    barrier_.arrive_and_wait();
+    rethrow();
+  }
+  ~TwoSides() {
+    work_ = nullptr;
+    barrier_.arrive_and_wait();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void run(const Work& work) {
+    work_ = work;
+    barrier_.arrive_and_wait();
+    barrier_.arrive_and_wait();
+    rethrow();
+  }
+
+ private:
+  void serve(const NetworkPair& pair, int connections, int side) {
+    std::unique_ptr<NetworkGroup> group;
+    guarded(side, [&] {
+      pair.enter(side);
+      SideRendezvous rendezvous(values_, pair.address(side));
+      group = std::make_unique<NetworkGroup>(
+          "bench", std::vector<int>{0, 1}, side, rendezvous,
+          NetworkOptions{.timeout = std::chrono::seconds(60), .connections = connections, .interface = {}},
+          failures_[static_cast<size_t>(side)]);
+    });
+    barrier_.arrive_and_wait();
+    for (;;) {
+      barrier_.arrive_and_wait();
+      if (!work_) return;
+      guarded(side, [&] { work_(*group); });
+      barrier_.arrive_and_wait();
+    }
+  }
+
+  void guarded(int side, const std::function<void()>& body) {
+    try {
+      body();
+    } catch (...) {
+      errors_[static_cast<size_t>(side)] = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    for (const std::exception_ptr& error : errors_) {
+      if (error) std::rethrow_exception(error);
+    }
+  }
+
+  ProcessRendezvous values_;
+  std::array<FailureDetector, kSides> failures_;
+  std::array<std::exception_ptr, kSides> errors_;
+  std::barrier<> barrier_{kSides + 1};
+  Work work_;
+  std::vector<std::thread> threads_;
+};
+
+std::vector<Part> halves(int64_t count) { return {{0, count / 2}, {count / 2, count}}; }
+
+// Integers that bf16 and the sums represent exactly.
+float element(int side, int64_t i) { return static_cast<float>((i * 5 + side * 11) % 61 - 30); }
+
+struct MeasuredCollective {
+  const char* name;
+  int64_t bytes;  // on the link, both directions
+  int64_t num_elements;
+  bool sums;
+  std::function<NetworkGroup::Ticket(NetworkGroup& group, std::span<float> buffer)> issue;
+  std::function<float(int side, int64_t i)> expected;
+};
+
+std::vector<MeasuredCollective> collectives_of(int64_t bytes) {
+  const int64_t floats = bytes / static_cast<int64_t>(sizeof(float));
+  const int64_t halfs = bytes / 2;
+  return {{"all_gather", floats * static_cast<int64_t>(sizeof(float)), floats, false,
+           [floats](NetworkGroup& group, std::span<float> buffer) {
+             std::vector<Part> parts = halves(floats);
+             for (Part& part : parts) part = {part.begin * 4, part.end * 4};
+             return group.all_gather(std::as_writable_bytes(buffer), parts, {"benchmark"});
+           },
+           [floats](int, int64_t i) { return element(i < floats / 2 ? 0 : 1, i); }},
+          {"reduce_scatter", halfs * 2, halfs, true,
+           [halfs](NetworkGroup& group, std::span<float> buffer) {
+             return group.reduce_scatter(buffer, halves(halfs), {"benchmark"});
+           },
+           [halfs](int side, int64_t i) {
+             const bool own = (i < halfs / 2) == (side == 0);
+             return own ? element(0, i) + element(1, i) : element(side, i);
+           }}};
+}
+
+Verification verify(const MeasuredCollective& collective, TwoSides& sides,
+                    std::array<std::span<float>, kSides> buffers) {
+  std::atomic<int64_t> wrong = -1;
+  sides.run([&](NetworkGroup& group) {
+    const std::span<float> buffer = buffers[static_cast<size_t>(group.index())];
+    for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = element(group.index(), static_cast<int64_t>(i));
+    group.wait(collective.issue(group, buffer));
+    for (size_t i = 0; i < buffer.size(); ++i) {
+      if (buffer[i] != collective.expected(group.index(), static_cast<int64_t>(i)))
+        wrong = static_cast<int64_t>(i);
+    }
+  });
+  TESSERA_CHECK(wrong < 0, "{} of {} bytes: element {} is wrong", collective.name, collective.bytes,
+                wrong.load());
+  return {.num_checked = kSides * collective.num_elements, .worst_error = 0};
+}
+
+double measure_collective(const MeasuredCollective& collective, TwoSides& sides,
+                          std::array<std::span<float>, kSides> buffers, double turn_seconds) {
+  // Both sides must run the same number: a first run tells how long one takes.
+  const auto repeat = [&](int64_t times) {
+    return seconds_of([&] {
+      sides.run([&](NetworkGroup& group) {
+        for (int64_t i = 0; i < times; ++i) {
+          group.wait(collective.issue(group, buffers[static_cast<size_t>(group.index())]));
+        }
+      });
+    });
+  };
+  const auto times =
+      std::max<int64_t>(1, static_cast<int64_t>(std::max(turn_seconds, kMinTurnSeconds) / repeat(1)));
+  return static_cast<double>(collective.bytes * times) * 8 / kBitsPerGigabit / repeat(times);
+}
+
+// The computation of reduce_scatter without the network: one thread per side rounds what the other side would
+// receive and adds as many elements to its own part.
+double measure_sums(const MeasuredCollective& collective, TwoSides& sides,
+                    std::array<std::span<float>, kSides> buffers, double turn_seconds) {
+  constexpr int64_t kChunk = 64 << 10;
+  const auto once = [&](NetworkGroup& group) {
+    const std::span<float> buffer = buffers[static_cast<size_t>(group.index())];
+    const int64_t half = std::ssize(buffer) / 2;
+    float* const own = buffer.data() + group.index() * half;
+    const float* const others = buffer.data() + (1 - group.index()) * half;
+    std::vector<bf16> rounded(kChunk);
+    for (int64_t begin = 0; begin < half; begin += kChunk) {
+      const int64_t count = std::min(kChunk, half - begin);
+      round_to_bf16(others + begin, rounded.data(), count, nullptr);
+      const std::array<RankInput, 2> inputs = {own + begin, rounded.data()};
+      rank_sum(inputs, Update::kOverwrite, own + begin, count, nullptr);
+    }
+  };
+  return speed_of([&] { sides.run(once); }, static_cast<double>(collective.bytes) * 8 / kBitsPerGigabit,
+                  turn_seconds);
+}
+
+double measure_iperf(const NetworkPair& pair, double turn_seconds) {
+  pair.run(1, "iperf3 --server --one-off --daemon");
+  const std::string output = pair.run(
+      0, fmt::format("for i in 1 2 3 4 5 6 7 8 9; do iperf3 --client {} --parallel 8 --time {:.1f} --json "
+                     "&& exit 0; sleep 0.1; done; exit 1",
+                     pair.address(1), std::max(1.0, turn_seconds)));
+  const size_t begin = output.rfind("{\n\t\"start\"");
+  const nlohmann::json report =
+      begin == std::string::npos
+          ? nlohmann::json()
+          : nlohmann::json::parse(output.substr(begin), nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json::json_pointer speed("/end/sum_received/bits_per_second");
+  if (!report.is_object() || !report.contains(speed) || !report[speed].is_number())
+    fail(ExitCode::kIoError, "iperf3: expected a report with end.sum_received.bits_per_second, found '{}'",
+         printable(output.substr(begin == std::string::npos ? 0 : begin)));
+  return report[speed].get<double>() / kBitsPerGigabit;
+}
+
+}  // namespace
+
+std::vector<BenchLine> run_network_bench(const NetworkBenchOptions& options, const MeasureOptions& measure) {
+  const NetworkPair pair;
+  try {
+    measure_iperf(pair, 1.0);
+  } catch (const Error& error) {
+    fail(ExitCode::kBadConfig, "iperf3, which this compares with, does not run: {}", error.what());
+  }
+  TwoSides sides(pair, options.connections);
+  std::vector<BenchLine> lines;
+  for (const int64_t bytes : options.sizes_bytes) {
+    for (const MeasuredCollective& collective : collectives_of(bytes)) {
+      std::array<PageBuffer, kSides> memory;
+      std::array<std::span<float>, kSides> buffers;
+      for (size_t side = 0; side < kSides; ++side) {
+        memory[side] = PageBuffer(collective.num_elements * static_cast<int64_t>(sizeof(float)));
+        buffers[side] = memory[side].as<float>();
+      }
+      BenchLine& line = lines.emplace_back();
+      line.benchmark = "comm_network";
+      line.operation = collective.name;
+      line.shape = {{"bytes", bytes}, {"connections", options.connections}};
+      line.dtype = "BF16";
+      line.implementation = "tcp";
+      line.unit = "Gbit/s";
+      line.peak_name = "iperf3 --parallel 8";
+      line.amount = static_cast<double>(collective.bytes) * 8 / kBitsPerGigabit;
+      line.verification = verify(collective, sides, buffers);
+      std::vector<Participant> participants = {
+          [&] { return measure_collective(collective, sides, buffers, measure.turn_seconds); },
+          [&] { return measure_iperf(pair, measure.turn_seconds); }};
+      if (collective.sums) {
+        participants.push_back(
+            [&] { return measure_sums(collective, sides, buffers, measure.turn_seconds); });
+      }
+      std::vector<std::vector<double>> speeds = measure_in_turn(participants, measure);
+      BenchLine beside_sums = line;
+      fill_statistics({speeds[0], speeds[1]}, &line);
+      if (!collective.sums) continue;
+      for (size_t i = 0; i < speeds[1].size(); ++i) speeds[1][i] = 1 / (1 / speeds[1][i] + 1 / speeds[2][i]);
+      beside_sums.operation += "_bound";
+      beside_sums.peak_name = "iperf3 --parallel 8 and the sums, one after the other";
+      fill_statistics({speeds[0], speeds[1]}, &beside_sums);
+      lines.push_back(std::move(beside_sums));
+    }
+  }
+  return lines;
+}
+
+}  // namespace tessera

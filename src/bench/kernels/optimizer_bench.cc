@@ -1,0 +1,153 @@
+#include "bench/kernels/optimizer_bench.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "bench/kernels/random_tensor.h"
+#include "bench/kernels/verify.h"
+#include "bench/memory_check.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kComparedElements = 1000;
+
+// Weights, their remainders, a gradient and both moments of one flat range.
+class OptimizerOperands {
+ public:
+  OptimizerOperands(const OptimizerCase& c, ThreadPool& pool)
+      : dtype_(c.dtype),
+        pool_(pool),
+        weights_(c.dtype, {c.num_parameters}, 1, 0.02f, pool),
+        gradient_(DType::kF32, {c.num_parameters}, 2, 1e-3f, pool),
+        m_(DType::kF32, {c.num_parameters}, 3, 1e-3f, pool),
+        v_(DType::kF32, {c.num_parameters}, 4, 1e-3f, pool),
+        remainders_(c.dtype == DType::kBF16 ? c.num_parameters * 2 : 0) {
+    constexpr int64_t kBlock = 1 << 16;
+    float* v = v_.view().as<float>();
+    const std::span<int16_t> remainders = remainders_.as<int16_t>();
+    const uint32_t* noise = reinterpret_cast<const uint32_t*>(gradient_.view().bytes());
+    pool.parallel_blocks(c.num_parameters, kBlock, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        v[i] *= v[i];
+        if (!remainders.empty()) remainders[static_cast<size_t>(i)] = static_cast<int16_t>(noise[i] & 0xFFFF);
+      }
+    });
+  }
+
+  static int64_t size_bytes(const OptimizerCase& c) { return c.num_parameters * 4 * 4; }
+
+  void run(const AdamWKernels& kernels) {
+    float *gradient = gradient_.view().as<float>(), *m = m_.view().as<float>(), *v = v_.view().as<float>();
+    const int64_t count = gradient_.view().num_elements();
+    if (dtype_ == DType::kF32) {
+      kernels.update_f32(weights_.view().as<float>(), gradient, m, v, count, scalars_, pool_);
+    } else {
+      kernels.update_bf16(weights_.view().as<bf16>(), remainders_.as<int16_t>().data(), gradient, m, v, count,
+                          scalars_, pool_);
+    }
+  }
+
+  // Runs one update and compares the float32 master weights and moments of a sample with float64.
+  Verification verify(const std::string& what, const AdamWKernels& kernels) {
+    struct Element {
+      int64_t at;
+      double weight, gradient, m, v;
+    };
+    std::vector<Element> before;
+    for (const int64_t i : sample_indices(gradient_.view().num_elements(), kComparedElements)) {
+      before.push_back(
+          {i, master(i), element(gradient_.view(), i), element(m_.view(), i), element(v_.view(), i)});
+    }
+    run(kernels);
+    Verifier verifier(what);
+    constexpr double kEps = kFloat32Rounding;
+    for (const Element& e : before) {
+      const double g = e.gradient * scalars_.gradient_scale;
+      const double m = scalars_.beta1 * e.m + scalars_.one_minus_beta1 * g;
+      const double v = scalars_.beta2 * e.v + scalars_.one_minus_beta2 * g * g;
+      const double update =
+          scalars_.step_size * m / (std::sqrt(v) / scalars_.bias_correction2_sqrt + scalars_.epsilon);
+      const double m_bound = 4 * kEps * (std::abs(e.m) + std::abs(g));
+      verifier.compare("m", 0, e.at, element(m_.view(), e.at), m, m_bound);
+      verifier.compare("v", 0, e.at, element(v_.view(), e.at), v, 8 * kEps * v);
+      verifier.compare("weight", 0, e.at, master(e.at), scalars_.decay * e.weight - update,
+                       4 * kEps * std::abs(e.weight) + 16 * kEps * std::abs(update) +
+                           (m == 0 ? 0 : std::abs(update / m) * m_bound));
+    }
+    return verifier.result();
+  }
+
+ private:
+  double master(int64_t i) const {
+    if (dtype_ == DType::kF32) return weights_.view().as<float>()[i];
+    return join_master(weights_.view().as<bf16>()[i], remainders_.as<int16_t>()[static_cast<size_t>(i)]);
+  }
+
+  DType dtype_;
+  ThreadPool& pool_;
+  RandomTensor weights_, gradient_, m_, v_;
+  PageBuffer remainders_;
+  AdamWScalars scalars_ =
+      adamw_scalars(/*learning_rate=*/1e-4, /*beta1=*/0.9, /*beta2=*/0.999, /*epsilon=*/1e-8,
+                    /*weight_decay=*/0.01, /*step=*/10, /*gradient_scale=*/0.5);
+};
+
+BenchLine line_of(const char* operation, DType dtype, int64_t num_parameters, int64_t bytes_per_parameter) {
+  BenchLine line;
+  line.benchmark = "optimizer";
+  line.operation = operation;
+  line.shape = {{"parameters", num_parameters}};
+  line.dtype = dtype_name(dtype);
+  line.unit = "GB/s";
+  line.peak_name = "memory";
+  line.amount = static_cast<double>(num_parameters * bytes_per_parameter) * 1e-9;
+  return line;
+}
+
+}  // namespace
+
+BenchLine run_optimizer_case(const OptimizerCase& c, const AdamWImplementation& ours,
+                             const std::vector<AdamWImplementation>& others, const MeasureOptions& options,
+                             BandwidthMeter& bandwidth, ThreadPool& pool) {
+  const std::string what =
+      fmt::format("adamw {}, {}", dtype_name(c.dtype), count_of(c.num_parameters, "parameter"));
+  check_bench_memory(what, OptimizerOperands::size_bytes(c));
+  OptimizerOperands operands(c, pool);
+  BenchLine line = line_of(c.dtype == DType::kBF16 ? "adamw_bf16" : "adamw_f32", c.dtype, c.num_parameters,
+                           kUpdateBytesPerParameter);
+  measure_against_peak(
+      what, ours, others, options, [&](const auto& kernels) { operands.run(kernels); },
+      [&](const std::string& who, const auto& kernels) { return operands.verify(who, kernels); },
+      [&] { return bandwidth.measure_best(options.turn_seconds); }, &line);
+  return line;
+}
+
+BenchLine run_gradient_norm_case(int64_t num_parameters, const Implementation<ElementwiseKernels>& ours,
+                                 const MeasureOptions& options, BandwidthMeter& bandwidth, ThreadPool& pool) {
+  const std::string what = "gradient_norm, " + count_of(num_parameters, "parameter");
+  check_bench_memory(what, num_parameters * dtype_bytes(DType::kF32));
+  const RandomTensor gradient(DType::kF32, {num_parameters}, 2, 1e-3f, pool);
+  const PageBuffer scratch(std::max<int64_t>(64, sum_of_squares_scratch_bytes(num_parameters)));
+  const std::span<const float> values(gradient.view().as<float>(), static_cast<size_t>(num_parameters));
+  const auto run = [&](const ElementwiseKernels& kernels) {
+    return kernels.sum_of_squares(values, scratch.as<std::byte>(), pool);
+  };
+  BenchLine line = line_of("gradient_norm", DType::kF32, num_parameters, /*bytes_per_parameter=*/4);
+  measure_against_peak(
+      what, ours, std::vector<Implementation<ElementwiseKernels>>(), options, run,
+      [&](const std::string& who, const auto& kernels) {
+        double sum = 0;
+        for (const float value : values) sum += static_cast<double>(value) * static_cast<double>(value);
+        Verifier verifier(who);
+        constexpr double kDoubleRounding = 0x1p-53;
+        verifier.compare("sum", 0, 0, run(kernels), sum,
+                         static_cast<double>(num_parameters) * kDoubleRounding * sum);
+        return verifier.result();
+      },
+      [&] { return bandwidth.measure_best(options.turn_seconds); }, &line);
+  return line;
+}
+
+}  // namespace tessera

@@ -1,0 +1,70 @@
+#include "base/text.h"
+#include "bench/kernels/attention_bench.h"
+#include "cli/bench/bench_command.h"
+#include "cli/loaded_model.h"
+#include "cli/threads.h"
+#include "formats/huggingface/model_config.h"
+
+namespace tessera {
+namespace {
+
+class BenchAttentionCommand : public BenchCommand {
+ public:
+  std::string name() const override { return "bench attention"; }
+  std::string summary() const override { return "Measure causal attention, forward and backward"; }
+  std::string description() const override {
+    return "Causal grouped-query attention with the heads of a preset. Operations count the causal half of "
+           "the score matrix, two products forward and five backward, as FlashAttention's benchmarks do. "
+           "Each line is verified against float64 on a sample of rows, then measured in turn with the "
+           "arithmetic peak.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera bench attention --max_length 4096 --compare hwy",
+            "tessera bench attention --preset 160m"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    table->add("preset", &presets_, "Presets that give the heads.").value_name = "NAME...";
+    table->add("max_length", &lengths_, "Tokens per sequence.").value_name = "S...";
+    limit_flag(table->add("num_rows", &num_rows_, "Sequences, packed back to back."), 1, 1e6);
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the activations.");
+    table->add("compare", &compare_, "Implementation to compare with, or none.").value_name = "NAME";
+    declare_common_flags(table, /*seconds=*/0.5);
+  }
+
+  void run(FlagTable*) override {
+    const auto& table = attention_table();
+    const std::vector<AttentionImplementation> others = implementations_to_compare(table, compare_);
+    const std::vector<int64_t> lengths = parse_sizes("max_length", lengths_);
+    std::vector<AttentionCase> cases;
+    for (const std::string& preset : presets_) {
+      const ModelConfig config = preset_config(preset);
+      for (const int64_t length : lengths) {
+        for (const bool backward : {false, true}) {
+          cases.push_back({backward, dtype_of_flag(dtype_), num_rows_, length, config.num_attention_heads,
+                           config.num_key_value_heads, config.head_dim});
+        }
+      }
+    }
+    ThreadPool pool(threads_for_products(num_threads()));
+    const AttentionImplementation& ours = table.chosen_implementation();
+    show_header(fmt::format("attention {}, {}, {}; shape rows x S x H x G x E", implementation_text(ours),
+                            dtype_name(dtype_of_flag(dtype_)), count_of(pool.num_threads(), "thread")),
+                "TFLOPS", others.empty() ? "" : compare_);
+    for (const AttentionCase& c : cases)
+      show(run_attention_case(c, ours, others, measure_options(), pool), pool);
+  }
+
+ private:
+  std::vector<std::string> presets_ = {"llama3-8b", "15m"};
+  std::vector<std::string> lengths_ = {"512", "2048"};
+  int64_t num_rows_ = 1;
+  std::string dtype_ = "bfloat16";
+  std::string compare_ = "none";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_bench_attention_command() { return std::make_unique<BenchAttentionCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,78 @@
+#include "cli/bench/bench_command.h"
+
+#include <charconv>
+
+#include "base/text.h"
+#include "cli/terminal/terminal.h"
+
+namespace tessera {
+
+void BenchCommand::declare_common_flags(FlagTable* table, double seconds) {
+  seconds_ = seconds;
+  table->begin_section("Measuring");
+  Flag& threads =
+      table->add("num_threads", &num_threads_,
+                 "Compute threads; 0 uses OMP_NUM_THREADS, or else one per core this process may use.");
+  threads.aliases = {"threads"};
+  limit_flag(threads, 0, kMaxThreads);
+  limit_flag(table->add("seconds", &seconds_, "Minimum measuring time per line, in seconds."), 0, 3600);
+  limit_flag(
+      table->add("rounds", &rounds_, "Minimum rounds per line; in each round every participant has a turn."),
+      1, 1e6);
+  limit_flag(
+      table->add("cold_bytes", &cold_bytes_,
+                 "Bytes that operands rotate through so that no cache holds them, and size of the arrays for "
+                 "measuring memory bandwidth; 0 means 256 MiB and twice the last-level cache."),
+      0, 1e15);
+  table->add("json", &json_, "Print one JSON object per line instead of the table.");
+}
+
+MeasureOptions BenchCommand::measure_options() const {
+  MeasureOptions options;
+  options.seconds = seconds_;
+  options.min_rounds = rounds_;
+  if (cold_bytes_ > 0) options.cold_bytes = cold_bytes_;
+  return options;
+}
+
+void BenchCommand::show_header(const std::string& title, const std::string& unit,
+                               const std::string& compared_with) const {
+  if (json_) return;
+  print("{}\n{}", title, table_header(unit, compared_with));
+  flush_output();
+}
+
+void BenchCommand::show(const BenchLine& line, const ThreadPool& pool) const {
+  write_output(json_ ? json_line(line, pool.num_threads()) : table_row(line));
+  flush_output();
+}
+
+void limit_flag(Flag& flag, double low, double high) {
+  flag.set = [set = flag.set, get = flag.get, name = flag.name, low,
+              high](const std::vector<std::string>& values) {
+    set(values);
+    for (const std::string& text : get()) {
+      const double value = std::stod(text);
+      if (!(low <= value && value <= high)) {
+        fail(ExitCode::kUsage, "--{}: expected a number from {} to {}, found {}", name, low, high, text);
+      }
+    }
+  };
+}
+
+std::vector<int64_t> parse_sizes(const std::string& flag, const std::vector<std::string>& texts) {
+  constexpr int64_t kMaxSize = int64_t{1} << 30;
+  std::vector<int64_t> sizes;
+  for (const std::string& text : texts) {
+    int64_t size = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > kMaxSize) {
+      fail(ExitCode::kUsage, "--{}: expected whole numbers from 1 to {}, found '{}'", flag, kMaxSize,
+           printable(text));
+    }
+    sizes.push_back(size);
+  }
+  return sizes;
+}
+
+}  // namespace tessera

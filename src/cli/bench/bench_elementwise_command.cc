@@ -1,0 +1,70 @@
+#include "base/text.h"
+#include "bench/kernels/elementwise_bench.h"
+#include "cli/bench/bench_command.h"
+#include "cli/loaded_model.h"
+#include "cli/threads.h"
+#include "ops/cpu_ops.h"
+
+namespace tessera {
+namespace {
+
+class BenchElementwiseCommand : public BenchCommand {
+ public:
+  std::string name() const override { return "bench elementwise"; }
+  std::string summary() const override {
+    return "Measure norms, rotary embedding, SwiGLU, loss and the like";
+  }
+  std::string description() const override {
+    return "Memory-bound operations in the widths of a preset. GB/s counts the bytes that an operation must "
+           "read and write once; peak is the memory bandwidth, measured in turn, so a speed above it means "
+           "that caches helped. Each line is first verified against float64 on a sample.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera bench elementwise --operations swiglu swiglu_backward --rows 512"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    table->add("preset", &preset_, "Preset that gives the widths.").value_name = "NAME";
+    table->add("rows", &rows_, "Numbers of tokens T.").value_name = "T...";
+    table->add("operations", &operations_, "Operations to measure.").value_name = "NAME...";
+    limit_flag(table->add("vocab_size", &vocab_size_, "Vocabulary size if the preset has none."), 2, 1e7);
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the activations.");
+    declare_common_flags(table, /*seconds=*/0.5);
+  }
+
+  void run(FlagTable*) override {
+    ElementwiseCase c;
+    c.config = preset_config(preset_);
+    if (c.config.vocab_size == 0) c.config.vocab_size = vocab_size_;
+    c.dtype = dtype_of_flag(dtype_);
+    const std::vector<int64_t> rows = parse_sizes("rows", rows_);
+    ThreadPool pool(threads_for_products(num_threads()));
+    const auto ops = make_cpu_ops(pool);
+    BandwidthMeter bandwidth(pool, bandwidth_bytes());
+    show_header(
+        fmt::format("elementwise, {}, {}", dtype_name(c.dtype), count_of(pool.num_threads(), "thread")),
+        "GB/s", "");
+    for (const int64_t T : rows) {
+      c.num_tokens = T;
+      for (const std::string& operation : operations_) {
+        c.operation = operation;
+        show(run_elementwise_case(c, *ops, measure_options(), bandwidth, pool), pool);
+      }
+    }
+  }
+
+ private:
+  std::string preset_ = "llama3-8b";
+  std::vector<std::string> rows_ = {"2048"};
+  std::vector<std::string> operations_ = elementwise_operations();
+  int64_t vocab_size_ = 8192;
+  std::string dtype_ = "bfloat16";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_bench_elementwise_command() {
+  return std::make_unique<BenchElementwiseCommand>();
+}
+
+}  // namespace tessera

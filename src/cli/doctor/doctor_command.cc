@@ -1,0 +1,306 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/memory.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/doctor/doctor_ranks.h"
+#include "cli/doctor/doctor_threads.h"
+#include "cli/help_text.h"
+#include "cli/terminal/terminal.h"
+#include "kernels/dispatch.h"
+#include "kernels/gemm/gemm.h"
+#include "kernels/gemm/onednn_products.h"
+#include "kernels/registry.h"
+#include "platform/cpu.h"
+#include "platform/memory_info.h"
+#include "platform/peak.h"
+#include "platform/prefault.h"
+#include "platform/thread_pool.h"
+#include "platform/topology.h"
+
+namespace tessera {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr Isa kAllIsas[] = {Isa::kAmxBf16, Isa::kAvx512Bf16, Isa::kAvx512, Isa::kAvx2, Isa::kBaseline};
+
+struct Findings {
+  CpuFeatures cpu;
+  AmxPermission amx;
+  PoolThreads threads;
+  int64_t machine_cpus = 0;
+  std::vector<NumaNode> nodes;
+  HugePages huge;
+  MemoryInfo memory;
+  std::vector<KernelReport> kernels;
+  std::vector<ComputePeak> peaks;
+  MemoryBandwidth bandwidth;
+  std::optional<int64_t> huge_bytes;  // of a buffer of kTrialBytes
+  double loop_seconds = 0;            // an empty parallel loop
+  RankFindings ranks;
+};
+
+constexpr int64_t kTrialBytes = int64_t{64} << 20;
+
+std::optional<int64_t> huge_bytes_of_a_trial(ThreadPool& pool) {
+  const PageBuffer trial(kTrialBytes);
+  prefault(pool, trial.as<std::byte>());
+  return huge_page_bytes(trial.data() + kTrialBytes / 2);
+}
+
+// The median of a few hundred.
+double empty_loop_seconds(ThreadPool& pool) {
+  std::vector<double> seconds(301);
+  for (double& each : seconds) {
+    const auto begin = std::chrono::steady_clock::now();
+    pool.parallel_for(pool.num_threads(), [](int64_t) {});
+    each = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + 150, seconds.end());
+  return seconds[150];
+}
+
+Findings examine() {
+  Findings f;
+  f.threads = examine_threads();
+  ThreadPool pool(f.threads.num_threads());
+  f.cpu = cpu_features();
+  f.amx = request_amx_permission();
+  f.machine_cpus = sysconf(_SC_NPROCESSORS_ONLN);
+  f.nodes = numa_nodes();
+  f.huge = huge_pages();
+  f.memory = memory_info();
+  f.kernels = kernel_reports();
+  f.peaks = measure_compute_peaks(pool);
+  f.bandwidth = measure_memory_bandwidth(pool);
+  f.huge_bytes = huge_bytes_of_a_trial(pool);
+  f.loop_seconds = empty_loop_seconds(pool);
+  f.ranks = examine_ranks(node_processors(), interface_addresses());
+  return f;
+}
+
+OrderedJson optional_number(const std::optional<int64_t>& value) {
+  return value ? OrderedJson(*value) : OrderedJson();
+}
+
+OrderedJson kernels_json(const std::vector<KernelReport>& kernels) {
+  OrderedJson out = OrderedJson::array();
+  for (const KernelReport& kernel : kernels) {
+    OrderedJson implementations = OrderedJson::array();
+    for (size_t i = 0; i < kernel.implementations.size(); ++i) {
+      const ImplementationReport& row = kernel.implementations[i];
+      implementations.push_back({{"name", row.name},
+                                 {"isa", isa_name(row.isa)},
+                                 {"used", i == kernel.chosen},
+                                 {"refusal", row.refusal}});
+    }
+    out.push_back({{"kernel", kernel.kernel}, {"implementations", implementations}});
+  }
+  return out;
+}
+
+OrderedJson to_json(const Findings& f) {
+  OrderedJson cpus = threads_json(f.threads, f.machine_cpus);
+  cpus["empty_loop_seconds"] = f.loop_seconds;
+  OrderedJson isas = OrderedJson::array();
+  for (const Isa isa : kAllIsas) isas.push_back({{"name", isa_name(isa)}, {"refusal", machine_refusal(isa)}});
+  OrderedJson nodes = OrderedJson::array();
+  for (const NumaNode& node : f.nodes) {
+    nodes.push_back(
+        {{"id", node.id}, {"cpus", format_cpu_list(node.cpus)}, {"memory_bytes", node.memory_bytes}});
+  }
+  OrderedJson pools = OrderedJson::array();
+  for (const HugePagePool& pool : f.huge.pools) {
+    pools.push_back(
+        {{"page_bytes", pool.page_bytes}, {"total", pool.total_pages}, {"free", pool.free_pages}});
+  }
+  OrderedJson peaks = OrderedJson::array();
+  for (const ComputePeak& peak : f.peaks) {
+    peaks.push_back(
+        {{"isa", peak.instruction_set}, {"arithmetic", peak.arithmetic}, {"tflops", peak.tflops}});
+  }
+  return {
+      {"version", TESSERA_VERSION},
+      {"processor", f.cpu.brand},
+      {"instruction_sets", isas},
+      {"isa_limit", isa_name(isa_limit())},
+      {"amx_permission", {{"granted", f.amx.granted}, {"reason", f.amx.reason}}},
+      {"cpu_fault", f.cpu.fault},
+      {"onednn", {{"isa", isa_name(onednn_isa())}, {"reason", machine_onednn_limit().reason}}},
+      {"cpus", cpus},
+      {"numa_nodes", nodes},
+      {"huge_pages",
+       {{"transparent", f.huge.transparent},
+        {"trial_bytes", kTrialBytes},
+        {"huge_bytes", optional_number(f.huge_bytes)},
+        {"reserved", pools}}},
+      {"memory",
+       {{"total_bytes", f.memory.total_bytes},
+        {"available_bytes", f.memory.available_bytes},
+        {"cgroup_limit_bytes", optional_number(f.memory.cgroup_limit_bytes)},
+        {"cgroup_used_bytes", optional_number(f.memory.cgroup_used_bytes)},
+        {"free_for_process_bytes", f.memory.free_for_process_bytes}}},
+      {"ranks", ranks_json(f.ranks)},
+      {"kernels", kernels_json(f.kernels)},
+      {"compute_peaks", peaks},
+      {"memory_bandwidth",
+       {{"best_gb_per_s", f.bandwidth.best_gb_per_s()},
+        {"copy_gb_per_s", f.bandwidth.copy_gb_per_s},
+        {"streaming_copy_gb_per_s", f.bandwidth.streaming_copy_gb_per_s},
+        {"update_gb_per_s", f.bandwidth.update_gb_per_s},
+        {"triad_gb_per_s", f.bandwidth.triad_gb_per_s},
+        {"array_bytes", f.bandwidth.array_bytes}}},
+  };
+}
+
+// A value longer than a line continues below.
+void print_row(const std::string& name, const std::string& value) {
+  constexpr int64_t kValueColumn = 22;
+  constexpr int64_t kWidth = 80;
+  const std::string lines = wrap_text(value, kValueColumn, kWidth);
+  print("  {:<{}}{}{}", name, kValueColumn - 2, lines.substr(std::min<size_t>(kValueColumn, lines.size())),
+        lines.ends_with('\n') ? "" : "\n");
+}
+
+void print_processor(const Findings& f) {
+  print("Processor\n");
+  print_row("model", f.cpu.brand);
+  for (const Isa isa : kAllIsas) {
+    const std::string refusal = machine_refusal(isa);
+    print_row(std::string(isa_name(isa)), refusal.empty() ? "yes" : "no: " + refusal);
+  }
+  print_row("AMX permission", f.amx.granted ? "granted" : "no: " + f.amx.reason);
+  const std::string& reason = machine_onednn_limit().reason;
+  print_row("oneDNN",
+            fmt::format("up to {}{}{}", isa_name(onednn_isa()), reason.empty() ? "" : ": ", reason));
+  print_row("limit", fmt::format("{} (TESSERA_ISA {})", isa_name(isa_limit()),
+                                 std::getenv("TESSERA_ISA") == nullptr ? "not set" : "set"));
+  for (const auto& [name, value] : thread_rows(f.threads, f.machine_cpus)) print_row(name, value);
+  const auto cache = [](int name) { return format_bytes(std::max<int64_t>(sysconf(name), 0)); };
+  print_row("caches", fmt::format("L1 {}, L2 {}, L3 {}", cache(_SC_LEVEL1_DCACHE_SIZE),
+                                  cache(_SC_LEVEL2_CACHE_SIZE), cache(_SC_LEVEL3_CACHE_SIZE)));
+}
+
+void print_memory(const Findings& f) {
+  print("\nMemory\n");
+  print_row("total", format_bytes(f.memory.total_bytes));
+  print_row("available", format_bytes(f.memory.available_bytes));
+  print_row("cgroup limit", f.memory.cgroup_limit_bytes
+                                ? fmt::format("{}, {} in use", format_bytes(*f.memory.cgroup_limit_bytes),
+                                              format_bytes(f.memory.cgroup_used_bytes.value_or(0)))
+                                : "none");
+  print_row("free for a run", format_bytes(f.memory.free_for_process_bytes));
+  for (const NumaNode& node : f.nodes) {
+    print_row(fmt::format("NUMA node {}", node.id),
+              fmt::format("{}, processors {}", format_bytes(node.memory_bytes), format_cpu_list(node.cpus)));
+  }
+  if (f.nodes.empty()) print_row("NUMA nodes", "unknown: the kernel lists none");
+  const std::string& mode = f.huge.transparent;
+  print_row("huge pages", mode.empty()      ? "unknown: no transparent huge pages in this kernel"
+                          : mode == "never" ? "transparent: never; large buffers will miss the TLB more often"
+                                            : "transparent: " + mode + ", used for large buffers");
+  if (f.huge_bytes) {
+    print_row("", fmt::format("{} of a buffer of {} are huge pages", format_bytes(*f.huge_bytes),
+                              format_bytes(kTrialBytes)));
+  }
+  for (const HugePagePool& pool : f.huge.pools) {
+    if (pool.total_pages == 0) continue;
+    print_row("", fmt::format("reserved: {} of {}, {} free; not used", pool.total_pages,
+                              format_bytes(pool.page_bytes), pool.free_pages));
+  }
+}
+
+void print_ranks(const Findings& f) {
+  print("\nRanks\n");
+  for (const auto& [name, value] : rank_rows(f.ranks)) print_row(name, value);
+}
+
+std::string implementation_name(const ImplementationReport& row) {
+  return row.name == isa_name(row.isa) ? row.name : fmt::format("{} {}", row.name, isa_name(row.isa));
+}
+
+// Shows which implementation is used and why the others are not: they are refused, or ranked lower in the
+// table.
+void print_kernels(const Findings& f) {
+  print("\nKernels: the best ranked that runs here, and why not the others\n");
+  for (const KernelReport& kernel : f.kernels) {
+    print_row(kernel.kernel, implementation_name(kernel.implementations[kernel.chosen]));
+    if (kernel.kernel == "gemm" && !gemm_left_to_others().empty()) {
+      print_row("", fmt::format("{}: faster there", gemm_left_to_others()));
+    }
+    std::vector<std::string> behind;
+    for (size_t i = 0; i < kernel.implementations.size(); ++i) {
+      const ImplementationReport& row = kernel.implementations[i];
+      if (!row.refusal.empty()) {
+        print_row("", fmt::format("refused: {}: {}", implementation_name(row), row.refusal));
+      } else if (i != kernel.chosen) {
+        behind.push_back(implementation_name(row));
+      }
+    }
+    if (!behind.empty()) print_row("", fmt::format("ranked below: {}", fmt::join(behind, ", ")));
+  }
+}
+
+void print_speed(const Findings& f) {
+  const int64_t num_threads = f.threads.num_threads();
+  print("\nMeasured now, {} together\n", count_of(num_threads, "thread"));
+  for (const ComputePeak& peak : f.peaks) {
+    print_row(peak.instruction_set,
+              fmt::format("{:.3g} TFLOPS, {:.3g} a thread ({})", peak.tflops,
+                          peak.tflops / static_cast<double>(num_threads), peak.arithmetic));
+  }
+  print_row("parallel loop", fmt::format("{:.2g} us when empty", f.loop_seconds * 1e6));
+  print_row("memory copy", fmt::format("{:.3g} GB/s read + written, {:.3g} past the caches",
+                                       f.bandwidth.copy_gb_per_s, f.bandwidth.streaming_copy_gb_per_s));
+  print_row("memory update",
+            fmt::format("{:.3g} GB/s read + written, in place", f.bandwidth.update_gb_per_s));
+  print_row("memory triad", fmt::format("{:.3g} GB/s, a = b + s c on {} arrays", f.bandwidth.triad_gb_per_s,
+                                        format_bytes(f.bandwidth.array_bytes)));
+}
+
+class DoctorCommand : public Command {
+ public:
+  std::string name() const override { return "doctor"; }
+  std::string summary() const override { return "Show what this machine offers and which code will use it"; }
+  std::string usage() const override { return "[--json]"; }
+  std::string description() const override {
+    return "Shows the processor, the instruction sets found and used (with the reason for each refusal), AMX "
+           "permission, the processors and memory this process may use, NUMA nodes, huge pages, how many "
+           "ranks would start and how other machines reach them, and the arithmetic peak and memory "
+           "bandwidth, measured in about two seconds.";
+  }
+
+  bool is_for_ranks() const override { return true; }
+  void declare_flags(FlagTable* table) override {
+    table->add("json", &json_, "Print one JSON object instead of the report.");
+  }
+
+  void run(FlagTable*) override {
+    const Findings findings = examine();
+    if (json_) {
+      print("{}\n", to_json(findings).dump(2));
+      return;
+    }
+    print_processor(findings);
+    print_memory(findings);
+    print_ranks(findings);
+    print_kernels(findings);
+    print_speed(findings);
+  }
+
+ private:
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_doctor_command() { return std::make_unique<DoctorCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,93 @@
+#include "cli/doctor/doctor_ranks.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "launch/host_name.h"
+#include "platform/open_files.h"
+
+namespace tessera {
+namespace {
+
+std::string interface_of(const RankFindings& f) {
+  for (const InterfaceAddress& each : f.interfaces) {
+    if (each.address == f.told.address) return each.interface;
+  }
+  return "no interface";
+}
+
+bool is_reachable(const RankFindings& f) {
+  for (const InterfaceAddress& each : f.interfaces) {
+    if (each.address == f.told.address) return !each.is_loopback;
+  }
+  return false;
+}
+
+std::string address_text(const RankFindings& f) {
+  if (!f.told_error.empty()) return f.told_error;
+  if (!is_reachable(f))
+    return "none: this machine has only a loopback interface, so a job cannot span machines";
+  const std::string where = fmt::format("{} ({})", f.told.address, interface_of(f));
+  if (!f.told.is_guess) return where + ", from GLOO_SOCKET_IFNAME";
+  return where + ", unless another interface reaches node 0; --interface chooses";
+}
+
+}  // namespace
+
+RankFindings examine_ranks(const NodeProcessors& node, const std::vector<InterfaceAddress>& interfaces) {
+  RankFindings f;
+  f.auto_ranks = num_numa_nodes(node);
+  const ProcessorAssignment assignment = assign_processors(node, f.auto_ranks);
+  f.threads_per_rank = assignment.ranks.front().num_threads;
+  f.processors_message = assignment.message;
+  f.interfaces = interfaces;
+  World world;
+  world.num_nodes = 2;
+  world.host = host_name();
+  try {
+    f.told = choose_local_address(world, "127.0.0.1", "", interfaces);
+  } catch (const Error& error) {
+    f.told_error = error.what();
+  }
+  f.open_files = open_file_limit();
+  return f;
+}
+
+nlohmann::ordered_json ranks_json(const RankFindings& f) {
+  using Json = nlohmann::ordered_json;
+  Json interfaces = Json::array();
+  for (const InterfaceAddress& each : f.interfaces) {
+    interfaces.push_back(
+        {{"name", each.interface}, {"address", each.address}, {"loopback", each.is_loopback}});
+  }
+  return {{"nproc_per_node_auto", f.auto_ranks},
+          {"threads_per_rank", f.threads_per_rank},
+          {"interfaces", interfaces},
+          {"address", is_reachable(f) ? Json(f.told.address) : Json()},
+          {"address_error", f.told_error},
+          {"open_files", f.open_files ? Json(*f.open_files) : Json()}};
+}
+
+std::vector<std::pair<std::string, std::string>> rank_rows(const RankFindings& f) {
+  std::vector<std::pair<std::string, std::string>> rows;
+  rows.emplace_back("nproc_per_node auto",
+                    fmt::format("{} {}, one for each NUMA node, {} {} each", f.auto_ranks,
+                                f.auto_ranks == 1 ? "rank" : "ranks", f.threads_per_rank,
+                                f.threads_per_rank == 1 ? "thread" : "threads"));
+  if (!f.processors_message.empty()) rows.emplace_back("", f.processors_message);
+  std::vector<std::string> interfaces;
+  for (const InterfaceAddress& each : f.interfaces) {
+    interfaces.push_back(fmt::format("{} {}", each.interface, each.address));
+  }
+  rows.emplace_back("interfaces", fmt::format("{}", fmt::join(interfaces, ", ")));
+  rows.emplace_back("address for others", address_text(f));
+  rows.emplace_back("open files", f.open_files
+                                      ? fmt::format("{} a process; node 0 needs one for each rank of a job",
+                                                    format_count(*f.open_files))
+                                      : "no limit");
+  rows.emplace_back("shared memory", "anonymous (memfd): the size of /dev/shm does not matter");
+  return rows;
+}
+
+}  // namespace tessera

@@ -1,0 +1,33 @@
+// What `tessera doctor` says about ranks: how many this machine would start, and how other machines reach it.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/socket/address.h"
+#include "launch/ranks/cpu_assignment.h"
+
+namespace tessera {
+
+struct RankFindings {
+  int auto_ranks = 1;              // --nproc_per_node auto
+  int64_t threads_per_rank = 1;    // per such rank
+  std::string processors_message;  // why they get few processors; "" = they do not
+  std::vector<InterfaceAddress> interfaces;
+  LocalAddress told;                  // address given to others, unless another interface reaches node 0
+  std::string told_error;             // set if GLOO_SOCKET_IFNAME names no interface; "" = `told` is valid
+  std::optional<int64_t> open_files;  // limit per process; nullopt = none
+};
+
+RankFindings examine_ranks(const NodeProcessors& node, const std::vector<InterfaceAddress>& interfaces);
+
+nlohmann::ordered_json ranks_json(const RankFindings& findings);
+
+// Names and values, to be printed below each other.
+std::vector<std::pair<std::string, std::string>> rank_rows(const RankFindings& findings);
+
+}  // namespace tessera

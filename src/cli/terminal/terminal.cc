@@ -1,0 +1,178 @@
+#include "cli/terminal/terminal.h"
+
+#include <fcntl.h>
+#include <langinfo.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <clocale>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/terminal_type.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kDefaultColumns = 80;
+constexpr int64_t kMinColumns = 40;
+constexpr std::chrono::milliseconds kRedrawInterval{50};
+constexpr std::string_view kClearLine = "\r\x1b[K";
+
+std::atomic<bool> status_is_shown{false};
+bool output_reader_is_gone = false;
+ClosedOutput closed_output = ClosedOutput::kEndsProgram;
+
+// At most `count` code points of well-formed UTF-8.
+std::string_view first_characters(std::string_view text, int64_t count) {
+  size_t end = 0;
+  while (end < text.size() && (count > 0 || (text[end] & 0xC0) == 0x80)) {
+    if ((text[end] & 0xC0) != 0x80) --count;
+    ++end;
+  }
+  return text.substr(0, end);
+}
+
+[[noreturn]] void fail_output(int error) {
+  // Otherwise the C library's exit handlers would try to write the rest of the buffer and fail again,
+  // unreported.
+  std::clearerr(stdout);
+  fail_errno(ExitCode::kIoError, error, "standard output");
+}
+
+// True if the failed write may be ignored.
+bool reader_is_gone(int error) {
+  if (error != EPIPE || closed_output != ClosedOutput::kIsIgnored) return false;
+  output_reader_is_gone = true;
+  return true;
+}
+
+}  // namespace
+
+void clear_status_line() {
+  if (!status_is_shown.exchange(false)) return;
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kClearLine.data(), kClearLine.size());
+}
+
+void write_output(std::string_view text) {
+  if (output_reader_is_gone) return;
+  clear_status_line();
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && !reader_is_gone(errno))
+    fail_output(errno);
+  if (output_is_terminal()) flush_output();
+}
+
+void flush_output() {
+  if (output_reader_is_gone) return;
+  if (std::fflush(stdout) != 0 && !reader_is_gone(errno)) fail_output(errno);
+}
+
+void set_closed_output(ClosedOutput behaviour) {
+  closed_output = behaviour;
+  std::signal(SIGPIPE, behaviour == ClosedOutput::kIsIgnored ? SIG_IGN : SIG_DFL);
+}
+
+bool output_is_terminal() {
+  static const bool result = isatty(STDOUT_FILENO) == 1;
+  return result;
+}
+
+bool error_shows_status() {
+  static const bool result = isatty(STDERR_FILENO) == 1 && terminal_takes_escapes();
+  return result;
+}
+
+int64_t terminal_width() {
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    winsize size = {};
+    if (isatty(fd) == 1 && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
+      return std::max<int64_t>(size.ws_col, kMinColumns);
+    }
+  }
+  return kDefaultColumns;
+}
+
+bool terminal_is_utf8() {
+  static const bool result = [] {
+    const locale_t locale = newlocale(LC_CTYPE_MASK, "", nullptr);  // from the environment
+    if (locale == nullptr) return false;
+    const bool utf8 = std::strcmp(nl_langinfo_l(CODESET, locale), "UTF-8") == 0;
+    freelocale(locale);
+    return utf8;
+  }();
+  return result;
+}
+
+std::string bar_text(double fraction, int64_t columns, bool utf8) {
+  const auto full =
+      static_cast<int64_t>(std::clamp(fraction, 0.0, 1.0) * static_cast<double>(columns) + 1e-9);
+  std::string bar;
+  for (int64_t i = 0; i < columns; ++i) {
+    if (utf8) {
+      bar += i < full ? "\u2588" : "\u2591";
+    } else {
+      bar += i < full ? '#' : '.';
+    }
+  }
+  return bar;
+}
+
+StatusLine::StatusLine() { set_before_log_line(clear_status_line); }
+
+StatusLine::~StatusLine() {
+  clear();
+  set_before_log_line(nullptr);
+}
+
+void StatusLine::show(const std::string& text) {
+  if (!error_shows_status()) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (status_is_shown && now - last_shown_ < kRedrawInterval) return;
+  last_shown_ = now;
+  flush_output();
+  std::string line(kClearLine);
+  line += first_characters(text, terminal_width() - 1);
+  status_is_shown = true;
+  // A failed write to a closed terminal only affects the display.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
+void StatusLine::clear() { clear_status_line(); }
+
+void clear_line_of_child() {
+  if (!error_shows_status()) return;
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kClearLine.data(), kClearLine.size());
+}
+
+void protect_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(fd, F_GETFD) != -1) continue;
+    // open() returns the lowest free descriptor, which is this one.
+    [[maybe_unused]] const int opened = open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
+void end_by_signal(int signal_number) {
+  clear_status_line();
+  std::signal(signal_number, SIG_DFL);
+  sigset_t blocked;  // a signal is blocked within its own handler
+  sigemptyset(&blocked);
+  sigaddset(&blocked, signal_number);
+  pthread_sigmask(SIG_UNBLOCK, &blocked, nullptr);
+  std::raise(signal_number);
+  _exit(128 + signal_number);
+}
+
+void install_terminal_cleanup() {
+  std::signal(SIGINT, end_by_signal);
+  std::signal(SIGTERM, end_by_signal);
+}
+
+}  // namespace tessera

@@ -1,0 +1,403 @@
+#include "comm/network/network_group.h"
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/network/network_lane.h"
+#include "comm/network/network_mesh.h"
+#include "comm/socket/background_thread.h"
+#include "comm/world.h"
+#include "platform/cpu.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// Within this time a failure elsewhere ends a wait.
+constexpr milliseconds kCheckInterval{20};
+
+double seconds_between(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+uint64_t hash_of(std::span<const Part> parts) {
+  uint64_t hash = parts.size();
+  for (const Part& part : parts) {
+    for (const int64_t bound : {part.begin, part.end}) {
+      hash = (hash ^ static_cast<uint64_t>(bound)) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 32;
+    }
+  }
+  return hash;
+}
+
+Members describe_members(std::vector<int> ranks, int my_rank, const Rendezvous* rendezvous) {
+  const auto mine = std::ranges::find(ranks, my_rank);
+  TESSERA_CHECK(mine != ranks.end(), "rank {} is not a member of its group", my_rank);
+  Members members;
+  members.index = static_cast<int>(mine - ranks.begin());
+  for (const int rank : ranks) {
+    members.names.push_back(rendezvous == nullptr ? fmt::format("rank {}", rank)
+                                                  : describe_rank(rank, rendezvous->host(rank)));
+  }
+  members.ranks = std::move(ranks);
+  return members;
+}
+
+}  // namespace
+
+// Operations are numbered from 1 and kept in a ring. Each worker thread runs its lanes through all of them in
+// order; the slowest worker determines which are over.
+class NetworkGroup::Impl {
+ public:
+  Impl(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
+       const NetworkOptions& options, FailureDetector& failures)
+      : timeout_(options.timeout),
+        position_(options.position),
+        failures_(failures),
+        members_(describe_members(std::move(ranks), my_rank, rendezvous)) {
+    if (members_.size() == 1) return;
+    TESSERA_CHECK(options.connections >= 1 && rendezvous != nullptr, "{} connections", options.connections);
+    Mesh mesh = connect_mesh(members_, {std::move(name), options.connections, options.timeout}, *rendezvous,
+                             failures_);
+    for (NetworkOperation& operation : ring_) operation.parts.reserve(members_.ranks.size());
+    for (int i = 0; i < options.connections; ++i) {
+      lanes_.push_back(std::make_unique<Lane>(i, options.connections, members_,
+                                              std::move(mesh[static_cast<size_t>(i)]), failures_));
+    }
+    start_workers();
+  }
+
+  ~Impl() { stop_workers(); }
+
+  const Members& members() const { return members_; }
+
+  void set_timeout(std::chrono::milliseconds timeout) { timeout_ = timeout; }
+
+  Ticket issue(Collective collective, std::byte* data, std::span<const Part> parts,
+               int64_t wire_element_bytes, int root, const OpLabel& label) {
+    if (members_.size() == 1) return 0;
+    int64_t elements = 0;
+    for (const Part& part : parts) elements = std::max(elements, part.end);
+    std::unique_lock lock(mutex_);
+    wait_until(lock, [&] { return issued_ - completed_ < kMaxRunning; });
+    // Overlapping operations count once.
+    if (issued_ == completed_) busy_since_ = Clock::now();
+    const Ticket ticket = ++issued_;
+    NetworkOperation& operation = ring_[ticket % kMaxRunning];
+    operation.id = {.number = ticket,
+                    .collective = collective,
+                    .root = root,
+                    .total_bytes = elements * wire_element_bytes,
+                    .parts_hash = hash_of(parts),
+                    .label = label};
+    operation.data = data;
+    operation.parts.assign(parts.begin(), parts.end());
+    if (ticket == completed_ + 1) mark_position(ticket, false);
+    lock.unlock();
+    issued_changed_.notify_all();
+    return ticket;
+  }
+
+  void wait(Ticket ticket) {
+    std::unique_lock lock(mutex_);
+    if (completed_ >= ticket) return;
+    const Clock::time_point begin = Clock::now();
+    wait_until(lock, [&] { return completed_ >= ticket; });
+    // Until the operation was over, not until this thread ran again.
+    wait_s_ += std::max(0.0, seconds_between(begin, std::min(Clock::now(), completed_at_)));
+  }
+
+  void wait_for_all() {
+    if (members_.size() == 1) return;
+    std::unique_lock lock(mutex_);
+    const Ticket last = issued_;
+    lock.unlock();
+    wait(last);
+  }
+
+  bool done(Ticket ticket) const {
+    const std::lock_guard lock(mutex_);
+    return completed_ >= ticket;
+  }
+
+  void abandon() {
+    std::unique_lock lock(mutex_);
+    if (completed_ == issued_) return;
+    if (!error_) {
+      error_ = std::make_exception_ptr(Error(ExitCode::kTryAgain, "operations between nodes were abandoned"));
+    }
+    end_workers(lock);
+  }
+
+  NetworkCounters counters() const {
+    NetworkCounters counters;
+    if (members_.size() == 1) return counters;
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      counters.sent_bytes += lane->counters().sent_bytes.load(std::memory_order_relaxed);
+      counters.received_bytes += lane->counters().received_bytes.load(std::memory_order_relaxed);
+    }
+    const std::lock_guard lock(mutex_);
+    counters.busy_s = busy_s_;
+    counters.wait_s = wait_s_;
+    return counters;
+  }
+
+ private:
+  struct Worker {
+    std::vector<Lane*> lanes;
+    std::vector<pollfd> polled;
+    Ticket completed = 0;
+  };
+
+  void start_workers() {
+    // A waiting worker takes no processor; more workers than processors only get in each other's way.
+    const auto count = static_cast<size_t>(
+        std::min<int64_t>(static_cast<int64_t>(lanes_.size()), cpu_limits().num_processors()));
+    workers_.resize(count);
+    num_running_workers_ = count;
+    for (size_t i = 0; i < lanes_.size(); ++i) workers_[i % count].lanes.push_back(lanes_[i].get());
+    try {
+      for (Worker& worker : workers_) {
+        worker.polled.reserve(2 * worker.lanes.size());
+        threads_.push_back(start_background_thread([this, &worker] { run(worker); }));
+      }
+    } catch (...) {
+      stop_workers();
+      throw;
+    }
+  }
+
+  void stop_workers() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_.store(true, std::memory_order_relaxed);
+    }
+    issued_changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Throws the error that ended the workers, or a failure elsewhere. By then no worker touches a buffer any
+  // more: the caller may be about to free them.
+  template <typename Predicate>
+  void wait_until(std::unique_lock<std::mutex>& lock, const Predicate& predicate) {
+    while (!predicate()) {
+      if (error_ || failures_.failed()) {
+        end_workers(lock);
+        if (error_) std::rethrow_exception(error_);
+        failures_.check();
+      }
+      completed_changed_.wait_for(lock, kCheckInterval);
+    }
+  }
+
+  // Returns once no worker touches a buffer any more.
+  void end_workers(std::unique_lock<std::mutex>& lock) {
+    stopping_.store(true, std::memory_order_relaxed);
+    issued_changed_.notify_all();
+    completed_changed_.wait(lock, [&] { return num_running_workers_ == 0; });
+  }
+
+  // Body of a worker thread.
+  void run(Worker& worker) {
+    std::exception_ptr error;
+    try {
+      while (const NetworkOperation* operation = next_operation(worker)) {
+        for (Lane* lane : worker.lanes) lane->start(*operation);
+        if (!run_lanes(worker)) break;
+        complete(worker);
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      --num_running_workers_;
+      if (error && !error_) error_ = error;
+      count_bytes();
+      // A worker that fails stops the others.
+      stopping_.store(true, std::memory_order_relaxed);
+    }
+    completed_changed_.notify_all();
+    issued_changed_.notify_all();
+  }
+
+  // Waits for the next operation; nullptr = there are no more.
+  const NetworkOperation* next_operation(const Worker& worker) {
+    std::unique_lock lock(mutex_);
+    issued_changed_.wait(
+        lock, [&] { return stopping_.load(std::memory_order_relaxed) || issued_ > worker.completed; });
+    if (stopping_.load(std::memory_order_relaxed)) return nullptr;
+    return &ring_[(worker.completed + 1) % kMaxRunning];
+  }
+
+  // Whether the operation was completed.
+  bool run_lanes(Worker& worker) {
+    const Clock::time_point begin = Clock::now();
+    for (;;) {
+      bool moved = false;
+      bool finished = true;
+      for (Lane* lane : worker.lanes) {
+        if (!lane->finished()) moved |= lane->advance();
+        finished &= lane->finished();
+      }
+      if (finished) return true;
+      if (stopping_.load(std::memory_order_relaxed)) return false;
+      failures_.check();
+      if (moved) continue;
+      if (Clock::now() - begin > timeout_.load(std::memory_order_relaxed)) {
+        for (const Lane* lane : worker.lanes) {
+          if (!lane->finished()) lane->fail_at_deadline(seconds_between(begin, Clock::now()));
+        }
+      }
+      worker.polled.clear();
+      for (const Lane* lane : worker.lanes) lane->add_polled(worker.polled);
+      ::poll(worker.polled.data(), worker.polled.size(), static_cast<int>(kCheckInterval.count()));
+    }
+  }
+
+  void complete(Worker& worker) {
+    bool notify = false;
+    {
+      const std::lock_guard lock(mutex_);
+      ++worker.completed;
+      Ticket completed = worker.completed;
+      for (const Worker& other : workers_) completed = std::min(completed, other.completed);
+      if (completed > completed_) {
+        const Clock::time_point now = Clock::now();
+        busy_s_ += seconds_between(busy_since_, now);
+        busy_since_ = now;
+        completed_at_ = now;
+        completed_ = completed;
+        if (completed_ < issued_) {
+          mark_position(completed_ + 1, false);
+        } else {
+          mark_position(completed_, true);
+        }
+        notify = true;
+      }
+    }
+    if (notify) completed_changed_.notify_all();
+  }
+
+  // Call both with the mutex held.
+  void mark_position(Ticket ticket, bool is_over) {
+    if (position_ == nullptr) return;
+    const OperationId& id = ring_[ticket % kMaxRunning].id;
+    position_->mark(Activity::kNetwork, {.what = id.label.what,
+                                         .number = static_cast<int64_t>(ticket),
+                                         .layer = id.label.layer,
+                                         .bytes = id.total_bytes,
+                                         .is_over = is_over});
+    count_bytes();
+  }
+
+  void count_bytes() {
+    if (position_ == nullptr) return;
+    int64_t sent_bytes = 0, received_bytes = 0;
+    for (const std::unique_ptr<Lane>& lane : lanes_) {
+      sent_bytes += lane->counters().sent_bytes.load(std::memory_order_relaxed);
+      received_bytes += lane->counters().received_bytes.load(std::memory_order_relaxed);
+    }
+    position_->count_network(sent_bytes, received_bytes);
+  }
+
+  std::atomic<std::chrono::milliseconds> timeout_;
+  RankPosition* const position_;
+  FailureDetector& failures_;
+  const Members members_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<Worker> workers_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable issued_changed_;
+  std::condition_variable completed_changed_;
+  std::array<NetworkOperation, kMaxRunning> ring_;
+  Ticket issued_ = 0;
+  Ticket completed_ = 0;
+  Clock::time_point busy_since_;  // while operations run: start of the time not yet in busy_s_
+  Clock::time_point completed_at_;
+  double busy_s_ = 0;
+  double wait_s_ = 0;
+  std::exception_ptr error_;
+  size_t num_running_workers_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous& rendezvous,
+                           const NetworkOptions& options, FailureDetector& failures)
+    : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank, &rendezvous, options,
+                                   failures)) {}
+
+// Addresses are exchanged only while the group is being created.
+NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, StoreClient* store,
+                           const NetworkOptions& options, FailureDetector& failures)
+    : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank,
+                                   rendezvous_of(store, options).get(), options, failures)) {}
+
+NetworkGroup::~NetworkGroup() = default;
+
+void NetworkGroup::abandon() noexcept { impl_->abandon(); }
+
+int NetworkGroup::size() const { return impl_->members().size(); }
+
+int NetworkGroup::index() const { return impl_->members().index; }
+
+NetworkGroup::Ticket NetworkGroup::all_gather(std::span<std::byte> buffer, std::span<const Part> parts,
+                                              const OpLabel& label) {
+  check_parts(parts, buffer.size());
+  return impl_->issue(Collective::kAllGather, buffer.data(), parts, 1, -1, label);
+}
+
+NetworkGroup::Ticket NetworkGroup::reduce_scatter(std::span<float> buffer, std::span<const Part> parts,
+                                                  const OpLabel& label) {
+  check_parts(parts, buffer.size());
+  return impl_->issue(Collective::kReduceScatterBf16, std::as_writable_bytes(buffer).data(), parts,
+                      sizeof(bf16), -1, label);
+}
+
+NetworkGroup::Ticket NetworkGroup::reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts,
+                                                      const OpLabel& label) {
+  check_parts(parts, buffer.size());
+  return impl_->issue(Collective::kReduceScatterF32, std::as_writable_bytes(buffer).data(), parts,
+                      sizeof(float), -1, label);
+}
+
+NetworkGroup::Ticket NetworkGroup::broadcast(std::span<std::byte> buffer, int root, const OpLabel& label) {
+  TESSERA_CHECK(root >= 0 && root < size(), "root {} of {} members", root, size());
+  const Part whole{0, static_cast<int64_t>(buffer.size())};
+  return impl_->issue(Collective::kBroadcast, buffer.data(), {&whole, 1}, 1, root, label);
+}
+
+void NetworkGroup::check_parts(std::span<const Part> parts, size_t num_elements) const {
+  TESSERA_CHECK(static_cast<int>(parts.size()) == size(), "{} parts for {} members", parts.size(), size());
+  for (const Part& part : parts) {
+    TESSERA_CHECK(part.begin >= 0 && part.begin <= part.end && part.end <= static_cast<int64_t>(num_elements),
+                  "part [{}, {}) of {} elements", part.begin, part.end, num_elements);
+  }
+}
+
+void NetworkGroup::wait(Ticket ticket) { impl_->wait(ticket); }
+
+void NetworkGroup::wait_for_all() { impl_->wait_for_all(); }
+
+bool NetworkGroup::done(Ticket ticket) const { return impl_->done(ticket); }
+
+NetworkCounters NetworkGroup::counters() const { return impl_->counters(); }
+
+int64_t NetworkGroup::buffer_bytes(int num_members, int connections) {
+  return num_members == 1 ? 0 : connections * Lane::buffer_bytes(num_members);
+}
+
+void NetworkGroup::set_timeout(std::chrono::milliseconds timeout) { impl_->set_timeout(timeout); }
+
+}  // namespace tessera

@@ -1,0 +1,96 @@
+// Collectives between ranks on different nodes, over TCP. Operations are asynchronous, run one after another
+// in the order issued, and must be issued in the same order by all members.
+//
+// Every message carries its number, operation, label, size and a CRC32C of the payload, so a member in a
+// different operation is detected at once (fail_because() names both sides).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/failure.h"
+#include "comm/network/rendezvous.h"
+#include "comm/op_label.h"
+#include "comm/part.h"
+#include "comm/rank_position.h"
+#include "comm/store/store_client.h"
+
+namespace tessera {
+
+struct NetworkOptions {
+  std::chrono::milliseconds timeout{60'000};  // per operation, from when its turn comes
+  int connections = 4;                        // per pair of members
+  std::string interface;                      // "" = the one that reaches the store
+  RankPosition* position = nullptr;           // records every operation; must outlive the group
+};
+
+struct NetworkCounters {
+  int64_t sent_bytes = 0;  // payload
+  int64_t received_bytes = 0;
+  double busy_s = 0;  // while an operation was running
+  double wait_s = 0;  // part of busy_s that wait() spent blocked
+};
+
+class NetworkGroup {
+ public:
+  // A running operation; cheap to copy. At most kMaxRunning operations may be issued and unfinished: issuing
+  // another waits for the oldest.
+  using Ticket = uint64_t;
+  static constexpr int kMaxRunning = 256;
+
+  // Collective over `ranks` (ranks of the job, including this one); `name` distinguishes the group from
+  // others. Addresses are exchanged through the store; `store` and `failures` must outlive this. A group of
+  // one needs no store.
+  NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, StoreClient* store,
+               const NetworkOptions& options, FailureDetector& failures);
+  // Exchanges addresses through `rendezvous` instead of the store.
+  NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous& rendezvous,
+               const NetworkOptions& options, FailureDetector& failures);
+  // Unfinished operations are abandoned, which the other members see as a lost connection.
+  ~NetworkGroup();
+
+  int size() const;
+  int index() const;
+
+  // Buffers must stay valid and unchanged until the operation is over.
+  // Sends part i of `buffer` (bytes) from member i to all others, in place. parts.size() = size(). Cost:
+  // every byte is received once.
+  Ticket all_gather(std::span<std::byte> buffer, std::span<const Part> parts, const OpLabel& label);
+  // parts[index()] of `buffer` becomes the sum over the members, in member order and in float32;
+  // contributions travel as bf16 (this member's own is not rounded). The other parts are unchanged. Cost: (n
+  // - 1) / n of 2 bytes per element sent and received.
+  Ticket reduce_scatter(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label);
+  // The same with contributions sent as float32, without rounding.
+  Ticket reduce_scatter_f32(std::span<float> buffer, std::span<const Part> parts, const OpLabel& label);
+  // Sends the buffer of member `root` to all others along a chain: a member sends and receives every byte at
+  // most once.
+  Ticket broadcast(std::span<std::byte> buffer, int root, const OpLabel& label);
+
+  // Waits until the operation and all before it are over. Throws the error that made one fail; then none is
+  // running any more, and their buffers may be freed.
+  void wait(Ticket ticket);
+  void wait_for_all();  // issued so far
+  bool done(Ticket ticket) const;
+  // Aborts unfinished operations, which the other members see as a lost connection once the group is
+  // destroyed. No buffer is touched afterwards; if there were any to abort, all later operations fail.
+  void abandon() noexcept;
+
+  NetworkCounters counters() const;
+  // Upper bound of a member's memory in a group of num_members: the chunks in flight on every connection.
+  static int64_t buffer_bytes(int num_members, int connections);
+  // Applies to operations that start running from now on.
+  void set_timeout(std::chrono::milliseconds timeout);
+
+ private:
+  static std::unique_ptr<Rendezvous> rendezvous_of(StoreClient* store, const NetworkOptions& options);
+  void check_parts(std::span<const Part> parts, size_t num_elements) const;
+
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

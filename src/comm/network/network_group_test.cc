@@ -1,0 +1,248 @@
+#include "comm/network/network_group.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <memory>
+#include <numeric>
+#include <thread>
+
+#include "base/float_types.h"
+#include "comm/store/store_server.h"
+#include "support/network_test_support.h"
+
+namespace tessera {
+namespace {
+
+using testing::Each;
+using testing::IsEmpty;
+
+// Tiny, odd, one chunk, as many chunks as connections and one element more, many chunks.
+const std::vector<int64_t> kCounts = {0, 1, 3, 255, 4099, 70'001, 1 << 20, 3'000'017};
+
+std::byte pattern(int64_t i) { return static_cast<std::byte>((i * 131 + (i >> 8) * 7) & 0xFF); }
+
+TEST(NetworkGroup, GathersEveryPartOnEveryMember) {
+  for (int n = 1; n <= 5; ++n) {
+    const auto errors = run_members({.size = n}, [n](NetworkGroup& group) {
+      for (const int64_t count : kCounts) {
+        const std::vector<Part> parts = even_parts(count, n);
+        std::vector<std::byte> buffer(static_cast<size_t>(count));
+        const Part mine = parts[static_cast<size_t>(group.index())];
+        for (int64_t i = mine.begin; i < mine.end; ++i) buffer[static_cast<size_t>(i)] = pattern(i);
+        group.wait(group.all_gather(buffer, parts, {"weights", 3}));
+        for (int64_t i = 0; i < count; ++i) {
+          ASSERT_EQ(buffer[static_cast<size_t>(i)], pattern(i))
+              << n << " members, byte " << i << " of " << count;
+        }
+      }
+    });
+    EXPECT_THAT(errors, Each(IsEmpty())) << n << " members";
+  }
+}
+
+// Integers that bf16 and the sums represent exactly.
+float small_integer(int member, int64_t i) { return static_cast<float>((i * 7 + member * 13) % 31 - 15); }
+
+template <typename Reduce>
+void check_exact_sums(const Reduce& reduce) {
+  for (int n = 1; n <= 5; ++n) {
+    const auto errors = run_members({.size = n}, [&](NetworkGroup& group) {
+      for (const int64_t count : kCounts) {
+        const std::vector<Part> parts = even_parts(count, n);
+        std::vector<float> buffer(static_cast<size_t>(count));
+        for (int64_t i = 0; i < count; ++i) buffer[static_cast<size_t>(i)] = small_integer(group.index(), i);
+        group.wait(reduce(group, buffer, parts));
+        const Part mine = parts[static_cast<size_t>(group.index())];
+        for (int64_t i = 0; i < count; ++i) {
+          float expected = small_integer(group.index(), i);
+          if (i >= mine.begin && i < mine.end) {
+            expected = 0;
+            for (int member = 0; member < n; ++member) expected += small_integer(member, i);
+          }
+          ASSERT_EQ(buffer[static_cast<size_t>(i)], expected)
+              << n << " members, element " << i << " of " << count;
+        }
+      }
+    });
+    EXPECT_THAT(errors, Each(IsEmpty())) << n << " members";
+  }
+}
+
+TEST(NetworkGroup, SumsSmallIntegersExactly) {
+  check_exact_sums([](NetworkGroup& group, std::span<float> buffer, std::span<const Part> parts) {
+    return group.reduce_scatter(buffer, parts, {"gradients", 0});
+  });
+}
+
+TEST(NetworkGroup, SumsSmallIntegersExactlyInFloat32) {
+  check_exact_sums([](NetworkGroup& group, std::span<float> buffer, std::span<const Part> parts) {
+    return group.reduce_scatter_f32(buffer, parts, {"gradients", 0});
+  });
+}
+
+TEST(NetworkGroup, BroadcastsFromEveryRoot) {
+  for (int n = 1; n <= 5; ++n) {
+    const auto errors = run_members({.size = n}, [n](NetworkGroup& group) {
+      for (const int64_t count : kCounts) {
+        for (int root = 0; root < n; ++root) {
+          std::vector<std::byte> buffer(static_cast<size_t>(count));
+          if (group.index() == root) {
+            for (int64_t i = 0; i < count; ++i) buffer[static_cast<size_t>(i)] = pattern(i + root);
+          }
+          group.wait(group.broadcast(buffer, root, {"settings"}));
+          for (int64_t i = 0; i < count; ++i) {
+            ASSERT_EQ(buffer[static_cast<size_t>(i)], pattern(i + root)) << n << " members, root " << root;
+          }
+        }
+      }
+    });
+    EXPECT_THAT(errors, Each(IsEmpty())) << n << " members";
+  }
+}
+
+TEST(NetworkGroup, AddsInTheOrderOfMembersWithoutRoundingItsOwn) {
+  constexpr int kMembers = 4;
+  constexpr int64_t kCount = 300'011;
+  const auto value = [](int member, int64_t i) {
+    return std::sin(static_cast<float>(i * (member + 3))) * std::exp2(static_cast<float>(i % 9));
+  };
+  const auto errors = run_members({.size = kMembers}, [&](NetworkGroup& group) {
+    const std::vector<Part> parts = even_parts(kCount, kMembers);
+    const Part mine = parts[static_cast<size_t>(group.index())];
+    std::vector<float> buffer(kCount);
+    for (int repeat = 0; repeat < 3; ++repeat) {
+      for (int64_t i = 0; i < kCount; ++i) buffer[static_cast<size_t>(i)] = value(group.index(), i);
+      group.wait(group.reduce_scatter(buffer, parts, {"gradients", 1}));
+      for (int64_t i = mine.begin; i < mine.end; ++i) {
+        float expected = 0;
+        for (int member = 0; member < kMembers; ++member) {
+          const float x = value(member, i);
+          expected += member == group.index() ? x : to_float(to_bf16(x));
+        }
+        ASSERT_EQ(buffer[static_cast<size_t>(i)], expected) << "element " << i << ", repeat " << repeat;
+      }
+    }
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(NetworkGroup, EmptyPartsTakePart) {
+  const auto errors = run_members({.size = 3}, [](NetworkGroup& group) {
+    const std::vector<Part> parts = {{0, 0}, {0, 1'000'003}, {1'000'003, 1'000'003}};
+    std::vector<float> buffer(1'000'003, static_cast<float>(group.index() + 1));
+    group.wait(group.reduce_scatter(buffer, parts, {"gradients", 0}));
+    ASSERT_THAT(buffer, Each(group.index() == 1 ? 6.0f : static_cast<float>(group.index() + 1)));
+    group.wait(group.all_gather(std::as_writable_bytes(std::span(buffer)),
+                                std::vector<Part>{{0, 0}, {0, 4'000'012}, {4'000'012, 4'000'012}},
+                                {"sums", 0}));
+    ASSERT_THAT(buffer, Each(6.0f));
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(NetworkGroup, CountsEveryByteOfPayload) {
+  for (int n = 2; n <= 4; ++n) {
+    const auto errors = run_members({.size = n}, [n](NetworkGroup& group) {
+      const int64_t count = 1'000'000 * n;
+      std::vector<float> buffer(static_cast<size_t>(count));
+      const std::vector<Part> parts = even_parts(count, n);
+      group.wait(group.reduce_scatter(buffer, parts, {"gradients", 0}));
+      EXPECT_EQ(group.counters().sent_bytes, 2 * count / n * (n - 1));
+      EXPECT_EQ(group.counters().received_bytes, 2 * count / n * (n - 1));
+      group.wait(
+          group.all_gather(std::as_writable_bytes(std::span(buffer)), even_parts(4 * count, n), {"sums"}));
+      EXPECT_EQ(group.counters().sent_bytes, (2 + 4) * count / n * (n - 1));
+      EXPECT_EQ(group.counters().received_bytes, (2 + 4) * count / n * (n - 1));
+      EXPECT_GE(group.counters().busy_s + 1e-9, group.counters().wait_s);
+    });
+    EXPECT_THAT(errors, Each(IsEmpty())) << n << " members";
+  }
+}
+
+TEST(NetworkGroup, MembersMeetThroughTheStore) {
+  constexpr int kRanks = 4;
+  StoreServer server({.bind_addresses = {"127.0.0.1"},
+                      .port = 0,
+                      .secret = "the secret of the job",
+                      .run_id = "net",
+                      .world_size = kRanks,
+                      .restart_count = 0,
+                      .timing = {}});
+  std::vector<std::string> errors(kRanks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        World world;
+        world.rank = rank;
+        world.world_size = kRanks;
+        world.local_rank = rank % 2;
+        world.local_world_size = 2;
+        world.node_rank = rank / 2;
+        world.num_nodes = 2;
+        world.master_port = server.port();
+        world.agent_has_store = true;
+        world.run_id = "net";
+        world.secret = "the secret of the job";
+        world.host = "h" + std::to_string(rank / 2);
+        const auto store = StoreClient::join(world, {});
+        NetworkGroup group("rail" + std::to_string(rank % 2), {rank % 2, rank % 2 + 2}, rank, store.get(), {},
+                           store->failures());
+        EXPECT_EQ(group.size(), 2);
+        EXPECT_EQ(group.index(), rank / 2);
+        std::vector<float> buffer(1000, static_cast<float>(rank));
+        group.wait(group.reduce_scatter_f32(buffer, even_parts(1000, 2), {"gradients"}));
+        EXPECT_EQ(buffer[static_cast<size_t>(500 * group.index())], static_cast<float>(2 * (rank % 2) + 2));
+        store->leave();
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(NetworkGroup, OperationsQueueBehindOneAnother) {
+  const auto errors = run_members({.size = 3}, [](NetworkGroup& group) {
+    constexpr int kOperations = 2 * NetworkGroup::kMaxRunning + 7;
+    std::vector<std::vector<float>> buffers(kOperations, std::vector<float>(301, 1.0f));
+    const std::vector<Part> parts = even_parts(301, 3);
+    NetworkGroup::Ticket last = 0;
+    for (int i = 0; i < kOperations; ++i) {
+      last = group.reduce_scatter(buffers[static_cast<size_t>(i)], parts, {"gradients", i});
+    }
+    group.wait(last);
+    EXPECT_TRUE(group.done(last));
+    const Part mine = parts[static_cast<size_t>(group.index())];
+    for (const std::vector<float>& buffer : buffers) ASSERT_EQ(buffer[static_cast<size_t>(mine.begin)], 3.0f);
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+TEST(NetworkGroup, AbandonedOperationsTouchNoBufferAndFail) {
+  std::atomic<bool> abandoned = false;
+  const auto errors = run_members({.size = 2}, [&](NetworkGroup& group) {
+    group.abandon();  // nothing has been issued yet
+    std::vector<std::byte> small(8);
+    group.wait(group.all_gather(small, even_parts(8, 2), {"before"}));
+    if (group.index() == 1) {
+      while (!abandoned) std::this_thread::yield();
+      return;
+    }
+    auto buffer = std::make_unique<std::vector<std::byte>>(1 << 20);
+    const NetworkGroup::Ticket ticket = group.all_gather(*buffer, even_parts(1 << 20, 2), {"weights"});
+    group.abandon();
+    buffer.reset();
+    EXPECT_FALSE(group.done(ticket));
+    EXPECT_THROW(group.wait(ticket), Error);
+    abandoned = true;
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,43 @@
+// Connections between all members of a group, several per pair.
+//
+// Every member listens on a port of its own and publishes it; in each pair the member with the higher index
+// connects. A connection must prove that it belongs to the group before it is used: the listening side sends
+// a challenge, the other answers with its identity and an HMAC over both, and gets an HMAC back. The key is
+// derived from the job's secret, which is never sent, and a random number in the store. A peer that fails
+// this is dropped, and a recorded answer fits no other challenge.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "comm/failure.h"
+#include "comm/network/rendezvous.h"
+#include "comm/socket/tcp_socket.h"
+
+namespace tessera {
+
+// The members of a group as ranks of the job.
+struct Members {
+  std::vector<int> ranks;
+  std::vector<std::string> names;  // "rank 3 on host b"
+  int index = 0;                   // of this member
+
+  int size() const { return static_cast<int>(ranks.size()); }
+};
+
+struct MeshOptions {
+  std::string name;  // of the group
+  int connections = 4;
+  std::chrono::milliseconds timeout{60'000};
+};
+
+// sockets[connection][member]; the entries of this member itself are not open.
+using Mesh = std::vector<std::vector<UniqueFd>>;
+
+// Collective. At the deadline fail_because() names a missing member; a member with another wire version or
+// number of connections is an Error(kBadConfig) that names both.
+Mesh connect_mesh(const Members& members, const MeshOptions& options, Rendezvous& rendezvous,
+                  FailureDetector& failures);
+
+}  // namespace tessera

@@ -1,0 +1,97 @@
+#include "comm/network/wire_message.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/text.h"
+#include "platform/crc32c.h"
+
+namespace tessera {
+namespace {
+
+uint32_t header_checksum(const WireHeader& header) {
+  return crc32c(0, std::as_bytes(std::span(&header, 1)).first(offsetof(WireHeader, header_crc)));
+}
+
+const char* name_of(uint8_t collective) {
+  switch (static_cast<Collective>(collective)) {
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kReduceScatterBf16:
+      return "reduce_scatter in bf16";
+    case Collective::kReduceScatterF32:
+      return "reduce_scatter in float32";
+    case Collective::kBroadcast:
+      return "broadcast";
+  }
+  return "an unknown operation";
+}
+
+std::string describe(uint8_t collective, uint64_t number, int root, const OpLabel& label,
+                     int64_t total_bytes) {
+  const std::string from = root < 0 ? std::string() : fmt::format(" from member {}", root);
+  return fmt::format("{} {}{} of {}, {}", name_of(collective), number, from, to_string(label),
+                     count_of(total_bytes, "byte"));
+}
+
+// The label, which may lack a terminating zero.
+std::string label_text(const WireHeader& header) {
+  return {header.label, ::strnlen(header.label, WireHeader::kLabelBytes)};
+}
+
+}  // namespace
+
+WireHeader make_header(const OperationId& operation, int64_t chunk, std::span<const std::byte> payload) {
+  WireHeader header{};
+  header.magic = WireHeader::kMagic;
+  header.collective = static_cast<uint8_t>(operation.collective);
+  header.number = operation.number;
+  header.total_bytes = operation.total_bytes;
+  header.parts_hash = operation.parts_hash;
+  header.layer = operation.label.layer;
+  header.root = operation.root;
+  header.chunk = static_cast<uint32_t>(chunk);
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  header.payload_crc = crc32c(0, payload);
+  std::copy_n(operation.label.what, ::strnlen(operation.label.what, WireHeader::kLabelBytes), header.label);
+  header.header_crc = header_checksum(header);
+  return header;
+}
+
+bool is_intact(const WireHeader& header) {
+  return header.magic == WireHeader::kMagic && header.header_crc == header_checksum(header);
+}
+
+bool matches(const WireHeader& header, const OperationId& operation, int64_t chunk, int64_t payload_bytes) {
+  return header.collective == static_cast<uint8_t>(operation.collective) &&
+         header.number == operation.number && header.total_bytes == operation.total_bytes &&
+         header.parts_hash == operation.parts_hash && header.layer == operation.label.layer &&
+         header.root == operation.root && header.chunk == chunk && header.payload_bytes == payload_bytes &&
+         std::strncmp(header.label, operation.label.what, WireHeader::kLabelBytes) == 0;
+}
+
+std::string describe(const OperationId& operation) {
+  return describe(static_cast<uint8_t>(operation.collective), operation.number, operation.root,
+                  operation.label, operation.total_bytes);
+}
+
+std::string describe(const WireHeader& header) {
+  const std::string label = label_text(header);
+  return describe(header.collective, header.number, header.root, {label.c_str(), header.layer},
+                  header.total_bytes);
+}
+
+std::string describe_mismatch(const OperationId& mine, const std::string& my_name, const WireHeader& theirs,
+                              const std::string& their_name) {
+  const std::string here = describe(mine);
+  const std::string there = describe(theirs);
+  const char* reason = here != there                          ? ""
+                       : theirs.parts_hash != mine.parts_hash ? ", whose parts have different bounds"
+                                                              : ", which sent a different chunk";
+  return fmt::format("the ranks are in different operations: {} is in {}, but {} is in {}{}", my_name, here,
+                     their_name, there, reason);
+}
+
+}  // namespace tessera

@@ -1,0 +1,383 @@
+#include "comm/store/store_client.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "base/log.h"
+#include "base/text.h"
+#include "comm/store/store_client_impl.h"
+#include "comm/store/store_settings.h"
+
+namespace tessera {
+namespace {
+
+using wire::Type;
+using Clock = std::chrono::steady_clock;
+using Duration = std::chrono::duration<double>;
+using std::chrono::milliseconds;
+
+constexpr Duration kStandstill{2};  // a standstill this long is logged
+
+}  // namespace
+
+StoreClient::Impl::~Impl() {
+  bool inside;
+  {
+    const std::lock_guard lock(mutex_);
+    inside = state_ == State::kFormed || (is_agent_ && state_ == State::kAccepted);
+  }
+  if (inside) {
+    try {
+      if (std::uncaught_exceptions() > exceptions_at_join_) {
+        report_own_failure(ExitCode::kTryAgain, "ended by an error");
+      } else {
+        leave();
+      }
+    } catch (const std::exception& error) {
+      log_warning("store: {}", error.what());
+    }
+  }
+  disconnect();
+}
+
+std::string StoreClient::Impl::describe_me() const {
+  return is_agent_ ? fmt::format("the agent of node {} on host {}", world_.node_rank, world_.host)
+                   : describe_rank(world_.rank, world_.host);
+}
+
+bool StoreClient::Impl::has_lost_store() {
+  const std::lock_guard lock(mutex_);
+  return store_gone_ && !verdict_;
+}
+
+std::string StoreClient::Impl::describe_store() const {
+  return fmt::format("the store at {} ({})", endpoint(),
+                     world_.agent_has_store ? "agent of node 0" : "rank 0");
+}
+
+void StoreClient::Impl::on_message(const wire::Header& header, std::string_view body) {
+  quiet_ = Duration(0);
+  const std::lock_guard lock(mutex_);
+  if (header.version != wire::kVersion && header.type != Type::kRefused) {
+    refusal_ =
+        wire::Refusal{.message = fmt::format("{} speaks version {} of its protocol, this program version "
+                                             "{}: all nodes must run the same version of tessera",
+                                             describe_store(), header.version, wire::kVersion)};
+    return;
+  }
+  switch (header.type) {
+    case Type::kHeartbeat:
+      return;
+    case Type::kChallenge:
+      if (expected_welcome_) fail(ExitCode::kBadData, "a second challenge");
+      return apply(wire::decode_bytes(body));
+    case Type::kWelcome:
+      store_is_proved_ = expected_welcome_ && is_equal(wire::decode_bytes(body), *expected_welcome_);
+      if (!store_is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
+      return;
+    case Type::kAccepted:
+      if (!store_is_proved_) fail(ExitCode::kBadData, "it accepts a member without proving the job's secret");
+      state_ = State::kAccepted;
+      break;
+    case Type::kRefused:
+      refusal_ = wire::Refusal::decode(body);
+      break;
+    case Type::kFormed:
+      // Agents are told as well, but do not need it.
+      if (is_agent_) return;
+      seats_ = wire::decode_seats(body);
+      if (std::ssize(seats_) != world_.world_size)
+        fail(ExitCode::kBadData, "a table of {}", count_of(std::ssize(seats_), "rank"));
+      state_ = State::kFormed;
+      break;
+    case Type::kVerdict:
+      verdict_ = wire::decode_failure(body);
+      failures_.set(*verdict_);
+      break;
+    case Type::kValue:
+    case Type::kDenied:
+      if (const auto waiting = answers_.find(header.request); waiting != answers_.end()) {
+        waiting->second = Answer{.type = header.type, .body = std::string(body)};
+      }
+      break;
+    default:
+      fail(ExitCode::kBadData, "unknown message {}", static_cast<int>(header.type));
+  }
+  changed_.notify_all();
+}
+
+void StoreClient::Impl::on_closed(const wire::Ending& ending) {
+  const std::string detail = ending.reason.empty() ? "" : ": " + ending.reason;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kAsked && ending.bad_message) {
+      refusal_ =
+          wire::Refusal{.message = fmt::format("what listens at {} is not a Tessera store{}: does the port "
+                                               "belong to another program?",
+                                               endpoint(), detail)};
+      return;
+    }
+  }
+  lose_store(fmt::format("ended without a word (killed?){}", detail));
+}
+
+void StoreClient::Impl::start_ticking() {
+  last_tick_ = Clock::now();
+  quiet_ = since_heartbeat_ = Duration(0);
+  tick();
+}
+
+void StoreClient::Impl::tick() {
+  const auto period = std::chrono::duration_cast<Clock::duration>(options_.heartbeat) / 4;
+  timer_.expires_after(period);
+  timer_.async_wait([this, period](asio::error_code error) {
+    if (error || !channel_->is_open()) return;
+    const auto now = Clock::now();
+    const Duration gap = now - last_tick_;
+    last_tick_ = now;
+    if (gap > kStandstill) {
+      log_warning("{} stood still for {:.1f} s (stopped, or its machine overloaded)", describe_me(),
+                  gap.count());
+    }
+    // Time in which this process was stopped says nothing about the store: what it sent is still unread.
+    const Duration elapsed = std::min<Duration>(gap, 2 * period);
+    quiet_ += elapsed;
+    since_heartbeat_ += elapsed;
+    if (since_heartbeat_ >= options_.heartbeat) {
+      since_heartbeat_ = Duration(0);
+      channel_->send(Type::kHeartbeat, 0, {});
+    }
+    if (quiet_ < options_.silence) return tick();
+    channel_->close();
+    lose_store(fmt::format("has been silent for {:.1f} s", Duration(options_.silence).count()));
+  });
+}
+
+void StoreClient::Impl::lose_store(const std::string& how) {
+  const std::lock_guard lock(mutex_);
+  store_gone_ = true;
+  if (state_ == State::kFormed || (is_agent_ && state_ == State::kAccepted)) {
+    const bool by_rank = !world_.agent_has_store;
+    if (!verdict_) {
+      failures_.set({.rank = by_rank ? 0 : -1,
+                     .host = by_rank && !seats_.empty() ? seats_.front().host : world_.master_addr,
+                     .message = fmt::format("{} {}", describe_store(), how)});
+    }
+  } else {
+    problem_ = fmt::format("{} {}", describe_store(), how);
+  }
+  changed_.notify_all();
+}
+
+void StoreClient::Impl::send(Type type, uint32_t request, std::string body) {
+  asio::post(io_, [this, type, request, body = std::move(body)] { channel_->send(type, request, body); });
+}
+
+std::optional<StoreClient::Impl::Answer> StoreClient::Impl::ask(Type type, const std::string& body,
+                                                                milliseconds timeout, bool after_verdict) {
+  std::unique_lock lock(mutex_);
+  TESSERA_CHECK(state_ == State::kAccepted || state_ == State::kFormed, "a request to a store that was left");
+  const uint32_t number = next_request_++;
+  const auto slot = answers_.emplace(number, std::nullopt).first;
+  send(type, number, body);
+  const auto over = [&] { return slot->second || store_gone_ || (verdict_ && !after_verdict); };
+  // A process that was stopped past its deadline still has to read what arrived meanwhile.
+  if (!changed_.wait_for(lock, timeout, over)) changed_.wait_for(lock, options_.heartbeat, over);
+  std::optional<Answer> answer = std::move(slot->second);
+  answers_.erase(slot);
+  if (!answer && type == Type::kGet) {
+    wire::Writer out;
+    out.u32(number);
+    send(Type::kCancel, 0, out.take());
+  }
+  return answer;
+}
+
+std::string StoreClient::Impl::request(Type type, const std::string& body, milliseconds timeout,
+                                       const std::string& what) {
+  failures_.check();
+  const std::optional<Answer> answer = ask(type, body, timeout);
+  if (!answer) {
+    failures_.check();
+    fail(ExitCode::kTryAgain, "{}: {} within {:.1f} s", describe_me(), what, Duration(timeout).count());
+  }
+  if (answer->type == Type::kDenied) {
+    const wire::Refusal denial = wire::Refusal::decode(answer->body);
+    throw Error(denial.code, denial.message);
+  }
+  return answer->body;
+}
+
+void StoreClient::Impl::set(const std::string& key, const std::string& value) {
+  wire::Writer out;
+  out.text(key);
+  out.text(value);
+  request(Type::kSet, out.take(), options_.rendezvous_timeout,
+          fmt::format("the store did not take '{}'", printable(key)));
+}
+
+std::string StoreClient::Impl::get(const std::string& key, milliseconds timeout) {
+  wire::Writer out;
+  out.text(key);
+  return request(Type::kGet, out.take(), timeout,
+                 fmt::format("nobody set '{}' in the store", printable(key)));
+}
+
+int64_t StoreClient::Impl::add(const std::string& key, int64_t amount) {
+  wire::Writer out;
+  out.text(key);
+  out.i64(amount);
+  return std::stoll(request(Type::kAdd, out.take(), options_.rendezvous_timeout,
+                            fmt::format("the store did not add to '{}'", printable(key))));
+}
+
+void StoreClient::Impl::watch(const std::string& key) {
+  wire::Writer out;
+  out.text(key);
+  const std::lock_guard lock(mutex_);
+  TESSERA_CHECK(state_ == State::kFormed, "a request to a store that was left");
+  answers_.erase(watch_request_);
+  watch_request_ = next_request_++;
+  answers_.emplace(watch_request_, std::nullopt);
+  send(Type::kGet, watch_request_, out.take());
+}
+
+std::optional<std::string> StoreClient::Impl::watched() {
+  const std::lock_guard lock(mutex_);
+  const auto waiting = answers_.find(watch_request_);
+  if (waiting == answers_.end() || !waiting->second || waiting->second->type != Type::kValue)
+    return std::nullopt;
+  return waiting->second->body;
+}
+
+Failure StoreClient::Impl::settle(Failure suspicion) {
+  if (suspicion.rank >= 0 && static_cast<size_t>(suspicion.rank) < hosts_.size()) {
+    suspicion.host = hosts_[static_cast<size_t>(suspicion.rank)];
+  }
+  const auto limit = options_.suspicion_grace + options_.lost_grace + kPartingTime;
+  std::unique_lock lock(mutex_);
+  if (state_ != State::kFormed || store_gone_) return suspicion;
+  send(Type::kSuspect, 0, wire::encode_failure(suspicion));
+  changed_.wait_for(lock, limit, [&] { return store_gone_ || verdict_; });
+  if (verdict_) return *verdict_;
+  // Set if the store was lost, which may be the cause of all this.
+  return failures_.failure().value_or(suspicion);
+}
+
+void StoreClient::Impl::report_own_failure(ExitCode code, const std::string& message) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded || store_gone_) return;
+    // The others already know.
+    if (verdict_) {
+      state_ = State::kEnded;
+      return;
+    }
+  }
+  ask(Type::kOwnFailure,
+      wire::encode_failure({.rank = world_.rank, .host = world_.host, .message = message, .code = code}),
+      kPartingTime);
+  const std::lock_guard lock(mutex_);
+  state_ = State::kEnded;
+}
+
+void StoreClient::Impl::report(const Failure& failure) {
+  TESSERA_CHECK(is_agent_, "rank {} reports for another", world_.rank);
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded || store_gone_ || verdict_) return;
+  }
+  ask(Type::kReport, wire::encode_failure(failure), kPartingTime);
+}
+
+std::optional<std::string> StoreClient::Impl::hand_in(const std::string& node_report, milliseconds timeout) {
+  TESSERA_CHECK(is_agent_, "rank {} speaks for a node", world_.rank);
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kAccepted || store_gone_) return std::nullopt;
+  }
+  const std::optional<Answer> answer = ask(Type::kNodeReport, node_report, timeout, /*after_verdict=*/true);
+  if (!answer || answer->type != Type::kValue) return std::nullopt;
+  return answer->body;
+}
+
+void StoreClient::Impl::leave() {
+  bool last_word = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ == State::kEnded) return;
+    last_word = store_gone_ || verdict_;
+  }
+  if (!last_word) ask(Type::kLeave, {}, kPartingTime);
+  {
+    const std::lock_guard lock(mutex_);
+    state_ = State::kEnded;
+  }
+  if (!server_ || last_word) return;
+  // Members that hang or are stopped are detected by their silence; those that work may take their time.
+  while (!server_->wait_until_over(std::chrono::minutes(1))) {
+    log_info("rank 0 has finished and keeps serving the store until all others have: {}", server_->present());
+  }
+  if (const auto failure = server_->failure()) log_warning("after rank 0 had finished: {}", failure->message);
+}
+
+void set_heartbeat_timeout(StoreOptions* options, milliseconds timeout) {
+  options->silence = timeout;
+  options->heartbeat = std::clamp(timeout / 10, milliseconds(20), StoreOptions{}.heartbeat);
+}
+
+StoreClient::StoreClient() = default;
+StoreClient::~StoreClient() = default;
+
+std::unique_ptr<StoreClient> StoreClient::join(const World& world, const StoreOptions& options,
+                                               bool is_agent) {
+  std::unique_ptr<StoreClient> client(new StoreClient);
+  client->impl_ = std::make_unique<Impl>(world, options, is_agent);
+  client->impl_->join();
+  return client;
+}
+
+std::unique_ptr<StoreClient> StoreClient::join(const World& world, const StoreOptions& options) {
+  return join(world, options, false);
+}
+
+std::unique_ptr<StoreClient> StoreClient::join_as_agent(const World& world, const StoreOptions& options) {
+  return join(world, options, true);
+}
+
+FailureDetector& StoreClient::failures() { return impl_->failures(); }
+bool StoreClient::has_lost_store() const { return impl_->has_lost_store(); }
+
+void StoreClient::set(const std::string& key, const std::string& value) { impl_->set(key, value); }
+std::string StoreClient::get(const std::string& key, milliseconds timeout) {
+  return impl_->get(key, timeout);
+}
+int64_t StoreClient::add(const std::string& key, int64_t amount) { return impl_->add(key, amount); }
+void StoreClient::check_same_settings(const std::map<std::string, std::string>& settings) {
+  const World& world = impl_->world();
+  const std::string prefix = fmt::format("tessera/settings/{}/", impl_->next_settings_check());
+  const std::string difference = find_difference(*this, world, prefix, settings);
+  if (!difference.empty()) failures().fail_because(-1, difference, ExitCode::kBadConfig);
+}
+void StoreClient::watch(const std::string& key) { impl_->watch(key); }
+std::optional<std::string> StoreClient::watched() const { return impl_->watched(); }
+const std::vector<std::string>& StoreClient::hosts() const { return impl_->hosts(); }
+const std::vector<std::string>& StoreClient::addresses() const { return impl_->addresses(); }
+const std::string& StoreClient::local_address() const { return impl_->local_address(); }
+// Different for every start, so that nothing sent in an earlier start proves anything now.
+std::string StoreClient::job_key() const {
+  const World& world = impl_->world();
+  return std::string(
+      text_of(hmac_sha256(world.secret, {"job", world.run_id, std::to_string(world.restart_count)})));
+}
+milliseconds StoreClient::rendezvous_timeout() const { return impl_->rendezvous_timeout(); }
+void StoreClient::report_own_failure(ExitCode code, const std::string& message) {
+  impl_->report_own_failure(code, message);
+}
+void StoreClient::report(const Failure& failure) { impl_->report(failure); }
+std::optional<std::string> StoreClient::hand_in(const std::string& node_report, milliseconds timeout) {
+  return impl_->hand_in(node_report, timeout);
+}
+void StoreClient::leave() { impl_->leave(); }
+
+}  // namespace tessera

@@ -1,0 +1,146 @@
+// Implementation of StoreClient: joining is in store_client_join.cc, everything after it in store_client.cc.
+// Not to be included elsewhere.
+#pragma once
+
+#include <asio.hpp>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/socket/address.h"
+#include "comm/store/store_channel.h"
+#include "comm/store/store_client.h"
+#include "comm/store/store_proof.h"
+#include "comm/store/store_server.h"
+
+namespace tessera {
+
+class StoreClient::Impl {
+  using Clock = std::chrono::steady_clock;
+  using Duration = std::chrono::duration<double>;
+  using milliseconds = std::chrono::milliseconds;
+  using Type = wire::Type;
+
+  static constexpr milliseconds kPartingTime{1'000};  // for what a process sends on its way out
+
+ public:
+  Impl(const World& world, const StoreOptions& options, bool is_agent)
+      : world_(world), options_(options), is_agent_(is_agent), failures_(*this), timer_(io_) {}
+  ~Impl();
+
+  void join();
+  void set(const std::string& key, const std::string& value);
+  std::string get(const std::string& key, milliseconds timeout);
+  int64_t add(const std::string& key, int64_t amount);
+  void watch(const std::string& key);
+  std::optional<std::string> watched();
+  const World& world() const { return world_; }
+  uint64_t next_settings_check() { return num_settings_checks_++; }
+  void report_own_failure(ExitCode code, const std::string& message);
+  void report(const Failure& failure);
+  std::optional<std::string> hand_in(const std::string& node_report, milliseconds timeout);
+  void leave();
+
+  FailureDetector& failures() { return failures_; }
+  bool has_lost_store();
+  const std::vector<std::string>& hosts() const { return hosts_; }
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  const std::string& local_address() const { return local_.address; }
+  milliseconds rendezvous_timeout() const { return options_.rendezvous_timeout; }
+
+ private:
+  enum class State { kOut, kAsked, kAccepted, kFormed, kEnded };
+
+  struct Answer {
+    Type type;
+    std::string body;
+  };
+
+  class Failures : public FailureDetector {
+   public:
+    explicit Failures(Impl& impl) : impl_(impl) {}
+
+   protected:
+    Failure settle(Failure suspicion) override { return impl_.settle(std::move(suspicion)); }
+
+   private:
+    Impl& impl_;
+  };
+
+  std::string endpoint() const { return fmt::format("{}:{}", world_.master_addr, world_.master_port); }
+  std::string describe_me() const;
+  std::string describe_store() const;
+
+  // One attempt each; returns "" or the reason it failed.
+  std::string try_join(Clock::time_point deadline);
+  std::string ask_to_join(Clock::time_point deadline);
+  std::string wait_until_formed(Clock::time_point deadline);
+  bool is_notice_due();
+  void disconnect();
+  // Answers the store's challenge.
+  void apply(const Nonce& challenge);
+  void learn_seats();
+
+  void on_message(const wire::Header& header, std::string_view body);
+  void on_closed(const wire::Ending& ending);
+  void start_ticking();
+  void tick();
+  void lose_store(const std::string& how);
+  Failure settle(Failure suspicion);
+
+  // Sends a request and waits for the answer; nullopt at the timeout, or once there can be none, as after
+  // most verdicts.
+  std::optional<Answer> ask(Type type, const std::string& body, milliseconds timeout,
+                            bool after_verdict = false);
+  // Same for a request that must be answered.
+  std::string request(Type type, const std::string& body, milliseconds timeout, const std::string& what);
+  void send(Type type, uint32_t request, std::string body);
+
+  const World world_;
+  const StoreOptions options_;
+  const bool is_agent_;
+  std::unique_ptr<StoreServer> server_;
+  Failures failures_;
+  int exceptions_at_join_ = 0;
+  Clock::time_point next_notice_;
+  uint64_t num_settings_checks_ = 0;
+  std::vector<std::string> hosts_;
+  std::vector<std::string> addresses_;
+  LocalAddress local_;
+
+  // Used on the thread, or before it starts.
+  asio::io_context io_;
+  asio::steady_timer timer_;
+  std::shared_ptr<wire::Channel> channel_;
+  Clock::time_point last_tick_;
+  Duration since_heartbeat_{0};
+  Duration quiet_{0};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  // Guarded by mutex_ from here on.
+  State state_ = State::kOut;
+  bool store_gone_ = false;
+  std::string problem_;  // while joining
+  std::optional<wire::Refusal> refusal_;
+  std::optional<Mac> expected_welcome_;
+  bool store_is_proved_ = false;
+  std::optional<Failure> verdict_;
+  std::vector<wire::Seat> seats_;
+  uint32_t next_request_ = 1;
+  std::map<uint32_t, std::optional<Answer>> answers_;
+  uint32_t watch_request_ = 0;  // 0 = nothing is watched
+
+  std::thread thread_;
+};
+
+}  // namespace tessera

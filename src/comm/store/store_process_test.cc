@@ -1,0 +1,286 @@
+// Members that are killed or stopped: each is a process forked from the test, which has no threads at that
+// point.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "support/store_test_support.h"
+
+namespace tessera {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using Clock = std::chrono::steady_clock;
+using testing::HasSubstr;
+
+// A process that runs the body and reports what it returned or threw.
+class Process {
+ public:
+  explicit Process(const std::function<std::string()>& body) {
+    std::array<int, 2> ends;
+    if (pipe(ends.data()) != 0) throw std::runtime_error("no pipe");
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(ends[0]);
+      std::string text;
+      try {
+        text = body();
+      } catch (const std::exception& error) {
+        text = error.what();
+      }
+      const ssize_t written = write(ends[1], text.data(), text.size());
+      _exit(written == std::ssize(text) ? 0 : 1);
+    }
+    close(ends[1]);
+    output_ = ends[0];
+  }
+  Process(Process&& other) noexcept
+      : pid_(std::exchange(other.pid_, -1)), output_(std::exchange(other.output_, -1)) {}
+  ~Process() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    if (output_ >= 0) close(output_);
+  }
+
+  void signal(int number) const { kill(pid_, number); }
+  std::string result() {
+    std::string text;
+    std::array<char, 256> buffer;
+    for (ssize_t size; (size = read(output_, buffer.data(), buffer.size())) > 0;) {
+      text.append(buffer.data(), static_cast<size_t>(size));
+    }
+    waitpid(std::exchange(pid_, -1), nullptr, 0);
+    return text;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int output_ = -1;
+};
+
+// A port that was free a moment ago.
+int free_port(int world_size) { return StoreServer(quick_server_options(world_size)).port(); }
+
+StoreServerOptions server_on(int port, int world_size) {
+  StoreServerOptions options = quick_server_options(world_size);
+  options.port = port;
+  return options;
+}
+
+// Joins, announces it, and stays until the key "end" is set.
+std::string member(const World& world, const StoreOptions& options = quick_store_options()) {
+  const auto store = StoreClient::join(world, options);
+  store->add("joined", 1);
+  const std::string end = store->get("end", seconds(60));
+  store->leave();
+  return end;
+}
+
+std::vector<Process> start_members(int world_size, int port) {
+  std::vector<Process> members;
+  for (int rank = 0; rank < world_size; ++rank) {
+    members.emplace_back([=] { return member(test_world(rank, world_size, 1, port)); });
+  }
+  return members;
+}
+
+// The test watches the job as the agent of a node without ranks.
+std::unique_ptr<StoreClient> watch(int world_size, int port) {
+  World world = test_world(world_size, world_size + 1, 1, port);
+  world.world_size = world_size;
+  auto watcher = StoreClient::join_as_agent(world, quick_store_options());
+  while (watcher->add("joined", 0) < world_size) std::this_thread::sleep_for(milliseconds(5));
+  return watcher;
+}
+
+TEST(StoreProcess, AKilledRankIsNamedWithinASecond) {
+  const int port = free_port(3);
+  auto members = start_members(3, port);
+  StoreServer server(server_on(port, 3));
+  const auto watcher = watch(3, port);
+  const auto start = Clock::now();
+  members[1].signal(SIGKILL);
+  const std::string expected = "rank 1 on host host1 ended without a word (killed?)";
+  EXPECT_EQ(members[0].result(), expected);
+  EXPECT_EQ(members[2].result(), expected);
+  EXPECT_LT(Clock::now() - start, seconds(1));
+  ASSERT_TRUE(server.failure().has_value());
+  EXPECT_EQ(server.failure()->rank, 1);
+}
+
+TEST(StoreProcess, WhoSawItEndKnowsWhy) {
+  const int port = free_port(2);
+  auto members = start_members(2, port);
+  StoreServer server(server_on(port, 2));
+  const auto watcher = watch(2, port);
+  members[1].signal(SIGKILL);
+  std::this_thread::sleep_for(milliseconds(50));  // the store has seen the connection end
+  server.report({.rank = 1, .host = "host1", .message = "rank 1 on host host1 was killed by signal 9"});
+  EXPECT_EQ(members[0].result(), "rank 1 on host host1 was killed by signal 9");
+}
+
+TEST(StoreProcess, AKilledAgentIsTheCulpritNotItsRanks) {
+  const int port = free_port(2);
+  auto members = start_members(2, port);
+  Process agent([=] {
+    const auto store = StoreClient::join_as_agent(test_world(1, 2, 1, port), quick_store_options());
+    store->add("joined", 1);
+    return store->get("end", seconds(60));
+  });
+  StoreServer server(server_on(port, 2));
+  const auto watcher = watch(2, port);
+  while (watcher->add("joined", 0) < 3) std::this_thread::sleep_for(milliseconds(5));
+  members[1].signal(SIGKILL);
+  agent.signal(SIGKILL);
+  EXPECT_EQ(members[0].result(), "the agent of node 1 on host host1 ended without a word (killed?)");
+}
+
+TEST(StoreProcess, AShortStopDisturbsNobody) {
+  const int port = free_port(2);
+  auto members = start_members(2, port);
+  StoreServer server(server_on(port, 2));
+  const auto watcher = watch(2, port);
+  for (int i = 0; i < 3; ++i) {
+    members[1].signal(SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(600));  // of the 1000 allowed
+    members[1].signal(SIGCONT);
+    std::this_thread::sleep_for(milliseconds(100));
+  }
+  EXPECT_FALSE(server.failure()) << server.failure()->message;
+  watcher->set("end", "fine");
+  EXPECT_EQ(members[0].result(), "fine");
+  EXPECT_EQ(members[1].result(), "fine");
+}
+
+TEST(StoreProcess, AStoppedRankIsFoundByItsSilence) {
+  const int port = free_port(2);
+  auto members = start_members(2, port);
+  StoreServer server(server_on(port, 2));
+  const auto watcher = watch(2, port);
+  const auto start = Clock::now();
+  members[1].signal(SIGSTOP);
+  const std::string expected = "rank 1 on host host1: silent for 1.0 s";
+  EXPECT_EQ(members[0].result(), expected);
+  EXPECT_GT(Clock::now() - start, milliseconds(900));
+  // It is told what happened meanwhile, not that others were silent.
+  members[1].signal(SIGCONT);
+  EXPECT_EQ(members[1].result(), expected);
+}
+
+// With the timeouts of a real job.
+TEST(StoreProcess, StopOfThreeSecondsWithTheDefaults) {
+  const int port = free_port(2);
+  std::vector<Process> members;
+  for (int rank = 0; rank < 2; ++rank) {
+    members.emplace_back([=] { return member(test_world(rank, 2, 1, port), StoreOptions{}); });
+  }
+  StoreServerOptions options = server_on(port, 2);
+  options.timing = StoreOptions{};
+  StoreServer server(options);
+  const auto watcher = watch(2, port);
+  members[0].signal(SIGSTOP);
+  std::this_thread::sleep_for(seconds(3));
+  members[0].signal(SIGCONT);
+  std::this_thread::sleep_for(milliseconds(500));
+  EXPECT_FALSE(server.failure()) << server.failure()->message;
+  watcher->set("end", "fine");
+  EXPECT_EQ(members[0].result(), "fine");
+  EXPECT_EQ(members[1].result(), "fine");
+}
+
+TEST(StoreProcess, StopOfTheStoreIsMeasuredByItsMembers) {
+  const int port = free_port(2);
+  auto members = start_members(2, port);
+  Process agent([=] {
+    StoreServer server(server_on(port, 2));
+    server.wait_until_over(seconds(60));
+    return server.failure() ? server.failure()->message : std::string("over");
+  });
+  {
+    const auto watcher = watch(2, port);
+    agent.signal(SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(600));
+    agent.signal(SIGCONT);
+    std::this_thread::sleep_for(milliseconds(200));
+    EXPECT_FALSE(watcher->failures().failed());
+    watcher->leave();
+  }
+  agent.signal(SIGSTOP);
+  const std::string expected =
+      fmt::format("the store at 127.0.0.1:{} (agent of node 0) has been silent for 1.0 s", port);
+  EXPECT_EQ(members[0].result(), expected);
+  EXPECT_EQ(members[1].result(), expected);
+}
+
+TEST(StoreProcess, AKilledStoreIsNamed) {
+  const int port = free_port(2);
+  std::vector<Process> members;
+  for (int rank = 0; rank < 2; ++rank) {
+    World world = test_world(rank, 2, 1, port);
+    world.agent_has_store = false;
+    members.emplace_back([=] { return member(world); });
+  }
+  const auto watcher = watch(2, port);
+  members[0].signal(SIGKILL);
+  EXPECT_EQ(members[1].result(),
+            fmt::format("the store at 127.0.0.1:{} (rank 0) ended without a word (killed?)", port));
+}
+
+TEST(StoreProcess, AnAgentKilledBeforeTheJobIsCompleteIsADisruption) {
+  const int port = free_port(2);
+  Process agent([=] {
+    const auto store = StoreClient::join_as_agent(test_world(1, 2, 1, port), quick_store_options());
+    store->set("joined", "1");
+    return store->get("end", seconds(60));
+  });
+  StoreServerOptions options = server_on(port, 2);
+  options.num_agents = 1;
+  StoreServer server(options);
+  const auto watcher = StoreClient::join_as_agent(test_world(0, 2, 1, port), quick_store_options());
+  watcher->get("joined", seconds(20));
+  agent.signal(SIGKILL);
+  EXPECT_EQ(error_of([&] { watcher->get("never", seconds(20)); }),
+            "the agent of node 1 on host host1 ended without a word (killed?)");
+  EXPECT_TRUE(watcher->failures().failure()->is_disruption);
+}
+
+TEST(StoreProcess, WhoDiesBeforeAllHaveJoinedIsReplaced) {
+  // Long compared with the time a busy machine may stall a process.
+  StoreOptions timing = quick_store_options();
+  timing.silence = seconds(4);
+  const int port = free_port(2);
+  Process first([=] { return member(test_world(1, 2, 1, port), timing); });
+  StoreServerOptions options = server_on(port, 2);
+  options.timing = timing;
+  StoreServer server(options);
+  while (server.missing().find("joined: 1 (host host1)") == std::string::npos) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  first.signal(SIGSTOP);
+  // While the first may still be alive, the second waits; it joins when the first is dropped for its silence.
+  const auto start = Clock::now();
+  std::this_thread::sleep_for(seconds(2));
+  run_ranks(2, [&](int rank) {
+    const auto store = StoreClient::join(test_world(rank, 2, 1, port), timing);
+    EXPECT_FALSE(store->failures().failed());
+  });
+  EXPECT_GT(Clock::now() - start, milliseconds(2500));
+  EXPECT_TRUE(server.wait_until_over(seconds(10)));
+  EXPECT_FALSE(server.failure());
+  first.signal(SIGCONT);
+  EXPECT_THAT(first.result(), HasSubstr("comes too late"));
+}
+
+}  // namespace
+}  // namespace tessera

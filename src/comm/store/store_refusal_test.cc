@@ -1,0 +1,315 @@
+// Who is refused, and that accepted members are not disturbed by it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <asio.hpp>
+
+#include <atomic>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "comm/store/store_proof.h"
+#include "comm/store/store_wire.h"
+#include "support/store_test_support.h"
+
+namespace tessera {
+namespace {
+
+using asio::ip::tcp;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A running job of two ranks, and what a third party is told.
+class RunningJob {
+ public:
+  RunningJob() : server_(quick_server_options(2)) {
+    run_ranks(2, [&](int rank) { members_[rank] = StoreClient::join(world(rank), quick_store_options()); });
+  }
+  ~RunningJob() {
+    EXPECT_FALSE(server_.failure()) << server_.failure()->message;
+    members_[0]->set("still", "fine");
+    EXPECT_EQ(members_[1]->get("still", seconds(10)), "fine");
+  }
+
+  World world(int rank) const { return test_world(rank, 2, 1, server_.port()); }
+  std::string refusal_of(const World& stranger) const {
+    StoreOptions options = quick_store_options();
+    options.rendezvous_timeout = milliseconds(600);
+    return error_of([&] { StoreClient::join(stranger, options); });
+  }
+  tcp::socket connect(asio::io_context& io) const {
+    tcp::socket socket(io);
+    socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server_.port())});
+    return socket;
+  }
+
+ private:
+  StoreServer server_;
+  std::unique_ptr<StoreClient> members_[2];
+};
+
+TEST(StoreRefusal, SecondProcessWithTheSameRank) {
+  const RunningJob job;
+  EXPECT_THAT(job.refusal_of(job.world(1)),
+              AllOf(HasSubstr("rank 1 on host host1 (process "),
+                    HasSubstr("cannot join: rank 1 on host host1 (process "), HasSubstr("--node_rank")));
+}
+
+TEST(StoreRefusal, AnotherJob) {
+  const RunningJob job;
+  World stranger = job.world(1);
+  stranger.run_id = "other\n";
+  EXPECT_THAT(job.refusal_of(stranger),
+              HasSubstr("belongs to job 'other\\x0a', but the store on this port to job "
+                        "'test'"));
+}
+
+TEST(StoreRefusal, FormerAndLaterStarts) {
+  StoreServerOptions server_options = quick_server_options(1);
+  server_options.restart_count = 1;
+  StoreServer server(server_options);
+  World world = test_world(0, 1, 1, server.port());
+  EXPECT_EQ(error_of([&] { StoreClient::join(world, quick_store_options()); }),
+            "rank 0 on host host0 belongs to start 0 of the job, the store to start 1");
+  // The store of the later start may still come up.
+  world.restart_count = 2;
+  StoreOptions options = quick_store_options();
+  options.rendezvous_timeout = milliseconds(500);
+  EXPECT_THAT(error_of([&] { StoreClient::join(world, options); }),
+              AllOf(HasSubstr("not complete after 0.5 s"), HasSubstr("belongs to start 2 of the job")));
+}
+
+TEST(StoreRefusal, AnotherShapeOfTheJob) {
+  StoreServer server(quick_server_options(4));
+  const int port = server.port();
+  std::thread first([&] {
+    StoreOptions options = quick_store_options();
+    options.rendezvous_timeout = seconds(2);
+    EXPECT_THAT(error_of([&] { StoreClient::join(test_world(0, 4, 2, port), options); }),
+                HasSubstr("missing"));
+  });
+  while (server.missing().find("joined: 0") == std::string::npos)
+    std::this_thread::sleep_for(milliseconds(5));
+  const auto refusal_of = [&](const World& world) {
+    return error_of([&] { StoreClient::join(world, quick_store_options()); });
+  };
+  EXPECT_THAT(refusal_of(test_world(1, 8, 2, port)), HasSubstr("was started for 8 ranks, the store for 4"));
+  EXPECT_THAT(refusal_of(test_world(3, 4, 1, port)),
+              HasSubstr("all nodes must have the same number of ranks"));
+  World same_node = test_world(1, 4, 2, port);
+  same_node.host = "elsewhere";
+  EXPECT_THAT(refusal_of(same_node), HasSubstr("both claim to be on node 0"));
+  first.join();
+}
+
+struct Message {
+  wire::Type type;
+  std::string body;
+};
+
+Message read_message(tcp::socket& socket) {
+  std::array<std::byte, wire::kHeaderBytes> bytes;
+  asio::read(socket, asio::buffer(bytes));
+  const wire::Header header = wire::decode_header(bytes);
+  std::string body(header.body_bytes, '\0');
+  asio::read(socket, asio::buffer(body));
+  return {header.type, body};
+}
+
+void write_message(tcp::socket& socket, const Message& message) {
+  asio::write(socket, asio::buffer(wire::encode_header(
+                          {.type = message.type, .body_bytes = static_cast<uint32_t>(message.body.size())})));
+  asio::write(socket, asio::buffer(message.body));
+}
+
+// A member's answer to this challenge.
+Message application(const std::string& secret, const std::string& challenge,
+                    const wire::JoinRequest& request) {
+  return {wire::Type::kJoin,
+          wire::make_application(secret, wire::Type::kJoin, wire::decode_bytes(challenge), request.encode())
+              .body};
+}
+
+TEST(StoreRefusal, AnotherVersionOfTheProtocolIsTold) {
+  const RunningJob job;
+  asio::io_context io;
+  tcp::socket socket = job.connect(io);
+  EXPECT_EQ(read_message(socket).type, wire::Type::kChallenge);
+  const auto header = wire::encode_header({.version = 9, .type = wire::Type::kJoin, .body_bytes = 3});
+  asio::write(socket, asio::buffer(header));
+  asio::write(socket, asio::buffer("abc", 3));
+  const Message answer = read_message(socket);
+  EXPECT_EQ(answer.type, wire::Type::kRefused);
+  EXPECT_THAT(wire::Refusal::decode(answer.body).message, HasSubstr("the store speaks version 2"));
+  EXPECT_THAT(wire::Refusal::decode(answer.body).message, HasSubstr("this program version 9"));
+}
+
+TEST(StoreRefusal, WhoDoesNotKnowTheSecret) {
+  for (const std::string& secret : {std::string("the job's own secret"), std::string()}) {
+    StoreServerOptions options = quick_server_options(1);
+    options.secret = secret;
+    StoreServer server(options);
+    World world = test_world(0, 1, 1, server.port());
+    for (const std::string& other :
+         {std::string("another secret here"), std::string("the job's own secres"), std::string()}) {
+      if (other == secret) continue;
+      world.secret = other;
+      EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
+                  HasSubstr("does not prove the job's secret"));
+    }
+    EXPECT_THAT(server.missing(), HasSubstr("refused: it does not prove"));
+    world.secret = secret;
+    EXPECT_EQ(error_of([&] { StoreClient::join(world, quick_store_options()); }), "");
+  }
+}
+
+// The answer to one challenge is worthless for the next.
+TEST(StoreRefusal, ReplayedApplications) {
+  StoreServerOptions options = quick_server_options(1);
+  options.secret = "the job's own secret";
+  StoreServer server(options);
+  asio::io_context io;
+  const tcp::endpoint port(asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server.port()));
+  const wire::JoinRequest request = {.run_id = "test", .host = "host0", .address = "127.0.0.1"};
+  Message recorded;
+  {
+    tcp::socket socket(io);
+    socket.connect(port);
+    recorded = application(options.secret, read_message(socket).body, request);
+  }
+  tcp::socket socket(io);
+  socket.connect(port);
+  const Message challenge = read_message(socket);
+  write_message(socket, recorded);
+  const Message answer = read_message(socket);
+  EXPECT_EQ(answer.type, wire::Type::kRefused);
+  EXPECT_THAT(server.missing(), HasSubstr("1 of 1 rank missing: 0"));
+  // The answer to its own challenge is accepted.
+  tcp::socket member(io);
+  member.connect(port);
+  write_message(member, application(options.secret, read_message(member).body, request));
+  EXPECT_EQ(read_message(member).type, wire::Type::kWelcome);
+  EXPECT_EQ(read_message(member).type, wire::Type::kAccepted);
+}
+
+// A program that took over the port, for example: it echoes the member's own messages, and replays those of
+// earlier stores.
+TEST(StoreRefusal, StoreThatDoesNotKnowTheSecretIsNotJoined) {
+  asio::io_context io;
+  tcp::acceptor other(io, {asio::ip::make_address("127.0.0.1"), 0});
+  for (const bool welcomes : {true, false}) {
+    std::thread answering([&] {
+      tcp::socket socket = other.accept();
+      write_message(socket, {wire::Type::kChallenge, std::string(32, 'c')});
+      const Message applied = read_message(socket);
+      if (welcomes)
+        write_message(socket, {wire::Type::kWelcome, applied.body.substr(applied.body.size() - 32)});
+      write_message(socket, {wire::Type::kAccepted, ""});
+      std::array<char, 1024> rest;
+      asio::error_code end;
+      while (!end) socket.read_some(asio::buffer(rest), end);
+    });
+    World world = test_world(0, 1, 1, other.local_endpoint().port());
+    world.secret = "the job's own secret";
+    EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
+                HasSubstr("is not a Tessera store: it "));
+    answering.join();
+  }
+}
+
+TEST(StoreRefusal, NoiseOnThePortDisturbsNobody) {
+  const RunningJob job;
+  asio::io_context io;
+  std::vector<tcp::socket> silent;
+  for (int i = 0; i < 50; ++i) silent.push_back(job.connect(io));
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    std::minstd_rand random(seed);
+    std::string noise;
+    if (seed % 2 == 0) {
+      // Where the header is valid, the body is not.
+      const auto type = static_cast<wire::Type>(random() % 40);
+      const auto size = static_cast<uint32_t>(seed % 4 == 0 ? random() % 64 : random());
+      const auto header = wire::encode_header({.type = type, .request = seed, .body_bytes = size});
+      noise.assign(reinterpret_cast<const char*>(header.data()), header.size());
+    }
+    for (auto left = random() % 300; left > 0; --left) noise += static_cast<char>(random());
+    tcp::socket socket = job.connect(io);
+    asio::error_code ignored;
+    asio::write(socket, asio::buffer(noise), ignored);
+  }
+  // Silent connections are still open, and those of a port scan are closed at once.
+  EXPECT_EQ(read_message(silent.front()).type, wire::Type::kChallenge);
+  std::array<char, 1> nothing;
+  silent.front().non_blocking(true);
+  asio::error_code state;
+  silent.front().read_some(asio::buffer(nothing), state);
+  EXPECT_EQ(state, asio::error::would_block);
+}
+
+TEST(StoreRefusal, MembersThatSendNonsenseAreLost) {
+  StoreServer server(quick_server_options(2));
+  std::thread sane([&] {
+    const auto store = StoreClient::join(test_world(0, 2, 1, server.port()), quick_store_options());
+    EXPECT_THAT(error_of([&] { store->get("never", seconds(20)); }),
+                HasSubstr("rank 1 on host host1 ended without a word (killed?): not a message of the store"));
+  });
+  // The next member completes the job.
+  while (server.missing().find("joined: 0") == std::string::npos) {
+    std::this_thread::sleep_for(milliseconds(5));
+  }
+  asio::io_context io;
+  tcp::socket socket(io);
+  socket.connect({asio::ip::make_address("127.0.0.1"), static_cast<uint16_t>(server.port())});
+  wire::JoinRequest request;
+  request.run_id = "test";
+  request.world_size = 2;
+  request.rank = 1;
+  request.node_rank = 1;
+  request.host = "host1";
+  write_message(socket, application("", read_message(socket).body, request));
+  asio::write(socket, asio::buffer(std::string(64, 'x')));
+  sane.join();
+}
+
+TEST(StoreRefusal, PortsOfOtherPrograms) {
+  StoreServer server(quick_server_options(1));
+  StoreServerOptions options = quick_server_options(1);
+  options.port = server.port();
+  for (const auto& addresses : {std::vector<std::string>{"127.0.0.1"}, std::vector<std::string>{}}) {
+    options.bind_addresses = addresses;
+    EXPECT_THAT(error_of([&] { StoreServer second(options); }),
+                HasSubstr(fmt::format("port {} is taken on this machine", server.port())));
+  }
+
+  asio::io_context io;
+  tcp::acceptor other(io, {asio::ip::make_address("127.0.0.1"), 0});
+  std::thread answering([&] {
+    tcp::socket socket = other.accept();
+    asio::write(socket, asio::buffer(std::string("SSH-2.0-OpenSSH_9.2p1 Debian\r\n")));
+    std::array<char, 1024> rest;
+    asio::error_code end;
+    while (!end) socket.read_some(asio::buffer(rest), end);
+  });
+  const World world = test_world(0, 1, 1, other.local_endpoint().port());
+  EXPECT_THAT(error_of([&] { StoreClient::join(world, quick_store_options()); }),
+              HasSubstr("is not a Tessera store"));
+  answering.join();
+}
+
+TEST(StoreRefusal, UnknownHostIsNamedAtTheDeadline) {
+  World world = test_world(0, 1, 1, 1);
+  world.master_addr = "no-such-host.invalid";
+  StoreOptions options = quick_store_options();
+  options.rendezvous_timeout = milliseconds(300);
+  EXPECT_THAT(error_of([&] { StoreClient::join(world, options); }),
+              HasSubstr("cannot resolve 'no-such-host.invalid'"));
+  world.master_addr = "127.0.0.1";
+  EXPECT_THAT(error_of([&] { StoreClient::join(world, options); }),
+              HasSubstr("cannot connect to 127.0.0.1:1: Connection refused"));
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,70 @@
+// A DeepSpeed configuration file, parsed as DeepSpeed parses it: what the file says, not yet what it means
+// for a run. docs/deepspeed.md lists every key and how it is treated.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/deepspeed/deepspeed_keys.h"
+#include "formats/json.h"
+#include "tensor/dtype.h"
+
+namespace tessera {
+
+// A key that may be absent, "auto" (the run's arguments decide) or a value.
+template <typename T>
+struct DeepSpeedSetting {
+  bool is_auto = false;
+  std::optional<T> value;
+
+  bool is_absent() const { return !is_auto && !value; }
+};
+
+// Adam and AdamW; both are AdamW unless decoupled_weight_decay is false.
+struct DeepSpeedOptimizer {
+  DeepSpeedSetting<double> lr;
+  DeepSpeedSetting<std::vector<double>> betas;  // two values
+  DeepSpeedSetting<double> eps;
+  DeepSpeedSetting<double> weight_decay;
+  bool torch_adam = false;
+  bool decoupled_weight_decay = true;
+};
+
+struct DeepSpeedScheduler {
+  std::string type;  // as DeepSpeed spells it
+  Json params = Json::object();
+};
+
+struct DeepSpeedConfig {
+  std::string origin;  // for messages
+  DeepSpeedSetting<int64_t> train_batch_size;
+  DeepSpeedSetting<int64_t> train_micro_batch_size_per_gpu;
+  DeepSpeedSetting<int64_t> gradient_accumulation_steps;
+  DeepSpeedSetting<double> gradient_clipping;
+  DeepSpeedSetting<bool> bf16;        // bf16.enabled; absent without that section
+  std::optional<int64_t> zero_stage;  // absent: 0
+  // In elements; for "auto" Hugging Face fills in 0.9 hidden^2 (bucket size) and 10 hidden (threshold).
+  std::optional<int64_t> stage3_max_live_parameters;
+  DeepSpeedSetting<int64_t> stage3_prefetch_bucket_size;
+  DeepSpeedSetting<int64_t> stage3_param_persistence_threshold;
+  std::optional<bool> overlap_comm;
+  std::optional<DType> grad_accum_dtype;         // BF16 or F32
+  std::optional<DType> communication_data_type;  // BF16 or F32
+  bool gradients_are_summed = false;             // gradient_allreduce_op is sum, not mean
+  std::optional<DeepSpeedOptimizer> optimizer;
+  std::optional<DeepSpeedScheduler> scheduler;
+  std::vector<DeepSpeedNote> notes;
+};
+
+// Errors are kBadConfig: "FILE: KEY: expected ..., found ...; what to do"; syntax errors name the line
+// instead.
+DeepSpeedConfig parse_deepspeed_config(std::string_view text, const std::string& origin);
+
+// `argument` is a file, the configuration itself (starting with '{'), or the configuration in base64
+// (standard or URL-safe, with or without padding). kNoInput if it is none of these.
+DeepSpeedConfig read_deepspeed_config(const std::string& argument);
+
+}  // namespace tessera

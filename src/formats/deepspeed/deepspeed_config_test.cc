@@ -1,0 +1,290 @@
+#include "formats/deepspeed/deepspeed_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "expect_error.h"
+#include "io/file.h"
+#include "test_folder.h"
+#include "test_paths.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+DeepSpeedConfig parse(const std::string& text) { return parse_deepspeed_config(text, "ds.json"); }
+
+std::string refusal(const std::string& text) {
+  const Error error = error_of([&] { parse(text); });
+  EXPECT_EQ(error.code(), ExitCode::kBadConfig) << text;
+  return error.what();
+}
+
+std::string in_zero(const std::string& members) { return "{\"zero_optimization\": {" + members + "}}"; }
+
+// The text of the note on a key, "" if there is none.
+std::string note_on(const DeepSpeedConfig& config, const std::string& key) {
+  for (const DeepSpeedNote& note : config.notes) {
+    if (note.key == key) return note.text;
+  }
+  return "";
+}
+
+bool warns_about(const DeepSpeedConfig& config, const std::string& key) {
+  return std::any_of(config.notes.begin(), config.notes.end(),
+                     [&](const DeepSpeedNote& note) { return note.key == key && note.is_warning; });
+}
+
+TEST(DeepSpeedConfig, FilesOfPublicProjectsAreRead) {
+  for (const fs::path& folder : deepspeed_folders()) {
+    int num_files = 0;
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      const DeepSpeedConfig config = read_deepspeed_config(entry.path());
+      for (const DeepSpeedNote& note : config.notes)
+        EXPECT_FALSE(note.is_warning) << entry.path() << ": " << note.key << ": " << note.text;
+      EXPECT_GE(config.zero_stage, 1) << entry.path();
+      EXPECT_FALSE(config.bf16.is_absent()) << entry.path();
+      ++num_files;
+    }
+    EXPECT_GE(num_files, 9) << folder;
+  }
+}
+
+TEST(DeepSpeedConfig, ValuesAutoAndAbsentAreToldApart) {
+  const DeepSpeedConfig config = parse(R"({
+    "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto", "gradient_clipping": 0.5,
+    "bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 2},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": "auto", "eps": 1e-7}}})");
+  EXPECT_EQ(config.train_micro_batch_size_per_gpu.value, 2);
+  EXPECT_TRUE(config.gradient_accumulation_steps.is_auto);
+  EXPECT_TRUE(config.train_batch_size.is_absent());
+  EXPECT_EQ(config.gradient_clipping.value, 0.5);
+  EXPECT_TRUE(config.bf16.is_auto);
+  EXPECT_EQ(config.zero_stage, 2);
+  ASSERT_TRUE(config.optimizer.has_value());
+  EXPECT_EQ(config.optimizer->lr.value, 1e-4);
+  EXPECT_TRUE(config.optimizer->betas.is_auto);
+  EXPECT_EQ(config.optimizer->eps.value, 1e-7);
+  EXPECT_TRUE(config.optimizer->weight_decay.is_absent());
+  EXPECT_FALSE(config.scheduler.has_value());
+}
+
+TEST(DeepSpeedConfig, CommentsAndRelaxedSyntaxAreTaken) {
+  const DeepSpeedConfig config =
+      parse("{ // of us\n zero_optimization: {stage: 3,}, # all\n bf16: {enabled: true} }");
+  EXPECT_EQ(config.zero_stage, 3);
+  EXPECT_EQ(config.bf16.value, true);
+}
+
+TEST(DeepSpeedConfig, AnEmptySectionBf16IsOff) { EXPECT_EQ(parse(R"({"bf16": {}})").bf16.value, false); }
+
+TEST(DeepSpeedConfig, WholeNumbersMayBeFloatsOrTexts) {
+  const DeepSpeedConfig config = parse(R"({"train_batch_size": "16", "train_micro_batch_size_per_gpu": 2e0,
+                "zero_optimization": {"stage": 1, "reduce_bucket_size": 5e8, "overlap_comm": "true"}})");
+  EXPECT_EQ(config.train_batch_size.value, 16);
+  EXPECT_EQ(config.train_micro_batch_size_per_gpu.value, 2);
+  EXPECT_TRUE(warns_about(config, "train_batch_size"));
+  EXPECT_EQ(note_on(config, "train_batch_size"), "\"16\" is a string, read as 16");
+  EXPECT_TRUE(warns_about(config, "zero_optimization.overlap_comm"));
+}
+
+TEST(DeepSpeedConfig, WrongTypesAreRefusedWithKeyAndValue) {
+  EXPECT_EQ(refusal(R"({"train_batch_size": 1.5})"),
+            "ds.json: train_batch_size: expected a whole number or \"auto\", found 1.5");
+  EXPECT_EQ(refusal(R"({"train_batch_size": 0})"),
+            "ds.json: train_batch_size: expected a whole number of at least 1, found 0");
+  EXPECT_EQ(refusal(R"({"gradient_clipping": "much"})"),
+            "ds.json: gradient_clipping: expected a finite number or \"auto\", found \"much\"");
+  EXPECT_EQ(refusal(in_zero("\"stage\": 4")),
+            "ds.json: zero_optimization.stage: expected 0, 1, 2 or 3, found 4");
+  EXPECT_EQ(refusal(in_zero("\"overlap_comm\": 2")),
+            "ds.json: zero_optimization.overlap_comm: expected true or false, found 2");
+  EXPECT_EQ(refusal(in_zero("\"reduce_bucket_size\": -1")),
+            "ds.json: zero_optimization.reduce_bucket_size: expected a whole number of at least 0, found -1");
+  EXPECT_EQ(refusal(R"({"zero_optimization": 2})"),
+            "ds.json: zero_optimization: expected an object { ... }, found 2");
+  EXPECT_EQ(refusal(R"({"wall_clock_breakdown": "auto"})"),
+            "ds.json: wall_clock_breakdown: expected true or false, found \"auto\"");
+  EXPECT_EQ(
+      refusal(R"({"optimizer": {"type": "Adam", "params": {"betas": [0.9]}}})"),
+      "ds.json: optimizer.params.betas: expected two numbers such as [0.9, 0.999], found a list of 1, [0.9]");
+  EXPECT_EQ(refusal(R"({"optimizer": {"type": "Adam", "params": {"lr": []}}})"),
+            "ds.json: optimizer.params.lr: expected a finite number or \"auto\", found an empty list");
+  EXPECT_EQ(refusal(R"({"checkpoint": {"tag_validation": "maybe"}})"),
+            "ds.json: checkpoint.tag_validation: expected Warn, Ignore or Fail, found 'maybe'");
+}
+
+TEST(DeepSpeedConfig, UnknownKeysAreRefusedWhereDeepSpeedDoes) {
+  EXPECT_EQ(refusal(in_zero("\"overlap_com\": true")),
+            "ds.json: zero_optimization.overlap_com: unknown key, which DeepSpeed rejects too; did you mean "
+            "'overlap_comm'?");
+  EXPECT_THAT(refusal(in_zero("\"offload_param\": {\"devise\": \"cpu\"}")),
+              HasSubstr("zero_optimization.offload_param.devise: unknown key"));
+  EXPECT_THAT(refusal(R"({"bf16": {"enable": true}})"), HasSubstr("bf16.enable: unknown key"));
+  EXPECT_THAT(refusal(R"({"optimizer": {"type": "Adam", "params": {"learning_rate": 1}}})"),
+              HasSubstr("optimizer.params.learning_rate: unknown key"));
+  const DeepSpeedConfig config = parse(R"({"gradient_cliping": 1, "activation_checkpointing": {"x": 1}})");
+  EXPECT_TRUE(warns_about(config, "gradient_cliping"));
+  EXPECT_THAT(note_on(config, "gradient_cliping"), HasSubstr("did you mean 'gradient_clipping'?"));
+  EXPECT_TRUE(warns_about(config, "activation_checkpointing.x"));
+}
+
+TEST(DeepSpeedConfig, NamesOfOtherProgramsLeadToTheKey) {
+  const DeepSpeedConfig config = parse(R"({"micro_batch_size": 1, "lr": 1e-4, "lora_rank": 8})");
+  EXPECT_THAT(note_on(config, "micro_batch_size"),
+              HasSubstr("did you mean 'train_micro_batch_size_per_gpu'?"));
+  EXPECT_THAT(note_on(config, "lr"), HasSubstr(": it belongs in optimizer.params"));
+  EXPECT_THAT(note_on(config, "lora_rank"), HasSubstr(": LoRA is not supported"));
+}
+
+TEST(DeepSpeedConfig, AllMistakesAreNamed) {
+  EXPECT_EQ(
+      refusal(R"({"bf16": {"enable": true}, "gradient_clipping": "x", "zero_optimization": {"stag": 1}})"),
+      "3 mistakes: (1) ds.json: bf16.enable: unknown key, which DeepSpeed rejects too; did you mean "
+      "'enabled'? (2) ds.json: gradient_clipping: expected a finite number or \"auto\", found \"x\" (3) "
+      "ds.json: zero_optimization.stag: unknown key, which DeepSpeed rejects too; did you mean 'stage'?");
+}
+
+TEST(DeepSpeedConfig, DuplicateKeysAreRefused) {
+  EXPECT_EQ(refusal("{\"bf16\": {\"enabled\": true},\n \"bf16\": {}}"),
+            "ds.json:2: key 'bf16' appears twice in one object");
+}
+
+TEST(DeepSpeedConfig, BothNamesOfAKeyAreTakenButNotTogether) {
+  EXPECT_EQ(parse(in_zero("\"max_live_parameters\": 0")).stage3_max_live_parameters, 0);
+  EXPECT_EQ(refusal(in_zero("\"max_live_parameters\": 0, \"stage3_max_live_parameters\": 1e9")),
+            "ds.json: zero_optimization.max_live_parameters: is another name for "
+            "zero_optimization.stage3_max_live_parameters: give only one");
+}
+
+TEST(DeepSpeedConfig, DeprecatedKeysAreReadWithAWarning) {
+  const DeepSpeedConfig old = parse(R"({"zero_optimization": true, "bfloat16": {"enabled": true}})");
+  EXPECT_EQ(old.zero_stage, 1);
+  EXPECT_EQ(old.bf16.value, true);
+  EXPECT_TRUE(warns_about(old, "zero_optimization"));
+  const DeepSpeedConfig offload =
+      parse(in_zero("\"stage\": 3, \"cpu_offload\": true, \"cpu_offload_param\": true, "
+                    "\"cpu_offload_use_pin_memory\": true, "
+                    "\"stage3_gather_fp16_weights_on_model_save\": true"));
+  for (const char* key : {"cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory",
+                          "stage3_gather_fp16_weights_on_model_save"}) {
+    EXPECT_TRUE(warns_about(offload, std::string("zero_optimization.") + key)) << key;
+  }
+  EXPECT_EQ(note_on(offload, "zero_optimization.offload_optimizer"),
+            "weights, gradients and optimizer state stay in memory");
+  EXPECT_EQ(refusal(in_zero("\"cpu_offload\": true, \"offload_optimizer\": {\"device\": \"cpu\"}")),
+            "ds.json: zero_optimization.cpu_offload: is the old name of offload_optimizer: give only one");
+  EXPECT_TRUE(
+      warns_about(parse(R"({"bfloat16": {"enabled": true}, "bf16": {"enabled": false}})"), "bfloat16"));
+}
+
+TEST(DeepSpeedConfig, WhatChangesTheResultIsRefused) {
+  for (const auto& [text, fragment] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"fp16": {"enabled": true}})",
+            "fp16.enabled: true is not supported: float16 needs loss scaling"},
+           {R"({"amp": {"enabled": true}})", "amp.enabled"},
+           {R"({"torch_autocast": {"enabled": true}})", "torch_autocast.enabled"},
+           {R"({"bf16": {"enabled": true, "bf16_optimizer_states": true}})", "bf16.bf16_optimizer_states"},
+           {in_zero("\"zero_quantized_weights\": true"), "zero_quantized_weights"},
+           {in_zero("\"zenflow\": {}"), "zenflow"},
+           {R"({"optimizer": {"type": "Lion"}})", "optimizer.type: expected Adam or AdamW, found 'Lion'"},
+           {R"({"optimizer": {"params": {}}})", "optimizer.type: expected Adam or AdamW, found nothing"},
+           {R"({"optimizer": {"type": "Adam", "params": {"amsgrad": true}}})", "optimizer.params.amsgrad"},
+           {R"({"optimizer": {"type": "Adam", "params": {"max_grad_norm": 1}}})", "write gradient_clipping"},
+           {R"({"optimizer": {"type": "Adam", "params": {"bias_correction": false}}})", "bias_correction"},
+           {R"({"scheduler": {"type": "CosineAnnealing"}})", "scheduler.type: expected one of LRRangeTest"},
+           {R"({"data_types": {"grad_accum_dtype": "fp16"}})", "data_types.grad_accum_dtype"},
+           {R"({"elasticity": {"enabled": true}})", "elasticity.enabled"},
+           {R"({"curriculum_learning": {"enabled": true}})", "curriculum_learning"},
+           {R"({"compression_training": {"weight_quantization": {"shared_parameters": {"enabled": true}}}})",
+            "compression_training"},
+           {R"({"tensor_parallel": {"autotp_size": 4}})", "tensor_parallel.autotp_size"},
+           {R"({"sequence_parallel_size": 2})", "sequence_parallel_size"},
+           {R"({"gradient_allreduce_op": "sum", "zero_optimization": {"stage": 3}})",
+            "gradient_allreduce_op"},
+           {in_zero("\"stage\": 2, \"offload_optimizer\": {\"ratio\": 0.5}"), "offload_optimizer.ratio"},
+           {in_zero("\"offload_param\": {\"device\": \"gpu\"}"), "expected none, cpu or nvme"},
+       }) {
+    EXPECT_THAT(refusal(text), HasSubstr(fragment)) << text;
+  }
+}
+
+TEST(DeepSpeedConfig, WhatIsOffIsTaken) {
+  parse(
+      R"({"fp16": {"enabled": false, "loss_scale": 0}, "amp": {"enabled": "auto"}, "elasticity": {"enabled": false},
+            "compression_training": {"weight_quantization": {"shared_parameters": {"enabled": false}}},
+            "data_efficiency": {"enabled": false, "data_sampling": {"enabled": true}},
+            "gradient_allreduce_op": "sum", "tensor_parallel": {"autotp_size": 1}, "optimizer": null,
+            "zero_optimization": {"stage": "auto", "zenflow": null, "zero_quantized_gradients": false}})");
+}
+
+TEST(DeepSpeedConfig, EveryKeyWithoutEffectIsNoted) {
+  const DeepSpeedConfig config = parse(R"({"steps_per_print": 10, "wall_clock_breakdown": false,
+      "tensorboard": {"enabled": true}, "sparse_gradients": false,
+      "zero_optimization": {"stage": 2, "reduce_scatter": true}})");
+  for (const char* key : {"steps_per_print", "wall_clock_breakdown", "tensorboard", "sparse_gradients",
+                          "zero_optimization.reduce_scatter"}) {
+    EXPECT_GT(note_on(config, key).size(), 10u) << key;
+    EXPECT_FALSE(warns_about(config, key)) << key;
+  }
+}
+
+TEST(DeepSpeedConfig, AdamIsAdamWUnlessItSaysOtherwise) {
+  const auto optimizer = [](const std::string& type, const std::string& params) {
+    return *parse(R"({"optimizer": {"type": ")" + type + R"(", "params": {)" + params + "}}}").optimizer;
+  };
+  EXPECT_TRUE(optimizer("Adam", "").decoupled_weight_decay);
+  EXPECT_TRUE(optimizer("adamw", "\"adam_w_mode\": false").decoupled_weight_decay);
+  EXPECT_FALSE(optimizer("ADAM", "\"adam_w_mode\": false").decoupled_weight_decay);
+  EXPECT_TRUE(optimizer("Adam", "\"torch_adam\": true").torch_adam);
+}
+
+TEST(DeepSpeedConfig, SchedulerKeepsItsParameters) {
+  const DeepSpeedConfig config = parse(R"({"scheduler": {"type": "warmupdecaylr",
+      "params": {"total_num_steps": "auto", "warmup_num_steps": 1e1, "warmup_max_lr": "3e-4"}}})");
+  EXPECT_EQ(config.scheduler->type, "WarmupDecayLR");
+  EXPECT_EQ(config.scheduler->params,
+            Json({{"total_num_steps", "auto"}, {"warmup_num_steps", 10}, {"warmup_max_lr", 3e-4}}));
+  EXPECT_TRUE(warns_about(config, "scheduler.params.warmup_max_lr"));
+  const DeepSpeedConfig none =
+      parse(R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 0}}})");
+  EXPECT_EQ(none.scheduler->params.at("warmup_num_steps"), 2);
+  EXPECT_TRUE(warns_about(none, "scheduler.params.warmup_num_steps"));
+}
+
+// {"bf16":{"enabled":true},"train_batch_size":4,"x":"???>>>"} has - and _ in URL-safe base64.
+TEST(DeepSpeedConfig, ArgumentIsAFileJsonOrBase64) {
+  const TestFolder folder;
+  write_text_file(folder / "ds.json", R"({"train_batch_size": 4})");
+  EXPECT_EQ(read_deepspeed_config(folder / "ds.json").train_batch_size.value, 4);
+  EXPECT_EQ(read_deepspeed_config(" {train_batch_size: 4}").train_batch_size.value, 4);
+  for (const char* text : {"eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgIngiOiAiPz8_Pj4-In0=",
+                           "eyJ0cmFpbl9iYXRjaF9zaXplIjogNCwgIngiOiAiPz8/Pj4+In0"}) {
+    const DeepSpeedConfig config = read_deepspeed_config(text);
+    EXPECT_EQ(config.train_batch_size.value, 4) << text;
+    EXPECT_TRUE(warns_about(config, "x"));
+  }
+  for (const char* text : {"no-such-file.json", "bm90IGpzb24=", ""}) {
+    expect_error(ExitCode::kNoInput, {"--deepspeed: expected a file, a JSON object or one in base64"},
+                 [&] { read_deepspeed_config(text); });
+  }
+}
+
+TEST(DeepSpeedConfig, EveryKnownKeyIsInTheDocumentation) {
+  const std::string page = read_text_file(source_folder() / "docs/deepspeed.md");
+  const std::vector<std::string> names = deepspeed_key_names();
+  EXPECT_GT(names.size(), 200u);
+  for (const std::string& name : names) {
+    const std::string last = name.substr(name.rfind('.') + 1);
+    EXPECT_THAT(page, HasSubstr("`" + last + "`")) << name;
+  }
+}
+
+}  // namespace
+}  // namespace tessera

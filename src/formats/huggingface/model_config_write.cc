@@ -1,0 +1,124 @@
+// ModelConfig -> config.json and generation_config.json.
+#include <algorithm>
+
+#include "base/error.h"
+#include "formats/huggingface/model_config.h"
+#include "formats/huggingface/model_families.h"
+#include "formats/json.h"
+
+namespace tessera {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+OrderedJson token_ids(const std::vector<int64_t>& ids) {
+  if (ids.empty()) return nullptr;
+  if (ids.size() == 1) return ids.front();
+  return ids;
+}
+
+OrderedJson token_id(const std::optional<int64_t>& id) {
+  return id ? OrderedJson(*id) : OrderedJson(nullptr);
+}
+
+// The parameters of rope scaling; null without scaling.
+OrderedJson rope_scaling_json(const RopeScaling& scaling) {
+  OrderedJson json;
+  switch (scaling.type) {
+    case RopeType::kDefault:
+      return nullptr;
+    case RopeType::kLinear:
+      json["factor"] = scaling.factor;
+      json["rope_type"] = "linear";
+      return json;
+    case RopeType::kLlama3:
+      json["factor"] = scaling.factor;
+      json["low_freq_factor"] = scaling.low_freq_factor;
+      json["high_freq_factor"] = scaling.high_freq_factor;
+      json["original_max_position_embeddings"] = scaling.original_max_position_embeddings;
+      json["rope_type"] = "llama3";
+      return json;
+  }
+  TESSERA_CHECK(false, "rope type {}", static_cast<int>(scaling.type));
+  return nullptr;
+}
+
+// Uses the spelling of transformers 5 if the original does, else that of version 4, which both understand.
+void write_rope(const ModelConfig& config, OrderedJson& json) {
+  if (!json.contains("rope_parameters")) {
+    json["rope_theta"] = config.rope_theta;
+    json["rope_scaling"] = rope_scaling_json(config.rope_scaling);
+    return;
+  }
+  OrderedJson rope = rope_scaling_json(config.rope_scaling);
+  if (rope.is_null()) rope["rope_type"] = "default";
+  rope["rope_theta"] = config.rope_theta;
+  json["rope_parameters"] = rope;
+  json.erase("rope_scaling");
+  json.erase("rope_theta");
+}
+
+void write_sliding_window(const ModelConfig& config, OrderedJson& json) {
+  if (config.family == ModelFamily::kLlama) return;
+  const auto& windows = config.sliding_window;
+  const int64_t window = windows.empty() ? 0 : *std::max_element(windows.begin(), windows.end());
+  const bool qwen = config.family != ModelFamily::kMistral;
+  const bool uniform = std::all_of(windows.begin(), windows.end(), [&](int64_t w) { return w == window; });
+  TESSERA_CHECK(qwen || uniform, "windows that differ by layer in a Mistral model");
+  // Qwen keeps the size of a window that is not in use.
+  if (window != 0 || !qwen) json["sliding_window"] = window == 0 ? OrderedJson(nullptr) : OrderedJson(window);
+  if (!qwen) return;
+  json["use_sliding_window"] = window != 0;
+  if (window == 0) {
+    json.erase("layer_types");
+    return;
+  }
+  std::vector<std::string> types;
+  for (const int64_t layer_window : windows)
+    types.emplace_back(layer_window == 0 ? "full_attention" : "sliding_attention");
+  json["layer_types"] = types;
+}
+
+}  // namespace
+
+std::string write_model_config(const ModelConfig& config, const std::string& torch_dtype) {
+  OrderedJson json = config.json.empty() ? OrderedJson::object() : OrderedJson::parse(config.json);
+  const FamilyInfo& family = family_info(config.family);
+  json["architectures"] = {family.architecture};
+  json["model_type"] = family.model_type;
+  json["hidden_act"] = "silu";
+  json["vocab_size"] = config.vocab_size;
+  json["hidden_size"] = config.hidden_size;
+  json["intermediate_size"] = config.intermediate_size;
+  json["num_hidden_layers"] = config.num_hidden_layers;
+  json["num_attention_heads"] = config.num_attention_heads;
+  json["num_key_value_heads"] = config.num_key_value_heads;
+  json["head_dim"] = config.head_dim;
+  json["max_position_embeddings"] = config.max_position_embeddings;
+  json["rms_norm_eps"] = config.rms_norm_eps;
+  json["initializer_range"] = config.initializer_range;
+  json["tie_word_embeddings"] = config.tie_word_embeddings;
+  if (config.family == ModelFamily::kLlama || config.family == ModelFamily::kQwen3)
+    json["attention_bias"] = config.o_bias;
+  if (config.family == ModelFamily::kLlama) json["mlp_bias"] = config.mlp_bias;
+  write_rope(config, json);
+  write_sliding_window(config, json);
+  json["bos_token_id"] = token_id(config.bos_token_id);
+  json["eos_token_id"] = token_ids(config.eos_token_ids);
+  if (config.pad_token_id || json.contains("pad_token_id"))
+    json["pad_token_id"] = token_id(config.pad_token_id);
+  // Version 5 renamed the field and still reads the old name.
+  json[json.contains("dtype") ? "dtype" : "torch_dtype"] = torch_dtype;
+  return json.dump(2) + "\n";
+}
+
+std::string write_generation_config(const ModelConfig& config) {
+  OrderedJson json;
+  json["_from_model_config"] = true;
+  if (config.bos_token_id) json["bos_token_id"] = *config.bos_token_id;
+  if (!config.eos_token_ids.empty()) json["eos_token_id"] = token_ids(config.eos_token_ids);
+  if (config.pad_token_id) json["pad_token_id"] = *config.pad_token_id;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace tessera

@@ -1,0 +1,241 @@
+#include "launch/meeting/meeting_client.h"
+
+#include <asio.hpp>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/log.h"
+#include "comm/socket/background_thread.h"
+#include "comm/store/store_channel.h"
+#include "comm/store/store_proof.h"
+
+namespace tessera {
+namespace {
+
+using wire::Type;
+using Clock = std::chrono::steady_clock;
+using Duration = std::chrono::duration<double>;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kMeetingConnectTime{3'000};
+// Two unresponsive name servers at the usual 5 s each.
+constexpr milliseconds kMeetingResolveTime{10'000};
+constexpr milliseconds kMeetingRetryPause{200};
+// How often the thread checks whether it should end.
+constexpr milliseconds kMeetingLook{50};
+
+}  // namespace
+
+class MeetingClient::Impl {
+ public:
+  explicit Impl(const MeetingClientOptions& options)
+      : options_(options),
+        begin_(Clock::now()),
+        last_answer_(begin_),
+        thread_(start_background_thread([this] { run(); })) {}
+  ~Impl() {
+    ending_ = true;
+    thread_.join();
+  }
+
+  std::optional<wire::Assignment> wait(milliseconds timeout);
+
+ private:
+  void run();
+  // Runs one connection until it has a result or ends; returns the reason it failed. Error if retrying is
+  // pointless.
+  std::string attend();
+  void on_message(wire::Channel& channel, const wire::Header& header, std::string_view body);
+  [[noreturn]] void fail_without(const std::string& problem);
+  std::string advice() const;
+  std::string endpoint() const { return fmt::format("{}:{}", options_.address, options_.port); }
+
+  const MeetingClientOptions options_;
+  const Clock::time_point begin_;
+
+  // Used on the thread.
+  Clock::time_point last_answer_;  // authenticated, from node 0
+  Clock::time_point last_heard_;   // on this connection
+  bool was_answered_ = false;
+  std::optional<Mac> expected_welcome_;
+  bool is_proved_ = false;
+  std::optional<wire::Refusal> refusal_;
+  std::optional<wire::Assignment> assigned_;
+  std::string last_reason_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<wire::Assignment> assignment_;  // mutex_
+  std::optional<Error> error_;                  // mutex_
+  std::atomic<bool> ending_ = false;
+  std::thread thread_;  // declared last: it uses the other members
+};
+
+void MeetingClient::Impl::run() {
+  std::optional<Error> error;
+  auto next_notice = Clock::now() + wire::kFirstNotice;
+  try {
+    while (!ending_ && !assigned_) {
+      const std::string problem = attend();
+      if (assigned_ || ending_) break;
+      if (Clock::now() >= next_notice) {
+        next_notice = Clock::now() + wire::kNextNotice;
+        log_warning("the agent of node 0 cannot be reached after {:.0f} s: {}{}",
+                    Duration(Clock::now() - begin_).count(), problem, advice());
+      }
+      const bool knows_node0 = options_.has_met_before || was_answered_;
+      const Duration limit = knows_node0 ? options_.timing.silence : options_.timing.rendezvous_timeout;
+      if (Clock::now() - (knows_node0 ? last_answer_ : begin_) >= limit) fail_without(problem);
+      for (milliseconds slept{0}; slept < kMeetingRetryPause && !ending_; slept += kMeetingLook) {
+        std::this_thread::sleep_for(kMeetingLook);
+      }
+    }
+  } catch (const Error& failure) {
+    error = failure;
+  } catch (const std::exception& failure) {
+    error = Error(ExitCode::kIoError, fmt::format("while meeting the other nodes: {}", failure.what()));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    assignment_ = assigned_;
+    error_ = error;
+  }
+  changed_.notify_all();
+}
+
+void MeetingClient::Impl::fail_without(const std::string& problem) {
+  if (options_.has_met_before || was_answered_) {
+    fail(ExitCode::kTryAgain,
+         "the agent of node 0 at {}, where the nodes of the job meet, has not answered for {:.1f} s: {}",
+         endpoint(), Duration(options_.timing.silence).count(), problem);
+  }
+  fail(ExitCode::kTryAgain,
+       "the agent of node 0, where the nodes of the job meet, was not reached within {:.3g} s: {}{}",
+       Duration(options_.timing.rendezvous_timeout).count(), problem, advice());
+}
+
+std::string MeetingClient::Impl::advice() const {
+  return fmt::format(
+      "; check that tessera launch --node_rank 0 is running on {} with the same --rdzv_endpoint, and that "
+      "its port {} can be reached from here (name, firewall)",
+      options_.address, options_.port);
+}
+
+std::string MeetingClient::Impl::attend() {
+  asio::io_context io;
+  std::shared_ptr<wire::Channel> channel;
+  try {
+    const auto limit =
+        std::min(begin_ + options_.timing.rendezvous_timeout, Clock::now() + kMeetingResolveTime);
+    channel = std::make_shared<wire::Channel>(
+        wire::connect(io, options_.address, options_.port, std::max(limit, Clock::now() + kMeetingRetryPause),
+                      kMeetingConnectTime),
+        wire::kMaxJoinBytes);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  expected_welcome_.reset();
+  is_proved_ = false;
+  std::optional<wire::Ending> ended;
+  channel->start({.message = [&](const wire::Header& header,
+                                 std::string_view body) { on_message(*channel, header, body); },
+                  .closed = [&](const wire::Ending& ending) { ended = ending; }});
+  // Cancelled handlers refer to objects in this scope.
+  struct Closing {
+    asio::io_context& io;
+    wire::Channel& channel;
+    ~Closing() {
+      channel.close();
+      io.restart();
+      io.poll();
+    }
+  } closing{io, *channel};
+  io.restart();
+  last_heard_ = Clock::now();
+  auto next_heartbeat = last_heard_ + options_.timing.heartbeat;
+  while (!ended && !assigned_ && !ending_) {
+    if (refusal_) {
+      const wire::Refusal refusal = *std::exchange(refusal_, std::nullopt);
+      // Success counts only from an authenticated sender of this job.
+      const bool is_believed = is_proved_ || refusal.code != ExitCode::kDone;
+      if (!refusal.try_again && is_believed) throw Error(refusal.code, refusal.message);
+      if (last_reason_ != refusal.message) log_info("waiting: {}", refusal.message);
+      last_reason_ = refusal.message;
+      return refusal.message;
+    }
+    const auto now = Clock::now();
+    if (is_proved_ && now >= next_heartbeat) {
+      channel->send(Type::kHeartbeat, 0, {});
+      next_heartbeat = now + options_.timing.heartbeat;
+    }
+    if (now - last_heard_ > options_.timing.silence) {
+      return fmt::format("{} has been silent for {:.1f} s", endpoint(),
+                         Duration(options_.timing.silence).count());
+    }
+    io.run_one_for(kMeetingLook);
+    // Time in which this process was stopped says nothing about node 0: what it sent is still unread.
+    if (const auto gap = Clock::now() - now; gap > 4 * kMeetingLook) last_heard_ += gap;
+  }
+  if (ended && ended->bad_message) {
+    fail(ExitCode::kBadConfig,
+         "what listens at {} is not a Tessera store: {}: does the port belong to another program?",
+         endpoint(), ended->reason);
+  }
+  return fmt::format("{} closed the connection", endpoint());
+}
+
+void MeetingClient::Impl::on_message(wire::Channel& channel, const wire::Header& header,
+                                     std::string_view body) {
+  last_heard_ = Clock::now();
+  if (header.version != wire::kVersion && header.type != Type::kRefused) {
+    fail(ExitCode::kBadData, "it speaks version {} of the protocol, this program version {}", header.version,
+         wire::kVersion);
+  }
+  switch (header.type) {
+    case Type::kChallenge: {
+      if (expected_welcome_) fail(ExitCode::kBadData, "a second challenge");
+      const wire::Application application = wire::make_application(
+          options_.secret, Type::kMeet, wire::decode_bytes(body), options_.request.encode());
+      expected_welcome_ = application.welcome;
+      return channel.send(Type::kMeet, 0, application.body);
+    }
+    case Type::kWelcome:
+      is_proved_ = expected_welcome_ && is_equal(wire::decode_bytes(body), *expected_welcome_);
+      if (!is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
+      break;
+    case Type::kRefused:
+      refusal_ = wire::Refusal::decode(body);
+      if (!is_proved_) return;
+      break;
+    case Type::kAccepted:
+    case Type::kHeartbeat:
+      if (!is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
+      break;
+    case Type::kAssigned:
+      if (!is_proved_) fail(ExitCode::kBadData, "it sends an assignment without proving the job's secret");
+      assigned_ = wire::Assignment::decode(body);
+      break;
+    default:
+      fail(ExitCode::kBadData, "unknown message {}", static_cast<int>(header.type));
+  }
+  last_answer_ = last_heard_;
+  was_answered_ = true;
+}
+
+std::optional<wire::Assignment> MeetingClient::Impl::wait(milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, timeout, [&] { return assignment_ || error_; });
+  if (error_) throw Error(*error_);
+  return assignment_;
+}
+
+MeetingClient::MeetingClient(const MeetingClientOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+MeetingClient::~MeetingClient() = default;
+std::optional<wire::Assignment> MeetingClient::wait(milliseconds timeout) { return impl_->wait(timeout); }
+
+}  // namespace tessera

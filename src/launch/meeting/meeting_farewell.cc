@@ -1,0 +1,75 @@
+#include "launch/meeting/meeting_farewell.h"
+
+#include <asio.hpp>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "base/text.h"
+#include "comm/store/store_channel.h"
+#include "comm/store/store_door.h"
+
+namespace tessera {
+
+class MeetingFarewell::Impl {
+ public:
+  explicit Impl(const FarewellOptions& options)
+      : options_(options),
+        door_(io_, {.addresses = options.bind_addresses, .port = options.port, .secret = options.secret},
+              [this](const wire::Door::Entrant& entrant) { return answer(entrant); }),
+        timer_(io_) {
+    thread_ = wire::run_in_thread(io_);
+  }
+  ~Impl() {
+    asio::post(io_, [this] {
+      door_.close();
+      wire::end_when(io_, timer_, [this] { return door_.is_empty(); });
+    });
+    thread_.join();
+  }
+
+  int port() const { return door_.port(); }
+
+  bool wait_until_told(int num_nodes, std::chrono::milliseconds timeout) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, timeout, [&] { return num_told_ >= num_nodes; });
+  }
+
+ private:
+  wire::Refusal answer(const wire::Door::Entrant& entrant) {
+    if (entrant.type != wire::Type::kMeet)
+      return {.code = ExitCode::kTryAgain, .message = "the job has ended"};
+    const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
+    if (request.run_id != options_.run_id) {
+      return {.message = fmt::format("this node belongs to job '{}', but the agent on this port to job '{}'",
+                                     printable(request.run_id), printable(options_.run_id))};
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      ++num_told_;
+    }
+    changed_.notify_all();
+    return options_.message;
+  }
+
+  const FarewellOptions options_;
+  asio::io_context io_;
+  wire::Door door_;
+  asio::steady_timer timer_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int num_told_ = 0;  // mutex_
+
+  std::thread thread_;  // declared last: it uses the other members
+};
+
+MeetingFarewell::MeetingFarewell(const FarewellOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+MeetingFarewell::~MeetingFarewell() = default;
+int MeetingFarewell::port() const { return impl_->port(); }
+bool MeetingFarewell::wait_until_told(int num_nodes, std::chrono::milliseconds timeout) {
+  return impl_->wait_until_told(num_nodes, timeout);
+}
+
+}  // namespace tessera

@@ -1,0 +1,97 @@
+#include "launch/ranks/rank_files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+void make_folders(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail(ExitCode::kIoError, "folder '{}' for log files: {}", folder.string(), error.message());
+}
+
+// A run id may contain any characters.
+std::string as_file_name(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(),
+      [](unsigned char c) { return std::isalnum(c) == 0 && c != '-' && c != '_' && c != '.'; }, '_');
+  return text;
+}
+
+// A memory file that a process can open for writing by its path.
+int make_memory(const char* name) {
+  const int fd = memfd_create(name, MFD_CLOEXEC);
+  if (fd < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("memory for {}", name));
+  return fd;
+}
+
+std::string path_of(int fd) { return fmt::format("/proc/{}/fd/{}", getpid(), fd); }
+
+}  // namespace
+
+fs::path make_log_folder(const LaunchPlan& plan) {
+  const bool has_files = std::any_of(plan.outputs.begin(), plan.outputs.end(),
+                                     [](const RankOutput& output) { return output.has_file(); });
+  if (plan.log_dir.empty() && !has_files) return {};
+  const fs::path base =
+      plan.log_dir.empty() ? fs::temp_directory_path() / "tessera_logs" : fs::path(plan.log_dir);
+  make_folders(base);
+  std::string folder = (fs::absolute(base) / (as_file_name(plan.run_id) + "_XXXXXX")).string();
+  if (mkdtemp(folder.data()) == nullptr)
+    fail_errno(ExitCode::kIoError, errno, fmt::format("a folder in '{}' for log files", base.string()));
+  return folder;
+}
+
+RankFiles::RankFiles(const fs::path& log_folder, int restart_count, int local_rank)
+    : progress_fd_(make_memory("tessera_rank_progress")) {
+  if (!log_folder.empty()) {
+    folder_ = log_folder / fmt::format("attempt_{}", restart_count) / fmt::format("{}", local_rank);
+    make_folders(folder_);
+    error_file_ = (folder_ / "error.json").string();
+    return;
+  }
+  memory_fd_ = make_memory("tessera_rank_error");
+  error_file_ = path_of(memory_fd_);
+}
+
+RankFiles::~RankFiles() {
+  for (const int fd : {memory_fd_, progress_fd_}) {
+    if (fd >= 0) close(fd);
+  }
+}
+
+RankFiles::RankFiles(RankFiles&& other) noexcept
+    : folder_(std::move(other.folder_)),
+      error_file_(std::move(other.error_file_)),
+      memory_fd_(std::exchange(other.memory_fd_, -1)),
+      progress_fd_(std::exchange(other.progress_fd_, -1)) {}
+
+std::string RankFiles::progress_file() const { return path_of(progress_fd_); }
+
+bool RankFiles::has_progress() const {
+  struct stat status = {};
+  return fstat(progress_fd_, &status) == 0 && status.st_size > 0;
+}
+
+int RankFiles::open_log(const char* name) const {
+  const fs::path path = folder_ / name;
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+  if (fd < 0) fail_errno(ExitCode::kIoError, errno, path.string());
+  return fd;
+}
+
+}  // namespace tessera

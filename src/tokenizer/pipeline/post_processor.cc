@@ -1,0 +1,54 @@
+#include "tokenizer/pipeline/post_processor.h"
+
+#include "base/text.h"
+
+namespace tessera {
+namespace {
+
+PostProcessor make_template(const JsonNode& node, int64_t num_ids) {
+  node.expect_keys({"type", "single", "pair", "special_tokens"});
+  PostProcessor out;
+  bool after_text = false;
+  for (const JsonNode& piece : node["single"].list()) {
+    const JsonNode sequence = piece["Sequence"];
+    if (!sequence.is_null()) {
+      if (sequence["id"].string() != "A") sequence["id"].expected("\"A\"");
+      if (after_text) piece.expected("a template that holds the text once");
+      after_text = true;
+      continue;
+    }
+    const JsonNode special = piece["SpecialToken"];
+    if (special.is_null()) piece.expected("\"Sequence\" or \"SpecialToken\"");
+    const JsonNode entry = node["special_tokens"][special["id"].string()];
+    if (entry.is_null()) entry.expected("the ids of this special token");
+    for (const JsonNode& id : entry["ids"].list()) {
+      (after_text ? out.after : out.before).push_back(static_cast<int32_t>(id.integer(0, num_ids - 1)));
+    }
+  }
+  if (!after_text) node["single"].expected("a template that holds the text once");
+  return out;
+}
+
+}  // namespace
+
+PostProcessor make_post_processor(const JsonNode& node, int64_t num_ids) {
+  if (node.is_null()) return {};
+  const std::string& type = node.type();
+  if (type == "TemplateProcessing") return make_template(node, num_ids);
+  if (type == "ByteLevel") {
+    node.expect_keys({"type", "add_prefix_space", "use_regex", "trim_offsets"});
+    return {};
+  }
+  if (type != "Sequence") node.not_supported("post-processor", type);
+  node.expect_keys({"type", "processors"});
+  PostProcessor out;
+  for (const JsonNode& part : node["processors"].list()) {
+    if (part.is_null()) part.expected("a post-processor");
+    const PostProcessor outer = make_post_processor(part, num_ids);
+    out.before.insert(out.before.begin(), outer.before.begin(), outer.before.end());
+    out.after.insert(out.after.end(), outer.after.begin(), outer.after.end());
+  }
+  return out;
+}
+
+}  // namespace tessera

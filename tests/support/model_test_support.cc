@@ -1,0 +1,155 @@
+#include "support/model_test_support.h"
+
+#include <algorithm>
+
+#include "base/rng.h"
+
+namespace tessera {
+
+std::vector<TokenRow> random_rows(const std::vector<int64_t>& lengths, int64_t vocab_size, uint64_t seed) {
+  const CounterRng ids(seed, 1);
+  const CounterRng ignored(seed, 2);
+  std::vector<TokenRow> rows;
+  uint64_t index = 0;
+  for (const int64_t length : lengths) {
+    TokenRow row;
+    for (int64_t t = 0; t < length; ++t, ++index) {
+      row.ids.push_back(static_cast<int32_t>(ids.uniform(index) * static_cast<float>(vocab_size)));
+      row.labels.push_back(ignored.uniform(index) < 0.2f ? kIgnoredLabel : row.ids.back());
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+PackedBatch pack(const std::vector<TokenRow>& rows) {
+  PackedBatch batch;
+  batch.cu_seqlens.push_back(0);
+  for (const TokenRow& row : rows) {
+    for (size_t t = 0; t < row.ids.size(); ++t) {
+      batch.input_ids.push_back(row.ids[t]);
+      batch.positions.push_back(static_cast<int32_t>(t));
+      batch.targets.push_back(t + 1 < row.ids.size() ? row.labels[t + 1] : kIgnoredLabel);
+      batch.num_targets += batch.targets.back() != kIgnoredLabel;
+    }
+    batch.cu_seqlens.push_back(static_cast<int32_t>(batch.input_ids.size()));
+  }
+  return batch;
+}
+
+ModelConfig tiny_config() {
+  ModelConfig config;
+  config.vocab_size = 13;
+  config.hidden_size = 12;
+  config.intermediate_size = 11;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 4;
+  config.max_position_embeddings = 64;
+  config.rms_norm_eps = 1e-5;
+  config.rope_theta = 100;
+  return config;
+}
+
+std::vector<NamedConfig> all_option_configs() {
+  std::vector<NamedConfig> configs;
+  const auto add = [&](const char* name, auto change) {
+    configs.push_back({name, tiny_config()});
+    change(configs.back().config);
+  };
+  const auto llama3 = [](ModelConfig& c) { c.rope_scaling = {RopeType::kLlama3, 8, 0.25, 2, 16}; };
+  add("grouped_query", [](ModelConfig&) {});
+  add("multi_head", [](ModelConfig& c) { c.num_attention_heads = c.num_key_value_heads = 3; });
+  add("multi_query_wide_heads", [](ModelConfig& c) {
+    c.num_attention_heads = 3;
+    c.num_key_value_heads = 1;
+    c.head_dim = 6;
+  });
+  add("qkv_bias", [](ModelConfig& c) { c.qkv_bias = true; });
+  add("attention_bias", [](ModelConfig& c) { c.qkv_bias = c.o_bias = true; });
+  add("mlp_bias", [](ModelConfig& c) { c.mlp_bias = true; });
+  add("qk_norm", [](ModelConfig& c) { c.qk_norm = true; });
+  add("sliding_window", [](ModelConfig& c) { c.sliding_window = {3, 0}; });
+  add("tied", [](ModelConfig& c) { c.tie_word_embeddings = true; });
+  add("linear_rope", [](ModelConfig& c) { c.rope_scaling = {RopeType::kLinear, 4, 1, 4, 8192}; });
+  add("llama3_rope", llama3);
+  add("everything", [&](ModelConfig& c) {
+    c.qkv_bias = c.o_bias = c.mlp_bias = c.qk_norm = c.tie_word_embeddings = true;
+    c.sliding_window = {0, 2};
+    llama3(c);
+  });
+  return configs;
+}
+
+std::vector<float> random_weights(const ParameterLayout& layout, float scale, uint64_t seed) {
+  std::vector<float> flat(static_cast<size_t>(layout.num_elements()), 0.0f);
+  for (const Parameter& parameter : layout.parameters()) {
+    const CounterRng rng(seed, hash_name(parameter.name));
+    const bool is_norm = parameter.name.ends_with("norm.weight");
+    for (int64_t i = 0; i < parameter.num_elements; ++i) {
+      const float value = scale * rng.normal(static_cast<uint64_t>(i));
+      flat[static_cast<size_t>(parameter.offset + i)] = is_norm ? 1 + value : value;
+    }
+  }
+  return flat;
+}
+
+TestModel::TestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
+                     int64_t num_threads)
+    : pool_(num_threads),
+      ops_(make_cpu_ops(pool_)),
+      model_(config, dtype, *ops_),
+      gradients_(weights.size(), 0.0f) {
+  const auto size = static_cast<int64_t>(weights.size());
+  TensorView view;
+  if (dtype == DType::kF32) {
+    weights_f32_ = weights;
+    view = TensorView(weights_f32_.data(), dtype, {size});
+  } else {
+    for (const float weight : weights) weights_bf16_.push_back(to_bf16(weight));
+    view = TensorView(weights_bf16_.data(), dtype, {size});
+  }
+  model_.bind_parameters(view, TensorView(gradients_.data(), DType::kF32, {size}));
+}
+
+void TestModel::fill_gradients(float value) { std::fill(gradients_.begin(), gradients_.end(), value); }
+
+void TestModel::set_weights(const std::vector<float>& weights) {
+  if (weights_bf16_.empty()) {
+    std::copy(weights.begin(), weights.end(), weights_f32_.begin());
+  } else {
+    std::transform(weights.begin(), weights.end(), weights_bf16_.begin(), [](float w) { return to_bf16(w); });
+  }
+}
+
+std::vector<float> TestModel::logits(const PackedBatch& batch) {
+  const int64_t vocab_size = model_.config().vocab_size;
+  std::vector<float> values(static_cast<size_t>(batch.num_tokens() * vocab_size));
+  model_.forward_logits(batch, TensorView(values.data(), DType::kF32, {batch.num_tokens(), vocab_size}));
+  return values;
+}
+
+double sum_of_squares(const ParameterLayout& layout, const std::vector<float>& values) {
+  double sum = 0;
+  for (const Parameter& parameter : layout.parameters()) {
+    for (int64_t i = parameter.offset; i < parameter.offset + parameter.num_elements; ++i) {
+      const auto value = static_cast<double>(values[static_cast<size_t>(i)]);
+      sum += value * value;
+    }
+  }
+  return sum;
+}
+
+ActivationLimits limits_of(const PackedBatch& batch, bool gradient_checkpointing) {
+  ActivationLimits limits;
+  limits.max_tokens = batch.num_tokens();
+  for (size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
+    limits.max_sequence_length =
+        std::max<int64_t>(limits.max_sequence_length, batch.cu_seqlens[i] - batch.cu_seqlens[i - 1]);
+  }
+  limits.gradient_checkpointing = gradient_checkpointing;
+  return limits;
+}
+
+}  // namespace tessera

@@ -1,0 +1,93 @@
+// Runs the members of a network group as threads of a test.
+#pragma once
+
+#include <barrier>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "comm/network/network_group.h"
+#include "comm/network/rendezvous.h"
+
+namespace tessera {
+
+// An in-memory store. A test may rewrite what is read, for example to another address.
+class LocalRendezvous : public Rendezvous {
+ public:
+  using Rewrite = std::function<std::string(const std::string& key, const std::string& value)>;
+  explicit LocalRendezvous(Rewrite rewrite = nullptr) : rewrite_(std::move(rewrite)) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    const std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, timeout, [&] { return values_.contains(key); })) {
+      fail(ExitCode::kTryAgain, "{}: nobody has set it", key);
+    }
+    return rewrite_ ? rewrite_(key, values_[key]) : values_[key];
+  }
+  std::string host(int rank) const override { return std::string(1, static_cast<char>('a' + rank)); }
+  std::string local_address() const override { return "127.0.0.1"; }
+
+ private:
+  Rewrite rewrite_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+};
+
+struct TestMembers {
+  int size = 2;
+  NetworkOptions options{.timeout = std::chrono::seconds(20), .connections = 4, .interface = {}};
+  Rendezvous* rendezvous = nullptr;  // nullptr = a new LocalRendezvous
+  // Keep every group open until all members are done: each finds the error itself instead of a closed
+  // connection.
+  bool end_together = false;
+};
+
+// Runs `body` as every member, each in a thread with its own group and failure detector, and returns what
+// each threw ("" = nothing).
+inline std::vector<std::string> run_members(const TestMembers& test,
+                                            const std::function<void(NetworkGroup& group)>& body) {
+  LocalRendezvous local;
+  Rendezvous& rendezvous = test.rendezvous != nullptr ? *test.rendezvous : local;
+  std::vector<int> ranks;
+  for (int rank = 0; rank < test.size; ++rank) ranks.push_back(rank);
+  std::vector<std::string> errors(static_cast<size_t>(test.size));
+  std::barrier over(test.size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < test.size; ++rank) {
+    threads.emplace_back([&, rank] {
+      FailureDetector failures;
+      std::unique_ptr<NetworkGroup> group;
+      try {
+        group = std::make_unique<NetworkGroup>("test", ranks, rank, rendezvous, test.options, failures);
+        body(*group);
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+      if (test.end_together) over.arrive_and_wait();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return errors;
+}
+
+// Bounds of n parts of about the same size; unequal where n does not divide count.
+inline std::vector<Part> even_parts(int64_t count, int n) {
+  std::vector<Part> parts;
+  for (int i = 0; i < n; ++i) parts.push_back({count * i / n, count * (i + 1) / n});
+  return parts;
+}
+
+}  // namespace tessera
