@@ -282,15 +282,23 @@ void RankGroup::heed_other_nodes() {
   begin_to_fail();
 }
 
-// Node 0 keeps its store running until the others no longer need it, or a signal arrives.
+// Node 0 keeps its store running until the others no longer need it or another signal arrives. Ranks that a
+// signal ended in order end on all nodes together: without the store the others would end with an error, so
+// they get the same grace period. Other programs end at once.
 void RankGroup::serve_other_nodes() {
-  while (stop_signal_ == 0 && job_->is_needed()) {
+  const bool was_stopped = stop_signal_ != 0;
+  const bool in_order = std::ranges::all_of(
+      ends_, [](const RankEnd& end) { return end.report && end.report->stop_signal != 0; });
+  if (was_stopped && !in_order) return;
+  const Clock::time_point deadline = Clock::now() + plan_.termination_grace;
+  bool is_told = false;
+  while (!is_told && job_->is_needed() && (!was_stopped || Clock::now() < deadline)) {
     pollfd wanted = {signals_->fd(), POLLIN, 0};
     ::poll(&wanted, 1, static_cast<int>(kLookAround.count()));
     for (const int number : signals_->take()) {
       if (number == SIGCHLD) continue;
-      stop_signal_ = number;
-      was_told_to_end_ = true;
+      if (stop_signal_ == 0) stop_signal_ = number;
+      is_told = was_told_to_end_ = true;
     }
   }
 }
