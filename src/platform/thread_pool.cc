@@ -1,7 +1,10 @@
 #include "platform/thread_pool.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <exception>
 #include <latch>
 #include <optional>
@@ -21,6 +24,26 @@ extern "C" void omp_set_num_threads(int num_threads);
 
 namespace tessera {
 namespace {
+
+// Signals that handlers wait for interrupt the thread that asked for them, never a worker: a worker may be
+// inside a kernel whose stack has no room for a handler (oneDNN's float32 products). Faults of a worker stay
+// its own.
+class AsynchronousSignalsBlocked {
+ public:
+  AsynchronousSignalsBlocked() {
+    sigset_t mask;
+    sigfillset(&mask);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS})
+      sigdelset(&mask, fault);
+    pthread_sigmask(SIG_BLOCK, &mask, &before_);
+  }
+  ~AsynchronousSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  AsynchronousSignalsBlocked(const AsynchronousSignalsBlocked&) = delete;
+  AsynchronousSignalsBlocked& operator=(const AsynchronousSignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
 
 thread_local int64_t current_thread_index = 0;
 thread_local bool inside_parallel_region = false;
@@ -162,6 +185,7 @@ ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
   const std::vector<int> pinned = limits.pinned_cpus(num_threads);
   try {
     const UnpinnedScope workers_start_free;  // the calling thread may be pinned by another pool
+    const AsynchronousSignalsBlocked inherited;
     for (int64_t i = 1; i < num_threads; ++i) {
       const std::optional<int> cpu =
           pinned.empty() ? std::nullopt : std::optional(pinned[static_cast<size_t>(i)]);

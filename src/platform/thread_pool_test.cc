@@ -6,9 +6,12 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <latch>
 #include <limits>
 #include <optional>
 #include <stdexcept>
@@ -308,6 +311,19 @@ TEST(ThreadPool, TwoCallersAtATimeAreABug) {
   std::atomic<int> count = 0;
   std::thread([&] { pool.parallel_for(2, [&](int64_t) { ++count; }); }).join();
   EXPECT_EQ(count, 2) << "one after another is allowed";
+}
+
+TEST(ThreadPool, SignalsInterruptTheCallingThreadAlone) {
+  ThreadPool pool(3);
+  std::array<bool, 3> is_blocked = {};
+  std::latch all_are_here(3);  // every thread has one index
+  pool.parallel_for(3, [&](int64_t) {
+    all_are_here.arrive_and_wait();
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    is_blocked[static_cast<size_t>(ThreadPool::thread_index())] = sigismember(&mask, SIGTERM) == 1;
+  });
+  EXPECT_THAT(is_blocked, testing::ElementsAre(false, true, true));
 }
 
 }  // namespace

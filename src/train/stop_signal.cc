@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <ctime>
 
 #include "base/error.h"
@@ -28,6 +30,20 @@ int64_t monotonic_ms() {
   return now.tv_sec * 1000 + now.tv_nsec / 1'000'000;
 }
 
+// oneDNN's float32 products keep the stack pointer in memory from malloc while they run: a handler on the
+// interrupted stack would overwrite the heap below it. The threads of a pool block these signals, so that
+// they interrupt this thread alone.
+void provide_signal_stack() {
+  stack_t present = {};
+  if (sigaltstack(nullptr, &present) == 0 && (present.ss_flags & SS_DISABLE) == 0) return;
+  // With AMX, the registers saved by the kernel alone take 11 KiB.
+  alignas(64) static std::array<std::byte, size_t{64} << 10> memory;
+  stack_t stack = {};
+  stack.ss_sp = memory.data();
+  stack.ss_size = memory.size();
+  sigaltstack(&stack, nullptr);
+}
+
 void note_signal(int signal_number) {
   const int64_t now_ms = monotonic_ms();
   if (first_signal == 0) first_time_ms = now_ms;
@@ -45,9 +61,10 @@ StopSignals::StopSignals(void (*before_exit)()) {
   TESSERA_CHECK(!handling.exchange(true), "two StopSignals at a time");
   first_signal = 0;
   call_before_exit = before_exit;
+  provide_signal_stack();
   struct sigaction action = {};
   action.sa_handler = note_signal;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &former_interrupt_);
   sigaction(SIGTERM, &action, &former_terminate_);

@@ -6,8 +6,8 @@
 namespace tessera {
 
 // Handles both signals during its lifetime, then restores the previous handlers; at most one exists at a
-// time. A SIGINT after the first signal ends the process at once with 128 + SIGINT, after before_exit(),
-// which must be async-signal-safe.
+// time. The handler runs on an alternate stack of the thread that constructs this. A SIGINT after the first
+// signal ends the process at once with 128 + SIGINT, after before_exit(), which must be async-signal-safe.
 class StopSignals {
  public:
   explicit StopSignals(void (*before_exit)() = nullptr);

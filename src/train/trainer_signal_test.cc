@@ -8,6 +8,7 @@
 
 #include "io/file.h"
 #include "support/train_test_support.h"
+#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {
@@ -135,6 +136,19 @@ INSTANTIATE_TEST_SUITE_P(Signal, SignalTest,
                          testing::Values(RanksCase{{1, 2}, 2, "per_step"}, RanksCase{{2, 1}, 3, "per_layer"},
                                          RanksCase{{2, 2}, 3, "per_step"}, RanksCase{{1, 1}, 2, "per_step"}),
                          [](const auto& param) { return param.param.name(); });
+
+// What they interrupt may have its stack pointer in the heap (stop_signal.cc).
+TEST(StopSignals, AreHandledOnAStackOfTheirOwn) {
+  const StopSignals signals;
+  for (const int number : {SIGINT, SIGTERM}) {
+    struct sigaction action = {};
+    ASSERT_EQ(sigaction(number, nullptr, &action), 0);
+    EXPECT_NE(action.sa_flags & SA_ONSTACK, 0);
+  }
+  stack_t stack = {};
+  ASSERT_EQ(sigaltstack(nullptr, &stack), 0);
+  EXPECT_EQ(stack.ss_flags & SS_DISABLE, 0);
+}
 
 }  // namespace
 }  // namespace tessera
