@@ -11,7 +11,7 @@ namespace {
 
 // Slurm itself supports at most 65,536.
 constexpr size_t kMaxNodes = 1 << 16;
-// Of a number within brackets, including leading zeros.
+// Maximum digits of a number within brackets, including leading zeros.
 constexpr size_t kMaxDigits = 18;
 
 [[noreturn]] void refuse(std::string_view list, const std::string& variable, const std::string& why) {

@@ -99,7 +99,7 @@ TEST(SampleToken, TopPAmongEqualScoresKeepsAsManyAsNeeded) {
 }
 
 TEST(SampleToken, TopPIsAppliedToWhatTopKLeaves) {
-  // Of 0.4, 0.3, 0.2, 0.1 the first two become 0.57 and 0.43: the first alone reaches 0.5.
+  // The first two of 0.4, 0.3, 0.2, 0.1 become 0.57 and 0.43: the first alone reaches 0.5.
   EXPECT_EQ(possible_tokens(log_of({0.4, 0.3, 0.2, 0.1}), {.top_k = 2, .top_p = 0.5}),
             (std::set<int32_t>{0}));
 }

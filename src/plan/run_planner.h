@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "arguments/arguments.h"
 #include "data/batch_plan.h"
@@ -34,7 +35,7 @@ struct MachineFacts {
 
 class RunPlanner {
  public:
-  // Decides the passes: run_plan()->micro_batches_per_pass and max_pass_tokens. `args` must be resolved; args
+  // Decides how many micro-batches make up a pass. `args` must be resolved; args
   // and model must outlive this.
   RunPlanner(const TrainingArguments& args, const Model& model, const BatchPlanOptions& batch,
              DataFacts data);
@@ -49,6 +50,8 @@ class RunPlanner {
   MemoryRequest choose_memory(const MachineFacts& machine, GatherSchedule schedule) const;
   // Fills limits, zero, snapshot_bytes, memory, wire and free_bytes from a request that was chosen.
   void fill_memory(const MemoryRequest& request, const MachineFacts& machine, RunPlan* plan) const;
+  // Error(kBadConfig) with refusal() unless the request fits.
+  void check_fits(const MemoryRequest& request, const MachineFacts& machine) const;
   // Why the request does not fit and what would; "" if it fits.
   std::string refusal(const MemoryRequest& request, const MachineFacts& machine) const;
 
@@ -56,6 +59,7 @@ class RunPlanner {
   ActivationLimits limits_for(int64_t batch_size, int64_t max_row_length, bool gradient_checkpointing) const;
   MemoryRequest make_request(const MachineFacts& machine) const;
   bool fits(const MemoryRequest& request, const MachineFacts& machine) const;
+  std::vector<MemoryAlternative> alternatives(const MemoryRequest& request) const;
   void choose_packing(const MachineFacts& machine, MemoryRequest* request) const;
 
   const TrainingArguments& args_;

@@ -1,10 +1,7 @@
 #include "platform/thread_pool.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <atomic>
-#include <csignal>
 #include <exception>
 #include <latch>
 #include <optional>
@@ -16,6 +13,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "platform/blocked_signals.h"
 #include "platform/subnormals.h"
 
 // oneDNN runs on OpenMP; our loops are the only parallelism, so every thread of the pool sets one OpenMP
@@ -24,26 +22,6 @@ extern "C" void omp_set_num_threads(int num_threads);
 
 namespace tessera {
 namespace {
-
-// Signals that handlers wait for interrupt the thread that asked for them, never a worker: a worker may be
-// inside a kernel whose stack has no room for a handler (oneDNN's float32 products). Faults of a worker stay
-// its own.
-class AsynchronousSignalsBlocked {
- public:
-  AsynchronousSignalsBlocked() {
-    sigset_t mask;
-    sigfillset(&mask);
-    for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS})
-      sigdelset(&mask, fault);
-    pthread_sigmask(SIG_BLOCK, &mask, &before_);
-  }
-  ~AsynchronousSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  AsynchronousSignalsBlocked(const AsynchronousSignalsBlocked&) = delete;
-  AsynchronousSignalsBlocked& operator=(const AsynchronousSignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 thread_local int64_t current_thread_index = 0;
 thread_local bool inside_parallel_region = false;

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// Of every rank, by rank. Allocates nothing after the constructor.
+// Holds the reports of the last step, indexed by rank. Allocates nothing after the constructor.
 class StepExchange {
  public:
   explicit StepExchange(int world_size);

@@ -76,7 +76,7 @@ class StopAgreement {
   bool has_abandoned_ = false;
   std::optional<Stopwatch> since_signal_;
   Stopwatch since_step_began_;
-  // Of the last step; pass_s_ is the mean of the ranks and the same on all.
+  // Measured in the last step; pass_s_ is the mean over the ranks and identical on all of them.
   double last_step_s_ = 0;
   double pass_s_ = 0;
 };

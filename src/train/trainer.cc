@@ -22,7 +22,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
       log_info("nothing is left to do: {} has the model of step {}", args_.output_dir, progress_.step);
     return summarize();
   }
-  files_->open(*resume_ && resume_->is_in_place() ? std::optional(progress_.step) : std::nullopt, &observer_);
+  files_->open(*resume_ && resume_->is_in_place() ? std::optional(progress_.step) : std::nullopt);
   run_time_ = Stopwatch();
   comm_.rail().wait_for_all();  // what loading has begun
   network_meter_.start();

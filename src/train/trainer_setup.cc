@@ -137,8 +137,7 @@ void Trainer::plan_memory_use(const RunPlanner& planner) {
   const MemoryRequest request = planner.choose_memory(machine);
   planner.fill_memory(request, machine, &plan_);
   observer_.on_plan(plan_);
-  const std::string refusal = planner.refusal(request, machine);
-  if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);
+  planner.check_fits(request, machine);
 }
 
 void Trainer::allocate_and_load() {

@@ -1,26 +1,16 @@
 #include "comm/socket/background_thread.h"
 
-#include <pthread.h>
-
-#include <csignal>
 #include <system_error>
 #include <utility>
 
 #include "base/error.h"
+#include "platform/blocked_signals.h"
 #include "platform/cpu.h"
 
 namespace tessera {
 
 std::thread start_background_thread(std::function<void()> body) {
-  struct AllSignalsBlocked {
-    AllSignalsBlocked() {
-      sigset_t all;
-      sigfillset(&all);
-      pthread_sigmask(SIG_SETMASK, &all, &before);
-    }
-    ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
-    sigset_t before;
-  } const inherited;
+  const AsynchronousSignalsBlocked inherited;
   const UnpinnedScope unpinned(spare_cpus());  // the caller may be a pinned thread of a pool
   try {
     return std::thread(std::move(body));

@@ -1,4 +1,5 @@
-// Attention for bf16 activations on AMX: the two passes behind the table row "amx" (attention_amx.cc).
+// Attention for bf16 activations on AMX: the forward and backward passes of the table row "amx"
+// (attention_amx.cc).
 #pragma once
 
 #include "kernels/attention/attention_impl.h"

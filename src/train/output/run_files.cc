@@ -21,13 +21,13 @@ void write_if_different(const std::filesystem::path& path, const std::string& te
 }  // namespace
 
 RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool& pool, const Model& model,
-                   ParameterState& parameters, NetworkMeter& meter, TrainObserver& observer,
+                   ParameterState& parameters, NetworkMeter& meter, ObserverList& observers,
                    const RunFilesOptions& options)
     : args_(args),
       comm_(comm),
       model_(model),
       meter_(meter),
-      observer_(observer),
+      observers_(observers),
       parameters_(parameters),
       model_writer_(comm, model, parameters, options.export_options, options.output_is_shared),
       saver_(comm, pool, parameters,
@@ -35,7 +35,7 @@ RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool
               .max_bytes_per_second = args.save_bytes_per_second() / comm.world().world_size}),
       last_saved_step_(options.last_saved_step) {}
 
-void RunFiles::open(std::optional<int64_t> resumed_step, ObserverList* observers) {
+void RunFiles::open(std::optional<int64_t> resumed_step) {
   if (!is_root()) return;
   output_.emplace(args_.output_dir);
   if (resumed_step) {
@@ -43,12 +43,12 @@ void RunFiles::open(std::optional<int64_t> resumed_step, ObserverList* observers
   } else {
     output_->set_aside_former_run();
   }
-  if (!output_->previous_folder().empty()) observer_.on_previous_run(output_->previous_folder());
+  if (!output_->previous_folder().empty()) observers_.on_previous_run(output_->previous_folder());
   write_if_different(output_->path() / "training_args.json", training_arguments_json(args_));
   metrics_file_.emplace(output_->path() / "metrics.jsonl", resumed_step.value_or(0));
   memory_file_.emplace(output_->path() / "memory.json");
-  observers->add(*metrics_file_);
-  observers->add(*memory_file_);
+  observers_.add(*metrics_file_);
+  observers_.add(*memory_file_);
 }
 
 CheckpointPlan RunFiles::checkpoint_plan(int64_t step) const {
@@ -87,12 +87,12 @@ void RunFiles::report_checkpoint() {
   if (!outcome) return;
   checkpoint_error_ = outcome->error;
   if (!outcome->error.empty()) {
-    if (!saves_before_stop_) observer_.on_checkpoint_failed(outcome->folder, outcome->error);
+    if (!saves_before_stop_) observers_.on_checkpoint_failed(outcome->folder, outcome->error);
     return;
   }
   last_saved_step_ = outcome->step;
   written_ = CheckpointUse{outcome->step, outcome->bytes, outcome->write_s, outcome->stall_s};
-  observer_.on_checkpoint(outcome->folder);
+  observers_.on_checkpoint(outcome->folder);
 }
 
 // Rank 0 knows what is complete.

@@ -34,12 +34,12 @@ class RunFiles {
  public:
   // Changes no file yet. What is passed by reference must outlive this.
   RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool& pool, const Model& model,
-           ParameterState& parameters, NetworkMeter& meter, TrainObserver& observer,
+           ParameterState& parameters, NetworkMeter& meter, ObserverList& observers,
            const RunFilesOptions& options);
 
   // Opens output_dir: it keeps the files of the run that continues from step `resumed_step`, or moves those
-  // of an earlier run aside. Rank 0 adds the files that report on steps to *observers.
-  void open(std::optional<int64_t> resumed_step, ObserverList* observers);
+  // of an earlier run aside. Rank 0 adds the files that report on steps to the observers.
+  void open(std::optional<int64_t> resumed_step);
 
   // Collective: begins a checkpoint, after the one under way is complete.
   void save(const RunRecord& record);
@@ -72,7 +72,7 @@ class RunFiles {
   Communicator& comm_;
   const Model& model_;
   NetworkMeter& meter_;
-  TrainObserver& observer_;
+  ObserverList& observers_;
   ParameterState& parameters_;
   ModelWriter model_writer_;
   // On rank 0, once opened.

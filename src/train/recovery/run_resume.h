@@ -34,7 +34,7 @@ class RunResume {
   const std::vector<LogEntry>& log_history() const { return point_->log_history; }
   // The run continues in the folder that it was started in.
   bool is_in_place() const;
-  // Of the newest complete checkpoint of output_dir, as far as this rank knows; -1 = none.
+  // Step of the newest complete checkpoint in output_dir that this rank knows of; -1 = none.
   int64_t last_saved_step() const;
 
   // The rows of the steps to come: those of the run that is resumed, cut for the ranks of now. Changes *args

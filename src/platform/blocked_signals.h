@@ -1,0 +1,28 @@
+// Keeps signals away from threads that must not run their handlers.
+#pragma once
+
+#include <csignal>
+
+namespace tessera {
+
+// While it lives, the calling thread blocks all signals but those of its own faults, and so do the threads
+// that it starts meanwhile, for good: handlers interrupt the threads that wait for signals, no others. A
+// worker may be inside a kernel whose stack has no room for a handler (oneDNN's float32 products).
+class AsynchronousSignalsBlocked {
+ public:
+  AsynchronousSignalsBlocked() {
+    sigset_t mask;
+    sigfillset(&mask);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP, SIGSYS})
+      sigdelset(&mask, fault);
+    pthread_sigmask(SIG_BLOCK, &mask, &before_);
+  }
+  ~AsynchronousSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  AsynchronousSignalsBlocked(const AsynchronousSignalsBlocked&) = delete;
+  AsynchronousSignalsBlocked& operator=(const AsynchronousSignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace tessera
