@@ -16,6 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
+constexpr int64_t kNumTensors = 2;
+
 // Every value is different.
 float value_of(StateKind kind, int64_t element) {
   return std::bit_cast<float>(static_cast<uint32_t>(element * 4 + static_cast<int64_t>(kind) + 0x3F000000));
@@ -29,10 +31,11 @@ class SnapshotSlotTest : public testing::Test {
  protected:
   void write(SnapshotSlot& slot, const SnapshotId& id, const std::vector<ElementRange>& ranges) {
     slot.prepare(bytes_of(ranges), pool_);
-    slot.write(id, 3, ranges, fill_values, {run_, log_history_}, pool_);
+    slot.write(id, 3, ranges, kNumTensors, fill_values, {run_, log_history_}, pool_);
   }
   int64_t bytes_of(const std::vector<ElementRange>& ranges) const {
-    SnapshotSizes sizes = {.num_ranges = std::ssize(ranges),
+    SnapshotSizes sizes = {.num_state_tensors = kNumTensors,
+                           .num_ranges = std::ssize(ranges),
                            .run_bytes = std::ssize(run_),
                            .log_history_bytes = std::ssize(log_history_)};
     for (const ElementRange& range : ranges) sizes.num_elements += range.end - range.begin;
@@ -64,7 +67,7 @@ TEST_F(SnapshotSlotTest, AnotherProcessFindsWhatWasWritten) {
   EXPECT_EQ(slot.texts().run, run_);
   EXPECT_EQ(slot.texts().log_history, log_history_);
   ASSERT_EQ(slot.ranges().size(), ranges_.size());
-  for (const StateKind kind : {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq}) {
+  for_each_state_kind(kNumTensors, [&](StateKind kind) {
     const std::span<const float> values = slot.values(kind);
     size_t at = 0;
     for (const ElementRange& range : slot.ranges()) {
@@ -73,7 +76,7 @@ TEST_F(SnapshotSlotTest, AnotherProcessFindsWhatWasWritten) {
       }
     }
     EXPECT_EQ(at, values.size());
-  }
+  });
 }
 
 TEST_F(SnapshotSlotTest, CopyWithItsHeaderLastIsWhole) {
