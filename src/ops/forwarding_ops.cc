@@ -71,6 +71,14 @@ void ForwardingOps::round_to(ConstTensorView from, TensorView to) {
   forward("round_to", {&from}, {&to}, [&] { ops_->round_to(from, to); });
 }
 
+void ForwardingOps::gather_rows(std::span<const int32_t> rows, TensorView x) {
+  forward("gather_rows", {}, {&x}, [&] { ops_->gather_rows(rows, x); });
+}
+
+void ForwardingOps::scatter_rows(std::span<const int32_t> rows, TensorView x) {
+  forward("scatter_rows", {}, {&x}, [&] { ops_->scatter_rows(rows, x); });
+}
+
 void ForwardingOps::zero(TensorView x) {
   forward("zero", {}, {&x}, [&] { ops_->zero(x); });
 }
@@ -96,7 +104,9 @@ void ForwardingOps::head_rmsnorm_backward(TensorView dqkv, ConstTensorView qkv, 
 
 void ForwardingOps::rope(TensorView qkv, const AttentionShape& shape, std::span<const int32_t> positions,
                          const RopeTable& table, bool inverse) {
-  forward("rope", {}, {&qkv}, [&] { ops_->rope(qkv, shape, positions, table, inverse); });
+  RopeTable angles = table;
+  forward("rope", {&angles.cos, &angles.sin}, {&qkv},
+          [&] { ops_->rope(qkv, shape, positions, angles, inverse); });
 }
 
 void ForwardingOps::attention(ConstTensorView qkv, const AttentionShape& shape,
@@ -137,24 +147,24 @@ LossSums ForwardingOps::cross_entropy(ConstTensorView logits, std::span<const in
 
 void ForwardingOps::cross_entropy_add_chunk(ConstTensorView logits, int64_t first_column,
                                             std::span<const int32_t> targets, float label_smoothing,
-                                            std::span<SoftmaxRow> rows) {
-  forward("cross_entropy_add_chunk", {&logits}, {},
+                                            TensorView rows) {
+  forward("cross_entropy_add_chunk", {&logits}, {&rows},
           [&] { ops_->cross_entropy_add_chunk(logits, first_column, targets, label_smoothing, rows); });
 }
 
-LossSums ForwardingOps::cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+LossSums ForwardingOps::cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets,
                                            int64_t vocab_size, float label_smoothing) {
   LossSums sums;
-  forward("cross_entropy_loss", {}, {},
+  forward("cross_entropy_loss", {&rows}, {},
           [&] { sums = ops_->cross_entropy_loss(rows, targets, vocab_size, label_smoothing); });
   return sums;
 }
 
 void ForwardingOps::cross_entropy_chunk_gradient(ConstTensorView logits, int64_t first_column,
                                                  int64_t vocab_size, std::span<const int32_t> targets,
-                                                 std::span<const SoftmaxRow> rows, float label_smoothing,
+                                                 ConstTensorView rows, float label_smoothing,
                                                  float grad_scale, TensorView dlogits) {
-  forward("cross_entropy_chunk_gradient", {&logits}, {&dlogits}, [&] {
+  forward("cross_entropy_chunk_gradient", {&logits, &rows}, {&dlogits}, [&] {
     ops_->cross_entropy_chunk_gradient(logits, first_column, vocab_size, targets, rows, label_smoothing,
                                        grad_scale, dlogits);
   });

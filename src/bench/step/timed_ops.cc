@@ -8,8 +8,11 @@ namespace tessera {
 
 void TimedOps::around(const OpCall& call, FunctionRef<void()> run) {
   constexpr std::string_view kLoss = "cross_entropy";
-  add_seconds(std::string_view(call.name).starts_with(kLoss) ? std::string(kLoss) : call.name,
-              seconds_of(run));
+  const double seconds = seconds_of([&] {
+    run();
+    device().synchronize();
+  });
+  add_seconds(std::string_view(call.name).starts_with(kLoss) ? std::string(kLoss) : call.name, seconds);
 }
 
 }  // namespace tessera

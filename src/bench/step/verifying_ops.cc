@@ -78,6 +78,14 @@ void verify_sum_of_squares(Verifier& verifier, ConstTensorView x, double got) {
                    static_cast<double>(x.num_elements() + 2) * kDoubleRounding * expected);
 }
 
+// Row `row` of x is exactly this.
+void verify_copied_row(Verifier& verifier, int64_t row, const Row& expected, ConstTensorView x_TD) {
+  const Row got = row_of(x_TD, row);
+  for (size_t i = 0; i < got.size(); ++i) {
+    verifier.compare("x", row, static_cast<int64_t>(i), got[i], expected[i], 0);
+  }
+}
+
 double log_sum_exp(const SoftmaxRow& row) { return static_cast<double>(row.max) + std::log(row.sum_exp); }
 
 Row slice(const Row& row, int64_t begin, int64_t count) {
@@ -150,10 +158,7 @@ void VerifyingOps::embedding(std::span<const int32_t> ids, ConstTensorView table
   ForwardingOps::embedding(ids, table_VD, x_TD);
   Verifier verifier(call_name("embedding", table_VD, x_TD));
   for (const int64_t row : sample_rows(x_TD)) {
-    const Row expected = row_of(table_VD, ids[static_cast<size_t>(row)]), got = row_of(x_TD, row);
-    for (size_t i = 0; i < got.size(); ++i) {
-      verifier.compare("x", row, static_cast<int64_t>(i), got[i], expected[i], 0);
-    }
+    verify_copied_row(verifier, row, row_of(table_VD, ids[static_cast<size_t>(row)]), x_TD);
   }
   keep(verifier);
 }
@@ -251,6 +256,30 @@ void VerifyingOps::round_to(ConstTensorView from, TensorView to) {
     const double expected = element(flat_from, i);
     verifier.compare("to", 0, i, element(flat_to, i), expected, rounding_of(to.dtype()) * std::abs(expected));
   }
+  keep(verifier);
+}
+
+void VerifyingOps::gather_rows(std::span<const int32_t> rows, TensorView x_TD) {
+  const std::vector<int64_t> sampled = sample_indices(std::ssize(rows), kSampledRows);
+  std::vector<Row> expected;
+  for (const int64_t i : sampled) expected.push_back(row_of(x_TD, rows[static_cast<size_t>(i)]));
+  ForwardingOps::gather_rows(rows, x_TD);
+  Verifier verifier(call_name("gather_rows", x_TD, x_TD));
+  for (size_t i = 0; i < sampled.size(); ++i) verify_copied_row(verifier, sampled[i], expected[i], x_TD);
+  keep(verifier);
+}
+
+void VerifyingOps::scatter_rows(std::span<const int32_t> rows, TensorView x_TD) {
+  const std::vector<int64_t> sampled = sample_rows(x_TD);
+  std::vector<Row> expected;
+  for (const int64_t row : sampled) {
+    const auto at = std::lower_bound(rows.begin(), rows.end(), row);
+    const bool is_zero = at == rows.end() || *at != row;
+    expected.push_back(is_zero ? Row(static_cast<size_t>(x_TD.dim(1))) : row_of(x_TD, at - rows.begin()));
+  }
+  ForwardingOps::scatter_rows(rows, x_TD);
+  Verifier verifier(call_name("scatter_rows", x_TD, x_TD));
+  for (size_t i = 0; i < sampled.size(); ++i) verify_copied_row(verifier, sampled[i], expected[i], x_TD);
   keep(verifier);
 }
 
@@ -395,12 +424,13 @@ LossSums VerifyingOps::cross_entropy(ConstTensorView logits_RV, std::span<const 
 
 void VerifyingOps::cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                                            std::span<const int32_t> targets, float label_smoothing,
-                                           std::span<SoftmaxRow> rows) {
+                                           TensorView rows) {
   TESSERA_CHECK(label_smoothing == 0, "not a case of a benchmark");
   const std::vector<int64_t> sampled = sample_indices(logits_RC.dim(0), kSampledElements);
+  const std::span<const SoftmaxRow> states = softmax_rows(rows);
   std::vector<double> former;  // log of the sum of exponentials in earlier chunks
   for (const int64_t r : sampled) {
-    former.push_back(first_column == 0 ? -HUGE_VAL : log_sum_exp(rows[static_cast<size_t>(r)]));
+    former.push_back(first_column == 0 ? -HUGE_VAL : log_sum_exp(states[static_cast<size_t>(r)]));
   }
   ForwardingOps::cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows);
   Verifier verifier(call_name("cross_entropy_add_chunk", logits_RC, logits_RC));
@@ -410,27 +440,28 @@ void VerifyingOps::cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t fi
     Row logits = row_of(logits_RC, sampled[i]);
     const int64_t column = targets[at] - first_column;
     if (0 <= column && column < logits_RC.dim(1)) {
-      verifier.compare("target_logit", sampled[i], column, static_cast<double>(rows[at].target_logit),
+      verifier.compare("target_logit", sampled[i], column, static_cast<double>(states[at].target_logit),
                        logits[static_cast<size_t>(column)], 0);
     }
     logits.push_back(former[i]);  // as one more logit
     const SoftmaxBound exact = softmax_bound(logits);
-    verifier.compare("log_sum_exp", sampled[i], 0, log_sum_exp(rows[at]), exact.log_sum_exp, exact.bound);
+    verifier.compare("log_sum_exp", sampled[i], 0, log_sum_exp(states[at]), exact.log_sum_exp, exact.bound);
   }
   keep(verifier);
 }
 
-LossSums VerifyingOps::cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+LossSums VerifyingOps::cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets,
                                           int64_t vocab_size, float label_smoothing) {
   const LossSums sums = ForwardingOps::cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
+  const std::span<const SoftmaxRow> states = softmax_rows(rows);
   double expected = 0, magnitude = 0;
-  for (size_t r = 0; r < rows.size(); ++r) {
+  for (size_t r = 0; r < states.size(); ++r) {
     if (targets[r] == kIgnoredLabel) continue;
-    const double lse = log_sum_exp(rows[r]), target_logit = static_cast<double>(rows[r].target_logit);
+    const double lse = log_sum_exp(states[r]), target_logit = static_cast<double>(states[r].target_logit);
     expected += lse - target_logit;
     magnitude += std::abs(lse) + std::abs(target_logit);
   }
-  Verifier verifier(fmt::format("cross_entropy_loss [{}]", rows.size()));
+  Verifier verifier(fmt::format("cross_entropy_loss [{}]", states.size()));
   verifier.compare("loss_sum", 0, 0, sums.loss_sum, expected, kFloat32Rounding * magnitude);
   keep(verifier);
   return sums;
@@ -438,8 +469,8 @@ LossSums VerifyingOps::cross_entropy_loss(std::span<const SoftmaxRow> rows, std:
 
 void VerifyingOps::cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column,
                                                 int64_t vocab_size, std::span<const int32_t> targets,
-                                                std::span<const SoftmaxRow> rows, float label_smoothing,
-                                                float grad_scale, TensorView dlogits_RC) {
+                                                ConstTensorView rows, float label_smoothing, float grad_scale,
+                                                TensorView dlogits_RC) {
   TESSERA_CHECK(label_smoothing == 0, "not a case of a benchmark");
   const std::vector<int64_t> sampled = sample_rows(logits_RC);
   const std::vector<Row> logits = rows_of(logits_RC, sampled);  // dlogits may be logits
@@ -448,8 +479,8 @@ void VerifyingOps::cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64
   Verifier verifier(call_name("cross_entropy_chunk_gradient", logits_RC, dlogits_RC));
   for (size_t i = 0; i < sampled.size(); ++i) {
     const auto at = static_cast<size_t>(sampled[i]);
-    verify_chunk_gradient(verifier, sampled[i], logits[i], log_sum_exp(rows[at]), first_column, targets[at],
-                          grad_scale, row_of(dlogits_RC, sampled[i]), dlogits_RC.dtype());
+    verify_chunk_gradient(verifier, sampled[i], logits[i], log_sum_exp(softmax_rows(rows)[at]), first_column,
+                          targets[at], grad_scale, row_of(dlogits_RC, sampled[i]), dlogits_RC.dtype());
   }
   keep(verifier);
 }

@@ -38,6 +38,8 @@ class VerifyingOps final : public ForwardingOps {
                    TensorView rstd_T) override;
   void add(TensorView x, ConstTensorView y) override;
   void round_to(ConstTensorView from, TensorView to) override;
+  void gather_rows(std::span<const int32_t> rows, TensorView x_TD) override;
+  void scatter_rows(std::span<const int32_t> rows, TensorView x_TD) override;
   void zero(TensorView x) override;
   double sum_of_squares(ConstTensorView x) override;
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
@@ -61,11 +63,11 @@ class VerifyingOps final : public ForwardingOps {
                          float grad_scale, TensorView dlogits_RV) override;
   void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                                std::span<const int32_t> targets, float label_smoothing,
-                               std::span<SoftmaxRow> rows) override;
-  LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
-                              int64_t vocab_size, float label_smoothing) override;
+                               TensorView rows) override;
+  LossSums cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets, int64_t vocab_size,
+                              float label_smoothing) override;
   void cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column, int64_t vocab_size,
-                                    std::span<const int32_t> targets, std::span<const SoftmaxRow> rows,
+                                    std::span<const int32_t> targets, ConstTensorView rows,
                                     float label_smoothing, float grad_scale, TensorView dlogits_RC) override;
 
  private:

@@ -37,6 +37,7 @@ struct Fixture {
     rope = RopeTableBuffer(config, kT);
     for (int32_t t = 0; t < kT; ++t) positions.push_back(t);
   }
+  TensorView softmax_rows() { return {states.data(), DType::kU8, {kT, kSoftmaxRowBytes}}; }
   // Random values; each tensor is requested only once.
   TensorView tensor(const Shape& shape) { return make(dtype, shape); }
   TensorView floats(const Shape& shape) { return make(DType::kF32, shape); }
@@ -49,6 +50,8 @@ struct Fixture {
   std::vector<int32_t> positions;
   std::vector<int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 39};
   std::vector<int32_t> cu_seqlens = {0, 5, 12};
+  std::vector<int32_t> rows = {0, 2, 3, 7, 10, 11};
+  std::vector<SoftmaxRow> states = std::vector<SoftmaxRow>(kT);
 
  private:
   TensorView make(DType of, const Shape& shape) {
@@ -160,14 +163,14 @@ std::vector<Call> calls() {
        }},
       {"cross_entropy_add_chunk",
        [](Ops& ops, Fixture& f) {
-         std::vector<SoftmaxRow> rows(kT);
+         const TensorView rows = f.softmax_rows();
          ops.cross_entropy_add_chunk(f.floats({kT, 5}), 0, f.ids, 0, rows);
          ops.cross_entropy_add_chunk(f.floats({kT, kV - 5}), 5, f.ids, 0, rows);
          return TensorView();
        }},
       {"cross_entropy_loss",
        [](Ops& ops, Fixture& f) {
-         std::vector<SoftmaxRow> rows(kT);
+         const TensorView rows = f.softmax_rows();
          f.ops->cross_entropy_add_chunk(f.floats({kT, kV}), 0, f.ids, 0, rows);
          ops.cross_entropy_loss(rows, f.ids, kV, 0);
          return TensorView();
@@ -176,11 +179,23 @@ std::vector<Call> calls() {
       {"cross_entropy_chunk_gradient",
        [](Ops& ops, Fixture& f) {
          const TensorView logits = f.floats({kT, kV - 5}), dlogits = f.tensor({kT, kV - 5});
-         std::vector<SoftmaxRow> rows(kT);
+         const TensorView rows = f.softmax_rows();
          f.ops->cross_entropy_add_chunk(f.floats({kT, 5}), 0, f.ids, 0, rows);
          f.ops->cross_entropy_add_chunk(logits, 5, f.ids, 0, rows);
          ops.cross_entropy_chunk_gradient(logits, 5, kV, f.ids, rows, 0, 0.1f, dlogits);
          return dlogits;
+       }},
+      {"gather_rows",
+       [](Ops& ops, Fixture& f) {
+         const TensorView x = f.tensor({kT, kD});
+         ops.gather_rows(f.rows, x);
+         return x;
+       }},
+      {"scatter_rows",
+       [](Ops& ops, Fixture& f) {
+         const TensorView x = f.tensor({kT, kD});
+         ops.scatter_rows(f.rows, x);
+         return x;
        }},
       {"round_to",
        [](Ops& ops, Fixture& f) {
@@ -262,12 +277,12 @@ class FaultyOps final : public ForwardingOps {
   }
   void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                                std::span<const int32_t> targets, float label_smoothing,
-                               std::span<SoftmaxRow> rows) override {
+                               TensorView rows) override {
     ForwardingOps::cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows);
-    for (SoftmaxRow& row : rows) spoil(&row.sum_exp);
+    for (SoftmaxRow& row : softmax_rows(rows)) spoil(&row.sum_exp);
   }
-  LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
-                              int64_t vocab_size, float label_smoothing) override {
+  LossSums cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets, int64_t vocab_size,
+                              float label_smoothing) override {
     LossSums sums = ForwardingOps::cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
     spoil(&sums.loss_sum);
     return sums;
@@ -279,7 +294,8 @@ class FaultyOps final : public ForwardingOps {
   void around(const OpCall& call, FunctionRef<void()> run) override {
     run();
     const size_t index = fault_ == Fault::kSecondOutput ? 1 : 0;
-    if (index < call.outputs.size()) spoil(*call.outputs[index]);
+    if (index < call.outputs.size() && call.outputs[index]->dtype() != DType::kU8)
+      spoil(*call.outputs[index]);
   }
   void spoil(double* value) const {
     *value = fault_ == Fault::kNotANumber ? std::nan("") : static_cast<double>(kFactor) * *value;
