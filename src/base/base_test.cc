@@ -49,24 +49,6 @@ TEST(F16, RoundTripsEveryFiniteValueAndOverflowsToInfinity) {
   EXPECT_EQ(to_f16(65520.0f).bits, 0x7C00);
 }
 
-TEST(Arena, MeasuresWhatItLaterHandsOut) {
-  const auto build = [](Arena& arena) {
-    arena.allocate<float>(3);
-    const Arena::Mark mark = arena.mark();
-    arena.allocate<char>(1000);
-    arena.release(mark);
-    arena.allocate<char>(1);
-  };
-  Arena measuring = Arena::measuring();
-  build(measuring);
-  PageBuffer block(measuring.high_water_bytes());
-  Arena arena({block.data(), static_cast<size_t>(block.size_bytes())});
-  build(arena);
-  EXPECT_EQ(arena.high_water_bytes(), measuring.high_water_bytes());
-  EXPECT_EQ(measuring.high_water_bytes(), 64 + 1024);
-  EXPECT_THROW(arena.allocate<char>(2000), Error);
-}
-
 // Known answers from the Random123 distribution (kat_vectors, philox4x32 10 rounds).
 TEST(Philox, MatchesPublishedVectors) {
   const auto zero = philox4x32(0, 0, 0);

@@ -43,6 +43,11 @@ void check_batch(const PackedBatch& batch, const ActivationLimits& limits, int64
   }
 }
 
+void check_is_on(const Device& device, ConstTensorView view) {
+  TESSERA_CHECK(view.empty() || &view.device() == &device, "a tensor of device {} for a model on {}",
+                view.device().name(), device.name());
+}
+
 // Bytes that Activations::lay_out takes from each of its two arenas.
 std::pair<int64_t, int64_t> measure_activations(const ModelConfig& config, DType dtype,
                                                 const ActivationLimits& limits) {
@@ -52,8 +57,6 @@ std::pair<int64_t, int64_t> measure_activations(const ModelConfig& config, DType
   activations.lay_out(config, dtype, limits.max_tokens, activation_mode(limits), saved, working);
   return {saved.high_water_bytes(), working.high_water_bytes()};
 }
-
-std::span<std::byte> bytes_of(const PageBuffer& buffer) { return buffer.as<std::byte>(); }
 
 }  // namespace
 
@@ -84,6 +87,8 @@ void Model::Impl::bind_parameters(TensorView flat_weights, TensorView flat_gradi
                                            flat_gradients.num_elements() == layout.num_elements()),
                 "gradients of {} {}, expected {} F32", flat_gradients.num_elements(),
                 dtype_name(flat_gradients.dtype()), layout.num_elements());
+  check_is_on(ops->device(), flat_weights);
+  check_is_on(ops->device(), flat_gradients);
   access = nullptr;
   dembedding_VD = {};
   head_grads = {};
@@ -170,12 +175,13 @@ void Model::Impl::reserve(const ActivationLimits& new_limits) {
   limits = new_limits;
   mode = activation_mode(limits);
   const auto [saved_bytes, working_bytes] = measure_activations(config, dtype, limits);
-  saved_memory = PageBuffer(saved_bytes);
-  working_memory = PageBuffer(working_bytes);
-  workspace = PageBuffer(ops->workspace_bytes(ops_limits(limits)));
+  Device& device = ops->device();
+  saved_memory = device.allocate(saved_bytes);
+  working_memory = device.allocate(working_bytes);
+  workspace = device.allocate(ops->workspace_bytes(ops_limits(limits)));
   reserve_packed_forms();
-  rope = RopeTableBuffer(config, limits.max_sequence_length);
-  activations.layers.reserve(static_cast<size_t>(config.num_hidden_layers));
+  rope = RopeTableBuffer(config, limits.max_sequence_length, device);
+  activations.reserve(config, limits.max_tokens);
 }
 
 SequenceInfo Model::Impl::sequence_info(const PackedBatch& batch) const {
@@ -186,11 +192,11 @@ void Model::Impl::begin(const PackedBatch& batch) {
   TESSERA_CHECK(has_weights(), "no weights are bound");
   is_abandoned = false;
   check_batch(batch, limits, config.vocab_size);
-  Arena saved(bytes_of(saved_memory));
-  Arena working(bytes_of(working_memory));
+  Arena saved(saved_memory);
+  Arena working(working_memory);
   activations.lay_out(config, dtype, batch.num_tokens(), mode, saved, working);
   // A Generator on the same Ops may have bound its own workspace.
-  ops->bind_workspace(bytes_of(workspace));
+  ops->bind_workspace(workspace.span());
   refresh_packed_forms();
 }
 
@@ -231,9 +237,10 @@ LossSums Model::Impl::loss_and_head_backward(const PackedBatch& batch, float gra
   if (is_abandoned) return {};
   const bool complete = !config.tie_word_embeddings;  // a tied table waits for backward_embedding
   const WeightUpdate of_head = {update.mode, complete ? update.squares : nullptr};
-  const LossSums sums = loss_head_forward_backward(
-      *ops, block_configs.front().norm_eps, head, head_grads, of_head, batch.targets, label_smoothing,
-      grad_scale, activations.final_x_TD, activations.loss_scratch, activations.dx_TD);
+  const LossSums sums =
+      loss_head_forward_backward(*ops, block_configs.front().norm_eps, head, head_grads, of_head,
+                                 batch.targets, label_smoothing, grad_scale, activations.final_x_TD,
+                                 activations.loss_scratch, activations.target_rows, activations.dx_TD);
   if (sums.num_targets > 0) add_squares(head_group(), kVector, update.squares);
   return sums;
 }
@@ -290,6 +297,7 @@ Model::Model(Model&&) noexcept = default;
 const ModelConfig& Model::config() const { return impl_->config; }
 const ParameterLayout& Model::layout() const { return impl_->layout; }
 DType Model::dtype() const { return impl_->dtype; }
+Device& Model::device() const { return impl_->ops->device(); }
 
 ActivationBytes Model::activation_bytes(const ActivationLimits& limits) const {
   const ModelConfig& config = impl_->config;
@@ -302,7 +310,10 @@ void Model::bind_parameters(TensorView weights, TensorView gradients) {
   impl_->bind_parameters(weights, gradients);
 }
 
-void Model::bind_parameters(ParameterAccess& access) { impl_->access = &access; }
+void Model::bind_parameters(ParameterAccess& access) {
+  TESSERA_CHECK(&device() == &host_device(), "parameters of the host for a model on {}", device().name());
+  impl_->access = &access;
+}
 
 void Model::pack_group(int64_t group, std::byte* weights, const PackShare& share) {
   impl_->bind_opened_weights(group, weights);
@@ -367,7 +378,8 @@ LossSums Model::forward_loss(const PackedBatch& batch, float label_smoothing) {
   LossSums sums;
   if (!impl.is_abandoned) {
     sums = loss_head_forward(*impl.ops, impl.block_configs.front().norm_eps, impl.head, batch.targets,
-                             label_smoothing, impl.activations.final_x_TD, impl.activations.loss_scratch);
+                             label_smoothing, impl.activations.final_x_TD, impl.activations.loss_scratch,
+                             impl.activations.target_rows);
   }
   impl.close_head_weights();
   return sums;
@@ -378,6 +390,7 @@ void Model::forward_logits(const PackedBatch& batch, TensorView logits_TV) {
   const Shape expected = {batch.num_tokens(), impl.config.vocab_size};
   TESSERA_CHECK(logits_TV.shape() == expected && logits_TV.dtype() == DType::kF32, "logits are {} {}",
                 dtype_name(logits_TV.dtype()), logits_TV.shape().to_string());
+  check_is_on(device(), logits_TV);
   impl.begin(batch);
   impl.forward_embedding(batch);
   impl.forward_layers(impl.sequence_info(batch));

@@ -58,6 +58,7 @@ class Model {
   const ModelConfig& config() const;
   const ParameterLayout& layout() const;
   DType dtype() const;
+  Device& device() const;  // of the Ops: where all tensors are that the model is given, allocates and shows
 
   // Does not allocate.
   ActivationBytes activation_bytes(const ActivationLimits& limits) const;
@@ -65,7 +66,8 @@ class Model {
   // The flat arrays of layout().num_elements(): weights in dtype(), gradients F32 (empty = no training). The
   // caller owns the memory, which must outlive the model.
   void bind_parameters(TensorView weights, TensorView gradients);
-  // Alternative: every parameter group is opened before its use. `access` must outlive the model.
+  // Alternative for a model on the host: every parameter group is opened before its use. `access` must
+  // outlive the model.
   void bind_parameters(ParameterAccess& access);
   // Called by an `access` that keeps packed forms: makes one share of the forms of a group whose elements are
   // at `weights`. The shares of a group are disjoint and nearly equal.

@@ -98,10 +98,10 @@ struct Model::Impl {
   GradientWatch gradient_watch;
   ActivationLimits limits;
   ActivationMode mode = ActivationMode::kForwardOnly;
-  PageBuffer saved_memory;
-  PageBuffer working_memory;
-  PageBuffer workspace;
-  PageBuffer packed_memory;
+  DeviceBuffer saved_memory;
+  DeviceBuffer working_memory;
+  DeviceBuffer workspace;
+  DeviceBuffer packed_memory;
   bool packed_forms_are_stale = true;
   RopeTableBuffer rope;
   Activations activations;

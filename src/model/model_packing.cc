@@ -46,19 +46,19 @@ void Model::Impl::reserve_packed_forms() {
     bytes_by_group.push_back(packed_bytes(group, limits));
   }
   if (access != nullptr) {
-    packed_memory = PageBuffer();
+    packed_memory = DeviceBuffer();
     if (packed_bytes(limits) > 0) access->reserve_packed_forms(bytes_by_group);
     // They are bound again, with their forms, when opened.
     std::fill(group_weights.begin(), group_weights.end(), nullptr);
     return;
   }
-  packed_memory = PageBuffer(packed_bytes(limits));
+  packed_memory = ops->device().allocate(packed_bytes(limits));
   if (embedding_VD.empty()) return;
   assign_packed_forms();
 }
 
 void Model::Impl::assign_packed_forms() {
-  std::byte* memory = packed_memory.data();
+  std::byte* memory = packed_memory.address();
   for (int64_t group = 0; group <= head_group(); ++group) {
     assign_packed_forms(group, memory);
     if (memory != nullptr) memory += packed_bytes(group, limits);

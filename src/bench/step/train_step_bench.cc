@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <numeric>
@@ -220,7 +219,9 @@ class TrainStep {
     times->forward += seconds_of([&] { impl.begin(batch); });
     const SequenceInfo sequences = impl.sequence_info(batch);
     Activations& activations = impl.activations;
-    if (!options_.with_head) copy(x_TD_->view(), activations.layers.front().attention.x_TD);
+    const int64_t num_tokens = batch.num_tokens();  // of the last pass: maybe fewer
+    if (!options_.with_head)
+      copy(x_TD_->view().rows(0, num_tokens), activations.layers.front().attention.x_TD);
     times->forward += seconds_of([&] {
       if (options_.with_head) impl.forward_embedding(batch);
       impl.forward_layers(sequences);
@@ -231,7 +232,7 @@ class TrainStep {
       times->head +=
           seconds_of([&] { impl.loss_and_head_backward(batch, grad_scale, /*label_smoothing=*/0, update); });
     } else {
-      copy(dx_TD_->view(), activations.dx_TD);
+      copy(dx_TD_->view().rows(0, num_tokens), activations.dx_TD);
     }
     times->backward += seconds_of([&] {
       impl.backward_layers(sequences, update);
@@ -286,11 +287,6 @@ class TrainStep {
       sums[static_cast<size_t>(index)] = sum;
     });
     return std::accumulate(sums.begin(), sums.end(), 0.0);
-  }
-
-  // Copies the beginning of `from` if a pass is shorter.
-  static void copy(ConstTensorView from, TensorView to) {
-    std::memcpy(to.bytes(), from.bytes(), static_cast<size_t>(to.size_bytes()));
   }
 
   TrainStepOptions options_;
