@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/rng.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -58,21 +59,15 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-uint64_t hash_of(std::string_view text) {  // FNV-1a
-  uint64_t hash = 0xCBF29CE484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3;
-  return hash;
-}
-
 // A run id may be longer than a socket name.
 std::string socket_name(const World& world) {
-  return fmt::format("tessera-{}-{:016x}-{}-{}-{}", geteuid(), hash_of(world.run_id), world.master_port,
+  return fmt::format("tessera-{}-{:016x}-{}-{}-{}", geteuid(), hash_name(world.run_id), world.master_port,
                      world.node_rank, world.restart_count);
 }
 
 Hello own_hello(const World& world) {
   return {.magic = kMagic,
-          .job = hash_of(world.run_id),
+          .job = hash_name(world.run_id),
           .rank = world.rank,
           .world_size = world.world_size,
           .local_rank = world.local_rank,
