@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "comm/node_list.h"
+#include "platform/host_name.h"
 
 namespace tessera {
 namespace {
@@ -60,12 +60,6 @@ class Variables {
  private:
   const Environment& environment_;
 };
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name[0] == '\0' ? "?" : name.data();
-}
 
 // The same on every node.
 int port_of_job(const std::string& job) {
