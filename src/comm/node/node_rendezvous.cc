@@ -1,7 +1,6 @@
 #include "comm/node/node_rendezvous.h"
 
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -214,12 +213,6 @@ class Door {
   std::vector<UniqueFd> strangers_;
 };
 
-UniqueFd new_memory(std::string_view name, int64_t size_bytes, int& errno_value) {
-  UniqueFd fd(memfd_create(fmt::format("tessera {}", name).substr(0, 200).c_str(), MFD_CLOEXEC));
-  errno_value = !fd || ftruncate(fd.get(), size_bytes) != 0 ? errno : 0;
-  return fd;
-}
-
 [[noreturn]] void fail_memory(std::string_view name, int64_t size_bytes, int errno_value) {
   fail_errno(ExitCode::kBadConfig, errno_value,
              fmt::format("cannot create {} of shared memory for {}", format_bytes(size_bytes), name));
@@ -262,9 +255,8 @@ void let_all_in(NodeState& state) {
 
 void open_as_first(NodeState& state) {
   let_all_in(state);
-  int errno_value = 0;
-  UniqueFd memory = new_memory("control", control_bytes(state), errno_value);
-  if (errno_value != 0) fail_memory("the ranks of a node", control_bytes(state), errno_value);
+  UniqueFd memory = memory_file("tessera control", control_bytes(state));
+  if (!memory) fail_memory("the ranks of a node", control_bytes(state), errno);
   Message message{.answer = Reply::kWelcome, .size_bytes = control_bytes(state)};
   for (int i = 1; i < state.size(); ++i) send_to(state, i, message, memory.get());
   state.control = SharedSegment(memory.release(), control_bytes(state));
@@ -342,13 +334,12 @@ void open_node(NodeState& state) {
 }
 
 SharedSegment give_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
-  int errno_value = 0;
-  UniqueFd memory = new_memory(name, size_bytes, errno_value);
-  Message message{.answer = errno_value == 0 ? Reply::kMemory : Reply::kNoMemory,
-                  .errno_value = errno_value,
-                  .size_bytes = size_bytes};
-  for (int i = 1; i < state.size(); ++i) send_to(state, i, message, errno_value == 0 ? memory.get() : -1);
-  if (errno_value != 0) fail_memory(name, size_bytes, errno_value);
+  UniqueFd memory = memory_file(fmt::format("tessera {}", name), size_bytes);
+  const Message message{.answer = memory ? Reply::kMemory : Reply::kNoMemory,
+                        .errno_value = memory ? 0 : errno,
+                        .size_bytes = size_bytes};
+  for (int i = 1; i < state.size(); ++i) send_to(state, i, message, memory.get());
+  if (!memory) fail_memory(name, size_bytes, message.errno_value);
   return SharedSegment(memory.release(), size_bytes);
 }
 

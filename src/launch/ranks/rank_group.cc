@@ -85,7 +85,6 @@ int RankGroup::open_stream(int local_rank, bool is_err, const RankFiles& files,
 
 void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
   RankFiles files(log_folder_, restart_count_, local_rank);
-  RankPositionFile position;
   std::vector<int> to_close;
   RankProcessOptions options;
   options.program = plan_.program;
@@ -95,7 +94,7 @@ void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
                                                                     .restart_count = restart_count_,
                                                                     .master_port = job_->master_port(),
                                                                     .error_file = files.error_file(),
-                                                                    .position_file = position.path(),
+                                                                    .position_file = files.position_file(),
                                                                     .snapshot_slots = options.inherited,
                                                                     .progress_file = files.progress_file()},
                                                                    process_environment()));
@@ -104,11 +103,8 @@ void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
   options.err = open_stream(local_rank, true, files, sources, &to_close);
   const pid_t pid = start_rank(options);
   for (const int fd : to_close) close(fd);
-  ranks_.push_back({.rank = plan_.first_rank() + local_rank,
-                    .pid = pid,
-                    .first_pid = pid,
-                    .files = std::move(files),
-                    .position = std::move(position)});
+  ranks_.push_back(
+      {.rank = plan_.first_rank() + local_rank, .pid = pid, .first_pid = pid, .files = std::move(files)});
 }
 
 bool RankGroup::any_alive() const {
@@ -255,7 +251,7 @@ std::vector<RankSituation> RankGroup::situations() const {
   std::vector<RankSituation> situations;
   for (const Rank& rank : ranks_) {
     RankSituation situation = {
-        .rank = rank.rank, .pid = rank.first_pid, .ended = {}, .position = rank.position.read()};
+        .rank = rank.rank, .pid = rank.first_pid, .ended = {}, .position = rank.files.position()};
     for (const RankEnd& end : ends_) {
       if (end.rank != rank.rank) continue;
       situation.ended = end.how();

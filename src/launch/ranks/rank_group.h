@@ -16,7 +16,6 @@
 #include "launch/launch_plan.h"
 #include "launch/ranks/output_relay.h"
 #include "launch/ranks/rank_files.h"
-#include "launch/ranks/rank_position_file.h"
 #include "launch/ranks/rank_process.h"
 #include "launch/ranks/snapshot_memory.h"
 #include "launch/reports/stall_watch.h"
@@ -51,7 +50,6 @@ class RankGroup {
     pid_t pid;  // 0: ended
     pid_t first_pid;
     RankFiles files;
-    RankPositionFile position;
   };
 
   void start(int local_rank, std::vector<RelaySource>* sources);
