@@ -80,18 +80,18 @@ void StoreClient::Impl::on_message(const wire::Header& header, std::string_view 
       state_ = State::kAccepted;
       break;
     case Type::kRefused:
-      refusal_ = wire::Refusal::decode(body);
+      refusal_ = wire::decode<wire::Refusal>(body);
       break;
     case Type::kFormed:
       // Agents are told as well, but do not need it.
       if (is_agent_) return;
-      seats_ = wire::decode_seats(body);
+      seats_ = wire::decode<wire::Seats>(body);
       if (std::ssize(seats_) != world_.world_size)
         fail(ExitCode::kBadData, "a table of {}", count_of(std::ssize(seats_), "rank"));
       state_ = State::kFormed;
       break;
     case Type::kVerdict:
-      verdict_ = wire::decode_failure(body);
+      verdict_ = wire::decode<Failure>(body);
       failures_.set(*verdict_);
       break;
     case Type::kValue:
@@ -185,11 +185,7 @@ std::optional<StoreClient::Impl::Answer> StoreClient::Impl::ask(Type type, const
   if (!changed_.wait_for(lock, timeout, over)) changed_.wait_for(lock, options_.heartbeat, over);
   std::optional<Answer> answer = std::move(slot->second);
   answers_.erase(slot);
-  if (!answer && type == Type::kGet) {
-    wire::Writer out;
-    out.u32(number);
-    send(Type::kCancel, 0, out.take());
-  }
+  if (!answer && type == Type::kGet) send(Type::kCancel, 0, wire::encode(wire::Cancellation{number}));
   return answer;
 }
 
@@ -202,44 +198,35 @@ std::string StoreClient::Impl::request(Type type, const std::string& body, milli
     fail(ExitCode::kTryAgain, "{}: {} within {:.1f} s", describe_me(), what, Duration(timeout).count());
   }
   if (answer->type == Type::kDenied) {
-    const wire::Refusal denial = wire::Refusal::decode(answer->body);
+    const wire::Refusal denial = wire::decode<wire::Refusal>(answer->body);
     throw Error(denial.code, denial.message);
   }
   return answer->body;
 }
 
 void StoreClient::Impl::set(const std::string& key, const std::string& value) {
-  wire::Writer out;
-  out.text(key);
-  out.text(value);
-  request(Type::kSet, out.take(), options_.rendezvous_timeout,
+  request(Type::kSet, wire::encode(wire::KeyValue{key, value}), options_.rendezvous_timeout,
           fmt::format("the store did not take '{}'", printable(key)));
 }
 
 std::string StoreClient::Impl::get(const std::string& key, milliseconds timeout) {
-  wire::Writer out;
-  out.text(key);
-  return request(Type::kGet, out.take(), timeout,
+  return request(Type::kGet, wire::encode(wire::Key{key}), timeout,
                  fmt::format("nobody set '{}' in the store", printable(key)));
 }
 
 int64_t StoreClient::Impl::add(const std::string& key, int64_t amount) {
-  wire::Writer out;
-  out.text(key);
-  out.i64(amount);
-  return std::stoll(request(Type::kAdd, out.take(), options_.rendezvous_timeout,
+  return std::stoll(request(Type::kAdd, wire::encode(wire::KeyAmount{key, amount}),
+                            options_.rendezvous_timeout,
                             fmt::format("the store did not add to '{}'", printable(key))));
 }
 
 void StoreClient::Impl::watch(const std::string& key) {
-  wire::Writer out;
-  out.text(key);
   const std::lock_guard lock(mutex_);
   TESSERA_CHECK(state_ == State::kFormed, "a request to a store that was left");
   answers_.erase(watch_request_);
   watch_request_ = next_request_++;
   answers_.emplace(watch_request_, std::nullopt);
-  send(Type::kGet, watch_request_, out.take());
+  send(Type::kGet, watch_request_, wire::encode(wire::Key{key}));
 }
 
 std::optional<std::string> StoreClient::Impl::watched() {
@@ -257,7 +244,7 @@ Failure StoreClient::Impl::settle(Failure suspicion) {
   const auto limit = options_.suspicion_grace + options_.lost_grace + kPartingTime;
   std::unique_lock lock(mutex_);
   if (state_ != State::kFormed || store_gone_) return suspicion;
-  send(Type::kSuspect, 0, wire::encode_failure(suspicion));
+  send(Type::kSuspect, 0, wire::encode(suspicion));
   changed_.wait_for(lock, limit, [&] { return store_gone_ || verdict_; });
   if (verdict_) return *verdict_;
   // Set if the store was lost, which may be the cause of all this.
@@ -275,7 +262,7 @@ void StoreClient::Impl::report_own_failure(ExitCode code, const std::string& mes
     }
   }
   ask(Type::kOwnFailure,
-      wire::encode_failure({.rank = world_.rank, .host = world_.host, .message = message, .code = code}),
+      wire::encode(Failure{.rank = world_.rank, .host = world_.host, .message = message, .code = code}),
       kPartingTime);
   const std::lock_guard lock(mutex_);
   state_ = State::kEnded;
@@ -287,7 +274,7 @@ void StoreClient::Impl::report(const Failure& failure) {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kEnded || store_gone_ || verdict_) return;
   }
-  ask(Type::kReport, wire::encode_failure(failure), kPartingTime);
+  ask(Type::kReport, wire::encode(failure), kPartingTime);
 }
 
 std::optional<std::string> StoreClient::Impl::hand_in(const std::string& node_report, milliseconds timeout) {

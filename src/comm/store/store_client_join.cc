@@ -160,7 +160,7 @@ void StoreClient::Impl::apply(const Nonce& challenge) {
                                      .address_is_guess = local_.is_guess,
                                      .pid = getpid()};
   const wire::Application application =
-      wire::make_application(world_.secret, Type::kJoin, challenge, request.encode());
+      wire::make_application(world_.secret, Type::kJoin, challenge, wire::encode(request));
   expected_welcome_ = application.welcome;
   channel_->send(Type::kJoin, 0, application.body);
 }

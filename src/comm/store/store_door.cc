@@ -150,7 +150,7 @@ void Door::refuse(Stranger& stranger, const Refusal& refusal) {
     log_warning("store: refused {}: {}", stranger.remote, refusal.message);
     last_refusal_ = refusal.message;
   }
-  stranger.channel->send(Type::kRefused, 0, refusal.encode());
+  stranger.channel->send(Type::kRefused, 0, encode(refusal));
   stranger.channel->close_after_sending();
 }
 

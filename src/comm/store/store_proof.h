@@ -14,10 +14,6 @@
 
 namespace tessera::wire {
 
-// kChallenge's and kWelcome's body. Error(kBadData).
-std::string encode_bytes(const std::array<std::byte, 32>& bytes);
-std::array<std::byte, 32> decode_bytes(std::string_view body);
-
 struct Application {
   std::string body;  // of the message
   Mac welcome;       // the proof the store must give

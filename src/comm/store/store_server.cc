@@ -161,7 +161,6 @@ void StoreServer::Impl::send_value(const StoreValues::Waiter& waiter, const std:
 
 void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& header,
                               std::string_view body) {
-  wire::Reader in(body);
   const auto answer = [&](const std::string& value) {
     peer.channel->send(Type::kValue, header.request, value);
   };
@@ -170,20 +169,20 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
       case Type::kHeartbeat:
         return;
       case Type::kSet: {
-        const std::string key = in.text(wire::kMaxKeyBytes);
-        values_.set(key, in.text());
+        auto [key, value] = wire::decode<wire::KeyValue>(body);
+        values_.set(key, std::move(value));
         return answer({});
       }
       case Type::kGet:
-        return values_.get(in.text(wire::kMaxKeyBytes), {.member = number, .request = header.request});
+        return values_.get(wire::decode<wire::Key>(body).key, {.member = number, .request = header.request});
       case Type::kAdd: {
-        const std::string key = in.text(wire::kMaxKeyBytes);
-        return answer(std::to_string(values_.add(key, in.i64())));
+        const auto [key, amount] = wire::decode<wire::KeyAmount>(body);
+        return answer(std::to_string(values_.add(key, amount)));
       }
       case Type::kCancel:
-        return values_.cancel({.member = number, .request = in.u32()});
+        return values_.cancel({.member = number, .request = wire::decode<wire::Cancellation>(body).request});
       case Type::kSuspect: {
-        Failure suspicion = wire::decode_failure(body);
+        Failure suspicion = wire::decode<Failure>(body);
         if (suspicion.rank >= 0 && static_cast<size_t>(suspicion.rank) < ranks_.size()) {
           suspicion.host = ranks_[static_cast<size_t>(suspicion.rank)].host;
           if (left_.contains({.index = suspicion.rank})) {
@@ -196,7 +195,7 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
         return verdict_.suspect(peer.id.index, suspicion);
       }
       case Type::kOwnFailure: {
-        Failure failure = wire::decode_failure(body);
+        Failure failure = wire::decode<Failure>(body);
         failure.rank = peer.id.is_agent ? -1 : peer.id.index;
         failure.host = peer.who.host;
         // A missing file is not the fault of a rank.
@@ -211,7 +210,7 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
       }
       case Type::kReport:
         if (!peer.id.is_agent) fail(ExitCode::kBadData, "a report from a rank");
-        report_now(wire::decode_failure(body), peer.id.index);
+        report_now(wire::decode<Failure>(body), peer.id.index);
         return answer({});
       case Type::kNodeReport:
         if (!peer.id.is_agent) fail(ExitCode::kBadData, "a node's report from a rank");
@@ -228,7 +227,7 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
   } catch (const Error& error) {
     if (header.request == 0) throw;
     const wire::Refusal denial{.code = error.code(), .message = error.what()};
-    peer.channel->send(Type::kDenied, header.request, denial.encode());
+    peer.channel->send(Type::kDenied, header.request, wire::encode(denial));
   }
 }
 
@@ -252,7 +251,7 @@ void StoreServer::Impl::announce_verdict() {
     failure_ = verdict_.decided();
   }
   changed_.notify_all();
-  const std::string body = wire::encode_failure(*verdict_.decided());
+  const std::string body = wire::encode(*verdict_.decided());
   for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kVerdict, 0, body);
 }
 

@@ -82,7 +82,7 @@ std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinReques
 
 std::optional<wire::Refusal> StoreServer::Impl::admit(const wire::Door::Entrant& entrant) {
   if (entrant.type == Type::kMeet) {
-    const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
+    const wire::MeetRequest request = wire::decode<wire::MeetRequest>(entrant.request);
     if (request.run_id == options_.run_id) waiting_[{request.host, request.pid}] = Clock::now();
     const int nodes = options_.num_agents + 1;
     return wire::Refusal{
@@ -92,7 +92,7 @@ std::optional<wire::Refusal> StoreServer::Impl::admit(const wire::Door::Entrant&
                                "again",
                                nodes, nodes == 1 ? "node" : "nodes", options_.restart_count)};
   }
-  const wire::JoinRequest request = wire::JoinRequest::decode(entrant.request);
+  const wire::JoinRequest request = wire::decode<wire::JoinRequest>(entrant.request);
   const MemberId id{.is_agent = request.is_agent,
                     .index = request.is_agent ? request.node_rank : request.rank};
   if (const auto refusal = objection(request, id)) return refusal;
@@ -143,7 +143,7 @@ void StoreServer::Impl::form() {
     ranks_.push_back(
         {.node_rank = who.node_rank, .host = who.host, .address = correct ? reached_at_ : who.address});
   }
-  const std::string body = wire::encode_seats(ranks_);
+  const std::string body = wire::encode(ranks_);
   for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kFormed, 0, body);
 }
 

@@ -200,7 +200,7 @@ void MeetingClient::Impl::on_message(wire::Channel& channel, const wire::Header&
     case Type::kChallenge: {
       if (expected_welcome_) fail(ExitCode::kBadData, "a second challenge");
       const wire::Application application = wire::make_application(
-          options_.secret, Type::kMeet, wire::decode_bytes(body), options_.request.encode());
+          options_.secret, Type::kMeet, wire::decode_bytes(body), wire::encode(options_.request));
       expected_welcome_ = application.welcome;
       return channel.send(Type::kMeet, 0, application.body);
     }
@@ -209,7 +209,7 @@ void MeetingClient::Impl::on_message(wire::Channel& channel, const wire::Header&
       if (!is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
       break;
     case Type::kRefused:
-      refusal_ = wire::Refusal::decode(body);
+      refusal_ = wire::decode<wire::Refusal>(body);
       if (!is_proved_) return;
       break;
     case Type::kAccepted:
@@ -218,7 +218,7 @@ void MeetingClient::Impl::on_message(wire::Channel& channel, const wire::Header&
       break;
     case Type::kAssigned:
       if (!is_proved_) fail(ExitCode::kBadData, "it sends an assignment without proving the job's secret");
-      assigned_ = wire::Assignment::decode(body);
+      assigned_ = wire::decode<wire::Assignment>(body);
       break;
     default:
       fail(ExitCode::kBadData, "unknown message {}", static_cast<int>(header.type));

@@ -40,7 +40,7 @@ class MeetingFarewell::Impl {
   wire::Refusal answer(const wire::Door::Entrant& entrant) {
     if (entrant.type != wire::Type::kMeet)
       return {.code = ExitCode::kTryAgain, .message = "the job has ended"};
-    const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
+    const wire::MeetRequest request = wire::decode<wire::MeetRequest>(entrant.request);
     if (request.run_id != options_.run_id) {
       return {.message = fmt::format("this node belongs to job '{}', but the agent on this port to job '{}'",
                                      printable(request.run_id), printable(options_.run_id))};

@@ -102,7 +102,7 @@ MeetingServer::Impl::~Impl() {
           .code = ExitCode::kTryAgain,
           .message =
               fmt::format("the agent of node 0 on host {} has ended while the nodes met", options_.host)};
-      for (auto& [number, peer] : peers_) peer.channel->send(Type::kRefused, 0, farewell.encode());
+      for (auto& [number, peer] : peers_) peer.channel->send(Type::kRefused, 0, wire::encode(farewell));
     }
     over_ = true;
     door_.close();
@@ -163,7 +163,7 @@ std::optional<wire::Refusal> MeetingServer::Impl::admit(const wire::Door::Entran
     return wire::Refusal{
         .try_again = true, .code = ExitCode::kTryAgain, .message = "the nodes of the job are still meeting"};
   }
-  const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
+  const wire::MeetRequest request = wire::decode<wire::MeetRequest>(entrant.request);
   if (const auto refusal = objection(request)) return refusal;
   const uint64_t number = next_number_++;
   Peer& peer = peers_[number];
@@ -230,7 +230,7 @@ void MeetingServer::Impl::assign() {
   const wire::Assignment own = assignment;
   for (const uint64_t number : meeting_.order()) {
     ++assignment.node_rank;
-    peers_.at(number).channel->send(Type::kAssigned, 0, assignment.encode());
+    peers_.at(number).channel->send(Type::kAssigned, 0, wire::encode(assignment));
   }
   {
     const std::lock_guard lock(mutex_);
@@ -285,7 +285,7 @@ void MeetingServer::Impl::give_up() {
                                           options_.terms.timeout.count(), attendance(), advice());
   for (auto& [number, peer] : peers_) {
     peer.channel->send(Type::kRefused, 0,
-                       wire::Refusal{.code = ExitCode::kTryAgain, .message = message}.encode());
+                       wire::encode(wire::Refusal{.code = ExitCode::kTryAgain, .message = message}));
   }
   {
     const std::lock_guard lock(mutex_);
