@@ -58,29 +58,12 @@ std::string StoreClient::Impl::describe_store() const {
 void StoreClient::Impl::on_message(const wire::Header& header, std::string_view body) {
   quiet_ = Duration(0);
   const std::lock_guard lock(mutex_);
-  if (header.version != wire::kVersion && header.type != Type::kRefused) {
-    refusal_ =
-        wire::Refusal{.message = fmt::format("{} speaks version {} of its protocol, this program version "
-                                             "{}: all nodes must run the same version of tessera",
-                                             describe_store(), header.version, wire::kVersion)};
-    return;
-  }
+  if (handshake_->take(*channel_, header, body)) return;
   switch (header.type) {
     case Type::kHeartbeat:
       return;
-    case Type::kChallenge:
-      if (expected_welcome_) fail(ExitCode::kBadData, "a second challenge");
-      return apply(wire::decode_bytes(body));
-    case Type::kWelcome:
-      store_is_proved_ = expected_welcome_ && is_equal(wire::decode_bytes(body), *expected_welcome_);
-      if (!store_is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
-      return;
     case Type::kAccepted:
-      if (!store_is_proved_) fail(ExitCode::kBadData, "it accepts a member without proving the job's secret");
       state_ = State::kAccepted;
-      break;
-    case Type::kRefused:
-      refusal_ = wire::decode<wire::Refusal>(body);
       break;
     case Type::kFormed:
       // Agents are told as well, but do not need it.
@@ -107,18 +90,12 @@ void StoreClient::Impl::on_message(const wire::Header& header, std::string_view 
 }
 
 void StoreClient::Impl::on_closed(const wire::Ending& ending) {
-  const std::string detail = ending.reason.empty() ? "" : ": " + ending.reason;
   {
     const std::lock_guard lock(mutex_);
-    if (state_ == State::kAsked && ending.bad_message) {
-      refusal_ =
-          wire::Refusal{.message = fmt::format("what listens at {} is not a Tessera store{}: does the port "
-                                               "belong to another program?",
-                                               endpoint(), detail)};
-      return;
-    }
+    if (state_ == State::kAsked && ending.bad_message) return handshake_->take_ending(ending);
   }
-  lose_store(fmt::format("ended without a word (killed?){}", detail));
+  lose_store(
+      fmt::format("ended without a word (killed?){}{}", ending.reason.empty() ? "" : ": ", ending.reason));
 }
 
 void StoreClient::Impl::start_ticking() {

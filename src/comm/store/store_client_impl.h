@@ -86,8 +86,7 @@ class StoreClient::Impl {
   std::string wait_until_formed(Clock::time_point deadline);
   bool is_notice_due();
   void disconnect();
-  // Answers the store's challenge.
-  void apply(const Nonce& challenge);
+  wire::JoinRequest join_request() const;
   void learn_seats();
 
   void on_message(const wire::Header& header, std::string_view body);
@@ -131,9 +130,7 @@ class StoreClient::Impl {
   State state_ = State::kOut;
   bool store_gone_ = false;
   std::string problem_;  // while joining
-  std::optional<wire::Refusal> refusal_;
-  std::optional<Mac> expected_welcome_;
-  bool store_is_proved_ = false;
+  std::optional<wire::Handshake> handshake_;
   std::optional<Failure> verdict_;
   std::vector<wire::Seat> seats_;
   uint32_t next_request_ = 1;

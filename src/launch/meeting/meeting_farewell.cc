@@ -6,7 +6,6 @@
 #include <mutex>
 #include <thread>
 
-#include "base/text.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_door.h"
 
@@ -41,9 +40,8 @@ class MeetingFarewell::Impl {
     if (entrant.type != wire::Type::kMeet)
       return {.code = ExitCode::kTryAgain, .message = "the job has ended"};
     const wire::MeetRequest request = wire::decode<wire::MeetRequest>(entrant.request);
-    if (request.run_id != options_.run_id) {
-      return {.message = fmt::format("this node belongs to job '{}', but the agent on this port to job '{}'",
-                                     printable(request.run_id), printable(options_.run_id))};
+    if (auto other_job = wire::refuse_other_job("this node", request.run_id, options_.run_id)) {
+      return *other_job;
     }
     {
       const std::lock_guard lock(mutex_);

@@ -115,12 +115,7 @@ MeetingServer::Impl::~Impl() {
 std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequest& request) const {
   const std::string who = describe_node(request.wanted_rank, request.host);
   const auto refuse = [](const std::string& message) { return wire::Refusal{.message = message}; };
-  if (request.run_id != options_.run_id) {
-    return refuse(
-        fmt::format("{} belongs to job '{}', but the store on this port to job '{}': use the same "
-                    "--rdzv_id on all nodes and a different port for each job",
-                    who, printable(request.run_id), printable(options_.run_id)));
-  }
+  if (auto other_job = wire::refuse_other_job(who, request.run_id, options_.run_id)) return other_job;
   const MeetingTerms& terms = options_.terms;
   if (request.min_nodes != terms.min_nodes || request.max_nodes != terms.max_nodes) {
     return refuse(fmt::format(
