@@ -99,25 +99,20 @@ void StoreClient::Impl::on_closed(const wire::Ending& ending) {
 }
 
 void StoreClient::Impl::start_ticking() {
-  last_tick_ = Clock::now();
+  running_time_ = RunningTime(Duration(options_.heartbeat) / 4);
   quiet_ = since_heartbeat_ = Duration(0);
   tick();
 }
 
 void StoreClient::Impl::tick() {
-  const auto period = std::chrono::duration_cast<Clock::duration>(options_.heartbeat) / 4;
-  timer_.expires_after(period);
-  timer_.async_wait([this, period](asio::error_code error) {
+  timer_.expires_after(std::chrono::nanoseconds(options_.heartbeat) / 4);
+  timer_.async_wait([this](asio::error_code error) {
     if (error || !channel_->is_open()) return;
-    const auto now = Clock::now();
-    const Duration gap = now - last_tick_;
-    last_tick_ = now;
-    if (gap > kStandstill) {
+    const Duration elapsed = running_time_.advance();
+    if (running_time_.last_gap() > kStandstill) {
       log_warning("{} stood still for {:.1f} s (stopped, or its machine overloaded)", describe_me(),
-                  gap.count());
+                  running_time_.last_gap().count());
     }
-    // Time in which this process was stopped says nothing about the store: what it sent is still unread.
-    const Duration elapsed = std::min<Duration>(gap, 2 * period);
     quiet_ += elapsed;
     since_heartbeat_ += elapsed;
     if (since_heartbeat_ >= options_.heartbeat) {

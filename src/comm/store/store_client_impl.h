@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "comm/socket/address.h"
+#include "comm/store/running_time.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_client.h"
 #include "comm/store/store_proof.h"
@@ -120,7 +121,7 @@ class StoreClient::Impl {
   asio::io_context io_;
   asio::steady_timer timer_;
   std::shared_ptr<wire::Channel> channel_;
-  Clock::time_point last_tick_;
+  RunningTime running_time_{Duration(0)};
   Duration since_heartbeat_{0};
   Duration quiet_{0};
 

@@ -31,6 +31,7 @@ StoreServer::Impl::Impl(const StoreServerOptions& options)
       timer_(io_),
       // Fine enough to distinguish 5.0 s from 5.1 s, coarse enough to cost nothing.
       tick_(std::min<std::chrono::nanoseconds>(options.timing.heartbeat / 5, std::chrono::milliseconds(50))),
+      running_time_(tick_),
       values_([this](const auto& waiter, const std::string& value) { send_value(waiter, value); }),
       reports_([this](const auto& waiter, const std::string& value) { send_value(waiter, value); }),
       verdict_(options.timing.lost_grace, options.timing.suspicion_grace) {
@@ -52,10 +53,7 @@ void StoreServer::Impl::tick() {
   timer_.expires_after(tick_);
   timer_.async_wait([this](asio::error_code error) {
     if (error || closing_) return;
-    const auto now = Clock::now();
-    // Time in which this process was stopped says nothing about others: what they sent is still unread.
-    const Duration elapsed = std::min<Duration>(now - last_tick_, 2 * tick_);
-    last_tick_ = now;
+    const Duration elapsed = running_time_.advance();
     since_heartbeat_ += elapsed;
     if (since_heartbeat_ >= options_.timing.heartbeat) {
       since_heartbeat_ = Duration(0);

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "comm/store/node_reports.h"
+#include "comm/store/running_time.h"
 #include "comm/store/store_door.h"
 #include "comm/store/store_server.h"
 #include "comm/store/store_values.h"
@@ -109,7 +110,7 @@ class StoreServer::Impl {
   wire::Door door_;
   asio::steady_timer timer_;
   std::chrono::nanoseconds tick_;
-  Clock::time_point last_tick_ = Clock::now();
+  RunningTime running_time_;
   Duration since_heartbeat_{0};
 
   std::map<uint64_t, Peer> peers_;

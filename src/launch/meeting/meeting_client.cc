@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "comm/socket/background_thread.h"
+#include "comm/store/running_time.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_proof.h"
 
@@ -60,7 +61,7 @@ class MeetingClient::Impl {
 
   // Used on the thread.
   Clock::time_point last_answer_;  // authenticated, from node 0
-  Clock::time_point last_heard_;   // on this connection
+  Duration quiet_{0};              // on this connection
   bool was_answered_ = false;
   std::optional<wire::Handshake> handshake_;
   std::optional<wire::Assignment> assigned_;
@@ -157,21 +158,21 @@ std::string MeetingClient::Impl::attend() {
     }
   } closing{io, *channel};
   io.restart();
-  last_heard_ = Clock::now();
-  auto next_heartbeat = last_heard_ + options_.timing.heartbeat;
+  quiet_ = Duration(0);
+  RunningTime running_time(kMeetingLook);
+  auto next_heartbeat = Clock::now() + options_.timing.heartbeat;
   while (!has_ended && !assigned_ && !ending_ && !handshake_->refusal()) {
     const auto now = Clock::now();
     if (handshake_->is_proved() && now >= next_heartbeat) {
       channel->send(Type::kHeartbeat, 0, {});
       next_heartbeat = now + options_.timing.heartbeat;
     }
-    if (now - last_heard_ > options_.timing.silence) {
+    if (quiet_ > options_.timing.silence) {
       return fmt::format("{} has been silent for {:.1f} s", endpoint(),
                          Duration(options_.timing.silence).count());
     }
+    quiet_ += running_time.advance();
     io.run_one_for(kMeetingLook);
-    // Time in which this process was stopped says nothing about node 0: what it sent is still unread.
-    if (const auto gap = Clock::now() - now; gap > 4 * kMeetingLook) last_heard_ += gap;
   }
   if (const auto& refusal = handshake_->refusal()) {
     if (!refusal->try_again) throw Error(refusal->code, refusal->message);
@@ -185,10 +186,10 @@ std::string MeetingClient::Impl::attend() {
 
 void MeetingClient::Impl::on_message(wire::Channel& channel, const wire::Header& header,
                                      std::string_view body) {
-  last_heard_ = Clock::now();
+  quiet_ = Duration(0);
   const bool is_handled = handshake_->take(channel, header, body);
   if (handshake_->is_proved()) {
-    last_answer_ = last_heard_;
+    last_answer_ = Clock::now();
     was_answered_ = true;
   }
   if (is_handled || header.type == Type::kAccepted || header.type == Type::kHeartbeat) return;

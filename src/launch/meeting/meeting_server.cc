@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/store/running_time.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_door.h"
 #include "comm/world.h"
@@ -69,7 +70,7 @@ class MeetingServer::Impl {
   wire::Door door_;
   asio::steady_timer timer_;
   const Clock::time_point begin_ = Clock::now();
-  Clock::time_point last_tick_ = begin_;
+  RunningTime running_time_{kTick};
   Duration since_heartbeat_{0};
   Clock::time_point next_notice_ = Clock::now() + wire::kFirstNotice;
   Meeting meeting_;
@@ -185,10 +186,7 @@ void MeetingServer::Impl::tick() {
   timer_.expires_after(kTick);
   timer_.async_wait([this](asio::error_code error) {
     if (error || over_) return;
-    const auto now = Clock::now();
-    // Time in which this process was stopped says nothing about others.
-    const Duration elapsed = std::min<Duration>(now - last_tick_, 2 * kTick);
-    last_tick_ = now;
+    const Duration elapsed = running_time_.advance();
     door_.advance(elapsed);
     find_silent(elapsed);
     meeting_.advance(elapsed);
