@@ -196,12 +196,12 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
         Failure failure = wire::decode<Failure>(body);
         failure.rank = peer.id.is_agent ? -1 : peer.id.index;
         failure.host = peer.who.host;
-        // A missing file is not the fault of a rank.
-        failure.message =
-            fmt::format("{}: {}",
-                        is_users_mistake(failure.code) ? fmt::format("host {}", peer.who.host)
-                                                       : describe_member(peer.id, peer.who.host),
-                        failure.message);
+        if (!is_users_mistake(failure.code)) {
+          failure.message = fmt::format("{}: {}", describe_member(peer.id, peer.who.host), failure.message);
+        } else if (peer.who.local_world_size < options_.world_size) {
+          // A missing file is not the fault of a rank, but may exist on other nodes.
+          failure.message = fmt::format("host {}: {}", peer.who.host, failure.message);
+        }
         verdict_.report(peer.id, -1, failure);
         announce_verdict();
         return answer({});

@@ -269,7 +269,7 @@ void RankGroup::report_to_job(const RankEnd& end) {
   const int code = end.final_code();
   job_->report({.rank = end.rank,
                 .host = end.host,
-                .message = end.describe_to_others(),
+                .message = plan_.num_nodes > 1 ? end.describe_to_others() : end.describe(),
                 .code = restart_may_help(code) ? ExitCode::kTryAgain : static_cast<ExitCode>(code)});
 }
 
@@ -315,13 +315,6 @@ void RankGroup::show_the_rest() {
   }
 }
 
-// The job's verdict on a user's mistake names the host where it was found. With a single node that is left
-// out.
-std::string RankGroup::without_own_host(const std::string& message) const {
-  const std::string prefix = fmt::format("host {}: ", plan_.host);
-  return plan_.num_nodes == 1 && message.starts_with(prefix) ? message.substr(prefix.size()) : message;
-}
-
 LaunchResult RankGroup::result() {
   LaunchResult result;
   result.was_told_to_end = was_told_to_end_;
@@ -344,7 +337,7 @@ LaunchResult RankGroup::result() {
   // If the agent killed a rank of this node that was silent, the silence is the cause.
   if (culprit != nullptr && verdict && (!is_here || culprit->was_told_to_end)) {
     result.exit_code = static_cast<int>(verdict->code);
-    result.error = without_own_host(verdict->message) + report_place_;
+    result.error = verdict->message + report_place_;
     result.is_disruption = verdict->is_disruption;
     return result;
   }
@@ -354,7 +347,7 @@ LaunchResult RankGroup::result() {
       return result;
     }
     result.exit_code = culprit->final_code();
-    result.error = without_own_host(culprit->describe()) + report_place_;
+    result.error = culprit->describe() + report_place_;
     result.is_disruption = culprit->caused_by_peer();
     return result;
   }

@@ -68,7 +68,6 @@ class RankGroup {
   std::vector<RankSituation> situations() const;
   void enter(Phase phase, std::chrono::milliseconds time_to_end);
   LaunchResult result();
-  std::string without_own_host(const std::string& message) const;
   void heed_other_nodes();
   void report_to_job(const RankEnd& end);
   void show_the_rest();
