@@ -111,9 +111,10 @@ std::string StoreClient::Impl::wait_until_formed(Clock::time_point deadline) {
     const bool is_over = Clock::now() >= deadline;
     if (!is_over && !is_notice_due()) continue;
     const auto missing = ask(Type::kMissing, {}, kPartingTime);
+    if (missing && missing->body.empty()) continue;  // complete by now
     if (is_over) return missing ? missing->body : fmt::format("{} no longer answers", describe_store());
-    // One rank speaks for all that have joined. By now nobody may be missing.
-    if (world_.rank == 0 && missing && !missing->body.empty()) {
+    // One rank speaks for all that have joined.
+    if (world_.rank == 0 && missing) {
       log_warning("waiting for the job to start: {}", missing->body);
     }
   }

@@ -162,7 +162,11 @@ std::string StoreServer::Impl::describe_missing() const {
       joined[peers_.at(seat->second).who.host].push_back(rank);
     }
   }
-  if (missing.empty() || formed_) return {};
+  if (formed_) return {};
+  if (missing.empty()) {
+    return fmt::format("all {} have joined, but not all of them can be heard",
+                       count_of(options_.world_size, "rank"));
+  }
   std::string text = fmt::format("{} of {} missing: {}", missing.size(),
                                  count_of(options_.world_size, "rank"), format_ranks(missing));
   if (!joined.empty()) text += "; joined:";
