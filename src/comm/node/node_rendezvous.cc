@@ -37,12 +37,12 @@ struct Hello {
   int32_t restart_count;
 };
 
-enum class Reply : int32_t { kWelcome = 0, kRefused, kFailed, kPeer, kMemory, kNoMemory };
+enum class MessageType : int32_t { kWelcome = 0, kRefused, kFailed, kPeer, kMemory, kNoMemory };
 
 // What rank 0 of the node sends to another.
 struct Message {
   uint64_t magic = kMagic;
-  Reply answer;
+  MessageType type;
   int32_t index = 0;               // kPeer: the rank at the other end of the descriptor; kFailed: the culprit
   int32_t errno_value = 0;         // kNoMemory
   int64_t size_bytes = 0;          // kWelcome, kMemory: of the descriptor
@@ -113,11 +113,11 @@ Message receive_from_first(const NodeState& state, std::string_view purpose, Uni
   const Deadline deadline(state, 1s);
   const int socket = state.peers[0].get();
   for (;;) {
-    Message message{.answer = Reply::kFailed};
+    Message message{.type = MessageType::kFailed};
     const Transfer received = receive_message(socket, bytes_of(message), &fd);
     if (received == Transfer::kDone && message.magic == kMagic) {
       message.reason.back() = '\0';
-      if (message.answer != Reply::kFailed) return message;
+      if (message.type != MessageType::kFailed) return message;
       state.fail_because(message.index, message.reason.data());
     }
     if (received != Transfer::kNotYet) state.blame_closed(0, 0, purpose);
@@ -155,7 +155,7 @@ std::string objection(const NodeState& state, const Hello& hello) {
 }
 
 void refuse(int socket, const std::string& why) {
-  Message message{.answer = Reply::kRefused};
+  Message message{.type = MessageType::kRefused};
   message.set_reason(why);
   send_message(socket, bytes_of(message));
   log_warning("refused a process that wants to join the ranks of this node: {}", why);
@@ -224,7 +224,7 @@ int64_t control_bytes(const NodeState& state) {
 
 // Aborts the opening of the node for all ranks that have arrived so far.
 [[noreturn]] void give_up(const NodeState& state, int culprit, const std::string& evidence) {
-  Message message{.answer = Reply::kFailed, .index = culprit};
+  Message message{.type = MessageType::kFailed, .index = culprit};
   message.set_reason(evidence);
   for (const UniqueFd& peer : state.peers) {
     if (peer) send_message(peer.get(), std::as_bytes(std::span(&message, 1)));
@@ -257,10 +257,10 @@ void open_as_first(NodeState& state) {
   let_all_in(state);
   UniqueFd memory = memory_file("tessera control", control_bytes(state));
   if (!memory) fail_memory("the ranks of a node", control_bytes(state), errno);
-  Message message{.answer = Reply::kWelcome, .size_bytes = control_bytes(state)};
+  Message message{.type = MessageType::kWelcome, .size_bytes = control_bytes(state)};
   for (int i = 1; i < state.size(); ++i) send_to(state, i, message, memory.get());
   state.control = SharedSegment(memory.release(), control_bytes(state));
-  message.answer = Reply::kPeer;
+  message.type = MessageType::kPeer;
   for (int i = 1; i < state.size(); ++i) {
     for (int j = i + 1; j < state.size(); ++j) {
       const auto [end_of_i, end_of_j] = connected_pair();
@@ -297,19 +297,19 @@ void open_as_other(NodeState& state) {
   connect_to_first(state);
   UniqueFd fd;
   const Message welcome = receive_from_first(state, "to be let in", fd);
-  if (welcome.answer == Reply::kRefused) {
+  if (welcome.type == MessageType::kRefused) {
     fail(ExitCode::kBadConfig, "{} may not join the ranks of its node: {}", state.describe(state.index()),
          welcome.reason.data());
   }
-  TESSERA_CHECK(welcome.answer == Reply::kWelcome && fd && welcome.size_bytes == control_bytes(state),
-                "answer {}, {} bytes", static_cast<int>(welcome.answer), welcome.size_bytes);
+  TESSERA_CHECK(welcome.type == MessageType::kWelcome && fd && welcome.size_bytes == control_bytes(state),
+                "message type {}, {} bytes", static_cast<int>(welcome.type), welcome.size_bytes);
   state.control = SharedSegment(fd.release(), welcome.size_bytes);
   for (int i = 1; i < state.size(); ++i) {
     if (i == state.index()) continue;
     const Message peer = receive_from_first(state, "a connection to the other ranks", fd);
-    TESSERA_CHECK(peer.answer == Reply::kPeer && fd && peer.index > 0 && peer.index < state.size() &&
+    TESSERA_CHECK(peer.type == MessageType::kPeer && fd && peer.index > 0 && peer.index < state.size() &&
                       !state.peers[static_cast<size_t>(peer.index)],
-                  "answer {}, index {}", static_cast<int>(peer.answer), peer.index);
+                  "message type {}, index {}", static_cast<int>(peer.type), peer.index);
     state.peers[static_cast<size_t>(peer.index)] = std::move(fd);
   }
 }
@@ -335,7 +335,7 @@ void open_node(NodeState& state) {
 
 SharedSegment give_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
   UniqueFd memory = memory_file(fmt::format("tessera {}", name), size_bytes);
-  const Message message{.answer = memory ? Reply::kMemory : Reply::kNoMemory,
+  const Message message{.type = memory ? MessageType::kMemory : MessageType::kNoMemory,
                         .errno_value = memory ? 0 : errno,
                         .size_bytes = size_bytes};
   for (int i = 1; i < state.size(); ++i) send_to(state, i, message, memory.get());
@@ -347,9 +347,9 @@ SharedSegment take_segment(NodeState& state, std::string_view name, int64_t size
   UniqueFd fd;
   const Message message =
       receive_from_first(state, fmt::format("{} of {}", count_of(size_bytes, "byte"), name), fd);
-  if (message.answer == Reply::kNoMemory) fail_memory(name, size_bytes, message.errno_value);
-  TESSERA_CHECK(message.answer == Reply::kMemory && fd && message.size_bytes == size_bytes,
-                "answer {}, {} bytes", static_cast<int>(message.answer), message.size_bytes);
+  if (message.type == MessageType::kNoMemory) fail_memory(name, size_bytes, message.errno_value);
+  TESSERA_CHECK(message.type == MessageType::kMemory && fd && message.size_bytes == size_bytes,
+                "message type {}, {} bytes", static_cast<int>(message.type), message.size_bytes);
   return SharedSegment(fd.release(), size_bytes);
 }
 

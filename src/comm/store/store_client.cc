@@ -79,8 +79,8 @@ void StoreClient::Impl::on_message(const wire::Header& header, std::string_view 
       break;
     case Type::kValue:
     case Type::kDenied:
-      if (const auto waiting = answers_.find(header.request); waiting != answers_.end()) {
-        waiting->second = Answer{.type = header.type, .body = std::string(body)};
+      if (const auto waiting = replies_.find(header.request); waiting != replies_.end()) {
+        waiting->second = Reply{.type = header.type, .body = std::string(body)};
       }
       break;
     default:
@@ -145,35 +145,35 @@ void StoreClient::Impl::send(Type type, uint32_t request, std::string body) {
   asio::post(io_, [this, type, request, body = std::move(body)] { channel_->send(type, request, body); });
 }
 
-std::optional<StoreClient::Impl::Answer> StoreClient::Impl::ask(Type type, const std::string& body,
-                                                                milliseconds timeout, bool after_verdict) {
+std::optional<StoreClient::Impl::Reply> StoreClient::Impl::ask(Type type, const std::string& body,
+                                                               milliseconds timeout, bool after_verdict) {
   std::unique_lock lock(mutex_);
   TESSERA_CHECK(state_ == State::kAccepted || state_ == State::kFormed, "a request to a store that was left");
   const uint32_t number = next_request_++;
-  const auto slot = answers_.emplace(number, std::nullopt).first;
+  const auto slot = replies_.emplace(number, std::nullopt).first;
   send(type, number, body);
   const auto over = [&] { return slot->second || store_gone_ || (verdict_ && !after_verdict); };
   // A process that was stopped past its deadline still has to read what arrived meanwhile.
   if (!changed_.wait_for(lock, timeout, over)) changed_.wait_for(lock, options_.heartbeat, over);
-  std::optional<Answer> answer = std::move(slot->second);
-  answers_.erase(slot);
-  if (!answer && type == Type::kGet) send(Type::kCancel, 0, wire::encode(wire::Cancellation{number}));
-  return answer;
+  std::optional<Reply> reply = std::move(slot->second);
+  replies_.erase(slot);
+  if (!reply && type == Type::kGet) send(Type::kCancel, 0, wire::encode(wire::Cancellation{number}));
+  return reply;
 }
 
 std::string StoreClient::Impl::request(Type type, const std::string& body, milliseconds timeout,
                                        const std::string& what) {
   failures_.check();
-  const std::optional<Answer> answer = ask(type, body, timeout);
-  if (!answer) {
+  const std::optional<Reply> reply = ask(type, body, timeout);
+  if (!reply) {
     failures_.check();
     fail(ExitCode::kTryAgain, "{}: {} within {:.1f} s", describe_me(), what, Duration(timeout).count());
   }
-  if (answer->type == Type::kDenied) {
-    const wire::Refusal denial = wire::decode<wire::Refusal>(answer->body);
+  if (reply->type == Type::kDenied) {
+    const wire::Refusal denial = wire::decode<wire::Refusal>(reply->body);
     throw Error(denial.code, denial.message);
   }
-  return answer->body;
+  return reply->body;
 }
 
 void StoreClient::Impl::set(const std::string& key, const std::string& value) {
@@ -195,16 +195,16 @@ int64_t StoreClient::Impl::add(const std::string& key, int64_t amount) {
 void StoreClient::Impl::watch(const std::string& key) {
   const std::lock_guard lock(mutex_);
   TESSERA_CHECK(state_ == State::kFormed, "a request to a store that was left");
-  answers_.erase(watch_request_);
+  replies_.erase(watch_request_);
   watch_request_ = next_request_++;
-  answers_.emplace(watch_request_, std::nullopt);
+  replies_.emplace(watch_request_, std::nullopt);
   send(Type::kGet, watch_request_, wire::encode(wire::Key{key}));
 }
 
 std::optional<std::string> StoreClient::Impl::watched() {
   const std::lock_guard lock(mutex_);
-  const auto waiting = answers_.find(watch_request_);
-  if (waiting == answers_.end() || !waiting->second || waiting->second->type != Type::kValue)
+  const auto waiting = replies_.find(watch_request_);
+  if (waiting == replies_.end() || !waiting->second || waiting->second->type != Type::kValue)
     return std::nullopt;
   return waiting->second->body;
 }
@@ -255,9 +255,9 @@ std::optional<std::string> StoreClient::Impl::hand_in(const std::string& node_re
     const std::lock_guard lock(mutex_);
     if (state_ != State::kAccepted || store_gone_) return std::nullopt;
   }
-  const std::optional<Answer> answer = ask(Type::kNodeReport, node_report, timeout, /*after_verdict=*/true);
-  if (!answer || answer->type != Type::kValue) return std::nullopt;
-  return answer->body;
+  const std::optional<Reply> reply = ask(Type::kNodeReport, node_report, timeout, /*after_verdict=*/true);
+  if (!reply || reply->type != Type::kValue) return std::nullopt;
+  return reply->body;
 }
 
 void StoreClient::Impl::leave() {

@@ -61,7 +61,7 @@ class StoreClient::Impl {
  private:
   enum class State { kOut, kAsked, kAccepted, kFormed, kEnded };
 
-  struct Answer {
+  struct Reply {
     Type type;
     std::string body;
   };
@@ -97,10 +97,10 @@ class StoreClient::Impl {
   void lose_store(const std::string& how);
   Failure settle(Failure suspicion);
 
-  // Sends a request and waits for the answer; nullopt at the timeout, or once there can be none, as after
+  // Sends a request and waits for the reply; nullopt at the timeout, or once there can be none, as after
   // most verdicts.
-  std::optional<Answer> ask(Type type, const std::string& body, milliseconds timeout,
-                            bool after_verdict = false);
+  std::optional<Reply> ask(Type type, const std::string& body, milliseconds timeout,
+                           bool after_verdict = false);
   // Same for a request that must be answered.
   std::string request(Type type, const std::string& body, milliseconds timeout, const std::string& what);
   void send(Type type, uint32_t request, std::string body);
@@ -135,7 +135,7 @@ class StoreClient::Impl {
   std::optional<Failure> verdict_;
   std::vector<wire::Seat> seats_;
   uint32_t next_request_ = 1;
-  std::map<uint32_t, std::optional<Answer>> answers_;
+  std::map<uint32_t, std::optional<Reply>> replies_;
   uint32_t watch_request_ = 0;  // 0 = nothing is watched
 
   std::thread thread_;

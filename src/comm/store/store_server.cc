@@ -234,9 +234,9 @@ void StoreServer::Impl::report(const Failure& failure) {
   asio::post(io_, [this, failure] { report_now(failure, 0); });
 }
 
-void StoreServer::Impl::report_now(const Failure& failure, int watched_node) {
-  verdict_.report({.is_agent = failure.rank < 0, .index = failure.rank < 0 ? watched_node : failure.rank},
-                  watched_node, failure);
+void StoreServer::Impl::report_now(const Failure& failure, int reporting_node) {
+  verdict_.report({.is_agent = failure.rank < 0, .index = failure.rank < 0 ? reporting_node : failure.rank},
+                  reporting_node, failure);
   announce_verdict();
 }
 

@@ -89,7 +89,7 @@ class StoreServer::Impl {
   void find_missing_agents(Duration elapsed);
   bool is_relied_on(MemberId id) const;
   Failure describe_silence(const Peer& peer) const;
-  void report_now(const Failure& failure, int watched_node);
+  void report_now(const Failure& failure, int reporting_node);
   bool is_seated(uint64_t number, const Peer& peer) const;
   void announce_verdict();
   bool awaits_node_report() const;

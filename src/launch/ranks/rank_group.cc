@@ -41,7 +41,7 @@ RankGroup::RankGroup(const LaunchPlan& plan, const std::filesystem::path& log_fo
       oom_kills_before_(cgroup_oom_kills()) {
   std::vector<RelaySource> sources;
   job_.emplace(plan, restart_count);
-  stall_watch_.emplace(plan, log_folder, restart_count, *job_);
+  stall_reporter_.emplace(plan, log_folder, restart_count, *job_);
   try {
     for (int i = 0; i < plan.local_world_size; ++i) start(i, &sources);
   } catch (...) {
@@ -125,7 +125,7 @@ LaunchResult RankGroup::run() {
     heed_other_nodes();
     if (look_time_ && Clock::now() >= *look_time_) {
       look_time_.reset();
-      stall_watch_->look(situations());
+      stall_reporter_->look(situations());
     }
     if (kill_time_ && Clock::now() >= *kill_time_) {
       grace_was_over_ = phase_ == Phase::kStopping;
@@ -134,9 +134,9 @@ LaunchResult RankGroup::run() {
       signal_all(SIGKILL);
     }
   }
-  if (phase_ == Phase::kFailing || phase_ == Phase::kKilled) stall_watch_->look(situations());
+  if (phase_ == Phase::kFailing || phase_ == Phase::kKilled) stall_reporter_->look(situations());
   show_the_rest();
-  report_place_ = stall_watch_->conclude();
+  report_place_ = stall_reporter_->conclude();
   serve_other_nodes();
   return result();
 }

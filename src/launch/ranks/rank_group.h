@@ -18,7 +18,7 @@
 #include "launch/ranks/rank_files.h"
 #include "launch/ranks/rank_process.h"
 #include "launch/ranks/snapshot_memory.h"
-#include "launch/reports/stall_watch.h"
+#include "launch/reports/stall_reporter.h"
 
 namespace tessera {
 
@@ -81,7 +81,7 @@ class RankGroup {
   int64_t oom_kills_before_ = 0;
 
   std::optional<JobLink> job_;
-  std::optional<StallWatch> stall_watch_;
+  std::optional<StallReporter> stall_reporter_;
   std::vector<Rank> ranks_;
   std::optional<OutputRelay> relay_;
   std::vector<RankEnd> ends_;  // in order of time
