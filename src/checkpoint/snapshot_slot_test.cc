@@ -3,12 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <bit>
 
-#include "comm/socket/local_socket.h"
+#include "base/unique_fd.h"
 #include "expect_error.h"
 
 namespace tessera {
@@ -43,7 +42,7 @@ class SnapshotSlotTest : public testing::Test {
   }
 
   ThreadPool pool_{2};
-  UniqueFd file_{memfd_create("test", MFD_CLOEXEC)};
+  UniqueFd file_ = memory_file("test");
   std::string run_ = "{\"run\": 1}";
   std::string log_history_ = std::string(100'001, 's');
   // Blocks of a region end inside ranges, and ranges inside blocks.
@@ -82,7 +81,7 @@ TEST_F(SnapshotSlotTest, AnotherProcessFindsWhatWasWritten) {
 TEST_F(SnapshotSlotTest, CopyWithItsHeaderLastIsWhole) {
   SnapshotSlot slot(file_.get());
   write(slot, id_, ranges_);
-  const UniqueFd other_file(memfd_create("test", MFD_CLOEXEC));
+  const UniqueFd other_file = memory_file("test");
   SnapshotSlot other(other_file.get());
   const int64_t bytes = bytes_of(ranges_);
   other.prepare(bytes, pool_);

@@ -26,7 +26,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   run_time_ = Stopwatch();
   comm_.rail().wait_for_all();  // what loading has begun
   network_meter_.start();
-  stop_->watch(stop_signal);
+  stop_->listen(stop_signal);
   if (begins_with_evaluation()) run_evaluation();
   while (progress_.step < plan_.max_steps && !stop_->is_wanted()) {
     peak_->measure_if_due(progress_.step + 1);
