@@ -5,7 +5,7 @@
 #include <set>
 #include <vector>
 
-#include "model/model.h"
+#include "model/sampling.h"
 
 namespace tessera {
 namespace {

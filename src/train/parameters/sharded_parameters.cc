@@ -40,8 +40,9 @@ std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_
   return owned_of(ShardPlan(zero.groups, zero.alignment, num_nodes, local_world_size), rank);
 }
 
-ShardedParameters::ShardedParameters(Model& model, const ZeroSettings& settings, const AdamWOptions& options,
-                                     bool decay_all, Communicator& comm, ThreadPool& pool)
+ShardedParameters::ShardedParameters(TrainableModel& model, const ZeroSettings& settings,
+                                     const AdamWOptions& options, bool decay_all, Communicator& comm,
+                                     ThreadPool& pool)
     : model_(&model),
       comm_(&comm),
       pool_(&pool),
@@ -373,7 +374,7 @@ void ShardedParameters::export_masters(const std::function<void(const WeightSour
   if (failure) std::rethrow_exception(failure);
 }
 
-std::unique_ptr<ParameterState> make_parameter_state(Model& model, const ZeroSettings& settings,
+std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, const ZeroSettings& settings,
                                                      const AdamWOptions& options, bool decay_all,
                                                      Communicator& comm, ThreadPool& pool) {
   if (comm.world().is_single()) return std::make_unique<WholeParameters>(model, options, decay_all, pool);

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/memory.h"
-#include "model/decoder_layer.h"
-#include "model/loss_head.h"
+#include "model/llama/decoder_layer.h"
+#include "model/llama/loss_head.h"
 
 namespace tessera {
 
