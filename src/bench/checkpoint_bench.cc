@@ -19,6 +19,7 @@
 #include "io/file.h"
 #include "io/output_file.h"
 #include "io/page_cache.h"
+#include "model/families.h"
 #include "optim/adamw.h"
 
 namespace tessera {
@@ -82,7 +83,7 @@ class CheckpointFiles {
  public:
   CheckpointFiles(const CheckpointCase& c, ThreadPool& pool)
       : case_(c),
-        layout_(c.config),
+        layout_(parameter_layout(c.config)),
         state_(layout_.num_elements()),
         loaded_(layout_.num_elements()),
         pool_(pool) {

@@ -22,6 +22,7 @@
 #include "comm/node/node_group.h"
 #include "formats/safetensors/safetensors.h"
 #include "io/page_cache.h"
+#include "model/families.h"
 #include "platform/prefault.h"
 #include "zero/shard_plan.h"
 
@@ -100,7 +101,7 @@ void run_rank(const fs::path& folder, const ModelConfig& config, const LoadCase&
   FailureDetector failures;
   NodeGroup group(world, {.timeout = std::chrono::minutes(10)}, failures);
   ThreadPool pool(c.num_threads);
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const std::vector<ElementRange> ranges = ranges_of(layout, world);
   const int64_t size_bytes = layout.num_elements() * dtype_bytes(DType::kBF16);
   group.barrier({"start"});
@@ -279,9 +280,9 @@ void write_load_bench_model(const fs::path& folder, int64_t size_bytes) {
   config.eos_token_ids = {2};
   config.num_hidden_layers = 1;
   const int64_t wanted = size_bytes / dtype_bytes(DType::kBF16);
-  const int64_t with_one = ParameterLayout(config).num_parameters();
+  const int64_t with_one = parameter_layout(config).num_parameters();
   config.num_hidden_layers = 2;
-  const int64_t of_layer = ParameterLayout(config).num_parameters() - with_one;
+  const int64_t of_layer = parameter_layout(config).num_parameters() - with_one;
   config.num_hidden_layers = 1 + std::max<int64_t>(0, (wanted - with_one + of_layer / 2) / of_layer);
   const WeightSource source = [](int64_t begin, std::span<float> values) {
     // Different everywhere, exact in BF16.
@@ -290,7 +291,7 @@ void write_load_bench_model(const fs::path& folder, int64_t size_bytes) {
       values[i] = static_cast<float>(static_cast<int64_t>((at * 0x9E3779B97F4A7C15u) >> 57) - 64) / 64;
     }
   };
-  export_model_folder(folder, config, ParameterLayout(config), source, {});
+  export_model_folder(folder, config, parameter_layout(config), source, {});
 }
 
 }  // namespace tessera

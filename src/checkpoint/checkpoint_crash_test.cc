@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "disk_replay.h"
 #include "disk_shim.h"
+#include "model/families.h"
 #include "support/checkpoint_test_support.h"
 #include "test_folder.h"
 
@@ -85,7 +86,7 @@ class CheckpointCrash : public testing::Test {
   void cut_everywhere(const DiskRecording& recording);
 
   const ModelConfig config_ = tiny_checkpoint_config();
-  const ParameterLayout layout_{config_};
+  const ParameterLayout layout_ = parameter_layout(config_);
   const TestState old_ = random_state(layout_, DType::kBF16, 1);
   const TestState new_ = random_state(layout_, DType::kBF16, 2);
   const TestFolder scratch_{memory_folder()};

@@ -11,6 +11,7 @@
 #include "expect_error.h"
 #include "formats/safetensors/shard_name.h"
 #include "io/file.h"
+#include "model/families.h"
 #include "platform/crc32c.h"
 #include "support/checkpoint_test_support.h"
 #include "test_folder.h"
@@ -83,7 +84,7 @@ class CheckpointDamage : public testing::Test {
   }
 
   const ModelConfig config_ = tiny_checkpoint_config();
-  const ParameterLayout layout_{config_};
+  const ParameterLayout layout_ = parameter_layout(config_);
   const TestState state_ = random_state(layout_, DType::kBF16, 1);
   const TestFolder output_{memory_folder()};
   fs::path folder_;
@@ -354,7 +355,7 @@ TEST_F(CheckpointDamage, AnotherModelsCheckpointIsRefused) {
   const auto load_as = [&](const std::function<void(ModelConfig&)>& change) {
     ModelConfig config = config_;
     change(config);
-    const ParameterLayout layout(config);
+    const ParameterLayout layout = parameter_layout(config);
     reader.load(
         layout, AdamW::kStateTensors, everything(layout), [](StateKind, int64_t, std::span<const float>) {},
         pool_);

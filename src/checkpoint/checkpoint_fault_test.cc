@@ -12,6 +12,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "disk_shim.h"
 #include "expect_error.h"
+#include "model/families.h"
 #include "support/checkpoint_test_support.h"
 #include "test_folder.h"
 
@@ -41,7 +42,7 @@ class CheckpointFault : public testing::Test {
   }
 
   const ModelConfig config_ = tiny_checkpoint_config();
-  const ParameterLayout layout_{config_};
+  const ParameterLayout layout_ = parameter_layout(config_);
   const TestState old_ = random_state(layout_, DType::kBF16, 1);
   const TestState new_ = random_state(layout_, DType::kBF16, 2);
 };

@@ -19,6 +19,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "io/file.h"
+#include "model/families.h"
 #include "platform/crc32c.h"
 #include "support/checkpoint_test_support.h"
 
@@ -62,7 +63,7 @@ uint32_t checksum_of(const std::string& text) { return crc32c(0, std::as_bytes(s
 // A checkpoint of one rank, whose index can be replaced with any text while keeping all checksums valid.
 class Folder {
  public:
-  Folder() : layout_(config_) {
+  Folder() : layout_(parameter_layout(config_)) {
     TestCheckpoint test;
     test.output_dir = folder_;
     path_ = write_checkpoint(test, config_, layout_, zero_state(layout_));

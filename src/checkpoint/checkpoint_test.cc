@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
 #include "formats/json.h"
+#include "model/families.h"
 #include "support/checkpoint_test_support.h"
 #include "support/momentum_sgd.h"
 #include "test_folder.h"
@@ -36,7 +37,7 @@ class Checkpoint : public testing::Test {
   }
 
   const ModelConfig config_ = checkpoint_test_config();
-  const ParameterLayout layout_{config_};
+  const ParameterLayout layout_ = parameter_layout(config_);
   const TestFolder folder_;
 };
 
@@ -63,7 +64,7 @@ TEST_F(Checkpoint, ComesBackBitByBitForEveryTypeAndNumberOfRanks) {
 // More ranks than the small groups have parts: some own nothing.
 TEST_F(Checkpoint, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
   const ModelConfig config = tiny_checkpoint_config();
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const TestState state = random_state(layout, DType::kBF16, kSeed);
   for (int world_size = 1; world_size <= 7; ++world_size) {
     const fs::path path = write_checkpoint(checkpoint(DType::kBF16, world_size), config, layout, state);

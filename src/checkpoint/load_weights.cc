@@ -19,7 +19,6 @@ namespace {
 
 using Location = SafetensorsModel::Location;
 
-constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kLmHead = "lm_head.weight";
 // 256 KiB of BF16: still in the core's cache when it is checked, even if ranks share a core.
 constexpr int64_t kPieceElements = int64_t{1} << 17;
@@ -38,7 +37,8 @@ struct Tensor {
   Location location;
   int64_t offset = 0;  // in the flat array
   int64_t num_elements = 0;
-  const Location* equal = nullptr;  // must hold the same values and is not loaded itself
+  // Must hold the same values; this is not loaded itself.
+  const std::pair<const std::string, Location>* equal = nullptr;
 };
 
 // The shape in terms of config.json's fields, for messages.
@@ -72,8 +72,9 @@ std::string where(const SafetensorsModel& model) {
   return model.files().size() == 1 ? first.native() : first.parent_path().native();
 }
 
-[[noreturn]] void fail_missing(const SafetensorsModel& model, const std::string& name) {
-  if (name == kLmHead)
+[[noreturn]] void fail_missing(const SafetensorsModel& model, const Parameter& parameter) {
+  const std::string& name = parameter.name;
+  if (parameter.kind == ParameterKind::kLmHead)
     fail(ExitCode::kBadData,
          "{}: tensor '{}': expected since tie_word_embeddings is false in config.json, found none (set it to "
          "true if the model shares its embeddings)",
@@ -100,7 +101,7 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
   std::vector<Tensor> tensors;
   for (const Parameter& parameter : layout.parameters()) {
     const auto at = model.tensors().find(parameter.name);
-    if (at == model.tensors().end()) fail_missing(model, parameter.name);
+    if (at == model.tensors().end()) fail_missing(model, parameter);
     check_tensor(parameter, at->second);
     tensors.push_back({parameter.name, at->second, parameter.offset, parameter.num_elements});
   }
@@ -108,12 +109,12 @@ std::vector<Tensor> plan_tensors(const SafetensorsModel& model, const ModelConfi
     // Old versions of transformers saved the rotary frequencies, which follow from config.json.
     if (layout.find(name) != nullptr || name.ends_with("rotary_emb.inv_freq")) continue;
     if (name == kLmHead && config.tie_word_embeddings) {
-      const Parameter& embedding = layout.at(kEmbedding);
+      const Parameter& embedding = layout.parameters().front();
       Parameter lm_head = embedding;
       lm_head.name = kLmHead;
       check_tensor(lm_head, location);
       tensors.push_back(
-          {name, location, embedding.offset, embedding.num_elements, &model.tensors().at(kEmbedding)});
+          {name, location, embedding.offset, embedding.num_elements, &*model.tensors().find(embedding.name)});
       continue;
     }
     fail(ExitCode::kBadData, "{}: tensor '{}': not part of the model that config.json describes",
@@ -201,7 +202,7 @@ void check_equal(const Tensor& tensor, int64_t begin, std::span<const float> fou
   fail(ExitCode::kBadData,
        "{}: tensor '{}': expected the values of {} since tie_word_embeddings is true in config.json, found "
        "{} instead of {} at element {}",
-       tensor.location.file->path().native(), tensor.name, kEmbedding, *at, *other,
+       tensor.location.file->path().native(), tensor.name, tensor.equal->first, *at, *other,
        begin + (at - found.begin()));
 }
 
@@ -278,7 +279,7 @@ class PieceReader {
     read_piece(tensor.location, piece.begin, values_);
     if (tensor.equal != nullptr) {
       others_.resize(count);
-      read_piece(*tensor.equal, piece.begin, others_);
+      read_piece(tensor.equal->second, piece.begin, others_);
       check_equal(tensor, piece.begin, values_, others_);
       return 0;
     }

@@ -15,6 +15,7 @@
 #include "expect_error.h"
 #include "formats/json.h"
 #include "io/file.h"
+#include "model/families.h"
 #include "test_folder.h"
 #include "test_paths.h"
 
@@ -58,7 +59,7 @@ std::vector<float> random_weights(const ParameterLayout& layout) {
 
 std::vector<float> load_all(const fs::path& path, const ModelConfig& config, int64_t num_threads = 2,
                             const LoadOptions& options = {}) {
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   std::vector<float> flat(static_cast<size_t>(layout.num_elements()));
   ThreadPool pool(num_threads);
   const auto sink = [&](int64_t begin, std::span<const float> values) {
@@ -70,7 +71,7 @@ std::vector<float> load_all(const fs::path& path, const ModelConfig& config, int
 
 void export_all(const fs::path& folder, const ModelConfig& config, const std::vector<float>& flat,
                 const ExportOptions& options = {}) {
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const auto source = [&](int64_t begin, std::span<float> values) {
     std::copy_n(flat.begin() + begin, values.size(), values.begin());
   };
@@ -81,7 +82,7 @@ TEST(ModelFolder, EveryFamilyComesBackInEveryTypeAndNumberOfShards) {
   for (const ModelFamily family :
        {ModelFamily::kLlama, ModelFamily::kMistral, ModelFamily::kQwen2, ModelFamily::kQwen3}) {
     const ModelConfig config = small_config(family);
-    const std::vector<float> flat = random_weights(ParameterLayout(config));
+    const std::vector<float> flat = random_weights(parameter_layout(config));
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       for (const int64_t max_shard_bytes : {int64_t{1} << 40, int64_t{200'000}}) {
         const TestFolder folder;
@@ -101,7 +102,7 @@ TEST(ModelFolder, EveryFamilyComesBackInEveryTypeAndNumberOfShards) {
 TEST(LoadWeights, ReportsProgressUpToOne) {
   const ModelConfig config = small_config();
   const TestFolder folder;
-  export_all(folder.path(), config, random_weights(ParameterLayout(config)));
+  export_all(folder.path(), config, random_weights(parameter_layout(config)));
   std::vector<double> fractions;
   LoadProgress last;
   LoadOptions options;
@@ -113,13 +114,13 @@ TEST(LoadWeights, ReportsProgressUpToOne) {
   EXPECT_TRUE(std::is_sorted(fractions.begin(), fractions.end()));
   EXPECT_GT(fractions.size(), 10u);
   EXPECT_EQ(fractions.back(), 1.0);
-  EXPECT_EQ(last.bytes_done, ParameterLayout(config).num_parameters() * 2);
+  EXPECT_EQ(last.bytes_done, parameter_layout(config).num_parameters() * 2);
   EXPECT_GT(last.bytes_per_second(), 0);
 }
 
 TEST(LoadWeights, RangesReadTheirElementsAndNothingElse) {
   const ModelConfig config = small_config();
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const std::vector<float> flat = random_weights(layout);
   const int64_t count = layout.num_elements();
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
@@ -145,7 +146,7 @@ TEST(LoadWeights, RangesReadTheirElementsAndNothingElse) {
 // Destination spans may end anywhere.
 TEST(LoadWeights, Bf16TensorsAreReadInPlaceAndOthersReachTheSink) {
   const ModelConfig config = small_config();
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const std::vector<float> flat = random_weights(layout);
   for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF16}) {
     const TestFolder folder;
@@ -170,7 +171,7 @@ TEST(LoadWeights, Bf16TensorsAreReadInPlaceAndOthersReachTheSink) {
 
 TEST(LoadWeights, FindsValuesThatAreNotFiniteInItsRangesInEveryType) {
   const ModelConfig config = small_config();
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const Parameter& bad = layout.at("model.layers.1.mlp.up_proj.weight");
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     for (const float value :
@@ -208,11 +209,11 @@ TEST(LoadWeights, FindsValuesThatAreNotFiniteInItsRangesInEveryType) {
 TEST(LoadWeights, AFileThatEndsEarlyIsNamed) {
   const ModelConfig config = small_config();
   const TestFolder folder;
-  export_all(folder.path(), config, random_weights(ParameterLayout(config)));
+  export_all(folder.path(), config, random_weights(parameter_layout(config)));
   const fs::path path = folder / "model.safetensors";
   const SafetensorsModel model = SafetensorsModel::open(path);
   fs::resize_file(path, fs::file_size(path) / 2);
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   ThreadPool pool(3);
   expect_error(ExitCode::kBadData, {"model.safetensors"}, [&] {
     load_weights(
@@ -223,7 +224,8 @@ TEST(LoadWeights, AFileThatEndsEarlyIsNamed) {
 // A model folder's tensors as items that can be modified before writing.
 class Tensors {
  public:
-  explicit Tensors(const ModelConfig& config) : layout_(config), flat_(random_weights(layout_)) {
+  explicit Tensors(const ModelConfig& config)
+      : layout_(parameter_layout(config)), flat_(random_weights(layout_)) {
     for (const Parameter& parameter : layout_.parameters())
       set(parameter.name, parameter.shape, at(parameter.name));
   }
@@ -364,7 +366,7 @@ TEST(LoadWeights, CountsWeightsThatAreNotFinite) {
 TEST(LoadWeights, FindsASingleBadValueAtEveryPlaceWhenReadingInPlace) {
   const ModelConfig config = small_config();
   Tensors tensors(config);
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   std::vector<bf16> flat(static_cast<size_t>(layout.num_elements()));
   ThreadPool pool(1);
   const WeightSink no_sink = [](int64_t, std::span<const float>) { FAIL() << "not in place"; };
@@ -420,7 +422,7 @@ TEST(ExportModelFolder, CopiesTheTokenizerAndAGivenGenerationConfig) {
   tokenizer.write("generation_config.json", "{\"temperature\": 0.5}");
   tokenizer.write("optimizer.pt", "not a tokenizer's");
   const ModelConfig config = small_config();
-  const std::vector<float> flat = random_weights(ParameterLayout(config));
+  const std::vector<float> flat = random_weights(parameter_layout(config));
   export_all(folder.path(), config, flat, {.tokenizer_folder = tokenizer.path()});
   EXPECT_EQ(folder.names(),
             (std::set<std::string>{"config.json", "generation_config.json", "model.safetensors",
@@ -438,7 +440,7 @@ TEST(ExportModelFolder, CopiesTheTokenizerAndAGivenGenerationConfig) {
 
 TEST(ExportModelFolder, RefusesValuesThatTheSavedTypeCannotHold) {
   const ModelConfig config = small_config();
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   std::vector<float> flat = random_weights(layout);
   const TestFolder folder;
   flat[static_cast<size_t>(layout.at("model.norm.weight").offset + 5)] = 70000;

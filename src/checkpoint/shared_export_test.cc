@@ -9,6 +9,7 @@
 
 #include "expect_error.h"
 #include "io/file.h"
+#include "model/families.h"
 #include "test_folder.h"
 
 namespace tessera {
@@ -65,7 +66,7 @@ void export_by(int num_writers, const fs::path& folder, const ModelConfig& confi
 
 TEST(SharedExport, HasTheBytesOfOneWriter) {
   const ModelConfig config = tiny_config();
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     for (const int64_t max_shard_bytes : {int64_t{5'000'000'000}, int64_t{40'000}}) {
       ExportOptions options;
@@ -85,7 +86,7 @@ TEST(SharedExport, HasTheBytesOfOneWriter) {
 
 TEST(SharedExport, ReplacesShardsByASingleFileAndBack) {
   const ModelConfig config = tiny_config();
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   ExportOptions sharded;
   sharded.max_shard_bytes = 40'000;
   const TestFolder folder, expected, expected_sharded;
@@ -101,7 +102,7 @@ TEST(SharedExport, ReplacesShardsByASingleFileAndBack) {
 
 TEST(SharedExport, LeavesTheOlderModelWhenItIsNotFinished) {
   const ModelConfig config = tiny_config();
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const TestFolder folder;
   export_model_folder(folder.path(), config, layout, fill, {});
   const auto before = files_of(folder.path());

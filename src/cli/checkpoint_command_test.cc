@@ -11,6 +11,7 @@
 #include "cli/app.h"
 #include "cli/terminal/terminal.h"
 #include "expect_error.h"
+#include "model/families.h"
 #include "read_faults.h"
 #include "support/checkpoint_test_support.h"
 #include "test_folder.h"
@@ -26,7 +27,7 @@ class CheckpointCommand : public testing::Test {
  protected:
   CheckpointCommand() {
     const ModelConfig config = checkpoint_test_config();
-    const ParameterLayout layout(config);
+    const ParameterLayout layout = parameter_layout(config);
     const TestState state = zero_state(layout);
     for (const int64_t step : {8, 16}) {
       TestCheckpoint checkpoint;

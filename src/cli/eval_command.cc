@@ -128,7 +128,7 @@ class EvalCommand : public Command {
   }
 
   // Reserves memory for activations and, if there is room, for packed weights.
-  static void reserve(Model& model, ActivationLimits limits, Communicator& comm) {
+  static void reserve(TrainableModel& model, ActivationLimits limits, Communicator& comm) {
     const int64_t free_bytes = memory_info().free_for_process_bytes / comm.node().size();
     comm.node().barrier({"free memory"});  // before any rank allocates
     limits.pack_weights = true;

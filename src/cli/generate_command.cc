@@ -11,7 +11,8 @@
 #include "cli/text_input.h"
 #include "cli/threads.h"
 #include "formats/file_kind.h"
-#include "model/model.h"
+#include "model/llama/generator.h"
+#include "model/sampling.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
@@ -64,7 +65,7 @@ class GenerateCommand : public Command {
     std::vector<int32_t> ids = tokenizer.encode(prompt, true);
     if (ids.empty())
       fail(ExitCode::kUsage, "--prompt: empty, and the tokenizer has no beginning-of-text token");
-    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, [&](const Model& model) {
+    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, [&](const TrainableModel& model) {
       const int64_t capacity = capacity_for(model.config(), std::ssize(ids));
       return LoadedModel::Use{Generator::memory_bytes(model, capacity),
                               fmt::format("the key-value cache and buffers for {} (--max_new_tokens)",

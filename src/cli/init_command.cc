@@ -13,8 +13,8 @@
 #include "comm/communicator.h"
 #include "formats/huggingface/model_config.h"
 #include "io/file.h"
-#include "model/model.h"
-#include "model/parameters.h"
+#include "model/families.h"
+#include "model/initialize.h"
 #include "platform/cpu.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
@@ -45,8 +45,7 @@ void initial_weights(const ParameterLayout& layout, const ModelConfig& config, u
                          TensorView(values.data() + (first - begin), DType::kF32, Shape({last - first})));
   }
   if (!config.pad_token_id) return;
-  const int64_t padding_row =
-      layout.at("model.embed_tokens.weight").offset + *config.pad_token_id * config.hidden_size;
+  const int64_t padding_row = *config.pad_token_id * config.hidden_size;  // the embedding comes first
   for (int64_t i = std::max(begin, padding_row); i < std::min(end, padding_row + config.hidden_size); ++i) {
     values[static_cast<size_t>(i - begin)] = 0;
   }
@@ -109,7 +108,7 @@ class InitCommand : public Command {
     }
     const Tokenizer tokenizer = Tokenizer::open(tokenizer_);
     const ModelConfig config = make_config(tokenizer);
-    const ParameterLayout layout(config);
+    const ParameterLayout layout = parameter_layout(config);
     ExportOptions options;
     options.save_dtype = dtype_of_flag(dtype_);
     options.tokenizer_folder =

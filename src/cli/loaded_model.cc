@@ -9,6 +9,7 @@
 #include "cli/terminal/terminal.h"
 #include "formats/file_kind.h"
 #include "formats/safetensors/safetensors.h"
+#include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "platform/memory_info.h"
 
@@ -86,11 +87,11 @@ DType dtype_of_flag(const std::string& value) {
 }
 
 LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool,
-                         const std::function<Use(const Model&)>& use, Communicator& comm) {
+                         const std::function<Use(const TrainableModel&)>& use, Communicator& comm) {
   check_is_model_folder(folder);
   const ModelConfig config = read_model_config(folder);
   ops_ = make_cpu_ops(pool);
-  model_ = std::make_unique<Model>(config, dtype, *ops_);
+  model_ = make_model(config, dtype, *ops_);
   const ParameterLayout& layout = model_->layout();
 
   NodeGroup& node = comm.node();

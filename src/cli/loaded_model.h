@@ -10,7 +10,7 @@
 
 #include "base/flags.h"
 #include "comm/communicator.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "ops/ops.h"
 #include "platform/thread_pool.h"
 
@@ -38,14 +38,15 @@ class LoadedModel {
   // Collective over `comm`, which must outlive this: each rank of a node reads a share of the files into
   // memory shared by the node.
   LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool,
-              const std::function<Use(const Model&)>& use = {}, Communicator& comm = single_process());
+              const std::function<Use(const TrainableModel&)>& use = {},
+              Communicator& comm = single_process());
 
-  Model& model() { return *model_; }
+  TrainableModel& model() { return *model_; }
   const ModelConfig& config() const { return model_->config(); }
 
  private:
   std::unique_ptr<Ops> ops_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<TrainableModel> model_;
   SharedSegment weights_;
 };
 

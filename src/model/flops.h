@@ -15,9 +15,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
-
-#include "formats/huggingface/model_config.h"
 
 namespace tessera {
 
@@ -25,6 +22,7 @@ namespace tessera {
 // tokens before it, limited to the last `sliding_window` (0 = no limit).
 double causal_pairs(int64_t length, int64_t sliding_window);
 
+// Of a forward pass.
 struct ModelFlops {
   double layers = 0;
   double attention = 0;
@@ -33,9 +31,5 @@ struct ModelFlops {
   double forward() const { return layers + attention + lm_head; }
   double forward_backward() const { return 3 * forward(); }
 };
-
-// FLOPs of the forward pass over one micro-batch, with cu_seqlens [num_sequences + 1] and num_targets as in
-// PackedBatch. Without an LM head (num_targets 0) only the decoder layers count.
-ModelFlops model_flops(const ModelConfig& config, std::span<const int32_t> cu_seqlens, int64_t num_targets);
 
 }  // namespace tessera

@@ -1,8 +1,10 @@
+#include "model/initialize.h"
+
 #include <algorithm>
 #include <array>
 
+#include "base/error.h"
 #include "base/rng.h"
-#include "model/model.h"
 
 namespace tessera {
 namespace {
@@ -10,8 +12,17 @@ namespace {
 enum class Initialization { kNormal, kOnes, kZeros };
 
 Initialization initialization_of(const Parameter& parameter) {
-  if (parameter.shape.size() == 2) return Initialization::kNormal;  // linear layers and embeddings
-  return parameter.name.ends_with(".bias") ? Initialization::kZeros : Initialization::kOnes;
+  switch (parameter.kind) {
+    case ParameterKind::kEmbedding:
+    case ParameterKind::kMatrix:
+    case ParameterKind::kLmHead:
+      return Initialization::kNormal;
+    case ParameterKind::kNorm:
+      return Initialization::kOnes;
+    case ParameterKind::kBias:
+      return Initialization::kZeros;
+  }
+  TESSERA_CHECK(false, "{}: kind {}", parameter.name, static_cast<int>(parameter.kind));
 }
 
 template <typename T>

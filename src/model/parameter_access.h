@@ -31,9 +31,9 @@ class ParameterAccess {
   // The group's elements, starting with its first, in the model's dtype; valid until closed.
   virtual std::byte* open_weights(int64_t group, WeightUse use) = 0;
   virtual void close_weights(int64_t group) = 0;
-  // Called by Model::reserve(): reserves memory for the packed forms of every group's matrices.
+  // Called by TrainableModel::reserve(): reserves memory for the packed forms of every group's matrices.
   virtual void reserve_packed_forms(std::span<const int64_t> bytes_by_group) = 0;
-  // The packed forms of a group, made with Model::pack_group() and complete while the group is open; nullptr:
+  // The packed forms of a group, made with pack_group() and complete while the group is open; nullptr:
   // none are kept. Does not change until they are reserved again.
   virtual std::byte* packed_forms(int64_t group) = 0;
   // Where the group's float32 gradients go. Alignment gaps are left as they are.

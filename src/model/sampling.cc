@@ -1,10 +1,12 @@
+#include "model/sampling.h"
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 
+#include "base/error.h"
 #include "base/rng.h"
-#include "model/model.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,8 @@
 #include <set>
 #include <vector>
 
-#include "model/model.h"
+#include "base/error.h"
+#include "model/sampling.h"
 
 namespace tessera {
 namespace {

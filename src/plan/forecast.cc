@@ -4,7 +4,7 @@
 
 #include "base/divide_up.h"
 #include "base/error.h"
-#include "model/flops.h"
+#include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "plan/run_planner.h"
 #include "platform/memory_info.h"
@@ -13,10 +13,9 @@ namespace tessera {
 namespace {
 
 // Model operations of a step on one node, in 10^12.
-double tflop_per_step(const ModelConfig& config, int64_t row_tokens, int64_t num_rows) {
+double tflop_per_step(const TrainableModel& model, int64_t row_tokens, int64_t num_rows) {
   const std::vector<int32_t> one_row = {0, static_cast<int32_t>(row_tokens)};
-  return model_flops(config, one_row, row_tokens - 1).forward_backward() * static_cast<double>(num_rows) /
-         1e12;
+  return model.flops(one_row, row_tokens - 1).forward_backward() * static_cast<double>(num_rows) / 1e12;
 }
 
 class Forecaster {
@@ -26,10 +25,10 @@ class Forecaster {
       : args_(args),
         cluster_(cluster),
         ops_(make_cpu_ops(pool)),
-        model_(config, args.training_dtype(), *ops_),
+        model_(make_model(config, args.training_dtype(), *ops_)),
         batch_(args.batch_options(cluster.world_size())),
         row_tokens_(args.row_limit(config.max_position_embeddings)),
-        planner_(args, model_, batch_, uniform_rows(row_tokens_, micro_batch_rows(batch_))) {
+        planner_(args, *model_, batch_, uniform_rows(row_tokens_, micro_batch_rows(batch_))) {
     machine_.num_nodes = cluster.num_nodes;
     machine_.local_world_size = cluster.local_world_size;
     machine_.baseline_bytes = resident_bytes();
@@ -39,17 +38,16 @@ class Forecaster {
   RunForecast run(int64_t num_threads) {
     RunForecast forecast;
     forecast.cluster = cluster_;
-    forecast.num_parameters = model_.layout().num_parameters();
-    forecast.dtype = model_.dtype();
+    forecast.num_parameters = model_->layout().num_parameters();
+    forecast.dtype = model_->dtype();
     forecast.num_threads = num_threads;
     forecast.gradient_checkpointing = args_.gradient_checkpointing;
     forecast.row_tokens = row_tokens_;
     const int64_t step_rows = global_batch_rows(batch_);
     forecast.tokens_per_step = step_rows * row_tokens_;
     // For the node with the most rows.
-    forecast.tflop_per_step =
-        tflop_per_step(model_.config(), row_tokens_,
-                       cluster_.local_world_size * divide_up(step_rows, cluster_.world_size()));
+    forecast.tflop_per_step = tflop_per_step(
+        *model_, row_tokens_, cluster_.local_world_size * divide_up(step_rows, cluster_.world_size()));
     forecast.compute_s = compute_seconds(forecast.tflop_per_step);
 
     const MemoryRequest request = planner_.choose_memory(machine_);
@@ -86,12 +84,12 @@ class Forecaster {
   ScheduleForecast forecast_schedule(const MemoryRequest& request, std::optional<double> compute_s) const {
     RunPlan plan;
     planner_.fill_memory(request, machine_, &plan);
-    const ZeroLayout layout = zero_layout(model_.layout(), cluster_.num_nodes, cluster_.local_world_size);
+    const ZeroLayout layout = zero_layout(model_->layout(), cluster_.num_nodes, cluster_.local_world_size);
     const ZeroSettings& zero = plan.zero;
     ScheduleForecast out;
     out.schedule = zero.schedule;
     out.node_bytes = plan.memory.node_bytes();
-    out.fits = needed_bytes(model_, request) <= machine_.free_bytes;
+    out.fits = needed_bytes(*model_, request) <= machine_.free_bytes;
     out.wire = plan.wire;
     out.network_s = network_seconds(out.wire.sent(), out.wire.received());
     if (!compute_s) return out;
@@ -115,7 +113,7 @@ class Forecaster {
   const TrainingArguments& args_;
   const ClusterShape& cluster_;
   std::unique_ptr<Ops> ops_;
-  Model model_;
+  std::unique_ptr<TrainableModel> model_;
   BatchPlanOptions batch_;
   int64_t row_tokens_;
   RunPlanner planner_;

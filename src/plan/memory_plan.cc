@@ -106,7 +106,7 @@ std::string table_text(const std::vector<TableLine>& lines, int num_nodes, int l
   return trimmed;
 }
 
-int64_t largest_shard(const Model& model, const MemoryRequest& request) {
+int64_t largest_shard(const TrainableModel& model, const MemoryRequest& request) {
   const ZeroLayout layout = zero_layout(model.layout(), request.num_nodes, request.local_world_size);
   return ShardPlan(layout.groups, layout.alignment, layout.num_nodes, layout.local_world_size)
       .largest_shard();
@@ -227,18 +227,18 @@ ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_w
   return out;
 }
 
-ZeroSettings zero_settings(const Model& model, const MemoryRequest& request) {
+ZeroSettings zero_settings(const TrainableModel& model, const MemoryRequest& request) {
   ZeroSettings settings = request.zero;
   settings.weight_dtype = model.dtype();
   return settings;
 }
 
-bool can_keep_packed_weights(const Model& model, const MemoryRequest& request) {
+bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request) {
   return !shards_weights(zero_layout(model.layout(), request.num_nodes, request.local_world_size),
                          zero_settings(model, request));
 }
 
-void check_packed_weights(const Model& model, const MemoryRequest& request) {
+void check_packed_weights(const TrainableModel& model, const MemoryRequest& request) {
   if (!request.limits.pack_weights || can_keep_packed_weights(model, request)) return;
   fail(ExitCode::kBadConfig,
        "pack_weights always cannot be combined with gather_schedule per_layer on {}: a layer's weights leave "
@@ -247,7 +247,7 @@ void check_packed_weights(const Model& model, const MemoryRequest& request) {
        count_of(request.num_nodes, "node"));
 }
 
-MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
+MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request) {
   const ActivationBytes activations = model.activation_bytes(request.limits);
   MemoryPlan plan;
   plan.num_nodes = request.num_nodes;
@@ -291,7 +291,7 @@ MemoryPlan plan_memory(const Model& model, const MemoryRequest& request) {
   return plan;
 }
 
-int64_t snapshot_bytes(const Model& model, const MemoryRequest& request, int64_t free_bytes) {
+int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes) {
   // Per element: the model's value, at most 4 more bytes of the master, the optimizer's state.
   const int64_t element_bytes =
       dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32) + bytes_per_element(request.zero.state_tensors);
@@ -312,7 +312,7 @@ int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const Memo
   return kPieceBytes + std::min(largest, kPieceBytes / dtype_bytes(save_dtype)) * dtype_bytes(DType::kF32);
 }
 
-int64_t needed_bytes(const Model& model, const MemoryRequest& request) {
+int64_t needed_bytes(const TrainableModel& model, const MemoryRequest& request) {
   return plan_memory(model, request).node_bytes() - request.local_world_size * request.baseline_bytes;
 }
 
@@ -325,8 +325,8 @@ std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
   return list.take();
 }
 
-std::optional<int> nodes_that_fit(const Model& model, const MemoryRequest& request, int64_t free_bytes,
-                                  int max_nodes) {
+std::optional<int> nodes_that_fit(const TrainableModel& model, const MemoryRequest& request,
+                                  int64_t free_bytes, int max_nodes) {
   const auto fits_on = [&](int nodes) {
     MemoryRequest larger = request;
     larger.num_nodes = nodes;
@@ -367,7 +367,7 @@ MemoryAlternative sharded(MemoryAlternative alternative) {
 
 // "5 nodes of one rank would do with these settings", or with the first alternative under which some number
 // of nodes would; "" if there is none.
-std::string node_advice(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+std::string node_advice(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                         const std::vector<MemoryAlternative>& alternatives) {
   std::vector<MemoryAlternative> candidates = {{"", request}, sharded({"", request})};
   for (const MemoryAlternative& alternative : alternatives) candidates.push_back(sharded(alternative));
@@ -383,7 +383,7 @@ std::string node_advice(const Model& model, const MemoryRequest& request, int64_
 }
 
 // What would make the run fit: settings, nodes.
-std::string memory_advice(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+std::string memory_advice(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                           const std::vector<MemoryAlternative>& alternatives) {
   const std::string nodes = node_advice(model, request, free_bytes, alternatives);
   const auto fitting = std::find_if(alternatives.begin(), alternatives.end(), [&](const auto& alternative) {
@@ -403,7 +403,7 @@ std::string memory_advice(const Model& model, const MemoryRequest& request, int6
 
 }  // namespace
 
-std::string memory_refusal(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+std::string memory_refusal(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                            const std::vector<MemoryAlternative>& alternatives) {
   const int64_t needed = needed_bytes(model, request);
   if (needed <= free_bytes) return "";
@@ -415,7 +415,7 @@ std::string memory_refusal(const Model& model, const MemoryRequest& request, int
       largest_items(plan_memory(model, request)), advice);
 }
 
-void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+void check_memory_fits(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                        const std::vector<MemoryAlternative>& alternatives) {
   const std::string refusal = memory_refusal(model, request, free_bytes, alternatives);
   if (!refusal.empty()) fail(ExitCode::kBadConfig, "{}", refusal);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "zero/zero_memory.h"
 
 namespace tessera {
@@ -51,17 +51,17 @@ struct MemoryRequest {
   ZeroSettings zero;    // its weight_dtype is ignored; the model's counts
 };
 
-MemoryPlan plan_memory(const Model& model, const MemoryRequest& request);
+MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request);
 
 // The model's parameters as ZeRO's arithmetic needs them.
 ZeroLayout zero_layout(const ParameterLayout& layout, int num_nodes, int local_world_size);
 // request.zero in the model's dtype.
-ZeroSettings zero_settings(const Model& model, const MemoryRequest& request);
+ZeroSettings zero_settings(const TrainableModel& model, const MemoryRequest& request);
 
 // Whether packed weights can be kept: the node must hold all weights for the whole step.
-bool can_keep_packed_weights(const Model& model, const MemoryRequest& request);
+bool can_keep_packed_weights(const TrainableModel& model, const MemoryRequest& request);
 // Error(kBadConfig) if they are requested but cannot be kept.
-void check_packed_weights(const Model& model, const MemoryRequest& request);
+void check_packed_weights(const TrainableModel& model, const MemoryRequest& request);
 
 // Buffers for writing the weights: a piece of the file and its elements in float32 or, for ranks that write
 // together, each rank's piece of the model or of a checkpoint. Buffers for reading either, at most 5 MiB per
@@ -71,10 +71,10 @@ int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const Memo
 // What a rank may use for checkpoints written while training continues: half of what the request leaves of a
 // node's free_bytes, up to the whole state. The page cache for the files needs the other half. No run depends
 // on it: add it to the request once everything else is decided.
-int64_t snapshot_bytes(const Model& model, const MemoryRequest& request, int64_t free_bytes);
+int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes);
 
 // Per node, beyond the baseline of its ranks, which is already resident.
-int64_t needed_bytes(const Model& model, const MemoryRequest& request);
+int64_t needed_bytes(const TrainableModel& model, const MemoryRequest& request);
 
 // A change of settings and the resulting request.
 struct MemoryAlternative {
@@ -101,16 +101,16 @@ std::vector<MemoryAlternative> memory_alternatives(const MemoryRequest& request,
 
 // The fewest nodes, up to max_nodes, with which the run takes at most free_bytes per node under the current
 // settings.
-std::optional<int> nodes_that_fit(const Model& model, const MemoryRequest& request, int64_t free_bytes,
-                                  int max_nodes);
+std::optional<int> nodes_that_fit(const TrainableModel& model, const MemoryRequest& request,
+                                  int64_t free_bytes, int max_nodes);
 
 // Why a plan that needs more than free_bytes per node beyond the already resident baseline does not fit: the
 // table in brief, the first alternative that would fit, and how many nodes would suffice, if need be with
 // everything sharded over them and with one of the alternatives. Empty if the plan fits.
-std::string memory_refusal(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+std::string memory_refusal(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                            const std::vector<MemoryAlternative>& alternatives);
 // Error(kBadConfig) with that text if the plan does not fit.
-void check_memory_fits(const Model& model, const MemoryRequest& request, int64_t free_bytes,
+void check_memory_fits(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes,
                        const std::vector<MemoryAlternative>& alternatives);
 
 // The plan as lines of at most 78 columns, by kind, with the total and what is free on a node. With several

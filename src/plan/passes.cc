@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-int64_t micro_batches_per_pass(const Model& model, const ActivationLimits& micro_batch, int64_t max_merged,
-                               StateTensors state_tensors) {
+int64_t micro_batches_per_pass(const TrainableModel& model, const ActivationLimits& micro_batch,
+                               int64_t max_merged, StateTensors state_tensors) {
   // With this many tokens a weight is used for 4096 operations per read, a gradient element for as many per
   // update: more gains little (docs/performance.md).
   constexpr int64_t kEnoughTokens = 2048;

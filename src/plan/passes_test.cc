@@ -29,7 +29,7 @@ class MicroBatchesPerPass : public testing::Test {
  protected:
   int64_t merged(const ModelConfig& config, int64_t num_tokens, int64_t max_merged,
                  bool gradient_checkpointing = false) {
-    Model model(config, DType::kBF16, *ops_);
+    LlamaModel model(config, DType::kBF16, *ops_);
     ActivationLimits limits = {num_tokens, num_tokens};
     limits.gradient_checkpointing = gradient_checkpointing;
     return micro_batches_per_pass(model, limits, max_merged, AdamW::kStateTensors);

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "plan/disk_plan.h"
 #include "plan/memory_plan.h"
 #include "platform/peak.h"

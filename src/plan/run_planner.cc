@@ -25,8 +25,8 @@ DataFacts uniform_rows(int64_t row_tokens, int64_t micro_batch_rows) {
 
 // The largest pass decides the memory; how many micro-batches make up a pass is decided for the largest
 // micro-batch.
-RunPlanner::RunPlanner(const TrainingArguments& args, const Model& model, const BatchPlanOptions& batch,
-                       DataFacts data)
+RunPlanner::RunPlanner(const TrainingArguments& args, const TrainableModel& model,
+                       const BatchPlanOptions& batch, DataFacts data)
     : args_(args),
       model_(model),
       data_(std::move(data)),

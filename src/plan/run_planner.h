@@ -37,7 +37,7 @@ class RunPlanner {
  public:
   // Decides how many micro-batches make up a pass. `args` must be resolved; args
   // and model must outlive this.
-  RunPlanner(const TrainingArguments& args, const Model& model, const BatchPlanOptions& batch,
+  RunPlanner(const TrainingArguments& args, const TrainableModel& model, const BatchPlanOptions& batch,
              DataFacts data);
 
   int64_t micro_batches_per_pass() const { return micro_batches_per_pass_; }
@@ -63,7 +63,7 @@ class RunPlanner {
   void choose_packing(const MachineFacts& machine, MemoryRequest* request) const;
 
   const TrainingArguments& args_;
-  const Model& model_;
+  const TrainableModel& model_;
   DataFacts data_;
   int64_t micro_batch_rows_;
   int64_t micro_batches_per_pass_ = 1;

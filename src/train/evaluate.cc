@@ -39,8 +39,8 @@ ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int
 
 namespace {
 
-void add_batch(Model& model, const Dataset& dataset, const std::vector<int64_t>& rows, PackedBatch* batch,
-               double* loss_sum, EvalResult* result) {
+void add_batch(TrainableModel& model, const Dataset& dataset, const std::vector<int64_t>& rows,
+               PackedBatch* batch, double* loss_sum, EvalResult* result) {
   make_packed_batch(dataset, rows, batch);
   const LossSums sums = model.forward_loss(*batch);
   if (!std::isfinite(sums.loss_sum)) {
@@ -64,7 +64,7 @@ void finish(double loss_sum, const Stopwatch& stopwatch, EvalResult* result) {
 
 }  // namespace
 
-EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
+EvalResult evaluate(TrainableModel& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
                     const std::function<bool(double fraction)>& progress) {
   const Stopwatch stopwatch;
   EvalResult result;
@@ -80,8 +80,9 @@ EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int6
   return result;
 }
 
-EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
-                             Communicator& comm, const std::function<bool(double fraction)>& progress) {
+EvalResult evaluate_together(TrainableModel& model, const Dataset& dataset, int64_t max_rows,
+                             int64_t max_tokens, Communicator& comm,
+                             const std::function<bool(double fraction)>& progress) {
   const Stopwatch stopwatch;
   const auto batches = evaluation_batches(dataset, max_rows, max_tokens);
   const auto world_size = static_cast<size_t>(comm.world().world_size);

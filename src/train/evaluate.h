@@ -7,7 +7,7 @@
 
 #include "comm/communicator.h"
 #include "data/dataset.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 
 namespace tessera {
 
@@ -35,13 +35,14 @@ ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int
 // The model's activation memory must be reserved for at least evaluation_limits(). No label smoothing. A
 // non-finite loss is an Error(kNumerics) that names the first such rows. `progress` is called after every
 // batch; the evaluation stops when it returns false.
-EvalResult evaluate(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
+EvalResult evaluate(TrainableModel& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
                     const std::function<bool(double fraction)>& progress = {});
 
 // Collective: the ranks take the batches in turn, and all get the overall result, bit-identical to that of a
 // single rank: sums are taken in batch order. `progress` may be collective and must return the same on every
 // rank.
-EvalResult evaluate_together(Model& model, const Dataset& dataset, int64_t max_rows, int64_t max_tokens,
-                             Communicator& comm, const std::function<bool(double fraction)>& progress = {});
+EvalResult evaluate_together(TrainableModel& model, const Dataset& dataset, int64_t max_rows,
+                             int64_t max_tokens, Communicator& comm,
+                             const std::function<bool(double fraction)>& progress = {});
 
 }  // namespace tessera

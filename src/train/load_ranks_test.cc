@@ -53,7 +53,7 @@ Loaded load(const std::filesystem::path& folder, const ModelConfig& config, cons
   run_ranks(ranks, [&](Communicator& comm) {
     ThreadPool pool(1);
     const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
-    Model model(config, c.dtype, *ops);
+    LlamaModel model(config, c.dtype, *ops);
     const auto parameters =
         make_parameter_state(model, c.zero, make_optimizer("adamw_torch", {}), false, comm, pool);
     const PackedBatch batch = pack(random_rows({9}, config.vocab_size, 5));
@@ -77,7 +77,7 @@ Loaded load(const std::filesystem::path& folder, const ModelConfig& config, cons
 
 TEST(LoadOnRanks, EveryByteIsReadOncePerNodeOrOncePerCluster) {
   const ModelConfig config = tiny_config();
-  const int64_t num_parameters = ParameterLayout(config).num_parameters();
+  const int64_t num_parameters = parameter_layout(config).num_parameters();
   for (const LoadCase& c : load_cases()) {
     SCOPED_TRACE(c.name());
     const TestFolder folder;

@@ -63,8 +63,8 @@ class MemoryPlanTest : public testing::Test {
 
   ThreadPool pool_{1};
   std::unique_ptr<Ops> ops_;
-  Model model_;
-  Model larger_;  // whose shards outweigh the network buffers
+  LlamaModel model_;
+  LlamaModel larger_;  // whose shards outweigh the network buffers
   MemoryRequest request_;
 };
 

@@ -42,7 +42,7 @@ class NetworkUseTest : public testing::TestWithParam<RanksCase> {
   }
 
   ZeroLayout layout() const {
-    return zero_layout(ParameterLayout(config()), GetParam().ranks.num_nodes,
+    return zero_layout(parameter_layout(config()), GetParam().ranks.num_nodes,
                        GetParam().ranks.local_world_size);
   }
 
@@ -137,7 +137,7 @@ TEST(NetworkUse, PerStepMovesFourBytesPerParameter) {
       run.args.gradient_accumulation_steps = accumulation;
       const RecordingObserver found = train_ranks(run.args, {nodes, 1}).front();
       const double expected =
-          4.0 * static_cast<double>(ParameterLayout(tiny_config()).num_elements()) * (nodes - 1);
+          4.0 * static_cast<double>(parameter_layout(tiny_config()).num_elements()) * (nodes - 1);
       EXPECT_EQ(static_cast<double>(found.steps.back().network->sent_bytes), expected)
           << nodes << " nodes, accumulation " << accumulation;
       const auto lines = read_json_lines(run.output() / "metrics.jsonl");

@@ -77,7 +77,7 @@ TEST(RunOutput, TrainerStateTellsTheWholeRun) {
   EXPECT_EQ(state.at("log_history")[0].at("step"), 2);
   EXPECT_EQ(state.at("log_history")[3].at("train_loss"), run.summary.train_loss);
   // 6 x 198 tokens x parameters without the input embedding.
-  const ParameterLayout layout(tiny_config());
+  const ParameterLayout layout = parameter_layout(tiny_config());
   const int64_t counted = layout.num_parameters() - 13 * 12;
   EXPECT_DOUBLE_EQ(state.at("total_flos"), 6.0 * 198 * static_cast<double>(counted));
   EXPECT_TRUE(state.at("stateful_callbacks").at("TrainerControl").at("args").at("should_training_stop"));

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/dispatch.h"
-#include "model/flops.h"
 #include "support/train_test_support.h"
 #include "train/training_peak.h"
 

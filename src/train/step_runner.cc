@@ -1,13 +1,12 @@
 #include "train/step_runner.h"
 
 #include "base/stopwatch.h"
-#include "model/flops.h"
 #include "train/work_mark.h"
 
 namespace tessera {
 
-StepRunner::StepRunner(Model& model, ParameterState& parameters, const Dataset& dataset, Communicator& comm,
-                       ThreadPool& pool, StopAgreement& stop, const StepOptions& options)
+StepRunner::StepRunner(TrainableModel& model, ParameterState& parameters, const Dataset& dataset,
+                       Communicator& comm, ThreadPool& pool, StopAgreement& stop, const StepOptions& options)
     : model_(model),
       parameters_(parameters),
       dataset_(dataset),
@@ -45,7 +44,7 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, St
     const auto label_smoothing = static_cast<float>(options_.label_smoothing);
     part->loss_sum += model_.forward_backward(batch_, grad_scale_, label_smoothing, update).loss_sum;
     part->num_tokens += batch_.num_tokens();
-    part->flops += model_flops(model_.config(), batch_.cu_seqlens, batch_.num_targets).forward_backward();
+    part->flops += model_.flops(batch_.cu_seqlens, batch_.num_targets).forward_backward();
   }
   parameters_.end_pass();
 }

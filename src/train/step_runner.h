@@ -10,7 +10,7 @@
 #include "comm/network/network_group.h"
 #include "data/batch_plan.h"
 #include "data/dataset.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "platform/thread_pool.h"
 #include "tensor/packed_batch.h"
 #include "train/guards/replay_check.h"
@@ -38,7 +38,7 @@ struct StepPart {
 class StepRunner {
  public:
   // What is passed by reference must outlive this. The model calls `stop` between layers from now on.
-  StepRunner(Model& model, ParameterState& parameters, const Dataset& dataset, Communicator& comm,
+  StepRunner(TrainableModel& model, ParameterState& parameters, const Dataset& dataset, Communicator& comm,
              ThreadPool& pool, StopAgreement& stop, const StepOptions& options);
 
   // Collective. `passes`: those of all ranks (StepRows). loss = sum of the token losses / num_targets of the
@@ -56,7 +56,7 @@ class StepRunner {
   void rehearse(const RowLists& passes);
   void mark_layer(int64_t group, WeightUse use);
 
-  Model& model_;
+  TrainableModel& model_;
   ParameterState& parameters_;
   const Dataset& dataset_;
   Communicator& comm_;

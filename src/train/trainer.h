@@ -12,7 +12,7 @@
 #include "arguments/arguments.h"
 #include "comm/communicator.h"
 #include "formats/safetensors/safetensors.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "ops/cpu_ops.h"
 #include "optim/schedule.h"
 #include "plan/run_plan.h"
@@ -101,7 +101,7 @@ class Trainer {
   TrainingRecord record_;  // of this run, without its progress
 
   std::unique_ptr<Ops> ops_;
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<TrainableModel> model_;
   std::optional<SafetensorsModel> model_file_;  // until the weights are loaded
   std::unique_ptr<ParameterState> parameters_;
   std::optional<TrainingData> data_;

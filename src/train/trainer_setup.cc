@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "formats/file_kind.h"
+#include "model/families.h"
 #include "platform/memory_info.h"
 #include "train/output/shared_folder.h"
 #include "train/trainer.h"
@@ -69,7 +70,7 @@ void Trainer::open_model(const OpsFactory& make_ops) {
   const ModelConfig config = read_model_config(args_.model);
   model_file_ = SafetensorsModel::open(args_.model);
   ops_ = make_ops(pool_);
-  model_ = std::make_unique<Model>(config, args_.training_dtype(), *ops_);
+  model_ = make_model(config, args_.training_dtype(), *ops_);
   plan_.num_parameters = model_->layout().num_parameters();
   plan_.operations = ops_->description();
   plan_.num_threads = pool_.num_threads();

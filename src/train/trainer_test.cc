@@ -69,7 +69,7 @@ TEST(TrainStep, GradientIsThatOfTheMeanOverTheWholeStep) {
   const double found = tiny.train().steps.at(0).grad_norm;
   const auto rows = random_rows(std::vector<int64_t>(14, 9), tiny_config().vocab_size, 3);
   const PackedBatch batches[] = {pack({rows[0], rows[1]}), pack({rows[2], rows[3]})};
-  const ParameterLayout layout(tiny_config());
+  const ParameterLayout layout = parameter_layout(tiny_config());
   TestModel test(tiny_config(), DType::kF32, random_weights(layout, 0.3f, 1));
   test.model().reserve(limits_of(batches[0]));
   const float grad_scale = 1.0f / static_cast<float>(batches[0].num_targets + batches[1].num_targets);

@@ -82,6 +82,12 @@ std::vector<NamedConfig> all_option_configs() {
   return configs;
 }
 
+ModelFlops model_flops(const ModelConfig& config, std::span<const int32_t> cu_seqlens, int64_t num_targets) {
+  ThreadPool pool(1);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  return make_model(config, DType::kF32, *ops)->flops(cu_seqlens, num_targets);
+}
+
 std::vector<float> random_weights(const ParameterLayout& layout, float scale, uint64_t seed) {
   std::vector<float> flat(static_cast<size_t>(layout.num_elements()), 0.0f);
   for (const Parameter& parameter : layout.parameters()) {

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "model/model.h"
+#include "model/families.h"
+#include "model/llama/llama_model.h"
 #include "ops/cpu_ops.h"
 #include "platform/thread_pool.h"
 
@@ -39,6 +40,9 @@ struct NamedConfig {
 // tiny_config with each option alone, and with all of them.
 std::vector<NamedConfig> all_option_configs();
 
+// Of make_model(config).
+ModelFlops model_flops(const ModelConfig& config, std::span<const int32_t> cu_seqlens, int64_t num_targets);
+
 // Non-trivial weights: norms around one, biases around zero, matrices with standard deviation `scale`.
 std::vector<float> random_weights(const ParameterLayout& layout, float scale, uint64_t seed);
 
@@ -48,7 +52,7 @@ class TestModel {
   TestModel(const ModelConfig& config, DType dtype, const std::vector<float>& weights,
             int64_t num_threads = 2);
 
-  Model& model() { return model_; }
+  LlamaModel& model() { return model_; }
   void fill_gradients(float value);
   // Writes to the bound memory.
   void set_weights(const std::vector<float>& weights);
@@ -59,7 +63,7 @@ class TestModel {
  private:
   ThreadPool pool_;
   std::unique_ptr<Ops> ops_;
-  Model model_;
+  LlamaModel model_;
   std::vector<float> weights_f32_;
   std::vector<bf16> weights_bf16_;
   std::vector<float> gradients_;

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "model/parameters.h"
+#include "model/families.h"
+#include "model/llama/llama_tensors.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -22,7 +23,9 @@ template <typename Real>
 class ReferenceModel {
  public:
   explicit ReferenceModel(const ModelConfig& config)
-      : config_(config), layout_(config), flat_(static_cast<size_t>(layout_.num_elements()), Real(0)) {
+      : config_(config),
+        layout_(parameter_layout(config)),
+        flat_(static_cast<size_t>(layout_.num_elements()), Real(0)) {
     for (int64_t i = 0; i < config.head_dim / 2; ++i) frequencies_.push_back(frequency(i));
   }
 

@@ -14,7 +14,7 @@ namespace tessera {
 
 void write_test_model(const std::filesystem::path& folder, const ModelConfig& config, float scale,
                       uint64_t seed, DType save_dtype) {
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const std::vector<float> weights = random_weights(layout, scale, seed);
   const WeightSource source = [&](int64_t begin, std::span<float> values) {
     std::copy_n(weights.begin() + begin, values.size(), values.begin());

@@ -10,8 +10,8 @@
 #include "bench/memory_check.h"
 #include "bench/step/verifying_ops.h"
 #include "kernels/registry.h"
-#include "model/attention_block.h"
-#include "model/rope_table.h"
+#include "model/llama/attention_block.h"
+#include "model/llama/rope_table.h"
 
 namespace tessera {
 namespace {

@@ -13,8 +13,8 @@
 #include "bench/kernels/random_tensor.h"
 #include "bench/step/timed_ops.h"
 #include "bench/step/verifying_ops.h"
-#include "model/flops.h"
-#include "model/model_impl.h"
+#include "model/initialize.h"
+#include "model/llama/llama_model.h"
 #include "ops/cpu_ops.h"
 #include "optim/adamw.h"
 #include "optim/optimizer_state.h"
@@ -178,7 +178,7 @@ class TrainStep {
     }
     const double update_seconds = seconds_of([&] { update(std::sqrt(gradient_squares_)); });
     ops_.add_seconds("adamw", update_seconds);
-    times.optimizer = update_seconds + seconds_of([&] { model_.impl().refresh_packed_forms(); });
+    times.optimizer = update_seconds + seconds_of([&] { model_.refresh_packed_forms(); });
     for (const double value : peaks) times.peak_tflops += value / static_cast<double>(peaks.size());
     return times;
   }
@@ -187,8 +187,7 @@ class TrainStep {
   double flop() const {
     double flop = 0;
     for (const PackedBatch& batch : passes_) {
-      flop += model_flops(config_, batch.cu_seqlens, options_.with_head ? batch.num_targets : 0)
-                  .forward_backward();
+      flop += model_.flops(batch.cu_seqlens, options_.with_head ? batch.num_targets : 0).forward_backward();
     }
     return flop;
   }
@@ -215,28 +214,26 @@ class TrainStep {
     gradient_squares_ = 0;
     const WeightUpdate update = {index == 0 ? Update::kOverwrite : Update::kAdd,
                                  index + 1 == passes_.size() ? &gradient_squares_ : nullptr};
-    Model::Impl& impl = model_.impl();
-    times->forward += seconds_of([&] { impl.begin(batch); });
-    const SequenceInfo sequences = impl.sequence_info(batch);
-    Activations& activations = impl.activations;
+    times->forward += seconds_of([&] { model_.begin(batch); });
+    Activations& activations = model_.activations();
     const int64_t num_tokens = batch.num_tokens();  // of the last pass: maybe fewer
     if (!options_.with_head)
       copy(x_TD_->view().rows(0, num_tokens), activations.layers.front().attention.x_TD);
     times->forward += seconds_of([&] {
-      if (options_.with_head) impl.forward_embedding(batch);
-      impl.forward_layers(sequences);
+      if (options_.with_head) model_.forward_embedding(batch);
+      model_.forward_layers();
     });
     if (options_.with_head) {
       const int64_t num_targets = options_.step_rows() * (options_.max_length - 1);
       const float grad_scale = 1.0f / static_cast<float>(num_targets);
       times->head +=
-          seconds_of([&] { impl.loss_and_head_backward(batch, grad_scale, /*label_smoothing=*/0, update); });
+          seconds_of([&] { model_.forward_backward_head(batch, grad_scale, /*label_smoothing=*/0, update); });
     } else {
       copy(dx_TD_->view().rows(0, num_tokens), activations.dx_TD);
     }
     times->backward += seconds_of([&] {
-      impl.backward_layers(sequences, update);
-      if (options_.with_head) impl.backward_embedding(batch, update);
+      model_.backward_layers(update);
+      if (options_.with_head) model_.backward_embedding(batch, update);
     });
   }
 
@@ -294,7 +291,7 @@ class TrainStep {
   std::unique_ptr<Ops> cpu_ops_;
   TimedOps ops_;
   ModelConfig config_;
-  Model model_;
+  LlamaModel model_;
   PageBuffer weights_, gradients_;
   std::optional<OptimizerState> optimizer_;
   std::optional<RandomTensor> x_TD_, dx_TD_;

@@ -12,7 +12,7 @@
 #include "bench/statistics.h"
 #include "bench/step/other_program.h"
 #include "formats/huggingface/model_config.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "tensor/dtype.h"
 
 namespace tessera {

@@ -9,7 +9,7 @@
 
 #include "bench/kernels/random_tensor.h"
 #include "expect_error.h"
-#include "model/rope_table.h"
+#include "model/llama/rope_table.h"
 #include "ops/cpu_ops.h"
 
 namespace tessera {

@@ -22,7 +22,7 @@ std::optional<int64_t> first_not_finite_of(std::span<const T> values) {
 // The first part of the model that yields a non-finite value in one forward pass.
 class FirstPart {
  public:
-  explicit FirstPart(Model& model) : model_(model) {
+  explicit FirstPart(TrainableModel& model) : model_(model) {
     model_.watch_layers([this](int64_t layer, const char* part, ConstTensorView values_TD) {
       if (!name_.empty()) return;
       if (const std::optional<int64_t> at = first_not_finite(values_TD)) {
@@ -40,7 +40,7 @@ class FirstPart {
   std::string name() const { return name_.empty() ? "the loss itself" : name_; }
 
  private:
-  Model& model_;
+  TrainableModel& model_;
   std::string name_;
 };
 
@@ -50,7 +50,7 @@ struct RepeatedRows {
 };
 
 // Every rank takes part in as many passes as the rank with the most rows needs.
-RepeatedRows repeat_rows(Model& model, const Dataset& dataset, std::span<const int64_t> rows,
+RepeatedRows repeat_rows(TrainableModel& model, const Dataset& dataset, std::span<const int64_t> rows,
                          int64_t num_passes) {
   RepeatedRows repeated;
   FirstPart first_part(model);
@@ -106,7 +106,7 @@ std::optional<int64_t> first_not_finite(ConstTensorView values) {
 }
 
 // Rows tell more than gradients, which are sums over ranks: a rank that can name rows reports first.
-std::string find_not_finite(Model& model, const Dataset& dataset, const NotFiniteStep& step,
+std::string find_not_finite(TrainableModel& model, const Dataset& dataset, const NotFiniteStep& step,
                             Communicator& comm) {
   const World& world = comm.world();
   const int64_t num_passes = comm.max(std::ssize(step.rows), {"search for what is not finite"});

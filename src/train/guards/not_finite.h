@@ -8,7 +8,7 @@
 
 #include "comm/communicator.h"
 #include "data/dataset.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 
 namespace tessera {
 
@@ -25,7 +25,7 @@ struct NotFiniteStep {
 // non-finite value; that only the gradient is non-finite; or that it does not happen again, and which rank's
 // memory or processor to suspect. One line without a full stop. The model's activations must be reserved for
 // the longest row.
-std::string find_not_finite(Model& model, const Dataset& dataset, const NotFiniteStep& step,
+std::string find_not_finite(TrainableModel& model, const Dataset& dataset, const NotFiniteStep& step,
                             Communicator& comm);
 
 // Index of the first non-finite value.

@@ -27,11 +27,11 @@ class NotFinite : public testing::Test {
     for (TokenRow& row : rows) std::replace(row.ids.begin(), row.ids.end(), kBadToken, 6);
     for (const size_t bad : {2, 6}) rows[bad].ids[2] = kBadToken;
     write_token_rows(folder_ / "rows.safetensors", rows);
-    weights_ = random_weights(ParameterLayout(tiny_config()), 0.3f, 1);
+    weights_ = random_weights(parameter_layout(tiny_config()), 0.3f, 1);
   }
 
   void spoil(const std::string& parameter, int64_t index) {
-    weights_[static_cast<size_t>(ParameterLayout(tiny_config()).at(parameter).offset + index)] = NAN;
+    weights_[static_cast<size_t>(parameter_layout(tiny_config()).at(parameter).offset + index)] = NAN;
   }
 
   // What every rank reports for a step in which rank r reads the rows i with i % num_ranks == r.
@@ -44,7 +44,7 @@ class NotFinite : public testing::Test {
       options.files = {folder_ / "rows.safetensors"};
       const Dataset dataset = Dataset::open(options, nullptr, tiny_config().vocab_size, pool);
       const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
-      Model model(tiny_config(), DType::kF32, *ops);
+      LlamaModel model(tiny_config(), DType::kF32, *ops);
       std::vector<float> weights = weights_;
       model.bind_parameters({weights.data(), DType::kF32, {std::ssize(weights)}}, {});
       model.reserve({.max_tokens = 9, .max_sequence_length = 9, .training = false});

@@ -14,7 +14,7 @@ constexpr int64_t kBlockBytes = 1 << 20;
 
 }  // namespace
 
-ReplayCheck::ReplayCheck(Model& model, ThreadPool& pool) : model_(model), pool_(pool) {
+ReplayCheck::ReplayCheck(TrainableModel& model, ThreadPool& pool) : model_(model), pool_(pool) {
   model_.watch_layers([this](int64_t layer, const char* part, ConstTensorView values_TD) {
     note(layer < 0 ? part : fmt::format("layer {} {}", layer, part), values_TD);
   });

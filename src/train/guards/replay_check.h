@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {
@@ -18,7 +18,7 @@ namespace tessera {
 class ReplayCheck {
  public:
   // Both must outlive this.
-  ReplayCheck(Model& model, ThreadPool& pool);
+  ReplayCheck(TrainableModel& model, ThreadPool& pool);
   ~ReplayCheck();
   ReplayCheck(const ReplayCheck&) = delete;
   ReplayCheck& operator=(const ReplayCheck&) = delete;
@@ -36,7 +36,7 @@ class ReplayCheck {
   };
   void note(std::string name, ConstTensorView values);
 
-  Model& model_;
+  TrainableModel& model_;
   ThreadPool& pool_;
   std::vector<Checksum> first_;
   size_t num_repeated_ = 0;

@@ -88,7 +88,7 @@ class ReplayGuard : public StepGuard {
 // Ends the run, or skips the update, if loss or gradient norm is not finite.
 class NotFiniteGuard : public StepGuard {
  public:
-  NotFiniteGuard(bool skips, Model& model, const Dataset& dataset, const ParameterState& parameters,
+  NotFiniteGuard(bool skips, TrainableModel& model, const Dataset& dataset, const ParameterState& parameters,
                  Communicator& comm)
       : skips_(skips), model_(model), dataset_(dataset), parameters_(parameters), comm_(comm) {}
 
@@ -134,7 +134,7 @@ class NotFiniteGuard : public StepGuard {
   }
 
   bool skips_;
-  Model& model_;
+  TrainableModel& model_;
   const Dataset& dataset_;
   const ParameterState& parameters_;
   Communicator& comm_;
@@ -178,7 +178,7 @@ class LossSpikeGuard : public StepGuard {
 
 }  // namespace
 
-std::vector<std::unique_ptr<StepGuard>> make_step_guards(const TrainingArguments& args, Model& model,
+std::vector<std::unique_ptr<StepGuard>> make_step_guards(const TrainingArguments& args, TrainableModel& model,
                                                          const Dataset& dataset,
                                                          const ParameterState& parameters,
                                                          Communicator& comm) {

@@ -12,7 +12,7 @@
 #include "comm/communicator.h"
 #include "data/batch_plan.h"
 #include "data/dataset.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "train/observer.h"
 #include "train/parameters/parameter_state.h"
 #include "train/progress.h"
@@ -46,7 +46,7 @@ class StepGuard {
 
 // In the order in which they are asked; the first verdict other than kUpdate counts. What is passed by
 // reference must outlive them.
-std::vector<std::unique_ptr<StepGuard>> make_step_guards(const TrainingArguments& args, Model& model,
+std::vector<std::unique_ptr<StepGuard>> make_step_guards(const TrainingArguments& args, TrainableModel& model,
                                                          const Dataset& dataset,
                                                          const ParameterState& parameters,
                                                          Communicator& comm);

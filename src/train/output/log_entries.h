@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "train/evaluate.h"
 #include "train/output/trainer_state.h"
 #include "train/progress.h"
@@ -13,7 +13,7 @@ namespace tessera {
 
 // Hugging Face's floating_point_ops: 6 per token and parameter outside the input embeddings, forward and
 // backward.
-double floating_point_ops(const Model& model, int64_t num_tokens);
+double floating_point_ops(const TrainableModel& model, int64_t num_tokens);
 
 LogEntry evaluation_entry(const EvalResult& result);
 // At the end of a run that has read num_samples rows in all.

@@ -6,7 +6,7 @@
 
 #include "checkpoint/model_folder.h"
 #include "comm/communicator.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "train/output/output_folder.h"
 #include "train/parameters/parameter_state.h"
 
@@ -15,8 +15,8 @@ namespace tessera {
 class ModelWriter {
  public:
   // What is passed by reference must outlive this. `output_is_shared`: all nodes see output_dir.
-  ModelWriter(Communicator& comm, const Model& model, ParameterState& parameters, ExportOptions options,
-              bool output_is_shared);
+  ModelWriter(Communicator& comm, const TrainableModel& model, ParameterState& parameters,
+              ExportOptions options, bool output_is_shared);
 
   const ExportOptions& options() const { return options_; }
 
@@ -33,7 +33,7 @@ class ModelWriter {
   void hand_over_to_first_rank(OutputFolder* output, const std::function<void()>& after_export);
 
   Communicator& comm_;
-  const Model& model_;
+  const TrainableModel& model_;
   ParameterState& parameters_;
   ExportOptions options_;
   bool output_is_shared_;

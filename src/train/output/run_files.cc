@@ -20,9 +20,9 @@ void write_if_different(const std::filesystem::path& path, const std::string& te
 
 }  // namespace
 
-RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool& pool, const Model& model,
-                   ParameterState& parameters, NetworkMeter& meter, ObserverList& observers,
-                   const RunFilesOptions& options)
+RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool& pool,
+                   const TrainableModel& model, ParameterState& parameters, NetworkMeter& meter,
+                   ObserverList& observers, const RunFilesOptions& options)
     : args_(args),
       comm_(comm),
       model_(model),

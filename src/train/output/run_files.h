@@ -10,7 +10,7 @@
 #include "arguments/arguments.h"
 #include "checkpoint/run_state.h"
 #include "comm/communicator.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "platform/thread_pool.h"
 #include "train/network_meter.h"
 #include "train/observer.h"
@@ -33,7 +33,7 @@ struct RunFilesOptions {
 class RunFiles {
  public:
   // Changes no file yet. What is passed by reference must outlive this.
-  RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool& pool, const Model& model,
+  RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool& pool, const TrainableModel& model,
            ParameterState& parameters, NetworkMeter& meter, ObserverList& observers,
            const RunFilesOptions& options);
 
@@ -70,7 +70,7 @@ class RunFiles {
 
   const TrainingArguments& args_;
   Communicator& comm_;
-  const Model& model_;
+  const TrainableModel& model_;
   NetworkMeter& meter_;
   ObserverList& observers_;
   ParameterState& parameters_;

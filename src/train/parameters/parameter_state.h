@@ -12,7 +12,7 @@
 #include "checkpoint/run_state.h"
 #include "comm/communicator.h"
 #include "formats/safetensors/safetensors.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "optim/optimizer_state.h"
 #include "platform/thread_pool.h"
 #include "zero/zero_memory.h"
@@ -74,7 +74,7 @@ class ParameterState {
 // Allocates the state and binds the model to it. `settings` must be those the memory was planned with. With a
 // single-rank communicator everything stays in this process. model, communicator and pool must outlive the
 // result.
-std::unique_ptr<ParameterState> make_parameter_state(Model& model, const ZeroSettings& settings,
+std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, const ZeroSettings& settings,
                                                      std::unique_ptr<const Optimizer> optimizer,
                                                      bool decay_all, Communicator& comm, ThreadPool& pool);
 

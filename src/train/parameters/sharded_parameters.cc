@@ -39,7 +39,7 @@ std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_
   return owned_of(ShardPlan(zero.groups, zero.alignment, num_nodes, local_world_size), rank);
 }
 
-ShardedParameters::ShardedParameters(Model& model, const ZeroSettings& settings,
+ShardedParameters::ShardedParameters(TrainableModel& model, const ZeroSettings& settings,
                                      std::unique_ptr<const Optimizer> optimizer, bool decay_all,
                                      Communicator& comm, ThreadPool& pool)
     : model_(&model),
@@ -371,7 +371,7 @@ void ShardedParameters::export_masters(const std::function<void(const WeightSour
   if (failure) std::rethrow_exception(failure);
 }
 
-std::unique_ptr<ParameterState> make_parameter_state(Model& model, const ZeroSettings& settings,
+std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, const ZeroSettings& settings,
                                                      std::unique_ptr<const Optimizer> optimizer,
                                                      bool decay_all, Communicator& comm, ThreadPool& pool) {
   if (comm.world().is_single())

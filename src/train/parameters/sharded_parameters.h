@@ -18,8 +18,9 @@ std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_
 
 class ShardedParameters : public ParameterState, private ParameterAccess {
  public:
-  ShardedParameters(Model& model, const ZeroSettings& settings, std::unique_ptr<const Optimizer> optimizer,
-                    bool decay_all, Communicator& comm, ThreadPool& pool);
+  ShardedParameters(TrainableModel& model, const ZeroSettings& settings,
+                    std::unique_ptr<const Optimizer> optimizer, bool decay_all, Communicator& comm,
+                    ThreadPool& pool);
   // Abandons transfers between nodes in progress when an error ends the rank.
   ~ShardedParameters() override;
   ShardedParameters(const ShardedParameters&) = delete;
@@ -77,7 +78,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   // Collective: fills every node's exchange_ with the masters of the chunk.
   void exchange(const Chunk& chunk);
 
-  Model* model_;
+  TrainableModel* model_;
   Communicator* comm_;
   ThreadPool* pool_;
   ZeroSettings settings_;

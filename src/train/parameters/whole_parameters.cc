@@ -29,8 +29,8 @@ std::vector<int64_t> first_ranges(const ParameterLayout& layout) {
 
 }  // namespace
 
-WholeParameters::WholeParameters(Model& model, std::unique_ptr<const Optimizer> optimizer, bool decay_all,
-                                 ThreadPool& pool)
+WholeParameters::WholeParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer,
+                                 bool decay_all, ThreadPool& pool)
     : model_(&model),
       pool_(&pool),
       weights_(model.layout().num_elements() * dtype_bytes(model.dtype())),

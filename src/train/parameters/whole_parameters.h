@@ -8,7 +8,8 @@ namespace tessera {
 
 class WholeParameters : public ParameterState {
  public:
-  WholeParameters(Model& model, std::unique_ptr<const Optimizer> optimizer, bool decay_all, ThreadPool& pool);
+  WholeParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer, bool decay_all,
+                  ThreadPool& pool);
 
   void load(const SafetensorsModel& file, LoadOnce once,
             const std::function<void(const LoadProgress&)>& progress) override;
@@ -29,7 +30,7 @@ class WholeParameters : public ParameterState {
   TensorView weights() const;
   TensorView gradients() const;
 
-  Model* model_;
+  TrainableModel* model_;
   ThreadPool* pool_;
   PageBuffer weights_;                // flat array in the training dtype
   PageBuffer gradients_;              // flat array in float32

@@ -176,7 +176,7 @@ std::optional<fs::path> RunResume::older_checkpoint() const {
   return !older && args_.resumes_by_name() ? asked_for : older;
 }
 
-void RunResume::load(const Model& model, ParameterState& parameters, ThreadPool& pool,
+void RunResume::load(const TrainableModel& model, ParameterState& parameters, ThreadPool& pool,
                      TrainObserver& observer) {
   const StateSink sink = [&](StateKind kind, int64_t begin, std::span<const float> values) {
     parameters.write_state(kind, begin, values);

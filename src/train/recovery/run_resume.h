@@ -11,7 +11,7 @@
 #include "checkpoint/checkpoint_reader.h"
 #include "comm/communicator.h"
 #include "data/batch_plan.h"
-#include "model/model.h"
+#include "model/trainable_model.h"
 #include "platform/thread_pool.h"
 #include "train/observer.h"
 #include "train/output/trainer_state.h"
@@ -43,7 +43,8 @@ class RunResume {
                                     TrainingRecord* now) const;
   // Collective: reads the state. A checkpoint that turns out to be damaged gives way to the one before it,
   // unless it was asked for by name.
-  void load(const Model& model, ParameterState& parameters, ThreadPool& pool, TrainObserver& observer);
+  void load(const TrainableModel& model, ParameterState& parameters, ThreadPool& pool,
+            TrainObserver& observer);
   // Tells the observer from where the run resumes, and with which other settings.
   void report(const TrainingRecord& now, TrainObserver& observer) const;
 

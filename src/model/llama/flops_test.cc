@@ -29,7 +29,7 @@ TEST(Flops, AreSixPerMatrixParameterAndToken) {
   for (const NamedConfig& named : all_option_configs()) {
     const ModelConfig& config = named.config;
     double elements = 0;
-    const ParameterLayout layout(config);
+    const ParameterLayout layout = parameter_layout(config);
     for (const Parameter& parameter : layout.parameters()) {
       const bool is_head = parameter.name == "lm_head.weight";
       const bool is_embedding = parameter.name == "model.embed_tokens.weight";

@@ -1,9 +1,9 @@
-#include "model/attention_block.h"
+#include "model/llama/attention_block.h"
 
 #include <cmath>
 
 #include "model/allocate.h"
-#include "model/residual_norm.h"
+#include "model/llama/residual_norm.h"
 
 namespace tessera {
 

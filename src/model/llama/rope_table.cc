@@ -1,4 +1,4 @@
-#include "model/rope_table.h"
+#include "model/llama/rope_table.h"
 
 #include <algorithm>
 #include <cmath>

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <map>
 
+#include "base/memory.h"
+#include "ops/forwarding_ops.h"
 #include "support/model_test_support.h"
 
 namespace tessera {
@@ -71,7 +73,7 @@ class ModelAccess : public testing::TestWithParam<NamedConfig> {
 
 TEST_P(ModelAccess, GradientsAreThoseOfAModelWithEverythingAtHand) {
   for (const bool checkpointing : {false, true}) {
-    const ParameterLayout layout(config());
+    const ParameterLayout layout = parameter_layout(config());
     const std::vector<float> weights = random_weights(layout, 0.3f, 1);
     const PackedBatch batch = pack(random_rows({7, 5}, config().vocab_size, 2));
     TestModel whole(config(), DType::kF32, weights);
@@ -81,7 +83,7 @@ TEST_P(ModelAccess, GradientsAreThoseOfAModelWithEverythingAtHand) {
     ThreadPool pool(2);
     const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
     MovingAccess access(layout, weights);
-    Model model(config(), DType::kF32, *ops);
+    LlamaModel model(config(), DType::kF32, *ops);
     model.bind_parameters(access);
     model.reserve(limits_of(batch, checkpointing));
     for (int repeat = 0; repeat < 2; ++repeat) {
@@ -101,12 +103,12 @@ TEST_P(ModelAccess, GradientsAreThoseOfAModelWithEverythingAtHand) {
 }
 
 TEST_P(ModelAccess, ABatchWithoutTargetsAndNoBatchMakeTheSameCalls) {
-  const ParameterLayout layout(config());
+  const ParameterLayout layout = parameter_layout(config());
   PackedBatch batch = pack(random_rows({7, 5}, config().vocab_size, 2));
   ThreadPool pool(1);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   MovingAccess access(layout, random_weights(layout, 0.3f, 1));
-  Model model(config(), DType::kF32, *ops);
+  LlamaModel model(config(), DType::kF32, *ops);
   model.bind_parameters(access);
   model.reserve(limits_of(batch));
   const auto calls_of = [&](const auto& body) {
@@ -135,12 +137,12 @@ TEST_P(ModelAccess, ABatchWithoutTargetsAndNoBatchMakeTheSameCalls) {
 
 // Abandons at every point where the hook is called.
 TEST_P(ModelAccess, AnAbandonedPassMakesTheSameCallsAndComputesNothingMore) {
-  const ParameterLayout layout(config());
+  const ParameterLayout layout = parameter_layout(config());
   const PackedBatch batch = pack(random_rows({7, 5}, config().vocab_size, 2));
   ThreadPool pool(1);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   MovingAccess access(layout, random_weights(layout, 0.3f, 1));
-  Model model(config(), DType::kF32, *ops);
+  LlamaModel model(config(), DType::kF32, *ops);
   model.bind_parameters(access);
   model.reserve(limits_of(batch, /*checkpointing=*/true));
   const LossSums whole = model.forward_backward(batch, 1, 0, Update::kOverwrite);
@@ -180,11 +182,11 @@ TEST_P(ModelAccess, AnAbandonedPassMakesTheSameCallsAndComputesNothingMore) {
 TEST(ModelAccessOrder, IsTheDocumentedOne) {
   ModelConfig config = tiny_config();
   const auto calls = [&] {
-    const ParameterLayout layout(config);
+    const ParameterLayout layout = parameter_layout(config);
     ThreadPool pool(1);
     const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
     MovingAccess access(layout, random_weights(layout, 0.3f, 1));
-    Model model(config, DType::kF32, *ops);
+    LlamaModel model(config, DType::kF32, *ops);
     model.bind_parameters(access);
     model.take_part_in_forward_backward(Update::kOverwrite);
     return fmt::format("{}", fmt::join(access.calls, " "));
@@ -199,7 +201,7 @@ TEST(ModelAccessOrder, IsTheDocumentedOne) {
 // first opened. Works two groups ahead, as an implementation that shares them with other ranks may.
 class PackingAccess : public ParameterAccess {
  public:
-  PackingAccess(Model& model, const std::vector<float>& weights, int64_t num_shares)
+  PackingAccess(TrainableModel& model, const std::vector<float>& weights, int64_t num_shares)
       : gradients(weights.size()), model_(model), num_shares_(num_shares) {
     std::transform(weights.begin(), weights.end(), std::back_inserter(weights_), to_bf16);
     model.bind_parameters(*this);
@@ -243,21 +245,93 @@ class PackingAccess : public ParameterAccess {
  private:
   int64_t begin_of(int64_t group) const { return model_.layout().groups()[static_cast<size_t>(group)].begin; }
 
-  Model& model_;
+  TrainableModel& model_;
   std::vector<bf16> weights_;
   int64_t num_shares_;
   int64_t num_packed_ = 0;
   std::vector<PageBuffer> forms_;
 };
 
+// Packed forms that are copies, on any processor.
+class CopyingOps : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
+    return N * K * dtype_bytes(dtype);
+  }
+  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) override {
+    const ConstTensorView from = w_NK.rows(rows.begin, rows.end);
+    const int64_t begin = from.bytes() - w_NK.bytes();
+    for (std::byte* form : {to.forward, to.backward_input}) {
+      if (form != nullptr) std::copy_n(from.bytes(), from.size_bytes(), form + begin);
+    }
+  }
+};
+
+void expect_packed(const LinearWeight& matrix, bool training) {
+  const ConstTensorView w_NK = matrix.w_NK;
+  const auto holds_copy = [&](const std::byte* form) {
+    return std::equal(form, form + w_NK.size_bytes(), w_NK.bytes());
+  };
+  ASSERT_NE(matrix.packed.forward, nullptr);
+  EXPECT_TRUE(holds_copy(matrix.packed.forward));
+  EXPECT_EQ(matrix.packed_rows, w_NK.dim(0));
+  ASSERT_EQ(matrix.packed.backward_input != nullptr, training);
+  EXPECT_TRUE(!training || holds_copy(matrix.packed.backward_input));
+}
+
+void expect_packed(const LlamaWeights& weights, bool training) {
+  for (const LayerWeights& layer : weights.layers) {
+    expect_packed(layer.attention.wqkv_QD, training);
+    expect_packed(layer.attention.wo_DHE, training);
+    expect_packed(layer.mlp.w1_F2D, training);
+    expect_packed(layer.mlp.w2_DF, training);
+  }
+  expect_packed(weights.head.lm_head_VD, training);
+}
+
+TEST_P(ModelAccess, EveryMatrixHasItsPackedForms) {
+  ThreadPool pool(1);
+  CopyingOps ops(make_cpu_ops(pool));
+  ActivationLimits limits = {8, 8};
+  limits.pack_weights = true;
+  for (const bool training : {false, true}) {
+    limits.training = training;
+    LlamaModel whole(config(), DType::kBF16, ops);
+    const int64_t size = whole.layout().num_elements();
+    const std::vector<float> weights = random_weights(whole.layout(), 0.3f, 1);
+    std::vector<bf16> rounded;
+    std::transform(weights.begin(), weights.end(), std::back_inserter(rounded), to_bf16);
+    whole.bind_parameters({rounded.data(), DType::kBF16, {size}}, {});
+    whole.reserve(limits);
+    EXPECT_EQ(whole.reserved_bytes().packed_bytes, whole.activation_bytes(limits).packed_bytes);
+    for (int step = 0; step < 2; ++step) {
+      whole.refresh_packed_forms();
+      expect_packed(whole.weights(), training);
+      std::reverse(rounded.begin(), rounded.end());
+      whole.weights_changed();
+    }
+    for (const int64_t num_shares : {1, 3}) {
+      LlamaModel opened(config(), DType::kBF16, ops);
+      PackingAccess access(opened, weights, num_shares);
+      opened.reserve(limits);
+      opened.take_part_in_forward();
+      expect_packed(opened.weights(), training);
+      int64_t packed_bytes = 0;
+      for (const PageBuffer& forms : access.all_forms()) packed_bytes += forms.size_bytes();
+      EXPECT_EQ(packed_bytes, opened.activation_bytes(limits).packed_bytes);
+    }
+  }
+}
+
 TEST_P(ModelAccess, PackedFormsInSharesChangeNoBit) {
   const PackedBatch batch = pack(random_rows({19, 15}, config().vocab_size, 2));
   ThreadPool pool(2);
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   if (ops->packed_weight_bytes(32, 32, DType::kBF16) == 0) GTEST_SKIP() << "no packed forms here";
-  const std::vector<float> weights = random_weights(ParameterLayout(config()), 0.3f, 1);
+  const std::vector<float> weights = random_weights(parameter_layout(config()), 0.3f, 1);
   for (const int64_t num_shares : {1, 3}) {
-    Model plain(config(), DType::kBF16, *ops), packing(config(), DType::kBF16, *ops);
+    LlamaModel plain(config(), DType::kBF16, *ops), packing(config(), DType::kBF16, *ops);
     PackingAccess expected(plain, weights, 1), found(packing, weights, num_shares);
     ActivationLimits limits = limits_of(batch);
     plain.reserve(limits);
@@ -297,7 +371,7 @@ TEST(PackShares, AreDisjointAndNearlyEqual) {
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   if (ops->packed_weight_bytes(32, 32, DType::kBF16) == 0) GTEST_SKIP() << "no packed forms here";
   constexpr int64_t kNumShares = 4;
-  Model model(config, DType::kBF16, *ops);
+  LlamaModel model(config, DType::kBF16, *ops);
   PackingAccess access(model, random_weights(model.layout(), 0.3f, 1), kNumShares);
   const PackedBatch batch = pack(random_rows({19}, config.vocab_size, 2));
   ActivationLimits limits = limits_of(batch);

@@ -1,4 +1,4 @@
-#include "model/model.h"
+#include "model/llama/llama_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/activations.h"
+#include "base/memory.h"
+#include "model/llama/activations.h"
 #include "support/model_test_support.h"
 #include "support/reference_model.h"
 
@@ -23,7 +24,7 @@ struct StepResult {
 
 StepResult run_step(const ModelConfig& config, DType dtype, const PackedBatch& batch,
                     const ActivationLimits& limits, int64_t num_threads = 2) {
-  const auto weights = random_weights(ParameterLayout(config), 0.3f, kSeed);
+  const auto weights = random_weights(parameter_layout(config), 0.3f, kSeed);
   TestModel test(config, dtype, weights, num_threads);
   test.model().reserve(limits);
   StepResult result;
@@ -66,7 +67,7 @@ TEST(Model, PaddingTokenGivesItsEmbeddingNoGradient) {
   const StepResult with = run_step(config, DType::kF32, batch, limits_of(batch));
 
   StepResult expected = without;
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const int64_t row = layout.at("model.embed_tokens.weight").offset + padding_id * config.hidden_size;
   const auto begin = expected.gradients.begin() + row;
   ASSERT_GT(largest_of({begin, begin + config.hidden_size}), 0);
@@ -106,7 +107,7 @@ TEST_P(ModelOptions, ABatchBelowTheLimitsGivesTheSameBits) {
 }
 
 TEST_P(ModelOptions, LossAloneEqualsLossOfTraining) {
-  const auto weights = random_weights(ParameterLayout(config()), 0.3f, kSeed);
+  const auto weights = random_weights(parameter_layout(config()), 0.3f, kSeed);
   for (const bool training : {false, true}) {
     TestModel test(config(), dtype(), weights);
     ActivationLimits limits = limits_of(batch());
@@ -119,7 +120,7 @@ TEST_P(ModelOptions, LossAloneEqualsLossOfTraining) {
 }
 
 TEST_P(ModelOptions, ReserveAllocatesWhatWasPredictedAndTheArenasAreUsedUp) {
-  const auto weights = random_weights(ParameterLayout(config()), 0.3f, kSeed);
+  const auto weights = random_weights(parameter_layout(config()), 0.3f, kSeed);
   TestModel test(config(), dtype(), weights);
   for (const ActivationMode mode :
        {ActivationMode::kForwardOnly, ActivationMode::kKeepAll, ActivationMode::kKeepInputs}) {
@@ -158,7 +159,7 @@ TEST(ModelWorkspace, HasRoomForEveryBatchUpToItsLimits) {
   const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
   ModelConfig config = tiny_config();
   config.vocab_size = 70'001;  // whole rows of logits up to 239 tokens, then chunks of other widths
-  const Model model(config, DType::kBF16, *ops);
+  const LlamaModel model(config, DType::kBF16, *ops);
   for (const bool pack_weights : {false, true}) {
     ActivationLimits limits;
     limits.max_sequence_length = 64;
@@ -174,9 +175,9 @@ TEST(ModelWorkspace, HasRoomForEveryBatchUpToItsLimits) {
 
 // Loss and gradients of two micro-batches; the first overwrites whatever the gradients held.
 TEST_P(ModelOptions, TheFirstMicroBatchReplacesWhatTheGradientsHold) {
-  const auto weights = random_weights(ParameterLayout(config()), 0.3f, kSeed);
+  const auto weights = random_weights(parameter_layout(config()), 0.3f, kSeed);
   const PackedBatch second = pack(random_rows({4, 6}, config().vocab_size, kSeed + 1));
-  const ParameterLayout layout(config());
+  const ParameterLayout layout = parameter_layout(config());
   TestModel added(config(), dtype(), weights), written(config(), dtype(), weights);
   added.model().reserve(limits_of(batch()));
   written.model().reserve(limits_of(batch()));
@@ -196,7 +197,7 @@ TEST_P(ModelOptions, AFirstMicroBatchWithoutTargetsLeavesZeroGradients) {
   PackedBatch without_targets = batch();
   std::fill(without_targets.targets.begin(), without_targets.targets.end(), kIgnoredLabel);
   without_targets.num_targets = 0;
-  TestModel test(config(), dtype(), random_weights(ParameterLayout(config()), 0.3f, kSeed));
+  TestModel test(config(), dtype(), random_weights(parameter_layout(config()), 0.3f, kSeed));
   test.model().reserve(limits_of(batch()));
   test.fill_gradients(std::nanf(""));
   EXPECT_EQ(test.model().forward_backward(without_targets, 1.0f, 0, Update::kOverwrite).num_targets, 0);
@@ -208,7 +209,7 @@ TEST_P(ModelOptions, AFirstMicroBatchWithoutTargetsLeavesZeroGradients) {
 
 // The last micro-batch of a step returns the sum of squares of the whole step's gradients.
 TEST_P(ModelOptions, TheLastMicroBatchKnowsTheGradientNorm) {
-  const ParameterLayout layout(config());
+  const ParameterLayout layout = parameter_layout(config());
   const PackedBatch second = pack(random_rows({4, 6}, config().vocab_size, kSeed + 1));
   PackedBatch without_targets = second;
   std::fill(without_targets.targets.begin(), without_targets.targets.end(), kIgnoredLabel);
@@ -271,7 +272,7 @@ TEST(Model, PackedSequencesEqualTheSumOfSeparateRuns) {
     SCOPED_TRACE(named.name);
     const auto rows = random_rows({12, 3, 1, 20, 7}, named.config.vocab_size, kSeed);
     const PackedBatch packed = pack(rows);
-    const auto weights = random_weights(ParameterLayout(named.config), 0.3f, kSeed);
+    const auto weights = random_weights(parameter_layout(named.config), 0.3f, kSeed);
     TestModel together(named.config, DType::kF32, weights);
     TestModel apart(named.config, DType::kF32, weights);
     together.model().reserve(limits_of(packed));
@@ -298,8 +299,8 @@ TEST(Model, KeptPackedWeightsChangeNothing) {
   tied.tie_word_embeddings = true;
   for (const ModelConfig& config : {tiny_config(), tied}) {
     const PackedBatch batch = pack(random_rows({19, 16}, config.vocab_size, kSeed));
-    TestModel plain(config, DType::kBF16, random_weights(ParameterLayout(config), 0.3f, kSeed));
-    TestModel packed(config, DType::kBF16, random_weights(ParameterLayout(config), 0.3f, kSeed));
+    TestModel plain(config, DType::kBF16, random_weights(parameter_layout(config), 0.3f, kSeed));
+    TestModel packed(config, DType::kBF16, random_weights(parameter_layout(config), 0.3f, kSeed));
     ActivationLimits limits = limits_of(batch);
     plain.model().reserve(limits);
     limits.pack_weights = true;
@@ -308,7 +309,7 @@ TEST(Model, KeptPackedWeightsChangeNothing) {
               packed.model().activation_bytes(limits).packed_bytes);
     for (const uint64_t seed : {kSeed, kSeed + 1}) {
       for (TestModel* test : {&plain, &packed}) {
-        test->set_weights(random_weights(ParameterLayout(config), 0.3f, seed));
+        test->set_weights(random_weights(parameter_layout(config), 0.3f, seed));
         test->model().weights_changed();
         test->fill_gradients(std::nanf(""));
       }
@@ -328,7 +329,7 @@ TEST(Model, KeptPackedWeightsChangeNothing) {
 TEST(Model, GradientsAccumulate) {
   const ModelConfig config = tiny_config();
   const PackedBatch batch = pack(random_rows({9, 6}, config.vocab_size, kSeed));
-  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, kSeed));
+  TestModel test(config, DType::kF32, random_weights(parameter_layout(config), 0.3f, kSeed));
   test.model().reserve(limits_of(batch));
   test.model().forward_backward(batch, 0.5f);
   const std::vector<float> once = test.gradients();
@@ -348,7 +349,7 @@ TEST(Model, DroppedPaddingChangesNothing) {
     const ModelConfig& config = named.config;
     const auto rows = random_rows({19, 4, 11, 2}, config.vocab_size, kSeed);
     const PackedBatch packed = pack(rows);
-    const auto weights = random_weights(ParameterLayout(config), 0.3f, kSeed);
+    const auto weights = random_weights(parameter_layout(config), 0.3f, kSeed);
 
     ReferenceModel<float> reference(config);
     reference.weights() = weights;
@@ -388,7 +389,7 @@ void check_loss_in_pieces(int64_t vocab_size, const std::vector<int64_t>& length
   const PackedBatch packed = pack(rows);
   const LogitsPieces pieces = logits_pieces(packed.num_tokens(), vocab_size);
   ASSERT_TRUE(pieces.rows < packed.num_targets || pieces.columns < vocab_size) << "a single piece";
-  const auto weights = random_weights(ParameterLayout(config), 0.3f, kSeed);
+  const auto weights = random_weights(parameter_layout(config), 0.3f, kSeed);
   TestModel together(config, dtype, weights);
   TestModel apart(config, dtype, weights);
   together.model().reserve(limits_of(packed));
@@ -396,7 +397,7 @@ void check_loss_in_pieces(int64_t vocab_size, const std::vector<int64_t>& length
   double squares = 0;
   const LossSums expected =
       together.model().forward_backward(packed, 1.0f, 0.1f, {Update::kOverwrite, &squares});
-  const double expected_squares = sum_of_squares(ParameterLayout(config), together.gradients());
+  const double expected_squares = sum_of_squares(parameter_layout(config), together.gradients());
   EXPECT_NEAR(squares, expected_squares, 1e-12 * expected_squares);
   EXPECT_EQ(together.model().forward_loss(packed, 0.1f).loss_sum, expected.loss_sum);
   apart.model().reserve(limits_of(packed));
@@ -412,7 +413,7 @@ void check_loss_in_pieces(int64_t vocab_size, const std::vector<int64_t>& length
   EXPECT_NEAR(sums.loss_sum, expected.loss_sum, rounding * expected.loss_sum);
   // In BF16, too, only the order of sums differs, but activation gradients are then rounded to 8 bits.
   const double bound = dtype == DType::kF32 ? rounding : 0x1.0p-8;
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   for (const Parameter& parameter : layout.parameters()) {
     const auto of = [&](TestModel& test) {
       return std::span<const float>(test.gradients())
@@ -477,7 +478,7 @@ TEST(Model, AlignmentGapsReceiveNoGradient) {
   const ModelConfig config = all_option_configs().back().config;
   const PackedBatch batch = pack(random_rows({9, 6}, config.vocab_size, kSeed));
   const StepResult result = run_step(config, DType::kF32, batch, limits_of(batch));
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   int64_t end = 0;
   int64_t num_gap_elements = 0;
   for (const Parameter& parameter : layout.parameters()) {
@@ -492,7 +493,7 @@ TEST(Model, AlignmentGapsReceiveNoGradient) {
 TEST(Model, ABatchThatBreaksThePromisesIsABug) {
   const ModelConfig config = tiny_config();
   const PackedBatch good = pack(random_rows({5, 3}, config.vocab_size, kSeed));
-  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, kSeed));
+  TestModel test(config, DType::kF32, random_weights(parameter_layout(config), 0.3f, kSeed));
   test.model().reserve(limits_of(good));
   const auto refused = [&](auto change, const char* text) {
     PackedBatch batch = good;

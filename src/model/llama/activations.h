@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "model/decoder_layer.h"
-#include "model/loss_head.h"
+#include "model/llama/decoder_layer.h"
+#include "model/llama/loss_head.h"
 #include "tensor/arena.h"
 
 namespace tessera {

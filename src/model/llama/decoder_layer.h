@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
-#include "model/attention_block.h"
-#include "model/mlp_block.h"
-#include "model/parameters.h"
+#include "model/llama/attention_block.h"
+#include "model/llama/mlp_block.h"
 
 namespace tessera {
 
@@ -16,12 +15,6 @@ struct LayerTensors {
 };
 using LayerWeights = LayerTensors<ConstTensorView, LinearWeight>;
 using LayerGrads = LayerTensors<TensorView>;
-
-// Views of one layer's parameters in a flat array of `layout`; `flat` is the weights or the gradients.
-LayerWeights bind_layer(const ModelConfig& config, const ParameterLayout& layout, int64_t layer,
-                        ConstTensorView flat);
-LayerGrads bind_layer(const ModelConfig& config, const ParameterLayout& layout, int64_t layer,
-                      TensorView flat);
 
 struct LayerSaved {
   AttentionSaved attention;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "model/allocation_counter.h"
+#include "model/llama/generator.h"
 #include "support/model_test_support.h"
 
 namespace tessera {
@@ -13,7 +14,7 @@ constexpr size_t kSmallBytes = 4096;
 TEST(Allocation, AStepTakesNoMemoryThatGrowsWithTheBatch) {
   const ModelConfig config = tiny_config();
   const PackedBatch batch = pack(random_rows({100, 100, 56}, config.vocab_size, 3));
-  const auto weights = random_weights(ParameterLayout(config), 0.3f, 3);
+  const auto weights = random_weights(parameter_layout(config), 0.3f, 3);
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const bool checkpointing : {false, true}) {
       TestModel test(config, dtype, weights);
@@ -34,7 +35,7 @@ TEST(Allocation, AStepTakesNoMemoryThatGrowsWithTheBatch) {
 TEST(Allocation, ATokenTakesNoMemoryThatGrowsWithTheModel) {
   ModelConfig config = tiny_config();
   config.vocab_size = 2000;  // logits of 8000 bytes
-  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, 3));
+  TestModel test(config, DType::kF32, random_weights(parameter_layout(config), 0.3f, 3));
   Generator generator(test.model(), 8);
   const std::vector<int32_t> ids = {1, 2};
   generator.feed(ids);

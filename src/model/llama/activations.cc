@@ -1,4 +1,4 @@
-#include "model/activations.h"
+#include "model/llama/activations.h"
 
 #include "model/allocate.h"
 

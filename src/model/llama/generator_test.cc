@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/llama/generator.h"
 #include "support/model_test_support.h"
 
 namespace tessera {
@@ -28,7 +29,7 @@ TEST_P(GeneratorOptions, LogitsEqualThoseOfTheWholeSequenceHoweverItIsFed) {
   const auto rows = random_rows({kLength}, config.vocab_size, kGeneratorSeed);
   const PackedBatch batch = pack(rows);
   const std::vector<int32_t>& ids = rows[0].ids;
-  TestModel test(config, dtype, random_weights(ParameterLayout(config), 0.3f, kGeneratorSeed));
+  TestModel test(config, dtype, random_weights(parameter_layout(config), 0.3f, kGeneratorSeed));
   test.model().reserve(limits_of(batch));
   const std::vector<float> expected = test.logits(batch);
   float largest = 0;
@@ -63,7 +64,7 @@ INSTANTIATE_TEST_SUITE_P(Options, GeneratorOptions,
 
 TEST(Generator, MoreTokensThanItsCacheHoldsAreAnError) {
   const ModelConfig config = tiny_config();
-  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, kGeneratorSeed));
+  TestModel test(config, DType::kF32, random_weights(parameter_layout(config), 0.3f, kGeneratorSeed));
   Generator generator(test.model(), 4);
   const std::vector<int32_t> ids = {1, 2, 3};
   generator.feed(ids);
@@ -82,7 +83,7 @@ TEST(Generator, MoreTokensThanItsCacheHoldsAreAnError) {
 TEST(Generator, TrainingStepsBetweenTokensDoNotDisturbIt) {
   const ModelConfig config = tiny_config();
   const PackedBatch batch = pack(random_rows({9, 6}, config.vocab_size, kGeneratorSeed));
-  TestModel test(config, DType::kF32, random_weights(ParameterLayout(config), 0.3f, kGeneratorSeed));
+  TestModel test(config, DType::kF32, random_weights(parameter_layout(config), 0.3f, kGeneratorSeed));
   test.model().reserve(limits_of(batch));
   const std::vector<int32_t> ids = {3, 1, 4, 1, 5};
   const auto feed_all = [&](bool with_training) {
@@ -103,7 +104,7 @@ TEST(Generator, TrainingStepsBetweenTokensDoNotDisturbIt) {
 TEST(Generator, MemoryGrowsWithTheCapacityByTheCache) {
   const ModelConfig config = tiny_config();
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    TestModel test(config, dtype, random_weights(ParameterLayout(config), 0.3f, 3));
+    TestModel test(config, dtype, random_weights(parameter_layout(config), 0.3f, 3));
     const auto bytes = [&](int64_t capacity) { return Generator::memory_bytes(test.model(), capacity, 16); };
     const int64_t per_position =
         2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * dtype_bytes(dtype);

@@ -46,7 +46,7 @@ TEST_P(ModelGradient, OfEveryParameterEqualsFiniteDifferences) {
   constexpr double kSmoothing = 0.1;
   const auto rows = random_rows({7, 1, 6}, config.vocab_size, kGradientSeed);
   const PackedBatch batch = pack(rows);
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const auto weights = random_weights(layout, kWeightScale, kGradientSeed);
 
   TestModel test(config, DType::kF32, weights);

@@ -1,19 +1,22 @@
+#include "model/llama/generator.h"
+
 #include <algorithm>
 #include <numeric>
 
+#include "base/error.h"
 #include "model/allocate.h"
-#include "model/model_impl.h"
-#include "model/residual_norm.h"
+#include "model/llama/llama_model.h"
+#include "model/llama/residual_norm.h"
 
 namespace tessera {
 
 struct Generator::Impl {
-  Impl(Model::Impl& of_model, int64_t max_positions, int64_t chunk);
+  Impl(LlamaModel& of_model, int64_t max_positions, int64_t chunk);
 
   // Computes the last row of logits_V after these tokens, if requested.
   void feed_chunk(std::span<const int32_t> ids, bool want_logits);
 
-  Model::Impl* model;
+  LlamaModel* model;
   int64_t capacity;
   int64_t max_chunk;
   int64_t length = 0;
@@ -42,35 +45,44 @@ std::vector<KeyValueCache> allocate_caches(Arena& arena, const ModelConfig& conf
   return caches;
 }
 
+// `Model` is const or not.
+template <typename Model>
+auto& llama(Model& model) {
+  using Llama = std::conditional_t<std::is_const_v<Model>, const LlamaModel, LlamaModel>;
+  auto* of_family = dynamic_cast<Llama*>(&model);
+  if (of_family == nullptr) fail(ExitCode::kBadConfig, "text can be generated with Llama-family models only");
+  return *of_family;
+}
+
 struct BufferSizes {
   int64_t caches = 0, saved = 0, working = 0, workspace = 0;
 };
 
-BufferSizes measure_buffers(const Model::Impl& model, int64_t capacity, int64_t max_chunk) {
+BufferSizes measure_buffers(const LlamaModel& model, int64_t capacity, int64_t max_chunk) {
   Arena caches = Arena::measuring();
-  allocate_caches(caches, model.config, model.dtype, capacity);
+  allocate_caches(caches, model.config(), model.dtype(), capacity);
   Arena saved = Arena::measuring();
   Arena working = Arena::measuring();
   Activations activations;
-  activations.lay_out(model.config, model.dtype, max_chunk, ActivationMode::kForwardOnly, saved, working);
+  activations.lay_out(model.config(), model.dtype(), max_chunk, ActivationMode::kForwardOnly, saved, working);
   const ActivationLimits limits = {max_chunk, capacity, /*training=*/false};
-  const int64_t vocab_size = model.config.vocab_size;
+  const int64_t vocab_size = model.config().vocab_size;
   const LogitsPieces last_row = {1, vocab_size, vocab_size};
   return {caches.high_water_bytes(), saved.high_water_bytes(), working.high_water_bytes(),
-          model.ops->workspace_bytes(model.ops_limits(limits, {&last_row, 1}))};
+          model.ops().workspace_bytes(model.ops_limits(limits, {&last_row, 1}))};
 }
 
 }  // namespace
 
-Generator::Impl::Impl(Model::Impl& of_model, int64_t max_positions, int64_t chunk)
+Generator::Impl::Impl(LlamaModel& of_model, int64_t max_positions, int64_t chunk)
     : model(&of_model), capacity(max_positions), max_chunk(std::min(chunk, max_positions)) {
   TESSERA_CHECK(capacity > 0 && max_chunk > 0, "capacity {}, chunks of {}", capacity, chunk);
-  const ModelConfig& config = model->config;
+  const ModelConfig& config = model->config();
   const BufferSizes sizes = measure_buffers(*model, capacity, max_chunk);
-  Device& device = model->ops->device();
+  Device& device = model->ops().device();
   cache_memory = device.allocate(sizes.caches);
   Arena cache_arena(cache_memory);
-  caches = allocate_caches(cache_arena, config, model->dtype, capacity);
+  caches = allocate_caches(cache_arena, config, model->dtype(), capacity);
   saved_memory = device.allocate(sizes.saved);
   working_memory = device.allocate(sizes.working);
   workspace = device.allocate(sizes.workspace);
@@ -80,35 +92,36 @@ Generator::Impl::Impl(Model::Impl& of_model, int64_t max_positions, int64_t chun
   logits_V.resize(static_cast<size_t>(config.vocab_size));
 }
 
-int64_t Generator::memory_bytes(const Model& model, int64_t capacity, int64_t max_chunk) {
+int64_t Generator::memory_bytes(const TrainableModel& model, int64_t capacity, int64_t max_chunk) {
   const ModelConfig& config = model.config();
-  const BufferSizes sizes = measure_buffers(model.impl(), capacity, std::min(max_chunk, capacity));
+  const BufferSizes sizes = measure_buffers(llama(model), capacity, std::min(max_chunk, capacity));
   return sizes.caches + sizes.saved + sizes.working + sizes.workspace +
          RopeTableBuffer::size_bytes(config, capacity) + capacity * dtype_bytes(DType::kI32) +
          config.vocab_size * dtype_bytes(DType::kF32);
 }
 
 void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits) {
-  Ops& ops = *model->ops;
+  Ops& ops = model->ops();
   const auto num_tokens = static_cast<int64_t>(ids.size());
   Arena saved(saved_memory);
   Arena working(working_memory);
-  activations.lay_out(model->config, model->dtype, num_tokens, ActivationMode::kForwardOnly, saved, working);
+  activations.lay_out(model->config(), model->dtype(), num_tokens, ActivationMode::kForwardOnly, saved,
+                      working);
   ops.bind_workspace(workspace.span());
   const SequenceInfo sequences = {
       {}, std::span<const int32_t>(positions).subspan(static_cast<size_t>(length), ids.size()), rope.table()};
 
   model->refresh_packed_forms();
   const TensorView x_TD = activations.final_x_TD;  // the input of every layer too
-  ops.embedding(ids, model->embedding_VD, x_TD);
+  ops.embedding(ids, model->embedding_VD(), x_TD);
   ConstTensorView residual_TD;
-  for (size_t i = 0; i < model->layers.size(); ++i) {
+  for (size_t i = 0; i < model->weights().layers.size(); ++i) {
     const LayerSaved& layer = activations.layers[i];
-    attention_block_cached(ops, model->block_configs[i], model->layers[i].attention, sequences, residual_TD,
-                           caches[i], length, layer.attention, activations.layer_scratch.attention,
-                           layer.mlp.x_TD);
-    mlp_block_forward(ops, model->block_configs[i].norm_eps, model->layers[i].mlp, layer.attention.x_TD,
-                      layer.mlp, activations.layer_scratch.mlp, x_TD);
+    attention_block_cached(ops, model->block_config(i), model->weights().layers[i].attention, sequences,
+                           residual_TD, caches[i], length, layer.attention,
+                           activations.layer_scratch.attention, layer.mlp.x_TD);
+    mlp_block_forward(ops, model->block_config(i).norm_eps, model->weights().layers[i].mlp,
+                      layer.attention.x_TD, layer.mlp, activations.layer_scratch.mlp, x_TD);
     residual_TD = layer.mlp.x_TD;
   }
   length += num_tokens;
@@ -117,16 +130,16 @@ void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits)
   const LossHeadScratch& scratch = activations.loss_scratch;
   const TensorView norm_1D = scratch.norm_TD.rows(0, 1);
   residual_norm(ops, x_TD.rows(num_tokens - 1, num_tokens), residual_TD.rows(num_tokens - 1, num_tokens),
-                model->head.norm_D, model->block_configs.front().norm_eps, norm_1D,
+                model->weights().head.norm_D, model->block_config(0).norm_eps, norm_1D,
                 scratch.rstd_T.rows(0, 1));
-  const int64_t vocab_size = model->config.vocab_size;
+  const int64_t vocab_size = model->config().vocab_size;
   const TensorView logits_1V = scratch.logits.rows(0, vocab_size).reshaped({1, vocab_size});
-  ops.linear(norm_1D, model->head.lm_head_VD, /*bias_N=*/{}, logits_1V);
+  ops.linear(norm_1D, model->weights().head.lm_head_VD, /*bias_N=*/{}, logits_1V);
   copy(logits_1V, TensorView(logits_V.data(), DType::kF32, logits_1V.shape()));
 }
 
-Generator::Generator(Model& model, int64_t capacity, int64_t max_chunk)
-    : impl_(std::make_unique<Impl>(model.impl(), capacity, max_chunk)) {}
+Generator::Generator(TrainableModel& model, int64_t capacity, int64_t max_chunk)
+    : impl_(std::make_unique<Impl>(llama(model), capacity, max_chunk)) {}
 Generator::~Generator() = default;
 
 int64_t Generator::length() const { return impl_->length; }
@@ -135,15 +148,15 @@ void Generator::reset() { impl_->length = 0; }
 std::span<const float> Generator::feed(std::span<const int32_t> ids) {
   Impl& impl = *impl_;
   const auto num_tokens = static_cast<int64_t>(ids.size());
-  TESSERA_CHECK(!impl.model->embedding_VD.empty(), "no weights are bound");
+  TESSERA_CHECK(!impl.model->embedding_VD().empty(), "no weights are bound");
   TESSERA_CHECK(num_tokens > 0, "no tokens");
   if (impl.length + num_tokens > impl.capacity) {
     fail(ExitCode::kBadConfig, "the sequence would have {} tokens, its cache holds {}; ask for fewer tokens",
          impl.length + num_tokens, impl.capacity);
   }
   for (const int32_t id : ids) {
-    TESSERA_CHECK(0 <= id && id < impl.model->config.vocab_size, "token {}, vocabulary {}", id,
-                  impl.model->config.vocab_size);
+    TESSERA_CHECK(0 <= id && id < impl.model->config().vocab_size, "token {}, vocabulary {}", id,
+                  impl.model->config().vocab_size);
   }
   for (int64_t begin = 0; begin < num_tokens; begin += impl.max_chunk) {
     const int64_t count = std::min(impl.max_chunk, num_tokens - begin);

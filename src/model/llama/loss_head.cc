@@ -1,4 +1,4 @@
-#include "model/loss_head.h"
+#include "model/llama/loss_head.h"
 
 #include <algorithm>
 

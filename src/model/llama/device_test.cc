@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
-#include "model/loss_head.h"
+#include "model/families.h"
+#include "model/llama/generator.h"
+#include "model/llama/loss_head.h"
 #include "support/isolated_device.h"
 #include "support/model_test_support.h"
 #include "tensor/arena.h"
@@ -34,7 +36,7 @@ class IsolatedModel {
     model_.bind_parameters(to, gradients_.view(DType::kF32, {count}));
   }
 
-  Model& model() { return model_; }
+  LlamaModel& model() { return model_; }
   std::vector<float> gradients() const { return on_host(gradients_); }
   std::vector<float> logits(const PackedBatch& batch) {
     const int64_t vocab_size = model_.config().vocab_size;
@@ -55,13 +57,13 @@ class IsolatedModel {
   std::unique_ptr<Ops> cpu_ops_ = make_cpu_ops(pool_);
   IsolatedDevice device_;
   IsolatedOps ops_{*cpu_ops_, device_};
-  Model model_;
+  LlamaModel model_;
   DeviceBuffer weights_, gradients_;
 };
 
 void expect_same_training(const ModelConfig& config, DType dtype, const PackedBatch& batch,
                           const ActivationLimits& limits) {
-  const auto weights = random_weights(ParameterLayout(config), 0.3f, kDeviceSeed);
+  const auto weights = random_weights(parameter_layout(config), 0.3f, kDeviceSeed);
   TestModel here(config, dtype, weights, kNumThreads);
   IsolatedModel there(config, dtype, weights);
   here.model().reserve(limits);
@@ -112,7 +114,7 @@ TEST(ModelOnADevice, CutsTheLogitsByColumnsAsOnTheHost) {
 TEST(ModelOnADevice, GivesTheLogitsOfTheHostWithAndWithoutACache) {
   for (const NamedConfig& named : all_option_configs()) {
     SCOPED_TRACE(named.name);
-    const auto weights = random_weights(ParameterLayout(named.config), 0.3f, kDeviceSeed);
+    const auto weights = random_weights(parameter_layout(named.config), 0.3f, kDeviceSeed);
     const PackedBatch batch = pack(random_rows({9, 4}, named.config.vocab_size, kDeviceSeed));
     TestModel here(named.config, DType::kBF16, weights, kNumThreads);
     IsolatedModel there(named.config, DType::kBF16, weights);
@@ -133,7 +135,7 @@ TEST(ModelOnADevice, RefusesParametersThatAreElsewhere) {
   const std::unique_ptr<Ops> cpu_ops = make_cpu_ops(pool);
   IsolatedDevice device;
   IsolatedOps ops(*cpu_ops, device);
-  Model model(tiny_config(), DType::kF32, ops);
+  LlamaModel model(tiny_config(), DType::kF32, ops);
   const int64_t count = model.layout().num_elements();
   const DeviceBuffer here = host_device().allocate(4 * count), there = device.allocate(4 * count);
   EXPECT_THROW(model.bind_parameters(here.view(DType::kF32, {count}), {}), Error);

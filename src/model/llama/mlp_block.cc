@@ -1,7 +1,7 @@
-#include "model/mlp_block.h"
+#include "model/llama/mlp_block.h"
 
 #include "model/allocate.h"
-#include "model/residual_norm.h"
+#include "model/llama/residual_norm.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "model/parameters.h"
+#include "model/llama/llama_tensors.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "model/families.h"
 
 namespace tessera {
 namespace {
@@ -31,7 +32,7 @@ ModelConfig odd_config() {
 int64_t end_of(const Parameter& parameter) { return parameter.offset + parameter.num_elements; }
 
 TEST(ParameterLayout, FusedTensorsAreContiguousAndBlocksAligned) {
-  const ParameterLayout layout(odd_config());
+  const ParameterLayout layout = parameter_layout(odd_config());
   for (int64_t layer = 0; layer < 3; ++layer) {
     const auto at = [&](const char* suffix) -> const Parameter& {
       return layout.at(layer_parameter_name(layer, suffix));
@@ -52,7 +53,7 @@ TEST(ParameterLayout, FusedTensorsAreContiguousAndBlocksAligned) {
 }
 
 TEST(ParameterLayout, RangesAreOrderedDisjointAndGapsBelowOneAlignment) {
-  const ParameterLayout layout(odd_config());
+  const ParameterLayout layout = parameter_layout(odd_config());
   int64_t end = 0;
   int64_t total = 0;
   int64_t group = 0;
@@ -73,7 +74,7 @@ TEST(ParameterLayout, RangesAreOrderedDisjointAndGapsBelowOneAlignment) {
 TEST(ParameterLayout, NamesAndShapesAreThoseOfHuggingFace) {
   ModelConfig config = odd_config();
   config.num_hidden_layers = 1;
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const std::map<std::string, std::vector<int64_t>> expected = {
       {"model.embed_tokens.weight", {331, 72}},
       {"model.layers.0.input_layernorm.weight", {72}},
@@ -106,7 +107,7 @@ TEST(ParameterLayout, OptionalTensorsAppearOnlyWhenAsked) {
   ModelConfig config = odd_config();
   config.qkv_bias = config.o_bias = config.mlp_bias = config.qk_norm = false;
   config.tie_word_embeddings = true;
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   EXPECT_EQ(layout.parameters().size(), 1u + 3u * 9u + 1u);
   EXPECT_EQ(layout.find("lm_head.weight"), nullptr);
   EXPECT_EQ(layout.find("model.layers.0.self_attn.q_proj.bias"), nullptr);
@@ -114,7 +115,7 @@ TEST(ParameterLayout, OptionalTensorsAppearOnlyWhenAsked) {
 }
 
 TEST(ParameterLayout, NormsAndBiasesHaveNoWeightDecay) {
-  const ParameterLayout layout(odd_config());
+  const ParameterLayout layout = parameter_layout(odd_config());
   for (const Parameter& parameter : layout.parameters()) {
     const bool is_matrix = parameter.shape.size() == 2;  // every other tensor is a norm or a bias
     EXPECT_EQ(parameter.weight_decay, is_matrix) << parameter.name;
@@ -130,7 +131,7 @@ TEST(ParameterLayout, Llama8BHasItsPublishedParameterCount) {
   config.num_attention_heads = 32;
   config.num_key_value_heads = 8;
   config.head_dim = 128;
-  EXPECT_EQ(ParameterLayout(config).num_parameters(), 8'030'261'248);
+  EXPECT_EQ(parameter_layout(config).num_parameters(), 8'030'261'248);
 }
 
 }  // namespace

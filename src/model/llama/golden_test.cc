@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 struct GoldenCase {
   explicit GoldenCase(const fs::path& folder)
       : config(read_model_config(folder)),
-        layout(config),
+        layout(parameter_layout(config)),
         model_file(SafetensorsFile::open(folder / "model.safetensors")),
         expected_file(SafetensorsFile::open(folder / "expected.safetensors")) {
     weights.resize(static_cast<size_t>(layout.num_elements()), 0.0f);

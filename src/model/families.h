@@ -1,0 +1,17 @@
+// The table of model families: which class computes the models of which config.json.
+#pragma once
+
+#include <memory>
+
+#include "formats/huggingface/model_config.h"
+#include "model/trainable_model.h"
+
+namespace tessera {
+
+// dtype is BF16 or F32. `ops` must outlive the model.
+std::unique_ptr<TrainableModel> make_model(const ModelConfig& config, DType dtype, Ops& ops);
+
+// That of make_model(), without a model.
+ParameterLayout parameter_layout(const ModelConfig& config);
+
+}  // namespace tessera

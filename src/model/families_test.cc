@@ -1,0 +1,30 @@
+#include "model/families.h"
+
+#include <gtest/gtest.h>
+
+#include "formats/huggingface/model_families.h"
+#include "support/model_test_support.h"
+
+namespace tessera {
+namespace {
+
+TEST(Families, EveryFamilyOfConfigJsonHasAModel) {
+  ThreadPool pool(1);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  for (const FamilyInfo& info : model_families()) {
+    ModelConfig config = tiny_config();
+    config.family = info.family;
+    const std::unique_ptr<TrainableModel> model = make_model(config, DType::kF32, *ops);
+    EXPECT_EQ(model->config().family, info.family) << info.model_type;
+    EXPECT_EQ(model->layout().num_parameters(), parameter_layout(config).num_parameters()) << info.model_type;
+  }
+}
+
+TEST(Families, AFamilyWithoutAModelIsABug) {
+  ModelConfig config = tiny_config();
+  config.family = static_cast<ModelFamily>(99);
+  EXPECT_THROW(parameter_layout(config), Error);
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+
+#include "model/parameters.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// Hugging Face's initialisation: normal(0, initializer_range) for linear layers and embeddings, ones for
+// norms, zeros for biases. An element's value depends only on seed, tensor name and position.
+void initialize_parameter(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
+                          TensorView destination);
+
+}  // namespace tessera

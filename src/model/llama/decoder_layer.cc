@@ -1,0 +1,42 @@
+#include "model/llama/decoder_layer.h"
+
+#include <algorithm>
+
+#include "model/allocate.h"
+
+namespace tessera {
+LayerScratch allocate_layer_scratch(Arena& arena, const ModelConfig& config, DType dtype, int64_t num_tokens,
+                                    bool training) {
+  LayerScratch scratch;
+  const Arena::Mark mark = arena.mark();
+  scratch.attention = allocate_attention_scratch(arena, config, dtype, num_tokens, training);
+  const int64_t attention_end = arena.used_bytes();
+  arena.release(mark);
+  scratch.mlp = allocate_mlp_scratch(arena, config, dtype, num_tokens);
+  arena.release({std::max(attention_end, arena.used_bytes())});
+  return scratch;
+}
+
+void decoder_layer_forward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+                           const SequenceInfo& sequences, ConstTensorView residual_TD,
+                           const LayerSaved& saved, const LayerScratch& scratch, TensorView y_TD) {
+  attention_block_forward(ops, config, weights.attention, sequences, residual_TD, saved.attention,
+                          scratch.attention, saved.mlp.x_TD);
+  mlp_block_forward(ops, config.norm_eps, weights.mlp, saved.attention.x_TD, saved.mlp, scratch.mlp, y_TD);
+}
+
+void decoder_layer_recompute(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+                             const SequenceInfo& sequences, const LayerSaved& saved,
+                             const LayerScratch& scratch) {
+  decoder_layer_forward(ops, config, weights, sequences, /*residual_TD=*/{}, saved, scratch, /*y_TD=*/{});
+}
+
+void decoder_layer_backward(Ops& ops, const AttentionBlockConfig& config, const LayerWeights& weights,
+                            const LayerGrads& grads, WeightUpdate update, const SequenceInfo& sequences,
+                            const LayerSaved& saved, const LayerScratch& scratch, TensorView dx_TD) {
+  mlp_block_backward(ops, config.norm_eps, weights.mlp, grads.mlp, update, saved.mlp, scratch.mlp, dx_TD);
+  attention_block_backward(ops, config, weights.attention, grads.attention, update, sequences,
+                           saved.attention, scratch.attention, dx_TD);
+}
+
+}  // namespace tessera

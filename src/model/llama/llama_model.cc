@@ -1,0 +1,174 @@
+#include "model/llama/llama_model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+ActivationMode activation_mode(const ActivationLimits& limits) {
+  if (!limits.training) return ActivationMode::kForwardOnly;
+  return limits.gradient_checkpointing ? ActivationMode::kKeepInputs : ActivationMode::kKeepAll;
+}
+
+}  // namespace
+
+LlamaModel::LlamaModel(const ModelConfig& config, DType dtype, Ops& ops)
+    : TrainableModel(config, dtype, ops) {
+  TESSERA_CHECK(config.num_hidden_layers > 0 &&
+                    config.num_attention_heads % config.num_key_value_heads == 0 && config.head_dim % 2 == 0,
+                "{} layers, {} heads, {} key-value heads, head_dim {}", config.num_hidden_layers,
+                config.num_attention_heads, config.num_key_value_heads, config.head_dim);
+  TESSERA_CHECK(config.sliding_window.empty() ||
+                    static_cast<int64_t>(config.sliding_window.size()) == config.num_hidden_layers,
+                "{} sliding windows, {} layers", config.sliding_window.size(), config.num_hidden_layers);
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    block_configs_.push_back(attention_block_config(config, layer));
+  }
+  list_tensors(llama_tensors(config, weights_, grads_));
+  for (const Parameter& parameter : layout().parameters()) {
+    if (parameter.kind != ParameterKind::kMatrix) continue;
+    matrix_elements_ += static_cast<double>(parameter.num_elements);
+  }
+}
+
+ParameterLayout LlamaModel::parameter_layout(const ModelConfig& config) {
+  LlamaWeights weights;
+  LlamaGrads grads;
+  return ParameterLayout(llama_tensors(config, weights, grads));
+}
+
+ModelFlops LlamaModel::flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const {
+  const auto num_tokens = static_cast<double>(cu_seqlens.empty() ? 0 : cu_seqlens.back());
+  double pairs = 0;  // over all layers
+  for (const AttentionBlockConfig& block : block_configs_) {
+    for (size_t i = 1; i < cu_seqlens.size(); ++i) {
+      pairs += causal_pairs(cu_seqlens[i] - cu_seqlens[i - 1], block.shape.sliding_window);
+    }
+  }
+  ModelFlops flops;
+  flops.layers = 2 * num_tokens * matrix_elements_;
+  flops.attention = 4 * static_cast<double>(config().num_attention_heads * config().head_dim) * pairs;
+  flops.lm_head = 2 * static_cast<double>(num_targets) * static_cast<double>(config().vocab_size) *
+                  static_cast<double>(config().hidden_size);
+  return flops;
+}
+
+ActivationBytes LlamaModel::arena_bytes(const ActivationLimits& limits) const {
+  Arena saved = Arena::measuring();
+  Arena working = Arena::measuring();
+  Activations activations;
+  activations.lay_out(config(), dtype(), limits.max_tokens, activation_mode(limits), saved, working);
+  return {saved.high_water_bytes(), working.high_water_bytes()};
+}
+
+void LlamaModel::lay_out(const PackedBatch& batch, Arena& saved, Arena& working) {
+  activations_.lay_out(config(), dtype(), batch.num_tokens(), activation_mode(limits()), saved, working);
+  sequences_ = {batch.cu_seqlens, batch.positions, rope_.table()};
+}
+
+OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits) const {
+  return ops_limits(limits, all_logits_pieces(limits.max_tokens, config().vocab_size));
+}
+
+OpsLimits LlamaModel::ops_limits(const ActivationLimits& limits, std::span<const LogitsPieces> logits) const {
+  OpsLimits result = ops_limits_of_layers(limits);
+  result.attention = block_configs_.front().shape;
+  result.attention.sliding_window = 0;  // the widest window a layer may have
+  const int64_t vocab_size = config().vocab_size;
+  const int64_t packed_rows = limits.pack_weights ? vocab_size : 0;
+  for (const LogitsPieces& pieces : logits) {
+    result.max_logits_rows = std::max(result.max_logits_rows, pieces.rows);
+    for (int64_t row = 0; row < vocab_size; row += pieces.columns) {
+      const int64_t columns = std::min(pieces.columns, vocab_size - row);
+      result.linears.push_back({pieces.rows, {columns, config().hidden_size, packed_rows, row}});
+    }
+  }
+  return result;
+}
+
+int64_t LlamaModel::table_bytes(const ActivationLimits& limits) const {
+  return RopeTableBuffer::size_bytes(config(), limits.max_sequence_length);
+}
+
+int64_t LlamaModel::reserve_tables(const ActivationLimits& limits) {
+  rope_ = RopeTableBuffer(config(), limits.max_sequence_length, device());
+  activations_.reserve(config(), limits.max_tokens);
+  return rope_.size_bytes();
+}
+
+void LlamaModel::compute_embedding(const PackedBatch& batch) {
+  const TensorView x_TD = activations_.layers.front().attention.x_TD;
+  ops().embedding(batch.input_ids, embedding_VD(), x_TD);
+  show(-1, "embedding", x_TD);
+}
+
+void LlamaModel::compute_layer(int64_t layer) {
+  const auto i = static_cast<size_t>(layer);
+  const LayerSaved& saved = activations_.layers[i];
+  const bool is_last = i + 1 == activations_.layers.size();
+  const TensorView y_TD = is_last ? activations_.final_x_TD : activations_.layers[i + 1].attention.x_TD;
+  // Before the first layer the embedding is the whole stream.
+  const ConstTensorView residual_TD = i == 0 ? TensorView() : activations_.layers[i - 1].mlp.x_TD;
+  decoder_layer_forward(ops(), block_configs_[i], weights_.layers[i], sequences_, residual_TD, saved,
+                        activations_.layer_scratch, y_TD);
+  show(layer, "attention", saved.mlp.x_TD);
+  show(layer, "mlp", y_TD);
+  if (is_last) ops().add(y_TD, saved.mlp.x_TD);
+}
+
+LossSums LlamaModel::compute_loss(const PackedBatch& batch, float label_smoothing) {
+  return loss_head_forward(ops(), norm_eps(), weights_.head, batch.targets, label_smoothing,
+                           activations_.final_x_TD, activations_.loss_scratch, activations_.target_rows);
+}
+
+LossSums LlamaModel::compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
+                                  WeightUpdate update) {
+  return loss_head_forward_backward(ops(), norm_eps(), weights_.head, grads_.head, update, batch.targets,
+                                    label_smoothing, grad_scale, activations_.final_x_TD,
+                                    activations_.loss_scratch, activations_.target_rows, activations_.dx_TD);
+}
+
+void LlamaModel::recompute_layer(int64_t layer) {
+  const auto i = static_cast<size_t>(layer);
+  decoder_layer_recompute(ops(), block_configs_[i], weights_.layers[i], sequences_, activations_.layers[i],
+                          activations_.layer_scratch);
+}
+
+void LlamaModel::compute_layer_backward(int64_t layer, WeightUpdate update) {
+  const auto i = static_cast<size_t>(layer);
+  decoder_layer_backward(ops(), block_configs_[i], weights_.layers[i], grads_.layers[i], update, sequences_,
+                         activations_.layers[i], activations_.layer_scratch, activations_.dx_TD);
+}
+
+void LlamaModel::compute_embedding_backward(const PackedBatch& batch, Update update) {
+  const TensorView table_VD = config().tie_word_embeddings ? grads_.head.lm_head_VD : grads_.embedding_VD;
+  // Rows of tokens that do not occur get no gradient.
+  if (update == Update::kOverwrite) ops().zero(table_VD);
+  const auto padding_id = static_cast<int32_t>(config().pad_token_id.value_or(kNoPaddingId));
+  ops().embedding_backward(batch.input_ids, activations_.dx_TD, padding_id, table_VD);
+}
+
+void LlamaModel::forward_logits(const PackedBatch& batch, TensorView logits_TV) {
+  const Shape expected = {batch.num_tokens(), config().vocab_size};
+  TESSERA_CHECK(logits_TV.shape() == expected && logits_TV.dtype() == DType::kF32, "logits are {} {}",
+                dtype_name(logits_TV.dtype()), logits_TV.shape().to_string());
+  TESSERA_CHECK(&logits_TV.device() == &device(), "logits on {}, model on {}", logits_TV.device().name(),
+                device().name());
+  begin(batch);
+  forward_embedding(batch);
+  forward_layers();
+  const LossHeadScratch& scratch = activations_.loss_scratch;
+  open_head_weights();
+  ops().rmsnorm(activations_.final_x_TD, weights_.head.norm_D, norm_eps(), scratch.norm_TD, scratch.rstd_T);
+  TESSERA_CHECK(scratch.pieces.columns == config().vocab_size, "{} tokens", batch.num_tokens());
+  for (int64_t row = 0; row < batch.num_tokens(); row += scratch.pieces.rows) {
+    const int64_t end = std::min(row + scratch.pieces.rows, batch.num_tokens());
+    ops().linear(scratch.norm_TD.rows(row, end), weights_.head.lm_head_VD, /*bias_N=*/{},
+                 logits_TV.rows(row, end));
+  }
+  close_head_weights();
+}
+
+}  // namespace tessera

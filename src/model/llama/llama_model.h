@@ -1,0 +1,77 @@
+// The Llama family (Llama, Mistral, Qwen2, Qwen3): a stack of decoder layers on a residual stream.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/llama/activations.h"
+#include "model/llama/llama_tensors.h"
+#include "model/llama/rope_table.h"
+#include "model/trainable_model.h"
+
+namespace tessera {
+
+class LlamaModel final : public TrainableModel {
+ public:
+  // dtype is BF16 or F32. `ops` must outlive the model.
+  LlamaModel(const ModelConfig& config, DType dtype, Ops& ops);
+  static ParameterLayout parameter_layout(const ModelConfig& config);
+
+  ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const override;
+
+  // Writes logits_TV F32 of every position (for tests and small inputs: batches whose logits are not cut by
+  // columns).
+  void forward_logits(const PackedBatch& batch, TensorView logits_TV);
+
+  // For Generator, and for benchmarks that time the parts of a step with all parameters bound.
+  using TrainableModel::backward_embedding;
+  using TrainableModel::backward_layers;
+  using TrainableModel::begin;
+  using TrainableModel::forward_backward_head;
+  using TrainableModel::forward_embedding;
+  using TrainableModel::forward_layers;
+  using TrainableModel::ops;
+  using TrainableModel::refresh_packed_forms;
+  const LlamaWeights& weights() const { return weights_; }
+  ConstTensorView embedding_VD() const {
+    return config().tie_word_embeddings ? weights_.head.lm_head_VD.w_NK : weights_.embedding_VD;
+  }
+  const AttentionBlockConfig& block_config(size_t layer) const { return block_configs_[layer]; }
+  Activations& activations() { return activations_; }
+  // With the LM head cut into the given pieces of logits.
+  OpsLimits ops_limits(const ActivationLimits& limits, std::span<const LogitsPieces> logits) const;
+
+ private:
+  ActivationBytes arena_bytes(const ActivationLimits& limits) const override;
+  void lay_out(const PackedBatch& batch, Arena& saved, Arena& working) override;
+  // With the LM head cut as the loss cuts it.
+  OpsLimits ops_limits(const ActivationLimits& limits) const override;
+  int64_t table_bytes(const ActivationLimits& limits) const override;
+  int64_t reserve_tables(const ActivationLimits& limits) override;
+
+  // Computes the stream before the first layer, in activations_.layers[0].attention.x_TD.
+  void compute_embedding(const PackedBatch& batch) override;
+  // The last layer leaves the stream in activations_.final_x_TD.
+  void compute_layer(int64_t layer) override;
+  LossSums compute_loss(const PackedBatch& batch, float label_smoothing) override;
+  // Also computes the gradient of that stream, in activations_.dx_TD.
+  LossSums compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
+                        WeightUpdate update) override;
+  void recompute_layer(int64_t layer) override;
+  // Turns activations_.dx_TD from the gradient of the stream after the layer into that of its input.
+  void compute_layer_backward(int64_t layer, WeightUpdate update) override;
+  void compute_embedding_backward(const PackedBatch& batch, Update update) override;
+
+  float norm_eps() const { return block_configs_.front().norm_eps; }
+
+  std::vector<AttentionBlockConfig> block_configs_;  // per layer
+  LlamaWeights weights_;
+  LlamaGrads grads_;
+  double matrix_elements_ = 0;  // of all layers
+  RopeTableBuffer rope_;
+  Activations activations_;
+  SequenceInfo sequences_;  // of the current batch
+};
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+// What a model states once about each of its tensors. Parameter layout, binding, packing, the limits of the
+// products and floating-point operations follow from this list.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/gemm/linear_weight.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// What a parameter is to the model.
+enum class ParameterKind {
+  kEmbedding,  // looked up by token id; also the LM head if they are tied
+  kMatrix,     // multiplies every token, in a layer
+  kLmHead,     // multiplies the tokens that have a target
+  kNorm,
+  kBias,
+};
+
+struct ParameterPart {
+  std::string name;            // "model.layers.0.mlp.gate_proj.weight"
+  std::vector<int64_t> shape;  // [out, in] for linear layers
+};
+
+// One tensor as operations take it: a parameter, or several stacked along their first dimension.
+struct ModelTensor {
+  int64_t group;  // Parameter::group
+  ParameterKind kind;
+  std::vector<ParameterPart> parts;
+  // The views that operations read and write it by. A LinearWeight may have packed forms.
+  std::variant<ConstTensorView*, LinearWeight*> weight;
+  TensorView* gradient;
+};
+
+}  // namespace tessera

@@ -1,0 +1,248 @@
+#include "model/trainable_model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+void check_batch(const PackedBatch& batch, const ActivationLimits& limits, int64_t vocab_size) {
+  const int64_t num_tokens = batch.num_tokens();
+  TESSERA_CHECK(0 < num_tokens && num_tokens <= limits.max_tokens, "{} tokens, reserved for 1 to {}",
+                num_tokens, limits.max_tokens);
+  TESSERA_CHECK(
+      batch.positions.size() == batch.input_ids.size() && batch.targets.size() == batch.input_ids.size(),
+      "{} ids, {} positions, {} targets", batch.input_ids.size(), batch.positions.size(),
+      batch.targets.size());
+  for (size_t t = 0; t < batch.input_ids.size(); ++t) {
+    const int32_t id = batch.input_ids[t];
+    const int32_t target = batch.targets[t];
+    const int32_t position = batch.positions[t];
+    TESSERA_CHECK(0 <= id && id < vocab_size, "token {} is {}, vocabulary {}", t, id, vocab_size);
+    TESSERA_CHECK((0 <= target && target < vocab_size) || target == kIgnoredLabel,
+                  "target {} is {}, vocabulary {}", t, target, vocab_size);
+    TESSERA_CHECK(0 <= position && position < limits.max_sequence_length,
+                  "position {} is {}, reserved for {}", t, position, limits.max_sequence_length);
+  }
+  const std::vector<int32_t>& starts = batch.cu_seqlens;
+  TESSERA_CHECK(starts.size() >= 2 && starts.front() == 0 && starts.back() == num_tokens,
+                "cu_seqlens do not span the {} tokens", num_tokens);
+  for (size_t i = 1; i < starts.size(); ++i) {
+    const int64_t length = starts[i] - starts[i - 1];
+    TESSERA_CHECK(0 <= length && length <= limits.max_sequence_length,
+                  "sequence {} has {} tokens, reserved for {}", i - 1, length, limits.max_sequence_length);
+  }
+}
+
+FormsKept forms_kept(const ActivationLimits& limits) {
+  if (!limits.pack_weights) return FormsKept::kNone;
+  return limits.training ? FormsKept::kAll : FormsKept::kForward;
+}
+
+}  // namespace
+
+TrainableModel::TrainableModel(const ModelConfig& config, DType dtype, Ops& ops)
+    : config_(config), dtype_(dtype), ops_(&ops) {
+  TESSERA_CHECK(dtype == DType::kBF16 || dtype == DType::kF32, "a model in {}", dtype_name(dtype));
+}
+
+ActivationBytes TrainableModel::activation_bytes(const ActivationLimits& limits) const {
+  ActivationBytes bytes = arena_bytes(limits);
+  bytes.working_bytes += table_bytes(limits);
+  bytes.workspace_bytes = ops_->workspace_bytes(ops_limits(limits));
+  bytes.packed_bytes = parameters_.packed_bytes(forms_kept(limits));
+  return bytes;
+}
+
+OpsLimits TrainableModel::ops_limits_of_layers(const ActivationLimits& limits) const {
+  OpsLimits result = {};
+  result.max_tokens = limits.max_tokens;
+  result.max_sequence_length = limits.max_sequence_length;
+  result.hidden_size = config_.hidden_size;
+  for (const Parameter& parameter : layout().parameters()) {
+    result.max_sum_elements = std::max(result.max_sum_elements, parameter.num_elements);
+  }
+  result.dtype = dtype_;
+  result.training = limits.training;
+  result.linears = parameters_.layer_products(limits.max_tokens, forms_kept(limits));
+  return result;
+}
+
+void TrainableModel::reserve(const ActivationLimits& limits) {
+  limits_ = limits;
+  const ActivationBytes bytes = arena_bytes(limits_);
+  saved_memory_ = device().allocate(bytes.saved_bytes);
+  working_memory_ = device().allocate(bytes.working_bytes);
+  workspace_ = device().allocate(ops_->workspace_bytes(ops_limits(limits_)));
+  parameters_.reserve_packed_forms(forms_kept(limits_));
+  reserved_table_bytes_ = reserve_tables(limits_);
+}
+
+ActivationBytes TrainableModel::reserved_bytes() const {
+  return {saved_memory_.size_bytes(), working_memory_.size_bytes() + reserved_table_bytes_,
+          workspace_.size_bytes(), parameters_.reserved_packed_bytes()};
+}
+
+void TrainableModel::begin(const PackedBatch& batch) {
+  TESSERA_CHECK(parameters_.has_weights(), "no weights are bound");
+  is_abandoned_ = false;
+  check_batch(batch, limits_, config_.vocab_size);
+  Arena saved(saved_memory_);
+  Arena working(working_memory_);
+  lay_out(batch, saved, working);
+  // A Generator on the same Ops may have bound its own workspace.
+  ops_->bind_workspace(workspace_.span());
+  refresh_packed_forms();
+}
+
+void TrainableModel::forward_embedding(const PackedBatch& batch) {
+  open_weights(0, WeightUse::kForward);
+  if (!is_abandoned_) compute_embedding(batch);
+  parameters_.close_weights(0);
+}
+
+void TrainableModel::forward_layers() {
+  for (int64_t layer = 0; layer < num_layers(); ++layer) {
+    open_weights(layer + 1, WeightUse::kForward);
+    if (!is_abandoned_) compute_layer(layer);
+    parameters_.close_weights(layer + 1);
+  }
+}
+
+LossSums TrainableModel::forward_backward_head(const PackedBatch& batch, float grad_scale,
+                                               float label_smoothing, WeightUpdate update) {
+  if (is_abandoned_) return {};
+  // A tied table is complete only after backward_embedding().
+  const WeightUpdate of_head = {update.mode, is_tied() ? nullptr : update.squares};
+  const LossSums sums = compute_head(batch, grad_scale, label_smoothing, of_head);
+  if (sums.num_targets > 0) add_squares(head_group(), /*with_matrices=*/false, update.squares);
+  return sums;
+}
+
+void TrainableModel::backward_layers(WeightUpdate update) {
+  for (int64_t layer = num_layers() - 1; layer >= 0; --layer) {
+    const int64_t group = layer + 1;
+    open_weights(group, WeightUse::kBackward);
+    if (limits_.gradient_checkpointing && !is_abandoned_) recompute_layer(layer);
+    parameters_.open_gradients(group);
+    if (!is_abandoned_) {
+      compute_layer_backward(layer, update);
+      add_squares(group, /*with_matrices=*/false, update.squares);
+    }
+    parameters_.close_weights(group);
+    close_gradients(group);
+  }
+}
+
+void TrainableModel::backward_embedding(const PackedBatch& batch, WeightUpdate update) {
+  if (!is_tied()) parameters_.open_gradients(0);
+  if (!is_abandoned_) {
+    compute_embedding_backward(batch, is_tied() ? Update::kAdd : update.mode);
+    add_squares(0, /*with_matrices=*/true, update.squares);
+  }
+  close_gradients(0);
+}
+
+LossSums TrainableModel::forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing,
+                                          WeightUpdate gradient_update) {
+  TESSERA_CHECK(limits_.training, "activations are reserved for the forward pass only");
+  TESSERA_CHECK(parameters_.has_gradients(), "no gradients are bound");
+  begin(batch);
+  forward_embedding(batch);
+  forward_layers();
+  open_head_weights();
+  open_head_gradients();
+  const LossSums sums = forward_backward_head(batch, grad_scale, label_smoothing, gradient_update);
+  close_head_weights();
+  if (sums.num_targets > 0) {
+    close_gradients(head_group());
+    backward_layers(gradient_update);
+    backward_embedding(batch, gradient_update);
+  } else {
+    backward_nothing(gradient_update);
+  }
+  return sums;
+}
+
+LossSums TrainableModel::forward_loss(const PackedBatch& batch, float label_smoothing) {
+  begin(batch);
+  forward_embedding(batch);
+  forward_layers();
+  open_head_weights();
+  const LossSums sums = is_abandoned_ ? LossSums() : compute_loss(batch, label_smoothing);
+  close_head_weights();
+  return sums;
+}
+
+void TrainableModel::take_part_in_forward_backward(Update gradient_update) {
+  forward_nothing();
+  open_head_gradients();
+  close_head_weights();
+  backward_nothing(gradient_update);
+}
+
+void TrainableModel::take_part_in_forward() {
+  forward_nothing();
+  close_head_weights();
+}
+
+void TrainableModel::open_weights(int64_t group, WeightUse use) {
+  if (between_layers_ && !between_layers_(group, use)) is_abandoned_ = true;
+  parameters_.open_weights(group, use);
+}
+
+void TrainableModel::close_gradients(int64_t group) {
+  if (gradient_watch_ && !is_abandoned_) parameters_.show_gradients(group, gradient_watch_);
+  parameters_.close_gradients(group);
+}
+
+void TrainableModel::open_head_weights() {
+  if (is_tied()) open_weights(0, WeightUse::kBackward);
+  open_weights(head_group(), WeightUse::kBackward);
+}
+
+void TrainableModel::close_head_weights() {
+  parameters_.close_weights(head_group());
+  if (is_tied()) parameters_.close_weights(0);
+}
+
+void TrainableModel::open_head_gradients() {
+  if (is_tied()) parameters_.open_gradients(0);
+  parameters_.open_gradients(head_group());
+}
+
+void TrainableModel::add_squares(int64_t group, bool with_matrices, double* squares) const {
+  if (squares != nullptr) parameters_.add_squares(group, with_matrices, squares);
+}
+
+void TrainableModel::forward_nothing() {
+  for (int64_t group = 0; group < head_group(); ++group) {
+    open_weights(group, WeightUse::kForward);
+    parameters_.close_weights(group);
+  }
+  open_head_weights();
+}
+
+void TrainableModel::backward_nothing(WeightUpdate update) {
+  // With kAdd there is nothing to add.
+  const auto finish = [&](int64_t group) {
+    if (update.mode == Update::kOverwrite) {
+      ops_->zero(parameters_.gradients(group));
+    } else {
+      add_squares(group, /*with_matrices=*/true, update.squares);
+    }
+    close_gradients(group);
+  };
+  finish(head_group());
+  for (int64_t group = head_group() - 1; group > 0; --group) {
+    open_weights(group, WeightUse::kBackward);
+    parameters_.open_gradients(group);
+    parameters_.close_weights(group);
+    finish(group);
+  }
+  if (!is_tied()) parameters_.open_gradients(0);
+  finish(0);
+}
+
+}  // namespace tessera

@@ -1,0 +1,196 @@
+// A language model as training, sharding, planning and checkpoints see it: forward, loss and explicit
+// backward over packed tokens. Single process; knows nothing of ranks, optimizer or files.
+//
+// A model is a stack of parameter groups: 0 the embedding, then one per layer, the last one the head (final
+// norm, projection to logits, loss); with tied embeddings the head also uses group 0. A family (model/llama)
+// lists its tensors and computes each of these parts; everything that has to do with where parameters are is
+// done here.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "formats/huggingface/model_config.h"
+#include "model/bound_parameters.h"
+#include "model/flops.h"
+#include "model/parameter_access.h"
+#include "model/parameters.h"
+#include "ops/ops.h"
+#include "tensor/arena.h"
+#include "tensor/device.h"
+#include "tensor/packed_batch.h"
+
+namespace tessera {
+
+// The largest micro-batch a model will be given, and what it must be able to do with it.
+struct ActivationLimits {
+  int64_t max_tokens = 0;           // T
+  int64_t max_sequence_length = 0;  // also the number of rotary positions
+  bool training = true;
+  bool gradient_checkpointing = false;  // keep only each layer's input, recompute the layer in backward
+  // Keep the matrices in the packed form the products take, repacked only after weights_changed() or when the
+  // ParameterAccess does so.
+  bool pack_weights = false;
+};
+
+// Bytes by kind, measured by the arenas themselves: what is allocated is what was predicted.
+struct ActivationBytes {
+  int64_t saved_bytes = 0;      // kept from forward to backward
+  int64_t working_bytes = 0;    // temporary, logits chunks included
+  int64_t workspace_bytes = 0;  // Ops scratch
+  int64_t packed_bytes = 0;     // weights in packed form; 0 where Ops has no use for them
+  int64_t total() const { return saved_bytes + working_bytes + workspace_bytes + packed_bytes; }
+};
+
+// Called with the outputs of parts of the model during a forward pass, each [tokens, hidden size]: the
+// embedding (layer -1, "embedding"), and for every layer the stream after its "attention" and what its "mlp"
+// adds to the stream.
+using LayerWatch = std::function<void(int64_t layer, const char* part, ConstTensorView values_TD)>;
+// Asked whether to continue before a parameter group is used, in the forward or backward pass.
+using BetweenLayers = std::function<bool(int64_t group, WeightUse use)>;
+
+class TrainableModel {
+ public:
+  virtual ~TrainableModel() = default;
+  TrainableModel(const TrainableModel&) = delete;
+  TrainableModel& operator=(const TrainableModel&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const ParameterLayout& layout() const { return parameters_.layout(); }
+  DType dtype() const { return dtype_; }
+  // Of the Ops: where all tensors are that the model is given, allocates and shows.
+  Device& device() const { return ops_->device(); }
+
+  // Does not allocate.
+  ActivationBytes activation_bytes(const ActivationLimits& limits) const;
+
+  // The flat arrays of layout().num_elements(): weights in dtype(), gradients F32 (empty = no training). The
+  // caller owns the memory, which must outlive the model.
+  void bind_parameters(TensorView weights, TensorView gradients) { parameters_.bind(weights, gradients); }
+  // Alternative for a model on the host: every parameter group is opened before its use. `access` must
+  // outlive the model.
+  void bind_parameters(ParameterAccess& access) { parameters_.bind(access); }
+  // Called by an `access` that keeps packed forms: makes one share of the forms of a group whose elements are
+  // at `weights`. The shares of a group are disjoint and nearly equal.
+  void pack_group(int64_t group, std::byte* weights, const PackShare& share) {
+    parameters_.pack_group(group, weights, share);
+  }
+  // Allocates the activation memory.
+  void reserve(const ActivationLimits& limits);
+  // Must be called whenever bound weights have been written, before the next forward.
+  void weights_changed() { parameters_.weights_changed(); }
+  // What reserve() allocated, excluding what it had the ParameterAccess allocate.
+  ActivationBytes reserved_bytes() const;
+
+  // Adds d(grad_scale * sum of token losses) / dw to the gradients or, for the first micro-batch of a step,
+  // overwrites them (alignment gaps stay as they are). Returns the unscaled sum. Ids must be below
+  // vocab_size, the batch within the limits (TESSERA_CHECK). If the last micro-batch of a step asks for the
+  // sum of squares, it covers all gradients, without another pass over those of matrices.
+  LossSums forward_backward(const PackedBatch& batch, float grad_scale, float label_smoothing = 0,
+                            WeightUpdate gradient_update = Update::kAdd);
+  // For a rank without tokens while all ranks run forward_backward() or forward_loss(): opens and closes the
+  // same groups as the others; its gradient is zero.
+  void take_part_in_forward_backward(Update gradient_update);
+  void take_part_in_forward();
+  // Computes only the loss.
+  LossSums forward_loss(const PackedBatch& batch, float label_smoothing = 0);
+  // Sets the hook called before each parameter group is used, on the thread that runs the model. Once it
+  // returns false the rest of the pass is not computed: groups are still opened and closed, because other
+  // ranks rely on it, but the results of the pass are meaningless.
+  void call_between_layers(BetweenLayers hook) { between_layers_ = std::move(hook); }
+  // For debugging; an empty function stops watching.
+  void watch_layers(LayerWatch watch) { watch_ = std::move(watch); }
+  void watch_gradients(GradientWatch watch) { gradient_watch_ = std::move(watch); }
+
+  // Floating-point operations of the forward pass over one micro-batch, with cu_seqlens [num_sequences + 1]
+  // and num_targets as in PackedBatch. Without an LM head (num_targets 0) only the layers count.
+  virtual ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const = 0;
+
+ protected:
+  // dtype is BF16 or F32. `ops` must outlive the model. The constructor of a family calls list_tensors().
+  TrainableModel(const ModelConfig& config, DType dtype, Ops& ops);
+  // Every tensor of the model, by group: the views they name belong to the family and stay where they are.
+  void list_tensors(const std::vector<ModelTensor>& tensors) {
+    parameters_ = BoundParameters(tensors, dtype_, *ops_);
+  }
+
+  Ops& ops() const { return *ops_; }
+  const ActivationLimits& limits() const { return limits_; }
+  // Shows what a part of a layer has computed.
+  void show(int64_t layer, const char* part, ConstTensorView values_TD) const {
+    if (watch_) watch_(layer, part, values_TD);
+  }
+  // Limits with everything that follows from the list of tensors: `linears` has the matrices of the layers.
+  OpsLimits ops_limits_of_layers(const ActivationLimits& limits) const;
+
+  // The parts of a pass, which open and close the groups they use (parameter_access.h).
+  //
+  // Checks the batch, lays out the buffers for it and binds the workspace.
+  void begin(const PackedBatch& batch);
+  void forward_embedding(const PackedBatch& batch);
+  void forward_layers();
+  void open_head_weights();
+  void close_head_weights();
+  LossSums forward_backward_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
+                                 WeightUpdate update);
+  void backward_layers(WeightUpdate update);
+  void backward_embedding(const PackedBatch& batch, WeightUpdate update);
+  void refresh_packed_forms() { parameters_.refresh_packed_forms(); }
+
+ private:
+  // What a family states and computes. While it computes, the groups it needs are open; nothing is called in
+  // an abandoned pass.
+  //
+  // Bytes that lay_out() takes from each of its arenas (saved_bytes, working_bytes) for the largest batch.
+  virtual ActivationBytes arena_bytes(const ActivationLimits& limits) const = 0;
+  // Sets up the buffers for a batch, which outlives the pass. `saved` lives from forward to backward.
+  virtual void lay_out(const PackedBatch& batch, Arena& saved, Arena& working) = 0;
+  virtual OpsLimits ops_limits(const ActivationLimits& limits) const = 0;
+  // Memory beyond the arenas that depends on the limits alone, counted as working_bytes.
+  virtual int64_t table_bytes(const ActivationLimits& /*limits*/) const { return 0; }
+  virtual int64_t reserve_tables(const ActivationLimits& /*limits*/) { return 0; }
+
+  // Products add the squares of matrices to update.squares; those of norms, biases and group 0 are added by
+  // the caller. Without targets in the batch compute_head() leaves the gradients alone and returns {}.
+  virtual void compute_embedding(const PackedBatch& batch) = 0;
+  virtual void compute_layer(int64_t layer) = 0;
+  virtual LossSums compute_loss(const PackedBatch& batch, float label_smoothing) = 0;
+  virtual LossSums compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
+                                WeightUpdate update) = 0;
+  // With gradient checkpointing, before compute_layer_backward().
+  virtual void recompute_layer(int64_t layer) = 0;
+  virtual void compute_layer_backward(int64_t layer, WeightUpdate update) = 0;
+  // With tied embeddings `update` is kAdd: the gradient of the LM head is already there.
+  virtual void compute_embedding_backward(const PackedBatch& batch, Update update) = 0;
+
+  int64_t num_layers() const { return parameters_.num_groups() - 2; }
+  int64_t head_group() const { return parameters_.num_groups() - 1; }
+  bool is_tied() const { return config_.tie_word_embeddings; }
+  // Asks between_layers_, too.
+  void open_weights(int64_t group, WeightUse use);
+  void close_gradients(int64_t group);
+  void open_head_gradients();
+  void add_squares(int64_t group, bool with_matrices, double* squares) const;
+  // Open and close the same groups as forward up to the loss, and as backward once the head's gradients are
+  // open, without computing anything: the gradient is zero.
+  void forward_nothing();
+  void backward_nothing(WeightUpdate update);
+
+  ModelConfig config_;
+  DType dtype_;
+  Ops* ops_;
+  BoundParameters parameters_;
+  BetweenLayers between_layers_;
+  bool is_abandoned_ = false;  // the rest of the pass is not computed
+  LayerWatch watch_;
+  GradientWatch gradient_watch_;
+  ActivationLimits limits_;
+  DeviceBuffer saved_memory_;
+  DeviceBuffer working_memory_;
+  DeviceBuffer workspace_;
+  int64_t reserved_table_bytes_ = 0;
+};
+
+}  // namespace tessera
