@@ -79,7 +79,7 @@ TEST_F(Checkpoint, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
 
 TEST_F(Checkpoint, HoldsTheStateOfAnyOptimizer) {
   const ModelConfig config = tiny_checkpoint_config();
-  const ParameterLayout layout(config);
+  const ParameterLayout layout = parameter_layout(config);
   const StateTensor two[] = {{"a", DType::kBF16}, {"b"}};
   const StateTensors cases[] = {{}, MomentumSgd::kStateTensors, two};
   for (const StateTensors tensors : cases) {
