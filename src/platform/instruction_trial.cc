@@ -86,14 +86,6 @@ std::string try_instructions(bool (*works)()) {
   return works() ? "" : "a wrong result";
 }
 
-__attribute__((target("sse4.2"))) bool sse42_works() {
-  // The standard check value of CRC-32C, for the digits 1 to 9.
-  uint64_t digits = 0;
-  std::memcpy(&digits, "12345678", sizeof(digits));
-  const uint64_t state = _mm_crc32_u64(0xFFFFFFFFu, opaque(digits));
-  return ~_mm_crc32_u8(static_cast<uint32_t>(state), '9') == 0xE3069283u;
-}
-
 __attribute__((target("avx2,fma,f16c,bmi,bmi2,lzcnt"))) bool avx2_works() {
   std::array<float, 8> floats = {};
   const __m256 three = _mm256_set1_ps(opaque(3));
