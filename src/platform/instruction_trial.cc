@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "platform/tile_config.h"
+
 namespace tessera {
 namespace {
 
@@ -154,19 +156,12 @@ __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512bf16"))) bool avx512
 
 __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512vbmi,avx512bf16,amx-tile,amx-bf16"))) bool
 amx_bf16_works() {
-  struct alignas(64) {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    std::array<uint8_t, 14> reserved = {};
-    std::array<uint16_t, 16> row_bytes = {64, 64, 64, 64, 64, 64, 64, 64};
-    std::array<uint8_t, 16> rows = {16, 16, 16, 16, 16, 16, 16, 16};
-  } config;
   alignas(64) std::array<uint16_t, 512> threes = {}, fives = {};
   threes.fill(0x4040);  // bf16
   fives.fill(0x40A0);
   alignas(64) std::array<float, 256> sums = {};
-  asm volatile("" : : "m"(config), "m"(threes), "m"(fives));
-  _tile_loadconfig(&config);
+  asm volatile("" : : "m"(kTileConfig), "m"(threes), "m"(fives));
+  _tile_loadconfig(&kTileConfig);
   _tile_zero(7);
   _tile_loadd(5, threes.data(), 64);
   _tile_stream_loadd(6, fives.data(), 64);

@@ -1,9 +1,9 @@
 #include "tensor/tensor_view.h"
 
-#include <fmt/ranges.h>
+#include "tensor/shape_text.h"
 
 namespace tessera {
 
-std::string Shape::to_string() const { return fmt::format("[{}]", fmt::join(dims(), ", ")); }
+std::string Shape::to_string() const { return shape_text(dims()); }
 
 }  // namespace tessera
