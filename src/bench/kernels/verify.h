@@ -57,6 +57,8 @@ void verify_rmsnorm(Verifier& verifier, int64_t row, const Row& x, const Row& w,
 // dx = former + rstd (g - x rstd^2 mean(g x)), g = dy w; `former` empty = overwritten
 void verify_rmsnorm_backward(Verifier& verifier, int64_t row, const Row& dy, const Row& x, const Row& w,
                              double rstd, const Row& former, const Row& dx, DType dtype);
+// The sum of the squares of x (F32), in double.
+void verify_sum_of_squares(Verifier& verifier, ConstTensorView x, double got);
 // sum = x + y
 void verify_add(Verifier& verifier, int64_t row, const Row& x, const Row& y, const Row& sum, DType dtype);
 // h = silu(gate) up, gate_up = [gate | up]

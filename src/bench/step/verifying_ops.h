@@ -5,31 +5,21 @@
 #include <string>
 
 #include "bench/kernels/verify.h"
-#include "ops/ops.h"
+#include "ops/forwarding_ops.h"
 
 namespace tessera {
 
 // Forwards every call and compares a sample of its results with float64: elements of products, whole rows of
 // row-wise operations, elements of sums over rows. Error(kInternal) names operation, shape, element,
 // expected, found and bound.
-class VerifyingOps final : public Ops {
+class VerifyingOps final : public ForwardingOps {
  public:
-  explicit VerifyingOps(Ops& ops) : ops_(ops) {}
+  using ForwardingOps::ForwardingOps;
 
   // Over all calls so far.
   const Verification& result() const { return result_; }
 
-  std::string description() const override { return ops_.description(); }
-  int64_t workspace_bytes(const OpsLimits& limits) const override { return ops_.workspace_bytes(limits); }
-  void bind_workspace(std::span<std::byte> workspace) override { ops_.bind_workspace(workspace); }
-
-  int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
-    return ops_.packed_weight_bytes(N, K, dtype);
-  }
-  // Verified through the products that use the packed weight.
-  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) override {
-    ops_.pack_linear_weight(w_NK, to, rows);
-  }
+  // A packed weight is verified through the products that use it.
   void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
               TensorView y_TN) override;
   void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
@@ -82,7 +72,6 @@ class VerifyingOps final : public Ops {
  private:
   void keep(const Verifier& verifier);
 
-  Ops& ops_;
   Verification result_;
 };
 

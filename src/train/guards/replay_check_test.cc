@@ -7,8 +7,8 @@
 #include <atomic>
 
 #include "expect_error.h"
-#include "forwarding_ops.h"
 #include "ops/cpu_ops.h"
+#include "ops/forwarding_ops.h"
 #include "support/train_test_support.h"
 
 namespace tessera {
