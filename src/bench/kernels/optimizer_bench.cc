@@ -61,14 +61,15 @@ class OptimizerOperands {
     run(kernels);
     adamw_ref().front().kernels.update_f32(weight.data(), gradient.data(), m.data(), v.data(),
                                            std::ssize(sampled), scalars_, pool_);
-    Verifier verifier(what);
+    Verification result;
+    Verifier verifier(what, result);
     for (size_t at = 0; at < sampled.size(); ++at) {
       const int64_t i = sampled[at];
       verifier.compare("m", 0, i, element(m_.view(), i), static_cast<double>(m[at]), 0);
       verifier.compare("v", 0, i, element(v_.view(), i), static_cast<double>(v[at]), 0);
       verifier.compare("weight", 0, i, static_cast<double>(master(i)), static_cast<double>(weight[at]), 0);
     }
-    return verifier.result();
+    return result;
   }
 
  private:
@@ -130,9 +131,10 @@ BenchLine run_gradient_norm_case(int64_t num_parameters, const Implementation<El
   measure_against_peak(
       what, ours, std::vector<Implementation<ElementwiseKernels>>(), options, run,
       [&](const std::string& who, const auto& kernels) {
-        Verifier verifier(who);
+        Verification result;
+        Verifier verifier(who, result);
         verify_sum_of_squares(verifier, gradient.view(), run(kernels));
-        return verifier.result();
+        return result;
       },
       [&] { return bandwidth.measure_best(options.turn_seconds); }, &line);
   return line;

@@ -24,18 +24,16 @@ inline double rounding_of(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 :
 // Counts comparisons and fails on the first wrong one.
 class Verifier {
  public:
-  // `what` names operation, shape and implementation in errors.
-  explicit Verifier(std::string what) : what_(std::move(what)) {}
+  // `what` names operation, shape and implementation in errors; comparisons are added to `result`.
+  Verifier(std::string what, Verification& result) : what_(std::move(what)), result_(result) {}
 
   // Error(kInternal) naming what, `place`, expected, got and bound unless |got - expected| <= bound. NaN
   // always fails.
   void compare(const char* tensor, int64_t row, int64_t column, double got, double expected, double bound);
 
-  const Verification& result() const { return result_; }
-
  private:
   std::string what_;
-  Verification result_;
+  Verification& result_;
 };
 
 // Indices spread over [0, size), including first and last, ascending and the same in every run; all of them
