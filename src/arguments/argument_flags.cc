@@ -7,6 +7,7 @@
 #include "arguments/unsupported_flags.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "platform/cpu.h"
 
@@ -235,7 +236,7 @@ void declare_learning_rate(FlagTable* table, TrainingArguments* args) {
 void declare_optimizer(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Optimizer");
   refuse_other_choices(
-      table->add_choice("optim", &args->optim, {"adamw_torch", "adamw_torch_fused", "adamw_hf"},
+      table->add_choice("optim", &args->optim, optimizer_names(),
                         "Optimizer. All names select the same AdamW with decoupled weight decay, computed as "
                         "in torch.optim.AdamW with float32 state."),
       "AdamW with float32 state is the only optimizer; use adamw_torch");

@@ -1,5 +1,7 @@
 #include "arguments/zero_arguments.h"
 
+#include "arguments/optimizer_arguments.h"
+
 namespace tessera {
 
 ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& config,
@@ -14,6 +16,7 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.max_live_elements = args.stage3_max_live_parameters;
   zero.prefetch_elements = args.prefetch_elements(config.hidden_size);
   zero.overlap = args.overlap_comm;
+  zero.state_tensors = make_optimizer(args)->state_tensors();
   zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
   return zero;
 }

@@ -1,5 +1,7 @@
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <limits>
@@ -16,6 +18,7 @@
 #include "base/name_hint.h"
 #include "base/rng.h"
 #include "base/text.h"
+#include "base/unique_fd.h"
 #include "expect_error.h"
 
 namespace tessera {
@@ -47,24 +50,6 @@ TEST(F16, RoundTripsEveryFiniteValueAndOverflowsToInfinity) {
   }
   EXPECT_EQ(to_f16(65519.0f).bits, 0x7BFF);
   EXPECT_EQ(to_f16(65520.0f).bits, 0x7C00);
-}
-
-TEST(Arena, MeasuresWhatItLaterHandsOut) {
-  const auto build = [](Arena& arena) {
-    arena.allocate<float>(3);
-    const Arena::Mark mark = arena.mark();
-    arena.allocate<char>(1000);
-    arena.release(mark);
-    arena.allocate<char>(1);
-  };
-  Arena measuring = Arena::measuring();
-  build(measuring);
-  PageBuffer block(measuring.high_water_bytes());
-  Arena arena({block.data(), static_cast<size_t>(block.size_bytes())});
-  build(arena);
-  EXPECT_EQ(arena.high_water_bytes(), measuring.high_water_bytes());
-  EXPECT_EQ(measuring.high_water_bytes(), 64 + 1024);
-  EXPECT_THROW(arena.allocate<char>(2000), Error);
 }
 
 // Known answers from the Random123 distribution (kat_vectors, philox4x32 10 rounds).
@@ -321,6 +306,22 @@ TEST(ParseBytes, TakesUnitsOfBothKindsAndNothingElse) {
        {"", "64", "999999", "0.5", "GiB", "64 G B", "-1G", "0", "1e40", "nan", "64X", "64GiBs", "64Gb/s"}) {
     EXPECT_EQ(parse_bytes(text), std::nullopt) << text;
   }
+}
+
+TEST(MemoryFile, OfASizeKeepsItAndOpensByItsPath) {
+  const UniqueFd file = memory_file(std::string(1000, 'n'), 5000);
+  ASSERT_TRUE(file);
+  const UniqueFd again(open(file.path().c_str(), O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(lseek(again.get(), 0, SEEK_END), 5000);
+  EXPECT_NE(ftruncate(again.get(), 4096), 0);
+  EXPECT_NE(ftruncate(again.get(), 8192), 0);
+  EXPECT_FALSE(memory_file("refused", -1));
+}
+
+TEST(MemoryFile, WithoutASizeGrowsWithWhatIsWritten) {
+  const UniqueFd file = memory_file("report");
+  EXPECT_EQ(write(file.get(), "text", 4), 4);
+  EXPECT_EQ(lseek(file.get(), 0, SEEK_END), 4);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cerrno>
 
 #include "base/error.h"
@@ -27,17 +26,6 @@ PageBuffer::PageBuffer(int64_t size_bytes) : size_bytes_(size_bytes) {
 
 PageBuffer::~PageBuffer() {
   if (data_ != nullptr) munmap(data_, static_cast<size_t>(size_bytes_));
-}
-
-std::byte* Arena::allocate_bytes(int64_t size_bytes) {
-  TESSERA_CHECK(size_bytes >= 0, "size_bytes={}", size_bytes);
-  const int64_t begin = used_bytes_;
-  used_bytes_ += round_up(size_bytes, kCacheLineBytes);
-  high_water_bytes_ = std::max(high_water_bytes_, used_bytes_);
-  if (measuring_) return nullptr;
-  TESSERA_CHECK(used_bytes_ <= static_cast<int64_t>(block_.size()),
-                "arena of {} bytes, {} asked on top of {}", block_.size(), size_bytes, begin);
-  return block_.data() + begin;
 }
 
 }  // namespace tessera

@@ -1,5 +1,4 @@
-// Memory for large buffers: page-aligned, on huge pages where the system provides them, and arenas sized
-// before use.
+// Memory for large buffers: page-aligned, on huge pages where the system provides them.
 #pragma once
 
 #include <cstddef>
@@ -40,43 +39,6 @@ class PageBuffer {
  private:
   std::byte* data_ = nullptr;
   int64_t size_bytes_ = 0;
-};
-
-// Hands out 64-byte aligned pieces of one block in order, and releases them only as a stack (mark, release).
-//
-// The same code sizes and fills it: run the allocations once against a measuring arena, which counts and
-// returns nullptr, then against an arena of high_water_bytes().
-class Arena {
- public:
-  struct Mark {
-    int64_t used_bytes;
-  };
-
-  static Arena measuring() { return Arena({}, true); }
-  explicit Arena(std::span<std::byte> block) : Arena(block, false) {}
-
-  bool is_measuring() const { return measuring_; }
-  int64_t used_bytes() const { return used_bytes_; }
-  int64_t high_water_bytes() const { return high_water_bytes_; }
-
-  // Uninitialised storage for `count` elements; nullptr when measuring. Overflowing the arena is a bug
-  // (TESSERA_CHECK).
-  template <typename T>
-  T* allocate(int64_t count) {
-    return reinterpret_cast<T*>(allocate_bytes(count * static_cast<int64_t>(sizeof(T))));
-  }
-  std::byte* allocate_bytes(int64_t size_bytes);
-
-  Mark mark() const { return {used_bytes_}; }
-  void release(Mark mark) { used_bytes_ = mark.used_bytes; }
-
- private:
-  Arena(std::span<std::byte> block, bool measuring) : block_(block), measuring_(measuring) {}
-
-  std::span<std::byte> block_;
-  bool measuring_ = false;
-  int64_t used_bytes_ = 0;
-  int64_t high_water_bytes_ = 0;
 };
 
 }  // namespace tessera

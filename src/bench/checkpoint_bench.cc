@@ -20,6 +20,7 @@
 #include "io/output_file.h"
 #include "io/page_cache.h"
 #include "model/families.h"
+#include "optim/adamw.h"
 
 namespace tessera {
 namespace {
@@ -29,7 +30,9 @@ namespace fs = std::filesystem;
 constexpr int64_t kBlockBytes = int64_t{4} << 20;
 constexpr uint64_t kSeed = 1;
 
-// Masters and moments, in memory as in training.
+constexpr StateTensors kTensors = AdamW::kStateTensors;
+
+// Masters and optimizer state, in memory as in training.
 class State {
  public:
   explicit State(int64_t num_elements)
@@ -48,13 +51,11 @@ class State {
   }
 
  private:
-  std::array<PageBuffer, 3> arrays_;
+  std::array<PageBuffer, 1 + kTensors.size()> arrays_;
 };
 
-constexpr std::array kKinds = {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq};
-
 void fill(const ParameterLayout& layout, const State& state, ThreadPool& pool) {
-  for (const StateKind kind : kKinds) {
+  for_each_state_kind(kTensors.size(), [&](StateKind kind) {
     const std::span<float> values = state.of(kind);
     const CounterRng rng(kSeed, static_cast<uint64_t>(kind));
     for (const Parameter& parameter : layout.parameters()) {
@@ -64,7 +65,7 @@ void fill(const ParameterLayout& layout, const State& state, ThreadPool& pool) {
         }
       });
     }
-  }
+  });
 }
 
 // Equal shares of every parameter group.
@@ -117,18 +118,18 @@ class CheckpointFiles {
 
   void load() const {
     CheckpointReader::open(plan(0).folder)
-        .load(layout_, {{0, layout_.num_elements()}}, loaded_.sink(), pool_);
+        .load(layout_, kTensors, {{0, layout_.num_elements()}}, loaded_.sink(), pool_);
   }
 
   Verification verify() const {
     load();
     Verification result;
-    for (const StateKind kind : kKinds) {
+    for_each_state_kind(kTensors.size(), [&](StateKind kind) {
       const std::span<float> expected = state_.of(kind);
       TESSERA_CHECK(std::memcmp(expected.data(), loaded_.of(kind).data(), expected.size_bytes()) == 0,
                     "a checkpoint was loaded with different values than were written");
       result.num_checked += std::ssize(expected);
-    }
+    });
     return result;
   }
 
@@ -188,6 +189,7 @@ class CheckpointFiles {
     plan.folder = case_.folder / "checkpoint-1";
     plan.config = &case_.config;
     plan.layout = &layout_;
+    plan.state_tensors = kTensors;
     plan.export_options.save_dtype = case_.model_dtype;
     plan.rank = rank;
     plan.world_size = case_.num_ranks;

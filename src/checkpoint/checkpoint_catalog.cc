@@ -259,6 +259,29 @@ void add_model_tensors(CheckpointCatalog& catalog, size_t file_index) {
   }
 }
 
+// The optimizer's tensors, from their names in the state files: "exp_avg/NAME" of some parameter.
+StoredParts find_parts(const CheckpointCatalog& catalog) {
+  const StoredParts without_tensors(catalog.manifest.model_dtype, {});
+  std::vector<StateTensor> tensors;
+  for (const CatalogFile& file : catalog.files) {
+    if (!is_safetensors(file.name) || is_model_file(file.name)) continue;
+    for (const SafetensorsEntry& entry : file.entries) {
+      const size_t slash = entry.name.find('/');
+      if (slash == std::string::npos) continue;
+      const std::string_view name = std::string_view(entry.name).substr(0, slash);
+      const std::string_view parameter = std::string_view(entry.name).substr(slash + 1);
+      if (entry.name == without_tensors.tensor_name(StoredParts::kMaster, parameter)) continue;
+      if (std::ranges::find(tensors, name, &StateTensor::name) != tensors.end()) continue;
+      tensors.push_back({name, entry.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32});
+    }
+  }
+  if (tensors.size() > kMaxStateTensors) {
+    fail(ExitCode::kBadData, "{}: optimizer state: expected at most {} tensors for a parameter, found {}",
+         (catalog.folder / kStateFolder).native(), kMaxStateTensors, tensors.size());
+  }
+  return {catalog.manifest.model_dtype, tensors};
+}
+
 // A rank's state file must have exactly the tensors for the elements that its index lists.
 void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
   const std::string name = state_file_name(index.rank, index.world_size);
@@ -270,7 +293,6 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
     fail(ExitCode::kBadData, "{}: field 'files': expected {}, found none",
          catalog.path_of(kManifestName).native(), name);
   }
-  const DType model_dtype = catalog.manifest.model_dtype;
   std::map<std::string_view, const SafetensorsEntry*> entries;
   for (const SafetensorsEntry& entry : file->entries) entries.emplace(entry.name, &entry);
   size_t num_tensors = 0;
@@ -283,11 +305,12 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
     }
     int64_t count = 0;
     for (const ElementRange& range : ranges) count += range.end - range.begin;
-    for (int i = kFirstStatePart; i < kNumParts; ++i) {
-      const auto dtype = part_dtype(static_cast<StoredPart>(i), model_dtype);
+    parameter->second.owned.insert(parameter->second.owned.end(), ranges.begin(), ranges.end());
+    parameter->second.state.resize(catalog.parts.count());
+    for (size_t part = StoredParts::kMaster; part < catalog.parts.count(); ++part) {
+      const auto dtype = catalog.parts.dtype(part);
       if (!dtype) continue;
-      const std::string state =
-          fmt::format("{}{}", part_prefix(static_cast<StoredPart>(i), model_dtype), tensor);
+      const std::string state = catalog.parts.tensor_name(part, tensor);
       const auto at = entries.find(state);
       const SafetensorsEntry* entry = at == entries.end() ? nullptr : at->second;
       if (entry == nullptr || entry->dtype != *dtype || entry->shape != std::vector<int64_t>{count}) {
@@ -300,7 +323,7 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
       ++num_tensors;
       int64_t offset = entry->offset_bytes;
       for (const ElementRange& range : ranges) {
-        parameter->second.state[static_cast<size_t>(i)].push_back(
+        parameter->second.state[part].push_back(
             {range.begin, range.end, static_cast<size_t>(file - catalog.files.begin()), offset});
         offset += (range.end - range.begin) * dtype_bytes(*dtype);
       }
@@ -314,16 +337,12 @@ void add_state_tensors(CheckpointCatalog& catalog, const RankIndex& index) {
 
 void check_state_covers(const CheckpointCatalog& catalog, const std::string& name,
                         CatalogParameter& parameter) {
-  for (std::vector<Extent>& extents : parameter.state) {
-    std::sort(extents.begin(), extents.end(),
-              [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
-  }
-  // All parts have the same ranges.
-  const std::vector<Extent>& extents = parameter.state[static_cast<size_t>(StoredPart::kExpAvg)];
+  for (std::vector<Extent>& extents : parameter.state) std::ranges::sort(extents, {}, &Extent::begin);
+  std::ranges::sort(parameter.owned, {}, &ElementRange::begin);
   int64_t covered = 0;
-  auto extent = extents.begin();
-  for (; extent != extents.end() && extent->begin == covered; ++extent) covered = extent->end;
-  if (extent == extents.end() && covered == parameter.num_elements) return;
+  auto range = parameter.owned.begin();
+  for (; range != parameter.owned.end() && range->begin == covered; ++range) covered = range->end;
+  if (range == parameter.owned.end() && covered == parameter.num_elements) return;
   fail(ExitCode::kBadData,
        "{}: tensor '{}': state of all ranks: expected {} once each, found {} before a hole or an "
        "overlap",
@@ -359,6 +378,7 @@ CheckpointCatalog CheckpointCatalog::read(const fs::path& folder) {
     if (is_safetensors(file.name)) read_header(catalog, file);
     if (is_model_file(file.name)) add_model_tensors(catalog, i);
   }
+  catalog.parts = find_parts(catalog);
   for (const RankIndex& index : indexes) add_state_tensors(catalog, index);
   for (auto& [name, parameter] : catalog.parameters) check_state_covers(catalog, name, parameter);
   return catalog;

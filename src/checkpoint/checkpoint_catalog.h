@@ -2,7 +2,6 @@
 // and which file holds which elements.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -41,7 +40,8 @@ struct CatalogParameter {
   std::vector<int64_t> shape;
   int64_t num_elements = 0;
   Extent model;
-  std::array<std::vector<Extent>, kNumParts> state;  // by part, ascending; they cover the parameter
+  std::vector<ElementRange> owned;         // by any rank, ascending; they cover the parameter
+  std::vector<std::vector<Extent>> state;  // by part, ascending, for the same elements
 };
 
 struct CheckpointCatalog {
@@ -50,6 +50,7 @@ struct CheckpointCatalog {
 
   std::filesystem::path folder;
   CheckpointManifest manifest;
+  StoredParts parts{DType::kF32, {}};  // as the state files have them, in any order
   std::vector<CatalogFile> files;
   std::map<std::string, CatalogParameter> parameters;
 

@@ -133,9 +133,9 @@ TEST_F(CheckpointDamage, DamageIsFoundBeforeItIsUsedAndOnlyWhereItIs) {
       if (std::memcmp(&values[i], &state_.of(kind)[at], sizeof(float)) != 0) ++num_bad;
     }
   };
-  reader.load(layout_, test_shard(layout_, 0, 2), sink, pool_);
+  reader.load(layout_, AdamW::kStateTensors, test_shard(layout_, 0, 2), sink, pool_);
   expect_error(ExitCode::kBadData, {(folder_ / name).native(), "expected checksum"},
-               [&] { reader.load(layout_, test_shard(layout_, 1, 2), sink, pool_); });
+               [&] { reader.load(layout_, AdamW::kStateTensors, test_shard(layout_, 1, 2), sink, pool_); });
   EXPECT_EQ(num_bad, 0);
 }
 
@@ -357,7 +357,8 @@ TEST_F(CheckpointDamage, AnotherModelsCheckpointIsRefused) {
     change(config);
     const ParameterLayout layout = parameter_layout(config);
     reader.load(
-        layout, everything(layout), [](StateKind, int64_t, std::span<const float>) {}, pool_);
+        layout, AdamW::kStateTensors, everything(layout), [](StateKind, int64_t, std::span<const float>) {},
+        pool_);
   };
   expect_error(ExitCode::kBadData,
                {folder_.native(), "tensor 'model.embed_tokens.weight'", "[48, 8]", "found [40, 8]"},

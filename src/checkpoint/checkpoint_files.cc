@@ -44,26 +44,37 @@ std::string state_index_name(int64_t rank, int64_t world_size) {
   return fmt::format("{}/state-{:05}-of-{:05}.json", kStateFolder, rank + 1, world_size);
 }
 
-std::optional<DType> part_dtype(StoredPart part, DType model_dtype) {
-  if (part == StoredPart::kModel) return model_dtype;
-  if (part == StoredPart::kExpAvg || part == StoredPart::kExpAvgSq) return DType::kF32;
-  if (model_dtype == DType::kF32) return std::nullopt;
-  return model_dtype == DType::kBF16 ? DType::kI16 : DType::kF32;
+StoredParts::StoredParts(DType model_dtype, StateTensors tensors) : model_dtype_(model_dtype) {
+  TESSERA_CHECK(tensors.size() <= kMaxStateTensors, "{} tensors", tensors.size());
+  const bool is_half = model_dtype == DType::kBF16;
+  parts_.push_back({"", model_dtype});
+  parts_.push_back(
+      {is_half ? "remainder" : "master",
+       model_dtype == DType::kF32 ? std::nullopt : std::optional(is_half ? DType::kI16 : DType::kF32)});
+  for (const StateTensor& tensor : tensors) parts_.push_back({std::string(tensor.name), tensor.dtype});
 }
 
-std::string_view part_prefix(StoredPart part, DType model_dtype) {
-  switch (part) {
-    case StoredPart::kModel:
-      return "";
-    case StoredPart::kMaster:
-      return model_dtype == DType::kBF16 ? "remainder/" : "master/";
-    case StoredPart::kExpAvg:
-      return "exp_avg/";
-    case StoredPart::kExpAvgSq:
-      return "exp_avg_sq/";
+int64_t StoredParts::bytes_per_element() const {
+  int64_t bytes = 0;
+  for (size_t part = 0; part < count(); ++part) bytes += element_bytes(part);
+  return bytes;
+}
+
+std::string StoredParts::tensor_name(size_t part, std::string_view parameter) const {
+  return fmt::format("{}/{}", parts_[part].prefix, parameter);
+}
+
+std::optional<size_t> StoredParts::find(const StateTensor& tensor) const {
+  for (size_t part = kFirstTensor; part < count(); ++part) {
+    if (parts_[part].prefix == tensor.name && parts_[part].dtype == tensor.dtype) return part;
   }
-  TESSERA_CHECK(false);
-  return "";
+  return std::nullopt;
+}
+
+std::string StoredParts::tensors_text() const {
+  std::vector<std::string> names;
+  for (size_t part = kFirstTensor; part < count(); ++part) names.push_back(parts_[part].prefix);
+  return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
 SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options) {
@@ -103,17 +114,16 @@ std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vec
   return parts;
 }
 
-SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, DType model_dtype) {
+SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const StoredParts& stored) {
   std::vector<SafetensorsSpec> tensors;
   for (size_t i = 0; i < parts.size(); ++i) {
     const bool is_last = i + 1 == parts.size() || parts[i + 1].parameter != parts[i].parameter;
     if (!is_last) continue;
     const int64_t count = parts[i].position + parts[i].end - parts[i].begin;
-    for (int part = kFirstStatePart; part < kNumParts; ++part) {
-      const auto dtype = part_dtype(static_cast<StoredPart>(part), model_dtype);
-      if (!dtype) continue;
-      const std::string_view prefix = part_prefix(static_cast<StoredPart>(part), model_dtype);
-      tensors.push_back({fmt::format("{}{}", prefix, parts[i].parameter->name), {count}, *dtype});
+    for (size_t part = StoredParts::kMaster; part < stored.count(); ++part) {
+      if (const auto dtype = stored.dtype(part)) {
+        tensors.push_back({stored.tensor_name(part, parts[i].parameter->name), {count}, *dtype});
+      }
     }
   }
   return SafetensorsLayout(std::move(tensors));

@@ -30,19 +30,46 @@ std::filesystem::path make_previous_folder(const std::filesystem::path& output_d
 std::string state_file_name(int64_t rank, int64_t world_size);   // "tessera/state-00001-of-00004.safetensors"
 std::string state_index_name(int64_t rank, int64_t world_size);  // "tessera/state-00001-of-00004.json"
 
-// What is stored per element. The master weight is the value in the model file, plus a state tensor if the
-// model file has fewer bits.
-enum class StoredPart { kModel, kMaster, kExpAvg, kExpAvgSq };
-inline constexpr int kNumParts = 4;
-inline constexpr int kFirstStatePart = 1;
+// What is stored per element, in this order: the value in the model's files, what it lacks of the float32
+// master weight, and the tensors of the optimizer's state.
+class StoredParts {
+ public:
+  static constexpr size_t kModel = 0;
+  static constexpr size_t kMaster = 1;
+  static constexpr size_t kFirstTensor = 2;
+  static constexpr size_t kMaxCount = kFirstTensor + kMaxStateTensors;
 
-// The type of a part for model files of this type; nullopt if there is no such part.
-//   model F32: the model's files are the masters
-//   model BF16: I16, the remainder of master_remainder() (base/float_types.h)
-//   model F16: F32, the master itself
-std::optional<DType> part_dtype(StoredPart part, DType model_dtype);
-// Prefix of the parameter's name: "remainder/", "master/", "exp_avg/" or "exp_avg_sq/".
-std::string_view part_prefix(StoredPart part, DType model_dtype);
+  // For model files of this type, F32, BF16 or F16.
+  StoredParts(DType model_dtype, StateTensors tensors);
+
+  DType model_dtype() const { return model_dtype_; }
+  size_t count() const { return parts_.size(); }
+  size_t num_tensors() const { return parts_.size() - kFirstTensor; }
+  // nullopt if the part does not exist. kMaster is
+  //   with a model in F32:   nothing, the model has the masters
+  //   with a model in BF16:  I16, the remainder of master_remainder() (base/float_types.h)
+  //   with a model in F16:   F32, the master itself
+  std::optional<DType> dtype(size_t part) const { return parts_[part].dtype; }
+  int64_t element_bytes(size_t part) const {
+    return parts_[part].dtype ? dtype_bytes(*parts_[part].dtype) : 0;
+  }
+  int64_t bytes_per_element() const;  // of all parts
+  // In a state file: "remainder/", "master/" or the optimizer's name of the tensor, as in "exp_avg/", before
+  // the parameter's name.
+  std::string tensor_name(size_t part, std::string_view parameter) const;
+  // The part with this tensor, in the same type.
+  std::optional<size_t> find(const StateTensor& tensor) const;
+  // "exp_avg, exp_avg_sq".
+  std::string tensors_text() const;
+
+ private:
+  struct Part {
+    std::string prefix;
+    std::optional<DType> dtype;
+  };
+  DType model_dtype_;
+  std::vector<Part> parts_;
+};
 
 SafetensorsModelLayout model_file_layout(const ParameterLayout& layout, const ExportOptions& options);
 
@@ -55,7 +82,7 @@ struct OwnedPart {
 };
 // The parts of the parameters that lie in the ranges, ascending.
 std::vector<OwnedPart> owned_parts(const ParameterLayout& layout, const std::vector<ElementRange>& owned);
-SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, DType model_dtype);
+SafetensorsLayout state_file_layout(const std::vector<OwnedPart>& parts, const StoredParts& stored);
 
 // The unit of reading, encoding, writing and checksumming: elements of one parameter. 1 MiB of float32 stays
 // in a core's cache while it is checked and used, and is large enough for a disk.

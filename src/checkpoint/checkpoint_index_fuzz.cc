@@ -92,7 +92,7 @@ class Folder {
     reader.verify(pool_);
     int64_t num_elements = 0;
     reader.load(
-        layout_, everything(layout_),
+        layout_, AdamW::kStateTensors, everything(layout_),
         [&](StateKind, int64_t, std::span<const float> values) { num_elements += std::ssize(values); },
         pool_);
     if (num_elements != 3 * layout_.num_parameters()) std::abort();

@@ -37,6 +37,7 @@ struct PieceSlice {
 // remainders.
 struct ReadUnit {
   StateKind kind;
+  size_t part;  // of `values`
   int64_t flat_begin;
   int64_t count;
   PieceSlice values;
@@ -126,15 +127,15 @@ void add_cuts(const CheckpointCatalog& catalog, const Extent& extent, int64_t el
   }
 }
 
-std::vector<Cut> cuts_of(const CheckpointCatalog& catalog, const CatalogParameter& parameter, StoredPart part,
+std::vector<Cut> cuts_of(const CheckpointCatalog& catalog, const CatalogParameter& parameter, size_t part,
                          int64_t begin, int64_t end) {
-  const int64_t element_bytes = dtype_bytes(*part_dtype(part, catalog.manifest.model_dtype));
+  const int64_t element_bytes = catalog.parts.element_bytes(part);
   std::vector<Cut> cuts;
-  if (part == StoredPart::kModel) {
+  if (part == StoredParts::kModel) {
     add_cuts(catalog, parameter.model, element_bytes, begin, end, &cuts);
     return cuts;
   }
-  const std::vector<Extent>& extents = parameter.state[static_cast<size_t>(part)];
+  const std::vector<Extent>& extents = parameter.state[part];
   auto extent = std::partition_point(extents.begin(), extents.end(),
                                      [&](const Extent& candidate) { return candidate.end <= begin; });
   for (; extent != extents.end() && extent->begin < end; ++extent) {
@@ -143,24 +144,24 @@ std::vector<Cut> cuts_of(const CheckpointCatalog& catalog, const CatalogParamete
   return cuts;
 }
 
-// Adds the units of one kind for elements [begin, end) of a parameter.
-void add_units(const CheckpointCatalog& catalog, const Parameter& parameter, StateKind kind, int64_t begin,
-               int64_t end, std::vector<ReadUnit>* units) {
+// BF16 masters are the model's values with their remainders.
+bool needs_remainders(const CheckpointCatalog& catalog, StateKind kind) {
+  return kind == StateKind::kMaster && catalog.parts.model_dtype() == DType::kBF16;
+}
+
+// Adds the units of one kind, whose values are in `part`, for elements [begin, end) of a parameter.
+void add_units(const CheckpointCatalog& catalog, const Parameter& parameter, StateKind kind, size_t part,
+               int64_t begin, int64_t end, std::vector<ReadUnit>* units) {
   const CatalogParameter& stored = catalog.parameters.at(parameter.name);
-  const DType model_dtype = catalog.manifest.model_dtype;
-  const StoredPart part = kind == StateKind::kExpAvg     ? StoredPart::kExpAvg
-                          : kind == StateKind::kExpAvgSq ? StoredPart::kExpAvgSq
-                          : model_dtype == DType::kF16   ? StoredPart::kMaster
-                                                         : StoredPart::kModel;
   std::vector<Cut> cuts = cuts_of(catalog, stored, part, begin, end);
-  if (kind != StateKind::kMaster || model_dtype != DType::kBF16) {
+  if (!needs_remainders(catalog, kind)) {
     for (const Cut& cut : cuts) {
-      units->push_back({kind, parameter.offset + cut.begin, cut.end - cut.begin, cut.slice, {}});
+      units->push_back({kind, part, parameter.offset + cut.begin, cut.end - cut.begin, cut.slice, {}});
     }
     return;
   }
   // The pieces of weights and remainders mostly have the same boundaries, but need not.
-  const std::vector<Cut> others = cuts_of(catalog, stored, StoredPart::kMaster, begin, end);
+  const std::vector<Cut> others = cuts_of(catalog, stored, StoredParts::kMaster, begin, end);
   auto other = others.begin();
   for (const Cut& cut : cuts) {
     for (int64_t at = cut.begin; at < cut.end;) {
@@ -170,30 +171,44 @@ void add_units(const CheckpointCatalog& catalog, const Parameter& parameter, Sta
       PieceSlice remainders = other->slice;
       values.offset_bytes += (at - cut.begin) * static_cast<int64_t>(sizeof(bf16));
       remainders.offset_bytes += (at - other->begin) * static_cast<int64_t>(sizeof(int16_t));
-      units->push_back({kind, parameter.offset + at, unit_end - at, values, remainders});
+      units->push_back({kind, part, parameter.offset + at, unit_end - at, values, remainders});
       at = unit_end;
     }
   }
-}
-
-bool needs_remainders(const CheckpointCatalog& catalog, const ReadUnit& unit) {
-  return unit.kind == StateKind::kMaster && catalog.manifest.model_dtype == DType::kBF16;
 }
 
 int64_t unit_bytes(const CheckpointCatalog& catalog, const ReadUnit& unit) {
   const auto bytes = [&](const PieceSlice& slice) {
     return catalog.files[slice.file].pieces[slice.piece].size_bytes;
   };
-  return bytes(unit.values) + (needs_remainders(catalog, unit) ? bytes(unit.remainders) : 0);
+  return bytes(unit.values) + (needs_remainders(catalog, unit.kind) ? bytes(unit.remainders) : 0);
+}
+
+// The parts with the values, by StateKind; those of BF16 masters are the rounded ones.
+std::vector<size_t> find_parts_of(const CheckpointCatalog& catalog, StateTensors tensors) {
+  const bool is_half = catalog.parts.model_dtype() == DType::kF16;
+  std::vector<size_t> parts = {is_half ? StoredParts::kMaster : StoredParts::kModel};
+  for (const StateTensor& tensor : tensors) {
+    if (const auto part = catalog.parts.find(tensor)) parts.push_back(*part);
+  }
+  if (parts.size() == 1 + tensors.size() && catalog.parts.num_tensors() == tensors.size()) return parts;
+  fail(ExitCode::kBadConfig,
+       "{}: optimizer state: expected {} of the optimizer to be used, found {}; resume with the optimizer "
+       "that "
+       "wrote it, or start a new run from its weights: --model {}",
+       catalog.folder.native(), StoredParts(catalog.parts.model_dtype(), tensors).tensors_text(),
+       catalog.parts.tensors_text(), catalog.folder.native());
 }
 
 std::vector<ReadUnit> plan_units(const CheckpointCatalog& catalog, const ParameterLayout& layout,
+                                 const std::vector<size_t>& part_of_kind,
                                  const std::vector<ElementRange>& ranges) {
   const std::vector<OwnedPart> parts = owned_parts(layout, ranges);
   std::vector<ReadUnit> units;
-  for (const StateKind kind : {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq}) {
-    for (const OwnedPart& part : parts)
-      add_units(catalog, *part.parameter, kind, part.begin, part.end, &units);
+  for (size_t kind = 0; kind < part_of_kind.size(); ++kind) {
+    for (const OwnedPart& part : parts) {
+      add_units(catalog, *part.parameter, StateKind{kind}, part_of_kind[kind], part.begin, part.end, &units);
+    }
   }
   return units;
 }
@@ -207,15 +222,16 @@ class UnitReader {
   void read(const ReadUnit& unit) {
     const auto count = static_cast<size_t>(unit.count);
     const std::byte* values = read_slice(unit.values, &values_);
-    if (!needs_remainders(catalog_, unit)) {
-      sink_(unit.kind, unit.flat_begin, {reinterpret_cast<const float*>(values), count});
+    if (!needs_remainders(catalog_, unit.kind)) {
+      const DType dtype = *catalog_.parts.dtype(unit.part);
+      sink_(unit.kind, unit.flat_begin, decode_values(values, count, dtype, &decoded_));
       return;
     }
     const std::byte* remainders = read_slice(unit.remainders, &remainders_);
-    masters_.resize(count);
+    decoded_.resize(count);
     decode_masters(reinterpret_cast<const bf16*>(values), reinterpret_cast<const int16_t*>(remainders),
-                   masters_);
-    sink_(unit.kind, unit.flat_begin, masters_);
+                   decoded_);
+    sink_(unit.kind, unit.flat_begin, decoded_);
   }
 
  private:
@@ -233,7 +249,7 @@ class UnitReader {
   OpenFiles& files_;
   const StateSink& sink_;
   PageBuffer values_, remainders_;
-  std::vector<float> masters_;
+  std::vector<float> decoded_;
 };
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -290,19 +306,19 @@ int64_t CheckpointReader::bytes() const {
   return total;
 }
 
-void CheckpointReader::load(const ParameterLayout& layout, const std::vector<ElementRange>& ranges,
-                            const StateSink& sink, ThreadPool& pool,
+void CheckpointReader::load(const ParameterLayout& layout, StateTensors tensors,
+                            const std::vector<ElementRange>& ranges, const StateSink& sink, ThreadPool& pool,
                             const std::function<void(const LoadProgress&)>& report) const {
   const CheckpointCatalog& catalog = impl_->catalog;
   check_parameters(catalog, layout);
-  const std::vector<ReadUnit> units = plan_units(catalog, layout, ranges);
+  const std::vector<ReadUnit> units = plan_units(catalog, layout, find_parts_of(catalog, tensors), ranges);
   int64_t total_bytes = 0;
   for (const ReadUnit& unit : units) total_bytes += unit_bytes(catalog, unit);
   LoadMeter progress(total_bytes, report);
   OpenFiles files(catalog);
   const auto announce_unit = [&](const ReadUnit& unit) {
     files.announce(unit.values.file, unit.values.piece);
-    if (needs_remainders(catalog, unit)) files.announce(unit.remainders.file, unit.remainders.piece);
+    if (needs_remainders(catalog, unit.kind)) files.announce(unit.remainders.file, unit.remainders.piece);
   };
   for (size_t i = 0; i < std::min(kAnnouncedPieces, units.size()); ++i) announce_unit(units[i]);
   for_each_in_order(pool, units.size(), [&] {

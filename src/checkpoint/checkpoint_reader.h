@@ -37,11 +37,13 @@ class CheckpointReader {
   int64_t bytes() const;      // of all files
   int64_t num_files() const;
 
-  // Passes the masters and moments of `ranges` (ascending without overlap) to `sink`, in pieces of bounded
-  // size, several at once. Beyond the ranges it reads only the rest of the pieces at their ends. kBadData,
-  // naming the file, if the model's parameters differ from the checkpoint's or a checksum is wrong.
-  void load(const ParameterLayout& layout, const std::vector<ElementRange>& ranges, const StateSink& sink,
-            ThreadPool& pool, const std::function<void(const LoadProgress&)>& progress = {}) const;
+  // Passes the masters and the optimizer's state of `ranges` (ascending without overlap) to `sink`, in pieces
+  // of bounded size, several at once. Beyond the ranges it reads only the rest of the pieces at their ends.
+  // kBadData, naming the file, if the model's parameters differ from the checkpoint's or a checksum is wrong;
+  // kBadConfig if another optimizer's state is stored than `tensors`.
+  void load(const ParameterLayout& layout, StateTensors tensors, const std::vector<ElementRange>& ranges,
+            const StateSink& sink, ThreadPool& pool,
+            const std::function<void(const LoadProgress&)>& progress = {}) const;
 
   // Reads every byte and checks every checksum; kBadData names the first bad file.
   void verify(ThreadPool& pool, const std::function<void(const LoadProgress&)>& progress = {}) const;

@@ -15,6 +15,7 @@
 #include "formats/json.h"
 #include "model/families.h"
 #include "support/checkpoint_test_support.h"
+#include "support/momentum_sgd.h"
 #include "test_folder.h"
 
 namespace tessera {
@@ -76,6 +77,27 @@ TEST_F(Checkpoint, AnyNumberOfRanksReadsWhatAnyOtherWrote) {
   }
 }
 
+TEST_F(Checkpoint, HoldsTheStateOfAnyOptimizer) {
+  const ModelConfig config = tiny_checkpoint_config();
+  const ParameterLayout layout = parameter_layout(config);
+  const StateTensor two[] = {{"a", DType::kBF16}, {"b"}};
+  const StateTensors cases[] = {{}, MomentumSgd::kStateTensors, two};
+  for (const StateTensors tensors : cases) {
+    for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+      SCOPED_TRACE(fmt::format("{} tensors, {}", tensors.size(), dtype_name(dtype)));
+      TestCheckpoint test = checkpoint(dtype, 3);
+      test.tensors = tensors;
+      const TestState state = random_state(layout, dtype, kSeed, tensors);
+      const fs::path path = write_checkpoint(test, config, layout, state);
+      const CheckpointReader reader = CheckpointReader::open(path);
+      EXPECT_TRUE(load_checkpoint(reader, layout, 2, tensors) == state);
+      expect_error(ExitCode::kBadConfig, {path.native(), "optimizer state: expected exp_avg, exp_avg_sq"},
+                   [&] { load_checkpoint(reader, layout); });
+      fs::remove_all(path);
+    }
+  }
+}
+
 // Arbitrary ranges: elements outside them stay as they were.
 TEST_F(Checkpoint, RangesReadTheirElementsAndLittleElse) {
   const TestState state = random_state(layout_, DType::kBF16, kSeed);
@@ -86,15 +108,15 @@ TEST_F(Checkpoint, RangesReadTheirElementsAndLittleElse) {
   TestState found = zero_state(layout_);
   ThreadPool pool(2);
   int64_t num_bytes = 0;
-  reader.load(layout_, ranges, found.sink(), pool,
+  reader.load(layout_, AdamW::kStateTensors, ranges, found.sink(), pool,
               [&](const LoadProgress& progress) { num_bytes = progress.bytes_total; });
   TestState expected = zero_state(layout_);
-  for (const StateKind kind : {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq}) {
+  for_each_state_kind(state.tensors.size(), [&](StateKind kind) {
     for (const ElementRange& range : ranges) {
       std::copy(state.of(kind).begin() + range.begin, state.of(kind).begin() + range.end,
                 expected.of(kind).begin() + range.begin);
     }
-  }
+  });
   EXPECT_TRUE(found == expected);
   // Some pieces of the embedding, at the end of a rank's share, and in the last layer.
   EXPECT_LT(num_bytes, 12 * 3 * kStatePieceElements);
@@ -105,11 +127,11 @@ TEST_F(Checkpoint, RangesReadTheirElementsAndLittleElse) {
 TEST_F(Checkpoint, HoldsAModelAsExported) {
   TestState state = random_state(layout_, DType::kBF16, kSeed);
   // Some in the middle of two BF16 values; alignment gaps are zero.
-  for (size_t i = 0; i < state.master.size(); i += 5) {
-    if (state.master[i] == 0) continue;
+  for (size_t i = 0; i < state.masters().size(); i += 5) {
+    if (state.masters()[i] == 0) continue;
     const auto middle =
-        std::bit_cast<float>((std::bit_cast<uint32_t>(state.master[i]) & 0xFFFF0000u) | 0x8000u);
-    if (std::isfinite(to_float(master_weight(middle)))) state.master[i] = middle;
+        std::bit_cast<float>((std::bit_cast<uint32_t>(state.masters()[i]) & 0xFFFF0000u) | 0x8000u);
+    if (std::isfinite(to_float(master_weight(middle)))) state.masters()[i] = middle;
   }
   const TestFolder tokenizer, exported;
   tokenizer.write("tokenizer.json", "{\"a\": 1}");
@@ -129,7 +151,7 @@ TEST_F(Checkpoint, HoldsAModelAsExported) {
         ++num_files;
       }
       EXPECT_GE(num_files, 4);
-      std::vector<float> weights(state.master.size());
+      std::vector<float> weights(state.masters().size());
       ThreadPool pool(2);
       load_weights(
           SafetensorsModel::open(path), read_model_config(path), layout_,
@@ -137,7 +159,7 @@ TEST_F(Checkpoint, HoldsAModelAsExported) {
             std::copy(values.begin(), values.end(), weights.begin() + begin);
           },
           pool);
-      std::vector<float> expected = state.master;
+      std::vector<float> expected = state.masters();
       if (dtype == DType::kBF16) {
         for (float& master : expected) master = to_float(master_weight(master));
       }
@@ -172,8 +194,8 @@ class ChangingState {
 
   // Sets every value in the range to one.
   void change(ElementRange range) {
-    for (const StateKind kind : {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq}) {
-      for (int64_t i = range.begin; i < range.end; ++i) state_.of(kind)[static_cast<size_t>(i)] = 1.0f;
+    for (std::vector<float>& values : state_.arrays) {
+      std::fill(values.begin() + range.begin, values.begin() + range.end, 1.0f);
     }
   }
 
@@ -263,7 +285,7 @@ TEST_F(Checkpoint, RefusesWeightsThatTheModelsTypeCannotHold) {
   for (const auto& [dtype, value] : {std::pair(DType::kF16, 70000.0f), std::pair(DType::kF32, std::nanf("")),
                                      std::pair(DType::kBF16, std::numeric_limits<float>::max())}) {
     TestState state = good;
-    state.master[static_cast<size_t>(parameter.offset + 5)] = value;
+    state.masters()[static_cast<size_t>(parameter.offset + 5)] = value;
     expect_error(ExitCode::kNumerics,
                  {"tensor 'model.norm.weight': element 5", std::string(dtype_name(dtype))},
                  [&, type = dtype] { write_checkpoint(checkpoint(type, 2), config_, layout_, state); });

@@ -127,10 +127,9 @@ struct CheckpointWriter::Impl {
         pool(thread_pool),
         parts(owned_parts(*plan.layout, owned)),
         model_layout(model_file_layout(*plan.layout, export_options)),
-        state_layout(state_file_layout(parts, model_dtype())),
-        queue(cut_into_pieces(parts), model_dtype(), options.snapshot_bytes) {}
-
-  DType model_dtype() const { return export_options.save_dtype; }
+        stored(export_options.save_dtype, plan.state_tensors),
+        state_layout(state_file_layout(parts, stored)),
+        queue(cut_into_pieces(parts), stored, options.snapshot_bytes) {}
 
   // The writer's thread.
   void run() noexcept;
@@ -146,7 +145,7 @@ struct CheckpointWriter::Impl {
     PieceFile* file;
     int64_t offset_bytes;
   };
-  Place place_of(const StatePiece& piece, StoredPart part);
+  Place place_of(const StatePiece& piece, size_t part);
 
   const std::filesystem::path folder;
   const ModelConfig config;
@@ -158,6 +157,7 @@ struct CheckpointWriter::Impl {
   ThreadPool& pool;
   const std::vector<OwnedPart> parts;
   const SafetensorsModelLayout model_layout;
+  const StoredParts stored;
   const SafetensorsLayout state_layout;
   PieceQueue queue;
 
@@ -165,7 +165,7 @@ struct CheckpointWriter::Impl {
   std::vector<std::unique_ptr<PieceFile>> model_files;  // null where the rank owns nothing
   std::unique_ptr<PieceFile> state_file;
   std::vector<RankIndex::File> texts;
-  std::array<Stream, kNumParts> streams;
+  std::array<Stream, StoredParts::kMaxCount> streams;  // by part
   PageBuffer buffer;
   Pace pace{options.max_bytes_per_second};
 
@@ -221,11 +221,11 @@ void CheckpointWriter::Impl::open_files() {
 }
 
 void CheckpointWriter::Impl::write_pieces() {
-  buffer = PageBuffer(encoded_sizes(kStatePieceElements, model_dtype()).total_bytes);
+  buffer = PageBuffer(encoded_sizes(kStatePieceElements, stored).total_bytes);
   while (const auto work = queue.next()) {
     const StatePiece& piece = queue.piece(work->index);
     if (work->captured == nullptr) {
-      encode_piece(piece, 0, piece.count, model_dtype(), source, buffer.data());
+      encode_piece(piece, 0, piece.count, stored, source, buffer.data());
       queue.set_read(work->index);
     }
     if (pace.is_limited()) queue.sleep_until(pace.ready());
@@ -237,28 +237,27 @@ void CheckpointWriter::Impl::write_pieces() {
   if (queue.is_closed()) fail(ExitCode::kIoError, "{}: abandoned", folder.native());
 }
 
-CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const StatePiece& piece, StoredPart part) {
+CheckpointWriter::Impl::Place CheckpointWriter::Impl::place_of(const StatePiece& piece, size_t part) {
   const std::string& name = piece.parameter->name;
-  const int64_t element_bytes = dtype_bytes(*part_dtype(part, model_dtype()));
-  if (part == StoredPart::kModel) {
+  const int64_t element_bytes = stored.element_bytes(part);
+  if (part == StoredParts::kModel) {
     const SafetensorsModelLayout::Place place = model_layout.at(name);
     return {model_files[static_cast<size_t>(place.file)].get(),
             place.entry->offset_bytes + piece.begin * element_bytes};
   }
-  const SafetensorsEntry* entry =
-      state_layout.find(fmt::format("{}{}", part_prefix(part, model_dtype()), name));
+  const SafetensorsEntry* entry = state_layout.find(stored.tensor_name(part, name));
   TESSERA_CHECK(entry != nullptr, "{}", name);
   return {state_file.get(), entry->offset_bytes + piece.position * element_bytes};
 }
 
 void CheckpointWriter::Impl::write_piece(const PieceQueue::Work& work) {
   const StatePiece& piece = queue.piece(work.index);
-  const EncodedSizes sizes = encoded_sizes(piece.count, model_dtype());
+  const EncodedSizes sizes = encoded_sizes(piece.count, stored);
   const std::byte* encoded = work.captured != nullptr ? work.captured : buffer.data();
   int64_t total_bytes = 0;
-  for (size_t part = 0; part < kNumParts; ++part) {
+  for (size_t part = 0; part < stored.count(); ++part) {
     if (sizes.size_bytes[part] == 0) continue;
-    const Place place = place_of(piece, static_cast<StoredPart>(part));
+    const Place place = place_of(piece, part);
     place.file->write(place.offset_bytes,
                       {encoded + sizes.offset_bytes[part], static_cast<size_t>(sizes.size_bytes[part])});
     streams[part].add(place.file, place.offset_bytes, sizes.size_bytes[part]);
@@ -338,8 +337,8 @@ void CheckpointWriter::before_change(ElementRange elements) {
       impl.pool.parallel_for(std::ssize(blocks), [&](int64_t i) {
         const auto& [capture, first] = blocks[static_cast<size_t>(i)];
         const StatePiece& piece = impl.queue.piece(capture->index);
-        encode_piece(piece, first, std::min(kCaptureElements, piece.count - first), impl.model_dtype(),
-                     impl.source, capture->memory);
+        encode_piece(piece, first, std::min(kCaptureElements, piece.count - first), impl.stored, impl.source,
+                     capture->memory);
       });
       impl.queue.set_captured(captures);
     }

@@ -26,6 +26,7 @@ struct CheckpointPlan {
   std::filesystem::path folder;  // final name: output_dir/checkpoint-<step>
   const ModelConfig* config;
   const ParameterLayout* layout;
+  StateTensors state_tensors;
   ExportOptions export_options;
   int rank = 0;
   int world_size = 1;

@@ -43,38 +43,43 @@ void encode_block(DType model_dtype, std::span<const float> masters, std::byte* 
 
 }  // namespace
 
-EncodedSizes encoded_sizes(int64_t count, DType model_dtype) {
+EncodedSizes encoded_sizes(int64_t count, const StoredParts& parts) {
   EncodedSizes sizes;
-  for (int part = 0; part < kNumParts; ++part) {
-    const auto dtype = part_dtype(static_cast<StoredPart>(part), model_dtype);
-    const auto at = static_cast<size_t>(part);
-    sizes.offset_bytes[at] = sizes.total_bytes;
-    sizes.size_bytes[at] = dtype ? count * dtype_bytes(*dtype) : 0;
-    sizes.total_bytes += round_up(sizes.size_bytes[at], kCacheLineBytes);
+  for (size_t part = 0; part < parts.count(); ++part) {
+    sizes.offset_bytes[part] = sizes.total_bytes;
+    sizes.size_bytes[part] = count * parts.element_bytes(part);
+    sizes.total_bytes += round_up(sizes.size_bytes[part], kCacheLineBytes);
   }
   return sizes;
 }
 
-void encode_piece(const StatePiece& piece, int64_t first, int64_t count, DType model_dtype,
+void encode_piece(const StatePiece& piece, int64_t first, int64_t count, const StoredParts& parts,
                   const StateSource& source, std::byte* buffer) {
-  const EncodedSizes sizes = encoded_sizes(piece.count, model_dtype);
-  const auto part_at = [&](StoredPart part, int64_t element) {
-    const auto at = static_cast<size_t>(part);
-    return buffer + sizes.offset_bytes[at] +
-           element * dtype_bytes(part_dtype(part, model_dtype).value_or(DType::kU8));
+  const DType model_dtype = parts.model_dtype();
+  const EncodedSizes sizes = encoded_sizes(piece.count, parts);
+  const auto part_at = [&](size_t part, int64_t element) {
+    return buffer + sizes.offset_bytes[part] + element * parts.element_bytes(part);
   };
   const int64_t flat = piece.flat_begin() + first;
-  for (const auto& [kind, part] : {std::pair(StateKind::kExpAvg, StoredPart::kExpAvg),
-                                   std::pair(StateKind::kExpAvgSq, StoredPart::kExpAvgSq)}) {
-    source(kind, flat, {reinterpret_cast<float*>(part_at(part, first)), static_cast<size_t>(count)});
-  }
   std::array<float, kBlockElements> block;
+  for (size_t part = StoredParts::kFirstTensor; part < parts.count(); ++part) {
+    const StateKind kind = state_kind(part - StoredParts::kFirstTensor);
+    if (parts.dtype(part) == DType::kF32) {
+      source(kind, flat, {reinterpret_cast<float*>(part_at(part, first)), static_cast<size_t>(count)});
+      continue;
+    }
+    for (int64_t done = 0; done < count; done += kBlockElements) {
+      const auto values = std::span(block).first(static_cast<size_t>(std::min(kBlockElements, count - done)));
+      source(kind, flat + done, values);
+      std::ranges::transform(values, reinterpret_cast<bf16*>(part_at(part, first + done)), to_bf16);
+    }
+  }
   for (int64_t done = 0; done < count; done += kBlockElements) {
     const int64_t now = std::min(kBlockElements, count - done);
     const std::span<float> masters(block.data(), static_cast<size_t>(now));
     source(StateKind::kMaster, flat + done, masters);
-    std::byte* model = part_at(StoredPart::kModel, first + done);
-    encode_block(model_dtype, masters, model, part_at(StoredPart::kMaster, first + done));
+    std::byte* model = part_at(StoredParts::kModel, first + done);
+    encode_block(model_dtype, masters, model, part_at(StoredParts::kMaster, first + done));
     if (holds_non_finite(model_dtype, model, now)) {
       check_saved_weights(*piece.parameter, piece.begin + first + done, masters, model_dtype, model);
     }
@@ -83,6 +88,16 @@ void encode_piece(const StatePiece& piece, int64_t first, int64_t count, DType m
 
 void decode_masters(const bf16* weights, const int16_t* remainders, std::span<float> masters) {
   for (size_t i = 0; i < masters.size(); ++i) masters[i] = join_master(weights[i], remainders[i]);
+}
+
+std::span<const float> decode_values(const std::byte* stored, size_t count, DType dtype,
+                                     std::vector<float>* buffer) {
+  if (dtype == DType::kF32) return {reinterpret_cast<const float*>(stored), count};
+  TESSERA_CHECK(dtype == DType::kBF16, "{}", dtype_name(dtype));
+  buffer->resize(count);
+  const std::span values(reinterpret_cast<const bf16*>(stored), count);
+  std::ranges::transform(values, buffer->begin(), [](bf16 value) { return to_float(value); });
+  return *buffer;
 }
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "checkpoint/checkpoint_files.h"
 
@@ -12,20 +13,23 @@ namespace tessera {
 
 // Layout of an encoded piece: its parts back to back in one buffer, each aligned to a cache line.
 struct EncodedSizes {
-  std::array<int64_t, kNumParts> offset_bytes = {};
-  std::array<int64_t, kNumParts> size_bytes = {};  // 0 = no such part
+  std::array<int64_t, StoredParts::kMaxCount> offset_bytes = {};
+  std::array<int64_t, StoredParts::kMaxCount> size_bytes = {};  // 0 = no such part
   int64_t total_bytes = 0;
 };
-EncodedSizes encoded_sizes(int64_t count, DType model_dtype);
+EncodedSizes encoded_sizes(int64_t count, const StoredParts& parts);
 
 // Reads elements [first, first + count) of the piece from `source` and encodes them into `buffer`, which has
 // room for the whole piece and is aligned to a cache line. Several threads may encode disjoint elements.
 // Error(kNumerics) if a weight is not finite in the model's type.
-void encode_piece(const StatePiece& piece, int64_t first, int64_t count, DType model_dtype,
+void encode_piece(const StatePiece& piece, int64_t first, int64_t count, const StoredParts& parts,
                   const StateSource& source, std::byte* buffer);
 
 // Reconstructs master weights from BF16 model values and the remainders. (With F16 the state holds whole
 // masters.)
 void decode_masters(const bf16* weights, const int16_t* remainders, std::span<float> masters);
+// The float32 values of a part in F32 or BF16; `buffer` holds them unless they are stored as such.
+std::span<const float> decode_values(const std::byte* stored, size_t count, DType dtype,
+                                     std::vector<float>* buffer);
 
 }  // namespace tessera

@@ -32,9 +32,9 @@ void SnapshotRing::release(const std::byte* memory) {
   while (!slots_.empty() && slots_.front().released) slots_.pop_front();
 }
 
-PieceQueue::PieceQueue(std::vector<StatePiece> pieces, DType model_dtype, int64_t snapshot_bytes)
+PieceQueue::PieceQueue(std::vector<StatePiece> pieces, const StoredParts& parts, int64_t snapshot_bytes)
     : pieces_(std::move(pieces)),
-      model_dtype_(model_dtype),
+      parts_(parts),
       states_(pieces_.size(), State::kPending),
       captured_(pieces_.size(), nullptr),
       ring_(snapshot_bytes) {}
@@ -101,7 +101,7 @@ std::vector<PieceQueue::Capture> PieceQueue::claim(ElementRange elements) {
       if (states_[i] == State::kReading) all_read = false;
       if (states_[i] != State::kPending) continue;
       all_read = false;
-      std::byte* memory = ring_.allocate(encoded_sizes(pieces_[i].count, model_dtype_).total_bytes);
+      std::byte* memory = ring_.allocate(encoded_sizes(pieces_[i].count, parts_).total_bytes);
       if (memory == nullptr) break;
       states_[i] = State::kReading;
       captured_[i] = memory;

@@ -38,7 +38,7 @@ class SnapshotRing {
 // Thread-safe: the writer's thread and callers use it concurrently.
 class PieceQueue {
  public:
-  PieceQueue(std::vector<StatePiece> pieces, DType model_dtype, int64_t snapshot_bytes);
+  PieceQueue(std::vector<StatePiece> pieces, const StoredParts& parts, int64_t snapshot_bytes);
 
   const StatePiece& piece(size_t index) const { return pieces_[index]; }
 
@@ -76,7 +76,7 @@ class PieceQueue {
   std::optional<size_t> choose() const;
 
   const std::vector<StatePiece> pieces_;
-  const DType model_dtype_;
+  const StoredParts parts_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<State> states_;

@@ -1,18 +1,14 @@
-// The training state that a checkpoint stores per element of a ParameterLayout's flat array: a float32 master
-// weight and Adam's two moments.
+// How the state of a run (optim/state_tensor.h) is handed to and from a checkpoint, by elements of a
+// ParameterLayout's flat array.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <span>
 
-namespace tessera {
+#include "optim/state_tensor.h"
 
-enum class StateKind {
-  kMaster,    // float32 master weight
-  kExpAvg,    // first moment
-  kExpAvgSq,  // second moment
-};
+namespace tessera {
 
 // Fills the float32 values of the flat elements [begin, begin + values.size()), which the rank owns; called
 // from several threads.

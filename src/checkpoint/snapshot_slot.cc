@@ -34,51 +34,55 @@ static_assert(sizeof(SnapshotHeader) ==
 
 namespace {
 
-constexpr uint64_t kMagic = 0x31504E5341535354;  // "TSSASNP1"
+constexpr uint64_t kMagic = 0x32504E5341535354;  // "TSSASNP2"
 constexpr int64_t kHeaderBytes = 4096;
 // Filled and checked by a thread at a time: fits in L2.
 constexpr int64_t kChecksumBlockBytes = int64_t{256} << 10;
 // How much the texts of a run may grow before more memory is needed.
 constexpr int64_t kSlackBytes = int64_t{64} << 10;
 
-enum Region { kMasters, kExpAvg, kExpAvgSq, kRanges, kRun, kLogHistory, kChecksums, kNumRegions };
-constexpr int kNumCheckedRegions = kChecksums;
+// The regions: the texts and lists first named here come after the values of every StateKind.
+enum Region { kRanges, kRun, kLogHistory, kChecksums, kNumRegionsAfterValues };
 
 int64_t num_blocks(int64_t size_bytes) {
   return (size_bytes + kChecksumBlockBytes - 1) / kChecksumBlockBytes;
 }
 
 struct Layout {
-  explicit Layout(const SnapshotSizes& sizes) {
-    size[kMasters] = size[kExpAvg] = size[kExpAvgSq] =
-        sizes.num_elements * static_cast<int64_t>(sizeof(float));
-    size[kRanges] = sizes.num_ranges * static_cast<int64_t>(sizeof(ElementRange));
-    size[kRun] = sizes.run_bytes;
-    size[kLogHistory] = sizes.log_history_bytes;
-    for (int region = 0; region < kNumCheckedRegions; ++region) total_blocks += num_blocks(size[region]);
-    size[kChecksums] = total_blocks * static_cast<int64_t>(sizeof(uint32_t));
+  explicit Layout(const SnapshotSizes& sizes) : num_values(1 + static_cast<size_t>(sizes.num_state_tensors)) {
+    const auto value_bytes = static_cast<int64_t>(sizeof(float));
+    std::fill_n(size.begin(), num_values, sizes.num_elements * value_bytes);
+    size[index(kRanges)] = sizes.num_ranges * static_cast<int64_t>(sizeof(ElementRange));
+    size[index(kRun)] = sizes.run_bytes;
+    size[index(kLogHistory)] = sizes.log_history_bytes;
+    for (size_t region = 0; region < index(kChecksums); ++region) total_blocks += num_blocks(size[region]);
+    size[index(kChecksums)] = total_blocks * static_cast<int64_t>(sizeof(uint32_t));
     int64_t at = kHeaderBytes;
-    for (int region = 0; region < kNumRegions; ++region) {
+    for (size_t region = 0; region < index(kNumRegionsAfterValues); ++region) {
       offset[region] = at;
       at += round_up(size[region], kCacheLineBytes);
     }
     total_bytes = at;
   }
 
+  size_t index(Region region) const { return num_values + static_cast<size_t>(region); }
+
   struct Block {
-    int region = 0;
+    size_t region = 0;
     int64_t begin = 0;  // in the region
     int64_t size = 0;
   };
-  Block block(int64_t index) const {
-    int region = 0;
-    for (; index >= num_blocks(size[region]); ++region) index -= num_blocks(size[region]);
-    const int64_t begin = index * kChecksumBlockBytes;
+  Block block(int64_t block_index) const {
+    size_t region = 0;
+    for (; block_index >= num_blocks(size[region]); ++region) block_index -= num_blocks(size[region]);
+    const int64_t begin = block_index * kChecksumBlockBytes;
     return {region, begin, std::min(kChecksumBlockBytes, size[region] - begin)};
   }
 
-  std::array<int64_t, kNumRegions> offset = {};
-  std::array<int64_t, kNumRegions> size = {};
+  static constexpr size_t kMaxRegions = 1 + kMaxStateTensors + kNumRegionsAfterValues;
+  size_t num_values;  // regions with the values of a StateKind, in this order
+  std::array<int64_t, kMaxRegions> offset = {};
+  std::array<int64_t, kMaxRegions> size = {};
   int64_t total_blocks = 0;
   int64_t total_bytes = 0;
 };
@@ -91,17 +95,13 @@ uint32_t header_crc(const SnapshotHeader& header) {
 
 // The sizes are plausible: the file bounds them.
 bool fits(const SnapshotSizes& sizes, int64_t file_bytes) {
+  if (sizes.num_state_tensors < 0 || sizes.num_state_tensors > static_cast<int64_t>(kMaxStateTensors))
+    return false;
   for (const int64_t count :
        {sizes.num_ranges, sizes.num_elements, sizes.run_bytes, sizes.log_history_bytes}) {
     if (count < 0 || count > file_bytes) return false;
   }
   return Layout(sizes).total_bytes <= file_bytes;
-}
-
-StateKind kind_of(int region) {
-  return region == kMasters  ? StateKind::kMaster
-         : region == kExpAvg ? StateKind::kExpAvg
-                             : StateKind::kExpAvgSq;
 }
 
 // Reads elements [first, first + values.size()) of the concatenated ranges; `ends` are the ranges' ends in
@@ -125,8 +125,9 @@ int64_t SnapshotSizes::slot_bytes() const { return Layout(*this).total_bytes; }
 
 int64_t SnapshotSizes::memory_bytes() const { return memory_for(slot_bytes()); }
 
-int64_t peer_snapshot_bytes(int64_t num_elements, int num_nodes) {
+int64_t peer_snapshot_bytes(int64_t num_elements, int64_t num_state_tensors, int num_nodes) {
   SnapshotSizes sizes;
+  sizes.num_state_tensors = num_state_tensors;
   sizes.num_elements = num_elements;
   return (num_nodes > 1 ? 4 : 2) * sizes.memory_bytes();
 }
@@ -166,8 +167,9 @@ bool SnapshotSlot::verify(ThreadPool& pool) const {
   const SnapshotHeader* header = whole_header();
   if (header == nullptr) return false;
   const Layout layout(header->sizes);
-  const std::byte* checksums = memory_.data() + layout.offset[kChecksums];
-  if (crc32c(0, {checksums, static_cast<size_t>(layout.size[kChecksums])}) != header->checksums_crc) {
+  const std::byte* checksums = memory_.data() + layout.offset[layout.index(kChecksums)];
+  if (crc32c(0, {checksums, static_cast<size_t>(layout.size[layout.index(kChecksums)])}) !=
+      header->checksums_crc) {
     return false;
   }
   std::atomic<bool> is_whole = true;
@@ -219,8 +221,10 @@ std::span<std::byte> SnapshotSlot::body(int64_t slot_bytes) const {
 }
 
 void SnapshotSlot::write(const SnapshotId& id, int64_t rank, std::span<const ElementRange> ranges,
-                         const StateSource& source, const SnapshotTexts& texts, ThreadPool& pool) {
+                         int64_t num_state_tensors, const StateSource& source, const SnapshotTexts& texts,
+                         ThreadPool& pool) {
   SnapshotHeader header = {.magic = kMagic, .id = id, .rank = rank, .sizes = {}};
+  header.sizes.num_state_tensors = num_state_tensors;
   header.sizes.num_ranges = std::ssize(ranges);
   header.sizes.run_bytes = std::ssize(texts.run);
   header.sizes.log_history_bytes = std::ssize(texts.log_history);
@@ -232,49 +236,49 @@ void SnapshotSlot::write(const SnapshotId& id, int64_t rank, std::span<const Ele
   TESSERA_CHECK(layout.total_bytes <= memory_.size_bytes(), "{} bytes of {}", layout.total_bytes,
                 memory_.size_bytes());
   const auto copy = [&](Region region, const void* from) {
-    if (layout.size[region] == 0) return;
-    std::memcpy(memory_.data() + layout.offset[region], from, static_cast<size_t>(layout.size[region]));
+    const size_t at = layout.index(region);
+    if (layout.size[at] == 0) return;
+    std::memcpy(memory_.data() + layout.offset[at], from, static_cast<size_t>(layout.size[at]));
   };
   copy(kRanges, ranges.data());
   copy(kRun, texts.run.data());
   copy(kLogHistory, texts.log_history.data());
-  std::byte* checksums = memory_.data() + layout.offset[kChecksums];
+  std::byte* checksums = memory_.data() + layout.offset[layout.index(kChecksums)];
   pool.parallel_for(layout.total_blocks, [&](int64_t i) {
     const Layout::Block block = layout.block(i);
     std::byte* data = memory_.data() + layout.offset[block.region] + block.begin;
-    if (block.region <= kExpAvgSq) {
+    if (block.region < layout.num_values) {
       constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
       read_elements(ranges, ends, block.begin / kFloat,
                     {reinterpret_cast<float*>(data), static_cast<size_t>(block.size / kFloat)},
-                    kind_of(block.region), source);
+                    StateKind{block.region}, source);
     }
     reinterpret_cast<uint32_t*>(checksums)[i] = crc32c(0, {data, static_cast<size_t>(block.size)});
   });
-  header.checksums_crc = crc32c(0, {checksums, static_cast<size_t>(layout.size[kChecksums])});
+  header.checksums_crc = crc32c(0, {checksums, static_cast<size_t>(layout.size[layout.index(kChecksums)])});
   header.crc = header_crc(header);
   std::memcpy(memory_.data(), &header, sizeof(header));
 }
 
 std::span<const ElementRange> SnapshotSlot::ranges() const {
   const Layout layout(whole_header()->sizes);
-  return {reinterpret_cast<const ElementRange*>(memory_.data() + layout.offset[kRanges]),
+  return {reinterpret_cast<const ElementRange*>(memory_.data() + layout.offset[layout.index(kRanges)]),
           static_cast<size_t>(whole_header()->sizes.num_ranges)};
 }
 
 std::span<const float> SnapshotSlot::values(StateKind kind) const {
   const Layout layout(whole_header()->sizes);
-  const Region region = kind == StateKind::kMaster   ? kMasters
-                        : kind == StateKind::kExpAvg ? kExpAvg
-                                                     : kExpAvgSq;
-  return {reinterpret_cast<const float*>(memory_.data() + layout.offset[region]),
+  const auto at = static_cast<size_t>(kind);
+  return {reinterpret_cast<const float*>(memory_.data() + layout.offset[at]),
           static_cast<size_t>(whole_header()->sizes.num_elements)};
 }
 
 SnapshotTexts SnapshotSlot::texts() const {
   const Layout layout(whole_header()->sizes);
   const auto text = [&](Region region) {
-    return std::string_view(reinterpret_cast<const char*>(memory_.data() + layout.offset[region]),
-                            static_cast<size_t>(layout.size[region]));
+    const size_t at = layout.index(region);
+    return std::string_view(reinterpret_cast<const char*>(memory_.data() + layout.offset[at]),
+                            static_cast<size_t>(layout.size[at]));
   };
   return {text(kRun), text(kLogHistory)};
 }

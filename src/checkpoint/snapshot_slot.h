@@ -1,6 +1,6 @@
 // The state of one rank after one step, in memory that outlives its process (World::snapshot_slots): float32
-// masters and moments of the elements it owns, and the texts a checkpoint stores with them. Checksums tell a
-// later reader whether it is intact.
+// masters and optimizer state of the elements it owns, and the texts a checkpoint stores with them. Checksums
+// tell a later reader whether it is intact.
 #pragma once
 
 #include <array>
@@ -36,6 +36,7 @@ struct SnapshotTexts {
 };
 
 struct SnapshotSizes {
+  int64_t num_state_tensors = 0;
   int64_t num_ranges = 0;
   int64_t num_elements = 0;
   int64_t run_bytes = 0;
@@ -47,13 +48,13 @@ struct SnapshotSizes {
 
 // Memory that the slots of a rank that owns so many elements take, without the texts of the run: two of its
 // own and, on several nodes, two for the rank before it.
-int64_t peer_snapshot_bytes(int64_t num_elements, int num_nodes);
+int64_t peer_snapshot_bytes(int64_t num_elements, int64_t num_state_tensors, int num_nodes);
 
 // Layout: one page of header, then regions aligned to cache lines, each checksummed in blocks.
-//   masters, exp_avg, exp_avg_sq   float32 [num_elements] each, ranges back to back
-//   ranges                         int64 [num_ranges][2]: elements [begin, end) of the flat array, ascending
-//   texts                          run, log_history
-//   checksums                      uint32, CRC32C of every block of the regions above, in this order
+//   masters, tensors of the optimizer  float32 [num_elements] each, ranges back to back
+//   ranges       int64 [num_ranges][2]: elements [begin, end) of the flat array, ascending
+//   texts        run, log_history
+//   checksums    uint32, CRC32C of every block of the regions above, in this order
 class SnapshotSlot {
  public:
   // `fd` is borrowed. Error(kBadConfig) if it is not a valid descriptor.
@@ -76,7 +77,8 @@ class SnapshotSlot {
   void prepare(int64_t slot_bytes, ThreadPool& pool);
   // Fills a prepared slot, reading `source` from several threads. The content is intact once this returns.
   void write(const SnapshotId& id, int64_t rank, std::span<const ElementRange> ranges,
-             const StateSource& source, const SnapshotTexts& texts, ThreadPool& pool);
+             int64_t num_state_tensors, const StateSource& source, const SnapshotTexts& texts,
+             ThreadPool& pool);
   // The parts of a slot prepared for `slot_bytes` that are sent to another rank's slot, the header last.
   std::span<std::byte> header() const;
   std::span<std::byte> body(int64_t slot_bytes) const;

@@ -3,18 +3,19 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <bit>
 
-#include "comm/socket/local_socket.h"
+#include "base/unique_fd.h"
 #include "expect_error.h"
 
 namespace tessera {
 namespace {
 
 using testing::HasSubstr;
+
+constexpr int64_t kNumTensors = 2;
 
 // Every value is different.
 float value_of(StateKind kind, int64_t element) {
@@ -29,10 +30,11 @@ class SnapshotSlotTest : public testing::Test {
  protected:
   void write(SnapshotSlot& slot, const SnapshotId& id, const std::vector<ElementRange>& ranges) {
     slot.prepare(bytes_of(ranges), pool_);
-    slot.write(id, 3, ranges, fill_values, {run_, log_history_}, pool_);
+    slot.write(id, 3, ranges, kNumTensors, fill_values, {run_, log_history_}, pool_);
   }
   int64_t bytes_of(const std::vector<ElementRange>& ranges) const {
-    SnapshotSizes sizes = {.num_ranges = std::ssize(ranges),
+    SnapshotSizes sizes = {.num_state_tensors = kNumTensors,
+                           .num_ranges = std::ssize(ranges),
                            .run_bytes = std::ssize(run_),
                            .log_history_bytes = std::ssize(log_history_)};
     for (const ElementRange& range : ranges) sizes.num_elements += range.end - range.begin;
@@ -40,7 +42,7 @@ class SnapshotSlotTest : public testing::Test {
   }
 
   ThreadPool pool_{2};
-  UniqueFd file_{memfd_create("test", MFD_CLOEXEC)};
+  UniqueFd file_ = memory_file("test");
   std::string run_ = "{\"run\": 1}";
   std::string log_history_ = std::string(100'001, 's');
   // Blocks of a region end inside ranges, and ranges inside blocks.
@@ -64,7 +66,7 @@ TEST_F(SnapshotSlotTest, AnotherProcessFindsWhatWasWritten) {
   EXPECT_EQ(slot.texts().run, run_);
   EXPECT_EQ(slot.texts().log_history, log_history_);
   ASSERT_EQ(slot.ranges().size(), ranges_.size());
-  for (const StateKind kind : {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq}) {
+  for_each_state_kind(kNumTensors, [&](StateKind kind) {
     const std::span<const float> values = slot.values(kind);
     size_t at = 0;
     for (const ElementRange& range : slot.ranges()) {
@@ -73,13 +75,13 @@ TEST_F(SnapshotSlotTest, AnotherProcessFindsWhatWasWritten) {
       }
     }
     EXPECT_EQ(at, values.size());
-  }
+  });
 }
 
 TEST_F(SnapshotSlotTest, CopyWithItsHeaderLastIsWhole) {
   SnapshotSlot slot(file_.get());
   write(slot, id_, ranges_);
-  const UniqueFd other_file(memfd_create("test", MFD_CLOEXEC));
+  const UniqueFd other_file = memory_file("test");
   SnapshotSlot other(other_file.get());
   const int64_t bytes = bytes_of(ranges_);
   other.prepare(bytes, pool_);

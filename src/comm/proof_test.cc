@@ -70,19 +70,19 @@ TEST(NetworkHandshake, ProofsCoverBothSidesNumbers) {
   const Mac key = hmac_sha256("secret", {});
   const Listener listener = {.member = 0, .num_members = 2, .num_connections = 1};
   const Challenge challenge = make_challenge(random_nonce());
-  const AnswerFields fields = {.from = 1, .to = 0, .connection = 0, .nonce = random_nonce()};
-  const Answer answer = make_answer(challenge, fields, key);
-  EXPECT_TRUE(is_answer_to(challenge, answer, listener, key));
-  EXPECT_FALSE(is_answer_to(make_challenge(random_nonce()), answer, listener, key));
-  EXPECT_FALSE(is_answer_to(challenge, answer, listener, hmac_sha256("secres", {})));
-  Answer other = answer;
+  const ResponseFields fields = {.from = 1, .to = 0, .connection = 0, .nonce = random_nonce()};
+  const Response response = make_response(challenge, fields, key);
+  EXPECT_TRUE(is_response_to(challenge, response, listener, key));
+  EXPECT_FALSE(is_response_to(make_challenge(random_nonce()), response, listener, key));
+  EXPECT_FALSE(is_response_to(challenge, response, listener, hmac_sha256("secres", {})));
+  Response other = response;
   other.nonce = random_nonce();
-  EXPECT_FALSE(is_answer_to(challenge, other, listener, key));
-  const Welcome welcome = make_welcome(challenge, answer, key);
-  EXPECT_TRUE(is_welcome(welcome, challenge, answer, key));
+  EXPECT_FALSE(is_response_to(challenge, other, listener, key));
+  const Welcome welcome = make_welcome(challenge, response, key);
+  EXPECT_TRUE(is_welcome(welcome, challenge, response, key));
   EXPECT_FALSE(is_welcome(welcome, challenge, other, key));
-  EXPECT_FALSE(is_welcome(welcome, make_challenge(random_nonce()), answer, key));
-  EXPECT_FALSE(is_welcome({answer.proof}, challenge, answer, key)) << "its own proof, sent back";
+  EXPECT_FALSE(is_welcome(welcome, make_challenge(random_nonce()), response, key));
+  EXPECT_FALSE(is_welcome({response.proof}, challenge, response, key)) << "its own proof, sent back";
 }
 
 }  // namespace

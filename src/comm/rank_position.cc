@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "comm/socket/local_socket.h"
+#include "base/unique_fd.h"
 
 namespace tessera {
 namespace {

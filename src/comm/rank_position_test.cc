@@ -2,7 +2,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,25 +9,19 @@
 #include <string>
 #include <thread>
 
-#include "comm/socket/local_socket.h"
+#include "base/unique_fd.h"
 #include "resource_counter.h"
 
 namespace tessera {
 namespace {
 
-UniqueFd shared_memory() {
-  UniqueFd fd(memfd_create("position", MFD_CLOEXEC));
-  EXPECT_EQ(ftruncate(fd.get(), RankPosition::size_bytes()), 0);
-  return fd;
-}
-
-std::string path_of(const UniqueFd& fd) { return "/proc/self/fd/" + std::to_string(fd.get()); }
+UniqueFd shared_memory() { return memory_file("position", RankPosition::size_bytes()); }
 
 TEST(RankPosition, NothingIsThereBeforeTheFirstMark) {
   const UniqueFd fd = shared_memory();
   const RankPosition reader(fd.get());
   EXPECT_FALSE(reader.read().is_there);
-  RankPosition writer = RankPosition::of_rank(path_of(fd));
+  RankPosition writer = RankPosition::of_rank(fd.path());
   writer.mark(Activity::kWork, {.what = "loading"});
   EXPECT_TRUE(reader.read().is_there);
   EXPECT_EQ(reader.read().at(Activity::kNode).what, "");
@@ -37,7 +30,7 @@ TEST(RankPosition, NothingIsThereBeforeTheFirstMark) {
 TEST(RankPosition, AnotherMappingReadsWhatWasMarked) {
   const UniqueFd fd = shared_memory();
   const RankPosition reader(fd.get());
-  RankPosition writer = RankPosition::of_rank(path_of(fd));
+  RankPosition writer = RankPosition::of_rank(fd.path());
   writer.set_folder("/runs/a folder");
   writer.mark(Activity::kWork, {.what = "backward", .number = 7, .layer = 3});
   writer.mark(Activity::kNetwork,
@@ -66,7 +59,7 @@ TEST(RankPosition, StaysWhenTheRankIsKilled) {
   const UniqueFd fd = shared_memory();
   const pid_t child = fork();
   if (child == 0) {
-    RankPosition::of_rank(path_of(fd)).mark(Activity::kWork, {.what = "forward", .number = 12, .layer = 4});
+    RankPosition::of_rank(fd.path()).mark(Activity::kWork, {.what = "forward", .number = 12, .layer = 4});
     kill(getpid(), SIGKILL);
   }
   waitpid(child, nullptr, 0);
@@ -86,9 +79,8 @@ TEST(RankPosition, LongTextsAreCutAndLongFoldersLeftOut) {
 
 TEST(RankPosition, AFileThatIsGoneOrTooSmallIsNotUsed) {
   EXPECT_FALSE(RankPosition::of_rank("/nowhere/at/all").read().is_there);
-  const UniqueFd small(memfd_create("position", MFD_CLOEXEC));
-  ASSERT_EQ(ftruncate(small.get(), 8), 0);
-  RankPosition position = RankPosition::of_rank(path_of(small));
+  const UniqueFd small = memory_file("position", 8);
+  RankPosition position = RankPosition::of_rank(small.path());
   position.mark(Activity::kWork, {.what = "here"});
   EXPECT_EQ(position.read().at(Activity::kWork).what, "here");
 }

@@ -4,9 +4,9 @@
 
 namespace tessera {
 
-void Verdict::report(MemberId culprit, int watched_node, const Failure& failure) {
+void Verdict::report(MemberId culprit, int reporting_node, const Failure& failure) {
   if (decided_) return;
-  if (lost_ && culprit != lost_->culprit && watched_node != lost_->node_rank) return;
+  if (lost_ && culprit != lost_->culprit && reporting_node != lost_->node_rank) return;
   decided_ = failure;
 }
 

@@ -27,10 +27,10 @@ class Verdict {
   Verdict(Duration lost_grace, Duration suspicion_grace)
       : lost_grace_(lost_grace), suspicion_grace_(suspicion_grace) {}
 
-  // First-hand report by the member itself (watched_node = -1) or by the agent of `watched_node`. Final,
+  // First-hand report by the member itself (reporting_node = -1) or by the agent of `reporting_node`. Final,
   // unless another member was lost before: whatever ends after the first culprit is a consequence. An agent,
   // however, knows which of its ranks was first.
-  void report(MemberId culprit, int watched_node, const Failure& failure);
+  void report(MemberId culprit, int reporting_node, const Failure& failure);
   // The member's connection ended. Waits for a report about it, or for news that the agent of its node is
   // gone, which ends the node's ranks.
   void lost(MemberId culprit, int node_rank, const Failure& failure);

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
@@ -11,8 +10,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/rng.h"
 #include "base/text.h"
 #include "comm/node_list.h"
+#include "platform/host_name.h"
 
 namespace tessera {
 namespace {
@@ -60,17 +61,9 @@ class Variables {
   const Environment& environment_;
 };
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name[0] == '\0' ? "?" : name.data();
-}
-
-// FNV-1a: the same on every node.
+// The same on every node.
 int port_of_job(const std::string& job) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : job) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return kFirstDerivedPort + static_cast<int>(hash % kNumDerivedPorts);
+  return kFirstDerivedPort + static_cast<int>(hash_name(job) % kNumDerivedPorts);
 }
 
 // Fills in what follows from rank, world_size, local_rank and local_world_size, and checks that they are

@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // The plan of one start.
-LaunchPlan seated(const LaunchPlan& plan, const NodeSeat& seat) {
+LaunchPlan seated(const LaunchPlan& plan, const wire::Assignment& seat) {
   LaunchPlan start = plan;
   start.node_rank = seat.node_rank;
   start.num_nodes = seat.num_nodes;
@@ -58,7 +58,7 @@ LaunchResult run_agent(const LaunchPlan& given_plan) {
   if (plan.log_dir.empty() && !log_folder.empty())
     log_info("log files of the ranks are in {}", log_folder.string());
   const SnapshotMemory snapshots(may_restart(plan) ? plan.local_world_size : 0);
-  NodeSeat seat = {.restart_count = -1, .node_rank = plan.wanted_rank, .num_nodes = plan.max_nodes};
+  wire::Assignment seat = {.restart_count = -1, .node_rank = plan.wanted_rank, .num_nodes = plan.max_nodes};
   int num_idle_starts = 0;  // consecutive uncounted restarts without progress
   for (;;) {
     if (plan.has_meetings()) {

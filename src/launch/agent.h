@@ -1,5 +1,5 @@
-// The agent of a node: starts its ranks, watches them, forwards signals and output, and ends all of them when
-// one fails.
+// The agent of a node: starts its ranks, waits for them, forwards signals and output, and ends all of them
+// when one fails.
 #pragma once
 
 #include <string>

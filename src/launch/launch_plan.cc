@@ -12,8 +12,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/proof.h"
-#include "launch/host_name.h"
 #include "launch/reports/text_fields.h"
+#include "platform/host_name.h"
 
 namespace tessera {
 namespace {

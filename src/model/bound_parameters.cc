@@ -14,6 +14,11 @@ TensorView flat_array(const ParameterLayout& layout, int64_t group, std::byte* d
   return {reinterpret_cast<std::byte*>(begin), dtype, {layout.num_elements()}};
 }
 
+void check_is_on(const Device& device, ConstTensorView view) {
+  TESSERA_CHECK(view.empty() || &view.device() == &device, "a tensor of device {} for a model on {}",
+                view.device().name(), device.name());
+}
+
 Shape stacked_shape(const ModelTensor& tensor) {
   std::vector<int64_t> shape = tensor.parts.front().shape;
   for (size_t i = 1; i < tensor.parts.size(); ++i) {
@@ -57,7 +62,15 @@ void BoundParameters::for_each_matrix(int64_t group, const Body& body) const {
   });
 }
 
+void BoundParameters::bind(ParameterAccess& access) {
+  const Device& device = ops_->device();
+  TESSERA_CHECK(&device == &host_device(), "parameters of the host for a model on {}", device.name());
+  access_ = &access;
+}
+
 void BoundParameters::bind(TensorView flat_weights, TensorView flat_gradients) {
+  check_is_on(ops_->device(), flat_weights);
+  check_is_on(ops_->device(), flat_gradients);
   TESSERA_CHECK(flat_weights.dtype() == dtype_ && flat_weights.num_elements() == layout_.num_elements(),
                 "weights of {} {}, expected {} {}", flat_weights.num_elements(),
                 dtype_name(flat_weights.dtype()), layout_.num_elements(), dtype_name(dtype_));
@@ -160,18 +173,18 @@ void BoundParameters::reserve_packed_forms(FormsKept kept) {
     for (int64_t group = 0; group < num_groups(); ++group) {
       bytes_by_group.push_back(packed_bytes(group, kept_));
     }
-    packed_memory_ = PageBuffer();
+    packed_memory_ = DeviceBuffer();
     if (packed_bytes(kept_) > 0) access_->reserve_packed_forms(bytes_by_group);
     // They are bound again, with their forms, when opened.
     std::fill(group_weights_.begin(), group_weights_.end(), nullptr);
     return;
   }
-  packed_memory_ = PageBuffer(packed_bytes(kept_));
+  packed_memory_ = ops_->device().allocate(packed_bytes(kept_));
   if (weights_are_bound_) assign_packed_forms();
 }
 
 void BoundParameters::assign_packed_forms() {
-  std::byte* memory = packed_memory_.data();
+  std::byte* memory = packed_memory_.address();
   for (int64_t group = 0; group < num_groups(); ++group) {
     assign_packed_forms(group, memory);
     if (memory != nullptr) memory += packed_bytes(group, kept_);

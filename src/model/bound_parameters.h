@@ -8,11 +8,11 @@
 #include <functional>
 #include <vector>
 
-#include "base/memory.h"
 #include "model/model_tensor.h"
 #include "model/parameter_access.h"
 #include "model/parameters.h"
 #include "ops/ops.h"
+#include "tensor/device.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
@@ -35,7 +35,7 @@ class BoundParameters {
 
   // The flat arrays of layout().num_elements(): weights, and gradients F32 or empty.
   void bind(TensorView flat_weights, TensorView flat_gradients);
-  void bind(ParameterAccess& access) { access_ = &access; }
+  void bind(ParameterAccess& access);
   bool has_weights() const { return access_ != nullptr || weights_are_bound_; }
   bool has_gradients() const { return access_ != nullptr || !group_gradients_.front().empty(); }
 
@@ -98,7 +98,7 @@ class BoundParameters {
   std::vector<std::byte*> group_weights_;  // with access_: what the views point to
   std::vector<TensorView> group_gradients_;
   FormsKept kept_ = FormsKept::kNone;
-  PageBuffer packed_memory_;
+  DeviceBuffer packed_memory_;
   bool packed_forms_are_stale_ = true;
 };
 

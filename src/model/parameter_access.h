@@ -1,6 +1,6 @@
 // How a model reaches parameters that are not all in memory: it opens each parameter group (Parameter::group)
 // before using it and closes it afterwards. Meanwhile the implementation fetches weights and hands over
-// gradients.
+// gradients. All of this is memory of the host, shared by the ranks of a node.
 //
 // The order of calls depends only on the model, never on the batch:
 //   forward:   weights 0, 1, ..., n, n + 1 (n layers), each closed before the next is opened, except n + 1;

@@ -6,7 +6,8 @@
 #include <iterator>
 #include <map>
 
-#include "forwarding_ops.h"
+#include "base/memory.h"
+#include "ops/forwarding_ops.h"
 #include "support/model_test_support.h"
 
 namespace tessera {
@@ -291,7 +292,8 @@ void expect_packed(const LlamaWeights& weights, bool training) {
 
 TEST_P(ModelAccess, EveryMatrixHasItsPackedForms) {
   ThreadPool pool(1);
-  CopyingOps ops(make_cpu_ops(pool));
+  const std::unique_ptr<Ops> cpu_ops = make_cpu_ops(pool);
+  CopyingOps ops(*cpu_ops);
   ActivationLimits limits = {8, 8};
   limits.pack_weights = true;
   for (const bool training : {false, true}) {

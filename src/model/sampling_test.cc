@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "base/error.h"
 #include "model/sampling.h"
 
 namespace tessera {

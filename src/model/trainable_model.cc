@@ -40,8 +40,6 @@ FormsKept forms_kept(const ActivationLimits& limits) {
   return limits.training ? FormsKept::kAll : FormsKept::kForward;
 }
 
-std::span<std::byte> bytes_of(const PageBuffer& buffer) { return buffer.as<std::byte>(); }
-
 }  // namespace
 
 TrainableModel::TrainableModel(const ModelConfig& config, DType dtype, Ops& ops)
@@ -74,9 +72,9 @@ OpsLimits TrainableModel::ops_limits_of_layers(const ActivationLimits& limits) c
 void TrainableModel::reserve(const ActivationLimits& limits) {
   limits_ = limits;
   const ActivationBytes bytes = arena_bytes(limits_);
-  saved_memory_ = PageBuffer(bytes.saved_bytes);
-  working_memory_ = PageBuffer(bytes.working_bytes);
-  workspace_ = PageBuffer(ops_->workspace_bytes(ops_limits(limits_)));
+  saved_memory_ = device().allocate(bytes.saved_bytes);
+  working_memory_ = device().allocate(bytes.working_bytes);
+  workspace_ = device().allocate(ops_->workspace_bytes(ops_limits(limits_)));
   parameters_.reserve_packed_forms(forms_kept(limits_));
   reserved_table_bytes_ = reserve_tables(limits_);
 }
@@ -90,11 +88,11 @@ void TrainableModel::begin(const PackedBatch& batch) {
   TESSERA_CHECK(parameters_.has_weights(), "no weights are bound");
   is_abandoned_ = false;
   check_batch(batch, limits_, config_.vocab_size);
-  Arena saved(bytes_of(saved_memory_));
-  Arena working(bytes_of(working_memory_));
+  Arena saved(saved_memory_);
+  Arena working(working_memory_);
   lay_out(batch, saved, working);
   // A Generator on the same Ops may have bound its own workspace.
-  ops_->bind_workspace(bytes_of(workspace_));
+  ops_->bind_workspace(workspace_.span());
   refresh_packed_forms();
 }
 

@@ -12,13 +12,14 @@
 #include <span>
 #include <vector>
 
-#include "base/memory.h"
 #include "formats/huggingface/model_config.h"
 #include "model/bound_parameters.h"
 #include "model/flops.h"
 #include "model/parameter_access.h"
 #include "model/parameters.h"
 #include "ops/ops.h"
+#include "tensor/arena.h"
+#include "tensor/device.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -59,6 +60,8 @@ class TrainableModel {
   const ModelConfig& config() const { return config_; }
   const ParameterLayout& layout() const { return parameters_.layout(); }
   DType dtype() const { return dtype_; }
+  // Of the Ops: where all tensors are that the model is given, allocates and shows.
+  Device& device() const { return ops_->device(); }
 
   // Does not allocate.
   ActivationBytes activation_bytes(const ActivationLimits& limits) const;
@@ -66,7 +69,8 @@ class TrainableModel {
   // The flat arrays of layout().num_elements(): weights in dtype(), gradients F32 (empty = no training). The
   // caller owns the memory, which must outlive the model.
   void bind_parameters(TensorView weights, TensorView gradients) { parameters_.bind(weights, gradients); }
-  // Alternative: every parameter group is opened before its use. `access` must outlive the model.
+  // Alternative for a model on the host: every parameter group is opened before its use. `access` must
+  // outlive the model.
   void bind_parameters(ParameterAccess& access) { parameters_.bind(access); }
   // Called by an `access` that keeps packed forms: makes one share of the forms of a group whose elements are
   // at `weights`. The shares of a group are disjoint and nearly equal.
@@ -182,9 +186,9 @@ class TrainableModel {
   LayerWatch watch_;
   GradientWatch gradient_watch_;
   ActivationLimits limits_;
-  PageBuffer saved_memory_;
-  PageBuffer working_memory_;
-  PageBuffer workspace_;
+  DeviceBuffer saved_memory_;
+  DeviceBuffer working_memory_;
+  DeviceBuffer workspace_;
   int64_t reserved_table_bytes_ = 0;
 };
 

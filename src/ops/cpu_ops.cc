@@ -20,6 +20,8 @@ class CpuOps final : public Ops {
  public:
   explicit CpuOps(ThreadPool& pool) : pool_(pool) {}
 
+  Device& device() const override { return host_device(); }
+
   std::string description() const override {
     std::string text = "cpu:";
     for (const KernelReport& report : kernel_reports()) {
@@ -95,6 +97,12 @@ class CpuOps final : public Ops {
   }
   void add(TensorView x, ConstTensorView y) override { tessera::add(x, y, pool_); }
   void round_to(ConstTensorView from, TensorView to) override { tessera::round_to(from, to, pool_); }
+  void gather_rows(std::span<const int32_t> rows, TensorView x_TD) override {
+    tessera::gather_rows(rows, x_TD);
+  }
+  void scatter_rows(std::span<const int32_t> rows, TensorView x_TD) override {
+    tessera::scatter_rows(rows, x_TD);
+  }
   void zero(TensorView x) override { tessera::zero(x, pool_); }
   double sum_of_squares(ConstTensorView x) override {
     const std::span<const float> elements(x.as<float>(), static_cast<size_t>(x.num_elements()));
@@ -146,18 +154,19 @@ class CpuOps final : public Ops {
   }
   void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                                std::span<const int32_t> targets, float label_smoothing,
-                               std::span<SoftmaxRow> rows) override {
-    tessera::cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows, pool_);
+                               TensorView rows) override {
+    tessera::cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, softmax_rows(rows),
+                                     pool_);
   }
-  LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
-                              int64_t vocab_size, float label_smoothing) override {
-    return tessera::cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
+  LossSums cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets, int64_t vocab_size,
+                              float label_smoothing) override {
+    return tessera::cross_entropy_loss(softmax_rows(rows), targets, vocab_size, label_smoothing);
   }
   void cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column, int64_t vocab_size,
-                                    std::span<const int32_t> targets, std::span<const SoftmaxRow> rows,
+                                    std::span<const int32_t> targets, ConstTensorView rows,
                                     float label_smoothing, float grad_scale, TensorView dlogits_RC) override {
-    tessera::cross_entropy_chunk_gradient(logits_RC, first_column, vocab_size, targets, rows, label_smoothing,
-                                          grad_scale, dlogits_RC, pool_);
+    tessera::cross_entropy_chunk_gradient(logits_RC, first_column, vocab_size, targets, softmax_rows(rows),
+                                          label_smoothing, grad_scale, dlogits_RC, pool_);
   }
 
  private:

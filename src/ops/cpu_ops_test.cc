@@ -74,7 +74,8 @@ bool run_every_operation(Ops& ops, DType A) {
   for (size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int32_t>(t * 7 % kVocabSize);
   const std::vector<int32_t> cu_seqlens = {0, static_cast<int32_t>(T)};
   const std::vector<float> angles(static_cast<size_t>(T * kHeads.head_dim / 2), 0.7f);
-  const RopeTable table = {angles, angles, kHeads.head_dim / 2};
+  const ConstTensorView angles_PE2(angles.data(), DType::kF32, {T, kHeads.head_dim / 2});
+  const RopeTable table = {angles_PE2, angles_PE2};
 
   OwnedTensor embedding(A, {V, D}), x(A, {T, D}), norm(A, {T, D}), w_norm(A, {D}), rstd(F32, {T});
   OwnedTensor w_qkv(A, {Q, D}), bias(A, {Q}), qkv(A, {T, Q}), w_head(A, {kHeads.head_dim});

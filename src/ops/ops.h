@@ -13,6 +13,9 @@
 // * Outputs do not overlap inputs unless marked "in place" or "may alias".
 // * Results do not depend on the number of threads and are identical in every run.
 // * Calls do not allocate memory; temporary memory comes from bind_workspace().
+// * Tensors, packed forms and the workspace are memory of device(). Spans of ids, positions, row numbers,
+//   sequence starts and targets are the host's, may be reused after the call, and are for the implementation
+//   to upload. Calls are carried out in order; one that returns or adds up a number returns with it.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +29,7 @@
 #include "kernels/gemm/linear_weight.h"
 #include "kernels/rope/rope.h"
 #include "kernels/update.h"
+#include "tensor/device.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
@@ -52,6 +56,9 @@ struct OpsLimits {
 class Ops {
  public:
   virtual ~Ops() = default;
+
+  // Where the operands are.
+  virtual Device& device() const = 0;
 
   // The implementations in use, for the log: "cpu: gemm onednn (amx_bf16), attention hwy (avx3_dl), ...".
   virtual std::string description() const = 0;
@@ -101,6 +108,10 @@ class Ops {
   virtual void add(TensorView x, ConstTensorView y) = 0;
   // to = from (F32) rounded to A.
   virtual void round_to(ConstTensorView from, TensorView to) = 0;
+  // x_i = x_rows[i] in place; `rows` ascend. Rows after the last of these keep what they had.
+  virtual void gather_rows(std::span<const int32_t> rows, TensorView x_TD) = 0;
+  // The reverse: x_rows[i] = x_i in place; all other rows become zero.
+  virtual void scatter_rows(std::span<const int32_t> rows, TensorView x_TD) = 0;
   // x = 0, any dtype.
   virtual void zero(TensorView x) = 0;
   // Sum of x^2 (F32) in double, for a gradient whose sum of squares no product computes.
@@ -150,16 +161,17 @@ class Ops {
                                  float label_smoothing, float grad_scale, TensorView dlogits_RV) = 0;
   // The same for rows available only one chunk of the vocabulary at a time: add every chunk in ascending
   // order, take the loss, then request the gradient of each chunk with the same logits again. logits_RC (F32)
-  // are columns [first_column, first_column + C); the chunk at column 0 resets `rows` [R].
+  // are columns [first_column, first_column + C); `rows` is U8 [R, kSoftmaxRowBytes], which the chunk at
+  // column 0 resets.
   virtual void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                                        std::span<const int32_t> targets, float label_smoothing,
-                                       std::span<SoftmaxRow> rows) = 0;
-  virtual LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+                                       TensorView rows) = 0;
+  virtual LossSums cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets,
                                       int64_t vocab_size, float label_smoothing) = 0;
   virtual void cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column,
                                             int64_t vocab_size, std::span<const int32_t> targets,
-                                            std::span<const SoftmaxRow> rows, float label_smoothing,
-                                            float grad_scale, TensorView dlogits_RC) = 0;
+                                            ConstTensorView rows, float label_smoothing, float grad_scale,
+                                            TensorView dlogits_RC) = 0;
 };
 
 }  // namespace tessera

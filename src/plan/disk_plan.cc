@@ -21,12 +21,10 @@ std::string checkpoints_text(const DiskPlan& plan) {
 
 }  // namespace
 
-DiskPlan plan_disk(int64_t num_parameters, DType save_dtype, const CheckpointCount& count) {
-  // Besides the weights: two moments, and the part of the float32 master that the weights lack.
-  const int64_t master_bytes = save_dtype == DType::kF32 ? 0 : save_dtype == DType::kBF16 ? 2 : 4;
+DiskPlan plan_disk(int64_t num_parameters, const StoredParts& parts, const CheckpointCount& count) {
   DiskPlan plan;
-  plan.model_bytes = num_parameters * dtype_bytes(save_dtype);
-  plan.checkpoint_bytes = plan.model_bytes + num_parameters * (master_bytes + 2 * dtype_bytes(DType::kF32));
+  plan.model_bytes = num_parameters * parts.element_bytes(StoredParts::kModel);
+  plan.checkpoint_bytes = num_parameters * parts.bytes_per_element();
   plan.num_checkpoints = count.num_saves;
   if (count.total_limit) {
     const int64_t more = std::max<int64_t>(*count.total_limit + 1 - count.num_present, 1);

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "tensor/dtype.h"
+#include "checkpoint/checkpoint_files.h"
 
 namespace tessera {
 
@@ -29,7 +29,7 @@ struct CheckpointCount {
 };
 
 // Sizes follow docs/checkpoint-format.md.
-DiskPlan plan_disk(int64_t num_parameters, DType save_dtype, const CheckpointCount& count);
+DiskPlan plan_disk(int64_t num_parameters, const StoredParts& parts, const CheckpointCount& count);
 
 // Folders named checkpoint-N in `output_dir`.
 int64_t num_checkpoints_in(const std::filesystem::path& output_dir);

@@ -39,7 +39,7 @@ int64_t bytes_of_node(const MemoryItem& item, int local_world_size) {
   return item.scope == MemoryScope::kRank ? item.size_bytes * local_world_size : item.size_bytes;
 }
 
-// "moments (F32) 12.0 GiB, ..."; the table lists all items.
+// "optimizer: exp_avg, exp_avg_sq 12.0 GiB, ..."; the table lists all items.
 std::string largest_items(MemoryPlan plan) {
   constexpr size_t kNumShown = 3;
   std::erase_if(plan.items, [](const MemoryItem& item) { return item.name == kBaselineName; });
@@ -276,7 +276,9 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
       MemoryUse::kSaving);
   if (request.peer_snapshots) {
     add(MemoryKind::kBuffers, "peer snapshots",
-        request.local_world_size * peer_snapshot_bytes(largest_shard(model, request), request.num_nodes),
+        request.local_world_size * peer_snapshot_bytes(largest_shard(model, request),
+                                                       std::ssize(request.zero.state_tensors),
+                                                       request.num_nodes),
         MemoryScope::kNode);
     add(MemoryKind::kBuffers, "network, peer snapshots",
         request.num_nodes > 1 ? 2 * NetworkGroup::buffer_bytes(2, request.connections) : 0);
@@ -290,8 +292,9 @@ MemoryPlan plan_memory(const TrainableModel& model, const MemoryRequest& request
 }
 
 int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request, int64_t free_bytes) {
-  // Per element: the model's value, at most 4 more bytes of the master, two moments.
-  const int64_t element_bytes = dtype_bytes(model.dtype()) + 3 * dtype_bytes(DType::kF32);
+  // Per element: the model's value, at most 4 more bytes of the master, the optimizer's state.
+  const int64_t element_bytes =
+      dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32) + bytes_per_element(request.zero.state_tensors);
   const int64_t room = (free_bytes - needed_bytes(model, request)) / request.local_world_size;
   return std::clamp<int64_t>(room / 2, 0, largest_shard(model, request) * element_bytes);
 }
@@ -299,8 +302,9 @@ int64_t snapshot_bytes(const TrainableModel& model, const MemoryRequest& request
 int64_t export_bytes(const ParameterLayout& layout, DType save_dtype, const MemoryRequest& request) {
   const bool is_single = request.num_nodes * request.local_world_size == 1;
   if (!is_single && !request.first_rank_exports) {
-    return std::max(SharedExport::buffer_bytes(save_dtype),
-                    encoded_sizes(kStatePieceElements, save_dtype).total_bytes);
+    return std::max(
+        SharedExport::buffer_bytes(save_dtype),
+        encoded_sizes(kStatePieceElements, StoredParts(save_dtype, request.zero.state_tensors)).total_bytes);
   }
   constexpr int64_t kPieceBytes = 4 << 20;  // of write_safetensors
   int64_t largest = 0;

@@ -6,19 +6,19 @@
 #include <vector>
 
 #include "base/error.h"
-#include "optim/adamw.h"
+#include "optim/optimizer_state.h"
 
 namespace tessera {
 
 int64_t micro_batches_per_pass(const TrainableModel& model, const ActivationLimits& micro_batch,
-                               int64_t max_merged) {
+                               int64_t max_merged, StateTensors state_tensors) {
   // With this many tokens a weight is used for 4096 operations per read, a gradient element for as many per
   // update: more gains little (docs/performance.md).
   constexpr int64_t kEnoughTokens = 2048;
   constexpr int64_t kStateShare = 8;
   const int64_t num_elements = model.layout().num_elements();
   const int64_t state_bytes = num_elements * (dtype_bytes(model.dtype()) + dtype_bytes(DType::kF32)) +
-                              AdamW::state_bytes(num_elements, model.dtype());
+                              optimizer_state_bytes(state_tensors, num_elements, model.dtype());
   ActivationLimits limits = micro_batch;
   limits.gradient_checkpointing = false;  // which must not affect the choice
   const int64_t max_bytes = model.activation_bytes(limits).total() + state_bytes / kStateShare;

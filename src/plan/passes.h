@@ -10,6 +10,7 @@
 
 #include "data/batch_plan.h"
 #include "model/trainable_model.h"
+#include "optim/state_tensor.h"
 
 namespace tessera {
 
@@ -18,7 +19,7 @@ namespace tessera {
 // optimizer state. Depends on shapes alone, so that runs are bit-reproducible, with or without gradient
 // checkpointing. `micro_batch` has the limits of a single one.
 int64_t micro_batches_per_pass(const TrainableModel& model, const ActivationLimits& micro_batch,
-                               int64_t max_merged);
+                               int64_t max_merged, StateTensors state_tensors);
 
 // The steps of a run, for largest_pass().
 struct StepSurvey {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/cpu_ops.h"
+#include "optim/adamw.h"
 #include "platform/thread_pool.h"
 #include "support/model_test_support.h"
 
@@ -31,7 +32,7 @@ class MicroBatchesPerPass : public testing::Test {
     LlamaModel model(config, DType::kBF16, *ops_);
     ActivationLimits limits = {num_tokens, num_tokens};
     limits.gradient_checkpointing = gradient_checkpointing;
-    return micro_batches_per_pass(model, limits, max_merged);
+    return micro_batches_per_pass(model, limits, max_merged, AdamW::kStateTensors);
   }
 
   ThreadPool pool_{1};

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "arguments/optimizer_arguments.h"
 #include "arguments/zero_arguments.h"
 #include "base/divide_up.h"
 #include "plan/passes.h"
@@ -36,8 +37,8 @@ RunPlanner::RunPlanner(const TrainingArguments& args, const TrainableModel& mode
     micro_batches_per_pass_ = args.gradient_accumulation_steps;
   } else {
     const ActivationLimits micro_batch = limits_for(micro_batch_rows_, kUncut, args.gradient_checkpointing);
-    micro_batches_per_pass_ =
-        tessera::micro_batches_per_pass(model, micro_batch, args.gradient_accumulation_steps);
+    micro_batches_per_pass_ = tessera::micro_batches_per_pass(
+        model, micro_batch, args.gradient_accumulation_steps, make_optimizer(args)->state_tensors());
   }
   max_pass_tokens_ = data_.largest_pass(micro_batches_per_pass_);
 }

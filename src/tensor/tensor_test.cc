@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "tensor/tensor_view.h"
+#include "tensor/arena.h"
 
 namespace tessera {
 namespace {
@@ -17,6 +17,24 @@ TEST(TensorView, RowsAndReshapeShareMemory) {
   EXPECT_THROW(view.reshaped({5}), Error);
   EXPECT_THROW(view.rows(2, 4), Error);
   EXPECT_THROW(view.as<bf16>(), Error);
+}
+
+TEST(Arena, MeasuresWhatItLaterHandsOut) {
+  const auto build = [](Arena& arena) {
+    arena.allocate_bytes(12);
+    const Arena::Mark mark = arena.mark();
+    arena.allocate_bytes(1000);
+    arena.release(mark);
+    arena.allocate_bytes(1);
+  };
+  Arena measuring = Arena::measuring();
+  build(measuring);
+  const DeviceBuffer block = host_device().allocate(measuring.high_water_bytes());
+  Arena arena(block);
+  build(arena);
+  EXPECT_EQ(arena.high_water_bytes(), measuring.high_water_bytes());
+  EXPECT_EQ(measuring.high_water_bytes(), 64 + 1024);
+  EXPECT_THROW(arena.allocate_bytes(2000), Error);
 }
 
 TEST(DType, NamesRoundTrip) {

@@ -50,6 +50,7 @@ class MemoryPlanTest : public testing::Test {
     request_.limits.max_sequence_length = 64;
     request_.baseline_bytes = 1000;
     request_.export_bytes = 500;
+    request_.zero.state_tensors = AdamW::kStateTensors;
   }
   int64_t bytes_of(const MemoryPlan& plan, MemoryKind kind, const std::string& start = "") {
     int64_t sum = 0;
@@ -74,7 +75,8 @@ TEST_F(MemoryPlanTest, OneProcessCountsEveryKindByItsFormula) {
   const ActivationBytes activations = model_.activation_bytes(request_.limits);
   EXPECT_EQ(bytes_of(plan, MemoryKind::kWeights), 2 * count + activations.packed_bytes);
   EXPECT_EQ(bytes_of(plan, MemoryKind::kGradients), 4 * count);
-  EXPECT_EQ(bytes_of(plan, MemoryKind::kOptimizer), AdamW::state_bytes(count, DType::kBF16));
+  EXPECT_EQ(bytes_of(plan, MemoryKind::kOptimizer),
+            optimizer_state_bytes(AdamW::kStateTensors, count, DType::kBF16));
   EXPECT_EQ(bytes_of(plan, MemoryKind::kOptimizer, "master"), 2 * count);
   EXPECT_EQ(bytes_of(plan, MemoryKind::kActivations),
             activations.saved_bytes + activations.working_bytes + activations.workspace_bytes);

@@ -44,11 +44,12 @@ class BigramTraining {
     return zero;
   }
 
-  CheckpointPlan plan(const TrainableModel& model, int64_t step, int rank) const {
+  CheckpointPlan plan(const TrainableModel& model, StateTensors state_tensors, int64_t step, int rank) const {
     CheckpointPlan plan;
     plan.folder = folder_.path() / ("checkpoint-" + std::to_string(step));
     plan.config = &model.config();
     plan.layout = &model.layout();
+    plan.state_tensors = state_tensors;
     plan.rank = rank;
     plan.world_size = ranks_.world_size();
     return plan;
@@ -65,9 +66,9 @@ class BigramTraining {
   }
 
   void resume(const TrainableModel& model, ParameterState& parameters, int64_t step, ThreadPool& pool) const {
-    const CheckpointReader reader = CheckpointReader::open(plan(model, step, 0).folder);
+    const CheckpointReader reader = CheckpointReader::open(plan(model, {}, step, 0).folder);
     reader.load(
-        model.layout(), parameters.kept(),
+        model.layout(), parameters.state_tensors(), parameters.kept(),
         [&](StateKind kind, int64_t begin, std::span<const float> values) {
           parameters.write_state(kind, begin, values);
         },
@@ -78,14 +79,15 @@ class BigramTraining {
   void save(const TrainableModel& model, ParameterState& parameters, int64_t step, Communicator& comm,
             ThreadPool& pool) const {
     const int rank = comm.world().rank;
-    if (rank == 0) create_checkpoint(plan(model, step, rank));
+    const CheckpointPlan checkpoint = plan(model, parameters.state_tensors(), step, rank);
+    if (rank == 0) create_checkpoint(checkpoint);
     comm.barrier({"created"});
     const StateSource source = [&](StateKind kind, int64_t begin, std::span<float> values) {
       parameters.read_state(kind, begin, values);
     };
-    CheckpointWriter(plan(model, step, rank), parameters.owned(), source, {}, pool).wait();
+    CheckpointWriter(checkpoint, parameters.owned(), source, {}, pool).wait();
     comm.barrier({"written"});
-    if (rank == 0) commit_checkpoint(plan(model, step, rank), {step, "{}", "{}", "{}"});
+    if (rank == 0) commit_checkpoint(checkpoint, {step, "{}", "{}", "{}"});
     comm.barrier({"committed"});
   }
 
@@ -93,7 +95,8 @@ class BigramTraining {
     ThreadPool pool(1);
     const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
     BigramModel model(bigram_config(), dtype_, *ops);
-    const auto parameters = make_parameter_state(model, settings(), {}, false, comm, pool);
+    const auto parameters =
+        make_parameter_state(model, settings(), make_optimizer("adamw_torch", {}), false, comm, pool);
     const auto rows = random_rows({9, 12, 7, 10}, bigram_config().vocab_size, kSeed);
     const int64_t num_targets = pack(rows).num_targets;
     // Each rank takes every world_size-th row.
@@ -114,7 +117,8 @@ class BigramTraining {
       const double norm = std::sqrt(comm.sum(parameters->gradient_squares(), {"norm"}));
       loss = comm.sum(loss, {"loss"}) / static_cast<double>(num_targets);
       if (comm.world().rank == 0) result->losses.push_back(loss);
-      parameters->update(step + 1, 0.02, std::min(1.0, 1 / norm), {});
+      parameters->update({.step = step + 1, .learning_rate = 0.02, .gradient_scale = std::min(1.0, 1 / norm)},
+                         {});
     }
     save(model, *parameters, to, comm, pool);
     parameters->export_masters([&](const WeightSource& source) {

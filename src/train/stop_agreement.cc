@@ -24,7 +24,7 @@ int stronger(int a, int b) { return a == SIGTERM || b == SIGTERM ? SIGTERM : std
 StopAgreement::StopAgreement(Communicator& comm, NetworkMeter& meter, StopOptions options)
     : comm_(comm), meter_(meter), options_(std::move(options)) {}
 
-void StopAgreement::watch(std::function<int()> stop_signal) {
+void StopAgreement::listen(std::function<int()> stop_signal) {
   stop_signal_ = std::move(stop_signal);
   if (comm_.store()) comm_.store()->watch(kSignalKey);
 }

@@ -26,7 +26,7 @@ class StopAgreement {
 
   // `stop_signal` returns the signal that this process has received, 0 for none. From now on signals that
   // other ranks receive count as well.
-  void watch(std::function<int()> stop_signal);
+  void listen(std::function<int()> stop_signal);
 
   // The signal on which all ranks have agreed to end the run; 0 for none.
   int agreed_signal() const { return agreed_signal_; }

@@ -26,7 +26,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   run_time_ = Stopwatch();
   comm_.rail().wait_for_all();  // what loading has begun
   network_meter_.start();
-  stop_->watch(stop_signal);
+  stop_->listen(stop_signal);
   if (begins_with_evaluation()) run_evaluation();
   while (progress_.step < plan_.max_steps && !stop_->is_wanted()) {
     peak_->measure_if_due(progress_.step + 1);
@@ -132,16 +132,16 @@ bool Trainer::passes_guards(const RowLists& passes, StepMetrics* metrics) {
 
 void Trainer::update(const StepMetrics& metrics) {
   mark_work(comm_, "optimizer", metrics.step);
-  if (const std::optional<AdamBetas> betas = schedule_->betas(metrics.step - 1)) {
-    parameters_->set_betas(betas->beta1, betas->beta2);
-  }
   CheckpointSaver& saver = files_->saver();
   ChangeHook before_change;
   if (saver.is_writing()) {
     before_change = [&saver](ElementRange elements) { saver.before_change(elements); };
   }
-  parameters_->update(++progress_.num_updates, metrics.learning_rate,
-                      clip_factor(metrics.grad_norm, args_.max_grad_norm), before_change);
+  parameters_->update({.step = ++progress_.num_updates,
+                       .learning_rate = metrics.learning_rate,
+                       .gradient_scale = clip_factor(metrics.grad_norm, args_.max_grad_norm),
+                       .betas = schedule_->betas(metrics.step - 1)},
+                      before_change);
 }
 
 void Trainer::account(StepMetrics metrics) {

@@ -1,6 +1,7 @@
 // What happens before the first step: open, plan, check, allocate, load.
 #include <limits>
 
+#include "arguments/optimizer_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -52,7 +53,10 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   const PatientScope patience(comm_);
   output_is_shared_ = check_output_is_shared(args_, comm_);
   open_model(make_ops);
-  if (args_.peer_snapshot_steps > 0) snapshots_.emplace(comm_, pool_, job_name(world(), args_.output_dir));
+  // The state of another optimizer is of no use.
+  if (args_.peer_snapshot_steps > 0) {
+    snapshots_.emplace(comm_, pool_, job_name(world(), args_.output_dir) + '\n' + args_.optim);
+  }
   resume_.emplace(args_, comm_, snapshots_ ? &*snapshots_ : nullptr);
   data_ = open_training_data(args_, model_->config(), pool_, comm_, observer_);
   plan_run();
@@ -116,7 +120,7 @@ void Trainer::plan_disk_use() {
   CheckpointCount count = {actions_->num_saves(*resume_ ? resume_->record().progress.step : 0),
                            args_.save_total_limit, 0};
   if (*resume_ && resume_->is_in_place()) count.num_present = num_checkpoints_in(args_.output_dir);
-  plan_.disk = plan_disk(plan_.num_parameters, args_.export_dtype(), count);
+  plan_.disk = plan_disk(plan_.num_parameters, {args_.export_dtype(), plan_.zero.state_tensors}, count);
   plan_.disk.free_bytes = free_disk_bytes(args_.output_dir);
   const std::string refusal = disk_refusal(plan_.disk, args_.output_dir);
   if (!refusal.empty() && !*resume_) fail(ExitCode::kBadConfig, "{}", refusal);
@@ -143,8 +147,8 @@ void Trainer::plan_memory_use(const RunPlanner& planner) {
 
 void Trainer::allocate_and_load() {
   mark_work(comm_, "loading the weights", 1);
-  const AdamWOptions options = {args_.adam_beta1, args_.adam_beta2, args_.adam_epsilon, args_.weight_decay};
-  parameters_ = make_parameter_state(*model_, plan_.zero, options, args_.weight_decay_norms, comm_, pool_);
+  parameters_ = make_parameter_state(*model_, plan_.zero, make_optimizer(args_), args_.weight_decay_norms,
+                                     comm_, pool_);
   model_->reserve(plan_.limits);
   stop_.emplace(comm_, network_meter_, StopOptions{args_.save_on_sigterm, args_.time_to_end_s(), [this] {
                                                      return files_->write_estimate_s();

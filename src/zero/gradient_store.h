@@ -1,4 +1,4 @@
-// Gradients on their way from the ranks that compute them to the ranks that own them.
+// Gradients on their way from the ranks that compute them to the ranks that own them, in memory of the host.
 //
 // A rank's share of a group consists of the parts owned by its rail, the ranks with the same local rank on
 // all nodes: the rank sums its share over the ranks of the node, in float32 and in rank order; then the ranks

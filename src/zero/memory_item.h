@@ -34,7 +34,7 @@ std::string_view memory_use_name(MemoryUse use);  // "step", "saving"
 struct MemoryItem {
   MemoryKind kind = MemoryKind::kBuffers;
   MemoryScope scope = MemoryScope::kRank;
-  std::string name;        // within its kind: "moments (F32)"
+  std::string name;        // within its kind: "exp_avg, exp_avg_sq"
   int64_t size_bytes = 0;  // per rank or per node
   MemoryUse use = MemoryUse::kStep;
 };

@@ -1,5 +1,5 @@
 // The weights of a model across the ranks of a job: complete in each node's shared memory, or (stage 3, per
-// layer) only the node's parts and the groups that are in use or about to be.
+// layer) only the node's parts and the groups that are in use or about to be. This is memory of the host.
 //
 // Groups are opened in the order of model/parameter_access.h, the same on every rank, so each rank knows
 // without communication which gather comes next and which memory it goes to.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "kernels/elementwise/elementwise.h"
+#include "optim/optimizer_state.h"
 #include "zero/shard_plan.h"
 
 namespace tessera {
@@ -67,6 +67,13 @@ int64_t num_gathers(const ZeroLayout& layout, const ZeroSettings& settings, int6
   const int64_t forward = group <= live ? 1 : passes;
   const int64_t backward = group > num_layers - live ? 0 : passes;
   return forward + backward;
+}
+
+// "exp_avg, exp_avg_sq".
+std::string names_of(StateTensors tensors) {
+  std::vector<std::string_view> names;
+  for (const StateTensor& tensor : tensors) names.push_back(tensor.name);
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -145,8 +152,9 @@ ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings) {
     memory.rounding_bytes = dtype_bytes(DType::kF32) * kRoundingElements;
   }
   memory.accumulator_bytes = dtype_bytes(settings.gradient_dtype) * num_accumulated;
-  memory.moment_bytes = 2 * dtype_bytes(DType::kF32) * num_owned + sum_of_squares_scratch_bytes(num_owned);
-  if (settings.weight_dtype == DType::kBF16) memory.remainder_bytes = dtype_bytes(DType::kU16) * num_owned;
+  memory.remainder_bytes = remainder_bytes(num_owned, settings.weight_dtype);
+  memory.optimizer_bytes = optimizer_state_bytes(settings.state_tensors, num_owned, settings.weight_dtype) -
+                           memory.remainder_bytes;
   return memory;
 }
 
@@ -164,7 +172,7 @@ std::vector<MemoryItem> zero_memory_items(const ZeroLayout& layout, const ZeroSe
       {MemoryKind::kGradients, MemoryScope::kNode, "in flight (F32)", memory.layer_buffer_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums on the network (F32)", memory.staging_bytes},
       {MemoryKind::kGradients, MemoryScope::kRank, "sums to be rounded (F32)", memory.rounding_bytes},
-      {MemoryKind::kOptimizer, MemoryScope::kRank, "moments (F32)", memory.moment_bytes},
+      {MemoryKind::kOptimizer, MemoryScope::kRank, names_of(settings.state_tensors), memory.optimizer_bytes},
       {MemoryKind::kOptimizer, MemoryScope::kRank, "master remainders (U16)", memory.remainder_bytes}};
   std::erase_if(items, [](const MemoryItem& item) { return item.size_bytes == 0; });
   return items;

@@ -5,8 +5,8 @@
 // gradient accumulator (4, or 2 if BF16). Parts are those of ShardPlan, so a rank has 1/N up to alignment.
 //
 //   weights        w P per node; stage 3 with per_layer: w P/K and the gathered layers in use
-//   optimizer      8 bytes (moments) and, for BF16 weights, 2 (master remainders) per owned element: P/N
-//                  elements; in stage 0 every node has all of them, P/L per rank
+//   optimizer      its state (AdamW: 8 bytes) and, for BF16 weights, 2 bytes (master remainders) per owned
+//                  element: P/N elements; in stage 0 every node has all of them, P/L per rank
 //   accumulators   g P/L per rank if a node sums the whole gradient before it uses the network: stages 0 and
 //                  1, and per_step with several passes; otherwise g P/N
 //   layer buffers  float32, one set per rank: two decoder layers and the larger of embedding and head. Not
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "comm/network/network_group.h"
+#include "optim/state_tensor.h"
 #include "tensor/dtype.h"
 #include "zero/memory_item.h"
 
@@ -55,6 +56,7 @@ struct ZeroSettings {
   int64_t prefetch_elements = 50'000'000;     // stage3_prefetch_bucket_size
   bool overlap = true;                        // of network and computation; otherwise transfers block
   int64_t persistence_threshold = 100'000;    // groups up to this size stay complete on every node
+  StateTensors state_tensors = {};            // of the optimizer
 };
 
 // Whether the group stays complete on every node when weights are sharded.
@@ -85,10 +87,10 @@ struct ZeroMemory {
   int64_t layer_buffer_bytes = 0;  // gradients in flight, of all ranks of the node
   // Private to each rank.
   int64_t accumulator_bytes = 0;
-  int64_t staging_bytes = 0;   // node sums on the network
-  int64_t rounding_bytes = 0;  // sums before rounding to BF16
-  int64_t moment_bytes = 0;    // including the scratch of the gradient norm
-  int64_t remainder_bytes = 0;
+  int64_t staging_bytes = 0;    // node sums on the network
+  int64_t rounding_bytes = 0;   // sums before rounding to BF16
+  int64_t optimizer_bytes = 0;  // state tensors, and the scratch of the gradient norm
+  int64_t remainder_bytes = 0;  // of the master weights
 };
 
 ZeroMemory zero_memory(const ZeroLayout& layout, const ZeroSettings& settings);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/elementwise/elementwise.h"
+#include "optim/adamw.h"
 
 namespace tessera {
 namespace {
@@ -22,6 +23,7 @@ ZeroSettings settings(int stage, GatherSchedule schedule, int64_t passes) {
   out.schedule = schedule;
   out.passes_per_step = passes;
   out.persistence_threshold = 0;
+  out.state_tensors = AdamW::kStateTensors;
   return out;
 }
 
@@ -36,7 +38,7 @@ TEST(ZeroMemory, AWorldOfOneKeepsEverythingOnce) {
       EXPECT_EQ(memory.live_weight_bytes, 0);
       EXPECT_EQ(memory.layer_buffer_bytes, 0);
       EXPECT_EQ(memory.accumulator_bytes, 4 * kElements);
-      EXPECT_EQ(memory.moment_bytes, 8 * kElements + sum_of_squares_scratch_bytes(kElements));
+      EXPECT_EQ(memory.optimizer_bytes, 8 * kElements + sum_of_squares_scratch_bytes(kElements));
       EXPECT_EQ(memory.remainder_bytes, 2 * kElements);
     }
   }
@@ -45,10 +47,11 @@ TEST(ZeroMemory, AWorldOfOneKeepsEverythingOnce) {
 TEST(ZeroMemory, OptimizerStateIsOncePerNodeInStage0AndOnceInTheJobAbove) {
   const int64_t scratch = sum_of_squares_scratch_bytes(kElements);  // one block, whatever the part size
   for (const GatherSchedule schedule : {kPerStep, kPerLayer}) {
-    EXPECT_EQ(zero_memory(layout(4, 2), settings(0, schedule, 1)).moment_bytes, 8 * kElements / 2 + scratch);
+    EXPECT_EQ(zero_memory(layout(4, 2), settings(0, schedule, 1)).optimizer_bytes,
+              8 * kElements / 2 + scratch);
     EXPECT_EQ(zero_memory(layout(4, 2), settings(0, schedule, 1)).remainder_bytes, 2 * kElements / 2);
     for (int stage = 1; stage <= 3; ++stage) {
-      EXPECT_EQ(zero_memory(layout(4, 2), settings(stage, schedule, 1)).moment_bytes,
+      EXPECT_EQ(zero_memory(layout(4, 2), settings(stage, schedule, 1)).optimizer_bytes,
                 8 * kElements / 8 + scratch);
       EXPECT_EQ(zero_memory(layout(4, 2), settings(stage, schedule, 1)).remainder_bytes, 2 * kElements / 8);
     }
@@ -166,7 +169,7 @@ TEST(ZeroMemory, ItemsAddUpToTheAllocations) {
     }
     EXPECT_EQ(shared, memory.weight_bytes + memory.live_weight_bytes + memory.layer_buffer_bytes);
     EXPECT_EQ(of_rank, memory.accumulator_bytes + memory.staging_bytes + memory.rounding_bytes +
-                           memory.moment_bytes + memory.remainder_bytes);
+                           memory.optimizer_bytes + memory.remainder_bytes);
   }
 }
 
@@ -178,7 +181,7 @@ TEST(ZeroMemory, MoreNodesNeverTakeMorePerRankAndNode) {
         const ZeroMemory memory = zero_memory(layout(nodes, 2), settings(stage, schedule, 2));
         EXPECT_LE(memory.weight_bytes, last.weight_bytes);
         EXPECT_LE(memory.accumulator_bytes, last.accumulator_bytes);
-        EXPECT_LT(memory.moment_bytes, last.moment_bytes);
+        EXPECT_LT(memory.optimizer_bytes, last.optimizer_bytes);
         EXPECT_LT(memory.remainder_bytes, last.remainder_bytes);
         EXPECT_EQ(memory.layer_buffer_bytes, last.layer_buffer_bytes);
         last = memory;

@@ -26,14 +26,6 @@ bool can_save(float master, DType dtype) {
 
 }  // namespace
 
-std::vector<float>& TestState::of(StateKind kind) {
-  return kind == StateKind::kMaster ? master : kind == StateKind::kExpAvg ? exp_avg : exp_avg_sq;
-}
-
-const std::vector<float>& TestState::of(StateKind kind) const {
-  return const_cast<TestState*>(this)->of(kind);
-}
-
 StateSource TestState::source() const {
   return [this](StateKind kind, int64_t begin, std::span<float> values) {
     std::copy_n(of(kind).begin() + begin, values.size(), values.begin());
@@ -47,8 +39,7 @@ StateSink TestState::sink() {
 }
 
 bool TestState::operator==(const TestState& other) const {
-  return same_bits(master, other.master) && same_bits(exp_avg, other.exp_avg) &&
-         same_bits(exp_avg_sq, other.exp_avg_sq);
+  return std::ranges::equal(arrays, other.arrays, same_bits);
 }
 
 ModelConfig checkpoint_test_config() {
@@ -80,13 +71,13 @@ ModelConfig tiny_checkpoint_config() {
   return config;
 }
 
-TestState zero_state(const ParameterLayout& layout) {
+TestState zero_state(const ParameterLayout& layout, StateTensors tensors) {
   const std::vector<float> zeros(static_cast<size_t>(layout.num_elements()));
-  return {zeros, zeros, zeros};
+  return {tensors, std::vector(1 + tensors.size(), zeros)};
 }
 
-TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed) {
-  TestState state = zero_state(layout);
+TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed, StateTensors tensors) {
+  TestState state = zero_state(layout, tensors);
   for (const Parameter& parameter : layout.parameters()) {
     for (int64_t i = parameter.offset; i < parameter.offset + parameter.num_elements; ++i) {
       const auto at = static_cast<size_t>(i);
@@ -97,9 +88,11 @@ TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed
       // Of every 16 values one is a tie between two BF16 values and one is subnormal or zero.
       if (i % 16 == 0) words[0] = (words[0] & 0xBFFF0000u) | 0x8000u;
       if (i % 16 == 1) words[0] &= 0x807FFFFFu;
-      state.master[at] = std::bit_cast<float>(words[0]);
-      state.exp_avg[at] = std::bit_cast<float>(words[1]);
-      state.exp_avg_sq[at] = std::bit_cast<float>(words[2]);
+      state.masters()[at] = std::bit_cast<float>(words[0]);
+      for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+        const uint32_t kept_bits = tensors[tensor].dtype == DType::kBF16 ? 0xFF7F0000u : 0xFFFFFFFFu;
+        state.of(state_kind(tensor))[at] = std::bit_cast<float>(words[1 + tensor % 3] & kept_bits);
+      }
     }
   }
   return state;
@@ -124,6 +117,7 @@ CheckpointPlan TestCheckpoint::plan(const ModelConfig& config, const ParameterLa
   plan.folder = output_dir / ("checkpoint-" + std::to_string(step));
   plan.config = &config;
   plan.layout = &layout;
+  plan.state_tensors = tensors;
   plan.export_options = export_options;
   plan.rank = rank;
   plan.world_size = world_size;
@@ -163,11 +157,12 @@ std::filesystem::path write_checkpoint(const TestCheckpoint& checkpoint, const M
   return checkpoint.plan(config, layout).folder;
 }
 
-TestState load_checkpoint(const CheckpointReader& reader, const ParameterLayout& layout, int num_readers) {
-  TestState state = zero_state(layout);
+TestState load_checkpoint(const CheckpointReader& reader, const ParameterLayout& layout, int num_readers,
+                          StateTensors tensors) {
+  TestState state = zero_state(layout, tensors);
   ThreadPool pool(2);
   for (int rank = 0; rank < num_readers; ++rank) {
-    reader.load(layout, test_shard(layout, rank, num_readers), state.sink(), pool);
+    reader.load(layout, tensors, test_shard(layout, rank, num_readers), state.sink(), pool);
   }
   return state;
 }

@@ -7,15 +7,18 @@
 
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_writer.h"
+#include "optim/adamw.h"
 
 namespace tessera {
 
-// Masters and moments of every element.
+// Masters and optimizer state of every element.
 struct TestState {
-  std::vector<float> master, exp_avg, exp_avg_sq;
+  StateTensors tensors;
+  std::vector<std::vector<float>> arrays;  // by StateKind
 
-  std::vector<float>& of(StateKind kind);
-  const std::vector<float>& of(StateKind kind) const;
+  std::vector<float>& of(StateKind kind) { return arrays[static_cast<size_t>(kind)]; }
+  const std::vector<float>& of(StateKind kind) const { return arrays[static_cast<size_t>(kind)]; }
+  std::vector<float>& masters() { return of(StateKind::kMaster); }
   StateSource source() const;
   StateSink sink();
   bool operator==(const TestState& other) const;  // bitwise
@@ -27,8 +30,9 @@ ModelConfig checkpoint_test_config();
 ModelConfig tiny_checkpoint_config();
 // Random bit patterns that are finite when saved in `dtype`, including subnormals, negative zeros and ties;
 // zero where there is no parameter.
-TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed);
-TestState zero_state(const ParameterLayout& layout);
+TestState random_state(const ParameterLayout& layout, DType dtype, uint64_t seed,
+                       StateTensors tensors = AdamW::kStateTensors);
+TestState zero_state(const ParameterLayout& layout, StateTensors tensors = AdamW::kStateTensors);
 
 // What `rank` owns: a share of every parameter group, as in zero/shard_plan.h.
 std::vector<ElementRange> test_shard(const ParameterLayout& layout, int rank, int world_size);
@@ -38,6 +42,7 @@ struct TestCheckpoint {
   std::filesystem::path output_dir;
   int64_t step = 10;
   int world_size = 1;
+  StateTensors tensors = AdamW::kStateTensors;
   ExportOptions export_options = {};
   WriteOptions write_options = {};
 
@@ -48,6 +53,7 @@ RunRecord test_record(int64_t step);
 std::filesystem::path write_checkpoint(const TestCheckpoint& checkpoint, const ModelConfig& config,
                                        const ParameterLayout& layout, const TestState& state);
 // Loads as `num_readers` ranks would.
-TestState load_checkpoint(const CheckpointReader& reader, const ParameterLayout& layout, int num_readers = 1);
+TestState load_checkpoint(const CheckpointReader& reader, const ParameterLayout& layout, int num_readers = 1,
+                          StateTensors tensors = AdamW::kStateTensors);
 
 }  // namespace tessera

@@ -150,11 +150,12 @@ void verify_swiglu_backward(Verifier& verifier, int64_t row, const Row& dh, cons
 void verify_rope(Verifier& verifier, int64_t row, const Row& before, const AttentionShape& shape,
                  int64_t position, const RopeTable& table, bool inverse, const Row& after, DType dtype) {
   const int64_t half = shape.head_dim / 2;
+  const float* const cos = table.cos.as<float>() + position * half;
+  const float* const sin = table.sin.as<float>() + position * half;
   for (int64_t head = 0; head < shape.num_heads + shape.num_key_value_heads; ++head) {
     for (int64_t i = 0; i < half; ++i) {
-      const auto at = static_cast<size_t>(position * table.half_dim + i);
-      const double cosine = table.cos[at];
-      const double sine = inverse ? -table.sin[at] : table.sin[at];
+      const double cosine = cos[i];
+      const double sine = inverse ? -sin[i] : sin[i];
       const int64_t low = head * shape.head_dim + i;
       const double a = before[static_cast<size_t>(low)], b = before[static_cast<size_t>(low + half)];
       const double bound = 4 * kEps * (std::abs(a) + std::abs(b));

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <map>
 #include <numeric>
@@ -18,6 +17,7 @@
 #include "model/llama/llama_model.h"
 #include "ops/cpu_ops.h"
 #include "optim/adamw.h"
+#include "optim/optimizer_state.h"
 #include "plan/passes.h"
 #include "platform/memory_info.h"
 
@@ -118,11 +118,11 @@ class TrainStep {
         config_(effective_config(options)),
         model_(config_, options.dtype, ops_) {
     const int64_t accumulation = options.gradient_accumulation_steps;
-    const int64_t merged =
-        options.merge_micro_batches == "never" ? 1
-        : options.merge_micro_batches == "always"
-            ? accumulation
-            : micro_batches_per_pass(model_, limits_of(options, options.micro_batch), accumulation);
+    const int64_t merged = options.merge_micro_batches == "never" ? 1
+                           : options.merge_micro_batches == "always"
+                               ? accumulation
+                               : micro_batches_per_pass(model_, limits_of(options, options.micro_batch),
+                                                        accumulation, AdamW::kStateTensors);
     pass_rows_ = merged * options.micro_batch;
   }
 
@@ -131,7 +131,7 @@ class TrainStep {
     const int64_t num_elements = model_.layout().num_elements();
     const int64_t stream_bytes = pass_tokens() * config_.hidden_size * dtype_bytes(options_.dtype);
     return num_elements * (dtype_bytes(options_.dtype) + dtype_bytes(DType::kF32)) +
-           AdamW::state_bytes(num_elements, options_.dtype) +
+           optimizer_state_bytes(AdamW::kStateTensors, num_elements, options_.dtype) +
            model_.activation_bytes(limits_of(options_, pass_rows_)).total() +
            (options_.with_head ? 0 : 2 * stream_bytes);
   }
@@ -143,8 +143,8 @@ class TrainStep {
     fill_weights(model_.layout(), config_, weights(), pool_);
     model_.bind_parameters(weights(), gradients());
     model_.reserve(limits_of(options_, pass_rows_));
-    optimizer_.emplace(trained_ranges(model_.layout(), options_), weights(), gradients(), AdamWOptions{},
-                       pool_);
+    optimizer_.emplace(std::make_unique<AdamW>(OptimizerSettings{}),
+                       trained_ranges(model_.layout(), options_), weights(), gradients(), pool_);
     for (int64_t rows = options_.step_rows(); rows > 0; rows -= pass_rows_) {
       passes_.push_back(random_batch(std::min(rows, pass_rows_), options_.max_length, config_.vocab_size));
     }
@@ -205,7 +205,7 @@ class TrainStep {
   // Clipped to a norm of one, as training does.
   double gradient_scale(double norm) const { return 1 / std::max(1.0, norm); }
   void update(double norm) {
-    optimizer_->step(++step_, kLearningRate, gradient_scale(norm));
+    optimizer_->update({++step_, kLearningRate, gradient_scale(norm)});
     model_.weights_changed();
   }
 
@@ -216,7 +216,9 @@ class TrainStep {
                                  index + 1 == passes_.size() ? &gradient_squares_ : nullptr};
     times->forward += seconds_of([&] { model_.begin(batch); });
     Activations& activations = model_.activations();
-    if (!options_.with_head) copy(x_TD_->view(), activations.layers.front().attention.x_TD);
+    const int64_t num_tokens = batch.num_tokens();  // of the last pass: maybe fewer
+    if (!options_.with_head)
+      copy(x_TD_->view().rows(0, num_tokens), activations.layers.front().attention.x_TD);
     times->forward += seconds_of([&] {
       if (options_.with_head) model_.forward_embedding(batch);
       model_.forward_layers();
@@ -227,7 +229,7 @@ class TrainStep {
       times->head +=
           seconds_of([&] { model_.forward_backward_head(batch, grad_scale, /*label_smoothing=*/0, update); });
     } else {
-      copy(dx_TD_->view(), activations.dx_TD);
+      copy(dx_TD_->view().rows(0, num_tokens), activations.dx_TD);
     }
     times->backward += seconds_of([&] {
       model_.backward_layers(update);
@@ -262,7 +264,7 @@ class TrainStep {
     update(norm);
     for (size_t i = 0; i < elements.size(); ++i) {
       const double g = element(gradients(), elements[i]) * gradient_scale(norm);
-      const double expected = before[i] - kLearningRate * g / (std::abs(g) + AdamWOptions{}.epsilon);
+      const double expected = before[i] - kLearningRate * g / (std::abs(g) + OptimizerSettings{}.epsilon);
       verifier.compare("weight", 0, elements[i], master(elements[i]), expected,
                        4 * kFloat32Rounding * std::abs(before[i]) + 1e-5 * kLearningRate);
     }
@@ -284,11 +286,6 @@ class TrainStep {
     return std::accumulate(sums.begin(), sums.end(), 0.0);
   }
 
-  // Copies the beginning of `from` if a pass is shorter.
-  static void copy(ConstTensorView from, TensorView to) {
-    std::memcpy(to.bytes(), from.bytes(), static_cast<size_t>(to.size_bytes()));
-  }
-
   TrainStepOptions options_;
   ThreadPool& pool_;
   std::unique_ptr<Ops> cpu_ops_;
@@ -296,7 +293,7 @@ class TrainStep {
   ModelConfig config_;
   LlamaModel model_;
   PageBuffer weights_, gradients_;
-  std::optional<AdamW> optimizer_;
+  std::optional<OptimizerState> optimizer_;
   std::optional<RandomTensor> x_TD_, dx_TD_;
   int64_t pass_rows_ = 0;  // rows through the model at once, fewer in the last pass
   std::vector<PackedBatch> passes_;

@@ -78,6 +78,14 @@ void verify_sum_of_squares(Verifier& verifier, ConstTensorView x, double got) {
                    static_cast<double>(x.num_elements() + 2) * kDoubleRounding * expected);
 }
 
+// Row `row` of x is exactly this.
+void verify_copied_row(Verifier& verifier, int64_t row, const Row& expected, ConstTensorView x_TD) {
+  const Row got = row_of(x_TD, row);
+  for (size_t i = 0; i < got.size(); ++i) {
+    verifier.compare("x", row, static_cast<int64_t>(i), got[i], expected[i], 0);
+  }
+}
+
 double log_sum_exp(const SoftmaxRow& row) { return static_cast<double>(row.max) + std::log(row.sum_exp); }
 
 Row slice(const Row& row, int64_t begin, int64_t count) {
@@ -95,7 +103,7 @@ void VerifyingOps::linear(ConstTensorView x_TK, const LinearWeight& weight, Cons
                           TensorView y_TN) {
   const int64_t K = x_TK.dim(1);
   const std::vector<SamplePoint> points = sample_points(y_TN.dim(0), y_TN.dim(1), kSampledElements);
-  ops_.linear(x_TK, weight, bias_N, y_TN);
+  ForwardingOps::linear(x_TK, weight, bias_N, y_TN);
   std::vector<double> bias;
   for (const SamplePoint& point : points) bias.push_back(bias_N.empty() ? 0 : element(bias_N, point.column));
   Verifier verifier(call_name("linear", x_TK, weight.w_NK));
@@ -109,7 +117,7 @@ void VerifyingOps::linear_backward_input(ConstTensorView dy_TN, const LinearWeig
   const std::vector<SamplePoint> points = sample_points(dx_TK.dim(0), K, kSampledElements);
   const std::vector<double> former =
       update == Update::kAdd ? values_at(dx_TK, points) : std::vector<double>();
-  ops_.linear_backward_input(dy_TN, weight, dx_TK, update);
+  ForwardingOps::linear_backward_input(dy_TN, weight, dx_TK, update);
   Verifier verifier(call_name("linear_backward_input", dy_TN, weight.w_NK));
   verify_product(verifier, {dy_TN, N, 1}, {weight.w_NK, 1, K}, N, dx_TK, points, former);
   keep(verifier);
@@ -122,8 +130,8 @@ void VerifyingOps::linear_backward_weight(ConstTensorView dy_TN, ConstTensorView
   const std::vector<double> former =
       update.mode == Update::kAdd ? values_at(dw_NK, points) : std::vector<double>();
   double squares = 0;
-  ops_.linear_backward_weight(dy_TN, x_TK, dw_NK,
-                              {update.mode, update.squares == nullptr ? nullptr : &squares});
+  ForwardingOps::linear_backward_weight(dy_TN, x_TK, dw_NK,
+                                        {update.mode, update.squares == nullptr ? nullptr : &squares});
   Verifier verifier(call_name("linear_backward_weight", dy_TN, x_TK));
   verify_product(verifier, {dy_TN, 1, N}, {x_TK, 1, K}, T, dw_NK, points, former);
   if (update.squares != nullptr) {
@@ -137,7 +145,7 @@ void VerifyingOps::linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, 
   const int64_t N = dy_TN.dim(1);
   const std::vector<int64_t> columns = sample_indices(N, kSampledColumns);
   const std::vector<double> former = elements_at(db_N, columns);
-  ops_.linear_backward_bias(dy_TN, db_N, update);
+  ForwardingOps::linear_backward_bias(dy_TN, db_N, update);
   Verifier verifier(call_name("linear_backward_bias", dy_TN, db_N));
   for (size_t i = 0; i < columns.size(); ++i) {
     verify_sum(verifier, "db", columns[i], dy_TN.dim(0), update == Update::kAdd ? former[i] : 0,
@@ -147,13 +155,10 @@ void VerifyingOps::linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, 
 }
 
 void VerifyingOps::embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) {
-  ops_.embedding(ids, table_VD, x_TD);
+  ForwardingOps::embedding(ids, table_VD, x_TD);
   Verifier verifier(call_name("embedding", table_VD, x_TD));
   for (const int64_t row : sample_rows(x_TD)) {
-    const Row expected = row_of(table_VD, ids[static_cast<size_t>(row)]), got = row_of(x_TD, row);
-    for (size_t i = 0; i < got.size(); ++i) {
-      verifier.compare("x", row, static_cast<int64_t>(i), got[i], expected[i], 0);
-    }
+    verify_copied_row(verifier, row, row_of(table_VD, ids[static_cast<size_t>(row)]), x_TD);
   }
   keep(verifier);
 }
@@ -164,7 +169,7 @@ void VerifyingOps::embedding_backward(std::span<const int32_t> ids, ConstTensorV
   std::vector<int64_t> sampled = {0, dtable_VD.dim(0) - 1};  // rows of the table, possibly without a token
   for (const int64_t row : sample_rows(dx_TD)) sampled.push_back(ids[static_cast<size_t>(row)]);
   const std::vector<Row> former = rows_of(dtable_VD, sampled);
-  ops_.embedding_backward(ids, dx_TD, padding_id, dtable_VD);
+  ForwardingOps::embedding_backward(ids, dx_TD, padding_id, dtable_VD);
   Verifier verifier(call_name("embedding_backward", dx_TD, dtable_VD));
   for (size_t i = 0; i < sampled.size(); ++i) {
     const Row got = row_of(dtable_VD, sampled[i]);
@@ -183,7 +188,7 @@ void VerifyingOps::rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps,
                            TensorView rstd_R) {
   const std::vector<int64_t> rows = sample_rows(x_RD);
   const std::vector<Row> x = rows_of(x_RD, rows);  // y may be x
-  ops_.rmsnorm(x_RD, w_D, eps, y_RD, rstd_R);
+  ForwardingOps::rmsnorm(x_RD, w_D, eps, y_RD, rstd_R);
   Verifier verifier(call_name("rmsnorm", x_RD, w_D));
   const Row w = row_of(w_D.reshaped({1, w_D.num_elements()}), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -202,7 +207,7 @@ void VerifyingOps::rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD,
   const std::vector<double> dw_before = elements_at(dw_D, columns);
   Verifier verifier(call_name("rmsnorm_backward", dy_RD, w_D));
   const bool in_place = dx_RD.bytes() == dy_RD.bytes();
-  ops_.rmsnorm_backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, dx_update, dw_D, dw_update);
+  ForwardingOps::rmsnorm_backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, dx_update, dw_D, dw_update);
   const Row w = row_of(w_D.reshaped({1, w_D.num_elements()}), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
     verify_rmsnorm_backward(verifier, rows[i], dy[i], row_of(x_RD, rows[i]), w, element(rstd_R, rows[i]),
@@ -217,7 +222,7 @@ void VerifyingOps::add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTenso
                                TensorView norm_TD, TensorView rstd_T) {
   const std::vector<int64_t> rows = sample_rows(x_TD);
   const std::vector<Row> x = rows_of(x_TD, rows);
-  ops_.add_rmsnorm(x_TD, y_TD, w_D, eps, norm_TD, rstd_T);
+  ForwardingOps::add_rmsnorm(x_TD, y_TD, w_D, eps, norm_TD, rstd_T);
   Verifier verifier(call_name("add_rmsnorm", x_TD, w_D));
   const Row w = row_of(w_D.reshaped({1, w_D.num_elements()}), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -233,7 +238,7 @@ void VerifyingOps::add(TensorView x, ConstTensorView y) {
   const TensorView x_RD = x.reshaped({x.dim(0), x.num_elements() / x.dim(0)});
   const std::vector<int64_t> rows = sample_rows(x_RD);
   const std::vector<Row> before = rows_of(x_RD, rows);
-  ops_.add(x, y);
+  ForwardingOps::add(x, y);
   Verifier verifier(call_name("add", x, y));
   for (size_t i = 0; i < rows.size(); ++i) {
     verify_add(verifier, rows[i], before[i], row_of(y.reshaped(x_RD.shape()), rows[i]), row_of(x_RD, rows[i]),
@@ -243,7 +248,7 @@ void VerifyingOps::add(TensorView x, ConstTensorView y) {
 }
 
 void VerifyingOps::round_to(ConstTensorView from, TensorView to) {
-  ops_.round_to(from, to);
+  ForwardingOps::round_to(from, to);
   Verifier verifier(call_name("round_to", from, to));
   const ConstTensorView flat_from = from.reshaped({from.num_elements()});
   const TensorView flat_to = to.reshaped({to.num_elements()});
@@ -254,8 +259,32 @@ void VerifyingOps::round_to(ConstTensorView from, TensorView to) {
   keep(verifier);
 }
 
+void VerifyingOps::gather_rows(std::span<const int32_t> rows, TensorView x_TD) {
+  const std::vector<int64_t> sampled = sample_indices(std::ssize(rows), kSampledRows);
+  std::vector<Row> expected;
+  for (const int64_t i : sampled) expected.push_back(row_of(x_TD, rows[static_cast<size_t>(i)]));
+  ForwardingOps::gather_rows(rows, x_TD);
+  Verifier verifier(call_name("gather_rows", x_TD, x_TD));
+  for (size_t i = 0; i < sampled.size(); ++i) verify_copied_row(verifier, sampled[i], expected[i], x_TD);
+  keep(verifier);
+}
+
+void VerifyingOps::scatter_rows(std::span<const int32_t> rows, TensorView x_TD) {
+  const std::vector<int64_t> sampled = sample_rows(x_TD);
+  std::vector<Row> expected;
+  for (const int64_t row : sampled) {
+    const auto at = std::lower_bound(rows.begin(), rows.end(), row);
+    const bool is_zero = at == rows.end() || *at != row;
+    expected.push_back(is_zero ? Row(static_cast<size_t>(x_TD.dim(1))) : row_of(x_TD, at - rows.begin()));
+  }
+  ForwardingOps::scatter_rows(rows, x_TD);
+  Verifier verifier(call_name("scatter_rows", x_TD, x_TD));
+  for (size_t i = 0; i < sampled.size(); ++i) verify_copied_row(verifier, sampled[i], expected[i], x_TD);
+  keep(verifier);
+}
+
 void VerifyingOps::zero(TensorView x) {
-  ops_.zero(x);
+  ForwardingOps::zero(x);
   Verifier verifier(call_name("zero", x, x));
   const TensorView flat = x.reshaped({x.num_elements()});
   for (const int64_t i : sample_indices(flat.dim(0), kSampledElements)) {
@@ -265,7 +294,7 @@ void VerifyingOps::zero(TensorView x) {
 }
 
 double VerifyingOps::sum_of_squares(ConstTensorView x) {
-  const double sum = ops_.sum_of_squares(x);
+  const double sum = ForwardingOps::sum_of_squares(x);
   Verifier verifier(call_name("sum_of_squares", x, x));
   verify_sum_of_squares(verifier, x, sum);
   keep(verifier);
@@ -277,7 +306,7 @@ void VerifyingOps::head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& sh
                                 TensorView rstd) {
   const std::vector<int64_t> rows = sample_rows(qkv_TQ);
   const std::vector<Row> before = rows_of(qkv_TQ, rows);
-  ops_.head_rmsnorm(qkv_TQ, shape, head_begin, head_end, w_E, eps, y_TQ, rstd);
+  ForwardingOps::head_rmsnorm(qkv_TQ, shape, head_begin, head_end, w_E, eps, y_TQ, rstd);
   Verifier verifier(call_name("head_rmsnorm", qkv_TQ, w_E));
   const Row w = row_of(w_E.reshaped({1, shape.head_dim}), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -298,7 +327,8 @@ void VerifyingOps::head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv
                                          Update dw_update) {
   const std::vector<int64_t> rows = sample_rows(dqkv_TQ);
   const std::vector<Row> before = rows_of(dqkv_TQ, rows);
-  ops_.head_rmsnorm_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd, dw_E, dw_update);
+  ForwardingOps::head_rmsnorm_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd, dw_E,
+                                       dw_update);
   Verifier verifier(call_name("head_rmsnorm_backward", dqkv_TQ, w_E));
   const Row w = row_of(w_E.reshaped({1, shape.head_dim}), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -318,7 +348,7 @@ void VerifyingOps::rope(TensorView qkv_TQ, const AttentionShape& shape, std::spa
                         const RopeTable& table, bool inverse) {
   const std::vector<int64_t> rows = sample_rows(qkv_TQ);
   const std::vector<Row> before = rows_of(qkv_TQ, rows);
-  ops_.rope(qkv_TQ, shape, positions, table, inverse);
+  ForwardingOps::rope(qkv_TQ, shape, positions, table, inverse);
   Verifier verifier(call_name("rope", qkv_TQ, qkv_TQ));
   for (size_t i = 0; i < rows.size(); ++i) {
     verify_rope(verifier, rows[i], before[i], shape, positions[static_cast<size_t>(rows[i])], table, inverse,
@@ -329,7 +359,7 @@ void VerifyingOps::rope(TensorView qkv_TQ, const AttentionShape& shape, std::spa
 
 void VerifyingOps::attention(ConstTensorView qkv_TQ, const AttentionShape& shape,
                              std::span<const int32_t> cu_seqlens, TensorView o_THE, TensorView lse_HT) {
-  ops_.attention(qkv_TQ, shape, cu_seqlens, o_THE, lse_HT);
+  ForwardingOps::attention(qkv_TQ, shape, cu_seqlens, o_THE, lse_HT);
   Verifier verifier(call_name("attention", qkv_TQ, o_THE));
   verify_attention(verifier, qkv_TQ, shape, cu_seqlens, o_THE, lse_HT);
   keep(verifier);
@@ -338,7 +368,7 @@ void VerifyingOps::attention(ConstTensorView qkv_TQ, const AttentionShape& shape
 void VerifyingOps::attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
                                       ConstTensorView lse_HT, const AttentionShape& shape,
                                       std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) {
-  ops_.attention_backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ);
+  ForwardingOps::attention_backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ);
   Verifier verifier(call_name("attention_backward", qkv_TQ, o_THE));
   verify_attention_backward(verifier, do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ);
   keep(verifier);
@@ -351,7 +381,7 @@ void VerifyingOps::attention_cached(ConstTensorView qkv_TQ, const AttentionShape
 }
 
 void VerifyingOps::swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) {
-  ops_.swiglu(gate_up_TF2, h_TF);
+  ForwardingOps::swiglu(gate_up_TF2, h_TF);
   Verifier verifier(call_name("swiglu", gate_up_TF2, h_TF));
   for (const int64_t row : sample_rows(h_TF)) {
     verify_swiglu(verifier, row, row_of(gate_up_TF2, row), row_of(h_TF, row), h_TF.dtype());
@@ -364,7 +394,7 @@ void VerifyingOps::swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_u
   const std::vector<int64_t> rows = sample_rows(dh_TF);
   // dgate_up may be gate_up, h may be dh.
   const std::vector<Row> gate_up = rows_of(gate_up_TF2, rows), dh = rows_of(dh_TF, rows);
-  ops_.swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2, h_TF);
+  ForwardingOps::swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2, h_TF);
   Verifier verifier(call_name("swiglu_backward", h_TF, dgate_up_TF2));
   for (size_t i = 0; i < rows.size(); ++i) {
     verify_swiglu_backward(verifier, rows[i], dh[i], gate_up[i], row_of(dgate_up_TF2, rows[i]),
@@ -380,7 +410,8 @@ LossSums VerifyingOps::cross_entropy(ConstTensorView logits_RV, std::span<const 
   const std::vector<int64_t> rows = sample_rows(logits_RV);
   const std::vector<Row> logits = rows_of(logits_RV, rows);  // dlogits may be logits
   const ExactLoss loss = exact_loss(logits_RV, targets);
-  const LossSums sums = ops_.cross_entropy(logits_RV, targets, label_smoothing, grad_scale, dlogits_RV);
+  const LossSums sums =
+      ForwardingOps::cross_entropy(logits_RV, targets, label_smoothing, grad_scale, dlogits_RV);
   Verifier verifier(call_name("cross_entropy", logits_RV, dlogits_RV));
   verifier.compare("loss_sum", 0, 0, sums.loss_sum, loss.sum, loss.bound);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -393,14 +424,15 @@ LossSums VerifyingOps::cross_entropy(ConstTensorView logits_RV, std::span<const 
 
 void VerifyingOps::cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                                            std::span<const int32_t> targets, float label_smoothing,
-                                           std::span<SoftmaxRow> rows) {
+                                           TensorView rows) {
   TESSERA_CHECK(label_smoothing == 0, "not a case of a benchmark");
   const std::vector<int64_t> sampled = sample_indices(logits_RC.dim(0), kSampledElements);
+  const std::span<const SoftmaxRow> states = softmax_rows(rows);
   std::vector<double> former;  // log of the sum of exponentials in earlier chunks
   for (const int64_t r : sampled) {
-    former.push_back(first_column == 0 ? -HUGE_VAL : log_sum_exp(rows[static_cast<size_t>(r)]));
+    former.push_back(first_column == 0 ? -HUGE_VAL : log_sum_exp(states[static_cast<size_t>(r)]));
   }
-  ops_.cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows);
+  ForwardingOps::cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows);
   Verifier verifier(call_name("cross_entropy_add_chunk", logits_RC, logits_RC));
   for (size_t i = 0; i < sampled.size(); ++i) {
     const auto at = static_cast<size_t>(sampled[i]);
@@ -408,27 +440,28 @@ void VerifyingOps::cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t fi
     Row logits = row_of(logits_RC, sampled[i]);
     const int64_t column = targets[at] - first_column;
     if (0 <= column && column < logits_RC.dim(1)) {
-      verifier.compare("target_logit", sampled[i], column, static_cast<double>(rows[at].target_logit),
+      verifier.compare("target_logit", sampled[i], column, static_cast<double>(states[at].target_logit),
                        logits[static_cast<size_t>(column)], 0);
     }
     logits.push_back(former[i]);  // as one more logit
     const SoftmaxBound exact = softmax_bound(logits);
-    verifier.compare("log_sum_exp", sampled[i], 0, log_sum_exp(rows[at]), exact.log_sum_exp, exact.bound);
+    verifier.compare("log_sum_exp", sampled[i], 0, log_sum_exp(states[at]), exact.log_sum_exp, exact.bound);
   }
   keep(verifier);
 }
 
-LossSums VerifyingOps::cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
+LossSums VerifyingOps::cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets,
                                           int64_t vocab_size, float label_smoothing) {
-  const LossSums sums = ops_.cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
+  const LossSums sums = ForwardingOps::cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
+  const std::span<const SoftmaxRow> states = softmax_rows(rows);
   double expected = 0, magnitude = 0;
-  for (size_t r = 0; r < rows.size(); ++r) {
+  for (size_t r = 0; r < states.size(); ++r) {
     if (targets[r] == kIgnoredLabel) continue;
-    const double lse = log_sum_exp(rows[r]), target_logit = static_cast<double>(rows[r].target_logit);
+    const double lse = log_sum_exp(states[r]), target_logit = static_cast<double>(states[r].target_logit);
     expected += lse - target_logit;
     magnitude += std::abs(lse) + std::abs(target_logit);
   }
-  Verifier verifier(fmt::format("cross_entropy_loss [{}]", rows.size()));
+  Verifier verifier(fmt::format("cross_entropy_loss [{}]", states.size()));
   verifier.compare("loss_sum", 0, 0, sums.loss_sum, expected, kFloat32Rounding * magnitude);
   keep(verifier);
   return sums;
@@ -436,18 +469,18 @@ LossSums VerifyingOps::cross_entropy_loss(std::span<const SoftmaxRow> rows, std:
 
 void VerifyingOps::cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column,
                                                 int64_t vocab_size, std::span<const int32_t> targets,
-                                                std::span<const SoftmaxRow> rows, float label_smoothing,
-                                                float grad_scale, TensorView dlogits_RC) {
+                                                ConstTensorView rows, float label_smoothing, float grad_scale,
+                                                TensorView dlogits_RC) {
   TESSERA_CHECK(label_smoothing == 0, "not a case of a benchmark");
   const std::vector<int64_t> sampled = sample_rows(logits_RC);
   const std::vector<Row> logits = rows_of(logits_RC, sampled);  // dlogits may be logits
-  ops_.cross_entropy_chunk_gradient(logits_RC, first_column, vocab_size, targets, rows, label_smoothing,
-                                    grad_scale, dlogits_RC);
+  ForwardingOps::cross_entropy_chunk_gradient(logits_RC, first_column, vocab_size, targets, rows,
+                                              label_smoothing, grad_scale, dlogits_RC);
   Verifier verifier(call_name("cross_entropy_chunk_gradient", logits_RC, dlogits_RC));
   for (size_t i = 0; i < sampled.size(); ++i) {
     const auto at = static_cast<size_t>(sampled[i]);
-    verify_chunk_gradient(verifier, sampled[i], logits[i], log_sum_exp(rows[at]), first_column, targets[at],
-                          grad_scale, row_of(dlogits_RC, sampled[i]), dlogits_RC.dtype());
+    verify_chunk_gradient(verifier, sampled[i], logits[i], log_sum_exp(softmax_rows(rows)[at]), first_column,
+                          targets[at], grad_scale, row_of(dlogits_RC, sampled[i]), dlogits_RC.dtype());
   }
   keep(verifier);
 }

@@ -5,31 +5,20 @@
 #include <string>
 
 #include "bench/kernels/verify.h"
-#include "ops/ops.h"
+#include "ops/forwarding_ops.h"
 
 namespace tessera {
 
-// Forwards every call and compares a sample of its results with float64: elements of products, whole rows of
-// row-wise operations, elements of sums over rows. Error(kInternal) names operation, shape, element,
-// expected, found and bound.
-class VerifyingOps final : public Ops {
+// Compares a sample of the results of every call with float64: elements of products, whole rows of row-wise
+// operations, elements of sums over rows. Error(kInternal) names operation, shape, element, expected, found
+// and bound. Packed weights are verified through the products that use them.
+class VerifyingOps final : public ForwardingOps {
  public:
-  explicit VerifyingOps(Ops& ops) : ops_(ops) {}
+  using ForwardingOps::ForwardingOps;
 
   // Over all calls so far.
   const Verification& result() const { return result_; }
 
-  std::string description() const override { return ops_.description(); }
-  int64_t workspace_bytes(const OpsLimits& limits) const override { return ops_.workspace_bytes(limits); }
-  void bind_workspace(std::span<std::byte> workspace) override { ops_.bind_workspace(workspace); }
-
-  int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
-    return ops_.packed_weight_bytes(N, K, dtype);
-  }
-  // Verified through the products that use the packed weight.
-  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) override {
-    ops_.pack_linear_weight(w_NK, to, rows);
-  }
   void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
               TensorView y_TN) override;
   void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
@@ -49,6 +38,8 @@ class VerifyingOps final : public Ops {
                    TensorView rstd_T) override;
   void add(TensorView x, ConstTensorView y) override;
   void round_to(ConstTensorView from, TensorView to) override;
+  void gather_rows(std::span<const int32_t> rows, TensorView x_TD) override;
+  void scatter_rows(std::span<const int32_t> rows, TensorView x_TD) override;
   void zero(TensorView x) override;
   double sum_of_squares(ConstTensorView x) override;
   void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
@@ -72,17 +63,16 @@ class VerifyingOps final : public Ops {
                          float grad_scale, TensorView dlogits_RV) override;
   void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                                std::span<const int32_t> targets, float label_smoothing,
-                               std::span<SoftmaxRow> rows) override;
-  LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
-                              int64_t vocab_size, float label_smoothing) override;
+                               TensorView rows) override;
+  LossSums cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets, int64_t vocab_size,
+                              float label_smoothing) override;
   void cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column, int64_t vocab_size,
-                                    std::span<const int32_t> targets, std::span<const SoftmaxRow> rows,
+                                    std::span<const int32_t> targets, ConstTensorView rows,
                                     float label_smoothing, float grad_scale, TensorView dlogits_RC) override;
 
  private:
   void keep(const Verifier& verifier);
 
-  Ops& ops_;
   Verification result_;
 };
 

@@ -37,6 +37,7 @@ struct Fixture {
     rope = RopeTableBuffer(config, kT);
     for (int32_t t = 0; t < kT; ++t) positions.push_back(t);
   }
+  TensorView softmax_rows() { return {states.data(), DType::kU8, {kT, kSoftmaxRowBytes}}; }
   // Random values; each tensor is requested only once.
   TensorView tensor(const Shape& shape) { return make(dtype, shape); }
   TensorView floats(const Shape& shape) { return make(DType::kF32, shape); }
@@ -49,6 +50,8 @@ struct Fixture {
   std::vector<int32_t> positions;
   std::vector<int32_t> ids = {3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 39};
   std::vector<int32_t> cu_seqlens = {0, 5, 12};
+  std::vector<int32_t> rows = {0, 2, 3, 7, 10, 11};
+  std::vector<SoftmaxRow> states = std::vector<SoftmaxRow>(kT);
 
  private:
   TensorView make(DType of, const Shape& shape) {
@@ -160,14 +163,14 @@ std::vector<Call> calls() {
        }},
       {"cross_entropy_add_chunk",
        [](Ops& ops, Fixture& f) {
-         std::vector<SoftmaxRow> rows(kT);
+         const TensorView rows = f.softmax_rows();
          ops.cross_entropy_add_chunk(f.floats({kT, 5}), 0, f.ids, 0, rows);
          ops.cross_entropy_add_chunk(f.floats({kT, kV - 5}), 5, f.ids, 0, rows);
          return TensorView();
        }},
       {"cross_entropy_loss",
        [](Ops& ops, Fixture& f) {
-         std::vector<SoftmaxRow> rows(kT);
+         const TensorView rows = f.softmax_rows();
          f.ops->cross_entropy_add_chunk(f.floats({kT, kV}), 0, f.ids, 0, rows);
          ops.cross_entropy_loss(rows, f.ids, kV, 0);
          return TensorView();
@@ -176,11 +179,23 @@ std::vector<Call> calls() {
       {"cross_entropy_chunk_gradient",
        [](Ops& ops, Fixture& f) {
          const TensorView logits = f.floats({kT, kV - 5}), dlogits = f.tensor({kT, kV - 5});
-         std::vector<SoftmaxRow> rows(kT);
+         const TensorView rows = f.softmax_rows();
          f.ops->cross_entropy_add_chunk(f.floats({kT, 5}), 0, f.ids, 0, rows);
          f.ops->cross_entropy_add_chunk(logits, 5, f.ids, 0, rows);
          ops.cross_entropy_chunk_gradient(logits, 5, kV, f.ids, rows, 0, 0.1f, dlogits);
          return dlogits;
+       }},
+      {"gather_rows",
+       [](Ops& ops, Fixture& f) {
+         const TensorView x = f.tensor({kT, kD});
+         ops.gather_rows(f.rows, x);
+         return x;
+       }},
+      {"scatter_rows",
+       [](Ops& ops, Fixture& f) {
+         const TensorView x = f.tensor({kT, kD});
+         ops.scatter_rows(f.rows, x);
+         return x;
        }},
       {"round_to",
        [](Ops& ops, Fixture& f) {
@@ -239,157 +254,53 @@ TEST(VerifyingOps, RightOperationsPass) {
 enum class Fault { kFirstOutput, kSecondOutput, kNotANumber };
 
 // Computes everything correctly, then changes an output: all of it by five percent, or one element to NaN.
-class FaultyOps final : public Ops {
+class FaultyOps final : public ForwardingOps {
  public:
-  FaultyOps(Ops& ops, Fault fault) : ops_(ops), fault_(fault) {}
+  FaultyOps(Ops& ops, Fault fault) : ForwardingOps(ops), fault_(fault) {}
 
-  std::string description() const override { return "faulty"; }
-  int64_t workspace_bytes(const OpsLimits& limits) const override { return ops_.workspace_bytes(limits); }
-  void bind_workspace(std::span<std::byte> workspace) override { ops_.bind_workspace(workspace); }
-  int64_t packed_weight_bytes(int64_t N, int64_t K, DType dtype) const override {
-    return ops_.packed_weight_bytes(N, K, dtype);
-  }
-  void pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) override {
-    ops_.pack_linear_weight(w_NK, to, rows);
-  }
-  void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
-              TensorView y_TN) override {
-    ops_.linear(x_TK, weight, bias_N, y_TN);
-    spoil(y_TN);
-  }
-  void linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
-                             Update update) override {
-    ops_.linear_backward_input(dy_TN, weight, dx_TK, update);
-    spoil(dx_TK);
-  }
+  // The outputs that are not tensors.
   void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
                               WeightUpdate update) override {
-    ops_.linear_backward_weight(dy_TN, x_TK, dw_NK, update);
-    if (fault_ == Fault::kSecondOutput) return spoil(update.squares);
-    spoil(dw_NK);
-  }
-  void linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update) override {
-    ops_.linear_backward_bias(dy_TN, db_N, update);
-    spoil(db_N);
-  }
-  void embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) override {
-    ops_.embedding(ids, table_VD, x_TD);
-    spoil(x_TD);
-  }
-  void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
-                          TensorView dtable_VD) override {
-    ops_.embedding_backward(ids, dx_TD, padding_id, dtable_VD);
-    spoil(dtable_VD);
-  }
-  void rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
-               TensorView rstd_R) override {
-    ops_.rmsnorm(x_RD, w_D, eps, y_RD, rstd_R);
-    spoil(y_RD, rstd_R);
-  }
-  void rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
-                        ConstTensorView rstd_R, TensorView dx_RD, Update dx_update, TensorView dw_D,
-                        Update dw_update) override {
-    ops_.rmsnorm_backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, dx_update, dw_D, dw_update);
-    spoil(dx_RD, dw_D);
-  }
-  void add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps, TensorView norm_TD,
-                   TensorView rstd_T) override {
-    ops_.add_rmsnorm(x_TD, y_TD, w_D, eps, norm_TD, rstd_T);
-    spoil(norm_TD, x_TD);
-  }
-  void add(TensorView x, ConstTensorView y) override {
-    ops_.add(x, y);
-    spoil(x);
-  }
-  void round_to(ConstTensorView from, TensorView to) override {
-    ops_.round_to(from, to);
-    spoil(to);
-  }
-  void zero(TensorView x) override {
-    ops_.zero(x);
-    spoil(x);
+    ForwardingOps::linear_backward_weight(dy_TN, x_TK, dw_NK, update);
+    if (fault_ == Fault::kSecondOutput) spoil(update.squares);
   }
   double sum_of_squares(ConstTensorView x) override {
-    double sum = ops_.sum_of_squares(x);
+    double sum = ForwardingOps::sum_of_squares(x);
     spoil(&sum);
     return sum;
   }
-  void head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& shape, int64_t head_begin, int64_t head_end,
-                    ConstTensorView w_E, float eps, TensorView y_TQ, TensorView rstd) override {
-    ops_.head_rmsnorm(qkv_TQ, shape, head_begin, head_end, w_E, eps, y_TQ, rstd);
-    spoil(y_TQ, rstd);
-  }
-  void head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ, const AttentionShape& shape,
-                             int64_t head_begin, int64_t head_end, ConstTensorView w_E, ConstTensorView rstd,
-                             TensorView dw_E, Update dw_update) override {
-    ops_.head_rmsnorm_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd, dw_E, dw_update);
-    spoil(dqkv_TQ);
-  }
-  void rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
-            const RopeTable& table, bool inverse) override {
-    ops_.rope(qkv_TQ, shape, positions, table, inverse);
-    spoil(qkv_TQ);
-  }
-  void attention(ConstTensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> cu_seqlens,
-                 TensorView o_THE, TensorView lse_HT) override {
-    ops_.attention(qkv_TQ, shape, cu_seqlens, o_THE, lse_HT);
-    spoil(o_THE, lse_HT);
-  }
-  void attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
-                          ConstTensorView lse_HT, const AttentionShape& shape,
-                          std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) override {
-    ops_.attention_backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ);
-    spoil(dqkv_TQ);
-  }
-  void attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
-                        TensorView v_cache, int64_t cache_length, TensorView o_THE) override {
-    ops_.attention_cached(qkv_TQ, shape, k_cache, v_cache, cache_length, o_THE);
-    spoil(o_THE);
-  }
-  void swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) override {
-    ops_.swiglu(gate_up_TF2, h_TF);
-    spoil(h_TF);
-  }
-  void swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2, TensorView dgate_up_TF2,
-                       TensorView h_TF) override {
-    ops_.swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2, h_TF);
-    spoil(dgate_up_TF2, h_TF);
-  }
   LossSums cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets, float label_smoothing,
                          float grad_scale, TensorView dlogits_RV) override {
-    LossSums sums = ops_.cross_entropy(logits_RV, targets, label_smoothing, grad_scale, dlogits_RV);
-    spoil(dlogits_RV);
-    if (fault_ == Fault::kSecondOutput) sums.loss_sum *= kFactor;
+    LossSums sums = ForwardingOps::cross_entropy(logits_RV, targets, label_smoothing, grad_scale, dlogits_RV);
+    if (fault_ == Fault::kSecondOutput) spoil(&sums.loss_sum);
     return sums;
   }
   void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                                std::span<const int32_t> targets, float label_smoothing,
-                               std::span<SoftmaxRow> rows) override {
-    ops_.cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows);
-    for (SoftmaxRow& row : rows) spoil(&row.sum_exp);
+                               TensorView rows) override {
+    ForwardingOps::cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows);
+    for (SoftmaxRow& row : softmax_rows(rows)) spoil(&row.sum_exp);
   }
-  LossSums cross_entropy_loss(std::span<const SoftmaxRow> rows, std::span<const int32_t> targets,
-                              int64_t vocab_size, float label_smoothing) override {
-    LossSums sums = ops_.cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
+  LossSums cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets, int64_t vocab_size,
+                              float label_smoothing) override {
+    LossSums sums = ForwardingOps::cross_entropy_loss(rows, targets, vocab_size, label_smoothing);
     spoil(&sums.loss_sum);
     return sums;
-  }
-  void cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64_t first_column, int64_t vocab_size,
-                                    std::span<const int32_t> targets, std::span<const SoftmaxRow> rows,
-                                    float label_smoothing, float grad_scale, TensorView dlogits_RC) override {
-    ops_.cross_entropy_chunk_gradient(logits_RC, first_column, vocab_size, targets, rows, label_smoothing,
-                                      grad_scale, dlogits_RC);
-    spoil(dlogits_RC);
   }
 
  private:
   static constexpr float kFactor = 1.05f;
 
+  void around(const OpCall& call, FunctionRef<void()> run) override {
+    run();
+    const size_t index = fault_ == Fault::kSecondOutput ? 1 : 0;
+    if (index < call.outputs.size() && call.outputs[index]->dtype() != DType::kU8)
+      spoil(*call.outputs[index]);
+  }
   void spoil(double* value) const {
     *value = fault_ == Fault::kNotANumber ? std::nan("") : static_cast<double>(kFactor) * *value;
   }
-  void spoil(TensorView first, TensorView second = {}) {
-    const TensorView output = fault_ == Fault::kSecondOutput ? second : first;
+  void spoil(TensorView output) const {
     if (output.empty()) return;
     if (fault_ == Fault::kNotANumber) return set_element(output, 0, std::nanf(""));
     for (int64_t i = 0; i < output.num_elements(); ++i) {
@@ -397,7 +308,6 @@ class FaultyOps final : public Ops {
     }
   }
 
-  Ops& ops_;
   Fault fault_;
 };
 

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "launch/host_name.h"
+#include "platform/host_name.h"
 #include "platform/open_files.h"
 
 namespace tessera {

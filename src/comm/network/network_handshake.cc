@@ -15,9 +15,9 @@ std::string_view bytes_of(const T& value) {
 }
 
 // The roles differ, so that neither side's proof serves as the other's.
-Mac answer_proof(const Mac& key, const Challenge& challenge, Answer answer) {
-  answer.proof = {};
-  return hmac_sha256(text_of(key), {"answer", bytes_of(challenge), bytes_of(answer)});
+Mac response_proof(const Mac& key, const Challenge& challenge, Response response) {
+  response.proof = {};
+  return hmac_sha256(text_of(key), {"answer", bytes_of(challenge), bytes_of(response)});
 }
 
 }  // namespace
@@ -28,27 +28,29 @@ bool is_challenge(const Challenge& challenge) {
   return challenge.magic == kHandshakeMagic && challenge.version == kWireVersion;
 }
 
-Answer make_answer(const Challenge& challenge, const AnswerFields& fields, const Mac& key) {
-  Answer answer{
+Response make_response(const Challenge& challenge, const ResponseFields& fields, const Mac& key) {
+  Response response{
       kHandshakeMagic, kWireVersion, fields.from, fields.to, fields.connection, 0, fields.nonce, {}};
-  answer.proof = answer_proof(key, challenge, answer);
-  return answer;
+  response.proof = response_proof(key, challenge, response);
+  return response;
 }
 
-bool is_answer_to(const Challenge& challenge, const Answer& answer, const Listener& listener,
-                  const Mac& key) {
-  return answer.magic == kHandshakeMagic && answer.version == kWireVersion && answer.to == listener.member &&
-         answer.from > listener.member && answer.from < listener.num_members && answer.connection >= 0 &&
-         answer.connection < listener.num_connections &&
-         is_equal(answer.proof, answer_proof(key, challenge, answer));
+bool is_response_to(const Challenge& challenge, const Response& response, const Listener& listener,
+                    const Mac& key) {
+  return response.magic == kHandshakeMagic && response.version == kWireVersion &&
+         response.to == listener.member && response.from > listener.member &&
+         response.from < listener.num_members && response.connection >= 0 &&
+         response.connection < listener.num_connections &&
+         is_equal(response.proof, response_proof(key, challenge, response));
 }
 
-Welcome make_welcome(const Challenge& challenge, const Answer& answer, const Mac& key) {
-  return {hmac_sha256(text_of(key), {"welcome", bytes_of(challenge), bytes_of(answer)})};
+Welcome make_welcome(const Challenge& challenge, const Response& response, const Mac& key) {
+  return {hmac_sha256(text_of(key), {"welcome", bytes_of(challenge), bytes_of(response)})};
 }
 
-bool is_welcome(const Welcome& welcome, const Challenge& challenge, const Answer& answer, const Mac& key) {
-  return is_equal(welcome.proof, make_welcome(challenge, answer, key).proof);
+bool is_welcome(const Welcome& welcome, const Challenge& challenge, const Response& response,
+                const Mac& key) {
+  return is_equal(welcome.proof, make_welcome(challenge, response, key).proof);
 }
 
 }  // namespace tessera

@@ -65,13 +65,13 @@ struct Stranger {
   UniqueFd socket;
   Clock::time_point deadline;
   SmallMessage<Challenge> challenge;
-  SmallMessage<Answer> answer;
+  SmallMessage<Response> response;
   bool challenge_sent = false;
 };
 
 // A connection initiated by this member.
 struct Outgoing {
-  enum class State { kWaiting, kConnecting, kChallenge, kAnswer, kWelcome, kDone };
+  enum class State { kWaiting, kConnecting, kChallenge, kResponse, kWelcome, kDone };
 
   int member = 0;
   int connection = 0;
@@ -79,7 +79,7 @@ struct Outgoing {
   Clock::time_point retry_at;  // while waiting: when to connect; then: when to give up this attempt
   UniqueFd socket;
   SmallMessage<Challenge> challenge;
-  SmallMessage<Answer> answer;
+  SmallMessage<Response> response;
   SmallMessage<Welcome> welcome;
 };
 
@@ -214,7 +214,7 @@ class MeshBuilder {
     for (const Outgoing& outgoing : outgoing_) {
       if (!outgoing.socket) continue;
       const bool writes =
-          outgoing.state == Outgoing::State::kConnecting || outgoing.state == Outgoing::State::kAnswer;
+          outgoing.state == Outgoing::State::kConnecting || outgoing.state == Outgoing::State::kResponse;
       polled_.push_back({outgoing.socket.get(), static_cast<short>(writes ? POLLOUT : POLLIN), 0});
     }
     ::poll(polled_.data(), polled_.size(), static_cast<int>(kPollInterval.count()));
@@ -237,21 +237,21 @@ class MeshBuilder {
       if (sent == Io::kLost) return false;
       stranger.challenge_sent = sent == Io::kDone;
     }
-    const Io received = stranger.answer.receive(stranger.socket);
+    const Io received = stranger.response.receive(stranger.socket);
     if (received == Io::kPending) return Clock::now() < stranger.deadline;
     if (received == Io::kDone) welcome(stranger);
     return false;
   }
 
   void welcome(Stranger& stranger) {
-    const Answer& answer = stranger.answer.value();
+    const Response& response = stranger.response.value();
     const Listener listener = {members_.index, members_.size(), options_.connections};
-    if (!is_answer_to(stranger.challenge.value(), answer, listener, key_)) return;
-    SmallMessage<Welcome> welcome(make_welcome(stranger.challenge.value(), answer, key_));
+    if (!is_response_to(stranger.challenge.value(), response, listener, key_)) return;
+    SmallMessage<Welcome> welcome(make_welcome(stranger.challenge.value(), response, key_));
     // 32 bytes always fit into the buffer of a socket that has sent only 40.
     if (welcome.send(stranger.socket) != Io::kDone) return;
-    // An answer to a fresh challenge cannot be a replay, so the peer has given up its earlier connection.
-    slot(answer.connection, answer.from) = std::move(stranger.socket);
+    // A response to a fresh challenge cannot be a replay, so the peer has given up its earlier connection.
+    slot(response.connection, response.from) = std::move(stranger.socket);
   }
 
   void advance(Outgoing& outgoing) {
@@ -292,21 +292,21 @@ class MeshBuilder {
       if (const Io io = outgoing.challenge.receive(outgoing.socket); io != Io::kDone) return io;
       const Challenge& challenge = outgoing.challenge.value();
       if (!is_challenge(challenge)) return Io::kLost;
-      outgoing.answer = SmallMessage<Answer>(make_answer(challenge,
-                                                         {.from = members_.index,
-                                                          .to = outgoing.member,
-                                                          .connection = outgoing.connection,
-                                                          .nonce = random_nonce()},
-                                                         key_));
-      outgoing.state = State::kAnswer;
+      outgoing.response = SmallMessage<Response>(make_response(challenge,
+                                                               {.from = members_.index,
+                                                                .to = outgoing.member,
+                                                                .connection = outgoing.connection,
+                                                                .nonce = random_nonce()},
+                                                               key_));
+      outgoing.state = State::kResponse;
     }
-    if (outgoing.state == State::kAnswer) {
-      if (const Io io = outgoing.answer.send(outgoing.socket); io != Io::kDone) return io;
+    if (outgoing.state == State::kResponse) {
+      if (const Io io = outgoing.response.send(outgoing.socket); io != Io::kDone) return io;
       outgoing.state = State::kWelcome;
     }
     if (const Io io = outgoing.welcome.receive(outgoing.socket); io != Io::kDone) return io;
     const bool is_proved =
-        is_welcome(outgoing.welcome.value(), outgoing.challenge.value(), outgoing.answer.value(), key_);
+        is_welcome(outgoing.welcome.value(), outgoing.challenge.value(), outgoing.response.value(), key_);
     return is_proved ? Io::kDone : Io::kLost;
   }
 

@@ -1,5 +1,5 @@
 // What a stranger, or a link that corrupts data, may send to a member of a network group. The first byte
-// chooses: an answer or a challenge of the handshake, which never passes without the key; or the header of a
+// chooses: a response or a challenge of the handshake, which never passes without the key; or the header of a
 // message, which is accepted only exactly as sent, and which can be described even if wrong.
 #include <algorithm>
 #include <cstddef>
@@ -32,20 +32,21 @@ T take(std::span<const uint8_t>& bytes) {
   return value;
 }
 
-// An answer passes only if its bytes are exactly those the member would have sent.
+// A response passes only if its bytes are exactly those the member would have sent.
 void answer_challenge(std::span<const uint8_t> bytes) {
   const auto challenge = take<Challenge>(bytes);
-  Answer answer = take<Answer>(bytes);
-  check(!is_answer_to(challenge, answer, kListener, kKey));
+  Response response = take<Response>(bytes);
+  check(!is_response_to(challenge, response, kListener, kKey));
   // A member may claim anything about itself, with the right proof.
-  answer = make_answer(
+  response = make_response(
       challenge,
-      {.from = answer.from, .to = answer.to, .connection = answer.connection, .nonce = answer.nonce}, kKey);
-  const bool is_of_group = answer.to == 1 && (answer.from == 2 || answer.from == 3) &&
-                           answer.connection >= 0 && answer.connection < 3;
-  check(is_answer_to(challenge, answer, kListener, kKey) == is_of_group);
-  check(is_welcome(make_welcome(challenge, answer, kKey), challenge, answer, kKey));
-  check(!is_welcome(take<Welcome>(bytes), challenge, answer, kKey));
+      {.from = response.from, .to = response.to, .connection = response.connection, .nonce = response.nonce},
+      kKey);
+  const bool is_of_group = response.to == 1 && (response.from == 2 || response.from == 3) &&
+                           response.connection >= 0 && response.connection < 3;
+  check(is_response_to(challenge, response, kListener, kKey) == is_of_group);
+  check(is_welcome(make_welcome(challenge, response, kKey), challenge, response, kKey));
+  check(!is_welcome(take<Welcome>(bytes), challenge, response, kKey));
 }
 
 void read_message(std::span<const uint8_t> bytes) {

@@ -36,14 +36,7 @@ std::string describe(uint8_t collective, uint64_t number, int root, const OpLabe
                      count_of(total_bytes, "byte"));
 }
 
-// The label, which may lack a terminating zero.
-std::string label_text(const WireHeader& header) {
-  return {header.label, ::strnlen(header.label, WireHeader::kLabelBytes)};
-}
-
-}  // namespace
-
-WireHeader make_header(const OperationId& operation, int64_t chunk, std::span<const std::byte> payload) {
+WireHeader header_without_checksums(const OperationId& operation, int64_t chunk, int64_t payload_bytes) {
   WireHeader header{};
   header.magic = WireHeader::kMagic;
   header.collective = static_cast<uint8_t>(operation.collective);
@@ -53,9 +46,21 @@ WireHeader make_header(const OperationId& operation, int64_t chunk, std::span<co
   header.layer = operation.label.layer;
   header.root = operation.root;
   header.chunk = static_cast<uint32_t>(chunk);
-  header.payload_bytes = static_cast<uint32_t>(payload.size());
-  header.payload_crc = crc32c(0, payload);
+  header.payload_bytes = static_cast<uint32_t>(payload_bytes);
   std::copy_n(operation.label.what, ::strnlen(operation.label.what, WireHeader::kLabelBytes), header.label);
+  return header;
+}
+
+// The label, which may lack a terminating zero.
+std::string label_text(const WireHeader& header) {
+  return {header.label, ::strnlen(header.label, WireHeader::kLabelBytes)};
+}
+
+}  // namespace
+
+WireHeader make_header(const OperationId& operation, int64_t chunk, std::span<const std::byte> payload) {
+  WireHeader header = header_without_checksums(operation, chunk, std::ssize(payload));
+  header.payload_crc = crc32c(0, payload);
   header.header_crc = header_checksum(header);
   return header;
 }
@@ -65,11 +70,10 @@ bool is_intact(const WireHeader& header) {
 }
 
 bool matches(const WireHeader& header, const OperationId& operation, int64_t chunk, int64_t payload_bytes) {
-  return header.collective == static_cast<uint8_t>(operation.collective) &&
-         header.number == operation.number && header.total_bytes == operation.total_bytes &&
-         header.parts_hash == operation.parts_hash && header.layer == operation.label.layer &&
-         header.root == operation.root && header.chunk == chunk && header.payload_bytes == payload_bytes &&
-         std::strncmp(header.label, operation.label.what, WireHeader::kLabelBytes) == 0;
+  WireHeader expected = header_without_checksums(operation, chunk, payload_bytes);
+  expected.payload_crc = header.payload_crc;
+  expected.header_crc = header.header_crc;
+  return std::memcmp(&header, &expected, sizeof(header)) == 0;
 }
 
 std::string describe(const OperationId& operation) {

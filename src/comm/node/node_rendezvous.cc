@@ -1,7 +1,6 @@
 #include "comm/node/node_rendezvous.h"
 
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/rng.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -37,12 +37,12 @@ struct Hello {
   int32_t restart_count;
 };
 
-enum class Reply : int32_t { kWelcome = 0, kRefused, kFailed, kPeer, kMemory, kNoMemory };
+enum class MessageType : int32_t { kWelcome = 0, kRefused, kFailed, kPeer, kMemory, kNoMemory };
 
 // What rank 0 of the node sends to another.
 struct Message {
   uint64_t magic = kMagic;
-  Reply answer;
+  MessageType type;
   int32_t index = 0;               // kPeer: the rank at the other end of the descriptor; kFailed: the culprit
   int32_t errno_value = 0;         // kNoMemory
   int64_t size_bytes = 0;          // kWelcome, kMemory: of the descriptor
@@ -58,21 +58,15 @@ std::span<std::byte> bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
 
-uint64_t hash_of(std::string_view text) {  // FNV-1a
-  uint64_t hash = 0xCBF29CE484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3;
-  return hash;
-}
-
 // A run id may be longer than a socket name.
 std::string socket_name(const World& world) {
-  return fmt::format("tessera-{}-{:016x}-{}-{}-{}", geteuid(), hash_of(world.run_id), world.master_port,
+  return fmt::format("tessera-{}-{:016x}-{}-{}-{}", geteuid(), hash_name(world.run_id), world.master_port,
                      world.node_rank, world.restart_count);
 }
 
 Hello own_hello(const World& world) {
   return {.magic = kMagic,
-          .job = hash_of(world.run_id),
+          .job = hash_name(world.run_id),
           .rank = world.rank,
           .world_size = world.world_size,
           .local_rank = world.local_rank,
@@ -119,11 +113,11 @@ Message receive_from_first(const NodeState& state, std::string_view purpose, Uni
   const Deadline deadline(state, 1s);
   const int socket = state.peers[0].get();
   for (;;) {
-    Message message{.answer = Reply::kFailed};
+    Message message{.type = MessageType::kFailed};
     const Transfer received = receive_message(socket, bytes_of(message), &fd);
     if (received == Transfer::kDone && message.magic == kMagic) {
       message.reason.back() = '\0';
-      if (message.answer != Reply::kFailed) return message;
+      if (message.type != MessageType::kFailed) return message;
       state.fail_because(message.index, message.reason.data());
     }
     if (received != Transfer::kNotYet) state.blame_closed(0, 0, purpose);
@@ -161,7 +155,7 @@ std::string objection(const NodeState& state, const Hello& hello) {
 }
 
 void refuse(int socket, const std::string& why) {
-  Message message{.answer = Reply::kRefused};
+  Message message{.type = MessageType::kRefused};
   message.set_reason(why);
   send_message(socket, bytes_of(message));
   log_warning("refused a process that wants to join the ranks of this node: {}", why);
@@ -219,12 +213,6 @@ class Door {
   std::vector<UniqueFd> strangers_;
 };
 
-UniqueFd new_memory(std::string_view name, int64_t size_bytes, int& errno_value) {
-  UniqueFd fd(memfd_create(fmt::format("tessera {}", name).substr(0, 200).c_str(), MFD_CLOEXEC));
-  errno_value = !fd || ftruncate(fd.get(), size_bytes) != 0 ? errno : 0;
-  return fd;
-}
-
 [[noreturn]] void fail_memory(std::string_view name, int64_t size_bytes, int errno_value) {
   fail_errno(ExitCode::kBadConfig, errno_value,
              fmt::format("cannot create {} of shared memory for {}", format_bytes(size_bytes), name));
@@ -236,7 +224,7 @@ int64_t control_bytes(const NodeState& state) {
 
 // Aborts the opening of the node for all ranks that have arrived so far.
 [[noreturn]] void give_up(const NodeState& state, int culprit, const std::string& evidence) {
-  Message message{.answer = Reply::kFailed, .index = culprit};
+  Message message{.type = MessageType::kFailed, .index = culprit};
   message.set_reason(evidence);
   for (const UniqueFd& peer : state.peers) {
     if (peer) send_message(peer.get(), std::as_bytes(std::span(&message, 1)));
@@ -267,13 +255,12 @@ void let_all_in(NodeState& state) {
 
 void open_as_first(NodeState& state) {
   let_all_in(state);
-  int errno_value = 0;
-  UniqueFd memory = new_memory("control", control_bytes(state), errno_value);
-  if (errno_value != 0) fail_memory("the ranks of a node", control_bytes(state), errno_value);
-  Message message{.answer = Reply::kWelcome, .size_bytes = control_bytes(state)};
+  UniqueFd memory = memory_file("tessera control", control_bytes(state));
+  if (!memory) fail_memory("the ranks of a node", control_bytes(state), errno);
+  Message message{.type = MessageType::kWelcome, .size_bytes = control_bytes(state)};
   for (int i = 1; i < state.size(); ++i) send_to(state, i, message, memory.get());
   state.control = SharedSegment(memory.release(), control_bytes(state));
-  message.answer = Reply::kPeer;
+  message.type = MessageType::kPeer;
   for (int i = 1; i < state.size(); ++i) {
     for (int j = i + 1; j < state.size(); ++j) {
       const auto [end_of_i, end_of_j] = connected_pair();
@@ -310,19 +297,19 @@ void open_as_other(NodeState& state) {
   connect_to_first(state);
   UniqueFd fd;
   const Message welcome = receive_from_first(state, "to be let in", fd);
-  if (welcome.answer == Reply::kRefused) {
+  if (welcome.type == MessageType::kRefused) {
     fail(ExitCode::kBadConfig, "{} may not join the ranks of its node: {}", state.describe(state.index()),
          welcome.reason.data());
   }
-  TESSERA_CHECK(welcome.answer == Reply::kWelcome && fd && welcome.size_bytes == control_bytes(state),
-                "answer {}, {} bytes", static_cast<int>(welcome.answer), welcome.size_bytes);
+  TESSERA_CHECK(welcome.type == MessageType::kWelcome && fd && welcome.size_bytes == control_bytes(state),
+                "message type {}, {} bytes", static_cast<int>(welcome.type), welcome.size_bytes);
   state.control = SharedSegment(fd.release(), welcome.size_bytes);
   for (int i = 1; i < state.size(); ++i) {
     if (i == state.index()) continue;
     const Message peer = receive_from_first(state, "a connection to the other ranks", fd);
-    TESSERA_CHECK(peer.answer == Reply::kPeer && fd && peer.index > 0 && peer.index < state.size() &&
+    TESSERA_CHECK(peer.type == MessageType::kPeer && fd && peer.index > 0 && peer.index < state.size() &&
                       !state.peers[static_cast<size_t>(peer.index)],
-                  "answer {}, index {}", static_cast<int>(peer.answer), peer.index);
+                  "message type {}, index {}", static_cast<int>(peer.type), peer.index);
     state.peers[static_cast<size_t>(peer.index)] = std::move(fd);
   }
 }
@@ -347,13 +334,12 @@ void open_node(NodeState& state) {
 }
 
 SharedSegment give_segment(NodeState& state, std::string_view name, int64_t size_bytes) {
-  int errno_value = 0;
-  UniqueFd memory = new_memory(name, size_bytes, errno_value);
-  Message message{.answer = errno_value == 0 ? Reply::kMemory : Reply::kNoMemory,
-                  .errno_value = errno_value,
-                  .size_bytes = size_bytes};
-  for (int i = 1; i < state.size(); ++i) send_to(state, i, message, errno_value == 0 ? memory.get() : -1);
-  if (errno_value != 0) fail_memory(name, size_bytes, errno_value);
+  UniqueFd memory = memory_file(fmt::format("tessera {}", name), size_bytes);
+  const Message message{.type = memory ? MessageType::kMemory : MessageType::kNoMemory,
+                        .errno_value = memory ? 0 : errno,
+                        .size_bytes = size_bytes};
+  for (int i = 1; i < state.size(); ++i) send_to(state, i, message, memory.get());
+  if (!memory) fail_memory(name, size_bytes, message.errno_value);
   return SharedSegment(memory.release(), size_bytes);
 }
 
@@ -361,9 +347,9 @@ SharedSegment take_segment(NodeState& state, std::string_view name, int64_t size
   UniqueFd fd;
   const Message message =
       receive_from_first(state, fmt::format("{} of {}", count_of(size_bytes, "byte"), name), fd);
-  if (message.answer == Reply::kNoMemory) fail_memory(name, size_bytes, message.errno_value);
-  TESSERA_CHECK(message.answer == Reply::kMemory && fd && message.size_bytes == size_bytes,
-                "answer {}, {} bytes", static_cast<int>(message.answer), message.size_bytes);
+  if (message.type == MessageType::kNoMemory) fail_memory(name, size_bytes, message.errno_value);
+  TESSERA_CHECK(message.type == MessageType::kMemory && fd && message.size_bytes == size_bytes,
+                "message type {}, {} bytes", static_cast<int>(message.type), message.size_bytes);
   return SharedSegment(fd.release(), size_bytes);
 }
 

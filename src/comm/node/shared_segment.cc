@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "base/sanitizers.h"
 #include "base/text.h"
+#include "base/unique_fd.h"
 #include "comm/node/node_group.h"
-#include "comm/socket/local_socket.h"
 
 namespace tessera {
 

@@ -27,18 +27,18 @@ AddressList address_list(const std::string& host, int flags, int* error) {
   return {*error == 0 ? list : nullptr, freeaddrinfo};
 }
 
-HostLookup::Answer resolve(const std::string& host) {
+HostLookup::Result resolve(const std::string& host) {
   int error = 0;
   const AddressList list = address_list(host, 0, &error);
-  HostLookup::Answer answer;
-  if (error != 0) answer.problem = gai_strerror(error);
+  HostLookup::Result result;
+  if (error != 0) result.problem = gai_strerror(error);
   for (const addrinfo* each = list.get(); each != nullptr; each = each->ai_next) {
     std::array<char, NI_MAXHOST> text{};
     error =
         getnameinfo(each->ai_addr, each->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST);
-    if (error == 0) answer.addresses.emplace_back(text.data());
+    if (error == 0) result.addresses.emplace_back(text.data());
   }
-  return answer;
+  return result;
 }
 
 }  // namespace
@@ -54,28 +54,28 @@ HostLookup& HostLookup::system() {
   return lookup;
 }
 
-std::shared_future<HostLookup::Answer> HostLookup::answer_for(const std::string& host) {
+std::shared_future<HostLookup::Result> HostLookup::result_of(const std::string& host) {
   const std::lock_guard lock(mutex_);
-  std::shared_future<Answer>& running = running_[host];
+  std::shared_future<Result>& running = running_[host];
   const bool is_over =
       running.valid() && running.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   if (!running.valid() || (is_over && Clock::now() - running.get().time > kFresh)) {
-    const auto task = std::make_shared<std::packaged_task<Answer()>>([resolver = resolver_, host] {
-      Answer answer = resolver(host);
-      answer.time = Clock::now();
-      return answer;
+    const auto task = std::make_shared<std::packaged_task<Result()>>([resolver = resolver_, host] {
+      Result result = resolver(host);
+      result.time = Clock::now();
+      return result;
     });
-    std::shared_future<Answer> answer = task->get_future().share();
+    std::shared_future<Result> result = task->get_future().share();
     start_background_thread([task] { (*task)(); }).detach();
-    running = std::move(answer);
+    running = std::move(result);
   }
   return running;
 }
 
 std::vector<std::string> HostLookup::addresses_of(const std::string& host, Clock::time_point limit) {
   if (is_numeric_address(host)) return resolve(host).addresses;
-  const std::shared_future<Answer> answer = answer_for(host);
-  if (answer.wait_until(limit) != std::future_status::ready) {
+  const std::shared_future<Result> result = result_of(host);
+  if (result.wait_until(limit) != std::future_status::ready) {
     fail(ExitCode::kTryAgain, "cannot resolve '{}': no answer from the name servers", host);
   }
   {
@@ -83,10 +83,10 @@ std::vector<std::string> HostLookup::addresses_of(const std::string& host, Clock
     running_.erase(host);
   }
   // Names of pods and new machines appear only some time after they start.
-  if (answer.get().addresses.empty()) {
-    fail(ExitCode::kTryAgain, "cannot resolve '{}': {}", host, answer.get().problem);
+  if (result.get().addresses.empty()) {
+    fail(ExitCode::kTryAgain, "cannot resolve '{}': {}", host, result.get().problem);
   }
-  return answer.get().addresses;
+  return result.get().addresses;
 }
 
 }  // namespace tessera

@@ -21,12 +21,12 @@ class HostLookup {
  public:
   using Clock = std::chrono::steady_clock;
 
-  struct Answer {
+  struct Result {
     std::vector<std::string> addresses;  // numeric, in the order the system returns; empty: see problem
     std::string problem;
     Clock::time_point time;
   };
-  using Resolver = std::function<Answer(const std::string& host)>;
+  using Resolver = std::function<Result(const std::string& host)>;
 
   explicit HostLookup(Resolver resolver) : resolver_(std::move(resolver)) {}
   // Uses the system's resolver.
@@ -36,11 +36,11 @@ class HostLookup {
   std::vector<std::string> addresses_of(const std::string& host, Clock::time_point limit);
 
  private:
-  std::shared_future<Answer> answer_for(const std::string& host);
+  std::shared_future<Result> result_of(const std::string& host);
 
   const Resolver resolver_;
   std::mutex mutex_;
-  std::map<std::string, std::shared_future<Answer>> running_;  // mutex_; not yet read by anyone
+  std::map<std::string, std::shared_future<Result>> running_;  // mutex_; not yet read by anyone
 };
 
 }  // namespace tessera

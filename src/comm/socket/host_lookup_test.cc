@@ -17,7 +17,7 @@ using testing::HasSubstr;
 HostLookup::Clock::time_point in(milliseconds time) { return HostLookup::Clock::now() + time; }
 
 TEST(HostLookup, NumbersNeedNoServer) {
-  HostLookup lookup([](const std::string&) -> HostLookup::Answer { throw std::logic_error("asked"); });
+  HostLookup lookup([](const std::string&) -> HostLookup::Result { throw std::logic_error("asked"); });
   EXPECT_THAT(lookup.addresses_of("10.0.0.7", in(milliseconds(0))), ElementsAre("10.0.0.7"));
   EXPECT_THAT(lookup.addresses_of("fd00::7", in(milliseconds(0))), ElementsAre("fd00::7"));
   EXPECT_TRUE(is_numeric_address("127.0.0.1"));
@@ -32,7 +32,7 @@ TEST(HostLookup, ShortTriesShareOneLookup) {
   HostLookup lookup([answers, num_lookups](const std::string& host) {
     ++*num_lookups;
     answers.wait();
-    return HostLookup::Answer{.addresses = {host + " is here"}, .problem = {}, .time = {}};
+    return HostLookup::Result{.addresses = {host + " is here"}, .problem = {}, .time = {}};
   });
   for (int i = 0; i < 3; ++i) {
     EXPECT_THAT(error_of([&] { lookup.addresses_of("head", in(milliseconds(1))); }),
@@ -47,7 +47,7 @@ TEST(HostLookup, ShortTriesShareOneLookup) {
 
 TEST(HostLookup, TellsWhatTheServerSays) {
   HostLookup lookup([](const std::string&) {
-    return HostLookup::Answer{.addresses = {}, .problem = "unknown", .time = {}};
+    return HostLookup::Result{.addresses = {}, .problem = "unknown", .time = {}};
   });
   EXPECT_EQ(error_of([&] { lookup.addresses_of("x", in(std::chrono::seconds(20))); }),
             "cannot resolve 'x': unknown");

@@ -50,10 +50,6 @@ UniqueFd received_descriptor(msghdr& header) {
 
 }  // namespace
 
-void UniqueFd::reset() {
-  if (fd_ >= 0) close(std::exchange(fd_, -1));
-}
-
 UniqueFd listen_local(const std::string& name) {
   UniqueFd socket_fd = new_socket();
   const Address address = abstract_address(name);

@@ -14,7 +14,7 @@ namespace tessera {
 
 class NodeReports {
  public:
-  explicit NodeReports(StoreValues::Answer answer) : answer_(std::move(answer)) {}
+  explicit NodeReports(StoreValues::SendReply send_reply) : send_reply_(std::move(send_reply)) {}
 
   // The node's agent has joined or sent something.
   void heard(int node) { heard_[node] = Clock::now(); }
@@ -43,11 +43,11 @@ class NodeReports {
   using Clock = std::chrono::steady_clock;
 
   void answer_all() {
-    for (const StoreValues::Waiter& reporter : reporters_) answer_(reporter, *place_);
+    for (const StoreValues::Waiter& reporter : reporters_) send_reply_(reporter, *place_);
     reporters_.clear();
   }
 
-  StoreValues::Answer answer_;
+  StoreValues::SendReply send_reply_;
   std::map<int, Clock::time_point> heard_;
   std::map<int, std::string> reports_;
   std::vector<StoreValues::Waiter> reporters_;  // not answered yet

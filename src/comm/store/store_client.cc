@@ -58,46 +58,29 @@ std::string StoreClient::Impl::describe_store() const {
 void StoreClient::Impl::on_message(const wire::Header& header, std::string_view body) {
   quiet_ = Duration(0);
   const std::lock_guard lock(mutex_);
-  if (header.version != wire::kVersion && header.type != Type::kRefused) {
-    refusal_ =
-        wire::Refusal{.message = fmt::format("{} speaks version {} of its protocol, this program version "
-                                             "{}: all nodes must run the same version of tessera",
-                                             describe_store(), header.version, wire::kVersion)};
-    return;
-  }
+  if (handshake_->take(*channel_, header, body)) return;
   switch (header.type) {
     case Type::kHeartbeat:
       return;
-    case Type::kChallenge:
-      if (expected_welcome_) fail(ExitCode::kBadData, "a second challenge");
-      return apply(wire::decode_bytes(body));
-    case Type::kWelcome:
-      store_is_proved_ = expected_welcome_ && is_equal(wire::decode_bytes(body), *expected_welcome_);
-      if (!store_is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
-      return;
     case Type::kAccepted:
-      if (!store_is_proved_) fail(ExitCode::kBadData, "it accepts a member without proving the job's secret");
       state_ = State::kAccepted;
-      break;
-    case Type::kRefused:
-      refusal_ = wire::Refusal::decode(body);
       break;
     case Type::kFormed:
       // Agents are told as well, but do not need it.
       if (is_agent_) return;
-      seats_ = wire::decode_seats(body);
+      seats_ = wire::decode<wire::Seats>(body);
       if (std::ssize(seats_) != world_.world_size)
         fail(ExitCode::kBadData, "a table of {}", count_of(std::ssize(seats_), "rank"));
       state_ = State::kFormed;
       break;
     case Type::kVerdict:
-      verdict_ = wire::decode_failure(body);
+      verdict_ = wire::decode<Failure>(body);
       failures_.set(*verdict_);
       break;
     case Type::kValue:
     case Type::kDenied:
-      if (const auto waiting = answers_.find(header.request); waiting != answers_.end()) {
-        waiting->second = Answer{.type = header.type, .body = std::string(body)};
+      if (const auto waiting = replies_.find(header.request); waiting != replies_.end()) {
+        waiting->second = Reply{.type = header.type, .body = std::string(body)};
       }
       break;
     default:
@@ -107,40 +90,29 @@ void StoreClient::Impl::on_message(const wire::Header& header, std::string_view 
 }
 
 void StoreClient::Impl::on_closed(const wire::Ending& ending) {
-  const std::string detail = ending.reason.empty() ? "" : ": " + ending.reason;
   {
     const std::lock_guard lock(mutex_);
-    if (state_ == State::kAsked && ending.bad_message) {
-      refusal_ =
-          wire::Refusal{.message = fmt::format("what listens at {} is not a Tessera store{}: does the port "
-                                               "belong to another program?",
-                                               endpoint(), detail)};
-      return;
-    }
+    if (state_ == State::kAsked && ending.bad_message) return handshake_->take_ending(ending);
   }
-  lose_store(fmt::format("ended without a word (killed?){}", detail));
+  lose_store(
+      fmt::format("ended without a word (killed?){}{}", ending.reason.empty() ? "" : ": ", ending.reason));
 }
 
 void StoreClient::Impl::start_ticking() {
-  last_tick_ = Clock::now();
+  running_time_ = RunningTime(Duration(options_.heartbeat) / 4);
   quiet_ = since_heartbeat_ = Duration(0);
   tick();
 }
 
 void StoreClient::Impl::tick() {
-  const auto period = std::chrono::duration_cast<Clock::duration>(options_.heartbeat) / 4;
-  timer_.expires_after(period);
-  timer_.async_wait([this, period](asio::error_code error) {
+  timer_.expires_after(std::chrono::nanoseconds(options_.heartbeat) / 4);
+  timer_.async_wait([this](asio::error_code error) {
     if (error || !channel_->is_open()) return;
-    const auto now = Clock::now();
-    const Duration gap = now - last_tick_;
-    last_tick_ = now;
-    if (gap > kStandstill) {
+    const Duration elapsed = running_time_.advance();
+    if (running_time_.last_gap() > kStandstill) {
       log_warning("{} stood still for {:.1f} s (stopped, or its machine overloaded)", describe_me(),
-                  gap.count());
+                  running_time_.last_gap().count());
     }
-    // Time in which this process was stopped says nothing about the store: what it sent is still unread.
-    const Duration elapsed = std::min<Duration>(gap, 2 * period);
     quiet_ += elapsed;
     since_heartbeat_ += elapsed;
     if (since_heartbeat_ >= options_.heartbeat) {
@@ -173,79 +145,66 @@ void StoreClient::Impl::send(Type type, uint32_t request, std::string body) {
   asio::post(io_, [this, type, request, body = std::move(body)] { channel_->send(type, request, body); });
 }
 
-std::optional<StoreClient::Impl::Answer> StoreClient::Impl::ask(Type type, const std::string& body,
-                                                                milliseconds timeout, bool after_verdict) {
+std::optional<StoreClient::Impl::Reply> StoreClient::Impl::ask(Type type, const std::string& body,
+                                                               milliseconds timeout, bool after_verdict) {
   std::unique_lock lock(mutex_);
   TESSERA_CHECK(state_ == State::kAccepted || state_ == State::kFormed, "a request to a store that was left");
   const uint32_t number = next_request_++;
-  const auto slot = answers_.emplace(number, std::nullopt).first;
+  const auto slot = replies_.emplace(number, std::nullopt).first;
   send(type, number, body);
   const auto over = [&] { return slot->second || store_gone_ || (verdict_ && !after_verdict); };
   // A process that was stopped past its deadline still has to read what arrived meanwhile.
   if (!changed_.wait_for(lock, timeout, over)) changed_.wait_for(lock, options_.heartbeat, over);
-  std::optional<Answer> answer = std::move(slot->second);
-  answers_.erase(slot);
-  if (!answer && type == Type::kGet) {
-    wire::Writer out;
-    out.u32(number);
-    send(Type::kCancel, 0, out.take());
-  }
-  return answer;
+  std::optional<Reply> reply = std::move(slot->second);
+  replies_.erase(slot);
+  if (!reply && type == Type::kGet) send(Type::kCancel, 0, wire::encode(wire::Cancellation{number}));
+  return reply;
 }
 
 std::string StoreClient::Impl::request(Type type, const std::string& body, milliseconds timeout,
                                        const std::string& what) {
   failures_.check();
-  const std::optional<Answer> answer = ask(type, body, timeout);
-  if (!answer) {
+  const std::optional<Reply> reply = ask(type, body, timeout);
+  if (!reply) {
     failures_.check();
     fail(ExitCode::kTryAgain, "{}: {} within {:.1f} s", describe_me(), what, Duration(timeout).count());
   }
-  if (answer->type == Type::kDenied) {
-    const wire::Refusal denial = wire::Refusal::decode(answer->body);
+  if (reply->type == Type::kDenied) {
+    const wire::Refusal denial = wire::decode<wire::Refusal>(reply->body);
     throw Error(denial.code, denial.message);
   }
-  return answer->body;
+  return reply->body;
 }
 
 void StoreClient::Impl::set(const std::string& key, const std::string& value) {
-  wire::Writer out;
-  out.text(key);
-  out.text(value);
-  request(Type::kSet, out.take(), options_.rendezvous_timeout,
+  request(Type::kSet, wire::encode(wire::KeyValue{key, value}), options_.rendezvous_timeout,
           fmt::format("the store did not take '{}'", printable(key)));
 }
 
 std::string StoreClient::Impl::get(const std::string& key, milliseconds timeout) {
-  wire::Writer out;
-  out.text(key);
-  return request(Type::kGet, out.take(), timeout,
+  return request(Type::kGet, wire::encode(wire::Key{key}), timeout,
                  fmt::format("nobody set '{}' in the store", printable(key)));
 }
 
 int64_t StoreClient::Impl::add(const std::string& key, int64_t amount) {
-  wire::Writer out;
-  out.text(key);
-  out.i64(amount);
-  return std::stoll(request(Type::kAdd, out.take(), options_.rendezvous_timeout,
+  return std::stoll(request(Type::kAdd, wire::encode(wire::KeyAmount{key, amount}),
+                            options_.rendezvous_timeout,
                             fmt::format("the store did not add to '{}'", printable(key))));
 }
 
 void StoreClient::Impl::watch(const std::string& key) {
-  wire::Writer out;
-  out.text(key);
   const std::lock_guard lock(mutex_);
   TESSERA_CHECK(state_ == State::kFormed, "a request to a store that was left");
-  answers_.erase(watch_request_);
+  replies_.erase(watch_request_);
   watch_request_ = next_request_++;
-  answers_.emplace(watch_request_, std::nullopt);
-  send(Type::kGet, watch_request_, out.take());
+  replies_.emplace(watch_request_, std::nullopt);
+  send(Type::kGet, watch_request_, wire::encode(wire::Key{key}));
 }
 
 std::optional<std::string> StoreClient::Impl::watched() {
   const std::lock_guard lock(mutex_);
-  const auto waiting = answers_.find(watch_request_);
-  if (waiting == answers_.end() || !waiting->second || waiting->second->type != Type::kValue)
+  const auto waiting = replies_.find(watch_request_);
+  if (waiting == replies_.end() || !waiting->second || waiting->second->type != Type::kValue)
     return std::nullopt;
   return waiting->second->body;
 }
@@ -257,7 +216,7 @@ Failure StoreClient::Impl::settle(Failure suspicion) {
   const auto limit = options_.suspicion_grace + options_.lost_grace + kPartingTime;
   std::unique_lock lock(mutex_);
   if (state_ != State::kFormed || store_gone_) return suspicion;
-  send(Type::kSuspect, 0, wire::encode_failure(suspicion));
+  send(Type::kSuspect, 0, wire::encode(suspicion));
   changed_.wait_for(lock, limit, [&] { return store_gone_ || verdict_; });
   if (verdict_) return *verdict_;
   // Set if the store was lost, which may be the cause of all this.
@@ -275,7 +234,7 @@ void StoreClient::Impl::report_own_failure(ExitCode code, const std::string& mes
     }
   }
   ask(Type::kOwnFailure,
-      wire::encode_failure({.rank = world_.rank, .host = world_.host, .message = message, .code = code}),
+      wire::encode(Failure{.rank = world_.rank, .host = world_.host, .message = message, .code = code}),
       kPartingTime);
   const std::lock_guard lock(mutex_);
   state_ = State::kEnded;
@@ -287,7 +246,7 @@ void StoreClient::Impl::report(const Failure& failure) {
     const std::lock_guard lock(mutex_);
     if (state_ == State::kEnded || store_gone_ || verdict_) return;
   }
-  ask(Type::kReport, wire::encode_failure(failure), kPartingTime);
+  ask(Type::kReport, wire::encode(failure), kPartingTime);
 }
 
 std::optional<std::string> StoreClient::Impl::hand_in(const std::string& node_report, milliseconds timeout) {
@@ -296,9 +255,9 @@ std::optional<std::string> StoreClient::Impl::hand_in(const std::string& node_re
     const std::lock_guard lock(mutex_);
     if (state_ != State::kAccepted || store_gone_) return std::nullopt;
   }
-  const std::optional<Answer> answer = ask(Type::kNodeReport, node_report, timeout, /*after_verdict=*/true);
-  if (!answer || answer->type != Type::kValue) return std::nullopt;
-  return answer->body;
+  const std::optional<Reply> reply = ask(Type::kNodeReport, node_report, timeout, /*after_verdict=*/true);
+  if (!reply || reply->type != Type::kValue) return std::nullopt;
+  return reply->body;
 }
 
 void StoreClient::Impl::leave() {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "comm/socket/address.h"
+#include "comm/store/running_time.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_client.h"
 #include "comm/store/store_proof.h"
@@ -60,7 +61,7 @@ class StoreClient::Impl {
  private:
   enum class State { kOut, kAsked, kAccepted, kFormed, kEnded };
 
-  struct Answer {
+  struct Reply {
     Type type;
     std::string body;
   };
@@ -86,8 +87,7 @@ class StoreClient::Impl {
   std::string wait_until_formed(Clock::time_point deadline);
   bool is_notice_due();
   void disconnect();
-  // Answers the store's challenge.
-  void apply(const Nonce& challenge);
+  wire::JoinRequest join_request() const;
   void learn_seats();
 
   void on_message(const wire::Header& header, std::string_view body);
@@ -97,10 +97,10 @@ class StoreClient::Impl {
   void lose_store(const std::string& how);
   Failure settle(Failure suspicion);
 
-  // Sends a request and waits for the answer; nullopt at the timeout, or once there can be none, as after
+  // Sends a request and waits for the reply; nullopt at the timeout, or once there can be none, as after
   // most verdicts.
-  std::optional<Answer> ask(Type type, const std::string& body, milliseconds timeout,
-                            bool after_verdict = false);
+  std::optional<Reply> ask(Type type, const std::string& body, milliseconds timeout,
+                           bool after_verdict = false);
   // Same for a request that must be answered.
   std::string request(Type type, const std::string& body, milliseconds timeout, const std::string& what);
   void send(Type type, uint32_t request, std::string body);
@@ -121,7 +121,7 @@ class StoreClient::Impl {
   asio::io_context io_;
   asio::steady_timer timer_;
   std::shared_ptr<wire::Channel> channel_;
-  Clock::time_point last_tick_;
+  RunningTime running_time_{Duration(0)};
   Duration since_heartbeat_{0};
   Duration quiet_{0};
 
@@ -131,13 +131,11 @@ class StoreClient::Impl {
   State state_ = State::kOut;
   bool store_gone_ = false;
   std::string problem_;  // while joining
-  std::optional<wire::Refusal> refusal_;
-  std::optional<Mac> expected_welcome_;
-  bool store_is_proved_ = false;
+  std::optional<wire::Handshake> handshake_;
   std::optional<Failure> verdict_;
   std::vector<wire::Seat> seats_;
   uint32_t next_request_ = 1;
-  std::map<uint32_t, std::optional<Answer>> answers_;
+  std::map<uint32_t, std::optional<Reply>> replies_;
   uint32_t watch_request_ = 0;  // 0 = nothing is watched
 
   std::thread thread_;

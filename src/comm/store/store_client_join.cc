@@ -73,8 +73,7 @@ std::string StoreClient::Impl::ask_to_join(Clock::time_point deadline) {
   {
     const std::lock_guard lock(mutex_);
     state_ = State::kAsked;
-    expected_welcome_.reset();
-    store_is_proved_ = false;
+    handshake_.emplace(endpoint(), world_.secret, Type::kJoin, wire::encode(join_request()));
     store_gone_ = false;
     problem_.clear();
   }
@@ -84,13 +83,13 @@ std::string StoreClient::Impl::ask_to_join(Clock::time_point deadline) {
   const auto limit = std::min(deadline, Clock::now() + kAnswerTime);
   const auto pending = [&] {
     const std::lock_guard lock(mutex_);
-    return state_ == State::kAsked && !refusal_ && !store_gone_;
+    return state_ == State::kAsked && !handshake_->refusal() && !store_gone_;
   };
   io_.restart();
   while (pending() && io_.run_one_until(limit) > 0) {
   }
   const std::lock_guard lock(mutex_);
-  if (const auto refusal = std::exchange(refusal_, std::nullopt)) {
+  if (const auto& refusal = handshake_->refusal()) {
     if (!refusal->try_again) throw RefusedError(refusal->code, refusal->message);
     return refusal->message;
   }
@@ -112,9 +111,10 @@ std::string StoreClient::Impl::wait_until_formed(Clock::time_point deadline) {
     const bool is_over = Clock::now() >= deadline;
     if (!is_over && !is_notice_due()) continue;
     const auto missing = ask(Type::kMissing, {}, kPartingTime);
+    if (missing && missing->body.empty()) continue;  // complete by now
     if (is_over) return missing ? missing->body : fmt::format("{} no longer answers", describe_store());
-    // One rank speaks for all that have joined. By now nobody may be missing.
-    if (world_.rank == 0 && missing && !missing->body.empty()) {
+    // One rank speaks for all that have joined.
+    if (world_.rank == 0 && missing) {
       log_warning("waiting for the job to start: {}", missing->body);
     }
   }
@@ -147,22 +147,18 @@ void StoreClient::Impl::disconnect() {
   state_ = State::kOut;
 }
 
-void StoreClient::Impl::apply(const Nonce& challenge) {
-  const wire::JoinRequest request = {.run_id = world_.run_id,
-                                     .restart_count = world_.restart_count,
-                                     .world_size = world_.world_size,
-                                     .local_world_size = world_.local_world_size,
-                                     .is_agent = is_agent_,
-                                     .rank = is_agent_ ? -1 : world_.rank,
-                                     .node_rank = world_.node_rank,
-                                     .host = world_.host,
-                                     .address = local_.address,
-                                     .address_is_guess = local_.is_guess,
-                                     .pid = getpid()};
-  const wire::Application application =
-      wire::make_application(world_.secret, Type::kJoin, challenge, request.encode());
-  expected_welcome_ = application.welcome;
-  channel_->send(Type::kJoin, 0, application.body);
+wire::JoinRequest StoreClient::Impl::join_request() const {
+  return {.run_id = world_.run_id,
+          .restart_count = world_.restart_count,
+          .world_size = world_.world_size,
+          .local_world_size = world_.local_world_size,
+          .is_agent = is_agent_,
+          .rank = is_agent_ ? -1 : world_.rank,
+          .node_rank = world_.node_rank,
+          .host = world_.host,
+          .address = local_.address,
+          .address_is_guess = local_.is_guess,
+          .pid = getpid()};
 }
 
 void StoreClient::Impl::learn_seats() {

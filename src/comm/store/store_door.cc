@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "comm/socket/port_owner.h"
 
 namespace tessera::wire {
@@ -67,6 +68,15 @@ std::deque<tcp::acceptor> listen(asio::io_context& io, const DoorOptions& option
 }
 
 }  // namespace
+
+std::optional<Refusal> refuse_other_job(const std::string& who, const std::string& its_run_id,
+                                        const std::string& run_id) {
+  if (its_run_id == run_id) return std::nullopt;
+  return Refusal{
+      .message = fmt::format("{} belongs to job '{}', but the store on this port to job '{}': use the same "
+                             "--rdzv_id on all nodes and a different port for each job",
+                             who, printable(its_run_id), printable(run_id))};
+}
 
 Door::Door(asio::io_context& io, const DoorOptions& options, Admit admit)
     : io_(io), secret_(options.secret), admit_(std::move(admit)), acceptors_(listen(io, options)) {
@@ -150,7 +160,7 @@ void Door::refuse(Stranger& stranger, const Refusal& refusal) {
     log_warning("store: refused {}: {}", stranger.remote, refusal.message);
     last_refusal_ = refusal.message;
   }
-  stranger.channel->send(Type::kRefused, 0, refusal.encode());
+  stranger.channel->send(Type::kRefused, 0, encode(refusal));
   stranger.channel->close_after_sending();
 }
 

@@ -26,6 +26,10 @@ struct DoorOptions {
   std::string secret;
 };
 
+// Refuses `who` if it belongs to another job than the one that uses this port.
+std::optional<Refusal> refuse_other_job(const std::string& who, const std::string& its_run_id,
+                                        const std::string& run_id);
+
 class Door {
  public:
   using Duration = std::chrono::duration<double>;

@@ -39,14 +39,19 @@ TEST(StoreFailure, OwnReportReachesAllWithItsCode) {
 }
 
 TEST(StoreFailure, TheUsersMistakeBlamesNoRank) {
-  StoreServer server(quick_server_options(2));
-  run_ranks(2, [&](int rank) {
-    const auto store = StoreClient::join(test_world(rank, 2, 1, server.port()), quick_store_options());
-    if (rank == 1) return store->report_own_failure(ExitCode::kNoInput, "text.txt: no such file");
-    EXPECT_EQ(verdict_of(*store), "host host1: text.txt: no such file");
-    EXPECT_EQ(store->failures().failure()->code, ExitCode::kNoInput);
-    EXPECT_EQ(store->failures().failure()->rank, 1);
-  });
+  for (const int per_node : {1, 2}) {
+    StoreServer server(quick_server_options(2));
+    run_ranks(2, [&](int rank) {
+      const auto store =
+          StoreClient::join(test_world(rank, 2, per_node, server.port()), quick_store_options());
+      if (rank == 1) return store->report_own_failure(ExitCode::kNoInput, "text.txt: no such file");
+      // With a single node there is no other host.
+      EXPECT_EQ(verdict_of(*store),
+                per_node == 1 ? "host host1: text.txt: no such file" : "text.txt: no such file");
+      EXPECT_EQ(store->failures().failure()->code, ExitCode::kNoInput);
+      EXPECT_EQ(store->failures().failure()->rank, 1);
+    });
+  }
 }
 
 TEST(StoreFailure, AnExceptionThatEndsARankIsNoOrderlyEnd) {

@@ -95,20 +95,35 @@ std::vector<Process> start_members(int world_size, int port) {
   return members;
 }
 
-// The test watches the job as the agent of a node without ranks.
-std::unique_ptr<StoreClient> watch(int world_size, int port) {
+// The test observes the job as the agent of a node without ranks.
+std::unique_ptr<StoreClient> observe(int world_size, int port) {
   World world = test_world(world_size, world_size + 1, 1, port);
   world.world_size = world_size;
-  auto watcher = StoreClient::join_as_agent(world, quick_store_options());
-  while (watcher->add("joined", 0) < world_size) std::this_thread::sleep_for(milliseconds(5));
-  return watcher;
+  auto observer = StoreClient::join_as_agent(world, quick_store_options());
+  while (observer->add("joined", 0) < world_size) std::this_thread::sleep_for(milliseconds(5));
+  return observer;
+}
+
+TEST(StoreProcess, AJobWhoseLastRankFindsAnotherSilentHasNotStarted) {
+  const int port = free_port(2);
+  const Process first([=] { return member(test_world(0, 2, 1, port)); });
+  StoreServerOptions options = server_on(port, 2);
+  options.timing.silence = seconds(60);
+  StoreServer server(options);
+  while (server.present().empty()) std::this_thread::sleep_for(milliseconds(5));
+  first.signal(SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(300));
+  StoreOptions impatient = quick_store_options();
+  impatient.rendezvous_timeout = milliseconds(700);
+  EXPECT_THAT(error_of([&] { StoreClient::join(test_world(1, 2, 1, port), impatient); }),
+              HasSubstr("all 2 ranks have joined, but not all of them can be heard"));
 }
 
 TEST(StoreProcess, AKilledRankIsNamedWithinASecond) {
   const int port = free_port(3);
   auto members = start_members(3, port);
   StoreServer server(server_on(port, 3));
-  const auto watcher = watch(3, port);
+  const auto observer = observe(3, port);
   const auto start = Clock::now();
   members[1].signal(SIGKILL);
   const std::string expected = "rank 1 on host host1 ended without a word (killed?)";
@@ -123,7 +138,7 @@ TEST(StoreProcess, WhoSawItEndKnowsWhy) {
   const int port = free_port(2);
   auto members = start_members(2, port);
   StoreServer server(server_on(port, 2));
-  const auto watcher = watch(2, port);
+  const auto observer = observe(2, port);
   members[1].signal(SIGKILL);
   std::this_thread::sleep_for(milliseconds(50));  // the store has seen the connection end
   server.report({.rank = 1, .host = "host1", .message = "rank 1 on host host1 was killed by signal 9"});
@@ -139,8 +154,8 @@ TEST(StoreProcess, AKilledAgentIsTheCulpritNotItsRanks) {
     return store->get("end", seconds(60));
   });
   StoreServer server(server_on(port, 2));
-  const auto watcher = watch(2, port);
-  while (watcher->add("joined", 0) < 3) std::this_thread::sleep_for(milliseconds(5));
+  const auto observer = observe(2, port);
+  while (observer->add("joined", 0) < 3) std::this_thread::sleep_for(milliseconds(5));
   members[1].signal(SIGKILL);
   agent.signal(SIGKILL);
   EXPECT_EQ(members[0].result(), "the agent of node 1 on host host1 ended without a word (killed?)");
@@ -150,7 +165,7 @@ TEST(StoreProcess, AShortStopDisturbsNobody) {
   const int port = free_port(2);
   auto members = start_members(2, port);
   StoreServer server(server_on(port, 2));
-  const auto watcher = watch(2, port);
+  const auto observer = observe(2, port);
   for (int i = 0; i < 3; ++i) {
     members[1].signal(SIGSTOP);
     std::this_thread::sleep_for(milliseconds(600));  // of the 1000 allowed
@@ -158,7 +173,7 @@ TEST(StoreProcess, AShortStopDisturbsNobody) {
     std::this_thread::sleep_for(milliseconds(100));
   }
   EXPECT_FALSE(server.failure()) << server.failure()->message;
-  watcher->set("end", "fine");
+  observer->set("end", "fine");
   EXPECT_EQ(members[0].result(), "fine");
   EXPECT_EQ(members[1].result(), "fine");
 }
@@ -167,7 +182,7 @@ TEST(StoreProcess, AStoppedRankIsFoundByItsSilence) {
   const int port = free_port(2);
   auto members = start_members(2, port);
   StoreServer server(server_on(port, 2));
-  const auto watcher = watch(2, port);
+  const auto observer = observe(2, port);
   const auto start = Clock::now();
   members[1].signal(SIGSTOP);
   const std::string expected = "rank 1 on host host1: silent for 1.0 s";
@@ -188,13 +203,13 @@ TEST(StoreProcess, StopOfThreeSecondsWithTheDefaults) {
   StoreServerOptions options = server_on(port, 2);
   options.timing = StoreOptions{};
   StoreServer server(options);
-  const auto watcher = watch(2, port);
+  const auto observer = observe(2, port);
   members[0].signal(SIGSTOP);
   std::this_thread::sleep_for(seconds(3));
   members[0].signal(SIGCONT);
   std::this_thread::sleep_for(milliseconds(500));
   EXPECT_FALSE(server.failure()) << server.failure()->message;
-  watcher->set("end", "fine");
+  observer->set("end", "fine");
   EXPECT_EQ(members[0].result(), "fine");
   EXPECT_EQ(members[1].result(), "fine");
 }
@@ -208,13 +223,13 @@ TEST(StoreProcess, StopOfTheStoreIsMeasuredByItsMembers) {
     return server.failure() ? server.failure()->message : std::string("over");
   });
   {
-    const auto watcher = watch(2, port);
+    const auto observer = observe(2, port);
     agent.signal(SIGSTOP);
     std::this_thread::sleep_for(milliseconds(600));
     agent.signal(SIGCONT);
     std::this_thread::sleep_for(milliseconds(200));
-    EXPECT_FALSE(watcher->failures().failed());
-    watcher->leave();
+    EXPECT_FALSE(observer->failures().failed());
+    observer->leave();
   }
   agent.signal(SIGSTOP);
   const std::string expected =
@@ -231,7 +246,7 @@ TEST(StoreProcess, AKilledStoreIsNamed) {
     world.agent_has_store = false;
     members.emplace_back([=] { return member(world); });
   }
-  const auto watcher = watch(2, port);
+  const auto observer = observe(2, port);
   members[0].signal(SIGKILL);
   EXPECT_EQ(members[1].result(),
             fmt::format("the store at 127.0.0.1:{} (rank 0) ended without a word (killed?)", port));
@@ -247,12 +262,12 @@ TEST(StoreProcess, AnAgentKilledBeforeTheJobIsCompleteIsADisruption) {
   StoreServerOptions options = server_on(port, 2);
   options.num_agents = 1;
   StoreServer server(options);
-  const auto watcher = StoreClient::join_as_agent(test_world(0, 2, 1, port), quick_store_options());
-  watcher->get("joined", seconds(20));
+  const auto observer = StoreClient::join_as_agent(test_world(0, 2, 1, port), quick_store_options());
+  observer->get("joined", seconds(20));
   agent.signal(SIGKILL);
-  EXPECT_EQ(error_of([&] { watcher->get("never", seconds(20)); }),
+  EXPECT_EQ(error_of([&] { observer->get("never", seconds(20)); }),
             "the agent of node 1 on host host1 ended without a word (killed?)");
-  EXPECT_TRUE(watcher->failures().failure()->is_disruption);
+  EXPECT_TRUE(observer->failures().failure()->is_disruption);
 }
 
 TEST(StoreProcess, WhoDiesBeforeAllHaveJoinedIsReplaced) {

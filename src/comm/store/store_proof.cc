@@ -1,7 +1,6 @@
 #include "comm/store/store_proof.h"
 
-#include <algorithm>
-#include <cstring>
+#include <utility>
 
 namespace tessera::wire {
 namespace {
@@ -21,40 +20,57 @@ Proofs prove(std::string_view secret, Type type, const Nonce& challenge, const N
 
 }  // namespace
 
-std::string encode_bytes(const std::array<std::byte, 32>& bytes) { return std::string(text_of(bytes)); }
-
-std::array<std::byte, 32> decode_bytes(std::string_view body) {
-  std::array<std::byte, 32> bytes;
-  if (body.size() != bytes.size()) {
-    fail(ExitCode::kBadData, "message of the store: expected {} bytes, found {}", bytes.size(), body.size());
-  }
-  std::memcpy(bytes.data(), body.data(), body.size());
-  return bytes;
-}
-
 Application make_application(std::string_view secret, Type type, const Nonce& challenge,
                              std::string_view request) {
   const Nonce nonce = random_nonce();
   const Proofs proofs = prove(secret, type, challenge, nonce, request);
-  Writer out;
-  out.text(request);
-  out.text(text_of(nonce));
-  out.text(text_of(proofs.application));
-  return {.body = out.take(), .welcome = proofs.welcome};
+  return {.body = encode(ProvedRequest{std::string(request), nonce, proofs.application}),
+          .welcome = proofs.welcome};
 }
 
 std::optional<Applicant> read_application(std::string_view secret, Type type, const Nonce& challenge,
                                           std::string_view body) {
-  Reader in(body);
-  Applicant applicant;
-  applicant.request = in.text();
-  const Nonce nonce = decode_bytes(in.text(sizeof(Nonce)));
-  const Mac proof = decode_bytes(in.text(sizeof(Mac)));
-  in.end();
-  const Proofs proofs = prove(secret, type, challenge, nonce, applicant.request);
-  if (!is_equal(proof, proofs.application)) return std::nullopt;
-  applicant.welcome = proofs.welcome;
-  return applicant;
+  ProvedRequest message = decode<ProvedRequest>(body);
+  const Proofs proofs = prove(secret, type, challenge, message.nonce, message.request);
+  if (!is_equal(message.proof, proofs.application)) return std::nullopt;
+  return Applicant{.request = std::move(message.request), .welcome = proofs.welcome};
+}
+
+bool Handshake::take(Channel& channel, const Header& header, std::string_view body) {
+  if (header.version != kVersion && header.type != Type::kRefused) {
+    refusal_ =
+        Refusal{.message = fmt::format("the store at {} speaks version {} of its protocol, this program "
+                                       "version {}: all nodes must run the same version of tessera",
+                                       endpoint_, header.version, kVersion)};
+    return true;
+  }
+  switch (header.type) {
+    case Type::kChallenge: {
+      if (expected_welcome_) fail(ExitCode::kBadData, "a second challenge");
+      const Application application = make_application(secret_, type_, decode_bytes(body), request_);
+      expected_welcome_ = application.welcome;
+      channel.send(type_, 0, application.body);
+      return true;
+    }
+    case Type::kWelcome:
+      is_proved_ = expected_welcome_ && is_equal(decode_bytes(body), *expected_welcome_);
+      if (!is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
+      return true;
+    case Type::kRefused:
+      refusal_ = decode<Refusal>(body);
+      if (!is_proved_ && refusal_->code == ExitCode::kDone) refusal_->try_again = true;
+      return true;
+    default:
+      if (!is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
+      return false;
+  }
+}
+
+void Handshake::take_ending(const Ending& ending) {
+  refusal_ = Refusal{
+      .message = fmt::format("what listens at {} is not a Tessera store: {}: does the port belong to another "
+                             "program?",
+                             endpoint_, ending.reason)};
 }
 
 }  // namespace tessera::wire

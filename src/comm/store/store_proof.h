@@ -8,15 +8,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "comm/proof.h"
-#include "comm/store/store_wire.h"
+#include "comm/store/store_channel.h"
 
 namespace tessera::wire {
-
-// kChallenge's and kWelcome's body. Error(kBadData).
-std::string encode_bytes(const std::array<std::byte, 32>& bytes);
-std::array<std::byte, 32> decode_bytes(std::string_view body);
 
 struct Application {
   std::string body;  // of the message
@@ -32,5 +29,34 @@ struct Applicant {
 // nullopt if it does not know the secret. Error(kBadData) if the body is not that of an application.
 std::optional<Applicant> read_application(std::string_view secret, Type type, const Nonce& challenge,
                                           std::string_view body);
+
+// The stranger's side, on one connection.
+class Handshake {
+ public:
+  // `endpoint` names the other side in messages.
+  Handshake(std::string endpoint, std::string secret, Type type, std::string request)
+      : endpoint_(std::move(endpoint)),
+        secret_(std::move(secret)),
+        type_(type),
+        request_(std::move(request)) {}
+
+  // Takes a challenge, a proof or a refusal; returns false for other messages. Error(kBadData) for one out of
+  // order, and for any other message from a peer that has not proved the job's secret.
+  bool take(Channel& channel, const Header& header, std::string_view body);
+  // The connection has ended because of a bad message.
+  void take_ending(const Ending& ending);
+
+  bool is_proved() const { return is_proved_; }
+  // Why this process is refused. Success counts only from a peer that has proved the job's secret.
+  const std::optional<Refusal>& refusal() const { return refusal_; }
+
+ private:
+  const std::string endpoint_, secret_;
+  const Type type_;
+  const std::string request_;
+  std::optional<Mac> expected_welcome_;
+  bool is_proved_ = false;
+  std::optional<Refusal> refusal_;
+};
 
 }  // namespace tessera::wire

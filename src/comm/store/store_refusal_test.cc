@@ -128,9 +128,9 @@ void write_message(tcp::socket& socket, const Message& message) {
 // A member's answer to this challenge.
 Message application(const std::string& secret, const std::string& challenge,
                     const wire::JoinRequest& request) {
-  return {wire::Type::kJoin,
-          wire::make_application(secret, wire::Type::kJoin, wire::decode_bytes(challenge), request.encode())
-              .body};
+  return {wire::Type::kJoin, wire::make_application(secret, wire::Type::kJoin, wire::decode_bytes(challenge),
+                                                    wire::encode(request))
+                                 .body};
 }
 
 TEST(StoreRefusal, AnotherVersionOfTheProtocolIsTold) {
@@ -143,8 +143,8 @@ TEST(StoreRefusal, AnotherVersionOfTheProtocolIsTold) {
   asio::write(socket, asio::buffer("abc", 3));
   const Message answer = read_message(socket);
   EXPECT_EQ(answer.type, wire::Type::kRefused);
-  EXPECT_THAT(wire::Refusal::decode(answer.body).message, HasSubstr("the store speaks version 2"));
-  EXPECT_THAT(wire::Refusal::decode(answer.body).message, HasSubstr("this program version 9"));
+  EXPECT_THAT(wire::decode<wire::Refusal>(answer.body).message, HasSubstr("the store speaks version 2"));
+  EXPECT_THAT(wire::decode<wire::Refusal>(answer.body).message, HasSubstr("this program version 9"));
 }
 
 TEST(StoreRefusal, WhoDoesNotKnowTheSecret) {

@@ -31,6 +31,7 @@ StoreServer::Impl::Impl(const StoreServerOptions& options)
       timer_(io_),
       // Fine enough to distinguish 5.0 s from 5.1 s, coarse enough to cost nothing.
       tick_(std::min<std::chrono::nanoseconds>(options.timing.heartbeat / 5, std::chrono::milliseconds(50))),
+      running_time_(tick_),
       values_([this](const auto& waiter, const std::string& value) { send_value(waiter, value); }),
       reports_([this](const auto& waiter, const std::string& value) { send_value(waiter, value); }),
       verdict_(options.timing.lost_grace, options.timing.suspicion_grace) {
@@ -52,10 +53,7 @@ void StoreServer::Impl::tick() {
   timer_.expires_after(tick_);
   timer_.async_wait([this](asio::error_code error) {
     if (error || closing_) return;
-    const auto now = Clock::now();
-    // Time in which this process was stopped says nothing about others: what they sent is still unread.
-    const Duration elapsed = std::min<Duration>(now - last_tick_, 2 * tick_);
-    last_tick_ = now;
+    const Duration elapsed = running_time_.advance();
     since_heartbeat_ += elapsed;
     if (since_heartbeat_ >= options_.timing.heartbeat) {
       since_heartbeat_ = Duration(0);
@@ -161,7 +159,6 @@ void StoreServer::Impl::send_value(const StoreValues::Waiter& waiter, const std:
 
 void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& header,
                               std::string_view body) {
-  wire::Reader in(body);
   const auto answer = [&](const std::string& value) {
     peer.channel->send(Type::kValue, header.request, value);
   };
@@ -170,20 +167,20 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
       case Type::kHeartbeat:
         return;
       case Type::kSet: {
-        const std::string key = in.text(wire::kMaxKeyBytes);
-        values_.set(key, in.text());
+        auto [key, value] = wire::decode<wire::KeyValue>(body);
+        values_.set(key, std::move(value));
         return answer({});
       }
       case Type::kGet:
-        return values_.get(in.text(wire::kMaxKeyBytes), {.member = number, .request = header.request});
+        return values_.get(wire::decode<wire::Key>(body).key, {.member = number, .request = header.request});
       case Type::kAdd: {
-        const std::string key = in.text(wire::kMaxKeyBytes);
-        return answer(std::to_string(values_.add(key, in.i64())));
+        const auto [key, amount] = wire::decode<wire::KeyAmount>(body);
+        return answer(std::to_string(values_.add(key, amount)));
       }
       case Type::kCancel:
-        return values_.cancel({.member = number, .request = in.u32()});
+        return values_.cancel({.member = number, .request = wire::decode<wire::Cancellation>(body).request});
       case Type::kSuspect: {
-        Failure suspicion = wire::decode_failure(body);
+        Failure suspicion = wire::decode<Failure>(body);
         if (suspicion.rank >= 0 && static_cast<size_t>(suspicion.rank) < ranks_.size()) {
           suspicion.host = ranks_[static_cast<size_t>(suspicion.rank)].host;
           if (left_.contains({.index = suspicion.rank})) {
@@ -196,22 +193,22 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
         return verdict_.suspect(peer.id.index, suspicion);
       }
       case Type::kOwnFailure: {
-        Failure failure = wire::decode_failure(body);
+        Failure failure = wire::decode<Failure>(body);
         failure.rank = peer.id.is_agent ? -1 : peer.id.index;
         failure.host = peer.who.host;
-        // A missing file is not the fault of a rank.
-        failure.message =
-            fmt::format("{}: {}",
-                        is_users_mistake(failure.code) ? fmt::format("host {}", peer.who.host)
-                                                       : describe_member(peer.id, peer.who.host),
-                        failure.message);
+        if (!is_users_mistake(failure.code)) {
+          failure.message = fmt::format("{}: {}", describe_member(peer.id, peer.who.host), failure.message);
+        } else if (peer.who.local_world_size < options_.world_size) {
+          // A missing file is not the fault of a rank, but may exist on other nodes.
+          failure.message = fmt::format("host {}: {}", peer.who.host, failure.message);
+        }
         verdict_.report(peer.id, -1, failure);
         announce_verdict();
         return answer({});
       }
       case Type::kReport:
         if (!peer.id.is_agent) fail(ExitCode::kBadData, "a report from a rank");
-        report_now(wire::decode_failure(body), peer.id.index);
+        report_now(wire::decode<Failure>(body), peer.id.index);
         return answer({});
       case Type::kNodeReport:
         if (!peer.id.is_agent) fail(ExitCode::kBadData, "a node's report from a rank");
@@ -228,7 +225,7 @@ void StoreServer::Impl::serve(uint64_t number, Peer& peer, const wire::Header& h
   } catch (const Error& error) {
     if (header.request == 0) throw;
     const wire::Refusal denial{.code = error.code(), .message = error.what()};
-    peer.channel->send(Type::kDenied, header.request, denial.encode());
+    peer.channel->send(Type::kDenied, header.request, wire::encode(denial));
   }
 }
 
@@ -237,9 +234,9 @@ void StoreServer::Impl::report(const Failure& failure) {
   asio::post(io_, [this, failure] { report_now(failure, 0); });
 }
 
-void StoreServer::Impl::report_now(const Failure& failure, int watched_node) {
-  verdict_.report({.is_agent = failure.rank < 0, .index = failure.rank < 0 ? watched_node : failure.rank},
-                  watched_node, failure);
+void StoreServer::Impl::report_now(const Failure& failure, int reporting_node) {
+  verdict_.report({.is_agent = failure.rank < 0, .index = failure.rank < 0 ? reporting_node : failure.rank},
+                  reporting_node, failure);
   announce_verdict();
 }
 
@@ -252,7 +249,7 @@ void StoreServer::Impl::announce_verdict() {
     failure_ = verdict_.decided();
   }
   changed_.notify_all();
-  const std::string body = wire::encode_failure(*verdict_.decided());
+  const std::string body = wire::encode(*verdict_.decided());
   for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kVerdict, 0, body);
 }
 

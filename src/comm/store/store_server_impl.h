@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "comm/store/node_reports.h"
+#include "comm/store/running_time.h"
 #include "comm/store/store_door.h"
 #include "comm/store/store_server.h"
 #include "comm/store/store_values.h"
@@ -88,7 +89,7 @@ class StoreServer::Impl {
   void find_missing_agents(Duration elapsed);
   bool is_relied_on(MemberId id) const;
   Failure describe_silence(const Peer& peer) const;
-  void report_now(const Failure& failure, int watched_node);
+  void report_now(const Failure& failure, int reporting_node);
   bool is_seated(uint64_t number, const Peer& peer) const;
   void announce_verdict();
   bool awaits_node_report() const;
@@ -109,7 +110,7 @@ class StoreServer::Impl {
   wire::Door door_;
   asio::steady_timer timer_;
   std::chrono::nanoseconds tick_;
-  Clock::time_point last_tick_ = Clock::now();
+  RunningTime running_time_;
   Duration since_heartbeat_{0};
 
   std::map<uint64_t, Peer> peers_;

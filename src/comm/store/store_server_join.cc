@@ -14,85 +14,72 @@ using wire::Type;
 
 // Why the member cannot join; nullopt if it can.
 std::optional<wire::Refusal> StoreServer::Impl::objection(const wire::JoinRequest& request, MemberId id) {
-  const auto refusal = [](ExitCode code, const std::string& message, bool try_again = false) {
-    return wire::Refusal{.try_again = try_again, .code = code, .message = message};
-  };
+  const auto refuse = [](const std::string& message) { return wire::Refusal{.message = message}; };
   const std::string who = describe_member(id, request.host);
-  if (request.run_id != options_.run_id) {
-    return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} belongs to job '{}', but the store on this port to job '{}': use the same "
-                               "--rdzv_id on all nodes and a different port for each job",
-                               who, printable(request.run_id), printable(options_.run_id)));
-  }
+  if (auto other_job = wire::refuse_other_job(who, request.run_id, options_.run_id)) return other_job;
   if (request.restart_count != options_.restart_count) {
     // An older store is about to be replaced; an older member missed the end of its own start.
-    return refusal(ExitCode::kTryAgain,
-                   fmt::format("{} belongs to start {} of the job, the store to start {}", who,
-                               request.restart_count, options_.restart_count),
-                   request.restart_count > options_.restart_count);
+    return wire::Refusal{.try_again = request.restart_count > options_.restart_count,
+                         .code = ExitCode::kTryAgain,
+                         .message = fmt::format("{} belongs to start {} of the job, the store to start {}",
+                                                who, request.restart_count, options_.restart_count)};
   }
   if (verdict_.decided()) {
-    return refusal(verdict_.decided()->code,
-                   fmt::format("the job has failed: {}", verdict_.decided()->message));
+    return wire::Refusal{.code = verdict_.decided()->code,
+                         .message = "the job has failed: " + verdict_.decided()->message};
   }
   if (request.world_size != options_.world_size) {
-    return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} was started for {}, the store for {}: use the same --nnodes and "
-                               "--nproc_per_node on all nodes",
-                               who, count_of(request.world_size, "rank"), options_.world_size));
+    return refuse(
+        fmt::format("{} was started for {}, the store for {}: use the same --nnodes and --nproc_per_node on "
+                    "all nodes",
+                    who, count_of(request.world_size, "rank"), options_.world_size));
   }
   for (const auto& [other_id, other_number] : seats_) {
     const wire::JoinRequest& other = peers_.at(other_number).who;
     if (other.local_world_size != request.local_world_size) {
-      return refusal(
-          ExitCode::kBadConfig,
-          fmt::format(
-              "{} is on a node with {}, {} on one with {}: all nodes must have the same number of ranks", who,
-              count_of(request.local_world_size, "rank"), describe_member(other_id, other.host),
-              other.local_world_size));
+      return refuse(fmt::format(
+          "{} is on a node with {}, {} on one with {}: all nodes must have the same number of ranks", who,
+          count_of(request.local_world_size, "rank"), describe_member(other_id, other.host),
+          other.local_world_size));
     }
     if (other.node_rank == request.node_rank && other.host != request.host) {
-      return refusal(
-          ExitCode::kBadConfig,
+      return refuse(
           fmt::format("{} and {} both claim to be on node {}: give each node a --node_rank of its own", who,
                       describe_member(other_id, other.host), request.node_rank));
     }
   }
   if (!id.is_agent && (id.index < 0 || id.index >= options_.world_size)) {
-    return refusal(ExitCode::kBadConfig, fmt::format("{} does not exist in a job of {}", who,
-                                                     count_of(options_.world_size, "rank")));
+    return refuse(
+        fmt::format("{} does not exist in a job of {}", who, count_of(options_.world_size, "rank")));
   }
   if (const auto seat = seats_.find(id); seat != seats_.end()) {
     const Peer& holder = peers_.at(seat->second);
     // Allow time to find out whether the other one is gone.
-    return refusal(ExitCode::kBadConfig,
-                   fmt::format("{} (process {}) cannot join: {} (process {}) already has this place; is "
+    return wire::Refusal{
+        .try_again = may_be_gone(holder),
+        .message = fmt::format("{} (process {}) cannot join: {} (process {}) already has this place; is "
                                "--node_rank the same on two nodes, or an earlier start still running?",
-                               who, request.pid, describe_member(id, holder.who.host), holder.who.pid),
-                   may_be_gone(holder));
+                               who, request.pid, describe_member(id, holder.who.host), holder.who.pid)};
   }
   if (formed_ && !id.is_agent) {
-    return refusal(ExitCode::kTryAgain,
-                   fmt::format("{} comes too late: the job is running, and this rank was in it "
-                               "and has left",
-                               who));
+    return wire::Refusal{
+        .code = ExitCode::kTryAgain,
+        .message = who + " comes too late: the job is running, and this rank was in it and has left"};
   }
   return std::nullopt;
 }
 
 std::optional<wire::Refusal> StoreServer::Impl::admit(const wire::Door::Entrant& entrant) {
   if (entrant.type == Type::kMeet) {
-    const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
+    const wire::MeetRequest request = wire::decode<wire::MeetRequest>(entrant.request);
     if (request.run_id == options_.run_id) waiting_[{request.host, request.pid}] = Clock::now();
-    const int nodes = options_.num_agents + 1;
     return wire::Refusal{
         .try_again = true,
         .code = ExitCode::kTryAgain,
-        .message = fmt::format("the job runs on {} {} (start {}); this node joins when it starts "
-                               "again",
-                               nodes, nodes == 1 ? "node" : "nodes", options_.restart_count)};
+        .message = fmt::format("the job runs on {} (start {}); this node joins when it starts again",
+                               count_of(options_.num_agents + 1, "node"), options_.restart_count)};
   }
-  const wire::JoinRequest request = wire::JoinRequest::decode(entrant.request);
+  const wire::JoinRequest request = wire::decode<wire::JoinRequest>(entrant.request);
   const MemberId id{.is_agent = request.is_agent,
                     .index = request.is_agent ? request.node_rank : request.rank};
   if (const auto refusal = objection(request, id)) return refusal;
@@ -143,7 +130,7 @@ void StoreServer::Impl::form() {
     ranks_.push_back(
         {.node_rank = who.node_rank, .host = who.host, .address = correct ? reached_at_ : who.address});
   }
-  const std::string body = wire::encode_seats(ranks_);
+  const std::string body = wire::encode(ranks_);
   for (const auto& [id, number] : seats_) peers_.at(number).channel->send(Type::kFormed, 0, body);
 }
 
@@ -175,7 +162,11 @@ std::string StoreServer::Impl::describe_missing() const {
       joined[peers_.at(seat->second).who.host].push_back(rank);
     }
   }
-  if (missing.empty() || formed_) return {};
+  if (formed_) return {};
+  if (missing.empty()) {
+    return fmt::format("all {} have joined, but not all of them can be heard",
+                       count_of(options_.world_size, "rank"));
+  }
   std::string text = fmt::format("{} of {} missing: {}", missing.size(),
                                  count_of(options_.world_size, "rank"), format_ranks(missing));
   if (!joined.empty()) text += "; joined:";

@@ -49,12 +49,12 @@ std::string find_difference(StoreClient& store, const World& world, const std::s
     return store.failures().blame_at_deadline(rank, evidence, [&] { return store.get(key, timeout); });
   };
   if (world.rank != 0) {
-    store.set(fmt::format("{}{}", prefix, world.rank), wire::encode_settings(settings));
+    store.set(fmt::format("{}{}", prefix, world.rank), wire::encode(settings));
   } else {
     std::string difference;
     for (int rank = 1; rank < world.world_size && difference.empty(); ++rank) {
-      const auto theirs =
-          wire::decode_settings(value_of(rank, fmt::format("{}{}", prefix, rank), "reported its settings"));
+      const auto theirs = wire::decode<wire::Settings>(
+          value_of(rank, fmt::format("{}{}", prefix, rank), "reported its settings"));
       difference = describe_difference(settings, theirs, name_of(0), name_of(rank));
     }
     store.set(prefix + "difference", difference);

@@ -20,13 +20,13 @@ void StoreValues::set(const std::string& key, std::string value) {
   bytes_ = bytes;
   const std::string& stored = values_.insert_or_assign(key, std::move(value)).first->second;
   if (auto waiting = waiting_.extract(key)) {
-    for (const Waiter& waiter : waiting.mapped()) answer_(waiter, stored);
+    for (const Waiter& waiter : waiting.mapped()) send_reply_(waiter, stored);
   }
 }
 
 void StoreValues::get(const std::string& key, const Waiter& waiter) {
   if (const auto found = values_.find(key); found != values_.end()) {
-    answer_(waiter, found->second);
+    send_reply_(waiter, found->second);
   } else {
     waiting_[key].push_back(waiter);
   }

@@ -15,15 +15,15 @@ class StoreValues {
   // Limit of keys and values together; beyond it set() and add() throw Error(kBadConfig).
   static constexpr size_t kMaxBytes = 256 << 20;
 
-  // A waiting request: answered by calling `answer` with it and the value.
+  // A waiting request: answered by calling `send_reply` with it and the value.
   struct Waiter {
     uint64_t member;
     uint32_t request;
     bool operator==(const Waiter&) const = default;
   };
-  using Answer = std::function<void(const Waiter& waiter, const std::string& value)>;
+  using SendReply = std::function<void(const Waiter& waiter, const std::string& value)>;
 
-  explicit StoreValues(Answer answer) : answer_(std::move(answer)) {}
+  explicit StoreValues(SendReply send_reply) : send_reply_(std::move(send_reply)) {}
 
   void set(const std::string& key, std::string value);
   // Answers now, or once the key is set.
@@ -34,7 +34,7 @@ class StoreValues {
   void cancel_all_of(uint64_t member);
 
  private:
-  Answer answer_;
+  SendReply send_reply_;
   std::unordered_map<std::string, std::string> values_;
   std::map<std::string, std::vector<Waiter>> waiting_;
   size_t bytes_ = 0;

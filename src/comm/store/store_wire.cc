@@ -11,7 +11,8 @@ namespace tessera::wire {
 namespace {
 
 constexpr std::string_view kMagic = "TSTR";
-constexpr size_t kMaxTextBytes = 4 << 10;  // names, addresses, messages
+constexpr size_t kMaxTextBytes = 4 << 10;  // keys, names, addresses, messages
+constexpr int kMaxInt = std::numeric_limits<int>::max();
 
 template <typename T>
 void put(std::byte* to, T value) {
@@ -38,6 +39,226 @@ ExitCode to_exit_code(uint32_t value) {
   return ExitCode::kTryAgain;
 }
 
+// Appends fields one after another.
+class Writer {
+ public:
+  template <typename Message>
+  using Field = const Message&;
+
+  void u32(uint32_t value) { append_number(value); }
+  void i64(int64_t value) { append_number(static_cast<uint64_t>(value)); }
+  void number(int value, int, int) { i64(value); }
+  void flag(bool value) { u32(value ? 1 : 0); }
+  void code(ExitCode value) { u32(static_cast<uint32_t>(value)); }
+  void text(std::string_view value, size_t = 0) {
+    u32(static_cast<uint32_t>(value.size()));
+    bytes_.append(value);
+  }
+  void cut_text(std::string_view value) { text(value.substr(0, kMaxTextBytes)); }
+  void bytes(const std::array<std::byte, 32>& value) { text(text_of(value)); }
+  template <typename Item, typename Items>
+  void list(const Items& items) {
+    u32(static_cast<uint32_t>(items.size()));
+    for (const auto& each : items) visit_fields(*this, Item(each));
+  }
+
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  template <typename T>
+  void append_number(T value) {
+    std::array<std::byte, sizeof(T)> bytes;
+    put(bytes.data(), value);
+    bytes_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+
+  std::string bytes_;
+};
+
+// Reads fields back; Error(kBadData) if something is missing, left over or out of range.
+class Reader {
+ public:
+  template <typename Message>
+  using Field = Message&;
+
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  void u32(uint32_t& value) { value = take_number<uint32_t>(take(4).data()); }
+  void i64(int64_t& value) { value = static_cast<int64_t>(take_number<uint64_t>(take(8).data())); }
+  // In [low, high].
+  void number(int& value, int low, int high) {
+    int64_t found = 0;
+    i64(found);
+    if (found < low || found > high) {
+      fail(ExitCode::kBadData, "message of the store: expected a number from {} to {}, found {}", low, high,
+           found);
+    }
+    value = static_cast<int>(found);
+  }
+  void flag(bool& value) { value = next_u32() != 0; }
+  void code(ExitCode& value) { value = to_exit_code(next_u32()); }
+  void text(std::string& value, size_t max_bytes = kMaxTextBytes) {
+    const uint32_t size = next_u32();
+    if (size > max_bytes) {
+      fail(ExitCode::kBadData, "message of the store: expected a text of at most {}, found {}",
+           count_of(static_cast<int64_t>(max_bytes), "byte"), size);
+    }
+    value = take(size);
+  }
+  void cut_text(std::string& value) { text(value); }
+  void bytes(std::array<std::byte, 32>& value) {
+    std::string found;
+    text(found, value.size());
+    value = decode_bytes(found);
+  }
+  // Grows with the data present, not with the claimed count.
+  template <typename Item, typename Items>
+  void list(Items& items) {
+    for (uint32_t left = next_u32(); left > 0; --left) {
+      Item item;
+      visit_fields(*this, item);
+      items.insert(items.end(), std::move(item));
+    }
+  }
+
+  void end() const {
+    if (!rest_.empty()) {
+      fail(ExitCode::kBadData, "message of the store: {} after its end", count_of(std::ssize(rest_), "byte"));
+    }
+  }
+
+ private:
+  uint32_t next_u32() {
+    uint32_t value = 0;
+    u32(value);
+    return value;
+  }
+  std::string_view take(size_t size) {
+    if (size > rest_.size()) {
+      fail(ExitCode::kBadData, "message of the store cut short: expected {}, found {}",
+           count_of(static_cast<int64_t>(size), "more byte"), rest_.size());
+    }
+    const std::string_view taken = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+    return taken;
+  }
+
+  std::string_view rest_;
+};
+
+// The fields of every message in their order on the wire. cut_text: shortened to what the reader takes.
+template <typename Archive, typename Message>
+using Field = typename Archive::template Field<Message>;
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, Key> message) {
+  archive.text(message.key);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, KeyValue> message) {
+  archive.text(message.key);
+  archive.text(message.value, kMaxBodyBytes);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, KeyAmount> message) {
+  archive.text(message.key);
+  archive.i64(message.amount);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, Cancellation> message) {
+  archive.u32(message.request);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, ProvedRequest> message) {
+  archive.text(message.request, kMaxBodyBytes);
+  archive.bytes(message.nonce);
+  archive.bytes(message.proof);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, JoinRequest> request) {
+  archive.text(request.run_id);
+  archive.number(request.restart_count, 0, kMaxInt);
+  archive.number(request.world_size, 1, kMaxRanks);
+  archive.number(request.local_world_size, 1, kMaxRanks);
+  archive.flag(request.is_agent);
+  archive.number(request.rank, -1, kMaxRanks);
+  archive.number(request.node_rank, 0, kMaxRanks);
+  archive.text(request.host);
+  archive.text(request.address);
+  archive.flag(request.address_is_guess);
+  archive.i64(request.pid);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, MeetRequest> request) {
+  archive.text(request.run_id);
+  archive.number(request.min_nodes, 1, kMaxRanks);
+  archive.number(request.max_nodes, 1, kMaxRanks);
+  archive.number(request.local_world_size, 1, kMaxRanks);
+  archive.number(request.wanted_rank, -1, kMaxRanks);
+  archive.number(request.former_rank, -1, kMaxRanks);
+  archive.text(request.host);
+  archive.i64(request.pid);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, Assignment> assignment) {
+  archive.number(assignment.restart_count, 0, kMaxInt);
+  archive.number(assignment.node_rank, 0, kMaxRanks);
+  archive.number(assignment.num_nodes, 1, kMaxRanks);
+  archive.number(assignment.num_failures, 0, kMaxInt);
+  if (assignment.node_rank >= assignment.num_nodes) {
+    fail(ExitCode::kBadData, "message of the store: node {} of {}", assignment.node_rank,
+         assignment.num_nodes);
+  }
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, Refusal> refusal) {
+  archive.flag(refusal.try_again);
+  archive.code(refusal.code);
+  archive.cut_text(refusal.message);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, Failure> failure) {
+  archive.number(failure.rank, -1, kMaxRanks);
+  archive.cut_text(failure.host);
+  archive.cut_text(failure.message);
+  archive.code(failure.code);
+  archive.flag(failure.is_disruption);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, Seat> seat) {
+  archive.number(seat.node_rank, 0, kMaxRanks);
+  archive.text(seat.host);
+  archive.text(seat.address);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, Seats> seats) {
+  archive.template list<Seat>(seats);
+}
+
+using Setting = std::pair<std::string, std::string>;
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, Setting> setting) {
+  archive.text(setting.first, kMaxBodyBytes);
+  archive.text(setting.second, kMaxBodyBytes);
+}
+
+template <typename Archive>
+void visit_fields(Archive& archive, Field<Archive, Settings> settings) {
+  archive.template list<Setting>(settings);
+}
+
 }  // namespace
 
 std::array<std::byte, kHeaderBytes> encode_header(const Header& header) {
@@ -59,225 +280,44 @@ Header decode_header(std::span<const std::byte, kHeaderBytes> bytes) {
           .body_bytes = take_number<uint32_t>(from + 12)};
 }
 
-void Writer::u32(uint32_t value) {
-  std::array<std::byte, 4> bytes;
-  put(bytes.data(), value);
-  bytes_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
+std::string encode_bytes(const std::array<std::byte, 32>& bytes) { return std::string(text_of(bytes)); }
 
-void Writer::i64(int64_t value) {
-  std::array<std::byte, 8> bytes;
-  put(bytes.data(), static_cast<uint64_t>(value));
-  bytes_.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-}
-
-void Writer::text(std::string_view value) {
-  u32(static_cast<uint32_t>(value.size()));
-  bytes_.append(value);
-}
-
-std::string_view Reader::take(size_t size) {
-  if (size > rest_.size()) {
-    fail(ExitCode::kBadData, "message of the store cut short: expected {}, found {}",
-         count_of(static_cast<int64_t>(size), "more byte"), rest_.size());
+std::array<std::byte, 32> decode_bytes(std::string_view body) {
+  std::array<std::byte, 32> bytes;
+  if (body.size() != bytes.size()) {
+    fail(ExitCode::kBadData, "message of the store: expected {} bytes, found {}", bytes.size(), body.size());
   }
-  const std::string_view taken = rest_.substr(0, size);
-  rest_.remove_prefix(size);
-  return taken;
+  std::memcpy(bytes.data(), body.data(), body.size());
+  return bytes;
 }
 
-uint32_t Reader::u32() { return take_number<uint32_t>(take(4).data()); }
-
-int64_t Reader::i64() { return static_cast<int64_t>(take_number<uint64_t>(take(8).data())); }
-
-int Reader::ranged(int low, int high) {
-  const int64_t value = i64();
-  if (value < low || value > high) {
-    fail(ExitCode::kBadData, "message of the store: expected a number from {} to {}, found {}", low, high,
-         value);
-  }
-  return static_cast<int>(value);
-}
-
-std::string Reader::text(size_t max_bytes) {
-  const uint32_t size = u32();
-  if (size > max_bytes) {
-    fail(ExitCode::kBadData, "message of the store: expected a text of at most {}, found {}",
-         count_of(static_cast<int64_t>(max_bytes), "byte"), size);
-  }
-  return std::string(take(size));
-}
-
-void Reader::end() const {
-  if (!rest_.empty()) {
-    fail(ExitCode::kBadData, "message of the store: {} after its end", count_of(std::ssize(rest_), "byte"));
-  }
-}
-
-std::string JoinRequest::encode() const {
+template <typename Message>
+std::string Codec<Message>::encode(const Message& message) {
   Writer out;
-  out.text(run_id);
-  out.i64(restart_count);
-  out.i64(world_size);
-  out.i64(local_world_size);
-  out.u32(is_agent ? 1 : 0);
-  out.i64(rank);
-  out.i64(node_rank);
-  out.text(host);
-  out.text(address);
-  out.u32(address_is_guess ? 1 : 0);
-  out.i64(pid);
+  visit_fields(out, message);
   return out.take();
 }
 
-JoinRequest JoinRequest::decode(std::string_view body) {
+template <typename Message>
+Message Codec<Message>::decode(std::string_view body) {
   Reader in(body);
-  JoinRequest request;
-  request.run_id = in.text(kMaxTextBytes);
-  request.restart_count = in.ranged(0, std::numeric_limits<int>::max());
-  request.world_size = in.ranged(1, kMaxRanks);
-  request.local_world_size = in.ranged(1, kMaxRanks);
-  request.is_agent = in.u32() != 0;
-  request.rank = in.ranged(-1, kMaxRanks);
-  request.node_rank = in.ranged(0, kMaxRanks);
-  request.host = in.text(kMaxTextBytes);
-  request.address = in.text(kMaxTextBytes);
-  request.address_is_guess = in.u32() != 0;
-  request.pid = in.i64();
+  Message message;
+  visit_fields(in, message);
   in.end();
-  return request;
+  return message;
 }
 
-std::string MeetRequest::encode() const {
-  Writer out;
-  out.text(run_id);
-  for (const int number : {min_nodes, max_nodes, local_world_size, wanted_rank, former_rank}) out.i64(number);
-  out.text(host);
-  out.i64(pid);
-  return out.take();
-}
-
-MeetRequest MeetRequest::decode(std::string_view body) {
-  Reader in(body);
-  MeetRequest request;
-  request.run_id = in.text(kMaxTextBytes);
-  request.min_nodes = in.ranged(1, kMaxRanks);
-  request.max_nodes = in.ranged(1, kMaxRanks);
-  request.local_world_size = in.ranged(1, kMaxRanks);
-  request.wanted_rank = in.ranged(-1, kMaxRanks);
-  request.former_rank = in.ranged(-1, kMaxRanks);
-  request.host = in.text(kMaxTextBytes);
-  request.pid = in.i64();
-  in.end();
-  return request;
-}
-
-std::string Assignment::encode() const {
-  Writer out;
-  for (const int number : {restart_count, node_rank, num_nodes, num_failures}) out.i64(number);
-  return out.take();
-}
-
-Assignment Assignment::decode(std::string_view body) {
-  Reader in(body);
-  Assignment assignment;
-  assignment.restart_count = in.ranged(0, std::numeric_limits<int>::max());
-  assignment.node_rank = in.ranged(0, kMaxRanks);
-  assignment.num_nodes = in.ranged(1, kMaxRanks);
-  assignment.num_failures = in.ranged(0, std::numeric_limits<int>::max());
-  in.end();
-  if (assignment.node_rank >= assignment.num_nodes) {
-    fail(ExitCode::kBadData, "message of the store: node {} of {}", assignment.node_rank,
-         assignment.num_nodes);
-  }
-  return assignment;
-}
-
-std::string Refusal::encode() const {
-  Writer out;
-  out.u32(try_again ? 1 : 0);
-  out.u32(static_cast<uint32_t>(code));
-  out.text(std::string_view(message).substr(0, kMaxTextBytes));
-  return out.take();
-}
-
-Refusal Refusal::decode(std::string_view body) {
-  Reader in(body);
-  Refusal refusal;
-  refusal.try_again = in.u32() != 0;
-  refusal.code = to_exit_code(in.u32());
-  refusal.message = in.text(kMaxTextBytes);
-  in.end();
-  return refusal;
-}
-
-std::string encode_seats(std::span<const Seat> seats) {
-  Writer out;
-  out.u32(static_cast<uint32_t>(seats.size()));
-  for (const Seat& seat : seats) {
-    out.i64(seat.node_rank);
-    out.text(seat.host);
-    out.text(seat.address);
-  }
-  return out.take();
-}
-
-std::vector<Seat> decode_seats(std::string_view body) {
-  Reader in(body);
-  std::vector<Seat> seats;
-  // Grows with the data present, not with the claimed count.
-  for (uint32_t left = in.u32(); left > 0; --left) {
-    Seat seat;
-    seat.node_rank = in.ranged(0, kMaxRanks);
-    seat.host = in.text(kMaxTextBytes);
-    seat.address = in.text(kMaxTextBytes);
-    seats.push_back(std::move(seat));
-  }
-  in.end();
-  return seats;
-}
-
-std::string encode_failure(const Failure& failure) {
-  Writer out;
-  out.i64(failure.rank);
-  out.text(std::string_view(failure.host).substr(0, kMaxTextBytes));
-  out.text(std::string_view(failure.message).substr(0, kMaxTextBytes));
-  out.u32(static_cast<uint32_t>(failure.code));
-  out.u32(failure.is_disruption ? 1 : 0);
-  return out.take();
-}
-
-Failure decode_failure(std::string_view body) {
-  Reader in(body);
-  Failure failure;
-  failure.rank = in.ranged(-1, kMaxRanks);
-  failure.host = in.text(kMaxTextBytes);
-  failure.message = in.text(kMaxTextBytes);
-  failure.code = to_exit_code(in.u32());
-  failure.is_disruption = in.u32() != 0;
-  in.end();
-  return failure;
-}
-
-std::string encode_settings(const std::map<std::string, std::string>& settings) {
-  Writer out;
-  out.u32(static_cast<uint32_t>(settings.size()));
-  for (const auto& [name, value] : settings) {
-    out.text(name);
-    out.text(value);
-  }
-  return out.take();
-}
-
-std::map<std::string, std::string> decode_settings(std::string_view body) {
-  Reader in(body);
-  std::map<std::string, std::string> settings;
-  for (uint32_t left = in.u32(); left > 0; --left) {
-    std::string name = in.text();
-    settings[std::move(name)] = in.text();
-  }
-  in.end();
-  return settings;
-}
+template struct Codec<Key>;
+template struct Codec<KeyValue>;
+template struct Codec<KeyAmount>;
+template struct Codec<Cancellation>;
+template struct Codec<ProvedRequest>;
+template struct Codec<JoinRequest>;
+template struct Codec<MeetRequest>;
+template struct Codec<Assignment>;
+template struct Codec<Refusal>;
+template struct Codec<Failure>;
+template struct Codec<Seats>;
+template struct Codec<Settings>;
 
 }  // namespace tessera::wire

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "comm/failure.h"
+#include "comm/proof.h"
 
 namespace tessera::wire {
 
@@ -26,23 +27,22 @@ inline constexpr uint16_t kVersion = 2;
 inline constexpr size_t kHeaderBytes = 16;
 inline constexpr uint32_t kMaxBodyBytes = 16 << 20;  // from a member: values and rosters
 inline constexpr uint32_t kMaxJoinBytes = 16 << 10;  // from a peer that has not joined
-inline constexpr size_t kMaxKeyBytes = 4 << 10;
 
 enum class Type : uint16_t {
   // from members
-  kJoin = 1,        // application (store_proof.h) with a JoinRequest; answered by kWelcome, and kAccepted or
-                    // kRefused; later by kFormed
-  kHeartbeat = 2,   // empty; both ways
-  kSet = 3,         // key, value; answered by kValue (empty)
-  kGet = 4,         // key; answered by kValue when it is set
-  kAdd = 5,         // key, i64; answered by kValue (text of the sum)
-  kCancel = 6,      // u32: the request that is no longer awaited
-  kSuspect = 7,     // Failure
+  kJoin = 1,       // ProvedRequest (store_proof.h) with a JoinRequest; answered by kWelcome, and kAccepted or
+                   // kRefused; later by kFormed
+  kHeartbeat = 2,  // empty; both ways
+  kSet = 3,        // KeyValue; answered by kValue (empty)
+  kGet = 4,        // Key; answered by kValue when it is set
+  kAdd = 5,        // KeyAmount; answered by kValue (text of the sum)
+  kCancel = 6,     // Cancellation
+  kSuspect = 7,    // Failure
   kOwnFailure = 8,  // Failure; answered by kValue (empty)
   kReport = 9,      // Failure, from agents; answered by kValue (empty)
   kLeave = 10,      // empty; answered by kValue (empty)
   kMissing = 11,    // empty; answered by kValue (one line: who is missing)
-  kMeet = 12,  // application with a MeetRequest; answered by kWelcome, and kAccepted or kRefused; later by
+  kMeet = 12,  // ProvedRequest with a MeetRequest; answered by kWelcome, and kAccepted or kRefused; later by
                // kAssigned or kRefused
   kNodeReport = 13,  // text, from agents once there is a verdict: where the ranks of its node are; answered
                      // by kValue (where the report on all nodes is; "" = nowhere)
@@ -69,32 +69,49 @@ std::array<std::byte, kHeaderBytes> encode_header(const Header& header);
 // Error(kBadData) if it does not begin like a message. The version is not checked.
 Header decode_header(std::span<const std::byte, kHeaderBytes> bytes);
 
-// Appends fields one after another.
-class Writer {
- public:
-  void u32(uint32_t value);
-  void i64(int64_t value);
-  void text(std::string_view value);
-  std::string take() { return std::move(bytes_); }
+// Bodies. Each lists its fields once, in store_wire.cc, for both directions. decode(): Error(kBadData) if
+// something is missing, left over or out of range.
+template <typename Message>
+struct Codec {
+  static std::string encode(const Message& message);
+  static Message decode(std::string_view body);
+};
+template <typename Message>
+std::string encode(const Message& message) {
+  return Codec<Message>::encode(message);
+}
+template <typename Message>
+Message decode(std::string_view body) {
+  return Codec<Message>::decode(body);
+}
 
- private:
-  std::string bytes_;
+// The body of kChallenge and kWelcome.
+std::string encode_bytes(const std::array<std::byte, 32>& bytes);
+std::array<std::byte, 32> decode_bytes(std::string_view body);
+
+struct Key {
+  std::string key;
 };
 
-// Reads fields back; Error(kBadData) if something is missing or left over.
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
-  uint32_t u32();
-  int64_t i64();
-  // A number in [low, high].
-  int ranged(int low, int high);
-  std::string text(size_t max_bytes = kMaxBodyBytes);
-  void end() const;
+struct KeyValue {
+  std::string key;
+  std::string value;
+};
 
- private:
-  std::string_view take(size_t size);
-  std::string_view rest_;
+struct KeyAmount {
+  std::string key;
+  int64_t amount = 0;
+};
+
+struct Cancellation {
+  uint32_t request = 0;  // no longer awaited
+};
+
+// A request, and the proof that its sender knows the job's secret.
+struct ProvedRequest {
+  std::string request;
+  Nonce nonce;
+  Mac proof;
 };
 
 // Who asks to join, and which job.
@@ -110,9 +127,6 @@ struct JoinRequest {
   std::string address;            // where others reach it
   bool address_is_guess = false;  // the store may know a better one
   int64_t pid = 0;
-
-  std::string encode() const;
-  static JoinRequest decode(std::string_view body);
 };
 
 // Sent by a node's agent that wants to take part in the next start of a job.
@@ -125,9 +139,6 @@ struct MeetRequest {
   int former_rank = -1;  // in the previous start; -1: none
   std::string host = {};
   int64_t pid = 0;
-
-  std::string encode() const;
-  static MeetRequest decode(std::string_view body);
 };
 
 // A node's role in a start.
@@ -136,18 +147,12 @@ struct Assignment {
   int node_rank = 0;
   int num_nodes = 1;
   int num_failures = 0;  // of the program in earlier starts, as far as they count against --max_restarts
-
-  std::string encode() const;
-  static Assignment decode(std::string_view body);
 };
 
 struct Refusal {
   bool try_again = false;  // the cause may be temporary
   ExitCode code = ExitCode::kBadConfig;
   std::string message;
-
-  std::string encode() const;
-  static Refusal decode(std::string_view body);
 };
 
 // A rank of a complete job.
@@ -156,13 +161,8 @@ struct Seat {
   std::string host;
   std::string address;
 };
-std::string encode_seats(std::span<const Seat> seats);
-std::vector<Seat> decode_seats(std::string_view body);
+using Seats = std::vector<Seat>;
 
-std::string encode_failure(const Failure& failure);
-Failure decode_failure(std::string_view body);
-
-std::string encode_settings(const std::map<std::string, std::string>& settings);
-std::map<std::string, std::string> decode_settings(std::string_view body);
+using Settings = std::map<std::string, std::string>;
 
 }  // namespace tessera::wire

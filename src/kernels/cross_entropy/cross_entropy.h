@@ -57,6 +57,15 @@ struct SoftmaxRow {
   float target_logit = 0;
 };
 
+// The states of R rows where memory has no type: U8 [R, kSoftmaxRowBytes].
+inline constexpr int64_t kSoftmaxRowBytes = sizeof(SoftmaxRow);
+inline std::span<SoftmaxRow> softmax_rows(TensorView rows) {
+  return {reinterpret_cast<SoftmaxRow*>(rows.bytes()), static_cast<size_t>(rows.dim(0))};
+}
+inline std::span<const SoftmaxRow> softmax_rows(ConstTensorView rows) {
+  return {reinterpret_cast<const SoftmaxRow*>(rows.bytes()), static_cast<size_t>(rows.dim(0))};
+}
+
 // logits_RC [R, C] are columns [first_column, first_column + C). The chunk at column 0 resets `rows` [R].
 void cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t first_column,
                              std::span<const int32_t> targets, float label_smoothing,

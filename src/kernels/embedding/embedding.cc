@@ -51,4 +51,30 @@ void embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int
   });
 }
 
+// Rows ascend, so a row is read before it is overwritten.
+void gather_rows(std::span<const int32_t> rows, TensorView x_TD) {
+  const int64_t row_bytes = x_TD.dim(1) * dtype_bytes(x_TD.dtype());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] == static_cast<int32_t>(i)) continue;
+    std::memcpy(x_TD.bytes() + static_cast<int64_t>(i) * row_bytes, x_TD.bytes() + rows[i] * row_bytes,
+                static_cast<size_t>(row_bytes));
+  }
+}
+
+// Last row first.
+void scatter_rows(std::span<const int32_t> rows, TensorView x_TD) {
+  const int64_t row_bytes = x_TD.dim(1) * dtype_bytes(x_TD.dtype());
+  auto remaining = static_cast<int64_t>(rows.size());
+  for (int64_t t = x_TD.dim(0) - 1; t >= 0; --t) {
+    std::byte* destination = x_TD.bytes() + t * row_bytes;
+    if (remaining > 0 && rows[static_cast<size_t>(remaining - 1)] == t) {
+      --remaining;
+      if (remaining == t) return;  // this row and all before it are already in place
+      std::memcpy(destination, x_TD.bytes() + remaining * row_bytes, static_cast<size_t>(row_bytes));
+    } else {
+      std::memset(destination, 0, static_cast<size_t>(row_bytes));
+    }
+  }
+}
+
 }  // namespace tessera

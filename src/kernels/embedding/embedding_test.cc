@@ -39,6 +39,44 @@ TEST(Embedding, CopiesRowsBitForBit) {
   }
 }
 
+TEST(GatherRows, MovesRowsToTheBeginningAndBack) {
+  constexpr int64_t D = 5;
+  const std::vector<std::vector<int32_t>> selections = {{},
+                                                        {0},
+                                                        {6},
+                                                        {0, 1, 2},
+                                                        {2, 4},
+                                                        {0, 2, 3, 6},
+                                                        {4, 5, 6},
+                                                        {1, 2, 3, 4, 5, 6},
+                                                        {3},
+                                                        {0, 1, 5},
+                                                        {0, 1, 2, 3, 4, 5, 6}};
+  for (const DType dtype : kActivationTypes) {
+    for (const std::vector<int32_t>& rows : selections) {
+      GuardedTensor x(dtype, {7, D});
+      x.fill_normal(1);
+      x.set(6 * D, NAN);
+      const std::string before = x.bits();
+      const auto row_bytes = static_cast<size_t>(D * dtype_bytes(dtype));
+      gather_rows(rows, x.view());
+      for (size_t i = 0; i < rows.size(); ++i) {
+        EXPECT_EQ(x.bits().substr(i * row_bytes, row_bytes),
+                  before.substr(static_cast<size_t>(rows[i]) * row_bytes, row_bytes))
+            << rows[i];
+      }
+      scatter_rows(rows, x.view());
+      EXPECT_TRUE(x.guards_intact());
+      std::string expected(before.size(), '\0');
+      for (const int32_t row : rows) {
+        const size_t at = static_cast<size_t>(row) * row_bytes;
+        expected.replace(at, row_bytes, before.substr(at, row_bytes));
+      }
+      EXPECT_EQ(x.bits(), expected) << dtype_name(dtype) << ", " << rows.size() << " rows";
+    }
+  }
+}
+
 // The order of the sums is part of the contract, so the result is known bit for bit.
 TEST(EmbeddingBackward, AddsInTheOrderOfTokens) {
   ThreadPool pool(3);

@@ -9,8 +9,8 @@
 
 namespace tessera {
 
-// Memory for the forms of a weight [N, K] that pack_linear_weight() makes, each of packed_weight_bytes(N, K);
-// null: not kept.
+// Addresses, on the weight's device, of the forms of a weight [N, K] that pack_linear_weight() makes, each of
+// packed_weight_bytes(N, K); null: not kept.
 struct PackedForms {
   std::byte* forward = nullptr;
   std::byte* backward_input = nullptr;

@@ -13,12 +13,12 @@ void rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_
           const RopeTable& table, bool inverse, ThreadPool& pool) {
   TESSERA_CHECK(qkv_TQ.shape() == (Shape{std::ssize(positions), shape.qkv_width()}), "qkv {}, {} positions",
                 qkv_TQ.shape().to_string(), positions.size());
-  TESSERA_CHECK(shape.head_dim == 2 * table.half_dim && table.cos.size() == table.sin.size(),
-                "head_dim {}, table of half_dim {}, {} cos, {} sin", shape.head_dim, table.half_dim,
-                table.cos.size(), table.sin.size());
+  TESSERA_CHECK(shape.head_dim == 2 * table.cos.dim(1) && table.cos.shape() == table.sin.shape(),
+                "head_dim {}, cos {}, sin {}", shape.head_dim, table.cos.shape().to_string(),
+                table.sin.shape().to_string());
   for (const int32_t position : positions) {
-    TESSERA_CHECK(position >= 0 && (position + int64_t{1}) * table.half_dim <= std::ssize(table.cos),
-                  "position {} outside the table of {} values", position, table.cos.size());
+    TESSERA_CHECK(0 <= position && position < table.cos.dim(0), "position {} outside the table of {}",
+                  position, table.cos.dim(0));
   }
   rope_table().chosen().rotate(qkv_TQ, shape, positions, table, inverse, pool);
 }

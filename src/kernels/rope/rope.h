@@ -14,9 +14,8 @@ namespace tessera {
 
 // cos and sin of position * inverse frequency, F32 [positions, E / 2] each; filled by the model.
 struct RopeTable {
-  std::span<const float> cos;
-  std::span<const float> sin;
-  int64_t half_dim;  // E / 2
+  ConstTensorView cos;
+  ConstTensorView sin;
 };
 
 // Rotates the H query and G key heads of every row of qkv_TQ (BF16 or F32) in place; value heads are

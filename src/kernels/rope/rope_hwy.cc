@@ -48,15 +48,16 @@ HWY_NOINLINE void rotate_heads(A* row, int64_t num_heads, int64_t half, const fl
 
 void rotate_hwy(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
                 const RopeTable& table, bool inverse, ThreadPool& pool) {
-  const int64_t Q = shape.qkv_width(), half = table.half_dim;
+  const int64_t Q = shape.qkv_width(), half = table.cos.dim(1);
+  const float *const cos = table.cos.as<float>(), *const sin = table.sin.as<float>();
   const int64_t block_rows = std::max<int64_t>(1, kBlockElements / Q);
   with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
     A* const qkv = qkv_TQ.as<A>();
     pool.parallel_blocks(qkv_TQ.dim(0), block_rows, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         const int64_t angle = positions[static_cast<size_t>(t)] * half;
-        rotate_heads(qkv + t * Q, shape.num_heads + shape.num_key_value_heads, half, table.cos.data() + angle,
-                     table.sin.data() + angle, inverse);
+        rotate_heads(qkv + t * Q, shape.num_heads + shape.num_key_value_heads, half, cos + angle, sin + angle,
+                     inverse);
       }
     });
   });

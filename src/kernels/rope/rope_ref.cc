@@ -6,11 +6,11 @@ namespace {
 
 void rotate_ref(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
                 const RopeTable& table, bool inverse, ThreadPool& /*pool*/) {
-  const int64_t half = table.half_dim;
+  const int64_t half = table.cos.dim(1);
   with_activation_type(qkv_TQ.dtype(), [&]<typename A>(A) {
     for (int64_t t = 0; t < qkv_TQ.dim(0); ++t) {
-      const float* cos = table.cos.data() + positions[static_cast<size_t>(t)] * half;
-      const float* sin = table.sin.data() + positions[static_cast<size_t>(t)] * half;
+      const float* cos = table.cos.as<float>() + positions[static_cast<size_t>(t)] * half;
+      const float* sin = table.sin.as<float>() + positions[static_cast<size_t>(t)] * half;
       for (int64_t head = 0; head < shape.num_heads + shape.num_key_value_heads; ++head) {
         A* x = qkv_TQ.as<A>() + t * shape.qkv_width() + head * shape.head_dim;
         for (int64_t i = 0; i < half; ++i) {

@@ -20,7 +20,10 @@ struct Table {
       }
     }
   }
-  RopeTable view() const { return {cos, sin, half_dim}; }
+  RopeTable view() const {
+    const Shape shape = {std::ssize(cos) / half_dim, half_dim};
+    return {{cos.data(), DType::kF32, shape}, {sin.data(), DType::kF32, shape}};
+  }
 };
 
 AttentionShape make_shape(int64_t H, int64_t G, int64_t E) { return {H, G, E, 0, 1}; }

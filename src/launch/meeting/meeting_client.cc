@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "comm/socket/background_thread.h"
+#include "comm/store/running_time.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_proof.h"
 
@@ -60,11 +61,9 @@ class MeetingClient::Impl {
 
   // Used on the thread.
   Clock::time_point last_answer_;  // authenticated, from node 0
-  Clock::time_point last_heard_;   // on this connection
+  Duration quiet_{0};              // on this connection
   bool was_answered_ = false;
-  std::optional<Mac> expected_welcome_;
-  bool is_proved_ = false;
-  std::optional<wire::Refusal> refusal_;
+  std::optional<wire::Handshake> handshake_;
   std::optional<wire::Assignment> assigned_;
   std::string last_reason_;
 
@@ -139,12 +138,15 @@ std::string MeetingClient::Impl::attend() {
   } catch (const Error& error) {
     return error.what();
   }
-  expected_welcome_.reset();
-  is_proved_ = false;
-  std::optional<wire::Ending> ended;
+  handshake_.emplace(endpoint(), options_.secret, Type::kMeet, wire::encode(options_.request));
+  bool has_ended = false;
   channel->start({.message = [&](const wire::Header& header,
                                  std::string_view body) { on_message(*channel, header, body); },
-                  .closed = [&](const wire::Ending& ending) { ended = ending; }});
+                  .closed =
+                      [&](const wire::Ending& ending) {
+                        if (ending.bad_message) handshake_->take_ending(ending);
+                        has_ended = true;
+                      }});
   // Cancelled handlers refer to objects in this scope.
   struct Closing {
     asio::io_context& io;
@@ -156,75 +158,45 @@ std::string MeetingClient::Impl::attend() {
     }
   } closing{io, *channel};
   io.restart();
-  last_heard_ = Clock::now();
-  auto next_heartbeat = last_heard_ + options_.timing.heartbeat;
-  while (!ended && !assigned_ && !ending_) {
-    if (refusal_) {
-      const wire::Refusal refusal = *std::exchange(refusal_, std::nullopt);
-      // Success counts only from an authenticated sender of this job.
-      const bool is_believed = is_proved_ || refusal.code != ExitCode::kDone;
-      if (!refusal.try_again && is_believed) throw Error(refusal.code, refusal.message);
-      if (last_reason_ != refusal.message) log_info("waiting: {}", refusal.message);
-      last_reason_ = refusal.message;
-      return refusal.message;
-    }
+  quiet_ = Duration(0);
+  RunningTime running_time(kMeetingLook);
+  auto next_heartbeat = Clock::now() + options_.timing.heartbeat;
+  while (!has_ended && !assigned_ && !ending_ && !handshake_->refusal()) {
     const auto now = Clock::now();
-    if (is_proved_ && now >= next_heartbeat) {
+    if (handshake_->is_proved() && now >= next_heartbeat) {
       channel->send(Type::kHeartbeat, 0, {});
       next_heartbeat = now + options_.timing.heartbeat;
     }
-    if (now - last_heard_ > options_.timing.silence) {
+    if (quiet_ > options_.timing.silence) {
       return fmt::format("{} has been silent for {:.1f} s", endpoint(),
                          Duration(options_.timing.silence).count());
     }
+    quiet_ += running_time.advance();
     io.run_one_for(kMeetingLook);
-    // Time in which this process was stopped says nothing about node 0: what it sent is still unread.
-    if (const auto gap = Clock::now() - now; gap > 4 * kMeetingLook) last_heard_ += gap;
   }
-  if (ended && ended->bad_message) {
-    fail(ExitCode::kBadConfig,
-         "what listens at {} is not a Tessera store: {}: does the port belong to another program?",
-         endpoint(), ended->reason);
+  if (const auto& refusal = handshake_->refusal()) {
+    if (!refusal->try_again) throw Error(refusal->code, refusal->message);
+    if (std::exchange(last_reason_, refusal->message) != refusal->message) {
+      log_info("waiting: {}", refusal->message);
+    }
+    return refusal->message;
   }
   return fmt::format("{} closed the connection", endpoint());
 }
 
 void MeetingClient::Impl::on_message(wire::Channel& channel, const wire::Header& header,
                                      std::string_view body) {
-  last_heard_ = Clock::now();
-  if (header.version != wire::kVersion && header.type != Type::kRefused) {
-    fail(ExitCode::kBadData, "it speaks version {} of the protocol, this program version {}", header.version,
-         wire::kVersion);
+  quiet_ = Duration(0);
+  const bool is_handled = handshake_->take(channel, header, body);
+  if (handshake_->is_proved()) {
+    last_answer_ = Clock::now();
+    was_answered_ = true;
   }
-  switch (header.type) {
-    case Type::kChallenge: {
-      if (expected_welcome_) fail(ExitCode::kBadData, "a second challenge");
-      const wire::Application application = wire::make_application(
-          options_.secret, Type::kMeet, wire::decode_bytes(body), options_.request.encode());
-      expected_welcome_ = application.welcome;
-      return channel.send(Type::kMeet, 0, application.body);
-    }
-    case Type::kWelcome:
-      is_proved_ = expected_welcome_ && is_equal(wire::decode_bytes(body), *expected_welcome_);
-      if (!is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
-      break;
-    case Type::kRefused:
-      refusal_ = wire::Refusal::decode(body);
-      if (!is_proved_) return;
-      break;
-    case Type::kAccepted:
-    case Type::kHeartbeat:
-      if (!is_proved_) fail(ExitCode::kBadData, "it does not prove the job's secret");
-      break;
-    case Type::kAssigned:
-      if (!is_proved_) fail(ExitCode::kBadData, "it sends an assignment without proving the job's secret");
-      assigned_ = wire::Assignment::decode(body);
-      break;
-    default:
-      fail(ExitCode::kBadData, "unknown message {}", static_cast<int>(header.type));
+  if (is_handled || header.type == Type::kAccepted || header.type == Type::kHeartbeat) return;
+  if (header.type != Type::kAssigned) {
+    fail(ExitCode::kBadData, "unknown message {}", static_cast<int>(header.type));
   }
-  last_answer_ = last_heard_;
-  was_answered_ = true;
+  assigned_ = wire::decode<wire::Assignment>(body);
 }
 
 std::optional<wire::Assignment> MeetingClient::Impl::wait(milliseconds timeout) {

@@ -6,7 +6,6 @@
 #include <mutex>
 #include <thread>
 
-#include "base/text.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_door.h"
 
@@ -40,10 +39,9 @@ class MeetingFarewell::Impl {
   wire::Refusal answer(const wire::Door::Entrant& entrant) {
     if (entrant.type != wire::Type::kMeet)
       return {.code = ExitCode::kTryAgain, .message = "the job has ended"};
-    const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
-    if (request.run_id != options_.run_id) {
-      return {.message = fmt::format("this node belongs to job '{}', but the agent on this port to job '{}'",
-                                     printable(request.run_id), printable(options_.run_id))};
+    const wire::MeetRequest request = wire::decode<wire::MeetRequest>(entrant.request);
+    if (auto other_job = wire::refuse_other_job("this node", request.run_id, options_.run_id)) {
+      return *other_job;
     }
     {
       const std::lock_guard lock(mutex_);

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "comm/store/running_time.h"
 #include "comm/store/store_channel.h"
 #include "comm/store/store_door.h"
 #include "comm/world.h"
@@ -69,7 +70,7 @@ class MeetingServer::Impl {
   wire::Door door_;
   asio::steady_timer timer_;
   const Clock::time_point begin_ = Clock::now();
-  Clock::time_point last_tick_ = begin_;
+  RunningTime running_time_{kTick};
   Duration since_heartbeat_{0};
   Clock::time_point next_notice_ = Clock::now() + wire::kFirstNotice;
   Meeting meeting_;
@@ -102,7 +103,7 @@ MeetingServer::Impl::~Impl() {
           .code = ExitCode::kTryAgain,
           .message =
               fmt::format("the agent of node 0 on host {} has ended while the nodes met", options_.host)};
-      for (auto& [number, peer] : peers_) peer.channel->send(Type::kRefused, 0, farewell.encode());
+      for (auto& [number, peer] : peers_) peer.channel->send(Type::kRefused, 0, wire::encode(farewell));
     }
     over_ = true;
     door_.close();
@@ -115,12 +116,7 @@ MeetingServer::Impl::~Impl() {
 std::optional<wire::Refusal> MeetingServer::Impl::objection(const wire::MeetRequest& request) const {
   const std::string who = describe_node(request.wanted_rank, request.host);
   const auto refuse = [](const std::string& message) { return wire::Refusal{.message = message}; };
-  if (request.run_id != options_.run_id) {
-    return refuse(
-        fmt::format("{} belongs to job '{}', but the store on this port to job '{}': use the same "
-                    "--rdzv_id on all nodes and a different port for each job",
-                    who, printable(request.run_id), printable(options_.run_id)));
-  }
+  if (auto other_job = wire::refuse_other_job(who, request.run_id, options_.run_id)) return other_job;
   const MeetingTerms& terms = options_.terms;
   if (request.min_nodes != terms.min_nodes || request.max_nodes != terms.max_nodes) {
     return refuse(fmt::format(
@@ -163,7 +159,7 @@ std::optional<wire::Refusal> MeetingServer::Impl::admit(const wire::Door::Entran
     return wire::Refusal{
         .try_again = true, .code = ExitCode::kTryAgain, .message = "the nodes of the job are still meeting"};
   }
-  const wire::MeetRequest request = wire::MeetRequest::decode(entrant.request);
+  const wire::MeetRequest request = wire::decode<wire::MeetRequest>(entrant.request);
   if (const auto refusal = objection(request)) return refusal;
   const uint64_t number = next_number_++;
   Peer& peer = peers_[number];
@@ -190,10 +186,7 @@ void MeetingServer::Impl::tick() {
   timer_.expires_after(kTick);
   timer_.async_wait([this](asio::error_code error) {
     if (error || over_) return;
-    const auto now = Clock::now();
-    // Time in which this process was stopped says nothing about others.
-    const Duration elapsed = std::min<Duration>(now - last_tick_, 2 * kTick);
-    last_tick_ = now;
+    const Duration elapsed = running_time_.advance();
     door_.advance(elapsed);
     find_silent(elapsed);
     meeting_.advance(elapsed);
@@ -230,7 +223,7 @@ void MeetingServer::Impl::assign() {
   const wire::Assignment own = assignment;
   for (const uint64_t number : meeting_.order()) {
     ++assignment.node_rank;
-    peers_.at(number).channel->send(Type::kAssigned, 0, assignment.encode());
+    peers_.at(number).channel->send(Type::kAssigned, 0, wire::encode(assignment));
   }
   {
     const std::lock_guard lock(mutex_);
@@ -285,7 +278,7 @@ void MeetingServer::Impl::give_up() {
                                           options_.terms.timeout.count(), attendance(), advice());
   for (auto& [number, peer] : peers_) {
     peer.channel->send(Type::kRefused, 0,
-                       wire::Refusal{.code = ExitCode::kTryAgain, .message = message}.encode());
+                       wire::encode(wire::Refusal{.code = ExitCode::kTryAgain, .message = message}));
   }
   {
     const std::lock_guard lock(mutex_);

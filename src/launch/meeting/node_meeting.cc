@@ -44,7 +44,7 @@ MeetingResult attend(Meeting& meeting, AgentSignals* signals) {
 
 }  // namespace
 
-MeetingResult meet_nodes(const LaunchPlan& plan, const NodeSeat& former, int num_failures,
+MeetingResult meet_nodes(const LaunchPlan& plan, const wire::Assignment& former, int num_failures,
                          AgentSignals* signals) {
   StoreOptions timing;
   timing.rendezvous_timeout = plan.rendezvous_timeout;

@@ -8,11 +8,8 @@
 
 namespace tessera {
 
-// This node's role in a start, and the restarts before it.
-using NodeSeat = wire::Assignment;
-
 struct MeetingResult {
-  NodeSeat seat;
+  wire::Assignment seat;
   int stop_signal = 0;       // nonzero: this signal arrived first
   bool job_is_over = false;  // it has ended successfully without needing this node
 };
@@ -20,7 +17,7 @@ struct MeetingResult {
 // `former` is the seat in the previous start; its restart_count is -1 before the first. `num_failures` is the
 // number of counted failures so far. Error if this node is refused, too few nodes come in time, or node 0 is
 // gone.
-MeetingResult meet_nodes(const LaunchPlan& plan, const NodeSeat& former, int num_failures,
+MeetingResult meet_nodes(const LaunchPlan& plan, const wire::Assignment& former, int num_failures,
                          AgentSignals* signals);
 
 // On node 0, if there is no further start: tells the `num_nodes` nodes waiting for one how the job has ended.

@@ -1,15 +1,12 @@
 #include "launch/ranks/rank_files.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cstdlib>
-#include <utility>
 
 #include "base/error.h"
 
@@ -32,14 +29,11 @@ std::string as_file_name(std::string text) {
   return text;
 }
 
-// A memory file that a process can open for writing by its path.
-int make_memory(const char* name) {
-  const int fd = memfd_create(name, MFD_CLOEXEC);
-  if (fd < 0) fail_errno(ExitCode::kIoError, errno, fmt::format("memory for {}", name));
-  return fd;
+UniqueFd make_memory(const char* name, int64_t size_bytes = 0) {
+  UniqueFd file = memory_file(name, size_bytes);
+  if (!file) fail_errno(ExitCode::kIoError, errno, fmt::format("memory for {}", name));
+  return file;
 }
-
-std::string path_of(int fd) { return fmt::format("/proc/{}/fd/{}", getpid(), fd); }
 
 }  // namespace
 
@@ -57,34 +51,22 @@ fs::path make_log_folder(const LaunchPlan& plan) {
 }
 
 RankFiles::RankFiles(const fs::path& log_folder, int restart_count, int local_rank)
-    : progress_fd_(make_memory("tessera_rank_progress")) {
+    : progress_(make_memory("tessera_rank_progress")),
+      position_memory_(make_memory("tessera_rank_position", RankPosition::size_bytes())),
+      position_(position_memory_.get()) {
   if (!log_folder.empty()) {
     folder_ = log_folder / fmt::format("attempt_{}", restart_count) / fmt::format("{}", local_rank);
     make_folders(folder_);
     error_file_ = (folder_ / "error.json").string();
     return;
   }
-  memory_fd_ = make_memory("tessera_rank_error");
-  error_file_ = path_of(memory_fd_);
+  error_memory_ = make_memory("tessera_rank_error");
+  error_file_ = error_memory_.path();
 }
-
-RankFiles::~RankFiles() {
-  for (const int fd : {memory_fd_, progress_fd_}) {
-    if (fd >= 0) close(fd);
-  }
-}
-
-RankFiles::RankFiles(RankFiles&& other) noexcept
-    : folder_(std::move(other.folder_)),
-      error_file_(std::move(other.error_file_)),
-      memory_fd_(std::exchange(other.memory_fd_, -1)),
-      progress_fd_(std::exchange(other.progress_fd_, -1)) {}
-
-std::string RankFiles::progress_file() const { return path_of(progress_fd_); }
 
 bool RankFiles::has_progress() const {
   struct stat status = {};
-  return fstat(progress_fd_, &status) == 0 && status.st_size > 0;
+  return fstat(progress_.get(), &status) == 0 && status.st_size > 0;
 }
 
 int RankFiles::open_log(const char* name) const {

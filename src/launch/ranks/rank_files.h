@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
+#include "comm/rank_position.h"
 #include "launch/launch_plan.h"
 
 namespace tessera {
@@ -17,24 +19,26 @@ std::filesystem::path make_log_folder(const LaunchPlan& plan);
 class RankFiles {
  public:
   RankFiles(const std::filesystem::path& log_folder, int restart_count, int local_rank);
-  ~RankFiles();
-  RankFiles(RankFiles&& other) noexcept;
-  RankFiles& operator=(RankFiles&&) = delete;
 
   // For TORCHELASTIC_ERROR_FILE. Without a log folder it is a memory file of this process: nothing is left
   // behind, and it works where no file can be written.
   const std::string& error_file() const { return error_file_; }
   // For TESSERA_PROGRESS_FILE: also a memory file.
-  std::string progress_file() const;
+  std::string progress_file() const { return progress_.path(); }
   bool has_progress() const;
+  // For TESSERA_POSITION_FILE, likewise.
+  std::string position_file() const { return position_memory_.path(); }
+  PositionReading position() const { return position_.read(); }
   // Opens stdout.log or stderr.log for writing.
   int open_log(const char* name) const;
 
  private:
   std::filesystem::path folder_;
   std::string error_file_;
-  int memory_fd_ = -1;
-  int progress_fd_ = -1;
+  UniqueFd error_memory_;
+  UniqueFd progress_;
+  UniqueFd position_memory_;
+  RankPosition position_;
 };
 
 }  // namespace tessera

@@ -41,7 +41,7 @@ RankGroup::RankGroup(const LaunchPlan& plan, const std::filesystem::path& log_fo
       oom_kills_before_(cgroup_oom_kills()) {
   std::vector<RelaySource> sources;
   job_.emplace(plan, restart_count);
-  stall_watch_.emplace(plan, log_folder, restart_count, *job_);
+  stall_reporter_.emplace(plan, log_folder, restart_count, *job_);
   try {
     for (int i = 0; i < plan.local_world_size; ++i) start(i, &sources);
   } catch (...) {
@@ -85,7 +85,6 @@ int RankGroup::open_stream(int local_rank, bool is_err, const RankFiles& files,
 
 void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
   RankFiles files(log_folder_, restart_count_, local_rank);
-  RankPositionFile position;
   std::vector<int> to_close;
   RankProcessOptions options;
   options.program = plan_.program;
@@ -95,7 +94,7 @@ void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
                                                                     .restart_count = restart_count_,
                                                                     .master_port = job_->master_port(),
                                                                     .error_file = files.error_file(),
-                                                                    .position_file = position.path(),
+                                                                    .position_file = files.position_file(),
                                                                     .snapshot_slots = options.inherited,
                                                                     .progress_file = files.progress_file()},
                                                                    process_environment()));
@@ -104,11 +103,8 @@ void RankGroup::start(int local_rank, std::vector<RelaySource>* sources) {
   options.err = open_stream(local_rank, true, files, sources, &to_close);
   const pid_t pid = start_rank(options);
   for (const int fd : to_close) close(fd);
-  ranks_.push_back({.rank = plan_.first_rank() + local_rank,
-                    .pid = pid,
-                    .first_pid = pid,
-                    .files = std::move(files),
-                    .position = std::move(position)});
+  ranks_.push_back(
+      {.rank = plan_.first_rank() + local_rank, .pid = pid, .first_pid = pid, .files = std::move(files)});
 }
 
 bool RankGroup::any_alive() const {
@@ -129,7 +125,7 @@ LaunchResult RankGroup::run() {
     heed_other_nodes();
     if (look_time_ && Clock::now() >= *look_time_) {
       look_time_.reset();
-      stall_watch_->look(situations());
+      stall_reporter_->look(situations());
     }
     if (kill_time_ && Clock::now() >= *kill_time_) {
       grace_was_over_ = phase_ == Phase::kStopping;
@@ -138,9 +134,9 @@ LaunchResult RankGroup::run() {
       signal_all(SIGKILL);
     }
   }
-  if (phase_ == Phase::kFailing || phase_ == Phase::kKilled) stall_watch_->look(situations());
+  if (phase_ == Phase::kFailing || phase_ == Phase::kKilled) stall_reporter_->look(situations());
   show_the_rest();
-  report_place_ = stall_watch_->conclude();
+  report_place_ = stall_reporter_->conclude();
   serve_other_nodes();
   return result();
 }
@@ -255,7 +251,7 @@ std::vector<RankSituation> RankGroup::situations() const {
   std::vector<RankSituation> situations;
   for (const Rank& rank : ranks_) {
     RankSituation situation = {
-        .rank = rank.rank, .pid = rank.first_pid, .ended = {}, .position = rank.position.read()};
+        .rank = rank.rank, .pid = rank.first_pid, .ended = {}, .position = rank.files.position()};
     for (const RankEnd& end : ends_) {
       if (end.rank != rank.rank) continue;
       situation.ended = end.how();
@@ -273,7 +269,7 @@ void RankGroup::report_to_job(const RankEnd& end) {
   const int code = end.final_code();
   job_->report({.rank = end.rank,
                 .host = end.host,
-                .message = end.describe_to_others(),
+                .message = plan_.num_nodes > 1 ? end.describe_to_others() : end.describe(),
                 .code = restart_may_help(code) ? ExitCode::kTryAgain : static_cast<ExitCode>(code)});
 }
 
@@ -319,13 +315,6 @@ void RankGroup::show_the_rest() {
   }
 }
 
-// The job's verdict on a user's mistake names the host where it was found. With a single node that is left
-// out.
-std::string RankGroup::without_own_host(const std::string& message) const {
-  const std::string prefix = fmt::format("host {}: ", plan_.host);
-  return plan_.num_nodes == 1 && message.starts_with(prefix) ? message.substr(prefix.size()) : message;
-}
-
 LaunchResult RankGroup::result() {
   LaunchResult result;
   result.was_told_to_end = was_told_to_end_;
@@ -348,7 +337,7 @@ LaunchResult RankGroup::result() {
   // If the agent killed a rank of this node that was silent, the silence is the cause.
   if (culprit != nullptr && verdict && (!is_here || culprit->was_told_to_end)) {
     result.exit_code = static_cast<int>(verdict->code);
-    result.error = without_own_host(verdict->message) + report_place_;
+    result.error = verdict->message + report_place_;
     result.is_disruption = verdict->is_disruption;
     return result;
   }
@@ -358,7 +347,7 @@ LaunchResult RankGroup::result() {
       return result;
     }
     result.exit_code = culprit->final_code();
-    result.error = without_own_host(culprit->describe()) + report_place_;
+    result.error = culprit->describe() + report_place_;
     result.is_disruption = culprit->caused_by_peer();
     return result;
   }

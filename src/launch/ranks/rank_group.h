@@ -16,10 +16,9 @@
 #include "launch/launch_plan.h"
 #include "launch/ranks/output_relay.h"
 #include "launch/ranks/rank_files.h"
-#include "launch/ranks/rank_position_file.h"
 #include "launch/ranks/rank_process.h"
 #include "launch/ranks/snapshot_memory.h"
-#include "launch/reports/stall_watch.h"
+#include "launch/reports/stall_reporter.h"
 
 namespace tessera {
 
@@ -51,7 +50,6 @@ class RankGroup {
     pid_t pid;  // 0: ended
     pid_t first_pid;
     RankFiles files;
-    RankPositionFile position;
   };
 
   void start(int local_rank, std::vector<RelaySource>* sources);
@@ -70,7 +68,6 @@ class RankGroup {
   std::vector<RankSituation> situations() const;
   void enter(Phase phase, std::chrono::milliseconds time_to_end);
   LaunchResult result();
-  std::string without_own_host(const std::string& message) const;
   void heed_other_nodes();
   void report_to_job(const RankEnd& end);
   void show_the_rest();
@@ -84,7 +81,7 @@ class RankGroup {
   int64_t oom_kills_before_ = 0;
 
   std::optional<JobLink> job_;
-  std::optional<StallWatch> stall_watch_;
+  std::optional<StallReporter> stall_reporter_;
   std::vector<Rank> ranks_;
   std::optional<OutputRelay> relay_;
   std::vector<RankEnd> ends_;  // in order of time

@@ -1,7 +1,5 @@
 #include "launch/ranks/snapshot_memory.h"
 
-#include <sys/mman.h>
-
 #include <cerrno>
 
 #include "base/error.h"
@@ -11,7 +9,7 @@ namespace tessera {
 
 SnapshotMemory::SnapshotMemory(int num_ranks) {
   for (int i = 0; i < num_ranks * kNumSnapshotSlots; ++i) {
-    files_.emplace_back(memfd_create("tessera_snapshot", MFD_CLOEXEC));
+    files_.push_back(memory_file("tessera_snapshot"));
     if (!files_.back()) fail_errno(ExitCode::kIoError, errno, "memory for snapshots of ranks");
   }
 }

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "comm/socket/local_socket.h"
+#include "base/unique_fd.h"
 
 namespace tessera {
 

@@ -11,8 +11,8 @@
 
 #include "base/text.h"
 #include "comm/launch_variables.h"
-#include "launch/host_name.h"
 #include "launch/ranks/rank_environment.h"
+#include "platform/host_name.h"
 
 namespace tessera {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "comm/socket/local_socket.h"
+#include "base/unique_fd.h"
 #include "launch/reports/process_report.h"
 #include "platform/memory_info.h"
 

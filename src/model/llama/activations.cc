@@ -4,6 +4,12 @@
 
 namespace tessera {
 
+void Activations::reserve(const ModelConfig& config, int64_t max_tokens) {
+  layers.reserve(static_cast<size_t>(config.num_hidden_layers));
+  target_rows.rows.reserve(static_cast<size_t>(max_tokens));
+  target_rows.targets.reserve(static_cast<size_t>(max_tokens));
+}
+
 void Activations::lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens, ActivationMode mode,
                           Arena& saved, Arena& working) {
   const bool training = mode != ActivationMode::kForwardOnly;

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/memory.h"
 #include "model/llama/decoder_layer.h"
 #include "model/llama/loss_head.h"
+#include "tensor/arena.h"
 
 namespace tessera {
 
@@ -29,9 +29,12 @@ struct Activations {
   // Layers and loss head never run at the same time: their scratch shares memory.
   LayerScratch layer_scratch;
   LossHeadScratch loss_scratch;
+  TargetRows target_rows;
 
-  // Sets up the views for num_tokens tokens. `saved` lives from forward to backward. Repeated calls do not
-  // allocate beyond the arenas.
+  // What lay_out() needs of the host's memory for any batch of up to max_tokens tokens.
+  void reserve(const ModelConfig& config, int64_t max_tokens);
+  // Sets up the views for num_tokens tokens. `saved` lives from forward to backward. After reserve() repeated
+  // calls do not allocate beyond the arenas.
   void lay_out(const ModelConfig& config, DType dtype, int64_t num_tokens, ActivationMode mode, Arena& saved,
                Arena& working);
 };

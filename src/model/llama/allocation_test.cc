@@ -1,9 +1,9 @@
 // A step takes its memory from arenas reserved beforehand: this program counts what operator new allocates.
 #include <gtest/gtest.h>
 
-#include "forwarding_ops.h"
 #include "model/allocation_counter.h"
 #include "model/llama/generator.h"
+#include "ops/forwarding_ops.h"
 #include "support/model_test_support.h"
 
 namespace tessera {
@@ -74,7 +74,8 @@ TEST(Allocation, OutsideTheProductsAStepTakesNoMemoryAtAll) {
   config.num_hidden_layers = 3;
   const PackedBatch batch = pack(random_rows({100, 100, 56}, config.vocab_size, 3));
   ThreadPool pool(2);
-  OpsWithoutProducts ops(make_cpu_ops(pool));
+  const std::unique_ptr<Ops> cpu_ops = make_cpu_ops(pool);
+  OpsWithoutProducts ops(*cpu_ops);
   for (const bool checkpointing : {false, true}) {
     LlamaModel model(config, DType::kF32, ops);
     AlternatingAccess access(model.layout());

@@ -21,15 +21,15 @@ struct Generator::Impl {
   int64_t max_chunk;
   int64_t length = 0;
 
-  PageBuffer cache_memory;
-  PageBuffer saved_memory;
-  PageBuffer working_memory;
-  PageBuffer workspace;
+  DeviceBuffer cache_memory;
+  DeviceBuffer saved_memory;
+  DeviceBuffer working_memory;
+  DeviceBuffer workspace;
   RopeTableBuffer rope;
   std::vector<KeyValueCache> caches;  // per layer
   Activations activations;
   std::vector<int32_t> positions;  // 0 .. capacity - 1
-  std::vector<float> logits_V;
+  std::vector<float> logits_V;     // of the host
 };
 
 namespace {
@@ -79,13 +79,14 @@ Generator::Impl::Impl(LlamaModel& of_model, int64_t max_positions, int64_t chunk
   TESSERA_CHECK(capacity > 0 && max_chunk > 0, "capacity {}, chunks of {}", capacity, chunk);
   const ModelConfig& config = model->config();
   const BufferSizes sizes = measure_buffers(*model, capacity, max_chunk);
-  cache_memory = PageBuffer(sizes.caches);
-  Arena cache_arena(cache_memory.as<std::byte>());
+  Device& device = model->ops().device();
+  cache_memory = device.allocate(sizes.caches);
+  Arena cache_arena(cache_memory);
   caches = allocate_caches(cache_arena, config, model->dtype(), capacity);
-  saved_memory = PageBuffer(sizes.saved);
-  working_memory = PageBuffer(sizes.working);
-  workspace = PageBuffer(sizes.workspace);
-  rope = RopeTableBuffer(config, capacity);
+  saved_memory = device.allocate(sizes.saved);
+  working_memory = device.allocate(sizes.working);
+  workspace = device.allocate(sizes.workspace);
+  rope = RopeTableBuffer(config, capacity, device);
   positions.resize(static_cast<size_t>(capacity));
   std::iota(positions.begin(), positions.end(), 0);
   logits_V.resize(static_cast<size_t>(config.vocab_size));
@@ -102,11 +103,11 @@ int64_t Generator::memory_bytes(const TrainableModel& model, int64_t capacity, i
 void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits) {
   Ops& ops = model->ops();
   const auto num_tokens = static_cast<int64_t>(ids.size());
-  Arena saved(saved_memory.as<std::byte>());
-  Arena working(working_memory.as<std::byte>());
+  Arena saved(saved_memory);
+  Arena working(working_memory);
   activations.lay_out(model->config(), model->dtype(), num_tokens, ActivationMode::kForwardOnly, saved,
                       working);
-  ops.bind_workspace(workspace.as<std::byte>());
+  ops.bind_workspace(workspace.span());
   const SequenceInfo sequences = {
       {}, std::span<const int32_t>(positions).subspan(static_cast<size_t>(length), ids.size()), rope.table()};
 
@@ -131,8 +132,10 @@ void Generator::Impl::feed_chunk(std::span<const int32_t> ids, bool want_logits)
   residual_norm(ops, x_TD.rows(num_tokens - 1, num_tokens), residual_TD.rows(num_tokens - 1, num_tokens),
                 model->weights().head.norm_D, model->block_config(0).norm_eps, norm_1D,
                 scratch.rstd_T.rows(0, 1));
-  ops.linear(norm_1D, model->weights().head.lm_head_VD, /*bias_N=*/{},
-             TensorView(logits_V.data(), DType::kF32, {1, model->config().vocab_size}));
+  const int64_t vocab_size = model->config().vocab_size;
+  const TensorView logits_1V = scratch.logits.rows(0, vocab_size).reshaped({1, vocab_size});
+  ops.linear(norm_1D, model->weights().head.lm_head_VD, /*bias_N=*/{}, logits_1V);
+  copy(logits_1V, TensorView(logits_V.data(), DType::kF32, logits_1V.shape()));
 }
 
 Generator::Generator(TrainableModel& model, int64_t capacity, int64_t max_chunk)

@@ -93,8 +93,8 @@ int64_t LlamaModel::table_bytes(const ActivationLimits& limits) const {
 }
 
 int64_t LlamaModel::reserve_tables(const ActivationLimits& limits) {
-  rope_ = RopeTableBuffer(config(), limits.max_sequence_length);
-  activations_.layers.reserve(block_configs_.size());
+  rope_ = RopeTableBuffer(config(), limits.max_sequence_length, device());
+  activations_.reserve(config(), limits.max_tokens);
   return rope_.size_bytes();
 }
 
@@ -120,14 +120,14 @@ void LlamaModel::compute_layer(int64_t layer) {
 
 LossSums LlamaModel::compute_loss(const PackedBatch& batch, float label_smoothing) {
   return loss_head_forward(ops(), norm_eps(), weights_.head, batch.targets, label_smoothing,
-                           activations_.final_x_TD, activations_.loss_scratch);
+                           activations_.final_x_TD, activations_.loss_scratch, activations_.target_rows);
 }
 
 LossSums LlamaModel::compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
                                   WeightUpdate update) {
   return loss_head_forward_backward(ops(), norm_eps(), weights_.head, grads_.head, update, batch.targets,
                                     label_smoothing, grad_scale, activations_.final_x_TD,
-                                    activations_.loss_scratch, activations_.dx_TD);
+                                    activations_.loss_scratch, activations_.target_rows, activations_.dx_TD);
 }
 
 void LlamaModel::recompute_layer(int64_t layer) {
@@ -154,6 +154,8 @@ void LlamaModel::forward_logits(const PackedBatch& batch, TensorView logits_TV) 
   const Shape expected = {batch.num_tokens(), config().vocab_size};
   TESSERA_CHECK(logits_TV.shape() == expected && logits_TV.dtype() == DType::kF32, "logits are {} {}",
                 dtype_name(logits_TV.dtype()), logits_TV.shape().to_string());
+  TESSERA_CHECK(&logits_TV.device() == &device(), "logits on {}, model on {}", logits_TV.device().name(),
+                device().name());
   begin(batch);
   forward_embedding(batch);
   forward_layers();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/memory.h"
 #include "model/llama/activations.h"
 #include "support/model_test_support.h"
 #include "support/reference_model.h"

@@ -1,15 +1,13 @@
 #include "model/llama/loss_head.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/divide_up.h"
+#include "base/memory.h"
 #include "model/allocate.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
-
-namespace {}  // namespace
 
 LogitsPieces logits_pieces(int64_t num_tokens, int64_t vocab_size) {
   constexpr int64_t kElements = kLogitsBytes / static_cast<int64_t>(sizeof(float));
@@ -38,7 +36,6 @@ std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_si
 
 LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& config, DType dtype,
                                            int64_t num_tokens, bool training) {
-  const auto size = static_cast<size_t>(num_tokens);
   LossHeadScratch scratch;
   scratch.pieces = logits_pieces(num_tokens, config.vocab_size);
   const int64_t num_elements = scratch.pieces.num_elements;
@@ -51,50 +48,20 @@ LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& conf
   if (scratch.pieces.columns < config.vocab_size) {
     const int64_t num_rows = scratch.pieces.rows;
     if (training) scratch.dnorm_RD = allocate_tensor(arena, DType::kF32, {num_rows, config.hidden_size});
-    scratch.softmax = {arena.allocate<SoftmaxRow>(num_rows), static_cast<size_t>(num_rows)};
+    scratch.softmax = allocate_tensor(arena, DType::kU8, {num_rows, kSoftmaxRowBytes});
   }
-  scratch.rows = {arena.allocate<int32_t>(num_tokens), size};
-  scratch.targets = {arena.allocate<int32_t>(num_tokens), size};
   return scratch;
 }
 
 namespace {
 
-// Fills scratch.rows and scratch.targets; returns how many rows have a target.
-int64_t select_targets(std::span<const int32_t> targets, const LossHeadScratch& scratch) {
-  size_t count = 0;
+void select_targets(std::span<const int32_t> targets, TargetRows& selected) {
+  selected.rows.clear();
+  selected.targets.clear();
   for (size_t t = 0; t < targets.size(); ++t) {
     if (targets[t] == kIgnoredLabel) continue;
-    scratch.rows[count] = static_cast<int32_t>(t);
-    scratch.targets[count] = targets[t];
-    ++count;
-  }
-  return static_cast<int64_t>(count);
-}
-
-// x[i] = x[rows[i]] in place: rows ascend, so a row is read before it is overwritten.
-void gather_rows(std::span<const int32_t> rows, TensorView x_TD) {
-  const int64_t row_bytes = x_TD.dim(1) * dtype_bytes(x_TD.dtype());
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i] == static_cast<int32_t>(i)) continue;
-    std::memcpy(x_TD.bytes() + static_cast<int64_t>(i) * row_bytes, x_TD.bytes() + rows[i] * row_bytes,
-                static_cast<size_t>(row_bytes));
-  }
-}
-
-// x[rows[i]] = x[i] in place, last row first; all other rows become zero.
-void scatter_rows(std::span<const int32_t> rows, TensorView x_TD) {
-  const int64_t row_bytes = x_TD.dim(1) * dtype_bytes(x_TD.dtype());
-  auto remaining = static_cast<int64_t>(rows.size());
-  for (int64_t t = x_TD.dim(0) - 1; t >= 0; --t) {
-    std::byte* destination = x_TD.bytes() + t * row_bytes;
-    if (remaining > 0 && rows[static_cast<size_t>(remaining - 1)] == t) {
-      --remaining;
-      if (remaining == t) return;  // this row and all before it are already in place
-      std::memcpy(destination, x_TD.bytes() + remaining * row_bytes, static_cast<size_t>(row_bytes));
-    } else {
-      std::memset(destination, 0, static_cast<size_t>(row_bytes));
-    }
+    selected.rows.push_back(static_cast<int32_t>(t));
+    selected.targets.push_back(targets[t]);
   }
 }
 
@@ -147,7 +114,7 @@ LossSums whole_rows_loss(const Head& head, ConstTensorView norm_RD, std::span<co
 
 // (2) and (3) chunk by chunk; leaves the logits of the last chunk in scratch.
 LossSums chunked_loss(const Head& head, ConstTensorView norm_RD, std::span<const int32_t> targets) {
-  const std::span<SoftmaxRow> rows = head.scratch.softmax.first(targets.size());
+  const TensorView rows = head.scratch.softmax.rows(0, std::ssize(targets));
   for (int64_t i = 0; i < head.num_chunks(); ++i) {
     const Chunk chunk = Chunk::at(head, i);
     head.ops.cross_entropy_add_chunk(compute_logits(head, norm_RD, chunk), chunk.begin, targets,
@@ -178,8 +145,8 @@ LossSums chunked_backward(const Head& head, TensorView dlm_head_VD, WeightUpdate
         is_last ? chunk.view(head.scratch.logits, R) : compute_logits(head, norm_RD, chunk);
     const TensorView dlogits_RC = chunk.view(head.scratch.dlogits, R);
     head.ops.cross_entropy_chunk_gradient(logits_RC, chunk.begin, head.vocab_size(), targets,
-                                          head.scratch.softmax.first(targets.size()), head.label_smoothing,
-                                          grad_scale, dlogits_RC);
+                                          head.scratch.softmax.rows(0, R), head.label_smoothing, grad_scale,
+                                          dlogits_RC);
     head.ops.linear_backward_weight(dlogits_RC, norm_RD, dlm_head_VD.rows(chunk.begin, chunk.end), update);
     head.ops.linear_backward_input(dlogits_RC, head.weights.lm_head_VD.rows(chunk.begin, chunk.end), dnorm_RD,
                                    is_last ? Update::kOverwrite : Update::kAdd);
@@ -200,25 +167,26 @@ LossSums sum_over_blocks(const LossHeadScratch& scratch, int64_t num_rows, const
   return sums;
 }
 
-std::span<const int32_t> targets_between(const LossHeadScratch& scratch, int64_t begin, int64_t end) {
-  return scratch.targets.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+std::span<const int32_t> targets_between(const TargetRows& selected, int64_t begin, int64_t end) {
+  return std::span(selected.targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
 }  // namespace
 
 LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
                            std::span<const int32_t> targets, float label_smoothing, TensorView x_TD,
-                           const LossHeadScratch& scratch) {
-  const int64_t count = select_targets(targets, scratch);
+                           const LossHeadScratch& scratch, TargetRows& selected) {
+  select_targets(targets, selected);
+  const int64_t count = std::ssize(selected.rows);
   if (count == 0) return {};
 
-  gather_rows(scratch.rows.first(static_cast<size_t>(count)), x_TD);
+  ops.gather_rows(selected.rows, x_TD);
   const TensorView norm_ND = scratch.norm_TD.rows(0, count);
   ops.rmsnorm(x_TD.rows(0, count), weights.norm_D, norm_eps, norm_ND, scratch.rstd_T.rows(0, count));
   const Head head = {ops, weights, scratch, label_smoothing};
   return sum_over_blocks(scratch, count, [&](int64_t begin, int64_t end) {
     const TensorView norm_RD = norm_ND.rows(begin, end);
-    const std::span<const int32_t> block_targets = targets_between(scratch, begin, end);
+    const std::span<const int32_t> block_targets = targets_between(selected, begin, end);
     return head.whole_rows() ? whole_rows_loss(head, norm_RD, block_targets, /*grad_scale=*/0, {})
                              : chunked_loss(head, norm_RD, block_targets);
   });
@@ -227,16 +195,17 @@ LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weig
 LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
                                     const LossHeadGrads& grads, WeightUpdate update,
                                     std::span<const int32_t> targets, float label_smoothing, float grad_scale,
-                                    TensorView x_TD, const LossHeadScratch& scratch, TensorView dx_TD) {
-  const int64_t count = select_targets(targets, scratch);
-  const std::span<const int32_t> rows = scratch.rows.first(static_cast<size_t>(count));
+                                    TensorView x_TD, const LossHeadScratch& scratch, TargetRows& selected,
+                                    TensorView dx_TD) {
+  select_targets(targets, selected);
+  const int64_t count = std::ssize(selected.rows);
   if (count == 0) {
-    scatter_rows(rows, dx_TD);
+    ops.zero(dx_TD);
     return {};
   }
 
   // forward (1)
-  gather_rows(rows, x_TD);
+  ops.gather_rows(selected.rows, x_TD);
   const TensorView x_ND = x_TD.rows(0, count);
   const TensorView norm_ND = scratch.norm_TD.rows(0, count);
   const TensorView rstd_N = scratch.rstd_T.rows(0, count);
@@ -249,14 +218,14 @@ LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeig
     const WeightUpdate of_block = {begin == 0 ? update.mode : Update::kAdd,
                                    end == count ? update.squares : nullptr};
     return backward(head, grads.lm_head_VD, of_block, norm_ND.rows(begin, end),
-                    targets_between(scratch, begin, end), grad_scale);
+                    targets_between(selected, begin, end), grad_scale);
   });
 
   // backward (1) x' = rows of x that have a target,  norm = rmsnorm(x')
   const TensorView dnorm_ND = norm_ND;
   ops.rmsnorm_backward(dnorm_ND, x_ND, weights.norm_D, rstd_N, dx_TD.rows(0, count), Update::kOverwrite,
                        grads.norm_D, update.mode);
-  scatter_rows(rows, dx_TD);
+  ops.scatter_rows(selected.rows, dx_TD);
   return sums;
 }
 

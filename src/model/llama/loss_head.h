@@ -17,9 +17,9 @@
 #include <cstdint>
 #include <span>
 
-#include "base/memory.h"
 #include "formats/huggingface/model_config.h"
 #include "ops/ops.h"
+#include "tensor/arena.h"
 
 namespace tessera {
 
@@ -54,27 +54,33 @@ std::vector<LogitsPieces> all_logits_pieces(int64_t max_tokens, int64_t vocab_si
 struct LossHeadScratch {
   LogitsPieces pieces;
   TensorView norm_TD;
-  TensorView rstd_T;              // F32
-  TensorView logits;              // F32 [pieces.num_elements]
-  TensorView dlogits;             // training; shares the memory of logits if activations are F32
-  TensorView dnorm_RD;            // F32, training with chunks of columns: sums over the chunks
-  std::span<SoftmaxRow> softmax;  // [rows] if cut into chunks of columns
-  std::span<int32_t> rows;        // [T] indices of rows with a target
-  std::span<int32_t> targets;     // [T] their targets
+  TensorView rstd_T;    // F32
+  TensorView logits;    // F32 [pieces.num_elements]
+  TensorView dlogits;   // training; shares the memory of logits if activations are F32
+  TensorView dnorm_RD;  // F32, training with chunks of columns: sums over the chunks
+  TensorView softmax;   // U8 [pieces.rows, kSoftmaxRowBytes] if cut into chunks of columns
 };
 LossHeadScratch allocate_loss_head_scratch(Arena& arena, const ModelConfig& config, DType dtype,
                                            int64_t num_tokens, bool training);
 
-// Computes the loss of x_TD, whose rows it rearranges. targets [T] are token ids or kIgnoredLabel.
+// The rows that have a target, in ascending order, on the host.
+struct TargetRows {
+  std::vector<int32_t> rows;
+  std::vector<int32_t> targets;
+};
+
+// Computes the loss of x_TD, whose rows it rearranges. targets [T] are token ids or kIgnoredLabel. Sets
+// `selected`.
 LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
                            std::span<const int32_t> targets, float label_smoothing, TensorView x_TD,
-                           const LossHeadScratch& scratch);
+                           const LossHeadScratch& scratch, TargetRows& selected);
 
 // Also computes dx_TD = gradient of grad_scale * loss with respect to x, zero in rows without a target.
 // Weight gradients are overwritten or added to, according to `update`; untouched if no row has a target.
 LossSums loss_head_forward_backward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
                                     const LossHeadGrads& grads, WeightUpdate update,
                                     std::span<const int32_t> targets, float label_smoothing, float grad_scale,
-                                    TensorView x_TD, const LossHeadScratch& scratch, TensorView dx_TD);
+                                    TensorView x_TD, const LossHeadScratch& scratch, TargetRows& selected,
+                                    TensorView dx_TD);
 
 }  // namespace tessera

@@ -11,9 +11,9 @@
 
 #include <cstdint>
 
-#include "base/memory.h"
 #include "formats/huggingface/model_config.h"
 #include "ops/ops.h"
+#include "tensor/arena.h"
 
 namespace tessera {
 

@@ -1,5 +1,6 @@
 #include "model/llama/rope_table.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -47,25 +48,35 @@ int64_t RopeTableBuffer::size_bytes(const ModelConfig& config, int64_t num_posit
   return num_positions * config.head_dim * static_cast<int64_t>(sizeof(float));
 }
 
-RopeTableBuffer::RopeTableBuffer(const ModelConfig& config, int64_t num_positions)
-    : memory_(size_bytes(config, num_positions)),
+RopeTableBuffer::RopeTableBuffer(const ModelConfig& config, int64_t num_positions, Device& device)
+    : memory_(device.allocate(size_bytes(config, num_positions))),
       num_positions_(num_positions),
       half_dim_(config.head_dim / 2) {
   const std::vector<float> frequencies = rope_inverse_frequencies(config);
-  const std::span<float> values = memory_.as<float>();
-  const auto count = static_cast<size_t>(num_positions * half_dim_);
-  for (size_t i = 0; i < count; ++i) {
-    const size_t position = i / frequencies.size();
-    const float angle = static_cast<float>(position) * frequencies[i % frequencies.size()];
-    values[i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-    values[count + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+  const TensorView table = memory_.view(DType::kF32, {2 * num_positions, half_dim_});
+  constexpr int64_t kPositions = 256;  // computed before they are copied to the device
+  std::vector<float> cos, sin;
+  for (int64_t begin = 0; begin < num_positions; begin += kPositions) {
+    const int64_t end = std::min(begin + kPositions, num_positions);
+    cos.clear();
+    sin.clear();
+    for (int64_t position = begin; position < end; ++position) {
+      for (const float f : frequencies) {
+        const float angle = static_cast<float>(position) * f;
+        cos.push_back(static_cast<float>(std::cos(static_cast<double>(angle))));
+        sin.push_back(static_cast<float>(std::sin(static_cast<double>(angle))));
+      }
+    }
+    const Shape shape = {end - begin, half_dim_};
+    copy(ConstTensorView(cos.data(), DType::kF32, shape), table.rows(begin, end));
+    copy(ConstTensorView(sin.data(), DType::kF32, shape),
+         table.rows(num_positions + begin, num_positions + end));
   }
 }
 
 RopeTable RopeTableBuffer::table() const {
-  const std::span<const float> values = memory_.as<float>();
-  const auto count = static_cast<size_t>(num_positions_ * half_dim_);
-  return {values.first(count), values.subspan(count, count), half_dim_};
+  const ConstTensorView table = memory_.view(DType::kF32, {2 * num_positions_, half_dim_});
+  return {table.rows(0, num_positions_), table.rows(num_positions_, 2 * num_positions_)};
 }
 
 }  // namespace tessera

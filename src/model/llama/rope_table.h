@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/memory.h"
 #include "formats/huggingface/model_config.h"
 #include "ops/ops.h"
+#include "tensor/device.h"
 
 namespace tessera {
 
@@ -19,11 +19,11 @@ namespace tessera {
 //     low_freq_factor)
 std::vector<float> rope_inverse_frequencies(const ModelConfig& config);
 
-// cos and sin of position * f_i for positions [0, num_positions).
+// cos and sin of position * f_i for positions [0, num_positions), in the memory of a device.
 class RopeTableBuffer {
  public:
   RopeTableBuffer() = default;
-  RopeTableBuffer(const ModelConfig& config, int64_t num_positions);
+  RopeTableBuffer(const ModelConfig& config, int64_t num_positions, Device& device = host_device());
 
   // Does not allocate.
   static int64_t size_bytes(const ModelConfig& config, int64_t num_positions);
@@ -32,7 +32,7 @@ class RopeTableBuffer {
   int64_t size_bytes() const { return memory_.size_bytes(); }
 
  private:
-  PageBuffer memory_;  // F32 cos [positions, E / 2], then sin
+  DeviceBuffer memory_;  // F32 cos [positions, E / 2], then sin
   int64_t num_positions_ = 0;
   int64_t half_dim_ = 0;
 };

@@ -73,15 +73,14 @@ TEST(RopeTableBuffer, HoldsCosineAndSineOfFloat32Angles) {
   const auto frequencies = rope_inverse_frequencies(config);
   const RopeTableBuffer buffer(config, 1000);
   const RopeTable table = buffer.table();
-  ASSERT_EQ(table.half_dim, 64);
-  ASSERT_EQ(table.cos.size(), 64000u);
-  ASSERT_EQ(table.sin.size(), 64000u);
+  ASSERT_EQ(table.cos.shape(), (Shape{1000, 64}));
+  ASSERT_EQ(table.sin.shape(), (Shape{1000, 64}));
   EXPECT_EQ(buffer.size_bytes(), RopeTableBuffer::size_bytes(config, 1000));
   for (const size_t position : {0, 1, 77, 999}) {
     for (size_t i = 0; i < 64; ++i) {
       const float angle = static_cast<float>(position) * frequencies[i];
-      EXPECT_FLOAT_EQ(table.cos[position * 64 + i], std::cos(angle)) << position << " " << i;
-      EXPECT_FLOAT_EQ(table.sin[position * 64 + i], std::sin(angle)) << position << " " << i;
+      EXPECT_FLOAT_EQ(table.cos.as<float>()[position * 64 + i], std::cos(angle)) << position << " " << i;
+      EXPECT_FLOAT_EQ(table.sin.as<float>()[position * 64 + i], std::sin(angle)) << position << " " << i;
     }
   }
 }

@@ -7,8 +7,8 @@
 #include <atomic>
 
 #include "expect_error.h"
-#include "forwarding_ops.h"
 #include "ops/cpu_ops.h"
+#include "ops/forwarding_ops.h"
 #include "support/train_test_support.h"
 
 namespace tessera {
@@ -20,20 +20,14 @@ enum class Product { kForward, kWeightGradient };
 class FlippingOps : public ForwardingOps {
  public:
   FlippingOps(std::unique_ptr<Ops> ops, Product product, std::atomic<bool>* armed)
-      : ForwardingOps(std::move(ops)), product_(product), armed_(armed) {}
-
-  void linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
-              TensorView y_TN) override {
-    ForwardingOps::linear(x_TK, weight, bias_N, y_TN);
-    if (product_ == Product::kForward) flip(y_TN);
-  }
-  void linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
-                              WeightUpdate update) override {
-    ForwardingOps::linear_backward_weight(dy_TN, x_TK, dw_NK, update);
-    if (product_ == Product::kWeightGradient) flip(dw_NK);
-  }
+      : ForwardingOps(*ops), ops_(std::move(ops)), product_(product), armed_(armed) {}
 
  private:
+  void around(const OpCall& call, FunctionRef<void()> run) override {
+    run();
+    const std::string_view product = product_ == Product::kForward ? "linear" : "linear_backward_weight";
+    if (call.name == product) flip(*call.outputs[0]);
+  }
   // Flips the highest mantissa bit of the last element of the middle row: where queries, keys and values are
   // adjacent, that is a value many tokens see.
   void flip(TensorView values) {
@@ -44,6 +38,7 @@ class FlippingOps : public ForwardingOps {
     element[element_bytes - 2] ^= std::byte{0x40};
   }
 
+  std::unique_ptr<Ops> ops_;
   Product product_;
   std::atomic<bool>* armed_;
 };

@@ -12,6 +12,7 @@
 #include "disk_replay.h"
 #include "disk_shim.h"
 #include "expect_error.h"
+#include "optim/adamw.h"
 #include "plan/disk_plan.h"
 #include "test_folder.h"
 
@@ -87,7 +88,8 @@ TEST(OutputFolder, OfTheModelItselfIsRefusedUnderAnyPath) {
 
 TEST(DiskPlan, CountsWhatIsThereAtTheSameTime) {
   const auto most = [](int64_t num_saves, std::optional<int64_t> limit, int64_t num_present) {
-    return plan_disk(1000, DType::kBF16, {num_saves, limit, num_present}).num_checkpoints;
+    return plan_disk(1000, StoredParts(DType::kBF16, AdamW::kStateTensors), {num_saves, limit, num_present})
+        .num_checkpoints;
   };
   EXPECT_EQ(most(7, {}, 0), 7);
   EXPECT_EQ(most(7, 2, 0), 3) << "the third is written before the first is deleted";
@@ -95,10 +97,10 @@ TEST(DiskPlan, CountsWhatIsThereAtTheSameTime) {
   EXPECT_EQ(most(7, 2, 1), 2);
   EXPECT_EQ(most(7, 2, 9), 1) << "from an earlier start with a higher limit";
   EXPECT_EQ(most(0, 2, 1), 0);
-  EXPECT_EQ(plan_disk(1000, DType::kBF16, {}).model_bytes, 2000);
+  EXPECT_EQ(plan_disk(1000, StoredParts(DType::kBF16, AdamW::kStateTensors), {}).model_bytes, 2000);
   for (const auto& [dtype, bytes] :
        std::map<DType, int64_t>{{DType::kBF16, 12}, {DType::kF32, 12}, {DType::kF16, 14}}) {
-    EXPECT_EQ(plan_disk(1000, dtype, {}).checkpoint_bytes, 1000 * bytes);
+    EXPECT_EQ(plan_disk(1000, StoredParts(dtype, AdamW::kStateTensors), {}).checkpoint_bytes, 1000 * bytes);
   }
 }
 

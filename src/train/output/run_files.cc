@@ -56,6 +56,7 @@ CheckpointPlan RunFiles::checkpoint_plan(int64_t step) const {
   plan.folder = std::filesystem::path(args_.output_dir) / checkpoint_name(step);
   plan.config = &model_.config();
   plan.layout = &model_.layout();
+  plan.state_tensors = parameters_.state_tensors();
   plan.export_options = model_writer_.options();
   plan.rank = comm_.world().rank;
   plan.world_size = comm_.world().world_size;
@@ -120,7 +121,8 @@ double RunFiles::write_estimate_s() const {
   double elements = 0;
   for (const ElementRange& range : parameters_.owned())
     elements += static_cast<double>(range.end - range.begin);
-  const double element_bytes = static_cast<double>(dtype_bytes(args_.export_dtype())) + 12;
+  const double element_bytes =
+      static_cast<double>(StoredParts(args_.export_dtype(), parameters_.state_tensors()).bytes_per_element());
   const double measured = saver_.bytes_per_second();
   const double once_s = elements * element_bytes / (measured > 0 ? measured : kAssumedBytesPerSecond);
   return kCommitSeconds + once_s * (saver_.is_writing() ? 2 : 1);

@@ -13,7 +13,7 @@
 #include "comm/communicator.h"
 #include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
-#include "optim/adamw.h"
+#include "optim/optimizer_state.h"
 #include "platform/thread_pool.h"
 #include "zero/zero_memory.h"
 
@@ -45,11 +45,11 @@ class ParameterState {
   virtual double gradient_squares() const = 0;
   // A parameter with a non-finite gradient among those this rank has reduced; "" = none.
   virtual std::string not_finite_gradient() const = 0;
-  virtual void set_betas(double beta1, double beta2) = 0;
-  // One update, as AdamW::step, group by group, calling `before_change` (if set) before each. No rank may
-  // still be using the old weights. Afterwards the model has the new ones.
-  virtual void update(int64_t step, double learning_rate, double gradient_scale,
-                      const ChangeHook& before_change) = 0;
+  // One update, group by group, calling `before_change` (if set) before each. No rank may still be using the
+  // old weights. Afterwards the model has the new ones.
+  virtual void update(const OptimizerStep& step, const ChangeHook& before_change) = 0;
+  // The tensors of the optimizer's state, besides the master weights.
+  virtual StateTensors state_tensors() const = 0;
 
   // For nodes without a shared folder: calls write() on rank 0 with the float32 master weights of all ranks,
   // to be read in ascending order. Exceptions from write() propagate there.
@@ -75,7 +75,7 @@ class ParameterState {
 // single-rank communicator everything stays in this process. model, communicator and pool must outlive the
 // result.
 std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, const ZeroSettings& settings,
-                                                     const AdamWOptions& options, bool decay_all,
-                                                     Communicator& comm, ThreadPool& pool);
+                                                     std::unique_ptr<const Optimizer> optimizer,
+                                                     bool decay_all, Communicator& comm, ThreadPool& pool);
 
 }  // namespace tessera

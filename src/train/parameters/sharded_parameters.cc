@@ -10,7 +10,6 @@
 #include "kernels/adamw/adamw.h"
 #include "plan/memory_plan.h"
 #include "train/guards/not_finite.h"
-#include "train/parameters/adamw_state.h"
 #include "train/parameters/whole_parameters.h"
 
 namespace tessera {
@@ -41,8 +40,8 @@ std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_
 }
 
 ShardedParameters::ShardedParameters(TrainableModel& model, const ZeroSettings& settings,
-                                     const AdamWOptions& options, bool decay_all, Communicator& comm,
-                                     ThreadPool& pool)
+                                     std::unique_ptr<const Optimizer> optimizer, bool decay_all,
+                                     Communicator& comm, ThreadPool& pool)
     : model_(&model),
       comm_(&comm),
       pool_(&pool),
@@ -53,8 +52,8 @@ ShardedParameters::ShardedParameters(TrainableModel& model, const ZeroSettings& 
       gradients_(layout_, settings, plan_, comm, pool) {
   plan_pieces();
   const int64_t num_state = pieces_.empty() ? 0 : pieces_.back().state_begin + pieces_.back().elements.size();
-  optimizer_.emplace(optimizer_ranges(decay_all), weights_.owned(), gradients_.gradients(), options, pool,
-                     num_state);
+  state_.emplace(std::move(optimizer), optimizer_ranges(decay_all), weights_.owned(), gradients_.gradients(),
+                 pool, num_state);
   model.bind_parameters(static_cast<ParameterAccess&>(*this));
 }
 
@@ -154,7 +153,7 @@ void ShardedParameters::write_loaded(int64_t begin, std::span<const float> value
           values.subspan(static_cast<size_t>(common.begin - begin), static_cast<size_t>(common.size()));
       const int64_t at = weights_.owned_index(g, common.begin);
       if (const Piece* piece = piece_of(g, common.begin)) {
-        optimizer_->write_master(at, piece->state_begin + common.begin - piece->elements.begin, part);
+        state_->write_master(at, piece->state_begin + common.begin - piece->elements.begin, part);
       } else if (owned.dtype() == DType::kF32) {
         std::copy(part.begin(), part.end(), owned.as<float>() + at);
       } else {
@@ -221,7 +220,7 @@ void ShardedParameters::end_pass() { gradients_.finish_pass(); }
 // In stage 0 every node has the same sums: only the first node's count.
 double ShardedParameters::gradient_squares() const {
   if (settings_.stage == 0 && comm_->world().node_rank > 0) return 0;
-  const double norm = optimizer_->gradient_norm();
+  const double norm = state_->gradient_norm();
   return norm * norm;
 }
 
@@ -238,13 +237,11 @@ std::string ShardedParameters::not_finite_gradient() const {
   return "";
 }
 
-void ShardedParameters::update(int64_t step, double learning_rate, double gradient_scale,
-                               const ChangeHook& before_change) {
+void ShardedParameters::update(const OptimizerStep& step, const ChangeHook& before_change) {
   for (int64_t g = 0; g < plan_.num_groups(); ++g) {
     const Part own = plan_.part(g, comm_->world().rank);
     if (before_change && own.size() > 0) before_change({own.begin, own.end});
-    optimizer_->step_ranges(first_range_[static_cast<size_t>(g)], first_range_[static_cast<size_t>(g + 1)],
-                            step, learning_rate, gradient_scale);
+    state_->update(first_range_[static_cast<size_t>(g)], first_range_[static_cast<size_t>(g + 1)], step);
     weights_.updated(g);
   }
   weights_changed();
@@ -275,13 +272,13 @@ void ShardedParameters::for_each_part(int64_t begin, int64_t count, const Body& 
 
 void ShardedParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
   for_each_part(begin, std::ssize(values), [&](int64_t weight, int64_t state, size_t first, size_t count) {
-    read_adamw_state(*optimizer_, kind, weight, state, values.subspan(first, count));
+    state_->read(kind, weight, state, values.subspan(first, count));
   });
 }
 
 void ShardedParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {
   for_each_part(begin, std::ssize(values), [&](int64_t weight, int64_t state, size_t first, size_t count) {
-    write_adamw_state(*optimizer_, kind, weight, state, values.subspan(first, count));
+    state_->write(kind, weight, state, values.subspan(first, count));
   });
 }
 
@@ -315,9 +312,9 @@ void ShardedParameters::exchange(const Chunk& chunk) {
     byte_parts.push_back({begin * element_bytes, (begin + common.size()) * element_bytes});
     const Piece* piece = common.size() == 0 ? nullptr : piece_of(chunk.group, common.begin);
     if (piece == nullptr) continue;
-    optimizer_->read_master(weights_.owned_index(chunk.group, common.begin),
-                            piece->state_begin + common.begin - piece->elements.begin,
-                            {data + begin, static_cast<size_t>(common.size())});
+    state_->read_master(weights_.owned_index(chunk.group, common.begin),
+                        piece->state_begin + common.begin - piece->elements.begin,
+                        {data + begin, static_cast<size_t>(common.size())});
   }
   if (world.num_nodes > 1) {
     const auto bytes = static_cast<size_t>(chunk.elements.size() * dtype_bytes(DType::kF32));
@@ -375,10 +372,11 @@ void ShardedParameters::export_masters(const std::function<void(const WeightSour
 }
 
 std::unique_ptr<ParameterState> make_parameter_state(TrainableModel& model, const ZeroSettings& settings,
-                                                     const AdamWOptions& options, bool decay_all,
-                                                     Communicator& comm, ThreadPool& pool) {
-  if (comm.world().is_single()) return std::make_unique<WholeParameters>(model, options, decay_all, pool);
-  return std::make_unique<ShardedParameters>(model, settings, options, decay_all, comm, pool);
+                                                     std::unique_ptr<const Optimizer> optimizer,
+                                                     bool decay_all, Communicator& comm, ThreadPool& pool) {
+  if (comm.world().is_single())
+    return std::make_unique<WholeParameters>(model, std::move(optimizer), decay_all, pool);
+  return std::make_unique<ShardedParameters>(model, settings, std::move(optimizer), decay_all, comm, pool);
 }
 
 }  // namespace tessera

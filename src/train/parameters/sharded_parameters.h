@@ -18,8 +18,9 @@ std::vector<ElementRange> owned_elements(const ParameterLayout& layout, int num_
 
 class ShardedParameters : public ParameterState, private ParameterAccess {
  public:
-  ShardedParameters(TrainableModel& model, const ZeroSettings& settings, const AdamWOptions& options,
-                    bool decay_all, Communicator& comm, ThreadPool& pool);
+  ShardedParameters(TrainableModel& model, const ZeroSettings& settings,
+                    std::unique_ptr<const Optimizer> optimizer, bool decay_all, Communicator& comm,
+                    ThreadPool& pool);
   // Abandons transfers between nodes in progress when an error ends the rank.
   ~ShardedParameters() override;
   ShardedParameters(const ShardedParameters&) = delete;
@@ -31,9 +32,8 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   void end_pass() override;
   double gradient_squares() const override;
   std::string not_finite_gradient() const override;
-  void set_betas(double beta1, double beta2) override { optimizer_->set_betas(beta1, beta2); }
-  void update(int64_t step, double learning_rate, double gradient_scale,
-              const ChangeHook& before_change) override;
+  void update(const OptimizerStep& step, const ChangeHook& before_change) override;
+  StateTensors state_tensors() const override { return state_->optimizer().state_tensors(); }
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
   std::vector<ElementRange> owned() const override;
   void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
@@ -89,7 +89,7 @@ class ShardedParameters : public ParameterState, private ParameterAccess {
   std::optional<PackedWeights> packed_;
   std::vector<Piece> pieces_;         // ascending
   std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
-  std::optional<AdamW> optimizer_;
+  std::optional<OptimizerState> state_;
   SharedSegment exchange_;  // kExchangeBytes, float32; allocated by export_masters()
 };
 

@@ -4,7 +4,6 @@
 
 #include "platform/prefault.h"
 #include "train/guards/not_finite.h"
-#include "train/parameters/adamw_state.h"
 
 namespace tessera {
 namespace {
@@ -30,14 +29,15 @@ std::vector<int64_t> first_ranges(const ParameterLayout& layout) {
 
 }  // namespace
 
-WholeParameters::WholeParameters(TrainableModel& model, const AdamWOptions& options, bool decay_all,
-                                 ThreadPool& pool)
+WholeParameters::WholeParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer,
+                                 bool decay_all, ThreadPool& pool)
     : model_(&model),
       pool_(&pool),
       weights_(model.layout().num_elements() * dtype_bytes(model.dtype())),
       gradients_(model.layout().num_elements() * dtype_bytes(DType::kF32)),
       first_range_(first_ranges(model.layout())),
-      optimizer_(parameter_ranges(model.layout(), decay_all), weights(), gradients(), options, pool) {
+      state_(std::move(optimizer), parameter_ranges(model.layout(), decay_all), weights(), gradients(),
+             pool) {
   prefault(pool, weights_.as<std::byte>());
   prefault(pool, gradients_.as<std::byte>());
   model.bind_parameters(weights(), gradients());
@@ -56,7 +56,7 @@ TensorView WholeParameters::gradients() const {
 void WholeParameters::load(const SafetensorsModel& file, LoadOnce /*once*/,
                            const std::function<void(const LoadProgress&)>& progress) {
   const WeightSink sink = [this](int64_t begin, std::span<const float> values) {
-    optimizer_.write_master(begin, values);
+    state_.write_master(begin, values);
   };
   LoadOptions options;
   options.progress = progress;
@@ -82,26 +82,25 @@ std::string WholeParameters::not_finite_gradient() const {
   return "";
 }
 
-void WholeParameters::update(int64_t step, double learning_rate, double gradient_scale,
-                             const ChangeHook& before_change) {
+void WholeParameters::update(const OptimizerStep& step, const ChangeHook& before_change) {
   const std::vector<ParameterLayout::Group>& groups = model_->layout().groups();
   for (size_t g = 0; g < groups.size(); ++g) {
     if (before_change) before_change({groups[g].begin, groups[g].end});
-    optimizer_.step_ranges(first_range_[g], first_range_[g + 1], step, learning_rate, gradient_scale);
+    state_.update(first_range_[g], first_range_[g + 1], step);
   }
   model_->weights_changed();
 }
 
 void WholeParameters::read_state(StateKind kind, int64_t begin, std::span<float> values) const {
-  read_adamw_state(optimizer_, kind, begin, begin, values);
+  state_.read(kind, begin, begin, values);
 }
 
 void WholeParameters::write_state(StateKind kind, int64_t begin, std::span<const float> values) {
-  write_adamw_state(optimizer_, kind, begin, begin, values);
+  state_.write(kind, begin, begin, values);
 }
 
 void WholeParameters::export_masters(const std::function<void(const WeightSource&)>& write) {
-  write([this](int64_t begin, std::span<float> values) { optimizer_.read_master(begin, values); });
+  write([this](int64_t begin, std::span<float> values) { state_.read_master(begin, values); });
 }
 
 }  // namespace tessera

@@ -8,7 +8,8 @@ namespace tessera {
 
 class WholeParameters : public ParameterState {
  public:
-  WholeParameters(TrainableModel& model, const AdamWOptions& options, bool decay_all, ThreadPool& pool);
+  WholeParameters(TrainableModel& model, std::unique_ptr<const Optimizer> optimizer, bool decay_all,
+                  ThreadPool& pool);
 
   void load(const SafetensorsModel& file, LoadOnce once,
             const std::function<void(const LoadProgress&)>& progress) override;
@@ -16,9 +17,8 @@ class WholeParameters : public ParameterState {
   void end_pass() override {}
   double gradient_squares() const override { return squares_; }
   std::string not_finite_gradient() const override;
-  void set_betas(double beta1, double beta2) override { optimizer_.set_betas(beta1, beta2); }
-  void update(int64_t step, double learning_rate, double gradient_scale,
-              const ChangeHook& before_change) override;
+  void update(const OptimizerStep& step, const ChangeHook& before_change) override;
+  StateTensors state_tensors() const override { return state_.optimizer().state_tensors(); }
   void export_masters(const std::function<void(const WeightSource&)>& write) override;
   std::vector<ElementRange> owned() const override { return {{0, model_->layout().num_elements()}}; }
   void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
@@ -35,7 +35,7 @@ class WholeParameters : public ParameterState {
   PageBuffer weights_;                // flat array in the training dtype
   PageBuffer gradients_;              // flat array in float32
   std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
-  AdamW optimizer_;
+  OptimizerState state_;
   double squares_ = 0;  // of the current step's gradients
 };
 

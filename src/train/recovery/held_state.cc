@@ -135,13 +135,11 @@ int64_t count_of(const std::vector<Wanted>& wanted) {
   return count;
 }
 
-constexpr StateKind kKinds[] = {StateKind::kMaster, StateKind::kExpAvg, StateKind::kExpAvgSq};
-
 // Broadcasts what an earlier rank owned from the current rank that has it to all that want some of it.
 void send_to_all(Communicator& comm, ThreadPool& pool, int root, const SnapshotSlot* slot, int64_t count,
-                 const std::vector<Wanted>& wanted, const StateSink& sink) {
+                 size_t num_tensors, const std::vector<Wanted>& wanted, const StateSink& sink) {
   std::vector<float> buffer(static_cast<size_t>(std::min(count, kSentElements)));
-  for (const StateKind kind : kKinds) {
+  for_each_state_kind(num_tensors, [&](StateKind kind) {
     for (int64_t first = 0; first < count; first += kSentElements) {
       const auto now = static_cast<size_t>(std::min(kSentElements, count - first));
       const std::span<float> values = std::span(buffer).first(now);
@@ -151,7 +149,7 @@ void send_to_all(Communicator& comm, ThreadPool& pool, int root, const SnapshotS
       comm.broadcast_bytes(std::as_writable_bytes(values), root, kHeldStateLabel);
       give(wanted, kind, first, values, sink, pool);
     }
-  }
+  });
 }
 
 }  // namespace
@@ -228,7 +226,7 @@ HeldTexts held_texts(const HeldState& held, Communicator& comm, std::span<const 
 }
 
 void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool,
-                     std::span<const SnapshotSlot> slots, const ParameterLayout& layout,
+                     std::span<const SnapshotSlot> slots, const ParameterLayout& layout, StateTensors tensors,
                      const std::vector<ElementRange>& kept, const StateSink& sink) {
   const int me = comm.world().rank;
   const std::vector<ElementRange> needed = without_gaps(layout, kept);
@@ -253,7 +251,8 @@ void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool
     const SnapshotSlot& slot = slots[static_cast<size_t>(own->slot)];
     TESSERA_CHECK(std::ssize(slot.values(StateKind::kMaster)) == count_of(ranges), "rank {} of {}", rank,
                   num_ranks);
-    for (const StateKind kind : kKinds) give(wanted, kind, 0, slot.values(kind), sink, pool);
+    for_each_state_kind(tensors.size(),
+                        [&](StateKind kind) { give(wanted, kind, 0, slot.values(kind), sink, pool); });
   }
   TESSERA_CHECK(num_given == count_of(needed), "{} elements of {}", num_given, count_of(needed));
 
@@ -267,7 +266,7 @@ void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool
     const std::vector<ElementRange> ranges = ranges_of_then(rank);
     const std::vector<Wanted> wanted =
         is_mine ? std::vector<Wanted>() : wanted_of(ranges, needed);  // already passed on
-    send_to_all(comm, pool, root.rank, slot, count_of(ranges), wanted, sink);
+    send_to_all(comm, pool, root.rank, slot, count_of(ranges), tensors.size(), wanted, sink);
   }
 }
 

@@ -49,11 +49,11 @@ struct HeldTexts {
 };
 HeldTexts held_texts(const HeldState& held, Communicator& comm, std::span<const SnapshotSlot> slots);
 
-// Collective: passes the masters and moments of `kept` (ascending, without overlap, different on every rank)
-// to `sink`, from several threads. They come from the rank's own slots where possible; the rest is broadcast
-// by a rank that has it, one earlier rank after another, as far as any rank needs it.
+// Collective: passes the masters and the optimizer's state of `kept` (ascending, without overlap, different
+// on every rank) to `sink`, from several threads. They come from the rank's own slots where possible; the
+// rest is broadcast by a rank that has it, one earlier rank after another, as far as any rank needs it.
 void load_held_state(const HeldState& held, Communicator& comm, ThreadPool& pool,
-                     std::span<const SnapshotSlot> slots, const ParameterLayout& layout,
+                     std::span<const SnapshotSlot> slots, const ParameterLayout& layout, StateTensors tensors,
                      const std::vector<ElementRange>& kept, const StateSink& sink);
 
 }  // namespace tessera

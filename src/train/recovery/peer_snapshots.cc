@@ -22,8 +22,10 @@ uint64_t random_key() {
   return (static_cast<uint64_t>(random()) << 32) | random();
 }
 
-SnapshotSizes sizes_of(const std::vector<ElementRange>& ranges, const SnapshotTexts& texts) {
-  SnapshotSizes sizes = {.num_ranges = std::ssize(ranges),
+SnapshotSizes sizes_of(const std::vector<ElementRange>& ranges, StateTensors tensors,
+                       const SnapshotTexts& texts) {
+  SnapshotSizes sizes = {.num_state_tensors = std::ssize(tensors),
+                         .num_ranges = std::ssize(ranges),
                          .num_elements = 0,
                          .run_bytes = std::ssize(texts.run),
                          .log_history_bytes = std::ssize(texts.log_history)};
@@ -121,7 +123,8 @@ void PeerSnapshots::open(const ParameterLayout& layout, const ParameterState& st
   const World& world = comm_->world();
   state_ = &state;
   owned_ = without_gaps(layout, state.owned());
-  const std::vector<int64_t> bytes = comm_->all_gather(sizes_of(owned_, {}).slot_bytes(), kPeerSnapshotLabel);
+  const std::vector<int64_t> bytes =
+      comm_->all_gather(sizes_of(owned_, state.state_tensors(), {}).slot_bytes(), kPeerSnapshotLabel);
   const int before = rank_of_node(world.node_rank - 1);
   for (size_t index : {0, 1}) {
     if (!is_needed_[2 * kOwn + index])
@@ -148,7 +151,7 @@ SnapshotId PeerSnapshots::id_of(int64_t step) const {
 
 void PeerSnapshots::write(int64_t step, const SnapshotTexts& texts) {
   const World& world = comm_->world();
-  const int64_t own_bytes = sizes_of(owned_, texts).slot_bytes();
+  const int64_t own_bytes = sizes_of(owned_, state_->state_tensors(), texts).slot_bytes();
   if (transfer_) transfer_->wait();
   // Once all ranks are here, the previous snapshot is complete everywhere.
   const std::vector<int64_t> bytes = comm_->all_gather(own_bytes, kPeerSnapshotLabel);
@@ -163,7 +166,7 @@ void PeerSnapshots::write(int64_t step, const SnapshotTexts& texts) {
     transfer_->receive(next_slot(kSent), sent_bytes);
   }
   own.write(
-      id_of(step), world.rank, owned_,
+      id_of(step), world.rank, owned_, std::ssize(state_->state_tensors()),
       [this](StateKind kind, int64_t begin, std::span<float> values) {
         state_->read_state(kind, begin, values);
       },

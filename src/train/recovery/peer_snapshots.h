@@ -38,9 +38,9 @@ class PeerSnapshots {
   // write() is known to be complete.
   HeldSearch find();
   HeldTexts texts(const HeldState& held) const { return held_texts(held, *comm_, slots_); }
-  void load(const HeldState& held, const ParameterLayout& layout, const std::vector<ElementRange>& kept,
-            const StateSink& sink) const {
-    load_held_state(held, *comm_, *pool_, slots_, layout, kept, sink);
+  void load(const HeldState& held, const ParameterLayout& layout, StateTensors tensors,
+            const std::vector<ElementRange>& kept, const StateSink& sink) const {
+    load_held_state(held, *comm_, *pool_, slots_, layout, tensors, kept, sink);
   }
 
   // Collective, once before the first write(): allocates memory and connects the nodes. The arguments must

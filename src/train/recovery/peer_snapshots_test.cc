@@ -4,13 +4,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "base/log.h"
-#include "comm/socket/local_socket.h"
+#include "base/unique_fd.h"
 #include "expect_error.h"
 #include "support/train_test_support.h"
 
@@ -32,7 +31,7 @@ class Agents {
     for (int i = 0; i < local_world_size_ * kNumSnapshotSlots; ++i) {
       const size_t at = static_cast<size_t>(node * local_world_size_ * kNumSnapshotSlots + i);
       if (at == files_.size()) files_.emplace_back();
-      files_[at] = UniqueFd(memfd_create("test", MFD_CLOEXEC));
+      files_[at] = memory_file("test");
     }
   }
   // The node does not come back; the nodes after it are renumbered.

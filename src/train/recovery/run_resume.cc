@@ -184,9 +184,10 @@ void RunResume::load(const TrainableModel& model, ParameterState& parameters, Th
   while (!point_->held) {
     const fs::path folder = point_->reader->folder();
     const std::optional<Error> error = outside_error([&] {
-      point_->reader->load(model.layout(), parameters.kept(), sink, pool, [&](const LoadProgress& progress) {
-        observer.on_loading(progress.fraction(), progress.bytes_per_second());
-      });
+      point_->reader->load(model.layout(), parameters.state_tensors(), parameters.kept(), sink, pool,
+                           [&](const LoadProgress& progress) {
+                             observer.on_loading(progress.fraction(), progress.bytes_per_second());
+                           });
     });
     const std::optional<RankError> told = first_error(comm_, error, kResumeLabel);
     if (!told) break;
@@ -200,7 +201,8 @@ void RunResume::load(const TrainableModel& model, ParameterState& parameters, Th
            older->string(), folder.string());
     }
   }
-  if (point_->held) snapshots_->load(*point_->held, model.layout(), parameters.kept(), sink);
+  if (point_->held)
+    snapshots_->load(*point_->held, model.layout(), parameters.state_tensors(), parameters.kept(), sink);
   parameters.state_written();
 }
 

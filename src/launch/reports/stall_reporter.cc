@@ -1,4 +1,4 @@
-#include "launch/reports/stall_watch.h"
+#include "launch/reports/stall_reporter.h"
 
 #include <algorithm>
 #include <utility>
@@ -15,21 +15,21 @@ constexpr std::chrono::milliseconds kOtherNodes{2000};
 
 }  // namespace
 
-StallWatch::StallWatch(const LaunchPlan& plan, const std::filesystem::path& log_folder, int restart_count,
-                       JobLink& job)
+StallReporter::StallReporter(const LaunchPlan& plan, const std::filesystem::path& log_folder,
+                             int restart_count, JobLink& job)
     : plan_(plan),
       log_folder_(log_folder),
       restart_count_(restart_count),
       job_(job),
       network_at_start_(read_network_statistics()) {}
 
-bool StallWatch::is_due() const {
+bool StallReporter::is_due() const {
   if (plan_.world_size() == 1) return false;
   const std::optional<Failure> verdict = job_.failure();
   return verdict && (verdict->is_disruption || job_.has_lost_store());
 }
 
-void StallWatch::look(const std::vector<RankSituation>& ranks) {
+void StallReporter::look(const std::vector<RankSituation>& ranks) {
   if (!node_.is_null() || !is_due()) return;
   const Failure verdict = *job_.failure();
   std::string doing;
@@ -43,7 +43,7 @@ void StallWatch::look(const std::vector<RankSituation>& ranks) {
   job_.hand_in(node_.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-std::string StallWatch::conclude() {
+std::string StallReporter::conclude() {
   if (node_.is_null()) return "";
   std::map<int, nlohmann::json> nodes = {{plan_.node_rank, node_}};
   if (plan_.node_rank > 0) {
@@ -58,7 +58,7 @@ std::string StallWatch::conclude() {
   return place;
 }
 
-std::string StallWatch::write(std::map<int, nlohmann::json> nodes) const {
+std::string StallReporter::write(std::map<int, nlohmann::json> nodes) const {
   StallReportInputs inputs = {plan_, restart_count_, *job_.failure(), std::move(nodes), {}};
   for (int node = 0; node < plan_.num_nodes; ++node) inputs.lost[node] = job_.silence_s(node);
   const nlohmann::json report = make_stall_report(inputs);

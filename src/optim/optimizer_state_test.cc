@@ -1,4 +1,4 @@
-#include "optim/adamw.h"
+#include "optim/optimizer_state.h"
 
 #include <gtest/gtest.h>
 
@@ -7,6 +7,8 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "optim/adamw.h"
+#include "support/momentum_sgd.h"
 
 namespace tessera {
 namespace {
@@ -24,26 +26,31 @@ const std::vector<ParameterRange> kRanges = {{3, 500, true}, {520, 400, false}};
 
 bool in_range(int64_t i) { return (i >= 3 && i < 503) || (i >= 520 && i < 920); }
 
+std::unique_ptr<const Optimizer> adamw() {
+  return std::make_unique<const AdamW>(OptimizerSettings{.weight_decay = 0.1});
+}
+
 struct TrainingRun {
   std::vector<float> weights = normal_values(kCount, 1);
   std::vector<bf16> half_weights = std::vector<bf16>(kCount);
   std::vector<float> gradients = std::vector<float>(kCount);
   ThreadPool pool;
-  AdamW optimizer;
+  OptimizerState optimizer;
 
-  TrainingRun(DType dtype, const AdamWOptions& options, int64_t num_threads = 2)
+  TrainingRun(DType dtype, const OptimizerSettings& options, int64_t num_threads = 2,
+              std::unique_ptr<const Optimizer> other = nullptr)
       : pool(num_threads),
-        optimizer(kRanges,
+        optimizer(other ? std::move(other) : std::make_unique<AdamW>(options), kRanges,
                   dtype == DType::kBF16 ? TensorView(half_weights.data(), dtype, {kCount})
                                         : TensorView(weights.data(), dtype, {kCount}),
-                  TensorView(gradients.data(), DType::kF32, {kCount}), options, pool) {
+                  TensorView(gradients.data(), DType::kF32, {kCount}), pool) {
     optimizer.write_master(0, normal_values(kCount, 1));
   }
   // In place, because the optimizer holds the address.
   void set_gradients(uint64_t seed) { std::ranges::copy(normal_values(kCount, seed), gradients.begin()); }
   void step(int64_t step) {
     set_gradients(static_cast<uint64_t>(100 + step));
-    optimizer.step(step, 1e-2, 0.5);
+    optimizer.update({step, 1e-2, 0.5});
   }
   std::vector<float> masters() const {
     std::vector<float> values(kCount);
@@ -52,11 +59,11 @@ struct TrainingRun {
   }
 };
 
-TEST(AdamW, DecaysOnlyTheRangesThatAskAndLeavesGapsAlone) {
-  const AdamWOptions options{.weight_decay = 0.5};
+TEST(OptimizerState, DecaysOnlyTheRangesThatAskAndLeavesGapsAlone) {
+  const OptimizerSettings options{.weight_decay = 0.5};
   TrainingRun run(DType::kF32, options);
   const std::vector<float> before = run.masters();
-  run.optimizer.step(1, 1e-2, 1);  // gradients are zero: only weight decay acts
+  run.optimizer.update({1, 1e-2});  // gradients are zero: only weight decay acts
   const std::vector<float> after = run.masters();
   for (int64_t i = 0; i < kCount; ++i) {
     const auto at = static_cast<size_t>(i);
@@ -66,7 +73,7 @@ TEST(AdamW, DecaysOnlyTheRangesThatAskAndLeavesGapsAlone) {
 }
 
 TEST(AdamW, Bf16MastersEqualAFloat32Run) {
-  const AdamWOptions options{.weight_decay = 0.1};
+  const OptimizerSettings options{.weight_decay = 0.1};
   TrainingRun f32(DType::kF32, options), half(DType::kBF16, options);
   for (int64_t step = 1; step <= 50; ++step) {
     f32.step(step);
@@ -81,7 +88,7 @@ TEST(AdamW, Bf16MastersEqualAFloat32Run) {
   }
 }
 
-TEST(AdamW, GradientNormCountsTheRangesOnly) {
+TEST(OptimizerState, GradientNormCountsTheRangesOnly) {
   TrainingRun run(DType::kBF16, {});
   double sum = 0;
   run.set_gradients(9);
@@ -98,7 +105,7 @@ TEST(AdamW, GradientNormCountsTheRangesOnly) {
   EXPECT_TRUE(std::isnan(run.optimizer.gradient_norm()));
 }
 
-TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
+TEST(OptimizerState, DoesNotDependOnTheNumberOfThreads) {
   TrainingRun one(DType::kBF16, {}, 1), three(DType::kBF16, {}, 3);
   for (int64_t step = 1; step <= 3; ++step) {
     one.step(step);
@@ -110,7 +117,7 @@ TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
   EXPECT_EQ(one.optimizer.gradient_norm(), three.optimizer.gradient_norm());
 }
 
-TEST(AdamW, ReadsAndWritesPartsOfTheMasters) {
+TEST(OptimizerState, ReadsAndWritesPartsOfTheMasters) {
   TrainingRun run(DType::kBF16, {});
   const std::vector<float> part = {1.0f + 0x1.0p-20f, -3e-40f, 7};
   run.optimizer.write_master(10, part);
@@ -121,13 +128,16 @@ TEST(AdamW, ReadsAndWritesPartsOfTheMasters) {
   EXPECT_THROW(run.optimizer.read_master(kCount - 2, back), Error);
 }
 
-TEST(AdamW, GoesOnFromItsMastersAndMoments) {
+TEST(OptimizerState, GoesOnFromItsMastersAndMoments) {
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     TrainingRun whole(dtype, {.weight_decay = 0.1}), second(dtype, {.weight_decay = 0.1});
     for (int64_t step = 1; step <= 3; ++step) whole.step(step);
     second.optimizer.write_master(0, whole.masters());
-    std::ranges::copy(whole.optimizer.exp_avg(), second.optimizer.exp_avg().begin());
-    std::ranges::copy(whole.optimizer.exp_avg_sq(), second.optimizer.exp_avg_sq().begin());
+    std::vector<float> values(kCount);
+    for (size_t tensor = 0; tensor < std::size(AdamW::kStateTensors); ++tensor) {
+      whole.optimizer.read(state_kind(tensor), 0, 0, values);
+      second.optimizer.write(state_kind(tensor), 0, 0, values);
+    }
     for (int64_t step = 4; step <= 6; ++step) {
       whole.step(step);
       second.step(step);
@@ -136,15 +146,15 @@ TEST(AdamW, GoesOnFromItsMastersAndMoments) {
   }
 }
 
-TEST(AdamW, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
+TEST(OptimizerState, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
   TrainingRun whole(DType::kBF16, {.weight_decay = 0.1});
   // Elements 100 to 299 of the first range and 600 to 649 of the second, with their states back to back.
   const std::vector<ParameterRange> ranges = {{100, 200, true, 64, 0}, {600, 50, false, 5, 200}};
   std::vector<bf16> weights(kCount);
   std::vector<float> gradients(400);
   ThreadPool pool(2);
-  AdamW shard(ranges, TensorView(weights.data(), DType::kBF16, {kCount}),
-              TensorView(gradients.data(), DType::kF32, {400}), {.weight_decay = 0.1}, pool, 250);
+  OptimizerState shard(adamw(), ranges, TensorView(weights.data(), DType::kBF16, {kCount}),
+                       TensorView(gradients.data(), DType::kF32, {400}), pool, 250);
   const std::vector<float> start = normal_values(kCount, 1);
   for (const ParameterRange& range : ranges) {
     shard.write_master(
@@ -157,8 +167,8 @@ TEST(AdamW, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
       std::copy_n(whole.gradients.begin() + range.begin, range.count,
                   gradients.begin() + range.gradient_begin);
     }
-    shard.step_ranges(0, 1, step, 1e-2, 0.5);
-    shard.step_ranges(1, 2, step, 1e-2, 0.5);
+    shard.update(0, 1, {step, 1e-2, 0.5});
+    shard.update(1, 2, {step, 1e-2, 0.5});
   }
   const std::vector<float> expected = whole.masters();
   for (const ParameterRange& range : ranges) {
@@ -170,7 +180,7 @@ TEST(AdamW, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
   }
 }
 
-TEST(AdamW, Bf16GradientsCountAsTheirValues) {
+TEST(OptimizerState, Bf16GradientsCountAsTheirValues) {
   constexpr int64_t kMany = (1 << 20) + 1000;  // more than are widened at a time
   const std::vector<float> start = normal_values(kMany, 1);
   std::vector<bf16> half_gradients;
@@ -183,9 +193,9 @@ TEST(AdamW, Bf16GradientsCountAsTheirValues) {
   std::vector<float> weights(kMany), half_weights(kMany);
   const std::vector<ParameterRange> ranges = {{3, kMany - 10, true}};
   const auto run = [&](std::vector<float>& to, ConstTensorView with) {
-    AdamW optimizer(ranges, TensorView(to.data(), DType::kF32, {kMany}), with, {.weight_decay = 0.1}, pool);
+    OptimizerState optimizer(adamw(), ranges, TensorView(to.data(), DType::kF32, {kMany}), with, pool);
     optimizer.write_master(0, start);
-    optimizer.step(1, 1e-2, 0.5);
+    optimizer.update({1, 1e-2, 0.5});
     return optimizer.gradient_norm();
   };
   const double norm = run(weights, TensorView(gradients.data(), DType::kF32, {kMany}));
@@ -194,18 +204,50 @@ TEST(AdamW, Bf16GradientsCountAsTheirValues) {
   EXPECT_NEAR(norm, half_norm, 1e-12 * norm);
 }
 
-TEST(AdamW, StateIsWhatIsAllocated) {
-  // m, v, the remainder, and the partial sums of the norm (8 bytes per block).
-  EXPECT_EQ(AdamW::state_bytes(1 << 20, DType::kF32), (8 << 20) + 16 * 8);
-  EXPECT_EQ(AdamW::state_bytes(1 << 20, DType::kBF16), (10 << 20) + 16 * 8);
+// An optimizer with other state than AdamW's: one tensor, in BF16.
+TEST(OptimizerState, KeepsWhatAnyOptimizerNeeds) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    TrainingRun run(dtype, {}, 2, std::make_unique<MomentumSgd>());
+    std::vector<float> expected = run.masters(), momentum(kCount);
+    for (int64_t step = 1; step <= 3; ++step) {
+      run.step(step);
+      for (size_t i = 0; i < kCount; ++i) {
+        if (!in_range(static_cast<int64_t>(i))) continue;
+        momentum[i] = to_float(to_bf16(0.9f * momentum[i] + 0.5f * run.gradients[i]));
+        expected[i] -= 1e-2f * momentum[i];
+      }
+    }
+    std::vector<float> kept(kCount);
+    run.optimizer.read(state_kind(0), 0, 0, kept);
+    const std::vector<float> masters = run.masters();
+    for (size_t i = 0; i < kCount; ++i) {
+      // The momentum may be rounded the other way.
+      EXPECT_NEAR(kept[i], momentum[i], 0x1p-7 * std::abs(momentum[i])) << i;
+      EXPECT_NEAR(masters[i], expected[i], 1e-3) << i;
+    }
+    TrainingRun other(dtype, {}, 2, std::make_unique<MomentumSgd>());
+    other.optimizer.write_master(0, masters);
+    other.optimizer.write(state_kind(0), 0, 0, kept);
+    run.step(4);
+    other.step(4);
+    EXPECT_EQ(run.masters(), other.masters());
+  }
+  EXPECT_EQ(optimizer_state_bytes(MomentumSgd::kStateTensors, 1 << 20, DType::kBF16), (4 << 20) + 16 * 8);
 }
 
-TEST(AdamW, RefusesRangesThatOverlapOrOverrun) {
+TEST(OptimizerState, StateIsWhatIsAllocated) {
+  // m, v, the remainder, and the partial sums of the norm (8 bytes per block).
+  EXPECT_EQ(optimizer_state_bytes(AdamW::kStateTensors, 1 << 20, DType::kF32), (8 << 20) + 16 * 8);
+  EXPECT_EQ(optimizer_state_bytes(AdamW::kStateTensors, 1 << 20, DType::kBF16), (10 << 20) + 16 * 8);
+}
+
+TEST(OptimizerState, RefusesRangesThatOverlapOrOverrun) {
   std::vector<float> data(10);
   ThreadPool pool(1);
   const TensorView view(data.data(), DType::kF32, {10});
-  EXPECT_THROW(AdamW({{0, 5, true}, {4, 2, true}}, view, view, {}, pool), Error);
-  EXPECT_THROW(AdamW({{8, 3, true}}, view, view, {}, pool), Error);
+  EXPECT_THROW(OptimizerState(adamw(), {{0, 5, true}, {4, 2, true}}, view, view, pool), Error);
+  EXPECT_THROW(OptimizerState(adamw(), {{8, 3, true}}, view, view, pool), Error);
 }
 
 }  // namespace

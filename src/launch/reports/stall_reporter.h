@@ -13,12 +13,12 @@
 
 namespace tessera {
 
-class StallWatch {
+class StallReporter {
  public:
   // Arguments passed by reference must outlive this. Reports go to `log_folder`, or if that is "", to where
   // the ranks keep their files.
-  StallWatch(const LaunchPlan& plan, const std::filesystem::path& log_folder, int restart_count,
-             JobLink& job);
+  StallReporter(const LaunchPlan& plan, const std::filesystem::path& log_folder, int restart_count,
+                JobLink& job);
 
   // Whether a rank or node was silent, lost or timed out on, so that its agent cannot know why.
   bool is_due() const;

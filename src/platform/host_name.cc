@@ -1,4 +1,4 @@
-#include "launch/host_name.h"
+#include "platform/host_name.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// What watches the steps of a run: loss spikes and slow ranks.
+// Guards over the steps of a run: loss spikes and slow ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,0 +1,9 @@
+#include "arguments/optimizer_arguments.h"
+
+namespace tessera {
+
+std::unique_ptr<const Optimizer> make_optimizer(const TrainingArguments& args) {
+  return make_optimizer(args.optim, {args.adam_beta1, args.adam_beta2, args.adam_epsilon, args.weight_decay});
+}
+
+}  // namespace tessera

@@ -1,0 +1,173 @@
+#include "ops/forwarding_ops.h"
+
+#include <initializer_list>
+
+namespace tessera {
+
+template <typename Run>
+void ForwardingOps::forward(const char* name, std::initializer_list<ConstTensorView*> inputs,
+                            std::initializer_list<TensorView*> outputs, const Run& run) {
+  around({name, {inputs.begin(), inputs.size()}, {outputs.begin(), outputs.size()}}, run);
+}
+
+void ForwardingOps::pack_linear_weight(ConstTensorView w, const PackedForms& to, RowRange rows) {
+  forward("pack_linear_weight", {&w}, {}, [&] { ops_->pack_linear_weight(w, to, rows); });
+}
+
+void ForwardingOps::linear(ConstTensorView x, const LinearWeight& weight, ConstTensorView bias,
+                           TensorView y) {
+  LinearWeight w = weight;
+  forward("linear", {&x, &w.w_NK, &bias}, {&y}, [&] { ops_->linear(x, w, bias, y); });
+}
+
+void ForwardingOps::linear_backward_input(ConstTensorView dy, const LinearWeight& weight, TensorView dx,
+                                          Update update) {
+  LinearWeight w = weight;
+  forward("linear_backward_input", {&dy, &w.w_NK}, {&dx},
+          [&] { ops_->linear_backward_input(dy, w, dx, update); });
+}
+
+void ForwardingOps::linear_backward_weight(ConstTensorView dy, ConstTensorView x, TensorView dw,
+                                           WeightUpdate update) {
+  forward("linear_backward_weight", {&dy, &x}, {&dw},
+          [&] { ops_->linear_backward_weight(dy, x, dw, update); });
+}
+
+void ForwardingOps::linear_backward_bias(ConstTensorView dy, TensorView db, Update update) {
+  forward("linear_backward_bias", {&dy}, {&db}, [&] { ops_->linear_backward_bias(dy, db, update); });
+}
+
+void ForwardingOps::embedding(std::span<const int32_t> ids, ConstTensorView table, TensorView x) {
+  forward("embedding", {&table}, {&x}, [&] { ops_->embedding(ids, table, x); });
+}
+
+void ForwardingOps::embedding_backward(std::span<const int32_t> ids, ConstTensorView dx, int32_t padding_id,
+                                       TensorView dtable) {
+  forward("embedding_backward", {&dx}, {&dtable},
+          [&] { ops_->embedding_backward(ids, dx, padding_id, dtable); });
+}
+
+void ForwardingOps::rmsnorm(ConstTensorView x, ConstTensorView w, float eps, TensorView y, TensorView rstd) {
+  forward("rmsnorm", {&x, &w}, {&y, &rstd}, [&] { ops_->rmsnorm(x, w, eps, y, rstd); });
+}
+
+void ForwardingOps::rmsnorm_backward(ConstTensorView dy, ConstTensorView x, ConstTensorView w,
+                                     ConstTensorView rstd, TensorView dx, Update dx_update, TensorView dw,
+                                     Update dw_update) {
+  forward("rmsnorm_backward", {&dy, &x, &w, &rstd}, {&dx, &dw},
+          [&] { ops_->rmsnorm_backward(dy, x, w, rstd, dx, dx_update, dw, dw_update); });
+}
+
+void ForwardingOps::add_rmsnorm(TensorView x, ConstTensorView y, ConstTensorView w, float eps,
+                                TensorView norm, TensorView rstd) {
+  forward("add_rmsnorm", {&y, &w}, {&x, &norm, &rstd}, [&] { ops_->add_rmsnorm(x, y, w, eps, norm, rstd); });
+}
+
+void ForwardingOps::add(TensorView x, ConstTensorView y) {
+  forward("add", {&y}, {&x}, [&] { ops_->add(x, y); });
+}
+
+void ForwardingOps::round_to(ConstTensorView from, TensorView to) {
+  forward("round_to", {&from}, {&to}, [&] { ops_->round_to(from, to); });
+}
+
+void ForwardingOps::gather_rows(std::span<const int32_t> rows, TensorView x) {
+  forward("gather_rows", {}, {&x}, [&] { ops_->gather_rows(rows, x); });
+}
+
+void ForwardingOps::scatter_rows(std::span<const int32_t> rows, TensorView x) {
+  forward("scatter_rows", {}, {&x}, [&] { ops_->scatter_rows(rows, x); });
+}
+
+void ForwardingOps::zero(TensorView x) {
+  forward("zero", {}, {&x}, [&] { ops_->zero(x); });
+}
+
+double ForwardingOps::sum_of_squares(ConstTensorView x) {
+  double sum = 0;
+  forward("sum_of_squares", {&x}, {}, [&] { sum = ops_->sum_of_squares(x); });
+  return sum;
+}
+
+void ForwardingOps::head_rmsnorm(ConstTensorView qkv, const AttentionShape& shape, int64_t begin, int64_t end,
+                                 ConstTensorView w, float eps, TensorView y, TensorView rstd) {
+  forward("head_rmsnorm", {&qkv, &w}, {&y, &rstd},
+          [&] { ops_->head_rmsnorm(qkv, shape, begin, end, w, eps, y, rstd); });
+}
+
+void ForwardingOps::head_rmsnorm_backward(TensorView dqkv, ConstTensorView qkv, const AttentionShape& shape,
+                                          int64_t begin, int64_t end, ConstTensorView w, ConstTensorView rstd,
+                                          TensorView dw, Update dw_update) {
+  forward("head_rmsnorm_backward", {&qkv, &w, &rstd}, {&dqkv, &dw},
+          [&] { ops_->head_rmsnorm_backward(dqkv, qkv, shape, begin, end, w, rstd, dw, dw_update); });
+}
+
+void ForwardingOps::rope(TensorView qkv, const AttentionShape& shape, std::span<const int32_t> positions,
+                         const RopeTable& table, bool inverse) {
+  RopeTable angles = table;
+  forward("rope", {&angles.cos, &angles.sin}, {&qkv},
+          [&] { ops_->rope(qkv, shape, positions, angles, inverse); });
+}
+
+void ForwardingOps::attention(ConstTensorView qkv, const AttentionShape& shape,
+                              std::span<const int32_t> cu_seqlens, TensorView o, TensorView lse) {
+  forward("attention", {&qkv}, {&o, &lse}, [&] { ops_->attention(qkv, shape, cu_seqlens, o, lse); });
+}
+
+void ForwardingOps::attention_backward(ConstTensorView d_o, ConstTensorView qkv, ConstTensorView o,
+                                       ConstTensorView lse, const AttentionShape& shape,
+                                       std::span<const int32_t> cu_seqlens, TensorView dqkv) {
+  forward("attention_backward", {&d_o, &qkv, &o, &lse}, {&dqkv},
+          [&] { ops_->attention_backward(d_o, qkv, o, lse, shape, cu_seqlens, dqkv); });
+}
+
+void ForwardingOps::attention_cached(ConstTensorView qkv, const AttentionShape& shape, TensorView k_cache,
+                                     TensorView v_cache, int64_t cache_length, TensorView o) {
+  forward("attention_cached", {&qkv}, {&k_cache, &v_cache, &o},
+          [&] { ops_->attention_cached(qkv, shape, k_cache, v_cache, cache_length, o); });
+}
+
+void ForwardingOps::swiglu(ConstTensorView gate_up, TensorView h) {
+  forward("swiglu", {&gate_up}, {&h}, [&] { ops_->swiglu(gate_up, h); });
+}
+
+void ForwardingOps::swiglu_backward(ConstTensorView dh, ConstTensorView gate_up, TensorView dgate_up,
+                                    TensorView h) {
+  forward("swiglu_backward", {&dh, &gate_up}, {&dgate_up, &h},
+          [&] { ops_->swiglu_backward(dh, gate_up, dgate_up, h); });
+}
+
+LossSums ForwardingOps::cross_entropy(ConstTensorView logits, std::span<const int32_t> targets,
+                                      float label_smoothing, float grad_scale, TensorView dlogits) {
+  LossSums sums;
+  forward("cross_entropy", {&logits}, {&dlogits},
+          [&] { sums = ops_->cross_entropy(logits, targets, label_smoothing, grad_scale, dlogits); });
+  return sums;
+}
+
+void ForwardingOps::cross_entropy_add_chunk(ConstTensorView logits, int64_t first_column,
+                                            std::span<const int32_t> targets, float label_smoothing,
+                                            TensorView rows) {
+  forward("cross_entropy_add_chunk", {&logits}, {&rows},
+          [&] { ops_->cross_entropy_add_chunk(logits, first_column, targets, label_smoothing, rows); });
+}
+
+LossSums ForwardingOps::cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets,
+                                           int64_t vocab_size, float label_smoothing) {
+  LossSums sums;
+  forward("cross_entropy_loss", {&rows}, {},
+          [&] { sums = ops_->cross_entropy_loss(rows, targets, vocab_size, label_smoothing); });
+  return sums;
+}
+
+void ForwardingOps::cross_entropy_chunk_gradient(ConstTensorView logits, int64_t first_column,
+                                                 int64_t vocab_size, std::span<const int32_t> targets,
+                                                 ConstTensorView rows, float label_smoothing,
+                                                 float grad_scale, TensorView dlogits) {
+  forward("cross_entropy_chunk_gradient", {&logits, &rows}, {&dlogits}, [&] {
+    ops_->cross_entropy_chunk_gradient(logits, first_column, vocab_size, targets, rows, label_smoothing,
+                                       grad_scale, dlogits);
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+#include "optim/optimizer.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "base/error.h"
+#include "optim/adamw.h"
+
+namespace tessera {
+namespace {
+
+struct NamedOptimizer {
+  std::string_view name;
+  std::unique_ptr<const Optimizer> (*make)(const OptimizerSettings&);
+};
+
+template <typename T>
+std::unique_ptr<const Optimizer> make(const OptimizerSettings& settings) {
+  return std::make_unique<const T>(settings);
+}
+
+constexpr NamedOptimizer kOptimizers[] = {
+    {"adamw_torch", make<AdamW>}, {"adamw_torch_fused", make<AdamW>}, {"adamw_hf", make<AdamW>}};
+
+}  // namespace
+
+std::vector<std::string> optimizer_names() {
+  std::vector<std::string> names;
+  for (const NamedOptimizer& optimizer : kOptimizers) names.emplace_back(optimizer.name);
+  return names;
+}
+
+std::unique_ptr<const Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings) {
+  const auto found = std::ranges::find(kOptimizers, name, &NamedOptimizer::name);
+  TESSERA_CHECK(found != std::end(kOptimizers), "{}", name);
+  return found->make(settings);
+}
+
+}  // namespace tessera

@@ -1,0 +1,61 @@
+// An optimizer: how elements are updated from their gradients, and which state that takes. The state itself
+// is an OptimizerState's (optim/optimizer_state.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "optim/schedule.h"
+#include "optim/state_tensor.h"
+#include "platform/thread_pool.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// The settings of all optimizers, as Hugging Face's arguments name them; each uses what applies to it.
+struct OptimizerSettings {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0;
+};
+
+// What is the same for all elements of one update.
+struct OptimizerStep {
+  int64_t step;  // updates so far, this one included: from 1
+  double learning_rate;
+  double gradient_scale = 1;            // every gradient is multiplied by it
+  std::optional<AdamBetas> betas = {};  // of the schedule; without, those of the settings
+};
+
+// Consecutive elements with all that belongs to them, each array from the first of the elements on.
+struct OptimizerBlock {
+  TensorView weights;             // BF16 or F32 [count]
+  int16_t* remainders = nullptr;  // of the master weights, with BF16 weights (base/float_types.h)
+  std::span<const float> gradient;
+  std::span<std::byte* const> state;  // by tensor of the list
+  bool weight_decay = true;
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  virtual StateTensors state_tensors() const = 0;
+  // Updates weights, master remainders and state of the block with the pool's threads. The result does not
+  // depend on how elements are divided into blocks or on the number of threads. Does not allocate.
+  virtual void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const = 0;
+};
+
+// The values of --optim. Several names may mean the same optimizer.
+std::vector<std::string> optimizer_names();
+// An unknown name is a bug.
+std::unique_ptr<const Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings);
+
+}  // namespace tessera

@@ -1,0 +1,90 @@
+// The master weights and the optimizer's state of a flat range of parameters, and their updates.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/memory.h"
+#include "optim/optimizer.h"
+#include "platform/thread_pool.h"
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+// Elements [begin, begin + count) of the weights. Elements in no range (alignment gaps) are left alone. The
+// owner of a mere shard keeps its gradients and state separately from the weights, at their own offsets.
+struct ParameterRange {
+  int64_t begin;
+  int64_t count;
+  bool weight_decay;
+  int64_t gradient_begin = begin;
+  int64_t state_begin = begin;
+};
+
+// Bytes of the remainders that turn BF16 weights into exact float32 master weights (base/float_types.h).
+int64_t remainder_bytes(int64_t num_elements, DType weight_dtype);
+// Bytes of all that an OptimizerState allocates, the scratch memory of the gradient norm included.
+int64_t optimizer_state_bytes(StateTensors tensors, int64_t num_elements, DType weight_dtype);
+
+class OptimizerState {
+ public:
+  // `ranges` are ascending in the weights and do not overlap. `weights` (BF16 or F32) and `gradients` (F32 or
+  // BF16) are flat arrays and must outlive this. The state has as many elements as the weights unless
+  // num_state_elements is given, and starts as zeros. BF16 weights start as exact masters: remainders are 0.
+  OptimizerState(std::unique_ptr<const Optimizer> optimizer, std::vector<ParameterRange> ranges,
+                 TensorView weights, ConstTensorView gradients, ThreadPool& pool,
+                 std::optional<int64_t> num_state_elements = {});
+
+  const Optimizer& optimizer() const { return *optimizer_; }
+  int64_t num_ranges() const { return std::ssize(ranges_); }
+
+  // Square root of the sum of squares of the gradients of all ranges; independent of the number of threads.
+  double gradient_norm() const;
+  // Updates ranges [first, last): a step may be taken in pieces.
+  void update(int64_t first, int64_t last, const OptimizerStep& step);
+  void update(const OptimizerStep& step) { update(0, num_ranges(), step); }
+
+  // Float32 master weights of elements [begin, begin + destination.size()) of the weights, whose state begins
+  // at state_begin.
+  void read_master(int64_t begin, std::span<float> destination) const {
+    read_master(begin, begin, destination);
+  }
+  void read_master(int64_t begin, int64_t state_begin, std::span<float> destination) const;
+  // Sets weight and remainder of these elements from float32.
+  void write_master(int64_t begin, std::span<const float> source) { write_master(begin, begin, source); }
+  void write_master(int64_t begin, int64_t state_begin, std::span<const float> source);
+
+  // Copies a value of these elements. read() runs on the calling thread alone, which need not be one of the
+  // pool's.
+  void read(StateKind kind, int64_t begin, int64_t state_begin, std::span<float> values) const;
+  void write(StateKind kind, int64_t begin, int64_t state_begin, std::span<const float> values);
+
+ private:
+  // Calls body(first element of the range, float32 gradients from there on) for each block of a range: a
+  // single block if gradients are F32, otherwise as many elements as are widened at a time.
+  template <typename Body>
+  void for_each_block(const ParameterRange& range, const Body& body) const;
+  void check_elements(int64_t begin, int64_t state_begin, int64_t count) const;
+  void read_master_alone(int64_t begin, int64_t state_begin, std::span<float> destination) const;
+  // The values of a tensor of the state from this element on.
+  std::byte* state_at(size_t tensor, int64_t state_begin) const;
+  int16_t* remainders_at(int64_t state_begin) const {
+    return remainders_.size_bytes() == 0 ? nullptr : remainders_.as<int16_t>().data() + state_begin;
+  }
+
+  std::unique_ptr<const Optimizer> optimizer_;
+  std::vector<ParameterRange> ranges_;
+  TensorView weights_;
+  ConstTensorView gradients_;
+  ThreadPool* pool_;
+  int64_t num_state_elements_;
+  std::vector<PageBuffer> state_;  // by tensor
+  PageBuffer remainders_;          // I16, BF16 weights only
+  PageBuffer norm_scratch_;
+  PageBuffer widened_;  // BF16 gradients only: a block of them in F32
+};
+
+}  // namespace tessera

@@ -1,0 +1,70 @@
+// Memory by device, and the only copies between a device and the host.
+//
+// A device carries out what the host asks of it, operations (ops/ops.h) and copies, in the order in which it
+// is asked. The host may run ahead of it, except where it receives a result.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "tensor/tensor_view.h"
+
+namespace tessera {
+
+class DeviceBuffer;
+
+// Outlives its buffers and every view of them.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual std::string_view name() const = 0;
+  // Zero-filled, aligned to a page. Throws Error(kBadConfig) naming the size if there is not enough memory.
+  virtual DeviceBuffer allocate(int64_t size_bytes) = 0;
+  // `from` may be reused as soon as the call returns.
+  virtual void copy_from_host(std::span<const std::byte> from, std::byte* to) = 0;
+  // Returns with the data.
+  virtual void copy_to_host(const std::byte* from, std::span<std::byte> to) = 0;
+  // Waits for everything asked so far.
+  virtual void synchronize() = 0;
+};
+
+// The memory of this process. Allocates a PageBuffer.
+Device& host_device();
+
+// A block of a device's memory, freed with this object.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;  // empty
+  // Destroying `memory` frees the block.
+  DeviceBuffer(Device& device, std::shared_ptr<std::byte> memory, int64_t size_bytes)
+      : device_(&device), memory_(std::move(memory)), size_bytes_(size_bytes) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    device_ = std::exchange(other.device_, nullptr);
+    memory_ = std::move(other.memory_);
+    size_bytes_ = std::exchange(other.size_bytes_, 0);
+    return *this;
+  }
+
+  Device& device() const { return device_ == nullptr ? host_device() : *device_; }
+  std::byte* address() const { return memory_.get(); }  // not for the host to read, unless it is the host's
+  int64_t size_bytes() const { return size_bytes_; }
+  std::span<std::byte> span() const { return {address(), static_cast<size_t>(size_bytes_)}; }
+  // The first elements of the block.
+  TensorView view(DType dtype, const Shape& shape) const;
+
+ private:
+  Device* device_ = nullptr;
+  std::shared_ptr<std::byte> memory_;
+  int64_t size_bytes_ = 0;
+};
+
+// to = from: the same dtype and number of elements. One of them is the host's.
+void copy(ConstTensorView from, TensorView to);
+
+}  // namespace tessera

@@ -1,0 +1,84 @@
+#include "support/isolated_device.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+namespace tessera {
+namespace {
+
+// The same elements as if they were the host's.
+template <typename View>
+View on_host(const Device& device, const char* operation, const View& view) {
+  if (view.empty()) return view;
+  TESSERA_CHECK(&view.device() == &device, "{}: an operand {} on device {}", operation,
+                view.shape().to_string(), view.device().name());
+  return View(view.address(), view.dtype(), view.shape());
+}
+
+}  // namespace
+
+DeviceBuffer IsolatedDevice::allocate(int64_t size_bytes) {
+  if (size_bytes == 0) return {*this, nullptr, 0};
+  const auto size = static_cast<size_t>(size_bytes);
+  void* const mapped = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  TESSERA_CHECK(mapped != MAP_FAILED, "{} bytes", size);
+  blocks_.emplace_back(static_cast<std::byte*>(mapped), size);
+  const auto release = [this, size](std::byte* data) {
+    std::erase_if(blocks_, [data](std::span<std::byte> block) { return block.data() == data; });
+    munmap(data, size);
+  };
+  return {*this, std::shared_ptr<std::byte>(static_cast<std::byte*>(mapped), release), size_bytes};
+}
+
+void IsolatedDevice::copy_from_host(std::span<const std::byte> from, std::byte* to) {
+  run([&] { std::copy(from.begin(), from.end(), to); });
+}
+
+void IsolatedDevice::copy_to_host(const std::byte* from, std::span<std::byte> to) {
+  run([&] { std::copy_n(from, to.size(), to.begin()); });
+}
+
+bool IsolatedDevice::owns(const std::byte* address) const {
+  return std::any_of(blocks_.begin(), blocks_.end(), [address](std::span<const std::byte> block) {
+    return address >= block.data() && address < block.data() + block.size();
+  });
+}
+
+void IsolatedDevice::run(FunctionRef<void()> work) {
+  protect_all(PROT_READ | PROT_WRITE);
+  work();
+  protect_all(PROT_NONE);
+}
+
+void IsolatedDevice::protect_all(int protection) {
+  for (const std::span<std::byte> block : blocks_) {
+    TESSERA_CHECK(mprotect(block.data(), block.size(), protection) == 0, "{} bytes", block.size());
+  }
+}
+
+void IsolatedOps::bind_workspace(std::span<std::byte> workspace) {
+  TESSERA_CHECK(workspace.empty() || device_.owns(workspace.data()), "a workspace on another device");
+  ForwardingOps::bind_workspace(workspace);
+}
+
+int64_t IsolatedOps::packed_weight_bytes(int64_t N, int64_t K, DType dtype) const {
+  const int64_t bytes = ForwardingOps::packed_weight_bytes(N, K, dtype);
+  return bytes > 0 ? bytes : N * K * dtype_bytes(dtype);
+}
+
+void IsolatedOps::pack_linear_weight(ConstTensorView w_NK, const PackedForms& to, RowRange rows) {
+  for (const std::byte* form : {to.forward, to.backward_input}) {
+    TESSERA_CHECK(form == nullptr || device_.owns(form), "a packed form on another device");
+  }
+  if (ForwardingOps::packed_weight_bytes(w_NK.dim(0), w_NK.dim(1), w_NK.dtype()) == 0) return;
+  ForwardingOps::pack_linear_weight(w_NK, to, rows);
+}
+
+void IsolatedOps::around(const OpCall& call, FunctionRef<void()> run) {
+  for (ConstTensorView* view : call.inputs) *view = on_host(device_, call.name, *view);
+  for (TensorView* view : call.outputs) *view = on_host(device_, call.name, *view);
+  device_.run(run);
+}
+
+}  // namespace tessera
