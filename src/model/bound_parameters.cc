@@ -142,9 +142,9 @@ void BoundParameters::for_each_gradient(int64_t group, const Body& body) const {
 }
 
 void BoundParameters::add_squares(int64_t group, bool with_matrices, double* squares) const {
+  if (squares == nullptr) return;
   for_each_gradient(group, [&](const Parameter& parameter, ConstTensorView gradient) {
-    const bool is_vector = parameter.kind == ParameterKind::kNorm || parameter.kind == ParameterKind::kBias;
-    if (is_vector || with_matrices) *squares += ops_->sum_of_squares(gradient);
+    if (is_vector(parameter.kind) || with_matrices) *squares += ops_->sum_of_squares(gradient);
   });
 }
 

@@ -46,7 +46,7 @@ class BoundParameters {
   void close_gradients(int64_t group);
   // All elements of a group's gradients, including gaps; the group has been opened.
   TensorView gradients(int64_t group) const { return group_gradients_[static_cast<size_t>(group)]; }
-  // Adds the squares of a group's gradients: of all, or of norms and biases alone.
+  // Adds the squares of a group's gradients, of all or of norms and biases alone, unless `squares` is null.
   void add_squares(int64_t group, bool with_matrices, double* squares) const;
   void show_gradients(int64_t group, const GradientWatch& watch) const;
 

@@ -9,26 +9,22 @@
 namespace tessera {
 namespace {
 
+template <typename Model>
+std::unique_ptr<TrainableModel> make(const ModelConfig& config, DType dtype, Ops& ops) {
+  return std::make_unique<Model>(config, dtype, ops);
+}
+
 struct Implementation {
   ModelFamily family;
   std::unique_ptr<TrainableModel> (*make)(const ModelConfig& config, DType dtype, Ops& ops);
   ParameterLayout (*layout)(const ModelConfig& config);
 };
 
-template <typename Model>
-Implementation implemented_by(ModelFamily family) {
-  return {family,
-          [](const ModelConfig& config, DType dtype, Ops& ops) -> std::unique_ptr<TrainableModel> {
-            return std::make_unique<Model>(config, dtype, ops);
-          },
-          &Model::parameter_layout};
-}
-
-const Implementation kImplementations[] = {
-    implemented_by<LlamaModel>(ModelFamily::kLlama),
-    implemented_by<LlamaModel>(ModelFamily::kMistral),
-    implemented_by<LlamaModel>(ModelFamily::kQwen2),
-    implemented_by<LlamaModel>(ModelFamily::kQwen3),
+constexpr Implementation kImplementations[] = {
+    {ModelFamily::kLlama, make<LlamaModel>, LlamaModel::parameter_layout},
+    {ModelFamily::kMistral, make<LlamaModel>, LlamaModel::parameter_layout},
+    {ModelFamily::kQwen2, make<LlamaModel>, LlamaModel::parameter_layout},
+    {ModelFamily::kQwen3, make<LlamaModel>, LlamaModel::parameter_layout},
 };
 
 const Implementation& implementation_of(const ModelConfig& config) {

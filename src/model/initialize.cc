@@ -9,29 +9,12 @@
 namespace tessera {
 namespace {
 
-enum class Initialization { kNormal, kOnes, kZeros };
-
-Initialization initialization_of(const Parameter& parameter) {
-  switch (parameter.kind) {
-    case ParameterKind::kEmbedding:
-    case ParameterKind::kMatrix:
-    case ParameterKind::kLmHead:
-      return Initialization::kNormal;
-    case ParameterKind::kNorm:
-      return Initialization::kOnes;
-    case ParameterKind::kBias:
-      return Initialization::kZeros;
-  }
-  TESSERA_CHECK(false, "{}: kind {}", parameter.name, static_cast<int>(parameter.kind));
-}
-
 template <typename T>
 void initialize(const Parameter& parameter, double initializer_range, uint64_t seed, int64_t begin,
                 std::span<T> destination) {
-  const Initialization kind = initialization_of(parameter);
-  if (kind != Initialization::kNormal) {
+  if (is_vector(parameter.kind)) {
     std::fill(destination.begin(), destination.end(),
-              from_float<T>(kind == Initialization::kOnes ? 1.0f : 0.0f));
+              from_float<T>(parameter.kind == ParameterKind::kNorm ? 1.0f : 0.0f));
     return;
   }
   const CounterRng rng(seed, hash_name(parameter.name));

@@ -20,6 +20,9 @@ enum class ParameterKind {
   kNorm,
   kBias,
 };
+inline bool is_vector(ParameterKind kind) {
+  return kind == ParameterKind::kNorm || kind == ParameterKind::kBias;
+}
 
 struct ParameterPart {
   std::string name;            // "model.layers.0.mlp.gate_proj.weight"

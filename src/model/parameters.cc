@@ -24,7 +24,7 @@ void ParameterLayout::append(const ModelTensor& tensor, const ParameterPart& par
     TESSERA_CHECK(dim > 0, "{}: a dimension is {}", part.name, dim);
     count *= dim;
   }
-  const bool weight_decay = tensor.kind != ParameterKind::kNorm && tensor.kind != ParameterKind::kBias;
+  const bool weight_decay = !is_vector(tensor.kind);
   index_.emplace(part.name, parameters_.size());
   parameters_.push_back(
       {part.name, part.shape, num_elements_, count, tensor.kind, weight_decay, tensor.group});

@@ -116,7 +116,7 @@ LossSums TrainableModel::forward_backward_head(const PackedBatch& batch, float g
   // A tied table is complete only after backward_embedding().
   const WeightUpdate of_head = {update.mode, is_tied() ? nullptr : update.squares};
   const LossSums sums = compute_head(batch, grad_scale, label_smoothing, of_head);
-  if (sums.num_targets > 0) add_squares(head_group(), /*with_matrices=*/false, update.squares);
+  if (sums.num_targets > 0) parameters_.add_squares(head_group(), /*with_matrices=*/false, update.squares);
   return sums;
 }
 
@@ -128,7 +128,7 @@ void TrainableModel::backward_layers(WeightUpdate update) {
     parameters_.open_gradients(group);
     if (!is_abandoned_) {
       compute_layer_backward(layer, update);
-      add_squares(group, /*with_matrices=*/false, update.squares);
+      parameters_.add_squares(group, /*with_matrices=*/false, update.squares);
     }
     parameters_.close_weights(group);
     close_gradients(group);
@@ -139,7 +139,7 @@ void TrainableModel::backward_embedding(const PackedBatch& batch, WeightUpdate u
   if (!is_tied()) parameters_.open_gradients(0);
   if (!is_abandoned_) {
     compute_embedding_backward(batch, is_tied() ? Update::kAdd : update.mode);
-    add_squares(0, /*with_matrices=*/true, update.squares);
+    parameters_.add_squares(0, /*with_matrices=*/true, update.squares);
   }
   close_gradients(0);
 }
@@ -212,10 +212,6 @@ void TrainableModel::open_head_gradients() {
   parameters_.open_gradients(head_group());
 }
 
-void TrainableModel::add_squares(int64_t group, bool with_matrices, double* squares) const {
-  if (squares != nullptr) parameters_.add_squares(group, with_matrices, squares);
-}
-
 void TrainableModel::forward_nothing() {
   for (int64_t group = 0; group < head_group(); ++group) {
     open_weights(group, WeightUse::kForward);
@@ -230,7 +226,7 @@ void TrainableModel::backward_nothing(WeightUpdate update) {
     if (update.mode == Update::kOverwrite) {
       ops_->zero(parameters_.gradients(group));
     } else {
-      add_squares(group, /*with_matrices=*/true, update.squares);
+      parameters_.add_squares(group, /*with_matrices=*/true, update.squares);
     }
     close_gradients(group);
   };

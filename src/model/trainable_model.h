@@ -172,7 +172,6 @@ class TrainableModel {
   void open_weights(int64_t group, WeightUse use);
   void close_gradients(int64_t group);
   void open_head_gradients();
-  void add_squares(int64_t group, bool with_matrices, double* squares) const;
   // Open and close the same groups as forward up to the loss, and as backward once the head's gradients are
   // open, without computing anything: the gradient is zero.
   void forward_nothing();

@@ -55,8 +55,7 @@ struct StepMetrics {
   int64_t num_target_tokens = 0;
   double tokens_per_second = 0;
   double step_time_s = 0;  // wall time from gathering the rows to the new weights
-  double tflops =
-      0;  // TrainableModel::flops() of the step, forward and backward, 10^12 per second of step_time_s
+  double tflops = 0;       // model FLOPs of the step, forward and backward, 10^12 per second of step_time_s
   std::optional<double> mfu;                // model FLOPs utilization: tflops / peak->tflops
   std::optional<BestPeak> peak;             // so far; nullopt without RunPlan::peak
   std::optional<NetworkUse> network;        // with several nodes
