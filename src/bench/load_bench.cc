@@ -18,6 +18,7 @@
 #include "base/float_types.h"
 #include "base/memory.h"
 #include "base/text.h"
+#include "bench/shell.h"
 #include "checkpoint/model_folder.h"
 #include "comm/node/node_group.h"
 #include "formats/safetensors/safetensors.h"
@@ -206,19 +207,13 @@ LoadResult load_in_processes(const fs::path& folder, const ModelConfig& config, 
 double dd_seconds(const fs::path& file) {
   std::string quoted;
   for (const char c : file.native()) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  const std::string command = fmt::format("LC_ALL=C dd bs=8M if='{}' of=/dev/null 2>&1", quoted);
-  FILE* const pipe = popen(command.c_str(), "re");
-  if (pipe == nullptr) fail_errno(ExitCode::kIoError, errno, "cannot start dd");
-  std::string output;
-  std::array<char, 1024> piece = {};
-  for (size_t got; (got = std::fread(piece.data(), 1, piece.size(), pipe)) > 0;)
-    output.append(piece.data(), got);
-  const int status = pclose(pipe);
+  const std::string command = fmt::format("LC_ALL=C dd bs=8M if='{}' of=/dev/null", quoted);
+  const std::string output = run_shell(command, ExitCode::kBadConfig);
   // "1048576 bytes (1.0 MB, 1.0 MiB) copied, 0.000152 s, 6.9 GB/s"
   constexpr std::string_view kMark = "copied, ";
   const size_t at = output.find(kMark);
   double seconds = 0;
-  if (status == 0 && at != std::string::npos)
+  if (at != std::string::npos)
     std::from_chars(output.data() + at + kMark.size(), output.data() + output.size(), seconds);
   if (seconds <= 0) fail(ExitCode::kBadConfig, "'{}' failed: {}", command, printable(output));
   return seconds;

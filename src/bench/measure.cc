@@ -1,46 +1,35 @@
 #include "bench/measure.h"
 
-#include <chrono>
-
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "kernels/dispatch.h"
 
 namespace tessera {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-}  // namespace
-
 std::vector<std::vector<double>> measure_in_turn(std::span<const Participant> participants,
                                                  const MeasureOptions& options) {
   for (const Participant& participant : participants) participant();
   std::vector<std::vector<double>> speeds(participants.size());
-  const Clock::time_point begin = Clock::now();
-  for (int64_t round = 0; round < options.min_rounds || seconds_since(begin) < options.seconds; ++round) {
+  const Stopwatch stopwatch;
+  for (int64_t round = 0; round < options.min_rounds || stopwatch.seconds() < options.seconds; ++round) {
     for (size_t i = 0; i < participants.size(); ++i) speeds[i].push_back(participants[i]());
   }
   return speeds;
 }
 
 double seconds_of(FunctionRef<void()> body) {
-  const Clock::time_point begin = Clock::now();
+  const Stopwatch stopwatch;
   body();
-  return seconds_since(begin);
+  return stopwatch.seconds();
 }
 
 double speed_of(FunctionRef<void()> body, double amount, double turn_seconds) {
-  const Clock::time_point begin = Clock::now();
+  const Stopwatch stopwatch;
   double elapsed = 0;
   double calls = 0;
   do {
     body();
     ++calls;
-    elapsed = seconds_since(begin);
+    elapsed = stopwatch.seconds();
   } while (elapsed < turn_seconds);
   return calls * amount / elapsed;
 }

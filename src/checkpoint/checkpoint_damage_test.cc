@@ -223,14 +223,14 @@ TEST_F(CheckpointDamage, ManifestsThatContradictThemselvesAreRefused) {
   const std::string good = text(kManifestName);
   using Manifest = CheckpointManifest;
   const std::vector<std::pair<std::function<void(Manifest&)>, std::vector<std::string>>> cases = {
-      {[](Manifest& m) { m.files[0].name = "../x"; }, {"field 'files'", "found '../x'"}},
-      {[](Manifest& m) { m.files[0].name = "/etc/passwd"; }, {"field 'files'", "/etc/passwd"}},
-      {[](Manifest& m) { m.files[0].name = "tessera/../x"; }, {"field 'files'"}},
-      {[](Manifest& m) { m.files[0].name = "tessera/."; }, {"field 'files'"}},
-      {[](Manifest& m) { m.files[0].name = ""; }, {"field 'files'"}},
+      {[](Manifest& m) { m.files[0].name = "../x"; }, {"field 'files[0].name'", "found \"../x\""}},
+      {[](Manifest& m) { m.files[0].name = "/etc/passwd"; }, {"field 'files[0].name'", "/etc/passwd"}},
+      {[](Manifest& m) { m.files[0].name = "tessera/../x"; }, {"field 'files[0].name'"}},
+      {[](Manifest& m) { m.files[0].name = "tessera/."; }, {"field 'files[0].name'"}},
+      {[](Manifest& m) { m.files[0].name = ""; }, {"field 'files[0].name'"}},
       {[](Manifest& m) { m.files[1].name = m.files[0].name; }, {"appears twice"}},
       {[](Manifest& m) { m.files[0].bytes = INT64_MAX; }, {"expected 9223372036854775807 bytes"}},
-      {[](Manifest& m) { m.files[0].bytes = -1; }, {"files.bytes"}},
+      {[](Manifest& m) { m.files[0].bytes = -1; }, {"files[0].bytes"}},
       {[](Manifest& m) { m.world_size = 3; }, {"expected tessera/state-00001-of-00003.json"}},
       {[](Manifest& m) { m.world_size = 1'000'000; }, {"state-00001-of-1000000.json"}},
       {[](Manifest& m) { m.world_size = 0; }, {"field 'world_size'"}},
@@ -279,8 +279,8 @@ TEST_F(CheckpointDamage, IndexesThatContradictThemselvesOrEachOtherAreRefused) {
       {[&](RankIndex& x) { pieces_of(x).erase(pieces_of(x).begin() + 1); }, {state, "a hole"}},
       {[&](RankIndex& x) { pieces_of(x)[1].size_bytes += 2; }, {"ascending without overlap"}},
       {[&](RankIndex& x) { pieces_of(x).back().size_bytes += 2; }, {state, "past the end"}},
-      {[&](RankIndex& x) { pieces_of(x).back().size_bytes = INT64_MAX; }, {"pieces of"}},
-      {[&](RankIndex& x) { pieces_of(x).back().size_bytes = 0; }, {"pieces of"}},
+      {[&](RankIndex& x) { pieces_of(x).back().size_bytes = INT64_MAX; }, {"].pieces["}},
+      {[&](RankIndex& x) { pieces_of(x).back().size_bytes = 0; }, {"].pieces["}},
       {[&](RankIndex& x) { pieces_of(x)[1].crc32c ^= 1; }, {state, "expected checksum"}},
       {[&](RankIndex& x) {
          x.files.insert(x.files.begin(), {"generation_config.json", {{0, 8, 0}}});
@@ -294,7 +294,7 @@ TEST_F(CheckpointDamage, IndexesThatContradictThemselvesOrEachOtherAreRefused) {
        },
        {tensor, "hole or an overlap"}},
       {[&](RankIndex& x) { x.elements[tensor][0].end = x.elements[tensor][0].begin; },
-       {"elements of " + tensor}},
+       {"'elements." + tensor}},
       {[&](RankIndex& x) {
          x.elements[tensor] = {{100, 1 << 30}};
        },

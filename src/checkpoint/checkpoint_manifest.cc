@@ -41,80 +41,49 @@ std::optional<uint32_t> parse_hex(std::string_view text) {
 // Parses a document of one of the two formats and checks its version.
 Json parse_document(std::string_view text, const std::string& origin, const char* format) {
   Json document = parse_json(text, origin);
-  if (!document.is_object())
-    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(document));
-  const JsonFields fields(document, origin);
-  if (fields.string("format") != format) fields.fail_expected("format", fmt::format("'{}'", format));
-  const auto version = fields.integer("version");
-  if (version && *version > kVersion) {
+  const JsonNode fields(document, origin);
+  if (fields["format"].string_or("") != format) fields["format"].expected(fmt::format("'{}'", format));
+  const int64_t version = fields["version"].integer();
+  if (version > kVersion) {
     fail(ExitCode::kBadData,
          "{}: field 'version': expected at most {}, found {}: written by a newer program{}; use that one",
-         origin, kVersion, *version,
-         document.contains("program_version") && document["program_version"].is_string()
-             ? fmt::format(" ({})", printable(document["program_version"].get<std::string>()))
+         origin, kVersion, version,
+         fields["program_version"].is_string()
+             ? fmt::format(" ({})", printable(fields["program_version"].string()))
              : "");
   }
-  if (version != kVersion) fields.fail_expected("version", "1");
+  if (version != kVersion) fields["version"].expected("1");
   return document;
 }
 
-int64_t required_integer(const JsonFields& fields, const std::string& name, int64_t at_least,
-                         int64_t at_most) {
-  const auto value = fields.integer(name);
-  if (!value || *value < at_least || *value > at_most) {
-    fields.fail_expected(name, fmt::format("an integer from {} to {}", at_least, at_most));
-  }
-  return *value;
-}
-
-std::string required_string(const JsonFields& fields, const std::string& name) {
-  auto value = fields.string(name);
-  if (!value) fields.fail_expected(name, "a string");
-  return std::move(*value);
-}
-
-const Json& required(const JsonFields& fields, const std::string& name, Json::value_t type,
-                     const char* expected) {
-  const Json* value = fields.find(name);
-  if (value == nullptr || value->type() != type) fields.fail_expected(name, expected);
-  return *value;
-}
-
 // A file directly in the checkpoint's folder or in its tessera/, nowhere else.
-void check_file_name(const std::string& name, const std::string& origin) {
+std::string read_file_name(const JsonNode& file, std::set<std::string>* names) {
+  const std::string& name = file["name"].string();
   std::string_view base = name;
   const std::string folder = std::string(kStateFolder) + "/";
   if (base.starts_with(folder)) base.remove_prefix(folder.size());
   const bool is_plain = !base.empty() && !base.starts_with('.') &&
                         std::all_of(base.begin(), base.end(),
                                     [](char c) { return c > ' ' && c < 127 && c != '/' && c != '\\'; });
-  if (!is_plain) {
-    fail(ExitCode::kBadData, "{}: field 'files': expected the name of a file in the checkpoint, found '{}'",
-         origin, printable(name));
-  }
+  if (!is_plain) file["name"].expected("the name of a file in the checkpoint");
+  if (!names->insert(name).second)
+    fail(ExitCode::kBadData, "{}: field 'files': '{}' appears twice", file.origin(), name);
+  return name;
 }
 
-FileRecord parse_file_record(const Json& json, const std::string& origin) {
-  if (!json.is_object())
-    fail(ExitCode::kBadData, "{}: field 'files': expected objects, found {}", origin, found_text(json));
-  const JsonFields fields(json, origin, "files.");
-  FileRecord file;
-  file.name = required_string(fields, "name");
-  check_file_name(file.name, origin);
-  file.bytes = required_integer(fields, "bytes", 0, INT64_MAX);
-  if (const auto text = fields.string("crc32c")) {
-    file.crc32c = parse_hex(*text);
-    if (!file.crc32c) fields.fail_expected("crc32c", "8 hexadecimal digits");
+FileRecord parse_file_record(const JsonNode& file, std::set<std::string>* names) {
+  FileRecord record = {read_file_name(file, names), file["bytes"].integer(0), std::nullopt};
+  if (const JsonNode text = file["crc32c"]; !text.is_null()) {
+    record.crc32c = parse_hex(text.string());
+    if (!record.crc32c) text.expected("8 hexadecimal digits");
   }
-  return file;
+  return record;
 }
 
-DType parse_model_dtype(const JsonFields& fields) {
-  const std::string name = required_string(fields, "model_dtype");
-  const auto dtype = parse_dtype(name);
-  if (dtype != DType::kBF16 && dtype != DType::kF16 && dtype != DType::kF32) {
-    fields.fail_expected("model_dtype", "BF16, F16 or F32");
-  }
+DType parse_model_dtype(const JsonNode& name) {
+  const auto dtype = parse_dtype(name.string());
+  if (dtype != DType::kBF16 && dtype != DType::kF16 && dtype != DType::kF32)
+    name.expected("BF16, F16 or F32");
   return *dtype;
 }
 
@@ -139,34 +108,25 @@ void check_manifest_checksum(std::string_view text, const std::string& origin) {
   }
 }
 
-[[noreturn]] void fail_entry(const std::string& origin, const std::string& field, const char* expected,
-                             const Json& found) {
-  fail(ExitCode::kBadData, "{}: field '{}': expected {}, found {}", origin, printable(field), expected,
-       found_text(found));
-}
-
 bool is_count(const Json& json) {
   return json.is_number_unsigned() && json.get<uint64_t>() <= uint64_t{INT64_MAX};
 }
 
 // [[offset, bytes, checksum], ...].
-std::vector<PieceRecord> parse_pieces(const Json& json, const std::string& origin, const std::string& name) {
-  const std::string field = "pieces of " + name;
-  constexpr const char* kExpected =
-      "[offset, bytes, checksum of 8 hexadecimal digits], ascending without overlap";
+std::vector<PieceRecord> parse_pieces(const JsonNode& list) {
   std::vector<PieceRecord> pieces;
-  pieces.reserve(json.size());
   int64_t end = 0;
-  for (const Json& entry : json) {
-    const bool is_triple = entry.is_array() && entry.size() == 3 && is_count(entry[0]) &&
-                           is_count(entry[1]) && entry[2].is_string();
-    if (!is_triple) fail_entry(origin, field, kExpected, entry);
-    const auto crc = parse_hex(entry[2].get_ref<const std::string&>());
-    const PieceRecord piece = {entry[0].get<int64_t>(), entry[1].get<int64_t>(), crc.value_or(0)};
+  for (const JsonNode& entry : list.list()) {
+    const Json& json = entry.json();
+    const bool is_triple =
+        json.is_array() && json.size() == 3 && is_count(json[0]) && is_count(json[1]) && json[2].is_string();
+    const auto crc = is_triple ? parse_hex(json[2].get_ref<const std::string&>()) : std::nullopt;
+    PieceRecord piece = {};
+    if (crc) piece = {json[0].get<int64_t>(), json[1].get<int64_t>(), *crc};
     int64_t piece_end = 0;
     if (!crc || piece.size_bytes == 0 || piece.offset_bytes < end ||
         __builtin_add_overflow(piece.offset_bytes, piece.size_bytes, &piece_end)) {
-      fail_entry(origin, field, kExpected, entry);
+      entry.expected("[offset, bytes, checksum of 8 hexadecimal digits], ascending without overlap");
     }
     end = piece_end;
     pieces.push_back(piece);
@@ -175,22 +135,20 @@ std::vector<PieceRecord> parse_pieces(const Json& json, const std::string& origi
 }
 
 // [[begin, end], ...] of non-negative integers.
-std::vector<ElementRange> parse_elements(const Json& json, const std::string& origin,
-                                         const std::string& name) {
-  const std::string field = "elements of " + name;
-  constexpr const char* kExpected = "[begin, end], ascending without overlap";
-  if (!json.is_array() || json.empty()) fail_entry(origin, field, kExpected, json);
+std::vector<ElementRange> parse_elements(const JsonNode& list) {
   std::vector<ElementRange> ranges;
   int64_t end = 0;
-  for (const Json& entry : json) {
-    if (!entry.is_array() || entry.size() != 2 || !is_count(entry[0]) || !is_count(entry[1])) {
-      fail_entry(origin, field, kExpected, entry);
-    }
-    const ElementRange range = {entry[0].get<int64_t>(), entry[1].get<int64_t>()};
-    if (range.begin < end || range.begin >= range.end) fail_entry(origin, field, kExpected, entry);
+  for (const JsonNode& entry : list.list()) {
+    const Json& json = entry.json();
+    const bool is_pair = json.is_array() && json.size() == 2 && is_count(json[0]) && is_count(json[1]);
+    ElementRange range = {};
+    if (is_pair) range = {json[0].get<int64_t>(), json[1].get<int64_t>()};
+    if (range.begin < end || range.begin >= range.end)
+      entry.expected("[begin, end], ascending without overlap");
     end = range.end;
     ranges.push_back(range);
   }
+  if (ranges.empty()) list.expected("at least one [begin, end]");
   return ranges;
 }
 
@@ -221,20 +179,16 @@ std::string write_manifest(const CheckpointManifest& manifest) {
 CheckpointManifest parse_manifest(std::string_view text, const std::string& origin) {
   const Json document = parse_document(text, origin, kManifestFormat);
   check_manifest_checksum(text, origin);
-  const JsonFields fields(document, origin);
+  const JsonNode fields(document, origin);
   CheckpointManifest manifest;
-  manifest.program_version = required_string(fields, "program_version");
-  manifest.step = required_integer(fields, "step", 0, INT64_MAX);
-  manifest.world_size = required_integer(fields, "world_size", 1, 1'000'000);
-  manifest.model_dtype = parse_model_dtype(fields);
-  manifest.run_json = required(fields, "run", Json::value_t::object, "an object").dump();
+  manifest.program_version = fields["program_version"].string();
+  manifest.step = fields["step"].integer(0);
+  manifest.world_size = fields["world_size"].integer(1, 1'000'000);
+  manifest.model_dtype = parse_model_dtype(fields["model_dtype"]);
+  manifest.run_json = fields["run"].object().dump();
   std::set<std::string> names;
-  for (const Json& entry : required(fields, "files", Json::value_t::array, "a list of files")) {
-    manifest.files.push_back(parse_file_record(entry, origin));
-    const std::string& name = manifest.files.back().name;
-    if (!names.insert(name).second)
-      fail(ExitCode::kBadData, "{}: field 'files': '{}' appears twice", origin, name);
-  }
+  for (const JsonNode& file : fields["files"].list())
+    manifest.files.push_back(parse_file_record(file, &names));
   return manifest;
 }
 
@@ -264,25 +218,16 @@ std::string write_rank_index(const RankIndex& index) {
 
 RankIndex parse_rank_index(std::string_view text, const std::string& origin) {
   const Json document = parse_document(text, origin, kIndexFormat);
-  const JsonFields fields(document, origin);
+  const JsonNode fields(document, origin);
   RankIndex index;
-  index.world_size = required_integer(fields, "world_size", 1, 1'000'000);
-  index.rank = required_integer(fields, "rank", 0, index.world_size - 1);
+  index.world_size = fields["world_size"].integer(1, 1'000'000);
+  index.rank = fields["rank"].integer(0, index.world_size - 1);
   std::set<std::string> names;
-  for (const Json& entry : required(fields, "files", Json::value_t::array, "a list of files")) {
-    if (!entry.is_object()) fail_entry(origin, "files", "objects", entry);
-    const JsonFields file(entry, origin, "files.");
-    const std::string name = required_string(file, "name");
-    check_file_name(name, origin);
-    if (!names.insert(name).second)
-      fail(ExitCode::kBadData, "{}: field 'files': '{}' appears twice", origin, name);
-    const Json& pieces = required(file, "pieces", Json::value_t::array, "a list of pieces");
-    index.files.push_back({name, parse_pieces(pieces, origin, name)});
-  }
-  const Json& elements = required(fields, "elements", Json::value_t::object, "an object of lists");
-  for (const auto& [name, ranges] : elements.items()) {
-    index.elements.emplace(name, parse_elements(ranges, origin, name));
-  }
+  for (const JsonNode& file : fields["files"].list())
+    index.files.push_back({read_file_name(file, &names), parse_pieces(file["pieces"])});
+  const JsonNode elements = fields["elements"];
+  for (const auto& [name, ranges] : elements.object().items())
+    index.elements.emplace(name, parse_elements(elements[name]));
   return index;
 }
 

@@ -17,6 +17,7 @@
 #include "io/direct_file.h"
 #include "platform/crc32c.h"
 #include "platform/thread_pool.h"
+#include "tensor/shape_text.h"
 
 namespace tessera {
 namespace {
@@ -251,10 +252,6 @@ class UnitReader {
   PageBuffer values_, remainders_;
   std::vector<float> decoded_;
 };
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
 
 void check_parameters(const CheckpointCatalog& catalog, const ParameterLayout& layout) {
   const std::string& folder = catalog.folder.native();

@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/memory.h"
+#include "base/stopwatch.h"
 #include "checkpoint/checkpoint_files.h"
 #include "checkpoint/checkpoint_manifest.h"
 #include "checkpoint/piece_codec.h"
@@ -37,10 +38,6 @@ constexpr int64_t kWritebackBytes = int64_t{8} << 20;
 constexpr int64_t kCaptureElements = int64_t{1} << 15;
 // Piece size for small text files.
 constexpr int64_t kTextPieceBytes = int64_t{4} << 20;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Rate limiter: never exceeds the rate, counted from the last pause.
 class Pace {
@@ -187,7 +184,7 @@ void CheckpointWriter::Impl::set_failure(std::exception_ptr error) {
 
 void CheckpointWriter::Impl::run() noexcept {
   ::setpriority(PRIO_PROCESS, 0, kWriterNiceness);  // this thread only; failure costs a little speed
-  const Clock::time_point start = Clock::now();
+  const Stopwatch stopwatch;
   try {
     open_files();
     write_pieces();
@@ -197,7 +194,7 @@ void CheckpointWriter::Impl::run() noexcept {
   }
   {
     const std::lock_guard lock(mutex);
-    report.write_s = seconds_since(start);
+    report.write_s = stopwatch.seconds();
   }
   finished.store(true, std::memory_order_release);
   finished.notify_all();
@@ -318,7 +315,7 @@ CheckpointWriter::~CheckpointWriter() {
 
 void CheckpointWriter::before_change(ElementRange elements) {
   if (finished()) return;
-  const Clock::time_point start = Clock::now();
+  const Stopwatch stopwatch;
   Impl& impl = *impl_;
   struct Block {
     const PieceQueue::Capture* capture;
@@ -346,7 +343,7 @@ void CheckpointWriter::before_change(ElementRange elements) {
     impl.set_failure(std::current_exception());
   }
   const std::lock_guard lock(impl.mutex);
-  impl.report.stall_s += seconds_since(start);
+  impl.report.stall_s += stopwatch.seconds();
 }
 
 bool CheckpointWriter::finished() const { return impl_->finished.load(std::memory_order_acquire); }

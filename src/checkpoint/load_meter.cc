@@ -19,7 +19,7 @@ void LoadMeter::add(int64_t count_bytes) {
   if (!report_) return;
   const std::lock_guard lock(mutex_);
   state_.bytes_done += count_bytes;
-  state_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  state_.seconds = stopwatch_.seconds();
   report_(state_);
 }
 

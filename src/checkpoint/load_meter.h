@@ -1,11 +1,11 @@
 // Adds up the bytes read by several threads and reports progress.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 
+#include "base/stopwatch.h"
 #include "checkpoint/model_folder.h"
 
 namespace tessera {
@@ -20,7 +20,7 @@ class LoadMeter {
  private:
   std::mutex mutex_;
   LoadProgress state_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const Stopwatch stopwatch_;
   const std::function<void(const LoadProgress&)>& report_;
 };
 

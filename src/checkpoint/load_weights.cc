@@ -13,6 +13,7 @@
 #include "checkpoint/load_meter.h"
 #include "checkpoint/model_folder.h"
 #include "formats/huggingface/convert.h"
+#include "tensor/shape_text.h"
 
 namespace tessera {
 namespace {
@@ -87,9 +88,8 @@ void check_tensor(const Parameter& parameter, const Location& location) {
   const SafetensorsEntry& entry = *location.entry;
   const std::string& file = location.file->path().native();
   if (entry.shape != parameter.shape)
-    fail(ExitCode::kBadData, "{}: tensor '{}': expected shape [{}] = {} of config.json, found [{}]", file,
-         parameter.name, fmt::join(parameter.shape, ", "), shape_formula(parameter.name),
-         fmt::join(entry.shape, ", "));
+    fail(ExitCode::kBadData, "{}: tensor '{}': expected shape {} = {} of config.json, found {}", file,
+         parameter.name, shape_text(parameter.shape), shape_formula(parameter.name), shape_text(entry.shape));
   if (!can_convert(entry.dtype, DType::kF32))
     fail(ExitCode::kBadData, "{}: tensor '{}': expected BF16, F16, F32 or F64, found {}", file,
          parameter.name, dtype_name(entry.dtype));

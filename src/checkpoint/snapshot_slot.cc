@@ -10,6 +10,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -44,9 +45,7 @@ constexpr int64_t kSlackBytes = int64_t{64} << 10;
 // The regions: the texts and lists first named here come after the values of every StateKind.
 enum Region { kRanges, kRun, kLogHistory, kChecksums, kNumRegionsAfterValues };
 
-int64_t num_blocks(int64_t size_bytes) {
-  return (size_bytes + kChecksumBlockBytes - 1) / kChecksumBlockBytes;
-}
+int64_t num_blocks(int64_t size_bytes) { return divide_up(size_bytes, kChecksumBlockBytes); }
 
 struct Layout {
   explicit Layout(const SnapshotSizes& sizes) : num_values(1 + static_cast<size_t>(sizes.num_state_tensors)) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -10,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
+#include "cli/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/world.h"
 
@@ -82,19 +84,12 @@ constexpr ForeignNames kForeignCommands[] = {
        hint.empty() ? "; tessera --help lists them" : hint);
 }
 
-// Every rank would do all of the work and print the result. Variables that come from no launcher, but perhaps
-// from the pod in which a shell was opened, are ignored.
+// Every rank would do all of the work and print the result.
 void refuse_several_ranks(const Command& command) {
-  World world;
-  try {
-    world = detect_world();
-  } catch (const Error&) {
-    return;
-  }
-  constexpr std::string_view kByHand = "RANK and WORLD_SIZE";  // detect_world()'s name for it
-  if (world.is_single() || world.source == kByHand) return;
+  const std::optional<World> world = launched_world();
+  if (!world) return;
   fail(ExitCode::kUsage, "'{}' runs as one process, but {} has started {}; run it without the launcher",
-       command.name(), world.source, world.world_size);
+       command.name(), world->source, world->world_size);
 }
 
 // Messages that are the same on all ranks, such as warnings about flags, are logged once.
@@ -104,6 +99,20 @@ void quieten_other_ranks() {
   } catch (const Error&) {
     // The command will report it.
   }
+}
+
+// Sets the command's flags, from the arguments after its name and from other sources.
+ParseOutcome set_flags(Command& command, const std::vector<std::string>& arguments, size_t num_words,
+                       FlagTable* table) {
+  command.declare_flags(table);
+  const std::vector<std::string> rest(arguments.begin() + static_cast<std::ptrdiff_t>(num_words),
+                                      arguments.end());
+  if (parse_flags(rest, table, command.rest_flag()) == ParseOutcome::kHelpWanted) {
+    return ParseOutcome::kHelpWanted;
+  }
+  command.complete_flags(table);
+  check_required_flags(*table);
+  return ParseOutcome::kRun;
 }
 
 }  // namespace
@@ -137,6 +146,18 @@ std::vector<std::unique_ptr<Command>> commands() {
   return all;
 }
 
+void check_command_line(const std::vector<std::string>& arguments) {
+  if (std::ranges::any_of(arguments, is_help_flag)) return;
+  const std::vector<std::unique_ptr<Command>> all = commands();
+  size_t num_words = 0;
+  Command* const command = find_command(all, arguments, &num_words);
+  if (command == nullptr) fail_unknown_command(all, arguments);
+  FlagTable table;
+  set_log_level(LogLevel::kError);  // the process that runs the command warns
+  set_flags(*command, arguments, num_words, &table);
+  set_log_level(LogLevel::kInfo);
+}
+
 void run_program(const std::vector<std::string>& arguments) {
   const std::vector<std::unique_ptr<Command>> all = commands();
   if (arguments.empty()) fail(ExitCode::kUsage, "no command given; tessera --help lists them");
@@ -156,14 +177,9 @@ void run_program(const std::vector<std::string>& arguments) {
     if (command == nullptr) fail_unknown_command(all, arguments);
     if (command->is_for_ranks()) quieten_other_ranks();
     FlagTable table;
-    command->declare_flags(&table);
-    const std::vector<std::string> rest(arguments.begin() + static_cast<std::ptrdiff_t>(num_words),
-                                        arguments.end());
-    if (parse_flags(rest, &table, command->rest_flag()) == ParseOutcome::kHelpWanted) {
+    if (set_flags(*command, arguments, num_words, &table) == ParseOutcome::kHelpWanted) {
       write_output(command_help(command, terminal_width()));
     } else {
-      command->complete_flags(&table);
-      check_required_flags(table);
       if (!command->is_for_ranks()) refuse_several_ranks(*command);
       command->run(&table);
     }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -213,6 +214,21 @@ ParseOutcome parse_flags(const std::vector<std::string>& arguments, FlagTable* t
   if (!mistakes.empty()) fail_all(ExitCode::kUsage, mistakes);
   if (rest != arguments.end()) table->set(*table->find(rest_flag), {rest, arguments.end()}, kOrigin);
   return ParseOutcome::kRun;
+}
+
+void limit_flag(Flag& flag, double low, double high) {
+  flag.set = [set = flag.set, get = flag.get, name = flag.name, low,
+              high](const std::vector<std::string>& values) {
+    set(values);
+    for (const std::string& text : get()) {
+      const double value = std::stod(text);
+      if (low <= value && value <= high) continue;
+      fail(ExitCode::kUsage, "--{}: expected {}, found {}", name,
+           std::isinf(high) ? fmt::format("{} or more", low)
+                            : fmt::format("a number from {} to {}", low, high),
+           text);
+    }
+  };
 }
 
 void check_required_flags(const FlagTable& table) {

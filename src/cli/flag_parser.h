@@ -6,6 +6,7 @@
 // name ending.
 #pragma once
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ enum class ParseOutcome { kRun, kHelpWanted };
 // command's flags.
 ParseOutcome parse_flags(const std::vector<std::string>& arguments, FlagTable* table,
                          const std::string& rest_flag = {});
+
+// Makes the flag refuse values outside [low, high] (kUsage).
+void limit_flag(Flag& flag, double low, double high = std::numeric_limits<double>::infinity());
 
 // Error(kUsage) that names the required flags set neither on the command line nor elsewhere.
 void check_required_flags(const FlagTable& table);

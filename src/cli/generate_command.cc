@@ -6,6 +6,7 @@
 #include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/flag_parser.h"
 #include "cli/loaded_model.h"
 #include "cli/terminal/terminal.h"
 #include "cli/text_input.h"
@@ -39,17 +40,19 @@ class GenerateCommand : public Command {
     model.aliases = {"model_name_or_path"};
     Flag& prompt = table->add("prompt", &prompt_, "The text to continue; - reads it from standard input.");
     prompt.required = true;
-    table->add("max_new_tokens", &max_new_tokens_, "Maximum number of tokens to generate.");
-    table->add("temperature", &sampling_.temperature,
-               "Divides the logits; 0 always picks the likeliest token.");
-    table->add("top_k", &sampling_.top_k, "Sample from the K likeliest tokens; 0 means all.").value_name =
-        "K";
+    limit_flag(table->add("max_new_tokens", &max_new_tokens_, "Maximum number of tokens to generate."), 1);
+    limit_flag(table->add("temperature", &sampling_.temperature,
+                          "Divides the logits; 0 always picks the likeliest token."),
+               0);
+    Flag& top_k = table->add("top_k", &sampling_.top_k, "Sample from the K likeliest tokens; 0 means all.");
+    top_k.value_name = "K";
+    limit_flag(top_k, 0);
     table->add("top_p", &sampling_.top_p,
                "Sample from the likeliest tokens that together reach this probability.");
     table->add("repetition_penalty", &sampling_.repetition_penalty,
                "Values above 1 make tokens that have occurred less likely; their logits are divided or "
                "multiplied by it.");
-    table->add("seed", &seed_, "Seed for sampling.");
+    limit_flag(table->add("seed", &seed_, "Seed for sampling."), 0);
     table->add("ignore_eos", &ignore_eos_, "Keep generating after an end-of-text token.");
     table->add("echo", &echo_, "Write the prompt as well.");
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
@@ -88,12 +91,6 @@ class GenerateCommand : public Command {
 
  private:
   void check_flags() const {
-    if (max_new_tokens_ < 1)
-      fail(ExitCode::kUsage, "--max_new_tokens: expected 1 or more, found {}", max_new_tokens_);
-    if (!(sampling_.temperature >= 0)) {
-      fail(ExitCode::kUsage, "--temperature: expected 0 or more, found {}", sampling_.temperature);
-    }
-    if (sampling_.top_k < 0) fail(ExitCode::kUsage, "--top_k: expected 0 or more, found {}", sampling_.top_k);
     if (!(sampling_.top_p > 0 && sampling_.top_p <= 1)) {
       fail(ExitCode::kUsage, "--top_p: expected above 0, at most 1, found {}", sampling_.top_p);
     }
@@ -101,7 +98,6 @@ class GenerateCommand : public Command {
       fail(ExitCode::kUsage, "--repetition_penalty: expected above 0, found {}",
            sampling_.repetition_penalty);
     }
-    if (seed_ < 0) fail(ExitCode::kUsage, "--seed: expected 0 or more, found {}", seed_);
   }
 
   // Tokens of prompt and continuation.

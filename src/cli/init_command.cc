@@ -6,6 +6,7 @@
 #include "checkpoint/model_folder.h"
 #include "checkpoint/shared_export.h"
 #include "cli/command.h"
+#include "cli/flag_parser.h"
 #include "cli/loaded_model.h"
 #include "cli/rank.h"
 #include "cli/terminal/terminal.h"
@@ -88,12 +89,13 @@ class InitCommand : public Command {
     Flag& output = table->add("output", &output_, "Folder to write.");
     output.value_name = "DIR";
     output.required = true;
-    table->add("seed", &seed_, "Seed for the random weights.");
+    limit_flag(table->add("seed", &seed_, "Seed for the random weights."), 0);
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
                        "Type of the weights in the file.");
-    table->add("num_threads", &num_threads_,
-               "Threads to draw with; 0 uses OMP_NUM_THREADS, or else one per core this process may use. The "
-               "weights do not depend on it.");
+    Flag& threads = table->add("num_threads", &num_threads_,
+                               "Threads to draw with; 0 uses OMP_NUM_THREADS, or else one per core this "
+                               "process may use. The weights do not depend on it.");
+    limit_flag(threads, 0, kMaxThreads);
     table->add("overwrite", &overwrite_, "Write into a folder that is not empty.");
   }
 
@@ -101,10 +103,6 @@ class InitCommand : public Command {
     if (preset_.empty() == config_.empty()) {
       fail(ExitCode::kUsage, "give either --preset NAME or --config FILE{}",
            preset_.empty() ? "" : ", not both");
-    }
-    if (seed_ < 0) fail(ExitCode::kUsage, "--seed: expected 0 or more, found {}", seed_);
-    if (num_threads_ < 0 || num_threads_ > kMaxThreads) {
-      fail(ExitCode::kUsage, "--num_threads: expected 0 to {}, found {}", kMaxThreads, num_threads_);
     }
     const Tokenizer tokenizer = Tokenizer::open(tokenizer_);
     const ModelConfig config = make_config(tokenizer);

@@ -1,5 +1,6 @@
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/app.h"
 #include "cli/command.h"
 #include "cli/resume_command.h"
 #include "cli/terminal/terminal.h"
@@ -40,6 +41,8 @@ class LaunchCommand : public Command {
 
   void run(FlagTable* table) override {
     LaunchPlan plan = plan_launch(arguments_, *table, process_environment(), node_processors());
+    // The ranks would find it only after the nodes have met.
+    if (plan.is_tessera) check_command_line(arguments_.command);
     if (plan.marks_progress()) plan.resume_command = resume_command(own_command_line());
     for (const std::string& note : plan.notes) log_info("{}", note);
     for (const std::string& warning : plan.warnings) log_warning("{}", warning);

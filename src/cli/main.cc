@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/app.h"
+#include "cli/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/failure.h"
 #include "launch/reports/crash_handler.h"
@@ -21,11 +22,19 @@
 
 namespace {
 
+// A wrong command line is the same on all ranks.
+bool is_shown_by_rank_0(tessera::ExitCode code) {
+  if (code != tessera::ExitCode::kUsage) return false;
+  const auto world = tessera::launched_world();
+  return world && world->rank > 0;
+}
+
 // Reports an error in one line, which the agent shows if it started this process as a rank.
 int report(tessera::ExitCode code, const std::string& message, bool caused_by_peer = false) {
   const bool left = tessera::leave_error_report(
       {.message = message, .code = static_cast<int>(code), .caused_by_peer = caused_by_peer});
-  if (!left || !tessera::agent_shows_errors(getppid())) std::fprintf(stderr, "error: %s\n", message.c_str());
+  const bool is_shown = (left && tessera::agent_shows_errors(getppid())) || is_shown_by_rank_0(code);
+  if (!is_shown) std::fprintf(stderr, "error: %s\n", message.c_str());
   return static_cast<int>(code);
 }
 

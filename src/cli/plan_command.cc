@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/flag_parser.h"
 #include "cli/terminal/terminal.h"
 #include "cli/threads.h"
 #include "formats/huggingface/model_config.h"
@@ -20,11 +21,6 @@ namespace {
 
 constexpr int64_t kMaxNodes = 4096;
 constexpr int64_t kMaxLocalRanks = 256;
-
-void check_range(const std::string& flag, int64_t value, int64_t minimum, int64_t maximum) {
-  if (minimum <= value && value <= maximum) return;
-  fail(ExitCode::kUsage, "--{}: expected a number from {} to {}, found {}", flag, minimum, maximum, value);
-}
 
 void check_above_zero(const std::string& flag, double value) {
   if (std::isfinite(value) && value > 0) return;
@@ -64,10 +60,11 @@ class PlanCommand : public Command {
         ->add("preset", &preset_,
               fmt::format("Named shape to use instead of a model: {}.", fmt::join(preset_names(), ", ")))
         .value_name = "NAME";
-    table->add("vocab_size", &vocab_size_,
-               "Vocabulary size for presets that leave it open: 15m, 60m and 160m.");
-    table->add("nnodes", &num_nodes_, "Number of nodes.");
-    table->add("nproc_per_node", &local_world_size_, "Ranks on each node.");
+    limit_flag(table->add("vocab_size", &vocab_size_,
+                          "Vocabulary size for presets that leave it open: 15m, 60m and 160m."),
+               1, int64_t{1} << 31);
+    limit_flag(table->add("nnodes", &num_nodes_, "Number of nodes."), 1, kMaxNodes);
+    limit_flag(table->add("nproc_per_node", &local_world_size_, "Ranks on each node."), 1, kMaxLocalRanks);
     table->add_size("memory", &memory_, "64GiB",
                     "Memory of a node, such as 64GiB. Defaults to this machine's memory, or to its cgroup "
                     "limit if that is lower.");
@@ -87,8 +84,6 @@ class PlanCommand : public Command {
 
   void run(FlagTable* table) override {
     set_log_level(args_.lowest_log_level());
-    check_range("nnodes", num_nodes_, 1, kMaxNodes);
-    check_range("nproc_per_node", local_world_size_, 1, kMaxLocalRanks);
     check_above_zero("network_gbps", network_gbps_);
     if (tflops_) check_above_zero("tflops", *tflops_);
     if (!(mfu_ > 0 && mfu_ <= 1)) {
@@ -125,10 +120,7 @@ class PlanCommand : public Command {
     }
     if (preset_.empty()) return read_model_config(args_.model);
     ModelConfig config = preset_config(preset_);
-    if (config.vocab_size == 0) {
-      check_range("vocab_size", vocab_size_, 1, int64_t{1} << 31);
-      config.vocab_size = vocab_size_;
-    }
+    if (config.vocab_size == 0) config.vocab_size = vocab_size_;
     return config;
   }
 

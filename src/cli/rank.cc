@@ -1,11 +1,23 @@
 #include "cli/rank.h"
 
 #include <memory>
+#include <string_view>
 
 #include "base/log.h"
 #include "launch/reports/crash_handler.h"
 
 namespace tessera {
+
+std::optional<World> launched_world() {
+  constexpr std::string_view kByHand = "RANK and WORLD_SIZE";  // detect_world()'s name for it
+  try {
+    World world = detect_world();
+    if (!world.is_single() && world.source != kByHand) return world;
+  } catch (const Error&) {
+    // A command that needs them will report it.
+  }
+  return std::nullopt;
+}
 
 void run_as_rank(const World& world, const CommOptions& options,
                  const std::function<void(Communicator& comm)>& body) {

@@ -6,7 +6,7 @@
 
 #include "base/log.h"
 #include "comm/launch_variables.h"
-#include "launch/reports/text_fields.h"
+#include "launch/text_fields.h"
 
 namespace tessera {
 namespace {

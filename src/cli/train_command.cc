@@ -122,7 +122,7 @@ class TrainCommand : public Command {
     CommOptions options;
     options.timeout = std::chrono::seconds(args_.ddp_timeout);
     options.connections = static_cast<int>(args_.connections);
-    options.interface = args_.interface;
+    options.store.interface = args_.interface;
     return options;
   }
 

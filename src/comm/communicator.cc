@@ -30,7 +30,6 @@ struct Communicator::Impl {
     position.mark(Activity::kWork, {.what = "meeting the other ranks"});
     if (!world.is_single()) {
       StoreOptions store_options = options.store;
-      if (store_options.interface.empty()) store_options.interface = options.interface;
       if (world.rendezvous_timeout_s > 0) {
         store_options.rendezvous_timeout = std::chrono::seconds(world.rendezvous_timeout_s);
       }
@@ -42,7 +41,6 @@ struct Communicator::Impl {
     NetworkOptions network;
     network.timeout = options.timeout;
     network.connections = options.connections;
-    network.interface = options.interface;
     network.position = &position;
     node.emplace(world, NodeGroupOptions{options.timeout, &position}, failures());
     rail.emplace(fmt::format("rail {}", world.local_rank), rail_ranks(world), world.rank, store.get(),

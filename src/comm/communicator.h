@@ -29,8 +29,7 @@ concept Arithmetic = std::is_arithmetic_v<T>;
 struct CommOptions {
   StoreOptions store;
   std::chrono::milliseconds timeout{60'000};  // --ddp_timeout: limit of every wait for a peer
-  int connections = 4;
-  std::string interface;
+  int connections = 4;                        // per pair of nodes and local rank
 };
 
 class Communicator {

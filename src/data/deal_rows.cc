@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 
 namespace tessera {
@@ -31,7 +32,7 @@ void RowDealer::deal(const RowLists& micro_batches, const RowCost& cost, RowList
 
 void RowDealer::take_in_order(const RowLists& micro_batches, const RowCost& cost) {
   const int64_t per_rank = micro_batches.size() / world_size_;
-  const int64_t passes_per_rank = (per_rank + micro_batches_per_pass_ - 1) / micro_batches_per_pass_;
+  const int64_t passes_per_rank = divide_up(per_rank, micro_batches_per_pass_);
   items_.clear();
   given_piles_.clear();
   piles_.resize(static_cast<size_t>(passes_per_rank * world_size_));

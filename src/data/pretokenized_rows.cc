@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "formats/safetensors/safetensors.h"
 #include "tensor/packed_batch.h"
+#include "tensor/shape_text.h"
 
 namespace tessera {
 namespace {
@@ -23,10 +24,6 @@ bool is_integer(DType dtype) {
   constexpr std::array kIntegers = {DType::kI64, DType::kI32, DType::kI16, DType::kI8,
                                     DType::kU64, DType::kU32, DType::kU16, DType::kU8};
   return std::find(kIntegers.begin(), kIntegers.end(), dtype) != kIntegers.end();
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
 // Reads the rows of one file.

@@ -16,6 +16,7 @@
 #include "formats/huggingface/model_families.h"
 #include "formats/safetensors/safetensors.h"
 #include "formats/safetensors/shard_name.h"
+#include "tensor/shape_text.h"
 
 namespace tessera {
 namespace {
@@ -41,8 +42,8 @@ void append_table(const std::vector<Row>& rows, std::string& out) {
 void append_file(const SafetensorsFile& file, std::string& out) {
   std::vector<Row> rows;
   for (const SafetensorsEntry& entry : file.entries()) {
-    rows.push_back({printable(entry.name, 200), std::string(dtype_name(entry.dtype)),
-                    fmt::format("[{}]", fmt::join(entry.shape, ", ")), format_bytes(entry.size_bytes)});
+    rows.push_back({printable(entry.name, 200), std::string(dtype_name(entry.dtype)), shape_text(entry.shape),
+                    format_bytes(entry.size_bytes)});
   }
   fmt::format_to(std::back_inserter(out), "{}\n", file.path().native());
   for (const auto& [key, value] : file.metadata())

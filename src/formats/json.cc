@@ -1,8 +1,7 @@
 #include "formats/json.h"
 
-#include <limits>
+#include <algorithm>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -39,50 +38,86 @@ Json parse_json(std::string_view text, const std::string& origin, int max_depth)
   }
 }
 
-JsonFields::JsonFields(const Json& object, std::string origin, std::string prefix)
-    : object_(object), origin_(std::move(origin)), prefix_(std::move(prefix)) {
-  TESSERA_CHECK(object_.is_object(), "{}", origin_);
+JsonNode JsonNode::operator[](std::string_view key) const {
+  const std::string path = path_.empty() ? std::string(key) : path_ + "." + std::string(key);
+  if (value_ == nullptr) return {nullptr, origin_, path};
+  const Json& fields = object();
+  const auto found = fields.find(key);
+  return {found == fields.end() ? nullptr : &*found, origin_, path};
 }
 
-const Json* JsonFields::find(const std::string& name) const {
-  const auto at = object_.find(name);
-  return at == object_.end() || at->is_null() ? nullptr : &*at;
+JsonNode JsonNode::operator[](size_t index) const {
+  return {&value_->at(index), origin_, path_ + "[" + std::to_string(index) + "]"};
 }
 
-void JsonFields::fail_expected(const std::string& name, std::string_view expected) const {
-  const Json* value = find(name);
-  fail(ExitCode::kBadData, "{}: field '{}': expected {}, found {}", origin_, printable(field(name)), expected,
-       value == nullptr ? "nothing" : found_text(*value));
+const std::string& JsonNode::string() const {
+  if (!is_string()) expected("a string");
+  return value_->get_ref<const std::string&>();
 }
 
-std::optional<int64_t> JsonFields::integer(const std::string& name) const {
-  const Json* value = find(name);
-  if (value == nullptr) return std::nullopt;
-  const bool too_large =
-      value->is_number_unsigned() && value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()};
-  if (!value->is_number_integer() || too_large) fail_expected(name, "an integer");
-  return value->get<int64_t>();
+bool JsonNode::boolean() const {
+  if (value_ == nullptr || !value_->is_boolean()) expected("true or false");
+  return value_->get<bool>();
 }
 
-std::optional<double> JsonFields::number(const std::string& name) const {
-  const Json* value = find(name);
-  if (value == nullptr) return std::nullopt;
-  if (!value->is_number()) fail_expected(name, "a number");
-  return value->get<double>();
+double JsonNode::number() const {
+  if (value_ == nullptr || !value_->is_number()) expected("a number");
+  return value_->get<double>();
 }
 
-std::optional<bool> JsonFields::boolean(const std::string& name) const {
-  const Json* value = find(name);
-  if (value == nullptr) return std::nullopt;
-  if (!value->is_boolean()) fail_expected(name, "true or false");
-  return value->get<bool>();
+int64_t JsonNode::integer(int64_t low, int64_t high) const {
+  const bool fits = value_ != nullptr && value_->is_number_integer() &&
+                    !(value_->is_number_unsigned() && value_->get<uint64_t>() > uint64_t{INT64_MAX}) &&
+                    value_->get<int64_t>() >= low && value_->get<int64_t>() <= high;
+  if (!fits) {
+    expected(low == INT64_MIN    ? "an integer"
+             : high == INT64_MAX ? fmt::format("an integer of at least {}", low)
+                                 : fmt::format("an integer from {} to {}", low, high));
+  }
+  return value_->get<int64_t>();
 }
 
-std::optional<std::string> JsonFields::string(const std::string& name) const {
-  const Json* value = find(name);
-  if (value == nullptr) return std::nullopt;
-  if (!value->is_string()) fail_expected(name, "a string");
-  return value->get<std::string>();
+std::vector<JsonNode> JsonNode::list() const {
+  if (!is_list()) expected("a list");
+  std::vector<JsonNode> nodes;
+  for (size_t i = 0; i < value_->size(); ++i) nodes.push_back((*this)[i]);
+  return nodes;
+}
+
+const Json& JsonNode::object() const {
+  if (!is_object()) expected("an object");
+  return *value_;
+}
+
+std::string JsonNode::one_char() const {
+  const std::string& text = string();
+  const auto begins_character = [](char byte) { return (byte & 0xC0) != 0x80; };
+  if (std::count_if(text.begin(), text.end(), begins_character) != 1) expected("one character");
+  return text;
+}
+
+const Json& JsonNode::json() const {
+  static const Json null;
+  return value_ == nullptr ? null : *value_;
+}
+
+void JsonNode::expect_keys(std::initializer_list<std::string_view> known) const {
+  for (const auto& [key, value] : object().items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (value.is_null() || value == false) continue;
+    fail(ExitCode::kBadConfig, "{}: the setting \"{}\" = {} is not supported", where(), printable(key),
+         printable(value.dump()));
+  }
+}
+
+void JsonNode::expected(std::string_view what) const {
+  fail(ExitCode::kBadData, "{}{}: expected {}, found {}", *origin_,
+       path_.empty() ? "" : fmt::format(": field '{}'", printable(path_)), what,
+       value_ == nullptr ? "nothing" : found_text(*value_));
+}
+
+void JsonNode::not_supported(std::string_view kind, const std::string& name) const {
+  fail(ExitCode::kBadConfig, "{}: the {} \"{}\" is not supported", where(), kind, printable(name));
 }
 
 }  // namespace tessera

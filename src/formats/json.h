@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -19,30 +21,62 @@ Json parse_json(std::string_view text, const std::string& origin, int max_depth 
 // end of the text.
 void check_json_bytes(std::string_view text, const std::string& origin);
 
-// Typed access to the fields of an object. A field that is null counts as absent, as in Hugging Face's files;
-// a field of the wrong type is kBadData with origin, field, expected and found.
-class JsonFields {
+// A value inside a document, with its path ("pre_tokenizer.pretokenizers[0].pattern"). A missing field is a
+// node too, and null counts as missing, as in Hugging Face's files. Reading a value that is missing or has
+// another type is kBadData with file, path, expected and found.
+class JsonNode {
  public:
-  // `object` must outlive this. `prefix` precedes field names in messages ("rope_scaling.").
-  JsonFields(const Json& object, std::string origin, std::string prefix = "");
+  // Both outlive the nodes. `path` is that of the document inside a larger one ("run").
+  JsonNode(const Json& document, const std::string& origin, std::string path = "")
+      : JsonNode(&document, &origin, std::move(path)) {}
+  JsonNode(const Json&, std::string&&, std::string = "") = delete;
 
-  bool has(const std::string& name) const { return find(name) != nullptr; }
-  const Json* find(const std::string& name) const;  // nullptr if absent or null
-  std::optional<int64_t> integer(const std::string& name) const;
-  std::optional<double> number(const std::string& name) const;
-  std::optional<bool> boolean(const std::string& name) const;
-  std::optional<std::string> string(const std::string& name) const;
+  JsonNode operator[](std::string_view key) const;
+  JsonNode operator[](size_t index) const;
+  bool contains(std::string_view key) const { return is_object() && value_->contains(key); }  // null or not
 
-  const Json& object() const { return object_; }
-  const std::string& origin() const { return origin_; }
-  std::string field(const std::string& name) const { return prefix_ + name; }
-  // "config.json: field 'x': expected <expected>, found <found_text(value)>"
-  [[noreturn]] void fail_expected(const std::string& name, std::string_view expected) const;
+  bool is_null() const { return value_ == nullptr || value_->is_null(); }
+  bool is_object() const { return value_ != nullptr && value_->is_object(); }
+  bool is_list() const { return value_ != nullptr && value_->is_array(); }
+  bool is_string() const { return value_ != nullptr && value_->is_string(); }
+
+  const std::string& string() const;
+  bool boolean() const;
+  double number() const;
+  int64_t integer(int64_t low = INT64_MIN, int64_t high = INT64_MAX) const;
+  std::vector<JsonNode> list() const;
+  const Json& object() const;
+  std::string one_char() const;  // the only character of a string
+  std::string string_or(std::string_view fallback) const {
+    return is_null() ? std::string(fallback) : string();
+  }
+  bool boolean_or(bool fallback) const { return is_null() ? fallback : boolean(); }
+  double number_or(double fallback) const { return is_null() ? fallback : number(); }
+  int64_t integer_or(int64_t fallback) const { return is_null() ? fallback : integer(); }
+  const Json& json() const;  // null if missing
+
+  // The "type" of a component.
+  const std::string& type() const { return (*this)["type"].string(); }
+  // kBadConfig if the component has a field that is not in `known` and not null or false: a setting we do not
+  // know may change results.
+  void expect_keys(std::initializer_list<std::string_view> known) const;
+
+  const std::string& origin() const { return *origin_; }
+  const std::string& path() const { return path_; }
+  // "tokenizer.json: pre_tokenizer.type"
+  std::string where() const { return path_.empty() ? *origin_ : *origin_ + ": " + path_; }
+  // "config.json: field 'x': expected <what>, found <found_text(value)>"
+  [[noreturn]] void expected(std::string_view what) const;
+  // kBadConfig: "tokenizer.json: normalizer: the normalizer "x" is not supported"
+  [[noreturn]] void not_supported(std::string_view kind, const std::string& name) const;
 
  private:
-  const Json& object_;
-  std::string origin_;
-  std::string prefix_;
+  JsonNode(const Json* value, const std::string* origin, std::string path)
+      : value_(value), origin_(origin), path_(std::move(path)) {}
+
+  const Json* value_;
+  const std::string* origin_;
+  std::string path_;
 };
 
 }  // namespace tessera

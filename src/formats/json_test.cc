@@ -119,27 +119,40 @@ TEST(ParseJson, TheSameKeyInSiblingObjectsIsFine) {
   EXPECT_EQ(parse_json("[{\"a\": 1}, {\"a\": 2}]", "x")[1]["a"], 2);
 }
 
-TEST(JsonFields, TellExpectedAndFound) {
+TEST(JsonNode, TellsExpectedAndFound) {
   const Json object = parse_json(
       R"({"i": 3, "f": 2.5, "s": "text", "b": true, "n": null, "big": 18446744073709551615, "o": {"k": [1]}})",
       "x");
-  const JsonFields fields(object, "x.json", "outer.");
-  EXPECT_EQ(fields.integer("i"), 3);
-  EXPECT_EQ(fields.number("i"), 3.0);
-  EXPECT_EQ(fields.number("f"), 2.5);
-  EXPECT_EQ(fields.string("s"), "text");
-  EXPECT_EQ(fields.boolean("b"), true);
-  EXPECT_EQ(fields.integer("n"), std::nullopt);
-  EXPECT_EQ(fields.integer("absent"), std::nullopt);
+  const std::string origin = "x.json";
+  const JsonNode node(object, origin, "outer");
+  EXPECT_EQ(node["i"].integer(), 3);
+  EXPECT_EQ(node["i"].number(), 3.0);
+  EXPECT_EQ(node["f"].number(), 2.5);
+  EXPECT_EQ(node["s"].string(), "text");
+  EXPECT_EQ(node["b"].boolean(), true);
+  EXPECT_EQ(node["o"]["k"][0].integer(1, 1), 1);
+  for (const char* name : {"n", "absent"}) {
+    EXPECT_EQ(node[name].integer_or(7), 7);
+    EXPECT_EQ(node[name].string_or("none"), "none");
+    EXPECT_EQ(node[name].json(), Json());
+  }
+  EXPECT_TRUE(node.contains("n"));
+  EXPECT_FALSE(node.contains("absent"));
   const auto refused = [](const std::vector<std::string>& fragments, auto body) {
     expect_error(ExitCode::kBadData, fragments, body);
   };
-  refused({"x.json: field 'outer.f': expected an integer, found 2.5"}, [&] { fields.integer("f"); });
-  refused({"'outer.big': expected an integer, found 18446744073709551615"}, [&] { fields.integer("big"); });
-  refused({"'outer.s': expected a number, found \"text\""}, [&] { fields.number("s"); });
-  refused({"'outer.i': expected true or false, found 3"}, [&] { fields.boolean("i"); });
+  refused({"x.json: field 'outer.f': expected an integer, found 2.5"}, [&] { node["f"].integer(); });
+  refused({"'outer.i': expected an integer of at least 4, found 3"}, [&] { node["i"].integer(4); });
+  refused({"'outer.i': expected an integer from 0 to 2, found 3"}, [&] { node["i"].integer(0, 2); });
+  refused({"'outer.big': expected an integer, found 18446744073709551615"}, [&] { node["big"].integer(); });
+  refused({"'outer.s': expected a number, found \"text\""}, [&] { node["s"].number(); });
+  refused({"'outer.i': expected true or false, found 3"}, [&] { node["i"].boolean_or(false); });
   refused({"'outer.o': expected a string, found an object with 1 field, {\"k\":[1]}"},
-          [&] { fields.string("o"); });
+          [&] { node["o"].string(); });
+  refused({"'outer.o.k[0]': expected a list, found 1"}, [&] { node["o"]["k"][0].list(); });
+  refused({"'outer.absent.k': expected a string, found nothing"}, [&] { node["absent"]["k"].string(); });
+  refused({"'outer.i': expected an object, found 3"}, [&] { node["i"]["k"]; });
+  refused({"x.json: expected an object, found 3"}, [&] { JsonNode(object["i"], origin)["k"]; });
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <vector>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 
 namespace tessera {
@@ -22,7 +23,7 @@ std::optional<double> cached_share(int fd, int64_t size_bytes) {
   const auto size = static_cast<size_t>(size_bytes);
   void* const mapping = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
   if (mapping == MAP_FAILED) return std::nullopt;
-  std::vector<unsigned char> pages(static_cast<size_t>((size_bytes + page_bytes - 1) / page_bytes));
+  std::vector<unsigned char> pages(static_cast<size_t>(divide_up(size_bytes, page_bytes)));
   const bool is_known = ::mincore(mapping, size, pages.data()) == 0;
   ::munmap(mapping, size);
   if (!is_known) return std::nullopt;

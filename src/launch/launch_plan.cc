@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/proof.h"
-#include "launch/reports/text_fields.h"
+#include "launch/text_fields.h"
 #include "platform/host_name.h"
 
 namespace tessera {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/piece_codec.h"
@@ -161,7 +162,7 @@ class AlternativeList {
     for (int64_t size = batch_size / 2; size >= 1; size /= 2) {
       const std::string change = fmt::format("per_device_train_batch_size {}", size);
       if (choices_.keeps_global_batch) {
-        request_.zero.passes_per_step = (num_passes * batch_size + size - 1) / size;
+        request_.zero.passes_per_step = divide_up(num_passes * batch_size, size);
       }
       set_limits(size, longest, checkpointing);
       offer(change);

@@ -63,8 +63,8 @@ std::string brand_string() {
   return first == std::string::npos ? "unknown processor" : brand.substr(first);
 }
 
-constexpr std::array<std::string_view, 7> kFaultNames = {
-    "sse42", "avx2", "avx512", "avx512_dl", "avx512_bf16", "amx_bf16", "tile_information"};
+constexpr std::array<std::string_view, 6> kFaultNames = {"avx2",        "avx512",   "avx512_dl",
+                                                         "avx512_bf16", "amx_bf16", "tile_information"};
 constexpr const char* kFaultsVariable = "TESSERA_CPU_FAULTS";
 
 // Tries the instruction sets that CPUID reports and collects the failures.
@@ -142,7 +142,6 @@ CpuFeatures detect() {
   };
   CpuFeatures f;
   f.brand = brand_string();
-  f.sse42 = usable(bit(one.ecx, 20), "sse42", "SSE4.2", sse42_works);
   f.avx2 = usable(ymm && bit(seven.ebx, 5) && has_all(one.ecx, {12, 29}), "avx2", "AVX2", avx2_works);
   f.avx512 =
       usable(f.avx2 && zmm && has_all(seven.ebx, {16, 17, 28, 30, 31}), "avx512", "AVX-512", avx512_works);

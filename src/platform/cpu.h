@@ -32,7 +32,6 @@ struct TileInformation {
 // count too, and a trial run of its instructions worked (platform/instruction_trial.h).
 struct CpuFeatures {
   std::string brand;       // as the processor reports it: "Intel(R) Xeon(R) Platinum 8481C"
-  bool sse42 = false;      // CRC32
   bool avx2 = false;       // with FMA and F16C
   bool avx512 = false;     // F, BW, CD, DQ, VL
   bool avx512_dl = false;  // as Ice Lake has it: VBMI, VBMI2, VNNI, BITALG, VPOPCNTDQ, VPCLMULQDQ, VAES, GFNI

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace tessera {
 namespace {
@@ -24,14 +26,23 @@ std::vector<std::byte> noise(size_t size) {
   return data;
 }
 
-TEST(Crc32c, EveryWayAgreesForEverySize) {
+// Bit by bit, as the polynomial is defined.
+uint32_t crc32c_ref(uint32_t crc, std::span<const std::byte> data) {
+  constexpr uint32_t kReflectedPolynomial = 0x82F63B78u;
+  crc = ~crc;
+  for (const std::byte byte : data) {
+    crc ^= std::to_integer<uint32_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? kReflectedPolynomial : 0);
+  }
+  return ~crc;
+}
+
+TEST(Crc32c, MatchesTheDefinitionForEverySize) {
   const std::vector<std::byte> data = noise(40'000);
   for (size_t size = 0; size < data.size(); size += size < 1100 ? 1 : 977) {
     // Covers every alignment too.
     const auto part = std::span(data).subspan(size % 64, std::min(size, data.size() - 64));
-    const auto results = crc32c_by_every_way(0x1234567u, part);
-    for (const auto& [name, crc] : results)
-      ASSERT_EQ(crc, results[0].second) << name << ", " << size << " bytes";
+    ASSERT_EQ(crc32c(0x1234567u, part), crc32c_ref(0x1234567u, part)) << size << " bytes";
   }
 }
 

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "platform/tile_config.h"
+
 namespace tessera {
 namespace {
 
@@ -86,14 +88,6 @@ std::string try_instructions(bool (*works)()) {
   return works() ? "" : "a wrong result";
 }
 
-__attribute__((target("sse4.2"))) bool sse42_works() {
-  // The standard check value of CRC-32C, for the digits 1 to 9.
-  uint64_t digits = 0;
-  std::memcpy(&digits, "12345678", sizeof(digits));
-  const uint64_t state = _mm_crc32_u64(0xFFFFFFFFu, opaque(digits));
-  return ~_mm_crc32_u8(static_cast<uint32_t>(state), '9') == 0xE3069283u;
-}
-
 __attribute__((target("avx2,fma,f16c,bmi,bmi2,lzcnt"))) bool avx2_works() {
   std::array<float, 8> floats = {};
   const __m256 three = _mm256_set1_ps(opaque(3));
@@ -162,19 +156,12 @@ __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512bf16"))) bool avx512
 
 __attribute__((target("avx2,avx512f,avx512bw,avx512vl,avx512vbmi,avx512bf16,amx-tile,amx-bf16"))) bool
 amx_bf16_works() {
-  struct alignas(64) {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    std::array<uint8_t, 14> reserved = {};
-    std::array<uint16_t, 16> row_bytes = {64, 64, 64, 64, 64, 64, 64, 64};
-    std::array<uint8_t, 16> rows = {16, 16, 16, 16, 16, 16, 16, 16};
-  } config;
   alignas(64) std::array<uint16_t, 512> threes = {}, fives = {};
   threes.fill(0x4040);  // bf16
   fives.fill(0x40A0);
   alignas(64) std::array<float, 256> sums = {};
-  asm volatile("" : : "m"(config), "m"(threes), "m"(fives));
-  _tile_loadconfig(&config);
+  asm volatile("" : : "m"(kTileConfig), "m"(threes), "m"(fives));
+  _tile_loadconfig(&kTileConfig);
   _tile_zero(7);
   _tile_loadd(5, threes.data(), 64);
   _tile_stream_loadd(6, fives.data(), 64);

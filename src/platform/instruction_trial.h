@@ -16,7 +16,6 @@ namespace tessera {
 std::string try_instructions(bool (*works)());
 
 // One instruction of each kind used by code for the set, on values whose results are exact.
-bool sse42_works();
 bool avx2_works();
 bool avx512_works();     // F, BW, CD, DQ, VL
 bool avx512_dl_works();  // VBMI, VBMI2, VNNI, BITALG, VPOPCNTDQ, VPCLMULQDQ, VAES, GFNI

@@ -14,17 +14,13 @@
 #include "base/float_types.h"
 #include "base/memory.h"
 #include "base/rng.h"
+#include "base/stopwatch.h"
 #include "platform/cpu.h"
 #include "platform/memory_info.h"
+#include "platform/tile_config.h"
 
 namespace tessera {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 constexpr int64_t kInstructionsPerCall = 1 << 14;  // a few microseconds between clock reads
 
@@ -43,19 +39,10 @@ using Loop = void (*)(const RandomOperands&);
 
 // 2 x 2 accumulator tiles from two A and two B tiles: no instruction waits for its predecessor.
 __attribute__((target("amx-tile,amx-bf16"))) void amx_loop(const RandomOperands& operands) {
-  struct alignas(64) TileConfig {
-    uint8_t palette = 1;
-    uint8_t start_row = 0;
-    std::array<uint8_t, 14> reserved = {};
-    std::array<uint16_t, 16> row_bytes = {};
-    std::array<uint8_t, 16> rows = {};
-  } config;
-  for (size_t tile = 0; tile < 8; ++tile) {
-    config.row_bytes[tile] = 64;
-    config.rows[tile] = 16;
-  }
-  asm volatile("" : : "m"(config));  // as far as the compiler knows, GCC 12's intrinsic reads only 8 bytes
-  _tile_loadconfig(&config);
+  asm volatile(""
+               :
+               : "m"(kTileConfig));  // as far as the compiler knows, GCC 12's intrinsic reads only 8 bytes
+  _tile_loadconfig(&kTileConfig);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
@@ -130,15 +117,15 @@ double calls_per_second(ThreadPool& pool, double seconds, const Body& body) {
   std::atomic<int64_t> num_calls = 0;
   std::atomic<double> first_begin = 0;
   std::atomic<double> last_end = 0;
-  const Clock::time_point zero = Clock::now();
+  const Stopwatch stopwatch;
   pool.parallel_for(num_threads, [&](int64_t index) {
     body(index);  // wide units take some microseconds to power up
     num_ready.fetch_add(1);
-    const double arrival = seconds_since(zero);
-    while (num_ready.load() < num_threads && seconds_since(zero) - arrival < kLongestWaitForOthers) {
+    const double arrival = stopwatch.seconds();
+    while (num_ready.load() < num_threads && stopwatch.seconds() - arrival < kLongestWaitForOthers) {
       std::this_thread::yield();
     }
-    const double begin = seconds_since(zero);
+    const double begin = stopwatch.seconds();
     double expected = 0;
     first_begin.compare_exchange_strong(expected, begin);
     double end = begin;
@@ -146,7 +133,7 @@ double calls_per_second(ThreadPool& pool, double seconds, const Body& body) {
     do {
       body(index);
       ++calls;
-      end = seconds_since(zero);
+      end = stopwatch.seconds();
     } while (end < begin + seconds);
     num_calls.fetch_add(calls);
     for (double last = last_end.load(); last < end && !last_end.compare_exchange_weak(last, end);) {

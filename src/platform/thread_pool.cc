@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/divide_up.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/text.h"
@@ -220,7 +221,7 @@ void ThreadPool::parallel_for(int64_t count, FunctionRef<void(int64_t)> body) {
 void ThreadPool::parallel_blocks(int64_t count, int64_t block,
                                  FunctionRef<void(int64_t begin, int64_t end)> body) {
   TESSERA_CHECK(block >= 1, "block={}", block);
-  parallel_for((count + block - 1) / block,
+  parallel_for(divide_up(count, block),
                [&](int64_t index) { body(index * block, std::min(count, (index + 1) * block)); });
 }
 

@@ -1,12 +1,12 @@
 #include "tensor/tensor_view.h"
 
-#include <fmt/ranges.h>
+#include "tensor/shape_text.h"
 
 #include "tensor/device.h"
 
 namespace tessera {
 
-std::string Shape::to_string() const { return fmt::format("[{}]", fmt::join(dims(), ", ")); }
+std::string Shape::to_string() const { return shape_text(dims()); }
 
 void refuse_host_access(const Device& device, const Shape& shape) {
   TESSERA_CHECK(false, "the host reads or writes {} in the memory of device {}", shape.to_string(),

@@ -34,7 +34,7 @@ TEST(LogHistoryText, IsRefusedWhereItIsNoListOfReports) {
   for (const auto& [text, found] : std::map<std::string, std::string>{
            {"{}", "expected a list"},
            {"[]", "expected an object, found an empty list"},
-           {R"({"log_history": [1]})", "expected objects, found 1"},
+           {R"({"log_history": [1]})", "log_history[0]': expected an object, found 1"},
            {R"({"log_history": [{"step": 1}]})", "log_history[0].epoch"},
            {R"({"log_history": [{"step": 1, "epoch": 1, "loss": "low"}]})", "log_history[0].loss"}}) {
     expect_error(ExitCode::kBadData, {"state.json", found},

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "kernels/dispatch.h"
 
 namespace tessera {
@@ -22,10 +23,7 @@ struct PeakCandidate {
   ComputePeakMeter meter;
   std::array<double, kNumSlices> tflops = {};
 
-  double median() {
-    std::sort(tflops.begin(), tflops.end());
-    return tflops[kNumSlices / 2];
-  }
+  double median() const { return tessera::median({tflops.begin(), tflops.end()}); }
 };
 
 bool is_allowed(const std::string& instruction_set) {

@@ -96,7 +96,8 @@ TEST(BenchUsage, WrongFlagsAreExitCode64) {
   expect_refused({"bench", "gemm", "--seconds", "-1"}, 64, "--seconds: expected a number from 0");
   expect_refused({"bench", "gemm", "--rounds", "0"}, 64, "--rounds: expected a number from 1");
   expect_refused({"bench", "load", "--cache", "hot"}, 64, "--cache: expected warm or cold, found 'hot'");
-  expect_refused({"bench", "load", "--ranks", "65"}, 64, "--ranks: expected at most 64, found 65");
+  expect_refused({"bench", "load", "--ranks", "65"}, 64,
+                 "--ranks: expected whole numbers from 1 to 64, found '65'");
   expect_refused({"bench", "load", "--model", "a", "--folder", "b"}, 64, "--model, or --folder");
   expect_refused({"bench", "load", "--model", "/nowhere"}, 66, "/nowhere");
   expect_refused({"bench", "comm", "--peers", "nccl"}, 64,
@@ -105,7 +106,7 @@ TEST(BenchUsage, WrongFlagsAreExitCode64) {
   expect_refused({"bench", "comm", "--serve", "tcp"}, 64, "--serve: this program has shared");
   expect_refused(
       {"bench", "comm", "--mpirun", "false", "--buffer_mb", "1", "--peers", "none", "--ranks", "65"}, 64,
-      "--ranks: expected at most 64");
+      "--ranks: expected whole numbers from 1 to 64");
   expect_refused({"bench", "train-step", "--layers", "0"}, 64, "--layers: expected a number from 1");
   expect_refused({"bench", "train-step", "--against", "true"}, 64, "'true' ended without an answer");
 }

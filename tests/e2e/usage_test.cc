@@ -80,6 +80,35 @@ TEST(Usage, AMistakeUnderLaunchIsToldAsWithoutIt) {
   }
 }
 
+TEST(Usage, AMistakeIsToldBeforeTheNodesMeet) {
+  const TinyModel tiny;
+  const std::string yaml = tiny.folder.write("run.yaml", "lerning_rate: 1\n");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"train", "--lerning_rate", "1"}, std::vector<std::string>{"train", yaml}}) {
+    std::vector<std::string> arguments = {"launch", "--nnodes",        "2",          "--node_rank",
+                                          "1",      "--rdzv_endpoint", "127.0.0.1:1"};
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    expect_error(arguments, run_tessera(command).exit_code, "did you mean",
+                 {.environment = {"TESSERA_RDZV_SECRET=of this test alone"}});
+  }
+}
+
+TEST(Usage, OfTheRanksOfMpirunOnlyTheFirstTellsAMistake) {
+  const auto run = [](const std::string& rank) {
+    return run_tessera(
+        {"train", "--lerning_rate", "1"},
+        {.environment = {"OMPI_COMM_WORLD_RANK=" + rank, "OMPI_COMM_WORLD_SIZE=2",
+                         "OMPI_COMM_WORLD_LOCAL_RANK=" + rank, "OMPI_COMM_WORLD_LOCAL_SIZE=2"}});
+  };
+  EXPECT_THAT(run("0").err, HasSubstr("did you mean --learning_rate?"));
+  const ProcessResult other = run("1");
+  EXPECT_EQ(other.exit_code, 64);
+  EXPECT_EQ(other.err, "");
+  // In a pod of its own, each rank has its own output.
+  EXPECT_THAT(run_tessera({"train", "--lerning_rate", "1"}, {.environment = {"RANK=1", "WORLD_SIZE=2"}}).err,
+              HasSubstr("did you mean --learning_rate?"));
+}
+
 TEST(Usage, MissingInputsAreExitCode66) {
   const TinyModel tiny;
   const std::string nowhere = tiny.folder / "nowhere";

@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "comm/network/network_group.h"
-#include "comm/network/rendezvous.h"
+#include "comm/rendezvous.h"
 
 namespace tessera {
 
@@ -48,7 +48,7 @@ class LocalRendezvous : public Rendezvous {
 
 struct TestMembers {
   int size = 2;
-  NetworkOptions options{.timeout = std::chrono::seconds(20), .connections = 4, .interface = {}};
+  NetworkOptions options{.timeout = std::chrono::seconds(20), .connections = 4};
   Rendezvous* rendezvous = nullptr;  // nullptr = a new LocalRendezvous
   // Keep every group open until all members are done: each finds the error itself instead of a closed
   // connection.
@@ -71,7 +71,7 @@ inline std::vector<std::string> run_members(const TestMembers& test,
       FailureDetector failures;
       std::unique_ptr<NetworkGroup> group;
       try {
-        group = std::make_unique<NetworkGroup>("test", ranks, rank, rendezvous, test.options, failures);
+        group = std::make_unique<NetworkGroup>("test", ranks, rank, &rendezvous, test.options, failures);
         body(*group);
       } catch (const std::exception& error) {
         errors[static_cast<size_t>(rank)] = error.what();

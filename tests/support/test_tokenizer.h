@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/json_node.h"
+#include "formats/json.h"
 #include "tokenizer/pipeline/byte_level.h"
 #include "tokenizer/regex/unicode.h"
 

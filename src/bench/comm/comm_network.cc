@@ -95,8 +95,8 @@ class TwoSides {
       pair.enter(side);
       SideRendezvous rendezvous(values_, pair.address(side));
       group = std::make_unique<NetworkGroup>(
-          "bench", std::vector<int>{0, 1}, side, rendezvous,
-          NetworkOptions{.timeout = std::chrono::seconds(60), .connections = connections, .interface = {}},
+          "bench", std::vector<int>{0, 1}, side, &rendezvous,
+          NetworkOptions{.timeout = std::chrono::seconds(60), .connections = connections},
           failures_[static_cast<size_t>(side)]);
     });
     barrier_.arrive_and_wait();

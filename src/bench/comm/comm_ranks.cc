@@ -16,6 +16,7 @@
 #include "bench/comm/comm_side.h"
 #include "bench/comm/gloo_side.h"
 #include "bench/measure.h"
+#include "bench/scratch_folder.h"
 #include "comm/node/node_group.h"
 #include "kernels/rank_sum/rank_sum_impl.h"
 
@@ -248,7 +249,7 @@ std::vector<std::string> comm_sides() {
 }
 
 void serve_comm_ranks(const std::string& side, int num_ranks, int64_t num_threads) {
-  const GlooFolder folder;
+  const ScratchFolder folder;  // the ranks that are forked below leave it alone
   World world;
   world.run_id = fmt::format("bench comm {}", getpid());
   world.world_size = world.local_world_size = num_ranks;
@@ -256,13 +257,13 @@ void serve_comm_ranks(const std::string& side, int num_ranks, int64_t num_thread
   std::vector<pid_t> children;
   world.rank = world.local_rank = fork_ranks(num_ranks, &children);
   if (world.rank == 0) {
-    serve_rank(side, world, folder.path(), num_threads);
+    serve_rank(side, world, folder.path().string(), num_threads);
     for (const pid_t child : children) waitpid(child, nullptr, 0);
     return;
   }
   int exit_code = 0;
   try {
-    serve_rank(side, world, folder.path(), num_threads);
+    serve_rank(side, world, folder.path().string(), num_threads);
   } catch (const Error& error) {
     log_warning("rank {}: {}", world.rank, error.what());
     exit_code = static_cast<int>(error.code());

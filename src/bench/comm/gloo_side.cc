@@ -1,10 +1,5 @@
 #include "bench/comm/gloo_side.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <filesystem>
-
 #include "base/error.h"
 
 #ifdef TESSERA_WITH_GLOO
@@ -16,16 +11,6 @@
 #endif
 
 namespace tessera {
-
-GlooFolder::GlooFolder() : owner_(getpid()) {
-  path_ = (std::filesystem::temp_directory_path() / "tessera-bench-XXXXXX").string();
-  if (mkdtemp(path_.data()) == nullptr) fail_errno(ExitCode::kIoError, errno, path_ + ": cannot be created");
-}
-
-GlooFolder::~GlooFolder() {
-  std::error_code ignored;
-  if (getpid() == owner_) std::filesystem::remove_all(path_, ignored);
-}
 
 #ifdef TESSERA_WITH_GLOO
 

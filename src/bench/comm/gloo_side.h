@@ -8,25 +8,12 @@
 
 namespace tessera {
 
-// A folder in which the ranks find each other's addresses; removed by the process that created it.
-class GlooFolder {
- public:
-  GlooFolder();
-  ~GlooFolder();
-  GlooFolder(const GlooFolder&) = delete;
-  GlooFolder& operator=(const GlooFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  int owner_;  // id of the process that created it
-};
-
 class GlooRing {
  public:
   static bool is_built();
 
-  // Collective: connects all ranks over TCP on the loopback interface.
+  // Collective: connects all ranks over TCP on the loopback interface. They find each other's addresses in
+  // `folder`.
   GlooRing(const std::string& folder, int rank, int num_ranks);
   ~GlooRing();
 

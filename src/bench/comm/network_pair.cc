@@ -6,33 +6,14 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "base/unique_fd.h"
+#include "bench/shell.h"
 
 namespace tessera {
-namespace {
-
-// Runs a shell command and returns its standard output and error.
-std::string shell(const std::string& command) {
-  FILE* pipe = ::popen(fmt::format("{{ {} ; }} 2>&1", command).c_str(), "re");
-  if (pipe == nullptr) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot start '{}'", command));
-  std::string output;
-  std::array<char, 4096> piece;
-  for (size_t got; (got = ::fread(piece.data(), 1, piece.size(), pipe)) > 0;)
-    output.append(piece.data(), got);
-  const int status = ::pclose(pipe);
-  if (status != 0) {
-    fail(ExitCode::kIoError, "'{}' failed: {}", command, printable(output.substr(0, 300)));
-  }
-  return output;
-}
-
-}  // namespace
-
 NetworkPair::NetworkPair() {
   if (::geteuid() != 0) {
     fail(ExitCode::kBadConfig,
@@ -41,12 +22,13 @@ NetworkPair::NetworkPair() {
   }
   for (size_t side = 0; side < 2; ++side) names_[side] = fmt::format("tessera-{}-{}", ::getpid(), side);
   try {
-    for (const std::string& name : names_) shell("ip netns add " + name);
-    shell(fmt::format("ip link add veth0 netns {} type veth peer name veth0 netns {}", names_[0], names_[1]));
+    for (const std::string& name : names_) run_shell("ip netns add " + name);
+    run_shell(
+        fmt::format("ip link add veth0 netns {} type veth peer name veth0 netns {}", names_[0], names_[1]));
     for (size_t side = 0; side < 2; ++side) {
       const std::string ip = fmt::format("ip -n {}", names_[side]);
-      shell(fmt::format("{0} addr add {1}/24 dev veth0 && {0} link set lo up && {0} link set veth0 up", ip,
-                        addresses_[side]));
+      run_shell(fmt::format("{0} addr add {1}/24 dev veth0 && {0} link set lo up && {0} link set veth0 up",
+                            ip, addresses_[side]));
     }
   } catch (const Error& error) {
     for (const std::string& name : names_)
@@ -70,7 +52,7 @@ void NetworkPair::enter(int side) const {
 }
 
 std::string NetworkPair::run(int side, const std::string& command) const {
-  return shell(fmt::format("ip netns exec {} sh -c '{}'", names_[static_cast<size_t>(side)], command));
+  return run_shell(fmt::format("ip netns exec {} sh -c '{}'", names_[static_cast<size_t>(side)], command));
 }
 
 }  // namespace tessera

@@ -79,7 +79,8 @@ class GemmOperands {
       }
     }
     run(kernels, copy);
-    Verifier verifier(what);
+    Verification result;
+    Verifier verifier(what, result);
     const auto [T, N, K] = std::tuple(case_.T, case_.N, case_.K);
     switch (case_.product) {
       case Product::kForward:
@@ -93,7 +94,7 @@ class GemmOperands {
         verify_product(verifier, {y_.view(), 1, N}, {x_.view(), 1, K}, T, out, points, former);
         break;
     }
-    return verifier.result();
+    return result;
   }
 
  private:

@@ -9,7 +9,8 @@ namespace {
 
 Verification verify_sample(const TileFeedMeter::Sample& sample) {
   constexpr size_t kWidth = 32, kDepth = 512;
-  Verifier verifier("tiles 32x32x512");
+  Verification result;
+  Verifier verifier("tiles 32x32x512", result);
   for (size_t i = 0; i < kWidth; ++i) {
     for (size_t j = 0; j < kWidth; ++j) {
       double expected = 0, magnitude = 0;
@@ -22,7 +23,7 @@ Verification verify_sample(const TileFeedMeter::Sample& sample) {
                        expected, (kDepth + 2) * kFloat32Rounding * magnitude);
     }
   }
-  return verifier.result();
+  return result;
 }
 
 }  // namespace

@@ -113,6 +113,16 @@ void verify_rmsnorm_backward(Verifier& verifier, int64_t row, const Row& dy, con
   }
 }
 
+void verify_sum_of_squares(Verifier& verifier, ConstTensorView x, double got) {
+  const auto count = static_cast<size_t>(x.num_elements());
+  double expected = 0;
+  for (const float value : std::span(x.as<float>(), count))
+    expected += static_cast<double>(value) * static_cast<double>(value);
+  constexpr double kDoubleRounding = 0x1p-53;
+  verifier.compare("sum of squares", 0, 0, got, expected,
+                   static_cast<double>(count + 2) * kDoubleRounding * expected);
+}
+
 void verify_add(Verifier& verifier, int64_t row, const Row& x, const Row& y, const Row& sum, DType dtype) {
   for (size_t i = 0; i < x.size(); ++i) {
     const double expected = x[i] + y[i];

@@ -24,18 +24,16 @@ inline double rounding_of(DType dtype) { return dtype == DType::kBF16 ? 0x1p-8 :
 // Counts comparisons and fails on the first wrong one.
 class Verifier {
  public:
-  // `what` names operation, shape and implementation in errors.
-  explicit Verifier(std::string what) : what_(std::move(what)) {}
+  // `what` names operation, shape and implementation in errors; comparisons are added to `result`.
+  Verifier(std::string what, Verification& result) : what_(std::move(what)), result_(result) {}
 
   // Error(kInternal) naming what, `place`, expected, got and bound unless |got - expected| <= bound. NaN
   // always fails.
   void compare(const char* tensor, int64_t row, int64_t column, double got, double expected, double bound);
 
-  const Verification& result() const { return result_; }
-
  private:
   std::string what_;
-  Verification result_;
+  Verification& result_;
 };
 
 // Indices spread over [0, size), including first and last, ascending and the same in every run; all of them
@@ -57,6 +55,8 @@ void verify_rmsnorm(Verifier& verifier, int64_t row, const Row& x, const Row& w,
 // dx = former + rstd (g - x rstd^2 mean(g x)), g = dy w; `former` empty = overwritten
 void verify_rmsnorm_backward(Verifier& verifier, int64_t row, const Row& dy, const Row& x, const Row& w,
                              double rstd, const Row& former, const Row& dx, DType dtype);
+// The sum of the squares of x (F32), in double.
+void verify_sum_of_squares(Verifier& verifier, ConstTensorView x, double got);
 // sum = x + y
 void verify_add(Verifier& verifier, int64_t row, const Row& x, const Row& y, const Row& sum, DType dtype);
 // h = silu(gate) up, gate_up = [gate | up]

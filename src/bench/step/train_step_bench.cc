@@ -162,9 +162,7 @@ class TrainStep {
     for (size_t i = 0; i < passes_.size(); ++i) run_pass(i, &unused);
     ops_.forward_to(*cpu_ops_);
     Verification result = verifying.result();
-    const Verification of_update = verify_optimizer();
-    result.num_checked += of_update.num_checked;
-    result.worst_error = std::max(result.worst_error, of_update.worst_error);
+    verify_optimizer(result);
     ops_.reset();
     return result;
   }
@@ -240,8 +238,8 @@ class TrainStep {
   // Checks the gradient norm of the step, and the first update of a sample of weights; with zero moments
   // AdamW's is
   //   w -= lr g / (|g| + eps)
-  Verification verify_optimizer() {
-    Verifier verifier("optimizer, " + format_count(num_parameters(), "parameter"));
+  void verify_optimizer(Verification& result) {
+    Verifier verifier("optimizer, " + format_count(num_parameters(), "parameter"), result);
     const double norm = std::sqrt(gradient_squares_);
     const double expected_norm = std::sqrt(sum_of_squares_of_ranges());
     constexpr double kDoubleRounding = 0x1p-53;
@@ -268,7 +266,6 @@ class TrainStep {
       verifier.compare("weight", 0, elements[i], master(elements[i]), expected,
                        4 * kFloat32Rounding * std::abs(before[i]) + 1e-5 * kLearningRate);
     }
-    return verifier.result();
   }
 
   double sum_of_squares_of_ranges() const {

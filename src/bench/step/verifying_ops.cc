@@ -67,17 +67,6 @@ void verify_norm_weight(Verifier& verifier, ConstTensorView dy_RD, ConstTensorVi
   }
 }
 
-void verify_sum_of_squares(Verifier& verifier, ConstTensorView x, double got) {
-  double expected = 0;
-  for (int64_t i = 0; i < x.num_elements(); ++i) {
-    const auto value = static_cast<double>(x.as<float>()[i]);
-    expected += value * value;
-  }
-  constexpr double kDoubleRounding = 0x1p-53;
-  verifier.compare("sum of squares", 0, 0, got, expected,
-                   static_cast<double>(x.num_elements() + 2) * kDoubleRounding * expected);
-}
-
 // Row `row` of x is exactly this.
 void verify_copied_row(Verifier& verifier, int64_t row, const Row& expected, ConstTensorView x_TD) {
   const Row got = row_of(x_TD, row);
@@ -94,11 +83,6 @@ Row slice(const Row& row, int64_t begin, int64_t count) {
 
 }  // namespace
 
-void VerifyingOps::keep(const Verifier& verifier) {
-  result_.num_checked += verifier.result().num_checked;
-  result_.worst_error = std::max(result_.worst_error, verifier.result().worst_error);
-}
-
 void VerifyingOps::linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
                           TensorView y_TN) {
   const int64_t K = x_TK.dim(1);
@@ -106,9 +90,8 @@ void VerifyingOps::linear(ConstTensorView x_TK, const LinearWeight& weight, Cons
   ForwardingOps::linear(x_TK, weight, bias_N, y_TN);
   std::vector<double> bias;
   for (const SamplePoint& point : points) bias.push_back(bias_N.empty() ? 0 : element(bias_N, point.column));
-  Verifier verifier(call_name("linear", x_TK, weight.w_NK));
+  Verifier verifier(call_name("linear", x_TK, weight.w_NK), result_);
   verify_product(verifier, {x_TK, K, 1}, {weight.w_NK, K, 1}, K, y_TN, points, bias);
-  keep(verifier);
 }
 
 void VerifyingOps::linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
@@ -118,9 +101,8 @@ void VerifyingOps::linear_backward_input(ConstTensorView dy_TN, const LinearWeig
   const std::vector<double> former =
       update == Update::kAdd ? values_at(dx_TK, points) : std::vector<double>();
   ForwardingOps::linear_backward_input(dy_TN, weight, dx_TK, update);
-  Verifier verifier(call_name("linear_backward_input", dy_TN, weight.w_NK));
+  Verifier verifier(call_name("linear_backward_input", dy_TN, weight.w_NK), result_);
   verify_product(verifier, {dy_TN, N, 1}, {weight.w_NK, 1, K}, N, dx_TK, points, former);
-  keep(verifier);
 }
 
 void VerifyingOps::linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
@@ -132,13 +114,12 @@ void VerifyingOps::linear_backward_weight(ConstTensorView dy_TN, ConstTensorView
   double squares = 0;
   ForwardingOps::linear_backward_weight(dy_TN, x_TK, dw_NK,
                                         {update.mode, update.squares == nullptr ? nullptr : &squares});
-  Verifier verifier(call_name("linear_backward_weight", dy_TN, x_TK));
+  Verifier verifier(call_name("linear_backward_weight", dy_TN, x_TK), result_);
   verify_product(verifier, {dy_TN, 1, N}, {x_TK, 1, K}, T, dw_NK, points, former);
   if (update.squares != nullptr) {
     verify_sum_of_squares(verifier, dw_NK, squares);
     *update.squares += squares;
   }
-  keep(verifier);
 }
 
 void VerifyingOps::linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, Update update) {
@@ -146,21 +127,19 @@ void VerifyingOps::linear_backward_bias(ConstTensorView dy_TN, TensorView db_N, 
   const std::vector<int64_t> columns = sample_indices(N, kSampledColumns);
   const std::vector<double> former = elements_at(db_N, columns);
   ForwardingOps::linear_backward_bias(dy_TN, db_N, update);
-  Verifier verifier(call_name("linear_backward_bias", dy_TN, db_N));
+  Verifier verifier(call_name("linear_backward_bias", dy_TN, db_N), result_);
   for (size_t i = 0; i < columns.size(); ++i) {
     verify_sum(verifier, "db", columns[i], dy_TN.dim(0), update == Update::kAdd ? former[i] : 0,
                element(db_N, columns[i]), [&](int64_t row) { return element(dy_TN, row * N + columns[i]); });
   }
-  keep(verifier);
 }
 
 void VerifyingOps::embedding(std::span<const int32_t> ids, ConstTensorView table_VD, TensorView x_TD) {
   ForwardingOps::embedding(ids, table_VD, x_TD);
-  Verifier verifier(call_name("embedding", table_VD, x_TD));
+  Verifier verifier(call_name("embedding", table_VD, x_TD), result_);
   for (const int64_t row : sample_rows(x_TD)) {
     verify_copied_row(verifier, row, row_of(table_VD, ids[static_cast<size_t>(row)]), x_TD);
   }
-  keep(verifier);
 }
 
 void VerifyingOps::embedding_backward(std::span<const int32_t> ids, ConstTensorView dx_TD, int32_t padding_id,
@@ -170,7 +149,7 @@ void VerifyingOps::embedding_backward(std::span<const int32_t> ids, ConstTensorV
   for (const int64_t row : sample_rows(dx_TD)) sampled.push_back(ids[static_cast<size_t>(row)]);
   const std::vector<Row> former = rows_of(dtable_VD, sampled);
   ForwardingOps::embedding_backward(ids, dx_TD, padding_id, dtable_VD);
-  Verifier verifier(call_name("embedding_backward", dx_TD, dtable_VD));
+  Verifier verifier(call_name("embedding_backward", dx_TD, dtable_VD), result_);
   for (size_t i = 0; i < sampled.size(); ++i) {
     const Row got = row_of(dtable_VD, sampled[i]);
     for (const int64_t column : sample_indices(width, kSampledColumns)) {
@@ -181,7 +160,6 @@ void VerifyingOps::embedding_backward(std::span<const int32_t> ids, ConstTensorV
       });
     }
   }
-  keep(verifier);
 }
 
 void VerifyingOps::rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps, TensorView y_RD,
@@ -189,13 +167,12 @@ void VerifyingOps::rmsnorm(ConstTensorView x_RD, ConstTensorView w_D, float eps,
   const std::vector<int64_t> rows = sample_rows(x_RD);
   const std::vector<Row> x = rows_of(x_RD, rows);  // y may be x
   ForwardingOps::rmsnorm(x_RD, w_D, eps, y_RD, rstd_R);
-  Verifier verifier(call_name("rmsnorm", x_RD, w_D));
+  Verifier verifier(call_name("rmsnorm", x_RD, w_D), result_);
   const Row w = row_of(w_D.reshaped({1, w_D.num_elements()}), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
     verify_rmsnorm(verifier, rows[i], x[i], w, eps, row_of(y_RD, rows[i]), element(rstd_R, rows[i]),
                    y_RD.dtype());
   }
-  keep(verifier);
 }
 
 void VerifyingOps::rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD, ConstTensorView w_D,
@@ -205,7 +182,7 @@ void VerifyingOps::rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD,
   const std::vector<int64_t> columns = sample_indices(x_RD.dim(1), kSampledColumns);
   const std::vector<Row> dy = rows_of(dy_RD, rows), dx_before = rows_of(dx_RD, rows);  // dx may be dy
   const std::vector<double> dw_before = elements_at(dw_D, columns);
-  Verifier verifier(call_name("rmsnorm_backward", dy_RD, w_D));
+  Verifier verifier(call_name("rmsnorm_backward", dy_RD, w_D), result_);
   const bool in_place = dx_RD.bytes() == dy_RD.bytes();
   ForwardingOps::rmsnorm_backward(dy_RD, x_RD, w_D, rstd_R, dx_RD, dx_update, dw_D, dw_update);
   const Row w = row_of(w_D.reshaped({1, w_D.num_elements()}), 0);
@@ -215,7 +192,6 @@ void VerifyingOps::rmsnorm_backward(ConstTensorView dy_RD, ConstTensorView x_RD,
                             dx_RD.dtype());
   }
   if (!in_place) verify_norm_weight(verifier, dy_RD, x_RD, rstd_R, columns, dw_before, dw_update, dw_D);
-  keep(verifier);
 }
 
 void VerifyingOps::add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTensorView w_D, float eps,
@@ -223,7 +199,7 @@ void VerifyingOps::add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTenso
   const std::vector<int64_t> rows = sample_rows(x_TD);
   const std::vector<Row> x = rows_of(x_TD, rows);
   ForwardingOps::add_rmsnorm(x_TD, y_TD, w_D, eps, norm_TD, rstd_T);
-  Verifier verifier(call_name("add_rmsnorm", x_TD, w_D));
+  Verifier verifier(call_name("add_rmsnorm", x_TD, w_D), result_);
   const Row w = row_of(w_D.reshaped({1, w_D.num_elements()}), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row sum = row_of(x_TD, rows[i]);
@@ -231,7 +207,6 @@ void VerifyingOps::add_rmsnorm(TensorView x_TD, ConstTensorView y_TD, ConstTenso
     verify_rmsnorm(verifier, rows[i], sum, w, eps, row_of(norm_TD, rows[i]), element(rstd_T, rows[i]),
                    norm_TD.dtype());
   }
-  keep(verifier);
 }
 
 void VerifyingOps::add(TensorView x, ConstTensorView y) {
@@ -239,24 +214,22 @@ void VerifyingOps::add(TensorView x, ConstTensorView y) {
   const std::vector<int64_t> rows = sample_rows(x_RD);
   const std::vector<Row> before = rows_of(x_RD, rows);
   ForwardingOps::add(x, y);
-  Verifier verifier(call_name("add", x, y));
+  Verifier verifier(call_name("add", x, y), result_);
   for (size_t i = 0; i < rows.size(); ++i) {
     verify_add(verifier, rows[i], before[i], row_of(y.reshaped(x_RD.shape()), rows[i]), row_of(x_RD, rows[i]),
                x.dtype());
   }
-  keep(verifier);
 }
 
 void VerifyingOps::round_to(ConstTensorView from, TensorView to) {
   ForwardingOps::round_to(from, to);
-  Verifier verifier(call_name("round_to", from, to));
+  Verifier verifier(call_name("round_to", from, to), result_);
   const ConstTensorView flat_from = from.reshaped({from.num_elements()});
   const TensorView flat_to = to.reshaped({to.num_elements()});
   for (const int64_t i : sample_indices(flat_to.dim(0), kSampledElements)) {
     const double expected = element(flat_from, i);
     verifier.compare("to", 0, i, element(flat_to, i), expected, rounding_of(to.dtype()) * std::abs(expected));
   }
-  keep(verifier);
 }
 
 void VerifyingOps::gather_rows(std::span<const int32_t> rows, TensorView x_TD) {
@@ -264,9 +237,8 @@ void VerifyingOps::gather_rows(std::span<const int32_t> rows, TensorView x_TD) {
   std::vector<Row> expected;
   for (const int64_t i : sampled) expected.push_back(row_of(x_TD, rows[static_cast<size_t>(i)]));
   ForwardingOps::gather_rows(rows, x_TD);
-  Verifier verifier(call_name("gather_rows", x_TD, x_TD));
+  Verifier verifier(call_name("gather_rows", x_TD, x_TD), result_);
   for (size_t i = 0; i < sampled.size(); ++i) verify_copied_row(verifier, sampled[i], expected[i], x_TD);
-  keep(verifier);
 }
 
 void VerifyingOps::scatter_rows(std::span<const int32_t> rows, TensorView x_TD) {
@@ -278,26 +250,23 @@ void VerifyingOps::scatter_rows(std::span<const int32_t> rows, TensorView x_TD) 
     expected.push_back(is_zero ? Row(static_cast<size_t>(x_TD.dim(1))) : row_of(x_TD, at - rows.begin()));
   }
   ForwardingOps::scatter_rows(rows, x_TD);
-  Verifier verifier(call_name("scatter_rows", x_TD, x_TD));
+  Verifier verifier(call_name("scatter_rows", x_TD, x_TD), result_);
   for (size_t i = 0; i < sampled.size(); ++i) verify_copied_row(verifier, sampled[i], expected[i], x_TD);
-  keep(verifier);
 }
 
 void VerifyingOps::zero(TensorView x) {
   ForwardingOps::zero(x);
-  Verifier verifier(call_name("zero", x, x));
+  Verifier verifier(call_name("zero", x, x), result_);
   const TensorView flat = x.reshaped({x.num_elements()});
   for (const int64_t i : sample_indices(flat.dim(0), kSampledElements)) {
     verifier.compare("x", 0, i, element(flat, i), 0, 0);
   }
-  keep(verifier);
 }
 
 double VerifyingOps::sum_of_squares(ConstTensorView x) {
   const double sum = ForwardingOps::sum_of_squares(x);
-  Verifier verifier(call_name("sum_of_squares", x, x));
+  Verifier verifier(call_name("sum_of_squares", x, x), result_);
   verify_sum_of_squares(verifier, x, sum);
-  keep(verifier);
   return sum;
 }
 
@@ -307,7 +276,7 @@ void VerifyingOps::head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& sh
   const std::vector<int64_t> rows = sample_rows(qkv_TQ);
   const std::vector<Row> before = rows_of(qkv_TQ, rows);
   ForwardingOps::head_rmsnorm(qkv_TQ, shape, head_begin, head_end, w_E, eps, y_TQ, rstd);
-  Verifier verifier(call_name("head_rmsnorm", qkv_TQ, w_E));
+  Verifier verifier(call_name("head_rmsnorm", qkv_TQ, w_E), result_);
   const Row w = row_of(w_E.reshaped({1, shape.head_dim}), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row after = row_of(y_TQ, rows[i]);
@@ -318,7 +287,6 @@ void VerifyingOps::head_rmsnorm(ConstTensorView qkv_TQ, const AttentionShape& sh
                      element(rstd, rows[i] * (head_end - head_begin) + head - head_begin), y_TQ.dtype());
     }
   }
-  keep(verifier);
 }
 
 void VerifyingOps::head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv_TQ,
@@ -329,7 +297,7 @@ void VerifyingOps::head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv
   const std::vector<Row> before = rows_of(dqkv_TQ, rows);
   ForwardingOps::head_rmsnorm_backward(dqkv_TQ, qkv_TQ, shape, head_begin, head_end, w_E, rstd, dw_E,
                                        dw_update);
-  Verifier verifier(call_name("head_rmsnorm_backward", dqkv_TQ, w_E));
+  Verifier verifier(call_name("head_rmsnorm_backward", dqkv_TQ, w_E), result_);
   const Row w = row_of(w_E.reshaped({1, shape.head_dim}), 0);
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row x = row_of(qkv_TQ, rows[i]), after = row_of(dqkv_TQ, rows[i]);
@@ -341,7 +309,6 @@ void VerifyingOps::head_rmsnorm_backward(TensorView dqkv_TQ, ConstTensorView qkv
                               slice(after, at, shape.head_dim), dqkv_TQ.dtype());
     }
   }
-  keep(verifier);
 }
 
 void VerifyingOps::rope(TensorView qkv_TQ, const AttentionShape& shape, std::span<const int32_t> positions,
@@ -349,29 +316,26 @@ void VerifyingOps::rope(TensorView qkv_TQ, const AttentionShape& shape, std::spa
   const std::vector<int64_t> rows = sample_rows(qkv_TQ);
   const std::vector<Row> before = rows_of(qkv_TQ, rows);
   ForwardingOps::rope(qkv_TQ, shape, positions, table, inverse);
-  Verifier verifier(call_name("rope", qkv_TQ, qkv_TQ));
+  Verifier verifier(call_name("rope", qkv_TQ, qkv_TQ), result_);
   for (size_t i = 0; i < rows.size(); ++i) {
     verify_rope(verifier, rows[i], before[i], shape, positions[static_cast<size_t>(rows[i])], table, inverse,
                 row_of(qkv_TQ, rows[i]), qkv_TQ.dtype());
   }
-  keep(verifier);
 }
 
 void VerifyingOps::attention(ConstTensorView qkv_TQ, const AttentionShape& shape,
                              std::span<const int32_t> cu_seqlens, TensorView o_THE, TensorView lse_HT) {
   ForwardingOps::attention(qkv_TQ, shape, cu_seqlens, o_THE, lse_HT);
-  Verifier verifier(call_name("attention", qkv_TQ, o_THE));
+  Verifier verifier(call_name("attention", qkv_TQ, o_THE), result_);
   verify_attention(verifier, qkv_TQ, shape, cu_seqlens, o_THE, lse_HT);
-  keep(verifier);
 }
 
 void VerifyingOps::attention_backward(ConstTensorView do_THE, ConstTensorView qkv_TQ, ConstTensorView o_THE,
                                       ConstTensorView lse_HT, const AttentionShape& shape,
                                       std::span<const int32_t> cu_seqlens, TensorView dqkv_TQ) {
   ForwardingOps::attention_backward(do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ);
-  Verifier verifier(call_name("attention_backward", qkv_TQ, o_THE));
+  Verifier verifier(call_name("attention_backward", qkv_TQ, o_THE), result_);
   verify_attention_backward(verifier, do_THE, qkv_TQ, o_THE, lse_HT, shape, cu_seqlens, dqkv_TQ);
-  keep(verifier);
 }
 
 void VerifyingOps::attention_cached(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView k_cache,
@@ -382,11 +346,10 @@ void VerifyingOps::attention_cached(ConstTensorView qkv_TQ, const AttentionShape
 
 void VerifyingOps::swiglu(ConstTensorView gate_up_TF2, TensorView h_TF) {
   ForwardingOps::swiglu(gate_up_TF2, h_TF);
-  Verifier verifier(call_name("swiglu", gate_up_TF2, h_TF));
+  Verifier verifier(call_name("swiglu", gate_up_TF2, h_TF), result_);
   for (const int64_t row : sample_rows(h_TF)) {
     verify_swiglu(verifier, row, row_of(gate_up_TF2, row), row_of(h_TF, row), h_TF.dtype());
   }
-  keep(verifier);
 }
 
 void VerifyingOps::swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_up_TF2,
@@ -395,13 +358,12 @@ void VerifyingOps::swiglu_backward(ConstTensorView dh_TF, ConstTensorView gate_u
   // dgate_up may be gate_up, h may be dh.
   const std::vector<Row> gate_up = rows_of(gate_up_TF2, rows), dh = rows_of(dh_TF, rows);
   ForwardingOps::swiglu_backward(dh_TF, gate_up_TF2, dgate_up_TF2, h_TF);
-  Verifier verifier(call_name("swiglu_backward", h_TF, dgate_up_TF2));
+  Verifier verifier(call_name("swiglu_backward", h_TF, dgate_up_TF2), result_);
   for (size_t i = 0; i < rows.size(); ++i) {
     verify_swiglu_backward(verifier, rows[i], dh[i], gate_up[i], row_of(dgate_up_TF2, rows[i]),
                            dgate_up_TF2.dtype());
     verify_swiglu(verifier, rows[i], gate_up[i], row_of(h_TF, rows[i]), h_TF.dtype());
   }
-  keep(verifier);
 }
 
 LossSums VerifyingOps::cross_entropy(ConstTensorView logits_RV, std::span<const int32_t> targets,
@@ -412,13 +374,12 @@ LossSums VerifyingOps::cross_entropy(ConstTensorView logits_RV, std::span<const 
   const ExactLoss loss = exact_loss(logits_RV, targets);
   const LossSums sums =
       ForwardingOps::cross_entropy(logits_RV, targets, label_smoothing, grad_scale, dlogits_RV);
-  Verifier verifier(call_name("cross_entropy", logits_RV, dlogits_RV));
+  Verifier verifier(call_name("cross_entropy", logits_RV, dlogits_RV), result_);
   verifier.compare("loss_sum", 0, 0, sums.loss_sum, loss.sum, loss.bound);
   for (size_t i = 0; i < rows.size(); ++i) {
     verify_cross_entropy(verifier, rows[i], logits[i], targets[static_cast<size_t>(rows[i])], grad_scale,
                          row_of(dlogits_RV, rows[i]), dlogits_RV.dtype());
   }
-  keep(verifier);
   return sums;
 }
 
@@ -433,7 +394,7 @@ void VerifyingOps::cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t fi
     former.push_back(first_column == 0 ? -HUGE_VAL : log_sum_exp(states[static_cast<size_t>(r)]));
   }
   ForwardingOps::cross_entropy_add_chunk(logits_RC, first_column, targets, label_smoothing, rows);
-  Verifier verifier(call_name("cross_entropy_add_chunk", logits_RC, logits_RC));
+  Verifier verifier(call_name("cross_entropy_add_chunk", logits_RC, logits_RC), result_);
   for (size_t i = 0; i < sampled.size(); ++i) {
     const auto at = static_cast<size_t>(sampled[i]);
     if (targets[at] == kIgnoredLabel) continue;
@@ -447,7 +408,6 @@ void VerifyingOps::cross_entropy_add_chunk(ConstTensorView logits_RC, int64_t fi
     const SoftmaxBound exact = softmax_bound(logits);
     verifier.compare("log_sum_exp", sampled[i], 0, log_sum_exp(states[at]), exact.log_sum_exp, exact.bound);
   }
-  keep(verifier);
 }
 
 LossSums VerifyingOps::cross_entropy_loss(ConstTensorView rows, std::span<const int32_t> targets,
@@ -461,9 +421,8 @@ LossSums VerifyingOps::cross_entropy_loss(ConstTensorView rows, std::span<const 
     expected += lse - target_logit;
     magnitude += std::abs(lse) + std::abs(target_logit);
   }
-  Verifier verifier(fmt::format("cross_entropy_loss [{}]", states.size()));
+  Verifier verifier(fmt::format("cross_entropy_loss [{}]", states.size()), result_);
   verifier.compare("loss_sum", 0, 0, sums.loss_sum, expected, kFloat32Rounding * magnitude);
-  keep(verifier);
   return sums;
 }
 
@@ -476,13 +435,12 @@ void VerifyingOps::cross_entropy_chunk_gradient(ConstTensorView logits_RC, int64
   const std::vector<Row> logits = rows_of(logits_RC, sampled);  // dlogits may be logits
   ForwardingOps::cross_entropy_chunk_gradient(logits_RC, first_column, vocab_size, targets, rows,
                                               label_smoothing, grad_scale, dlogits_RC);
-  Verifier verifier(call_name("cross_entropy_chunk_gradient", logits_RC, dlogits_RC));
+  Verifier verifier(call_name("cross_entropy_chunk_gradient", logits_RC, dlogits_RC), result_);
   for (size_t i = 0; i < sampled.size(); ++i) {
     const auto at = static_cast<size_t>(sampled[i]);
     verify_chunk_gradient(verifier, sampled[i], logits[i], log_sum_exp(softmax_rows(rows)[at]), first_column,
                           targets[at], grad_scale, row_of(dlogits_RC, sampled[i]), dlogits_RC.dtype());
   }
-  keep(verifier);
 }
 
 }  // namespace tessera

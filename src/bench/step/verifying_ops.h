@@ -71,8 +71,6 @@ class VerifyingOps final : public ForwardingOps {
                                     float label_smoothing, float grad_scale, TensorView dlogits_RC) override;
 
  private:
-  void keep(const Verifier& verifier);
-
   Verification result_;
 };
 

@@ -15,6 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int64_t kMaxRanks = 64;
+
 constexpr const char* kRow = "{:>5} {:>9} {:>9} {:>6} {:>6} {:>5}  {:<26} {:>6}\n";
 
 class BenchCommCommand : public BenchCommand {
@@ -52,10 +54,7 @@ class BenchCommCommand : public BenchCommand {
   }
 
   void run(FlagTable*) override {
-    const std::vector<int64_t> all_ranks = parse_sizes("ranks", ranks_);
-    for (const int64_t ranks : all_ranks) {
-      if (ranks > 64) fail(ExitCode::kUsage, "--ranks: expected at most 64, found {}", ranks);
-    }
+    const std::vector<int64_t> all_ranks = parse_sizes("ranks", ranks_, kMaxRanks);
     check_names();
     if (!serve_.empty()) {
       serve_comm_ranks(serve_, static_cast<int>(all_ranks[0]), threads_of_rank(all_ranks[0]));

@@ -47,27 +47,14 @@ void BenchCommand::show(const BenchLine& line, const ThreadPool& pool) const {
   flush_output();
 }
 
-void limit_flag(Flag& flag, double low, double high) {
-  flag.set = [set = flag.set, get = flag.get, name = flag.name, low,
-              high](const std::vector<std::string>& values) {
-    set(values);
-    for (const std::string& text : get()) {
-      const double value = std::stod(text);
-      if (!(low <= value && value <= high)) {
-        fail(ExitCode::kUsage, "--{}: expected a number from {} to {}, found {}", name, low, high, text);
-      }
-    }
-  };
-}
-
-std::vector<int64_t> parse_sizes(const std::string& flag, const std::vector<std::string>& texts) {
-  constexpr int64_t kMaxSize = int64_t{1} << 30;
+std::vector<int64_t> parse_sizes(const std::string& flag, const std::vector<std::string>& texts,
+                                 int64_t max) {
   std::vector<int64_t> sizes;
   for (const std::string& text : texts) {
     int64_t size = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > kMaxSize) {
-      fail(ExitCode::kUsage, "--{}: expected whole numbers from 1 to {}, found '{}'", flag, kMaxSize,
+    if (error != std::errc() || end != text.data() + text.size() || size < 1 || size > max) {
+      fail(ExitCode::kUsage, "--{}: expected whole numbers from 1 to {}, found '{}'", flag, max,
            printable(text));
     }
     sizes.push_back(size);

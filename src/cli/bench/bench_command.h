@@ -9,6 +9,7 @@
 #include "bench/bench_line.h"
 #include "bench/measure.h"
 #include "cli/command.h"
+#include "cli/flag_parser.h"
 #include "platform/thread_pool.h"
 
 namespace tessera {
@@ -40,11 +41,9 @@ class BenchCommand : public Command {
   bool json_ = false;
 };
 
-// Makes the flag refuse values outside [low, high] (kUsage).
-void limit_flag(Flag& flag, double low, double high);
-
-// Parses the values of a list flag as whole numbers from 1. Error(kUsage).
-std::vector<int64_t> parse_sizes(const std::string& flag, const std::vector<std::string>& texts);
+// Parses the values of a list flag as whole numbers from 1 to `max`. Error(kUsage).
+std::vector<int64_t> parse_sizes(const std::string& flag, const std::vector<std::string>& texts,
+                                 int64_t max = int64_t{1} << 30);
 
 // The best implementation of that name that this machine can run, other than the chosen one; empty for "none"
 // or if the chosen one is the only one of this name. "auto" is onednn, or nothing where it does not run.

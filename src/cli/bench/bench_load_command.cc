@@ -2,8 +2,8 @@
 
 #include "base/text.h"
 #include "bench/load_bench.h"
+#include "bench/scratch_folder.h"
 #include "cli/bench/bench_command.h"
-#include "cli/scratch_folder.h"
 #include "cli/terminal/terminal.h"
 #include "cli/threads.h"
 #include "formats/safetensors/safetensors.h"
@@ -12,6 +12,8 @@ namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int64_t kMaxRanks = 64;
 
 class BenchLoadCommand : public BenchCommand {
  public:
@@ -45,10 +47,7 @@ class BenchLoadCommand : public BenchCommand {
   }
 
   void run(FlagTable*) override {
-    const std::vector<int64_t> all_ranks = parse_sizes("ranks", ranks_);
-    for (const int64_t ranks : all_ranks) {
-      if (ranks > 64) fail(ExitCode::kUsage, "--ranks: expected at most 64, found {}", ranks);
-    }
+    const std::vector<int64_t> all_ranks = parse_sizes("ranks", ranks_, kMaxRanks);
     for (const std::string& cache : cache_) {
       if (cache != "warm" && cache != "cold") {
         fail(ExitCode::kUsage, "--cache: expected warm or cold, found '{}'", printable(cache));

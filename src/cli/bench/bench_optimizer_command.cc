@@ -14,7 +14,7 @@ class BenchOptimizerCommand : public BenchCommand {
     return "One AdamW update of bf16 weights with their 16-bit remainders, and one of float32 weights, each "
            "reading and writing 28 bytes per parameter, and the sum of squares for the gradient norm, 4 "
            "bytes. peak is the memory bandwidth, measured in turn. Each line is first verified against "
-           "float64 on a sample.";
+           "the reference on a sample.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench optimizer --num_parameters 1e9"};

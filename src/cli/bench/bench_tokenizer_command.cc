@@ -1,8 +1,8 @@
 #include <filesystem>
 
+#include "bench/scratch_folder.h"
 #include "bench/tokenizer_bench.h"
 #include "cli/bench/bench_command.h"
-#include "cli/scratch_folder.h"
 #include "cli/terminal/terminal.h"
 #include "cli/threads.h"
 #include "io/file.h"

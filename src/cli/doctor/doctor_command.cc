@@ -6,7 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/median.h"
 #include "base/memory.h"
+#include "base/stopwatch.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/doctor/doctor_ranks.h"
@@ -59,12 +61,11 @@ std::optional<int64_t> huge_bytes_of_a_trial(ThreadPool& pool) {
 double empty_loop_seconds(ThreadPool& pool) {
   std::vector<double> seconds(301);
   for (double& each : seconds) {
-    const auto begin = std::chrono::steady_clock::now();
+    const Stopwatch stopwatch;
     pool.parallel_for(pool.num_threads(), [](int64_t) {});
-    each = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    each = stopwatch.seconds();
   }
-  std::nth_element(seconds.begin(), seconds.begin() + 150, seconds.end());
-  return seconds[150];
+  return median(std::move(seconds));
 }
 
 Findings examine() {

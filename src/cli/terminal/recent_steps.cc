@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/median.h"
+
 namespace tessera {
 namespace {
 
@@ -27,9 +29,7 @@ double RecentSteps::median(double Step::*field) const {
   if (steps_.empty()) return 0;
   std::vector<double> values;
   for (const Step& step : steps_) values.push_back(step.*field);
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return tessera::median(std::move(values));
 }
 
 }  // namespace tessera

@@ -79,8 +79,8 @@ class MemberProcesses {
         try {
           FolderRendezvous rendezvous(folder_);
           FailureDetector failures;
-          NetworkGroup group("test", ranks, rank, rendezvous,
-                             {.timeout = timeout, .connections = 2, .interface = {}}, failures);
+          NetworkGroup group("test", ranks, rank, &rendezvous, {.timeout = timeout, .connections = 2},
+                             failures);
           std::ofstream(formed_file(rank)) << "formed";
           body(group);
         } catch (const std::exception& caught) {
@@ -204,7 +204,7 @@ TEST(NetworkFault, StrangersAtTheListenerDisturbNobody) {
   std::string errors[2];
   std::thread first([&] {
     try {
-      NetworkGroup group("test", {0, 1}, 0, rendezvous, {}, failures[0]);
+      NetworkGroup group("test", {0, 1}, 0, &rendezvous, {}, failures[0]);
       run_operations(group, 3, 100'000);
     } catch (const std::exception& error) {
       errors[0] = error.what();
@@ -226,7 +226,7 @@ TEST(NetworkFault, StrangersAtTheListenerDisturbNobody) {
     if (i % 3 != 0) strangers.push_back(std::move(stranger));
   }
   try {
-    NetworkGroup group("test", {0, 1}, 1, rendezvous, {}, failures[1]);
+    NetworkGroup group("test", {0, 1}, 1, &rendezvous, {}, failures[1]);
     run_operations(group, 3, 100'000);
   } catch (const std::exception& error) {
     errors[1] = error.what();
@@ -339,9 +339,9 @@ std::vector<std::string> run_through_proxy(const Damage& damage, milliseconds ti
     if (!proxy) proxy = std::make_unique<Proxy>(published_address(value), damage);
     return fmt::format("{} 2 {} 127.0.0.1", kWireVersion, proxy->port());
   });
-  const auto errors = run_members(
-      {.options = {.timeout = timeout, .connections = 2, .interface = {}}, .rendezvous = &rendezvous},
-      [](NetworkGroup& group) { run_operations(group, 4, 300'000); });
+  const auto errors =
+      run_members({.options = {.timeout = timeout, .connections = 2}, .rendezvous = &rendezvous},
+                  [](NetworkGroup& group) { run_operations(group, 4, 300'000); });
   *damaged = proxy->damaged();
   return errors;
 }

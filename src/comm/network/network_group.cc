@@ -333,16 +333,10 @@ class NetworkGroup::Impl {
   std::vector<std::thread> threads_;
 };
 
-NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous& rendezvous,
+NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
                            const NetworkOptions& options, FailureDetector& failures)
-    : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank, &rendezvous, options,
+    : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank, rendezvous, options,
                                    failures)) {}
-
-// Addresses are exchanged only while the group is being created.
-NetworkGroup::NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, StoreClient* store,
-                           const NetworkOptions& options, FailureDetector& failures)
-    : impl_(std::make_unique<Impl>(std::move(name), std::move(ranks), my_rank,
-                                   rendezvous_of(store, options).get(), options, failures)) {}
 
 NetworkGroup::~NetworkGroup() = default;
 

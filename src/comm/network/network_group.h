@@ -13,18 +13,16 @@
 #include <vector>
 
 #include "comm/failure.h"
-#include "comm/network/rendezvous.h"
 #include "comm/op_label.h"
 #include "comm/part.h"
 #include "comm/rank_position.h"
-#include "comm/store/store_client.h"
+#include "comm/rendezvous.h"
 
 namespace tessera {
 
 struct NetworkOptions {
   std::chrono::milliseconds timeout{60'000};  // per operation, from when its turn comes
   int connections = 4;                        // per pair of members
-  std::string interface;                      // "" = the one that reaches the store
   RankPosition* position = nullptr;           // records every operation; must outlive the group
 };
 
@@ -43,12 +41,9 @@ class NetworkGroup {
   static constexpr int kMaxRunning = 256;
 
   // Collective over `ranks` (ranks of the job, including this one); `name` distinguishes the group from
-  // others. Addresses are exchanged through the store; `store` and `failures` must outlive this. A group of
-  // one needs no store.
-  NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, StoreClient* store,
-               const NetworkOptions& options, FailureDetector& failures);
-  // Exchanges addresses through `rendezvous` instead of the store.
-  NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous& rendezvous,
+  // others. Addresses are exchanged through `rendezvous` now, which a group of one does not need; `failures`
+  // must outlive this.
+  NetworkGroup(std::string name, std::vector<int> ranks, int my_rank, Rendezvous* rendezvous,
                const NetworkOptions& options, FailureDetector& failures);
   // Unfinished operations are abandoned, which the other members see as a lost connection.
   ~NetworkGroup();
@@ -86,7 +81,6 @@ class NetworkGroup {
   void set_timeout(std::chrono::milliseconds timeout);
 
  private:
-  static std::unique_ptr<Rendezvous> rendezvous_of(StoreClient* store, const NetworkOptions& options);
   void check_parts(std::span<const Part> parts, size_t num_elements) const;
 
   class Impl;

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/failure.h"
-#include "comm/network/rendezvous.h"
+#include "comm/rendezvous.h"
 #include "comm/socket/tcp_socket.h"
 
 namespace tessera {

@@ -80,7 +80,7 @@ TEST(NetworkMismatch, AnotherElementTypeNamesBothSides) {
 
 TEST(NetworkMismatch, OneThatComesLaterIsFoundToo) {
   // In the broadcast member 0 only receives: all that member 1 notices is that no data arrives.
-  const NetworkOptions options{.timeout = std::chrono::milliseconds(500), .connections = 4, .interface = {}};
+  const NetworkOptions options{.timeout = std::chrono::milliseconds(500), .connections = 4};
   const auto errors = run_members({.options = options, .end_together = true}, [](NetworkGroup& group) {
     std::vector<std::byte> buffer(100);
     group.wait(group.all_gather(buffer, even_parts(100, 2), {"weights"}));
@@ -106,15 +106,13 @@ TEST(NetworkMismatch, OtherBoundsOfPartsAreFound) {
 }
 
 TEST(NetworkMismatch, OneOperationMoreEndsAtTheDeadlineWithWhomItWaitedFor) {
-  const auto errors =
-      run_members({.options = {.timeout = std::chrono::milliseconds(300), .connections = 2, .interface = {}},
-                   .end_together = true},
-                  [](NetworkGroup& group) {
-                    std::vector<std::byte> buffer(1000);
-                    group.wait(group.all_gather(buffer, even_parts(1000, 2), {"weights", 7}));
-                    if (group.index() == 1)
-                      group.wait(group.all_gather(buffer, even_parts(1000, 2), {"weights", 8}));
-                  });
+  const auto errors = run_members(
+      {.options = {.timeout = std::chrono::milliseconds(300), .connections = 2}, .end_together = true},
+      [](NetworkGroup& group) {
+        std::vector<std::byte> buffer(1000);
+        group.wait(group.all_gather(buffer, even_parts(1000, 2), {"weights", 7}));
+        if (group.index() == 1) group.wait(group.all_gather(buffer, even_parts(1000, 2), {"weights", 8}));
+      });
   EXPECT_THAT(errors[0], IsEmpty());
   EXPECT_THAT(errors[1], AllOf(HasSubstr("rank 0 on host a sends no more data to rank 1 on host b"),
                                HasSubstr("all_gather 2 of weights of group 8, 1000 bytes"),
@@ -124,9 +122,9 @@ TEST(NetworkMismatch, OneOperationMoreEndsAtTheDeadlineWithWhomItWaitedFor) {
 TEST(NetworkMismatch, MemberThatDoesNotComeIsNamed) {
   LocalRendezvous rendezvous;
   FailureDetector failures;
-  const NetworkOptions options{.timeout = std::chrono::milliseconds(200), .connections = 1, .interface = {}};
+  const NetworkOptions options{.timeout = std::chrono::milliseconds(200), .connections = 1};
   EXPECT_EQ(error_of([&] {
-              NetworkGroup("test", {0, 1, 2}, 0, rendezvous, options, failures);
+              NetworkGroup("test", {0, 1, 2}, 0, &rendezvous, options, failures);
             }),
             "rank 1 on host b has not joined group test within 0.2 s of rank 0 on host a");
   EXPECT_EQ(failures.failure()->rank, 1);
@@ -137,10 +135,9 @@ TEST(NetworkMismatch, OtherNumbersOfConnectionsAreRefusedWithBothNames) {
     // What a member with --connections 7 would have published.
     return key == "network/test/1" ? fmt::format("{} 7 {}", kWireVersion, value.substr(4)) : value;
   });
-  const auto errors =
-      run_members({.options = {.timeout = std::chrono::milliseconds(500), .connections = 4, .interface = {}},
-                   .rendezvous = &rendezvous},
-                  [](NetworkGroup&) {});
+  const auto errors = run_members(
+      {.options = {.timeout = std::chrono::milliseconds(500), .connections = 4}, .rendezvous = &rendezvous},
+      [](NetworkGroup&) {});
   EXPECT_THAT(errors[0], HasSubstr("rank 1 on host b has --connections 7, rank 0 on host a has 4"));
 }
 
@@ -149,10 +146,9 @@ TEST(NetworkMismatch, AnotherWireVersionIsRefusedWithBothNames) {
     return key == "network/test/1" ? fmt::format("{} in a form of its own", kWireVersion + 1) : value;
   });
   const Clock::time_point begin = Clock::now();
-  const auto errors =
-      run_members({.options = {.timeout = std::chrono::milliseconds(500), .connections = 4, .interface = {}},
-                   .rendezvous = &rendezvous},
-                  [](NetworkGroup&) {});
+  const auto errors = run_members(
+      {.options = {.timeout = std::chrono::milliseconds(500), .connections = 4}, .rendezvous = &rendezvous},
+      [](NetworkGroup&) {});
   EXPECT_LT(seconds_since(begin), 5);
   EXPECT_THAT(errors[0],
               HasSubstr(fmt::format(
@@ -165,12 +161,12 @@ TEST(NetworkFailure, OneElsewhereEndsWaitsWithin50Milliseconds) {
   FailureDetector failures[2];
   std::atomic<double> took = 1e9;
   std::thread other([&] {
-    NetworkGroup group("test", {0, 1}, 1, rendezvous, {}, failures[1]);
+    NetworkGroup group("test", {0, 1}, 1, &rendezvous, {}, failures[1]);
     while (!failures[0].failed()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   });
   {
-    NetworkGroup group("test", {0, 1}, 0, rendezvous, {}, failures[0]);
+    NetworkGroup group("test", {0, 1}, 0, &rendezvous, {}, failures[0]);
     std::vector<std::byte> buffer(1000);
     const NetworkGroup::Ticket ticket = group.all_gather(buffer, even_parts(1000, 2), {"weights"});
     std::atomic<int64_t> set_at = 0;
@@ -202,7 +198,7 @@ TEST(NetworkFailure, OneElsewhereEndsConnecting) {
     failures.set({.rank = 1, .host = "b", .message = "rank 1 on host b was killed"});
   });
   const Clock::time_point begin = Clock::now();
-  EXPECT_THROW(NetworkGroup("test", {0, 1}, 0, rendezvous, {}, failures), Error);
+  EXPECT_THROW(NetworkGroup("test", {0, 1}, 0, &rendezvous, {}, failures), Error);
   EXPECT_LT(seconds_since(begin), 2);
   verdict.join();
 }
@@ -212,9 +208,8 @@ TEST(NetworkFailure, MemberThatDoesNotConnectIsNamedAtTheDeadline) {
   FailureDetector failures;
   rendezvous.set("network/test/1", fmt::format("{} 4 1 127.0.0.1", kWireVersion));
   try {
-    NetworkGroup group("test", {0, 1}, 0, rendezvous,
-                       {.timeout = std::chrono::milliseconds(200), .connections = 4, .interface = {}},
-                       failures);
+    NetworkGroup group("test", {0, 1}, 0, &rendezvous,
+                       {.timeout = std::chrono::milliseconds(200), .connections = 4}, failures);
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(),
@@ -313,8 +308,7 @@ TEST(NetworkGroup, TwoHundredRandomRunsEndWithRightSums) {
     const int n = 2 + static_cast<int>(seed % 3);
     const int connections = 1 + static_cast<int>(seed % 5);
     const auto errors = run_members(
-        {.size = n,
-         .options = {.timeout = std::chrono::seconds(30), .connections = connections, .interface = {}}},
+        {.size = n, .options = {.timeout = std::chrono::seconds(30), .connections = connections}},
         [&](NetworkGroup& group) {
           std::mt19937_64 random(seed);  // the same operations everywhere ...
           std::mt19937_64 delays(seed * 7 + static_cast<uint64_t>(group.index()));  // ... at different times

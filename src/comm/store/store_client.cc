@@ -322,7 +322,7 @@ void StoreClient::watch(const std::string& key) { impl_->watch(key); }
 std::optional<std::string> StoreClient::watched() const { return impl_->watched(); }
 const std::vector<std::string>& StoreClient::hosts() const { return impl_->hosts(); }
 const std::vector<std::string>& StoreClient::addresses() const { return impl_->addresses(); }
-const std::string& StoreClient::local_address() const { return impl_->local_address(); }
+std::string StoreClient::local_address() const { return impl_->local_address(); }
 // Different for every start, so that nothing sent in an earlier start proves anything now.
 std::string StoreClient::job_key() const {
   const World& world = impl_->world();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/failure.h"
+#include "comm/rendezvous.h"
 #include "comm/world.h"
 
 namespace tessera {
@@ -28,7 +29,7 @@ struct StoreOptions {
 // Makes silence count as a failure after `timeout`; heartbeats become as frequent as that requires.
 void set_heartbeat_timeout(StoreOptions* options, std::chrono::milliseconds timeout);
 
-class StoreClient {
+class StoreClient : public Rendezvous {
  public:
   // Resolves and connects, retrying until the rendezvous timeout, and joins as a rank. Returns once all ranks
   // have joined. Error(kTryAgain) lists who is missing; Error(kBadConfig) if the store belongs to another job
@@ -40,15 +41,15 @@ class StoreClient {
   static std::unique_ptr<StoreClient> join_as_agent(const World& world, const StoreOptions& options);
   // Calls leave() unless that has been done: to the others, a process that ends without it has failed. If the
   // scope ends by an exception, calls report_own_failure() instead.
-  ~StoreClient();
+  ~StoreClient() override;
 
   FailureDetector& failures();
   // The store has ended or fallen silent, but not because the job has failed.
   bool has_lost_store() const;
 
   // Values are bytes. get() waits until the key is set. Error(kTryAgain) at the deadline names the key.
-  void set(const std::string& key, const std::string& value);
-  std::string get(const std::string& key, std::chrono::milliseconds timeout);
+  void set(const std::string& key, const std::string& value) override;
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   // Adds to a number, initially 0, and returns the sum.
   int64_t add(const std::string& key, int64_t amount);
   // Requests a key's value without waiting; watched() returns it once it is set and has arrived here. One key
@@ -63,12 +64,12 @@ class StoreClient {
   // Host names and addresses by rank, as reported on joining; empty for an agent.
   const std::vector<std::string>& hosts() const;
   const std::vector<std::string>& addresses() const;
-  // The local address that others may connect to (choose_local_address() in address.h).
-  const std::string& local_address() const;
+  std::string host(int rank) const override { return hosts().at(static_cast<size_t>(rank)); }
+  // choose_local_address() in address.h.
+  std::string local_address() const override;
   std::chrono::milliseconds rendezvous_timeout() const;
-  // The key by which members of this start of the job recognize each other: derived from the job's secret, if
-  // it has one, its name and the number of the start.
-  std::string job_key() const;
+  // Derived from the job's secret, if it has one, its name and the number of the start.
+  std::string job_key() const override;
 
   // Tells why this process is about to end: others report this instead of a lost connection. `message`
   // excludes the rank, which the store prepends.

@@ -8,6 +8,7 @@
 #include "expect_error.h"
 #include "formats/json.h"
 #include "io/file.h"
+#include "support/model_config_test_util.h"
 #include "test_folder.h"
 #include "test_paths.h"
 
@@ -18,21 +19,6 @@ namespace fs = std::filesystem;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// A small valid config with fields replaced or added; null erases a field.
-Json base_config(const std::string& model_type, const Json& changes = Json::object()) {
-  Json config = {{"model_type", model_type}, {"vocab_size", 1000},     {"hidden_size", 256},
-                 {"intermediate_size", 640}, {"num_hidden_layers", 4}, {"num_attention_heads", 8},
-                 {"num_key_value_heads", 2}, {"rms_norm_eps", 1e-5},   {"torch_dtype", "bfloat16"}};
-  for (const auto& [name, value] : changes.items()) {
-    if (value.is_null()) {
-      config.erase(name);
-    } else {
-      config[name] = value;
-    }
-  }
-  return config;
-}
 
 ModelConfig parse(const Json& json) { return parse_model_config(json.dump(), "config.json"); }
 
@@ -143,12 +129,6 @@ TEST(ModelConfig, TheArchitectureAloneNamesTheFamily) {
   const Json json = base_config("llama", {{"model_type", nullptr}, {"architectures", {"Qwen3ForCausalLM"}}});
   EXPECT_EQ(parse(json).family, ModelFamily::kQwen3);
 }
-
-const Json kLlama3Rope = {{"rope_type", "llama3"},
-                          {"factor", 32.0},
-                          {"low_freq_factor", 1.0},
-                          {"high_freq_factor", 4.0},
-                          {"original_max_position_embeddings", 8192}};
 
 TEST(ModelConfig, RopeIsReadInEverySpelling) {
   const Json linear = {{"type", "linear"}, {"factor", 2}};
@@ -278,183 +258,6 @@ TEST(PublishedConfigs, AreReadWithoutAWarning) {
     EXPECT_EQ(config.sliding_window.size(), static_cast<size_t>(config.num_hidden_layers));
     expect_same(parse_model_config(write_model_config(config, "bfloat16"), "written"), config);
   }
-}
-
-struct BadConfig {
-  const char* name;
-  Json config;
-  std::vector<std::string> fragments;
-  ExitCode code = ExitCode::kBadData;
-
-  friend void PrintTo(const BadConfig& bad, std::ostream* out) { *out << bad.name; }
-};
-
-class BadConfigTest : public testing::TestWithParam<BadConfig> {};
-
-TEST_P(BadConfigTest, IsRefusedInOneLineThatNamesTheField) {
-  const TestFolder folder;
-  const auto path = folder.write("config.json", GetParam().config.dump());
-  std::vector<std::string> fragments = GetParam().fragments;
-  fragments.push_back(path.native());
-  expect_error(GetParam().code, fragments, [&] { read_model_config(folder.path()); });
-}
-
-BadConfig wrong(const char* name, const Json& changes, std::vector<std::string> fragments) {
-  return {name, base_config("llama", changes), std::move(fragments), ExitCode::kBadData};
-}
-
-BadConfig unsupported(const char* name, const Json& changes, std::vector<std::string> fragments) {
-  return {name, base_config("llama", changes), std::move(fragments), ExitCode::kBadConfig};
-}
-
-Json rope(const Json& changes) {
-  Json scaling = kLlama3Rope;
-  for (const auto& [name, value] : changes.items()) {
-    if (value.is_null()) {
-      scaling.erase(name);
-    } else {
-      scaling[name] = value;
-    }
-  }
-  return {{"rope_scaling", scaling}};
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Wrong, BadConfigTest,
-    testing::Values(
-        BadConfig{"NotAnObject", Json::array(), {"expected an object, found an empty list"}},
-        wrong("NoFamily", {{"model_type", nullptr}}, {"field 'model_type': expected the model's family"}),
-        wrong("NoHiddenSize", {{"hidden_size", nullptr}},
-              {"field 'hidden_size': expected an integer", "found nothing"}),
-        wrong("NoVocabulary", {{"vocab_size", nullptr}}, {"field 'vocab_size'"}),
-        wrong("NoLayers", {{"num_hidden_layers", nullptr}}, {"field 'num_hidden_layers'"}),
-        wrong("NoIntermediateSize", {{"intermediate_size", nullptr}}, {"field 'intermediate_size'"}),
-        wrong("NoHeads", {{"num_attention_heads", nullptr}}, {"field 'num_attention_heads'"}),
-        wrong("ZeroHiddenSize", {{"hidden_size", 0}},
-              {"'hidden_size': expected an integer from 1 to", "found 0"}),
-        wrong("NegativeLayers", {{"num_hidden_layers", -3}}, {"'num_hidden_layers'", "found -3"}),
-        wrong("HugeLayers", {{"num_hidden_layers", 1'000'000'000}},
-              {"'num_hidden_layers'", "found 1000000000"}),
-        wrong("HugeVocabulary", {{"vocab_size", 1LL << 40}}, {"'vocab_size'", "found 1099511627776"}),
-        wrong("HugeTogether",
-              {{"hidden_size", 1 << 20}, {"num_hidden_layers", 10'000}, {"intermediate_size", 1 << 22}},
-              {"describes a model of 1.", "e+17 parameters, expected at most 1e+15"}),
-        wrong("FractionalSize", {{"hidden_size", 256.5}},
-              {"'hidden_size': expected an integer, found 256.5"}),
-        wrong("SizeAsText", {{"hidden_size", "256"}}, {"'hidden_size': expected an integer, found \"256\""}),
-        wrong("HeadsDoNotDivide", {{"hidden_size", 250}},
-              {"'hidden_size': expected a multiple of num_attention_heads = 8", "250"}),
-        wrong("KeyValueHeadsDoNotDivide", {{"num_key_value_heads", 3}},
-              {"'num_attention_heads': expected a multiple of num_key_value_heads = 3, found 8"}),
-        wrong("MoreKeyValueHeads", {{"num_key_value_heads", 16}},
-              {"multiple of num_key_value_heads = 16, found 8"}),
-        wrong("OddHeadDim", {{"head_dim", 33}}, {"'head_dim': expected an even number", "found 33"}),
-        wrong("ZeroEps", {{"rms_norm_eps", 0}}, {"'rms_norm_eps': expected a number above 0", "found 0"}),
-        wrong("NegativeTheta", {{"rope_theta", -1}}, {"'rope_theta': expected a number above 0", "found -1"}),
-        wrong("NegativeRange", {{"initializer_range", -0.02}}, {"'initializer_range'", "found -0.02"}),
-        wrong("TieAsNumber", {{"tie_word_embeddings", 1}},
-              {"'tie_word_embeddings': expected true or false, found 1"}),
-        wrong("EosOutside", {{"eos_token_id", 1000}},
-              {"'eos_token_id': expected an id from 0 to vocab_size - 1 = 999, found 1000"}),
-        wrong("EosInListOutside", {{"eos_token_id", {1, -2}}}, {"'eos_token_id'", "found -2"}),
-        wrong("EosOfText", {{"eos_token_id", {"</s>"}}},
-              {"'eos_token_id': expected an integer or a list of integers"}),
-        wrong("BosOutside", {{"bos_token_id", 128000}}, {"'bos_token_id'", "found 128000"}),
-        wrong("PadOutside", {{"pad_token_id", 1000}}, {"'pad_token_id'", "found 1000"}),
-        wrong("RopeIsText", {{"rope_scaling", "llama3"}},
-              {"'rope_scaling': expected an object, found \"llama3\""}),
-        wrong("RopeWithoutFactor", rope({{"factor", nullptr}}),
-              {"'rope_scaling.factor': expected a number from 1", "nothing"}),
-        wrong("RopeFactorBelowOne", rope({{"factor", 0.5}}), {"'rope_scaling.factor'", "found 0.5"}),
-        wrong("RopeWithoutLow", rope({{"low_freq_factor", nullptr}}), {"'rope_scaling.low_freq_factor'"}),
-        wrong("RopeHighBelowLow", rope({{"high_freq_factor", 0.5}}),
-              {"'rope_scaling.high_freq_factor': expected more than low_freq_factor = 1, found 0.5"}),
-        wrong("RopeWithoutOriginal", rope({{"original_max_position_embeddings", nullptr}}),
-              {"'rope_scaling.original_max_position_embeddings'"}),
-        wrong("RopeTwice", {{"rope_scaling", kLlama3Rope}, {"rope_parameters", {{"rope_theta", 1e4}}}},
-              {"'rope_scaling' and 'rope_parameters' contradict"}),
-        wrong("ZeroWindow", {{"sliding_window", 0}},
-              {"'sliding_window': expected an integer from 1", "found 0"}),
-        BadConfig{"LayerTypesTooShort",
-                  base_config("qwen2", {{"layer_types", {"full_attention"}}}),
-                  {"'layer_types': expected a list of num_hidden_layers = 4 names"}},
-        BadConfig{"LayerTypesWithoutWindow",
-                  base_config("qwen2", {{"layer_types",
-                                         {"full_attention", "full_attention", "full_attention",
-                                          "sliding_attention"}}}),
-                  {"'layer_types': layer 3 is sliding_attention but sliding_window is not in use"}},
-        BadConfig{"LayerTypesAgainstMistral",
-                  base_config("mistral", {{"layer_types", std::vector<std::string>(4, "full_attention")}}),
-                  {"'layer_types': layer 0 is full_attention but sliding_window is 4096"}}),
-    [](const auto& bad) { return std::string(bad.param.name); });
-
-INSTANTIATE_TEST_SUITE_P(
-    Unsupported, BadConfigTest,
-    testing::Values(
-        unsupported("Family", {{"model_type", "gemma2"}},
-                    {"'model_type': 'gemma2' is not supported", "llama, mistral, qwen2, qwen3"}),
-        unsupported("MoeFamily", {{"model_type", "mixtral"}}, {"'mixtral' is not supported"}),
-        unsupported("Architecture", {{"architectures", {"LlamaForSequenceClassification"}}},
-                    {"'architectures': 'LlamaForSequenceClassification' is not supported",
-                     "expected LlamaForCausalLM"}),
-        unsupported("ArchitectureOfOtherFamily", {{"architectures", {"Qwen2ForCausalLM"}}},
-                    {"'Qwen2ForCausalLM' is not supported with model_type 'llama'"}),
-        unsupported("Activation", {{"hidden_act", "gelu"}},
-                    {"'hidden_act': 'gelu' is not supported, expected 'silu'"}),
-        unsupported("Quantized", {{"quantization_config", {{"bits", 4}}}},
-                    {"'quantization_config': {\"bits\":4} is not supported"}),
-        unsupported("AttentionDropout", {{"attention_dropout", 0.1}},
-                    {"'attention_dropout': 0.1 is not supported, expected 0"}),
-        unsupported("PretrainingTp", {{"pretraining_tp", 2}},
-                    {"'pretraining_tp': 2 is not supported, expected 1"}),
-        unsupported("PartialRotary", {{"partial_rotary_factor", 0.5}},
-                    {"'partial_rotary_factor': 0.5 is not supported"}),
-        unsupported("PartialRotaryInRope", rope({{"partial_rotary_factor", 0.5}}),
-                    {"'rope_scaling.partial_rotary_factor'"}),
-        unsupported("Experts", {{"num_local_experts", 8}}, {"'num_local_experts': 8 is not supported"}),
-        unsupported("Yarn", rope({{"rope_type", "yarn"}}),
-                    {"'rope_scaling.rope_type': 'yarn' is not supported, expected default"}),
-        unsupported("Dynamic", {{"rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}}},
-                    {"'rope_scaling.type': 'dynamic'"}),
-        unsupported("LongRope", rope({{"rope_type", "longrope"}}), {"'longrope' is not supported"}),
-        unsupported("RopeField", rope({{"attention_factor", 1.2}}),
-                    {"'rope_scaling.attention_factor' is not supported"}),
-        unsupported("RopePerLayerType", {{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}},
-                    {"'rope_parameters.full_attention' is not supported"}),
-        unsupported("TypoInField", {{"num_key_value_heads", nullptr}, {"num_key_value_head", 2}},
-                    {"unknown field 'num_key_value_head': did you mean 'num_key_value_heads'?"}),
-        BadConfig{"ChunkedAttention",
-                  base_config("qwen3", {{"layer_types", std::vector<std::string>(4, "chunked_attention")}}),
-                  {"'layer_types': \"chunked_attention\" is not supported"},
-                  ExitCode::kBadConfig},
-        BadConfig{"Qwen2WithoutBias",
-                  base_config("qwen2", {{"attention_bias", false}}),
-                  {"'attention_bias': false is not supported for model_type 'qwen2'"},
-                  ExitCode::kBadConfig}),
-    [](const auto& bad) { return std::string(bad.param.name); });
-
-TEST(ReadModelConfig, OfANameOfTheHubSaysHowToGetTheModel) {
-  const TestFolder folder;
-  expect_error(
-      ExitCode::kNoInput,
-      {"meta-llama/Llama-3.2-1B: no such folder; models are read from disk, never downloaded",
-       "(hf download meta-llama/Llama-3.2-1B --local-dir Llama-3.2-1B), then pass the folder Llama-3.2-1B"},
-      [] { read_model_config("meta-llama/Llama-3.2-1B"); });
-  for (const char* path : {"/a/b", "./a", "../a", "a/b/c", "no_such_model", "a b/c", "nowhere/", "a/"}) {
-    expect_error(ExitCode::kNoInput, {path, "No such file"}, [&] { read_model_config(path); });
-  }
-}
-
-TEST(ReadModelConfig, NamesWhatIsMissingOrMalformed) {
-  const TestFolder folder;
-  expect_error(ExitCode::kNoInput,
-               {folder.path().native(), "expected config.json in a Hugging Face model folder, found none"},
-               [&] { read_model_config(folder.path()); });
-  const auto path = folder.write("config.json", "{\"model_type\": \"llama\", \"model_type\": \"llama\"}");
-  expect_error(ExitCode::kBadData, {path.native(), "key 'model_type' appears twice"},
-               [&] { read_model_config(path); });
-  folder.write("config.json", "{" + std::string(2'000'000, ' '));
-  expect_error(ExitCode::kBadData, {path.native(), "file too large"}, [&] { read_model_config(path); });
 }
 
 TEST(WriteModelConfig, KeepsWhatItReadInEveryFamilyAndSpelling) {

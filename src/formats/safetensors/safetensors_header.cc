@@ -13,6 +13,7 @@
 #include "formats/json.h"
 #include "formats/json_problem.h"
 #include "formats/safetensors/safetensors.h"
+#include "tensor/shape_text.h"
 
 namespace tessera {
 namespace {
@@ -155,7 +156,7 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
     for (const int64_t dim : entry_.shape) {
       if (__builtin_mul_overflow(size_bytes, dim, &size_bytes))
         fail(ExitCode::kBadData, "{}: tensor '{}': field 'shape': the size of {} {} overflows 64 bits",
-             origin_, printable(name_), dtype_name(entry_.dtype), shape_text());
+             origin_, printable(name_), dtype_name(entry_.dtype), shape_text(entry_.shape));
     }
     const auto [begin, end] = std::pair(offsets_[0], offsets_[1]);
     if (begin > end)
@@ -164,13 +165,11 @@ class HeaderHandler : public nlohmann::json_sax<Json> {
     if (end - begin != size_bytes)
       fail(ExitCode::kBadData,
            "{}: tensor '{}': field 'data_offsets': expected {} for {} {}, found {} ([{}, {}])", origin_,
-           printable(name_), count_of(size_bytes, "byte"), dtype_name(entry_.dtype), shape_text(),
+           printable(name_), count_of(size_bytes, "byte"), dtype_name(entry_.dtype), shape_text(entry_.shape),
            end - begin, begin, end);
     entry_.offset_bytes = begin;
     entry_.size_bytes = size_bytes;
   }
-
-  std::string shape_text() const { return printable(fmt::format("[{}]", fmt::join(entry_.shape, ", "))); }
 
   [[noreturn]] bool unexpected(const std::string& found) const {
     switch (level_) {

@@ -43,14 +43,10 @@ bool file_exists(const fs::path& path) {
 
 // tensor -> shard, after checking the fields of the index.
 std::map<std::string, std::string> read_weight_map(const Json& index, const std::string& origin) {
-  if (!index.is_object())
-    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(index));
-  const JsonFields fields(index, origin);
-  const Json* map = fields.find("weight_map");
-  if (map == nullptr || !map->is_object() || map->empty())
-    fields.fail_expected("weight_map", "an object of tensor names and file names");
+  const JsonNode map = JsonNode(index, origin)["weight_map"];
+  if (!map.is_object() || map.json().empty()) map.expected("an object of tensor names and file names");
   std::map<std::string, std::string> result;
-  for (const auto& [name, shard] : map->items()) {
+  for (const auto& [name, shard] : map.json().items()) {
     if (!shard.is_string())
       fail(ExitCode::kBadData, "{}: weight_map: tensor '{}': expected a file name, found {}", origin,
            printable(name), found_text(shard));
@@ -85,14 +81,11 @@ void check_shard_numbers(const std::set<std::string>& shards, const fs::path& fo
 }
 
 void check_total_size(const Json& index, int64_t found_bytes, const std::string& origin) {
-  const JsonFields fields(index, origin);
-  const Json* metadata = fields.find("metadata");
-  if (metadata == nullptr || !metadata->is_object()) return;
-  const JsonFields metadata_fields(*metadata, origin, "metadata.");
-  if (metadata_fields.find("total_size") == nullptr) return;
+  const JsonNode metadata = JsonNode(index, origin)["metadata"];
+  if (!metadata.is_object() || metadata["total_size"].is_null()) return;
   // Published models have totals that count tied tensors twice or are written as a float: worth a warning,
   // not an error.
-  const double expected = metadata_fields.number("total_size").value_or(0);
+  const double expected = metadata["total_size"].number();
   if (expected != static_cast<double>(found_bytes))
     log_warning("{}: field 'metadata.total_size' is {}, the tensors have {} bytes", origin, expected,
                 found_bytes);

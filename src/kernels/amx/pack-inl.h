@@ -22,7 +22,6 @@ namespace tessera::amx {
 
 inline constexpr int64_t kTileElements = kTileBytes / static_cast<int64_t>(sizeof(bf16));
 inline constexpr int64_t kPackSteps = 4;
-inline constexpr int64_t kTilePairs = kTileDepth / 2;
 
 // Four rows of the tile: 4 * step ... 4 * step + 3.
 inline void copy_tile_step(const bf16* from, int64_t stride, int64_t step, bf16* tile) {

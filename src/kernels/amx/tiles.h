@@ -26,8 +26,9 @@
 #pragma GCC diagnostic pop
 #endif
 
-#include <array>
 #include <cstdint>
+
+#include "platform/tile_config.h"
 
 #define TESSERA_AMX_TARGET \
   "amx-tile,amx-bf16,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512bf16,avx512vbmi,avx2,fma,f16c,bmi2"
@@ -53,17 +54,7 @@ inline constexpr int64_t kTileDepth = 32;    // bf16 elements of the contraction
 inline constexpr int64_t kTileColumns = 16;  // float32 columns of C
 inline constexpr int64_t kTileFloats = kTileRows * kTileColumns;
 
-// Configuration of all eight registers, for LDTILECFG.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  std::array<uint8_t, 14> reserved = {};
-  std::array<uint16_t, 16> row_bytes = {kTileRowBytes, kTileRowBytes, kTileRowBytes, kTileRowBytes,
-                                        kTileRowBytes, kTileRowBytes, kTileRowBytes, kTileRowBytes};
-  std::array<uint8_t, 16> rows = {kTileRows, kTileRows, kTileRows, kTileRows,
-                                  kTileRows, kTileRows, kTileRows, kTileRows};
-};
-inline constexpr TileConfig kTileConfig;
+static_assert(kTileConfig.rows[0] == kTileRows && kTileConfig.row_bytes[0] == kTileRowBytes);
 
 // Configures the calling thread's registers and releases them. One per body of a parallel loop. Code must not
 // rely on the registers' contents from one scope to the next.

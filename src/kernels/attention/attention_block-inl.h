@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/divide_up.h"
 #include "kernels/attention/attention_layout.h"
 #include "kernels/vector-inl.h"
 
@@ -95,7 +96,7 @@ HWY_NOINLINE void multiply(const Broadcast& left, const float* right, int64_t nu
                            int64_t num_columns, float* out) {
   const int64_t N = lanes(FloatTag());
   for (int64_t column = 0; column < num_columns;) {
-    const int64_t num_vectors = (num_columns - column + N - 1) / N;
+    const int64_t num_vectors = divide_up(num_columns - column, N);
     if (num_vectors >= 3 && kTileVectors == 4) {
       multiply_columns<kTileVectors, kUpdate>(left, right + column, num_rows, depth, out + column);
       column += 4 * N;

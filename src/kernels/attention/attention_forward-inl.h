@@ -8,6 +8,7 @@
 #define TESSERA_ATTENTION_FORWARD_INL_H_
 #endif
 
+#include "base/divide_up.h"
 #include "kernels/attention/attention_block-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -172,7 +173,7 @@ void cached_hwy(ConstTensorView qkv_TQ, const AttentionShape& shape, TensorView 
       std::copy(row + G * E, row + 2 * G * E, v + (cache_length + t) * G * E);
     }
     const int64_t task_rows = T < kMinBlockTokens ? 1 : kAttentionTaskRows;
-    const int64_t num_tasks = (T + task_rows - 1) / task_rows;
+    const int64_t num_tasks = divide_up(T, task_rows);
     pool.parallel_for(num_tasks * H, [&](int64_t index) {
       const int64_t begin = (num_tasks - 1 - index / H) * task_rows, h = index % H, g = h / (H / G);
       const ForwardRows<A> rows = {.q = qkv + h * E,

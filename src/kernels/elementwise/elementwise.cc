@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/divide_up.h"
 #include "kernels/elementwise/elementwise_impl.h"
 
 namespace tessera {
@@ -33,7 +34,7 @@ void zero(TensorView x, ThreadPool& pool) {
 }
 
 int64_t sum_of_squares_scratch_bytes(int64_t count) {
-  return (count + kSumOfSquaresBlock - 1) / kSumOfSquaresBlock * static_cast<int64_t>(sizeof(double));
+  return divide_up(count, kSumOfSquaresBlock) * static_cast<int64_t>(sizeof(double));
 }
 
 double sum_of_squares(std::span<const float> x, std::span<std::byte> scratch, ThreadPool& pool) {

@@ -2,6 +2,7 @@
 // float32, multiplied by oneDNN's sgemm and rounded once. Float32 takes the same path as on newer processors.
 #include <algorithm>
 
+#include "base/divide_up.h"
 #include "kernels/gemm/gemm_impl.h"
 #include "kernels/gemm/onednn_products.h"
 
@@ -76,7 +77,7 @@ void run_tile(const Product& p, int64_t row, int64_t column, float* scratch) {
 }
 
 void run_product(const Product& p, std::span<std::byte> scratch, ThreadPool& pool) {
-  const int64_t tile_rows = (p.m + kTile - 1) / kTile, tile_columns = (p.n + kTile - 1) / kTile;
+  const int64_t tile_rows = divide_up(p.m, kTile), tile_columns = divide_up(p.n, kTile);
   pool.parallel_for(tile_rows * tile_columns, [&](int64_t i) {
     const int64_t offset = ThreadPool::thread_index() * kThreadScratchBytes;
     TESSERA_CHECK(offset + kThreadScratchBytes <= static_cast<int64_t>(scratch.size()),

@@ -21,10 +21,6 @@ void for_blocks(int64_t count, ThreadPool* pool, FunctionRef<void(int64_t begin,
   }
 }
 
-void check_inputs(std::span<const RankInput> inputs) {
-  TESSERA_CHECK(!inputs.empty() && std::ssize(inputs) <= kMaxRankSumInputs, "{} inputs", inputs.size());
-}
-
 // A cached store first reads the line it replaces. Two cores, GB/s cached and streaming: 54 and 55 for
 // outputs of 4 to 32 MiB, where cached output is still in cache when the optimizer reads it; 36 and 44 for
 // 128 MiB, 32 and 40 for 512 MiB. If y must be read anyway, nothing is gained.
@@ -41,30 +37,10 @@ const DispatchTable<RankSumKernels>& rank_sum_table() {
 }
 
 void rank_sum(std::span<const RankInput> inputs, Update update, float* y, int64_t count, ThreadPool* pool) {
-  check_inputs(inputs);
+  TESSERA_CHECK(!inputs.empty() && std::ssize(inputs) <= kMaxRankSumInputs, "{} inputs", inputs.size());
   const auto sum = rank_sum_table().chosen().sum;
   const Stores stores = stores_for(update, count);
   for_blocks(count, pool, [&](int64_t begin, int64_t end) { sum(inputs, update, stores, y, begin, end); });
-}
-
-int64_t rank_sum_scratch_bytes(int64_t count) {
-  return (count + kRankSumBlock - 1) / kRankSumBlock * static_cast<int64_t>(sizeof(double));
-}
-
-double rank_sum_with_squares(std::span<const RankInput> inputs, Update update, float* y, int64_t count,
-                             std::span<std::byte> scratch, ThreadPool* pool) {
-  check_inputs(inputs);
-  TESSERA_CHECK(std::ssize(scratch) >= rank_sum_scratch_bytes(count), "{} bytes for {} elements",
-                scratch.size(), count);
-  const auto sum = rank_sum_table().chosen().sum_with_squares;
-  const Stores stores = stores_for(update, count);
-  auto* const block_squares = reinterpret_cast<double*>(scratch.data());
-  for_blocks(count, pool, [&](int64_t begin, int64_t end) {
-    block_squares[begin / kRankSumBlock] = sum(inputs, update, stores, y, begin, end);
-  });
-  double squares = 0;
-  for (int64_t block = 0; block * kRankSumBlock < count; ++block) squares += block_squares[block];
-  return squares;
 }
 
 void round_to_bf16(const float* x, bf16* y, int64_t count, ThreadPool* pool) {

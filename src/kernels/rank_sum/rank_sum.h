@@ -36,13 +36,6 @@ class RankInput {
 // do not overlap. With `pool` nullptr it runs on the calling thread alone, which need not belong to a pool.
 void rank_sum(std::span<const RankInput> inputs, Update update, float* y, int64_t count, ThreadPool* pool);
 
-// The same, and returns the sum of y_i^2 of the final y, in double: sums blocks of a fixed number of elements
-// and adds the blocks in order. Not finite if an element is not.
-double rank_sum_with_squares(std::span<const RankInput> inputs, Update update, float* y, int64_t count,
-                             std::span<std::byte> scratch, ThreadPool* pool);
-// Bytes of its scratch.
-int64_t rank_sum_scratch_bytes(int64_t count);
-
 // y = x rounded once to the nearest, ties to even; subnormal values may become zero. `pool` as above.
 void round_to_bf16(const float* x, bf16* y, int64_t count, ThreadPool* pool);
 

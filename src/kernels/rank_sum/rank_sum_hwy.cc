@@ -12,8 +12,7 @@ HWY_BEFORE_NAMESPACE();
 namespace tessera {
 namespace HWY_NAMESPACE {
 
-// Vectors summed side by side: with AVX-512 each visit to an input takes four cache lines, and the sums of
-// squares (two per vector) still fit in the registers.
+// Vectors summed side by side: with AVX-512 each visit to an input takes four cache lines.
 constexpr size_t kVectors = 4;
 
 // Positions of a range processed in turn. Memory serves several streams faster than one: reduce_scatter
@@ -67,39 +66,9 @@ HWY_INLINE void sum_at(D d, const Access& access, std::span<const RankInput> inp
   }
 }
 
-// Squares in double of N vectors of float32, added to 2 N sums.
-template <size_t N, class D>
-HWY_INLINE void add_squares([[maybe_unused]] D d, const hn::Vec<D> (&values)[N],
-                            hn::Vec<hn::Repartition<double, D>> (&squares)[2 * N]) {
-  const hn::Repartition<double, D> d64;
-#if HWY_TARGET == HWY_SCALAR
-  for (size_t k = 0; k < N; ++k) {
-    const auto value = hn::PromoteTo(hn::ScalableTag<double>(), values[k]);
-    squares[k] = hn::MulAdd(value, value, squares[k]);
-  }
-  (void)d, (void)d64;
-#else
-  const hn::Half<D> half;
-  for (size_t k = 0; k < N; ++k) {
-    const auto low = hn::PromoteTo(d64, hn::LowerHalf(half, values[k]));
-    const auto high = hn::PromoteTo(d64, hn::UpperHalf(half, values[k]));
-    squares[2 * k] = hn::MulAdd(low, low, squares[2 * k]);
-    squares[2 * k + 1] = hn::MulAdd(high, high, squares[2 * k + 1]);
-  }
-#endif
-}
-
-template <bool kSquares>
-HWY_INLINE double sum_range(std::span<const RankInput> inputs, Update update, Stores stores, float* y,
-                            int64_t begin, int64_t end) {
+void sum_hwy(std::span<const RankInput> inputs, Update update, Stores stores, float* y, int64_t begin,
+             int64_t end) {
   const FloatTag d;
-#if HWY_TARGET == HWY_SCALAR
-  const hn::ScalableTag<double> d64;
-#else
-  const hn::Repartition<double, FloatTag> d64;
-#endif
-  hn::Vec<decltype(d64)> squares[2 * kVectors];
-  for (auto& square : squares) square = hn::Zero(d64);
   // Streaming stores require aligned addresses; the parts of ranks are aligned.
   const auto vector_bytes = static_cast<uintptr_t>(lanes(d)) * sizeof(float);
   const bool streams =
@@ -117,35 +86,13 @@ HWY_INLINE double sum_range(std::span<const RankInput> inputs, Update update, St
         hn::StoreU(sum[k], d, to);
       }
     }
-    if constexpr (kSquares) add_squares(d, sum, squares);
   });
   for_each_vector(d, end - rest, [&](auto access, int64_t i) HWY_ATTR {
     hn::Vec<FloatTag> sum[1];
     sum_at(d, access, inputs, update, y, rest + i, sum);
     access.store(d, sum[0], y + rest + i);
-    if constexpr (kSquares) {
-      hn::Vec<decltype(d64)> rest_squares[2] = {squares[0], squares[1]};
-      add_squares(d, sum, rest_squares);
-      squares[0] = rest_squares[0];
-      squares[1] = rest_squares[1];
-    }
   });
   if (streams) hwy::FlushStream();
-  if constexpr (!kSquares) return 0;
-  for (size_t half = kVectors; half > 0; half /= 2) {
-    for (size_t k = 0; k < half; ++k) squares[k] = hn::Add(squares[k], squares[k + half]);
-  }
-  return sum_of_lanes(d64, squares[0]);
-}
-
-void sum_hwy(std::span<const RankInput> inputs, Update update, Stores stores, float* y, int64_t begin,
-             int64_t end) {
-  sum_range<false>(inputs, update, stores, y, begin, end);
-}
-
-double sum_with_squares_hwy(std::span<const RankInput> inputs, Update update, Stores stores, float* y,
-                            int64_t begin, int64_t end) {
-  return sum_range<true>(inputs, update, stores, y, begin, end);
 }
 
 void round_hwy(const float* x, bf16* y, int64_t begin, int64_t end) {
@@ -163,8 +110,7 @@ void round_hwy(const float* x, bf16* y, int64_t begin, int64_t end) {
                          [&](auto access, int64_t i) TESSERA_LOOP_BODY { round_group(access, rest + i); });
 }
 
-const RankSumKernels kKernels = {
-    .sum = sum_hwy, .sum_with_squares = sum_with_squares_hwy, .round = round_hwy};
+const RankSumKernels kKernels = {.sum = sum_hwy, .round = round_hwy};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace tessera

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Elements a thread takes at a time, and per partial sum of squares: 128 KiB of output.
+// Elements a thread takes at a time: 128 KiB of output.
 inline constexpr int64_t kRankSumBlock = 32 * 1024;
 
 // Whether y is written past the caches.
@@ -18,9 +18,6 @@ enum class Stores { kCached, kStreaming };
 struct RankSumKernels {
   void (*sum)(std::span<const RankInput> inputs, Update update, Stores stores, float* y, int64_t begin,
               int64_t end);
-  // The same, and returns the sum of squares.
-  double (*sum_with_squares)(std::span<const RankInput> inputs, Update update, Stores stores, float* y,
-                             int64_t begin, int64_t end);
   void (*round)(const float* x, bf16* y, int64_t begin, int64_t end);
 };
 

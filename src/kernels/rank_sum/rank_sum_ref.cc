@@ -16,14 +16,6 @@ void sum_ref(std::span<const RankInput> inputs, Update update, Stores /*stores*/
   }
 }
 
-double sum_with_squares_ref(std::span<const RankInput> inputs, Update update, Stores stores, float* y,
-                            int64_t begin, int64_t end) {
-  sum_ref(inputs, update, stores, y, begin, end);
-  double squares = 0;
-  for (int64_t i = begin; i < end; ++i) squares += static_cast<double>(y[i]) * static_cast<double>(y[i]);
-  return squares;
-}
-
 void round_ref(const float* x, bf16* y, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) y[i] = to_bf16(x[i]);
 }
@@ -31,7 +23,7 @@ void round_ref(const float* x, bf16* y, int64_t begin, int64_t end) {
 }  // namespace
 
 std::vector<Implementation<RankSumKernels>> rank_sum_ref() {
-  return {{"ref", Isa::kRef, {.sum = sum_ref, .sum_with_squares = sum_with_squares_ref, .round = round_ref}}};
+  return {{"ref", Isa::kRef, {.sum = sum_ref, .round = round_ref}}};
 }
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #include "kernels/rmsnorm/rmsnorm.h"
 
+#include "base/divide_up.h"
 #include "base/memory.h"
 #include "kernels/rmsnorm/rmsnorm_impl.h"
 
@@ -40,7 +41,7 @@ void check_heads(ConstTensorView qkv_TQ, ConstTensorView other_TQ, const Attenti
 
 // One float32 row of `width` per block, each on its own cache lines.
 int64_t partial_dw_bytes(int64_t rows, int64_t width) {
-  const int64_t num_blocks = (rows + kRmsNormBackwardBlock - 1) / kRmsNormBackwardBlock;
+  const int64_t num_blocks = divide_up(rows, kRmsNormBackwardBlock);
   return num_blocks * round_up(width * static_cast<int64_t>(sizeof(float)), kCacheLineBytes);
 }
 

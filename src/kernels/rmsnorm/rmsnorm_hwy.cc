@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/divide_up.h"
 #include "base/memory.h"
 #include "kernels/activation_type.h"
 #include "kernels/rmsnorm/rmsnorm_impl.h"
@@ -191,7 +192,7 @@ class PartialWeightGradients {
  public:
   PartialWeightGradients(std::span<std::byte> scratch, int64_t num_rows, int64_t width)
       : data_(reinterpret_cast<float*>(scratch.data())),
-        num_blocks_((num_rows + kRmsNormBackwardBlock - 1) / kRmsNormBackwardBlock),
+        num_blocks_(divide_up(num_rows, kRmsNormBackwardBlock)),
         width_(width),
         stride_(round_up(width * static_cast<int64_t>(sizeof(float)), kCacheLineBytes) /
                 static_cast<int64_t>(sizeof(float))) {}

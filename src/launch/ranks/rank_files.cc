@@ -9,17 +9,12 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
-
-void make_folders(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail(ExitCode::kIoError, "folder '{}' for log files: {}", folder.string(), error.message());
-}
 
 // A run id may contain any characters.
 std::string as_file_name(std::string text) {
@@ -43,7 +38,7 @@ fs::path make_log_folder(const LaunchPlan& plan) {
   if (plan.log_dir.empty() && !has_files) return {};
   const fs::path base =
       plan.log_dir.empty() ? fs::temp_directory_path() / "tessera_logs" : fs::path(plan.log_dir);
-  make_folders(base);
+  create_folder(base);
   std::string folder = (fs::absolute(base) / (as_file_name(plan.run_id) + "_XXXXXX")).string();
   if (mkdtemp(folder.data()) == nullptr)
     fail_errno(ExitCode::kIoError, errno, fmt::format("a folder in '{}' for log files", base.string()));
@@ -56,7 +51,7 @@ RankFiles::RankFiles(const fs::path& log_folder, int restart_count, int local_ra
       position_(position_memory_.get()) {
   if (!log_folder.empty()) {
     folder_ = log_folder / fmt::format("attempt_{}", restart_count) / fmt::format("{}", local_rank);
-    make_folders(folder_);
+    create_folder(folder_);
     error_file_ = (folder_ / "error.json").string();
     return;
   }

@@ -1,17 +1,14 @@
 #include "launch/reports/stall_report.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <ctime>
 
-#include "base/error.h"
 #include "base/text.h"
-#include "base/unique_fd.h"
+#include "io/file.h"
 #include "launch/reports/process_report.h"
 #include "platform/memory_info.h"
 
@@ -137,22 +134,6 @@ std::string node_text(const json& node) {
   return text + "\n";
 }
 
-void write_whole_file(const fs::path& path, const std::string& text) {
-  const fs::path unfinished = path.string() + ".unfinished";
-  const UniqueFd fd(open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  size_t done = 0;
-  while (fd && done < text.size()) {
-    const ssize_t count = write(fd.get(), text.data() + done, text.size() - done);
-    if (count <= 0) break;
-    done += static_cast<size_t>(count);
-  }
-  if (!fd || done < text.size() || rename(unfinished.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    unlink(unfinished.c_str());
-    fail_errno(ExitCode::kIoError, error, path.string());
-  }
-}
-
 }  // namespace
 
 json describe_node(const LaunchPlan& plan, const std::vector<RankSituation>& ranks,
@@ -243,17 +224,15 @@ std::string stall_report_text(const json& report) {
 }
 
 fs::path write_stall_report(const fs::path& folder, const json& report) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail(ExitCode::kIoError, "folder '{}': {}", folder.string(), error.message());
+  create_folder(folder);
   const int node = report["written_by"]["node"].get<int>();
   const std::string stem =
       fmt::format("stall-{}-{}{}", report["start"].get<int>(), utc_time("%Y%m%dT%H%M%SZ"),
                   node == 0 ? "" : fmt::format("-node{}", node));
-  write_whole_file(folder / (stem + ".json"),
-                   report.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+  write_text_file(folder / (stem + ".json"),
+                  report.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
   fs::path path = folder / (stem + ".txt");
-  write_whole_file(path, stall_report_text(report));
+  write_text_file(path, stall_report_text(report));
   return path;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "tokenizer/pipeline/byte_level.h"
+#include "tokenizer/regex/regex.h"
 #include "tokenizer/regex/unicode.h"
 
 namespace tessera {
@@ -253,7 +254,7 @@ class ByteLevelDecoder final : public Decoder {
 class ReplaceDecoder final : public Decoder {
  public:
   explicit ReplaceDecoder(const JsonNode& node)
-      : pattern_(node["pattern"].pattern()), content_(node["content"].string()) {
+      : pattern_(read_pattern(node["pattern"])), content_(node["content"].string()) {
     node.expect_keys({"type", "pattern", "content"});
     if (std::holds_alternative<Regex>(pattern_) && content_.find('$') != std::string::npos)
       node["content"].not_supported("replacement with a group reference", content_);

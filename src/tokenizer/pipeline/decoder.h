@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/json_node.h"
+#include "formats/json.h"
 
 namespace tessera {
 

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
+#include "tokenizer/regex/regex.h"
 #include "tokenizer/regex/unicode.h"
 
 namespace tessera {
@@ -49,7 +51,7 @@ class PrependNormalizer final : public Normalizer {
 class ReplaceNormalizer final : public Normalizer {
  public:
   explicit ReplaceNormalizer(const JsonNode& node)
-      : pattern_(node["pattern"].pattern()), content_(node["content"].string()) {
+      : pattern_(read_pattern(node["pattern"])), content_(node["content"].string()) {
     node.expect_keys({"type", "pattern", "content"});
     // Versions of Hugging Face tokenizers differ on what $1 means here.
     if (std::holds_alternative<Regex>(pattern_) && content_.find('$') != std::string::npos)

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "tokenizer/json_node.h"
+#include "formats/json.h"
 
 namespace tessera {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tokenizer/json_node.h"
+#include "formats/json.h"
 
 namespace tessera {
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tokenizer/pipeline/byte_level.h"
+#include "tokenizer/regex/regex.h"
 #include "tokenizer/regex/unicode.h"
 
 namespace tessera {
@@ -121,7 +122,7 @@ std::vector<TextPart> divide_known(std::string_view text, const FastScanner& sca
 class SplitPreTokenizer final : public PreTokenizer {
  public:
   SplitPreTokenizer(const JsonNode& node, const PreTokenizerOptions& options)
-      : pattern_(node["pattern"].pattern()),
+      : pattern_(read_pattern(node["pattern"])),
         behavior_(behavior_of(node["behavior"])),
         invert_(node["invert"].boolean()) {
     node.expect_keys({"type", "pattern", "behavior", "invert"});

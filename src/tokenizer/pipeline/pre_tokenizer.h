@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tokenizer/json_node.h"
+#include "formats/json.h"
 #include "tokenizer/regex/fast_scanner.h"
 
 namespace tessera {

@@ -115,6 +115,15 @@ std::vector<std::pair<int64_t, int64_t>> Regex::find_all(std::string_view text) 
   return found;
 }
 
+TextPattern read_pattern(const JsonNode& node) {
+  if (node.is_string()) return node.string();  // as versions before 0.10 wrote it
+  const JsonNode regex = node["Regex"];
+  const JsonNode literal = node["String"];
+  if (regex.is_null() == literal.is_null()) node.expected("an object with either \"Regex\" or \"String\"");
+  if (!regex.is_null()) return Regex(regex.string(), regex.where());
+  return literal.string();
+}
+
 namespace {
 
 std::vector<std::pair<int64_t, int64_t>> find_literal(std::string_view text, std::string_view literal) {

@@ -8,6 +8,8 @@
 #include <variant>
 #include <vector>
 
+#include "formats/json.h"
+
 namespace tessera {
 
 // Translates a pattern from Oniguruma's (Ruby) syntax, which Hugging Face uses, to PCRE2's. Rewrites these
@@ -47,6 +49,7 @@ struct TextPart {
 
 // {"Regex": ...} or {"String": ...} of tokenizer.json.
 using TextPattern = std::variant<std::string, Regex>;
+TextPattern read_pattern(const JsonNode& node);
 
 // The parts of `text`, in order and covering all of it: the matches of the pattern and the text between them.
 std::vector<TextPart> divide(std::string_view text, const TextPattern& pattern);

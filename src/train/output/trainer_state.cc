@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "base/error.h"
-#include "base/json_value.h"
 #include "formats/json.h"
 
 namespace tessera {
@@ -96,26 +95,12 @@ const std::string& LogHistoryText::of(const std::vector<LogEntry>& history) {
 
 std::vector<LogEntry> parse_log_history(const std::string& text, const std::string& origin) {
   const Json state = parse_json(text, origin);
-  if (!state.is_object())
-    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(state));
-  const JsonFields whole(state, origin);
-  const Json* history = whole.find("log_history");
-  if (history == nullptr || !history->is_array()) whole.fail_expected("log_history", "a list");
   std::vector<LogEntry> entries;
-  for (const Json& object : *history) {
-    if (!object.is_object()) {
-      fail(ExitCode::kBadData, "{}: field 'log_history': expected objects, found {}", origin,
-           found_text(object));
-    }
-    const JsonFields fields(object, origin, fmt::format("log_history[{}].", entries.size()));
+  for (const JsonNode& fields : JsonNode(state, origin)["log_history"].list()) {
     LogEntry entry;
-    const std::optional<double> epoch = fields.number("epoch");
-    const std::optional<int64_t> step = fields.integer("step");
-    if (!epoch) fields.fail_expected("epoch", "a number");
-    if (!step) fields.fail_expected("step", "a whole number");
-    entry.epoch = *epoch;
-    entry.step = *step;
-    for (const auto& [name, value] : object.items()) {
+    entry.epoch = fields["epoch"].number();
+    entry.step = fields["step"].integer();
+    for (const auto& [name, value] : fields.object().items()) {
       if (name == "epoch" || name == "step") continue;
       // JSON has no other spelling for a non-finite value.
       if (value.is_null()) {
@@ -125,7 +110,7 @@ std::vector<LogEntry> parse_log_history(const std::string& text, const std::stri
       } else if (value.is_number_float()) {
         entry.values.emplace_back(name, value.get<double>());
       } else {
-        fields.fail_expected(name, "a number");
+        fields[name].expected("a number");
       }
     }
     entries.push_back(std::move(entry));

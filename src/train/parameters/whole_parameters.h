@@ -1,7 +1,9 @@
-// All parameters in this process: the run of a single rank.
+// All parameters in this process: the run of a single rank. Weights and gradients are on the model's device.
+// The optimizer works on the host: for another device it has copies there, and what it reads and writes is
+// copied group by group.
 #pragma once
 
-#include "base/memory.h"
+#include "tensor/device.h"
 #include "train/parameters/parameter_state.h"
 
 namespace tessera {
@@ -24,16 +26,26 @@ class WholeParameters : public ParameterState {
   void read_state(StateKind kind, int64_t begin, std::span<float> values) const override;
   std::vector<ElementRange> kept() const override { return owned(); }
   void write_state(StateKind kind, int64_t begin, std::span<const float> values) override;
-  void state_written() override { model_->weights_changed(); }
+  void state_written() override;
 
  private:
-  TensorView weights() const;
-  TensorView gradients() const;
+  // A flat array on the model's device, and where the host has its elements: there or in a copy.
+  struct FlatArray {
+    FlatArray(Device& device, DType dtype, int64_t num_elements, ThreadPool& pool);
+    // Copies elements [begin, end) if they are in two places.
+    void to_host(int64_t begin, int64_t end) const;
+    void to_device(int64_t begin, int64_t end) const;
+
+    DeviceBuffer memory;
+    DeviceBuffer host_copy;  // empty: the device is the host
+    TensorView view;
+    TensorView host_view;
+  };
 
   TrainableModel* model_;
   ThreadPool* pool_;
-  PageBuffer weights_;                // flat array in the training dtype
-  PageBuffer gradients_;              // flat array in float32
+  FlatArray weights_;                 // in the training dtype
+  FlatArray gradients_;               // in float32
   std::vector<int64_t> first_range_;  // of the optimizer, by group, plus the end
   OptimizerState state_;
   double squares_ = 0;  // of the current step's gradients

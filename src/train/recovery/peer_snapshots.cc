@@ -41,8 +41,7 @@ class PeerSnapshots::Transfer {
   // Collective: groups are created in the order of their senders, to avoid waiting in a circle.
   Transfer(Communicator& comm, int before, int behind) {
     const World& world = comm.world();
-    const NetworkOptions options = {comm.options().timeout, comm.options().connections,
-                                    comm.options().interface};
+    const NetworkOptions options = {comm.options().timeout, comm.options().connections};
     const auto connect = [&](int from, int to) {
       return std::make_unique<NetworkGroup>(fmt::format("snapshots of rank {}", from),
                                             std::vector<int>{from, to}, world.rank, comm.store(), options,

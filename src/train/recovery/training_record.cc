@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/json_value.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -34,102 +33,61 @@ Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-// Reads fields that must be present.
-class StrictFields {
- public:
-  StrictFields(const Json& object, const std::string& origin, const std::string& prefix)
-      : fields_(object, origin, prefix) {}
+double finite(const JsonNode& node) {
+  const double value = node.number();
+  if (!std::isfinite(value)) node.expected("a finite number");
+  return value;
+}
 
-  int64_t count(const char* name, int64_t minimum) const {
-    const std::optional<int64_t> value = fields_.integer(name);
-    if (!value || *value < minimum) fail(name, fmt::format("a whole number of at least {}", minimum));
-    return *value;
-  }
-  double finite(const char* name) const {
-    const std::optional<double> value = fields_.number(name);
-    if (!value || !std::isfinite(*value)) fail(name, "a finite number");
-    return *value;
-  }
-  bool flag(const char* name) const {
-    const std::optional<bool> value = fields_.boolean(name);
-    if (!value) fail(name, "true or false");
-    return *value;
-  }
-  std::string text(const char* name) const {
-    const std::optional<std::string> value = fields_.string(name);
-    if (!value) fail(name, "a text");
-    return *value;
-  }
-  const Json& object(const char* name) const {
-    const Json* value = fields_.find(name);
-    if (value == nullptr || !value->is_object()) fail(name, "an object");
-    return *value;
-  }
-  std::vector<double> finite_list(const char* name) const {
-    const Json* value = fields_.find(name);
-    const bool is_list =
-        value != nullptr && value->is_array() &&
-        std::all_of(value->begin(), value->end(), [](const Json& item) { return item.is_number(); });
-    if (!is_list) fail(name, "a list of finite numbers");
-    return value->get<std::vector<double>>();
-  }
-  bool has(const char* name) const { return fields_.has(name); }
+std::vector<double> finite_list(const JsonNode& node) {
+  std::vector<double> values;
+  for (const JsonNode& item : node.list()) values.push_back(finite(item));
+  return values;
+}
 
-  [[noreturn]] void fail(const char* name, const std::string& expected) const {
-    if (!fields_.object().contains(name)) {
-      tessera::fail(ExitCode::kBadData, "{}: field '{}': expected {}, found nothing", fields_.origin(),
-                    fields_.field(name), expected);
-    }
-    fields_.fail_expected(name, expected);
-  }
-
- private:
-  JsonFields fields_;
-};
-
-DataRecord parse_data(const StrictFields& fields) {
+DataRecord parse_data(const JsonNode& fields) {
   DataRecord data;
-  data.num_rows = fields.count("rows", 1);
-  data.num_tokens = fields.count("tokens", 1);
-  data.fingerprint = fields.text("fingerprint");
-  data.max_length = fields.count("max_length", 1);
-  data.packing = fields.text("packing");
-  data.shuffle = fields.flag("shuffle");
-  data.seed = static_cast<uint64_t>(fields.count("seed", 0));
-  data.drop_last = fields.flag("drop_last");
-  data.micro_batch_size = fields.count("micro_batch_size", 1);
-  data.gradient_accumulation_steps = fields.count("gradient_accumulation_steps", 1);
-  data.world_size = fields.count("world_size", 1);
-  if (fields.has("global_batch_size")) data.global_batch_size = fields.count("global_batch_size", 1);
+  data.num_rows = fields["rows"].integer(1);
+  data.num_tokens = fields["tokens"].integer(1);
+  data.fingerprint = fields["fingerprint"].string();
+  data.max_length = fields["max_length"].integer(1);
+  data.packing = fields["packing"].string();
+  data.shuffle = fields["shuffle"].boolean();
+  data.seed = static_cast<uint64_t>(fields["seed"].integer(0));
+  data.drop_last = fields["drop_last"].boolean();
+  data.micro_batch_size = fields["micro_batch_size"].integer(1);
+  data.gradient_accumulation_steps = fields["gradient_accumulation_steps"].integer(1);
+  data.world_size = fields["world_size"].integer(1);
+  if (!fields["global_batch_size"].is_null()) data.global_batch_size = fields["global_batch_size"].integer(1);
   return data;
 }
 
-Progress parse_progress(const StrictFields& fields) {
+Progress parse_progress(const JsonNode& fields) {
   Progress progress;
-  progress.step = fields.count("step", 1);
-  progress.epoch = fields.finite("epoch");
-  progress.num_input_tokens_seen = fields.count("num_input_tokens_seen", 0);
-  progress.total_flos = fields.finite("total_flos");
-  progress.total_loss = fields.finite("total_loss");
-  progress.loss_since_log = fields.finite("loss_since_log");
-  progress.losses_since_log = fields.count("losses_since_log", 0);
-  progress.num_updates = fields.count("num_updates", 0);
-  progress.num_skipped_in_a_row = fields.count("num_skipped_in_a_row", 0);
+  progress.step = fields["step"].integer(1);
+  progress.epoch = finite(fields["epoch"]);
+  progress.num_input_tokens_seen = fields["num_input_tokens_seen"].integer(0);
+  progress.total_flos = finite(fields["total_flos"]);
+  progress.total_loss = finite(fields["total_loss"]);
+  progress.loss_since_log = finite(fields["loss_since_log"]);
+  progress.losses_since_log = fields["losses_since_log"].integer(0);
+  progress.num_updates = fields["num_updates"].integer(0);
+  progress.num_skipped_in_a_row = fields["num_skipped_in_a_row"].integer(0);
   return progress;
 }
 
-LossSpikeHistory parse_loss_spikes(const StrictFields& fields) {
-  LossSpikeHistory history = {fields.finite_list("losses"), fields.finite_list("grad_norms")};
-  if (history.losses.size() != history.grad_norms.size()) fields.fail("grad_norms", "as many as losses");
+LossSpikeHistory parse_loss_spikes(const JsonNode& fields) {
+  LossSpikeHistory history = {finite_list(fields["losses"]), finite_list(fields["grad_norms"])};
+  if (history.losses.size() != history.grad_norms.size()) fields["grad_norms"].expected("as many as losses");
   return history;
 }
 
-PlateauState parse_plateau(const StrictFields& fields) {
+PlateauState parse_plateau(const JsonNode& fields) {
   PlateauState plateau;
-  plateau.learning_rate = fields.finite("learning_rate");
-  if (fields.has("best")) plateau.best = fields.finite("best");
-  plateau.num_bad = fields.count("num_bad", 0);
-  plateau.cooldown_left = fields.count("cooldown_left", 0);
+  plateau.learning_rate = finite(fields["learning_rate"]);
+  if (!fields["best"].is_null()) plateau.best = finite(fields["best"]);
+  plateau.num_bad = fields["num_bad"].integer(0);
+  plateau.cooldown_left = fields["cooldown_left"].integer(0);
   return plateau;
 }
 
@@ -263,26 +221,25 @@ std::string training_record_json(const TrainingRecord& record) {
 
 TrainingRecord parse_training_record(const std::string& text, const std::string& origin) {
   const Json json = parse_json(text, origin);
-  if (!json.is_object())
-    fail(ExitCode::kBadData, "{}: expected an object, found {}", origin, found_text(json));
-  const StrictFields fields(json, origin, "run.");
-  const int64_t format = fields.count("format", 0);
+  const JsonNode fields(json, origin, "run");
+  const int64_t format = fields["format"].integer(0);
   if (format != kFormat) {
     fail(ExitCode::kBadData, "{}: field 'run.format': expected {}, found {}: another version wrote it",
          origin, kFormat, format);
   }
   TrainingRecord record;
-  record.arguments = fields.object("arguments");
-  if (fields.has("launch_id")) record.launch_id = fields.text("launch_id");
-  record.world_size = fields.count("world_size", 1);
-  record.model = fields.object("model");
-  record.data = parse_data(StrictFields(fields.object("data"), origin, "run.data."));
-  record.progress = parse_progress(StrictFields(fields.object("progress"), origin, "run.progress."));
-  record.progress.loss_spikes =
-      parse_loss_spikes(StrictFields(fields.object("loss_spikes"), origin, "run.loss_spikes."));
-  if (fields.has("plateau")) {
-    record.progress.plateau = parse_plateau(StrictFields(fields.object("plateau"), origin, "run.plateau."));
-  }
+  record.arguments = fields["arguments"].object();
+  record.launch_id = fields["launch_id"].string_or("");
+  record.world_size = fields["world_size"].integer(1);
+  record.model = fields["model"].object();
+  const auto object = [&fields](const char* name) {
+    fields[name].object();
+    return fields[name];
+  };
+  record.data = parse_data(object("data"));
+  record.progress = parse_progress(object("progress"));
+  record.progress.loss_spikes = parse_loss_spikes(object("loss_spikes"));
+  if (!fields["plateau"].is_null()) record.progress.plateau = parse_plateau(fields["plateau"]);
   return record;
 }
 

@@ -1,4 +1,4 @@
-#include "cli/scratch_folder.h"
+#include "bench/scratch_folder.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "launch/reports/text_fields.h"
+#include "launch/text_fields.h"
 
 #include <charconv>
 

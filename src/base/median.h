@@ -1,0 +1,16 @@
+// The median of measurements.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+namespace tessera {
+
+// The upper one of the two middle values if their number is even. At least one value.
+inline double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace tessera
