@@ -59,7 +59,7 @@ class CheckpointCrash : public testing::Test {
       return Found::kBroken;
     }
     TestState state = zero_state(layout_);
-    reader->load(layout_, everything(layout_), state.sink(), pool_);
+    reader->load(layout_, AdamW::kStateTensors, everything(layout_), state.sink(), pool_);
     return state == old_ ? Found::kOld : state == new_ ? Found::kNew : Found::kNeither;
   }
 
