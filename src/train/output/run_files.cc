@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint_files.h"
 #include "io/file.h"
+#include "train/output/metrics_file.h"
 #include "train/work_mark.h"
 
 namespace tessera {
@@ -45,10 +46,10 @@ void RunFiles::open(std::optional<int64_t> resumed_step) {
   }
   if (!output_->previous_folder().empty()) observers_.on_previous_run(output_->previous_folder());
   write_if_different(output_->path() / "training_args.json", training_arguments_json(args_));
-  metrics_file_.emplace(output_->path() / "metrics.jsonl", resumed_step.value_or(0));
-  memory_file_.emplace(output_->path() / "memory.json");
-  observers_.add(*metrics_file_);
-  observers_.add(*memory_file_);
+  sinks_.push_back(
+      std::make_unique<MetricsFile>(output_->path() / "metrics.jsonl", resumed_step.value_or(0)));
+  sinks_.push_back(std::make_unique<MemoryFile>(output_->path() / "memory.json"));
+  for (const auto& sink : sinks_) observers_.add(*sink);
 }
 
 CheckpointPlan RunFiles::checkpoint_plan(int64_t step) const {

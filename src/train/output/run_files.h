@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "arguments/arguments.h"
 #include "checkpoint/run_state.h"
@@ -15,7 +17,6 @@
 #include "train/network_meter.h"
 #include "train/observer.h"
 #include "train/output/checkpoint_saver.h"
-#include "train/output/metrics_file.h"
 #include "train/output/model_writer.h"
 #include "train/output/output_folder.h"
 #include "train/parameters/parameter_state.h"
@@ -77,8 +78,7 @@ class RunFiles {
   ModelWriter model_writer_;
   // On rank 0, once opened.
   std::optional<OutputFolder> output_;
-  std::optional<MetricsFile> metrics_file_;
-  std::optional<MemoryFile> memory_file_;
+  std::vector<std::unique_ptr<TrainObserver>> sinks_;  // files that report on steps
   CheckpointSaver saver_;
   std::optional<CheckpointUse> written_;
   int64_t last_saved_step_;         // known to rank 0
