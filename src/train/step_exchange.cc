@@ -1,15 +1,39 @@
 #include "train/step_exchange.h"
 
+#include <cmath>
 #include <span>
+
+#include "train/run_totals.h"
 
 namespace tessera {
 
-StepExchange::StepExchange(int world_size)
-    : parts(static_cast<size_t>(world_size)),
+StepExchange::StepExchange(const World& world)
+    : parts(static_cast<size_t>(world.world_size)),
       stops(parts.size()),
       checkpoints(parts.size()),
       peaks(parts.size()),
+      has_network_(world.num_nodes > 1),
       messages_(parts.size()) {}
+
+StepMetrics StepExchange::sums(int64_t num_targets) const {
+  double loss_sum = 0, gradient_squares = 0;
+  NetworkCounters network;
+  StepMetrics metrics;
+  for (const StepPart& part : parts) {
+    loss_sum += part.loss_sum;
+    gradient_squares += part.gradient_squares;
+    metrics.num_tokens += part.num_tokens;
+    network.sent_bytes += part.network.sent_bytes;
+    network.received_bytes += part.network.received_bytes;
+    network.busy_s += part.network.busy_s;
+    network.wait_s += part.network.wait_s;
+  }
+  metrics.loss = loss_sum / static_cast<double>(num_targets);
+  metrics.grad_norm = std::abs(std::sqrt(gradient_squares));  // "nan", never "-nan"
+  metrics.num_target_tokens = num_targets;
+  if (has_network_) metrics.network = network_use(network, static_cast<int>(parts.size()));
+  return metrics;
+}
 
 void StepExchange::gather(const StepPart& part, const StopAgreement::Share& stop,
                           const CheckpointShare& checkpoint, const JobPeak::Share& peak, Communicator& comm) {

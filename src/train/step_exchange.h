@@ -5,6 +5,7 @@
 
 #include "comm/communicator.h"
 #include "train/job_peak.h"
+#include "train/observer.h"
 #include "train/output/checkpoint_saver.h"
 #include "train/step_runner.h"
 #include "train/stop_agreement.h"
@@ -14,11 +15,15 @@ namespace tessera {
 // Holds the reports of the last step, indexed by rank. Allocates nothing after the constructor.
 class StepExchange {
  public:
-  explicit StepExchange(int world_size);
+  explicit StepExchange(const World& world);
 
   // Collective.
   void gather(const StepPart& part, const StopAgreement::Share& stop, const CheckpointShare& checkpoint,
               const JobPeak::Share& peak, Communicator& comm);
+
+  // What the parts of all ranks add up to: loss, gradient norm, tokens, and network if there are several
+  // nodes.
+  StepMetrics sums(int64_t num_targets) const;
 
   std::vector<StepPart> parts;
   std::vector<StopAgreement::Share> stops;
@@ -32,6 +37,7 @@ class StepExchange {
     CheckpointShare checkpoint;
     JobPeak::Share peak;
   };
+  bool has_network_;  // several nodes
   std::vector<Message> messages_;
 };
 

@@ -15,6 +15,33 @@
 
 namespace tessera {
 
+namespace {
+
+// Of rank 0's node, after a step, so that everything a step needs has been touched. Collective; nullopt if
+// the system does not provide the figures.
+std::optional<MeasuredMemory> measure_memory(Communicator& comm, int64_t loading_peak_bytes) {
+  struct RankMemory {
+    bool is_known;
+    int64_t private_bytes, shared_bytes, loading_peak_bytes;
+  };
+  const std::optional<ProportionalMemory> mine = proportional_memory();
+  RankMemory own = {mine.has_value(), 0, 0, 0};
+  if (mine && comm.world().node_rank == 0) {
+    own = {true, mine->private_bytes(), mine->shared_bytes, loading_peak_bytes};
+  }
+  MeasuredMemory measured;
+  bool is_known = true;
+  for (const RankMemory& memory : comm.all_gather(own, {"measured memory"})) {
+    is_known = is_known && memory.is_known;
+    measured.private_bytes += memory.private_bytes;
+    measured.shared_bytes += memory.shared_bytes;
+    measured.loading_peak_bytes += memory.loading_peak_bytes;
+  }
+  return is_known ? std::optional(measured) : std::nullopt;
+}
+
+}  // namespace
+
 TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   TESSERA_CHECK(!std::exchange(has_run_, true), "a trainer runs once");
   if (is_finished_already()) {
@@ -34,9 +61,13 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
     if (!metrics) break;
     files_->report_checkpoint();
     account(*metrics);
-    if (progress_.step == first_step_ + 1) measure_memory();
+    if (progress_.step == first_step_ + 1) {
+      const NetworkMeterPause pause(network_meter_);
+      const auto measured = measure_memory(comm_, loading_peak_bytes_);
+      if (measured) observer_.on_memory(plan_.memory, *measured);
+    }
     const StepActions due = actions_->after(progress_.step);
-    if (due.log) log_training();
+    if (due.log) log_.add_training(last_step_, &progress_);
     if (due.evaluate) run_evaluation();
     if (due.save) files_->save(run_record());
     if (due.snapshot) take_snapshot();
@@ -47,7 +78,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
 // A signal may have cut short the evaluation of the step that the run resumes from.
 bool Trainer::begins_with_evaluation() const {
   if (!*resume_) return args_.eval_on_start;
-  return actions_->after(progress_.step).evaluate && !has_evaluation(log_history_, progress_.step);
+  return actions_->after(progress_.step).evaluate && !has_evaluation(log_.history(), progress_.step);
 }
 
 // The finished model is there, too, and nothing else is due.
@@ -76,7 +107,11 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   files_->saver().take_shares(exchange_.checkpoints);
   if (!is_complete) return std::nullopt;
 
-  StepMetrics metrics = metrics_of(step, num_targets);
+  StepMetrics metrics = exchange_.sums(num_targets);
+  metrics.step = step + 1;
+  metrics.epoch = rows_->batches().epoch_after(step + 1);
+  metrics.learning_rate = schedule_->learning_rate(step);
+  if (runner_->rehearsal_s() > 0) metrics.replay_check_s = runner_->rehearsal_s();
   metrics.skipped = !passes_guards(passes, &metrics);
   if (!metrics.skipped) update(metrics);
   metrics.step_time_s = step_time.seconds();
@@ -90,31 +125,6 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   metrics.mfu = peak_->share_of_peak(metrics.tflops);
   metrics.peak = peak_->best();
   stop_->end_step(metrics.step_time_s, compute_s / static_cast<double>(passes.size()));
-  return metrics;
-}
-
-// What the parts of all ranks add up to; nothing that depends on the time of the step.
-StepMetrics Trainer::metrics_of(int64_t step, int64_t num_targets) const {
-  double loss_sum = 0, gradient_squares = 0;
-  NetworkCounters network;
-  StepMetrics metrics;
-  for (const StepPart& part : exchange_.parts) {
-    loss_sum += part.loss_sum;
-    gradient_squares += part.gradient_squares;
-    metrics.num_tokens += part.num_tokens;
-    network.sent_bytes += part.network.sent_bytes;
-    network.received_bytes += part.network.received_bytes;
-    network.busy_s += part.network.busy_s;
-    network.wait_s += part.network.wait_s;
-  }
-  metrics.step = step + 1;
-  metrics.epoch = rows_->batches().epoch_after(step + 1);
-  metrics.loss = loss_sum / static_cast<double>(num_targets);
-  metrics.grad_norm = std::abs(std::sqrt(gradient_squares));  // "nan", never "-nan"
-  metrics.learning_rate = schedule_->learning_rate(step);
-  metrics.num_target_tokens = num_targets;
-  if (world().num_nodes > 1) metrics.network = network_use(network, world().world_size);
-  if (runner_->rehearsal_s() > 0) metrics.replay_check_s = runner_->rehearsal_s();
   return metrics;
 }
 
@@ -146,7 +156,7 @@ void Trainer::update(const StepMetrics& metrics) {
 
 void Trainer::account(StepMetrics metrics) {
   metrics.checkpoint = files_->take_written();
-  metrics.peer_snapshot_s = std::exchange(snapshot_s_, std::nullopt);
+  if (snapshots_) metrics.peer_snapshot_s = snapshots_->take_stall_s();
   progress_.step = metrics.step;
   progress_.epoch = metrics.epoch;
   progress_.num_input_tokens_seen += metrics.num_tokens;
@@ -159,49 +169,6 @@ void Trainer::account(StepMetrics metrics) {
   totals_.add(metrics);
   last_step_ = metrics;
   observer_.on_step(metrics);
-}
-
-// After the first step everything that a step needs has been touched.
-void Trainer::measure_memory() {
-  const NetworkMeterPause pause(network_meter_);
-  struct RankMemory {
-    bool is_known;
-    int64_t private_bytes, shared_bytes, loading_peak_bytes;
-  };
-  const std::optional<ProportionalMemory> mine = proportional_memory();
-  RankMemory own = {mine.has_value(), 0, 0, 0};
-  if (mine && world().node_rank == 0) {
-    own = {true, mine->private_bytes(), mine->shared_bytes, loading_peak_bytes_};
-  }
-  MeasuredMemory measured;
-  bool is_known = true;
-  for (const RankMemory& memory : comm_.all_gather(own, {"measured memory"})) {
-    is_known = is_known && memory.is_known;
-    measured.private_bytes += memory.private_bytes;
-    measured.shared_bytes += memory.shared_bytes;
-    measured.loading_peak_bytes += memory.loading_peak_bytes;
-  }
-  if (is_known) observer_.on_memory(plan_.memory, measured);
-}
-
-void Trainer::add_log(LogEntry entry) {
-  entry.epoch = progress_.epoch;
-  entry.step = progress_.step;
-  if (args_.include_num_input_tokens_seen != "no") {
-    entry.values.emplace_back("num_input_tokens_seen", progress_.num_input_tokens_seen);
-  }
-  log_history_.push_back(entry);
-  observer_.on_log(entry);
-}
-
-void Trainer::log_training() {
-  if (progress_.losses_since_log == 0) return;
-  const auto num_losses = static_cast<double>(std::exchange(progress_.losses_since_log, 0));
-  LogEntry entry;
-  entry.values = {{"loss", std::exchange(progress_.loss_since_log, 0) / num_losses},
-                  {"grad_norm", last_step_.grad_norm},
-                  {"learning_rate", last_step_.learning_rate}};
-  add_log(std::move(entry));
 }
 
 void Trainer::run_evaluation() {
@@ -218,22 +185,18 @@ void Trainer::run_evaluation() {
                           : evaluate_together(*model_, *data_->eval, max_rows, max_tokens, comm_, progress);
   stop_->enter(StopAgreement::Phase::kOther);
   if (result.stopped) return;
-  add_log(evaluation_entry(result));
+  log_.add(evaluation_entry(result), progress_);
   observer_.on_evaluation(result);
   schedule_->observe_metric(result.loss, /*greater_is_better=*/false);
 }
 
 void Trainer::take_snapshot() {
   const NetworkMeterPause pause(network_meter_);
-  const Stopwatch time;
-  SnapshotTexts texts;
   std::string run;
-  if (is_root()) {
+  snapshots_->write(progress_.step, [&] {
     run = training_record_json(record_now());
-    texts = {run, history_text_.of(log_history_)};
-  }
-  snapshots_->write(progress_.step, texts);
-  snapshot_s_ = time.seconds();
+    return SnapshotTexts{run, log_.text()};
+  });
 }
 
 TrainerState Trainer::trainer_state() const {
@@ -248,7 +211,7 @@ TrainerState Trainer::trainer_state() const {
   state.save_steps = actions_->save_steps();
   state.num_input_tokens_seen = progress_.num_input_tokens_seen;
   state.total_flos = progress_.total_flos;
-  state.log_history = log_history_;
+  state.log_history = log_.history();
   return state;
 }
 
@@ -292,7 +255,7 @@ TrainSummary Trainer::finish_run() {
   if (progress_.step >= plan_.max_steps) {
     const double num_samples = args_.max_steps > 0 ? static_cast<double>(progress_.step * plan_.step_rows)
                                                    : static_cast<double>(plan_.num_rows) * progress_.epoch;
-    add_log(final_entry(progress_, num_samples, summary.runtime_s));
+    log_.add(final_entry(progress_, num_samples, summary.runtime_s), progress_);
     files_->write_model(progress_.step, [this] { return trainer_state_json(trainer_state(), false, true); });
   } else {
     summary.stop_signal = stop_->agreed_signal();

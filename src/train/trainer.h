@@ -22,6 +22,7 @@
 #include "train/job_peak.h"
 #include "train/observer.h"
 #include "train/output/run_files.h"
+#include "train/output/run_log.h"
 #include "train/progress.h"
 #include "train/recovery/peer_snapshots.h"
 #include "train/recovery/run_resume.h"
@@ -78,14 +79,10 @@ class Trainer {
   bool is_finished_already();
   // nullopt if the step was abandoned: weights and optimizer are then as before it.
   std::optional<StepMetrics> train_step(int64_t step);
-  StepMetrics metrics_of(int64_t step, int64_t num_targets) const;
   // False: the update is skipped. Error(kNumerics) if a guard ends the run.
   bool passes_guards(const RowLists& passes, StepMetrics* metrics);
   void update(const StepMetrics& metrics);
   void account(StepMetrics metrics);
-  void measure_memory();
-  void add_log(LogEntry entry);
-  void log_training();
   void run_evaluation();
   void take_snapshot();
   TrainerState trainer_state() const;
@@ -122,9 +119,7 @@ class Trainer {
 
   Progress progress_;
   int64_t first_step_ = 0;  // steps completed before this process started
-  std::vector<LogEntry> log_history_;
-  LogHistoryText history_text_;       // for snapshots
-  std::optional<double> snapshot_s_;  // of the last snapshot, not in metrics.jsonl yet
+  RunLog log_;
   StepMetrics last_step_;
   RunTotals totals_;
   int64_t loading_peak_bytes_ = 0;  // resident, of this rank

@@ -39,7 +39,12 @@ std::string job_name(const World& world, const std::string& output_dir) {
 
 Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer, Communicator& comm,
                  const OpsFactory& make_ops)
-    : args_(args), pool_(pool), comm_(comm), network_meter_(comm.rail()), exchange_(comm.world().world_size) {
+    : args_(args),
+      pool_(pool),
+      comm_(comm),
+      network_meter_(comm.rail()),
+      exchange_(comm.world()),
+      log_(args.include_num_input_tokens_seen != "no", observer_) {
   if (is_root()) observer_.add(observer);
   record_.arguments = Json::parse(training_arguments_json(args_));  // what follows may fill them in
   record_.launch_id = args_.launch_id;
@@ -181,7 +186,7 @@ void Trainer::allocate_and_load() {
 void Trainer::restore_progress() {
   progress_ = resume_->record().progress;
   first_step_ = progress_.step;
-  log_history_ = resume_->log_history();
+  log_.restore(resume_->log_history());
   for (const auto& guard : guards_) guard->restore(progress_);
   if (progress_.plateau) schedule_->restore(*progress_.plateau);
   if (is_root() && schedule_->plateau() && schedule_->learning_rate(progress_.step) != args_.learning_rate) {

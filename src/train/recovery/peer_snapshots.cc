@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/stopwatch.h"
 #include "data/content_hash.h"
 
 namespace tessera {
@@ -148,7 +149,9 @@ SnapshotId PeerSnapshots::id_of(int64_t step) const {
           .local_world_size = world.local_world_size};
 }
 
-void PeerSnapshots::write(int64_t step, const SnapshotTexts& texts) {
+void PeerSnapshots::write(int64_t step, const std::function<SnapshotTexts()>& make_texts) {
+  const Stopwatch time;
+  const SnapshotTexts texts = comm_->world().rank == 0 ? make_texts() : SnapshotTexts();
   const World& world = comm_->world();
   const int64_t own_bytes = sizes_of(owned_, state_->state_tensors(), texts).slot_bytes();
   if (transfer_) transfer_->wait();
@@ -172,6 +175,7 @@ void PeerSnapshots::write(int64_t step, const SnapshotTexts& texts) {
       texts, *pool_);
   if (transfer_) transfer_->send(own, own_bytes);
   for (size_t& newest : newest_) newest = 1 - newest;
+  stall_s_ = time.seconds();
 }
 
 void PeerSnapshots::finish() {

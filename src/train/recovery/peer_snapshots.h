@@ -9,9 +9,11 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/snapshot_slot.h"
@@ -47,8 +49,10 @@ class PeerSnapshots {
   // outlive this.
   void open(const ParameterLayout& layout, const ParameterState& state);
   // Collective: takes a snapshot of the current state. Sending continues after the return, at the latest
-  // until the next call. Only rank 0 passes `texts`.
-  void write(int64_t step, const SnapshotTexts& texts);
+  // until the next call. Rank 0 calls make_texts().
+  void write(int64_t step, const std::function<SnapshotTexts()>& make_texts);
+  // How long the last write() took, once.
+  std::optional<double> take_stall_s() { return std::exchange(stall_s_, std::nullopt); }
   // Collective: waits until everything sent has arrived.
   void finish();
 
@@ -73,6 +77,7 @@ class PeerSnapshots {
   uint64_t start_key_ = 0;
   std::vector<ElementRange> owned_;
   int64_t num_written_ = 0;
+  std::optional<double> stall_s_;
   std::unique_ptr<Transfer> transfer_;  // last: it writes to the slots
 };
 
