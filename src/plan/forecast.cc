@@ -58,6 +58,8 @@ class Forecaster {
     forecast.zero = request.zero;
     forecast.memory = plan.memory;
     forecast.refusal = planner_.refusal(request, machine_);
+    forecast.disk =
+        plan_disk(forecast.num_parameters, {args_.export_dtype(), request.zero.state_tensors}, /*count=*/{});
     if (cluster_.num_nodes > 1) {
       for (const GatherSchedule schedule : {GatherSchedule::kPerStep, GatherSchedule::kPerLayer}) {
         if (schedule == GatherSchedule::kPerLayer && request.zero.stage < 3) continue;

@@ -9,6 +9,7 @@
 
 #include "arguments/arguments.h"
 #include "formats/huggingface/model_config.h"
+#include "plan/disk_plan.h"
 #include "plan/memory_plan.h"
 #include "platform/thread_pool.h"
 
@@ -54,6 +55,7 @@ struct RunForecast {
   bool schedule_is_auto = true;
   MemoryPlan memory;
   std::string refusal;                      // why it does not fit and what would; empty if it fits
+  DiskPlan disk;                            // the sizes of the model and of a checkpoint
   double tflop_per_step = 0;                // per node, model operations
   std::optional<double> compute_s;          // per step, including recomputation by checkpointing
   std::vector<ScheduleForecast> schedules;  // those the stage allows; empty on one node

@@ -121,6 +121,8 @@ std::string forecast_text(const RunForecast& forecast) {
               ? "memory   the free memory is this machine's: --memory sets a node's\n"
               : "memory\n";
   text += indented(memory_table(forecast.memory, cluster.node_memory_bytes));
+  text += fmt::format("disk     {} for the model, {} for each checkpoint\n",
+                      format_bytes(forecast.disk.model_bytes), format_bytes(forecast.disk.checkpoint_bytes));
   if (forecast.compute_s) {
     text += fmt::format("compute  {} a step: {:.4g} TFLOP a node at {:.3g} of {:.4g} TFLOPS{}\n",
                         seconds_text(*forecast.compute_s), forecast.tflop_per_step, cluster.mfu,
@@ -135,26 +137,29 @@ std::string forecast_text(const RunForecast& forecast) {
 
 std::string forecast_json(const RunForecast& forecast) {
   const ClusterShape& cluster = forecast.cluster;
-  const OrderedJson out = {{"num_parameters", forecast.num_parameters},
-                           {"dtype", dtype_name(forecast.dtype)},
-                           {"num_nodes", cluster.num_nodes},
-                           {"local_world_size", cluster.local_world_size},
-                           {"num_threads", forecast.num_threads},
-                           {"zero_stage", forecast.zero.stage},
-                           {"gather_schedule", schedule_name(forecast.zero.schedule)},
-                           {"gradient_checkpointing", forecast.gradient_checkpointing},
-                           {"max_length", forecast.row_tokens},
-                           {"tokens_per_step", forecast.tokens_per_step},
-                           {"tokens_per_pass", forecast.tokens_per_pass},
-                           {"passes_per_step", forecast.zero.passes_per_step},
-                           {"memory", memory_json(forecast)},
-                           {"tflop_per_step", forecast.tflop_per_step},
-                           {"node_tflops", optional_json(cluster.node_tflops)},
-                           {"node_tflops_are_of_this_machine", cluster.tflops_are_of_this_machine},
-                           {"mfu", cluster.mfu},
-                           {"compute_s", optional_json(forecast.compute_s)},
-                           {"network_gbps", cluster.network_gbps},
-                           {"schedules", schedules_json(forecast)}};
+  const OrderedJson out = {
+      {"num_parameters", forecast.num_parameters},
+      {"dtype", dtype_name(forecast.dtype)},
+      {"num_nodes", cluster.num_nodes},
+      {"local_world_size", cluster.local_world_size},
+      {"num_threads", forecast.num_threads},
+      {"zero_stage", forecast.zero.stage},
+      {"gather_schedule", schedule_name(forecast.zero.schedule)},
+      {"gradient_checkpointing", forecast.gradient_checkpointing},
+      {"max_length", forecast.row_tokens},
+      {"tokens_per_step", forecast.tokens_per_step},
+      {"tokens_per_pass", forecast.tokens_per_pass},
+      {"passes_per_step", forecast.zero.passes_per_step},
+      {"memory", memory_json(forecast)},
+      {"disk",
+       {{"model_bytes", forecast.disk.model_bytes}, {"checkpoint_bytes", forecast.disk.checkpoint_bytes}}},
+      {"tflop_per_step", forecast.tflop_per_step},
+      {"node_tflops", optional_json(cluster.node_tflops)},
+      {"node_tflops_are_of_this_machine", cluster.tflops_are_of_this_machine},
+      {"mfu", cluster.mfu},
+      {"compute_s", optional_json(forecast.compute_s)},
+      {"network_gbps", cluster.network_gbps},
+      {"schedules", schedules_json(forecast)}};
   return out.dump(2) + "\n";
 }
 

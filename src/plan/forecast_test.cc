@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/flags.h"
+#include "base/text.h"
 
 namespace tessera {
 namespace {
@@ -195,6 +196,15 @@ TEST_F(ForecastTest, OneProcessHasNoNetworkAndTheMemoryOfItsPlan) {
   EXPECT_TRUE(plan.schedules.empty());
   EXPECT_EQ(plan.memory.shared_bytes(), 0);
   EXPECT_THAT(forecast_text(plan), testing::Not(HasSubstr("network")));
+}
+
+TEST_F(ForecastTest, SaysWhatModelAndCheckpointTakeOnDisk) {
+  const RunForecast found = forecast();
+  EXPECT_EQ(found.disk.model_bytes, 2 * found.num_parameters);
+  EXPECT_EQ(found.disk.checkpoint_bytes, 12 * found.num_parameters);
+  EXPECT_THAT(forecast_text(found),
+              HasSubstr("disk     " + format_bytes(2 * found.num_parameters) + " for the model"));
+  EXPECT_THAT(forecast_json(found), HasSubstr("\"checkpoint_bytes\""));
 }
 
 TEST_F(ForecastTest, TextFits80ColumnsForTheLargestModelAndJob) {
