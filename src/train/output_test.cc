@@ -368,6 +368,7 @@ TEST(DiskSpace, IsPartOfThePlan) {
   tiny.args.save_total_limit = 1;
   const DiskPlan plan = tiny.train().plan.disk;
   EXPECT_EQ(plan.num_checkpoints, 2);
+  EXPECT_EQ(plan.checkpoint_bytes, 3 * plan.model_bytes) << "float32 weights and two moments";
   int64_t size_bytes = 0;
   for (const auto& entry : fs::recursive_directory_iterator(tiny.output())) {
     if (entry.path().extension() == ".safetensors") size_bytes += static_cast<int64_t>(entry.file_size());

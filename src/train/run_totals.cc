@@ -25,6 +25,7 @@ void RunTotals::add(const StepMetrics& metrics) {
   }
   if (metrics.network) has_network_ = true;
   ++num_steps_;
+  last_step_ = metrics;
 }
 
 double RunTotals::step_s() const { return std::max(step_s_, 1e-9); }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/stopwatch.h"
 #include "comm/network/network_group.h"
 #include "train/observer.h"
 
@@ -15,7 +16,10 @@ NetworkUse network_use(const NetworkCounters& sums, int world_size);
 class RunTotals {
  public:
   void add(const StepMetrics& metrics);
+  int64_t num_steps() const { return num_steps_; }
+  const StepMetrics& last_step() const { return last_step_; }
 
+  double runtime_s() const { return run_time_.seconds(); }  // since this was made
   // Over the steps alone, without evaluation and saving.
   double tokens_per_second() const;
   double tflops() const;
@@ -25,6 +29,8 @@ class RunTotals {
  private:
   double step_s() const;
 
+  Stopwatch run_time_;
+  StepMetrics last_step_;
   int64_t num_steps_ = 0;
   int64_t num_tokens_ = 0;
   double step_s_ = 0;

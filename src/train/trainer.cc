@@ -50,7 +50,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
     return summarize();
   }
   files_->open(*resume_ && resume_->is_in_place() ? std::optional(progress_.step) : std::nullopt);
-  run_time_ = Stopwatch();
+  totals_ = RunTotals();
   comm_.rail().wait_for_all();  // what loading has begun
   network_meter_.start();
   stop_->listen(stop_signal);
@@ -61,13 +61,13 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
     if (!metrics) break;
     files_->report_checkpoint();
     account(*metrics);
-    if (progress_.step == first_step_ + 1) {
+    if (totals_.num_steps() == 1) {
       const NetworkMeterPause pause(network_meter_);
       const auto measured = measure_memory(comm_, loading_peak_bytes_);
       if (measured) observer_.on_memory(plan_.memory, *measured);
     }
     const StepActions due = actions_->after(progress_.step);
-    if (due.log) log_.add_training(last_step_, &progress_);
+    if (due.log) log_.add_training(totals_.last_step(), &progress_);
     if (due.evaluate) run_evaluation();
     if (due.save) files_->save(run_record());
     if (due.snapshot) take_snapshot();
@@ -167,7 +167,6 @@ void Trainer::account(StepMetrics metrics) {
     progress_.total_loss += metrics.loss;
   }
   totals_.add(metrics);
-  last_step_ = metrics;
   observer_.on_step(metrics);
 }
 
@@ -236,7 +235,7 @@ TrainSummary Trainer::summarize() const {
   summary.num_steps = progress_.step;
   summary.epoch = progress_.epoch;
   summary.train_loss = progress_.mean_loss();
-  summary.runtime_s = run_time_.seconds();
+  summary.runtime_s = totals_.runtime_s();
   summary.num_tokens = progress_.num_input_tokens_seen;
   summary.tokens_per_second = totals_.tokens_per_second();
   summary.tflops = totals_.tflops();

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "arguments/arguments.h"
@@ -15,7 +14,6 @@
 #include "model/trainable_model.h"
 #include "ops/cpu_ops.h"
 #include "optim/schedule.h"
-#include "plan/run_plan.h"
 #include "plan/run_planner.h"
 #include "platform/thread_pool.h"
 #include "train/guards/step_guard.h"
@@ -40,8 +38,7 @@ namespace tessera {
 using OpsFactory = std::function<std::unique_ptr<Ops>(ThreadPool& pool)>;
 
 // With several ranks each has a Trainer, and all calls are collective; rank 0 alone reports to its observer
-// and writes reports, all write checkpoints. A step is the same whatever the number of ranks: its rows depend
-// on the data, the seed and the global batch alone.
+// and writes reports, all write checkpoints.
 class Trainer {
  public:
   // Opens model and dataset, plans the run, checks its memory, allocates, and loads the weights or the state
@@ -50,15 +47,13 @@ class Trainer {
   // again.
   Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver& observer,
           Communicator& comm = single_process(), const OpsFactory& make_ops = make_cpu_ops);
-  ~Trainer();
 
   const RunPlan& plan() const { return plan_; }
 
-  // Trains from the first step, or the one after the checkpoint, to the last and writes everything to
-  // output_dir; a run that is finished already is left as it is. `stop_signal` is asked between layers; a
-  // nonzero number ends the run with a checkpoint of the last finished step, which is the current one if
-  // grace_period_s leaves time for it. May be called once. Error(kNumerics) if loss or gradient norm is not
-  // finite: the weights are then those of the step before.
+  // Trains to the last step and writes everything to output_dir; a run that is finished already is left as it
+  // is. `stop_signal` is asked between layers; a nonzero number ends the run with a checkpoint of the last
+  // finished step, which is the current one if grace_period_s leaves time for it. May be called once.
+  // Error(kNumerics) if loss or gradient norm is not finite: the weights are then those of the step before.
   TrainSummary run(const std::function<int()>& stop_signal = {});
 
   // Writes the model as it is now.
@@ -68,7 +63,6 @@ class Trainer {
   // Preparation (trainer_setup.cc).
   void open_model(const OpsFactory& make_ops);
   void plan_run();
-  void plan_disk_use();
   void plan_memory_use(const RunPlanner& planner);
   void allocate_and_load();
   void restore_progress();
@@ -118,14 +112,11 @@ class Trainer {
   std::optional<RunResume> resume_;
 
   Progress progress_;
-  int64_t first_step_ = 0;  // steps completed before this process started
   RunLog log_;
-  StepMetrics last_step_;
   RunTotals totals_;
   int64_t loading_peak_bytes_ = 0;  // resident, of this rank
   bool output_is_shared_ = true;    // by all nodes
   bool has_run_ = false;
-  Stopwatch run_time_;
 };
 
 }  // namespace tessera

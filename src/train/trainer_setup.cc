@@ -31,6 +31,23 @@ bool check_output_is_shared(const TrainingArguments& args, Communicator& comm) {
   return false;
 }
 
+// What the files of the run will take. A run that has begun continues as far as it gets: space may be freed
+// meanwhile.
+DiskPlan plan_disk_use(const TrainingArguments& args, int64_t num_parameters, const ActionSchedule& actions,
+                       const RunResume& resume) {
+  CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
+                           args.save_total_limit, 0};
+  if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(args.output_dir);
+  DiskPlan plan =
+      plan_disk(num_parameters, {args.export_dtype(), make_optimizer(args)->state_tensors()}, count);
+  plan.free_bytes = free_disk_bytes(args.output_dir);
+  const std::string refusal = disk_refusal(plan, args.output_dir);
+  if (!refusal.empty() && !resume) fail(ExitCode::kBadConfig, "{}", refusal);
+  const std::string warning = refusal.empty() ? disk_warning(plan, args.output_dir) : refusal;
+  if (!warning.empty()) log_warning("{}", warning);
+  return plan;
+}
+
 std::string job_name(const World& world, const std::string& output_dir) {
   return fmt::format("{}\n{}", world.run_id, std::filesystem::absolute(output_dir).native());
 }
@@ -67,8 +84,6 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   plan_run();
   allocate_and_load();
 }
-
-Trainer::~Trainer() = default;
 
 void Trainer::open_model(const OpsFactory& make_ops) {
   check_is_model_folder(args_.model);
@@ -115,22 +130,8 @@ void Trainer::plan_run() {
   const RunPlanner planner(args_, *model_, options, facts);
   plan_.micro_batches_per_pass = planner.micro_batches_per_pass();
   plan_.max_pass_tokens = planner.max_pass_tokens();
-  plan_disk_use();
+  if (is_root()) plan_.disk = plan_disk_use(args_, plan_.num_parameters, *actions_, *resume_);
   plan_memory_use(planner);
-}
-
-// A run that has begun continues as far as it gets: space may be freed meanwhile.
-void Trainer::plan_disk_use() {
-  if (!is_root()) return;
-  CheckpointCount count = {actions_->num_saves(*resume_ ? resume_->record().progress.step : 0),
-                           args_.save_total_limit, 0};
-  if (*resume_ && resume_->is_in_place()) count.num_present = num_checkpoints_in(args_.output_dir);
-  plan_.disk = plan_disk(plan_.num_parameters, {args_.export_dtype(), plan_.zero.state_tensors}, count);
-  plan_.disk.free_bytes = free_disk_bytes(args_.output_dir);
-  const std::string refusal = disk_refusal(plan_.disk, args_.output_dir);
-  if (!refusal.empty() && !*resume_) fail(ExitCode::kBadConfig, "{}", refusal);
-  const std::string warning = refusal.empty() ? disk_warning(plan_.disk, args_.output_dir) : refusal;
-  if (!warning.empty()) log_warning("{}", warning);
 }
 
 void Trainer::plan_memory_use(const RunPlanner& planner) {
@@ -185,7 +186,6 @@ void Trainer::allocate_and_load() {
 
 void Trainer::restore_progress() {
   progress_ = resume_->record().progress;
-  first_step_ = progress_.step;
   log_.restore(resume_->log_history());
   for (const auto& guard : guards_) guard->restore(progress_);
   if (progress_.plateau) schedule_->restore(*progress_.plateau);
