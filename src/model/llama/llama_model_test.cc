@@ -10,6 +10,7 @@
 #include "model/llama/activations.h"
 #include "support/model_test_support.h"
 #include "support/reference_model.h"
+#include "support/values_near.h"
 
 namespace tessera {
 namespace {
@@ -42,19 +43,6 @@ void expect_identical(const StepResult& found, const StepResult& expected) {
   EXPECT_TRUE(difference.first == found.gradients.end())
       << "element " << difference.first - found.gradients.begin() << ": " << *difference.first
       << ", expected " << *difference.second;
-}
-
-void expect_near(std::span<const float> found, std::span<const float> expected, double bound,
-                 const std::string& what) {
-  ASSERT_EQ(found.size(), expected.size());
-  for (size_t i = 0; i < found.size(); ++i)
-    ASSERT_NEAR(found[i], expected[i], bound) << what << " element " << i;
-}
-
-float largest_of(std::span<const float> values) {
-  float largest = 0;
-  for (const float value : values) largest = std::max(largest, std::abs(value));
-  return largest;
 }
 
 // torch.nn.Embedding drops the gradient of padding_idx; the LM head of tied embeddings still gets its own.
@@ -376,91 +364,6 @@ TEST(Model, DroppedPaddingChangesNothing) {
     EXPECT_EQ(sums.num_targets, expected_targets);
     EXPECT_NEAR(sums.loss_sum, expected_loss, rounding * expected_loss);
     expect_near(test.logits(packed), expected_logits, rounding * largest_of(expected_logits), "logit");
-  }
-}
-
-// Loss and gradients of rows together, whose logits do not fit in one piece, and one by one, where they do.
-void check_loss_in_pieces(int64_t vocab_size, const std::vector<int64_t>& lengths, DType dtype) {
-  ModelConfig config = tiny_config();
-  config.vocab_size = vocab_size;
-  config.hidden_size = 4;
-  config.num_hidden_layers = 1;
-  const auto rows = random_rows(lengths, config.vocab_size, kSeed);
-  const PackedBatch packed = pack(rows);
-  const LogitsPieces pieces = logits_pieces(packed.num_tokens(), vocab_size);
-  ASSERT_TRUE(pieces.rows < packed.num_targets || pieces.columns < vocab_size) << "a single piece";
-  const auto weights = random_weights(parameter_layout(config), 0.3f, kSeed);
-  TestModel together(config, dtype, weights);
-  TestModel apart(config, dtype, weights);
-  together.model().reserve(limits_of(packed));
-  together.fill_gradients(std::nanf(""));
-  double squares = 0;
-  const LossSums expected =
-      together.model().forward_backward(packed, 1.0f, 0.1f, {Update::kOverwrite, &squares});
-  const double expected_squares = sum_of_squares(parameter_layout(config), together.gradients());
-  EXPECT_NEAR(squares, expected_squares, 1e-12 * expected_squares);
-  EXPECT_EQ(together.model().forward_loss(packed, 0.1f).loss_sum, expected.loss_sum);
-  apart.model().reserve(limits_of(packed));
-  LossSums sums;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const PackedBatch one = pack({rows[i]});
-    const LogitsPieces whole = logits_pieces(one.num_tokens(), vocab_size);
-    ASSERT_TRUE(whole.rows == one.num_tokens() && whole.columns == vocab_size) << "several pieces";
-    sums.loss_sum +=
-        apart.model().forward_backward(one, 1.0f, 0.1f, i == 0 ? Update::kOverwrite : Update::kAdd).loss_sum;
-  }
-  const double rounding = std::sqrt(static_cast<double>(packed.num_tokens())) * 0x1.0p-24;
-  EXPECT_NEAR(sums.loss_sum, expected.loss_sum, rounding * expected.loss_sum);
-  // In BF16, too, only the order of sums differs, but activation gradients are then rounded to 8 bits.
-  const double bound = dtype == DType::kF32 ? rounding : 0x1.0p-8;
-  const ParameterLayout layout = parameter_layout(config);
-  for (const Parameter& parameter : layout.parameters()) {
-    const auto of = [&](TestModel& test) {
-      return std::span<const float>(test.gradients())
-          .subspan(static_cast<size_t>(parameter.offset), static_cast<size_t>(parameter.num_elements));
-    };
-    expect_near(of(apart), of(together), bound * largest_of(of(together)), parameter.name);
-  }
-}
-
-TEST(Model, LossInBlocksOfWholeRowsEqualsSeparateRuns) {
-  const int64_t vocab_size = kLogitsBytes / 4 / kMinWholeRows;  // a block is kMinWholeRows rows
-  ASSERT_EQ(logits_pieces(700, vocab_size).rows, kMinWholeRows);
-  check_loss_in_pieces(vocab_size, {400, 250, 50}, DType::kF32);
-}
-
-TEST(Model, LossInChunksOfTheVocabularyEqualsSeparateRuns) {
-  const int64_t vocab_size = kLogitsBytes / 4 / kMinWholeRows + 999;
-  ASSERT_EQ(logits_pieces(700, vocab_size).rows, 700);
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    check_loss_in_pieces(vocab_size, {400, 250, 50}, dtype);
-  }
-}
-
-TEST(Model, LossInBlocksOfRowsAndChunksOfTheVocabularyEqualsSeparateRuns) {
-  const int64_t vocab_size = kLogitsBytes / 4 / kMinWholeRows + 1;
-  ASSERT_EQ(logits_pieces(2700, vocab_size).rows, kMaxBlockRows);
-  check_loss_in_pieces(vocab_size, {500, 500, 500, 500, 500, 200}, DType::kF32);
-}
-
-TEST(Model, PiecesOfLogitsCoverTheVocabularyWithinTheirMemory) {
-  for (const int64_t vocab_size : {1, 13, 8192, 32000, 32768, 32769, 50257, 128256, 151936, 262144}) {
-    int64_t previous_elements = 0, previous_rows = 0;
-    for (const int64_t num_tokens :
-         {1, 63, 64, 100, 127, 128, 511, 512, 513, 1000, 2047, 2048, 2049, 50000}) {
-      const LogitsPieces pieces = logits_pieces(num_tokens, vocab_size);
-      const std::string context = fmt::format("{} tokens, vocabulary {}", num_tokens, vocab_size);
-      EXPECT_GE(pieces.rows, std::min(num_tokens, kMinWholeRows)) << context;
-      EXPECT_LE(pieces.rows * std::min(pieces.columns, vocab_size), pieces.num_elements) << context;
-      EXPECT_LE(pieces.num_elements, kLogitsBytes / 4) << context;
-      // Fewer tokens never need more memory.
-      EXPECT_GE(pieces.num_elements, previous_elements) << context;
-      if (pieces.columns < vocab_size) {
-        EXPECT_GE(pieces.rows, previous_rows) << context;
-        previous_rows = pieces.rows;
-      }
-      previous_elements = pieces.num_elements;
-    }
   }
 }
 
