@@ -236,14 +236,17 @@ TEST(Resume, EvaluationThatASignalCutShortIsMadeUpFor) {
   run.args.per_device_eval_batch_size = 1;
   run.args.eval_dataset = {run.folder() / "eval.safetensors"};
   run.run();
-  SavingRun stopped = run;
-  stopped.args.output_dir = run.folder() / "stopped";
-  const RecordingObserver first = stopped.run_until_signal(3);
-  ASSERT_EQ(first.steps.size(), 3u);
-  ASSERT_EQ(first.evaluations.size(), 2u);
-  stopped.args.resume_from_checkpoint = "auto";
-  stopped.run();
-  expect_same_run(stopped.output(), run.output());
+  for (const int64_t step : {int64_t{3}, run.args.max_steps}) {
+    SCOPED_TRACE(step);
+    SavingRun stopped = run;
+    stopped.args.output_dir = run.folder() / fmt::format("stopped-{}", step);
+    const RecordingObserver first = stopped.run_until_signal(step);
+    ASSERT_EQ(std::ssize(first.steps), step);
+    ASSERT_EQ(std::ssize(first.evaluations), step - 1);
+    stopped.args.resume_from_checkpoint = "auto";
+    EXPECT_EQ(std::ssize(stopped.run().evaluations), run.args.max_steps - step + 1);
+    expect_same_run(stopped.output(), run.output());
+  }
 }
 
 TEST(AsyncSave, WritesTheSameFiles) {
