@@ -34,9 +34,6 @@
 
 namespace tessera {
 
-// Makes the operations of a model.
-using OpsFactory = std::function<std::unique_ptr<Ops>(ThreadPool& pool)>;
-
 // With several ranks each has a Trainer, and all calls are collective; rank 0 alone reports to its observer
 // and writes reports, all write checkpoints.
 class Trainer {
