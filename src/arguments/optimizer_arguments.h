@@ -9,5 +9,7 @@
 namespace tessera {
 
 std::unique_ptr<const Optimizer> make_optimizer(const TrainingArguments& args);
+// Its list of state tensors, for plans.
+StateTensors state_tensors_of(const TrainingArguments& args);
 
 }  // namespace tessera

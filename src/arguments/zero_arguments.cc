@@ -16,7 +16,7 @@ ZeroSettings zero_settings_of(const TrainingArguments& args, const ModelConfig& 
   zero.max_live_elements = args.stage3_max_live_parameters;
   zero.prefetch_elements = args.prefetch_elements(config.hidden_size);
   zero.overlap = args.overlap_comm;
-  zero.state_tensors = make_optimizer(args)->state_tensors();
+  zero.state_tensors = state_tensors_of(args);
   zero.persistence_threshold = args.persistence_threshold_elements(config.hidden_size);
   return zero;
 }

@@ -42,7 +42,7 @@ constexpr int64_t kChecksumBlockBytes = int64_t{256} << 10;
 // How much the texts of a run may grow before more memory is needed.
 constexpr int64_t kSlackBytes = int64_t{64} << 10;
 
-// The regions: the texts and lists first named here come after the values of every StateKind.
+// The regions that follow the values, of which every StateKind has a region.
 enum Region { kRanges, kRun, kLogHistory, kChecksums, kNumRegionsAfterValues };
 
 int64_t num_blocks(int64_t size_bytes) { return divide_up(size_bytes, kChecksumBlockBytes); }

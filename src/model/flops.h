@@ -22,7 +22,7 @@ namespace tessera {
 // tokens before it, limited to the last `sliding_window` (0 = no limit).
 double causal_pairs(int64_t length, int64_t sliding_window);
 
-// Of a forward pass.
+// The operations of one forward pass.
 struct ModelFlops {
   double layers = 0;
   double attention = 0;

@@ -60,7 +60,7 @@ class TrainableModel {
   const ModelConfig& config() const { return config_; }
   const ParameterLayout& layout() const { return parameters_.layout(); }
   DType dtype() const { return dtype_; }
-  // Of the Ops: where all tensors are that the model is given, allocates and shows.
+  // The device of the Ops, which holds every tensor that the model receives, allocates or shows.
   Device& device() const { return ops_->device(); }
 
   // Does not allocate.

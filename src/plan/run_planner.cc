@@ -38,7 +38,7 @@ RunPlanner::RunPlanner(const TrainingArguments& args, const TrainableModel& mode
   } else {
     const ActivationLimits micro_batch = limits_for(micro_batch_rows_, kUncut, args.gradient_checkpointing);
     micro_batches_per_pass_ = tessera::micro_batches_per_pass(
-        model, micro_batch, args.gradient_accumulation_steps, make_optimizer(args)->state_tensors());
+        model, micro_batch, args.gradient_accumulation_steps, state_tensors_of(args));
   }
   max_pass_tokens_ = data_.largest_pass(micro_batches_per_pass_);
 }

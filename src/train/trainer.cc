@@ -17,8 +17,8 @@ namespace tessera {
 
 namespace {
 
-// Of rank 0's node, after a step, so that everything a step needs has been touched. Collective; nullopt if
-// the system does not provide the figures.
+// Measures the memory of rank 0's node once a step has touched everything that steps need. Collective;
+// nullopt if the system does not provide the figures.
 std::optional<MeasuredMemory> measure_memory(Communicator& comm, int64_t loading_peak_bytes) {
   struct RankMemory {
     bool is_known;

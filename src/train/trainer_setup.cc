@@ -38,8 +38,7 @@ DiskPlan plan_disk_use(const TrainingArguments& args, int64_t num_parameters, co
   CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
                            args.save_total_limit, 0};
   if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(args.output_dir);
-  DiskPlan plan =
-      plan_disk(num_parameters, {args.export_dtype(), make_optimizer(args)->state_tensors()}, count);
+  DiskPlan plan = plan_disk(num_parameters, {args.export_dtype(), state_tensors_of(args)}, count);
   plan.free_bytes = free_disk_bytes(args.output_dir);
   const std::string refusal = disk_refusal(plan, args.output_dir);
   if (!refusal.empty() && !resume) fail(ExitCode::kBadConfig, "{}", refusal);

@@ -40,7 +40,7 @@ struct NamedConfig {
 // tiny_config with each option alone, and with all of them.
 std::vector<NamedConfig> all_option_configs();
 
-// Of make_model(config).
+// The layout of the model that make_model(config) makes.
 ModelFlops model_flops(const ModelConfig& config, std::span<const int32_t> cu_seqlens, int64_t num_targets);
 
 // Non-trivial weights: norms around one, biases around zero, matrices with standard deviation `scale`.
