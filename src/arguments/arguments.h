@@ -16,7 +16,7 @@
 #include "base/flags.h"
 #include "base/log.h"
 #include "comm/world.h"
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 #include "data/dataset.h"
 #include "tensor/dtype.h"
 

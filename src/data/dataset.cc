@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data/content_hash.h"
-#include "data/pretokenized_rows.h"
+#include "data/rows/content_hash.h"
+#include "data/rows/pretokenized_rows.h"
 #include "data/text_rows.h"
-#include "data/token_cache.h"
+#include "data/rows/token_cache.h"
 #include "formats/input_files.h"
 #include "io/file.h"
 

@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "data/json_text.h"
-#include "data/record_reader.h"
-#include "data/row_builder.h"
+#include "data/sources/record_reader.h"
+#include "data/rows/row_builder.h"
 #include "formats/input_files.h"
 #include "io/file.h"
 

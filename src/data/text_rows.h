@@ -7,7 +7,7 @@
 #include <span>
 
 #include "data/dataset.h"
-#include "data/token_cache.h"
+#include "data/rows/token_cache.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 

@@ -12,7 +12,7 @@
 #include "base/fuzz_support.h"
 #include "base/text.h"
 #include "data/json_text.h"
-#include "data/record_reader.h"
+#include "data/sources/record_reader.h"
 
 namespace tessera {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 
 namespace tessera {
 

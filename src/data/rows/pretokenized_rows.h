@@ -6,7 +6,7 @@
 #include <functional>
 #include <span>
 
-#include "data/token_cache.h"
+#include "data/rows/token_cache.h"
 
 namespace tessera {
 

@@ -1,4 +1,4 @@
-#include "data/content_hash.h"
+#include "data/rows/content_hash.h"
 
 #include <fmt/format.h>
 #include <xxhash.h>

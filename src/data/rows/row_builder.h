@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "data/dataset.h"
-#include "data/token_cache.h"
+#include "data/rows/token_cache.h"
 
 namespace tessera {
 

@@ -5,7 +5,7 @@
 
 #include <array>
 
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 #include "support/dataset_test_util.h"
 #include "test_paths.h"
 

@@ -1,4 +1,4 @@
-#include "data/record_reader.h"
+#include "data/sources/record_reader.h"
 
 #include <algorithm>
 #include <utility>

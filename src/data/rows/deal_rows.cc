@@ -1,4 +1,4 @@
-#include "data/deal_rows.h"
+#include "data/rows/deal_rows.h"
 
 #include <algorithm>
 #include <numeric>

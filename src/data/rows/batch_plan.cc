@@ -1,4 +1,4 @@
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "data/record_reader.h"
+#include "data/sources/record_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

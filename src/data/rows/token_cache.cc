@@ -1,4 +1,4 @@
-#include "data/token_cache.h"
+#include "data/rows/token_cache.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // A separate program, because it counts allocations.
-#include "data/deal_rows.h"
+#include "data/rows/deal_rows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
