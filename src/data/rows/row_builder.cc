@@ -13,30 +13,36 @@ RowBuilder::RowBuilder(Packing packing, int64_t max_length, std::optional<int32_
       eos_id_(eos_id),
       writer_(writer),
       counts_(counts) {
-  TESSERA_CHECK(max_length >= 2 && (packing == Packing::kNone || eos_id), "max_length={}", max_length);
+  TESSERA_CHECK(max_length >= 2, "max_length={}", max_length);
 }
 
-void RowBuilder::add_document(std::span<const int32_t> ids) {
-  TESSERA_CHECK(!ids.empty());
+void RowBuilder::add_document(std::span<const int32_t> ids, std::span<const int32_t> labels,
+                              bool is_complete) {
+  TESSERA_CHECK(!ids.empty() && (labels.empty() || labels.size() == ids.size()));
   ++counts_->num_documents;
+  if (labels.empty()) labels = ids;
   if (packing_ == Packing::kNone) {
-    if (ids.size() > max_length_) {
+    const size_t kept = std::min(ids.size(), max_length_);
+    if (kept < ids.size()) {
       ++counts_->num_cut_documents;
-      counts_->num_cut_tokens += static_cast<int64_t>(ids.size() - max_length_);
+      counts_->num_cut_tokens += static_cast<int64_t>(ids.size() - kept);
     }
-    writer_->append_row(ids.first(std::min(ids.size(), max_length_)), {}, {});
+    writer_->append_row(ids.first(kept), writer_->has_labels() ? labels.first(kept) : labels.first(0), {});
     return;
   }
-  add_to_stream(ids);
-  if (ids.back() != *eos_id_) add_to_stream({&*eos_id_, 1});
+  add_to_stream(ids, labels);
+  if (!is_complete && ids.back() != *eos_id_) add_to_stream({&*eos_id_, 1}, {&*eos_id_, 1});
   end_sequence();
 }
 
-void RowBuilder::add_to_stream(std::span<const int32_t> ids) {
+void RowBuilder::add_to_stream(std::span<const int32_t> ids, std::span<const int32_t> labels) {
   while (!ids.empty()) {
     const size_t part = std::min(ids.size(), max_length_ - row_.size());
-    row_.insert(row_.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(part));
+    const auto end = static_cast<std::ptrdiff_t>(part);
+    row_.insert(row_.end(), ids.begin(), ids.begin() + end);
+    if (writer_->has_labels()) labels_.insert(labels_.end(), labels.begin(), labels.begin() + end);
     ids = ids.subspan(part);
+    labels = labels.subspan(part);
     if (row_.size() == max_length_) {
       end_sequence();
       flush_row();
@@ -52,15 +58,16 @@ void RowBuilder::end_sequence() {
 }
 
 void RowBuilder::flush_row() {
-  writer_->append_row(row_, {}, sequence_lengths_);
+  writer_->append_row(row_, labels_, sequence_lengths_);
   row_.clear();
+  labels_.clear();
   sequence_lengths_.clear();
   sequence_begin_ = 0;
 }
 
 void RowBuilder::finish() {
   end_sequence();
-  if (!row_.empty() && count_targets(static_cast<int64_t>(row_.size()), {}, sequence_lengths_) > 0)
+  if (!row_.empty() && count_targets(static_cast<int64_t>(row_.size()), labels_, sequence_lengths_) > 0)
     flush_row();
 }
 

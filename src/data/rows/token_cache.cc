@@ -42,9 +42,9 @@ void for_each_value(Trailer& trailer, Visitor visit) {
   visit("num_documents", trailer.counts.num_documents);
   visit("num_empty_documents", trailer.counts.num_empty_documents);
   visit("num_invalid_documents", trailer.counts.num_invalid_documents);
+  visit("num_bad_rows", trailer.counts.num_bad_rows);
   visit("num_cut_documents", trailer.counts.num_cut_documents);
   visit("num_cut_tokens", trailer.counts.num_cut_tokens);
-  visit("reserved", trailer.reserved);
 }
 
 std::array<std::byte, kCachePreambleBytes> make_preamble() {
@@ -81,7 +81,6 @@ void check_values(const CacheTrailer& trailer, int64_t file_bytes, const std::st
   if (trailer.version != kTokenCacheVersion) {
     damaged(origin, "version: expected {}, found {}", kTokenCacheVersion, trailer.version);
   }
-  if (trailer.reserved != 0) damaged(origin, "reserved: expected 0, found {}", trailer.reserved);
   if (trailer.has_labels > 1) damaged(origin, "has_labels: expected 0 or 1, found {}", trailer.has_labels);
   if (trailer.vocab_size < 1 || trailer.vocab_size > kMax32)
     damaged(origin, "vocab_size: expected 1 to 2^31 - 1, found {}", trailer.vocab_size);

@@ -23,13 +23,14 @@
 
 namespace tessera {
 
-inline constexpr uint32_t kTokenCacheVersion = 1;
+inline constexpr uint32_t kTokenCacheVersion = 2;
 
 // Counts collected while the rows were built.
 struct CacheCounts {
   int64_t num_documents = 0;
   int64_t num_empty_documents = 0;
-  int64_t num_invalid_documents = 0;
+  int64_t num_invalid_documents = 0;  // not UTF-8
+  int64_t num_bad_rows = 0;           // of other kinds
   int64_t num_cut_documents = 0;
   int64_t num_cut_tokens = 0;
 };
@@ -47,7 +48,6 @@ struct CacheTrailer {
   int64_t num_targets = 0;
   int64_t max_row_length = 0;
   CacheCounts counts;
-  uint64_t reserved = 0;
 };
 
 inline constexpr int64_t kCachePreambleBytes = 16;
@@ -90,6 +90,7 @@ class TokenCacheWriter {
   // adding up to ids.size(), or empty for a single sequence.
   void append_row(std::span<const int32_t> ids, std::span<const int32_t> labels,
                   std::span<const int32_t> sequence_lengths);
+  bool has_labels() const { return trailer_.has_labels != 0; }
   int64_t num_rows() const { return trailer_.num_rows; }
   int64_t num_targets() const { return trailer_.num_targets; }
   void commit(const CacheCounts& counts);

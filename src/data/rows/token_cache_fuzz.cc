@@ -29,7 +29,6 @@ constexpr size_t kVersionAt = 0;
 constexpr size_t kRecordsHashAt = 24;
 constexpr size_t kIndexHashAt = 40;
 constexpr size_t kNumRowsAt = 80;
-constexpr size_t kReservedAt = 152;
 constexpr size_t kChecksumAt = 160;
 
 uint64_t value_at(const Bytes& file, size_t at) {
@@ -40,7 +39,7 @@ uint64_t value_at(const Bytes& file, size_t at) {
 
 void repair(Bytes* file) {
   if (file->size() < kPreamble + kTrailer) return;
-  std::memcpy(file->data(), "TSRAROWS\x01\0\0\0\0\0\0\0", kPreamble);
+  std::memcpy(file->data(), "TSRAROWS\x02\0\0\0\0\0\0\0", kPreamble);
   const size_t trailer = file->size() - kTrailer;
   const size_t content_bytes = trailer - kPreamble;
   const uint64_t num_rows = value_at(*file, trailer + kNumRowsAt);
@@ -55,12 +54,10 @@ void repair(Bytes* file) {
   }
   const Hash128 records_hash = hash_hashes(chunks);
   const uint64_t version = kTokenCacheVersion;
-  const uint64_t reserved = 0;
   std::byte* const values = file->data() + trailer;
   std::memcpy(values + kVersionAt, &version, sizeof(version));
   std::memcpy(values + kRecordsHashAt, &records_hash, sizeof(records_hash));
   std::memcpy(values + kIndexHashAt, &index_hash, sizeof(index_hash));
-  std::memcpy(values + kReservedAt, &reserved, sizeof(reserved));
   const uint64_t checksum = hash_bytes({values, kChecksumAt}).low;
   std::memcpy(values + kChecksumAt, &checksum, sizeof(checksum));
   std::memcpy(values + kChecksumAt + sizeof(checksum), "TSRAEND\n", 8);

@@ -137,7 +137,7 @@ std::string message_of_changed_trailer(const std::function<void(CacheTrailer*)>&
   trailer.max_row_length = 3;
   change(&trailer);
   std::vector<std::byte> preamble(static_cast<size_t>(kCachePreambleBytes));
-  std::memcpy(preamble.data(), "TSRAROWS\x01", 9);
+  std::memcpy(preamble.data(), "TSRAROWS\x02", 9);
   const int64_t file_bytes = kCachePreambleBytes + 6 + 16 + kCacheTrailerBytes;
   try {
     parse_cache_trailer(preamble, encode_cache_trailer(trailer), file_bytes, "c");
@@ -154,8 +154,7 @@ TEST(CacheTrailer, RefusesEveryValueOutOfRange) {
   const auto refuses = [](const char* text, const std::function<void(CacheTrailer*)>& change) {
     EXPECT_THAT(message_of_changed_trailer(change), HasSubstr(text));
   };
-  refuses("version", [](CacheTrailer* t) { t->version = 2; });
-  refuses("reserved", [](CacheTrailer* t) { t->reserved = 1; });
+  refuses("version", [](CacheTrailer* t) { t->version = 1; });
   refuses("vocab_size", [](CacheTrailer* t) { t->vocab_size = 0; });
   refuses("vocab_size", [](CacheTrailer* t) { t->vocab_size = -1; });
   refuses("vocab_size", [](CacheTrailer* t) { t->vocab_size = int64_t{1} << 31; });

@@ -69,7 +69,7 @@ Cut cut(RecordReader::Format format, std::string_view text, size_t piece) {
 void check_record(const Record& record) {
   std::string text;
   try {
-    text = extract_json_text(record.text, "text", "input", record.line);
+    text = extract_json_text(record.text, "text", "input", record.number);
   } catch (const Error& error) {
     check_refusal(error, ExitCode::kBadData);
     return;
@@ -85,7 +85,7 @@ void check(std::string_view text, size_t piece) {
     TESSERA_CHECK(pieces.error == expected.error && pieces.records.size() == expected.records.size());
     for (size_t i = 0; i < pieces.records.size(); ++i) {
       const Record& record = pieces.records[i];
-      TESSERA_CHECK(record.text == expected.records[i].text && record.line == expected.records[i].line &&
+      TESSERA_CHECK(record.text == expected.records[i].text && record.number == expected.records[i].number &&
                     record.offset_bytes == expected.records[i].offset_bytes);
       TESSERA_CHECK(text.substr(static_cast<size_t>(record.offset_bytes)).starts_with(record.text));
       check_record(record);

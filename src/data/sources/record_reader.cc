@@ -90,7 +90,7 @@ bool RecordReader::next(Record* record) {
 bool RecordReader::next_line(Record* record) {
   if (begin_ == end_ && !fill()) return false;
   record->text.clear();
-  record->line = line_;
+  record->number = line_;
   record->offset_bytes = offset_bytes();
   do {
     const std::string_view rest = std::string_view(buffer_).substr(begin_, end_ - begin_);
@@ -144,7 +144,7 @@ bool RecordReader::next_element(Record* record) {
   }
   first_element_ = false;
   record->text.clear();
-  record->line = line_;
+  record->number = line_;
   record->offset_bytes = offset_bytes();
   ValueScanner scanner;
   while (begin_ != end_ || fill()) {

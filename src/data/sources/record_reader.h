@@ -7,18 +7,13 @@
 #include <string>
 #include <string_view>
 
+#include "data/sources/record_source.h"
 #include "formats/byte_order_mark.h"
 
 namespace tessera {
 
 // Fills the start of `destination` and returns the number of bytes; 0 = end.
 using ByteSource = std::function<int64_t(std::span<char> destination)>;
-
-struct Record {
-  std::string text;
-  int64_t line = 0;          // of its first byte, from 1
-  int64_t offset_bytes = 0;  // of its first byte in the file
-};
 
 // Drops a byte order mark at the start, and the line end (LF, CRLF) of each line.
 class RecordReader {

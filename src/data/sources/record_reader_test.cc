@@ -68,17 +68,17 @@ TEST(RecordReader, CountsLinesAndOffsets) {
                                                "ab\r\n\nc",
                                                2);
   ASSERT_EQ(lines.size(), 3u);
-  EXPECT_EQ(lines[0].line, 1);
+  EXPECT_EQ(lines[0].number, 1);
   EXPECT_EQ(lines[0].offset_bytes, 3);
-  EXPECT_EQ(lines[1].line, 2);
+  EXPECT_EQ(lines[1].number, 2);
   EXPECT_EQ(lines[1].offset_bytes, 7);
-  EXPECT_EQ(lines[2].line, 3);
+  EXPECT_EQ(lines[2].number, 3);
   EXPECT_EQ(lines[2].offset_bytes, 8);
   const std::vector<Record> elements = records_of(kJson, "[\n {\"a\":\n1},\n\n {}]", 3);
   ASSERT_EQ(elements.size(), 2u);
-  EXPECT_EQ(elements[0].line, 2);
+  EXPECT_EQ(elements[0].number, 2);
   EXPECT_EQ(elements[0].offset_bytes, 3);
-  EXPECT_EQ(elements[1].line, 5);
+  EXPECT_EQ(elements[1].number, 5);
 }
 
 TEST(RecordReader, ReadsLinesLongerThanItsBuffer) {
