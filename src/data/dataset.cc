@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "data/cached_rows.h"
+#include "data/rows/content_hash.h"
 #include "data/rows/token_cache.h"
 
 namespace tessera {
@@ -30,7 +31,8 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
   const auto num_weights = std::count_if(options.sources.begin(), options.sources.end(),
                                          [](const DataSource& source) { return source.weight.has_value(); });
   if (num_weights != 0 && num_weights != std::ssize(options.sources)) {
-    fail(ExitCode::kBadConfig, "dataset: expected a weight (NAME:0.7) for all of {} sources or for none, found {}",
+    fail(ExitCode::kBadConfig,
+         "dataset: expected a weight (NAME:0.7) for all of {} sources or for none, found {}",
          options.sources.size(), num_weights);
   }
   const size_t num_parts = num_weights == 0 ? 1 : options.sources.size();
@@ -43,7 +45,7 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
     const auto sources = std::span(options.sources).subspan(i * part_sources, part_sources);
     CachedRows rows = open_cached_rows(sources, options, tokenizer, vocab_size, pool, part_progress);
     const int64_t num_rows = rows.cache->trailer().num_rows;
-    dataset.parts_.push_back({std::move(rows.cache), 0, num_rows});
+    dataset.parts_.push_back({std::move(rows.cache), rows.report.cache_file.stem().string(), 0, num_rows});
     dataset.mixture_.push_back({num_rows, num_weights == 0 ? 1.0 : *sources[0].weight});
     if (i == 0) {
       dataset.report_ = std::move(rows.report);
@@ -92,13 +94,25 @@ Dataset Dataset::split_off(double percent) {
       fail(ExitCode::kBadData, "validation_split_percentage: expected at least 2 rows to split, found 1");
     const auto share = static_cast<int64_t>(std::llround(static_cast<double>(part.num_rows) * percent / 100));
     const int64_t count = std::clamp<int64_t>(share, 1, part.num_rows - 1);
-    taken.parts_.push_back({part.cache, part.begin, count});
+    taken.parts_.push_back({part.cache, part.name, part.begin, count});
     part.begin += count;
     part.num_rows -= count;
   }
   taken.count();
   count();
   return taken;
+}
+
+std::string Dataset::fingerprint() const {
+  const Part& first = parts_.front();
+  const bool is_whole_cache = parts_.size() == 1 && first.num_rows == first.cache->trailer().num_rows;
+  if (is_whole_cache) return first.name;
+  std::string text;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    text +=
+        fmt::format("{} {} {} {}\n", parts_[i].name, parts_[i].begin, parts_[i].num_rows, mixture_[i].weight);
+  }
+  return hash_text(text).hex();
 }
 
 const TokenCache& Dataset::locate(int64_t* row) const {

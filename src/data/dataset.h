@@ -24,9 +24,10 @@ enum class Packing {
 };
 
 struct DatasetOptions : RowOptions {
-  // In this order; either all have weights or none. By extension: .jsonl, .ndjson and .json are JSON (an object
-  // per line, or an array of objects), .csv, .tsv and .parquet tables, .safetensors is pre-tokenized, anything
-  // else is text; .gz and .zst behind those are unpacked. Pre-tokenized files cannot be mixed with others.
+  // In this order; either all have weights or none. By extension: .jsonl, .ndjson and .json are JSON (an
+  // object per line, or an array of objects), .csv, .tsv and .parquet tables, .safetensors is pre-tokenized,
+  // anything else is text; .gz and .zst behind those are unpacked. Pre-tokenized files cannot be mixed with
+  // others.
   std::vector<DataSource> sources;
   int64_t max_length = 1024;  // tokens per row, at least 2
   // Packing appends EOS to every document of text (unless its last token is EOS already); a completion always
@@ -47,7 +48,7 @@ struct DatasetReport {
   int64_t num_cut_documents = 0;      // longer than max_length: cut (never with packing)
   int64_t num_cut_tokens = 0;         // tokens dropped by cutting
   bool cache_hit = false;
-  std::filesystem::path cache_file;  // of the first part
+  std::filesystem::path cache_file;  // of the first source
   // One line each, for the user: files skipped in folders, documents dropped or cut, a damaged cache that was
   // rebuilt.
   std::vector<std::string> warnings;
@@ -60,9 +61,9 @@ struct MixturePart {
 };
 
 // Rows are numbered in the order of the files and of the documents in them. A document is a text file, a line
-// of one, or the row of a table or JSON file, which has one of the shapes of data/chat/example.h. Text is used
-// verbatim, except that a byte order mark at the start of a file is dropped, and so are line ends (LF, CRLF) if
-// documents are lines. Empty documents are dropped.
+// of one, or the row of a table or JSON file, which has one of the shapes of data/chat/example.h. Text is
+// used verbatim, except that a byte order mark at the start of a file is dropped, and so are line ends (LF,
+// CRLF) if documents are lines. Empty documents are dropped.
 //
 // A pre-tokenized file has a tensor input_ids of any integer type, whose last axis is the row and whose other
 // axes are taken in order, and may have labels of the same shape (an id, or -100 for no target) and an
@@ -77,14 +78,16 @@ class Dataset {
  public:
   // Errors name file, line and column: kNoInput (no such file), kBadData (not UTF-8, not JSON, no such
   // column, not text, unsupported format, empty, id outside the vocabulary, no target in any row), kBadConfig
-  // (settings, no chat template, more than a tenth of the tokens cut), kIoError (cache folder). `tokenizer` may
-  // be null only for rows of token ids. Ids and labels are checked against vocab_size. `progress` is called on the
-  // calling thread.
+  // (settings, no chat template, more than a tenth of the tokens cut), kIoError (cache folder). `tokenizer`
+  // may be null only for rows of token ids. Ids and labels are checked against vocab_size. `progress` is
+  // called on the calling thread.
   static Dataset open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
                       ThreadPool& pool, const std::function<void(double fraction)>& progress = {});
   const DatasetReport& report() const { return report_; }
   // The sources with their weights, one part of the rows each; a single part without weights.
   const std::vector<MixturePart>& mixture() const { return mixture_; }
+  // Of files, settings, tokenizer, weights and split.
+  std::string fingerprint() const;
   // Takes the first `percent` % of the rows of every part (at least one, and not all) out of this dataset and
   // returns them as another one. Error(kBadData) if a part has a single row.
   Dataset split_off(double percent);
@@ -111,6 +114,7 @@ class Dataset {
  private:
   struct Part {
     std::shared_ptr<const TokenCache> cache;
+    std::string name;  // of the cache file
     int64_t begin;     // in the cache
     int64_t num_rows;  // of the cache
   };

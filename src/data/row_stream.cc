@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "formats/row_error.h"
 
 namespace tessera {
 namespace {
@@ -31,12 +32,13 @@ void trim(Document* document, TokenRow* row) {
 }  // namespace
 
 std::unique_ptr<ChatTemplate> load_chat_template(const RowPlan& plan, const RowOptions& options,
-                                            const Tokenizer* tokenizer) {
+                                                 const Tokenizer* tokenizer) {
   const bool has_chats = plan.has_shape(RowShape::kMessages) || plan.has_shape(RowShape::kConversations) ||
                          plan.has_shape(RowShape::kInstruction);
   // A prompt with its completion may be text or messages.
-  const bool may_have_chats = plan.has_shape(RowShape::kPromptCompletion) &&
-                              (!options.chat_template.name_or_file.empty() || has_chat_template(options.chat_folder));
+  const bool may_have_chats =
+      plan.has_shape(RowShape::kPromptCompletion) &&
+      (!options.chat_template.name_or_file.empty() || has_chat_template(options.chat_folder));
   if (!has_chats && !may_have_chats) return nullptr;
   return std::make_unique<ChatTemplate>(
       ChatTemplate::load(options.chat_folder, *tokenizer, options.chat_template));
@@ -75,11 +77,12 @@ bool RowStream::next() {
   for (size_t i = 0; i < count_; ++i) trim(&documents_[i], &rows_[i]);
   count_ = 0;
   std::vector<std::pair<size_t, std::exception_ptr>> unreadable;
-  for (int64_t bytes = 0; std::ssize(documents()) < batch_.max_documents && bytes < batch_.max_bytes; ++count_) {
+  for (int64_t bytes = 0; std::ssize(documents()) < batch_.max_documents && bytes < batch_.max_bytes;
+       ++count_) {
     Document& document = documents_[count_];
     try {
       if (!read(&document)) break;
-    } catch (const BadRecord&) {
+    } catch (const RowError&) {
       if (!options_.skip_bad_rows) throw;
       unreadable.emplace_back(count_, std::current_exception());
       continue;

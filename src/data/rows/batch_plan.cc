@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "base/text.h"
 
 namespace tessera {
@@ -20,6 +21,23 @@ int64_t divide_rounding_up(int64_t numerator, int64_t denominator) {
 // How the rows of a step are shared if it is split evenly.
 StepCut even_cut(const BatchPlanOptions& options) {
   return options.cut.value_or(StepCut{options.micro_batch_size, options.world_size});
+}
+
+// The positions of an epoch's rows, which lie part by part, such that the parts take turns in proportion.
+std::vector<int64_t> even_order(const BatchPlanOptions& options) {
+  std::vector<std::pair<double, int64_t>> places;
+  for (const int64_t share : mixture_shares(options.mixture)) {
+    for (int64_t i = 0; i < share; ++i)
+      places.emplace_back((static_cast<double>(i) + 0.5) / static_cast<double>(share), std::ssize(places));
+  }
+  std::sort(places.begin(), places.end());
+  std::vector<int64_t> order;
+  for (const auto& [place, position] : places) order.push_back(position);
+  return order;
+}
+
+uint64_t mix_seed(uint64_t seed, size_t part, int64_t round) {
+  return philox4x32(seed, part, static_cast<uint64_t>(round))[0];
 }
 
 }  // namespace
@@ -85,6 +103,17 @@ void RowLists::select(int64_t first, int64_t stride, RowLists* lists) const {
   }
 }
 
+std::vector<int64_t> mixture_shares(const std::vector<MixturePart>& mixture) {
+  if (mixture.size() == 1) return {mixture[0].num_rows};
+  double rounds = std::numeric_limits<double>::infinity();  // rows per unit of weight
+  for (const MixturePart& part : mixture)
+    rounds = std::min(rounds, static_cast<double>(part.num_rows) / part.weight);
+  std::vector<int64_t> shares;
+  for (const MixturePart& part : mixture)
+    shares.push_back(std::clamp<int64_t>(std::llround(part.weight * rounds), 1, part.num_rows));
+  return shares;
+}
+
 int64_t accumulation_of_global_batch(int64_t global_batch_size, int64_t micro_batch_size,
                                      int64_t world_size) {
   TESSERA_CHECK(global_batch_size >= 1 && micro_batch_size >= 1 && world_size >= 1,
@@ -133,7 +162,8 @@ void check_enough_rows(const BatchPlanOptions& options, std::string_view more_ro
        options.global_batch_size ? "global_batch_size" : "the batch size or gradient_accumulation_steps");
 }
 
-BatchPlan::BatchPlan(const BatchPlanOptions& options) : options_(options) {
+BatchPlan::BatchPlan(const BatchPlanOptions& options)
+    : options_(options), is_mixture_(options.mixture.size() > 1) {
   const int64_t step_rows = global_batch_rows(options);
   batch_rows_ = options.global_batch_size ? step_rows : options.micro_batch_size * options.world_size;
   batches_per_step_ = options.global_batch_size ? 1 : options.gradient_accumulation_steps;
@@ -171,12 +201,40 @@ double BatchPlan::epoch_after(int64_t step) const {
 
 int64_t BatchPlan::row_at(int64_t epoch, int64_t position) const {
   const int64_t index = position % options_.num_rows;
-  if (!options_.shuffle) return index;
+  if (!options_.shuffle && !is_mixture_) return index;
   if (cached_epoch_ != epoch) {
-    permutation_ = torch_randperm(options_.num_rows, options_.seed + static_cast<uint64_t>(epoch));
+    const uint64_t seed = options_.seed + static_cast<uint64_t>(epoch);
+    rows_ = options_.shuffle ? torch_randperm(options_.num_rows, seed) : even_order(options_);
+    if (is_mixture_) {
+      const std::vector<int64_t> mixed = mixed_rows(epoch);
+      for (int64_t& row : rows_) row = mixed[static_cast<size_t>(row)];
+    }
     cached_epoch_ = epoch;
   }
-  return permutation_[static_cast<size_t>(index)];
+  return rows_[static_cast<size_t>(index)];
+}
+
+std::vector<int64_t> BatchPlan::mixed_rows(int64_t epoch) const {
+  const std::vector<int64_t> shares = mixture_shares(options_.mixture);
+  std::vector<int64_t> rows;
+  rows.reserve(static_cast<size_t>(options_.num_rows));
+  int64_t part_begin = 0;
+  for (size_t part = 0; part < shares.size(); ++part) {
+    const int64_t num_rows = options_.mixture[part].num_rows;
+    int64_t round = -1;  // of the rows of this part; an epoch has parts of two at most
+    std::vector<int64_t> order;
+    for (int64_t i = epoch * shares[part]; i < (epoch + 1) * shares[part]; ++i) {
+      if (options_.shuffle && i / num_rows != round) {
+        round = i / num_rows;
+        // Not the seed of any epoch's own order.
+        order = torch_randperm(num_rows, mix_seed(options_.seed, part, round));
+      }
+      const int64_t at = i % num_rows;
+      rows.push_back(part_begin + (options_.shuffle ? order[static_cast<size_t>(at)] : at));
+    }
+    part_begin += num_rows;
+  }
+  return rows;
 }
 
 void BatchPlan::rows_of_step(int64_t step, RowLists* micro_batches) const {

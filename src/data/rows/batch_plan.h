@@ -52,8 +52,12 @@ struct StepCut {
   int64_t world_size;
 };
 
+// Rows of the parts of a mixture that an epoch takes: in proportion to the weights, as many as there are
+// until one part is used up, and at least one of each. All rows of a single part.
+std::vector<int64_t> mixture_shares(const std::vector<MixturePart>& mixture);
+
 struct BatchPlanOptions {
-  int64_t num_rows;
+  int64_t num_rows;          // of an epoch
   int64_t micro_batch_size;  // per_device_train_batch_size
   int64_t gradient_accumulation_steps;
   int64_t world_size = 1;
@@ -66,6 +70,9 @@ struct BatchPlanOptions {
   // Every step keeps the rows given by the settings above, but they are split anew for a different set of
   // ranks: in order, into as many micro-batches of equal size (+-1) as `cut` requires.
   std::optional<StepCut> cut = {};
+  // The parts of the dataset; empty, or num_rows is the sum of their shares. Epochs go on in a part where the
+  // one before ended, and begin it anew, in another order if they shuffle, once all its rows were taken.
+  std::vector<MixturePart> mixture = {};
 };
 
 // Micro-batches of at most micro_batch_size rows that each of world_size ranks needs for a step of
@@ -117,6 +124,9 @@ class BatchPlan {
   // The row at `position` of `epoch`; positions wrap around at num_rows.
   int64_t row_at(int64_t epoch, int64_t position) const;
 
+  // The rows of the mixture in `epoch`, part by part.
+  std::vector<int64_t> mixed_rows(int64_t epoch) const;
+
   // The rows at positions [begin, end) of `epoch`.
   void cut_evenly(int64_t epoch, int64_t begin, int64_t end, RowLists* micro_batches) const;
 
@@ -124,9 +134,10 @@ class BatchPlan {
   int64_t batch_rows_;        // per loader batch, all ranks together
   int64_t batches_per_step_;  // loader batches
   int64_t batches_per_epoch_;
-  // The permutation of the most recently requested epoch.
+  bool is_mixture_;
+  // The rows of the most recently requested epoch in order, unless they are all in file order.
   mutable int64_t cached_epoch_ = -1;
-  mutable std::vector<int64_t> permutation_;
+  mutable std::vector<int64_t> rows_;
 };
 
 // Packs rows into a micro-batch: ids, positions, shifted targets, cu_seqlens. Reuses the vectors' memory.

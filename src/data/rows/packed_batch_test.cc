@@ -150,7 +150,7 @@ TEST_F(PackedBatchTest, ReferenceBatchesComeOutStepByStep) {
     file.read(*file.find("labels"), 0, TensorView(labels.data(), DType::kI64, flat));
 
     DatasetOptions options;
-    options.files = {path.string()};
+    options.sources = {path.string()};
     options.cache_folder = folder_ / "cache";
     const Dataset dataset = Dataset::open(options, nullptr, 1 << 20, pool_);
     ASSERT_EQ(dataset.num_rows(), shape[0] * shape[1] * shape[2]);

@@ -8,6 +8,7 @@
 #include "data/sources/record_reader.h"
 #include "formats/byte_order_mark.h"
 #include "formats/input_files.h"
+#include "formats/parquet/parquet_reader.h"
 #include "io/file.h"
 
 namespace tessera {
@@ -26,6 +27,7 @@ class WholeFile final : public RecordSource {
     record->text.resize(static_cast<size_t>(file_.size_bytes()));
     file_.read_at(0, std::as_writable_bytes(std::span(record->text)));
     record->kind = RecordKind::kText;
+    record->counts_rows = false;
     record->number = 1;
     record->offset_bytes = 0;
     if (record->text.starts_with(kByteOrderMark)) {
@@ -52,6 +54,7 @@ class FileRecords final : public RecordSource {
 
   bool next(Record* record) override {
     record->kind = kind_;
+    record->counts_rows = false;
     return records_.next(record);
   }
   int64_t bytes_read() const override { return offset_bytes_; }
@@ -70,13 +73,37 @@ class FileRecords final : public RecordSource {
   RecordReader records_;
 };
 
+// The rows of a Parquet file. Columns of kinds that cannot be read are missing.
+class ParquetRecords final : public RecordSource {
+ public:
+  explicit ParquetRecords(const fs::path& file) : reader_(ParquetReader::open(file)) {
+    std::vector<std::string> columns = reader_.column_names();
+    std::erase_if(columns, [this](const std::string& column) { return !reader_.problem_of(column).empty(); });
+    reader_.select(columns);
+  }
+
+  bool next(Record* record) override {
+    record->kind = RecordKind::kValue;
+    record->text.clear();
+    const bool found = reader_.next(&record->value);
+    record->counts_rows = true;
+    record->number = reader_.row_number();
+    return found;
+  }
+  int64_t bytes_read() const override { return reader_.bytes_consumed(); }
+
+ private:
+  ParquetReader reader_;
+};
+
 }  // namespace
 
 std::string Record::place() const { return fmt::format("{} {}", counts_rows ? "row" : "line", number); }
 
 std::unique_ptr<RecordSource> open_records(const fs::path& file, bool text_per_line) {
-  if (input_kind(file) == InputKind::kJson)
-    return std::make_unique<FileRecords>(file, RecordReader::Format::kJson);
+  const InputKind kind = input_kind(file);
+  if (kind == InputKind::kParquet) return std::make_unique<ParquetRecords>(file);
+  if (kind == InputKind::kJson) return std::make_unique<FileRecords>(file, RecordReader::Format::kJson);
   if (text_per_line) return std::make_unique<FileRecords>(file, RecordReader::Format::kLines);
   return std::make_unique<WholeFile>(file);
 }

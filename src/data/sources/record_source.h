@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "base/error.h"
 #include "base/value.h"
 
 namespace tessera {
@@ -21,25 +20,19 @@ struct Record {
   RecordKind kind = RecordKind::kText;
   std::string text;
   Value value;
-  bool counts_rows = false;  // `number` counts rows, else lines
-  int64_t number = 0;        // of its first line, or of the row; from 1
+  bool counts_rows = false;  // `number` counts rows from 0, else lines from 1
+  int64_t number = 0;        // of the row, or of its first line
   int64_t offset_bytes = 0;  // text and JSON: of its first byte in the (unpacked) file
 
   // "line 7", "row 7"
   std::string place() const;
 };
 
-// A record that cannot be read although the ones after it can.
-class BadRecord : public Error {
- public:
-  explicit BadRecord(const std::string& message) : Error(ExitCode::kBadData, message) {}
-};
-
 class RecordSource {
  public:
   virtual ~RecordSource() = default;
   // Overwrites *record, reusing its memory; false at the end. Error(kBadData) names file and place; after a
-  // BadRecord the next call continues with the next record.
+  // RowError (formats/row_error.h) the next call continues with the next record.
   virtual bool next(Record* record) = 0;
   virtual int64_t bytes_read() const = 0;  // of the file as it is on disk, about
 };
