@@ -149,7 +149,9 @@ CacheCounts append_rows(const Request& request, ThreadPool& pool, const std::fun
                         TokenCacheWriter* writer, std::string* first_problem) {
   CacheCounts counts;
   const std::optional<int32_t> eos = request.tokenizer == nullptr ? std::nullopt : request.tokenizer->eos_id();
-  RowBuilder builder(request.options.packing, request.options.max_length, eos, writer, &counts);
+  RowBuilder builder(
+      request.options.packing, request.options.max_length, eos, writer->has_labels(),
+      [writer](auto ids, auto labels, auto lengths) { writer->append_row(ids, labels, lengths); }, &counts);
   RowStream stream(request.plan, request.options, request.tokenizer, request.vocab_size, pool);
   while (stream.next()) {
     for (const TokenRow& row : stream.rows()) {
@@ -191,8 +193,11 @@ void build_cache(const Request& request, const fs::path& path, const Hash128& ke
   TokenCacheWriter writer(path, key, request.vocab_size, plan.has_labels);
   const CacheCounts counts =
       plan.is_pretokenized
-          ? append_pretokenized_rows(plan.paths(), request.vocab_size, request.options.max_length,
-                                     plan.has_labels, report_bytes, &writer)
+          ? read_pretokenized_rows(
+                plan.paths(), request.vocab_size, request.options.max_length, plan.has_labels,
+                std::numeric_limits<int64_t>::max(),
+                [&](auto ids, auto labels, auto lengths) { writer.append_row(ids, labels, lengths); },
+                report_bytes)
           : append_rows(request, pool, report_bytes, &writer, first_problem);
   check_unchanged(request);
   if (writer.num_rows() == 0) {

@@ -49,7 +49,7 @@ RowStream::RowStream(const RowPlan& plan, const RowOptions& options, const Token
     : plan_(plan),
       options_(options),
       chat_template_(load_chat_template(plan, options, tokenizer)),
-      row_tokenizer_(options, tokenizer, chat_template_.get(), vocab_size),
+      row_tokenizer_(options, tokenizer, chat_template_.get(), vocab_size, batch.keeps_text),
       pool_(pool),
       batch_(batch),
       documents_(static_cast<size_t>(batch.max_documents)),
@@ -62,7 +62,7 @@ bool RowStream::read(Document* document) {
     if (records_ == nullptr) {
       if (next_file_ == plan_.files.size()) return false;
       file_ = &plan_.files[next_file_++];
-      records_ = open_records(file_->path, options_.text_per_line);
+      records_ = open_records(file_->path, options_.text_per_line, batch_.max_document_bytes);
     }
     document->file = &file_->path;
     document->shape = file_->shape;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +29,9 @@ class RowStream {
   struct Batch {
     int64_t max_bytes;
     int64_t max_documents;
+    bool keeps_text = false;  // in TokenRow::text
+    // Of a text file that is one document, at least so much is read: for a look at the start of large files.
+    int64_t max_document_bytes = std::numeric_limits<int64_t>::max();
   };
   // Enough for all threads of a large machine, small compared to a model.
   static constexpr Batch kLargeBatch = {int64_t{32} << 20, 16384};

@@ -29,6 +29,7 @@ namespace {
 std::string Document::where() const { return fmt::format("{}: {}", file->string(), record.place()); }
 
 void RowTokenizer::run(Document* document, TokenRow* row) const {
+  row->text.clear();
   row->ids.clear();
   row->labels.clear();
   row->is_complete = false;
@@ -51,7 +52,7 @@ void RowTokenizer::tokenize(Document* document, TokenRow* row) const {
     }
   }
   if (record.kind == RecordKind::kText) {
-    if (!record.text.empty()) tokenizer_->encode(record.text, options_.add_special_tokens, &row->ids);
+    add(TextExample{std::move(record.text)}, row);
   } else {
     if (record.kind == RecordKind::kJson)
       record.value = parse_value(record.text, document->file->string(), record.number);
@@ -68,13 +69,15 @@ void RowTokenizer::tokenize(Document* document, TokenRow* row) const {
 
 void RowTokenizer::add(TextExample example, TokenRow* row) const {
   if (!example.text.empty()) tokenizer_->encode(example.text, options_.add_special_tokens, &row->ids);
+  if (keeps_text_) row->text = std::move(example.text);
 }
 
 void RowTokenizer::add(CompletionExample example, TokenRow* row) const {
   const auto cut = std::ssize(example.prompt);
   std::vector<TokenCut> cuts;
-  tokenizer_->encode(example.prompt + example.completion, options_.add_special_tokens,
-                     {.cuts = {&cut, 1}, .barriers = {}}, &row->ids, &cuts);
+  std::string text = std::move(example.prompt) + example.completion;
+  tokenizer_->encode(text, options_.add_special_tokens, {.cuts = {&cut, 1}, .barriers = {}}, &row->ids, &cuts);
+  if (keeps_text_) row->text = std::move(text);
   const std::optional<int32_t> eos = tokenizer_->eos_id();
   if (eos && (row->ids.empty() || row->ids.back() != *eos)) row->ids.push_back(*eos);
   row->is_complete = true;
@@ -92,7 +95,7 @@ void RowTokenizer::add(ChatExample example, TokenRow* row) const {
   }
   const bool find_answers =
       options_.assistant_only_loss || (example.has_answers && !options_.train_on_prompt);
-  const RenderedChat chat =
+  RenderedChat chat =
       chat_template_->render(example, {.add_generation_prompt = false,
                                        .find_answers = find_answers,
                                        .parse_special_tokens = options_.parse_special_tokens});
@@ -102,6 +105,7 @@ void RowTokenizer::add(ChatExample example, TokenRow* row) const {
   // The template writes the special tokens itself.
   tokenizer_->encode(chat.text, /*add_special_tokens=*/false, {.cuts = places, .barriers = chat.barriers},
                      &row->ids, &cuts);
+  if (keeps_text_) row->text = std::move(chat.text);
   row->is_complete = true;
   if (!find_answers) return;
   row->labels.assign(row->ids.size(), kIgnoredLabel);
@@ -117,6 +121,7 @@ void RowTokenizer::add(ChatExample example, TokenRow* row) const {
 void RowTokenizer::add(TokenExample example, TokenRow* row) const {
   row->ids = std::move(example.input_ids);
   row->labels = std::move(example.labels);
+  if (keeps_text_ && tokenizer_ != nullptr) row->text = tokenizer_->decode(row->ids, /*skip_special_tokens=*/false);
   row->is_complete = true;
 }
 

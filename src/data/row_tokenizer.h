@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
+#include <string>
 #include <vector>
 
 #include "data/chat/chat_template.h"
@@ -25,6 +26,7 @@ struct Document {
 };
 
 struct TokenRow {
+  std::string text;             // what was tokenized, if it is kept
   std::vector<int32_t> ids;     // empty if the document has no text
   std::vector<int32_t> labels;  // empty: the ids
   bool is_complete = false;     // nothing is to be appended when it is packed: a chat, finished token ids
@@ -36,8 +38,12 @@ class RowTokenizer {
  public:
   // `tokenizer` may be null for rows of token ids, `chat_template` unless there are conversations.
   RowTokenizer(const RowOptions& options, const Tokenizer* tokenizer, const ChatTemplate* chat_template,
-               int64_t vocab_size)
-      : options_(options), tokenizer_(tokenizer), chat_template_(chat_template), vocab_size_(vocab_size) {}
+               int64_t vocab_size, bool keeps_text)
+      : options_(options),
+        tokenizer_(tokenizer),
+        chat_template_(chat_template),
+        vocab_size_(vocab_size),
+        keeps_text_(keeps_text) {}
 
   // Overwrites *row; takes the record's value. Never throws: stores the error, so that the first one of several
   // documents can be reported. Thread-safe.
@@ -55,6 +61,7 @@ class RowTokenizer {
   const Tokenizer* tokenizer_;
   const ChatTemplate* chat_template_;
   int64_t vocab_size_;
+  bool keeps_text_;
 };
 
 }  // namespace tessera

@@ -128,9 +128,9 @@ bool any_has_labels(std::span<const fs::path> files) {
                      [](const fs::path& file) { return RowTensors(file).has_labels(); });
 }
 
-CacheCounts append_pretokenized_rows(std::span<const fs::path> files, int64_t vocab_size, int64_t max_length,
-                                     bool with_labels, const std::function<void(int64_t)>& progress,
-                                     TokenCacheWriter* writer) {
+CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t vocab_size, int64_t max_length,
+                                   bool with_labels, int64_t max_rows, const RowSink& sink,
+                                   const std::function<void(int64_t)>& progress) {
   CacheCounts counts;
   std::vector<int32_t> ids;
   std::vector<int32_t> labels;
@@ -142,22 +142,23 @@ CacheCounts append_pretokenized_rows(std::span<const fs::path> files, int64_t vo
     const int64_t block_rows =
         kept == length ? std::max<int64_t>(1, kBlockValues / std::max<int64_t>(1, length)) : 1;
     const auto file_bytes = static_cast<int64_t>(fs::file_size(path));
-    for (int64_t row = 0; row < tensors.num_rows(); row += block_rows) {
-      const int64_t num_rows = std::min(block_rows, tensors.num_rows() - row);
+    const int64_t wanted = std::min(tensors.num_rows(), max_rows - counts.num_documents);
+    for (int64_t row = 0; row < wanted; row += block_rows) {
+      const int64_t num_rows = std::min(block_rows, wanted - row);
       tensors.read(row, num_rows, kept, vocab_size, &ids, with_labels ? &labels : nullptr);
       for (int64_t i = 0; i < num_rows; ++i) {
         const auto begin = static_cast<size_t>(i * kept);
         const auto count = static_cast<size_t>(kept);
-        writer->append_row(std::span(ids).subspan(begin, count),
-                           with_labels ? std::span(labels).subspan(begin, count) : std::span<int32_t>(), {});
+        sink(std::span(ids).subspan(begin, count),
+             with_labels ? std::span(labels).subspan(begin, count) : std::span<int32_t>(), {});
       }
-      progress(bytes_before + file_bytes * (row + num_rows) / tensors.num_rows());
+      if (progress) progress(bytes_before + file_bytes * (row + num_rows) / tensors.num_rows());
     }
     bytes_before += file_bytes;
-    counts.num_documents += tensors.num_rows();
+    counts.num_documents += wanted;
     if (kept < length) {
-      counts.num_cut_documents += tensors.num_rows();
-      counts.num_cut_tokens += tensors.num_rows() * (length - kept);
+      counts.num_cut_documents += wanted;
+      counts.num_cut_tokens += wanted * (length - kept);
     }
   }
   return counts;

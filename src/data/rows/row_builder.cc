@@ -1,17 +1,19 @@
 #include "data/rows/row_builder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
 namespace tessera {
 
-RowBuilder::RowBuilder(Packing packing, int64_t max_length, std::optional<int32_t> eos_id,
-                       TokenCacheWriter* writer, CacheCounts* counts)
+RowBuilder::RowBuilder(Packing packing, int64_t max_length, std::optional<int32_t> eos_id, bool has_labels,
+                       RowSink sink, CacheCounts* counts)
     : packing_(packing),
       max_length_(static_cast<size_t>(max_length)),
       eos_id_(eos_id),
-      writer_(writer),
+      has_labels_(has_labels),
+      sink_(std::move(sink)),
       counts_(counts) {
   TESSERA_CHECK(max_length >= 2, "max_length={}", max_length);
 }
@@ -27,7 +29,7 @@ void RowBuilder::add_document(std::span<const int32_t> ids, std::span<const int3
       ++counts_->num_cut_documents;
       counts_->num_cut_tokens += static_cast<int64_t>(ids.size() - kept);
     }
-    writer_->append_row(ids.first(kept), writer_->has_labels() ? labels.first(kept) : labels.first(0), {});
+    sink_(ids.first(kept), has_labels_ ? labels.first(kept) : labels.first(0), {});
     return;
   }
   add_to_stream(ids, labels);
@@ -40,7 +42,7 @@ void RowBuilder::add_to_stream(std::span<const int32_t> ids, std::span<const int
     const size_t part = std::min(ids.size(), max_length_ - row_.size());
     const auto end = static_cast<std::ptrdiff_t>(part);
     row_.insert(row_.end(), ids.begin(), ids.begin() + end);
-    if (writer_->has_labels()) labels_.insert(labels_.end(), labels.begin(), labels.begin() + end);
+    if (has_labels_) labels_.insert(labels_.end(), labels.begin(), labels.begin() + end);
     ids = ids.subspan(part);
     labels = labels.subspan(part);
     if (row_.size() == max_length_) {
@@ -58,7 +60,7 @@ void RowBuilder::end_sequence() {
 }
 
 void RowBuilder::flush_row() {
-  writer_->append_row(row_, labels_, sequence_lengths_);
+  sink_(row_, labels_, sequence_lengths_);
   row_.clear();
   labels_.clear();
   sequence_lengths_.clear();

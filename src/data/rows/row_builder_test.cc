@@ -32,7 +32,9 @@ Built build(Packing packing, int64_t max_length, const std::vector<Ids>& documen
   Built built;
   {
     TokenCacheWriter writer(folder / "c", {1, 2}, 100, false);
-    RowBuilder builder(packing, max_length, kEos, &writer, &built.counts);
+    RowBuilder builder(
+        packing, max_length, kEos, /*has_labels=*/false,
+        [&](auto ids, auto labels, auto lengths) { writer.append_row(ids, labels, lengths); }, &built.counts);
     for (const Ids& ids : documents) builder.add_document(ids);
     builder.finish();
     writer.commit(built.counts);

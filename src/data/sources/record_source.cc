@@ -2,44 +2,71 @@
 
 #include <algorithm>
 #include <span>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/sources/record_reader.h"
 #include "formats/byte_order_mark.h"
+#include "formats/csv/csv_reader.h"
 #include "formats/input_files.h"
 #include "formats/parquet/parquet_reader.h"
-#include "io/file.h"
+#include "io/byte_stream.h"
 
 namespace tessera {
 namespace {
 
 namespace fs = std::filesystem;
 
+bool is_tab_separated(const fs::path& file) {
+  const fs::path name = is_compressed(file) ? file.stem() : file;
+  return lower_case(name.extension().string()) == ".tsv";
+}
+
 // A text file as one document.
 class WholeFile final : public RecordSource {
  public:
-  explicit WholeFile(const fs::path& file) : file_(InputFile::open(file)) {}
+  WholeFile(const fs::path& file, int64_t max_bytes) : stream_(ByteStream::open(file)), max_bytes_(max_bytes) {}
 
   bool next(Record* record) override {
     if (is_read_) return false;
     is_read_ = true;
-    record->text.resize(static_cast<size_t>(file_.size_bytes()));
-    file_.read_at(0, std::as_writable_bytes(std::span(record->text)));
     record->kind = RecordKind::kText;
     record->counts_rows = false;
     record->number = 1;
     record->offset_bytes = 0;
+    read(&record->text);
     if (record->text.starts_with(kByteOrderMark)) {
       record->text.erase(0, kByteOrderMark.size());
-      record->offset_bytes = static_cast<int64_t>(kByteOrderMark.size());
+      record->offset_bytes = std::ssize(kByteOrderMark);
     }
     return true;
   }
-  int64_t bytes_read() const override { return is_read_ ? file_.size_bytes() : 0; }
+  int64_t bytes_read() const override { return stream_->bytes_consumed(); }
 
  private:
-  InputFile file_;
+  void read(std::string* text) {
+    constexpr int64_t kPieceBytes = int64_t{1} << 20;
+    // All of a file that is not compressed, and one byte to see its end; then as much as there is already.
+    int64_t piece = std::max(kPieceBytes, stream_->size_bytes() + 1);
+    text->clear();
+    while (std::ssize(*text) < max_bytes_) {
+      const size_t begin = text->size();
+      text->resize(begin + static_cast<size_t>(std::min(piece, max_bytes_ - std::ssize(*text))));
+      const int64_t count = stream_->read(std::span(*text).subspan(begin));
+      text->resize(begin + static_cast<size_t>(count));
+      if (count == 0) return;
+      piece = std::max(kPieceBytes, std::ssize(*text));
+    }
+    // Up to the start of a character, which the next byte may be in the middle of.
+    while (!text->empty() && (static_cast<unsigned char>(text->back()) & 0xC0) == 0x80) text->pop_back();
+    if (!text->empty() && static_cast<unsigned char>(text->back()) >= 0x80) text->pop_back();
+  }
+
+  std::unique_ptr<ByteStream> stream_;
+  int64_t max_bytes_;
   bool is_read_ = false;
 };
 
@@ -48,29 +75,39 @@ class FileRecords final : public RecordSource {
  public:
   FileRecords(const fs::path& file, RecordReader::Format format)
       : kind_(format == RecordReader::Format::kJson ? RecordKind::kJson : RecordKind::kText),
-        file_(InputFile::open(file)),
+        stream_(ByteStream::open(file)),
         records_(
-            format, [this](std::span<char> destination) { return read_some(destination); }, file.string()) {}
+            format, [this](std::span<char> destination) { return stream_->read(destination); }, file.string()) {}
 
   bool next(Record* record) override {
     record->kind = kind_;
     record->counts_rows = false;
     return records_.next(record);
   }
-  int64_t bytes_read() const override { return offset_bytes_; }
+  int64_t bytes_read() const override { return stream_->bytes_consumed(); }
 
  private:
-  int64_t read_some(std::span<char> destination) {
-    const int64_t count = std::min(std::ssize(destination), file_.size_bytes() - offset_bytes_);
-    file_.read_at(offset_bytes_, std::as_writable_bytes(destination.first(static_cast<size_t>(count))));
-    offset_bytes_ += count;
-    return count;
-  }
-
   RecordKind kind_;
-  InputFile file_;
-  int64_t offset_bytes_ = 0;
+  std::unique_ptr<ByteStream> stream_;
   RecordReader records_;
+};
+
+class TableRecords final : public RecordSource {
+ public:
+  explicit TableRecords(const fs::path& file) : reader_(ByteStream::open(file), is_tab_separated(file) ? '\t' : ',') {}
+
+  bool next(Record* record) override {
+    record->kind = RecordKind::kValue;
+    record->text.clear();
+    record->counts_rows = false;
+    const bool found = reader_.next(&record->value);
+    record->number = reader_.line_number();
+    return found;
+  }
+  int64_t bytes_read() const override { return reader_.bytes_consumed(); }
+
+ private:
+  CsvReader reader_;
 };
 
 // The rows of a Parquet file. Columns of kinds that cannot be read are missing.
@@ -85,8 +122,8 @@ class ParquetRecords final : public RecordSource {
   bool next(Record* record) override {
     record->kind = RecordKind::kValue;
     record->text.clear();
-    const bool found = reader_.next(&record->value);
     record->counts_rows = true;
+    const bool found = reader_.next(&record->value);
     record->number = reader_.row_number();
     return found;
   }
@@ -100,12 +137,21 @@ class ParquetRecords final : public RecordSource {
 
 std::string Record::place() const { return fmt::format("{} {}", counts_rows ? "row" : "line", number); }
 
-std::unique_ptr<RecordSource> open_records(const fs::path& file, bool text_per_line) {
-  const InputKind kind = input_kind(file);
-  if (kind == InputKind::kParquet) return std::make_unique<ParquetRecords>(file);
-  if (kind == InputKind::kJson) return std::make_unique<FileRecords>(file, RecordReader::Format::kJson);
-  if (text_per_line) return std::make_unique<FileRecords>(file, RecordReader::Format::kLines);
-  return std::make_unique<WholeFile>(file);
+std::unique_ptr<RecordSource> open_records(const fs::path& file, bool text_per_line, int64_t max_bytes) {
+  switch (input_kind(file)) {
+    case InputKind::kParquet:
+      return std::make_unique<ParquetRecords>(file);
+    case InputKind::kTable:
+      return std::make_unique<TableRecords>(file);
+    case InputKind::kJson:
+      return std::make_unique<FileRecords>(file, RecordReader::Format::kJson);
+    case InputKind::kText:
+      if (text_per_line) return std::make_unique<FileRecords>(file, RecordReader::Format::kLines);
+      return std::make_unique<WholeFile>(file, max_bytes);
+    case InputKind::kPretokenized:
+      break;
+  }
+  TESSERA_CHECK(false, "{} has no records", file.string());
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -38,7 +39,8 @@ class RecordSource {
 };
 
 // By the file's name (input_kind()). A text file is one record, or one per line. Any file but a pre-tokenized
-// one.
-std::unique_ptr<RecordSource> open_records(const std::filesystem::path& file, bool text_per_line);
+// one. A text file that is one record is cut after max_bytes, rounded up to a whole character.
+std::unique_ptr<RecordSource> open_records(const std::filesystem::path& file, bool text_per_line,
+                                           int64_t max_bytes = std::numeric_limits<int64_t>::max());
 
 }  // namespace tessera
