@@ -45,7 +45,7 @@ std::unique_ptr<ChatTemplate> load_chat_template(const RowPlan& plan, const RowO
 }
 
 RowStream::RowStream(const RowPlan& plan, const RowOptions& options, const Tokenizer* tokenizer,
-                     int64_t vocab_size, ThreadPool& pool, Batch batch)
+                     int64_t vocab_size, ThreadPool& pool, RowBatch batch)
     : plan_(plan),
       options_(options),
       chat_template_(load_chat_template(plan, options, tokenizer)),

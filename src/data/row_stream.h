@@ -22,24 +22,24 @@ namespace tessera {
 std::unique_ptr<ChatTemplate> load_chat_template(const RowPlan& plan, const RowOptions& options,
                                                  const Tokenizer* tokenizer);
 
+// How much is read and tokenized at a time: by default enough for all threads of a large machine, small compared
+// to a model.
+struct RowBatch {
+  int64_t max_bytes = int64_t{32} << 20;
+  int64_t max_documents = 16384;
+  bool keeps_text = false;  // in TokenRow::text
+  // Of a text file that is one document, no more is read: for a look at the start of large files.
+  int64_t max_document_bytes = std::numeric_limits<int64_t>::max();
+};
+
 // Reads the documents in batches of bounded size and tokenizes each batch in parallel; what comes out does not
 // depend on the number of threads. Memory: a batch of documents (or a single longer one) and its ids.
 class RowStream {
  public:
-  struct Batch {
-    int64_t max_bytes;
-    int64_t max_documents;
-    bool keeps_text = false;  // in TokenRow::text
-    // Of a text file that is one document, at least so much is read: for a look at the start of large files.
-    int64_t max_document_bytes = std::numeric_limits<int64_t>::max();
-  };
-  // Enough for all threads of a large machine, small compared to a model.
-  static constexpr Batch kLargeBatch = {int64_t{32} << 20, 16384};
-
   // `plan` is not pre-tokenized; plan, options and tokenizer outlive the stream. `tokenizer` may be null if the
   // plan needs none. Error: ChatTemplate::load().
   RowStream(const RowPlan& plan, const RowOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
-            ThreadPool& pool, Batch batch = kLargeBatch);
+            ThreadPool& pool, RowBatch batch = {});
 
   // The next documents and their rows, valid until the next call; false at the end. A row's error is the
   // caller's to throw. Error(kBadData) if a file cannot be read on; with skip_bad_rows, a bad record is a row
@@ -58,7 +58,7 @@ class RowStream {
   std::unique_ptr<ChatTemplate> chat_template_;
   RowTokenizer row_tokenizer_;
   ThreadPool& pool_;
-  Batch batch_;
+  RowBatch batch_;
   size_t next_file_ = 0;
   const SourceFile* file_ = nullptr;
   std::unique_ptr<RecordSource> records_;  // of the open file
