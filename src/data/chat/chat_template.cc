@@ -122,6 +122,8 @@ bool is_assistant(const Value& message) { return *message.find("role")->string()
 }  // namespace
 
 struct ChatTemplate::Impl {
+  explicit Impl(LiteralText text) : literal_text(std::move(text)) {}
+
   std::map<std::string, jinja::Template> templates;
   Sources sources;
   Value::Object special_tokens;
@@ -212,12 +214,9 @@ ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
 ChatTemplate ChatTemplate::load(const fs::path& folder, const Tokenizer& tokenizer,
                                 const ChatTemplateOptions& options) {
   Sources sources = chosen_sources(folder, options.name_or_file);
-  auto impl = std::make_unique<Impl>(Impl{{},
-                                          {},
-                                          special_token_variables(folder),
-                                          LiteralText(tokenizer.special_tokens()),
-                                          {},
-                                          options.date});
+  auto impl = std::make_unique<Impl>(LiteralText(tokenizer.special_tokens()));
+  impl->special_tokens = special_token_variables(folder);
+  impl->date = options.date;
   for (const auto& [name, source] : sources)
     impl->templates.emplace(name, jinja::Template::parse(source.source, source.origin));
   impl->sources = std::move(sources);
