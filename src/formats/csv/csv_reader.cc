@@ -26,9 +26,6 @@ CsvReader::CsvReader(std::unique_ptr<ByteStream> source, char delimiter)
     size += static_cast<size_t>(count);
   rest_ = std::string_view(buffer_).substr(0, size);
   if (rest_.starts_with(kByteOrderMark)) rest_.remove_prefix(kByteOrderMark.size());
-  if (rest_.substr(0, rest_.find('\n')).find('\0') != std::string_view::npos)
-    fail(ExitCode::kBadData, "{}: line 1: expected UTF-8 text, found a zero byte: it is binary, or UTF-16",
-         source_->name());
   if (!read_row(kMaxColumns))
     fail(ExitCode::kBadData, "{}: expected a header row with the names of the columns, found no text",
          source_->name());
@@ -38,7 +35,8 @@ CsvReader::CsvReader(std::unique_ptr<ByteStream> source, char delimiter)
   names_ = cells_;
   std::set<std::string_view> seen;
   for (const std::string& name : names_) {
-    if (!is_valid_utf8(name))
+    // A zero byte is valid, but found only in binary files and in UTF-16.
+    if (!is_valid_utf8(name) || name.find('\0') != std::string::npos)
       fail(ExitCode::kBadData, "{}: line {}: expected UTF-8 text, found the column name '{}'",
            source_->name(), row_line_, printable(name));
     if (!seen.insert(name).second)
@@ -81,9 +79,9 @@ bool CsvReader::read_row(size_t max_cells) {
   row_line_ = line_;
   row_bytes_ = 0;
   num_cells_ = 0;
-  cells_.resize(max_cells);
   std::string surplus;
   for (End end = End::kCell; end == End::kCell; ++num_cells_) {
+    if (num_cells_ == cells_.size() && num_cells_ < max_cells) cells_.emplace_back();
     std::string& cell = num_cells_ < max_cells ? cells_[num_cells_] : surplus;
     cell.clear();
     end = read_cell(&cell);

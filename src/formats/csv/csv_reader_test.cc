@@ -118,7 +118,8 @@ TEST_F(CsvReaderTest, RefusesBadHeaders) {
   expect_refusal("\xEF\xBB\xBF\n\n", {"expected a header row"});
   expect_refusal("text,id,text\n", {"line 1: two columns are called 'text'"});
   expect_refusal("te\xfft\n1\n", {"line 1: expected UTF-8 text, found the column name 'te\\xfft'"});
-  expect_refusal(std::string_view("a\0b\0\n\0", 6), {"line 1: expected UTF-8 text, found a zero byte"});
+  expect_refusal(std::string_view("a\0b\0\n\0", 6),
+                 {"line 1: expected UTF-8 text, found the column name 'a\\x00b\\x00'"});
   expect_refusal(std::string(65536, ','), {"65537 columns, expected at most 65536"});
 }
 
