@@ -102,27 +102,26 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
                                "Folder with the tokenizer (tokenizer.json). Defaults to the model's folder.");
   tokenizer.aliases = {"tokenizer_name", "tokenizer_name_or_path"};
   tokenizer.value_name = "DIR";
-  Flag& dataset =
-      table->add("dataset", &args->dataset,
-                 "Training data: one or more files, folders or glob patterns. The file name decides the "
-                 "format: .jsonl, .ndjson and .json hold JSON objects, one per line; .safetensors holds "
-                 "token ids (input_ids and optionally labels); anything else is UTF-8 text, except formats "
-                 "that cannot be read, such as .csv, .parquet or .gz, which are refused. In a folder, only "
-                 "files with the extensions above or .txt, .text, .md, .markdown, .rst or .tex are read, and "
-                 "no hidden files; a pattern such as 'DIR/**/*.py' selects other kinds of files below DIR.");
+  Flag& dataset = table->add(
+      "dataset", &args->dataset,
+      "Training data: one or more files, folders or glob patterns. The file name decides the "
+      "format: .jsonl, .ndjson and .json hold JSON objects, .csv, .tsv and .parquet tables; .safetensors "
+      "holds token ids (input_ids and optionally labels); anything else is UTF-8 text. .gz and .zst behind "
+      "these are unpacked. In a folder, only files with the extensions above or .txt, .text, .md, "
+      ".markdown, .rst or .tex are read, and no hidden files; a pattern such as 'DIR/**/*.py' selects other "
+      "kinds of files below DIR. With weights, as in a.jsonl:0.7 b.parquet:0.3, an epoch takes rows of each "
+      "in this proportion, as many as there are until one of them is used up, other ones in every epoch.");
   dataset.aliases = {"train_file"};
   dataset.required = true;
   table->add("eval_dataset", &args->eval_dataset, "Evaluation data, given in the same way as dataset.")
       .aliases = {"validation_file"};
-  table->add("text_column", &args->text_column, "Name of the JSONL field that holds the text.").aliases = {
-      "text_column_name", "dataset_text_field"};
-  table->add("text_per_line", &args->text_per_line,
-             "Treat every line of a text file as a document. Otherwise the whole file is one document.");
-  table->add("add_special_tokens", &args->add_special_tokens,
-             "Let the tokenizer add its special tokens, such as beginning-of-text, to every document.");
-  table->add(
-      "skip_invalid_utf8", &args->skip_invalid_utf8,
-      "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
+  limit(
+      table->add(
+          "validation_split_percentage", &args->validation_split_percentage,
+          "Evaluate on this share of the rows of dataset, the first ones, and train on the others, if there "
+          "is no eval_dataset."),
+      {0, 100, false, true});
+  declare_data_flags(table, args);
   Flag& max_length =
       table->add("max_length", &args->max_length,
                  "Tokens per row: longer documents are truncated, and packing fills rows up to this length. "

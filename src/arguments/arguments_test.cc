@@ -419,7 +419,7 @@ TEST_F(ArgumentsTest, EvalStepsFallBackToLoggingSteps) {
 
 TEST_F(ArgumentsTest, EvaluationNeedsADataset) {
   give("eval_strategy", "epoch");
-  EXPECT_EQ(contradiction(), "eval_strategy epoch needs an eval_dataset");
+  EXPECT_EQ(contradiction(), "eval_strategy epoch needs an eval_dataset, or validation_split_percentage");
 }
 
 TEST_F(ArgumentsTest, PlateauNeedsEvaluations) {

@@ -118,9 +118,8 @@ constexpr ForeignNames kNames[] = {
             "use_mlflow* tensorboard tensorboard_* use_tensorboard neptune_* clearml_* dvclive_*",
             "reporting to other programs is not supported: leave it out; metrics.jsonl in output_dir has "
             "every step"),
-    missing(
-        "val_size val_set_size validation_split validation_split_percentage eval_ratio valid_ratio test_size",
-        "no rows are split off for evaluation: pass separate files as eval_dataset"),
+    missing("val_size val_set_size validation_split eval_ratio valid_ratio test_size",
+            "a share of rows for evaluation is given in percent: validation_split_percentage"),
     missing("max_samples max_train_samples max_eval_samples num_samples",
             "all rows of the files are used: pass smaller files, or end the run with max_steps"),
     missing("streaming stream buffer_size",

@@ -123,6 +123,8 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_tokenizer_train_command());
   all.push_back(make_tokenize_command());
   all.push_back(make_detokenize_command());
+  all.push_back(make_data_preview_command());
+  all.push_back(make_data_stats_command());
   all.push_back(make_train_command());
   all.push_back(make_launch_command());
   all.push_back(make_plan_command());

@@ -37,6 +37,8 @@ std::unique_ptr<Command> make_init_command();
 std::unique_ptr<Command> make_tokenizer_train_command();
 std::unique_ptr<Command> make_tokenize_command();
 std::unique_ptr<Command> make_detokenize_command();
+std::unique_ptr<Command> make_data_preview_command();
+std::unique_ptr<Command> make_data_stats_command();
 std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_eval_command();

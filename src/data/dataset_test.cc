@@ -43,7 +43,7 @@ TEST_F(DatasetTest, JsonIsAnObjectPerLineOrAnArray) {
               ElementsAre("one", "two", "three", "four", "five"));
   folder_.write("d.jsonl", "{\"content\": \"xy\", \"text\": 1}");
   DatasetOptions options = options_for({"d.jsonl"});
-  options.text_column = "content";
+  options.sources[0].format.text_column = "content";
   EXPECT_THAT(texts_of(open(options)), ElementsAre("xy"));
 }
 
@@ -238,7 +238,7 @@ TEST_F(DatasetTest, EverySettingHasACacheOfItsOwn) {
   add(base, tokenizer_, kTestVocabSize + 1);
   add(base, other_tokenizer, kTestVocabSize);
   DatasetOptions options = base;
-  options.text_column = "other";
+  options.sources[0].format.text_column = "other";
   add(options, tokenizer_, kTestVocabSize);
   options = base;
   options.max_length = 77;
