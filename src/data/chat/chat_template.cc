@@ -172,13 +172,15 @@ class PrefixRenderer {
 
 [[noreturn]] void fail_ambiguous(int64_t message, const char* why) {
   fail(ExitCode::kBadData,
-       "the answer in message {} cannot be told from the text around it: the chat template {}; enclose answers "
+       "the answer in message {} cannot be told from the text around it: the chat template {}; enclose "
+       "answers "
        "in the template in {{% generation %}}, or train on whole conversations",
        message, why);
 }
 
 // What each assistant's message adds to the text of the messages before it. Leaves the first messages only.
-std::vector<std::pair<int64_t, int64_t>> answers_by_growth(const std::string& whole, int64_t num_prompt_messages,
+std::vector<std::pair<int64_t, int64_t>> answers_by_growth(const std::string& whole,
+                                                           int64_t num_prompt_messages,
                                                            PrefixRenderer* renderer) {
   std::vector<std::pair<int64_t, int64_t>> answers;
   Value::List& messages = renderer->messages();
@@ -196,7 +198,8 @@ std::vector<std::pair<int64_t, int64_t>> answers_by_growth(const std::string& wh
       } catch (const jinja::RaisedByTemplate&) {
         fail_ambiguous(i, "refuses the messages before it by themselves");
       }
-      if (!after.starts_with(before)) fail_ambiguous(i, "does not continue the text of the messages before it");
+      if (!after.starts_with(before))
+        fail_ambiguous(i, "does not continue the text of the messages before it");
       answers.emplace_back(std::ssize(before), std::ssize(after));
     }
   }

@@ -17,10 +17,20 @@ struct Role {
 };
 
 constexpr Role kRoles[] = {
-    {"human", "user"},      {"user", "user"},         {"gpt", "assistant"},  {"assistant", "assistant"},
-    {"chatgpt", "assistant"}, {"bing", "assistant"},  {"bard", "assistant"}, {"bot", "assistant"},
-    {"model", "assistant"}, {"system", "system"},     {"tool", "tool"},      {"observation", "tool"},
-    {"function_response", "tool"}, {"function_call", "function_call"},
+    {"human", "user"},
+    {"user", "user"},
+    {"gpt", "assistant"},
+    {"assistant", "assistant"},
+    {"chatgpt", "assistant"},
+    {"bing", "assistant"},
+    {"bard", "assistant"},
+    {"bot", "assistant"},
+    {"model", "assistant"},
+    {"system", "system"},
+    {"tool", "tool"},
+    {"observation", "tool"},
+    {"function_response", "tool"},
+    {"function_call", "function_call"},
 };
 
 // The text of a list of parts: strings and {"type": "text", "text": ...}.
@@ -36,8 +46,9 @@ std::string join_parts(Value::List& parts, const std::string& where) {
       text += *content->string();
     } else {
       fail(ExitCode::kBadData, "{}: expected parts of text, found {}", where,
-           type != nullptr && type->string() != nullptr ? "one of type '" + printable(*type->string(), 40) + "'"
-                                                        : part.kind_name());
+           type != nullptr && type->string() != nullptr
+               ? "one of type '" + printable(*type->string(), 40) + "'"
+               : part.kind_name());
     }
   }
   return text;
@@ -52,8 +63,7 @@ void drop_nulls(Value::Object* fields) {
 Value tool_calls_of(const std::string& json, const std::string& where) {
   Value calls = parse_value(json, where);
   if (calls.list() == nullptr) calls = Value::List{std::move(calls)};
-  for (Value& call : *calls.list())
-    call = Value::Object{{"type", "function"}, {"function", std::move(call)}};
+  for (Value& call : *calls.list()) call = Value::Object{{"type", "function"}, {"function", std::move(call)}};
   return calls;
 }
 
@@ -89,8 +99,8 @@ Value read_message(Value item, const std::string& where) {
     if (content->list() != nullptr) {
       *content = join_parts(*content->list(), where);
     } else if (content->string() == nullptr && !content->is_null()) {
-      fail(ExitCode::kBadData, "{}: expected 'content' to be a string or a list of text parts, found {}", where,
-           content->kind_name());
+      fail(ExitCode::kBadData, "{}: expected 'content' to be a string or a list of text parts, found {}",
+           where, content->kind_name());
     }
   }
   return item;
