@@ -12,8 +12,8 @@ namespace tessera {
 // resolve_model() with the settings of this process, shown on the terminal.
 std::string local_model(const std::string& name_or_path, ModelFiles files);
 
-// Replaces names on the Hub by folders in every flag that takes models or tokenizers, which have the same names in all
-// commands (--model, --models, --tokenizer), and tells the command of it.
+// Replaces names on the Hub by folders in every flag that takes models or tokenizers, which have the same
+// names in all commands (--model, --models, --tokenizer), and tells the command of it.
 void resolve_hub_names(Command& command, FlagTable* table);
 
 }  // namespace tessera

@@ -21,6 +21,13 @@ void initialise_curl() {
   TESSERA_CHECK(status == CURLE_OK, "libcurl: {}", curl_easy_strerror(status));
 }
 
+template <typename T>
+void set_option(CURL* curl, CURLoption option, T value) {
+  const CURLcode status = curl_easy_setopt(curl, option, value);
+  TESSERA_CHECK(status == CURLE_OK, "libcurl option {}: {}", static_cast<int>(option),
+                curl_easy_strerror(status));
+}
+
 std::string_view trimmed(std::string_view text) {
   const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
   while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
@@ -107,10 +114,25 @@ std::string HttpAnswer::header(const std::string& name) const {
   return found == headers.end() ? "" : found->second;
 }
 
-HttpConnection::HttpConnection(const HubSettings& settings) : settings_(settings) {
+HttpConnection::HttpConnection(const HubSettings& settings)
+    : settings_(settings), detail_(CURL_ERROR_SIZE, '\0') {
   initialise_curl();
   curl_ = curl_easy_init();
   if (curl_ == nullptr) throw std::bad_alloc();
+  const auto set = [this](CURLoption option, auto value) { set_option(curl_, option, value); };
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_FOLLOWLOCATION, 0L);
+  // Parallel ranges need connections of their own.
+  set(CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_USERAGENT, "tessera");
+  set(CURLOPT_BUFFERSIZE, kReceiveBytes);
+  const auto timeout_s = static_cast<long>(settings.timeout.count());
+  set(CURLOPT_CONNECTTIMEOUT, timeout_s);
+  set(CURLOPT_LOW_SPEED_LIMIT, 1L);
+  set(CURLOPT_LOW_SPEED_TIME, timeout_s);
+  set(CURLOPT_ERRORBUFFER, detail_.data());
+  if (!settings.ca_file.empty()) set(CURLOPT_CAINFO, settings.ca_file.c_str());
 }
 
 HttpConnection::~HttpConnection() { curl_easy_cleanup(curl_); }
@@ -121,33 +143,18 @@ HttpAnswer HttpConnection::perform(const HttpRequest& request, const Sink& sink)
     Transfer transfer;
   } context{curl_, {}};
   context.transfer.sink = &sink;
-  char detail[CURL_ERROR_SIZE] = "";
-  curl_slist* lines =
-      curl_slist_append(nullptr, "Accept-Encoding: identity");  // sizes and hashes are of files as they are
+  detail_[0] = '\0';
+  // Sizes and hashes are of files as they are.
+  curl_slist* lines = curl_slist_append(nullptr, "Accept-Encoding: identity");
   if (!request.token.empty())
     lines = curl_slist_append(lines, ("Authorization: Bearer " + request.token).c_str());
 
-  curl_easy_reset(curl_);
-  const auto set = [this](CURLoption option, auto value) {
-    const CURLcode status = curl_easy_setopt(curl_, option, value);
-    TESSERA_CHECK(status == CURLE_OK, "libcurl option {}: {}", static_cast<int>(option),
-                  curl_easy_strerror(status));
-  };
+  const auto set = [this](CURLoption option, auto value) { set_option(curl_, option, value); };
   set(CURLOPT_URL, request.url.c_str());
-  set(CURLOPT_PROTOCOLS_STR, "http,https");
-  set(CURLOPT_FOLLOWLOCATION, 0L);
-  set(CURLOPT_HTTP_VERSION, long{CURL_HTTP_VERSION_1_1});  // parallel ranges need connections of their own
-  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_HTTPGET, 1L);
   set(CURLOPT_NOBODY, request.is_head ? 1L : 0L);
   set(CURLOPT_HTTPHEADER, lines);
-  set(CURLOPT_USERAGENT, "tessera");
-  set(CURLOPT_BUFFERSIZE, kReceiveBytes);
-  set(CURLOPT_CONNECTTIMEOUT, static_cast<long>(settings_.timeout.count()));
-  set(CURLOPT_LOW_SPEED_LIMIT, 1L);
-  set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(settings_.timeout.count()));
-  set(CURLOPT_ERRORBUFFER, detail);
-  if (!request.range.empty()) set(CURLOPT_RANGE, request.range.c_str());
-  if (!settings_.ca_file.empty()) set(CURLOPT_CAINFO, settings_.ca_file.c_str());
+  set(CURLOPT_RANGE, request.range.empty() ? nullptr : request.range.c_str());
   set(CURLOPT_HEADERFUNCTION, &Transfer::on_header);
   set(CURLOPT_HEADERDATA, &context.transfer);
   set(
@@ -160,6 +167,7 @@ HttpAnswer HttpConnection::perform(const HttpRequest& request, const Sink& sink)
       });
   set(CURLOPT_WRITEDATA, &context);
   const CURLcode code = curl_easy_perform(curl_);
+  set(CURLOPT_HTTPHEADER, static_cast<curl_slist*>(nullptr));
   curl_slist_free_all(lines);
 
   Transfer& transfer = context.transfer;
@@ -171,7 +179,8 @@ HttpAnswer HttpConnection::perform(const HttpRequest& request, const Sink& sink)
     throw HttpFailure(fmt::format("{}: the answer is larger than {}", printable(request.url, 200),
                                   format_bytes(kMaxBodyBytes)),
                       false);
-  if (code != CURLE_OK && !transfer.is_ended_by_sink) fail_transfer(code, detail, request.url, settings_);
+  if (code != CURLE_OK && !transfer.is_ended_by_sink)
+    fail_transfer(code, detail_.c_str(), request.url, settings_);
   return std::move(transfer.answer);
 }
 

@@ -55,7 +55,8 @@ class HttpConnection {
  private:
   struct Transfer;
   const HubSettings& settings_;
-  void* curl_;  // CURL*
+  std::string detail_;  // libcurl's own message
+  void* curl_;          // CURL*
 };
 
 // "https://host:port" of an address, in lower case; "" if it has none.

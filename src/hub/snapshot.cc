@@ -54,8 +54,8 @@ class Snapshot::Meter {
   }
   void wait() {
     const std::lock_guard lock(mutex_);
-    if (!std::exchange(state_.is_waiting, true))
-      log_info("{}: another process is downloading it: waiting", state_.name);
+    if (!std::exchange(has_told_, true)) log_info("{}: another process is downloading it: waiting", state_.name);
+    state_.is_waiting = true;
     report(false);
     state_.is_waiting = false;
   }
@@ -83,6 +83,7 @@ class Snapshot::Meter {
   std::mutex mutex_;
   HubProgress state_;
   int64_t received_bytes_ = 0;
+  bool has_told_ = false;  // that another process has the lock
   std::deque<std::pair<Clock::time_point, int64_t>> samples_;
   Clock::time_point last_;
 };
