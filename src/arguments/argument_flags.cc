@@ -92,14 +92,17 @@ void refuse_other_choices(Flag& flag, const std::string& why) {
 
 void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Model and data");
-  Flag& model = table->add("model", &args->model,
-                           "Folder of the model to train, in Hugging Face format: config.json and "
-                           "model.safetensors, as one file or in shards.");
+  Flag& model =
+      table->add("model", &args->model,
+                 "Folder of the model to train, in Hugging Face format: config.json and "
+                 "model.safetensors, as one file or in shards; or its name on the Hugging Face Hub, "
+                 "org/name or org/name@revision.");
   model.aliases = {"model_name_or_path"};
   model.value_name = "DIR";
   model.required = true;
-  Flag& tokenizer = table->add("tokenizer", &args->tokenizer,
-                               "Folder with the tokenizer (tokenizer.json). Defaults to the model's folder.");
+  Flag& tokenizer = table->add(
+      "tokenizer", &args->tokenizer,
+      "Folder with the tokenizer (tokenizer.json), or a name on the Hub. Defaults to the model's.");
   tokenizer.aliases = {"tokenizer_name", "tokenizer_name_or_path"};
   tokenizer.value_name = "DIR";
   Flag& dataset = table->add(

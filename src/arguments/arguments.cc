@@ -278,6 +278,7 @@ std::string training_arguments_json(const TrainingArguments& args) {
   for (const Flag& flag : table.flags()) {
     if (flag.get) out[flag.name] = flag_value(flag);
   }
+  for (const auto& [flag, name] : args.hub_names) out[flag] = name;
   return out.dump(2) + "\n";
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,9 @@ struct TrainingArguments : DataArguments {
   // Model and data.
   std::string model;
   std::string tokenizer;  // "" = the model's folder
+  // The names on the Hub by which model and tokenizer were given; training_args.json has these, the same on
+  // every node.
+  std::map<std::string, std::string> hub_names;
   std::vector<std::string> dataset;
   std::vector<std::string> eval_dataset;
   double validation_split_percentage = 0;

@@ -10,7 +10,7 @@ constexpr ForeignNames kNames[] = {
     // Model and data.
     means("model",
           "base_model base_model_config model_path model_dir model_folder pretrained_model_name_or_path "
-          "pretrained_model hf_model model_base model_name m"),
+          "pretrained_model hf_model model_base model_name m repo_id model_id hf_repo"),
     means("tokenizer", "tokenizer_path tokenizer_dir tokenizer_file tokenizer_model"),
     means("dataset",
           "datasets data train_data train_dataset train_files train_path training_data data_path data_file "
@@ -96,10 +96,11 @@ constexpr ForeignNames kNames[] = {
     missing("gguf gguf_file gguf_path",
             "GGUF is not supported: model takes a Hugging Face folder (config.json, *.safetensors); "
             "llama.cpp's convert_hf_to_gguf.py converts the folder that a run writes"),
-    missing("repo_id model_id hf_repo hub_repo revision model_revision hf_token hf_hub_token use_auth_token "
-            "token ms_hub_token hf_use_auth_token download_dir",
-            "nothing is downloaded from the Hugging Face Hub: get the model first (hf download ORG/NAME "
-            "--local-dir DIR), then pass the folder as model"),
+    missing("revision model_revision", "it follows the name of a model on the Hub: org/name@revision"),
+    missing("hf_token hf_hub_token use_auth_token token hf_use_auth_token",
+            "HF_TOKEN in the environment, or 'hf auth login', sets the token"),
+    missing("download_dir", "HF_HUB_CACHE in the environment sets the folder of downloads"),
+    missing("ms_hub_token", "models are downloaded from the Hugging Face Hub only"),
     missing("dataset_name dataset_config dataset_config_name dataset_dir dataset_split dataset_train_split "
             "dataset_test_split dataset_id dataset_type data_config split",
             "datasets are not loaded by name: dataset takes files, such as JSONL with a field \"text\" "

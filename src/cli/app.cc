@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
+#include "cli/hub_names.h"
 #include "cli/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/world.h"
@@ -59,6 +60,7 @@ constexpr ForeignNames kForeignCommands[] = {
     {"estimate memory estimate_memory", "plan", nullptr},
     {"info env", "doctor", nullptr},
     {"version", nullptr, "use tessera --version"},
+    {"download hub_download", "pull", nullptr},
     {"encode", "tokenize", nullptr},
     {"decode", "detokenize", nullptr},
     {"export merge convert quantize", nullptr,
@@ -131,6 +133,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_eval_command());
   all.push_back(make_generate_command());
   all.push_back(make_inspect_command());
+  all.push_back(make_pull_command());
   all.push_back(make_checkpoint_list_command());
   all.push_back(make_checkpoint_verify_command());
   all.push_back(make_doctor_command());
@@ -183,6 +186,7 @@ void run_program(const std::vector<std::string>& arguments) {
       write_output(command_help(command, terminal_width()));
     } else {
       if (!command->is_for_ranks()) refuse_several_ranks(*command);
+      resolve_hub_names(*command, &table);
       command->run(&table);
     }
   }

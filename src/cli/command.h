@@ -29,6 +29,10 @@ class Command {
   virtual bool is_for_ranks() const { return false; }
   // Sets flags from other sources, after those on the command line.
   virtual void complete_flags(FlagTable*) {}
+  // If not, only the configuration and tokenizer of a model on the Hub are downloaded.
+  virtual bool reads_weights() const { return true; }
+  // The flag's values, names on the Hub among them, have been replaced by folders.
+  virtual void on_hub_names(const std::string& /*flag*/, const std::vector<std::string>& /*names*/) {}
   // Called once, after checking that the required flags are set. Throws Error.
   virtual void run(FlagTable* table) = 0;
 };
@@ -44,6 +48,7 @@ std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
 std::unique_ptr<Command> make_inspect_command();
+std::unique_ptr<Command> make_pull_command();
 std::unique_ptr<Command> make_launch_command();
 std::unique_ptr<Command> make_checkpoint_list_command();
 std::unique_ptr<Command> make_checkpoint_verify_command();

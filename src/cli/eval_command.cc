@@ -36,7 +36,7 @@ class EvalCommand : public Command {
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
-    Flag& model = table->add("model", &model_, "Model folder.");
+    Flag& model = table->add("model", &model_, "Model folder, or its name on the Hugging Face Hub.");
     model.value_name = "DIR";
     model.required = true;
     model.aliases = {"model_name_or_path"};

@@ -11,7 +11,6 @@
 #include "base/text.h"
 #include "formats/file_kind.h"
 #include "formats/huggingface/convert.h"
-#include "formats/huggingface/hub_name.h"
 #include "formats/huggingface/model_config.h"
 #include "formats/huggingface/model_families.h"
 #include "formats/safetensors/safetensors.h"
@@ -117,7 +116,6 @@ void append_config(const ModelConfig& config, std::string& out) {
 }  // namespace
 
 std::string inspect(const fs::path& path) {
-  refuse_hub_name(path);
   std::error_code error;
   std::string out;
   if (fs::is_directory(path, error)) {
