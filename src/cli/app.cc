@@ -63,8 +63,7 @@ constexpr ForeignNames kForeignCommands[] = {
     {"download hub_download", "pull", nullptr},
     {"encode", "tokenize", nullptr},
     {"decode", "detokenize", nullptr},
-    {"export merge convert quantize", nullptr,
-     "a run already writes a Hugging Face folder, which other programs can convert"},
+    {"convert quantize", "export", nullptr},
 };
 
 [[noreturn]] void fail_unknown_command(const std::vector<std::unique_ptr<Command>>& all,
@@ -132,6 +131,8 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_plan_command());
   all.push_back(make_eval_command());
   all.push_back(make_generate_command());
+  all.push_back(make_export_command());
+  all.push_back(make_merge_command());
   all.push_back(make_inspect_command());
   all.push_back(make_pull_command());
   all.push_back(make_checkpoint_list_command());

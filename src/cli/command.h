@@ -47,6 +47,8 @@ std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
+std::unique_ptr<Command> make_export_command();
+std::unique_ptr<Command> make_merge_command();
 std::unique_ptr<Command> make_inspect_command();
 std::unique_ptr<Command> make_pull_command();
 std::unique_ptr<Command> make_launch_command();
