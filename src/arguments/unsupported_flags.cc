@@ -30,6 +30,7 @@ constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are al
 constexpr const char* kAllWeights = "there are no adapters; all weights are trained";
 constexpr const char* kNotQuantised = "weights are bfloat16 or float32, see --dtype";
 constexpr const char* kOneAttention = "there is one implementation, which never stores the full score matrix";
+constexpr const char* kNotPadded = "rows are never padded, so grouping them by length saves nothing";
 constexpr const char* kRemoved = "Hugging Face removed it";
 
 constexpr Unsupported kRefused[] = {
@@ -39,10 +40,6 @@ constexpr Unsupported kRefused[] = {
      "AdamW takes its settings from adam_beta1, adam_beta2, adam_epsilon and weight_decay"},
     {"optim_target_modules", kText, "", "all parameters are trained with AdamW"},
     {"adafactor", kBool, "false", "AdamW is the only optimizer"},
-    {"neftune_noise_alpha", kFloat, "", "noise on embeddings is not implemented"},
-    {"load_best_model_at_end", kBool, "false", "the model that is saved is always that of the last step"},
-    {"greater_is_better", kBool, "false", "the evaluation loss is the only metric"},
-    {"group_by_length", kBool, "false", "rows are never padded here, so there is nothing to gain"},
     {"accelerator_config", kText, "", "leave it out; batches are always even and seeded"},
     {"split_batches", kBool, "false", "per_device_train_batch_size is the size of a micro-batch"},
     {"parallelism_config", kText, "", "ranks split the rows of a step and nothing else; see zero_stage"},
@@ -113,7 +110,8 @@ constexpr Unsupported kIgnored[] = {
     {"dataloader_persistent_workers", kBool, "false", kNoWorkers},
     {"dataloader_prefetch_factor", kInt, "", kNoWorkers},
     {"dispatch_batches", kBool, "", kNoWorkers},
-    {"length_column_name", kText, "length", "rows are not grouped by length"},
+    {"group_by_length", kBool, "false", kNotPadded},
+    {"length_column_name", kText, "length", kNotPadded},
     // Several processes.
     {"average_tokens_across_devices", kBool, "true", "the loss is always averaged over all tokens of a step"},
     {"local_rank", kInt, "-1", kLauncher},

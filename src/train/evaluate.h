@@ -13,7 +13,7 @@ namespace tessera {
 
 struct EvalResult {
   double loss = 0;        // sum of token losses / num_targets
-  double perplexity = 0;  // exp(loss)
+  double perplexity = 0;  // exp(loss), infinite if that overflows, as in Hugging Face's example scripts
   int64_t num_rows = 0;
   int64_t num_tokens = 0;
   int64_t num_targets = 0;

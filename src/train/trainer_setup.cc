@@ -5,6 +5,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/checkpoint_reader.h"
+#include "comm/first_failure.h"
 #include "formats/file_kind.h"
 #include "model/families.h"
 #include "platform/memory_info.h"
@@ -37,6 +40,8 @@ DiskPlan plan_disk_use(const TrainingArguments& args, int64_t num_parameters, co
                        const RunResume& resume) {
   CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
                            args.save_total_limit, 0};
+  // The newest and the best.
+  if (!args.metric_for_best_model.empty() && count.total_limit == 1) count.total_limit = 2;
   if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(args.output_dir);
   DiskPlan plan = plan_disk(num_parameters, {args.export_dtype(), state_tensors_of(args)}, count);
   plan.free_bytes = free_disk_bytes(args.output_dir);
@@ -60,6 +65,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       comm_(comm),
       network_meter_(comm.rail()),
       exchange_(comm.world()),
+      best_rule_(args),
       log_(args.include_num_input_tokens_seen != "no", observer_) {
   if (is_root()) observer_.add(observer);
   record_.arguments = Json::parse(training_arguments_json(args_));  // what follows may fill them in
@@ -181,11 +187,21 @@ void Trainer::allocate_and_load() {
                                  *resume_ ? resume_->last_saved_step() : -1});
   if (snapshots_) snapshots_->open(model_->layout(), *parameters_);
   runner_.emplace(*model_, *parameters_, data_->train, comm_, pool_, *stop_,
-                  StepOptions{args_.label_smoothing_factor, args_.replay_check_steps});
+                  StepOptions{args_.label_smoothing_factor, args_.replay_check_steps,
+                              args_.neftune_noise_alpha, static_cast<uint64_t>(args_.seed)});
 }
 
 void Trainer::restore_progress() {
   progress_ = resume_->record().progress;
+  BestModel& best = progress_.best;
+  if (best.metric != best_rule_.metric() || best.greater_is_better != best_rule_.greater_is_better()) {
+    if (is_root() && !best.metric.empty() && !best_rule_.metric().empty()) {
+      log_warning("the best {} so far, {}, does not count for metric_for_best_model {}{}", best.metric,
+                  *best.value, best_rule_.metric(),
+                  best.metric == best_rule_.metric() ? " in the other direction" : "");
+    }
+    best = {};
+  }
   log_.restore(resume_->log_history());
   for (const auto& guard : guards_) guard->restore(progress_);
   if (progress_.plateau) schedule_->restore(*progress_.plateau);
@@ -194,6 +210,51 @@ void Trainer::restore_progress() {
              schedule_->learning_rate(progress_.step));
   }
   resume_->report(record_, observer_);
+}
+
+std::filesystem::path Trainer::best_folder(int64_t step) const {
+  const bool is_of_this_start = !*resume_ || step > resume_->record().progress.step;
+  const std::filesystem::path own = args_.output_dir;
+  return (is_of_this_start ? own : resume_->checkpoint_parent()) / checkpoint_name(step);
+}
+
+void Trainer::find_best_checkpoint() {
+  BestModel& best = progress_.best;
+  if (best.step == best.checkpoint_step) return;
+  std::error_code ignored;
+  const bool is_there = is_root() && std::filesystem::exists(best_folder(best.step) / kManifestName, ignored);
+  if (comm_.broadcast(is_there, 0, {"best checkpoint"})) best.checkpoint_step = best.step;
+}
+
+void Trainer::load_best_model() {
+  const BestModel& best = progress_.best;
+  if (best.checkpoint_step == 0) {
+    if (is_root()) {
+      log_warning(
+          "load_best_model_at_end: no evaluation that was the best has a checkpoint; the finished "
+          "model is that of step {}",
+          progress_.step);
+    }
+    return;
+  }
+  const std::filesystem::path folder = best_folder(best.checkpoint_step);
+  if (is_root())
+    log_info("the finished model is the best, {} ({} {})", folder.string(), best.metric, *best.value);
+  if (best.checkpoint_step == progress_.step) return;
+  mark_work(comm_, "loading the best model", progress_.step + 1);
+  const PatientScope patience(comm_);
+  const std::optional<Error> error = outside_error([&] {
+    CheckpointReader::open(folder).load(
+        model_->layout(), parameters_->state_tensors(), parameters_->kept(),
+        [this](StateKind kind, int64_t begin, std::span<const float> values) {
+          parameters_->write_state(kind, begin, values);
+        },
+        pool_);
+  });
+  if (const auto told = first_error(comm_, error, {"best model"})) {
+    fail(told->code, "load_best_model_at_end: {}", told->message);
+  }
+  parameters_->state_written();
 }
 
 }  // namespace tessera

@@ -27,9 +27,13 @@ double floating_point_ops(const TrainableModel& model, int64_t num_tokens) {
 
 LogEntry evaluation_entry(const EvalResult& result) {
   LogEntry entry;
-  entry.values = {{"eval_loss", result.loss}};
+  entry.values = {{"eval_loss", result.loss}, {"eval_perplexity", result.perplexity}};
   add_speed("eval", result.runtime_s, static_cast<double>(result.num_rows), result.num_batches, &entry);
   return entry;
+}
+
+bool is_evaluation(const LogEntry& entry) {
+  return std::ranges::any_of(entry.values, [](const auto& value) { return value.first == "eval_loss"; });
 }
 
 LogEntry final_entry(const Progress& progress, double num_samples, double runtime_s) {
@@ -41,10 +45,8 @@ LogEntry final_entry(const Progress& progress, double num_samples, double runtim
 }
 
 bool has_evaluation(const std::vector<LogEntry>& log_history, int64_t step) {
-  return std::ranges::any_of(log_history, [step](const LogEntry& entry) {
-    return entry.step == step &&
-           std::ranges::any_of(entry.values, [](const auto& value) { return value.first == "eval_loss"; });
-  });
+  return std::ranges::any_of(
+      log_history, [step](const LogEntry& entry) { return entry.step == step && is_evaluation(entry); });
 }
 
 }  // namespace tessera

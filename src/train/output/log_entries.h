@@ -15,7 +15,9 @@ namespace tessera {
 // backward.
 double floating_point_ops(const TrainableModel& model, int64_t num_tokens);
 
+// eval_perplexity is not Hugging Face's: its example scripts compute exp(eval_loss) afterwards.
 LogEntry evaluation_entry(const EvalResult& result);
+bool is_evaluation(const LogEntry& entry);
 // At the end of a run that has read num_samples rows in all.
 LogEntry final_entry(const Progress& progress, double num_samples, double runtime_s);
 
