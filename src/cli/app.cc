@@ -54,7 +54,7 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
 
 constexpr ForeignNames kForeignCommands[] = {
     {"finetune fine_tune sft pretrain fit", "train", nullptr},
-    {"chat cli run infer inference complete predict sample", "generate", nullptr},
+    {"cli run infer inference complete predict sample", "generate", nullptr},
     {"evaluate evaluation test perplexity", "eval", nullptr},
     {"torchrun distributed", "launch", nullptr},
     {"estimate memory estimate_memory", "plan", nullptr},
@@ -131,6 +131,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_plan_command());
   all.push_back(make_eval_command());
   all.push_back(make_generate_command());
+  all.push_back(make_chat_command());
   all.push_back(make_export_command());
   all.push_back(make_merge_command());
   all.push_back(make_inspect_command());

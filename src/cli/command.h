@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments/data_arguments.h"
 #include "base/flags.h"
 
 namespace tessera {
@@ -33,6 +34,9 @@ class Command {
   virtual bool reads_weights() const { return true; }
   // The flag's values, names on the Hub among them, have been replaced by folders.
   virtual void on_hub_names(const std::string& /*flag*/, const std::vector<std::string>& /*names*/) {}
+  // Where the files of data sets on the Hub are noted, for a command that reads data sets (flags named
+  // dataset and eval_dataset).
+  virtual DataArguments* data_arguments() { return nullptr; }
   // Called once, after checking that the required flags are set. Throws Error.
   virtual void run(FlagTable* table) = 0;
 };
@@ -47,6 +51,7 @@ std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
+std::unique_ptr<Command> make_chat_command();
 std::unique_ptr<Command> make_export_command();
 std::unique_ptr<Command> make_merge_command();
 std::unique_ptr<Command> make_inspect_command();

@@ -34,6 +34,7 @@ class EvalCommand : public Command {
             "tessera launch --nproc_per_node 2 eval --model model --dataset test.txt"};
   }
 
+  DataArguments* data_arguments() override { return &data_; }
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
     Flag& model = table->add("model", &model_, "Model folder, or its name on the Hugging Face Hub.");

@@ -14,8 +14,28 @@ std::string local_model(const std::string& name_or_path, ModelFiles files) {
       .string();
 }
 
+namespace {
+
+// Notes the files of the data sets that a flag names by their names on the Hub.
+void find_dataset_files(const Flag& flag, DataArguments* args) {
+  for (const std::string& entry : flag.get()) {
+    const std::string name = parse_data_source(entry).paths[0];
+    if (!hub_dataset_name(name) || args->hub_files.contains(name)) continue;
+    HubReport report;
+    for (const std::filesystem::path& file :
+         resolve_dataset(name, hub_settings(), [&](const HubProgress& progress) { report.show(progress); }))
+      args->hub_files[name].push_back(file.string());
+  }
+}
+
+}  // namespace
+
 void resolve_hub_names(Command& command, FlagTable* table) {
   for (const Flag& flag : table->flags()) {
+    if (flag.get && command.data_arguments() != nullptr &&
+        (flag.name == "dataset" || flag.name == "eval_dataset")) {
+      find_dataset_files(flag, command.data_arguments());
+    }
     const bool is_model = flag.name == "model" || flag.name == "models";
     if (!flag.get || (!is_model && flag.name != "tokenizer")) continue;
     const ModelFiles files = is_model && command.reads_weights() ? ModelFiles::kAll : ModelFiles::kNoWeights;

@@ -13,7 +13,8 @@ namespace tessera {
 std::string local_model(const std::string& name_or_path, ModelFiles files);
 
 // Replaces names on the Hub by folders in every flag that takes models or tokenizers, which have the same
-// names in all commands (--model, --models, --tokenizer), and tells the command of it.
+// names in all commands (--model, --models, --tokenizer), and tells the command of it; finds the files of
+// data sets on the Hub.
 void resolve_hub_names(Command& command, FlagTable* table);
 
 }  // namespace tessera

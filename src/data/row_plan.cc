@@ -34,7 +34,7 @@ std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& forma
 }
 
 void add_source(const DataSource& source, const RowOptions& options, RowPlan* plan) {
-  InputFiles found = find_input_files({source.path}, InputUse::kDataset);
+  InputFiles found = find_input_files(source.paths, InputUse::kDataset);
   plan->left_out.insert(plan->left_out.end(), found.left_out.begin(), found.left_out.end());
   std::optional<RowShape> shape = source.format.shape;
   for (const fs::path& path : found.files) {

@@ -181,6 +181,8 @@ void Trainer::allocate_and_load() {
   ExportOptions export_options;
   export_options.save_dtype = args_.export_dtype();
   export_options.tokenizer_folder = tokenizer_folder(args_);
+  export_options.chat_template = data_->chat_template;
+  export_options.end_of_answer = data_->end_of_answer;
   export_options.generation_config = std::filesystem::path(args_.model) / "generation_config.json";
   files_.emplace(args_, comm_, pool_, *model_, *parameters_, network_meter_, observer_,
                  RunFilesOptions{export_options, plan_.snapshot_bytes, output_is_shared_,

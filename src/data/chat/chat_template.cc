@@ -248,6 +248,28 @@ RenderedChat ChatTemplate::render(const ChatExample& chat, const RenderOptions& 
 
 const std::string& ChatTemplate::source() const { return impl_->sources.at("default").source; }
 
+std::optional<int32_t> ChatTemplate::end_of_answer(const Tokenizer& tokenizer) const {
+  constexpr std::string_view kAnswer = "0fXq";  // occurs nowhere else
+  ChatExample chat;
+  chat.messages = {Value::Object{{"role", "user"}, {"content", "?"}},
+                   Value::Object{{"role", "assistant"}, {"content", kAnswer}}};
+  std::string text;
+  try {
+    text = render(chat, {}).text;
+  } catch (const Error&) {
+    return std::nullopt;  // it wants other messages
+  }
+  const size_t at = text.find(kAnswer);
+  if (at == std::string::npos) return std::nullopt;
+  const std::vector<std::string> special = tokenizer.special_tokens();
+  for (const int32_t id : tokenizer.encode(std::string_view(text).substr(at + kAnswer.size()), false)) {
+    const bool is_special =
+        std::find(special.begin(), special.end(), tokenizer.id_to_token(id)) != special.end();
+    if (is_special) return id;
+  }
+  return std::nullopt;
+}
+
 uint64_t ChatTemplate::fingerprint() const {
   std::string text = impl_->date;
   for (const auto& [name, source] : impl_->sources) text += fmt::format("\n{} {}", name, source.source);

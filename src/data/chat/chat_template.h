@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,6 +56,9 @@ class ChatTemplate {
 
   // The source of the default template, for the model's folder.
   const std::string& source() const;
+  // The special token with which the template ends an assistant's message, such as <|eot_id|>: where a model stops
+  // that was trained with it.
+  std::optional<int32_t> end_of_answer(const Tokenizer& tokenizer) const;
   // Hash of everything that can change what render() returns, for cache keys.
   uint64_t fingerprint() const;
 
