@@ -53,9 +53,15 @@ struct ParquetPage {
 
 class ParquetBytes {
  public:
+  // Of parquet.thrift's ConvertedType.
   static constexpr int kNoAnnotation = -1;
+  static constexpr int kUtf8 = 0;
+  static constexpr int kList = 3;
+  static constexpr int kTimestampMillis = 9;
+  static constexpr int kUint32 = 13;
+  static constexpr int kUint64 = 14;
 
-  // The schema, depth first, without the root. `converted_type` as in parquet.thrift.
+  // The schema, depth first, without the root.
   void add_group(std::string_view name, parquet::Repetition repetition, int num_children,
                  int converted_type = kNoAnnotation);
   void add_leaf(std::string_view name, parquet::Repetition repetition, parquet::PhysicalType type,

@@ -25,10 +25,6 @@ using parquet::PageType;
 using parquet::PhysicalType;
 using parquet::Repetition;
 
-// ConvertedTypes.
-constexpr int kUtf8 = 0;
-constexpr int kListType = 3;
-
 enum class NodeShape { kLeaf, kObject, kList };
 enum class ListLayout { kThreeLevels, kTwoLevels, kRepeatedField };
 
@@ -148,7 +144,7 @@ class RandomFile {
     if (node.shape != NodeShape::kList) return add_field(file, node, repetition);
     if (node.layout == ListLayout::kRepeatedField)
       return add_field(file, node.children[0], Repetition::kRepeated);
-    file->add_group(node.name, repetition, 1, kListType);
+    file->add_group(node.name, repetition, 1, ParquetBytes::kList);
     if (node.layout == ListLayout::kTwoLevels)
       return add_field(file, node.children[0], Repetition::kRepeated);
     file->add_group("list", Repetition::kRepeated, 1);
@@ -157,8 +153,9 @@ class RandomFile {
 
   void add_field(ParquetBytes* file, const TypeNode& node, Repetition repetition) {
     if (node.shape == NodeShape::kLeaf)
-      return file->add_leaf(node.name, repetition, node.type,
-                            node.type == PhysicalType::kByteArray ? kUtf8 : ParquetBytes::kNoAnnotation);
+      return file->add_leaf(
+          node.name, repetition, node.type,
+          node.type == PhysicalType::kByteArray ? ParquetBytes::kUtf8 : ParquetBytes::kNoAnnotation);
     file->add_group(node.name, repetition, static_cast<int>(node.children.size()));
     for (const TypeNode& child : node.children) add_schema(file, child);
   }
