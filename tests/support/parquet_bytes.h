@@ -45,10 +45,11 @@ struct ParquetPage {
   parquet::PageType type = parquet::PageType::kData;
   parquet::Encoding encoding = parquet::Encoding::kPlain;
   int64_t num_values = 0;
-  std::string repetition_levels;  // RLE, without the length that kData puts before it; may be empty
+  std::string repetition_levels;  // without the length that kData puts before RLE; may be empty
   std::string definition_levels;
   std::string values;
   bool has_crc = false;
+  parquet::Encoding level_encoding = parquet::Encoding::kRle;
 };
 
 class ParquetBytes {

@@ -248,10 +248,13 @@ class RandomFile {
       definition.push_back(entry.definition);
       if (entry.value != nullptr) values.push_back(entry.value);
     }
+    const bool is_bit_packed = !is_v2 && below(4) == 0;
+    const auto encode_levels = is_bit_packed ? encode_bit_packed_levels : encode_rle;
+    if (is_bit_packed) page.level_encoding = Encoding::kBitPacked;
     if (leaf.max_repetition > 0)
-      page.repetition_levels = encode_rle(repetition, std::bit_width(leaf.max_repetition));
+      page.repetition_levels = encode_levels(repetition, std::bit_width(leaf.max_repetition));
     if (leaf.max_definition > 0)
-      page.definition_levels = encode_rle(definition, std::bit_width(leaf.max_definition));
+      page.definition_levels = encode_levels(definition, std::bit_width(leaf.max_definition));
     encode_values(leaf.type, values, &page);
     file->add_page(page);
   }
