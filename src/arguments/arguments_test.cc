@@ -471,7 +471,9 @@ TEST_F(ArgumentsTest, IntervalsBelowOneAreSharesRoundedUp) {
 TEST_F(ArgumentsTest, JsonHasEveryHonouredSettingWithItsType) {
   give("dataset", "a.txt");
   give("learning_rate", "1e-3");
+  args_.hub_names = {{"model", "org/name"}};
   const auto json = nlohmann::json::parse(training_arguments_json(args_));
+  EXPECT_EQ(json["model"], "org/name");
   EXPECT_EQ(json.at("dataset"), nlohmann::json({"a.txt"}));
   EXPECT_EQ(json.at("learning_rate"), 1e-3);
   EXPECT_EQ(json.at("max_steps"), -1);

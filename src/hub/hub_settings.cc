@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMaxTokenBytes = 1 << 16;
 
-std::string value_or(const Variables& variables, std::initializer_list<const char*> names,
+std::string value_or(const HubVariables& variables, std::initializer_list<const char*> names,
                      std::string fallback) {
   for (const char* const name : names) {
     const std::optional<std::string> value = variables(name);
@@ -23,13 +23,13 @@ std::string value_or(const Variables& variables, std::initializer_list<const cha
   return fallback;
 }
 
-bool is_true(const Variables& variables, std::initializer_list<const char*> names) {
+bool is_true(const HubVariables& variables, std::initializer_list<const char*> names) {
   const std::string value = lower_case(value_or(variables, names, ""));
   return value == "1" || value == "on" || value == "yes" || value == "true";
 }
 
 // "~" and "$NAME" as Python's expanduser and expandvars have them.
-std::filesystem::path expanded(std::string text, const Variables& variables) {
+std::filesystem::path expanded(std::string text, const HubVariables& variables) {
   if (text == "~" || text.starts_with("~/")) text.replace(0, 1, value_or(variables, {"HOME"}, "/"));
   for (size_t at = 0; (at = text.find('$', at)) != std::string::npos;) {
     const bool braces = at + 1 < text.size() && text[at + 1] == '{';
@@ -57,7 +57,7 @@ std::string trimmed(std::string text) {
   return text;
 }
 
-void read_token(const Variables& variables, const std::filesystem::path& home, HubSettings* out) {
+void read_token(const HubVariables& variables, const std::filesystem::path& home, HubSettings* out) {
   if (is_true(variables, {"HF_HUB_DISABLE_IMPLICIT_TOKEN"})) {
     out->token_source = "HF_HUB_DISABLE_IMPLICIT_TOKEN is set";
     return;
@@ -84,7 +84,7 @@ void read_token(const Variables& variables, const std::filesystem::path& home, H
          out->token_source);
 }
 
-void read_timeout(const Variables& variables, HubSettings* out) {
+void read_timeout(const HubVariables& variables, HubSettings* out) {
   const std::string text = value_or(variables, {"HF_HUB_DOWNLOAD_TIMEOUT"}, "10");
   int seconds = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds);
@@ -96,7 +96,7 @@ void read_timeout(const Variables& variables, HubSettings* out) {
 
 }  // namespace
 
-HubSettings hub_settings(const Variables& variables) {
+HubSettings hub_settings(const HubVariables& variables) {
   HubSettings out;
   out.endpoint = value_or(variables, {"HF_ENDPOINT"}, out.endpoint);
   while (out.endpoint.ends_with('/')) out.endpoint.pop_back();

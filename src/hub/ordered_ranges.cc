@@ -31,10 +31,14 @@ void OrderedRanges::work() {
       });
       if (error_ || num_started_ == num_ranges) return;
       const int64_t index = num_started_++;
+      std::string text;
+      if (!spare_.empty()) {
+        text = std::move(spare_.back());
+        spare_.pop_back();
+      }
       lock.unlock();
       const int64_t first = begin_ + index * range_bytes_;
       const int64_t last = std::min(end_, first + range_bytes_);
-      std::string text;
       text.reserve(static_cast<size_t>(last - first));
       fetch_(first, last, is_wanted, &text);
       lock.lock();
@@ -53,11 +57,13 @@ void OrderedRanges::drain(std::unique_lock<std::mutex>* lock) {
   if (is_draining_) return;
   is_draining_ = true;
   while (!arrived_.empty() && arrived_.begin()->first == num_written_ && !error_) {
-    const std::string text = std::move(arrived_.begin()->second);
+    std::string text = std::move(arrived_.begin()->second);
     arrived_.erase(arrived_.begin());
     lock->unlock();
     write_(text);
+    text.clear();
     lock->lock();
+    spare_.push_back(std::move(text));
     ++num_written_;
     changed_.notify_all();
   }

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tessera {
 
@@ -52,6 +53,7 @@ class OrderedRanges {
   int64_t num_written_ = 0;
   bool is_draining_ = false;
   std::map<int64_t, std::string> arrived_;  // by index
+  std::vector<std::string> spare_;          // empty, with the memory of ranges that are written
   std::exception_ptr error_;
 };
 

@@ -54,7 +54,8 @@ class Snapshot::Meter {
   }
   void wait() {
     const std::lock_guard lock(mutex_);
-    if (!std::exchange(has_told_, true)) log_info("{}: another process is downloading it: waiting", state_.name);
+    if (!std::exchange(has_told_, true))
+      log_info("{}: another process is downloading it: waiting", state_.name);
     state_.is_waiting = true;
     report(false);
     state_.is_waiting = false;
@@ -144,10 +145,13 @@ void Snapshot::fetch(const std::vector<std::string>& paths) {
          "{}: {} of {} are not in the cache {}, such as {} ({}): download them while there is a network",
          repo().text(), wanted.size(), count_of(std::ssize(paths), "file"), settings_.cache.string(),
          wanted[0], offline_reason_);
+  Meter meter(progress_, repo().text());
+  std::optional<LockFile> lock;
   try {
     if (!wanted.empty()) {
       cache_.create();
       cache_.write_tree(commit_, files_);
+      lock.emplace(cache_.lock("snapshot-" + commit_), [&] { meter.wait(); });
     }
     if (offline_reason_.empty()) cache_.write_ref(repo().revision, commit_);
   } catch (const Error& error) {
@@ -155,14 +159,11 @@ void Snapshot::fetch(const std::vector<std::string>& paths) {
     throw Error(error.code(),
                 fmt::format("{}: HF_HOME or HF_HUB_CACHE sets another folder for the cache", error.what()));
   }
-  if (!wanted.empty()) download(wanted);
+  download(missing(wanted), meter);
 }
 
-void Snapshot::download(const std::vector<std::string>& paths) {
-  Meter meter(progress_, repo().text());
-  const std::function<void()> waiting = [&] { meter.wait(); };
-  const LockFile lock(cache_.lock("snapshot-" + commit_), waiting);
-  const std::vector<std::string> wanted = missing(paths);
+void Snapshot::download(const std::vector<std::string>& wanted, Meter& meter) {
+  if (wanted.empty()) return;
   std::vector<FileSource> sources(wanted.size());
   for_each(std::ssize(wanted), [&](int64_t i) {
     const auto index = static_cast<size_t>(i);
@@ -179,7 +180,7 @@ void Snapshot::download(const std::vector<std::string>& paths) {
   meter.start(std::ssize(blobs), total);
 
   const DownloadEvents events = {
-      [&](int64_t count, bool from_network) { meter.add_bytes(count, from_network); }, waiting};
+      [&](int64_t count, bool from_network) { meter.add_bytes(count, from_network); }, [&] { meter.wait(); }};
   const auto get = [&](const FileSource& blob) {
     download_blob(client_, cache_, commit_, blob, events);
     for (const FileSource& source : sources) {

@@ -35,7 +35,7 @@ class Snapshot {
 
   void open_cached(const std::string& reason);
   std::vector<std::string> missing(const std::vector<std::string>& paths) const;
-  void download(const std::vector<std::string>& paths);
+  void download(const std::vector<std::string>& wanted, Meter& meter);
   void check_space(const std::vector<FileSource>& sources) const;
   // body(index) for all of them, on several threads; rethrows the first exception.
   void for_each(int64_t count, const std::function<void(int64_t)>& body) const;
