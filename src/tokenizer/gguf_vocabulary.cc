@@ -36,7 +36,7 @@ enum TokenType : int32_t {
   kByte = 6
 };
 
-constexpr std::string_view kMetaspace = "\u2581";
+constexpr std::string_view kSpaceMark = "\u2581";
 
 struct Vocabulary {
   std::vector<std::string> tokens;
@@ -53,7 +53,7 @@ bool looks_special(std::string_view token) {
 }
 
 std::string with_spaces(std::string text) {
-  for (size_t at; (at = text.find(kMetaspace)) != text.npos;) text.replace(at, kMetaspace.size(), " ");
+  for (size_t at; (at = text.find(kSpaceMark)) != text.npos;) text.replace(at, kSpaceMark.size(), " ");
   return text;
 }
 
@@ -147,15 +147,15 @@ bool sentencepiece_adds_space(const JsonNode& root) {
     steps = normalizer.type() == "Sequence" ? normalizer["normalizers"].list() : std::vector{normalizer};
   }
   for (const JsonNode& step : steps) {
-    const bool prepends = step.type() == "Prepend" && step["prepend"].string() == kMetaspace;
+    const bool prepends = step.type() == "Prepend" && step["prepend"].string() == kSpaceMark;
     const bool replaces = step.type() == "Replace" && step["pattern"]["String"].string_or("") == " " &&
-                          step["content"].string() == kMetaspace;
+                          step["content"].string() == kSpaceMark;
     if (!prepends && !replaces) step.not_supported("normalizer (by llama.cpp)", step.type());
     adds_space = adds_space || prepends;
   }
   const JsonNode pre_tokenizer = root["pre_tokenizer"];
   if (pre_tokenizer.is_null()) return adds_space;
-  if (pre_tokenizer.type() != "Metaspace" || pre_tokenizer["replacement"].string_or(kMetaspace) != kMetaspace)
+  if (pre_tokenizer.type() != "Metaspace" || pre_tokenizer["replacement"].string_or(kSpaceMark) != kSpaceMark)
     pre_tokenizer.not_supported("pre_tokenizer (by llama.cpp)", pre_tokenizer.type());
   const bool by_default = pre_tokenizer["add_prefix_space"].boolean_or(true);
   const std::string scheme = pre_tokenizer["prepend_scheme"].string_or(by_default ? "always" : "never");
