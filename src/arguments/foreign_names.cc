@@ -134,6 +134,9 @@ constexpr ForeignNames kNames[] = {
             "all rows of the files are used: pass smaller files, or end the run with max_steps"),
     missing("streaming stream buffer_size",
             "rows are read from a cache on disk, never all into memory: leave it out"),
+    missing(
+        "special_tokens added_tokens_overrides new_special_tokens add_special_tokens_to_vocab",
+        "special tokens are those of the tokenizer's files, and no padding token is needed: leave it out"),
     missing("evals_per_epoch",
             "evaluations are not counted per epoch: set eval_strategy epoch, or eval_steps, which may be a "
             "fraction of all steps"),
