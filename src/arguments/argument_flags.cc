@@ -297,7 +297,12 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
                         "computed in float32, and the optimizer's moments and master weights are float32.");
   dtype.aliases = {"torch_dtype"};
   refuse_choice(dtype, "float16", "use bfloat16, which needs no loss scaling");
-  table->add("bf16", &args->bf16, "Another spelling of dtype: true is bfloat16, false is float32.");
+  Flag& bf16 = table->add("bf16", &args->bf16,
+                          "Another spelling of dtype: true is bfloat16, false is float32, and auto, as in "
+                          "Axolotl's files, leaves it to dtype.");
+  bf16.set = [set = bf16.set](const std::vector<std::string>& values) {
+    set(values == std::vector<std::string>{"auto"} ? std::vector<std::string>{"none"} : values);
+  };
   table->add("bf16_full_eval", &args->bf16_full_eval,
              "Evaluation always runs in dtype; true is accepted if that is bfloat16.");
   Flag& save_dtype = table->add("save_dtype", &args->save_dtype,
@@ -359,7 +364,7 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
   Flag& timeout = table->add("ddp_timeout", &args->ddp_timeout,
                              "Seconds to wait for another rank before the run ends with an error that names "
                              "it (Hugging Face's default: 1800). A rank that has died is detected at once.");
-  limit(timeout, {1, 1e6});
+  limit(timeout, {1, 1e9});  // LLaMA-Factory's files ask for 180000000
   limit(table->add("connections", &args->connections, "TCP connections between two nodes, per rank."),
         {1, 64});
   Flag& interface = table->add("interface", &args->interface,
@@ -511,6 +516,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_logging(table, args);
   declare_best_model(table, args);
   declare_saving(table, args);
+  declare_other_spellings(table, args);
   declare_unsupported_flags(table);
   table->add_foreign_names(training_names());
 }

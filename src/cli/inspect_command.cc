@@ -20,9 +20,10 @@ class InspectCommand : public Command {
   }
 
   void declare_flags(FlagTable* table) override {
-    Flag& path = table->add("path", &path_,
-                            "A .safetensors or .gguf file, a model folder, or the name of a model on the Hugging Face "
-                            "Hub.");
+    Flag& path =
+        table->add("path", &path_,
+                   "A .safetensors or .gguf file, a model folder, or the name of a model on the Hugging Face "
+                   "Hub.");
     path.value_name = "FILE|DIR|ORG/NAME";
     path.positional = true;
     path.required = true;

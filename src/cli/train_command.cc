@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <map>
@@ -125,7 +126,8 @@ class TrainCommand : public Command {
 
   CommOptions comm_options() const {
     CommOptions options;
-    options.timeout = std::chrono::seconds(args_.ddp_timeout);
+    constexpr int64_t kLongest = 1'000'000;  // 11 days; waits are counted in milliseconds
+    options.timeout = std::chrono::seconds(std::min(args_.ddp_timeout, kLongest));
     options.connections = static_cast<int>(args_.connections);
     options.store.interface = args_.interface;
     return options;

@@ -21,7 +21,7 @@ bool BestModelRule::observe(const LogEntry& evaluation, int64_t step, BestModel*
   const double value = *found;
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const double so_far = best->value.value_or(greater_is_better_ ? -kInfinity : kInfinity);
-  const bool is_better = greater_is_better_ ? value > so_far : value < so_far;
+  const bool is_better = std::isfinite(value) && (greater_is_better_ ? value > so_far : value < so_far);
   // The threshold is of early stopping alone; the first evaluation counts as better in any case.
   const bool is_enough = !best->value || (is_better && std::abs(value - so_far) > threshold_);
   best->num_not_better = is_enough ? 0 : best->num_not_better + 1;

@@ -12,9 +12,9 @@ namespace tessera {
 
 // The best evaluation so far (BestModelRule).
 struct BestModel {
-  std::string metric;  // its name and direction
+  std::string metric;  // its name and direction; "" = there is none yet
   bool greater_is_better = false;
-  std::optional<double> value;
+  std::optional<double> value;  // finite; set if there is a metric
   int64_t step = 0;             // of the evaluation; 0 = none yet
   int64_t checkpoint_step = 0;  // of the newest best evaluation known to have a checkpoint; 0 = none
   int64_t num_not_better = 0;   // evaluations since then, as early stopping counts them

@@ -183,9 +183,11 @@ bool Trainer::run_evaluation() {
   const EvalResult result =
       world().is_single() ? evaluate(*model_, *data_->eval, max_rows, max_tokens, progress)
                           : evaluate_together(*model_, *data_->eval, max_rows, max_tokens, comm_, progress);
+  std::optional<ChoiceResult> choices;
+  if (choices_ && !result.stopped) choices = choices_->score(*model_, max_rows, max_tokens, comm_, progress);
   stop_->enter(StopAgreement::Phase::kOther);
-  if (result.stopped) return false;
-  const LogEntry entry = evaluation_entry(result);
+  if (result.stopped || (choices && choices->stopped)) return false;
+  const LogEntry entry = evaluation_entry(result, choices);
   log_.add(entry, progress_);
   observer_.on_evaluation(result);
   // As in Hugging Face's Trainer, what was there before the first step does not count.

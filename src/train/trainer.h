@@ -17,6 +17,7 @@
 #include "plan/run_planner.h"
 #include "platform/thread_pool.h"
 #include "train/best_model.h"
+#include "train/choices.h"
 #include "train/guards/step_guard.h"
 #include "train/job_peak.h"
 #include "train/observer.h"
@@ -60,6 +61,7 @@ class Trainer {
  private:
   // Preparation (trainer_setup.cc).
   void open_model(const OpsFactory& make_ops);
+  void open_choices();
   void plan_run();
   void plan_memory_use(const RunPlanner& planner);
   void allocate_and_load();
@@ -108,6 +110,7 @@ class Trainer {
   std::optional<SafetensorsModel> model_file_;  // until the weights are loaded
   std::unique_ptr<ParameterState> parameters_;
   std::optional<TrainingData> data_;
+  std::optional<ChoiceSet> choices_;
   std::optional<StepRows> rows_;
   std::unique_ptr<Schedule> schedule_;
   std::optional<ActionSchedule> actions_;

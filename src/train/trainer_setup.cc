@@ -1,4 +1,5 @@
 // What happens before the first step: open, plan, check, allocate, load.
+#include <algorithm>
 #include <limits>
 
 #include "arguments/optimizer_arguments.h"
@@ -86,6 +87,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   }
   resume_.emplace(args_, comm_, snapshots_ ? &*snapshots_ : nullptr);
   data_ = open_training_data(args_, model_->config(), pool_, comm_, observer_);
+  open_choices();
   plan_run();
   allocate_and_load();
 }
@@ -101,6 +103,17 @@ void Trainer::open_model(const OpsFactory& make_ops) {
   plan_.num_threads = pool_.num_threads();
   peak_.emplace(args_.measure_peak, pool_, model_->dtype(), comm_);
   plan_.peak = peak_->at_start();
+}
+
+void Trainer::open_choices() {
+  if (!args_.evaluates() || args_.eval_choices.empty()) return;
+  const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(args_));
+  const ModelConfig& config = model_->config();
+  choices_ = ChoiceSet::open(args_.eval_choices, tokenizer, args_.add_special_tokens,
+                             config.max_position_embeddings, config.vocab_size);
+  if (choices_->num_cut_contexts() > 0) {
+    log_warning("eval_choices: {}", choices_->cut_contexts_text(config.max_position_embeddings));
+  }
 }
 
 void Trainer::plan_run() {
@@ -128,7 +141,8 @@ void Trainer::plan_run() {
 
   DataFacts facts;
   facts.max_row_length = data_->train.max_row_length();
-  facts.max_eval_row_length = data_->eval ? data_->eval->max_row_length() : 0;
+  facts.max_eval_row_length =
+      std::max(data_->eval ? data_->eval->max_row_length() : 0, choices_ ? choices_->max_row_length() : 0);
   facts.largest_pass = [this](int64_t micro_batches_per_pass) {
     rows_->set_micro_batches_per_pass(micro_batches_per_pass);
     return rows_->largest_pass(plan_.max_steps);

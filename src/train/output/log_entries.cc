@@ -25,9 +25,15 @@ double floating_point_ops(const TrainableModel& model, int64_t num_tokens) {
   return 6.0 * static_cast<double>(num_tokens) * static_cast<double>(counted);
 }
 
-LogEntry evaluation_entry(const EvalResult& result) {
+LogEntry evaluation_entry(const EvalResult& result, const std::optional<ChoiceResult>& choices) {
   LogEntry entry;
   entry.values = {{"eval_loss", result.loss}, {"eval_perplexity", result.perplexity}};
+  if (choices) {
+    entry.values.emplace_back("eval_choices_accuracy", choices->accuracy);
+    entry.values.emplace_back("eval_choices_accuracy_stderr", choices->accuracy_stderr);
+    entry.values.emplace_back("eval_choices_accuracy_norm", choices->accuracy_norm);
+    entry.values.emplace_back("eval_choices_accuracy_norm_stderr", choices->accuracy_norm_stderr);
+  }
   add_speed("eval", result.runtime_s, static_cast<double>(result.num_rows), result.num_batches, &entry);
   return entry;
 }

@@ -95,8 +95,8 @@ BestModel parse_best_model(const JsonNode& fields) {
   BestModel best;
   best.metric = fields["metric"].string();
   best.greater_is_better = fields["greater_is_better"].boolean();
-  if (!fields["value"].is_null()) best.value = finite(fields["value"]);
-  best.step = fields["step"].integer(0);
+  best.value = finite(fields["value"]);
+  best.step = fields["step"].integer(1);
   best.checkpoint_step = fields["checkpoint_step"].integer(0);
   best.num_not_better = fields["num_not_better"].integer(0);
   return best;
@@ -233,7 +233,7 @@ std::string training_record_json(const TrainingRecord& record) {
   if (const BestModel& best = progress.best; !best.metric.empty()) {
     out["best_model"] = {{"metric", best.metric},
                          {"greater_is_better", best.greater_is_better},
-                         {"value", or_null(best.value)},
+                         {"value", *best.value},
                          {"step", best.step},
                          {"checkpoint_step", best.checkpoint_step},
                          {"num_not_better", best.num_not_better}};
