@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/input_files.h"
+#include "formats/json.h"
 
 namespace tessera {
 namespace {
@@ -27,6 +28,14 @@ void declare_row_flags(FlagTable* table, DataArguments* args) {
       ->add("column_mapping", &args->column_mapping,
             "FIELD=COLUMN, several: the column that holds a field of the format, such as messages=dialog.")
       .value_name = "FIELD=COLUMN";
+  table
+      ->add("dataset_formats", &args->dataset_formats,
+            "JSON object with the formats of single sources, by their names in dataset: {\"chats.jsonl\": "
+            "{\"shape\": "
+            "\"sharegpt\", \"columns\": {\"conversations\": \"dialog\"}, \"tags\": {\"role\": \"speaker\", "
+            "\"content\": \"text\", \"roles\": {\"me\": \"user\"}}}}. Filled in from LLaMA-Factory's "
+            "dataset_info.json and Axolotl's datasets.")
+      .value_name = "JSON";
   table->add("text_per_line", &args->text_per_line,
              "Treat every line of a text file as a document. Otherwise the whole file is one document.");
   table->add(
@@ -63,8 +72,10 @@ void declare_chat_flags(FlagTable* table, DataArguments* args) {
       "completion_only_loss", &args->completion_only_loss,
       "Train on the answer only where a row has a prompt and its answer (prompt_completion, alpaca). On by "
       "default for these.");
-  table->add("train_on_prompt", &args->train_on_prompt,
-             "Train on prompts as well: LLaMA-Factory's spelling of completion_only_loss false.");
+  table
+      ->add("train_on_prompt", &args->train_on_prompt,
+            "Train on prompts as well: LLaMA-Factory's spelling of completion_only_loss false.")
+      .aliases = {"train_on_inputs"};
   Flag& parse =
       table->add("parse_special_tokens", &args->parse_special_tokens,
                  "Read special tokens in what users and tools say in a conversation. Otherwise their text "
@@ -83,6 +94,27 @@ std::vector<std::pair<std::string, std::string>> parse_columns(const std::vector
     columns.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
   }
   return columns;
+}
+
+std::vector<std::pair<std::string, std::string>> pairs_of(const JsonNode& object) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  if (object.is_null()) return pairs;
+  for (const auto& [name, value] : object.object().items()) pairs.emplace_back(name, object[name].string());
+  return pairs;
+}
+
+// Changes what an entry of dataset_formats says.
+void apply_format(const JsonNode& entry, RowFormat* format) {
+  entry.expect_keys({"shape", "columns", "tags"});
+  if (!entry["shape"].is_null()) {
+    format->shape = row_shape_by_name(entry["shape"].string());
+    if (!format->shape) entry["shape"].expected(fmt::format("one of {}", fmt::join(row_shape_names(), ", ")));
+  }
+  for (auto& column : pairs_of(entry["columns"])) format->columns.push_back(std::move(column));
+  const JsonNode tags = entry["tags"];
+  if (tags.is_null()) return;
+  tags.expect_keys({"role", "content", "roles"});
+  format->tags = {tags["role"].string_or(""), tags["content"].string_or(""), pairs_of(tags["roles"])};
 }
 
 }  // namespace
@@ -116,14 +148,19 @@ DatasetOptions dataset_options(const DataArguments& args, const std::vector<std:
     fail(ExitCode::kBadConfig,
          "--train_on_prompt contradicts --completion_only_loss: leave one of the two out");
   }
+  const std::string origin = "dataset_formats";
+  const Json formats =
+      args.dataset_formats.empty() ? Json::object() : parse_json(args.dataset_formats, origin);
   DatasetOptions options;
   for (const std::string& entry : sources) {
     DataSource source = parse_data_source(entry);
+    const JsonNode format = JsonNode(formats, origin)[source.paths[0]];
     if (const auto found = args.hub_files.find(source.paths[0]); found != args.hub_files.end())
       source.paths = found->second;
     source.format.shape = row_shape_by_name(args.dataset_format);
     source.format.text_column = args.text_column;
     source.format.columns = parse_columns(args.column_mapping);
+    if (!format.is_null()) apply_format(format, &source.format);
     options.sources.push_back(std::move(source));
   }
   options.text_per_line = args.text_per_line;
@@ -132,7 +169,8 @@ DatasetOptions dataset_options(const DataArguments& args, const std::vector<std:
   options.skip_bad_rows = args.skip_bad_rows;
   options.train_on_prompt = args.train_on_prompt || !args.completion_only_loss.value_or(true);
   options.assistant_only_loss = args.assistant_only_loss;
-  options.chat_template = {args.chat_template, args.chat_template_date};
+  options.chat_template = {args.chat_template == "tokenizer_default" ? "" : args.chat_template,
+                           args.chat_template_date};
   options.chat_folder = tokenizer_folder;
   options.parse_special_tokens = args.parse_special_tokens;
   return options;

@@ -16,6 +16,7 @@ struct DataArguments {
   std::string text_column = "text";
   std::string dataset_format = "auto";
   std::vector<std::string> column_mapping;  // FIELD=COLUMN
+  std::string dataset_formats;              // JSON, by source
   bool text_per_line = false;
   bool add_special_tokens = true;
   bool skip_invalid_utf8 = false;

@@ -110,16 +110,19 @@ constexpr ForeignNames kNames[] = {
             "HF_TOKEN in the environment, or 'hf auth login', sets the token"),
     missing("download_dir", "HF_HUB_CACHE in the environment sets the folder of downloads"),
     missing("ms_hub_token", "models are downloaded from the Hugging Face Hub only"),
-    missing("dataset_name dataset_config dataset_config_name dataset_dir dataset_split dataset_train_split "
-            "dataset_test_split dataset_id dataset_type data_config split",
-            "datasets are not loaded by name: dataset takes files, such as JSONL with a field \"text\" "
-            "(Dataset.to_json writes it)"),
-    missing("template chat_template* apply_chat_template default_system system_prompt train_on_inputs "
-            "train_on_prompt mask_history assistant_only_loss completion_only_loss instruction_template "
-            "response_template conversation_* messages_* messages sharegpt roles_* prompt_column "
-            "response_column prompt_template dataset_format instruction_column output_column enable_thinking",
-            "chat data and chat templates are not supported: write each conversation as one text into JSONL, "
-            "or as token ids with labels (-100 = no target) into .safetensors"),
+    missing("dataset_name dataset_config dataset_config_name dataset_split dataset_train_split "
+            "dataset_test_split dataset_id data_config split",
+            "they are parts of a name on the Hub: --dataset org/name:config/split"),
+    means("dataset_format", "dataset_type formatting"),
+    means("column_mapping",
+          "prompt_column response_column instruction_column output_column conversation_column "
+          "messages_column field_messages"),
+    means("assistant_only_loss", "mask_history roles_to_train train_on_responses_only"),
+    missing(
+        "apply_chat_template default_system system_prompt instruction_template response_template "
+        "prompt_template enable_thinking",
+        "conversations go through the model's chat template, or the one of --chat_template; a system message "
+        "is a part of the data; docs/data.md"),
     missing("dpo dpo_* ppo ppo_* kto kto_* orpo orpo_* simpo_* grpo grpo_* rlhf pref_* reward_* ref_model "
             "ref_model_* num_generations",
             "training is always on the next token (pre-training, supervised fine-tuning): leave it out; the "

@@ -105,6 +105,11 @@ Hash128 cache_key(const Request& request, ThreadPool& pool) {
     if (file.format->text_column != "text") text += fmt::format(" text {}", file.format->text_column);
     for (const auto& [field, column] : file.format->columns)
       text += fmt::format(" {}:{}={}:{}", field.size(), field, column.size(), column);
+    const MessageTags& tags = file.format->tags;
+    if (tags != MessageTags())
+      text +=
+          fmt::format(" tags {}:{} {}:{}", tags.role.size(), tags.role, tags.content.size(), tags.content);
+    for (const auto& [from, role] : tags.roles) text += fmt::format(" {}:{}={}", from.size(), from, role);
     text += '\n';
   }
   return hash_text(text);

@@ -25,7 +25,7 @@ struct ChatTemplateOptions {
 
 struct RenderedChat {
   std::string text;
-  std::vector<int64_t> barriers;                      // see TextMarks
+  std::vector<int64_t> barriers;                     // see TextMarks
   std::vector<std::pair<int64_t, int64_t>> answers;  // byte ranges [begin, end) of `text`, ascending
 };
 
@@ -56,8 +56,8 @@ class ChatTemplate {
 
   // The source of the default template, for the model's folder.
   const std::string& source() const;
-  // The special token with which the template ends an assistant's message, such as <|eot_id|>: where a model stops
-  // that was trained with it.
+  // The special token with which the template ends an assistant's message, such as <|eot_id|>: where a model
+  // stops that was trained with it.
   std::optional<int32_t> end_of_answer(const Tokenizer& tokenizer) const;
   // Hash of everything that can change what render() returns, for cache keys.
   uint64_t fingerprint() const;

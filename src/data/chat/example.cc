@@ -107,7 +107,7 @@ class RowReader {
   void add_messages(std::string_view field, ChatExample* example) {
     Value* value = find(field);
     if (value == nullptr) fail(ExitCode::kBadData, "{}: missing", where(field));
-    append_messages(std::move(*value), where(field), &example->messages);
+    append_messages(std::move(*value), format_.tags, where(field), &example->messages);
   }
 
   Example prompt_completion() {

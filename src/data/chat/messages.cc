@@ -33,6 +33,17 @@ constexpr Role kRoles[] = {
     {"function_call", "function_call"},
 };
 
+// The role as it is if it is none of those known.
+std::string openai_role(const std::string& name, const MessageTags& tags) {
+  for (const auto& [from, role] : tags.roles) {
+    if (from == name) return role;
+  }
+  for (const Role& known : kRoles) {
+    if (known.from == name && known.role != "function_call") return std::string(known.role);
+  }
+  return name;
+}
+
 // The text of a list of parts: strings and {"type": "text", "text": ...}.
 std::string join_parts(Value::List& parts, const std::string& where) {
   std::string text;
@@ -106,6 +117,17 @@ Value read_message(Value item, const std::string& where) {
   return item;
 }
 
+// Gives the fields of a message the names and roles of OpenAI.
+void apply_tags(const MessageTags& tags, Value* message) {
+  if (message->object() == nullptr) return;
+  for (Value::Field& field : *message->object()) {
+    if (!tags.content.empty() && field.name == tags.content) field.name = "content";
+    if (tags.role.empty() || field.name != tags.role) continue;
+    field.name = "role";
+    if (std::string* role = field.value.string()) *role = openai_role(*role, tags);
+  }
+}
+
 Value::List& list_of(Value& value, const std::string& where) {
   if (value.list() == nullptr)
     fail(ExitCode::kBadData, "{}: expected a list, found {}", where, value.kind_name());
@@ -118,10 +140,12 @@ void add_message(std::string role, std::string content, Value::List* messages) {
   messages->push_back(Value::Object{{"role", std::move(role)}, {"content", std::move(content)}});
 }
 
-void append_messages(Value items, const std::string& where, Value::List* messages) {
+void append_messages(Value items, const MessageTags& tags, const std::string& where, Value::List* messages) {
   int64_t index = 0;
-  for (Value& item : list_of(items, where))
+  for (Value& item : list_of(items, where)) {
+    apply_tags(tags, &item);
     messages->push_back(read_message(std::move(item), fmt::format("{}[{}]", where, index++)));
+  }
 }
 
 void append_history(Value pairs, const std::string& where, Value::List* messages) {
