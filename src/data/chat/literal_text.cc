@@ -1,7 +1,7 @@
 #include "data/chat/literal_text.h"
 
 #include <algorithm>
-#include <utility>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -12,21 +12,19 @@ constexpr std::string_view kMark = "\xEF\xB7\x90";  // U+FDD0, which no text is 
 
 }  // namespace
 
-LiteralText::LiteralText(std::vector<std::string> special_tokens)
-    : special_tokens_(std::move(special_tokens)) {
-  std::erase_if(special_tokens_, [](const std::string& token) { return token.size() < 2; });
+LiteralText::LiteralText(const std::vector<std::string>& special_tokens) {
+  for (const std::string& token : special_tokens) {
+    if (token.size() > 1) special_tokens_.add(token, 0);
+  }
 }
 
 void LiteralText::mark(std::string* text) const {
   if (text->find(kMark) != std::string::npos)
     fail(ExitCode::kBadData, "expected text without the noncharacter U+FDD0: remove it");
   std::vector<size_t> places;
-  for (const std::string& token : special_tokens_) {
-    for (size_t at = text->find(token); at != std::string::npos; at = text->find(token, at + 1))
-      places.push_back(at);
-  }
-  std::sort(places.begin(), places.end());
-  places.erase(std::unique(places.begin(), places.end()), places.end());
+  StringMatcher::Match match;
+  for (int64_t at = 0; special_tokens_.find(*text, at, &match); at = match.begin + 1)
+    places.push_back(static_cast<size_t>(match.begin));
   // From the back, so that places stay what they are. A special token starts with a whole character.
   for (auto place = places.rbegin(); place != places.rend(); ++place) {
     size_t after = *place + 1;

@@ -3,10 +3,11 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/value.h"
+#include "tokenizer/pipeline/added_tokens.h"
 
 namespace tessera {
 
@@ -15,7 +16,7 @@ namespace tessera {
 // told not to match a special token.
 class LiteralText {
  public:
-  explicit LiteralText(std::vector<std::string> special_tokens);
+  explicit LiteralText(const std::vector<std::string>& special_tokens);
 
   // Marks the strings in the messages whose role is neither system nor assistant.
   void mark(Value::List* messages) const;
@@ -27,7 +28,7 @@ class LiteralText {
   void mark(Value* value) const;
   void mark(std::string* text) const;
 
-  std::vector<std::string> special_tokens_;
+  StringMatcher special_tokens_;
 };
 
 }  // namespace tessera
