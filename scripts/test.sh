@@ -6,11 +6,13 @@ cd "$(dirname "$0")/.."
 preset=${1:-release}
 shift || true
 scripts/install_packages.sh test
-if [ -f tests/tokenizer_compat/package-lock.json ] && [ ! -d tests/tokenizer_compat/node_modules ]; then
-  # Without network access the tests that need these packages are skipped, and say so.
-  npm ci --prefix tests/tokenizer_compat --no-audit --no-fund ||
-    echo "warning: npm could not install the packages that tests/tokenizer_compat compares with" >&2
-fi
+for compat in tests/tokenizer_compat tests/jinja_compat; do
+  if [ -f "$compat/package-lock.json" ] && [ ! -d "$compat/node_modules" ]; then
+    # Without network access the tests that need these packages are skipped, and say so.
+    npm ci --prefix "$compat" --no-audit --no-fund ||
+      echo "warning: npm could not install the packages that $compat compares with" >&2
+  fi
+done
 cmake --preset "$preset"
 begin=$SECONDS
 cmake --build --preset "$preset"
