@@ -272,7 +272,7 @@ Datum to_list(Rendering& r, const Datum& value) {
     for (size_t pos = 0; pos < text.size();) {
       const size_t begin = pos;
       next_code_point(text, pos);
-      items.push(string(text.substr(begin, pos - begin), value.markup));
+      items.push(string(text.substr(begin, pos - begin)));
     }
   } else if (value.is(Kind::kDict) || value.is(Kind::kView)) {
     const Datum& dict = value.is(Kind::kDict) ? value : value.view->dict;

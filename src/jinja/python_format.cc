@@ -214,9 +214,12 @@ class PercentFormatter {
       if (static_cast<int64_t>(out_.size()) > r_.options.max_output_bytes)
         r_.fail("the formatted text is too long");
     }
-    const bool all_used = is_tuple_ ? used_ == arguments_.list->size : used_ == 1 || is_mapping(arguments_);
-    if (!all_used && !arguments_.is(Kind::kList))
+    // Whatever has items may have some that are not used.
+    const bool has_items = is_mapping(arguments_) || arguments_.is(Kind::kList) ||
+                           arguments_.is(Kind::kRange) || arguments_.is_undefined();
+    if (is_tuple_ ? used_ < arguments_.list->size : used_ < 1 && !has_items) {
       r_.fail("not all arguments converted during string formatting");
+    }
     return out_;
   }
 

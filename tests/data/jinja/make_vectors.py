@@ -232,6 +232,9 @@ TEMPLATES = [
     "{% set g = numbers | select('odd') %}{{ g | list }}{{ g | list }}", "{% set g = numbers | map('string') %}{{ g | first }}{{ g | first }}{{ g | join }}",
     "{% for x in numbers %}{% set outer = loop %}{% for y in 'ab' %}{{ outer.index }}{{ loop.index }} {% endfor %}{% endfor %}",
     "{% for x in 'ab' %}{% for y in x %}{% endfor %}{{ loop.index }}{% else %}e{% endfor %}",
+    "{% for x in [1, 2] %}{% break %}{% else %}e{% endfor %}{% for x in [1, 2] %}{% continue %}{% else %}f{% endfor %}", "{% for x in [1, 2] %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% else %}e{% endfor %}",
+    "{{ ('<' | e) | list }}{{ ['', [1, 2] | truncate(5)] }}{{ missing | truncate }}",
+    "{{ 'x' % missing }}{{ 'x' % [] }}{{ 'x' % d }}{{ '1500' | filesizeformat }}",
     # Assignment.
     "{% set a, b = 1, 2 %}{{ a }}{{ b }}{% set a, b = b, a %}{{ a }}{{ b }}", "{% set (a, b) = [3, 4] %}{{ a + b }}", "{% set x %}  block {{ i }}\n{% endset %}[{{ x }}]",
     "{% set x | upper | trim %}  block {{ i }} {% endset %}[{{ x }}]", "{% set ns = namespace(n=0, items=[]) %}{% for x in numbers %}{% set ns.n = ns.n + x %}{% set ns.items = ns.items + [x] %}{% endfor %}{{ ns.n }}{{ ns.items }}",
