@@ -92,14 +92,17 @@ void refuse_other_choices(Flag& flag, const std::string& why) {
 
 void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Model and data");
-  Flag& model = table->add("model", &args->model,
-                           "Folder of the model to train, in Hugging Face format: config.json and "
-                           "model.safetensors, as one file or in shards.");
+  Flag& model =
+      table->add("model", &args->model,
+                 "Folder of the model to train, in Hugging Face format: config.json and "
+                 "model.safetensors, as one file or in shards; or its name on the Hugging Face Hub, "
+                 "org/name or org/name@revision.");
   model.aliases = {"model_name_or_path"};
   model.value_name = "DIR";
   model.required = true;
-  Flag& tokenizer = table->add("tokenizer", &args->tokenizer,
-                               "Folder with the tokenizer (tokenizer.json). Defaults to the model's folder.");
+  Flag& tokenizer = table->add(
+      "tokenizer", &args->tokenizer,
+      "Folder with the tokenizer (tokenizer.json), or a name on the Hub. Defaults to the model's.");
   tokenizer.aliases = {"tokenizer_name", "tokenizer_name_or_path"};
   tokenizer.value_name = "DIR";
   Flag& dataset = table->add(
@@ -143,10 +146,10 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
   table->add("shuffle", &args->shuffle,
              "Read the rows in a new random order in every epoch: the order Hugging Face's Trainer draws "
              "from the same seed. Otherwise rows are read in file order.");
-  Flag& sampling =
-      table->add_choice("train_sampling_strategy", &args->train_sampling_strategy, {"random", "sequential"},
-                        "Hugging Face's spelling of shuffle: random is true, sequential is false.");
-  refuse_choice(sampling, "group_by_length", "rows are never padded here, so there is nothing to gain");
+  table->add_choice(
+      "train_sampling_strategy", &args->train_sampling_strategy, {"random", "sequential", "group_by_length"},
+      "Hugging Face's spelling of shuffle: random is true, sequential is false. group_by_length "
+      "means random: there is no padding to save.");
   table->add("dataloader_drop_last", &args->dataloader_drop_last,
              "Drop the last micro-batch of an epoch if it is not full.");
   Flag& cache_dir = table->add(
@@ -277,6 +280,11 @@ void declare_optimizer(FlagTable* table, TrainingArguments* args) {
                    "Fraction of the target's probability that is spread over the whole vocabulary in the "
                    "training loss. Evaluation reports the loss without it."),
         {0, 1, false, true});
+  limit(table->add("neftune_noise_alpha", &args->neftune_noise_alpha,
+                   "NEFTune: during training, add uniform noise in [-1, 1] times neftune_noise_alpha / "
+                   "sqrt(length x hidden size) to the embeddings of every document. The noise follows from "
+                   "seed, step, row and position alone. Evaluation has none. Usual values are 5 to 15."),
+        above(0));
   limit(table->add("seed", &args->seed, "Seed for everything random in the run."), at_least(0));
   limit(table->add("data_seed", &args->data_seed, "Seed for the row order. Defaults to seed."), at_least(0));
 }
@@ -289,7 +297,12 @@ void declare_precision(FlagTable* table, TrainingArguments* args) {
                         "computed in float32, and the optimizer's moments and master weights are float32.");
   dtype.aliases = {"torch_dtype"};
   refuse_choice(dtype, "float16", "use bfloat16, which needs no loss scaling");
-  table->add("bf16", &args->bf16, "Another spelling of dtype: true is bfloat16, false is float32.");
+  Flag& bf16 = table->add("bf16", &args->bf16,
+                          "Another spelling of dtype: true is bfloat16, false is float32, and auto, as in "
+                          "Axolotl's files, leaves it to dtype.");
+  bf16.set = [set = bf16.set](const std::vector<std::string>& values) {
+    set(values == std::vector<std::string>{"auto"} ? std::vector<std::string>{"none"} : values);
+  };
   table->add("bf16_full_eval", &args->bf16_full_eval,
              "Evaluation always runs in dtype; true is accepted if that is bfloat16.");
   Flag& save_dtype = table->add("save_dtype", &args->save_dtype,
@@ -351,7 +364,7 @@ void declare_ranks(FlagTable* table, TrainingArguments* args) {
   Flag& timeout = table->add("ddp_timeout", &args->ddp_timeout,
                              "Seconds to wait for another rank before the run ends with an error that names "
                              "it (Hugging Face's default: 1800). A rank that has died is detected at once.");
-  limit(timeout, {1, 1e6});
+  limit(timeout, {1, 1e9});  // LLaMA-Factory's files ask for 180000000
   limit(table->add("connections", &args->connections, "TCP connections between two nodes, per rank."),
         {1, 64});
   Flag& interface = table->add("interface", &args->interface,
@@ -391,10 +404,45 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
                    "Steps (epochs if eval_strategy is epoch) before the first evaluation."),
         at_least(0));
   table->add("eval_on_start", &args->eval_on_start, "Evaluate before the first step as well.");
-  Flag& metric =
-      table->add_choice("metric_for_best_model", &args->metric_for_best_model, {"loss", "eval_loss"},
-                        "The metric that reduce_lr_on_plateau watches. The evaluation loss is the only one.");
-  metric.value_name = "loss";
+  table->add("eval_choices", &args->eval_choices,
+             "JSONL files of questions with \"context\", \"choices\" and \"answer\", as for tessera eval "
+             "--choices. Every evaluation scores them by likelihood and logs eval_choices_accuracy and "
+             "eval_choices_accuracy_norm.");
+}
+
+void declare_best_model(FlagTable* table, TrainingArguments* args) {
+  Flag& metric = table->add_choice(
+      "metric_for_best_model", &args->metric_for_best_model,
+      {"loss", "perplexity", "choices_accuracy", "choices_accuracy_norm", "eval_loss", "eval_perplexity",
+       "eval_choices_accuracy", "eval_choices_accuracy_norm", "none"},
+      "The evaluation result by which models are compared, and which reduce_lr_on_plateau watches; the "
+      "prefix "
+      "eval_ may be left out. The best value and its step are recorded in trainer_state.json. Defaults to "
+      "loss with load_best_model_at_end or reduce_lr_on_plateau, or else to none.");
+  metric.value_name = "loss|perplexity|choices_accuracy|choices_accuracy_norm";
+  metric.set = [set = metric.set, args](const std::vector<std::string>& values) {
+    set(values);
+    if (args->metric_for_best_model == "none") args->metric_for_best_model.clear();
+  };
+  table->add("greater_is_better", &args->greater_is_better,
+             "Whether greater values of metric_for_best_model are better. Defaults to false for loss and "
+             "perplexity, and to true otherwise.");
+  table->add(
+      "load_best_model_at_end", &args->load_best_model_at_end,
+      "Make the finished model that of the best checkpoint by metric_for_best_model, instead of that of "
+      "the last step. Needs checkpoints at evaluations: save_strategy best, or the same as "
+      "eval_strategy with save_steps a multiple of eval_steps.");
+  limit(
+      table->add("early_stopping_patience", &args->early_stopping_patience,
+                 "End the run after this many evaluations in a row whose metric_for_best_model is not better "
+                 "than the best so far. The finished model is written as at the end of any run. Unset by "
+                 "default."),
+      at_least(1));
+  limit(
+      table->add("early_stopping_threshold", &args->early_stopping_threshold,
+                 "For early_stopping_patience, a metric counts as better if it differs from the best so far "
+                 "by more than this."),
+      at_least(0));
 }
 
 void declare_resuming(FlagTable* table, TrainingArguments* args) {
@@ -428,17 +476,19 @@ void declare_saving(FlagTable* table, TrainingArguments* args) {
                             "metrics.jsonl. Files from an earlier run are moved into a subfolder previous-1, "
                             "previous-2, ... unless the run is resumed. All nodes must see the same folder.");
   output.value_name = "DIR";
-  Flag& strategy =
-      table->add_choice("save_strategy", &args->save_strategy, {"no", "steps", "epoch"},
-                        "When to write a checkpoint-N folder: never, every save_steps and at the last step, "
-                        "or after every epoch. The finished model is always written.");
-  refuse_choice(strategy, "best", "checkpoints are not compared yet; use steps or epoch");
+  table->add_choice(
+      "save_strategy", &args->save_strategy, {"no", "steps", "epoch", "best"},
+      "When to write a checkpoint-N folder: never, every save_steps and at the last step, after "
+      "every epoch, or after every evaluation that is the best so far by "
+      "metric_for_best_model. The finished model is always written.");
   limit_steps(table->add("save_steps", &args->save_steps,
                          "Steps between checkpoints; a value below 1 is a fraction of all steps."),
               /*allow_zero=*/false);
   limit(table->add("save_total_limit", &args->save_total_limit,
                    "Keep only this many of the run's checkpoints, including those from before it was "
-                   "resumed; the oldest are deleted. By default all are kept."),
+                   "resumed; the oldest are deleted, but never the newest, nor the best by "
+                   "metric_for_best_model: with a limit of 1 these are two while the run lasts, and the best "
+                   "is left in the end. By default all are kept."),
         at_least(1));
   table->add("async_save", &args->async_save,
              "Write checkpoints while training continues. The files are the same without it.");
@@ -464,7 +514,9 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_precision(table, args);
   declare_ranks(table, args);
   declare_logging(table, args);
+  declare_best_model(table, args);
   declare_saving(table, args);
+  declare_other_spellings(table, args);
   declare_unsupported_flags(table);
   table->add_foreign_names(training_names());
 }

@@ -43,6 +43,12 @@ void resolve_dtype(const FlagTable& table, TrainingArguments* args) {
 }
 
 void resolve_data_order(const FlagTable& table, TrainingArguments* args) {
+  if (args->train_sampling_strategy == "group_by_length") {
+    log_warning(
+        "train_sampling_strategy group_by_length means random: rows are never padded, so grouping them by "
+        "length saves nothing");
+    args->train_sampling_strategy = "random";
+  }
   const bool random = args->train_sampling_strategy == "random";
   if (table.is_set("train_sampling_strategy")) {
     if (table.is_set("shuffle") && args->shuffle != random) {
@@ -130,6 +136,71 @@ void resolve_evaluation(const TrainingArguments& given, TrainingArguments* args)
     fail(ExitCode::kBadConfig, "lr_scheduler_type reduce_lr_on_plateau needs eval_strategy steps or epoch");
   }
   if (given.eval_strategy == "steps" && !given.eval_steps) args->eval_steps = given.logging_steps;
+  if (!given.eval_choices.empty() && !given.evaluates()) {
+    log_warning("eval_choices has no effect: eval_strategy is no");
+  }
+}
+
+// Hugging Face's sanity checks of TrainingArguments: the best model must have a checkpoint.
+void check_saves_at_evaluations(const TrainingArguments& args) {
+  if (args.save_strategy == "best") return;
+  if (args.save_strategy != args.eval_strategy) {
+    fail(ExitCode::kBadConfig,
+         "load_best_model_at_end needs save_strategy best, or the same as eval_strategy; found save_strategy "
+         "{} and eval_strategy {}",
+         args.save_strategy, args.eval_strategy);
+  }
+  if (args.eval_strategy != "steps") return;
+  const double save = args.save_steps, eval = *args.eval_steps;
+  // Fractions are multiples up to rounding; mixed with whole steps they depend on the length of the run.
+  const double factor = save < 1 && eval < 1 ? 1e6 : 1;
+  const bool is_mixed = (save < 1) != (eval < 1);
+  if (!is_mixed && std::fmod(std::round(save * factor), std::round(eval * factor)) == 0) return;
+  fail(ExitCode::kBadConfig,
+       "load_best_model_at_end needs save_steps to be a multiple of eval_steps{}, found save_steps {} and "
+       "eval_steps {}",
+       is_mixed ? ", and both to be steps or both fractions" : "", save, eval);
+}
+
+void resolve_best_model(const FlagTable& table, TrainingArguments* args) {
+  std::string& metric = args->metric_for_best_model;
+  const bool stops_early = args->early_stopping_patience.has_value();
+  if (metric.empty() && (args->load_best_model_at_end || args->lr_scheduler_type == "reduce_lr_on_plateau")) {
+    metric = "loss";
+  }
+  if (metric.empty() && (stops_early || args->save_strategy == "best")) {
+    fail(ExitCode::kBadConfig, "{} needs a metric_for_best_model, such as loss",
+         stops_early ? "early_stopping_patience" : "save_strategy best");
+  }
+  if (table.is_set("early_stopping_threshold") && !stops_early) {
+    log_warning("early_stopping_threshold has no effect: there is no early_stopping_patience");
+  }
+  if (metric.empty()) {
+    if (args->greater_is_better)
+      log_warning("greater_is_better has no effect: there is no metric_for_best_model");
+    return;
+  }
+  if (!metric.starts_with("eval_")) metric = "eval_" + metric;
+  if (metric.starts_with("eval_choices") && args->eval_choices.empty()) {
+    fail(ExitCode::kBadConfig, "metric_for_best_model {} needs eval_choices", metric);
+  }
+  if (args->eval_strategy == "no" &&
+      (args->load_best_model_at_end || stops_early || args->save_strategy == "best")) {
+    fail(ExitCode::kBadConfig, "{} needs eval_strategy steps or epoch",
+         args->load_best_model_at_end ? "load_best_model_at_end"
+         : stops_early                ? "early_stopping_patience"
+                                      : "save_strategy best");
+  }
+  if (args->load_best_model_at_end) check_saves_at_evaluations(*args);
+  if (stops_early && !args->load_best_model_at_end) {
+    log_warning(
+        "early_stopping_patience without load_best_model_at_end: the finished model is that of the "
+        "last step, not the best");
+  }
+  // Hugging Face asks for "loss" at the end of the name alone, for which a greater perplexity is better.
+  if (!args->greater_is_better) {
+    args->greater_is_better = !metric.ends_with("loss") && !metric.ends_with("perplexity");
+  }
 }
 
 // The value of a flag as JSON of its type.
@@ -260,6 +331,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_ranks(table, world_size, args);
   resolve_data_order(table, args);
   resolve_evaluation(*args, args);
+  resolve_best_model(table, args);
   // Checks type and keywords now, so that a mistake is reported before the data is read.
   make_schedule({args->lr_scheduler_type, args->lr_scheduler_kwargs, args->learning_rate, 0, 1000});
 }
@@ -278,6 +350,7 @@ std::string training_arguments_json(const TrainingArguments& args) {
   for (const Flag& flag : table.flags()) {
     if (flag.get) out[flag.name] = flag_value(flag);
   }
+  for (const auto& [flag, name] : args.hub_names) out[flag] = name;
   return out.dump(2) + "\n";
 }
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,6 +29,9 @@ struct TrainingArguments : DataArguments {
   // Model and data.
   std::string model;
   std::string tokenizer;  // "" = the model's folder
+  // The names on the Hub by which model and tokenizer were given; training_args.json has these, the same on
+  // every node.
+  std::map<std::string, std::string> hub_names;
   std::vector<std::string> dataset;
   std::vector<std::string> eval_dataset;
   double validation_split_percentage = 0;
@@ -66,6 +70,7 @@ struct TrainingArguments : DataArguments {
   double loss_spike_sigmas = 6;
   int64_t replay_check_steps = 0;
   double label_smoothing_factor = 0;
+  std::optional<double> neftune_noise_alpha;
   int64_t seed = 42;
   std::optional<int64_t> data_seed;
 
@@ -106,7 +111,12 @@ struct TrainingArguments : DataArguments {
   std::optional<double> eval_steps;
   double eval_delay = 0;
   bool eval_on_start = false;
-  std::string metric_for_best_model = "loss";
+  std::vector<std::string> eval_choices;  // files of multiple-choice questions, scored with every evaluation
+  std::string metric_for_best_model;      // "" = none; once resolved: with eval_
+  std::optional<bool> greater_is_better;  // set once resolved, if there is a metric
+  bool load_best_model_at_end = false;
+  std::optional<int64_t> early_stopping_patience;  // evaluations; unset = a run does not stop early
+  double early_stopping_threshold = 0;
   std::string output_dir = "trainer_output";
   std::string save_strategy = "steps";
   double save_steps = 500;

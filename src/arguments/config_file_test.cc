@@ -128,6 +128,99 @@ TEST_F(ConfigFileTest, NamesOfOtherProgramsAreNoFlagsAndLeadToSome) {
   }
 }
 
+// What their example files for full fine-tuning set, apart from the data.
+TEST_F(ConfigFileTest, FilesOfLlamaFactoryAndAxolotlAreTaken) {
+  constexpr std::string_view kLlamaFactory = R"(
+model_name_or_path: meta/model
+trust_remote_code: true
+stage: sft
+do_train: true
+finetuning_type: full
+cutoff_len: 2048
+overwrite_cache: true
+preprocessing_num_workers: 16
+dataloader_num_workers: 4
+output_dir: saves/full
+logging_steps: 10
+save_steps: 500
+plot_loss: true
+overwrite_output_dir: true
+save_only_model: false
+report_to: none  # choices: [none, wandb, tensorboard]
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 2
+learning_rate: 1.0e-5
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+ddp_timeout: 180000000
+resume_from_checkpoint: null
+packing: true
+neat_packing: true
+)";
+  apply_config_text(kLlamaFactory, ConfigSyntax::kYaml, "llama_factory.yaml", &table_);
+  EXPECT_EQ(args_.model, "meta/model");
+  EXPECT_EQ(args_.max_length, 2048);
+  EXPECT_TRUE(args_.packing);
+
+  constexpr std::string_view kAxolotl = R"(
+base_model: meta/model
+model_type: LlamaForCausalLM
+tokenizer_type: AutoTokenizer
+load_in_8bit: false
+load_in_4bit: false
+strict: false
+dataset_prepared_path: last_run_prepared
+output_dir: ./out
+sequence_len: 8192
+sample_packing: true
+eval_sample_packing: false
+pad_to_sequence_len: true
+adapter:
+wandb_project:
+wandb_entity:
+wandb_watch:
+wandb_name:
+wandb_log_model:
+gradient_accumulation_steps: 8
+micro_batch_size: 1
+eval_batch_size: 2
+num_epochs: 1
+optimizer: adamw_torch
+lr_scheduler: cosine
+learning_rate: 2e-5
+bf16: auto
+tf32: false
+gradient_checkpointing: true
+gradient_checkpointing_kwargs:
+  use_reentrant: false
+resume_from_checkpoint:
+logging_steps: 1
+flash_attention: true
+rl:
+early_stopping_patience:
+warmup_ratio: 0.1
+weight_decay: 0.0
+fsdp:
+fsdp_config:
+)";
+  TrainingArguments args;
+  FlagTable table;
+  declare_training_flags(&table, &args);
+  apply_config_text(kAxolotl, ConfigSyntax::kYaml, "axolotl.yaml", &table);
+  EXPECT_EQ(args.model, "meta/model");
+  EXPECT_EQ(args.max_length, 8192);
+  EXPECT_TRUE(args.packing);
+  EXPECT_EQ(args.num_train_epochs, 1);
+  EXPECT_EQ(args.per_device_train_batch_size, 1);
+  EXPECT_EQ(args.per_device_eval_batch_size, 2);
+  EXPECT_EQ(args.cache_dir, "last_run_prepared");
+  EXPECT_FALSE(args.bf16.has_value());
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "evals_per_epoch: 4\n"), HasSubstr("eval_strategy epoch"));
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "special_tokens:\n  pad_token: x\n"), HasSubstr("special tokens"));
+}
+
 TEST_F(ConfigFileTest, AllMistakesAreNamedWithTheirLines) {
   EXPECT_EQ(
       refusal(ConfigSyntax::kYaml,

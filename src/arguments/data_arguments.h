@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@ struct DataArguments {
   std::string text_column = "text";
   std::string dataset_format = "auto";
   std::vector<std::string> column_mapping;  // FIELD=COLUMN
+  std::string dataset_formats;              // JSON, by source
   bool text_per_line = false;
   bool add_special_tokens = true;
   bool skip_invalid_utf8 = false;
@@ -25,6 +27,9 @@ struct DataArguments {
   std::string chat_template;
   std::string chat_template_date = ChatTemplateOptions().date;
   bool parse_special_tokens = false;
+
+  // Set by no flag: the files of data sets on the Hugging Face Hub, by the names that the sources give them.
+  std::map<std::string, std::vector<std::string>> hub_files;
 };
 
 // Declares a flag for every setting in `table`, bound to `args`, which must outlive it.
@@ -33,8 +38,8 @@ void declare_data_flags(FlagTable* table, DataArguments* args);
 // PATH or PATH:WEIGHT; a path that exists has no weight. Error(kBadConfig) for a weight that is not positive.
 DataSource parse_data_source(const std::string& entry);
 
-// The options of a dataset with these sources; length, packing and cache folder are the caller's. Error(kBadConfig)
-// for settings that contradict each other.
+// The options of a dataset with these sources; length, packing and cache folder are the caller's.
+// Error(kBadConfig) for settings that contradict each other.
 DatasetOptions dataset_options(const DataArguments& args, const std::vector<std::string>& sources,
                                const std::filesystem::path& tokenizer_folder);
 

@@ -1,5 +1,15 @@
 #include "arguments/foreign_names.h"
 
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+
 namespace tessera {
 namespace {
 
@@ -9,8 +19,8 @@ constexpr ForeignNames missing(const char* names, const char* note) { return {na
 constexpr ForeignNames kNames[] = {
     // Model and data.
     means("model",
-          "base_model base_model_config model_path model_dir model_folder pretrained_model_name_or_path "
-          "pretrained_model hf_model model_base model_name m"),
+          "base_model_config model_path model_dir model_folder pretrained_model_name_or_path "
+          "pretrained_model hf_model model_base model_name m repo_id model_id hf_repo"),
     means("tokenizer", "tokenizer_path tokenizer_dir tokenizer_file tokenizer_model"),
     means("dataset",
           "datasets data train_data train_dataset train_files train_path training_data data_path data_file "
@@ -21,32 +31,31 @@ constexpr ForeignNames kNames[] = {
     means("text_column", "text_field text_key column_text json_keys"),
     means("text_per_line", "line_by_line"),
     means("max_length",
-          "seq_len seq_length max_seq_len sequence_len sequence_length max_sequence_length cutoff_len "
+          "seq_len seq_length max_seq_len sequence_length max_sequence_length "
           "context_length context_size ctx ctx_size n_ctx c model_max_length row_length"),
-    means("packing", "sample_packing pack_sequences packed pack"),
+    means("packing", "pack_sequences packed pack"),
     means("shuffle", "shuffle_data shuffle_dataset sample_shuffle"),
-    means("cache_dir", "dataset_prepared_path tokenized_path data_cache_path"),
+    means("cache_dir", "data_cache_path"),
     means("config", "config_file config_path"),
     means("deepspeed", "deepspeed_config ds_config deepspeed_file"),
     // Batch and length of the run.
     means("per_device_train_batch_size",
-          "batch_size batch b mbs micro_batch_size micro_batch micro_batch_size_per_gpu train_batch_size "
+          "batch_size batch b mbs micro_batch micro_batch_size_per_gpu train_batch_size "
           "train_micro_batch_size train_micro_batch_size_per_gpu "
           "per_device_batch_size device_batch_size"),
-    means("per_device_eval_batch_size", "eval_batch_size val_batch_size eval_micro_batch_size"),
+    means("per_device_eval_batch_size", "val_batch_size eval_micro_batch_size"),
     means("global_batch_size", "global_batch total_batch_size effective_batch_size gbs"),
     means("gradient_accumulation_steps",
           "grad_accum grad_acc grad_accum_steps grad_acc_steps gradient_accumulation accumulate_grad_batches "
           "accumulation_steps accum_steps gas"),
-    means("num_train_epochs", "epochs epoch num_epochs n_epochs max_epochs train_epochs"),
+    means("num_train_epochs", "epochs epoch n_epochs max_epochs train_epochs"),
     means("max_steps",
           "steps num_steps n_steps total_steps train_steps num_train_steps max_train_steps "
           "num_training_steps iters max_iters train_iters num_iters iterations adam_iter"),
     // Optimizer.
-    means("optim", "optimizer optimizer_type optimizer_name"),
+    means("optim", "optimizer_type optimizer_name"),
     means("learning_rate", "lr base_lr max_lr peak_lr adam_alpha"),
-    means("lr_scheduler_type",
-          "lr_scheduler lr_schedule scheduler schedule scheduler_type lr_decay_style decay_style"),
+    means("lr_scheduler_type", "lr_schedule scheduler schedule scheduler_type lr_decay_style decay_style"),
     means("warmup_steps",
           "num_warmup_steps n_warmup_steps warmup warmup_iters lr_warmup_steps lr_warmup_iters"),
     means("warmup_ratio", "warmup_fraction lr_warmup_fraction lr_warmup_ratio warmup_proportion"),
@@ -61,9 +70,9 @@ constexpr ForeignNames kNames[] = {
     means("seed", "random_seed rng_seed manual_seed s"),
     // Precision and machine.
     means("dtype", "precision compute_dtype model_dtype param_dtype mixed_precision compute_type"),
-    means("bf16", "bfloat16 pure_bf16 use_bf16"),
+    means("bf16", "bfloat16 use_bf16"),
     means("gradient_checkpointing",
-          "activation_checkpointing use_gradient_checkpointing use_checkpointing "
+          "use_checkpointing "
           "enable_gradient_checkpointing enable_activation_checkpointing recompute recompute_activations"),
     means("num_threads",
           "threads n_threads t nthreads num_cpu_threads cpu_threads num_cpu_threads_per_process"),
@@ -96,25 +105,29 @@ constexpr ForeignNames kNames[] = {
     missing("gguf gguf_file gguf_path",
             "GGUF is not supported: model takes a Hugging Face folder (config.json, *.safetensors); "
             "llama.cpp's convert_hf_to_gguf.py converts the folder that a run writes"),
-    missing("repo_id model_id hf_repo hub_repo revision model_revision hf_token hf_hub_token use_auth_token "
-            "token ms_hub_token hf_use_auth_token download_dir",
-            "nothing is downloaded from the Hugging Face Hub: get the model first (hf download ORG/NAME "
-            "--local-dir DIR), then pass the folder as model"),
-    missing("dataset_name dataset_config dataset_config_name dataset_dir dataset_split dataset_train_split "
-            "dataset_test_split dataset_id dataset_type data_config split",
-            "datasets are not loaded by name: dataset takes files, such as JSONL with a field \"text\" "
-            "(Dataset.to_json writes it)"),
-    missing("template chat_template* apply_chat_template default_system system_prompt train_on_inputs "
-            "train_on_prompt mask_history assistant_only_loss completion_only_loss instruction_template "
-            "response_template conversation_* messages_* messages sharegpt roles_* prompt_column "
-            "response_column prompt_template dataset_format instruction_column output_column enable_thinking",
-            "chat data and chat templates are not supported: write each conversation as one text into JSONL, "
-            "or as token ids with labels (-100 = no target) into .safetensors"),
-    missing("dpo dpo_* ppo ppo_* kto kto_* orpo orpo_* simpo_* grpo grpo_* rl rlhf pref_* reward_* ref_model "
-            "ref_model_* num_generations stage",
+    missing("revision model_revision", "it follows the name of a model on the Hub: org/name@revision"),
+    missing("hf_token hf_hub_token use_auth_token token hf_use_auth_token",
+            "HF_TOKEN in the environment, or 'hf auth login', sets the token"),
+    missing("download_dir", "HF_HUB_CACHE in the environment sets the folder of downloads"),
+    missing("ms_hub_token", "models are downloaded from the Hugging Face Hub only"),
+    missing("dataset_name dataset_config dataset_config_name dataset_split dataset_train_split "
+            "dataset_test_split dataset_id data_config split",
+            "they are parts of a name on the Hub: --dataset org/name:config/split"),
+    means("dataset_format", "dataset_type formatting"),
+    means("column_mapping",
+          "prompt_column response_column instruction_column output_column conversation_column "
+          "messages_column field_messages"),
+    means("assistant_only_loss", "mask_history roles_to_train train_on_responses_only"),
+    missing(
+        "apply_chat_template default_system system_prompt instruction_template response_template "
+        "prompt_template enable_thinking",
+        "conversations go through the model's chat template, or the one of --chat_template; a system message "
+        "is a part of the data; docs/data.md"),
+    missing("dpo dpo_* ppo ppo_* kto kto_* orpo orpo_* simpo_* grpo grpo_* rlhf pref_* reward_* ref_model "
+            "ref_model_* num_generations",
             "training is always on the next token (pre-training, supervised fine-tuning): leave it out; the "
             "stage of ZeRO is zero_stage"),
-    missing("wandb wandb_* use_wandb swanlab swanlab_* use_swanlab comet_* use_comet mlflow mlflow_* "
+    missing("wandb use_wandb swanlab swanlab_* use_swanlab comet_* use_comet mlflow mlflow_* "
             "use_mlflow* tensorboard tensorboard_* use_tensorboard neptune_* clearml_* dvclive_*",
             "reporting to other programs is not supported: leave it out; metrics.jsonl in output_dir has "
             "every step"),
@@ -124,8 +137,15 @@ constexpr ForeignNames kNames[] = {
             "all rows of the files are used: pass smaller files, or end the run with max_steps"),
     missing("streaming stream buffer_size",
             "rows are read from a cache on disk, never all into memory: leave it out"),
-    missing("early_stopping*",
-            "early stopping is not supported: a run ends after max_steps or num_train_epochs"),
+    missing(
+        "special_tokens added_tokens_overrides new_special_tokens add_special_tokens_to_vocab",
+        "special tokens are those of the tokenizer's files, and no padding token is needed: leave it out"),
+    missing("evals_per_epoch",
+            "evaluations are not counted per epoch: set eval_strategy epoch, or eval_steps, which may be a "
+            "fraction of all steps"),
+    missing("saves_per_epoch",
+            "checkpoints are not counted per epoch: set save_strategy epoch, or save_steps, which may be a "
+            "fraction of all steps"),
     missing("tensor_parallel* tensor_model_parallel_size tp_size tp pipeline_parallel* "
             "pipeline_model_parallel_size pp_size pp context_parallel* cp_size cp sequence_parallel* "
             "expert_parallel* ep_size ulysses_*",
@@ -137,14 +157,76 @@ constexpr ForeignNames kNames[] = {
     missing("cpu_offload offload offload_* optimizer_offload param_offload",
             "offloading is not supported: weights, gradients and optimizer state stay in memory, sharded "
             "over the ranks (see tessera plan)"),
-    missing("unsloth unsloth_* use_unsloth use_unsloth_* enable_liger_kernel liger sdp_attention "
-            "xformers xformers_attention flash_attention_2 use_flash_attention use_flash_attention_2 "
+    missing("unsloth unsloth_* use_unsloth use_unsloth_* enable_liger_kernel liger "
+            "xformers flash_attention_2 use_flash_attention use_flash_attention_2 "
             "use_flash_attn s2_attention shift_attn",
             "kernels are chosen automatically: leave it out"),
 };
 
+// Names that mean the same here, taken as they are.
+struct Spelling {
+  const char* here;
+  const char* names;  // separated by spaces
+};
+constexpr Spelling kSpellings[] = {
+    // Axolotl.
+    {"model", "base_model"},
+    {"max_length", "sequence_len"},
+    {"packing", "sample_packing"},
+    {"num_train_epochs", "num_epochs"},
+    {"per_device_train_batch_size", "micro_batch_size"},
+    {"per_device_eval_batch_size", "eval_batch_size"},
+    {"optim", "optimizer"},
+    {"lr_scheduler_type", "lr_scheduler"},
+    {"cache_dir", "dataset_prepared_path"},
+    {"gradient_checkpointing", "activation_checkpointing"},
+    // LLaMA-Factory, Unsloth. TRL's max_seq_length and dataset_text_field are declared with their flags.
+    {"max_length", "cutoff_len"},
+    {"cache_dir", "tokenized_path"},
+    {"bf16", "pure_bf16"},
+    {"gradient_checkpointing", "use_gradient_checkpointing"},
+};
+
+// A flag of another program that sets one of ours: `apply` receives its value.
+template <typename T>
+void declare_translated(FlagTable* table, const char* name, T default_value, const char* help,
+                        std::function<void(const T& value)> apply) {
+  const auto value = std::make_shared<T>(std::move(default_value));
+  Flag& flag = table->add(name, value.get(), help);
+  flag.set = [value, set = flag.set, apply = std::move(apply)](const std::vector<std::string>& values) {
+    set(values);
+    apply(*value);
+  };
+  flag.get = nullptr;  // training_args.json has the one that it sets
+}
+
 }  // namespace
 
 std::span<const ForeignNames> training_names() { return kNames; }
+
+void declare_other_spellings(FlagTable* table, TrainingArguments* args) {
+  for (const Spelling& spelling : kSpellings) {
+    std::istringstream names(spelling.names);
+    for (std::string name; names >> name;) table->add_alias(spelling.here, name);
+  }
+  table->begin_section("Arguments of LLaMA-Factory");
+  declare_translated<std::string>(
+      table, "stage", "sft",
+      "Training is always what LLaMA-Factory calls pt or sft; no other stage is supported.",
+      [](const std::string& value) {
+        if (value == "pt" || value == "sft") return;
+        fail(
+            ExitCode::kUsage,
+            "--stage {} is not supported: training is always on the next token, pt or sft; the stage of ZeRO "
+            "is zero_stage",
+            printable(value));
+      });
+  declare_translated<bool>(table, "neat_packing", false,
+                           "If true, sets packing, in which documents never see each other.",
+                           [args](bool value) { args->packing = args->packing || value; });
+  declare_translated<bool>(table, "disable_gradient_checkpointing", true,
+                           "The opposite of gradient_checkpointing.",
+                           [args](bool value) { args->gradient_checkpointing = !value; });
+}
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "arguments/arguments.h"
 #include "base/name_hint.h"
 
 namespace tessera {
@@ -11,5 +12,9 @@ namespace tessera {
 // For suggestions only: none of these names is accepted. Names that are accepted with their default value are
 // in unsupported_flags.h.
 std::span<const ForeignNames> training_names();
+
+// Names of TRL, LLaMA-Factory and Axolotl that are accepted as other spellings of flags in `table`, and those
+// that set a flag of another form.
+void declare_other_spellings(FlagTable* table, TrainingArguments* args);
 
 }  // namespace tessera

@@ -236,6 +236,14 @@ Flag& FlagTable::add_unsupported(std::string name, FlagType type, std::string de
   return append(std::move(flag));
 }
 
+void FlagTable::add_alias(std::string_view name, std::string alias) {
+  TESSERA_CHECK(find(alias) == nullptr, "flag '{}' added twice", alias);
+  const auto flag =
+      std::find_if(flags_.begin(), flags_.end(), [&](const Flag& of) { return of.name == name; });
+  TESSERA_CHECK(flag != flags_.end(), "flag '{}'", name);
+  flag->aliases.push_back(std::move(alias));
+}
+
 const Flag* FlagTable::find(std::string_view name) const {
   const std::string wanted = normalised(name);
   for (const Flag& flag : flags_) {

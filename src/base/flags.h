@@ -68,6 +68,9 @@ class FlagTable {
   Flag& add_unsupported(std::string name, FlagType type, std::string default_text, FlagStatus status,
                         std::string note);
 
+  // Another spelling of a flag that has been declared.
+  void add_alias(std::string_view name, std::string alias);
+
   // Flags added from here on are listed under this heading.
   void begin_section(std::string title) { section_ = std::move(title); }
 

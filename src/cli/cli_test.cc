@@ -174,17 +174,13 @@ TEST(FlagParser, NamesOfOtherProgramsLeadToTheFlagOrSayWhatIsMissing) {
     return train.table.hint(flag).text("--", "");
   };
   const std::map<std::string, std::string> meant = {{"batch_size", "per_device_train_batch_size"},
-                                                    {"micro-batch-size", "per_device_train_batch_size"},
                                                     {"epochs", "num_train_epochs"},
                                                     {"lr", "learning_rate"},
-                                                    {"cutoff_len", "max_length"},
                                                     {"max_seq_len", "max_length"},
                                                     {"grad_accum", "gradient_accumulation_steps"},
                                                     {"threads", "num_threads"},
-                                                    {"sample_packing", "packing"},
-                                                    {"base_model", "model"},
+                                                    {"train_batch_size", "per_device_train_batch_size"},
                                                     {"resume", "resume_from_checkpoint"},
-                                                    {"eval_batch_size", "per_device_eval_batch_size"},
                                                     {"max_seq_lenght", "max_seq_length"},
                                                     {"train_files", "dataset"},
                                                     {"weight_decay_norm", "weight_decay_norms"},
@@ -192,7 +188,7 @@ TEST(FlagParser, NamesOfOtherProgramsLeadToTheFlagOrSayWhatIsMissing) {
   for (const auto& [name, flag] : meant) EXPECT_EQ(hint_of(name), "; did you mean --" + flag + "?") << name;
   for (const char* name :
        {"lora_rank", "lora_r", "quantization_bit", "bnb_4bit_compute_dtype", "gguf", "template",
-        "wandb_project", "dataset_name", "dpo_beta", "tensor_parallel_size", "val_size"}) {
+        "mlflow_tracking_uri", "dataset_name", "dpo_beta", "tensor_parallel_size", "val_size"}) {
     const std::string hint = hint_of(name);
     EXPECT_TRUE(hint.starts_with(": ")) << name << hint;
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,7 @@
 #include "data/dataset.h"
 #include "platform/memory_info.h"
 #include "tokenizer/tokenizer.h"
+#include "train/choices.h"
 #include "train/evaluate.h"
 
 namespace tessera {
@@ -22,29 +24,38 @@ namespace {
 class EvalCommand : public Command {
  public:
   std::string name() const override { return "eval"; }
-  std::string summary() const override { return "Measure the loss and perplexity of a model"; }
-  std::string usage() const override { return "--model DIR --dataset FILE... [flags]"; }
+  std::string summary() const override { return "Measure the loss, perplexity and accuracy of a model"; }
+  std::string usage() const override { return "--model DIR --dataset FILE...|--choices FILE... [flags]"; }
   std::string description() const override {
     return "The loss is the sum of the losses of all target tokens divided by their number; perplexity is "
-           "its exponential. Under `tessera launch` the ranks share the rows and, within a machine, the "
+           "its exponential. With --choices, the accuracy is the share of questions whose answer is the "
+           "likeliest choice; accuracy_norm divides the log-likelihood of a choice by its number of "
+           "characters first, as acc_norm of lm-evaluation-harness does. Under `tessera launch` the ranks "
+           "share the rows and, within a machine, the "
            "weights; the result is the same as with one process.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera eval --model model --dataset test.txt --packing",
+            "tessera eval --model model --choices questions.jsonl",
             "tessera launch --nproc_per_node 2 eval --model model --dataset test.txt"};
   }
 
+  DataArguments* data_arguments() override { return &data_; }
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
-    Flag& model = table->add("model", &model_, "Model folder.");
+    Flag& model = table->add("model", &model_, "Model folder, or its name on the Hugging Face Hub.");
     model.value_name = "DIR";
     model.required = true;
     model.aliases = {"model_name_or_path"};
     Flag& dataset = table->add("dataset", &dataset_,
                                "Text, .jsonl or pre-tokenized .safetensors files, folders or globs, given as "
                                "for `train --dataset`.");
-    dataset.required = true;
     dataset.aliases = {"eval_dataset", "validation_file"};
+    table->add(
+        "choices", &choices_files_,
+        "JSONL files of multiple-choice questions, scored by likelihood: {\"context\": text, "
+        "\"choices\": [text, ...], \"answer\": index from 0 or the text of the choice}. A choice follows "
+        "its context as it is; give it the space before it.");
     table->add("tokenizer", &tokenizer_, "Folder of the tokenizer. Defaults to the model's folder.")
         .value_name = "DIR";
     declare_data_flags(table, &data_);
@@ -68,6 +79,8 @@ class EvalCommand : public Command {
   }
 
   void run(FlagTable*) override {
+    if (dataset_.empty() && choices_files_.empty())
+      fail(ExitCode::kUsage, "missing --dataset FILE... or --choices FILE...; see --help");
     if (batch_size_ < 1)
       fail(ExitCode::kUsage, "--per_device_eval_batch_size: expected 1 or more, found {}", batch_size_);
     if (max_length_ && *max_length_ < 2)
@@ -81,16 +94,23 @@ class EvalCommand : public Command {
     }
     run_as_rank(world, {}, [&](Communicator& comm) {
       comm.check_same_settings(settings_of_the_job());
-      const EvalResult result = evaluate_on(comm);
-      if (world.rank == 0) report(result);
+      const Results results = evaluate_on(comm);
+      if (world.rank == 0) report(results);
     });
   }
 
  private:
+  struct Results {
+    std::optional<EvalResult> loss;
+    std::optional<ChoiceResult> choices;
+  };
+
   // What determines the result, apart from the contents of files.
   std::map<std::string, std::string> settings_of_the_job() const {
     std::map<std::string, std::string> settings = {
         {"version of tessera", TESSERA_VERSION},
+        {"dataset", dataset_.empty() ? "none" : "given"},
+        {"choices", choices_files_.empty() ? "none" : "given"},
         {"max_length", max_length_ ? std::to_string(*max_length_) : "of the model"},
         {"allow_truncation", allow_truncation_ ? "true" : "false"},
         {"packing", packing_ ? "true" : "false"},
@@ -105,23 +125,55 @@ class EvalCommand : public Command {
     return settings;
   }
 
-  EvalResult evaluate_on(Communicator& comm) {
+  Results evaluate_on(Communicator& comm) {
     const bool is_first = comm.world().rank == 0;
     ThreadPool pool(threads_for_products());
     LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, {}, comm);
-    const Dataset dataset = open_dataset(loaded.config(), pool, is_first);
-    for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);
+    std::optional<Dataset> dataset;
+    std::optional<ChoiceSet> choices;
+    if (!dataset_.empty()) {
+      dataset = open_dataset(loaded.config(), pool, is_first);
+      for (const std::string& warning : dataset->report().warnings) log_warning("{}", warning);
+    }
+    if (!choices_files_.empty()) choices = open_choices(loaded.config());
     {
       const PatientScope patient(comm);
       comm.barrier({"evaluation data"});
     }
-    const int64_t max_tokens = batch_size_ * dataset.max_row_length();
-    reserve(loaded.model(), evaluation_limits(dataset, batch_size_, max_tokens), comm);
+    const int64_t longest =
+        std::max(dataset ? dataset->max_row_length() : 0, choices ? choices->max_row_length() : 0);
+    const int64_t max_tokens = batch_size_ * longest;
+    ActivationLimits limits;
+    limits.training = false;
+    for (const ActivationLimits& part :
+         {dataset ? evaluation_limits(*dataset, batch_size_, max_tokens) : ActivationLimits(),
+          choices ? choices->limits(batch_size_, max_tokens) : ActivationLimits()}) {
+      limits.max_tokens = std::max(limits.max_tokens, part.max_tokens);
+      limits.max_sequence_length = std::max(limits.max_sequence_length, part.max_sequence_length);
+    }
+    reserve(loaded.model(), limits, comm);
     StatusLine status;
-    return evaluate_together(loaded.model(), dataset, batch_size_, max_tokens, comm, [&](double fraction) {
+    const auto progress = [&](double fraction) {
       if (is_first) status.show(fmt::format("evaluating: {:.0f} %", 100 * fraction));
       return true;
-    });
+    };
+    Results results;
+    if (dataset) {
+      results.loss = evaluate_together(loaded.model(), *dataset, batch_size_, max_tokens, comm, progress);
+    }
+    if (choices) {
+      results.choices = choices->score(loaded.model(), batch_size_, max_tokens, comm, progress);
+    }
+    return results;
+  }
+
+  ChoiceSet open_choices(const ModelConfig& config) const {
+    const Tokenizer tokenizer = Tokenizer::open(tokenizer_.empty() ? model_ : tokenizer_);
+    const int64_t max_length = max_length_.value_or(config.max_position_embeddings);
+    ChoiceSet choices =
+        ChoiceSet::open(choices_files_, tokenizer, data_.add_special_tokens, max_length, config.vocab_size);
+    if (choices.num_cut_contexts() > 0) log_warning("{}", choices.cut_contexts_text(max_length));
+    return choices;
   }
 
   // Reserves memory for activations and, if there is room, for packed weights.
@@ -158,16 +210,24 @@ class EvalCommand : public Command {
     return Dataset::open(options, &tokenizer, config.vocab_size, pool, progress);
   }
 
-  void report(const EvalResult& result) const {
+  void report(const Results& results) const {
+    nlohmann::ordered_json json = nlohmann::ordered_json::object();
+    if (results.loss) report_loss(*results.loss, &json);
+    if (results.choices)
+      report_choices(*results.choices, results.loss ? "choices_runtime_s" : "runtime_s", &json);
+    if (json_) print("{}\n", json.dump(2));
+  }
+
+  // Prints text, or adds to *json.
+  void report_loss(const EvalResult& result, nlohmann::ordered_json* json) const {
     if (json_) {
-      const nlohmann::ordered_json json = {{"loss", result.loss},
-                                           {"perplexity", result.perplexity},
-                                           {"num_rows", result.num_rows},
-                                           {"num_tokens", result.num_tokens},
-                                           {"num_target_tokens", result.num_targets},
-                                           {"runtime_s", result.runtime_s},
-                                           {"tokens_per_second", result.tokens_per_second()}};
-      print("{}\n", json.dump(2));
+      json->update({{"loss", result.loss},
+                    {"perplexity", result.perplexity},
+                    {"num_rows", result.num_rows},
+                    {"num_tokens", result.num_tokens},
+                    {"num_target_tokens", result.num_targets},
+                    {"runtime_s", result.runtime_s},
+                    {"tokens_per_second", result.tokens_per_second()}});
       return;
     }
     print("loss        {:.4f}\n", result.loss);
@@ -177,11 +237,31 @@ class EvalCommand : public Command {
     print("speed       {:.0f} tokens/s\n", result.tokens_per_second());
   }
 
+  void report_choices(const ChoiceResult& result, const char* runtime, nlohmann::ordered_json* json) const {
+    if (json_) {
+      json->update({{"num_questions", result.num_questions},
+                    {"accuracy", result.accuracy},
+                    {"accuracy_stderr", result.accuracy_stderr},
+                    {"accuracy_norm", result.accuracy_norm},
+                    {"accuracy_norm_stderr", result.accuracy_norm_stderr},
+                    {runtime, result.runtime_s}});
+      return;
+    }
+    const auto line = [](const char* name, double value, double error) {
+      print("{:<14}{:.4f}{}\n", name, value,
+            std::isnan(error) ? "" : fmt::format(" +- {:.4f} (standard error)", error));
+    };
+    line("accuracy", result.accuracy, result.accuracy_stderr);
+    line("accuracy_norm", result.accuracy_norm, result.accuracy_norm_stderr);
+    print("questions     {} in {:.1f} s\n", format_count(result.num_questions), result.runtime_s);
+  }
+
   std::string model_;
   std::string tokenizer_;
   std::vector<std::string> dataset_;
   DataArguments data_;
   bool allow_truncation_ = false;
+  std::vector<std::string> choices_files_;
   std::optional<int64_t> max_length_;
   bool packing_ = false;
   bool joined_ = false;

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <map>
@@ -66,6 +67,11 @@ class TrainCommand : public Command {
     read_launch_variables(process_environment(), &args_);
   }
 
+  DataArguments* data_arguments() override { return &args_; }
+  void on_hub_names(const std::string& flag, const std::vector<std::string>& names) override {
+    args_.hub_names[flag] = names.at(0);
+  }
+
   void run(FlagTable* table) override {
     const World world = detect_world();
     // Messages that are the same on every rank are logged once.
@@ -120,7 +126,8 @@ class TrainCommand : public Command {
 
   CommOptions comm_options() const {
     CommOptions options;
-    options.timeout = std::chrono::seconds(args_.ddp_timeout);
+    constexpr int64_t kLongest = 1'000'000;  // 11 days; waits are counted in milliseconds
+    options.timeout = std::chrono::seconds(std::min(args_.ddp_timeout, kLongest));
     options.connections = static_cast<int>(args_.connections);
     options.store.interface = args_.interface;
     return options;

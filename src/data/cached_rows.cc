@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data/rows/content_hash.h"
 #include "data/row_stream.h"
+#include "data/rows/content_hash.h"
 #include "data/rows/pretokenized_rows.h"
 #include "data/rows/row_builder.h"
 #include "data/rows/token_cache.h"
@@ -87,10 +87,10 @@ Hash128 cache_key(const Request& request, ThreadPool& pool) {
                                  kTokenCacheVersion, request.vocab_size, options.max_length,
                                  static_cast<int>(options.packing), options.skip_bad_rows);
   if (plan.needs_tokenizer()) {
-    text += fmt::format("text_per_line {} eos {} special {} skip_invalid {} tokenizer {:x}\n",
-                        options.text_per_line, request.tokenizer->eos_id().value_or(-1),
-                        options.add_special_tokens, options.skip_invalid_utf8,
-                        request.tokenizer->fingerprint());
+    text +=
+        fmt::format("text_per_line {} eos {} special {} skip_invalid {} tokenizer {:x}\n",
+                    options.text_per_line, request.tokenizer->eos_id().value_or(-1),
+                    options.add_special_tokens, options.skip_invalid_utf8, request.tokenizer->fingerprint());
   }
   if (plan.has_chats()) {
     const auto chat = load_chat_template(plan, options, request.tokenizer);
@@ -105,6 +105,11 @@ Hash128 cache_key(const Request& request, ThreadPool& pool) {
     if (file.format->text_column != "text") text += fmt::format(" text {}", file.format->text_column);
     for (const auto& [field, column] : file.format->columns)
       text += fmt::format(" {}:{}={}:{}", field.size(), field, column.size(), column);
+    const MessageTags& tags = file.format->tags;
+    if (tags != MessageTags())
+      text +=
+          fmt::format(" tags {}:{} {}:{}", tags.role.size(), tags.role, tags.content.size(), tags.content);
+    for (const auto& [from, role] : tags.roles) text += fmt::format(" {}:{}={}", from.size(), from, role);
     text += '\n';
   }
   return hash_text(text);
@@ -145,10 +150,12 @@ bool skips(const TokenRow& row, const RowOptions& options, std::string* first_pr
 }
 
 // Appends the rows of all documents, in order. *first_problem: what is wrong with the first row skipped.
-CacheCounts append_rows(const Request& request, ThreadPool& pool, const std::function<void(int64_t)>& progress,
-                        TokenCacheWriter* writer, std::string* first_problem) {
+CacheCounts append_rows(const Request& request, ThreadPool& pool,
+                        const std::function<void(int64_t)>& progress, TokenCacheWriter* writer,
+                        std::string* first_problem) {
   CacheCounts counts;
-  const std::optional<int32_t> eos = request.tokenizer == nullptr ? std::nullopt : request.tokenizer->eos_id();
+  const std::optional<int32_t> eos =
+      request.tokenizer == nullptr ? std::nullopt : request.tokenizer->eos_id();
   RowBuilder builder(
       request.options.packing, request.options.max_length, eos, writer->has_labels(),
       [writer](auto ids, auto labels, auto lengths) { writer->append_row(ids, labels, lengths); }, &counts);
@@ -250,9 +257,9 @@ std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& r
                                    share_of(counts.num_invalid_documents, found, "document")));
   }
   if (counts.num_bad_rows > 0) {
-    warnings.push_back(fmt::format("{}: skipped {}{}", input_names(request),
-                                   share_of(counts.num_bad_rows, found, "row"),
-                                   first_problem.empty() ? " that cannot be used" : "; the first: " + first_problem));
+    warnings.push_back(
+        fmt::format("{}: skipped {}{}", input_names(request), share_of(counts.num_bad_rows, found, "row"),
+                    first_problem.empty() ? " that cannot be used" : "; the first: " + first_problem));
   }
   if (counts.num_cut_documents > 0) {
     warnings.push_back(

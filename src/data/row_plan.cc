@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "data/rows/pretokenized_rows.h"
 #include "data/sources/record_source.h"
 #include "formats/input_files.h"
@@ -16,9 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // The shape of the first row that can be read; nullopt if there is none.
-std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& format, const RowOptions& options) {
+std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& format,
+                                    const RowOptions& options) {
   const std::unique_ptr<RecordSource> records = open_records(file, options.text_per_line);
   for (Record record; records->next(&record);) {
+    if (options.skip_invalid_utf8 && find_invalid_utf8(record.text) >= 0) continue;
     try {
       if (record.kind == RecordKind::kJson)
         record.value = parse_value(record.text, file.string(), record.number);
@@ -31,7 +34,7 @@ std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& forma
 }
 
 void add_source(const DataSource& source, const RowOptions& options, RowPlan* plan) {
-  InputFiles found = find_input_files({source.path}, InputUse::kDataset);
+  InputFiles found = find_input_files(source.paths, InputUse::kDataset);
   plan->left_out.insert(plan->left_out.end(), found.left_out.begin(), found.left_out.end());
   std::optional<RowShape> shape = source.format.shape;
   for (const fs::path& path : found.files) {
@@ -54,8 +57,8 @@ bool rows_have_labels(const RowPlan& plan, const RowOptions& options) {
   if (plan.is_pretokenized) return any_has_labels(plan.paths());
   if (plan.has_shape(RowShape::kTokens)) return true;  // perhaps
   if (plan.has_chats() && options.assistant_only_loss) return true;
-  return !options.train_on_prompt && (plan.has_shape(RowShape::kPromptCompletion) ||
-                                      plan.has_shape(RowShape::kInstruction));
+  return !options.train_on_prompt &&
+         (plan.has_shape(RowShape::kPromptCompletion) || plan.has_shape(RowShape::kInstruction));
 }
 
 }  // namespace

@@ -15,12 +15,13 @@
 
 namespace tessera {
 
-// A path, folder or glob, as accepted by find_input_files (formats/input_files.h).
+// Paths, folders or globs, as accepted by find_input_files (formats/input_files.h), whose rows have one
+// shape.
 struct DataSource {
-  DataSource(std::string source_path) : path(std::move(source_path)) {}  // NOLINT: a path is a source
-  DataSource(const char* source_path) : path(source_path) {}             // NOLINT
+  DataSource(std::string path) : paths{std::move(path)} {}  // NOLINT: a path is a source
+  DataSource(const char* path) : paths{path} {}             // NOLINT
 
-  std::string path;
+  std::vector<std::string> paths;
   RowFormat format;
   // The share of its rows in every epoch, relative to the other sources, which have weights, too.
   std::optional<double> weight;
@@ -45,9 +46,9 @@ struct RowPlan {
   std::vector<std::filesystem::path> paths() const;
 };
 
-// Finds the files of the sources, which must outlive the plan, and reads the first row of each source to see its
-// shape. Errors: find_input_files(), check_input_content(), kBadData for rows of no known shape, kBadConfig for
-// pre-tokenized files beside others.
+// Finds the files of the sources, which must outlive the plan, and reads the first row of each source to see
+// its shape. Errors: find_input_files(), check_input_content(), kBadData for rows of no known shape,
+// kBadConfig for pre-tokenized files beside others.
 RowPlan plan_rows(std::span<const DataSource> sources, const RowOptions& options);
 
 }  // namespace tessera

@@ -19,8 +19,7 @@ namespace {
   fail(ExitCode::kBadData,
        "{}: line {}: byte offset {}: expected UTF-8, found byte 0x{:02x}: convert the file, or skip such "
        "documents (skip_invalid_utf8)",
-       document.file->string(),
-       document.record.number + std::count(text.begin(), text.begin() + at, '\n'),
+       document.file->string(), document.record.number + std::count(text.begin(), text.begin() + at, '\n'),
        document.record.offset_bytes + at, byte);
 }
 
@@ -76,7 +75,8 @@ void RowTokenizer::add(CompletionExample example, TokenRow* row) const {
   const auto cut = std::ssize(example.prompt);
   std::vector<TokenCut> cuts;
   std::string text = std::move(example.prompt) + example.completion;
-  tokenizer_->encode(text, options_.add_special_tokens, {.cuts = {&cut, 1}, .barriers = {}}, &row->ids, &cuts);
+  tokenizer_->encode(text, options_.add_special_tokens, {.cuts = {&cut, 1}, .barriers = {}}, &row->ids,
+                     &cuts);
   if (keeps_text_) row->text = std::move(text);
   const std::optional<int32_t> eos = tokenizer_->eos_id();
   if (eos && (row->ids.empty() || row->ids.back() != *eos)) row->ids.push_back(*eos);
@@ -121,7 +121,8 @@ void RowTokenizer::add(ChatExample example, TokenRow* row) const {
 void RowTokenizer::add(TokenExample example, TokenRow* row) const {
   row->ids = std::move(example.input_ids);
   row->labels = std::move(example.labels);
-  if (keeps_text_ && tokenizer_ != nullptr) row->text = tokenizer_->decode(row->ids, /*skip_special_tokens=*/false);
+  if (keeps_text_ && tokenizer_ != nullptr)
+    row->text = tokenizer_->decode(row->ids, /*skip_special_tokens=*/false);
   row->is_complete = true;
 }
 
@@ -133,7 +134,8 @@ void RowTokenizer::check_ids(const TokenRow& row, const Document& document) cons
            document.where(), bad - row.ids.begin(), vocab_size_ - 1, *bad);
     }
     fail(ExitCode::kBadData,
-         "{}: token id {} ('{}') is not below the model's vocab_size {}: the tokenizer belongs to another model",
+         "{}: token id {} ('{}') is not below the model's vocab_size {}: the tokenizer belongs to another "
+         "model",
          document.where(), *bad, printable(tokenizer_->id_to_token(*bad)), vocab_size_);
   }
   const auto is_bad_label = [&](int32_t label) { return label != kIgnoredLabel && is_bad(label); };

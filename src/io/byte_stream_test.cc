@@ -79,7 +79,7 @@ class ByteStreamTest : public testing::Test {
                  [&] { read_all(*ByteStream::open(path), 65536); });
   }
 
-  TestFolder folder_;
+  TestFolder folder_{memory_folder()};
 };
 
 TEST_F(ByteStreamTest, ReadsFilesOfAnySizeWhateverTheirCompression) {

@@ -1,8 +1,10 @@
 #include "model/trainable_model.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
+#include "base/float_types.h"
 
 namespace tessera {
 namespace {
@@ -102,6 +104,28 @@ void TrainableModel::forward_embedding(const PackedBatch& batch) {
   parameters_.close_weights(0);
 }
 
+void TrainableModel::add_noise() {
+  constexpr int64_t kRows = 64;  // a few hundred KiB of the host's memory at a time
+  const auto [x_TD, free_TD] = embedding_buffers();
+  const int64_t T = x_TD.dim(0), D = x_TD.dim(1);
+  noise_.resize(static_cast<size_t>(kRows * D));
+  noise_bytes_.resize(noise_.size() * static_cast<size_t>(dtype_bytes(dtype_)));
+  for (int64_t begin = 0; begin < T; begin += kRows) {
+    const int64_t rows = std::min(kRows, T - begin);
+    const std::span<float> noise = std::span(noise_).first(static_cast<size_t>(rows * D));
+    for (int64_t row = 0; row < rows; ++row) {
+      embedding_noise_(begin + row, noise.subspan(static_cast<size_t>(row * D), static_cast<size_t>(D)));
+    }
+    if (dtype_ == DType::kBF16) {
+      std::ranges::transform(noise, reinterpret_cast<bf16*>(noise_bytes_.data()), to_bf16);
+    } else {
+      std::memcpy(noise_bytes_.data(), noise.data(), noise.size_bytes());
+    }
+    copy(ConstTensorView(noise_bytes_.data(), dtype_, {rows, D}), free_TD.rows(begin, begin + rows));
+  }
+  ops_->add(x_TD, free_TD);
+}
+
 void TrainableModel::forward_layers() {
   for (int64_t layer = 0; layer < num_layers(); ++layer) {
     open_weights(layer + 1, WeightUse::kForward);
@@ -150,6 +174,7 @@ LossSums TrainableModel::forward_backward(const PackedBatch& batch, float grad_s
   TESSERA_CHECK(parameters_.has_gradients(), "no gradients are bound");
   begin(batch);
   forward_embedding(batch);
+  if (embedding_noise_ && !is_abandoned_) add_noise();
   forward_layers();
   open_head_weights();
   open_head_gradients();
@@ -165,12 +190,16 @@ LossSums TrainableModel::forward_backward(const PackedBatch& batch, float grad_s
   return sums;
 }
 
-LossSums TrainableModel::forward_loss(const PackedBatch& batch, float label_smoothing) {
+LossSums TrainableModel::forward_loss(const PackedBatch& batch, float label_smoothing,
+                                      std::span<LossSums> by_sequence) {
+  TESSERA_CHECK(by_sequence.empty() || std::ssize(by_sequence) == batch.num_sequences(),
+                "room for {} losses, {} sequences", by_sequence.size(), batch.num_sequences());
+  std::ranges::fill(by_sequence, LossSums());
   begin(batch);
   forward_embedding(batch);
   forward_layers();
   open_head_weights();
-  const LossSums sums = is_abandoned_ ? LossSums() : compute_loss(batch, label_smoothing);
+  const LossSums sums = is_abandoned_ ? LossSums() : compute_loss(batch, label_smoothing, by_sequence);
   close_head_weights();
   return sums;
 }

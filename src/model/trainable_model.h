@@ -51,6 +51,9 @@ using LayerWatch = std::function<void(int64_t layer, const char* part, ConstTens
 // Asked whether to continue before a parameter group is used, in the forward or backward pass.
 using BetweenLayers = std::function<bool(int64_t group, WeightUse use)>;
 
+// Fills the values that are added to the embedding of token `token` of the batch.
+using EmbeddingNoise = std::function<void(int64_t token, std::span<float> noise_D)>;
+
 class TrainableModel {
  public:
   virtual ~TrainableModel() = default;
@@ -94,12 +97,15 @@ class TrainableModel {
   // same groups as the others; its gradient is zero.
   void take_part_in_forward_backward(Update gradient_update);
   void take_part_in_forward();
-  // Computes only the loss.
-  LossSums forward_loss(const PackedBatch& batch, float label_smoothing = 0);
+  // Computes only the loss, and that of every sequence by itself if `by_sequence` has room for one each.
+  LossSums forward_loss(const PackedBatch& batch, float label_smoothing = 0,
+                        std::span<LossSums> by_sequence = {});
   // Sets the hook called before each parameter group is used, on the thread that runs the model. Once it
   // returns false the rest of the pass is not computed: groups are still opened and closed, because other
   // ranks rely on it, but the results of the pass are meaningless.
   void call_between_layers(BetweenLayers hook) { between_layers_ = std::move(hook); }
+  // forward_backward() adds this noise, rounded to dtype(), to the embedding. An empty function adds none.
+  void add_embedding_noise(EmbeddingNoise noise) { embedding_noise_ = std::move(noise); }
   // For debugging; an empty function stops watching.
   void watch_layers(LayerWatch watch) { watch_ = std::move(watch); }
   void watch_gradients(GradientWatch watch) { gradient_watch_ = std::move(watch); }
@@ -109,6 +115,11 @@ class TrainableModel {
   virtual ModelFlops flops(std::span<const int32_t> cu_seqlens, int64_t num_targets) const = 0;
 
  protected:
+  // What compute_embedding() has written, and in training memory of the same shape that is free until
+  // backward.
+  struct EmbeddingBuffers {
+    TensorView x_TD, free_TD;
+  };
   // dtype is BF16 or F32. `ops` must outlive the model. The constructor of a family calls list_tensors().
   TrainableModel(const ModelConfig& config, DType dtype, Ops& ops);
   // Every tensor of the model, by group: the views they name belong to the family and stay where they are.
@@ -155,8 +166,11 @@ class TrainableModel {
   // Products add the squares of matrices to update.squares; those of norms, biases and group 0 are added by
   // the caller. Without targets in the batch compute_head() leaves the gradients alone and returns {}.
   virtual void compute_embedding(const PackedBatch& batch) = 0;
+  virtual EmbeddingBuffers embedding_buffers() = 0;
   virtual void compute_layer(int64_t layer) = 0;
-  virtual LossSums compute_loss(const PackedBatch& batch, float label_smoothing) = 0;
+  // by_sequence [num_sequences] is zero, or empty.
+  virtual LossSums compute_loss(const PackedBatch& batch, float label_smoothing,
+                                std::span<LossSums> by_sequence) = 0;
   virtual LossSums compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
                                 WeightUpdate update) = 0;
   // With gradient checkpointing, before compute_layer_backward().
@@ -175,6 +189,7 @@ class TrainableModel {
   // Open and close the same groups as forward up to the loss, and as backward once the head's gradients are
   // open, without computing anything: the gradient is zero.
   void forward_nothing();
+  void add_noise();
   void backward_nothing(WeightUpdate update);
 
   ModelConfig config_;
@@ -182,7 +197,10 @@ class TrainableModel {
   Ops* ops_;
   BoundParameters parameters_;
   BetweenLayers between_layers_;
-  bool is_abandoned_ = false;  // the rest of the pass is not computed
+  EmbeddingNoise embedding_noise_;
+  std::vector<float> noise_;            // a few rows of it
+  std::vector<std::byte> noise_bytes_;  // in dtype()
+  bool is_abandoned_ = false;           // the rest of the pass is not computed
   LayerWatch watch_;
   GradientWatch gradient_watch_;
   ActivationLimits limits_;

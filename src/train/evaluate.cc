@@ -9,12 +9,13 @@
 
 namespace tessera {
 
-std::vector<std::vector<int64_t>> evaluation_batches(const Dataset& dataset, int64_t max_rows,
-                                                     int64_t max_tokens) {
+std::vector<std::vector<int64_t>> batches_of_rows(int64_t num_rows,
+                                                  const std::function<int64_t(int64_t row)>& length_of,
+                                                  int64_t max_rows, int64_t max_tokens) {
   std::vector<std::vector<int64_t>> batches;
   int64_t num_tokens = 0;  // of the last batch
-  for (int64_t row = 0; row < dataset.num_rows(); ++row) {
-    const int64_t length = dataset.row_length(row);
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const int64_t length = length_of(row);
     const bool fits = !batches.empty() && static_cast<int64_t>(batches.back().size()) < max_rows &&
                       num_tokens + length <= max_tokens;
     if (!fits) {
@@ -27,14 +28,41 @@ std::vector<std::vector<int64_t>> evaluation_batches(const Dataset& dataset, int
   return batches;
 }
 
-ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int64_t max_tokens) {
+ActivationLimits limits_of_rows(int64_t num_rows, int64_t max_row_length, int64_t max_rows,
+                                int64_t max_tokens) {
   ActivationLimits limits;
   limits.training = false;
-  limits.max_sequence_length = dataset.max_row_length();
+  limits.max_sequence_length = max_row_length;
   limits.max_tokens =
-      std::max(dataset.max_row_length(),
-               std::min(max_tokens, std::min(max_rows, dataset.num_rows()) * dataset.max_row_length()));
+      std::max(max_row_length, std::min(max_tokens, std::min(max_rows, num_rows) * max_row_length));
   return limits;
+}
+
+std::vector<std::vector<int64_t>> evaluation_batches(const Dataset& dataset, int64_t max_rows,
+                                                     int64_t max_tokens) {
+  return batches_of_rows(
+      dataset.num_rows(), [&dataset](int64_t row) { return dataset.row_length(row); }, max_rows, max_tokens);
+}
+
+ActivationLimits evaluation_limits(const Dataset& dataset, int64_t max_rows, int64_t max_tokens) {
+  return limits_of_rows(dataset.num_rows(), dataset.max_row_length(), max_rows, max_tokens);
+}
+
+bool take_in_turn(int64_t num_batches, TrainableModel& model, Communicator& comm,
+                  const std::function<void(size_t batch)>& compute,
+                  const std::function<bool(double fraction)>& progress) {
+  const int64_t world_size = comm.world().world_size;
+  for (int64_t first = 0; first < num_batches; first += world_size) {
+    const int64_t own = first + comm.world().rank;
+    if (own < num_batches) {
+      compute(static_cast<size_t>(own));
+    } else {
+      model.take_part_in_forward();
+    }
+    const int64_t num_done = std::min(first + world_size, num_batches);
+    if (progress && !progress(static_cast<double>(num_done) / static_cast<double>(num_batches))) return false;
+  }
+  return true;
 }
 
 namespace {
@@ -85,22 +113,14 @@ EvalResult evaluate_together(TrainableModel& model, const Dataset& dataset, int6
                              const std::function<bool(double fraction)>& progress) {
   const Stopwatch stopwatch;
   const auto batches = evaluation_batches(dataset, max_rows, max_tokens);
-  const auto world_size = static_cast<size_t>(comm.world().world_size);
-  const auto rank = static_cast<size_t>(comm.world().rank);
   EvalResult result;
   PackedBatch batch;
   std::vector<double> losses(batches.size());  // of this rank's batches; zero for the others'
-  for (size_t first = 0; first < batches.size(); first += world_size) {
-    if (first + rank < batches.size()) {
-      add_batch(model, dataset, batches[first + rank], &batch, &losses[first + rank], &result);
-    } else {
-      model.take_part_in_forward();
-    }
-    const size_t num_done = std::min(first + world_size, batches.size());
-    const double fraction = static_cast<double>(num_done) / static_cast<double>(batches.size());
-    result.stopped = progress && !progress(fraction);
-    if (result.stopped) return result;
-  }
+  const auto compute = [&](size_t number) {
+    add_batch(model, dataset, batches[number], &batch, &losses[number], &result);
+  };
+  result.stopped = !take_in_turn(std::ssize(batches), model, comm, compute, progress);
+  if (result.stopped) return result;
   double loss_sum = 0;
   comm.sum(losses, {"evaluation losses"});
   for (const double loss : losses) loss_sum += loss;

@@ -3,11 +3,22 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "optim/schedule.h"
 #include "train/guards/loss_spike.h"
 
 namespace tessera {
+
+// The best evaluation so far (BestModelRule).
+struct BestModel {
+  std::string metric;  // its name and direction; "" = there is none yet
+  bool greater_is_better = false;
+  std::optional<double> value;  // finite; set if there is a metric
+  int64_t step = 0;             // of the evaluation; 0 = none yet
+  int64_t checkpoint_step = 0;  // of the newest best evaluation known to have a checkpoint; 0 = none
+  int64_t num_not_better = 0;   // evaluations since then, as early stopping counts them
+};
 
 struct Progress {
   int64_t step = 0;  // completed
@@ -21,6 +32,7 @@ struct Progress {
   int64_t num_skipped_in_a_row = 0;
   LossSpikeHistory loss_spikes = {};
   std::optional<PlateauState> plateau = {};
+  BestModel best = {};
 
   double mean_loss() const { return num_updates > 0 ? total_loss / static_cast<double>(num_updates) : 0; }
 };

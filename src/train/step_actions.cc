@@ -30,7 +30,10 @@ StepActions ActionSchedule::after(int64_t step) const {
 
 int64_t ActionSchedule::num_saves(int64_t first_step) const {
   if (save_strategy_ == "no" || first_step >= max_steps_) return 0;
-  const int64_t interval = save_strategy_ == "epoch" ? steps_per_epoch_ : save_steps_;
+  // With "best" at most as many as there are evaluations.
+  const bool is_best = save_strategy_ == "best";
+  const bool by_epoch = (is_best ? eval_strategy_ : save_strategy_) == "epoch";
+  const int64_t interval = by_epoch ? steps_per_epoch_ : is_best ? eval_steps_ : save_steps_;
   return (max_steps_ + interval - 1) / interval - first_step / interval;
 }
 

@@ -18,6 +18,10 @@ StepRunner::StepRunner(TrainableModel& model, ParameterState& parameters, const 
     mark_layer(group, use);
     return stop_.continue_computing();
   });
+  if (!options.neftune_noise_alpha) return;
+  noise_.emplace(*options.neftune_noise_alpha, options.seed);
+  model_.add_embedding_noise(
+      [this](int64_t token, std::span<float> noise_D) { noise_->fill(token, noise_D); });
 }
 
 // Group 0 is the embedding, the last one the final norm and the head.
@@ -41,6 +45,7 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, St
     model_.take_part_in_forward_backward(update.mode);
   } else {
     make_packed_batch(dataset_, rows, &batch_);
+    if (noise_) noise_->begin(step_, rows, dataset_, batch_);
     const auto label_smoothing = static_cast<float>(options_.label_smoothing);
     part->loss_sum += model_.forward_backward(batch_, grad_scale_, label_smoothing, update).loss_sum;
     part->num_tokens += batch_.num_tokens();

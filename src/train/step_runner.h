@@ -14,6 +14,7 @@
 #include "platform/thread_pool.h"
 #include "tensor/packed_batch.h"
 #include "train/guards/replay_check.h"
+#include "train/neftune.h"
 #include "train/parameters/parameter_state.h"
 #include "train/stop_agreement.h"
 
@@ -22,6 +23,8 @@ namespace tessera {
 struct StepOptions {
   double label_smoothing = 0;
   int64_t replay_check_steps = 0;  // every so many steps a pass is computed twice; 0 = never
+  std::optional<double> neftune_noise_alpha = {};
+  uint64_t seed = 0;  // of the noise
 };
 
 // What one rank computed in a step.
@@ -67,6 +70,7 @@ class StepRunner {
   int64_t step_ = 0;  // the one being run, from 1
   float grad_scale_ = 0;
   PackedBatch batch_;
+  std::optional<NeftuneNoise> noise_;
   std::optional<ReplayCheck> replay_;  // during the passes of a step that is checked
   std::string replay_difference_;
   double rehearsal_s_ = 0;

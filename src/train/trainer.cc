@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "checkpoint/checkpoint_files.h"
 #include "optim/clip.h"
 #include "platform/memory_info.h"
@@ -55,7 +56,7 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   network_meter_.start();
   stop_->listen(stop_signal);
   if (begins_with_evaluation()) run_evaluation();
-  while (progress_.step < plan_.max_steps && !stop_->is_wanted()) {
+  while (!is_done() && !stop_->is_wanted()) {
     peak_->measure_if_due(progress_.step + 1);
     const std::optional<StepMetrics> metrics = train_step(progress_.step);
     if (!metrics) break;
@@ -68,8 +69,8 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
     }
     const StepActions due = actions_->after(progress_.step);
     if (due.log) log_.add_training(totals_.last_step(), &progress_);
-    if (due.evaluate) run_evaluation();
-    if (due.save) files_->save(run_record());
+    const bool is_best = due.evaluate && run_evaluation();
+    if (due.save || (is_best && args_.save_strategy == "best")) save();
     if (due.snapshot) take_snapshot();
   }
   return finish_run();
@@ -83,7 +84,7 @@ bool Trainer::begins_with_evaluation() const {
 
 // The finished model is there, too, and nothing else is due.
 bool Trainer::is_finished_already() {
-  if (!*resume_ || progress_.step < plan_.max_steps || begins_with_evaluation()) return false;
+  if (!*resume_ || !is_done() || begins_with_evaluation()) return false;
   const bool is_there =
       is_root() && resume_->is_in_place() && finished_step(args_.output_dir) == progress_.step;
   return comm_.broadcast(is_there, 0, {"resume"});
@@ -170,7 +171,7 @@ void Trainer::account(StepMetrics metrics) {
   observer_.on_step(metrics);
 }
 
-void Trainer::run_evaluation() {
+bool Trainer::run_evaluation() {
   const NetworkMeterPause pause(network_meter_);
   const auto progress = [this](double fraction) {
     observer_.on_evaluation_progress(fraction);
@@ -182,11 +183,24 @@ void Trainer::run_evaluation() {
   const EvalResult result =
       world().is_single() ? evaluate(*model_, *data_->eval, max_rows, max_tokens, progress)
                           : evaluate_together(*model_, *data_->eval, max_rows, max_tokens, comm_, progress);
+  std::optional<ChoiceResult> choices;
+  if (choices_ && !result.stopped) choices = choices_->score(*model_, max_rows, max_tokens, comm_, progress);
   stop_->enter(StopAgreement::Phase::kOther);
-  if (result.stopped) return;
-  log_.add(evaluation_entry(result), progress_);
+  if (result.stopped || (choices && choices->stopped)) return false;
+  const LogEntry entry = evaluation_entry(result, choices);
+  log_.add(entry, progress_);
   observer_.on_evaluation(result);
-  schedule_->observe_metric(result.loss, /*greater_is_better=*/false);
+  // As in Hugging Face's Trainer, what was there before the first step does not count.
+  if (progress_.step == 0) return false;
+  const std::optional<double> watched = value_of(entry, best_rule_.metric());
+  schedule_->observe_metric(watched.value_or(result.loss), best_rule_.greater_is_better());
+  return best_rule_.observe(entry, progress_.step, &progress_.best);
+}
+
+void Trainer::save() {
+  files_->finish_checkpoint(progress_.step);
+  find_best_checkpoint();
+  files_->save(run_record(), spared_step());
 }
 
 void Trainer::take_snapshot() {
@@ -198,8 +212,16 @@ void Trainer::take_snapshot() {
   });
 }
 
-TrainerState Trainer::trainer_state() const {
+TrainerState Trainer::trainer_state(const Progress& progress) const {
   TrainerState state;
+  const BestModel& best = progress.best;
+  state.best_metric = best.value;
+  if (best.step > 0) state.best_global_step = best.step;
+  if (best.checkpoint_step > 0) state.best_model_checkpoint = best_folder(best.checkpoint_step);
+  if (args_.early_stopping_patience) {
+    state.early_stopping = {*args_.early_stopping_patience, args_.early_stopping_threshold,
+                            best.num_not_better};
+  }
   state.global_step = progress_.step;
   state.epoch = progress_.epoch;
   state.max_steps = plan_.max_steps;
@@ -223,11 +245,15 @@ TrainingRecord Trainer::record_now() const {
 }
 
 RunRecord Trainer::run_record() const {
-  const bool is_last = progress_.step == plan_.max_steps || stop_->agreed_signal() != 0;
-  return {.step = progress_.step,
-          .run_json = training_record_json(record_now()),
-          .trainer_state_json = trainer_state_json(trainer_state(), /*should_save=*/true, is_last),
-          .training_args_json = training_arguments_json(args_)};
+  const bool is_last = is_done() || stop_->agreed_signal() != 0;
+  TrainingRecord record = record_now();
+  // This checkpoint, which counts once it is complete.
+  record.progress.best.checkpoint_step = spared_step();
+  return {
+      .step = progress_.step,
+      .run_json = training_record_json(record),
+      .trainer_state_json = trainer_state_json(trainer_state(record.progress), /*should_save=*/true, is_last),
+      .training_args_json = training_arguments_json(args_)};
 }
 
 TrainSummary Trainer::summarize() const {
@@ -250,16 +276,26 @@ TrainSummary Trainer::summarize() const {
 TrainSummary Trainer::finish_run() {
   files_->finish_checkpoint(progress_.step);
   if (snapshots_) snapshots_->finish();
+  find_best_checkpoint();
   TrainSummary summary = summarize();
-  if (progress_.step >= plan_.max_steps) {
+  if (is_done()) {
+    if (is_root() && progress_.step < plan_.max_steps) {
+      log_info("stopped early after step {}: {} in a row without a better {}; the best is {}", progress_.step,
+               count_of(progress_.best.num_not_better, "evaluation"), progress_.best.metric,
+               *progress_.best.value);
+    }
+    if (args_.load_best_model_at_end) load_best_model();
     const double num_samples = args_.max_steps > 0 ? static_cast<double>(progress_.step * plan_.step_rows)
                                                    : static_cast<double>(plan_.num_rows) * progress_.epoch;
     log_.add(final_entry(progress_, num_samples, summary.runtime_s), progress_);
-    files_->write_model(progress_.step, [this] { return trainer_state_json(trainer_state(), false, true); });
+    files_->write_model(progress_.step,
+                        [this] { return trainer_state_json(trainer_state(progress_), false, true); });
+    if (progress_.best.checkpoint_step > 0) files_->keep_only_best(progress_.best.checkpoint_step);
   } else {
     summary.stop_signal = stop_->agreed_signal();
     if (args_.save_on_sigterm && output_is_shared_) {
-      files_->save_before_stop(progress_.step, [this] { return run_record(); });
+      files_->save_before_stop(
+          progress_.step, [this] { return run_record(); }, spared_step());
     }
     summary.folder = files_->last_checkpoint();
   }

@@ -16,6 +16,8 @@
 #include "optim/schedule.h"
 #include "plan/run_planner.h"
 #include "platform/thread_pool.h"
+#include "train/best_model.h"
+#include "train/choices.h"
 #include "train/guards/step_guard.h"
 #include "train/job_peak.h"
 #include "train/observer.h"
@@ -59,6 +61,7 @@ class Trainer {
  private:
   // Preparation (trainer_setup.cc).
   void open_model(const OpsFactory& make_ops);
+  void open_choices();
   void plan_run();
   void plan_memory_use(const RunPlanner& planner);
   void allocate_and_load();
@@ -74,9 +77,23 @@ class Trainer {
   bool passes_guards(const RowLists& passes, StepMetrics* metrics);
   void update(const StepMetrics& metrics);
   void account(StepMetrics metrics);
-  void run_evaluation();
+  // True if the evaluation is the best so far; false if a signal cut it short.
+  bool run_evaluation();
+  // After the last step, or once early stopping has ended the run.
+  bool is_done() const { return progress_.step >= plan_.max_steps || best_rule_.stops(progress_.best); }
+  void save();
   void take_snapshot();
-  TrainerState trainer_state() const;
+  // Where the checkpoint of a best evaluation is.
+  std::filesystem::path best_folder(int64_t step) const;
+  // Collective, with no checkpoint under way: whether the best evaluation has a checkpoint.
+  void find_best_checkpoint();
+  // The step whose checkpoint save_total_limit spares, once the one of this step is complete; 0 = none.
+  int64_t spared_step() const {
+    return progress_.best.step == progress_.step ? progress_.step : progress_.best.checkpoint_step;
+  }
+  // Collective: gives the model the weights of the best checkpoint.
+  void load_best_model();
+  TrainerState trainer_state(const Progress& progress) const;
   TrainingRecord record_now() const;
   RunRecord run_record() const;
   TrainSummary summarize() const;
@@ -93,6 +110,7 @@ class Trainer {
   std::optional<SafetensorsModel> model_file_;  // until the weights are loaded
   std::unique_ptr<ParameterState> parameters_;
   std::optional<TrainingData> data_;
+  std::optional<ChoiceSet> choices_;
   std::optional<StepRows> rows_;
   std::unique_ptr<Schedule> schedule_;
   std::optional<ActionSchedule> actions_;
@@ -108,6 +126,7 @@ class Trainer {
   std::optional<PeerSnapshots> snapshots_;
   std::optional<RunResume> resume_;
 
+  BestModelRule best_rule_;
   Progress progress_;
   RunLog log_;
   RunTotals totals_;

@@ -1,10 +1,14 @@
 // What happens before the first step: open, plan, check, allocate, load.
+#include <algorithm>
 #include <limits>
 
 #include "arguments/optimizer_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "checkpoint/checkpoint_files.h"
+#include "checkpoint/checkpoint_reader.h"
+#include "comm/first_failure.h"
 #include "formats/file_kind.h"
 #include "model/families.h"
 #include "platform/memory_info.h"
@@ -37,6 +41,8 @@ DiskPlan plan_disk_use(const TrainingArguments& args, int64_t num_parameters, co
                        const RunResume& resume) {
   CheckpointCount count = {actions.num_saves(resume ? resume.record().progress.step : 0),
                            args.save_total_limit, 0};
+  // The newest and the best.
+  if (!args.metric_for_best_model.empty() && count.total_limit == 1) count.total_limit = 2;
   if (resume && resume.is_in_place()) count.num_present = num_checkpoints_in(args.output_dir);
   DiskPlan plan = plan_disk(num_parameters, {args.export_dtype(), state_tensors_of(args)}, count);
   plan.free_bytes = free_disk_bytes(args.output_dir);
@@ -60,6 +66,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       comm_(comm),
       network_meter_(comm.rail()),
       exchange_(comm.world()),
+      best_rule_(args),
       log_(args.include_num_input_tokens_seen != "no", observer_) {
   if (is_root()) observer_.add(observer);
   record_.arguments = Json::parse(training_arguments_json(args_));  // what follows may fill them in
@@ -80,6 +87,7 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
   }
   resume_.emplace(args_, comm_, snapshots_ ? &*snapshots_ : nullptr);
   data_ = open_training_data(args_, model_->config(), pool_, comm_, observer_);
+  open_choices();
   plan_run();
   allocate_and_load();
 }
@@ -95,6 +103,17 @@ void Trainer::open_model(const OpsFactory& make_ops) {
   plan_.num_threads = pool_.num_threads();
   peak_.emplace(args_.measure_peak, pool_, model_->dtype(), comm_);
   plan_.peak = peak_->at_start();
+}
+
+void Trainer::open_choices() {
+  if (!args_.evaluates() || args_.eval_choices.empty()) return;
+  const Tokenizer tokenizer = Tokenizer::open(tokenizer_folder(args_));
+  const ModelConfig& config = model_->config();
+  choices_ = ChoiceSet::open(args_.eval_choices, tokenizer, args_.add_special_tokens,
+                             config.max_position_embeddings, config.vocab_size);
+  if (choices_->num_cut_contexts() > 0) {
+    log_warning("eval_choices: {}", choices_->cut_contexts_text(config.max_position_embeddings));
+  }
 }
 
 void Trainer::plan_run() {
@@ -122,7 +141,8 @@ void Trainer::plan_run() {
 
   DataFacts facts;
   facts.max_row_length = data_->train.max_row_length();
-  facts.max_eval_row_length = data_->eval ? data_->eval->max_row_length() : 0;
+  facts.max_eval_row_length =
+      std::max(data_->eval ? data_->eval->max_row_length() : 0, choices_ ? choices_->max_row_length() : 0);
   facts.largest_pass = [this](int64_t micro_batches_per_pass) {
     rows_->set_micro_batches_per_pass(micro_batches_per_pass);
     return rows_->largest_pass(plan_.max_steps);
@@ -175,17 +195,29 @@ void Trainer::allocate_and_load() {
   ExportOptions export_options;
   export_options.save_dtype = args_.export_dtype();
   export_options.tokenizer_folder = tokenizer_folder(args_);
+  export_options.chat_template = data_->chat_template;
+  export_options.end_of_answer = data_->end_of_answer;
   export_options.generation_config = std::filesystem::path(args_.model) / "generation_config.json";
   files_.emplace(args_, comm_, pool_, *model_, *parameters_, network_meter_, observer_,
                  RunFilesOptions{export_options, plan_.snapshot_bytes, output_is_shared_,
                                  *resume_ ? resume_->last_saved_step() : -1});
   if (snapshots_) snapshots_->open(model_->layout(), *parameters_);
   runner_.emplace(*model_, *parameters_, data_->train, comm_, pool_, *stop_,
-                  StepOptions{args_.label_smoothing_factor, args_.replay_check_steps});
+                  StepOptions{args_.label_smoothing_factor, args_.replay_check_steps,
+                              args_.neftune_noise_alpha, static_cast<uint64_t>(args_.seed)});
 }
 
 void Trainer::restore_progress() {
   progress_ = resume_->record().progress;
+  BestModel& best = progress_.best;
+  if (best.metric != best_rule_.metric() || best.greater_is_better != best_rule_.greater_is_better()) {
+    if (is_root() && !best.metric.empty() && !best_rule_.metric().empty()) {
+      log_warning("the best {} so far, {}, does not count for metric_for_best_model {}{}", best.metric,
+                  *best.value, best_rule_.metric(),
+                  best.metric == best_rule_.metric() ? " in the other direction" : "");
+    }
+    best = {};
+  }
   log_.restore(resume_->log_history());
   for (const auto& guard : guards_) guard->restore(progress_);
   if (progress_.plateau) schedule_->restore(*progress_.plateau);
@@ -194,6 +226,51 @@ void Trainer::restore_progress() {
              schedule_->learning_rate(progress_.step));
   }
   resume_->report(record_, observer_);
+}
+
+std::filesystem::path Trainer::best_folder(int64_t step) const {
+  const bool is_of_this_start = !*resume_ || step > resume_->record().progress.step;
+  const std::filesystem::path own = args_.output_dir;
+  return (is_of_this_start ? own : resume_->checkpoint_parent()) / checkpoint_name(step);
+}
+
+void Trainer::find_best_checkpoint() {
+  BestModel& best = progress_.best;
+  if (best.step == best.checkpoint_step) return;
+  std::error_code ignored;
+  const bool is_there = is_root() && std::filesystem::exists(best_folder(best.step) / kManifestName, ignored);
+  if (comm_.broadcast(is_there, 0, {"best checkpoint"})) best.checkpoint_step = best.step;
+}
+
+void Trainer::load_best_model() {
+  const BestModel& best = progress_.best;
+  if (best.checkpoint_step == 0) {
+    if (is_root()) {
+      log_warning(
+          "load_best_model_at_end: no evaluation that was the best has a checkpoint; the finished "
+          "model is that of step {}",
+          progress_.step);
+    }
+    return;
+  }
+  const std::filesystem::path folder = best_folder(best.checkpoint_step);
+  if (is_root())
+    log_info("the finished model is the best, {} ({} {})", folder.string(), best.metric, *best.value);
+  if (best.checkpoint_step == progress_.step) return;
+  mark_work(comm_, "loading the best model", progress_.step + 1);
+  const PatientScope patience(comm_);
+  const std::optional<Error> error = outside_error([&] {
+    CheckpointReader::open(folder).load(
+        model_->layout(), parameters_->state_tensors(), parameters_->kept(),
+        [this](StateKind kind, int64_t begin, std::span<const float> values) {
+          parameters_->write_state(kind, begin, values);
+        },
+        pool_);
+  });
+  if (const auto told = first_error(comm_, error, {"best model"})) {
+    fail(told->code, "load_best_model_at_end: {}", told->message);
+  }
+  parameters_->state_written();
 }
 
 }  // namespace tessera

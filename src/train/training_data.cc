@@ -54,7 +54,14 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
   } else if (args.evaluates()) {
     eval = open(args.eval_dataset, "reading eval_dataset");
   }
-  return {row_limit, std::move(train), std::move(eval)};
+  TrainingData data = {row_limit, std::move(train), std::move(eval), {}, {}};
+  if (!args.chat_template.empty() && tokenizer) {
+    const ChatTemplate given =
+        ChatTemplate::load(tokenizer_folder(args), *tokenizer, {args.chat_template, ""});
+    data.chat_template = given.source();
+    data.end_of_answer = given.end_of_answer(*tokenizer);
+  }
+  return data;
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "e2e/host_job.h"
 #include "e2e/tiny_model.h"
@@ -100,6 +101,56 @@ TEST_F(Ranks, EvalHasTheResultOfOneProcess) {
   }
 }
 
+TEST_F(Ranks, EvalScoresChoicesAsOneProcessDoes) {
+  std::string lines;
+  for (int i = 0; i < 7; ++i) {
+    lines +=
+        fmt::format(R"({{"context": "the {}", "choices": [" model", " a", " weights of it"], "answer": {}}})"
+                    "\n",
+                    i, i % 3);
+  }
+  const std::string file = tiny_.folder.write("questions.jsonl", lines);
+  const std::vector<std::string> choices = {"eval", "--model", tiny_.model, "--choices", file, "--json"};
+  const auto alone = nlohmann::json::parse(run_well(choices).out);
+  EXPECT_EQ(alone["num_questions"], 7);
+  EXPECT_FALSE(alone.contains("loss"));
+  const auto together = nlohmann::json::parse(run_well(launch(2, choices)).out);
+  for (const char* name : {"accuracy", "accuracy_stderr", "accuracy_norm", "accuracy_norm_stderr"}) {
+    EXPECT_EQ(together[name], alone[name]) << name;
+  }
+  const auto both = nlohmann::json::parse(run_well(eval({"--choices", file})).out);
+  EXPECT_EQ(both["accuracy"], alone["accuracy"]);
+  EXPECT_TRUE(both.contains("perplexity"));
+  expect_one_error(
+      run_tessera({"eval", "--model", tiny_.model, "--choices", tiny_.folder.write("bad.jsonl", "{}\n")}), 65,
+      AllOf(HasSubstr("bad.jsonl:1"), HasSubstr("context")));
+}
+
+TEST_F(Ranks, GenerateHasTheTextOfOneProcess) {
+  const std::string file = tiny_.folder.write("prompts.txt", "the model\na\n\nweights are\n");
+  const std::vector<std::string> several = {"generate",         "--model", tiny_.model, "--prompts", file,
+                                            "--max_new_tokens", "8",       "--seed",    "3"};
+  const std::string alone = run_well(several).out;
+  std::istringstream lines(alone);
+  int num_lines = 0;
+  for (std::string line; std::getline(lines, line); ++num_lines) {
+    const auto json = nlohmann::json::parse(line);
+    const std::string prompt = json["prompt"];
+    const std::vector<std::string> one = {"generate",         "--model", tiny_.model, "--prompt", prompt,
+                                          "--max_new_tokens", "8",       "--seed",    "3"};
+    EXPECT_EQ(run_well(one).out, prompt + json["completion"].get<std::string>() + "\n");
+    if (num_lines > 0) continue;
+    EXPECT_EQ(run_well(launch(2, one)).out, run_well(one).out);
+  }
+  EXPECT_EQ(num_lines, 3);
+  EXPECT_EQ(run_well(launch(2, several)).out, alone);
+  expect_one_error(run_tessera(launch(2, {"generate", "--model", tiny_.model, "--prompt", "-"})), 64,
+                   HasSubstr("no standard input"));
+  expect_one_error(run_tessera({"generate", "--model", tiny_.model, "--prompts",
+                                tiny_.folder.write("bad.jsonl", "{\"text\": 1}\n")}),
+                   65, AllOf(HasSubstr("bad.jsonl:1"), HasSubstr("prompt")));
+}
+
 TEST_F(Ranks, EvalWithDifferentSettingsIsRefused) {
   expect_one_error(
       run_tessera(launch(2, {"--", "/bin/sh", "-c",
@@ -110,7 +161,8 @@ TEST_F(Ranks, EvalWithDifferentSettingsIsRefused) {
 
 TEST_F(Ranks, CommandsThatShareNothingRefuseALauncher) {
   for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
-           {"generate", "--model", tiny_.model, "--prompt", "The"}, {"inspect", tiny_.model}}) {
+           {"tokenize", "--tokenizer", tiny_.tokenizer, "--input", tiny_.text_file},
+           {"inspect", tiny_.model}}) {
     SCOPED_TRACE(command[0]);
     const ProcessResult result = run_tessera(launch(2, command));
     expect_one_error(result, 64,

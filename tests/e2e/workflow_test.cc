@@ -33,6 +33,7 @@ TEST(Workflow, FromTextToATrainedModelThatWrites) {
                                             "--eval_strategy", "steps", "--eval_steps", "15"}));
   EXPECT_THAT(train.out, HasSubstr("{'loss': "));
   EXPECT_THAT(train.out, HasSubstr("{'eval_loss': "));
+  EXPECT_THAT(train.out, HasSubstr("'eval_perplexity': "));
   EXPECT_THAT(train.out, HasSubstr("memory"));
   EXPECT_THAT(train.out, HasSubstr("training loss"));
 

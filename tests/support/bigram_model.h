@@ -72,11 +72,14 @@ class BigramModel final : public TrainableModel {
     ops().embedding(batch.input_ids, embedding_VD_, buffers_.x_TD);
     show(-1, "embedding", buffers_.x_TD);
   }
+  EmbeddingBuffers embedding_buffers() override { return {buffers_.x_TD, buffers_.dx_TD}; }
   void compute_layer(int64_t layer) override {
     ops().linear(buffers_.x_TD, w_DD_, /*bias_N=*/{}, buffers_.y_TD);
     show(layer, "linear", buffers_.y_TD);
   }
-  LossSums compute_loss(const PackedBatch& batch, float label_smoothing) override {
+  LossSums compute_loss(const PackedBatch& batch, float label_smoothing,
+                        std::span<LossSums> by_sequence) override {
+    TESSERA_CHECK(by_sequence.empty(), "losses of {} sequences", by_sequence.size());
     ops().linear(buffers_.y_TD, head_VD_, /*bias_N=*/{}, buffers_.logits_TV);
     return ops().cross_entropy(buffers_.logits_TV, batch.targets, label_smoothing, 1, /*dlogits_RV=*/{});
   }

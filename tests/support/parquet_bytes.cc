@@ -229,7 +229,8 @@ void ParquetBytes::add_page(const ParquetPage& page) {
     return out;
   };
   const auto with_length = [&](const std::string& levels) {
-    return is_v2 || levels.empty() ? levels : encode_byte_array(levels);
+    const bool has_none = is_v2 || levels.empty() || page.level_encoding == parquet::Encoding::kBitPacked;
+    return has_none ? levels : encode_byte_array(levels);
   };
   const std::string levels = with_length(page.repetition_levels) + with_length(page.definition_levels);
   const std::string body = is_v2 ? levels + compressed(page.values) : compressed(levels + page.values);
@@ -252,8 +253,8 @@ void ParquetBytes::add_page(const ParquetPage& page) {
     header.boolean(7, true);
   } else {
     header.integer(2, static_cast<int64_t>(page.encoding));
-    header.integer(3, static_cast<int64_t>(parquet::Encoding::kRle));
-    header.integer(4, static_cast<int64_t>(parquet::Encoding::kRle));
+    header.integer(3, static_cast<int64_t>(page.level_encoding));
+    header.integer(4, static_cast<int64_t>(page.level_encoding));
   }
   header.end_struct();
   add_bytes(header.finish() + body);

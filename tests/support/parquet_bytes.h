@@ -45,17 +45,24 @@ struct ParquetPage {
   parquet::PageType type = parquet::PageType::kData;
   parquet::Encoding encoding = parquet::Encoding::kPlain;
   int64_t num_values = 0;
-  std::string repetition_levels;  // RLE, without the length that kData puts before it; may be empty
+  std::string repetition_levels;  // without the length that kData puts before RLE; may be empty
   std::string definition_levels;
   std::string values;
   bool has_crc = false;
+  parquet::Encoding level_encoding = parquet::Encoding::kRle;
 };
 
 class ParquetBytes {
  public:
+  // Of parquet.thrift's ConvertedType.
   static constexpr int kNoAnnotation = -1;
+  static constexpr int kUtf8 = 0;
+  static constexpr int kList = 3;
+  static constexpr int kTimestampMillis = 9;
+  static constexpr int kUint32 = 13;
+  static constexpr int kUint64 = 14;
 
-  // The schema, depth first, without the root. `converted_type` as in parquet.thrift.
+  // The schema, depth first, without the root.
   void add_group(std::string_view name, parquet::Repetition repetition, int num_children,
                  int converted_type = kNoAnnotation);
   void add_leaf(std::string_view name, parquet::Repetition repetition, parquet::PhysicalType type,

@@ -62,9 +62,12 @@ class DataPreviewCommand : public Command {
   std::string summary() const override { return "Show the first rows of a dataset as the model sees them"; }
   std::string usage() const override { return "--dataset FILE... --model DIR [flags]"; }
   std::string description() const override {
-    return "Reads only as much as it shows. What the loss leaves out, such as the prompt of an answer, is dimmed; "
-           "with --packing, rows are shown packed, with the boundaries of their documents. --json prints one object "
-           "per row before packing: row, text, input_ids, and labels, which are -100 where there is no target and "
+    return "Reads only as much as it shows. What the loss leaves out, such as the prompt of an answer, is "
+           "dimmed; "
+           "with --packing, rows are shown packed, with the boundaries of their documents. --json prints one "
+           "object "
+           "per row before packing: row, text, input_ids, and labels, which are -100 where there is no "
+           "target and "
            "not shifted.";
   }
   std::vector<std::string> examples() const override {
@@ -78,6 +81,7 @@ class DataPreviewCommand : public Command {
     table->add("json", &json_, "Print one JSON object per row.");
   }
 
+  DataArguments* data_arguments() override { return &input_.data; }
   void run(FlagTable*) override {
     if (num_rows_ < 1) fail(ExitCode::kUsage, "--num_rows: expected 1 or more, found {}", num_rows_);
     const OpenData data = open_data(input_);
@@ -99,7 +103,8 @@ class DataPreviewCommand : public Command {
   void for_each_document(const OpenData& data,
                          const std::function<bool(const Document&, const TokenRow&)>& visit) {
     ThreadPool pool(threads_for_pool());
-    RowStream stream(data.plan, data.options, data.tokenizer ? &*data.tokenizer : nullptr, data.vocab_size, pool,
+    RowStream stream(data.plan, data.options, data.tokenizer ? &*data.tokenizer : nullptr, data.vocab_size,
+                     pool,
                      {.max_bytes = kMaxDocumentBytes,
                       .max_documents = std::min<int64_t>(num_rows_, 64),
                       .keeps_text = true,
@@ -128,17 +133,20 @@ class DataPreviewCommand : public Command {
 
   void preview_documents(const OpenData& data) {
     for_each_document(data, [&](const Document& document, const TokenRow& row) {
-      const size_t kept = input_.max_length ? std::min(row.ids.size(), static_cast<size_t>(*input_.max_length))
-                                            : row.ids.size();
-      const ShownRow shown = {std::span(row.ids).first(kept),
-                              row.labels.empty() ? std::span<const int32_t>() : std::span(row.labels).first(kept),
-                              {}};
+      const size_t kept = input_.max_length
+                              ? std::min(row.ids.size(), static_cast<size_t>(*input_.max_length))
+                              : row.ids.size();
+      const ShownRow shown = {
+          std::span(row.ids).first(kept),
+          row.labels.empty() ? std::span<const int32_t>() : std::span(row.labels).first(kept),
+          {}};
       if (json_) {
         print_json(row.text, shown);
       } else {
         std::string title = fmt::format("{}, {}", row_shape_name(document.shape), document.where());
         if (static_cast<int64_t>(row.ids.size()) > data.max_length)
-          title += fmt::format(", {} tokens are cut to {} unless rows are packed", row.ids.size(), data.max_length);
+          title += fmt::format(", {} tokens are cut to {} unless rows are packed", row.ids.size(),
+                               data.max_length);
         print_row(data, title, shown);
       }
       return ++num_shown_ < num_rows_;
@@ -204,9 +212,8 @@ class DataPreviewCommand : public Command {
     TargetStyle style(output_is_terminal() && terminal_takes_colours());
     if (row_number_ == 0) print("{}\n", style.legend());
     const int64_t num_targets = count_row_targets(row);
-    print("\n--- row {}: {}, {} of them {}: {}\n", row_number_++,
-          format_count(std::ssize(row.ids), "token"), format_count(num_targets),
-          num_targets == 1 ? "target" : "targets", title);
+    print("\n--- row {}: {}, {} of them {}: {}\n", row_number_++, format_count(std::ssize(row.ids), "token"),
+          format_count(num_targets), num_targets == 1 ? "target" : "targets", title);
     std::string out;
     if (tokenizer == nullptr) {
       out = fmt::format("{}", fmt::join(row.ids, " "));

@@ -45,8 +45,8 @@ struct DataStats {
   }
 };
 
-// The share of what a trainer that pads computes, in batches of `batch_rows` in the order of Trainer's first epoch,
-// that is padding.
+// The share of what a trainer that pads computes, in batches of `batch_rows` in the order of Trainer's first
+// epoch, that is padding.
 double padding_share(const std::vector<int32_t>& lengths, int64_t batch_rows, int64_t max_length) {
   const auto num_rows = std::ssize(lengths);
   const std::vector<int64_t> order = torch_randperm(num_rows, /*seed=*/42);
@@ -72,7 +72,8 @@ class DataStatsCommand : public Command {
   std::string summary() const override { return "Count rows and tokens of a dataset, and their lengths"; }
   std::string usage() const override { return "--dataset FILE... --model DIR [flags]"; }
   std::string description() const override {
-    return "Tokenizes all rows without keeping them. The share of padding is what a trainer would compute that pads "
+    return "Tokenizes all rows without keeping them. The share of padding is what a trainer would compute "
+           "that pads "
            "the rows of a batch to the longest; Tessera computes none.";
   }
   std::vector<std::string> examples() const override {
@@ -85,6 +86,7 @@ class DataStatsCommand : public Command {
     table->add("json", &json_, "Print one JSON object instead of text.");
   }
 
+  DataArguments* data_arguments() override { return &input_.data; }
   void run(FlagTable*) override {
     if (batch_rows_ < 1)
       fail(ExitCode::kUsage, "--per_device_train_batch_size: expected 1 or more, found {}", batch_rows_);
@@ -116,7 +118,8 @@ class DataStatsCommand : public Command {
     int64_t total_bytes = 1;
     for (const SourceFile& file : data.plan.files) total_bytes += file.stamp.size_bytes;
     ThreadPool pool(threads_for_pool());
-    RowStream stream(data.plan, data.options, data.tokenizer ? &*data.tokenizer : nullptr, data.vocab_size, pool);
+    RowStream stream(data.plan, data.options, data.tokenizer ? &*data.tokenizer : nullptr, data.vocab_size,
+                     pool);
     StatusLine status;
     while (stream.next()) {
       for (size_t i = 0; i < stream.rows().size(); ++i) {
@@ -176,7 +179,8 @@ class DataStatsCommand : public Command {
     const auto num_rows = std::ssize(stats_.lengths);
     const int64_t num_tokens = stats_.num_tokens();
     const auto [cut_rows, cut_tokens] = cut(data.max_length);
-    print("rows        {} in {}\n", format_count(num_rows), format_count(std::ssize(data.plan.files), "file"));
+    print("rows        {} in {}\n", format_count(num_rows),
+          format_count(std::ssize(data.plan.files), "file"));
     if (stats_.num_empty > 0) print("empty       {}\n", format_count(stats_.num_empty));
     if (stats_.num_bad > 0)
       print("not usable  {}{}\n", format_count(stats_.num_bad),
@@ -239,14 +243,19 @@ class DataStatsCommand : public Command {
         {"num_truncated_rows", cut_rows},
         {"num_truncated_tokens", cut_tokens},
         {"padding_share", stats_.padding_share},
-        {"length_quantiles", {{"0.5", quantile(0.5)}, {"0.9", quantile(0.9)}, {"0.99", quantile(0.99)}, {"1", stats_.lengths.back()}}},
+        {"length_quantiles",
+         {{"0.5", quantile(0.5)},
+          {"0.9", quantile(0.9)},
+          {"0.99", quantile(0.99)},
+          {"1", stats_.lengths.back()}}},
         {"runtime_s", stats_.runtime_s},
         {"bytes_per_second", static_cast<double>(stats_.size_bytes) / stats_.runtime_s},
     };
     for (const auto& [bucket, rows] : histogram())
       json["histogram"].push_back({{"min_tokens", int64_t{1} << bucket}, {"num_rows", rows}});
     for (const auto& [file, stats] : stats_.files)
-      json["files"].push_back({{"file", file}, {"num_rows", stats.num_rows}, {"num_tokens", stats.num_tokens}});
+      json["files"].push_back(
+          {{"file", file}, {"num_rows", stats.num_rows}, {"num_tokens", stats.num_tokens}});
     print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   }
 

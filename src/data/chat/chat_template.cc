@@ -172,13 +172,15 @@ class PrefixRenderer {
 
 [[noreturn]] void fail_ambiguous(int64_t message, const char* why) {
   fail(ExitCode::kBadData,
-       "the answer in message {} cannot be told from the text around it: the chat template {}; enclose answers "
+       "the answer in message {} cannot be told from the text around it: the chat template {}; enclose "
+       "answers "
        "in the template in {{% generation %}}, or train on whole conversations",
        message, why);
 }
 
 // What each assistant's message adds to the text of the messages before it. Leaves the first messages only.
-std::vector<std::pair<int64_t, int64_t>> answers_by_growth(const std::string& whole, int64_t num_prompt_messages,
+std::vector<std::pair<int64_t, int64_t>> answers_by_growth(const std::string& whole,
+                                                           int64_t num_prompt_messages,
                                                            PrefixRenderer* renderer) {
   std::vector<std::pair<int64_t, int64_t>> answers;
   Value::List& messages = renderer->messages();
@@ -196,7 +198,8 @@ std::vector<std::pair<int64_t, int64_t>> answers_by_growth(const std::string& wh
       } catch (const jinja::RaisedByTemplate&) {
         fail_ambiguous(i, "refuses the messages before it by themselves");
       }
-      if (!after.starts_with(before)) fail_ambiguous(i, "does not continue the text of the messages before it");
+      if (!after.starts_with(before))
+        fail_ambiguous(i, "does not continue the text of the messages before it");
       answers.emplace_back(std::ssize(before), std::ssize(after));
     }
   }
@@ -244,6 +247,28 @@ RenderedChat ChatTemplate::render(const ChatExample& chat, const RenderOptions& 
 }
 
 const std::string& ChatTemplate::source() const { return impl_->sources.at("default").source; }
+
+std::optional<int32_t> ChatTemplate::end_of_answer(const Tokenizer& tokenizer) const {
+  constexpr std::string_view kAnswer = "0fXq";  // occurs nowhere else
+  ChatExample chat;
+  chat.messages = {Value::Object{{"role", "user"}, {"content", "?"}},
+                   Value::Object{{"role", "assistant"}, {"content", kAnswer}}};
+  std::string text;
+  try {
+    text = render(chat, {}).text;
+  } catch (const Error&) {
+    return std::nullopt;  // it wants other messages
+  }
+  const size_t at = text.find(kAnswer);
+  if (at == std::string::npos) return std::nullopt;
+  const std::vector<std::string> special = tokenizer.special_tokens();
+  for (const int32_t id : tokenizer.encode(std::string_view(text).substr(at + kAnswer.size()), false)) {
+    const bool is_special =
+        std::find(special.begin(), special.end(), tokenizer.id_to_token(id)) != special.end();
+    if (is_special) return id;
+  }
+  return std::nullopt;
+}
 
 uint64_t ChatTemplate::fingerprint() const {
   std::string text = impl_->date;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,7 +25,7 @@ struct ChatTemplateOptions {
 
 struct RenderedChat {
   std::string text;
-  std::vector<int64_t> barriers;                      // see TextMarks
+  std::vector<int64_t> barriers;                     // see TextMarks
   std::vector<std::pair<int64_t, int64_t>> answers;  // byte ranges [begin, end) of `text`, ascending
 };
 
@@ -55,6 +56,9 @@ class ChatTemplate {
 
   // The source of the default template, for the model's folder.
   const std::string& source() const;
+  // The special token with which the template ends an assistant's message, such as <|eot_id|>: where a model
+  // stops that was trained with it.
+  std::optional<int32_t> end_of_answer(const Tokenizer& tokenizer) const;
   // Hash of everything that can change what render() returns, for cache keys.
   uint64_t fingerprint() const;
 

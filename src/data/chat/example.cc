@@ -55,13 +55,6 @@ std::string fields_of(const Value& row) {
   return names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-std::string known_shapes() {
-  std::vector<std::string> texts;
-  for (const ShapeInfo& info : shapes())
-    texts.push_back(fmt::format("{} ({})", info.name, fmt::join(info.fields, ", ")));
-  return fmt::format("{}", fmt::join(texts, ", "));
-}
-
 void check_object(const Value& row, const std::string& where) {
   if (row.object() == nullptr)
     fail(ExitCode::kBadData, "{}: expected an object, found {}", where, row.kind_name());
@@ -79,7 +72,7 @@ class RowReader {
     return value == nullptr || value->is_null() ? nullptr : value;
   }
   std::string where(std::string_view field) const {
-    return fmt::format("{}: field '{}'", where_, printable(column_of(field, format_)));
+    return fmt::format("{}: column '{}'", where_, printable(column_of(field, format_)));
   }
   std::string text(std::string_view field) {
     Value* value = row_.find(column_of(field, format_));
@@ -114,7 +107,7 @@ class RowReader {
   void add_messages(std::string_view field, ChatExample* example) {
     Value* value = find(field);
     if (value == nullptr) fail(ExitCode::kBadData, "{}: missing", where(field));
-    append_messages(std::move(*value), where(field), &example->messages);
+    append_messages(std::move(*value), format_.tags, where(field), &example->messages);
   }
 
   Example prompt_completion() {
@@ -211,9 +204,8 @@ class RowReader {
 };
 
 bool has_shape(const Value& row, const ShapeInfo& info, const RowFormat& format) {
-  return std::all_of(info.fields.begin(), info.fields.end(), [&](std::string_view field) {
-    return row.find(column_of(field, format)) != nullptr;
-  });
+  return std::all_of(info.fields.begin(), info.fields.end(),
+                     [&](std::string_view field) { return row.find(column_of(field, format)) != nullptr; });
 }
 
 }  // namespace
@@ -250,10 +242,13 @@ RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std
     fail(ExitCode::kBadData, "{}: no column '{}' (text_column); columns found: {}", where,
          printable(format.text_column), fields_of(row));
   }
-  fail(ExitCode::kBadData,
-       "{}: expected the fields of one of {}; found {}: name the column with --text_column, or the columns "
-       "with --column_mapping",
-       where, known_shapes(), fields_of(row));
+  std::vector<std::string> known;
+  for (const ShapeInfo& info : shapes()) known.push_back(fmt::format("{}", fmt::join(info.fields, " and ")));
+  fail(
+      ExitCode::kBadData,
+      "{}: expected the columns {}; found {}: name the column of the text with --text_column, or others with "
+      "--column_mapping",
+      where, fmt::join(known, ", or "), fields_of(row));
 }
 
 Example read_example(Value row, RowShape shape, const RowFormat& format, const std::string& where) {
@@ -262,8 +257,8 @@ Example read_example(Value row, RowShape shape, const RowFormat& format, const s
     const std::optional<RowShape> other = recognise_shape(row, format);
     if (other && !format.shape) {
       fail(ExitCode::kBadData,
-           "{}: found the shape {}, but earlier rows have the shape {}: a dataset has one shape of rows", where,
-           row_shape_name(*other), row_shape_name(shape));
+           "{}: found the shape {}, but earlier rows have the shape {}: a dataset has one shape of rows",
+           where, row_shape_name(*other), row_shape_name(shape));
     }
     std::vector<std::string_view> columns;
     for (const std::string_view field : info_of(shape).fields) columns.push_back(column_of(field, format));

@@ -17,9 +17,18 @@ namespace tessera {
 // OpenAI's, whose items have `role` and `content`.
 enum class RowShape { kText, kPromptCompletion, kInstruction, kConversations, kMessages, kTokens };
 
-const char* row_shape_name(RowShape shape);  // "text", "prompt_completion", "alpaca", "sharegpt", "messages", "tokens"
+const char* row_shape_name(
+    RowShape shape);  // "text", "prompt_completion", "alpaca", "sharegpt", "messages", "tokens"
 std::optional<RowShape> row_shape_by_name(std::string_view name);
 std::vector<std::string> row_shape_names();
+
+// The fields of messages, if they are neither OpenAI's nor ShareGPT's.
+struct MessageTags {
+  std::string role;                                        // "" = role or from
+  std::string content;                                     // "" = content or value
+  std::vector<std::pair<std::string, std::string>> roles;  // (value of the role's field, OpenAI's role)
+  bool operator==(const MessageTags&) const = default;
+};
 
 // How the rows of a dataset are read.
 struct RowFormat {
@@ -27,6 +36,7 @@ struct RowFormat {
   std::string text_column = "text";
   // (field, column): the column that holds what the shape calls `field`, such as ("messages", "dialog").
   std::vector<std::pair<std::string, std::string>> columns;
+  MessageTags tags;
   bool operator==(const RowFormat&) const = default;
 };
 
@@ -40,9 +50,9 @@ struct CompletionExample {
 };
 
 struct ChatExample {
-  Value::List messages;  // objects with a string `role`; text parts of `content` are joined
-  Value tools;           // a list of JSON schemas, or null
-  Value::Object more;    // further variables of the template (chat_template_kwargs)
+  Value::List messages;             // objects with a string `role`; text parts of `content` are joined
+  Value tools;                      // a list of JSON schemas, or null
+  Value::Object more;               // further variables of the template (chat_template_kwargs)
   int64_t num_prompt_messages = 0;  // the first so many are a prompt, never a target
   bool has_answers = false;  // a prompt with its answers (alpaca, prompt + completion): those are the targets
 };

@@ -10,17 +10,17 @@
 
 namespace tessera {
 
-// Special tokens that occur in the messages of users and tools get a mark (a Unicode noncharacter) after their
-// first character, which goes through a template with the text; where it comes out, the tokenizer is told not
-// to match a special token.
+// Special tokens that occur in the messages of users and tools get a mark (a Unicode noncharacter) after
+// their first character, which goes through a template with the text; where it comes out, the tokenizer is
+// told not to match a special token.
 class LiteralText {
  public:
   explicit LiteralText(std::vector<std::string> special_tokens);
 
   // Marks the strings in the messages whose role is neither system nor assistant.
   void mark(Value::List* messages) const;
-  // Takes the marks out of a rendered text and returns where they were, ascending. The ranges, ascending offsets
-  // in `text`, move with it.
+  // Takes the marks out of a rendered text and returns where they were, ascending. The ranges, ascending
+  // offsets in `text`, move with it.
   std::vector<int64_t> take_marks(std::string* text, std::vector<std::pair<int64_t, int64_t>>* ranges) const;
 
  private:

@@ -17,11 +17,32 @@ struct Role {
 };
 
 constexpr Role kRoles[] = {
-    {"human", "user"},      {"user", "user"},         {"gpt", "assistant"},  {"assistant", "assistant"},
-    {"chatgpt", "assistant"}, {"bing", "assistant"},  {"bard", "assistant"}, {"bot", "assistant"},
-    {"model", "assistant"}, {"system", "system"},     {"tool", "tool"},      {"observation", "tool"},
-    {"function_response", "tool"}, {"function_call", "function_call"},
+    {"human", "user"},
+    {"user", "user"},
+    {"gpt", "assistant"},
+    {"assistant", "assistant"},
+    {"chatgpt", "assistant"},
+    {"bing", "assistant"},
+    {"bard", "assistant"},
+    {"bot", "assistant"},
+    {"model", "assistant"},
+    {"system", "system"},
+    {"tool", "tool"},
+    {"observation", "tool"},
+    {"function_response", "tool"},
+    {"function_call", "function_call"},
 };
+
+// The role as it is if it is none of those known.
+std::string openai_role(const std::string& name, const MessageTags& tags) {
+  for (const auto& [from, role] : tags.roles) {
+    if (from == name) return role;
+  }
+  for (const Role& known : kRoles) {
+    if (known.from == name && known.role != "function_call") return std::string(known.role);
+  }
+  return name;
+}
 
 // The text of a list of parts: strings and {"type": "text", "text": ...}.
 std::string join_parts(Value::List& parts, const std::string& where) {
@@ -36,8 +57,9 @@ std::string join_parts(Value::List& parts, const std::string& where) {
       text += *content->string();
     } else {
       fail(ExitCode::kBadData, "{}: expected parts of text, found {}", where,
-           type != nullptr && type->string() != nullptr ? "one of type '" + printable(*type->string(), 40) + "'"
-                                                        : part.kind_name());
+           type != nullptr && type->string() != nullptr
+               ? "one of type '" + printable(*type->string(), 40) + "'"
+               : part.kind_name());
     }
   }
   return text;
@@ -52,8 +74,7 @@ void drop_nulls(Value::Object* fields) {
 Value tool_calls_of(const std::string& json, const std::string& where) {
   Value calls = parse_value(json, where);
   if (calls.list() == nullptr) calls = Value::List{std::move(calls)};
-  for (Value& call : *calls.list())
-    call = Value::Object{{"type", "function"}, {"function", std::move(call)}};
+  for (Value& call : *calls.list()) call = Value::Object{{"type", "function"}, {"function", std::move(call)}};
   return calls;
 }
 
@@ -89,11 +110,22 @@ Value read_message(Value item, const std::string& where) {
     if (content->list() != nullptr) {
       *content = join_parts(*content->list(), where);
     } else if (content->string() == nullptr && !content->is_null()) {
-      fail(ExitCode::kBadData, "{}: expected 'content' to be a string or a list of text parts, found {}", where,
-           content->kind_name());
+      fail(ExitCode::kBadData, "{}: expected 'content' to be a string or a list of text parts, found {}",
+           where, content->kind_name());
     }
   }
   return item;
+}
+
+// Gives the fields of a message the names and roles of OpenAI.
+void apply_tags(const MessageTags& tags, Value* message) {
+  if (message->object() == nullptr) return;
+  for (Value::Field& field : *message->object()) {
+    if (!tags.content.empty() && field.name == tags.content) field.name = "content";
+    if (tags.role.empty() || field.name != tags.role) continue;
+    field.name = "role";
+    if (std::string* role = field.value.string()) *role = openai_role(*role, tags);
+  }
 }
 
 Value::List& list_of(Value& value, const std::string& where) {
@@ -108,10 +140,12 @@ void add_message(std::string role, std::string content, Value::List* messages) {
   messages->push_back(Value::Object{{"role", std::move(role)}, {"content", std::move(content)}});
 }
 
-void append_messages(Value items, const std::string& where, Value::List* messages) {
+void append_messages(Value items, const MessageTags& tags, const std::string& where, Value::List* messages) {
   int64_t index = 0;
-  for (Value& item : list_of(items, where))
+  for (Value& item : list_of(items, where)) {
+    apply_tags(tags, &item);
     messages->push_back(read_message(std::move(item), fmt::format("{}[{}]", where, index++)));
+  }
 }
 
 void append_history(Value pairs, const std::string& where, Value::List* messages) {

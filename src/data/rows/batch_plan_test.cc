@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -320,6 +322,49 @@ TEST(BatchPlan, RefusesSettingsWithoutAnyBatch) {
   EXPECT_EQ(error_of([] { BatchPlan{options_for(3, 1, -1)}; }).code(), ExitCode::kBadConfig);
   EXPECT_EQ(error_of([] { BatchPlan{options_for(3, int64_t{1} << 40, int64_t{1} << 40)}; }).code(),
             ExitCode::kBadConfig);
+}
+
+// Rows 0 to 9 are of the first part, 10 to 39 of the second.
+BatchPlanOptions mixture_options(double weight, bool shuffle) {
+  BatchPlanOptions options = {.num_rows = 0, .micro_batch_size = 1, .gradient_accumulation_steps = 1};
+  options.shuffle = shuffle;
+  options.mixture = {{10, weight}, {30, 1 - weight}};
+  for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
+  return options;
+}
+
+TEST(Mixture, SharesFollowTheWeightsUntilAPartIsUsedUp) {
+  EXPECT_THAT(mixture_shares({{10, 0.5}, {30, 0.5}}), ElementsAre(10, 10));
+  EXPECT_THAT(mixture_shares({{10, 0.7}, {30, 0.3}}), ElementsAre(10, 4));
+  EXPECT_THAT(mixture_shares({{10, 1}, {30, 9}}), ElementsAre(3, 30));
+  EXPECT_THAT(mixture_shares({{10, 1e-6}, {30, 1}}), ElementsAre(1, 30));
+  EXPECT_THAT(mixture_shares({{10, 3}}), ElementsAre(10));
+}
+
+TEST(Mixture, EveryEpochTakesOtherRowsUntilAllWereTaken) {
+  for (const bool shuffle : {false, true}) {
+    const BatchPlan plan(mixture_options(0.5, shuffle));
+    std::multiset<int64_t> of_second;
+    std::vector<int64_t> first_epoch;
+    for (int64_t epoch = 0; epoch < 6; ++epoch) {
+      std::vector<int64_t> rows = rows_of_epoch(plan, epoch);
+      EXPECT_EQ(std::count_if(rows.begin(), rows.end(), [](int64_t row) { return row < 10; }), 10);
+      for (const int64_t row : rows) {
+        if (row >= 10) of_second.insert(row);
+      }
+      if (epoch == 0) first_epoch = rows;
+      if (epoch == 3) {
+        EXPECT_EQ(rows != first_epoch, shuffle) << "a new round has a new order";
+      }
+    }
+    for (int64_t row = 10; row < 40; ++row) EXPECT_EQ(of_second.count(row), 2u) << row;
+  }
+}
+
+TEST(Mixture, WithoutShufflingThePartsTakeTurns) {
+  EXPECT_THAT(rows_of_epoch(BatchPlan(mixture_options(0.25, false)), 0).size(), 40u);
+  const std::vector<int64_t> rows = rows_of_epoch(BatchPlan(mixture_options(0.5, false)), 1);
+  EXPECT_THAT(std::vector<int64_t>(rows.begin(), rows.begin() + 4), ElementsAre(0, 20, 1, 21));
 }
 
 }  // namespace

@@ -31,7 +31,12 @@ void write_cache(const std::filesystem::path& path, int64_t vocab_size, bool wit
   const Ids second = {7, 8, 9, 10};
   writer.append_row(first, with_labels ? Ids{kIgnoredLabel, last, kIgnoredLabel} : Ids{}, {});
   writer.append_row(second, with_labels ? second : Ids{}, Ids{1, 3});
-  writer.commit({2, 3, 4, 5, 6});
+  writer.commit({.num_documents = 2,
+                 .num_empty_documents = 3,
+                 .num_invalid_documents = 4,
+                 .num_bad_rows = 7,
+                 .num_cut_documents = 5,
+                 .num_cut_tokens = 6});
 }
 
 std::string bytes_of(const std::filesystem::path& path) { return read_text_file(path); }
@@ -60,6 +65,7 @@ TEST(TokenCache, GivesRowsBackForEveryIdWidth) {
     EXPECT_EQ(cache.trailer().max_row_length, 4);
     EXPECT_EQ(cache.trailer().counts.num_documents, 2);
     EXPECT_EQ(cache.trailer().counts.num_cut_tokens, 6);
+    EXPECT_EQ(cache.trailer().counts.num_bad_rows, 7);
     EXPECT_EQ(cache.entry(0).num_targets, 2u);
   }
 }

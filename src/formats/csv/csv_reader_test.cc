@@ -41,7 +41,7 @@ class CsvReaderTest : public testing::Test {
     expect_error(ExitCode::kBadData, fragments, [&] { rows_of(text); });
   }
 
-  TestFolder folder_;
+  TestFolder folder_{memory_folder()};
 };
 
 TEST_F(CsvReaderTest, ReadsCellsAsStrings) {

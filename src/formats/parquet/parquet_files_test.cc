@@ -40,6 +40,12 @@ void expect_rows(const std::filesystem::path& file) {
   EXPECT_EQ(num_rows, reader.num_rows());
 }
 
+TEST(ParquetFiles, OfManyWritersAreReadExactly) {
+  const auto files = files_in(data_folder() / "parquet");
+  EXPECT_GE(files.size(), 20);
+  for (const auto& file : files) expect_rows(file);
+}
+
 TEST(ParquetFiles, OfTheSharedDataAreReadExactly) {
   const std::filesystem::path folder = shared_folder() / "data" / "parquet";
   if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no " << folder;

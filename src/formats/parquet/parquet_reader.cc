@@ -46,8 +46,9 @@ class ParquetReader::Impl {
 
   std::string problem_of(const SchemaNode& column) const {
     for (int leaf = column.first_leaf; leaf < column.first_leaf + column.num_leaves; ++leaf) {
-      const std::string problem =
-          parquet::LeafConverter(*schema_.leaves[static_cast<size_t>(leaf)].element).problem();
+      const parquet::Leaf& part = schema_.leaves[static_cast<size_t>(leaf)];
+      if (part.is_variant) return "its type VARIANT is not supported";
+      const std::string problem = parquet::LeafConverter(*part.element).problem();
       if (!problem.empty()) return problem;
     }
     return "";

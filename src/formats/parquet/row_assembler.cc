@@ -10,7 +10,7 @@ namespace tessera::parquet {
 namespace {
 
 // A few bytes of a damaged file can stand for a list of any length.
-constexpr int64_t kMaxRowBytes = int64_t{1} << 30;
+constexpr int64_t kMaxRowBytes = int64_t{256} << 20;
 
 }  // namespace
 

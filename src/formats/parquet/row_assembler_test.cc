@@ -25,10 +25,6 @@ using parquet::PageType;
 using parquet::PhysicalType;
 using parquet::Repetition;
 
-// ConvertedTypes.
-constexpr int kUtf8 = 0;
-constexpr int kListType = 3;
-
 enum class NodeShape { kLeaf, kObject, kList };
 enum class ListLayout { kThreeLevels, kTwoLevels, kRepeatedField };
 
@@ -148,7 +144,7 @@ class RandomFile {
     if (node.shape != NodeShape::kList) return add_field(file, node, repetition);
     if (node.layout == ListLayout::kRepeatedField)
       return add_field(file, node.children[0], Repetition::kRepeated);
-    file->add_group(node.name, repetition, 1, kListType);
+    file->add_group(node.name, repetition, 1, ParquetBytes::kList);
     if (node.layout == ListLayout::kTwoLevels)
       return add_field(file, node.children[0], Repetition::kRepeated);
     file->add_group("list", Repetition::kRepeated, 1);
@@ -157,8 +153,9 @@ class RandomFile {
 
   void add_field(ParquetBytes* file, const TypeNode& node, Repetition repetition) {
     if (node.shape == NodeShape::kLeaf)
-      return file->add_leaf(node.name, repetition, node.type,
-                            node.type == PhysicalType::kByteArray ? kUtf8 : ParquetBytes::kNoAnnotation);
+      return file->add_leaf(
+          node.name, repetition, node.type,
+          node.type == PhysicalType::kByteArray ? ParquetBytes::kUtf8 : ParquetBytes::kNoAnnotation);
     file->add_group(node.name, repetition, static_cast<int>(node.children.size()));
     for (const TypeNode& child : node.children) add_schema(file, child);
   }
@@ -251,10 +248,13 @@ class RandomFile {
       definition.push_back(entry.definition);
       if (entry.value != nullptr) values.push_back(entry.value);
     }
+    const bool is_bit_packed = !is_v2 && below(4) == 0;
+    const auto encode_levels = is_bit_packed ? encode_bit_packed_levels : encode_rle;
+    if (is_bit_packed) page.level_encoding = Encoding::kBitPacked;
     if (leaf.max_repetition > 0)
-      page.repetition_levels = encode_rle(repetition, std::bit_width(leaf.max_repetition));
+      page.repetition_levels = encode_levels(repetition, std::bit_width(leaf.max_repetition));
     if (leaf.max_definition > 0)
-      page.definition_levels = encode_rle(definition, std::bit_width(leaf.max_definition));
+      page.definition_levels = encode_levels(definition, std::bit_width(leaf.max_definition));
     encode_values(leaf.type, values, &page);
     file->add_page(page);
   }

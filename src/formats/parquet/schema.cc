@@ -32,11 +32,14 @@ class SchemaBuilder {
     int depth = 0;
     int definition_level = 0;
     int repetition_level = 0;
+    bool is_variant = false;
   };
 
   const SchemaElement& take() {
     if (next_ >= elements_.size()) reject("the schema ends early: it has only {} elements", elements_.size());
-    return elements_[next_++];
+    const SchemaElement& element = elements_[next_++];
+    if (!is_valid_utf8(element.name)) reject("the schema has a field called '{}'", printable(element.name));
+    return element;
   }
 
   static Place inside(const Place& outer, const SchemaElement& element) {
@@ -102,7 +105,8 @@ class SchemaBuilder {
     node.definition_level = place.definition_level;
     node.first_leaf = static_cast<int>(schema_.leaves.size());
     if (element.type) {
-      schema_.leaves.push_back({&element, place.path, place.definition_level, place.repetition_level});
+      schema_.leaves.push_back(
+          {&element, place.path, place.definition_level, place.repetition_level, place.is_variant});
     } else if (element.logical == LogicalType::kList && has_repeated_child(element)) {
       return annotated_list(element, place);
     } else if (element.logical == LogicalType::kMap && has_repeated_child(element) &&
@@ -110,7 +114,9 @@ class SchemaBuilder {
       return map_node(place);
     } else {
       node.kind = SchemaNode::Kind::kStruct;
-      node.children = fields_of(element, place);
+      Place within = place;
+      within.is_variant |= element.logical == LogicalType::kVariant;
+      node.children = fields_of(element, within);
       if (node.children.empty()) reject("the group '{}' of the schema has no fields", printable(place.path));
     }
     node.num_leaves = static_cast<int>(schema_.leaves.size()) - node.first_leaf;

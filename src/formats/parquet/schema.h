@@ -32,6 +32,7 @@ struct Leaf {
   std::string path;  // "messages.list.element.role"
   int max_definition_level = 0;
   int max_repetition_level = 0;
+  bool is_variant = false;  // within a group that encodes a VARIANT
 };
 
 struct Schema {

@@ -118,9 +118,11 @@ void LlamaModel::compute_layer(int64_t layer) {
   if (is_last) ops().add(y_TD, saved.mlp.x_TD);
 }
 
-LossSums LlamaModel::compute_loss(const PackedBatch& batch, float label_smoothing) {
+LossSums LlamaModel::compute_loss(const PackedBatch& batch, float label_smoothing,
+                                  std::span<LossSums> by_sequence) {
   return loss_head_forward(ops(), norm_eps(), weights_.head, batch.targets, label_smoothing,
-                           activations_.final_x_TD, activations_.loss_scratch, activations_.target_rows);
+                           activations_.final_x_TD, activations_.loss_scratch, activations_.target_rows,
+                           {batch.cu_seqlens, by_sequence});
 }
 
 LossSums LlamaModel::compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,

@@ -52,9 +52,13 @@ class LlamaModel final : public TrainableModel {
 
   // Computes the stream before the first layer, in activations_.layers[0].attention.x_TD.
   void compute_embedding(const PackedBatch& batch) override;
+  EmbeddingBuffers embedding_buffers() override {
+    return {activations_.layers.front().attention.x_TD, activations_.dx_TD};
+  }
   // The last layer leaves the stream in activations_.final_x_TD.
   void compute_layer(int64_t layer) override;
-  LossSums compute_loss(const PackedBatch& batch, float label_smoothing) override;
+  LossSums compute_loss(const PackedBatch& batch, float label_smoothing,
+                        std::span<LossSums> by_sequence) override;
   // Also computes the gradient of that stream, in activations_.dx_TD.
   LossSums compute_head(const PackedBatch& batch, float grad_scale, float label_smoothing,
                         WeightUpdate update) override;

@@ -112,14 +112,19 @@ LossSums whole_rows_loss(const Head& head, ConstTensorView norm_RD, std::span<co
   return head.ops.cross_entropy(logits_RV, targets, head.label_smoothing, grad_scale, dlogits_RV);
 }
 
-// (2) and (3) chunk by chunk; leaves the logits of the last chunk in scratch.
-LossSums chunked_loss(const Head& head, ConstTensorView norm_RD, std::span<const int32_t> targets) {
+// (2) and the first half of (3) chunk by chunk; leaves the logits of the last chunk in scratch.
+TensorView chunked_softmax(const Head& head, ConstTensorView norm_RD, std::span<const int32_t> targets) {
   const TensorView rows = head.scratch.softmax.rows(0, std::ssize(targets));
   for (int64_t i = 0; i < head.num_chunks(); ++i) {
     const Chunk chunk = Chunk::at(head, i);
     head.ops.cross_entropy_add_chunk(compute_logits(head, norm_RD, chunk), chunk.begin, targets,
                                      head.label_smoothing, rows);
   }
+  return rows;
+}
+
+LossSums chunked_loss(const Head& head, ConstTensorView norm_RD, std::span<const int32_t> targets) {
+  const TensorView rows = chunked_softmax(head, norm_RD, targets);
   return head.ops.cross_entropy_loss(rows, targets, head.vocab_size(), head.label_smoothing);
 }
 
@@ -171,11 +176,36 @@ std::span<const int32_t> targets_between(const TargetRows& selected, int64_t beg
   return std::span(selected.targets).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
+// (2) and (3) of selected rows [begin, end), sequence by sequence.
+LossSums loss_by_sequence(const Head& head, ConstTensorView norm_RD, const TargetRows& selected,
+                          int64_t begin, int64_t end, const SequenceLosses& by_sequence) {
+  const std::span<const int32_t> targets = targets_between(selected, begin, end);
+  const TensorView rows = head.whole_rows() ? compute_logits(head, norm_RD, {0, head.vocab_size()})
+                                            : chunked_softmax(head, norm_RD, targets);
+  LossSums sums;
+  for (int64_t first = begin, last; first < end; first = last) {
+    const int32_t row = selected.rows[static_cast<size_t>(first)];
+    const auto next = std::ranges::upper_bound(by_sequence.cu_seqlens, row);
+    const auto in_sequence = std::ranges::lower_bound(selected.rows, *next) - selected.rows.begin();
+    last = std::min<int64_t>(in_sequence, end);
+    const ConstTensorView of_sequence = rows.rows(first - begin, last - begin);
+    const std::span<const int32_t> its_targets = targets_between(selected, first, last);
+    const LossSums found =
+        head.whole_rows()
+            ? head.ops.cross_entropy(of_sequence, its_targets, head.label_smoothing, /*grad_scale=*/0, {})
+            : head.ops.cross_entropy_loss(of_sequence, its_targets, head.vocab_size(), head.label_smoothing);
+    add_to(by_sequence.sums[static_cast<size_t>(next - by_sequence.cu_seqlens.begin() - 1)], found);
+    add_to(sums, found);
+  }
+  return sums;
+}
+
 }  // namespace
 
 LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
                            std::span<const int32_t> targets, float label_smoothing, TensorView x_TD,
-                           const LossHeadScratch& scratch, TargetRows& selected) {
+                           const LossHeadScratch& scratch, TargetRows& selected,
+                           const SequenceLosses& by_sequence) {
   select_targets(targets, selected);
   const int64_t count = std::ssize(selected.rows);
   if (count == 0) return {};
@@ -186,6 +216,9 @@ LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weig
   const Head head = {ops, weights, scratch, label_smoothing};
   return sum_over_blocks(scratch, count, [&](int64_t begin, int64_t end) {
     const TensorView norm_RD = norm_ND.rows(begin, end);
+    if (!by_sequence.sums.empty()) {
+      return loss_by_sequence(head, norm_RD, selected, begin, end, by_sequence);
+    }
     const std::span<const int32_t> block_targets = targets_between(selected, begin, end);
     return head.whole_rows() ? whole_rows_loss(head, norm_RD, block_targets, /*grad_scale=*/0, {})
                              : chunked_loss(head, norm_RD, block_targets);

@@ -69,11 +69,18 @@ struct TargetRows {
   std::vector<int32_t> targets;
 };
 
+// Where the losses of single sequences are added.
+struct SequenceLosses {
+  std::span<const int32_t> cu_seqlens;  // as in PackedBatch
+  std::span<LossSums> sums;             // one per sequence; empty = not wanted
+};
+
 // Computes the loss of x_TD, whose rows it rearranges. targets [T] are token ids or kIgnoredLabel. Sets
 // `selected`.
 LossSums loss_head_forward(Ops& ops, float norm_eps, const LossHeadWeights& weights,
                            std::span<const int32_t> targets, float label_smoothing, TensorView x_TD,
-                           const LossHeadScratch& scratch, TargetRows& selected);
+                           const LossHeadScratch& scratch, TargetRows& selected,
+                           const SequenceLosses& by_sequence = {});
 
 // Also computes dx_TD = gradient of grad_scale * loss with respect to x, zero in rows without a target.
 // Weight gradients are overwritten or added to, according to `update`; untouched if no row has a target.

@@ -36,14 +36,19 @@ void check_loss_in_pieces(int64_t vocab_size, const std::vector<int64_t>& length
   const double expected_squares = sum_of_squares(parameter_layout(config), together.gradients());
   EXPECT_NEAR(squares, expected_squares, 1e-12 * expected_squares);
   EXPECT_EQ(together.model().forward_loss(packed, 0.1f).loss_sum, expected.loss_sum);
+  std::vector<LossSums> by_sequence(rows.size(), {1, 1});
+  together.model().forward_loss(packed, 0.1f, by_sequence);
   apart.model().reserve(limits_of(packed));
   LossSums sums;
   for (size_t i = 0; i < rows.size(); ++i) {
     const PackedBatch one = pack({rows[i]});
     const LogitsPieces whole = logits_pieces(one.num_tokens(), vocab_size);
     ASSERT_TRUE(whole.rows == one.num_tokens() && whole.columns == vocab_size) << "several pieces";
-    sums.loss_sum +=
-        apart.model().forward_backward(one, 1.0f, 0.1f, i == 0 ? Update::kOverwrite : Update::kAdd).loss_sum;
+    const LossSums of_one =
+        apart.model().forward_backward(one, 1.0f, 0.1f, i == 0 ? Update::kOverwrite : Update::kAdd);
+    sums.loss_sum += of_one.loss_sum;
+    EXPECT_EQ(by_sequence[i].num_targets, of_one.num_targets);
+    EXPECT_NEAR(by_sequence[i].loss_sum, of_one.loss_sum, 0x1.0p-18 * of_one.loss_sum) << "sequence " << i;
   }
   const double rounding = std::sqrt(static_cast<double>(packed.num_tokens())) * 0x1.0p-24;
   EXPECT_NEAR(sums.loss_sum, expected.loss_sum, rounding * expected.loss_sum);

@@ -25,11 +25,21 @@ double floating_point_ops(const TrainableModel& model, int64_t num_tokens) {
   return 6.0 * static_cast<double>(num_tokens) * static_cast<double>(counted);
 }
 
-LogEntry evaluation_entry(const EvalResult& result) {
+LogEntry evaluation_entry(const EvalResult& result, const std::optional<ChoiceResult>& choices) {
   LogEntry entry;
-  entry.values = {{"eval_loss", result.loss}};
+  entry.values = {{"eval_loss", result.loss}, {"eval_perplexity", result.perplexity}};
+  if (choices) {
+    entry.values.emplace_back("eval_choices_accuracy", choices->accuracy);
+    entry.values.emplace_back("eval_choices_accuracy_stderr", choices->accuracy_stderr);
+    entry.values.emplace_back("eval_choices_accuracy_norm", choices->accuracy_norm);
+    entry.values.emplace_back("eval_choices_accuracy_norm_stderr", choices->accuracy_norm_stderr);
+  }
   add_speed("eval", result.runtime_s, static_cast<double>(result.num_rows), result.num_batches, &entry);
   return entry;
+}
+
+bool is_evaluation(const LogEntry& entry) {
+  return std::ranges::any_of(entry.values, [](const auto& value) { return value.first == "eval_loss"; });
 }
 
 LogEntry final_entry(const Progress& progress, double num_samples, double runtime_s) {
@@ -41,10 +51,8 @@ LogEntry final_entry(const Progress& progress, double num_samples, double runtim
 }
 
 bool has_evaluation(const std::vector<LogEntry>& log_history, int64_t step) {
-  return std::ranges::any_of(log_history, [step](const LogEntry& entry) {
-    return entry.step == step &&
-           std::ranges::any_of(entry.values, [](const auto& value) { return value.first == "eval_loss"; });
-  });
+  return std::ranges::any_of(
+      log_history, [step](const LogEntry& entry) { return entry.step == step && is_evaluation(entry); });
 }
 
 }  // namespace tessera

@@ -206,21 +206,41 @@ void OutputFolder::point_latest() {
 fs::path OutputFolder::checkpoint_folder(int64_t step) const { return folder_ / checkpoint_name(step); }
 
 // Renames before deleting, so that a half-deleted folder is not taken for a checkpoint.
-void OutputFolder::checkpoint_written(int64_t step, std::optional<int64_t> total_limit) {
-  std::erase(checkpoints_, checkpoint_folder(step));
-  checkpoints_.push_back(checkpoint_folder(step));
-  while (total_limit && std::ssize(checkpoints_) > *total_limit) {
-    const fs::path oldest = std::move(checkpoints_.front());
-    checkpoints_.pop_front();
-    const fs::path condemned =
-        folder_ / fmt::format("{}{}-to-delete", kUnfinishedPrefix, oldest.filename().string());
-    try {
-      move_path(oldest, condemned);
-      remove_tree(condemned);
-    } catch (const Error& error) {
-      log_warning("save_total_limit: {}", error.what());
-    }
+void OutputFolder::remove_checkpoint(const fs::path& folder) {
+  const fs::path condemned =
+      folder_ / fmt::format("{}{}-to-delete", kUnfinishedPrefix, folder.filename().string());
+  try {
+    move_path(folder, condemned);
+    remove_tree(condemned);
+  } catch (const Error& error) {
+    log_warning("save_total_limit: {}", error.what());
   }
+}
+
+void OutputFolder::checkpoint_written(int64_t step, std::optional<int64_t> total_limit, int64_t best_step) {
+  const fs::path newest = checkpoint_folder(step), best = checkpoint_folder(best_step);
+  std::erase(checkpoints_, newest);
+  checkpoints_.push_back(newest);
+  if (!total_limit) return;
+  for (auto old = checkpoints_.begin();
+       old != checkpoints_.end() && std::ssize(checkpoints_) > *total_limit;) {
+    if (*old == newest || *old == best) {
+      ++old;
+      continue;
+    }
+    remove_checkpoint(*old);
+    old = checkpoints_.erase(old);
+  }
+}
+
+void OutputFolder::keep_only(int64_t best_step) {
+  const fs::path best = checkpoint_folder(best_step);
+  if (std::ranges::find(checkpoints_, best) == checkpoints_.end()) return;  // in the folder resumed from
+  for (const fs::path& checkpoint : checkpoints_) {
+    if (checkpoint != best) remove_checkpoint(checkpoint);
+  }
+  std::erase_if(checkpoints_, [&best](const fs::path& checkpoint) { return checkpoint != best; });
+  point_latest();
 }
 
 fs::path OutputFolder::unfinished_model(const fs::path& folder) {

@@ -43,9 +43,12 @@ class OutputFolder {
   const std::filesystem::path& previous_folder() const { return previous_folder_; }
 
   std::filesystem::path checkpoint_folder(int64_t step) const;
-  // Records a new checkpoint and deletes the oldest beyond `total_limit`, but never a folder that is not a
-  // checkpoint of this program; a failed deletion is a warning.
-  void checkpoint_written(int64_t step, std::optional<int64_t> total_limit);
+  // Records a new checkpoint and deletes the oldest beyond `total_limit`, but never the one of `best_step`
+  // (0 = none), nor a folder that is not a checkpoint of this program; a failed deletion is a warning.
+  void checkpoint_written(int64_t step, std::optional<int64_t> total_limit, int64_t best_step = 0);
+  // Deletes every checkpoint of this run but the one of `best_step`, as Hugging Face's Trainer does at the
+  // end of a run with save_total_limit 1.
+  void keep_only(int64_t best_step);
   // Where replace_model() keeps the unfinished model of the output folder `folder`.
   static std::filesystem::path unfinished_model(const std::filesystem::path& folder);
   // `write` fills an unfinished folder; its files are then moved into the output folder. Files of an earlier
@@ -54,6 +57,7 @@ class OutputFolder {
 
  private:
   void set_aside(const std::filesystem::path& name);
+  void remove_checkpoint(const std::filesystem::path& folder);
   void point_latest();
 
   std::filesystem::path folder_;

@@ -64,13 +64,14 @@ CheckpointPlan RunFiles::checkpoint_plan(int64_t step) const {
   return plan;
 }
 
-void RunFiles::save(const RunRecord& record) {
+void RunFiles::save(const RunRecord& record, int64_t best_step) {
   const int64_t step = record.step;
   finish_checkpoint(step);
   mark_work(comm_, "beginning a checkpoint", step + 1);
   const NetworkMeterPause pause(meter_);
-  saver_.begin(checkpoint_plan(step), record,
-               [this, step] { output_->checkpoint_written(step, args_.save_total_limit); });
+  saver_.begin(checkpoint_plan(step), record, [this, step, best_step] {
+    output_->checkpoint_written(step, args_.save_total_limit, best_step);
+  });
   if (!args_.async_save) saver_.finish();
   report_checkpoint();
 }
@@ -97,12 +98,16 @@ void RunFiles::report_checkpoint() {
   observers_.on_checkpoint(outcome->folder);
 }
 
+void RunFiles::keep_only_best(int64_t best_step) {
+  if (output_ && args_.save_total_limit == 1) output_->keep_only(best_step);
+}
+
 // Rank 0 knows what is complete.
-void RunFiles::save_before_stop(int64_t step, const std::function<RunRecord()>& record) {
+void RunFiles::save_before_stop(int64_t step, const std::function<RunRecord()>& record, int64_t best_step) {
   const bool is_saved = step == 0 || last_saved_step_ == step;
   if (!comm_.broadcast(!is_saved, 0, {"checkpoint"})) return;
   saves_before_stop_ = true;
-  save(record());
+  save(record(), best_step);
   finish_checkpoint(step);
   if (is_root() && last_saved_step_ != step) fail(ExitCode::kIoError, "{}", checkpoint_error_);
 }

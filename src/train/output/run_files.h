@@ -42,15 +42,18 @@ class RunFiles {
   // of an earlier run aside. Rank 0 adds the files that report on steps to the observers.
   void open(std::optional<int64_t> resumed_step);
 
-  // Collective: begins a checkpoint, after the one under way is complete.
-  void save(const RunRecord& record);
+  // Collective: begins a checkpoint, after the one under way is complete. save_total_limit spares the
+  // checkpoint of `best_step`; 0 = none.
+  void save(const RunRecord& record, int64_t best_step);
   // Collective: waits for the one under way. `step`: the last one completed.
   void finish_checkpoint(int64_t step);
   // Tells the observer of a checkpoint that has been completed or has failed.
   void report_checkpoint();
   // Collective: saves and waits, unless the checkpoint of this step exists. Error(kIoError) if it cannot be
   // written.
-  void save_before_stop(int64_t step, const std::function<RunRecord()>& record);
+  void save_before_stop(int64_t step, const std::function<RunRecord()>& record, int64_t best_step);
+  // On rank 0, with save_total_limit 1 and no checkpoint under way: of the checkpoints only the best stays.
+  void keep_only_best(int64_t best_step);
   // Collective: the finished model, then trainer_state.json.
   void write_model(int64_t step, const std::function<std::string()>& trainer_state);
   // Collective.

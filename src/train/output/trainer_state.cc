@@ -17,7 +17,13 @@ using nlohmann::json;
 // Formats a number as Python does: floats keep a decimal point.
 std::string python_number(const LogEntry::Value& value) {
   if (const int64_t* whole = std::get_if<int64_t>(&value)) return std::to_string(*whole);
-  return json(std::get<double>(value)).dump();
+  const double real = std::get<double>(value);
+  return std::isinf(real) ? (real > 0 ? "inf" : "-inf") : json(real).dump();
+}
+
+template <typename T>
+json or_null(const std::optional<T>& value) {
+  return value ? json(*value) : json(nullptr);
 }
 
 json entry_json(const LogEntry& entry) {
@@ -55,9 +61,17 @@ std::string trainer_state_json(const TrainerState& state, bool should_save, bool
                           {"should_save", should_save},
                           {"should_training_stop", should_training_stop}}},
                         {"attributes", json::object()}};
-  const json out = {{"best_global_step", nullptr},
-                    {"best_metric", nullptr},
-                    {"best_model_checkpoint", nullptr},
+  json callbacks = {{"TrainerControl", control}};
+  if (const auto& stopping = state.early_stopping) {
+    callbacks["EarlyStoppingCallback"] = {
+        {"args",
+         {{"early_stopping_patience", stopping->patience},
+          {"early_stopping_threshold", stopping->threshold}}},
+        {"attributes", {{"early_stopping_patience_counter", stopping->patience_counter}}}};
+  }
+  const json out = {{"best_global_step", or_null(state.best_global_step)},
+                    {"best_metric", or_null(state.best_metric)},
+                    {"best_model_checkpoint", or_null(state.best_model_checkpoint)},
                     {"epoch", state.epoch},
                     {"eval_steps", state.eval_steps},
                     {"global_step", state.global_step},
@@ -70,7 +84,7 @@ std::string trainer_state_json(const TrainerState& state, bool should_save, bool
                     {"num_input_tokens_seen", state.num_input_tokens_seen},
                     {"num_train_epochs", state.num_train_epochs},
                     {"save_steps", state.save_steps},
-                    {"stateful_callbacks", {{"TrainerControl", control}}},
+                    {"stateful_callbacks", callbacks},
                     {"total_flos", state.total_flos},
                     {"train_batch_size", state.train_batch_size},
                     {"trial_name", nullptr},

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -37,6 +38,16 @@ struct TrainerState {
   int64_t save_steps = 500;
   int64_t num_input_tokens_seen = 0;
   double total_flos = 0;
+  std::optional<double> best_metric;
+  std::optional<int64_t> best_global_step;
+  std::optional<std::string> best_model_checkpoint;
+  // EarlyStoppingCallback, if the run has one.
+  struct EarlyStopping {
+    int64_t patience;
+    double threshold;
+    int64_t patience_counter;
+  };
+  std::optional<EarlyStopping> early_stopping;
   std::vector<LogEntry> log_history;
 };
 

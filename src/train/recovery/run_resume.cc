@@ -139,6 +139,10 @@ bool RunResume::is_in_place() const {
   return point_->held || same_folder(point_->reader->folder().parent_path(), args_.output_dir);
 }
 
+fs::path RunResume::checkpoint_parent() const {
+  return is_in_place() ? fs::path(args_.output_dir) : point_->reader->folder().parent_path();
+}
+
 int64_t RunResume::last_saved_step() const {
   return point_->reader && is_in_place() ? point_->record.progress.step : last_saved_step_;
 }

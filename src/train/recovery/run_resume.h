@@ -34,6 +34,8 @@ class RunResume {
   const std::vector<LogEntry>& log_history() const { return point_->log_history; }
   // The run continues in the folder that it was started in.
   bool is_in_place() const;
+  // Where the run saved its checkpoints so far.
+  std::filesystem::path checkpoint_parent() const;
   // Step of the newest complete checkpoint in output_dir that this rank knows of; -1 = none.
   int64_t last_saved_step() const;
 

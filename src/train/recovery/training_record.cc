@@ -91,6 +91,17 @@ PlateauState parse_plateau(const JsonNode& fields) {
   return plateau;
 }
 
+BestModel parse_best_model(const JsonNode& fields) {
+  BestModel best;
+  best.metric = fields["metric"].string();
+  best.greater_is_better = fields["greater_is_better"].boolean();
+  best.value = finite(fields["value"]);
+  best.step = fields["step"].integer(1);
+  best.checkpoint_step = fields["checkpoint_step"].integer(0);
+  best.num_not_better = fields["num_not_better"].integer(0);
+  return best;
+}
+
 // Arguments that change the numbers of later steps.
 constexpr std::array kArgumentsWithEffect = {"dtype",
                                              "eval_dataset",
@@ -108,6 +119,8 @@ constexpr std::array kArgumentsWithEffect = {"dtype",
                                              "adam_epsilon",
                                              "max_grad_norm",
                                              "label_smoothing_factor",
+                                             "neftune_noise_alpha",
+                                             "early_stopping_patience",
                                              "grad_accum_dtype",
                                              "loss_spike_policy",
                                              "loss_spike_window",
@@ -209,12 +222,21 @@ std::string training_record_json(const TrainingRecord& record) {
               {"loss_spikes",
                {{"losses", record.progress.loss_spikes.losses},
                 {"grad_norms", record.progress.loss_spikes.grad_norms}}},
-              {"plateau", nullptr}};
+              {"plateau", nullptr},
+              {"best_model", nullptr}};
   if (record.progress.plateau) {
     out["plateau"] = {{"learning_rate", record.progress.plateau->learning_rate},
                       {"best", or_null(record.progress.plateau->best)},
                       {"num_bad", record.progress.plateau->num_bad},
                       {"cooldown_left", record.progress.plateau->cooldown_left}};
+  }
+  if (const BestModel& best = progress.best; !best.metric.empty()) {
+    out["best_model"] = {{"metric", best.metric},
+                         {"greater_is_better", best.greater_is_better},
+                         {"value", *best.value},
+                         {"step", best.step},
+                         {"checkpoint_step", best.checkpoint_step},
+                         {"num_not_better", best.num_not_better}};
   }
   return out.dump();
 }
@@ -240,6 +262,7 @@ TrainingRecord parse_training_record(const std::string& text, const std::string&
   record.progress = parse_progress(object("progress"));
   record.progress.loss_spikes = parse_loss_spikes(object("loss_spikes"));
   if (!fields["plateau"].is_null()) record.progress.plateau = parse_plateau(fields["plateau"]);
+  if (!fields["best_model"].is_null()) record.progress.best = parse_best_model(fields["best_model"]);
   return record;
 }
 

@@ -47,6 +47,12 @@ TrainingRecord full_record() {
   record.progress.plateau = PlateauState{};
   record.progress.plateau->learning_rate = 0.001;
   record.progress.plateau->best = 2.0;
+  record.progress.best = {.metric = "eval_loss",
+                          .greater_is_better = false,
+                          .value = 2.5,
+                          .step = 6,
+                          .checkpoint_step = 4,
+                          .num_not_better = 1};
   record.progress.loss_spikes = {{2.5, 2.25}, {1.0, 1.5}};
   return record;
 }
@@ -88,7 +94,8 @@ void expect_refused(const Json& changed, const std::string& field) {
   }
 }
 
-const std::set<std::string> kOptional = {"launch_id", "plateau", "plateau.best", "data.global_batch_size"};
+const std::set<std::string> kOptional = {"launch_id", "plateau", "plateau.best", "data.global_batch_size",
+                                         "best_model"};
 
 TEST(TrainingRecordFields, AllOfThemSurviveWritingAndReading) {
   const std::string text = training_record_json(full_record());
@@ -140,7 +147,9 @@ TEST(TrainingRecordFields, EveryCountOutOfRangeIsNamed) {
                                              "progress.num_updates",
                                              "progress.num_skipped_in_a_row",
                                              "plateau.num_bad",
-                                             "plateau.cooldown_left"};
+                                             "plateau.cooldown_left",
+                                             "best_model.checkpoint_step",
+                                             "best_model.num_not_better"};
   int num_counts = 0;
   for (const std::string& field : all_fields()) {
     const Json::json_pointer at = pointer_to(field);

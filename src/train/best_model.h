@@ -1,0 +1,40 @@
+// Which evaluation of a run is the best, and when a run without a better one stops early.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "arguments/arguments.h"
+#include "train/output/trainer_state.h"
+#include "train/progress.h"
+
+namespace tessera {
+
+// The metric that models are compared by, as Hugging Face's Trainer does: _determine_best_metric and
+// EarlyStoppingCallback.
+class BestModelRule {
+ public:
+  // Without metric_for_best_model nothing is ever best.
+  explicit BestModelRule(const TrainingArguments& args);
+
+  // "eval_loss"; "" = none.
+  const std::string& metric() const { return metric_; }
+  bool greater_is_better() const { return greater_is_better_; }
+
+  // Takes in the evaluation after `step` steps. True if it is the best so far.
+  bool observe(const LogEntry& evaluation, int64_t step, BestModel* best) const;
+  // As many evaluations in a row as early_stopping_patience allows were not better.
+  bool stops(const BestModel& best) const { return patience_ && best.num_not_better >= *patience_; }
+
+ private:
+  std::string metric_;
+  bool greater_is_better_;
+  std::optional<int64_t> patience_;
+  double threshold_;
+};
+
+// The value of this name; nullopt if the entry has none.
+std::optional<double> value_of(const LogEntry& entry, const std::string& name);
+
+}  // namespace tessera
