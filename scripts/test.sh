@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 preset=${1:-release}
 shift || true
 scripts/install_packages.sh test
-for folder in tests/tokenizer_compat tests/gguf_compat; do
+for folder in tests/tokenizer_compat tests/jinja_compat tests/gguf_compat; do
   [ -d "$folder/node_modules" ] && continue
   # Without network access the tests that need these packages are skipped, and say so.
   npm ci --prefix "$folder" --no-audit --no-fund ||

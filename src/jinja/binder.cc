@@ -149,7 +149,7 @@ class Binder {
 
   void bind_for(Statement& statement, const Frame& frame) {
     bind_all(statement.expressions, frame);
-    FunctionScope own{&frame.function, 0};
+    FunctionScope own;
     FunctionScope& function = statement.recursive ? own : frame.function;
 
     Scope scope(program_, function, &frame.scope);
@@ -190,7 +190,7 @@ class Binder {
   }
 
   void bind_macro(MacroCode& macro, const Frame& frame) {
-    FunctionScope function{&frame.function, 0};
+    FunctionScope function;
     Scope scope(program_, function, &frame.scope);
     for (const ExprPtr& parameter : macro.parameters) scope.declare_parameter(parameter->name);
     for (const ExprPtr& value : macro.defaults) scope.visit(*value);

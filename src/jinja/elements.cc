@@ -114,13 +114,16 @@ Datum string_slice(Rendering& r, const Datum& text, const Datum& begin, const Da
     const size_t first = offset(bounds.begin);
     return string(bytes.substr(first, offset(bounds.begin + bounds.count) - first), text.markup);
   }
+  // Where each character begins.
+  size_t* starts = r.array<size_t>(size + 1);
+  int64_t num_starts = 0;
+  for (size_t pos = 0; pos < bytes.size() && num_starts < size; next_code_point(bytes, pos))
+    starts[num_starts++] = pos;
+  starts[num_starts] = bytes.size();
   std::string out;
-  std::vector<size_t> starts;
-  for (size_t pos = 0; pos < bytes.size(); next_code_point(bytes, pos)) starts.push_back(pos);
-  starts.push_back(bytes.size());
   for (int64_t i = 0; i < bounds.count; ++i) {
-    const auto at = static_cast<size_t>(bounds.begin + i * bounds.step);
-    if (at + 1 < starts.size()) out += bytes.substr(starts[at], starts[at + 1] - starts[at]);
+    const int64_t at = bounds.begin + i * bounds.step;
+    if (at < num_starts) out += bytes.substr(starts[at], starts[at + 1] - starts[at]);
   }
   return r.copy_string(out, text.markup);
 }
@@ -272,7 +275,7 @@ Datum to_list(Rendering& r, const Datum& value) {
     for (size_t pos = 0; pos < text.size();) {
       const size_t begin = pos;
       next_code_point(text, pos);
-      items.push(string(text.substr(begin, pos - begin), value.markup));
+      items.push(string(text.substr(begin, pos - begin)));
     }
   } else if (value.is(Kind::kDict) || value.is(Kind::kView)) {
     const Datum& dict = value.is(Kind::kDict) ? value : value.view->dict;

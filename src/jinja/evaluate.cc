@@ -16,15 +16,10 @@ void Interpreter::write(const Datum& value) {
   r_.write(text);
 }
 
-// Sums and concatenations of strings are written piece by piece, without the whole in memory.
+// Sums of strings are written piece by piece, without the whole in memory.
 void Interpreter::write(const Expr& expr) {
   if (expr.kind == ExprKind::kConstant) return write(expr.constant);
   if (expr.kind == ExprKind::kAdd) return write_sum(expr);
-  if (expr.kind == ExprKind::kConcat) {
-    // All operands are evaluated before any text appears: one may be a macro that looks at nothing else, but
-    // an error must leave no part behind in what a caller captures.
-    return write(evaluate_concat(expr));
-  }
   write(evaluate(expr));
 }
 

@@ -207,7 +207,7 @@ void Interpreter::loop_over(const Statement& statement, const Datum& iterable, F
   variable.kind = Kind::kLoop;
   variable.loop = loop;
 
-  bool empty = true;
+  bool completed = false;  // an iteration came to its end
   for (Datum item = next_item(*loop); !item.is_missing(); item = next_item(*loop)) {
     r_.step();
     ++loop->index0;
@@ -216,10 +216,12 @@ void Interpreter::loop_over(const Statement& statement, const Datum& iterable, F
     enter(statement.starts[0]);
     assign(*statement.targets[0], item);
     if (statement.uses_loop) slot(statement.loop) = variable;
-    empty = false;
-    if (run(statement.bodies[0]) == Flow::kBreak) break;
+    const Flow ended = run(statement.bodies[0]);
+    if (ended == Flow::kBreak) break;
+    completed = completed || ended == Flow::kNext;
   }
-  if (!empty || statement.bodies[1].empty()) return;
+  // As in Jinja, else also runs where every iteration ended with break or continue.
+  if (completed || statement.bodies[1].empty()) return;
   enter(statement.starts[1]);
   flow = run(statement.bodies[1]);
 }

@@ -19,11 +19,6 @@ constexpr std::string_view kOneCharacterOperators = "+-/*%~[](){}><=.:|,;";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_tag_character(char c) { return c == '%' || c == '{' || c == '#'; }
-bool is_name_character(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' ||
-         static_cast<unsigned char>(c) >= 0x80;
-}
-
 // \r\n and \r become \n; one line break at the end is dropped.
 std::string normalize_newlines(std::string_view source) {
   std::string out;
@@ -183,11 +178,12 @@ class Lexer {
     const char c = source_[pos_];
     if (is_digit(c)) return number();
     if (c == '\'' || c == '"') return quoted(c);
-    if (is_name_character(c)) {
-      size_t size = 1;
-      while (pos_ + size < source_.size() && is_name_character(source_[pos_ + size])) ++size;
-      add(TokenKind::kName, rest().substr(0, size));
-      return advance(size);
+    size_t name_end = pos_;
+    for (size_t next = pos_; next < source_.size() && is_identifier_part(next_code_point(source_, next));)
+      name_end = next;
+    if (name_end > pos_) {
+      add(TokenKind::kName, rest().substr(0, name_end - pos_));
+      return advance(name_end - pos_);
     }
     for (const std::string_view both : kTwoCharacterOperators) {
       if (at(both)) {
@@ -196,7 +192,9 @@ class Lexer {
       }
     }
     if (kOneCharacterOperators.find(c) == std::string_view::npos) {
-      fail_here(fmt::format("unexpected character '{}' in a tag", printable(rest().substr(0, 1))));
+      size_t end = pos_;
+      next_code_point(source_, end);
+      fail_here(fmt::format("unexpected character '{}' in a tag", printable(rest().substr(0, end - pos_))));
     }
     if (c == '(') open += ')';
     if (c == '[') open += ']';

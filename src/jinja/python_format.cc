@@ -214,9 +214,12 @@ class PercentFormatter {
       if (static_cast<int64_t>(out_.size()) > r_.options.max_output_bytes)
         r_.fail("the formatted text is too long");
     }
-    const bool all_used = is_tuple_ ? used_ == arguments_.list->size : used_ == 1 || is_mapping(arguments_);
-    if (!all_used && !arguments_.is(Kind::kList))
+    // Whatever has items may have some that are not used.
+    const bool has_items = is_mapping(arguments_) || arguments_.is(Kind::kList) ||
+                           arguments_.is(Kind::kRange) || arguments_.is_undefined();
+    if (is_tuple_ ? used_ < arguments_.list->size : used_ < 1 && !has_items) {
       r_.fail("not all arguments converted during string formatting");
+    }
     return out_;
   }
 
@@ -425,6 +428,11 @@ class BraceFormatter {
   Datum argument(std::string_view name) {
     const bool is_index = name.find_first_not_of("0123456789") == std::string_view::npos && name.size() < 10;
     if (is_index) {
+      const bool numbers_itself = name.empty();
+      if (numbers_itself ? numbered_ : next_ > 0) {
+        r_.fail("cannot switch between automatic field numbering and manual field specification");
+      }
+      numbered_ = !numbers_itself;
       const int64_t index = name.empty() ? next_++ : std::stoll(std::string(name));
       if (index >= args_.size) r_.fail("Replacement index {} out of range for positional args tuple", index);
       return args_.items[index];
@@ -438,6 +446,7 @@ class BraceFormatter {
   Rendering& r_;
   const Arguments& args_;
   int64_t next_ = 0;
+  bool numbered_ = false;  // a field had a number of its own
 };
 
 }  // namespace

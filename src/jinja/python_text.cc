@@ -70,7 +70,7 @@ void append_json_string(std::string& out, std::string_view text, bool ensure_asc
   for (size_t pos = 0; pos < text.size();) {
     const size_t begin = pos;
     const char32_t c = next_code_point(text, pos);
-    if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x80 || !ensure_ascii)) {
+    if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x7F || !ensure_ascii)) {
       out.append(text.substr(begin, pos - begin));
     } else if (const size_t at = c < 0x80 ? kEscaped.find(static_cast<char>(c)) : std::string_view::npos;
                at != std::string_view::npos) {

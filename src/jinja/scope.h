@@ -12,7 +12,6 @@ namespace tessera::jinja {
 
 // A template, macro, call block or recursive loop while it is bound.
 struct FunctionScope {
-  const FunctionScope* outer = nullptr;
   int num_slots = 0;
 };
 

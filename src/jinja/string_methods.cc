@@ -201,7 +201,7 @@ Datum split_at_space(Rendering& r, const Datum& self, int64_t left) {
   std::string_view rest = strip(self.view_text(), Side::kLeft);
   while (!rest.empty()) {
     if (left-- == 0) {
-      parts.push(shared(self, strip(rest, Side::kRight)));
+      parts.push(shared(self, rest));
       break;
     }
     size_t end = 0;
@@ -219,7 +219,7 @@ Datum reverse_split_at_space(Rendering& r, const Datum& self, int64_t left) {
   std::string_view rest = strip(self.view_text(), Side::kRight);
   while (!rest.empty()) {
     if (left-- == 0) {
-      parts.push_back(shared(self, strip(rest, Side::kLeft)));
+      parts.push_back(shared(self, rest));
       break;
     }
     size_t begin = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "jinja/binder.h"
 #include "jinja/interpreter.h"
 #include "jinja/parser.h"
@@ -10,6 +11,11 @@
 namespace tessera::jinja {
 
 Template Template::parse(std::string_view source, const std::string& origin) {
+  if (const int64_t at = find_invalid_utf8(source); at >= 0) {
+    const auto line = 1 + std::count(source.begin(), source.begin() + at, '\n');
+    fail(ExitCode::kBadData, "{}: line {}: expected UTF-8, found the byte 0x{:02x}", origin, line,
+         static_cast<unsigned char>(source[static_cast<size_t>(at)]));
+  }
   std::unique_ptr<Program> program = parse_program(source, origin);
   bind_names(*program);
   return Template(std::shared_ptr<const Program>(std::move(program)));

@@ -143,6 +143,8 @@ TEST(JinjaTemplate, SaysWhereATemplateIsWrong) {
             "test: line 1: '{% include %}' is not supported: a chat template is one file");
   EXPECT_EQ(error_of("{{ 1 | nope }}"), "test: line 1: no filter named 'nope'");
   EXPECT_EQ(error_of("{{ x | wordwrap }}"), "test: line 1: no filter named 'wordwrap' is supported");
+  EXPECT_EQ(error_of("a\n{{ x }}\xFF"), "test: line 2: expected UTF-8, found the byte 0xff");
+  EXPECT_EQ(error_of("{{ 1 – 2 }}"), "test: line 1: unexpected character '–' in a tag");
   EXPECT_EQ(error_of("{{ 99999999999999999999 }}"),
             "test: line 1: the integer 99999999999999999999 does not fit in 64 bits");
 }

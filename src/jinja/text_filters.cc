@@ -7,6 +7,7 @@
 #include <string>
 
 #include "jinja/functions.h"
+#include "jinja/number_parsing.h"
 #include "jinja/operators.h"
 #include "jinja/python_text.h"
 #include "jinja/unicode_text.h"
@@ -139,8 +140,8 @@ Datum truncate(Rendering& r, const Datum& value, const Arguments& args) {
   const int64_t kept = length - count_code_points(end);
   if (kept < 0) r.fail("expected length >= {}, got {}", count_code_points(end), length);
   if (leeway < 0) r.fail("expected leeway >= 0, got {}", leeway);
+  if (const auto size = size_of(value); size && *size - leeway <= length) return value;
   const std::string_view text = to_string_argument(r, value, "truncate");
-  if (count_code_points(text) - leeway <= length) return value;
   std::string_view head = text.substr(0, byte_offset(text, kept));
   if (!given.has(1) || !is_true(given[1])) head = head.substr(0, std::min(head.rfind(' '), head.size()));
   return r.concat(head, end);
@@ -180,8 +181,10 @@ Datum file_size_format(Rendering& r, const Datum& value, const Arguments& args) 
   static constexpr std::string_view kPrefixes = "kMGTPEZY";
   const auto given = bind(r, args, "filesizeformat", kNames);
   const bool binary = given.has(0) && is_true(given[0]);
-  if (!value.is_number()) r.fail("filesizeformat: expected a number, found {}", object_name(value));
-  const double bytes = value.as_double();
+  const auto parsed = value.is_string() ? parse_float(value.view_text()) : std::nullopt;
+  if (!parsed && !value.is_number())
+    r.fail("filesizeformat: expected a number, found {}", object_name(value));
+  const double bytes = parsed ? *parsed : value.as_double();
   const double base = binary ? 1024 : 1000;
   if (bytes == 1) return string("1 Byte");
   if (bytes < base) return r.copy_string(fmt::format("{:.0f} Bytes", std::trunc(bytes)));

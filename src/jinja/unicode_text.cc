@@ -50,27 +50,47 @@ int ascii_lower(int c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
 
 // The title case of one character, in full: "ﬁ" gives "Fi".
 void append_title(std::string& out, char32_t c) {
-  const auto unit = static_cast<UChar32>(c);
-  UChar in[2];
-  int32_t length = 0;
-  UErrorCode status = U_ZERO_ERROR;
-  u_strFromUTF32(in, 2, &length, &unit, 1, &status);
-  const auto simple = static_cast<char32_t>(u_totitle(unit));
-  if (U_FAILURE(status) || simple != c) return append_code_point(out, simple);
-  // Without a simple mapping: upper case in full, then all but its first character in lower case.
+  const auto simple = static_cast<char32_t>(u_totitle(static_cast<UChar32>(c)));
   std::string one;
   append_code_point(one, c);
-  const std::string upper = to_upper(one);
-  size_t pos = 0;
-  if (upper == one || is_title_case(c)) {
-    out += one;
-    return;
-  }
-  append_code_point(out, next_code_point(upper, pos));
-  out += to_lower(std::string_view(upper).substr(pos));
+  if (simple != c || to_upper(one) == one) return append_code_point(out, simple);
+  UErrorCode status = U_ZERO_ERROR;
+  UChar in[2], title[8];
+  int32_t length = 0;
+  const auto unit = static_cast<UChar32>(c);
+  u_strFromUTF32(in, 2, &length, &unit, 1, &status);
+  length = u_strToTitle(title, 8, in, length, nullptr, "", &status);
+  char bytes[32];
+  u_strToUTF8(bytes, sizeof(bytes), &length, title, length, &status);
+  out +=
+      U_SUCCESS(status) != 0 ? std::string_view(bytes, static_cast<size_t>(length)) : std::string_view(one);
 }
 
 bool is_cased(char32_t c) { return is_upper_case(c) || is_lower_case(c) || is_title_case(c); }
+
+// The lower case of the character text[begin, end), where a capital sigma at the end of a word differs.
+std::string lower_in_context(std::string_view text, size_t begin, size_t end) {
+  constexpr std::string_view kSigma = "Σ";
+  constexpr std::string_view kFinalSigma = "ς";
+  const std::string_view one = text.substr(begin, end - begin);
+  if (one != kSigma) return to_lower(one);
+  const auto is_ignorable = [](char32_t c) {
+    return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASE_IGNORABLE) != 0;
+  };
+  bool cased_before = false;
+  for (size_t pos = 0; pos < begin;) {
+    const char32_t c = next_code_point(text, pos);
+    if (!is_ignorable(c)) cased_before = is_cased(c);
+  }
+  bool cased_after = false;
+  for (size_t pos = end; pos < text.size();) {
+    const char32_t c = next_code_point(text, pos);
+    if (is_ignorable(c)) continue;
+    cased_after = is_cased(c);
+    break;
+  }
+  return cased_before && !cased_after ? std::string(kFinalSigma) : to_lower(one);
+}
 
 }  // namespace
 
@@ -174,7 +194,9 @@ std::string swap_case(std::string_view text) {
     const size_t begin = pos;
     const char32_t c = next_code_point(text, pos);
     const std::string_view one = text.substr(begin, pos - begin);
-    out += is_upper_case(c) ? to_lower(one) : is_lower_case(c) ? to_upper(one) : std::string(one);
+    out += is_upper_case(c)   ? lower_in_context(text, begin, pos)
+           : is_lower_case(c) ? to_upper(one)
+                              : std::string(one);
   }
   return out;
 }
@@ -196,7 +218,7 @@ std::string to_title(std::string_view text) {
     const size_t begin = pos;
     const char32_t c = next_code_point(text, pos);
     if (in_word) {
-      out += to_lower(text.substr(begin, pos - begin));
+      out += lower_in_context(text, begin, pos);
     } else {
       append_title(out, c);
     }
