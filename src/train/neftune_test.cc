@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 #include "support/saving_run.h"
 
 namespace tessera {
