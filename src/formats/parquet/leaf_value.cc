@@ -85,8 +85,8 @@ std::string int96_text(std::string_view bytes) {
 __extension__ using Int128 = __int128;
 __extension__ using Uint128 = unsigned __int128;
 
-// In two's complement.
-Int128 read_big_endian(std::string_view bytes) {
+// Big-endian.
+Int128 read_twos_complement(std::string_view bytes) {
   Uint128 value = !bytes.empty() && (bytes[0] & 0x80) != 0 ? ~Uint128{0} : 0;
   for (const char byte : bytes) value = value << 8 | static_cast<uint8_t>(byte);
   return static_cast<Int128>(value);
@@ -176,7 +176,7 @@ Value LeafConverter::convert(const RawValue& raw, std::string* bad_value) const 
       if (element_.type == PhysicalType::kInt32 || element_.type == PhysicalType::kInt64)
         return decimal_text(integer, element_.scale);
       if (raw.bytes.size() <= kMaxDecimalBytes)
-        return decimal_text(read_big_endian(raw.bytes), element_.scale);
+        return decimal_text(read_twos_complement(raw.bytes), element_.scale);
       *bad_value =
           fmt::format("expected a DECIMAL of up to {} bytes, found {}", kMaxDecimalBytes, raw.bytes.size());
       return {};
