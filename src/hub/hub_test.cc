@@ -427,6 +427,8 @@ TEST_F(HubModel, GatedSaysWhereToAskForAccess) {
 
 TEST_F(HubModel, ThatDoesNotExistNamesTheNearestOne) {
   serve();
+  expect_error(ExitCode::kNoInput, {"org/tinny: does not exist, or is private", "did you mean 'org/tiny'?"},
+               [&] { resolve_model("org/tinny", ModelFiles::kAll, settings_); });
   settings_.token = "hf_any";
   expect_error(ExitCode::kNoInput,
                {"org/tinny: neither a local path nor a model", "did you mean 'org/tiny'?"},
