@@ -80,14 +80,15 @@ std::map<std::string, std::vector<float>> read_gguf_tensors(const fs::path& path
   return tensors;
 }
 
-class ExportGgufTest : public testing::TestWithParam<GgmlType> {};
+class ExportGgufTest : public testing::TestWithParam<uint32_t> {};
 
 TEST_P(ExportGgufTest, EveryElementIsAtItsPlace) {
   const TestFolder folder;
   const ModelConfig config = gguf_test_config();
   write_gguf_test_model(folder / "m", config);
   ThreadPool pool(3);
-  export_gguf(folder / "m", config, {.type = GetParam()}, folder / "m.gguf", pool);
+  const auto type = static_cast<GgmlType>(GetParam());
+  export_gguf(folder / "m", config, {.type = type}, folder / "m.gguf", pool);
   auto tensors = read_gguf_tensors(folder / "m.gguf");
   const ParameterLayout layout = parameter_layout(config);
   EXPECT_EQ(tensors.size(), layout.parameters().size());
@@ -102,7 +103,7 @@ TEST_P(ExportGgufTest, EveryElementIsAtItsPlace) {
                                 find("model.norm.weight")};
   const char* names[] = {"token_embd.weight", "blk.1.attn_v.weight",    "blk.0.ffn_down.weight",
                          "output.weight",     "blk.1.attn_output.bias", "output_norm.weight"};
-  const float tolerance = GetParam() == GgmlType::kQ8_0 ? 0.02f : GetParam() == GgmlType::kF16 ? 1e-6f : 0.0f;
+  const float tolerance = type == GgmlType::kQ8_0 ? 0.02f : type == GgmlType::kF16 ? 1e-6f : 0.0f;
   for (size_t n = 0; n < std::size(names); ++n) {
     const std::vector<float>& found = tensors.at(names[n]);
     ASSERT_EQ(std::ssize(found), ordered[n]->num_elements) << names[n];
@@ -125,9 +126,8 @@ TEST_P(ExportGgufTest, EveryElementIsAtItsPlace) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, ExportGgufTest,
-                         testing::Values(GgmlType::kF32, GgmlType::kF16, GgmlType::kBF16, GgmlType::kQ8_0),
-                         [](const auto& param) { return ggml_type(param.param).name; });
+INSTANTIATE_TEST_SUITE_P(Types, ExportGgufTest, testing::Values(0, 1, 30, 8),
+                         [](const auto& param) { return find_ggml_type(param.param)->name; });
 
 TEST(ExportGguf, TiedModelsHaveNoOutputAndLlama3ScalingHasDivisors) {
   const TestFolder folder;
