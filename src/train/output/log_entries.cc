@@ -38,10 +38,6 @@ LogEntry evaluation_entry(const EvalResult& result, const std::optional<ChoiceRe
   return entry;
 }
 
-bool is_evaluation(const LogEntry& entry) {
-  return std::ranges::any_of(entry.values, [](const auto& value) { return value.first == "eval_loss"; });
-}
-
 LogEntry final_entry(const Progress& progress, double num_samples, double runtime_s) {
   LogEntry entry;
   add_speed("train", runtime_s, num_samples, progress.step, &entry);
@@ -51,8 +47,10 @@ LogEntry final_entry(const Progress& progress, double num_samples, double runtim
 }
 
 bool has_evaluation(const std::vector<LogEntry>& log_history, int64_t step) {
-  return std::ranges::any_of(
-      log_history, [step](const LogEntry& entry) { return entry.step == step && is_evaluation(entry); });
+  return std::ranges::any_of(log_history, [step](const LogEntry& entry) {
+    return entry.step == step &&
+           std::ranges::any_of(entry.values, [](const auto& value) { return value.first == "eval_loss"; });
+  });
 }
 
 }  // namespace tessera
