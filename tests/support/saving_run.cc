@@ -70,7 +70,9 @@ void SavingRun::interrupt_at(int64_t step, const std::string& name) {
   }
   const std::vector<nlohmann::json> lines = read_json_lines(from / "metrics.jsonl");
   std::ofstream out(output() / "metrics.jsonl");
-  for (int64_t i = 0; i <= step; ++i) out << lines[static_cast<size_t>(i)].dump() << "\n";
+  for (const nlohmann::json& line : lines) {
+    if (line.at("step") <= step + 1) out << line.dump() << "\n";
+  }
   out << "{\"step\": 3, \"lo";
 }
 
