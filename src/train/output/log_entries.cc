@@ -1,6 +1,7 @@
 #include "train/output/log_entries.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 namespace tessera {
@@ -29,17 +30,16 @@ LogEntry evaluation_entry(const EvalResult& result, const std::optional<ChoiceRe
   LogEntry entry;
   entry.values = {{"eval_loss", result.loss}, {"eval_perplexity", result.perplexity}};
   if (choices) {
-    entry.values.emplace_back("eval_choices_accuracy", choices->accuracy);
-    entry.values.emplace_back("eval_choices_accuracy_stderr", choices->accuracy_stderr);
-    entry.values.emplace_back("eval_choices_accuracy_norm", choices->accuracy_norm);
-    entry.values.emplace_back("eval_choices_accuracy_norm_stderr", choices->accuracy_norm_stderr);
+    const auto add = [&entry](const char* name, double value) {
+      if (!std::isnan(value)) entry.values.emplace_back(name, value);
+    };
+    add("eval_choices_accuracy", choices->accuracy);
+    add("eval_choices_accuracy_stderr", choices->accuracy_stderr);
+    add("eval_choices_accuracy_norm", choices->accuracy_norm);
+    add("eval_choices_accuracy_norm_stderr", choices->accuracy_norm_stderr);
   }
   add_speed("eval", result.runtime_s, static_cast<double>(result.num_rows), result.num_batches, &entry);
   return entry;
-}
-
-bool is_evaluation(const LogEntry& entry) {
-  return std::ranges::any_of(entry.values, [](const auto& value) { return value.first == "eval_loss"; });
 }
 
 LogEntry final_entry(const Progress& progress, double num_samples, double runtime_s) {
@@ -51,8 +51,10 @@ LogEntry final_entry(const Progress& progress, double num_samples, double runtim
 }
 
 bool has_evaluation(const std::vector<LogEntry>& log_history, int64_t step) {
-  return std::ranges::any_of(
-      log_history, [step](const LogEntry& entry) { return entry.step == step && is_evaluation(entry); });
+  return std::ranges::any_of(log_history, [step](const LogEntry& entry) {
+    return entry.step == step &&
+           std::ranges::any_of(entry.values, [](const auto& value) { return value.first == "eval_loss"; });
+  });
 }
 
 }  // namespace tessera

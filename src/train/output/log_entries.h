@@ -18,9 +18,9 @@ namespace tessera {
 double floating_point_ops(const TrainableModel& model, int64_t num_tokens);
 
 // eval_perplexity is not Hugging Face's: its example scripts compute exp(eval_loss) afterwards.
-// Accuracies of choices have the names eval_choices_accuracy, _stderr, _norm and _norm_stderr.
+// Accuracies of choices have the names eval_choices_accuracy, _stderr, _norm and _norm_stderr; a single
+// question has no standard errors.
 LogEntry evaluation_entry(const EvalResult& result, const std::optional<ChoiceResult>& choices);
-bool is_evaluation(const LogEntry& entry);
 // At the end of a run that has read num_samples rows in all.
 LogEntry final_entry(const Progress& progress, double num_samples, double runtime_s);
 

@@ -48,14 +48,6 @@ std::string metrics_line(const StepMetrics& metrics) {
   return line.dump();
 }
 
-std::string evaluation_line(const LogEntry& evaluation) {
-  nlohmann::ordered_json line = {{"step", evaluation.step}, {"epoch", evaluation.epoch}};
-  for (const auto& [name, value] : evaluation.values) {
-    std::visit([&line, &key = name](auto number) { line[key] = number; }, value);
-  }
-  return line.dump();
-}
-
 namespace {
 
 // Total size of the leading complete lines that belong to steps up to `last_step`.
@@ -82,9 +74,9 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep) : path
   if (!file_) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot write {}", path.string()));
 }
 
-void MetricsFile::write(const std::string& line) {
-  const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() &&
-                       std::fputc('\n', file_.get()) == '\n';
+void MetricsFile::on_step(const StepMetrics& metrics) {
+  const std::string line = metrics_line(metrics) + "\n";
+  const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size();
   if (written && std::fflush(file_.get()) == 0) return;
   if (!warned_) log_warning("cannot write {}: {}; training continues", path_.string(), std::strerror(errno));
   warned_ = true;

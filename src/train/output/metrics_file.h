@@ -1,5 +1,4 @@
-// Files that report on a run: metrics.jsonl, one JSON object per optimizer step and per evaluation, and
-// memory.json.
+// Files that report on a run: metrics.jsonl, one JSON object per optimizer step, and memory.json.
 #pragma once
 
 #include <cstdio>
@@ -9,7 +8,6 @@
 #include <utility>
 
 #include "train/observer.h"
-#include "train/output/log_entries.h"
 
 namespace tessera {
 
@@ -19,8 +17,6 @@ namespace tessera {
 // checkpoint was completed checkpoint_step, checkpoint_bytes, checkpoint_write_s, checkpoint_stall_s; numbers
 // in full precision.
 std::string metrics_line(const StepMetrics& metrics);
-// The line of an evaluation: step, epoch, eval_loss, eval_perplexity and whatever else its log entry has.
-std::string evaluation_line(const LogEntry& evaluation);
 
 // Lines reach the file as they are written. A full disk does not end the run: it is reported once as a
 // warning.
@@ -29,14 +25,9 @@ class MetricsFile : public TrainObserver {
   // Replaces the file except for an earlier run's lines up to step `keep`: everything after them, including a
   // torn line, is cut off. kIoError if it cannot be opened.
   explicit MetricsFile(const std::filesystem::path& path, int64_t keep = 0);
-  void on_step(const StepMetrics& metrics) override { write(metrics_line(metrics)); }
-  void on_log(const LogEntry& entry) override {
-    if (is_evaluation(entry)) write(evaluation_line(entry));
-  }
+  void on_step(const StepMetrics& metrics) override;
 
  private:
-  void write(const std::string& line);
-
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
