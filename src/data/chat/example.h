@@ -32,11 +32,11 @@ struct MessageTags {
 
 // How the rows of a dataset are read.
 struct RowFormat {
-  std::optional<RowShape> shape;  // recognised from the first row if unset
+  std::optional<RowShape> shape = {};  // recognised from the first row if unset
   std::string text_column = "text";
   // (field, column): the column that holds what the shape calls `field`, such as ("messages", "dialog").
-  std::vector<std::pair<std::string, std::string>> columns;
-  MessageTags tags;
+  std::vector<std::pair<std::string, std::string>> columns = {};
+  MessageTags tags = {};
   bool operator==(const RowFormat&) const = default;
 };
 
