@@ -6,11 +6,12 @@ cd "$(dirname "$0")/.."
 preset=${1:-release}
 shift || true
 scripts/install_packages.sh test
-if [ -f tests/tokenizer_compat/package-lock.json ] && [ ! -d tests/tokenizer_compat/node_modules ]; then
+for folder in tests/tokenizer_compat tests/jinja_compat tests/gguf_compat; do
+  [ -d "$folder/node_modules" ] && continue
   # Without network access the tests that need these packages are skipped, and say so.
-  npm ci --prefix tests/tokenizer_compat --no-audit --no-fund ||
-    echo "warning: npm could not install the packages that tests/tokenizer_compat compares with" >&2
-fi
+  npm ci --prefix "$folder" --no-audit --no-fund ||
+    echo "warning: npm could not install the packages that $folder compares with" >&2
+done
 cmake --preset "$preset"
 begin=$SECONDS
 cmake --build --preset "$preset"

@@ -7,8 +7,9 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
 cd "$folder"
+ln -s "$(dirname "$guide")/../tests" tests
 # Commands are indented by four spaces; other code is fenced.
 sed -n '/^## 2/,$ s/^    //p' "$guide" >commands
 [ "$(wc -l <commands)" -gt 10 ] || { echo "found no commands in $guide"; exit 1; }
 XDG_CACHE_HOME=$folder/cache PATH=$(dirname "$program"):$PATH bash -exuo pipefail commands
-[ -f demo/tuned/model.safetensors ]
+[ -f demo/tuned/model.safetensors ] && [ -f demo/chat.gguf ]

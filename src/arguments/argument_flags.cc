@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "arguments/arguments.h"
+#include "arguments/flag_limits.h"
 #include "arguments/foreign_names.h"
 #include "arguments/unsupported_flags.h"
 #include "base/error.h"
@@ -13,60 +14,6 @@
 
 namespace tessera {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Values in [minimum, maximum]; below `maximum` only when `open_end`, above `minimum` only when `open_begin`.
-// NaN and infinities are outside.
-struct Range {
-  double minimum = -kInfinity;
-  double maximum = kInfinity;
-  bool open_begin = false;
-  bool open_end = false;
-
-  bool contains(double value) const {
-    if (!std::isfinite(value)) return false;
-    return (open_begin ? value > minimum : value >= minimum) &&
-           (open_end ? value < maximum : value <= maximum);
-  }
-  std::string describe() const {
-    if (maximum == kInfinity) return fmt::format("{} {}", open_begin ? "above" : "of at least", minimum);
-    return fmt::format("from {}{} to {}{}", open_begin ? "above " : "", minimum, open_end ? "below " : "",
-                       maximum);
-  }
-};
-
-constexpr Range at_least(double minimum) { return {minimum}; }
-constexpr Range above(double minimum) { return {minimum, kInfinity, true}; }
-
-// Refuses values outside `range` as they are set.
-void limit(Flag& flag, const Range& range) {
-  flag.set = [set = flag.set, get = flag.get, name = flag.name, range,
-              expected = flag.type == FlagType::kInt ? "a number" : "a finite number"](
-                 const std::vector<std::string>& values) {
-    set(values);
-    for (const std::string& value : get()) {
-      if (range.contains(std::stod(value))) continue;
-      fail(ExitCode::kUsage, "--{}: expected {} {}, found {}", name, expected, range.describe(), value);
-    }
-  };
-}
-
-// A whole number of steps, or a fraction of all steps if below 1; 0 only if `allow_zero`.
-void limit_steps(Flag& flag, bool allow_zero) {
-  flag.set = [set = flag.set, get = flag.get, name = flag.name,
-              allow_zero](const std::vector<std::string>& values) {
-    set(values);
-    for (const std::string& text : get()) {
-      const double value = std::stod(text);
-      const bool in_range = std::isfinite(value) && (allow_zero ? value >= 0 : value > 0) && value <= 0x1p53;
-      if (in_range && (value < 1 || value == std::floor(value))) continue;
-      fail(ExitCode::kUsage,
-           "--{}: expected a whole number of steps or a fraction of all steps {} and below 1, found {}", name,
-           allow_zero ? "of at least 0" : "above 0", text);
-    }
-  };
-}
 
 // A choice that Hugging Face accepts but that would change the result: refuses it with the reason.
 void refuse_choice(Flag& flag, const std::string& choice, const std::string& why) {
@@ -92,37 +39,39 @@ void refuse_other_choices(Flag& flag, const std::string& why) {
 
 void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
   table->begin_section("Model and data");
-  Flag& model = table->add("model", &args->model,
-                           "Folder of the model to train, in Hugging Face format: config.json and "
-                           "model.safetensors, as one file or in shards.");
+  Flag& model =
+      table->add("model", &args->model,
+                 "Folder of the model to train, in Hugging Face format: config.json and "
+                 "model.safetensors, as one file or in shards; or its name on the Hugging Face Hub, "
+                 "org/name or org/name@revision.");
   model.aliases = {"model_name_or_path"};
   model.value_name = "DIR";
   model.required = true;
-  Flag& tokenizer = table->add("tokenizer", &args->tokenizer,
-                               "Folder with the tokenizer (tokenizer.json). Defaults to the model's folder.");
+  Flag& tokenizer = table->add(
+      "tokenizer", &args->tokenizer,
+      "Folder with the tokenizer (tokenizer.json), or a name on the Hub. Defaults to the model's.");
   tokenizer.aliases = {"tokenizer_name", "tokenizer_name_or_path"};
   tokenizer.value_name = "DIR";
-  Flag& dataset =
-      table->add("dataset", &args->dataset,
-                 "Training data: one or more files, folders or glob patterns. The file name decides the "
-                 "format: .jsonl, .ndjson and .json hold JSON objects, one per line; .safetensors holds "
-                 "token ids (input_ids and optionally labels); anything else is UTF-8 text, except formats "
-                 "that cannot be read, such as .csv, .parquet or .gz, which are refused. In a folder, only "
-                 "files with the extensions above or .txt, .text, .md, .markdown, .rst or .tex are read, and "
-                 "no hidden files; a pattern such as 'DIR/**/*.py' selects other kinds of files below DIR.");
+  Flag& dataset = table->add(
+      "dataset", &args->dataset,
+      "Training data: one or more files, folders or glob patterns. The file name decides the "
+      "format: .jsonl, .ndjson and .json hold JSON objects, .csv, .tsv and .parquet tables; .safetensors "
+      "holds token ids (input_ids and optionally labels); anything else is UTF-8 text. .gz and .zst behind "
+      "these are unpacked. In a folder, only files with the extensions above or .txt, .text, .md, "
+      ".markdown, .rst or .tex are read, and no hidden files; a pattern such as 'DIR/**/*.py' selects other "
+      "kinds of files below DIR. With weights, as in a.jsonl:0.7 b.parquet:0.3, an epoch takes rows of each "
+      "in this proportion, as many as there are until one of them is used up, other ones in every epoch.");
   dataset.aliases = {"train_file"};
   dataset.required = true;
   table->add("eval_dataset", &args->eval_dataset, "Evaluation data, given in the same way as dataset.")
       .aliases = {"validation_file"};
-  table->add("text_column", &args->text_column, "Name of the JSONL field that holds the text.").aliases = {
-      "text_column_name", "dataset_text_field"};
-  table->add("text_per_line", &args->text_per_line,
-             "Treat every line of a text file as a document. Otherwise the whole file is one document.");
-  table->add("add_special_tokens", &args->add_special_tokens,
-             "Let the tokenizer add its special tokens, such as beginning-of-text, to every document.");
-  table->add(
-      "skip_invalid_utf8", &args->skip_invalid_utf8,
-      "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
+  limit(
+      table->add(
+          "validation_split_percentage", &args->validation_split_percentage,
+          "Evaluate on this share of the rows of dataset, the first ones, and train on the others, if there "
+          "is no eval_dataset."),
+      {0, 100, false, true});
+  declare_data_flags(table, args);
   Flag& max_length =
       table->add("max_length", &args->max_length,
                  "Tokens per row: longer documents are truncated, and packing fills rows up to this length. "

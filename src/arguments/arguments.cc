@@ -118,12 +118,19 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
 }
 
 void resolve_evaluation(const TrainingArguments& given, TrainingArguments* args) {
-  if (given.evaluates() && given.eval_dataset.empty()) {
-    fail(ExitCode::kBadConfig, "{} needs an eval_dataset",
+  const bool splits = given.validation_split_percentage > 0;
+  if (splits && !given.eval_dataset.empty())
+    fail(ExitCode::kBadConfig,
+         "validation_split_percentage contradicts eval_dataset: leave one of the two out");
+  if (given.evaluates() && given.eval_dataset.empty() && !splits) {
+    fail(ExitCode::kBadConfig, "{} needs an eval_dataset, or validation_split_percentage",
          given.eval_on_start ? "eval_on_start" : "eval_strategy " + given.eval_strategy);
   }
   if (!given.evaluates() && !given.eval_dataset.empty()) {
     log_warning("eval_dataset has no effect: eval_strategy is no");
+  }
+  if (!given.evaluates() && splits) {
+    log_warning("validation_split_percentage keeps rows from training, but eval_strategy is no");
   }
   if (given.lr_scheduler_type == "reduce_lr_on_plateau" && given.eval_strategy == "no") {
     fail(ExitCode::kBadConfig, "lr_scheduler_type reduce_lr_on_plateau needs eval_strategy steps or epoch");
@@ -247,10 +254,6 @@ int64_t TrainingArguments::persistence_threshold_elements(int64_t hidden_size) c
   return stage3_param_persistence_threshold.value_or(10 * hidden_size);
 }
 
-bool needs_tokenizer(const std::vector<std::string>& files) {
-  return !std::ranges::all_of(files, [](const std::string& file) { return file.ends_with(".safetensors"); });
-}
-
 int64_t TrainingArguments::row_limit(int64_t max_position_embeddings) const {
   constexpr int64_t kDefault = 1024;
   if (max_length) return *max_length;
@@ -347,6 +350,7 @@ std::string training_arguments_json(const TrainingArguments& args) {
   for (const Flag& flag : table.flags()) {
     if (flag.get) out[flag.name] = flag_value(flag);
   }
+  for (const auto& [flag, name] : args.hub_names) out[flag] = name;
   return out.dump(2) + "\n";
 }
 

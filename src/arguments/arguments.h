@@ -9,30 +9,32 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "arguments/data_arguments.h"
 #include "base/flags.h"
 #include "base/log.h"
 #include "comm/world.h"
-#include "data/batch_plan.h"
 #include "data/dataset.h"
+#include "data/rows/batch_plan.h"
 #include "tensor/dtype.h"
 
 namespace tessera {
 
 // Defaults are those of Hugging Face's Trainer 5; docs/flags.md describes every field.
-struct TrainingArguments {
+struct TrainingArguments : DataArguments {
   // Model and data.
   std::string model;
   std::string tokenizer;  // "" = the model's folder
+  // The names on the Hub by which model and tokenizer were given; training_args.json has these, the same on
+  // every node.
+  std::map<std::string, std::string> hub_names;
   std::vector<std::string> dataset;
   std::vector<std::string> eval_dataset;
-  std::string text_column = "text";
-  bool text_per_line = false;
-  bool add_special_tokens = true;
-  bool skip_invalid_utf8 = false;
+  double validation_split_percentage = 0;
   std::optional<int64_t> max_length;
   bool allow_truncation = false;
   bool packing = false;
@@ -165,9 +167,6 @@ struct TrainingArguments {
   // Hugging Face's get_warmup_steps: warmup_steps when above 0, else the ratio, rounded up.
   int64_t num_warmup_steps(int64_t num_training_steps) const;
 };
-
-// Files of text, which a tokenizer must turn into rows of token ids.
-bool needs_tokenizer(const std::vector<std::string>& files);
 
 // Declares every flag of `tessera train` in `table`, bound to `args`, which must outlive it: the honoured
 // ones, and the known ones that are ignored or refused.

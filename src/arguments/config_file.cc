@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "arguments/foreign_datasets.h"
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/mistakes.h"
@@ -21,13 +22,6 @@ using nlohmann::json;
 
 constexpr int64_t kMaxFileBytes = 16 << 20;
 constexpr int64_t kMaxDepth = 32;  // of nested values; settings need two levels
-
-// One setting of a file; its value is JSON regardless of the file's syntax.
-struct Setting {
-  std::string name;
-  json value;
-  int64_t line;  // from 1
-};
 
 [[noreturn]] void fail_at(const std::string& origin, int64_t line, const std::string& message) {
   fail(ExitCode::kBadConfig, "{}:{}: {}", origin, line, message);
@@ -68,9 +62,9 @@ void check_characters(std::string_view text, const std::string& origin) {
           fmt::format("found the control character \\x{:02x}", *control));
 }
 
-std::vector<Setting> read_json(std::string_view text, const std::string& origin) {
+std::vector<ConfigSetting> read_json(std::string_view text, const std::string& origin) {
   int64_t line = 1;
-  std::vector<Setting> settings;
+  std::vector<ConfigSetting> settings;
   const auto note_key = [&](int depth, json::parse_event_t event, json& parsed) {
     if (depth > kMaxDepth) fail_at(origin, line, fmt::format("nested more than {} levels deep", kMaxDepth));
     if (event == json::parse_event_t::key && depth == 1) {
@@ -88,7 +82,7 @@ std::vector<Setting> read_json(std::string_view text, const std::string& origin)
   }
   if (!whole.is_object())
     fail_at(origin, 1, "expected a JSON object of settings, found " + found_text(whole));
-  for (Setting& setting : settings) setting.value = whole.at(setting.name);
+  for (ConfigSetting& setting : settings) setting.value = whole.at(setting.name);
   return settings;
 }
 
@@ -186,8 +180,8 @@ std::string_view yaml_problem(std::string_view message) {
                       yaml_problem(error.msg), printable(text.substr(0, text.find('\n')), 60)));
 }
 
-std::vector<Setting> read_yaml(std::string_view text, const std::string& origin) {
-  std::vector<Setting> settings;
+std::vector<ConfigSetting> read_yaml(std::string_view text, const std::string& origin) {
+  std::vector<ConfigSetting> settings;
   try {
     const YAML::Node whole = YAML::Load(std::string(text));
     if (whole.IsNull()) return settings;
@@ -227,7 +221,8 @@ const char* expected_kind(FlagType type) {
 }
 
 // The values as the command line would give them.
-std::vector<std::string> flag_words(const Setting& setting, const Flag& flag, const std::string& origin) {
+std::vector<std::string> flag_words(const ConfigSetting& setting, const Flag& flag,
+                                    const std::string& origin) {
   const json& value = setting.value;
   if (flag.type == FlagType::kStringList && value.is_array()) {
     std::vector<std::string> words;
@@ -247,13 +242,13 @@ std::vector<std::string> flag_words(const Setting& setting, const Flag& flag, co
   return {word_of(value)};
 }
 
-std::string unknown_setting(const Setting& setting, const FlagTable& table) {
+std::string unknown_setting(const ConfigSetting& setting, const FlagTable& table) {
   const std::string hint = table.hint(setting.name).text("'", "'");
   return fmt::format("unknown setting '{}'{}", printable(setting.name),
                      hint.empty() ? "; 'tessera train --help' lists them" : hint);
 }
 
-void apply_setting(const Setting& setting, const std::string& origin, FlagTable* table) {
+void apply_setting(const ConfigSetting& setting, const std::string& origin, FlagTable* table) {
   const Flag* flag = table->find(setting.name);
   if (flag == nullptr) fail_at(origin, setting.line, unknown_setting(setting, *table));
   if (flag->name == "config") fail_at(origin, setting.line, "a configuration file cannot name another one");
@@ -262,9 +257,9 @@ void apply_setting(const Setting& setting, const std::string& origin, FlagTable*
 }
 
 // With two lines for one flag, even under different aliases, it would be unclear which one counts.
-void refuse_repeated(const std::vector<Setting>& settings, size_t index, const std::string& origin,
+void refuse_repeated(const std::vector<ConfigSetting>& settings, size_t index, const std::string& origin,
                      const FlagTable& table) {
-  const Setting& setting = settings[index];
+  const ConfigSetting& setting = settings[index];
   for (size_t earlier = 0; earlier < index; ++earlier) {
     const Flag* flag = table.find(setting.name);
     const bool same =
@@ -280,8 +275,9 @@ void refuse_repeated(const std::vector<Setting>& settings, size_t index, const s
 void apply_config_text(std::string_view text, ConfigSyntax syntax, const std::string& origin,
                        FlagTable* table) {
   check_characters(text, origin);
-  const std::vector<Setting> settings =
+  std::vector<ConfigSetting> settings =
       syntax == ConfigSyntax::kJson ? read_json(text, origin) : read_yaml(text, origin);
+  translate_foreign_datasets(origin, &settings);
   std::vector<std::string> mistakes;
   for (size_t i = 0; i < settings.size(); ++i) {
     try {

@@ -20,7 +20,7 @@ constexpr ForeignNames kNames[] = {
     // Model and data.
     means("model",
           "base_model_config model_path model_dir model_folder pretrained_model_name_or_path "
-          "pretrained_model hf_model model_base model_name m"),
+          "pretrained_model hf_model model_base model_name m repo_id model_id hf_repo"),
     means("tokenizer", "tokenizer_path tokenizer_dir tokenizer_file tokenizer_model"),
     means("dataset",
           "datasets data train_data train_dataset train_files train_path training_data data_path data_file "
@@ -105,20 +105,24 @@ constexpr ForeignNames kNames[] = {
     missing("gguf gguf_file gguf_path",
             "GGUF is not supported: model takes a Hugging Face folder (config.json, *.safetensors); "
             "llama.cpp's convert_hf_to_gguf.py converts the folder that a run writes"),
-    missing("repo_id model_id hf_repo hub_repo revision model_revision hf_token hf_hub_token use_auth_token "
-            "token ms_hub_token hf_use_auth_token download_dir",
-            "nothing is downloaded from the Hugging Face Hub: get the model first (hf download ORG/NAME "
-            "--local-dir DIR), then pass the folder as model"),
-    missing("dataset_name dataset_config dataset_config_name dataset_dir dataset_split dataset_train_split "
-            "dataset_test_split dataset_id dataset_type data_config split",
-            "datasets are not loaded by name: dataset takes files, such as JSONL with a field \"text\" "
-            "(Dataset.to_json writes it)"),
-    missing("template chat_template* apply_chat_template default_system system_prompt train_on_inputs "
-            "train_on_prompt mask_history assistant_only_loss completion_only_loss instruction_template "
-            "response_template conversation_* messages_* messages sharegpt roles_* prompt_column "
-            "response_column prompt_template dataset_format instruction_column output_column enable_thinking",
-            "chat data and chat templates are not supported: write each conversation as one text into JSONL, "
-            "or as token ids with labels (-100 = no target) into .safetensors"),
+    missing("revision model_revision", "it follows the name of a model on the Hub: org/name@revision"),
+    missing("hf_token hf_hub_token use_auth_token token hf_use_auth_token",
+            "HF_TOKEN in the environment, or 'hf auth login', sets the token"),
+    missing("download_dir", "HF_HUB_CACHE in the environment sets the folder of downloads"),
+    missing("ms_hub_token", "models are downloaded from the Hugging Face Hub only"),
+    missing("dataset_name dataset_config dataset_config_name dataset_split dataset_train_split "
+            "dataset_test_split dataset_id data_config split",
+            "they are parts of a name on the Hub: --dataset org/name:config/split"),
+    means("dataset_format", "dataset_type formatting"),
+    means("column_mapping",
+          "prompt_column response_column instruction_column output_column conversation_column "
+          "messages_column field_messages"),
+    means("assistant_only_loss", "mask_history roles_to_train train_on_responses_only"),
+    missing(
+        "apply_chat_template default_system system_prompt instruction_template response_template "
+        "prompt_template enable_thinking",
+        "conversations go through the model's chat template, or the one of --chat_template; a system message "
+        "is a part of the data; docs/data.md"),
     missing("dpo dpo_* ppo ppo_* kto kto_* orpo orpo_* simpo_* grpo grpo_* rlhf pref_* reward_* ref_model "
             "ref_model_* num_generations",
             "training is always on the next token (pre-training, supervised fine-tuning): leave it out; the "
@@ -127,9 +131,8 @@ constexpr ForeignNames kNames[] = {
             "use_mlflow* tensorboard tensorboard_* use_tensorboard neptune_* clearml_* dvclive_*",
             "reporting to other programs is not supported: leave it out; metrics.jsonl in output_dir has "
             "every step"),
-    missing(
-        "val_size val_set_size validation_split validation_split_percentage eval_ratio valid_ratio test_size",
-        "no rows are split off for evaluation: pass separate files as eval_dataset"),
+    missing("val_size val_set_size validation_split eval_ratio valid_ratio test_size",
+            "a share of rows for evaluation is given in percent: validation_split_percentage"),
     missing("max_samples max_train_samples max_eval_samples num_samples",
             "all rows of the files are used: pass smaller files, or end the run with max_steps"),
     missing("streaming stream buffer_size",

@@ -16,15 +16,15 @@ class Value {
   using List = std::vector<Value>;
   using Object = std::vector<Field>;  // in the order of the file; names are distinct
 
-  Value() = default;  // null
-  Value(std::nullptr_t) {}
-  Value(bool value) : data_(value) {}
-  Value(int value) : data_(int64_t{value}) {}
-  Value(int64_t value) : data_(value) {}
-  Value(double value) : data_(value) {}
-  Value(std::string value) : data_(std::move(value)) {}
-  Value(std::string_view value) : data_(std::string(value)) {}
-  Value(const char* value) : data_(std::string(value)) {}
+  Value();  // null
+  Value(std::nullptr_t);
+  Value(bool value);
+  Value(int value);
+  Value(int64_t value);
+  Value(double value);
+  Value(std::string value);
+  Value(std::string_view value);
+  Value(const char* value);
   Value(List value);
   Value(Object value);
 
@@ -58,5 +58,16 @@ struct Value::Field {
   Value value;
   bool operator==(const Field&) const = default;
 };
+
+// Here because clang needs to know Field first.
+inline Value::Value() = default;
+inline Value::Value(std::nullptr_t) {}
+inline Value::Value(bool value) : data_(value) {}
+inline Value::Value(int value) : data_(int64_t{value}) {}
+inline Value::Value(int64_t value) : data_(value) {}
+inline Value::Value(double value) : data_(value) {}
+inline Value::Value(std::string value) : data_(std::move(value)) {}
+inline Value::Value(std::string_view value) : data_(std::string(value)) {}
+inline Value::Value(const char* value) : data_(std::string(value)) {}
 
 }  // namespace tessera

@@ -2,6 +2,8 @@
 #include <array>
 #include <cmath>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -16,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kChatTemplateFile = "chat_template.jinja";
 // The tokenizer files that transformers reads; all are optional.
 constexpr std::array kTokenizerFiles = {"tokenizer.json",
                                         "tokenizer_config.json",
@@ -69,6 +72,17 @@ void add_if_present(const fs::path& from, const char* name, std::vector<NamedTex
   if (fs::exists(from, error)) files->push_back({name, read_text_file(from)});
 }
 
+// A generation_config.json with `id` among the tokens that end a text.
+std::string with_eos(const std::string& text, int32_t id) {
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) return text;  // copied from a model that programs cannot read anyway
+  nlohmann::ordered_json& ends = config["eos_token_id"];
+  if (ends.is_null()) ends = nlohmann::ordered_json::array();
+  if (!ends.is_array()) ends = nlohmann::ordered_json::array({ends});
+  if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends.push_back(id);
+  return config.dump(2) + "\n";
+}
+
 }  // namespace
 
 void round_to_saved(std::span<const float> masters, DType dtype, std::byte* saved) {
@@ -96,8 +110,14 @@ std::vector<NamedText> model_folder_texts(const ModelConfig& config, const Expor
   files.push_back({"config.json", write_model_config(config, torch_dtype_name(options.save_dtype))});
   add_if_present(options.generation_config, "generation_config.json", &files);
   if (files.size() == 1) files.push_back({"generation_config.json", write_generation_config(config)});
+  if (options.end_of_answer) files.back().text = with_eos(files.back().text, *options.end_of_answer);
   if (options.tokenizer_folder.empty()) return files;
-  for (const char* name : kTokenizerFiles) add_if_present(options.tokenizer_folder / name, name, &files);
+  for (const char* name : kTokenizerFiles) {
+    if (options.chat_template.empty() || name != kChatTemplateFile)
+      add_if_present(options.tokenizer_folder / name, name, &files);
+  }
+  if (!options.chat_template.empty())
+    files.push_back({std::string(kChatTemplateFile), options.chat_template});
   return files;
 }
 

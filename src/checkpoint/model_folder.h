@@ -64,6 +64,10 @@ struct ExportOptions {
   std::filesystem::path tokenizer_folder = {};   // tokenizer files are copied from here; empty = none
   std::filesystem::path generation_config = {};  // copied if it exists, else generated from the configuration
   int64_t max_shard_bytes = 5'000'000'000;
+  // A chat template that takes the place of the tokenizer's, and the token that ends its answers, at which
+  // programs that generate have to stop.
+  std::string chat_template = {};
+  std::optional<int32_t> end_of_answer = {};
 };
 
 // Writes config.json, generation_config.json, model.safetensors (or shards and index) and the tokenizer's

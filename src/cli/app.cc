@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
+#include "cli/hub_names.h"
 #include "cli/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/world.h"
@@ -53,16 +54,16 @@ Command* find_command(const std::vector<std::unique_ptr<Command>>& all,
 
 constexpr ForeignNames kForeignCommands[] = {
     {"finetune fine_tune sft pretrain fit", "train", nullptr},
-    {"chat cli run infer inference complete predict sample", "generate", nullptr},
+    {"cli run infer inference complete predict sample", "generate", nullptr},
     {"evaluate evaluation test perplexity", "eval", nullptr},
     {"torchrun distributed", "launch", nullptr},
     {"estimate memory estimate_memory", "plan", nullptr},
     {"info env", "doctor", nullptr},
     {"version", nullptr, "use tessera --version"},
+    {"download hub_download", "pull", nullptr},
     {"encode", "tokenize", nullptr},
     {"decode", "detokenize", nullptr},
-    {"export merge convert quantize", nullptr,
-     "a run already writes a Hugging Face folder, which other programs can convert"},
+    {"convert quantize", "export", nullptr},
 };
 
 [[noreturn]] void fail_unknown_command(const std::vector<std::unique_ptr<Command>>& all,
@@ -123,12 +124,18 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_tokenizer_train_command());
   all.push_back(make_tokenize_command());
   all.push_back(make_detokenize_command());
+  all.push_back(make_data_preview_command());
+  all.push_back(make_data_stats_command());
   all.push_back(make_train_command());
   all.push_back(make_launch_command());
   all.push_back(make_plan_command());
   all.push_back(make_eval_command());
   all.push_back(make_generate_command());
+  all.push_back(make_chat_command());
+  all.push_back(make_export_command());
+  all.push_back(make_merge_command());
   all.push_back(make_inspect_command());
+  all.push_back(make_pull_command());
   all.push_back(make_checkpoint_list_command());
   all.push_back(make_checkpoint_verify_command());
   all.push_back(make_doctor_command());
@@ -181,6 +188,7 @@ void run_program(const std::vector<std::string>& arguments) {
       write_output(command_help(command, terminal_width()));
     } else {
       if (!command->is_for_ranks()) refuse_several_ranks(*command);
+      resolve_hub_names(*command, &table);
       command->run(&table);
     }
   }

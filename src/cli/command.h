@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments/data_arguments.h"
 #include "base/flags.h"
 
 namespace tessera {
@@ -29,6 +30,13 @@ class Command {
   virtual bool is_for_ranks() const { return false; }
   // Sets flags from other sources, after those on the command line.
   virtual void complete_flags(FlagTable*) {}
+  // If not, only the configuration and tokenizer of a model on the Hub are downloaded.
+  virtual bool reads_weights() const { return true; }
+  // The flag's values, names on the Hub among them, have been replaced by folders.
+  virtual void on_hub_names(const std::string& /*flag*/, const std::vector<std::string>& /*names*/) {}
+  // Where the files of data sets on the Hub are noted, for a command that reads data sets (flags named
+  // dataset and eval_dataset).
+  virtual DataArguments* data_arguments() { return nullptr; }
   // Called once, after checking that the required flags are set. Throws Error.
   virtual void run(FlagTable* table) = 0;
 };
@@ -37,11 +45,17 @@ std::unique_ptr<Command> make_init_command();
 std::unique_ptr<Command> make_tokenizer_train_command();
 std::unique_ptr<Command> make_tokenize_command();
 std::unique_ptr<Command> make_detokenize_command();
+std::unique_ptr<Command> make_data_preview_command();
+std::unique_ptr<Command> make_data_stats_command();
 std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
+std::unique_ptr<Command> make_chat_command();
+std::unique_ptr<Command> make_export_command();
+std::unique_ptr<Command> make_merge_command();
 std::unique_ptr<Command> make_inspect_command();
+std::unique_ptr<Command> make_pull_command();
 std::unique_ptr<Command> make_launch_command();
 std::unique_ptr<Command> make_checkpoint_list_command();
 std::unique_ptr<Command> make_checkpoint_verify_command();

@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "arguments/data_arguments.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -39,13 +40,14 @@ class EvalCommand : public Command {
             "tessera launch --nproc_per_node 2 eval --model model --dataset test.txt"};
   }
 
+  DataArguments* data_arguments() override { return &data_; }
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
-    Flag& model = table->add("model", &model_, "Model folder.");
+    Flag& model = table->add("model", &model_, "Model folder, or its name on the Hugging Face Hub.");
     model.value_name = "DIR";
     model.required = true;
     model.aliases = {"model_name_or_path"};
-    Flag& dataset = table->add("dataset", &data_.files,
+    Flag& dataset = table->add("dataset", &dataset_,
                                "Text, .jsonl or pre-tokenized .safetensors files, folders or globs, given as "
                                "for `train --dataset`.");
     dataset.aliases = {"eval_dataset", "validation_file"};
@@ -56,20 +58,13 @@ class EvalCommand : public Command {
         "its context as it is; give it the space before it.");
     table->add("tokenizer", &tokenizer_, "Folder of the tokenizer. Defaults to the model's folder.")
         .value_name = "DIR";
-    table->add("text_column", &data_.text_column, "Name of the JSONL field that holds the text.").value_name =
-        "NAME";
-    table->add("text_per_line", &data_.text_per_line, "Treat every line of a text file as a document.");
-    table->add("add_special_tokens", &data_.add_special_tokens,
-               "Let the tokenizer add its special tokens to every document.");
-    table->add(
-        "skip_invalid_utf8", &data_.skip_invalid_utf8,
-        "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
+    declare_data_flags(table, &data_);
     table
         ->add(
             "max_length", &max_length_,
             "Tokens per row. Defaults to 1024, or to the model's max_position_embeddings if that is smaller.")
         .aliases = {"max_seq_length", "block_size"};
-    table->add("allow_truncation", &data_.allow_truncation,
+    table->add("allow_truncation", &allow_truncation_,
                "Drop the tokens beyond --max_length even if they are more than a tenth of all tokens.");
     table->add("packing", &packing_,
                "Concatenate the documents and cut them into rows, instead of one row per document.");
@@ -84,7 +79,7 @@ class EvalCommand : public Command {
   }
 
   void run(FlagTable*) override {
-    if (data_.files.empty() && choices_files_.empty())
+    if (dataset_.empty() && choices_files_.empty())
       fail(ExitCode::kUsage, "missing --dataset FILE... or --choices FILE...; see --help");
     if (batch_size_ < 1)
       fail(ExitCode::kUsage, "--per_device_eval_batch_size: expected 1 or more, found {}", batch_size_);
@@ -112,19 +107,22 @@ class EvalCommand : public Command {
 
   // What determines the result, apart from the contents of files.
   std::map<std::string, std::string> settings_of_the_job() const {
-    return {{"version of tessera", TESSERA_VERSION},
-            {"dataset", data_.files.empty() ? "none" : "given"},
-            {"choices", choices_files_.empty() ? "none" : "given"},
-            {"text_column", data_.text_column},
-            {"text_per_line", data_.text_per_line ? "true" : "false"},
-            {"add_special_tokens", data_.add_special_tokens ? "true" : "false"},
-            {"skip_invalid_utf8", data_.skip_invalid_utf8 ? "true" : "false"},
-            {"max_length", max_length_ ? std::to_string(*max_length_) : "of the model"},
-            {"allow_truncation", data_.allow_truncation ? "true" : "false"},
-            {"packing", packing_ ? "true" : "false"},
-            {"packing_cross_document_attention", joined_ ? "true" : "false"},
-            {"per_device_eval_batch_size", std::to_string(batch_size_)},
-            {"dtype", dtype_}};
+    std::map<std::string, std::string> settings = {
+        {"version of tessera", TESSERA_VERSION},
+        {"dataset", dataset_.empty() ? "none" : "given"},
+        {"choices", choices_files_.empty() ? "none" : "given"},
+        {"max_length", max_length_ ? std::to_string(*max_length_) : "of the model"},
+        {"allow_truncation", allow_truncation_ ? "true" : "false"},
+        {"packing", packing_ ? "true" : "false"},
+        {"packing_cross_document_attention", joined_ ? "true" : "false"},
+        {"per_device_eval_batch_size", std::to_string(batch_size_)},
+        {"dtype", dtype_}};
+    FlagTable table;
+    DataArguments data = data_;
+    declare_data_flags(&table, &data);
+    for (const Flag& flag : table.flags())
+      settings[flag.name] = fmt::format("{}", fmt::join(flag.get(), " "));
+    return settings;
   }
 
   Results evaluate_on(Communicator& comm) {
@@ -133,7 +131,7 @@ class EvalCommand : public Command {
     LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, {}, comm);
     std::optional<Dataset> dataset;
     std::optional<ChoiceSet> choices;
-    if (!data_.files.empty()) {
+    if (!dataset_.empty()) {
       dataset = open_dataset(loaded.config(), pool, is_first);
       for (const std::string& warning : dataset->report().warnings) log_warning("{}", warning);
     }
@@ -197,19 +195,19 @@ class EvalCommand : public Command {
 
   Dataset open_dataset(const ModelConfig& config, ThreadPool& pool, bool shows_progress) {
     constexpr int64_t kDefaultLength = 1024;
-    data_.max_length = max_length_.value_or(std::min(kDefaultLength, config.max_position_embeddings));
-    data_.packing = !packing_ ? Packing::kNone : joined_ ? Packing::kJoined : Packing::kIsolated;
-    data_.cache_folder = cache_dir_;
-    const bool tokenized = std::all_of(data_.files.begin(), data_.files.end(), [](const std::string& file) {
-      return file.ends_with(".safetensors");
-    });
+    const std::string folder = tokenizer_.empty() ? model_ : tokenizer_;
+    DatasetOptions options = dataset_options(data_, dataset_, folder);
+    options.max_length = max_length_.value_or(std::min(kDefaultLength, config.max_position_embeddings));
+    options.allow_truncation = allow_truncation_;
+    options.packing = !packing_ ? Packing::kNone : joined_ ? Packing::kJoined : Packing::kIsolated;
+    options.cache_folder = cache_dir_;
     StatusLine status;
     const auto progress = [&](double fraction) {
       if (shows_progress) status.show(fmt::format("reading data: {:.0f} %", 100 * fraction));
     };
-    if (tokenized) return Dataset::open(data_, nullptr, config.vocab_size, pool, progress);
-    const Tokenizer tokenizer = Tokenizer::open(tokenizer_.empty() ? model_ : tokenizer_);
-    return Dataset::open(data_, &tokenizer, config.vocab_size, pool, progress);
+    if (!needs_tokenizer(dataset_)) return Dataset::open(options, nullptr, config.vocab_size, pool, progress);
+    const Tokenizer tokenizer = Tokenizer::open(folder);
+    return Dataset::open(options, &tokenizer, config.vocab_size, pool, progress);
   }
 
   void report(const Results& results) const {
@@ -260,7 +258,9 @@ class EvalCommand : public Command {
 
   std::string model_;
   std::string tokenizer_;
-  DatasetOptions data_;
+  std::vector<std::string> dataset_;
+  DataArguments data_;
+  bool allow_truncation_ = false;
   std::vector<std::string> choices_files_;
   std::optional<int64_t> max_length_;
   bool packing_ = false;

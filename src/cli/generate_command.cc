@@ -46,7 +46,8 @@ class GenerateCommand : public Command {
   bool is_for_ranks() const override { return true; }
 
   void declare_flags(FlagTable* table) override {
-    Flag& model = table->add("model", &model_, "Model folder, with its tokenizer.");
+    Flag& model = table->add("model", &model_,
+                             "Model folder, with its tokenizer, or its name on the Hugging Face Hub.");
     model.value_name = "DIR";
     model.required = true;
     model.aliases = {"model_name_or_path"};

@@ -1,4 +1,5 @@
 #include "cli/command.h"
+#include "cli/hub_names.h"
 #include "cli/terminal/terminal.h"
 #include "formats/inspect.h"
 
@@ -8,21 +9,27 @@ namespace {
 class InspectCommand : public Command {
  public:
   std::string name() const override { return "inspect"; }
-  std::string summary() const override { return "List the tensors of a safetensors file or model folder"; }
-  std::string usage() const override { return "FILE|DIR"; }
+  std::string summary() const override {
+    return "List the tensors of a safetensors or GGUF file or model folder";
+  }
+  std::string usage() const override { return "FILE|DIR|ORG/NAME"; }
   std::string description() const override {
     return "Shows the names, types, shapes and sizes of the tensors and the number of parameters; for a "
-           "model folder also what config.json says and which shard holds each tensor.";
+           "model folder also what config.json says and which shard holds each tensor, for a GGUF file its "
+           "metadata.";
   }
 
   void declare_flags(FlagTable* table) override {
-    Flag& path = table->add("path", &path_, "A .safetensors file or a model folder.");
-    path.value_name = "FILE|DIR";
+    Flag& path =
+        table->add("path", &path_,
+                   "A .safetensors or .gguf file, a model folder, or the name of a model on the Hugging Face "
+                   "Hub.");
+    path.value_name = "FILE|DIR|ORG/NAME";
     path.positional = true;
     path.required = true;
   }
 
-  void run(FlagTable*) override { write_output(inspect(path_)); }
+  void run(FlagTable*) override { write_output(inspect(local_model(path_, ModelFiles::kAll))); }
 
  private:
   std::string path_;

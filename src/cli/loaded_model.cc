@@ -55,9 +55,9 @@ constexpr ForeignNames kInferenceNames[] = {
      "LoRA and other adapters are not supported: merge the adapter into the model beforehand"},
     {"gguf*", nullptr,
      "GGUF is not supported: model takes a Hugging Face folder (config.json, *.safetensors)"},
-    {"hf_repo hf_file hf_token revision token repo_id model_id", nullptr,
-     "nothing is downloaded from the Hugging Face Hub: get the model first (hf download ORG/NAME --local-dir "
-     "DIR), then pass the folder as model"},
+    {"hf_repo repo_id model_id", "model", nullptr},
+    {"revision model_revision", nullptr, "it follows the name of a model on the Hub: org/name@revision"},
+    {"hf_token token", nullptr, "HF_TOKEN in the environment, or 'hf auth login', sets the token"},
     {"chat chat_template* conversation system_prompt sys messages cnv", nullptr,
      "chat templates are not supported: write the prompt as the model expects it"},
     {"load_in_4bit load_in_8bit quant* bnb* gptq* awq*", nullptr,

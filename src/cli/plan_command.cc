@@ -82,6 +82,7 @@ class PlanCommand : public Command {
     if (!args_.config.empty()) apply_config_file(args_.config, table);
   }
 
+  bool reads_weights() const override { return false; }
   void run(FlagTable* table) override {
     set_log_level(args_.lowest_log_level());
     check_above_zero("network_gbps", network_gbps_);

@@ -67,6 +67,11 @@ class TrainCommand : public Command {
     read_launch_variables(process_environment(), &args_);
   }
 
+  DataArguments* data_arguments() override { return &args_; }
+  void on_hub_names(const std::string& flag, const std::vector<std::string>& names) override {
+    args_.hub_names[flag] = names.at(0);
+  }
+
   void run(FlagTable* table) override {
     const World world = detect_world();
     // Messages that are the same on every rank are logged once.

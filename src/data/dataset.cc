@@ -1,301 +1,137 @@
 #include "data/dataset.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <limits>
-#include <optional>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
-#include "base/text.h"
-#include "data/content_hash.h"
-#include "data/pretokenized_rows.h"
-#include "data/text_rows.h"
-#include "data/token_cache.h"
-#include "formats/input_files.h"
-#include "io/file.h"
+#include "data/cached_rows.h"
+#include "data/rows/content_hash.h"
+#include "data/rows/token_cache.h"
 
 namespace tessera {
 namespace {
 
-namespace fs = std::filesystem;
-
-// Token positions and row lengths are 32 bits wide.
-constexpr int64_t kMaxRowLength = int64_t{1} << 30;
-
-fs::path default_cache_folder() {
-  // The XDG Base Directory Specification says to ignore relative paths.
-  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg != nullptr && fs::path(xdg).is_absolute())
-    return fs::path(xdg) / "tessera";
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
-    return fs::path(home) / ".cache" / "tessera";
-  fail(ExitCode::kBadConfig,
-       "no folder for the token cache: give one, or set the environment variable XDG_CACHE_HOME or HOME");
-}
-
-// The checked settings and files of a dataset.
-struct Request {
-  const DatasetOptions& options;
-  const Tokenizer* tokenizer;
-  int64_t vocab_size;
-  std::vector<fs::path> files;
-  std::vector<FileStamp> stamps;
-  std::vector<std::string> left_out;  // skipped files, one line per folder
-  bool is_pretokenized = false;
-};
-
-void check_settings(const DatasetOptions& options, int64_t vocab_size) {
-  TESSERA_CHECK(1 <= vocab_size && vocab_size <= std::numeric_limits<int32_t>::max(), "vocab_size={}",
-                vocab_size);
-  if (options.max_length < 2 || options.max_length > kMaxRowLength) {
-    fail(ExitCode::kBadConfig, "max_length: expected 2 to {}, found {}", kMaxRowLength, options.max_length);
-  }
-}
-
-Request make_request(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size) {
-  check_settings(options, vocab_size);
-  InputFiles found = find_input_files(options.files, InputUse::kDataset);
-  Request request = {options, tokenizer, vocab_size, std::move(found.files), {}, std::move(found.left_out),
-                     false};
-  for (const fs::path& path : request.files) {
-    const InputFile file = InputFile::open(path);
-    check_input_content(file, InputUse::kDataset, options.skip_invalid_utf8);
-    request.stamps.push_back(file.stamp());
-  }
-  const auto is_pretokenized = [](const fs::path& file) {
-    return input_kind(file) == InputKind::kPretokenized;
-  };
-  const auto pretokenized = std::find_if(request.files.begin(), request.files.end(), is_pretokenized);
-  const auto text = std::find_if_not(request.files.begin(), request.files.end(), is_pretokenized);
-  request.is_pretokenized = pretokenized != request.files.end();
-  if (request.is_pretokenized && text != request.files.end()) {
-    fail(ExitCode::kBadConfig, "{} is pre-tokenized and {} is text: a dataset is one or the other",
-         pretokenized->string(), text->string());
-  }
-  const bool is_packed = options.packing != Packing::kNone;
-  if (request.is_pretokenized && is_packed) {
-    fail(ExitCode::kBadConfig,
-         "{}: packing joins documents, but a pre-tokenized file has finished rows: leave packing out",
-         pretokenized->string());
-  }
-  if (!request.is_pretokenized && tokenizer == nullptr) {
-    fail(ExitCode::kBadConfig, "{}: text needs a tokenizer, but the model has no tokenizer.json",
-         text->string());
-  }
-  if (is_packed && !tokenizer->eos_id()) {
-    fail(ExitCode::kBadConfig,
-         "packing separates documents by the end-of-text token, but the tokenizer has none: name eos_token "
-         "in tokenizer_config.json, or train without packing");
-  }
-  if (is_packed && *tokenizer->eos_id() >= vocab_size) {
-    fail(ExitCode::kBadConfig,
-         "eos id {} is not below the model's vocab_size {}: the tokenizer belongs to another model",
-         *tokenizer->eos_id(), vocab_size);
-  }
-  return request;
-}
-
-// Hash of everything that determines the rows.
-Hash128 cache_key(const Request& request, ThreadPool& pool) {
-  std::vector<FileRange> ranges;
-  for (size_t i = 0; i < request.files.size(); ++i)
-    ranges.push_back({request.files[i], 0, request.stamps[i].size_bytes});
-  const std::vector<Hash128> hashes = hash_file_ranges(ranges, pool);
-  const DatasetOptions& options = request.options;
-  std::string text = fmt::format("rows {} vocab_size {} max_length {}\n", kTokenCacheVersion,
-                                 request.vocab_size, options.max_length);
-  if (!request.is_pretokenized) {
-    text += fmt::format(
-        "text_column {}:{} text_per_line {} packing {} eos {} special {} skip_invalid {} tokenizer {:x}\n",
-        options.text_column.size(), options.text_column, options.text_per_line,
-        static_cast<int>(options.packing), request.tokenizer->eos_id().value_or(-1),
-        options.add_special_tokens, options.skip_invalid_utf8, request.tokenizer->fingerprint());
-  }
-  for (size_t i = 0; i < hashes.size(); ++i) {
-    text += fmt::format("kind {} size {} hash {}\n", static_cast<int>(input_kind(request.files[i])),
-                        request.stamps[i].size_bytes, hashes[i].hex());
-  }
-  return hash_text(text);
-}
-
-// The rows must come from the same contents as the key.
-void check_unchanged(const Request& request) {
-  for (size_t i = 0; i < request.files.size(); ++i) {
-    if (InputFile::open(request.files[i]).stamp() != request.stamps[i]) {
-      fail(ExitCode::kBadData,
-           "{}: the file changed while it was being read: start again when it is complete",
-           request.files[i].string());
-    }
-  }
-}
-
-std::string input_names(const Request& request) {
-  const int64_t others = std::ssize(request.files) - 1;
-  return request.files.front().string() + (others == 0 ? "" : " and " + format_count(others, "other file"));
-}
-
-int64_t num_found(const CacheCounts& counts) {
-  return counts.num_documents + counts.num_empty_documents + counts.num_invalid_documents;
-}
-
-void build_cache(const Request& request, const fs::path& path, const Hash128& key, ThreadPool& pool,
-                 const std::function<void(double)>& progress) {
-  int64_t total_bytes = 0;
-  for (const FileStamp& stamp : request.stamps) total_bytes += stamp.size_bytes;
-  const auto report_bytes = [&](int64_t bytes) {
-    if (progress && total_bytes > 0)
-      progress(std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total_bytes)));
-  };
-  const bool has_labels = request.is_pretokenized && any_has_labels(request.files);
-  TokenCacheWriter writer(path, key, request.vocab_size, has_labels);
-  const CacheCounts counts =
-      request.is_pretokenized
-          ? append_pretokenized_rows(request.files, request.vocab_size, request.options.max_length,
-                                     has_labels, report_bytes, &writer)
-          : append_text_rows(request.files, request.options, *request.tokenizer, request.vocab_size, pool,
-                             report_bytes, &writer);
-  check_unchanged(request);
-  if (writer.num_rows() == 0) {
-    fail(ExitCode::kBadData, "{}: the dataset is empty: {}", input_names(request),
-         request.is_pretokenized ? std::string("input_ids has no values")
-                                 : fmt::format("{}, {} of them without text, {} not UTF-8",
-                                               format_count(num_found(counts), "document"),
-                                               counts.num_empty_documents, counts.num_invalid_documents));
-  }
-  if (writer.num_targets() == 0) {
-    fail(ExitCode::kBadData, "{}: no target in {}: {}", input_names(request),
-         format_count(writer.num_rows(), "row"),
-         has_labels ? "every label is -100 (the first label of a row is never a target)"
-                    : "a row needs two tokens to have one");
-  }
-  writer.commit(counts);
-}
-
-// The cache file if it exists and is intact; a damaged one is a warning.
-std::optional<TokenCache> find_cache(const fs::path& path, const Hash128& key, ThreadPool& pool,
-                                     std::vector<std::string>* warnings) {
-  std::error_code error;
-  if (!fs::exists(path, error)) return std::nullopt;
-  try {
-    return TokenCache::open(path, key, &pool);
-  } catch (const Error& damage) {
-    if (damage.code() != ExitCode::kBadData) throw;
-    warnings->push_back(fmt::format("{}: rebuilt", damage.what()));
-    return std::nullopt;
-  }
-}
-
-// "3 of 5 documents", "1 of 1 row"
-std::string share_of(int64_t part, int64_t whole, const char* noun) {
-  return fmt::format("{} of {}", format_count(part), format_count(whole, noun));
-}
-
-const char* noun_of_document(const Request& request) { return request.is_pretokenized ? "row" : "document"; }
-
-std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& request) {
-  std::vector<std::string> warnings = request.left_out;
-  const int64_t found = num_found(counts);
-  if (counts.num_empty_documents > 0) {
-    warnings.push_back(fmt::format("{}: skipped {}: no text", input_names(request),
-                                   share_of(counts.num_empty_documents, found, "document")));
-  }
-  if (counts.num_invalid_documents > 0) {
-    warnings.push_back(fmt::format("{}: skipped {}: not UTF-8", input_names(request),
-                                   share_of(counts.num_invalid_documents, found, "document")));
-  }
-  if (counts.num_cut_documents > 0) {
-    warnings.push_back(
-        fmt::format("{}: cut {} to max_length {}: {} not used", input_names(request),
-                    share_of(counts.num_cut_documents, counts.num_documents, noun_of_document(request)),
-                    request.options.max_length, format_count(counts.num_cut_tokens, "token")));
-  }
-  return warnings;
-}
-
-// With one row per document everything beyond max_length is lost: most of a dataset with long documents.
-void check_truncation(const CacheTrailer& cache, const Request& request) {
-  const CacheCounts& counts = cache.counts;
-  const int64_t num_tokens = cache.num_tokens + counts.num_cut_tokens;
-  if (request.options.allow_truncation || counts.num_cut_tokens <= num_tokens / 10) return;
-  const bool has_text = std::any_of(request.files.begin(), request.files.end(), [](const fs::path& file) {
-    return input_kind(file) == InputKind::kText;
-  });
-  std::string remedy = "set ";
-  if (!request.is_pretokenized)
-    remedy += "--packing to join the documents and cut them into rows without loss, ";
-  if (has_text && !request.options.text_per_line) remedy += "--text_per_line if every line is a document, ";
-  fail(ExitCode::kBadConfig,
-       "{}: {} of {} ({:.0f} %) would be dropped, as {} {} longer than max_length {} and cut{}; {}a larger "
-       "--max_length, or --allow_truncation to drop them",
-       input_names(request), format_count(counts.num_cut_tokens), format_count(num_tokens, "token"),
-       100 * static_cast<double>(counts.num_cut_tokens) / static_cast<double>(num_tokens),
-       share_of(counts.num_cut_documents, counts.num_documents, noun_of_document(request)),
-       counts.num_cut_documents == 1 ? "is" : "are", request.options.max_length,
-       request.is_pretokenized ? "" : " to one row", remedy);
+void add_report(DatasetReport report, DatasetReport* sum) {
+  sum->num_files += report.num_files;
+  sum->num_documents += report.num_documents;
+  sum->num_empty_documents += report.num_empty_documents;
+  sum->num_invalid_documents += report.num_invalid_documents;
+  sum->num_bad_rows += report.num_bad_rows;
+  sum->num_cut_documents += report.num_cut_documents;
+  sum->num_cut_tokens += report.num_cut_tokens;
+  sum->cache_hit = sum->cache_hit && report.cache_hit;
+  for (std::string& warning : report.warnings) sum->warnings.push_back(std::move(warning));
 }
 
 }  // namespace
 
-struct Dataset::Impl {
-  TokenCache cache;
-  DatasetReport report;
-};
-
-Dataset::Dataset(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Dataset::~Dataset() = default;
-Dataset::Dataset(Dataset&&) noexcept = default;
-Dataset& Dataset::operator=(Dataset&&) noexcept = default;
-
 Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
                       ThreadPool& pool, const std::function<void(double)>& progress) {
-  const Request request = make_request(options, tokenizer, vocab_size);
-  const Hash128 key = cache_key(request, pool);
-  const fs::path folder = options.cache_folder.empty() ? default_cache_folder() : options.cache_folder;
-  const fs::path path = folder / (key.hex() + ".tokens");
-
-  std::vector<std::string> warnings;
-  std::optional<TokenCache> cache = find_cache(path, key, pool, &warnings);
-  bool is_hit = cache.has_value();
-  if (!is_hit) {
-    create_folder(folder);
-    remove_abandoned_files(folder, ".tokens");
-    // One process builds the file while others that need it wait; if it fails, the next one tries.
-    const LockFile lock(folder / (key.hex() + ".lock"), [&] {
-      if (progress) progress(0);
-    });
-    warnings.clear();
-    cache = find_cache(path, key, pool, &warnings);
-    is_hit = cache.has_value();
-    if (!is_hit) {
-      build_cache(request, path, key, pool, progress);
-      cache = TokenCache::open(path, key, nullptr);
+  const auto num_weights = std::count_if(options.sources.begin(), options.sources.end(),
+                                         [](const DataSource& source) { return source.weight.has_value(); });
+  if (num_weights != 0 && num_weights != std::ssize(options.sources)) {
+    fail(ExitCode::kBadConfig,
+         "dataset: expected a weight (NAME:0.7) for all of {} sources or for none, found {}",
+         options.sources.size(), num_weights);
+  }
+  const size_t num_parts = num_weights == 0 ? 1 : options.sources.size();
+  const size_t part_sources = num_weights == 0 ? options.sources.size() : 1;
+  Dataset dataset;
+  for (size_t i = 0; i < num_parts; ++i) {
+    const auto part_progress = [&](double fraction) {
+      if (progress) progress((static_cast<double>(i) + fraction) / static_cast<double>(num_parts));
+    };
+    const auto sources = std::span(options.sources).subspan(i * part_sources, part_sources);
+    CachedRows rows = open_cached_rows(sources, options, tokenizer, vocab_size, pool, part_progress);
+    const int64_t num_rows = rows.cache->trailer().num_rows;
+    dataset.parts_.push_back({std::move(rows.cache), rows.report.cache_file.stem().string(), 0, num_rows});
+    dataset.mixture_.push_back({num_rows, num_weights == 0 ? 1.0 : *sources[0].weight});
+    if (i == 0) {
+      dataset.report_ = std::move(rows.report);
+    } else {
+      add_report(std::move(rows.report), &dataset.report_);
     }
   }
-  if (progress) progress(1.0);
-
-  auto impl = std::make_unique<Impl>(Impl{std::move(*cache), {}});
-  const CacheCounts& counts = impl->cache.trailer().counts;
-  check_truncation(impl->cache.trailer(), request);
-  for (std::string& warning : warnings_of(counts, request)) warnings.push_back(std::move(warning));
-  impl->report = {static_cast<int64_t>(request.files.size()),
-                  counts.num_documents,
-                  counts.num_empty_documents,
-                  counts.num_invalid_documents,
-                  counts.num_cut_documents,
-                  counts.num_cut_tokens,
-                  is_hit,
-                  path,
-                  std::move(warnings)};
-  return Dataset(std::move(impl));
+  dataset.count();
+  return dataset;
 }
 
-const DatasetReport& Dataset::report() const { return impl_->report; }
-int64_t Dataset::num_rows() const { return impl_->cache.trailer().num_rows; }
-int64_t Dataset::num_tokens() const { return impl_->cache.trailer().num_tokens; }
-int64_t Dataset::num_targets() const { return impl_->cache.trailer().num_targets; }
-int64_t Dataset::max_row_length() const { return impl_->cache.trailer().max_row_length; }
-int64_t Dataset::row_length(int64_t row) const { return impl_->cache.entry(row).num_tokens; }
-int64_t Dataset::row_num_targets(int64_t row) const { return impl_->cache.entry(row).num_targets; }
+// Sums over the rows of all parts.
+void Dataset::count() {
+  num_rows_ = 0;
+  num_tokens_ = 0;
+  num_targets_ = 0;
+  max_row_length_ = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const Part& part = parts_[i];
+    mixture_[i].num_rows = part.num_rows;
+    num_rows_ += part.num_rows;
+    const CacheTrailer& all = part.cache->trailer();
+    if (part.num_rows == all.num_rows) {
+      num_tokens_ += all.num_tokens;
+      num_targets_ += all.num_targets;
+      max_row_length_ = std::max(max_row_length_, all.max_row_length);
+      continue;
+    }
+    for (int64_t row = part.begin; row < part.begin + part.num_rows; ++row) {
+      const CacheIndexEntry& entry = part.cache->entry(row);
+      num_tokens_ += entry.num_tokens;
+      num_targets_ += entry.num_targets;
+      max_row_length_ = std::max(max_row_length_, int64_t{entry.num_tokens});
+    }
+  }
+}
+
+Dataset Dataset::split_off(double percent) {
+  TESSERA_CHECK(0 < percent && percent < 100, "percent={}", percent);
+  Dataset taken;
+  taken.mixture_ = mixture_;
+  taken.report_ = report_;
+  taken.report_.warnings.clear();
+  for (Part& part : parts_) {
+    if (part.num_rows < 2)
+      fail(ExitCode::kBadData, "validation_split_percentage: expected at least 2 rows to split, found 1");
+    const auto share = static_cast<int64_t>(std::llround(static_cast<double>(part.num_rows) * percent / 100));
+    const int64_t count = std::clamp<int64_t>(share, 1, part.num_rows - 1);
+    taken.parts_.push_back({part.cache, part.name, part.begin, count});
+    part.begin += count;
+    part.num_rows -= count;
+  }
+  taken.count();
+  count();
+  return taken;
+}
+
+std::string Dataset::fingerprint() const {
+  const Part& first = parts_.front();
+  const bool is_whole_cache = parts_.size() == 1 && first.num_rows == first.cache->trailer().num_rows;
+  if (is_whole_cache) return first.name;
+  std::string text;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    text +=
+        fmt::format("{} {} {} {}\n", parts_[i].name, parts_[i].begin, parts_[i].num_rows, mixture_[i].weight);
+  }
+  return hash_text(text).hex();
+}
+
+const TokenCache& Dataset::locate(int64_t* row) const {
+  TESSERA_CHECK(0 <= *row && *row < num_rows_, "row={} of {}", *row, num_rows_);
+  auto part = parts_.begin();
+  for (; *row >= part->num_rows; ++part) *row -= part->num_rows;
+  *row += part->begin;
+  return *part->cache;
+}
+
+int64_t Dataset::row_length(int64_t row) const {
+  const TokenCache& cache = locate(&row);
+  return cache.entry(row).num_tokens;
+}
+
+int64_t Dataset::row_num_targets(int64_t row) const {
+  const TokenCache& cache = locate(&row);
+  return cache.entry(row).num_targets;
+}
 
 bool Dataset::has_rows_without_targets() const {
   for (int64_t row = 0; row < num_rows(); ++row) {
@@ -305,7 +141,8 @@ bool Dataset::has_rows_without_targets() const {
 }
 
 void Dataset::read_row(int64_t row, Row* out) const {
-  impl_->cache.read_row(row, &out->input_ids, &out->labels, &out->sequence_lengths);
+  const TokenCache& cache = locate(&row);
+  cache.read_row(row, &out->input_ids, &out->labels, &out->sequence_lengths);
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// Token rows of a dataset: text, JSONL or pre-tokenized safetensors, tokenized once into a cache file.
+// Token rows of a dataset: text, tables and conversations, tokenized once into a cache file.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "data/row_options.h"
+#include "data/row_plan.h"
 #include "platform/thread_pool.h"
 #include "tokenizer/tokenizer.h"
 
 namespace tessera {
+
+class TokenCache;
 
 enum class Packing {
   kNone,      // one row per document, cut to max_length; no padding exists
@@ -19,21 +23,18 @@ enum class Packing {
   kJoined,    // the same rows, but a row is one sequence: attention and targets cross documents
 };
 
-struct DatasetOptions {
-  // Paths, folders or globs, in this order, as accepted by find_input_files (formats/input_files.h). By
-  // extension: .jsonl, .ndjson and .json are JSON (an object per line, or an array of objects), .safetensors
-  // is pre-tokenized, anything else is text. Pre-tokenized files cannot be mixed with the others.
-  std::vector<std::string> files;
-  std::string text_column = "text";
-  bool text_per_line = false;  // text files: every line is a document instead of the file
-  int64_t max_length = 1024;   // tokens per row, at least 2
-  // Packing appends EOS to every document (unless its last token is EOS already); nothing else does.
-  // Pre-tokenized rows are never packed.
+struct DatasetOptions : RowOptions {
+  // In this order; either all have weights or none. By extension: .jsonl, .ndjson and .json are JSON (an
+  // object per line, or an array of objects), .csv, .tsv and .parquet tables, .safetensors is pre-tokenized,
+  // anything else is text; .gz and .zst behind those are unpacked. Pre-tokenized files cannot be mixed with
+  // others.
+  std::vector<DataSource> sources;
+  int64_t max_length = 1024;  // tokens per row, at least 2
+  // Packing appends EOS to every document of text (unless its last token is EOS already); a completion always
+  // ends in EOS, and a chat ends as its template says. Pre-tokenized files are never packed.
   Packing packing = Packing::kNone;
   // Cut rows to max_length even if that drops more than a tenth of all tokens.
   bool allow_truncation = false;
-  bool add_special_tokens = true;      // the tokenizer's post-processor (bos, ...), for every document
-  bool skip_invalid_utf8 = false;      // skip and count documents that are not UTF-8 instead of failing
   std::filesystem::path cache_folder;  // empty = $XDG_CACHE_HOME/tessera or ~/.cache/tessera
 };
 
@@ -43,18 +44,26 @@ struct DatasetReport {
   int64_t num_documents = 0;          // that became rows; for pre-tokenized files: rows
   int64_t num_empty_documents = 0;    // without any text or token: dropped
   int64_t num_invalid_documents = 0;  // not UTF-8: dropped (skip_invalid_utf8)
+  int64_t num_bad_rows = 0;           // cannot be used otherwise: dropped (skip_bad_rows)
   int64_t num_cut_documents = 0;      // longer than max_length: cut (never with packing)
   int64_t num_cut_tokens = 0;         // tokens dropped by cutting
   bool cache_hit = false;
-  std::filesystem::path cache_file;
+  std::filesystem::path cache_file;  // of the first source
   // One line each, for the user: files skipped in folders, documents dropped or cut, a damaged cache that was
   // rebuilt.
   std::vector<std::string> warnings;
 };
 
+// Rows that belong together in a mixture.
+struct MixturePart {
+  int64_t num_rows;
+  double weight;
+};
+
 // Rows are numbered in the order of the files and of the documents in them. A document is a text file, a line
-// of one, or a JSON object; its text is used verbatim, except that a byte order mark at the start of the file
-// is dropped, and so are line ends (LF, CRLF) if documents are lines. Empty documents are dropped.
+// of one, or the row of a table or JSON file, which has one of the shapes of data/chat/example.h. Text is
+// used verbatim, except that a byte order mark at the start of a file is dropped, and so are line ends (LF,
+// CRLF) if documents are lines. Empty documents are dropped.
 //
 // A pre-tokenized file has a tensor input_ids of any integer type, whose last axis is the row and whose other
 // axes are taken in order, and may have labels of the same shape (an id, or -100 for no target) and an
@@ -69,21 +78,24 @@ class Dataset {
  public:
   // Errors name file, line and column: kNoInput (no such file), kBadData (not UTF-8, not JSON, no such
   // column, not text, unsupported format, empty, id outside the vocabulary, no target in any row), kBadConfig
-  // (settings, more than a tenth of the tokens cut), kIoError (cache folder). `tokenizer` may be null only
-  // for pre-tokenized files. Ids and labels are checked against vocab_size. `progress` is called on the
-  // calling thread.
+  // (settings, no chat template, more than a tenth of the tokens cut), kIoError (cache folder). `tokenizer`
+  // may be null only for rows of token ids. Ids and labels are checked against vocab_size. `progress` is
+  // called on the calling thread.
   static Dataset open(const DatasetOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
                       ThreadPool& pool, const std::function<void(double fraction)>& progress = {});
-  ~Dataset();
-  Dataset(Dataset&&) noexcept;
-  Dataset& operator=(Dataset&&) noexcept;
+  const DatasetReport& report() const { return report_; }
+  // The sources with their weights, one part of the rows each; a single part without weights.
+  const std::vector<MixturePart>& mixture() const { return mixture_; }
+  // Of files, settings, tokenizer, weights and split.
+  std::string fingerprint() const;
+  // Takes the first `percent` % of the rows of every part (at least one, and not all) out of this dataset and
+  // returns them as another one. Error(kBadData) if a part has a single row.
+  Dataset split_off(double percent);
 
-  const DatasetReport& report() const;
-
-  int64_t num_rows() const;
-  int64_t num_tokens() const;   // of all rows
-  int64_t num_targets() const;  // of all rows, at least 1
-  int64_t max_row_length() const;
+  int64_t num_rows() const { return num_rows_; }
+  int64_t num_tokens() const { return num_tokens_; }    // of all rows
+  int64_t num_targets() const { return num_targets_; }  // of all rows, at least 1
+  int64_t max_row_length() const { return max_row_length_; }
   int64_t row_length(int64_t row) const;
   // Labels that count as targets after the shift, given the sequence ends. May be 0 for individual rows.
   int64_t row_num_targets(int64_t row) const;
@@ -100,9 +112,24 @@ class Dataset {
   void read_row(int64_t row, Row* out) const;
 
  private:
-  struct Impl;
-  explicit Dataset(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  struct Part {
+    std::shared_ptr<const TokenCache> cache;
+    std::string name;  // of the cache file
+    int64_t begin;     // in the cache
+    int64_t num_rows;  // of the cache
+  };
+  Dataset() = default;
+  void count();
+  // The part that holds *row, which becomes a row of its cache.
+  const TokenCache& locate(int64_t* row) const;
+
+  std::vector<Part> parts_;
+  std::vector<MixturePart> mixture_;
+  DatasetReport report_;
+  int64_t num_rows_ = 0;
+  int64_t num_tokens_ = 0;
+  int64_t num_targets_ = 0;
+  int64_t max_row_length_ = 0;
 };
 
 }  // namespace tessera

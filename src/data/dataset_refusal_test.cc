@@ -85,10 +85,14 @@ TEST_F(DatasetRefusal, JsonThatIsBroken) {
       message_of_file("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
       HasSubstr(
           "a.jsonl: line 2: not valid JSON: column 13: expected ',' or '}', found the end of the text"));
-  EXPECT_THAT(message_of_file("b.jsonl", "{\"txt\": \"a\", \"id\": 1}\n"),
-              EndsWith("b.jsonl: line 1: no column 'text' (text_column); columns found: txt, id"));
+  EXPECT_THAT(
+      message_of_file("b.jsonl", "{\"txt\": \"a\", \"id\": 1}\n"),
+      EndsWith("b.jsonl: line 1: expected the columns messages, or conversations, or text, or prompt and "
+               "completion, or instruction and "
+               "output, or input_ids; found txt, id: name the column of the text with --text_column, or "
+               "others with --column_mapping"));
   EXPECT_EQ(message_of_file("c.jsonl", "\n{\"text\": 1}"),
-            "c.jsonl: line 2: column 'text': expected a string, found a number");
+            "c.jsonl: line 2: column 'text': expected a string, found an integer");
   EXPECT_THAT(message_of_file("d.jsonl", "{\"text\": \"a\", \"x\": " + std::string(100'000, '[')),
               HasSubstr("d.jsonl: line 1: nested deeper than 256 levels"));
   EXPECT_THAT(message_of_file("e.json", "[{\"text\": \"a\"},\n"),
@@ -102,7 +106,8 @@ TEST_F(DatasetRefusal, FilesThatAreNotTextWhateverTheirName) {
               HasSubstr("a.txt: expected UTF-8 text, found a zip"));
   EXPECT_THAT(message_of_file("b.txt", "{\"text\": \"a\"}\n"),
               HasSubstr("b.txt: expected text, found JSON Lines"));
-  EXPECT_THAT(message_of_file("c.csv", "text\na\n"), HasSubstr("c.csv: .csv files are not supported"));
+  EXPECT_THAT(message_of_file("c.csv", "text\na\n"), HasSubstr("c.csv: no target in 1 row"));
+  EXPECT_THAT(message_of_file("d.xlsx", "PK"), HasSubstr("d.xlsx: .xlsx files are not supported"));
 }
 
 TEST_F(DatasetRefusal, DocumentsThatLoseMoreThanATenthOfTheTokens) {
@@ -204,7 +209,7 @@ TEST_F(DatasetRefusal, PreTokenizedFilesBesideTextOrWithPacking) {
   write_integers(folder_ / "a.safetensors", {{"input_ids", {1, 3}, {1, 2, 3}}});
   folder_.write("b.txt", "text");
   EXPECT_EQ(message(options_for({"b.txt", "a.safetensors"}), ExitCode::kBadConfig),
-            "a.safetensors is pre-tokenized and b.txt is text: a dataset is one or the other");
+            "a.safetensors is pre-tokenized and b.txt is not: a dataset is one or the other");
   DatasetOptions options = options_for({"a.safetensors"});
   options.packing = Packing::kIsolated;
   EXPECT_EQ(

@@ -24,7 +24,7 @@ class DatasetSharingTest : public testing::Test {
  protected:
   DatasetOptions options_for(const std::string& file) const {
     DatasetOptions options;
-    options.files = {(folder_ / file).string()};
+    options.sources = {(folder_ / file).string()};
     options.cache_folder = folder_ / "cache";
     options.allow_truncation = true;
     return options;

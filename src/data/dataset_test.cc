@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "expect_error.h"
 #include "support/dataset_test_util.h"
 
 namespace tessera {
@@ -43,7 +44,7 @@ TEST_F(DatasetTest, JsonIsAnObjectPerLineOrAnArray) {
               ElementsAre("one", "two", "three", "four", "five"));
   folder_.write("d.jsonl", "{\"content\": \"xy\", \"text\": 1}");
   DatasetOptions options = options_for({"d.jsonl"});
-  options.text_column = "content";
+  options.sources[0].format.text_column = "content";
   EXPECT_THAT(texts_of(open(options)), ElementsAre("xy"));
 }
 
@@ -238,7 +239,7 @@ TEST_F(DatasetTest, EverySettingHasACacheOfItsOwn) {
   add(base, tokenizer_, kTestVocabSize + 1);
   add(base, other_tokenizer, kTestVocabSize);
   DatasetOptions options = base;
-  options.text_column = "other";
+  options.sources[0].format.text_column = "other";
   add(options, tokenizer_, kTestVocabSize);
   options = base;
   options.max_length = 77;
@@ -370,6 +371,48 @@ TEST_F(DatasetTest, TheCacheIsInTheUsersCacheFolderByDefault) {
   } else {
     setenv("XDG_CACHE_HOME", saved.c_str(), 1);
   }
+}
+
+TEST_F(DatasetTest, WeightedSourcesArePartsOfTheirOwn) {
+  folder_.write("a.jsonl", "{\"text\": \"a1\"}\n{\"text\": \"a2\"}\n");
+  folder_.write("b.jsonl", "{\"text\": \"b1\"}\n{\"text\": \"b2\"}\n{\"text\": \"b3\"}\n");
+  DatasetOptions options = options_for({"a.jsonl", "b.jsonl"});
+  const std::string unweighted = open(options).fingerprint();
+  options.sources[0].weight = 0.75;
+  EXPECT_THAT(error_of([&] { open(options); }).what(),
+              HasSubstr("expected a weight (NAME:0.7) for all of 2"));
+  options.sources[1].weight = 0.25;
+  const Dataset dataset = open(options);
+  EXPECT_THAT(texts_of(dataset), ElementsAre("a1", "a2", "b1", "b2", "b3"));
+  ASSERT_EQ(dataset.mixture().size(), 2u);
+  EXPECT_EQ(dataset.mixture()[1].num_rows, 3);
+  EXPECT_EQ(dataset.report().num_documents, 5);
+  EXPECT_NE(dataset.fingerprint(), unweighted);
+  options.sources[1].weight = 0.5;
+  EXPECT_NE(open(options).fingerprint(), dataset.fingerprint());
+}
+
+TEST_F(DatasetTest, TheFirstRowsOfEveryPartAreSplitOff) {
+  std::string lines;
+  for (int i = 0; i < 20; ++i) lines += fmt::format("{{\"text\": \"row {}\"}}\n", i);
+  folder_.write("a.jsonl", lines);
+  folder_.write("b.jsonl", "{\"text\": \"b1\"}\n{\"text\": \"b2\"}\n");
+  DatasetOptions options = options_for({"a.jsonl", "b.jsonl"});
+  options.sources[0].weight = options.sources[1].weight = 1;
+  Dataset train = open(options);
+  const int64_t num_tokens = train.num_tokens();
+  const std::string whole = train.fingerprint();
+  const Dataset eval = train.split_off(10);
+  EXPECT_THAT(texts_of(eval), ElementsAre("row 0", "row 1", "b1"));
+  EXPECT_EQ(train.num_rows(), 19);
+  EXPECT_EQ(texts_of(train).front(), "row 2");
+  EXPECT_EQ(texts_of(train).back(), "b2");
+  EXPECT_EQ(train.num_tokens() + eval.num_tokens(), num_tokens);
+  EXPECT_EQ(eval.max_row_length(), 5);
+  EXPECT_THAT((std::set{whole, train.fingerprint(), eval.fingerprint()}), testing::SizeIs(3));
+  folder_.write("c.txt", "a single row");
+  Dataset single = open(options_for({"c.txt"}));
+  EXPECT_THAT(error_of([&] { single.split_off(5); }).what(), HasSubstr("expected at least 2 rows to split"));
 }
 
 }  // namespace

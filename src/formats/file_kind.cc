@@ -82,6 +82,7 @@ FileKind kind_of_head(std::string_view head, int64_t file_bytes) {
     const bool is_pytorch = mark.name == kZip && head.substr(0, 512).find("data.pkl") != head.npos;
     return {.name = is_pytorch ? kPyTorch : mark.name,
             .advice = is_pytorch ? kLeaveOut : mark.advice,
+            .is_gguf = mark.name == kGguf,
             .has_mark = true};
   }
   if (is_safetensors(head, file_bytes)) return {.name = "a safetensors file", .advice = kLeaveOut};

@@ -15,7 +15,8 @@ struct FileKind {
   std::string advice = {};  // how to use it in a dataset; "" for text and where the name says enough
   bool is_text = false;     // no NUL byte, no signature of another format
   bool is_json = false;     // starts with { or [
-  bool has_mark = false;    // has the signature of a format other than text and safetensors
+  bool is_gguf = false;
+  bool has_mark = false;  // has the signature of a format other than text and safetensors
 };
 
 // The first 8000 bytes: as many as git looks at to tell whether a file is binary.

@@ -31,23 +31,18 @@ struct UnsupportedFormat {
   std::string_view advice;
 };
 constexpr std::string_view kConvertToRecords =
-    "convert it to .jsonl, an object such as {\"text\": \"...\"} per line";
+    "convert it to .parquet, .csv or .jsonl, an object such as {\"text\": \"...\"} per line";
 constexpr const char* kWriteText = "write its text into .txt files first";
 constexpr std::string_view kUnpackFirst = "unpack it first";
 constexpr std::string_view kExtract = "extract its text first";
 constexpr UnsupportedFormat kUnsupported[] = {
-    {".csv", kConvertToRecords},
-    {".tsv", kConvertToRecords},
-    {".parquet", kConvertToRecords},
     {".arrow", kConvertToRecords},
     {".feather", kConvertToRecords},
     {".orc", kConvertToRecords},
     {".avro", kConvertToRecords},
     {".xls", kConvertToRecords},
     {".xlsx", kConvertToRecords},
-    {".gz", kUnpackFirst},
     {".tgz", kUnpackFirst},
-    {".zst", kUnpackFirst},
     {".bz2", kUnpackFirst},
     {".xz", kUnpackFirst},
     {".lz4", kUnpackFirst},
@@ -62,7 +57,12 @@ constexpr UnsupportedFormat kUnsupported[] = {
     {".epub", kExtract},
 };
 
-std::string extension_of(const fs::path& path) { return lower_case(path.extension().string()); }
+std::string last_extension(const fs::path& path) { return lower_case(path.extension().string()); }
+
+// The extension that says what is in the file once it is unpacked.
+std::string extension_of(const fs::path& path) {
+  return last_extension(is_compressed(path) ? path.stem() : path);
+}
 
 bool is_hidden(const fs::path& path) { return path.filename().native().starts_with('.'); }
 
@@ -71,9 +71,15 @@ bool is_description(const fs::path& path) {
          kDescriptions.end();
 }
 
+bool can_be_compressed(InputKind kind) {
+  return kind != InputKind::kParquet && kind != InputKind::kPretokenized;
+}
+
 // Whether a file is read if its folder was given as the input.
 bool is_wanted(const fs::path& path, InputUse use) {
   if (is_description(path)) return false;
+  if (is_compressed(path) && (use == InputUse::kPlainText || !can_be_compressed(input_kind(path))))
+    return false;
   if (input_kind(path) != InputKind::kText) return use == InputUse::kDataset;
   const std::string extension = extension_of(path);
   return std::find(kTextExtensions.begin(), kTextExtensions.end(), extension) != kTextExtensions.end();
@@ -193,6 +199,10 @@ class Expansion {
         fail(ExitCode::kBadData, "{}: {} files are not supported: {}", printable(file.string(), 200),
              extension, format.advice);
     }
+    if (is_compressed(file) && (use_ == InputUse::kPlainText || !can_be_compressed(input_kind(file)))) {
+      fail(ExitCode::kBadData, "{}: expected a file that is not compressed: {}",
+           printable(file.string(), 200), kUnpackFirst);
+    }
     if (use_ == InputUse::kPlainText && input_kind(file) != InputKind::kText) {
       fail(ExitCode::kBadData, "{}: expected plain text, found a {} file: {}", printable(file.string(), 200),
            extension, kWriteText);
@@ -265,7 +275,7 @@ class Expansion {
       fail(ExitCode::kNoInput, "{}: no file matches this pattern", printable(pattern_));
     fail(ExitCode::kNoInput, "{}: no file to read in this folder: expected {}{}{}", printable(pattern_, 200),
          fmt::join(kTextExtensions, ", "),
-         use_ == InputUse::kDataset ? ", .jsonl, .ndjson, .json or .safetensors" : "",
+         use_ == InputUse::kDataset ? ", .jsonl, .ndjson, .json, .csv, .tsv, .parquet or .safetensors" : "",
          left_out_.empty() ? ""
                            : fmt::format("; {}; 'DIR/**/*.py' names other text files", left_out_.front()));
   }
@@ -308,13 +318,21 @@ InputFiles find_input_files(const std::vector<std::string>& patterns, InputUse u
 InputKind input_kind(const fs::path& path) {
   const std::string extension = extension_of(path);
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return InputKind::kJson;
+  if (extension == ".csv" || extension == ".tsv") return InputKind::kTable;
+  if (extension == ".parquet" || extension == ".pq") return InputKind::kParquet;
   if (extension == ".safetensors") return InputKind::kPretokenized;
   return InputKind::kText;
 }
 
+bool is_compressed(const fs::path& path) {
+  const std::string extension = last_extension(path);
+  return extension == ".gz" || extension == ".zst";
+}
+
 void check_input_content(const InputFile& file, InputUse use, bool skip_invalid_utf8) {
   const InputKind kind = input_kind(file.path());
-  if (kind == InputKind::kPretokenized) return;
+  // Their readers say what is wrong.
+  if (kind == InputKind::kPretokenized || kind == InputKind::kParquet || is_compressed(file.path())) return;
   const std::string head = read_head(file);
   const FileKind found = kind_of_head(head, file.size_bytes());
   const bool is_left_out = skip_invalid_utf8 && !starts_as_utf8(head);

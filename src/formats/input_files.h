@@ -9,10 +9,15 @@
 
 namespace tessera {
 
-enum class InputKind { kText, kJson, kPretokenized };
+enum class InputKind { kText, kJson, kTable, kParquet, kPretokenized };
 
-// By extension, in any case: .jsonl, .ndjson, .json; .safetensors; anything else is text.
+// By extension, in any case: .jsonl, .ndjson, .json; .csv, .tsv (tables); .parquet, .pq; .safetensors;
+// anything else is text. Behind .gz or .zst the extension before it decides, for all but Parquet and
+// safetensors.
 InputKind input_kind(const std::filesystem::path& path);
+
+// By the last extension: .gz or .zst.
+bool is_compressed(const std::filesystem::path& path);
 
 enum class InputUse { kDataset, kPlainText };  // kPlainText: neither JSON nor pre-tokenized files
 
@@ -23,18 +28,18 @@ struct InputFiles {
 };
 
 // Expands `patterns`, in that order, to regular files: a path stands for itself; a folder for the files below
-// it that have a known extension (.txt, .text, .md, .markdown, .rst, .tex; for a dataset also the JSON ones
-// and .safetensors) and are not hidden; a glob (*, ?, [...]) for its matches, folders among them expanded as
-// above; DIR/**/NAME for all files below DIR, at any depth, that match the glob NAME (DIR/** for all of
-// them). The files of one pattern are sorted by path, bytewise. A path that exists is never treated as a
-// glob.
+// it that have a known extension (.txt, .text, .md, .markdown, .rst, .tex; for a dataset also those of JSON,
+// tables and .safetensors, and compressed files) and are not hidden; a glob (*, ?, [...]) for its matches,
+// folders among them expanded as above; DIR/**/NAME for all files below DIR, at any depth, that match the
+// glob NAME (DIR/** for all of them). The files of one pattern are sorted by path, bytewise. A path that
+// exists is never treated as a glob.
 //
 // Names that start with a dot are hidden, as is everything in a hidden folder: only a pattern that spells out
 // the dot matches them. Links to files count as files; links to folders are not followed. README.md,
 // config.json and other dataset metadata in a folder are skipped, as in Hugging Face's datasets.
 //
-// Errors: kNoInput if a pattern matches no file, kBadData for a file in an unsupported format (.csv,
-// .parquet, .gz, ...) unless a folder skips it, kBadConfig for any other use of "**" and for an empty list of
+// Errors: kNoInput if a pattern matches no file, kBadData for a file in an unsupported format (.xlsx,
+// .zip, ...) unless a folder skips it, kBadConfig for any other use of "**" and for an empty list of
 // patterns.
 InputFiles find_input_files(const std::vector<std::string>& patterns, InputUse use);
 

@@ -5,13 +5,14 @@
 #include <iterator>
 #include <map>
 #include <system_error>
+#include <type_traits>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "formats/file_kind.h"
+#include "formats/gguf/gguf.h"
 #include "formats/huggingface/convert.h"
-#include "formats/huggingface/hub_name.h"
 #include "formats/huggingface/model_config.h"
 #include "formats/huggingface/model_families.h"
 #include "formats/safetensors/safetensors.h"
@@ -71,6 +72,54 @@ void append_totals(const SafetensorsModel& model, std::string& out) {
                  format_bytes(size_bytes));
 }
 
+std::string scalar_text(const GgufScalar& value) {
+  return std::visit(
+      [](const auto& held) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::string>)
+          return printable(held);
+        else
+          return fmt::format("{}", held);
+      },
+      value);
+}
+
+std::string value_text(const GgufField& field) {
+  constexpr size_t kShown = 4;
+  if (const auto* scalar = std::get_if<GgufScalar>(&field.value)) return scalar_text(*scalar);
+  const std::vector<GgufScalar>& values = std::get<GgufArray>(field.value).values;
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(values.size(), kShown); ++i) shown.push_back(scalar_text(values[i]));
+  if (values.size() > kShown) shown.push_back("...");
+  return fmt::format("[{}] ({})", fmt::join(shown, ", "), format_count(std::ssize(values), "value"));
+}
+
+// Shapes are in GGUF's order.
+std::string inspect_gguf(const fs::path& path) {
+  const GgufContent content = read_gguf(path);
+  std::string out = path.native() + "\n";
+  for (const GgufField& field : content.fields)
+    fmt::format_to(std::back_inserter(out), "{}: {}\n", printable(field.key), value_text(field));
+  std::vector<Row> rows;
+  int64_t elements = 0, size_bytes = 0;
+  std::map<std::string, int64_t> by_type;
+  for (const GgufTensor& tensor : content.tensors) {
+    const GgmlTypeInfo& type = *tensor.type;
+    const int64_t count = tensor.size_bytes / type.block_bytes * type.block_elements;
+    rows.push_back(
+        {printable(tensor.name, 200), type.name, shape_text(tensor.shape), format_bytes(tensor.size_bytes)});
+    elements += count;
+    size_bytes += tensor.size_bytes;
+    by_type[type.name] += count;
+  }
+  append_table(rows, out);
+  std::vector<std::string> types;
+  for (const auto& [name, count] : by_type) types.push_back(fmt::format("{} {}", format_count(count), name));
+  fmt::format_to(std::back_inserter(out), "\n{}, {} ({}), {}\n",
+                 format_count(std::ssize(content.tensors), "tensor"), format_count(elements, "element"),
+                 fmt::join(types, ", "), format_bytes(size_bytes));
+  return out;
+}
+
 std::string rope_text(const ModelConfig& config) {
   const RopeScaling& scaling = config.rope_scaling;
   switch (scaling.type) {
@@ -117,7 +166,6 @@ void append_config(const ModelConfig& config, std::string& out) {
 }  // namespace
 
 std::string inspect(const fs::path& path) {
-  refuse_hub_name(path);
   std::error_code error;
   std::string out;
   if (fs::is_directory(path, error)) {
@@ -131,7 +179,9 @@ std::string inspect(const fs::path& path) {
     if (has_config && !has_weights) return out + "no weights in this folder\n";
   }
   if (fs::is_regular_file(path, error)) {
-    if (const FileKind kind = kind_of_file(path); kind.has_mark) fail_not_a_model(path, kind);
+    const FileKind kind = kind_of_file(path);
+    if (kind.is_gguf) return inspect_gguf(path);
+    if (kind.has_mark) fail_not_a_model(path, kind);
   }
   const SafetensorsModel model = SafetensorsModel::open(path);
   for (const auto& file : model.files()) {

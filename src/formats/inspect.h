@@ -1,4 +1,4 @@
-// Describes the content of a safetensors file or a model folder as human-readable text.
+// Describes the content of a safetensors or GGUF file or a model folder as human-readable text.
 #pragma once
 
 #include <filesystem>
@@ -8,7 +8,8 @@ namespace tessera {
 
 // For a safetensors file: one line per tensor (name, type, shape, bytes), the metadata and the totals. For a
 // folder also a summary of its config.json and the shard of each tensor. Ends with a newline. Errors as
-// SafetensorsModel::open and read_model_config; a folder may lack either weights or config.json.
+// SafetensorsModel::open and read_model_config; a folder may lack either weights or config.json. For a GGUF
+// file the metadata, the tensors and the totals; errors as read_gguf.
 std::string inspect(const std::filesystem::path& path);
 
 }  // namespace tessera

@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
 #include "optim/state_tensor.h"
 

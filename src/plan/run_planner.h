@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "arguments/arguments.h"
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 #include "plan/run_plan.h"
 
 namespace tessera {

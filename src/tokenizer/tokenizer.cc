@@ -1,5 +1,6 @@
 #include "tokenizer/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -38,6 +39,15 @@ class BorrowedScratch {
   std::unique_ptr<BpeScratch> scratch_;
 };
 
+// The barriers inside a segment, from its begin.
+std::vector<int64_t> barriers_within(std::span<const int64_t> barriers, const Segment& segment) {
+  std::vector<int64_t> inside;
+  for (const int64_t barrier : barriers) {
+    if (segment.begin < barrier && barrier < segment.end) inside.push_back(barrier - segment.begin);
+  }
+  return inside;
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -52,6 +62,12 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
 }
 
 void Tokenizer::encode(std::string_view text, bool add_special_tokens, std::vector<int32_t>* ids) const {
+  std::vector<TokenCut> cuts;
+  encode(text, add_special_tokens, {}, ids, &cuts);
+}
+
+void Tokenizer::encode(std::string_view text, bool add_special_tokens, const TextMarks& marks,
+                       std::vector<int32_t>* ids, std::vector<TokenCut>* cuts) const {
   if (const int64_t offset = find_invalid_utf8(text); offset >= 0) {
     fail(ExitCode::kBadData, "the text is not UTF-8 at byte {}: \"{}\"", offset,
          printable(text.substr(static_cast<size_t>(offset)), 20));
@@ -59,35 +75,63 @@ void Tokenizer::encode(std::string_view text, bool add_special_tokens, std::vect
   const PostProcessor& post = impl_->post_processor;
   if (add_special_tokens) ids->insert(ids->end(), post.before.begin(), post.before.end());
   BorrowedScratch scratch(&impl_->scratch_mutex, &impl_->scratch);
-  impl_->encode_text(text, scratch.get(), ids);
+  cuts->clear();
+  impl_->encode_text(text, marks, scratch.get(), ids, cuts);
   if (add_special_tokens) ids->insert(ids->end(), post.after.begin(), post.after.end());
 }
 
-void Tokenizer::Impl::encode_text(std::string_view text, BpeScratch* scratch_memory,
-                                  std::vector<int32_t>* ids) const {
-  if (!added.has(/*normalized=*/false)) return encode_segment(text, /*at_start=*/true, scratch_memory, ids);
-  for (const Segment& segment : added.find(text, /*normalized=*/false)) {
+void Tokenizer::Impl::encode_text(std::string_view text, const TextMarks& marks, BpeScratch* scratch_memory,
+                                  std::vector<int32_t>* ids, std::vector<TokenCut>* cuts) const {
+  std::vector<Segment> segments = {{0, static_cast<int64_t>(text.size()), -1}};
+  if (added.has(/*normalized=*/false)) segments = added.find(text, /*normalized=*/false, marks.barriers);
+  auto cut = marks.cuts.begin();
+  std::vector<int32_t> before;  // the ids of a segment up to a cut
+  for (const Segment& segment : segments) {
+    const auto first = std::ssize(*ids);
+    const bool at_start = segment.begin == 0;
+    const std::string_view part =
+        text.substr(static_cast<size_t>(segment.begin), static_cast<size_t>(segment.end - segment.begin));
+    const auto barriers = barriers_within(marks.barriers, segment);
     if (segment.id >= 0) {
       ids->push_back(segment.id);
     } else {
-      encode_segment(
-          text.substr(static_cast<size_t>(segment.begin), static_cast<size_t>(segment.end - segment.begin)),
-          segment.begin == 0, scratch_memory, ids);
+      encode_segment(part, at_start, barriers, scratch_memory, ids);
+    }
+    for (; cut != marks.cuts.end() && *cut < segment.end; ++cut) {
+      const bool is_at_begin = *cut <= segment.begin;
+      if (is_at_begin || segment.id >= 0) {
+        cuts->push_back({first, !is_at_begin});
+        continue;
+      }
+      // Tokens up to the cut are those of the text before it, except where one crosses it.
+      before.clear();
+      encode_segment(part.substr(0, static_cast<size_t>(*cut - segment.begin)), at_start, barriers,
+                     scratch_memory, &before);
+      const auto crossing = std::mismatch(before.begin(), before.end(), ids->begin() + first, ids->end()).first;
+      cuts->push_back({first + (crossing - before.begin()), crossing != before.end()});
     }
   }
+  for (; cut != marks.cuts.end(); ++cut) cuts->push_back({std::ssize(*ids), false});
 }
 
-void Tokenizer::Impl::encode_segment(std::string_view text, bool at_start, BpeScratch* scratch_memory,
-                                     std::vector<int32_t>* ids) const {
+void Tokenizer::Impl::encode_segment(std::string_view text, bool at_start, std::span<const int64_t> barriers,
+                                     BpeScratch* scratch_memory, std::vector<int32_t>* ids) const {
   NormalizedText normalized;
+  std::vector<int64_t> normalized_barriers;
   if (normalizer != nullptr) {
+    for (const int64_t barrier : barriers) {
+      NormalizedText before = {std::string(text.substr(0, static_cast<size_t>(barrier))), at_start};
+      normalizer->apply(&before);
+      normalized_barriers.push_back(std::ssize(before.text));
+    }
+    barriers = normalized_barriers;
     normalized = {std::string(text), at_start};
     normalizer->apply(&normalized);
     text = normalized.text;
     at_start = normalized.at_start;
   }
   if (!added.has(/*normalized=*/true)) return encode_piece(text, at_start, scratch_memory, ids);
-  for (const Segment& segment : added.find(text, /*normalized=*/true)) {
+  for (const Segment& segment : added.find(text, /*normalized=*/true, barriers)) {
     if (segment.id >= 0) {
       ids->push_back(segment.id);
     } else {
@@ -168,6 +212,14 @@ std::string Tokenizer::id_to_token(int32_t id) const { return std::string(impl_-
 std::optional<int32_t> Tokenizer::bos_id() const { return impl_->bos_id; }
 std::optional<int32_t> Tokenizer::eos_id() const { return impl_->eos_id; }
 std::optional<int32_t> Tokenizer::pad_id() const { return impl_->pad_id; }
+
+std::vector<std::string> Tokenizer::special_tokens() const {
+  std::vector<std::string> contents;
+  for (const AddedToken& token : impl_->added.tokens()) {
+    if (token.special) contents.push_back(token.content);
+  }
+  return contents;
+}
 
 uint64_t Tokenizer::fingerprint() const { return impl_->fingerprint; }
 

@@ -18,6 +18,18 @@ struct TokenizerOptions {
   bool reference = false;
 };
 
+// Places in a text, as ascending byte offsets.
+struct TextMarks {
+  std::span<const int64_t> cuts;      // to be found among the tokens
+  std::span<const int64_t> barriers;  // no special token is matched across these
+};
+
+// Where a cut lies: before the first byte of `token`, an index into the ids, or inside it.
+struct TokenCut {
+  int64_t token;
+  bool is_inside;
+};
+
 class Tokenizer {
  public:
   // Opens a tokenizer.json, or a folder with one (and reads bos/eos/pad tokens from the tokenizer_config.json
@@ -34,6 +46,9 @@ class Tokenizer {
   // (bos, ...). Thread-safe.
   void encode(std::string_view text, bool add_special_tokens, std::vector<int32_t>* ids) const;
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
+  // The same, with one entry per cut in *cuts.
+  void encode(std::string_view text, bool add_special_tokens, const TextMarks& marks,
+              std::vector<int32_t>* ids, std::vector<TokenCut>* cuts) const;
 
   // Ids out of range are an Error(kBadData); ids in a gap of the vocabulary decode to nothing.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
@@ -44,6 +59,8 @@ class Tokenizer {
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
   std::optional<int32_t> pad_id() const;
+  // The contents of the added tokens that are special.
+  std::vector<std::string> special_tokens() const;
 
   // Stable hash of everything that can change ids, for cache keys.
   uint64_t fingerprint() const;

@@ -53,9 +53,11 @@ struct Tokenizer::Impl {
   // Passes the token to a decoder, unless it is a special token to skip.
   void push(int32_t id, bool skip_special_tokens, DecodeStream* stream) const;
 
-  void encode_text(std::string_view text, BpeScratch* scratch, std::vector<int32_t>* ids) const;
-  void encode_segment(std::string_view text, bool at_start, BpeScratch* scratch,
-                      std::vector<int32_t>* ids) const;
+  // Fills *cuts with one entry per mark.
+  void encode_text(std::string_view text, const TextMarks& marks, BpeScratch* scratch,
+                   std::vector<int32_t>* ids, std::vector<TokenCut>* cuts) const;
+  void encode_segment(std::string_view text, bool at_start, std::span<const int64_t> barriers,
+                      BpeScratch* scratch, std::vector<int32_t>* ids) const;
   void encode_piece(std::string_view text, bool at_start, BpeScratch* scratch,
                     std::vector<int32_t>* ids) const;
 };

@@ -10,7 +10,6 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "formats/file_kind.h"
-#include "formats/huggingface/hub_name.h"
 #include "formats/json.h"
 #include "io/file.h"
 #include "tokenizer/tokenizer_impl.h"
@@ -202,7 +201,6 @@ void take_special_tokens(const JsonNode& config, Tokenizer::Impl* impl) {
 
 // The file's document; an empty one if there is no such file.
 nlohmann::json read_object(const std::filesystem::path& path) {
-  refuse_hub_name(path);
   std::error_code unreadable;  // becomes an error that names the file when it is opened
   if (!std::filesystem::exists(path, unreadable) && !unreadable) return nlohmann::json::object();
   return parse_json(read_text_file(path), path.string());

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 
 namespace tessera {
 

@@ -42,10 +42,12 @@ int64_t StepRows::count_targets(const RowLists& passes) const {
   return num_targets;
 }
 
-// Without shuffling all epochs are alike.
+// Without shuffling all epochs are alike, unless they take different rows of a mixture.
 int64_t StepRows::largest_pass(int64_t num_steps) {
   StepSurvey survey;
-  survey.num_steps = options_.shuffle ? num_steps : std::min(num_steps, batches_.steps_per_epoch());
+  survey.num_steps = options_.shuffle || options_.mixture.size() > 1
+                         ? num_steps
+                         : std::min(num_steps, batches_.steps_per_epoch());
   survey.step_rows = global_batch_rows(options_);
   survey.max_pass_rows = micro_batch_rows(options_) * micro_batches_per_pass_;
   survey.num_rows = dataset_.num_rows();

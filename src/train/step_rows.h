@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 #include "data/dataset.h"
-#include "data/deal_rows.h"
+#include "data/rows/deal_rows.h"
 
 namespace tessera {
 

@@ -8,7 +8,7 @@
 
 #include "comm/communicator.h"
 #include "comm/network/network_group.h"
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 #include "data/dataset.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"

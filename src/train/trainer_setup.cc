@@ -118,14 +118,15 @@ void Trainer::open_choices() {
 
 void Trainer::plan_run() {
   BatchPlanOptions options = args_.batch_options(world().world_size);
-  options.num_rows = data_->train.num_rows();
+  options.mixture = data_->train.mixture();
+  for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
   record_.model = model_shape(model_->config());
   record_.data = data_record(data_->train, data_->row_limit, args_.packing_mode(), options);
   if (*resume_) options = resume_->continue_batches(options, &args_, &record_);
   check_enough_rows(options, ways_to_more_rows(args_));
   rows_.emplace(data_->train, options, world().world_size);
 
-  plan_.num_rows = data_->train.num_rows();
+  plan_.num_rows = options.num_rows;
   plan_.num_tokens = data_->train.num_tokens();
   plan_.eval_rows = data_->eval ? data_->eval->num_rows() : 0;
   plan_steps(args_, options, rows_->batches(), &plan_);
@@ -194,6 +195,8 @@ void Trainer::allocate_and_load() {
   ExportOptions export_options;
   export_options.save_dtype = args_.export_dtype();
   export_options.tokenizer_folder = tokenizer_folder(args_);
+  export_options.chat_template = data_->chat_template;
+  export_options.end_of_answer = data_->end_of_answer;
   export_options.generation_config = std::filesystem::path(args_.model) / "generation_config.json";
   files_.emplace(args_, comm_, pool_, *model_, *parameters_, network_meter_, observer_,
                  RunFilesOptions{export_options, plan_.snapshot_bytes, output_is_shared_,

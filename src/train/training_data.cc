@@ -33,16 +33,11 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
   if (needs_tokenizer(args.dataset) || (args.evaluates() && needs_tokenizer(args.eval_dataset))) {
     tokenizer = Tokenizer::open(tokenizer_folder(args));
   }
-  const auto open = [&](const std::vector<std::string>& files, const std::string& what) {
-    DatasetOptions options;
-    options.files = files;
-    options.text_column = args.text_column;
-    options.text_per_line = args.text_per_line;
+  const auto open = [&](const std::vector<std::string>& sources, const std::string& what) {
+    DatasetOptions options = dataset_options(args, sources, tokenizer_folder(args));
     options.max_length = row_limit;
     options.allow_truncation = args.allow_truncation;
     options.packing = args.packing_mode();
-    options.add_special_tokens = args.add_special_tokens;
-    options.skip_invalid_utf8 = args.skip_invalid_utf8;
     options.cache_folder = args.cache_dir;
     Dataset dataset = Dataset::open(options, tokenizer ? &*tokenizer : nullptr, config.vocab_size, pool,
                                     [&](double fraction) {
@@ -54,8 +49,19 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
   };
   Dataset train = open(args.dataset, "reading dataset");
   std::optional<Dataset> eval;
-  if (args.evaluates()) eval = open(args.eval_dataset, "reading eval_dataset");
-  return {row_limit, std::move(train), std::move(eval)};
+  if (args.validation_split_percentage > 0) {
+    eval = train.split_off(args.validation_split_percentage);
+  } else if (args.evaluates()) {
+    eval = open(args.eval_dataset, "reading eval_dataset");
+  }
+  TrainingData data = {row_limit, std::move(train), std::move(eval), {}, {}};
+  if (!args.chat_template.empty() && tokenizer) {
+    const ChatTemplate given =
+        ChatTemplate::load(tokenizer_folder(args), *tokenizer, {args.chat_template, ""});
+    data.chat_template = given.source();
+    data.end_of_answer = given.end_of_answer(*tokenizer);
+  }
+  return data;
 }
 
 }  // namespace tessera

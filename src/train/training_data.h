@@ -19,6 +19,9 @@ struct TrainingData {
   int64_t row_limit = 0;  // tokens
   Dataset train;
   std::optional<Dataset> eval;
+  // A chat template that was given, to be saved with the model, and the token that ends its answers.
+  std::string chat_template;
+  std::optional<int32_t> end_of_answer;
 };
 
 // Reads, tokenizes and packs, or finds it done in the cache; reports progress and logs the datasets'

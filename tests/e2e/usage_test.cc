@@ -162,7 +162,7 @@ TEST(Usage, AFileInPlaceOfAModelFolderIsNamedForWhatItIs) {
   expect_error({"eval", "--model", gguf, "--dataset", tiny.text_file}, 65, found);
   expect_error({"generate", "--model", gguf, "--prompt", "x"}, 65, found);
   expect_error({"plan", "--model", gguf}, 65, found);
-  expect_error({"inspect", gguf}, 65, found);
+  expect_error({"inspect", gguf}, 65, "expected GGUF version 2 or 3, found 0");
   expect_error({"tokenize", "--tokenizer", gguf}, 65, "expected a tokenizer.json");
   const std::string weights = tiny.model + "/model.safetensors";
   expect_error({"generate", "--model", weights, "--prompt", "x"}, 65,

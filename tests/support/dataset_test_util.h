@@ -118,7 +118,7 @@ class DatasetTest : public ::testing::Test {
   // Options for files in the test folder, without special tokens so that ids are bytes.
   DatasetOptions options_for(const std::vector<std::string>& names) const {
     DatasetOptions options;
-    for (const std::string& name : names) options.files.push_back((folder_ / name).string());
+    for (const std::string& name : names) options.sources.push_back((folder_ / name).string());
     options.add_special_tokens = false;
     options.cache_folder = folder_ / "cache";
     return options;

@@ -10,7 +10,6 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "formats/file_kind.h"
-#include "formats/huggingface/hub_name.h"
 #include "formats/huggingface/model_families.h"
 #include "formats/json.h"
 #include "io/file.h"
@@ -307,7 +306,6 @@ ModelConfig parse_model_config(std::string_view json, const std::string& origin)
 }
 
 ModelConfig read_model_config(const std::filesystem::path& path) {
-  refuse_hub_name(path);
   std::error_code error;
   std::filesystem::path file = path;
   if (std::filesystem::is_directory(path, error)) {

@@ -95,7 +95,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer* norma
   }
 }
 
-std::vector<Segment> AddedTokens::find(std::string_view text, bool normalized) const {
+std::vector<Segment> AddedTokens::find(std::string_view text, bool normalized,
+                                       std::span<const int64_t> barriers) const {
   const StringMatcher& matcher = normalized ? normalized_ : plain_;
   std::vector<Segment> segments;
   const auto size = static_cast<int64_t>(text.size());
@@ -103,9 +104,17 @@ std::vector<Segment> AddedTokens::find(std::string_view text, bool normalized) c
     return text.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   };
   int64_t done = 0;  // end of the last segment
+  const auto crosses_barrier = [barriers](int64_t begin, int64_t end) {
+    const auto after = std::upper_bound(barriers.begin(), barriers.end(), begin);
+    return after != barriers.end() && *after < end;
+  };
   StringMatcher::Match match;
   for (int64_t at = 0; matcher.find(text, at, &match); at = match.end) {
     const AddedToken& token = tokens_[match.value];
+    if (token.special && crosses_barrier(match.begin, match.end)) {
+      match.end = match.begin + 1;
+      continue;
+    }
     if (token.single_word &&
         (ends_with_word(part(0, match.begin)) || starts_with_word(part(match.end, size)))) {
       continue;

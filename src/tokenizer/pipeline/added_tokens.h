@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -62,8 +63,10 @@ class AddedTokens {
   AddedTokens() = default;
   AddedTokens(std::vector<AddedToken> tokens, const Normalizer* normalizer);
 
-  // The segments of `text`, in order and covering all of it; `normalized` selects the tokens to look for.
-  std::vector<Segment> find(std::string_view text, bool normalized) const;
+  // The segments of `text`, in order and covering all of it; `normalized` selects the tokens to look for. A
+  // special token is not matched across a barrier, an offset in `text` (ascending).
+  std::vector<Segment> find(std::string_view text, bool normalized,
+                            std::span<const int64_t> barriers = {}) const;
   bool has(bool normalized) const { return !(normalized ? normalized_ : plain_).empty(); }
 
   const AddedToken* by_id(int32_t id) const;

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 
 namespace tessera {
 namespace {

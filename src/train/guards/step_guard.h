@@ -10,7 +10,7 @@
 
 #include "arguments/arguments.h"
 #include "comm/communicator.h"
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 #include "data/dataset.h"
 #include "model/trainable_model.h"
 #include "train/observer.h"

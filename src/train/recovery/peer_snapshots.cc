@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/stopwatch.h"
-#include "data/content_hash.h"
+#include "data/rows/content_hash.h"
 
 namespace tessera {
 namespace {

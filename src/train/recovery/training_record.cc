@@ -160,9 +160,9 @@ BatchPlanOptions DataRecord::batch_options() const {
 DataRecord data_record(const Dataset& dataset, int64_t max_length, Packing packing,
                        const BatchPlanOptions& options) {
   DataRecord data;
-  data.num_rows = dataset.num_rows();
+  data.num_rows = options.num_rows;
   data.num_tokens = dataset.num_tokens();
-  data.fingerprint = dataset.report().cache_file.stem().string();
+  data.fingerprint = dataset.fingerprint();
   data.max_length = max_length;
   data.packing = packing_name(packing);
   data.shuffle = options.shuffle;
@@ -320,6 +320,7 @@ bool same_batch_arguments(const TrainingRecord& then, const TrainingRecord& now)
 
 BatchPlanOptions resumed_batch_options(const DataRecord& then, const BatchPlanOptions& now) {
   BatchPlanOptions options = then.batch_options();
+  options.mixture = now.mixture;
   const bool same = then.micro_batch_size == now.micro_batch_size && then.world_size == now.world_size &&
                     then.gradient_accumulation_steps == now.gradient_accumulation_steps &&
                     then.global_batch_size == now.global_batch_size;

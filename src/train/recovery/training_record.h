@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "data/batch_plan.h"
+#include "data/rows/batch_plan.h"
 #include "data/dataset.h"
 #include "formats/huggingface/model_config.h"
 #include "formats/json.h"

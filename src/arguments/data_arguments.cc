@@ -1,0 +1,185 @@
+#include "arguments/data_arguments.h"
+
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/input_files.h"
+#include "formats/json.h"
+
+namespace tessera {
+namespace {
+
+void declare_row_flags(FlagTable* table, DataArguments* args) {
+  table->add("text_column", &args->text_column, "Name of the column or JSON field that holds the text.")
+      .aliases = {"text_column_name", "dataset_text_field"};
+  std::vector<std::string> formats = row_shape_names();
+  formats.insert(formats.begin(), "auto");
+  table->add_choice(
+      "dataset_format", &args->dataset_format, formats,
+      "What the rows of JSON files and tables are: text; prompt_completion (prompt, completion); alpaca "
+      "(instruction, input, output, system, history); sharegpt (conversations with from and value); messages "
+      "(messages with role and content, tools); tokens (input_ids, labels, attention_mask). auto recognises "
+      "them "
+      "by their fields.");
+  table
+      ->add("column_mapping", &args->column_mapping,
+            "FIELD=COLUMN, several: the column that holds a field of the format, such as messages=dialog.")
+      .value_name = "FIELD=COLUMN";
+  table
+      ->add("dataset_formats", &args->dataset_formats,
+            "JSON object with the formats of single sources, by their names in dataset: {\"chats.jsonl\": "
+            "{\"shape\": "
+            "\"sharegpt\", \"columns\": {\"conversations\": \"dialog\"}, \"tags\": {\"role\": \"speaker\", "
+            "\"content\": \"text\", \"roles\": {\"me\": \"user\"}}}}. Filled in from LLaMA-Factory's "
+            "dataset_info.json and Axolotl's datasets.")
+      .value_name = "JSON";
+  table->add("text_per_line", &args->text_per_line,
+             "Treat every line of a text file as a document. Otherwise the whole file is one document.");
+  table->add(
+      "add_special_tokens", &args->add_special_tokens,
+      "Let the tokenizer add its special tokens, such as beginning-of-text, to every document. Chats have "
+      "those of their template.");
+  table->add(
+      "skip_invalid_utf8", &args->skip_invalid_utf8,
+      "Skip documents that are not valid UTF-8, and count them. Otherwise the first one ends the run.");
+  table->add(
+      "skip_bad_rows", &args->skip_bad_rows,
+      "Skip rows that cannot be read or used (not JSON, a missing field, refused by the chat template), and "
+      "count them. Otherwise the first one ends the run.");
+}
+
+void declare_chat_flags(FlagTable* table, DataArguments* args) {
+  Flag& chat_template = table->add(
+      "chat_template", &args->chat_template,
+      "Chat template for conversations: a file with Jinja, or chatml or llama3, which are built in. "
+      "Defaults to the model's own. It is saved with the model.");
+  chat_template.aliases = {"chat_template_path"};
+  chat_template.value_name = "FILE|NAME";
+  table
+      ->add("chat_template_date", &args->chat_template_date,
+            "Date YYYY-MM-DD that a chat template is told if it asks for today's, so that rows do not depend "
+            "on the "
+            "day of the run; \"\" for today's.")
+      .value_name = "DATE";
+  table->add(
+      "assistant_only_loss", &args->assistant_only_loss,
+      "In conversations, train on the assistant's messages only: what {% generation %} encloses in the chat "
+      "template, else what each of these messages adds to the text.");
+  table->add(
+      "completion_only_loss", &args->completion_only_loss,
+      "Train on the answer only where a row has a prompt and its answer (prompt_completion, alpaca). On by "
+      "default for these.");
+  table
+      ->add("train_on_prompt", &args->train_on_prompt,
+            "Train on prompts as well: LLaMA-Factory's spelling of completion_only_loss false.")
+      .aliases = {"train_on_inputs"};
+  Flag& parse =
+      table->add("parse_special_tokens", &args->parse_special_tokens,
+                 "Read special tokens in what users and tools say in a conversation. Otherwise their text "
+                 "is text.");
+  parse.aliases = {"parse_special"};
+}
+
+std::vector<std::pair<std::string, std::string>> parse_columns(const std::vector<std::string>& mapping) {
+  std::vector<std::pair<std::string, std::string>> columns;
+  for (const std::string& entry : mapping) {
+    const size_t equals = entry.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == entry.size()) {
+      fail(ExitCode::kBadConfig, "column_mapping: expected FIELD=COLUMN, such as messages=dialog, found '{}'",
+           printable(entry, 80));
+    }
+    columns.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
+  }
+  return columns;
+}
+
+std::vector<std::pair<std::string, std::string>> pairs_of(const JsonNode& object) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  if (object.is_null()) return pairs;
+  for (const auto& [name, value] : object.object().items()) pairs.emplace_back(name, object[name].string());
+  return pairs;
+}
+
+// Changes what an entry of dataset_formats says.
+void apply_format(const JsonNode& entry, RowFormat* format) {
+  entry.expect_keys({"shape", "columns", "tags"});
+  if (!entry["shape"].is_null()) {
+    format->shape = row_shape_by_name(entry["shape"].string());
+    if (!format->shape) entry["shape"].expected(fmt::format("one of {}", fmt::join(row_shape_names(), ", ")));
+  }
+  for (auto& column : pairs_of(entry["columns"])) format->columns.push_back(std::move(column));
+  const JsonNode tags = entry["tags"];
+  if (tags.is_null()) return;
+  tags.expect_keys({"role", "content", "roles"});
+  format->tags = {tags["role"].string_or(""), tags["content"].string_or(""), pairs_of(tags["roles"])};
+}
+
+}  // namespace
+
+void declare_data_flags(FlagTable* table, DataArguments* args) {
+  declare_row_flags(table, args);
+  declare_chat_flags(table, args);
+}
+
+DataSource parse_data_source(const std::string& entry) {
+  const size_t colon = entry.rfind(':');
+  std::error_code error;
+  if (colon == std::string::npos || std::filesystem::exists(entry, error)) return entry;
+  const char* const begin = entry.data() + colon + 1;
+  const char* const end = entry.data() + entry.size();
+  double weight = 0;
+  const auto [at, problem] = std::from_chars(begin, end, weight);
+  if (problem != std::errc() || at != end) return entry;
+  if (!(weight > 0) || weight > 1e6) {
+    fail(ExitCode::kBadConfig, "dataset {}: expected a weight above 0, found {}", printable(entry, 200),
+         weight);
+  }
+  DataSource source(entry.substr(0, colon));
+  source.weight = weight;
+  return source;
+}
+
+DatasetOptions dataset_options(const DataArguments& args, const std::vector<std::string>& sources,
+                               const std::filesystem::path& tokenizer_folder) {
+  if (args.train_on_prompt && args.completion_only_loss.value_or(false)) {
+    fail(ExitCode::kBadConfig,
+         "--train_on_prompt contradicts --completion_only_loss: leave one of the two out");
+  }
+  const std::string origin = "dataset_formats";
+  const Json formats =
+      args.dataset_formats.empty() ? Json::object() : parse_json(args.dataset_formats, origin);
+  DatasetOptions options;
+  for (const std::string& entry : sources) {
+    DataSource source = parse_data_source(entry);
+    const JsonNode format = JsonNode(formats, origin)[source.paths[0]];
+    if (const auto found = args.hub_files.find(source.paths[0]); found != args.hub_files.end())
+      source.paths = found->second;
+    source.format.shape = row_shape_by_name(args.dataset_format);
+    source.format.text_column = args.text_column;
+    source.format.columns = parse_columns(args.column_mapping);
+    if (!format.is_null()) apply_format(format, &source.format);
+    options.sources.push_back(std::move(source));
+  }
+  options.text_per_line = args.text_per_line;
+  options.add_special_tokens = args.add_special_tokens;
+  options.skip_invalid_utf8 = args.skip_invalid_utf8;
+  options.skip_bad_rows = args.skip_bad_rows;
+  options.train_on_prompt = args.train_on_prompt || !args.completion_only_loss.value_or(true);
+  options.assistant_only_loss = args.assistant_only_loss;
+  options.chat_template = {args.chat_template == "tokenizer_default" ? "" : args.chat_template,
+                           args.chat_template_date};
+  options.chat_folder = tokenizer_folder;
+  options.parse_special_tokens = args.parse_special_tokens;
+  return options;
+}
+
+bool needs_tokenizer(const std::vector<std::string>& sources) {
+  return !std::all_of(sources.begin(), sources.end(), [](const std::string& entry) {
+    return input_kind(parse_data_source(entry).paths[0]) == InputKind::kPretokenized;
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,49 @@
+// The settings by which files become rows: flags that all commands that read datasets share.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/flags.h"
+#include "data/dataset.h"
+
+namespace tessera {
+
+struct DataArguments {
+  std::string text_column = "text";
+  std::string dataset_format = "auto";
+  std::vector<std::string> column_mapping;  // FIELD=COLUMN
+  std::string dataset_formats;              // JSON, by source
+  bool text_per_line = false;
+  bool add_special_tokens = true;
+  bool skip_invalid_utf8 = false;
+  bool skip_bad_rows = false;
+  bool assistant_only_loss = false;
+  std::optional<bool> completion_only_loss;
+  bool train_on_prompt = false;
+  std::string chat_template;
+  std::string chat_template_date = ChatTemplateOptions().date;
+  bool parse_special_tokens = false;
+
+  // Set by no flag: the files of data sets on the Hugging Face Hub, by the names that the sources give them.
+  std::map<std::string, std::vector<std::string>> hub_files;
+};
+
+// Declares a flag for every setting in `table`, bound to `args`, which must outlive it.
+void declare_data_flags(FlagTable* table, DataArguments* args);
+
+// PATH or PATH:WEIGHT; a path that exists has no weight. Error(kBadConfig) for a weight that is not positive.
+DataSource parse_data_source(const std::string& entry);
+
+// The options of a dataset with these sources; length, packing and cache folder are the caller's.
+// Error(kBadConfig) for settings that contradict each other.
+DatasetOptions dataset_options(const DataArguments& args, const std::vector<std::string>& sources,
+                               const std::filesystem::path& tokenizer_folder);
+
+// Whether any of the sources holds text, which a tokenizer must turn into token ids: all but .safetensors.
+bool needs_tokenizer(const std::vector<std::string>& sources);
+
+}  // namespace tessera

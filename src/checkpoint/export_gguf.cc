@@ -1,0 +1,212 @@
+#include "checkpoint/export_gguf.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <random>
+#include <system_error>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/disk_space.h"
+#include "formats/gguf/gguf_model.h"
+#include "formats/gguf/q8_0.h"
+#include "formats/huggingface/convert.h"
+#include "io/file.h"
+#include "io/output_file.h"
+#include "model/families.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+DType element_type(GgmlType type) {
+  if (type == GgmlType::kBF16) return DType::kBF16;
+  return type == GgmlType::kF16 ? DType::kF16 : DType::kF32;
+}
+
+// The type in the file of a parameter.
+GgmlType stored_type(const Parameter& parameter, GgmlType wanted) {
+  if (parameter.shape.size() == 1) return GgmlType::kF32;
+  if (wanted != GgmlType::kQ8_0 || parameter.shape.back() % kQ8BlockElements == 0) return wanted;
+  log_warning("tensor '{}': rows of {} elements are no multiple of {}, as Q8_0 needs them: written as F16",
+              parameter.name, parameter.shape.back(), kQ8BlockElements);
+  return GgmlType::kF16;
+}
+
+// A file under a hidden name, renamed once it is complete.
+class UnfinishedFile {
+ public:
+  UnfinishedFile(fs::path path, int64_t size_bytes)
+      : path_(std::move(path)),
+        // Named like AtomicFile's temporary files, so that remove_abandoned_files() recognizes them.
+        file_(OutputFile::create(folder_of(path_) / fmt::format(".{}.tmp-{}-{}", path_.filename().native(),
+                                                                ::getpid(), std::random_device()()),
+                                 size_bytes)) {}
+  ~UnfinishedFile() {
+    std::error_code ignored;
+    if (!is_complete_) fs::remove(file_.path(), ignored);
+  }
+  UnfinishedFile(const UnfinishedFile&) = delete;
+  UnfinishedFile& operator=(const UnfinishedFile&) = delete;
+
+  const OutputFile& file() const { return file_; }
+
+  void commit() {
+    file_.sync();
+    file_.close();
+    if (::rename(file_.path().c_str(), path_.c_str()) != 0) fail_write(path_, "rename", errno);
+    is_complete_ = true;
+    fsync_folder(folder_of(path_));
+  }
+
+ private:
+  fs::path path_;
+  OutputFile file_;
+  bool is_complete_ = false;
+};
+
+// Converts pieces of weights and writes them to their places. Thread-safe.
+class TensorWriter {
+ public:
+  TensorWriter(const ModelConfig& config, const ParameterLayout& layout, const GgufLayout& places,
+               const OutputFile& file)
+      : config_(config), layout_(layout), places_(places), file_(file) {}
+
+  // Elements of one parameter: load_weights() never joins two.
+  void write(int64_t flat_begin, std::span<const float> values) const {
+    const std::vector<Parameter>& parameters = layout_.parameters();
+    const auto next = std::upper_bound(parameters.begin(), parameters.end(), flat_begin,
+                                       [](int64_t at, const Parameter& p) { return at < p.offset; });
+    const auto index = next - parameters.begin() - 1;
+    const Parameter& parameter = parameters[static_cast<size_t>(index)];
+    const GgufTensor& tensor = places_.tensors[static_cast<size_t>(index)];
+    const int64_t begin = flat_begin - parameter.offset;
+    thread_local std::vector<std::byte> buffer;
+    convert(parameter, tensor, begin, values, &buffer);
+    const int64_t num_heads = num_reordered_heads(config_, parameter.name);
+    if (num_heads > 0) {
+      write_rows(tensor, parameter.shape[0] / num_heads, begin, std::ssize(values), buffer);
+    } else {
+      write_at(tensor, begin, buffer);
+      file_.start_writeback(tensor.offset_bytes + stored_bytes(tensor, begin), std::ssize(buffer));
+    }
+  }
+
+ private:
+  static int64_t stored_bytes(const GgufTensor& tensor, int64_t count) {
+    return count / tensor.type->block_elements * tensor.type->block_bytes;
+  }
+
+  static void convert(const Parameter& parameter, const GgufTensor& tensor, int64_t begin,
+                      std::span<const float> values, std::vector<std::byte>* stored) {
+    const auto type = static_cast<GgmlType>(tensor.type->number);
+    stored->resize(static_cast<size_t>(stored_bytes(tensor, std::ssize(values))));
+    if (type == GgmlType::kQ8_0) {
+      check_saved_weights(parameter, begin, values, DType::kF32,
+                          reinterpret_cast<const std::byte*>(values.data()));
+      quantize_q8_0(values.data(), std::ssize(values), stored->data());
+      return;
+    }
+    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), element_type(type),
+                     stored->data(), std::ssize(values));
+    check_saved_weights(parameter, begin, values, element_type(type), stored->data());
+  }
+
+  void write_at(const GgufTensor& tensor, int64_t element, std::span<const std::byte> stored) const {
+    file_.write_at(tensor.offset_bytes + stored_bytes(tensor, element), stored);
+  }
+
+  // num_reordered_heads() has the order.
+  void write_rows(const GgufTensor& tensor, int64_t head_rows, int64_t begin, int64_t count,
+                  std::span<const std::byte> stored) const {
+    const int64_t columns = tensor.shape.size() == 1 ? 1 : tensor.shape[0];
+    for (int64_t at = begin; at < begin + count;) {
+      const int64_t row = at / columns, column = at % columns;
+      const int64_t now = std::min(columns - column, begin + count - at);
+      const int64_t in_head = row % head_rows;
+      const int64_t half = head_rows / 2;
+      const int64_t new_row = row - in_head + (in_head < half ? 2 * in_head : 2 * (in_head - half) + 1);
+      const auto from = static_cast<size_t>(stored_bytes(tensor, at - begin));
+      write_at(tensor, new_row * columns + column,
+               stored.subspan(from, static_cast<size_t>(stored_bytes(tensor, now))));
+      at += now;
+    }
+  }
+
+  const ModelConfig& config_;
+  const ParameterLayout& layout_;
+  const GgufLayout& places_;
+  const OutputFile& file_;
+};
+
+// The parameters in order, then what llama.cpp stores besides.
+std::vector<GgufTensor> tensors_of(const ParameterLayout& layout, GgmlType type, int64_t num_rope_divisors) {
+  std::vector<GgufTensor> tensors;
+  for (const Parameter& parameter : layout.parameters()) {
+    tensors.push_back({.name = gguf_tensor_name(parameter.name),
+                       .shape = {parameter.shape.rbegin(), parameter.shape.rend()},
+                       .type = &ggml_type(stored_type(parameter, type))});
+  }
+  if (num_rope_divisors > 0) {
+    tensors.push_back(
+        {.name = "rope_freqs.weight", .shape = {num_rope_divisors}, .type = &ggml_type(GgmlType::kF32)});
+  }
+  return tensors;
+}
+
+// LlamaFileType of gguf-py.
+uint32_t file_type(GgmlType type) {
+  switch (type) {
+    case GgmlType::kF32:
+      return 0;
+    case GgmlType::kF16:
+      return 1;
+    case GgmlType::kQ8_0:
+      return 7;
+    case GgmlType::kBF16:
+      return 32;
+  }
+  TESSERA_CHECK(false, "type {}", static_cast<uint32_t>(type));
+  return 0;
+}
+
+}  // namespace
+
+void export_gguf(const fs::path& model, const ModelConfig& config, const GgufExportOptions& options,
+                 const fs::path& output, ThreadPool& pool) {
+  constexpr uint32_t kQuantizationVersion = 2;  // ggml.h, GGML_QNT_VERSION
+  const ParameterLayout layout = parameter_layout(config);
+  std::vector<GgufField> fields = gguf_model_fields(config, model.native());
+  fields.push_back({"general.type", GgufScalar(std::string("model"))});
+  fields.push_back({"general.size_label", GgufScalar(gguf_size_label(layout.num_parameters()))});
+  fields.push_back({"general.file_type", GgufScalar(file_type(options.type))});
+  fields.push_back({"general.quantization_version", GgufScalar(kQuantizationVersion)});
+  fields.insert(fields.end(), options.fields.begin(), options.fields.end());
+  const std::vector<float> divisors = gguf_rope_divisors(config);
+  const GgufLayout places = gguf_layout(fields, tensors_of(layout, options.type, std::ssize(divisors)));
+
+  const int64_t window = config.sliding_window.empty() ? 0 : std::ranges::max(config.sliding_window);
+  if (window > 0) {
+    log_warning(
+        "{}: llama.cpp has no sliding window for this model: texts of more than {} tokens will differ",
+        model.native(), window);
+  }
+  const SafetensorsModel weights = SafetensorsModel::open(model);
+  check_disk_space(output, places.file_bytes);
+  UnfinishedFile unfinished(output, places.file_bytes);
+  unfinished.file().write_at(0, places.header);
+  if (!divisors.empty())
+    unfinished.file().write_at(places.tensors.back().offset_bytes, std::as_bytes(std::span(divisors)));
+  const TensorWriter writer(config, layout, places, unfinished.file());
+  load_weights(weights, config, layout,
+               [&](int64_t begin, std::span<const float> values) { writer.write(begin, values); }, pool,
+               {.progress = options.progress});
+  unfinished.commit();
+}
+
+}  // namespace tessera

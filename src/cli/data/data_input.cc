@@ -1,0 +1,48 @@
+#include "cli/data/data_input.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "formats/huggingface/model_config.h"
+
+namespace tessera {
+
+void DataInput::declare_flags(FlagTable* table) {
+  Flag& dataset_flag =
+      table->add("dataset", &dataset, "Files, folders or globs, given as for `train --dataset`.");
+  dataset_flag.required = true;
+  dataset_flag.aliases = {"train_file"};
+  Flag& model_flag = table->add("model", &model, "Model folder, with its tokenizer and chat template.");
+  model_flag.value_name = "DIR";
+  model_flag.aliases = {"model_name_or_path"};
+  table->add("tokenizer", &tokenizer, "Folder of the tokenizer. Defaults to the model's folder.").value_name =
+      "DIR";
+  table->add("max_length", &max_length, "Tokens per row, as for `train`.").aliases = {"max_seq_length",
+                                                                                      "block_size", "cutoff_len"};
+  table->add("packing", &packing, "Pack the documents into rows, as `train --packing` does.");
+  declare_data_flags(table, &data);
+}
+
+OpenData open_data(const DataInput& input) {
+  if (input.model.empty() && input.tokenizer.empty())
+    fail(ExitCode::kUsage, "--model is missing: name a model folder, or a tokenizer's with --tokenizer");
+  if (input.max_length && *input.max_length < 2)
+    fail(ExitCode::kUsage, "--max_length: expected 2 or more, found {}", *input.max_length);
+  const std::string folder = input.tokenizer.empty() ? input.model : input.tokenizer;
+  OpenData open;
+  open.options = dataset_options(input.data, input.dataset, folder);
+  open.plan = plan_rows(open.options.sources, open.options);
+  if (open.plan.needs_tokenizer()) open.tokenizer = Tokenizer::open(folder);
+  constexpr int64_t kDefaultLength = 1024;
+  if (input.model.empty()) {
+    open.vocab_size = open.tokenizer ? open.tokenizer->vocab_size() : Tokenizer::open(folder).vocab_size();
+    open.max_length = input.max_length.value_or(kDefaultLength);
+  } else {
+    const ModelConfig config = read_model_config(input.model);
+    open.vocab_size = config.vocab_size;
+    open.max_length = input.max_length.value_or(std::min(kDefaultLength, config.max_position_embeddings));
+  }
+  return open;
+}
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+// The flags and files that `data preview` and `data stats` share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments/data_arguments.h"
+#include "base/flags.h"
+#include "data/row_plan.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+
+struct DataInput {
+  std::string model;
+  std::string tokenizer;
+  std::vector<std::string> dataset;
+  std::optional<int64_t> max_length;
+  bool packing = false;
+  DataArguments data;
+
+  void declare_flags(FlagTable* table);
+};
+
+// The files of a dataset, and what turns them into token ids.
+struct OpenData {
+  DatasetOptions options;
+  RowPlan plan;
+  std::optional<Tokenizer> tokenizer;
+  int64_t vocab_size;
+  int64_t max_length;  // that training would use
+};
+
+// Error(kBadConfig) if there is neither a model nor a tokenizer.
+OpenData open_data(const DataInput& input);
+
+}  // namespace tessera

@@ -1,0 +1,272 @@
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/terminal_type.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/data/data_input.h"
+#include "cli/terminal/terminal.h"
+#include "cli/threads.h"
+#include "data/row_stream.h"
+#include "data/rows/pretokenized_rows.h"
+#include "data/rows/row_builder.h"
+#include "tensor/packed_batch.h"
+
+namespace tessera {
+namespace {
+
+// Of a text file that is a single document; the rest is not looked at.
+constexpr int64_t kMaxDocumentBytes = int64_t{1} << 20;
+
+// Marks what is no target: dimmed on a terminal with colours, else by braces around what is one.
+class TargetStyle {
+ public:
+  explicit TargetStyle(bool has_colours) : has_colours_(has_colours) {}
+
+  std::string legend() const {
+    return has_colours_ ? "dimmed: not a target of the loss" : "{+...+}: targets of the loss";
+  }
+  void put(std::string_view text, bool is_target, std::string* out) {
+    if (is_target != in_target_) *out += is_target ? begin_target() : end_target();
+    in_target_ = is_target;
+    *out += text;
+  }
+  void end(std::string* out) {
+    if (has_colours_) *out += "\x1b[0m";
+    if (!has_colours_ && in_target_) *out += "+}";
+  }
+
+ private:
+  std::string_view begin_target() const { return has_colours_ ? "\x1b[0m" : "{+"; }
+  std::string_view end_target() const { return has_colours_ ? "\x1b[2m" : "+}"; }
+
+  bool has_colours_;
+  bool in_target_ = false;  // at the start, neither style is on
+};
+
+struct ShownRow {
+  std::span<const int32_t> ids;
+  std::span<const int32_t> labels;            // empty: the ids
+  std::span<const int32_t> sequence_lengths;  // empty: a single sequence
+};
+
+class DataPreviewCommand : public Command {
+ public:
+  std::string name() const override { return "data preview"; }
+  std::string summary() const override { return "Show the first rows of a dataset as the model sees them"; }
+  std::string usage() const override { return "--dataset FILE... --model DIR [flags]"; }
+  std::string description() const override {
+    return "Reads only as much as it shows. What the loss leaves out, such as the prompt of an answer, is "
+           "dimmed; "
+           "with --packing, rows are shown packed, with the boundaries of their documents. --json prints one "
+           "object "
+           "per row before packing: row, text, input_ids, and labels, which are -100 where there is no "
+           "target and "
+           "not shifted.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera data preview --dataset chats.parquet --model model --assistant_only_loss",
+            "tessera data preview --dataset chats.jsonl --model model --num_rows 100 --json"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    input_.declare_flags(table);
+    table->add("num_rows", &num_rows_, "Rows to show.").aliases = {"n"};
+    table->add("json", &json_, "Print one JSON object per row.");
+  }
+
+  DataArguments* data_arguments() override { return &input_.data; }
+  void run(FlagTable*) override {
+    if (num_rows_ < 1) fail(ExitCode::kUsage, "--num_rows: expected 1 or more, found {}", num_rows_);
+    const OpenData data = open_data(input_);
+    if (data.plan.is_pretokenized) {
+      preview_pretokenized(data);
+    } else if (input_.packing && !json_) {
+      preview_packed(data);
+    } else {
+      preview_documents(data);
+    }
+    if (num_bad_ > 0) {
+      log_warning("skipped {}; the first: {}", format_count(num_bad_, "row"), first_problem_);
+    }
+    if (num_shown_ == 0) fail(ExitCode::kBadData, "the dataset has no row with text");
+  }
+
+ private:
+  // Calls `visit` for documents until it returns false; skips bad ones if asked to.
+  void for_each_document(const OpenData& data,
+                         const std::function<bool(const Document&, const TokenRow&)>& visit) {
+    ThreadPool pool(threads_for_pool());
+    RowStream stream(data.plan, data.options, data.tokenizer ? &*data.tokenizer : nullptr, data.vocab_size,
+                     pool,
+                     {.max_bytes = kMaxDocumentBytes,
+                      .max_documents = std::min<int64_t>(num_rows_, 64),
+                      .keeps_text = true,
+                      .max_document_bytes = kMaxDocumentBytes});
+    while (stream.next()) {
+      for (size_t i = 0; i < stream.rows().size(); ++i) {
+        const TokenRow& row = stream.rows()[i];
+        if (row.error && !input_.data.skip_bad_rows) std::rethrow_exception(row.error);
+        if (row.error) {
+          note_problem(row.error);
+        } else if (!row.ids.empty() && !visit(stream.documents()[i], row)) {
+          return;
+        }
+      }
+    }
+  }
+
+  void note_problem(const std::exception_ptr& problem) {
+    try {
+      std::rethrow_exception(problem);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kBadData) throw;
+      if (num_bad_++ == 0) first_problem_ = error.what();
+    }
+  }
+
+  void preview_documents(const OpenData& data) {
+    for_each_document(data, [&](const Document& document, const TokenRow& row) {
+      const size_t kept = input_.max_length
+                              ? std::min(row.ids.size(), static_cast<size_t>(*input_.max_length))
+                              : row.ids.size();
+      const ShownRow shown = {
+          std::span(row.ids).first(kept),
+          row.labels.empty() ? std::span<const int32_t>() : std::span(row.labels).first(kept),
+          {}};
+      if (json_) {
+        print_json(row.text, shown);
+      } else {
+        std::string title = fmt::format("{}, {}", row_shape_name(document.shape), document.where());
+        if (static_cast<int64_t>(row.ids.size()) > data.max_length)
+          title += fmt::format(", {} tokens are cut to {} unless rows are packed", row.ids.size(),
+                               data.max_length);
+        print_row(data, title, shown);
+      }
+      return ++num_shown_ < num_rows_;
+    });
+  }
+
+  void preview_packed(const OpenData& data) {
+    CacheCounts counts;
+    const std::optional<int32_t> eos = data.tokenizer ? data.tokenizer->eos_id() : std::nullopt;
+    RowBuilder builder(
+        Packing::kIsolated, data.max_length, eos, data.plan.has_labels,
+        [&](auto ids, auto labels, auto lengths) {
+          if (num_shown_ >= num_rows_) return;
+          ++num_shown_;
+          print_row(data, format_count(std::ssize(lengths), "document"), {ids, labels, lengths});
+        },
+        &counts);
+    for_each_document(data, [&](const Document&, const TokenRow& row) {
+      if (!row.is_complete && !eos)
+        fail(ExitCode::kBadConfig, "packing needs an end-of-text token, but the tokenizer has none");
+      builder.add_document(row.ids, row.labels, row.is_complete);
+      return num_shown_ < num_rows_;
+    });
+    builder.finish();
+  }
+
+  void preview_pretokenized(const OpenData& data) {
+    const std::optional<Tokenizer> tokenizer = tokenizer_for_ids();
+    const int64_t max_length = input_.max_length.value_or(std::numeric_limits<int32_t>::max());
+    read_pretokenized_rows(data.plan.paths(), data.vocab_size, max_length, data.plan.has_labels, num_rows_,
+                           [&](auto ids, auto labels, auto) {
+                             ++num_shown_;
+                             if (json_) {
+                               print_json(tokenizer ? tokenizer->decode(ids, false) : "", {ids, labels, {}});
+                             } else {
+                               print_row(tokenizer ? &*tokenizer : nullptr, "token ids", {ids, labels, {}});
+                             }
+                           });
+  }
+
+  // To show ids as text, if there is one.
+  std::optional<Tokenizer> tokenizer_for_ids() const {
+    const std::filesystem::path folder = input_.tokenizer.empty() ? input_.model : input_.tokenizer;
+    std::error_code error;
+    if (!std::filesystem::exists(folder / "tokenizer.json", error)) return std::nullopt;
+    return Tokenizer::open(folder);
+  }
+
+  void print_json(const std::string& text, const ShownRow& row) {
+    const nlohmann::ordered_json json = {{"row", row_number_++},
+                                         {"text", text},
+                                         {"input_ids", row.ids},
+                                         {"labels", row.labels.empty() ? row.ids : row.labels}};
+    print("{}\n", json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  }
+
+  void print_row(const OpenData& data, const std::string& title, const ShownRow& row) {
+    const std::optional<Tokenizer> other = data.tokenizer ? std::nullopt : tokenizer_for_ids();
+    print_row(data.tokenizer ? &*data.tokenizer : other ? &*other : nullptr, title, row);
+  }
+
+  void print_row(const Tokenizer* tokenizer, const std::string& title, const ShownRow& row) {
+    TargetStyle style(output_is_terminal() && terminal_takes_colours());
+    if (row_number_ == 0) print("{}\n", style.legend());
+    const int64_t num_targets = count_row_targets(row);
+    print("\n--- row {}: {}, {} of them {}: {}\n", row_number_++, format_count(std::ssize(row.ids), "token"),
+          format_count(num_targets), num_targets == 1 ? "target" : "targets", title);
+    std::string out;
+    if (tokenizer == nullptr) {
+      out = fmt::format("{}", fmt::join(row.ids, " "));
+    } else {
+      write_tokens(*tokenizer, row, &style, &out);
+    }
+    print("{}\n", out);
+  }
+
+  static int64_t count_row_targets(const ShownRow& row) {
+    return count_targets(std::ssize(row.ids), row.labels, row.sequence_lengths);
+  }
+
+  static void write_tokens(const Tokenizer& tokenizer, const ShownRow& row, TargetStyle* style,
+                           std::string* out) {
+    StreamDecoder decoder(tokenizer, /*skip_special_tokens=*/false);
+    size_t sequence = 0;
+    auto sequence_end = row.sequence_lengths.empty() ? std::ssize(row.ids) : int64_t{row.sequence_lengths[0]};
+    std::string text;
+    for (int64_t at = 0; at < std::ssize(row.ids); ++at) {
+      if (at == sequence_end) {
+        sequence_end += row.sequence_lengths[++sequence];
+        style->put(fmt::format("\n~~~~ document {} of this row\n", sequence + 1), false, out);
+      }
+      const auto index = static_cast<size_t>(at);
+      text = decoder.push(row.ids[index]);
+      if (at + 1 == std::ssize(row.ids)) text += decoder.finish();
+      style->put(visible(text), row.labels.empty() || row.labels[index] != kIgnoredLabel, out);
+    }
+    style->end(out);
+  }
+
+  // Control characters other than line ends and tabs must not reach the terminal.
+  static std::string visible(std::string_view text) {
+    std::string out;
+    for (const char c : text) {
+      const bool is_control = (static_cast<unsigned char>(c) < 0x20 && c != '\n' && c != '\t') || c == 0x7f;
+      out += is_control ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c)) : std::string(1, c);
+    }
+    return out;
+  }
+
+  DataInput input_;
+  int64_t num_rows_ = 5;
+  bool json_ = false;
+  int64_t row_number_ = 0;
+  int64_t num_shown_ = 0;
+  int64_t num_bad_ = 0;
+  std::string first_problem_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_data_preview_command() { return std::make_unique<DataPreviewCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,94 @@
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/terminal/hub_report.h"
+#include "cli/terminal/terminal.h"
+#include "hub/hub.h"
+
+namespace tessera {
+namespace {
+
+constexpr ForeignNames kForeignNames[] = {
+    {"type", "repo_type", nullptr},
+    {"rev branch tag commit", "revision", nullptr},
+    {"allow_patterns filename filenames files", "include", nullptr},
+    {"ignore_patterns", "exclude", nullptr},
+    {"local_dir output_dir", nullptr,
+     "files go to the cache; HF_HOME or HF_HUB_CACHE in the environment sets its folder"},
+    {"cache_dir", nullptr, "HF_HUB_CACHE in the environment sets the folder of the cache"},
+    {"token hf_token", nullptr, "HF_TOKEN in the environment, or 'hf auth login', sets the token"},
+};
+
+class PullCommand : public Command {
+ public:
+  std::string name() const override { return "pull"; }
+  std::string summary() const override { return "Download a model or data set from the Hugging Face Hub"; }
+  std::string usage() const override { return "ORG/NAME [flags]"; }
+  std::string description() const override {
+    return "Downloads into the cache that huggingface_hub uses too, and prints the folder. Files that are in "
+           "the cache are "
+           "not fetched again; an interrupted download goes on where it stopped. Without --include, only "
+           "what training "
+           "needs: of a model the safetensors weights, configuration, tokenizer and chat template.\n"
+           "HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_HUB_OFFLINE and "
+           "HF_HUB_DOWNLOAD_TIMEOUT have "
+           "the same effect as in huggingface_hub.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera pull HuggingFaceTB/SmolLM2-135M",
+            "tessera pull roneneldan/TinyStories --repo_type dataset --include 'data/validation*'"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    table->add_foreign_names(kForeignNames);
+    Flag& repo = table->add("repo_id", &repo_id_, "The repository, as org/name or org/name@revision.");
+    repo.value_name = "ORG/NAME";
+    repo.positional = true;
+    repo.required = true;
+    table->add_choice("repo_type", &repo_type_, {"model", "dataset"}, "What kind of repository it is.");
+    table->add("revision", &revision_, "A branch, tag or commit. Defaults to main.").value_name = "NAME";
+    table->add("include", &include_, "Only files that match one of these globs; '*' matches slashes too.")
+        .value_name = "GLOB...";
+    table->add("exclude", &exclude_, "No files that match one of these globs.").value_name = "GLOB...";
+  }
+
+  void run(FlagTable*) override {
+    PullRequest request = {repo(), include_, exclude_};
+    HubReport report;
+    const std::filesystem::path folder =
+        pull(request, hub_settings(), [&](const HubProgress& progress) { report.show(progress); });
+    print("{}\n", folder.string());
+  }
+
+ private:
+  RepoName repo() const {
+    const size_t at = repo_id_.find('@');
+    RepoName repo;
+    repo.type = repo_type_ == "dataset" ? RepoType::kDataset : RepoType::kModel;
+    repo.id = repo_id_.substr(0, at);
+    if (!is_repo_id(repo.id))
+      fail(ExitCode::kUsage, "expected the name of a repository, org/name, found '{}'", printable(repo_id_));
+    if (at != std::string::npos && !revision_.empty())
+      fail(ExitCode::kUsage, "'{}' and --revision both name a revision", printable(repo_id_));
+    const std::string revision = at == std::string::npos ? revision_ : repo_id_.substr(at + 1);
+    if (!revision.empty() || at != std::string::npos) repo.revision = revision;
+    if (!is_revision_name(repo.revision))
+      fail(ExitCode::kUsage, "--revision: expected a branch, tag or commit, found '{}'",
+           printable(repo.revision));
+    return repo;
+  }
+
+  std::string repo_id_;
+  std::string repo_type_ = "model";
+  std::string revision_;
+  std::vector<std::string> include_;
+  std::vector<std::string> exclude_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_pull_command() { return std::make_unique<PullCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,343 @@
+#include "data/cached_rows.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/row_stream.h"
+#include "data/rows/content_hash.h"
+#include "data/rows/pretokenized_rows.h"
+#include "data/rows/row_builder.h"
+#include "data/rows/token_cache.h"
+#include "formats/input_files.h"
+#include "io/file.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Token positions and row lengths are 32 bits wide.
+constexpr int64_t kMaxRowLength = int64_t{1} << 30;
+
+fs::path default_cache_folder() {
+  // The XDG Base Directory Specification says to ignore relative paths.
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg != nullptr && fs::path(xdg).is_absolute())
+    return fs::path(xdg) / "tessera";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return fs::path(home) / ".cache" / "tessera";
+  fail(ExitCode::kBadConfig,
+       "no folder for the token cache: give one, or set the environment variable XDG_CACHE_HOME or HOME");
+}
+
+// The checked settings and files of a dataset.
+struct Request {
+  const DatasetOptions& options;
+  const Tokenizer* tokenizer;
+  int64_t vocab_size;
+  RowPlan plan;
+};
+
+void check_settings(const DatasetOptions& options, int64_t vocab_size) {
+  TESSERA_CHECK(1 <= vocab_size && vocab_size <= std::numeric_limits<int32_t>::max(), "vocab_size={}",
+                vocab_size);
+  if (options.max_length < 2 || options.max_length > kMaxRowLength) {
+    fail(ExitCode::kBadConfig, "max_length: expected 2 to {}, found {}", kMaxRowLength, options.max_length);
+  }
+}
+
+Request make_request(std::span<const DataSource> sources, const DatasetOptions& options,
+                     const Tokenizer* tokenizer, int64_t vocab_size) {
+  check_settings(options, vocab_size);
+  Request request = {options, tokenizer, vocab_size, plan_rows(sources, options)};
+  const std::string& first = request.plan.files.front().path.string();
+  const bool is_packed = options.packing != Packing::kNone;
+  if (request.plan.is_pretokenized && is_packed) {
+    fail(ExitCode::kBadConfig,
+         "{}: packing joins documents, but a pre-tokenized file has finished rows: leave packing out", first);
+  }
+  const bool needs_tokenizer = request.plan.needs_tokenizer();
+  if (needs_tokenizer && tokenizer == nullptr)
+    fail(ExitCode::kBadConfig, "{}: text needs a tokenizer, but the model has no tokenizer.json", first);
+  if (is_packed && needs_tokenizer && !tokenizer->eos_id()) {
+    fail(ExitCode::kBadConfig,
+         "packing separates documents by the end-of-text token, but the tokenizer has none: name eos_token "
+         "in tokenizer_config.json, or train without packing");
+  }
+  if (is_packed && needs_tokenizer && *tokenizer->eos_id() >= vocab_size) {
+    fail(ExitCode::kBadConfig,
+         "eos id {} is not below the model's vocab_size {}: the tokenizer belongs to another model",
+         *tokenizer->eos_id(), vocab_size);
+  }
+  return request;
+}
+
+// Hash of everything that determines the rows.
+Hash128 cache_key(const Request& request, ThreadPool& pool) {
+  const RowPlan& plan = request.plan;
+  std::vector<FileRange> ranges;
+  for (const SourceFile& file : plan.files) ranges.push_back({file.path, 0, file.stamp.size_bytes});
+  const std::vector<Hash128> hashes = hash_file_ranges(ranges, pool);
+  const DatasetOptions& options = request.options;
+  std::string text = fmt::format("rows {} vocab_size {} max_length {} packing {} skip_bad {}\n",
+                                 kTokenCacheVersion, request.vocab_size, options.max_length,
+                                 static_cast<int>(options.packing), options.skip_bad_rows);
+  if (plan.needs_tokenizer()) {
+    text +=
+        fmt::format("text_per_line {} eos {} special {} skip_invalid {} tokenizer {:x}\n",
+                    options.text_per_line, request.tokenizer->eos_id().value_or(-1),
+                    options.add_special_tokens, options.skip_invalid_utf8, request.tokenizer->fingerprint());
+  }
+  if (plan.has_chats()) {
+    const auto chat = load_chat_template(plan, options, request.tokenizer);
+    text += fmt::format("prompt {} assistant {} special {} template {:x}\n", options.train_on_prompt,
+                        options.assistant_only_loss, options.parse_special_tokens,
+                        chat == nullptr ? 0 : chat->fingerprint());
+  }
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const SourceFile& file = plan.files[i];
+    text += fmt::format("kind {} size {} hash {} shape {}", static_cast<int>(input_kind(file.path)),
+                        file.stamp.size_bytes, hashes[i].hex(), row_shape_name(file.shape));
+    if (file.format->text_column != "text") text += fmt::format(" text {}", file.format->text_column);
+    for (const auto& [field, column] : file.format->columns)
+      text += fmt::format(" {}:{}={}:{}", field.size(), field, column.size(), column);
+    const MessageTags& tags = file.format->tags;
+    if (tags != MessageTags())
+      text +=
+          fmt::format(" tags {}:{} {}:{}", tags.role.size(), tags.role, tags.content.size(), tags.content);
+    for (const auto& [from, role] : tags.roles) text += fmt::format(" {}:{}={}", from.size(), from, role);
+    text += '\n';
+  }
+  return hash_text(text);
+}
+
+// The rows must come from the same contents as the key.
+void check_unchanged(const Request& request) {
+  for (const SourceFile& file : request.plan.files) {
+    if (InputFile::open(file.path).stamp() != file.stamp) {
+      fail(ExitCode::kBadData,
+           "{}: the file changed while it was being read: start again when it is complete",
+           file.path.string());
+    }
+  }
+}
+
+std::string input_names(const Request& request) {
+  const int64_t others = std::ssize(request.plan.files) - 1;
+  return request.plan.files.front().path.string() +
+         (others == 0 ? "" : " and " + format_count(others, "other file"));
+}
+
+int64_t num_found(const CacheCounts& counts) {
+  return counts.num_documents + counts.num_empty_documents + counts.num_invalid_documents +
+         counts.num_bad_rows;
+}
+
+// Whether a row with an error is left out. Settings that are wrong are wrong for all rows.
+bool skips(const TokenRow& row, const RowOptions& options, std::string* first_problem) {
+  if (!options.skip_bad_rows) return false;
+  try {
+    std::rethrow_exception(row.error);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kBadData) return false;
+    if (first_problem->empty()) *first_problem = error.what();
+  }
+  return true;
+}
+
+// Appends the rows of all documents, in order. *first_problem: what is wrong with the first row skipped.
+CacheCounts append_rows(const Request& request, ThreadPool& pool,
+                        const std::function<void(int64_t)>& progress, TokenCacheWriter* writer,
+                        std::string* first_problem) {
+  CacheCounts counts;
+  const std::optional<int32_t> eos =
+      request.tokenizer == nullptr ? std::nullopt : request.tokenizer->eos_id();
+  RowBuilder builder(
+      request.options.packing, request.options.max_length, eos, writer->has_labels(),
+      [writer](auto ids, auto labels, auto lengths) { writer->append_row(ids, labels, lengths); }, &counts);
+  RowStream stream(request.plan, request.options, request.tokenizer, request.vocab_size, pool);
+  while (stream.next()) {
+    for (const TokenRow& row : stream.rows()) {
+      if (row.error && !skips(row, request.options, first_problem)) std::rethrow_exception(row.error);
+      if (row.error) {
+        ++counts.num_bad_rows;
+      } else if (row.is_invalid) {
+        ++counts.num_invalid_documents;
+      } else if (row.ids.empty()) {
+        ++counts.num_empty_documents;
+      } else {
+        builder.add_document(row.ids, row.labels, row.is_complete);
+      }
+    }
+    progress(stream.bytes_read());
+  }
+  builder.finish();
+  return counts;
+}
+
+std::string emptiness(const Request& request, const CacheCounts& counts) {
+  if (request.plan.is_pretokenized) return "input_ids has no values";
+  std::string text =
+      fmt::format("{}, {} of them without text, {} not UTF-8", format_count(num_found(counts), "document"),
+                  counts.num_empty_documents, counts.num_invalid_documents);
+  if (counts.num_bad_rows > 0) text += fmt::format(", {} not usable", counts.num_bad_rows);
+  return text;
+}
+
+void build_cache(const Request& request, const fs::path& path, const Hash128& key, ThreadPool& pool,
+                 const std::function<void(double)>& progress, std::string* first_problem) {
+  const RowPlan& plan = request.plan;
+  int64_t total_bytes = 0;
+  for (const SourceFile& file : plan.files) total_bytes += file.stamp.size_bytes;
+  const auto report_bytes = [&](int64_t bytes) {
+    if (progress && total_bytes > 0)
+      progress(std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total_bytes)));
+  };
+  TokenCacheWriter writer(path, key, request.vocab_size, plan.has_labels);
+  const CacheCounts counts =
+      plan.is_pretokenized
+          ? read_pretokenized_rows(
+                plan.paths(), request.vocab_size, request.options.max_length, plan.has_labels,
+                std::numeric_limits<int64_t>::max(),
+                [&](auto ids, auto labels, auto lengths) { writer.append_row(ids, labels, lengths); },
+                report_bytes)
+          : append_rows(request, pool, report_bytes, &writer, first_problem);
+  check_unchanged(request);
+  if (writer.num_rows() == 0) {
+    fail(ExitCode::kBadData, "{}: the dataset is empty: {}{}", input_names(request),
+         emptiness(request, counts), first_problem->empty() ? "" : "; the first: " + *first_problem);
+  }
+  if (writer.num_targets() == 0) {
+    fail(ExitCode::kBadData, "{}: no target in {}: {}", input_names(request),
+         format_count(writer.num_rows(), "row"),
+         plan.has_labels ? "every label is -100 (the first label of a row is never a target)"
+                         : "a row needs two tokens to have one");
+  }
+  writer.commit(counts);
+}
+
+// The cache file if it exists and is intact; a damaged one is a warning.
+std::optional<TokenCache> find_cache(const fs::path& path, const Hash128& key, ThreadPool& pool,
+                                     std::vector<std::string>* warnings) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  try {
+    return TokenCache::open(path, key, &pool);
+  } catch (const Error& damage) {
+    if (damage.code() != ExitCode::kBadData) throw;
+    warnings->push_back(fmt::format("{}: rebuilt", damage.what()));
+    return std::nullopt;
+  }
+}
+
+// "3 of 5 documents", "1 of 1 row"
+std::string share_of(int64_t part, int64_t whole, const char* noun) {
+  return fmt::format("{} of {}", format_count(part), format_count(whole, noun));
+}
+
+const char* noun_of_document(const Request& request) {
+  return request.plan.is_pretokenized ? "row" : "document";
+}
+
+// `first_problem` is "" if the rows come from the cache.
+std::vector<std::string> warnings_of(const CacheCounts& counts, const Request& request,
+                                     const std::string& first_problem) {
+  std::vector<std::string> warnings = request.plan.left_out;
+  const int64_t found = num_found(counts);
+  if (counts.num_empty_documents > 0) {
+    warnings.push_back(fmt::format("{}: skipped {}: no text", input_names(request),
+                                   share_of(counts.num_empty_documents, found, "document")));
+  }
+  if (counts.num_invalid_documents > 0) {
+    warnings.push_back(fmt::format("{}: skipped {}: not UTF-8", input_names(request),
+                                   share_of(counts.num_invalid_documents, found, "document")));
+  }
+  if (counts.num_bad_rows > 0) {
+    warnings.push_back(
+        fmt::format("{}: skipped {}{}", input_names(request), share_of(counts.num_bad_rows, found, "row"),
+                    first_problem.empty() ? " that cannot be used" : "; the first: " + first_problem));
+  }
+  if (counts.num_cut_documents > 0) {
+    warnings.push_back(
+        fmt::format("{}: cut {} to max_length {}: {} not used", input_names(request),
+                    share_of(counts.num_cut_documents, counts.num_documents, noun_of_document(request)),
+                    request.options.max_length, format_count(counts.num_cut_tokens, "token")));
+  }
+  return warnings;
+}
+
+// With one row per document everything beyond max_length is lost: most of a dataset with long documents.
+void check_truncation(const CacheTrailer& cache, const Request& request) {
+  const CacheCounts& counts = cache.counts;
+  const int64_t num_tokens = cache.num_tokens + counts.num_cut_tokens;
+  if (request.options.allow_truncation || counts.num_cut_tokens <= num_tokens / 10) return;
+  const bool has_text =
+      std::any_of(request.plan.files.begin(), request.plan.files.end(),
+                  [](const SourceFile& file) { return input_kind(file.path) == InputKind::kText; });
+  std::string remedy = "set ";
+  if (!request.plan.is_pretokenized)
+    remedy += "--packing to join the documents and cut them into rows without loss, ";
+  if (has_text && !request.options.text_per_line) remedy += "--text_per_line if every line is a document, ";
+  fail(ExitCode::kBadConfig,
+       "{}: {} of {} ({:.0f} %) would be dropped, as {} {} longer than max_length {} and cut{}; {}a larger "
+       "--max_length, or --allow_truncation to drop them",
+       input_names(request), format_count(counts.num_cut_tokens), format_count(num_tokens, "token"),
+       100 * static_cast<double>(counts.num_cut_tokens) / static_cast<double>(num_tokens),
+       share_of(counts.num_cut_documents, counts.num_documents, noun_of_document(request)),
+       counts.num_cut_documents == 1 ? "is" : "are", request.options.max_length,
+       request.plan.is_pretokenized ? "" : " to one row", remedy);
+}
+
+}  // namespace
+
+CachedRows open_cached_rows(std::span<const DataSource> sources, const DatasetOptions& options,
+                            const Tokenizer* tokenizer, int64_t vocab_size, ThreadPool& pool,
+                            const std::function<void(double)>& progress) {
+  const Request request = make_request(sources, options, tokenizer, vocab_size);
+  const Hash128 key = cache_key(request, pool);
+  const fs::path folder = options.cache_folder.empty() ? default_cache_folder() : options.cache_folder;
+  const fs::path path = folder / (key.hex() + ".tokens");
+
+  std::vector<std::string> warnings;
+  std::string first_problem;
+  std::optional<TokenCache> cache = find_cache(path, key, pool, &warnings);
+  bool is_hit = cache.has_value();
+  if (!is_hit) {
+    create_folder(folder);
+    remove_abandoned_files(folder, ".tokens");
+    // One process builds the file while others that need it wait; if it fails, the next one tries.
+    const LockFile lock(folder / (key.hex() + ".lock"), [&] {
+      if (progress) progress(0);
+    });
+    warnings.clear();
+    cache = find_cache(path, key, pool, &warnings);
+    is_hit = cache.has_value();
+    if (!is_hit) {
+      build_cache(request, path, key, pool, progress, &first_problem);
+      cache = TokenCache::open(path, key, nullptr);
+    }
+  }
+  if (progress) progress(1.0);
+
+  check_truncation(cache->trailer(), request);
+  const CacheCounts& counts = cache->trailer().counts;
+  for (std::string& warning : warnings_of(counts, request, first_problem))
+    warnings.push_back(std::move(warning));
+  DatasetReport report = {std::ssize(request.plan.files),
+                          counts.num_documents,
+                          counts.num_empty_documents,
+                          counts.num_invalid_documents,
+                          counts.num_bad_rows,
+                          counts.num_cut_documents,
+                          counts.num_cut_tokens,
+                          is_hit,
+                          path,
+                          std::move(warnings)};
+  return {std::make_shared<const TokenCache>(std::move(*cache)), std::move(report)};
+}
+
+}  // namespace tessera

@@ -1,0 +1,26 @@
+// Rows of token ids made from files once, and kept in a cache file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "data/dataset.h"
+#include "data/rows/token_cache.h"
+#include "platform/thread_pool.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+
+struct CachedRows {
+  std::shared_ptr<const TokenCache> cache;
+  DatasetReport report;
+};
+
+// The rows of `sources` alone; see Dataset::open().
+CachedRows open_cached_rows(std::span<const DataSource> sources, const DatasetOptions& options,
+                            const Tokenizer* tokenizer, int64_t vocab_size, ThreadPool& pool,
+                            const std::function<void(double)>& progress);
+
+}  // namespace tessera

@@ -1,0 +1,283 @@
+#include "data/chat/chat_template.h"
+
+#include <algorithm>
+#include <cctype>
+#include <ctime>
+#include <map>
+#include <optional>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "data/chat/builtin_templates.h"
+#include "data/chat/literal_text.h"
+#include "formats/json.h"
+#include "io/file.h"
+#include "jinja/template.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kTemplateFile = "chat_template.jinja";
+constexpr const char* kMoreTemplates = "additional_chat_templates";
+constexpr const char* kWaysToGiveOne =
+    "give one with --chat_template: a file, or the name of one that is built in ({})";
+
+struct NamedSource {
+  std::string origin;
+  std::string source;
+};
+using Sources = std::map<std::string, NamedSource>;
+
+Json read_object(const fs::path& path) {
+  std::error_code unreadable;  // becomes an error that names the file when it is opened
+  if (!fs::exists(path, unreadable) && !unreadable) return Json::object();
+  return parse_json(read_text_file(path), path.string());
+}
+
+// The templates of a model's folder by name.
+Sources read_sources(const fs::path& folder) {
+  Sources sources;
+  const fs::path config_path = folder / "tokenizer_config.json";
+  const std::string origin = config_path.string();
+  const Json config = read_object(config_path);
+  const JsonNode node = JsonNode(config, origin)["chat_template"];
+  if (node.is_string()) {
+    sources["default"] = {node.where(), node.string()};
+  } else if (!node.is_null()) {
+    for (const JsonNode& entry : node.list())
+      sources[entry["name"].string()] = {entry["template"].where(), entry["template"].string()};
+  }
+  if (fs::exists(folder / kTemplateFile))
+    sources["default"] = {(folder / kTemplateFile).string(), read_text_file(folder / kTemplateFile)};
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder / kMoreTemplates, none)) {
+    if (entry.path().extension() != ".jinja") continue;
+    sources[entry.path().stem().string()] = {entry.path().string(), read_text_file(entry.path())};
+  }
+  return sources;
+}
+
+Sources chosen_sources(const fs::path& folder, const std::string& name_or_file) {
+  if (!name_or_file.empty()) {
+    const std::string_view source = builtin_chat_template(name_or_file);
+    if (!source.empty()) return {{"default", {name_or_file, std::string(source)}}};
+    if (!fs::exists(name_or_file)) {
+      fail(ExitCode::kNoInput, "--chat_template {}: no such file, nor a template that is built in ({})",
+           printable(name_or_file, 200), fmt::join(builtin_chat_template_names(), ", "));
+    }
+    return {{"default", {name_or_file, read_text_file(name_or_file)}}};
+  }
+  Sources sources = read_sources(folder);
+  if (sources.empty()) {
+    fail(ExitCode::kBadConfig, "{}: the model has no chat template, which conversations need: {}",
+         folder.string(), fmt::format(kWaysToGiveOne, fmt::join(builtin_chat_template_names(), ", ")));
+  }
+  if (!sources.contains("default")) {
+    std::vector<std::string> names;
+    for (const auto& [name, unused] : sources) names.push_back(name);
+    fail(ExitCode::kBadConfig, "{}: expected a chat template with the name 'default', found {}: {}",
+         folder.string(), fmt::join(names, ", "),
+         fmt::format(kWaysToGiveOne, fmt::join(builtin_chat_template_names(), ", ")));
+  }
+  return sources;
+}
+
+// The texts of bos_token, eos_token, ... as variables of templates.
+Value::Object special_token_variables(const fs::path& folder) {
+  Value::Object variables;
+  for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const std::string origin = (folder / file).string();
+    const Json config = read_object(folder / file);
+    const JsonNode root(config, origin);
+    for (const char* name :
+         {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+      JsonNode token = root[name];
+      if (token.is_object()) token = token["content"];
+      const bool is_known = std::any_of(variables.begin(), variables.end(),
+                                        [&](const Value::Field& field) { return field.name == name; });
+      if (!token.is_null() && !is_known) variables.push_back({name, token.string()});
+    }
+  }
+  return variables;
+}
+
+std::optional<std::tm> parse_date(const std::string& date) {
+  if (date.empty()) return std::nullopt;
+  std::tm time = {};
+  const char* end = ::strptime(date.c_str(), "%Y-%m-%d", &time);
+  if (end == nullptr || *end != '\0') {
+    fail(ExitCode::kBadConfig, "chat_template_date: expected YYYY-MM-DD or nothing for today, found '{}'",
+         printable(date, 40));
+  }
+  time.tm_isdst = -1;
+  std::mktime(&time);  // fills in the day of the week
+  return time;
+}
+
+bool is_assistant(const Value& message) { return *message.find("role")->string() == "assistant"; }
+
+}  // namespace
+
+struct ChatTemplate::Impl {
+  explicit Impl(LiteralText text) : literal_text(std::move(text)) {}
+
+  std::map<std::string, jinja::Template> templates;
+  Sources sources;
+  Value::Object special_tokens;
+  LiteralText literal_text;
+  jinja::RenderOptions jinja_options;
+  std::string date;
+
+  const jinja::Template& choose(const ChatExample& chat) const {
+    const auto tool_use = templates.find("tool_use");
+    return !chat.tools.is_null() && tool_use != templates.end() ? tool_use->second : templates.at("default");
+  }
+
+  Value::Object context_of(const ChatExample& chat, bool marks_literal_text) const {
+    Value::Object context = chat.more;
+    context.insert(context.end(), special_tokens.begin(), special_tokens.end());
+    context.push_back({"tools", chat.tools});
+    context.push_back({"documents", {}});
+    context.push_back({"add_generation_prompt", false});
+    Value::List messages = chat.messages;
+    if (marks_literal_text) literal_text.mark(&messages);
+    context.push_back({"messages", std::move(messages)});
+    return context;
+  }
+};
+
+namespace {
+
+// Renders the first messages of a conversation, again and again.
+class PrefixRenderer {
+ public:
+  PrefixRenderer(const jinja::Template& compiled, Value::Object context, const jinja::RenderOptions& options)
+      : compiled_(compiled), context_(std::move(context)), options_(options) {}
+
+  jinja::Rendered render(bool add_generation_prompt, bool track_generation = false) {
+    context_[context_.size() - 2].value = add_generation_prompt;
+    options_.track_generation = track_generation;
+    return compiled_.render(context_, options_);
+  }
+  Value::List& messages() { return *context_.back().value.list(); }
+
+ private:
+  const jinja::Template& compiled_;
+  Value::Object context_;  // ends in add_generation_prompt, messages
+  jinja::RenderOptions options_;
+};
+
+[[noreturn]] void fail_ambiguous(int64_t message, const char* why) {
+  fail(ExitCode::kBadData,
+       "the answer in message {} cannot be told from the text around it: the chat template {}; enclose "
+       "answers "
+       "in the template in {{% generation %}}, or train on whole conversations",
+       message, why);
+}
+
+// What each assistant's message adds to the text of the messages before it. Leaves the first messages only.
+std::vector<std::pair<int64_t, int64_t>> answers_by_growth(const std::string& whole,
+                                                           int64_t num_prompt_messages,
+                                                           PrefixRenderer* renderer) {
+  std::vector<std::pair<int64_t, int64_t>> answers;
+  Value::List& messages = renderer->messages();
+  for (int64_t i = std::ssize(messages) - 1; i >= num_prompt_messages; --i) {
+    const bool is_answer = is_assistant(messages[static_cast<size_t>(i)]);
+    if (is_answer) {
+      const bool is_last = answers.empty() && i + 1 == std::ssize(messages);
+      messages.resize(static_cast<size_t>(i) + 1);
+      const std::string after = is_last ? whole : renderer->render(false).text;
+      if (!whole.starts_with(after)) fail_ambiguous(i, "renders it differently once further messages follow");
+      messages.pop_back();
+      std::string before;
+      try {
+        before = renderer->render(true).text;
+      } catch (const jinja::RaisedByTemplate&) {
+        fail_ambiguous(i, "refuses the messages before it by themselves");
+      }
+      if (!after.starts_with(before))
+        fail_ambiguous(i, "does not continue the text of the messages before it");
+      answers.emplace_back(std::ssize(before), std::ssize(after));
+    }
+  }
+  std::reverse(answers.begin(), answers.end());
+  return answers;
+}
+
+}  // namespace
+
+ChatTemplate::ChatTemplate(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ChatTemplate::~ChatTemplate() = default;
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+
+ChatTemplate ChatTemplate::load(const fs::path& folder, const Tokenizer& tokenizer,
+                                const ChatTemplateOptions& options) {
+  Sources sources = chosen_sources(folder, options.name_or_file);
+  auto impl = std::make_unique<Impl>(LiteralText(tokenizer.special_tokens()));
+  impl->special_tokens = special_token_variables(folder);
+  impl->date = options.date;
+  for (const auto& [name, source] : sources)
+    impl->templates.emplace(name, jinja::Template::parse(source.source, source.origin));
+  impl->sources = std::move(sources);
+  if (const std::optional<std::tm> date = parse_date(options.date))
+    impl->jinja_options.clock = [date = *date] { return date; };
+  return ChatTemplate(std::move(impl));
+}
+
+RenderedChat ChatTemplate::render(const ChatExample& chat, const RenderOptions& options) const {
+  const jinja::Template& compiled = impl_->choose(chat);
+  PrefixRenderer renderer(compiled, impl_->context_of(chat, !options.parse_special_tokens),
+                          impl_->jinja_options);
+  const bool tracks = options.find_answers && compiled.has_generation() && chat.num_prompt_messages == 0;
+  jinja::Rendered whole = renderer.render(options.add_generation_prompt, tracks);
+  RenderedChat rendered;
+  if (tracks) {
+    rendered.answers = std::move(whole.generation);
+  } else if (options.find_answers) {
+    rendered.answers = answers_by_growth(whole.text, chat.num_prompt_messages, &renderer);
+  }
+  rendered.text = std::move(whole.text);
+  if (!options.parse_special_tokens)
+    rendered.barriers = impl_->literal_text.take_marks(&rendered.text, &rendered.answers);
+  return rendered;
+}
+
+const std::string& ChatTemplate::source() const { return impl_->sources.at("default").source; }
+
+std::optional<int32_t> ChatTemplate::end_of_answer(const Tokenizer& tokenizer) const {
+  constexpr std::string_view kAnswer = "0fXq";  // occurs nowhere else
+  ChatExample chat;
+  chat.messages = {Value::Object{{"role", "user"}, {"content", "?"}},
+                   Value::Object{{"role", "assistant"}, {"content", kAnswer}}};
+  std::string text;
+  try {
+    text = render(chat, {}).text;
+  } catch (const Error&) {
+    return std::nullopt;  // it wants other messages
+  }
+  const size_t at = text.find(kAnswer);
+  if (at == std::string::npos) return std::nullopt;
+  const std::vector<std::string> special = tokenizer.special_tokens();
+  for (const int32_t id : tokenizer.encode(std::string_view(text).substr(at + kAnswer.size()), false)) {
+    const bool is_special =
+        std::find(special.begin(), special.end(), tokenizer.id_to_token(id)) != special.end();
+    if (is_special) return id;
+  }
+  return std::nullopt;
+}
+
+uint64_t ChatTemplate::fingerprint() const {
+  std::string text = impl_->date;
+  for (const auto& [name, source] : impl_->sources) text += fmt::format("\n{} {}", name, source.source);
+  for (const Value::Field& field : impl_->special_tokens)
+    text += fmt::format("\n{} {}", field.name, *field.value.string());
+  return hash_name(text);
+}
+
+bool has_chat_template(const fs::path& folder) { return !read_sources(folder).empty(); }
+
+}  // namespace tessera

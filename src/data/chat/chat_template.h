@@ -1,0 +1,74 @@
+// The chat template of a model: turns conversations into text, and finds the answers in it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/value.h"
+#include "data/chat/example.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+
+struct ChatTemplateOptions {
+  // A file, or the name of a template that is built in ("chatml", "llama3"); "" = the model's own.
+  std::string name_or_file;
+  // What strftime_now() is told, as a date YYYY-MM-DD; "" = today. Rows must not depend on the day a run
+  // resumes.
+  std::string date = "2024-07-26";
+};
+
+struct RenderedChat {
+  std::string text;
+  std::vector<int64_t> barriers;                     // see TextMarks
+  std::vector<std::pair<int64_t, int64_t>> answers;  // byte ranges [begin, end) of `text`, ascending
+};
+
+struct RenderOptions {
+  bool add_generation_prompt = false;
+  bool find_answers = false;
+  // Read the contents of messages for special tokens, too. Otherwise those of users and tools are text only.
+  bool parse_special_tokens = false;
+};
+
+class ChatTemplate {
+ public:
+  // The template of the tokenizer in `folder`, in Transformers' order: chat_template.jinja (and
+  // additional_chat_templates/), then chat_template of tokenizer_config.json, a string or a list of named
+  // ones, of which "tool_use" is for conversations with tools and "default" for others. Error(kBadConfig) if
+  // there is none (says which flag gives one); kBadData for one that is no template.
+  static ChatTemplate load(const std::filesystem::path& folder, const Tokenizer& tokenizer,
+                           const ChatTemplateOptions& options = {});
+  ~ChatTemplate();
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+
+  // With find_answers: the answers are what {% generation %} encloses, if the template has it; otherwise what
+  // each assistant's message adds to the text of those before it with a generation prompt, which must be how
+  // the whole text continues. Messages of the prompt are never answers. Error(kBadData): what the template
+  // itself raises, and answers that cannot be told apart. Thread-safe.
+  RenderedChat render(const ChatExample& chat, const RenderOptions& options) const;
+
+  // The source of the default template, for the model's folder.
+  const std::string& source() const;
+  // The special token with which the template ends an assistant's message, such as <|eot_id|>: where a model
+  // stops that was trained with it.
+  std::optional<int32_t> end_of_answer(const Tokenizer& tokenizer) const;
+  // Hash of everything that can change what render() returns, for cache keys.
+  uint64_t fingerprint() const;
+
+ private:
+  struct Impl;
+  explicit ChatTemplate(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Whether `folder` has a chat template.
+bool has_chat_template(const std::filesystem::path& folder);
+
+}  // namespace tessera

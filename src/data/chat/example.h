@@ -1,0 +1,78 @@
+// What a row of a dataset means: which of the usual shapes it has, and what it says in that shape.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/value.h"
+
+namespace tessera {
+
+// kInstruction is Alpaca's; kConversations is ShareGPT's, whose items have `from` and `value`; kMessages is
+// OpenAI's, whose items have `role` and `content`.
+enum class RowShape { kText, kPromptCompletion, kInstruction, kConversations, kMessages, kTokens };
+
+const char* row_shape_name(
+    RowShape shape);  // "text", "prompt_completion", "alpaca", "sharegpt", "messages", "tokens"
+std::optional<RowShape> row_shape_by_name(std::string_view name);
+std::vector<std::string> row_shape_names();
+
+// The fields of messages, if they are neither OpenAI's nor ShareGPT's.
+struct MessageTags {
+  std::string role;                                        // "" = role or from
+  std::string content;                                     // "" = content or value
+  std::vector<std::pair<std::string, std::string>> roles;  // (value of the role's field, OpenAI's role)
+  bool operator==(const MessageTags&) const = default;
+};
+
+// How the rows of a dataset are read.
+struct RowFormat {
+  std::optional<RowShape> shape;  // recognised from the first row if unset
+  std::string text_column = "text";
+  // (field, column): the column that holds what the shape calls `field`, such as ("messages", "dialog").
+  std::vector<std::pair<std::string, std::string>> columns;
+  MessageTags tags;
+  bool operator==(const RowFormat&) const = default;
+};
+
+struct TextExample {
+  std::string text;
+};
+
+struct CompletionExample {
+  std::string prompt;
+  std::string completion;
+};
+
+struct ChatExample {
+  Value::List messages;             // objects with a string `role`; text parts of `content` are joined
+  Value tools;                      // a list of JSON schemas, or null
+  Value::Object more;               // further variables of the template (chat_template_kwargs)
+  int64_t num_prompt_messages = 0;  // the first so many are a prompt, never a target
+  bool has_answers = false;  // a prompt with its answers (alpaca, prompt + completion): those are the targets
+};
+
+struct TokenExample {
+  std::vector<int32_t> input_ids;
+  std::vector<int32_t> labels;  // empty: the ids
+};
+
+using Example = std::variant<TextExample, CompletionExample, ChatExample, TokenExample>;
+
+// The shape by the names of the fields, columns renamed; nullopt if there is none.
+std::optional<RowShape> recognise_shape(const Value& row, const RowFormat& format);
+
+// The shape of a dataset whose first row this is: format.shape, or what is recognised. Error(kBadData)
+// starting with `where`: an unknown shape (says which fields there are, and which shapes).
+RowShape shape_of_first_row(const Value& row, const RowFormat& format, const std::string& where);
+
+// Moves out of `row`. Error(kBadData) starting with `where`, a file and place: not an object; a field of the
+// shape is missing or of another kind; the row has another shape (names both).
+Example read_example(Value row, RowShape shape, const RowFormat& format, const std::string& where);
+
+}  // namespace tessera

@@ -1,0 +1,29 @@
+// The settings by which rows of a dataset become token ids and labels.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "data/chat/chat_template.h"
+#include "data/chat/example.h"
+
+namespace tessera {
+
+struct RowOptions {
+  bool text_per_line = false;      // text files: every line is a document instead of the file
+  bool add_special_tokens = true;  // the tokenizer's post-processor (bos, ...), for every document but chats
+  bool skip_invalid_utf8 = false;  // skip and count documents that are not UTF-8 instead of failing
+  bool skip_bad_rows = false;      // skip and count rows that cannot be read or used instead of failing
+
+  // Targets. Rows with a prompt and its answer (prompt + completion, alpaca) have the answer as target unless
+  // train_on_prompt; other conversations are targets as a whole unless assistant_only_loss.
+  bool train_on_prompt = false;
+  bool assistant_only_loss = false;
+
+  // Conversations.
+  ChatTemplateOptions chat_template;
+  std::filesystem::path chat_folder;  // of the tokenizer, which may have the template
+  bool parse_special_tokens = false;  // in what users wrote
+};
+
+}  // namespace tessera

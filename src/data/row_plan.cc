@@ -1,0 +1,102 @@
+#include "data/row_plan.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/rows/pretokenized_rows.h"
+#include "data/sources/record_source.h"
+#include "formats/input_files.h"
+#include "formats/value_json.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The shape of the first row that can be read; nullopt if there is none.
+std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& format,
+                                    const RowOptions& options) {
+  const std::unique_ptr<RecordSource> records = open_records(file, options.text_per_line);
+  for (Record record; records->next(&record);) {
+    if (options.skip_invalid_utf8 && find_invalid_utf8(record.text) >= 0) continue;
+    try {
+      if (record.kind == RecordKind::kJson)
+        record.value = parse_value(record.text, file.string(), record.number);
+      return shape_of_first_row(record.value, format, fmt::format("{}: {}", file.string(), record.place()));
+    } catch (const Error&) {
+      if (!options.skip_bad_rows) throw;
+    }
+  }
+  return std::nullopt;
+}
+
+void add_source(const DataSource& source, const RowOptions& options, RowPlan* plan) {
+  InputFiles found = find_input_files(source.paths, InputUse::kDataset);
+  plan->left_out.insert(plan->left_out.end(), found.left_out.begin(), found.left_out.end());
+  std::optional<RowShape> shape = source.format.shape;
+  for (const fs::path& path : found.files) {
+    const InputFile file = InputFile::open(path);
+    check_input_content(file, InputUse::kDataset, options.skip_invalid_utf8);
+    const InputKind kind = input_kind(path);
+    const bool has_fields = kind != InputKind::kText && kind != InputKind::kPretokenized;
+    if (has_fields && !shape) shape = first_shape(path, source.format, options);
+    // Without rows, any shape will do.
+    plan->files.push_back({path, file.stamp(), &source.format,
+                           kind == InputKind::kPretokenized ? RowShape::kTokens
+                           : has_fields                     ? shape.value_or(RowShape::kText)
+                                                            : RowShape::kText});
+  }
+}
+
+bool is_pretokenized(const SourceFile& file) { return input_kind(file.path) == InputKind::kPretokenized; }
+
+bool rows_have_labels(const RowPlan& plan, const RowOptions& options) {
+  if (plan.is_pretokenized) return any_has_labels(plan.paths());
+  if (plan.has_shape(RowShape::kTokens)) return true;  // perhaps
+  if (plan.has_chats() && options.assistant_only_loss) return true;
+  return !options.train_on_prompt &&
+         (plan.has_shape(RowShape::kPromptCompletion) || plan.has_shape(RowShape::kInstruction));
+}
+
+}  // namespace
+
+bool RowPlan::has_shape(RowShape shape) const {
+  return std::any_of(files.begin(), files.end(),
+                     [shape](const SourceFile& file) { return file.shape == shape; });
+}
+
+bool RowPlan::has_chats() const {
+  return has_shape(RowShape::kMessages) || has_shape(RowShape::kConversations) ||
+         has_shape(RowShape::kInstruction) || has_shape(RowShape::kPromptCompletion);
+}
+
+bool RowPlan::needs_tokenizer() const {
+  return std::any_of(files.begin(), files.end(),
+                     [](const SourceFile& file) { return file.shape != RowShape::kTokens; });
+}
+
+std::vector<fs::path> RowPlan::paths() const {
+  std::vector<fs::path> all;
+  for (const SourceFile& file : files) all.push_back(file.path);
+  return all;
+}
+
+RowPlan plan_rows(std::span<const DataSource> sources, const RowOptions& options) {
+  if (sources.empty()) fail(ExitCode::kBadConfig, "no input: name at least one file, folder or pattern");
+  RowPlan plan;
+  for (const DataSource& source : sources) add_source(source, options, &plan);
+  const auto pretokenized = std::find_if(plan.files.begin(), plan.files.end(), is_pretokenized);
+  const auto text = std::find_if_not(plan.files.begin(), plan.files.end(), is_pretokenized);
+  plan.is_pretokenized = pretokenized != plan.files.end();
+  if (plan.is_pretokenized && text != plan.files.end()) {
+    fail(ExitCode::kBadConfig, "{} is pre-tokenized and {} is not: a dataset is one or the other",
+         pretokenized->path.string(), text->path.string());
+  }
+  plan.has_labels = rows_have_labels(plan, options);
+  return plan;
+}
+
+}  // namespace tessera

@@ -1,0 +1,149 @@
+#include "data/row_tokenizer.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/value_json.h"
+#include "tensor/packed_batch.h"
+
+namespace tessera {
+namespace {
+
+[[noreturn]] void fail_not_utf8(const Document& document, int64_t at) {
+  const std::string& text = document.record.text;
+  const auto byte = static_cast<unsigned char>(text[static_cast<size_t>(at)]);
+  fail(ExitCode::kBadData,
+       "{}: line {}: byte offset {}: expected UTF-8, found byte 0x{:02x}: convert the file, or skip such "
+       "documents (skip_invalid_utf8)",
+       document.file->string(), document.record.number + std::count(text.begin(), text.begin() + at, '\n'),
+       document.record.offset_bytes + at, byte);
+}
+
+}  // namespace
+
+std::string Document::where() const { return fmt::format("{}: {}", file->string(), record.place()); }
+
+void RowTokenizer::run(Document* document, TokenRow* row) const {
+  row->text.clear();
+  row->ids.clear();
+  row->labels.clear();
+  row->is_complete = false;
+  row->is_invalid = false;
+  row->error = nullptr;
+  try {
+    tokenize(document, row);
+  } catch (...) {
+    row->error = std::current_exception();
+  }
+}
+
+void RowTokenizer::tokenize(Document* document, TokenRow* row) const {
+  Record& record = document->record;
+  if (record.kind != RecordKind::kValue) {
+    if (const int64_t at = find_invalid_utf8(record.text); at >= 0) {
+      if (!options_.skip_invalid_utf8) fail_not_utf8(*document, at);
+      row->is_invalid = true;
+      return;
+    }
+  }
+  if (record.kind == RecordKind::kText) {
+    add(TextExample{std::move(record.text)}, row);
+  } else {
+    if (record.kind == RecordKind::kJson)
+      record.value = parse_value(record.text, document->file->string(), record.number);
+    const std::string where = document->where();
+    Example example = read_example(std::move(record.value), document->shape, *document->format, where);
+    try {
+      std::visit([&](auto& read) { add(std::move(read), row); }, example);
+    } catch (const Error& error) {
+      fail(error.code(), "{}: {}", where, error.what());
+    }
+  }
+  check_ids(*row, *document);
+}
+
+void RowTokenizer::add(TextExample example, TokenRow* row) const {
+  if (!example.text.empty()) tokenizer_->encode(example.text, options_.add_special_tokens, &row->ids);
+  if (keeps_text_) row->text = std::move(example.text);
+}
+
+void RowTokenizer::add(CompletionExample example, TokenRow* row) const {
+  const auto cut = std::ssize(example.prompt);
+  std::vector<TokenCut> cuts;
+  std::string text = std::move(example.prompt) + example.completion;
+  tokenizer_->encode(text, options_.add_special_tokens, {.cuts = {&cut, 1}, .barriers = {}}, &row->ids,
+                     &cuts);
+  if (keeps_text_) row->text = std::move(text);
+  const std::optional<int32_t> eos = tokenizer_->eos_id();
+  if (eos && (row->ids.empty() || row->ids.back() != *eos)) row->ids.push_back(*eos);
+  row->is_complete = true;
+  if (options_.train_on_prompt) return;
+  // A token that has a part of the prompt counts as prompt.
+  const auto num_prompt_tokens = static_cast<size_t>(cuts[0].token + (cuts[0].is_inside ? 1 : 0));
+  row->labels = row->ids;
+  std::fill_n(row->labels.begin(), std::min(num_prompt_tokens, row->labels.size()), kIgnoredLabel);
+}
+
+void RowTokenizer::add(ChatExample example, TokenRow* row) const {
+  if (chat_template_ == nullptr) {
+    fail(ExitCode::kBadConfig,
+         "the row is a conversation, but the model has no chat template: give one with --chat_template");
+  }
+  const bool find_answers =
+      options_.assistant_only_loss || (example.has_answers && !options_.train_on_prompt);
+  RenderedChat chat =
+      chat_template_->render(example, {.add_generation_prompt = false,
+                                       .find_answers = find_answers,
+                                       .parse_special_tokens = options_.parse_special_tokens});
+  std::vector<int64_t> places;
+  for (const auto& [begin, end] : chat.answers) places.insert(places.end(), {begin, end});
+  std::vector<TokenCut> cuts;
+  // The template writes the special tokens itself.
+  tokenizer_->encode(chat.text, /*add_special_tokens=*/false, {.cuts = places, .barriers = chat.barriers},
+                     &row->ids, &cuts);
+  if (keeps_text_) row->text = std::move(chat.text);
+  row->is_complete = true;
+  if (!find_answers) return;
+  row->labels.assign(row->ids.size(), kIgnoredLabel);
+  for (size_t i = 0; i < cuts.size(); i += 2) {
+    if (places[i] == places[i + 1]) continue;
+    // As in Transformers, a token that has a part of the answer counts as answer.
+    const int64_t end = cuts[i + 1].token + (cuts[i + 1].is_inside ? 1 : 0);
+    for (auto at = static_cast<size_t>(cuts[i].token); at < static_cast<size_t>(end); ++at)
+      row->labels[at] = row->ids[at];
+  }
+}
+
+void RowTokenizer::add(TokenExample example, TokenRow* row) const {
+  row->ids = std::move(example.input_ids);
+  row->labels = std::move(example.labels);
+  if (keeps_text_ && tokenizer_ != nullptr)
+    row->text = tokenizer_->decode(row->ids, /*skip_special_tokens=*/false);
+  row->is_complete = true;
+}
+
+void RowTokenizer::check_ids(const TokenRow& row, const Document& document) const {
+  const auto is_bad = [this](int32_t id) { return id < 0 || id >= vocab_size_; };
+  if (const auto bad = std::find_if(row.ids.begin(), row.ids.end(), is_bad); bad != row.ids.end()) {
+    if (document.shape == RowShape::kTokens) {
+      fail(ExitCode::kBadData, "{}: field 'input_ids': value {}: expected an id from 0 to {}, found {}",
+           document.where(), bad - row.ids.begin(), vocab_size_ - 1, *bad);
+    }
+    fail(ExitCode::kBadData,
+         "{}: token id {} ('{}') is not below the model's vocab_size {}: the tokenizer belongs to another "
+         "model",
+         document.where(), *bad, printable(tokenizer_->id_to_token(*bad)), vocab_size_);
+  }
+  const auto is_bad_label = [&](int32_t label) { return label != kIgnoredLabel && is_bad(label); };
+  const auto bad = std::find_if(row.labels.begin(), row.labels.end(), is_bad_label);
+  if (bad != row.labels.end()) {
+    fail(ExitCode::kBadData, "{}: field 'labels': value {}: expected an id from 0 to {} or -100, found {}",
+         document.where(), bad - row.labels.begin(), vocab_size_ - 1, *bad);
+  }
+}
+
+}  // namespace tessera

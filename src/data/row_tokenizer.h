@@ -1,0 +1,67 @@
+// Turns one record of a dataset into token ids and labels.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "data/chat/chat_template.h"
+#include "data/row_options.h"
+#include "data/sources/record_source.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+
+// A record and where it comes from.
+struct Document {
+  const std::filesystem::path* file = nullptr;
+  RowShape shape = RowShape::kText;
+  const RowFormat* format = nullptr;
+  Record record;
+
+  // "file: line 3"
+  std::string where() const;
+};
+
+struct TokenRow {
+  std::string text;             // what was tokenized, if it is kept
+  std::vector<int32_t> ids;     // empty if the document has no text
+  std::vector<int32_t> labels;  // empty: the ids
+  bool is_complete = false;     // nothing is to be appended when it is packed: a chat, finished token ids
+  bool is_invalid = false;      // not UTF-8, skipped
+  std::exception_ptr error;     // what is wrong with it
+};
+
+class RowTokenizer {
+ public:
+  // `tokenizer` may be null for rows of token ids, `chat_template` unless there are conversations.
+  RowTokenizer(const RowOptions& options, const Tokenizer* tokenizer, const ChatTemplate* chat_template,
+               int64_t vocab_size, bool keeps_text)
+      : options_(options),
+        tokenizer_(tokenizer),
+        chat_template_(chat_template),
+        vocab_size_(vocab_size),
+        keeps_text_(keeps_text) {}
+
+  // Overwrites *row; takes the record's value. Never throws: stores the error, so that the first one of several
+  // documents can be reported. Thread-safe.
+  void run(Document* document, TokenRow* row) const;
+
+ private:
+  void tokenize(Document* document, TokenRow* row) const;
+  void add(TextExample example, TokenRow* row) const;
+  void add(CompletionExample example, TokenRow* row) const;
+  void add(ChatExample example, TokenRow* row) const;
+  void add(TokenExample example, TokenRow* row) const;
+  void check_ids(const TokenRow& row, const Document& document) const;
+
+  const RowOptions& options_;
+  const Tokenizer* tokenizer_;
+  const ChatTemplate* chat_template_;
+  int64_t vocab_size_;
+  bool keeps_text_;
+};
+
+}  // namespace tessera

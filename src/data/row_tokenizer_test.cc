@@ -1,0 +1,173 @@
+#include "data/row_tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "expect_error.h"
+#include "support/dataset_test_util.h"
+#include "tensor/packed_batch.h"
+#include "test_paths.h"
+
+namespace tessera {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class ChatDatasetTest : public DatasetTest {
+ protected:
+  // Bytes in order, with those that are no targets as '.'; bos and eos as '<' and '>'.
+  static std::string targets_of(const Dataset::Row& row) {
+    std::string text;
+    for (size_t i = 0; i < row.input_ids.size(); ++i) {
+      const int32_t id = row.labels.empty() ? row.input_ids[i] : row.labels[i];
+      text += id == kIgnoredLabel ? '.' : id == kTestBos ? '<' : id == kTestEos ? '>' : static_cast<char>(id);
+    }
+    return text;
+  }
+  std::vector<std::string> targets_of(const DatasetOptions& options) {
+    const Dataset dataset = open(options);
+    std::vector<std::string> rows;
+    Dataset::Row row;
+    for (int64_t i = 0; i < dataset.num_rows(); ++i) {
+      dataset.read_row(i, &row);
+      rows.push_back(targets_of(row));
+    }
+    return rows;
+  }
+  DatasetOptions chat_options(const std::string& name) {
+    DatasetOptions options = options_for({name});
+    options.chat_folder = folder_ / "tokenizer";
+    folder_.write(
+        "tokenizer/chat_template.jinja",
+        "{% for m in messages %}{{ m.role[0] }}{{ m.content }}{{ eos_token if m.role == 'assistant' }}"
+        "{% endfor %}{% if add_generation_prompt %}a{% endif %}");
+    return options;
+  }
+};
+
+TEST_F(ChatDatasetTest, PromptsAreNoTargetsUnlessAskedFor) {
+  folder_.write("d.jsonl",
+                "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"prompt\": \"\", \"completion\": \"x\"}\n");
+  DatasetOptions options = options_for({"d.jsonl"});
+  EXPECT_THAT(targets_of(options), ElementsAre("..cd>", "x>"));
+  options.train_on_prompt = true;
+  EXPECT_THAT(targets_of(options), ElementsAre("abcd>", "x>"));
+}
+
+TEST_F(ChatDatasetTest, LossOfConversationsIsOnAnswersOnlyIfAskedFor) {
+  folder_.write("d.jsonl",
+                R"({"messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "22"},)"
+                R"( {"role": "user", "content": "3"}, {"role": "assistant", "content": "4"}]})");
+  DatasetOptions options = chat_options("d.jsonl");
+  EXPECT_THAT(targets_of(options), ElementsAre("u1a22>u3a4>"));
+  options.assistant_only_loss = true;
+  EXPECT_THAT(targets_of(options), ElementsAre("...22>...4>"));
+  folder_.write("e.jsonl", R"({"instruction": "1", "output": "2"})");
+  EXPECT_THAT(targets_of(chat_options("e.jsonl")), ElementsAre("...2>"));
+}
+
+TEST_F(ChatDatasetTest, PackedRowsKeepLabelsAndAddNothingToChats) {
+  folder_.write("d.jsonl", R"({"instruction": "12", "output": "34"})"
+                           "\n"
+                           R"({"instruction": "5", "output": "6"})");
+  DatasetOptions options = chat_options("d.jsonl");
+  options.packing = Packing::kIsolated;
+  options.max_length = 9;
+  EXPECT_THAT(targets_of(options), ElementsAre("....34>..", ".6>"));
+  EXPECT_THAT(texts_of(open(options)), ElementsAre("u12a34</s>u5", "a6</s>"));
+}
+
+TEST_F(ChatDatasetTest, RowsOfTokenIdsNeedNoTokenizer) {
+  folder_.write("d.jsonl", "{\"input_ids\": [1, 2, 3], \"labels\": [-100, 2, 3]}\n{\"input_ids\": [4, 5]}\n");
+  const DatasetOptions options = options_for({"d.jsonl"});
+  const Dataset dataset = Dataset::open(options, nullptr, 6, pool_);
+  Dataset::Row row;
+  dataset.read_row(0, &row);
+  EXPECT_THAT(row.labels, ElementsAre(-100, 2, 3));
+  dataset.read_row(1, &row);
+  EXPECT_THAT(row.labels, ElementsAre(4, 5));
+  EXPECT_THAT(error_of([&] { Dataset::open(options, nullptr, 5, pool_); }).what(),
+              HasSubstr("d.jsonl: line 2: field 'input_ids': value 1: expected an id from 0 to 4, found 5"));
+}
+
+TEST_F(ChatDatasetTest, ErrorsNameTheRowAndCanBeSkipped) {
+  folder_.write("d.jsonl",
+                "{\"text\": \"a1\"}\nnonsense\n{\"text\": 5}\n{\"other\": \"b\"}\n{\"text\": \"c2\"}\n");
+  DatasetOptions options = options_for({"d.jsonl"});
+  EXPECT_THAT(error_of([&] { open(options); }).what(), HasSubstr("d.jsonl: line 2: not valid JSON"));
+  options.skip_bad_rows = true;
+  const Dataset dataset = open(options);
+  EXPECT_THAT(texts_of(dataset), ElementsAre("a1", "c2"));
+  EXPECT_EQ(dataset.report().num_bad_rows, 3);
+  EXPECT_THAT(dataset.report().warnings, ElementsAre(HasSubstr("skipped 3 of 5 rows; the first: ")));
+  EXPECT_THAT(open(options).report().warnings,
+              ElementsAre(HasSubstr("skipped 3 of 5 rows that cannot be used")))
+      << "from the cache";
+  folder_.write("e.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n");
+  EXPECT_EQ(error_of([&] { open(options_for({"e.jsonl"})); }).code(), ExitCode::kBadConfig)
+      << "a missing template is not the row's fault";
+}
+
+TEST_F(ChatDatasetTest, TablesGiveTheRowsThatJsonGives) {
+  folder_.write(
+      "d.jsonl",
+      "{\"prompt\": \"a,\\n\\\"b\", \"completion\": \"c\"}\n{\"prompt\": \"d\", \"completion\": \"\"}");
+  folder_.write("d.csv", "prompt,completion\r\n\"a,\n\"\"b\",c\r\nd,\r\n");
+  folder_.write("d.tsv", "id\tcompletion\tprompt\n1\tc\t\"a,\n\"\"b\"\n2\t\td\n");
+  const std::vector<std::string> expected = targets_of(options_for({"d.jsonl"}));
+  EXPECT_EQ(targets_of(options_for({"d.csv"})), expected);
+  EXPECT_EQ(targets_of(options_for({"d.tsv"})), expected);
+  folder_.write("e.csv", "prompt,completion\na\nb,c\n");
+  DatasetOptions options = options_for({"e.csv"});
+  EXPECT_THAT(error_of([&] { open(options); }).what(), HasSubstr("e.csv: line 2: "));
+  options.skip_bad_rows = true;
+  EXPECT_THAT(targets_of(options), ElementsAre(".c>"));
+}
+
+TEST_F(ChatDatasetTest, ColumnsCanHaveOtherNames) {
+  folder_.write("d.jsonl", R"({"q": "a", "a": "b", "text": "c"})");
+  DatasetOptions options = options_for({"d.jsonl"});
+  options.sources[0].format = {.shape = RowShape::kPromptCompletion,
+                               .columns = {{"prompt", "q"}, {"completion", "a"}}};
+  EXPECT_THAT(targets_of(options), ElementsAre(".b>"));
+}
+
+// Cuts at random places of random texts: the tokens before a cut are the text before it, unless one crosses
+// it.
+TEST(TextMarks, CutsLieWhereTheirTokensAre) {
+  for (const char* name : {"gpt2", "llama3_pattern", "sentencepiece"}) {
+    const std::filesystem::path folder = data_folder() / "tokenizers" / name;
+    const Tokenizer tokenizer = Tokenizer::open(folder);
+    std::mt19937 random(7);
+    for (int round = 0; round < 200; ++round) {
+      std::string text = "x";
+      while (text.size() < 40) text += "abcdeth in  .,\n1"[random() % 16];
+      std::vector<int64_t> cuts;
+      for (int i = 0; i < 4; ++i) cuts.push_back(random() % 41);
+      std::sort(cuts.begin(), cuts.end());
+      std::vector<int32_t> ids;
+      std::vector<TokenCut> found;
+      tokenizer.encode(text, false, {.cuts = cuts, .barriers = {}}, &ids, &found);
+      EXPECT_EQ(ids, tokenizer.encode(text, false));
+      ASSERT_EQ(found.size(), cuts.size());
+      for (size_t i = 0; i < cuts.size(); ++i) {
+        const auto before = std::span(ids).first(static_cast<size_t>(found[i].token));
+        const std::string decoded = tokenizer.decode(before, false);
+        const std::string expected = text.substr(0, static_cast<size_t>(cuts[i]));
+        if (found[i].is_inside) {
+          EXPECT_TRUE(expected.starts_with(decoded)) << text;
+        } else {
+          EXPECT_EQ(decoded, expected) << text;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera

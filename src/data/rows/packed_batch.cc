@@ -1,0 +1,52 @@
+#include <limits>
+#include <span>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/rows/batch_plan.h"
+
+namespace tessera {
+namespace {
+
+// Appends one sequence: the target of position t is the label of t + 1; the last position has none.
+void append_sequence(std::span<const int32_t> ids, std::span<const int32_t> labels, PackedBatch* batch) {
+  for (size_t t = 0; t < ids.size(); ++t) {
+    const int32_t target = t + 1 < ids.size() ? labels[t + 1] : kIgnoredLabel;
+    batch->input_ids.push_back(ids[t]);
+    batch->positions.push_back(static_cast<int32_t>(t));
+    batch->targets.push_back(target);
+    if (target != kIgnoredLabel) ++batch->num_targets;
+  }
+  batch->cu_seqlens.push_back(static_cast<int32_t>(batch->input_ids.size()));
+}
+
+}  // namespace
+
+void make_packed_batch(const Dataset& dataset, std::span<const int64_t> rows, PackedBatch* batch) {
+  int64_t num_tokens = 0;
+  for (const int64_t row : rows) num_tokens += dataset.row_length(row);
+  if (num_tokens > std::numeric_limits<int32_t>::max()) {
+    fail(ExitCode::kBadConfig,
+         "a micro-batch of {} has {} tokens, but the limit is 2^31 - 1: use a smaller batch size",
+         count_of(std::ssize(rows), "row"), num_tokens);
+  }
+  batch->input_ids.clear();
+  batch->positions.clear();
+  batch->targets.clear();
+  batch->cu_seqlens.assign(1, 0);
+  batch->num_targets = 0;
+  thread_local Dataset::Row row;  // keeps its memory from batch to batch
+  for (const int64_t number : rows) {
+    dataset.read_row(number, &row);
+    const std::span<const int32_t> ids = row.input_ids;
+    const std::span<const int32_t> labels = row.labels.empty() ? row.input_ids : row.labels;
+    size_t begin = 0;
+    for (const int32_t length : row.sequence_lengths) {
+      const auto count = static_cast<size_t>(length);
+      append_sequence(ids.subspan(begin, count), labels.subspan(begin, count), batch);
+      begin += count;
+    }
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,167 @@
+#include "data/rows/pretokenized_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/safetensors/safetensors.h"
+#include "tensor/packed_batch.h"
+#include "tensor/shape_text.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Values read at once, unless a row is longer.
+constexpr int64_t kBlockValues = int64_t{1} << 18;
+
+bool is_integer(DType dtype) {
+  constexpr std::array kIntegers = {DType::kI64, DType::kI32, DType::kI16, DType::kI8,
+                                    DType::kU64, DType::kU32, DType::kU16, DType::kU8};
+  return std::find(kIntegers.begin(), kIntegers.end(), dtype) != kIntegers.end();
+}
+
+// Reads the rows of one file.
+class RowTensors {
+ public:
+  explicit RowTensors(const fs::path& path) : file_(SafetensorsFile::open(path)) {
+    for (const SafetensorsEntry& entry : file_.entries()) {
+      if (entry.name != "input_ids" && entry.name != "labels" && entry.name != "attention_mask") {
+        fail(ExitCode::kBadData,
+             "{}: tensor '{}': a pre-tokenized dataset has input_ids, labels and attention_mask", name(),
+             printable(entry.name));
+      }
+    }
+    input_ids_ = file_.find("input_ids");
+    if (input_ids_ == nullptr) fail(ExitCode::kBadData, "{}: tensor 'input_ids' is missing", name());
+    labels_ = file_.find("labels");
+    attention_mask_ = file_.find("attention_mask");
+    check(*input_ids_);
+    if (labels_ != nullptr) check(*labels_);
+    if (attention_mask_ != nullptr && attention_mask_->dtype != DType::kBool) check(*attention_mask_);
+    row_length_ = input_ids_->shape.back();
+    int64_t num_values = 1;
+    for (const int64_t dim : input_ids_->shape) num_values *= dim;
+    num_rows_ = row_length_ == 0 ? 0 : num_values / row_length_;
+  }
+
+  std::string name() const { return file_.path().string(); }
+  bool has_labels() const { return labels_ != nullptr; }
+  int64_t num_rows() const { return num_rows_; }
+  int64_t row_length() const { return row_length_; }
+
+  // Reads the first `kept` values of each of rows [row, row + num_rows); num_rows = 1 unless kept =
+  // row_length.
+  void read(int64_t row, int64_t num_rows, int64_t kept, int64_t vocab_size, std::vector<int32_t>* ids,
+            std::vector<int32_t>* labels) {
+    read_values(*input_ids_, row, num_rows, kept);
+    convert(*input_ids_, row, kept, ids, fmt::format("an id from 0 to {}", vocab_size - 1),
+            [&](int64_t value) { return 0 <= value && value < vocab_size; });
+    if (labels != nullptr && labels_ == nullptr) *labels = *ids;
+    if (labels_ != nullptr) {
+      read_values(*labels_, row, num_rows, kept);
+      convert(*labels_, row, kept, labels, fmt::format("an id from 0 to {} or -100", vocab_size - 1),
+              [&](int64_t value) { return value == kIgnoredLabel || (0 <= value && value < vocab_size); });
+    }
+    if (attention_mask_ != nullptr) {
+      read_values(*attention_mask_, row, num_rows, kept);
+      convert(*attention_mask_, row, kept, &mask_, "1 (mark padding by the label -100 instead)",
+              [](int64_t value) { return value == 1; });
+    }
+  }
+
+ private:
+  void check(const SafetensorsEntry& entry) const {
+    if (!is_integer(entry.dtype)) {
+      fail(ExitCode::kBadData, "{}: tensor '{}': expected an integer type, found {}", name(), entry.name,
+           dtype_name(entry.dtype));
+    }
+    if (entry.shape.empty()) {
+      fail(ExitCode::kBadData, "{}: tensor '{}': expected at least one axis, found a scalar", name(),
+           entry.name);
+    }
+    if (entry.shape != input_ids_->shape) {
+      fail(ExitCode::kBadData, "{}: tensor '{}': expected shape {} as input_ids has, found {}", name(),
+           entry.name, shape_text(input_ids_->shape), shape_text(entry.shape));
+    }
+  }
+
+  void read_values(const SafetensorsEntry& entry, int64_t row, int64_t num_rows, int64_t kept) {
+    values_.resize(static_cast<size_t>(num_rows * kept));
+    file_.read(entry, row * row_length_,
+               TensorView(values_.data(), DType::kI64, Shape{static_cast<int64_t>(values_.size())}));
+  }
+
+  template <typename Predicate>
+  void convert(const SafetensorsEntry& entry, int64_t first_row, int64_t kept, std::vector<int32_t>* out,
+               const std::string& expected, Predicate is_good) const {
+    const auto bad = std::find_if_not(values_.begin(), values_.end(), is_good);
+    if (bad != values_.end()) {
+      const int64_t at = bad - values_.begin();
+      fail(ExitCode::kBadData, "{}: tensor '{}': row {}, column {}: expected {}, found {}", name(),
+           entry.name, first_row + at / kept, at % kept, expected, *bad);
+    }
+    out->resize(values_.size());
+    std::transform(values_.begin(), values_.end(), out->begin(),
+                   [](int64_t value) { return static_cast<int32_t>(value); });
+  }
+
+  SafetensorsFile file_;
+  const SafetensorsEntry* input_ids_;
+  const SafetensorsEntry* labels_;
+  const SafetensorsEntry* attention_mask_;
+  int64_t row_length_;
+  int64_t num_rows_;
+  std::vector<int64_t> values_;
+  std::vector<int32_t> mask_;
+};
+
+}  // namespace
+
+bool any_has_labels(std::span<const fs::path> files) {
+  return std::any_of(files.begin(), files.end(),
+                     [](const fs::path& file) { return RowTensors(file).has_labels(); });
+}
+
+CacheCounts read_pretokenized_rows(std::span<const fs::path> files, int64_t vocab_size, int64_t max_length,
+                                   bool with_labels, int64_t max_rows, const RowSink& sink,
+                                   const std::function<void(int64_t)>& progress) {
+  CacheCounts counts;
+  std::vector<int32_t> ids;
+  std::vector<int32_t> labels;
+  int64_t bytes_before = 0;
+  for (const fs::path& path : files) {
+    RowTensors tensors(path);
+    const int64_t length = tensors.row_length();
+    const int64_t kept = std::min(length, max_length);
+    const int64_t block_rows =
+        kept == length ? std::max<int64_t>(1, kBlockValues / std::max<int64_t>(1, length)) : 1;
+    const auto file_bytes = static_cast<int64_t>(fs::file_size(path));
+    const int64_t wanted = std::min(tensors.num_rows(), max_rows - counts.num_documents);
+    for (int64_t row = 0; row < wanted; row += block_rows) {
+      const int64_t num_rows = std::min(block_rows, wanted - row);
+      tensors.read(row, num_rows, kept, vocab_size, &ids, with_labels ? &labels : nullptr);
+      for (int64_t i = 0; i < num_rows; ++i) {
+        const auto begin = static_cast<size_t>(i * kept);
+        const auto count = static_cast<size_t>(kept);
+        sink(std::span(ids).subspan(begin, count),
+             with_labels ? std::span(labels).subspan(begin, count) : std::span<int32_t>(), {});
+      }
+      if (progress) progress(bytes_before + file_bytes * (row + num_rows) / tensors.num_rows());
+    }
+    bytes_before += file_bytes;
+    counts.num_documents += wanted;
+    if (kept < length) {
+      counts.num_cut_documents += wanted;
+      counts.num_cut_tokens += wanted * (length - kept);
+    }
+  }
+  return counts;
+}
+
+}  // namespace tessera

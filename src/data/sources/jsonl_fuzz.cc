@@ -1,0 +1,124 @@
+// Splitting text into records must not depend on how the bytes arrive, and the text of a record must be what
+// a general JSON parser finds.
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/fuzz_support.h"
+#include "base/text.h"
+#include "data/sources/record_reader.h"
+#include "formats/value_json.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array kWords = {"{\"text\": \"",
+                               "\"}\n",
+                               "\"text\":",
+                               "\\u00e9",
+                               "\\ud83d\\ude00",
+                               "\\ud8",
+                               "\\n",
+                               "\r\n",
+                               "\n",
+                               "[",
+                               "]",
+                               ",",
+                               "null",
+                               "{",
+                               "}",
+                               "\"",
+                               "\xc3\xa9",
+                               "\xff",
+                               "1e5",
+                               "\xef\xbb\xbf"};
+
+// The first byte is the chunk size; then records on lines, as an array, and in other shapes.
+constexpr const char* kSeed =
+    "\3{\"text\": \"one\", \"n\": [1, {\"text\": 2}]}\n\n{\"id\": 7, \"text\": \"tw\\u00f6\\n\"}\r\n"
+    "[{\"text\": \"three\"}, {\"text\": \"\"}]\n{\"text\": null}\n";
+
+struct Cut {
+  std::vector<Record> records;
+  std::string error;
+};
+
+Cut cut(RecordReader::Format format, std::string_view text, size_t piece) {
+  const auto source = [text, piece, at = size_t{0}](std::span<char> destination) mutable {
+    const size_t count = std::min({piece, text.size() - at, destination.size()});
+    std::copy_n(text.begin() + static_cast<std::ptrdiff_t>(at), count, destination.begin());
+    at += count;
+    return static_cast<int64_t>(count);
+  };
+  Cut result;
+  RecordReader reader(format, source, "input", static_cast<int64_t>(piece + 2));
+  try {
+    for (Record record; reader.next(&record);) result.records.push_back(record);
+  } catch (const Error& error) {
+    check_refusal(error, ExitCode::kBadData);
+    result.error = error.what();
+  }
+  return result;
+}
+
+// A value as nlohmann's parser has it.
+nlohmann::json json_of(const Value& value) {
+  if (const bool* boolean = value.boolean()) return *boolean;
+  if (const int64_t* integer = value.integer()) return *integer;
+  if (const double* number = value.number()) return *number;
+  if (const std::string* text = value.string()) return *text;
+  nlohmann::json json;
+  if (const Value::List* items = value.list()) {
+    json = nlohmann::json::array();
+    for (const Value& item : *items) json.push_back(json_of(item));
+  }
+  if (const Value::Object* fields = value.object()) {
+    json = nlohmann::json::object();
+    for (const Value::Field& field : *fields) json[field.name] = json_of(field.value);
+  }
+  return json;
+}
+
+void check_record(const Record& record) {
+  Value value;
+  try {
+    value = parse_value(record.text, "input", record.number);
+  } catch (const Error& error) {
+    check_refusal(error, ExitCode::kBadData);
+    return;
+  }
+  TESSERA_CHECK(json_of(value) == nlohmann::json::parse(record.text));
+}
+
+void check(std::string_view text, size_t piece) {
+  for (const auto format : {RecordReader::Format::kLines, RecordReader::Format::kJson}) {
+    const Cut expected = cut(format, text, text.size() + 1);
+    const Cut pieces = cut(format, text, piece);
+    TESSERA_CHECK(pieces.error == expected.error && pieces.records.size() == expected.records.size());
+    for (size_t i = 0; i < pieces.records.size(); ++i) {
+      const Record& record = pieces.records[i];
+      TESSERA_CHECK(record.text == expected.records[i].text && record.number == expected.records[i].number &&
+                    record.offset_bytes == expected.records[i].offset_bytes);
+      TESSERA_CHECK(text.substr(static_cast<size_t>(record.offset_bytes)).starts_with(record.text));
+      check_record(record);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+  return tessera::mutate_text(data, size, max_size, seed, tessera::kWords, tessera::kSeed);
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  tessera::check({reinterpret_cast<const char*>(data) + 1, size - 1}, 1 + data[0] % 16);
+  return 0;
+}

@@ -1,0 +1,157 @@
+#include "data/sources/record_source.h"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/sources/record_reader.h"
+#include "formats/byte_order_mark.h"
+#include "formats/csv/csv_reader.h"
+#include "formats/input_files.h"
+#include "formats/parquet/parquet_reader.h"
+#include "io/byte_stream.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_tab_separated(const fs::path& file) {
+  const fs::path name = is_compressed(file) ? file.stem() : file;
+  return lower_case(name.extension().string()) == ".tsv";
+}
+
+// A text file as one document.
+class WholeFile final : public RecordSource {
+ public:
+  WholeFile(const fs::path& file, int64_t max_bytes) : stream_(ByteStream::open(file)), max_bytes_(max_bytes) {}
+
+  bool next(Record* record) override {
+    if (is_read_) return false;
+    is_read_ = true;
+    record->kind = RecordKind::kText;
+    record->counts_rows = false;
+    record->number = 1;
+    record->offset_bytes = 0;
+    read(&record->text);
+    if (record->text.starts_with(kByteOrderMark)) {
+      record->text.erase(0, kByteOrderMark.size());
+      record->offset_bytes = std::ssize(kByteOrderMark);
+    }
+    return true;
+  }
+  int64_t bytes_read() const override { return stream_->bytes_consumed(); }
+
+ private:
+  void read(std::string* text) {
+    constexpr int64_t kPieceBytes = int64_t{1} << 20;
+    // All of a file that is not compressed, and one byte to see its end; then as much as there is already.
+    int64_t piece = std::max(kPieceBytes, stream_->size_bytes() + 1);
+    text->clear();
+    while (std::ssize(*text) < max_bytes_) {
+      const size_t begin = text->size();
+      text->resize(begin + static_cast<size_t>(std::min(piece, max_bytes_ - std::ssize(*text))));
+      const int64_t count = stream_->read(std::span(*text).subspan(begin));
+      text->resize(begin + static_cast<size_t>(count));
+      if (count == 0) return;
+      piece = std::max(kPieceBytes, std::ssize(*text));
+    }
+    // Up to the start of a character, which the next byte may be in the middle of.
+    while (!text->empty() && (static_cast<unsigned char>(text->back()) & 0xC0) == 0x80) text->pop_back();
+    if (!text->empty() && static_cast<unsigned char>(text->back()) >= 0x80) text->pop_back();
+  }
+
+  std::unique_ptr<ByteStream> stream_;
+  int64_t max_bytes_;
+  bool is_read_ = false;
+};
+
+// The lines of a text file, or the objects of a JSON file.
+class FileRecords final : public RecordSource {
+ public:
+  FileRecords(const fs::path& file, RecordReader::Format format)
+      : kind_(format == RecordReader::Format::kJson ? RecordKind::kJson : RecordKind::kText),
+        stream_(ByteStream::open(file)),
+        records_(
+            format, [this](std::span<char> destination) { return stream_->read(destination); }, file.string()) {}
+
+  bool next(Record* record) override {
+    record->kind = kind_;
+    record->counts_rows = false;
+    return records_.next(record);
+  }
+  int64_t bytes_read() const override { return stream_->bytes_consumed(); }
+
+ private:
+  RecordKind kind_;
+  std::unique_ptr<ByteStream> stream_;
+  RecordReader records_;
+};
+
+class TableRecords final : public RecordSource {
+ public:
+  explicit TableRecords(const fs::path& file) : reader_(ByteStream::open(file), is_tab_separated(file) ? '\t' : ',') {}
+
+  bool next(Record* record) override {
+    record->kind = RecordKind::kValue;
+    record->text.clear();
+    record->counts_rows = false;
+    const bool found = reader_.next(&record->value);
+    record->number = reader_.line_number();
+    return found;
+  }
+  int64_t bytes_read() const override { return reader_.bytes_consumed(); }
+
+ private:
+  CsvReader reader_;
+};
+
+// The rows of a Parquet file. Columns of kinds that cannot be read are missing.
+class ParquetRecords final : public RecordSource {
+ public:
+  explicit ParquetRecords(const fs::path& file) : reader_(ParquetReader::open(file)) {
+    std::vector<std::string> columns = reader_.column_names();
+    std::erase_if(columns, [this](const std::string& column) { return !reader_.problem_of(column).empty(); });
+    reader_.select(columns);
+  }
+
+  bool next(Record* record) override {
+    record->kind = RecordKind::kValue;
+    record->text.clear();
+    record->counts_rows = true;
+    const bool found = reader_.next(&record->value);
+    record->number = reader_.row_number();
+    return found;
+  }
+  int64_t bytes_read() const override { return reader_.bytes_consumed(); }
+
+ private:
+  ParquetReader reader_;
+};
+
+}  // namespace
+
+std::string Record::place() const { return fmt::format("{} {}", counts_rows ? "row" : "line", number); }
+
+std::unique_ptr<RecordSource> open_records(const fs::path& file, bool text_per_line, int64_t max_bytes) {
+  switch (input_kind(file)) {
+    case InputKind::kParquet:
+      return std::make_unique<ParquetRecords>(file);
+    case InputKind::kTable:
+      return std::make_unique<TableRecords>(file);
+    case InputKind::kJson:
+      return std::make_unique<FileRecords>(file, RecordReader::Format::kJson);
+    case InputKind::kText:
+      if (text_per_line) return std::make_unique<FileRecords>(file, RecordReader::Format::kLines);
+      return std::make_unique<WholeFile>(file, max_bytes);
+    case InputKind::kPretokenized:
+      break;
+  }
+  TESSERA_CHECK(false, "{} has no records", file.string());
+}
+
+}  // namespace tessera

@@ -1,0 +1,94 @@
+#include "formats/gguf/gguf_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "expect_error.h"
+
+namespace tessera {
+namespace {
+
+std::map<std::string, GgufScalar> model_fields_of(const ModelConfig& config) {
+  std::map<std::string, GgufScalar> fields;
+  for (const GgufField& field : gguf_model_fields(config, "m")) {
+    EXPECT_TRUE(fields.emplace(field.key, std::get<GgufScalar>(field.value)).second) << field.key;
+  }
+  return fields;
+}
+
+TEST(GgufModel, LlamaHasTheConvertersFields) {
+  const auto fields = model_fields_of(preset_config("llama3.2-1b"));
+  EXPECT_EQ(fields.at("general.architecture"), GgufScalar(std::string("llama")));
+  EXPECT_EQ(fields.at("llama.block_count"), GgufScalar(uint32_t{16}));
+  EXPECT_EQ(fields.at("llama.attention.head_count_kv"), GgufScalar(uint32_t{8}));
+  EXPECT_EQ(fields.at("llama.rope.dimension_count"), GgufScalar(uint32_t{64}));
+  EXPECT_EQ(fields.at("llama.rope.freq_base"), GgufScalar(500000.0f));
+  EXPECT_EQ(fields.at("llama.vocab_size"), GgufScalar(uint32_t{128256}));
+  EXPECT_FALSE(fields.contains("llama.rope.scaling.type"));
+}
+
+TEST(GgufModel, FamiliesHaveTheirArchitectures) {
+  ModelConfig config = preset_config("15m");
+  config.rope_scaling = {.type = RopeType::kLinear, .factor = 4};
+  config.family = ModelFamily::kMistral;
+  EXPECT_EQ(model_fields_of(config).at("llama.rope.scaling.factor"), GgufScalar(4.0f));
+  config.family = ModelFamily::kQwen2;
+  EXPECT_EQ(model_fields_of(config).at("qwen2.rope.scaling.type"), GgufScalar(std::string("linear")));
+  config.family = ModelFamily::kQwen3;
+  EXPECT_FALSE(model_fields_of(config).contains("qwen3.rope.dimension_count"));
+}
+
+TEST(GgufModel, WhatLlamaCppLacksIsRefused) {
+  ModelConfig config = preset_config("15m");
+  config.family = ModelFamily::kQwen3;
+  config.o_bias = true;
+  expect_error(ExitCode::kBadConfig, {"m: ", "attention biases", "Qwen3"},
+               [&] { gguf_model_fields(config, "m"); });
+  config.family = ModelFamily::kQwen2;
+  config.rope_scaling.type = RopeType::kLlama3;
+  expect_error(ExitCode::kBadConfig, {"rope scaling", "Qwen2"}, [&] { gguf_model_fields(config, "m"); });
+}
+
+TEST(GgufModel, TensorsAreRenamed) {
+  EXPECT_EQ(gguf_tensor_name("model.embed_tokens.weight"), "token_embd.weight");
+  EXPECT_EQ(gguf_tensor_name("lm_head.weight"), "output.weight");
+  EXPECT_EQ(gguf_tensor_name("model.norm.weight"), "output_norm.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.0.self_attn.k_proj.bias"), "blk.0.attn_k.bias");
+  EXPECT_EQ(gguf_tensor_name("model.layers.17.self_attn.q_norm.weight"), "blk.17.attn_q_norm.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.17.mlp.down_proj.weight"), "blk.17.ffn_down.weight");
+  EXPECT_EQ(gguf_tensor_name("model.layers.5.post_attention_layernorm.weight"), "blk.5.ffn_norm.weight");
+  expect_error(ExitCode::kInternal, {"lm_tail.weight"}, [] { gguf_tensor_name("lm_tail.weight"); });
+}
+
+TEST(GgufModel, OnlyLlamasQueriesAndKeysAreReordered) {
+  ModelConfig config = preset_config("llama3.2-1b");
+  EXPECT_EQ(num_reordered_heads(config, "model.layers.0.self_attn.q_proj.weight"), 32);
+  EXPECT_EQ(num_reordered_heads(config, "model.layers.0.self_attn.k_proj.bias"), 8);
+  EXPECT_EQ(num_reordered_heads(config, "model.layers.0.self_attn.v_proj.weight"), 0);
+  config.family = ModelFamily::kQwen2;
+  EXPECT_EQ(num_reordered_heads(config, "model.layers.0.self_attn.q_proj.weight"), 0);
+}
+
+// Llama 3.2 1B: wavelengths up to 2048 keep their frequency, from 8192 on it is divided by 32.
+TEST(GgufModel, RopeDivisorsAreThoseOfLlama3) {
+  const std::vector<float> divisors = gguf_rope_divisors(preset_config("llama3.2-1b"));
+  ASSERT_EQ(divisors.size(), 32u);
+  EXPECT_EQ(divisors.front(), 1.0f);
+  EXPECT_EQ(divisors[14], 1.0f);          // wavelength 1954
+  EXPECT_NEAR(divisors[15], 1.65, 0.01);  // wavelength 2945
+  EXPECT_EQ(divisors[18], 32.0f);         // wavelength 10086
+  EXPECT_EQ(divisors.back(), 32.0f);
+  EXPECT_TRUE(gguf_rope_divisors(preset_config("15m")).empty());
+}
+
+TEST(GgufModel, SizeLabelsHaveTwoDigits) {
+  EXPECT_EQ(gguf_size_label(8'030'261'248), "8.0B");
+  EXPECT_EQ(gguf_size_label(135'000'000), "135M");
+  EXPECT_EQ(gguf_size_label(16'400), "16K");
+  EXPECT_EQ(gguf_size_label(120), "0.12K");
+}
+
+}  // namespace
+}  // namespace tessera

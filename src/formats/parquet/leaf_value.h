@@ -1,0 +1,29 @@
+// Values of leaf columns as a row has them.
+#pragma once
+
+#include <string>
+
+#include "base/value.h"
+#include "formats/parquet/metadata.h"
+#include "formats/parquet/value_decoders.h"
+
+namespace tessera::parquet {
+
+class LeafConverter {
+ public:
+  explicit LeafConverter(const SchemaElement& element);
+
+  // Why values of this type cannot be read; empty if they can.
+  const std::string& problem() const { return problem_; }
+  // Strings that are not valid UTF-8 give null and set `bad_value` to what is wrong with them. An unsigned
+  // integer above 2^63 - 1 becomes a float64, as in JSON.
+  Value convert(const RawValue& raw, std::string* bad_value) const;
+
+ private:
+  enum class Form { kBoolean, kInteger, kUint32, kUint64, kFloat, kDouble, kFloat16, kString, kUuid };
+
+  Form form_ = Form::kString;
+  std::string problem_;
+};
+
+}  // namespace tessera::parquet

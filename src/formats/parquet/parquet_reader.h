@@ -1,0 +1,53 @@
+// Rows of a Parquet file, without Arrow.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/value.h"
+
+namespace tessera {
+
+// Reads one row after another; memory holds a page of each selected column, not a row group. Structs become
+// objects, lists and repeated fields lists, maps with strings or integers as keys objects; nulls are kept.
+// Errors are kNoInput or kIoError of the file, else kBadData: a RowError for a row with text that is not
+// UTF-8 (the next row can be read), another Error, which names the column, for a damaged file or anything
+// unknown.
+class ParquetReader {
+ public:
+  static ParquetReader open(const std::filesystem::path& path);
+  ~ParquetReader();
+  ParquetReader(ParquetReader&& other) noexcept;
+  ParquetReader& operator=(ParquetReader&& other) noexcept;
+
+  int64_t num_rows() const;
+  std::vector<std::string> column_names() const;
+  // Why the column cannot be read ("its type TIMESTAMP is not supported"); empty if it can.
+  std::string problem_of(const std::string& column) const;
+
+  // Reads only these columns from now on, from the first row; all columns without it. Rows have them in the
+  // file's order. Error if there is no such column, or a problem with it.
+  void select(std::span<const std::string> columns);
+
+  // False after the last row. The row is an object.
+  bool next(Value* row);
+  // Of the row that next() returned or refused last, from 0; -1 before the first.
+  int64_t row_number() const;
+  // The next row is `row`, from 0 to num_rows(). Row groups before it are not read.
+  void skip_to(int64_t row);
+
+  // Compressed bytes of the selected columns, and how many of them have been read or skipped.
+  int64_t total_bytes() const;
+  int64_t bytes_consumed() const;
+
+ private:
+  class Impl;
+  explicit ParquetReader(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,92 @@
+// Thrift's compact protocol, as far as Parquet's metadata needs it
+// (https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md). Reads never leave the
+// given bytes; lists are never longer than the bytes that follow; nesting is limited.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "formats/parquet/problem.h"
+
+namespace tessera::parquet {
+
+// The bytes end inside a value: more of them may help.
+class ThriftTruncated : public Problem {
+ public:
+  ThriftTruncated() : Problem("ends early") {}
+};
+
+enum class ThriftType : uint8_t {
+  kStop = 0,
+  kTrue = 1,
+  kFalse = 2,
+  kByte = 3,
+  kI16 = 4,
+  kI32 = 5,
+  kI64 = 6,
+  kDouble = 7,
+  kBinary = 8,
+  kList = 9,
+  kSet = 10,
+  kMap = 11,
+  kStruct = 12,
+  kUuid = 13,
+};
+
+class ThriftReader {
+ public:
+  explicit ThriftReader(std::string_view bytes) : bytes_(bytes) {}
+
+  size_t position() const { return at_; }
+
+  // Calls field(id, type) for each field, which reads the value with one of the functions below or skips it.
+  template <typename OnField>
+  void read_struct(OnField&& field) {
+    enter();
+    int id = 0;
+    for (;;) {
+      const uint8_t header = byte();
+      const auto type = static_cast<ThriftType>(header & 0xf);
+      if (type == ThriftType::kStop) break;
+      id = (header >> 4) != 0 ? id + (header >> 4) : static_cast<int16_t>(zigzag());
+      field(id, type);
+    }
+    --depth_;
+  }
+  template <typename OnField>
+  void read_struct(ThriftType type, OnField&& field) {
+    expect(type, ThriftType::kStruct);
+    read_struct(field);
+  }
+
+  // Calls element(type) for each element.
+  template <typename OnElement>
+  void read_list(ThriftType type, OnElement&& element) {
+    ThriftType element_type = {};
+    enter();
+    for (int64_t left = list_size(type, &element_type); left > 0; --left) element(element_type);
+    --depth_;
+  }
+
+  bool boolean(ThriftType type);     // a field; elements of lists are not needed
+  int64_t integer(ThriftType type);  // of any width
+  std::string_view binary(ThriftType type);
+  void skip(ThriftType type);
+
+ private:
+  static void expect(ThriftType found, ThriftType expected);
+  int64_t list_size(ThriftType type, ThriftType* element_type);
+  void skip_element(ThriftType type);
+  void enter();
+  uint8_t byte();
+  uint64_t varint();
+  int64_t zigzag();
+  std::string_view take(uint64_t count);
+
+  std::string_view bytes_;
+  size_t at_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace tessera::parquet

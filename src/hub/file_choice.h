@@ -1,0 +1,27 @@
+// Which files of a repository are wanted.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hub/hub.h"
+#include "hub/hub_answers.h"
+
+namespace tessera {
+
+// '*' and '?' match no slash, "**" matches any text and "**/" also none, [abc] and [!a-z] one character of a
+// set; takes time in proportion to the product of both lengths. As in the `data_files` of a data set's card.
+bool matches_path_glob(std::string_view glob, std::string_view path);
+
+// parquet, json, jsonl, ndjson, csv, tsv, txt, safetensors, also with .gz or .zst behind it; not the
+// descriptions of a data set, hidden files and folders, and folders that begin with "__".
+bool is_data_file(std::string_view path);
+
+// The files that training a model needs.
+std::vector<std::string> choose_model_files(const std::vector<HubFile>& files, ModelFiles wanted);
+
+// Those of a pull request. kNoInput if a pattern of `include` matches nothing, with the nearest name.
+std::vector<std::string> choose_files(const std::vector<HubFile>& files, const PullRequest& request);
+
+}  // namespace tessera

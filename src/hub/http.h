@@ -1,0 +1,69 @@
+// HTTP requests with libcurl: one answer for one request; redirects and retries are the caller's.
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+#include "hub/hub_answers.h"
+#include "hub/hub_settings.h"
+
+namespace tessera {
+
+struct HttpRequest {
+  std::string url;
+  bool is_head = false;
+  std::string token;  // sent as "Authorization: Bearer ..."; "" = none
+  std::string range;  // "0-99"; "" = the whole
+};
+
+struct HttpAnswer {
+  int status = 0;
+  HttpHeaders headers;
+  std::string body;  // what the sink did not take
+
+  std::string header(const std::string& name) const;  // "" if there is none
+};
+
+// No complete answer. what() is one line that names the host and says what to do.
+class HttpFailure : public std::runtime_error {
+ public:
+  HttpFailure(const std::string& message, bool is_transient)
+      : std::runtime_error(message), is_transient_(is_transient) {}
+  bool is_transient() const { return is_transient_; }  // trying again may help
+
+ private:
+  bool is_transient_;
+};
+
+// A connection that is kept open between requests to one host. Used by one thread at a time.
+class HttpConnection {
+ public:
+  explicit HttpConnection(const HubSettings& settings);
+  ~HttpConnection();
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
+
+  // Receives the body of an answer with status 200 or 206, whose status and headers are known by then; false
+  // ends the request, which is then complete. Other bodies, and all without a sink, become HttpAnswer::body,
+  // up to 64 MiB.
+  using Sink = std::function<bool(const HttpAnswer&, std::string_view)>;
+  // Throws HttpFailure, and what the sink throws.
+  HttpAnswer perform(const HttpRequest& request, const Sink& sink = {});
+
+ private:
+  struct Transfer;
+  const HubSettings& settings_;
+  std::string detail_;  // libcurl's own message
+  void* curl_;          // CURL*
+};
+
+// "https://host:port" of an address, in lower case; "" if it has none.
+std::string origin_of(std::string_view url);
+// The address to which a Location header leads from `url`; "" if it is not one.
+std::string redirected_url(const std::string& url, const std::string& location);
+// Escapes what may not stand in a path, but not slashes.
+std::string escaped_path(std::string_view path);
+
+}  // namespace tessera

@@ -1,0 +1,222 @@
+// Values while a template is rendered: Python's, as far as templates can tell. A Datum is 16 bytes and points
+// to memory that outlives it: the rendering's arena, the template or the context. Nothing is counted or freed
+// before the rendering ends, and a string's slices share its bytes.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/value.h"
+
+namespace tessera::jinja {
+
+class Rendering;
+struct Arguments;
+struct Datum;
+struct Dict;
+struct Frame;
+struct List;
+struct Loop;
+struct Macro;
+struct Method;
+struct Namespace;
+struct Undefined;
+
+enum class Kind : uint8_t {
+  kMissing,  // no value: an argument that was not given, a name that was not assigned
+  kUndefined,
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,
+  kTuple,
+  kDict,
+  kRange,
+  kView,      // dict.items(), keys(), values()
+  kIterator,  // a generator: can be read once
+  kNamespace,
+  kLoop,
+  kMacro,
+  kFunction,  // a global function
+  kMethod,    // a method bound to its object
+  kCycler,
+  kJoiner,
+};
+
+using NativeFunction = Datum (*)(Rendering&, const Datum& self, const Arguments&);
+
+struct FunctionEntry {
+  std::string_view name;
+  NativeFunction call;
+};
+
+struct Range {
+  int64_t start, stop, step, size;
+};
+
+struct View;
+struct Iterator;
+struct Cycler;
+struct Joiner;
+
+struct Datum {
+  Kind kind = Kind::kMissing;
+  bool markup = false;   // a string: markupsafe's Markup, which escapes what is added to it
+  bool foreign = false;  // a list or dict of the context, not of the arena
+  bool group = false;    // a tuple: made by groupby, with the attributes `grouper` and `list`
+  uint32_t size = 0;     // bytes of a string
+  union {
+    int64_t integer = 0;  // kInt, kBool
+    double number;
+    const char* text;
+    const Undefined* undefined;
+    const List* list;  // kList, kTuple
+    const Value::List* foreign_list;
+    const Dict* dict;
+    const Value::Object* foreign_dict;
+    const Range* range;
+    const View* view;
+    Iterator* iterator;
+    Namespace* name_space;
+    Loop* loop;
+    const Macro* macro;
+    const FunctionEntry* function;
+    const Method* method;
+    Cycler* cycler;
+    Joiner* joiner;
+  };
+
+  bool is(Kind other) const { return kind == other; }
+  bool is_string() const { return kind == Kind::kString; }
+  bool is_missing() const { return kind == Kind::kMissing; }
+  bool is_undefined() const { return kind == Kind::kUndefined; }
+  bool is_sequence() const { return kind == Kind::kList || kind == Kind::kTuple; }
+  bool is_integral() const { return kind == Kind::kInt || kind == Kind::kBool; }
+  bool is_number() const { return is_integral() || kind == Kind::kFloat; }
+  double as_double() const { return kind == Kind::kFloat ? number : static_cast<double>(integer); }
+  std::string_view view_text() const { return {text, size}; }
+};
+static_assert(sizeof(Datum) == 16);
+
+struct List {
+  const Datum* items;
+  int64_t size;
+};
+
+struct Entry {
+  Datum key, value;
+};
+
+struct Dict {
+  const Entry* entries;  // in the order of insertion; keys are distinct
+  int64_t size;
+};
+
+struct Namespace {
+  Entry* entries;
+  int64_t size, capacity;
+};
+
+// Why a value is undefined, for the message when it is used.
+struct Undefined {
+  std::string_view hint;  // the whole message, if not empty
+  std::string_view name;
+  Datum object;  // missing: a variable; otherwise what has no such attribute or element
+  Datum element;
+  bool unsafe = false;
+};
+
+enum class ViewKind : uint8_t { kItems, kKeys, kValues };
+
+struct View {
+  Datum dict;
+  ViewKind kind;
+};
+
+struct Iterator {
+  const char* type_name;
+  const Datum* items;
+  int64_t size, next;
+};
+
+struct Method {
+  Datum self;
+  const FunctionEntry* entry;
+};
+
+struct Cycler {
+  const Datum* items;
+  int64_t size, next;
+};
+
+struct Joiner {
+  Datum separator;
+  bool used;
+};
+
+inline Datum none() {
+  Datum d;
+  d.kind = Kind::kNone;
+  return d;
+}
+
+inline Datum boolean(bool value) {
+  Datum d;
+  d.kind = Kind::kBool;
+  d.integer = value;
+  return d;
+}
+
+inline Datum integer(int64_t value) {
+  Datum d;
+  d.kind = Kind::kInt;
+  d.integer = value;
+  return d;
+}
+
+inline Datum number(double value) {
+  Datum d;
+  d.kind = Kind::kFloat;
+  d.number = value;
+  return d;
+}
+
+// The bytes must outlive the rendering; at most 4 GiB, which Rendering's allocations and import() ensure.
+inline Datum string(std::string_view text, bool markup = false) {
+  Datum d;
+  d.kind = Kind::kString;
+  d.markup = markup;
+  d.size = static_cast<uint32_t>(text.size());
+  d.text = text.data();
+  return d;
+}
+
+inline Datum undefined(const Undefined* why) {
+  Datum d;
+  d.kind = Kind::kUndefined;
+  d.undefined = why;
+  return d;
+}
+
+inline Datum sequence(const List* list, Kind kind = Kind::kList) {
+  Datum d;
+  d.kind = kind;
+  d.list = list;
+  return d;
+}
+
+inline Datum dictionary(const Dict* dict) {
+  Datum d;
+  d.kind = Kind::kDict;
+  d.dict = dict;
+  return d;
+}
+
+// Python's name of the type: "str", "NoneType".
+std::string_view type_name(const Datum& value);
+// As Jinja names it in messages: "str object", "None".
+std::string_view object_name(const Datum& value);
+
+}  // namespace tessera::jinja

@@ -1,0 +1,38 @@
+#include "jinja/template.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "jinja/binder.h"
+#include "jinja/interpreter.h"
+#include "jinja/parser.h"
+#include "jinja/rendering.h"
+
+namespace tessera::jinja {
+
+Template Template::parse(std::string_view source, const std::string& origin) {
+  if (const int64_t at = find_invalid_utf8(source); at >= 0) {
+    const auto line = 1 + std::count(source.begin(), source.begin() + at, '\n');
+    fail(ExitCode::kBadData, "{}: line {}: expected UTF-8, found the byte 0x{:02x}", origin, line,
+         static_cast<unsigned char>(source[static_cast<size_t>(at)]));
+  }
+  std::unique_ptr<Program> program = parse_program(source, origin);
+  bind_names(*program);
+  return Template(std::shared_ptr<const Program>(std::move(program)));
+}
+
+Rendered Template::render(const Value::Object& context, const RenderOptions& options) const {
+  Rendering rendering(program_->origin, options);
+  Interpreter interpreter(rendering, *program_, context);
+  interpreter.run();
+  return {std::move(rendering.output), std::move(interpreter).generation()};
+}
+
+bool Template::has_generation() const { return program_->has_generation; }
+
+bool Template::uses_variable(std::string_view name) const {
+  const auto& names = program_->context_names;
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+}  // namespace tessera::jinja

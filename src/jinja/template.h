@@ -1,0 +1,77 @@
+// Chat templates: Jinja as Transformers sets it up (a sandboxed environment with trim_blocks, lstrip_blocks,
+// loop controls, a plain `tojson`, `raise_exception`, `strftime_now` and `{% generation %}`), rendered byte
+// for byte as Jinja2 3.1 and CPython render it. Sources: Jinja2's lexer, parser, compiler and filters;
+// transformers/utils/chat_template_utils.py.
+//
+// What differs: integers have 64 bits and leaving that range is an error; generators (`map`, `select`, ...)
+// are computed when they are made; extends, block, include, import, from and autoescape are refused when a
+// template is parsed, as are `random`, `pprint`, `urlize`, `wordwrap` and `lipsum`.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/value.h"
+
+namespace tessera::jinja {
+
+struct Program;
+
+// What `raise_exception(message)` of a template throws: the data is not what the template accepts.
+class RaisedByTemplate : public Error {
+ public:
+  RaisedByTemplate(const std::string& what, std::string message)
+      : Error(ExitCode::kBadData, what), message_(std::move(message)) {}
+  // As the template wrote it; what() has the position as well.
+  const std::string& message() const { return message_; }
+
+ private:
+  std::string message_;
+};
+
+struct RenderOptions {
+  // What a template may use before rendering it fails. A step is an evaluated node, or some tens of bytes
+  // processed; memory is what values made while rendering occupy; depth counts nested evaluations.
+  int64_t max_steps = 50'000'000;
+  int64_t max_output_bytes = int64_t{256} << 20;
+  int64_t max_memory_bytes = int64_t{512} << 20;
+  int max_depth = 1500;
+  // Local time for strftime_now; the system's clock if not set.
+  std::function<std::tm()> clock;
+  // Reports where `{% generation %}` blocks lie. Such a block in a macro, a block assignment or a filter
+  // block is then an error, since text that is captured may appear anywhere, or nowhere.
+  bool track_generation = false;
+};
+
+struct Rendered {
+  std::string text;
+  std::vector<std::pair<int64_t, int64_t>> generation;  // [begin, end) in bytes of text, ascending
+};
+
+class Template {
+ public:
+  // Throws Error(kBadData) "origin: line 3: expected ..., found ...".
+  static Template parse(std::string_view source, const std::string& origin);
+
+  // Renders with the fields of `context` as variables. May be called by several threads at once. Throws
+  // RaisedByTemplate, and Error(kBadData) with the template's line for other errors and exceeded limits.
+  Rendered render(const Value::Object& context, const RenderOptions& options = {}) const;
+
+  bool has_generation() const;
+  // Whether the template reads a variable of this name from its context: "tools", "enable_thinking".
+  bool uses_variable(std::string_view name) const;
+
+ private:
+  explicit Template(std::shared_ptr<const Program> program) : program_(std::move(program)) {}
+
+  std::shared_ptr<const Program> program_;
+};
+
+}  // namespace tessera::jinja

@@ -1,0 +1,168 @@
+// From conversations to a chat model that talks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "e2e/tiny_model.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::string conversations(int64_t count) {
+  std::string lines;
+  for (int64_t i = 0; i < count; ++i) {
+    const json row = {{"messages",
+                       {{{"role", "user"}, {"content", "Say the word " + std::to_string(i)}},
+                        {{"role", "assistant"}, {"content", "The word is here."}}}}};
+    lines += row.dump() + "\n";
+  }
+  return lines;
+}
+
+class ChatData : public ::testing::Test {
+ protected:
+  ChatData() { chats_ = tiny_.folder.write("chats.jsonl", conversations(40)); }
+
+  std::vector<std::string> preview(const std::vector<std::string>& more) const {
+    std::vector<std::string> arguments = {"data", "preview", "--model", tiny_.model, "--dataset"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  TinyModel tiny_;
+  std::string chats_;
+};
+
+TEST_F(ChatData, PreviewShowsRowsAsTheModelSeesThem) {
+  const ProcessResult shown =
+      run_well(preview({chats_, "--chat_template", "chatml", "--assistant_only_loss", "--num_rows", "2"}));
+  EXPECT_THAT(shown.out, StartsWith("{+...+}: targets of the loss\n\n--- row 0: "));
+  EXPECT_THAT(shown.out, HasSubstr("<|im_start|>user\nSay the word 0<|im_end|>\n<|im_start|>assistant\n"
+                                   "{+The word is here.<|im_end|>\n+}"));
+  EXPECT_THAT(shown.out, HasSubstr("Say the word 1"));
+  EXPECT_THAT(shown.out, Not(HasSubstr("Say the word 2")));
+
+  const ProcessResult rows = run_well(
+      preview({chats_, "--chat_template", "chatml", "--assistant_only_loss", "--num_rows", "3", "--json"}));
+  std::istringstream lines(rows.out);
+  int64_t number = 0;
+  for (std::string line; std::getline(lines, line); ++number) {
+    const json row = json::parse(line);
+    EXPECT_EQ(row["row"], number);
+    EXPECT_THAT(row["text"].get<std::string>(),
+                StartsWith("<|im_start|>user\nSay the word " + std::to_string(number)));
+    ASSERT_EQ(row["labels"].size(), row["input_ids"].size());
+    EXPECT_EQ(row["labels"].front(), -100);
+    EXPECT_EQ(row["labels"].back(), row["input_ids"].back());
+  }
+  EXPECT_EQ(number, 3);
+
+  const ProcessResult packed =
+      run_well(preview({tiny_.text_file, "--text_per_line", "--packing", "--max_length", "64"}));
+  EXPECT_THAT(packed.out, HasSubstr("~~~~ document 2 of this row"));
+}
+
+TEST_F(ChatData, WhatIsMissingOrWrongIsSaidInOneLine) {
+  ProcessResult refused = run_tessera(preview({chats_}));
+  EXPECT_EQ(refused.exit_code, 78);
+  EXPECT_THAT(refused.err, HasSubstr("the model has no chat template"));
+  const std::string bad =
+      tiny_.folder.write("bad.jsonl", conversations(1) + "{\"messages\": 5}\n" + conversations(1));
+  refused = run_tessera(preview({bad, "--chat_template", "chatml"}));
+  EXPECT_EQ(refused.exit_code, 65);
+  EXPECT_THAT(refused.errors(),
+              testing::ElementsAre(HasSubstr("bad.jsonl: line 2: column 'messages': expected a list")));
+  const ProcessResult skipped = run_well(preview({bad, "--chat_template", "chatml", "--skip_bad_rows"}));
+  EXPECT_THAT(skipped.err, HasSubstr("skipped 1 row; the first: "));
+  EXPECT_THAT(skipped.out, HasSubstr("--- row 1"));
+  EXPECT_EQ(run_tessera({"data", "preview", "--dataset", chats_}).exit_code, 64);
+  EXPECT_EQ(run_tessera({"data"}).exit_code, 64);
+}
+
+TEST_F(ChatData, StatsCountRowsTokensAndPadding) {
+  const ProcessResult stats =
+      run_well({"data", "stats", "--model", tiny_.model, "--dataset", chats_, tiny_.text_file,
+                "--text_per_line", "--chat_template", "chatml", "--json"});
+  const json found = json::parse(stats.out);
+  EXPECT_EQ(found["files"].size(), 2u);
+  EXPECT_EQ(found["num_rows"],
+            found["files"][0]["num_rows"].get<int64_t>() + found["files"][1]["num_rows"].get<int64_t>());
+  EXPECT_GT(found["padding_share"], 0.05);
+  EXPECT_LT(found["padding_share"], 0.9);
+  int64_t rows = 0;
+  for (const json& bucket : found["histogram"]) rows += bucket["num_rows"].get<int64_t>();
+  EXPECT_EQ(rows, found["num_rows"]);
+  const ProcessResult text =
+      run_well({"data", "stats", "--model", tiny_.model, "--dataset", tiny_.text_file, "--text_per_line"});
+  EXPECT_THAT(text.out, HasSubstr("padding "));
+}
+
+TEST_F(ChatData, AModelTrainedOnAnswersKeepsTheTemplateAndTalks) {
+  const std::string out = tiny_.folder / "chat";
+  run_well({"train",
+            "--model",
+            tiny_.model,
+            "--dataset",
+            chats_,
+            "--chat_template",
+            "chatml",
+            "--assistant_only_loss",
+            "--packing",
+            "--max_length",
+            "128",
+            "--max_steps",
+            "30",
+            "--learning_rate",
+            "3e-3",
+            "--per_device_train_batch_size",
+            "2",
+            "--validation_split_percentage",
+            "10",
+            "--eval_strategy",
+            "epoch",
+            "--cache_dir",
+            tiny_.folder / "cache",
+            "--output_dir",
+            out});
+  EXPECT_THAT(read_file(fs::path(out) / "chat_template.jinja"), HasSubstr("<|im_start|>"));
+  const ProcessResult chat =
+      run_well({"chat", "--model", out, "--temperature", "0", "--max_new_tokens", "12"},
+               {.input = "Say the word 3\n\nSay the word 4"});
+  EXPECT_EQ(std::count(chat.out.begin(), chat.out.end(), '\n'), 2) << chat.out;
+  EXPECT_THAT(chat.out, HasSubstr("word"));
+  const ProcessResult again =
+      run_well({"chat", "--model", out, "--temperature", "0", "--max_new_tokens", "12"},
+               {.input = "Say the word 3\n/reset\nSay the word 3\n"});
+  const size_t half = again.out.size() / 2;
+  EXPECT_EQ(again.out.substr(0, half), again.out.substr(half))
+      << "a new conversation knows nothing of the old one";
+}
+
+TEST_F(ChatData, CtrlCStopsAnAnswerNotTheProgram) {
+  bool sent = false;
+  ProcessOptions options = {.input = "Say the word 3\nSay it again\n"};
+  options.on_output = [&](pid_t pid, const std::string& out, const std::string&) {
+    if (!sent && out.size() > 4) {
+      sent = true;
+      kill(pid, SIGINT);
+    }
+  };
+  const ProcessResult chat =
+      run_tessera({"chat", "--model", tiny_.model, "--chat_template", "chatml", "--temperature", "0",
+                   "--max_new_tokens", "400", "--context_length", "1000"},
+                  options);
+  EXPECT_EQ(chat.exit_code, 0) << chat.err;
+  EXPECT_TRUE(sent);
+  EXPECT_THAT(chat.out, HasSubstr(" ...\n"));
+}
+
+}  // namespace
+}  // namespace tessera
