@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <random>
 #include <system_error>
 #include <utility>
@@ -36,6 +37,16 @@ GgmlType stored_type(const Parameter& parameter, GgmlType wanted) {
   log_warning("tensor '{}': rows of {} elements are no multiple of {}, as Q8_0 needs them: written as F16",
               parameter.name, parameter.shape.back(), kQ8BlockElements);
   return GgmlType::kF16;
+}
+
+// Infinities and NaN have all bits of `exponent` set. Unlike check_saved_weights(), which says which value is
+// not finite, a loop that the compiler vectorizes.
+template <typename Bits>
+bool all_finite(const std::byte* data, size_t count, Bits exponent) {
+  const auto* bits = reinterpret_cast<const Bits*>(data);
+  Bits any = 0;
+  for (size_t i = 0; i < count; ++i) any |= static_cast<Bits>((bits[i] & exponent) == exponent);
+  return any == 0;
 }
 
 // A file under a hidden name, renamed once it is complete.
@@ -105,16 +116,21 @@ class TensorWriter {
   static void convert(const Parameter& parameter, const GgufTensor& tensor, int64_t begin,
                       std::span<const float> values, std::vector<std::byte>* stored) {
     const auto type = static_cast<GgmlType>(tensor.type->number);
+    const auto* source = reinterpret_cast<const std::byte*>(values.data());
     stored->resize(static_cast<size_t>(stored_bytes(tensor, std::ssize(values))));
     if (type == GgmlType::kQ8_0) {
-      check_saved_weights(parameter, begin, values, DType::kF32,
-                          reinterpret_cast<const std::byte*>(values.data()));
+      if (!all_finite<uint32_t>(source, values.size(), 0x7F800000))
+        check_saved_weights(parameter, begin, values, DType::kF32, source);
       quantize_q8_0(values.data(), std::ssize(values), stored->data());
       return;
     }
-    convert_elements(DType::kF32, reinterpret_cast<const std::byte*>(values.data()), element_type(type),
-                     stored->data(), std::ssize(values));
-    check_saved_weights(parameter, begin, values, element_type(type), stored->data());
+    const DType dtype = element_type(type);
+    convert_elements(DType::kF32, source, dtype, stored->data(), std::ssize(values));
+    const bool is_finite =
+        dtype == DType::kF32
+            ? all_finite<uint32_t>(stored->data(), values.size(), 0x7F800000)
+            : all_finite<uint16_t>(stored->data(), values.size(), dtype == DType::kBF16 ? 0x7F80 : 0x7C00);
+    if (!is_finite) check_saved_weights(parameter, begin, values, dtype, stored->data());
   }
 
   void write_at(const GgufTensor& tensor, int64_t element, std::span<const std::byte> stored) const {

@@ -21,9 +21,9 @@ enum class MergeMethod {
 
 struct MergeOptions {
   MergeMethod method = MergeMethod::kLinear;
-  std::vector<double> weights;      // kLinear: one per model, with a positive sum
-  double t = 0.5;                   // kSlerp
-  DType save_dtype = DType::kBF16;  // BF16, F16 or F32
+  std::vector<double> weights = {};  // kLinear: one per model, with a positive sum
+  double t = 0.5;                    // kSlerp
+  DType save_dtype = DType::kBF16;   // BF16, F16 or F32
   int64_t max_shard_bytes = 5'000'000'000;
   std::function<void(double fraction)> progress = {};
 };

@@ -38,7 +38,7 @@ class PullCommand : public Command {
   }
   std::vector<std::string> examples() const override {
     return {"tessera pull HuggingFaceTB/SmolLM2-135M",
-            "tessera pull roneneldan/TinyStories --repo_type dataset --include 'data/validation*'"};
+            "tessera pull roneneldan/TinyStories --repo_type dataset --include 'data/v*'"};
   }
 
   void declare_flags(FlagTable* table) override {

@@ -138,7 +138,7 @@ int64_t num_found(const CacheCounts& counts) {
 }
 
 // Whether a row with an error is left out. Settings that are wrong are wrong for all rows.
-bool skips(const TokenRow& row, const RowOptions& options, std::string* first_problem) {
+bool skips(const TokenizedRow& row, const RowOptions& options, std::string* first_problem) {
   if (!options.skip_bad_rows) return false;
   try {
     std::rethrow_exception(row.error);
@@ -161,7 +161,7 @@ CacheCounts append_rows(const Request& request, ThreadPool& pool,
       [writer](auto ids, auto labels, auto lengths) { writer->append_row(ids, labels, lengths); }, &counts);
   RowStream stream(request.plan, request.options, request.tokenizer, request.vocab_size, pool);
   while (stream.next()) {
-    for (const TokenRow& row : stream.rows()) {
+    for (const TokenizedRow& row : stream.rows()) {
       if (row.error && !skips(row, request.options, first_problem)) std::rethrow_exception(row.error);
       if (row.error) {
         ++counts.num_bad_rows;

@@ -21,7 +21,7 @@ int64_t size_of(const Value& value) {
 }
 
 // Frees the memory of unusually long documents before the next batch.
-void trim(Document* document, TokenRow* row) {
+void trim(Document* document, TokenizedRow* row) {
   constexpr size_t kKeptBytes = size_t{64} << 10;
   if (document->record.text.capacity() > kKeptBytes) document->record.text = std::string();
   for (std::vector<int32_t>* values : {&row->ids, &row->labels}) {

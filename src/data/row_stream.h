@@ -22,22 +22,22 @@ namespace tessera {
 std::unique_ptr<ChatTemplate> load_chat_template(const RowPlan& plan, const RowOptions& options,
                                                  const Tokenizer* tokenizer);
 
-// How much is read and tokenized at a time: by default enough for all threads of a large machine, small compared
-// to a model.
+// How much is read and tokenized at a time: by default enough for all threads of a large machine, small
+// compared to a model.
 struct RowBatch {
   int64_t max_bytes = int64_t{32} << 20;
   int64_t max_documents = 16384;
-  bool keeps_text = false;  // in TokenRow::text
+  bool keeps_text = false;  // in TokenizedRow::text
   // Of a text file that is one document, no more is read: for a look at the start of large files.
   int64_t max_document_bytes = std::numeric_limits<int64_t>::max();
 };
 
-// Reads the documents in batches of bounded size and tokenizes each batch in parallel; what comes out does not
-// depend on the number of threads. Memory: a batch of documents (or a single longer one) and its ids.
+// Reads the documents in batches of bounded size and tokenizes each batch in parallel; what comes out does
+// not depend on the number of threads. Memory: a batch of documents (or a single longer one) and its ids.
 class RowStream {
  public:
-  // `plan` is not pre-tokenized; plan, options and tokenizer outlive the stream. `tokenizer` may be null if the
-  // plan needs none. Error: ChatTemplate::load().
+  // `plan` is not pre-tokenized; plan, options and tokenizer outlive the stream. `tokenizer` may be null if
+  // the plan needs none. Error: ChatTemplate::load().
   RowStream(const RowPlan& plan, const RowOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
             ThreadPool& pool, RowBatch batch = {});
 
@@ -46,7 +46,7 @@ class RowStream {
   // with an error.
   bool next();
   std::span<const Document> documents() const { return std::span(documents_).first(count_); }
-  std::span<const TokenRow> rows() const { return std::span(rows_).first(count_); }
+  std::span<const TokenizedRow> rows() const { return std::span(rows_).first(count_); }
 
   int64_t bytes_read() const { return bytes_before_ + (records_ ? records_->bytes_read() : 0); }
 
@@ -64,7 +64,7 @@ class RowStream {
   std::unique_ptr<RecordSource> records_;  // of the open file
   int64_t bytes_before_ = 0;               // in the files before it
   std::vector<Document> documents_;
-  std::vector<TokenRow> rows_;
+  std::vector<TokenizedRow> rows_;
   size_t count_ = 0;
 };
 

@@ -27,7 +27,7 @@ namespace {
 
 std::string Document::where() const { return fmt::format("{}: {}", file->string(), record.place()); }
 
-void RowTokenizer::run(Document* document, TokenRow* row) const {
+void RowTokenizer::run(Document* document, TokenizedRow* row) const {
   row->text.clear();
   row->ids.clear();
   row->labels.clear();
@@ -41,7 +41,7 @@ void RowTokenizer::run(Document* document, TokenRow* row) const {
   }
 }
 
-void RowTokenizer::tokenize(Document* document, TokenRow* row) const {
+void RowTokenizer::tokenize(Document* document, TokenizedRow* row) const {
   Record& record = document->record;
   if (record.kind != RecordKind::kValue) {
     if (const int64_t at = find_invalid_utf8(record.text); at >= 0) {
@@ -66,12 +66,12 @@ void RowTokenizer::tokenize(Document* document, TokenRow* row) const {
   check_ids(*row, *document);
 }
 
-void RowTokenizer::add(TextExample example, TokenRow* row) const {
+void RowTokenizer::add(TextExample example, TokenizedRow* row) const {
   if (!example.text.empty()) tokenizer_->encode(example.text, options_.add_special_tokens, &row->ids);
   if (keeps_text_) row->text = std::move(example.text);
 }
 
-void RowTokenizer::add(CompletionExample example, TokenRow* row) const {
+void RowTokenizer::add(CompletionExample example, TokenizedRow* row) const {
   const auto cut = std::ssize(example.prompt);
   std::vector<TokenCut> cuts;
   std::string text = std::move(example.prompt) + example.completion;
@@ -88,7 +88,7 @@ void RowTokenizer::add(CompletionExample example, TokenRow* row) const {
   std::fill_n(row->labels.begin(), std::min(num_prompt_tokens, row->labels.size()), kIgnoredLabel);
 }
 
-void RowTokenizer::add(ChatExample example, TokenRow* row) const {
+void RowTokenizer::add(ChatExample example, TokenizedRow* row) const {
   if (chat_template_ == nullptr) {
     fail(ExitCode::kBadConfig,
          "the row is a conversation, but the model has no chat template: give one with --chat_template");
@@ -118,7 +118,7 @@ void RowTokenizer::add(ChatExample example, TokenRow* row) const {
   }
 }
 
-void RowTokenizer::add(TokenExample example, TokenRow* row) const {
+void RowTokenizer::add(TokenExample example, TokenizedRow* row) const {
   row->ids = std::move(example.input_ids);
   row->labels = std::move(example.labels);
   if (keeps_text_ && tokenizer_ != nullptr)
@@ -126,7 +126,7 @@ void RowTokenizer::add(TokenExample example, TokenRow* row) const {
   row->is_complete = true;
 }
 
-void RowTokenizer::check_ids(const TokenRow& row, const Document& document) const {
+void RowTokenizer::check_ids(const TokenizedRow& row, const Document& document) const {
   const auto is_bad = [this](int32_t id) { return id < 0 || id >= vocab_size_; };
   if (const auto bad = std::find_if(row.ids.begin(), row.ids.end(), is_bad); bad != row.ids.end()) {
     if (document.shape == RowShape::kTokens) {

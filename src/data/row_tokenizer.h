@@ -25,7 +25,7 @@ struct Document {
   std::string where() const;
 };
 
-struct TokenRow {
+struct TokenizedRow {
   std::string text;             // what was tokenized, if it is kept
   std::vector<int32_t> ids;     // empty if the document has no text
   std::vector<int32_t> labels;  // empty: the ids
@@ -45,17 +45,17 @@ class RowTokenizer {
         vocab_size_(vocab_size),
         keeps_text_(keeps_text) {}
 
-  // Overwrites *row; takes the record's value. Never throws: stores the error, so that the first one of several
-  // documents can be reported. Thread-safe.
-  void run(Document* document, TokenRow* row) const;
+  // Overwrites *row; takes the record's value. Never throws: stores the error, so that the first one of
+  // several documents can be reported. Thread-safe.
+  void run(Document* document, TokenizedRow* row) const;
 
  private:
-  void tokenize(Document* document, TokenRow* row) const;
-  void add(TextExample example, TokenRow* row) const;
-  void add(CompletionExample example, TokenRow* row) const;
-  void add(ChatExample example, TokenRow* row) const;
-  void add(TokenExample example, TokenRow* row) const;
-  void check_ids(const TokenRow& row, const Document& document) const;
+  void tokenize(Document* document, TokenizedRow* row) const;
+  void add(TextExample example, TokenizedRow* row) const;
+  void add(CompletionExample example, TokenizedRow* row) const;
+  void add(ChatExample example, TokenizedRow* row) const;
+  void add(TokenExample example, TokenizedRow* row) const;
+  void check_ids(const TokenizedRow& row, const Document& document) const;
 
   const RowOptions& options_;
   const Tokenizer* tokenizer_;

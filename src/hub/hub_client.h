@@ -61,6 +61,8 @@ class HubClient {
   // "; did you mean 'x'?", from a list that the Hub gives; "" if it gives none.
   std::string hint(const std::string& name, const std::string& list_url,
                    std::vector<std::string> (*parse)(std::string_view));
+  std::string nearest_repository();
+  const char* kind() const;
   std::string api_url(const std::string& rest) const;
   std::string resolve_url(const std::string& commit, const std::string& path) const;
   std::string token_for(const std::string& url) const;

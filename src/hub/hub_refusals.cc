@@ -21,6 +21,13 @@ std::string HubClient::hint(const std::string& name, const std::string& list_url
   }
 }
 
+const char* HubClient::kind() const { return repo_.type == RepoType::kModel ? "model" : "data set"; }
+
+std::string HubClient::nearest_repository() {
+  const std::string organisation = repo_.id.substr(0, repo_.id.find('/'));
+  return hint(repo_.id, api_url("?author=" + organisation + "&limit=1000"), parse_repo_ids);
+}
+
 // A hub answers 401 for what is private, gated or does not exist to those who have not logged in.
 void HubClient::fail_refused(const HttpAnswer& answer) {
   const std::string page =
@@ -32,7 +39,8 @@ void HubClient::fail_refused(const HttpAnswer& answer) {
     const std::string log_in =
         fmt::format("set HF_TOKEN, or log in with 'hf auth login' (no token: {})", settings_.token_source);
     text = is_gated ? fmt::format("is gated: ask for access at {}, then {}", page, log_in)
-                    : fmt::format("does not exist, or is private: check the name, or {}", log_in);
+                    : fmt::format("neither a local path nor a public {} at {}: check the name, or {}{}",
+                                  kind(), settings_.endpoint, log_in, nearest_repository());
   } else if (is_gated) {
     text = fmt::format("is gated, and the account of the token from {} has no access: ask for it at {}",
                        settings_.token_source, page);
@@ -50,18 +58,14 @@ void HubClient::fail_refused(const HttpAnswer& answer) {
 
 void HubClient::fail_not_found(const HttpAnswer& answer, const std::string& path) {
   const std::string code = answer.header("x-error-code");
-  const std::string kind = repo_.type == RepoType::kModel ? "model" : "data set";
   if (code == "EntryNotFound" || (code.empty() && !path.empty()))
     fail(ExitCode::kNoInput, "{}: has no file '{}'", repo_.text(), printable(path, 200));
   if (code == "RevisionNotFound" || (code.empty() && repo_.revision != "main"))
     fail(ExitCode::kNoInput, "{}: has no revision '{}'{}", repo_.id, repo_.revision,
          hint(repo_.revision, api_url("/" + repo_.id + "/refs"), parse_ref_names));
-  const std::string organisation = repo_.id.substr(0, repo_.id.find('/'));
-  const std::string nearest =
-      hint(repo_.id, api_url("?author=" + organisation + "&limit=1000"), parse_repo_ids);
   fail(ExitCode::kNoInput,
        "{}: neither a local path nor a {} at {} (or it is private, and the token, {}, does not open it){}",
-       repo_.id, kind, settings_.endpoint, settings_.token_source, nearest);
+       repo_.id, kind(), settings_.endpoint, settings_.token_source, nearest_repository());
 }
 
 void HubClient::fail_status(const HttpAnswer& answer, const std::string& path) {

@@ -334,7 +334,8 @@ TEST_F(HubModel, ReportsProgress) {
 TEST_F(HubModel, OfflineComesFromTheCacheOnly) {
   serve();
   settings_.offline = true;
-  expect_error(ExitCode::kNoInput, {"org/tiny: not in the cache", "HF_HUB_OFFLINE is set"},
+  expect_error(ExitCode::kNoInput,
+               {"org/tiny: neither a local path nor in the cache", "HF_HUB_OFFLINE is set"},
                [&] { resolve(); });
   settings_.offline = false;
   resolve();
@@ -395,8 +396,8 @@ TEST_F(HubModel, PrivateWithoutTokenSaysHowToLogIn) {
   repo_.token = "hf_secret";
   serve();
   expect_error(ExitCode::kNoInput,
-               {"org/tiny: does not exist, or is private", "set HF_TOKEN, or log in with 'hf auth login'",
-                "found nowhere"},
+               {"org/tiny: neither a local path nor a public model at " + server_.endpoint(),
+                "set HF_TOKEN, or log in with 'hf auth login'", "found nowhere"},
                [&] { resolve(); });
 }
 
@@ -427,6 +428,9 @@ TEST_F(HubModel, GatedSaysWhereToAskForAccess) {
 
 TEST_F(HubModel, ThatDoesNotExistNamesTheNearestOne) {
   serve();
+  expect_error(ExitCode::kNoInput,
+               {"org/tinny: neither a local path nor a public model", "did you mean 'org/tiny'?"},
+               [&] { resolve_model("org/tinny", ModelFiles::kAll, settings_); });
   settings_.token = "hf_any";
   expect_error(ExitCode::kNoInput,
                {"org/tinny: neither a local path nor a model", "did you mean 'org/tiny'?"},
@@ -458,7 +462,8 @@ TEST_F(HubModel, PullTakesWhatIsIncluded) {
 TEST_F(HubModel, FromAnUnknownHostSaysWhatToCheck) {
   settings_.endpoint = "http://no-such-host.invalid";
   expect_error(ExitCode::kIoError,
-               {"http://no-such-host.invalid", "check the network and HF_ENDPOINT", "HF_HUB_OFFLINE=1"},
+               {"org/tiny: neither a local path nor in the cache", "http://no-such-host.invalid",
+                "check the network and HF_ENDPOINT", "HF_HUB_OFFLINE=1"},
                [&] { resolve(); });
 }
 

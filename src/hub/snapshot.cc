@@ -112,7 +112,12 @@ Snapshot::Snapshot(const RepoName& repo, const HubSettings& settings, HubProgres
     files_ = tree ? std::move(*tree) : client_.list_tree(commit_);
     if (files_.empty()) files_ = std::move(info.files);
   } catch (const HubUnavailable& error) {
-    if (!cache_.cached_commit(repo.revision)) throw;
+    const std::string_view what = error.what();
+    if (!cache_.cached_commit(repo.revision)) {
+      if (what.starts_with(repo.id)) throw;
+      fail(error.code(), "{}: neither a local path nor in the cache, and the Hub cannot be asked: {}",
+           repo.text(), what);
+    }
     log_warning("{}; using what is in the cache", error.what());
     open_cached(error.what());
   }
@@ -122,9 +127,11 @@ void Snapshot::open_cached(const std::string& reason) {
   offline_reason_ = reason;
   const std::optional<std::string> commit = cache_.cached_commit(repo().revision);
   if (!commit)
-    fail(ExitCode::kNoInput,
-         "{}: not in the cache {} ({}): download it with 'tessera pull' while there is a network",
-         repo().text(), settings_.cache.string(), reason);
+    fail(
+        ExitCode::kNoInput,
+        "{}: neither a local path nor in the cache {} ({}): download it with 'tessera pull' while there is a "
+        "network",
+        repo().text(), settings_.cache.string(), reason);
   commit_ = *commit;
   std::optional<std::vector<HubFile>> tree = cache_.read_tree(commit_);
   is_partial_ = !tree;

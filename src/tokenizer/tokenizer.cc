@@ -107,7 +107,8 @@ void Tokenizer::Impl::encode_text(std::string_view text, const TextMarks& marks,
       before.clear();
       encode_segment(part.substr(0, static_cast<size_t>(*cut - segment.begin)), at_start, barriers,
                      scratch_memory, &before);
-      const auto crossing = std::mismatch(before.begin(), before.end(), ids->begin() + first, ids->end()).first;
+      const auto crossing =
+          std::mismatch(before.begin(), before.end(), ids->begin() + first, ids->end()).first;
       cuts->push_back({first + (crossing - before.begin()), crossing != before.end()});
     }
   }

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "data/rows/batch_plan.h"
 #include "data/dataset.h"
+#include "data/rows/batch_plan.h"
 #include "data/rows/deal_rows.h"
 
 namespace tessera {

@@ -8,8 +8,8 @@
 
 #include "comm/communicator.h"
 #include "comm/network/network_group.h"
-#include "data/rows/batch_plan.h"
 #include "data/dataset.h"
+#include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
 #include "tensor/packed_batch.h"

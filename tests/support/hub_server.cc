@@ -94,9 +94,9 @@ bool send_reply(tcp::socket& socket, const HubServer::Request& request, HubServe
       reply.max_bytes_per_second == 0 ? end - begin : std::max<int64_t>(1, reply.max_bytes_per_second / 50);
   while (begin < end) {
     const int64_t count = std::min(piece, end - begin);
+    if (request.is_storage) *storage_bytes += count;  // before the client can know
     asio::write(socket, asio::buffer(reply.body->data() + begin, static_cast<size_t>(count)));
     begin += count;
-    if (request.is_storage) *storage_bytes += count;
     if (reply.max_bytes_per_second > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   if (is_cut && reply.stalls) {

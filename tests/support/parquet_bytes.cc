@@ -201,12 +201,13 @@ void ParquetBytes::add_group(std::string_view name, parquet::Repetition repetiti
 }
 
 void ParquetBytes::add_leaf(std::string_view name, parquet::Repetition repetition, parquet::PhysicalType type,
-                            int converted_type, int type_length) {
+                            int converted_type, int type_length, int scale) {
   parquet::SchemaElement element;
   element.name = name;
   element.repetition = repetition;
   element.type = type;
   element.type_length = type_length;
+  element.scale = scale;
   schema_.emplace_back(std::move(element), converted_type);
 }
 
@@ -269,6 +270,7 @@ void ParquetBytes::write_element(ThriftWriter* writer, const parquet::SchemaElem
   writer->text(4, element.name);
   if (!element.type) writer->integer(5, element.num_children);
   if (converted_type != kNoAnnotation) writer->integer(6, converted_type);
+  if (element.scale != 0) writer->integer(7, element.scale);
   writer->end_struct();
 }
 

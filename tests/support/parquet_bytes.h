@@ -58,15 +58,20 @@ class ParquetBytes {
   static constexpr int kNoAnnotation = -1;
   static constexpr int kUtf8 = 0;
   static constexpr int kList = 3;
+  static constexpr int kDecimal = 5;
+  static constexpr int kDate = 6;
+  static constexpr int kTimeMillis = 7;
   static constexpr int kTimestampMillis = 9;
+  static constexpr int kTimestampMicros = 10;
   static constexpr int kUint32 = 13;
   static constexpr int kUint64 = 14;
+  static constexpr int kBson = 20;
 
   // The schema, depth first, without the root.
   void add_group(std::string_view name, parquet::Repetition repetition, int num_children,
                  int converted_type = kNoAnnotation);
   void add_leaf(std::string_view name, parquet::Repetition repetition, parquet::PhysicalType type,
-                int converted_type = kNoAnnotation, int type_length = 0);
+                int converted_type = kNoAnnotation, int type_length = 0, int scale = 0);
 
   void start_row_group(int64_t num_rows);
   // Columns in the order of the leaves. `codec` is only stated, unless it is snappy.

@@ -17,8 +17,8 @@ void DataInput::declare_flags(FlagTable* table) {
   model_flag.aliases = {"model_name_or_path"};
   table->add("tokenizer", &tokenizer, "Folder of the tokenizer. Defaults to the model's folder.").value_name =
       "DIR";
-  table->add("max_length", &max_length, "Tokens per row, as for `train`.").aliases = {"max_seq_length",
-                                                                                      "block_size", "cutoff_len"};
+  table->add("max_length", &max_length, "Tokens per row, as for `train`.").aliases = {
+      "max_seq_length", "block_size", "cutoff_len"};
   table->add("packing", &packing, "Pack the documents into rows, as `train --packing` does.");
   declare_data_flags(table, &data);
 }

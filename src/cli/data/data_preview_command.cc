@@ -101,7 +101,7 @@ class DataPreviewCommand : public Command {
  private:
   // Calls `visit` for documents until it returns false; skips bad ones if asked to.
   void for_each_document(const OpenData& data,
-                         const std::function<bool(const Document&, const TokenRow&)>& visit) {
+                         const std::function<bool(const Document&, const TokenizedRow&)>& visit) {
     ThreadPool pool(threads_for_pool());
     RowStream stream(data.plan, data.options, data.tokenizer ? &*data.tokenizer : nullptr, data.vocab_size,
                      pool,
@@ -111,7 +111,7 @@ class DataPreviewCommand : public Command {
                       .max_document_bytes = kMaxDocumentBytes});
     while (stream.next()) {
       for (size_t i = 0; i < stream.rows().size(); ++i) {
-        const TokenRow& row = stream.rows()[i];
+        const TokenizedRow& row = stream.rows()[i];
         if (row.error && !input_.data.skip_bad_rows) std::rethrow_exception(row.error);
         if (row.error) {
           note_problem(row.error);
@@ -132,7 +132,7 @@ class DataPreviewCommand : public Command {
   }
 
   void preview_documents(const OpenData& data) {
-    for_each_document(data, [&](const Document& document, const TokenRow& row) {
+    for_each_document(data, [&](const Document& document, const TokenizedRow& row) {
       const size_t kept = input_.max_length
                               ? std::min(row.ids.size(), static_cast<size_t>(*input_.max_length))
                               : row.ids.size();
@@ -164,7 +164,7 @@ class DataPreviewCommand : public Command {
           print_row(data, format_count(std::ssize(lengths), "document"), {ids, labels, lengths});
         },
         &counts);
-    for_each_document(data, [&](const Document&, const TokenRow& row) {
+    for_each_document(data, [&](const Document&, const TokenizedRow& row) {
       if (!row.is_complete && !eos)
         fail(ExitCode::kBadConfig, "packing needs an end-of-text token, but the tokenizer has none");
       builder.add_document(row.ids, row.labels, row.is_complete);

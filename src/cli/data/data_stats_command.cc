@@ -123,7 +123,7 @@ class DataStatsCommand : public Command {
     StatusLine status;
     while (stream.next()) {
       for (size_t i = 0; i < stream.rows().size(); ++i) {
-        const TokenRow& row = stream.rows()[i];
+        const TokenizedRow& row = stream.rows()[i];
         if (row.error) {
           note_problem(row.error);
         } else if (row.is_invalid) {

@@ -21,10 +21,10 @@ using RowSink = std::function<void(std::span<const int32_t> ids, std::span<const
 // row if it has a target. A document that already ends in EOS gets no second one, a complete one none at all.
 class RowBuilder {
  public:
-  // eos_id is required for packing documents that are not complete. Counts documents, those cut and their tokens
-  // in *counts.
-  RowBuilder(Packing packing, int64_t max_length, std::optional<int32_t> eos_id, bool has_labels, RowSink sink,
-             CacheCounts* counts);
+  // eos_id is required for packing documents that are not complete. Counts documents, those cut and their
+  // tokens in *counts.
+  RowBuilder(Packing packing, int64_t max_length, std::optional<int32_t> eos_id, bool has_labels,
+             RowSink sink, CacheCounts* counts);
 
   // At least one id; labels as many as ids, or none for the ids themselves.
   void add_document(std::span<const int32_t> ids, std::span<const int32_t> labels = {},

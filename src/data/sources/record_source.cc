@@ -28,7 +28,8 @@ bool is_tab_separated(const fs::path& file) {
 // A text file as one document.
 class WholeFile final : public RecordSource {
  public:
-  WholeFile(const fs::path& file, int64_t max_bytes) : stream_(ByteStream::open(file)), max_bytes_(max_bytes) {}
+  WholeFile(const fs::path& file, int64_t max_bytes)
+      : stream_(ByteStream::open(file)), max_bytes_(max_bytes) {}
 
   bool next(Record* record) override {
     if (is_read_) return false;
@@ -77,7 +78,8 @@ class FileRecords final : public RecordSource {
       : kind_(format == RecordReader::Format::kJson ? RecordKind::kJson : RecordKind::kText),
         stream_(ByteStream::open(file)),
         records_(
-            format, [this](std::span<char> destination) { return stream_->read(destination); }, file.string()) {}
+            format, [this](std::span<char> destination) { return stream_->read(destination); },
+            file.string()) {}
 
   bool next(Record* record) override {
     record->kind = kind_;
@@ -94,7 +96,8 @@ class FileRecords final : public RecordSource {
 
 class TableRecords final : public RecordSource {
  public:
-  explicit TableRecords(const fs::path& file) : reader_(ByteStream::open(file), is_tab_separated(file) ? '\t' : ',') {}
+  explicit TableRecords(const fs::path& file)
+      : reader_(ByteStream::open(file), is_tab_separated(file) ? '\t' : ',') {}
 
   bool next(Record* record) override {
     record->kind = RecordKind::kValue;

@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <string_view>
 
 #include "base/text.h"
@@ -11,28 +12,95 @@
 namespace tessera::parquet {
 namespace {
 
+// What 128 bits hold.
+constexpr int32_t kMaxDecimalDigits = 38;
+constexpr size_t kMaxDecimalBytes = 16;
+
 // "" for the types that are read.
 const char* unsupported_name(const SchemaElement& element) {
   switch (element.logical) {
-    case LogicalType::kDecimal:
-      return "DECIMAL";
-    case LogicalType::kDate:
-      return "DATE";
-    case LogicalType::kTime:
-      return "TIME";
-    case LogicalType::kTimestamp:
-      return "TIMESTAMP";
     case LogicalType::kBson:
       return "BSON";
     case LogicalType::kInterval:
       return "INTERVAL";
-    case LogicalType::kVariant:
-      return "VARIANT";
     case LogicalType::kOther:
       return "(newer than this reader)";
+    case LogicalType::kDecimal:
+      return element.scale > kMaxDecimalDigits ? "DECIMAL of more than 38 digits" : "";
     default:
-      return element.type == PhysicalType::kInt96 ? "INT96 (a timestamp)" : "";
+      return "";
   }
+}
+
+constexpr int64_t kSecondsPerDay = 86400;
+constexpr int64_t kNanosPerSecond = 1'000'000'000;
+
+int64_t floor_divide(int64_t a, int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
+int64_t floor_modulo(int64_t a, int64_t b) { return a % b + (a % b < 0 ? b : 0); }
+
+// Days since 1970-01-01, by Howard Hinnant's "chrono-Compatible Low-Level Date Algorithms".
+std::string date_text(int64_t days) {
+  days += 719468;  // from 0000-03-01 on, so that leap days end a year
+  const int64_t era = floor_divide(days, 146097);
+  const int64_t day_of_era = days - era * 146097;
+  const int64_t year_of_era =
+      (day_of_era - day_of_era / 1460 + day_of_era / 36524 - day_of_era / 146096) / 365;
+  const int64_t day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+  const int64_t month_from_march = (5 * day_of_year + 2) / 153;
+  const int64_t month = month_from_march < 10 ? month_from_march + 3 : month_from_march - 9;
+  return fmt::format("{:04}-{:02}-{:02}", year_of_era + era * 400 + (month <= 2 ? 1 : 0), month,
+                     day_of_year - (153 * month_from_march + 2) / 5 + 1);
+}
+
+// Seconds and nanoseconds of a day.
+std::string time_text(int64_t seconds, int64_t nanoseconds) {
+  std::string text = fmt::format("{:02}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60);
+  if (nanoseconds % 1000 != 0) return text + fmt::format(".{:09}", nanoseconds);
+  return nanoseconds != 0 ? text + fmt::format(".{:06}", nanoseconds / 1000) : text;
+}
+
+std::string time_text_of_units(int64_t units, int64_t units_per_second) {
+  return time_text(floor_divide(units, units_per_second),
+                   floor_modulo(units, units_per_second) * (kNanosPerSecond / units_per_second));
+}
+
+std::string timestamp_text(int64_t units, int64_t units_per_second, bool is_utc) {
+  const int64_t units_per_day = units_per_second * kSecondsPerDay;
+  return date_text(floor_divide(units, units_per_day)) + " " +
+         time_text_of_units(floor_modulo(units, units_per_day), units_per_second) + (is_utc ? "+00:00" : "");
+}
+
+// Nanoseconds of the day and the Julian day, as Impala and Spark wrote timestamps.
+std::string int96_text(std::string_view bytes) {
+  int64_t nanoseconds = 0;
+  uint32_t julian_day = 0;
+  std::memcpy(&nanoseconds, bytes.data(), sizeof nanoseconds);
+  std::memcpy(&julian_day, bytes.data() + sizeof nanoseconds, sizeof julian_day);
+  constexpr int64_t kUnixEpoch = 2440588;
+  constexpr int64_t kNanosPerDay = kNanosPerSecond * kSecondsPerDay;
+  return date_text(int64_t{julian_day} - kUnixEpoch + floor_divide(nanoseconds, kNanosPerDay)) + " " +
+         time_text_of_units(floor_modulo(nanoseconds, kNanosPerDay), kNanosPerSecond);
+}
+
+__extension__ using Int128 = __int128;
+__extension__ using Uint128 = unsigned __int128;
+
+// Big-endian.
+Int128 read_twos_complement(std::string_view bytes) {
+  Uint128 value = !bytes.empty() && (bytes[0] & 0x80) != 0 ? ~Uint128{0} : 0;
+  for (const char byte : bytes) value = value << 8 | static_cast<uint8_t>(byte);
+  return static_cast<Int128>(value);
+}
+
+std::string decimal_text(Int128 value, int32_t scale) {
+  const bool is_negative = value < 0;
+  std::string digits;
+  for (; value != 0 || std::ssize(digits) <= scale; value /= 10) {
+    const auto digit = static_cast<int>(value % 10);
+    digits.insert(digits.begin(), static_cast<char>('0' + (is_negative ? -digit : digit)));
+  }
+  if (scale > 0) digits.insert(digits.end() - scale, '.');
+  return (is_negative ? "-" : "") + digits;
 }
 
 double from_float16(uint16_t bits) {
@@ -55,45 +123,68 @@ std::string uuid_text(std::string_view bytes) {
 
 }  // namespace
 
-LeafConverter::LeafConverter(const SchemaElement& element) {
+LeafConverter::LeafConverter(const SchemaElement& element) : element_(element), form_(form_of(element)) {
   if (const std::string_view name = unsupported_name(element); !name.empty())
     problem_ = fmt::format("its type {} is not supported", name);
+}
+
+LeafConverter::Form LeafConverter::form_of(const SchemaElement& element) {
+  const LogicalType logical = element.logical;
   switch (*element.type) {
     case PhysicalType::kBoolean:
-      form_ = Form::kBoolean;
-      break;
-    case PhysicalType::kInt32:
-      form_ = element.is_unsigned ? Form::kUint32 : Form::kInteger;
-      break;
-    case PhysicalType::kInt64:
-      form_ = element.is_unsigned ? Form::kUint64 : Form::kInteger;
-      break;
+      return Form::kBoolean;
+    case PhysicalType::kInt96:
+      return Form::kInt96;
     case PhysicalType::kFloat:
-      form_ = Form::kFloat;
-      break;
+      return Form::kFloat;
     case PhysicalType::kDouble:
-      form_ = Form::kDouble;
-      break;
+      return Form::kDouble;
+    case PhysicalType::kInt32:
+    case PhysicalType::kInt64:
+      if (logical == LogicalType::kDate && element.type == PhysicalType::kInt32) return Form::kDate;
+      if (logical == LogicalType::kTime) return Form::kTime;
+      if (logical == LogicalType::kTimestamp) return Form::kTimestamp;
+      if (logical == LogicalType::kDecimal) return Form::kDecimal;
+      if (!element.is_unsigned) return Form::kInteger;
+      return element.type == PhysicalType::kInt32 ? Form::kUint32 : Form::kUint64;
+    case PhysicalType::kByteArray:
     case PhysicalType::kFixedLenByteArray:
-      if (element.logical == LogicalType::kFloat16 && element.type_length == 2) form_ = Form::kFloat16;
-      if (element.logical == LogicalType::kUuid && element.type_length == 16) form_ = Form::kUuid;
-      break;
-    default:
       break;
   }
+  if (logical == LogicalType::kDecimal) return Form::kDecimal;
+  if (logical == LogicalType::kFloat16 && element.type_length == 2) return Form::kFloat16;
+  if (logical == LogicalType::kUuid && element.type_length == 16) return Form::kUuid;
+  return Form::kString;
 }
 
 Value LeafConverter::convert(const RawValue& raw, std::string* bad_value) const {
+  const auto integer = static_cast<int64_t>(raw.bits);
   switch (form_) {
     case Form::kBoolean:
       return raw.bits != 0;
     case Form::kInteger:
-      return static_cast<int64_t>(raw.bits);
+      return integer;
+    case Form::kDate:
+      return date_text(integer);
+    case Form::kTime:
+      return time_text_of_units(integer, element_.units_per_second);
+    case Form::kTimestamp:
+      return timestamp_text(integer, element_.units_per_second, element_.is_utc);
+    case Form::kInt96:
+      return int96_text(raw.bytes);
+    case Form::kDecimal:
+      if (element_.type == PhysicalType::kInt32 || element_.type == PhysicalType::kInt64)
+        return decimal_text(integer, element_.scale);
+      if (raw.bytes.size() <= kMaxDecimalBytes)
+        return decimal_text(read_twos_complement(raw.bytes), element_.scale);
+      *bad_value =
+          fmt::format("expected a DECIMAL of up to {} bytes, found {}", kMaxDecimalBytes, raw.bytes.size());
+      return {};
     case Form::kUint32:
       return int64_t{static_cast<uint32_t>(raw.bits)};
     case Form::kUint64:
       if (raw.bits > INT64_MAX) return static_cast<double>(raw.bits);
-      return static_cast<int64_t>(raw.bits);
+      return integer;
     case Form::kFloat:
       return double{std::bit_cast<float>(static_cast<uint32_t>(raw.bits))};
     case Form::kDouble:

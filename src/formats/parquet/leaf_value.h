@@ -15,13 +15,31 @@ class LeafConverter {
 
   // Why values of this type cannot be read; empty if they can.
   const std::string& problem() const { return problem_; }
+  // Dates, times and decimals become text as Python's str() writes them: "2024-02-29 12:34:56.789000+00:00".
   // Strings that are not valid UTF-8 give null and set `bad_value` to what is wrong with them. An unsigned
   // integer above 2^63 - 1 becomes a float64, as in JSON.
   Value convert(const RawValue& raw, std::string* bad_value) const;
 
  private:
-  enum class Form { kBoolean, kInteger, kUint32, kUint64, kFloat, kDouble, kFloat16, kString, kUuid };
+  enum class Form {
+    kBoolean,
+    kInteger,
+    kUint32,
+    kUint64,
+    kFloat,
+    kDouble,
+    kFloat16,
+    kString,
+    kUuid,
+    kDate,
+    kTime,
+    kTimestamp,
+    kInt96,
+    kDecimal,
+  };
+  static Form form_of(const SchemaElement& element);
 
+  SchemaElement element_;
   Form form_ = Form::kString;
   std::string problem_;
 };

@@ -1,5 +1,6 @@
 #include "formats/parquet/metadata.h"
 
+#include <array>
 #include <cstring>
 #include <span>
 
@@ -13,98 +14,62 @@ namespace {
 constexpr int64_t kMagicBytes = 4;
 constexpr int64_t kTailBytes = 8;  // the footer's length, uint32, and the magic
 
+constexpr int64_t kMillis = 1000;  // per second
+constexpr int64_t kMicros = 1'000'000;
+constexpr int64_t kNanos = 1'000'000'000;
+
 int32_t narrow(int64_t value) {
   if (value < 0 || value > INT32_MAX) reject("expected a number of up to 31 bits, found {}", value);
   return static_cast<int32_t>(value);
 }
 
-void apply_converted_type(int64_t converted, SchemaElement* element) {
-  switch (converted) {
-    case 0:
-    case 4:
-      element->logical = LogicalType::kString;
-      return;
-    case 1:
-    case 2:
-      element->logical = LogicalType::kMap;
-      return;
-    case 3:
-      element->logical = LogicalType::kList;
-      return;
-    case 5:
-      element->logical = LogicalType::kDecimal;
-      return;
-    case 6:
-      element->logical = LogicalType::kDate;
-      return;
-    case 7:
-    case 8:
-      element->logical = LogicalType::kTime;
-      return;
-    case 9:
-    case 10:
-      element->logical = LogicalType::kTimestamp;
-      return;
-    case 19:
-      element->logical = LogicalType::kJson;
-      return;
-    case 20:
-      element->logical = LogicalType::kBson;
-      return;
-    case 21:
-      element->logical = LogicalType::kInterval;
-      return;
-    default:
-      break;
-  }
-  element->logical = converted >= 11 && converted <= 18 ? LogicalType::kInteger : LogicalType::kOther;
-  element->is_unsigned = converted >= 11 && converted <= 14;
+using enum LogicalType;
+// By number.
+constexpr std::array kConvertedTypes = {kString,  kMap,     kMap,     kList,      kString,    kDecimal,
+                                        kDate,    kTime,    kTime,    kTimestamp, kTimestamp, kInteger,
+                                        kInteger, kInteger, kInteger, kInteger,   kInteger,   kInteger,
+                                        kInteger, kJson,    kBson,    kInterval};
+constexpr std::array kLogicalTypes = {kNone, kString, kMap,       kList,    kString,  kDecimal,
+                                      kDate, kTime,   kTimestamp, kOther,   kInteger, kUnknown,
+                                      kJson, kBson,   kUuid,      kFloat16, kVariant};
+
+template <size_t kSize>
+LogicalType type_at(const std::array<LogicalType, kSize>& types, int64_t number) {
+  return number >= 0 && number < std::ssize(types) ? types[static_cast<size_t>(number)] : kOther;
 }
 
-LogicalType logical_type_of(int id) {
-  switch (id) {
-    case 1:
-    case 4:
-      return LogicalType::kString;
-    case 2:
-      return LogicalType::kMap;
-    case 3:
-      return LogicalType::kList;
-    case 5:
-      return LogicalType::kDecimal;
-    case 6:
-      return LogicalType::kDate;
-    case 7:
-      return LogicalType::kTime;
-    case 8:
-      return LogicalType::kTimestamp;
-    case 10:
-      return LogicalType::kInteger;
-    case 11:
-      return LogicalType::kUnknown;
-    case 12:
-      return LogicalType::kJson;
-    case 13:
-      return LogicalType::kBson;
-    case 14:
-      return LogicalType::kUuid;
-    case 15:
-      return LogicalType::kFloat16;
-    case 16:
-      return LogicalType::kVariant;
-    default:
-      return LogicalType::kOther;
-  }
+void apply_converted_type(int64_t number, SchemaElement* element) {
+  element->logical = type_at(kConvertedTypes, number);
+  element->is_unsigned = number >= 11 && number <= 14;
+  // TIME_MILLIS, TIME_MICROS, TIMESTAMP_MILLIS, TIMESTAMP_MICROS.
+  element->units_per_second = number % 2 == 1 ? kMillis : kMicros;
+  element->is_utc = true;
+}
+
+// A union: one field, whose id is the unit.
+int64_t read_time_unit(ThriftReader& reader, ThriftType type) {
+  int64_t units_per_second = kNanos;
+  reader.read_struct(type, [&](int id, ThriftType field) {
+    units_per_second = id == 1 ? kMillis : id == 2 ? kMicros : kNanos;
+    reader.skip(field);
+  });
+  return units_per_second;
 }
 
 // A union: one field, whose id is the type.
 void read_logical_type(ThriftReader& reader, ThriftType type, SchemaElement* element) {
   reader.read_struct(type, [&](int id, ThriftType field) {
-    element->logical = logical_type_of(id);
-    if (element->logical != LogicalType::kInteger) return reader.skip(field);
+    element->logical = type_at(kLogicalTypes, id);
+    const bool is_time = element->logical == kTimestamp || element->logical == kTime;
     reader.read_struct(field, [&](int part, ThriftType part_type) {
-      if (part == 2) {
+      if (element->logical == kInteger && part == 2) {
         element->is_unsigned = !reader.boolean(part_type);
+      } else if (element->logical == kDecimal && part == 1) {
+        element->scale = narrow(reader.integer(part_type));
+      } else if (is_time && part == 1) {
+        element->is_utc = reader.boolean(part_type);
+      } else if (is_time && part == 2) {
+        element->units_per_second = read_time_unit(reader, part_type);
       } else {
         reader.skip(part_type);
       }
@@ -142,6 +107,9 @@ SchemaElement read_schema_element(ThriftReader& reader, ThriftType type) {
       case 6:
         converted = reader.integer(field);
         return;
+      case 7:
+        element.scale = narrow(reader.integer(field));
+        return;
       case 10:
         has_logical_type = true;
         read_logical_type(reader, field, &element);
@@ -151,6 +119,8 @@ SchemaElement read_schema_element(ThriftReader& reader, ThriftType type) {
     }
   });
   if (!has_logical_type && converted) apply_converted_type(*converted, &element);
+  if ((element.logical == kTimestamp || element.logical == kTime) && element.units_per_second == 0)
+    reject("the schema has a time without a unit");
   return element;
 }
 

@@ -53,7 +53,10 @@ struct SchemaElement {
   std::string name;
   int32_t num_children = 0;
   LogicalType logical = LogicalType::kNone;
-  bool is_unsigned = false;  // of INTEGER
+  bool is_unsigned = false;      // of INTEGER
+  int64_t units_per_second = 0;  // of TIME and TIMESTAMP
+  bool is_utc = false;           // of TIMESTAMP: an instant, not a date and time of some place
+  int32_t scale = 0;             // of DECIMAL: digits after the point
 };
 
 struct ColumnChunk {

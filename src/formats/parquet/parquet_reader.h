@@ -13,7 +13,8 @@
 namespace tessera {
 
 // Reads one row after another; memory holds a page of each selected column, not a row group. Structs become
-// objects, lists and repeated fields lists, maps with strings or integers as keys objects; nulls are kept.
+// objects, lists and repeated fields lists, maps with strings or integers as keys objects, dates, times and
+// decimals text as Python's str() writes them; nulls are kept.
 // Errors are kNoInput or kIoError of the file, else kBadData: a RowError for a row with text that is not
 // UTF-8 (the next row can be read), another Error, which names the column, for a damaged file or anything
 // unknown.
@@ -26,7 +27,7 @@ class ParquetReader {
 
   int64_t num_rows() const;
   std::vector<std::string> column_names() const;
-  // Why the column cannot be read ("its type TIMESTAMP is not supported"); empty if it can.
+  // Why the column cannot be read ("its type BSON is not supported"); empty if it can.
   std::string problem_of(const std::string& column) const;
 
   // Reads only these columns from now on, from the first row; all columns without it. Rows have them in the

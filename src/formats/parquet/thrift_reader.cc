@@ -4,12 +4,12 @@ namespace tessera::parquet {
 namespace {
 
 // Parquet's own structures nest about eight deep.
-constexpr int kMaxDepth = 32;
+constexpr int kMaxThriftDepth = 32;
 
 }  // namespace
 
 void ThriftReader::enter() {
-  if (++depth_ > kMaxDepth) reject("Thrift values nest deeper than {}", kMaxDepth);
+  if (++depth_ > kMaxThriftDepth) reject("Thrift values nest deeper than {}", kMaxThriftDepth);
 }
 
 void ThriftReader::expect(ThriftType found, ThriftType expected) {

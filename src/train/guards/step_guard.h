@@ -10,8 +10,8 @@
 
 #include "arguments/arguments.h"
 #include "comm/communicator.h"
-#include "data/rows/batch_plan.h"
 #include "data/dataset.h"
+#include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
 #include "train/observer.h"
 #include "train/parameters/parameter_state.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "data/rows/batch_plan.h"
 #include "data/dataset.h"
+#include "data/rows/batch_plan.h"
 #include "formats/huggingface/model_config.h"
 #include "formats/json.h"
 #include "optim/schedule.h"

@@ -1,0 +1,194 @@
+#include "checkpoint/export_gguf.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+
+#include "base/rng.h"
+#include "checkpoint/disk_space.h"
+#include "expect_error.h"
+#include "formats/huggingface/convert.h"
+#include "io/file.h"
+#include "model/families.h"
+#include "test_folder.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The embedding and q_proj are read in several pieces; rows of 96 elements do not divide these.
+ModelConfig gguf_test_config() {
+  ModelConfig config = preset_config("15m");
+  config.vocab_size = 3001;
+  config.hidden_size = 96;
+  config.intermediate_size = 64;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 30;
+  config.num_key_value_heads = 3;
+  config.head_dim = 50;
+  config.sliding_window.assign(2, 0);
+  config.tie_word_embeddings = false;
+  config.qkv_bias = config.o_bias = true;
+  return config;
+}
+
+float gguf_test_weight(const Parameter& parameter, int64_t i) {
+  return to_float(to_bf16(CounterRng(3, hash_name(parameter.name)).normal(static_cast<uint64_t>(i))));
+}
+
+void write_gguf_test_model(const fs::path& folder, const ModelConfig& config, float scale = 1,
+                           DType dtype = DType::kBF16) {
+  const ParameterLayout layout = parameter_layout(config);
+  std::vector<float> flat(static_cast<size_t>(layout.num_elements()));
+  for (const Parameter& parameter : layout.parameters()) {
+    for (int64_t i = 0; i < parameter.num_elements; ++i)
+      flat[static_cast<size_t>(parameter.offset + i)] = scale * gguf_test_weight(parameter, i);
+  }
+  export_model_folder(folder, config, layout,
+                      [&](int64_t begin, std::span<float> values) {
+                        std::copy_n(flat.begin() + begin, values.size(), values.begin());
+                      },
+                      {.save_dtype = dtype});
+}
+
+// The tensors of a GGUF file by name, as float32.
+std::map<std::string, std::vector<float>> read_gguf_tensors(const fs::path& path) {
+  const std::string bytes = read_text_file(path);
+  std::map<std::string, std::vector<float>> tensors;
+  for (const GgufTensor& tensor : read_gguf(path).tensors) {
+    const auto* data = reinterpret_cast<const std::byte*>(bytes.data()) + tensor.offset_bytes;
+    std::vector<float>& values = tensors[tensor.name];
+    if (tensor.type == &ggml_type(GgmlType::kQ8_0)) {
+      for (int64_t block = 0; block < tensor.size_bytes / 34; ++block, data += 34) {
+        f16 scale;
+        std::memcpy(&scale, data, 2);
+        for (int i = 2; i < 34; ++i)
+          values.push_back(to_float(scale) * static_cast<float>(static_cast<int8_t>(data[i])));
+      }
+      continue;
+    }
+    const DType dtype = tensor.type == &ggml_type(GgmlType::kBF16)  ? DType::kBF16
+                        : tensor.type == &ggml_type(GgmlType::kF16) ? DType::kF16
+                                                                    : DType::kF32;
+    values.resize(static_cast<size_t>(tensor.size_bytes / dtype_bytes(dtype)));
+    convert_elements(dtype, data, DType::kF32, reinterpret_cast<std::byte*>(values.data()),
+                     std::ssize(values));
+  }
+  return tensors;
+}
+
+class ExportGgufTest : public testing::TestWithParam<uint32_t> {};
+
+TEST_P(ExportGgufTest, EveryElementIsAtItsPlace) {
+  const TestFolder folder;
+  const ModelConfig config = gguf_test_config();
+  write_gguf_test_model(folder / "m", config);
+  ThreadPool pool(3);
+  const auto type = static_cast<GgmlType>(GetParam());
+  export_gguf(folder / "m", config, {.type = type}, folder / "m.gguf", pool);
+  auto tensors = read_gguf_tensors(folder / "m.gguf");
+  const ParameterLayout layout = parameter_layout(config);
+  EXPECT_EQ(tensors.size(), layout.parameters().size());
+  EXPECT_EQ(folder.names(), (std::set<std::string>{"m", "m.gguf"}));
+
+  const auto find = [&](const char* name) { return &layout.at(name); };
+  const Parameter* ordered[] = {find("model.embed_tokens.weight"),
+                                find("model.layers.1.self_attn.v_proj.weight"),
+                                find("model.layers.0.mlp.down_proj.weight"),
+                                find("lm_head.weight"),
+                                find("model.layers.1.self_attn.o_proj.bias"),
+                                find("model.norm.weight")};
+  const char* names[] = {"token_embd.weight", "blk.1.attn_v.weight",    "blk.0.ffn_down.weight",
+                         "output.weight",     "blk.1.attn_output.bias", "output_norm.weight"};
+  const float tolerance = type == GgmlType::kQ8_0 ? 0.02f : type == GgmlType::kF16 ? 1e-6f : 0.0f;
+  for (size_t n = 0; n < std::size(names); ++n) {
+    const std::vector<float>& found = tensors.at(names[n]);
+    ASSERT_EQ(std::ssize(found), ordered[n]->num_elements) << names[n];
+    for (size_t i = 0; i < found.size(); ++i)
+      ASSERT_NEAR(found[i], gguf_test_weight(*ordered[n], static_cast<int64_t>(i)), tolerance)
+          << names[n] << " " << i;
+  }
+  // Rows 0, 25, 1, 26, ... of each head of 50.
+  for (const bool is_bias : {false, true}) {
+    const char* suffix = is_bias ? "bias" : "weight";
+    const int64_t columns = is_bias ? 1 : 96;
+    const Parameter& parameter = layout.at(fmt::format("model.layers.1.self_attn.q_proj.{}", suffix));
+    const std::vector<float>& found = tensors.at(fmt::format("blk.1.attn_q.{}", suffix));
+    for (int64_t i = 0; i < std::ssize(found); ++i) {
+      const int64_t row = i / columns, head = row / 50, in_head = row % 50;
+      const int64_t from = (head * 50 + in_head / 2 + in_head % 2 * 25) * columns + i % columns;
+      ASSERT_NEAR(found[static_cast<size_t>(i)], gguf_test_weight(parameter, from), tolerance)
+          << suffix << " " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, ExportGgufTest, testing::Values(0, 1, 30, 8),
+                         [](const auto& param) { return find_ggml_type(param.param)->name; });
+
+TEST(ExportGguf, TiedModelsHaveNoOutputAndLlama3ScalingHasDivisors) {
+  const TestFolder folder;
+  ModelConfig config = gguf_test_config();
+  config.tie_word_embeddings = true;
+  config.rope_scaling = {.type = RopeType::kLlama3, .factor = 8};
+  write_gguf_test_model(folder / "m", config);
+  ThreadPool pool(1);
+  export_gguf(folder / "m", config, {.fields = {{"general.name", GgufScalar(std::string("x"))}}},
+              folder / "m.gguf", pool);
+  const auto tensors = read_gguf_tensors(folder / "m.gguf");
+  EXPECT_FALSE(tensors.contains("output.weight"));
+  ASSERT_EQ(tensors.at("rope_freqs.weight").size(), 25u);
+  EXPECT_EQ(tensors.at("rope_freqs.weight").back(), 8.0f);
+  const GgufContent content = read_gguf(folder / "m.gguf");
+  EXPECT_TRUE(
+      std::ranges::any_of(content.fields, [](const GgufField& f) { return f.key == "general.name"; }));
+  EXPECT_TRUE(std::ranges::any_of(content.fields, [](const GgufField& f) {
+    return f.key == "general.file_type" && std::get<GgufScalar>(f.value) == GgufScalar(uint32_t{32});
+  }));
+}
+
+TEST(ExportGguf, RowsThatQ8CannotHoldBecomeF16) {
+  const TestFolder folder;
+  ModelConfig config = gguf_test_config();
+  config.intermediate_size = 70;
+  write_gguf_test_model(folder / "m", config);
+  ThreadPool pool(1);
+  export_gguf(folder / "m", config, {.type = GgmlType::kQ8_0}, folder / "m.gguf", pool);
+  for (const GgufTensor& tensor : read_gguf(folder / "m.gguf").tensors) {
+    const std::string expected = tensor.shape.size() == 1    ? "F32"
+                                 : tensor.shape[0] % 32 == 0 ? "Q8_0"
+                                                             : "F16";
+    EXPECT_EQ(tensor.type->name, expected) << tensor.name;
+  }
+}
+
+TEST(ExportGguf, AFailureLeavesNothingBehind) {
+  const TestFolder folder;
+  const ModelConfig config = gguf_test_config();
+  write_gguf_test_model(folder / "m", config, 1e5f, DType::kF32);
+  folder.write("m.gguf", "old");
+  ThreadPool pool(2);
+  expect_error(ExitCode::kNumerics, {"element", "F16", "save as BF16"},
+               [&] { export_gguf(folder / "m", config, {.type = GgmlType::kF16}, folder / "m.gguf", pool); });
+  EXPECT_EQ(folder.names(), (std::set<std::string>{"m", "m.gguf"}));
+  EXPECT_EQ(read_text_file(folder / "m.gguf"), "old");
+  ModelConfig other = config;
+  other.vocab_size = 3000;
+  expect_error(ExitCode::kBadData, {"embed_tokens", "3001"},
+               [&] { export_gguf(folder / "m", other, {}, folder / "m.gguf", pool); });
+  expect_error(ExitCode::kIoError, {"absent"},
+               [&] { export_gguf(folder / "m", config, {}, folder / "absent/m.gguf", pool); });
+}
+
+TEST(DiskSpace, TooLittleIsSaidBeforeAnythingIsWritten) {
+  const TestFolder folder;
+  check_disk_space(folder / "a/b/file", 1);
+  expect_error(ExitCode::kIoError, {"file", "free disk space", "8.00 EiB"},
+               [&] { check_disk_space(folder / "a/b/file", std::numeric_limits<int64_t>::max()); });
+}
+
+}  // namespace
+}  // namespace tessera
