@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "arguments/arguments.h"
+#include "arguments/flag_limits.h"
 #include "arguments/foreign_names.h"
 #include "arguments/unsupported_flags.h"
 #include "base/error.h"
@@ -13,60 +14,6 @@
 
 namespace tessera {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Values in [minimum, maximum]; below `maximum` only when `open_end`, above `minimum` only when `open_begin`.
-// NaN and infinities are outside.
-struct Range {
-  double minimum = -kInfinity;
-  double maximum = kInfinity;
-  bool open_begin = false;
-  bool open_end = false;
-
-  bool contains(double value) const {
-    if (!std::isfinite(value)) return false;
-    return (open_begin ? value > minimum : value >= minimum) &&
-           (open_end ? value < maximum : value <= maximum);
-  }
-  std::string describe() const {
-    if (maximum == kInfinity) return fmt::format("{} {}", open_begin ? "above" : "of at least", minimum);
-    return fmt::format("from {}{} to {}{}", open_begin ? "above " : "", minimum, open_end ? "below " : "",
-                       maximum);
-  }
-};
-
-constexpr Range at_least(double minimum) { return {minimum}; }
-constexpr Range above(double minimum) { return {minimum, kInfinity, true}; }
-
-// Refuses values outside `range` as they are set.
-void limit(Flag& flag, const Range& range) {
-  flag.set = [set = flag.set, get = flag.get, name = flag.name, range,
-              expected = flag.type == FlagType::kInt ? "a number" : "a finite number"](
-                 const std::vector<std::string>& values) {
-    set(values);
-    for (const std::string& value : get()) {
-      if (range.contains(std::stod(value))) continue;
-      fail(ExitCode::kUsage, "--{}: expected {} {}, found {}", name, expected, range.describe(), value);
-    }
-  };
-}
-
-// A whole number of steps, or a fraction of all steps if below 1; 0 only if `allow_zero`.
-void limit_steps(Flag& flag, bool allow_zero) {
-  flag.set = [set = flag.set, get = flag.get, name = flag.name,
-              allow_zero](const std::vector<std::string>& values) {
-    set(values);
-    for (const std::string& text : get()) {
-      const double value = std::stod(text);
-      const bool in_range = std::isfinite(value) && (allow_zero ? value >= 0 : value > 0) && value <= 0x1p53;
-      if (in_range && (value < 1 || value == std::floor(value))) continue;
-      fail(ExitCode::kUsage,
-           "--{}: expected a whole number of steps or a fraction of all steps {} and below 1, found {}", name,
-           allow_zero ? "of at least 0" : "above 0", text);
-    }
-  };
-}
 
 // A choice that Hugging Face accepts but that would change the result: refuses it with the reason.
 void refuse_choice(Flag& flag, const std::string& choice, const std::string& why) {

@@ -14,7 +14,7 @@ class NeftuneTest : public testing::Test {
  protected:
   NeftuneTest() {
     DatasetOptions options;
-    options.files = {tiny_.folder() / "train.safetensors"};
+    options.sources = {(tiny_.folder() / "train.safetensors").string()};
     options.cache_folder = tiny_.folder() / "cache";
     dataset_.emplace(Dataset::open(options, nullptr, tiny_config().vocab_size, pool_));
   }

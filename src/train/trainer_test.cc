@@ -466,7 +466,7 @@ TEST(Evaluation, BatchesRespectRowsAndTokens) {
   TinyRun tiny;
   ThreadPool pool(1);
   DatasetOptions options;
-  options.sources = {tiny.folder() / "train.safetensors"};
+  options.sources = {(tiny.folder() / "train.safetensors").string()};
   options.cache_folder = tiny.folder() / "cache";
   const Dataset dataset = Dataset::open(options, nullptr, tiny_config().vocab_size, pool);
   EXPECT_EQ(evaluation_batches(dataset, 4, 1000).size(), 4u);  // 4 + 4 + 4 + 2 rows

@@ -41,7 +41,7 @@ class NotFinite : public testing::Test {
     run_ranks({1, num_ranks}, [&](Communicator& comm) {
       ThreadPool pool(1);
       DatasetOptions options;
-      options.sources = {folder_ / "rows.safetensors"};
+      options.sources = {(folder_ / "rows.safetensors").string()};
       const Dataset dataset = Dataset::open(options, nullptr, tiny_config().vocab_size, pool);
       const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
       LlamaModel model(tiny_config(), DType::kF32, *ops);

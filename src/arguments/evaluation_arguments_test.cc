@@ -1,0 +1,157 @@
+// Which settings the best model and early stopping need, and the names of other trainers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "arguments/arguments.h"
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+using testing::HasSubstr;
+
+class EvaluationArgumentsTest : public testing::Test {
+ protected:
+  EvaluationArgumentsTest() { declare_training_flags(&table_, &args_); }
+
+  void give(const std::string& name, const std::string& value) {
+    const Flag* flag = table_.find(name);
+    ASSERT_NE(flag, nullptr) << name;
+    table_.set(*flag, {value}, "command line");
+  }
+
+  // The message that refuses a single value on the command line.
+  std::string refusal(const std::string& name, const std::string& value) {
+    try {
+      give(name, value);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "--" << name << " " << value << " was accepted";
+    return "";
+  }
+
+  void resolve() { resolve_training_arguments(table_, 1, &args_); }
+
+  std::string contradiction() {
+    try {
+      resolve();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadConfig) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "was accepted";
+    return "";
+  }
+
+  TrainingArguments args_;
+  FlagTable table_;
+};
+
+TEST_F(EvaluationArgumentsTest, NamesOfOtherTrainersAreOtherSpellings) {
+  for (const auto& [name, value] :
+       std::vector<std::pair<const char*, const char*>>{{"base_model", "m"},
+                                                        {"cutoff_len", "77"},
+                                                        {"neat_packing", "true"},
+                                                        {"num_epochs", "5"},
+                                                        {"micro_batch_size", "3"},
+                                                        {"eval_batch_size", "6"},
+                                                        {"optimizer", "adamw_torch"},
+                                                        {"lr_scheduler", "cosine"},
+                                                        {"bf16", "auto"},
+                                                        {"disable_gradient_checkpointing", "false"},
+                                                        {"dataset_prepared_path", "prepared"},
+                                                        {"stage", "pt"},
+                                                        {"finetuning_type", "full"},
+                                                        {"flash_attn", "auto"},
+                                                        {"group_by_length", "true"},
+                                                        {"ddp_timeout", "180000000"},
+                                                        {"dataset_text_field", "body"},
+                                                        {"neftune_noise_alpha", "5"}}) {
+    give(name, value);
+  }
+  resolve();
+  EXPECT_EQ(args_.model, "m");
+  EXPECT_EQ(args_.max_length, 77);
+  EXPECT_TRUE(args_.packing);
+  EXPECT_EQ(args_.num_train_epochs, 5);
+  EXPECT_EQ(args_.per_device_train_batch_size, 3);
+  EXPECT_EQ(args_.per_device_eval_batch_size, 6);
+  EXPECT_EQ(args_.lr_scheduler_type, "cosine");
+  EXPECT_EQ(args_.training_dtype(), DType::kBF16);
+  EXPECT_TRUE(args_.gradient_checkpointing);
+  EXPECT_EQ(args_.cache_dir, "prepared");
+  EXPECT_EQ(args_.text_column, "body");
+  EXPECT_EQ(args_.neftune_noise_alpha, 5);
+  EXPECT_THAT(refusal("neat_packing", "maybe"), HasSubstr("expected true or false"));
+}
+
+TEST_F(EvaluationArgumentsTest, GroupingByLengthMeansARandomOrder) {
+  give("train_sampling_strategy", "group_by_length");
+  resolve();
+  EXPECT_TRUE(args_.shuffle);
+  EXPECT_EQ(args_.train_sampling_strategy, "random");
+}
+
+// Hugging Face's rules, as in TrainingArguments.__post_init__ and Trainer.__init__.
+TEST_F(EvaluationArgumentsTest, TheBestModelNeedsCheckpointsAtEvaluations) {
+  give("load_best_model_at_end", "true");
+  EXPECT_EQ(contradiction(), "load_best_model_at_end needs eval_strategy steps or epoch");
+  give("eval_strategy", "steps");
+  args_.eval_dataset = {"e.jsonl"};
+  give("eval_steps", "200");
+  EXPECT_EQ(
+      contradiction(),
+      "load_best_model_at_end needs save_steps to be a multiple of eval_steps, found save_steps 500 and "
+      "eval_steps 200");
+  give("save_steps", "400");
+  resolve();
+  EXPECT_EQ(args_.metric_for_best_model, "eval_loss");
+  EXPECT_EQ(args_.greater_is_better, false);
+  give("save_steps", "0.4");
+  EXPECT_THAT(contradiction(), HasSubstr("both to be steps or both fractions"));
+  give("eval_steps", "0.1");
+  resolve();
+  give("save_strategy", "epoch");
+  EXPECT_THAT(contradiction(), HasSubstr("found save_strategy epoch and eval_strategy steps"));
+  give("save_strategy", "best");
+  resolve();
+}
+
+TEST_F(EvaluationArgumentsTest, TheDirectionOfAMetricFollowsFromItsName) {
+  give("eval_strategy", "epoch");
+  args_.eval_dataset = {"e.jsonl"};
+  args_.eval_choices = {"c.jsonl"};
+  for (const auto& [name, greater] :
+       std::vector<std::pair<const char*, bool>>{{"loss", false},
+                                                 {"eval_perplexity", false},
+                                                 {"choices_accuracy", true},
+                                                 {"eval_choices_accuracy_norm", true}}) {
+    args_.greater_is_better.reset();
+    give("metric_for_best_model", name);
+    resolve();
+    EXPECT_EQ(args_.greater_is_better, greater) << name;
+    EXPECT_TRUE(args_.metric_for_best_model.starts_with("eval_"));
+  }
+  give("greater_is_better", "false");
+  resolve();
+  EXPECT_EQ(args_.greater_is_better, false);
+  args_.eval_choices.clear();
+  EXPECT_EQ(contradiction(), "metric_for_best_model eval_choices_accuracy_norm needs eval_choices");
+}
+
+TEST_F(EvaluationArgumentsTest, EarlyStoppingAndSavingTheBestNeedAMetric) {
+  give("eval_strategy", "epoch");
+  args_.eval_dataset = {"e.jsonl"};
+  give("save_strategy", "best");
+  EXPECT_EQ(contradiction(), "save_strategy best needs a metric_for_best_model, such as loss");
+  give("early_stopping_patience", "3");
+  EXPECT_EQ(contradiction(), "early_stopping_patience needs a metric_for_best_model, such as loss");
+  give("metric_for_best_model", "loss");
+  resolve();
+  EXPECT_THAT(refusal("early_stopping_patience", "0"), HasSubstr("at least 1"));
+}
+
+}  // namespace
+}  // namespace tessera
