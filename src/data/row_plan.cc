@@ -9,6 +9,7 @@
 #include "data/rows/pretokenized_rows.h"
 #include "data/sources/record_source.h"
 #include "formats/input_files.h"
+#include "formats/row_error.h"
 #include "formats/value_json.h"
 
 namespace tessera {
@@ -20,7 +21,13 @@ namespace fs = std::filesystem;
 std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& format,
                                     const RowOptions& options) {
   const std::unique_ptr<RecordSource> records = open_records(file, options.text_per_line);
-  for (Record record; records->next(&record);) {
+  for (Record record;;) {
+    try {
+      if (!records->next(&record)) return std::nullopt;
+    } catch (const RowError&) {
+      if (!options.skip_bad_rows) throw;
+      continue;
+    }
     if (options.skip_invalid_utf8 && find_invalid_utf8(record.text) >= 0) continue;
     try {
       if (record.kind == RecordKind::kJson)
@@ -30,7 +37,6 @@ std::optional<RowShape> first_shape(const fs::path& file, const RowFormat& forma
       if (!options.skip_bad_rows) throw;
     }
   }
-  return std::nullopt;
 }
 
 void add_source(const DataSource& source, const RowOptions& options, RowPlan* plan) {

@@ -71,20 +71,22 @@ TEST_F(InputFiles, KeepTheOrderGivenAndSortWhatAPatternGives) {
 
 TEST_F(InputFiles, OfAFolderAreThoseOfAKnownFormatThatAreNotHidden) {
   create_folder(folder_ / "sub/.git");
-  for (const char* name :
-       {"sub/.env", "sub/.notes.txt", "sub/.git/config.txt", "sub/a.csv", "sub/b.png", "sub/Makefile",
-        "sub/README.md", "sub/deep/dataset_info.json", "sub/c.safetensors"})
+  for (const char* name : {"sub/.env", "sub/.notes.txt", "sub/.git/config.txt", "sub/a.xlsx", "sub/b.png",
+                           "sub/Makefile", "sub/README.md", "sub/deep/dataset_info.json", "sub/c.safetensors",
+                           "sub/d.csv.gz", "sub/e.parquet", "sub/f.parquet.zst"})
     folder_.write(name, "x");
   fs::create_symlink(folder_ / "a.txt", folder_ / "sub/link.txt");
   fs::create_symlink(folder_ / "nowhere", folder_ / "sub/dangling.txt");
   fs::create_directory_symlink(folder_.path(), folder_ / "sub/loop");
-  const auto files = ElementsAre("sub/c.safetensors", "sub/deep/y.MD", "sub/link.txt", "sub/z.txt");
+  const auto files = ElementsAre("sub/c.safetensors", "sub/d.csv.gz", "sub/deep/y.MD", "sub/e.parquet",
+                                 "sub/link.txt", "sub/z.txt");
   EXPECT_THAT(expand({"sub"}), files);
-  EXPECT_THAT(left_out_,
-              ElementsAre((folder_.path() / "sub").string() +
-                          ": skipped 8 files: 2 hidden, 6 of other kinds (.csv, .h, .png, README.md, "
-                          "dataset_info.json, without extension) and 1 hidden folder; .csv: convert it to "
-                          ".jsonl, an object such as {\"text\": \"...\"} per line"));
+  EXPECT_THAT(
+      left_out_,
+      ElementsAre((folder_.path() / "sub").string() +
+                  ": skipped 9 files: 2 hidden, 7 of other kinds (.h, .parquet, .png, .xlsx, README.md, "
+                  "dataset_info.json, without extension) and 1 hidden folder; .xlsx: convert it to "
+                  ".parquet, .csv or .jsonl, an object such as {\"text\": \"...\"} per line"));
   EXPECT_THAT(expand({"s*"}), files);
   EXPECT_THAT(expand({"sub"}, InputUse::kPlainText),
               ElementsAre("sub/deep/y.MD", "sub/link.txt", "sub/z.txt"));
@@ -124,14 +126,22 @@ TEST_F(InputFiles, OfADoubleStarAreThoseAtAnyDepth) {
 }
 
 TEST_F(InputFiles, OfFormatsThatAreNotReadAreRefusedByName) {
-  for (const char* name : {"a.csv", "a.TSV", "a.parquet", "a.jsonl.gz", "a.txt.zst", "a.zip", "a.pdf"}) {
+  for (const char* name : {"a.xlsx", "a.ARROW", "a.tar.gz", "a.zip", "a.pdf"}) {
     folder_.write(name, "x");
     EXPECT_EQ(error(name).code(), ExitCode::kBadData);
     EXPECT_THAT(error(name).what(), HasSubstr(std::string(name) + ": "));
     EXPECT_THAT(error(name).what(), HasSubstr("files are not supported: "));
   }
-  EXPECT_THAT(error("a.pa*").what(), HasSubstr(".parquet files are not supported: convert it to .jsonl"));
-  EXPECT_THAT(error("a.txt.*").what(), HasSubstr(".zst files are not supported: unpack it first"));
+  EXPECT_THAT(error("a.xl*").what(),
+              HasSubstr(".xlsx files are not supported: convert it to .parquet, .csv"));
+  EXPECT_THAT(error("a.tar.*").what(), HasSubstr(".tar files are not supported: unpack it first"));
+  for (const char* name : {"a.parquet.gz", "a.safetensors.zst"}) {
+    folder_.write(name, "x");
+    EXPECT_THAT(error(name).what(), HasSubstr("expected a file that is not compressed: unpack it first"));
+  }
+  folder_.write("a.txt.gz", "x");
+  EXPECT_THAT(error("a.txt.gz", InputUse::kPlainText).what(),
+              HasSubstr("expected a file that is not compressed"));
   EXPECT_THAT(error("d.jsonl", InputUse::kPlainText).what(),
               HasSubstr("d.jsonl: expected plain text, found a .jsonl file"));
 }
