@@ -161,10 +161,10 @@ TEST_F(InputFiles, ThatDoNotExistAreRefused) {
   EXPECT_THAT(
       error("empty").what(),
       EndsWith("empty: no file to read in this folder: expected .txt, .text, .md, .markdown, .rst, .tex, "
-               ".jsonl, .ndjson, .json or .safetensors"));
-  folder_.write("empty/a.parquet", "x");
+               ".jsonl, .ndjson, .json, .csv, .tsv, .parquet or .safetensors"));
+  folder_.write("empty/a.orc", "x");
   EXPECT_THAT(error("empty").what(),
-              HasSubstr("skipped 1 file: 1 of other kinds (.parquet); .parquet: convert it"));
+              HasSubstr("skipped 1 file: 1 of other kinds (.orc); .orc: convert it"));
   EXPECT_EQ(error_of([] { find_input_files({}, InputUse::kDataset); }).code(), ExitCode::kBadConfig);
 }
 
@@ -173,7 +173,10 @@ TEST_F(InputFiles, HaveTheirKindFromTheExtension) {
   EXPECT_EQ(input_kind("x/a.JSON"), InputKind::kJson);
   EXPECT_EQ(input_kind("a.ndjson"), InputKind::kJson);
   EXPECT_EQ(input_kind("a.SafeTensors"), InputKind::kPretokenized);
+  EXPECT_EQ(input_kind("a.tsv.GZ"), InputKind::kTable);
+  EXPECT_EQ(input_kind("a.pq"), InputKind::kParquet);
   EXPECT_EQ(input_kind("a.txt"), InputKind::kText);
+  EXPECT_EQ(input_kind("a.zst"), InputKind::kText);
   EXPECT_EQ(input_kind("json"), InputKind::kText);
   EXPECT_EQ(input_kind("a.json/README"), InputKind::kText);
 }

@@ -59,6 +59,7 @@ TEST(Usage, UnknownPresetNamesTheKnownOnes) {
 // Reported once and without blaming a rank, although every rank finds it.
 TEST(Usage, AMistakeUnderLaunchIsToldAsWithoutIt) {
   const TinyModel tiny;
+  const ProcessOptions offline = {.environment = {"HF_HUB_OFFLINE=1"}};
   const std::string nowhere = tiny.folder / "nowhere";
   const std::string bad = tiny.folder.write("bad.txt", "good\n\xFF\xFE\n");
   const std::string yaml = tiny.folder.write("run.yaml", "lerning_rate: 1\n");
@@ -70,9 +71,9 @@ TEST(Usage, AMistakeUnderLaunchIsToldAsWithoutIt) {
         tiny.train_arguments("out", {"--output_dir", tiny.model}),
         std::vector<std::string>{"eval", "--model", "org/name", "--dataset", tiny.text_file}}) {
     SCOPED_TRACE(testing::PrintToString(arguments));
-    const ProcessResult alone = run_tessera(arguments);
+    const ProcessResult alone = run_tessera(arguments, offline);
     arguments.insert(arguments.begin(), launch.begin(), launch.end());
-    const ProcessResult launched = run_tessera(arguments);
+    const ProcessResult launched = run_tessera(arguments, offline);
     EXPECT_GT(alone.exit_code, 63);
     EXPECT_EQ(launched.exit_code, alone.exit_code);
     EXPECT_EQ(launched.errors(), alone.errors());

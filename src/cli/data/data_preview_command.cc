@@ -71,7 +71,7 @@ class DataPreviewCommand : public Command {
            "not shifted.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera data preview --dataset chats.parquet --model model --assistant_only_loss",
+    return {"tessera data preview --dataset chats.parquet --model model --packing",
             "tessera data preview --dataset chats.jsonl --model model --num_rows 100 --json"};
   }
 
