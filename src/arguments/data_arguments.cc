@@ -171,7 +171,10 @@ DatasetOptions dataset_options(const DataArguments& args, const std::vector<std:
   options.assistant_only_loss = args.assistant_only_loss;
   options.chat_template = {args.chat_template == "tokenizer_default" ? "" : args.chat_template,
                            args.chat_template_date};
-  options.chat_folder = tokenizer_folder;
+  std::error_code error;  // a tokenizer may be given as its file
+  options.chat_folder = std::filesystem::is_regular_file(tokenizer_folder, error)
+                            ? tokenizer_folder.parent_path()
+                            : tokenizer_folder;
   options.parse_special_tokens = args.parse_special_tokens;
   return options;
 }

@@ -103,8 +103,9 @@ constexpr ForeignNames kNames[] = {
             "quantization is not supported: weights are bfloat16 or float32 (see dtype), optimizer state is "
             "float32; leave it out"),
     missing("gguf gguf_file gguf_path",
-            "GGUF is not supported: model takes a Hugging Face folder (config.json, *.safetensors); "
-            "llama.cpp's convert_hf_to_gguf.py converts the folder that a run writes"),
+            "a model is read from a Hugging Face folder (config.json, *.safetensors), not from GGUF; tessera "
+            "export "
+            "writes GGUF"),
     missing("revision model_revision", "it follows the name of a model on the Hub: org/name@revision"),
     missing("hf_token hf_hub_token use_auth_token token hf_use_auth_token",
             "HF_TOKEN in the environment, or 'hf auth login', sets the token"),

@@ -127,7 +127,7 @@ constexpr Unsupported kIgnored[] = {
     {"dataset_processes", kInt, "", "the tokenizer uses num_threads"},
     {"dataset_batch_size", kInt, "1000", kNoWorkers},
     {"overwrite_cache", kBool, "false", "the cache is named after the contents of files and the settings"},
-    {"remove_unused_columns", kBool, "true", "only text_column is read"},
+    {"remove_unused_columns", kBool, "true", "only the columns of the rows' format are used"},
     {"dataloader_num_workers", kInt, "0", kNoWorkers},
     {"dataloader_pin_memory", kBool, "true", kNoWorkers},
     {"dataloader_persistent_workers", kBool, "false", kNoWorkers},

@@ -26,23 +26,27 @@ class TwoNames : public Command {
     table->add("model", &model, "");
     table->add("tokenizer", &tokenizer, "");
     table->add("output_dir", &output_dir, "");
+    table->add("dataset", &dataset, "");
   }
   bool reads_weights() const override { return reads_weights_; }
   void on_hub_names(const std::string& flag, const std::vector<std::string>& given) override {
     names[flag] = given.at(0);
   }
+  DataArguments* data_arguments() override { return &data; }
   void run(FlagTable*) override {}
 
   std::string model;
   std::string tokenizer;
   std::string output_dir = "org/output";
+  std::vector<std::string> dataset;
+  DataArguments data;
   std::map<std::string, std::string> names;
 
  private:
   bool reads_weights_;
 };
 
-TEST(HubNames, BecomeFoldersInTheFlagsOfModels) {
+TEST(HubNames, BecomeFoldersOfModelsAndFilesOfDataSets) {
   const TestFolder folder(memory_folder());
   HubServer server;
   HubServer::Repo repo;
@@ -69,6 +73,25 @@ TEST(HubNames, BecomeFoldersInTheFlagsOfModels) {
     EXPECT_THAT(command.names, testing::ElementsAre(testing::Pair("model", "org/tiny")));
     EXPECT_EQ(std::filesystem::exists(snapshot + "/model.safetensors"), reads_weights);
   }
+
+  HubServer::Repo data;
+  data.name = {RepoType::kDataset, "org/chats"};
+  data.files = {{"data/train-00000-of-00002.parquet", "one"},
+                {"data/train-00001-of-00002.parquet", "two"},
+                {"data/test-00000-of-00001.parquet", "three"}};
+  server.add(data);
+  TwoNames command(false);
+  command.dataset = {"org/chats:0.5", folder.path().string() + ":0.5", "org/chats/test:1"};
+  FlagTable table;
+  command.declare_flags(&table);
+  resolve_hub_names(command, &table);
+  EXPECT_EQ(command.data.hub_files["org/chats"].size(), 2u);
+  EXPECT_THAT(command.data.hub_files["org/chats/test"],
+              testing::ElementsAre(testing::EndsWith("test-00000-of-00001.parquet")));
+  const DatasetOptions options = dataset_options(command.data, command.dataset, "model");
+  EXPECT_EQ(options.sources[0].paths, command.data.hub_files["org/chats"]);
+  EXPECT_EQ(options.sources[0].weight, 0.5);
+  EXPECT_THAT(options.sources[1].paths, testing::ElementsAre(folder.path().string()));
   ::unsetenv("HF_ENDPOINT");
   ::unsetenv("HF_HOME");
 }

@@ -54,7 +54,7 @@ constexpr ForeignNames kInferenceNames[] = {
     {"lora lora_* adapter* peft*", nullptr,
      "LoRA and other adapters are not supported: merge the adapter into the model beforehand"},
     {"gguf*", nullptr,
-     "GGUF is not supported: model takes a Hugging Face folder (config.json, *.safetensors)"},
+     "a model is read from a Hugging Face folder (config.json, *.safetensors), not from GGUF"},
     {"hf_repo repo_id model_id", "model", nullptr},
     {"revision model_revision", nullptr, "it follows the name of a model on the Hub: org/name@revision"},
     {"hf_token token", nullptr, "HF_TOKEN in the environment, or 'hf auth login', sets the token"},

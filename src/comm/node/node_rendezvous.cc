@@ -162,9 +162,9 @@ void refuse(int socket, const std::string& why) {
 }
 
 // Connections that have not identified themselves.
-class Door {
+class LocalListener {
  public:
-  explicit Door(const World& world) : listener_(listen_local(socket_name(world))) {}
+  explicit LocalListener(const World& world) : listener_(listen_local(socket_name(world))) {}
 
   // Accepts new connections for at most one time slice. Returns how many became peers.
   int serve(NodeState& state) {
@@ -234,7 +234,7 @@ int64_t control_bytes(const NodeState& state) {
 
 // Returns once every rank has arrived.
 void let_all_in(NodeState& state) {
-  Door door(state.world());
+  LocalListener door(state.world());
   const Deadline deadline(state);
   for (int num_peers = 1; num_peers < state.size();) {
     num_peers += door.serve(state);

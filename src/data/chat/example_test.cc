@@ -100,6 +100,20 @@ TEST(Example, ConversationsHaveOpenAisRoles) {
   EXPECT_EQ(*call.tools.list()->at(0).find("name")->string(), "f");
 }
 
+TEST(Example, MessagesMayBeJsonInAString) {
+  EXPECT_EQ(talk_of(read(R"({"messages": "[{\"role\": \"user\", \"content\": \"a\"}]"})")), "user: a");
+  EXPECT_THAT(message_of(R"({"messages": "hello"})"), HasSubstr("column 'messages': line 1: not valid JSON"));
+}
+
+TEST(Example, MessagesMayHaveFieldsAndRolesOfTheirOwn) {
+  const RowFormat format = {
+      .tags = {.role = "who", .content = "says", .roles = {{"me", "user"}, {"it", "assistant"}}}};
+  EXPECT_EQ(talk_of(read(R"({"messages": [{"who": "me", "says": "a"}, {"who": "it", "says": "b"},
+                                         {"who": "system", "says": "c"}]})",
+                         format)),
+            "user: a | assistant: b | system: c");
+}
+
 TEST(Example, FieldsThatAreNullAreDroppedFromMessages) {
   const Example example = read(R"({"messages": [{"role": "user", "content": "a", "tool_calls": null}]})");
   EXPECT_EQ(std::get<ChatExample>(example).messages[0].find("tool_calls"), nullptr);

@@ -141,6 +141,8 @@ void add_message(std::string role, std::string content, Value::List* messages) {
 }
 
 void append_messages(Value items, const MessageTags& tags, const std::string& where, Value::List* messages) {
+  // Tables that cannot hold lists have JSON in a string.
+  if (const std::string* json = items.string()) items = parse_value(*json, where);
   int64_t index = 0;
   for (Value& item : list_of(items, where)) {
     apply_tags(tags, &item);

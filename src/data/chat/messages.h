@@ -11,7 +11,7 @@ namespace tessera {
 // {"role": role, "content": content}
 void add_message(std::string role, std::string content, Value::List* messages);
 
-// Appends the items of a list: OpenAI's (role, content, tool_calls, ...) as they are, ShareGPT's (from,
+// Appends the items of a list, or of JSON text with one: OpenAI's (role, content, tool_calls, ...) as they are, ShareGPT's (from,
 // value) with the roles of OpenAI, or those with the fields and roles of `tags`. Content that is a list of
 // text parts becomes one string; fields that are null are dropped, except content: tables have every column
 // in every message. Error(kBadData) starting with `where` and the item's index: not a list of objects, no
