@@ -87,7 +87,7 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
   args->gradient_checkpointing = draw.coin();
   args->merge_micro_batches = draw.one_of({"auto", "always", "never"});
   args->pack_weights = draw.one_of({"auto", "always", "never"});
-  args->load_weights_once = draw.one_of({"per_node", "per_cluster"});
+  args->load_weights_once = *args->zero_stage == 0 ? "per_node" : draw.one_of({"per_node", "per_cluster"});
   args->async_save = draw.coin();
 }
 
@@ -101,6 +101,7 @@ void draw_training(Draw& draw, TrainingArguments* args) {
   args->weight_decay_norms = draw.coin();
   args->max_grad_norm = draw.one_of({0.0, 0.5, 1.0});
   args->label_smoothing_factor = draw.one_of({0.0, 0.0, 0.1});
+  args->neftune_noise_alpha = draw.one_of({0.0, 0.0, 5.0});
   args->shuffle = draw.coin();
   args->seed = draw.number(1, 1000);
   args->packing = draw.coin();
@@ -114,28 +115,51 @@ void draw_training(Draw& draw, TrainingArguments* args) {
   args->save_steps = 1;
 }
 
-// Documents of 3 to 119 letters: some runs end within the first epoch, others take several.
-void write_documents(Draw& draw, const fs::path& file) {
-  const int64_t num_documents = draw.number(15, 90);
-  std::string text;
-  for (int64_t i = 0; i < num_documents; ++i) {
-    text += "{\"text\":\"";
-    for (int64_t left = draw.number(3, 119); left > 0; --left) {
-      text += static_cast<char>(draw.number(0, 5) == 0 ? ' ' : draw.number('a', 'z'));
-    }
-    text += "\"}\n";
+// 3 to 119 letters, as a JSON string.
+std::string draw_words(Draw& draw) {
+  std::string text = "\"";
+  for (int64_t left = draw.number(3, 119); left > 0; --left)
+    text += static_cast<char>(draw.number(0, 5) == 0 ? ' ' : draw.number('a', 'z'));
+  return text + "\"";
+}
+
+// With fewer documents, some runs take several epochs.
+void write_documents(Draw& draw, int64_t least, bool have_prompts, const fs::path& file) {
+  std::string lines;
+  for (int64_t left = draw.number(least, 90); left > 0; --left) {
+    lines += have_prompts
+                 ? fmt::format("{{\"prompt\":{},\"completion\":{}}}\n", draw_words(draw), draw_words(draw))
+                 : fmt::format("{{\"text\":{}}}\n", draw_words(draw));
   }
-  write_text_file(file, text);
+  write_text_file(file, lines);
+}
+
+// One source of rows or two with weights, evaluated on the same rows or on some that are split off.
+void draw_data(Draw& draw, const fs::path& folder, TrainingArguments* args) {
+  const bool have_prompts = draw.coin();
+  const bool splits = args->evaluates() && draw.coin();
+  const bool is_mixture = draw.coin();
+  const int64_t least = splits || is_mixture ? 45 : 15;
+  write_documents(draw, least, have_prompts, folder / "documents.jsonl");
+  args->dataset = {folder / "documents.jsonl"};
+  if (is_mixture) {
+    write_documents(draw, least, draw.coin(), folder / "more.jsonl");
+    args->dataset = {args->dataset[0] + ":0.6", (folder / "more.jsonl").string() + ":0.4"};
+  }
+  args->train_on_prompt = draw.coin();
+  if (splits) {
+    args->validation_split_percentage = static_cast<double>(draw.number(5, 20));
+  } else {
+    args->eval_dataset = {folder / "documents.jsonl"};
+  }
 }
 
 struct RandomRun {
   explicit RandomRun(uint64_t seed) : draw(seed), tiny(draw_config(draw)), machine(draw_machine(draw)) {
     write_text_file(fs::path(tiny.args.model) / "tokenizer.json", byte_tokenizer({"</s>"}).dump());
     write_text_file(fs::path(tiny.args.model) / "tokenizer_config.json", R"({"eos_token": "</s>"})");
-    const fs::path documents = tiny.folder() / "documents.jsonl";
-    write_documents(draw, documents);
-    tiny.args.dataset = tiny.args.eval_dataset = {documents};
     draw_training(draw, &tiny.args);
+    draw_data(draw, tiny.folder().path(), &tiny.args);
     draw_division(draw, machine, &tiny.args);
   }
 
@@ -143,11 +167,11 @@ struct RandomRun {
     const TrainingArguments& args = tiny.args;
     return fmt::format(
         "{} nodes of {} ranks of {} threads, stage {} {}, {}, micro-batch {} x {}, merge {}, pack {}, "
-        "checkpointing {}, packing {}, async_save {}",
+        "checkpointing {}, packing {}, async_save {}, {} sources, NEFTune {}",
         machine.ranks.num_nodes, machine.ranks.local_world_size, machine.threads_per_rank, *args.zero_stage,
         args.gather_schedule, args.dtype, args.per_device_train_batch_size, args.gradient_accumulation_steps,
         args.merge_micro_batches, args.pack_weights, args.gradient_checkpointing, args.packing,
-        args.async_save);
+        args.async_save, args.dataset.size(), args.neftune_noise_alpha.value_or(0));
   }
 
   // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.
