@@ -71,6 +71,15 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
           "Evaluate on this share of the rows of dataset, the first ones, and train on the others, if there "
           "is no eval_dataset."),
       {0, 100, false, true});
+  table->add(
+      "streaming", &args->streaming,
+      "Begin to train while the dataset is still being tokenized, in the background. Needs max_steps, as the "
+      "number of rows is not known.");
+  Flag& buffer =
+      table->add("streaming_buffer_rows", &args->streaming_buffer_rows,
+                 "With streaming, rows that are shuffled together: training begins when so many are there.");
+  buffer.aliases = {"buffer_size", "shuffle_buffer_size"};
+  limit(buffer, at_least(1));
   declare_data_flags(table, args);
   Flag& max_length =
       table->add("max_length", &args->max_length,

@@ -117,6 +117,17 @@ void resolve_ranks(const FlagTable& table, int64_t world_size, TrainingArguments
   }
 }
 
+void check_streaming(const TrainingArguments& args) {
+  if (!args.streaming) return;
+  if (args.max_steps < 1)
+    fail(ExitCode::kBadConfig,
+         "streaming needs max_steps: the number of rows is not known when training begins");
+  if (args.validation_split_percentage > 0) {
+    fail(ExitCode::kBadConfig,
+         "streaming contradicts validation_split_percentage: give rows for evaluation as eval_dataset");
+  }
+}
+
 void resolve_evaluation(const TrainingArguments& given, TrainingArguments* args) {
   const bool splits = given.validation_split_percentage > 0;
   if (splits && !given.eval_dataset.empty())
@@ -330,6 +341,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_batch(table, world_size, args);
   resolve_ranks(table, world_size, args);
   resolve_data_order(table, args);
+  check_streaming(*args);
   resolve_evaluation(*args, args);
   resolve_best_model(table, args);
   // Checks type and keywords now, so that a mistake is reported before the data is read.

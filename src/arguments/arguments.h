@@ -35,6 +35,8 @@ struct TrainingArguments : DataArguments {
   std::vector<std::string> dataset;
   std::vector<std::string> eval_dataset;
   double validation_split_percentage = 0;
+  bool streaming = false;
+  int64_t streaming_buffer_rows = 16384;
   std::optional<int64_t> max_length;
   bool allow_truncation = false;
   bool packing = false;

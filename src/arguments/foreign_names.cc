@@ -136,8 +136,6 @@ constexpr ForeignNames kNames[] = {
             "a share of rows for evaluation is given in percent: validation_split_percentage"),
     missing("max_samples max_train_samples max_eval_samples num_samples",
             "all rows of the files are used: pass smaller files, or end the run with max_steps"),
-    missing("streaming stream buffer_size",
-            "rows are read from a cache on disk, never all into memory: leave it out"),
     missing(
         "special_tokens added_tokens_overrides new_special_tokens add_special_tokens_to_vocab",
         "special tokens are those of the tokenizer's files, and no padding token is needed: leave it out"),

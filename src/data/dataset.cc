@@ -8,6 +8,7 @@
 #include "data/cached_rows.h"
 #include "data/rows/content_hash.h"
 #include "data/rows/token_cache.h"
+#include "data/streamed_rows.h"
 
 namespace tessera {
 namespace {
@@ -34,6 +35,17 @@ Dataset Dataset::open(const DatasetOptions& options, const Tokenizer* tokenizer,
     fail(ExitCode::kBadConfig,
          "dataset: expected a weight (NAME:0.7) for all of {} sources or for none, found {}",
          options.sources.size(), num_weights);
+  }
+  if (options.streaming) {
+    if (num_weights != 0) {
+      fail(ExitCode::kBadConfig,
+           "dataset: --streaming reads one source after another, so sources cannot have weights");
+    }
+    Dataset streamed;
+    streamed.stream_ = std::make_shared<StreamedRows>(options.sources, options, tokenizer, vocab_size);
+    streamed.max_row_length_ = options.max_length;
+    streamed.report_.warnings = streamed.stream_->warnings();
+    return streamed;
   }
   const size_t num_parts = num_weights == 0 ? 1 : options.sources.size();
   const size_t part_sources = num_weights == 0 ? options.sources.size() : 1;
@@ -85,6 +97,10 @@ void Dataset::count() {
 
 Dataset Dataset::split_off(double percent) {
   TESSERA_CHECK(0 < percent && percent < 100, "percent={}", percent);
+  if (stream_) {
+    fail(ExitCode::kBadConfig,
+         "validation_split_percentage: --streaming does not know the number of rows: give an eval_dataset");
+  }
   Dataset taken;
   taken.mixture_ = mixture_;
   taken.report_ = report_;
@@ -103,7 +119,10 @@ Dataset Dataset::split_off(double percent) {
   return taken;
 }
 
+const RowSupply* Dataset::supply() const { return stream_.get(); }
+
 std::string Dataset::fingerprint() const {
+  if (stream_) return stream_->key();
   const Part& first = parts_.front();
   const bool is_whole_cache = parts_.size() == 1 && first.num_rows == first.cache->trailer().num_rows;
   if (is_whole_cache) return first.name;
@@ -115,23 +134,18 @@ std::string Dataset::fingerprint() const {
   return hash_text(text).hex();
 }
 
-const TokenCache& Dataset::locate(int64_t* row) const {
+std::shared_ptr<const TokenCache> Dataset::locate(int64_t* row) const {
+  if (stream_) return stream_->block_of(row);
   TESSERA_CHECK(0 <= *row && *row < num_rows_, "row={} of {}", *row, num_rows_);
   auto part = parts_.begin();
   for (; *row >= part->num_rows; ++part) *row -= part->num_rows;
   *row += part->begin;
-  return *part->cache;
+  return part->cache;
 }
 
-int64_t Dataset::row_length(int64_t row) const {
-  const TokenCache& cache = locate(&row);
-  return cache.entry(row).num_tokens;
-}
+int64_t Dataset::row_length(int64_t row) const { return locate(&row)->entry(row).num_tokens; }
 
-int64_t Dataset::row_num_targets(int64_t row) const {
-  const TokenCache& cache = locate(&row);
-  return cache.entry(row).num_targets;
-}
+int64_t Dataset::row_num_targets(int64_t row) const { return locate(&row)->entry(row).num_targets; }
 
 bool Dataset::has_rows_without_targets() const {
   for (int64_t row = 0; row < num_rows(); ++row) {
@@ -141,8 +155,7 @@ bool Dataset::has_rows_without_targets() const {
 }
 
 void Dataset::read_row(int64_t row, Row* out) const {
-  const TokenCache& cache = locate(&row);
-  cache.read_row(row, &out->input_ids, &out->labels, &out->sequence_lengths);
+  locate(&row)->read_row(row, &out->input_ids, &out->labels, &out->sequence_lengths);
 }
 
 }  // namespace tessera

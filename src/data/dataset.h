@@ -15,6 +15,8 @@
 
 namespace tessera {
 
+class RowSupply;
+class StreamedRows;
 class TokenCache;
 
 enum class Packing {
@@ -36,6 +38,12 @@ struct DatasetOptions : RowOptions {
   // Cut rows to max_length even if that drops more than a tenth of all tokens.
   bool allow_truncation = false;
   std::filesystem::path cache_folder;  // empty = $XDG_CACHE_HOME/tessera or ~/.cache/tessera
+
+  // Tokenize in the background: rows are used as they appear, in blocks of so many rows, each shuffled by
+  // itself.
+  bool streaming = false;
+  int64_t streaming_buffer_rows = 16384;
+  std::function<void()> while_waiting;  // called while rows are waited for; may throw
 };
 
 // What was found in a dataset; the same whether its rows were built now or came from the cache.
@@ -86,6 +94,9 @@ class Dataset {
   const DatasetReport& report() const { return report_; }
   // The sources with their weights, one part of the rows each; a single part without weights.
   const std::vector<MixturePart>& mixture() const { return mixture_; }
+  // The rows of a stream, whose number is not known: num_rows(), num_tokens() and num_targets() are 0, and
+  // max_row_length() is the most there may be. Null for other datasets.
+  const RowSupply* supply() const;
   // Of files, settings, tokenizer, weights and split.
   std::string fingerprint() const;
   // Takes the first `percent` % of the rows of every part (at least one, and not all) out of this dataset and
@@ -121,8 +132,9 @@ class Dataset {
   Dataset() = default;
   void count();
   // The part that holds *row, which becomes a row of its cache.
-  const TokenCache& locate(int64_t* row) const;
+  std::shared_ptr<const TokenCache> locate(int64_t* row) const;
 
+  std::shared_ptr<StreamedRows> stream_;
   std::vector<Part> parts_;
   std::vector<MixturePart> mixture_;
   DatasetReport report_;

@@ -45,7 +45,7 @@ std::unique_ptr<ChatTemplate> load_chat_template(const RowPlan& plan, const RowO
 }
 
 RowStream::RowStream(const RowPlan& plan, const RowOptions& options, const Tokenizer* tokenizer,
-                     int64_t vocab_size, ThreadPool& pool, RowBatch batch)
+                     int64_t vocab_size, ThreadPool* pool, RowBatch batch)
     : plan_(plan),
       options_(options),
       chat_template_(load_chat_template(plan, options, tokenizer)),
@@ -89,9 +89,14 @@ bool RowStream::next() {
     }
     bytes += std::ssize(document.record.text) + size_of(document.record.value);
   }
-  pool_.parallel_for(static_cast<int64_t>(count_), [&](int64_t index) {
+  const auto tokenize = [&](int64_t index) {
     row_tokenizer_.run(&documents_[static_cast<size_t>(index)], &rows_[static_cast<size_t>(index)]);
-  });
+  };
+  if (pool_ != nullptr) {
+    pool_->parallel_for(static_cast<int64_t>(count_), tokenize);
+  } else {
+    for (int64_t index = 0; index < static_cast<int64_t>(count_); ++index) tokenize(index);
+  }
   for (const auto& [index, error] : unreadable) rows_[index].error = error;
   return count_ > 0;
 }

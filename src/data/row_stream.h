@@ -39,7 +39,7 @@ class RowStream {
   // `plan` is not pre-tokenized; plan, options and tokenizer outlive the stream. `tokenizer` may be null if
   // the plan needs none. Error: ChatTemplate::load().
   RowStream(const RowPlan& plan, const RowOptions& options, const Tokenizer* tokenizer, int64_t vocab_size,
-            ThreadPool& pool, RowBatch batch = {});
+            ThreadPool* pool, RowBatch batch = {});
 
   // The next documents and their rows, valid until the next call; false at the end. A row's error is the
   // caller's to throw. Error(kBadData) if a file cannot be read on; with skip_bad_rows, a bad record is a row
@@ -57,7 +57,7 @@ class RowStream {
   const RowOptions& options_;
   std::unique_ptr<ChatTemplate> chat_template_;
   RowTokenizer row_tokenizer_;
-  ThreadPool& pool_;
+  ThreadPool* pool_;
   RowBatch batch_;
   size_t next_file_ = 0;
   const SourceFile* file_ = nullptr;

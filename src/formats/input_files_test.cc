@@ -163,8 +163,7 @@ TEST_F(InputFiles, ThatDoNotExistAreRefused) {
       EndsWith("empty: no file to read in this folder: expected .txt, .text, .md, .markdown, .rst, .tex, "
                ".jsonl, .ndjson, .json, .csv, .tsv, .parquet or .safetensors"));
   folder_.write("empty/a.orc", "x");
-  EXPECT_THAT(error("empty").what(),
-              HasSubstr("skipped 1 file: 1 of other kinds (.orc); .orc: convert it"));
+  EXPECT_THAT(error("empty").what(), HasSubstr("skipped 1 file: 1 of other kinds (.orc); .orc: convert it"));
   EXPECT_EQ(error_of([] { find_input_files({}, InputUse::kDataset); }).code(), ExitCode::kBadConfig);
 }
 

@@ -23,7 +23,7 @@ constexpr size_t kAppendBytes = 256 << 10;  // hashed and then written while sti
 class IncompleteFile {
  public:
   IncompleteFile(fs::path path, const FileSource& source, const DownloadEvents& events)
-      : path_(std::move(path)), source_(source), events_(events), digest_(source.etag, source.size_bytes) {
+      : path_(std::move(path)), events_(events), digest_(source.etag, source.size_bytes) {
     std::error_code error;
     const bool is_resumed = fs::exists(path_, error) && fs::file_size(path_, error) > 0 &&
                             static_cast<int64_t>(fs::file_size(path_, error)) <= source.size_bytes;
@@ -88,7 +88,6 @@ class IncompleteFile {
   }
 
   fs::path path_;
-  const FileSource& source_;
   const DownloadEvents& events_;
   ContentDigest digest_;
   OutputFile file_;

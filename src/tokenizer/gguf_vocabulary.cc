@@ -219,7 +219,7 @@ void add_special_tokens(const Tokenizer& tokenizer, const std::string& origin, c
   add_id("padding", pad);
 
   const std::vector<int32_t> text = tokenizer.encode("a", false), whole = tokenizer.encode("a", true);
-  const auto begin = std::ranges::search(whole, text).begin() - whole.begin();
+  const auto begin = std::search(whole.begin(), whole.end(), text.begin(), text.end()) - whole.begin();
   const std::vector<int32_t> before(whole.begin(), whole.begin() + begin);
   const std::vector<int32_t> after(whole.begin() + begin + std::ssize(text), whole.end());
   const auto is_only = [](const std::vector<int32_t>& ids, std::optional<int64_t> id) {

@@ -44,6 +44,9 @@ int64_t StepRows::count_targets(const RowLists& passes) const {
 
 // Without shuffling all epochs are alike, unless they take different rows of a mixture.
 int64_t StepRows::largest_pass(int64_t num_steps) {
+  // Rows that are not there yet may all be as long as rows can be.
+  if (options_.supply != nullptr)
+    return micro_batch_rows(options_) * micro_batches_per_pass_ * dataset_.max_row_length();
   StepSurvey survey;
   survey.num_steps = options_.shuffle || options_.mixture.size() > 1
                          ? num_steps

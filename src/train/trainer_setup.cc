@@ -118,15 +118,20 @@ void Trainer::open_choices() {
 
 void Trainer::plan_run() {
   BatchPlanOptions options = args_.batch_options(world().world_size);
-  options.mixture = data_->train.mixture();
-  for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
+  options.supply = data_->train.supply();
+  if (options.supply != nullptr) {
+    options.num_rows = args_.max_steps * global_batch_rows(options);
+  } else {
+    options.mixture = data_->train.mixture();
+    for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
+  }
   record_.model = model_shape(model_->config());
   record_.data = data_record(data_->train, data_->row_limit, args_.packing_mode(), options);
   if (*resume_) options = resume_->continue_batches(options, &args_, &record_);
   check_enough_rows(options, ways_to_more_rows(args_));
   rows_.emplace(data_->train, options, world().world_size);
 
-  plan_.num_rows = options.num_rows;
+  plan_.num_rows = options.supply != nullptr ? 0 : options.num_rows;
   plan_.num_tokens = data_->train.num_tokens();
   plan_.eval_rows = data_->eval ? data_->eval->num_rows() : 0;
   plan_steps(args_, options, rows_->batches(), &plan_);

@@ -28,10 +28,9 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
     log_warning("max_length {} is above max_position_embeddings {} of {}", row_limit,
                 config.max_position_embeddings, args.model);
   }
-  // The tokenizer is not needed once the rows are made.
-  std::optional<Tokenizer> tokenizer;
+  std::unique_ptr<const Tokenizer> tokenizer;
   if (needs_tokenizer(args.dataset) || (args.evaluates() && needs_tokenizer(args.eval_dataset))) {
-    tokenizer = Tokenizer::open(tokenizer_folder(args));
+    tokenizer = std::make_unique<const Tokenizer>(Tokenizer::open(tokenizer_folder(args)));
   }
   const auto open = [&](const std::vector<std::string>& sources, const std::string& what) {
     DatasetOptions options = dataset_options(args, sources, tokenizer_folder(args));
@@ -39,11 +38,13 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
     options.allow_truncation = args.allow_truncation;
     options.packing = args.packing_mode();
     options.cache_folder = args.cache_dir;
-    Dataset dataset = Dataset::open(options, tokenizer ? &*tokenizer : nullptr, config.vocab_size, pool,
-                                    [&](double fraction) {
-                                      comm.failures().check();  // perhaps of the rank that this one waits for
-                                      observer.on_progress(what, fraction);
-                                    });
+    options.streaming = args.streaming && &sources == &args.dataset;
+    options.streaming_buffer_rows = args.streaming_buffer_rows;
+    options.while_waiting = [&comm] { comm.failures().check(); };
+    Dataset dataset = Dataset::open(options, tokenizer.get(), config.vocab_size, pool, [&](double fraction) {
+      comm.failures().check();  // perhaps of the rank that this one waits for
+      observer.on_progress(what, fraction);
+    });
     for (const std::string& warning : dataset.report().warnings) log_warning("{}", warning);
     return dataset;
   };
@@ -54,12 +55,12 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
   } else if (args.evaluates()) {
     eval = open(args.eval_dataset, "reading eval_dataset");
   }
-  TrainingData data = {row_limit, std::move(train), std::move(eval), {}, {}};
-  if (!args.chat_template.empty() && tokenizer) {
+  TrainingData data = {std::move(tokenizer), row_limit, std::move(train), std::move(eval), {}, {}};
+  if (!args.chat_template.empty() && data.tokenizer) {
     const ChatTemplate given =
-        ChatTemplate::load(tokenizer_folder(args), *tokenizer, {args.chat_template, ""});
+        ChatTemplate::load(tokenizer_folder(args), *data.tokenizer, {args.chat_template, ""});
     data.chat_template = given.source();
-    data.end_of_answer = given.end_of_answer(*tokenizer);
+    data.end_of_answer = given.end_of_answer(*data.tokenizer);
   }
   return data;
 }

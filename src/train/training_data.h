@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -11,12 +12,14 @@
 #include "data/dataset.h"
 #include "formats/huggingface/model_config.h"
 #include "platform/thread_pool.h"
+#include "tokenizer/tokenizer.h"
 #include "train/observer.h"
 
 namespace tessera {
 
 struct TrainingData {
-  int64_t row_limit = 0;  // tokens
+  std::unique_ptr<const Tokenizer> tokenizer;  // null if all rows are token ids; used while rows are streamed
+  int64_t row_limit = 0;                       // tokens
   Dataset train;
   std::optional<Dataset> eval;
   // A chat template that was given, to be saved with the model, and the token that ends its answers.

@@ -104,7 +104,7 @@ class DataPreviewCommand : public Command {
                          const std::function<bool(const Document&, const TokenizedRow&)>& visit) {
     ThreadPool pool(threads_for_pool());
     RowStream stream(data.plan, data.options, data.tokenizer ? &*data.tokenizer : nullptr, data.vocab_size,
-                     pool,
+                     &pool,
                      {.max_bytes = kMaxDocumentBytes,
                       .max_documents = std::min<int64_t>(num_rows_, 64),
                       .keeps_text = true,

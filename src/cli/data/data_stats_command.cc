@@ -119,7 +119,7 @@ class DataStatsCommand : public Command {
     for (const SourceFile& file : data.plan.files) total_bytes += file.stamp.size_bytes;
     ThreadPool pool(threads_for_pool());
     RowStream stream(data.plan, data.options, data.tokenizer ? &*data.tokenizer : nullptr, data.vocab_size,
-                     pool);
+                     &pool);
     StatusLine status;
     while (stream.next()) {
       for (size_t i = 0; i < stream.rows().size(); ++i) {

@@ -103,7 +103,10 @@ void TerminalReport::on_plan(const RunPlan& plan) {
           plan.peak->instruction_set,
           num_ranks_ > 1 ? "all ranks together" : format_count(plan.num_threads, "thread"));
   }
-  print("data     {}, {}{}\n", format_count(plan.num_rows, "row"), format_count(plan.num_tokens, "token"),
+  print("data     {}{}\n",
+        plan.num_rows == 0
+            ? "tokenized in the background"
+            : format_count(plan.num_rows, "row") + ", " + format_count(plan.num_tokens, "token"),
         plan.eval_rows > 0 ? fmt::format("; {} to evaluate on", format_count(plan.eval_rows, "row")) : "");
   print("steps    {}, {} an epoch, {} of warmup\n", format_count(plan.max_steps),
         format_count(plan.steps_per_epoch), format_count(plan.num_warmup_steps));

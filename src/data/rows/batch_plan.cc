@@ -200,6 +200,7 @@ double BatchPlan::epoch_after(int64_t step) const {
 }
 
 int64_t BatchPlan::row_at(int64_t epoch, int64_t position) const {
+  if (options_.supply != nullptr) return supplied_row(position);
   const int64_t index = position % options_.num_rows;
   if (!options_.shuffle && !is_mixture_) return index;
   if (cached_epoch_ != epoch) {
@@ -212,6 +213,28 @@ int64_t BatchPlan::row_at(int64_t epoch, int64_t position) const {
     cached_epoch_ = epoch;
   }
   return rows_[static_cast<size_t>(index)];
+}
+
+int64_t BatchPlan::supplied_row(int64_t position) const {
+  const RowSupply& supply = *options_.supply;
+  const int64_t block_rows = supply.block_rows();
+  std::optional<int64_t> num_rows = supply.num_rows();
+  if (!num_rows && position % block_rows >= supply.wait_for_block(position / block_rows)) {
+    num_rows = supply.num_rows();
+    TESSERA_CHECK(num_rows, "position {} is behind the end of rows that have none", position);
+  }
+  const int64_t epoch = num_rows ? position / *num_rows : 0;
+  const int64_t row = num_rows ? position % *num_rows : position;
+  if (!options_.shuffle) return row;
+  const int64_t block = row / block_rows;
+  if (cached_epoch_ != epoch || cached_block_ != block) {
+    // Not the seed of another epoch's or block's order.
+    rows_ = torch_randperm(supply.wait_for_block(block),
+                           mix_seed(options_.seed, static_cast<size_t>(epoch), block));
+    cached_epoch_ = epoch;
+    cached_block_ = block;
+  }
+  return block * block_rows + rows_[static_cast<size_t>(row % block_rows)];
 }
 
 std::vector<int64_t> BatchPlan::mixed_rows(int64_t epoch) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/rows/row_supply.h"
 #include "tensor/packed_batch.h"
 
 namespace tessera {
@@ -73,6 +74,9 @@ struct BatchPlanOptions {
   // The parts of the dataset; empty, or num_rows is the sum of their shares. Epochs go on in a part where the
   // one before ended, and begin it anew, in another order if they shuffle, once all its rows were taken.
   std::vector<MixturePart> mixture = {};
+  // Rows that appear while they are used; num_rows is then what the whole run takes. They come in the order
+  // of the blocks, each shuffled by itself, again and again, without ends of epochs.
+  const RowSupply* supply = nullptr;
 };
 
 // Micro-batches of at most micro_batch_size rows that each of world_size ranks needs for a step of
@@ -127,6 +131,9 @@ class BatchPlan {
   // The rows of the mixture in `epoch`, part by part.
   std::vector<int64_t> mixed_rows(int64_t epoch) const;
 
+  // The row at a position of the run.
+  int64_t supplied_row(int64_t position) const;
+
   // The rows at positions [begin, end) of `epoch`.
   void cut_evenly(int64_t epoch, int64_t begin, int64_t end, RowLists* micro_batches) const;
 
@@ -137,6 +144,7 @@ class BatchPlan {
   bool is_mixture_;
   // The rows of the most recently requested epoch in order, unless they are all in file order.
   mutable int64_t cached_epoch_ = -1;
+  mutable int64_t cached_block_ = -1;  // of a supply, in that epoch
   mutable std::vector<int64_t> rows_;
 };
 

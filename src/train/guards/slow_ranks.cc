@@ -9,7 +9,7 @@ namespace {
 
 // The lower of the two middle values for an even count: of two ranks the slow one then stands out. Reorders
 // `values`.
-double median(std::vector<double>& values) {
+double median_of(std::vector<double>& values) {
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -40,8 +40,8 @@ void SlowRankDetector::compare() {
     if (sum.work > 0) paces_.push_back(sum.compute_s / sum.work);
   }
   std::fill(times_median_.begin(), times_median_.end(), 1.0);
-  if (num_steps_ < options_.least_steps || paces_.empty() || median(seconds_) < options_.least_s) return;
-  const double middle = median(paces_);
+  if (num_steps_ < options_.least_steps || paces_.empty() || median_of(seconds_) < options_.least_s) return;
+  const double middle = median_of(paces_);
   for (size_t rank = 0; rank < sums_.size(); ++rank) {
     if (sums_[rank].work > 0) times_median_[rank] = sums_[rank].compute_s / sums_[rank].work / middle;
   }

@@ -160,8 +160,9 @@ BatchPlanOptions DataRecord::batch_options() const {
 DataRecord data_record(const Dataset& dataset, int64_t max_length, Packing packing,
                        const BatchPlanOptions& options) {
   DataRecord data;
-  data.num_rows = options.num_rows;
-  data.num_tokens = dataset.num_tokens();
+  // Of a stream neither is known.
+  data.num_rows = options.supply == nullptr ? options.num_rows : 1;
+  data.num_tokens = options.supply == nullptr ? dataset.num_tokens() : 1;
   data.fingerprint = dataset.fingerprint();
   data.max_length = max_length;
   data.packing = packing_name(packing);
@@ -321,6 +322,8 @@ bool same_batch_arguments(const TrainingRecord& then, const TrainingRecord& now)
 BatchPlanOptions resumed_batch_options(const DataRecord& then, const BatchPlanOptions& now) {
   BatchPlanOptions options = then.batch_options();
   options.mixture = now.mixture;
+  options.supply = now.supply;
+  if (now.supply != nullptr) options.num_rows = now.num_rows;
   const bool same = then.micro_batch_size == now.micro_batch_size && then.world_size == now.world_size &&
                     then.gradient_accumulation_steps == now.gradient_accumulation_steps &&
                     then.global_batch_size == now.global_batch_size;

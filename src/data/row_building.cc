@@ -1,0 +1,129 @@
+#include "data/row_building.h"
+
+#include <cstdlib>
+#include <exception>
+#include <limits>
+#include <memory>
+
+#include "base/error.h"
+#include "data/row_stream.h"
+#include "data/rows/token_cache.h"
+#include "formats/input_files.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Token positions and row lengths are 32 bits wide.
+constexpr int64_t kMaxRowLength = int64_t{1} << 30;
+
+// Whether a row with an error is left out. Settings that are wrong are wrong for all rows.
+bool skips(const TokenizedRow& row, const RowOptions& options, std::string* first_problem) {
+  if (!options.skip_bad_rows) return false;
+  try {
+    std::rethrow_exception(row.error);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kBadData) return false;
+    if (first_problem->empty()) *first_problem = error.what();
+  }
+  return true;
+}
+
+void check_settings(const DatasetOptions& options, int64_t vocab_size) {
+  TESSERA_CHECK(1 <= vocab_size && vocab_size <= std::numeric_limits<int32_t>::max(), "vocab_size={}",
+                vocab_size);
+  if (options.max_length < 2 || options.max_length > kMaxRowLength) {
+    fail(ExitCode::kBadConfig, "max_length: expected 2 to {}, found {}", kMaxRowLength, options.max_length);
+  }
+}
+
+}  // namespace
+
+RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptions& options,
+                         const Tokenizer* tokenizer, int64_t vocab_size) {
+  check_settings(options, vocab_size);
+  RowPlan plan = plan_rows(sources, options);
+  const std::string& first = plan.files.front().path.string();
+  const bool is_packed = options.packing != Packing::kNone;
+  if (plan.is_pretokenized && is_packed) {
+    fail(ExitCode::kBadConfig,
+         "{}: packing joins documents, but a pre-tokenized file has finished rows: leave packing out", first);
+  }
+  const bool needs_tokenizer = plan.needs_tokenizer();
+  if (needs_tokenizer && tokenizer == nullptr)
+    fail(ExitCode::kBadConfig, "{}: text needs a tokenizer, but the model has no tokenizer.json", first);
+  if (is_packed && needs_tokenizer && !tokenizer->eos_id()) {
+    fail(ExitCode::kBadConfig,
+         "packing separates documents by the end-of-text token, but the tokenizer has none: name eos_token "
+         "in tokenizer_config.json, or train without packing");
+  }
+  if (is_packed && needs_tokenizer && *tokenizer->eos_id() >= vocab_size) {
+    fail(ExitCode::kBadConfig,
+         "eos id {} is not below the model's vocab_size {}: the tokenizer belongs to another model",
+         *tokenizer->eos_id(), vocab_size);
+  }
+  return plan;
+}
+
+fs::path token_cache_folder(const DatasetOptions& options) {
+  if (!options.cache_folder.empty()) return options.cache_folder;
+  // The XDG Base Directory Specification says to ignore relative paths.
+  if (const char* xdg = std::getenv("XDG_CACHE_HOME"); xdg != nullptr && fs::path(xdg).is_absolute())
+    return fs::path(xdg) / "tessera";
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return fs::path(home) / ".cache" / "tessera";
+  fail(ExitCode::kBadConfig,
+       "no folder for the token cache: give one, or set the environment variable XDG_CACHE_HOME or HOME");
+}
+
+std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options, const Tokenizer* tokenizer,
+                              int64_t vocab_size, std::span<const Hash128> hashes) {
+  std::string text =
+      fmt::format("rows {} vocab_size {} max_length {} packing {} skip_bad {}\n", kTokenCacheVersion,
+                  vocab_size, options.max_length, static_cast<int>(options.packing), options.skip_bad_rows);
+  if (plan.needs_tokenizer()) {
+    text += fmt::format("text_per_line {} eos {} special {} skip_invalid {} tokenizer {:x}\n",
+                        options.text_per_line, tokenizer->eos_id().value_or(-1), options.add_special_tokens,
+                        options.skip_invalid_utf8, tokenizer->fingerprint());
+  }
+  if (plan.has_chats()) {
+    const auto chat = load_chat_template(plan, options, tokenizer);
+    text += fmt::format("prompt {} assistant {} special {} template {:x}\n", options.train_on_prompt,
+                        options.assistant_only_loss, options.parse_special_tokens,
+                        chat == nullptr ? 0 : chat->fingerprint());
+  }
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const SourceFile& file = plan.files[i];
+    text += fmt::format("kind {} size {} hash {} shape {}", static_cast<int>(input_kind(file.path)),
+                        file.stamp.size_bytes, hashes[i].hex(), row_shape_name(file.shape));
+    if (file.format->text_column != "text") text += fmt::format(" text {}", file.format->text_column);
+    for (const auto& [field, column] : file.format->columns)
+      text += fmt::format(" {}:{}={}:{}", field.size(), field, column.size(), column);
+    const MessageTags& tags = file.format->tags;
+    if (tags != MessageTags())
+      text +=
+          fmt::format(" tags {}:{} {}:{}", tags.role.size(), tags.role, tags.content.size(), tags.content);
+    for (const auto& [from, role] : tags.roles) text += fmt::format(" {}:{}={}", from.size(), from, role);
+    text += '\n';
+  }
+  return text;
+}
+
+void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, RowBuilder* builder,
+              CacheCounts* counts, std::string* first_problem) {
+  for (const TokenizedRow& row : rows) {
+    if (row.error && !skips(row, options, first_problem)) std::rethrow_exception(row.error);
+    if (row.error) {
+      ++counts->num_bad_rows;
+    } else if (row.is_invalid) {
+      ++counts->num_invalid_documents;
+    } else if (row.ids.empty()) {
+      ++counts->num_empty_documents;
+    } else {
+      builder->add_document(row.ids, row.labels, row.is_complete);
+    }
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,35 @@
+// What rows that are made at once and rows that are made in the background have in common.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+#include "data/dataset.h"
+#include "data/row_plan.h"
+#include "data/row_tokenizer.h"
+#include "data/rows/content_hash.h"
+#include "data/rows/row_builder.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+
+// options.cache_folder or the default one. Error(kBadConfig) if there is none.
+std::filesystem::path token_cache_folder(const DatasetOptions& options);
+
+// plan_rows(), with the settings checked against it: lengths, packing, tokenizer. Error(kBadConfig).
+RowPlan checked_row_plan(std::span<const DataSource> sources, const DatasetOptions& options,
+                         const Tokenizer* tokenizer, int64_t vocab_size);
+
+// Everything that determines the rows, as text: settings, tokenizer, chat template, and the hashes of the
+// plan's files.
+std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options, const Tokenizer* tokenizer,
+                              int64_t vocab_size, std::span<const Hash128> hashes);
+
+// Adds tokenized rows to `builder`. Throws the error of the first that may not be skipped; *first_problem is
+// that of the first one skipped, if it is still empty.
+void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, RowBuilder* builder,
+              CacheCounts* counts, std::string* first_problem);
+
+}  // namespace tessera
