@@ -157,7 +157,8 @@ TEST(SupplyOfRows, EveryPassTakesEveryRowOnceBlockByBlock) {
     EXPECT_EQ(plan.steps_per_epoch(), 25);
     std::vector<int64_t> rows;
     for (int64_t step = 0; step < 25; ++step) {
-      for (const int64_t row : plan.rows_of_step(step).at(0)) rows.push_back(row);
+      const std::vector<int64_t> of_step = plan.rows_of_step(step).at(0);
+      rows.insert(rows.end(), of_step.begin(), of_step.end());
     }
     ASSERT_EQ(rows.size(), 100u);
     for (int64_t pass = 0; pass < 4; ++pass) {

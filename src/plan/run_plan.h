@@ -22,7 +22,7 @@ struct RunPlan {
   std::optional<ComputePeak> peak;
 
   // Data and steps.
-  int64_t num_rows = 0;  // of an epoch; 0 if it is not known
+  int64_t num_rows = 0;    // of an epoch; 0 if it is not known
   int64_t num_tokens = 0;  // of one epoch
   int64_t eval_rows = 0;
   int64_t step_rows = 0;         // of all ranks

@@ -11,11 +11,11 @@ namespace tessera {
 // {"role": role, "content": content}
 void add_message(std::string role, std::string content, Value::List* messages);
 
-// Appends the items of a list, or of JSON text with one: OpenAI's (role, content, tool_calls, ...) as they are, ShareGPT's (from,
-// value) with the roles of OpenAI, or those with the fields and roles of `tags`. Content that is a list of
-// text parts becomes one string; fields that are null are dropped, except content: tables have every column
-// in every message. Error(kBadData) starting with `where` and the item's index: not a list of objects, no
-// role, an unknown `from`, a part that is not text.
+// Appends the items of a list, or of JSON text with one: OpenAI's (role, content, tool_calls, ...) as they
+// are, ShareGPT's (from, value) with the roles of OpenAI, or those with the fields and roles of `tags`.
+// Content that is a list of text parts becomes one string; fields that are null are dropped, except content:
+// tables have every column in every message. Error(kBadData) starting with `where` and the item's index: not
+// a list of objects, no role, an unknown `from`, a part that is not text.
 void append_messages(Value items, const MessageTags& tags, const std::string& where, Value::List* messages);
 
 // Appends Alpaca's history, a list of pairs of a user's and an assistant's message.
