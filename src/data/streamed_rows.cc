@@ -214,6 +214,8 @@ int64_t StreamedRows::wait_for_block(int64_t block) const {
       if (fs::exists(block_path(block), error)) {
         auto found = std::make_shared<const TokenCache>(TokenCache::open(block_path(block), hash_, nullptr));
         const int64_t num_rows = found->trailer().num_rows;
+        // The last one, which is there before the file that says so.
+        if (num_rows < block_rows()) end_ = End{block + 1, block * block_rows() + num_rows};
         open_blocks_.emplace(block, std::move(found));
         while (open_blocks_.size() > kOpenBlocks) {
           // Passes go from the first block to the last; the farthest is needed last.
