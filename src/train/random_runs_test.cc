@@ -134,7 +134,8 @@ void write_documents(Draw& draw, int64_t least, bool have_prompts, const fs::pat
   write_text_file(file, lines);
 }
 
-// One source of rows or two with weights, evaluated on the same rows or on some that are split off.
+// One source of rows, streamed or not, or two with weights, evaluated on the same rows or on some that are
+// split off.
 void draw_data(Draw& draw, const fs::path& folder, TrainingArguments* args) {
   const bool have_prompts = draw.coin();
   const bool splits = args->evaluates() && draw.coin();
@@ -147,6 +148,8 @@ void draw_data(Draw& draw, const fs::path& folder, TrainingArguments* args) {
     args->dataset = {args->dataset[0] + ":0.6", (folder / "more.jsonl").string() + ":0.4"};
   }
   args->train_on_prompt = draw.coin();
+  args->streaming = !splits && !is_mixture && draw.coin();
+  args->streaming_buffer_rows = draw.number(1, 40);
   if (splits) {
     args->validation_split_percentage = static_cast<double>(draw.number(5, 20));
   } else {
@@ -167,11 +170,11 @@ struct RandomRun {
     const TrainingArguments& args = tiny.args;
     return fmt::format(
         "{} nodes of {} ranks of {} threads, stage {} {}, {}, micro-batch {} x {}, merge {}, pack {}, "
-        "checkpointing {}, packing {}, async_save {}, {} sources, NEFTune {}",
+        "checkpointing {}, packing {}, async_save {}, {} sources, streaming {}, NEFTune {}",
         machine.ranks.num_nodes, machine.ranks.local_world_size, machine.threads_per_rank, *args.zero_stage,
         args.gather_schedule, args.dtype, args.per_device_train_batch_size, args.gradient_accumulation_steps,
         args.merge_micro_batches, args.pack_weights, args.gradient_checkpointing, args.packing,
-        args.async_save, args.dataset.size(), args.neftune_noise_alpha.value_or(0));
+        args.async_save, args.dataset.size(), args.streaming, args.neftune_noise_alpha.value_or(0));
   }
 
   // Trains into tiny.folder() / `output`; SIGTERM reaches the last rank after `stop_after` steps.
