@@ -61,6 +61,12 @@ TrainingData open_training_data(const TrainingArguments& args, const ModelConfig
         ChatTemplate::load(tokenizer_folder(args), *data.tokenizer, {args.chat_template, ""});
     data.chat_template = given.source();
     data.end_of_answer = given.end_of_answer(*data.tokenizer);
+    if (!data.end_of_answer) {
+      log_warning(
+          "chat_template {}: the tokenizer has no special token with which it ends an answer: what it writes "
+          "is ordinary text, and programs that generate cannot tell where an answer ends",
+          args.chat_template);
+    }
   }
   return data;
 }
