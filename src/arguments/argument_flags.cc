@@ -75,9 +75,9 @@ void declare_model_and_data(FlagTable* table, TrainingArguments* args) {
       "streaming", &args->streaming,
       "Begin to train while the dataset is still being tokenized, in the background. Needs max_steps, as the "
       "number of rows is not known.");
-  Flag& buffer =
-      table->add("streaming_buffer_rows", &args->streaming_buffer_rows,
-                 "With streaming, rows that are shuffled together: training begins when so many are there.");
+  Flag& buffer = table->add(
+      "streaming_buffer_rows", &args->streaming_buffer_rows,
+      "With streaming, rows that are shuffled together; training begins once this many are tokenized.");
   buffer.aliases = {"buffer_size", "shuffle_buffer_size"};
   limit(buffer, at_least(1));
   declare_data_flags(table, args);

@@ -266,10 +266,9 @@ int64_t TrainingArguments::persistence_threshold_elements(int64_t hidden_size) c
 }
 
 int64_t TrainingArguments::row_limit(int64_t max_position_embeddings) const {
-  constexpr int64_t kDefault = 1024;
   if (max_length) return *max_length;
   const bool is_text = dataset.empty() || needs_tokenizer(dataset);
-  return is_text ? std::min(kDefault, max_position_embeddings) : max_position_embeddings;
+  return is_text ? default_row_limit(max_position_embeddings) : max_position_embeddings;
 }
 
 Packing TrainingArguments::packing_mode() const {

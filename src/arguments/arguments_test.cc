@@ -7,50 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "support/arguments_test_support.h"
 
 namespace tessera {
 namespace {
 
 using testing::HasSubstr;
-
-class ArgumentsTest : public testing::Test {
- protected:
-  ArgumentsTest() { declare_training_flags(&table_, &args_); }
-
-  void give(const std::string& name, const std::string& value) {
-    const Flag* flag = table_.find(name);
-    ASSERT_NE(flag, nullptr) << name;
-    table_.set(*flag, {value}, "command line");
-  }
-
-  // The message that refuses a single value on the command line.
-  std::string refusal(const std::string& name, const std::string& value) {
-    try {
-      give(name, value);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kUsage) << error.what();
-      return error.what();
-    }
-    ADD_FAILURE() << "--" << name << " " << value << " was accepted";
-    return "";
-  }
-
-  void resolve() { resolve_training_arguments(table_, 1, &args_); }
-
-  std::string contradiction() {
-    try {
-      resolve();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::kBadConfig) << error.what();
-      return error.what();
-    }
-    ADD_FAILURE() << "was accepted";
-    return "";
-  }
-
-  TrainingArguments args_;
-  FlagTable table_;
-};
 
 TEST_F(ArgumentsTest, RestartedRanksResumeUnlessTheFlagIsGiven) {
   const auto variable = [](const std::string& value) -> Environment {

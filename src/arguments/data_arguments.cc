@@ -124,6 +124,10 @@ void declare_data_flags(FlagTable* table, DataArguments* args) {
   declare_chat_flags(table, args);
 }
 
+int64_t default_row_limit(int64_t max_position_embeddings) {
+  return std::min<int64_t>(1024, max_position_embeddings);
+}
+
 DataSource parse_data_source(const std::string& entry) {
   const size_t colon = entry.rfind(':');
   std::error_code error;

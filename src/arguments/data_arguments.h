@@ -1,6 +1,7 @@
 // The settings by which files become rows: flags that all commands that read datasets share.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -34,6 +35,9 @@ struct DataArguments {
 
 // Declares a flag for every setting in `table`, bound to `args`, which must outlive it.
 void declare_data_flags(FlagTable* table, DataArguments* args);
+
+// Tokens of a row of text if no max_length is given: 1024, or as many as the model has positions.
+int64_t default_row_limit(int64_t max_position_embeddings);
 
 // PATH or PATH:WEIGHT; a path that exists has no weight. Error(kBadConfig) for a weight that is not positive.
 DataSource parse_data_source(const std::string& entry);

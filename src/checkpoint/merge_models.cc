@@ -145,7 +145,7 @@ std::vector<Source> open_sources(const std::vector<fs::path>& models, ThreadPool
     sources.push_back({folder, read_model_config(folder), SafetensorsModel::open(folder)});
     const Source& source = sources.back();
     check_same_config(sources.front(), source);
-    // Of no element: checks names, shapes and types of all tensors.
+    // Reads no element: checks names, shapes and types of all tensors.
     load_weights(source.weights, source.config, parameter_layout(source.config), {}, pool,
                  {.ranges = std::span<const ElementRange>()});
   }

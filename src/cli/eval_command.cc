@@ -194,10 +194,9 @@ class EvalCommand : public Command {
   }
 
   Dataset open_dataset(const ModelConfig& config, ThreadPool& pool, bool shows_progress) {
-    constexpr int64_t kDefaultLength = 1024;
     const std::string folder = tokenizer_.empty() ? model_ : tokenizer_;
     DatasetOptions options = dataset_options(data_, dataset_, folder);
-    options.max_length = max_length_.value_or(std::min(kDefaultLength, config.max_position_embeddings));
+    options.max_length = max_length_.value_or(default_row_limit(config.max_position_embeddings));
     options.allow_truncation = allow_truncation_;
     options.packing = !packing_ ? Packing::kNone : joined_ ? Packing::kJoined : Packing::kIsolated;
     options.cache_folder = cache_dir_;

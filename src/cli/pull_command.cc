@@ -29,7 +29,7 @@ class PullCommand : public Command {
   std::string description() const override {
     return "Downloads into the cache that huggingface_hub uses too, and prints the folder. Files that are in "
            "the cache are "
-           "not fetched again; an interrupted download goes on where it stopped. Without --include, only "
+           "not fetched again; an interrupted download resumes where it stopped. Without --include, only "
            "what training "
            "needs: of a model the safetensors weights, configuration, tokenizer and chat template.\n"
            "HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_HUB_OFFLINE and "

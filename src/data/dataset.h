@@ -97,7 +97,7 @@ class Dataset {
   // The rows of a stream, whose number is not known: num_rows(), num_tokens() and num_targets() are 0, and
   // max_row_length() is the most there may be. Null for other datasets.
   const RowSupply* supply() const;
-  // Of files, settings, tokenizer, weights and split.
+  // A hash that covers files, settings, tokenizer, weights and split.
   std::string fingerprint() const;
   // Takes the first `percent` % of the rows of every part (at least one, and not all) out of this dataset and
   // returns them as another one. Error(kBadData) if a part has a single row.

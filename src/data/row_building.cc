@@ -1,7 +1,6 @@
 #include "data/row_building.h"
 
 #include <cstdlib>
-#include <exception>
 #include <limits>
 #include <memory>
 
@@ -17,18 +16,6 @@ namespace fs = std::filesystem;
 
 // Token positions and row lengths are 32 bits wide.
 constexpr int64_t kMaxRowLength = int64_t{1} << 30;
-
-// Whether a row with an error is left out. Settings that are wrong are wrong for all rows.
-bool skips(const TokenizedRow& row, const RowOptions& options, std::string* first_problem) {
-  if (!options.skip_bad_rows) return false;
-  try {
-    std::rethrow_exception(row.error);
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kBadData) return false;
-    if (first_problem->empty()) *first_problem = error.what();
-  }
-  return true;
-}
 
 void check_settings(const DatasetOptions& options, int64_t vocab_size) {
   TESSERA_CHECK(1 <= vocab_size && vocab_size <= std::numeric_limits<int32_t>::max(), "vocab_size={}",
@@ -110,10 +97,21 @@ std::string row_settings_text(const RowPlan& plan, const DatasetOptions& options
   return text;
 }
 
+bool may_skip(const std::exception_ptr& error, const RowOptions& options, std::string* first_problem) {
+  if (!options.skip_bad_rows) return false;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& problem) {
+    if (problem.code() != ExitCode::kBadData) return false;
+    if (first_problem->empty()) *first_problem = problem.what();
+  }
+  return true;
+}
+
 void add_rows(std::span<const TokenizedRow> rows, const RowOptions& options, RowBuilder* builder,
               CacheCounts* counts, std::string* first_problem) {
   for (const TokenizedRow& row : rows) {
-    if (row.error && !skips(row, options, first_problem)) std::rethrow_exception(row.error);
+    if (row.error && !may_skip(row.error, options, first_problem)) std::rethrow_exception(row.error);
     if (row.error) {
       ++counts->num_bad_rows;
     } else if (row.is_invalid) {

@@ -28,7 +28,7 @@ struct RowBatch {
   int64_t max_bytes = int64_t{32} << 20;
   int64_t max_documents = 16384;
   bool keeps_text = false;  // in TokenizedRow::text
-  // Of a text file that is one document, no more is read: for a look at the start of large files.
+  // Reads at most this much of a text file that is a single document, for a look at the start of large files.
   int64_t max_document_bytes = std::numeric_limits<int64_t>::max();
 };
 

@@ -32,7 +32,7 @@ constexpr double kLogInterval_s = 60;
 // Thrown within the tokenizing thread when it is asked to stop.
 struct Stopped {};
 
-// Of the start and the end of a file.
+// A hash of the start and the end of a file.
 Hash128 hash_of_ends(const fs::path& path) {
   constexpr int64_t kBytes = int64_t{1} << 20;
   const InputFile file = InputFile::open(path);
@@ -232,7 +232,6 @@ int64_t StreamedRows::wait_for_block(int64_t block) const {
 
 std::optional<int64_t> StreamedRows::num_rows() const {
   const std::lock_guard hold(mutex_);
-  if (!end_) end_ = find_end();
   return end_ ? std::optional(end_->num_rows) : std::nullopt;
 }
 

@@ -1,6 +1,7 @@
 #include "formats/json.h"
 
 #include <algorithm>
+#include <system_error>
 #include <unordered_set>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "base/json_value.h"
 #include "base/text.h"
 #include "formats/json_problem.h"
+#include "io/file.h"
 
 namespace tessera {
 
@@ -36,6 +38,12 @@ Json parse_json(std::string_view text, const std::string& origin, int max_depth)
   } catch (const Json::exception&) {
     fail(ExitCode::kBadData, "{}: not valid JSON: {}", origin, json_problem(text).text());
   }
+}
+
+Json parse_json_file_if_any(const std::filesystem::path& path) {
+  std::error_code unreadable;  // becomes an error that names the file when it is opened
+  if (!std::filesystem::exists(path, unreadable) && !unreadable) return Json::object();
+  return parse_json(read_text_file(path), path.string());
 }
 
 JsonNode JsonNode::operator[](std::string_view key) const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -16,6 +17,10 @@ using Json = nlohmann::json;
 // Parses one JSON document. Rejected (kBadData, naming `origin`): malformed UTF-8, NUL bytes, syntax errors,
 // anything after the document, numbers out of range, duplicate keys in an object, nesting beyond max_depth.
 Json parse_json(std::string_view text, const std::string& origin, int max_depth = 64);
+
+// The document in a file, an empty object if there is no such file. Errors of read_text_file() and
+// parse_json().
+Json parse_json_file_if_any(const std::filesystem::path& path);
 
 // Rejects bytes that are never valid in JSON: malformed UTF-8, and NUL, which nlohmann::json takes for the
 // end of the text.

@@ -18,7 +18,7 @@ class ContentDigest {
   ContentDigest(const std::string& etag, int64_t size_bytes);
 
   void add(std::string_view data);
-  // Of all bytes added. `found` is set to the digest computed.
+  // Whether the digest of all bytes added is the expected one. `found` is set to the digest computed.
   bool matches(std::string* found);
   const char* name() const { return name_; }
 

@@ -19,7 +19,7 @@ struct DownloadEvents {
 
 // Makes source's blob appear in the cache, complete, with the right size and hash, and on disk. The content
 // arrives as up to settings.connections ranges at a time and is hashed and written in order: what an
-// interrupted download leaves is always a first part of the file, from which the next one goes on. Content
+// interrupted download leaves is always a prefix of the file, from which the next one resumes. Content
 // with a wrong hash is dropped and fetched once more. Throws Error; after a full disk what has arrived stays.
 void download_blob(HubClient& client, const RepoCache& cache, const std::string& commit,
                    const FileSource& source, const DownloadEvents& events);

@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "expect_error.h"
+#include "support/value_json.h"
 #include "test_paths.h"
 
 namespace tessera::jinja {
@@ -19,22 +20,6 @@ namespace {
 
 using nlohmann::ordered_json;
 using ::testing::HasSubstr;
-
-Value to_value(const ordered_json& json) {
-  if (json.is_null()) return nullptr;
-  if (json.is_boolean()) return json.get<bool>();
-  if (json.is_number_integer()) return json.get<int64_t>();
-  if (json.is_number()) return json.get<double>();
-  if (json.is_string()) return json.get<std::string>();
-  if (json.is_array()) {
-    Value::List list;
-    for (const ordered_json& item : json) list.push_back(to_value(item));
-    return list;
-  }
-  Value::Object object;
-  for (const auto& [name, item] : json.items()) object.push_back({name, to_value(item)});
-  return object;
-}
 
 Value::Object context_of(std::string_view json) { return *to_value(ordered_json::parse(json)).object(); }
 

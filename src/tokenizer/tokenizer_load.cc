@@ -199,20 +199,13 @@ void take_special_tokens(const JsonNode& config, Tokenizer::Impl* impl) {
   }
 }
 
-// The file's document; an empty one if there is no such file.
-nlohmann::json read_object(const std::filesystem::path& path) {
-  std::error_code unreadable;  // becomes an error that names the file when it is opened
-  if (!std::filesystem::exists(path, unreadable) && !unreadable) return nlohmann::json::object();
-  return parse_json(read_text_file(path), path.string());
-}
-
 }  // namespace
 
 void Tokenizer::Impl::read_settings(const std::filesystem::path& folder) {
   const std::string config_path = (folder / "tokenizer_config.json").string();
   const std::string map_path = (folder / "special_tokens_map.json").string();
-  const nlohmann::json config = read_object(config_path);
-  const nlohmann::json map = read_object(map_path);
+  const nlohmann::json config = parse_json_file_if_any(config_path);
+  const nlohmann::json map = parse_json_file_if_any(map_path);
   take_special_tokens(JsonNode(config, config_path), this);
   take_special_tokens(JsonNode(map, map_path), this);
   apply_llama_settings(JsonNode(config, config_path), this);

@@ -9,29 +9,10 @@
 
 #include "base/value.h"
 #include "jinja/template.h"
+#include "support/value_json.h"
 
 using nlohmann::ordered_json;
 using tessera::Value;
-
-namespace {
-
-Value to_value(const ordered_json& json) {
-  if (json.is_null()) return nullptr;
-  if (json.is_boolean()) return json.get<bool>();
-  if (json.is_number_integer()) return json.get<int64_t>();
-  if (json.is_number()) return json.get<double>();
-  if (json.is_string()) return json.get<std::string>();
-  if (json.is_array()) {
-    Value::List list;
-    for (const ordered_json& item : json) list.push_back(to_value(item));
-    return list;
-  }
-  Value::Object object;
-  for (const auto& [name, item] : json.items()) object.push_back({name, to_value(item)});
-  return object;
-}
-
-}  // namespace
 
 int main() {
   tessera::jinja::RenderOptions options;
@@ -51,7 +32,7 @@ int main() {
     ordered_json out;
     try {
       const auto parsed = tessera::jinja::Template::parse(json["template"].get<std::string>(), "template");
-      const Value context = to_value(json["context"]);
+      const Value context = tessera::to_value(json["context"]);
       out = parsed.render(*context.object(), options).text;
     } catch (const tessera::jinja::RaisedByTemplate& error) {
       out = {{"raised", error.message()}};

@@ -1,7 +1,9 @@
-// For tests: values as JSON, to compare rows with what other programs wrote.
+// For tests: values as JSON, to compare rows with what other programs wrote, and JSON as values.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "base/value.h"
 
@@ -24,6 +26,22 @@ inline nlohmann::ordered_json to_json(const Value& value) {
     return object;
   }
   return nullptr;
+}
+
+inline Value to_value(const nlohmann::ordered_json& json) {
+  if (json.is_null()) return nullptr;
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (json.is_number()) return json.get<double>();
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_array()) {
+    Value::List list;
+    for (const auto& item : json) list.push_back(to_value(item));
+    return list;
+  }
+  Value::Object object;
+  for (const auto& [name, item] : json.items()) object.push_back({name, to_value(item)});
+  return object;
 }
 
 }  // namespace tessera

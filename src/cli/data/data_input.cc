@@ -1,6 +1,6 @@
 #include "cli/data/data_input.h"
 
-#include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "formats/huggingface/model_config.h"
@@ -33,15 +33,15 @@ OpenData open_data(const DataInput& input) {
   open.options = dataset_options(input.data, input.dataset, folder);
   open.plan = plan_rows(open.options.sources, open.options);
   if (open.plan.needs_tokenizer()) open.tokenizer = Tokenizer::open(folder);
-  constexpr int64_t kDefaultLength = 1024;
+  int64_t num_positions = std::numeric_limits<int64_t>::max();
   if (input.model.empty()) {
     open.vocab_size = open.tokenizer ? open.tokenizer->vocab_size() : Tokenizer::open(folder).vocab_size();
-    open.max_length = input.max_length.value_or(kDefaultLength);
   } else {
     const ModelConfig config = read_model_config(input.model);
     open.vocab_size = config.vocab_size;
-    open.max_length = input.max_length.value_or(std::min(kDefaultLength, config.max_position_embeddings));
+    num_positions = config.max_position_embeddings;
   }
+  open.max_length = input.max_length.value_or(default_row_limit(num_positions));
   return open;
 }
 

@@ -13,6 +13,7 @@
 #include "cli/data/data_input.h"
 #include "cli/terminal/terminal.h"
 #include "cli/threads.h"
+#include "data/row_building.h"
 #include "data/row_stream.h"
 #include "data/rows/pretokenized_rows.h"
 #include "data/rows/row_builder.h"
@@ -21,7 +22,7 @@
 namespace tessera {
 namespace {
 
-// Of a text file that is a single document; the rest is not looked at.
+// Read of a text file that is a single document; the rest is ignored.
 constexpr int64_t kMaxDocumentBytes = int64_t{1} << 20;
 
 // Marks what is no target: dimmed on a terminal with colours, else by braces around what is one.
@@ -112,22 +113,13 @@ class DataPreviewCommand : public Command {
     while (stream.next()) {
       for (size_t i = 0; i < stream.rows().size(); ++i) {
         const TokenizedRow& row = stream.rows()[i];
-        if (row.error && !input_.data.skip_bad_rows) std::rethrow_exception(row.error);
         if (row.error) {
-          note_problem(row.error);
+          if (!may_skip(row.error, data.options, &first_problem_)) std::rethrow_exception(row.error);
+          ++num_bad_;
         } else if (!row.ids.empty() && !visit(stream.documents()[i], row)) {
           return;
         }
       }
-    }
-  }
-
-  void note_problem(const std::exception_ptr& problem) {
-    try {
-      std::rethrow_exception(problem);
-    } catch (const Error& error) {
-      if (error.code() != ExitCode::kBadData) throw;
-      if (num_bad_++ == 0) first_problem_ = error.what();
     }
   }
 

@@ -14,6 +14,7 @@
 #include "cli/data/data_input.h"
 #include "cli/terminal/terminal.h"
 #include "cli/threads.h"
+#include "data/row_building.h"
 #include "data/row_stream.h"
 #include "data/rows/batch_plan.h"
 #include "data/rows/pretokenized_rows.h"
@@ -125,7 +126,8 @@ class DataStatsCommand : public Command {
       for (size_t i = 0; i < stream.rows().size(); ++i) {
         const TokenizedRow& row = stream.rows()[i];
         if (row.error) {
-          note_problem(row.error);
+          if (!may_skip(row.error, data.options, &stats_.first_problem)) std::rethrow_exception(row.error);
+          ++stats_.num_bad;
         } else if (row.is_invalid) {
           ++stats_.num_bad;
         } else if (row.ids.empty()) {
@@ -143,15 +145,6 @@ class DataStatsCommand : public Command {
     for (const std::filesystem::path& path : data.plan.paths()) {
       read_pretokenized_rows({&path, 1}, data.vocab_size, INT32_MAX, data.plan.has_labels, INT64_MAX,
                              [&](auto ids, auto labels, auto) { count(path.string(), ids, labels); });
-    }
-  }
-
-  void note_problem(const std::exception_ptr& problem) {
-    try {
-      std::rethrow_exception(problem);
-    } catch (const Error& error) {
-      if (!input_.data.skip_bad_rows || error.code() != ExitCode::kBadData) throw;
-      if (stats_.num_bad++ == 0) stats_.first_problem = error.what();
     }
   }
 

@@ -31,18 +31,12 @@ struct NamedSource {
 };
 using Sources = std::map<std::string, NamedSource>;
 
-Json read_object(const fs::path& path) {
-  std::error_code unreadable;  // becomes an error that names the file when it is opened
-  if (!fs::exists(path, unreadable) && !unreadable) return Json::object();
-  return parse_json(read_text_file(path), path.string());
-}
-
 // The templates of a model's folder by name.
 Sources read_sources(const fs::path& folder) {
   Sources sources;
   const fs::path config_path = folder / "tokenizer_config.json";
   const std::string origin = config_path.string();
-  const Json config = read_object(config_path);
+  const Json config = parse_json_file_if_any(config_path);
   const JsonNode node = JsonNode(config, origin)["chat_template"];
   if (node.is_string()) {
     sources["default"] = {node.where(), node.string()};
@@ -90,7 +84,7 @@ Value::Object special_token_variables(const fs::path& folder) {
   Value::Object variables;
   for (const char* file : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const std::string origin = (folder / file).string();
-    const Json config = read_object(folder / file);
+    const Json config = parse_json_file_if_any(folder / file);
     const JsonNode root(config, origin);
     for (const char* name :
          {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {

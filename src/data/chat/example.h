@@ -53,7 +53,7 @@ struct ChatExample {
   Value::List messages;             // objects with a string `role`; text parts of `content` are joined
   Value tools;                      // a list of JSON schemas, or null
   Value::Object more;               // further variables of the template (chat_template_kwargs)
-  int64_t num_prompt_messages = 0;  // the first so many are a prompt, never a target
+  int64_t num_prompt_messages = 0;  // this many at the start are the prompt, never targets
   bool has_answers = false;  // a prompt with its answers (alpaca, prompt + completion): those are the targets
 };
 

@@ -221,7 +221,8 @@ int64_t BatchPlan::supplied_row(int64_t position) const {
   std::optional<int64_t> num_rows = supply.num_rows();
   if (!num_rows && position % block_rows >= supply.wait_for_block(position / block_rows)) {
     num_rows = supply.num_rows();
-    TESSERA_CHECK(num_rows, "position {} is behind the end of rows that have none", position);
+    TESSERA_CHECK(num_rows, "position {} lies beyond the last row, but the number of rows is unknown",
+                  position);
   }
   const int64_t epoch = num_rows ? position / *num_rows : 0;
   const int64_t row = num_rows ? position % *num_rows : position;

@@ -13,7 +13,7 @@ class RowSupply {
   // Waits until the block is there, and returns its rows: fewer than block_rows() in the last block, 0 beyond
   // it.
   virtual int64_t wait_for_block(int64_t block) const = 0;
-  // The rows of all blocks, once the last one is there.
+  // The rows of all blocks, once wait_for_block() has met the last one or what is beyond it.
   virtual std::optional<int64_t> num_rows() const = 0;
 };
 

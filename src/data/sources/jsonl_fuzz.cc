@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "data/sources/record_reader.h"
 #include "formats/value_json.h"
+#include "support/value_json.h"
 
 namespace tessera {
 namespace {
@@ -66,24 +67,6 @@ Cut cut(RecordReader::Format format, std::string_view text, size_t piece) {
   return result;
 }
 
-// A value as nlohmann's parser has it.
-nlohmann::json json_of(const Value& value) {
-  if (const bool* boolean = value.boolean()) return *boolean;
-  if (const int64_t* integer = value.integer()) return *integer;
-  if (const double* number = value.number()) return *number;
-  if (const std::string* text = value.string()) return *text;
-  nlohmann::json json;
-  if (const Value::List* items = value.list()) {
-    json = nlohmann::json::array();
-    for (const Value& item : *items) json.push_back(json_of(item));
-  }
-  if (const Value::Object* fields = value.object()) {
-    json = nlohmann::json::object();
-    for (const Value::Field& field : *fields) json[field.name] = json_of(field.value);
-  }
-  return json;
-}
-
 void check_record(const Record& record) {
   Value value;
   try {
@@ -92,7 +75,7 @@ void check_record(const Record& record) {
     check_refusal(error, ExitCode::kBadData);
     return;
   }
-  TESSERA_CHECK(json_of(value) == nlohmann::json::parse(record.text));
+  TESSERA_CHECK(to_json(value) == nlohmann::ordered_json::parse(record.text));
 }
 
 void check(std::string_view text, size_t piece) {

@@ -25,7 +25,7 @@ class CsvReader {
   // False at the end. RowError names file, line, what was expected and what was found; the next call reads
   // the row after it.
   bool next(Value* row);
-  // Of the beginning of the row that next() returned or refused last, from 1.
+  // The line, from 1, where the row that next() last returned or refused begins.
   int64_t line_number() const { return row_line_; }
   int64_t bytes_consumed() const { return source_->bytes_consumed(); }
 

@@ -105,7 +105,7 @@ struct PageHeader {
   Encoding encoding = Encoding::kPlain;
   Encoding definition_encoding = Encoding::kRle;
   Encoding repetition_encoding = Encoding::kRle;
-  // Of kDataV2.
+  // In kDataV2 only.
   int64_t definition_bytes = 0;
   int64_t repetition_bytes = 0;
   bool is_compressed = true;

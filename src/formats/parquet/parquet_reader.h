@@ -36,7 +36,7 @@ class ParquetReader {
 
   // False after the last row. The row is an object.
   bool next(Value* row);
-  // Of the row that next() returned or refused last, from 0; -1 before the first.
+  // The number, from 0, of the row that next() last returned or refused; -1 before the first.
   int64_t row_number() const;
   // The next row is `row`, from 0 to num_rows(). Row groups before it are not read.
   void skip_to(int64_t row);

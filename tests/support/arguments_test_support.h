@@ -1,0 +1,52 @@
+// For tests: the flags of a training run, set one by one.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "arguments/arguments.h"
+#include "base/error.h"
+
+namespace tessera {
+
+class ArgumentsTest : public testing::Test {
+ protected:
+  ArgumentsTest() { declare_training_flags(&table_, &args_); }
+
+  void give(const std::string& name, const std::string& value) {
+    const Flag* flag = table_.find(name);
+    ASSERT_NE(flag, nullptr) << name;
+    table_.set(*flag, {value}, "command line");
+  }
+
+  // The message that refuses a single value on the command line.
+  std::string refusal(const std::string& name, const std::string& value) {
+    try {
+      give(name, value);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "--" << name << " " << value << " was accepted";
+    return "";
+  }
+
+  void resolve() { resolve_training_arguments(table_, 1, &args_); }
+
+  std::string contradiction() {
+    try {
+      resolve();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadConfig) << error.what();
+      return error.what();
+    }
+    ADD_FAILURE() << "was accepted";
+    return "";
+  }
+
+  TrainingArguments args_;
+  FlagTable table_;
+};
+
+}  // namespace tessera
