@@ -12,7 +12,7 @@
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
 #include "cli/hub_names.h"
-#include "cli/rank.h"
+#include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/world.h"
 

@@ -17,7 +17,7 @@
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
-#include "cli/resume_command.h"
+#include "cli/run/resume_command.h"
 #include "cli/terminal/recent_steps.h"
 #include "cli/terminal/text_plot.h"
 #include "cli/terminal/train_report.h"

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/app.h"
-#include "cli/rank.h"
+#include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/failure.h"
 #include "launch/reports/crash_handler.h"

@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "jinja/binder.h"
-#include "jinja/interpreter.h"
-#include "jinja/parser.h"
-#include "jinja/rendering.h"
+#include "jinja/parse/binder.h"
+#include "jinja/parse/parser.h"
+#include "jinja/runtime/interpreter.h"
+#include "jinja/runtime/rendering.h"
 
 namespace tessera::jinja {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "plan/run_plan.h"
-#include "train/evaluate.h"
+#include "train/evaluation/evaluate.h"
 #include "train/output/trainer_state.h"
 
 namespace tessera {

@@ -4,7 +4,7 @@
 
 #include "kernels/dispatch.h"
 #include "support/train_test_support.h"
-#include "train/training_peak.h"
+#include "train/measure/training_peak.h"
 
 namespace tessera {
 namespace {

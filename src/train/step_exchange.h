@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "train/job_peak.h"
+#include "train/measure/job_peak.h"
 #include "train/observer.h"
 #include "train/output/checkpoint_saver.h"
 #include "train/step_runner.h"

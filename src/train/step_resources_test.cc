@@ -10,7 +10,7 @@
 
 #include "resource_counter.h"
 #include "support/train_test_support.h"
-#include "train/training_peak.h"
+#include "train/measure/training_peak.h"
 
 namespace tessera {
 namespace {

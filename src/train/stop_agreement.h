@@ -9,7 +9,7 @@
 
 #include "base/stopwatch.h"
 #include "comm/communicator.h"
-#include "train/network_meter.h"
+#include "train/measure/network_meter.h"
 
 namespace tessera {
 

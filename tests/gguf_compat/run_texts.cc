@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/loaded_model.h"
+#include "cli/model/loaded_model.h"
 #include "model/llama/generator.h"
 #include "tokenizer/tokenizer.h"
 

@@ -1,8 +1,8 @@
 #include "base/text.h"
 #include "bench/kernels/attention_bench.h"
 #include "cli/bench/bench_command.h"
-#include "cli/loaded_model.h"
-#include "cli/threads.h"
+#include "cli/model/loaded_model.h"
+#include "cli/run/threads.h"
 #include "formats/huggingface/model_config.h"
 
 namespace tessera {

@@ -3,8 +3,8 @@
 #include "base/text.h"
 #include "bench/checkpoint_bench.h"
 #include "cli/bench/bench_command.h"
-#include "cli/loaded_model.h"
-#include "cli/threads.h"
+#include "cli/model/loaded_model.h"
+#include "cli/run/threads.h"
 
 namespace tessera {
 namespace {

@@ -7,8 +7,8 @@
 #include "bench/comm/comm_ranks.h"
 #include "bench/machine_json.h"
 #include "cli/bench/bench_command.h"
+#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
-#include "cli/threads.h"
 
 namespace tessera {
 namespace {

@@ -1,8 +1,8 @@
 #include "base/text.h"
 #include "bench/kernels/elementwise_bench.h"
 #include "cli/bench/bench_command.h"
-#include "cli/loaded_model.h"
-#include "cli/threads.h"
+#include "cli/model/loaded_model.h"
+#include "cli/run/threads.h"
 #include "ops/cpu_ops.h"
 
 namespace tessera {

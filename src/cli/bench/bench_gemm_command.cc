@@ -1,8 +1,8 @@
 #include "base/text.h"
 #include "bench/kernels/gemm_bench.h"
 #include "cli/bench/bench_command.h"
-#include "cli/loaded_model.h"
-#include "cli/threads.h"
+#include "cli/model/loaded_model.h"
+#include "cli/run/threads.h"
 
 namespace tessera {
 namespace {

@@ -4,8 +4,8 @@
 #include "bench/load_bench.h"
 #include "bench/scratch_folder.h"
 #include "cli/bench/bench_command.h"
+#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
-#include "cli/threads.h"
 #include "formats/safetensors/safetensors.h"
 
 namespace tessera {

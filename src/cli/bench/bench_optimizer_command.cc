@@ -1,7 +1,7 @@
 #include "base/text.h"
 #include "bench/kernels/optimizer_bench.h"
 #include "cli/bench/bench_command.h"
-#include "cli/threads.h"
+#include "cli/run/threads.h"
 
 namespace tessera {
 namespace {

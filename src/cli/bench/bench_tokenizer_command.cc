@@ -3,8 +3,8 @@
 #include "bench/scratch_folder.h"
 #include "bench/tokenizer_bench.h"
 #include "cli/bench/bench_command.h"
+#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
-#include "cli/threads.h"
 #include "io/file.h"
 #include "tokenizer/training/bpe_trainer.h"
 

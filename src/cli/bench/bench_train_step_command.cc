@@ -2,9 +2,9 @@
 
 #include "bench/step/train_step_bench.h"
 #include "cli/bench/bench_command.h"
-#include "cli/loaded_model.h"
+#include "cli/model/loaded_model.h"
+#include "cli/run/threads.h"
 #include "cli/terminal/terminal.h"
-#include "cli/threads.h"
 #include "kernels/gemm/onednn_products.h"
 
 namespace tessera {

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/threads.h"
+#include "cli/run/threads.h"
 
 namespace tessera {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "model/trainable_model.h"
-#include "train/choices.h"
-#include "train/evaluate.h"
+#include "train/evaluation/choices.h"
+#include "train/evaluation/evaluate.h"
 #include "train/output/trainer_state.h"
 #include "train/progress.h"
 

@@ -14,7 +14,7 @@
 #include "comm/communicator.h"
 #include "model/trainable_model.h"
 #include "platform/thread_pool.h"
-#include "train/network_meter.h"
+#include "train/measure/network_meter.h"
 #include "train/observer.h"
 #include "train/output/checkpoint_saver.h"
 #include "train/output/model_writer.h"

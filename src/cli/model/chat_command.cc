@@ -1,0 +1,234 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <optional>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/stopwatch.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/flag_parser.h"
+#include "cli/model/loaded_model.h"
+#include "cli/run/threads.h"
+#include "cli/terminal/interrupt.h"
+#include "cli/terminal/terminal.h"
+#include "data/chat/chat_template.h"
+#include "data/chat/messages.h"
+#include "formats/file_kind.h"
+#include "model/llama/generator.h"
+#include "model/sampling.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+namespace {
+
+// Lines of standard input, by read(), which Ctrl-C interrupts.
+class LineReader {
+ public:
+  // nullopt at the end of the input and after Ctrl-C.
+  std::optional<std::string> next() {
+    for (;;) {
+      if (const size_t end = buffer_.find('\n'); end != std::string::npos) {
+        std::string line = buffer_.substr(0, end);
+        buffer_.erase(0, end + 1);
+        return line;
+      }
+      char piece[4096];
+      const ssize_t count = ::read(STDIN_FILENO, piece, sizeof(piece));
+      if (count < 0 && errno != EINTR)
+        fail_errno(ExitCode::kIoError, errno, "standard input: cannot be read");
+      if (count > 0) {
+        buffer_.append(piece, static_cast<size_t>(count));
+      } else if (count < 0 || buffer_.empty()) {
+        return std::nullopt;
+      } else {
+        return std::exchange(buffer_, {});
+      }
+    }
+  }
+
+ private:
+  std::string buffer_;
+};
+
+class ChatCommand : public Command {
+ public:
+  std::string name() const override { return "chat"; }
+  std::string summary() const override { return "Talk to a model, with its chat template"; }
+  std::string usage() const override { return "--model DIR [flags]"; }
+  std::string description() const override {
+    return "Every line is a message; the answer is written as it comes. Ctrl-C stops an answer, and ends the "
+           "program "
+           "between answers, as Ctrl-D does. /reset begins a new conversation. If standard input is no "
+           "terminal, its "
+           "lines are the messages and only the answers are written.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera chat --model tuned --system 'Answer in one sentence.'",
+            "echo 'Who are you?' | tessera chat --model tuned --temperature 0"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& model = table->add("model", &model_, "Model folder, or its name on the Hugging Face Hub.");
+    model.value_name = "DIR";
+    model.required = true;
+    model.aliases = {"model_name_or_path"};
+    table->add("system", &system_, "The system message.").aliases = {"system_prompt"};
+    table
+        ->add("chat_template", &chat_template_,
+              "A file with a chat template, or chatml or llama3. Defaults to the model's own.")
+        .value_name = "FILE|NAME";
+    limit_flag(table->add("max_new_tokens", &max_new_tokens_, "Maximum number of tokens of an answer."), 1);
+    limit_flag(table->add("context_length", &context_length_,
+                          "Tokens of the whole conversation that memory is reserved for; the model's "
+                          "max_position_embeddings if that is less."),
+               2);
+    limit_flag(table->add("temperature", &sampling_.temperature,
+                          "Divides the logits; 0 always picks the likeliest token."),
+               0);
+    limit_flag(table->add("top_k", &sampling_.top_k, "Sample from the K likeliest tokens; 0 means all."), 0);
+    table->add("top_p", &sampling_.top_p,
+               "Sample from the likeliest tokens that together reach this probability.");
+    limit_flag(table->add("seed", &seed_, "Seed for sampling."), 0);
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    table->add_foreign_names(inference_names());
+  }
+
+  void run(FlagTable*) override {
+    if (!(sampling_.top_p > 0 && sampling_.top_p <= 1))
+      fail(ExitCode::kUsage, "--top_p: expected above 0, at most 1, found {}", sampling_.top_p);
+    check_is_model_folder(model_);
+    const Tokenizer tokenizer = Tokenizer::open(model_);
+    const ChatTemplate chat_template = ChatTemplate::load(model_, tokenizer, {chat_template_, ""});
+    ThreadPool pool(threads_for_products());
+    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, [&](const TrainableModel& model) {
+      const int64_t capacity = capacity_of(model.config());
+      return LoadedModel::Use{Generator::memory_bytes(model, capacity),
+                              fmt::format("the key-value cache and buffers for {} (--context_length)",
+                                          count_of(capacity, "token"))};
+    });
+    Generator generator(loaded.model(), capacity_of(loaded.config()));
+    const std::unordered_set<int64_t> ends = ends_of(loaded.config(), tokenizer, chat_template);
+    talk(tokenizer, chat_template, ends, capacity_of(loaded.config()), &generator);
+  }
+
+ private:
+  int64_t capacity_of(const ModelConfig& config) const {
+    return std::min(context_length_, config.max_position_embeddings);
+  }
+
+  static std::unordered_set<int64_t> ends_of(const ModelConfig& config, const Tokenizer& tokenizer,
+                                             const ChatTemplate& chat_template) {
+    std::unordered_set<int64_t> ends(config.eos_token_ids.begin(), config.eos_token_ids.end());
+    if (tokenizer.eos_id()) ends.insert(*tokenizer.eos_id());
+    if (const std::optional<int32_t> end = chat_template.end_of_answer(tokenizer)) ends.insert(*end);
+    return ends;
+  }
+
+  ChatExample new_conversation() const {
+    ChatExample chat;
+    if (!system_.empty()) add_message("system", system_, &chat.messages);
+    return chat;
+  }
+
+  void talk(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
+            const std::unordered_set<int64_t>& ends, int64_t capacity, Generator* generator) {
+    const InterruptFlag interrupt;
+    const bool has_prompt = ::isatty(STDIN_FILENO) == 1;
+    if (has_prompt) log_info("Ctrl-C stops an answer; Ctrl-D ends the conversation, /reset begins a new one");
+    LineReader lines;
+    ChatExample chat = new_conversation();
+    for (;;) {
+      if (has_prompt) write_output("> ");
+      flush_output();
+      const std::optional<std::string> line = lines.next();
+      if (!line) break;
+      if (*line == "/reset") {
+        chat = new_conversation();
+        continue;
+      }
+      if (*line == "/exit" || *line == "/quit") return;
+      if (line->find_first_not_of(" \t\r") == std::string::npos) continue;
+      add_message("user", *line, &chat.messages);
+      const RenderedChat rendered = chat_template.render(chat, {.add_generation_prompt = true});
+      std::vector<int32_t> ids;
+      std::vector<TokenCut> cuts;
+      tokenizer.encode(rendered.text, /*add_special_tokens=*/false,
+                       {.cuts = {}, .barriers = rendered.barriers}, &ids, &cuts);
+      if (std::ssize(ids) >= capacity) {
+        log_warning(
+            "the conversation has {}, but the context only {}: /reset begins a new one, --context_length "
+            "gives more where the model can",
+            count_of(std::ssize(ids), "token"), capacity);
+        chat.messages.pop_back();
+        continue;
+      }
+      add_message("assistant", write_answer(tokenizer, ends, capacity, std::move(ids), generator),
+                  &chat.messages);
+    }
+    if (has_prompt) write_output("\n");
+  }
+
+  // Writes the answer to the prompt `ids` as it comes, and returns it.
+  std::string write_answer(const Tokenizer& tokenizer, const std::unordered_set<int64_t>& ends,
+                           int64_t capacity, std::vector<int32_t> ids, Generator* generator) {
+    InterruptFlag::take();
+    SamplingOptions sampling = sampling_;
+    sampling.seed = static_cast<uint64_t>(seed_);
+    StreamDecoder decoder(tokenizer);
+    std::vector<float> scratch;
+    std::string answer;
+    const auto write = [&](const std::string& piece) {
+      answer += piece;
+      write_output(piece);
+      flush_output();
+    };
+    std::span<const float> logits = feed_from_common_prefix(ids, generator);
+    bool is_complete = false;
+    for (int64_t num_new = 0; num_new < max_new_tokens_ && !InterruptFlag::take(); ++num_new) {
+      const int32_t id = sample_token(logits, ids, sampling, num_sampled_++, &scratch);
+      is_complete = ends.contains(id);
+      if (is_complete) break;
+      ids.push_back(id);
+      write(decoder.push(id));
+      if (generator->length() == capacity) break;
+      logits = generator->feed(std::span(&ids.back(), 1));
+      fed_.push_back(id);
+    }
+    write(decoder.finish());
+    write_output(is_complete ? "\n" : " ...\n");
+    return answer;
+  }
+
+  // The cache keeps what both conversations begin with, if that is all it holds.
+  std::span<const float> feed_from_common_prefix(const std::vector<int32_t>& ids, Generator* generator) {
+    const bool continues = fed_.size() < ids.size() && std::equal(fed_.begin(), fed_.end(), ids.begin());
+    if (!continues) {
+      generator->reset();
+      fed_.clear();
+    }
+    const std::span<const int32_t> rest = std::span(ids).subspan(fed_.size());
+    fed_ = ids;
+    return generator->feed(rest);
+  }
+
+  std::string model_;
+  std::string system_;
+  std::string chat_template_;
+  int64_t max_new_tokens_ = 1024;
+  int64_t context_length_ = 4096;
+  SamplingOptions sampling_;
+  int64_t seed_ = 42;
+  std::string dtype_ = "bfloat16";
+  std::vector<int32_t> fed_;  // what is in the generator's cache
+  uint64_t num_sampled_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_chat_command() { return std::make_unique<ChatCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,277 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "arguments/data_arguments.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/model/loaded_model.h"
+#include "cli/run/rank.h"
+#include "cli/run/threads.h"
+#include "cli/terminal/terminal.h"
+#include "data/dataset.h"
+#include "platform/memory_info.h"
+#include "tokenizer/tokenizer.h"
+#include "train/evaluation/choices.h"
+#include "train/evaluation/evaluate.h"
+
+namespace tessera {
+namespace {
+
+class EvalCommand : public Command {
+ public:
+  std::string name() const override { return "eval"; }
+  std::string summary() const override { return "Measure the loss, perplexity and accuracy of a model"; }
+  std::string usage() const override { return "--model DIR --dataset FILE...|--choices FILE... [flags]"; }
+  std::string description() const override {
+    return "The loss is the sum of the losses of all target tokens divided by their number; perplexity is "
+           "its exponential. With --choices, the accuracy is the share of questions whose answer is the "
+           "likeliest choice; accuracy_norm divides the log-likelihood of a choice by its number of "
+           "characters first, as acc_norm of lm-evaluation-harness does. Under `tessera launch` the ranks "
+           "share the rows and, within a machine, the "
+           "weights; the result is the same as with one process.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera eval --model model --dataset test.txt --packing",
+            "tessera eval --model model --choices questions.jsonl",
+            "tessera launch --nproc_per_node 2 eval --model model --dataset test.txt"};
+  }
+
+  DataArguments* data_arguments() override { return &data_; }
+  bool is_for_ranks() const override { return true; }
+  void declare_flags(FlagTable* table) override {
+    Flag& model = table->add("model", &model_, "Model folder, or its name on the Hugging Face Hub.");
+    model.value_name = "DIR";
+    model.required = true;
+    model.aliases = {"model_name_or_path"};
+    Flag& dataset = table->add("dataset", &dataset_,
+                               "Text, .jsonl or pre-tokenized .safetensors files, folders or globs, given as "
+                               "for `train --dataset`.");
+    dataset.aliases = {"eval_dataset", "validation_file"};
+    table->add(
+        "choices", &choices_files_,
+        "JSONL files of multiple-choice questions, scored by likelihood: {\"context\": text, "
+        "\"choices\": [text, ...], \"answer\": index from 0 or the text of the choice}. A choice follows "
+        "its context as it is; give it the space before it.");
+    table->add("tokenizer", &tokenizer_, "Folder of the tokenizer. Defaults to the model's folder.")
+        .value_name = "DIR";
+    declare_data_flags(table, &data_);
+    table
+        ->add(
+            "max_length", &max_length_,
+            "Tokens per row. Defaults to 1024, or to the model's max_position_embeddings if that is smaller.")
+        .aliases = {"max_seq_length", "block_size"};
+    table->add("allow_truncation", &allow_truncation_,
+               "Drop the tokens beyond --max_length even if they are more than a tenth of all tokens.");
+    table->add("packing", &packing_,
+               "Concatenate the documents and cut them into rows, instead of one row per document.");
+    table->add("packing_cross_document_attention", &joined_,
+               "With --packing, let tokens attend to earlier documents in their row.");
+    table->add("per_device_eval_batch_size", &batch_size_,
+               "Rows evaluated at once; does not change the result.");
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    table->add("cache_dir", &cache_dir_, "Folder for cached tokenized datasets.").value_name = "DIR";
+    table->add("json", &json_, "Print one JSON object instead of text.");
+    table->add_foreign_names(inference_names());
+  }
+
+  void run(FlagTable*) override {
+    if (dataset_.empty() && choices_files_.empty())
+      fail(ExitCode::kUsage, "missing --dataset FILE... or --choices FILE...; see --help");
+    if (batch_size_ < 1)
+      fail(ExitCode::kUsage, "--per_device_eval_batch_size: expected 1 or more, found {}", batch_size_);
+    if (max_length_ && *max_length_ < 2)
+      fail(ExitCode::kUsage, "--max_length: expected 2 or more, found {}", *max_length_);
+    if (joined_ && !packing_)
+      fail(ExitCode::kBadConfig, "--packing_cross_document_attention needs --packing");
+    const World world = detect_world();
+    if (world.is_single()) {
+      report(evaluate_on(single_process()));
+      return;
+    }
+    run_as_rank(world, {}, [&](Communicator& comm) {
+      comm.check_same_settings(settings_of_the_job());
+      const Results results = evaluate_on(comm);
+      if (world.rank == 0) report(results);
+    });
+  }
+
+ private:
+  struct Results {
+    std::optional<EvalResult> loss;
+    std::optional<ChoiceResult> choices;
+  };
+
+  // What determines the result, apart from the contents of files.
+  std::map<std::string, std::string> settings_of_the_job() const {
+    std::map<std::string, std::string> settings = {
+        {"version of tessera", TESSERA_VERSION},
+        {"dataset", dataset_.empty() ? "none" : "given"},
+        {"choices", choices_files_.empty() ? "none" : "given"},
+        {"max_length", max_length_ ? std::to_string(*max_length_) : "of the model"},
+        {"allow_truncation", allow_truncation_ ? "true" : "false"},
+        {"packing", packing_ ? "true" : "false"},
+        {"packing_cross_document_attention", joined_ ? "true" : "false"},
+        {"per_device_eval_batch_size", std::to_string(batch_size_)},
+        {"dtype", dtype_}};
+    FlagTable table;
+    DataArguments data = data_;
+    declare_data_flags(&table, &data);
+    for (const Flag& flag : table.flags())
+      settings[flag.name] = fmt::format("{}", fmt::join(flag.get(), " "));
+    return settings;
+  }
+
+  Results evaluate_on(Communicator& comm) {
+    const bool is_first = comm.world().rank == 0;
+    ThreadPool pool(threads_for_products());
+    LoadedModel loaded(model_, dtype_of_flag(dtype_), pool, {}, comm);
+    std::optional<Dataset> dataset;
+    std::optional<ChoiceSet> choices;
+    if (!dataset_.empty()) {
+      dataset = open_dataset(loaded.config(), pool, is_first);
+      for (const std::string& warning : dataset->report().warnings) log_warning("{}", warning);
+    }
+    if (!choices_files_.empty()) choices = open_choices(loaded.config());
+    {
+      const PatientScope patient(comm);
+      comm.barrier({"evaluation data"});
+    }
+    const int64_t longest =
+        std::max(dataset ? dataset->max_row_length() : 0, choices ? choices->max_row_length() : 0);
+    const int64_t max_tokens = batch_size_ * longest;
+    ActivationLimits limits;
+    limits.training = false;
+    for (const ActivationLimits& part :
+         {dataset ? evaluation_limits(*dataset, batch_size_, max_tokens) : ActivationLimits(),
+          choices ? choices->limits(batch_size_, max_tokens) : ActivationLimits()}) {
+      limits.max_tokens = std::max(limits.max_tokens, part.max_tokens);
+      limits.max_sequence_length = std::max(limits.max_sequence_length, part.max_sequence_length);
+    }
+    reserve(loaded.model(), limits, comm);
+    StatusLine status;
+    const auto progress = [&](double fraction) {
+      if (is_first) status.show(fmt::format("evaluating: {:.0f} %", 100 * fraction));
+      return true;
+    };
+    Results results;
+    if (dataset) {
+      results.loss = evaluate_together(loaded.model(), *dataset, batch_size_, max_tokens, comm, progress);
+    }
+    if (choices) {
+      results.choices = choices->score(loaded.model(), batch_size_, max_tokens, comm, progress);
+    }
+    return results;
+  }
+
+  ChoiceSet open_choices(const ModelConfig& config) const {
+    const Tokenizer tokenizer = Tokenizer::open(tokenizer_.empty() ? model_ : tokenizer_);
+    const int64_t max_length = max_length_.value_or(config.max_position_embeddings);
+    ChoiceSet choices =
+        ChoiceSet::open(choices_files_, tokenizer, data_.add_special_tokens, max_length, config.vocab_size);
+    if (choices.num_cut_contexts() > 0) log_warning("{}", choices.cut_contexts_text(max_length));
+    return choices;
+  }
+
+  // Reserves memory for activations and, if there is room, for packed weights.
+  static void reserve(TrainableModel& model, ActivationLimits limits, Communicator& comm) {
+    const int64_t free_bytes = memory_info().free_for_process_bytes / comm.node().size();
+    comm.node().barrier({"free memory"});  // before any rank allocates
+    limits.pack_weights = true;
+    limits.pack_weights = model.activation_bytes(limits).total() <= free_bytes;
+    const int64_t needed = model.activation_bytes(limits).total();
+    if (needed > free_bytes) {
+      fail(ExitCode::kBadConfig,
+           "activations take {} for {} at once, but only {} of memory are free{}; lower "
+           "--per_device_eval_batch_size or --max_length",
+           format_bytes(needed), format_count(limits.max_tokens, "token"), format_bytes(free_bytes),
+           comm.node().size() == 1 ? "" : " for each rank");
+    }
+    model.reserve(limits);
+  }
+
+  Dataset open_dataset(const ModelConfig& config, ThreadPool& pool, bool shows_progress) {
+    const std::string folder = tokenizer_.empty() ? model_ : tokenizer_;
+    DatasetOptions options = dataset_options(data_, dataset_, folder);
+    options.max_length = max_length_.value_or(default_row_limit(config.max_position_embeddings));
+    options.allow_truncation = allow_truncation_;
+    options.packing = !packing_ ? Packing::kNone : joined_ ? Packing::kJoined : Packing::kIsolated;
+    options.cache_folder = cache_dir_;
+    StatusLine status;
+    const auto progress = [&](double fraction) {
+      if (shows_progress) status.show(fmt::format("reading data: {:.0f} %", 100 * fraction));
+    };
+    if (!needs_tokenizer(dataset_)) return Dataset::open(options, nullptr, config.vocab_size, pool, progress);
+    const Tokenizer tokenizer = Tokenizer::open(folder);
+    return Dataset::open(options, &tokenizer, config.vocab_size, pool, progress);
+  }
+
+  void report(const Results& results) const {
+    nlohmann::ordered_json json = nlohmann::ordered_json::object();
+    if (results.loss) report_loss(*results.loss, &json);
+    if (results.choices)
+      report_choices(*results.choices, results.loss ? "choices_runtime_s" : "runtime_s", &json);
+    if (json_) print("{}\n", json.dump(2));
+  }
+
+  // Prints text, or adds to *json.
+  void report_loss(const EvalResult& result, nlohmann::ordered_json* json) const {
+    if (json_) {
+      json->update({{"loss", result.loss},
+                    {"perplexity", result.perplexity},
+                    {"num_rows", result.num_rows},
+                    {"num_tokens", result.num_tokens},
+                    {"num_target_tokens", result.num_targets},
+                    {"runtime_s", result.runtime_s},
+                    {"tokens_per_second", result.tokens_per_second()}});
+      return;
+    }
+    print("loss        {:.4f}\n", result.loss);
+    print("perplexity  {:.2f}\n", result.perplexity);
+    print("tokens      {} in {}, {} of them targets\n", format_count(result.num_tokens),
+          format_count(result.num_rows, "row"), format_count(result.num_targets));
+    print("speed       {:.0f} tokens/s\n", result.tokens_per_second());
+  }
+
+  void report_choices(const ChoiceResult& result, const char* runtime, nlohmann::ordered_json* json) const {
+    if (json_) {
+      json->update({{"num_questions", result.num_questions},
+                    {"accuracy", result.accuracy},
+                    {"accuracy_stderr", result.accuracy_stderr},
+                    {"accuracy_norm", result.accuracy_norm},
+                    {"accuracy_norm_stderr", result.accuracy_norm_stderr},
+                    {runtime, result.runtime_s}});
+      return;
+    }
+    const auto line = [](const char* name, double value, double error) {
+      print("{:<14}{:.4f}{}\n", name, value,
+            std::isnan(error) ? "" : fmt::format(" +- {:.4f} (standard error)", error));
+    };
+    line("accuracy", result.accuracy, result.accuracy_stderr);
+    line("accuracy_norm", result.accuracy_norm, result.accuracy_norm_stderr);
+    print("questions     {} in {:.1f} s\n", format_count(result.num_questions), result.runtime_s);
+  }
+
+  std::string model_;
+  std::string tokenizer_;
+  std::vector<std::string> dataset_;
+  DataArguments data_;
+  bool allow_truncation_ = false;
+  std::vector<std::string> choices_files_;
+  std::optional<int64_t> max_length_;
+  bool packing_ = false;
+  bool joined_ = false;
+  int64_t batch_size_ = 8;
+  std::string dtype_ = "bfloat16";
+  std::string cache_dir_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_eval_command() { return std::make_unique<EvalCommand>(); }
+
+}  // namespace tessera

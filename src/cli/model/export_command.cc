@@ -1,0 +1,165 @@
+#include <algorithm>
+#include <filesystem>
+#include <span>
+#include <system_error>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/export_gguf.h"
+#include "checkpoint/merge_models.h"
+#include "cli/command.h"
+#include "cli/model/loaded_model.h"
+#include "cli/model/output_folder.h"
+#include "cli/run/threads.h"
+#include "cli/terminal/terminal.h"
+#include "formats/file_kind.h"
+#include "formats/huggingface/model_config.h"
+#include "io/file.h"
+#include "tokenizer/gguf_vocabulary.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+GgmlType type_of_flag(const std::string& value) {
+  if (value == "f32") return GgmlType::kF32;
+  if (value == "f16") return GgmlType::kF16;
+  return value == "q8_0" ? GgmlType::kQ8_0 : GgmlType::kBF16;
+}
+
+// The value of `license:` in the front matter of a model card; "" if there is none.
+std::string license_of(const fs::path& model) {
+  constexpr std::string_view kKey = "\nlicense:";
+  const fs::path card = model / "README.md";
+  std::error_code error;
+  if (!fs::exists(card, error)) return "";
+  const std::string text = read_text_file(card);
+  if (!text.starts_with("---\n")) return "";
+  const std::string head = text.substr(3, text.find("\n---", 4) - 3);
+  const size_t at = head.find(kKey);
+  if (at == head.npos) return "";
+  std::string value = head.substr(at + kKey.size());
+  value.resize(std::min(value.find('\n'), value.size()));
+  std::erase_if(value, [](char c) { return c == ' ' || c == '\r' || c == '"' || c == '\''; });
+  return is_valid_utf8(value) ? value : "";
+}
+
+class ExportCommand : public Command {
+ public:
+  std::string name() const override { return "export"; }
+  std::string summary() const override { return "Write a model for llama.cpp (GGUF) or as a clean folder"; }
+  std::string usage() const override { return "--model DIR --format gguf|hf --output PATH [flags]"; }
+  std::string description() const override {
+    return "gguf: one file for llama.cpp and the programs built on it, with tokenizer, special tokens, chat "
+           "template and metadata, as llama.cpp's convert_hf_to_gguf.py writes it. hf: a Hugging Face folder "
+           "with nothing but configuration, weights and tokenizer. The model is a model folder or a "
+           "checkpoint-N folder of a run.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera export --model out --format gguf --type q8_0 --output model.gguf",
+            "tessera export --model out/checkpoint-500 --format hf --output model \\",
+            "    --max_shard_size 2GB"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& model = table->add("model", &model_, "The model folder, or a checkpoint-N folder.");
+    model.value_name = "DIR";
+    model.required = true;
+    Flag& format = table->add_choice("format", &format_, {"gguf", "hf"}, "What to write.");
+    format.required = true;
+    declare_output_flags(table, &output_, &overwrite_, "The file (gguf) or folder (hf) to write.");
+    table
+        ->add_choice("type", &type_, {"bf16", "f16", "f32", "q8_0"},
+                     "gguf: type of the matrices; q8_0 has 8 bits and a scale per 32 weights. Norms and "
+                     "biases are float32.")
+        .aliases = {"outtype"};
+    table->add("model_name", &model_name_, "gguf: general.name; by default the name of the folder.");
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
+                       "hf: type of the weights; by default that of the model.");
+    table->add_size("max_shard_size", &max_shard_size_, "2GB", "hf: largest size of a weights file.");
+    table->add_foreign_names(inference_names());
+  }
+
+  void run(FlagTable* table) override {
+    check_flags(*table);
+    check_is_model_folder(model_);
+    check_output(output_, overwrite_, model_);
+    ThreadPool pool(threads_for_pool(0));
+    if (format_ == "gguf") {
+      write_gguf(pool);
+    } else {
+      write_folder(pool);
+    }
+  }
+
+ private:
+  void check_flags(const FlagTable& table) const {
+    const bool is_gguf = format_ == "gguf";
+    const auto refuse = [&](std::initializer_list<const char*> names) {
+      for (const char* name : names) {
+        if (table.is_set(name)) fail(ExitCode::kUsage, "--{}: not for --format {}", name, format_);
+      }
+    };
+    if (is_gguf) {
+      refuse({"dtype", "max_shard_size"});
+    } else {
+      refuse({"type", "model_name"});
+    }
+  }
+
+  std::string default_name() const {
+    fs::path folder = fs::absolute(model_).lexically_normal();
+    if (!folder.has_filename()) folder = folder.parent_path();
+    return folder.filename().native();
+  }
+
+  void write_gguf(ThreadPool& pool) const {
+    const ModelConfig config = read_model_config(model_);
+    StatusLine status;
+    GgufExportOptions options = {.type = type_of_flag(type_)};
+    options.fields = gguf_vocabulary(model_, config);
+    options.fields.push_back(
+        {"general.name", GgufScalar(model_name_.empty() ? default_name() : model_name_)});
+    if (const std::string license = license_of(model_); !license.empty())
+      options.fields.push_back({"general.license", GgufScalar(license)});
+    options.progress = [&](const LoadProgress& progress) {
+      status.show(fmt::format("writing {}: {:.0f} % {:.1f} GB/s", output_, 100 * progress.fraction(),
+                              progress.bytes_per_second() * 1e-9));
+    };
+    export_gguf(model_, config, options, output_, pool);
+    status.clear();
+    std::error_code error;
+    print("{}: {} as {}\n", output_, format_bytes(static_cast<int64_t>(fs::file_size(output_, error))),
+          type_);
+  }
+
+  void write_folder(ThreadPool& pool) const {
+    StatusLine status;
+    MergeOptions options = {.weights = {1.0}};
+    options.save_dtype = dtype_.empty() ? weights_dtype(model_) : dtype_of_flag(dtype_);
+    options.max_shard_bytes = *parse_bytes(max_shard_size_);
+    options.progress = [&](double fraction) {
+      status.show(fmt::format("writing {}: {:.0f} %", output_, 100 * fraction));
+    };
+    merge_models({model_}, options, output_, pool);
+    status.clear();
+    print("{}: weights as {}\n", output_, dtype_name(options.save_dtype));
+  }
+
+  std::string model_;
+  std::string format_;
+  std::string output_;
+  bool overwrite_ = false;
+  std::string type_ = "bf16";
+  std::string model_name_;
+  std::string dtype_;
+  std::string max_shard_size_ = "5GB";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_export_command() { return std::make_unique<ExportCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,305 @@
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <sstream>
+#include <unordered_set>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/stopwatch.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/data/text_input.h"
+#include "cli/flag_parser.h"
+#include "cli/model/loaded_model.h"
+#include "cli/run/rank.h"
+#include "cli/run/threads.h"
+#include "cli/terminal/terminal.h"
+#include "formats/file_kind.h"
+#include "formats/json.h"
+#include "io/file.h"
+#include "model/llama/generator.h"
+#include "model/sampling.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+namespace {
+
+class GenerateCommand : public Command {
+ public:
+  std::string name() const override { return "generate"; }
+  std::string summary() const override { return "Continue a text"; }
+  std::string usage() const override { return "--model DIR --prompt TEXT|--prompts FILE [flags]"; }
+  std::string description() const override {
+    return "Writes the prompt and its continuation, token by token. Stops at an end-of-text token, after "
+           "--max_new_tokens, or when the model runs out of positions. The same seed gives the same text. "
+           "Under `tessera launch` the ranks of a machine share the weights and take the prompts in turn; "
+           "rank 0 writes all the output, in order, and the text is the same as with one process.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera generate --model model --prompt 'Once upon a time' --top_k 40",
+            "tessera generate --model model --prompt - --temperature 0 <question.txt",
+            "tessera launch --nproc_per_node 2 generate --model model --prompts q.txt"};
+  }
+
+  bool is_for_ranks() const override { return true; }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& model = table->add("model", &model_,
+                             "Model folder, with its tokenizer, or its name on the Hugging Face Hub.");
+    model.value_name = "DIR";
+    model.required = true;
+    model.aliases = {"model_name_or_path"};
+    table->add("prompt", &prompt_, "The text to continue; - reads it from standard input.");
+    table
+        ->add("prompts", &prompts_,
+              "File of prompts, one on every line, or a .jsonl file with a field \"prompt\". Each gives one "
+              "line "
+              "of JSON, {\"prompt\": ..., \"completion\": ...}, with the text it would give by itself.")
+        .value_name = "FILE";
+    limit_flag(table->add("max_new_tokens", &max_new_tokens_, "Maximum number of tokens to generate."), 1);
+    limit_flag(table->add("temperature", &sampling_.temperature,
+                          "Divides the logits; 0 always picks the likeliest token."),
+               0);
+    Flag& top_k = table->add("top_k", &sampling_.top_k, "Sample from the K likeliest tokens; 0 means all.");
+    top_k.value_name = "K";
+    limit_flag(top_k, 0);
+    table->add("top_p", &sampling_.top_p,
+               "Sample from the likeliest tokens that together reach this probability.");
+    table->add("repetition_penalty", &sampling_.repetition_penalty,
+               "Values above 1 make tokens that have occurred less likely; their logits are divided or "
+               "multiplied by it.");
+    limit_flag(table->add("seed", &seed_, "Seed for sampling."), 0);
+    table->add("ignore_eos", &ignore_eos_, "Keep generating after an end-of-text token.");
+    table->add("echo", &echo_, "Write the prompt as well.");
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type to compute in.");
+    table->add_foreign_names(inference_names());
+  }
+
+  void run(FlagTable* table) override {
+    prompt_given_ = table->is_set("prompt");
+    check_flags();
+    const std::optional<World> world = launched_world();
+    if (!world) {
+      generate_on(single_process());
+      return;
+    }
+    if (prompt_ == "-") {
+      fail(ExitCode::kUsage,
+           "--prompt -: ranks have no standard input; put the prompt into a --prompts file");
+    }
+    run_as_rank(*world, {}, [&](Communicator& comm) {
+      comm.check_same_settings({{"version of tessera", TESSERA_VERSION},
+                                {"prompts", prompts_.empty() ? "no" : "yes"},
+                                {"dtype", dtype_},
+                                {"max_new_tokens", std::to_string(max_new_tokens_)},
+                                {"temperature", fmt::format("{}", sampling_.temperature)},
+                                {"seed", std::to_string(seed_)}});
+      generate_on(comm);
+    });
+  }
+
+ private:
+  void check_flags() const {
+    if (prompt_given_ == !prompts_.empty()) {
+      fail(ExitCode::kUsage, "{}",
+           prompt_given_ ? "--prompt and --prompts: give one of them"
+                         : "missing --prompt TEXT or --prompts FILE; see --help");
+    }
+    if (!(sampling_.top_p > 0 && sampling_.top_p <= 1)) {
+      fail(ExitCode::kUsage, "--top_p: expected above 0, at most 1, found {}", sampling_.top_p);
+    }
+    if (!(sampling_.repetition_penalty > 0)) {
+      fail(ExitCode::kUsage, "--repetition_penalty: expected above 0, found {}",
+           sampling_.repetition_penalty);
+    }
+  }
+
+  // Tokens of prompt and continuation.
+  int64_t capacity_for(const ModelConfig& config, int64_t num_prompt) const {
+    const int64_t positions = config.max_position_embeddings;
+    return std::min(num_prompt + std::min(max_new_tokens_, positions), positions);
+  }
+
+  // Lines of a file; in a .jsonl file the field "prompt" of each.
+  std::vector<std::string> read_prompts() const {
+    std::vector<std::string> prompts;
+    std::istringstream lines(read_text_file(prompts_));
+    int64_t number = 0;
+    for (std::string line; std::getline(lines, line);) {
+      ++number;
+      if (line.empty()) continue;
+      const std::string where = fmt::format("{}:{}", prompts_, number);
+      if (prompts_.ends_with(".jsonl")) {
+        const Json json = parse_json(line, where);
+        line = JsonNode(json, where)["prompt"].string();
+      } else if (!is_valid_utf8(line)) {
+        fail(ExitCode::kBadData, "{}: expected UTF-8, found other bytes", where);
+      }
+      prompts.push_back(line);
+    }
+    if (prompts.empty())
+      fail(ExitCode::kBadData, "{}: expected a prompt on every line, found none", prompts_);
+    return prompts;
+  }
+
+  // The same text on every rank: that of `root`, of any length.
+  static std::string text_of_rank(std::string text, int root, Communicator& comm) {
+    const OpLabel label = {"generated text"};
+    text.resize(comm.broadcast(text.size(), root, label));
+    comm.broadcast_bytes(std::as_writable_bytes(std::span(text)), root, label);
+    return text;
+  }
+
+  // Collective: the ranks of a node share the weights. One prompt is continued by rank 0, several in turn.
+  void generate_on(Communicator& comm) {
+    const bool is_first = comm.world().rank == 0;
+    ThreadPool pool(threads_for_products());
+    check_is_model_folder(model_);
+    const Tokenizer tokenizer = Tokenizer::open(model_);
+    std::vector<std::string> prompts;
+    if (prompts_.empty()) {
+      prompts = {prompt_ == "-" ? read_input("-") : prompt_};
+    } else {
+      prompts = read_prompts();
+    }
+    std::vector<std::vector<int32_t>> ids;
+    int64_t longest = 0;
+    for (const std::string& prompt : prompts) {
+      ids.push_back(tokenizer.encode(prompt, true));
+      if (ids.back().empty())
+        fail(ExitCode::kUsage, "--prompt: empty, and the tokenizer has no beginning-of-text token");
+      longest = std::max(longest, std::ssize(ids.back()));
+    }
+    LoadedModel loaded(
+        model_, dtype_of_flag(dtype_), pool,
+        [&](const TrainableModel& model) {
+          const int64_t capacity = capacity_for(model.config(), longest);
+          return LoadedModel::Use{Generator::memory_bytes(model, capacity),
+                                  fmt::format("the key-value cache and buffers for {} (--max_new_tokens)",
+                                              count_of(capacity, "token"))};
+        },
+        comm);
+    const ModelConfig& config = loaded.config();
+    if (tokenizer.vocab_size() > config.vocab_size) {
+      fail(ExitCode::kBadConfig, "{}: the tokenizer has {}, config.json only vocab_size {}", model_,
+           count_of(tokenizer.vocab_size(), "token"), config.vocab_size);
+    }
+    if (longest > config.max_position_embeddings) {
+      fail(ExitCode::kBadConfig, "--prompt: {}, but the model has {} (max_position_embeddings)",
+           count_of(longest, "token"), count_of(config.max_position_embeddings, "position"));
+    }
+    const PatientScope patience(comm);
+    if (!prompts_.empty()) {
+      continue_in_turn(tokenizer, loaded, prompts, ids, longest, comm);
+      return;
+    }
+    if (is_first) {
+      if (echo_) write_output(prompts[0]);
+      flush_output();
+      write_continuation(tokenizer, loaded, ids[0]);
+    }
+    comm.barrier({"generated text"});
+  }
+
+  // Prompts are dealt to the ranks in turn; rank 0 prints all continuations in order, a JSON object each.
+  void continue_in_turn(const Tokenizer& tokenizer, LoadedModel& loaded,
+                        const std::vector<std::string>& prompts, const std::vector<std::vector<int32_t>>& ids,
+                        int64_t longest, Communicator& comm) const {
+    Generator generator(loaded.model(), capacity_for(loaded.config(), longest));
+    const auto world_size = static_cast<size_t>(comm.world().world_size);
+    const auto rank = static_cast<size_t>(comm.world().rank);
+    for (size_t first = 0; first < prompts.size(); first += world_size) {
+      std::string own;
+      if (first + rank < prompts.size()) {
+        generator.reset();
+        std::vector<int32_t> tokens = ids[first + rank];
+        generate(tokenizer, loaded.config(), generator, &tokens,
+                 [&own](const std::string& text) { own += text; });
+      }
+      const size_t last = std::min(first + world_size, prompts.size());
+      for (size_t number = first; number < last; ++number) {
+        const std::string text = text_of_rank(own, static_cast<int>(number - first), comm);
+        if (rank != 0) continue;
+        const nlohmann::ordered_json line = {{"prompt", prompts[number]}, {"completion", text}};
+        print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+        flush_output();
+      }
+    }
+  }
+
+  struct Generated {
+    int64_t num_tokens = 0;
+    double prompt_s = 0;
+    bool ran_out_of_positions = false;
+  };
+  // Appends to `ids`, which are the prompt's; `show` receives the text piece by piece.
+  Generated generate(const Tokenizer& tokenizer, const ModelConfig& config, Generator& generator,
+                     std::vector<int32_t>* ids, const std::function<void(const std::string&)>& show) const {
+    const int64_t capacity = capacity_for(config, std::ssize(*ids));
+    std::unordered_set<int64_t> ends(config.eos_token_ids.begin(), config.eos_token_ids.end());
+    if (tokenizer.eos_id()) ends.insert(*tokenizer.eos_id());
+    if (ignore_eos_) ends.clear();
+
+    SamplingOptions sampling = sampling_;
+    sampling.seed = static_cast<uint64_t>(seed_);
+    StreamDecoder decoder(tokenizer);
+    std::vector<float> scratch;
+    Generated done;
+    const Stopwatch stopwatch;
+    std::span<const float> logits = generator.feed(*ids);
+    done.prompt_s = stopwatch.seconds();
+    while (done.num_tokens < max_new_tokens_) {
+      const int32_t id =
+          sample_token(logits, *ids, sampling, static_cast<uint64_t>(done.num_tokens), &scratch);
+      ids->push_back(id);
+      ++done.num_tokens;
+      if (ends.count(id) != 0) break;
+      show(decoder.push(id));
+      done.ran_out_of_positions = generator.length() == capacity && done.num_tokens < max_new_tokens_;
+      if (generator.length() == capacity || done.num_tokens == max_new_tokens_) break;
+      logits = generator.feed(std::span(&ids->back(), 1));
+    }
+    show(decoder.finish());
+    return done;
+  }
+
+  void write_continuation(const Tokenizer& tokenizer, LoadedModel& loaded, std::vector<int32_t> ids) const {
+    const ModelConfig& config = loaded.config();
+    const auto num_prompt = static_cast<int64_t>(ids.size());
+    Generator generator(loaded.model(), capacity_for(config, num_prompt));
+    const Stopwatch stopwatch;
+    const Generated done = generate(tokenizer, config, generator, &ids, [](const std::string& text) {
+      write_output(text);
+      flush_output();
+    });
+    write_output("\n");
+    flush_output();
+    const double seconds = stopwatch.seconds() - done.prompt_s;
+    log_info("prompt: {} in {:.2f} s; continuation: {}, {:.1f} tokens/s", count_of(num_prompt, "token"),
+             done.prompt_s, count_of(done.num_tokens, "token"),
+             static_cast<double>(done.num_tokens) / seconds);
+    if (done.ran_out_of_positions) {
+      log_warning("stopped: the model has {} (max_position_embeddings)",
+                  count_of(config.max_position_embeddings, "position"));
+    }
+  }
+
+  std::string model_;
+  std::string prompt_;
+  bool prompt_given_ = false;
+  std::string prompts_;  // a file
+  int64_t max_new_tokens_ = 256;
+  SamplingOptions sampling_;
+  int64_t seed_ = 42;
+  bool ignore_eos_ = false;
+  bool echo_ = true;
+  std::string dtype_ = "bfloat16";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_generate_command() { return std::make_unique<GenerateCommand>(); }
+
+}  // namespace tessera

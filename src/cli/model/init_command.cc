@@ -1,0 +1,215 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/model_folder.h"
+#include "checkpoint/shared_export.h"
+#include "cli/command.h"
+#include "cli/flag_parser.h"
+#include "cli/model/loaded_model.h"
+#include "cli/run/rank.h"
+#include "cli/run/threads.h"
+#include "cli/terminal/terminal.h"
+#include "comm/communicator.h"
+#include "formats/huggingface/model_config.h"
+#include "io/file.h"
+#include "model/families.h"
+#include "model/initialize.h"
+#include "platform/cpu.h"
+#include "platform/thread_pool.h"
+#include "tokenizer/tokenizer.h"
+#include "train/stop_signal.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// About a millisecond.
+constexpr int64_t kValuesPerTask = int64_t{1} << 16;
+
+// Random weights of the flat elements [begin, begin + values.size()); zeros in the gaps between
+// parameters and, as Hugging Face does, in the embedding of the padding token.
+void initial_weights(const ParameterLayout& layout, const ModelConfig& config, uint64_t seed, int64_t begin,
+                     std::span<float> values) {
+  std::fill(values.begin(), values.end(), 0.0f);
+  const std::vector<Parameter>& parameters = layout.parameters();
+  const int64_t end = begin + static_cast<int64_t>(values.size());
+  auto it =
+      std::upper_bound(parameters.begin(), parameters.end(), begin,
+                       [](int64_t value, const Parameter& p) { return value < p.offset + p.num_elements; });
+  for (; it != parameters.end() && it->offset < end; ++it) {
+    const int64_t first = std::max(begin, it->offset);
+    const int64_t last = std::min(end, it->offset + it->num_elements);
+    initialize_parameter(*it, config.initializer_range, seed, first - it->offset,
+                         TensorView(values.data() + (first - begin), DType::kF32, Shape({last - first})));
+  }
+  if (!config.pad_token_id) return;
+  const int64_t padding_row = *config.pad_token_id * config.hidden_size;  // the embedding comes first
+  for (int64_t i = std::max(begin, padding_row); i < std::min(end, padding_row + config.hidden_size); ++i) {
+    values[static_cast<size_t>(i - begin)] = 0;
+  }
+}
+
+class InitCommand : public Command {
+ public:
+  std::string name() const override { return "init"; }
+  std::string summary() const override { return "Create a randomly initialized model folder"; }
+  std::string usage() const override {
+    return "--preset NAME | --config FILE --tokenizer DIR --output DIR [flags]";
+  }
+  std::string description() const override {
+    return "Writes a Hugging Face model folder: config.json, generation_config.json, model.safetensors and "
+           "the tokenizer's files. Linear layers and embeddings are drawn from a normal distribution with "
+           "standard deviation initializer_range, norms are one, biases zero. A weight depends only on the "
+           "seed, its tensor's name and its position. Under `tessera launch` the ranks write the folder "
+           "together, byte for byte the same; ranks on several machines need a shared folder.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera init --preset 15m --tokenizer tok --output model",
+            "tessera launch --nproc_per_node 4 init --preset llama3-8b \\",
+            "    --tokenizer tok --output model"};
+  }
+
+  bool is_for_ranks() const override { return true; }
+  void declare_flags(FlagTable* table) override {
+    Flag& preset =
+        table->add("preset", &preset_, fmt::format("Named shape: {}.", fmt::join(preset_names(), ", ")));
+    preset.value_name = "NAME";
+    table
+        ->add("config", &config_,
+              "A config.json, or a folder containing one, that gives the shape instead of a preset.")
+        .value_name = "FILE";
+    Flag& tokenizer =
+        table->add("tokenizer", &tokenizer_,
+                   "Folder with tokenizer.json, which gives the vocabulary and the special token ids.");
+    tokenizer.value_name = "DIR";
+    tokenizer.required = true;
+    Flag& output = table->add("output", &output_, "Folder to write.");
+    output.value_name = "DIR";
+    output.required = true;
+    limit_flag(table->add("seed", &seed_, "Seed for the random weights."), 0);
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
+                       "Type of the weights in the file.");
+    Flag& threads = table->add("num_threads", &num_threads_,
+                               "Threads to draw with; 0 uses OMP_NUM_THREADS, or else one per core this "
+                               "process may use. The weights do not depend on it.");
+    limit_flag(threads, 0, kMaxThreads);
+    table->add("overwrite", &overwrite_, "Write into a folder that is not empty.");
+  }
+
+  void run(FlagTable*) override {
+    if (preset_.empty() == config_.empty()) {
+      fail(ExitCode::kUsage, "give either --preset NAME or --config FILE{}",
+           preset_.empty() ? "" : ", not both");
+    }
+    const Tokenizer tokenizer = Tokenizer::open(tokenizer_);
+    const ModelConfig config = make_config(tokenizer);
+    const ParameterLayout layout = parameter_layout(config);
+    ExportOptions options;
+    options.save_dtype = dtype_of_flag(dtype_);
+    options.tokenizer_folder =
+        fs::is_directory(tokenizer_) ? fs::path(tokenizer_) : fs::path(tokenizer_).parent_path();
+    const World world = detect_world();
+    if (world.is_single()) {
+      check_output();
+      write_alone(config, layout, options);
+    } else {
+      run_as_rank(world, {}, [&](Communicator& comm) { write_together(config, layout, options, comm); });
+    }
+    if (world.rank > 0) return;
+    print("{}: {}, vocabulary {}, {} of width {}, as {}\n", output_,
+          format_count(layout.num_parameters(), "parameter"), config.vocab_size,
+          format_count(config.num_hidden_layers, "layer"), config.hidden_size,
+          dtype_name(options.save_dtype));
+  }
+
+ private:
+  void check_output() const {
+    if (!overwrite_ && fs::exists(output_) && !(fs::is_directory(output_) && fs::is_empty(output_))) {
+      fail(ExitCode::kUsage,
+           "{}: exists and is not an empty folder; choose another --output, or give --overwrite", output_);
+    }
+  }
+
+  void write_alone(const ModelConfig& config, const ParameterLayout& layout,
+                   const ExportOptions& options) const {
+    ThreadPool pool(threads_for_pool(num_threads_));
+    StatusLine status;
+    export_model_folder(output_, config, layout,
+                        weights(config, layout, {0, layout.num_elements()}, pool, &status), options);
+    status.clear();
+  }
+
+  // Each rank writes one of world_size equal parts.
+  void write_together(const ModelConfig& config, const ParameterLayout& layout, const ExportOptions& options,
+                      Communicator& comm) const {
+    const World& world = comm.world();
+    comm.check_same_settings({{"version of tessera", TESSERA_VERSION},
+                              {"config.json", write_model_config(config, dtype_)},
+                              {"seed", fmt::format("{}", seed_)}});
+    const PatientScope patient(comm);  // ranks write independently of each other
+    // If another rank fails, SIGTERM may arrive before the report of it; handling it lets unfinished files be
+    // removed first.
+    const StopSignals signals(clear_status_line);
+    SharedExport files(output_, config, layout, options);
+    uint64_t number = 0;
+    if (world.rank == 0) {
+      check_output();
+      number = files.create();
+    }
+    number = comm.broadcast(number, 0, {"unfinished files"});
+    const auto part_begin = [&](int64_t rank) { return layout.num_elements() * rank / world.world_size; };
+    const ElementRange part = {part_begin(world.rank), part_begin(world.rank + 1)};
+    ThreadPool pool(threads_for_pool(num_threads_));
+    StatusLine status;
+    files.write(number, {part}, weights(config, layout, part, pool, world.rank == 0 ? &status : nullptr));
+    comm.barrier({"weights written"});
+    status.clear();
+    if (world.rank == 0) files.commit();
+    comm.barrier({"model complete"});
+  }
+
+  // Reports the progress within `part`.
+  WeightSource weights(const ModelConfig& config, const ParameterLayout& layout, ElementRange part,
+                       ThreadPool& pool, StatusLine* status) const {
+    return [this, &config, &layout, part, &pool, status](int64_t begin, std::span<float> values) {
+      pool.parallel_blocks(std::ssize(values), kValuesPerTask, [&](int64_t first, int64_t last) {
+        initial_weights(layout, config, static_cast<uint64_t>(seed_), begin + first,
+                        values.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first)));
+      });
+      if (status == nullptr) return;
+      status->show(fmt::format("writing weights: {:.0f} %", 100.0 * static_cast<double>(begin - part.begin) /
+                                                                static_cast<double>(part.end - part.begin)));
+    };
+  }
+
+  ModelConfig make_config(const Tokenizer& tokenizer) const {
+    ModelConfig config = preset_.empty() ? read_model_config(config_) : preset_config(preset_);
+    if (!preset_.empty()) config.vocab_size = tokenizer.vocab_size();
+    if (config.vocab_size < tokenizer.vocab_size()) {
+      fail(ExitCode::kBadConfig, "{}: vocab_size {} is smaller than the tokenizer's {} ({})", config_,
+           config.vocab_size, tokenizer.vocab_size(), tokenizer_);
+    }
+    if (tokenizer.bos_id()) config.bos_token_id = *tokenizer.bos_id();
+    if (tokenizer.eos_id()) config.eos_token_ids = {*tokenizer.eos_id()};
+    if (tokenizer.pad_id()) config.pad_token_id = *tokenizer.pad_id();
+    return config;
+  }
+
+  std::string preset_;
+  std::string config_;
+  std::string tokenizer_;
+  std::string output_;
+  int64_t seed_ = 42;
+  std::string dtype_ = "bfloat16";
+  int64_t num_threads_ = 0;
+  bool overwrite_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_init_command() { return std::make_unique<InitCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,136 @@
+#include "cli/model/loaded_model.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/float_types.h"
+#include "base/text.h"
+#include "checkpoint/model_folder.h"
+#include "cli/terminal/terminal.h"
+#include "formats/file_kind.h"
+#include "formats/safetensors/safetensors.h"
+#include "model/families.h"
+#include "ops/cpu_ops.h"
+#include "platform/memory_info.h"
+
+namespace tessera {
+namespace {
+
+// Writes float32 values as elements [begin, begin + values.size()) of the flat weights.
+WeightSink weight_sink(TensorView weights) {
+  if (weights.dtype() == DType::kF32) {
+    float* data = weights.as<float>();
+    return [data](int64_t begin, std::span<const float> values) {
+      std::copy(values.begin(), values.end(), data + begin);
+    };
+  }
+  bf16* data = weights.as<bf16>();
+  return [data](int64_t begin, std::span<const float> values) {
+    std::transform(values.begin(), values.end(), data + begin, [](float value) { return to_bf16(value); });
+  };
+}
+
+constexpr ForeignNames kInferenceNames[] = {
+    {"m model_path model_dir model_folder pretrained_model_name_or_path hf_model", "model", nullptr},
+    {"tokenizer_path tokenizer_name tokenizer_name_or_path tokenizer_dir", "tokenizer", nullptr},
+    {"p text input question query", "prompt", nullptr},
+    {"n n_predict predict num_predict max_tokens max_length num_tokens max_gen_len", "max_new_tokens",
+     nullptr},
+    {"temp t", "temperature", nullptr},
+    {"k topk", "top_k", nullptr},
+    {"topp nucleus", "top_p", nullptr},
+    {"repeat_penalty rep_pen", "repetition_penalty", nullptr},
+    {"s random_seed", "seed", nullptr},
+    {"precision torch_dtype compute_dtype model_dtype", "dtype", nullptr},
+    {"data data_files dataset_path test_data test_file test_dataset val_data file files f input", "dataset",
+     nullptr},
+    {"seq_len max_seq_len sequence_len cutoff_len ctx ctx_size c n_ctx context_length", "max_length",
+     nullptr},
+    {"batch_size batch b eval_batch_size", "per_device_eval_batch_size", nullptr},
+    {"text_field dataset_text_field text_column_name", "text_column", nullptr},
+    {"do_sample", nullptr, "temperature decides: 0 always picks the likeliest token, above 0 samples"},
+    {"num_beams beam* best_of min_p typical* mirostat*", nullptr,
+     "this sampling method is not supported; temperature, top_k, top_p and repetition_penalty are"},
+    {"lora lora_* adapter* peft*", nullptr,
+     "LoRA and other adapters are not supported: merge the adapter into the model beforehand"},
+    {"gguf*", nullptr,
+     "a model is read from a Hugging Face folder (config.json, *.safetensors), not from GGUF"},
+    {"hf_repo repo_id model_id", "model", nullptr},
+    {"revision model_revision", nullptr, "it follows the name of a model on the Hub: org/name@revision"},
+    {"hf_token token", nullptr, "HF_TOKEN in the environment, or 'hf auth login', sets the token"},
+    {"chat chat_template* conversation system_prompt sys messages cnv", nullptr,
+     "chat templates are not supported: write the prompt as the model expects it"},
+    {"load_in_4bit load_in_8bit quant* bnb* gptq* awq*", nullptr,
+     "quantization is not supported: weights are bfloat16 or float32 (dtype)"},
+    {"gpu gpus gpu_* n_gpu_layers ngl device device_map cuda*", nullptr, "it runs on the CPU: leave it out"},
+    {"threads num_threads n_threads", nullptr,
+     "OMP_NUM_THREADS in the environment sets the number of threads"},
+};
+
+}  // namespace
+
+void declare_dtype_flag(FlagTable* table, std::string* target, const std::vector<std::string>& choices,
+                        std::string help) {
+  std::vector<std::string> accepted = choices;
+  for (const std::string& choice : choices) {
+    accepted.push_back(choice == "bfloat16" ? "bf16" : "fp" + choice.substr(choice.size() - 2));
+  }
+  table->add_choice("dtype", target, accepted, std::move(help)).value_name =
+      fmt::format("{}", fmt::join(choices, "|"));
+}
+
+std::span<const ForeignNames> inference_names() { return kInferenceNames; }
+
+DType dtype_of_flag(const std::string& value) {
+  if (value == "bfloat16" || value == "bf16") return DType::kBF16;
+  return value.ends_with("16") ? DType::kF16 : DType::kF32;
+}
+
+LoadedModel::LoadedModel(const std::filesystem::path& folder, DType dtype, ThreadPool& pool,
+                         const std::function<Use(const TrainableModel&)>& use, Communicator& comm) {
+  check_is_model_folder(folder);
+  const ModelConfig config = read_model_config(folder);
+  ops_ = make_cpu_ops(pool);
+  model_ = make_model(config, dtype, *ops_);
+  const ParameterLayout& layout = model_->layout();
+
+  NodeGroup& node = comm.node();
+  const int64_t needed = layout.num_elements() * dtype_bytes(dtype);
+  const int64_t available = memory_info().free_for_process_bytes;
+  const Use more = use ? use(*model_) : Use();
+  if (needed + node.size() * more.bytes > available) {
+    fail(ExitCode::kBadConfig, "{}: the weights take {} as {}{}, but only {} of memory are free",
+         folder.string(), format_bytes(needed), dtype_name(dtype),
+         more.bytes == 0 ? "" : fmt::format(", {} {}", more.purpose, format_bytes(more.bytes)),
+         format_bytes(available));
+  }
+  node.barrier({"memory is enough"});
+  weights_ = node.allocate("weights", needed);
+  node.prefault(weights_, pool);
+  const TensorView weights(weights_.data(), dtype, Shape({layout.num_elements()}));
+  // Each rank of the node reads an equal share.
+  const auto share_begin = [&](int64_t index) { return layout.num_elements() * index / node.size(); };
+  const ElementRange share = {share_begin(node.index()), share_begin(node.index() + 1)};
+  StatusLine status;
+  LoadOptions options;
+  options.ranges = std::span(&share, 1);
+  if (comm.world().rank == 0) {
+    options.progress = [&](const LoadProgress& progress) {
+      status.show(fmt::format("reading {}: {:.0f} % {:.1f} GB/s", folder.string(), 100 * progress.fraction(),
+                              progress.bytes_per_second() * 1e-9));
+    };
+  }
+  if (dtype == DType::kBF16) {
+    options.bf16_destination = [&](int64_t begin, int64_t count) {
+      return std::span(weights.as<bf16>() + begin, static_cast<size_t>(count));
+    };
+  }
+  load_weights(SafetensorsModel::open(folder), config, layout, weight_sink(weights), pool, options);
+  {
+    const PatientScope patient(comm);  // disks may differ
+    node.barrier({"weights read"});
+  }
+  model_->bind_parameters(weights, {});
+}
+
+}  // namespace tessera

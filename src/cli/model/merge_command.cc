@@ -1,0 +1,170 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "checkpoint/merge_models.h"
+#include "cli/command.h"
+#include "cli/flag_parser.h"
+#include "cli/model/loaded_model.h"
+#include "cli/model/output_folder.h"
+#include "cli/run/threads.h"
+#include "cli/terminal/terminal.h"
+#include "formats/file_kind.h"
+#include "tokenizer/tokenizer.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The tokenizer beside a model, if there is one.
+std::optional<Tokenizer> tokenizer_of(const fs::path& model) {
+  std::error_code error;
+  if (!fs::exists(model / "tokenizer.json", error)) return std::nullopt;
+  return Tokenizer::open(model);
+}
+
+// Files that are written differently may hold the same tokens, which is what the weights depend on.
+void check_same_tokens(const Tokenizer& first, const std::string& first_model, const Tokenizer& other,
+                       const std::string& model) {
+  if (first.fingerprint() == other.fingerprint()) return;
+  const auto token = [](const Tokenizer& tokenizer, int64_t id) {
+    return id < tokenizer.vocab_size() ? tokenizer.id_to_token(static_cast<int32_t>(id)) : std::string();
+  };
+  for (int64_t id = 0; id < std::max(first.vocab_size(), other.vocab_size()); ++id) {
+    const std::string a = token(first, id), b = token(other, id);
+    if (a == b) continue;
+    fail(ExitCode::kBadConfig,
+         "{}: token {}: expected \"{}\" as in {}, found \"{}\": only models with the same tokenizer can be "
+         "merged",
+         model, id, printable(a), first_model, printable(b));
+  }
+}
+
+class MergeCommand : public Command {
+ public:
+  std::string name() const override { return "merge"; }
+  std::string summary() const override { return "Combine the weights of models of the same shape"; }
+  std::string usage() const override { return "--models DIR DIR... --output DIR [flags]"; }
+  std::string description() const override {
+    return "Reads model folders or checkpoint-N folders whose configurations, tensors and tokens agree and "
+           "writes a Hugging Face folder. linear: the weighted mean of the weights. slerp: spherical "
+           "interpolation between two models, tensor by tensor. Computed in float32 and rounded once; "
+           "configuration and tokenizer are those of the first model.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera merge --models out/checkpoint-800 out/checkpoint-900 out --output mean",
+            "tessera merge --models a b --method slerp --t 0.3 --output between"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& models = table->add("models", &models_, "The model folders, at least two.");
+    models.value_name = "DIR";
+    models.required = true;
+    table->add_choice("method", &method_, {"linear", "slerp"}, "How the weights are combined.").aliases = {
+        "merge_method"};
+    table
+        ->add("weights", &weights_,
+              "linear: the weight of each model, in the same order; divided by their sum. By default all are "
+              "equal.")
+        .value_name = "NUMBER";
+    limit_flag(table->add("t", &t_, "slerp: 0 is the first model, 1 the second."), 0, 1);
+    declare_output_flags(table, &output_, &overwrite_, "The folder to write.");
+    declare_dtype_flag(table, &dtype_, {"bfloat16", "float16", "float32"},
+                       "Type of the weights; by default that of the first model.");
+    table->add_size("max_shard_size", &max_shard_size_, "2GB", "Largest size of a weights file.");
+  }
+
+  void run(FlagTable* table) override {
+    check_flags(*table);
+    MergeOptions options;
+    options.method = method_ == "slerp" ? MergeMethod::kSlerp : MergeMethod::kLinear;
+    options.weights = weights();
+    options.t = t_;
+    check_models();
+    options.save_dtype = dtype_.empty() ? weights_dtype(models_.front()) : dtype_of_flag(dtype_);
+    options.max_shard_bytes = *parse_bytes(max_shard_size_);
+    StatusLine status;
+    options.progress = [&](double fraction) {
+      status.show(fmt::format("writing {}: {:.0f} %", output_, 100 * fraction));
+    };
+    ThreadPool pool(threads_for_pool(0));
+    merge_models({models_.begin(), models_.end()}, options, output_, pool);
+    status.clear();
+    print("{}: {}, weights as {}\n", output_, count_of(std::ssize(models_), "model"),
+          dtype_name(options.save_dtype));
+  }
+
+ private:
+  void check_flags(const FlagTable& table) const {
+    const bool is_slerp = method_ == "slerp";
+    if (models_.size() < 2) fail(ExitCode::kUsage, "--models: expected at least two folders, found one");
+    if (is_slerp && models_.size() != 2)
+      fail(ExitCode::kUsage, "--models: expected two folders for --method slerp, found {}", models_.size());
+    for (const char* name : {"weights", "t"}) {
+      if (table.is_set(name) && is_slerp == (name == std::string_view("weights")))
+        fail(ExitCode::kUsage, "--{}: not for --method {}", name, method_);
+    }
+  }
+
+  std::vector<double> weights() const {
+    std::vector<double> values;
+    for (const std::string& text : weights_) {
+      size_t used = 0;
+      double value = NAN;
+      try {
+        value = std::stod(text, &used);
+      } catch (const std::exception&) {
+        used = 0;
+      }
+      if (used == 0 || used != text.size() || !std::isfinite(value))
+        fail(ExitCode::kUsage, "--weights: expected numbers, found '{}'", printable(text));
+      values.push_back(value);
+    }
+    if (values.empty()) values.assign(models_.size(), 1.0);
+    if (values.size() != models_.size()) {
+      fail(ExitCode::kUsage, "--weights: expected one per model, {}, found {}", models_.size(),
+           values.size());
+    }
+    if (!(std::accumulate(values.begin(), values.end(), 0.0) > 0))
+      fail(ExitCode::kUsage, "--weights: expected a sum above 0, found {}", fmt::join(weights_, " "));
+    return values;
+  }
+
+  void check_models() const {
+    for (const std::string& model : models_) {
+      check_is_model_folder(model);
+      check_output(output_, overwrite_, model);
+    }
+    const std::optional<Tokenizer> first = tokenizer_of(models_.front());
+    for (size_t i = 1; first && i < models_.size(); ++i) {
+      const std::optional<Tokenizer> other = tokenizer_of(models_[i]);
+      if (other) check_same_tokens(*first, models_.front(), *other, models_[i]);
+    }
+  }
+
+  std::vector<std::string> models_;
+  std::string method_ = "linear";
+  std::vector<std::string> weights_;
+  double t_ = 0.5;
+  std::string output_;
+  bool overwrite_ = false;
+  std::string dtype_;
+  std::string max_shard_size_ = "5GB";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_merge_command() { return std::make_unique<MergeCommand>(); }
+
+}  // namespace tessera

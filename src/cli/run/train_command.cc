@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "arguments/arguments.h"
+#include "arguments/config_file.h"
+#include "base/log.h"
+#include "cli/command.h"
+#include "cli/run/resume_command.h"
+#include "cli/run/threads.h"
+#include "cli/terminal/terminal.h"
+#include "cli/terminal/train_report.h"
+#include "comm/communicator.h"
+#include "launch/reports/crash_handler.h"
+#include "launch/reports/rank_report.h"
+#include "platform/thread_pool.h"
+#include "train/stop_signal.h"
+#include "train/trainer.h"
+
+namespace tessera {
+namespace {
+
+// The report of rank 0, which also tells its agent when the first step is done.
+class RankReport : public TerminalReport {
+ public:
+  using TerminalReport::TerminalReport;
+  void on_step(const StepMetrics& metrics) override {
+    if (!std::exchange(has_told_, true)) leave_progress_mark();
+    TerminalReport::on_step(metrics);
+  }
+
+ private:
+  bool has_told_ = false;
+};
+
+class TrainCommand : public Command {
+ public:
+  std::string name() const override { return "train"; }
+  std::string summary() const override { return "Train a model on text"; }
+  std::string usage() const override {
+    return "[RUN.yaml] --model DIR --dataset FILE... --output_dir DIR [flags]";
+  }
+  std::string description() const override {
+    return "Takes a Hugging Face model folder and text, JSONL or pre-tokenized rows, and writes a Hugging "
+           "Face model folder. Names and defaults are those of Hugging Face's TrainingArguments; a JSON or "
+           "YAML file can set the same names, and flags override it.\n"
+           "Ctrl-C or SIGTERM ends the run with a checkpoint after the current step; a second Ctrl-C ends it "
+           "at once.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera train --model start --dataset 'text/*.txt' --packing \\",
+            "    --max_length 512 --learning_rate 1e-3 --max_steps 600 --output_dir model",
+            "tessera train run.yaml --learning_rate 2e-5"};
+  }
+
+  bool is_for_ranks() const override { return true; }
+  void declare_flags(FlagTable* table) override { declare_training_flags(table, &args_); }
+
+  void complete_flags(FlagTable* table) override {
+    if (!args_.config.empty()) apply_config_file(args_.config, table);
+    apply_resume_variable(process_environment(), table, &args_);
+    read_launch_variables(process_environment(), &args_);
+  }
+
+  DataArguments* data_arguments() override { return &args_; }
+  void on_hub_names(const std::string& flag, const std::vector<std::string>& names) override {
+    args_.hub_names[flag] = names.at(0);
+  }
+
+  void run(FlagTable* table) override {
+    const World world = detect_world();
+    // Messages that are the same on every rank are logged once.
+    set_log_level(world.rank == 0 ? args_.lowest_log_level() : LogLevel::kError);
+    if (!world.is_single()) set_crash_rank(world.rank);
+    resolve_training_arguments(*table, world.world_size, &args_);
+    set_closed_output(ClosedOutput::kIsIgnored);
+    const std::unique_ptr<Communicator> comm = Communicator::open(world, comm_options());
+    int stop_signal = 0;
+    try {
+      stop_signal = train(*comm);
+    } catch (const Error& error) {
+      comm->report_failure(error);
+      throw;
+    }
+    // Everything is saved.
+    if (stop_signal != 0) {
+      // An agent gives the other ranks time to end in the same way.
+      leave_error_report({.message = fmt::format("stopped by signal {}", stop_signal),
+                          .code = 128 + stop_signal,
+                          .stop_signal = stop_signal});
+      end_by_signal(stop_signal);
+    }
+  }
+
+ private:
+  // Returns the signal that ended the run early; 0 = none.
+  int train(Communicator& comm) {
+    comm.check_same_settings(settings_of_the_job());
+    RankReport report(!args_.disable_tqdm, describe_resuming(comm.world()));
+    ThreadPool pool(threads_for_products(args_.num_threads));
+    Trainer trainer(args_, pool, report, comm);
+    const StopSignals signals(clear_status_line);
+    bool has_told = false;
+    const auto received = [&] {
+      const int signal = signals.received();
+      if (signal != 0 && !std::exchange(has_told, true)) tell_of_signal(signal);
+      return signal;
+    };
+    const int stop_signal = trainer.run(received).stop_signal;
+    comm.leave();
+    return stop_signal;
+  }
+
+  // A step may take minutes: without this message a user may press Ctrl-C again, which costs the checkpoint.
+  void tell_of_signal(int signal) const {
+    log_info("{}: the run ends {}", signal == SIGINT ? "SIGINT" : "SIGTERM",
+             args_.save_on_sigterm
+                 ? "with a checkpoint of the last finished step; a second Ctrl-C ends it at once, without one"
+                 : "without a checkpoint, because save_on_sigterm is false");
+  }
+
+  CommOptions comm_options() const {
+    CommOptions options;
+    constexpr int64_t kLongest = 1'000'000;  // 11 days; waits are counted in milliseconds
+    options.timeout = std::chrono::seconds(std::min(args_.ddp_timeout, kLongest));
+    options.connections = static_cast<int>(args_.connections);
+    options.store.interface = args_.interface;
+    return options;
+  }
+
+  // Settings by their names in training_args.json; paths and per-machine settings may differ between ranks.
+  std::map<std::string, std::string> settings_of_the_job() const {
+    static const std::set<std::string> kOfTheRank = {"num_threads", "interface", "cache_dir",
+                                                     "output_dir",  "log_level", "measure_peak"};
+    std::map<std::string, std::string> settings = {{"version of tessera", TESSERA_VERSION}};
+    const nlohmann::json arguments = nlohmann::json::parse(training_arguments_json(args_));
+    for (const auto& [name, value] : arguments.items()) {
+      if (!kOfTheRank.contains(name)) settings.emplace(name, value.dump());
+    }
+    return settings;
+  }
+
+  TrainingArguments args_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_train_command() { return std::make_unique<TrainCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,462 @@
+// The % operator of strings, and str.format.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <string>
+
+#include "jinja/builtins/python_text.h"
+#include "jinja/builtins/unicode_text.h"
+#include "jinja/runtime/operators.h"
+
+namespace tessera::jinja {
+namespace {
+
+constexpr int64_t kMaxWidth = 10'000;
+
+struct FormatSpec {
+  std::string fill = " ";
+  char align = 0;  // '<', '>', '^', '='
+  char sign = '-';
+  bool alternate = false;
+  int64_t width = 0;
+  char grouping = 0;  // ',' or '_'
+  int64_t precision = -1;
+  char type = 0;
+};
+
+std::string grouped(const std::string& digits, char separator) {
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i > 0 && (digits.size() - i) % 3 == 0) out += separator;
+    out += digits[i];
+  }
+  return out;
+}
+
+// Digits of a magnitude in the notation of `type`.
+std::string integer_digits(uint64_t value, char type, bool alternate) {
+  const std::string prefix = !alternate || type == 'd' ? "" : std::string("0") + type;
+  switch (type) {
+    case 'x':
+      return prefix + fmt::format("{:x}", value);
+    case 'X':
+      return prefix + fmt::format("{:X}", value);
+    case 'o':
+      return prefix + fmt::format("{:o}", value);
+    case 'b':
+      return prefix + fmt::format("{:b}", value);
+    default:
+      return std::to_string(value);
+  }
+}
+
+std::string float_digits(double magnitude, char type, int64_t precision, bool alternate) {
+  if (std::isnan(magnitude)) return std::isupper(static_cast<unsigned char>(type)) != 0 ? "NAN" : "nan";
+  if (std::isinf(magnitude)) return std::isupper(static_cast<unsigned char>(type)) != 0 ? "INF" : "inf";
+  const int digits = static_cast<int>(precision < 0 ? 6 : precision);
+  switch (type) {
+    case 'f':
+    case 'F':
+      return alternate ? fmt::format("{:#.{}f}", magnitude, digits)
+                       : fmt::format("{:.{}f}", magnitude, digits);
+    case 'e':
+      return fmt::format("{:.{}e}", magnitude, digits);
+    case 'E':
+      return fmt::format("{:.{}E}", magnitude, digits);
+    case 'G':
+      return fmt::format("{:.{}G}", magnitude, std::max(digits, 1));
+    default:
+      return fmt::format("{:.{}g}", magnitude, std::max(digits, 1));
+  }
+}
+
+std::string padded(const std::string& sign, const std::string& body, const FormatSpec& spec,
+                   char default_align) {
+  const int64_t size = static_cast<int64_t>(sign.size()) + count_code_points(body);
+  const int64_t missing = std::max<int64_t>(0, spec.width - size);
+  const char align = spec.align == 0 ? default_align : spec.align;
+  const int64_t before = align == '>' || align == '=' ? missing : align == '^' ? missing / 2 : 0;
+  std::string left, right;
+  for (int64_t i = 0; i < missing; ++i) (i < before ? left : right) += spec.fill;
+  return align == '=' ? sign + left + body : left + sign + body + right;
+}
+
+std::string sign_of(bool negative, char style) {
+  if (negative) return "-";
+  return style == '-' ? "" : std::string(1, style);
+}
+
+std::string format_number(Rendering& r, const Datum& value, const FormatSpec& spec) {
+  const bool as_float =
+      value.is(Kind::kFloat) ||
+      (spec.type != 0 && std::string_view("eEfFgG%").find(spec.type) != std::string_view::npos);
+  std::string body;
+  bool negative = false;
+  if (as_float) {
+    double magnitude = value.as_double();
+    negative = std::signbit(magnitude) && !std::isnan(magnitude);
+    magnitude = std::abs(magnitude);
+    if (spec.type == '%') {
+      body = float_digits(magnitude * 100, 'f', spec.precision, false) + "%";
+    } else if (spec.type == 0 && spec.precision < 0) {
+      body = format_float(magnitude);
+    } else {
+      if (spec.type != 0 && std::string_view("eEfFgG").find(spec.type) == std::string_view::npos) {
+        r.fail("Unknown format code '{}' for object of type 'float'", spec.type);
+      }
+      body = float_digits(magnitude, spec.type == 0 ? 'g' : spec.type, spec.precision, spec.alternate);
+    }
+  } else if (spec.type == 'c') {
+    append_code_point(body, static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)));
+  } else {
+    if (spec.type != 0 && std::string_view("bdnoxX").find(spec.type) == std::string_view::npos) {
+      r.fail("Unknown format code '{}' for object of type 'int'", spec.type);
+    }
+    negative = value.integer < 0;
+    const uint64_t magnitude =
+        negative ? ~static_cast<uint64_t>(value.integer) + 1 : static_cast<uint64_t>(value.integer);
+    body = integer_digits(magnitude, spec.type == 0 || spec.type == 'n' ? 'd' : spec.type, spec.alternate);
+  }
+  if (spec.grouping != 0) {
+    const size_t end = std::min(body.find_first_not_of("0123456789"), body.size());
+    body = grouped(body.substr(0, end), spec.grouping) + body.substr(end);
+  }
+  return padded(sign_of(negative, spec.sign), body, spec, '>');
+}
+
+int64_t parse_count(Rendering& r, std::string_view text, size_t& pos) {
+  int64_t value = 0;
+  for (; pos < text.size() && std::isdigit(static_cast<unsigned char>(text[pos])) != 0; ++pos) {
+    value = 10 * value + (text[pos] - '0');
+    if (value > kMaxWidth) r.fail("a width or precision of more than {} in a format", kMaxWidth);
+  }
+  return value;
+}
+
+// [[fill]align][sign][#][0][width][grouping][.precision][type]
+FormatSpec parse_spec(Rendering& r, std::string_view text) {
+  FormatSpec spec;
+  size_t pos = 0;
+  constexpr std::string_view kAligns = "<>^=";
+  if (!text.empty()) {
+    size_t after = 0;
+    next_code_point(text, after);
+    if (after < text.size() && kAligns.find(text[after]) != std::string_view::npos) {
+      spec.fill = text.substr(0, after);
+      spec.align = text[after];
+      pos = after + 1;
+    } else if (kAligns.find(text[0]) != std::string_view::npos) {
+      spec.align = text[pos++];
+    }
+  }
+  const auto take = [&](std::string_view set) {
+    return pos < text.size() && set.find(text[pos]) != std::string_view::npos;
+  };
+  if (take("+- ")) spec.sign = text[pos++];
+  if (take("#")) {
+    spec.alternate = true;
+    ++pos;
+  }
+  if (take("0")) {
+    ++pos;
+    if (spec.align == 0) {
+      spec.align = '=';
+      spec.fill = "0";
+    }
+  }
+  spec.width = parse_count(r, text, pos);
+  if (take(",_")) spec.grouping = text[pos++];
+  if (take(".")) spec.precision = parse_count(r, text, ++pos);
+  if (pos < text.size()) spec.type = text[pos++];
+  if (pos < text.size()) r.fail("Invalid format specifier '{}'", text);
+  return spec;
+}
+
+std::string format_text(std::string_view text, const FormatSpec& spec) {
+  const std::string_view cut = spec.precision < 0 ? text : text.substr(0, byte_offset(text, spec.precision));
+  return padded("", std::string(cut), spec, '<');
+}
+
+std::string format_value(Rendering& r, const Datum& value, std::string_view spec_text) {
+  std::string text;
+  if (spec_text.empty()) {
+    append_str(r, text, value);
+    return text;
+  }
+  const FormatSpec spec = parse_spec(r, spec_text);
+  if (value.is(Kind::kInt) || value.is(Kind::kFloat) || (value.is(Kind::kBool) && spec.type != 0)) {
+    return format_number(r, value, spec);
+  }
+  if (!value.is_string() && !value.is(Kind::kBool)) {
+    r.fail("unsupported format string passed to {}.__format__", type_name(value));
+  }
+  if (spec.type != 0 && spec.type != 's')
+    r.fail("Unknown format code '{}' for object of type 'str'", spec.type);
+  append_str(r, text, value);
+  return format_text(text, spec);
+}
+
+class PercentFormatter {
+ public:
+  PercentFormatter(Rendering& r, std::string_view format, const Datum& arguments)
+      : r_(r), format_(format), arguments_(arguments), is_tuple_(arguments.is(Kind::kTuple)) {}
+
+  std::string run() {
+    while (pos_ < format_.size()) {
+      const char c = format_[pos_++];
+      if (c != '%') {
+        out_ += c;
+      } else {
+        directive();
+      }
+      if (static_cast<int64_t>(out_.size()) > r_.options.max_output_bytes)
+        r_.fail("the formatted text is too long");
+    }
+    // Whatever has items may have some that are not used.
+    const bool has_items = is_mapping(arguments_) || arguments_.is(Kind::kList) ||
+                           arguments_.is(Kind::kRange) || arguments_.is_undefined();
+    if (is_tuple_ ? used_ < arguments_.list->size : used_ < 1 && !has_items) {
+      r_.fail("not all arguments converted during string formatting");
+    }
+    return out_;
+  }
+
+ private:
+  char peek() const {
+    if (pos_ >= format_.size()) r_.fail("incomplete format");
+    return format_[pos_];
+  }
+
+  Datum next_argument() {
+    if (is_tuple_ ? used_ >= arguments_.list->size : used_ >= 1)
+      r_.fail("not enough arguments for format string");
+    return is_tuple_ ? arguments_.list->items[used_++] : (++used_, arguments_);
+  }
+
+  int64_t take_count() {
+    if (pos_ >= format_.size() || format_[pos_] != '*') return parse_count(r_, format_, pos_);
+    ++pos_;
+    return std::clamp<int64_t>(to_integer(r_, next_argument(), "%"), -kMaxWidth, kMaxWidth);
+  }
+
+  void directive() {
+    Datum value;
+    if (peek() == '(') {
+      const size_t end = format_.find(')', pos_);
+      if (end == std::string_view::npos) r_.fail("incomplete format key");
+      if (!is_mapping(arguments_)) r_.fail("format requires a mapping");
+      const std::string_view key = format_.substr(pos_ + 1, end - pos_ - 1);
+      value = dict_find(r_, arguments_, key);
+      if (value.is_missing()) r_.fail("KeyError: '{}'", key);
+      pos_ = end + 1;
+    }
+    FormatSpec spec;
+    bool zero = false;
+    for (; std::string_view("#0- +").find(peek()) != std::string_view::npos; ++pos_) {
+      const char flag = format_[pos_];
+      if (flag == '-') spec.align = '<';
+      if (flag == '0') zero = true;
+      if (flag == '#') spec.alternate = true;
+      if (flag == '+' || (flag == ' ' && spec.sign == '-')) spec.sign = flag;
+    }
+    spec.width = take_count();
+    if (spec.width < 0) {
+      spec.align = '<';
+      spec.width = -spec.width;
+    }
+    if (peek() == '.') {
+      ++pos_;
+      spec.precision = std::max<int64_t>(0, take_count());
+    }
+    while (std::string_view("hlL").find(peek()) != std::string_view::npos) ++pos_;
+    const char type = format_[pos_++];
+    if (type == '%') {
+      out_ += '%';
+      return;
+    }
+    if (value.is_missing()) value = next_argument();
+    out_ += converted(value, type, spec, zero);
+  }
+
+  std::string converted(const Datum& value, char type, FormatSpec spec, bool zero) {
+    std::string text;
+    const char align = spec.align == 0 ? '>' : spec.align;
+    if (type == 's' || type == 'r' || type == 'a') {
+      type == 's' ? append_str(r_, text, value) : append_repr(r_, text, value);
+      spec.align = align;
+      return format_text(text, spec);
+    }
+    if (type == 'c') {
+      if (value.is_string() && count_code_points(value.view_text()) == 1) text = value.view_text();
+      if (value.is_integral())
+        append_code_point(text, static_cast<char32_t>(std::clamp<int64_t>(value.integer, 0, 0x10FFFF)));
+      if (text.empty()) r_.fail("%c requires int or char");
+      spec.align = align;
+      return format_text(text, spec);
+    }
+    if (std::string_view("diuxXofFeEgG").find(type) == std::string_view::npos) {
+      r_.fail("unsupported format character '{}'", type);
+    }
+    if (value.is_undefined()) r_.fail_undefined(value);
+    const bool is_integer = std::string_view("diuxXo").find(type) != std::string_view::npos;
+    if (!value.is_number()) {
+      r_.fail("%{} format: a {} number is required, not {}", type, is_integer ? "integer" : "real",
+              type_name(value));
+    }
+    if (zero && spec.align == 0) {
+      spec.align = '=';
+      spec.fill = "0";
+    }
+    Datum converted_value = value;
+    if (is_integer && value.is(Kind::kFloat)) {
+      if (type != 'd' && type != 'i' && type != 'u')
+        r_.fail("%{} format: an integer is required, not float", type);
+      if (!(std::abs(value.number) < 9.2e18))
+        r_.fail("the number {} does not fit in 64 bits", format_float(value.number));
+      converted_value = integer(static_cast<int64_t>(value.number));
+    }
+    spec.type = type == 'i' || type == 'u' ? 'd' : type;
+    if (!is_integer) return format_number(r_, number(converted_value.as_double()), spec);
+    if (spec.precision >= 0) {
+      // At least so many digits.
+      FormatSpec digits;
+      digits.type = spec.type;
+      digits.sign = spec.sign;
+      digits.align = '=';
+      digits.fill = "0";
+      digits.width = spec.precision + (converted_value.integer < 0 || spec.sign != '-' ? 1 : 0);
+      return padded("", format_number(r_, integer(converted_value.integer), digits), spec, '>');
+    }
+    return format_number(r_, integer(converted_value.integer), spec);
+  }
+
+  Rendering& r_;
+  std::string_view format_;
+  const Datum& arguments_;
+  const bool is_tuple_;
+  size_t pos_ = 0;
+  int64_t used_ = 0;
+  std::string out_;
+};
+
+class BraceFormatter {
+ public:
+  BraceFormatter(Rendering& r, const Arguments& args) : r_(r), args_(args) {}
+
+  std::string run(std::string_view format, int depth = 0) {
+    if (depth > 2) r_.fail("Max string recursion exceeded");
+    std::string out;
+    for (size_t pos = 0; pos < format.size(); ++pos) {
+      const char c = format[pos];
+      const bool doubled = pos + 1 < format.size() && format[pos + 1] == c;
+      if ((c == '{' || c == '}') && doubled) {
+        out += c;
+        ++pos;
+      } else if (c == '}') {
+        r_.fail("Single '}}' encountered in format string");
+      } else if (c == '{') {
+        const size_t end = closing(format, pos + 1);
+        out += field(format.substr(pos + 1, end - pos - 1), depth);
+        pos = end;
+      } else {
+        out += c;
+      }
+      if (static_cast<int64_t>(out.size()) > r_.options.max_output_bytes)
+        r_.fail("the formatted text is too long");
+    }
+    return out;
+  }
+
+ private:
+  size_t closing(std::string_view format, size_t pos) const {
+    for (int open = 1; pos < format.size(); ++pos) {
+      if (format[pos] == '{') ++open;
+      if (format[pos] == '}' && --open == 0) return pos;
+    }
+    r_.fail("expected '}}' before end of string");
+  }
+
+  // name!r:spec
+  std::string field(std::string_view text, int depth) {
+    r_.step();
+    size_t name_end = std::min(text.find_first_of("!:"), text.size());
+    std::string_view name = text.substr(0, name_end);
+    char conversion = 0;
+    if (name_end < text.size() && text[name_end] == '!') {
+      if (name_end + 1 >= text.size()) r_.fail("end of string while looking for conversion specifier");
+      conversion = text[name_end + 1];
+      name_end += 2;
+      if (name_end < text.size() && text[name_end] != ':') r_.fail("expected ':' after conversion specifier");
+    }
+    const std::string spec = name_end < text.size() ? run(text.substr(name_end + 1), depth + 1) : "";
+    Datum value = lookup(name);
+    if (conversion == 0) return format_value(r_, value, spec);
+    std::string converted;
+    if (conversion == 's') {
+      append_str(r_, converted, value);
+    } else if (conversion == 'r' || conversion == 'a') {
+      append_repr(r_, converted, value);
+    } else {
+      r_.fail("Unknown conversion specifier {}", conversion);
+    }
+    return format_value(r_, string(converted), spec);
+  }
+
+  // first.attribute[item]
+  Datum lookup(std::string_view name) {
+    size_t pos = std::min(name.find_first_of(".["), name.size());
+    Datum value = argument(name.substr(0, pos));
+    while (pos < name.size()) {
+      const bool is_item = name[pos] == '[';
+      const size_t end =
+          is_item ? name.find(']', pos) : std::min(name.find_first_of(".[", pos + 1), name.size());
+      if (end == std::string_view::npos) r_.fail("Missing ']' in format string");
+      const std::string_view part = name.substr(pos + 1, end - pos - 1);
+      if (part.empty()) r_.fail("Empty attribute in format string");
+      const bool is_index =
+          is_item && part.find_first_not_of("0123456789") == std::string_view::npos && part.size() < 18;
+      value = !is_item   ? get_attribute(r_, value, part)
+              : is_index ? get_item(r_, value, integer(std::stoll(std::string(part))))
+                         : get_item(r_, value, string(part));
+      pos = is_item ? end + 1 : end;
+    }
+    return value;
+  }
+
+  Datum argument(std::string_view name) {
+    const bool is_index = name.find_first_not_of("0123456789") == std::string_view::npos && name.size() < 10;
+    if (is_index) {
+      const bool numbers_itself = name.empty();
+      if (numbers_itself ? numbered_ : next_ > 0) {
+        r_.fail("cannot switch between automatic field numbering and manual field specification");
+      }
+      numbered_ = !numbers_itself;
+      const int64_t index = name.empty() ? next_++ : std::stoll(std::string(name));
+      if (index >= args_.size) r_.fail("Replacement index {} out of range for positional args tuple", index);
+      return args_.items[index];
+    }
+    for (int64_t k = 0; k < args_.num_keywords; ++k) {
+      if (args_.keywords[k].name == name) return args_.keywords[k].value;
+    }
+    r_.fail("KeyError: '{}'", name);
+  }
+
+  Rendering& r_;
+  const Arguments& args_;
+  int64_t next_ = 0;
+  bool numbered_ = false;  // a field had a number of its own
+};
+
+}  // namespace
+
+Datum percent_format(Rendering& r, const Datum& format, const Datum& arguments) {
+  return r.copy_string(PercentFormatter(r, format.view_text(), arguments).run(), format.markup);
+}
+
+Datum brace_format(Rendering& r, std::string_view format, const Arguments& args) {
+  return r.copy_string(BraceFormatter(r, args).run(format));
+}
+
+}  // namespace tessera::jinja

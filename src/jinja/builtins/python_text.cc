@@ -1,0 +1,365 @@
+#include "jinja/builtins/python_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <vector>
+
+#include "jinja/builtins/unicode_text.h"
+#include "jinja/parse/program.h"
+#include "jinja/runtime/operators.h"
+
+namespace tessera::jinja {
+namespace {
+
+void append_items(Rendering& r, std::string& out, const Datum& list) {
+  const int64_t size = *size_of(list);
+  for (int64_t i = 0; i < size; ++i) {
+    if (i > 0) out += ", ";
+    append_repr(r, out, list_item(r, list, i));
+  }
+}
+
+void append_entries(Rendering& r, std::string& out, const Entry* entries, int64_t size) {
+  for (int64_t i = 0; i < size; ++i) {
+    if (i > 0) out += ", ";
+    append_repr(r, out, entries[i].key);
+    out += ": ";
+    append_repr(r, out, entries[i].value);
+  }
+}
+
+void append_dict(Rendering& r, std::string& out, const Datum& dict) {
+  out += '{';
+  for (int64_t i = 0; i < *size_of(dict); ++i) {
+    if (i > 0) out += ", ";
+    const Entry entry = dict_entry(r, dict, i);
+    append_repr(r, out, entry.key);
+    out += ": ";
+    append_repr(r, out, entry.value);
+  }
+  out += '}';
+}
+
+void append_view(Rendering& r, std::string& out, const View& view) {
+  out += type_name([&] {
+    Datum d;
+    d.kind = Kind::kView;
+    d.view = &view;
+    return d;
+  }());
+  out += "([";
+  for (int64_t i = 0; i < *size_of(view.dict); ++i) {
+    if (i > 0) out += ", ";
+    const Entry entry = dict_entry(r, view.dict, i);
+    if (view.kind == ViewKind::kItems) out += '(';
+    if (view.kind != ViewKind::kValues) append_repr(r, out, entry.key);
+    if (view.kind == ViewKind::kItems) out += ", ";
+    if (view.kind != ViewKind::kKeys) append_repr(r, out, entry.value);
+    if (view.kind == ViewKind::kItems) out += ')';
+  }
+  out += "])";
+}
+
+void append_json_string(std::string& out, std::string_view text, bool ensure_ascii) {
+  constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b";
+  constexpr std::string_view kLetters = "\"\\nrtfb";
+  out += '"';
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const char32_t c = next_code_point(text, pos);
+    if (c >= 0x20 && c != '"' && c != '\\' && (c < 0x7F || !ensure_ascii)) {
+      out.append(text.substr(begin, pos - begin));
+    } else if (const size_t at = c < 0x80 ? kEscaped.find(static_cast<char>(c)) : std::string_view::npos;
+               at != std::string_view::npos) {
+      out += '\\';
+      out += kLetters[at];
+    } else if (c < 0x10000) {
+      out += fmt::format("\\u{:04x}", static_cast<uint32_t>(c));
+    } else {
+      const auto rest = static_cast<uint32_t>(c) - 0x10000;
+      out += fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + (rest >> 10), 0xDC00 + (rest & 0x3FF));
+    }
+  }
+  out += '"';
+}
+
+std::string json_float(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return format_float(value);
+}
+
+class JsonWriter {
+ public:
+  JsonWriter(Rendering& r, std::string& out, const JsonStyle& style) : r_(r), out_(out), style_(style) {}
+
+  void write(const Datum& value) {
+    const Rendering::Nesting nesting(r_);
+    r_.step();
+    if (static_cast<int64_t>(out_.size()) > r_.options.max_output_bytes)
+      r_.fail("the text of tojson is too long");
+    switch (value.kind) {
+      case Kind::kString:
+        r_.step_bytes(value.size);
+        return append_json_string(out_, value.view_text(), style_.ensure_ascii);
+      case Kind::kNone:
+      case Kind::kBool:
+      case Kind::kInt:
+      case Kind::kFloat:
+        out_ += scalar(value);
+        return;
+      case Kind::kList:
+      case Kind::kTuple:
+        return write_list(value);
+      case Kind::kDict:
+        return write_dict(value);
+      default:
+        r_.fail("Object of type {} is not JSON serializable", type_name(value));
+    }
+  }
+
+ private:
+  static std::string scalar(const Datum& value) {
+    if (value.is(Kind::kNone)) return "null";
+    if (value.is(Kind::kBool)) return value.integer != 0 ? "true" : "false";
+    return value.is(Kind::kInt) ? std::to_string(value.integer) : json_float(value.number);
+  }
+
+  void new_line() {
+    if (!style_.has_indent) return;
+    out_ += '\n';
+    r_.step_bytes(static_cast<int64_t>(level_ * style_.indent.size()));
+    for (size_t i = 0; i < level_; ++i) out_ += style_.indent;
+  }
+
+  void write_list(const Datum& list) {
+    const int64_t size = *size_of(list);
+    out_ += '[';
+    ++level_;
+    for (int64_t i = 0; i < size; ++i) {
+      if (i > 0) out_ += style_.item_separator;
+      new_line();
+      write(list_item(r_, list, i));
+    }
+    --level_;
+    if (size > 0) new_line();
+    out_ += ']';
+  }
+
+  void write_dict(const Datum& dict) {
+    const int64_t size = *size_of(dict);
+    std::vector<Entry> entries;
+    for (int64_t i = 0; i < size; ++i) entries.push_back(dict_entry(r_, dict, i));
+    if (style_.sort_keys) {
+      std::stable_sort(entries.begin(), entries.end(),
+                       [&](const Entry& a, const Entry& b) { return less(r_, a.key, b.key); });
+    }
+    out_ += '{';
+    ++level_;
+    for (const Entry& entry : entries) {
+      if (&entry != entries.data()) out_ += style_.item_separator;
+      new_line();
+      const Datum& key = entry.key;
+      if (!key.is_string() && !key.is_number() && !key.is(Kind::kNone)) {
+        r_.fail("keys must be str, int, float, bool or None, not {}", type_name(key));
+      }
+      append_json_string(out_, key.is_string() ? key.view_text() : scalar(key), style_.ensure_ascii);
+      out_ += style_.key_separator;
+      write(entry.value);
+    }
+    --level_;
+    if (size > 0) new_line();
+    out_ += '}';
+  }
+
+  Rendering& r_;
+  std::string& out_;
+  const JsonStyle& style_;
+  size_t level_ = 0;
+};
+
+}  // namespace
+
+// The shortest digits that read back as the same number, as Python lays them out: 1e+16 but 123456.0.
+std::string format_float(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  char buffer[32];
+  const auto result = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific);
+  const std::string_view text(buffer, static_cast<size_t>(result.ptr - buffer));
+  const size_t e = text.find('e');
+  const int exponent = std::stoi(std::string(text.substr(e + 1)));
+  if (exponent < -4 || exponent >= 16) return std::string(text);
+  const auto fixed = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::fixed);
+  std::string out(buffer, static_cast<size_t>(fixed.ptr - buffer));
+  if (out.find('.') == std::string::npos) out += ".0";
+  return out;
+}
+
+std::string quoted(std::string_view text) {
+  const bool has_single = text.find('\'') != std::string_view::npos;
+  const char quote = has_single && text.find('"') == std::string_view::npos ? '"' : '\'';
+  std::string out(1, quote);
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const char32_t c = next_code_point(text, pos);
+    if (c == static_cast<char32_t>(quote) || c == '\\') {
+      out += '\\';
+      out += static_cast<char>(c);
+    } else if (c == '\n' || c == '\r' || c == '\t') {
+      out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
+    } else if (is_printable(c)) {
+      out.append(text.substr(begin, pos - begin));
+    } else {
+      const auto unit = static_cast<uint32_t>(c);
+      out += unit < 0x100     ? fmt::format("\\x{:02x}", unit)
+             : unit < 0x10000 ? fmt::format("\\u{:04x}", unit)
+                              : fmt::format("\\U{:08x}", unit);
+    }
+  }
+  return out + quote;
+}
+
+std::string escape_html(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&#34;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string replaced(Rendering& r, std::string_view text, std::string_view from, std::string_view to,
+                     int64_t count) {
+  r.step_bytes(static_cast<int64_t>(text.size()));
+  std::string out;
+  size_t pos = 0;
+  const auto insert = [&] {
+    out += to;
+    r.step_bytes(static_cast<int64_t>(to.size()));
+    if (static_cast<int64_t>(out.size()) > r.options.max_output_bytes)
+      r.fail("the text of replace is too long");
+  };
+  if (from.empty()) {
+    // Between all characters, and at both ends.
+    for (; count-- != 0;) {
+      insert();
+      if (pos >= text.size()) break;
+      const size_t begin = pos;
+      next_code_point(text, pos);
+      out += text.substr(begin, pos - begin);
+    }
+  } else {
+    for (size_t at = text.find(from); at != std::string_view::npos && count-- != 0;
+         at = text.find(from, pos)) {
+      out += text.substr(pos, at - pos);
+      insert();
+      pos = at + from.size();
+    }
+  }
+  return out.append(text.substr(pos));
+}
+
+void append_str(Rendering& r, std::string& out, const Datum& value) {
+  if (value.is_string()) {
+    out.append(value.view_text());
+  } else if (!value.is_undefined()) {
+    append_repr(r, out, value);
+  }
+}
+
+void append_repr(Rendering& r, std::string& out, const Datum& value) {
+  const Rendering::Nesting nesting(r);
+  r.step();
+  if (static_cast<int64_t>(out.size()) > r.options.max_output_bytes)
+    r.fail("the text of a value is too long");
+  switch (value.kind) {
+    case Kind::kMissing:
+    case Kind::kUndefined:
+      out += "Undefined";
+      return;
+    case Kind::kNone:
+      out += "None";
+      return;
+    case Kind::kBool:
+      out += value.integer != 0 ? "True" : "False";
+      return;
+    case Kind::kInt:
+      out += std::to_string(value.integer);
+      return;
+    case Kind::kFloat:
+      out += format_float(value.number);
+      return;
+    case Kind::kString:
+      r.step_bytes(value.size);
+      out += value.markup ? "Markup(" + quoted(value.view_text()) + ")" : quoted(value.view_text());
+      return;
+    case Kind::kList:
+      out += '[';
+      append_items(r, out, value);
+      out += ']';
+      return;
+    case Kind::kTuple:
+      out += '(';
+      append_items(r, out, value);
+      out += value.list->size == 1 ? ",)" : ")";
+      return;
+    case Kind::kDict:
+      return append_dict(r, out, value);
+    case Kind::kRange:
+      out += fmt::format("range({}, {}", value.range->start, value.range->stop);
+      out += value.range->step == 1 ? ")" : fmt::format(", {})", value.range->step);
+      return;
+    case Kind::kView:
+      return append_view(r, out, *value.view);
+    case Kind::kNamespace:
+      out += "<Namespace {";
+      append_entries(r, out, value.name_space->entries, value.name_space->size);
+      out += "}>";
+      return;
+    case Kind::kMacro:
+    case Kind::kLoop:
+    case Kind::kIterator:
+    case Kind::kFunction:
+    case Kind::kMethod:
+    case Kind::kCycler:
+    case Kind::kJoiner:
+      // CPython prints an address here, which no template can mean.
+      r.fail("expected a value that has a text, found an object of type {}", type_name(value));
+  }
+}
+
+Datum to_str(Rendering& r, const Datum& value) {
+  if (value.is_string()) return string(value.view_text());
+  std::string out;
+  append_str(r, out, value);
+  return r.copy_string(out);
+}
+
+Datum to_soft_str(Rendering& r, const Datum& value) { return value.is_string() ? value : to_str(r, value); }
+
+void append_json(Rendering& r, std::string& out, const Datum& value, const JsonStyle& style) {
+  JsonWriter(r, out, style).write(value);
+}
+
+}  // namespace tessera::jinja

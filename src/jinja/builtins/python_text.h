@@ -1,0 +1,39 @@
+// What Python writes for values: str(), repr(), float formatting, json.dumps.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "jinja/runtime/rendering.h"
+
+namespace tessera::jinja {
+
+void append_str(Rendering& r, std::string& out, const Datum& value);
+void append_repr(Rendering& r, std::string& out, const Datum& value);
+// str() as a value; strings stay as they are, without Markup.
+Datum to_str(Rendering& r, const Datum& value);
+// markupsafe.soft_str: Markup stays Markup.
+Datum to_soft_str(Rendering& r, const Datum& value);
+
+std::string format_float(double value);     // repr(float)
+std::string quoted(std::string_view text);  // repr(str)
+std::string escape_html(std::string_view text);
+
+// str.replace; a negative count replaces all.
+std::string replaced(Rendering& r, std::string_view text, std::string_view from, std::string_view to,
+                     int64_t count);
+
+struct JsonStyle {
+  bool ensure_ascii = false;
+  bool sort_keys = false;
+  bool has_indent = false;
+  std::string indent;
+  std::string item_separator = ", ", key_separator = ": ";
+};
+void append_json(Rendering& r, std::string& out, const Datum& value, const JsonStyle& style);
+
+// The % operator of strings, and str.format.
+Datum percent_format(Rendering& r, const Datum& format, const Datum& arguments);
+Datum brace_format(Rendering& r, std::string_view format, const Arguments& args);
+
+}  // namespace tessera::jinja

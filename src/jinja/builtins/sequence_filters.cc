@@ -1,0 +1,206 @@
+// Filters of sequences, item by item.
+#include <algorithm>
+#include <string>
+
+#include "jinja/builtins/functions.h"
+#include "jinja/builtins/python_text.h"
+#include "jinja/builtins/unicode_text.h"
+#include "jinja/runtime/attribute_getter.h"
+#include "jinja/runtime/operators.h"
+
+namespace tessera::jinja {
+namespace {
+
+Datum first(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "first");
+  if (value.is(Kind::kIterator) && value.iterator->next < value.iterator->size) {
+    return value.iterator->items[value.iterator->next++];
+  }
+  if (value.is_sequence() && *size_of(value) > 0) return list_item(r, value, 0);
+  if (value.is_string() && value.size > 0) return get_item(r, value, integer(0));
+  const Datum items = to_list(r, value);
+  return items.list->size > 0 ? items.list->items[0] : r.make_undefined("No first item, sequence was empty.");
+}
+
+Datum last(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "last");
+  if (value.is(Kind::kIterator)) r.fail("'{}' object is not reversible", type_name(value));
+  if (value.is_sequence() && *size_of(value) > 0) return list_item(r, value, *size_of(value) - 1);
+  const Datum items = to_list(r, value);
+  return items.list->size > 0 ? items.list->items[items.list->size - 1]
+                              : r.make_undefined("No last item, sequence was empty.");
+}
+
+Datum list(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "list");
+  return to_list(r, value);
+}
+
+Datum items(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "items");
+  if (value.is_undefined()) return r.make_iterator(to_list(r, value));
+  if (!is_mapping(value)) r.fail("Can only get item pairs from a mapping.");
+  return r.make_iterator(to_list(r, find_dict_method("items")->call(r, value, args)));
+}
+
+Datum join(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"d", "attribute"};
+  const auto given = bind(r, args, "join", kNames);
+  const std::string_view separator = given.has(0) ? to_str(r, given[0]).view_text() : std::string_view();
+  const AttributeGetter get(r, given[1]);
+  const Datum list = to_list(r, value);
+  std::string out;
+  for (int64_t i = 0; i < list.list->size; ++i) {
+    if (i > 0) out += separator;
+    append_str(r, out, get(list.list->items[i]));
+    if (static_cast<int64_t>(out.size()) > r.options.max_output_bytes) r.fail("the joined text is too long");
+  }
+  return r.copy_string(out);
+}
+
+Datum reverse(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "reverse");
+  if (value.is_string()) return get_slice(r, value, {}, {}, integer(-1));
+  if (!is_iterable(value)) r.fail("argument must be iterable");
+  const Datum forward = to_list(r, value);
+  ListBuilder backward(r);
+  for (int64_t i = forward.list->size - 1; i >= 0; --i) backward.push(forward.list->items[i]);
+  // What cannot be reversed in place becomes a list.
+  return value.is(Kind::kIterator) ? backward.finish()
+                                   : r.make_iterator(backward.finish(), "list_reverseiterator");
+}
+
+Datum map(Rendering& r, const Datum& value, const Arguments& args) {
+  ListBuilder out(r);
+  const Datum list = is_true(value) ? to_list(r, value) : sequence(r.make(List{}));
+  if (args.size == 0) {
+    static constexpr const char* kNames[] = {"attribute", "default"};
+    const auto given = bind(r, args, "map", kNames);
+    if (!given.has(0)) r.fail("map requires a filter argument");
+    const AttributeGetter get(r, given[0], false, given[1].is(Kind::kNone) ? Datum() : given[1]);
+    for (int64_t i = 0; i < list.list->size; ++i) out.push(get(list.list->items[i]));
+    return r.make_iterator(out.finish());
+  }
+  const std::string_view name = to_string_argument(r, args.items[0], "map");
+  const FunctionEntry* filter = find_filter(name);
+  if (filter == nullptr) r.fail("No filter named '{}'.", name);
+  for (int64_t i = 0; i < list.list->size; ++i) out.push(filter->call(r, list.list->items[i], args.after(1)));
+  return r.make_iterator(out.finish());
+}
+
+template <bool kKeeps, bool kByAttribute>
+Datum select(Rendering& r, const Datum& value, const Arguments& args) {
+  ListBuilder out(r);
+  const Datum list = is_true(value) ? to_list(r, value) : sequence(r.make(List{}));
+  if (kByAttribute && args.size == 0) r.fail("Missing parameter for attribute name");
+  const AttributeGetter get(r, kByAttribute ? args.items[0] : Datum());
+  const int64_t offset = kByAttribute ? 1 : 0;
+  const FunctionEntry* test = nullptr;
+  if (args.size > offset) {
+    const std::string_view name = to_string_argument(r, args.items[offset], "select");
+    test = find_test(name);
+    if (test == nullptr) r.fail("No test named '{}'.", name);
+  }
+  for (int64_t i = 0; i < list.list->size; ++i) {
+    const Datum item = get(list.list->items[i]);
+    const bool passed = is_true(test == nullptr ? item : test->call(r, item, args.after(offset + 1)));
+    if (passed == kKeeps) out.push(list.list->items[i]);
+  }
+  return r.make_iterator(out.finish());
+}
+
+Datum batch(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"linecount", "fill_with"};
+  const auto given = bind(r, args, "batch", kNames, 1);
+  const int64_t size = to_integer(r, given[0], "batch");
+  const Datum list = to_list(r, value);
+  ListBuilder rows(r);
+  for (int64_t begin = 0; begin < list.list->size;) {
+    // As Jinja: a size below one never fills a row after its first item.
+    const int64_t end = size < 1 ? list.list->size : std::min(list.list->size, begin + size);
+    ListBuilder row(r);
+    for (int64_t i = begin; i < end; ++i) row.push(list.list->items[i]);
+    const bool fills = given.has(1) && !given[1].is(Kind::kNone);
+    for (int64_t i = end - begin; fills && i < size; ++i) row.push(given[1]);
+    rows.push(row.finish());
+    begin = end;
+  }
+  return r.make_iterator(rows.finish());
+}
+
+Datum slice(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"slices", "fill_with"};
+  const auto given = bind(r, args, "slice", kNames, 1);
+  const int64_t count = to_integer(r, given[0], "slice");
+  if (count == 0) r.fail("integer division or modulo by zero");
+  const Datum list = to_list(r, value);
+  const int64_t each = list.list->size / std::max<int64_t>(count, 1);
+  const int64_t with_extra = list.list->size % std::max<int64_t>(count, 1);
+  ListBuilder rows(r);
+  int64_t begin = 0;
+  for (int64_t k = 0; k < count; ++k) {
+    r.step();
+    const int64_t end = begin + each + (k < with_extra ? 1 : 0);
+    ListBuilder row(r);
+    for (int64_t i = begin; i < end; ++i) row.push(list.list->items[i]);
+    if (given.has(1) && !given[1].is(Kind::kNone) && k >= with_extra) row.push(given[1]);
+    rows.push(row.finish());
+    begin = end;
+  }
+  return r.make_iterator(rows.finish());
+}
+
+Datum sum(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"attribute", "start"};
+  const auto given = bind(r, args, "sum", kNames);
+  const AttributeGetter get(r, given[0]);
+  const Datum list = to_list(r, value);
+  Datum total = given.has(1) ? given[1] : integer(0);
+  if (total.is_string()) r.fail("sum() can't sum strings [use ''.join(seq) instead]");
+  for (int64_t i = 0; i < list.list->size; ++i) total = add(r, total, get(list.list->items[i]));
+  return total;
+}
+
+template <bool kLargest>
+Datum extreme(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"case_sensitive", "attribute"};
+  const auto given = bind(r, args, "min", kNames);
+  const AttributeGetter get(r, given[1], !(given.has(0) && is_true(given[0])));
+  const Datum list = to_list(r, value);
+  if (list.list->size == 0) return r.make_undefined("No aggregated item, sequence was empty.");
+  Datum best = list.list->items[0];
+  Datum best_key = get(best);
+  for (int64_t i = 1; i < list.list->size; ++i) {
+    const Datum key = get(list.list->items[i]);
+    if (kLargest ? !less(r, best_key, key, ">") : !less(r, key, best_key)) continue;
+    best = list.list->items[i];
+    best_key = key;
+  }
+  return best;
+}
+
+}  // namespace
+
+const FunctionTable& sequence_filters() {
+  static const FunctionTable table = {
+      {"batch", batch},
+      {"first", first},
+      {"items", items},
+      {"join", join},
+      {"last", last},
+      {"list", list},
+      {"map", map},
+      {"max", extreme<true>},
+      {"min", extreme<false>},
+      {"reject", select<false, false>},
+      {"rejectattr", select<false, true>},
+      {"reverse", reverse},
+      {"select", select<true, false>},
+      {"selectattr", select<true, true>},
+      {"slice", slice},
+      {"sum", sum},
+  };
+  return table;
+}
+
+}  // namespace tessera::jinja

@@ -1,0 +1,451 @@
+// The methods of Python's str.
+#include <algorithm>
+#include <string>
+
+#include "jinja/builtins/functions.h"
+#include "jinja/builtins/python_text.h"
+#include "jinja/builtins/unicode_text.h"
+#include "jinja/runtime/operators.h"
+
+namespace tessera::jinja {
+namespace {
+
+Datum made(Rendering& r, const Datum& self, std::string_view text) {
+  return r.copy_string(text, self.markup);
+}
+Datum shared(const Datum& self, std::string_view text) { return string(text, self.markup); }
+
+void limit(Rendering& r, size_t bytes) {
+  if (static_cast<int64_t>(bytes) > r.options.max_output_bytes)
+    r.fail("a string of more than {} bytes", bytes);
+}
+
+// A string argument; Markup escapes what it takes in.
+std::string_view text_argument(Rendering& r, const Datum& self, const Datum& value,
+                               std::string_view function) {
+  const std::string_view text = to_string_argument(r, value, function);
+  return self.markup && !value.markup ? r.copy_string(escape_html(text)).view_text() : text;
+}
+
+template <std::string (*Map)(std::string_view)>
+Datum mapped(Rendering& r, const Datum& self, const Arguments& args) {
+  bind_none(r, args, "str");
+  r.step_bytes(self.size);
+  return made(r, self, Map(self.view_text()));
+}
+
+template <Side kSide>
+Datum stripped(Rendering& r, const Datum& self, const Arguments& args) {
+  static constexpr const char* kNames[] = {"chars"};
+  const auto given = bind(r, args, "strip", kNames);
+  r.step_bytes(self.size);
+  if (!given.has(0) || given[0].is(Kind::kNone)) return shared(self, strip(self.view_text(), kSide));
+  return shared(self, strip(self.view_text(), to_string_argument(r, given[0], "strip"), kSide));
+}
+
+// True if there is a character and all have the property.
+template <bool (*Has)(char32_t)>
+Datum all_are(Rendering& r, const Datum& self, const Arguments& args) {
+  bind_none(r, args, "str");
+  r.step_bytes(self.size);
+  const std::string_view text = self.view_text();
+  bool all = !text.empty();
+  for (size_t pos = 0; all && pos < text.size();) all = Has(next_code_point(text, pos));
+  return boolean(all);
+}
+
+bool is_alnum(char32_t c) { return is_alpha(c) || is_numeric(c); }
+
+// islower, isupper: there is a cased character, and all are of the one case.
+template <bool (*Is)(char32_t), bool (*IsOther)(char32_t)>
+Datum all_cased(Rendering& r, const Datum& self, const Arguments& args) {
+  bind_none(r, args, "str");
+  r.step_bytes(self.size);
+  bool found = false;
+  const std::string_view text = self.view_text();
+  for (size_t pos = 0; pos < text.size();) {
+    const char32_t c = next_code_point(text, pos);
+    if (IsOther(c) || is_title_case(c)) return boolean(false);
+    found = found || Is(c);
+  }
+  return boolean(found);
+}
+
+Datum is_title(Rendering& r, const Datum& self, const Arguments& args) {
+  bind_none(r, args, "istitle");
+  bool found = false, in_word = false;
+  const std::string_view text = self.view_text();
+  for (size_t pos = 0; pos < text.size();) {
+    const char32_t c = next_code_point(text, pos);
+    const bool starts = is_upper_case(c) || is_title_case(c);
+    if ((starts && in_word) || (is_lower_case(c) && !in_word)) return boolean(false);
+    in_word = starts || is_lower_case(c);
+    found = found || in_word;
+  }
+  return boolean(found);
+}
+
+Datum is_ascii_method(Rendering& r, const Datum& self, const Arguments& args) {
+  bind_none(r, args, "isascii");
+  return boolean(is_ascii(self.view_text()));
+}
+
+Datum is_printable_method(Rendering& r, const Datum& self, const Arguments& args) {
+  if (self.size == 0) return boolean(true);
+  return all_are<is_printable>(r, self, args);
+}
+
+Datum is_identifier(Rendering& r, const Datum& self, const Arguments& args) {
+  bind_none(r, args, "isidentifier");
+  const std::string_view text = self.view_text();
+  bool is = !text.empty();
+  for (size_t pos = 0; is && pos < text.size();) {
+    const bool first = pos == 0;
+    const char32_t c = next_code_point(text, pos);
+    is = first ? is_identifier_start(c) : is_identifier_part(c);
+  }
+  return boolean(is);
+}
+
+// The part of a string that start and end (arguments 1 and 2) select.
+struct Window {
+  std::string_view text;
+  int64_t start;  // characters before it
+  bool valid;     // false where start lies behind the end
+};
+
+Window window(Rendering& r, const Datum& self, const Datum& start, const Datum& end) {
+  const auto given = [](const Datum& d) { return !d.is_missing() && !d.is(Kind::kNone); };
+  const std::string_view text = self.view_text();
+  r.step_bytes(self.size);
+  if (!given(start) && !given(end)) return {text, 0, true};
+  const bool ascii = is_ascii(text);
+  const int64_t size = ascii ? self.size : count_code_points(text);
+  const auto index = [&](const Datum& d, int64_t otherwise) {
+    if (!given(d)) return otherwise;
+    const int64_t value = std::clamp<int64_t>(to_integer(r, d, "str"), -size - 1, size + 1);
+    return value < 0 ? std::max<int64_t>(0, value + size) : value;
+  };
+  const int64_t first = index(start, 0);
+  const int64_t last = std::min(index(end, size), size);
+  if (first > last) return {{}, first, false};
+  const auto offset = [&](int64_t at) { return ascii ? static_cast<size_t>(at) : byte_offset(text, at); };
+  return {text.substr(offset(first), offset(last) - offset(first)), first, true};
+}
+
+constexpr const char* kSearchNames[] = {"sub", "start", "end"};
+
+// -1 if it is not found.
+int64_t position(Rendering& r, const Datum& self, const Arguments& args, bool from_right) {
+  const auto given = bind(r, args, "find", kSearchNames, 1);
+  const std::string_view sub = to_string_argument(r, given[0], "find");
+  const Window in = window(r, self, given[1], given[2]);
+  const size_t at = !in.valid ? std::string_view::npos : from_right ? in.text.rfind(sub) : in.text.find(sub);
+  if (at == std::string_view::npos) return -1;
+  return in.start + count_code_points(in.text.substr(0, at));
+}
+
+template <bool kFromRight>
+Datum find(Rendering& r, const Datum& self, const Arguments& args) {
+  return integer(position(r, self, args, kFromRight));
+}
+
+template <bool kFromRight>
+Datum index(Rendering& r, const Datum& self, const Arguments& args) {
+  const int64_t at = position(r, self, args, kFromRight);
+  if (at < 0) r.fail("substring not found");
+  return integer(at);
+}
+
+Datum count(Rendering& r, const Datum& self, const Arguments& args) {
+  const auto given = bind(r, args, "count", kSearchNames, 1);
+  const std::string_view sub = to_string_argument(r, given[0], "count");
+  const Window in = window(r, self, given[1], given[2]);
+  if (!in.valid) return integer(0);
+  if (sub.empty()) return integer(count_code_points(in.text) + 1);
+  int64_t found = 0;
+  for (size_t at = in.text.find(sub); at != std::string_view::npos; at = in.text.find(sub, at + sub.size()))
+    ++found;
+  return integer(found);
+}
+
+template <bool kAtEnd>
+Datum starts_or_ends_with(Rendering& r, const Datum& self, const Arguments& args) {
+  constexpr const char* kName = kAtEnd ? "endswith" : "startswith";
+  const auto given = bind(r, args, kName, kSearchNames, 1);
+  const bool is_tuple = given[0].is(Kind::kTuple);
+  if (!given[0].is_string() && !is_tuple) {
+    r.fail("{} first arg must be str or a tuple of str, not {}", kName, type_name(given[0]));
+  }
+  const Window in = window(r, self, given[1], given[2]);
+  const auto matches = [&](const Datum& d) {
+    const std::string_view text = to_string_argument(r, d, kName);
+    return in.valid && (kAtEnd ? in.text.ends_with(text) : in.text.starts_with(text));
+  };
+  if (!is_tuple) return boolean(matches(given[0]));
+  return boolean(std::any_of(given[0].list->items, given[0].list->items + given[0].list->size, matches));
+}
+
+Datum replace(Rendering& r, const Datum& self, const Arguments& args) {
+  static constexpr const char* kNames[] = {"old", "new", "count"};
+  const auto given = bind(r, args, "replace", kNames, 2);
+  const std::string_view from = text_argument(r, self, given[0], "replace");
+  const std::string_view to = text_argument(r, self, given[1], "replace");
+  int64_t left = given.has(2) ? to_integer(r, given[2], "replace") : -1;
+  if (!from.empty() && self.view_text().find(from) == std::string_view::npos) return self;
+  return made(r, self, replaced(r, self.view_text(), from, to, left));
+}
+
+Datum split_at_space(Rendering& r, const Datum& self, int64_t left) {
+  ListBuilder parts(r);
+  std::string_view rest = strip(self.view_text(), Side::kLeft);
+  while (!rest.empty()) {
+    if (left-- == 0) {
+      parts.push(shared(self, rest));
+      break;
+    }
+    size_t end = 0;
+    for (size_t next = 0; next < rest.size(); end = next) {
+      if (is_space(next_code_point(rest, next))) break;
+    }
+    parts.push(shared(self, rest.substr(0, end)));
+    rest = strip(rest.substr(end), Side::kLeft);
+  }
+  return parts.finish();
+}
+
+Datum reverse_split_at_space(Rendering& r, const Datum& self, int64_t left) {
+  std::vector<Datum> parts;
+  std::string_view rest = strip(self.view_text(), Side::kRight);
+  while (!rest.empty()) {
+    if (left-- == 0) {
+      parts.push_back(shared(self, rest));
+      break;
+    }
+    size_t begin = 0;
+    for (size_t pos = 0; pos < rest.size();) {
+      if (is_space(next_code_point(rest, pos))) begin = pos;
+    }
+    r.step_bytes(static_cast<int64_t>(rest.size()));
+    parts.push_back(shared(self, rest.substr(begin)));
+    rest = strip(rest.substr(0, begin), Side::kRight);
+  }
+  std::reverse(parts.begin(), parts.end());
+  return r.make_list(parts);
+}
+
+template <bool kFromRight>
+Datum split(Rendering& r, const Datum& self, const Arguments& args) {
+  static constexpr const char* kNames[] = {"sep", "maxsplit"};
+  const auto given = bind(r, args, "split", kNames);
+  int64_t left = given.has(1) ? to_integer(r, given[1], "split") : -1;
+  r.step_bytes(self.size);
+  if (!given.has(0) || given[0].is(Kind::kNone)) {
+    return kFromRight && left >= 0 ? reverse_split_at_space(r, self, left) : split_at_space(r, self, left);
+  }
+  const std::string_view separator = to_string_argument(r, given[0], "split");
+  if (separator.empty()) r.fail("empty separator");
+  std::string_view rest = self.view_text();
+  if (kFromRight && left >= 0) {
+    std::vector<Datum> parts;
+    for (size_t at = rest.rfind(separator); at != std::string_view::npos && left-- > 0;
+         at = rest.rfind(separator)) {
+      parts.push_back(shared(self, rest.substr(at + separator.size())));
+      rest = rest.substr(0, at);
+    }
+    parts.push_back(shared(self, rest));
+    std::reverse(parts.begin(), parts.end());
+    return r.make_list(parts);
+  }
+  ListBuilder parts(r);
+  for (size_t at = rest.find(separator); at != std::string_view::npos && left-- != 0;
+       at = rest.find(separator)) {
+    parts.push(shared(self, rest.substr(0, at)));
+    rest = rest.substr(at + separator.size());
+  }
+  parts.push(shared(self, rest));
+  return parts.finish();
+}
+
+Datum split_lines(Rendering& r, const Datum& self, const Arguments& args) {
+  static constexpr const char* kNames[] = {"keepends"};
+  const auto given = bind(r, args, "splitlines", kNames);
+  const bool keep = given.has(0) && is_true(given[0]);
+  r.step_bytes(self.size);
+  ListBuilder lines(r);
+  const std::string_view text = self.view_text();
+  size_t begin = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t at = pos;
+    if (!take_line_break(text, pos)) continue;
+    lines.push(shared(self, text.substr(begin, (keep ? pos : at) - begin)));
+    begin = pos;
+  }
+  if (begin < text.size()) lines.push(shared(self, text.substr(begin)));
+  return lines.finish();
+}
+
+template <bool kFromRight>
+Datum partition(Rendering& r, const Datum& self, const Arguments& args) {
+  static constexpr const char* kNames[] = {"sep"};
+  const std::string_view separator =
+      to_string_argument(r, bind(r, args, "partition", kNames, 1)[0], "partition");
+  if (separator.empty()) r.fail("empty separator");
+  const std::string_view text = self.view_text();
+  const size_t at = kFromRight ? text.rfind(separator) : text.find(separator);
+  const Datum empty = shared(self, {});
+  if (at == std::string_view::npos) {
+    return r.make_list(
+        kFromRight ? std::vector<Datum>{empty, empty, self} : std::vector<Datum>{self, empty, empty},
+        Kind::kTuple);
+  }
+  return r.make_list({shared(self, text.substr(0, at)), shared(self, text.substr(at, separator.size())),
+                      shared(self, text.substr(at + separator.size()))},
+                     Kind::kTuple);
+}
+
+Datum join(Rendering& r, const Datum& self, const Arguments& args) {
+  static constexpr const char* kNames[] = {"iterable"};
+  const Datum items = to_list(r, bind(r, args, "join", kNames, 1)[0]);
+  std::string out;
+  for (int64_t i = 0; i < items.list->size; ++i) {
+    const Datum& item = items.list->items[i];
+    if (!item.is_string()) {
+      r.fail("sequence item {}: expected str instance, {} found", i, type_name(item));
+    }
+    if (i > 0) out += self.view_text();
+    out += text_argument(r, self, item, "join");
+    limit(r, out.size());
+  }
+  return made(r, self, out);
+}
+
+template <bool kAtEnd>
+Datum remove_affix(Rendering& r, const Datum& self, const Arguments& args) {
+  static constexpr const char* kNames[] = {"affix"};
+  const std::string_view affix = to_string_argument(r, bind(r, args, "remove", kNames, 1)[0], "removeprefix");
+  std::string_view text = self.view_text();
+  if (kAtEnd ? text.ends_with(affix) : text.starts_with(affix)) {
+    text = kAtEnd ? text.substr(0, text.size() - affix.size()) : text.substr(affix.size());
+  }
+  return shared(self, text);
+}
+
+enum class Align { kLeft, kCenter, kRight };
+
+template <Align kAlign>
+Datum justify(Rendering& r, const Datum& self, const Arguments& args) {
+  static constexpr const char* kNames[] = {"width", "fillchar"};
+  const auto given = bind(r, args, "justify", kNames, 1);
+  const std::string_view fill = given.has(1) ? to_string_argument(r, given[1], "justify") : " ";
+  if (count_code_points(fill) != 1) r.fail("The fill character must be exactly one character long");
+  const int64_t width = to_integer(r, given[0], "justify");
+  const int64_t missing = width - count_code_points(self.view_text());
+  if (missing <= 0) return self;
+  limit(r, static_cast<size_t>(missing) * fill.size());
+  const int64_t before = kAlign == Align::kLeft    ? 0
+                         : kAlign == Align::kRight ? missing
+                                                   : missing / 2 + (missing & width & 1);
+  std::string out;
+  for (int64_t i = 0; i < before; ++i) out += fill;
+  out += self.view_text();
+  for (int64_t i = before; i < missing; ++i) out += fill;
+  return made(r, self, out);
+}
+
+Datum zero_fill(Rendering& r, const Datum& self, const Arguments& args) {
+  static constexpr const char* kNames[] = {"width"};
+  const int64_t width = to_integer(r, bind(r, args, "zfill", kNames, 1)[0], "zfill");
+  const std::string_view text = self.view_text();
+  const int64_t missing = width - count_code_points(text);
+  if (missing <= 0) return self;
+  limit(r, static_cast<size_t>(missing));
+  const size_t sign = !text.empty() && (text[0] == '+' || text[0] == '-') ? 1 : 0;
+  return made(r, self,
+              std::string(text.substr(0, sign)) + std::string(static_cast<size_t>(missing), '0') +
+                  std::string(text.substr(sign)));
+}
+
+Datum expand_tabs(Rendering& r, const Datum& self, const Arguments& args) {
+  static constexpr const char* kNames[] = {"tabsize"};
+  const auto given = bind(r, args, "expandtabs", kNames);
+  const int64_t size = given.has(0) ? to_integer(r, given[0], "expandtabs") : 8;
+  std::string out;
+  int64_t column = 0;
+  const std::string_view text = self.view_text();
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const char32_t c = next_code_point(text, pos);
+    if (c == '\t') {
+      const int64_t spaces = size > 0 ? size - column % size : 0;
+      limit(r, out.size() + static_cast<size_t>(spaces));
+      out.append(static_cast<size_t>(spaces), ' ');
+      column += spaces;
+    } else {
+      out += text.substr(begin, pos - begin);
+      column = c == '\n' || c == '\r' ? 0 : column + 1;
+    }
+  }
+  return made(r, self, out);
+}
+
+Datum format(Rendering& r, const Datum& self, const Arguments& args) {
+  const Datum text = brace_format(r, self.view_text(), args);
+  return string(text.view_text(), self.markup);
+}
+
+constexpr FunctionEntry kMethods[] = {
+    {"capitalize", mapped<capitalize>},
+    {"casefold", mapped<case_fold>},
+    {"center", justify<Align::kCenter>},
+    {"count", count},
+    {"endswith", starts_or_ends_with<true>},
+    {"expandtabs", expand_tabs},
+    {"find", find<false>},
+    {"format", format},
+    {"index", index<false>},
+    {"isalnum", all_are<is_alnum>},
+    {"isalpha", all_are<is_alpha>},
+    {"isascii", is_ascii_method},
+    {"isdecimal", all_are<is_decimal>},
+    {"isdigit", all_are<is_digit_character>},
+    {"isidentifier", is_identifier},
+    {"islower", all_cased<is_lower_case, is_upper_case>},
+    {"isnumeric", all_are<is_numeric>},
+    {"isprintable", is_printable_method},
+    {"isspace", all_are<is_space>},
+    {"istitle", is_title},
+    {"isupper", all_cased<is_upper_case, is_lower_case>},
+    {"join", join},
+    {"ljust", justify<Align::kLeft>},
+    {"lower", mapped<to_lower>},
+    {"lstrip", stripped<Side::kLeft>},
+    {"partition", partition<false>},
+    {"removeprefix", remove_affix<false>},
+    {"removesuffix", remove_affix<true>},
+    {"replace", replace},
+    {"rfind", find<true>},
+    {"rindex", index<true>},
+    {"rjust", justify<Align::kRight>},
+    {"rpartition", partition<true>},
+    {"rsplit", split<true>},
+    {"rstrip", stripped<Side::kRight>},
+    {"split", split<false>},
+    {"splitlines", split_lines},
+    {"startswith", starts_or_ends_with<false>},
+    {"strip", stripped<Side::kBoth>},
+    {"swapcase", mapped<swap_case>},
+    {"title", mapped<to_title>},
+    {"upper", mapped<to_upper>},
+    {"zfill", zero_fill},
+};
+
+}  // namespace
+
+const FunctionEntry* find_string_method(std::string_view name) {
+  const auto* found =
+      std::find_if(std::begin(kMethods), std::end(kMethods), [&](const auto& e) { return e.name == name; });
+  return found == std::end(kMethods) ? nullptr : found;
+}
+
+}  // namespace tessera::jinja

@@ -1,0 +1,318 @@
+// Filters that make text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <string>
+
+#include "jinja/builtins/functions.h"
+#include "jinja/builtins/python_text.h"
+#include "jinja/builtins/unicode_text.h"
+#include "jinja/parse/number_parsing.h"
+#include "jinja/runtime/operators.h"
+
+namespace tessera::jinja {
+namespace {
+
+// A filter that is a method of the value's text: str.upper and the like.
+template <size_t N>
+Datum call_method(Rendering& r, const Datum& value, const Arguments& args, const char (&name)[N]) {
+  return find_string_method(name)->call(r, to_soft_str(r, value), args);
+}
+
+Datum capitalize_filter(Rendering& r, const Datum& value, const Arguments& args) {
+  return call_method(r, value, args, "capitalize");
+}
+Datum lower(Rendering& r, const Datum& value, const Arguments& args) {
+  return call_method(r, value, args, "lower");
+}
+Datum upper(Rendering& r, const Datum& value, const Arguments& args) {
+  return call_method(r, value, args, "upper");
+}
+
+Datum trim(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"chars"};
+  const auto given = bind(r, args, "trim", kNames);
+  return call_method(r, value, Arguments{given.values, given.has(0) ? 1 : 0, nullptr, 0}, "strip");
+}
+
+Datum center(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"width"};
+  const auto given = bind(r, args, "center", kNames);
+  const Datum width = given.has(0) ? given[0] : integer(80);
+  return call_method(r, value, Arguments{&width, 1, nullptr, 0}, "center");
+}
+
+Datum escape(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "escape");
+  if (value.is_string() && value.markup) return value;
+  return r.copy_string(escape_html(to_str(r, value).view_text()), /*markup=*/true);
+}
+
+Datum force_escape(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "forceescape");
+  return r.copy_string(escape_html(to_str(r, value).view_text()), /*markup=*/true);
+}
+
+Datum safe(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "safe");
+  return string(to_str(r, value).view_text(), /*markup=*/true);
+}
+
+Datum to_string_filter(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "string");
+  return to_soft_str(r, value);
+}
+
+Datum replace(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"old", "new", "count"};
+  const auto given = bind(r, args, "replace", kNames, 2);
+  const std::string_view text = to_str(r, value).view_text();
+  const std::string_view from = to_str(r, given[0]).view_text();
+  const std::string_view to = to_str(r, given[1]).view_text();
+  const int64_t count = given.has(2) && !given[2].is(Kind::kNone) ? to_integer(r, given[2], "replace") : -1;
+  if (!from.empty() && text.find(from) == std::string_view::npos) return string(text);
+  return r.copy_string(replaced(r, text, from, to, count));
+}
+
+Datum title(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "title");
+  const Datum text = to_soft_str(r, value);
+  std::string out;
+  const std::string_view bytes = text.view_text();
+  // A word begins after spaces and after any of - ( { [ <.
+  const auto separates = [](char32_t c) {
+    return is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+  };
+  size_t begin = 0;
+  while (begin < bytes.size()) {
+    size_t end = begin;
+    const bool separator = separates(next_code_point(bytes, end));
+    const size_t first_end = end;
+    for (size_t next = end; next < bytes.size() && separates(next_code_point(bytes, next)) == separator;)
+      end = next;
+    out += to_upper(bytes.substr(begin, first_end - begin));
+    out += to_lower(bytes.substr(first_end, end - first_end));
+    begin = end;
+  }
+  return r.copy_string(out, text.markup);
+}
+
+Datum indent(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"width", "first", "blank"};
+  const auto given = bind(r, args, "indent", kNames);
+  const std::string_view text = to_string_argument(r, value, "indent");
+  std::string indention(4, ' ');
+  if (given.has(0) && given[0].is_string()) {
+    indention = given[0].view_text();
+  } else if (given.has(0)) {
+    indention.assign(static_cast<size_t>(std::clamp<int64_t>(to_integer(r, given[0], "indent"), 0, 10'000)),
+                     ' ');
+  }
+  const bool indents_blank = given.has(2) && is_true(given[2]);
+  const std::string source = std::string(text) + "\n";  // so that there is always a last line
+  std::string out = given.has(1) && is_true(given[1]) ? indention : "";
+  size_t begin = 0;
+  for (size_t pos = 0; pos < source.size();) {
+    const size_t at = pos;
+    if (!take_line_break(source, pos)) continue;
+    const std::string_view line = std::string_view(source).substr(begin, at - begin);
+    if (begin > 0) {
+      out += '\n';
+      if (indents_blank || !line.empty()) out += indention;
+    }
+    out += line;
+    begin = pos;
+    r.step_bytes(static_cast<int64_t>(line.size() + indention.size()));
+    if (static_cast<int64_t>(out.size()) > r.options.max_output_bytes)
+      r.fail("the indented text is too long");
+  }
+  return r.copy_string(out, value.markup);
+}
+
+Datum truncate(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"length", "killwords", "end", "leeway"};
+  const auto given = bind(r, args, "truncate", kNames);
+  const int64_t length = given.has(0) ? to_integer(r, given[0], "truncate") : 255;
+  const std::string_view end = given.has(2) ? to_string_argument(r, given[2], "truncate") : "...";
+  const int64_t leeway = given.has(3) && !given[3].is(Kind::kNone) ? to_integer(r, given[3], "truncate") : 5;
+  const int64_t kept = length - count_code_points(end);
+  if (kept < 0) r.fail("expected length >= {}, got {}", count_code_points(end), length);
+  if (leeway < 0) r.fail("expected leeway >= 0, got {}", leeway);
+  if (const auto size = size_of(value); size && *size - leeway <= length) return value;
+  const std::string_view text = to_string_argument(r, value, "truncate");
+  std::string_view head = text.substr(0, byte_offset(text, kept));
+  if (!given.has(1) || !is_true(given[1])) head = head.substr(0, std::min(head.rfind(' '), head.size()));
+  return r.concat(head, end);
+}
+
+Datum word_count(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "wordcount");
+  const std::string_view text = to_soft_str(r, value).view_text();
+  int64_t count = 0;
+  bool in_word = false;
+  for (size_t pos = 0; pos < text.size();) {
+    const char32_t c = next_code_point(text, pos);
+    const bool is_word = c == '_' || is_alpha(c) || is_numeric(c);
+    count += is_word && !in_word ? 1 : 0;
+    in_word = is_word;
+  }
+  return integer(count);
+}
+
+Datum format(Rendering& r, const Datum& value, const Arguments& args) {
+  if (args.size > 0 && args.num_keywords > 0) {
+    r.fail("can't handle positional and keyword arguments at the same time");
+  }
+  if (args.num_keywords == 0) {
+    return percent_format(r, to_soft_str(r, value),
+                          sequence(r.make(List{args.items, args.size}), Kind::kTuple));
+  }
+  Entry* entries = r.array<Entry>(args.num_keywords);
+  for (int64_t k = 0; k < args.num_keywords; ++k) {
+    entries[k] = {string(args.keywords[k].name), args.keywords[k].value};
+  }
+  return percent_format(r, to_soft_str(r, value), dictionary(r.make(Dict{entries, args.num_keywords})));
+}
+
+Datum file_size_format(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"binary"};
+  static constexpr std::string_view kPrefixes = "kMGTPEZY";
+  const auto given = bind(r, args, "filesizeformat", kNames);
+  const bool binary = given.has(0) && is_true(given[0]);
+  const auto parsed = value.is_string() ? parse_float(value.view_text()) : std::nullopt;
+  if (!parsed && !value.is_number())
+    r.fail("filesizeformat: expected a number, found {}", object_name(value));
+  const double bytes = parsed ? *parsed : value.as_double();
+  const double base = binary ? 1024 : 1000;
+  if (bytes == 1) return string("1 Byte");
+  if (bytes < base) return r.copy_string(fmt::format("{:.0f} Bytes", std::trunc(bytes)));
+  double unit = base * base;
+  size_t i = 0;
+  while (bytes >= unit && i + 1 < kPrefixes.size()) {
+    unit *= base;
+    ++i;
+  }
+  const char prefix = binary && i == 0 ? 'K' : kPrefixes[i];
+  return r.copy_string(fmt::format("{:.1f} {}{}", base * bytes / unit, prefix, binary ? "iB" : "B"));
+}
+
+// Percent-encodes all but letters, digits and _.-~ and, in paths, slashes.
+std::string url_quoted(std::string_view text, bool in_query) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x80 && std::isalnum(byte) != 0) ||
+        std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !in_query)) {
+      out += c;
+    } else if (c == ' ' && in_query) {
+      out += '+';
+    } else {
+      out += fmt::format("%{:02X}", byte);
+    }
+  }
+  return out;
+}
+
+Datum url_encode(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "urlencode");
+  if (value.is_string() || !is_iterable(value))
+    return r.copy_string(url_quoted(to_str(r, value).view_text(), false));
+  std::string out;
+  const auto append = [&](const Datum& key, const Datum& item) {
+    if (!out.empty()) out += '&';
+    out += url_quoted(to_str(r, key).view_text(), true) + "=" + url_quoted(to_str(r, item).view_text(), true);
+  };
+  if (is_mapping(value)) {
+    for (int64_t i = 0; i < *size_of(value); ++i) {
+      const Entry entry = dict_entry(r, value, i);
+      append(entry.key, entry.value);
+    }
+    return r.copy_string(out);
+  }
+  const Datum items = to_list(r, value);
+  for (int64_t i = 0; i < items.list->size; ++i) {
+    const Datum pair = to_list(r, items.list->items[i]);
+    if (pair.list->size != 2) r.fail("urlencode: expected pairs of key and value");
+    append(pair.list->items[0], pair.list->items[1]);
+  }
+  return r.copy_string(out);
+}
+
+Datum xml_attributes(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"autospace"};
+  const auto given = bind(r, args, "xmlattr", kNames);
+  if (!is_mapping(value)) r.fail("xmlattr: expected a dict, found {}", object_name(value));
+  const Arguments nothing;
+  std::string out;
+  for (int64_t i = 0; i < *size_of(value); ++i) {
+    const Entry entry = dict_entry(r, value, i);
+    if (entry.value.is(Kind::kNone) || entry.value.is_undefined()) continue;
+    const std::string_view key = to_string_argument(r, entry.key, "xmlattr");
+    if (key.find_first_of(" \t\n\r\f\v/>=") != std::string_view::npos) {
+      r.fail("Invalid character in attribute name: {}", quoted(key));
+    }
+    if (!out.empty() || !given.has(0) || is_true(given[0])) out += ' ';
+    out += escape_html(key) + "=\"" + std::string(escape(r, entry.value, nothing).view_text()) + "\"";
+  }
+  return r.copy_string(out);
+}
+
+Datum to_json(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"ensure_ascii", "indent", "separators", "sort_keys"};
+  const auto given = bind(r, args, "tojson", kNames);
+  JsonStyle style;
+  style.ensure_ascii = given.has(0) && is_true(given[0]);
+  style.sort_keys = given.has(3) && is_true(given[3]);
+  if (given.has(1) && !given[1].is(Kind::kNone)) {
+    style.has_indent = true;
+    style.item_separator = ",";
+    if (given[1].is_string()) {
+      style.indent = given[1].view_text();
+    } else {
+      style.indent.assign(
+          static_cast<size_t>(std::clamp<int64_t>(to_integer(r, given[1], "tojson"), 0, 1000)), ' ');
+    }
+  }
+  if (given.has(2) && !given[2].is(Kind::kNone)) {
+    const Datum separators = to_list(r, given[2]);
+    if (separators.list->size != 2)
+      r.fail("tojson: expected two separators, found {}", separators.list->size);
+    style.item_separator = to_string_argument(r, separators.list->items[0], "tojson");
+    style.key_separator = to_string_argument(r, separators.list->items[1], "tojson");
+  }
+  std::string out;
+  append_json(r, out, value, style);
+  return r.copy_string(out);
+}
+
+}  // namespace
+
+const FunctionTable& text_filters() {
+  static const FunctionTable table = {
+      {"capitalize", capitalize_filter},
+      {"center", center},
+      {"e", escape},
+      {"escape", escape},
+      {"filesizeformat", file_size_format},
+      {"forceescape", force_escape},
+      {"format", format},
+      {"indent", indent},
+      {"lower", lower},
+      {"replace", replace},
+      {"safe", safe},
+      {"string", to_string_filter},
+      {"title", title},
+      {"tojson", to_json},
+      {"trim", trim},
+      {"truncate", truncate},
+      {"upper", upper},
+      {"urlencode", url_encode},
+      {"wordcount", word_count},
+      {"xmlattr", xml_attributes},
+  };
+  return table;
+}
+
+}  // namespace tessera::jinja

@@ -1,0 +1,252 @@
+#include "jinja/builtins/unicode_text.h"
+
+#include <unicode/ucasemap.h>
+#include <unicode/uchar.h>
+#include <unicode/ustring.h>
+
+#include <algorithm>
+#include <memory>
+
+namespace tessera::jinja {
+namespace {
+
+bool is_continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+using CaseMapping = int32_t (*)(const UCaseMap*, char*, int32_t, const char*, int32_t, UErrorCode*);
+
+const UCaseMap* case_map() {
+  static const std::unique_ptr<UCaseMap, decltype(&ucasemap_close)> map = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    return std::unique_ptr<UCaseMap, decltype(&ucasemap_close)>(ucasemap_open("", 0, &status),
+                                                                ucasemap_close);
+  }();
+  return map.get();
+}
+
+// Full case mapping. Text too long for ICU's 32-bit sizes keeps its case where it is not ASCII.
+std::string mapped(std::string_view text, CaseMapping mapping, int (*ascii)(int)) {
+  std::string out(text);
+  constexpr size_t kMaxBytes = size_t{1} << 29;  // a character grows at most threefold
+  if (is_ascii(text) || text.size() > kMaxBytes) {
+    for (char& c : out) {
+      if (static_cast<unsigned char>(c) < 0x80) c = static_cast<char>(ascii(c));
+    }
+    return out;
+  }
+  UErrorCode status = U_ZERO_ERROR;
+  const auto size = static_cast<int32_t>(text.size());
+  int32_t needed = mapping(case_map(), out.data(), size, text.data(), size, &status);
+  if (status == U_BUFFER_OVERFLOW_ERROR) {
+    status = U_ZERO_ERROR;
+    out.resize(static_cast<size_t>(needed));
+    needed = mapping(case_map(), out.data(), needed, text.data(), size, &status);
+  }
+  out.resize(static_cast<size_t>(needed));
+  return out;
+}
+
+int ascii_upper(int c) { return c >= 'a' && c <= 'z' ? c - 32 : c; }
+int ascii_lower(int c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
+
+// The title case of one character, in full: "ﬁ" gives "Fi".
+void append_title(std::string& out, char32_t c) {
+  const auto simple = static_cast<char32_t>(u_totitle(static_cast<UChar32>(c)));
+  std::string one;
+  append_code_point(one, c);
+  if (simple != c || to_upper(one) == one) return append_code_point(out, simple);
+  UErrorCode status = U_ZERO_ERROR;
+  UChar in[2], title[8];
+  int32_t length = 0;
+  const auto unit = static_cast<UChar32>(c);
+  u_strFromUTF32(in, 2, &length, &unit, 1, &status);
+  length = u_strToTitle(title, 8, in, length, nullptr, "", &status);
+  char bytes[32];
+  u_strToUTF8(bytes, sizeof(bytes), &length, title, length, &status);
+  out +=
+      U_SUCCESS(status) != 0 ? std::string_view(bytes, static_cast<size_t>(length)) : std::string_view(one);
+}
+
+bool is_cased(char32_t c) { return is_upper_case(c) || is_lower_case(c) || is_title_case(c); }
+
+// The lower case of the character text[begin, end), where a capital sigma at the end of a word differs.
+std::string lower_in_context(std::string_view text, size_t begin, size_t end) {
+  constexpr std::string_view kSigma = "Σ";
+  constexpr std::string_view kFinalSigma = "ς";
+  const std::string_view one = text.substr(begin, end - begin);
+  if (one != kSigma) return to_lower(one);
+  const auto is_ignorable = [](char32_t c) {
+    return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_CASE_IGNORABLE) != 0;
+  };
+  bool cased_before = false;
+  for (size_t pos = 0; pos < begin;) {
+    const char32_t c = next_code_point(text, pos);
+    if (!is_ignorable(c)) cased_before = is_cased(c);
+  }
+  bool cased_after = false;
+  for (size_t pos = end; pos < text.size();) {
+    const char32_t c = next_code_point(text, pos);
+    if (is_ignorable(c)) continue;
+    cased_after = is_cased(c);
+    break;
+  }
+  return cased_before && !cased_after ? std::string(kFinalSigma) : to_lower(one);
+}
+
+}  // namespace
+
+bool is_ascii(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
+int64_t count_code_points(std::string_view text) {
+  return std::count_if(text.begin(), text.end(), [](char c) { return !is_continuation(c); });
+}
+
+char32_t next_code_point(std::string_view text, size_t& pos) {
+  const auto lead = static_cast<unsigned char>(text[pos++]);
+  if (lead < 0x80) return lead;
+  char32_t value = lead < 0xE0 ? lead & 0x1F : lead < 0xF0 ? lead & 0x0F : lead & 0x07;
+  while (pos < text.size() && is_continuation(text[pos])) {
+    value = (value << 6 | (static_cast<unsigned char>(text[pos++]) & 0x3F)) & 0x1FFFFF;
+  }
+  return value;
+}
+
+void append_code_point(std::string& out, char32_t c) {
+  if (c < 0x80) {
+    out += static_cast<char>(c);
+  } else if (c < 0x800) {
+    out += static_cast<char>(0xC0 | c >> 6);
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    out += static_cast<char>(0xE0 | c >> 12);
+    out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  } else {
+    out += static_cast<char>(0xF0 | c >> 18);
+    out += static_cast<char>(0x80 | (c >> 12 & 0x3F));
+    out += static_cast<char>(0x80 | (c >> 6 & 0x3F));
+    out += static_cast<char>(0x80 | (c & 0x3F));
+  }
+}
+
+size_t byte_offset(std::string_view text, int64_t index) {
+  size_t pos = 0;
+  for (; pos < text.size(); ++pos) {
+    if (!is_continuation(text[pos]) && index-- == 0) return pos;
+  }
+  return pos;
+}
+
+bool is_space(char32_t c) {
+  if (c < 0x80) return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20);
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+namespace {
+
+template <typename Predicate>
+std::string_view strip_if(std::string_view text, Side side, const Predicate& drops) {
+  size_t begin = 0;
+  while (side != Side::kRight && begin < text.size()) {
+    size_t next = begin;
+    if (!drops(next_code_point(text, next))) break;
+    begin = next;
+  }
+  size_t end = text.size();
+  while (side != Side::kLeft && end > begin) {
+    size_t last = end - 1;
+    while (last > begin && is_continuation(text[last])) --last;
+    size_t next = last;
+    if (!drops(next_code_point(text.substr(0, end), next))) break;
+    end = last;
+  }
+  return text.substr(begin, end - begin);
+}
+
+}  // namespace
+
+std::string_view strip(std::string_view text, Side side) { return strip_if(text, side, is_space); }
+
+std::string_view strip(std::string_view text, std::string_view characters, Side side) {
+  return strip_if(text, side, [&](char32_t c) {
+    for (size_t pos = 0; pos < characters.size();) {
+      if (next_code_point(characters, pos) == c) return true;
+    }
+    return false;
+  });
+}
+
+bool take_line_break(std::string_view text, size_t& pos) {
+  const char32_t c = next_code_point(text, pos);
+  if (c == '\r' && pos < text.size() && text[pos] == '\n') ++pos;
+  return (c >= 10 && c <= 13) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+}
+
+std::string to_upper(std::string_view text) { return mapped(text, ucasemap_utf8ToUpper, ascii_upper); }
+std::string to_lower(std::string_view text) { return mapped(text, ucasemap_utf8ToLower, ascii_lower); }
+std::string case_fold(std::string_view text) { return mapped(text, ucasemap_utf8FoldCase, ascii_lower); }
+
+std::string swap_case(std::string_view text) {
+  std::string out;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const char32_t c = next_code_point(text, pos);
+    const std::string_view one = text.substr(begin, pos - begin);
+    out += is_upper_case(c)   ? lower_in_context(text, begin, pos)
+           : is_lower_case(c) ? to_upper(one)
+                              : std::string(one);
+  }
+  return out;
+}
+
+std::string capitalize(std::string_view text) {
+  if (text.empty()) return "";
+  std::string out;
+  size_t pos = 0;
+  append_title(out, next_code_point(text, pos));
+  // The rest is mapped with its context, which the final sigma needs.
+  const std::string first(text.substr(0, pos));
+  return out + to_lower(text).substr(to_lower(first).size());
+}
+
+std::string to_title(std::string_view text) {
+  std::string out;
+  bool in_word = false;
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    const char32_t c = next_code_point(text, pos);
+    if (in_word) {
+      out += lower_in_context(text, begin, pos);
+    } else {
+      append_title(out, c);
+    }
+    in_word = is_cased(c);
+  }
+  return out;
+}
+
+bool is_alpha(char32_t c) { return (U_GET_GC_MASK(static_cast<UChar32>(c)) & U_GC_L_MASK) != 0; }
+bool is_decimal(char32_t c) { return u_charType(static_cast<UChar32>(c)) == U_DECIMAL_DIGIT_NUMBER; }
+bool is_digit_character(char32_t c) {
+  const auto type = u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE);
+  return type == U_NT_DECIMAL || type == U_NT_DIGIT;
+}
+bool is_numeric(char32_t c) {
+  return u_getIntPropertyValue(static_cast<UChar32>(c), UCHAR_NUMERIC_TYPE) != U_NT_NONE;
+}
+bool is_printable(char32_t c) {
+  return c == ' ' || (U_GET_GC_MASK(static_cast<UChar32>(c)) & (U_GC_C_MASK | U_GC_Z_MASK)) == 0;
+}
+bool is_upper_case(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_UPPERCASE) != 0; }
+bool is_lower_case(char32_t c) { return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_LOWERCASE) != 0; }
+bool is_title_case(char32_t c) { return u_charType(static_cast<UChar32>(c)) == U_TITLECASE_LETTER; }
+bool is_identifier_start(char32_t c) {
+  return c == '_' || u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_XID_START) != 0;
+}
+bool is_identifier_part(char32_t c) {
+  return u_hasBinaryProperty(static_cast<UChar32>(c), UCHAR_XID_CONTINUE) != 0;
+}
+
+}  // namespace tessera::jinja

@@ -1,0 +1,132 @@
+// Filters of single values.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "jinja/builtins/functions.h"
+#include "jinja/builtins/python_text.h"
+#include "jinja/parse/number_parsing.h"
+#include "jinja/runtime/operators.h"
+
+namespace tessera::jinja {
+namespace {
+
+Datum absolute(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "abs");
+  if (value.is(Kind::kFloat)) return number(std::abs(value.number));
+  if (!value.is_integral()) r.fail("bad operand type for abs(): '{}'", type_name(value));
+  return value.integer < 0 ? negate(r, value) : integer(value.integer);
+}
+
+Datum attribute(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"name"};
+  const Datum name = to_str(r, bind(r, args, "attr", kNames, 1)[0]);
+  if (value.is_undefined()) r.fail_undefined(value);
+  return get_own_attribute(r, value, name.view_text());
+}
+
+Datum default_value(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"default_value", "boolean"};
+  const auto given = bind(r, args, "default", kNames);
+  const bool replaces = value.is_undefined() || (given.has(1) && is_true(given[1]) && !is_true(value));
+  if (!replaces) return value;
+  return given.has(0) ? given[0] : string({});
+}
+
+Datum length(Rendering& r, const Datum& value, const Arguments& args) {
+  bind_none(r, args, "len");
+  if (value.is_string()) r.step_bytes(value.size);
+  if (value.is(Kind::kLoop)) return get_own_attribute(r, value, "length");
+  const auto size = size_of(value);
+  if (!size) r.fail("object of type '{}' has no len()", type_name(value));
+  return integer(*size);
+}
+
+Datum truncated(Rendering& r, double value) {
+  if (!(std::abs(value) < 9.2e18))
+    r.fail("the number {} does not fit in an integer of 64 bits", format_float(value));
+  return integer(static_cast<int64_t>(value));
+}
+
+Datum to_int(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"default", "base"};
+  const auto given = bind(r, args, "int", kNames);
+  const Datum otherwise = given.has(0) ? given[0] : integer(0);
+  if (value.is_undefined()) r.fail_undefined(value);
+  if (value.is_integral()) return integer(value.integer);
+  if (value.is(Kind::kFloat)) return std::isnan(value.number) ? otherwise : truncated(r, value.number);
+  if (!value.is_string()) return otherwise;
+  const int64_t base = given.has(1) ? to_integer(r, given[1], "int") : 10;
+  bool overflow = false;
+  const auto whole =
+      parse_integer(value.view_text(), static_cast<int>(std::clamp<int64_t>(base, -1, 99)), overflow);
+  if (overflow) r.fail("the integer '{}' does not fit in 64 bits", value.view_text());
+  if (whole) return integer(*whole);
+  const auto real = parse_float(value.view_text());
+  return !real || !std::isfinite(*real) ? otherwise : truncated(r, *real);
+}
+
+Datum to_float(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"default"};
+  const auto given = bind(r, args, "float", kNames);
+  if (value.is_undefined()) r.fail_undefined(value);
+  if (value.is_number()) return number(value.as_double());
+  const auto real = value.is_string() ? parse_float(value.view_text()) : std::nullopt;
+  if (real) return number(*real);
+  return given.has(0) ? given[0] : number(0);
+}
+
+// Python's round(): to even where the decimal value lies exactly between two.
+double rounded(double value, int64_t precision) {
+  if (!std::isfinite(value) || precision > 320) return value;
+  if (precision >= 0) {
+    return std::strtod(fmt::format("{:.{}f}", value, static_cast<int>(precision)).c_str(), nullptr);
+  }
+  const double unit = std::pow(10.0, static_cast<double>(-precision));
+  return std::isinf(unit) ? 0.0 : std::nearbyint(value / unit) * unit;
+}
+
+int64_t rounded_integer(int64_t value, int64_t precision) {
+  if (precision >= 0) return value;
+  if (precision < -18) return 0;
+  int64_t unit = 1;
+  for (int64_t i = 0; i > precision; --i) unit *= 10;
+  const int64_t remainder = ((value % unit) + unit) % unit;
+  const int64_t down = value - remainder;
+  const bool up = 2 * remainder > unit || (2 * remainder == unit && (down / unit) % 2 != 0);
+  return up ? down + unit : down;
+}
+
+Datum round(Rendering& r, const Datum& value, const Arguments& args) {
+  static constexpr const char* kNames[] = {"precision", "method"};
+  const auto given = bind(r, args, "round", kNames);
+  const int64_t precision = given.has(0) ? to_integer(r, given[0], "round") : 0;
+  const std::string_view method = given.has(1) ? to_string_argument(r, given[1], "round") : "common";
+  if (method != "common" && method != "ceil" && method != "floor")
+    r.fail("method must be common, ceil or floor");
+  if (value.is_undefined()) r.fail_undefined(value);
+  if (!value.is_number()) r.fail("type {} doesn't define __round__ method", type_name(value));
+  if (method == "common") {
+    if (value.is(Kind::kFloat)) return number(rounded(value.number, precision));
+    return integer(rounded_integer(value.integer, precision));
+  }
+  const double scale = std::pow(10.0, static_cast<double>(precision));
+  const double scaled = value.as_double() * scale;
+  return number((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
+}
+
+}  // namespace
+
+const FunctionTable& value_filters() {
+  static const FunctionTable table = {
+      {"abs", absolute},    {"attr", attribute},        {"count", length},
+      {"d", default_value}, {"default", default_value}, {"float", to_float},
+      {"int", to_int},      {"length", length},         {"round", round},
+  };
+  return table;
+}
+
+}  // namespace tessera::jinja

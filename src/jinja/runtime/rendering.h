@@ -1,0 +1,178 @@
+// The state of one rendering: memory, output, limits, and the errors that stop it.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "jinja/runtime/datum.h"
+#include "jinja/template.h"
+
+namespace tessera::jinja {
+
+struct Keyword {
+  std::string_view name;
+  Datum value;
+};
+
+// Of a call: positional arguments, then those with names.
+struct Arguments {
+  const Datum* items = nullptr;
+  int64_t size = 0;
+  const Keyword* keywords = nullptr;
+  int64_t num_keywords = 0;
+
+  // Without the first `count` positional arguments.
+  Arguments after(int64_t count) const { return {items + count, size - count, keywords, num_keywords}; }
+};
+
+class Interpreter;
+
+class Rendering {
+ public:
+  Rendering(const std::string& origin, const RenderOptions& limits) : options(limits), origin_(origin) {}
+  Rendering(const Rendering&) = delete;
+  Rendering& operator=(const Rendering&) = delete;
+
+  const RenderOptions& options;
+  Interpreter* interpreter = nullptr;  // calls macros; set before anything is evaluated
+  std::string output;
+  int line = 1;  // of the template, for messages
+
+  // Throws Error(kBadData) with the template's origin and line.
+  template <typename... Args>
+  [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) const {
+    fail_with(fmt::format(format, std::forward<Args>(args)...));
+  }
+  [[noreturn]] void fail_with(const std::string& message) const;
+  [[noreturn]] void fail_undefined(const Datum& value) const;
+  [[noreturn]] void raised_by_template(const std::string& message) const;
+
+  void step(int64_t count = 1) {
+    steps_ += count;
+    if (steps_ > options.max_steps) [[unlikely]]
+      fail_steps();
+  }
+  void step_bytes(int64_t bytes) { step(1 + bytes / 32); }
+
+  // Memory that lives as long as the rendering, aligned for any Datum.
+  void* allocate(int64_t bytes);
+  template <typename T>
+  T* make(T value) {
+    return new (allocate(sizeof(T))) T(std::move(value));
+  }
+  template <typename T>
+  T* array(int64_t count) {
+    static_assert(std::is_trivially_destructible_v<T>);
+    if (count > options.max_memory_bytes / static_cast<int64_t>(sizeof(T))) fail_memory();
+    return new (allocate(count * static_cast<int64_t>(sizeof(T)))) T[static_cast<size_t>(count)];
+  }
+
+  Datum copy_string(std::string_view text, bool markup = false);
+  // a + b; when `a` is the string made last, its bytes are not copied again.
+  Datum concat(std::string_view a, std::string_view b);
+  // Room for a string of this size that is filled by the caller.
+  char* string_room(int64_t bytes);
+
+  Datum make_list(const std::vector<Datum>& items, Kind kind = Kind::kList);
+  Datum make_pair(const Datum& a, const Datum& b);
+  Datum make_iterator(const Datum& list, const char* type_name = "generator");
+  Datum make_undefined(std::string_view hint);
+  Datum missing_attribute(const Datum& object, const Datum& name, bool unsafe = false);
+  // A value of the context: strings, lists and dicts are not copied.
+  Datum import(const Value& value);
+
+  void write(std::string_view text) {
+    if (static_cast<int64_t>(output.size() + text.size()) > options.max_output_bytes) [[unlikely]]
+      fail_output();
+    output.append(text);
+  }
+
+  // One level deeper while it lives: evaluations, and whatever recurses over nested values.
+  class Nesting {
+   public:
+    explicit Nesting(Rendering& r) : r_(r) {
+      if (++r_.depth_ > r_.options.max_depth) [[unlikely]] {
+        --r_.depth_;
+        r_.fail_depth();
+      }
+    }
+    ~Nesting() { --r_.depth_; }
+    Nesting(const Nesting&) = delete;
+    Nesting& operator=(const Nesting&) = delete;
+
+   private:
+    Rendering& r_;
+  };
+
+ private:
+  [[noreturn]] void fail_steps() const;
+  [[noreturn]] void fail_memory() const;
+  [[noreturn]] void fail_output() const;
+  [[noreturn]] void fail_depth() const;
+  char* take(int64_t bytes, int64_t alignment);
+
+  const std::string& origin_;
+  int64_t steps_ = 0;
+  int64_t memory_bytes_ = 0;
+  int depth_ = 0;
+  std::vector<std::unique_ptr<char[]>> blocks_;
+  char* next_ = nullptr;
+  char* end_ = nullptr;
+};
+
+// A list whose length is not known before, in the arena.
+class ListBuilder {
+ public:
+  explicit ListBuilder(Rendering& r) : r_(r) {}
+  void push(const Datum& item) {
+    if (size_ == capacity_) grow();
+    items_[size_++] = item;
+  }
+  const Datum* items() const { return items_; }
+  int64_t size() const { return size_; }
+  Datum finish(Kind kind = Kind::kList) { return sequence(r_.make(List{items_, size_}), kind); }
+
+ private:
+  void grow() {
+    const int64_t capacity = capacity_ == 0 ? 8 : 2 * capacity_;
+    Datum* items = r_.array<Datum>(capacity);
+    if (size_ > 0) std::memcpy(static_cast<void*>(items), items_, static_cast<size_t>(size_) * sizeof(Datum));
+    items_ = items;
+    capacity_ = capacity;
+  }
+
+  Rendering& r_;
+  Datum* items_ = nullptr;
+  int64_t size_ = 0, capacity_ = 0;
+};
+
+// Python's binding of arguments to the parameters of a function written here: missing where none was given.
+template <size_t N>
+struct Bound {
+  Datum values[N];
+  const Datum& operator[](size_t i) const { return values[i]; }
+  bool has(size_t i) const { return !values[i].is_missing(); }
+};
+
+void bind_arguments(Rendering& r, const Arguments& args, std::string_view function, const char* const* names,
+                    int64_t num_names, int64_t num_required, Datum* out);
+
+template <size_t N>
+Bound<N> bind(Rendering& r, const Arguments& args, std::string_view function, const char* const (&names)[N],
+              int64_t num_required = 0) {
+  Bound<N> bound;
+  bind_arguments(r, args, function, names, N, num_required, bound.values);
+  return bound;
+}
+
+void bind_none(Rendering& r, const Arguments& args, std::string_view function);
+
+}  // namespace tessera::jinja

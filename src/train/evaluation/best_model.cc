@@ -1,0 +1,43 @@
+#include "train/evaluation/best_model.h"
+
+#include <cmath>
+#include <limits>
+#include <variant>
+
+#include "base/error.h"
+
+namespace tessera {
+
+BestModelRule::BestModelRule(const TrainingArguments& args)
+    : metric_(args.metric_for_best_model),
+      greater_is_better_(args.greater_is_better.value_or(false)),
+      patience_(args.early_stopping_patience),
+      threshold_(args.early_stopping_threshold) {}
+
+bool BestModelRule::observe(const LogEntry& evaluation, int64_t step, BestModel* best) const {
+  if (metric_.empty()) return false;
+  const std::optional<double> found = value_of(evaluation, metric_);
+  TESSERA_CHECK(found.has_value(), "an evaluation without {}", metric_);
+  const double value = *found;
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double so_far = best->value.value_or(greater_is_better_ ? -kInfinity : kInfinity);
+  const bool is_better = std::isfinite(value) && (greater_is_better_ ? value > so_far : value < so_far);
+  // The threshold is of early stopping alone; the first evaluation counts as better in any case.
+  const bool is_enough = !best->value || (is_better && std::abs(value - so_far) > threshold_);
+  best->num_not_better = is_enough ? 0 : best->num_not_better + 1;
+  if (!is_better) return false;
+  best->metric = metric_;
+  best->greater_is_better = greater_is_better_;
+  best->value = value;
+  best->step = step;
+  return true;
+}
+
+std::optional<double> value_of(const LogEntry& entry, const std::string& name) {
+  for (const auto& [of, value] : entry.values) {
+    if (of == name) return std::visit([](auto number) { return static_cast<double>(number); }, value);
+  }
+  return std::nullopt;
+}
+
+}  // namespace tessera

@@ -1,0 +1,46 @@
+// The arithmetic peak of all ranks together, which MFU is a share of.
+#pragma once
+
+#include <optional>
+#include <span>
+
+#include "comm/communicator.h"
+#include "platform/thread_pool.h"
+#include "tensor/dtype.h"
+#include "train/measure/training_peak.h"
+#include "train/observer.h"
+
+namespace tessera {
+
+class JobPeak {
+ public:
+  // Collective: all ranks measure at the same time, each on its own processors. `measures` is false where
+  // measure_peak is; without a peak of every rank there is none. `comm` and `pool` must outlive this.
+  JobPeak(bool measures, ThreadPool& pool, DType dtype, Communicator& comm);
+
+  // What the ranks reached together at the start, in the fastest instruction set of this one.
+  const std::optional<ComputePeak>& at_start() const { return at_start_; }
+
+  // What a rank reports after a step, and what all ranks have reported.
+  struct Share {
+    double tflops = 0;    // best so far
+    bool is_due = false;  // rank 0 wants another measurement
+  };
+  Share share() const;
+  void take_shares(std::span<const Share> by_rank);
+  // To be called on all ranks before step `step` (from 1): measures if rank 0 wants it.
+  void measure_if_due(int64_t step);
+
+  std::optional<BestPeak> best() const;
+  // Model FLOPs utilization at so many TFLOPS.
+  std::optional<double> share_of_peak(double tflops) const;
+
+ private:
+  Communicator& comm_;
+  std::optional<TrainingPeak> peak_;  // of this rank, if every rank has one
+  std::optional<ComputePeak> at_start_;
+  double tflops_ = 0;  // of all ranks, each at its best
+  bool is_due_ = false;
+};
+
+}  // namespace tessera

@@ -1,0 +1,48 @@
+#include "train/measure/run_totals.h"
+
+#include <algorithm>
+
+namespace tessera {
+
+NetworkUse network_use(const NetworkCounters& sums, int world_size) {
+  NetworkUse use;
+  use.sent_bytes = sums.sent_bytes;
+  use.received_bytes = sums.received_bytes;
+  use.time_s = sums.busy_s / world_size;
+  use.hidden = sums.busy_s > 0 ? std::max(0.0, 1 - sums.wait_s / sums.busy_s) : 1;
+  return use;
+}
+
+void RunTotals::add(const StepMetrics& metrics) {
+  num_tokens_ += metrics.num_tokens;
+  step_s_ += metrics.step_time_s;
+  flops_ += metrics.tflops * 1e12 * metrics.step_time_s;
+  if (metrics.network && num_steps_ > 0) {
+    network_.sent_bytes += metrics.network->sent_bytes;
+    network_.received_bytes += metrics.network->received_bytes;
+    network_.time_s += metrics.network->time_s;
+    network_.hidden += metrics.network->time_s * metrics.network->hidden;
+  }
+  if (metrics.network) has_network_ = true;
+  ++num_steps_;
+  last_step_ = metrics;
+}
+
+double RunTotals::step_s() const { return std::max(step_s_, 1e-9); }
+
+double RunTotals::tokens_per_second() const { return static_cast<double>(num_tokens_) / step_s(); }
+
+double RunTotals::tflops() const { return flops_ * 1e-12 / step_s(); }
+
+std::optional<NetworkUse> RunTotals::network() const {
+  const int64_t count = num_steps_ - 1;
+  if (!has_network_ || count < 1) return std::nullopt;
+  NetworkUse mean;
+  mean.sent_bytes = network_.sent_bytes / count;
+  mean.received_bytes = network_.received_bytes / count;
+  mean.time_s = network_.time_s / static_cast<double>(count);
+  mean.hidden = network_.time_s > 0 ? network_.hidden / network_.time_s : 1;
+  return mean;
+}
+
+}  // namespace tessera
