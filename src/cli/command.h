@@ -28,6 +28,8 @@ class Command {
   // True if several ranks of a job share the work, or each reports on its machine. Otherwise the command
   // refuses to run under a launcher that starts several ranks.
   virtual bool is_for_ranks() const { return false; }
+  // True if flags that help does not list are worth completing in a shell.
+  virtual bool completes_unlisted_flags() const { return false; }
   // Sets flags from other sources, after those on the command line.
   virtual void complete_flags(FlagTable*) {}
   // If not, only the configuration and tokenizer of a model on the Hub are downloaded.
@@ -70,6 +72,7 @@ std::unique_ptr<Command> make_bench_optimizer_command();
 std::unique_ptr<Command> make_bench_tiles_command();
 std::unique_ptr<Command> make_bench_tokenizer_command();
 std::unique_ptr<Command> make_bench_train_step_command();
+std::unique_ptr<Command> make_completion_command();
 std::unique_ptr<Command> make_help_command();
 
 // Every subcommand, in the order in which help lists them.

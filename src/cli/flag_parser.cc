@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/mistakes.h"
 #include "base/text.h"
+#include "formats/huggingface/model_config.h"
 
 namespace tessera {
 namespace {
@@ -230,6 +231,8 @@ void limit_flag(Flag& flag, double low, double high) {
     }
   };
 }
+
+std::string preset_value_name() { return fmt::format("{}", fmt::join(preset_names(), "|")); }
 
 void check_required_flags(const FlagTable& table) {
   std::vector<std::string> missing;

@@ -26,6 +26,9 @@ ParseOutcome parse_flags(const std::vector<std::string>& arguments, FlagTable* t
 // Makes the flag refuse values outside [low, high] (kUsage).
 void limit_flag(Flag& flag, double low, double high = std::numeric_limits<double>::infinity());
 
+// "15m|60m|...": the named shapes, as the value of a flag.
+std::string preset_value_name();
+
 // Error(kUsage) that names the required flags set neither on the command line nor elsewhere.
 void check_required_flags(const FlagTable& table);
 

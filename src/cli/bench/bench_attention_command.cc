@@ -24,7 +24,7 @@ class BenchAttentionCommand : public BenchCommand {
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("preset", &presets_, "Presets that give the heads.").value_name = "NAME...";
+    table->add("preset", &presets_, "Presets that give the heads.").value_name = preset_value_name();
     table->add("max_length", &lengths_, "Tokens per sequence.").value_name = "S...";
     limit_flag(table->add("num_rows", &num_rows_, "Sequences, packed back to back."), 1, 1e6);
     declare_dtype_flag(table, &dtype_, {"bfloat16", "float32"}, "Type of the activations.");

@@ -29,7 +29,7 @@ class BenchCheckpointCommand : public BenchCommand {
 
   void declare_flags(FlagTable* table) override {
     table->add("preset", &preset_, "Named shape of the model; a checkpoint has 12 bytes per parameter.")
-        .value_name = "NAME";
+        .value_name = preset_value_name();
     table->add("folder", &folder_, "Where to write; a temporary subfolder is created there and removed.")
         .value_name = "DIR";
     limit_flag(table->add("ranks", &ranks_, "Ranks that write concurrently, as threads."), 1, 1024);

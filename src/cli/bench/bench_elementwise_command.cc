@@ -24,7 +24,7 @@ class BenchElementwiseCommand : public BenchCommand {
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("preset", &preset_, "Preset that gives the widths.").value_name = "NAME";
+    table->add("preset", &preset_, "Preset that gives the widths.").value_name = preset_value_name();
     table->add("rows", &rows_, "Numbers of tokens T.").value_name = "T...";
     table->add("operations", &operations_, "Operations to measure.").value_name = "NAME...";
     limit_flag(table->add("vocab_size", &vocab_size_, "Vocabulary size if the preset has none."), 2, 1e7);

@@ -27,7 +27,7 @@ class BenchGemmCommand : public BenchCommand {
 
   void declare_flags(FlagTable* table) override {
     Flag& presets = table->add("preset", &presets_, "Presets that give the weight shapes.");
-    presets.value_name = "NAME...";
+    presets.value_name = preset_value_name();
     Flag& rows = table->add("rows", &rows_, "Numbers of tokens T for the presets.");
     rows.value_name = "T...";
     Flag& shapes = table->add("shapes", &shapes_, "Shapes T x N x K instead, as in 512x4096x14336.");

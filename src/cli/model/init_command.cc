@@ -75,8 +75,8 @@ class InitCommand : public Command {
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
     Flag& preset =
-        table->add("preset", &preset_, fmt::format("Named shape: {}.", fmt::join(preset_names(), ", ")));
-    preset.value_name = "NAME";
+        table->add("preset", &preset_, "Named shape.");
+    preset.value_name = preset_value_name();
     table
         ->add("config", &config_,
               "A config.json, or a folder containing one, that gives the shape instead of a preset.")
