@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/name_hint.h"
 #include "base/text.h"
+#include "cli/build_facts.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
 #include "cli/help_text.h"
@@ -102,6 +103,15 @@ void quieten_other_ranks() {
   }
 }
 
+void show_version(const std::vector<std::string>& arguments) {
+  const bool as_json = arguments == std::vector<std::string>{"--json"};
+  if (!as_json && !arguments.empty()) {
+    fail(ExitCode::kUsage, "--version: expected --json or nothing after it, found '{}'",
+         printable(arguments[0]));
+  }
+  write_output(as_json ? version_json(build_facts()) : version_text(build_facts()));
+}
+
 // Sets the command's flags, from the arguments after its name and from other sources.
 ParseOutcome set_flags(Command& command, const std::vector<std::string>& arguments, size_t num_words,
                        FlagTable* table) {
@@ -172,7 +182,7 @@ void run_program(const std::vector<std::string>& arguments) {
   if (is_help_flag(arguments[0])) {
     write_output(program_help(all, terminal_width()));
   } else if (arguments[0] == "--version") {
-    print("tessera {}\n", TESSERA_VERSION);
+    show_version({arguments.begin() + 1, arguments.end()});
   } else {
     size_t num_words = 0;
     Command* command = find_command(all, arguments, &num_words);

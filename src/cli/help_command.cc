@@ -1,11 +1,14 @@
 #include <algorithm>
+#include <filesystem>
 
 #include "base/error.h"
 #include "base/name_hint.h"
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/help_text.h"
+#include "cli/manual_page.h"
 #include "cli/terminal/terminal.h"
+#include "io/file.h"
 
 namespace tessera {
 namespace {
@@ -13,11 +16,14 @@ namespace {
 class HelpCommand : public Command {
  public:
   std::string name() const override { return "help"; }
-  std::string summary() const override { return "Explain a command, or write the flag reference"; }
-  std::string usage() const override { return "[COMMAND...] [--markdown]"; }
+  std::string summary() const override {
+    return "Explain a command, or write the flag reference or the manual pages";
+  }
+  std::string usage() const override { return "[COMMAND...] [--markdown | --man DIR]"; }
   std::string description() const override { return ""; }
   std::vector<std::string> examples() const override {
-    return {"tessera help train", "tessera help --markdown >docs/flags.md"};
+    return {"tessera help train", "tessera help --markdown >docs/flags.md",
+            "tessera help --man man1 && man man1/tessera-train.1"};
   }
 
   void declare_flags(FlagTable* table) override {
@@ -26,12 +32,20 @@ class HelpCommand : public Command {
     command.positional = true;
     command.value_name = "COMMAND";
     table->add("markdown", &markdown_, "Print the flags of every command as a Markdown page.");
+    table
+        ->add("man", &man_folder_,
+              "Write the manual pages of all commands, tessera.1 and tessera-COMMAND.1, into this folder.")
+        .value_name = "DIR";
   }
 
   void run(FlagTable*) override {
     const std::vector<std::unique_ptr<Command>> all = commands();
     if (markdown_) {
       write_output(flag_reference(all));
+      return;
+    }
+    if (!man_folder_.empty()) {
+      write_manual_pages(all);
       return;
     }
     if (command_words_.empty()) {
@@ -57,7 +71,17 @@ class HelpCommand : public Command {
   }
 
  private:
+  void write_manual_pages(const std::vector<std::unique_ptr<Command>>& all) const {
+    const std::filesystem::path folder = man_folder_;
+    create_folder(folder);
+    write_text_file(folder / "tessera.1", manual_page_of_program(all));
+    for (const auto& command : all) {
+      write_text_file(folder / (manual_page_name(*command) + ".1"), manual_page(command.get()));
+    }
+  }
+
   std::vector<std::string> command_words_;
+  std::string man_folder_;
   bool markdown_ = false;
 };
 

@@ -19,28 +19,6 @@ bool has_many_choices(const Flag& flag) {
   return flag.value_name.size() > kMaxValueName && flag.value_name.find('|') != std::string::npos;
 }
 
-std::string choices_sentence(const Flag& flag) {
-  if (!has_many_choices(flag)) return "";
-  std::string choices;
-  for (const char c : flag.value_name) choices += c == '|' ? std::string(", ") : std::string(1, c);
-  return fmt::format(" One of {}.", choices);
-}
-
-std::string flag_left_side(const Flag& flag) {
-  if (has_many_choices(flag)) return fmt::format("--{} NAME", flag.name);
-  if (flag.positional) return flag.value_name;
-  if (flag.type == FlagType::kBool) return fmt::format("--{} [BOOL]", flag.name);
-  return fmt::format("--{} {}", flag.name, flag.value_name);
-}
-
-std::string flag_remarks(const Flag& flag) {
-  std::vector<std::string> remarks;
-  if (flag.required) remarks.push_back("required");
-  if (!flag.default_text.empty()) remarks.push_back("default " + flag.default_text);
-  if (!flag.aliases.empty()) remarks.push_back(fmt::format("also --{}", fmt::join(flag.aliases, ", --")));
-  return remarks.empty() ? "" : fmt::format("({})", fmt::join(remarks, "; "));
-}
-
 std::string flag_entry(const Flag& flag, int64_t width) {
   const std::string left = std::string(kFlagIndent, ' ') + flag_left_side(flag);
   const std::string remarks = flag_remarks(flag);
@@ -50,14 +28,6 @@ std::string flag_entry(const Flag& flag, int64_t width) {
     return left + body.substr(left.size());
   }
   return left + "\n" + body;
-}
-
-std::vector<const Flag*> with_status(const FlagTable& table, FlagStatus status) {
-  std::vector<const Flag*> out;
-  for (const Flag& flag : table.flags()) {
-    if (flag.listed && flag.status == status) out.push_back(&flag);
-  }
-  return out;
 }
 
 // "--a, --b, ..." of the flags that are known but not honoured.
@@ -136,6 +106,45 @@ std::string command_list(const std::vector<const Command*>& listed, int64_t widt
 
 }  // namespace
 
+std::string flag_left_side(const Flag& flag) {
+  if (has_many_choices(flag)) return fmt::format("--{} NAME", flag.name);
+  if (flag.positional) return flag.value_name;
+  if (flag.type == FlagType::kBool) return fmt::format("--{} [BOOL]", flag.name);
+  return fmt::format("--{} {}", flag.name, flag.value_name);
+}
+
+std::string choices_sentence(const Flag& flag) {
+  if (!has_many_choices(flag)) return "";
+  std::string choices;
+  for (const char c : flag.value_name) choices += c == '|' ? std::string(", ") : std::string(1, c);
+  return fmt::format(" One of {}.", choices);
+}
+
+std::string flag_remarks(const Flag& flag) {
+  std::vector<std::string> remarks;
+  if (flag.required) remarks.push_back("required");
+  if (!flag.default_text.empty()) remarks.push_back("default " + flag.default_text);
+  if (!flag.aliases.empty()) remarks.push_back(fmt::format("also --{}", fmt::join(flag.aliases, ", --")));
+  return remarks.empty() ? "" : fmt::format("({})", fmt::join(remarks, "; "));
+}
+
+std::vector<const Flag*> with_status(const FlagTable& table, FlagStatus status) {
+  std::vector<const Flag*> out;
+  for (const Flag& flag : table.flags()) {
+    if (flag.listed && flag.status == status) out.push_back(&flag);
+  }
+  return out;
+}
+
+std::span<const ExitCodeMeaning> exit_code_meanings() {
+  static constexpr ExitCodeMeaning kMeanings[] = {
+      {0, "done"},           {64, "bad command line"},  {65, "bad data"},
+      {66, "missing input"}, {70, "internal error"},    {74, "I/O error"},
+      {75, "try again"},     {78, "bad configuration"}, {79, "numerical failure"},
+  };
+  return kMeanings;
+}
+
 std::string wrap_text(std::string_view text, int64_t indent, int64_t width) {
   width = std::min(width, kMaxWidth);
   const std::string margin(static_cast<size_t>(indent), ' ');
@@ -187,12 +196,14 @@ std::string program_help(const std::vector<std::unique_ptr<Command>>& all, int64
   out += command_list(listed, width);
   out +=
       "\nFlags:\n  -h, --help  this text; `tessera COMMAND --help` explains a command\n  --version   the "
-      "version\n\n";
-  out += wrap_text(
-      "Flags are written --with_under_scores or --with-dashes. Exit codes: 0 done, 64 bad command line, 65 "
-      "bad data, 66 missing input, 70 internal error, 74 I/O error, 75 try again, 78 bad configuration, 79 "
-      "numerical failure.",
-      0, width);
+      "version and how the program was built; also with --json\n\n";
+  std::string codes;
+  for (const auto& [code, meaning] : exit_code_meanings()) {
+    codes += fmt::format("{}{} {}", codes.empty() ? "" : ", ", code, meaning);
+  }
+  out +=
+      wrap_text(fmt::format("Flags are written --with_under_scores or --with-dashes. Exit codes: {}.", codes),
+                0, width);
   return out;
 }
 

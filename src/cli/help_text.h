@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,19 @@ namespace tessera {
 // Breaks text at spaces into lines of at most `width` columns, each indented by `indent` spaces; "\n" starts
 // a new line.
 std::string wrap_text(std::string_view text, int64_t indent, int64_t width);
+
+// The parts of a flag's entry.
+std::string flag_left_side(const Flag& flag);    // "--max_steps N"
+std::string choices_sentence(const Flag& flag);  // " One of a, b, c." if the left side has no room for them
+std::string flag_remarks(const Flag& flag);      // "(default 3; also --epochs)" or ""
+// The flags that are listed and have this status.
+std::vector<const Flag*> with_status(const FlagTable& table, FlagStatus status);
+
+struct ExitCodeMeaning {
+  int code;
+  const char* meaning;
+};
+std::span<const ExitCodeMeaning> exit_code_meanings();
 
 // `tessera --help`.
 std::string program_help(const std::vector<std::unique_ptr<Command>>& all, int64_t width);

@@ -71,8 +71,15 @@ std::string argument(const CompletionFlag& flag) {
   if (flag.name == "help") return fmt::format("'--help[{}]'", help);
   if (flag.is_bool) return fmt::format("'--{}=[{}]::true or false:(true false)'", flag.name, help);
   const std::string value = fmt::format("{}:{}", escaped(flag.value_name), action(flag.values));
-  if (flag.is_list) return fmt::format("'*--{}=[{}]:*--*:{}'", flag.name, help, value);
-  return fmt::format("'--{}=[{}]:{}'", flag.name, help, value);
+  return fmt::format("'{}--{}=[{}]:{}'", flag.is_list ? "*" : "", flag.name, help, value);
+}
+
+// What stands without a flag, further files of a list among it: the form of zsh's own for lists would end at
+// no flag.
+CompletionValues plain_values(const CompletionCommand& command) {
+  CompletionValues values = command.positional;
+  for (const CompletionFlag& flag : command.flags) values.files |= flag.is_list && flag.values.files;
+  return values;
 }
 
 std::string function_name(std::string name) {
@@ -103,8 +110,8 @@ std::string zsh_completion(const std::vector<CompletionCommand>& table) {
       out += " \\\n    '*::command:_tessera_dispatch'";
     } else if (command.takes_command_name) {
       out += " \\\n    '1:command:_tessera_words'";
-    } else if (!command.positional.empty()) {
-      out += fmt::format(" \\\n    '*:argument:{}'", action(command.positional));
+    } else if (const CompletionValues plain = plain_values(command); !plain.empty()) {
+      out += fmt::format(" \\\n    '*:argument:{}'", action(plain));
     }
     out += "\n}\n";
   }

@@ -214,4 +214,9 @@ std::string onednn_amx_refusal() {
   return machine_onednn_limit().isa == Isa::kAmxBf16 ? limit_onednn() : machine_onednn_limit().reason;
 }
 
+std::string onednn_version() {
+  const dnnl_version_t& version = *dnnl_version();
+  return fmt::format("{}.{}.{}", version.major, version.minor, version.patch);
+}
+
 }  // namespace tessera

@@ -49,6 +49,8 @@ int64_t num_onednn_products();
 void onednn_sgemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a,
                   int64_t lda, const float* b, int64_t ldb, float beta, float* c, int64_t ldc);
 
+std::string onednn_version();  // of the library in use: "2.7.2"
+
 // The instruction sets oneDNN may use.
 struct OneDnnLimit {
   Isa isa = Isa::kRef;

@@ -1,0 +1,182 @@
+#include "cli/manual_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/help_text.h"
+
+namespace tessera {
+namespace {
+
+// Characters that troff would interpret, or turn into typographic ones that cannot be copied into a shell.
+std::string escaped(const std::string& text, bool dashes) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_flag = text[i] == '-' && (text.compare(i, 2, "--") == 0 || (i > 0 && text[i - 1] == '-'));
+    switch (text[i]) {
+      case '\\':
+        out += "\\e";
+        break;
+      case '\'':
+        out += "\\(aq";
+        break;
+      case '`':
+        out += "\\(ga";
+        break;
+      case '^':
+        out += "\\(ha";
+        break;
+      case '~':
+        out += "\\(ti";
+        break;
+      case '-':
+        out += dashes || is_flag ? "\\-" : "-";
+        break;
+      default:
+        out += text[i];
+    }
+  }
+  return out;
+}
+
+// A line that begins with a dot would be a request.
+std::string line(const std::string& text) { return (text.starts_with('.') ? "\\&" : "") + text + "\n"; }
+
+// `code` in the text becomes bold; "\n" begins a paragraph.
+std::string paragraphs(const std::string& text, const char* separator = ".PP\n") {
+  constexpr int64_t kWidth = 78;
+  std::string marked;
+  bool in_code = false;
+  for (size_t i = 0; i < text.size();) {
+    const size_t end = std::min(text.find('`', i), text.size());
+    marked += escaped(text.substr(i, end - i), in_code);
+    if (end < text.size()) marked += std::exchange(in_code, !in_code) ? "\\fR" : "\\fB";
+    i = end + 1;
+  }
+  std::string out;
+  for (size_t i = 0; i < marked.size();) {
+    const size_t end = std::min(marked.find('\n', i), marked.size());
+    if (!out.empty()) out += separator;
+    const std::string wrapped = wrap_text(marked.substr(i, end - i), 0, kWidth);
+    for (size_t at = 0; at < wrapped.size();) {
+      const size_t next = wrapped.find('\n', at);
+      out += line(wrapped.substr(at, next - at));
+      at = next + 1;
+    }
+    i = end + 1;
+  }
+  return out;
+}
+
+std::string header(const std::string& name, const std::string& summary) {
+  std::string title = name;
+  std::ranges::transform(title, title.begin(),
+                         [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
+  return fmt::format(
+      ".\\\" Written by `tessera help --man`.\n.TH {} 1 \"\" \"tessera {}\" \"Tessera\"\n.SH NAME\n"
+      "{} \\- {}\n",
+      escaped(title, true), TESSERA_VERSION, escaped(name, true), escaped(summary, false));
+}
+
+std::string flag_paragraph(const Flag& flag) {
+  const std::string left = escaped(flag_left_side(flag), true);
+  const size_t space = std::min(left.find(' '), left.size());
+  const std::string remarks = flag_remarks(flag);
+  const std::string text = flag.help + choices_sentence(flag) + (remarks.empty() ? "" : " " + remarks);
+  return fmt::format(".TP\n\\fB{}\\fR{}\n{}", left.substr(0, space), left.substr(space),
+                     paragraphs(text, ".br\n"));
+}
+
+std::string unsupported(const FlagTable& table, FlagStatus status, const char* heading) {
+  std::string out;
+  for (const Flag* flag : with_status(table, status)) {
+    const std::string name = flag->default_text.empty()
+                                 ? flag->name
+                                 : fmt::format("{}\\fR (default {})", flag->name, flag->default_text);
+    out += fmt::format(".TP\n\\fB\\-\\-{}\\fR\n{}", name, paragraphs(flag->note));
+  }
+  return out.empty() ? "" : fmt::format(".SS {}\n", heading) + out;
+}
+
+std::string examples(const std::vector<std::string>& lines) {
+  if (lines.empty()) return "";
+  std::string out = ".SH EXAMPLES\n.EX\n";
+  for (const std::string& each : lines) out += line(escaped(each, true));
+  return out + ".EE\n";
+}
+
+struct Variable {
+  const char* name;
+  const char* meaning;
+};
+
+constexpr Variable kVariables[] = {
+    {"OMP_NUM_THREADS", "Compute threads of a process, unless a flag gives them."},
+    {"TESSERA_ISA",
+     "Limits the instruction sets in use, as in TESSERA_ISA=avx2; `tessera doctor` lists them."},
+    {"XDG_CACHE_HOME", "Tokenized datasets are cached in its subfolder tessera; ~/.cache without it."},
+    {"HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE", "The Hugging Face Hub, as in huggingface_hub."},
+    {"NO_COLOR", "No colours, if it is not empty."},
+};
+
+}  // namespace
+
+std::string manual_page_name(const Command& command) {
+  std::string name = "tessera-" + command.name();
+  std::ranges::replace(name, ' ', '-');
+  return name;
+}
+
+std::string manual_page(Command* command) {
+  FlagTable table;
+  command->declare_flags(&table);
+  std::string out = header(manual_page_name(*command), command->summary());
+  out += fmt::format(".SH SYNOPSIS\n\\fBtessera {}\\fR {}\n", escaped(command->name(), true),
+                     escaped(command->usage(), true));
+  out += ".SH DESCRIPTION\n" +
+         paragraphs(command->description().empty() ? command->summary() + "." : command->description());
+  out += ".SH OPTIONS\n";
+  std::string section;
+  for (const Flag* flag : with_status(table, FlagStatus::kHonoured)) {
+    if (flag->section != section) {
+      section = flag->section;
+      if (section != "Options") out += fmt::format(".SS {}\n", escaped(section, false));
+    }
+    out += flag_paragraph(*flag);
+  }
+  out += unsupported(table, FlagStatus::kIgnored, "Accepted without effect");
+  out += unsupported(table, FlagStatus::kRefused, "Refused unless given their default");
+  out += examples(command->examples());
+  return out + ".SH SEE ALSO\n.BR tessera (1)\n";
+}
+
+std::string manual_page_of_program(const std::vector<std::unique_ptr<Command>>& all) {
+  std::string out = header("tessera", "train Llama-family language models on processors");
+  out +=
+      ".SH SYNOPSIS\n\\fBtessera\\fR \\fICOMMAND\\fR [flags]\n.br\n\\fBtessera help\\fR "
+      "\\fICOMMAND\\fR\n.br\n"
+      "\\fBtessera \\-\\-version\\fR [\\fB\\-\\-json\\fR]\n.SH DESCRIPTION\n";
+  out += paragraphs(
+      "Tessera trains and fine-tunes Llama-family language models on the processors of ordinary servers, one "
+      "machine or many. It reads a Hugging Face model folder and text, and writes a Hugging Face model "
+      "folder.\n"
+      "Flags are written --with_under_scores or --with-dashes, values follow as `--flag value` or "
+      "`--flag=value`, booleans also as `--flag` and `--no_flag`.");
+  out += ".SH COMMANDS\n";
+  for (const auto& command : all) {
+    out += fmt::format(".TP\n.BR {} (1)\n{}", escaped(manual_page_name(*command), true),
+                       paragraphs(command->summary()));
+  }
+  out += ".SH EXIT STATUS\n";
+  for (const auto& [code, meaning] : exit_code_meanings()) {
+    out += fmt::format(".TP\n.B {}\n{}\n", code, meaning);
+  }
+  out += ".SH ENVIRONMENT\n";
+  for (const auto& [name, meaning] : kVariables) {
+    out += fmt::format(".TP\n.B {}\n{}", name, paragraphs(meaning));
+  }
+  return out;
+}
+
+}  // namespace tessera
