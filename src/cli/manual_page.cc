@@ -69,12 +69,13 @@ std::string paragraphs(const std::string& text, const char* separator = ".PP\n")
   return out;
 }
 
+// Names of settings must not be hyphenated, nor lines stretched between them.
 std::string header(const std::string& name, const std::string& summary) {
   std::string title = name;
   std::ranges::transform(title, title.begin(),
                          [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
   return fmt::format(
-      ".\\\" Written by `tessera help --man`.\n.TH {} 1 \"\" \"tessera {}\" \"Tessera\"\n.SH NAME\n"
+      ".\\\" Written by `tessera help --man`.\n.TH {} 1 \"\" \"tessera {}\" \"Tessera\"\n.nh\n.ad l\n.SH NAME\n"
       "{} \\- {}\n",
       escaped(title, true), TESSERA_VERSION, escaped(name, true), escaped(summary, false));
 }
