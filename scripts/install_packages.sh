@@ -10,7 +10,7 @@ packages=(g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libspdlog-d
   zlib1g-dev libzstd-dev libsnappy-dev liblz4-dev libbrotli-dev
   libgtest-dev libgmock-dev)
 if [ "$what" = test ]; then
-  packages+=(clang-14 clang-format-14 libclang-rt-14-dev libgloo-dev iproute2 iptables iperf3)
+  packages+=(clang-14 clang-format-14 libclang-rt-14-dev libgloo-dev iproute2 iptables iperf3 zsh fish mandoc)
   # A Node.js that is not Debian's own may bring both in one package.
   command -v node >/dev/null || packages+=(nodejs)
   command -v npm >/dev/null || packages+=(npm)

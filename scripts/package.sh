@@ -34,22 +34,26 @@ make_deb() {
 }
 
 make_folder() {
-  local folder=$1/$name library file package
+  local folder=$1/$name file package path paths=()
+  local -A package_of
   rm -rf "$folder"
   cmake --install "$build" --prefix "$folder" --strip >"$scratch/log"
   local notices=$folder/share/doc/tessera/libraries
   mkdir -p "$folder/lib/tessera" "$notices"
   # Those of glibc belong to the system's loader.
-  ldd "$build/tessera" | awk '$2 == "=>" { print $3 }' |
-    grep -vE '/(libc|libm|libmvec|libdl|libpthread|librt|libresolv|libanl|libnsl|libutil)\.so\.[0-9]+$' |
-    while read -r library; do
-      cp -L "$library" "$folder/lib/tessera"
-      file=$(realpath "$library")
-      package=$(dpkg-query --search "*${file#/usr}" | sed -n '1s/:.*//p')
-      cp "/usr/share/doc/$package/copyright" "$notices/$package.copyright"
-      printf '%-24s ' "$(basename "$library")" >>"$notices/LIBRARIES"
-      dpkg-query --show --showformat "\${Package} \${Version}\n" "$package:amd64" >>"$notices/LIBRARIES"
-    done
+  mapfile -t paths < <(ldd "$build/tessera" | awk '$2 == "=>" { print $3 }' |
+    grep -vE '/(libc|libm|libmvec|libdl|libpthread|librt|libresolv|libanl|libnsl|libutil)\.so\.[0-9]+$')
+  cp -L "${paths[@]}" "$folder/lib/tessera"
+  # Licences, by the packages that the files are from.
+  while IFS=' ' read -r package file; do
+    package_of[${file##*/}]=${package%:}
+  done < <(realpath "${paths[@]}" | sed 's|^/usr|*|; s|^/|*/|' | xargs dpkg-query --search)
+  for path in "${paths[@]}"; do
+    package=${package_of[$(basename "$(realpath "$path")")]}
+    cp "/usr/share/doc/${package%%:*}/copyright" "$notices/${package%%:*}.copyright"
+    printf '%-24s %s\n' "${path##*/}" "$package" >>"$notices/LIBRARIES"
+  done
+  dpkg-query --show "${package_of[@]}" >"$notices/VERSIONS"
   cp -rL /usr/share/common-licenses "$notices"  # which the copyright files refer to
 }
 

@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "arguments/deepspeed_arguments.h"
+#include "arguments/resolved_settings.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -214,25 +215,6 @@ void resolve_best_model(const FlagTable& table, TrainingArguments* args) {
   }
 }
 
-// The value of a flag as JSON of its type.
-json flag_value(const Flag& flag) {
-  const std::vector<std::string> values = flag.get();
-  if (flag.type == FlagType::kStringList) return values;
-  if (values.empty()) return nullptr;
-  switch (flag.type) {
-    case FlagType::kBool:
-      return values[0] == "true";
-    case FlagType::kInt:
-      return std::stoll(values[0]);
-    case FlagType::kFloat:
-      return std::stod(values[0]);
-    default:
-      break;
-  }
-  if (values[0].empty()) return nullptr;
-  return values[0];
-}
-
 }  // namespace
 
 // There is no level above error: a critical condition ends the program with an error.
@@ -359,7 +341,7 @@ std::string training_arguments_json(const TrainingArguments& args) {
   declare_training_flags(&table, &copy);
   json out = json::object();
   for (const Flag& flag : table.flags()) {
-    if (flag.get) out[flag.name] = flag_value(flag);
+    if (flag.get) out[flag.name] = setting_json(flag);
   }
   for (const auto& [flag, name] : args.hub_names) out[flag] = name;
   return out.dump(2) + "\n";

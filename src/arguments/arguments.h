@@ -139,6 +139,8 @@ struct TrainingArguments : DataArguments {
   std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()
   std::string ds_compat = "0.19";
   std::string config;  // a configuration file; read by apply_config_file()
+  // Where the DeepSpeed file decided a setting, by its flag: "ds.json: zero_optimization.stage".
+  std::map<std::string, std::string> deepspeed_origins;
 
   // A checkpoint may be in progress while training continues.
   bool saves_in_background() const { return async_save && save_strategy != "no"; }

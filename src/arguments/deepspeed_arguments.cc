@@ -43,6 +43,10 @@ class DeepSpeedMerge {
     mismatches_.push_back(fmt::format("{} {} and {}", key, value, other));
   }
 
+  void note(const std::string& name, const std::string& key) {
+    args_->deepspeed_origins[name] = fmt::format("{}: {}", config_.origin, key);
+  }
+
   // Sets an argument to the value of a key, checked against the range of its flag.
   template <typename T>
   void assign(const std::string& key, const std::string& name, const T& value) {
@@ -62,6 +66,7 @@ class DeepSpeedMerge {
   void merge_value(const std::string& key, const T& value, const std::string& name, const T& argument) {
     if (!table_.is_set(name)) {
       assign(key, name, value);
+      note(name, key);
     } else if (argument != value) {
       add_mismatch(key, fmt::format("{}", value), fmt::format("{} {}", name, argument));
     }
@@ -79,6 +84,7 @@ class DeepSpeedMerge {
           name);
     }
     assign(key, name, otherwise);
+    note(name, fmt::format("no {}, DeepSpeed {}'s default", key, args_->ds_compat));
   }
 
   // train_batch_size = micro batch * accumulation * world size; absent ones follow from the others.
@@ -150,7 +156,9 @@ class DeepSpeedMerge {
     const bool is_bf16 = args_->training_dtype() == DType::kBF16;
     if (table_.is_set("dtype") && is_bf16 != wanted)
       add_mismatch("bf16.enabled", fmt::format("{}", wanted), fmt::format("dtype {}", args_->dtype));
-    if (!table_.is_set("dtype")) assign("bf16.enabled", "dtype", std::string(name));
+    if (table_.is_set("dtype")) return;
+    assign("bf16.enabled", "dtype", std::string(name));
+    note("dtype", "bf16.enabled");
   }
 
   // Sharding and exchange change where the work is done, not the result: what the file leaves out comes from
@@ -161,11 +169,15 @@ class DeepSpeedMerge {
                   args_->zero_stage.value_or(*config_.zero_stage));
     } else if (!args_->zero_stage) {
       args_->zero_stage = 0;
+      note("zero_stage", "no zero_optimization.stage");
     }
     if (config_.grad_accum_dtype) {
       const std::string name = *config_.grad_accum_dtype == DType::kBF16 ? "bfloat16" : "float32";
       const bool is_auto = args_->grad_accum_dtype == "auto";
-      if (is_auto) args_->grad_accum_dtype = name;
+      if (is_auto) {
+        args_->grad_accum_dtype = name;
+        note("grad_accum_dtype", "data_types.grad_accum_dtype");
+      }
       if (args_->grad_accum_dtype != name)
         add_mismatch("data_types.grad_accum_dtype", name, "grad_accum_dtype " + args_->grad_accum_dtype);
     }
@@ -208,6 +220,7 @@ class DeepSpeedMerge {
       add_mismatch("optimizer", "decays norm weights", "weight_decay_norms false");
     }
     args_->weight_decay_norms = true;
+    note("weight_decay_norms", "optimizer");
   }
 
   void merge_scheduler(const DeepSpeedScheduler& scheduler) {
@@ -234,6 +247,8 @@ class DeepSpeedMerge {
     if (scheduler.type.starts_with("Warmup")) merge_warmup(prefix, params);
     args_->lr_scheduler_type = scheduler.type;
     args_->lr_scheduler_kwargs = params.dump();
+    note("lr_scheduler_type", "scheduler.type");
+    note("lr_scheduler_kwargs", "scheduler.params");
     check_schedule();
   }
 
@@ -269,6 +284,7 @@ class DeepSpeedMerge {
     }
     args_->warmup_steps = static_cast<double>(steps);
     args_->warmup_ratio.reset();
+    note("warmup_steps", prefix + "warmup_num_steps");
   }
 
   void check_schedule() const {

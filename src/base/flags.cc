@@ -292,11 +292,12 @@ void FlagTable::set(const Flag& flag, const std::vector<std::string>& values, co
     }
     if (!is_default) log_warning("{}: --{} has no effect: {}", origin, flag.name, flag.note);
   }
-  set_names_.push_back(flag.name);
+  origins_[flag.name] = origin;
 }
 
-bool FlagTable::is_set(std::string_view name) const {
-  return std::find(set_names_.begin(), set_names_.end(), name) != set_names_.end();
+std::string FlagTable::origin(std::string_view name) const {
+  const auto found = origins_.find(name);
+  return found == origins_.end() ? "" : found->second;
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -92,14 +93,16 @@ class FlagTable {
   // kIgnored (warning) and kRefused (Error(kUsage) unless the value equals the default).
   void set(const Flag& flag, const std::vector<std::string>& values, const std::string& origin);
   // True if set() was called for the flag with this canonical name, even with the default value.
-  bool is_set(std::string_view name) const;
+  bool is_set(std::string_view name) const { return origins_.contains(name); }
+  // The origin of that call, the last one if there were several; "" if the flag is not set.
+  std::string origin(std::string_view name) const;
 
  private:
   Flag& append(Flag flag);
 
   std::vector<Flag> flags_;
   std::vector<ForeignNames> foreign_names_;
-  std::vector<std::string> set_names_;
+  std::map<std::string, std::string, std::less<>> origins_;  // of flags that are set
   std::string section_ = "Options";
 };
 

@@ -36,6 +36,8 @@ class Command {
   virtual bool reads_weights() const { return true; }
   // The flag's values, names on the Hub among them, have been replaced by folders.
   virtual void on_hub_names(const std::string& /*flag*/, const std::vector<std::string>& /*names*/) {}
+  // If not, names on the Hub are left as they are.
+  virtual bool resolves_hub_names() const { return true; }
   // Where the files of data sets on the Hub are noted, for a command that reads data sets (flags named
   // dataset and eval_dataset).
   virtual DataArguments* data_arguments() { return nullptr; }
@@ -72,6 +74,7 @@ std::unique_ptr<Command> make_bench_optimizer_command();
 std::unique_ptr<Command> make_bench_tiles_command();
 std::unique_ptr<Command> make_bench_tokenizer_command();
 std::unique_ptr<Command> make_bench_train_step_command();
+std::unique_ptr<Command> make_config_show_command();
 std::unique_ptr<Command> make_completion_command();
 std::unique_ptr<Command> make_help_command();
 

@@ -15,8 +15,6 @@
 namespace tessera {
 namespace {
 
-constexpr const char* kOrigin = "command line";
-
 bool is_flag_like(const std::string& argument) { return argument.size() > 2 && argument.starts_with("--"); }
 
 bool is_help(const std::string& argument) { return argument == "-h" || argument == "--help"; }
@@ -206,14 +204,15 @@ ParseOutcome parse_flags(const std::vector<std::string>& arguments, FlagTable* t
   }
   for (const auto& [flag, values] : given) {
     try {
-      table->set(*flag, values, kOrigin);
+      table->set(*flag, values, kCommandLineOrigin);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kUsage) throw;
       mistakes.push_back(error.what());
     }
   }
   if (!mistakes.empty()) fail_all(ExitCode::kUsage, mistakes);
-  if (rest != arguments.end()) table->set(*table->find(rest_flag), {rest, arguments.end()}, kOrigin);
+  if (rest != arguments.end())
+    table->set(*table->find(rest_flag), {rest, arguments.end()}, kCommandLineOrigin);
   return ParseOutcome::kRun;
 }
 

@@ -31,6 +31,7 @@ void find_dataset_files(const Flag& flag, DataArguments* args) {
 }  // namespace
 
 void resolve_hub_names(Command& command, FlagTable* table) {
+  if (!command.resolves_hub_names()) return;
   for (const Flag& flag : table->flags()) {
     if (flag.get && command.data_arguments() != nullptr &&
         (flag.name == "dataset" || flag.name == "eval_dataset")) {

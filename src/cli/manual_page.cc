@@ -75,7 +75,8 @@ std::string header(const std::string& name, const std::string& summary) {
   std::ranges::transform(title, title.begin(),
                          [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
   return fmt::format(
-      ".\\\" Written by `tessera help --man`.\n.TH {} 1 \"\" \"tessera {}\" \"Tessera\"\n.nh\n.ad l\n.SH NAME\n"
+      ".\\\" Written by `tessera help --man`.\n.TH {} 1 \"\" \"tessera {}\" \"Tessera\"\n.nh\n.ad l\n.SH "
+      "NAME\n"
       "{} \\- {}\n",
       escaped(title, true), TESSERA_VERSION, escaped(name, true), escaped(summary, false));
 }

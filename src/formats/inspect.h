@@ -1,4 +1,4 @@
-// Describes the content of a safetensors or GGUF file or a model folder as human-readable text.
+// Describes the content of a safetensors or GGUF file or a model folder as text or JSON.
 #pragma once
 
 #include <filesystem>
@@ -11,5 +11,9 @@ namespace tessera {
 // SafetensorsModel::open and read_model_config; a folder may lack either weights or config.json. For a GGUF
 // file the metadata, the tensors and the totals; errors as read_gguf.
 std::string inspect(const std::filesystem::path& path);
+// The same as a JSON object: path, config (of a folder that has config.json, as it is there), metadata, tensors
+// (name, dtype, shape, file, num_elements, bytes) and their totals num_elements and bytes. A folder without
+// weights has no tensors.
+std::string inspect_json(const std::filesystem::path& path);
 
 }  // namespace tessera

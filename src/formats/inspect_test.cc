@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "expect_error.h"
@@ -36,6 +37,30 @@ TEST(Inspect, ListsTensorsTypesShapesAndTotals) {
                 "model.embed_tokens.weight  BF16  [32, 64]  4.00 KiB\n"
                 "\n"
                 "2 tensors in 1 file, 2,049 parameters (2,048 BF16, 1 F32), 4.00 KiB\n");
+}
+
+TEST(Inspect, JsonHasTensorsMetadataAndTotals) {
+  const TestFolder folder;
+  write_safetensors(folder / "a.safetensors", two_items(), {{"format", "pt"}});
+  const auto json = nlohmann::json::parse(inspect_json(folder / "a.safetensors"));
+  EXPECT_TRUE(json["config"].is_null());
+  EXPECT_EQ(json["metadata"]["format"], "pt");
+  EXPECT_EQ(json["num_elements"], 2049);
+  EXPECT_EQ(json["bytes"], 4100);
+  ASSERT_EQ(json["tensors"].size(), 2u);
+  EXPECT_EQ(json["tensors"][1],
+            nlohmann::json::parse(R"({"name": "model.embed_tokens.weight", "dtype": "BF16",
+    "shape": [32, 64], "file": "a.safetensors", "num_elements": 2048, "bytes": 4096})"));
+}
+
+TEST(Inspect, JsonOfAFolderHasItsConfig) {
+  const TestFolder folder;
+  ModelConfig config = preset_config("15m");
+  config.vocab_size = 100;
+  folder.write("config.json", write_model_config(config, "bfloat16"));
+  const auto json = nlohmann::json::parse(inspect_json(folder.path()));
+  EXPECT_EQ(json["config"]["hidden_size"], config.hidden_size);
+  EXPECT_TRUE(json["tensors"].empty());
 }
 
 TEST(Inspect, IntegersAreNoParameters) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "base/sanitizers.h"
@@ -268,6 +269,27 @@ TEST(Help, OfEveryCommandFitsIn80Columns) {
     EXPECT_THAT(overview.out, HasSubstr(words[0]));
   }
   EXPECT_THAT(run_well({"--version"}).out, testing::MatchesRegex("tessera [0-9]+\\.[0-9]+\\.[0-9]+\n.+"));
+  const auto version = nlohmann::json::parse(run_well({"--version", "--json"}).out);
+  EXPECT_THAT(version["version"].get<std::string>(), testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+  expect_error({"--version", "x"}, 64, "--version: expected --json or nothing after it, found 'x'");
+}
+
+TEST(Usage, ConfigShowTellsWhereEverySettingComesFrom) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("run.yaml", "model: org/name\nlearning_rate: 2e-5\nmax_steps: 7\n");
+  const std::string text = run_well({"config", "show", file, "--max_steps", "9"}).out;
+  EXPECT_THAT(text, testing::ContainsRegex("learning_rate +2e-05 +[^ ]*/run.yaml:2\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("max_steps +9 +command line\n"));
+  EXPECT_THAT(text, testing::ContainsRegex("model +org/name +[^ ]*/run.yaml:1\n"));  // and nothing is downloaded
+  EXPECT_THAT(text, testing::ContainsRegex("\n[0-9]+ other settings have their defaults; --all shows them\n"));
+  const auto json = nlohmann::json::parse(
+      run_well({"config", "show", file, "--all", "--json", "--world_size", "4"}).out);
+  EXPECT_EQ(json["world_size"], 4);
+  EXPECT_EQ(json["settings"]["zero_stage"], nlohmann::json::parse(R"({"value": 2, "default": null,
+      "origin": "derived", "source": "from the number of ranks"})"));
+  EXPECT_EQ(json["settings"]["weight_decay"]["origin"], "default");
+  expect_error({"config", "show", file, "--lerning_rate", "1"}, 64, "did you mean --learning_rate?");
+  expect_error({"config", "show", file, "--bf16", "--dtype", "float32"}, 78, "bf16 true contradicts dtype");
 }
 
 }  // namespace

@@ -58,6 +58,10 @@ std::string name_of(const CheckpointEntry& entry) {
   return name.empty() ? entry.folder.parent_path().filename().native() : name.native();
 }
 
+std::string line_of(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 class CheckpointListCommand : public Command {
  public:
   std::string name() const override { return "checkpoint list"; }
@@ -92,7 +96,7 @@ class CheckpointListCommand : public Command {
     }
     json["problem"] =
         entry.problem.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(entry.problem);
-    return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return line_of(json);
   }
 
   static std::string table_row(const CheckpointEntry& entry) {
@@ -111,7 +115,7 @@ class CheckpointVerifyCommand : public Command {
  public:
   std::string name() const override { return "checkpoint verify"; }
   std::string summary() const override { return "Read checkpoints and compare every checksum"; }
-  std::string usage() const override { return "DIR [--num_threads N]"; }
+  std::string usage() const override { return "DIR [--num_threads N] [--json]"; }
   std::string description() const override {
     return "Reads every byte of one checkpoint, or of all checkpoints of a run, oldest first. Exits with "
            "code 65 if one is damaged, naming the first damaged file; with 66 if there is none or a file "
@@ -127,6 +131,7 @@ class CheckpointVerifyCommand : public Command {
         ->add("num_threads", &num_threads_,
               "Threads to read with; 0 uses OMP_NUM_THREADS, or else one per core this process may use.")
         .aliases = {"threads"};
+    table->add("json", &json_, "Print one JSON object per line instead of text.");
   }
 
   void run(FlagTable*) override {
@@ -146,7 +151,7 @@ class CheckpointVerifyCommand : public Command {
 
  private:
   // Returns what is wrong; nullopt for an intact checkpoint.
-  static std::optional<Error> verify(const CheckpointEntry& entry, ThreadPool& pool) {
+  std::optional<Error> verify(const CheckpointEntry& entry, ThreadPool& pool) const {
     StatusLine status;
     LoadProgress done;
     std::optional<Error> problem;
@@ -165,7 +170,15 @@ class CheckpointVerifyCommand : public Command {
       problem = error;
     }
     status.clear();
-    if (!problem) {
+    if (json_) {
+      nlohmann::ordered_json json = {{"folder", entry.folder.native()},
+                                     {"step", entry.step},
+                                     {"intact", !problem},
+                                     {"bytes_read", done.bytes_done},
+                                     {"problem", nullptr}};
+      if (problem) json["problem"] = problem->what();
+      write_output(line_of(json));
+    } else if (!problem) {
       print("{:<28} intact: {}, {:.1f} GB/s\n", name_of(entry), format_bytes(done.bytes_done),
             done.bytes_per_second() * 1e-9);
     } else {
@@ -177,6 +190,7 @@ class CheckpointVerifyCommand : public Command {
 
   std::string folder_;
   int64_t num_threads_ = 0;
+  bool json_ = false;
 };
 
 }  // namespace

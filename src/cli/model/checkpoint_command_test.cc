@@ -122,6 +122,28 @@ TEST_F(CheckpointCommand, VerifyReadsEveryByteOfOneOrAll) {
   EXPECT_THAT(run({"checkpoint", "verify", path_ + "/checkpoint-16/"}), HasSubstr("checkpoint-16 "));
 }
 
+TEST_F(CheckpointCommand, VerifyAsJsonHasALinePerCheckpoint) {
+  const fs::path damaged = folder_ / "checkpoint-8" / state_file_name(1, 2);
+  flip_a_byte(damaged, static_cast<int64_t>(fs::file_size(damaged)) - 1);
+  expect_error(ExitCode::kBadData, {"1 of 2 checkpoints cannot be used"}, [&] {
+    run({"checkpoint", "verify", path_, "--json"});
+  });
+  std::istringstream lines(out_);
+  std::string line;
+  ASSERT_TRUE(std::getline(lines, line));
+  const auto first = nlohmann::json::parse(line);
+  EXPECT_EQ(first["step"], 8);
+  EXPECT_EQ(first["intact"], false);
+  EXPECT_THAT(first["problem"].get<std::string>(), HasSubstr("expected checksum"));
+  ASSERT_TRUE(std::getline(lines, line));
+  const auto second = nlohmann::json::parse(line);
+  EXPECT_EQ(second["folder"], path_ + "/checkpoint-16");
+  EXPECT_EQ(second["intact"], true);
+  EXPECT_GT(second["bytes_read"].get<int64_t>(), 1'000'000);
+  EXPECT_TRUE(second["problem"].is_null());
+  EXPECT_FALSE(std::getline(lines, line));
+}
+
 // Not every problem is the checkpoint's: a disk error or a missing permission may be temporary.
 TEST_F(CheckpointCommand, VerifyTellsADamagedCheckpointFromADiskThatFails) {
   const ReadFaults faults(folder_ / "checkpoint-8" / state_file_name(0, 2), 2);

@@ -74,8 +74,7 @@ class InitCommand : public Command {
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
-    Flag& preset =
-        table->add("preset", &preset_, "Named shape.");
+    Flag& preset = table->add("preset", &preset_, "Named shape.");
     preset.value_name = preset_value_name();
     table
         ->add("config", &config_,

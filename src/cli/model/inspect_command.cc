@@ -12,7 +12,7 @@ class InspectCommand : public Command {
   std::string summary() const override {
     return "List the tensors of a safetensors or GGUF file or model folder";
   }
-  std::string usage() const override { return "FILE|DIR|ORG/NAME"; }
+  std::string usage() const override { return "FILE|DIR|ORG/NAME [--json]"; }
   std::string description() const override {
     return "Shows the names, types, shapes and sizes of the tensors and the number of parameters; for a "
            "model folder also what config.json says and which shard holds each tensor, for a GGUF file its "
@@ -27,12 +27,17 @@ class InspectCommand : public Command {
     path.value_name = "FILE|DIR|ORG/NAME";
     path.positional = true;
     path.required = true;
+    table->add("json", &json_, "Print one JSON object instead of text.");
   }
 
-  void run(FlagTable*) override { write_output(inspect(local_model(path_, ModelFiles::kAll))); }
+  void run(FlagTable*) override {
+    const std::string path = local_model(path_, ModelFiles::kAll);
+    write_output(json_ ? inspect_json(path) : inspect(path));
+  }
 
  private:
   std::string path_;
+  bool json_ = false;
 };
 
 }  // namespace

@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "arguments/config_file.h"
+#include "arguments/resolved_settings.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/flag_parser.h"
+#include "cli/terminal/terminal.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMaxRanks = 1'000'000;
+
+class ConfigShowCommand : public Command {
+ public:
+  std::string name() const override { return "config show"; }
+  std::string summary() const override { return "Show the settings of a run and where each comes from"; }
+  std::string usage() const override { return "[RUN.yaml] [flags of tessera train] [--all] [--json]"; }
+  std::string description() const override {
+    return "Takes the command line or the configuration file of `tessera train` unchanged and prints the "
+           "settings "
+           "that the run would have, each with its origin: a flag, the line of a file, the key of a "
+           "DeepSpeed file, "
+           "the environment, derived from other settings, or the default. Refuses what `tessera train` would "
+           "refuse; "
+           "needs neither model nor data.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera config show run.yaml --learning_rate 1e-4",
+            "tessera config show --deepspeed ds.json --world_size 8 --all"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    declare_training_flags(table, &args_);
+    table->list_only({"config", "deepspeed"});
+    table->begin_section("Show");
+    table->add("all", &all_, "Show the settings that have their defaults, too.");
+    limit_flag(table->add("world_size", &world_size_, "Number of ranks, on which some settings depend."), 1,
+               kMaxRanks);
+    table->add("json", &json_,
+               "Print one JSON object: under \"settings\", by name, value, default, origin and source.");
+  }
+  bool completes_unlisted_flags() const override { return true; }
+  bool resolves_hub_names() const override { return false; }
+
+  void complete_flags(FlagTable* table) override {
+    if (!args_.config.empty()) apply_config_file(args_.config, table);
+    apply_resume_variable(process_environment(), table, &args_);
+    read_launch_variables(process_environment(), &args_);
+  }
+
+  void run(FlagTable* table) override {
+    std::vector<ResolvedSetting> settings =
+        resolve_with_origins(*table, kCommandLineOrigin, world_size_, &args_);
+    const size_t num_settings = settings.size();
+    if (!all_) {
+      std::erase_if(settings,
+                    [](const ResolvedSetting& each) { return each.origin == SettingOrigin::kDefault; });
+    }
+    json_ ? print_json(settings) : print_text(settings, num_settings);
+  }
+
+ private:
+  void print_json(const std::vector<ResolvedSetting>& settings) const {
+    nlohmann::ordered_json by_name = nlohmann::ordered_json::object();
+    for (const ResolvedSetting& each : settings) {
+      by_name[each.name] = {{"value", each.value},
+                            {"default", each.default_value},
+                            {"origin", origin_name(each.origin)},
+                            {"source", each.source}};
+    }
+    print("{}\n", nlohmann::ordered_json{{"world_size", world_size_}, {"settings", by_name}}.dump(2));
+  }
+
+  static std::string value_text(const nlohmann::json& value) {
+    if (value.is_null()) return "none";
+    if (value.is_string()) return printable(value.get<std::string>());
+    if (!value.is_array()) return value.dump();
+    std::string text;
+    for (const auto& item : value) text += (text.empty() ? "" : " ") + printable(item.get<std::string>());
+    return text.empty() ? "none" : text;
+  }
+
+  static std::string origin_text(const ResolvedSetting& setting) {
+    if (setting.origin == SettingOrigin::kFlag) return kCommandLineOrigin;
+    if (setting.source.empty()) return origin_name(setting.origin);
+    return setting.origin == SettingOrigin::kDerived ? "derived " + setting.source : setting.source;
+  }
+
+  static void print_text(const std::vector<ResolvedSetting>& settings, size_t num_settings) {
+    constexpr size_t kMaxValueColumns = 32;
+    size_t name_columns = 0, value_columns = 0;
+    for (const ResolvedSetting& each : settings) {
+      name_columns = std::max(name_columns, each.name.size());
+      const size_t size = value_text(each.value).size();
+      if (size <= kMaxValueColumns) value_columns = std::max(value_columns, size);
+    }
+    for (const ResolvedSetting& each : settings) {
+      print("{:<{}}  {:<{}}  {}\n", each.name, name_columns, value_text(each.value), value_columns,
+            origin_text(each));
+    }
+    if (settings.size() < num_settings) {
+      print("{} have their defaults; --all shows them\n",
+            format_count(static_cast<int64_t>(num_settings - settings.size()), "other setting"));
+    }
+  }
+
+  TrainingArguments args_;
+  bool all_ = false;
+  int64_t world_size_ = 1;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_config_show_command() { return std::make_unique<ConfigShowCommand>(); }
+
+}  // namespace tessera
