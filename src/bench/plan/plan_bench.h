@@ -39,7 +39,9 @@ struct PlanLine {
   int64_t num_parameters = 0;
   int64_t num_threads = 0;  // of a rank
   StepFacts facts;
-  StepTime predicted;           // medians of the rounds, part by part
+  // Medians, part by part. Of a run, local_s is waiting for other ranks, and other_s has the sums of their
+  // gradients.
+  StepTime predicted, measured;
   Quartiles step_s;             // measured: medians of a run's steps
   Quartiles ratio;              // predicted over measured of the same round
   int64_t predicted_bytes = 0;  // of the node
@@ -51,7 +53,7 @@ struct PlanLine {
 // processes of their own, as a user would. Error(kIoError) with its output if a run fails.
 PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options);
 
-// Lines of at most 88 columns.
+// Two lines of at most 96 columns for each case, and its notes.
 std::string plan_table_header();
 std::string plan_table_row(const PlanLine& line);
 // One JSON object without line breaks.
