@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "io/file.h"
 #include "train/output/metrics_file.h"
+#include "train/sinks/sinks.h"
 #include "train/work_mark.h"
 
 namespace tessera {
@@ -49,6 +50,10 @@ void RunFiles::open(std::optional<int64_t> resumed_step) {
   sinks_.push_back(
       std::make_unique<MetricsFile>(output_->path() / "metrics.jsonl", resumed_step.value_or(0)));
   sinks_.push_back(std::make_unique<MemoryFile>(output_->path() / "memory.json"));
+  for (auto& sink : make_sinks({args_, resumed_step, comm_.world().world_size, model_.config().json},
+                               process_environment())) {
+    sinks_.push_back(std::move(sink));
+  }
   for (const auto& sink : sinks_) observers_.add(*sink);
 }
 
