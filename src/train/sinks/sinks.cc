@@ -30,14 +30,12 @@ std::vector<std::unique_ptr<TrainObserver>> make_sinks(const SinkContext& contex
                                                        const Environment& environment) {
   const TrainingArguments& args = context.args;
   const std::filesystem::path output_dir = args.output_dir;
-  const int64_t rows_per_step = args.global_batch_size.value_or(
-      args.per_device_train_batch_size * args.gradient_accumulation_steps * context.world_size);
   std::optional<int64_t> resumed_samples;
-  if (context.resumed_step) resumed_samples = *context.resumed_step * rows_per_step;
+  if (context.resumed_step) resumed_samples = *context.resumed_step * context.step_rows;
 
   std::vector<std::unique_ptr<TrainObserver>> sinks;
   const auto add_monitor = [&](DeepSpeedMonitor::Write write) {
-    sinks.push_back(std::make_unique<DeepSpeedMonitor>(rows_per_step, std::move(write)));
+    sinks.push_back(std::make_unique<DeepSpeedMonitor>(context.step_rows, std::move(write)));
   };
   if (args.reports_to("tensorboard")) {
     const std::string variable = environment("TENSORBOARD_LOGGING_DIR").value_or("");

@@ -17,7 +17,7 @@ namespace tessera {
 struct SinkContext {
   const TrainingArguments& args;
   std::optional<int64_t> resumed_step;
-  int64_t world_size;
+  int64_t step_rows;                // of all ranks
   const std::string& model_config;  // config.json
 };
 

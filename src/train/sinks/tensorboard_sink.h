@@ -11,14 +11,17 @@
 
 namespace tessera {
 
-// Entries of log_history as train/NAME and eval/NAME over steps; with those of training also throughput/NAME
-// of their step. Texts: args and model_config.
+// Entries of log_history as train/NAME and eval/NAME over steps; those of training with throughput/NAME and
+// times/NAME of their step. Texts: args and model_config.
 class TensorBoardSink : public TrainObserver {
  public:
   // `arguments` and `model_config` are JSON. Error(kIoError) if the folder cannot be written.
   TensorBoardSink(const std::filesystem::path& folder, std::optional<int64_t> resumed_step,
                   const std::string& arguments, const std::string& model_config);
-  void on_step(const StepMetrics& metrics) override { last_step_ = metrics; }
+  void on_step(const StepMetrics& metrics) override {
+    last_step_ = metrics;
+    last_step_.ranks = {};
+  }
   void on_log(const LogEntry& entry) override;
 
  private:

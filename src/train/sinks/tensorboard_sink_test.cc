@@ -175,6 +175,11 @@ TEST(TensorBoardSink, HasTheValuesOfTheLogUnderHuggingFacesTags) {
       EXPECT_EQ(scalars.at(std::string("throughput/") + name).at(line.at("step")),
                 line.at(name).get<float>());
     }
+    for (const char* name :
+         {"rows_s", "products_s", "attention_s", "elementwise_s", "wait_s", "optimizer_s", "other_s"}) {
+      EXPECT_EQ(scalars.at(std::string("times/") + name).at(line.at("step")),
+                line.at(std::string("time_") + name).get<float>());
+    }
     EXPECT_EQ(scalars.at("train/loss").at(line.at("step")), line.at("loss").get<float>());
   }
   std::map<std::string, std::string> texts;
