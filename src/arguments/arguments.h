@@ -109,6 +109,7 @@ struct TrainingArguments : DataArguments {
   std::string include_num_input_tokens_seen = "no";
   bool disable_tqdm = false;
   std::string log_level = "passive";
+  bool quiet = false;
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
   double eval_delay = 0;

@@ -28,6 +28,8 @@ class Command {
   // True if several ranks of a job share the work, or each reports on its machine. Otherwise the command
   // refuses to run under a launcher that starts several ranks.
   virtual bool is_for_ranks() const { return false; }
+  // True if only warnings, errors and the result are wanted. Asked once the flags are set.
+  virtual bool is_quiet() const { return false; }
   // Sets flags from other sources, after those on the command line.
   virtual void complete_flags(FlagTable*) {}
   // If not, only the configuration and tokenizer of a model on the Hub are downloaded.
