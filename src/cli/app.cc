@@ -60,6 +60,7 @@ constexpr ForeignNames kForeignCommands[] = {
     {"estimate memory estimate_memory", "plan", nullptr},
     {"info env", "doctor", nullptr},
     {"version", nullptr, "use tessera --version"},
+    {"follow tail monitor top", "watch", nullptr},
     {"download hub_download", "pull", nullptr},
     {"encode", "tokenize", nullptr},
     {"decode", "detokenize", nullptr},
@@ -128,6 +129,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_data_stats_command());
   all.push_back(make_train_command());
   all.push_back(make_launch_command());
+  all.push_back(make_watch_command());
   all.push_back(make_plan_command());
   all.push_back(make_eval_command());
   all.push_back(make_generate_command());

@@ -112,9 +112,11 @@ class TrainCommand : public Command {
       if (signal != 0 && !std::exchange(has_told, true)) tell_of_signal(signal);
       return signal;
     };
-    const int stop_signal = trainer.run(received).stop_signal;
+    const TrainSummary summary = trainer.run(received);
     comm.leave();
-    return stop_signal;
+    if (args_.quiet && comm.world().rank == 0 && !summary.folder.empty())
+      print("{}\n", summary.folder.string());
+    return summary.stop_signal;
   }
 
   // A step may take minutes: without this message a user may press Ctrl-C again, which costs the checkpoint.

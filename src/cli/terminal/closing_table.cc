@@ -80,7 +80,7 @@ std::string memory_text(const TrainSummary& summary, const ClosingFacts& facts) 
   std::string text = "peak " + format_bytes(summary.peak_resident_bytes);
   if (facts.num_ranks > 1) text += " in rank 0";
   if (facts.node_bytes) text += fmt::format(", {} on its node after a step", format_bytes(*facts.node_bytes));
-  return text + fmt::format(", of {}", format_bytes(facts.memory_limit_bytes));
+  return text + (facts.memory_limit_bytes > 0 ? ", of " + format_bytes(facts.memory_limit_bytes) : "");
 }
 
 std::string loss_text(const TrainSummary& summary) {
@@ -92,8 +92,7 @@ std::string loss_text(const TrainSummary& summary) {
 
 }  // namespace
 
-std::string closing_table(const TrainSummary& summary, const ClosingFacts& facts, const std::string& resuming,
-                          int64_t width) {
+std::string closing_table(const TrainSummary& summary, const ClosingFacts& facts, int64_t width) {
   std::string text = times_text(summary.times);
   text += line("tokens",
                fmt::format("{} in {}, {} tokens/s", format_count(summary.num_tokens),
@@ -111,10 +110,9 @@ std::string closing_table(const TrainSummary& summary, const ClosingFacts& facts
   text += line("memory", memory_text(summary, facts), width);
   text += line("loss", loss_text(summary), width);
   if (!summary.hint.empty()) text += line("faster", summary.hint, width);
-  if (summary.stop_signal == 0) return text + fmt::format("model    {}\n", summary.folder.string());
   if (summary.folder.empty()) return text + "model    none: stopped by a signal; no checkpoint was written\n";
-  return text +
-         fmt::format("model    {}, stopped by a signal\nto resume: {}\n", summary.folder.string(), resuming);
+  return text + fmt::format("model    {}{}\n", summary.folder.string(),
+                            summary.stop_signal == 0 ? "" : ", stopped by a signal");
 }
 
 }  // namespace tessera

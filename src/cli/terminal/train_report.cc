@@ -116,6 +116,7 @@ void TerminalReport::on_memory(const MemoryPlan& plan, const MeasuredMemory& mea
 }
 
 void TerminalReport::on_step(const StepMetrics& metrics) {
+  if (training_loss_.points.empty()) status_.clear();  // what preparation has shown
   training_loss_.points.push_back({static_cast<double>(metrics.step), metrics.loss});
   recent_steps_.add(metrics.tokens_per_second, metrics.tflops);
   if (!metrics.skipped) trend_.add(metrics.loss);
@@ -156,8 +157,8 @@ void TerminalReport::on_evaluation(const EvalResult& result) {
   evaluation_loss_.points.push_back({static_cast<double>(progress_.step), result.loss});
 }
 
-void TerminalReport::on_checkpoint(const std::filesystem::path& folder) {
-  log_info("saved {}", folder.string());
+void TerminalReport::on_checkpoint(const CheckpointUse& checkpoint) {
+  log_info("saved {}", checkpoint.folder.string());
 }
 
 void TerminalReport::on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) {
@@ -166,11 +167,7 @@ void TerminalReport::on_checkpoint_failed(const std::filesystem::path& folder, c
 
 void TerminalReport::on_finish(const TrainSummary& summary) {
   status_.clear();
-  if (options_.quiet) {
-    if (!summary.folder.empty()) print("{}\n", summary.folder.string());
-    flush_output();
-    return;
-  }
+  if (options_.quiet) return;
   PlotOptions plot_options;
   plot_options.width = std::min(terminal_width(), kMaxColumns) - 1;
   plot_options.utf8 = terminal_is_utf8();
@@ -179,7 +176,8 @@ void TerminalReport::on_finish(const TrainSummary& summary) {
     print("\n{}\n", plot({training_loss_, evaluation_loss_}, plot_options));
   const MemoryInfo memory = memory_info();
   closing_.memory_limit_bytes = memory.cgroup_limit_bytes.value_or(memory.total_bytes);
-  print("{}", closing_table(summary, closing_, options_.resuming, std::min(terminal_width(), kMaxColumns)));
+  print("{}", closing_table(summary, closing_, std::min(terminal_width(), kMaxColumns)));
+  if (summary.stop_signal != 0 && !summary.folder.empty()) print("to resume: {}\n", options_.resuming);
   flush_output();
 }
 

@@ -21,7 +21,7 @@ namespace tessera {
 struct TerminalOptions {
   // A line that is redrawn in place, if error_shows_status(); otherwise lines every ten seconds.
   bool bar = true;
-  // Nothing but where the model is, at the end.
+  // Nothing at all.
   bool quiet = false;
   // How to resume the run if it is interrupted (describe_resuming).
   std::string resuming = {};
@@ -43,7 +43,7 @@ class TerminalReport : public TrainObserver {
   void on_log(const LogEntry& entry) override;
   void on_evaluation_progress(double fraction) override;
   void on_evaluation(const EvalResult& result) override;
-  void on_checkpoint(const std::filesystem::path& folder) override;
+  void on_checkpoint(const CheckpointUse& checkpoint) override;
   void on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) override;
   void on_finish(const TrainSummary& summary) override;
 
