@@ -344,11 +344,16 @@ void declare_logging(FlagTable* table, TrainingArguments* args) {
                     {"no", "all", "non_padding"},
                     "Add the number of tokens trained on so far to the log entries. There is no padding, so "
                     "all and non_padding are the same.");
-  table->add("disable_tqdm", &args->disable_tqdm, "Hide the progress bar.");
+  table->add("disable_tqdm", &args->disable_tqdm,
+             "Show lines every ten seconds in place of the progress bar.");
   table->add_choice("log_level", &args->log_level,
                     {"passive", "debug", "info", "warning", "error", "critical"},
                     "Messages below this level are dropped: warning hides the progress lines as well. The "
                     "error that ends a run is always shown. passive means info.");
+  table->add(
+      "quiet", &args->quiet,
+      "Show only warnings, errors and, at the end, the folder of the model, for which standard output is "
+      "kept free. Raises log_level to warning.");
   table
       ->add_choice("eval_strategy", &args->eval_strategy, {"no", "steps", "epoch"},
                    "When to evaluate on eval_dataset: never, every eval_steps, or after every epoch.")

@@ -215,6 +215,12 @@ void resolve_best_model(const FlagTable& table, TrainingArguments* args) {
   }
 }
 
+void check_quiet(const TrainingArguments& args) {
+  if (!args.quiet || (args.log_level != "debug" && args.log_level != "info")) return;
+  fail(ExitCode::kBadConfig, "quiet true contradicts log_level {}: it hides messages below warning",
+       args.log_level);
+}
+
 }  // namespace
 
 // There is no level above error: a critical condition ends the program with an error.
@@ -222,6 +228,7 @@ LogLevel TrainingArguments::lowest_log_level() const {
   if (log_level == "debug") return LogLevel::kDebug;
   if (log_level == "warning") return LogLevel::kWarning;
   if (log_level == "error" || log_level == "critical") return LogLevel::kError;
+  if (quiet) return LogLevel::kWarning;
   return LogLevel::kInfo;  // info, passive
 }
 
@@ -323,6 +330,7 @@ void resolve_training_arguments(const FlagTable& table, int64_t world_size, Trai
   resolve_ranks(table, world_size, args);
   resolve_data_order(table, args);
   check_streaming(*args);
+  check_quiet(*args);
   resolve_evaluation(*args, args);
   resolve_best_model(table, args);
   // Checks type and keywords now, so that a mistake is reported before the data is read.

@@ -116,6 +116,7 @@ struct TrainingArguments : DataArguments {
   std::vector<std::string> report_to = {"jsonl"};  // none, or names of report_arguments.cc
   std::string logging_dir;                         // "" = the default
   std::string run_name;                            // "" = as output_dir
+  bool quiet = false;
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
   double eval_delay = 0;

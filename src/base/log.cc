@@ -47,6 +47,10 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 
 void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 
+void raise_log_level(LogLevel level) {
+  if (logger().level() < to_spdlog(level)) set_log_level(level);
+}
+
 void set_before_log_line(void (*callback)()) { before_log_line = callback; }
 
 LogTap::LogTap() {

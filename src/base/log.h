@@ -15,6 +15,8 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // Lines below `level` are dropped. The default is kInfo.
 void set_log_level(LogLevel level);
+// The same unless more is dropped already.
+void raise_log_level(LogLevel level);
 
 // Writes one line. Thread-safe.
 void log_line(LogLevel level, std::string_view message);

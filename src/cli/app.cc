@@ -61,6 +61,7 @@ constexpr ForeignNames kForeignCommands[] = {
     {"estimate memory estimate_memory", "plan", nullptr},
     {"info env", "doctor", nullptr},
     {"version", nullptr, "use tessera --version"},
+    {"follow tail monitor top", "watch", nullptr},
     {"download hub_download", "pull", nullptr},
     {"encode", "tokenize", nullptr},
     {"decode", "detokenize", nullptr},
@@ -138,6 +139,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_data_stats_command());
   all.push_back(make_train_command());
   all.push_back(make_launch_command());
+  all.push_back(make_watch_command());
   all.push_back(make_plan_command());
   all.push_back(make_eval_command());
   all.push_back(make_generate_command());
@@ -166,8 +168,8 @@ std::vector<std::unique_ptr<Command>> commands() {
   return all;
 }
 
-void check_command_line(const std::vector<std::string>& arguments) {
-  if (std::ranges::any_of(arguments, is_help_flag)) return;
+bool check_command_line(const std::vector<std::string>& arguments) {
+  if (std::ranges::any_of(arguments, is_help_flag)) return false;
   const std::vector<std::unique_ptr<Command>> all = commands();
   size_t num_words = 0;
   Command* const command = find_command(all, arguments, &num_words);
@@ -176,6 +178,7 @@ void check_command_line(const std::vector<std::string>& arguments) {
   set_log_level(LogLevel::kError);  // the process that runs the command warns
   set_flags(*command, arguments, num_words, &table);
   set_log_level(LogLevel::kInfo);
+  return command->is_quiet();
 }
 
 void run_program(const std::vector<std::string>& arguments) {
@@ -201,6 +204,10 @@ void run_program(const std::vector<std::string>& arguments) {
       write_output(command_help(command, terminal_width()));
     } else {
       if (!command->is_for_ranks()) refuse_several_ranks(*command);
+      if (command->is_quiet()) {
+        raise_log_level(LogLevel::kWarning);
+        hide_status_lines();
+      }
       resolve_hub_names(*command, &table);
       command->run(&table);
     }

@@ -290,61 +290,17 @@ TEST(TextPlot, LinesFitTheWidthWithBrailleDots) {
   EXPECT_NE(text.find("\xE2\xA0"), std::string::npos);
 }
 
-TEST(ProgressBar, FitsItsWidthWhateverTheNumbers) {
-  for (const int64_t width : {20, 40, 79, 200}) {
-    for (const int64_t max_steps : {1, 600, 1000000}) {
-      for (const int64_t step : {int64_t{0}, max_steps / 2, max_steps}) {
-        const BarContents progress = {step, max_steps, 123.456789, 1234567.8, 1e-7, 0.123456, 3e6};
-        const std::string bar = progress_bar(progress, width, false);
-        EXPECT_LE(static_cast<int64_t>(bar.size()), width) << bar;
-      }
-    }
-  }
-  const BarContents half = {300, 600, 2.5, 12345, 2.868, 0.4256, 83};
-  EXPECT_EQ(progress_bar(half, 94, false),
-            "[##########..........] 300/600  loss 2.5000  12,345 tokens/s  2.87 TFLOPS  MFU 0.43  ETA 01:23");
-  EXPECT_EQ(progress_bar(half, 79, false),
-            "[##...] 300/600  loss 2.5000  12,345 tokens/s  2.87 TFLOPS  MFU 0.43  ETA 01:23");
-  EXPECT_EQ(progress_bar(half, 78, false),
-            "[########.........] 300/600  loss 2.5000  12,345 tokens/s  MFU 0.43  ETA 01:23");
-  EXPECT_EQ(progress_bar(half, 60, false), "300/600  loss 2.5000  12,345 tokens/s  MFU 0.43  ETA 01:23");
-  EXPECT_EQ(progress_bar(half, 50, false), "300/600  loss 2.5000  12,345 tokens/s  ETA 01:23");
-}
-
-TEST(ProgressBar, WithoutAPeakThereIsNoMfu) {
-  const BarContents half = {300, 600, 2.5, 12345, 2.868, {}, 83};
-  EXPECT_EQ(progress_bar(half, 84, false),
-            "[##########..........] 300/600  loss 2.5000  12,345 tokens/s  2.87 TFLOPS  ETA 01:23");
-}
-
-TEST(ProgressBar, HasNoEtaBeforeItIsKnown) {
-  const BarContents begin = {1, 600, 2.5, 12345, 2.868, {}, {}};
-  EXPECT_EQ(progress_bar(begin, 50, false), "1/600  loss 2.5000  12,345 tokens/s  ETA --:--");
-}
-
-TEST(RecentSteps, TellNothingOfTheRestBeforeEnoughOfThemAndForgetTheFirst) {
+TEST(RecentSteps, ForgetTheFirstAndThoseLongAgo) {
   RecentSteps steps;
-  const auto add = [&](double time_s) {
-    StepMetrics metrics;
-    metrics.step_time_s = time_s;
-    metrics.tokens_per_second = 100 / time_s;
-    metrics.tflops = 1 / time_s;
-    steps.add(metrics);
-  };
-  add(9);
-  EXPECT_EQ(steps.tflops(), 1.0 / 9) << "there is no other";
-  for (const double time_s : {1.0, 5.0}) {
-    EXPECT_EQ(steps.seconds_for(10), std::nullopt);
-    add(time_s);
-  }
-  EXPECT_EQ(steps.seconds_for(0), 0) << "the run is over";
-  add(1);
-  EXPECT_EQ(steps.seconds_for(10), 10) << "the median of 1, 5 and 1";
-  EXPECT_EQ(steps.tokens_per_second(), 100);
-  for (int i = 0; i < 11; ++i) add(2);
-  EXPECT_EQ(steps.seconds_for(10), 20);
-  for (int i = 0; i < 40; ++i) add(4);
-  EXPECT_EQ(steps.seconds_for(10), 40) << "of the last steps";
+  EXPECT_EQ(steps.tokens_per_second(), 0);
+  steps.add(100, 1);
+  EXPECT_EQ(steps.tflops(), 1) << "there is no other";
+  for (const double speed : {900, 500, 900}) steps.add(speed, speed / 100);
+  EXPECT_EQ(steps.tokens_per_second(), 900) << "the median of 900, 500 and 900";
+  EXPECT_EQ(steps.tflops(), 9);
+  for (int i = 0; i < 40; ++i) steps.add(300, 3);
+  steps.add(10, 0.1);
+  EXPECT_EQ(steps.tokens_per_second(), 300);
 }
 
 TEST(ResumeCommand, IsTheCommandLineWithTheFlag) {

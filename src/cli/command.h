@@ -30,6 +30,8 @@ class Command {
   virtual bool is_for_ranks() const { return false; }
   // True if flags that help does not list are worth completing in a shell.
   virtual bool completes_unlisted_flags() const { return false; }
+  // True if only warnings, errors and the result are wanted. Asked once the flags are set.
+  virtual bool is_quiet() const { return false; }
   // Sets flags from other sources, after those on the command line.
   virtual void complete_flags(FlagTable*) {}
   // If not, only the configuration and tokenizer of a model on the Hub are downloaded.
@@ -52,6 +54,7 @@ std::unique_ptr<Command> make_detokenize_command();
 std::unique_ptr<Command> make_data_preview_command();
 std::unique_ptr<Command> make_data_stats_command();
 std::unique_ptr<Command> make_train_command();
+std::unique_ptr<Command> make_watch_command();
 std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();

@@ -35,6 +35,8 @@ struct RunPlan {
 
   // Memory, network, disk.
   ActivationLimits limits;
+  // With gradient checkpointing: it would fit into memory without.
+  bool fits_without_checkpointing = false;
   ZeroSettings zero;           // matters with several ranks
   int64_t snapshot_bytes = 0;  // of a rank, for checkpoints written while training continues
   MemoryPlan memory;

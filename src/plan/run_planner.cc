@@ -105,6 +105,9 @@ void RunPlanner::fill_memory(const MemoryRequest& chosen, const MachineFacts& ma
   if (args_.saves_in_background()) {
     request.snapshot_bytes = snapshot_bytes(model_, request, machine.free_bytes);
   }
+  MemoryRequest without = chosen;
+  without.limits.gradient_checkpointing = false;
+  plan->fits_without_checkpointing = needed_bytes(model_, without) <= machine.free_bytes;
   plan->limits = request.limits;
   plan->snapshot_bytes = request.snapshot_bytes;
   plan->memory = plan_memory(model_, request);

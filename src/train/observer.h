@@ -49,6 +49,7 @@ struct StepTimes {
   double optimizer_s = 0;
   double other_s = 0;
 
+  StepTimes& operator+=(const StepTimes& more);
   // All but other_s.
   double listed_s() const { return rows_s + products_s + attention_s + elementwise_s + wait_s + optimizer_s; }
 };
@@ -86,6 +87,20 @@ struct StepMetrics {
   std::optional<double> peer_snapshot_s;
 };
 
+// Where the time of this process went, on rank 0, in seconds.
+struct RunTimes {
+  double total_s = 0;
+  double startup_s = 0;  // opening, planning, loading
+  double steps_s = 0;
+  StepTimes steps;  // sums over the steps
+  // Between steps. Checkpoints that are written while training continues: what training waited for them; what
+  // they held up within steps is in checkpoint_stall_s alone.
+  double evaluation_s = 0, checkpoint_s = 0, snapshot_s = 0;
+  double checkpoint_stall_s = 0;
+  double model_s = 0;  // writing the finished model
+  int64_t num_steps = 0, num_evaluations = 0, num_checkpoints = 0;
+};
+
 struct TrainSummary {
   int64_t num_steps = 0;
   double epoch = 0;
@@ -100,7 +115,14 @@ struct TrainSummary {
   int64_t peak_resident_bytes = 0;
   // With several nodes: per step, excluding the first, which gathers less.
   std::optional<NetworkUse> network;
-  int stop_signal = 0;           // the signal that ended the run early, 0 = it ran to completion
+  RunTimes times;
+  struct Evaluation {
+    int64_t step;
+    double loss;
+  };
+  std::optional<Evaluation> best_evaluation;  // of the whole run, before a resume as well
+  std::string hint;                           // what to try next for speed, a sentence; "" = nothing is known
+  int stop_signal = 0;                        // the signal that ended the run early, 0 = it ran to completion
   std::filesystem::path folder;  // where the model is: output_dir, or the checkpoint written on the signal
 };
 

@@ -1,5 +1,8 @@
 #include "train/step_actions.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace tessera {
 
 ActionSchedule::ActionSchedule(const TrainingArguments& args, int64_t steps_per_epoch, int64_t max_steps)
@@ -30,11 +33,30 @@ StepActions ActionSchedule::after(int64_t step) const {
 
 int64_t ActionSchedule::num_saves(int64_t first_step) const {
   if (save_strategy_ == "no" || first_step >= max_steps_) return 0;
-  // With "best" at most as many as there are evaluations.
   const bool is_best = save_strategy_ == "best";
   const bool by_epoch = (is_best ? eval_strategy_ : save_strategy_) == "epoch";
   const int64_t interval = by_epoch ? steps_per_epoch_ : is_best ? eval_steps_ : save_steps_;
   return (max_steps_ + interval - 1) / interval - first_step / interval;
+}
+
+int64_t ActionSchedule::num_evaluations(int64_t first_step) const {
+  const bool by_epoch = eval_strategy_ == "epoch";
+  if (eval_strategy_ == "no") return 0;
+  const int64_t interval = by_epoch ? steps_per_epoch_ : eval_steps_;
+  const double delay_steps = by_epoch ? eval_delay_ * static_cast<double>(steps_per_epoch_) : eval_delay_;
+  if (delay_steps > static_cast<double>(max_steps_)) return 0;
+  first_step = std::max(first_step, static_cast<int64_t>(std::ceil(delay_steps)) - 1);
+  if (first_step >= max_steps_) return 0;
+  const int64_t last_step =
+      by_epoch ? max_steps_ + interval - 1 : max_steps_;  // the last epoch may be cut short
+  return last_step / interval - first_step / interval;
+}
+
+ActionCounts ActionSchedule::counts_after(int64_t first_step) const {
+  ActionCounts counts = {num_evaluations(first_step), num_saves(first_step)};
+  if (peer_snapshot_steps_ > 0)
+    counts.snapshots = max_steps_ / peer_snapshot_steps_ - first_step / peer_snapshot_steps_;
+  return counts;
 }
 
 bool ActionSchedule::evaluates_after(int64_t step, bool epoch_ends) const {

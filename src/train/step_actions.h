@@ -16,6 +16,13 @@ struct StepActions {
   bool snapshot = false;  // of all ranks, in memory
 };
 
+// How often what takes time is due.
+struct ActionCounts {
+  int64_t evaluations = 0;
+  int64_t saves = 0;
+  int64_t snapshots = 0;
+};
+
 class ActionSchedule {
  public:
   ActionSchedule(const TrainingArguments& args, int64_t steps_per_epoch, int64_t max_steps);
@@ -24,8 +31,11 @@ class ActionSchedule {
   // that epoch.
   StepActions after(int64_t step) const;
 
-  // Number of checkpoints after `first_step`, up to the end of the run.
+  // Number of checkpoints after `first_step`, up to the end of the run; with save_strategy best at most as
+  // many as there are evaluations.
   int64_t num_saves(int64_t first_step) const;
+  // The same for everything that takes time.
+  ActionCounts counts_after(int64_t first_step) const;
 
   int64_t logging_steps() const { return logging_steps_; }
   int64_t eval_steps() const { return eval_steps_; }
@@ -33,6 +43,7 @@ class ActionSchedule {
 
  private:
   bool evaluates_after(int64_t step, bool epoch_ends) const;
+  int64_t num_evaluations(int64_t first_step) const;
 
   std::string logging_strategy_, eval_strategy_, save_strategy_;
   bool logging_first_step_;

@@ -1,4 +1,5 @@
-// The loop of a run and its single step. Preparation is in trainer_setup.cc.
+// The loop of a run and its single step. Preparation is in trainer_setup.cc, the summary in
+// trainer_summary.cc.
 #include "train/trainer.h"
 
 #include <algorithm>
@@ -56,6 +57,8 @@ TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
     return summarize();
   }
   totals_ = RunTotals();
+  totals_.times().startup_s = since_start_.seconds();
+  if (is_root()) clock_.emplace(*actions_, plan_.max_steps, args_.replay_check_steps);
   comm_.rail().wait_for_all();  // what loading has begun
   network_meter_.start();
   stop_->listen(stop_signal);
@@ -185,11 +188,17 @@ void Trainer::account(StepMetrics metrics) {
     progress_.total_loss += metrics.loss;
   }
   totals_.add(metrics);
+  if (clock_) {
+    clock_->add_step(metrics);
+    metrics.eta_s = clock_->seconds_left(metrics.step, estimates());
+  }
   observer_.on_step(metrics);
   report_warnings();
 }
 
 bool Trainer::run_evaluation() {
+  const AddedTime added(&totals_.times().evaluation_s);
+  const Stopwatch time;
   const NetworkMeterPause pause(network_meter_);
   const auto progress = [this](double fraction) {
     observer_.on_evaluation_progress(fraction);
@@ -208,6 +217,8 @@ bool Trainer::run_evaluation() {
   const LogEntry entry = evaluation_entry(result, choices);
   log_.add(entry, progress_);
   observer_.on_evaluation(result);
+  ++totals_.times().num_evaluations;
+  if (clock_) clock_->add(RunPart::kEvaluation, time.seconds());
   // As in Hugging Face's Trainer, what was there before the first step does not count.
   if (progress_.step == 0) return false;
   const std::optional<double> watched = value_of(entry, best_rule_.metric());
@@ -216,6 +227,7 @@ bool Trainer::run_evaluation() {
 }
 
 void Trainer::save() {
+  const AddedTime added(&totals_.times().checkpoint_s);
   files_->finish_checkpoint(progress_.step);
   find_best_checkpoint();
   files_->save(run_record(), spared_step());
@@ -274,25 +286,11 @@ RunRecord Trainer::run_record() const {
       .training_args_json = training_arguments_json(args_)};
 }
 
-TrainSummary Trainer::summarize() const {
-  TrainSummary summary;
-  summary.num_steps = progress_.step;
-  summary.epoch = progress_.epoch;
-  summary.train_loss = progress_.mean_loss();
-  summary.runtime_s = totals_.runtime_s();
-  summary.num_tokens = progress_.num_input_tokens_seen;
-  summary.tokens_per_second = totals_.tokens_per_second();
-  summary.tflops = totals_.tflops();
-  summary.mfu = peak_->share_of_peak(summary.tflops);
-  summary.peak = peak_->best();
-  summary.network = totals_.network();
-  summary.folder = args_.output_dir;
-  summary.peak_resident_bytes = peak_resident_bytes();
-  return summary;
-}
-
 TrainSummary Trainer::finish_run() {
-  files_->finish_checkpoint(progress_.step);
+  {
+    const AddedTime added(&totals_.times().checkpoint_s);
+    files_->finish_checkpoint(progress_.step);
+  }
   if (snapshots_) snapshots_->finish();
   find_best_checkpoint();
   TrainSummary summary = summarize();
@@ -302,6 +300,7 @@ TrainSummary Trainer::finish_run() {
                count_of(progress_.best.num_not_better, "evaluation"), progress_.best.metric,
                *progress_.best.value);
     }
+    const AddedTime added(&totals_.times().model_s);
     if (args_.load_best_model_at_end) load_best_model();
     const double num_samples = args_.max_steps > 0 ? static_cast<double>(progress_.step * plan_.step_rows)
                                                    : static_cast<double>(plan_.num_rows) * progress_.epoch;
@@ -311,6 +310,7 @@ TrainSummary Trainer::finish_run() {
     if (progress_.best.checkpoint_step > 0) files_->keep_only_best(progress_.best.checkpoint_step);
   } else {
     summary.stop_signal = stop_->agreed_signal();
+    const AddedTime added(&totals_.times().checkpoint_s);
     if (args_.save_on_sigterm && output_is_shared_) {
       files_->save_before_stop(
           progress_.step, [this] { return run_record(); }, spared_step());
@@ -319,6 +319,8 @@ TrainSummary Trainer::finish_run() {
   }
   mark_work(comm_, "the end of the run", progress_.step + 1);
   summary.peak_resident_bytes = peak_resident_bytes();
+  if (const auto written = files_->take_written()) totals_.add(*written);
+  add_times(&summary);
   report_warnings();
   observer_.on_finish(summary);
   return summary;

@@ -10,6 +10,7 @@
 
 #include "arguments/arguments.h"
 #include "base/log.h"
+#include "base/stopwatch.h"
 #include "comm/communicator.h"
 #include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
@@ -22,6 +23,7 @@
 #include "train/evaluation/choices.h"
 #include "train/guards/step_guard.h"
 #include "train/measure/job_peak.h"
+#include "train/measure/run_clock.h"
 #include "train/measure/run_totals.h"
 #include "train/observer.h"
 #include "train/output/run_files.h"
@@ -99,9 +101,14 @@ class Trainer {
   TrainerState trainer_state(const Progress& progress) const;
   TrainingRecord record_now() const;
   RunRecord run_record() const;
+  // What it takes and was (trainer_summary.cc).
+  RunEstimates estimates() const;
   TrainSummary summarize() const;
+  // Where the time went, and the hint that follows from it.
+  void add_times(TrainSummary* summary) const;
   TrainSummary finish_run();
 
+  Stopwatch since_start_;
   TrainingArguments args_;
   ThreadPool& pool_;
   Communicator& comm_;
@@ -134,6 +141,7 @@ class Trainer {
   Progress progress_;
   RunLog log_;
   RunTotals totals_;
+  std::optional<RunClock> clock_;   // on rank 0
   int64_t loading_peak_bytes_ = 0;  // resident, of this rank
   bool output_is_shared_ = true;    // by all nodes
   bool has_run_ = false;

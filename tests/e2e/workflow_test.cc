@@ -341,9 +341,11 @@ TEST(Output, EscapeSequencesAreThoseThatTheTerminalTakes) {
         .err;
   };
   const std::string reset_colour = "\x1b[m", clear_line = "\x1b[K";
-  EXPECT_THAT(error_with("xterm", ""), testing::AllOf(HasSubstr(reset_colour), HasSubstr(clear_line)));
-  EXPECT_THAT(error_with("xterm", "1"), testing::AllOf(HasSubstr("warning: "), HasSubstr(clear_line),
-                                                       testing::Not(HasSubstr(reset_colour))));
+  EXPECT_THAT(error_with("xterm", ""),
+              testing::AllOf(HasSubstr(reset_colour), HasSubstr(clear_line), HasSubstr("\x1b[2mloss")));
+  EXPECT_THAT(error_with("xterm", "1"),
+              testing::AllOf(HasSubstr("warning: "), HasSubstr(clear_line),
+                             testing::Not(HasSubstr(reset_colour)), testing::Not(HasSubstr("\x1b[2m"))));
   EXPECT_THAT(error_with("dumb", ""),
               testing::AllOf(HasSubstr("warning: "), HasSubstr("step 1/"), testing::Not(HasSubstr("\x1b"))));
 }

@@ -42,7 +42,7 @@ class LaunchCommand : public Command {
   void run(FlagTable* table) override {
     LaunchPlan plan = plan_launch(arguments_, *table, process_environment(), node_processors());
     // The ranks would find it only after the nodes have met.
-    if (plan.is_tessera) check_command_line(arguments_.command);
+    if (plan.is_tessera && check_command_line(arguments_.command)) raise_log_level(LogLevel::kWarning);
     if (plan.marks_progress()) plan.resume_command = resume_command(own_command_line());
     for (const std::string& note : plan.notes) log_info("{}", note);
     for (const std::string& warning : plan.warnings) log_warning("{}", warning);

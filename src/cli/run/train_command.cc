@@ -66,6 +66,7 @@ class TrainCommand : public Command {
     apply_resume_variable(process_environment(), table, &args_);
     read_launch_variables(process_environment(), &args_);
   }
+  bool is_quiet() const override { return args_.quiet; }
 
   DataArguments* data_arguments() override { return &args_; }
   void on_hub_names(const std::string& flag, const std::vector<std::string>& names) override {
@@ -101,7 +102,7 @@ class TrainCommand : public Command {
   // Returns the signal that ended the run early; 0 = none.
   int train(Communicator& comm) {
     comm.check_same_settings(settings_of_the_job());
-    RankReport report(!args_.disable_tqdm, describe_resuming(comm.world()));
+    RankReport report({!args_.disable_tqdm, args_.quiet, describe_resuming(comm.world())});
     ThreadPool pool(threads_for_products(args_.num_threads));
     Trainer trainer(args_, pool, report, comm);
     const StopSignals signals(clear_status_line);
@@ -111,9 +112,11 @@ class TrainCommand : public Command {
       if (signal != 0 && !std::exchange(has_told, true)) tell_of_signal(signal);
       return signal;
     };
-    const int stop_signal = trainer.run(received).stop_signal;
+    const TrainSummary summary = trainer.run(received);
     comm.leave();
-    return stop_signal;
+    if (args_.quiet && comm.world().rank == 0 && !summary.folder.empty())
+      print("{}\n", summary.folder.string());
+    return summary.stop_signal;
   }
 
   // A step may take minutes: without this message a user may press Ctrl-C again, which costs the checkpoint.
@@ -135,8 +138,8 @@ class TrainCommand : public Command {
 
   // Settings by their names in training_args.json; paths and per-machine settings may differ between ranks.
   std::map<std::string, std::string> settings_of_the_job() const {
-    static const std::set<std::string> kOfTheRank = {"num_threads", "interface", "cache_dir",
-                                                     "output_dir",  "log_level", "measure_peak"};
+    static const std::set<std::string> kOfTheRank = {"num_threads", "interface",    "cache_dir", "output_dir",
+                                                     "log_level",   "measure_peak", "quiet"};
     std::map<std::string, std::string> settings = {{"version of tessera", TESSERA_VERSION}};
     const nlohmann::json arguments = nlohmann::json::parse(training_arguments_json(args_));
     for (const auto& [name, value] : arguments.items()) {

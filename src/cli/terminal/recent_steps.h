@@ -1,28 +1,21 @@
-// How fast a run is now, and how long the rest of it will take.
+// How fast a run is now.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <optional>
-
-#include "train/observer.h"
-
 namespace tessera {
 
 // Medians over the last steps. The first step of a process, which touches memory and fills caches, is dropped
 // once there are others: it may take several times as long.
 class RecentSteps {
  public:
-  void add(const StepMetrics& metrics);
+  void add(double tokens_per_second, double tflops);
 
   double tokens_per_second() const { return median(&Step::tokens_per_second); }
   double tflops() const { return median(&Step::tflops); }
-  // Time for `num_steps` more steps; nullopt until enough steps have been seen.
-  std::optional<double> seconds_for(int64_t num_steps) const;
 
  private:
   struct Step {
-    double time_s;
     double tokens_per_second;
     double tflops;
   };

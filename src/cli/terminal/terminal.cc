@@ -27,17 +27,25 @@ constexpr std::chrono::milliseconds kRedrawInterval{50};
 constexpr std::string_view kClearLine = "\r\x1b[K";
 
 std::atomic<bool> status_is_shown{false};
+bool status_is_hidden = false;
 bool output_reader_is_gone = false;
 ClosedOutput closed_output = ClosedOutput::kEndsProgram;
 
-// At most `count` code points of well-formed UTF-8.
-std::string_view first_characters(std::string_view text, int64_t count) {
-  size_t end = 0;
-  while (end < text.size() && (count > 0 || (text[end] & 0xC0) == 0x80)) {
-    if ((text[end] & 0xC0) != 0x80) --count;
-    ++end;
+// At most `count` code points of well-formed UTF-8, and every colour sequence.
+std::string first_characters(std::string_view text, int64_t count) {
+  std::string out;
+  while (!text.empty()) {
+    size_t size = 1;
+    if (text[0] == '\x1b') {
+      size = std::min(text.find('m'), text.size() - 1) + 1;
+    } else {
+      while (size < text.size() && (text[size] & 0xC0) == 0x80) ++size;
+      if (--count < 0) size = 0;
+    }
+    out += text.substr(0, size);
+    text.remove_prefix(std::max<size_t>(size, 1));
   }
-  return text.substr(0, end);
+  return out;
 }
 
 [[noreturn]] void fail_output(int error) {
@@ -86,6 +94,13 @@ bool output_is_terminal() {
 
 bool error_shows_status() {
   static const bool result = isatty(STDERR_FILENO) == 1 && terminal_takes_escapes();
+  return result && !status_is_hidden;
+}
+
+void hide_status_lines() { status_is_hidden = true; }
+
+bool error_takes_colours() {
+  static const bool result = error_shows_status() && terminal_takes_colours();
   return result;
 }
 

@@ -27,8 +27,11 @@ enum class ClosedOutput { kEndsProgram, kIsIgnored };
 void set_closed_output(ClosedOutput behaviour);
 
 bool output_is_terminal();
-// True if standard error is a terminal on which a line can be redrawn.
+// True if standard error is a terminal on which a line can be redrawn, unless --quiet hides it.
 bool error_shows_status();
+void hide_status_lines();
+// True if it also takes colours.
+bool error_takes_colours();
 // Columns of the terminal on standard output or standard error, at least 40; 80 if neither is one.
 int64_t terminal_width();
 // True if the locale's character encoding is UTF-8.

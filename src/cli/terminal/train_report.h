@@ -1,5 +1,5 @@
-// A training run on the terminal: the plan, a progress bar, Hugging Face's log lines, the loss curve and a
-// summary.
+// A training run on the terminal: the plan, a line with its progress, Hugging Face's log lines, the loss
+// curve and a closing table.
 #pragma once
 
 #include <chrono>
@@ -8,6 +8,9 @@
 #include <optional>
 #include <string>
 
+#include "cli/terminal/closing_table.h"
+#include "cli/terminal/loss_trend.h"
+#include "cli/terminal/progress_line.h"
 #include "cli/terminal/recent_steps.h"
 #include "cli/terminal/terminal.h"
 #include "cli/terminal/text_plot.h"
@@ -15,26 +18,19 @@
 
 namespace tessera {
 
-struct BarContents {
-  int64_t step = 0;
-  int64_t max_steps = 0;
-  double loss = 0;
-  double tokens_per_second = 0;
-  double tflops = 0;
-  std::optional<double> mfu;
-  std::optional<double> eta_s;  // nullopt: not known yet
+struct TerminalOptions {
+  // A line that is redrawn in place, if error_shows_status(); otherwise lines every ten seconds.
+  bool bar = true;
+  // Nothing at all.
+  bool quiet = false;
+  // How to resume the run if it is interrupted (describe_resuming).
+  std::string resuming = {};
 };
-
-// "[#####.....] 45/100  loss 3.1416  12,345 tokens/s  2.87 TFLOPS  MFU 0.43  ETA 01:23", at most `width`
-// columns. If space runs out, TFLOPS are dropped first, then the bar, then MFU.
-std::string progress_bar(const BarContents& progress, int64_t width, bool utf8);
 
 // Results go to standard output; transient information (progress, log messages) goes to standard error.
 class TerminalReport : public TrainObserver {
  public:
-  // With `bar`, and if error_shows_status(), draws a bar; otherwise prints a line every ten seconds.
-  // `resuming` says how to resume the run if it is interrupted (describe_resuming).
-  TerminalReport(bool bar, std::string resuming);
+  explicit TerminalReport(TerminalOptions options);
 
   void on_progress(const std::string& what, double fraction) override;
   void on_loading(double fraction, double bytes_per_second) override;
@@ -52,16 +48,16 @@ class TerminalReport : public TrainObserver {
   void on_finish(const TrainSummary& summary) override;
 
  private:
-  void show_step(const StepMetrics& metrics);
+  void print_plan(const RunPlan& plan) const;
+  void draw() { status_.show(progress_line(progress_, terminal_style())); }
 
+  TerminalOptions options_;
   bool bar_;
-  std::string resuming_;
   StatusLine status_;
-  int64_t max_steps_ = 0;
-  int num_ranks_ = 1;
-  int num_nodes_ = 1;
-  int64_t last_step_ = 0;
+  ProgressContents progress_;
+  ClosingFacts closing_;
   RecentSteps recent_steps_;
+  LossTrend trend_;
   std::optional<double> peak_tflops_;
   std::chrono::steady_clock::time_point last_line_;
   PlotSeries training_loss_{"training loss", {}, true};

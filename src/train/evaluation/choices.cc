@@ -128,6 +128,7 @@ void ChoiceSet::add_row(const Tokenizer& tokenizer, bool add_special_tokens, int
     ++num_cut_contexts_;
   }
   max_row_length_ = std::max(max_row_length_, std::ssize(row.ids) - 1);
+  num_tokens_ += std::ssize(row.ids);
   rows_.push_back(std::move(row));
 }
 

@@ -41,6 +41,7 @@ class ChoiceSet {
   // For a warning.
   std::string cut_contexts_text(int64_t max_length) const;
   int64_t max_row_length() const { return max_row_length_; }
+  int64_t num_tokens() const { return num_tokens_; }  // of all rows
   // For reserving activations: limits of score_choices(max_rows, max_tokens).
   ActivationLimits limits(int64_t max_rows, int64_t max_tokens) const;
 
@@ -71,6 +72,7 @@ class ChoiceSet {
   std::vector<Question> questions_;
   int64_t num_cut_contexts_ = 0;
   int64_t max_row_length_ = 0;
+  int64_t num_tokens_ = 0;
 };
 
 }  // namespace tessera

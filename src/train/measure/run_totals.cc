@@ -13,9 +13,23 @@ NetworkUse network_use(const NetworkCounters& sums, int world_size) {
   return use;
 }
 
+StepTimes& StepTimes::operator+=(const StepTimes& more) {
+  rows_s += more.rows_s;
+  products_s += more.products_s;
+  attention_s += more.attention_s;
+  elementwise_s += more.elementwise_s;
+  wait_s += more.wait_s;
+  optimizer_s += more.optimizer_s;
+  other_s += more.other_s;
+  return *this;
+}
+
 void RunTotals::add(const StepMetrics& metrics) {
   num_tokens_ += metrics.num_tokens;
-  step_s_ += metrics.step_time_s;
+  times_.steps_s += metrics.step_time_s;
+  times_.steps += metrics.times;
+  times_.snapshot_s += metrics.peer_snapshot_s.value_or(0);
+  if (metrics.checkpoint) add(*metrics.checkpoint);
   flops_ += metrics.tflops * 1e12 * metrics.step_time_s;
   if (metrics.network && num_steps_ > 0) {
     network_.sent_bytes += metrics.network->sent_bytes;
@@ -24,11 +38,16 @@ void RunTotals::add(const StepMetrics& metrics) {
     network_.hidden += metrics.network->time_s * metrics.network->hidden;
   }
   if (metrics.network) has_network_ = true;
-  ++num_steps_;
+  times_.num_steps = ++num_steps_;
   last_step_ = metrics;
 }
 
-double RunTotals::step_s() const { return std::max(step_s_, 1e-9); }
+void RunTotals::add(const CheckpointUse& checkpoint) {
+  ++times_.num_checkpoints;
+  times_.checkpoint_stall_s += checkpoint.stall_s;
+}
+
+double RunTotals::step_s() const { return std::max(times_.steps_s, 1e-9); }
 
 double RunTotals::tokens_per_second() const { return static_cast<double>(num_tokens_) / step_s(); }
 

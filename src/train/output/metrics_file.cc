@@ -26,6 +26,7 @@ std::string metrics_line(const StepMetrics& metrics) {
                                  {"time_wait_s", metrics.times.wait_s},
                                  {"time_optimizer_s", metrics.times.optimizer_s},
                                  {"time_other_s", metrics.times.other_s}};
+  if (metrics.eta_s) line["eta_s"] = *metrics.eta_s;
   if (metrics.mfu) line["mfu"] = *metrics.mfu;
   if (metrics.peak) line["peak_tflops"] = metrics.peak->tflops;
   if (metrics.network) {

@@ -20,6 +20,27 @@ std::string line_of(const OrderedJson& event) {
   return event.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
 }
 
+OrderedJson times_json(const RunTimes& times) {
+  return {{"total_s", times.total_s},
+          {"startup_s", times.startup_s},
+          {"steps_s", times.steps_s},
+          {"rows_s", times.steps.rows_s},
+          {"products_s", times.steps.products_s},
+          {"attention_s", times.steps.attention_s},
+          {"elementwise_s", times.steps.elementwise_s},
+          {"wait_s", times.steps.wait_s},
+          {"optimizer_s", times.steps.optimizer_s},
+          {"other_s", times.steps.other_s},
+          {"evaluation_s", times.evaluation_s},
+          {"checkpoint_s", times.checkpoint_s},
+          {"checkpoint_stall_s", times.checkpoint_stall_s},
+          {"snapshot_s", times.snapshot_s},
+          {"model_s", times.model_s},
+          {"num_steps", times.num_steps},
+          {"num_evaluations", times.num_evaluations},
+          {"num_checkpoints", times.num_checkpoints}};
+}
+
 }  // namespace
 
 RunEvents::RunEvents(const TrainingArguments& args) : arguments_json_(training_arguments_json(args)) {}
@@ -117,6 +138,16 @@ void RunEvents::on_finish(const TrainSummary& summary) {
                 {"peak_resident_bytes", summary.peak_resident_bytes},
                 {"folder", summary.folder.string()}});
   if (summary.mfu) event["mfu"] = *summary.mfu;
+  if (summary.peak) {
+    event["peak_tflops"] = summary.peak->tflops;
+    event["num_peak_measurements"] = summary.peak->num_measurements;
+  }
+  if (summary.best_evaluation) {
+    event["best_eval_loss"] = summary.best_evaluation->loss;
+    event["best_eval_step"] = summary.best_evaluation->step;
+  }
+  event["times"] = times_json(summary.times);
+  if (!summary.hint.empty()) event["hint"] = summary.hint;
   write_line(line_of(event));
 }
 

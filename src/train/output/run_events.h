@@ -19,7 +19,8 @@ namespace tessera {
 //   checkpoint         folder, bytes, write_s, stall_s
 //   checkpoint_failed  folder, message
 //   warning            message
-//   finish             the summary of the run; stop_signal is 0 if it ran to completion
+//   finish             the summary of the run, with its times and the hint for speed; stop_signal is 0 if it
+//                      ran to completion
 class RunEvents : public TrainObserver {
  public:
   explicit RunEvents(const TrainingArguments& args);

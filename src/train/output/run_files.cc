@@ -36,7 +36,14 @@ RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool
       saver_(comm, pool, parameters,
              {.snapshot_bytes = options.snapshot_bytes,
               .max_bytes_per_second = args.save_bytes_per_second() / comm.world().world_size}),
-      last_saved_step_(options.last_saved_step) {}
+      last_saved_step_(options.last_saved_step) {
+  const StoredParts parts(args.export_dtype(), parameters.state_tensors());
+  for (const ElementRange& range : parameters.owned()) {
+    const auto elements = static_cast<double>(range.end - range.begin);
+    checkpoint_bytes_ += elements * static_cast<double>(parts.bytes_per_element());
+    model_bytes_ += elements * static_cast<double>(dtype_bytes(args.export_dtype()));
+  }
+}
 
 void RunFiles::open(std::optional<int64_t> resumed_step, const RunPlan& plan) {
   if (!is_root()) return;
@@ -129,19 +136,17 @@ void RunFiles::write_model(int64_t step, const std::function<std::string()>& tra
                       [&] { write_text_file(output_->path() / kTrainerStateName, trainer_state()); });
 }
 
-double RunFiles::write_estimate_s() const {
+double RunFiles::time_to_write_s(double bytes) const {
   // Before the first checkpoint has been written: a network disk.
   constexpr double kAssumedBytesPerSecond = 100e6;
+  const double measured = saver_.bytes_per_second();
+  return bytes / (measured > 0 ? measured : kAssumedBytesPerSecond);
+}
+
+double RunFiles::write_estimate_s() const {
   // What is not written piece by piece: syncing, the manifest, leaving.
   constexpr double kCommitSeconds = 1;
-  double elements = 0;
-  for (const ElementRange& range : parameters_.owned())
-    elements += static_cast<double>(range.end - range.begin);
-  const double element_bytes =
-      static_cast<double>(StoredParts(args_.export_dtype(), parameters_.state_tensors()).bytes_per_element());
-  const double measured = saver_.bytes_per_second();
-  const double once_s = elements * element_bytes / (measured > 0 ? measured : kAssumedBytesPerSecond);
-  return kCommitSeconds + once_s * (saver_.is_writing() ? 2 : 1);
+  return kCommitSeconds + checkpoint_estimate_s() * (saver_.is_writing() ? 2 : 1);
 }
 
 std::optional<CheckpointUse> RunFiles::take_written() { return std::exchange(written_, std::nullopt); }

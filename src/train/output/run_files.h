@@ -63,6 +63,9 @@ class RunFiles {
   CheckpointSaver& saver() { return saver_; }
   // Seconds that a checkpoint of this rank takes, by the speed of the last one, the one under way included.
   double write_estimate_s() const;
+  // Seconds until a checkpoint is complete, and for writing the finished model.
+  double checkpoint_estimate_s() const { return time_to_write_s(checkpoint_bytes_); }
+  double model_estimate_s() const { return time_to_write_s(model_bytes_); }
   // A checkpoint whose completion no line of metrics.jsonl has yet.
   std::optional<CheckpointUse> take_written();
   // On rank 0 the newest complete checkpoint of this run, "" if there is none.
@@ -70,6 +73,7 @@ class RunFiles {
 
  private:
   bool is_root() const { return comm_.world().rank == 0; }
+  double time_to_write_s(double bytes) const;
   CheckpointPlan checkpoint_plan(int64_t step) const;
 
   const TrainingArguments& args_;
@@ -83,6 +87,7 @@ class RunFiles {
   std::optional<OutputFolder> output_;
   std::vector<std::unique_ptr<TrainObserver>> sinks_;  // files that report on steps
   CheckpointSaver saver_;
+  double checkpoint_bytes_ = 0, model_bytes_ = 0;  // of this rank
   std::optional<CheckpointUse> written_;
   int64_t last_saved_step_;         // known to rank 0
   std::string checkpoint_error_;    // of the last checkpoint, if it failed

@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/terminal/terminal.h"
+#include "cli/watch/run_source.h"
+#include "cli/watch/watched_run.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenLooks{500};
+constexpr std::chrono::seconds kLineInterval{10};
+constexpr int64_t kMaxColumns = 80;
+// Of what happened before.
+constexpr size_t kMaxOldNews = 5;
+
+double now_s() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+class WatchCommand : public Command {
+ public:
+  std::string name() const override { return "watch"; }
+  std::string summary() const override { return "Show a training run elsewhere in the terminal"; }
+  std::string usage() const override { return "DIR|URL [flags]"; }
+  std::string description() const override {
+    return "Follows the files of a run in its output_dir, or the page of a run (--report_to dashboard): "
+           "shows the "
+           "line with step, loss, speed and time left that the run itself shows, with its log entries, "
+           "evaluations, checkpoints and warnings above it, and at the end its closing table. Waits for a "
+           "run "
+           "that has not begun, and follows one that is resumed.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera watch model", "tessera watch http://host0:9404 --token $TESSERA_TOKEN",
+            "tessera watch model --once --json | jq .eta_s"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& run = table->add("run", &run_, "The output_dir of a run, or the address of its page.");
+    run.value_name = "DIR|URL";
+    run.positional = true;
+    run.required = true;
+    table
+        ->add("token", &token_,
+              "The token of the page, if it has one; defaults to the variable TESSERA_TOKEN.")
+        .value_name = "TEXT";
+    table->add("once", &once_, "Show the state and exit.");
+    table->add("json", &json_, "Print the state as an object of JSON, one a line whenever it changes.");
+  }
+
+  void run(FlagTable*) override {
+    const bool is_url = run_.starts_with("http://") || run_.starts_with("https://");
+    if (token_.empty() && std::getenv("TESSERA_TOKEN") != nullptr) token_ = std::getenv("TESSERA_TOKEN");
+    source_ = is_url ? open_server_source(run_, token_, !once_) : open_folder_source(run_);
+    bool is_first = true;
+    for (;;) {
+      const bool has_changed = look();
+      if (once_ && !watched_.has_begun())
+        fail(ExitCode::kNoInput, "{}: no run has begun", printable(run_, 200));
+      if (json_) {
+        if (has_changed || is_first) print("{}\n", watched_.json(age_s()).dump());
+        flush_output();
+      } else {
+        show(is_first);
+      }
+      if (once_ || watched_.has_finished()) break;
+      is_first = false;
+      std::this_thread::sleep_for(kBetweenLooks);
+    }
+    if (!json_) print("{}", watched_.closing(std::min(terminal_width(), kMaxColumns)));
+  }
+
+ private:
+  bool look() {
+    const RunSource::News news = source_->poll();
+    if (news.restarted) watched_.restart();
+    for (const auto& record : news.records) watched_.add(record);
+    return news.restarted || !news.records.empty();
+  }
+
+  double age_s() const { return source_->updated() > 0 ? std::max(0.0, now_s() - source_->updated()) : 0; }
+
+  void show(bool is_first) {
+    std::vector<std::string> news = watched_.take_news();
+    if (is_first && news.size() > kMaxOldNews)
+      news.erase(news.begin(), news.end() - static_cast<std::ptrdiff_t>(kMaxOldNews));
+    for (const std::string& line : news) print("{}\n", line);
+    flush_output();
+    const ProgressContents progress = watched_.progress(age_s());
+    if (error_shows_status() && !once_) {
+      const std::string problem = source_->problem();
+      status_.show(!problem.empty()          ? problem
+                   : progress.step == 0      ? run_ + ": before the first step"
+                   : watched_.has_finished() ? ""
+                                             : progress_line(progress, terminal_style()));
+      return;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    const bool is_due = once_ || watched_.has_finished() || now - last_line_ >= kLineInterval;
+    if (!is_due || progress.step == 0 || (progress.step == last_step_ && progress.activity.empty())) return;
+    last_line_ = now;
+    last_step_ = progress.step;
+    print("{}\n", plain_progress_line(progress));
+    flush_output();
+  }
+
+  std::string run_, token_;
+  bool once_ = false, json_ = false;
+  std::unique_ptr<RunSource> source_;
+  WatchedRun watched_;
+  StatusLine status_;
+  std::chrono::steady_clock::time_point last_line_;
+  int64_t last_step_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_watch_command() { return std::make_unique<WatchCommand>(); }
+
+}  // namespace tessera

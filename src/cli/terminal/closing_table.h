@@ -1,0 +1,25 @@
+// What a run was: the table at its end.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "train/observer.h"
+
+namespace tessera {
+
+// What the summary does not have.
+struct ClosingFacts {
+  int num_ranks = 1;
+  int num_nodes = 1;
+  // Of a node of several ranks, after a step.
+  std::optional<int64_t> node_bytes = {};
+  int64_t memory_limit_bytes = 0;  // of the node or its control group; 0: not known
+};
+
+// Time by phase, tokens, speed, memory, loss, what to try next, and where the model is; lines of at most
+// `width` columns, except for a longer path.
+std::string closing_table(const TrainSummary& summary, const ClosingFacts& facts, int64_t width);
+
+}  // namespace tessera

@@ -1,0 +1,144 @@
+#include "cli/terminal/progress_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/text.h"
+#include "cli/terminal/terminal.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMaxColumns = 80;
+constexpr int64_t kMinBarColumns = 5, kMaxBarColumns = 40;
+constexpr const char* kDim = "2";
+constexpr const char* kGreen = "32";
+constexpr const char* kYellow = "33";
+
+// What is dropped when space runs out, in this order.
+enum Rank { kSpeedRank, kRateRank, kTokensRank, kEtaRank, kLossRank, kAlways };
+
+struct Field {
+  std::string before, value, after;
+  Rank rank = kAlways;
+  const char* after_colour = kDim;
+};
+
+std::string coloured(const std::string& text, const char* colour) {
+  return text.empty() ? "" : fmt::format("\x1b[{}m{}\x1b[0m", colour, text);
+}
+
+std::string text_of(const Field& field, bool colours) {
+  if (!colours) return field.before + field.value + field.after;
+  return coloured(field.before, kDim) + field.value + coloured(field.after, field.after_colour);
+}
+
+int64_t columns_of(const std::string& text) {
+  return std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; });
+}
+
+std::string joined(const std::vector<Field>& fields, bool colours, const char* gap) {
+  std::string line;
+  for (const Field& field : fields) line += (line.empty() ? "" : gap) + text_of(field, colours);
+  return line;
+}
+
+std::string tokens_text(double tokens_per_second) {
+  return tokens_per_second < 999'999.5 ? format_count(std::llround(tokens_per_second))
+                                       : fmt::format("{:.2f}M", tokens_per_second * 1e-6);
+}
+
+std::string steps_text(const ProgressContents& contents) {
+  return contents.max_steps > 0 ? fmt::format("{}/{}", contents.step, contents.max_steps)
+                                : std::to_string(contents.step);
+}
+
+Field loss_field(const ProgressContents& contents, bool utf8) {
+  Field field = {"loss ", fmt::format("{:.4f}", contents.loss), "", kLossRank};
+  switch (contents.trend) {
+    case Trend::kUnknown:
+      break;
+    case Trend::kFalling:
+      field.after = utf8 ? "\u2193" : "v";
+      field.after_colour = kGreen;
+      break;
+    case Trend::kLevel:
+      field.after = utf8 ? "\u2192" : "=";
+      break;
+    case Trend::kRising:
+      field.after = utf8 ? "\u2191" : "^";
+      field.after_colour = kYellow;
+      break;
+  }
+  return field;
+}
+
+Field speed_field(const ProgressContents& contents) {
+  if (!contents.mfu) return {"", format_tflops(contents.tflops), " TFLOPS", kSpeedRank};
+  return {"MFU ", fmt::format("{:.2f}", *contents.mfu), "", kSpeedRank};
+}
+
+std::vector<Field> fields_of(const ProgressContents& contents, bool utf8) {
+  std::vector<Field> fields = {{"", steps_text(contents), ""}};
+  if (!contents.activity.empty()) fields.push_back({"", contents.activity, ""});
+  fields.push_back(loss_field(contents, utf8));
+  fields.push_back({"lr ", fmt::format("{:.2e}", contents.learning_rate), "", kRateRank});
+  fields.push_back({"", tokens_text(contents.tokens_per_second), " tokens/s", kTokensRank});
+  fields.push_back(speed_field(contents));
+  fields.push_back({"ETA ", format_eta(contents.eta_s), "", kEtaRank});
+  return fields;
+}
+
+std::string bar_before(const ProgressContents& contents, const LineStyle& style, int64_t columns) {
+  const double fraction = static_cast<double>(contents.step) / static_cast<double>(contents.max_steps);
+  const std::string bar = bar_text(fraction, std::min(columns, kMaxBarColumns), style.utf8);
+  return fmt::format("[{}] ", style.colours ? coloured(bar, kGreen) : bar);
+}
+
+}  // namespace
+
+LineStyle terminal_style() { return {terminal_width() - 1, terminal_is_utf8(), error_takes_colours()}; }
+
+std::string progress_line(const ProgressContents& contents, const LineStyle& style) {
+  const int64_t width = std::min(style.width, kMaxColumns);
+  std::vector<Field> fields = fields_of(contents, style.utf8);
+  const auto columns_left = [&](const char* gap) { return width - columns_of(joined(fields, false, gap)); };
+  const int64_t bar_columns = columns_left("  ") - 3;
+  if (contents.max_steps > 0 && bar_columns >= kMinBarColumns) {
+    return bar_before(contents, style, bar_columns) + joined(fields, style.colours, "  ");
+  }
+  for (int rank = kSpeedRank; rank < kAlways; ++rank) {
+    for (const char* gap : {"  ", " "}) {
+      if (columns_left(gap) >= 0) return joined(fields, style.colours, gap);
+    }
+    if (rank == kEtaRank) fields.front().value = std::to_string(contents.step);
+    if (columns_left(" ") >= 0) return joined(fields, style.colours, " ");
+    std::erase_if(fields, [rank](const Field& field) { return field.rank == rank; });
+  }
+  return joined(fields, false, " ").substr(0, static_cast<size_t>(width));
+}
+
+std::string plain_progress_line(const ProgressContents& contents) {
+  std::string line =
+      fmt::format("step {}  loss {:.4f}  trend {}  lr {:.2e}  {} tokens/s  {}  ETA {}", steps_text(contents),
+                  contents.loss, contents.loss_change ? fmt::format("{:+.4f}", *contents.loss_change) : "--",
+                  contents.learning_rate, tokens_text(contents.tokens_per_second),
+                  text_of(speed_field(contents), false), format_eta(contents.eta_s));
+  if (!contents.activity.empty()) line += "  " + contents.activity;
+  return line;
+}
+
+std::string format_eta(const std::optional<double>& seconds) {
+  constexpr double kHour = 3600, kDay = 24 * kHour;
+  if (!seconds) return "--:--";
+  if (*seconds < 100 * kHour) return format_duration(*seconds);
+  const auto hours = static_cast<int64_t>(*seconds / kHour);
+  return *seconds < 10'000 * kDay ? fmt::format("{}d {:02}h", hours / 24, hours % 24) : "--:--";
+}
+
+std::string format_tflops(double tflops) { return fmt::format("{:#.3g}", tflops); }
+
+}  // namespace tessera

@@ -1,0 +1,232 @@
+#include "cli/watch/watched_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/text.h"
+#include "train/output/trainer_state.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Without a step for so long, and for so many times the time of a step, a run is stale.
+constexpr double kStaleSeconds = 60, kStaleSteps = 10;
+constexpr int64_t kMaxText = 1000;
+
+std::optional<double> number_in(const Json& record, const char* name) {
+  const auto found = record.find(name);
+  return found != record.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
+}
+
+double number_or(const Json& record, const char* name, double otherwise = 0) {
+  return number_in(record, name).value_or(otherwise);
+}
+
+int64_t count_in(const Json& record, const char* name) {
+  constexpr double kMaxCount = 1e18;
+  const double count = number_or(record, name);
+  return count > 0 && count < kMaxCount ? static_cast<int64_t>(count) : 0;
+}
+
+// Without control characters, which a terminal would obey.
+std::string text_in(const Json& record, const char* name) {
+  const auto found = record.find(name);
+  if (found == record.end() || !found->is_string()) return "";
+  return printable(found->get_ref<const std::string&>(), kMaxText);
+}
+
+// The line that Hugging Face prints for an entry of log_history.
+std::string entry_text(const Json& event) {
+  LogEntry entry;
+  entry.epoch = number_or(event, "epoch");
+  entry.step = count_in(event, "step");
+  for (const auto& [name, value] : event.items()) {
+    if (name == "time" || name == "step" || name == "epoch" || !value.is_number()) continue;
+    if (value.is_number_integer()) {
+      entry.values.emplace_back(printable(name), value.get<int64_t>());
+    } else {
+      entry.values.emplace_back(printable(name), value.get<double>());
+    }
+  }
+  return log_line_text(entry);
+}
+
+std::string start_text(const Json& start) {
+  const int64_t num_ranks = count_in(start, "world_size"), num_nodes = count_in(start, "num_nodes");
+  return fmt::format("started on {}: {}, {} on {}, {}", text_in(start, "host"),
+                     format_count(count_in(start, "num_parameters"), "parameter"),
+                     format_count(num_ranks, "rank"), format_count(num_nodes, "node"),
+                     format_count(count_in(start, "max_steps"), "step"));
+}
+
+std::string resume_text(const Json& event) {
+  const std::string folder = text_in(event, "folder");
+  return fmt::format("resumed from {} after step {}",
+                     folder.empty() ? "memory of " + text_in(event, "nodes") : folder,
+                     format_count(count_in(event, "step")));
+}
+
+}  // namespace
+
+TrainSummary summary_of(const Json& finish) {
+  TrainSummary summary;
+  summary.num_steps = count_in(finish, "step");
+  summary.train_loss = number_or(finish, "train_loss");
+  summary.runtime_s = number_or(finish, "runtime_s");
+  summary.num_tokens = count_in(finish, "num_tokens");
+  summary.tokens_per_second = number_or(finish, "tokens_per_second");
+  summary.tflops = number_or(finish, "tflops");
+  summary.mfu = number_in(finish, "mfu");
+  summary.peak = {number_or(finish, "peak_tflops"), count_in(finish, "num_peak_measurements")};
+  summary.peak_resident_bytes = count_in(finish, "peak_resident_bytes");
+  summary.stop_signal = static_cast<int>(number_or(finish, "stop_signal"));
+  summary.folder = text_in(finish, "folder");
+  summary.hint = text_in(finish, "hint");
+  if (const auto loss = number_in(finish, "best_eval_loss"))
+    summary.best_evaluation = {count_in(finish, "best_eval_step"), *loss};
+  const auto found = finish.find("times");
+  if (found == finish.end() || !found->is_object()) {
+    summary.times.total_s = summary.runtime_s;
+    return summary;
+  }
+  const auto seconds = [&times = *found](const char* name) { return number_or(times, name); };
+  summary.times = {.total_s = seconds("total_s"),
+                   .startup_s = seconds("startup_s"),
+                   .steps_s = seconds("steps_s"),
+                   .steps = {.rows_s = seconds("rows_s"),
+                             .products_s = seconds("products_s"),
+                             .attention_s = seconds("attention_s"),
+                             .elementwise_s = seconds("elementwise_s"),
+                             .wait_s = seconds("wait_s"),
+                             .optimizer_s = seconds("optimizer_s"),
+                             .other_s = seconds("other_s")},
+                   .evaluation_s = seconds("evaluation_s"),
+                   .checkpoint_s = seconds("checkpoint_s"),
+                   .snapshot_s = seconds("snapshot_s"),
+                   .checkpoint_stall_s = seconds("checkpoint_stall_s"),
+                   .model_s = seconds("model_s"),
+                   .num_steps = count_in(*found, "num_steps"),
+                   .num_evaluations = count_in(*found, "num_evaluations"),
+                   .num_checkpoints = count_in(*found, "num_checkpoints")};
+  return summary;
+}
+
+void WatchedRun::restart() {
+  WatchedRun fresh;
+  fresh.news_ = std::move(news_);
+  fresh.last_told_ = last_told_;
+  *this = std::move(fresh);
+}
+
+void WatchedRun::add(const Json& record) {
+  if (!record.is_object()) return;
+  const auto event = record.find("event");
+  if (event != record.end() && event->is_string()) {
+    add_event(event->get<std::string>(), record);
+  } else if (count_in(record, "step") > 0) {
+    add_step(record);
+  }
+}
+
+void WatchedRun::add_step(const Json& step) {
+  const double loss = number_or(step, "loss", std::nan(""));
+  recent_steps_.add(number_or(step, "tokens_per_second"), number_or(step, "tflops"));
+  if (!step.contains("skipped")) trend_.add(loss);
+  if (const auto peak = number_in(step, "peak_tflops")) peak_tflops_ = peak;
+  progress_.step = count_in(step, "step");
+  progress_.loss = loss;
+  progress_.trend = trend_.trend();
+  progress_.loss_change = trend_.change();
+  progress_.learning_rate = number_or(step, "learning_rate");
+  progress_.tokens_per_second = recent_steps_.tokens_per_second();
+  progress_.tflops = recent_steps_.tflops();
+  if (peak_tflops_ && *peak_tflops_ > 0) progress_.mfu = progress_.tflops / *peak_tflops_;
+  progress_.eta_s = number_in(step, "eta_s");
+  step_time_s_ = number_or(step, "step_time_s");
+}
+
+void WatchedRun::add_event(const std::string& name, const Json& event) {
+  if (name == "start") {
+    has_started_ = true;
+    finish_.reset();
+    progress_.max_steps = count_in(event, "max_steps");
+    closing_.num_ranks = static_cast<int>(std::max<int64_t>(1, count_in(event, "world_size")));
+    closing_.num_nodes = static_cast<int>(std::max<int64_t>(1, count_in(event, "num_nodes")));
+    tell(event, start_text(event));
+  } else if (name == "resume") {
+    tell(event, resume_text(event));
+  } else if (name == "log") {
+    tell(event, entry_text(event));
+  } else if (name == "evaluation") {
+    evaluation_ = event;
+    tell(event, entry_text(event));
+  } else if (name == "checkpoint") {
+    checkpoint_ = event;
+    tell(event, fmt::format("saved {} ({} in {:.1f} s)", text_in(event, "folder"),
+                            format_bytes(count_in(event, "bytes")), number_or(event, "write_s")));
+  } else if (name == "checkpoint_failed") {
+    tell(event, fmt::format("no checkpoint {}: {}", text_in(event, "folder"), text_in(event, "message")));
+  } else if (name == "warning" || name == "error") {
+    tell(event, name + ": " + text_in(event, "message"));
+  } else if (name == "finish") {
+    finish_ = event;
+  }
+}
+
+void WatchedRun::tell(const Json& event, std::string line) {
+  const double time = number_or(event, "time");
+  if (time > 0 && time <= last_told_) return;  // told before a restart
+  last_told_ = std::max(last_told_, time);
+  news_.push_back(std::move(line));
+}
+
+std::vector<std::string> WatchedRun::take_news() { return std::exchange(news_, {}); }
+
+bool WatchedRun::is_stale(double age_s) const {
+  return !has_finished() && progress_.step > 0 && age_s > std::max(kStaleSeconds, kStaleSteps * step_time_s_);
+}
+
+ProgressContents WatchedRun::progress(double age_s) const {
+  ProgressContents progress = progress_;
+  if (is_stale(age_s)) {
+    progress.activity = fmt::format("last step {} ago", format_eta(age_s));
+    progress.eta_s.reset();
+  } else if (progress.eta_s) {
+    progress.eta_s = std::max(0.0, *progress.eta_s - age_s);
+  }
+  return progress;
+}
+
+std::string WatchedRun::closing(int64_t width) const {
+  if (!finish_) return "";
+  return closing_table(summary_of(*finish_), closing_, width);
+}
+
+Json WatchedRun::json(double age_s) const {
+  const ProgressContents now = progress(age_s);
+  Json json = {{"state", has_finished()    ? "finished"
+                         : !has_begun()    ? "waiting"
+                         : is_stale(age_s) ? "stale"
+                                           : "running"},
+               {"step", now.step},
+               {"max_steps", now.max_steps}};
+  if (now.step > 0) {
+    json.update({{"last_step_age_s", age_s},
+                 {"loss", now.loss},
+                 {"learning_rate", now.learning_rate},
+                 {"tokens_per_second", now.tokens_per_second},
+                 {"tflops", now.tflops}});
+    if (now.loss_change) json["loss_change"] = *now.loss_change;
+    if (now.mfu) json["mfu"] = *now.mfu;
+    if (now.eta_s) json["eta_s"] = *now.eta_s;
+  }
+  if (evaluation_) json["evaluation"] = *evaluation_;
+  if (checkpoint_) json["checkpoint"] = *checkpoint_;
+  if (finish_) json["finish"] = *finish_;
+  return json;
+}
+
+}  // namespace tessera

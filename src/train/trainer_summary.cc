@@ -1,0 +1,62 @@
+// How long a run will take, and what it was.
+#include "base/divide_up.h"
+#include "platform/cpu.h"
+#include "platform/memory_info.h"
+#include "train/measure/speed_hint.h"
+#include "train/trainer.h"
+
+namespace tessera {
+
+RunEstimates Trainer::estimates() const {
+  RunEstimates estimates;
+  if (data_->eval) estimates.evaluation_tokens = data_->eval->num_tokens();
+  if (choices_) estimates.evaluation_tokens += choices_->num_tokens();
+  estimates.saves_in_background = args_.async_save;
+  estimates.checkpoint_s = files_->checkpoint_estimate_s();
+  estimates.model_s = files_->model_estimate_s();
+  return estimates;
+}
+
+TrainSummary Trainer::summarize() const {
+  TrainSummary summary;
+  summary.num_steps = progress_.step;
+  summary.epoch = progress_.epoch;
+  summary.train_loss = progress_.mean_loss();
+  summary.runtime_s = totals_.runtime_s();
+  summary.num_tokens = progress_.num_input_tokens_seen;
+  summary.tokens_per_second = totals_.tokens_per_second();
+  summary.tflops = totals_.tflops();
+  summary.mfu = peak_->share_of_peak(summary.tflops);
+  summary.peak = peak_->best();
+  summary.network = totals_.network();
+  summary.folder = args_.output_dir;
+  summary.peak_resident_bytes = peak_resident_bytes();
+  for (const LogEntry& entry : log_.history()) {
+    const std::optional<double> loss = value_of(entry, "eval_loss");
+    if (!loss || (summary.best_evaluation && summary.best_evaluation->loss <= *loss)) continue;
+    summary.best_evaluation = {entry.step, *loss};
+  }
+  return summary;
+}
+
+void Trainer::add_times(TrainSummary* summary) const {
+  summary->times = totals_.times();
+  summary->times.total_s = since_start_.seconds();
+  SpeedFacts facts;
+  facts.times = summary->times;
+  facts.mfu = summary->mfu;
+  facts.num_nodes = world().num_nodes;
+  facts.world_size = world().world_size;
+  const int64_t num_passes =
+      divide_up(args_.gradient_accumulation_steps, plan_.micro_batches_per_pass) * world().world_size;
+  if (totals_.num_steps() > 0) facts.pass_tokens = totals_.num_tokens() / totals_.num_steps() / num_passes;
+  facts.gradient_checkpointing = args_.gradient_checkpointing;
+  facts.fits_without_checkpointing = plan_.fits_without_checkpointing;
+  facts.async_save = args_.async_save;
+  facts.num_threads = pool_.num_threads();
+  // Fewer threads than cores are a mistake only if someone asked for them.
+  facts.num_cores = args_.num_threads > 0 ? cpu_limits().num_threads() : facts.num_threads;
+  summary->hint = speed_hint(facts);
+}
+
+}  // namespace tessera
