@@ -109,6 +109,9 @@ struct TrainingArguments : DataArguments {
   std::string include_num_input_tokens_seen = "no";
   bool disable_tqdm = false;
   std::string log_level = "passive";
+  std::optional<int64_t> metrics_port;  // metrics_arguments.h
+  std::string metrics_host = "127.0.0.1";
+  double health_timeout = 0;  // seconds; 0 = derived
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
   double eval_delay = 0;
