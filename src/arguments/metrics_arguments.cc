@@ -24,6 +24,10 @@ void declare_metrics_flags(FlagTable* table, TrainingArguments* args) {
       at_least(0));
 }
 
-std::optional<int64_t> serving_port(const TrainingArguments& args) { return args.metrics_port; }
+std::optional<int64_t> serving_port(const TrainingArguments& args) {
+  if (args.metrics_port) return args.metrics_port;
+  if (!args.reports_to("prometheus") && !args.reports_to("dashboard")) return std::nullopt;
+  return kDefaultMetricsPort;
+}
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "arguments/metrics_arguments.h"
 #include "expect_error.h"
 #include "io/file.h"
 #include "serve/metrics/metric_table.h"
@@ -40,6 +41,10 @@ class RunServerTest : public testing::Test {
 TEST_F(RunServerTest, NothingIsServedUnlessAskedFor) {
   args_.metrics_port.reset();
   EXPECT_EQ(open(), nullptr);
+  args_.report_to = {"prometheus"};
+  EXPECT_EQ(serving_port(args_), kDefaultMetricsPort);
+  args_.metrics_port = 0;
+  EXPECT_EQ(serving_port(args_), 0);
 }
 
 TEST_F(RunServerTest, MetricsAreServedInBothFormats) {
