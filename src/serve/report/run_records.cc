@@ -128,10 +128,6 @@ void RunRecords::add_event(const Event& event) {
     start_ = event;
     finish_ = nullptr;
     ++num_starts_;
-    const auto resumed = number_in(event, "resumed_step");
-    std::erase_if(evaluations_, [&](const Event& evaluation) {
-      return number_in(evaluation, "step").value_or(0) > resumed.value_or(0);
-    });
   } else if (name == "evaluation") {
     append(&evaluations_, event);
   } else if (name == "checkpoint") {
@@ -166,15 +162,18 @@ bool is_run_folder(const fs::path& folder) {
   return fs::is_regular_file(folder / "metrics.jsonl", ignored);
 }
 
-RunRecords read_run_folder(const fs::path& folder, int64_t until_step) {
+RunRecords read_run_folder(const fs::path& folder, std::optional<int64_t> until_step) {
   if (!is_run_folder(folder)) {
     fail(ExitCode::kNoInput, "{}: expected the output_dir of a training run, found no metrics.jsonl",
          folder.string());
   }
   RunRecords run;
+  const auto is_after = [&](const nlohmann::ordered_json& record) {
+    return until_step && number_in(record, "step").value_or(0) > static_cast<double>(*until_step);
+  };
   const bool has_events = fs::exists(folder / "events.jsonl");
   for_each_record(folder / "metrics.jsonl", [&](const nlohmann::ordered_json& line) {
-    if (number_in(line, "step").value_or(0) > static_cast<double>(until_step)) return;
+    if (is_after(line)) return;
     run.add_step(line);
     if (!has_events) add_checkpoint_of_step(line, &run);
   });
@@ -183,7 +182,7 @@ RunRecords read_run_folder(const fs::path& folder, int64_t until_step) {
     return run;
   }
   for_each_record(folder / "events.jsonl", [&](const nlohmann::ordered_json& event) {
-    if (number_in(event, "step").value_or(0) <= static_cast<double>(until_step)) run.add_event(event);
+    if (!is_after(event)) run.add_event(event);
   });
   return run;
 }

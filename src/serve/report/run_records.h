@@ -6,6 +6,7 @@
 #include <deque>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ class RunRecords {
   //   start        the last start event; after a resume, of the last start
   //   num_starts   how often the run was started
   //   evaluations, checkpoints, messages    their events, the last kMaxEvents of each; a message has a level,
-  //                "warning" or "error", and evaluations after a step at which the run resumed are dropped
+  //                "warning" or "error"
   //   memory, finish    their last events, null without
   //   ranks        RankHistory::json()
   //   num_steps, first_step, last_step
@@ -57,7 +58,7 @@ class RunRecords {
 // training_args.json, trainer_state.json and memory.json instead. A last line without its end is one that is
 // being written, and ignored. Errors: kNoInput without metrics.jsonl; kBadData names the file and the line.
 // With `until_step`, steps and events after it are left out.
-RunRecords read_run_folder(const std::filesystem::path& folder, int64_t until_step = INT64_MAX);
+RunRecords read_run_folder(const std::filesystem::path& folder, std::optional<int64_t> until_step = {});
 
 // True if a run has written its metrics there.
 bool is_run_folder(const std::filesystem::path& folder);

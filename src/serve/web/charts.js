@@ -107,7 +107,7 @@ export class Chart {
       scales: { x: { time: false }, y: { distr: this.isLog ? 3 : 1, range: this.isLog ? undefined : options.range } },
       axes: [
         { ...axis, values: (_, splits) => splits.map((value) => (this.xLabel === "hours" ? formatNumber(value, 3) : formatShort(value))), space: 56, size: 28 },
-        { ...axis, values: (_, splits) => splits.map((value) => (value === null ? "" : format(value))), size: 56, space: 36 },
+        { ...axis, values: (_, splits) => splits.map((value) => (value === null ? "" : format(value))), size: axisSize, space: 36 },
       ],
       cursor: {
         sync: { key: SYNC_KEY, scales: ["x", null], setSeries: false },
@@ -119,8 +119,7 @@ export class Chart {
       },
       series: [{}, ...this.series.map((one) => ({
         stroke: one.color, width: one.width ?? 1.75, dash: one.dash, alpha: one.faint ? 0.3 : 1, fill: one.fill,
-        spanGaps: false, paths: one.points ? () => null : undefined,
-        points: one.points ? { show: true, size: 7, width: 1.5, fill: cssValue("--card") } : { show: false },
+        points: one.points ? { show: true, size: 8, width: 2, fill: cssValue("--card") } : { show: false },
       }))],
       hooks: {
         setSelect: [(plot) => {
@@ -231,6 +230,9 @@ function nearestValue(values, at) {
   }
   return null;
 }
+
+// Pixels for the labels of a vertical axis.
+const axisSize = (_, labels) => 18 + 7 * Math.max(4, ...(labels ?? []).map((label) => label.length));
 
 function lastValue(values) {
   for (let i = values.length - 1; i >= 0; --i) if (isNumber(values[i])) return i;

@@ -37,7 +37,7 @@ export function formatNumber(value, digits = 4) {
 }
 
 export const formatCount = (value) => (isNumber(value) ? Math.round(value).toLocaleString("en-US") : NONE);
-export const formatPercent = (share, digits = 1) => (isNumber(share) ? `${(100 * share).toFixed(digits)} %` : NONE);
+export const formatPercent = (share, digits = 1) => (isNumber(share) ? `${(100 * share).toFixed(digits).replace(/^-(0\.?0*)$/, "$1")} %` : NONE);
 
 // 1500 -> "1.5k": for axes.
 export function formatShort(value) {
@@ -46,7 +46,7 @@ export function formatShort(value) {
   for (const [unit, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
     if (size >= unit) return `${Number((value / unit).toPrecision(4))}${letter}`;
   }
-  return String(Number(value.toPrecision(4)));
+  return size !== 0 && size < 1e-3 ? Number(value.toPrecision(3)).toExponential() : String(Number(value.toPrecision(4)));
 }
 
 export function formatBytes(value) {
@@ -76,5 +76,6 @@ export function formatTime(unixSeconds) {
 
 export function median(values) {
   const sorted = values.filter(isNumber).sort((a, b) => a - b);
-  return sorted.length === 0 ? NaN : sorted[Math.floor(sorted.length / 2)];
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;  // NaN without values
 }

@@ -54,10 +54,10 @@ function describe(column, format) {
       last = i;
     });
     const name = page.shown.length > 1 ? `${run.name}: ` : "";
-    if (last === null) return `${name}no values here.`;
-    return `${name}${format(values[first])} at step ${formatCount(step[first])}, ${format(values[last])} at step ${formatCount(step[last])}; ` +
-      `lowest ${format(values[low])} (step ${formatCount(step[low])}), highest ${format(values[high])} (step ${formatCount(step[high])}).`;
-  }).join(" ");
+    if (last === null) return `${name}no values here`;
+    return `${name}from ${format(values[first])} to ${format(values[last])}, lowest ${format(values[low])} at step ` +
+      `${formatCount(step[low])}, highest ${format(values[high])} at step ${formatCount(step[high])}`;
+  }).join("\n");
 }
 
 function columnChart(id, title, column, options = {}) {
@@ -73,7 +73,7 @@ function lossContent() {
   for (const run of page.shown) {
     const points = run.records.evaluations.filter((one) => isNumber(one.eval_loss));
     if (points.length === 0) continue;
-    series.push({ label: `${run.name}, evaluation`, color: runColor(colorIndex(run)), points: true,
+    series.push({ label: `${run.name}, evaluation`, color: runColor(colorIndex(run)), points: true, dash: [5, 4], width: 1.25,
       x: scaled(points.map((one) => run.xOf(one.step, page.axis))), y: points.map((one) => one.eval_loss) });
   }
   return { series, summary: describe("loss", formatNumber), xLabel: xLabel() };
@@ -86,11 +86,11 @@ function sharesContent() {
   const stacked = parts.map((shares, part) => {
     const y = shares.map((share, i) => (sums[i] += share));
     const color = cssValue(`--part-${part}`);
-    return { label: TIME_PARTS[part][1], color: cssValue("--card"), fill: color, swatch: color, width: 1, x: scaled(x), y, values: shares };
+    return { label: TIME_PARTS[part][1], color: cssValue("--card"), fill: color, swatch: color, width: 0.5, x: scaled(x), y, values: shares };
   });
   const means = parts.map((shares) => shares.reduce((a, b) => a + b, 0) / Math.max(shares.length, 1));
   const summary = x.length === 0 ? "" : `${page.shown.length > 1 ? `${run.name}: ` : ""}` + TIME_PARTS.map(([, name], i) => [name, means[i]])
-    .filter(([, mean]) => mean >= 0.005).sort((a, b) => b[1] - a[1]).map(([name, mean]) => `${name} ${formatPercent(mean, 0)}`).join(", ") + ".";
+    .filter(([, mean]) => mean >= 0.005).sort((a, b) => b[1] - a[1]).map(([name, mean]) => `${name} ${formatPercent(mean, 0)}`).join(", ");
   // The sum of all parts is drawn first, so that each lower one covers what is not its own.
   return { series: stacked.reverse(), summary, xLabel: xLabel() };
 }
@@ -102,7 +102,7 @@ function networkContent() {
   const hidden = run.recent("network_hidden");
   return { series, xLabel: xLabel(), summary: series.length === 0 ? ""
     : `${formatBytes(run.recent("network_sent_bytes"))} sent and ${formatBytes(run.recent("network_received_bytes"))} received in a step; ` +
-      `transfers take ${formatDuration(run.recent("network_time_s"))}, ${formatPercent(hidden)} of it while computing.` };
+      `transfers take ${formatDuration(run.recent("network_time_s"))}, ${formatPercent(hidden)} of it while computing` };
 }
 
 const oneOrLess = (_, low, high) => [Math.min(low, 0), Math.max(high * 1.1, 0.01)];
@@ -144,7 +144,7 @@ function makeToolbar(root) {
     requestUpdate();
   } }, Object.entries(AXES).map(([value, label]) => el("option", { value }, label)));
   const reset = el("button", { type: "button", id: "reset-zoom", disabled: true, onclick: () => showRange(null) }, "Reset zoom");
-  const theme = el("button", { type: "button", id: "theme", onclick: toggleTheme }, "Theme");
+  const theme = el("button", { type: "button", id: "theme", onclick: toggleTheme }, "Dark theme");
   const help = el("button", { type: "button", id: "help", "aria-haspopup": "dialog", onclick: () => dialog.showModal() }, "Keys");
   const dialog = keysDialog();
   page.runList = el("fieldset", { class: "runs", id: "runs" });
@@ -245,6 +245,7 @@ const store = {
 
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
+  document.getElementById("theme").textContent = theme === "dark" ? "Light theme" : "Dark theme";
   for (const chart of charts.all) chart.rebuild();
   requestUpdate();
 }
@@ -344,6 +345,7 @@ async function main() {
   page.focus = page.runs[0];
   makeToolbar(document.getElementById("toolbar"));
   makeSections(document.getElementById("main"));
+  setTheme(document.documentElement.dataset.theme);
   document.getElementById("footer").textContent = page.source.note(formatTime);
   fillRunList();
   charts.onRange = (range) => {

@@ -31,7 +31,7 @@ export class Header {
     const ranks = start.world_size > 1 ? `${start.world_size} ranks on ${start.num_nodes ?? 1} ${start.num_nodes > 1 ? "nodes" : "node"}` : null;
     this.where.textContent = [
       start.num_parameters ? `${formatCount(start.num_parameters)} parameters` : null,
-      ranks, start.host, start.operations,
+      ranks, start.host,
       start.time ? `started ${formatTime(start.time)}` : null,
       run.records.num_starts > 1 ? `start ${run.records.num_starts}` : null,
       start.version ? `tessera ${start.version}` : null,
@@ -74,11 +74,13 @@ export function memoryPanel(run) {
     bar.append(part);
     return [el("span", {}, swatch({ color }), kind), formatBytes(bytes), formatPercent(bytes / planned)];
   });
-  rows.push(["planned, in all", formatBytes(planned), ""]);
+  const ofSteps = kinds.reduce((sum, [kind, bytes]) => sum + (kind === "while saving" ? 0 : bytes), 0);
+  rows.push(["all, planned", formatBytes(planned), formatPercent(1)]);
+  rows.push(["planned for steps", formatBytes(ofSteps), formatPercent(ofSteps / planned)]);
   if (isNumber(measured)) rows.push(["measured after the first step", formatBytes(measured), formatPercent(measured / planned)]);
-  if (isNumber(limit)) rows.push(["free for this run at its start", formatBytes(limit), formatPercent(planned / limit) + " used"]);
+  if (isNumber(limit)) rows.push(["limit: free when the run started", formatBytes(limit), ""]);
   const text = `Planned ${formatBytes(planned)} for each node` +
-    (isNumber(limit) ? `, ${formatPercent(planned / limit)} of the ${formatBytes(limit)} that were free.` : ".");
+    (isNumber(limit) ? `, ${formatPercent(planned / limit)} of the ${formatBytes(limit)} that were free` : "");
   return panel("memory", "Memory of a node", el("p", { class: "summary" }, text), bar,
     tableOf("Memory of a node by kind", ["kind", "bytes", "share"], rows, [1, 2]));
 }
@@ -108,8 +110,8 @@ export function ranksPanel(run) {
     return strip;
   };
   const lastMedian = median(ranks.last_s);
-  const text = `Rank ${slowest.rank} computes longest, ${formatPercent(Math.max(slowest.mean, 0))} more than the median rank.` +
-    (lags.length > MAX_RANKS ? ` Shown are the ${MAX_RANKS} slowest of ${lags.length}.` : "");
+  const text = `Rank ${slowest.rank} computes longest, ${formatPercent(Math.max(slowest.mean, 0))} more than the median rank` +
+    (lags.length > MAX_RANKS ? `; shown are the ${MAX_RANKS} slowest of ${lags.length}` : "");
   return panel("ranks", "Ranks", el("p", { class: "summary" }, text),
     tableOf("Ranks and how far each lags behind the median", ["rank", "node", "last step", "lag now", "mean lag", "over the run"],
       shown.map((one) => [String(one.rank), String(Math.floor(one.rank / perNode)), formatDuration(one.last),
@@ -121,7 +123,7 @@ export function checkpointsPanel(run) {
   if (checkpoints.length === 0) return null;
   const last = checkpoints[checkpoints.length - 1];
   const stall = checkpoints.reduce((sum, one) => sum + (one.stall_s ?? 0), 0);
-  const text = `The last is of step ${formatCount(last.step)}. All of them held up training for ${formatDuration(stall)}.`;
+  const text = `The last is of step ${formatCount(last.step)}. All of them held up training for ${formatDuration(stall)}`;
   const rows = checkpoints.slice(-100).reverse().map((one) => [formatCount(one.step), formatBytes(one.bytes), formatDuration(one.write_s),
     formatDuration(one.stall_s), formatBytes(one.bytes / one.write_s) + "/s", one.time ? formatTime(one.time) : "–"]);
   return panel("checkpoints", "Checkpoints", el("p", { class: "summary" }, text),
@@ -132,7 +134,7 @@ export function evaluationsPanel(run) {
   const { evaluations } = run.records;
   if (evaluations.length === 0) return null;
   const best = run.bestEvaluation;
-  const text = best ? `Best: ${formatNumber(best.eval_loss)} at step ${formatCount(best.step)}, perplexity ${formatNumber(Math.exp(best.eval_loss))}.` : "";
+  const text = best ? `Best: ${formatNumber(best.eval_loss)} at step ${formatCount(best.step)}, perplexity ${formatNumber(Math.exp(best.eval_loss))}` : "";
   const known = ["eval_loss", "eval_runtime", "eval_samples_per_second"];
   const names = [...new Set(evaluations.flatMap((one) => Object.keys(one)))]
     .filter((name) => name.startsWith("eval_") && evaluations.some((one) => isNumber(one[name])));
@@ -182,17 +184,18 @@ export class SettingsPanel {
     const wanted = this.search.value.trim().toLowerCase();
     const names = [...new Set(this.runs.flatMap((run) => Object.keys(run.start.arguments)))].sort();
     let numDifferent = 0;
-    const rows = [];
+    const [same, different] = [[], []];
     for (const name of names) {
       const texts = this.runs.map((run) => settingText(run.start.arguments[name]));
       const differs = texts.some((text) => text !== texts[0]);
       numDifferent += differs;
       if (!`${name} ${texts.join(" ")}`.toLowerCase().includes(wanted)) continue;
       if (this.runs.length > 1 && this.onlyDifferent.checked && !differs) continue;
-      rows.push(Object.assign([name, ...texts], { className: differs ? "different" : null }));
+      (differs ? different : same).push(Object.assign([name, ...texts], { className: differs ? "different" : null }));
     }
+    const rows = [...different, ...same];
     this.count.textContent = `${rows.length} of ${names.length} settings` +
-      (this.runs.length > 1 ? `; ${numDifferent} differ between the runs and are marked` : "");
+      (this.runs.length > 1 ? `; ${numDifferent} differ between the runs; they are marked and come first` : "");
     this.body.replaceChildren(tableOf("Configuration", ["setting", ...this.runs.map((run) => run.name)], rows));
   }
 }

@@ -169,7 +169,7 @@ export class Run {
 }
 
 // Shares of the time of a step by part, as means over at most `max` spans of steps: {x, parts: [[share]]}.
-export function timeShares(run, axis, max = 240) {
+export function timeShares(run, axis, max = 100) {
   const xs = run.xs(axis);
   const parts = TIME_PARTS.map(([name]) => run.column(name));
   const spans = Math.min(max, xs.length);
@@ -192,11 +192,11 @@ export function timeShares(run, axis, max = 240) {
 
 // Bytes of a node by kind while a step runs, and what only saving adds; null without a memory plan.
 export function memoryByKind(records) {
-  const plan = records.memory?.predicted ?? records.start?.memory?.predicted;
-  if (!plan?.items) return null;
-  const ranks = records.memory?.local_world_size ?? records.start?.memory?.local_world_size ?? 1;
+  const items = records.memory?.predicted?.items ?? records.start?.memory;
+  if (!Array.isArray(items)) return null;
+  const ranks = records.memory?.local_world_size ?? (records.start.world_size ?? 1) / (records.start.num_nodes ?? 1);
   const kinds = new Map();
-  for (const item of plan.items) {
+  for (const item of items) {
     const bytes = item.bytes * (item.scope === "rank" ? ranks : 1);
     const name = item.use === "saving" ? "while saving" : item.kind;
     kinds.set(name, (kinds.get(name) ?? 0) + bytes);

@@ -28,19 +28,18 @@ export class LiveSource {
     Object.assign(this, { onChange, onProblem, runs: [], names: [], clockAhead: 0 });
   }
 
+  // The server prepares answers in the background, and says so with status 202.
   async fetchJson(path) {
-    const response = await fetch(path);
-    if (!response.ok) throw new Error((await response.text()).trim() || `${path}: ${response.status}`);
-    return response.json();
+    for (;;) {
+      const response = await fetch(path);
+      if (!response.ok) throw new Error((await response.text()).trim() || `${path}: ${response.status}`);
+      if (response.status !== 202) return response.json();
+      await new Promise((resolve) => setTimeout(resolve, 60));
+    }
   }
 
-  // A run in another folder is read in the background: the server says so until it has it.
   async load(name) {
-    for (;;) {
-      const json = await this.fetchJson(`api/run?name=${encodeURIComponent(name)}`);
-      if (!json.is_loading) return new Run(json);
-      await new Promise((resolve) => setTimeout(resolve, 200));
-    }
+    return new Run(await this.fetchJson(`api/run?name=${encodeURIComponent(name)}`));
   }
 
   async open() {
@@ -79,7 +78,10 @@ export class LiveSource {
     }));
     // More was missed than the server keeps.
     events.addEventListener("reload", () => this.refresh(run));
-    events.onerror = () => this.onProblem("The connection to the run is lost; trying again.");
+    events.onerror = () => {
+      if (run.finish) events.close();  // the program has ended, and its server with it
+      else this.onProblem("The connection to the run is lost; trying again.");
+    };
     events.onopen = () => this.onProblem("");
     // Without steps, time goes on.
     setInterval(this.onChange, 5000);
