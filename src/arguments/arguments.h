@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "arguments/data_arguments.h"
@@ -101,6 +102,9 @@ struct TrainingArguments : DataArguments {
   std::optional<int64_t> stage3_param_persistence_threshold;
   bool overlap_comm = true;
   std::optional<DType> communication_data_type;  // once resolved: BF16 or F32
+  // Of DeepSpeed's monitors; nullopt = off.
+  std::optional<std::string> monitor_tensorboard_dir;
+  std::optional<std::string> monitor_csv_dir;
 
   // Logging, evaluation, saving. Steps below 1 are a fraction of all steps.
   std::string logging_strategy = "steps";
@@ -109,6 +113,9 @@ struct TrainingArguments : DataArguments {
   std::string include_num_input_tokens_seen = "no";
   bool disable_tqdm = false;
   std::string log_level = "passive";
+  std::vector<std::string> report_to = {"jsonl"};  // none, or names of report_arguments.cc
+  std::string logging_dir;                         // "" = the default
+  std::string run_name;                            // "" = as output_dir
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
   double eval_delay = 0;
@@ -151,6 +158,9 @@ struct TrainingArguments : DataArguments {
   // From a signal to the end of the process.
   double time_to_end_s() const { return std::min(grace_period_s, agent_grace_s); }
   int64_t save_bytes_per_second() const;  // 0 = no limit
+  bool reports_to(std::string_view sink) const {
+    return std::find(report_to.begin(), report_to.end(), sink) != report_to.end();
+  }
   bool evaluates() const { return eval_strategy != "no" || eval_on_start; }
   DType training_dtype() const;
   LogLevel lowest_log_level() const;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "expect_error.h"
 #include "support/arguments_test_support.h"
 
 namespace tessera {
@@ -334,9 +335,52 @@ TEST_F(ArgumentsTest, WhatWouldChangeTheResultIsRefused) {
 
 TEST_F(ArgumentsTest, WhatIsHarmlessIsAccepted) {
   give("dataloader_num_workers", "4");
-  give("report_to", "tensorboard");
+  give("wandb_project", "p");
   give("ddp_backend", "gloo");
   give("use_cpu", "true");
+}
+
+TEST_F(ArgumentsTest, ReportToIsAListOfSinks) {
+  using Names = std::vector<std::string>;
+  const auto reports = [&](const Names& values) {
+    table_.set(*table_.find("report_to"), values, "command line");
+    return args_.report_to;
+  };
+  EXPECT_EQ(args_.report_to, Names{"jsonl"});
+  EXPECT_EQ(reports({"mlflow", "tensorboard", "mlflow"}), (Names{"tensorboard", "mlflow"}));
+  EXPECT_TRUE(args_.reports_to("mlflow"));
+  EXPECT_FALSE(args_.reports_to("csv"));
+  EXPECT_EQ(reports({"all"}), (Names{"jsonl", "tensorboard", "csv", "mlflow", "prometheus", "dashboard"}));
+  for (const Names& nothing : {Names{"none"}, Names{"None"}, Names{"null"}, Names{}})
+    EXPECT_EQ(reports(nothing), Names{"none"});
+  EXPECT_FALSE(args_.reports_to("jsonl"));
+}
+
+TEST_F(ArgumentsTest, ReportToNamesWhatThereIs) {
+  EXPECT_EQ(refusal("report_to", "wandb"),
+            "command line: --report_to wandb is not supported: choose from jsonl, tensorboard, csv, mlflow, "
+            "prometheus, dashboard");
+  EXPECT_EQ(refusal("report_to", "tensorbord"),
+            "command line: --report_to: expected none, all or some of jsonl, tensorboard, csv, mlflow, "
+            "prometheus, dashboard, found 'tensorbord'");
+  expect_error(ExitCode::kUsage, {"expected none alone, found other names with it"}, [&] {
+    table_.set(*table_.find("report_to"), {"csv", "none"}, "command line");
+  });
+}
+
+TEST_F(ArgumentsTest, MonitorsOfDeepSpeedHaveFoldersOfTheirOwn) {
+  const auto resolve_with = [&](const std::string& monitors) {
+    give("deepspeed", R"({"train_micro_batch_size_per_gpu": "auto", )" + monitors + "}");
+    resolve();
+  };
+  resolve_with(R"("tensorboard": {"enabled": true, "output_path": "logs", "job_name": "j"},
+                  "csv_monitor": {"enabled": "true"}, "wandb": {"enabled": false})");
+  EXPECT_EQ(args_.monitor_tensorboard_dir, "logs/j");
+  EXPECT_EQ(args_.monitor_csv_dir, "DeepSpeedJobName");
+  EXPECT_EQ(args_.report_to, std::vector<std::string>{"jsonl"});
+  resolve_with(R"("tensorboard": {"enabled": false, "output_path": "logs"}, "csv_monitor": {})");
+  EXPECT_EQ(args_.monitor_tensorboard_dir, std::nullopt);
+  EXPECT_EQ(args_.monitor_csv_dir, std::nullopt);
 }
 
 TEST_F(ArgumentsTest, Bf16IsAnotherSpellingOfDtype) {

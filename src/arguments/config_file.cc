@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arguments/foreign_datasets.h"
+#include "arguments/report_arguments.h"
 #include "base/error.h"
 #include "base/json_value.h"
 #include "base/mistakes.h"
@@ -278,6 +279,7 @@ void apply_config_text(std::string_view text, ConfigSyntax syntax, const std::st
   std::vector<ConfigSetting> settings =
       syntax == ConfigSyntax::kJson ? read_json(text, origin) : read_yaml(text, origin);
   translate_foreign_datasets(origin, &settings);
+  drop_unsupported_services(origin, *table, &settings);
   std::vector<std::string> mistakes;
   for (size_t i = 0; i < settings.size(); ++i) {
     try {

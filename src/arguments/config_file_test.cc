@@ -40,6 +40,36 @@ class ConfigFileTest : public testing::Test {
   FlagTable table_;
 };
 
+TEST_F(ConfigFileTest, ReportToIsATextOrAListAndDropsForeignServices) {
+  using Names = std::vector<std::string>;
+  // Returns report_to and what was warned of.
+  const auto reports = [](ConfigSyntax syntax, std::string_view text, const Names& flag = {}) {
+    TrainingArguments args;
+    FlagTable table;
+    declare_training_flags(&table, &args);
+    if (!flag.empty()) table.set(*table.find("report_to"), flag, "command line");
+    testing::internal::CaptureStderr();
+    apply_config_text(text, syntax, "run", &table);
+    return std::pair(args.report_to, testing::internal::GetCapturedStderr());
+  };
+  using testing::Pair;
+  EXPECT_THAT(reports(ConfigSyntax::kYaml, "report_to: tensorboard"), Pair(Names{"tensorboard"}, ""));
+  EXPECT_THAT(reports(ConfigSyntax::kYaml, "report_to: [csv, tensorboard]"),
+              Pair(Names{"tensorboard", "csv"}, ""));
+  EXPECT_THAT(reports(ConfigSyntax::kJson, R"({"report_to": []})"), Pair(Names{"none"}, ""));
+  EXPECT_THAT(reports(ConfigSyntax::kJson, R"({"report_to": null})"), Pair(Names{"jsonl"}, ""));
+  EXPECT_THAT(reports(ConfigSyntax::kJson, R"({"report_to": ["wandb", "mlflow"]})"),
+              Pair(Names{"mlflow"}, HasSubstr("run:1: report_to wandb has no effect: it is not supported")));
+  EXPECT_THAT(reports(ConfigSyntax::kYaml, "seed: 1\nreport_to: comet_ml"),
+              Pair(Names{"jsonl"}, HasSubstr("run:2: report_to comet_ml has no effect")));
+  EXPECT_THAT(reports(ConfigSyntax::kYaml, "report_to: wandb", {"csv"}), Pair(Names{"csv"}, ""));
+}
+
+TEST_F(ConfigFileTest, AnUnknownReportIsRefused) {
+  EXPECT_THAT(refusal(ConfigSyntax::kYaml, "report_to: [wandb, tensorbord]"),
+              HasSubstr("run.cfg:1: --report_to: expected none, all or some of"));
+}
+
 TEST_F(ConfigFileTest, JsonSettingsOfEveryType) {
   apply(ConfigSyntax::kJson, R"({
     "model_name_or_path": "m", "dataset": ["a.txt", "b.txt"], "learning_rate": 2e-4, "max_steps": 30,

@@ -31,6 +31,8 @@ class DeepSpeedMerge {
                      old_defaults_ ? 0.0 : 1.0);
     if (config_.optimizer) merge_optimizer(*config_.optimizer);
     if (config_.scheduler) merge_scheduler(*config_.scheduler);
+    args_->monitor_tensorboard_dir = config_.tensorboard_dir;
+    args_->monitor_csv_dir = config_.csv_dir;
     report_mismatches();
   }
 

@@ -128,10 +128,16 @@ constexpr ForeignNames kNames[] = {
             "ref_model_* num_generations",
             "training is always on the next token (pre-training, supervised fine-tuning): leave it out; the "
             "stage of ZeRO is zero_stage"),
-    missing("wandb use_wandb swanlab swanlab_* use_swanlab comet_* use_comet mlflow mlflow_* "
-            "use_mlflow* tensorboard tensorboard_* use_tensorboard neptune_* clearml_* dvclive_*",
-            "reporting to other programs is not supported: leave it out; metrics.jsonl in output_dir has "
-            "every step"),
+    missing("wandb use_wandb swanlab swanlab_* use_swanlab comet_* use_comet neptune_* clearml_* dvclive_*",
+            "this service is not supported: leave it out; report_to lists those that are, and metrics.jsonl "
+            "in output_dir has every step"),
+    missing("tensorboard use_tensorboard enable_tensorboard",
+            "report_to tensorboard writes event files, into logging_dir"),
+    means("logging_dir", "tensorboard_dir tensorboard_log_dir tensorboard_logdir tb_log_dir save_tb_folder"),
+    missing(
+        "mlflow mlflow_* use_mlflow* hf_mlflow_*",
+        "report_to mlflow reports to the server or folder of MLFLOW_TRACKING_URI in the environment, under "
+        "MLFLOW_EXPERIMENT_NAME and run_name"),
     missing("val_size val_set_size validation_split eval_ratio valid_ratio test_size",
             "a share of rows for evaluation is given in percent: validation_split_percentage"),
     missing("max_samples max_train_samples max_eval_samples num_samples",

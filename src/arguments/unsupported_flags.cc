@@ -26,7 +26,7 @@ constexpr const char* kNoGpu = "it applies only to GPUs and other accelerators";
 constexpr const char* kNothingCompiled = "nothing is compiled at run time";
 constexpr const char* kNoWorkers = "rows are read from a cache file, without loader processes";
 constexpr const char* kNoHub = "nothing is uploaded";
-constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are always written";
+constexpr const char* kNoService = "this service is not supported; report_to lists those that are";
 constexpr const char* kAllWeights = "there are no adapters; all weights are trained";
 constexpr const char* kNotQuantised = "weights are bfloat16 or float32, see --dtype";
 constexpr const char* kOneAttention = "there is one implementation, which never stores the full score matrix";
@@ -150,18 +150,15 @@ constexpr Unsupported kIgnored[] = {
     {"ray_scope", kText, "last", "it is for hyperparameter search"},
     // Reports.
     {"logging_nan_inf_filter", kBool, "true", "a loss that is not finite ends the run"},
-    {"logging_dir", kText, "", kOwnMetrics},
-    {"report_to", kList, "none", kOwnMetrics},
-    {"run_name", kText, "", kOwnMetrics},
-    {"wandb_project", kText, "", kOwnMetrics},
-    {"wandb_entity", kText, "", kOwnMetrics},
-    {"wandb_watch", kText, "", kOwnMetrics},
-    {"wandb_name", kText, "", kOwnMetrics},
-    {"wandb_run_id", kText, "", kOwnMetrics},
-    {"wandb_log_model", kText, "", kOwnMetrics},
+    {"wandb_project", kText, "", kNoService},
+    {"wandb_entity", kText, "", kNoService},
+    {"wandb_watch", kText, "", kNoService},
+    {"wandb_name", kText, "", kNoService},
+    {"wandb_run_id", kText, "", kNoService},
+    {"wandb_log_model", kText, "", kNoService},
     {"plot_loss", kBool, "false", "the terminal shows a plot of the loss"},
-    {"project", kText, "huggingface", kOwnMetrics},
-    {"trackio_space_id", kText, "trackio", kOwnMetrics},
+    {"project", kText, "huggingface", kNoService},
+    {"trackio_space_id", kText, "trackio", kNoService},
     {"log_level_replica", kText, "warning", "log_level applies to all ranks"},
     {"log_on_each_node", kBool, "true", "rank 0 reports"},
     {"include_tokens_per_second", kBool, "false", "metrics.jsonl always has tokens_per_second"},

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -13,6 +12,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
 #include "io/file.h"
+#include "support/file_size_limit.h"
 #include "support/train_test_support.h"
 #include "train/output/output_folder.h"
 #include "train/stop_signal.h"
@@ -167,25 +167,6 @@ TEST(Checkpoints, OnlyTheNewestStayWithinTheLimit) {
       std::count_if(names.begin(), names.end(), [](auto& name) { return name.starts_with("checkpoint-"); }),
       2);
 }
-
-// Simulates a full disk: no file of this process grows beyond a size.
-class FileSizeLimit {
- public:
-  FileSizeLimit() : former_handler_(std::signal(SIGXFSZ, SIG_IGN)) { getrlimit(RLIMIT_FSIZE, &former_); }
-  ~FileSizeLimit() {
-    lift();
-    std::signal(SIGXFSZ, former_handler_);
-  }
-  void set(rlim_t max_bytes) const {
-    const rlimit limit = {max_bytes, former_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  void lift() const { setrlimit(RLIMIT_FSIZE, &former_); }
-
- private:
-  rlimit former_ = {};
-  void (*former_handler_)(int);
-};
 
 // Expects what a run of 6 steps that saves every other step leaves if checkpoint-2 failed.
 void expect_all_but_the_first(const TinyRun& tiny, const RecordingObserver& run) {

@@ -52,6 +52,7 @@ class ConfigReader {
     read_zero();
     read_optimizer();
     read_scheduler();
+    read_monitors();
     refuse_what_changes_results();
     return std::move(config_);
   }
@@ -269,6 +270,27 @@ class ConfigReader {
       scheduler.params["warmup_num_steps"] = 2;
     }
     config_.scheduler = std::move(scheduler);
+  }
+
+  void read_monitors() {
+    const auto is_enabled = [&](const char* name) {
+      return keys_.contains(name) && keys_[name].value("enabled", false);
+    };
+    const auto folder_of_monitor = [&](const char* name) -> std::optional<std::string> {
+      if (!is_enabled(name)) return std::nullopt;
+      const Json& monitor = keys_[name];
+      const std::filesystem::path output = monitor.value("output_path", "");
+      return (output / monitor.value("job_name", "DeepSpeedJobName")).string();
+    };
+    config_.tensorboard_dir = folder_of_monitor("tensorboard");
+    config_.csv_dir = folder_of_monitor("csv_monitor");
+    for (const char* name : {"wandb", "comet"}) {
+      if (is_enabled(name))
+        warn(name, "has no effect: this service is not supported; --report_to lists those that are");
+    }
+    for (const char* name : {"tensorboard", "csv_monitor", "wandb", "comet"}) {
+      if (keys_.contains(name) && !is_enabled(name)) config_.notes.push_back({name, "it is off"});
+    }
   }
 
   void refuse_what_changes_results() {

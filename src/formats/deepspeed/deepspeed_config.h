@@ -56,6 +56,9 @@ struct DeepSpeedConfig {
   bool gradients_are_summed = false;             // gradient_allreduce_op is sum, not mean
   std::optional<DeepSpeedOptimizer> optimizer;
   std::optional<DeepSpeedScheduler> scheduler;
+  // Folders of the monitors that are on: output_path/job_name.
+  std::optional<std::string> tensorboard_dir;
+  std::optional<std::string> csv_dir;
   std::vector<DeepSpeedNote> notes;
 };
 

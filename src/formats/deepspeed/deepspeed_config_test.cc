@@ -226,13 +226,29 @@ TEST(DeepSpeedConfig, WhatIsOffIsTaken) {
 
 TEST(DeepSpeedConfig, EveryKeyWithoutEffectIsNoted) {
   const DeepSpeedConfig config = parse(R"({"steps_per_print": 10, "wall_clock_breakdown": false,
-      "tensorboard": {"enabled": true}, "sparse_gradients": false,
+      "sparse_gradients": false,
       "zero_optimization": {"stage": 2, "reduce_scatter": true}})");
-  for (const char* key : {"steps_per_print", "wall_clock_breakdown", "tensorboard", "sparse_gradients",
-                          "zero_optimization.reduce_scatter"}) {
+  for (const char* key :
+       {"steps_per_print", "wall_clock_breakdown", "sparse_gradients", "zero_optimization.reduce_scatter"}) {
     EXPECT_GT(note_on(config, key).size(), 10u) << key;
     EXPECT_FALSE(warns_about(config, key)) << key;
   }
+}
+
+TEST(DeepSpeedConfig, MonitorsThatAreOnHaveAFolder) {
+  const DeepSpeedConfig config = parse(R"({"tensorboard": {"enabled": true, "output_path": "out/"},
+      "csv_monitor": {"enabled": true, "output_path": "auto", "job_name": "j"},
+      "wandb": {"enabled": true, "project": "p"}, "comet": {"enabled": false, "project": "p"}})");
+  EXPECT_EQ(config.tensorboard_dir, "out/DeepSpeedJobName");
+  EXPECT_EQ(config.csv_dir, "j");
+  EXPECT_TRUE(warns_about(config, "wandb"));
+  EXPECT_THAT(note_on(config, "wandb"), HasSubstr("not supported"));
+  EXPECT_FALSE(warns_about(config, "comet"));
+  EXPECT_EQ(note_on(config, "comet"), "it is off");
+  EXPECT_EQ(parse("{}").tensorboard_dir, std::nullopt);
+  EXPECT_THAT(refusal(R"({"csv_monitor": {"enabled": "on"}})"),
+              HasSubstr("csv_monitor.enabled: expected true"));
+  EXPECT_THAT(refusal(R"({"csv_monitor": {"path": "x"}})"), HasSubstr("path"));
 }
 
 TEST(DeepSpeedConfig, AdamIsAdamWUnlessItSaysOtherwise) {

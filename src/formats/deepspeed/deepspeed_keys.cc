@@ -22,7 +22,6 @@ constexpr const char* kWholeModel = "checkpoints are whole models as Hugging Fac
 constexpr const char* kOwnSums = "gradients are accumulated in float32, which needs no scaling";
 constexpr const char* kInMemory = "weights, gradients and optimizer state stay in memory";
 constexpr const char* kOwnLoops = "it concerns DeepSpeed's internals";
-constexpr const char* kOwnMetrics = "metrics.jsonl and trainer_state.json are always written";
 constexpr const char* kOwnProfile = "the time and the speed of every step are in metrics.jsonl";
 constexpr const char* kModelDecides = "it is for models and pipelines that need it, and none here does";
 
@@ -251,14 +250,14 @@ constexpr Key kAioKeys[] = {
 };
 constexpr Section kAio = {false, true, kAioKeys};
 
-constexpr Key kFileMonitorKeys[] = {silent("enabled", kBool), silent("output_path", kText),
-                                    silent("job_name", kText)};
+constexpr Key kFileMonitorKeys[] = {used("enabled", kBool), used("output_path", kText),
+                                    used("job_name", kText)};
 constexpr Section kFileMonitor = {true, true, kFileMonitorKeys};
-constexpr Key kWandbKeys[] = {silent("enabled", kBool), silent("group", kText), silent("team", kText),
+constexpr Key kWandbKeys[] = {used("enabled", kBool), silent("group", kText), silent("team", kText),
                               silent("project", kText)};
 constexpr Section kWandb = {true, true, kWandbKeys};
 constexpr Key kCometKeys[] = {
-    silent("enabled", kBool),        silent("samples_log_interval", kInteger),
+    used("enabled", kBool),          silent("samples_log_interval", kInteger),
     silent("project", kText),        silent("workspace", kText),
     silent("api_key", kText),        silent("experiment_name", kText),
     silent("experiment_key", kText), silent("online", kBool),
@@ -324,6 +323,10 @@ constexpr Key kTopLevelKeys[] = {
     used("zero_optimization", &kZero),
     used("gradient_allreduce_op", kText),
     used("checkpoint", &kCheckpoint),
+    used("tensorboard", &kFileMonitor),
+    used("csv_monitor", &kFileMonitor),
+    used("wandb", &kWandb),
+    used("comet", &kComet),
     refused("sequence_parallel_size", kInteger, "1", "a row is never split across ranks; write 1"),
     // No effect.
     no_effect("managed_gradient_accumulation", kBool, kOwnLoops),
@@ -349,10 +352,6 @@ constexpr Key kTopLevelKeys[] = {
     no_effect("use_data_before_expert_parallelism", kBool, kModelDecides, "use_data_before_expert_parallel_"),
     no_effect("activation_checkpointing", &kActivation, "the flag gradient_checkpointing decides"),
     no_effect("aio", &kAio, kInMemory),
-    no_effect("tensorboard", &kFileMonitor, kOwnMetrics),
-    no_effect("csv_monitor", &kFileMonitor, kOwnMetrics),
-    no_effect("wandb", &kWandb, kOwnMetrics),
-    no_effect("comet", &kComet, kOwnMetrics),
     no_effect("flops_profiler", &kProfiler, kOwnProfile),
     no_effect("comms_logger", &kCommsLogger, kOwnProfile),
     used("timers", &kTimers),

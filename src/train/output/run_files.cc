@@ -8,6 +8,7 @@
 #include "io/file.h"
 #include "train/output/metrics_file.h"
 #include "train/output/run_events.h"
+#include "train/sinks/sinks.h"
 #include "train/work_mark.h"
 
 namespace tessera {
@@ -51,6 +52,10 @@ void RunFiles::open(std::optional<int64_t> resumed_step, const RunPlan& plan) {
   sinks_.push_back(std::make_unique<MetricsFile>(output_->path() / "metrics.jsonl", keep));
   sinks_.push_back(std::make_unique<EventsFile>(args_, output_->path() / "events.jsonl", keep));
   sinks_.push_back(std::make_unique<MemoryFile>(output_->path() / "memory.json"));
+  for (auto& sink :
+       make_sinks({args_, resumed_step, plan.step_rows, model_.config().json}, process_environment())) {
+    sinks_.push_back(std::move(sink));
+  }
   for (const auto& sink : sinks_) {
     sink->on_plan(plan);
     observers_.add(*sink);

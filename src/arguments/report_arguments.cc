@@ -1,0 +1,94 @@
+#include "arguments/report_arguments.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kSinks[] = {"jsonl", "tensorboard", "csv", "mlflow", "prometheus", "dashboard"};
+
+constexpr std::string_view kUnsupportedServices[] = {
+    "wandb",    "comet_ml", "comet",   "clearml", "neptune", "swanlab",  "trackio",
+    "azure_ml", "dagshub",  "dvclive", "flyte",   "logfire", "kubeflow", "codecarbon"};
+
+bool is_unsupported_service(std::string_view name) {
+  return std::ranges::find(kUnsupportedServices, name) != std::end(kUnsupportedServices);
+}
+
+// In the order of kSinks, each once; {"none"} for nothing besides what is always written.
+std::vector<std::string> read_report_to(const std::vector<std::string>& values) {
+  if (values.empty() ||
+      (values.size() == 1 && (lower_case(values[0]) == "none" || lower_case(values[0]) == "null"))) {
+    return {"none"};
+  }
+  for (const std::string& value : values) {
+    if (value == "all" || std::ranges::find(kSinks, value) != std::end(kSinks)) continue;
+    if (is_unsupported_service(value)) {
+      fail(ExitCode::kUsage, "--report_to {} is not supported: choose from {}", value,
+           fmt::join(kSinks, ", "));
+    }
+    if (value == "none")
+      fail(ExitCode::kUsage, "--report_to: expected none alone, found other names with it");
+    fail(ExitCode::kUsage, "--report_to: expected none, all or some of {}, found '{}'",
+         fmt::join(kSinks, ", "), printable(value));
+  }
+  const auto is_given = [&](std::string_view name) {
+    return std::ranges::find(values, name) != values.end();
+  };
+  std::vector<std::string> chosen;
+  for (const std::string_view sink : kSinks) {
+    if (is_given("all") || is_given(sink)) chosen.emplace_back(sink);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+void declare_report_flags(FlagTable* table, TrainingArguments* args) {
+  Flag& report_to = table->add(
+      "report_to", &args->report_to,
+      "Where the run reports to, one or more of: jsonl, tensorboard (event files in logging_dir), csv (files "
+      "as DeepSpeed's csv_monitor writes them, in output_dir/csv_monitor), mlflow (the server or folder of "
+      "MLFLOW_TRACKING_URI), prometheus, dashboard; or all. metrics.jsonl and trainer_state.json are always "
+      "written, and are all there is with jsonl or none. docs/operations.md lists what goes where.");
+  report_to.value_name = "NAME...";
+  report_to.set = [args](const std::vector<std::string>& values) {
+    args->report_to = read_report_to(values);
+  };
+  table
+      ->add("logging_dir", &args->logging_dir,
+            "Folder for TensorBoard event files. Defaults to TENSORBOARD_LOGGING_DIR, or else to "
+            "output_dir/runs/DATE_HOST; a resumed run then continues in the newest of these.")
+      .value_name = "DIR";
+  table
+      ->add("run_name", &args->run_name,
+            "Name of the run in MLflow and on the dashboard. Defaults to the name of output_dir.")
+      .value_name = "NAME";
+}
+
+void drop_unsupported_services(const std::string& origin, const FlagTable& table,
+                               std::vector<ConfigSetting>* settings) {
+  for (ConfigSetting& setting : *settings) {
+    if (setting.name != "report_to" || table.is_set("report_to")) continue;
+    if (setting.value.is_string()) setting.value = nlohmann::json::array({setting.value});
+    if (!setting.value.is_array()) continue;  // a mistake that reading the flag reports
+    nlohmann::json kept = nlohmann::json::array();
+    for (const nlohmann::json& name : setting.value) {
+      if (name.is_string() && is_unsupported_service(name.get<std::string>())) {
+        log_warning("{}:{}: report_to {} has no effect: it is not supported; choose from {}", origin,
+                    setting.line, name.get<std::string>(), fmt::join(kSinks, ", "));
+      } else {
+        kept.push_back(name);
+      }
+    }
+    // With nothing left the default applies.
+    setting.value = kept.empty() && !setting.value.empty() ? nlohmann::json() : kept;
+  }
+}
+
+}  // namespace tessera

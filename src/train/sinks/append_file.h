@@ -1,0 +1,31 @@
+// A file that grows record by record, for readers that follow it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string_view>
+
+namespace tessera {
+
+class AppendFile {
+ public:
+  // Opens or creates the file; what it has beyond `keep_bytes` is cut off. Error(kIoError).
+  explicit AppendFile(std::filesystem::path path, int64_t keep_bytes = std::numeric_limits<int64_t>::max());
+  ~AppendFile();
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  int64_t size_bytes() const { return size_bytes_; }
+  // Readers see it at once. A record that cannot be written is left out as a whole, so that those after it
+  // stay readable; the first is reported as a warning.
+  void append(std::string_view record);
+
+ private:
+  std::filesystem::path path_;
+  int fd_;
+  int64_t size_bytes_ = 0;
+  bool warned_ = false;
+};
+
+}  // namespace tessera
