@@ -141,6 +141,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_launch_command());
   all.push_back(make_watch_command());
   all.push_back(make_plan_command());
+  all.push_back(make_report_command());
   all.push_back(make_eval_command());
   all.push_back(make_generate_command());
   all.push_back(make_chat_command());

@@ -56,6 +56,7 @@ std::unique_ptr<Command> make_data_stats_command();
 std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_watch_command();
 std::unique_ptr<Command> make_plan_command();
+std::unique_ptr<Command> make_report_command();
 std::unique_ptr<Command> make_eval_command();
 std::unique_ptr<Command> make_generate_command();
 std::unique_ptr<Command> make_chat_command();

@@ -1,0 +1,58 @@
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/text.h"
+#include "cli/command.h"
+#include "cli/terminal/terminal.h"
+#include "io/file.h"
+#include "serve/report/page_html.h"
+#include "serve/report/run_report.h"
+
+namespace tessera {
+namespace {
+
+class ReportCommand : public Command {
+ public:
+  std::string name() const override { return "report"; }
+  std::string summary() const override { return "Write a page about finished or running runs"; }
+  std::string usage() const override { return "DIR... [--output FILE]"; }
+  std::string description() const override {
+    return "Takes the output folders of training runs and writes one HTML file that shows and compares them: "
+           "losses, speed, where the time of a step goes, memory, ranks, checkpoints, settings and warnings. "
+           "The "
+           "file needs no network and no server.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera report model", "tessera report model other-model --output compared.html"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& runs = table->add("runs", &runs_, "Output folders of training runs.");
+    runs.value_name = "DIR";
+    runs.required = true;
+    runs.positional = true;
+    Flag& output = table->add("output", &output_, "The file to write.");
+    output.value_name = "FILE";
+    output.aliases = {"o"};
+  }
+
+  void run(FlagTable*) override {
+    check_page("tessera report");
+    const std::vector<std::filesystem::path> folders(runs_.begin(), runs_.end());
+    const std::string page = report_page(run_report(folders));
+    write_text_file(output_, page);
+    print("{}: {}, {}\n", output_, count_of(std::ssize(folders), "run"), format_bytes(std::ssize(page)));
+  }
+
+ private:
+  std::vector<std::string> runs_;
+  std::string output_ = "report.html";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_report_command() { return std::make_unique<ReportCommand>(); }
+
+}  // namespace tessera
