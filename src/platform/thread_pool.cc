@@ -184,12 +184,19 @@ ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
   state_->pinned.emplace(pinned);
 }
 
+ThreadPool::ThreadPool(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+ThreadPool ThreadPool::without_threads(int64_t num_threads) {
+  TESSERA_CHECK(num_threads >= 1, "num_threads={}", num_threads);
+  return ThreadPool(std::make_unique<State>(num_threads));
+}
+
 ThreadPool::~ThreadPool() {
   state_->stop();
   if (state_->pinned) unpin_this_thread();
 }
 
-int64_t ThreadPool::num_threads() const { return static_cast<int64_t>(state_->workers.size()) + 1; }
+int64_t ThreadPool::num_threads() const { return std::ssize(state_->shares); }
 
 int64_t ThreadPool::threads_per_core() const { return state_->threads_per_core; }
 
