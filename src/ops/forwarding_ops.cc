@@ -6,8 +6,9 @@ namespace tessera {
 
 template <typename Run>
 void ForwardingOps::forward(const char* name, std::initializer_list<ConstTensorView*> inputs,
-                            std::initializer_list<TensorView*> outputs, const Run& run) {
-  around({name, {inputs.begin(), inputs.size()}, {outputs.begin(), outputs.size()}}, run);
+                            std::initializer_list<TensorView*> outputs, const Run& run,
+                            const OpCall::Details& details) {
+  around({name, {inputs.begin(), inputs.size()}, {outputs.begin(), outputs.size()}, details}, run);
 }
 
 void ForwardingOps::pack_linear_weight(ConstTensorView w, const PackedForms& to, RowRange rows) {
@@ -17,24 +18,28 @@ void ForwardingOps::pack_linear_weight(ConstTensorView w, const PackedForms& to,
 void ForwardingOps::linear(ConstTensorView x, const LinearWeight& weight, ConstTensorView bias,
                            TensorView y) {
   LinearWeight w = weight;
-  forward("linear", {&x, &w.w_NK, &bias}, {&y}, [&] { ops_->linear(x, w, bias, y); });
+  forward("linear", {&x, &w.w_NK, &bias}, {&y}, [&] { ops_->linear(x, w, bias, y); },
+          {.packed = w.packed.forward != nullptr});
 }
 
 void ForwardingOps::linear_backward_input(ConstTensorView dy, const LinearWeight& weight, TensorView dx,
                                           Update update) {
   LinearWeight w = weight;
   forward("linear_backward_input", {&dy, &w.w_NK}, {&dx},
-          [&] { ops_->linear_backward_input(dy, w, dx, update); });
+          [&] { ops_->linear_backward_input(dy, w, dx, update); },
+          {.update = update, .packed = w.packed.backward_input != nullptr});
 }
 
 void ForwardingOps::linear_backward_weight(ConstTensorView dy, ConstTensorView x, TensorView dw,
                                            WeightUpdate update) {
   forward("linear_backward_weight", {&dy, &x}, {&dw},
-          [&] { ops_->linear_backward_weight(dy, x, dw, update); });
+          [&] { ops_->linear_backward_weight(dy, x, dw, update); },
+          {.update = update.mode, .squares = update.squares != nullptr});
 }
 
 void ForwardingOps::linear_backward_bias(ConstTensorView dy, TensorView db, Update update) {
-  forward("linear_backward_bias", {&dy}, {&db}, [&] { ops_->linear_backward_bias(dy, db, update); });
+  forward("linear_backward_bias", {&dy}, {&db}, [&] { ops_->linear_backward_bias(dy, db, update); },
+          {.update = update});
 }
 
 void ForwardingOps::embedding(std::span<const int32_t> ids, ConstTensorView table, TensorView x) {
@@ -55,7 +60,8 @@ void ForwardingOps::rmsnorm_backward(ConstTensorView dy, ConstTensorView x, Cons
                                      ConstTensorView rstd, TensorView dx, Update dx_update, TensorView dw,
                                      Update dw_update) {
   forward("rmsnorm_backward", {&dy, &x, &w, &rstd}, {&dx, &dw},
-          [&] { ops_->rmsnorm_backward(dy, x, w, rstd, dx, dx_update, dw, dw_update); });
+          [&] { ops_->rmsnorm_backward(dy, x, w, rstd, dx, dx_update, dw, dw_update); },
+          {.update = dx_update});
 }
 
 void ForwardingOps::add_rmsnorm(TensorView x, ConstTensorView y, ConstTensorView w, float eps,
@@ -111,14 +117,16 @@ void ForwardingOps::rope(TensorView qkv, const AttentionShape& shape, std::span<
 
 void ForwardingOps::attention(ConstTensorView qkv, const AttentionShape& shape,
                               std::span<const int32_t> cu_seqlens, TensorView o, TensorView lse) {
-  forward("attention", {&qkv}, {&o, &lse}, [&] { ops_->attention(qkv, shape, cu_seqlens, o, lse); });
+  forward("attention", {&qkv}, {&o, &lse}, [&] { ops_->attention(qkv, shape, cu_seqlens, o, lse); },
+          {.attention = &shape, .cu_seqlens = cu_seqlens});
 }
 
 void ForwardingOps::attention_backward(ConstTensorView d_o, ConstTensorView qkv, ConstTensorView o,
                                        ConstTensorView lse, const AttentionShape& shape,
                                        std::span<const int32_t> cu_seqlens, TensorView dqkv) {
   forward("attention_backward", {&d_o, &qkv, &o, &lse}, {&dqkv},
-          [&] { ops_->attention_backward(d_o, qkv, o, lse, shape, cu_seqlens, dqkv); });
+          [&] { ops_->attention_backward(d_o, qkv, o, lse, shape, cu_seqlens, dqkv); },
+          {.attention = &shape, .cu_seqlens = cu_seqlens});
 }
 
 void ForwardingOps::attention_cached(ConstTensorView qkv, const AttentionShape& shape, TensorView k_cache,

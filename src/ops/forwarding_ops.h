@@ -12,9 +12,19 @@ namespace tessera {
 // An operation about to be carried out. Its tensors are in the order of the operation's parameters; absent
 // ones are empty views. What the hook writes to them is what the other Ops get.
 struct OpCall {
+  // What its time depends on besides the tensors.
+  struct Details {
+    Update update = Update::kOverwrite;         // of its first output
+    bool squares = false;                       // sums those of its result
+    bool packed = false;                        // the weight's packed forms are kept
+    const AttentionShape* attention = nullptr;  // with the row starts, of attention alone
+    std::span<const int32_t> cu_seqlens = {};
+  };
+
   const char* name;  // "rmsnorm_backward"
   std::span<ConstTensorView* const> inputs;
   std::span<TensorView* const> outputs;  // also those that are read and written
+  Details details = {};
 };
 
 class ForwardingOps : public Ops {
@@ -84,13 +94,15 @@ class ForwardingOps : public Ops {
                                     float label_smoothing, float grad_scale, TensorView dlogits_RC) override;
 
  protected:
-  // The hook: `run` makes the other Ops carry out the call, and must be called exactly once.
+  // The hook: `run` makes the other Ops carry out the call. Called exactly once, or never by Ops that compute
+  // nothing: numbers are then zero.
   virtual void around(const OpCall& /*call*/, FunctionRef<void()> run) { run(); }
 
  private:
   template <typename Run>
   void forward(const char* name, std::initializer_list<ConstTensorView*> inputs,
-               std::initializer_list<TensorView*> outputs, const Run& run);
+               std::initializer_list<TensorView*> outputs, const Run& run,
+               const OpCall::Details& details = {});
 
   Ops* ops_;
 };

@@ -12,32 +12,39 @@ namespace tessera {
 // Every speed is that of a node whose cores are all busy.
 struct MachineRates {
   int64_t num_cores = 1;
-  double core_bf16_tflops = 0;  // arithmetic peak of bf16 products, one core
-  double core_f32_tflops = 0;
+  double core_bf16_tflops = 1;  // arithmetic peak of bf16 products of one core
+  double core_f32_tflops = 0.1;
   bool packs_weights = false;  // products take weights in a packed form (AMX)
 
-  // Shares of that peak. A product of T tokens with a weight [N, K] reaches
-  //   forward_efficiency * T / (T + half_tokens) * m / (m + half_width)    m: the smaller one of N and K
-  // so `half_tokens` is the number of tokens with which half of the efficiency is reached.
-  double forward_efficiency = 0.6;
-  double backward_input_efficiency = 0.6;
+  // A product of T tokens with a weight [N, K], m the smaller one of N and K, takes
+  //   2 T N K / (cores * peak * efficiency * T / (T + half_tokens) * m / (m + half_width)) + product_call_s
+  // and one that adds to a gradient also reads it from memory. `half_tokens` is how many tokens reach half of
+  // the efficiency. Gradients, whose contraction runs over the tokens, have a half_width of their own.
+  double forward_efficiency = 0.55;
+  double backward_input_efficiency = 0.55;
   double backward_weight_efficiency = 0.55;
-  double half_tokens = 64;
-  double half_width = 128;
-  double attention_efficiency = 0.3;           // of the operations model/flops.h counts
-  double attention_backward_efficiency = 0.2;  // which does not count the recomputed scores
+  double half_tokens = 72;
+  double half_width = 110;
+  double weight_half_width = 350;
+  double product_call_s = 25e-6;
+  // Shares of the peak, of the operations that model/flops.h counts (recomputed scores are not), times
+  // L / (L + attention_half_row) for rows of L tokens.
+  double attention_efficiency = 0.35;
+  double attention_backward_efficiency = 0.25;
+  double attention_half_row = 250;
 
-  double memory_gb_per_s = 0;           // of the node, read and written
-  double cache_gb_per_s = 0;            // of one core, from its share of the caches
-  double cache_mib = 0;                 // of the node's last-level caches
-  double elementwise_efficiency = 0.6;  // share of these
-  double optimizer_efficiency = 0.9;    // share of memory_gb_per_s
-  double call_s = 5e-6;                 // per operation: starting and joining the threads
+  double memory_gb_per_s = 20;  // of the node, read and written
+  double cache_mib = 32;        // last-level caches of the node
+  // Bytes an element-wise operation reads and writes on one core if memory does not limit it.
+  double core_gb_per_s = 17;
+  double call_s = 5e-6;               // per operation that is not a product: waking and joining threads
+  double optimizer_efficiency = 0.9;  // share of memory_gb_per_s
 
-  double node_latency_s = 20e-6;  // per group that ranks of a node exchange
+  double node_latency_s = 20e-6;  // each time ranks of a node wait for one another
   double network_gbps = 25;       // of the node and direction, sustained
   double network_efficiency = 0.8;
   double network_latency_s = 100e-6;  // per transfer
+  double step_s = 1e-3;               // per step: rows, the exchange of sums, logging
 
   bool operator==(const MachineRates&) const = default;
 };

@@ -44,6 +44,8 @@ class Prices {
   virtual double node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) = 0;
   // Ranks of a node waiting for one another, once.
   virtual double node_latency_s() const = 0;
+  // Of a step, besides its operations: rows, the exchange of sums, logging.
+  virtual double step_s() const = 0;
   // A node sending and receiving these bytes at once, in `num_transfers`.
   virtual double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const = 0;
 };
@@ -57,9 +59,14 @@ class AnalyticPrices final : public Prices {
   double update_seconds(const UpdateWork& work, const RankShare& share) override;
   double node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) override;
   double node_latency_s() const override { return rates_.node_latency_s; }
+  double step_s() const override { return rates_.step_s; }
   double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const override;
 
  private:
+  double product_seconds(const OpWork& work, double flop_per_s, const RankShare& share) const;
+  // Every rank of the node moves so many bytes at once.
+  double memory_seconds(double bytes, const RankShare& share) const;
+
   MachineRates rates_;
 };
 

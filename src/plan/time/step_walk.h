@@ -39,9 +39,9 @@ struct PassWork {
   std::vector<CountedWork> packing;   // of all weights, once; empty without pack_weights
 };
 
-// Calls visit(call) for every operation of the pass, in order. Nothing is computed.
+// Calls visit(call, is_forward) for every operation of the pass, in order. Nothing is computed.
 void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
-               FunctionRef<void(const OpCall& call)> visit);
+               FunctionRef<void(const OpCall& call, bool is_forward)> visit);
 
 // Walks through one model, each remembered: a walk takes milliseconds, looking it up nothing.
 class StepWalks {

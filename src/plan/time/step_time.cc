@@ -1,0 +1,149 @@
+#include "plan/time/step_time.h"
+
+#include <algorithm>
+
+#include "base/divide_up.h"
+
+namespace tessera {
+namespace {
+
+double as_seconds_of(const std::vector<CountedWork>& works, const RankShare& share, Prices& prices,
+                     StepTime* time) {
+  double total = 0;
+  for (const auto& [work, count] : works) {
+    const double seconds = static_cast<double>(count) * prices.seconds(work, share);
+    total += seconds;
+    (work.kind == WorkKind::kProduct     ? time->products_s
+     : work.kind == WorkKind::kAttention ? time->attention_s
+     : work.kind == WorkKind::kPacking   ? time->optimizer_s
+                                         : time->elementwise_s) += seconds;
+  }
+  return total;
+}
+
+class Predictor {
+ public:
+  Predictor(StepWalks& walks, const StepFacts& facts, Prices& prices)
+      : walks_(walks),
+        facts_(facts),
+        prices_(prices),
+        share_{facts.num_threads, facts.local_world_size},
+        layout_(zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size)) {
+    facts_.zero.weight_dtype = walks.dtype();
+    facts_.zero.passes_per_step = facts.num_passes;
+  }
+
+  StepTime run() {
+    for (int64_t pass = 0; pass < facts_.num_passes; ++pass) {
+      // Passes between the first and the last are alike.
+      const int64_t repeats = pass == 1 ? std::max<int64_t>(1, facts_.num_passes - 2) : 1;
+      add_pass(pass, static_cast<double>(repeats));
+      pass += repeats - 1;
+    }
+    add_update();
+    if (layout_.num_nodes > 1) add_network();
+    time_.other_s = prices_.step_s();
+    return time_;
+  }
+
+ private:
+  bool is_single() const { return layout_.world_size() == 1; }
+
+  void add_pass(int64_t pass, double repeats) {
+    const bool is_last = pass + 1 == facts_.num_passes;
+    // The model adds to the gradients of earlier passes itself unless the ranks of a node sum them.
+    const bool accumulates = is_single() || !needs_layer_buffers(layout_, facts_.zero);
+    PassShape shape = {is_last ? facts_.last_pass_rows : facts_.pass_rows, facts_.row_tokens};
+    shape.gradient_checkpointing = facts_.gradient_checkpointing;
+    shape.pack_weights = facts_.pack_weights && prices_.packs_weights(walks_.dtype());
+    shape.adds = accumulates && pass > 0;
+    shape.squares = is_single() && is_last;
+    prices_.prepare(walks_, shape, share_);
+    const PassWork& work = walks_.pass(shape);
+    StepTime of_pass;
+    const double forward_s = as_seconds_of(work.forward, share_, prices_, &of_pass);
+    const double backward_s = as_seconds_of(work.backward, share_, prices_, &of_pass);
+    forward_s_ += repeats * forward_s;
+    backward_s_ += repeats * backward_s;
+    time_.products_s += repeats * of_pass.products_s;
+    time_.attention_s += repeats * of_pass.attention_s;
+    time_.elementwise_s += repeats * of_pass.elementwise_s;
+    if (pass == 0) {  // every rank of the node packs its share
+      StepTime packing;
+      time_.optimizer_s += as_seconds_of(work.packing, share_, prices_, &packing) / facts_.local_world_size;
+    }
+    if (!accumulates) time_.local_s += repeats * node_seconds(/*adds=*/pass > 0);
+  }
+
+  // The ranks of a node sum the gradients of a pass, group by group.
+  double node_seconds(bool adds) {
+    const int64_t share = divide_up(layout_.num_elements(), layout_.local_world_size);
+    const auto num_groups = static_cast<double>(layout_.groups.size());
+    return prices_.node_sum_seconds(share, adds, share_) + num_groups * prices_.node_latency_s();
+  }
+
+  void add_update() {
+    const int64_t num_owners = facts_.zero.stage == 0 ? layout_.local_world_size : layout_.world_size();
+    UpdateWork work;
+    work.num_elements = divide_up(layout_.num_elements(), num_owners);
+    work.weight_dtype = walks_.dtype();
+    work.gradient_dtype = is_single() ? DType::kF32 : facts_.zero.gradient_dtype;
+    work.state_tensors = facts_.zero.state_tensors;
+    work.sums_squares = !is_single();
+    time_.optimizer_s += prices_.update_seconds(work, share_);
+  }
+
+  // Gathers overlap the forward passes, reductions (and their gathers) the backward passes. Under per_step
+  // the network is used only in the first forward pass and the last backward pass.
+  void add_network() {
+    const WireBytes wire = wire_bytes_per_step(layout_, facts_.zero, /*node_rank=*/0);
+    const bool in_every_pass = shards_weights(layout_, facts_.zero);
+    const auto num_passes = static_cast<double>(facts_.num_passes);
+    const double num_uses = in_every_pass ? num_passes : 1;
+    const auto num_groups = std::ssize(layout_.groups);
+    const int64_t num_transfers = num_groups * static_cast<int64_t>(num_uses);
+    const double gather_s =
+        prices_.network_seconds(wire.sent_gather, wire.received_gather, num_transfers) / num_uses;
+    const double reduce_s =
+        prices_.network_seconds(wire.sent_reduce, wire.received_reduce, num_transfers) / num_uses;
+    time_.network_s = num_uses * (gather_s + reduce_s);
+    const double forward_gather_s = in_every_pass ? gather_s / 2 : gather_s;
+    const double exposed_s = std::max(0.0, forward_gather_s - forward_s_ / num_passes) +
+                             std::max(0.0, gather_s - forward_gather_s + reduce_s - backward_s_ / num_passes);
+    time_.exposed_s = facts_.zero.overlap ? num_uses * exposed_s : time_.network_s;
+  }
+
+  StepWalks& walks_;
+  StepFacts facts_;
+  Prices& prices_;
+  RankShare share_;
+  ZeroLayout layout_;
+  StepTime time_;
+  double forward_s_ = 0, backward_s_ = 0;  // of all passes
+};
+
+}  // namespace
+
+StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t micro_batch_rows,
+                     int64_t gradient_accumulation_steps, int64_t micro_batches_per_pass,
+                     int64_t num_threads) {
+  StepFacts facts;
+  facts.row_tokens = row_tokens;
+  facts.num_passes = divide_up(gradient_accumulation_steps, micro_batches_per_pass);
+  facts.pass_rows = micro_batch_rows * micro_batches_per_pass;
+  facts.last_pass_rows =
+      micro_batch_rows * (gradient_accumulation_steps - (facts.num_passes - 1) * micro_batches_per_pass);
+  facts.gradient_checkpointing = request.limits.gradient_checkpointing;
+  facts.pack_weights = request.limits.pack_weights;
+  facts.num_threads = num_threads;
+  facts.num_nodes = request.num_nodes;
+  facts.local_world_size = request.local_world_size;
+  facts.zero = request.zero;
+  return facts;
+}
+
+StepTime predict_step(StepWalks& walks, const StepFacts& facts, Prices& prices) {
+  return Predictor(walks, facts, prices).run();
+}
+
+}  // namespace tessera

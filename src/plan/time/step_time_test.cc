@@ -1,0 +1,224 @@
+// The walk through a step, the rates and what is predicted from them.
+#include "plan/time/step_time.h"
+
+#include <gtest/gtest.h>
+
+#include "expect_error.h"
+#include "model/families.h"
+#include "ops/cpu_ops.h"
+#include "optim/adamw.h"
+#include "platform/memory_info.h"
+#include "support/model_config_test_util.h"
+
+namespace tessera {
+namespace {
+
+ModelConfig shapes(const char* preset, int64_t num_layers) {
+  ModelConfig config = preset_config(preset);
+  if (config.vocab_size == 0) config.vocab_size = 8192;
+  if (num_layers > 0) {
+    config.num_hidden_layers = num_layers;
+    config.sliding_window.assign(static_cast<size_t>(num_layers), 0);
+  }
+  return config;
+}
+
+double flop_of(const std::vector<CountedWork>& works, WorkKind kind) {
+  double flop = 0;
+  for (const auto& [work, count] : works) {
+    if (work.kind == kind) flop += static_cast<double>(count) * work.flop();
+  }
+  return flop;
+}
+
+ModelFlops flops_of(const ModelConfig& config, const PassShape& shape) {
+  ThreadPool pool(1);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  std::vector<int32_t> cu_seqlens;
+  for (int64_t row = 0; row <= shape.rows; ++row) {
+    cu_seqlens.push_back(static_cast<int32_t>(row * shape.row_tokens));
+  }
+  return make_model(config, DType::kBF16, *ops)->flops(cu_seqlens, shape.rows * (shape.row_tokens - 1));
+}
+
+TEST(StepWalk, VisitsTheOperationsOfTheModelAndWhatIsRecomputed) {
+  const ModelConfig config = shapes("15m", 0);
+  StepWalks walks(config, DType::kBF16);
+  for (const bool checkpointing : {false, true}) {
+    const PassShape shape = {.rows = 3, .row_tokens = 200, .gradient_checkpointing = checkpointing};
+    const PassWork& pass = walks.pass(shape);
+    const ModelFlops flops = flops_of(config, shape);
+    const double recomputed = checkpointing ? 1 : 0;
+    EXPECT_NEAR(flop_of(pass.forward, WorkKind::kProduct), flops.layers, 1);
+    EXPECT_NEAR(flop_of(pass.forward, WorkKind::kAttention), flops.attention, 1);
+    EXPECT_NEAR(flop_of(pass.backward, WorkKind::kAttention), (2 + recomputed) * flops.attention, 1);
+    // What a layer's last product gives is not needed again: down_proj's output.
+    const double down = 2.0 * 600 * 8 * 384 * 1024;
+    EXPECT_NEAR(flop_of(pass.backward, WorkKind::kProduct),
+                2 * flops.layers + 3 * flops.lm_head + recomputed * (flops.layers - down), 1);
+    EXPECT_TRUE(pass.packing.empty());
+  }
+}
+
+TEST(StepWalk, CountsTheLogitsOfALargeVocabularyThatAreComputedTwice) {
+  const ModelConfig config = shapes("llama3-8b", 1);
+  StepWalks walks(config, DType::kBF16);
+  const PassShape shape = {.rows = 1, .row_tokens = 1024};
+  const ModelFlops flops = flops_of(config, shape);
+  const double flop = flop_of(walks.pass(shape).backward, WorkKind::kProduct);
+  EXPECT_GT(flop, 2 * flops.layers + 3.5 * flops.lm_head);
+  EXPECT_LT(flop, 2 * flops.layers + 4 * flops.lm_head);
+}
+
+TEST(StepWalk, KnowsWhatIsAddedAndPacked) {
+  StepWalks walks(shapes("15m", 2), DType::kBF16);
+  const PassShape first = {.rows = 1, .row_tokens = 64};
+  PassShape last = first;
+  last.adds = last.squares = last.pack_weights = true;
+  const auto gradients = [&](const PassShape& shape, const auto& counts) {
+    int64_t count = 0;
+    for (const auto& [work, n] : walks.pass(shape).backward) {
+      if (work.name == "linear_backward_weight" && counts(work)) count += n;
+    }
+    return count;
+  };
+  EXPECT_EQ(gradients(first, [](const OpWork& w) { return !w.adds && !w.squares; }), 2 * 4 + 1);
+  EXPECT_EQ(gradients(last, [](const OpWork& w) { return w.adds && w.squares; }), 2 * 4);
+  EXPECT_FALSE(walks.pass(last).packing.empty());
+  for (const auto& [work, n] : walks.pass(last).forward) {
+    EXPECT_EQ(work.packed, work.kind == WorkKind::kProduct) << work.name;
+  }
+}
+
+TEST(StepWalk, TouchesNoMemoryOfAModelLargerThanTheMachine) {
+  StepWalks walks(shapes("llama3-8b", 80), DType::kBF16);
+  const int64_t before = resident_bytes();
+  walks.pass({.rows = 4, .row_tokens = 8192});
+  EXPECT_LT(resident_bytes() - before, int64_t{64} << 20);
+}
+
+// Prices that are all one second, to count.
+class CountingPrices final : public Prices {
+ public:
+  bool packs_weights(DType) const override { return false; }
+  double seconds(const OpWork&, const RankShare&) override { return 1; }
+  double update_seconds(const UpdateWork& work, const RankShare&) override {
+    return static_cast<double>(work.num_elements);
+  }
+  double node_sum_seconds(int64_t num_elements, bool, const RankShare&) override {
+    return static_cast<double>(num_elements);
+  }
+  double node_latency_s() const override { return 0; }
+  double step_s() const override { return 0; }
+  double network_seconds(int64_t sent, int64_t, int64_t) const override { return static_cast<double>(sent); }
+};
+
+StepFacts facts_of(int64_t num_passes, int num_nodes, int local_world_size) {
+  StepFacts facts;
+  facts.row_tokens = 128;
+  facts.num_passes = num_passes;
+  facts.num_nodes = num_nodes;
+  facts.local_world_size = local_world_size;
+  facts.zero.state_tensors = AdamW::kStateTensors;
+  return facts;
+}
+
+TEST(PredictStep, CountsEveryPassAndEachRanksShare) {
+  StepWalks walks(shapes("15m", 2), DType::kBF16);
+  CountingPrices prices;
+  const StepTime one = predict_step(walks, facts_of(1, 1, 1), prices);
+  const StepTime five = predict_step(walks, facts_of(5, 1, 1), prices);
+  const StepTime two_ranks = predict_step(walks, facts_of(5, 1, 2), prices);
+  EXPECT_EQ(five.products_s, 5 * one.products_s);
+  EXPECT_EQ(five.optimizer_s, one.optimizer_s);
+  const auto num_elements = static_cast<double>(walks.layout().num_elements());
+  EXPECT_EQ(one.optimizer_s, num_elements);
+  EXPECT_EQ(two_ranks.optimizer_s, num_elements / 2);
+  EXPECT_EQ(one.local_s, 0);
+  EXPECT_EQ(two_ranks.local_s, 5 * num_elements / 2) << "in every pass";
+  EXPECT_EQ(one.network_s, 0);
+}
+
+TEST(PredictStep, ComputationHidesTheNetworkUnlessToldOtherwise) {
+  StepWalks walks(shapes("15m", 2), DType::kBF16);
+  CountingPrices prices;
+  StepFacts facts = facts_of(2, 2, 1);
+  const StepTime overlapped = predict_step(walks, facts, prices);
+  facts.zero.overlap = false;
+  const StepTime blocking = predict_step(walks, facts, prices);
+  EXPECT_EQ(blocking.exposed_s, blocking.network_s);
+  EXPECT_GT(overlapped.network_s, 0);
+  EXPECT_NEAR(overlapped.network_s - overlapped.exposed_s, overlapped.compute_s() / 2, 1)
+      << "per_step: during one of two passes";
+}
+
+InstanceFacts amx_instance(int64_t num_cores) {
+  InstanceFacts facts;
+  facts.num_cores = num_cores;
+  facts.clock_ghz = 3;
+  facts.amx = true;
+  return facts;
+}
+
+double predicted(const ModelConfig& config, const MachineRates& rates, StepFacts facts = facts_of(1, 1, 1)) {
+  StepWalks walks(config, DType::kBF16);
+  AnalyticPrices prices(rates);
+  facts.num_threads = rates.num_cores / facts.local_world_size;
+  return predict_step(walks, facts, prices).step_s();
+}
+
+TEST(AnalyticPrices, MoreOfAnythingIsNotSlower) {
+  const ModelConfig config = shapes("160m", 4);
+  const MachineRates rates = rates_of_instance(amx_instance(8));
+  const double base = predicted(config, rates);
+  EXPECT_LT(predicted(config, rates_of_instance(amx_instance(16))), base);
+  EXPECT_GT(predicted(shapes("160m", 8), rates), base);
+  InstanceFacts without_amx = amx_instance(8);
+  without_amx.amx = false;
+  EXPECT_GT(predicted(config, rates_of_instance(without_amx)), base);
+  MachineRates changed = rates;
+  changed.memory_gb_per_s *= 2;
+  EXPECT_LT(predicted(config, changed), base);
+  StepFacts checkpointing = facts_of(1, 1, 1);
+  checkpointing.gradient_checkpointing = true;
+  EXPECT_GT(predicted(config, rates, checkpointing), base);
+  const StepFacts two_nodes = facts_of(1, 2, 1);
+  changed = rates;
+  changed.network_gbps *= 10;
+  EXPECT_LT(predicted(config, changed, two_nodes), predicted(config, rates, two_nodes));
+}
+
+TEST(AnalyticPrices, ReachTheMeasuredShareOfThePeak) {
+  // docs/performance.md, Xeon with AMX, 2 cores: llama3-8b, 2 layers, 2048 tokens at once, 1,258 tokens/s.
+  InstanceFacts facts = amx_instance(2);
+  facts.clock_ghz = 3.2;
+  facts.memory_gb_per_s = 63;
+  ModelConfig config = shapes("llama3-8b", 2);
+  config.vocab_size = 512;
+  StepFacts step = facts_of(1, 1, 1);
+  step.row_tokens = 512;
+  step.pass_rows = step.last_pass_rows = 4;
+  const double seconds = predicted(config, rates_of_instance(facts), step);
+  EXPECT_NEAR(2048 / seconds, 1050, 210);
+}
+
+TEST(MachineRates, SurviveJson) {
+  MachineRates rates = rates_of_instance(amx_instance(48));
+  rates.network_gbps = 12.5;
+  EXPECT_EQ(parse_rates(rates_json(rates), "rates.json"), rates);
+  EXPECT_EQ(parse_rates("{}", "rates.json"), MachineRates());
+}
+
+TEST(MachineRates, NamesWhatIsWrong) {
+  expect_error(ExitCode::kBadData, {"rates.json: unknown member 'core'"},
+               [] { parse_rates(R"({"core": 1})", "rates.json"); });
+  expect_error(ExitCode::kBadData,
+               {"rates.json: field 'memory_gb_per_s': expected a number above 0, found 0"},
+               [] { parse_rates(R"({"memory_gb_per_s": 0})", "rates.json"); });
+  expect_error(ExitCode::kBadData, {"num_cores"}, [] { parse_rates(R"({"num_cores": 0})", "rates.json"); });
+  expect_error(ExitCode::kBadData, {"call_s"}, [] { parse_rates(R"({"call_s": -1})", "rates.json"); });
+  expect_error(ExitCode::kBadData, {"rates.json"}, [] { parse_rates("[]", "rates.json"); });
+}
+
+}  // namespace
+}  // namespace tessera
