@@ -158,6 +158,7 @@ ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
   if (num_threads == 0) num_threads = limits.num_threads();
   TESSERA_CHECK(num_threads >= 1, "num_threads={}", num_threads);
   state_ = std::make_unique<State>(num_threads);
+  if (limits.cpus.empty()) return;  // only its size matters
   omp_set_num_threads(1);
   state_->num_spins = limits.can_spin(num_threads) ? kSpinsBeforeSleep : 0;
   state_->threads_per_core = limits.threads_per_core(num_threads);
@@ -182,13 +183,6 @@ ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
   if (pinned.empty()) return;
   pin_this_thread(pinned.front());
   state_->pinned.emplace(pinned);
-}
-
-ThreadPool::ThreadPool(std::unique_ptr<State> state) : state_(std::move(state)) {}
-
-ThreadPool ThreadPool::without_threads(int64_t num_threads) {
-  TESSERA_CHECK(num_threads >= 1, "num_threads={}", num_threads);
-  return ThreadPool(std::make_unique<State>(num_threads));
 }
 
 ThreadPool::~ThreadPool() {

@@ -13,12 +13,9 @@ namespace tessera {
 class ThreadPool {
  public:
   // `num_threads` includes the calling thread; 0 = limits.num_threads(). If limits.can_pin(), all threads are
-  // pinned to limits.pinned_cpus(), the calling thread until the pool is destroyed, which must happen on that
-  // same thread. Error(kBadConfig) if the system refuses a thread.
+  // pinned to limits.pinned_cpus(), the caller until the pool is destroyed, on that same thread. Limits without
+  // a processor start none, for sizes on other machines. Error(kBadConfig) if the system refuses a thread.
   explicit ThreadPool(int64_t num_threads = 0, const CpuLimits& limits = cpu_limits());
-  // A pool of this size in name only, whose loops run on the calling thread: for plans for other machines,
-  // whose buffers depend on the number of threads.
-  static ThreadPool without_threads(int64_t num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -53,8 +50,6 @@ class ThreadPool {
 
  private:
   struct State;
-  explicit ThreadPool(std::unique_ptr<State> state);
-
   std::unique_ptr<State> state_;
 };
 

@@ -23,6 +23,9 @@ constexpr size_t kMaxInstances = 10'000;
 // Firmware, the kernel and its page tables: an instance of 32 GiB shows 30 to 31 GiB to its processes.
 constexpr double kUsableShare = 0.95;
 
+constexpr double kChannelBytes = 8;    // of a transfer
+constexpr double kStreamShare = 0.75;  // of what the channels can do, that programs reach
+
 // An object all of whose fields are known: a misspelt optional one would be ignored in silence.
 JsonNode checked(const JsonNode& node, std::initializer_list<std::string_view> known) {
   for (const auto& [key, value] : node.object().items()) {
@@ -99,9 +102,8 @@ Processor read_processor(const JsonNode& all, const std::string& name) {
   const double clock_ghz = number_between(node["clock_ghz"], 0.1, 10);
   facts.clock_ghz =
       node["product_clock_ghz"].is_null() ? clock_ghz : number_between(node["product_clock_ghz"], 0.1, 10);
-  constexpr double kChannelBytes = 8;
   facts.memory_gb_per_s = static_cast<double>(node["memory_channels"].integer(1, 64)) * kChannelBytes *
-                          number_between(node["memory_mt_per_s"], 100, 100'000) / 1000;
+                          number_between(node["memory_mt_per_s"], 100, 100'000) / 1000 * kStreamShare;
   if (!node["watts_per_socket"].is_null()) {
     processor.watts = number_between(node["watts_per_socket"], 1, 10'000);
   }

@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "model/families.h"
-#include "ops/cpu_ops.h"
+#include "plan/planned_model.h"
 #include "plan/planned_step.h"
 
 namespace tessera {
@@ -17,18 +16,6 @@ namespace {
 
 constexpr int64_t kAllMemory = std::numeric_limits<int64_t>::max() / 2;
 constexpr int64_t kNoMemory = 0;
-
-// The model on a rank of this many threads.
-struct ThreadedModel {
-  ThreadedModel(const ModelConfig& config, DType dtype, int64_t num_threads)
-      : pool(ThreadPool::without_threads(num_threads)),
-        ops(make_cpu_ops(pool)),
-        model(make_model(config, dtype, *ops)) {}
-
-  ThreadPool pool;
-  std::unique_ptr<Ops> ops;
-  std::unique_ptr<TrainableModel> model;
-};
 
 // Memory of a layout with and without what memory permitting makes it faster (packed weights).
 struct Variant {
@@ -188,8 +175,8 @@ class Search {
   }
 
   const TrainableModel& model_of(int64_t num_threads) {
-    std::unique_ptr<ThreadedModel>& model = models_[num_threads];
-    if (!model) model = std::make_unique<ThreadedModel>(config_, args_.training_dtype(), num_threads);
+    std::unique_ptr<PlannedModel>& model = models_[num_threads];
+    if (!model) model = std::make_unique<PlannedModel>(config_, args_.training_dtype(), num_threads);
     return *model->model;
   }
 
@@ -211,7 +198,7 @@ class Search {
   const SearchOptions& options_;
   int64_t step_rows_;
   StepWalks walks_;
-  std::map<int64_t, std::unique_ptr<ThreadedModel>> models_;  // by threads
+  std::map<int64_t, std::unique_ptr<PlannedModel>> models_;  // by threads
   std::map<Layout, std::vector<Variant>> variants_;
   SearchResult result_;
 };
@@ -239,11 +226,11 @@ MemoryPlan memory_of(const TrainingArguments& args, const ModelConfig& config, c
   const Layout& layout = combination.layout;
   const TrainingArguments run =
       arguments_for(args, layout, global_batch_rows(args.batch_options(1)));
-  const ThreadedModel threaded(config, args.training_dtype(), layout.num_threads);
-  const PlannedStep step(run, *threaded.model, layout.num_nodes, layout.local_world_size, layout.num_threads,
+  const PlannedModel planned(config, args.training_dtype(), layout.num_threads);
+  const PlannedStep step(run, *planned.model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                          job.max_row_tokens);
   const MachineFacts machine = step.machine(instance.usable_bytes());
-  return plan_memory(*threaded.model, step.planner().choose_memory(machine, layout.schedule));
+  return plan_memory(*planned.model, step.planner().choose_memory(machine, layout.schedule));
 }
 
 }  // namespace tessera

@@ -11,19 +11,11 @@
 #include "arguments/arguments.h"
 #include "formats/huggingface/model_config.h"
 #include "plan/instances/catalogue.h"
+#include "plan/job_size.h"
 #include "plan/memory_plan.h"
 #include "plan/time/step_time.h"
 
 namespace tessera {
-
-// The whole job.
-struct JobSize {
-  int64_t num_steps = 1;
-  double num_tokens = 0;
-  int64_t max_row_tokens = 1024;   // of the longest row: decides the memory
-  int64_t mean_row_tokens = 1024;  // decides the time
-  std::string origin;              // "3 epochs of 12,345 rows"
-};
 
 struct SearchOptions {
   int max_nodes = 16;  // tries 1, 2, 4, ... of them
@@ -33,7 +25,6 @@ struct SearchOptions {
   std::optional<int> zero_stage;
   std::optional<GatherSchedule> schedule;
   std::optional<bool> gradient_checkpointing;
-  bool spot = false;  // which price counts as the money
 };
 
 // How a run is laid out on machines.

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/text.h"
+#include "plan/plan_text.h"
 
 namespace tessera {
 namespace {

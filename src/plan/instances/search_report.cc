@@ -9,6 +9,7 @@
 
 #include "base/text.h"
 #include "plan/instances/pareto.h"
+#include "plan/plan_text.h"
 
 namespace tessera {
 namespace {
@@ -96,18 +97,6 @@ std::string price_text(const SearchResult& result, const SearchView& view) {
                  {origins.begin(), origins.end()});
 }
 
-OrderedJson time_json(const StepTime& time) {
-  return {{"step_s", time.step_s()},
-          {"products_s", time.products_s},
-          {"attention_s", time.attention_s},
-          {"elementwise_s", time.elementwise_s},
-          {"optimizer_s", time.optimizer_s},
-          {"local_s", time.local_s},
-          {"network_s", time.network_s},
-          {"exposed_s", time.exposed_s},
-          {"other_s", time.other_s}};
-}
-
 OrderedJson instance_json(const Instance& instance) {
   return {{"name", instance.name},
           {"provider", instance.provider},
@@ -144,7 +133,7 @@ OrderedJson combination_json(const SearchResult& result, const Combination& each
           {"pack_weights", each.pack_weights},
           {"node_bytes", each.node_bytes},
           {"available_bytes", result.instances[each.instance].usable_bytes()},
-          {"time", time_json(each.time)},
+          {"time", step_time_json(each.time)},
           {"tokens_per_s", each.tokens_per_s},
           {"hours", each.hours},
           {"usd", each.usd},
@@ -153,14 +142,6 @@ OrderedJson combination_json(const SearchResult& result, const Combination& each
 }
 
 }  // namespace
-
-std::string three_digits(double value) {
-  if (value >= 999.5) return format_count(std::llround(value));
-  if (value >= 99.95) return fmt::format("{:.0f}", value);
-  if (value >= 9.995) return fmt::format("{:.1f}", value);
-  if (value >= 0.995) return fmt::format("{:.2f}", value);
-  return fmt::format("{:.2g}", value);
-}
 
 double money_of(const Combination& combination, const SearchView& view) {
   return view.spot ? combination.spot_usd : combination.usd;
@@ -197,12 +178,10 @@ std::optional<size_t> best_of(const SearchResult& result, const SearchView& view
 
 std::string table_text(const SearchResult& result, const SearchView& view) {
   const JobSize& job = result.job;
-  std::string text =
-      fmt::format("model    {}\n", format_count(result.num_parameters, "parameter"));
+  std::string text = fmt::format("model    {}\n", format_count(result.num_parameters, "parameter"));
   text += fmt::format("step     {} of at most {}\n", format_count(result.step_rows, "row"),
                       format_count(job.max_row_tokens, "token"));
-  text += fmt::format("job      {} in {}: {}\n", format_count(std::llround(job.num_tokens), "token"),
-                      format_count(job.num_steps, "step"), job.origin);
+  text += fmt::format("job      {}\n", job_text(job));
   text += price_text(result, view);
   const std::vector<size_t> order = ranked(result, view);
   if (order.empty()) return text;
@@ -211,27 +190,6 @@ std::string table_text(const SearchResult& result, const SearchView& view) {
   for (const size_t i : order) text += combination_line(result, result.combinations[i], view);
   text += "nodes: x ranks on each; zero: stage, l gathers weights per layer; ckpt: gradient\n"
           "checkpointing; rows: of a micro-batch; GiB used: of a node, of what it has\n";
-  return text;
-}
-
-std::string step_time_text(const StepTime& time) {
-  const double step_s = time.step_s();
-  std::string text;
-  const auto add = [&](const char* name, double seconds, const std::string& note = "") {
-    text += fmt::format("  {:<13} {:>9} s {:>4.0f} %{}\n", name, three_digits(seconds),
-                        step_s > 0 ? 100 * seconds / step_s : 0, note);
-  };
-  add("products", time.products_s);
-  add("attention", time.attention_s);
-  add("element-wise", time.elementwise_s);
-  add("optimizer", time.optimizer_s);
-  if (time.local_s > 0) add("ranks of node", time.local_s);
-  if (time.network_s > 0) {
-    add("network", time.exposed_s,
-        fmt::format("  not hidden, of {} s between nodes", three_digits(time.network_s)));
-  }
-  add("other", time.other_s);
-  add("step", step_s);
   return text;
 }
 
@@ -295,15 +253,9 @@ std::string search_json(const SearchResult& result, const SearchView& view, cons
   }
   OrderedJson instances = OrderedJson::array();
   for (const size_t i : shown_instances) instances.push_back(instance_json(result.instances[i]));
-  const JobSize& job = result.job;
   const OrderedJson out = {{"num_parameters", result.num_parameters},
                            {"step_rows", result.step_rows},
-                           {"job",
-                            {{"num_tokens", job.num_tokens},
-                             {"num_steps", job.num_steps},
-                             {"max_row_tokens", job.max_row_tokens},
-                             {"mean_row_tokens", job.mean_row_tokens},
-                             {"origin", job.origin}}},
+                           {"job", job_json(result.job)},
                            {"num_tried", result.num_tried},
                            {"instances", instances},
                            {"combinations", combinations},

@@ -31,16 +31,11 @@ std::vector<size_t> ranked(const SearchResult& result, const SearchView& view);
 // nullopt if nothing is within the limits.
 std::optional<size_t> best_of(const SearchResult& result, const SearchView& view);
 
-// Lines of at most 80 columns: the job and the table of combinations; how the time of a step splits; what does
-// not fit and why, or "".
+// Lines of at most 80 columns: the job and the table of combinations; what does not fit and why, or "".
 std::string table_text(const SearchResult& result, const SearchView& view);
-std::string step_time_text(const StepTime& time);
 std::string refusal_text(const SearchResult& result, const SearchView& view);
 
 // All combinations and refusals; sizes in bytes, times in seconds or hours. `command` runs the best one.
 std::string search_json(const SearchResult& result, const SearchView& view, const std::string& command);
-
-// "1,234", "12.3", "0.123": three digits that count.
-std::string three_digits(double value);
 
 }  // namespace tessera
