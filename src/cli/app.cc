@@ -145,6 +145,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_bench_comm_command());
   all.push_back(make_bench_load_command());
   all.push_back(make_bench_checkpoint_command());
+  all.push_back(make_bench_plan_command());
   all.push_back(make_bench_optimizer_command());
   all.push_back(make_bench_tiles_command());
   all.push_back(make_bench_tokenizer_command());

@@ -66,6 +66,7 @@ std::unique_ptr<Command> make_bench_elementwise_command();
 std::unique_ptr<Command> make_bench_comm_command();
 std::unique_ptr<Command> make_bench_load_command();
 std::unique_ptr<Command> make_bench_checkpoint_command();
+std::unique_ptr<Command> make_bench_plan_command();
 std::unique_ptr<Command> make_bench_optimizer_command();
 std::unique_ptr<Command> make_bench_tiles_command();
 std::unique_ptr<Command> make_bench_tokenizer_command();

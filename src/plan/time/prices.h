@@ -35,8 +35,9 @@ class Prices {
 
   // Whether products take weights in packed forms here.
   virtual bool packs_weights(DType dtype) const = 0;
-  // Called before the operations of a pass are priced.
-  virtual void prepare(const StepWalks& /*walks*/, const PassShape& /*pass*/, const RankShare& /*share*/) {}
+  // Called before the operations of a step are priced, with its different passes in order.
+  virtual void prepare(const StepWalks& /*walks*/, const std::vector<PassShape>& /*passes*/,
+                       const RankShare& /*share*/) {}
   virtual double seconds(const OpWork& work, const RankShare& share) = 0;
   virtual double update_seconds(const UpdateWork& work, const RankShare& share) = 0;
   // Every rank of a node sums its share of `num_elements` gradients of all of them, and adds that to or

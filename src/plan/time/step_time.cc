@@ -7,20 +7,6 @@
 namespace tessera {
 namespace {
 
-double as_seconds_of(const std::vector<CountedWork>& works, const RankShare& share, Prices& prices,
-                     StepTime* time) {
-  double total = 0;
-  for (const auto& [work, count] : works) {
-    const double seconds = static_cast<double>(count) * prices.seconds(work, share);
-    total += seconds;
-    (work.kind == WorkKind::kProduct     ? time->products_s
-     : work.kind == WorkKind::kAttention ? time->attention_s
-     : work.kind == WorkKind::kPacking   ? time->optimizer_s
-                                         : time->elementwise_s) += seconds;
-  }
-  return total;
-}
-
 class Predictor {
  public:
   Predictor(StepWalks& walks, const StepFacts& facts, Prices& prices)
@@ -34,12 +20,15 @@ class Predictor {
   }
 
   StepTime run() {
-    for (int64_t pass = 0; pass < facts_.num_passes; ++pass) {
-      // Passes between the first and the last are alike.
-      const int64_t repeats = pass == 1 ? std::max<int64_t>(1, facts_.num_passes - 2) : 1;
-      add_pass(pass, static_cast<double>(repeats));
-      pass += repeats - 1;
-    }
+    const int64_t last = facts_.num_passes - 1;
+    std::vector<PassShape> passes = {pass_shape(0)};
+    if (last > 1 && pass_shape(1) != pass_shape(last)) passes.push_back(pass_shape(1));
+    if (last > 0) passes.push_back(pass_shape(last));
+    prices_.prepare(walks_, passes, share_);
+    add_pass(0, 1);
+    // Passes between the first and the last are alike.
+    if (last > 1) add_pass(1, static_cast<double>(last - 1));
+    if (last > 0) add_pass(last, 1);
     add_update();
     if (layout_.num_nodes > 1) add_network();
     time_.other_s = prices_.step_s();
@@ -48,31 +37,46 @@ class Predictor {
 
  private:
   bool is_single() const { return layout_.world_size() == 1; }
+  // Whether the model adds to the gradients of earlier passes itself, rather than the ranks of a node.
+  bool accumulates() const { return is_single() || !needs_layer_buffers(layout_, facts_.zero); }
 
-  void add_pass(int64_t pass, double repeats) {
+  PassShape pass_shape(int64_t pass) const {
     const bool is_last = pass + 1 == facts_.num_passes;
-    // The model adds to the gradients of earlier passes itself unless the ranks of a node sum them.
-    const bool accumulates = is_single() || !needs_layer_buffers(layout_, facts_.zero);
     PassShape shape = {is_last ? facts_.last_pass_rows : facts_.pass_rows, facts_.row_tokens};
     shape.gradient_checkpointing = facts_.gradient_checkpointing;
     shape.pack_weights = facts_.pack_weights && prices_.packs_weights(walks_.dtype());
-    shape.adds = accumulates && pass > 0;
+    shape.adds = accumulates() && pass > 0;
     shape.squares = is_single() && is_last;
-    prices_.prepare(walks_, shape, share_);
-    const PassWork& work = walks_.pass(shape);
+    return shape;
+  }
+
+  void add_pass(int64_t pass, double repeats) {
+    const PassWork& work = walks_.pass(pass_shape(pass));
     StepTime of_pass;
-    const double forward_s = as_seconds_of(work.forward, share_, prices_, &of_pass);
-    const double backward_s = as_seconds_of(work.backward, share_, prices_, &of_pass);
-    forward_s_ += repeats * forward_s;
-    backward_s_ += repeats * backward_s;
+    forward_s_ += repeats * seconds_of(work.forward, &of_pass);
+    backward_s_ += repeats * seconds_of(work.backward, &of_pass);
     time_.products_s += repeats * of_pass.products_s;
     time_.attention_s += repeats * of_pass.attention_s;
     time_.elementwise_s += repeats * of_pass.elementwise_s;
     if (pass == 0) {  // every rank of the node packs its share
       StepTime packing;
-      time_.optimizer_s += as_seconds_of(work.packing, share_, prices_, &packing) / facts_.local_world_size;
+      time_.optimizer_s += seconds_of(work.packing, &packing) / facts_.local_world_size;
     }
-    if (!accumulates) time_.local_s += repeats * node_seconds(/*adds=*/pass > 0);
+    if (!accumulates()) time_.local_s += repeats * node_seconds(/*adds=*/pass > 0);
+  }
+
+  // Adds the seconds of these operations to *time, by part.
+  double seconds_of(const std::vector<CountedWork>& works, StepTime* time) const {
+    double total = 0;
+    for (const auto& [work, count] : works) {
+      const double seconds = static_cast<double>(count) * prices_.seconds(work, share_);
+      total += seconds;
+      (work.kind == WorkKind::kProduct     ? time->products_s
+       : work.kind == WorkKind::kAttention ? time->attention_s
+       : work.kind == WorkKind::kPacking   ? time->optimizer_s
+                                           : time->elementwise_s) += seconds;
+    }
+    return total;
   }
 
   // The ranks of a node sum the gradients of a pass, group by group.

@@ -1,0 +1,196 @@
+#include "bench/plan/plan_bench.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "arguments/arguments.h"
+#include "arguments/optimizer_arguments.h"
+#include "base/median.h"
+#include "base/rng.h"
+#include "bench/scratch_folder.h"
+#include "bench/shell.h"
+#include "checkpoint/model_folder.h"
+#include "formats/json.h"
+#include "formats/safetensors/safetensors.h"
+#include "io/file.h"
+#include "model/families.h"
+#include "ops/cpu_ops.h"
+#include "plan/run_planner.h"
+#include "platform/memory_info.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The first steps touch pages and compile kernels.
+constexpr int64_t kWarmUpSteps = 2;
+
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+Settings settings_of(const PlanCase& run) {
+  return {{"max_length", fmt::format("{}", run.max_length)},
+          {"per_device_train_batch_size", fmt::format("{}", run.micro_batch)},
+          {"gradient_accumulation_steps", fmt::format("{}", run.gradient_accumulation_steps)},
+          {"gradient_checkpointing", run.gradient_checkpointing ? "true" : "false"}};
+}
+
+void write_model(const fs::path& folder, const ModelConfig& config) {
+  const WeightSource source = [&](int64_t begin, std::span<float> values) {
+    for (size_t i = 0; i < values.size(); ++i) {
+      const uint64_t mixed = ((static_cast<uint64_t>(begin) + i) * 0x9E3779B97F4A7C15u) >> 57;
+      values[i] = (static_cast<float>(mixed) - 63.5f) / 640;
+    }
+  };
+  export_model_folder(folder, config, parameter_layout(config), source, {});
+}
+
+void write_rows(const fs::path& file, int64_t num_rows, int64_t length, int64_t vocab_size) {
+  const CounterRng rng(1, 1);
+  std::vector<int32_t> ids(static_cast<size_t>(num_rows * length));
+  for (size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<int32_t>(rng.uniform(i) * static_cast<double>(vocab_size));
+  }
+  const ConstTensorView view(ids.data(), DType::kI32, {num_rows, length});
+  write_safetensors(file, {make_item("input_ids", {num_rows, length}, view, DType::kI32)});
+}
+
+// What the planner says about a run on this machine.
+struct Planned {
+  StepFacts facts;
+  int64_t node_bytes = 0;
+};
+
+Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
+  TrainingArguments args;
+  FlagTable table;
+  declare_training_flags(&table, &args);
+  for (const auto& [name, value] : settings_of(run)) table.set(*table.find(name), {value}, "benchmark");
+  resolve_training_arguments(table, run.num_ranks, &args);
+  const int64_t num_threads = std::max<int64_t>(1, options.num_threads / run.num_ranks);
+  ThreadPool pool(num_threads);
+  const std::unique_ptr<Ops> ops = make_cpu_ops(pool);
+  const std::unique_ptr<TrainableModel> model = make_model(run.config, args.training_dtype(), *ops);
+  const BatchPlanOptions batch = args.batch_options(run.num_ranks);
+  const RunPlanner planner(args, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
+  MachineFacts machine;
+  machine.local_world_size = run.num_ranks;
+  machine.baseline_bytes = options.baseline_bytes;
+  machine.free_bytes = memory_info().free_for_process_bytes;
+  const MemoryRequest request = planner.choose_memory(machine);
+  planner.check_fits(request, machine);
+  RunPlan plan;
+  planner.fill_memory(request, machine, &plan);
+  return {step_facts(request, run.max_length, micro_batch_rows(batch), args.gradient_accumulation_steps,
+                     planner.micro_batches_per_pass(), num_threads),
+          plan.memory.step_memory().node_bytes()};
+}
+
+struct Measured {
+  double step_s = 0;
+  int64_t node_bytes = 0;
+};
+
+// Trains in processes of its own.
+class TrainingRun {
+ public:
+  TrainingRun(const PlanCase& run, const PlanBenchOptions& options)
+      : run_(run), options_(options), folder_(options.folder) {
+    write_model(folder_.path() / "model", run.config);
+    const int64_t step_rows = run.micro_batch * run.gradient_accumulation_steps * run.num_ranks;
+    constexpr int64_t kStepsOfData = 4;
+    write_rows(folder_.path() / "rows.safetensors", kStepsOfData * step_rows, run.max_length,
+               run.config.vocab_size);
+  }
+
+  Measured measure(int64_t num_steps) const {
+    const fs::path output = folder_.path() / "out";
+    std::string command = fmt::format("'{}'", options_.program.string());
+    if (run_.num_ranks > 1) command += fmt::format(" launch --nproc_per_node {}", run_.num_ranks);
+    command += fmt::format(
+        " train --model '{0}/model' --dataset '{0}/rows.safetensors' --output_dir '{1}' --max_steps {2} "
+        "--save_strategy no --measure_peak false --logging_steps {2} --overwrite_output_dir true "
+        "--num_threads {3}",
+        folder_.path().string(), output.string(), num_steps,
+        std::max<int64_t>(1, options_.num_threads / run_.num_ranks));
+    for (const auto& [name, value] : settings_of(run_)) command += fmt::format(" --{} {}", name, value);
+    run_shell(command);
+    Measured measured;
+    measured.step_s = median(step_seconds(output / "metrics.jsonl"));
+    const fs::path memory = output / "memory.json";
+    const Json document = parse_json(read_text_file(memory), memory.string());
+    const std::string origin = memory.string();
+    measured.node_bytes = JsonNode(document, origin)["measured"]["node_bytes"].integer();
+    fs::remove_all(output);
+    return measured;
+  }
+
+ private:
+  static std::vector<double> step_seconds(const fs::path& metrics) {
+    std::ifstream file(metrics);
+    const std::string origin = metrics.string();
+    std::vector<double> seconds;
+    int64_t number = 0;
+    for (std::string line; std::getline(file, line);) {
+      if (++number <= kWarmUpSteps) continue;
+      const Json document = parse_json(line, origin);
+      seconds.push_back(JsonNode(document, origin)["step_time_s"].number());
+    }
+    if (seconds.empty()) fail(ExitCode::kBadData, "{}: expected more than {} steps", origin, kWarmUpSteps);
+    return seconds;
+  }
+
+  const PlanCase& run_;
+  const PlanBenchOptions& options_;
+  ScratchFolder folder_;
+};
+
+StepTime median_of(const std::vector<StepTime>& times) {
+  StepTime result;
+  for (double StepTime::*part :
+       {&StepTime::products_s, &StepTime::attention_s, &StepTime::elementwise_s, &StepTime::optimizer_s,
+        &StepTime::local_s, &StepTime::network_s, &StepTime::exposed_s, &StepTime::other_s}) {
+    std::vector<double> values;
+    for (const StepTime& time : times) values.push_back(time.*part);
+    result.*part = median(values);
+  }
+  return result;
+}
+
+}  // namespace
+
+PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
+  const Planned planned = plan_of(run, options);
+  StepWalks walks(run.config, DType::kBF16);
+  MeasuredPrices prices;
+  const TrainingRun training(run, options);
+  PlanLine line;
+  line.run = run;
+  line.num_parameters = walks.layout().num_parameters();
+  line.num_threads = planned.facts.num_threads;
+  line.facts = planned.facts;
+  line.predicted_bytes = planned.node_bytes;
+  std::vector<StepTime> predictions;
+  std::vector<double> predicted, measured, bytes;
+  for (int64_t round = 0; round < options.rounds; ++round) {
+    prices.clear();
+    const StepTime before = predict_step(walks, planned.facts, prices);
+    const auto num_steps = static_cast<int64_t>(std::ceil(options.seconds / before.step_s()));
+    const Measured found = training.measure(kWarmUpSteps + std::clamp<int64_t>(num_steps, 3, 200));
+    prices.clear();
+    const StepTime after = predict_step(walks, planned.facts, prices);
+    predictions.insert(predictions.end(), {before, after});
+    predicted.push_back((before.step_s() + after.step_s()) / 2);
+    measured.push_back(found.step_s);
+    bytes.push_back(static_cast<double>(found.node_bytes));
+  }
+  line.predicted = median_of(predictions);
+  line.step_s = quartiles(measured);
+  line.ratio = quartiles(paired_ratios(predicted, measured));
+  line.measured_bytes = static_cast<int64_t>(median(bytes));
+  line.notes = prices.notes();
+  return line;
+}
+
+}  // namespace tessera

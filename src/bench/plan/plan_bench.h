@@ -1,0 +1,60 @@
+// How well a plan predicts training: step time (plan/time) and memory of real runs, in turn with the
+// measurements that the prediction rests on.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "bench/statistics.h"
+#include "formats/huggingface/model_config.h"
+#include "plan/time/measured_prices.h"
+#include "plan/time/step_time.h"
+
+namespace tessera {
+
+struct PlanCase {
+  std::string name;  // of the preset
+  ModelConfig config;
+  int64_t max_length = 512;
+  int64_t micro_batch = 1;
+  int64_t gradient_accumulation_steps = 1;
+  int num_ranks = 1;
+  bool gradient_checkpointing = false;
+};
+
+struct PlanBenchOptions {
+  std::filesystem::path program;  // tessera, for the runs
+  std::filesystem::path folder;   // for models, data and output
+  int64_t rounds = 3;             // of a prediction and a run
+  double seconds = 5;             // of steps in a run, about
+  int64_t num_threads = 2;        // of all ranks together
+  int64_t baseline_bytes = 0;     // resident in this process at its start, as in a rank
+};
+
+struct PlanLine {
+  PlanCase run;
+  int64_t num_parameters = 0;
+  int64_t num_threads = 0;  // of a rank
+  StepFacts facts;
+  StepTime predicted;           // medians of the rounds, part by part
+  Quartiles step_s;             // measured: medians of a run's steps
+  Quartiles ratio;              // predicted over measured of the same round
+  int64_t predicted_bytes = 0;  // of the node
+  int64_t measured_bytes = 0;
+  std::vector<std::string> notes;  // of MeasuredPrices
+};
+
+// Writes a model with random weights and rows of random tokens, then in each round predicts and trains, in
+// processes of their own, as a user would. Error(kIoError) with its output if a run fails.
+PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options);
+
+// Lines of at most 88 columns.
+std::string plan_table_header();
+std::string plan_table_row(const PlanLine& line);
+// One JSON object without line breaks.
+std::string plan_json(const PlanLine& line);
+
+}  // namespace tessera

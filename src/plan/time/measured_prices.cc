@@ -1,0 +1,129 @@
+#include "plan/time/measured_prices.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "ops/cpu_ops.h"
+#include "platform/memory_info.h"
+
+namespace tessera {
+namespace {
+
+// How much work a call is, to compare it with another one of the same kind.
+double amount(const OpWork& work) { return work.flop() > 0 ? work.flop() : work.bytes; }
+
+bool is_alike(const OpWork& a, const OpWork& b) {
+  return a.name == b.name && a.dtype == b.dtype && a.kind == b.kind;
+}
+
+// Whether only the number of rows differs.
+bool differs_in_rows(const OpWork& a, const OpWork& b) {
+  return is_alike(a, b) && std::equal(a.sizes.begin() + 1, a.sizes.end(), b.sizes.begin() + 1) &&
+         a.adds == b.adds && a.squares == b.squares && a.packed == b.packed;
+}
+
+// Seconds of a call that was not measured, from the ones that are most like it.
+double extrapolated(const OpWork& work, const std::map<OpWork, double>& measured) {
+  const std::pair<const OpWork, double>*first = nullptr, *second = nullptr;
+  const auto distance = [&](const OpWork& other) {
+    return std::abs(std::log(amount(work) / amount(other))) + (differs_in_rows(work, other) ? 0 : 100) +
+           (is_alike(work, other) ? 0 : 1000) + (work.kind == other.kind ? 0 : 10000);
+  };
+  for (const auto& entry : measured) {
+    if (first == nullptr || distance(entry.first) < distance(first->first)) {
+      second = std::exchange(first, &entry);
+    } else if (second == nullptr || distance(entry.first) < distance(second->first)) {
+      second = &entry;
+    }
+  }
+  TESSERA_CHECK(first != nullptr, "nothing was measured");
+  const double proportional = first->second * amount(work) / amount(first->first);
+  if (second == nullptr || !differs_in_rows(work, second->first)) return proportional;
+  // A line through both: what is independent of the rows, such as the weights, costs once.
+  const double slope = (first->second - second->second) / (amount(first->first) - amount(second->first));
+  const double on_line = first->second + slope * (amount(work) - amount(first->first));
+  return slope > 0 ? std::min(std::max(on_line, proportional / 2), 2 * proportional) : proportional;
+}
+
+ModelConfig with_layers(ModelConfig config, int64_t num_layers) {
+  config.num_hidden_layers = num_layers;
+  if (!config.sliding_window.empty()) config.sliding_window.resize(static_cast<size_t>(num_layers));
+  return config;
+}
+
+}  // namespace
+
+bool MeasuredPrices::packs_weights(DType dtype) const {
+  constexpr int64_t kWidth = 1024;
+  ThreadPool pool(1);
+  return make_cpu_ops(pool)->packed_weight_bytes(kWidth, kWidth, dtype) > 0;
+}
+
+SampleRequest MeasuredPrices::request_for(const StepWalks& walks, const std::vector<PassShape>& passes,
+                                          const RankShare& share) {
+  // Two layers, so that one finds what the other left in the caches; a model of two layers is not measured as
+  // a whole.
+  constexpr int64_t kManyLayers = 4;
+  const ModelConfig& config = walks.config();
+  SampleRequest request;
+  request.config = with_layers(config, config.num_hidden_layers < kManyLayers ? 1 : 2);
+  request.dtype = walks.dtype();
+  request.share = share;
+  request.optimizer = options_.optimizer;
+  request.seconds = options_.seconds;
+  for (PassShape pass : passes) {
+    const int64_t most = std::max<int64_t>(1, options_.max_tokens / pass.row_tokens);
+    if (pass.rows > most) {
+      notes_.push_back(fmt::format("passes of {} were measured with {}", count_of(pass.rows, "row"), most));
+      pass.rows = std::max<int64_t>(1, most / 2);
+      request.passes.push_back(pass);
+      pass.rows = most;
+    }
+    request.passes.push_back(pass);
+  }
+  constexpr int64_t kSmallestVocabulary = 1024;
+  const int64_t free_bytes = memory_info().free_for_process_bytes;
+  while (request.memory_bytes() > free_bytes && request.config.vocab_size >= 2 * kSmallestVocabulary) {
+    request.config.vocab_size /= 2;
+  }
+  if (request.config.vocab_size < config.vocab_size) {
+    notes_.push_back(fmt::format("the head was measured with a vocabulary of {} for lack of memory",
+                                 format_count(request.config.vocab_size, "token")));
+  }
+  if (request.memory_bytes() > free_bytes) {
+    fail(ExitCode::kBadConfig,
+         "measuring a layer of this model takes {}, {} are free: plan it with the rates of a machine instead",
+         format_bytes(request.memory_bytes()), format_bytes(free_bytes));
+  }
+  return request;
+}
+
+void MeasuredPrices::prepare(const StepWalks& walks, const std::vector<PassShape>& passes,
+                             const RankShare& share) {
+  const Key key = {write_model_config(walks.config(), "bfloat16"), walks.dtype(), passes, share};
+  auto at = measured_.find(key);
+  if (at == measured_.end()) {
+    at = measured_.emplace(key, sample_step(request_for(walks, passes, share))).first;
+  }
+  current_ = &at->second;
+}
+
+double MeasuredPrices::seconds(const OpWork& work, const RankShare& /*share*/) {
+  TESSERA_CHECK(current_ != nullptr, "prepare() was not called");
+  const auto at = current_->call_s.find(work);
+  return at != current_->call_s.end() ? at->second : extrapolated(work, current_->call_s);
+}
+
+double MeasuredPrices::update_seconds(const UpdateWork& work, const RankShare& /*share*/) {
+  return work.bytes() * current_->update_s_per_byte;
+}
+
+double MeasuredPrices::node_sum_seconds(int64_t num_elements, bool adds, const RankShare& /*share*/) {
+  return static_cast<double>(num_elements) *
+         (adds ? current_->add_s_per_element : current_->sum_s_per_element);
+}
+
+}  // namespace tessera

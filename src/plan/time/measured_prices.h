@@ -1,0 +1,60 @@
+// Prices measured on this machine: what a model's operations take in a few small steps (sample_step.h).
+#pragma once
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "plan/time/prices.h"
+#include "plan/time/sample_step.h"
+
+namespace tessera {
+
+struct MeasuringOptions {
+  double seconds = 1;         // for each kind of step; large operations run at least three times
+  int64_t max_tokens = 2048;  // through the model at once; more are extrapolated
+  std::string optimizer = "adamw_torch";
+  MachineRates rates;  // for what cannot be measured here: network, latencies
+};
+
+class MeasuredPrices final : public Prices {
+ public:
+  explicit MeasuredPrices(MeasuringOptions options = {}) : options_(std::move(options)) {}
+
+  bool packs_weights(DType dtype) const override;
+  // Measures unless the same passes were measured before.
+  void prepare(const StepWalks& walks, const std::vector<PassShape>& passes, const RankShare& share) override;
+  double seconds(const OpWork& work, const RankShare& share) override;
+  double update_seconds(const UpdateWork& work, const RankShare& share) override;
+  double node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) override;
+  double node_latency_s() const override { return options_.rates.node_latency_s; }
+  double step_s() const override { return options_.rates.step_s; }
+  double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const override {
+    return AnalyticPrices(options_.rates).network_seconds(sent_bytes, received_bytes, num_transfers);
+  }
+  // What was measured in another way than asked for, a line each.
+  const std::vector<std::string>& notes() const { return notes_; }
+  // Forgets all measurements.
+  void clear() { measured_.clear(); }
+
+ private:
+  // What a measurement depends on.
+  struct Key {
+    std::string model;
+    DType dtype;
+    std::vector<PassShape> passes;
+    RankShare share;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  SampleRequest request_for(const StepWalks& walks, const std::vector<PassShape>& passes,
+                            const RankShare& share);
+
+  MeasuringOptions options_;
+  std::map<Key, SampledStep> measured_;
+  const SampledStep* current_ = nullptr;  // of the last prepare()
+  std::vector<std::string> notes_;
+};
+
+}  // namespace tessera
