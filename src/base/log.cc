@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 
 #include "base/terminal_type.h"
 
@@ -12,6 +13,10 @@ namespace tessera {
 namespace {
 
 std::atomic<void (*)()> before_log_line{nullptr};
+
+constexpr size_t kMaxTappedLines = 1000;
+std::mutex tap_mutex;  // guards the pointer and the tap's lines
+LogTap* tap = nullptr;
 
 spdlog::logger& logger() {
   static const std::shared_ptr<spdlog::logger> instance = [] {
@@ -44,7 +49,32 @@ void set_log_level(LogLevel level) { logger().set_level(to_spdlog(level)); }
 
 void set_before_log_line(void (*callback)()) { before_log_line = callback; }
 
+LogTap::LogTap() {
+  const std::lock_guard lock(tap_mutex);
+  if (tap == nullptr) tap = this;
+}
+
+LogTap::~LogTap() {
+  const std::lock_guard lock(tap_mutex);
+  if (tap == this) tap = nullptr;
+}
+
+void LogTap::add(std::string_view message) {
+  if (lines_.size() < kMaxTappedLines) lines_.emplace_back(message);
+  has_lines_ = true;
+}
+
+std::vector<std::string> LogTap::take() {
+  if (!has_lines_.exchange(false)) return {};
+  const std::lock_guard lock(tap_mutex);
+  return std::exchange(lines_, {});
+}
+
 void log_line(LogLevel level, std::string_view message) {
+  if (level >= LogLevel::kWarning) {
+    const std::lock_guard lock(tap_mutex);
+    if (tap != nullptr) tap->add(message);
+  }
   if (!logger().should_log(to_spdlog(level))) return;
   if (void (*callback)() = before_log_line) callback();
   logger().log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));

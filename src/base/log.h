@@ -3,8 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -18,6 +21,26 @@ void log_line(LogLevel level, std::string_view message);
 
 // Called before every line written; nullptr = no callback. Lets a program clear the status line it draws.
 void set_before_log_line(void (*callback)());
+
+// Collects the warnings and errors that are logged during its lifetime, written or not, for reports on a run.
+// While one exists, others collect nothing.
+class LogTap {
+ public:
+  LogTap();
+  ~LogTap();
+  LogTap(const LogTap&) = delete;
+  LogTap& operator=(const LogTap&) = delete;
+
+  // Lines since the last call, the first thousand; takes no lock if there are none.
+  std::vector<std::string> take();
+
+ private:
+  friend void log_line(LogLevel level, std::string_view message);
+  void add(std::string_view message);
+
+  std::atomic<bool> has_lines_{false};
+  std::vector<std::string> lines_;
+};
 
 template <typename... Args>
 void log_debug(fmt::format_string<Args...> format, Args&&... args) {

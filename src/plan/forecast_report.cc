@@ -48,15 +48,7 @@ std::string network_text(const RunForecast& forecast) {
 }
 
 OrderedJson memory_json(const RunForecast& forecast) {
-  OrderedJson items = OrderedJson::array();
-  for (const MemoryItem& item : forecast.memory.items) {
-    items.push_back({{"kind", memory_kind_name(item.kind)},
-                     {"name", item.name},
-                     {"scope", memory_scope_name(item.scope)},
-                     {"use", memory_use_name(item.use)},
-                     {"bytes", item.size_bytes}});
-  }
-  return {{"items", items},
+  return {{"items", memory_items_json(forecast.memory)},
           {"private_bytes", forecast.memory.private_bytes()},
           {"shared_bytes", forecast.memory.shared_bytes()},
           {"rank_bytes", forecast.memory.rank_bytes()},

@@ -451,9 +451,8 @@ std::string measured_table(const MemoryPlan& plan, const MeasuredMemory& measure
   return text + line("a node", predicted.node_bytes(), measured.node_bytes());
 }
 
-std::string memory_json(const MemoryPlan& plan, const MeasuredMemory& measured) {
-  using Json = nlohmann::ordered_json;
-  Json items = Json::array();
+nlohmann::ordered_json memory_items_json(const MemoryPlan& plan) {
+  nlohmann::ordered_json items = nlohmann::ordered_json::array();
   for (const MemoryItem& item : plan.items) {
     items.push_back({{"kind", memory_kind_name(item.kind)},
                      {"name", item.name},
@@ -461,6 +460,11 @@ std::string memory_json(const MemoryPlan& plan, const MeasuredMemory& measured) 
                      {"use", memory_use_name(item.use)},
                      {"bytes", item.size_bytes}});
   }
+  return items;
+}
+
+std::string memory_json(const MemoryPlan& plan, const MeasuredMemory& measured) {
+  using Json = nlohmann::ordered_json;
   const NodeMemory step = plan.step_memory();
   const Json out = {{"num_nodes", plan.num_nodes},
                     {"local_world_size", plan.local_world_size},
@@ -469,7 +473,7 @@ std::string memory_json(const MemoryPlan& plan, const MeasuredMemory& measured) 
                       {"private_bytes", step.private_bytes},
                       {"shared_bytes", step.shared_bytes},
                       {"saving_bytes", plan.node_bytes() - step.node_bytes()},
-                      {"items", items}}},
+                      {"items", memory_items_json(plan)}}},
                     {"measured",
                      {{"node_bytes", measured.node_bytes()},
                       {"private_bytes", measured.private_bytes},

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -127,6 +128,8 @@ struct MeasuredMemory : NodeMemory {
 // Lines of text that compare the measurement with step_memory().
 std::string measured_table(const MemoryPlan& plan, const MeasuredMemory& measured);
 
+// The items of a plan: kind, name, scope, use, bytes.
+nlohmann::ordered_json memory_items_json(const MemoryPlan& plan);
 // The content of memory.json: plan and measurement, with every item of the plan; sizes in bytes.
 std::string memory_json(const MemoryPlan& plan, const MeasuredMemory& measured);
 

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "plan/run_plan.h"
 #include "train/evaluation/evaluate.h"
+#include "train/output/checkpoint_use.h"
 #include "train/output/trainer_state.h"
 
 namespace tessera {
@@ -36,12 +38,26 @@ struct SlowestRank {
   double times_median = 1;
 };
 
-// A completed checkpoint.
-struct CheckpointUse {
-  int64_t step = 0;
-  int64_t bytes = 0;   // written by all ranks
-  double write_s = 0;  // from start to completion
-  double stall_s = 0;  // training stall, mean over the ranks
+// Where the time of a step goes. What a rank does in its passes is the mean over the ranks, what follows them
+// is rank 0's; the sum is the time of the step.
+struct StepTimes {
+  double rows_s = 0;  // choosing rows and putting them into batches
+  double products_s = 0;
+  double attention_s = 0;
+  double elementwise_s = 0;  // OperationTimes
+  double wait_s = 0;         // for other ranks and the network
+  double optimizer_s = 0;
+  double other_s = 0;
+
+  // All but other_s.
+  double listed_s() const { return rows_s + products_s + attention_s + elementwise_s + wait_s + optimizer_s; }
+};
+
+// What one rank did in a step.
+struct RankStep {
+  int64_t num_tokens = 0;
+  double compute_s = 0;  // of its passes, without waiting
+  double wait_s = 0;     // during its passes
 };
 
 // One optimizer step; a line of metrics.jsonl.
@@ -56,6 +72,9 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double step_time_s = 0;  // wall time from gathering the rows to the new weights
   double tflops = 0;       // model FLOPs of the step, forward and backward, 10^12 per second of step_time_s
+  StepTimes times;
+  std::optional<double> eta_s;              // until the end of the run
+  std::span<const RankStep> ranks;          // by rank; valid during the call
   std::optional<double> mfu;                // model FLOPs utilization: tflops / peak->tflops
   std::optional<BestPeak> peak;             // so far; nullopt without RunPlan::peak
   std::optional<NetworkUse> network;        // with several nodes
@@ -112,10 +131,12 @@ class TrainObserver {
   virtual void on_log(const LogEntry& /*entry*/) {}
   virtual void on_evaluation_progress(double /*fraction*/) {}
   virtual void on_evaluation(const EvalResult& /*result*/) {}
-  virtual void on_checkpoint(const std::filesystem::path& /*folder*/) {}
+  virtual void on_checkpoint(const CheckpointUse& /*checkpoint*/) {}
   // A checkpoint could not be written; training continues.
   virtual void on_checkpoint_failed(const std::filesystem::path& /*folder*/, const std::string& /*message*/) {
   }
+  // A warning or an error that was logged since the last call; after the step in which it was.
+  virtual void on_warning(const std::string& /*message*/) {}
   virtual void on_finish(const TrainSummary& /*summary*/) {}
 };
 
@@ -159,11 +180,14 @@ class ObserverList : public TrainObserver {
   void on_evaluation(const EvalResult& result) override {
     for (TrainObserver* observer : observers_) observer->on_evaluation(result);
   }
-  void on_checkpoint(const std::filesystem::path& folder) override {
-    for (TrainObserver* observer : observers_) observer->on_checkpoint(folder);
+  void on_checkpoint(const CheckpointUse& checkpoint) override {
+    for (TrainObserver* observer : observers_) observer->on_checkpoint(checkpoint);
   }
   void on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) override {
     for (TrainObserver* observer : observers_) observer->on_checkpoint_failed(folder, message);
+  }
+  void on_warning(const std::string& message) override {
+    for (TrainObserver* observer : observers_) observer->on_warning(message);
   }
   void on_finish(const TrainSummary& summary) override {
     for (TrainObserver* observer : observers_) observer->on_finish(summary);

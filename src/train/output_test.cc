@@ -9,6 +9,7 @@
 #include <csignal>
 #include <thread>
 
+#include "base/log.h"
 #include "checkpoint/checkpoint_files.h"
 #include "expect_error.h"
 #include "io/file.h"
@@ -21,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::Contains;
+using testing::ElementsAre;
 using testing::UnorderedElementsAre;
 
 std::vector<std::string> names_in(const fs::path& folder) {
@@ -35,7 +37,7 @@ TEST(RunOutput, IsAModelFolderWithReports) {
   EXPECT_THAT(
       names_in(tiny.output()),
       UnorderedElementsAre("config.json", "generation_config.json", "model.safetensors", "trainer_state.json",
-                           "training_args.json", "metrics.jsonl", "memory.json"));
+                           "training_args.json", "metrics.jsonl", "events.jsonl", "memory.json"));
   EXPECT_EQ(read_json(tiny.output() / "config.json").at("torch_dtype"), "float32");
   EXPECT_EQ(read_json(tiny.output() / "training_args.json").at("max_steps"), 6);
 }
@@ -62,6 +64,57 @@ TEST(RunOutput, MetricsHaveALinePerStep) {
     EXPECT_GT(lines[i].at("tokens_per_second"), 0);
     EXPECT_GT(lines[i].at("step_time_s"), 0);
   }
+}
+
+std::vector<std::string> event_names(const fs::path& output) {
+  std::vector<std::string> names;
+  for (const nlohmann::json& event : read_json_lines(output / "events.jsonl"))
+    names.push_back(event.at("event"));
+  return names;
+}
+
+TEST(RunOutput, EventsTellWhatHappenedBesidesSteps) {
+  TinyRun tiny;
+  tiny.args.eval_dataset = tiny.args.dataset;
+  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_steps = 4;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_steps = 4;
+  tiny.args.logging_steps = 3;
+  tiny.args.async_save = false;
+  const RecordingObserver run = tiny.train(2, {}, [](const StepMetrics& metrics) {
+    if (metrics.step == 2) log_warning("the text of a \xff warning");
+  });
+  const auto events = read_json_lines(tiny.output() / "events.jsonl");
+  EXPECT_THAT(event_names(tiny.output()), ElementsAre("start", "memory", "warning", "log", "evaluation",
+                                                      "checkpoint", "log", "checkpoint", "log", "finish"));
+  EXPECT_EQ(events[0].at("max_steps"), 6);
+  EXPECT_EQ(events[0].at("arguments").at("save_steps"), 4);
+  EXPECT_EQ(events[0].at("node_bytes"), run.plan.memory.node_bytes());
+  EXPECT_EQ(events[2].at("message"), "the text of a \xEF\xBF\xBD warning");
+  EXPECT_EQ(events[2].at("step"), 2);
+  EXPECT_EQ(events[4].at("step"), 4);
+  EXPECT_GT(events[4].at("eval_loss"), 0);
+  EXPECT_EQ(events[5].at("folder"), (tiny.output() / "checkpoint-4").string());
+  EXPECT_EQ(events[9].at("stop_signal"), 0);
+  EXPECT_EQ(events[9].at("train_loss"), run.summary.train_loss);
+  for (const nlohmann::json& event : events) EXPECT_GT(event.at("time"), 1.7e9) << event;
+}
+
+TEST(RunOutput, EventsContinueWhereARunIsResumed) {
+  TinyRun tiny;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_steps = 2;
+  tiny.args.logging_steps = 2;
+  tiny.args.async_save = false;
+  tiny.train();
+  fs::remove_all(tiny.output() / "checkpoint-6");
+  fs::remove_all(tiny.output() / "checkpoint-4");
+  tiny.args.resume_from_checkpoint = (tiny.output() / "checkpoint-2").string();
+  tiny.train();
+  EXPECT_THAT(event_names(tiny.output()),
+              ElementsAre("start", "memory", "log", "checkpoint", "start", "resume", "memory", "log",
+                          "checkpoint", "log", "checkpoint", "log", "finish"));
 }
 
 TEST(RunOutput, TrainerStateTellsTheWholeRun) {
@@ -197,8 +250,8 @@ TEST(FormerRun, IsMovedAsideAndNothingOfItIsLost) {
   EXPECT_EQ(run.previous_run, previous);
   EXPECT_THAT(names_in(previous),
               UnorderedElementsAre("checkpoint-3", "checkpoint-6", "config.json", "generation_config.json",
-                                   "latest", "memory.json", "metrics.jsonl", "model.safetensors",
-                                   "trainer_state.json", "training_args.json"));
+                                   "latest", "memory.json", "metrics.jsonl", "events.jsonl",
+                                   "model.safetensors", "trainer_state.json", "training_args.json"));
   EXPECT_EQ(read_tensors(previous), weights);
   EXPECT_NE(read_tensors(tiny.output()), weights);
   EXPECT_EQ(read_text_file(tiny.output() / "notes.txt"), "mine");

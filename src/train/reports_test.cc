@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -131,17 +132,30 @@ TEST(MetricsLine, HasEveryFieldAndEveryDigit) {
   metrics.tokens_per_second = 50;
   metrics.step_time_s = 2;
   metrics.tflops = 1.5;
+  metrics.times = {.rows_s = 0.125,
+                   .products_s = 1,
+                   .attention_s = 0.25,
+                   .elementwise_s = 0.125,
+                   .optimizer_s = 0.25,
+                   .other_s = 0.25};
   EXPECT_EQ(metrics_line(metrics),
             R"({"step":3,"epoch":0.1,"loss":0.3333333333333333,"grad_norm":2.0,"learning_rate":1e-05,)"
             R"("num_tokens":100,"num_target_tokens":90,"tokens_per_second":50.0,"step_time_s":2.0,)"
-            R"("tflops":1.5})");
+            R"("tflops":1.5,"time_rows_s":0.125,"time_products_s":1.0,"time_attention_s":0.25,)"
+            R"("time_elementwise_s":0.125,"time_wait_s":0.0,"time_optimizer_s":0.25,"time_other_s":0.25})");
   metrics.mfu = 0.25;
   metrics.peak = {.tflops = 6, .num_measurements = 3};
-  EXPECT_THAT(metrics_line(metrics), testing::EndsWith(R"("tflops":1.5,"mfu":0.25,"peak_tflops":6.0})"));
+  EXPECT_THAT(metrics_line(metrics),
+              testing::EndsWith(R"("time_other_s":0.25,"mfu":0.25,"peak_tflops":6.0})"));
   metrics.network = {.sent_bytes = 7, .received_bytes = 8, .time_s = 0.5, .hidden = 0.75};
   EXPECT_THAT(metrics_line(metrics),
               testing::EndsWith(R"("peak_tflops":6.0,"network_sent_bytes":7,"network_received_bytes":8,)"
                                 R"("network_time_s":0.5,"network_hidden":0.75})"));
+  const std::array<RankStep, 2> ranks = {RankStep{.num_tokens = 50, .compute_s = 1, .wait_s = 0.5},
+                                         RankStep{.num_tokens = 50, .compute_s = 1.5, .wait_s = 0}};
+  metrics.ranks = ranks;
+  EXPECT_THAT(metrics_line(metrics),
+              testing::EndsWith(R"("network_hidden":0.75,"rank_compute_s":[1.0,1.5]})"));
 }
 
 // The steps after which an action is due.

@@ -30,6 +30,20 @@ TEST(Speed, TflopsAreModelFlopsPerSecondOfTheStep) {
   EXPECT_NEAR(run.summary.tflops, flops * 1e-12 / seconds, 1e-9 * run.summary.tflops);
 }
 
+TEST(Speed, TheTimesOfAStepAddUp) {
+  TinyRun tiny;
+  tiny.args.gradient_checkpointing = true;
+  for (const StepMetrics& step : tiny.train().steps) {
+    const StepTimes& times = step.times;
+    for (const double part :
+         {times.rows_s, times.products_s, times.attention_s, times.elementwise_s, times.optimizer_s}) {
+      EXPECT_GT(part, 0) << "step " << step.step;
+    }
+    EXPECT_GE(times.other_s, 0);
+    EXPECT_NEAR(times.listed_s() + times.other_s, step.step_time_s, 1e-9) << "step " << step.step;
+  }
+}
+
 TEST(Speed, RecomputingActivationsDoesNotCount) {
   TinyRun tiny;
   tiny.args.gradient_checkpointing = true;

@@ -13,7 +13,8 @@ StepExchange::StepExchange(const World& world)
       checkpoints(parts.size()),
       peaks(parts.size()),
       has_network_(world.num_nodes > 1),
-      messages_(parts.size()) {}
+      messages_(parts.size()),
+      ranks_(parts.size()) {}
 
 StepMetrics StepExchange::sums(int64_t num_targets) const {
   double loss_sum = 0, gradient_squares = 0;
@@ -27,7 +28,14 @@ StepMetrics StepExchange::sums(int64_t num_targets) const {
     network.received_bytes += part.network.received_bytes;
     network.busy_s += part.network.busy_s;
     network.wait_s += part.network.wait_s;
+    const double share = 1 / static_cast<double>(parts.size());
+    metrics.times.rows_s += share * part.rows_s;
+    metrics.times.products_s += share * part.operations.products_s;
+    metrics.times.attention_s += share * part.operations.attention_s;
+    metrics.times.elementwise_s += share * part.operations.elementwise_s;
+    metrics.times.wait_s += share * part.wait_s;
   }
+  metrics.ranks = ranks_;
   metrics.loss = loss_sum / static_cast<double>(num_targets);
   metrics.grad_norm = std::abs(std::sqrt(gradient_squares));  // "nan", never "-nan"
   metrics.num_target_tokens = num_targets;
@@ -39,7 +47,8 @@ void StepExchange::gather(const StepPart& part, const StopAgreement::Share& stop
                           const CheckpointShare& checkpoint, const JobPeak::Share& peak, Communicator& comm) {
   comm.all_gather(Message{part, stop, checkpoint, peak}, std::span(messages_), {"loss and gradient norm"});
   for (size_t rank = 0; rank < messages_.size(); ++rank) {
-    parts[rank] = messages_[rank].part;
+    const StepPart& of_rank = parts[rank] = messages_[rank].part;
+    ranks_[rank] = {of_rank.num_tokens, of_rank.compute_s, of_rank.wait_s};
     stops[rank] = messages_[rank].stop;
     checkpoints[rank] = messages_[rank].checkpoint;
     peaks[rank] = messages_[rank].peak;

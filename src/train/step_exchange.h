@@ -22,7 +22,7 @@ class StepExchange {
               const JobPeak::Share& peak, Communicator& comm);
 
   // What the parts of all ranks add up to: loss, gradient norm, tokens, and network if there are several
-  // nodes.
+  // nodes. `times` are those of the passes.
   StepMetrics sums(int64_t num_targets) const;
 
   std::vector<StepPart> parts;
@@ -39,6 +39,7 @@ class StepExchange {
   };
   bool has_network_;  // several nodes
   std::vector<Message> messages_;
+  std::vector<RankStep> ranks_;
 };
 
 }  // namespace tessera

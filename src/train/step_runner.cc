@@ -6,13 +6,15 @@
 namespace tessera {
 
 StepRunner::StepRunner(TrainableModel& model, ParameterState& parameters, const Dataset& dataset,
-                       Communicator& comm, ThreadPool& pool, StopAgreement& stop, const StepOptions& options)
+                       Communicator& comm, ThreadPool& pool, StopAgreement& stop, ClockedOps& ops,
+                       const StepOptions& options)
     : model_(model),
       parameters_(parameters),
       dataset_(dataset),
       comm_(comm),
       pool_(pool),
       stop_(stop),
+      ops_(ops),
       options_(options) {
   model_.call_between_layers([this](int64_t group, WeightUse use) {
     mark_layer(group, use);
@@ -44,7 +46,9 @@ void StepRunner::run_pass(const RowLists& passes, int64_t pass, bool is_last, St
   if (rows.empty() || stop_.has_abandoned()) {
     model_.take_part_in_forward_backward(update.mode);
   } else {
+    const Stopwatch time;
     make_packed_batch(dataset_, rows, &batch_);
+    part->rows_s += time.seconds();
     if (noise_) noise_->begin(step_, rows, dataset_, batch_);
     const auto label_smoothing = static_cast<float>(options_.label_smoothing);
     part->loss_sum += model_.forward_backward(batch_, grad_scale_, label_smoothing, update).loss_sum;
@@ -86,11 +90,14 @@ std::optional<StepPart> StepRunner::run(int64_t step, const RowLists& passes, in
   grad_scale_ = 1.0f / static_cast<float>(num_targets);
   StepPart part;
   const double waited_before_s = comm_.waited_s();
+  ops_.take();  // what was computed since the last step
   if (!run_passes(passes, &part)) return std::nullopt;
   part.replay_differs = !replay_difference_.empty();
   mark_work(comm_, "adding up the step", step_);
   part.gradient_squares = parameters_.gradient_squares();
-  part.compute_s = time.seconds() - (comm_.waited_s() - waited_before_s);
+  part.wait_s = comm_.waited_s() - waited_before_s;
+  part.compute_s = time.seconds() - part.wait_s;
+  part.operations = ops_.take();
   return part;
 }
 

@@ -11,6 +11,7 @@
 #include "data/dataset.h"
 #include "data/rows/batch_plan.h"
 #include "model/trainable_model.h"
+#include "ops/clocked_ops.h"
 #include "platform/thread_pool.h"
 #include "tensor/packed_batch.h"
 #include "train/guards/replay_check.h"
@@ -34,15 +35,19 @@ struct StepPart {
   int64_t num_tokens = 0;
   double flops = 0;
   double compute_s = 0;  // time of the passes without waiting for others
+  double wait_s = 0;     // for others during the passes
+  double rows_s = 0;     // putting rows into batches
+  OperationTimes operations;
   NetworkCounters network;
   bool replay_differs = false;
 };
 
 class StepRunner {
  public:
-  // What is passed by reference must outlive this. The model calls `stop` between layers from now on.
+  // What is passed by reference must outlive this. `ops`: those of the model. The model calls `stop` between
+  // layers from now on.
   StepRunner(TrainableModel& model, ParameterState& parameters, const Dataset& dataset, Communicator& comm,
-             ThreadPool& pool, StopAgreement& stop, const StepOptions& options);
+             ThreadPool& pool, StopAgreement& stop, ClockedOps& ops, const StepOptions& options);
 
   // Collective. `passes`: those of all ranks (StepRows). loss = sum of the token losses / num_targets of the
   // whole step, so that passes count by their targets. nullopt if the step was abandoned on all ranks.
@@ -65,6 +70,7 @@ class StepRunner {
   Communicator& comm_;
   ThreadPool& pool_;
   StopAgreement& stop_;
+  ClockedOps& ops_;
   StepOptions options_;
 
   int64_t step_ = 0;  // the one being run, from 1

@@ -45,12 +45,16 @@ std::optional<MeasuredMemory> measure_memory(Communicator& comm, int64_t loading
 
 TrainSummary Trainer::run(const std::function<int()>& stop_signal) {
   TESSERA_CHECK(!std::exchange(has_run_, true), "a trainer runs once");
-  if (is_finished_already()) {
+  const bool is_finished = is_finished_already();
+  if (!is_finished) {
+    files_->open(*resume_ && resume_->is_in_place() ? std::optional(progress_.step) : std::nullopt, plan_);
+  }
+  if (*resume_) resume_->report(record_, observer_);
+  if (is_finished) {
     if (is_root())
       log_info("nothing is left to do: {} has the model of step {}", args_.output_dir, progress_.step);
     return summarize();
   }
-  files_->open(*resume_ && resume_->is_in_place() ? std::optional(progress_.step) : std::nullopt);
   totals_ = RunTotals();
   comm_.rail().wait_for_all();  // what loading has begun
   network_meter_.start();
@@ -96,8 +100,10 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   mark_work(comm_, "choosing rows", step + 1);
   const RowLists& passes = rows_->passes_of_step(step);
   const int64_t num_targets = rows_->count_targets(passes);
+  const double choosing_s = step_time.seconds();
   std::optional<StepPart> part = runner_->run(step, passes, num_targets);
   if (!part) return std::nullopt;
+  const double waited_before_s = comm_.waited_s();
   {
     const NetworkMeterPause pause(network_meter_);
     part->network = network_meter_.take();
@@ -114,8 +120,11 @@ std::optional<StepMetrics> Trainer::train_step(int64_t step) {
   metrics.learning_rate = schedule_->learning_rate(step);
   if (runner_->rehearsal_s() > 0) metrics.replay_check_s = runner_->rehearsal_s();
   metrics.skipped = !passes_guards(passes, &metrics);
-  if (!metrics.skipped) update(metrics);
+  metrics.times.rows_s += choosing_s;
+  if (!metrics.skipped) update(&metrics);
+  metrics.times.wait_s += comm_.waited_s() - waited_before_s;
   metrics.step_time_s = step_time.seconds();
+  metrics.times.other_s = std::max(0.0, metrics.step_time_s - metrics.times.listed_s());
   metrics.tokens_per_second = static_cast<double>(metrics.num_tokens) / metrics.step_time_s;
   double flops = 0, compute_s = 0;
   for (const StepPart& of_rank : exchange_.parts) {
@@ -141,18 +150,26 @@ bool Trainer::passes_guards(const RowLists& passes, StepMetrics* metrics) {
   return true;
 }
 
-void Trainer::update(const StepMetrics& metrics) {
-  mark_work(comm_, "optimizer", metrics.step);
+void Trainer::update(StepMetrics* metrics) {
+  const Stopwatch time;
+  const double waited_before_s = comm_.waited_s();
+  mark_work(comm_, "optimizer", metrics->step);
   CheckpointSaver& saver = files_->saver();
   ChangeHook before_change;
   if (saver.is_writing()) {
     before_change = [&saver](ElementRange elements) { saver.before_change(elements); };
   }
   parameters_->update({.step = ++progress_.num_updates,
-                       .learning_rate = metrics.learning_rate,
-                       .gradient_scale = clip_factor(metrics.grad_norm, args_.max_grad_norm),
-                       .betas = schedule_->betas(metrics.step - 1)},
+                       .learning_rate = metrics->learning_rate,
+                       .gradient_scale = clip_factor(metrics->grad_norm, args_.max_grad_norm),
+                       .betas = schedule_->betas(metrics->step - 1)},
                       before_change);
+  metrics->times.optimizer_s = time.seconds() - (comm_.waited_s() - waited_before_s);
+}
+
+void Trainer::report_warnings() {
+  if (!warnings_) return;
+  for (const std::string& message : warnings_->take()) observer_.on_warning(message);
 }
 
 void Trainer::account(StepMetrics metrics) {
@@ -169,6 +186,7 @@ void Trainer::account(StepMetrics metrics) {
   }
   totals_.add(metrics);
   observer_.on_step(metrics);
+  report_warnings();
 }
 
 bool Trainer::run_evaluation() {
@@ -301,6 +319,7 @@ TrainSummary Trainer::finish_run() {
   }
   mark_work(comm_, "the end of the run", progress_.step + 1);
   summary.peak_resident_bytes = peak_resident_bytes();
+  report_warnings();
   observer_.on_finish(summary);
   return summary;
 }

@@ -9,9 +9,11 @@
 #include <vector>
 
 #include "arguments/arguments.h"
+#include "base/log.h"
 #include "comm/communicator.h"
 #include "formats/safetensors/safetensors.h"
 #include "model/trainable_model.h"
+#include "ops/clocked_ops.h"
 #include "ops/cpu_ops.h"
 #include "optim/schedule.h"
 #include "plan/run_planner.h"
@@ -75,7 +77,8 @@ class Trainer {
   std::optional<StepMetrics> train_step(int64_t step);
   // False: the update is skipped. Error(kNumerics) if a guard ends the run.
   bool passes_guards(const RowLists& passes, StepMetrics* metrics);
-  void update(const StepMetrics& metrics);
+  void update(StepMetrics* metrics);
+  void report_warnings();
   void account(StepMetrics metrics);
   // True if the evaluation is the best so far; false if a signal cut it short.
   bool run_evaluation();
@@ -106,6 +109,7 @@ class Trainer {
   TrainingRecord record_;  // of this run, without its progress
 
   std::unique_ptr<Ops> ops_;
+  std::optional<ClockedOps> clocked_ops_;  // the model's
   std::unique_ptr<TrainableModel> model_;
   std::optional<SafetensorsModel> model_file_;  // until the weights are loaded
   std::unique_ptr<ParameterState> parameters_;
@@ -133,6 +137,7 @@ class Trainer {
   int64_t loading_peak_bytes_ = 0;  // resident, of this rank
   bool output_is_shared_ = true;    // by all nodes
   bool has_run_ = false;
+  std::optional<LogTap> warnings_;  // on rank 0
 };
 
 }  // namespace tessera

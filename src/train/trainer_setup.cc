@@ -68,7 +68,10 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       exchange_(comm.world()),
       best_rule_(args),
       log_(args.include_num_input_tokens_seen != "no", observer_) {
-  if (is_root()) observer_.add(observer);
+  if (is_root()) {
+    observer_.add(observer);
+    warnings_.emplace();
+  }
   record_.arguments = Json::parse(training_arguments_json(args_));  // what follows may fill them in
   record_.launch_id = args_.launch_id;
   record_.world_size = world().world_size;
@@ -97,7 +100,8 @@ void Trainer::open_model(const OpsFactory& make_ops) {
   const ModelConfig config = read_model_config(args_.model);
   model_file_ = SafetensorsModel::open(args_.model);
   ops_ = make_ops(pool_);
-  model_ = make_model(config, args_.training_dtype(), *ops_);
+  clocked_ops_.emplace(*ops_);
+  model_ = make_model(config, args_.training_dtype(), *clocked_ops_);
   plan_.num_parameters = model_->layout().num_parameters();
   plan_.operations = ops_->description();
   plan_.num_threads = pool_.num_threads();
@@ -207,7 +211,7 @@ void Trainer::allocate_and_load() {
                  RunFilesOptions{export_options, plan_.snapshot_bytes, output_is_shared_,
                                  *resume_ ? resume_->last_saved_step() : -1});
   if (snapshots_) snapshots_->open(model_->layout(), *parameters_);
-  runner_.emplace(*model_, *parameters_, data_->train, comm_, pool_, *stop_,
+  runner_.emplace(*model_, *parameters_, data_->train, comm_, pool_, *stop_, *clocked_ops_,
                   StepOptions{args_.label_smoothing_factor, args_.replay_check_steps,
                               args_.neftune_noise_alpha, static_cast<uint64_t>(args_.seed)});
 }
@@ -230,7 +234,6 @@ void Trainer::restore_progress() {
     log_info("lr_scheduler_type {} continues with a learning rate of {}", args_.lr_scheduler_type,
              schedule_->learning_rate(progress_.step));
   }
-  resume_->report(record_, observer_);
 }
 
 std::filesystem::path Trainer::best_folder(int64_t step) const {

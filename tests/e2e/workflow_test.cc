@@ -39,8 +39,8 @@ TEST(Workflow, FromTextToATrainedModelThatWrites) {
 
   const fs::path out = tiny.folder / "out";
   for (const char* file : {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
-                           "tokenizer_config.json", "trainer_state.json", "training_args.json", "memory.json",
-                           "metrics.jsonl"}) {
+                           "tokenizer_config.json", "trainer_state.json", "training_args.json",
+                           "events.jsonl", "memory.json", "metrics.jsonl"}) {
     EXPECT_TRUE(fs::exists(out / file)) << file;
   }
   const std::vector<json> metrics = read_metrics(out);

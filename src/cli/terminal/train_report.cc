@@ -185,8 +185,8 @@ void TerminalReport::on_evaluation(const EvalResult& result) {
   evaluation_loss_.points.push_back({static_cast<double>(last_step_), result.loss});
 }
 
-void TerminalReport::on_checkpoint(const std::filesystem::path& folder) {
-  log_info("saved {}", folder.string());
+void TerminalReport::on_checkpoint(const CheckpointUse& checkpoint) {
+  log_info("saved {}", checkpoint.folder.string());
 }
 
 void TerminalReport::on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) {

@@ -47,7 +47,7 @@ class TerminalReport : public TrainObserver {
   void on_log(const LogEntry& entry) override;
   void on_evaluation_progress(double fraction) override;
   void on_evaluation(const EvalResult& result) override;
-  void on_checkpoint(const std::filesystem::path& folder) override;
+  void on_checkpoint(const CheckpointUse& checkpoint) override;
   void on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) override;
   void on_finish(const TrainSummary& summary) override;
 

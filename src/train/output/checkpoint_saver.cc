@@ -32,7 +32,7 @@ bool CheckpointSaver::begin(const CheckpointPlan& plan, RunRecord record,
   after_commit_ = std::move(after_commit);
   failure_.reset();
   settled_ = false;
-  committing_ = {.step = record_.step, .folder = plan.folder};
+  committing_ = {.use = {.step = record_.step, .folder = plan.folder}};
 
   const PatientScope patience(*comm_);
   const std::optional<Error> cause = outside_error([this] {
@@ -94,11 +94,11 @@ void CheckpointSaver::take_shares(std::span<const CheckpointShare> by_rank) {
   if (!std::ranges::all_of(by_rank, &CheckpointShare::finished)) return;
   writer_.reset();
   writing_ = false;
-  committing_.bytes = 0;
-  committing_.stall_s = 0;
+  committing_.use.bytes = 0;
+  committing_.use.stall_s = 0;
   for (const CheckpointShare& share : by_rank) {
-    committing_.bytes += share.bytes;
-    committing_.stall_s += share.stall_s / static_cast<double>(by_rank.size());
+    committing_.use.bytes += share.bytes;
+    committing_.use.stall_s += share.stall_s / static_cast<double>(by_rank.size());
   }
   if (is_root()) start_commit();
 }
@@ -107,7 +107,7 @@ void CheckpointSaver::start_commit() {
   const UnpinnedScope unpinned(spare_cpus());
   commit_ = std::async(std::launch::async, [this] {
     commit_checkpoint(plan_, record_);
-    committing_.write_s = since_begin_.seconds();
+    committing_.use.write_s = since_begin_.seconds();
     if (after_commit_) after_commit_();
   });
 }
@@ -134,7 +134,7 @@ void CheckpointSaver::finish() {
   const bool commits = commit_.valid();
   wait_for_commit();
   comm_->barrier(kCheckpointLabel);
-  if (commits) outcome_->stall_s += waiting.seconds();
+  if (commits) outcome_->use.stall_s += waiting.seconds();
 }
 
 void CheckpointSaver::wait_for_commit() {

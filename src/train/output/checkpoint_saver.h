@@ -17,18 +17,15 @@
 #include "checkpoint/checkpoint_writer.h"
 #include "comm/communicator.h"
 #include "platform/thread_pool.h"
+#include "train/output/checkpoint_use.h"
 #include "train/parameters/parameter_state.h"
 
 namespace tessera {
 
 // The outcome of a checkpoint; known to rank 0.
 struct CheckpointOutcome {
-  int64_t step = 0;
-  std::filesystem::path folder;
+  CheckpointUse use;
   std::string error = {};  // "" = the checkpoint is complete
-  int64_t bytes = 0;       // written by all ranks
-  double write_s = 0;      // from begin() to completion
-  double stall_s = 0;      // training stall, mean over the ranks
 };
 
 // How far a rank is with its part of the checkpoint under way.

@@ -1,10 +1,5 @@
 #include "train/output/metrics_file.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -23,7 +18,14 @@ std::string metrics_line(const StepMetrics& metrics) {
                                  {"num_target_tokens", metrics.num_target_tokens},
                                  {"tokens_per_second", metrics.tokens_per_second},
                                  {"step_time_s", metrics.step_time_s},
-                                 {"tflops", metrics.tflops}};
+                                 {"tflops", metrics.tflops},
+                                 {"time_rows_s", metrics.times.rows_s},
+                                 {"time_products_s", metrics.times.products_s},
+                                 {"time_attention_s", metrics.times.attention_s},
+                                 {"time_elementwise_s", metrics.times.elementwise_s},
+                                 {"time_wait_s", metrics.times.wait_s},
+                                 {"time_optimizer_s", metrics.times.optimizer_s},
+                                 {"time_other_s", metrics.times.other_s}};
   if (metrics.mfu) line["mfu"] = *metrics.mfu;
   if (metrics.peak) line["peak_tflops"] = metrics.peak->tflops;
   if (metrics.network) {
@@ -31,6 +33,11 @@ std::string metrics_line(const StepMetrics& metrics) {
     line["network_received_bytes"] = metrics.network->received_bytes;
     line["network_time_s"] = metrics.network->time_s;
     line["network_hidden"] = metrics.network->hidden;
+  }
+  if (metrics.ranks.size() > 1) {
+    nlohmann::ordered_json seconds = nlohmann::ordered_json::array();
+    for (const RankStep& rank : metrics.ranks) seconds.push_back(rank.compute_s);
+    line["rank_compute_s"] = std::move(seconds);
   }
   if (metrics.slowest_rank) {
     line["slowest_rank"] = metrics.slowest_rank->rank;
@@ -48,40 +55,7 @@ std::string metrics_line(const StepMetrics& metrics) {
   return line.dump();
 }
 
-namespace {
-
-// Total size of the leading complete lines that belong to steps up to `last_step`.
-int64_t bytes_until(const std::filesystem::path& path, int64_t last_step) {
-  std::ifstream in(path, std::ios::binary);
-  int64_t bytes = 0;
-  for (std::string line; std::getline(in, line) && !in.eof();) {
-    const nlohmann::json metrics = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!metrics.is_object() || !metrics.contains("step") || !metrics["step"].is_number_integer() ||
-        metrics["step"] > last_step) {
-      break;
-    }
-    bytes += std::ssize(line) + 1;
-  }
-  return bytes;
-}
-
-}  // namespace
-
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep) : path_(path) {
-  const int64_t kept_bytes = keep > 0 ? bytes_until(path, keep) : 0;
-  file_.reset(std::fopen(path.c_str(), "ae"));
-  if (file_ && ftruncate(fileno(file_.get()), kept_bytes) != 0) file_.reset();
-  if (!file_) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot write {}", path.string()));
-}
-
-void MetricsFile::on_step(const StepMetrics& metrics) {
-  const std::string line = metrics_line(metrics) + "\n";
-  const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size();
-  if (written && std::fflush(file_.get()) == 0) return;
-  if (!warned_) log_warning("cannot write {}: {}; training continues", path_.string(), std::strerror(errno));
-  warned_ = true;
-  std::clearerr(file_.get());
-}
+void MetricsFile::on_step(const StepMetrics& metrics) { file_.write(metrics_line(metrics)); }
 
 void MemoryFile::on_memory(const MemoryPlan& plan, const MeasuredMemory& measured) {
   try {

@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint_files.h"
 #include "io/file.h"
 #include "train/output/metrics_file.h"
+#include "train/output/run_events.h"
 #include "train/work_mark.h"
 
 namespace tessera {
@@ -36,7 +37,7 @@ RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool
               .max_bytes_per_second = args.save_bytes_per_second() / comm.world().world_size}),
       last_saved_step_(options.last_saved_step) {}
 
-void RunFiles::open(std::optional<int64_t> resumed_step) {
+void RunFiles::open(std::optional<int64_t> resumed_step, const RunPlan& plan) {
   if (!is_root()) return;
   output_.emplace(args_.output_dir);
   if (resumed_step) {
@@ -46,10 +47,14 @@ void RunFiles::open(std::optional<int64_t> resumed_step) {
   }
   if (!output_->previous_folder().empty()) observers_.on_previous_run(output_->previous_folder());
   write_if_different(output_->path() / "training_args.json", training_arguments_json(args_));
-  sinks_.push_back(
-      std::make_unique<MetricsFile>(output_->path() / "metrics.jsonl", resumed_step.value_or(0)));
+  const int64_t keep = resumed_step.value_or(0);
+  sinks_.push_back(std::make_unique<MetricsFile>(output_->path() / "metrics.jsonl", keep));
+  sinks_.push_back(std::make_unique<EventsFile>(args_, output_->path() / "events.jsonl", keep));
   sinks_.push_back(std::make_unique<MemoryFile>(output_->path() / "memory.json"));
-  for (const auto& sink : sinks_) observers_.add(*sink);
+  for (const auto& sink : sinks_) {
+    sink->on_plan(plan);
+    observers_.add(*sink);
+  }
 }
 
 CheckpointPlan RunFiles::checkpoint_plan(int64_t step) const {
@@ -90,12 +95,12 @@ void RunFiles::report_checkpoint() {
   if (!outcome) return;
   checkpoint_error_ = outcome->error;
   if (!outcome->error.empty()) {
-    if (!saves_before_stop_) observers_.on_checkpoint_failed(outcome->folder, outcome->error);
+    if (!saves_before_stop_) observers_.on_checkpoint_failed(outcome->use.folder, outcome->error);
     return;
   }
-  last_saved_step_ = outcome->step;
-  written_ = CheckpointUse{outcome->step, outcome->bytes, outcome->write_s, outcome->stall_s};
-  observers_.on_checkpoint(outcome->folder);
+  last_saved_step_ = outcome->use.step;
+  written_ = outcome->use;
+  observers_.on_checkpoint(outcome->use);
 }
 
 void RunFiles::keep_only_best(int64_t best_step) {

@@ -40,7 +40,7 @@ class RunFiles {
 
   // Opens output_dir: it keeps the files of the run that continues from step `resumed_step`, or moves those
   // of an earlier run aside. Rank 0 adds the files that report on steps to the observers.
-  void open(std::optional<int64_t> resumed_step);
+  void open(std::optional<int64_t> resumed_step, const RunPlan& plan);
 
   // Collective: begins a checkpoint, after the one under way is complete. save_total_limit spares the
   // checkpoint of `best_step`; 0 = none.

@@ -1,0 +1,123 @@
+#include "train/output/run_events.h"
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "platform/host_name.h"
+
+namespace tessera {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+OrderedJson new_event(const char* name, int64_t step) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  return {{"event", name}, {"time", now.count()}, {"step", step}};
+}
+
+// Messages may quote bytes of files that are not UTF-8.
+std::string line_of(const OrderedJson& event) {
+  return event.dump(-1, ' ', /*ensure_ascii=*/false, OrderedJson::error_handler_t::replace);
+}
+
+}  // namespace
+
+RunEvents::RunEvents(const TrainingArguments& args) : arguments_json_(training_arguments_json(args)) {}
+
+void RunEvents::on_plan(const RunPlan& plan) {
+  OrderedJson event = new_event("start", step_);
+  event.update({{"host", host_name()},
+                {"num_nodes", plan.memory.num_nodes},
+                {"world_size", plan.memory.num_nodes * plan.memory.local_world_size},
+                {"num_threads", plan.num_threads},
+                {"operations", plan.operations},
+                {"num_parameters", plan.num_parameters},
+                {"num_rows", plan.num_rows},
+                {"num_tokens", plan.num_tokens},
+                {"eval_rows", plan.eval_rows},
+                {"step_rows", plan.step_rows},
+                {"steps_per_epoch", plan.steps_per_epoch},
+                {"max_steps", plan.max_steps},
+                {"memory", memory_items_json(plan.memory)},
+                {"node_bytes", plan.memory.node_bytes()},
+                {"free_bytes", plan.free_bytes},
+                {"zero_stage", plan.zero.stage},
+                {"arguments", OrderedJson::parse(arguments_json_)}});
+  if (plan.peak) {
+    event["peak_tflops"] = plan.peak->tflops;
+    event["peak_instruction_set"] = plan.peak->instruction_set;
+  }
+  write_line(line_of(event));
+}
+
+void RunEvents::on_resume(const std::filesystem::path& folder, int64_t step, const std::string& differences) {
+  step_ = step;
+  OrderedJson event = new_event("resume", step);
+  event.update({{"folder", folder.string()}, {"differences", differences}});
+  write_line(line_of(event));
+}
+
+void RunEvents::on_resume_from_memory(const std::string& nodes, int64_t step,
+                                      const std::string& differences) {
+  step_ = step;
+  OrderedJson event = new_event("resume", step);
+  event.update({{"nodes", nodes}, {"differences", differences}});
+  write_line(line_of(event));
+}
+
+void RunEvents::on_memory(const MemoryPlan& plan, const MeasuredMemory& measured) {
+  OrderedJson event = new_event("memory", step_);
+  event.update(OrderedJson::parse(memory_json(plan, measured)));
+  write_line(line_of(event));
+}
+
+void RunEvents::on_log(const LogEntry& entry) {
+  bool is_evaluation = false;
+  OrderedJson values;
+  for (const auto& [name, value] : entry.values) {
+    is_evaluation = is_evaluation || name.starts_with("eval_");
+    std::visit([&, &key = name](auto number) { values[key] = number; }, value);
+  }
+  OrderedJson event = new_event(is_evaluation ? "evaluation" : "log", entry.step);
+  event["epoch"] = entry.epoch;
+  event.update(values);
+  write_line(line_of(event));
+}
+
+void RunEvents::on_checkpoint(const CheckpointUse& checkpoint) {
+  OrderedJson event = new_event("checkpoint", checkpoint.step);
+  event.update({{"folder", checkpoint.folder.string()},
+                {"bytes", checkpoint.bytes},
+                {"write_s", checkpoint.write_s},
+                {"stall_s", checkpoint.stall_s}});
+  write_line(line_of(event));
+}
+
+void RunEvents::on_checkpoint_failed(const std::filesystem::path& folder, const std::string& message) {
+  OrderedJson event = new_event("checkpoint_failed", step_);
+  event.update({{"folder", folder.string()}, {"message", message}});
+  write_line(line_of(event));
+}
+
+void RunEvents::on_warning(const std::string& message) {
+  OrderedJson event = new_event("warning", step_);
+  event["message"] = message;
+  write_line(line_of(event));
+}
+
+void RunEvents::on_finish(const TrainSummary& summary) {
+  OrderedJson event = new_event("finish", summary.num_steps);
+  event.update({{"stop_signal", summary.stop_signal},
+                {"epoch", summary.epoch},
+                {"train_loss", summary.train_loss},
+                {"runtime_s", summary.runtime_s},
+                {"num_tokens", summary.num_tokens},
+                {"tokens_per_second", summary.tokens_per_second},
+                {"tflops", summary.tflops},
+                {"peak_resident_bytes", summary.peak_resident_bytes},
+                {"folder", summary.folder.string()}});
+  if (summary.mfu) event["mfu"] = *summary.mfu;
+  write_line(line_of(event));
+}
+
+}  // namespace tessera
