@@ -1,5 +1,5 @@
-# Writes HEADER with the commit of the checkout SOURCE, or with "" outside of one; only if it differs, so that nothing
-# else is compiled again. -dirty: the tree has changes.
+# Writes the C++ file OUTPUT with the commit of the checkout SOURCE, or with "" outside of one; only if it differs, so
+# that nothing else is compiled again. -dirty: the tree has changes.
 execute_process(COMMAND git -C ${SOURCE} rev-parse --show-prefix
   OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE status)
 set(commit "")
@@ -7,4 +7,12 @@ if(status EQUAL 0 AND prefix STREQUAL "")
   execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
     OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 endif()
-file(CONFIGURE OUTPUT ${HEADER} CONTENT "#pragma once\n#define TESSERA_COMMIT \"${commit}\"\n" @ONLY)
+file(CONFIGURE OUTPUT ${OUTPUT} @ONLY CONTENT [[
+#include "cli/build_facts.h"
+
+namespace tessera {
+
+const char* build_commit() { return "@commit@"; }
+
+}  // namespace tessera
+]])

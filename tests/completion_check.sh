@@ -10,6 +10,8 @@ cd "$scratch"
 mkdir models
 touch run.yaml 'a text.txt'
 for shell in bash zsh fish; do "$program" completion $shell >"_tessera.$shell"; done
+mkdir functions
+mv _tessera.zsh functions/_tessera
 
 # The words offered, one a line, sorted.
 offers_bash() {
@@ -21,7 +23,7 @@ offers_fish() {
   HOME=$scratch fish --no-config -c 'source _tessera.fish; complete -C $argv[1]' "$1" |
     sed 's/\t.*//; s/^--.*=//; s|/$||' | sort
 }
-offers_zsh() { zsh -f "$here/zsh_offers.zsh" "$scratch/_tessera.zsh" "$1" | sort; }
+offers_zsh() { zsh -f "$here/zsh_offers.zsh" "$scratch/functions" "$1" | sort; }
 
 # expect SHELLS LINE WORD...: these words and no others.
 expect() {

@@ -1,11 +1,12 @@
-# zsh -f zsh_offers.zsh SCRIPT LINE: prints what Tab offers after LINE in an interactive zsh, a word a line.
+# zsh -f zsh_offers.zsh FOLDER LINE: prints what Tab offers after LINE in an interactive zsh that finds completion
+# functions in FOLDER, a word a line.
 # compadd is replaced by a function that notes its matches.
 zmodload zsh/zpty zsh/zselect
 offers=$(mktemp)
 cat >$offers.setup <<SETUP
 PROMPT= RPROMPT=
+fpath=(${(q)1} \$fpath)
 autoload -Uz compinit; compinit -D -u
-source ${(q)1}
 compadd() {
   local -a found
   [[ \${@[1,(i)(-|--)]} == *-(O|A|D)\ * ]] || { builtin compadd -A found "\$@"; print -rl -- \$found >>$offers }

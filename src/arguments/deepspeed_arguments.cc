@@ -93,6 +93,7 @@ class DeepSpeedMerge {
   void merge_batch() {
     constexpr const char* kMicro = "train_micro_batch_size_per_gpu";
     constexpr const char* kAccumulation = "gradient_accumulation_steps";
+    constexpr const char* kAll = "train_batch_size";
     const auto known = [&](const DeepSpeedSetting<int64_t>& setting, const char* flag,
                            int64_t argument) -> std::optional<int64_t> {
       if (setting.value) return setting.value;
@@ -128,11 +129,13 @@ class DeepSpeedMerge {
     if (config_.train_micro_batch_size_per_gpu.value) {
       merge_value(kMicro, *micro, "per_device_train_batch_size", args_->per_device_train_batch_size);
     } else {
+      if (*micro != args_->per_device_train_batch_size) note("per_device_train_batch_size", kAll);
       assign(kMicro, "per_device_train_batch_size", *micro);
     }
     if (config_.gradient_accumulation_steps.value) {
       merge_value(kAccumulation, *accumulation, kAccumulation, args_->gradient_accumulation_steps);
     } else {
+      if (all && *accumulation != args_->gradient_accumulation_steps) note(kAccumulation, kAll);
       assign(kAccumulation, kAccumulation, *accumulation);
     }
     int64_t product = 0;

@@ -21,7 +21,6 @@ const std::map<std::string, std::string> kDerivedFrom = {
     {"greater_is_better", "metric_for_best_model"},
     {"metric_for_best_model", "load_best_model_at_end"},
     {"packing", "neat_packing"},
-    {"per_device_train_batch_size", "train_batch_size of the DeepSpeed file"},
     {"save_dtype", "dtype"},
     {"shuffle", "train_sampling_strategy"},
     {"train_sampling_strategy", "shuffle"},

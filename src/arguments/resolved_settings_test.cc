@@ -76,6 +76,15 @@ TEST_F(ResolvedSettingsTest, NameTheKeyOfTheDeepSpeedFile) {
   EXPECT_EQ(line("gradient_accumulation_steps"), "1 | default | ");
 }
 
+TEST_F(ResolvedSettingsTest, TheBatchOfADeepSpeedFileGivesItsParts) {
+  const TestFolder folder;
+  const std::string file = folder / "ds.json";
+  write_text_file(file, R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2})");
+  give("deepspeed", file);
+  resolve_on(4);
+  EXPECT_EQ(line("gradient_accumulation_steps"), "3 | deepspeed | " + file + ": train_batch_size");
+}
+
 TEST_F(ResolvedSettingsTest, SayWhatASettingWasDerivedFrom) {
   give("global_batch_size", "64");
   give("train_sampling_strategy", "group_by_length");

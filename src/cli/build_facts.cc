@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "build_commit.h"
 #include "kernels/gemm/onednn_products.h"
 #include "kernels/registry.h"
 
@@ -15,7 +14,7 @@ namespace tessera {
 BuildFacts build_facts() {
   BuildFacts facts;
   facts.version = TESSERA_VERSION;
-  facts.commit = TESSERA_COMMIT;
+  facts.commit = build_commit();
   facts.compiler = TESSERA_COMPILER;
   facts.build_type = TESSERA_BUILD_TYPE;
   facts.libraries = {

@@ -19,6 +19,8 @@ struct BuildFacts {
 // Error(kBadConfig) if TESSERA_ISA cannot be honoured, as for every command that needs kernels.
 BuildFacts build_facts();
 
+const char* build_commit();  // BuildFacts::commit, from a file that the build writes
+
 // "tessera 0.1.0" and a line for each of the others.
 std::string version_text(const BuildFacts& facts);
 std::string version_json(const BuildFacts& facts);

@@ -10,7 +10,7 @@ namespace tessera {
 namespace {
 
 // Characters that troff would interpret, or turn into typographic ones that cannot be copied into a shell.
-std::string escaped(const std::string& text, bool dashes) {
+std::string troff_text(const std::string& text, bool dashes) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     const bool is_flag = text[i] == '-' && (text.compare(i, 2, "--") == 0 || (i > 0 && text[i - 1] == '-'));
@@ -41,16 +41,16 @@ std::string escaped(const std::string& text, bool dashes) {
 }
 
 // A line that begins with a dot would be a request.
-std::string line(const std::string& text) { return (text.starts_with('.') ? "\\&" : "") + text + "\n"; }
+std::string troff_line(const std::string& text) { return (text.starts_with('.') ? "\\&" : "") + text + "\n"; }
 
 // `code` in the text becomes bold; "\n" begins a paragraph.
-std::string paragraphs(const std::string& text, const char* separator = ".PP\n") {
+std::string troff_paragraphs(const std::string& text, const char* separator = ".PP\n") {
   constexpr int64_t kWidth = 78;
   std::string marked;
   bool in_code = false;
   for (size_t i = 0; i < text.size();) {
     const size_t end = std::min(text.find('`', i), text.size());
-    marked += escaped(text.substr(i, end - i), in_code);
+    marked += troff_text(text.substr(i, end - i), in_code);
     if (end < text.size()) marked += std::exchange(in_code, !in_code) ? "\\fR" : "\\fB";
     i = end + 1;
   }
@@ -61,7 +61,7 @@ std::string paragraphs(const std::string& text, const char* separator = ".PP\n")
     const std::string wrapped = wrap_text(marked.substr(i, end - i), 0, kWidth);
     for (size_t at = 0; at < wrapped.size();) {
       const size_t next = wrapped.find('\n', at);
-      out += line(wrapped.substr(at, next - at));
+      out += troff_line(wrapped.substr(at, next - at));
       at = next + 1;
     }
     i = end + 1;
@@ -70,7 +70,7 @@ std::string paragraphs(const std::string& text, const char* separator = ".PP\n")
 }
 
 // Names of settings must not be hyphenated, nor lines stretched between them.
-std::string header(const std::string& name, const std::string& summary) {
+std::string page_header(const std::string& name, const std::string& summary) {
   std::string title = name;
   std::ranges::transform(title, title.begin(),
                          [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
@@ -78,33 +78,33 @@ std::string header(const std::string& name, const std::string& summary) {
       ".\\\" Written by `tessera help --man`.\n.TH {} 1 \"\" \"tessera {}\" \"Tessera\"\n.nh\n.ad l\n.SH "
       "NAME\n"
       "{} \\- {}\n",
-      escaped(title, true), TESSERA_VERSION, escaped(name, true), escaped(summary, false));
+      troff_text(title, true), TESSERA_VERSION, troff_text(name, true), troff_text(summary, false));
 }
 
 std::string flag_paragraph(const Flag& flag) {
-  const std::string left = escaped(flag_left_side(flag), true);
+  const std::string left = troff_text(flag_left_side(flag), true);
   const size_t space = std::min(left.find(' '), left.size());
   const std::string remarks = flag_remarks(flag);
   const std::string text = flag.help + choices_sentence(flag) + (remarks.empty() ? "" : " " + remarks);
   return fmt::format(".TP\n\\fB{}\\fR{}\n{}", left.substr(0, space), left.substr(space),
-                     paragraphs(text, ".br\n"));
+                     troff_paragraphs(text, ".br\n"));
 }
 
-std::string unsupported(const FlagTable& table, FlagStatus status, const char* heading) {
+std::string unsupported_section(const FlagTable& table, FlagStatus status, const char* heading) {
   std::string out;
   for (const Flag* flag : with_status(table, status)) {
     const std::string name = flag->default_text.empty()
                                  ? flag->name
                                  : fmt::format("{}\\fR (default {})", flag->name, flag->default_text);
-    out += fmt::format(".TP\n\\fB\\-\\-{}\\fR\n{}", name, paragraphs(flag->note));
+    out += fmt::format(".TP\n\\fB\\-\\-{}\\fR\n{}", name, troff_paragraphs(flag->note));
   }
   return out.empty() ? "" : fmt::format(".SS {}\n", heading) + out;
 }
 
-std::string examples(const std::vector<std::string>& lines) {
+std::string examples_section(const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
   std::string out = ".SH EXAMPLES\n.EX\n";
-  for (const std::string& each : lines) out += line(escaped(each, true));
+  for (const std::string& each : lines) out += troff_line(troff_text(each, true));
   return out + ".EE\n";
 }
 
@@ -133,33 +133,33 @@ std::string manual_page_name(const Command& command) {
 std::string manual_page(Command* command) {
   FlagTable table;
   command->declare_flags(&table);
-  std::string out = header(manual_page_name(*command), command->summary());
-  out += fmt::format(".SH SYNOPSIS\n\\fBtessera {}\\fR {}\n", escaped(command->name(), true),
-                     escaped(command->usage(), true));
+  std::string out = page_header(manual_page_name(*command), command->summary());
+  out += fmt::format(".SH SYNOPSIS\n\\fBtessera {}\\fR {}\n", troff_text(command->name(), true),
+                     troff_text(command->usage(), true));
   out += ".SH DESCRIPTION\n" +
-         paragraphs(command->description().empty() ? command->summary() + "." : command->description());
+         troff_paragraphs(command->description().empty() ? command->summary() + "." : command->description());
   out += ".SH OPTIONS\n";
   std::string section;
   for (const Flag* flag : with_status(table, FlagStatus::kHonoured)) {
     if (flag->section != section) {
       section = flag->section;
-      if (section != "Options") out += fmt::format(".SS {}\n", escaped(section, false));
+      if (section != "Options") out += fmt::format(".SS {}\n", troff_text(section, false));
     }
     out += flag_paragraph(*flag);
   }
-  out += unsupported(table, FlagStatus::kIgnored, "Accepted without effect");
-  out += unsupported(table, FlagStatus::kRefused, "Refused unless given their default");
-  out += examples(command->examples());
+  out += unsupported_section(table, FlagStatus::kIgnored, "Accepted without effect");
+  out += unsupported_section(table, FlagStatus::kRefused, "Refused unless given their default");
+  out += examples_section(command->examples());
   return out + ".SH SEE ALSO\n.BR tessera (1)\n";
 }
 
 std::string manual_page_of_program(const std::vector<std::unique_ptr<Command>>& all) {
-  std::string out = header("tessera", "train Llama-family language models on processors");
+  std::string out = page_header("tessera", "train Llama-family language models on processors");
   out +=
       ".SH SYNOPSIS\n\\fBtessera\\fR \\fICOMMAND\\fR [flags]\n.br\n\\fBtessera help\\fR "
       "\\fICOMMAND\\fR\n.br\n"
       "\\fBtessera \\-\\-version\\fR [\\fB\\-\\-json\\fR]\n.SH DESCRIPTION\n";
-  out += paragraphs(
+  out += troff_paragraphs(
       "Tessera trains and fine-tunes Llama-family language models on the processors of ordinary servers, one "
       "machine or many. It reads a Hugging Face model folder and text, and writes a Hugging Face model "
       "folder.\n"
@@ -167,8 +167,8 @@ std::string manual_page_of_program(const std::vector<std::unique_ptr<Command>>& 
       "`--flag=value`, booleans also as `--flag` and `--no_flag`.");
   out += ".SH COMMANDS\n";
   for (const auto& command : all) {
-    out += fmt::format(".TP\n.BR {} (1)\n{}", escaped(manual_page_name(*command), true),
-                       paragraphs(command->summary()));
+    out += fmt::format(".TP\n.BR {} (1)\n{}", troff_text(manual_page_name(*command), true),
+                       troff_paragraphs(command->summary()));
   }
   out += ".SH EXIT STATUS\n";
   for (const auto& [code, meaning] : exit_code_meanings()) {
@@ -176,7 +176,7 @@ std::string manual_page_of_program(const std::vector<std::unique_ptr<Command>>& 
   }
   out += ".SH ENVIRONMENT\n";
   for (const auto& [name, meaning] : kVariables) {
-    out += fmt::format(".TP\n.B {}\n{}", name, paragraphs(meaning));
+    out += fmt::format(".TP\n.B {}\n{}", name, troff_paragraphs(meaning));
   }
   return out;
 }

@@ -280,10 +280,12 @@ TEST(Usage, ConfigShowTellsWhereEverySettingComesFrom) {
   const std::string text = run_well({"config", "show", file, "--max_steps", "9"}).out;
   EXPECT_THAT(text, testing::ContainsRegex("learning_rate +2e-05 +[^ ]*/run.yaml:2\n"));
   EXPECT_THAT(text, testing::ContainsRegex("max_steps +9 +command line\n"));
-  EXPECT_THAT(text, testing::ContainsRegex("model +org/name +[^ ]*/run.yaml:1\n"));  // and nothing is downloaded
-  EXPECT_THAT(text, testing::ContainsRegex("\n[0-9]+ other settings have their defaults; --all shows them\n"));
-  const auto json = nlohmann::json::parse(
-      run_well({"config", "show", file, "--all", "--json", "--world_size", "4"}).out);
+  EXPECT_THAT(text,
+              testing::ContainsRegex("model +org/name +[^ ]*/run.yaml:1\n"));  // and nothing is downloaded
+  EXPECT_THAT(text,
+              testing::ContainsRegex("\n[0-9]+ other settings have their defaults; --all shows them\n"));
+  const auto json =
+      nlohmann::json::parse(run_well({"config", "show", file, "--all", "--json", "--world_size", "4"}).out);
   EXPECT_EQ(json["world_size"], 4);
   EXPECT_EQ(json["settings"]["zero_stage"], nlohmann::json::parse(R"({"value": 2, "default": null,
       "origin": "derived", "source": "from the number of ranks"})"));

@@ -28,8 +28,7 @@ class BenchTrainStepCommand : public BenchCommand {
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("preset", &preset_, "Named shape.")
-        .value_name = preset_value_name();
+    table->add("preset", &preset_, "Named shape.").value_name = preset_value_name();
     limit_flag(table->add("layers", &layers_, "Number of decoder layers, instead of the preset's."), 1, 1e4);
     limit_flag(table->add("max_length", &options_.max_length, "Tokens per row."), 2, 1e7);
     Flag& micro_batch = table->add("micro_batch", &options_.micro_batch, "Rows per micro-batch.");

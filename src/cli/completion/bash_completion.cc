@@ -10,7 +10,7 @@ namespace {
 
 // The tables come first. A list of values has words and @files, @folders, @any (nothing to offer), @bool (the
 // value may be left out) or @list (more may follow).
-constexpr const char* kFunction = R"(
+constexpr const char* kBashFunction = R"(
 _tessera() {
   local cur=${COMP_WORDS[COMP_CWORD]} command= flag= distance=0 values= flags= i word
   COMPREPLY=()
@@ -101,7 +101,7 @@ std::string bash_completion(const std::vector<CompletionCommand>& table) {
              "_tessera_words='{}'\n_tessera_groups='{}'\n",
              words, fmt::join(group_words(table), " ")) +
          choice("_tessera_flags", "flags", flags, "") + choice("_tessera_values", "values", values, "@any") +
-         kFunction;
+         kBashFunction;
 }
 
 }  // namespace tessera

@@ -6,7 +6,7 @@
 namespace tessera {
 namespace {
 
-std::string escaped(const std::string& text) {
+std::string fish_text(const std::string& text) {
   std::string out;
   for (const char c : text) {
     if (c == '\'' || c == '\\') out += '\\';
@@ -25,7 +25,7 @@ std::string options_for(const CompletionValues& values) {
 }
 
 std::string flag_line(const std::string& condition, const CompletionFlag& flag) {
-  std::string out = fmt::format("{} -l {} -d '{}'", condition, flag.name, escaped(flag.help));
+  std::string out = fmt::format("{} -l {} -d '{}'", condition, flag.name, fish_text(flag.help));
   if (flag.is_bool) return out + "\n";
   return out + " -r" + options_for(flag.values) + "\n";
 }
@@ -37,7 +37,7 @@ std::string condition_for(const std::string& command) {
 std::string described_words(const std::string& command, const DescribedWords& words) {
   std::string out;
   for (const auto& [word, summary] : words) {
-    out += fmt::format("{} -a {} -d '{}'\n", condition_for(command), word, escaped(summary));
+    out += fmt::format("{} -a {} -d '{}'\n", condition_for(command), word, fish_text(summary));
   }
   return out;
 }

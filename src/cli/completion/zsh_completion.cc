@@ -9,7 +9,7 @@ namespace tessera {
 namespace {
 
 // `words` and CURRENT are zsh's: the words of the command line from the command on, and which is completed.
-constexpr const char* kFunctions = R"(
+constexpr const char* kZshFunctions = R"(
 _tessera_dispatch() {
   local name=$words[1]
   if (( CURRENT == 1 )); then
@@ -46,7 +46,7 @@ fi
 )";
 
 // Inside single quotes, and inside the brackets and between the colons of an argument's description.
-std::string escaped(const std::string& text) {
+std::string zsh_text(const std::string& text) {
   std::string out;
   for (const char c : text) {
     if (c == '\'') {
@@ -67,10 +67,10 @@ std::string action(const CompletionValues& values) {
 }
 
 std::string argument(const CompletionFlag& flag) {
-  const std::string help = escaped(flag.help);
+  const std::string help = zsh_text(flag.help);
   if (flag.name == "help") return fmt::format("'--help[{}]'", help);
   if (flag.is_bool) return fmt::format("'--{}=[{}]::true or false:(true false)'", flag.name, help);
-  const std::string value = fmt::format("{}:{}", escaped(flag.value_name), action(flag.values));
+  const std::string value = fmt::format("{}:{}", zsh_text(flag.value_name), action(flag.values));
   return fmt::format("'{}--{}=[{}]:{}'", flag.is_list ? "*" : "", flag.name, help, value);
 }
 
@@ -89,7 +89,7 @@ std::string function_name(std::string name) {
 
 std::string described_words(const std::string& function, const DescribedWords& words) {
   std::string out = fmt::format("\n{}() {{\n  local -a commands=(\n", function);
-  for (const auto& [word, summary] : words) out += fmt::format("    '{}:{}'\n", word, escaped(summary));
+  for (const auto& [word, summary] : words) out += fmt::format("    '{}:{}'\n", word, zsh_text(summary));
   return out + "  )\n  _describe -t commands command commands\n}\n";
 }
 
@@ -115,7 +115,7 @@ std::string zsh_completion(const std::vector<CompletionCommand>& table) {
     }
     out += "\n}\n";
   }
-  return out + kFunctions;
+  return out + kZshFunctions;
 }
 
 }  // namespace tessera
