@@ -28,6 +28,7 @@ class MeasuredPrices final : public Prices {
   double seconds(const OpWork& work, const RankShare& share) override;
   double update_seconds(const UpdateWork& work, const RankShare& share) override;
   double node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) override;
+  double imbalance() const override { return current_->imbalance; }
   double node_latency_s() const override { return options_.rates.node_latency_s; }
   double step_s() const override { return options_.rates.step_s; }
   double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const override {
