@@ -17,7 +17,6 @@
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "plan/run_planner.h"
-#include "platform/memory_info.h"
 
 namespace tessera {
 namespace {
@@ -76,7 +75,9 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   const RunPlanner planner(args, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
   MachineFacts machine;
   machine.local_world_size = run.num_ranks;
-  machine.baseline_bytes = options.baseline_bytes;
+  // What the program's code takes is divided by the processes that run it: the ranks, their agent, this one.
+  const int num_processes = run.num_ranks + (run.num_ranks > 1 ? 2 : 1);
+  machine.baseline_bytes = options.baseline.anonymous_bytes + options.baseline.file_bytes / num_processes;
   machine.free_bytes = memory_info().free_for_process_bytes;
   const MemoryRequest request = planner.choose_memory(machine);
   planner.check_fits(request, machine);

@@ -12,6 +12,7 @@
 #include "formats/huggingface/model_config.h"
 #include "plan/time/measured_prices.h"
 #include "plan/time/step_time.h"
+#include "platform/memory_info.h"
 
 namespace tessera {
 
@@ -31,7 +32,7 @@ struct PlanBenchOptions {
   int64_t rounds = 3;             // of a prediction and a run
   double seconds = 5;             // of steps in a run, about
   int64_t num_threads = 2;        // of all ranks together
-  int64_t baseline_bytes = 0;     // resident in this process at its start, as in a rank
+  ProportionalMemory baseline;    // of this process at its start, which a rank has too
 };
 
 struct PlanLine {
