@@ -171,6 +171,12 @@ class TrainingRun {
   ScratchFolder folder_;
 };
 
+double seconds_by_rates(StepWalks& walks, const StepFacts& facts, int64_t num_threads) {
+  ThreadPool pool(num_threads);
+  AnalyticPrices prices(measured_rates(pool));
+  return predict_step(walks, facts, prices).step_s();
+}
+
 }  // namespace
 
 PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
@@ -185,7 +191,7 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
   line.facts = planned.facts;
   line.predicted_bytes = planned.node_bytes;
   std::vector<StepTime> predictions, parts;
-  std::vector<double> predicted, measured, bytes;
+  std::vector<double> predicted, measured, bytes, by_rates;
   for (int64_t round = 0; round < options.rounds; ++round) {
     prices.clear();
     const StepTime before = predict_step(walks, planned.facts, prices);
@@ -197,10 +203,12 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
     predicted.push_back((before.step_s() + after.step_s()) / 2);
     measured.push_back(found.step_s);
     parts.push_back(found.parts);
+    by_rates.push_back(seconds_by_rates(walks, planned.facts, options.num_threads) / found.step_s);
     bytes.push_back(static_cast<double>(found.node_bytes));
   }
   line.predicted = median_of(predictions);
   line.measured = median_of(parts);
+  line.rates_ratio = median(by_rates);
   line.step_s = quartiles(measured);
   line.ratio = quartiles(paired_ratios(predicted, measured));
   line.measured_bytes = static_cast<int64_t>(median(bytes));

@@ -40,6 +40,7 @@ struct PlanLine {
   int64_t num_parameters = 0;
   int64_t num_threads = 0;  // of a rank
   StepFacts facts;
+  double rates_ratio = 0;  // the same of the machine's rates (measured_rates()), without its operations
   // Medians, part by part. Of a run, local_s is waiting for other ranks, and other_s has the sums of their
   // gradients.
   StepTime predicted, measured;

@@ -48,8 +48,9 @@ std::string plan_table_row(const PlanLine& line) {
       row(fmt::format(" {}{}", count_of(line.run.num_ranks, "rank"),
                       line.run.gradient_checkpointing ? ", c" : ""),
           "measured", line.measured, line.step_s.median, measured_bytes) +
-      fmt::format("{:<11} {:>9} step {:.2f} ({:.2f}-{:.2f}), memory {:.3f}\n", "", "ratio", line.ratio.median,
-                  line.ratio.q1, line.ratio.q3, predicted_bytes / measured_bytes);
+      fmt::format("{:<11} {:>9} step {:.2f} ({:.2f}-{:.2f}), by rates {:.2f}, memory {:.3f}\n", "", "ratio",
+                  line.ratio.median, line.ratio.q1, line.ratio.q3, line.rates_ratio,
+                  predicted_bytes / measured_bytes);
   for (const std::string& note : line.notes) text += fmt::format("  {}\n", note);
   return text;
 }
@@ -76,6 +77,7 @@ std::string plan_json(const PlanLine& line) {
                                  {"measured", parts_json(line.measured)},
                                  {"measured_node_bytes", line.measured_bytes},
                                  {"ratio", to_json(line.ratio)},
+                                 {"rates_ratio", line.rates_ratio},
                                  {"notes", line.notes}};
   json.update(machine_json(line.num_threads * line.run.num_ranks));
   return json.dump() + "\n";

@@ -18,8 +18,9 @@ struct MachineRates {
 
   // A product of T tokens with a weight [N, K], m the smaller one of N and K, takes
   //   2 T N K / (cores * peak * efficiency * T / (T + half_tokens) * m / (m + half_width)) + product_call_s
-  // and one that adds to a gradient also reads it from memory. `half_tokens` is how many tokens reach half of
-  // the efficiency. Gradients, whose contraction runs over the tokens, have a half_width of their own.
+  // so half_tokens is how many tokens reach half of the efficiency. That of a weight's gradient, whose
+  // contraction runs over the tokens, depends on m alone, with weight_half_width; if it adds to the gradient
+  // it also reads that from memory.
   double forward_efficiency = 0.55;
   double backward_input_efficiency = 0.55;
   double backward_weight_efficiency = 0.55;
@@ -61,7 +62,7 @@ struct InstanceFacts {
   double network_gbps = 25;
 };
 
-// Efficiencies are those of docs/performance.md.
+// Efficiencies are those of docs/performance.md: "Results" with AMX, "Predicted steps" without.
 MachineRates rates_of_instance(const InstanceFacts& instance);
 
 // As a JSON object, indent 2, trailing newline; members are named as above.
