@@ -55,7 +55,7 @@ struct PlanLine {
 // processes of their own, as a user would. Error(kIoError) with its output if a run fails.
 PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options);
 
-// Two lines of at most 96 columns for each case, and its notes.
+// Lines of at most 80 columns; c: with activation checkpointing.
 std::string plan_table_header();
 std::string plan_table_row(const PlanLine& line);
 // One JSON object without line breaks.
