@@ -123,6 +123,12 @@ SampleRequest MeasuredPrices::request_for(const StepWalks& walks, const std::vec
   return request;
 }
 
+void MeasuredPrices::clear() {
+  measured_.clear();
+  current_ = nullptr;
+  notes_.clear();
+}
+
 void MeasuredPrices::prepare(const StepWalks& walks, const std::vector<PassShape>& passes,
                              const RankShare& share) {
   const Key key = {write_model_config(walks.config(), "bfloat16"), walks.dtype(), passes, share};

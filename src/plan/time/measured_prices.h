@@ -42,7 +42,7 @@ class MeasuredPrices final : public Prices {
   // What was measured in another way than asked for, a line each.
   const std::vector<std::string>& notes() const { return notes_; }
   // Forgets all measurements.
-  void clear() { measured_.clear(); }
+  void clear();
 
  private:
   // What a measurement depends on.
