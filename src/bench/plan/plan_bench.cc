@@ -17,7 +17,6 @@
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "plan/run_planner.h"
-#include "platform/memory_info.h"
 
 namespace tessera {
 namespace {
@@ -76,7 +75,9 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   const RunPlanner planner(args, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
   MachineFacts machine;
   machine.local_world_size = run.num_ranks;
-  machine.baseline_bytes = options.baseline_bytes;
+  // What the program's code takes is divided by the processes that run it: the ranks, their agent, this one.
+  const int num_processes = run.num_ranks + (run.num_ranks > 1 ? 2 : 1);
+  machine.baseline_bytes = options.baseline.anonymous_bytes + options.baseline.file_bytes / num_processes;
   machine.free_bytes = memory_info().free_for_process_bytes;
   const MemoryRequest request = planner.choose_memory(machine);
   planner.check_fits(request, machine);
@@ -170,6 +171,12 @@ class TrainingRun {
   ScratchFolder folder_;
 };
 
+double seconds_by_rates(StepWalks& walks, const StepFacts& facts, int64_t num_threads) {
+  ThreadPool pool(num_threads);
+  AnalyticPrices prices(measured_rates(pool));
+  return predict_step(walks, facts, prices).step_s();
+}
+
 }  // namespace
 
 PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
@@ -184,7 +191,7 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
   line.facts = planned.facts;
   line.predicted_bytes = planned.node_bytes;
   std::vector<StepTime> predictions, parts;
-  std::vector<double> predicted, measured, bytes;
+  std::vector<double> predicted, measured, bytes, by_rates;
   for (int64_t round = 0; round < options.rounds; ++round) {
     prices.clear();
     const StepTime before = predict_step(walks, planned.facts, prices);
@@ -196,10 +203,12 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
     predicted.push_back((before.step_s() + after.step_s()) / 2);
     measured.push_back(found.step_s);
     parts.push_back(found.parts);
+    by_rates.push_back(seconds_by_rates(walks, planned.facts, options.num_threads) / found.step_s);
     bytes.push_back(static_cast<double>(found.node_bytes));
   }
   line.predicted = median_of(predictions);
   line.measured = median_of(parts);
+  line.rates_ratio = median(by_rates);
   line.step_s = quartiles(measured);
   line.ratio = quartiles(paired_ratios(predicted, measured));
   line.measured_bytes = static_cast<int64_t>(median(bytes));

@@ -8,14 +8,20 @@
 namespace tessera {
 namespace {
 
-// Milliseconds, part by part.
-std::string parts_text(const StepTime& time) {
-  std::string text;
-  for (const double seconds : {time.products_s, time.attention_s, time.elementwise_s, time.optimizer_s,
-                               time.local_s, time.other_s}) {
-    text += fmt::format(" {:>8.4g}", seconds * 1e3);
+std::string milliseconds(double seconds) {
+  const double value = seconds * 1e3;
+  return value < 100 ? fmt::format("{:.3g}", value) : fmt::format("{:.0f}", value);
+}
+
+// A line of the table.
+std::string row(const std::string& name, const char* what, const StepTime& parts, double step_s,
+                int64_t bytes) {
+  std::string text = fmt::format("{:<12} {:<4}", name, what);
+  for (const double seconds : {parts.products_s, parts.attention_s, parts.elementwise_s, parts.optimizer_s,
+                               parts.local_s, parts.other_s, step_s}) {
+    text += fmt::format(" {:>7}", milliseconds(seconds));
   }
-  return text;
+  return text + fmt::format(" {:>6.0f}\n", static_cast<double>(bytes) / (1 << 20));
 }
 
 nlohmann::ordered_json parts_json(const StepTime& time) {
@@ -30,26 +36,19 @@ nlohmann::ordered_json parts_json(const StepTime& time) {
 }  // namespace
 
 std::string plan_table_header() {
-  return fmt::format("{:<11} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "ms, MiB", "",
-                     "products", "attent.", "elemwise", "optim.", "ranks", "other", "step", "memory");
+  return fmt::format("{:<17} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7} {:>6}\n", "ms", "product", "attent.",
+                     "elem.", "optim.", "ranks", "other", "step", "MiB");
 }
 
 std::string plan_table_row(const PlanLine& line) {
-  constexpr double kMiB = 1024 * 1024;
-  const auto predicted_bytes = static_cast<double>(line.predicted_bytes);
-  const auto measured_bytes = static_cast<double>(line.measured_bytes);
-  const auto row = [](const std::string& name, const char* what, const StepTime& parts, double step_s,
-                      double bytes) {
-    return fmt::format("{:<11} {:>9} {} {:>8.4g} {:>8.0f}\n", name, what, parts_text(parts), step_s * 1e3,
-                       bytes / kMiB);
-  };
   std::string text =
-      row(line.run.name, "predicted", line.predicted, line.predicted.step_s(), predicted_bytes) +
+      row(line.run.name, "plan", line.predicted, line.predicted.step_s(), line.predicted_bytes) +
       row(fmt::format(" {}{}", count_of(line.run.num_ranks, "rank"),
                       line.run.gradient_checkpointing ? ", c" : ""),
-          "measured", line.measured, line.step_s.median, measured_bytes) +
-      fmt::format("{:<11} {:>9} step {:.2f} ({:.2f}-{:.2f}), memory {:.3f}\n", "", "ratio", line.ratio.median,
-                  line.ratio.q1, line.ratio.q3, predicted_bytes / measured_bytes);
+          "run", line.measured, line.step_s.median, line.measured_bytes) +
+      fmt::format("  plan / run: step {:.2f} ({:.2f}-{:.2f}), by rates {:.2f}, memory {:.3f}\n",
+                  line.ratio.median, line.ratio.q1, line.ratio.q3, line.rates_ratio,
+                  static_cast<double>(line.predicted_bytes) / static_cast<double>(line.measured_bytes));
   for (const std::string& note : line.notes) text += fmt::format("  {}\n", note);
   return text;
 }
@@ -76,6 +75,7 @@ std::string plan_json(const PlanLine& line) {
                                  {"measured", parts_json(line.measured)},
                                  {"measured_node_bytes", line.measured_bytes},
                                  {"ratio", to_json(line.ratio)},
+                                 {"rates_ratio", line.rates_ratio},
                                  {"notes", line.notes}};
   json.update(machine_json(line.num_threads * line.run.num_ranks));
   return json.dump() + "\n";

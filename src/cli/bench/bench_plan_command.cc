@@ -21,6 +21,8 @@ struct Rows {
 constexpr Rows kRows[] = {{"15m", 256, 4, 2}, {"60m", 512, 2, 2}, {"160m", 512, 2, 1}};
 constexpr Rows kOtherRows = {"", 512, 1, 1};
 
+constexpr int64_t kMaxRanksHere = 256;
+
 class BenchPlanCommand : public BenchCommand {
  public:
   std::string name() const override { return "bench plan"; }
@@ -29,7 +31,8 @@ class BenchPlanCommand : public BenchCommand {
     return "For each model, number of ranks, with and without activation checkpointing: predicts the time of "
            "a step from measurements of its operations (a few small steps of the first layers), and memory "
            "from the plan; then trains as `tessera train` or `tessera launch` does and compares. Prediction "
-           "and runs alternate. Large models are cut to --layers layers and --vocab_size tokens.";
+           "and runs alternate. By rates: what the measured peak and bandwidth of this machine predict, as "
+           "for one that is not at hand.";
   }
   std::vector<std::string> examples() const override {
     return {"tessera bench plan", "tessera bench plan --preset 160m --ranks 2 --rounds 5"};
@@ -38,7 +41,10 @@ class BenchPlanCommand : public BenchCommand {
   void declare_flags(FlagTable* table) override {
     table->add("preset", &presets_, "Named shapes of models.").value_name = "NAME...";
     table->add("ranks", &ranks_, "Numbers of ranks, on this machine.").value_name = "N...";
-    limit_flag(table->add("layers", &layers_, "Layers of models that have more than 20."), 1, 1e4);
+    limit_flag(
+        table->add("layers", &layers_,
+                   "Layers, instead of the preset's; models of more than 20 layers have 2 by default."),
+        1, 1e4);
     limit_flag(table->add("vocab_size", &vocab_size_, "Vocabulary of all models."), 2, 1e7);
     table->add("gradient_checkpointing", &gradient_checkpointing_,
                "Run only with (true) or only without (false) activation checkpointing.");
@@ -49,7 +55,7 @@ class BenchPlanCommand : public BenchCommand {
 
   void run(FlagTable*) override {
     PlanBenchOptions options;
-    options.baseline_bytes = resident_bytes();
+    options.baseline = proportional_memory().value_or(ProportionalMemory{resident_bytes()});
     options.program = std::filesystem::read_symlink("/proc/self/exe");
     options.folder =
         folder_.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(folder_);
@@ -59,7 +65,7 @@ class BenchPlanCommand : public BenchCommand {
     if (!json()) write_output(plan_table_header());
     flush_output();
     for (const std::string& preset : presets_) {
-      for (const int64_t num_ranks : parse_sizes("ranks", ranks_, options.num_threads)) {
+      for (const int64_t num_ranks : parse_sizes("ranks", ranks_, kMaxRanksHere)) {
         for (const bool checkpointing : {false, true}) {
           if (gradient_checkpointing_ && *gradient_checkpointing_ != checkpointing) continue;
           const PlanLine line = run_plan_case(case_of(preset, num_ranks, checkpointing), options);
@@ -72,7 +78,7 @@ class BenchPlanCommand : public BenchCommand {
 
  private:
   PlanCase case_of(const std::string& preset, int64_t num_ranks, bool checkpointing) const {
-    constexpr int64_t kManyLayers = 20;
+    constexpr int64_t kManyLayers = 20, kFewLayers = 2;
     PlanCase run;
     run.name = preset;
     run.config = preset_config(preset);
@@ -80,10 +86,11 @@ class BenchPlanCommand : public BenchCommand {
     // Special tokens of the preset's own vocabulary.
     run.config.bos_token_id.reset();
     run.config.eos_token_ids.clear();
-    if (run.config.num_hidden_layers > kManyLayers) {
-      run.config.num_hidden_layers = layers_;
-      run.config.sliding_window.resize(static_cast<size_t>(layers_));
-      run.name += fmt::format("/{}", layers_);
+    if (layers_ || run.config.num_hidden_layers > kManyLayers) {
+      const int64_t num_layers = layers_.value_or(kFewLayers);
+      run.config.num_hidden_layers = num_layers;
+      run.config.sliding_window.assign(static_cast<size_t>(num_layers), 0);
+      run.name += fmt::format("/{}", num_layers);
     }
     const Rows* rows = &kOtherRows;
     for (const Rows& known : kRows) {
@@ -99,7 +106,7 @@ class BenchPlanCommand : public BenchCommand {
 
   std::vector<std::string> presets_ = {"15m", "60m", "160m", "llama3-8b"};
   std::vector<std::string> ranks_ = {"1", "2"};
-  int64_t layers_ = 2;
+  std::optional<int64_t> layers_;
   int64_t vocab_size_ = 8192;
   std::optional<bool> gradient_checkpointing_;
   std::string folder_;

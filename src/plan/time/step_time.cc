@@ -29,6 +29,7 @@ class Predictor {
     // Passes between the first and the last are alike.
     if (last > 1) add_pass(1, static_cast<double>(last - 1));
     if (last > 0) add_pass(last, 1);
+    if (!is_single()) time_.local_s += prices_.imbalance() * time_.compute_s();
     add_update();
     if (layout_.num_nodes > 1) add_network();
     time_.other_s = prices_.step_s();

@@ -15,7 +15,7 @@ struct StepTime {
   double attention_s = 0;
   double elementwise_s = 0;
   double optimizer_s = 0;
-  double local_s = 0;    // sums of gradients over the ranks of a node, and waiting for them
+  double local_s = 0;    // waiting for the slowest rank, sums of gradients over the ranks of a node
   double network_s = 0;  // between nodes, if nothing hid it
   double exposed_s = 0;  // what computation does not hide of it
   double other_s = 0;    // choosing rows, the exchange of sums, logging
