@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kDefaultExperiment = "0";
+constexpr const char* kDefaultName = "Default";
 constexpr size_t kParamsPerRequest = 100;
 
 // JSON has no numbers that are not finite; MLflow reads these words.
@@ -199,7 +200,7 @@ class MlflowFolder : public MlflowStore {
   static std::string quoted(const std::string& text) { return json(text).dump(); }
 
   std::string experiment_id(const std::string& name) {
-    const std::string wanted = name.empty() ? "Default" : name;
+    const std::string wanted = name.empty() ? kDefaultName : name;
     const std::string spellings[] = {"name: " + wanted, "name: '" + wanted + "'", "name: " + quoted(wanted)};
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(root_)) {
@@ -213,9 +214,10 @@ class MlflowFolder : public MlflowStore {
     }
     // As MLflow: 18 digits that are unlikely to be in use.
     std::random_device random;
-    const std::string id = name.empty() ? kDefaultExperiment
-                                        : fmt::format("{:09}{:09}", 100'000'000 + random() % 900'000'000,
-                                                      random() % 1'000'000'000);
+    const std::string id =
+        wanted == kDefaultName
+            ? kDefaultExperiment
+            : fmt::format("{:09}{:09}", 100'000'000 + random() % 900'000'000, random() % 1'000'000'000);
     create_folder(root_ / id);
     write_text_file(root_ / id / "meta.yaml",
                     fmt::format("artifact_location: {}\ncreation_time: {}\nexperiment_id: {}\n"
@@ -260,9 +262,8 @@ std::unique_ptr<MlflowStore> open_mlflow_store(const Environment& environment) {
   if (uri.empty()) uri = "mlruns";
   if (uri.starts_with("http://") || uri.starts_with("https://"))
     return std::make_unique<MlflowServer>(uri, environment);
-  constexpr std::string_view kFile = "file://";
-  if (uri.starts_with(kFile)) uri = uri.substr(kFile.size());
-  if (uri.find(':') != std::string::npos || uri == "databricks") {
+  if (uri.starts_with("file:")) uri = uri.substr(uri.starts_with("file://") ? 7 : 5);
+  if (uri.find(':') < uri.find('/') || uri == "databricks") {
     fail(ExitCode::kBadConfig,
          "MLFLOW_TRACKING_URI: expected http://, https://, file:// or a folder, found '{}'", printable(uri));
   }
