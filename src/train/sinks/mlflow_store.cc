@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -170,17 +171,14 @@ class MlflowFolder : public MlflowStore {
       run_ = folder_of_run(run.id);
       set_status(MlflowStatus::kRunning, 0);
     }
-    for (const auto& [key, value] : run.params) write_text_file(run_ / "params" / key, value);
+    for (const auto& [key, value] : run.params) add_text(run_ / "params" / key, value, 0);
     return run_.filename().string();
   }
 
   void log(std::span<const MlflowMetric> metrics) override {
-    for (const MlflowMetric& metric : metrics) {
-      const fs::path path = run_ / "metrics" / metric.key;
-      const int error =
-          AppendFile(path).try_append(fmt::format("{} {} {}\n", metric.time_ms, metric.value, metric.step));
-      if (error != 0) fail_write(path, "write", error);
-    }
+    for (const MlflowMetric& metric : metrics)
+      add_text(run_ / "metrics" / metric.key,
+               fmt::format("{} {} {}\n", metric.time_ms, metric.value, metric.step));
   }
 
   void set_status(MlflowStatus status, int64_t end_time_ms) override {
@@ -196,6 +194,14 @@ class MlflowFolder : public MlflowStore {
   }
 
  private:
+  // Adds to the first `keep_bytes` of a file. A run has more than a hundred, so they are not synced one by
+  // one.
+  static void add_text(const fs::path& path, const std::string& text,
+                       int64_t keep_bytes = std::numeric_limits<int64_t>::max()) {
+    const int error = AppendFile(path, keep_bytes).try_append(text);
+    if (error != 0) fail_write(path, "write", error);
+  }
+
   // A text in YAML.
   static std::string quoted(const std::string& text) { return json(text).dump(); }
 
@@ -238,9 +244,9 @@ class MlflowFolder : public MlflowStore {
                     "source_type: 4\nsource_version: ''\nstart_time: {}\nstatus: 1\ntags: []\nuser_id: ''\n",
                     quoted("file://" + (run_ / "artifacts").string()), quoted(experiment), quoted(id),
                     quoted(run.name), quoted(id), unix_milliseconds()));
-    write_text_file(run_ / "tags" / "mlflow.runName", run.name);
-    write_text_file(run_ / "tags" / "mlflow.source.name", "tessera train");
-    write_text_file(run_ / "tags" / "mlflow.source.type", "LOCAL");
+    add_text(run_ / "tags" / "mlflow.runName", run.name, 0);
+    add_text(run_ / "tags" / "mlflow.source.name", "tessera train", 0);
+    add_text(run_ / "tags" / "mlflow.source.type", "LOCAL", 0);
   }
 
   fs::path folder_of_run(const std::string& id) const {
