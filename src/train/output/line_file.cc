@@ -1,15 +1,8 @@
 #include "train/output/line_file.h"
 
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
-
-#include "base/error.h"
-#include "base/log.h"
 
 namespace tessera {
 namespace {
@@ -31,20 +24,9 @@ int64_t bytes_until(const std::filesystem::path& path, int64_t last_step) {
 
 }  // namespace
 
-LineFile::LineFile(const std::filesystem::path& path, int64_t keep) : path_(path) {
-  const int64_t kept_bytes = keep > 0 ? bytes_until(path, keep) : 0;
-  file_.reset(std::fopen(path.c_str(), "ae"));
-  if (file_ && ftruncate(fileno(file_.get()), kept_bytes) != 0) file_.reset();
-  if (!file_) fail_errno(ExitCode::kIoError, errno, fmt::format("cannot write {}", path.string()));
-}
+LineFile::LineFile(const std::filesystem::path& path, int64_t keep)
+    : file_(path, keep > 0 ? bytes_until(path, keep) : 0) {}
 
-void LineFile::write(std::string_view line) {
-  const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size() &&
-                       std::fputc('\n', file_.get()) != EOF;
-  if (written && std::fflush(file_.get()) == 0) return;
-  if (!warned_) log_warning("cannot write {}: {}; training continues", path_.string(), std::strerror(errno));
-  warned_ = true;
-  std::clearerr(file_.get());
-}
+void LineFile::write(std::string_view line) { file_.append(std::string(line) + "\n"); }
 
 }  // namespace tessera

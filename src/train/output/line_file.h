@@ -2,15 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <string_view>
+
+#include "train/sinks/append_file.h"
 
 namespace tessera {
 
-// Lines reach the file as they are written. A full disk does not end the run: it is reported once as a
-// warning.
+// Lines reach the file as they are written, each as a whole or not at all. A full disk does not end the run:
+// it is reported once as a warning.
 class LineFile {
  public:
   // Replaces the file except for an earlier run's lines up to step `keep`: everything after them, including a
@@ -20,12 +20,7 @@ class LineFile {
   void write(std::string_view line);
 
  private:
-  struct Close {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  std::filesystem::path path_;
-  std::unique_ptr<std::FILE, Close> file_;
-  bool warned_ = false;
+  AppendFile file_;
 };
 
 }  // namespace tessera

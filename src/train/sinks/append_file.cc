@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -14,10 +13,9 @@
 namespace tessera {
 
 AppendFile::AppendFile(std::filesystem::path path, int64_t keep_bytes) : path_(std::move(path)) {
-  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  const int64_t end = fd_ < 0 ? -1 : lseek(fd_, 0, SEEK_END);
-  size_bytes_ = std::min(end, keep_bytes);
-  if (end >= 0 && (size_bytes_ == end || ftruncate(fd_, size_bytes_) == 0)) return;
+  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  const off_t end = fd_ < 0 ? -1 : lseek(fd_, 0, SEEK_END);
+  if (end >= 0 && (end <= keep_bytes || ftruncate(fd_, keep_bytes) == 0)) return;
   const int error = errno;
   if (fd_ >= 0) close(fd_);
   fail_errno(ExitCode::kIoError, error, fmt::format("cannot write {}", path_.string()));
@@ -26,19 +24,17 @@ AppendFile::AppendFile(std::filesystem::path path, int64_t keep_bytes) : path_(s
 AppendFile::~AppendFile() { close(fd_); }
 
 int AppendFile::try_append(std::string_view record) {
-  for (size_t done = 0; done < record.size();) {
-    const ssize_t written = pwrite(fd_, record.data() + done, record.size() - done,
-                                   static_cast<off_t>(size_bytes_ + static_cast<int64_t>(done)));
+  const off_t begin = lseek(fd_, 0, SEEK_END);
+  while (!record.empty()) {
+    const ssize_t written = write(fd_, record.data(), record.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       const int error = written < 0 ? errno : ENOSPC;
-      // Should this fail, too, the next record overwrites the torn one.
-      [[maybe_unused]] const int ignored = ftruncate(fd_, size_bytes_);
+      [[maybe_unused]] const int ignored = ftruncate(fd_, begin);
       return error;
     }
-    done += static_cast<size_t>(written);
+    record.remove_prefix(static_cast<size_t>(written));
   }
-  size_bytes_ += std::ssize(record);
   return 0;
 }
 

@@ -16,7 +16,6 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  int64_t size_bytes() const { return size_bytes_; }
   // Readers see it at once. A record that cannot be written is left out as a whole, so that those after it
   // stay readable. Returns errno, or 0.
   int try_append(std::string_view record);
@@ -26,7 +25,6 @@ class AppendFile {
  private:
   std::filesystem::path path_;
   int fd_;
-  int64_t size_bytes_ = 0;
   bool warned_ = false;
 };
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "io/file.h"
+#include "train/sinks/log_values.h"
 
 namespace tessera {
 namespace {
@@ -51,7 +52,7 @@ void DeepSpeedMonitor::on_step(const StepMetrics& metrics) {
 
 void DeepSpeedMonitor::on_log(const LogEntry& entry) {
   for (const auto& [name, value] : entry.values) {
-    if (name == "eval_loss") write("eval_loss", std::get<double>(value), entry.step);
+    if (name == "eval_loss") write("eval_loss", number_of(value), entry.step);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "io/file.h"
 #include "platform/cpu.h"
+#include "train/sinks/log_values.h"
 
 namespace tessera {
 namespace {
@@ -18,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 constexpr size_t kMaxQueued = 10'000;
 constexpr size_t kMaxBatch = 500;
 constexpr std::chrono::seconds kFirstPause{1}, kLongestPause{60};
-constexpr std::chrono::seconds kEndLimit{10};  // a request that is under way then has a limit of its own
+constexpr std::chrono::seconds kEndLimit{5};  // a request that is under way then has a limit of its own
 
 struct Problem {
   bool is_transient;
@@ -61,10 +62,9 @@ void MlflowSink::on_log(const LogEntry& entry) {
   const auto add = [&](const std::string& name, double value) {
     metrics.push_back({name, value, now_ms, entry.step});
   };
-  for (const auto& [name, value] : entry.values)
-    add(name, std::visit([](auto number) { return static_cast<double>(number); }, value));
+  for (const auto& [name, value] : entry.values) add(name, number_of(value));
   add("epoch", entry.epoch);
-  if (entry.values.front().first == "loss") {
+  if (is_training_entry(entry)) {
     add("tokens_per_second", tokens_per_second_);
     if (mfu_) add("mfu", *mfu_);
   }
@@ -111,12 +111,12 @@ void MlflowSink::work() {
     if (problem && !std::exchange(has_warned, true)) log_warning("{}; training continues", problem->what);
     lock.lock();
     if (problem && problem->is_transient) {
-      if (ending_) break;
+      if (ending_) return;
       wake_.wait_for(lock, pause, [this] { return ending_.has_value(); });
       pause = std::min(2 * pause, kLongestPause);
       continue;
     }
-    if (problem && !has_begun) return;  // what is queued counts as dropped
+    if (problem && !has_begun) return;
     if (problem) num_dropped_ += std::ssize(batch);
     queue_.erase(queue_.begin(), queue_.begin() + std::ssize(batch));
     pause = kFirstPause;

@@ -313,6 +313,16 @@ TEST(MlflowFolder, OtherPlacesAreRefused) {
   }
 }
 
+TEST(MlflowFolder, IsAPathOrAFileUri) {
+  const TestFolder folder;
+  const std::string path = folder / "a:b";
+  for (const std::string& uri : {path, "file:" + path, "file://" + path}) {
+    { MlflowSink sink(open_mlflow_store(variables({{"MLFLOW_TRACKING_URI", uri}})), {}, folder / "id", ""); }
+    EXPECT_EQ(line_of(fs::path(path) / "0/meta.yaml", "name"), "\"Default\"");
+  }
+  EXPECT_EQ(std::distance(fs::directory_iterator(path + "/0"), {}), 3 + 1) << "runs and meta.yaml";
+}
+
 TEST(MlflowSinkOfARun, ContinuesTheRunThatItResumes) {
   TinyRun run;
   run.args.report_to = {"mlflow"};

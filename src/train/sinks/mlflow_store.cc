@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -22,6 +23,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kDefaultExperiment = "0";
+constexpr const char* kDefaultName = "Default";
 constexpr size_t kParamsPerRequest = 100;
 
 // JSON has no numbers that are not finite; MLflow reads these words.
@@ -169,17 +171,14 @@ class MlflowFolder : public MlflowStore {
       run_ = folder_of_run(run.id);
       set_status(MlflowStatus::kRunning, 0);
     }
-    for (const auto& [key, value] : run.params) write_text_file(run_ / "params" / key, value);
+    for (const auto& [key, value] : run.params) add_text(run_ / "params" / key, value, 0);
     return run_.filename().string();
   }
 
   void log(std::span<const MlflowMetric> metrics) override {
-    for (const MlflowMetric& metric : metrics) {
-      const fs::path path = run_ / "metrics" / metric.key;
-      const int error =
-          AppendFile(path).try_append(fmt::format("{} {} {}\n", metric.time_ms, metric.value, metric.step));
-      if (error != 0) fail_write(path, "write", error);
-    }
+    for (const MlflowMetric& metric : metrics)
+      add_text(run_ / "metrics" / metric.key,
+               fmt::format("{} {} {}\n", metric.time_ms, metric.value, metric.step));
   }
 
   void set_status(MlflowStatus status, int64_t end_time_ms) override {
@@ -195,11 +194,19 @@ class MlflowFolder : public MlflowStore {
   }
 
  private:
+  // Adds to the first `keep_bytes` of a file. A run has more than a hundred, so they are not synced one by
+  // one.
+  static void add_text(const fs::path& path, const std::string& text,
+                       int64_t keep_bytes = std::numeric_limits<int64_t>::max()) {
+    const int error = AppendFile(path, keep_bytes).try_append(text);
+    if (error != 0) fail_write(path, "write", error);
+  }
+
   // A text in YAML.
   static std::string quoted(const std::string& text) { return json(text).dump(); }
 
   std::string experiment_id(const std::string& name) {
-    const std::string wanted = name.empty() ? "Default" : name;
+    const std::string wanted = name.empty() ? kDefaultName : name;
     const std::string spellings[] = {"name: " + wanted, "name: '" + wanted + "'", "name: " + quoted(wanted)};
     std::error_code ignored;
     for (const auto& entry : fs::directory_iterator(root_)) {
@@ -213,9 +220,10 @@ class MlflowFolder : public MlflowStore {
     }
     // As MLflow: 18 digits that are unlikely to be in use.
     std::random_device random;
-    const std::string id = name.empty() ? kDefaultExperiment
-                                        : fmt::format("{:09}{:09}", 100'000'000 + random() % 900'000'000,
-                                                      random() % 1'000'000'000);
+    const std::string id =
+        wanted == kDefaultName
+            ? kDefaultExperiment
+            : fmt::format("{:09}{:09}", 100'000'000 + random() % 900'000'000, random() % 1'000'000'000);
     create_folder(root_ / id);
     write_text_file(root_ / id / "meta.yaml",
                     fmt::format("artifact_location: {}\ncreation_time: {}\nexperiment_id: {}\n"
@@ -236,9 +244,9 @@ class MlflowFolder : public MlflowStore {
                     "source_type: 4\nsource_version: ''\nstart_time: {}\nstatus: 1\ntags: []\nuser_id: ''\n",
                     quoted("file://" + (run_ / "artifacts").string()), quoted(experiment), quoted(id),
                     quoted(run.name), quoted(id), unix_milliseconds()));
-    write_text_file(run_ / "tags" / "mlflow.runName", run.name);
-    write_text_file(run_ / "tags" / "mlflow.source.name", "tessera train");
-    write_text_file(run_ / "tags" / "mlflow.source.type", "LOCAL");
+    add_text(run_ / "tags" / "mlflow.runName", run.name, 0);
+    add_text(run_ / "tags" / "mlflow.source.name", "tessera train", 0);
+    add_text(run_ / "tags" / "mlflow.source.type", "LOCAL", 0);
   }
 
   fs::path folder_of_run(const std::string& id) const {
@@ -260,9 +268,8 @@ std::unique_ptr<MlflowStore> open_mlflow_store(const Environment& environment) {
   if (uri.empty()) uri = "mlruns";
   if (uri.starts_with("http://") || uri.starts_with("https://"))
     return std::make_unique<MlflowServer>(uri, environment);
-  constexpr std::string_view kFile = "file://";
-  if (uri.starts_with(kFile)) uri = uri.substr(kFile.size());
-  if (uri.find(':') != std::string::npos || uri == "databricks") {
+  if (uri.starts_with("file:")) uri = uri.substr(uri.starts_with("file://") ? 7 : 5);
+  if (uri.find(':') < uri.find('/') || uri == "databricks") {
     fail(ExitCode::kBadConfig,
          "MLFLOW_TRACKING_URI: expected http://, https://, file:// or a folder, found '{}'", printable(uri));
   }

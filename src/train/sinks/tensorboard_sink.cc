@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "platform/host_name.h"
+#include "train/sinks/log_values.h"
 
 namespace tessera {
 namespace {
@@ -16,10 +17,6 @@ namespace fs = std::filesystem;
 std::string tag_of(const std::string& name) {
   constexpr std::string_view kEvaluation = "eval_";
   return name.starts_with(kEvaluation) ? "eval/" + name.substr(kEvaluation.size()) : "train/" + name;
-}
-
-double number_of(const LogEntry::Value& value) {
-  return std::visit([](auto number) { return static_cast<double>(number); }, value);
 }
 
 }  // namespace
@@ -35,7 +32,7 @@ TensorBoardSink::TensorBoardSink(const fs::path& folder, std::optional<int64_t> 
 void TensorBoardSink::on_log(const LogEntry& entry) {
   for (const auto& [name, value] : entry.values) file_.add_scalar(tag_of(name), number_of(value), entry.step);
   file_.add_scalar("train/epoch", entry.epoch, entry.step);
-  if (!entry.values.empty() && entry.values.front().first == "loss") add_throughput();
+  if (is_training_entry(entry)) add_throughput();
   file_.flush();
 }
 
