@@ -79,8 +79,8 @@ std::string speed_text(const TrainSummary& summary) {
 std::string memory_text(const TrainSummary& summary, const ClosingFacts& facts) {
   std::string text = "peak " + format_bytes(summary.peak_resident_bytes);
   if (facts.num_ranks > 1) text += " in rank 0";
-  if (facts.node_bytes) text += fmt::format(", {} on its node after a step", format_bytes(*facts.node_bytes));
-  return text + (facts.memory_limit_bytes > 0 ? ", of " + format_bytes(facts.memory_limit_bytes) : "");
+  if (facts.node_bytes) text += fmt::format(", {} on its node", format_bytes(*facts.node_bytes));
+  return text + (facts.memory_limit_bytes > 0 ? " of " + format_bytes(facts.memory_limit_bytes) : "");
 }
 
 std::string loss_text(const TrainSummary& summary) {

@@ -130,9 +130,9 @@ void TerminalReport::on_step(const StepMetrics& metrics) {
   progress_.tflops = recent_steps_.tflops();
   if (peak_tflops_) progress_.mfu = progress_.tflops / *peak_tflops_;
   progress_.eta_s = metrics.eta_s;
-  progress_.activity.clear();
+  since_step_ = Stopwatch();
   if (bar_) {
-    draw();
+    status_.show(progress_line(progress_, terminal_style()));
     return;
   }
   const auto now = std::chrono::steady_clock::now();
@@ -149,8 +149,10 @@ void TerminalReport::on_log(const LogEntry& entry) {
 
 void TerminalReport::on_evaluation_progress(double fraction) {
   if (!bar_) return;
-  progress_.activity = fmt::format("eval {:.0f}%", 100 * fraction);
-  draw();
+  ProgressContents evaluating = progress_;
+  evaluating.activity = fmt::format("eval {:.0f}%", 100 * fraction);
+  if (evaluating.eta_s) evaluating.eta_s = std::max(0.0, *evaluating.eta_s - since_step_.seconds());
+  status_.show(progress_line(evaluating, terminal_style()));
 }
 
 void TerminalReport::on_evaluation(const EvalResult& result) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "base/stopwatch.h"
 #include "cli/terminal/closing_table.h"
 #include "cli/terminal/loss_trend.h"
 #include "cli/terminal/progress_line.h"
@@ -49,7 +50,6 @@ class TerminalReport : public TrainObserver {
 
  private:
   void print_plan(const RunPlan& plan) const;
-  void draw() { status_.show(progress_line(progress_, terminal_style())); }
 
   TerminalOptions options_;
   bool bar_;
@@ -59,6 +59,7 @@ class TerminalReport : public TrainObserver {
   RecentSteps recent_steps_;
   LossTrend trend_;
   std::optional<double> peak_tflops_;
+  Stopwatch since_step_;
   std::chrono::steady_clock::time_point last_line_;
   PlotSeries training_loss_{"training loss", {}, true};
   PlotSeries evaluation_loss_{"validation loss", {}, false};

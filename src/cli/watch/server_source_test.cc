@@ -36,11 +36,11 @@ class ServerSourceTest : public testing::Test {
       };
       if (!token_.empty() && request.header("authorization") != "Bearer " + token_) {
         answer(401, "token");
-      } else if (request.target == "/api/runs") {
+      } else if (request.target == "/page/api/runs") {
         answer(num_unready_-- > 0 ? 202 : 200, R"({"live": "a b&c", "time": 1000, "runs": []})");
-      } else if (request.target == "/api/run?name=a%20b%26c") {
+      } else if (request.target == "/page/api/run?name=a%20b%26c") {
         answer(200, run_);
-      } else if (request.target == "/api/events?after=17") {
+      } else if (request.target == "/page/api/events?after=17") {
         answer(200, stream_);
         stream_ = later_;
       } else {
@@ -59,6 +59,9 @@ class ServerSourceTest : public testing::Test {
     return records;
   }
 
+  // The server takes paths that begin with /api for those of the Hub.
+  std::string page() const { return server_.endpoint() + "/page"; }
+
   HubServer server_;
   std::mutex mutex_;
   std::string token_, run_ = kRun, stream_, later_;
@@ -67,7 +70,7 @@ class ServerSourceTest : public testing::Test {
 
 TEST_F(ServerSourceTest, GivesTheRunAsItsRecords) {
   num_unready_ = 2;
-  const auto source = open_server_source(server_.endpoint() + "/", "", /*follows=*/false);
+  const auto source = open_server_source(page() + "/", "", /*follows=*/false);
   const RunSource::News news = source->poll();
   EXPECT_TRUE(news.restarted);
   std::vector<std::string> kinds;
@@ -86,7 +89,7 @@ TEST_F(ServerSourceTest, FollowsTheEventsAndConnectsAgain) {
       "event: step\ndata: {\"step\":3}\nid: 18\n\n: heartbeat\n\nevent: record\ndata: "
       "{\"event\":\"log\"}\n\n";
   later_ = "event: record\ndata: {\"event\":\"finish\"}\n\n";
-  const auto source = open_server_source(server_.endpoint(), "", /*follows=*/true);
+  const auto source = open_server_source(page(), "", /*follows=*/true);
   const std::vector<ordered_json> first = next(*source, 8);
   ASSERT_EQ(first.size(), 8u);
   EXPECT_EQ(first[6], ordered_json({{"step", 3}}));
@@ -100,9 +103,9 @@ TEST_F(ServerSourceTest, FollowsTheEventsAndConnectsAgain) {
 TEST_F(ServerSourceTest, NeedsTheRightToken) {
   token_ = "secret";
   const auto poll = [this](const std::string& query, const std::string& token) {
-    open_server_source(server_.endpoint() + query, token, false)->poll();
+    open_server_source(page() + query, token, false)->poll();
   };
-  expect_error(ExitCode::kUsage, {server_.endpoint(), "found none: give --token"}, [&] { poll("", ""); });
+  expect_error(ExitCode::kUsage, {page(), "found none: give --token"}, [&] { poll("", ""); });
   expect_error(ExitCode::kUsage, {"found another"}, [&] { poll("?token=x", "secret"); });
   poll("", "secret");
   poll("/?token=secret", "");
@@ -125,7 +128,7 @@ TEST_F(ServerSourceTest, BearsAnswersOfAnyKind) {
       const std::lock_guard lock(mutex_);
       run_ = run;
     }
-    EXPECT_NO_THROW(open_server_source(server_.endpoint(), "", false)->poll());
+    EXPECT_NO_THROW(open_server_source(page(), "", false)->poll());
   }
 }
 

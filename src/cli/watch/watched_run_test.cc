@@ -113,7 +113,7 @@ TEST(WatchedRun, EndsWithTheClosingTable) {
   run.add(finish);
   EXPECT_TRUE(run.has_finished());
   const std::string table = run.closing(80);
-  EXPECT_THAT(table, HasSubstr("    products                       01:20    67 %\n"));
+  EXPECT_THAT(table, HasSubstr("    products                         01:20    67 %\n"));
   EXPECT_THAT(table, HasSubstr("tokens   51,200 in 50 steps, 512 tokens/s\n"));
   EXPECT_THAT(table, HasSubstr("best evaluation 1.7500, after step 40\n"));
   EXPECT_THAT(table, HasSubstr("faster   products take 80 %"));

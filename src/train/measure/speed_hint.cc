@@ -103,8 +103,7 @@ void add_hints_within_steps(const SpeedFacts& facts, double total_s, std::vector
 
 std::string speed_hint(const SpeedFacts& facts) {
   const RunTimes& times = facts.times;
-  const double total_s =
-      times.steps_s + times.evaluation_s + times.checkpoint_s + times.snapshot_s + times.model_s;
+  const double total_s = times.total_s;
   if (times.num_steps < kMinSteps || total_s <= 0) return "";
   std::vector<Hint> hints;
   add_hints_between_steps(facts, total_s, &hints);
