@@ -5,6 +5,7 @@
 #include "arguments/arguments.h"
 #include "arguments/flag_limits.h"
 #include "arguments/foreign_names.h"
+#include "arguments/metrics_arguments.h"
 #include "arguments/report_arguments.h"
 #include "arguments/unsupported_flags.h"
 #include "base/error.h"
@@ -473,6 +474,7 @@ void declare_training_flags(FlagTable* table, TrainingArguments* args) {
   declare_logging(table, args);
   declare_best_model(table, args);
   declare_report_flags(table, args);
+  declare_metrics_flags(table, args);
   declare_saving(table, args);
   declare_other_spellings(table, args);
   declare_unsupported_flags(table);

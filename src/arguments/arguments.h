@@ -113,6 +113,9 @@ struct TrainingArguments : DataArguments {
   std::string include_num_input_tokens_seen = "no";
   bool disable_tqdm = false;
   std::string log_level = "passive";
+  std::optional<int64_t> metrics_port;  // metrics_arguments.h
+  std::string metrics_host = "127.0.0.1";
+  double health_timeout = 0;                       // seconds; 0 = derived
   std::vector<std::string> report_to = {"jsonl"};  // none, or names of report_arguments.cc
   std::string logging_dir;                         // "" = the default
   std::string run_name;                            // "" = as output_dir

@@ -29,14 +29,15 @@ std::optional<int64_t> read_limit(const fs::path& path) {
   return value;
 }
 
-int64_t read_stat(const fs::path& path, const std::string& key) {
+std::optional<int64_t> find_stat(const fs::path& path, const std::string& key) {
   std::ifstream in(path);
   std::string name;
   for (int64_t value = 0; in >> name >> value;) {
     if (name == key) return value;
   }
-  return 0;
+  return std::nullopt;
 }
+int64_t read_stat(const fs::path& path, const std::string& key) { return find_stat(path, key).value_or(0); }
 
 struct Level {
   fs::path folder;
@@ -116,6 +117,17 @@ int64_t cgroup_oom_kills(const fs::path& root) {
     if (level.has_memory && fs::exists(file)) return read_stat(file, "oom_kill");
   }
   return 0;
+}
+
+std::optional<double> cgroup_throttled_s(const fs::path& root) {
+  std::optional<double> total;
+  for (const Level& level : levels(root)) {
+    if (!level.has_cpu) continue;
+    const std::optional<int64_t> time =
+        find_stat(level.folder / "cpu.stat", level.v2 ? "throttled_usec" : "throttled_time");
+    if (time) total = total.value_or(0) + static_cast<double>(*time) * (level.v2 ? 1e-6 : 1e-9);
+  }
+  return total;
 }
 
 }  // namespace tessera

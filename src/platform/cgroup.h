@@ -21,4 +21,8 @@ CgroupLimits cgroup_limits(const std::filesystem::path& root = "/");
 // not count them.
 int64_t cgroup_oom_kills(const std::filesystem::path& root = "/");
 
+// Time for which CPU quotas have kept this process's groups from running, over all levels; nullopt where the
+// kernel does not count it.
+std::optional<double> cgroup_throttled_s(const std::filesystem::path& root = "/");
+
 }  // namespace tessera

@@ -80,6 +80,7 @@ struct StepMetrics {
   std::optional<NetworkUse> network;        // with several nodes
   std::optional<SlowestRank> slowest_rank;  // with several ranks
   std::optional<double> replay_check_s;     // time that repeating a pass took, on rank 0
+  bool loss_spike = false;                  // loss or gradient norm stands out (loss_spike_policy)
   bool skipped = false;  // loss spike or non-finite: weights and optimizer were left unchanged
   std::optional<CheckpointUse> checkpoint;  // found complete in this step
   // Training stall before this step, for snapshots of the ranks' state after the previous step.
@@ -108,6 +109,9 @@ class TrainObserver {
  public:
   virtual ~TrainObserver() = default;
 
+  // Whether to tell it of the run on every rank; the others are told on rank 0 alone.
+  virtual bool is_for_every_rank() const { return false; }
+
   // Preparation: "reading dataset"; fraction from 0 to 1.
   virtual void on_progress(const std::string& /*what*/, double /*fraction*/) {}
   // Reading the model's files.
@@ -122,6 +126,8 @@ class TrainObserver {
   // 0-2".
   virtual void on_resume_from_memory(const std::string& /*nodes*/, int64_t /*step*/,
                                      const std::string& /*differences*/) {}
+  // From now on output_dir is this run's.
+  virtual void on_output_folder() {}
   // Files from an earlier run were moved to this folder.
   virtual void on_previous_run(const std::filesystem::path& /*folder*/) {}
   // After the first step; for rank 0's node. Not called if the system does not provide the figures.
@@ -161,6 +167,9 @@ class ObserverList : public TrainObserver {
   void on_resume_from_memory(const std::string& nodes, int64_t step,
                              const std::string& differences) override {
     for (TrainObserver* observer : observers_) observer->on_resume_from_memory(nodes, step, differences);
+  }
+  void on_output_folder() override {
+    for (TrainObserver* observer : observers_) observer->on_output_folder();
   }
   void on_previous_run(const std::filesystem::path& folder) override {
     for (TrainObserver* observer : observers_) observer->on_previous_run(folder);

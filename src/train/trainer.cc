@@ -198,6 +198,7 @@ bool Trainer::run_evaluation() {
   const int64_t max_rows = args_.per_device_eval_batch_size;
   const int64_t max_tokens = plan_.limits.max_tokens;
   stop_->enter(StopAgreement::Phase::kEvaluation);
+  mark_work(comm_, "evaluation", progress_.step + 1);
   const EvalResult result =
       world().is_single() ? evaluate(*model_, *data_->eval, max_rows, max_tokens, progress)
                           : evaluate_together(*model_, *data_->eval, max_rows, max_tokens, comm_, progress);

@@ -38,8 +38,8 @@
 
 namespace tessera {
 
-// With several ranks each has a Trainer, and all calls are collective; rank 0 alone reports to its observer
-// and writes reports, all write checkpoints.
+// With several ranks each has a Trainer, and all calls are collective; rank 0 alone writes reports and
+// tells its observer, unless that is for every rank; all write checkpoints.
 class Trainer {
  public:
   // Opens model and dataset, plans the run, checks its memory, allocates, and loads the weights or the state
@@ -105,7 +105,7 @@ class Trainer {
   TrainingArguments args_;
   ThreadPool& pool_;
   Communicator& comm_;
-  ObserverList observer_;  // empty on ranks other than 0
+  ObserverList observer_;  // on ranks other than 0 only one for every rank
   TrainingRecord record_;  // of this run, without its progress
 
   std::unique_ptr<Ops> ops_;

@@ -68,10 +68,8 @@ Trainer::Trainer(const TrainingArguments& args, ThreadPool& pool, TrainObserver&
       exchange_(comm.world()),
       best_rule_(args),
       log_(args.include_num_input_tokens_seen != "no", observer_) {
-  if (is_root()) {
-    observer_.add(observer);
-    warnings_.emplace();
-  }
+  if (is_root() || observer.is_for_every_rank()) observer_.add(observer);
+  if (is_root()) warnings_.emplace();
   record_.arguments = Json::parse(training_arguments_json(args_));  // what follows may fill them in
   record_.launch_id = args_.launch_id;
   record_.world_size = world().world_size;

@@ -19,6 +19,7 @@
 #include "launch/reports/crash_handler.h"
 #include "launch/reports/rank_report.h"
 #include "platform/thread_pool.h"
+#include "serve/run_server.h"
 #include "train/stop_signal.h"
 #include "train/trainer.h"
 
@@ -102,8 +103,14 @@ class TrainCommand : public Command {
   int train(Communicator& comm) {
     comm.check_same_settings(settings_of_the_job());
     RankReport report(!args_.disable_tqdm, describe_resuming(comm.world()));
+    const std::unique_ptr<RunServer> server = RunServer::open(args_, comm, TESSERA_VERSION);
+    ObserverList reports;
+    reports.add(report);
+    if (server) reports.add(*server);
+    const bool is_root = comm.world().rank == 0;
+    TrainObserver& observer = is_root || !server ? static_cast<TrainObserver&>(reports) : *server;
     ThreadPool pool(threads_for_products(args_.num_threads));
-    Trainer trainer(args_, pool, report, comm);
+    Trainer trainer(args_, pool, observer, comm);
     const StopSignals signals(clear_status_line);
     bool has_told = false;
     const auto received = [&] {
@@ -135,8 +142,9 @@ class TrainCommand : public Command {
 
   // Settings by their names in training_args.json; paths and per-machine settings may differ between ranks.
   std::map<std::string, std::string> settings_of_the_job() const {
-    static const std::set<std::string> kOfTheRank = {"num_threads", "interface", "cache_dir",
-                                                     "output_dir",  "log_level", "measure_peak"};
+    static const std::set<std::string> kOfTheRank = {"num_threads",  "interface",   "cache_dir",
+                                                     "output_dir",   "log_level",   "measure_peak",
+                                                     "metrics_host", "metrics_port"};
     std::map<std::string, std::string> settings = {{"version of tessera", TESSERA_VERSION}};
     const nlohmann::json arguments = nlohmann::json::parse(training_arguments_json(args_));
     for (const auto& [name, value] : arguments.items()) {

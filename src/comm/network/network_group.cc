@@ -151,6 +151,11 @@ class NetworkGroup::Impl {
     return counters;
   }
 
+  std::vector<CollectiveCount> collectives() const {
+    const std::lock_guard lock(mutex_);
+    return {counts_.begin(), counts_.end()};
+  }
+
  private:
   struct Worker {
     std::vector<Lane*> lanes;
@@ -273,7 +278,7 @@ class NetworkGroup::Impl {
       for (const Worker& other : workers_) completed = std::min(completed, other.completed);
       if (completed > completed_) {
         const Clock::time_point now = Clock::now();
-        busy_s_ += seconds_between(busy_since_, now);
+        count(ring_[completed % kMaxRunning].id, seconds_between(busy_since_, now));
         busy_since_ = now;
         completed_at_ = now;
         completed_ = completed;
@@ -288,7 +293,15 @@ class NetworkGroup::Impl {
     if (notify) completed_changed_.notify_all();
   }
 
-  // Call both with the mutex held.
+  // Call these with the mutex held.
+  void count(const OperationId& id, double time_s) {
+    busy_s_ += time_s;
+    CollectiveCount& of_kind = counts_[static_cast<size_t>(id.collective)];
+    ++of_kind.num_calls;
+    of_kind.bytes += id.total_bytes;
+    of_kind.time_s += time_s;
+  }
+
   void mark_position(Ticket ticket, bool is_over) {
     if (position_ == nullptr) return;
     const OperationId& id = ring_[ticket % kMaxRunning].id;
@@ -327,6 +340,10 @@ class NetworkGroup::Impl {
   Clock::time_point completed_at_;
   double busy_s_ = 0;
   double wait_s_ = 0;
+  std::array<CollectiveCount, 4> counts_ = {{{.operation = "all_gather"},
+                                             {.operation = "reduce_scatter_bf16"},
+                                             {.operation = "reduce_scatter_f32"},
+                                             {.operation = "broadcast"}}};  // by Collective
   std::exception_ptr error_;
   size_t num_running_workers_ = 0;
   std::atomic<bool> stopping_ = false;
@@ -387,6 +404,8 @@ void NetworkGroup::wait_for_all() { impl_->wait_for_all(); }
 bool NetworkGroup::done(Ticket ticket) const { return impl_->done(ticket); }
 
 NetworkCounters NetworkGroup::counters() const { return impl_->counters(); }
+
+std::vector<CollectiveCount> NetworkGroup::collectives() const { return impl_->collectives(); }
 
 int64_t NetworkGroup::buffer_bytes(int num_members, int connections) {
   return num_members == 1 ? 0 : connections * Lane::buffer_bytes(num_members);

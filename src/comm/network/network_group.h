@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/collective_count.h"
 #include "comm/failure.h"
 #include "comm/op_label.h"
 #include "comm/part.h"
@@ -75,6 +76,9 @@ class NetworkGroup {
   void abandon() noexcept;
 
   NetworkCounters counters() const;
+  // By kind: of the operations that are over, the time each was the oldest running one; these add up to
+  // busy_s. Any thread may call it.
+  std::vector<CollectiveCount> collectives() const;
   // Upper bound of a member's memory in a group of num_members: the chunks in flight on every connection.
   static int64_t buffer_bytes(int num_members, int connections);
   // Applies to operations that start running from now on.

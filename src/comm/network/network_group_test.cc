@@ -157,6 +157,15 @@ TEST(NetworkGroup, CountsEveryByteOfPayload) {
       EXPECT_EQ(group.counters().sent_bytes, (2 + 4) * count / n * (n - 1));
       EXPECT_EQ(group.counters().received_bytes, (2 + 4) * count / n * (n - 1));
       EXPECT_GE(group.counters().busy_s + 1e-9, group.counters().wait_s);
+      double time_s = 0;
+      for (const CollectiveCount& kind : group.collectives()) {
+        const bool is_sum = kind.operation == "reduce_scatter_bf16",
+                   is_gather = kind.operation == "all_gather";
+        EXPECT_EQ(kind.num_calls, is_sum || is_gather ? 1 : 0) << kind.operation;
+        EXPECT_EQ(kind.bytes, is_sum ? 2 * count : is_gather ? 4 * count : 0) << kind.operation;
+        time_s += kind.time_s;
+      }
+      EXPECT_NEAR(time_s, group.counters().busy_s, 1e-9);
     });
     EXPECT_THAT(errors, Each(IsEmpty())) << n << " members";
   }

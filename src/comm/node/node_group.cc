@@ -40,11 +40,11 @@ uint64_t SharedCounters::value(int index, int64_t channel) const {
 
 void SharedCounters::wait(int index, int64_t channel, uint64_t value, const OpLabel& label,
                           int64_t bytes) const {
-  NodeWait(*impl_->state, label, bytes).until(impl_->cell(index, channel), index, value);
+  NodeWait(*impl_->state, WaitKind::kCounters, label, bytes).until(impl_->cell(index, channel), index, value);
 }
 
 void SharedCounters::wait_all(int64_t channel, uint64_t value, const OpLabel& label, int64_t bytes) const {
-  NodeWait wait(*impl_->state, label, bytes);
+  NodeWait wait(*impl_->state, WaitKind::kCounters, label, bytes);
   for (int i = 0; i < impl_->state->size(); ++i) wait.until(impl_->cell(i, channel), i, value);
 }
 
@@ -104,6 +104,10 @@ void NodeGroup::barrier(const OpLabel& label) {
 }
 
 double NodeGroup::waited_s() const { return impl_->state->waited_s(); }
+
+std::vector<CollectiveCount> NodeGroup::collectives() const {
+  return {impl_->state->count(WaitKind::kBarrier), impl_->state->count(WaitKind::kCounters)};
+}
 
 void NodeGroup::set_timeout(std::chrono::milliseconds timeout) { impl_->state->set_timeout(timeout); }
 

@@ -7,7 +7,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "comm/collective_count.h"
 #include "comm/failure.h"
 #include "comm/op_label.h"
 #include "comm/rank_position.h"
@@ -82,6 +84,9 @@ class NodeGroup {
 
   // Total time this rank has waited so far; waits of a few microseconds are not counted.
   double waited_s() const;
+  // "barrier": collective operations; "wait": waits for data of other ranks (SharedCounters), with its bytes.
+  // The time is as in waited_s(). Any thread may call it.
+  std::vector<CollectiveCount> collectives() const;
 
   // Faults in the index()-th of size() equal parts of the segment now, in huge pages where possible
   // (platform/prefault.h), so that no page faults hit later work.

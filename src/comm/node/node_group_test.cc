@@ -85,6 +85,28 @@ TEST(NodeGroup, MemoryAndCountersOutliveTheGroup) {
   EXPECT_EQ(counters.value(0, 2), 7u);
 }
 
+TEST(NodeGroup, CountsItsWaits) {
+  const auto errors = run_threads(2, [](NodeGroup& group, FailureDetector&) {
+    SharedCounters counters = group.make_counters("steps", 1);
+    const CollectiveCount before = group.collectives().at(0);
+    for (int i = 0; i < 3; ++i) group.barrier({"begin"});
+    if (group.index() == 0) std::this_thread::sleep_for(50ms);
+    counters.publish(0, 1);
+    counters.wait_all(0, 1, {"gradients"}, 4096);
+    counters.wait(1 - group.index(), 0, 1, {"gradients"}, 100);
+    const std::vector<CollectiveCount> counts = group.collectives();
+    EXPECT_EQ(counts.at(0).operation, "barrier");
+    EXPECT_EQ(counts.at(0).num_calls, before.num_calls + 3);
+    EXPECT_EQ(counts.at(1).operation, "wait");
+    EXPECT_EQ(counts.at(1).num_calls, 2);
+    EXPECT_EQ(counts.at(1).bytes, 4196);
+    EXPECT_TRUE(group.index() == 0 || counts.at(1).time_s > 0.02) << counts.at(1).time_s;
+    EXPECT_DOUBLE_EQ(group.waited_s(), counts.at(0).time_s + counts.at(1).time_s);
+    group.barrier({"end"});
+  });
+  EXPECT_THAT(errors, Each(""));
+}
+
 TEST(NodeGroup, SizeThatNoMachineHasIsRefusedOnEveryRank) {
   const std::vector<std::string> errors = run_threads(3, [](NodeGroup& group, FailureDetector&) {
     try {

@@ -65,6 +65,21 @@ NodeState::NodeState(const World& world, const NodeGroupOptions& options, Failur
       position_(options.position),
       failures_(failures) {}
 
+CollectiveCount NodeState::count(WaitKind kind) const {
+  const WaitCount& count = waits_[static_cast<size_t>(kind)];
+  return {.operation = kind == WaitKind::kBarrier ? "barrier" : "wait",
+          .num_calls = count.calls.load(std::memory_order_relaxed),
+          .bytes = count.bytes.load(std::memory_order_relaxed),
+          .time_s = static_cast<double>(count.time_ns.load(std::memory_order_relaxed)) * 1e-9};
+}
+
+void NodeState::add_wait(WaitKind kind, int64_t bytes, std::chrono::nanoseconds time) const {
+  WaitCount& count = waits_[static_cast<size_t>(kind)];
+  count.calls.fetch_add(1, std::memory_order_relaxed);
+  count.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  count.time_ns.fetch_add(time.count(), std::memory_order_relaxed);
+}
+
 std::string NodeState::describe(int index) const { return describe_rank(rank_of(index), world_.host); }
 
 void NodeState::agree(std::string_view what) {
@@ -78,7 +93,7 @@ void NodeState::agree(std::string_view what) {
 
   // Compares with the ranks that have already arrived, so that a mismatch is found even while others are
   // missing.
-  NodeWait wait(*this, {own.text.data()}, 0);
+  NodeWait wait(*this, WaitKind::kBarrier, {own.text.data()}, 0);
   for (int missing = 0; missing >= 0;) {
     missing = -1;
     for (int i = 0; i < size(); ++i) {

@@ -28,6 +28,9 @@ struct alignas(kCacheLineBytes) CounterCell {
 static_assert(sizeof(CounterCell) == kCacheLineBytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
+// What a rank waits for: all ranks in the same operation, or progress that others publish.
+enum class WaitKind { kBarrier, kCounters };
+
 // Sets the counter (release) and wakes those sleeping on it.
 void publish(CounterCell& cell, uint64_t value);
 
@@ -76,10 +79,9 @@ class NodeState {
   // Tells the others that this rank is leaving, in order or because of a failure, and closes the connections.
   void leave(bool in_order);
   // Total time all threads have waited; short waits are not counted.
-  double waited_s() const { return static_cast<double>(waited_ns_.load(std::memory_order_relaxed)) * 1e-9; }
-  void add_waited(std::chrono::nanoseconds time) const {
-    waited_ns_.fetch_add(time.count(), std::memory_order_relaxed);
-  }
+  double waited_s() const { return count(WaitKind::kBarrier).time_s + count(WaitKind::kCounters).time_s; }
+  CollectiveCount count(WaitKind kind) const;
+  void add_wait(WaitKind kind, int64_t bytes, std::chrono::nanoseconds time) const;
   // Throws through the failure detector, after telling the other ranks of the node which rank this one
   // blames.
   [[noreturn]] void fail_because(int index, const std::string& evidence,
@@ -105,17 +107,18 @@ class NodeState {
   RankPosition* const position_;
   FailureDetector& failures_;
   uint64_t num_operations_ = 0;
-  mutable std::atomic<int64_t> waited_ns_ = 0;
+  struct WaitCount {
+    std::atomic<int64_t> calls = 0, bytes = 0, time_ns = 0;
+  };
+  mutable std::array<WaitCount, 2> waits_;  // by kind
 };
 
 // One wait for other ranks of the node. Allocates nothing unless it fails.
 class NodeWait {
  public:
-  NodeWait(const NodeState& state, const OpLabel& label, int64_t bytes)
-      : state_(state), label_(label), bytes_(bytes) {}
-  ~NodeWait() {
-    if (started_) state_.add_waited(Clock::now() - begin_);
-  }
+  NodeWait(const NodeState& state, WaitKind kind, const OpLabel& label, int64_t bytes)
+      : state_(state), kind_(kind), label_(label), bytes_(bytes) {}
+  ~NodeWait() { state_.add_wait(kind_, bytes_, started_ ? Clock::now() - begin_ : Clock::duration(0)); }
   NodeWait(const NodeWait&) = delete;
   NodeWait& operator=(const NodeWait&) = delete;
 
@@ -136,6 +139,7 @@ class NodeWait {
   std::string purpose() const;  // "gradients of group 3, 4096 bytes"
 
   const NodeState& state_;
+  const WaitKind kind_;
   const OpLabel label_;
   const int64_t bytes_;
   bool started_ = false;

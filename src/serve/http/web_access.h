@@ -11,6 +11,8 @@ class WebAccess {
   // `token`: "" = none is asked for. `is_local`: the server listens on loopback only.
   WebAccess(std::string token, bool is_local, int port);
 
+  const std::string& token() const { return token_; }
+
   // Whether the Host header is one under which a browser of this machine reaches a server on loopback. A page
   // of another site whose name has been made to resolve to 127.0.0.1 (DNS rebinding) sends its own name. True
   // for a server that others reach: it has a token, which such a page does not know.

@@ -20,6 +20,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/proof.h"
 #include "comm/socket/background_thread.h"
 #include "comm/socket/port_owner.h"
 #include "platform/host_name.h"
@@ -83,11 +84,10 @@ class WebThread {
         max_connections_(connection_limit(settings.max_connections)),
         acceptor_(listen_for_web(io_, settings)),
         endpoint_(acceptor_.local_endpoint()),
-        access_(settings.token, endpoint_.address().is_loopback(), endpoint_.port()),
-        timer_(io_) {
-    TESSERA_CHECK(endpoint_.address().is_loopback() || !options.token.empty(), "{} needs a token",
-                  options.host);
-  }
+        access_(
+            settings.token.empty() && !endpoint_.address().is_loopback() ? random_secret() : settings.token,
+            endpoint_.address().is_loopback(), endpoint_.port()),
+        timer_(io_) {}
   ~WebThread();
 
   void add(const std::string& path, WebServer::Access access, WebServer::Handler handler) {
@@ -103,6 +103,7 @@ class WebThread {
     });
   }
   const tcp::endpoint& endpoint() const { return endpoint_; }
+  const WebAccess& access() const { return access_; }
   void publish(const std::string& channel, const WebEvent& event);
 
   // For connections.
@@ -450,6 +451,7 @@ void WebServer::add(const std::string& path, Access access, Handler handler) {
 }
 void WebServer::start() { impl_->start(); }
 int WebServer::port() const { return impl_->endpoint().port(); }
+const std::string& WebServer::token() const { return impl_->access().token(); }
 bool WebServer::is_local() const { return impl_->endpoint().address().is_loopback(); }
 
 std::string WebServer::url() const {

@@ -16,7 +16,7 @@ struct WebServerOptions {
   std::string host = "127.0.0.1";  // name or address to listen on
   int port = 0;                    // 0 = any free one
   // Asked for on every path of Access::kToken: "Authorization: Bearer TOKEN", or ?token=TOKEN, for which a
-  // browser gets a cookie. "" = none, which only loopback may have.
+  // browser gets a cookie. "" = none on loopback, a random one elsewhere.
   std::string token = {};
 
   // A connection beyond these takes the place of one that waits for a request, or is refused.
@@ -49,7 +49,8 @@ class WebServer {
   void start();
 
   int port() const;
-  bool is_local() const;  // listens on loopback only
+  bool is_local() const;             // listens on loopback only
+  const std::string& token() const;  // "" = none
   // "http://127.0.0.1:9404".
   std::string url() const;
 

@@ -151,6 +151,7 @@ class LossSpikeGuard : public StepGuard {
     const StepMetrics& metrics = *step.metrics;
     const std::optional<LossSpike> spike = detector_.observe(metrics.loss, metrics.grad_norm);
     if (!spike) return {};
+    step.metrics->loss_spike = true;
     const std::string what = fmt::format(
         "step {}: the {} of {:.4g} stands out: {:.4g} with a deviation of {:.4g} in the steps before",
         metrics.step, spike->what, spike->value, spike->mean, spike->deviation);

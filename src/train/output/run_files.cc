@@ -39,13 +39,14 @@ RunFiles::RunFiles(const TrainingArguments& args, Communicator& comm, ThreadPool
       last_saved_step_(options.last_saved_step) {}
 
 void RunFiles::open(std::optional<int64_t> resumed_step, const RunPlan& plan) {
-  if (!is_root()) return;
+  if (!is_root()) return observers_.on_output_folder();
   output_.emplace(args_.output_dir);
   if (resumed_step) {
     output_->keep_former_run(*resumed_step);
   } else {
     output_->set_aside_former_run();
   }
+  observers_.on_output_folder();
   if (!output_->previous_folder().empty()) observers_.on_previous_run(output_->previous_folder());
   write_if_different(output_->path() / "training_args.json", training_arguments_json(args_));
   const int64_t keep = resumed_step.value_or(0);

@@ -1,0 +1,33 @@
+#include "arguments/metrics_arguments.h"
+
+#include "arguments/flag_limits.h"
+
+namespace tessera {
+
+void declare_metrics_flags(FlagTable* table, TrainingArguments* args) {
+  limit(table->add(
+            "metrics_port", &args->metrics_port,
+            "Serve metrics for Prometheus over HTTP: /metrics, /healthz and /readyz, of the run on rank 0, "
+            "of every node on its first rank. 0 takes any free port, which is logged and in "
+            "endpoint.json in output_dir. Defaults to 9404 if report_to has prometheus or dashboard; "
+            "otherwise nothing is served."),
+        {0, 65535});
+  table
+      ->add("metrics_host", &args->metrics_host,
+            "Address of this machine to listen on. One that others reach needs a token: "
+            "TESSERA_METRICS_TOKEN in the environment, or else a random one in endpoint.json.")
+      .value_name = "ADDRESS";
+  limit(
+      table->add("health_timeout", &args->health_timeout,
+                 "Seconds without a finished step after which /healthz answers 503; 0 is ten minutes or ten "
+                 "times the median step, whichever is longer. Work other than steps has an hour."),
+      at_least(0));
+}
+
+std::optional<int64_t> serving_port(const TrainingArguments& args) {
+  if (args.metrics_port) return args.metrics_port;
+  if (!args.reports_to("prometheus") && !args.reports_to("dashboard")) return std::nullopt;
+  return kDefaultMetricsPort;
+}
+
+}  // namespace tessera

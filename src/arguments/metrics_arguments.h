@@ -1,0 +1,20 @@
+// Where a run shows how it does: metrics_port, metrics_host, health_timeout.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "arguments/arguments.h"
+#include "base/flags.h"
+
+namespace tessera {
+
+inline constexpr int64_t kDefaultMetricsPort = 9404;
+inline constexpr const char* kMetricsTokenVariable = "TESSERA_METRICS_TOKEN";
+
+void declare_metrics_flags(FlagTable* table, TrainingArguments* args);
+
+// The port on which ranks that serve metrics listen, 0 = any; nullopt = nothing is served.
+std::optional<int64_t> serving_port(const TrainingArguments& args);
+
+}  // namespace tessera

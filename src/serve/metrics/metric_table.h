@@ -1,0 +1,63 @@
+// Every metric there is: the one place that names them.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "serve/metrics/exposition.h"
+
+namespace tessera {
+
+enum class Metric {
+  // Of the job, at the endpoint of rank 0.
+  kTrainLoss,
+  kTrainGradNorm,
+  kTrainLearningRate,
+  kTrainTokensPerSecond,
+  kTrainStep,
+  kTrainMaxSteps,
+  kTrainEpoch,
+  kEtaSeconds,
+  kEvalLoss,
+  kTokensTotal,
+  kStepSeconds,
+  kSkippedStepsTotal,
+  kLossSpikesTotal,
+  kMfuRatio,
+  kFlops,
+  kPeakFlops,
+  kClockHertz,
+  kMemoryPlannedBytes,
+  kRankLagSeconds,
+  kRankComputeSeconds,
+  kCheckpointAgeSeconds,
+  kCheckpointSeconds,
+  kCheckpointBytes,
+  kCheckpointsTotal,
+  kCheckpointFailuresTotal,
+  kLogWarningsTotal,
+  // Of a node, at the endpoint of its first rank.
+  kBuildInfo,
+  kStartTimeSeconds,
+  kRestartsTotal,
+  kLastStepAgeSeconds,
+  kMemoryBytes,
+  kCollectivesTotal,
+  kCollectiveSecondsTotal,
+  kCollectiveBytesTotal,
+  kNetworkBytesTotal,
+  kCpuThrottledSecondsTotal,
+  kNumaMissPagesTotal,
+  kTcpRetransmitsTotal,
+  kDiskReadBytesTotal,
+  kDiskWrittenBytesTotal,
+  kDiskFreeBytes,
+};
+
+const MetricInfo& info_of(Metric metric);
+std::span<const MetricInfo> all_metrics();
+
+// The table of docs/operations.md.
+std::string metrics_markdown();
+
+}  // namespace tessera

@@ -1,0 +1,102 @@
+#include "serve/metrics/node_metrics.h"
+
+#include <array>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "platform/cgroup.h"
+#include "platform/host_name.h"
+#include "platform/memory_info.h"
+#include "platform/system_counters.h"
+#include "serve/metrics/metric_table.h"
+
+namespace tessera {
+namespace {
+
+void write_one(Exposition* out, Metric metric, double value) {
+  out->family(info_of(metric));
+  out->sample(value);
+}
+
+void write_memory(Exposition* out) {
+  const MemoryInfo memory = memory_info();
+  const bool is_limited = memory.cgroup_limit_bytes && *memory.cgroup_limit_bytes < memory.total_bytes;
+  const int64_t limit = is_limited ? *memory.cgroup_limit_bytes : memory.total_bytes;
+  const int64_t used =
+      is_limited ? memory.cgroup_used_bytes.value_or(0) : memory.total_bytes - memory.available_bytes;
+  out->family(info_of(Metric::kMemoryBytes));
+  const std::pair<std::string_view, int64_t> kinds[] = {
+      {"used", used}, {"limit", limit}, {"resident", resident_bytes()}, {"peak", peak_resident_bytes()}};
+  for (const auto& [kind, bytes] : kinds) out->sample(static_cast<double>(bytes), {{"kind", kind}});
+}
+
+void write_system(const std::filesystem::path& output_dir, Exposition* out) {
+  if (const std::optional<double> throttled_s = cgroup_throttled_s()) {
+    write_one(out, Metric::kCpuThrottledSecondsTotal, *throttled_s);
+  }
+  const std::vector<NumaMisses> misses = numa_misses();
+  if (!misses.empty()) out->family(info_of(Metric::kNumaMissPagesTotal));
+  for (const NumaMisses& of_node : misses) {
+    out->sample(static_cast<double>(of_node.pages), {{"numa_node", std::to_string(of_node.node)}});
+  }
+  if (const std::optional<int64_t> segments = tcp_retransmits()) {
+    write_one(out, Metric::kTcpRetransmitsTotal, static_cast<double>(*segments));
+  }
+  if (const std::optional<DiskTraffic> traffic = disk_traffic()) {
+    write_one(out, Metric::kDiskReadBytesTotal, static_cast<double>(traffic->read_bytes));
+    write_one(out, Metric::kDiskWrittenBytesTotal, static_cast<double>(traffic->written_bytes));
+  }
+  std::error_code missing;  // output_dir appears with the first step
+  const std::filesystem::space_info space = std::filesystem::space(output_dir, missing);
+  if (!missing) write_one(out, Metric::kDiskFreeBytes, static_cast<double>(space.available));
+}
+
+}  // namespace
+
+NodeMetrics::NodeMetrics(std::string version, std::filesystem::path output_dir, Communicator& comm,
+                         const RunHealth& health)
+    : version_(std::move(version)),
+      output_dir_(std::move(output_dir)),
+      comm_(comm),
+      health_(health),
+      start_time_(
+          std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()) {}
+
+void NodeMetrics::write(Exposition* out) const {
+  const World& world = comm_.world();
+  out->family(info_of(Metric::kBuildInfo));
+  out->sample(1, {{"version", version_},
+                  {"host", host_name()},
+                  {"node", std::to_string(world.node_rank)},
+                  {"ranks", std::to_string(world.world_size)}});
+  write_one(out, Metric::kStartTimeSeconds, start_time_);
+  write_one(out, Metric::kRestartsTotal, world.restart_count);
+  write_one(out, Metric::kLastStepAgeSeconds, health_.report().step_age_s);
+  write_memory(out);
+  write_collectives(out);
+  write_system(output_dir_, out);
+}
+
+void NodeMetrics::write_collectives(Exposition* out) const {
+  const std::pair<std::string_view, std::vector<CollectiveCount>> scopes[] = {
+      {"node", comm_.node().collectives()}, {"network", comm_.rail().collectives()}};
+  for (const Metric metric :
+       {Metric::kCollectivesTotal, Metric::kCollectiveSecondsTotal, Metric::kCollectiveBytesTotal}) {
+    out->family(info_of(metric));
+    for (const auto& [scope, counts] : scopes) {
+      for (const CollectiveCount& count : counts) {
+        out->sample(metric == Metric::kCollectivesTotal         ? static_cast<double>(count.num_calls)
+                    : metric == Metric::kCollectiveSecondsTotal ? count.time_s
+                                                                : static_cast<double>(count.bytes),
+                    {{"op", count.operation}, {"scope", scope}});
+      }
+    }
+  }
+  const NetworkCounters network = comm_.rail().counters();
+  out->family(info_of(Metric::kNetworkBytesTotal));
+  out->sample(static_cast<double>(network.sent_bytes), {{"direction", "sent"}});
+  out->sample(static_cast<double>(network.received_bytes), {{"direction", "received"}});
+}
+
+}  // namespace tessera
