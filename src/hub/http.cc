@@ -44,29 +44,27 @@ std::string_view trimmed(std::string_view text) {
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_CONNECT:
-      throw HttpFailure(
-          fmt::format("{}: {}: check the network{}; HF_HUB_OFFLINE=1 uses only what is in the cache", where,
-                      what, is_endpoint ? " and HF_ENDPOINT" : ""),
-          true);
+      throw HttpFailure(fmt::format("{}: {}", where, what),
+                        fmt::format("check the network{}; HF_HUB_OFFLINE=1 uses only what is in the cache",
+                                    is_endpoint ? " and HF_ENDPOINT" : ""),
+                        true);
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CONNECT_ERROR:
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_SSL_CERTPROBLEM:
     case CURLE_SSL_ISSUER_ERROR:
-      throw HttpFailure(
-          fmt::format("{}: no secure connection: {}: SSL_CERT_FILE names the file of trusted certificates "
-                      "(the package ca-certificates has the usual ones)",
-                      where, what),
-          false);
+      throw HttpFailure(fmt::format("{}: no secure connection: {}", where, what),
+                        "SSL_CERT_FILE names the file of trusted certificates (the package ca-certificates "
+                        "has the usual ones)",
+                        false);
     case CURLE_OPERATION_TIMEDOUT:
-      throw HttpFailure(fmt::format("{}: no data for {} s: HF_HUB_DOWNLOAD_TIMEOUT sets how long to wait",
-                                    where, settings.timeout.count()),
-                        true);
+      throw HttpFailure(fmt::format("{}: no data for {} s", where, settings.timeout.count()),
+                        "HF_HUB_DOWNLOAD_TIMEOUT sets how long to wait", true);
     case CURLE_URL_MALFORMAT:
     case CURLE_UNSUPPORTED_PROTOCOL:
-      throw HttpFailure(fmt::format("'{}': not an address of a web server", printable(url, 200)), false);
+      throw HttpFailure(fmt::format("'{}': not an address of a web server", printable(url, 200)), "", false);
     default:
-      throw HttpFailure(fmt::format("{}: the connection broke: {}", where, what), true);
+      throw HttpFailure(fmt::format("{}: the connection broke: {}", where, what), "", true);
   }
 }
 
@@ -148,11 +146,18 @@ HttpAnswer HttpConnection::perform(const HttpRequest& request, const Sink& sink)
   curl_slist* lines = curl_slist_append(nullptr, "Accept-Encoding: identity");
   if (!request.token.empty())
     lines = curl_slist_append(lines, ("Authorization: Bearer " + request.token).c_str());
+  if (request.posted_json) lines = curl_slist_append(lines, "Content-Type: application/json");
 
   const auto set = [this](CURLoption option, auto value) { set_option(curl_, option, value); };
   set(CURLOPT_URL, request.url.c_str());
   set(CURLOPT_HTTPGET, 1L);
   set(CURLOPT_NOBODY, request.is_head ? 1L : 0L);
+  if (request.posted_json) {
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.posted_json->size()));
+    set(CURLOPT_POSTFIELDS, request.posted_json->c_str());
+  }
+  set(CURLOPT_USERPWD, request.basic_credentials.empty() ? nullptr : request.basic_credentials.c_str());
+  set(CURLOPT_TIMEOUT, static_cast<long>(request.limit.count()));
   set(CURLOPT_HTTPHEADER, lines);
   set(CURLOPT_RANGE, request.range.empty() ? nullptr : request.range.c_str());
   set(CURLOPT_HEADERFUNCTION, &Transfer::on_header);
@@ -178,7 +183,7 @@ HttpAnswer HttpConnection::perform(const HttpRequest& request, const Sink& sink)
   if (transfer.is_too_large)
     throw HttpFailure(fmt::format("{}: the answer is larger than {}", printable(request.url, 200),
                                   format_bytes(kMaxBodyBytes)),
-                      false);
+                      "", false);
   if (code != CURLE_OK && !transfer.is_ended_by_sink)
     fail_transfer(code, detail_.c_str(), request.url, settings_);
   return std::move(transfer.answer);

@@ -1,7 +1,9 @@
 // HTTP requests with libcurl: one answer for one request; redirects and retries are the caller's.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -14,8 +16,11 @@ namespace tessera {
 struct HttpRequest {
   std::string url;
   bool is_head = false;
-  std::string token;  // sent as "Authorization: Bearer ..."; "" = none
-  std::string range;  // "0-99"; "" = the whole
+  std::string token;                            // sent as "Authorization: Bearer ..."; "" = none
+  std::string range;                            // "0-99"; "" = the whole
+  std::string basic_credentials = {};           // "user:password", as Basic authorization; "" = none
+  std::optional<std::string> posted_json = {};  // makes it a POST of this body
+  std::chrono::seconds limit{0};  // for the whole request; 0 = HubSettings::timeout alone applies
 };
 
 struct HttpAnswer {
@@ -29,11 +34,16 @@ struct HttpAnswer {
 // No complete answer. what() is one line that names the host and says what to do.
 class HttpFailure : public std::runtime_error {
  public:
-  HttpFailure(const std::string& message, bool is_transient)
-      : std::runtime_error(message), is_transient_(is_transient) {}
+  // `advice` is for a request to the Hub.
+  HttpFailure(const std::string& cause, const std::string& advice, bool is_transient)
+      : std::runtime_error(advice.empty() ? cause : cause + ": " + advice),
+        cause_(cause),
+        is_transient_(is_transient) {}
+  const std::string& cause() const { return cause_; }  // what() without the advice
   bool is_transient() const { return is_transient_; }  // trying again may help
 
  private:
+  std::string cause_;
   bool is_transient_;
 };
 

@@ -209,7 +209,7 @@ class HubClient::RangeTransfer {
       throw HttpFailure(
           fmt::format("{}: asked for bytes from {}, found the range '{}'", printable(origin_of(url), 200),
                       at_, printable(answer.header("content-range"))),
-          true);
+          "", true);
     }
     if (begin_ > 0) {
       lacks_ranges_ = true;
@@ -249,7 +249,7 @@ bool HubClient::fetch(const FileSource& source, const std::string& commit, int64
       const bool has_body = answer.status == 200 || answer.status == 206;
       if (has_body && !transfer.is_done() && !transfer.lacks_ranges())
         throw HttpFailure(
-            fmt::format("{}: {}: the answer is too short", printable(origin_of(url), 200), source.path),
+            fmt::format("{}: {}: the answer is too short", printable(origin_of(url), 200), source.path), "",
             true);
     } catch (const HttpFailure& failure) {
       if (transfer.took_new_bytes()) retries.restart();

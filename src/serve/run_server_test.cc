@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "arguments/metrics_arguments.h"
+#include "base/text.h"
 #include "expect_error.h"
 #include "io/file.h"
 #include "serve/metrics/metric_table.h"
@@ -131,7 +132,7 @@ TEST_F(RunServerTest, PromtoolFindsNothingToCriticise) {
   static_cast<TrainObserver&>(*server).on_checkpoint({});
   const std::string file = (folder_.path() / "metrics.txt").string();
   write_text_file(file, body_of(web_get(server->web().port(), "/metrics")));
-  EXPECT_EQ(std::system(("promtool check metrics <" + file).c_str()), 0);
+  EXPECT_EQ(std::system(("promtool check metrics <" + shell_quoted(file)).c_str()), 0);
 }
 
 }  // namespace

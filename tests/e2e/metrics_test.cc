@@ -56,14 +56,20 @@ class ServedRuns : public testing::Test {
     const std::string url = json::parse(read_file(file))["url"];
     return std::stoi(url.substr(url.rfind(':') + 1));
   }
-  // The line of metrics.jsonl of this step.
+  // The line of metrics.jsonl of this step, which is written after the metrics are told of it.
   json line_of(int64_t step) const {
-    std::ifstream in(fs::path(output_) / "metrics.jsonl");
-    for (std::string line; std::getline(in, line);) {
-      const json metrics = json::parse(line);
-      if (metrics["step"] == step) return metrics;
-    }
-    return {};
+    json found;
+    EXPECT_TRUE(wait_until(20,
+                           [&] {
+                             std::ifstream in(fs::path(output_) / "metrics.jsonl");
+                             for (std::string line; found.is_null() && std::getline(in, line) && !in.eof();) {
+                               const json metrics = json::parse(line);
+                               if (metrics["step"] == step) found = metrics;
+                             }
+                             return !found.is_null();
+                           }))
+        << "step " << step;
+    return found;
   }
   static void end(StartedProcess& run) {
     run.send(SIGTERM);

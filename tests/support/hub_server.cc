@@ -60,6 +60,13 @@ HubServer::Request read_request(tcp::socket& socket, asio::streambuf& buffer) {
     if (colon != std::string::npos)
       request.headers[lower_case(line.substr(0, colon))] = line.substr(colon + 2, line.size() - colon - 3);
   }
+  const std::string length = request.header("content-length");
+  if (!length.empty()) {
+    request.body.resize(std::stoul(length));
+    if (buffer.size() < request.body.size())
+      asio::read(socket, buffer, asio::transfer_at_least(request.body.size() - buffer.size()));
+    stream.read(request.body.data(), std::ssize(request.body));
+  }
   return request;
 }
 

@@ -25,6 +25,7 @@ class HubServer {
     std::string method;
     std::string target;                          // path and query
     std::map<std::string, std::string> headers;  // names in lower case
+    std::string body;
 
     std::string header(const std::string& name) const;
   };

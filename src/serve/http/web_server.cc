@@ -1,6 +1,7 @@
 // The only file that includes Boost.Beast, whose headers take long to compile.
 #include "serve/http/web_server.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -44,6 +45,9 @@ constexpr std::chrono::milliseconds kTimeToFinish{1'000};  // for what is unsent
 // Most of the files that the process may open are for its own work.
 constexpr int64_t kShareOfOpenFiles = 4;
 
+// A program that this process starts must not keep the port.
+void close_on_exec(int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
+
 tcp::acceptor listen_for_web(net::io_context& io, const WebServerOptions& options) {
   const auto refuse = [&](const error_code& error) {
     const bool is_taken = error == net::error::address_in_use;
@@ -66,6 +70,7 @@ tcp::acceptor listen_for_web(net::io_context& io, const WebServerOptions& option
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(net::socket_base::max_listen_connections, error);
   if (error) refuse(error);
+  close_on_exec(acceptor.native_handle());
   return acceptor;
 }
 
@@ -99,7 +104,7 @@ class WebThread {
       // Requests can wait; the threads that compute cannot.
       constexpr int kNiceness = 10;
       ::setpriority(PRIO_PROCESS, 0, kNiceness);  // on Linux: of this thread
-      io_.run();
+      serve();
     });
   }
   const tcp::endpoint& endpoint() const { return endpoint_; }
@@ -122,6 +127,7 @@ class WebThread {
     WebServer::Handler handler;
   };
 
+  void serve();
   void accept();
   bool make_room();
   void send_to_streams(const std::string* channel, int64_t id, const Text& text);
@@ -195,7 +201,8 @@ class WebConnection : public std::enable_shared_from_this<WebConnection> {
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::empty_body>> parser_;
   const uint64_t number_;
-  bool is_idle_ = false;  // waits for a request
+  bool is_idle_ = false;     // waits for a request
+  bool is_watched_ = false;  // watch_for_end() is reading
   bool keep_alive_ = false;
   std::string channel_;  // of an event stream
   int64_t last_event_id_ = 0;
@@ -285,6 +292,7 @@ void WebConnection::on_sent() {
 
 // A client has nothing more to say on an event stream: whatever comes means that it has ended.
 void WebConnection::watch_for_end() {
+  is_watched_ = true;
   stream_.expires_never();
   stream_.async_read_some(net::buffer(ignored_),
                           [self = shared_from_this()](error_code, size_t) { self->close(); });
@@ -295,6 +303,7 @@ void WebConnection::drain() {
   error_code error;
   stream_.socket().shutdown(tcp::socket::shutdown_send, error);
   if (error) return close();
+  if (is_watched_) return;
   stream_.expires_after(kTimeToFinish);
   ignore_input();
 }
@@ -323,6 +332,18 @@ void WebThread::close() {
   if (connections_.empty()) io_.stop();
 }
 
+// Until the end, whatever fails: a request for which there is no memory must not end the process.
+void WebThread::serve() {
+  for (;;) {
+    try {
+      io_.run();
+      return;
+    } catch (const std::exception& error) {
+      log_warning("serving HTTP on port {}: {}", endpoint_.port(), error.what());
+    }
+  }
+}
+
 uint64_t WebThread::enter(WebConnection* connection) {
   connections_.emplace(next_number_, connection);
   return next_number_++;
@@ -348,6 +369,7 @@ void WebThread::accept() {
     if (closing_) return;
     if (!error) {
       if (make_room()) {
+        close_on_exec(socket.native_handle());
         error_code ignored;
         socket.set_option(tcp::no_delay(true), ignored);
         std::make_shared<WebConnection>(std::move(socket), *this)->start();

@@ -59,8 +59,8 @@ bool is_own_checkpoint(const fs::path& folder) {
 
 bool is_report_name(const std::string& name) {
   return name == "metrics.jsonl" || name == "events.jsonl" || name == "memory.json" ||
-         name == "csv_monitor" || name == kTrainerStateName || name == "training_args.json" ||
-         name == kLatestName;
+         name == "csv_monitor" || name == "mlflow.json" || name == kTrainerStateName ||
+         name == "training_args.json" || name == kLatestName;
 }
 
 bool is_weights_name(const std::string& name) {

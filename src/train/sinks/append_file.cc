@@ -25,22 +25,27 @@ AppendFile::AppendFile(std::filesystem::path path, int64_t keep_bytes) : path_(s
 
 AppendFile::~AppendFile() { close(fd_); }
 
-void AppendFile::append(std::string_view record) {
+int AppendFile::try_append(std::string_view record) {
   for (size_t done = 0; done < record.size();) {
     const ssize_t written = pwrite(fd_, record.data() + done, record.size() - done,
                                    static_cast<off_t>(size_bytes_ + static_cast<int64_t>(done)));
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       const int error = written < 0 ? errno : ENOSPC;
-      if (!std::exchange(warned_, true))
-        log_warning("cannot write {}: {}; training continues", path_.string(), std::strerror(error));
       // Should this fail, too, the next record overwrites the torn one.
       [[maybe_unused]] const int ignored = ftruncate(fd_, size_bytes_);
-      return;
+      return error;
     }
     done += static_cast<size_t>(written);
   }
   size_bytes_ += std::ssize(record);
+  return 0;
+}
+
+void AppendFile::append(std::string_view record) {
+  const int error = try_append(record);
+  if (error != 0 && !std::exchange(warned_, true))
+    log_warning("cannot write {}: {}; training continues", path_.string(), std::strerror(error));
 }
 
 }  // namespace tessera

@@ -18,7 +18,9 @@ class AppendFile {
 
   int64_t size_bytes() const { return size_bytes_; }
   // Readers see it at once. A record that cannot be written is left out as a whole, so that those after it
-  // stay readable; the first is reported as a warning.
+  // stay readable. Returns errno, or 0.
+  int try_append(std::string_view record);
+  // Reports the first record that cannot be written as a warning.
   void append(std::string_view record);
 
  private:

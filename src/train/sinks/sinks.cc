@@ -1,6 +1,14 @@
 #include "train/sinks/sinks.h"
 
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "io/file.h"
 #include "train/sinks/deepspeed_monitors.h"
+#include "train/sinks/mlflow_sink.h"
 #include "train/sinks/tensorboard_sink.h"
 
 namespace tessera {
@@ -22,6 +30,46 @@ DeepSpeedMonitor::Write csv_writer(const std::filesystem::path& folder,
                                                                         int64_t num_samples) {
     files->write(name, value, num_samples);
   };
+}
+
+// The arguments and what the model's configuration has besides, as text; like Hugging Face without values
+// that older servers find too long.
+std::map<std::string, std::string> mlflow_params(const SinkContext& context) {
+  constexpr size_t kMaxValueBytes = 250;
+  nlohmann::json values = nlohmann::json::parse(context.model_config);
+  values.update(nlohmann::json::parse(training_arguments_json(context.args)));
+  std::map<std::string, std::string> params;
+  for (const auto& [name, value] : values.items()) {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    const bool is_plain = std::ranges::all_of(
+        name, [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c == '-'; });
+    if (is_plain && !name.empty() && text.size() <= kMaxValueBytes) params[name] = text;
+  }
+  return params;
+}
+
+std::unique_ptr<TrainObserver> make_mlflow_sink(const SinkContext& context, const Environment& environment) {
+  const std::filesystem::path output_dir = context.args.output_dir;
+  const std::filesystem::path id_file = output_dir / "mlflow.json";
+  const std::string uri = environment("MLFLOW_TRACKING_URI").value_or("");
+  MlflowRun run;
+  run.id = environment("MLFLOW_RUN_ID").value_or("");
+  run.name = context.args.run_name;
+  if (run.name.empty())
+    run.name =
+        std::filesystem::absolute(output_dir / "").lexically_normal().parent_path().filename().string();
+  run.experiment = environment("MLFLOW_EXPERIMENT_NAME").value_or("");
+  std::error_code ignored;
+  if (run.id.empty() && context.resumed_step && std::filesystem::exists(id_file, ignored)) {
+    nlohmann::json earlier =
+        nlohmann::json::parse(read_text_file(id_file), nullptr, /*allow_exceptions=*/false);
+    if (earlier.is_object() && earlier.value("tracking_uri", nlohmann::json()) == uri &&
+        earlier["run_id"].is_string()) {
+      run.id = earlier["run_id"];
+    }
+  }
+  if (run.id.empty() || !context.resumed_step) run.params = mlflow_params(context);
+  return std::make_unique<MlflowSink>(open_mlflow_store(environment), std::move(run), id_file, uri);
 }
 
 }  // namespace
@@ -47,6 +95,7 @@ std::vector<std::unique_ptr<TrainObserver>> make_sinks(const SinkContext& contex
   if (args.monitor_csv_dir || args.reports_to("csv"))
     add_monitor(
         csv_writer(args.monitor_csv_dir.value_or((output_dir / "csv_monitor").string()), resumed_samples));
+  if (args.reports_to("mlflow")) sinks.push_back(make_mlflow_sink(context, environment));
   return sinks;
 }
 
