@@ -6,11 +6,11 @@ cd "$(dirname "$0")/.."
 preset=${1:-release}
 shift || true
 scripts/install_packages.sh test
-for folder in tests/tokenizer_compat tests/jinja_compat tests/gguf_compat; do
+for folder in tests/tokenizer_compat tests/jinja_compat tests/gguf_compat tests/page; do
   [ -d "$folder/node_modules" ] && continue
   # Without network access the tests that need these packages are skipped, and say so.
   npm ci --prefix "$folder" --no-audit --no-fund ||
-    echo "warning: npm could not install the packages that $folder compares with" >&2
+    echo "warning: npm could not install the packages that $folder needs" >&2
 done
 # Only its programs: the package itself starts a service.
 if ! command -v prometheus >/dev/null && [ ! -x build/prometheus/usr/bin/prometheus ]; then

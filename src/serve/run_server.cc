@@ -86,7 +86,15 @@ RunServer::RunServer(const TrainingArguments& args, Communicator& comm, const st
     const RunHealth::Report report = health_.report();
     return text_response(report.has_step ? 200 : 503, report.json(), "application/json");
   });
+  if (comm.world().rank == 0 && args.reports_to("dashboard")) {
+    dashboard_ = std::make_unique<Dashboard>(args, web_);
+    add(*dashboard_);
+  }
   web_.start();
+  if (dashboard_) {
+    log_info("page: {}/{}", web_.url(),
+             web_.token().empty() ? "" : "?token=TOKEN with the token in endpoint.json in output_dir");
+  }
   log_info("metrics: {}/metrics{}", web_.url(),
            web_.token().empty() ? "" : "; the token is in endpoint.json in output_dir");
 }

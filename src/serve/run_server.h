@@ -11,6 +11,7 @@
 #include "serve/metrics/node_metrics.h"
 #include "serve/metrics/run_health.h"
 #include "serve/metrics/run_metrics.h"
+#include "serve/page/dashboard.h"
 #include "train/observer.h"
 
 namespace tessera {
@@ -18,6 +19,7 @@ namespace tessera {
 //   /metrics   for Prometheus: on rank 0 of the run and its node, on the first rank of another node of that
 //   /healthz   200 while the run makes progress, 503 if it has stalled; JSON with step and phase
 //   /readyz    200 once a step is finished in this process
+//   /          with report_to dashboard, on rank 0 of the run: its page (page/dashboard.h)
 // A server with a token asks for it on all but /healthz and /readyz.
 class RunServer final : public ObserverList {
  public:
@@ -46,7 +48,8 @@ class RunServer final : public ObserverList {
   RunHealth health_;
   RunMetrics run_metrics_;
   NodeMetrics node_metrics_;
-  WebServer web_;  // last: its thread uses the others
+  WebServer web_;  // its thread uses the others
+  std::unique_ptr<Dashboard> dashboard_;
 };
 
 }  // namespace tessera

@@ -28,8 +28,8 @@ function aligned(series) {
 }
 
 export class Chart {
-  // options: {id, title, note, height, log (offers a logarithmic axis), format, axisFormat, range, stacked,
-  //           content: () => ({series, summary, xLabel})}
+  // options: {id, title, note, height, log (offers a logarithmic axis), format, axisFormat, axisSteps, range,
+  //           stacked, content: () => ({series, summary, xLabel})}
   constructor(options) {
     this.options = options;
     this.isLog = false;
@@ -107,7 +107,8 @@ export class Chart {
       scales: { x: { time: false }, y: { distr: this.isLog ? 3 : 1, range: this.isLog ? undefined : options.range } },
       axes: [
         { ...axis, values: (_, splits) => splits.map((value) => (this.xLabel === "hours" ? formatNumber(value, 3) : formatShort(value))), space: 56, size: 28 },
-        { ...axis, values: (_, splits) => splits.map((value) => (value === null ? "" : format(value))), size: axisSize, space: 36 },
+        { ...axis, values: (_, splits) => splits.map((value) => (value === null ? "" : format(value))), size: axisSize, space: 36,
+          incrs: options.axisSteps },
       ],
       cursor: {
         sync: { key: SYNC_KEY, scales: ["x", null], setSeries: false },

@@ -28,11 +28,11 @@ export const isNumber = (value) => typeof value === "number" && Number.isFinite(
 
 const NONE = "–";
 
-// About four significant digits: 2.104, 0.0002, 1.2e-7, 24,610.
+// Four significant digits: 2.104, 0.002, 1.234e-7, 24,610.
 export function formatNumber(value, digits = 4) {
   if (!isNumber(value)) return NONE;
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e12)) return String(Number(value.toPrecision(digits - 1)).toExponential());
+  if (size !== 0 && (size < 1e-3 || size >= 1e12)) return String(Number(value.toPrecision(digits)).toExponential());
   return value.toLocaleString("en-US", { maximumSignificantDigits: size >= 10 ** (digits - 1) ? Math.max(digits, Math.ceil(Math.log10(size))) : digits });
 }
 

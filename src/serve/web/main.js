@@ -123,7 +123,8 @@ function makeCharts() {
         axisFormat: (value) => formatPercent(value, 0), content: sharesContent }),
       columnChart("step-time", "Time of a step", "step_time_s", { smoothed: true, log: true, range: fromZero, format: formatDuration,
         axisFormat: formatDuration }),
-      new Chart({ id: "network", title: "Network in a step", range: fromZero, format: formatBytes, axisFormat: formatBytes, content: networkContent }),
+      new Chart({ id: "network", title: "Network in a step", range: fromZero, format: formatBytes, axisFormat: formatBytes,
+        axisSteps: Array.from({ length: 50 }, (_, i) => 2 ** i), content: networkContent }),
     ],
   };
 }

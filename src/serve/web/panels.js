@@ -23,10 +23,10 @@ export class Header {
 
   show(run, now, isLive) {
     const state = run.state(now, isLive);
-    this.name.textContent = run.name;
+    this.name.textContent = run.title;
     this.state.textContent = STATES[state];
     this.state.dataset.state = state;
-    document.title = `${run.name} · ${STATES[state]} · Tessera`;
+    document.title = `${run.title} · ${STATES[state]} · Tessera`;
     const { start } = run;
     const ranks = start.world_size > 1 ? `${start.world_size} ranks on ${start.num_nodes ?? 1} ${start.num_nodes > 1 ? "nodes" : "node"}` : null;
     this.where.textContent = [

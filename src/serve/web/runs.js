@@ -58,6 +58,10 @@ export class Run {
     this.zoomed = null;     // more of a range, while the page is zoomed in
   }
 
+  // What the user calls it.
+  get title() {
+    return this.start.arguments?.run_name || this.name;
+  }
   get steps() {
     return this.zoomed ?? this.all;
   }
