@@ -35,8 +35,7 @@ std::string flag_word(const std::string& name, const std::vector<std::string>& v
 
 // What the layout sets.
 std::vector<std::string> layout_words(const Layout& layout, int64_t step_rows) {
-  std::vector<std::string> words = {
-      fmt::format("--per_device_train_batch_size {}", layout.micro_batch_rows)};
+  std::vector<std::string> words = {fmt::format("--per_device_train_batch_size {}", layout.micro_batch_rows)};
   if (layout.micro_batch_rows * layout.accumulation * layout.world_size() == step_rows) {
     words.push_back(fmt::format("--gradient_accumulation_steps {}", layout.accumulation));
   } else {
@@ -71,9 +70,12 @@ std::string PlanSearch::command(const FlagTable& table, size_t num_training_flag
   }
   if (layout.world_size() > 1) words.push_back(fmt::format("--nproc_per_node {}", layout.local_world_size));
   words.emplace_back("train");
-  static const std::set<std::string> kOfLayout = {
-      "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size",
-      "gradient_checkpointing",      "zero_stage",                  "gather_schedule"};
+  static const std::set<std::string> kOfLayout = {"per_device_train_batch_size",
+                                                  "gradient_accumulation_steps",
+                                                  "global_batch_size",
+                                                  "gradient_checkpointing",
+                                                  "zero_stage",
+                                                  "gather_schedule"};
   std::set<std::string> given;
   for (size_t i = 0; i < num_training_flags; ++i) {
     const Flag& flag = table.flags()[i];
@@ -87,7 +89,7 @@ std::string PlanSearch::command(const FlagTable& table, size_t num_training_flag
   }
   // A file may set what a plan does not need.
   if (!given.contains("config")) {
-    if (!given.contains("model")) words.push_back(fmt::format("--model {}", preset));
+    if (!given.contains("model")) words.push_back(preset.empty() ? "--model DIR" : "--model MODEL");
     if (!given.contains("dataset")) words.emplace_back("--dataset FILE");
     if (!given.contains("output_dir")) words.emplace_back("--output_dir DIR");
   }
@@ -96,7 +98,7 @@ std::string PlanSearch::command(const FlagTable& table, size_t num_training_flag
   return shell_lines(words);
 }
 
-std::string PlanSearch::text(const std::string& command) const {
+std::string PlanSearch::text(const std::string& command, const std::string& preset) const {
   std::string text = table_text(result_, view_);
   const std::string refusals = refusal_text(result_, view_);
   const std::optional<size_t> best = best_of(result_, view_);
@@ -107,13 +109,18 @@ std::string PlanSearch::text(const std::string& command) const {
   text += fmt::format("\nbest     {} of {}: {} hours, {} USD on demand, about {} as spot\n",
                       format_count(layout.num_nodes, "node"), instance.name, three_digits(combination.hours),
                       three_digits(combination.usd), three_digits(combination.spot_usd));
-  if (combination.kwh) text += fmt::format("         about {} kWh of processors\n", three_digits(*combination.kwh));
+  if (combination.kwh)
+    text += fmt::format("         about {} kWh of processors\n", three_digits(*combination.kwh));
   text += fmt::format("time     {} s a step\n{}", three_digits(combination.time.step_s()),
                       indented(step_time_text(combination.time)));
   const MemoryPlan memory = memory_of(args_, config_, result_.job, instance, combination);
   text += "memory\n" + indented(memory_table(memory, instance.usable_bytes()));
   text += layout.num_nodes > 1 ? "run      on every node, with its node_rank and the address of the first\n"
                                : "run\n";
+  if (!preset.empty()) {
+    text +=
+        fmt::format("  tessera init --preset {} --tokenizer DIR --output MODEL   # on one of them\n", preset);
+  }
   text += indented(command);
   return refusals.empty() ? text : text + "\n" + refusals;
 }
@@ -125,14 +132,13 @@ void PlanSearch::draw(const std::string& path) const {
 void PlanSearch::check_any_fits() const {
   if (best_of(result_, view_)) return;
   if (!result_.combinations.empty()) {
-    const auto least = [&](auto member) {
-      return std::ranges::min(result_.combinations, {}, member);
-    };
-    fail(ExitCode::kBadConfig,
-         "no combination is within --max_hours and --max_price: the fastest takes {} hours, the cheapest {} "
-         "USD",
-         three_digits(least(&Combination::hours).hours),
-         three_digits(money_of(least([&](const Combination& each) { return money_of(each, view_); }), view_)));
+    const auto least = [&](auto member) { return std::ranges::min(result_.combinations, {}, member); };
+    fail(
+        ExitCode::kBadConfig,
+        "no combination is within --max_hours and --max_price: the fastest takes {} hours, the cheapest {} "
+        "USD",
+        three_digits(least(&Combination::hours).hours),
+        three_digits(money_of(least([&](const Combination& each) { return money_of(each, view_); }), view_)));
   }
   int64_t needed = INT64_MAX, there = 0;
   for (const Refusal& refusal : result_.refusals) {
@@ -146,7 +152,8 @@ void PlanSearch::check_any_fits() const {
   fail(ExitCode::kBadConfig,
        "the run fits on none of the {}: a node needs at least {}, the largest has {}: allow more with "
        "--max_nodes, or shorten --max_length",
-       format_count(std::ssize(result_.instances), "instance type"), format_bytes(needed), format_bytes(there));
+       format_count(std::ssize(result_.instances), "instance type"), format_bytes(needed),
+       format_bytes(there));
 }
 
 }  // namespace tessera

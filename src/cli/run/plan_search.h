@@ -20,7 +20,8 @@ class PlanSearch {
   // The command line of the best combination on its first node; "" if nothing fits. Keeps what was set of the
   // first `num_training_flags` flags.
   std::string command(const FlagTable& table, size_t num_training_flags, const std::string& preset) const;
-  std::string text(const std::string& command) const;
+  // `preset` is the name of a model that does not exist yet, or "".
+  std::string text(const std::string& command, const std::string& preset) const;
   std::string json(const std::string& command) const { return search_json(result_, view_, command); }
   void draw(const std::string& path) const;
   // Error(kBadConfig) if nothing fits, or nothing within the limits of the view.

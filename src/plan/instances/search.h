@@ -51,7 +51,7 @@ struct Combination {
   StepTime time;
   double tokens_per_s = 0;
   double hours = 0;
-  double usd = 0;      // on demand
+  double usd = 0;  // on demand
   double spot_usd = 0;
   std::optional<double> kwh;  // processors and what the catalogue counts with them
 };
