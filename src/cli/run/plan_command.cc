@@ -107,6 +107,10 @@ class PlanCommand : public Command {
   }
 
   void complete_flags(FlagTable* table) override {
+    for (size_t i = 0; i < num_training_flags_; ++i) {
+      const Flag& flag = table->flags()[i];
+      if (table->is_set(flag.name) && flag.get) given_.push_back(&flag);
+    }
     if (!args_.config.empty()) apply_config_file(args_.config, table);
   }
   bool reads_weights() const override { return false; }
@@ -128,9 +132,8 @@ class PlanCommand : public Command {
     table->begin_section("Plan: one kind of machine");
     table
         ->add("machine", &machine_,
-              "Forecast the run on this machine (here), whose speed is then measured, on an instance type of "
-              "the "
-              "catalogue, or on the machine described by a JSON file of rates (`tessera bench plan`).")
+              "Forecast the run on this machine (here), whose speed is then measured, on an instance type "
+              "of the catalogue, or on the machine that a .json file of rates describes (docs/plan.md).")
         .value_name = "here|NAME|FILE";
     limit_flag(table->add("nnodes", &num_nodes_, "Number of nodes. A search tries only this number."), 1,
                kMaxNodes);
@@ -188,6 +191,9 @@ class PlanCommand : public Command {
       if (!table.is_set(name)) continue;
       const bool shared = std::ranges::find(kSharedFlags, std::string_view(name)) != kSharedFlags.end();
       if (shared && has_instances) continue;
+      if (of_search.empty() && !catalogue_.empty() && machine_.empty()) {
+        fail(ExitCode::kUsage, "--catalogue is for a search with --instances, or for --machine NAME");
+      }
       if (of_search.empty()) return false;
       fail(ExitCode::kUsage, "--{} describes one kind of machine, --{} is for a search among many{}", name,
            of_search, shared ? ": add --instances all to search with this number" : ": give one of the two");
@@ -267,7 +273,10 @@ class PlanCommand : public Command {
     set_log_level(LogLevel::kError);
     resolve_training_arguments(*table, 1, &args_);
     set_log_level(args_.lowest_log_level());
-    if (!args_.deepspeed.empty()) options.zero_stage = static_cast<int>(*args_.zero_stage);
+    if (!args_.deepspeed.empty()) {  // the file must say the same as the layout
+      options.zero_stage = static_cast<int>(*args_.zero_stage);
+      options.micro_batch_rows = args_.per_device_train_batch_size;
+    }
 
     SearchView view;
     view.order = sort_ == "price"  ? SearchOrder::kPrice
@@ -282,7 +291,7 @@ class PlanCommand : public Command {
     const JobSize job = job_size(args_, config, 1, tokens_).value_or(assumed_job(args_, config, 1));
     const PlanSearch search(args_, config, job, all ? catalogue : select_instances(catalogue, instances_),
                             options, view);
-    const std::string command = search.command(*table, num_training_flags_, preset_);
+    const std::string command = search.command(given_, preset_);
     if (!plot_.empty()) search.draw(plot_);
     write_output(json_ ? search.json(command) : search.text(command, preset_));
     flush_output();
@@ -291,6 +300,7 @@ class PlanCommand : public Command {
 
   TrainingArguments args_;
   size_t num_training_flags_ = 0;
+  std::vector<const Flag*> given_;  // of these, on the command line
   std::string preset_;
   int64_t vocab_size_ = 32000;
   std::optional<int64_t> tokens_;

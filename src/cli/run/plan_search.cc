@@ -35,10 +35,9 @@ std::string flag_word(const std::string& name, const std::vector<std::string>& v
 
 // What the layout sets.
 std::vector<std::string> layout_words(const Layout& layout, int64_t step_rows) {
-  std::vector<std::string> words = {fmt::format("--per_device_train_batch_size {}", layout.micro_batch_rows)};
-  if (layout.micro_batch_rows * layout.accumulation * layout.world_size() == step_rows) {
-    words.push_back(fmt::format("--gradient_accumulation_steps {}", layout.accumulation));
-  } else {
+  std::vector<std::string> words = {fmt::format("--per_device_train_batch_size {}", layout.micro_batch_rows),
+                                    fmt::format("--gradient_accumulation_steps {}", layout.accumulation)};
+  if (layout.micro_batch_rows * layout.accumulation * layout.world_size() != step_rows) {
     words.push_back(fmt::format("--global_batch_size {}", step_rows));
   }
   if (layout.gradient_checkpointing) words.emplace_back("--gradient_checkpointing");
@@ -57,8 +56,7 @@ PlanSearch::PlanSearch(const TrainingArguments& args, const ModelConfig& config,
       view_(view),
       result_(search_instances(args, config, job, instances, options)) {}
 
-std::string PlanSearch::command(const FlagTable& table, size_t num_training_flags,
-                                const std::string& preset) const {
+std::string PlanSearch::command(const std::vector<const Flag*>& given, const std::string& preset) const {
   const std::optional<size_t> best = best_of(result_, view_);
   if (!best) return "";
   const Layout& layout = result_.combinations[*best].layout;
@@ -76,22 +74,20 @@ std::string PlanSearch::command(const FlagTable& table, size_t num_training_flag
                                                   "gradient_checkpointing",
                                                   "zero_stage",
                                                   "gather_schedule"};
-  std::set<std::string> given;
-  for (size_t i = 0; i < num_training_flags; ++i) {
-    const Flag& flag = table.flags()[i];
-    if (!table.is_set(flag.name) || !flag.get || kOfLayout.contains(flag.name)) continue;
-    std::vector<std::string> values = flag.get();
-    if (const auto name = args_.hub_names.find(flag.name); name != args_.hub_names.end()) {
-      values = {name->second};
-    }
-    given.insert(flag.name);
-    words.push_back(flag_word(flag.name, values));
+  std::set<std::string> names;
+  for (const Flag* flag : given) {
+    if (kOfLayout.contains(flag->name)) continue;
+    const auto on_hub = args_.hub_names.find(flag->name);
+    words.push_back(flag_word(flag->name, on_hub == args_.hub_names.end()
+                                              ? flag->get()
+                                              : std::vector<std::string>{on_hub->second}));
+    names.insert(flag->name);
   }
   // A file may set what a plan does not need.
-  if (!given.contains("config")) {
-    if (!given.contains("model")) words.push_back(preset.empty() ? "--model DIR" : "--model MODEL");
-    if (!given.contains("dataset")) words.emplace_back("--dataset FILE");
-    if (!given.contains("output_dir")) words.emplace_back("--output_dir DIR");
+  if (!names.contains("config")) {
+    if (!names.contains("model")) words.emplace_back(preset.empty() ? "--model DIR" : "--model MODEL");
+    if (!names.contains("dataset")) words.emplace_back("--dataset FILE");
+    if (!names.contains("output_dir")) words.emplace_back("--output_dir DIR");
   }
   const std::vector<std::string> of_layout = layout_words(layout, result_.step_rows);
   words.insert(words.end(), of_layout.begin(), of_layout.end());

@@ -106,9 +106,12 @@ class Search {
     layout.num_nodes = num_nodes;
     layout.local_world_size = local_world_size;
     layout.num_threads = instance.facts.num_cores / local_world_size;
+    if (args_.num_threads > 0) layout.num_threads = std::min(layout.num_threads, args_.num_threads);
     const int64_t world_size = layout.world_size();
     bool fits = layout.num_threads >= 1;
-    for (int64_t rows = 1; fits && rows * world_size <= step_rows_; rows *= 2) {
+    const int64_t most_rows = options_.micro_batch_rows.value_or(step_rows_ / world_size);
+    for (int64_t rows = options_.micro_batch_rows.value_or(1);
+         fits && rows <= most_rows && rows * world_size <= step_rows_; rows *= 2) {
       fits = false;
       layout.micro_batch_rows = rows;
       layout.accumulation = accumulation_of_global_batch(step_rows_, rows, world_size);

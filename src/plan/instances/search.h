@@ -25,6 +25,7 @@ struct SearchOptions {
   std::optional<int> zero_stage;
   std::optional<GatherSchedule> schedule;
   std::optional<bool> gradient_checkpointing;
+  std::optional<int64_t> micro_batch_rows;
 };
 
 // How a run is laid out on machines.

@@ -56,7 +56,7 @@ std::string zero_text(const Layout& layout) {
 }
 
 std::string table_line(const std::vector<std::string>& cells) {
-  constexpr int kWidths[] = {15, 6, 4, 4, 5, 9, 7, 7, 6, 8};
+  constexpr int kWidths[] = {15, 6, 4, 4, 5, 9, 7, 8, 6, 7};
   std::string line;
   for (size_t i = 0; i < cells.size(); ++i) {
     const int width = kWidths[i];
