@@ -247,7 +247,7 @@ TEST(Plan, EndsWith78IfNothingFits) {
   const ProcessResult none = run_tessera(with(plan, {"--max_nodes", "2"}));
   EXPECT_EQ(none.exit_code, 78);
   ASSERT_EQ(none.errors().size(), 1u) << none.err;
-  EXPECT_THAT(none.err, HasSubstr("the run fits on none of the 1 instance type"));
+  EXPECT_THAT(none.err, HasSubstr("the run fits on no instance type: a node needs at least"));
   EXPECT_THAT(none.out, HasSubstr("does not fit"));
   const ProcessResult dear = run_tessera(with(kSearch, {"--max_price", "0.001"}));
   EXPECT_EQ(dear.exit_code, 78);

@@ -102,11 +102,11 @@ std::string PlanSearch::text(const std::string& command, const std::string& pres
   const Combination& combination = result_.combinations[*best];
   const Instance& instance = result_.instances[combination.instance];
   const Layout& layout = combination.layout;
-  text += fmt::format("\nbest     {} of {}: {} hours, {} USD on demand, about {} as spot\n",
-                      format_count(layout.num_nodes, "node"), instance.name, three_digits(combination.hours),
-                      three_digits(combination.usd), three_digits(combination.spot_usd));
-  if (combination.kwh)
-    text += fmt::format("         about {} kWh of processors\n", three_digits(*combination.kwh));
+  text += fmt::format(
+      "\nbest     {} of {}: {} hours\n         {} USD on demand, about {} as spot{}\n",
+      format_count(layout.num_nodes, "node"), instance.name, three_digits(combination.hours),
+      three_digits(combination.usd), three_digits(combination.spot_usd),
+      combination.kwh ? fmt::format("; about {} kWh of processors", three_digits(*combination.kwh)) : "");
   text += fmt::format("time     {} s a step\n{}", three_digits(combination.time.step_s()),
                       indented(step_time_text(combination.time)));
   const MemoryPlan memory = memory_of(args_, config_, result_.job, instance, combination);
@@ -146,10 +146,9 @@ void PlanSearch::check_any_fits() const {
          format_count(result_.step_rows, "row"));
   }
   fail(ExitCode::kBadConfig,
-       "the run fits on none of the {}: a node needs at least {}, the largest has {}: allow more with "
+       "the run fits on no instance type: a node needs at least {}, the largest has {}: allow more with "
        "--max_nodes, or shorten --max_length",
-       format_count(std::ssize(result_.instances), "instance type"), format_bytes(needed),
-       format_bytes(there));
+       format_bytes(needed), format_bytes(there));
 }
 
 }  // namespace tessera
