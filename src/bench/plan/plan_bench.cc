@@ -17,7 +17,6 @@
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "plan/run_planner.h"
-#include "platform/memory_info.h"
 
 namespace tessera {
 namespace {
@@ -76,7 +75,9 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
   const RunPlanner planner(args, *model, batch, uniform_rows(run.max_length, micro_batch_rows(batch)));
   MachineFacts machine;
   machine.local_world_size = run.num_ranks;
-  machine.baseline_bytes = options.baseline_bytes;
+  // What the program's code takes is divided by the processes that run it: the ranks, their agent, this one.
+  const int num_processes = run.num_ranks + (run.num_ranks > 1 ? 2 : 1);
+  machine.baseline_bytes = options.baseline.anonymous_bytes + options.baseline.file_bytes / num_processes;
   machine.free_bytes = memory_info().free_for_process_bytes;
   const MemoryRequest request = planner.choose_memory(machine);
   planner.check_fits(request, machine);
@@ -87,8 +88,21 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
           plan.memory.step_memory().node_bytes()};
 }
 
+StepTime median_of(const std::vector<StepTime>& times) {
+  StepTime result;
+  for (double StepTime::*part :
+       {&StepTime::products_s, &StepTime::attention_s, &StepTime::elementwise_s, &StepTime::optimizer_s,
+        &StepTime::local_s, &StepTime::network_s, &StepTime::exposed_s, &StepTime::other_s}) {
+    std::vector<double> values;
+    for (const StepTime& time : times) values.push_back(time.*part);
+    result.*part = median(values);
+  }
+  return result;
+}
+
 struct Measured {
   double step_s = 0;
+  StepTime parts;
   int64_t node_bytes = 0;
 };
 
@@ -117,7 +131,7 @@ class TrainingRun {
     for (const auto& [name, value] : settings_of(run_)) command += fmt::format(" --{} {}", name, value);
     run_shell(command);
     Measured measured;
-    measured.step_s = median(step_seconds(output / "metrics.jsonl"));
+    read_steps(output / "metrics.jsonl", &measured);
     const fs::path memory = output / "memory.json";
     const Json document = parse_json(read_text_file(memory), memory.string());
     const std::string origin = memory.string();
@@ -127,18 +141,29 @@ class TrainingRun {
   }
 
  private:
-  static std::vector<double> step_seconds(const fs::path& metrics) {
+  static void read_steps(const fs::path& metrics, Measured* measured) {
     std::ifstream file(metrics);
     const std::string origin = metrics.string();
     std::vector<double> seconds;
+    std::vector<StepTime> parts;
     int64_t number = 0;
     for (std::string line; std::getline(file, line);) {
       if (++number <= kWarmUpSteps) continue;
       const Json document = parse_json(line, origin);
-      seconds.push_back(JsonNode(document, origin)["step_time_s"].number());
+      const JsonNode step(document, origin);
+      seconds.push_back(step["step_time_s"].number());
+      StepTime time;
+      time.products_s = step["time_products_s"].number();
+      time.attention_s = step["time_attention_s"].number();
+      time.elementwise_s = step["time_elementwise_s"].number();
+      time.optimizer_s = step["time_optimizer_s"].number();
+      time.local_s = step["time_wait_s"].number();
+      time.other_s = seconds.back() - time.step_s();
+      parts.push_back(time);
     }
     if (seconds.empty()) fail(ExitCode::kBadData, "{}: expected more than {} steps", origin, kWarmUpSteps);
-    return seconds;
+    measured->step_s = median(seconds);
+    measured->parts = median_of(parts);
   }
 
   const PlanCase& run_;
@@ -146,16 +171,10 @@ class TrainingRun {
   ScratchFolder folder_;
 };
 
-StepTime median_of(const std::vector<StepTime>& times) {
-  StepTime result;
-  for (double StepTime::*part :
-       {&StepTime::products_s, &StepTime::attention_s, &StepTime::elementwise_s, &StepTime::optimizer_s,
-        &StepTime::local_s, &StepTime::network_s, &StepTime::exposed_s, &StepTime::other_s}) {
-    std::vector<double> values;
-    for (const StepTime& time : times) values.push_back(time.*part);
-    result.*part = median(values);
-  }
-  return result;
+double seconds_by_rates(StepWalks& walks, const StepFacts& facts, int64_t num_threads) {
+  ThreadPool pool(num_threads);
+  AnalyticPrices prices(measured_rates(pool));
+  return predict_step(walks, facts, prices).step_s();
 }
 
 }  // namespace
@@ -171,8 +190,8 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
   line.num_threads = planned.facts.num_threads;
   line.facts = planned.facts;
   line.predicted_bytes = planned.node_bytes;
-  std::vector<StepTime> predictions;
-  std::vector<double> predicted, measured, bytes;
+  std::vector<StepTime> predictions, parts;
+  std::vector<double> predicted, measured, bytes, by_rates;
   for (int64_t round = 0; round < options.rounds; ++round) {
     prices.clear();
     const StepTime before = predict_step(walks, planned.facts, prices);
@@ -183,9 +202,13 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
     predictions.insert(predictions.end(), {before, after});
     predicted.push_back((before.step_s() + after.step_s()) / 2);
     measured.push_back(found.step_s);
+    parts.push_back(found.parts);
+    by_rates.push_back(seconds_by_rates(walks, planned.facts, options.num_threads) / found.step_s);
     bytes.push_back(static_cast<double>(found.node_bytes));
   }
   line.predicted = median_of(predictions);
+  line.measured = median_of(parts);
+  line.rates_ratio = median(by_rates);
   line.step_s = quartiles(measured);
   line.ratio = quartiles(paired_ratios(predicted, measured));
   line.measured_bytes = static_cast<int64_t>(median(bytes));

@@ -12,6 +12,7 @@
 #include "formats/huggingface/model_config.h"
 #include "plan/time/measured_prices.h"
 #include "plan/time/step_time.h"
+#include "platform/memory_info.h"
 
 namespace tessera {
 
@@ -31,7 +32,7 @@ struct PlanBenchOptions {
   int64_t rounds = 3;             // of a prediction and a run
   double seconds = 5;             // of steps in a run, about
   int64_t num_threads = 2;        // of all ranks together
-  int64_t baseline_bytes = 0;     // resident in this process at its start, as in a rank
+  ProportionalMemory baseline;    // of this process at its start, which a rank has too
 };
 
 struct PlanLine {
@@ -39,7 +40,10 @@ struct PlanLine {
   int64_t num_parameters = 0;
   int64_t num_threads = 0;  // of a rank
   StepFacts facts;
-  StepTime predicted;           // medians of the rounds, part by part
+  double rates_ratio = 0;  // the same of the machine's rates (measured_rates()), without its operations
+  // Medians, part by part. Of a run, local_s is waiting for other ranks, and other_s has the sums of their
+  // gradients.
+  StepTime predicted, measured;
   Quartiles step_s;             // measured: medians of a run's steps
   Quartiles ratio;              // predicted over measured of the same round
   int64_t predicted_bytes = 0;  // of the node
@@ -51,7 +55,7 @@ struct PlanLine {
 // processes of their own, as a user would. Error(kIoError) with its output if a run fails.
 PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options);
 
-// Lines of at most 88 columns.
+// Two lines of at most 96 columns for each case, and its notes.
 std::string plan_table_header();
 std::string plan_table_row(const PlanLine& line);
 // One JSON object without line breaks.

@@ -8,29 +8,49 @@
 namespace tessera {
 namespace {
 
-std::string milliseconds(double seconds) { return fmt::format("{:.4g}", seconds * 1e3); }
+// Milliseconds, part by part.
+std::string parts_text(const StepTime& time) {
+  std::string text;
+  for (const double seconds : {time.products_s, time.attention_s, time.elementwise_s, time.optimizer_s,
+                               time.local_s, time.other_s}) {
+    text += fmt::format(" {:>8.4g}", seconds * 1e3);
+  }
+  return text;
+}
+
+nlohmann::ordered_json parts_json(const StepTime& time) {
+  return {{"products_s", time.products_s},
+          {"attention_s", time.attention_s},
+          {"elementwise_s", time.elementwise_s},
+          {"optimizer_s", time.optimizer_s},
+          {"local_s", time.local_s},
+          {"other_s", time.other_s}};
+}
 
 }  // namespace
 
 std::string plan_table_header() {
-  return fmt::format(
-      "Step time in ms: predicted as products + attention + element-wise + optimizer + ranks.\n"
-      "{:<11} {:>5} {:>4} {:>25} {:>7} {:>7} {:>15} {:>11}\n",
-      "model", "ranks", "ckpt", "parts", "predict", "measure", "ratio (q1-q3)", "memory");
+  return fmt::format("{:<11} {:>9} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}\n", "ms, MiB", "",
+                     "products", "attent.", "elemwise", "optim.", "ranks", "other", "step", "memory");
 }
 
 std::string plan_table_row(const PlanLine& line) {
-  const StepTime& time = line.predicted;
-  const double memory = static_cast<double>(line.predicted_bytes) / static_cast<double>(line.measured_bytes);
+  constexpr double kMiB = 1024 * 1024;
+  const auto predicted_bytes = static_cast<double>(line.predicted_bytes);
+  const auto measured_bytes = static_cast<double>(line.measured_bytes);
+  const auto row = [](const std::string& name, const char* what, const StepTime& parts, double step_s,
+                      double bytes) {
+    return fmt::format("{:<11} {:>9} {} {:>8.4g} {:>8.0f}\n", name, what, parts_text(parts), step_s * 1e3,
+                       bytes / kMiB);
+  };
   std::string text =
-      fmt::format("{:<11} {:>5} {:>4} {:>25} {:>7} {:>7} {:>15} {:>11}\n", line.run.name, line.run.num_ranks,
-                  line.run.gradient_checkpointing ? "yes" : "no",
-                  fmt::format("{}+{}+{}+{}+{}", milliseconds(time.products_s), milliseconds(time.attention_s),
-                              milliseconds(time.elementwise_s), milliseconds(time.optimizer_s),
-                              milliseconds(time.local_s)),
-                  milliseconds(time.step_s()), milliseconds(line.step_s.median),
-                  fmt::format("{:.2f} ({:.2f}-{:.2f})", line.ratio.median, line.ratio.q1, line.ratio.q3),
-                  fmt::format("{:.3f}", memory));
+      row(line.run.name, "predicted", line.predicted, line.predicted.step_s(), predicted_bytes) +
+      row(fmt::format(" {}{}", count_of(line.run.num_ranks, "rank"),
+                      line.run.gradient_checkpointing ? ", c" : ""),
+          "measured", line.measured, line.step_s.median, measured_bytes) +
+      fmt::format("{:<11} {:>9} step {:.2f} ({:.2f}-{:.2f}), by rates {:.2f}, memory {:.3f}\n", "", "ratio",
+                  line.ratio.median, line.ratio.q1, line.ratio.q3, line.rates_ratio,
+                  predicted_bytes / measured_bytes);
   for (const std::string& note : line.notes) text += fmt::format("  {}\n", note);
   return text;
 }
@@ -50,19 +70,14 @@ std::string plan_json(const PlanLine& line) {
                                  {"num_passes", line.facts.num_passes},
                                  {"pass_rows", line.facts.pass_rows},
                                  {"gradient_checkpointing", line.run.gradient_checkpointing},
-                                 {"predicted",
-                                  {{"step_s", time.step_s()},
-                                   {"products_s", time.products_s},
-                                   {"attention_s", time.attention_s},
-                                   {"elementwise_s", time.elementwise_s},
-                                   {"optimizer_s", time.optimizer_s},
-                                   {"local_s", time.local_s},
-                                   {"exposed_s", time.exposed_s},
-                                   {"other_s", time.other_s},
-                                   {"node_bytes", line.predicted_bytes}}},
+                                 {"predicted_step_s", time.step_s()},
+                                 {"predicted", parts_json(time)},
+                                 {"predicted_node_bytes", line.predicted_bytes},
                                  {"measured_step_s", to_json(line.step_s)},
+                                 {"measured", parts_json(line.measured)},
                                  {"measured_node_bytes", line.measured_bytes},
                                  {"ratio", to_json(line.ratio)},
+                                 {"rates_ratio", line.rates_ratio},
                                  {"notes", line.notes}};
   json.update(machine_json(line.num_threads * line.run.num_ranks));
   return json.dump() + "\n";

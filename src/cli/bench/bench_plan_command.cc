@@ -49,7 +49,7 @@ class BenchPlanCommand : public BenchCommand {
 
   void run(FlagTable*) override {
     PlanBenchOptions options;
-    options.baseline_bytes = resident_bytes();
+    options.baseline = proportional_memory().value_or(ProportionalMemory{resident_bytes()});
     options.program = std::filesystem::read_symlink("/proc/self/exe");
     options.folder =
         folder_.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(folder_);

@@ -32,6 +32,7 @@ void for_each_member(Rates& rates, const Visit& visit) {
   visit("core_gb_per_s", rates.core_gb_per_s);
   visit("call_s", rates.call_s);
   visit("optimizer_efficiency", rates.optimizer_efficiency);
+  visit("imbalance", rates.imbalance);
   visit("node_latency_s", rates.node_latency_s);
   visit("network_gbps", rates.network_gbps);
   visit("network_efficiency", rates.network_efficiency);
@@ -40,7 +41,9 @@ void for_each_member(Rates& rates, const Visit& visit) {
 }
 
 // Zero is a time that is neglected, or a size at which nothing is lost; a speed of zero has no meaning.
-bool may_be_zero(std::string_view name) { return name.ends_with("_s") || name.starts_with("half_"); }
+bool may_be_zero(std::string_view name) {
+  return name.ends_with("_s") || name.find("half_") != name.npos || name == "imbalance";
+}
 
 void read_member(const JsonNode& node, std::string_view, bool* member) { *member = node.boolean_or(*member); }
 void read_member(const JsonNode& node, std::string_view, int64_t* member) {
@@ -77,13 +80,18 @@ MachineRates rates_of_instance(const InstanceFacts& instance) {
   constexpr double kClockMeasuredGhz = 3.2;  // the machine of docs/performance.md under AMX
   rates.core_gb_per_s *= instance.clock_ghz / kClockMeasuredGhz;
   rates.network_gbps = instance.network_gbps;
+  rates.imbalance = 0.03;  // two ranks of one thread each (docs/performance.md, "Predicted steps")
   if (instance.amx) return rates;
-  // oneDNN's products are nearer to the lower peak of the vector units (docs/performance.md, "Plan").
-  rates.forward_efficiency = rates.backward_input_efficiency = 0.75;
-  rates.backward_weight_efficiency = 0.65;
-  rates.weight_half_width = rates.half_width = 32;
-  rates.half_tokens = 16;
-  rates.product_call_s = 10e-6;
+  // oneDNN comes nearer to the lower peak of the vector units, whatever the width.
+  rates.forward_efficiency = 1;
+  rates.backward_input_efficiency = 0.9;
+  rates.backward_weight_efficiency = 0.78;
+  rates.half_tokens = 200;
+  rates.half_width = rates.weight_half_width = 0;
+  rates.product_call_s = 5e-6;
+  rates.attention_efficiency = 0.41;
+  rates.attention_backward_efficiency = 0.245;
+  rates.attention_half_row = 110;
   return rates;
 }
 

@@ -18,8 +18,9 @@ struct MachineRates {
 
   // A product of T tokens with a weight [N, K], m the smaller one of N and K, takes
   //   2 T N K / (cores * peak * efficiency * T / (T + half_tokens) * m / (m + half_width)) + product_call_s
-  // and one that adds to a gradient also reads it from memory. `half_tokens` is how many tokens reach half of
-  // the efficiency. Gradients, whose contraction runs over the tokens, have a half_width of their own.
+  // so half_tokens is how many tokens reach half of the efficiency. That of a weight's gradient, whose
+  // contraction runs over the tokens, depends on m alone, with weight_half_width; if it adds to the gradient
+  // it also reads that from memory.
   double forward_efficiency = 0.55;
   double backward_input_efficiency = 0.55;
   double backward_weight_efficiency = 0.55;
@@ -40,6 +41,7 @@ struct MachineRates {
   double call_s = 5e-6;               // per operation that is not a product: waking and joining threads
   double optimizer_efficiency = 0.9;  // share of memory_gb_per_s
 
+  double imbalance = 0;           // wait of ranks for the slowest of them, relative to their operations
   double node_latency_s = 20e-6;  // each time ranks of a node wait for one another
   double network_gbps = 25;       // of the node and direction, sustained
   double network_efficiency = 0.8;
@@ -60,7 +62,7 @@ struct InstanceFacts {
   double network_gbps = 25;
 };
 
-// Efficiencies are those of docs/performance.md.
+// Efficiencies are those of docs/performance.md: "Results" with AMX, "Predicted steps" without.
 MachineRates rates_of_instance(const InstanceFacts& instance);
 
 // As a JSON object, indent 2, trailing newline; members are named as above.

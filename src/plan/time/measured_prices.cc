@@ -7,7 +7,9 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "ops/cpu_ops.h"
+#include "platform/cpu.h"
 #include "platform/memory_info.h"
+#include "platform/peak.h"
 
 namespace tessera {
 namespace {
@@ -55,6 +57,26 @@ ModelConfig with_layers(ModelConfig config, int64_t num_layers) {
 }
 
 }  // namespace
+
+MachineRates measured_rates(ThreadPool& pool) {
+  const CpuFeatures& features = cpu_features();
+  InstanceFacts facts;
+  facts.num_cores = pool.num_threads();
+  facts.clock_ghz = 1;
+  facts.amx = features.amx.granted;
+  facts.avx512_bf16 = features.avx512_bf16;
+  facts.avx512 = features.avx512;
+  constexpr double kSeconds = 0.1;
+  facts.memory_gb_per_s = measure_memory_bandwidth(pool, kSeconds).best_gb_per_s();
+  MachineRates rates = rates_of_instance(facts);
+  // The clock, from the peak; a processor without vector instructions has none to measure.
+  const std::vector<ComputePeak> peaks = measure_compute_peaks(pool, kSeconds);
+  if (peaks.empty()) return rates;
+  facts.clock_ghz =
+      peaks.front().tflops / static_cast<double>(facts.num_cores) /
+      (peaks.front().arithmetic == peaks.back().arithmetic ? rates.core_f32_tflops : rates.core_bf16_tflops);
+  return rates_of_instance(facts);
+}
 
 bool MeasuredPrices::packs_weights(DType dtype) const {
   constexpr int64_t kWidth = 1024;

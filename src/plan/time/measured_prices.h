@@ -1,4 +1,5 @@
-// Prices measured on this machine: what a model's operations take in a few small steps (sample_step.h).
+// This machine, measured: its rates in general, and prices of a model's operations: what they take in a few
+// small steps (sample_step.h).
 #pragma once
 
 #include <map>
@@ -10,6 +11,10 @@
 #include "plan/time/sample_step.h"
 
 namespace tessera {
+
+// rates_of_instance() for the processor this is, with the arithmetic peak and the memory bandwidth of the
+// pool's threads, in about half a second.
+MachineRates measured_rates(ThreadPool& pool);
 
 struct MeasuringOptions {
   double seconds = 1;         // for each kind of step; large operations run at least three times
@@ -28,6 +33,7 @@ class MeasuredPrices final : public Prices {
   double seconds(const OpWork& work, const RankShare& share) override;
   double update_seconds(const UpdateWork& work, const RankShare& share) override;
   double node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) override;
+  double imbalance() const override { return current_->imbalance; }
   double node_latency_s() const override { return options_.rates.node_latency_s; }
   double step_s() const override { return options_.rates.step_s; }
   double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const override {

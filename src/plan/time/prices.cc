@@ -58,11 +58,11 @@ double AnalyticPrices::product_seconds(const OpWork& work, double flop_per_s, co
   const bool is_weight = work.name == "linear_backward_weight";
   const double tokens = as_double(work.sizes[0]);
   const double width = as_double(std::min(work.sizes[1], work.sizes[2]));
-  const double efficiency = (is_weight                              ? rates_.backward_weight_efficiency
-                             : work.name == "linear_backward_input" ? rates_.backward_input_efficiency
-                                                                    : rates_.forward_efficiency) *
-                            tokens / (tokens + rates_.half_tokens) * width /
-                            (width + (is_weight ? rates_.weight_half_width : rates_.half_width));
+  const double efficiency =
+      is_weight ? rates_.backward_weight_efficiency * width / (width + rates_.weight_half_width)
+                : (work.name == "linear_backward_input" ? rates_.backward_input_efficiency
+                                                        : rates_.forward_efficiency) *
+                      tokens / (tokens + rates_.half_tokens) * width / (width + rates_.half_width);
   const double adding = is_weight && work.adds
                             ? dtype_bytes(DType::kF32) * as_double(work.sizes[1]) * as_double(work.sizes[2])
                             : 0;

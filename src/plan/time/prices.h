@@ -43,6 +43,9 @@ class Prices {
   // Every rank of a node sums its share of `num_elements` gradients of all of them, and adds that to or
   // overwrites its accumulator.
   virtual double node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) = 0;
+  // How long ranks wait for the slowest of them, which they meet at every layer, relative to their
+  // operations.
+  virtual double imbalance() const = 0;
   // Ranks of a node waiting for one another, once.
   virtual double node_latency_s() const = 0;
   // Of a step, besides its operations: rows, the exchange of sums, logging.
@@ -59,6 +62,7 @@ class AnalyticPrices final : public Prices {
   double seconds(const OpWork& work, const RankShare& share) override;
   double update_seconds(const UpdateWork& work, const RankShare& share) override;
   double node_sum_seconds(int64_t num_elements, bool adds, const RankShare& share) override;
+  double imbalance() const override { return rates_.imbalance; }
   double node_latency_s() const override { return rates_.node_latency_s; }
   double step_s() const override { return rates_.step_s; }
   double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const override;

@@ -34,6 +34,7 @@ struct StepSample {
   std::map<OpWork, Calls> calls;
   double update_s = 0;
   double sum_s = 0, add_s = 0;
+  double wait_s = 0;  // for other ranks to finish the pass
   double total_s = 0;
 };
 
@@ -183,7 +184,9 @@ class SampleRank {
 
  private:
   void sum_gradients(bool adds, StepSample* sample) {
+    const Stopwatch wait;
     node_.barrier.arrive_and_wait();
+    sample->wait_s += wait.seconds();
     const Stopwatch time;
     std::vector<RankInput> inputs;
     for (const float* gradients : node_.gradients) inputs.emplace_back(gradients + share_.begin);
@@ -236,14 +239,16 @@ class Sampling {
     const double num_steps = static_cast<double>(middle.size()) * num_ranks_;
     SampledStep result;
     std::map<OpWork, int64_t> counts;
-    double update_s = 0, sum_s = 0, add_s = 0;
+    double update_s = 0, sum_s = 0, add_s = 0, wait_s = 0, calls_s = 0;
     for (const std::vector<StepSample>& of_rank : samples_) {
       for (const size_t step : middle) {
         const StepSample& sample = of_rank[step];
         for (const auto& [work, calls] : sample.calls) {
           result.call_s[work] += calls.seconds;
           counts[work] += calls.count;
+          calls_s += calls.seconds;
         }
+        wait_s += sample.wait_s;
         update_s += sample.update_s / num_steps;
         sum_s += sample.sum_s / num_steps;
         add_s += sample.add_s / num_steps;
@@ -253,6 +258,7 @@ class Sampling {
     result.update_s_per_byte = update_s / update_of(request_, num_elements_).bytes();
     const double share = static_cast<double>(num_elements_) / num_ranks_;
     const auto num_added = static_cast<double>(std::ssize(request_.passes) - 1);
+    result.imbalance = wait_s / calls_s;
     result.sum_s_per_element = sum_s / share;
     result.add_s_per_element = num_added > 0 ? add_s / share / num_added : result.sum_s_per_element;
     return result;

@@ -31,6 +31,7 @@ struct SampledStep {
   double update_s_per_byte = 0;     // UpdateWork::bytes()
   double sum_s_per_element = 0;     // of a rank's share of the gradients, overwriting
   double add_s_per_element = 0;     // adding
+  double imbalance = 0;             // what ranks wait for one another, relative to their operations
 };
 
 // Starts a thread with a pool of its own for every rank. Error(kBadConfig) if memory is too short.

@@ -29,6 +29,7 @@ class Predictor {
     // Passes between the first and the last are alike.
     if (last > 1) add_pass(1, static_cast<double>(last - 1));
     if (last > 0) add_pass(last, 1);
+    if (!is_single()) time_.local_s += prices_.imbalance() * time_.compute_s();
     add_update();
     if (layout_.num_nodes > 1) add_network();
     time_.other_s = prices_.step_s();
@@ -60,7 +61,7 @@ class Predictor {
     time_.elementwise_s += repeats * of_pass.elementwise_s;
     if (pass == 0) {  // every rank of the node packs its share
       StepTime packing;
-      time_.optimizer_s += seconds_of(work.packing, &packing) / facts_.local_world_size;
+      time_.products_s += seconds_of(work.packing, &packing) / facts_.local_world_size;
     }
     if (!accumulates()) time_.local_s += repeats * node_seconds(/*adds=*/pass > 0);
   }
@@ -71,10 +72,9 @@ class Predictor {
     for (const auto& [work, count] : works) {
       const double seconds = static_cast<double>(count) * prices_.seconds(work, share_);
       total += seconds;
-      (work.kind == WorkKind::kProduct     ? time->products_s
-       : work.kind == WorkKind::kAttention ? time->attention_s
-       : work.kind == WorkKind::kPacking   ? time->optimizer_s
-                                           : time->elementwise_s) += seconds;
+      (work.kind == WorkKind::kAttention     ? time->attention_s
+       : work.kind == WorkKind::kElementwise ? time->elementwise_s
+                                             : time->products_s) += seconds;
     }
     return total;
   }

@@ -7,6 +7,7 @@
 #include "model/families.h"
 #include "ops/cpu_ops.h"
 #include "optim/adamw.h"
+#include "plan/time/measured_prices.h"
 #include "platform/memory_info.h"
 #include "support/model_config_test_util.h"
 
@@ -108,6 +109,7 @@ class CountingPrices final : public Prices {
   double node_sum_seconds(int64_t num_elements, bool, const RankShare&) override {
     return static_cast<double>(num_elements);
   }
+  double imbalance() const override { return 0; }
   double node_latency_s() const override { return 0; }
   double step_s() const override { return 0; }
   double network_seconds(int64_t sent, int64_t, int64_t) const override { return static_cast<double>(sent); }
@@ -218,6 +220,59 @@ TEST(MachineRates, NamesWhatIsWrong) {
   expect_error(ExitCode::kBadData, {"num_cores"}, [] { parse_rates(R"({"num_cores": 0})", "rates.json"); });
   expect_error(ExitCode::kBadData, {"call_s"}, [] { parse_rates(R"({"call_s": -1})", "rates.json"); });
   expect_error(ExitCode::kBadData, {"rates.json"}, [] { parse_rates("[]", "rates.json"); });
+}
+
+// Loose: tests run on machines that are busy with other things.
+void expect_plausible(const StepTime& time, const StepFacts& facts, StepWalks& walks) {
+  const PassShape pass = {facts.pass_rows, facts.row_tokens};
+  const double flop = 3 * flops_of(walks.config(), pass).forward() * static_cast<double>(facts.num_passes);
+  constexpr double kFastest = 50e12, kSlowest = 1e7;  // operations per second
+  EXPECT_GT(time.compute_s(), flop / kFastest);
+  EXPECT_LT(time.compute_s(), flop / kSlowest);
+  for (const double part : {time.products_s, time.attention_s, time.elementwise_s, time.optimizer_s}) {
+    EXPECT_GT(part, 0);
+    EXPECT_LT(part, time.step_s());
+  }
+}
+
+TEST(MeasuredPrices, CoverEveryOperationOfStepsOfOneAndTwoRanks) {
+  ModelConfig config = shapes("15m", 3);
+  config.vocab_size = 256;
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    StepWalks walks(config, dtype);
+    MeasuringOptions options;
+    options.seconds = 0;
+    MeasuredPrices prices(options);
+    for (const int local_world_size : {1, 2}) {
+      for (const bool checkpointing : {false, true}) {
+        SCOPED_TRACE(fmt::format("{} ranks, checkpointing {}", local_world_size, checkpointing));
+        StepFacts facts = facts_of(3, 1, local_world_size);
+        facts.row_tokens = 32;
+        facts.pass_rows = 2;
+        facts.last_pass_rows = 1;
+        facts.gradient_checkpointing = checkpointing;
+        const StepTime time = predict_step(walks, facts, prices);
+        expect_plausible(time, facts, walks);
+        EXPECT_EQ(time.local_s > 0, local_world_size > 1);
+        EXPECT_EQ(predict_step(walks, facts, prices).step_s(), time.step_s()) << "measured once";
+      }
+    }
+    EXPECT_TRUE(prices.notes().empty());
+  }
+}
+
+TEST(MeasuredPrices, ExtrapolateFromFewerRowsAndSaySo) {
+  StepWalks walks(shapes("15m", 2), DType::kBF16);
+  MeasuringOptions options;
+  options.seconds = 0;
+  options.max_tokens = 128;
+  MeasuredPrices prices(options);
+  StepFacts facts = facts_of(1, 1, 1);
+  facts.row_tokens = 32;
+  facts.pass_rows = facts.last_pass_rows = 64;
+  expect_plausible(predict_step(walks, facts, prices), facts, walks);
+  ASSERT_EQ(prices.notes().size(), 1u);
+  EXPECT_EQ(prices.notes()[0], "passes of 64 rows were measured with 4");
 }
 
 }  // namespace
