@@ -34,7 +34,8 @@ class Forecaster {
     if (!cluster.rates) return;
     MachineRates rates = *cluster.rates;
     rates.network_gbps = cluster.network_gbps;
-    prices_.emplace(rates);
+    of_rates_.emplace(rates);
+    prices_ = cluster.prices != nullptr ? cluster.prices : &*of_rates_;
   }
 
   RunForecast run(int64_t num_threads) {
@@ -74,7 +75,7 @@ class Forecaster {
 
  private:
   std::optional<StepTime> time_of(const MemoryRequest& request) {
-    if (!prices_) return std::nullopt;
+    if (prices_ == nullptr) return std::nullopt;
     return predict_step(walks_, step_.facts(request, mean_row_tokens_), *prices_);
   }
 
@@ -103,7 +104,8 @@ class Forecaster {
   const RunPlanner& planner_;
   MachineFacts machine_;
   StepWalks walks_;
-  std::optional<AnalyticPrices> prices_;
+  std::optional<AnalyticPrices> of_rates_;
+  Prices* prices_ = nullptr;
 };
 
 }  // namespace

@@ -25,13 +25,14 @@ struct ClusterShape {
   bool memory_is_of_this_machine = false;  // not given by the user
   double network_gbps = 25;                // per node and direction, 10^9 bits per second
   std::optional<MachineRates> rates;       // of a node, except for its network; nullopt: no times
+  Prices* prices = nullptr;                // measured ones, instead of those that follow from `rates`
   bool rates_are_of_this_machine = false;
 
   int world_size() const { return num_nodes * local_world_size; }
 };
 
-// A node of which only its arithmetic peak is known, and the share of it that the operations of a model reach;
-// nothing else takes time.
+// A node of which only its arithmetic peak is known, and the share of it that the operations of a model
+// reach; nothing else takes time.
 MachineRates rates_of_peak(double node_tflops, int64_t num_cores, double mfu);
 
 // One gather schedule.
@@ -39,8 +40,8 @@ struct ScheduleForecast {
   GatherSchedule schedule = GatherSchedule::kPerStep;
   int64_t node_bytes = 0;  // memory
   bool fits = false;
-  WireBytes wire;        // per optimizer step and node
-  double network_s = 0;  // for `wire` at full speed, sending and receiving at once
+  WireBytes wire;                // per optimizer step and node
+  double network_s = 0;          // for `wire` at full speed, sending and receiving at once
   std::optional<StepTime> time;  // with ClusterShape::rates
 };
 
@@ -56,17 +57,16 @@ struct RunForecast {
   ZeroSettings zero;
   bool schedule_is_auto = true;
   MemoryPlan memory;
-  std::string refusal;                      // why it does not fit and what would; empty if it fits
-  DiskPlan disk;                            // the sizes of the model and of a checkpoint
-  double tflop_per_step = 0;                // per node, model operations
-  std::optional<StepTime> time;             // of a step; with ClusterShape::rates
+  std::string refusal;           // why it does not fit and what would; empty if it fits
+  DiskPlan disk;                 // the sizes of the model and of a checkpoint
+  double tflop_per_step = 0;     // per node, model operations
+  std::optional<StepTime> time;  // of a step; with ClusterShape::rates
   std::optional<JobSize> job;
   std::vector<ScheduleForecast> schedules;  // those the stage allows; empty on one node
 };
 
-// `args` must be resolved. Without a job every row is assumed to have max_length tokens (1024 without one, as in
-// training).
-// A rank has num_threads threads, which determine some buffers.
+// `args` must be resolved. Without a job every row is assumed to have max_length tokens (1024 without one, as
+// in training). A rank has num_threads threads, which determine some buffers.
 RunForecast forecast_run(const TrainingArguments& args, const ModelConfig& config,
                          const ClusterShape& cluster, int64_t num_threads,
                          const std::optional<JobSize>& job = std::nullopt);

@@ -38,7 +38,9 @@ std::string network_text(const RunForecast& forecast) {
   };
   add_line("schedule", "fits", {"memory", "gathered", "reduced"}, {"network", "exposed", "step"});
   for (const ScheduleForecast& each : forecast.schedules) {
-    const auto time = [&](auto part) { return each.time ? seconds_text(std::invoke(part, *each.time)) : "-"; };
+    const auto time = [&](auto part) {
+      return each.time ? seconds_text(std::invoke(part, *each.time)) : "-";
+    };
     add_line(schedule_name(each.schedule), each.fits ? "yes" : "no",
              {format_bytes(each.node_bytes), format_bytes(each.wire.received_gather),
               format_bytes(each.wire.sent_reduce)},
@@ -89,11 +91,11 @@ std::string time_text(const RunForecast& forecast) {
   const ClusterShape& cluster = forecast.cluster;
   const double step_s = forecast.time->step_s();
   const double peak = node_tflops(*cluster.rates, forecast.dtype);
-  std::string text =
-      fmt::format("time     {} a step, {} tokens/s; {:.4g} TFLOP a node, {:.1f} % of {:.4g} TFLOPS\n",
-                  seconds_text(step_s),
-                  format_count(std::llround(static_cast<double>(forecast.tokens_per_step) / step_s)),
-                  forecast.tflop_per_step, 100 * forecast.tflop_per_step / step_s / peak, peak);
+  std::string text = fmt::format(
+      "time     {} a step, {} tokens/s\n         {:.4g} TFLOP a node, {:.1f} % of its {:.4g} TFLOPS\n",
+      seconds_text(step_s),
+      format_count(std::llround(static_cast<double>(forecast.tokens_per_step) / step_s)),
+      forecast.tflop_per_step, 100 * forecast.tflop_per_step / step_s / peak, peak);
   if (cluster.rates_are_of_this_machine) {
     text += "         the peak is this machine's, measured now: --tflops sets a node's\n";
   }
@@ -153,7 +155,8 @@ std::string forecast_json(const RunForecast& forecast) {
       {"disk",
        {{"model_bytes", forecast.disk.model_bytes}, {"checkpoint_bytes", forecast.disk.checkpoint_bytes}}},
       {"tflop_per_step", forecast.tflop_per_step},
-      {"node_tflops", cluster.rates ? OrderedJson(node_tflops(*cluster.rates, forecast.dtype)) : OrderedJson()},
+      {"node_tflops",
+       cluster.rates ? OrderedJson(node_tflops(*cluster.rates, forecast.dtype)) : OrderedJson()},
       {"node_tflops_are_of_this_machine", cluster.rates_are_of_this_machine},
       {"time", time_json(forecast.time)},
       {"job", forecast.job ? job_json(*forecast.job) : OrderedJson()},

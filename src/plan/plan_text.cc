@@ -9,10 +9,13 @@
 namespace tessera {
 
 std::string three_digits(double value) {
+  if (value >= 1e9) return three_digits(value / 1e9) + "B";
+  if (value >= 1e6) return three_digits(value / 1e6) + "M";
+  if (value >= 1e5) return three_digits(value / 1e3) + "k";
   if (value >= 99.95) return format_count(std::llround(value));
   if (value >= 9.995) return fmt::format("{:.1f}", value);
   if (value >= 0.995) return fmt::format("{:.2f}", value);
-  return fmt::format("{:.2g}", value);
+  return fmt::format("{:#.3g}", value);
 }
 
 std::string indented(const std::string& lines) {
@@ -45,14 +48,10 @@ std::string step_time_text(const StepTime& time) {
 }
 
 nlohmann::ordered_json step_time_json(const StepTime& time) {
-  return {{"step_s", time.step_s()},
-          {"products_s", time.products_s},
-          {"attention_s", time.attention_s},
-          {"elementwise_s", time.elementwise_s},
-          {"optimizer_s", time.optimizer_s},
-          {"local_s", time.local_s},
-          {"network_s", time.network_s},
-          {"exposed_s", time.exposed_s},
+  return {{"step_s", time.step_s()},         {"products_s", time.products_s},
+          {"attention_s", time.attention_s}, {"elementwise_s", time.elementwise_s},
+          {"optimizer_s", time.optimizer_s}, {"local_s", time.local_s},
+          {"network_s", time.network_s},     {"exposed_s", time.exposed_s},
           {"other_s", time.other_s}};
 }
 

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// "12,345", "123", "12.3", "1.23", "0.12".
+// "1.23M", "123k", "12,345", "123", "12.3", "1.23", "0.123".
 std::string three_digits(double value);
 // Every line behind two spaces.
 std::string indented(const std::string& lines);

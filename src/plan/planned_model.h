@@ -12,9 +12,7 @@ namespace tessera {
 
 struct PlannedModel {
   PlannedModel(const ModelConfig& config, DType dtype, int64_t num_threads)
-      : pool(num_threads, CpuLimits()),
-        ops(make_cpu_ops(pool)),
-        model(make_model(config, dtype, *ops)) {}
+      : pool(num_threads, CpuLimits()), ops(make_cpu_ops(pool)), model(make_model(config, dtype, *ops)) {}
 
   ThreadPool pool;
   std::unique_ptr<Ops> ops;

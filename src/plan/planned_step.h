@@ -1,5 +1,5 @@
-// A step of a run on machines that need not exist: rows of equal length, memory from the run planner, the facts
-// that its time depends on.
+// A step of a run on machines that need not exist: rows of equal length, memory from the run planner, the
+// facts that its time depends on.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,8 @@ namespace {
 constexpr int64_t kMaxNodes = 4096;
 constexpr int64_t kMaxLocalRanks = 256;
 
-// Flags that describe the machine: with one of them, and without --instances, its forecast is shown in detail.
+// Flags that describe the machine: with one of them, and without --instances, its forecast is shown in
+// detail.
 constexpr std::array<const char*, 7> kMachineFlags = {"machine", "memory", "network_gbps",  "tflops",
                                                       "mfu",     "nnodes", "nproc_per_node"};
 // Of these, those that also narrow a search.
@@ -41,14 +42,16 @@ class PlanCommand : public Command {
     return "--model DIR | --preset NAME [--instances NAME...] [--dataset FILE...] [flags]";
   }
   std::string description() const override {
-    return "Searches a catalogue of cloud instances for the combinations of instance, nodes, ranks, sharding, "
+    return "Searches a catalogue of cloud instances for the combinations of instance, nodes, ranks, "
+           "sharding, "
            "checkpointing and micro-batch on which the run fits, and shows those that nothing beats in both "
            "time and money: memory, step time, tokens per second, hours and price of the whole job. Every "
            "combination computes the same steps; the command that runs the best one is printed.\n"
            "With a flag that describes machines (--machine, --nnodes, --memory, ...) it forecasts the run on "
            "these in detail: the memory by kind, for a rank, a node and the whole job, the parts of a step's "
            "time, and for several nodes what crosses the network under each gather schedule.\n"
-           "Needs only the model's shape, no weights. Takes the command line or the --config file of `tessera "
+           "Needs only the model's shape, no weights. Takes the command line or the --config file of "
+           "`tessera "
            "train` unchanged; flags that do not matter here have no effect and are not listed below. Exits "
            "with code 78 if nothing fits; the message then says what would.";
   }
@@ -56,27 +59,45 @@ class PlanCommand : public Command {
     return {"tessera plan --preset llama3-8b --tokens 1e9 --max_length 2048 \\",
             "    --gradient_accumulation_steps 16 --plot plan.svg",
             "tessera plan run.yaml --instances 'c8i.*' r7i.48xlarge --max_hours 24 --spot",
-            "tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\", "    --memory 64GiB",
+            "tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\",
+            "    --memory 64GiB",
             "tessera plan --model start --machine here --nproc_per_node 2 --json"};
   }
 
   void declare_flags(FlagTable* table) override {
     declare_training_flags(table, &args_);
     num_training_flags_ = table->flags().size();
-    table->list_only({"model", "tokenizer", "dataset", "packing", "max_length", "num_train_epochs", "max_steps",
-                      "config", "deepspeed", "per_device_train_batch_size", "gradient_accumulation_steps",
-                      "global_batch_size", "dtype", "gradient_checkpointing", "merge_micro_batches",
-                      "pack_weights", "num_threads", "measure_peak", "zero_stage", "gather_schedule",
+    table->list_only({"model",
+                      "tokenizer",
+                      "dataset",
+                      "packing",
+                      "max_length",
+                      "num_train_epochs",
+                      "max_steps",
+                      "config",
+                      "deepspeed",
+                      "per_device_train_batch_size",
+                      "gradient_accumulation_steps",
+                      "global_batch_size",
+                      "dtype",
+                      "gradient_checkpointing",
+                      "merge_micro_batches",
+                      "pack_weights",
+                      "num_threads",
+                      "measure_peak",
+                      "zero_stage",
+                      "gather_schedule",
                       "grad_accum_dtype"});
     table->begin_section("Plan");
     table
         ->add("preset", &preset_,
               fmt::format("Named shape to use instead of a model: {}.", fmt::join(preset_names(), ", ")))
         .value_name = "NAME";
-    limit_flag(table->add("vocab_size", &vocab_size_,
-                          "Vocabulary size for presets that leave it open: 15m, 60m and 160m. Defaults to the "
-                          "tokenizer's if there is one."),
-               1, int64_t{1} << 31);
+    limit_flag(
+        table->add("vocab_size", &vocab_size_,
+                   "Vocabulary size for presets that leave it open: 15m, 60m and 160m. Defaults to the "
+                   "tokenizer's if there is one."),
+        1, int64_t{1} << 31);
     limit_flag(table->add("tokens", &tokens_,
                           "Tokens of the whole job, instead of those of a dataset, which is then not read."),
                1);
@@ -86,6 +107,10 @@ class PlanCommand : public Command {
   }
 
   void complete_flags(FlagTable* table) override {
+    for (size_t i = 0; i < num_training_flags_; ++i) {
+      const Flag& flag = table->flags()[i];
+      if (table->is_set(flag.name) && flag.get) given_.push_back(&flag);
+    }
     if (!args_.config.empty()) apply_config_file(args_.config, table);
   }
   bool reads_weights() const override { return false; }
@@ -107,26 +132,28 @@ class PlanCommand : public Command {
     table->begin_section("Plan: one kind of machine");
     table
         ->add("machine", &machine_,
-              "Forecast the run on this machine (here), whose speed is then measured, on an instance type of the "
-              "catalogue, or on the machine described by a JSON file of rates (`tessera bench plan`).")
+              "Forecast the run on this machine (here), whose speed is then measured, on an instance type "
+              "of the catalogue, or on the machine that a .json file of rates describes (docs/plan.md).")
         .value_name = "here|NAME|FILE";
     limit_flag(table->add("nnodes", &num_nodes_, "Number of nodes. A search tries only this number."), 1,
                kMaxNodes);
-    limit_flag(
-        table->add("nproc_per_node", &local_world_size_, "Ranks on each node. A search tries only this number."),
-        1, kMaxLocalRanks);
+    limit_flag(table->add("nproc_per_node", &local_world_size_,
+                          "Ranks on each node. A search tries only this number."),
+               1, kMaxLocalRanks);
     table->add_size("memory", &memory_, "64GiB",
                     "Memory of a node, such as 64GiB. Defaults to this machine's memory, or to its cgroup "
                     "limit if that is lower.");
-    table->add("network_gbps", &network_gbps_,
-               "Network speed of a node in each direction, in 10^9 bits per second; 25 unless the machine says "
-               "otherwise.");
+    table->add(
+        "network_gbps", &network_gbps_,
+        "Network speed of a node in each direction, in 10^9 bits per second; 25 unless the machine says "
+        "otherwise.");
     table->add("tflops", &tflops_,
                "Arithmetic peak of a node in TFLOPS. By default this machine's peak is measured, unless "
                "measure_peak is false, in which case no times are shown.");
-    table->add("mfu", &mfu_,
-               "Share of the peak that the model's own operations reach, above 0 and at most 1, instead of the "
-               "model of each operation's time.");
+    table->add(
+        "mfu", &mfu_,
+        "Share of the peak that the model's own operations reach, above 0 and at most 1, instead of the "
+        "model of each operation's time.");
   }
 
   void declare_search_flags(FlagTable* table) {
@@ -138,15 +165,18 @@ class PlanCommand : public Command {
         .value_name = "NAME...";
     table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
         .value_name = "FILE";
-    limit_flag(table->add("max_nodes", &max_nodes_, "Most nodes to try: 1, 2, 4, ... up to this."), 1, kMaxNodes);
-    table->add_choice("sort", &sort_, {"pareto", "price", "time"},
-                      "Show combinations that nothing beats in both time and price (pareto), or all by price or "
-                      "time, one for each instance type and number of nodes.");
+    limit_flag(table->add("max_nodes", &max_nodes_, "Most nodes to try: 1, 2, 4, ... up to this."), 1,
+               kMaxNodes);
+    table->add_choice(
+        "sort", &sort_, {"pareto", "price", "time"},
+        "Show combinations that nothing beats in both time and price (pareto), or all by price or "
+        "time, one for each instance type and number of nodes.");
     limit_flag(table->add("top", &top_, "Most combinations to show."), 1, 100'000);
     table->add("max_hours", &max_hours_, "Leave out what takes more hours for the whole job.");
     table->add("max_price", &max_price_, "Leave out what costs more USD for the whole job.");
     table->add("spot", &spot_, "Use the catalogue's typical spot prices.");
-    table->add("plot", &plot_, "Draw hours and price of all combinations into an SVG file.").value_name = "FILE";
+    table->add("plot", &plot_, "Draw hours and price of all combinations into an SVG file.").value_name =
+        "FILE";
   }
 
   // Whether the catalogue is searched; otherwise one kind of machine is shown.
@@ -161,6 +191,9 @@ class PlanCommand : public Command {
       if (!table.is_set(name)) continue;
       const bool shared = std::ranges::find(kSharedFlags, std::string_view(name)) != kSharedFlags.end();
       if (shared && has_instances) continue;
+      if (of_search.empty() && !catalogue_.empty() && machine_.empty()) {
+        fail(ExitCode::kUsage, "--catalogue is for a search with --instances, or for --machine NAME");
+      }
       if (of_search.empty()) return false;
       fail(ExitCode::kUsage, "--{} describes one kind of machine, --{} is for a search among many{}", name,
            of_search, shared ? ": add --instances all to search with this number" : ": give one of the two");
@@ -215,6 +248,9 @@ class PlanCommand : public Command {
                                     : std::max<int64_t>(1, machine.num_cores / local_world_size_);
     const RunForecast forecast =
         forecast_run(args_, config, cluster, num_threads, job_size(args_, config, world_size, tokens_));
+    if (machine.prices) {
+      for (const std::string& note : machine.prices->notes()) log_info("{}", note);
+    }
     write_output(json_ ? forecast_json(forecast) : forecast_text(forecast));
     flush_output();
     if (!forecast.refusal.empty()) fail(ExitCode::kBadConfig, "{}", forecast.refusal);
@@ -230,13 +266,17 @@ class PlanCommand : public Command {
       options.schedule =
           args_.gather_schedule == "per_layer" ? GatherSchedule::kPerLayer : GatherSchedule::kPerStep;
     }
-    if (table->is_set("gradient_checkpointing")) options.gradient_checkpointing = args_.gradient_checkpointing;
+    if (table->is_set("gradient_checkpointing"))
+      options.gradient_checkpointing = args_.gradient_checkpointing;
     // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
     // rank would mislead.
     set_log_level(LogLevel::kError);
     resolve_training_arguments(*table, 1, &args_);
     set_log_level(args_.lowest_log_level());
-    if (!args_.deepspeed.empty()) options.zero_stage = static_cast<int>(*args_.zero_stage);
+    if (!args_.deepspeed.empty()) {  // the file must say the same as the layout
+      options.zero_stage = static_cast<int>(*args_.zero_stage);
+      options.micro_batch_rows = args_.per_device_train_batch_size;
+    }
 
     SearchView view;
     view.order = sort_ == "price"  ? SearchOrder::kPrice
@@ -251,15 +291,16 @@ class PlanCommand : public Command {
     const JobSize job = job_size(args_, config, 1, tokens_).value_or(assumed_job(args_, config, 1));
     const PlanSearch search(args_, config, job, all ? catalogue : select_instances(catalogue, instances_),
                             options, view);
-    const std::string command = search.command(*table, num_training_flags_, preset_);
+    const std::string command = search.command(given_, preset_);
     if (!plot_.empty()) search.draw(plot_);
-    write_output(json_ ? search.json(command) : search.text(command));
+    write_output(json_ ? search.json(command) : search.text(command, preset_));
     flush_output();
     search.check_any_fits();
   }
 
   TrainingArguments args_;
   size_t num_training_flags_ = 0;
+  std::vector<const Flag*> given_;  // of these, on the command line
   std::string preset_;
   int64_t vocab_size_ = 32000;
   std::optional<int64_t> tokens_;

@@ -45,7 +45,8 @@ JobSize job_of_steps(const TrainingArguments& args, int64_t step_rows, int64_t r
 JobSize job_of_dataset(TrainingArguments args, const ModelConfig& config, int64_t world_size,
                        int64_t row_limit) {
   if (needs_tokenizer(args.dataset) && tokenizer_folder(args).empty()) {
-    fail(ExitCode::kUsage, "--dataset: counting its tokens needs a tokenizer: give --tokenizer DIR with --preset");
+    fail(ExitCode::kUsage,
+         "--dataset: counting its tokens needs a tokenizer: give --tokenizer DIR with --preset");
   }
   args.eval_strategy = "no";  // what is evaluated is not read
   args.eval_on_start = false;
@@ -64,9 +65,9 @@ JobSize job_of_dataset(TrainingArguments args, const ModelConfig& config, int64_
   const double mean =
       static_cast<double>(data.train.num_tokens()) / static_cast<double>(data.train.num_rows());
   job.mean_row_tokens = std::llround(std::ceil(mean));
-  const std::string rows = fmt::format("{} of {}", format_count(options.num_rows, "row"),
-                                       format_count(std::llround(mean * static_cast<double>(options.num_rows)),
-                                                    "token"));
+  const std::string rows =
+      fmt::format("{} of {}", format_count(options.num_rows, "row"),
+                  format_count(std::llround(mean * static_cast<double>(options.num_rows)), "token"));
   if (args.max_steps > 0) {
     job.num_steps = args.max_steps;
     job.num_tokens = static_cast<double>(args.max_steps * step_rows) * mean;

@@ -102,13 +102,22 @@ PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments&
          flags.tflops ? "tflops" : "mfu");
   }
   PlanMachine machine = flags.machine.empty() || flags.machine == "here" ? this_machine(flags, args)
-                        : flags.machine.ends_with(".json")               ? machine_of_file(flags.machine)
-                                                           : machine_of_instance(flags.machine, flags.catalogue);
+                        : flags.machine.ends_with(".json")
+                            ? machine_of_file(flags.machine)
+                            : machine_of_instance(flags.machine, flags.catalogue);
   if (!flags.memory.empty()) {
     machine.cluster.node_memory_bytes = parse_bytes(flags.memory).value();
     machine.cluster.memory_is_of_this_machine = false;
   }
   if (flags.network_gbps) machine.cluster.network_gbps = *flags.network_gbps;
+  if (flags.machine == "here" && machine.cluster.rates) {
+    MeasuringOptions options;
+    options.optimizer = args.optim;
+    options.rates = *machine.cluster.rates;
+    options.rates.network_gbps = machine.cluster.network_gbps;
+    machine.prices = std::make_unique<MeasuredPrices>(options);
+    machine.cluster.prices = machine.prices.get();
+  }
   return machine;
 }
 

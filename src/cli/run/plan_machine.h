@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "arguments/arguments.h"
 #include "plan/forecast.h"
 #include "plan/instances/catalogue.h"
+#include "plan/time/measured_prices.h"
 
 namespace tessera {
 
@@ -24,6 +26,7 @@ struct PlanMachineFlags {
 struct PlanMachine {
   ClusterShape cluster;  // but for the number of nodes and ranks
   int64_t num_cores = 1;
+  std::unique_ptr<MeasuredPrices> prices;  // of the cluster, if they are measured
 };
 
 // Measures this machine if it has to. Error(kUsage) for flags that contradict each other.

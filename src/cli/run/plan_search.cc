@@ -35,11 +35,9 @@ std::string flag_word(const std::string& name, const std::vector<std::string>& v
 
 // What the layout sets.
 std::vector<std::string> layout_words(const Layout& layout, int64_t step_rows) {
-  std::vector<std::string> words = {
-      fmt::format("--per_device_train_batch_size {}", layout.micro_batch_rows)};
-  if (layout.micro_batch_rows * layout.accumulation * layout.world_size() == step_rows) {
-    words.push_back(fmt::format("--gradient_accumulation_steps {}", layout.accumulation));
-  } else {
+  std::vector<std::string> words = {fmt::format("--per_device_train_batch_size {}", layout.micro_batch_rows),
+                                    fmt::format("--gradient_accumulation_steps {}", layout.accumulation)};
+  if (layout.micro_batch_rows * layout.accumulation * layout.world_size() != step_rows) {
     words.push_back(fmt::format("--global_batch_size {}", step_rows));
   }
   if (layout.gradient_checkpointing) words.emplace_back("--gradient_checkpointing");
@@ -58,8 +56,7 @@ PlanSearch::PlanSearch(const TrainingArguments& args, const ModelConfig& config,
       view_(view),
       result_(search_instances(args, config, job, instances, options)) {}
 
-std::string PlanSearch::command(const FlagTable& table, size_t num_training_flags,
-                                const std::string& preset) const {
+std::string PlanSearch::command(const std::vector<const Flag*>& given, const std::string& preset) const {
   const std::optional<size_t> best = best_of(result_, view_);
   if (!best) return "";
   const Layout& layout = result_.combinations[*best].layout;
@@ -71,32 +68,33 @@ std::string PlanSearch::command(const FlagTable& table, size_t num_training_flag
   }
   if (layout.world_size() > 1) words.push_back(fmt::format("--nproc_per_node {}", layout.local_world_size));
   words.emplace_back("train");
-  static const std::set<std::string> kOfLayout = {
-      "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size",
-      "gradient_checkpointing",      "zero_stage",                  "gather_schedule"};
-  std::set<std::string> given;
-  for (size_t i = 0; i < num_training_flags; ++i) {
-    const Flag& flag = table.flags()[i];
-    if (!table.is_set(flag.name) || !flag.get || kOfLayout.contains(flag.name)) continue;
-    std::vector<std::string> values = flag.get();
-    if (const auto name = args_.hub_names.find(flag.name); name != args_.hub_names.end()) {
-      values = {name->second};
-    }
-    given.insert(flag.name);
-    words.push_back(flag_word(flag.name, values));
+  static const std::set<std::string> kOfLayout = {"per_device_train_batch_size",
+                                                  "gradient_accumulation_steps",
+                                                  "global_batch_size",
+                                                  "gradient_checkpointing",
+                                                  "zero_stage",
+                                                  "gather_schedule"};
+  std::set<std::string> names;
+  for (const Flag* flag : given) {
+    if (kOfLayout.contains(flag->name)) continue;
+    const auto on_hub = args_.hub_names.find(flag->name);
+    words.push_back(flag_word(flag->name, on_hub == args_.hub_names.end()
+                                              ? flag->get()
+                                              : std::vector<std::string>{on_hub->second}));
+    names.insert(flag->name);
   }
   // A file may set what a plan does not need.
-  if (!given.contains("config")) {
-    if (!given.contains("model")) words.push_back(fmt::format("--model {}", preset));
-    if (!given.contains("dataset")) words.emplace_back("--dataset FILE");
-    if (!given.contains("output_dir")) words.emplace_back("--output_dir DIR");
+  if (!names.contains("config")) {
+    if (!names.contains("model")) words.emplace_back(preset.empty() ? "--model DIR" : "--model MODEL");
+    if (!names.contains("dataset")) words.emplace_back("--dataset FILE");
+    if (!names.contains("output_dir")) words.emplace_back("--output_dir DIR");
   }
   const std::vector<std::string> of_layout = layout_words(layout, result_.step_rows);
   words.insert(words.end(), of_layout.begin(), of_layout.end());
   return shell_lines(words);
 }
 
-std::string PlanSearch::text(const std::string& command) const {
+std::string PlanSearch::text(const std::string& command, const std::string& preset) const {
   std::string text = table_text(result_, view_);
   const std::string refusals = refusal_text(result_, view_);
   const std::optional<size_t> best = best_of(result_, view_);
@@ -104,16 +102,21 @@ std::string PlanSearch::text(const std::string& command) const {
   const Combination& combination = result_.combinations[*best];
   const Instance& instance = result_.instances[combination.instance];
   const Layout& layout = combination.layout;
-  text += fmt::format("\nbest     {} of {}: {} hours, {} USD on demand, about {} as spot\n",
-                      format_count(layout.num_nodes, "node"), instance.name, three_digits(combination.hours),
-                      three_digits(combination.usd), three_digits(combination.spot_usd));
-  if (combination.kwh) text += fmt::format("         about {} kWh of processors\n", three_digits(*combination.kwh));
+  text += fmt::format(
+      "\nbest     {} of {}: {} hours\n         {} USD on demand, about {} as spot{}\n",
+      format_count(layout.num_nodes, "node"), instance.name, three_digits(combination.hours),
+      three_digits(combination.usd), three_digits(combination.spot_usd),
+      combination.kwh ? fmt::format("; about {} kWh of processors", three_digits(*combination.kwh)) : "");
   text += fmt::format("time     {} s a step\n{}", three_digits(combination.time.step_s()),
                       indented(step_time_text(combination.time)));
   const MemoryPlan memory = memory_of(args_, config_, result_.job, instance, combination);
   text += "memory\n" + indented(memory_table(memory, instance.usable_bytes()));
   text += layout.num_nodes > 1 ? "run      on every node, with its node_rank and the address of the first\n"
                                : "run\n";
+  if (!preset.empty()) {
+    text +=
+        fmt::format("  tessera init --preset {} --tokenizer DIR --output MODEL   # on one of them\n", preset);
+  }
   text += indented(command);
   return refusals.empty() ? text : text + "\n" + refusals;
 }
@@ -125,14 +128,13 @@ void PlanSearch::draw(const std::string& path) const {
 void PlanSearch::check_any_fits() const {
   if (best_of(result_, view_)) return;
   if (!result_.combinations.empty()) {
-    const auto least = [&](auto member) {
-      return std::ranges::min(result_.combinations, {}, member);
-    };
-    fail(ExitCode::kBadConfig,
-         "no combination is within --max_hours and --max_price: the fastest takes {} hours, the cheapest {} "
-         "USD",
-         three_digits(least(&Combination::hours).hours),
-         three_digits(money_of(least([&](const Combination& each) { return money_of(each, view_); }), view_)));
+    const auto least = [&](auto member) { return std::ranges::min(result_.combinations, {}, member); };
+    fail(
+        ExitCode::kBadConfig,
+        "no combination is within --max_hours and --max_price: the fastest takes {} hours, the cheapest {} "
+        "USD",
+        three_digits(least(&Combination::hours).hours),
+        three_digits(money_of(least([&](const Combination& each) { return money_of(each, view_); }), view_)));
   }
   int64_t needed = INT64_MAX, there = 0;
   for (const Refusal& refusal : result_.refusals) {
@@ -144,9 +146,9 @@ void PlanSearch::check_any_fits() const {
          format_count(result_.step_rows, "row"));
   }
   fail(ExitCode::kBadConfig,
-       "the run fits on none of the {}: a node needs at least {}, the largest has {}: allow more with "
+       "the run fits on no instance type: a node needs at least {}, the largest has {}: allow more with "
        "--max_nodes, or shorten --max_length",
-       format_count(std::ssize(result_.instances), "instance type"), format_bytes(needed), format_bytes(there));
+       format_bytes(needed), format_bytes(there));
 }
 
 }  // namespace tessera

@@ -17,10 +17,11 @@ class PlanSearch {
   PlanSearch(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
              const std::vector<Instance>& instances, const SearchOptions& options, const SearchView& view);
 
-  // The command line of the best combination on its first node; "" if nothing fits. Keeps what was set of the
-  // first `num_training_flags` flags.
-  std::string command(const FlagTable& table, size_t num_training_flags, const std::string& preset) const;
-  std::string text(const std::string& command) const;
+  // The command line of the best combination on its first node, with the flags `given` that do not belong to
+  // the layout; "" if nothing fits.
+  std::string command(const std::vector<const Flag*>& given, const std::string& preset) const;
+  // `preset` is the name of a model that does not exist yet, or "".
+  std::string text(const std::string& command, const std::string& preset) const;
   std::string json(const std::string& command) const { return search_json(result_, view_, command); }
   void draw(const std::string& path) const;
   // Error(kBadConfig) if nothing fits, or nothing within the limits of the view.

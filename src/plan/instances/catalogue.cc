@@ -82,10 +82,9 @@ struct Processor {
 
 Processor read_processor(const JsonNode& all, const std::string& name) {
   const JsonNode node =
-      checked(all[name],
-              {"name", "instruction_set", "cores_per_socket", "numa_nodes_per_socket", "threads_per_core",
-               "clock_ghz", "product_clock_ghz", "memory_channels", "memory_mt_per_s", "watts_per_socket",
-               "unconfirmed"});
+      checked(all[name], {"name", "instruction_set", "cores_per_socket", "numa_nodes_per_socket",
+                          "threads_per_core", "clock_ghz", "product_clock_ghz", "memory_channels",
+                          "memory_mt_per_s", "watts_per_socket", "unconfirmed"});
   Processor processor;
   processor.name = text_of(node["name"]);
   const std::string& isa = node["instruction_set"].string();
@@ -128,8 +127,8 @@ Instance read_family(const JsonNode& node, const std::string& name, const Proces
 }
 
 Instance read_size(const JsonNode& any, const Instance& family, const Processor& processor) {
-  const JsonNode node = checked(any, {"size", "vcpus", "memory_gib", "network_gbps", "burst_gbps", "efa_cards",
-                                      "nvme_gb", "usd_per_hour", "unconfirmed"});
+  const JsonNode node = checked(any, {"size", "vcpus", "memory_gib", "network_gbps", "burst_gbps",
+                                      "efa_cards", "nvme_gb", "usd_per_hour", "unconfirmed"});
   Instance instance = family;
   instance.name = family.family + "." + text_of(node["size"]);
   instance.num_vcpus = node["vcpus"].integer(1, 8192);
@@ -170,8 +169,9 @@ std::vector<Instance> parse_catalogue(std::string_view json, const std::string& 
   std::vector<Instance> instances;
   std::set<std::string> names;
   for (const auto& [family_name, unused] : root["families"].object().items()) {
-    const JsonNode node = checked(root["families"][family_name], {"provider", "region", "date", "processor",
-                                                                 "spot_share", "unconfirmed", "sources", "sizes"});
+    const JsonNode node =
+        checked(root["families"][family_name],
+                {"provider", "region", "date", "processor", "spot_share", "unconfirmed", "sources", "sizes"});
     const std::string& processor_name = node["processor"].string();
     if (!root["processors"].contains(processor_name)) node["processor"].expected("a name of 'processors'");
     const Processor processor = read_processor(root["processors"], processor_name);

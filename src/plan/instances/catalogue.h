@@ -1,5 +1,5 @@
-// The machines that can be rented: a data file of instance types (instances.json, described by docs/plan.md and
-// stated by instances.schema.json), part of the program and replaceable by a file of the user.
+// The machines that can be rented: a data file of instance types (instances.json, described by docs/plan.md
+// and stated by instances.schema.json), part of the program and replaceable by a file of the user.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +43,8 @@ std::vector<Instance> shipped_catalogue();
 // Its text.
 std::string_view shipped_catalogue_json();
 
-// Instances that match any of the names or globs ("c7i.*"), in the order of the catalogue. Error(kUsage) for a
-// pattern that matches none.
+// Instances that match any of the names or globs ("c7i.*"), in the order of the catalogue. Error(kUsage) for
+// a pattern that matches none.
 std::vector<Instance> select_instances(const std::vector<Instance>& catalogue,
                                        const std::vector<std::string>& patterns);
 

@@ -74,7 +74,8 @@ TEST(ShippedCatalogue, PriceOfAVcpuIsAConstantOfItsFamily) {
 }
 
 TEST(ShippedCatalogue, ABareInstanceHasWhatItsSocketHas) {
-  const std::vector<Instance> found = select_instances(shipped_catalogue(), {"c7i.metal-48xl", "c7i.24xlarge"});
+  const std::vector<Instance> found =
+      select_instances(shipped_catalogue(), {"c7i.metal-48xl", "c7i.24xlarge"});
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[1].name, "c7i.metal-48xl");
   EXPECT_EQ(found[1].facts.num_cores, 96);
@@ -93,7 +94,8 @@ TEST(ShippedCatalogue, FollowsItsJsonSchema) {
   const std::string folder = (source_folder() / "src/plan/instances").string();
   const std::string program =
       "import sys, json, jsonschema; f = sys.argv[1]; "
-      "jsonschema.validate(json.load(open(f + '/instances.json')), json.load(open(f + '/instances.schema.json')))";
+      "jsonschema.validate(json.load(open(f + '/instances.json')), json.load(open(f + "
+      "'/instances.schema.json')))";
   if (std::system("python3 -c 'import jsonschema' 2>/dev/null") != 0) {
     GTEST_SKIP() << "python3-jsonschema is not installed";
   }
@@ -107,10 +109,12 @@ TEST(SelectInstances, TakesNamesAndPatternsInTheOrderOfTheCatalogue) {
     for (const Instance& instance : select_instances(catalogue, patterns)) found.push_back(instance.name);
     return found;
   };
-  EXPECT_THAT(names({"m7i.2xlarge", "c7i.xlarge", "c7i.x*"}), testing::ElementsAre("c7i.xlarge", "m7i.2xlarge"));
+  EXPECT_THAT(names({"m7i.2xlarge", "c7i.xlarge", "c7i.x*"}),
+              testing::ElementsAre("c7i.xlarge", "m7i.2xlarge"));
   EXPECT_EQ(names({"*"}).size(), catalogue.size());
-  expect_error(ExitCode::kUsage, {"--instances", "'c9i.*'", "its families are c7i, c8i, i7ie"},
-               [&] { select_instances(catalogue, {"c7i.*", "c9i.*"}); });
+  expect_error(ExitCode::kUsage, {"--instances", "'c9i.*'", "its families are c7i, c8i, i7ie"}, [&] {
+    select_instances(catalogue, {"c7i.*", "c9i.*"});
+  });
 }
 
 // A small catalogue as another cloud would have it.
@@ -160,7 +164,9 @@ TEST(Catalogue, EveryFaultIsOneLineWithFileFieldExpectedAndFound) {
       {"/processors/milan/clock_ghz", nullptr, {"clock_ghz", "a number from 0.1 to 10", "nothing"}},
       {"/processors/milan/name", "", {"processors.milan.name", "printable"}},
       {"/processors/milan/name", "Bü", {"processors.milan.name", "printable"}},
-      {"/processors/milan/unconfirmed", {"clock"}, {"unconfirmed[0]", "the name of a field beside it", "clock"}},
+      {"/processors/milan/unconfirmed",
+       {"clock"},
+       {"unconfirmed[0]", "the name of a field beside it", "clock"}},
       {"/families/hb/processor", "rome", {"families.hb.processor", "a name of 'processors'", "rome"}},
       {"/families/hb/date", "31.1.2026", {"families.hb.date", "2026-07-20", "31.1.2026"}},
       {"/families/hb/spot_share", 1.5, {"families.hb.spot_share", "a number from 0.01 to 1", "1.5"}},
@@ -184,7 +190,12 @@ TEST(Catalogue, EveryFaultIsOneLineWithFileFieldExpectedAndFound) {
   for (const Fault& fault : faults) {
     SCOPED_TRACE(fault.pointer);
     json document = small_catalogue();
-    document[json::json_pointer(fault.pointer)] = fault.value;
+    const json::json_pointer pointer(fault.pointer);
+    if (fault.value.is_null()) {
+      document[pointer.parent_pointer()].erase(pointer.back());
+    } else {
+      document[pointer] = fault.value;
+    }
     std::vector<std::string> parts = fault.message;
     parts.emplace_back("mine.json");
     expect_error(ExitCode::kBadData, parts, [&] { parse_catalogue(document.dump(), "mine.json"); });

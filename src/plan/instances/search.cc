@@ -4,7 +4,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -51,7 +50,7 @@ class Search {
     bool any = false;
     for (const int num_nodes : node_counts()) {
       std::optional<Combination> best;
-      for (const int ranks : rank_counts(result_.instances[index])) {
+      for (const int ranks : rank_counts(result_.instances[index], num_nodes)) {
         try_ranks(index, num_nodes, ranks, prices, &best, &nearest);
       }
       if (!best) continue;
@@ -69,12 +68,13 @@ class Search {
     return counts;
   }
 
-  // One rank, two, and one on each NUMA node.
-  std::vector<int> rank_counts(const Instance& instance) const {
+  // One or two on each NUMA node: the model of time does not know what threads lose that use the memory of
+  // another one. A single rank if a step has too few rows.
+  std::vector<int> rank_counts(const Instance& instance, int num_nodes) const {
     if (options_.local_world_size) return {*options_.local_world_size};
-    std::set<int> counts = {1, 2, static_cast<int>(instance.num_numa_nodes)};
-    std::erase_if(counts, [&](int ranks) { return ranks > instance.facts.num_cores; });
-    return {counts.begin(), counts.end()};
+    const auto per_numa_node = static_cast<int>(instance.num_numa_nodes);
+    if (per_numa_node * num_nodes > step_rows_) return {1};
+    return {per_numa_node, 2 * per_numa_node};
   }
 
   // Stages and schedules in the order of their speed. Stage 1 takes more memory than stage 2 and saves
@@ -106,9 +106,12 @@ class Search {
     layout.num_nodes = num_nodes;
     layout.local_world_size = local_world_size;
     layout.num_threads = instance.facts.num_cores / local_world_size;
+    if (args_.num_threads > 0) layout.num_threads = std::min(layout.num_threads, args_.num_threads);
     const int64_t world_size = layout.world_size();
     bool fits = layout.num_threads >= 1;
-    for (int64_t rows = 1; fits && rows * world_size <= step_rows_; rows *= 2) {
+    const int64_t most_rows = options_.micro_batch_rows.value_or(step_rows_ / world_size);
+    for (int64_t rows = options_.micro_batch_rows.value_or(1);
+         fits && rows <= most_rows && rows * world_size <= step_rows_; rows *= 2) {
       fits = false;
       layout.micro_batch_rows = rows;
       layout.accumulation = accumulation_of_global_batch(step_rows_, rows, world_size);
@@ -224,8 +227,7 @@ SearchResult search_instances(const TrainingArguments& args, const ModelConfig& 
 MemoryPlan memory_of(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
                      const Instance& instance, const Combination& combination) {
   const Layout& layout = combination.layout;
-  const TrainingArguments run =
-      arguments_for(args, layout, global_batch_rows(args.batch_options(1)));
+  const TrainingArguments run = arguments_for(args, layout, global_batch_rows(args.batch_options(1)));
   const PlannedModel planned(config, args.training_dtype(), layout.num_threads);
   const PlannedStep step(run, *planned.model, layout.num_nodes, layout.local_world_size, layout.num_threads,
                          job.max_row_tokens);

@@ -25,6 +25,7 @@ struct SearchOptions {
   std::optional<int> zero_stage;
   std::optional<GatherSchedule> schedule;
   std::optional<bool> gradient_checkpointing;
+  std::optional<int64_t> micro_batch_rows;
 };
 
 // How a run is laid out on machines.
@@ -51,7 +52,7 @@ struct Combination {
   StepTime time;
   double tokens_per_s = 0;
   double hours = 0;
-  double usd = 0;      // on demand
+  double usd = 0;  // on demand
   double spot_usd = 0;
   std::optional<double> kwh;  // processors and what the catalogue counts with them
 };

@@ -44,15 +44,18 @@ class Axis {
     return from_ + (std::log10(value) - low_) / (high_ - low_) * (to_ - from_);
   }
 
-  // 1, 2 and 5 times powers of ten, or powers alone where these are many.
+  // Round numbers, the fewer the longer the axis.
   std::vector<double> ticks() const {
+    const double decades = high_ - low_;
+    const std::vector<double> digits = decades < 0.7 ? std::vector<double>{1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8}
+                                       : decades < 1.5 ? std::vector<double>{1, 1.5, 2, 3, 5, 7}
+                                       : decades < 3   ? std::vector<double>{1, 2, 5}
+                                                       : std::vector<double>{1};
     std::vector<double> values;
-    const bool fine = high_ - low_ < 3;
     for (int power = static_cast<int>(std::floor(low_)); power <= high_; ++power) {
-      for (const double digit : {1.0, 2.0, 5.0}) {
+      for (const double digit : digits) {
         const double value = digit * std::pow(10, power);
-        const bool is_inside = std::log10(value) >= low_ && std::log10(value) <= high_;
-        if (is_inside && (fine || digit == 1)) values.push_back(value);
+        if (std::log10(value) >= low_ && std::log10(value) <= high_) values.push_back(value);
       }
     }
     return values;
@@ -63,28 +66,44 @@ class Axis {
   double from_, to_;
 };
 
+std::string tick_text(double value) {
+  return value >= 1000 ? format_count(std::llround(value)) : fmt::format("{:g}", value);
+}
+
 struct Box {
   double left, top, right, bottom;
   bool overlaps(const Box& other) const {
     return left < other.right && other.left < right && top < other.bottom && other.top < bottom;
+  }
+  double distance(double x, double y) const {
+    return std::hypot(std::max({left - x, 0.0, x - right}), std::max({top - y, 0.0, y - bottom}));
   }
 };
 
 // Finds room for labels beside their points.
 class Labels {
  public:
-  void occupy(const Box& box) { taken_.push_back(box); }
+  void add_point(double x, double y) {
+    points_.push_back({x - kPointRadius, y - kPointRadius, x + kPointRadius, y + kPointRadius});
+    taken_.push_back(points_.back());
+  }
 
-  // The baseline's start of a label for the point at (x, y), if there is room near it.
+  // The baseline's start of a label for the point at (x, y), if there is room nearer to it than to another.
   bool place(double x, double y, size_t length, double* label_x, double* label_y) {
     const double width = static_cast<double>(length) * kCharWidth;
-    const double offsets[][2] = {{9, 4},           {-width - 9, 4},     {9, -9},           {9, 17},
-                                 {-width - 9, -9}, {-width - 9, 17},    {-width / 2, -12}, {-width / 2, 20},
-                                 {14, -22},        {-width - 14, 30},   {14, 30},          {-width - 14, -22}};
+    const double offsets[][2] = {{10, 4},           {-width / 2, -12}, {-width / 2, 21},  {10, -9},
+                                 {10, 17},          {-width - 10, 4},  {-width - 10, -9}, {-width - 10, 17},
+                                 {-width / 2, -26}, {-width / 2, 35}};
     for (const auto& [dx, dy] : offsets) {
       const Box box = {x + dx, y + dy - kLabelHeight + 3, x + dx + width, y + dy + 3};
       if (box.left < kLeft || box.right > kWidth - 4 || box.top < kTop - 16 || box.bottom > kBottom) continue;
-      if (std::ranges::any_of(taken_, [&](const Box& other) { return box.overlaps(other); })) continue;
+      const auto overlaps = [&](const Box& other) { return box.overlaps(other); };
+      const double own = box.distance(x, y);
+      const auto is_nearer = [&](const Box& point) {
+        const double px = (point.left + point.right) / 2, py = (point.top + point.bottom) / 2;
+        return box.distance(px, py) < own;
+      };
+      if (std::ranges::any_of(taken_, overlaps) || std::ranges::any_of(points_, is_nearer)) continue;
       taken_.push_back(box);
       *label_x = x + dx;
       *label_y = y + dy;
@@ -94,7 +113,10 @@ class Labels {
   }
 
  private:
-  std::vector<Box> taken_;
+  static constexpr double kPointRadius = 6;
+
+  std::vector<Box> points_;
+  std::vector<Box> taken_;  // points and labels
 };
 
 std::string point_name(const SearchResult& result, const Combination& each) {
@@ -134,10 +156,9 @@ class Picture {
 
   void open() {
     const std::string title = "Hours and cost of the job on each machine";
-    std::string description = fmt::format(
-        "{} of {}. The fastest to the cheapest that nothing beats in both:",
-        format_count(std::ssize(points_), "combination"),
-        format_count(std::llround(result_.job.num_tokens), "token"));
+    std::string description = fmt::format("{} of {}. The fastest to the cheapest that nothing beats in both:",
+                                          format_count(std::ssize(points_), "combination"),
+                                          format_count(std::llround(result_.job.num_tokens), "token"));
     for (const size_t i : front_) {
       description += fmt::format(" {} in {} hours for {} USD;", point_name(result_, result_.combinations[i]),
                                  three_digits(hours(i)), three_digits(money(i)));
@@ -163,25 +184,25 @@ class Picture {
   }
 
   void line(double x1, double y1, double x2, double y2, const char* color) {
-    out_ += fmt::format(
-        "<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1, y1, x2, y2,
-        color);
+    out_ += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1,
+                        y1, x2, y2, color);
   }
 
   void draw_axes(const Axis& x, const Axis& y) {
     for (const double value : x.ticks()) {
       line(x.pixel(value), kTop, x.pixel(value), kBottom, "#e4e7eb");
-      text(x.pixel(value), kBottom + 18, "middle", three_digits(value));
+      text(x.pixel(value), kBottom + 18, "middle", tick_text(value));
     }
     for (const double value : y.ticks()) {
       line(kLeft, y.pixel(value), kRight, y.pixel(value), "#e4e7eb");
-      text(kLeft - 8, y.pixel(value) + 4, "end", three_digits(value));
+      text(kLeft - 8, y.pixel(value) + 4, "end", tick_text(value));
     }
     line(kLeft, kBottom, kRight, kBottom, "#7b8794");
     line(kLeft, kTop, kLeft, kBottom, "#7b8794");
     text((kLeft + kRight) / 2, kBottom + 42, "middle", "hours");
-    out_ += fmt::format("<text transform=\"translate(24 {}) rotate(-90)\" text-anchor=\"middle\">USD</text>\n",
-                        (kTop + kBottom) / 2);
+    out_ +=
+        fmt::format("<text transform=\"translate(24 {}) rotate(-90)\" text-anchor=\"middle\">USD</text>\n",
+                    (kTop + kBottom) / 2);
   }
 
   void draw_point(size_t i, const Axis& x, const Axis& y, double radius, const char* style) {
@@ -205,10 +226,10 @@ class Picture {
     for (const size_t i : front_) {
       const double px = x.pixel(hours(i)), py = y.pixel(money(i));
       path += fmt::format("{:.1f},{:.1f} ", px, py);
-      labels.occupy({px - 6, py - 6, px + 6, py + 6});
+      labels.add_point(px, py);
     }
-    out_ += fmt::format(
-        "<polyline points=\"{}\" fill=\"none\" stroke=\"#0b69a3\" stroke-width=\"1.5\"/>\n", path);
+    out_ += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"#0b69a3\" stroke-width=\"1.5\"/>\n",
+                        path);
     const std::optional<size_t> best = best_of(result_, view_);
     for (const size_t i : front_) {
       draw_point(i, x, y, i == best ? 7 : 5, "fill=\"#0b69a3\" stroke=\"#ffffff\"");

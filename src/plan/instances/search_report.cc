@@ -40,7 +40,10 @@ std::vector<Cost> costs_of(const SearchResult& result, const std::vector<size_t>
   return costs;
 }
 
-std::string in_gib(int64_t bytes) { return three_digits(static_cast<double>(bytes) / (int64_t{1} << 30)); }
+std::string in_gib(int64_t bytes) {
+  const double gib = static_cast<double>(bytes) / (int64_t{1} << 30);
+  return gib < 100 ? three_digits(gib) : fmt::format("{:.0f}", gib);
+}
 
 // "4x2": nodes and ranks on each.
 std::string ranks_text(const Layout& layout) {
@@ -53,7 +56,7 @@ std::string zero_text(const Layout& layout) {
 }
 
 std::string table_line(const std::vector<std::string>& cells) {
-  constexpr int kWidths[] = {15, 6, 4, 4, 5, 9, 7, 7, 6, 8};
+  constexpr int kWidths[] = {15, 6, 4, 4, 5, 9, 7, 8, 6, 7};
   std::string line;
   for (size_t i = 0; i < cells.size(); ++i) {
     const int width = kWidths[i];
@@ -64,12 +67,11 @@ std::string table_line(const std::vector<std::string>& cells) {
 
 std::string combination_line(const SearchResult& result, const Combination& each, const SearchView& view) {
   const Instance& instance = result.instances[each.instance];
-  return table_line({instance.name, ranks_text(each.layout), zero_text(each.layout),
-                     each.layout.gradient_checkpointing ? "yes" : "no",
-                     std::to_string(each.layout.micro_batch_rows),
-                     in_gib(each.node_bytes) + "/" + in_gib(instance.usable_bytes()),
-                     three_digits(each.time.step_s()), three_digits(each.tokens_per_s),
-                     three_digits(each.hours), three_digits(money_of(each, view))});
+  return table_line(
+      {instance.name, ranks_text(each.layout), zero_text(each.layout),
+       each.layout.gradient_checkpointing ? "yes" : "no", std::to_string(each.layout.micro_batch_rows),
+       in_gib(each.node_bytes) + "/" + in_gib(instance.usable_bytes()), three_digits(each.time.step_s()),
+       three_digits(each.tokens_per_s), three_digits(each.hours), three_digits(money_of(each, view))});
 }
 
 // Words joined by ", " in lines of at most kColumns, the later ones indented.
@@ -188,8 +190,9 @@ std::string table_text(const SearchResult& result, const SearchView& view) {
   text += "\n" + table_line({"instance", "nodes", "zero", "ckpt", "rows", "GiB used", "step s", "tokens/s",
                              "hours", "USD"});
   for (const size_t i : order) text += combination_line(result, result.combinations[i], view);
-  text += "nodes: x ranks on each; zero: stage, l gathers weights per layer; ckpt: gradient\n"
-          "checkpointing; rows: of a micro-batch; GiB used: of a node, of what it has\n";
+  text +=
+      "nodes: x ranks on each; zero: stage, l gathers weights per layer; ckpt: gradient\n"
+      "checkpointing; rows: of a micro-batch; GiB used: of a node, of what it has\n";
   return text;
 }
 
@@ -253,15 +256,16 @@ std::string search_json(const SearchResult& result, const SearchView& view, cons
   }
   OrderedJson instances = OrderedJson::array();
   for (const size_t i : shown_instances) instances.push_back(instance_json(result.instances[i]));
-  const OrderedJson out = {{"num_parameters", result.num_parameters},
-                           {"step_rows", result.step_rows},
-                           {"job", job_json(result.job)},
-                           {"num_tried", result.num_tried},
-                           {"instances", instances},
-                           {"combinations", combinations},
-                           {"refusals", refusals},
-                           {"best", best ? combination_json(result, result.combinations[*best]) : OrderedJson()},
-                           {"command", command}};
+  const OrderedJson out = {
+      {"num_parameters", result.num_parameters},
+      {"step_rows", result.step_rows},
+      {"job", job_json(result.job)},
+      {"num_tried", result.num_tried},
+      {"instances", instances},
+      {"combinations", combinations},
+      {"refusals", refusals},
+      {"best", best ? combination_json(result, result.combinations[*best]) : OrderedJson()},
+      {"command", command}};
   return out.dump(2) + "\n";
 }
 
