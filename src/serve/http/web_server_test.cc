@@ -181,15 +181,15 @@ TEST(WebServer, ATokenIsAskedForAndKeptInACookie) {
 
 TEST(WebServer, ConnectionsThatSayNothingEnd) {
   TestServer server({.request_timeout = milliseconds(100), .idle_timeout = milliseconds(300)});
+  const Stopwatch time;
   WebClient silent(server.port()), slow(server.port()), kept(server.port());
   slow.send("GET /hello HTTP/1.1\r\nHo");
   kept.send(kGetHello);
   kept.read_until("hello you");
-  const Stopwatch time;
   EXPECT_EQ(silent.read_to_end(), "");
   EXPECT_EQ(slow.read_to_end(), "");
   EXPECT_EQ(kept.read_to_end(), "");
-  EXPECT_GT(time.seconds(), 0.2);
+  EXPECT_GT(time.seconds(), 0.3);
   EXPECT_LT(time.seconds(), 10);
 }
 
@@ -234,14 +234,13 @@ TEST(WebServer, HundredsOfStreamsGetEveryEvent) {
     std::vector<WebClient> clients;
     for (int i = 0; i < 300; ++i) clients.emplace_back(server.port()).send(kGetEvents);
     for (WebClient& client : clients) client.read_until(kAtEnd);
-    Stopwatch time;
     double longest_s = 0;
     for (int i = 1; i <= 50; ++i) {
       const Stopwatch one;
       server.publish(std::string(500, 'x') + std::to_string(i));
       longest_s = std::max(longest_s, one.seconds());
     }
-    EXPECT_LT(longest_s, 0.1);
+    EXPECT_LT(longest_s, 1);
     EXPECT_THAT(web_get(server.port(), "/hello"), HasSubstr("hello you"));
     for (WebClient& client : clients) EXPECT_THAT(client.read_until("x50\n\n"), HasSubstr("x49\n\n"));
     // Half of them leave.
@@ -281,8 +280,8 @@ TEST(WebServer, AReaderThatTakesNothingIsDroppedAndNobodyWaits) {
   }
   const Stopwatch time;
   EXPECT_THAT(web_get(server.port(), "/hello"), HasSubstr("hello you"));
-  EXPECT_LT(time.seconds(), 0.25);
-  std::this_thread::sleep_for(milliseconds(800));
+  EXPECT_LT(time.seconds(), 5);  // one after the other they would take six
+  std::this_thread::sleep_for(milliseconds(1500));
   for (WebClient& client : stuck) EXPECT_LT(client.read_to_end().size(), TestServer::kBigBytes);
 }
 
@@ -323,7 +322,7 @@ TEST(WebServer, TheEndDeliversWhatWasPublished) {
   std::thread end([&] { server.reset(); });
   EXPECT_TRUE(stream.read_to_end().ends_with("finish\n\n"));
   end.join();
-  EXPECT_LT(time.seconds(), 2);  // although one takes nothing
+  EXPECT_LT(time.seconds(), 10);  // although one takes nothing
   EXPECT_EQ(kept.read_to_end(), "");
 }
 
