@@ -99,7 +99,7 @@ function startTraining() {
 }
 
 test("the live page follows a run, compares it and tells its end", async () => {
-  writeRun(path.join(folder, "runs", "earlier"), { numSteps: 300 });
+  writeRun(path.join(folder, "runs", "earlier"), { numSteps: 9000 });
   const training = startTraining();
   let log = "";
   training.stderr.on("data", (data) => (log += data));
@@ -116,6 +116,21 @@ test("the live page follows a run, compares it and tells its end", async () => {
     assert.equal(await textOf(page, "#run-state"), "running");
     await page.getByRole("checkbox", { name: "earlier" }).check();
     await until("the earlier run in the legend", async () => (await page.locator("#loss .legend li").allTextContents()).some((text) => text.startsWith("earlier")));
+    await page.getByRole("checkbox", { name: "trained" }).uncheck();
+    await page.locator("#loss .plot").focus();
+    const finer = page.waitForResponse((response) => response.url().includes("/api/steps") && response.status() === 200);
+    for (let i = 0; i < 3; ++i) await page.keyboard.press("+");
+    await finer;
+    const stepRead = async (key) => {
+      await page.keyboard.press(key);
+      return numberIn((await textOf(page, "#announcer")).match(/step .*/)[0]);
+    };
+    await until("every step of a range of 9,000", async () => {
+      const first = await stepRead("Home");
+      return (await stepRead("ArrowRight")) - first === 1;
+    });
+    await page.keyboard.press("0");
+    await page.getByRole("button", { name: "show the details of trained" }).click();
     await until("an evaluation", async () => (await page.locator("#evaluations tbody tr").count()) > 0);
 
     training.kill("SIGINT");
@@ -125,7 +140,7 @@ test("the live page follows a run, compares it and tells its end", async () => {
     assert.equal(await stepNow(), last.step);
     assert.ok(isClose(numberIn(await textOf(page, "[data-value=loss]")), last.loss), `loss ${last.loss}`);
     await sleep(300);
-    assert.equal(await textOf(page, "#announcer"), "", "the end is no lost connection");
+    assert.equal(await page.locator("#announcer.alert").count(), 0, "the end is no lost connection");
     await page.close();
   } catch (error) {
     error.message += `\n${log.slice(-2000)}`;
@@ -344,6 +359,7 @@ try {
       ++numFailed;
       console.log(`FAILED ${name}\n${error.stack}\n${problems.join("\n")}`);
     }
+    for (const page of context.pages().slice(1)) await page.close();
   }
 } finally {
   await close();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <functional>
+#include <istream>
 #include <optional>
 
 #include "base/error.h"
@@ -17,35 +17,6 @@ namespace fs = std::filesystem;
 
 // With the times of 65,536 ranks, a line is far shorter.
 constexpr size_t kMaxLineBytes = size_t{4} << 20;
-
-// Calls `use` for every complete line that is not empty.
-void for_each_record(const fs::path& path, const std::function<void(const nlohmann::ordered_json&)>& use) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(ExitCode::kNoInput, "cannot open {}", path.string());
-  int64_t number = 0;
-  for (std::string line; std::getline(in, line);) {
-    ++number;
-    if (in.eof()) return;  // without its newline: being written
-    if (line.empty()) continue;
-    const auto fail_line = [&](const std::string& what) {
-      fail(ExitCode::kBadData, "{}: line {}: {}; the file is damaged: remove the line", path.string(), number,
-           what);
-    };
-    if (line.size() > kMaxLineBytes)
-      fail_line(fmt::format("expected at most {} bytes, found {}", kMaxLineBytes, line.size()));
-    const auto record = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (record.is_discarded()) {
-      const std::optional<JsonProblem> problem = find_json_problem(line);
-      fail_line(problem ? fmt::format("column {}: {}", problem->column, problem->what) : "not JSON");
-    }
-    try {
-      use(record);
-    } catch (const Error& error) {
-      fail_line(error.what());
-    }
-  }
-  if (in.bad()) fail(ExitCode::kIoError, "{}: reading failed", path.string());
-}
 
 // The number of a field, if it is there.
 std::optional<double> number_in(const nlohmann::ordered_json& object, const char* name) {
@@ -99,6 +70,32 @@ void add_checkpoint_of_step(const nlohmann::ordered_json& step, RunRecords* run)
 }
 
 }  // namespace
+
+void for_each_record(std::istream& in, const std::string& origin,
+                     const std::function<void(const nlohmann::ordered_json&)>& use) {
+  int64_t number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    if (in.eof()) return;  // without its newline: being written
+    if (line.empty()) continue;
+    const auto fail_line = [&](const std::string& what) {
+      fail(ExitCode::kBadData, "{}: line {}: {}; the file is damaged: remove the line", origin, number, what);
+    };
+    if (line.size() > kMaxLineBytes)
+      fail_line(fmt::format("expected at most {} bytes, found {}", kMaxLineBytes, line.size()));
+    const auto record = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (record.is_discarded()) {
+      const std::optional<JsonProblem> problem = find_json_problem(line);
+      fail_line(problem ? fmt::format("column {}: {}", problem->column, problem->what) : "not JSON");
+    }
+    try {
+      use(record);
+    } catch (const Error& error) {
+      fail_line(error.what());
+    }
+  }
+  if (in.bad()) fail(ExitCode::kIoError, "{}: reading failed", origin);
+}
 
 void RunRecords::add_step(const nlohmann::ordered_json& line) {
   const auto step = line.is_object() ? line.find("step") : line.end();
@@ -171,8 +168,13 @@ RunRecords read_run_folder(const fs::path& folder, std::optional<int64_t> until_
   const auto is_after = [&](const nlohmann::ordered_json& record) {
     return until_step && number_in(record, "step").value_or(0) > static_cast<double>(*until_step);
   };
+  const auto read_file = [&](const char* name, const auto& use) {
+    std::ifstream in(folder / name, std::ios::binary);
+    if (!in) fail(ExitCode::kNoInput, "cannot open {}", (folder / name).string());
+    for_each_record(in, (folder / name).string(), use);
+  };
   const bool has_events = fs::exists(folder / "events.jsonl");
-  for_each_record(folder / "metrics.jsonl", [&](const nlohmann::ordered_json& line) {
+  read_file("metrics.jsonl", [&](const nlohmann::ordered_json& line) {
     if (is_after(line)) return;
     run.add_step(line);
     if (!has_events) add_checkpoint_of_step(line, &run);
@@ -181,7 +183,7 @@ RunRecords read_run_folder(const fs::path& folder, std::optional<int64_t> until_
     add_events_of_older_files(folder, &run);
     return run;
   }
-  for_each_record(folder / "events.jsonl", [&](const nlohmann::ordered_json& event) {
+  read_file("events.jsonl", [&](const nlohmann::ordered_json& event) {
     if (!is_after(event)) run.add_event(event);
   });
   return run;

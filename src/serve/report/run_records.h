@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
+#include <iosfwd>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -53,6 +55,11 @@ class RunRecords {
   std::deque<Event> checkpoints_;
   std::deque<Event> messages_;
 };
+
+// Calls `use` for every complete line of JSON that is not empty; a last line without its end is one that is
+// being written, and ignored. kBadData, also what `use` throws, names `origin` and the line.
+void for_each_record(std::istream& in, const std::string& origin,
+                     const std::function<void(const nlohmann::ordered_json&)>& use);
 
 // What `folder`, the output_dir of a run, holds. A run from before there was events.jsonl is read from
 // training_args.json, trainer_state.json and memory.json instead. A last line without its end is one that is

@@ -2,7 +2,7 @@
 // there, a summary in words and a table for those who do not see the picture, and the keyboard.
 /* global uPlot */
 import { el, formatNumber, formatShort, isNumber, tableOf } from "./dom.js";
-import { lastAtMost } from "./runs.js";
+import { firstFrom, lastAtMost } from "./runs.js";
 
 const SYNC_KEY = "tessera";
 const MAX_TABLE_ROWS = 25;
@@ -82,7 +82,7 @@ export class Chart {
     this.card.hidden = !series.some((one) => one.y.some(isNumber));
     if (this.card.hidden) return;
     if (isSame) {
-      this.plot.setData(aligned(series), false);
+      this.plot.setData(aligned(series, this.isLog), false);
       this.applyRange();
       this.fillLegend();
     } else {
@@ -120,7 +120,7 @@ export class Chart {
       },
       series: [{}, ...this.series.map((one) => ({
         stroke: one.color, width: one.width ?? 1.75, dash: one.dash, alpha: one.faint ? 0.3 : 1, fill: one.fill,
-        points: one.points ? { show: true, size: 8, width: 2, fill: cssValue("--card") } : { show: false },
+        points: one.points ? { show: true, size: 8, width: 2, fill: cssValue("--card") } : { show: one.y.length === 1 },
       }))],
       hooks: {
         setSelect: [(plot) => {
@@ -131,7 +131,7 @@ export class Chart {
         }],
         setCursor: [() => this.fillLegend()],
       },
-    }, aligned(this.series), this.canvas);
+    }, aligned(this.series, this.isLog), this.canvas);
     this.applyRange();
     this.fillLegend();
   }
@@ -189,7 +189,7 @@ export class Chart {
     const page = Math.max(1, Math.round((lastAtMost(xs, max) - lastAtMost(xs, min)) / 20));
     const moves = { ArrowLeft: -1, ArrowRight: 1, PageUp: -page, PageDown: page };
     if (event.key in moves) this.readAt(Math.min(Math.max(at + moves[event.key], 0), xs.length - 1));
-    else if (event.key === "Home") this.readAt(Math.max(lastAtMost(xs, min), 0));
+    else if (event.key === "Home") this.readAt(firstFrom(xs, min));
     else if (event.key === "End") this.readAt(Math.max(lastAtMost(xs, max), 0));
     else if (event.key === "+" || event.key === "=") this.zoomAround(centre, 0.5);
     else if (event.key === "-") this.zoomAround(centre, 2);
@@ -204,7 +204,7 @@ export class Chart {
     const x = plot.data[0][index];
     const { min, max } = plot.scales.x;
     if (x < min || x > max) showRange([x - (max - min) / 2, x + (max - min) / 2]);
-    plot.setCursor({ left: plot.valToPos(x, "x"), top: plot.bbox.height / devicePixelRatio / 2 }, true, true);
+    plot.setCursor({ left: Math.max(plot.valToPos(x, "x"), 0), top: plot.bbox.height / devicePixelRatio / 2 }, true, true);
     document.getElementById("announcer").textContent = [...this.legend.children].map((item) => item.textContent).join(", ");
   }
 

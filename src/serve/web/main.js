@@ -287,6 +287,14 @@ function requestUpdate() {
   });
 }
 
+// News of a run that is watched may come many times a second.
+function requestNews() {
+  page.newsTimer ??= setTimeout(() => {
+    page.newsTimer = null;
+    requestUpdate();
+  }, 250);
+}
+
 function update() {
   page.header.show(page.focus, page.source.now(), page.source.isLive(page.focus));
   for (const chart of charts.all) chart.update();
@@ -338,7 +346,7 @@ async function main() {
     if (store.get("tessera-theme") === null) setTheme(event.matches ? "dark" : "light");
   });
   const data = document.getElementById("data");
-  page.source = data ? new StoredSource(JSON.parse(data.textContent)) : new LiveSource({ onChange: requestUpdate, onProblem: say });
+  page.source = data ? new StoredSource(JSON.parse(data.textContent)) : new LiveSource({ onChange: requestNews, onProblem: say });
   await page.source.open();
   page.header = new Header(document.getElementById("header"));
   page.runs = page.source.runs;

@@ -32,6 +32,12 @@ export function lastAtMost(sorted, value) {
   return low - 1;
 }
 
+// Index of the first entry that is at least `value`; the last one if there is none.
+export function firstFrom(sorted, value) {
+  const before = lastAtMost(sorted, value);
+  return sorted[before] === value ? before : Math.min(before + 1, sorted.length - 1);
+}
+
 export const TIME_PARTS = [
   ["time_products_s", "matrix products"],
   ["time_attention_s", "attention"],
