@@ -4,10 +4,8 @@
 
 #include "base/divide_up.h"
 #include "base/error.h"
-#include "model/families.h"
-#include "ops/cpu_ops.h"
-#include "plan/run_planner.h"
-#include "platform/memory_info.h"
+#include "plan/planned_model.h"
+#include "plan/planned_step.h"
 
 namespace tessera {
 namespace {
@@ -21,34 +19,39 @@ double tflop_per_step(const TrainableModel& model, int64_t row_tokens, int64_t n
 class Forecaster {
  public:
   Forecaster(const TrainingArguments& args, const ModelConfig& config, const ClusterShape& cluster,
-             ThreadPool& pool)
+             int64_t num_threads, const std::optional<JobSize>& job)
       : args_(args),
         cluster_(cluster),
-        ops_(make_cpu_ops(pool)),
-        model_(make_model(config, args.training_dtype(), *ops_)),
-        batch_(args.batch_options(cluster.world_size())),
-        row_tokens_(args.row_limit(config.max_position_embeddings)),
-        planner_(args, *model_, batch_, uniform_rows(row_tokens_, micro_batch_rows(batch_))) {
-    machine_.num_nodes = cluster.num_nodes;
-    machine_.local_world_size = cluster.local_world_size;
-    machine_.baseline_bytes = resident_bytes();
-    machine_.free_bytes = cluster.node_memory_bytes - cluster.local_world_size * machine_.baseline_bytes;
+        planned_(config, args.training_dtype(), num_threads),
+        model_(*planned_.model),
+        job_(job),
+        row_tokens_(job ? job->max_row_tokens : args.row_limit(config.max_position_embeddings)),
+        mean_row_tokens_(job ? job->mean_row_tokens : row_tokens_),
+        step_(args, model_, cluster.num_nodes, cluster.local_world_size, num_threads, row_tokens_),
+        planner_(step_.planner()),
+        machine_(step_.machine(cluster.node_memory_bytes)),
+        walks_(config, args.training_dtype()) {
+    if (!cluster.rates) return;
+    MachineRates rates = *cluster.rates;
+    rates.network_gbps = cluster.network_gbps;
+    of_rates_.emplace(rates);
+    prices_ = cluster.prices != nullptr ? cluster.prices : &*of_rates_;
   }
 
   RunForecast run(int64_t num_threads) {
     RunForecast forecast;
     forecast.cluster = cluster_;
-    forecast.num_parameters = model_->layout().num_parameters();
-    forecast.dtype = model_->dtype();
+    forecast.num_parameters = model_.layout().num_parameters();
+    forecast.dtype = model_.dtype();
     forecast.num_threads = num_threads;
     forecast.gradient_checkpointing = args_.gradient_checkpointing;
     forecast.row_tokens = row_tokens_;
-    const int64_t step_rows = global_batch_rows(batch_);
-    forecast.tokens_per_step = step_rows * row_tokens_;
+    const int64_t step_rows = step_.step_rows();
+    forecast.tokens_per_step = step_rows * mean_row_tokens_;
+    forecast.job = job_;
     // For the node with the most rows.
     forecast.tflop_per_step = tflop_per_step(
-        *model_, row_tokens_, cluster_.local_world_size * divide_up(step_rows, cluster_.world_size()));
-    forecast.compute_s = compute_seconds(forecast.tflop_per_step);
+        model_, mean_row_tokens_, cluster_.local_world_size * divide_up(step_rows, cluster_.world_size()));
 
     const MemoryRequest request = planner_.choose_memory(machine_);
     RunPlan plan;
@@ -58,79 +61,76 @@ class Forecaster {
     forecast.zero = request.zero;
     forecast.memory = plan.memory;
     forecast.refusal = planner_.refusal(request, machine_);
+    forecast.time = time_of(request);
     forecast.disk =
         plan_disk(forecast.num_parameters, {args_.export_dtype(), request.zero.state_tensors}, /*count=*/{});
     if (cluster_.num_nodes > 1) {
       for (const GatherSchedule schedule : {GatherSchedule::kPerStep, GatherSchedule::kPerLayer}) {
         if (schedule == GatherSchedule::kPerLayer && request.zero.stage < 3) continue;
-        forecast.schedules.push_back(
-            forecast_schedule(planner_.choose_memory(machine_, schedule), forecast.compute_s));
+        forecast.schedules.push_back(forecast_schedule(planner_.choose_memory(machine_, schedule)));
       }
     }
     return forecast;
   }
 
  private:
-  // Checkpointing computes the forward pass, a third of the operations, twice.
-  std::optional<double> compute_seconds(double tflop) const {
-    if (!cluster_.node_tflops) return std::nullopt;
-    const double computed = args_.gradient_checkpointing ? tflop * 4 / 3 : tflop;
-    return computed / (*cluster_.node_tflops * cluster_.mfu);
+  std::optional<StepTime> time_of(const MemoryRequest& request) {
+    if (prices_ == nullptr) return std::nullopt;
+    return predict_step(walks_, step_.facts(request, mean_row_tokens_), *prices_);
   }
 
-  double network_seconds(int64_t sent, int64_t received) const {
-    return static_cast<double>(std::max(sent, received)) / (cluster_.network_gbps / 8 * 1e9);
-  }
-
-  // Under per_step the network is used only in the first forward pass and the last backward pass.
-  ScheduleForecast forecast_schedule(const MemoryRequest& request, std::optional<double> compute_s) const {
+  ScheduleForecast forecast_schedule(const MemoryRequest& request) {
     RunPlan plan;
     planner_.fill_memory(request, machine_, &plan);
-    const ZeroLayout layout = zero_layout(model_->layout(), cluster_.num_nodes, cluster_.local_world_size);
-    const ZeroSettings& zero = plan.zero;
     ScheduleForecast out;
-    out.schedule = zero.schedule;
+    out.schedule = plan.zero.schedule;
     out.node_bytes = plan.memory.node_bytes();
-    out.fits = needed_bytes(*model_, request) <= machine_.free_bytes;
+    out.fits = needed_bytes(model_, request) <= machine_.free_bytes;
     out.wire = plan.wire;
-    out.network_s = network_seconds(out.wire.sent(), out.wire.received());
-    if (!compute_s) return out;
-
-    const double num_passes = static_cast<double>(zero.passes_per_step);
-    const bool in_every_pass = shards_weights(layout, zero);
-    const double num_uses = in_every_pass ? num_passes : 1;
-    const double gather_s = network_seconds(out.wire.sent_gather, out.wire.received_gather) / num_uses;
-    const double reduce_s = network_seconds(out.wire.sent_reduce, out.wire.received_reduce) / num_uses;
-    const double pass_s = *compute_s / num_passes;
-    const double forward_s = pass_s * (args_.gradient_checkpointing ? 1.0 / 4 : 1.0 / 3);
-    const double forward_gather_s = in_every_pass ? gather_s / 2 : gather_s;
-    const double exposed_forward_s = std::max(0.0, forward_gather_s - forward_s);
-    const double exposed_backward_s =
-        std::max(0.0, gather_s - forward_gather_s + reduce_s - (pass_s - forward_s));
-    out.exposed_s = num_uses * (exposed_forward_s + exposed_backward_s);
-    out.step_s = *compute_s + *out.exposed_s;
+    out.network_s = static_cast<double>(std::max(out.wire.sent(), out.wire.received())) /
+                    (cluster_.network_gbps / 8 * 1e9);
+    out.time = time_of(request);
     return out;
   }
 
   const TrainingArguments& args_;
   const ClusterShape& cluster_;
-  std::unique_ptr<Ops> ops_;
-  std::unique_ptr<TrainableModel> model_;
-  BatchPlanOptions batch_;
-  int64_t row_tokens_;
-  RunPlanner planner_;
+  PlannedModel planned_;
+  const TrainableModel& model_;
+  const std::optional<JobSize>& job_;
+  int64_t row_tokens_;  // of the longest row
+  int64_t mean_row_tokens_;
+  PlannedStep step_;
+  const RunPlanner& planner_;
   MachineFacts machine_;
+  StepWalks walks_;
+  std::optional<AnalyticPrices> of_rates_;
+  Prices* prices_ = nullptr;
 };
 
 }  // namespace
 
+MachineRates rates_of_peak(double node_tflops, int64_t num_cores, double mfu) {
+  constexpr double kNoLimit = 1e12;
+  MachineRates rates;
+  rates.num_cores = num_cores;
+  rates.core_bf16_tflops = rates.core_f32_tflops = node_tflops / static_cast<double>(num_cores);
+  rates.forward_efficiency = rates.backward_input_efficiency = rates.backward_weight_efficiency = mfu;
+  rates.attention_efficiency = rates.attention_backward_efficiency = mfu;
+  rates.half_tokens = rates.half_width = rates.weight_half_width = rates.attention_half_row = 0;
+  rates.memory_gb_per_s = rates.core_gb_per_s = kNoLimit;
+  rates.product_call_s = rates.call_s = rates.node_latency_s = rates.network_latency_s = rates.step_s = 0;
+  rates.network_efficiency = 1;
+  return rates;
+}
+
 RunForecast forecast_run(const TrainingArguments& args, const ModelConfig& config,
-                         const ClusterShape& cluster, ThreadPool& pool) {
-  TESSERA_CHECK(cluster.num_nodes > 0 && cluster.local_world_size > 0 && cluster.network_gbps > 0 &&
-                    cluster.mfu > 0 && cluster.node_tflops.value_or(1) > 0,
-                "{} nodes of {} ranks, {} Gbit/s, {} TFLOPS, MFU {}", cluster.num_nodes,
-                cluster.local_world_size, cluster.network_gbps, cluster.node_tflops.value_or(1), cluster.mfu);
-  return Forecaster(args, config, cluster, pool).run(pool.num_threads());
+                         const ClusterShape& cluster, int64_t num_threads,
+                         const std::optional<JobSize>& job) {
+  TESSERA_CHECK(cluster.num_nodes > 0 && cluster.local_world_size > 0 && cluster.network_gbps > 0,
+                "{} nodes of {} ranks, {} Gbit/s", cluster.num_nodes, cluster.local_world_size,
+                cluster.network_gbps);
+  return Forecaster(args, config, cluster, num_threads, job).run(num_threads);
 }
 
 }  // namespace tessera

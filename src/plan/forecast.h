@@ -10,8 +10,10 @@
 #include "arguments/arguments.h"
 #include "formats/huggingface/model_config.h"
 #include "plan/disk_plan.h"
+#include "plan/job_size.h"
 #include "plan/memory_plan.h"
-#include "platform/thread_pool.h"
+#include "plan/time/machine_rates.h"
+#include "plan/time/step_time.h"
 
 namespace tessera {
 
@@ -22,24 +24,25 @@ struct ClusterShape {
   int64_t node_memory_bytes = 0;
   bool memory_is_of_this_machine = false;  // not given by the user
   double network_gbps = 25;                // per node and direction, 10^9 bits per second
-  std::optional<double> node_tflops;       // arithmetic peak of a node; nullopt: no times
-  bool tflops_are_of_this_machine = false;
-  double mfu = 0.5;  // share of it that the model's own operations reach
+  std::optional<MachineRates> rates;       // of a node, except for its network; nullopt: no times
+  Prices* prices = nullptr;                // measured ones, instead of those that follow from `rates`
+  bool rates_are_of_this_machine = false;
 
   int world_size() const { return num_nodes * local_world_size; }
 };
+
+// A node of which only its arithmetic peak is known, and the share of it that the operations of a model
+// reach; nothing else takes time.
+MachineRates rates_of_peak(double node_tflops, int64_t num_cores, double mfu);
 
 // One gather schedule.
 struct ScheduleForecast {
   GatherSchedule schedule = GatherSchedule::kPerStep;
   int64_t node_bytes = 0;  // memory
   bool fits = false;
-  WireBytes wire;        // per optimizer step and node
-  double network_s = 0;  // for `wire` at full speed, sending and receiving at once
-  // With node_tflops: what remains of network_s when gathers overlap the forward passes, and reductions (and
-  // their gathers) overlap the backward passes; and the step time.
-  std::optional<double> exposed_s;
-  std::optional<double> step_s;
+  WireBytes wire;                // per optimizer step and node
+  double network_s = 0;          // for `wire` at full speed, sending and receiving at once
+  std::optional<StepTime> time;  // with ClusterShape::rates
 };
 
 struct RunForecast {
@@ -54,17 +57,19 @@ struct RunForecast {
   ZeroSettings zero;
   bool schedule_is_auto = true;
   MemoryPlan memory;
-  std::string refusal;                      // why it does not fit and what would; empty if it fits
-  DiskPlan disk;                            // the sizes of the model and of a checkpoint
-  double tflop_per_step = 0;                // per node, model operations
-  std::optional<double> compute_s;          // per step, including recomputation by checkpointing
+  std::string refusal;           // why it does not fit and what would; empty if it fits
+  DiskPlan disk;                 // the sizes of the model and of a checkpoint
+  double tflop_per_step = 0;     // per node, model operations
+  std::optional<StepTime> time;  // of a step; with ClusterShape::rates
+  std::optional<JobSize> job;
   std::vector<ScheduleForecast> schedules;  // those the stage allows; empty on one node
 };
 
-// `args` must be resolved. Every row is assumed to have max_length tokens (1024 without one, as in training).
-// The pool determines the per-thread buffers: it must have as many threads as a rank will have.
+// `args` must be resolved. Without a job every row is assumed to have max_length tokens (1024 without one, as
+// in training). A rank has num_threads threads, which determine some buffers.
 RunForecast forecast_run(const TrainingArguments& args, const ModelConfig& config,
-                         const ClusterShape& cluster, ThreadPool& pool);
+                         const ClusterShape& cluster, int64_t num_threads,
+                         const std::optional<JobSize>& job = std::nullopt);
 
 // Tables of at most 80 columns.
 std::string forecast_text(const RunForecast& forecast);

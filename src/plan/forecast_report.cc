@@ -1,9 +1,11 @@
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/text.h"
 #include "plan/forecast.h"
+#include "plan/plan_text.h"
 
 namespace tessera {
 namespace {
@@ -24,16 +26,6 @@ std::string seconds_text(double seconds) {
   return fmt::format("{:.{}f} {}", value, value < 10 ? 2 : 1, unit);
 }
 
-std::string indented(const std::string& lines) {
-  std::string out;
-  for (size_t begin = 0; begin < lines.size();) {
-    const size_t end = lines.find('\n', begin) + 1;
-    out += "  " + lines.substr(begin, end - begin);
-    begin = end;
-  }
-  return out;
-}
-
 std::string network_text(const RunForecast& forecast) {
   std::string text =
       fmt::format("network  {} Gbit/s a node; of each node, per step\n", forecast.cluster.network_gbps);
@@ -46,13 +38,13 @@ std::string network_text(const RunForecast& forecast) {
   };
   add_line("schedule", "fits", {"memory", "gathered", "reduced"}, {"network", "exposed", "step"});
   for (const ScheduleForecast& each : forecast.schedules) {
-    const auto time = [](const std::optional<double>& seconds) {
-      return seconds ? seconds_text(*seconds) : "-";
+    const auto time = [&](auto part) {
+      return each.time ? seconds_text(std::invoke(part, *each.time)) : "-";
     };
     add_line(schedule_name(each.schedule), each.fits ? "yes" : "no",
              {format_bytes(each.node_bytes), format_bytes(each.wire.received_gather),
               format_bytes(each.wire.sent_reduce)},
-             {seconds_text(each.network_s), time(each.exposed_s), time(each.step_s)});
+             {seconds_text(each.network_s), time(&StepTime::exposed_s), time(&StepTime::step_s)});
   }
   return text;
 }
@@ -70,8 +62,8 @@ OrderedJson memory_json(const RunForecast& forecast) {
           {"refusal", forecast.refusal}};
 }
 
-OrderedJson optional_json(const std::optional<double>& value) {
-  return value ? OrderedJson(*value) : OrderedJson();
+OrderedJson time_json(const std::optional<StepTime>& time) {
+  return time ? step_time_json(*time) : OrderedJson();
 }
 
 OrderedJson schedules_json(const RunForecast& forecast) {
@@ -85,10 +77,34 @@ OrderedJson schedules_json(const RunForecast& forecast) {
                          {"sent_reduce_bytes", each.wire.sent_reduce},
                          {"received_reduce_bytes", each.wire.received_reduce},
                          {"network_s", each.network_s},
-                         {"exposed_s", optional_json(each.exposed_s)},
-                         {"step_s", optional_json(each.step_s)}});
+                         {"time", time_json(each.time)}});
   }
   return schedules;
+}
+
+double node_tflops(const MachineRates& rates, DType dtype) {
+  return static_cast<double>(rates.num_cores) *
+         (dtype == DType::kBF16 ? rates.core_bf16_tflops : rates.core_f32_tflops);
+}
+
+std::string time_text(const RunForecast& forecast) {
+  const ClusterShape& cluster = forecast.cluster;
+  const double step_s = forecast.time->step_s();
+  const double peak = node_tflops(*cluster.rates, forecast.dtype);
+  std::string text = fmt::format(
+      "time     {} a step, {} tokens/s\n         {:.4g} TFLOP a node, {:.1f} % of its {:.4g} TFLOPS\n",
+      seconds_text(step_s),
+      format_count(std::llround(static_cast<double>(forecast.tokens_per_step) / step_s)),
+      forecast.tflop_per_step, 100 * forecast.tflop_per_step / step_s / peak, peak);
+  if (cluster.rates_are_of_this_machine) {
+    text += "         the peak is this machine's, measured now: --tflops sets a node's\n";
+  }
+  text += indented(step_time_text(*forecast.time));
+  if (forecast.job) {
+    text += fmt::format("job      {}\n         {} hours\n", job_text(*forecast.job),
+                        three_digits(static_cast<double>(forecast.job->num_steps) * step_s / 3600));
+  }
+  return text;
 }
 
 }  // namespace
@@ -115,14 +131,7 @@ std::string forecast_text(const RunForecast& forecast) {
   text += indented(memory_table(forecast.memory, cluster.node_memory_bytes));
   text += fmt::format("disk     {} for the model, {} for each checkpoint\n",
                       format_bytes(forecast.disk.model_bytes), format_bytes(forecast.disk.checkpoint_bytes));
-  if (forecast.compute_s) {
-    text += fmt::format("compute  {} a step: {:.4g} TFLOP a node at {:.3g} of {:.4g} TFLOPS{}\n",
-                        seconds_text(*forecast.compute_s), forecast.tflop_per_step, cluster.mfu,
-                        *cluster.node_tflops, forecast.gradient_checkpointing ? ", x 4/3" : "");
-    if (cluster.tflops_are_of_this_machine) {
-      text += "         the peak is this machine's, measured now: --tflops sets a node's\n";
-    }
-  }
+  if (forecast.time) text += time_text(forecast);
   if (!forecast.schedules.empty()) text += network_text(forecast);
   return text;
 }
@@ -146,10 +155,11 @@ std::string forecast_json(const RunForecast& forecast) {
       {"disk",
        {{"model_bytes", forecast.disk.model_bytes}, {"checkpoint_bytes", forecast.disk.checkpoint_bytes}}},
       {"tflop_per_step", forecast.tflop_per_step},
-      {"node_tflops", optional_json(cluster.node_tflops)},
-      {"node_tflops_are_of_this_machine", cluster.tflops_are_of_this_machine},
-      {"mfu", cluster.mfu},
-      {"compute_s", optional_json(forecast.compute_s)},
+      {"node_tflops",
+       cluster.rates ? OrderedJson(node_tflops(*cluster.rates, forecast.dtype)) : OrderedJson()},
+      {"node_tflops_are_of_this_machine", cluster.rates_are_of_this_machine},
+      {"time", time_json(forecast.time)},
+      {"job", forecast.job ? job_json(*forecast.job) : OrderedJson()},
       {"network_gbps", cluster.network_gbps},
       {"schedules", schedules_json(forecast)}};
   return out.dump(2) + "\n";

@@ -158,6 +158,7 @@ ThreadPool::ThreadPool(int64_t num_threads, const CpuLimits& limits) {
   if (num_threads == 0) num_threads = limits.num_threads();
   TESSERA_CHECK(num_threads >= 1, "num_threads={}", num_threads);
   state_ = std::make_unique<State>(num_threads);
+  if (limits.cpus.empty()) return;  // only its size matters
   omp_set_num_threads(1);
   state_->num_spins = limits.can_spin(num_threads) ? kSpinsBeforeSleep : 0;
   state_->threads_per_core = limits.threads_per_core(num_threads);
@@ -189,7 +190,7 @@ ThreadPool::~ThreadPool() {
   if (state_->pinned) unpin_this_thread();
 }
 
-int64_t ThreadPool::num_threads() const { return static_cast<int64_t>(state_->workers.size()) + 1; }
+int64_t ThreadPool::num_threads() const { return std::ssize(state_->shares); }
 
 int64_t ThreadPool::threads_per_core() const { return state_->threads_per_core; }
 

@@ -13,8 +13,8 @@ namespace tessera {
 class ThreadPool {
  public:
   // `num_threads` includes the calling thread; 0 = limits.num_threads(). If limits.can_pin(), all threads are
-  // pinned to limits.pinned_cpus(), the calling thread until the pool is destroyed, which must happen on that
-  // same thread. Error(kBadConfig) if the system refuses a thread.
+  // pinned to limits.pinned_cpus(), the caller until the pool is destroyed, on the same thread. Starts none
+  // without a processor in `limits`, to plan for other machines. Error(kBadConfig) if one is refused.
   explicit ThreadPool(int64_t num_threads = 0, const CpuLimits& limits = cpu_limits());
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

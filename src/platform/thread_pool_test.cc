@@ -36,6 +36,18 @@ TEST(ThreadPool, RunsEveryIndexOnceForEveryThreadCount) {
   }
 }
 
+TEST(ThreadPool, OfAMachineWithoutProcessorsHasOnlyItsSize) {
+  ThreadPool pool(100'000, CpuLimits());  // more than a system allows
+  EXPECT_EQ(pool.num_threads(), 100'000);
+  const auto caller = std::this_thread::get_id();
+  int64_t sum = 0;
+  pool.parallel_for(10, [&](int64_t index) {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
+    sum += index;
+  });
+  EXPECT_EQ(sum, 45);
+}
+
 TEST(ThreadPool, NeitherCopiesNorMovesTheBody) {
   struct Body {
     explicit Body(std::atomic<int64_t>* total) : sum(total) {}

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/stopwatch.h"
 #include "e2e/tiny_model.h"
 
 namespace tessera {
@@ -120,6 +121,153 @@ TEST(Plan, DeepSpeedFileDecidesForTheRanksOfTheJob) {
   EXPECT_EQ(plan["tokens_per_step"], 24 * 64);
 }
 
+const std::vector<std::string> kSearch = {"plan",        "--preset",   "60m", "--max_length",
+                                          "256",         "--tokens",   "1e8", "--per_device_train_batch_size",
+                                          "8",           "--top",      "5",   "--instances",
+                                          "c7i.2xlarge", "c8i.*xlarge"};
+
+TEST(Plan, WithoutAMachineSearchesTheCatalogue) {
+  const ProcessResult found = run_well(kSearch);
+  EXPECT_THAT(found.out, HasSubstr("100,000,000 tokens in 48,829 steps"));
+  EXPECT_THAT(found.out, HasSubstr("prices   on demand"));
+  EXPECT_THAT(found.out, HasSubstr("\nbest     "));
+  EXPECT_THAT(found.out, HasSubstr("element-wise"));
+  EXPECT_THAT(found.out, HasSubstr("exp_avg")) << "the memory by kind";
+  EXPECT_THAT(found.out, HasSubstr("--dataset FILE --output_dir DIR"));
+  EXPECT_EQ(found.err, "");
+  std::istringstream lines(found.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+  EXPECT_THAT(run_well({"plan", "--preset", "15m"}).out, HasSubstr("1,000,000,000 tokens"));
+}
+
+TEST(Plan, SearchesInSeconds) {
+  const Stopwatch watch;
+  const json found = json::parse(run_well({"plan", "--preset", "llama3-8b", "--max_length", "2048",
+                                           "--gradient_accumulation_steps", "16", "--json"})
+                                     .out);
+  EXPECT_GT(found["num_tried"], 5000);
+  EXPECT_LT(watch.seconds(), 30) << "a few seconds on a machine that does nothing else";
+}
+
+// The detailed forecast of the best combination has its memory and its time.
+TEST(Plan, TheBestCombinationIsThatOfItsMachine) {
+  const json found =
+      json::parse(run_well(with(kSearch, {"--json", "--sort", "time", "--save_strategy", "no"})).out);
+  const json& best = found.at("best");
+  const json machine = json::parse(run_well({"plan",
+                                             "--preset",
+                                             "60m",
+                                             "--max_length",
+                                             "256",
+                                             "--machine",
+                                             best["instance"].get<std::string>(),
+                                             "--nnodes",
+                                             best["num_nodes"].dump(),
+                                             "--nproc_per_node",
+                                             best["local_world_size"].dump(),
+                                             "--zero_stage",
+                                             best["zero_stage"].dump(),
+                                             "--per_device_train_batch_size",
+                                             best["per_device_train_batch_size"].dump(),
+                                             "--global_batch_size",
+                                             "8",
+                                             "--save_strategy",
+                                             "no",
+                                             "--num_threads",
+                                             best["num_threads"].dump(),
+                                             "--json"})
+                                       .out);
+  EXPECT_EQ(machine["passes_per_step"], best["passes_per_step"]);
+  EXPECT_NEAR(machine["time"]["step_s"].get<double>(), best["time"]["step_s"].get<double>(), 1e-12);
+  EXPECT_EQ(machine["memory"]["available_bytes"], best["available_bytes"]);
+  // All but what is resident in the process at the start.
+  EXPECT_NEAR(machine["memory"]["node_bytes"].get<double>(), best["node_bytes"].get<double>(), 2e7);
+}
+
+TEST(Plan, ThePrintedCommandKeepsWhatWasSetAndTheRowsOfAStep) {
+  const json found = json::parse(run_well(with(kSearch, {"--json", "--nnodes", "2", "--learning_rate", "3e-4",
+                                                         "--output_dir", "my run"}))
+                                     .out);
+  const std::string command = found.at("command");
+  EXPECT_THAT(command, testing::StartsWith("tessera launch --nnodes 2 --node_rank 0"));
+  EXPECT_THAT(command, HasSubstr("--output_dir 'my run'"));
+  EXPECT_THAT(command, HasSubstr("--learning_rate 0.0003"));
+  EXPECT_THAT(command, testing::Not(HasSubstr("--tokens")));
+  const json& best = found.at("best");
+  EXPECT_EQ(best["per_device_train_batch_size"].get<int>() * best["gradient_accumulation_steps"].get<int>() *
+                best["num_nodes"].get<int>() * best["local_world_size"].get<int>(),
+            8);
+}
+
+TEST(Plan, CountsTheTokensOfTheDataset) {
+  const TinyModel tiny;
+  std::vector<std::string> train = tiny.train_arguments("counted", {"--max_steps", "2"});
+  run_well(train);
+  train[0] = "plan";
+  const json found = json::parse(run_well(with(train, {"--instances", "c7i.xlarge", "--json"})).out);
+  const json metrics =
+      json::parse(read_file(tiny.folder / "counted/metrics.jsonl")
+                      .substr(0, read_file(tiny.folder / "counted/metrics.jsonl").find('\n')));
+  EXPECT_EQ(found["job"]["num_steps"], 2);
+  EXPECT_NEAR(found["job"]["num_tokens"].get<double>(), 2 * metrics["num_tokens"].get<double>(),
+              0.2 * metrics["num_tokens"].get<double>());
+  EXPECT_THAT(found["job"]["origin"], HasSubstr("an epoch has"));
+  const ProcessResult absent = run_tessera({"plan", "--model", tiny.model, "--dataset", "absent.txt"});
+  EXPECT_EQ(absent.exit_code, 66);
+  EXPECT_EQ(absent.errors().size(), 1u);
+}
+
+TEST(Plan, DrawsAPicture) {
+  const TinyModel tiny;
+  const std::string file = tiny.folder / "plan.svg";
+  run_well(with(kSearch, {"--plot", file}));
+  EXPECT_THAT(read_file(file), testing::StartsWith("<svg xmlns="));
+  EXPECT_EQ(run_tessera(with(kSearch, {"--plot", "/absent/plan.svg"})).exit_code, 74);
+}
+
+TEST(Plan, TakesACatalogueOfTheUserAndSaysWhatIsWrongWithIt) {
+  const TinyModel tiny;
+  const std::string text =
+      R"({"processors": {"p": {"name": "P", "instruction_set": "avx512", "cores_per_socket": 8,
+      "numa_nodes_per_socket": 1, "threads_per_core": 2, "clock_ghz": 3, "memory_channels": 8,
+      "memory_mt_per_s": 4800}}, "families": {"mine": {"provider": "Us", "region": "here", "date": "2026-01-01",
+      "processor": "p", "sources": [], "sizes": [{"size": "big", "vcpus": 16, "memory_gib": 64,
+      "network_gbps": 10, "usd_per_hour": 0.5}]}}})";
+  const std::vector<std::string> plan = {"plan", "--preset", "15m", "--catalogue"};
+  EXPECT_THAT(run_well(with(plan, {tiny.folder.write("mine.json", text)})).out, HasSubstr("mine.big"));
+  const std::string wrong = tiny.folder.write("wrong.json", text.substr(0, text.find("\"vcpus\"")) + "}]}}}");
+  const ProcessResult refused = run_tessera(with(plan, {wrong}));
+  EXPECT_EQ(refused.exit_code, 65);
+  EXPECT_EQ(refused.errors().size(), 1u) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("wrong.json"));
+}
+
+TEST(Plan, EndsWith78IfNothingFits) {
+  const std::vector<std::string> plan = {"plan", "--preset", "llama3-8b", "--instances", "c7i.xlarge"};
+  const ProcessResult none = run_tessera(with(plan, {"--max_nodes", "2"}));
+  EXPECT_EQ(none.exit_code, 78);
+  ASSERT_EQ(none.errors().size(), 1u) << none.err;
+  EXPECT_THAT(none.err, HasSubstr("the run fits on no instance type: a node needs at least"));
+  EXPECT_THAT(none.out, HasSubstr("does not fit"));
+  const ProcessResult dear = run_tessera(with(kSearch, {"--max_price", "0.001"}));
+  EXPECT_EQ(dear.exit_code, 78);
+  EXPECT_THAT(dear.err, HasSubstr("no combination is within --max_hours and --max_price: the fastest takes"));
+}
+
+TEST(Plan, ShowsAnInstanceOrRatesInDetail) {
+  const TinyModel tiny;
+  const std::vector<std::string> plan = {"plan", "--preset", "15m", "--json", "--machine"};
+  const json instance = json::parse(run_well(with(plan, {"m7i.4xlarge"})).out);
+  EXPECT_EQ(instance["num_threads"], 8);
+  EXPECT_EQ(instance["network_gbps"], 6.25);
+  EXPECT_NEAR(instance["memory"]["available_bytes"].get<double>(), 0.95 * 64 * (int64_t{1} << 30), 2);
+  const std::string file = tiny.folder.write("rates.json", R"({"num_cores": 4, "core_bf16_tflops": 0.5})");
+  const json rates = json::parse(run_well(with(plan, {file, "--memory", "8GiB"})).out);
+  EXPECT_EQ(rates["node_tflops"], 2);
+  EXPECT_EQ(rates["num_threads"], 4);
+  EXPECT_EQ(run_tessera(with(plan, {"m7i.5xlarge"})).exit_code, 64);
+}
+
 TEST(Plan, WrongUseIsExitCode64) {
   const auto expect_usage = [](const std::vector<std::string>& arguments, const std::string& message) {
     const ProcessResult result = run_tessera(arguments);
@@ -136,6 +284,14 @@ TEST(Plan, WrongUseIsExitCode64) {
   expect_usage({"plan", "--preset", "15m", "--network_gbps", "0"}, "--network_gbps");
   expect_usage({"plan", "--preset", "15m", "--mfu", "2"}, "--mfu");
   expect_usage({"plan", "--preset", "16m"}, "15m");
+  expect_usage({"plan", "--preset", "15m", "--instances", "c9i.*"}, "its families are");
+  expect_usage({"plan", "--preset", "15m", "--sort", "size"}, "--sort");
+  expect_usage({"plan", "--preset", "15m", "--max_hours", "-1"}, "--max_hours");
+  expect_usage({"plan", "--preset", "15m", "--tokens", "0"}, "--tokens");
+  expect_usage({"plan", "--preset", "15m", "--memory", "8GiB", "--spot"}, "give one of the two");
+  expect_usage({"plan", "--preset", "15m", "--nnodes", "2", "--spot"}, "add --instances all");
+  expect_usage({"plan", "--preset", "15m", "--machine", "here", "--tflops", "1"}, "--tflops");
+  expect_usage({"plan", "--preset", "15m", "--dataset", "a.txt"}, "--tokenizer");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "arguments/arguments.h"
@@ -8,13 +9,13 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/flag_parser.h"
-#include "cli/run/threads.h"
+#include "cli/run/plan_job.h"
+#include "cli/run/plan_machine.h"
+#include "cli/run/plan_search.h"
 #include "cli/terminal/terminal.h"
 #include "formats/huggingface/model_config.h"
 #include "plan/forecast.h"
-#include "platform/memory_info.h"
-#include "platform/thread_pool.h"
-#include "train/measure/training_peak.h"
+#include "tokenizer/tokenizer.h"
 
 namespace tessera {
 namespace {
@@ -22,137 +23,306 @@ namespace {
 constexpr int64_t kMaxNodes = 4096;
 constexpr int64_t kMaxLocalRanks = 256;
 
-void check_above_zero(const std::string& flag, double value) {
-  if (std::isfinite(value) && value > 0) return;
-  fail(ExitCode::kUsage, "--{}: expected a finite number above 0, found {}", flag, value);
-}
+// Flags that describe the machine: with one of them, and without --instances, its forecast is shown in
+// detail.
+constexpr std::array<const char*, 7> kMachineFlags = {"machine", "memory", "network_gbps",  "tflops",
+                                                      "mfu",     "nnodes", "nproc_per_node"};
+// Of these, those that also narrow a search.
+constexpr std::array<const char*, 2> kSharedFlags = {"nnodes", "nproc_per_node"};
+constexpr std::array<const char*, 8> kSearchFlags = {"instances", "max_nodes", "sort", "top",
+                                                     "max_hours", "max_price", "spot", "plot"};
 
 class PlanCommand : public Command {
  public:
   std::string name() const override { return "plan"; }
   std::string summary() const override {
-    return "Forecast what a training run will take, before any of it exists";
+    return "Forecast what a training run will take, and on which machines";
   }
   std::string usage() const override {
-    return "--model DIR | --preset NAME [--nnodes N] [--nproc_per_node N] [--memory SIZE] [flags]";
+    return "--model DIR | --preset NAME [--instances NAME...] [--dataset FILE...] [flags]";
   }
   std::string description() const override {
-    return "Shows the memory of a run by kind, for a rank, a node and the whole job, and for several nodes "
-           "what crosses the network in a step and how long that takes under each gather schedule. Needs "
-           "only the model's shape, no weights and no data; every row is assumed to have max_length "
-           "tokens.\nTakes the command line or the --config file of `tessera train` unchanged; flags that do "
-           "not matter here have no effect and are not listed below. Exits with code 78 if a node has too "
-           "little memory; the message then says which settings and how many nodes would suffice.";
+    return "Searches a catalogue of cloud instances for the combinations of instance, nodes, ranks, "
+           "sharding, "
+           "checkpointing and micro-batch on which the run fits, and shows those that nothing beats in both "
+           "time and money: memory, step time, tokens per second, hours and price of the whole job. Every "
+           "combination computes the same steps; the command that runs the best one is printed.\n"
+           "With a flag that describes machines (--machine, --nnodes, --memory, ...) it forecasts the run on "
+           "these in detail: the memory by kind, for a rank, a node and the whole job, the parts of a step's "
+           "time, and for several nodes what crosses the network under each gather schedule.\n"
+           "Needs only the model's shape, no weights. Takes the command line or the --config file of "
+           "`tessera "
+           "train` unchanged; flags that do not matter here have no effect and are not listed below. Exits "
+           "with code 78 if nothing fits; the message then says what would.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\", "    --memory 64GiB",
-            "tessera plan --model start --nproc_per_node 2 --max_length 512 --json"};
+    return {"tessera plan --preset llama3-8b --tokens 1e9 --max_length 2048 \\",
+            "    --gradient_accumulation_steps 16 --plot plan.svg",
+            "tessera plan run.yaml --instances 'c8i.*' r7i.48xlarge --max_hours 24 --spot",
+            "tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\",
+            "    --memory 64GiB",
+            "tessera plan --model start --machine here --nproc_per_node 2 --json"};
   }
 
   void declare_flags(FlagTable* table) override {
     declare_training_flags(table, &args_);
-    table->list_only({"model", "tokenizer", "max_length", "config", "deepspeed",
-                      "per_device_train_batch_size", "gradient_accumulation_steps", "global_batch_size",
-                      "dtype", "gradient_checkpointing", "merge_micro_batches", "pack_weights", "num_threads",
-                      "measure_peak", "zero_stage", "gather_schedule", "grad_accum_dtype"});
+    num_training_flags_ = table->flags().size();
+    table->list_only({"model",
+                      "tokenizer",
+                      "dataset",
+                      "packing",
+                      "max_length",
+                      "num_train_epochs",
+                      "max_steps",
+                      "config",
+                      "deepspeed",
+                      "per_device_train_batch_size",
+                      "gradient_accumulation_steps",
+                      "global_batch_size",
+                      "dtype",
+                      "gradient_checkpointing",
+                      "merge_micro_batches",
+                      "pack_weights",
+                      "num_threads",
+                      "measure_peak",
+                      "zero_stage",
+                      "gather_schedule",
+                      "grad_accum_dtype"});
     table->begin_section("Plan");
     table
         ->add("preset", &preset_,
               fmt::format("Named shape to use instead of a model: {}.", fmt::join(preset_names(), ", ")))
         .value_name = "NAME";
-    limit_flag(table->add("vocab_size", &vocab_size_,
-                          "Vocabulary size for presets that leave it open: 15m, 60m and 160m."),
-               1, int64_t{1} << 31);
-    limit_flag(table->add("nnodes", &num_nodes_, "Number of nodes."), 1, kMaxNodes);
-    limit_flag(table->add("nproc_per_node", &local_world_size_, "Ranks on each node."), 1, kMaxLocalRanks);
-    table->add_size("memory", &memory_, "64GiB",
-                    "Memory of a node, such as 64GiB. Defaults to this machine's memory, or to its cgroup "
-                    "limit if that is lower.");
-    table->add("network_gbps", &network_gbps_,
-               "Network speed of a node in each direction, in 10^9 bits per second.");
-    table->add("tflops", &tflops_,
-               "Arithmetic peak of a node in TFLOPS. By default this machine's peak is measured, unless "
-               "measure_peak is false, in which case no compute time is shown.");
-    table->add("mfu", &mfu_,
-               "Share of the peak that the model's own operations reach, above 0 and at most 1.");
+    limit_flag(
+        table->add("vocab_size", &vocab_size_,
+                   "Vocabulary size for presets that leave it open: 15m, 60m and 160m. Defaults to the "
+                   "tokenizer's if there is one."),
+        1, int64_t{1} << 31);
+    limit_flag(table->add("tokens", &tokens_,
+                          "Tokens of the whole job, instead of those of a dataset, which is then not read."),
+               1);
     table->add("json", &json_, "Print a JSON object.");
+    declare_machine_flags(table);
+    declare_search_flags(table);
   }
 
   void complete_flags(FlagTable* table) override {
+    for (size_t i = 0; i < num_training_flags_; ++i) {
+      const Flag& flag = table->flags()[i];
+      if (table->is_set(flag.name) && flag.get) given_.push_back(&flag);
+    }
     if (!args_.config.empty()) apply_config_file(args_.config, table);
   }
-
   bool reads_weights() const override { return false; }
+  DataArguments* data_arguments() override { return tokens_ ? nullptr : &args_; }
+  void on_hub_names(const std::string& flag, const std::vector<std::string>& names) override {
+    args_.hub_names[flag] = names.at(0);
+  }
+
   void run(FlagTable* table) override {
     set_log_level(args_.lowest_log_level());
-    check_above_zero("network_gbps", network_gbps_);
-    if (tflops_) check_above_zero("tflops", *tflops_);
-    if (!(mfu_ > 0 && mfu_ <= 1)) {
-      fail(ExitCode::kUsage, "--mfu: expected a number above 0 and at most 1, found {}", mfu_);
-    }
-    const ModelConfig config = model_config();
-    resolve_training_arguments(*table, num_nodes_ * local_world_size_, &args_);
-
-    ClusterShape cluster;
-    cluster.num_nodes = static_cast<int>(num_nodes_);
-    cluster.local_world_size = static_cast<int>(local_world_size_);
-    cluster.node_memory_bytes = node_memory();
-    cluster.memory_is_of_this_machine = memory_.empty();
-    cluster.network_gbps = network_gbps_;
-    cluster.mfu = mfu_;
-    const int64_t node_threads = threads_for_products();
-    cluster.node_tflops = node_tflops(node_threads);
-    cluster.tflops_are_of_this_machine = cluster.node_tflops && !tflops_;
-
-    const int64_t num_threads =
-        args_.num_threads > 0 ? args_.num_threads : std::max<int64_t>(1, node_threads / local_world_size_);
-    ThreadPool pool(num_threads);
-    const RunForecast forecast = forecast_run(args_, config, cluster, pool);
-    write_output(json_ ? forecast_json(forecast) : forecast_text(forecast));
-    flush_output();
-    if (!forecast.refusal.empty()) fail(ExitCode::kBadConfig, "{}", forecast.refusal);
+    const bool searches = choose_search(*table);
+    check_numbers();
+    const ModelConfig config = model_config(*table);
+    searches ? search(table, config) : show_machine(*table, config);
   }
 
  private:
-  ModelConfig model_config() const {
+  void declare_machine_flags(FlagTable* table) {
+    table->begin_section("Plan: one kind of machine");
+    table
+        ->add("machine", &machine_,
+              "Forecast the run on this machine (here), whose speed is then measured, on an instance type "
+              "of the catalogue, or on the machine that a .json file of rates describes (docs/plan.md).")
+        .value_name = "here|NAME|FILE";
+    limit_flag(table->add("nnodes", &num_nodes_, "Number of nodes. A search tries only this number."), 1,
+               kMaxNodes);
+    limit_flag(table->add("nproc_per_node", &local_world_size_,
+                          "Ranks on each node. A search tries only this number."),
+               1, kMaxLocalRanks);
+    table->add_size("memory", &memory_, "64GiB",
+                    "Memory of a node, such as 64GiB. Defaults to this machine's memory, or to its cgroup "
+                    "limit if that is lower.");
+    table->add(
+        "network_gbps", &network_gbps_,
+        "Network speed of a node in each direction, in 10^9 bits per second; 25 unless the machine says "
+        "otherwise.");
+    table->add("tflops", &tflops_,
+               "Arithmetic peak of a node in TFLOPS. By default this machine's peak is measured, unless "
+               "measure_peak is false, in which case no times are shown.");
+    table->add(
+        "mfu", &mfu_,
+        "Share of the peak that the model's own operations reach, above 0 and at most 1, instead of the "
+        "model of each operation's time.");
+  }
+
+  void declare_search_flags(FlagTable* table) {
+    table->begin_section("Plan: which machines");
+    table
+        ->add("instances", &instances_,
+              "Instance types to search: names or patterns such as 'c7i.*', or all. Without a flag that "
+              "describes a machine, all is the default.")
+        .value_name = "NAME...";
+    table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
+        .value_name = "FILE";
+    limit_flag(table->add("max_nodes", &max_nodes_, "Most nodes to try: 1, 2, 4, ... up to this."), 1,
+               kMaxNodes);
+    table->add_choice(
+        "sort", &sort_, {"pareto", "price", "time"},
+        "Show combinations that nothing beats in both time and price (pareto), or all by price or "
+        "time, one for each instance type and number of nodes.");
+    limit_flag(table->add("top", &top_, "Most combinations to show."), 1, 100'000);
+    table->add("max_hours", &max_hours_, "Leave out what takes more hours for the whole job.");
+    table->add("max_price", &max_price_, "Leave out what costs more USD for the whole job.");
+    table->add("spot", &spot_, "Use the catalogue's typical spot prices.");
+    table->add("plot", &plot_, "Draw hours and price of all combinations into an SVG file.").value_name =
+        "FILE";
+  }
+
+  // Whether the catalogue is searched; otherwise one kind of machine is shown.
+  bool choose_search(const FlagTable& table) const {
+    const auto first_set = [&](const auto& names) -> std::string {
+      const auto found = std::ranges::find_if(names, [&](const char* name) { return table.is_set(name); });
+      return found == names.end() ? "" : *found;
+    };
+    const std::string of_search = first_set(kSearchFlags);
+    const bool has_instances = table.is_set("instances");
+    for (const char* name : kMachineFlags) {
+      if (!table.is_set(name)) continue;
+      const bool shared = std::ranges::find(kSharedFlags, std::string_view(name)) != kSharedFlags.end();
+      if (shared && has_instances) continue;
+      if (of_search.empty() && !catalogue_.empty() && machine_.empty()) {
+        fail(ExitCode::kUsage, "--catalogue is for a search with --instances, or for --machine NAME");
+      }
+      if (of_search.empty()) return false;
+      fail(ExitCode::kUsage, "--{} describes one kind of machine, --{} is for a search among many{}", name,
+           of_search, shared ? ": add --instances all to search with this number" : ": give one of the two");
+    }
+    return true;
+  }
+
+  void check_numbers() const {
+    const auto check_above_zero = [](const char* flag, const std::optional<double>& value) {
+      if (!value || (std::isfinite(*value) && *value > 0)) return;
+      fail(ExitCode::kUsage, "--{}: expected a finite number above 0, found {}", flag, *value);
+    };
+    check_above_zero("network_gbps", network_gbps_);
+    check_above_zero("tflops", tflops_);
+    check_above_zero("max_hours", max_hours_);
+    check_above_zero("max_price", max_price_);
+    if (mfu_ && !(*mfu_ > 0 && *mfu_ <= 1)) {
+      fail(ExitCode::kUsage, "--mfu: expected a number above 0 and at most 1, found {}", *mfu_);
+    }
+  }
+
+  ModelConfig model_config(const FlagTable& table) const {
     if (args_.model.empty() == preset_.empty()) {
       fail(ExitCode::kUsage, "give either --model DIR (or its config.json) or --preset NAME{}",
            preset_.empty() ? "" : ", not both");
     }
     if (preset_.empty()) return read_model_config(args_.model);
     ModelConfig config = preset_config(preset_);
-    if (config.vocab_size == 0) config.vocab_size = vocab_size_;
+    if (config.vocab_size != 0) return config;
+    config.vocab_size = args_.tokenizer.empty() || table.is_set("vocab_size")
+                            ? vocab_size_
+                            : Tokenizer::open(args_.tokenizer).vocab_size();
     return config;
   }
 
-  int64_t node_memory() const {
-    if (memory_.empty()) {
-      const MemoryInfo info = memory_info();
-      return std::min(info.total_bytes, info.cgroup_limit_bytes.value_or(info.total_bytes));
+  void show_machine(const FlagTable& table, const ModelConfig& config) {
+    const int64_t world_size = num_nodes_ * local_world_size_;
+    resolve_training_arguments(table, world_size, &args_);
+    PlanMachineFlags flags;
+    flags.machine = machine_;
+    flags.catalogue = catalogue_;
+    flags.memory = memory_;
+    flags.network_gbps = network_gbps_;
+    flags.tflops = tflops_;
+    flags.mfu = mfu_;
+    const PlanMachine machine = plan_machine(flags, args_);
+    ClusterShape cluster = machine.cluster;
+    cluster.num_nodes = static_cast<int>(num_nodes_);
+    cluster.local_world_size = static_cast<int>(local_world_size_);
+    const int64_t num_threads = args_.num_threads > 0
+                                    ? args_.num_threads
+                                    : std::max<int64_t>(1, machine.num_cores / local_world_size_);
+    const RunForecast forecast =
+        forecast_run(args_, config, cluster, num_threads, job_size(args_, config, world_size, tokens_));
+    if (machine.prices) {
+      for (const std::string& note : machine.prices->notes()) log_info("{}", note);
     }
-    return parse_bytes(memory_).value();
+    write_output(json_ ? forecast_json(forecast) : forecast_text(forecast));
+    flush_output();
+    if (!forecast.refusal.empty()) fail(ExitCode::kBadConfig, "{}", forecast.refusal);
   }
 
-  std::optional<double> node_tflops(int64_t num_threads) const {
-    if (tflops_ || !args_.measure_peak) return tflops_;
-    constexpr int kNumMeasurements = 10;  // 70 ms in total; the best counts
-    ThreadPool pool(num_threads);
-    TrainingPeak peak(pool, args_.training_dtype());
-    if (!peak.best()) return std::nullopt;
-    while (peak.num_measurements() < kNumMeasurements) peak.measure_again();
-    return peak.best_tflops();
+  void search(FlagTable* table, const ModelConfig& config) {
+    SearchOptions options;
+    options.max_nodes = static_cast<int>(max_nodes_);
+    if (table->is_set("nnodes")) options.num_nodes = static_cast<int>(num_nodes_);
+    if (table->is_set("nproc_per_node")) options.local_world_size = static_cast<int>(local_world_size_);
+    if (args_.zero_stage) options.zero_stage = static_cast<int>(*args_.zero_stage);
+    if (args_.gather_schedule != "auto") {
+      options.schedule =
+          args_.gather_schedule == "per_layer" ? GatherSchedule::kPerLayer : GatherSchedule::kPerStep;
+    }
+    if (table->is_set("gradient_checkpointing"))
+      options.gradient_checkpointing = args_.gradient_checkpointing;
+    // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
+    // rank would mislead.
+    set_log_level(LogLevel::kError);
+    resolve_training_arguments(*table, 1, &args_);
+    set_log_level(args_.lowest_log_level());
+    if (!args_.deepspeed.empty()) {  // the file must say the same as the layout
+      options.zero_stage = static_cast<int>(*args_.zero_stage);
+      options.micro_batch_rows = args_.per_device_train_batch_size;
+    }
+
+    SearchView view;
+    view.order = sort_ == "price"  ? SearchOrder::kPrice
+                 : sort_ == "time" ? SearchOrder::kTime
+                                   : SearchOrder::kPareto;
+    view.top = top_;
+    view.max_hours = max_hours_;
+    view.max_price = max_price_;
+    view.spot = spot_;
+    const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
+    const bool all = instances_.empty() || instances_ == std::vector<std::string>{"all"};
+    const JobSize job = job_size(args_, config, 1, tokens_).value_or(assumed_job(args_, config, 1));
+    const PlanSearch search(args_, config, job, all ? catalogue : select_instances(catalogue, instances_),
+                            options, view);
+    const std::string command = search.command(given_, preset_);
+    if (!plot_.empty()) search.draw(plot_);
+    write_output(json_ ? search.json(command) : search.text(command, preset_));
+    flush_output();
+    search.check_any_fits();
   }
 
   TrainingArguments args_;
+  size_t num_training_flags_ = 0;
+  std::vector<const Flag*> given_;  // of these, on the command line
   std::string preset_;
   int64_t vocab_size_ = 32000;
+  std::optional<int64_t> tokens_;
+  bool json_ = false;
+
+  std::string machine_;
   int64_t num_nodes_ = 1;
   int64_t local_world_size_ = 1;
   std::string memory_;
-  double network_gbps_ = 25;
+  std::optional<double> network_gbps_;
   std::optional<double> tflops_;
-  double mfu_ = 0.5;
-  bool json_ = false;
+  std::optional<double> mfu_;
+
+  std::vector<std::string> instances_;
+  std::string catalogue_;
+  int64_t max_nodes_ = 16;
+  std::string sort_ = "pareto";
+  int64_t top_ = 20;
+  std::optional<double> max_hours_;
+  std::optional<double> max_price_;
+  bool spot_ = false;
+  std::string plot_;
 };
 
 }  // namespace

@@ -1,0 +1,107 @@
+#include "cli/run/plan_job.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/divide_up.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/run/threads.h"
+#include "cli/terminal/terminal.h"
+#include "comm/communicator.h"
+#include "platform/thread_pool.h"
+#include "train/training_data.h"
+
+namespace tessera {
+namespace {
+
+class ReadingStatus : public TrainObserver {
+ public:
+  void on_progress(const std::string& what, double fraction) override {
+    status_.show(fmt::format("{}: {:.0f} %", what, 100 * fraction));
+  }
+
+ private:
+  StatusLine status_;
+};
+
+JobSize job_of_tokens(int64_t num_tokens, int64_t step_rows, int64_t row_tokens) {
+  JobSize job;
+  job.max_row_tokens = job.mean_row_tokens = row_tokens;
+  job.num_steps = divide_up(num_tokens, step_rows * row_tokens);
+  job.num_tokens = static_cast<double>(num_tokens);
+  return job;
+}
+
+JobSize job_of_steps(const TrainingArguments& args, int64_t step_rows, int64_t row_tokens) {
+  JobSize job;
+  job.max_row_tokens = job.mean_row_tokens = row_tokens;
+  job.num_steps = args.max_steps;
+  job.num_tokens = static_cast<double>(args.max_steps) * static_cast<double>(step_rows * row_tokens);
+  job.origin = fmt::format("max_steps with rows of {}", format_count(row_tokens, "token"));
+  return job;
+}
+
+JobSize job_of_dataset(TrainingArguments args, const ModelConfig& config, int64_t world_size,
+                       int64_t row_limit) {
+  if (needs_tokenizer(args.dataset) && tokenizer_folder(args).empty()) {
+    fail(ExitCode::kUsage,
+         "--dataset: counting its tokens needs a tokenizer: give --tokenizer DIR with --preset");
+  }
+  args.eval_strategy = "no";  // what is evaluated is not read
+  args.eval_on_start = false;
+  ThreadPool pool(threads_for_pool(args.num_threads));
+  const std::unique_ptr<Communicator> comm = Communicator::open(World(), CommOptions());
+  ReadingStatus status;
+  const TrainingData data = open_training_data(args, config, pool, *comm, status);
+  BatchPlanOptions options = args.batch_options(world_size);
+  const int64_t step_rows = global_batch_rows(options);
+  if (data.train.supply() != nullptr) return job_of_steps(args, step_rows, row_limit);
+
+  options.mixture = data.train.mixture();
+  for (const int64_t share : mixture_shares(options.mixture)) options.num_rows += share;
+  JobSize job;
+  job.max_row_tokens = data.train.max_row_length();
+  const double mean =
+      static_cast<double>(data.train.num_tokens()) / static_cast<double>(data.train.num_rows());
+  job.mean_row_tokens = std::llround(std::ceil(mean));
+  const std::string rows =
+      fmt::format("{} of {}", format_count(options.num_rows, "row"),
+                  format_count(std::llround(mean * static_cast<double>(options.num_rows)), "token"));
+  if (args.max_steps > 0) {
+    job.num_steps = args.max_steps;
+    job.num_tokens = static_cast<double>(args.max_steps * step_rows) * mean;
+    job.origin = "max_steps; an epoch has " + rows;
+  } else {
+    job.num_steps = BatchPlan(options).steps_for_epochs(args.num_train_epochs);
+    job.num_tokens = args.num_train_epochs * static_cast<double>(options.num_rows) * mean;
+    job.origin = fmt::format("{:g} x {}", args.num_train_epochs, rows);
+  }
+  return job;
+}
+
+}  // namespace
+
+std::optional<JobSize> job_size(const TrainingArguments& args, const ModelConfig& config, int64_t world_size,
+                                std::optional<int64_t> num_tokens) {
+  const int64_t row_limit = args.row_limit(config.max_position_embeddings);
+  const int64_t step_rows = global_batch_rows(args.batch_options(world_size));
+  if (num_tokens) {
+    JobSize job = job_of_tokens(*num_tokens, step_rows, row_limit);
+    job.origin = fmt::format("--tokens, rows of {}", format_count(row_limit));
+    return job;
+  }
+  if (!args.dataset.empty()) return job_of_dataset(args, config, world_size, row_limit);
+  if (args.max_steps > 0) return job_of_steps(args, step_rows, row_limit);
+  return std::nullopt;
+}
+
+JobSize assumed_job(const TrainingArguments& args, const ModelConfig& config, int64_t world_size) {
+  constexpr int64_t kNumTokens = 1'000'000'000;
+  JobSize job = job_of_tokens(kNumTokens, global_batch_rows(args.batch_options(world_size)),
+                              args.row_limit(config.max_position_embeddings));
+  job.origin = "--dataset or --tokens sets them";
+  return job;
+}
+
+}  // namespace tessera

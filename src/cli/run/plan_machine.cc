@@ -1,0 +1,139 @@
+#include "cli/run/plan_machine.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/run/threads.h"
+#include "io/file.h"
+#include "platform/cpu.h"
+#include "platform/memory_info.h"
+#include "platform/thread_pool.h"
+#include "train/measure/training_peak.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kDefaultNetworkGbps = 25;
+
+int64_t memory_of_this_machine() {
+  const MemoryInfo info = memory_info();
+  return std::min(info.total_bytes, info.cgroup_limit_bytes.value_or(info.total_bytes));
+}
+
+// nullopt without vector instructions.
+std::optional<double> measured_tflops(int64_t num_threads, DType dtype) {
+  constexpr int kNumMeasurements = 10;  // 70 ms in total; the best counts
+  ThreadPool pool(num_threads);
+  TrainingPeak peak(pool, dtype);
+  if (!peak.best()) return std::nullopt;
+  while (peak.num_measurements() < kNumMeasurements) peak.measure_again();
+  return peak.best_tflops();
+}
+
+double peak_of(const MachineRates& rates, DType dtype) {
+  return static_cast<double>(rates.num_cores) *
+         (dtype == DType::kBF16 ? rates.core_bf16_tflops : rates.core_f32_tflops);
+}
+
+// A machine with the instructions of this one and a given peak at products of `dtype`.
+MachineRates rates_with_peak(double tflops, int64_t num_cores, DType dtype) {
+  const CpuFeatures& features = cpu_features();
+  InstanceFacts facts;
+  facts.num_cores = num_cores;
+  facts.clock_ghz = 3;  // the speed of the caches follows from it; the peak is replaced
+  facts.amx = features.amx.granted;
+  facts.avx512_bf16 = features.avx512_bf16;
+  facts.avx512 = features.avx512;
+  MachineRates rates = rates_of_instance(facts);
+  const double scale = tflops / peak_of(rates, dtype);
+  rates.core_bf16_tflops *= scale;
+  rates.core_f32_tflops *= scale;
+  return rates;
+}
+
+PlanMachine this_machine(const PlanMachineFlags& flags, const TrainingArguments& args) {
+  PlanMachine machine;
+  machine.num_cores = threads_for_products();
+  const DType dtype = args.training_dtype();
+  std::optional<double> tflops = flags.tflops;
+  if (flags.machine == "here") {
+    ThreadPool pool(machine.num_cores);
+    machine.cluster.rates = measured_rates(pool);
+    machine.cluster.rates_are_of_this_machine = true;
+  } else if (!tflops && args.measure_peak) {
+    tflops = measured_tflops(machine.num_cores, dtype);
+    machine.cluster.rates_are_of_this_machine = true;
+  }
+  if (tflops) machine.cluster.rates = rates_with_peak(*tflops, machine.num_cores, dtype);
+  if (flags.mfu && machine.cluster.rates) {
+    machine.cluster.rates =
+        rates_of_peak(peak_of(*machine.cluster.rates, dtype), machine.num_cores, *flags.mfu);
+  }
+  machine.cluster.network_gbps = kDefaultNetworkGbps;
+  machine.cluster.node_memory_bytes = memory_of_this_machine();
+  machine.cluster.memory_is_of_this_machine = true;
+  return machine;
+}
+
+// The machine of a file of rates has this machine's memory unless --memory says otherwise.
+PlanMachine machine_of_file(const std::string& path) {
+  PlanMachine machine;
+  const MachineRates rates = parse_rates(read_text_file(path), path);
+  machine.num_cores = rates.num_cores;
+  machine.cluster.rates = rates;
+  machine.cluster.network_gbps = rates.network_gbps;
+  machine.cluster.node_memory_bytes = memory_of_this_machine();
+  machine.cluster.memory_is_of_this_machine = true;
+  return machine;
+}
+
+PlanMachine machine_of_instance(const std::string& name, const std::string& catalogue) {
+  const std::vector<Instance> instances = plan_catalogue(catalogue);
+  const auto found = std::ranges::find(instances, name, &Instance::name);
+  if (found == instances.end()) {
+    fail(ExitCode::kUsage,
+         "--machine: expected here, an instance type of the catalogue such as {}, or a .json file of rates, "
+         "found '{}'",
+         instances.front().name, printable(name));
+  }
+  PlanMachine machine;
+  machine.num_cores = found->facts.num_cores;
+  machine.cluster.rates = rates_of_instance(found->facts);
+  machine.cluster.network_gbps = found->facts.network_gbps;
+  machine.cluster.node_memory_bytes = found->usable_bytes();
+  return machine;
+}
+
+}  // namespace
+
+PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments& args) {
+  if (!flags.machine.empty() && (flags.tflops || flags.mfu)) {
+    fail(ExitCode::kUsage, "--machine says how fast the machine is, and so does --{}: give one of the two",
+         flags.tflops ? "tflops" : "mfu");
+  }
+  PlanMachine machine = flags.machine.empty() || flags.machine == "here" ? this_machine(flags, args)
+                        : flags.machine.ends_with(".json")
+                            ? machine_of_file(flags.machine)
+                            : machine_of_instance(flags.machine, flags.catalogue);
+  if (!flags.memory.empty()) {
+    machine.cluster.node_memory_bytes = parse_bytes(flags.memory).value();
+    machine.cluster.memory_is_of_this_machine = false;
+  }
+  if (flags.network_gbps) machine.cluster.network_gbps = *flags.network_gbps;
+  if (flags.machine == "here" && machine.cluster.rates) {
+    MeasuringOptions options;
+    options.optimizer = args.optim;
+    options.rates = *machine.cluster.rates;
+    options.rates.network_gbps = machine.cluster.network_gbps;
+    machine.prices = std::make_unique<MeasuredPrices>(options);
+    machine.cluster.prices = machine.prices.get();
+  }
+  return machine;
+}
+
+std::vector<Instance> plan_catalogue(const std::string& path) {
+  return path.empty() ? shipped_catalogue() : read_catalogue(path);
+}
+
+}  // namespace tessera

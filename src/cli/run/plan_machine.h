@@ -1,0 +1,38 @@
+// The machine whose forecast `tessera plan` shows in detail.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments/arguments.h"
+#include "plan/forecast.h"
+#include "plan/instances/catalogue.h"
+#include "plan/time/measured_prices.h"
+
+namespace tessera {
+
+struct PlanMachineFlags {
+  std::string machine;  // "here", an instance type, a file of rates, "" = this machine's peak
+  std::string catalogue;
+  std::string memory;
+  std::optional<double> network_gbps;
+  std::optional<double> tflops;
+  std::optional<double> mfu;
+};
+
+struct PlanMachine {
+  ClusterShape cluster;  // but for the number of nodes and ranks
+  int64_t num_cores = 1;
+  std::unique_ptr<MeasuredPrices> prices;  // of the cluster, if they are measured
+};
+
+// Measures this machine if it has to. Error(kUsage) for flags that contradict each other.
+PlanMachine plan_machine(const PlanMachineFlags& flags, const TrainingArguments& args);
+
+// The catalogue in this file, "" = the shipped one.
+std::vector<Instance> plan_catalogue(const std::string& path);
+
+}  // namespace tessera

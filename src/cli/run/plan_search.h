@@ -1,0 +1,37 @@
+// A search for machines, as `tessera plan` shows it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "arguments/arguments.h"
+#include "base/flags.h"
+#include "plan/instances/search_report.h"
+
+namespace tessera {
+
+class PlanSearch {
+ public:
+  // `args` must be resolved for one rank and, like `config`, outlive this.
+  PlanSearch(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
+             const std::vector<Instance>& instances, const SearchOptions& options, const SearchView& view);
+
+  // The command line of the best combination on its first node, with the flags `given` that do not belong to
+  // the layout; "" if nothing fits.
+  std::string command(const std::vector<const Flag*>& given, const std::string& preset) const;
+  // `preset` is the name of a model that does not exist yet, or "".
+  std::string text(const std::string& command, const std::string& preset) const;
+  std::string json(const std::string& command) const { return search_json(result_, view_, command); }
+  void draw(const std::string& path) const;
+  // Error(kBadConfig) if nothing fits, or nothing within the limits of the view.
+  void check_any_fits() const;
+
+ private:
+  const TrainingArguments& args_;
+  const ModelConfig& config_;
+  SearchView view_;
+  SearchResult result_;
+};
+
+}  // namespace tessera

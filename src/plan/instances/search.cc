@@ -1,0 +1,240 @@
+#include "plan/instances/search.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "base/error.h"
+#include "plan/planned_model.h"
+#include "plan/planned_step.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kAllMemory = std::numeric_limits<int64_t>::max() / 2;
+constexpr int64_t kNoMemory = 0;
+
+// Memory of a layout with and without what memory permitting makes it faster (packed weights).
+struct Variant {
+  bool pack_weights = false;
+  int64_t node_bytes = 0;
+  StepFacts facts;
+};
+
+class Search {
+ public:
+  Search(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
+         const std::vector<Instance>& instances, const SearchOptions& options)
+      : args_(args),
+        config_(config),
+        options_(options),
+        step_rows_(global_batch_rows(args.batch_options(1))),
+        walks_(config, args.training_dtype()) {
+    result_.instances = instances;
+    result_.job = job;
+    result_.step_rows = step_rows_;
+    result_.num_parameters = walks_.layout().num_parameters();
+  }
+
+  SearchResult run() {
+    for (size_t i = 0; i < result_.instances.size(); ++i) try_instance(i);
+    return std::move(result_);
+  }
+
+ private:
+  void try_instance(size_t index) {
+    AnalyticPrices prices(rates_of_instance(result_.instances[index].facts));
+    Refusal nearest{index, 1, 0};
+    bool any = false;
+    for (const int num_nodes : node_counts()) {
+      std::optional<Combination> best;
+      for (const int ranks : rank_counts(result_.instances[index], num_nodes)) {
+        try_ranks(index, num_nodes, ranks, prices, &best, &nearest);
+      }
+      if (!best) continue;
+      any = true;
+      add_money(&*best);
+      result_.combinations.push_back(*best);
+    }
+    if (!any) result_.refusals.push_back(nearest);
+  }
+
+  std::vector<int> node_counts() const {
+    if (options_.num_nodes) return {*options_.num_nodes};
+    std::vector<int> counts;
+    for (int nodes = 1; nodes <= options_.max_nodes; nodes *= 2) counts.push_back(nodes);
+    return counts;
+  }
+
+  // One or two on each NUMA node: the model of time does not know what threads lose that use the memory of
+  // another one. A single rank if a step has too few rows.
+  std::vector<int> rank_counts(const Instance& instance, int num_nodes) const {
+    if (options_.local_world_size) return {*options_.local_world_size};
+    const auto per_numa_node = static_cast<int>(instance.num_numa_nodes);
+    if (per_numa_node * num_nodes > step_rows_) return {1};
+    return {per_numa_node, 2 * per_numa_node};
+  }
+
+  // Stages and schedules in the order of their speed. Stage 1 takes more memory than stage 2 and saves
+  // nothing, stage 3 gathered per step is stage 2, and ranks of one node share their weights in any stage.
+  std::vector<std::pair<int, GatherSchedule>> shardings(int num_nodes, int local_world_size) const {
+    if (num_nodes * local_world_size == 1) return {{0, GatherSchedule::kPerStep}};
+    const int stage = options_.zero_stage.value_or(2);
+    if (num_nodes == 1) return {{stage, GatherSchedule::kPerStep}};
+    std::vector<std::pair<int, GatherSchedule>> all;
+    if (options_.schedule != GatherSchedule::kPerLayer) all.emplace_back(stage, GatherSchedule::kPerStep);
+    if (options_.zero_stage.value_or(3) == 3 && options_.schedule != GatherSchedule::kPerStep &&
+        args_.pack_weights != "always") {
+      all.emplace_back(3, GatherSchedule::kPerLayer);
+    }
+    return all;
+  }
+
+  std::vector<bool> checkpointing() const {
+    if (options_.gradient_checkpointing) return {*options_.gradient_checkpointing};
+    return {false, true};
+  }
+
+  // Larger micro-batches take more memory, so the first that does not fit ends the loop. A sharding or
+  // checkpointing that saves memory costs time: it is tried only where what is faster does not fit.
+  void try_ranks(size_t index, int num_nodes, int local_world_size, Prices& prices,
+                 std::optional<Combination>* best, Refusal* nearest) {
+    const Instance& instance = result_.instances[index];
+    Layout layout;
+    layout.num_nodes = num_nodes;
+    layout.local_world_size = local_world_size;
+    layout.num_threads = instance.facts.num_cores / local_world_size;
+    if (args_.num_threads > 0) layout.num_threads = std::min(layout.num_threads, args_.num_threads);
+    const int64_t world_size = layout.world_size();
+    // 1, 2, 4, ... and all rows of a rank, or the number that is asked for.
+    const int64_t first_rows = options_.micro_batch_rows.value_or(1);
+    const int64_t most_rows = options_.micro_batch_rows.value_or(step_rows_ / world_size);
+    bool fits = layout.num_threads >= 1 && first_rows * world_size <= step_rows_;
+    for (int64_t rows = first_rows; fits; rows = std::min(2 * rows, most_rows)) {
+      fits = false;
+      layout.micro_batch_rows = rows;
+      layout.accumulation = accumulation_of_global_batch(step_rows_, rows, world_size);
+      for (const auto& [stage, schedule] : shardings(num_nodes, local_world_size)) {
+        layout.zero_stage = stage;
+        layout.schedule = schedule;
+        bool fits_as_is = false;
+        for (const bool recompute : checkpointing()) {
+          layout.gradient_checkpointing = recompute;
+          if (!try_layout(index, layout, prices, best, nearest)) continue;
+          fits = true;
+          fits_as_is = recompute == checkpointing().front();
+          break;
+        }
+        if (fits_as_is) break;
+      }
+      if (rows == most_rows) break;
+    }
+  }
+
+  bool try_layout(size_t index, const Layout& layout, Prices& prices, std::optional<Combination>* best,
+                  Refusal* nearest) {
+    ++result_.num_tried;
+    const Instance& instance = result_.instances[index];
+    const std::vector<Variant>& variants = variants_of(layout);
+    const auto fitting = std::ranges::find_if(
+        variants, [&](const Variant& each) { return each.node_bytes <= instance.usable_bytes(); });
+    if (fitting == variants.end()) {
+      const int64_t needed = variants.back().node_bytes;
+      if (nearest->needed_bytes == 0 || needed < nearest->needed_bytes) {
+        nearest->needed_bytes = needed;
+        nearest->num_nodes = layout.num_nodes;
+      }
+      return false;
+    }
+    const StepTime time = predict_step(walks_, fitting->facts, prices);
+    if (!*best || time.step_s() < (*best)->time.step_s()) {
+      Combination found;
+      found.instance = index;
+      found.layout = layout;
+      found.pack_weights = fitting->pack_weights;
+      found.passes_per_step = fitting->facts.num_passes;
+      found.node_bytes = fitting->node_bytes;
+      found.time = time;
+      *best = found;
+    }
+    return true;
+  }
+
+  // From the one that takes the most memory to the one that takes the least.
+  const std::vector<Variant>& variants_of(const Layout& layout) {
+    const auto [entry, is_new] = variants_.try_emplace(layout);
+    if (!is_new) return entry->second;
+    const TrainingArguments args = arguments_for(args_, layout, step_rows_);
+    const TrainableModel& model = model_of(layout.num_threads);
+    const PlannedStep step(args, model, layout.num_nodes, layout.local_world_size, layout.num_threads,
+                           result_.job.max_row_tokens);
+    for (const int64_t memory : {kAllMemory, kNoMemory}) {
+      const MachineFacts machine = step.machine(memory);
+      const MemoryRequest request = step.planner().choose_memory(machine, layout.schedule);
+      entry->second.push_back({request.limits.pack_weights, plan_memory(model, request).node_bytes(),
+                               step.facts(request, result_.job.mean_row_tokens)});
+    }
+    return entry->second;
+  }
+
+  const TrainableModel& model_of(int64_t num_threads) {
+    std::unique_ptr<PlannedModel>& model = models_[num_threads];
+    if (!model) model = std::make_unique<PlannedModel>(config_, args_.training_dtype(), num_threads);
+    return *model->model;
+  }
+
+  void add_money(Combination* found) const {
+    const Instance& instance = result_.instances[found->instance];
+    const JobSize& job = result_.job;
+    const double step_s = found->time.step_s();
+    const double num_steps = static_cast<double>(job.num_steps);
+    found->tokens_per_s = job.num_tokens / (num_steps * step_s);
+    found->hours = num_steps * step_s / 3600;
+    const double node_hours = found->hours * found->layout.num_nodes;
+    found->usd = node_hours * instance.usd_per_hour;
+    found->spot_usd = found->usd * instance.spot_share;
+    if (instance.watts > 0) found->kwh = node_hours * instance.watts / 1000;
+  }
+
+  const TrainingArguments& args_;
+  const ModelConfig& config_;
+  const SearchOptions& options_;
+  int64_t step_rows_;
+  StepWalks walks_;
+  std::map<int64_t, std::unique_ptr<PlannedModel>> models_;  // by threads
+  std::map<Layout, std::vector<Variant>> variants_;
+  SearchResult result_;
+};
+
+}  // namespace
+
+TrainingArguments arguments_for(const TrainingArguments& args, const Layout& layout, int64_t step_rows) {
+  TrainingArguments out = args;
+  out.per_device_train_batch_size = layout.micro_batch_rows;
+  out.gradient_accumulation_steps = layout.accumulation;
+  out.global_batch_size = step_rows;
+  out.zero_stage = layout.zero_stage;
+  out.gather_schedule = layout.schedule == GatherSchedule::kPerLayer ? "per_layer" : "per_step";
+  out.gradient_checkpointing = layout.gradient_checkpointing;
+  return out;
+}
+
+SearchResult search_instances(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
+                              const std::vector<Instance>& instances, const SearchOptions& options) {
+  return Search(args, config, job, instances, options).run();
+}
+
+MemoryPlan memory_of(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
+                     const Instance& instance, const Combination& combination) {
+  const Layout& layout = combination.layout;
+  const TrainingArguments run = arguments_for(args, layout, global_batch_rows(args.batch_options(1)));
+  const PlannedModel planned(config, args.training_dtype(), layout.num_threads);
+  const PlannedStep step(run, *planned.model, layout.num_nodes, layout.local_world_size, layout.num_threads,
+                         job.max_row_tokens);
+  const MachineFacts machine = step.machine(instance.usable_bytes());
+  return plan_memory(*planned.model, step.planner().choose_memory(machine, layout.schedule));
+}
+
+}  // namespace tessera

@@ -1,0 +1,88 @@
+// Searches a catalogue for the machines on which a run takes the least time or money: for every instance type
+// and number of nodes the fastest combination of ranks, sharding, checkpointing and micro-batch that fits in
+// memory. All of them compute the same steps: the rows of a step stay what the arguments say.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments/arguments.h"
+#include "formats/huggingface/model_config.h"
+#include "plan/instances/catalogue.h"
+#include "plan/job_size.h"
+#include "plan/memory_plan.h"
+#include "plan/time/step_time.h"
+
+namespace tessera {
+
+struct SearchOptions {
+  int max_nodes = 16;  // tries 1, 2, 4, ... of them
+  // Only these, if given.
+  std::optional<int> num_nodes;
+  std::optional<int> local_world_size;
+  std::optional<int> zero_stage;
+  std::optional<GatherSchedule> schedule;
+  std::optional<bool> gradient_checkpointing;
+  std::optional<int64_t> micro_batch_rows;
+};
+
+// How a run is laid out on machines.
+struct Layout {
+  int num_nodes = 1;
+  int local_world_size = 1;
+  int64_t num_threads = 1;  // of a rank
+  int zero_stage = 0;
+  GatherSchedule schedule = GatherSchedule::kPerStep;
+  bool gradient_checkpointing = false;
+  int64_t micro_batch_rows = 1;
+  int64_t accumulation = 1;
+
+  int world_size() const { return num_nodes * local_world_size; }
+  auto operator<=>(const Layout&) const = default;
+};
+
+struct Combination {
+  size_t instance = 0;  // in SearchResult::instances
+  Layout layout;
+  bool pack_weights = false;
+  int64_t passes_per_step = 1;  // of a rank
+  int64_t node_bytes = 0;       // without the optional buffers for checkpoints in the background
+  StepTime time;
+  double tokens_per_s = 0;
+  double hours = 0;
+  double usd = 0;  // on demand
+  double spot_usd = 0;
+  std::optional<double> kwh;  // processors and what the catalogue counts with them
+};
+
+// Why an instance type is in no combination.
+struct Refusal {
+  size_t instance = 0;
+  int num_nodes = 1;         // with which it came nearest
+  int64_t needed_bytes = 0;  // of a node, at the least; 0: more ranks than rows in a step
+};
+
+struct SearchResult {
+  std::vector<Instance> instances;
+  int64_t num_parameters = 0;
+  int64_t step_rows = 0;
+  JobSize job;
+  std::vector<Combination> combinations;  // one for each instance type and number of nodes that fits
+  std::vector<Refusal> refusals;
+  int64_t num_tried = 0;  // layouts on instance types
+};
+
+// `args` must be resolved for one rank.
+SearchResult search_instances(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
+                              const std::vector<Instance>& instances, const SearchOptions& options);
+
+// `args` as a run with this layout has them.
+TrainingArguments arguments_for(const TrainingArguments& args, const Layout& layout, int64_t step_rows);
+
+// The memory of a combination by kind.
+MemoryPlan memory_of(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
+                     const Instance& instance, const Combination& combination);
+
+}  // namespace tessera

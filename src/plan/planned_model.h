@@ -1,0 +1,22 @@
+// A model of which only sizes are asked, on a rank with any number of threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "model/families.h"
+#include "ops/cpu_ops.h"
+#include "platform/thread_pool.h"
+
+namespace tessera {
+
+struct PlannedModel {
+  PlannedModel(const ModelConfig& config, DType dtype, int64_t num_threads)
+      : pool(num_threads, CpuLimits()), ops(make_cpu_ops(pool)), model(make_model(config, dtype, *ops)) {}
+
+  ThreadPool pool;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<TrainableModel> model;
+};
+
+}  // namespace tessera
