@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <numeric>
+#include <utility>
 
 #include "arguments/arguments.h"
 #include "arguments/optimizer_arguments.h"
@@ -88,16 +90,21 @@ Planned plan_of(const PlanCase& run, const PlanBenchOptions& options) {
           plan.memory.step_memory().node_bytes()};
 }
 
-StepTime median_of(const std::vector<StepTime>& times) {
+// Part by part.
+StepTime combined(const std::vector<StepTime>& times, double (*combine)(std::vector<double>)) {
   StepTime result;
   for (double StepTime::*part :
        {&StepTime::products_s, &StepTime::attention_s, &StepTime::elementwise_s, &StepTime::optimizer_s,
         &StepTime::local_s, &StepTime::network_s, &StepTime::exposed_s, &StepTime::other_s}) {
     std::vector<double> values;
     for (const StepTime& time : times) values.push_back(time.*part);
-    result.*part = median(values);
+    result.*part = combine(std::move(values));
   }
   return result;
+}
+
+double mean(std::vector<double> values) {
+  return std::reduce(values.begin(), values.end()) / static_cast<double>(values.size());
 }
 
 struct Measured {
@@ -163,7 +170,7 @@ class TrainingRun {
     }
     if (seconds.empty()) fail(ExitCode::kBadData, "{}: expected more than {} steps", origin, kWarmUpSteps);
     measured->step_s = median(seconds);
-    measured->parts = median_of(parts);
+    measured->parts = combined(parts, median);
   }
 
   const PlanCase& run_;
@@ -199,15 +206,15 @@ PlanLine run_plan_case(const PlanCase& run, const PlanBenchOptions& options) {
     const Measured found = training.measure(kWarmUpSteps + std::clamp<int64_t>(num_steps, 3, 200));
     prices.clear();
     const StepTime after = predict_step(walks, planned.facts, prices);
-    predictions.insert(predictions.end(), {before, after});
-    predicted.push_back((before.step_s() + after.step_s()) / 2);
+    predictions.push_back(combined({before, after}, mean));
+    predicted.push_back(predictions.back().step_s());
     measured.push_back(found.step_s);
     parts.push_back(found.parts);
     by_rates.push_back(seconds_by_rates(walks, planned.facts, options.num_threads) / found.step_s);
     bytes.push_back(static_cast<double>(found.node_bytes));
   }
-  line.predicted = median_of(predictions);
-  line.measured = median_of(parts);
+  line.predicted = combined(predictions, median);
+  line.measured = combined(parts, median);
   line.rates_ratio = median(by_rates);
   line.step_s = quartiles(measured);
   line.ratio = quartiles(paired_ratios(predicted, measured));

@@ -31,17 +31,22 @@ std::optional<double> measured_tflops(int64_t num_threads, DType dtype) {
   return peak.best_tflops();
 }
 
-// A machine with this processor, but this peak.
-MachineRates rates_with_peak(double tflops, int64_t num_cores) {
+double peak_of(const MachineRates& rates, DType dtype) {
+  return static_cast<double>(rates.num_cores) *
+         (dtype == DType::kBF16 ? rates.core_bf16_tflops : rates.core_f32_tflops);
+}
+
+// A machine with the instructions of this one and a given peak at products of `dtype`.
+MachineRates rates_with_peak(double tflops, int64_t num_cores, DType dtype) {
   const CpuFeatures& features = cpu_features();
   InstanceFacts facts;
   facts.num_cores = num_cores;
-  facts.clock_ghz = 3;
+  facts.clock_ghz = 3;  // the speed of the caches follows from it; the peak is replaced
   facts.amx = features.amx.granted;
   facts.avx512_bf16 = features.avx512_bf16;
   facts.avx512 = features.avx512;
   MachineRates rates = rates_of_instance(facts);
-  const double scale = tflops / static_cast<double>(num_cores) / rates.core_bf16_tflops;
+  const double scale = tflops / peak_of(rates, dtype);
   rates.core_bf16_tflops *= scale;
   rates.core_f32_tflops *= scale;
   return rates;
@@ -50,14 +55,20 @@ MachineRates rates_with_peak(double tflops, int64_t num_cores) {
 PlanMachine this_machine(const PlanMachineFlags& flags, const TrainingArguments& args) {
   PlanMachine machine;
   machine.num_cores = threads_for_products();
+  const DType dtype = args.training_dtype();
   std::optional<double> tflops = flags.tflops;
-  if (!tflops && args.measure_peak) {
-    tflops = measured_tflops(machine.num_cores, args.training_dtype());
+  if (flags.machine == "here") {
+    ThreadPool pool(machine.num_cores);
+    machine.cluster.rates = measured_rates(pool);
+    machine.cluster.rates_are_of_this_machine = true;
+  } else if (!tflops && args.measure_peak) {
+    tflops = measured_tflops(machine.num_cores, dtype);
     machine.cluster.rates_are_of_this_machine = true;
   }
-  if (tflops) {
-    machine.cluster.rates = flags.mfu ? rates_of_peak(*tflops, machine.num_cores, *flags.mfu)
-                                      : rates_with_peak(*tflops, machine.num_cores);
+  if (tflops) machine.cluster.rates = rates_with_peak(*tflops, machine.num_cores, dtype);
+  if (flags.mfu && machine.cluster.rates) {
+    machine.cluster.rates =
+        rates_of_peak(peak_of(*machine.cluster.rates, dtype), machine.num_cores, *flags.mfu);
   }
   machine.cluster.network_gbps = kDefaultNetworkGbps;
   machine.cluster.node_memory_bytes = memory_of_this_machine();

@@ -12,13 +12,13 @@
 namespace tessera {
 namespace {
 
-constexpr size_t kColumns = 78;
+constexpr size_t kCommandColumns = 78;
 
 // Words as lines that a shell joins. A flag and its values stay together.
 std::string shell_lines(const std::vector<std::string>& words) {
   std::string text, line;
   for (const std::string& word : words) {
-    if (!line.empty() && line.size() + 1 + word.size() > kColumns) {
+    if (!line.empty() && line.size() + 1 + word.size() > kCommandColumns) {
       text += line + " \\\n";
       line = "   ";
     }
@@ -114,8 +114,7 @@ std::string PlanSearch::text(const std::string& command, const std::string& pres
   text += layout.num_nodes > 1 ? "run      on every node, with its node_rank and the address of the first\n"
                                : "run\n";
   if (!preset.empty()) {
-    text +=
-        fmt::format("  tessera init --preset {} --tokenizer DIR --output MODEL   # on one of them\n", preset);
+    text += fmt::format("  tessera init --preset {} --tokenizer DIR --output MODEL\n", preset);
   }
   text += indented(command);
   return refusals.empty() ? text : text + "\n" + refusals;

@@ -108,10 +108,11 @@ class Search {
     layout.num_threads = instance.facts.num_cores / local_world_size;
     if (args_.num_threads > 0) layout.num_threads = std::min(layout.num_threads, args_.num_threads);
     const int64_t world_size = layout.world_size();
-    bool fits = layout.num_threads >= 1;
+    // 1, 2, 4, ... and all rows of a rank, or the number that is asked for.
+    const int64_t first_rows = options_.micro_batch_rows.value_or(1);
     const int64_t most_rows = options_.micro_batch_rows.value_or(step_rows_ / world_size);
-    for (int64_t rows = options_.micro_batch_rows.value_or(1);
-         fits && rows <= most_rows && rows * world_size <= step_rows_; rows *= 2) {
+    bool fits = layout.num_threads >= 1 && first_rows * world_size <= step_rows_;
+    for (int64_t rows = first_rows; fits; rows = std::min(2 * rows, most_rows)) {
       fits = false;
       layout.micro_batch_rows = rows;
       layout.accumulation = accumulation_of_global_batch(step_rows_, rows, world_size);
@@ -128,6 +129,7 @@ class Search {
         }
         if (fits_as_is) break;
       }
+      if (rows == most_rows) break;
     }
   }
 

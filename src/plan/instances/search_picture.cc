@@ -10,7 +10,7 @@
 namespace tessera {
 namespace {
 
-constexpr double kWidth = 960, kHeight = 600;
+constexpr double kPictureWidth = 960, kPictureHeight = 600;
 constexpr double kLeft = 84, kRight = 930, kTop = 64, kBottom = 530;
 constexpr double kCharWidth = 6.4, kLabelHeight = 14;  // of the 11 px labels, generously
 
@@ -96,7 +96,8 @@ class Labels {
                                  {-width / 2, -26}, {-width / 2, 35}};
     for (const auto& [dx, dy] : offsets) {
       const Box box = {x + dx, y + dy - kLabelHeight + 3, x + dx + width, y + dy + 3};
-      if (box.left < kLeft || box.right > kWidth - 4 || box.top < kTop - 16 || box.bottom > kBottom) continue;
+      if (box.left < kLeft || box.right > kPictureWidth - 4 || box.top < kTop - 16 || box.bottom > kBottom)
+        continue;
       const auto overlaps = [&](const Box& other) { return box.overlaps(other); };
       const double own = box.distance(x, y);
       const auto is_nearer = [&](const Box& point) {
@@ -169,7 +170,7 @@ class Picture {
         "role=\"img\" aria-labelledby=\"title description\" font-family=\"Helvetica, Arial, sans-serif\" "
         "font-size=\"12\" fill=\"#1f2933\">\n<title id=\"title\">{2}</title>\n<desc "
         "id=\"description\">{3}</desc>\n<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
-        kWidth, kHeight, escaped(title), escaped(description));
+        kPictureWidth, kPictureHeight, escaped(title), escaped(description));
     out_ += fmt::format("<text x=\"{}\" y=\"28\" font-size=\"17\" font-weight=\"600\">{}</text>\n", kLeft,
                         escaped(title));
     text(kLeft, 48, "start",

@@ -43,7 +43,10 @@ double extrapolated(const OpWork& work, const std::map<OpWork, double>& measured
   }
   TESSERA_CHECK(first != nullptr, "nothing was measured");
   const double proportional = first->second * amount(work) / amount(first->first);
-  if (second == nullptr || !differs_in_rows(work, second->first)) return proportional;
+  if (second == nullptr || !differs_in_rows(work, second->first) ||
+      amount(first->first) == amount(second->first)) {
+    return proportional;
+  }
   // A line through both: what is independent of the rows, such as the weights, costs once.
   const double slope = (first->second - second->second) / (amount(first->first) - amount(second->first));
   const double on_line = first->second + slope * (amount(work) - amount(first->first));

@@ -39,17 +39,13 @@ OpWork work_of(const OpCall& call) {
   work.packed = details.packed;
 
   ConstTensorView widest;
-  for (const ConstTensorView* view : call.inputs) {
-    if (!view->empty() && view->num_elements() > widest.num_elements() * !widest.empty()) widest = *view;
-    if (!view->empty()) work.bytes += static_cast<double>(view->size_bytes());
-  }
-  for (size_t i = 0; i < call.outputs.size(); ++i) {
-    const TensorView& view = *call.outputs[i];
-    if (view.empty()) continue;
-    if (view.num_elements() > widest.num_elements() * !widest.empty()) widest = view;
-    const bool reads = i == 0 && work.adds;
-    work.bytes += static_cast<double>(view.size_bytes()) * (reads ? 2 : 1);
-  }
+  const auto count = [&](ConstTensorView view, int64_t num_uses) {
+    if (view.empty()) return;
+    if (widest.empty() || view.num_elements() > widest.num_elements()) widest = view;
+    work.bytes += static_cast<double>(view.size_bytes() * num_uses);
+  };
+  for (const ConstTensorView* view : call.inputs) count(*view, 1);
+  for (size_t i = 0; i < call.outputs.size(); ++i) count(*call.outputs[i], i == 0 && work.adds ? 2 : 1);
   work.dtype = widest.dtype();
   if (!call.outputs.empty()) work.result_dtype = call.outputs[0]->dtype();
   work.sizes = {rows_of(widest), widest.num_elements() / std::max<int64_t>(1, rows_of(widest)), 0, 0};

@@ -30,14 +30,13 @@ struct OpWork {
   double pairs = 0;      // attention: of a query and a key that it sees, in one head
   bool adds = false;     // to its result, rather than overwriting it
   bool squares = false;  // also sums the squares of its result
+  double bytes = 0;      // that it reads and writes at least once
   bool packed = false;   // the weight's packed form is kept
 
   auto operator<=>(const OpWork&) const = default;
 
   // As model/flops.h counts: 2 T N K for a product, 4 E per pair and head forward, twice that backward.
   double flop() const;
-  // Bytes that it reads and writes at least once.
-  double bytes = 0;
 };
 
 OpWork work_of(const OpCall& call);
