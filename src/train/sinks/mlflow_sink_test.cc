@@ -34,16 +34,18 @@ class TrackingServer {
     server_.set_hook([this](const HubServer::Request& request, HubServer::Reply* reply) {
       const std::lock_guard lock(mutex_);
       json answer = json::object();
-      const int code = failing_ ? 503 : answer_to(request, &answer);
+      const int code = remaining_ == 0 ? 503 : answer_to(request, &answer);
+      if (remaining_ > 0) --remaining_;
       *reply = {};
       reply->status = code;
       reply->body = std::make_shared<const std::string>(answer.dump());
     });
   }
   std::string uri() const { return server_.endpoint(); }
-  void fail(bool failing) {
+  void fail(bool failing) { fail_after(failing ? 0 : -1); }
+  void fail_after(int num_requests) {
     const std::lock_guard lock(mutex_);
-    failing_ = failing;
+    remaining_ = num_requests;
   }
   size_t num_requests() const { return server_.requests().size(); }
   HubServer::Request last_request() const { return server_.requests().back(); }
@@ -94,7 +96,7 @@ class TrackingServer {
   }
 
   std::mutex mutex_;
-  bool failing_ = false;
+  int remaining_ = -1;  // requests that are answered; -1 = all
   std::string experiment_id_;
   HubServer server_;
 };
@@ -169,6 +171,20 @@ TEST(MlflowServer, LearnsHowTheRunEnded) {
   new_sink("run1").on_finish(stopped_by(15));
   EXPECT_EQ(server.status, "KILLED");
   EXPECT_EQ(server.num_runs, 1);
+}
+
+TEST(MlflowServer, ThatFailsHalfwayThroughTheBeginningHasOneRun) {
+  TrackingServer server;
+  const TestFolder folder;
+  const auto store = open_mlflow_store(variables({{"MLFLOW_TRACKING_URI", server.uri()}}));
+  MlflowRun run;
+  run.params = {{"seed", "42"}};
+  server.fail_after(1);
+  expect_error(ExitCode::kTryAgain, {server.uri(), "status 503"}, [&] { store->begin(run); });
+  server.fail(false);
+  EXPECT_EQ(store->begin(run), "run1");
+  EXPECT_EQ(server.num_runs, 1);
+  EXPECT_EQ(server.params, json({{"seed", "42"}}));
 }
 
 TEST(MlflowServer, ThatIsAwayForAWhileLosesNothing) {

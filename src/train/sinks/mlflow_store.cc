@@ -46,8 +46,10 @@ class MlflowServer : public MlflowStore {
   }
 
   std::string begin(const MlflowRun& run) override {
-    id_ = run.id;
-    if (id_.empty()) {
+    if (!run.id.empty()) {
+      id_ = run.id;
+      post("runs/update", {{"run_id", id_}, {"status", "RUNNING"}});
+    } else if (id_.empty()) {
       const json tags = {{{"key", "mlflow.runName"}, {"value", run.name}},
                          {{"key", "mlflow.source.name"}, {"value", "tessera train"}},
                          {{"key", "mlflow.source.type"}, {"value", "LOCAL"}}};
@@ -56,8 +58,6 @@ class MlflowServer : public MlflowStore {
                                          {"start_time", unix_milliseconds()},
                                          {"tags", tags}}),
                     "/run/info/run_id");
-    } else {
-      post("runs/update", {{"run_id", id_}, {"status", "RUNNING"}});
     }
     json params = json::array();
     for (const auto& [key, value] : run.params) {

@@ -24,7 +24,7 @@ struct MlflowRun {
   std::string id;                             // "" = a new run
   std::string name;                           // of a new run
   std::string experiment;                     // by name; "" = the default one
-  std::map<std::string, std::string> params;  // those that a run has cannot be changed
+  std::map<std::string, std::string> params;  // of a new run; they cannot be changed later
 };
 
 enum class MlflowStatus { kRunning = 1, kFinished = 3, kFailed = 4, kKilled = 5 };  // RunStatus of MLflow
@@ -33,7 +33,7 @@ enum class MlflowStatus { kRunning = 1, kFinished = 3, kFailed = 4, kKilled = 5 
 class MlflowStore {
  public:
   virtual ~MlflowStore() = default;
-  // Returns the id of the run, to which the other calls refer.
+  // Returns the id of the run, to which the other calls refer. May be called again after an error.
   virtual std::string begin(const MlflowRun& run) = 0;
   virtual void log(std::span<const MlflowMetric> metrics) = 0;  // at most 1000
   virtual void set_status(MlflowStatus status, int64_t end_time_ms) = 0;

@@ -68,7 +68,7 @@ std::unique_ptr<TrainObserver> make_mlflow_sink(const SinkContext& context, cons
       run.id = earlier["run_id"];
     }
   }
-  if (run.id.empty() || !context.resumed_step) run.params = mlflow_params(context);
+  if (run.id.empty()) run.params = mlflow_params(context);
   return std::make_unique<MlflowSink>(open_mlflow_store(environment), std::move(run), id_file, uri);
 }
 
