@@ -229,6 +229,7 @@ bool Trainer::run_evaluation() {
 
 void Trainer::save() {
   const AddedTime added(&totals_.times().checkpoint_s);
+  ++totals_.times().num_checkpoints;
   files_->finish_checkpoint(progress_.step);
   find_best_checkpoint();
   files_->save(run_record(), spared_step());

@@ -87,10 +87,16 @@ bool drain(int fd, std::string* text) {
 
 }  // namespace
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
 std::vector<std::string> ProcessResult::errors() const {
   std::vector<std::string> lines;
-  std::istringstream in(err);
-  for (std::string line; std::getline(in, line);) {
+  for (const std::string& line : lines_of(err)) {
     if (line.starts_with("error: ")) lines.push_back(line.substr(7));
   }
   return lines;

@@ -36,6 +36,8 @@ struct ProcessResult {
   std::vector<std::string> errors() const;
 };
 
+std::vector<std::string> lines_of(const std::string& text);
+
 // tessera with these arguments. A process that runs for more than four minutes is killed and fails the test.
 ProcessResult run_tessera(const std::vector<std::string>& arguments, const ProcessOptions& options = {});
 

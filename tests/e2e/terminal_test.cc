@@ -25,13 +25,6 @@ std::vector<std::string> run_arguments(const TinyModel& tiny, const std::vector<
   return arguments;
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
 TEST(Terminal, TheLineIsRedrawnInPlaceAndFitsEightyColumns) {
   const TinyModel tiny;
   const ProcessResult result =
@@ -71,7 +64,7 @@ TEST(Terminal, EndsWithATableOfTheRun) {
   EXPECT_THAT(
       table,
       AllOf(HasSubstr("\n  start-up "), HasSubstr("\n  steps (12) "), HasSubstr("\n    products "),
-            HasSubstr("\n    optimizer "), HasSubstr("\n  evaluations (2) "), HasSubstr(" in 12 steps, "),
+            HasSubstr("\n  evaluations (2) "), HasSubstr("\n  checkpoints (2) "), HasSubstr(" in 12 steps, "),
             HasSubstr("\nspeed "), HasSubstr("\nmemory   peak "), HasSubstr("; best evaluation "),
             HasSubstr("\nfaster   "), testing::EndsWith("model    " + (tiny.folder / "out") + "\n")));
   for (const std::string& line : lines_of(table)) {
@@ -102,8 +95,8 @@ TEST(Quiet, OnlyTheModelsFolderIsShown) {
       const ProcessResult result = run_well(
           arguments, {.environment = {"TERM=xterm", "NO_COLOR=1"}, .error_is_terminal = is_terminal});
       EXPECT_EQ(result.out, (tiny.folder / "out") + "\n");
-      EXPECT_THAT(result.err, testing::StartsWith("warning: --use_ipex has no effect"));
-      EXPECT_EQ(lines_of(result.err).size(), 1u) << result.err;
+      EXPECT_THAT(result.err, HasSubstr("--use_ipex has no effect"));
+      EXPECT_THAT(lines_of(result.err), testing::Each(testing::StartsWith("warning: ")));
     }
   }
 }

@@ -14,14 +14,8 @@ namespace tessera {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{500};
-constexpr std::chrono::seconds kLineInterval{10};
-constexpr int64_t kMaxColumns = 80;
 // Of what happened before.
 constexpr size_t kMaxOldNews = 5;
-
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 class WatchCommand : public Command {
  public:
@@ -73,7 +67,7 @@ class WatchCommand : public Command {
       is_first = false;
       std::this_thread::sleep_for(kBetweenLooks);
     }
-    if (!json_) print("{}", watched_.closing(std::min(terminal_width(), kMaxColumns)));
+    if (!json_) print("{}", watched_.closing(std::min(terminal_width(), kMaxLineColumns)));
   }
 
  private:
@@ -84,7 +78,9 @@ class WatchCommand : public Command {
     return news.restarted || !news.records.empty();
   }
 
-  double age_s() const { return source_->updated() > 0 ? std::max(0.0, now_s() - source_->updated()) : 0; }
+  double age_s() const {
+    return source_->updated() > 0 ? std::max(0.0, unix_time_s() - source_->updated()) : 0;
+  }
 
   void show(bool is_first) {
     std::vector<std::string> news = watched_.take_news();
@@ -102,7 +98,7 @@ class WatchCommand : public Command {
       return;
     }
     const auto now = std::chrono::steady_clock::now();
-    const bool is_due = once_ || watched_.has_finished() || now - last_line_ >= kLineInterval;
+    const bool is_due = once_ || watched_.has_finished() || now - last_line_ >= kPlainLineInterval;
     if (!is_due || progress.step == 0 || (progress.step == last_step_ && progress.activity.empty())) return;
     last_line_ = now;
     last_step_ = progress.step;

@@ -16,7 +16,7 @@ constexpr int64_t kValueColumn = 9;  // as in the plan at the start of the run
 constexpr int64_t kNameColumns = 32;
 
 // "speed    0.61 TFLOPS, ...", wrapped.
-std::string line(const std::string& name, const std::string& text, int64_t width) {
+std::string table_line(const std::string& name, const std::string& text, int64_t width) {
   return fmt::format("{:<{}}", name, kValueColumn) +
          wrap_text(text, kValueColumn, width).substr(static_cast<size_t>(kValueColumn));
 }
@@ -31,7 +31,7 @@ class TimeTable {
   explicit TimeTable(double total_s) : total_s_(total_s) {}
 
   void add(const std::string& name, double seconds) {
-    if (seconds < 0.05 && seconds < 0.0005 * total_s_) return;
+    if (seconds < 0.05 && seconds < 0.005 * total_s_) return;
     text_ += fmt::format("{:<{}}{:>10}{:>6.0f} %\n", name, kNameColumns, time_text(seconds),
                          100 * seconds / total_s_);
   }
@@ -94,22 +94,23 @@ std::string loss_text(const TrainSummary& summary) {
 
 std::string closing_table(const TrainSummary& summary, const ClosingFacts& facts, int64_t width) {
   std::string text = times_text(summary.times);
-  text += line("tokens",
-               fmt::format("{} in {}, {} tokens/s", format_count(summary.num_tokens),
-                           format_count(summary.num_steps, "step"),
-                           format_count(std::llround(summary.tokens_per_second))),
-               width);
-  if (summary.num_steps > 0) text += line("speed", speed_text(summary), width);
+  text += table_line("tokens",
+                     fmt::format("{} in {}, {} tokens/s", format_count(summary.num_tokens),
+                                 format_count(summary.num_steps, "step"),
+                                 format_count(std::llround(summary.tokens_per_second))),
+                     width);
+  if (summary.num_steps > 0) text += table_line("speed", speed_text(summary), width);
   if (summary.network) {
-    text += line("network",
-                 fmt::format("{} sent per node and step, in {:.3g} s, {:.0f} % of it hidden behind compute",
-                             format_bytes(summary.network->sent_bytes / facts.num_nodes),
-                             summary.network->time_s, 100 * summary.network->hidden),
-                 width);
+    text +=
+        table_line("network",
+                   fmt::format("{} sent per node and step, in {:.3g} s, {:.0f} % of it hidden behind compute",
+                               format_bytes(summary.network->sent_bytes / facts.num_nodes),
+                               summary.network->time_s, 100 * summary.network->hidden),
+                   width);
   }
-  text += line("memory", memory_text(summary, facts), width);
-  text += line("loss", loss_text(summary), width);
-  if (!summary.hint.empty()) text += line("faster", summary.hint, width);
+  text += table_line("memory", memory_text(summary, facts), width);
+  text += table_line("loss", loss_text(summary), width);
+  if (!summary.hint.empty()) text += table_line("faster", summary.hint, width);
   if (summary.folder.empty()) return text + "model    none: stopped by a signal; no checkpoint was written\n";
   return text + fmt::format("model    {}{}\n", summary.folder.string(),
                             summary.stop_signal == 0 ? "" : ", stopped by a signal");

@@ -8,10 +8,8 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMaxColumns = 80;
 constexpr int64_t kMinBarColumns = 10;
 constexpr int64_t kMaxBarColumns = 30;
-constexpr std::chrono::seconds kLineInterval(10);
 
 std::string state_text(const HubProgress& progress) {
   std::string text = fmt::format("{} of {}  {:.1f} MB/s", format_bytes(progress.done_bytes),
@@ -42,12 +40,12 @@ void HubReport::show(const HubProgress& progress) {
     status_.show(
         progress.is_waiting
             ? fmt::format("{}: waiting for another process, which downloads it", progress.name)
-            : download_bar(progress, std::min(kMaxColumns, terminal_width() - 1), terminal_is_utf8()));
+            : download_bar(progress, std::min(kMaxLineColumns, terminal_width() - 1), terminal_is_utf8()));
     return;
   }
   const auto now = std::chrono::steady_clock::now();
   const bool is_done = progress.num_files_done == progress.num_files;
-  if (progress.is_waiting || (!is_done && now - last_line_ < kLineInterval)) return;
+  if (progress.is_waiting || (!is_done && now - last_line_ < kPlainLineInterval)) return;
   last_line_ = now;
   if (progress.num_files > 0) log_info("{}: {}", progress.name, state_text(progress));
 }

@@ -8,7 +8,7 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMinSteps = 8, kMaxSteps = 64;
+constexpr int64_t kMinLosses = 8, kMaxLosses = 64;
 
 struct Moments {
   double mean;
@@ -29,12 +29,12 @@ Moments moments(Iterator begin, Iterator end) {
 
 void LossTrend::add(double loss) {
   if (!std::isfinite(loss)) return;
-  if (std::ssize(losses_) == kMaxSteps) losses_.pop_front();
+  if (std::ssize(losses_) == kMaxLosses) losses_.pop_front();
   losses_.push_back(loss);
 }
 
 std::optional<LossTrend::Change> LossTrend::measured() const {
-  if (std::ssize(losses_) < kMinSteps) return std::nullopt;
+  if (std::ssize(losses_) < kMinLosses) return std::nullopt;
   const auto middle = losses_.begin() + std::ssize(losses_) / 2;
   const Moments older = moments(losses_.begin(), middle);
   const Moments newer = moments(middle, losses_.end());

@@ -12,18 +12,17 @@
 namespace tessera {
 namespace {
 
-constexpr int64_t kMaxColumns = 80;
-constexpr int64_t kMinBarColumns = 5, kMaxBarColumns = 40;
+constexpr int64_t kShortestBar = 5, kLongestBar = 40;
 constexpr const char* kDim = "2";
 constexpr const char* kGreen = "32";
 constexpr const char* kYellow = "33";
 
 // What is dropped when space runs out, in this order.
-enum Rank { kSpeedRank, kRateRank, kTokensRank, kEtaRank, kLossRank, kAlways };
+enum Importance { kSpeedField, kRateField, kTokensField, kEtaField, kLossField, kStepField };
 
 struct Field {
   std::string before, value, after;
-  Rank rank = kAlways;
+  Importance rank = kStepField;
   const char* after_colour = kDim;
 };
 
@@ -31,7 +30,7 @@ std::string coloured(const std::string& text, const char* colour) {
   return text.empty() ? "" : fmt::format("\x1b[{}m{}\x1b[0m", colour, text);
 }
 
-std::string text_of(const Field& field, bool colours) {
+std::string field_text(const Field& field, bool colours) {
   if (!colours) return field.before + field.value + field.after;
   return coloured(field.before, kDim) + field.value + coloured(field.after, field.after_colour);
 }
@@ -42,7 +41,7 @@ int64_t columns_of(const std::string& text) {
 
 std::string joined(const std::vector<Field>& fields, bool colours, const char* gap) {
   std::string line;
-  for (const Field& field : fields) line += (line.empty() ? "" : gap) + text_of(field, colours);
+  for (const Field& field : fields) line += (line.empty() ? "" : gap) + field_text(field, colours);
   return line;
 }
 
@@ -57,7 +56,7 @@ std::string steps_text(const ProgressContents& contents) {
 }
 
 Field loss_field(const ProgressContents& contents, bool utf8) {
-  Field field = {"loss ", fmt::format("{:.4f}", contents.loss), "", kLossRank};
+  Field field = {"loss ", fmt::format("{:.4f}", contents.loss), "", kLossField};
   switch (contents.trend) {
     case Trend::kUnknown:
       break;
@@ -77,24 +76,24 @@ Field loss_field(const ProgressContents& contents, bool utf8) {
 }
 
 Field speed_field(const ProgressContents& contents) {
-  if (!contents.mfu) return {"", format_tflops(contents.tflops), " TFLOPS", kSpeedRank};
-  return {"MFU ", fmt::format("{:.2f}", *contents.mfu), "", kSpeedRank};
+  if (!contents.mfu) return {"", format_tflops(contents.tflops), " TFLOPS", kSpeedField};
+  return {"MFU ", fmt::format("{:.2f}", *contents.mfu), "", kSpeedField};
 }
 
 std::vector<Field> fields_of(const ProgressContents& contents, bool utf8) {
   std::vector<Field> fields = {{"", steps_text(contents), ""}};
   if (!contents.activity.empty()) fields.push_back({"", contents.activity, ""});
   fields.push_back(loss_field(contents, utf8));
-  fields.push_back({"lr ", fmt::format("{:.2e}", contents.learning_rate), "", kRateRank});
-  fields.push_back({"", tokens_text(contents.tokens_per_second), " tokens/s", kTokensRank});
+  fields.push_back({"lr ", fmt::format("{:.2e}", contents.learning_rate), "", kRateField});
+  fields.push_back({"", tokens_text(contents.tokens_per_second), " tokens/s", kTokensField});
   fields.push_back(speed_field(contents));
-  fields.push_back({"ETA ", format_eta(contents.eta_s), "", kEtaRank});
+  fields.push_back({"ETA ", format_eta(contents.eta_s), "", kEtaField});
   return fields;
 }
 
 std::string bar_before(const ProgressContents& contents, const LineStyle& style, int64_t columns) {
   const double fraction = static_cast<double>(contents.step) / static_cast<double>(contents.max_steps);
-  const std::string bar = bar_text(fraction, std::min(columns, kMaxBarColumns), style.utf8);
+  const std::string bar = bar_text(fraction, std::min(columns, kLongestBar), style.utf8);
   return fmt::format("[{}] ", style.colours ? coloured(bar, kGreen) : bar);
 }
 
@@ -103,18 +102,18 @@ std::string bar_before(const ProgressContents& contents, const LineStyle& style,
 LineStyle terminal_style() { return {terminal_width() - 1, terminal_is_utf8(), error_takes_colours()}; }
 
 std::string progress_line(const ProgressContents& contents, const LineStyle& style) {
-  const int64_t width = std::min(style.width, kMaxColumns);
+  const int64_t width = std::min(style.width, kMaxLineColumns);
   std::vector<Field> fields = fields_of(contents, style.utf8);
   const auto columns_left = [&](const char* gap) { return width - columns_of(joined(fields, false, gap)); };
   const int64_t bar_columns = columns_left("  ") - 3;
-  if (contents.max_steps > 0 && bar_columns >= kMinBarColumns) {
+  if (contents.max_steps > 0 && bar_columns >= kShortestBar) {
     return bar_before(contents, style, bar_columns) + joined(fields, style.colours, "  ");
   }
-  for (int rank = kSpeedRank; rank < kAlways; ++rank) {
+  for (int rank = kSpeedField; rank < kStepField; ++rank) {
     for (const char* gap : {"  ", " "}) {
       if (columns_left(gap) >= 0) return joined(fields, style.colours, gap);
     }
-    if (rank == kEtaRank) fields.front().value = std::to_string(contents.step);
+    if (rank == kEtaField) fields.front().value = std::to_string(contents.step);
     if (columns_left(" ") >= 0) return joined(fields, style.colours, " ");
     std::erase_if(fields, [rank](const Field& field) { return field.rank == rank; });
   }
@@ -126,7 +125,7 @@ std::string plain_progress_line(const ProgressContents& contents) {
       fmt::format("step {}  loss {:.4f}  trend {}  lr {:.2e}  {} tokens/s  {}  ETA {}", steps_text(contents),
                   contents.loss, contents.loss_change ? fmt::format("{:+.4f}", *contents.loss_change) : "--",
                   contents.learning_rate, tokens_text(contents.tokens_per_second),
-                  text_of(speed_field(contents), false), format_eta(contents.eta_s));
+                  field_text(speed_field(contents), false), format_eta(contents.eta_s));
   if (!contents.activity.empty()) line += "  " + contents.activity;
   return line;
 }

@@ -12,6 +12,11 @@
 
 namespace tessera {
 
+// Of a line that is redrawn, and of tables.
+inline constexpr int64_t kMaxLineColumns = 80;
+// Between lines of progress where none can be redrawn.
+inline constexpr std::chrono::seconds kPlainLineInterval{10};
+
 // Writes to standard output; a failure (full disk, closed descriptor) is an Error(kIoError). Buffered when
 // standard output is not a terminal. Clears a status line first.
 void write_output(std::string_view text);

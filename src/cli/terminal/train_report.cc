@@ -12,8 +12,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::chrono::seconds kLineInterval{10};
-constexpr int64_t kMaxColumns = 80;
 constexpr size_t kMinPlotPoints = 3;
 constexpr int64_t kPlanColumn = 9;  // where the values of the plan begin
 
@@ -136,7 +134,7 @@ void TerminalReport::on_step(const StepMetrics& metrics) {
     return;
   }
   const auto now = std::chrono::steady_clock::now();
-  if (metrics.step > 1 && metrics.step < progress_.max_steps && now - last_line_ < kLineInterval) return;
+  if (metrics.step > 1 && metrics.step < progress_.max_steps && now - last_line_ < kPlainLineInterval) return;
   last_line_ = now;
   log_info("{}", plain_progress_line(progress_));
 }
@@ -171,14 +169,14 @@ void TerminalReport::on_finish(const TrainSummary& summary) {
   status_.clear();
   if (options_.quiet) return;
   PlotOptions plot_options;
-  plot_options.width = std::min(terminal_width(), kMaxColumns) - 1;
+  plot_options.width = std::min(terminal_width(), kMaxLineColumns) - 1;
   plot_options.utf8 = terminal_is_utf8();
   plot_options.x_name = "step";
   if (training_loss_.points.size() >= kMinPlotPoints)
     print("\n{}\n", plot({training_loss_, evaluation_loss_}, plot_options));
   const MemoryInfo memory = memory_info();
   closing_.memory_limit_bytes = memory.cgroup_limit_bytes.value_or(memory.total_bytes);
-  print("{}", closing_table(summary, closing_, std::min(terminal_width(), kMaxColumns)));
+  print("{}", closing_table(summary, closing_, std::min(terminal_width(), kMaxLineColumns)));
   if (summary.stop_signal != 0 && !summary.folder.empty()) print("to resume: {}\n", options_.resuming);
   flush_output();
 }

@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // More than the time between two heartbeats of the server.
 constexpr std::chrono::seconds kSilence{45};
@@ -25,37 +25,35 @@ constexpr std::chrono::seconds kBetweenAttempts{2};
 constexpr std::chrono::milliseconds kBetweenQuestions{100};
 constexpr int kMaxQuestions = 100;
 // More than the trend of the loss needs.
-constexpr int64_t kMaxSteps = 128;
+constexpr int64_t kMaxGivenSteps = 128;
 
-double now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+OrderedJson parsed(const std::string& text) {
+  return OrderedJson::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
-Json parsed(const std::string& text) { return Json::parse(text, nullptr, /*allow_exceptions=*/false); }
-
 // The member, null if there is none.
-Json member(const Json& object, const char* name) {
+OrderedJson member(const OrderedJson& object, const char* name) {
   const auto found = object.is_object() ? object.find(name) : object.end();
-  return found == object.end() ? Json() : *found;
+  return found == object.end() ? OrderedJson() : *found;
 }
 
 // The events of a run in the order of their times, then its last steps: what /api/run answers, as records.
-std::vector<Json> records_of(const Json& run) {
-  std::vector<Json> events;
+std::vector<OrderedJson> records_of(const OrderedJson& run) {
+  std::vector<OrderedJson> events;
   for (const char* name : {"evaluations", "checkpoints", "messages"}) {
-    const Json list = member(run, name);
+    const OrderedJson list = member(run, name);
     if (list.is_array()) events.insert(events.end(), list.begin(), list.end());
   }
-  std::ranges::stable_sort(events, {}, [](const Json& event) {
-    const Json time = member(event, "time");
+  std::ranges::stable_sort(events, {}, [](const OrderedJson& event) {
+    const OrderedJson time = member(event, "time");
     return time.is_number() ? time.get<double>() : 0.0;
   });
   events.insert(events.begin(), member(run, "start"));
-  const Json steps = member(run, "steps");
-  const Json numbers = member(steps, "step"), columns = member(steps, "columns");
+  const OrderedJson steps = member(run, "steps");
+  const OrderedJson numbers = member(steps, "step"), columns = member(steps, "columns");
   const int64_t count = numbers.is_array() ? std::ssize(numbers) : 0;
-  for (int64_t row = std::max<int64_t>(0, count - kMaxSteps); row < count; ++row) {
-    Json step = {{"step", numbers[static_cast<size_t>(row)]}};
+  for (int64_t row = std::max<int64_t>(0, count - kMaxGivenSteps); row < count; ++row) {
+    OrderedJson step = {{"step", numbers[static_cast<size_t>(row)]}};
     if (columns.is_object()) {
       for (const auto& [name, values] : columns.items()) {
         if (values.is_array() && row < std::ssize(values)) step[name] = values[static_cast<size_t>(row)];
@@ -65,7 +63,7 @@ std::vector<Json> records_of(const Json& run) {
     events.push_back(std::move(step));
   }
   events.push_back(member(run, "finish"));
-  std::erase_if(events, [](const Json& event) { return !event.is_object(); });
+  std::erase_if(events, [](const OrderedJson& event) { return !event.is_object(); });
   return events;
 }
 
@@ -149,7 +147,7 @@ class ServerSource : public RunSource {
     return request;
   }
 
-  Json ask(HttpConnection& connection, const std::string& path) {
+  OrderedJson ask(HttpConnection& connection, const std::string& path) {
     for (int attempt = 0; attempt < kMaxQuestions && !is_stopping_; ++attempt) {
       const HttpAnswer answer = connection.perform(request(path));
       if (answer.status == 401 || answer.status == 403) {
@@ -157,7 +155,7 @@ class ServerSource : public RunSource {
              printable(base_, 200), token_.empty() ? "none" : "another");
       }
       if (answer.status == 200) {
-        Json json = parsed(answer.body);
+        OrderedJson json = parsed(answer.body);
         if (json.is_object()) return json;
       }
       if (answer.status != 202 && answer.status != 503) {
@@ -172,17 +170,17 @@ class ServerSource : public RunSource {
 
   // Asks for all there is; returns the id of the last event that is part of it.
   std::string load(HttpConnection& connection) {
-    const Json list = ask(connection, "/api/runs");
-    const Json live = member(list, "live");
+    const OrderedJson list = ask(connection, "/api/runs");
+    const OrderedJson live = member(list, "live");
     if (!live.is_string()) fail(ExitCode::kNoInput, "{}: found no live run there", printable(base_, 200));
-    const Json run = ask(connection, "/api/run?name=" + escaped_path(live.get<std::string>()));
-    const Json updated = member(run, "updated"), server_now = member(list, "time");
-    std::vector<Json> records = records_of(run);
+    const OrderedJson run = ask(connection, "/api/run?name=" + escaped_path(live.get<std::string>()));
+    const OrderedJson updated = member(run, "updated"), server_now = member(list, "time");
+    std::vector<OrderedJson> records = records_of(run);
     const std::lock_guard lock(mutex_);
     news_ = {true, std::move(records)};
     has_finished_ = member(run, "finish").is_object();
     if (updated.is_number() && server_now.is_number())
-      updated_ = now_s() - std::max(0.0, server_now.get<double>() - updated.get<double>());
+      updated_ = unix_time_s() - std::max(0.0, server_now.get<double>() - updated.get<double>());
     problem_.clear();
     is_connected_ = true;
     changed_.notify_all();
@@ -196,10 +194,10 @@ class ServerSource : public RunSource {
     const auto take = [&](const std::string& type, const std::string& data) {
       if (type == "reload") wants_more = false;
       if (type != "step" && type != "record") return;
-      Json record = parsed(data);
+      OrderedJson record = parsed(data);
       if (member(record, "event") == "finish") wants_more = !(has_finished_ = true);
       const std::lock_guard lock(mutex_);
-      if (type == "step") updated_ = now_s();
+      if (type == "step") updated_ = unix_time_s();
       news_.records.push_back(std::move(record));
     };
     connection.perform(request("/api/events?after=" + last_id),

@@ -10,36 +10,36 @@
 namespace tessera {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 // Without a step for so long, and for so many times the time of a step, a run is stale.
 constexpr double kStaleSeconds = 60, kStaleSteps = 10;
 constexpr int64_t kMaxText = 1000;
 
-std::optional<double> number_in(const Json& record, const char* name) {
+std::optional<double> number_in(const OrderedJson& record, const char* name) {
   const auto found = record.find(name);
   return found != record.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
 }
 
-double number_or(const Json& record, const char* name, double otherwise = 0) {
+double number_or(const OrderedJson& record, const char* name, double otherwise = 0) {
   return number_in(record, name).value_or(otherwise);
 }
 
-int64_t count_in(const Json& record, const char* name) {
+int64_t count_in(const OrderedJson& record, const char* name) {
   constexpr double kMaxCount = 1e18;
   const double count = number_or(record, name);
   return count > 0 && count < kMaxCount ? static_cast<int64_t>(count) : 0;
 }
 
 // Without control characters, which a terminal would obey.
-std::string text_in(const Json& record, const char* name) {
+std::string text_in(const OrderedJson& record, const char* name) {
   const auto found = record.find(name);
   if (found == record.end() || !found->is_string()) return "";
   return printable(found->get_ref<const std::string&>(), kMaxText);
 }
 
 // The line that Hugging Face prints for an entry of log_history.
-std::string entry_text(const Json& event) {
+std::string entry_text(const OrderedJson& event) {
   LogEntry entry;
   entry.epoch = number_or(event, "epoch");
   entry.step = count_in(event, "step");
@@ -54,7 +54,7 @@ std::string entry_text(const Json& event) {
   return log_line_text(entry);
 }
 
-std::string start_text(const Json& start) {
+std::string start_text(const OrderedJson& start) {
   const int64_t num_ranks = count_in(start, "world_size"), num_nodes = count_in(start, "num_nodes");
   return fmt::format("started on {}: {}, {} on {}, {}", text_in(start, "host"),
                      format_count(count_in(start, "num_parameters"), "parameter"),
@@ -62,7 +62,7 @@ std::string start_text(const Json& start) {
                      format_count(count_in(start, "max_steps"), "step"));
 }
 
-std::string resume_text(const Json& event) {
+std::string resume_text(const OrderedJson& event) {
   const std::string folder = text_in(event, "folder");
   return fmt::format("resumed from {} after step {}",
                      folder.empty() ? "memory of " + text_in(event, "nodes") : folder,
@@ -71,7 +71,7 @@ std::string resume_text(const Json& event) {
 
 }  // namespace
 
-TrainSummary summary_of(const Json& finish) {
+TrainSummary summary_of(const OrderedJson& finish) {
   TrainSummary summary;
   summary.num_steps = count_in(finish, "step");
   summary.train_loss = number_or(finish, "train_loss");
@@ -121,7 +121,7 @@ void WatchedRun::restart() {
   *this = std::move(fresh);
 }
 
-void WatchedRun::add(const Json& record) {
+void WatchedRun::add(const OrderedJson& record) {
   if (!record.is_object()) return;
   const auto event = record.find("event");
   if (event != record.end() && event->is_string()) {
@@ -131,7 +131,7 @@ void WatchedRun::add(const Json& record) {
   }
 }
 
-void WatchedRun::add_step(const Json& step) {
+void WatchedRun::add_step(const OrderedJson& step) {
   const double loss = number_or(step, "loss", std::nan(""));
   recent_steps_.add(number_or(step, "tokens_per_second"), number_or(step, "tflops"));
   if (!step.contains("skipped")) trend_.add(loss);
@@ -148,7 +148,7 @@ void WatchedRun::add_step(const Json& step) {
   step_time_s_ = number_or(step, "step_time_s");
 }
 
-void WatchedRun::add_event(const std::string& name, const Json& event) {
+void WatchedRun::add_event(const std::string& name, const OrderedJson& event) {
   if (name == "start") {
     has_started_ = true;
     finish_.reset();
@@ -176,7 +176,7 @@ void WatchedRun::add_event(const std::string& name, const Json& event) {
   }
 }
 
-void WatchedRun::tell(const Json& event, std::string line) {
+void WatchedRun::tell(const OrderedJson& event, std::string line) {
   const double time = number_or(event, "time");
   if (time > 0 && time <= last_told_) return;  // told before a restart
   last_told_ = std::max(last_told_, time);
@@ -205,14 +205,14 @@ std::string WatchedRun::closing(int64_t width) const {
   return closing_table(summary_of(*finish_), closing_, width);
 }
 
-Json WatchedRun::json(double age_s) const {
+OrderedJson WatchedRun::json(double age_s) const {
   const ProgressContents now = progress(age_s);
-  Json json = {{"state", has_finished()    ? "finished"
-                         : !has_begun()    ? "waiting"
-                         : is_stale(age_s) ? "stale"
-                                           : "running"},
-               {"step", now.step},
-               {"max_steps", now.max_steps}};
+  OrderedJson json = {{"state", has_finished()    ? "finished"
+                                : !has_begun()    ? "waiting"
+                                : is_stale(age_s) ? "stale"
+                                                  : "running"},
+                      {"step", now.step},
+                      {"max_steps", now.max_steps}};
   if (now.step > 0) {
     json.update({{"last_step_age_s", age_s},
                  {"loss", now.loss},

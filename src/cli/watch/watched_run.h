@@ -40,11 +40,9 @@ class WatchedRun {
   nlohmann::ordered_json json(double age_s) const;
 
  private:
-  using Json = nlohmann::ordered_json;
-
-  void add_step(const Json& step);
-  void add_event(const std::string& name, const Json& event);
-  void tell(const Json& event, std::string line);
+  void add_step(const nlohmann::ordered_json& step);
+  void add_event(const std::string& name, const nlohmann::ordered_json& event);
+  void tell(const nlohmann::ordered_json& event, std::string line);
 
   bool has_started_ = false;
   ProgressContents progress_;
@@ -53,7 +51,7 @@ class WatchedRun {
   double step_time_s_ = 0;
   std::optional<double> peak_tflops_;
   ClosingFacts closing_;
-  std::optional<Json> evaluation_, checkpoint_, finish_;
+  std::optional<nlohmann::ordered_json> evaluation_, checkpoint_, finish_;
 
   std::vector<std::string> news_;
   double last_told_ = 0;  // time of the last event among the news

@@ -43,7 +43,6 @@ void RunTotals::add(const StepMetrics& metrics) {
 }
 
 void RunTotals::add(const CheckpointUse& checkpoint) {
-  ++times_.num_checkpoints;
   times_.checkpoint_stall_s += checkpoint.stall_s;
 }
 

@@ -11,7 +11,7 @@ namespace tessera {
 namespace {
 
 // The first step takes longer than others; its share must be small.
-constexpr int64_t kMinSteps = 10;
+constexpr int64_t kMinHintSteps = 10;
 
 // Shares of the time above which a part stands out.
 constexpr double kMuchEvaluation = 0.2, kMuchSaving = 0.05, kMuchWaiting = 0.15, kMuchOptimizer = 0.25,
@@ -104,7 +104,7 @@ void add_hints_within_steps(const SpeedFacts& facts, double total_s, std::vector
 std::string speed_hint(const SpeedFacts& facts) {
   const RunTimes& times = facts.times;
   const double total_s = times.total_s;
-  if (times.num_steps < kMinSteps || total_s <= 0) return "";
+  if (times.num_steps < kMinHintSteps || total_s <= 0) return "";
   std::vector<Hint> hints;
   add_hints_between_steps(facts, total_s, &hints);
   add_hints_within_steps(facts, total_s, &hints);
