@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "base/text.h"
 #include "ops/cpu_ops.h"
 #include "platform/cpu.h"
@@ -69,15 +71,24 @@ MachineRates measured_rates(ThreadPool& pool) {
   facts.amx = features.amx.granted;
   facts.avx512_bf16 = features.avx512_bf16;
   facts.avx512 = features.avx512;
-  constexpr double kSeconds = 0.1;
-  facts.memory_gb_per_s = measure_memory_bandwidth(pool, kSeconds).best_gb_per_s();
-  MachineRates rates = rates_of_instance(facts);
-  // The clock, from the peak; a processor without vector instructions has none to measure.
-  const std::vector<ComputePeak> peaks = measure_compute_peaks(pool, kSeconds);
-  if (peaks.empty()) return rates;
+  // Medians of short measurements: another process may take a core away during any of them.
+  constexpr int kRounds = 9;
+  constexpr double kSeconds = 0.02;
+  const auto median_of = [](const std::function<double()>& measure) {
+    std::vector<double> values;
+    for (int round = 0; round < kRounds; ++round) values.push_back(measure());
+    return median(std::move(values));
+  };
+  BandwidthMeter memory(pool);
+  facts.memory_gb_per_s = median_of([&] { return memory.measure_best(kSeconds); });
+  const MachineRates per_ghz = rates_of_instance(facts);
+  const std::vector<std::string> instruction_sets = ComputePeakMeter::instruction_sets();
+  if (instruction_sets.empty()) return per_ghz;  // nothing to tell the clock from
+  ComputePeakMeter peak(pool, instruction_sets.front());
+  const double core_tflops =
+      median_of([&] { return peak.measure(kSeconds); }) / static_cast<double>(facts.num_cores);
   facts.clock_ghz =
-      peaks.front().tflops / static_cast<double>(facts.num_cores) /
-      (peaks.front().arithmetic == peaks.back().arithmetic ? rates.core_f32_tflops : rates.core_bf16_tflops);
+      core_tflops / (peak.arithmetic() == "float32" ? per_ghz.core_f32_tflops : per_ghz.core_bf16_tflops);
   return rates_of_instance(facts);
 }
 

@@ -8,6 +8,7 @@
 #include "ops/cpu_ops.h"
 #include "optim/adamw.h"
 #include "plan/time/measured_prices.h"
+#include "platform/cpu.h"
 #include "platform/memory_info.h"
 #include "support/model_config_test_util.h"
 
@@ -233,6 +234,15 @@ void expect_plausible(const StepTime& time, const StepFacts& facts, StepWalks& w
     EXPECT_GT(part, 0);
     EXPECT_LT(part, time.step_s());
   }
+}
+
+TEST(MeasuredRates, AreThoseOfThisProcessor) {
+  ThreadPool pool(2);
+  const MachineRates rates = measured_rates(pool);
+  EXPECT_EQ(rates.num_cores, 2);
+  EXPECT_EQ(rates.packs_weights, cpu_features().amx.granted);
+  EXPECT_EQ(parse_rates(rates_json(rates), "rates.json"), rates) << "every speed is above 0";
+  EXPECT_LE(rates.core_f32_tflops, rates.core_bf16_tflops);
 }
 
 TEST(MeasuredPrices, CoverEveryOperationOfStepsOfOneAndTwoRanks) {
