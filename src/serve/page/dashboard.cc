@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <deque>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -50,7 +51,7 @@ struct EventRecord {
   std::string line;
 };
 struct Question {
-  std::string path;  // with query: the key of its answer
+  std::string key;  // of its answer
   WebRequest request;
 };
 using Record = std::variant<StepRecord, EventRecord, ResumeRecord, Question>;
@@ -156,7 +157,13 @@ class Dashboard::Worker {
         if (queue_.empty()) return;
         records.swap(queue_);
       }
-      for (Record& record : records) std::visit([this](auto& value) { take(value); }, record);
+      for (Record& record : records) {
+        try {
+          std::visit([this](auto& value) { take(value); }, record);
+        } catch (const std::exception& error) {
+          log_warning("the page leaves out a record: {}", error.what());
+        }
+      }
     }
   }
 
@@ -187,11 +194,11 @@ class Dashboard::Worker {
     WebResponse response;
     try {
       response = prepare(question.request);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       response = text_response(422, std::string(error.what()) + "\n");
     }
     const std::lock_guard lock(mutex_);
-    answers_[question.path] = {std::move(response), Clock::now(), false};
+    answers_[question.key] = {std::move(response), Clock::now(), false};
   }
 
   WebResponse prepare(const WebRequest& request) {

@@ -28,7 +28,7 @@ std::vector<fs::path> run_folders_in(const fs::path& folder) {
 }  // namespace
 
 PageRuns::PageRuns(const fs::path& output_dir)
-    : output_dir_(fs::weakly_canonical(output_dir)), own_name_(output_dir_.filename().string()) {}
+    : output_dir_(plain_path(output_dir)), own_name_(output_dir_.filename().string()) {}
 
 void PageRuns::find_runs() {
   folders_.clear();

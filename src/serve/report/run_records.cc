@@ -38,7 +38,7 @@ void add_events_of_older_files(const fs::path& folder, RunRecords* run) {
   if (const auto ranks = number_in(memory, "local_world_size"))
     start["world_size"] = *ranks * number_in(memory, "num_nodes").value_or(1);
   run->add_event(start);
-  if (!memory.empty()) {
+  if (memory.is_object() && !memory.empty()) {
     memory["event"] = "memory";
     run->add_event(memory);
   }
@@ -74,15 +74,15 @@ void add_checkpoint_of_step(const nlohmann::ordered_json& step, RunRecords* run)
 void for_each_record(std::istream& in, const std::string& origin,
                      const std::function<void(const nlohmann::ordered_json&)>& use) {
   int64_t number = 0;
-  for (std::string line; std::getline(in, line);) {
+  const auto fail_line = [&](const std::string& what) {
+    fail(ExitCode::kBadData, "{}: line {}: {}; the file is damaged: remove the line", origin, number, what);
+  };
+  std::string buffer(kMaxLineBytes + 1, '\0');  // and the end of the line
+  while (in.getline(buffer.data(), std::ssize(buffer))) {
     ++number;
     if (in.eof()) return;  // without its newline: being written
+    const std::string_view line(buffer.data(), static_cast<size_t>(in.gcount()) - 1);
     if (line.empty()) continue;
-    const auto fail_line = [&](const std::string& what) {
-      fail(ExitCode::kBadData, "{}: line {}: {}; the file is damaged: remove the line", origin, number, what);
-    };
-    if (line.size() > kMaxLineBytes)
-      fail_line(fmt::format("expected at most {} bytes, found {}", kMaxLineBytes, line.size()));
     const auto record = nlohmann::ordered_json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (record.is_discarded()) {
       const std::optional<JsonProblem> problem = find_json_problem(line);
@@ -95,6 +95,8 @@ void for_each_record(std::istream& in, const std::string& origin,
     }
   }
   if (in.bad()) fail(ExitCode::kIoError, "{}: reading failed", origin);
+  ++number;
+  if (!in.eof()) fail_line(fmt::format("expected at most {} bytes, found more", kMaxLineBytes));
 }
 
 void RunRecords::add_step(const nlohmann::ordered_json& line) {
@@ -106,6 +108,9 @@ void RunRecords::add_step(const nlohmann::ordered_json& line) {
   steps_.add(line);
   const auto ranks = line.find("rank_compute_s");
   if (ranks == line.end() || !ranks->is_array()) return;
+  constexpr size_t kMaxRanks = 65'536;
+  if (ranks->size() > kMaxRanks)
+    fail(ExitCode::kBadData, "expected at most {} ranks, found {}", kMaxRanks, ranks->size());
   std::vector<double> compute_s;
   for (const auto& value : *ranks) compute_s.push_back(value.is_number() ? value.get<double>() : 0);
   ranks_.add(step->get<int64_t>(), compute_s);

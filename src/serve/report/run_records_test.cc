@@ -85,6 +85,8 @@ TEST(RunRecords, OfARunWithoutEventsComeFromItsOtherFiles) {
   std::ofstream(path / "trainer_state.json")
       << R"({"max_steps":2,"log_history":[{"step":2,"eval_loss":1.5},{"step":2,"train_runtime":12.5}]})";
   const OrderedJson json = read_run_folder(path).json();
+  std::ofstream(path / "memory.json") << "[1]";
+  EXPECT_TRUE(read_run_folder(path).json()["memory"].is_null());
   EXPECT_EQ(json["start"]["arguments"]["learning_rate"], 0.5);
   EXPECT_EQ(json["start"]["max_steps"], 2);
   EXPECT_EQ(json["start"]["world_size"], 8);
@@ -113,8 +115,11 @@ TEST(RunRecords, UntilAStepLeaveOutWhatFollows) {
 
 TEST(RunRecords, DamageIsNamedWithFileAndLine) {
   const TestFolder folder;
+  std::string many_ranks = "{\"step\":3,\"rank_compute_s\":[1";
+  for (int rank = 1; rank < 70'000; ++rank) many_ranks += ",1";
+  many_ranks += "]}";
   const struct {
-    const char* line;
+    std::string line;
     const char* expected;
   } cases[] = {
       {"{\"step\":3,,}", "metrics.jsonl: line 3: column 11: "},
@@ -124,11 +129,12 @@ TEST(RunRecords, DamageIsNamedWithFileAndLine) {
       {"{\"step\":-1}", "metrics.jsonl: line 3: expected an object with a field 'step'"},
       {"{\"step\":1e300}", "metrics.jsonl: line 3: expected an object with a field 'step'"},
       {"{\"step\":18446744073709551615}", "metrics.jsonl: line 3: expected an object with a field 'step'"},
+      {many_ranks, "metrics.jsonl: line 3: expected at most 65536 ranks, found 70000"},
       {"[1,2]", "metrics.jsonl: line 3: expected an object with a field 'step', found a list of 2"},
       {"\xff", "metrics.jsonl: line 3: column 1: "},
   };
   for (const auto& [line, expected] : cases) {
-    const auto path = run_folder(folder, "run", std::string(kTwoSteps) + line + "\n{\"step\":4}\n", "");
+    const auto path = run_folder(folder, "run", kTwoSteps + line + "\n{\"step\":4}\n", "");
     expect_error(ExitCode::kBadData, {expected}, [&] { read_run_folder(path); });
   }
   const auto path = run_folder(folder, "events", kTwoSteps, "{\"event\":7}\n");
@@ -141,7 +147,8 @@ TEST(RunRecords, VeryLongAndVeryDeepLinesAreRefused) {
   const auto deep = run_folder(folder, "deep", std::string(1'000'000, '[') + "\n{\"step\":1}\n", "");
   expect_error(ExitCode::kBadData, {"metrics.jsonl: line 1: "}, [&] { read_run_folder(deep); });
   const auto longest = run_folder(folder, "long", "\"" + std::string(5 << 20, 'x') + "\"\n", "");
-  expect_error(ExitCode::kBadData, {"expected at most 4194304 bytes"}, [&] { read_run_folder(longest); });
+  expect_error(ExitCode::kBadData, {"line 1: expected at most 4194304 bytes, found more"},
+               [&] { read_run_folder(longest); });
 }
 
 TEST(RunRecords, OfNoRunAreAnErrorThatSaysWhatIsExpected) {

@@ -27,7 +27,7 @@ std::string end_of(const fs::path& path, int num_parts) {
 std::vector<std::string> names_of(const std::vector<fs::path>& folders) {
   std::vector<fs::path> paths;
   for (const fs::path& folder : folders) {
-    paths.push_back(fs::weakly_canonical(folder));
+    paths.push_back(plain_path(folder));
     if (std::count(paths.begin(), paths.end(), paths.back()) > 1)
       fail(ExitCode::kUsage, "{}: this run was given twice", folder.string());
   }
@@ -47,6 +47,11 @@ nlohmann::ordered_json run_json(const std::string& name, const RunRecords& recor
   json["updated"] = updated;
   json["steps"] = records.steps().json(0, records.steps().last_step(), max_steps);
   return json;
+}
+
+fs::path plain_path(const fs::path& folder) {
+  const fs::path path = fs::absolute(folder).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
 }
 
 double last_written(const fs::path& folder) {

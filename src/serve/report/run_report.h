@@ -18,6 +18,9 @@ inline constexpr int64_t kReportSteps = 20'000;
 nlohmann::ordered_json run_json(const std::string& name, const RunRecords& records, double updated,
                                 int64_t max_steps = kReportSteps);
 
+// The absolute path without "." and "..", and without a slash at its end.
+std::filesystem::path plain_path(const std::filesystem::path& folder);
+
 // Unix seconds at which the run in the folder last wrote its metrics; 0 if there are none.
 double last_written(const std::filesystem::path& folder);
 

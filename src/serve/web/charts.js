@@ -173,9 +173,10 @@ export class Chart {
     const picked = Array.from({ length: count }, (_, i) => xs[Math.round((i * (xs.length - 1)) / Math.max(count - 1, 1))]);
     this.table.replaceChildren(tableOf(`${this.options.title}, ${count} of ${xs.length} positions`,
       [this.xLabel, ...shown.map((one) => one.label)],
-      picked.map((x) => [formatNumber(x, 7), ...shown.map((one) => {
+      picked.map((x, i) => [formatNumber(x, 7), ...shown.map((one) => {
+        // The newest value since the row before: none after the end of a run, or between evaluations.
         const row = lastAtMost(one.x, x);
-        return row >= 0 ? format((one.values ?? one.y)[row]) : "";
+        return row >= 0 && (i === 0 || one.x[row] > picked[i - 1]) ? format((one.values ?? one.y)[row]) : "";
       })]), [0, ...shown.map((_, i) => i + 1)]));
   }
 

@@ -163,7 +163,10 @@ export class Run {
     }
     step.push(line.step);
     ++this.all.num_steps;
-    if (line.rank_compute_s && this.records.ranks) this.records.ranks.last_s = line.rank_compute_s;
+    if (line.rank_compute_s) {
+      this.records.ranks ??= { first_step: [line.step], compute_s: [line.rank_compute_s] };
+      this.records.ranks.last_s = line.rank_compute_s;
+    }
   }
 
   // A line of events.jsonl.

@@ -83,8 +83,9 @@ export class LiveSource {
       else this.onProblem("The connection to the run is lost; trying again.");
     };
     events.onopen = () => this.onProblem("");
-    // Without steps, time goes on.
+    // Without steps, time goes on; and ranks over the run are summed up by the server.
     setInterval(this.onChange, 5000);
+    setInterval(() => run.finish || this.refresh(run), 60000);
   }
 
   async refresh(run) {
