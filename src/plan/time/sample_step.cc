@@ -10,6 +10,7 @@
 
 #include "base/divide_up.h"
 #include "base/error.h"
+#include "base/median.h"
 #include "base/rng.h"
 #include "base/stopwatch.h"
 #include "comm/part.h"
@@ -239,16 +240,14 @@ class Sampling {
     const double num_steps = static_cast<double>(middle.size()) * num_ranks_;
     SampledStep result;
     std::map<OpWork, int64_t> counts;
-    double update_s = 0, sum_s = 0, add_s = 0, wait_s = 0, calls_s = 0;
+    double update_s = 0, sum_s = 0, add_s = 0;
     for (const std::vector<StepSample>& of_rank : samples_) {
       for (const size_t step : middle) {
         const StepSample& sample = of_rank[step];
         for (const auto& [work, calls] : sample.calls) {
           result.call_s[work] += calls.seconds;
           counts[work] += calls.count;
-          calls_s += calls.seconds;
         }
-        wait_s += sample.wait_s;
         update_s += sample.update_s / num_steps;
         sum_s += sample.sum_s / num_steps;
         add_s += sample.add_s / num_steps;
@@ -258,7 +257,7 @@ class Sampling {
     result.update_s_per_byte = update_s / update_of(request_, num_elements_).bytes();
     const double share = static_cast<double>(num_elements_) / num_ranks_;
     const auto num_added = static_cast<double>(std::ssize(request_.passes) - 1);
-    result.imbalance = wait_s / calls_s;
+    result.imbalance = imbalance();
     result.sum_s_per_element = sum_s / share;
     result.add_s_per_element = num_added > 0 ? add_s / share / num_added : result.sum_s_per_element;
     return result;
@@ -293,6 +292,20 @@ class Sampling {
       }
       node_.barrier.arrive_and_wait();
     } while (goes_on_ && !has_failed_);
+  }
+
+  // The median of the steps: one hiccup of a core makes the other ranks wait long.
+  double imbalance() const {
+    std::vector<double> of_steps;
+    for (size_t step = 0; step < samples_.front().size(); ++step) {
+      double wait_s = 0, calls_s = 0;
+      for (const std::vector<StepSample>& of_rank : samples_) {
+        wait_s += of_rank[step].wait_s;
+        for (const auto& [work, calls] : of_rank[step].calls) calls_s += calls.seconds;
+      }
+      of_steps.push_back(wait_s / calls_s);
+    }
+    return median(std::move(of_steps));
   }
 
   // Steps without the fastest and the slowest quarter.
