@@ -143,10 +143,11 @@ TEST(MetricsLine, HasEveryFieldAndEveryDigit) {
             R"("num_tokens":100,"num_target_tokens":90,"tokens_per_second":50.0,"step_time_s":2.0,)"
             R"("tflops":1.5,"time_rows_s":0.125,"time_products_s":1.0,"time_attention_s":0.25,)"
             R"("time_elementwise_s":0.125,"time_wait_s":0.0,"time_optimizer_s":0.25,"time_other_s":0.25})");
+  metrics.eta_s = 7.5;
   metrics.mfu = 0.25;
   metrics.peak = {.tflops = 6, .num_measurements = 3};
   EXPECT_THAT(metrics_line(metrics),
-              testing::EndsWith(R"("time_other_s":0.25,"mfu":0.25,"peak_tflops":6.0})"));
+              testing::EndsWith(R"("time_other_s":0.25,"eta_s":7.5,"mfu":0.25,"peak_tflops":6.0})"));
   metrics.network = {.sent_bytes = 7, .received_bytes = 8, .time_s = 0.5, .hidden = 0.75};
   EXPECT_THAT(metrics_line(metrics),
               testing::EndsWith(R"("peak_tflops":6.0,"network_sent_bytes":7,"network_received_bytes":8,)"

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/dispatch.h"
 #include "support/train_test_support.h"
 #include "train/measure/training_peak.h"
@@ -102,6 +104,38 @@ TEST(Speed, TheBestMeasurementOfThePeakCounts) {
     EXPECT_EQ(peak.best()->tflops, peak.best_tflops());
     EXPECT_FALSE(peak.is_due());
   }
+}
+
+TEST(Speed, TheSummaryTellsWhereTheTimeWent) {
+  TinyRun tiny;
+  tiny.args.max_steps = 6;
+  tiny.args.eval_dataset = tiny.args.dataset;
+  tiny.args.eval_strategy = "steps";
+  tiny.args.eval_steps = 2;
+  tiny.args.save_strategy = "steps";
+  tiny.args.save_steps = 3;
+  const RecordingObserver run = tiny.train();
+  const RunTimes& times = run.summary.times;
+  EXPECT_EQ(times.num_steps, 6);
+  EXPECT_EQ(times.num_evaluations, 3);
+  EXPECT_EQ(times.num_checkpoints, 2);
+  double steps_s = 0, products_s = 0;
+  for (const StepMetrics& step : run.steps) {
+    steps_s += step.step_time_s;
+    products_s += step.times.products_s;
+    EXPECT_EQ(step.eta_s.has_value(), step.step > 3) << "step " << step.step;
+  }
+  EXPECT_DOUBLE_EQ(times.steps_s, steps_s);
+  EXPECT_DOUBLE_EQ(times.steps.products_s, products_s);
+  EXPECT_NEAR(times.steps.listed_s() + times.steps.other_s, steps_s, 1e-9);
+  for (const double part : {times.startup_s, times.evaluation_s, times.checkpoint_s, times.model_s})
+    EXPECT_GT(part, 0);
+  EXPECT_LE(times.startup_s + steps_s + times.evaluation_s + times.checkpoint_s + times.model_s,
+            times.total_s);
+
+  double best = run.evaluations.front().loss;
+  for (const EvalResult& evaluation : run.evaluations) best = std::min(best, evaluation.loss);
+  EXPECT_EQ(run.summary.best_evaluation.value().loss, best);
 }
 
 TEST(Speed, WithoutAPeakThereIsNoMfu) {

@@ -34,7 +34,7 @@ std::string flag_word(const std::string& name, const std::vector<std::string>& v
 }
 
 // What the layout sets.
-std::vector<std::string> layout_words(const Layout& layout, int64_t step_rows) {
+std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows) {
   std::vector<std::string> words = {fmt::format("--per_device_train_batch_size {}", layout.micro_batch_rows),
                                     fmt::format("--gradient_accumulation_steps {}", layout.accumulation)};
   if (layout.micro_batch_rows * layout.accumulation * layout.world_size() != step_rows) {
@@ -59,7 +59,7 @@ PlanSearch::PlanSearch(const TrainingArguments& args, const ModelConfig& config,
 std::string PlanSearch::command(const std::vector<const Flag*>& given, const std::string& preset) const {
   const std::optional<size_t> best = best_of(result_, view_);
   if (!best) return "";
-  const Layout& layout = result_.combinations[*best].layout;
+  const RunLayout& layout = result_.combinations[*best].layout;
   std::vector<std::string> words = {"tessera"};
   if (layout.world_size() > 1) words.emplace_back("launch");
   if (layout.num_nodes > 1) {
@@ -101,7 +101,7 @@ std::string PlanSearch::text(const std::string& command, const std::string& pres
   if (!best) return text + "\n" + refusals;
   const Combination& combination = result_.combinations[*best];
   const Instance& instance = result_.instances[combination.instance];
-  const Layout& layout = combination.layout;
+  const RunLayout& layout = combination.layout;
   text += fmt::format(
       "\nbest     {} of {}: {} hours\n         {} USD on demand, about {} as spot{}\n",
       format_count(layout.num_nodes, "node"), instance.name, three_digits(combination.hours),

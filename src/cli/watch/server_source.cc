@@ -165,7 +165,7 @@ class ServerSource : public RunSource {
       }
       std::this_thread::sleep_for(kBetweenQuestions);
     }
-    throw HttpFailure("no answer in time", true);
+    throw HttpFailure("no answer in time", "", true);
   }
 
   // Asks for all there is; returns the id of the last event that is part of it.

@@ -102,7 +102,7 @@ class Search {
   void try_ranks(size_t index, int num_nodes, int local_world_size, Prices& prices,
                  std::optional<Combination>* best, Refusal* nearest) {
     const Instance& instance = result_.instances[index];
-    Layout layout;
+    RunLayout layout;
     layout.num_nodes = num_nodes;
     layout.local_world_size = local_world_size;
     layout.num_threads = instance.facts.num_cores / local_world_size;
@@ -133,7 +133,7 @@ class Search {
     }
   }
 
-  bool try_layout(size_t index, const Layout& layout, Prices& prices, std::optional<Combination>* best,
+  bool try_layout(size_t index, const RunLayout& layout, Prices& prices, std::optional<Combination>* best,
                   Refusal* nearest) {
     ++result_.num_tried;
     const Instance& instance = result_.instances[index];
@@ -163,7 +163,7 @@ class Search {
   }
 
   // From the one that takes the most memory to the one that takes the least.
-  const std::vector<Variant>& variants_of(const Layout& layout) {
+  const std::vector<Variant>& variants_of(const RunLayout& layout) {
     const auto [entry, is_new] = variants_.try_emplace(layout);
     if (!is_new) return entry->second;
     const TrainingArguments args = arguments_for(args_, layout, step_rows_);
@@ -204,13 +204,13 @@ class Search {
   int64_t step_rows_;
   StepWalks walks_;
   std::map<int64_t, std::unique_ptr<PlannedModel>> models_;  // by threads
-  std::map<Layout, std::vector<Variant>> variants_;
+  std::map<RunLayout, std::vector<Variant>> variants_;
   SearchResult result_;
 };
 
 }  // namespace
 
-TrainingArguments arguments_for(const TrainingArguments& args, const Layout& layout, int64_t step_rows) {
+TrainingArguments arguments_for(const TrainingArguments& args, const RunLayout& layout, int64_t step_rows) {
   TrainingArguments out = args;
   out.per_device_train_batch_size = layout.micro_batch_rows;
   out.gradient_accumulation_steps = layout.accumulation;
@@ -228,7 +228,7 @@ SearchResult search_instances(const TrainingArguments& args, const ModelConfig& 
 
 MemoryPlan memory_of(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
                      const Instance& instance, const Combination& combination) {
-  const Layout& layout = combination.layout;
+  const RunLayout& layout = combination.layout;
   const TrainingArguments run = arguments_for(args, layout, global_batch_rows(args.batch_options(1)));
   const PlannedModel planned(config, args.training_dtype(), layout.num_threads);
   const PlannedStep step(run, *planned.model, layout.num_nodes, layout.local_world_size, layout.num_threads,

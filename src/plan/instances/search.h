@@ -29,7 +29,7 @@ struct SearchOptions {
 };
 
 // How a run is laid out on machines.
-struct Layout {
+struct RunLayout {
   int num_nodes = 1;
   int local_world_size = 1;
   int64_t num_threads = 1;  // of a rank
@@ -40,12 +40,12 @@ struct Layout {
   int64_t accumulation = 1;
 
   int world_size() const { return num_nodes * local_world_size; }
-  auto operator<=>(const Layout&) const = default;
+  auto operator<=>(const RunLayout&) const = default;
 };
 
 struct Combination {
   size_t instance = 0;  // in SearchResult::instances
-  Layout layout;
+  RunLayout layout;
   bool pack_weights = false;
   int64_t passes_per_step = 1;  // of a rank
   int64_t node_bytes = 0;       // without the optional buffers for checkpoints in the background
@@ -79,7 +79,7 @@ SearchResult search_instances(const TrainingArguments& args, const ModelConfig& 
                               const std::vector<Instance>& instances, const SearchOptions& options);
 
 // `args` as a run with this layout has them.
-TrainingArguments arguments_for(const TrainingArguments& args, const Layout& layout, int64_t step_rows);
+TrainingArguments arguments_for(const TrainingArguments& args, const RunLayout& layout, int64_t step_rows);
 
 // The memory of a combination by kind.
 MemoryPlan memory_of(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,

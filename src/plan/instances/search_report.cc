@@ -46,12 +46,12 @@ std::string in_gib(int64_t bytes) {
 }
 
 // "4x2": nodes and ranks on each.
-std::string ranks_text(const Layout& layout) {
+std::string ranks_text(const RunLayout& layout) {
   return fmt::format("{}x{}", layout.num_nodes, layout.local_world_size);
 }
 
 // "2", "3l" if weights are gathered layer by layer.
-std::string zero_text(const Layout& layout) {
+std::string zero_text(const RunLayout& layout) {
   return fmt::format("{}{}", layout.zero_stage, layout.schedule == GatherSchedule::kPerLayer ? "l" : "");
 }
 
@@ -121,7 +121,7 @@ OrderedJson instance_json(const Instance& instance) {
 }
 
 OrderedJson combination_json(const SearchResult& result, const Combination& each) {
-  const Layout& layout = each.layout;
+  const RunLayout& layout = each.layout;
   return {{"instance", result.instances[each.instance].name},
           {"num_nodes", layout.num_nodes},
           {"local_world_size", layout.local_world_size},

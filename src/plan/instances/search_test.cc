@@ -40,7 +40,7 @@ class SearchTest : public testing::Test {
   // The forecast of the layout on its instance.
   RunForecast forecast(const SearchResult& result, const Combination& combination) const {
     const Instance& instance = result.instances[combination.instance];
-    const Layout& layout = combination.layout;
+    const RunLayout& layout = combination.layout;
     ClusterShape cluster;
     cluster.num_nodes = layout.num_nodes;
     cluster.local_world_size = layout.local_world_size;
@@ -93,7 +93,7 @@ TEST_F(SearchTest, EveryCombinationKeepsTheRowsOfAStep) {
   const SearchResult result = search();
   EXPECT_EQ(result.step_rows, 21);
   for (const Combination& each : result.combinations) {
-    const Layout& layout = each.layout;
+    const RunLayout& layout = each.layout;
     EXPECT_GE(layout.micro_batch_rows * layout.accumulation * layout.world_size(), 21);
     EXPECT_LE(layout.micro_batch_rows * layout.world_size(), 21);
     EXPECT_LT(layout.micro_batch_rows * (layout.accumulation - 1) * layout.world_size(), 21);

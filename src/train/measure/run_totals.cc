@@ -42,9 +42,7 @@ void RunTotals::add(const StepMetrics& metrics) {
   last_step_ = metrics;
 }
 
-void RunTotals::add(const CheckpointUse& checkpoint) {
-  times_.checkpoint_stall_s += checkpoint.stall_s;
-}
+void RunTotals::add(const CheckpointUse& checkpoint) { times_.checkpoint_stall_s += checkpoint.stall_s; }
 
 double RunTotals::step_s() const { return std::max(times_.steps_s, 1e-9); }
 
