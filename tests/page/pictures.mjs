@@ -1,20 +1,11 @@
-// Pictures of the page for the documentation: node pictures.mjs TESSERA FOLDER
-import { execFileSync } from "node:child_process";
+// Pictures of a report for the documentation: node pictures.mjs REPORT FOLDER
 import fs from "node:fs";
-import os from "node:os";
 import path from "node:path";
 
 import { openBrowser } from "./browser.mjs";
-import { writeRun } from "./run_files.mjs";
 
-const [, , tessera, pictures] = process.argv;
-const folder = fs.mkdtempSync(path.join(os.tmpdir(), "tessera-pictures-"));
-const runs = [
-  writeRun(path.join(folder, "llama-8b"), { numSteps: 1200, ranks: 8, message: "rank 5 takes 1.12 times as long as the median rank" }),
-  writeRun(path.join(folder, "llama-8b-lr-3e-4"), { numSteps: 900, ranks: 8, learningRate: 3e-4 }),
-];
-const file = path.join(folder, "report.html");
-execFileSync(tessera, ["report", ...runs, "--output", file]);
+const [, , report, pictures] = process.argv;
+const file = path.resolve(report);
 fs.mkdirSync(pictures, { recursive: true });
 
 const { context, close } = await openBrowser();
@@ -33,4 +24,3 @@ await picture("page-light", { width: 1120, height: 760 }, "light");
 await picture("page-dark", { width: 1120, height: 760 }, "dark", "#shares");
 await picture("page-phone", { width: 400, height: 760 }, "light");
 await close();
-fs.rmSync(folder, { recursive: true, force: true });

@@ -87,7 +87,7 @@ TEST(ShippedCatalogue, ABareInstanceHasWhatItsSocketHas) {
 }
 
 TEST(ShippedCatalogue, IsTheFileThatIsInstalled) {
-  EXPECT_EQ(shipped_catalogue_json(), read_source("src/plan/instances/instances.json"));
+  EXPECT_EQ(shipped_catalogue_json(), read_source(source_folder() / "src/plan/instances/instances.json"));
 }
 
 TEST(ShippedCatalogue, FollowsItsJsonSchema) {
