@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxRanks = 64;
+constexpr int64_t kMaxLoadingRanks = 64;
 
 class BenchLoadCommand : public BenchCommand {
  public:
@@ -47,7 +47,7 @@ class BenchLoadCommand : public BenchCommand {
   }
 
   void run(FlagTable*) override {
-    const std::vector<int64_t> all_ranks = parse_sizes("ranks", ranks_, kMaxRanks);
+    const std::vector<int64_t> all_ranks = parse_sizes("ranks", ranks_, kMaxLoadingRanks);
     for (const std::string& cache : cache_) {
       if (cache != "warm" && cache != "cold") {
         fail(ExitCode::kUsage, "--cache: expected warm or cold, found '{}'", printable(cache));

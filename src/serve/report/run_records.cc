@@ -108,9 +108,9 @@ void RunRecords::add_step(const nlohmann::ordered_json& line) {
   steps_.add(line);
   const auto ranks = line.find("rank_compute_s");
   if (ranks == line.end() || !ranks->is_array()) return;
-  constexpr size_t kMaxRanks = 65'536;
-  if (ranks->size() > kMaxRanks)
-    fail(ExitCode::kBadData, "expected at most {} ranks, found {}", kMaxRanks, ranks->size());
+  constexpr size_t kMaxShownRanks = 65'536;
+  if (ranks->size() > kMaxShownRanks)
+    fail(ExitCode::kBadData, "expected at most {} ranks, found {}", kMaxShownRanks, ranks->size());
   std::vector<double> compute_s;
   for (const auto& value : *ranks) compute_s.push_back(value.is_number() ? value.get<double>() : 0);
   ranks_.add(step->get<int64_t>(), compute_s);
