@@ -39,7 +39,7 @@ class BenchPlanCommand : public BenchCommand {
   }
 
   void declare_flags(FlagTable* table) override {
-    table->add("preset", &presets_, "Named shapes of models.").value_name = "NAME...";
+    table->add("preset", &presets_, "Named shapes of models.").value_name = preset_value_name();
     table->add("ranks", &ranks_, "Numbers of ranks, on this machine.").value_name = "N...";
     limit_flag(
         table->add("layers", &layers_,

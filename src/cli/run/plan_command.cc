@@ -89,10 +89,7 @@ class PlanCommand : public Command {
                       "gather_schedule",
                       "grad_accum_dtype"});
     table->begin_section("Plan");
-    table
-        ->add("preset", &preset_,
-              fmt::format("Named shape to use instead of a model: {}.", fmt::join(preset_names(), ", ")))
-        .value_name = "NAME";
+    table->add("preset", &preset_, "Named shape to use instead of a model.").value_name = preset_value_name();
     limit_flag(
         table->add("vocab_size", &vocab_size_,
                    "Vocabulary size for presets that leave it open: 15m, 60m and 160m. Defaults to the "
