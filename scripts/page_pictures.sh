@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # page_pictures.sh: draws docs/pictures/*.png, the page as docs/dashboard.md shows it, from two runs of scripts/quickstart.sh
-# that differ in their learning rate. Needs chromium, the packages of tests/page (npm ci) and the built program. Takes minutes.
-# Settings: QUICKSTART_DIR (build/quickstart), PICTURE_STEPS (300).
+# that differ in their learning rate. Needs chromium, the packages of tests/page (npm ci) and the built program.
+# Settings: QUICKSTART_DIR (build/quickstart), PICTURE_STEPS (120).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 dir=${QUICKSTART_DIR:-build/quickstart}
-steps=${PICTURE_STEPS:-300}
+steps=${PICTURE_STEPS:-120}
 [ -f "$dir/start/model.safetensors" ] || QUICKSTART_STEPS=20 scripts/quickstart.sh
 
 runs=build/pictures
