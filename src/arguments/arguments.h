@@ -102,7 +102,7 @@ struct TrainingArguments : DataArguments {
   std::optional<int64_t> stage3_param_persistence_threshold;
   bool overlap_comm = true;
   std::optional<DType> communication_data_type;  // once resolved: BF16 or F32
-  // Of DeepSpeed's monitors; nullopt = off.
+  // Folders of DeepSpeed's monitors; nullopt = off.
   std::optional<std::string> monitor_tensorboard_dir;
   std::optional<std::string> monitor_csv_dir;
 

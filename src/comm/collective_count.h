@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-// Of one kind of operation.
+// Calls of one kind of operation.
 struct CollectiveCount {
   std::string_view operation;  // "all_gather"
   int64_t num_calls = 0;

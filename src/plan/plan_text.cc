@@ -1,6 +1,7 @@
 #include "plan/plan_text.h"
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <cmath>
 
@@ -21,7 +22,7 @@ std::string three_digits(double value) {
 std::string indented(const std::string& lines) {
   std::string out;
   for (size_t begin = 0; begin < lines.size();) {
-    const size_t end = lines.find('\n', begin) + 1;
+    const size_t end = std::min(lines.find('\n', begin), lines.size() - 1) + 1;
     out += "  " + lines.substr(begin, end - begin);
     begin = end;
   }

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the environment; one for a cookie and an address line without escapes.
+// From the environment; fit for a cookie and an address line without escapes.
 std::string token_from_environment() {
   constexpr size_t kShortest = 16, kLongest = 256;
   constexpr std::string_view kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";

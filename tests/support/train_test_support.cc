@@ -97,6 +97,14 @@ TinyRun::TinyRun(const ModelConfig& config) {
   args.measure_peak = false;
 }
 
+void TinyRun::train_and_die_after(int64_t step) const {
+  EXPECT_THROW(train(2, {},
+                     [step](const StepMetrics& metrics) {
+                       if (metrics.step == step) throw Error(ExitCode::kInternal, "power cut");
+                     }),
+               Error);
+}
+
 RecordingObserver TinyRun::train(int64_t num_threads, const std::function<int()>& stop_signal,
                                  const std::function<void(const StepMetrics&)>& after_step) const {
   ThreadPool pool(num_threads);

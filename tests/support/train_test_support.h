@@ -82,6 +82,9 @@ class TinyRun {
   RecordingObserver train(int64_t num_threads = 2, const std::function<int()>& stop_signal = {},
                           const std::function<void(const StepMetrics&)>& after_step = {}) const;
 
+  // Trains with two threads until the run dies after this step.
+  void train_and_die_after(int64_t step) const;
+
   TrainingArguments args;
 
  private:

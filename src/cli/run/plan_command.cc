@@ -27,7 +27,7 @@ constexpr int64_t kMaxLocalRanks = 256;
 // detail.
 constexpr std::array<const char*, 7> kMachineFlags = {"machine", "memory", "network_gbps",  "tflops",
                                                       "mfu",     "nnodes", "nproc_per_node"};
-// Of these, those that also narrow a search.
+// The ones among them that also narrow a search.
 constexpr std::array<const char*, 2> kSharedFlags = {"nnodes", "nproc_per_node"};
 constexpr std::array<const char*, 8> kSearchFlags = {"instances", "max_nodes", "sort", "top",
                                                      "max_hours", "max_price", "spot", "plot"};

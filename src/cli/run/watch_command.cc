@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/unix_time.h"
 #include "cli/command.h"
 #include "cli/terminal/terminal.h"
 #include "cli/watch/run_source.h"
@@ -14,7 +15,7 @@ namespace tessera {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{500};
-// Of what happened before.
+// Lines about what happened before it began to watch.
 constexpr size_t kMaxOldNews = 5;
 
 class WatchCommand : public Command {
@@ -79,7 +80,7 @@ class WatchCommand : public Command {
   }
 
   double age_s() const {
-    return source_->updated() > 0 ? std::max(0.0, unix_time_s() - source_->updated()) : 0;
+    return source_->updated() > 0 ? std::max(0.0, unix_seconds() - source_->updated()) : 0;
   }
 
   void show(bool is_first) {

@@ -13,7 +13,7 @@ namespace tessera {
 struct ClosingFacts {
   int num_ranks = 1;
   int num_nodes = 1;
-  // Of a node of several ranks, after a step.
+  // Measured for a node of several ranks, after a step.
   std::optional<int64_t> node_bytes = {};
   int64_t memory_limit_bytes = 0;  // of the node or its control group; 0: not known
 };

@@ -29,7 +29,7 @@ struct LineStyle {
   bool colours = false;
 };
 
-// Of standard error, with a column left free: a character in the last one may begin a new line.
+// The style of standard error, with a column left free: a character in the last one may begin a new line.
 LineStyle terminal_style();
 
 // "[##...] 45/600  loss 3.1416↓  lr 2.00e-04  12,345 tokens/s  MFU 0.43  ETA 01:23", at most 80 columns and

@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-// Of a line that is redrawn, and of tables.
+// Width of a line that is redrawn, and of tables.
 inline constexpr int64_t kMaxLineColumns = 80;
 // Between lines of progress where none can be redrawn.
 inline constexpr std::chrono::seconds kPlainLineInterval{10};

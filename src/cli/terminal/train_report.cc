@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "cli/help_text.h"
+#include "plan/plan_text.h"
 #include "platform/memory_info.h"
 
 namespace tessera {
@@ -25,16 +26,6 @@ std::string ranks_text(const RunPlan& plan) {
     text += plan.zero.schedule == GatherSchedule::kPerLayer ? ", gathered per layer" : ", gathered per step";
   }
   return text;
-}
-
-std::string indented(const std::string& lines) {
-  std::string out;
-  for (size_t begin = 0; begin < lines.size();) {
-    const size_t end = std::min(lines.find('\n', begin), lines.size() - 1) + 1;
-    out += "  " + lines.substr(begin, end - begin);
-    begin = end;
-  }
-  return out;
 }
 
 }  // namespace

@@ -1,17 +1,12 @@
 // Where the records of a watched run come from.
 #pragma once
 
-#include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 namespace tessera {
-
-inline double unix_time_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 class RunSource {
  public:

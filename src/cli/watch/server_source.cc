@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "base/unix_time.h"
 #include "cli/watch/event_stream.h"
 #include "cli/watch/run_source.h"
 #include "hub/http.h"
@@ -180,7 +181,7 @@ class ServerSource : public RunSource {
     news_ = {true, std::move(records)};
     has_finished_ = member(run, "finish").is_object();
     if (updated.is_number() && server_now.is_number())
-      updated_ = unix_time_s() - std::max(0.0, server_now.get<double>() - updated.get<double>());
+      updated_ = unix_seconds() - std::max(0.0, server_now.get<double>() - updated.get<double>());
     problem_.clear();
     is_connected_ = true;
     changed_.notify_all();
@@ -197,7 +198,7 @@ class ServerSource : public RunSource {
       OrderedJson record = parsed(data);
       if (member(record, "event") == "finish") wants_more = !(has_finished_ = true);
       const std::lock_guard lock(mutex_);
-      if (type == "step") updated_ = unix_time_s();
+      if (type == "step") updated_ = unix_seconds();
       news_.records.push_back(std::move(record));
     };
     connection.perform(request("/api/events?after=" + last_id),

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/unix_time.h"
 #include "cli/watch/run_source.h"
 #include "expect_error.h"
 #include "support/hub_server.h"
@@ -78,9 +79,7 @@ TEST_F(ServerSourceTest, GivesTheRunAsItsRecords) {
     kinds.push_back(record.contains("event") ? record["event"].get<std::string>() : record.dump());
   EXPECT_THAT(kinds, ElementsAre("start", "warning", "checkpoint", "evaluation", R"({"step":1,"loss":4.5})",
                                  R"({"step":2,"loss":null,"skipped":1})"));
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  EXPECT_NEAR(source->updated(), now - 10, 5) << "by the clock of the server, ten seconds ago";
+  EXPECT_NEAR(source->updated(), unix_seconds() - 10, 5) << "by the clock of the server, ten seconds ago";
   EXPECT_EQ(source->problem(), "");
 }
 

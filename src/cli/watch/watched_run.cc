@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "serve/report/run_records.h"
 #include "train/output/trainer_state.h"
 
 namespace tessera {
@@ -15,11 +16,6 @@ using OrderedJson = nlohmann::ordered_json;
 // Without a step for so long, and for so many times the time of a step, a run is stale.
 constexpr double kStaleSeconds = 60, kStaleSteps = 10;
 constexpr int64_t kMaxText = 1000;
-
-std::optional<double> number_in(const OrderedJson& record, const char* name) {
-  const auto found = record.find(name);
-  return found != record.end() && found->is_number() ? std::optional(found->get<double>()) : std::nullopt;
-}
 
 double number_or(const OrderedJson& record, const char* name, double otherwise = 0) {
   return number_in(record, name).value_or(otherwise);

@@ -48,7 +48,7 @@ class Prices {
   virtual double imbalance() const = 0;
   // Ranks of a node waiting for one another, once.
   virtual double node_latency_s() const = 0;
-  // Of a step, besides its operations: rows, the exchange of sums, logging.
+  // What a step takes besides its operations: rows, the exchange of sums, logging.
   virtual double step_s() const = 0;
   // A node sending and receiving these bytes at once, in `num_transfers`.
   virtual double network_seconds(int64_t sent_bytes, int64_t received_bytes, int64_t num_transfers) const = 0;

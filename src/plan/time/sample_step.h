@@ -21,7 +21,7 @@ struct SampleRequest {
   double seconds = 1;     // steps are repeated for so long ...
   int64_t min_steps = 3;  // ... and so often, after a first one that does not count
 
-  // Of all ranks.
+  // For all ranks together.
   int64_t memory_bytes() const;
 };
 

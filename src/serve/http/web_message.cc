@@ -35,7 +35,7 @@ std::string_view reason_of(int status) {
   }
 }
 
-// Of application/x-www-form-urlencoded; a malformed escape stays as it is.
+// Decodes application/x-www-form-urlencoded; a malformed escape stays as it is.
 std::string decoded(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -9,7 +9,7 @@
 namespace tessera {
 
 enum class Metric {
-  // Of the job, at the endpoint of rank 0.
+  // The job, at the endpoint of rank 0.
   kTrainLoss,
   kTrainGradNorm,
   kTrainLearningRate,
@@ -36,7 +36,7 @@ enum class Metric {
   kCheckpointsTotal,
   kCheckpointFailuresTotal,
   kLogWarningsTotal,
-  // Of a node, at the endpoint of its first rank.
+  // A node, at the endpoint of its first rank.
   kBuildInfo,
   kStartTimeSeconds,
   kRestartsTotal,

@@ -1,10 +1,10 @@
 #include "serve/metrics/node_metrics.h"
 
 #include <array>
-#include <chrono>
 #include <system_error>
 #include <utility>
 
+#include "base/unix_time.h"
 #include "platform/cgroup.h"
 #include "platform/host_name.h"
 #include "platform/memory_info.h"
@@ -60,8 +60,7 @@ NodeMetrics::NodeMetrics(std::string version, std::filesystem::path output_dir, 
       output_dir_(std::move(output_dir)),
       comm_(comm),
       health_(health),
-      start_time_(
-          std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count()) {}
+      start_time_(unix_seconds()) {}
 
 void NodeMetrics::write(Exposition* out) const {
   const World& world = comm_.world();

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/unix_time.h"
 #include "serve/page/page_runs.h"
 #include "serve/report/page_html.h"
 #include "serve/report/run_report.h"
@@ -35,7 +36,7 @@ constexpr size_t kMaxAnswers = 32;
 // For pages that reconnect.
 constexpr size_t kMaxKeptEvents = 1000;
 constexpr size_t kMaxKeptBytes = 512 << 10;
-// Of a run at once; a page that is zoomed in asks again.
+// Steps of a run that the page gets at once; one that is zoomed in asks again.
 constexpr int64_t kPageSteps = 4000;
 
 // A step with the values that StepMetrics only refers to.
@@ -147,7 +148,7 @@ class Dashboard::Worker {
   };
 
   void run() {
-    // Of this thread alone (a Linux extension): what it does must not take time from the run.
+    // For this thread alone (a Linux extension): what it does must not take time from the run.
     setpriority(PRIO_PROCESS, 0, 10);
     for (;;) {
       std::deque<Record> records;
@@ -214,17 +215,15 @@ class Dashboard::Worker {
       const int64_t to = number_of(request, "to", records.steps().last_step());
       return text_response(200, text_of(records.steps().json(from, to, kPageSteps)), kJsonType);
     }
-    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
     const double updated = is_own ? last_step_time_ : runs_.updated(name);
-    nlohmann::ordered_json json = run_json(name, records, updated > 0 ? updated : now.count(), kPageSteps);
+    nlohmann::ordered_json json = run_json(name, records, updated > 0 ? updated : unix_seconds(), kPageSteps);
     json["last_event_id"] = last_id_;
     return text_response(200, text_of(json), kJsonType);
   }
 
   // Keeps the event for pages that reconnect, then sends it.
   void tell(const std::string& type, const std::string& data) {
-    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-    last_step_time_ = now.count();
+    last_step_time_ = unix_seconds();
     WebEvent event;
     {
       const std::lock_guard lock(mutex_);

@@ -1,10 +1,10 @@
 #include "serve/page/page_runs.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 #include <vector>
 
+#include "base/unix_time.h"
 #include "serve/report/run_report.h"
 
 namespace tessera {
@@ -45,10 +45,9 @@ nlohmann::ordered_json PageRuns::list() {
   for (const auto& [name, folder] : folders_) others.emplace_back(last_written(folder), name);
   std::ranges::sort(others, std::greater<>());
   if (others.size() > kMaxRuns) others.resize(kMaxRuns);
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  nlohmann::ordered_json json = {{"live", own_name_},
-                                 {"time", now.count()},
-                                 {"runs", {{{"name", own_name_}, {"updated", now.count()}}}}};
+  const double now = unix_seconds();
+  nlohmann::ordered_json json = {
+      {"live", own_name_}, {"time", now}, {"runs", {{{"name", own_name_}, {"updated", now}}}}};
   for (const auto& [updated, name] : others) json["runs"].push_back({{"name", name}, {"updated", updated}});
   return json;
 }

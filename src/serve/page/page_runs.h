@@ -15,7 +15,7 @@ namespace tessera {
 // Reads files; for the page's own thread.
 class PageRuns {
  public:
-  // Of the run that writes to `output_dir`.
+  // Runs beside the one that writes to `output_dir`.
   explicit PageRuns(const std::filesystem::path& output_dir);
 
   const std::string& own_name() const { return own_name_; }

@@ -18,13 +18,6 @@ namespace fs = std::filesystem;
 // With the times of 65,536 ranks, a line is far shorter.
 constexpr size_t kMaxLineBytes = size_t{4} << 20;
 
-// The number of a field, if it is there.
-std::optional<double> number_in(const nlohmann::ordered_json& object, const char* name) {
-  const auto found = object.find(name);
-  if (found == object.end() || !found->is_number()) return std::nullopt;
-  return found->get<double>();
-}
-
 // What events.jsonl would tell, from the files that runs have always written.
 void add_events_of_older_files(const fs::path& folder, RunRecords* run) {
   const Json arguments = parse_json_file_if_any(folder / "training_args.json");
@@ -70,6 +63,12 @@ void add_checkpoint_of_step(const nlohmann::ordered_json& step, RunRecords* run)
 }
 
 }  // namespace
+
+std::optional<double> number_in(const nlohmann::ordered_json& record, const char* name) {
+  const auto found = record.find(name);
+  if (found == record.end() || !found->is_number()) return std::nullopt;
+  return found->get<double>();
+}
 
 void for_each_record(std::istream& in, const std::string& origin,
                      const std::function<void(const nlohmann::ordered_json&)>& use) {

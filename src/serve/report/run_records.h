@@ -17,6 +17,9 @@
 
 namespace tessera {
 
+// The number of a field; nullopt if there is none.
+std::optional<double> number_in(const nlohmann::ordered_json& record, const char* name);
+
 class RunRecords {
  public:
   // A line of metrics.jsonl. kBadData, without naming a file, if it is no object with a step.

@@ -3,10 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <chrono>
 #include <set>
 
 #include "base/error.h"
+#include "base/unix_time.h"
 
 namespace tessera {
 namespace {
@@ -65,8 +65,7 @@ nlohmann::ordered_json run_report(const std::vector<fs::path>& folders) {
   nlohmann::ordered_json runs = nlohmann::json::array();
   for (size_t i = 0; i < folders.size(); ++i)
     runs.push_back(run_json(names[i], read_run_folder(folders[i]), last_written(folders[i])));
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return {{"time", std::chrono::duration<double>(now).count()}, {"runs", std::move(runs)}};
+  return {{"time", unix_seconds()}, {"runs", std::move(runs)}};
 }
 
 }  // namespace tessera

@@ -47,7 +47,7 @@ class RunClock {
   };
 
   double median_of(double Step::*field) const;
-  // Of the last times; `otherwise` if it was never done.
+  // Median of the last times; `otherwise` if it was never done.
   double median_of(RunPart part, double otherwise) const;
 
   const ActionSchedule& actions_;

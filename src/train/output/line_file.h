@@ -1,4 +1,4 @@
-// A report with one JSON object per line, which grows while a run goes on and continues when it is resumed.
+// A report with one JSON object per line, which grows during a run and continues when it is resumed.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 #include "train/output/run_events.h"
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/unix_time.h"
 #include "platform/host_name.h"
 
 namespace tessera {
@@ -11,8 +11,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 OrderedJson new_event(const char* name, int64_t step) {
-  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
-  return {{"event", name}, {"time", now.count()}, {"step", step}};
+  return {{"event", name}, {"time", unix_seconds()}, {"step", step}};
 }
 
 // Messages may quote bytes of files that are not UTF-8.

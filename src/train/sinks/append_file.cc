@@ -12,25 +12,21 @@
 
 namespace tessera {
 
-AppendFile::AppendFile(std::filesystem::path path, int64_t keep_bytes) : path_(std::move(path)) {
-  fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  const off_t end = fd_ < 0 ? -1 : lseek(fd_, 0, SEEK_END);
-  if (end >= 0 && (end <= keep_bytes || ftruncate(fd_, keep_bytes) == 0)) return;
-  const int error = errno;
-  if (fd_ >= 0) close(fd_);
-  fail_errno(ExitCode::kIoError, error, fmt::format("cannot write {}", path_.string()));
+AppendFile::AppendFile(std::filesystem::path path, int64_t keep_bytes)
+    : path_(std::move(path)), fd_(open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+  const off_t end = fd_ ? lseek(fd_.get(), 0, SEEK_END) : -1;
+  if (end >= 0 && (end <= keep_bytes || ftruncate(fd_.get(), keep_bytes) == 0)) return;
+  fail_errno(ExitCode::kIoError, errno, fmt::format("cannot write {}", path_.string()));
 }
 
-AppendFile::~AppendFile() { close(fd_); }
-
 int AppendFile::try_append(std::string_view record) {
-  const off_t begin = lseek(fd_, 0, SEEK_END);
+  const off_t begin = lseek(fd_.get(), 0, SEEK_END);
   while (!record.empty()) {
-    const ssize_t written = write(fd_, record.data(), record.size());
+    const ssize_t written = write(fd_.get(), record.data(), record.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0) {
       const int error = written < 0 ? errno : ENOSPC;
-      [[maybe_unused]] const int ignored = ftruncate(fd_, begin);
+      [[maybe_unused]] const int ignored = ftruncate(fd_.get(), begin);
       return error;
     }
     record.remove_prefix(static_cast<size_t>(written));

@@ -6,15 +6,14 @@
 #include <limits>
 #include <string_view>
 
+#include "base/unique_fd.h"
+
 namespace tessera {
 
 class AppendFile {
  public:
   // Opens or creates the file; what it has beyond `keep_bytes` is cut off. Error(kIoError).
   explicit AppendFile(std::filesystem::path path, int64_t keep_bytes = std::numeric_limits<int64_t>::max());
-  ~AppendFile();
-  AppendFile(const AppendFile&) = delete;
-  AppendFile& operator=(const AppendFile&) = delete;
 
   // Readers see it at once. A record that cannot be written is left out as a whole, so that those after it
   // stay readable. Returns errno, or 0.
@@ -24,7 +23,7 @@ class AppendFile {
 
  private:
   std::filesystem::path path_;
-  int fd_;
+  UniqueFd fd_;
   bool warned_ = false;
 };
 

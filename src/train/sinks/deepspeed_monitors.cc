@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of the last header, and the rows after it up to `last_sample`.
+// The last header, and the rows after it up to `last_sample`.
 struct KeptRows {
   bool has_header = false;
   int64_t bytes = 0;

@@ -3,12 +3,12 @@
 #include <unistd.h>
 
 #include <bit>
-#include <chrono>
 #include <cstring>
 #include <span>
 #include <system_error>
 
 #include "base/error.h"
+#include "base/unix_time.h"
 #include "io/file.h"
 #include "platform/crc32c.h"
 #include "platform/host_name.h"
@@ -84,10 +84,6 @@ void append_record(std::string_view data, std::string* out) {
   append_bits(masked_crc(length), out);
   *out += data;
   append_bits(masked_crc(data), out);
-}
-
-double unix_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 // TensorBoard reads the files of a folder in the order of their names.

@@ -44,12 +44,12 @@ class MlflowSink : public TrainObserver {
   void work();
   void begin();
 
-  // Of the thread, once it runs.
+  // Used by the thread alone once it runs.
   std::unique_ptr<MlflowStore> store_;
   MlflowRun run_;
   std::filesystem::path id_file_;
   std::string tracking_uri_;
-  // Of the last step.
+  // In the last step.
   double tokens_per_second_ = 0;
   std::optional<double> mfu_;
 
