@@ -13,9 +13,11 @@ void declare_metrics_flags(FlagTable* table, TrainingArguments* args) {
             "otherwise nothing is served."),
         {0, 65535});
   table
-      ->add("metrics_host", &args->metrics_host,
-            "Address of this machine to listen on. One that others reach needs a token: "
-            "TESSERA_METRICS_TOKEN in the environment, or else a random one in endpoint.json.")
+      ->add(
+          "metrics_host", &args->metrics_host,
+          "Address of this machine to listen on. On one that others reach, the page needs a token, a random "
+          "one in endpoint.json. TESSERA_METRICS_TOKEN in the environment is a token for page and "
+          "metrics.")
       .value_name = "ADDRESS";
   limit(
       table->add("health_timeout", &args->health_timeout,

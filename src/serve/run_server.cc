@@ -76,7 +76,8 @@ RunServer::RunServer(const TrainingArguments& args, Communicator& comm, const st
       web_(options) {
   add(health_);
   if (comm.world().rank == 0) add(run_metrics_);
-  web_.add("/metrics", WebServer::Access::kToken,
+  // Open as those of Prometheus's own exporters are, unless there is a token for them.
+  web_.add("/metrics", options.token.empty() ? WebServer::Access::kOpen : WebServer::Access::kToken,
            [this](const WebRequest& request) { return metrics_response(request); });
   web_.add("/healthz", WebServer::Access::kOpen, [this](const WebRequest&) {
     const RunHealth::Report report = health_.report();
@@ -96,7 +97,7 @@ RunServer::RunServer(const TrainingArguments& args, Communicator& comm, const st
              web_.token().empty() ? "" : "?token=TOKEN with the token in endpoint.json in output_dir");
   }
   log_info("metrics: {}/metrics{}", web_.url(),
-           web_.token().empty() ? "" : "; the token is in endpoint.json in output_dir");
+           options.token.empty() ? "" : fmt::format(", with the token of {}", kMetricsTokenVariable));
 }
 
 RunServer::~RunServer() {
