@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,6 +22,11 @@ Json parse_json(std::string_view text, const std::string& origin, int max_depth 
 // The document in a file, an empty object if there is no such file. Errors of read_text_file() and
 // parse_json().
 Json parse_json_file_if_any(const std::filesystem::path& path);
+
+template <typename T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
 
 // Rejects bytes that are never valid in JSON: malformed UTF-8, and NUL, which nlohmann::json takes for the
 // end of the text.

@@ -32,7 +32,7 @@ class WatchCommand : public Command {
            "that has not begun, and follows one that is resumed.";
   }
   std::vector<std::string> examples() const override {
-    return {"tessera watch model", "tessera watch http://host0:9404 --token $TESSERA_TOKEN",
+    return {"tessera watch model", "tessera watch http://host0:9404 --token $TESSERA_METRICS_TOKEN",
             "tessera watch model --once --json | jq .eta_s"};
   }
 
@@ -43,7 +43,7 @@ class WatchCommand : public Command {
     run.required = true;
     table
         ->add("token", &token_,
-              "The token of the page, if it has one; defaults to the variable TESSERA_TOKEN.")
+              "The token of the page, if it has one; defaults to the variable TESSERA_METRICS_TOKEN.")
         .value_name = "TEXT";
     table->add("once", &once_, "Show the state and exit.");
     table->add("json", &json_, "Print the state as an object of JSON, one a line whenever it changes.");
@@ -51,7 +51,8 @@ class WatchCommand : public Command {
 
   void run(FlagTable*) override {
     const bool is_url = run_.starts_with("http://") || run_.starts_with("https://");
-    if (token_.empty() && std::getenv("TESSERA_TOKEN") != nullptr) token_ = std::getenv("TESSERA_TOKEN");
+    if (token_.empty() && std::getenv("TESSERA_METRICS_TOKEN") != nullptr)
+      token_ = std::getenv("TESSERA_METRICS_TOKEN");
     source_ = is_url ? open_server_source(run_, token_, !once_) : open_folder_source(run_);
     bool is_first = true;
     for (;;) {

@@ -152,7 +152,8 @@ class ServerSource : public RunSource {
     for (int attempt = 0; attempt < kMaxQuestions && !is_stopping_; ++attempt) {
       const HttpAnswer answer = connection.perform(request(path));
       if (answer.status == 401 || answer.status == 403) {
-        fail(ExitCode::kUsage, "{}: expected the right token, found {}: give --token or TESSERA_TOKEN",
+        fail(ExitCode::kUsage,
+             "{}: expected the right token, found {}: give --token or TESSERA_METRICS_TOKEN",
              printable(base_, 200), token_.empty() ? "none" : "another");
       }
       if (answer.status == 200) {

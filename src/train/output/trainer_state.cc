@@ -21,11 +21,6 @@ std::string python_number(const LogEntry::Value& value) {
   return std::isinf(real) ? (real > 0 ? "inf" : "-inf") : json(real).dump();
 }
 
-template <typename T>
-json or_null(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
-}
-
 json entry_json(const LogEntry& entry) {
   json out = {{"epoch", entry.epoch}, {"step", entry.step}};
   for (const auto& [name, value] : entry.values) {

@@ -28,11 +28,6 @@ const char* packing_name(Packing packing) {
   return "";
 }
 
-template <typename T>
-Json or_null(const std::optional<T>& value) {
-  return value ? Json(*value) : Json(nullptr);
-}
-
 double finite(const JsonNode& node) {
   const double value = node.number();
   if (!std::isfinite(value)) node.expected("a finite number");
