@@ -117,17 +117,17 @@ done
 say "== network, storage, roles"
 if [ -n "$dry_run" ] || [ -s "$state/terraform.tfstate" ]; then
   terraform_init
-  resources=$(ask terraform -chdir="$here/terraform" state list)
+  resources=$(ask terraform "-chdir=$state/terraform" state list)
   if [ -n "$keep_bucket" ]; then
     # Terraform forgets the bucket, and so leaves it.
     while read -r resource; do
-      [[ $resource != aws_s3_bucket* ]] || run terraform -chdir="$here/terraform" state rm "$resource"
+      [[ $resource != aws_s3_bucket* ]] || run terraform "-chdir=$state/terraform" state rm "$resource"
     done <<<"$resources"
   fi
   if [ -n "$dry_run$resources" ]; then
     # shellcheck disable=SC2086 # two words
     set -- $settings
-    run terraform -chdir="$here/terraform" destroy -input=false -auto-approve "-var=name=$name" "-var=region=$region" \
+    run terraform "-chdir=$state/terraform" destroy -input=false -auto-approve "-var=name=$name" "-var=region=$region" \
       "-var=$1" "-var=$2"
   fi
   [ -n "$dry_run" ] || rm -f "$state/settings" "$state/plan" "$state/outputs.json"

@@ -69,7 +69,7 @@ check_common() {
   [[ $region =~ ^[a-z]{2}(-[a-z]+)+-[0-9]$ ]] || usage_error "--region: expected a region such as us-east-1, found '$region'"
   state=${state:-${XDG_STATE_HOME:-$HOME/.local/state}/tessera/eks/$name}
   # Never the user's current cluster.
-  export KUBECONFIG=$state/kubeconfig TF_DATA_DIR=$state/terraform TF_IN_AUTOMATION=1 AWS_PAGER=
+  export KUBECONFIG=$state/kubeconfig TF_IN_AUTOMATION=1 AWS_PAGER=
   [ -n "$dry_run" ] || mkdir -p "$state"
 }
 
@@ -90,8 +90,11 @@ confirm() {
   [ "$answer" = "$name" ] || die "nothing was done" 130
 }
 
-terraform_() { terraform -chdir="$here/terraform" "$@"; }
-terraform_init() { run terraform -chdir="$here/terraform" init -input=false -reconfigure "-backend-config=path=$state/terraform.tfstate"; }
+# Works on a copy: Terraform writes beside its files, which may be installed where the user cannot write.
+terraform_init() {
+  run cp -R "$here/terraform" "$state/"
+  run terraform "-chdir=$state/terraform" init -input=false -reconfigure "-backend-config=path=$state/terraform.tfstate"
+}
 
 # Prices of us-east-1 in USD on demand, from aws.amazon.com/{eks,vpc,fsx/lustre,efs,s3,ec2}/pricing, as of 2026-07-20; other
 # regions are up to twice as dear. A month has 730 hours.

@@ -87,18 +87,18 @@ say "== network, storage, roles"
 variables=("-var=name=$name" "-var=region=$region" "-var=zone=$zone" "-var=storage=$storage" "-var=bucket=$bucket"
   "-var=fsx_capacity_gib=$fsx_capacity" "-var=efa=$([ -n "$efa" ] && echo true || echo false)")
 terraform_init
-say "+ terraform plan ${variables[*]}"
+say "+ terraform -chdir=$state/terraform plan ${variables[*]}"
 planned=2
 if [ -z "$dry_run" ]; then
   planned=0
-  terraform_ plan -input=false -detailed-exitcode "-out=$state/plan" "${variables[@]}" >&3 || planned=$?
+  terraform "-chdir=$state/terraform" plan -input=false -detailed-exitcode "-out=$state/plan" "${variables[@]}" >&3 || planned=$?
 fi
 case $planned in
   0) say "unchanged" ;;
-  2) run terraform -chdir="$here/terraform" apply -input=false "$state/plan" ;;
+  2) run terraform "-chdir=$state/terraform" apply -input=false "$state/plan" ;;
   *) die "terraform plan failed: see above" ;;
 esac
-write "$state/outputs.json" terraform -chdir="$here/terraform" output -json
+write "$state/outputs.json" terraform "-chdir=$state/terraform" output -json
 
 if [ -z "$(ask aws iam list-roles --path-prefix /aws-service-role/spot.amazonaws.com/ --query 'Roles[].RoleName' --output text)" ]; then
   run aws iam create-service-linked-role --aws-service-name spot.amazonaws.com
