@@ -9,7 +9,7 @@ shift 2
 trap 'exit 0' TERM INT
 while :; do
   # The lowest priority: a training run on the node comes first.
-  nice -n 19 timeout 120 tessera doctor --node-check --json "$@" >/dev/null 2>"$file.errors"
+  nice -n 19 timeout 120 tessera doctor --node_check --json "$@" >/dev/null 2>"$file.errors"
   code=$?
   {
     date +%s

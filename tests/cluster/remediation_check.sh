@@ -135,10 +135,10 @@ printf '%s\n' "$((now - 1300))" 1 "bad" >"$FAKE/result"
 report 2 "s ago"
 
 # The loop beside it, with a program that finds something.
-printf '#!/bin/sh\n[ "$*" = "doctor --node-check --json" ] || exit 9\necho {}\necho "error: disk: slow" >&2\nexit 1\n' >"$scratch/bin/tessera"
+printf '#!/bin/sh\n[ "$*" = "doctor --node_check --json --passive" ] || exit 9\necho {}\necho "error: disk: slow" >&2\nexit 1\n' >"$scratch/bin/tessera"
 chmod +x "$scratch/bin/tessera"
 rm -f "$FAKE/result"
-/bin/sh "$health/node_check_loop.sh" "$FAKE/result" 60 &
+/bin/sh "$health/node_check_loop.sh" "$FAKE/result" 60 --passive &
 loop=$!
 for _ in $(seq 100); do
   [ -s "$FAKE/result" ] && break
