@@ -237,6 +237,14 @@ def check_terraform():
         elif any(re.search(r":(Create|Delete|Terminate|Run|Add|Remove|Tag)", a) for a in actions) and "sqs:DeleteMessage" not in actions:
             scoped = "Condition" in statement or statement["Sid"] == "AllowScopedEC2InstanceAccessActions"
             check(scoped, f"Karpenter: {statement['Sid']} is not scoped")
+    operator = json.loads((DEPLOY / "eks/operator-policy.json").read_text())
+    for statement in operator["Statement"]:
+        actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
+        if statement["Resource"] == "*":
+            check(all(re.search(r":(Describe|List|Get)", a) for a in actions), f"operator: {actions}")
+        check(statement["Effect"] == "Allow" and "*" not in actions, f"operator: {actions}")
+    # What IAM accepts of a policy, in which it does not count white space.
+    check(len(json.dumps(operator, separators=(",", ":"))) < 6144 - 200, "the operator's policy is too long")
     if not shutil.which("terraform"):
         print("not checked: terraform fmt: terraform is not installed")
         return

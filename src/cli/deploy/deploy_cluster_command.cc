@@ -73,7 +73,7 @@ class DeployClusterCommand : public DeployCommand {
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy cluster --name training --region us-east-1 | kubectl apply -f -",
-            "tessera deploy cluster --part eksctl --infrastructure outputs.json >cluster.yaml"};
+            "tessera deploy cluster --part eksctl --infrastructure outputs.json"};
   }
 
   void declare_flags(FlagTable* table) override {
