@@ -22,7 +22,7 @@ usage: up.sh --name NAME --region REGION --image IMAGE [options]
   --state DIR               Terraform's state, kubeconfig, rendered files (~/.local/state/tessera/eks/NAME)
   --dry-run                 show every command, run none
   --yes                     do not ask
-HF_TOKEN in the environment becomes the Secret hf-token, which jobs read.
+HF_TOKEN in the environment becomes the Secret hf-token, which jobs read; one that exists is left as it is.
 HELP
 }
 
@@ -175,16 +175,17 @@ release kueue kueue-system oci://registry.k8s.io/kueue/charts/kueue "$kueue"
   release monitoring monitoring oci://ghcr.io/prometheus-community/charts/kube-prometheus-stack "$prometheus_stack"
 
 say "== nodes, storage, queue"
-apply "$here/namespace.yaml"
 node_flags=(--max_vcpus "$max_vcpus")
 [ -z "$spot_only" ] || node_flags+=(--spot_only)
 [ -z "$efa" ] || node_flags+=(--efa)
 write "$state/nodes.yaml" "${deploy[@]}" --part nodes "${node_flags[@]}"
 apply "$state/nodes.yaml"
+# Its claim is that of the next document.
+runtime=(tessera deploy runtime --trainer "v${trainer%.*}" --image "$image" --storage_class none)
+write "$state/runtime.yaml" "${runtime[@]}"
+apply "$state/runtime.yaml"
 write "$state/storage.yaml" "${deploy[@]}" --part storage
 apply "$state/storage.yaml"
-write "$state/runtime.yaml" tessera deploy runtime --trainer "v${trainer%.*}" --image "$image"
-apply "$state/runtime.yaml"
 write "$state/queue.yaml" tessera deploy queue --instance "$instance" --nodes "$nodes"
 apply "$state/queue.yaml"
 if [ -n "$monitoring" ]; then
@@ -199,16 +200,25 @@ health() { kubectl kustomize "$here/../health" | sed "s|image: tessera\$|image: 
 write "$state/health.yaml" health
 apply "$state/health.yaml"
 
-if [ -n "$token" ]; then
-  say "== secret hf-token, from HF_TOKEN"
-  secret() {
-    printf '%s' "$token" | kubectl create secret generic hf-token -n training --from-file=token=/dev/stdin --dry-run=client -o yaml
-  }
-  say "+ kubectl create secret generic hf-token -n training --from-file=token=/dev/stdin | kubectl apply --server-side -f -"
-  if [ -z "$dry_run" ]; then
-    secret | kubectl diff --server-side --force-conflicts -f - >/dev/null 2>&1 ||
-      secret | kubectl apply --server-side --force-conflicts -f - >&3
+say "== secrets"
+# make_secret NAME COMMAND...: applies what the command prints, through a pipe: no command line and no file shows it.
+make_secret() {
+  local secret=$1
+  shift
+  if [ -n "$(ask kubectl get secret "$secret" -n training --ignore-not-found -o name)" ]; then
+    say "$secret: unchanged"
+    return 0
   fi
+  say "+ $(printf '%q ' "$@")| kubectl apply --server-side -f -"
+  [ -n "$dry_run" ] || "$@" | kubectl apply --server-side -f - >&3
+}
+# With it Prometheus reads the metrics of jobs.
+make_secret tessera-metrics "${runtime[@]}" --secrets
+hf_token() {
+  printf '%s' "$token" | kubectl create secret generic hf-token -n training --from-file=token=/dev/stdin --dry-run=client -o yaml
+}
+if [ -n "$token" ]; then
+  make_secret hf-token hf_token
 else
   say "no HF_TOKEN in the environment: gated models need the Secret hf-token (docs/kubernetes.md)"
 fi

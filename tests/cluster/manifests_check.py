@@ -77,7 +77,9 @@ def rendered_matrix():
         for part in ["eksctl", "storage", "nodes"]:
             files[f"{part}-{storage}"] = render("cluster", "--part", part, "--infrastructure", outputs(storage))
     files["queue"] = render("queue")
-    for name in ["eks/namespace.yaml", "health/namespace.yaml", "health/node-problem-detector.yaml", "health/remediation.yaml"]:
+    files["runtime"] = render("runtime", "--image", "r/tessera:1", "--storage_class", "none")
+    check("PersistentVolumeClaim" not in files["runtime"], "two claims of one name")
+    for name in ["health/namespace.yaml", "health/node-problem-detector.yaml", "health/remediation.yaml"]:
         files[name.replace("/", "-")] = (DEPLOY / name).read_text()
     if shutil.which("kubectl"):
         result = run("kubectl", "kustomize", str(DEPLOY / "health"))
@@ -103,6 +105,12 @@ def check_schemas(files):
 def check_nodes(files):
     flavor = documents(files["queue"])["ResourceFlavor", "cpu-amx"]["spec"]
     detector = documents(files["health-node-problem-detector.yaml"])["DaemonSet", "node-problem-detector"]
+    runtime = documents(files["runtime"])["ClusterTrainingRuntime", "tessera-amx"]["spec"]["template"]["spec"]
+    training = runtime["replicatedJobs"][0]["template"]["spec"]["template"]
+    check(training["spec"]["nodeSelector"]["nodeType"] == "cpu-amx", f"the runtime selects {training['spec']['nodeSelector']}")
+    # By this label remediate.sh knows training pods.
+    label = re.search(r"-l app.kubernetes.io/component=(\w+)", (DEPLOY / "health/remediate.sh").read_text()).group(1)
+    check(training["metadata"]["labels"]["app.kubernetes.io/component"] == label, "the label of training pods")
     for name, text in files.items():
         if not name.startswith("nodes-"):
             continue
@@ -111,7 +119,7 @@ def check_nodes(files):
         template = pool["template"]
         check(template["metadata"]["labels"] == {"nodeType": "cpu-amx"} == flavor["nodeLabels"], f"{name}: labels")
         check(template["spec"]["taints"] == [{"key": "intel.com/amx", "value": "true", "effect": "NoSchedule"}], f"{name}: taints")
-        for pod in [flavor, detector["spec"]["template"]["spec"]]:
+        for pod in [flavor, training["spec"], detector["spec"]["template"]["spec"]]:
             check({"key": "intel.com/amx", "operator": "Exists", "effect": "NoSchedule"} in pod["tolerations"], f"{name}: toleration")
         requirements = {r["key"]: r["values"] for r in template["spec"]["requirements"]}
         families, sizes = requirements["karpenter.k8s.aws/instance-family"], requirements["karpenter.k8s.aws/instance-size"]
