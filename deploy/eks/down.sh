@@ -31,17 +31,17 @@ done
 check_common
 check_tools aws eksctl kubectl terraform
 account=$(ask aws sts get-caller-identity --query Account --output text)
-settings=$(cat "$state/settings" 2>/dev/null || echo "storage=fsx bucket=")
+settings=$(cat "$state/settings" 2>/dev/null || echo "storage=fsx bucket= zone=")
 say "cluster $name in $region, account ${account:-unknown}; state in $state"
 what="every job, volume and file system of $name"
-[ -n "$keep_bucket" ] || [ "${settings##*bucket=}" != "" ] || what+=", and its bucket with all that is in it"
+[ -n "$keep_bucket" ] || [[ $settings != *"bucket= "* ]] || what+=", and its bucket with all that is in it"
 confirm "This deletes $what."
 
 # each COMMAND... IDS: runs the command with every id; the ids are one word.
 each() {
   local ids=${*: -1} id
   for id in $ids; do
-    [ "$id" = None ] || run "${@:1:$#-1}" "$id"
+    run "${@:1:$#-1}" "$id"
   done
 }
 aws_run() { run aws --region "$region" "$@"; }
@@ -82,17 +82,12 @@ say "== what a cluster that is gone may have left"
 owned="Name=tag:kubernetes.io/cluster/$name,Values=owned"
 alive=Name=instance-state-name,Values=pending,running,stopping,stopped
 instances=$(aws_ ec2 describe-instances --filters "$owned" "$alive" --query 'Reservations[].Instances[].InstanceId')
-for id in $instances; do
-  [ "$id" = None ] || {
-    aws_run ec2 terminate-instances --instance-ids "$id"
-    aws_run ec2 wait instance-terminated --instance-ids "$id"
-  }
-done
+each aws --region "$region" ec2 terminate-instances --instance-ids "$instances"
+each aws --region "$region" ec2 wait instance-terminated --instance-ids "$instances"
 balancers=$(aws_ resourcegroupstaggingapi get-resources --tag-filters "Key=kubernetes.io/cluster/$name" \
   --resource-type-filters elasticloadbalancing:loadbalancer --query 'ResourceTagMappingList[].ResourceARN')
 for arn in $balancers; do
   case $arn in
-    None) ;;
     */net/* | */app/*) aws_run elbv2 delete-load-balancer --load-balancer-arn "$arn" ;;
     *) aws_run elb delete-load-balancer --load-balancer-name "${arn##*/}" ;;
   esac
@@ -105,14 +100,17 @@ each aws --region "$region" ec2 delete-network-interface --network-interface-id 
 each aws --region "$region" ec2 delete-security-group --group-id \
   "$(aws_ ec2 describe-security-groups --filters "$owned" --query 'SecurityGroups[].GroupId')"
 # A role cannot go while an instance profile has it.
-profiles=$(ask aws iam list-instance-profiles --output text \
+profiles=$(aws_ iam list-instance-profiles \
   --query "InstanceProfiles[?Roles[?RoleName=='KarpenterNodeRole-$name']].InstanceProfileName")
 for profile in $profiles; do
-  [ "$profile" = None ] || {
-    run aws iam remove-role-from-instance-profile --instance-profile-name "$profile" --role-name "KarpenterNodeRole-$name"
-    run aws iam delete-instance-profile --instance-profile-name "$profile"
-  }
+  run aws iam remove-role-from-instance-profile --instance-profile-name "$profile" --role-name "KarpenterNodeRole-$name"
+  run aws iam delete-instance-profile --instance-profile-name "$profile"
 done
+# What eksctl was stopped in deleting.
+stacks=$(aws_ cloudformation list-stacks \
+  --query "StackSummaries[?starts_with(StackName, 'eksctl-$name-') && StackStatus!='DELETE_COMPLETE'].StackName")
+each aws --region "$region" cloudformation delete-stack --stack-name "$stacks"
+each aws --region "$region" cloudformation wait stack-delete-complete --stack-name "$stacks"
 
 say "== network, storage, roles"
 if [ -n "$dry_run" ] || [ -s "$state/terraform.tfstate" ]; then
@@ -125,10 +123,10 @@ if [ -n "$dry_run" ] || [ -s "$state/terraform.tfstate" ]; then
     done <<<"$resources"
   fi
   if [ -n "$dry_run$resources" ]; then
-    # shellcheck disable=SC2086 # two words
+    # shellcheck disable=SC2086 # three words
     set -- $settings
     run terraform "-chdir=$state/terraform" destroy -input=false -auto-approve "-var=name=$name" "-var=region=$region" \
-      "-var=$1" "-var=$2"
+      "-var=$1" "-var=$2" "-var=$3"
   fi
   [ -n "$dry_run" ] || rm -f "$state/settings" "$state/plan" "$state/outputs.json"
 else
@@ -142,7 +140,7 @@ look() { # WHAT QUERY...: adds what it finds
   local kind=$1 found
   shift
   found=$(aws_ "$@")
-  [ -z "$found" ] || [ "$found" = None ] || left+="  $kind: ${found//$'\t'/ }"$'\n'
+  [ -z "$found" ] || left+="  $kind: ${found//$'\t'/ }"$'\n'
 }
 for filter in "$owned" "$tag"; do
   look "instances" ec2 describe-instances --filters "$filter" "$alive" --query 'Reservations[].Instances[].InstanceId'

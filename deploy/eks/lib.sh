@@ -44,7 +44,8 @@ write() {
   mv "$file.new" "$file"
 }
 
-aws_() { ask aws --region "$region" --output text "$@"; }
+# An answer of AWS, "" for none.
+aws_() { ask aws --region "$region" --output text "$@" | sed '/^None$/d'; }
 
 # Options that both scripts have; sets `shifted` to how many arguments it took.
 # shellcheck disable=SC2034 # they read it
@@ -96,9 +97,9 @@ terraform_init() {
   run terraform "-chdir=$state/terraform" init -input=false -reconfigure "-backend-config=path=$state/terraform.tfstate"
 }
 
-# Prices of us-east-1 in USD on demand, from aws.amazon.com/{eks,vpc,fsx/lustre,efs,s3,ec2}/pricing, as of 2026-07-20; other
-# regions are up to twice as dear. A month has 730 hours.
-price_date=2026-07-20
+# Prices of us-east-1 in USD on demand: of instances as in the plan's catalogue (2026-07-20), of the rest as on
+# aws.amazon.com/{eks,vpc,fsx/lustre,efs,s3}/pricing in 2025. Other regions are up to twice as dear. A month has 730 hours.
+price_date="2025 (instances: July 2026)"
 cost_line() { # STORAGE FSX_GIB
   awk -v storage="$1" -v gib="$2" -v date="$price_date" 'BEGIN {
     control = 0.10; nat = 0.045 + 0.005; system_nodes = 2 * (0.1008 + 50 * 0.08 / 730)

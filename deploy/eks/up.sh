@@ -76,12 +76,13 @@ say "cluster $name in $region, account ${account:-unknown}; state in $state"
 cost_line "$storage" "$fsx_capacity"
 confirm "This starts to cost money."
 
-# With another storage Terraform would delete the file system and all that is on it.
-if [ -f "$state/settings" ] && [ "$(cat "$state/settings")" != "storage=$storage bucket=$bucket" ]; then
-  die "$state/settings has $(cat "$state/settings"), not storage=$storage bucket=$bucket: changing it would delete the data; \
-down.sh first, or leave the options as they were" 78
+# With another storage or zone Terraform would delete the file system and all that is on it.
+settings="storage=$storage bucket=$bucket zone=$zone"
+if [ -f "$state/settings" ] && [ "$(cat "$state/settings")" != "$settings" ]; then
+  die "this cluster was made with $(cat "$state/settings"), not $settings: changing it would delete the data; give the same \
+options again, or down.sh first" 78
 fi
-[ -n "$dry_run" ] || echo "storage=$storage bucket=$bucket" >"$state/settings"
+[ -n "$dry_run" ] || echo "$settings" >"$state/settings"
 
 say "== network, storage, roles"
 variables=("-var=name=$name" "-var=region=$region" "-var=zone=$zone" "-var=storage=$storage" "-var=bucket=$bucket"
@@ -100,7 +101,7 @@ case $planned in
 esac
 write "$state/outputs.json" terraform "-chdir=$state/terraform" output -json
 
-if [ -z "$(ask aws iam list-roles --path-prefix /aws-service-role/spot.amazonaws.com/ --query 'Roles[].RoleName' --output text)" ]; then
+if [ -z "$(aws_ iam list-roles --path-prefix /aws-service-role/spot.amazonaws.com/ --query 'Roles[].RoleName')" ]; then
   run aws iam create-service-linked-role --aws-service-name spot.amazonaws.com
 fi
 
@@ -119,7 +120,6 @@ else
   aws_ eks wait cluster-active --name "$name"
 fi
 # Parts that an interrupted `create cluster` did not come to.
-has() { [ -n "$1" ] && [ "$1" != None ]; }
 if [ -z "$dry_run" ]; then
   present=" $(aws_ eks list-addons --cluster-name "$name" --query 'addons[]' | tr '\n\t' '  ') "
   missing=
@@ -127,11 +127,11 @@ if [ -z "$dry_run" ]; then
     [[ $present == *" $addon "* ]] || missing+=" $addon"
   done < <(sed -n '/^addons:/,/^managedNodeGroups:/s/^  - name: //p' "$state/cluster.yaml")
   [ -z "$missing" ] || run eksctl create addon -f "$state/cluster.yaml"
-  has "$(aws_ eks list-access-entries --cluster-name "$name" --query "accessEntries[?ends_with(@, '/KarpenterNodeRole-$name')]")" ||
+  [ -n "$(aws_ eks list-access-entries --cluster-name "$name" --query "accessEntries[?ends_with(@, '/KarpenterNodeRole-$name')]")" ] ||
     run eksctl create accessentry -f "$state/cluster.yaml"
-  has "$(aws_ eks list-pod-identity-associations --cluster-name "$name" --namespace kube-system --service-account karpenter \
-    --query 'associations[].associationId')" || run eksctl create podidentityassociation -f "$state/cluster.yaml"
-  has "$(aws_ eks list-nodegroups --cluster-name "$name" --query "nodegroups[?@=='system']")" ||
+  [ -n "$(aws_ eks list-pod-identity-associations --cluster-name "$name" --namespace kube-system --service-account karpenter \
+    --query 'associations[].associationId')" ] || run eksctl create podidentityassociation -f "$state/cluster.yaml"
+  [ -n "$(aws_ eks list-nodegroups --cluster-name "$name" --query "nodegroups[?@=='system']")" ] ||
     run eksctl create nodegroup -f "$state/cluster.yaml"
   aws_ eks wait nodegroup-active --cluster-name "$name" --nodegroup-name system
 fi

@@ -64,8 +64,8 @@ aws_call() {
     'eks list-pod-identity-associations') show pod_identity ;;
     'eks list-nodegroups') show nodegroup ;;
     'eks update-kubeconfig') has cluster || refuse "no cluster" ;;
-    'cloudformation list-stacks') has stack && echo stack-id || true ;;
-    'cloudformation delete-stack') changed && rm -f "$cloud/stack" ;;
+    'cloudformation list-stacks') case "$*" in *starts_with*) show stack_left ;; *) has stack && echo stack-id || true ;; esac ;;
+    'cloudformation delete-stack') changed && rm -f "$cloud/stack" "$cloud/stack_left" ;;
     'cloudformation wait') has stack && refuse "still there" || true ;;
     'ec2 describe-instances') show instance ;;
     'ec2 terminate-instances') changed && rm -f "$cloud/instance" ;;
@@ -210,7 +210,7 @@ terraform_call() {
     'state list') has network && echo aws_vpc.this && { ! has bucket || echo 'aws_s3_bucket.data[0]'; } || true ;;
     'state rm'*) changed && mv "$cloud/bucket" "$FAKE/kept_bucket" ;;
     destroy*)
-      for blocking in cluster instance interface group profile balancer; do
+      for blocking in cluster stack_left instance interface group profile balancer; do
         has "$blocking" && refuse "DependencyViolation: $blocking"
       done
       changed

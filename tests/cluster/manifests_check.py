@@ -90,15 +90,19 @@ def rendered_matrix():
     return files
 
 
-def check_schemas(files):
+def check_documents(files):
+    paths = {name: SCRATCH / f"{name}.yaml" for name in files}
+    for name, text in files.items():
+        paths[name].write_text(text)
+    # What up.sh applies to one cluster, together: they refer to each other.
+    for storage in ["fsx", "efs", "s3"]:
+        one = [paths[name] for name in [f"nodes-{storage}", f"storage-{storage}", "queue", "runtime", "health"] if name in files]
+        result = run(TESSERA, "deploy", "lint", *map(str, one))
+        check(result.returncode == 0, f"lint, {storage}: {result.stdout}{result.stderr}")
     if not VALIDATOR.exists():
         print("not checked: schemas: there is no ../shared")
         return
-    paths = []
-    for name, text in files.items():
-        paths.append(SCRATCH / f"{name}.yaml")
-        paths[-1].write_text(text)
-    result = run("/usr/bin/python3", str(VALIDATOR), *map(str, paths))
+    result = run("/usr/bin/python3", str(VALIDATOR), *map(str, paths.values()))
     check(result.returncode == 0, "\n".join(l for l in result.stdout.splitlines() if not l.endswith(": ok")) + result.stderr)
 
 
@@ -320,7 +324,7 @@ def expect_error(code, flags, text):
 
 try:
     rendered = rendered_matrix()
-    check_schemas(rendered)
+    check_documents(rendered)
     check_nodes(rendered)
     check_cluster(rendered)
     check_health(rendered)

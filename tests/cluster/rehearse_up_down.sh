@@ -48,7 +48,10 @@ up || fail "up.sh a second time: $(tail -5 "$FAKE/log")"
 up --max-vcpus 64 || fail "up.sh with another limit: $(tail -5 "$FAKE/log")"
 [ "$(cat "$FAKE/changes")" = "kubectl apply --server-side --force-conflicts -f $FAKE/state/nodes.yaml" ] ||
   fail "another limit changed: $(cat "$FAKE/changes")"
-if up --storage efs; then fail "another storage was accepted"; fi
+for other in "--storage efs" "--zone us-east-1c"; do
+  # shellcheck disable=SC2086 # two words
+  if up $other; then fail "$other was accepted"; fi
+done
 grep -q 'changing it would delete the data' "$FAKE/log" || fail "no reason given: $(tail -1 "$FAKE/log")"
 if grep -r -q "$HF_TOKEN" "$FAKE" --exclude-dir=cloud; then fail "the token is in $(grep -rl "$HF_TOKEN" "$FAKE")"; fi
 
@@ -68,7 +71,7 @@ for mode in before after; do
   until_done up
   diff <(echo "$wanted") <(snapshot) || fail "up.sh with failures ($mode): another result"
   # What a cluster in use has besides.
-  for thing in instance profile service claims volumes volume interface group; do echo "x-1" >"$FAKE/cloud/$thing"; done
+  for thing in stack_left instance profile service claims volumes volume interface group; do echo "x-1" >"$FAKE/cloud/$thing"; done
   echo "kube-system/lb" >"$FAKE/cloud/service"
   echo "arn:aws:elasticloadbalancing:us-east-1:111122223333:loadbalancer/net/lb/1" >"$FAKE/cloud/balancer"
   : >"$FAKE/seen"

@@ -55,9 +55,8 @@ resource "aws_fsx_lustre_file_system" "this" {
   data_compression_type       = "LZ4"
   subnet_ids                  = [aws_subnet.private[local.zone].id]
   security_group_ids          = [aws_security_group.storage[0].id]
-  # What must outlive the file system is in the bucket; backups would cost on.
+  # What must outlive the file system is in the bucket; backups would cost on. The provider makes none at the end either.
   automatic_backup_retention_days = 0
-  skip_final_backup               = true
   tags                            = { Name = var.name }
 }
 

@@ -6,7 +6,6 @@
 #include "cli/deploy/cluster_infrastructure.h"
 #include "cli/deploy/deploy_command.h"
 #include "cli/flag_parser.h"
-#include "cli/terminal/terminal.h"
 #include "deploy/names.h"
 #include "plan/instances/catalogue.h"
 
@@ -144,7 +143,7 @@ class DeployClusterCommand : public DeployCommand {
     } else {
       context.push_back({"disk_gib", disk_gib_});
     }
-    write_output(templates().render("cluster_" + part_ + ".yaml.jinja", context));
+    write_manifests(templates().render("cluster_" + part_ + ".yaml.jinja", context));
   }
 
  private:
