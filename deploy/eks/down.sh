@@ -80,6 +80,7 @@ fi
 
 say "== what a cluster that is gone may have left"
 owned="Name=tag:kubernetes.io/cluster/$name,Values=owned"
+tag="Name=tag:tessera-cluster,Values=$name"
 alive=Name=instance-state-name,Values=pending,running,stopping,stopped
 instances=$(aws_ ec2 describe-instances --filters "$owned" "$alive" --query 'Reservations[].Instances[].InstanceId')
 each aws --region "$region" ec2 terminate-instances --instance-ids "$instances"
@@ -92,8 +93,9 @@ for arn in $balancers; do
     *) aws_run elb delete-load-balancer --load-balancer-name "${arn##*/}" ;;
   esac
 done
+# By the tag that the driver of EBS gives them.
 each aws --region "$region" ec2 delete-volume --volume-id \
-  "$(aws_ ec2 describe-volumes --filters "$owned" Name=status,Values=available --query 'Volumes[].VolumeId')"
+  "$(aws_ ec2 describe-volumes --filters "$tag" Name=status,Values=available --query 'Volumes[].VolumeId')"
 each aws --region "$region" ec2 delete-network-interface --network-interface-id "$(aws_ ec2 describe-network-interfaces \
   --filters "Name=tag:cluster.k8s.amazonaws.com/name,Values=$name" Name=status,Values=available \
   --query 'NetworkInterfaces[].NetworkInterfaceId')"
@@ -134,7 +136,6 @@ else
 fi
 
 say "== what is left"
-tag="Name=tag:tessera-cluster,Values=$name"
 left=
 look() { # WHAT QUERY...: adds what it finds
   local kind=$1 found

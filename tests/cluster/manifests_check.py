@@ -162,6 +162,8 @@ def check_cluster(files):
         for addon in ["eks-pod-identity-agent", "eks-node-monitoring-agent", "aws-ebs-csi-driver", drivers[storage]]:
             check(addon in addons, f"{storage}: no {addon}")
         check(json.loads(addons["vpc-cni"]["configurationValues"]) == {"enableNetworkPolicy": "true"}, f"{storage}: CNI")
+        tags = json.loads(addons["aws-ebs-csi-driver"]["configurationValues"])["controller"]["extraVolumeTags"]
+        check(tags == {"tessera-cluster": "demo"}, f"{storage}: volumes would not be found by down.sh: {tags}")
         accounts = [p["serviceAccountName"] for a in config["addons"] for p in a.get("podIdentityAssociations", [])]
         for account in accounts + ["karpenter"]:
             check(re.search(rf'account\s*= "{account}"', terraform), f"{storage}: Terraform has no role for {account}")
