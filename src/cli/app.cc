@@ -163,6 +163,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_bench_tiles_command());
   all.push_back(make_bench_tokenizer_command());
   all.push_back(make_bench_train_step_command());
+  all.push_back(make_deploy_cluster_command());
   all.push_back(make_deploy_kubernetes_command());
   all.push_back(make_deploy_runtime_command());
   all.push_back(make_deploy_queue_command());

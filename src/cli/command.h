@@ -79,6 +79,7 @@ std::unique_ptr<Command> make_bench_optimizer_command();
 std::unique_ptr<Command> make_bench_tiles_command();
 std::unique_ptr<Command> make_bench_tokenizer_command();
 std::unique_ptr<Command> make_bench_train_step_command();
+std::unique_ptr<Command> make_deploy_cluster_command();
 std::unique_ptr<Command> make_deploy_kubernetes_command();
 std::unique_ptr<Command> make_deploy_runtime_command();
 std::unique_ptr<Command> make_deploy_queue_command();

@@ -39,8 +39,10 @@ class DeployRuntimeCommand : public DeployCommand {
     declare_pod_flags(table);
     table->begin_section("Volume");
     table
-        ->add("storage_class", &storage_class_,
-              "StorageClass of a new volume that all pods write to; \"\" is the cluster's default.")
+        ->add(
+            "storage_class", &storage_class_,
+            "StorageClass of a new volume that all pods write to; \"\" is the cluster's default, none leaves "
+            "the claim to others (`tessera deploy cluster --part storage`).")
         .value_name = "NAME";
     table->add_size("storage", &storage_, "1200GiB", "Size of the volume.");
     table
@@ -60,10 +62,10 @@ class DeployRuntimeCommand : public DeployCommand {
     const JobKind kind = job_kind(trainer_);
     if (is_trainer(kind)) runtime.trainer = kind;
     runtime.volume = volume();
-    if (!runtime.volume) {
+    if (!runtime.volume && storage_class_ != "none") {
       if (!storage_class_.empty()) check_object_name("storage_class", storage_class_);
       runtime.storage_class = storage_class_;
-    } else if (table->is_set("storage_class")) {
+    } else if (runtime.volume && table->is_set("storage_class")) {
       fail(ExitCode::kUsage, "--storage_class is for a new volume: give it, or the volume that exists");
     }
     runtime.storage = fmt::format("{}Gi", std::max<int64_t>(1, parse_bytes(storage_).value() >> 30));

@@ -1,0 +1,229 @@
+#!/usr/bin/env bash
+# up.sh: makes an EKS cluster for training with Tessera, from the network to the queue. Every step looks first whether it is
+# done, so that running it again continues after a failure, and changes nothing once all is there. See docs/eks.md.
+# shellcheck source=deploy/eks/lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+help() {
+  cat <<'HELP'
+usage: up.sh --name NAME --region REGION --image IMAGE [options]
+  --image IMAGE             the program's image, for the node check: REGISTRY/tessera:TAG
+  --zone ZONE               of the training nodes and their file system (the region's first)
+  --storage fsx|efs|s3      Lustre with a bucket behind it, NFS, or a disk for one node and a bucket to read from (fsx)
+  --fsx-capacity GIB        1200 or a multiple of 2400 (1200)
+  --bucket BUCKET           an existing bucket with data; otherwise one is made (fsx, s3)
+  --trainer VERSION         2.1.0 (with Kueue 0.15.2) or 2.2.0 (with Kueue 0.19.2) (2.1.0)
+  --instance TYPE, --nodes N  what the queue's quota admits at a time (r7i.16xlarge, 4)
+  --spot-only               no on-demand nodes where spot capacity is out
+  --efa                     only sizes with an EFA card
+  --max-vcpus N             the most that Karpenter may start in all (1024)
+  --public-access-cidr CIDR network from which the API server can be reached (0.0.0.0/0)
+  --no-monitoring           without Prometheus and Grafana
+  --state DIR               Terraform's state, kubeconfig, rendered files (~/.local/state/tessera/eks/NAME)
+  --dry-run                 show every command, run none
+  --yes                     do not ask
+HF_TOKEN in the environment becomes the Secret hf-token, which jobs read; one that exists is left as it is.
+HELP
+}
+
+# Only kubectl gets the token, through a pipe.
+token=${HF_TOKEN:-}
+unset HF_TOKEN
+image='' zone='' storage=fsx fsx_capacity=1200 bucket='' trainer=2.1.0 instance=r7i.16xlarge nodes=4 spot_only='' efa=''
+max_vcpus=1024 public_access_cidr=0.0.0.0/0 monitoring=yes
+while [ $# -gt 0 ]; do
+  option=${1//_/-}
+  if common_option "$option" "${2-}"; then
+    shift "$shifted" 2>/dev/null || usage_error "$1: a value is missing"
+    continue
+  fi
+  shifted=2
+  case $option in
+    --image) image=${2-} ;;
+    --zone) zone=${2-} ;;
+    --storage) storage=${2-} ;;
+    --fsx-capacity) fsx_capacity=${2-} ;;
+    --bucket) bucket=${2-} ;;
+    --trainer) trainer=${2#v} ;;
+    --instance) instance=${2-} ;;
+    --nodes) nodes=${2-} ;;
+    --max-vcpus) max_vcpus=${2-} ;;
+    --public-access-cidr) public_access_cidr=${2-} ;;
+    --spot-only) spot_only=yes shifted=1 ;;
+    --efa) efa=yes shifted=1 ;;
+    --no-monitoring) monitoring='' shifted=1 ;;
+    --help | -h) help && exit 0 ;;
+    *) usage_error "unknown option '$1'" ;;
+  esac
+  shift "$shifted" 2>/dev/null || usage_error "$1: a value is missing"
+done
+check_common
+[[ $image =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] || usage_error "--image: expected REGISTRY/NAME:TAG, found '$image'"
+[[ $storage =~ ^(fsx|efs|s3)$ ]] || usage_error "--storage: expected fsx, efs or s3, found '$storage'"
+for number in "$fsx_capacity" "$nodes" "$max_vcpus"; do
+  [[ $number =~ ^[1-9][0-9]{0,6}$ ]] || usage_error "expected a number from 1 on, found '$number'"
+done
+case $trainer in
+  2.1.0) kueue=0.15.2 ;;
+  2.2.0) kueue=0.19.2 ;;
+  *) usage_error "--trainer: expected 2.1.0 or 2.2.0, found '$trainer'" ;;
+esac
+karpenter=1.8.1 prometheus_stack=80.4.1
+
+check_tools aws eksctl kubectl helm terraform tessera
+account=$(ask aws sts get-caller-identity --query Account --output text)
+say "cluster $name in $region, account ${account:-unknown}; state in $state"
+cost_line "$storage" "$fsx_capacity"
+confirm "This starts to cost money."
+
+# With another storage or zone Terraform would delete the file system and all that is on it.
+settings="storage=$storage bucket=$bucket zone=$zone"
+if [ -f "$state/settings" ] && [ "$(cat "$state/settings")" != "$settings" ]; then
+  die "this cluster was made with $(cat "$state/settings"), not $settings: changing it would delete the data; give the same \
+options again, or down.sh first" 78
+fi
+[ -n "$dry_run" ] || echo "$settings" >"$state/settings"
+
+say "== network, storage, roles"
+variables=("-var=name=$name" "-var=region=$region" "-var=zone=$zone" "-var=storage=$storage" "-var=bucket=$bucket"
+  "-var=fsx_capacity_gib=$fsx_capacity" "-var=efa=$([ -n "$efa" ] && echo true || echo false)")
+terraform_init
+say "+ terraform -chdir=$state/terraform plan ${variables[*]}"
+planned=2
+if [ -z "$dry_run" ]; then
+  planned=0
+  terraform "-chdir=$state/terraform" plan -input=false -detailed-exitcode "-out=$state/plan" "${variables[@]}" >&3 || planned=$?
+fi
+case $planned in
+  0) say "unchanged" ;;
+  2) run terraform "-chdir=$state/terraform" apply -input=false "$state/plan" ;;
+  *) die "terraform plan failed: see above" ;;
+esac
+write "$state/outputs.json" terraform "-chdir=$state/terraform" output -json
+
+if [ -z "$(aws_ iam list-roles --path-prefix /aws-service-role/spot.amazonaws.com/ --query 'Roles[].RoleName')" ]; then
+  run aws iam create-service-linked-role --aws-service-name spot.amazonaws.com
+fi
+
+say "== cluster"
+deploy=(tessera deploy cluster --infrastructure "$state/outputs.json")
+write "$state/cluster.yaml" "${deploy[@]}" --part eksctl --public_access_cidr "$public_access_cidr"
+if [ -z "$(aws_ eks list-clusters --query "clusters[?@=='$name']")" ]; then
+  # What an earlier attempt left without a cluster is in the way of the next.
+  stack=eksctl-$name-cluster
+  if [ -n "$(aws_ cloudformation list-stacks --query "StackSummaries[?StackName=='$stack' && StackStatus!='DELETE_COMPLETE'].StackId")" ]; then
+    run aws --region "$region" cloudformation delete-stack --stack-name "$stack"
+    run aws --region "$region" cloudformation wait stack-delete-complete --stack-name "$stack"
+  fi
+  run eksctl create cluster -f "$state/cluster.yaml"
+else
+  aws_ eks wait cluster-active --name "$name"
+fi
+# Parts that an interrupted `create cluster` did not come to.
+if [ -z "$dry_run" ]; then
+  present=" $(aws_ eks list-addons --cluster-name "$name" --query 'addons[]' | tr '\n\t' '  ') "
+  missing=
+  while read -r addon; do
+    [[ $present == *" $addon "* ]] || missing+=" $addon"
+  done < <(sed -n '/^addons:/,/^managedNodeGroups:/s/^  - name: //p' "$state/cluster.yaml")
+  [ -z "$missing" ] || run eksctl create addon -f "$state/cluster.yaml"
+  [ -n "$(aws_ eks list-access-entries --cluster-name "$name" --query "accessEntries[?ends_with(@, '/KarpenterNodeRole-$name')]")" ] ||
+    run eksctl create accessentry -f "$state/cluster.yaml"
+  [ -n "$(aws_ eks list-pod-identity-associations --cluster-name "$name" --namespace kube-system --service-account karpenter \
+    --query 'associations[].associationId')" ] || run eksctl create podidentityassociation -f "$state/cluster.yaml"
+  [ -n "$(aws_ eks list-nodegroups --cluster-name "$name" --query "nodegroups[?@=='system']")" ] ||
+    run eksctl create nodegroup -f "$state/cluster.yaml"
+  aws_ eks wait nodegroup-active --cluster-name "$name" --nodegroup-name system
+fi
+run aws --region "$region" eks update-kubeconfig --name "$name" --kubeconfig "$KUBECONFIG"
+
+# release NAME NAMESPACE CHART VERSION [HELM FLAGS...]: installs a chart, or upgrades it if its version or values are others.
+release() {
+  local release=$1 namespace=$2 chart=$3 version=$4 digest pending file=$here/values/$1.yaml
+  shift 4
+  if [ -f "$file" ]; then set -- --values "$file" "$@"; else file=/dev/null; fi
+  digest=$({ echo "$version $*" && cat "$file"; } | sha256sum | cut -c 1-32)
+  if [ -n "$(ask helm list -n "$namespace" --filter "^$release\$" --selector "tessera-values=$digest" --deployed -q)" ]; then
+    say "$release $version: unchanged"
+    return 0
+  fi
+  # A helm that was killed: what it was about to do is undone, or it would refuse.
+  pending=$(ask helm list -n "$namespace" --filter "^$release\$" --pending -o json)
+  case $pending in
+    *pending-install*) run helm uninstall "$release" -n "$namespace" --wait ;;
+    *pending*) run helm rollback "$release" -n "$namespace" --wait ;;
+  esac
+  run helm upgrade --install "$release" "$chart" --version "$version" -n "$namespace" --create-namespace "$@" \
+    --labels "tessera-values=$digest" --wait --timeout 15m
+}
+
+# apply FILE: unless the cluster has it already.
+apply() {
+  if [ -z "$dry_run" ] && kubectl diff --server-side --force-conflicts -f "$1" >/dev/null 2>&1; then
+    say "$(basename "$1"): unchanged"
+  else
+    run kubectl apply --server-side --force-conflicts -f "$1"
+  fi
+}
+
+say "== controllers"
+release karpenter kube-system oci://public.ecr.aws/karpenter/karpenter "$karpenter" \
+  --set "settings.clusterName=$name" --set "settings.interruptionQueue=$name"
+release kubeflow-trainer kubeflow-system oci://ghcr.io/kubeflow/charts/kubeflow-trainer "$trainer"
+release kueue kueue-system oci://registry.k8s.io/kueue/charts/kueue "$kueue"
+[ -z "$monitoring" ] ||
+  release monitoring monitoring oci://ghcr.io/prometheus-community/charts/kube-prometheus-stack "$prometheus_stack"
+
+say "== nodes, storage, queue"
+node_flags=(--max_vcpus "$max_vcpus")
+[ -z "$spot_only" ] || node_flags+=(--spot_only)
+[ -z "$efa" ] || node_flags+=(--efa)
+write "$state/nodes.yaml" "${deploy[@]}" --part nodes "${node_flags[@]}"
+apply "$state/nodes.yaml"
+# Its claim is that of the next document.
+runtime=(tessera deploy runtime --trainer "v${trainer%.*}" --image "$image" --storage_class none)
+write "$state/runtime.yaml" "${runtime[@]}"
+apply "$state/runtime.yaml"
+write "$state/storage.yaml" "${deploy[@]}" --part storage
+apply "$state/storage.yaml"
+write "$state/queue.yaml" tessera deploy queue --instance "$instance" --nodes "$nodes"
+apply "$state/queue.yaml"
+if [ -n "$monitoring" ]; then
+  for what in alerts dashboards; do
+    write "$state/$what.yaml" tessera deploy "$what"
+    apply "$state/$what.yaml"
+  done
+fi
+
+say "== sick nodes"
+health() { kubectl kustomize "$here/../health" | sed "s|image: tessera\$|image: $image|"; }
+write "$state/health.yaml" health
+apply "$state/health.yaml"
+
+say "== secrets"
+# make_secret NAME COMMAND...: applies what the command prints, through a pipe: no command line and no file shows it.
+make_secret() {
+  local secret=$1
+  shift
+  if [ -n "$(ask kubectl get secret "$secret" -n training --ignore-not-found -o name)" ]; then
+    say "$secret: unchanged"
+    return 0
+  fi
+  say "+ $(printf '%q ' "$@")| kubectl apply --server-side -f -"
+  [ -n "$dry_run" ] || "$@" | kubectl apply --server-side -f - >&3
+}
+# With it Prometheus reads the metrics of jobs.
+make_secret tessera-metrics "${runtime[@]}" --secrets
+hf_token() {
+  printf '%s' "$token" | kubectl create secret generic hf-token -n training --from-file=token=/dev/stdin --dry-run=client -o yaml
+}
+if [ -n "$token" ]; then
+  make_secret hf-token hf_token
+else
+  say "no HF_TOKEN in the environment: gated models need the Secret hf-token (docs/kubernetes.md)"
+fi
+
+say "ready. Next:"
+say "  export KUBECONFIG=$KUBECONFIG"
+say "  tessera deploy kubernetes --model meta-llama/Llama-3.1-8B --dataset ... --instance $instance --nodes $nodes --image $image | kubectl apply -f -"
+say "  $here/down.sh --name $name --region $region   # when done: until then it costs what is said above"

@@ -1,0 +1,221 @@
+#include <algorithm>
+#include <optional>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/deploy/cluster_infrastructure.h"
+#include "cli/deploy/deploy_command.h"
+#include "cli/flag_parser.h"
+#include "deploy/names.h"
+#include "plan/instances/catalogue.h"
+
+namespace tessera {
+namespace {
+
+// Of 8xlarge to 48xlarge. Smaller ones spend too much of a step on the network; larger ones are hard to get.
+constexpr int64_t kMinVcpus = 32;
+constexpr int64_t kMaxVcpus = 192;
+
+// "KarpenterControllerPolicy-" and the name fit into 64 characters, the longest name of a role.
+constexpr size_t kMaxClusterName = 38;
+
+struct InstanceChoice {
+  Value::List families;
+  Value::List sizes;
+};
+
+void add_once(Value::List* list, const std::string& text) {
+  if (std::ranges::find(*list, Value(text)) == list->end()) list->emplace_back(text);
+}
+
+// The families of the catalogue with AMX and their sizes; with `efa` only sizes that have an EFA card in
+// every family, because Karpenter combines any family with any size.
+InstanceChoice choose_instances(bool efa) {
+  InstanceChoice choice;
+  const std::vector<Instance> catalogue = shipped_catalogue();
+  const auto size_of = [](const Instance& instance) {
+    return instance.name.substr(instance.name.find('.') + 1);
+  };
+  const auto is_wanted = [&](const Instance& instance) {
+    return instance.facts.amx && instance.num_vcpus >= kMinVcpus && instance.num_vcpus <= kMaxVcpus &&
+           !size_of(instance).starts_with("metal");
+  };
+  const auto has_efa_everywhere = [&](const std::string& size) {
+    return std::ranges::all_of(catalogue, [&](const Instance& instance) {
+      return !is_wanted(instance) || size_of(instance) != size || instance.num_efa_cards > 0;
+    });
+  };
+  for (const Instance& instance : catalogue) {
+    if (!is_wanted(instance) || (efa && !has_efa_everywhere(size_of(instance)))) continue;
+    add_once(&choice.families, instance.family);
+    add_once(&choice.sizes, size_of(instance));
+  }
+  return choice;
+}
+
+bool is_made_of(std::string_view text, std::string_view characters) {
+  return !text.empty() && text.size() <= 64 && text.find_first_not_of(characters) == std::string_view::npos;
+}
+
+class DeployClusterCommand : public DeployCommand {
+ public:
+  std::string name() const override { return "deploy cluster"; }
+  std::string summary() const override { return "Write an EKS cluster with AMX nodes"; }
+  std::string usage() const override { return "--name NAME --region REGION [flags]"; }
+  std::string description() const override {
+    return "Writes one part of an EKS cluster. nodes: the NodePool and EC2NodeClass with which Karpenter "
+           "starts nodes "
+           "with AMX, also for a cluster that exists. eksctl: the cluster itself. storage: the volume that "
+           "jobs mount "
+           "at /data. The last two need --infrastructure. deploy/eks/up.sh runs all of it in order "
+           "(docs/eks.md).";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera deploy cluster --name training --region us-east-1 | kubectl apply -f -",
+            "tessera deploy cluster --part eksctl --infrastructure outputs.json"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    table->add_choice("part", &part_, {"nodes", "eksctl", "storage"}, "What to write.");
+    table->add("name", &name_, "Name of the cluster.");
+    table->add("region", &region_, "Region of AWS.");
+    table->add("zone", &zone_, "Zone of the training nodes; any if not given.");
+    table->add_choice(
+        "storage", &storage_, {"fsx", "efs", "s3"},
+        "What is behind the volume: FSx for Lustre, EFS, or a disk with an S3 bucket to read from.");
+    table
+        ->add("infrastructure", &infrastructure_,
+              "What `terraform output -json` in deploy/eks/terraform wrote. It gives name, region, zone and "
+              "storage.")
+        .value_name = "FILE";
+    table->add("spot_only", &spot_only_, "No on-demand nodes where spot capacity is out.");
+    table->add("efa", &efa_, "Only sizes with an EFA card.");
+    limit_flag(table->add("max_vcpus", &max_vcpus_, "The most virtual CPUs that Karpenter may start in all."),
+               32, 1'000'000);
+    table->add("ami", &ami_, "Image of the training nodes, as Karpenter's alias.");
+    table->add("kubernetes_version", &kubernetes_version_, "Version of the cluster.");
+    table->add("system_instance", &system_instance_,
+               "Instance type of the two nodes for everything but training.");
+    table
+        ->add("public_access_cidr", &public_access_cidrs_,
+              "Networks from which the API server can be reached.")
+        .value_name = "CIDR";
+    limit_flag(table->add("disk_gib", &disk_gib_, "Size of the disk with --storage s3, in GiB."), 1, 16'384);
+    declare_common_flags(table);
+  }
+
+  void run(FlagTable* table) override {
+    std::optional<Infrastructure> infrastructure;
+    if (!infrastructure_.empty()) {
+      infrastructure = read_infrastructure(infrastructure_);
+      take(*table, "name", &name_, infrastructure->name);
+      take(*table, "region", &region_, infrastructure->region);
+      take(*table, "zone", &zone_, infrastructure->zone);
+      take(*table, "storage", &storage_, infrastructure->storage);
+    } else if (part_ != "nodes") {
+      fail(ExitCode::kUsage,
+           "--part {} needs --infrastructure FILE: run `terraform output -json >FILE` in "
+           "deploy/eks/terraform, or "
+           "deploy/eks/up.sh, which does both",
+           part_);
+    }
+    check_values();
+    Value::Object context = common_context();
+    context.push_back({"name", name_});
+    context.push_back({"region", region_});
+    context.push_back({"zone", zone_});
+    context.push_back({"storage", storage_});
+    if (infrastructure) context.push_back({"infrastructure", infrastructure->values});
+    if (part_ == "nodes") {
+      InstanceChoice choice = choose_instances(efa_);
+      context.push_back({"families", std::move(choice.families)});
+      context.push_back({"sizes", std::move(choice.sizes)});
+      context.push_back({"spot_only", spot_only_});
+      context.push_back({"efa", efa_});
+      context.push_back({"max_vcpus", max_vcpus_});
+      context.push_back({"ami", ami_});
+    } else if (part_ == "eksctl") {
+      context.push_back({"kubernetes_version", kubernetes_version_});
+      context.push_back({"system_instance", system_instance_});
+      Value::List cidrs;
+      for (const std::string& cidr : public_access_cidrs_) cidrs.emplace_back(cidr);
+      context.push_back({"public_access_cidrs", std::move(cidrs)});
+    } else {
+      context.push_back({"disk_gib", disk_gib_});
+    }
+    write_manifests(templates().render("cluster_" + part_ + ".yaml.jinja", context));
+  }
+
+ private:
+  // The value from the file; one given as a flag has to be the same.
+  void take(const FlagTable& table, std::string_view flag, std::string* target,
+            const std::string& value) const {
+    if (table.is_set(flag) && *target != value) {
+      fail(ExitCode::kUsage, "--{} is '{}', but {} has '{}': leave the flag out, or run Terraform with it",
+           flag, printable(*target), printable(infrastructure_), value);
+    }
+    *target = value;
+  }
+
+  static void check(std::string_view flag, const std::string& value, bool is_right,
+                    std::string_view expected) {
+    if (!is_right) fail(ExitCode::kUsage, "--{}: expected {}, found '{}'", flag, expected, printable(value));
+  }
+
+  void check_values() const {
+    if (name_.empty() || region_.empty()) {
+      fail(ExitCode::kUsage, "--{} is missing: which cluster? --infrastructure FILE tells it as well",
+           name_.empty() ? "name" : "region");
+    }
+    check_label("name", name_);
+    if (name_.size() > kMaxClusterName || name_.front() < 'a') {
+      fail(ExitCode::kUsage,
+           "--name: expected a letter first and at most {} characters, so that the names of its IAM roles "
+           "fit into 64, "
+           "found '{}'",
+           kMaxClusterName, name_);
+    }
+    check("region", region_, is_made_of(region_, "abcdefghijklmnopqrstuvwxyz0123456789-"),
+          "a region such as us-east-1");
+    check("zone", zone_,
+          zone_.empty() ||
+              (is_made_of(zone_, "abcdefghijklmnopqrstuvwxyz0123456789-") && zone_.starts_with(region_)),
+          fmt::format("a zone of the region, such as {}a", region_));
+    check("ami", ami_,
+          ami_ == "al2023@latest" ||
+              (ami_.starts_with("al2023@v") && ami_.size() == 16 && is_made_of(ami_.substr(8), "0123456789")),
+          "al2023@latest or al2023@vYYYYMMDD, for whose nodes the user data is");
+    check("kubernetes_version", kubernetes_version_,
+          kubernetes_version_.starts_with("1.") && is_made_of(kubernetes_version_.substr(2), "0123456789"),
+          "a version such as 1.34");
+    check("system_instance", system_instance_,
+          is_made_of(system_instance_, "abcdefghijklmnopqrstuvwxyz0123456789-."),
+          "an instance type such as m7i.large");
+    for (const std::string& cidr : public_access_cidrs_) {
+      check("public_access_cidr", cidr,
+            is_made_of(cidr, "0123456789./") && cidr.find('/') != std::string::npos,
+            "a network such as 203.0.113.7/32");
+    }
+  }
+
+  std::string part_ = "nodes";
+  std::string name_;
+  std::string region_;
+  std::string zone_;
+  std::string storage_ = "fsx";
+  std::string infrastructure_;
+  bool spot_only_ = false;
+  bool efa_ = false;
+  int64_t max_vcpus_ = 1024;
+  std::string ami_ = "al2023@latest";
+  std::string kubernetes_version_ = "1.34";
+  std::string system_instance_ = "m7i.large";
+  std::vector<std::string> public_access_cidrs_ = {"0.0.0.0/0"};
+  int64_t disk_gib_ = 500;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_deploy_cluster_command() { return std::make_unique<DeployClusterCommand>(); }
+
+}  // namespace tessera

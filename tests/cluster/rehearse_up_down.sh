@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# rehearse_up_down.sh: runs deploy/eks/up.sh and down.sh against tools that only pretend (fake_tools.sh).
+# shellcheck disable=SC2015 # A && B || fail
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+eks=$here/../../deploy/eks
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+fail() {
+  echo "$*"
+  exit 1
+}
+mkdir "$scratch/bin"
+for tool in aws eksctl kubectl helm terraform tessera; do ln -s "$here/fake_tools.sh" "$scratch/bin/$tool"; done
+export PATH=$scratch/bin:$PATH
+common=(--name demo --region us-east-1)
+# Of no use anywhere; looked for in all that is written.
+export HF_TOKEN=hf_not_to_be_seen
+
+export FAKE=$scratch/account
+# begin: a new account, with nothing in it.
+begin() {
+  rm -rf "$FAKE"
+  mkdir -p "$FAKE/cloud"
+  : >"$FAKE/calls" && : >"$FAKE/changes" && : >"$FAKE/seen"
+}
+up() { "$eks/up.sh" "${common[@]}" --image registry.example/tessera:1 --state "$FAKE/state" --yes "$@" >>"$FAKE/log" 2>&1; }
+down() { "$eks/down.sh" "${common[@]}" --state "$FAKE/state" --yes "$@" >>"$FAKE/log" 2>&1; }
+snapshot() { (cd "$FAKE/cloud" && grep -r '' . | sort && find . -type f -empty | sort); }
+# until_done COMMAND: as often as it fails.
+until_done() {
+  local attempts=0
+  until "$@"; do
+    attempts=$((attempts + 1))
+    [ $attempts -lt 120 ] || fail "$*: still fails: $(tail -5 "$FAKE/log")"
+  done
+  echo "$*: complete after $attempts failures"
+}
+
+begin
+up || fail "up.sh: $(tail -5 "$FAKE/log")"
+wanted=$(snapshot)
+grep -q nodes.yaml <<<"$wanted" || fail "nothing was made: $wanted"
+: >"$FAKE/changes"
+up || fail "up.sh a second time: $(tail -5 "$FAKE/log")"
+[ ! -s "$FAKE/changes" ] || fail "the second run changed: $(cat "$FAKE/changes")"
+# Another value of a chart or a flag is applied, and nothing else.
+up --max-vcpus 64 || fail "up.sh with another limit: $(tail -5 "$FAKE/log")"
+[ "$(cat "$FAKE/changes")" = "kubectl apply --server-side --force-conflicts -f $FAKE/state/nodes.yaml" ] ||
+  fail "another limit changed: $(cat "$FAKE/changes")"
+for other in "--storage efs" "--zone us-east-1c"; do
+  # shellcheck disable=SC2086 # two words
+  if up $other; then fail "$other was accepted"; fi
+done
+grep -q 'changing it would delete the data' "$FAKE/log" || fail "no reason given: $(tail -1 "$FAKE/log")"
+if grep -r -q "$HF_TOKEN" "$FAKE" --exclude-dir=cloud; then fail "the token is in $(grep -rl "$HF_TOKEN" "$FAKE")"; fi
+
+begin
+for script in "up.sh --image r/t:1" down.sh; do
+  # shellcheck disable=SC2086 # the options are words
+  "$eks/"$script "${common[@]}" --state "$FAKE/state" --dry-run >"$FAKE/log" </dev/null || fail "$script --dry-run: $(tail -3 "$FAKE/log")"
+  [ "$(grep -c '^[+?] ' "$FAKE/log")" -gt 20 ] || fail "$script --dry-run shows too little: $(cat "$FAKE/log")"
+  if grep -q "$HF_TOKEN" "$FAKE/log"; then fail "$script --dry-run shows the token"; fi
+done
+[ ! -s "$FAKE/calls" ] && [ ! -e "$FAKE/state" ] || fail "the dry run called: $(cat "$FAKE/calls")"
+
+# Every call fails the first time; then every change fails after it was made. What is there in the end is the same.
+for mode in before after; do
+  begin
+  echo "$mode" >"$FAKE/mode"
+  until_done up
+  diff <(echo "$wanted") <(snapshot) || fail "up.sh with failures ($mode): another result"
+  # What a cluster in use has besides.
+  for thing in stack_left instance profile service claims volumes volume interface group; do echo "x-1" >"$FAKE/cloud/$thing"; done
+  echo "kube-system/lb" >"$FAKE/cloud/service"
+  echo "arn:aws:elasticloadbalancing:us-east-1:111122223333:loadbalancer/net/lb/1" >"$FAKE/cloud/balancer"
+  : >"$FAKE/seen"
+  until_done down
+  [ "$(find "$FAKE/cloud" -type f ! -name spot_role)" = "" ] || fail "down.sh ($mode) left: $(snapshot)"
+  tail -1 "$FAKE/log" | grep -q 'nothing that costs' || fail "down.sh ($mode): $(tail -3 "$FAKE/log")"
+  rm "$FAKE/mode"
+  : >"$FAKE/changes"
+  down || fail "down.sh a second time: $(tail -3 "$FAKE/log")"
+  [ ! -s "$FAKE/changes" ] || fail "the second down.sh changed: $(cat "$FAKE/changes")"
+done
+
+begin
+up && down --keep-bucket || fail "down.sh --keep-bucket: $(tail -3 "$FAKE/log")"
+[ -e "$FAKE/kept_bucket" ] || fail "the bucket was not kept"
+echo i-left >"$FAKE/cloud/volume"
+# A volume in use is not deleted, and so is reported.
+echo volume >"$FAKE/in_use"
+if down; then fail "a volume that is left is not reported"; fi
+grep -q 'volumes: i-left' "$FAKE/log" || fail "what is left: $(tail -3 "$FAKE/log")"
+
+for wrong in "--name UPPER" "--region here" "--storage nfs" "--trainer 9" "--fsx-capacity 0" "--image a;b" "--nonsense" "--name"; do
+  begin
+  code=0
+  # shellcheck disable=SC2086
+  "$eks/up.sh" "${common[@]}" --image r/t:1 --dry-run $wrong >"$FAKE/log" 2>&1 || code=$?
+  [ $code = 64 ] && [ "$(grep -c '^error: ' "$FAKE/log")" = 1 ] || fail "$wrong: exit $code, $(cat "$FAKE/log")"
+done
+begin
+code=0
+"$eks/up.sh" "${common[@]}" --image r/t:1 --state "$FAKE/state" </dev/null >"$FAKE/log" 2>&1 || code=$?
+[ $code = 64 ] && [ ! -s "$FAKE/changes" ] || fail "without a terminal and --yes: exit $code, changes $(cat "$FAKE/changes")"
