@@ -53,7 +53,11 @@ else
     { tail -20 "$cache/package.log" >&2; exit 70; }
   options+=(--build-context "build=$cache/package")
 fi
+before=$(podman image inspect "$image" --format '{{.Id}}' 2>/dev/null || true)
 podman --runtime runc build "${options[@]}" "${no_cache[@]}" --file "$root/deploy/docker/Dockerfile" --tag "$image" \
   "$root" >"$cache/build.log" 2>&1 || { tail -30 "$cache/build.log" >&2; exit 70; }
+# Without its tag nobody would miss the earlier image, but the disk.
+[ -z "$before" ] || [ "$before" = "$(podman image inspect "$image" --format '{{.Id}}')" ] ||
+  podman image rm "$before" >/dev/null 2>&1 || true  # a container still has it
 podman image inspect "$image" --format "$image {{index .RootFS.Layers 0}} {{.Size}} bytes (base: $(
   podman image inspect "$base" --format '{{.Size}}'))"

@@ -1,7 +1,8 @@
 #!/bin/sh
 # root.sh: the last step of the image's root file system, run as root in it. Installs /tmp/package/tessera_*.deb on the
 # libraries that are there, adds the user, the volume's folder and the bill of materials, and removes whatever differs
-# between two builds. No file is left with a time after SOURCE_DATE_EPOCH.
+# between two builds. What is left are the times of files, which the builders set: `docker buildx` with rewrite-timestamp,
+# podman with --timestamp.
 set -eu
 
 # Fails if a library that the program depends on is missing from the list in the Dockerfile.
@@ -19,4 +20,3 @@ rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /var/lib/dpkg/*-old /var/cac
 : >/etc/machine-id
 # Nobody gets more rights than he has: su, mount and the like are of no use here.
 find / -xdev -type f -perm /6000 -exec chmod ug-s {} +
-find / -xdev -newermt "@$SOURCE_DATE_EPOCH" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
