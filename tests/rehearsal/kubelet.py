@@ -4,6 +4,8 @@ What is scaled: the limits on memory and processors are at most those of Machine
 the disk behind a claim is a folder. What is left out: NOT_PLAYED.
 """
 import base64
+import ipaddress
+import json
 import os
 import re
 import secrets
@@ -11,6 +13,7 @@ import shutil
 import subprocess
 
 from manifests import Fields, ManifestError, of_kind
+from name_server import NameServer
 
 # Placement (here every pod has a node), probes (nothing restarts a container for them with restartPolicy Never but a
 # liveness probe, and a rehearsal is shorter than those wait), and what concerns the API server only.
@@ -43,12 +46,28 @@ class Machine:
         self.memory_bytes, self.cpus = memory_bytes, cpus
         self.prefix = "rehearsal-" + secrets.token_hex(4)
         self.containers = []
-        podman("network", "create", self.prefix)
+        podman("network", "create", "--disable-dns", self.prefix)
+        network = json.loads(podman("network", "inspect", self.prefix))[0]
+        # A bridge has the lowest address of its ports. The port that stays keeps it from changing when a pod goes, which
+        # would cut the others off from the name server for half a minute.
+        self.bridge, self.port = network["network_interface"], f"reh{self.prefix[-8:]}"
+        ip("link", "add", self.bridge, "type", "bridge")
+        ip("link", "add", self.port, "address", "02:00:00:00:00:01", "master", self.bridge, "type", "veth")
+        subnet = network["subnets"][0]
+        self.gateway = subnet["gateway"]
+        ip("address", "add", f"{self.gateway}/{subnet['subnet'].split('/')[1]}", "dev", self.bridge)
+        ip("link", "set", self.bridge, "up")
+        self.addresses = iter(list(ipaddress.ip_network(subnet["subnet"]).hosts())[9:])  # below are podman's own
+        self.names = NameServer(self.gateway)
 
     def close(self):
+        self.names.close()
         if self.containers:
             podman("rm", "--force", "--time", "0", "--ignore", *self.containers)
         podman("network", "rm", "--force", self.prefix)
+        ip("link", "delete", self.port)
+        if os.path.exists(f"/sys/class/net/{self.bridge}"):
+            ip("link", "delete", self.bridge)
 
     def object(self, kind, name, namespace, optional):
         for document in of_kind(self.documents, kind):
@@ -71,11 +90,19 @@ class Machine:
         return result
 
 
-def podman(*arguments):
-    done = subprocess.run(["podman", "--runtime", "runc", *arguments], capture_output=True, text=True, check=False)
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"podman {' '.join(arguments)}: {done.stderr.strip()}")
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout
+
+
+def podman(*arguments):
+    return run("podman", "--runtime", "runc", *arguments)
+
+
+def ip(*arguments):
+    run("ip", *arguments)
 
 
 class Pod:
@@ -84,6 +111,8 @@ class Pod:
         self.host_name = f"{job.name}-{index}"
         # The controllers' pods have a random suffix; what peers use is the host name.
         self.name = f"{self.host_name}-{secrets.token_hex(3)[:5]}"
+        self.address = str(next(machine.addresses))
+        self.domain = f"{job.namespace}.svc.cluster.local"
         template = job.template
         self.labels = {**template.get("metadata", {}).get("labels", {}), **labels}
         self.annotations = {**template.get("metadata", {}).get("annotations", {}), **annotations}
@@ -163,7 +192,7 @@ class Pod:
         if match:
             return getattr(self, match[1]).get(match[2], "")
         known = {"metadata.name": self.name, "metadata.namespace": self.job.namespace,
-                 "spec.nodeName": f"node-{self.index}"}
+                 "spec.nodeName": f"node-{self.index}", "status.podIP": self.address}
         if path not in known:
             raise ManifestError(f"{where}: the field {path} cannot be rehearsed")
         return known[path]
@@ -205,8 +234,8 @@ class Pod:
         with open(message, "ab"):
             os.chmod(message, 0o666)
         result = ["run", "--name", name, "--hostname", self.host_name, "--network", self.machine.prefix,
-                  "--network-alias", f"{self.host_name}.{self.job.subdomain}", "--network-alias",
-                  f"{self.host_name}.{self.job.subdomain}.{self.job.namespace}.svc.cluster.local",
+                  "--ip", self.address, "--dns", self.machine.gateway, "--dns-option", "ndots:5",
+                  "--dns-option", "timeout:1", "--dns-search", self.domain, "--no-hosts",
                   "--http-proxy=false", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024",
                   "--memory", str(int(limits["memory"])), "--memory-swap", str(int(limits["memory"])),
                   "--cpus", str(limits["cpu"]),
@@ -264,6 +293,7 @@ class Pod:
                 return
         name = f"{self.machine.prefix}-{self.name}"
         self.machine.containers.append(name)
+        self.machine.names.publish(f"{self.host_name}.{self.job.subdomain}.{self.domain}", self.address)
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(["podman", "--runtime", "runc", *self.arguments(self.container, name)],
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -271,6 +301,8 @@ class Pod:
     def phase(self):
         if self.exit_code is None:
             self.exit_code = self.process.poll()
+            if self.exit_code is not None:
+                self.machine.names.withdraw(f"{self.host_name}.{self.job.subdomain}.{self.domain}", self.address)
             if self.exit_code not in (None, 0):
                 self.failed_container = self.container["name"]
         if self.exit_code is None:
