@@ -19,6 +19,7 @@ while [[ ${1:-} == --* ]]; do
   shift
 done
 image=localhost/tessera:${1:-latest}
+log=$cache/build-${1:-latest}.log
 [ "$(id -u)" = 0 ] || { echo "error: run as root: mmdebstrap and podman need it here" >&2; exit 78; }
 mkdir -p "$cache"
 
@@ -55,7 +56,7 @@ else
 fi
 before=$(podman image inspect "$image" --format '{{.Id}}' 2>/dev/null || true)
 podman --runtime runc build "${options[@]}" "${no_cache[@]}" --file "$root/deploy/docker/Dockerfile" --tag "$image" \
-  "$root" >"$cache/build.log" 2>&1 || { tail -30 "$cache/build.log" >&2; exit 70; }
+  "$root" >"$log" 2>&1 || { tail -30 "$log" >&2; exit 70; }
 # Without its tag nobody would miss the earlier image, but the disk.
 [ -z "$before" ] || [ "$before" = "$(podman image inspect "$image" --format '{{.Id}}')" ] ||
   podman image rm "$before" >/dev/null 2>&1 || true  # a container still has it
