@@ -40,7 +40,8 @@ printf 'FROM scratch\nCOPY . /\n' >"$scratch/Dockerfile"
 podman build --quiet --file "$scratch/Dockerfile" --tag "$image-context" "$root" >/dev/null
 context=$(podman image mount "$image-context")
 cmake -S "$context" -B "$scratch/build" -G Ninja -DTESSERA_TESTS=OFF -DTESSERA_COMPARE=OFF -DTESSERA_NPM=/bin/false \
-  >"$scratch/log" 2>&1 && ninja -C "$scratch/build" -n tessera >>"$scratch/log" || fail "$(cat "$scratch/log")"
+  >"$scratch/log" 2>&1 || fail "$(cat "$scratch/log")"
+ninja -C "$scratch/build" -n tessera >"$scratch/log" || fail "$(cat "$scratch/log")"
 podman image unmount "$image-context" >/dev/null
 podman image rm "$image-context" >/dev/null
 
@@ -73,12 +74,12 @@ train=(launch --nproc_per_node 2 --termination_grace_s 20 train --model model --
   --packing --per_device_train_batch_size 1 --learning_rate 1e-3 --cache_dir cache --logging_steps 1000 --save_steps 100000
   --resume_from_checkpoint auto --grace_period_s 15)
 last_loss() { sed -n '$ s/.*"loss": *\([^,}]*\).*/\1/p' "$scratch/data/$1/metrics.jsonl"; }
-container "$image" "${train[@]}" --max_steps 1500 --output_dir whole >"$scratch/whole" 2>&1 || fail "$(cat "$scratch/whole")"
+container "$image" "${train[@]}" --max_steps 800 --output_dir whole >"$scratch/whole" 2>&1 || fail "$(cat "$scratch/whole")"
 [ "$(stat -c %u "$scratch/data/whole/model.safetensors")" = 1000 ] || fail "the model belongs to somebody else"
 
 # --- SIGTERM, as kubelet sends it to the first process: a checkpoint, 143; the same command resumes and ends alike
 podman --runtime runc run --detach --name "$name" --network none "${limits[@]}" --volume "$scratch/data:/data" "$image" \
-  "${train[@]}" --max_steps 1500 --output_dir ended >/dev/null
+  "${train[@]}" --max_steps 800 --output_dir ended >/dev/null
 for ((i = 0; ; ++i)); do
   [ "$(sed -n '$=' "$scratch/data/ended/metrics.jsonl" 2>/dev/null)0" -lt 200 ] || break
   [ "$i" -lt 600 ] || fail "not 20 steps in 60 s: $(podman logs "$name" 2>&1)"
@@ -88,7 +89,7 @@ podman stop --time 30 "$name" >/dev/null
 code=$(podman inspect "$name" --format '{{.State.ExitCode}}')
 [ "$code" = 143 ] || fail "exit code $code after SIGTERM: $(podman logs "$name" 2>&1)"
 checkpoint=$(cat "$scratch/data/ended/latest") || fail "no checkpoint: $(podman logs "$name" 2>&1)"
-container "$image" "${train[@]}" --max_steps 1500 --output_dir ended >"$scratch/resumed" 2>&1 || fail "$(cat "$scratch/resumed")"
+container "$image" "${train[@]}" --max_steps 800 --output_dir ended >"$scratch/resumed" 2>&1 || fail "$(cat "$scratch/resumed")"
 expect "$scratch/resumed" "$checkpoint"
 [[ -n $(last_loss whole) && $(last_loss ended) = "$(last_loss whole)" ]] ||
   fail "the resumed run ended with the loss $(last_loss ended), the undisturbed one with $(last_loss whole)"

@@ -93,6 +93,7 @@ PROBE = """
 id -u; id -g; id -G; hostname
 sed -n 's/^CapEff:.//p; s/^NoNewPrivs:.//p; s/^Seccomp:.//p' /proc/self/status
 cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max
+cat /sys/fs/cgroup/cpu/cpu.cfs_quota_us 2>/dev/null || cut -d ' ' -f 1 /sys/fs/cgroup/cpu.max
 (touch /x || touch /usr/x) 2>/dev/null && echo writable || echo read-only
 getent ahostsv4 toy-node-0-1.toy | head -1 | cut -d ' ' -f 1
 stat -c '%U %a' /etc/tessera/rendezvous/secret; cat /etc/tessera/rendezvous/secret >/dev/null && echo readable
@@ -113,7 +114,7 @@ def undisturbed_trainjob(setup):
     done = Rehearsal(setup, "v2.1", on_sync=look)
     done.check_actions("complete")
     peer = seen[-1] if seen else None
-    done.check(seen == ["1000", "1000", "1000", "toy-node-0-0", "0000000000000000", "1", "2", str(300 * 2**20), "read-only", peer,
+    done.check(seen == ["1000", "1000", "1000", "toy-node-0-0", "0000000000000000", "1", "2", str(300 * 2**20), "100000", "read-only", peer,
                         "root 440", "readable", "2 0 1 toy-node-0-0.toy 0 /tmp", peer],
                f"pod 0 has the user, rights, limits, names and variables of the manifest: {seen}")
     return done
