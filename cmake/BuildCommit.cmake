@@ -2,7 +2,7 @@
 # that nothing else is compiled again. -dirty: the tree has changes.
 execute_process(COMMAND git -C ${SOURCE} rev-parse --show-prefix
   OUTPUT_VARIABLE prefix OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE status)
-set(commit "")
+set(commit "$ENV{TESSERA_COMMIT}")  # of a build without a checkout
 if(status EQUAL 0 AND prefix STREQUAL "")
   execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12 --exclude=*
     OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

@@ -8,13 +8,14 @@ what=${1:-build}
 packages=(g++ cmake ninja-build ccache pkg-config nlohmann-json3-dev libspdlog-dev libfmt-dev libpcre2-dev libicu-dev
   libyaml-cpp-dev libhwy-dev libdnnl-dev libxxhash-dev libisal-dev libasio-dev libcurl4-openssl-dev libssl-dev libdw-dev
   libboost-dev zlib1g-dev libzstd-dev libsnappy-dev liblz4-dev libbrotli-dev
-  libgtest-dev libgmock-dev)
+  libgtest-dev libgmock-dev dpkg-dev file)
 # A Node.js that is not Debian's own may bring both in one package.
 command -v node >/dev/null || packages+=(nodejs)
 command -v npm >/dev/null || packages+=(npm)
 if [ "$what" = test ]; then
   packages+=(clang-14 clang-format-14 libclang-rt-14-dev libgloo-dev iproute2 iptables iperf3 zsh fish mandoc
-    chromium python3-yaml python3-jsonschema kubernetes-client shellcheck)
+    chromium python3-yaml python3-jsonschema kubernetes-client shellcheck podman runc mmdebstrap netavark
+    aardvark-dns fuse-overlayfs uidmap)
 elif [ "$what" = bench ]; then
   packages+=(python3-torch libgloo-dev openmpi-bin libopenmpi-dev iproute2 iperf3)
 elif [ "$what" != build ]; then

@@ -1,0 +1,22 @@
+#!/bin/sh
+# root.sh: the last step of the image's root file system, run as root in it. Installs /tmp/package/tessera_*.deb on the
+# libraries that are there, adds the user, the volume's folder and the bill of materials, and removes whatever differs
+# between two builds. What is left are the times of files, which the builders set: `docker buildx` with rewrite-timestamp,
+# podman with --timestamp.
+set -eu
+
+# Fails if a library that the program depends on is missing from the list in the Dockerfile.
+dpkg --install /tmp/package/tessera_*.deb
+
+# Numeric ids are what a pod's securityContext names; the name is for people.
+echo 'tessera:x:1000:1000:Tessera:/tmp:/usr/sbin/nologin' >>/etc/passwd
+echo 'tessera:x:1000:' >>/etc/group
+mkdir -p /data /usr/share/sbom
+chown 1000:1000 /data
+
+sh /tmp/sbom.sh /tmp/package/compiled_in >/usr/share/sbom/tessera.spdx.json
+
+rm -rf /var/lib/apt/lists/* /var/cache/* /var/log/* /var/lib/dpkg/*-old /var/cache/ldconfig/* /etc/*- /tmp/* /run/*
+: >/etc/machine-id
+# Nobody gets more rights than he has: su, mount and the like are of no use here.
+find / -xdev -type f -perm /6000 -exec chmod ug-s {} +
