@@ -163,6 +163,8 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_bench_tiles_command());
   all.push_back(make_bench_tokenizer_command());
   all.push_back(make_bench_train_step_command());
+  all.push_back(make_deploy_queue_command());
+  all.push_back(make_deploy_templates_command());
   all.push_back(make_config_show_command());
   all.push_back(make_completion_command());
   all.push_back(make_help_command());

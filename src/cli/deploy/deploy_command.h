@@ -1,0 +1,33 @@
+// What the subcommands of `tessera deploy` share: flags for the namespace and the user's templates.
+#pragma once
+
+#include <string>
+
+#include "base/value.h"
+#include "cli/command.h"
+#include "deploy/templates.h"
+
+namespace tessera {
+
+class DeployCommand : public Command {
+ public:
+  std::string usage() const override { return "[flags]"; }
+  // A pod resolves them.
+  bool resolves_hub_names() const override { return false; }
+
+ protected:
+  // --namespace and --templates.
+  void declare_common_flags(FlagTable* table);
+
+  // Error(kUsage) for a name that Kubernetes refuses.
+  const std::string& name_space() const;
+  DeployTemplates templates() const { return DeployTemplates(templates_); }
+  // The variables of every template: namespace and version, the program's.
+  Value::Object common_context() const;
+
+ private:
+  std::string namespace_ = "training";
+  std::string templates_;
+};
+
+}  // namespace tessera

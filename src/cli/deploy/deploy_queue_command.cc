@@ -1,0 +1,59 @@
+#include "base/error.h"
+#include "cli/deploy/deploy_command.h"
+#include "cli/flag_parser.h"
+#include "cli/run/plan_machine.h"
+#include "cli/terminal/terminal.h"
+#include "deploy/allocatable.h"
+#include "deploy/names.h"
+
+namespace tessera {
+namespace {
+
+class DeployQueueCommand : public DeployCommand {
+ public:
+  std::string name() const override { return "deploy queue"; }
+  std::string summary() const override { return "Write the queue of Kueue that admits jobs"; }
+  std::string description() const override {
+    return "Writes a ResourceFlavor for nodes with AMX, a ClusterQueue with the quota of --nodes such nodes, "
+           "and the "
+           "LocalQueue that jobs name with --queue.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera deploy queue --instance r7i.16xlarge --nodes 4 | kubectl apply -f -"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    table->add("queue", &queue_, "Name of the LocalQueue.");
+    table->add("instance", &instance_, "Instance type whose nodes the quota counts.");
+    limit_flag(table->add("nodes", &nodes_, "Nodes that jobs may use at the same time."), 1, 10'000);
+    table->add_choice("kueue_api", &kueue_api_, {"v1beta2", "v1beta1"},
+                      "Version of Kueue's API; Kueue up to 0.14 has v1beta1 only.");
+    declare_common_flags(table);
+  }
+
+  void run(FlagTable*) override {
+    check_label("queue", queue_);
+    const Instance instance = select_instances(plan_catalogue(""), {instance_}).at(0);
+    const Allocatable node = allocatable_of(instance);
+    Value::Object context = common_context();
+    context.push_back({"api", "kueue.x-k8s.io/" + kueue_api_});
+    context.push_back({"queue", queue_});
+    context.push_back({"instance", instance.name});
+    context.push_back({"nodes", nodes_});
+    context.push_back({"cpus", nodes_ * node.pod_cpus});
+    context.push_back({"memory", fmt::format("{}Mi", nodes_ * (node.pod_memory_bytes >> 20))});
+    write_output(templates().render("queue.yaml.jinja", context));
+  }
+
+ private:
+  std::string queue_ = "training";
+  std::string instance_ = "r7i.16xlarge";
+  int64_t nodes_ = 4;
+  std::string kueue_api_ = "v1beta2";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_deploy_queue_command() { return std::make_unique<DeployQueueCommand>(); }
+
+}  // namespace tessera

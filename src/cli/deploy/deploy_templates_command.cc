@@ -1,0 +1,58 @@
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/deploy/deploy_command.h"
+#include "cli/terminal/terminal.h"
+#include "io/file.h"
+
+namespace tessera {
+namespace {
+
+class DeployTemplatesCommand : public DeployCommand {
+ public:
+  std::string name() const override { return "deploy templates"; }
+  std::string summary() const override { return "Write the templates of `tessera deploy` to edit them"; }
+  std::string usage() const override { return "--output DIR [--overwrite]"; }
+  std::string description() const override {
+    return "Edit the files, delete those that stay as they are, and name the folder with --templates. They "
+           "are Jinja "
+           "templates; what they are given is what the shipped ones use.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera deploy templates --output my-templates"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& output = table->add("output", &output_, "Folder to write.");
+    output.value_name = "DIR";
+    output.required = true;
+    table->add("overwrite", &overwrite_, "Replace files that exist.");
+  }
+
+  void run(FlagTable*) override {
+    const std::filesystem::path folder = output_;
+    std::error_code error;
+    for (const ShippedFile& file : shipped_files()) {
+      if (!overwrite_ && std::filesystem::exists(folder / file.name, error)) {
+        fail(ExitCode::kUsage, "--output: {} exists: --overwrite replaces it",
+             printable((folder / file.name).string()));
+      }
+    }
+    for (const ShippedFile& file : shipped_files()) {
+      create_folder(folder_of(folder / file.name));
+      write_text_file(folder / file.name, file.text);
+      print("{}\n", (folder / file.name).string());
+    }
+  }
+
+ private:
+  std::string output_;
+  bool overwrite_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_deploy_templates_command() {
+  return std::make_unique<DeployTemplatesCommand>();
+}
+
+}  // namespace tessera

@@ -1,0 +1,27 @@
+// What a node of a cluster leaves to the pods of a job.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "plan/instances/catalogue.h"
+
+namespace tessera {
+
+struct Allocatable {
+  int64_t milli_cpus = 0;    // allocatable by Kubernetes
+  int64_t memory_bytes = 0;  // the same
+  int64_t max_pods = 0;
+  // For one pod per node, beside the daemon sets: whole processors, a multiple of `cpu_multiple`.
+  int64_t pod_cpus = 0;
+  int64_t pod_memory_bytes = 0;  // a multiple of 1 MiB
+};
+
+// An EKS node: kube-reserved is 255 MiB + 11 MiB for each of the most pods the node takes, and 6 % of the
+// first CPU, 1 % of the second, 0.5 % of the next two and 0.25 % of the others (awslabs/amazon-eks-ami,
+// nodeadm); hard eviction below 100 MiB. `max_pods` defaults to what the network interfaces of an instance of
+// this size give addresses to.
+Allocatable allocatable_of(const Instance& instance, std::optional<int64_t> max_pods = {},
+                           int64_t cpu_multiple = 1);
+
+}  // namespace tessera
