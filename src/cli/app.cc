@@ -164,6 +164,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_bench_tokenizer_command());
   all.push_back(make_bench_train_step_command());
   all.push_back(make_deploy_alerts_command());
+  all.push_back(make_deploy_dashboards_command());
   all.push_back(make_deploy_queue_command());
   all.push_back(make_deploy_templates_command());
   all.push_back(make_config_show_command());

@@ -80,6 +80,7 @@ std::unique_ptr<Command> make_bench_tiles_command();
 std::unique_ptr<Command> make_bench_tokenizer_command();
 std::unique_ptr<Command> make_bench_train_step_command();
 std::unique_ptr<Command> make_deploy_alerts_command();
+std::unique_ptr<Command> make_deploy_dashboards_command();
 std::unique_ptr<Command> make_deploy_queue_command();
 std::unique_ptr<Command> make_deploy_templates_command();
 std::unique_ptr<Command> make_config_show_command();
