@@ -1,5 +1,6 @@
 #include "cli/deploy/deploy_command.h"
 
+#include "base/error.h"
 #include "deploy/names.h"
 
 namespace tessera {
@@ -12,6 +13,36 @@ void DeployCommand::declare_common_flags(FlagTable* table) {
           "Folder with templates to use instead of the shipped ones of the same names, which `tessera deploy "
           "templates` writes.")
       .value_name = "DIR";
+}
+
+void DeployCommand::declare_pod_flags(FlagTable* table) {
+  pod_.image = fmt::format("tessera:{}", TESSERA_VERSION);
+  table->add("image", &pod_.image, "Image of the pods, as deploy/docker builds it.").value_name = "NAME";
+  table->add("claim", &pod_.claim, "PersistentVolumeClaim that all pods mount at /data.").value_name = "NAME";
+  table
+      ->add("hf_token_secret", &pod_.hf_secret,
+            "Secret whose key token is the token for the Hugging Face Hub.")
+      .value_name = "NAME";
+  table
+      ->add("priority_class", &pod_.priority_class,
+            "PriorityClass of the pods, and WorkloadPriorityClass of jobs.")
+      .value_name = "NAME";
+  table->add("runtime", &pod_.runtime, "ClusterTrainingRuntime of Kubeflow Trainer.").value_name = "NAME";
+  table->add("node_check", &pod_.node_check, "Run `tessera doctor --node-check` before a pod joins the job.");
+}
+
+PodSettings DeployCommand::pod_settings() const {
+  PodSettings pod = pod_;
+  pod.name_space = name_space();
+  check_text("image", pod.image);
+  if (pod.image.empty() || pod.image.find(' ') != std::string::npos) {
+    fail(ExitCode::kUsage, "--image: expected the name of an image, found '{}'", pod.image);
+  }
+  check_object_name("claim", pod.claim);
+  check_object_name("hf_token_secret", pod.hf_secret);
+  check_object_name("priority_class", pod.priority_class);
+  check_object_name("runtime", pod.runtime);
+  return pod;
 }
 
 const std::string& DeployCommand::name_space() const {

@@ -5,6 +5,7 @@
 
 #include "base/value.h"
 #include "cli/command.h"
+#include "deploy/job_manifest.h"
 #include "deploy/templates.h"
 
 namespace tessera {
@@ -19,6 +20,11 @@ class DeployCommand : public Command {
   // --namespace and --templates.
   void declare_common_flags(FlagTable* table);
 
+  // --image, --claim, --hf_token_secret, --priority_class, --runtime and --node_check.
+  void declare_pod_flags(FlagTable* table);
+
+  // Checked, with the namespace. Error(kUsage).
+  PodSettings pod_settings() const;
   // Error(kUsage) for a name that Kubernetes refuses.
   const std::string& name_space() const;
   DeployTemplates templates() const { return DeployTemplates(templates_); }
@@ -28,6 +34,7 @@ class DeployCommand : public Command {
  private:
   std::string namespace_ = "training";
   std::string templates_;
+  PodSettings pod_;
 };
 
 }  // namespace tessera

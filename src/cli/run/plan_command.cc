@@ -254,17 +254,10 @@ class PlanCommand : public Command {
   }
 
   void search(FlagTable* table, const ModelConfig& config) {
-    SearchOptions options;
+    SearchOptions options = asked_options(*table, args_);
     options.max_nodes = static_cast<int>(max_nodes_);
     if (table->is_set("nnodes")) options.num_nodes = static_cast<int>(num_nodes_);
     if (table->is_set("nproc_per_node")) options.local_world_size = static_cast<int>(local_world_size_);
-    if (args_.zero_stage) options.zero_stage = static_cast<int>(*args_.zero_stage);
-    if (args_.gather_schedule != "auto") {
-      options.schedule =
-          args_.gather_schedule == "per_layer" ? GatherSchedule::kPerLayer : GatherSchedule::kPerStep;
-    }
-    if (table->is_set("gradient_checkpointing"))
-      options.gradient_checkpointing = args_.gradient_checkpointing;
     // For the rows of a step: the combinations have other numbers of ranks, so that what is said about one
     // rank would mislead.
     set_log_level(LogLevel::kError);

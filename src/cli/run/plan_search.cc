@@ -33,7 +33,18 @@ std::string flag_word(const std::string& name, const std::vector<std::string>& v
   return word;
 }
 
-// What the layout sets.
+}  // namespace
+
+bool is_layout_flag(const std::string& name) {
+  static const std::set<std::string> kOfLayout = {"per_device_train_batch_size",
+                                                  "gradient_accumulation_steps",
+                                                  "global_batch_size",
+                                                  "gradient_checkpointing",
+                                                  "zero_stage",
+                                                  "gather_schedule"};
+  return kOfLayout.contains(name);
+}
+
 std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows) {
   std::vector<std::string> words = {fmt::format("--per_device_train_batch_size {}", layout.micro_batch_rows),
                                     fmt::format("--gradient_accumulation_steps {}", layout.accumulation)};
@@ -46,7 +57,16 @@ std::vector<std::string> layout_words(const RunLayout& layout, int64_t step_rows
   return words;
 }
 
-}  // namespace
+SearchOptions asked_options(const FlagTable& table, const TrainingArguments& args) {
+  SearchOptions options;
+  if (args.zero_stage) options.zero_stage = static_cast<int>(*args.zero_stage);
+  if (args.gather_schedule != "auto") {
+    options.schedule =
+        args.gather_schedule == "per_layer" ? GatherSchedule::kPerLayer : GatherSchedule::kPerStep;
+  }
+  if (table.is_set("gradient_checkpointing")) options.gradient_checkpointing = args.gradient_checkpointing;
+  return options;
+}
 
 PlanSearch::PlanSearch(const TrainingArguments& args, const ModelConfig& config, const JobSize& job,
                        const std::vector<Instance>& instances, const SearchOptions& options,
@@ -68,15 +88,9 @@ std::string PlanSearch::command(const std::vector<const Flag*>& given, const std
   }
   if (layout.world_size() > 1) words.push_back(fmt::format("--nproc_per_node {}", layout.local_world_size));
   words.emplace_back("train");
-  static const std::set<std::string> kOfLayout = {"per_device_train_batch_size",
-                                                  "gradient_accumulation_steps",
-                                                  "global_batch_size",
-                                                  "gradient_checkpointing",
-                                                  "zero_stage",
-                                                  "gather_schedule"};
   std::set<std::string> names;
   for (const Flag* flag : given) {
-    if (kOfLayout.contains(flag->name)) continue;
+    if (is_layout_flag(flag->name)) continue;
     const auto on_hub = args_.hub_names.find(flag->name);
     words.push_back(flag_word(flag->name, on_hub == args_.hub_names.end()
                                               ? flag->get()

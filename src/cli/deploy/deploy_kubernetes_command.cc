@@ -1,0 +1,312 @@
+#include <algorithm>
+#include <cmath>
+
+#include "arguments/arguments.h"
+#include "arguments/config_file.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "cli/deploy/deploy_command.h"
+#include "cli/deploy/pod_arguments.h"
+#include "cli/flag_parser.h"
+#include "cli/hub_names.h"
+#include "cli/run/plan_machine.h"
+#include "cli/run/plan_search.h"
+#include "cli/terminal/terminal.h"
+#include "deploy/allocatable.h"
+#include "deploy/job_plan.h"
+#include "deploy/names.h"
+#include "formats/huggingface/model_config.h"
+#include "plan/plan_text.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kPresetVocabSize = 32000;  // of presets that leave it open
+
+class DeployKubernetesCommand : public DeployCommand {
+ public:
+  std::string name() const override { return "deploy kubernetes"; }
+  std::string summary() const override { return "Write the manifest of a training job for Kubernetes"; }
+  std::string usage() const override {
+    return "--model NAME --dataset NAME... --instance TYPE --nodes N [flags]";
+  }
+  std::string description() const override {
+    return "Asks the planner of `tessera plan` how the run fits on the nodes and writes the job with its "
+           "Secret, "
+           "NetworkPolicy and PodDisruptionBudget: a TrainJob of Kubeflow Trainer, a JobSet, or an Indexed "
+           "Job with a "
+           "Service. Memory, processors, ranks, sharding, micro-batch and grace periods come from the plan; "
+           "what is given "
+           "stays as given. Takes the command line or the --config file of `tessera train`; everything ends "
+           "up in the "
+           "manifest.\n"
+           "Models and data sets are names on the Hugging Face Hub or paths in the pods, whose volume is at "
+           "/data. Of a "
+           "model on the Hub only the configuration is downloaded. Exits with code 78 if the run does not "
+           "fit; the "
+           "message then says what would. docs/kubernetes.md has the rest.";
+  }
+  std::vector<std::string> examples() const override {
+    return {
+        "tessera deploy kubernetes --model meta-llama/Llama-3.1-8B \\",
+        "    --dataset tatsu-lab/alpaca --instance r7i.16xlarge --nodes 4 \\",
+        "    --queue training > job.yaml",
+        "tessera deploy kubernetes run.yaml --trainer jobset --instance m7i.48xlarge | kubectl apply -f -"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    declare_training_flags(table, &args_);
+    num_training_flags_ = table->flags().size();
+    table->list_only({"model", "dataset", "config", "max_length", "packing", "global_batch_size",
+                      "per_device_train_batch_size", "gradient_checkpointing", "zero_stage",
+                      "gather_schedule", "num_train_epochs", "max_steps", "output_dir"});
+    table->begin_section("Job");
+    table->add("name", &name_, "Name of the job; by default made from the model's.");
+    std::vector<std::string> kinds;
+    for (const JobKindName& each : kJobKinds) kinds.emplace_back(each.name);
+    table->add_choice(
+        "trainer", &trainer_, kinds,
+        "What runs the job: a version of Kubeflow Trainer, JobSet, or an Indexed Job of Kubernetes.");
+    table->add("queue", &queue_, "LocalQueue of Kueue that admits the job; \"\" is none.").value_name =
+        "NAME";
+    table
+        ->add("model_config", &model_config_,
+              "What to plan with if the model is a path in the pods: a config.json or its folder here, a "
+              "name on the "
+              "Hub, or a preset.")
+        .value_name = "FILE|NAME";
+    table
+        ->add("rendezvous_secret", &rendezvous_secret_,
+              "Secret of your own whose key secret the pods prove to know. By default one is generated.")
+        .value_name = "NAME";
+    table->add("monitoring_namespace", &monitoring_namespace_, "Namespace whose pods may read the metrics.")
+        .value_name = "NAME";
+    declare_pod_flags(table);
+    declare_node_flags(table);
+    table->begin_section("Place");
+    declare_common_flags(table);
+  }
+
+  void complete_flags(FlagTable* table) override {
+    if (!args_.config.empty()) apply_config_file(args_.config, table);
+    for (size_t i = 0; i < num_training_flags_; ++i) {
+      const Flag& flag = table->flags()[i];
+      if (table->is_set(flag.name) && flag.get) given_.push_back(&flag);
+    }
+  }
+
+  void run(FlagTable* table) override {
+    set_log_level(args_.lowest_log_level());
+    JobSettings job = job_settings();
+    check_pod_paths(args_, given_);
+    if (args_.dataset.empty()) fail(ExitCode::kUsage, "--dataset: a job needs rows to train on");
+    const ModelConfig config = model_config();
+    const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
+    const Instance instance = chosen_instance(catalogue);
+    job.instance = instance.name;
+    job.local_world_size =
+        static_cast<int>(local_world_size_.value_or(std::max<int64_t>(1, instance.num_numa_nodes)));
+    job.size = pod_size(instance, job.local_world_size);
+
+    const JobPlan plan = make_plan(table, config, instance, job);
+    job.grace = grace(plan);
+    job.pod.pod_grace_s = job.grace.pod_s;
+    if (args_.metrics_port) job.pod.port = *args_.metrics_port;
+    job.train_arguments = pod_arguments(args_, given_, plan.layout, plan.step_rows, job.name);
+    job.about = about(plan, instance, job);
+    write_output(job_documents(templates(), job, random_token()));
+  }
+
+ private:
+  void declare_node_flags(FlagTable* table) {
+    table->begin_section("Nodes");
+    table->add("instance", &instance_, "Instance type of the nodes, from the catalogue of `tessera plan`.")
+        .value_name = "TYPE";
+    limit_flag(table->add("nodes", &num_nodes_, "Number of nodes; each runs one pod."), 1, 4096);
+    limit_flag(
+        table->add("nproc_per_node", &local_world_size_, "Ranks in each pod; by default one per NUMA node."),
+        1, 256);
+    table->add_choice("capacity", &capacity_, {"any", "spot", "on-demand"},
+                      "Kind of capacity. Unless it is on-demand, a pod ends within 110 s of a notice.");
+    table->add("zone", &zone_, "Zone of the nodes. By default any, but the same for all.").value_name =
+        "NAME";
+    limit_flag(table->add("cpus", &cpus_, "CPUs of a pod, instead of what the instance type leaves to it."),
+               1, 4096);
+    table->add_size("memory", &memory_, "480GiB",
+                    "Memory of a pod, instead of what the instance type leaves to it.");
+    limit_flag(
+        table->add(
+            "max_pods", &max_pods_,
+            "Most pods of a node, for which kubelet reserves memory. Defaults to what the network interfaces "
+            "of the instance type allow."),
+        1, 1000);
+    limit_flag(
+        table->add(
+            "storage_mb_per_s", &storage_mb_per_s_,
+            "How fast all nodes together write to the volume, in 10^6 bytes per second: decides how long a "
+            "checkpoint takes."),
+        1);
+    table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
+        .value_name = "FILE";
+  }
+
+  JobSettings job_settings() const {
+    JobSettings job;
+    job.pod = pod_settings();
+    job.kind = job_kind(trainer_);
+    job.num_nodes = static_cast<int>(num_nodes_);
+    const std::string suffix = pod_suffix(job.kind, job.num_nodes);
+    job.name = name_.empty() ? label_of(args_.model, kMaxLabelLength - suffix.size()) : name_;
+    if (name_.empty() && (job.name.empty() || (job.name[0] >= '0' && job.name[0] <= '9'))) job.name = "train";
+    check_label("name", job.name, suffix);
+    // The name of a Service: RFC 1035.
+    if (job.name[0] >= '0' && job.name[0] <= '9') {
+      fail(ExitCode::kUsage, "--name: expected a name that begins with a letter, found '{}'", job.name);
+    }
+    job.capacity = capacity_;
+    job.zone = zone_;
+    job.queue = queue_;
+    job.rendezvous_secret = rendezvous_secret_;
+    job.monitoring_namespace = monitoring_namespace_;
+    if (!job.zone.empty()) check_label("zone", job.zone);
+    if (!job.queue.empty()) check_label("queue", job.queue);
+    if (!job.rendezvous_secret.empty()) check_object_name("rendezvous_secret", job.rendezvous_secret);
+    check_label("monitoring_namespace", job.monitoring_namespace);
+    return job;
+  }
+
+  ModelConfig model_config() const {
+    if (args_.model.empty()) fail(ExitCode::kUsage, "--model: a job needs a model to start from");
+    const std::string& source = model_config_.empty() ? args_.model : model_config_;
+    const std::vector<std::string> presets = preset_names();
+    if (!model_config_.empty() && std::ranges::find(presets, source) != presets.end()) {
+      ModelConfig config = preset_config(source);
+      if (config.vocab_size == 0) config.vocab_size = kPresetVocabSize;
+      return config;
+    }
+    std::error_code error;
+    if (model_config_.empty() && source.starts_with('/') && !std::filesystem::exists(source, error)) {
+      fail(ExitCode::kUsage,
+           "--model: {} is a path in the pods: give what to plan with as --model_config, a config.json or "
+           "its folder here, a "
+           "name on the Hub, or a preset ({})",
+           printable(source), fmt::join(presets, ", "));
+    }
+    return read_model_config(local_model(source, ModelFiles::kNoWeights));
+  }
+
+  Instance chosen_instance(const std::vector<Instance>& catalogue) const {
+    if (!instance_.empty()) return find_instance(catalogue, instance_);
+    if (cpus_ && !memory_.empty()) return unknown_instance(catalogue, *cpus_, parse_bytes(memory_).value());
+    fail(
+        ExitCode::kUsage,
+        "--instance: give the type of the nodes, or what a pod has of nodes of no known type with --cpus and "
+        "--memory");
+  }
+
+  PodSize pod_size(const Instance& instance, int ranks) const {
+    PodSize size{cpus_.value_or(0), memory_.empty() ? 0 : parse_bytes(memory_).value() >> 20 << 20};
+    if (instance.name.empty()) return size;
+    const int64_t threads_per_core = std::max<int64_t>(1, instance.num_vcpus / instance.facts.num_cores);
+    const Allocatable most = allocatable_of(instance, max_pods_);
+    const Allocatable even = allocatable_of(instance, max_pods_, ranks * threads_per_core);
+    if (size.cpus == 0) size.cpus = even.pod_cpus > 0 ? even.pod_cpus : most.pod_cpus;
+    if (size.memory_bytes == 0) size.memory_bytes = most.pod_memory_bytes;
+    if (size.cpus > most.pod_cpus || size.memory_bytes > most.pod_memory_bytes) {
+      fail(ExitCode::kBadConfig,
+           "--{}: a node of {} leaves a pod {} CPUs and {}: the rest is reserved for Kubernetes and daemon "
+           "sets",
+           size.cpus > most.pod_cpus ? "cpus" : "memory", instance.name, most.pod_cpus,
+           format_bytes(most.pod_memory_bytes));
+    }
+    return size;
+  }
+
+  JobPlan make_plan(FlagTable* table, const ModelConfig& config, const Instance& instance,
+                    const JobSettings& job) {
+    JobPlanRequest request;
+    request.options = asked_options(*table, args_);
+    request.options.num_nodes = job.num_nodes;
+    request.options.local_world_size = job.local_world_size;
+    resolve_training_arguments(*table, int64_t{job.num_nodes} * job.local_world_size, &args_);
+    if (table->is_set("per_device_train_batch_size"))
+      request.options.micro_batch_rows = args_.per_device_train_batch_size;
+    request.args = &args_;
+    request.config = &config;
+    request.instance = &instance;
+    request.pod = job.size;
+    return plan_job(request);
+  }
+
+  GracePeriods grace(const JobPlan& plan) const {
+    const double step_s = plan.forecast.time ? plan.forecast.time->step_s() : 0;
+    const GracePeriods grace = grace_periods(plan.forecast.disk.checkpoint_bytes, storage_mb_per_s_ * 1e6,
+                                             step_s, capacity_ != "on-demand" && !instance_.empty());
+    if (grace.is_short) {
+      log_warning(
+          "a step and a checkpoint of {} take {} s, more than the {} s after SIGTERM: an evicted run resumes "
+          "from the "
+          "last checkpoint before; save often (--save_steps), or raise --storage_mb_per_s with faster "
+          "storage",
+          format_bytes(plan.forecast.disk.checkpoint_bytes), std::llround(grace.needed_s), grace.run_s);
+    }
+    return grace;
+  }
+
+  std::vector<std::string> about(const JobPlan& plan, const Instance& instance,
+                                 const JobSettings& job) const {
+    const RunForecast& forecast = plan.forecast;
+    const double billions = static_cast<double>(forecast.num_parameters) / 1e9;
+    std::vector<std::string> lines = {
+        fmt::format("{} with {:.2f} billion parameters on {}{}, {} each.", args_.model, billions,
+                    format_count(job.num_nodes, "node"), instance.name.empty() ? "" : " of " + instance.name,
+                    format_count(job.local_world_size, "rank")),
+        fmt::format(
+            "Memory of a node: {} planned, {} in the pod; the rest holds files and copies of checkpoints.",
+            format_bytes(forecast.memory.node_bytes()), format_bytes(job.size.memory_bytes)),
+        fmt::format(
+            "A checkpoint has {} and takes {} s at {:g} MB/s; a run has {} s after SIGTERM.",
+            format_bytes(forecast.disk.checkpoint_bytes),
+            std::llround(static_cast<double>(forecast.disk.checkpoint_bytes) / (storage_mb_per_s_ * 1e6)),
+            storage_mb_per_s_, job.grace.run_s)};
+    if (forecast.time) {
+      lines.push_back(fmt::format("A step of {} takes about {} s.", format_count(plan.step_rows, "row"),
+                                  three_digits(forecast.time->step_s())));
+    }
+    if (plan.usd_per_hour > 0) {
+      lines.push_back(fmt::format(
+          "The nodes cost about {:.2f} USD an hour on demand, {:.2f} as spot ({}, {}).", plan.usd_per_hour,
+          plan.usd_per_hour * instance.spot_share, instance.region, instance.date));
+    }
+    return lines;
+  }
+
+  TrainingArguments args_;
+  size_t num_training_flags_ = 0;
+  std::vector<const Flag*> given_;  // of these
+  std::string name_;
+  std::string trainer_ = "v2.1";
+  std::string queue_;
+  std::string model_config_;
+  std::string rendezvous_secret_;
+  std::string monitoring_namespace_ = "monitoring";
+  std::string instance_;
+  int64_t num_nodes_ = 1;
+  std::optional<int64_t> local_world_size_;
+  std::string capacity_ = "any";
+  std::string zone_;
+  std::optional<int64_t> cpus_;
+  std::string memory_;
+  std::optional<int64_t> max_pods_;
+  double storage_mb_per_s_ = 500;
+  std::string catalogue_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_deploy_kubernetes_command() {
+  return std::make_unique<DeployKubernetesCommand>();
+}
+
+}  // namespace tessera

@@ -1,0 +1,150 @@
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/deploy/deploy_command.h"
+#include "cli/terminal/terminal.h"
+#include "comm/world.h"
+#include "deploy/names.h"
+
+namespace tessera {
+namespace {
+
+class DeployRuntimeCommand : public DeployCommand {
+ public:
+  std::string name() const override { return "deploy runtime"; }
+  std::string summary() const override { return "Write what a cluster needs once for all training jobs"; }
+  std::string description() const override {
+    return "Writes the namespace, PriorityClass, volume claim, NetworkPolicy and, for Kubeflow Trainer, the "
+           "ClusterTrainingRuntime. The output is the same every time and can be applied again; only with "
+           "--secrets it "
+           "holds Secrets, which need applying once: the token of HF_TOKEN, and a random one with which "
+           "Prometheus reads "
+           "metrics.\n"
+           "The volume is a new one of --storage_class, or one that exists: a file system of FSx for Lustre, "
+           "of EFS, or an "
+           "NFS export.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera deploy runtime --storage_class fsx --secrets | kubectl apply -f -",
+            "tessera deploy runtime --nfs 10.0.0.5:/export --trainer jobset | kubectl apply -f -"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    std::vector<std::string> kinds;
+    for (const JobKindName& each : kJobKinds) kinds.emplace_back(each.name);
+    table->add_choice("trainer", &trainer_, kinds,
+                      "What runs jobs: a version of Kubeflow Trainer; with jobset or job there is no "
+                      "ClusterTrainingRuntime.");
+    table->add("secrets", &secrets_, "Write the Secrets as well.");
+    declare_pod_flags(table);
+    table->begin_section("Volume");
+    table
+        ->add("storage_class", &storage_class_,
+              "StorageClass of a new volume that all pods write to; \"\" is the cluster's default.")
+        .value_name = "NAME";
+    table->add_size("storage", &storage_, "1200GiB", "Size of the volume.");
+    table
+        ->add("fsx", &fsx_,
+              "FSx for Lustre that exists: ID, DNS name and mount name, as in "
+              "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef.")
+        .value_name = "DNS/MOUNT";
+    table->add("efs", &efs_, "EFS that exists: its ID, as in fs-0123.").value_name = "ID";
+    table->add("nfs", &nfs_, "NFS export that exists, as in 10.0.0.5:/export.").value_name = "HOST:PATH";
+    table->begin_section("Place");
+    declare_common_flags(table);
+  }
+
+  void run(FlagTable* table) override {
+    RuntimeSettings runtime;
+    runtime.pod = pod_settings();
+    const JobKind kind = job_kind(trainer_);
+    if (is_trainer(kind)) runtime.trainer = kind;
+    runtime.volume = volume();
+    if (!runtime.volume) {
+      if (!storage_class_.empty()) check_object_name("storage_class", storage_class_);
+      runtime.storage_class = storage_class_;
+    } else if (table->is_set("storage_class")) {
+      fail(ExitCode::kUsage, "--storage_class is for a new volume: give it, or the volume that exists");
+    }
+    runtime.storage = fmt::format("{}Gi", std::max<int64_t>(1, parse_bytes(storage_).value() >> 30));
+    if (secrets_) runtime.secrets = secrets(runtime.pod);
+    write_output(runtime_documents(templates(), runtime));
+  }
+
+ private:
+  std::optional<RuntimeVolume> volume() const {
+    if (!fsx_.empty() + !efs_.empty() + !nfs_.empty() > 1) {
+      fail(ExitCode::kUsage, "--fsx, --efs and --nfs: give one volume");
+    }
+    RuntimeVolume volume;
+    if (!fsx_.empty()) {
+      check_text("fsx", fsx_);
+      const size_t slash = fsx_.find('/'), dot = fsx_.find('.');
+      if (!fsx_.starts_with("fs-") || slash == std::string::npos || dot > slash || slash + 1 == fsx_.size()) {
+        fail(ExitCode::kUsage,
+             "--fsx: expected DNS/MOUNT such as fs-0123.fsx.eu-west-1.amazonaws.com/abcdef, found '{}'",
+             printable(fsx_));
+      }
+      volume.kind = "fsx";
+      volume.about = "FSx for Lustre";
+      volume.driver = "fsx.csi.aws.com";
+      volume.handle = fsx_.substr(0, dot);
+      volume.attributes = {{"dnsname", fsx_.substr(0, slash)}, {"mountname", fsx_.substr(slash + 1)}};
+      volume.mount_options = {"flock"};
+    } else if (!efs_.empty()) {
+      check_text("efs", efs_);
+      if (!efs_.starts_with("fs-"))
+        fail(ExitCode::kUsage, "--efs: expected an ID such as fs-0123, found '{}'", printable(efs_));
+      volume.kind = "efs";
+      volume.about = "EFS";
+      volume.driver = "efs.csi.aws.com";
+      volume.handle = efs_;
+    } else if (!nfs_.empty()) {
+      check_text("nfs", nfs_);
+      const size_t colon = nfs_.find(":/");
+      if (colon == 0 || colon == std::string::npos) {
+        fail(ExitCode::kUsage, "--nfs: expected HOST:PATH such as 10.0.0.5:/export, found '{}'",
+             printable(nfs_));
+      }
+      volume.kind = "nfs";
+      volume.about = "NFS";
+      volume.server = nfs_.substr(0, colon);
+      volume.path = nfs_.substr(colon + 1);
+      // A hard mount waits for the server instead of giving ranks errors; large transfers for checkpoints.
+      volume.mount_options = {"hard", "nfsvers=4.1", "rsize=1048576", "wsize=1048576", "nconnect=8"};
+    } else {
+      return std::nullopt;
+    }
+    return volume;
+  }
+
+  static std::vector<std::pair<std::string, std::string>> secrets(const PodSettings& pod) {
+    std::vector<std::pair<std::string, std::string>> out;
+    const std::optional<std::string> token = process_environment()("HF_TOKEN");
+    if (token && !token->empty()) {
+      // Not check_text(), which would show it.
+      if (token->find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") !=
+          std::string::npos) {
+        fail(ExitCode::kUsage, "HF_TOKEN: expected letters, digits, '_' and '-'");
+      }
+      out.emplace_back(pod.hf_secret, *token);
+    }
+    out.emplace_back(kMetricsSecret, random_token());
+    return out;
+  }
+
+  std::string trainer_ = "v2.1";
+  bool secrets_ = false;
+  std::string storage_class_;
+  std::string storage_ = "1200GiB";
+  std::string fsx_;
+  std::string efs_;
+  std::string nfs_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_deploy_runtime_command() { return std::make_unique<DeployRuntimeCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,22 @@
+// The command line of `tessera train` in a pod, from the one that `tessera deploy kubernetes` was given.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "arguments/arguments.h"
+#include "base/flags.h"
+#include "plan/instances/search.h"
+
+namespace tessera {
+
+// Error(kUsage) for settings that name files which the pods do not have: everything has to be a name on the
+// Hub or a path in the pods.
+void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag*>& given);
+
+// "--flag=value" for each flag given, also in a configuration file, then what the layout decides and what a
+// pod needs: output folder, resuming, metrics.
+std::vector<std::string> pod_arguments(const TrainingArguments& args, const std::vector<const Flag*>& given,
+                                       const RunLayout& layout, int64_t step_rows, const std::string& job);
+
+}  // namespace tessera

@@ -1,0 +1,192 @@
+#include "deploy/job_manifest.h"
+
+#include <sys/random.h>
+
+#include <array>
+
+#include "base/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kMaxRestarts = 10;       // of all pods
+constexpr int64_t kMaxLaunchRestarts = 3;  // of the ranks inside their pods
+constexpr int kRendezvousPort = 29500;     // as Kubeflow Trainer sets it
+// User and configuration errors, bugs, and values that are not finite: docs/operations.md.
+constexpr int kFinalCodes[] = {64, 65, 66, 70, 78, 79};
+
+const char* name_of(JobKind kind) {
+  for (const JobKindName& each : kJobKinds) {
+    if (each.kind == kind) return each.name;
+  }
+  fail(ExitCode::kInternal, "a kind of job without a name");
+}
+
+Value::List list_of(const std::vector<std::string>& texts) { return {texts.begin(), texts.end()}; }
+
+Value::Object named(const char* name, Value value) { return {{"name", name}, {"value", std::move(value)}}; }
+
+Value final_codes() { return Value::List(std::begin(kFinalCodes), std::end(kFinalCodes)); }
+
+void add(Value::Object* context, Value::Object more) {
+  for (Value::Field& field : more) context->push_back(std::move(field));
+}
+
+Value::Object pod_context(const PodSettings& pod) {
+  return {{"namespace", pod.name_space},
+          {"image", pod.image},
+          {"mount", kDataMount},
+          {"claim", pod.claim},
+          {"hf_secret", pod.hf_secret},
+          {"metrics_secret", kMetricsSecret},
+          {"priority_class", pod.priority_class},
+          {"runtime", pod.runtime},
+          {"node_check", pod.node_check},
+          {"port", pod.port},
+          {"pod_grace", pod.pod_grace_s},
+          {"max_restarts", kMaxRestarts},
+          {"final_codes", final_codes()}};
+}
+
+Value node_selector(const JobSettings& job) {
+  Value::List labels = {named("nodeType", "cpu-amx")};
+  if (!job.instance.empty()) labels.emplace_back(named("node.kubernetes.io/instance-type", job.instance));
+  if (job.capacity != "any") labels.emplace_back(named("karpenter.sh/capacity-type", job.capacity));
+  if (!job.zone.empty()) labels.emplace_back(named("topology.kubernetes.io/zone", job.zone));
+  return labels;
+}
+
+// The variables that Kubeflow Trainer would set, but for PET_NODE_RANK.
+Value pet_variables(const JobSettings& job) {
+  if (is_trainer(job.kind)) return Value::List();
+  const std::string host = job.name + (job.kind == JobKind::kJobSet ? "-node-0-0." : "-0.") + job.name;
+  return Value::List{named("PET_NNODES", std::to_string(job.num_nodes)),
+                     named("PET_NPROC_PER_NODE", std::to_string(job.local_world_size)),
+                     named("PET_MASTER_ADDR", host),
+                     named("PET_MASTER_PORT", std::to_string(kRendezvousPort))};
+}
+
+std::vector<std::string> pod_arguments(const JobSettings& job) {
+  std::vector<std::string> words = {"launch",
+                                    "--rdzv_secret_file=/etc/tessera/rendezvous/secret",
+                                    fmt::format("--rdzv_id={}", job.name),
+                                    fmt::format("--max_restarts={}", kMaxLaunchRestarts),
+                                    fmt::format("--termination_grace_s={}", job.grace.launch_s),
+                                    "train",
+                                    fmt::format("--grace_period_s={}", job.grace.run_s)};
+  words.insert(words.end(), job.train_arguments.begin(), job.train_arguments.end());
+  return words;
+}
+
+Value::Object job_context(const JobSettings& job, const std::string& secret) {
+  Value::Object context = pod_context(job.pod);
+  const bool has_generated = job.rendezvous_secret.empty();
+  add(&context, {{"job", job.name},
+                 {"trainer", name_of(job.kind)},
+                 {"in_jobset", job.kind != JobKind::kJob},
+                 {"nodes", job.num_nodes},
+                 {"ranks", job.local_world_size},
+                 {"cpus", std::to_string(job.size.cpus)},
+                 {"memory", fmt::format("{}Mi", job.size.memory_bytes >> 20)},
+                 {"check_cpus", std::to_string(job.size.cpus)},
+                 {"check_memory", fmt::format("{}Mi", job.size.memory_bytes >> 20)},
+                 {"node_selector", node_selector(job)},
+                 {"tolerates_spot", job.capacity != "on-demand"},
+                 {"same_zone", !job.instance.empty() && job.num_nodes > 1},
+                 {"queue", job.queue},
+                 {"workload_priority", job.pod.priority_class},
+                 {"secret", has_generated ? job.name + "-rendezvous" : job.rendezvous_secret},
+                 {"secret_value", has_generated ? Value(secret) : Value()},
+                 {"monitoring_namespace", job.monitoring_namespace},
+                 {"args", list_of(pod_arguments(job))},
+                 {"pet", pet_variables(job)},
+                 {"own_claim", job.pod.claim != kDefaultClaim},
+                 {"patches_grace", job.kind == JobKind::kTrainerV23},
+                 {"runtime_grace", kMostGraceSeconds},
+                 {"launch_grace", job.grace.launch_s},
+                 {"plan", list_of(job.about)}});
+  return context;
+}
+
+}  // namespace
+
+JobKind job_kind(const std::string& name) {
+  for (const JobKindName& each : kJobKinds) {
+    if (name == each.name) return each.kind;
+  }
+  fail(ExitCode::kUsage, "--trainer: expected one of v2.1, v2.2, v2.3, jobset, job, found '{}'", name);
+}
+
+std::string pod_suffix(JobKind kind, int num_nodes) {
+  return fmt::format("{}-{}", kind == JobKind::kJob ? "" : "-node-0", num_nodes - 1);
+}
+
+std::string job_documents(const DeployTemplates& templates, const JobSettings& job,
+                          const std::string& secret) {
+  Value::Object context = job_context(job, secret);
+  std::vector<std::string> documents = {templates.render("job_objects.yaml.jinja", context)};
+  if (is_trainer(job.kind)) {
+    documents.push_back(templates.render("trainjob.yaml.jinja", context));
+    return join_documents(documents);
+  }
+  context.push_back({"pod", templates.render("pod.yaml.jinja", context)});
+  if (job.kind == JobKind::kJobSet) {
+    context.push_back({"jobset", templates.render("jobset_spec.yaml.jinja", context)});
+    documents.push_back(templates.render("jobset.yaml.jinja", context));
+  } else {
+    documents.push_back(templates.render("job.yaml.jinja", context));
+  }
+  return join_documents(documents);
+}
+
+std::string runtime_documents(const DeployTemplates& templates, const RuntimeSettings& runtime) {
+  Value::Object context = pod_context(runtime.pod);
+  Value::List secrets;
+  for (const auto& [name, token] : runtime.secrets)
+    secrets.emplace_back(Value::Object{{"name", name}, {"token", token}});
+  Value volume;
+  if (runtime.volume) {
+    const RuntimeVolume& given = *runtime.volume;
+    Value::List attributes;
+    for (const auto& [name, value] : given.attributes) attributes.emplace_back(named(name.c_str(), value));
+    volume = Value::Object{{"name", runtime.pod.name_space + "-" + runtime.pod.claim},
+                           {"kind", given.kind},
+                           {"about", given.about},
+                           {"server", given.server},
+                           {"path", given.path},
+                           {"driver", given.driver},
+                           {"handle", given.handle},
+                           {"attributes", std::move(attributes)},
+                           {"mount_options", list_of(given.mount_options)}};
+  }
+  add(&context,
+      {{"job", Value()},
+       {"in_jobset", true},
+       {"node_selector", Value::List{named("nodeType", "cpu-amx")}},
+       {"tolerates_spot", runtime.tolerates_spot},
+       {"pet", Value::List()},
+       // Nodes of all sizes have these, and a pod is Guaranteed only if every container says what it takes.
+       {"check_cpus", "4"},
+       {"check_memory", "8Gi"},
+       {"trainer", runtime.trainer ? name_of(*runtime.trainer) : ""},
+       {"secrets", std::move(secrets)},
+       {"storage", runtime.storage},
+       {"storage_class", runtime.storage_class ? Value(*runtime.storage_class) : Value()},
+       {"volume", std::move(volume)}});
+  context.push_back({"pod", templates.render("pod.yaml.jinja", context)});
+  context.push_back({"jobset", templates.render("jobset_spec.yaml.jinja", context)});
+  return templates.render("runtime.yaml.jinja", context);
+}
+
+std::string random_token() {
+  std::array<unsigned char, 32> bytes;
+  // Never short for up to 256 bytes once the generator is seeded.
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    fail(ExitCode::kIoError, "cannot read random bytes from the system");
+  }
+  std::string text;
+  for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+}  // namespace tessera

@@ -1,0 +1,96 @@
+// The documents of a job, and of the runtime that TrainJobs share.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "deploy/job_plan.h"
+#include "deploy/templates.h"
+
+namespace tessera {
+
+// Who starts the pods: Kubeflow Trainer of some version, JobSet or Kubernetes alone.
+enum class JobKind { kTrainerV21, kTrainerV22, kTrainerV23, kJobSet, kJob };
+
+struct JobKindName {
+  const char* name;  // of --trainer
+  JobKind kind;
+};
+inline constexpr JobKindName kJobKinds[] = {{"v2.1", JobKind::kTrainerV21},
+                                            {"v2.2", JobKind::kTrainerV22},
+                                            {"v2.3", JobKind::kTrainerV23},
+                                            {"jobset", JobKind::kJobSet},
+                                            {"job", JobKind::kJob}};
+JobKind job_kind(const std::string& name);
+inline bool is_trainer(JobKind kind) { return kind != JobKind::kJobSet && kind != JobKind::kJob; }
+
+// What pods of all jobs have in common; the names are those of docs/kubernetes.md.
+struct PodSettings {
+  std::string name_space = "training";
+  std::string image;
+  std::string claim = "training-data";
+  std::string hf_secret = "hf-token";
+  std::string priority_class = "tessera-training";
+  std::string runtime = "tessera-amx";
+  bool node_check = false;
+  int64_t port = 9400;  // of the metrics
+  int64_t pod_grace_s = kMostGraceSeconds;
+};
+inline constexpr const char* kDataMount = "/data";
+inline constexpr const char* kDefaultClaim = "training-data";
+inline constexpr const char* kMetricsSecret = "tessera-metrics";
+
+struct JobSettings {
+  PodSettings pod;
+  JobKind kind = JobKind::kTrainerV21;
+  std::string name;
+  int num_nodes = 1;
+  int local_world_size = 1;
+  PodSize size;
+  GracePeriods grace;
+  std::vector<std::string> train_arguments;  // after the word train
+  std::string instance;                      // "" = any node
+  std::string capacity = "any";              // or spot, on-demand
+  std::string zone;                          // "" = any, but the same for all nodes
+  std::string queue;                         // "" = without Kueue
+  std::string rendezvous_secret;             // of the user; "" = one is generated
+  std::string monitoring_namespace = "monitoring";
+  std::vector<std::string> about;  // lines of the comment above the job
+};
+
+// The longest suffix of a pod's host name: "-node-0-3".
+std::string pod_suffix(JobKind kind, int num_nodes);
+
+// Secret, NetworkPolicy, PodDisruptionBudget and the job itself. `secret` is what a generated Secret holds.
+std::string job_documents(const DeployTemplates& templates, const JobSettings& job,
+                          const std::string& secret);
+
+struct RuntimeVolume {
+  std::string kind;  // "fsx", "efs", "nfs"
+  std::string about;
+  std::string server, path;                                     // nfs
+  std::string driver, handle;                                   // CSI
+  std::vector<std::pair<std::string, std::string>> attributes;  // CSI
+  std::vector<std::string> mount_options;
+};
+
+struct RuntimeSettings {
+  PodSettings pod;
+  std::optional<JobKind> trainer;            // nullopt: no ClusterTrainingRuntime
+  std::optional<std::string> storage_class;  // of a new volume; "" = the cluster's default
+  std::optional<RuntimeVolume> volume;       // one that exists
+  std::string storage = "1200Gi";
+  std::vector<std::pair<std::string, std::string>> secrets;  // names and tokens
+  bool tolerates_spot = true;
+};
+
+// Namespace, Secrets, PriorityClass, claim, NetworkPolicy and ClusterTrainingRuntime.
+std::string runtime_documents(const DeployTemplates& templates, const RuntimeSettings& runtime);
+
+// 64 hexadecimal digits from the system's generator.
+std::string random_token();
+
+}  // namespace tessera
