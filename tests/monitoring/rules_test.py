@@ -93,6 +93,17 @@ def check_dashboards(tessera):
     assert set(documents) - set(without_logs) == {"ConfigMap/tessera-datasource-loki", "ConfigMap/tessera-alloy"}
 
 
+def check_refusals(tessera):
+    """One line that names the flag, for what would make no manifest, or another one."""
+    for what, flag, value in [("alerts", "namespace", "Team A"), ("alerts", "release", "x\nkind: Pod"), ("alerts", "token_secret", "a/b"),
+                              ("alerts", "runbook_url", "http://x\n- alert: y"), ("alerts", "memory_fraction", "nan"),
+                              ("alerts", "memory_fraction", "-1"), ("dashboards", "monitoring_namespace", "x" * 64),
+                              ("dashboards", "dashboard", "ranks"), ("dashboards", "loki_url", "http://x\nfoo: bar")]:
+        result = subprocess.run([tessera, "deploy", what, f"--{flag}={value}"], capture_output=True, text=True)
+        assert result.returncode == 64 and not result.stdout, (flag, value, result)
+        assert result.stderr.count("\n") == 1 and f"--{flag}:" in result.stderr, result.stderr
+
+
 def check_schemas(tessera, folder):
     validator = pathlib.Path(__file__).parents[2] / "../shared/tools/validate_manifests.py"
     if not validator.exists():
@@ -106,6 +117,7 @@ def check_schemas(tessera, folder):
 
 def main():
     tessera = sys.argv[1]
+    check_refusals(tessera)
     check_dashboards(tessera)
     with tempfile.TemporaryDirectory() as folder:
         check_schemas(tessera, pathlib.Path(folder))

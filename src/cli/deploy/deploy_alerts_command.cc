@@ -57,7 +57,7 @@ class DeployAlertsCommand : public DeployCommand {
     table->begin_section("Thresholds");
     for (size_t i = 0; i < kThresholds.size(); ++i) {
       values_[i] = kThresholds[i].value;
-      limit_flag(table->add(kThresholds[i].name, &values_[i], kThresholds[i].help), 0);
+      limit_flag(table->add(kThresholds[i].name, &values_[i], kThresholds[i].help), 0, 1e9);
     }
   }
 

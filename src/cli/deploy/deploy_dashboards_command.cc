@@ -28,14 +28,14 @@ class DeployDashboardsCommand : public DeployCommand {
     table->add("monitoring_namespace", &monitoring_namespace_, "Namespace of the ConfigMaps.");
     table->add("loki_url", &loki_url_, "Address of Loki; empty: nothing about logs is written.");
     std::vector<std::string> choices = kDashboards;
-    choices.insert(choices.begin(), "");
-    table->add_choice("dashboard", &dashboard_, choices, "Write only this dashboard, as JSON.");
+    choices.insert(choices.begin(), "all");
+    table->add_choice("dashboard", &dashboard_, choices, "Write only this one, as JSON.");
   }
 
   void run(FlagTable*) override {
     check_label("monitoring_namespace", monitoring_namespace_);
     check_text("loki_url", loki_url_);
-    if (!dashboard_.empty()) {
+    if (dashboard_ != "all") {
       write_output(dashboard(dashboard_));
       return;
     }
@@ -59,7 +59,7 @@ class DeployDashboardsCommand : public DeployCommand {
 
   std::string monitoring_namespace_ = "monitoring";
   std::string loki_url_ = "http://loki-gateway.monitoring.svc";
-  std::string dashboard_;
+  std::string dashboard_ = "all";
 };
 
 }  // namespace
