@@ -168,6 +168,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_deploy_queue_command());
   all.push_back(make_deploy_dashboards_command());
   all.push_back(make_deploy_alerts_command());
+  all.push_back(make_deploy_lint_command());
   all.push_back(make_deploy_templates_command());
   all.push_back(make_config_show_command());
   all.push_back(make_completion_command());

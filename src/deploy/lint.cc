@@ -31,8 +31,8 @@ void add_job_templates(const Manifest& manifest, const std::string& path, std::v
   for (size_t i = 0; i < jobs.size(); ++i) {
     const Value* const job = value_at(jobs[i], "template.spec");
     if (job == nullptr || job->find("template") == nullptr) continue;
-    out->push_back(
-        {&manifest, job->find("template"), job, fmt::format("{}.replicatedJobs.{}.template.spec.template", path, i)});
+    out->push_back({&manifest, job->find("template"), job,
+                    fmt::format("{}.replicatedJobs.{}.template.spec.template", path, i)});
   }
 }
 
@@ -58,7 +58,8 @@ std::vector<PodTemplate> pod_templates(const Manifest& manifest) {
   const std::string kind = manifest.kind();
   const auto add = [&](const std::string& path, const std::string& job) {
     const Value* const value = value_at(manifest.body, path);
-    if (value != nullptr) found.push_back({&manifest, value, job.empty() ? nullptr : value_at(manifest.body, job), path});
+    if (value != nullptr)
+      found.push_back({&manifest, value, job.empty() ? nullptr : value_at(manifest.body, job), path});
   };
   if (kind == "Pod") {
     add("", "");
@@ -110,7 +111,8 @@ bool tolerates(const Value::List& tolerations, const Value& taint) {
 
 std::vector<std::string> lint_manifests(const std::vector<Manifest>& manifests) {
   LintReport report(manifests);
-  for (const auto rule : {lint_names, lint_pods, lint_jobs, lint_train_jobs, lint_queues, lint_nodes, lint_references}) {
+  for (const auto rule :
+       {lint_names, lint_pods, lint_jobs, lint_train_jobs, lint_queues, lint_nodes, lint_references}) {
     rule(&report);
   }
   return report.take();
@@ -119,8 +121,9 @@ std::vector<std::string> lint_manifests(const std::vector<Manifest>& manifests) 
 void check_manifests(std::string_view text, const std::string& origin, ExitCode code) {
   const std::vector<std::string> findings = lint_manifests(parse_manifests(text, origin));
   if (findings.empty()) return;
-  fail(code, "{}{}", findings[0],
-       findings.size() == 1 ? "" : fmt::format(" ({} in all)", format_count(std::ssize(findings), "finding")));
+  fail(
+      code, "{}{}", findings[0],
+      findings.size() == 1 ? "" : fmt::format(" ({} in all)", format_count(std::ssize(findings), "finding")));
 }
 
 }  // namespace tessera

@@ -10,7 +10,6 @@
 namespace tessera {
 namespace {
 
-
 // value_at() takes dots for steps, which names of labels have.
 const Value* label(const Value& pod, std::string_view name) {
   const Value* const labels = value_at(pod, "metadata.labels");
@@ -22,12 +21,14 @@ void lint_volumes(const PodTemplate& pod, const Value& container, const std::set
   std::set<std::string> places;
   for (const Value& mount : list_at(container, "volumeMounts")) {
     const std::string name = text_at(mount, "name"), place = text_at(mount, "mountPath");
-    if (!volumes.contains(name)) report->add(*pod.manifest, path, "mounts the volume '{}', which the pod does not have", name);
+    if (!volumes.contains(name))
+      report->add(*pod.manifest, path, "mounts the volume '{}', which the pod does not have", name);
     if (!places.insert(place).second) report->add(*pod.manifest, path, "mounts two volumes at {}", place);
   }
 }
 
-void lint_resources(const PodTemplate& pod, const Value& container, const std::string& path, LintReport* report) {
+void lint_resources(const PodTemplate& pod, const Value& container, const std::string& path,
+                    LintReport* report) {
   const Value* const requests = value_at(container, "resources.requests");
   const Value* const limits = value_at(container, "resources.limits");
   if (requests == nullptr && limits == nullptr) return;  // a TrainJob gives them
@@ -35,19 +36,23 @@ void lint_resources(const PodTemplate& pod, const Value& container, const std::s
     const auto request = quantity(requests == nullptr ? nullptr : requests->find(what));
     const auto limit = quantity(limits == nullptr ? nullptr : limits->find(what));
     if (!limit || (request && *request != *limit) || (!request && requests != nullptr)) {
-      report->add(*pod.manifest, path, "requests and limits of {} differ, so the pod is not Guaranteed", what);
+      report->add(*pod.manifest, path, "requests and limits of {} differ, so the pod is not Guaranteed",
+                  what);
     } else if (std::string_view(what) == "cpu" && *limit != std::floor(*limit)) {
-      report->add(*pod.manifest, path, "{} CPUs: a static CPU manager gives cores for whole ones only", *limit);
+      report->add(*pod.manifest, path, "{} CPUs: a static CPU manager gives cores for whole ones only",
+                  *limit);
     }
   }
 }
 
-void lint_security(const PodTemplate& pod, const Value& container, const std::string& path, LintReport* report) {
+void lint_security(const PodTemplate& pod, const Value& container, const std::string& path,
+                   LintReport* report) {
   const auto is = [&](const Value& at, std::string_view where, bool wanted) {
     const Value* const value = value_at(at, where);
     return value != nullptr && value->boolean() != nullptr && *value->boolean() == wanted;
   };
-  if (!is(*pod.value, "spec.securityContext.runAsNonRoot", true) && !is(container, "securityContext.runAsNonRoot", true)) {
+  if (!is(*pod.value, "spec.securityContext.runAsNonRoot", true) &&
+      !is(container, "securityContext.runAsNonRoot", true)) {
     report->add(*pod.manifest, path, "may run as root: set runAsNonRoot");
   }
   if (!is(container, "securityContext.allowPrivilegeEscalation", false)) {
@@ -69,7 +74,8 @@ void lint_memory_volumes(const PodTemplate& pod, LintReport* report) {
     if (text_at(volume, "emptyDir.medium") != "Memory") continue;
     const auto size = quantity(value_at(volume, "emptyDir.sizeLimit"));
     if (!size) {
-      report->add(*pod.manifest, pod.path, "the volume '{}' is in memory and has no sizeLimit", text_at(volume, "name"));
+      report->add(*pod.manifest, pod.path, "the volume '{}' is in memory and has no sizeLimit",
+                  text_at(volume, "name"));
     } else {
       volumes += *size;
     }
@@ -95,7 +101,8 @@ void lint_ports(const PodTemplate& pod, LintReport* report) {
       if (!name.empty() && !names.insert(name).second) {
         report->add(*pod.manifest, pod.path, "two ports are called '{}'", name);
       }
-      if (name.size() > 15) report->add(*pod.manifest, pod.path, "the port name '{}' has more than 15 characters", name);
+      if (name.size() > 15)
+        report->add(*pod.manifest, pod.path, "the port name '{}' has more than 15 characters", name);
       const Value* const number = port.find("containerPort");
       if (number != nullptr && number->integer() != nullptr && !numbers.insert(*number->integer()).second) {
         report->add(*pod.manifest, pod.path, "port {} is there twice", *number->integer());
@@ -104,7 +111,8 @@ void lint_ports(const PodTemplate& pod, LintReport* report) {
     for (const char* probe : {"startupProbe", "livenessProbe", "readinessProbe"}) {
       const std::string port = text_at(container, fmt::format("{}.httpGet.port", probe));
       if (!port.empty() && port.find_first_not_of("0123456789") != std::string::npos && !own.contains(port)) {
-        report->add(*pod.manifest, pod.path, "{} asks port '{}', which the container does not have", probe, port);
+        report->add(*pod.manifest, pod.path, "{} asks port '{}', which the container does not have", probe,
+                    port);
       }
     }
   }
@@ -121,7 +129,8 @@ void lint_pod(const PodTemplate& pod, LintReport* report) {
   for (const char* list : {"initContainers", "containers"}) {
     for (const Value& container : list_at(*pod.value, std::string("spec.") + list)) {
       const std::string path = fmt::format("{}.spec.{} '{}'", pod.path, list, text_at(container, "name"));
-      if (!names.insert(text_at(container, "name")).second) report->add(*pod.manifest, path, "a second container of this name");
+      if (!names.insert(text_at(container, "name")).second)
+        report->add(*pod.manifest, path, "a second container of this name");
       lint_volumes(pod, container, volumes, path, report);
       if (!is_ours) continue;
       lint_resources(pod, container, path, report);
@@ -138,7 +147,8 @@ void lint_names(LintReport* report) {
   std::set<std::string> seen;
   for (const Manifest& each : report->manifests()) {
     if (each.body.object() == nullptr || each.api().empty() || each.kind().empty()) {
-      report->add(each, "apiVersion and kind", "expected an object of Kubernetes, found {}", each.body.kind_name());
+      report->add(each, "apiVersion and kind", "expected an object of Kubernetes, found {}",
+                  each.body.kind_name());
       continue;
     }
     if (each.kind() == "ClusterConfig") continue;  // a file of eksctl, not an object of a cluster
@@ -152,7 +162,8 @@ void lint_names(LintReport* report) {
     } catch (const Error& error) {
       report->add(each, "metadata", "{}", std::string_view(error.what()).substr(2));
     }
-    if (!seen.insert(fmt::format("{} {}/{}/{}", each.api(), each.kind(), each.name_space(), each.name())).second) {
+    if (!seen.insert(fmt::format("{} {}/{}/{}", each.api(), each.kind(), each.name_space(), each.name()))
+             .second) {
       report->add(each, "metadata.name", "is there twice");
     }
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "deploy/manifest.h"
 
 namespace tessera {
@@ -23,9 +24,11 @@ class LintReport {
   const Manifest* find(std::string_view kind, const std::string& name) const;
 
   template <typename... Args>
-  void add(const Manifest& manifest, std::string_view path, fmt::format_string<Args...> format, Args&&... args) {
-    findings_.push_back(
-        fmt::format("{}: {}: {}", manifest.title(), path, fmt::format(format, std::forward<Args>(args)...)));
+  void add(const Manifest& manifest, std::string_view path, fmt::format_string<Args...> format,
+           Args&&... args) {
+    findings_.push_back(printable(
+        fmt::format("{}: {}: {}", manifest.title(), path, fmt::format(format, std::forward<Args>(args)...)),
+        500));
   }
   std::vector<std::string> take() { return std::move(findings_); }
 

@@ -20,8 +20,8 @@ constexpr size_t kMaxNames = 2000;  // of one object
 
 // Plain texts that YAML 1.1 takes for booleans and YAML 1.2 for text.
 bool is_old_boolean(std::string_view text) {
-  static constexpr std::string_view kTexts[] = {"y",   "Y",   "yes", "Yes", "YES", "n",   "N",   "no",
-                                                "No",  "NO",  "on",  "On",  "ON",  "off", "Off", "OFF"};
+  static constexpr std::string_view kTexts[] = {"y",  "Y",  "yes", "Yes", "YES", "n",   "N",   "no",
+                                                "No", "NO", "on",  "On",  "ON",  "off", "Off", "OFF"};
   return std::ranges::find(kTexts, text) != std::end(kTexts);
 }
 
@@ -42,16 +42,21 @@ class Builder : public YAML::EventHandler {
     refuse_anchor(mark, anchor);
     put(mark, Value(), "null");
   }
-  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { fail_at(mark, "an alias: write the value itself"); }
-  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& text) override {
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    fail_at(mark, "an alias: write the value itself");
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& text) override {
     refuse_anchor(mark, anchor);
     if (!is_valid_utf8(text)) fail_at(mark, "text that is not UTF-8");
     put(mark, tag == "!" ? Value(text) : plain(mark, text), text);
   }
-  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
     open(mark, anchor, Value::List());
   }
-  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
     open(mark, anchor, Value::Object());
   }
   void OnSequenceEnd() override { close(); }
@@ -77,16 +82,22 @@ class Builder : public YAML::EventHandler {
     if (text == "true" || text == "True" || text == "TRUE") return true;
     if (text == "false" || text == "False" || text == "FALSE") return false;
     if (text.empty() || text == "null" || text == "Null" || text == "NULL" || text == "~") return Value();
-    const bool is_key = !levels_.empty() && levels_.back().value.object() != nullptr && !levels_.back().has_key;
-    if (is_old_boolean(text) && !is_key) fail_at(mark, fmt::format("'{}', which kubectl reads as a boolean: quote it", text));
+    const bool is_key =
+        !levels_.empty() && levels_.back().value.object() != nullptr && !levels_.back().has_key;
+    if (is_old_boolean(text) && !is_key)
+      fail_at(mark, fmt::format("'{}', which kubectl reads as a boolean: quote it", text));
     if (text.size() > 1 && text[0] == '0' && is_digits(text)) {
-      fail_at(mark, fmt::format("'{}', which kubectl reads as octal: write it in decimal, or quote it", text));
+      fail_at(mark,
+              fmt::format("'{}', which kubectl reads as octal: write it in decimal, or quote it", text));
     }
     const char* const end = text.data() + text.size();
     int64_t integer = 0;
-    if (const auto [at, error] = std::from_chars(text.data(), end, integer); error == std::errc() && at == end) return integer;
+    if (const auto [at, error] = std::from_chars(text.data(), end, integer);
+        error == std::errc() && at == end)
+      return integer;
     double number = 0;
-    if (const auto [at, error] = std::from_chars(text.data(), end, number); error == std::errc() && at == end) return number;
+    if (const auto [at, error] = std::from_chars(text.data(), end, number); error == std::errc() && at == end)
+      return number;
     return text;
   }
 
@@ -117,8 +128,10 @@ class Builder : public YAML::EventHandler {
     if (Value::List* const list = level.value.list(); list != nullptr) {
       list->push_back(std::move(value));
     } else if (!level.has_key) {
-      if (level.value.object()->size() >= kMaxNames) fail_at(mark, fmt::format("more than {} names", kMaxNames));
-      if (level.value.find(text) != nullptr) fail_at(mark, fmt::format("'{}' a second time", printable(text)));
+      if (level.value.object()->size() >= kMaxNames)
+        fail_at(mark, fmt::format("more than {} names", kMaxNames));
+      if (level.value.find(text) != nullptr)
+        fail_at(mark, fmt::format("'{}' a second time", printable(text)));
       level.key = text;
       level.has_key = true;
     } else {
@@ -143,11 +156,13 @@ std::string Manifest::name_space() const { return text_at(body, "metadata.namesp
 std::string Manifest::title() const { return fmt::format("{}: {} {}", origin, kind(), name()); }
 
 std::vector<Manifest> parse_manifests(std::string_view text, const std::string& origin) {
-  if (text.size() > kMaxBytes) fail(ExitCode::kBadData, "{}: larger than {}", origin, format_bytes(kMaxBytes));
+  if (text.size() > kMaxBytes)
+    fail(ExitCode::kBadData, "{}: larger than {}", origin, format_bytes(kMaxBytes));
   // yaml-cpp takes a zero byte for the end.
   const size_t zero = text.find('\0');
   if (zero != std::string_view::npos) {
-    fail(ExitCode::kBadData, "{}:{}: found a zero byte", origin, std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(zero), '\n') + 1);
+    fail(ExitCode::kBadData, "{}:{}: found a zero byte", origin,
+         std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(zero), '\n') + 1);
   }
   Builder builder(origin);
   try {
@@ -156,7 +171,8 @@ std::vector<Manifest> parse_manifests(std::string_view text, const std::string& 
     while (parser.HandleNextDocument(builder)) {
     }
   } catch (const YAML::Exception& error) {
-    fail(ExitCode::kBadData, "{}:{}: not YAML: {}", origin, std::max(error.mark.line, 0) + 1, printable(error.msg));
+    fail(ExitCode::kBadData, "{}:{}: not YAML: {}", origin, std::max(error.mark.line, 0) + 1,
+         printable(error.msg));
   }
   std::vector<Manifest> documents = builder.take();
   std::erase_if(documents, [](const Manifest& each) { return each.body.is_null(); });

@@ -59,8 +59,9 @@ std::string DeployTemplates::render(std::string_view name, const Value::Object& 
   const bool is_ours = !is_overridden(name);
   const std::string origin = is_ours ? std::string(name) : (folder_ / name).string();
   try {
-    // Jinja drops a newline at the end of a template.
-    return jinja::Template::parse(text(name), origin).render(context).text + "\n";
+    std::string text = jinja::Template::parse(this->text(name), origin).render(context).text;
+    if (!text.ends_with('\n')) text += '\n';  // Jinja drops one at the end of a template
+    return text;
   } catch (const Error& error) {
     throw Error(is_ours ? ExitCode::kInternal : error.code(), error.what());
   }

@@ -1,6 +1,8 @@
 #include "cli/deploy/deploy_command.h"
 
 #include "base/error.h"
+#include "cli/terminal/terminal.h"
+#include "deploy/lint.h"
 #include "deploy/names.h"
 
 namespace tessera {
@@ -48,6 +50,11 @@ PodSettings DeployCommand::pod_settings() const {
 const std::string& DeployCommand::name_space() const {
   check_label("namespace", namespace_);
   return namespace_;
+}
+
+void DeployCommand::write_manifests(const std::string& text) const {
+  check_manifests(text, name(), templates_.empty() ? ExitCode::kInternal : ExitCode::kBadData);
+  write_output(text);
 }
 
 Value::Object DeployCommand::common_context() const {

@@ -28,6 +28,9 @@ class DeployCommand : public Command {
   // Error(kUsage) for a name that Kubernetes refuses.
   const std::string& name_space() const;
   DeployTemplates templates() const { return DeployTemplates(templates_); }
+  // Writes manifests to standard output once they have passed lint_manifests(): a finding is a bug of the
+  // shipped templates, Error(kInternal), or a mistake in the user's, Error(kBadData).
+  void write_manifests(const std::string& text) const;
   // The variables of every template: namespace and version, the program's.
   Value::Object common_context() const;
 

@@ -12,7 +12,6 @@
 #include "cli/hub_names.h"
 #include "cli/run/plan_machine.h"
 #include "cli/run/plan_search.h"
-#include "cli/terminal/terminal.h"
 #include "deploy/allocatable.h"
 #include "deploy/job_plan.h"
 #include "deploy/names.h"
@@ -115,7 +114,7 @@ class DeployKubernetesCommand : public DeployCommand {
     if (args_.metrics_port) job.pod.port = *args_.metrics_port;
     job.train_arguments = pod_arguments(args_, given_, plan.layout, plan.step_rows, job.name);
     job.about = about(plan, instance, job);
-    write_output(job_documents(templates(), job, random_token()));
+    write_manifests(job_documents(templates(), job, random_token()));
   }
 
  private:

@@ -2,7 +2,6 @@
 #include "cli/deploy/deploy_command.h"
 #include "cli/flag_parser.h"
 #include "cli/run/plan_machine.h"
-#include "cli/terminal/terminal.h"
 #include "deploy/allocatable.h"
 #include "deploy/names.h"
 
@@ -42,7 +41,7 @@ class DeployQueueCommand : public DeployCommand {
     context.push_back({"nodes", nodes_});
     context.push_back({"cpus", nodes_ * node.pod_cpus});
     context.push_back({"memory", fmt::format("{}Mi", nodes_ * (node.pod_memory_bytes >> 20))});
-    write_output(templates().render("queue.yaml.jinja", context));
+    write_manifests(templates().render("queue.yaml.jinja", context));
   }
 
  private:

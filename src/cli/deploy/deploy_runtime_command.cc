@@ -3,7 +3,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/deploy/deploy_command.h"
-#include "cli/terminal/terminal.h"
 #include "comm/world.h"
 #include "deploy/names.h"
 
@@ -69,7 +68,7 @@ class DeployRuntimeCommand : public DeployCommand {
     }
     runtime.storage = fmt::format("{}Gi", std::max<int64_t>(1, parse_bytes(storage_).value() >> 30));
     if (secrets_) runtime.secrets = secrets(runtime.pod);
-    write_output(runtime_documents(templates(), runtime));
+    write_manifests(runtime_documents(templates(), runtime));
   }
 
  private:

@@ -1,0 +1,61 @@
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/data/text_input.h"
+#include "cli/deploy/deploy_command.h"
+#include "cli/terminal/terminal.h"
+#include "deploy/lint.h"
+
+namespace tessera {
+namespace {
+
+class DeployLintCommand : public DeployCommand {
+ public:
+  std::string name() const override { return "deploy lint"; }
+  std::string summary() const override { return "Check manifests for what no schema says"; }
+  std::string usage() const override { return "FILE..."; }
+  std::string description() const override {
+    return "Checks YAML files against rules of admission webhooks and controllers, and what refers to what "
+           "among all files "
+           "together; docs/kubernetes.md lists the rules. What `tessera deploy` writes has passed them. "
+           "Exits with code 65 "
+           "if there is a finding.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera deploy lint job.yaml runtime.yaml queue.yaml",
+            "tessera deploy kubernetes run.yaml | tessera deploy lint -"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    Flag& files = table->add("files", &files_, "Files to check; - is standard input.");
+    files.value_name = "FILE...";
+    files.positional = true;
+    files.required = true;
+  }
+
+  void run(FlagTable*) override {
+    std::vector<Manifest> manifests;
+    for (const std::string& file : files_) {
+      const std::string origin = file == "-" ? "standard input" : file;
+      for (Manifest& each : parse_manifests(read_input(file), origin)) manifests.push_back(std::move(each));
+    }
+    const std::vector<std::string> findings = lint_manifests(manifests);
+    for (const std::string& finding : findings) print("{}\n", finding);
+    flush_output();
+    const auto num_manifests = static_cast<int64_t>(manifests.size());
+    if (findings.empty()) {
+      print("{}, no finding\n", format_count(num_manifests, "document"));
+    } else {
+      fail(ExitCode::kBadData, "{} in {}", format_count(std::ssize(findings), "finding"),
+           format_count(num_manifests, "document"));
+    }
+  }
+
+ private:
+  std::vector<std::string> files_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_deploy_lint_command() { return std::make_unique<DeployLintCommand>(); }
+
+}  // namespace tessera

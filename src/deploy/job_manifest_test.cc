@@ -1,0 +1,189 @@
+#include "deploy/job_manifest.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "deploy/lint.h"
+#include "deploy/lint_rules.h"
+#include "deploy/manifest.h"
+
+namespace tessera {
+namespace {
+
+using testing::ElementsAre;
+
+JobSettings small_job(JobKind kind) {
+  JobSettings job;
+  job.pod.image = "tessera:1";
+  job.kind = kind;
+  job.name = "small";
+  job.num_nodes = 3;
+  job.local_world_size = 2;
+  job.size = {62, int64_t{400} << 30};
+  job.grace = grace_periods(1'000'000'000, 500e6, 1, false);
+  job.pod.pod_grace_s = job.grace.pod_s;
+  job.train_arguments = {"--model=org/name", "--dataset=org/rows"};
+  job.instance = "r7i.16xlarge";
+  job.queue = "training";
+  job.about = {"A job."};
+  return job;
+}
+
+std::vector<Manifest> documents(const JobSettings& job) {
+  return parse_manifests(job_documents(DeployTemplates(), job, "0123456789abcdef"), "job");
+}
+
+// The pod of a JobSet or Job.
+const Value& pod_of(const std::vector<Manifest>& all) {
+  const std::vector<PodTemplate> pods = pod_templates(all.back());
+  EXPECT_EQ(pods.size(), 1u);
+  return *pods.at(0).value;
+}
+
+std::string variable(const Value& pod, std::string_view name) {
+  for (const Value& each : list_at(pod, "spec.containers.0.env")) {
+    if (text_at(each, "name") == name) {
+      const std::string value = text_at(each, "value");
+      return value.empty() ? text_at(each, "valueFrom.fieldRef.fieldPath") : value;
+    }
+  }
+  return "";
+}
+
+TEST(JobManifest, EveryKindHasItsDocumentsAndNoFinding) {
+  for (const JobKindName& kind : kJobKinds) {
+    const std::vector<Manifest> all = documents(small_job(kind.kind));
+    std::vector<std::string> kinds;
+    for (const Manifest& each : all) kinds.push_back(each.kind());
+    if (kind.kind == JobKind::kJob) {
+      EXPECT_THAT(kinds, ElementsAre("Secret", "NetworkPolicy", "PodDisruptionBudget", "Service", "Job"));
+    } else {
+      EXPECT_THAT(kinds, ElementsAre("Secret", "NetworkPolicy", "PodDisruptionBudget",
+                                     kind.kind == JobKind::kJobSet ? "JobSet" : "TrainJob"));
+    }
+    EXPECT_THAT(lint_manifests(all), ElementsAre()) << kind.name;
+  }
+}
+
+TEST(JobManifest, JobsWithoutKubeflowTrainerHaveItsVariables) {
+  const std::vector<Manifest> set = documents(small_job(JobKind::kJobSet));
+  EXPECT_EQ(variable(pod_of(set), "PET_NNODES"), "3");
+  EXPECT_EQ(variable(pod_of(set), "PET_NPROC_PER_NODE"), "2");
+  EXPECT_EQ(variable(pod_of(set), "PET_MASTER_ADDR"), "small-node-0-0.small");
+  EXPECT_EQ(variable(pod_of(set), "PET_NODE_RANK"),
+            "metadata.annotations['batch.kubernetes.io/job-completion-index']");
+  EXPECT_EQ(variable(pod_of(set), "TESSERA_RESTART_ATTEMPT"),
+            "metadata.labels['jobset.sigs.k8s.io/restart-attempt']");
+  const std::vector<Manifest> job = documents(small_job(JobKind::kJob));
+  EXPECT_EQ(variable(pod_of(job), "PET_MASTER_ADDR"), "small-0.small");
+  EXPECT_EQ(variable(pod_of(job), "TESSERA_RESTART_ATTEMPT"), "") << "nobody sets the label";
+}
+
+TEST(JobManifest, PatchesAreThoseOfTheTrainersVersion) {
+  const Value old = documents(small_job(JobKind::kTrainerV21)).back().body;
+  EXPECT_NE(value_at(old, "spec.podTemplateOverrides.0.spec.volumes.0.secret"), nullptr);
+  EXPECT_EQ(value_at(old, "spec.runtimePatches"), nullptr);
+  constexpr const char* kPod =
+      "spec.runtimePatches.0.trainingRuntimeSpec.template.spec.replicatedJobs.0.template.spec.template.spec";
+  const Value v22 = documents(small_job(JobKind::kTrainerV22)).back().body;
+  EXPECT_NE(value_at(*value_at(v22, kPod), "volumes.0.secret"), nullptr);
+  EXPECT_EQ(value_at(*value_at(v22, kPod), "terminationGracePeriodSeconds"), nullptr)
+      << "v2.2 cannot patch it";
+  const Value v23 = documents(small_job(JobKind::kTrainerV23)).back().body;
+  EXPECT_EQ(text_at(*value_at(v23, kPod), "terminationGracePeriodSeconds"), "50");
+}
+
+TEST(JobManifest, ASecretOfTheUserIsNotWritten) {
+  JobSettings job = small_job(JobKind::kJobSet);
+  job.rendezvous_secret = "mine";
+  const std::vector<Manifest> all = documents(job);
+  EXPECT_EQ(all.front().kind(), "NetworkPolicy");
+  EXPECT_EQ(text_at(pod_of(all), "spec.volumes.2.secret.secretName"), "mine");
+  EXPECT_EQ(text_at(documents(small_job(JobKind::kJob)).front().body, "stringData.secret"),
+            "0123456789abcdef");
+}
+
+TEST(JobManifest, OneNodeNeedsNoBudgetAndNoZone) {
+  JobSettings job = small_job(JobKind::kJobSet);
+  job.num_nodes = 1;
+  const std::vector<Manifest> all = documents(job);
+  for (const Manifest& each : all) EXPECT_NE(each.kind(), "PodDisruptionBudget");
+  EXPECT_EQ(value_at(pod_of(all), "spec.affinity.podAffinity"), nullptr);
+}
+
+// Whatever the text, it arrives as one argument and changes nothing else of the document.
+TEST(JobManifest, TextOfTheUserStaysText) {
+  for (const char* text :
+       {"a: b", "x\" # y", "'", "{{ 1 + 1 }}", "{% raw %}", "- c", "&a", "*a", "!!int 3", "\\n", "yes",
+        "0440", "\xc3\xa4\xe2\x82\xac", "| kind", "---", "null", "1e3", "#"}) {
+    for (const JobKindName& kind : kJobKinds) {
+      JobSettings job = small_job(kind.kind);
+      job.train_arguments = {text};
+      job.pod.image = text;
+      job.about = {text};
+      const std::vector<Manifest> all = documents(job);
+      ASSERT_EQ(all.size(), documents(small_job(kind.kind)).size()) << text;
+      const bool trains = is_trainer(kind.kind);
+      const Value& container =
+          trains ? *value_at(all.back().body, "spec.trainer") : *value_at(pod_of(all), "spec.containers.0");
+      EXPECT_EQ(list_at(container, "args").back(), Value(text)) << text;
+      EXPECT_EQ(*container.find("image"), Value(text)) << text;
+    }
+  }
+}
+
+TEST(JobManifest, SuffixesAreThoseOfTheLongestHostName) {
+  EXPECT_EQ(pod_suffix(JobKind::kTrainerV21, 4), "-node-0-3");
+  EXPECT_EQ(pod_suffix(JobKind::kJobSet, 128), "-node-0-127");
+  EXPECT_EQ(pod_suffix(JobKind::kJob, 1), "-0");
+}
+
+TEST(RuntimeManifest, HasWhatItsJobsNeedInEveryForm) {
+  for (const JobKindName& kind : kJobKinds) {
+    RuntimeSettings runtime;
+    runtime.pod.image = "tessera:1";
+    runtime.storage_class = "fsx";
+    if (is_trainer(kind.kind)) runtime.trainer = kind.kind;
+    std::string text = runtime_documents(DeployTemplates(), runtime);
+    EXPECT_EQ(text, runtime_documents(DeployTemplates(), runtime)) << "the same every time";
+    EXPECT_EQ(text.find("kind: Secret"), std::string::npos);
+    text += "---\n" + job_documents(DeployTemplates(), small_job(kind.kind), "0123456789abcdef");
+    EXPECT_THAT(lint_manifests(parse_manifests(text, "all")), ElementsAre()) << kind.name;
+    EXPECT_EQ(text.find("ClusterTrainingRuntime") != std::string::npos, is_trainer(kind.kind));
+  }
+}
+
+TEST(RuntimeManifest, ClaimsAVolumeThatExists) {
+  RuntimeSettings runtime;
+  runtime.pod.image = "tessera:1";
+  runtime.volume = RuntimeVolume{"nfs", "NFS", "10.0.0.5", "/export", "", "", {}, {"hard"}};
+  runtime.secrets = {{"hf-token", "hf_x"}};
+  const std::vector<Manifest> all = parse_manifests(runtime_documents(DeployTemplates(), runtime), "runtime");
+  EXPECT_THAT(lint_manifests(all), ElementsAre());
+  for (const Manifest& each : all) {
+    if (each.kind() == "PersistentVolume") {
+      EXPECT_EQ(text_at(each.body, "spec.nfs.server"), "10.0.0.5");
+    }
+    if (each.kind() == "PersistentVolumeClaim") {
+      EXPECT_EQ(text_at(each.body, "spec.volumeName"), "training-training-data");
+    }
+    if (each.kind() == "Secret") {
+      EXPECT_EQ(text_at(each.body, "stringData.token"), "hf_x");
+    }
+  }
+}
+
+TEST(RandomToken, IsLongAndNeverTheSame) {
+  std::set<std::string> tokens;
+  for (int i = 0; i < 100; ++i) {
+    const std::string token = random_token();
+    EXPECT_EQ(token.size(), 64u);
+    EXPECT_EQ(token.find_first_not_of("0123456789abcdef"), std::string::npos);
+    EXPECT_TRUE(tokens.insert(token).second);
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,98 @@
+#include "deploy/job_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "expect_error.h"
+
+namespace tessera {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+JobPlan plan(const char* preset, const char* instance_name, int num_nodes, int ranks,
+             TrainingArguments args = {}) {
+  const std::vector<Instance> catalogue = shipped_catalogue();
+  const Instance& instance = find_instance(catalogue, instance_name);
+  ModelConfig config = preset_config(preset);
+  if (config.vocab_size == 0) config.vocab_size = 32000;
+  JobPlanRequest request;
+  request.args = &args;
+  request.config = &config;
+  request.instance = &instance;
+  const Allocatable node = allocatable_of(instance);
+  request.pod = {node.pod_cpus, node.pod_memory_bytes};
+  request.options.num_nodes = num_nodes;
+  request.options.local_world_size = ranks;
+  return plan_job(request);
+}
+
+TEST(JobPlan, KeepsTheRowsOfAStepAndFitsThePod) {
+  const JobPlan found = plan("llama3-8b", "r7i.16xlarge", 4, 1);
+  EXPECT_EQ(found.step_rows, 32) << "8 rows on each of 4 ranks";
+  EXPECT_EQ(found.layout.micro_batch_rows * found.layout.accumulation * 4, 32);
+  EXPECT_EQ(found.layout.world_size(), 4);
+  EXPECT_GE(found.layout.zero_stage, 2);
+  EXPECT_LE(found.forecast.memory.node_bytes(), 464 * kGiB);
+  EXPECT_GT(found.forecast.disk.checkpoint_bytes, 80 * kGiB);
+  EXPECT_TRUE(found.forecast.time);
+  EXPECT_NEAR(found.usd_per_hour, 4 * 4.2336, 1e-9);
+}
+
+TEST(JobPlan, RefusesAModelThatDoesNotFitWithThePlannersReasons) {
+  const Error error = error_of([] { plan("llama3-8b", "c7i.8xlarge", 1, 1); });
+  EXPECT_EQ(error.code(), ExitCode::kBadConfig);
+  const std::string text = error.what();
+  EXPECT_EQ(text.find("c7i.8xlarge with "), 0u) << text;
+  EXPECT_NE(text.find("GiB"), std::string::npos) << text;
+  EXPECT_NE(text.find("nodes"), std::string::npos) << "what would fit: " << text;
+}
+
+TEST(JobPlan, RefusesMoreRanksThanRows) {
+  TrainingArguments args;
+  args.global_batch_size = 2;
+  args.per_device_train_batch_size = 1;
+  EXPECT_EQ(error_of([&] { plan("15m", "r7i.16xlarge", 4, 1, args); }).code(), ExitCode::kBadConfig);
+}
+
+TEST(JobPlan, UnknownInstancesHaveAHint) {
+  const std::vector<Instance> catalogue = shipped_catalogue();
+  const auto refused = [&](const char* name, const char* message) {
+    expect_error(ExitCode::kUsage, {message}, [&] { find_instance(catalogue, name); });
+  };
+  refused("r7i.16xlarg", "unknown instance type 'r7i.16xlarg'; did you mean r7i.16xlarge?");
+  refused("r7i.17xlarge", "the catalogue has r7i.xlarge, r7i.2xlarge");
+  refused("p5.48xlarge", "the catalogue has the families");
+  refused("", "the catalogue has the families");
+  EXPECT_EQ(find_instance(catalogue, "c7i.48xlarge").num_vcpus, 192);
+}
+
+TEST(JobPlan, NodesOfNoKnownTypeAreWhatTheirPodsHave) {
+  const Instance node = unknown_instance(shipped_catalogue(), 32, 100 * kGiB);
+  EXPECT_EQ(node.name, "");
+  EXPECT_EQ(node.facts.num_cores, 16);
+  EXPECT_EQ(node.memory_bytes, 100 * kGiB);
+}
+
+TEST(GracePeriods, AreLongEnoughForACheckpointAndEachLongerThanTheOneBefore) {
+  const GracePeriods small = grace_periods(int64_t{1'000'000'000}, 500e6, 1, false);
+  EXPECT_NEAR(small.needed_s, 3, 1e-9);
+  EXPECT_EQ(small.run_s, 30);
+  EXPECT_EQ(small.launch_s, 40);
+  EXPECT_EQ(small.pod_s, 50);
+  const GracePeriods large = grace_periods(int64_t{100'000'000'000}, 500e6, 4, false);
+  EXPECT_EQ(large.run_s, 255) << "204 s are four fifths of it";
+  EXPECT_FALSE(large.is_short);
+}
+
+TEST(GracePeriods, StayWithinTheNoticeOfASpotInstance) {
+  const GracePeriods spot = grace_periods(int64_t{100'000'000'000}, 500e6, 4, true);
+  EXPECT_EQ(spot.pod_s, kSpotGraceSeconds);
+  EXPECT_EQ(spot.run_s, 90);
+  EXPECT_TRUE(spot.is_short);
+  const GracePeriods huge = grace_periods(int64_t{1} << 50, 1, 4, false);
+  EXPECT_EQ(huge.pod_s, kMostGraceSeconds);
+  EXPECT_TRUE(huge.is_short);
+}
+
+}  // namespace
+}  // namespace tessera
