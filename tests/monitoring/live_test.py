@@ -189,7 +189,9 @@ def run_test(tessera, folder, started, throttled_group):
     meeting = free_port()
     agents = [start(f"demo-{node}", [tessera, "launch", "--nnodes", "2", "--node_rank", str(node), "--nproc_per_node", "1",
                                      "--rdzv_endpoint", f"127.0.0.1:{meeting}", "--max_restarts", "5",
-                                     *train("demo", ports[node], "--health_timeout", "2", "--num_threads", "1",
+                                     # A stopped rank would be restarted after five seconds.
+                                     "--rdzv_conf", "heartbeat_timeout=60",
+                                     *train("demo", ports[node], "--health_timeout", "6", "--num_threads", "1",
                                             "--gradient_accumulation_steps", "20")]) for node in range(2)]
     # Weights of 1e30 after the first step; ten steps of a second until the run ends.
     start("diverging", [tessera, *train("diverging", ports[2], "--learning_rate", "1e30", "--loss_spike_policy", "skip", "--num_threads", "1",
