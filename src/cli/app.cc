@@ -167,6 +167,8 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_deploy_kubernetes_command());
   all.push_back(make_deploy_runtime_command());
   all.push_back(make_deploy_queue_command());
+  all.push_back(make_deploy_dashboards_command());
+  all.push_back(make_deploy_alerts_command());
   all.push_back(make_deploy_lint_command());
   all.push_back(make_deploy_templates_command());
   all.push_back(make_config_show_command());

@@ -83,6 +83,8 @@ std::unique_ptr<Command> make_deploy_cluster_command();
 std::unique_ptr<Command> make_deploy_kubernetes_command();
 std::unique_ptr<Command> make_deploy_runtime_command();
 std::unique_ptr<Command> make_deploy_queue_command();
+std::unique_ptr<Command> make_deploy_dashboards_command();
+std::unique_ptr<Command> make_deploy_alerts_command();
 std::unique_ptr<Command> make_deploy_lint_command();
 std::unique_ptr<Command> make_deploy_templates_command();
 std::unique_ptr<Command> make_config_show_command();

@@ -5,19 +5,37 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace tessera {
 
-// Pages that were wanted on another NUMA node and had to be taken from this one since the machine started.
-struct NumaMisses {
+// Of every NUMA node, in ascending order.
+struct NumaMemory {
   int node = 0;
-  int64_t pages = 0;
+  int64_t free_bytes = 0;
+  // Wanted on another node and taken from this one, since the machine started.
+  int64_t missed_pages = 0;
 };
-std::vector<NumaMisses> numa_misses(const std::filesystem::path& root = "/");
+std::vector<NumaMemory> numa_memory(const std::filesystem::path& root = "/");
 
-// TCP segments sent again, in this process's network namespace.
-std::optional<int64_t> tcp_retransmits(const std::filesystem::path& root = "/");
+// In this process's network namespace.
+struct TcpSegments {
+  int64_t sent = 0;  // not counting those sent again
+  int64_t sent_again = 0;
+};
+std::optional<TcpSegments> tcp_segments(const std::filesystem::path& root = "/");
+
+// A counter of an EFA, InfiniBand or RoCE adapter under the kernel's name and in its units ("port_xmit_data"
+// counts words of 4 bytes, "tx_bytes" bytes).
+struct RdmaCounter {
+  std::string device, port, name;
+  int64_t value = 0;
+};
+std::vector<RdmaCounter> rdma_counters(const std::filesystem::path& root = "/");
+
+// Mean clock of the machine's processors now; nullopt where /proc/cpuinfo has none.
+std::optional<double> cpu_frequency_hertz(const std::filesystem::path& root = "/");
 
 // What this process has read from and written to storage, not counting the page cache; nullopt if the kernel
 // does not say.

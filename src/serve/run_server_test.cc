@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -16,6 +17,7 @@
 #include "support/metrics_text.h"
 #include "support/web_client.h"
 #include "test_folder.h"
+#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {
@@ -73,6 +75,18 @@ TEST_F(RunServerTest, MetricsAreServedInBothFormats) {
       web_get(port, "/metrics", "Accept: application/openmetrics-text;version=1.0.0,*/*;q=0.1\r\n");
   EXPECT_THAT(open_metrics, HasSubstr("application/openmetrics-text; version=1.0.0; charset=utf-8"));
   EXPECT_EQ(parse_metrics(body_of(open_metrics), true).at("tessera_train_loss"), 3.25);
+}
+
+TEST_F(RunServerTest, ASignalIsServedUntilTheProcessEnds) {
+  const auto server = open();
+  const StopSignals signals;
+  const auto served = [&](const std::string& name) {
+    return parse_metrics(body_of(web_get(server->web().port(), "/metrics")), false).at(name);
+  };
+  EXPECT_EQ(served("tessera_stop_requested"), 0);
+  EXPECT_EQ(served("tessera_progress_limit_seconds"), 3600);
+  ::raise(SIGTERM);
+  EXPECT_EQ(served("tessera_stop_requested"), 1);
 }
 
 TEST_F(RunServerTest, ReadyAfterTheFirstStep) {

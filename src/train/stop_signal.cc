@@ -76,6 +76,6 @@ StopSignals::~StopSignals() {
   handling = false;
 }
 
-int StopSignals::received() const { return first_signal; }
+int StopSignals::received() { return first_signal; }
 
 }  // namespace tessera

@@ -15,8 +15,8 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The first signal received, 0 = none.
-  int received() const;
+  // The first signal received, 0 = none; after its lifetime that of the last one. Any thread may ask.
+  static int received();
 
  private:
   struct sigaction former_interrupt_ = {};

@@ -31,6 +31,8 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
     {"tessera_skipped_steps_total", kCounter, "",
      "Steps whose update was skipped, for a loss spike or values that are not finite."},
     {"tessera_loss_spikes_total", kCounter, "", "Steps whose loss or gradient norm stood out."},
+    {"tessera_nonfinite_steps_total", kCounter, "",
+     "Steps whose loss or gradient norm was not finite and whose update was skipped."},
     {"tessera_mfu_ratio", kGauge, "",
      "Model FLOPs utilization of the last step: FLOPs over the arithmetic peak."},
     {"tessera_flops", kGauge, "",
@@ -44,6 +46,8 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
      "Time that a rank computed in the last step beyond the median of the ranks."},
     {"tessera_rank_compute_seconds", kGauge, "rank",
      "Time that a rank computed in the last step, without waiting."},
+    {"tessera_rank_wait_seconds", kGauge, "rank",
+     "Time that a rank waited for the others and the network during the passes of the last step."},
     {"tessera_checkpoint_age_seconds", kGauge, "",
      "Time since the last complete checkpoint, or since the start if there is none."},
     {"tessera_checkpoint_seconds", kGauge, "phase",
@@ -59,6 +63,12 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
      "How often the agents of tessera launch have restarted the ranks."},
     {"tessera_last_step_age_seconds", kGauge, "",
      "Time since a step was finished; where none was, since the start."},
+    {"tessera_progress_age_seconds", kGauge, "",
+     "Time since the run last made progress: a step, or part of loading, an evaluation or a checkpoint."},
+    {"tessera_progress_limit_seconds", kGauge, "",
+     "The age of the last progress above which /healthz answers 503."},
+    {"tessera_stop_requested", kGauge, "",
+     "1 once SIGTERM or SIGINT has asked this process to stop, else 0."},
     {"tessera_memory_bytes", kGauge, "kind",
      "Memory: kind=used and kind=limit of the control group or the machine, kind=resident and kind=peak of "
      "this "
@@ -72,16 +82,26 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
      "Payload that this rank sent to and received from other nodes."},
     {"tessera_cpu_throttled_seconds_total", kCounter, "",
      "Time for which the CPU quota of the control group has stopped the threads."},
+    {"tessera_cpu_frequency_hertz", kGauge, "",
+     "Clock of the machine's processors now, their mean; only where the kernel knows it."},
+    {"tessera_numa_free_bytes", kGauge, "numa_node", "Free memory of a NUMA node of the machine."},
     {"tessera_numa_miss_pages_total", kCounter, "numa_node",
      "Pages taken from a NUMA node because the wanted one was full, by any process since the machine "
      "started."},
+    {"tessera_tcp_segments_sent_total", kCounter, "",
+     "TCP segments sent, not counting those sent again, by any process of this network namespace."},
     {"tessera_tcp_retransmits_total", kCounter, "",
      "TCP segments sent again, by any process of this network namespace."},
+    {"tessera_rdma_counter_total", kCounter, "device, port, counter",
+     "Counters of EFA, InfiniBand and RoCE adapters under the kernel's names and in its units, where there "
+     "are "
+     "any."},
     {"tessera_disk_read_bytes_total", kCounter, "", "What this process has read from storage."},
     {"tessera_disk_written_bytes_total", kCounter, "", "What this process has written to storage."},
     {"tessera_disk_free_bytes", kGauge, "", "Free space of the file system of output_dir."},
+    {"tessera_disk_size_bytes", kGauge, "", "Size of the file system of output_dir."},
 });
-static_assert(kTable.size() == static_cast<size_t>(Metric::kDiskFreeBytes) + 1);
+static_assert(kTable.size() == static_cast<size_t>(Metric::kDiskSizeBytes) + 1);
 
 }  // namespace
 

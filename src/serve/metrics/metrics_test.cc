@@ -77,12 +77,13 @@ MetricsText written(const RunMetrics& metrics) {
 TEST(RunMetrics, ShowTheLastStepAndAddUpTheOthers) {
   RunMetrics metrics(3);
   EXPECT_FALSE(written(metrics).types.contains("tessera_train_loss"));
-  const std::vector<RankStep> ranks = {{.compute_s = 1}, {.compute_s = 1.5}, {.compute_s = 4}};
+  const std::vector<RankStep> ranks = {{.compute_s = 1}, {.compute_s = 1.5, .wait_s = 2.5}, {.compute_s = 4}};
   for (int64_t number = 1; number <= 3; ++number) {
     StepMetrics of_step = step(number, 0.02);
     of_step.ranks = ranks;
     of_step.skipped = number == 2;
     of_step.loss_spike = number >= 2;
+    if (number == 2) of_step.grad_norm = std::numeric_limits<double>::infinity();
     metrics.on_step(of_step);
   }
   EvalResult eval;
@@ -99,6 +100,7 @@ TEST(RunMetrics, ShowTheLastStepAndAddUpTheOthers) {
   EXPECT_EQ(text.at("tessera_mfu_ratio"), 0.5);
   EXPECT_EQ(text.at("tessera_skipped_steps_total"), 1);
   EXPECT_EQ(text.at("tessera_loss_spikes_total"), 2);
+  EXPECT_EQ(text.at("tessera_nonfinite_steps_total"), 1);
   EXPECT_EQ(text.at("tessera_log_warnings_total"), 1);
   EXPECT_EQ(text.at(R"(tessera_step_seconds_count{phase="all"})"), 3);
   EXPECT_DOUBLE_EQ(text.at(R"(tessera_step_seconds_sum{phase="products"})"), 0.03);
@@ -106,6 +108,7 @@ TEST(RunMetrics, ShowTheLastStepAndAddUpTheOthers) {
   EXPECT_EQ(text.at(R"(tessera_rank_lag_seconds{rank="0"})"), -0.5);
   EXPECT_EQ(text.at(R"(tessera_rank_lag_seconds{rank="2"})"), 2.5);
   EXPECT_EQ(text.at(R"(tessera_rank_compute_seconds{rank="2"})"), 4);
+  EXPECT_EQ(text.at(R"(tessera_rank_wait_seconds{rank="1"})"), 2.5);
   EXPECT_EQ(text.at(R"(tessera_checkpoint_seconds{phase="stall"})"), 0.25);
   EXPECT_EQ(text.at("tessera_checkpoints_total"), 1);
   EXPECT_EQ(text.at("tessera_checkpoint_failures_total"), 1);

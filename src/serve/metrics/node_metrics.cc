@@ -10,6 +10,7 @@
 #include "platform/memory_info.h"
 #include "platform/system_counters.h"
 #include "serve/metrics/metric_table.h"
+#include "train/stop_signal.h"
 
 namespace tessera {
 namespace {
@@ -35,13 +36,27 @@ void write_system(const std::filesystem::path& output_dir, Exposition* out) {
   if (const std::optional<double> throttled_s = cgroup_throttled_s()) {
     write_one(out, Metric::kCpuThrottledSecondsTotal, *throttled_s);
   }
-  const std::vector<NumaMisses> misses = numa_misses();
-  if (!misses.empty()) out->family(info_of(Metric::kNumaMissPagesTotal));
-  for (const NumaMisses& of_node : misses) {
-    out->sample(static_cast<double>(of_node.pages), {{"numa_node", std::to_string(of_node.node)}});
+  if (const std::optional<double> hertz = cpu_frequency_hertz()) {
+    write_one(out, Metric::kCpuFrequencyHertz, *hertz);
   }
-  if (const std::optional<int64_t> segments = tcp_retransmits()) {
-    write_one(out, Metric::kTcpRetransmitsTotal, static_cast<double>(*segments));
+  const std::vector<NumaMemory> nodes = numa_memory();
+  if (!nodes.empty()) out->family(info_of(Metric::kNumaFreeBytes));
+  for (const NumaMemory& node : nodes) {
+    out->sample(static_cast<double>(node.free_bytes), {{"numa_node", std::to_string(node.node)}});
+  }
+  if (!nodes.empty()) out->family(info_of(Metric::kNumaMissPagesTotal));
+  for (const NumaMemory& node : nodes) {
+    out->sample(static_cast<double>(node.missed_pages), {{"numa_node", std::to_string(node.node)}});
+  }
+  if (const std::optional<TcpSegments> segments = tcp_segments()) {
+    write_one(out, Metric::kTcpSegmentsSentTotal, static_cast<double>(segments->sent));
+    write_one(out, Metric::kTcpRetransmitsTotal, static_cast<double>(segments->sent_again));
+  }
+  const std::vector<RdmaCounter> counters = rdma_counters();
+  if (!counters.empty()) out->family(info_of(Metric::kRdmaCounterTotal));
+  for (const RdmaCounter& counter : counters) {
+    out->sample(static_cast<double>(counter.value),
+                {{"device", counter.device}, {"port", counter.port}, {"counter", counter.name}});
   }
   if (const std::optional<DiskTraffic> traffic = disk_traffic()) {
     write_one(out, Metric::kDiskReadBytesTotal, static_cast<double>(traffic->read_bytes));
@@ -49,7 +64,9 @@ void write_system(const std::filesystem::path& output_dir, Exposition* out) {
   }
   std::error_code missing;  // output_dir appears with the first step
   const std::filesystem::space_info space = std::filesystem::space(output_dir, missing);
-  if (!missing) write_one(out, Metric::kDiskFreeBytes, static_cast<double>(space.available));
+  if (missing) return;
+  write_one(out, Metric::kDiskFreeBytes, static_cast<double>(space.available));
+  write_one(out, Metric::kDiskSizeBytes, static_cast<double>(space.capacity));
 }
 
 }  // namespace
@@ -71,7 +88,11 @@ void NodeMetrics::write(Exposition* out) const {
                   {"ranks", std::to_string(world.world_size)}});
   write_one(out, Metric::kStartTimeSeconds, start_time_);
   write_one(out, Metric::kRestartsTotal, world.restart_count);
-  write_one(out, Metric::kLastStepAgeSeconds, health_.report().step_age_s);
+  const RunHealth::Report health = health_.report();
+  write_one(out, Metric::kLastStepAgeSeconds, health.step_age_s);
+  write_one(out, Metric::kProgressAgeSeconds, health.progress_age_s);
+  write_one(out, Metric::kProgressLimitSeconds, health.limit_s);
+  write_one(out, Metric::kStopRequested, StopSignals::received() != 0 ? 1 : 0);
   write_memory(out);
   write_collectives(out);
   write_system(output_dir_, out);

@@ -1,6 +1,7 @@
 #include "serve/metrics/run_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -74,11 +75,11 @@ void RunMetrics::on_step(const StepMetrics& metrics) {
   state_.step = metrics.step;
   state_.last = metrics;
   state_.last->ranks = {};  // they do not outlive this call
-  state_.rank_compute_s.clear();
-  for (const RankStep& rank : metrics.ranks) state_.rank_compute_s.push_back(rank.compute_s);
+  state_.ranks.assign(metrics.ranks.begin(), metrics.ranks.end());
   state_.num_tokens += metrics.num_tokens;
   state_.num_skipped += metrics.skipped ? 1 : 0;
   state_.num_spikes += metrics.loss_spike ? 1 : 0;
+  state_.num_not_finite += std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm) ? 0 : 1;
   for (size_t i = 0; i < kPhases.size(); ++i) state_.phases[i].observe(seconds[i]);
 }
 
@@ -124,6 +125,7 @@ void RunMetrics::write(Exposition* out) const {
   write_value(out, Metric::kTokensTotal, state.num_tokens);
   write_value(out, Metric::kSkippedStepsTotal, state.num_skipped);
   write_value(out, Metric::kLossSpikesTotal, state.num_spikes);
+  write_value(out, Metric::kNonfiniteStepsTotal, state.num_not_finite);
   write_value(out, Metric::kLogWarningsTotal, state.num_warnings);
   write_speed(state, out);
   write_ranks(state, out);
@@ -148,16 +150,19 @@ void RunMetrics::write_speed(const State& state, Exposition* out) const {
 }
 
 void RunMetrics::write_ranks(const State& state, Exposition* out) const {
-  if (state.rank_compute_s.empty()) return;
-  const double middle = median(state.rank_compute_s);
-  for (const Metric metric : {Metric::kRankLagSeconds, Metric::kRankComputeSeconds}) {
+  if (state.ranks.empty()) return;
+  std::vector<double> compute_s;
+  for (const RankStep& rank : state.ranks) compute_s.push_back(rank.compute_s);
+  const double middle = median(compute_s);
+  const auto write_by_rank = [&](Metric metric, const auto& seconds_of) {
     out->family(info_of(metric));
-    for (size_t rank = 0; rank < state.rank_compute_s.size(); ++rank) {
-      const double compute_s = state.rank_compute_s[rank];
-      out->sample(metric == Metric::kRankLagSeconds ? compute_s - middle : compute_s,
-                  {{"rank", std::to_string(rank)}});
+    for (size_t rank = 0; rank < state.ranks.size(); ++rank) {
+      out->sample(seconds_of(state.ranks[rank]), {{"rank", std::to_string(rank)}});
     }
-  }
+  };
+  write_by_rank(Metric::kRankLagSeconds, [&](const RankStep& rank) { return rank.compute_s - middle; });
+  write_by_rank(Metric::kRankComputeSeconds, [](const RankStep& rank) { return rank.compute_s; });
+  write_by_rank(Metric::kRankWaitSeconds, [](const RankStep& rank) { return rank.wait_s; });
 }
 
 void RunMetrics::write_checkpoints(const State& state, Exposition* out) const {

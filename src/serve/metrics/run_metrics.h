@@ -40,10 +40,10 @@ class RunMetrics : public TrainObserver {
     std::optional<int64_t> max_steps;
     int64_t step = 0;
     std::optional<StepMetrics> last;  // without what it refers to
-    std::vector<double> rank_compute_s;
+    std::vector<RankStep> ranks;
     std::optional<double> eval_loss;
     int64_t num_tokens = 0;
-    int64_t num_skipped = 0, num_spikes = 0, num_warnings = 0;
+    int64_t num_skipped = 0, num_spikes = 0, num_not_finite = 0, num_warnings = 0;
     int64_t num_checkpoints = 0, num_failed_checkpoints = 0;
     std::optional<CheckpointUse> checkpoint;
     std::array<TimeHistogram, kNumPhases> phases;

@@ -1,0 +1,71 @@
+#include "cli/deploy/deploy_command.h"
+#include "cli/terminal/terminal.h"
+#include "deploy/names.h"
+
+namespace tessera {
+namespace {
+
+const std::vector<std::string> kDashboards = {"fleet", "run", "rank", "node"};
+
+class DeployDashboardsCommand : public DeployCommand {
+ public:
+  std::string name() const override { return "deploy dashboards"; }
+  std::string summary() const override { return "Write dashboards for Grafana, and how logs reach Loki"; }
+  std::string description() const override {
+    return "Writes ConfigMaps: the dashboards of all jobs, of a run, of its ranks and of its nodes, which "
+           "the "
+           "sidecar of Grafana loads, Loki as a data source, and a configuration of Alloy that collects the "
+           "logs of the jobs' pods. With --dashboard it writes one dashboard as JSON, to be imported by "
+           "hand.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera deploy dashboards | kubectl apply -f -",
+            "tessera deploy dashboards --dashboard run > run.json"};
+  }
+
+  void declare_flags(FlagTable* table) override {
+    declare_common_flags(table);
+    table->add("monitoring_namespace", &monitoring_namespace_, "Namespace of the ConfigMaps.");
+    table->add("loki_url", &loki_url_, "Address of Loki; empty: nothing about logs is written.");
+    std::vector<std::string> choices = kDashboards;
+    choices.insert(choices.begin(), "all");
+    table->add_choice("dashboard", &dashboard_, choices, "Write only this one, as JSON.");
+  }
+
+  void run(FlagTable*) override {
+    check_label("monitoring_namespace", monitoring_namespace_);
+    check_text("loki_url", loki_url_);
+    if (dashboard_ != "all") {
+      write_output(dashboard(dashboard_));
+      return;
+    }
+    Value::Object context = common_context();
+    context.push_back({"monitoring_namespace", monitoring_namespace_});
+    context.push_back({"loki_url", loki_url_});
+    context.push_back({"alloy", loki_url_.empty() ? "" : templates().render("config.alloy.jinja", context)});
+    Value::List dashboards;
+    for (const std::string& name : kDashboards) {
+      dashboards.push_back(Value::Object{{"name", name}, {"text", dashboard(name)}});
+    }
+    context.push_back({"dashboards", std::move(dashboards)});
+    write_output(templates().render("dashboards.yaml.jinja", context));
+  }
+
+ private:
+  // Without the common variables, one of which would hide Jinja's namespace().
+  std::string dashboard(const std::string& name) const {
+    return templates().render("dashboard.json.jinja", {{"dashboard", name}});
+  }
+
+  std::string monitoring_namespace_ = "monitoring";
+  std::string loki_url_ = "http://loki-gateway.monitoring.svc";
+  std::string dashboard_ = "all";
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_deploy_dashboards_command() {
+  return std::make_unique<DeployDashboardsCommand>();
+}
+
+}  // namespace tessera
