@@ -70,7 +70,7 @@ void NodeMetrics::write(Exposition* out) const {
                   {"node", std::to_string(world.node_rank)},
                   {"ranks", std::to_string(world.world_size)}});
   write_one(out, Metric::kStartTimeSeconds, start_time_);
-  write_one(out, Metric::kRestartsTotal, world.restart_count);
+  write_one(out, Metric::kRestartsTotal, static_cast<double>(world.num_restarts()));
   write_one(out, Metric::kLastStepAgeSeconds, health_.report().step_age_s);
   write_memory(out);
   write_collectives(out);
