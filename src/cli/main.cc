@@ -65,8 +65,7 @@ int main(int argc, char** argv) {
     tessera::raise_open_file_limit();
     tessera::set_closed_output(tessera::ClosedOutput::kEndsProgram);
     tessera::install_terminal_cleanup();
-    tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));
-    return static_cast<int>(tessera::ExitCode::kDone);
+    return tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const tessera::PeerError& error) {
     return report(command, error.code(), error.what(), /*caused_by_peer=*/true);
   } catch (const tessera::Error& error) {
