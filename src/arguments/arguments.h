@@ -145,6 +145,7 @@ struct TrainingArguments : DataArguments {
   std::string launch_id;                                           // "" without an agent
   bool is_restart = false;                                         // the agent has started the ranks before
   double agent_grace_s = std::numeric_limits<double>::infinity();  // until the agent kills its ranks
+  int64_t num_restarts = 0;    // World::num_restarts(); set by the command
   bool agent_resumes = false;  // resume_from_checkpoint was set by apply_resume_variable()
 
   std::string deepspeed;  // a DeepSpeed configuration; read by resolve_training_arguments()

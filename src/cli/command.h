@@ -45,6 +45,8 @@ class Command {
   virtual DataArguments* data_arguments() { return nullptr; }
   // Called once, after checking that the required flags are set. Throws Error.
   virtual void run(FlagTable* table) = 0;
+  // What the program ends with after run(): not 0 if the answer to a question is that something is wrong.
+  virtual int exit_code() const { return 0; }
 };
 
 std::unique_ptr<Command> make_init_command();
@@ -55,6 +57,7 @@ std::unique_ptr<Command> make_data_preview_command();
 std::unique_ptr<Command> make_data_stats_command();
 std::unique_ptr<Command> make_train_command();
 std::unique_ptr<Command> make_watch_command();
+std::unique_ptr<Command> make_status_command();
 std::unique_ptr<Command> make_plan_command();
 std::unique_ptr<Command> make_report_command();
 std::unique_ptr<Command> make_eval_command();

@@ -17,6 +17,7 @@
 #include "launch/reports/crash_handler.h"
 #include "launch/reports/crash_report.h"
 #include "launch/reports/rank_report.h"
+#include "launch/reports/termination_log.h"
 #include "platform/cpu.h"
 #include "platform/open_files.h"
 
@@ -29,12 +30,21 @@ bool is_shown_by_rank_0(tessera::ExitCode code) {
   return world && world->rank > 0;
 }
 
+// Whether this process is what its container is for: not one that somebody has started beside it with
+// `kubectl exec`.
+bool is_job_of_container(const std::string& command) {
+  return getpid() == 1 || command == "launch" || command == "train";
+}
+
 // Reports an error in one line, which the agent shows if it started this process as a rank.
-int report(tessera::ExitCode code, const std::string& message, bool caused_by_peer = false) {
+int report(const std::string& command, tessera::ExitCode code, const std::string& message,
+           bool caused_by_peer = false) {
   const bool left = tessera::leave_error_report(
       {.message = message, .code = static_cast<int>(code), .caused_by_peer = caused_by_peer});
   const bool is_shown = (left && tessera::agent_shows_errors(getppid())) || is_shown_by_rank_0(code);
   if (!is_shown) std::fprintf(stderr, "error: %s\n", message.c_str());
+  if (!left && is_job_of_container(command))
+    tessera::leave_termination_message(fmt::format("exit code {}: {}", static_cast<int>(code), message));
   return static_cast<int>(code);
 }
 
@@ -48,21 +58,22 @@ int main(int argc, char** argv) {
     return tessera::run_describe_crash();
   }
   tessera::install_crash_handler("/proc/self/exe", tessera::clear_status_line);
+  const std::string command = argc > 1 ? argv[1] : "";
   try {
     tessera::cpu_features();  // before any thread exists
     tessera::protect_standard_descriptors();
     tessera::raise_open_file_limit();
     tessera::set_closed_output(tessera::ClosedOutput::kEndsProgram);
     tessera::install_terminal_cleanup();
-    tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));
-    return static_cast<int>(tessera::ExitCode::kDone);
+    return tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const tessera::PeerError& error) {
-    return report(error.code(), error.what(), /*caused_by_peer=*/true);
+    return report(command, error.code(), error.what(), /*caused_by_peer=*/true);
   } catch (const tessera::Error& error) {
-    return report(error.code(), error.what());
+    return report(command, error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return report(tessera::ExitCode::kInternal, "out of memory");
+    return report(command, tessera::ExitCode::kInternal, "out of memory");
   } catch (const std::exception& error) {
-    return report(tessera::ExitCode::kInternal, "unexpected: " + tessera::printable(error.what(), 300));
+    return report(command, tessera::ExitCode::kInternal,
+                  "unexpected: " + tessera::printable(error.what(), 300));
   }
 }

@@ -288,6 +288,10 @@ Environment process_environment() {
   };
 }
 
+int restart_attempt(const Environment& environment) {
+  return Variables(environment).number(kRestartAttemptVariable).value_or(0);
+}
+
 World detect_world(const Environment& environment) {
   const Variables variables(environment);
   World world = detect(variables);
@@ -295,6 +299,7 @@ World detect_world(const Environment& environment) {
   world.heartbeat_timeout_ms = variables.number(kHeartbeatTimeoutVariable, 1).value_or(0);
   world.secret = variables.text(kSecretVariable).value_or("");
   world.position_file = variables.text(kPositionVariable).value_or("");
+  world.job_restarts = restart_attempt(environment);
   world.host = host_name();
   return world;
 }

@@ -1,6 +1,7 @@
 // Who this process is among the ranks of a job.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -25,6 +26,7 @@ struct World {
   bool agent_has_store = false;  // the launcher's agent serves the store; otherwise rank 0 does
   std::string run_id;            // names the job; members with another one are refused
   int restart_count = 0;         // of this job; an earlier incarnation counts as another job
+  int job_restarts = 0;          // restart_attempt(): each was a job of its own with restart_count from 0
   std::string secret;            // members of the job must prove that they know it; "": none
   int rendezvous_timeout_s = 0;  // until all ranks have joined, set by the launcher; 0: not set
   int heartbeat_timeout_ms = 0;  // silence that counts as a failure, likewise
@@ -36,6 +38,7 @@ struct World {
   std::string source;  // where this came from: "tessera launch", "torchrun", "Open MPI", "Slurm", ""
 
   bool is_single() const { return world_size == 1; }
+  int64_t num_restarts() const { return int64_t{restart_count} + job_restarts; }
 };
 
 // Seconds, read by detect_world().
@@ -55,6 +58,12 @@ inline constexpr int kNumSnapshotSlots = 4;
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 Environment process_environment();
 
+// How often Kubernetes has recreated all pods of the job: a JobSet's label
+// jobset.sigs.k8s.io/restart-attempt, passed on by the downward API, which leaves the variable empty where
+// there is no label. Error(kBadConfig) if it is not a number.
+inline constexpr const char* kRestartAttemptVariable = "TESSERA_RESTART_ATTEMPT";
+int restart_attempt(const Environment& environment);
+
 // Reads the first of these that is set:
 //   RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, MASTER_ADDR, MASTER_PORT,
 //   TORCHELASTIC_RUN_ID,
@@ -66,8 +75,8 @@ Environment process_environment();
 //   SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID, SLURM_STEP_*: srun with several tasks
 // If none is set, this is a single process. Without MASTER_ADDR, the master is the first node under Slurm;
 // elsewhere a job on one node uses loopback and one on several nodes is refused. Without MASTER_PORT, the
-// port is derived from the job's id. TESSERA_RDZV_TIMEOUT_S, TESSERA_HEARTBEAT_TIMEOUT_MS and
-// TESSERA_RDZV_SECRET apply to all of them.
+// port is derived from the job's id. TESSERA_RDZV_TIMEOUT_S, TESSERA_HEARTBEAT_TIMEOUT_MS,
+// TESSERA_RDZV_SECRET and TESSERA_RESTART_ATTEMPT apply to all of them.
 // Error(kBadConfig) for variables that are missing or contradict each other.
 World detect_world(const Environment& environment = process_environment());
 

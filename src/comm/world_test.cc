@@ -69,6 +69,17 @@ const Values kSlurm = {{"SLURM_JOB_ID", "77"},
                        {"SLURM_STEP_NODELIST", "cn[09-10]"},
                        {"SLURM_JOB_NODELIST", "cn[08-11]"}};
 
+TEST(World, RestartsOfTheJobCountWithThoseOfTheAgent) {
+  EXPECT_EQ(detect(kTorchrun).num_restarts(), 2);
+  EXPECT_EQ(detect(with(kTorchrun, {{"TESSERA_RESTART_ATTEMPT", ""}})).num_restarts(), 2) << "no label";
+  const World world = detect(with(kTorchrun, {{"TESSERA_RESTART_ATTEMPT", "3"}}));
+  EXPECT_EQ(world.num_restarts(), 5);
+  EXPECT_EQ(world.restart_count, 2) << "it identifies a start of this launch";
+  EXPECT_EQ(detect({{"TESSERA_RESTART_ATTEMPT", "4"}}).num_restarts(), 4) << "a single process";
+  EXPECT_THAT(refusal_of({{"TESSERA_RESTART_ATTEMPT", "two"}}),
+              HasSubstr("expected TESSERA_RESTART_ATTEMPT to be a whole number from 0"));
+}
+
 TEST(World, ReadsTheVariablesOfDeepSpeedsLauncher) {
   const World world = detect(kDeepSpeed);
   EXPECT_EQ(world.rank, 3);

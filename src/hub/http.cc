@@ -159,6 +159,9 @@ HttpAnswer HttpConnection::perform(const HttpRequest& request, const Sink& sink)
   set(CURLOPT_USERPWD, request.basic_credentials.empty() ? nullptr : request.basic_credentials.c_str());
   set(CURLOPT_TIMEOUT, static_cast<long>(request.limit.count()));
   set(CURLOPT_HTTPHEADER, lines);
+  curl_slist* const addresses =
+      request.resolved.empty() ? nullptr : curl_slist_append(nullptr, request.resolved.c_str());
+  set(CURLOPT_RESOLVE, addresses);
   set(CURLOPT_RANGE, request.range.empty() ? nullptr : request.range.c_str());
   set(CURLOPT_HEADERFUNCTION, &Transfer::on_header);
   set(CURLOPT_HEADERDATA, &context.transfer);
@@ -174,6 +177,8 @@ HttpAnswer HttpConnection::perform(const HttpRequest& request, const Sink& sink)
   const CURLcode code = curl_easy_perform(curl_);
   set(CURLOPT_HTTPHEADER, static_cast<curl_slist*>(nullptr));
   curl_slist_free_all(lines);
+  set(CURLOPT_RESOLVE, static_cast<curl_slist*>(nullptr));
+  curl_slist_free_all(addresses);
 
   Transfer& transfer = context.transfer;
   long status = 0;

@@ -21,6 +21,7 @@ struct HttpRequest {
   std::string basic_credentials = {};           // "user:password", as Basic authorization; "" = none
   std::optional<std::string> posted_json = {};  // makes it a POST of this body
   std::chrono::seconds limit{0};  // for the whole request; 0 = HubSettings::timeout alone applies
+  std::string resolved = {};      // "host:port:address,...": where the host is; "" = the system is asked
 };
 
 struct HttpAnswer {

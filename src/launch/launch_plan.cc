@@ -35,10 +35,19 @@ void parse_num_nodes(const std::string& text, LaunchPlan* plan) {
   plan->max_nodes = static_cast<int>(*high);
 }
 
-// On nodes without GPUs, Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors.
+bool is_set_by_variable(const LaunchArguments& arguments, const char* flag) {
+  return std::ranges::find(arguments.set_by_variables, flag) != arguments.set_by_variables.end();
+}
+
+// On nodes without GPUs, Kubeflow Trainer sets PET_NPROC_PER_NODE to the number of processors: those of the
+// container's limit, or of its request, which without a limit is nowhere to be seen in the container and
+// somewhat less than the machine has.
 bool is_count_of_processors(int64_t value, const NodeProcessors& node) {
-  return value > 1 && (value == node.num_online || value == std::ssize(node.limits.cpus) ||
-                       value == node.limits.num_processors());
+  constexpr int64_t kMoreThanRanks = 16;
+  const int64_t num_processors = node.limits.num_processors();
+  return value > 1 &&
+         (value == node.num_online || value == std::ssize(node.limits.cpus) || value == num_processors ||
+          (value > kMoreThanRanks && value < num_processors && 2 * value > num_processors));
 }
 
 int parse_ranks_per_node(const LaunchArguments& arguments, const NodeProcessors& node, LaunchPlan* plan) {
@@ -50,10 +59,8 @@ int parse_ranks_per_node(const LaunchArguments& arguments, const NodeProcessors&
          kMaxRanksPerNode, printable(text),
          text == "gpu" || text == "xpu" ? "; ranks compute on processors" : "");
   }
-  const auto& by_variable = arguments.set_by_variables;
-  const bool from_variable =
-      std::find(by_variable.begin(), by_variable.end(), "nproc_per_node") != by_variable.end();
-  if (!from_variable || !is_count_of_processors(*value, node)) return static_cast<int>(*value);
+  if (!is_set_by_variable(arguments, "nproc_per_node") || !is_count_of_processors(*value, node))
+    return static_cast<int>(*value);
   const int num_ranks = num_numa_nodes(node);
   plan->notes.push_back(fmt::format(
       "PET_NPROC_PER_NODE={} is the number of processors and is treated as such: {} with {}{}", *value,
@@ -117,7 +124,8 @@ void place_store(const LaunchArguments& arguments, const FlagTable& table, Launc
   }
   if (table.is_set("master_port") && !(single && arguments.master_port == 0))
     check_port("--master_port", arguments.master_port);
-  plan->master_addr = arguments.master_addr;
+  // The name of a pod appears in the DNS some time after the pod; ranks of a single node need none.
+  if (!single || !is_set_by_variable(arguments, "master_addr")) plan->master_addr = arguments.master_addr;
   if (!single || table.is_set("master_port")) plan->master_port = static_cast<int>(arguments.master_port);
 }
 
@@ -309,6 +317,8 @@ LaunchPlan plan_launch(const LaunchArguments& arguments, const FlagTable& table,
   plan.processors = std::move(assignment.ranks);
   if (!assignment.message.empty()) plan.warnings.push_back(assignment.message);
   plan_program(arguments.command, environment, &plan);
+  if (const int attempt = restart_attempt(environment); attempt > 0)
+    plan.notes.push_back(fmt::format("restart attempt {} of the job: all of its pods are new", attempt));
   return plan;
 }
 

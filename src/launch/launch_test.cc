@@ -271,6 +271,28 @@ TEST(PetVariables, AreDefaultsOfFlags) {
   EXPECT_EQ(plan.max_restarts, 1) << "the flag wins";
 }
 
+// The name of a pod is in the DNS some seconds after it has started; alone it needs none.
+TEST(PetVariables, SingleNodeDoesNotWaitForItsName) {
+  Launch launch;
+  launch.variables = {{"PET_NNODES", "1"},
+                      {"PET_NODE_RANK", "0"},
+                      {"PET_NPROC_PER_NODE", "2"},
+                      {"PET_MASTER_ADDR", "job-node-0-0.job"},
+                      {"PET_MASTER_PORT", "29500"}};
+  EXPECT_EQ(launch.plan().master_addr, "127.0.0.1");
+  EXPECT_EQ(launch.plan().master_port, 29500);
+}
+
+TEST(PetVariables, RestartAttemptOfTheJobIsNoted) {
+  Launch launch;
+  launch.variables = {{"TESSERA_RESTART_ATTEMPT", ""}};
+  EXPECT_THAT(launch.plan().notes, IsEmpty());
+  launch.variables = {{"TESSERA_RESTART_ATTEMPT", "3"}};
+  EXPECT_THAT(launch.plan().notes, ElementsAre("restart attempt 3 of the job: all of its pods are new"));
+  launch.variables = {{"TESSERA_RESTART_ATTEMPT", "-1"}};
+  EXPECT_THAT(launch.error(ExitCode::kBadConfig), HasSubstr("TESSERA_RESTART_ATTEMPT"));
+}
+
 TEST(PetVariables, WrongOnesAreBadConfiguration) {
   Launch launch;
   launch.variables = {{"PET_MAX_RESTARTS", "many"}};
@@ -290,6 +312,15 @@ TEST(PetVariables, NumberOfProcessorsMeansCores) {
   limited.node.limits.quota = 4;
   limited.variables = {{"PET_NPROC_PER_NODE", "4"}};
   EXPECT_EQ(limited.plan().local_world_size, 2);
+
+  Launch requested;  // a pod without a limit that requests less than the machine has
+  requested.node = two_sockets(16, false);
+  requested.variables = {{"PET_NPROC_PER_NODE", "30"}};
+  EXPECT_EQ(requested.plan().local_world_size, 2);
+  Launch half;
+  half.node = two_sockets(16, false);
+  half.variables = {{"PET_NPROC_PER_NODE", "16"}};
+  EXPECT_EQ(half.plan().local_world_size, 16);
 
   Launch flag;
   flag.set("nproc_per_node", "16");

@@ -1,5 +1,6 @@
 #include "platform/cgroup.h"
 
+#include <algorithm>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -18,15 +19,20 @@ std::optional<std::string> first_line(const fs::path& path) {
   return line;
 }
 
-// A whole number; "max" and anything larger than any memory mean no limit.
+// Values larger than any memory mean no limit.
+std::optional<int64_t> finite(std::optional<int64_t> value) {
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max() / 2;
+  return value && *value >= 0 && *value < kNoLimit ? value : std::nullopt;
+}
+
+// A whole number; "max" means no limit.
 std::optional<int64_t> read_limit(const fs::path& path) {
   const std::optional<std::string> line = first_line(path);
   if (!line) return std::nullopt;
   std::istringstream in(*line);
   int64_t value = 0;
-  if (!(in >> value) || value < 0 || value >= std::numeric_limits<int64_t>::max() / 4096 * 4096 / 2)
-    return std::nullopt;
-  return value;
+  if (!(in >> value)) return std::nullopt;
+  return finite(value);
 }
 
 std::optional<int64_t> find_stat(const fs::path& path, const std::string& key) {
@@ -39,6 +45,49 @@ std::optional<int64_t> find_stat(const fs::path& path, const std::string& key) {
 }
 int64_t read_stat(const fs::path& path, const std::string& key) { return find_stat(path, key).value_or(0); }
 
+// Where a hierarchy is mounted, and which of its groups is seen there: "/" unless a container has the mount
+// of its host's hierarchy without a cgroup namespace.
+struct Mount {
+  fs::path folder;
+  fs::path top;
+  bool v2;
+  std::string controllers;  // of v1: "cpu,cpuacct", among other options
+};
+
+// Where systemd and container runtimes mount them.
+std::vector<Mount> usual_mounts(const fs::path& root) {
+  const fs::path base = root / "sys/fs/cgroup";
+  return {{base, "/", true, ""}, {base / "memory", "/", false, "memory"}, {base / "cpu", "/", false, "cpu"}};
+}
+
+// "31 23 0:28 /top /folder rw,relatime shared:7 - cgroup2 cgroup2 rw": proc(5), mountinfo.
+std::vector<Mount> mounts(const fs::path& root) {
+  std::vector<Mount> found;
+  std::ifstream in(root / "proc/self/mountinfo");
+  for (std::string line; std::getline(in, line);) {
+    const size_t dash = line.find(" - cgroup");
+    if (dash == std::string::npos) continue;
+    std::istringstream before(line), after(line.substr(dash + 3));
+    std::string skipped, top, folder, type, source, options;
+    before >> skipped >> skipped >> skipped >> top >> folder;
+    after >> type >> source >> options;
+    if (type == "cgroup2" || type == "cgroup")
+      found.push_back({root / fs::path(folder).relative_path(), top, type == "cgroup2", options});
+  }
+  return found.empty() ? usual_mounts(root) : found;
+}
+
+bool has_controller(const std::string& controllers, const std::string& name) {
+  return ("," + controllers + ",").find("," + name + ",") != std::string::npos;
+}
+
+// The group as seen at the mount; the mount itself if the group is not below what it shows.
+fs::path group_below(const Mount& mount, const std::string& group) {
+  const fs::path below = fs::path(group).lexically_relative(mount.top);
+  const bool is_below = !below.empty() && *below.begin() != ".." && group.find("/..") == std::string::npos;
+  return is_below && below != "." ? below : fs::path();
+}
+
 struct Level {
   fs::path folder;
   bool v2;
@@ -46,28 +95,50 @@ struct Level {
   bool has_cpu;
 };
 
-// Every directory from this process's group up to the root, for each hierarchy.
+// Every directory from this process's group up to the topmost that can be seen, for each hierarchy. In a
+// hybrid system some controllers are v1's and the others v2's: where one is not, its files are missing.
 std::vector<Level> levels(const fs::path& root) {
   std::vector<Level> found;
+  const std::vector<Mount> all = mounts(root);
   std::ifstream in(root / "proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     const auto first = line.find(':');
     const auto second = first == std::string::npos ? std::string::npos : line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
-    fs::path group = fs::path(line.substr(second + 1)).relative_path();
     const bool v2 = controllers.empty();
-    const bool memory = v2 || controllers.find("memory") != std::string::npos;
-    const bool cpu = v2 || ("," + controllers + ",").find(",cpu,") != std::string::npos;
+    const bool memory = v2 || has_controller(controllers, "memory");
+    const bool cpu = v2 || has_controller(controllers, "cpu");
     if (!memory && !cpu) continue;
-    const fs::path base = v2 ? root / "sys/fs/cgroup" : root / "sys/fs/cgroup" / (memory ? "memory" : "cpu");
+    const auto mount = std::find_if(all.begin(), all.end(), [&](const Mount& each) {
+      return each.v2 == v2 && (v2 || has_controller(each.controllers, memory ? "memory" : "cpu"));
+    });
+    if (mount == all.end()) continue;
+    fs::path group = group_below(*mount, line.substr(second + 1));
     for (;;) {
-      found.push_back({base / group, v2, memory, cpu});
+      found.push_back({mount->folder / group, v2, memory, cpu});
       if (group.empty()) break;
       group = group.parent_path();
     }
   }
   return found;
+}
+
+// What the group may have before it is killed, or slowed down until it gives memory back (memory.high). v1
+// also tells the tightest limit of groups further up, which a container may not see.
+std::optional<int64_t> memory_limit(const Level& level) {
+  std::optional<int64_t> least;
+  const auto take = [&](std::optional<int64_t> limit) {
+    if (limit && (!least || *limit < *least)) least = limit;
+  };
+  if (level.v2) {
+    take(read_limit(level.folder / "memory.max"));
+    take(read_limit(level.folder / "memory.high"));
+  } else {
+    take(read_limit(level.folder / "memory.limit_in_bytes"));
+    take(finite(find_stat(level.folder / "memory.stat", "hierarchical_memory_limit")));
+  }
+  return least;
 }
 
 std::optional<double> cpu_quota(const Level& level) {
@@ -96,7 +167,7 @@ CgroupLimits cgroup_limits(const fs::path& root) {
       if (quota && (!limits.cpus || *quota < *limits.cpus)) limits.cpus = quota;
     }
     if (!level.has_memory) continue;
-    const auto limit = read_limit(level.folder / (level.v2 ? "memory.max" : "memory.limit_in_bytes"));
+    const std::optional<int64_t> limit = memory_limit(level);
     if (!limit) continue;
     const int64_t charged =
         read_limit(level.folder / (level.v2 ? "memory.current" : "memory.usage_in_bytes")).value_or(0);

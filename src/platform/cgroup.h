@@ -1,4 +1,4 @@
-// Limits set by this process's control groups (v2 and v1), the tightest of all levels.
+// Limits set by this process's control groups (v2, v1, and both side by side), the tightest of all levels.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,13 @@ namespace tessera {
 
 struct CgroupLimits {
   std::optional<double> cpus;           // CPU time per unit of wall time: quota / period
-  std::optional<int64_t> memory_bytes;  // memory.max, memory.limit_in_bytes
+  std::optional<int64_t> memory_bytes;  // memory.max, memory.high, memory.limit_in_bytes
   // Used at the level with the least left, not counting page cache that can be dropped.
   std::optional<int64_t> memory_used_bytes;
 };
 
-// `root` stands for "/" in tests: <root>/proc/self/cgroup, <root>/sys/fs/cgroup.
+// `root` stands for "/" in tests: <root>/proc/self/cgroup and mountinfo, <root>/sys/fs/cgroup where that does
+// not name mounts.
 CgroupLimits cgroup_limits(const std::filesystem::path& root = "/");
 
 // Processes of this process's memory cgroup that the kernel's OOM killer has killed; 0 where the kernel does

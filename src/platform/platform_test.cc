@@ -80,6 +80,73 @@ TEST_F(CgroupTest, APoolUnderACpuLimitHasItsThreadsAndLeavesThemToTheSystem) {
   }
 }
 
+TEST_F(CgroupTest, MemoryHighCountsAsALimit) {
+  write("proc/self/cgroup", "0::/\n");
+  write("sys/fs/cgroup/memory.max", "2000\n");
+  write("sys/fs/cgroup/memory.high", "1500\n");
+  EXPECT_EQ(cgroup_limits(root_).memory_bytes, 1500);
+  write("sys/fs/cgroup/memory.high", "max\n");
+  EXPECT_EQ(cgroup_limits(root_).memory_bytes, 2000);
+}
+
+// As on a node of Debian 11 and on the machines of many clouds: memory and cpu are v1's, v2 has no
+// controller.
+TEST_F(CgroupTest, HybridTakesEachControllerWhereItIs) {
+  write("proc/self/cgroup", "4:memory:/pod/a\n3:cpuset:/\n1:cpu:/pod/a\n0::/pod/a\n");
+  write("proc/self/mountinfo",
+        "31 23 0:28 / /sys/fs/cgroup rw,relatime - tmpfs tmpfs rw,mode=755\n"
+        "32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime shared:9 - cgroup cgroup rw,cpu\n"
+        "34 31 0:31 / /sys/fs/cgroup/cpuset rw,relatime - cgroup cgroup rw,cpuset\n"
+        "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+        "41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n");
+  write("sys/fs/cgroup/memory/pod/a/memory.limit_in_bytes", "9223372036854771712\n");
+  write("sys/fs/cgroup/memory/pod/memory.limit_in_bytes", "8192\n");
+  write("sys/fs/cgroup/memory/pod/memory.usage_in_bytes", "4096\n");
+  write("sys/fs/cgroup/cpu/pod/a/cpu.cfs_quota_us", "250000\n");
+  write("sys/fs/cgroup/cpu/pod/a/cpu.cfs_period_us", "100000\n");
+  write("sys/fs/cgroup/unified/pod/a/cgroup.procs", "1\n");
+  const CgroupLimits limits = cgroup_limits(root_);
+  EXPECT_EQ(limits.memory_bytes, 8192);
+  EXPECT_EQ(limits.memory_used_bytes, 4096);
+  EXPECT_EQ(limits.cpus, 2.5);
+  // On others v2 has the memory.
+  write("proc/self/cgroup", "1:cpu:/pod/a\n0::/pod/a\n");
+  write("sys/fs/cgroup/unified/pod/memory.max", "6000\n");
+  EXPECT_EQ(cgroup_limits(root_).memory_bytes, 6000);
+  EXPECT_EQ(cgroup_limits(root_).cpus, 2.5);
+}
+
+// The host's path in /proc/self/cgroup, while the mount begins at the container's own group.
+TEST_F(CgroupTest, ContainerWithoutACgroupNamespace) {
+  write("proc/self/cgroup", "5:memory:/kubepods/podab/c1\n3:cpu,cpuacct:/kubepods/podab/c1\n");
+  write("proc/self/mountinfo",
+        "50 31 0:32 /kubepods/podab/c1 /sys/fs/cgroup/memory ro,nosuid master:16 - cgroup cgroup rw,memory\n"
+        "51 31 0:33 /kubepods/podab/c1 /sys/fs/cgroup/cpu,cpuacct ro - cgroup cgroup rw,cpu,cpuacct\n");
+  write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write("sys/fs/cgroup/memory/memory.usage_in_bytes", "1000\n");
+  write("sys/fs/cgroup/memory/memory.stat", "inactive_file 0\nhierarchical_memory_limit 5000\n");
+  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "400000\n");
+  write("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+  const CgroupLimits limits = cgroup_limits(root_);
+  EXPECT_EQ(limits.memory_bytes, 5000) << "the limit is the pod's, of which the container sees no file";
+  EXPECT_EQ(limits.memory_used_bytes, 1000);
+  EXPECT_EQ(limits.cpus, 4);
+}
+
+// The same with v2; and a process that was moved out of its namespace's root.
+TEST_F(CgroupTest, GroupsThatCannotBeSeenAreThoseOfTheMount) {
+  write("proc/self/mountinfo", "50 31 0:26 /kubepods.slice/c1 /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
+  write("sys/fs/cgroup/memory.max", "7000\n");
+  write("sys/fs/cgroup/inner/memory.max", "6000\n");
+  write("other/memory.max", "1\n");
+  for (const char* const group : {"/kubepods.slice/c1", "/../../other", "/", "/system.slice"}) {
+    write("proc/self/cgroup", fmt::format("0::{}\n", group));
+    EXPECT_EQ(cgroup_limits(root_).memory_bytes, 7000) << group;
+  }
+  write("proc/self/cgroup", "0::/kubepods.slice/c1/inner\n");
+  EXPECT_EQ(cgroup_limits(root_).memory_bytes, 6000);
+}
+
 TEST_F(CgroupTest, NoLimitsWithoutFiles) {
   const CgroupLimits limits = cgroup_limits(root_);
   EXPECT_FALSE(limits.cpus.has_value());

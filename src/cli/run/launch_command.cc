@@ -8,6 +8,7 @@
 #include "launch/agent.h"
 #include "launch/launch_arguments.h"
 #include "launch/launch_plan.h"
+#include "launch/reports/termination_log.h"
 
 namespace tessera {
 namespace {
@@ -48,6 +49,8 @@ class LaunchCommand : public Command {
     for (const std::string& warning : plan.warnings) log_warning("{}", warning);
     const LaunchResult result = run_agent(plan);
     if (result.signal != 0) {
+      // A rank that stopped in order has said how far the run got.
+      leave_termination_message(fmt::format("ended by signal {}", result.signal), EarlierMessage::kKept);
       clear_line_of_child();
       end_by_signal(result.signal);
     }

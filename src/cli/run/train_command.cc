@@ -3,6 +3,7 @@
 #include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -18,8 +19,10 @@
 #include "comm/communicator.h"
 #include "launch/reports/crash_handler.h"
 #include "launch/reports/rank_report.h"
+#include "launch/reports/termination_log.h"
 #include "platform/thread_pool.h"
 #include "serve/run_server.h"
+#include "train/sinks/trainjob_status.h"
 #include "train/stop_signal.h"
 #include "train/trainer.h"
 
@@ -38,6 +41,17 @@ class RankReport : public TerminalReport {
  private:
   bool has_told_ = false;
 };
+
+// "finished: step 600 of 600, mean loss 1.2345, in /data/runs/job".
+std::string describe_end(const TrainSummary& summary, int64_t max_steps) {
+  const char* const how = summary.stop_signal == 0        ? "finished"
+                          : summary.stop_signal == SIGINT ? "stopped by SIGINT"
+                                                          : "stopped by SIGTERM";
+  std::string text = fmt::format("{}: step {} of {}, mean loss {:.4f}", how, summary.num_steps, max_steps,
+                                 summary.train_loss);
+  if (!summary.folder.empty()) text += ", in " + summary.folder.string();
+  return text;
+}
 
 class TrainCommand : public Command {
  public:
@@ -76,11 +90,14 @@ class TrainCommand : public Command {
 
   void run(FlagTable* table) override {
     const World world = detect_world();
+    args_.num_restarts = world.num_restarts();
     // Messages that are the same on every rank are logged once.
     set_log_level(world.rank == 0 ? args_.lowest_log_level() : LogLevel::kError);
     if (!world.is_single()) set_crash_rank(world.rank);
     resolve_training_arguments(*table, world.world_size, &args_);
     set_closed_output(ClosedOutput::kIsIgnored);
+    if (world.job_restarts > 0 && args_.launch_id.empty())  // otherwise the agent has said so
+      log_info("restart attempt {} of the job", world.job_restarts);
     const std::unique_ptr<Communicator> comm = Communicator::open(world, comm_options());
     int stop_signal = 0;
     try {
@@ -109,6 +126,13 @@ class TrainCommand : public Command {
     reports.add(report);
     if (server) reports.add(*server);
     const bool is_root = comm.world().rank == 0;
+    std::optional<TrainJobStatus> trainjob;
+    if (is_root) {
+      if (const auto trainer_server = trainjob_server(process_environment())) {
+        trainjob.emplace(*trainer_server);
+        reports.add(*trainjob);
+      }
+    }
     TrainObserver& observer = is_root || !server ? static_cast<TrainObserver&>(reports) : *server;
     ThreadPool pool(threads_for_products(args_.num_threads));
     Trainer trainer(args_, pool, observer, comm);
@@ -121,6 +145,9 @@ class TrainCommand : public Command {
     };
     const TrainSummary summary = trainer.run(received);
     comm.leave();
+    // One rank of each pod; an error is reported by the agent, or in main().
+    if (comm.world().local_rank == 0)
+      leave_termination_message(describe_end(summary, trainer.plan().max_steps));
     if (args_.quiet && comm.world().rank == 0 && !summary.folder.empty())
       print("{}\n", summary.folder.string());
     return summary.stop_signal;

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "platform/cpu.h"
 
 namespace tessera {
 
@@ -42,9 +43,12 @@ bool reached(const CounterCell& cell, uint64_t value) {
   return cell.value.load(std::memory_order_acquire) >= value;
 }
 
+// The affinity mask is this rank's own; the quota is that of all ranks of a container.
 bool ranks_have_processors(int num_ranks) {
-  static const long num_online = sysconf(_SC_NPROCESSORS_ONLN);
-  return num_online >= num_ranks;
+  static const double num_usable =
+      std::min<double>(static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)),
+                       cpu_limits().quota.value_or(std::numeric_limits<double>::infinity()));
+  return num_usable >= num_ranks;
 }
 
 }  // namespace

@@ -60,7 +60,8 @@ constexpr std::array kTable = std::to_array<MetricInfo>({
     {"tessera_build_info", kGauge, "version, host, node, ranks", "Always 1; the labels say what runs where."},
     {"tessera_start_time_seconds", kGauge, "", "When this process began to serve metrics, in Unix time."},
     {"tessera_restarts_total", kCounter, "",
-     "How often the agents of tessera launch have restarted the ranks."},
+     "How often the ranks were restarted: by the agents of tessera launch in this pod, and before that by "
+     "JobSet with all pods."},
     {"tessera_last_step_age_seconds", kGauge, "",
      "Time since a step was finished; where none was, since the start."},
     {"tessera_progress_age_seconds", kGauge, "",

@@ -87,7 +87,7 @@ void NodeMetrics::write(Exposition* out) const {
                   {"node", std::to_string(world.node_rank)},
                   {"ranks", std::to_string(world.world_size)}});
   write_one(out, Metric::kStartTimeSeconds, start_time_);
-  write_one(out, Metric::kRestartsTotal, world.restart_count);
+  write_one(out, Metric::kRestartsTotal, static_cast<double>(world.num_restarts()));
   const RunHealth::Report health = health_.report();
   write_one(out, Metric::kLastStepAgeSeconds, health.step_age_s);
   write_one(out, Metric::kProgressAgeSeconds, health.progress_age_s);

@@ -42,7 +42,8 @@ OrderedJson times_json(const RunTimes& times) {
 
 }  // namespace
 
-RunEvents::RunEvents(const TrainingArguments& args) : arguments_json_(training_arguments_json(args)) {}
+RunEvents::RunEvents(const TrainingArguments& args)
+    : arguments_json_(training_arguments_json(args)), num_restarts_(args.num_restarts) {}
 
 void RunEvents::on_plan(const RunPlan& plan) {
   OrderedJson event = new_event("start", step_);
@@ -62,6 +63,7 @@ void RunEvents::on_plan(const RunPlan& plan) {
                 {"node_bytes", plan.memory.node_bytes()},
                 {"free_bytes", plan.free_bytes},
                 {"zero_stage", plan.zero.stage},
+                {"restarts", num_restarts_},
                 {"arguments", OrderedJson::parse(arguments_json_)}});
   if (plan.peak) {
     event["peak_tflops"] = plan.peak->tflops;

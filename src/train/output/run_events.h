@@ -12,7 +12,7 @@ namespace tessera {
 
 // Turns every call but on_step() and those about progress into a line of JSON, without its newline, with at
 // least "event", "time" (seconds since 1970) and "step" (the last one finished, or the one of a checkpoint):
-//   start              the plan, where it runs, and the arguments of the run
+//   start              the plan, where it runs, how often it was restarted, and the arguments of the run
 //   resume             folder, or nodes whose memory the state came from; differences
 //   memory             plan and measurement, as memory.json
 //   log, evaluation    the entry of log_history
@@ -41,6 +41,7 @@ class RunEvents : public TrainObserver {
 
  private:
   std::string arguments_json_;
+  int64_t num_restarts_;
   int64_t step_ = 0;
 };
 

@@ -1,0 +1,44 @@
+// kubectl as the way to a cluster: it knows the user's contexts, credentials and proxies.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/world.h"
+
+namespace tessera {
+
+struct KubectlAnswer {
+  int exit_code = 0;
+  std::string out;
+  std::string err;
+};
+
+class Kubectl {
+ public:
+  // $KUBECTL, or kubectl in PATH. Error(kNoInput) if there is none.
+  explicit Kubectl(const Environment& environment, std::chrono::seconds limit = std::chrono::seconds(60));
+
+  // Runs these commands at the same time, in processes that end with this call. Error(kIoError) if one has
+  // not answered within the limit, or answers more than 256 MiB.
+  std::vector<KubectlAnswer> run(const std::vector<std::vector<std::string>>& commands) const;
+
+ private:
+  std::string program_;
+  std::chrono::seconds limit_;
+};
+
+// Why an answer says nothing about what it was asked for.
+enum class NoAnswer {
+  kNone,       // it does
+  kNoKind,     // the cluster does not have this kind of object
+  kForbidden,  // this user may not see it
+};
+
+// Throws for what concerns every question: Error(kBadConfig) if the user is not logged in or there is no
+// configuration, Error(kIoError) if the cluster cannot be reached or for anything unknown.
+NoAnswer problem_of(const KubectlAnswer& answer);
+
+}  // namespace tessera

@@ -1,0 +1,140 @@
+// What Kubernetes gives a pod and expects of it: the variables of Kubeflow Trainer, names that appear after
+// the pods, the attempt of the job, a termination message.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "comm/socket/tcp_socket.h"
+#include "e2e/started_process.h"
+#include "e2e/tiny_model.h"
+
+namespace tessera {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::StartsWith;
+
+std::vector<std::string> command(const std::vector<std::string>& arguments) {
+  std::vector<std::string> argv = {tessera_binary()};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  return argv;
+}
+
+class Pod : public testing::Test {
+ protected:
+  std::vector<std::string> environment() const { return {"TESSERA_TERMINATION_LOG=" + log_}; }
+  std::string message() const { return read_file(log_); }
+
+  const TemporaryFolder folder_;
+  const std::string log_ = folder_ / "termination-log";
+};
+
+TEST_F(Pod, FinishedRunSaysSoAndCountsTheAttempt) {
+  const TinyModel tiny;
+  const std::string out = tiny.folder / "out";
+  std::vector<std::string> variables = environment();
+  variables.push_back("TESSERA_RESTART_ATTEMPT=2");
+  std::vector<std::string> arguments = {"launch"};
+  const std::vector<std::string> train = tiny.train_arguments(out, {"--max_steps", "3"});
+  arguments.insert(arguments.end(), train.begin(), train.end());
+  const ProcessResult result = run_well(arguments, {.environment = variables});
+  EXPECT_THAT(result.err, HasSubstr("restart attempt 2 of the job"));
+  EXPECT_THAT(message(), MatchesRegex("finished: step 3 of 3, mean loss [0-9.]+, in .*/out\n"));
+  std::istringstream events(read_file(out + "/events.jsonl"));
+  std::string line;
+  std::getline(events, line);
+  const json start = json::parse(line);
+  EXPECT_EQ(start["event"], "start");
+  EXPECT_EQ(start["restarts"], 2);
+}
+
+TEST_F(Pod, ErrorIsTheTerminationMessageWithItsCode) {
+  for (const bool with_agent : {false, true}) {
+    std::vector<std::string> arguments = {"train", "--model",      "no/such/model", "--dataset",
+                                          "x",     "--output_dir", folder_ / "out"};
+    if (with_agent) arguments.insert(arguments.begin(), "launch");
+    const ProcessResult result = run_tessera(arguments, {.environment = environment()});
+    EXPECT_EQ(result.exit_code, 66) << result.err;
+    ASSERT_EQ(result.errors().size(), 1u) << result.err;
+    EXPECT_EQ(message(), "exit code 66: " + result.errors()[0] + "\n");
+    std::filesystem::remove(log_);
+  }
+  const ProcessResult wrong =
+      run_tessera({"launch", "--nnodes", "0", "train"}, {.environment = environment()});
+  EXPECT_EQ(wrong.exit_code, 64);
+  EXPECT_THAT(message(), StartsWith("exit code 64: --nnodes"));
+  // What somebody runs beside the job, with kubectl exec, leaves it alone.
+  EXPECT_EQ(run_tessera({"inspect", "no/such/model"}, {.environment = environment()}).exit_code, 66);
+  EXPECT_THAT(message(), StartsWith("exit code 64: "));
+}
+
+TEST_F(Pod, RankThatFailsIsNamedByTheAgent) {
+  const ProcessResult result = run_tessera(
+      {"launch", "--nproc_per_node", "2", "--", "/bin/sh", "-c", "[ $RANK = 1 ] && exit 9; sleep 60"},
+      {.environment = environment()});
+  EXPECT_EQ(result.exit_code, 9);
+  EXPECT_THAT(message(), AllOf(StartsWith("exit code 9: rank 1 on host "), HasSubstr("9\n")));
+}
+
+TEST_F(Pod, EvictedRunTellsItsCheckpoint) {
+  const TinyModel tiny;
+  std::vector<std::string> arguments = {"launch"};
+  const std::vector<std::string> train =
+      tiny.train_arguments(tiny.folder / "out", {"--max_steps", "1000000", "--logging_steps", "1"});
+  arguments.insert(arguments.end(), train.begin(), train.end());
+  StartedProcess run(command(arguments), {.environment = environment()});
+  ASSERT_TRUE(run.wait_for_output("{'loss'", 60s)) << run.err();
+  run.send(SIGTERM);
+  ASSERT_TRUE(run.wait(60s));
+  EXPECT_EQ(run.result().signal, SIGTERM);
+  EXPECT_THAT(message(), MatchesRegex("stopped by SIGTERM: step [0-9]+ of 1000000, mean loss [0-9.]+, in "
+                                      ".*/checkpoint-[0-9]+\n"));
+}
+
+// The DNS has the name of a pod some time after the pod runs, also for the pod itself; until then it says
+// that there is no such name, and may go on saying so for a while.
+TEST_F(Pod, NodesMeetOnceTheNameOfTheFirstIsThere) {
+  const std::string hosts = folder_.write("hosts", "127.0.0.1 localhost\n");
+  const int port = local_port(listen_on("127.0.0.1", 0));
+  const auto node = [&](int rank) {
+    StartOptions options = {.environment = environment()};
+    for (const std::string& variable :
+         {std::string("PET_NNODES=2"), std::string("PET_NPROC_PER_NODE=1"),
+          fmt::format("PET_NODE_RANK={}", rank), std::string("PET_MASTER_ADDR=llama-node-0-0.llama"),
+          fmt::format("PET_MASTER_PORT={}", port), std::string("TESSERA_RDZV_SECRET=0123456789abcdef")}) {
+      options.environment.push_back(variable);
+    }
+    return std::make_unique<StartedProcess>(
+        std::vector<std::string>{"unshare", "--mount", "/bin/sh", "-c",
+                                 "mount --bind \"$0\" /etc/hosts && exec \"$@\"", hosts, tessera_binary(),
+                                 "launch", "--", "/bin/sh", "-c",
+                                 "echo rank $RANK of $WORLD_SIZE at $MASTER_ADDR"},
+        options);
+  };
+  StartedProcess probe({"unshare", "--mount", "/bin/sh", "-c", "mount --bind \"$0\" /etc/hosts", hosts}, {});
+  if (!probe.wait(30s) || probe.result().exit_code != 0)
+    GTEST_SKIP() << "no mount namespaces: " << probe.err();
+  const auto second = node(1);
+  const auto first = node(0);
+  EXPECT_FALSE(second->wait(1500ms)) << second->err();
+  EXPECT_FALSE(first->has_ended()) << first->err();
+  // In place, as the DNS changes: the mount is of this very file.
+  folder_.write("hosts", "127.0.0.1 localhost\n127.0.0.1 llama-node-0-0.llama\n");
+  ASSERT_TRUE(first->wait(60s)) << first->err();
+  ASSERT_TRUE(second->wait(60s)) << second->err();
+  EXPECT_EQ(first->out(), "rank 0 of 2 at llama-node-0-0.llama\n") << first->err();
+  EXPECT_THAT(second->out(), HasSubstr("rank 1 of 2 at llama-node-0-0.llama")) << second->err();
+  EXPECT_EQ(first->result().exit_code, 0);
+  EXPECT_EQ(second->result().exit_code, 0);
+}
+
+}  // namespace
+}  // namespace tessera
