@@ -11,6 +11,11 @@
 
 namespace tessera {
 
+// Thrown by a command whose exit code is its result, once all its output is written.
+struct ResultCode {
+  int code;
+};
+
 class Command {
  public:
   virtual ~Command() = default;

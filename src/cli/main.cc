@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/app.h"
+#include "cli/command.h"
 #include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/failure.h"
@@ -56,6 +57,8 @@ int main(int argc, char** argv) {
     tessera::install_terminal_cleanup();
     tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));
     return static_cast<int>(tessera::ExitCode::kDone);
+  } catch (const tessera::ResultCode& result) {
+    return result.code;
   } catch (const tessera::PeerError& error) {
     return report(error.code(), error.what(), /*caused_by_peer=*/true);
   } catch (const tessera::Error& error) {
