@@ -77,6 +77,7 @@ std::unique_ptr<Command> make_bench_gemm_command();
 std::unique_ptr<Command> make_bench_attention_command();
 std::unique_ptr<Command> make_bench_elementwise_command();
 std::unique_ptr<Command> make_bench_comm_command();
+std::unique_ptr<Command> make_bench_network_command();
 std::unique_ptr<Command> make_bench_load_command();
 std::unique_ptr<Command> make_bench_checkpoint_command();
 std::unique_ptr<Command> make_bench_plan_command();

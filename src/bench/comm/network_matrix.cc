@@ -6,8 +6,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <charconv>
+#include <chrono>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -45,7 +45,9 @@ class Flow {
 class TransportFlow : public Flow {
  public:
   explicit TransportFlow(NetworkGroup& group) : group_(group) {}
-  void send(std::span<std::byte> data) override { group_.wait(group_.broadcast(data, group_.index(), {"benchmark"})); }
+  void send(std::span<std::byte> data) override {
+    group_.wait(group_.broadcast(data, group_.index(), {"benchmark"}));
+  }
   void receive(std::span<std::byte> data) override {
     group_.wait(group_.broadcast(data, 1 - group_.index(), {"benchmark"}));
   }
@@ -59,14 +61,16 @@ class TcpFlow : public Flow {
   explicit TcpFlow(UniqueFd socket) : socket_(std::move(socket)) {}
 
   void send(std::span<std::byte> data) override {
-    transfer(data, POLLOUT, [](int fd, std::byte* at, size_t size) { return ::send(fd, at, size, MSG_NOSIGNAL); });
+    transfer(data, POLLOUT,
+             [](int fd, std::byte* at, size_t size) { return ::send(fd, at, size, MSG_NOSIGNAL); });
   }
   void receive(std::span<std::byte> data) override {
     transfer(data, POLLIN, [](int fd, std::byte* at, size_t size) { return ::recv(fd, at, size, 0); });
   }
   static void wait_for(const UniqueFd& socket, short event) {
     pollfd waiting = {socket.get(), event, 0};
-    if (::poll(&waiting, 1, static_cast<int>(kPairTimeout.count())) != 1) fail(ExitCode::kTryAgain, "no answer over TCP");
+    if (::poll(&waiting, 1, static_cast<int>(kPairTimeout.count())) != 1)
+      fail(ExitCode::kTryAgain, "no answer over TCP");
   }
 
  private:
@@ -98,15 +102,16 @@ UniqueFd connect_pair(Rendezvous& store, const std::string& key, bool connects) 
   const std::string text = store.get(key, kPairTimeout);
   int port = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error != std::errc() || *end != ' ') fail(ExitCode::kTryAgain, "{}: expected a port and an address", key);
+  if (error != std::errc() || *end != ' ')
+    fail(ExitCode::kTryAgain, "{}: expected a port and an address", key);
   UniqueFd socket = begin_connect(parse_address(std::string(end + 1), port));
   if (socket) TcpFlow::wait_for(socket, POLLOUT);
   if (!socket || connect_result(socket) != 0) fail(ExitCode::kTryAgain, "no connection over TCP");
   return socket;
 }
 
-// Sends for about `seconds`: amounts grow until one takes long enough to tell how much that is. Announces each amount,
-// then waits until it has arrived.
+// Sends for about `seconds`: amounts grow until one takes long enough to tell how much that is. Announces
+// each amount, then waits until it has arrived.
 double sending_gbit_per_s(Flow& flow, std::span<std::byte> buffer, double seconds) {
   double rate = 0;  // bytes per second
   bool is_last = false;
@@ -166,7 +171,8 @@ class MatrixMeasurement {
       : comm_(comm), options_(options), world_(comm.world()), buffer_(kChunkBytes) {
     matrix_.gbit_per_s = matrix_.tcp_gbit_per_s = matrix_.latency_us = matrix_.unreachable =
         LinkMatrix(world_.num_nodes);
-    for (int node = 0; node < world_.num_nodes; ++node) matrix_.hosts.push_back(comm.store()->host(rank_on(node)));
+    for (int node = 0; node < world_.num_nodes; ++node)
+      matrix_.hosts.push_back(comm.store()->host(rank_on(node)));
   }
 
   NetworkMatrix measure() {
@@ -204,8 +210,9 @@ class MatrixMeasurement {
     const std::span<std::byte> buffer = buffer_.as<std::byte>();
     {
       FailureDetector failures;  // of this link alone
-      NetworkGroup group(name, {rank_on(std::min(own, partner)), rank_on(std::max(own, partner))}, world_.rank,
-                         comm_.store(), {.timeout = kPairTimeout, .connections = options_.connections}, failures);
+      NetworkGroup group(name, {rank_on(std::min(own, partner)), rank_on(std::max(own, partner))},
+                         world_.rank, comm_.store(),
+                         {.timeout = kPairTimeout, .connections = options_.connections}, failures);
       TransportFlow flow(group);
       matrix_.latency_us.at(own, partner) = measure_latency_us(flow, is_lower);
       matrix_.gbit_per_s.at(own, partner) = measure_directions(flow, buffer, is_lower, options_.seconds);

@@ -10,9 +10,9 @@
 namespace tessera {
 
 struct NetworkMatrixOptions {
-  double seconds = 0.5;  // for each direction of each link
-  int max_rounds = 0;    // a node meets one other in each; 0 = all of them
-  int connections = 4;   // of Tessera's transport
+  double seconds = 0.5;   // for each direction of each link
+  int max_rounds = 0;     // a node meets one other in each; 0 = all of them
+  int connections = 4;    // of Tessera's transport
   bool plain_tcp = true;  // measure one plain TCP flow as well
 };
 
@@ -24,8 +24,8 @@ struct NetworkMatrix {
   LinkMatrix unreachable;          // 1: no connection, or it broke
 };
 
-// Collective. The first rank of each node measures, in rounds of disjoint pairs, while the others wait. All ranks get
-// the whole result. A pair that cannot connect is marked and does not fail the job.
+// Collective. The first rank of each node measures, in rounds of disjoint pairs, while the others wait. All
+// ranks get the whole result. A pair that cannot connect is marked and does not fail the job.
 NetworkMatrix measure_network(Communicator& comm, const NetworkMatrixOptions& options);
 
 }  // namespace tessera

@@ -26,7 +26,8 @@ struct Candidate {
 };
 
 // The direction of the node if its slow links outnumber the others.
-std::optional<Candidate> candidate(const LinkMatrix& speeds, const std::vector<SlowLink>& slow, int node, bool sends) {
+std::optional<Candidate> candidate(const LinkMatrix& speeds, const std::vector<SlowLink>& slow, int node,
+                                   bool sends) {
   std::vector<double> values;
   for (const SlowLink& link : slow) {
     if ((sends ? link.from : link.to) == node) values.push_back(link.value);
@@ -53,8 +54,8 @@ SlowLinks find_slow_links(const LinkMatrix& speeds, double min_share, double min
       if (value > 0 && value < limit) found.links.push_back({from, to, value});
     }
   }
-  // Two slow receivers make many senders look slow as well: the node that explains the most goes first, and takes its
-  // links along.
+  // Two slow receivers make many senders look slow as well: the node that explains the most goes first, and
+  // takes its links along.
   for (;;) {
     std::optional<Candidate> best;
     for (int node = 0; node < speeds.num_nodes(); ++node) {

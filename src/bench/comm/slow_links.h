@@ -34,18 +34,18 @@ struct SlowNode {
   double value = 0;   // median of its slow links in that direction
 };
 struct SlowLinks {
-  double typical = 0;            // median over nodes of the fastest link of each
-  std::vector<SlowNode> nodes;   // worst first
-  std::vector<SlowLink> links;   // those that no slow node explains
+  double typical = 0;           // median over nodes of the fastest link of each
+  std::vector<SlowNode> nodes;  // worst first
+  std::vector<SlowLink> links;  // those that no slow node explains
   bool empty() const { return nodes.empty() && links.empty(); }
 };
 
-// Links below `min_share` of the typical one, or below `min_value`, are slow. A slow node leaves the fastest links of
-// the others as they are, so the typical link is a sound one while most nodes are.
+// Links below `min_share` of the typical one, or below `min_value`, are slow. A slow node leaves the fastest
+// links of the others as they are, so the typical link is a sound one while most nodes are.
 SlowLinks find_slow_links(const LinkMatrix& speeds, double min_share, double min_value = 0);
 
-// Pairs in rounds: in each of num_rounds() of a job every node has at most one partner, and after all of them each
-// pair has met once. -1: none.
+// Pairs in rounds: in each of num_rounds() of a job every node has at most one partner, and after all of them
+// each pair has met once. -1: none.
 int num_rounds(int num_nodes);
 int partner_of(int node, int round, int num_nodes);
 

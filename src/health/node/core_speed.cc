@@ -25,13 +25,15 @@
 namespace tessera {
 namespace {
 
+// Fewer on a machine so busy that one takes far longer than it should.
 constexpr int kRounds = 5;
 // A throttled core runs at half its clock; hypervisors and turbo make 10 % of difference.
 constexpr double kMinCoreShare = 0.7;
 constexpr double kMinNodeShare = 0.7;
 constexpr int64_t kPatternBytes = int64_t{8} << 20;
-// BandwidthMeter's least: three arrays of a piece.
-constexpr int64_t kLeastBandwidthBytes = int64_t{16} << 20;
+// Of each of BandwidthMeter's three arrays, and core.
+constexpr int64_t kLeastArrayBytes = int64_t{4} << 20;
+constexpr int64_t kMostArrayBytes = int64_t{32} << 20;
 
 // Runs body(index, barrier) on a thread for each processor, pinned to it; rethrows the first exception. A
 // thread that throws leaves the barrier.
@@ -106,6 +108,7 @@ std::vector<int> first_threads() {
 }
 
 void measure_compute(CoreTrial& trial, double seconds, size_t at_once) {
+  const Stopwatch stopwatch;
   std::vector<int> cpus;
   for (const CoreResult& core : trial.cores) cpus.push_back(core.cpu);
   for (size_t begin = 0; begin < cpus.size(); begin += at_once) {
@@ -119,7 +122,7 @@ void measure_compute(CoreTrial& trial, double seconds, size_t at_once) {
           core.product_is_right = product_is_right(pool);
           if (trial.instruction_set.empty()) return;
           ComputePeakMeter meter(pool, trial.instruction_set);
-          for (int round = 0; round < kRounds; ++round) {
+          for (int round = 0; round < kRounds && (round == 0 || stopwatch.seconds() < seconds); ++round) {
             barrier.arrive_and_wait();
             core.tflops = std::max(core.tflops, meter.measure(turn));
           }
@@ -128,12 +131,14 @@ void measure_compute(CoreTrial& trial, double seconds, size_t at_once) {
 }
 
 void measure_memory(CoreTrial& trial, double seconds) {
+  const Stopwatch stopwatch;
   std::vector<int> cpus;
   for (const CoreResult& core : trial.cores) cpus.push_back(core.cpu);
   const auto num_cores = static_cast<int64_t>(cpus.size());
-  // Twice the last-level cache over all cores, so that it does not serve the arrays.
-  const int64_t bytes_of_core = std::max(
-      kLeastBandwidthBytes / 3, 2 * std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE)) / num_cores);
+  // Twice the last-level cache over all cores, so that it does not serve the arrays. Virtual machines report
+  // the cache of the whole socket; to touch a multiple of that for the first time takes seconds.
+  const int64_t cache_bytes = std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
+  const int64_t bytes_of_core = std::clamp(2 * cache_bytes / num_cores, kLeastArrayBytes, kMostArrayBytes);
   const int64_t needed = 3 * bytes_of_core * num_cores + kPatternBytes * num_cores;
   if (memory_info().free_for_process_bytes / 2 < needed) {
     trial.why_no_bandwidth = fmt::format("needs {} of free memory twice", format_bytes(needed));
@@ -146,7 +151,7 @@ void measure_memory(CoreTrial& trial, double seconds) {
     ThreadPool pool(1);
     BandwidthMeter meter(pool, bytes_of_core);
     std::vector<double> rounds;
-    for (int round = 0; round < kRounds; ++round) {
+    for (int round = 0; round < kRounds && (round == 0 || stopwatch.seconds() < seconds); ++round) {
       barrier.arrive_and_wait();
       rounds.push_back(meter.measure(MemoryPattern::kUpdate, seconds / kRounds));
     }
