@@ -157,6 +157,7 @@ std::vector<std::unique_ptr<Command>> commands() {
   all.push_back(make_bench_attention_command());
   all.push_back(make_bench_elementwise_command());
   all.push_back(make_bench_comm_command());
+  all.push_back(make_bench_network_command());
   all.push_back(make_bench_load_command());
   all.push_back(make_bench_checkpoint_command());
   all.push_back(make_bench_plan_command());

@@ -11,6 +11,11 @@
 
 namespace tessera {
 
+// Thrown by a command whose exit code is its result, once all its output is written.
+struct ResultCode {
+  int code;
+};
+
 class Command {
  public:
   virtual ~Command() = default;
@@ -75,6 +80,7 @@ std::unique_ptr<Command> make_bench_gemm_command();
 std::unique_ptr<Command> make_bench_attention_command();
 std::unique_ptr<Command> make_bench_elementwise_command();
 std::unique_ptr<Command> make_bench_comm_command();
+std::unique_ptr<Command> make_bench_network_command();
 std::unique_ptr<Command> make_bench_load_command();
 std::unique_ptr<Command> make_bench_checkpoint_command();
 std::unique_ptr<Command> make_bench_plan_command();

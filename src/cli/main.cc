@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/app.h"
+#include "cli/command.h"
 #include "cli/run/rank.h"
 #include "cli/terminal/terminal.h"
 #include "comm/failure.h"
@@ -66,6 +67,8 @@ int main(int argc, char** argv) {
     tessera::set_closed_output(tessera::ClosedOutput::kEndsProgram);
     tessera::install_terminal_cleanup();
     return tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const tessera::ResultCode& result) {
+    return result.code;
   } catch (const tessera::PeerError& error) {
     return report(command, error.code(), error.what(), /*caused_by_peer=*/true);
   } catch (const tessera::Error& error) {

@@ -13,8 +13,12 @@
 #include "cli/command.h"
 #include "cli/doctor/doctor_ranks.h"
 #include "cli/doctor/doctor_threads.h"
+#include "cli/doctor/health_report.h"
+#include "cli/doctor/node_check_flags.h"
+#include "cli/flag_parser.h"
 #include "cli/help_text.h"
 #include "cli/terminal/terminal.h"
+#include "health/storage/storage_check.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm/gemm.h"
 #include "kernels/gemm/onednn_products.h"
@@ -270,20 +274,41 @@ class DoctorCommand : public Command {
  public:
   std::string name() const override { return "doctor"; }
   std::string summary() const override { return "Show what this machine offers and which code will use it"; }
-  std::string usage() const override { return "[--json]"; }
+  std::string usage() const override { return "[--node_check | --storage DIR] [flags]"; }
   std::string description() const override {
     return "Shows the processor, the instruction sets found and used (with the reason for each refusal), AMX "
            "permission, the processors and memory this process may use, NUMA nodes, huge pages, how many "
            "ranks would start and how other machines reach them, and the arithmetic peak and memory "
-           "bandwidth, measured in about two seconds.";
+           "bandwidth, measured in about two seconds.\n\nWith --node_check it says whether the machine is "
+           "healthy instead, with --storage whether a folder is fit for checkpoints and data.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera doctor --node_check --instruction_set amx_bf16 --peers node-1:29500",
+            "tessera doctor --storage /data/runs"};
   }
 
   bool is_for_ranks() const override { return true; }
   void declare_flags(FlagTable* table) override {
     table->add("json", &json_, "Print one JSON object instead of the report.");
+    limit_flag(table->add("seconds", &seconds_, "Most seconds that --node_check or --storage may take."), 1,
+               600);
+    declare_node_check_flags(table, &node_check_);
+    table->begin_section("Is this folder fast and safe?");
+    table
+        ->add("storage", &storage_,
+              "Check the file system of this folder: what it is, whether it answers, its options, Lustre's "
+              "stripes and "
+              "versions, speed, fsync, rename, locks, space. Writes and removes files of up to 256 MiB. Exit "
+              "codes as "
+              "with --node_check.")
+        .value_name = "DIR";
   }
 
-  void run(FlagTable*) override {
+  void run(FlagTable* table) override {
+    check_flags(*table);
+    if (!node_check_.fleet_from.empty()) return run_fleet_from(node_check_);
+    if (node_check_.enabled) return run_node_check(node_check_, seconds_, json_);
+    if (!storage_.empty()) return run_storage_check();
     const Findings findings = examine();
     if (json_) {
       print("{}\n", to_json(findings).dump(2));
@@ -297,7 +322,31 @@ class DoctorCommand : public Command {
   }
 
  private:
+  void check_flags(const FlagTable& table) const {
+    if (node_check_.enabled + !storage_.empty() + !node_check_.fleet_from.empty() > 1) {
+      fail(ExitCode::kUsage, "expected one of --node_check, --storage and --fleet_from");
+    }
+    if (node_check_.enabled) return;
+    for (const char* flag :
+         {"passive", "fleet", "instance", "min_share", "instruction_set", "peers", "folder", "ignore"}) {
+      if (table.is_set(flag)) fail(ExitCode::kUsage, "--{} needs --node_check", flag);
+    }
+  }
+
+  void run_storage_check() const {
+    const std::vector<Check> checks = check_storage(storage_, seconds_);
+    if (json_) {
+      print("{}\n", health_json(checks).dump());
+    } else {
+      print_checks(checks);
+    }
+    end_with_health(checks);
+  }
+
   bool json_ = false;
+  double seconds_ = 10;
+  NodeCheckFlags node_check_;
+  std::string storage_;
 };
 
 }  // namespace

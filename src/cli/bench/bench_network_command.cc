@@ -1,0 +1,115 @@
+#include "base/error.h"
+#include "base/text.h"
+#include "bench/comm/network_report.h"
+#include "cli/command.h"
+#include "cli/flag_parser.h"
+#include "cli/run/rank.h"
+#include "cli/terminal/terminal.h"
+
+namespace tessera {
+namespace {
+
+class BenchNetworkCommand : public Command {
+ public:
+  std::string name() const override { return "bench network"; }
+  std::string summary() const override {
+    return "Measure the network between all nodes of a job and find slow links";
+  }
+  std::string usage() const override { return "[flags]"; }
+  std::string description() const override {
+    return "Runs under tessera launch on several nodes. Pairs of nodes meet in rounds until each has met "
+           "every other "
+           "one; each pair measures both directions with Tessera's transport, as training uses it, and with "
+           "one plain "
+           "TCP flow, and the latency. A link is slow below --min_share of the typical one, which is the "
+           "median over "
+           "nodes of the fastest link of each; a node whose links are mostly slow in one direction is named "
+           "instead of "
+           "them.\n\nWith --preflight it takes a few seconds, prints nothing but what is wrong, and ends "
+           "with exit "
+           "code 75 if anything is: as the first command of a job.";
+  }
+  std::vector<std::string> examples() const override {
+    return {"tessera launch --nnodes 4 --node_rank 0 --rdzv_endpoint node-0:29500 bench network",
+            "tessera launch --nnodes 4 --node_rank 0 --rdzv_endpoint node-0:29500 bench network --preflight"};
+  }
+  bool is_for_ranks() const override { return true; }
+
+  void declare_flags(FlagTable* table) override {
+    limit_flag(table->add("seconds", &seconds_,
+                          "Measuring time of each direction of each link; with --preflight a "
+                          "tenth of it."),
+               0.01, 600);
+    limit_flag(
+        table->add("connections", &connections_, "TCP connections of Tessera's transport for each pair."), 1,
+        64);
+    limit_flag(table->add("min_share", &min_share_, "Links below this share of the typical one are slow."), 0,
+               1);
+    limit_flag(table->add("min_gbit_per_s", &min_gbit_per_s_, "Links below this are slow, too."), 0, 1e6);
+    table->add("preflight", &preflight_,
+               "Check quickly, with at most eight partners for each node and without plain TCP; exit code 75 "
+               "if a link "
+               "is slow or there is none.");
+    table->add("json", &json_, "Print one JSON object instead of the tables.");
+  }
+
+  void run(FlagTable*) override {
+    const World world = detect_world();
+    if (world.num_nodes < 2) {
+      fail(ExitCode::kUsage,
+           "bench network needs several nodes: tessera launch --nnodes N --node_rank I --rdzv_endpoint "
+           "HOST:PORT bench "
+           "network");
+    }
+    std::vector<NetworkFinding> findings;
+    run_as_rank(world, {.store = {}, .connections = static_cast<int>(connections_)}, [&](Communicator& comm) {
+      comm.check_same_settings(
+          {{"preflight", preflight_ ? "true" : "false"}, {"version of tessera", TESSERA_VERSION}});
+      findings = measure(comm);
+    });
+    if (!preflight_ || findings.empty()) return;
+    std::string message = findings.front().message;
+    if (findings.size() > 1)
+      message += fmt::format("; and {}", count_of(std::ssize(findings) - 1, "more finding"));
+    fail(ExitCode::kTryAgain, "{}", message);
+  }
+
+ private:
+  std::vector<NetworkFinding> measure(Communicator& comm) const {
+    NetworkMatrixOptions options = {.seconds = seconds_, .connections = static_cast<int>(connections_)};
+    if (preflight_) {
+      options.seconds *= kPreflightShare;
+      options.max_rounds = kPreflightRounds;
+      options.plain_tcp = false;
+    }
+    const NetworkMatrix matrix = measure_network(comm, options);
+    const std::vector<NetworkFinding> findings =
+        judge_network(matrix, {.min_share = min_share_, .min_gbit_per_s = min_gbit_per_s_});
+    if (comm.world().rank != 0) return findings;
+    if (json_) {
+      print("{}\n", network_json(matrix, findings).dump());
+    } else if (!preflight_) {
+      print("{}", network_text(matrix, findings));
+    } else {
+      for (const NetworkFinding& finding : findings) print("{}\n", finding.message);
+    }
+    flush_output();
+    return findings;
+  }
+
+  static constexpr double kPreflightShare = 0.1;
+  static constexpr int kPreflightRounds = 8;
+
+  double seconds_ = 0.5;
+  int64_t connections_ = 4;
+  double min_share_ = 0.6;
+  double min_gbit_per_s_ = 0;
+  bool preflight_ = false;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_bench_network_command() { return std::make_unique<BenchNetworkCommand>(); }
+
+}  // namespace tessera

@@ -1,0 +1,18 @@
+// How `tessera doctor` shows what it has checked.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "health/check.h"
+
+namespace tessera {
+
+// A table of at most 80 columns on standard output.
+void print_checks(const std::vector<Check>& checks, const std::vector<std::string>& ignored = {});
+
+// Logs one line for each failed check that is not ignored, and ends the command with the exit code of
+// health_of() unless that is 0.
+void end_with_health(const std::vector<Check>& checks, const std::vector<std::string>& ignored = {});
+
+}  // namespace tessera

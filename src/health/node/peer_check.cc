@@ -1,0 +1,109 @@
+#include "health/node/peer_check.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/error.h"
+#include "base/stopwatch.h"
+#include "base/text.h"
+#include "comm/socket/background_thread.h"
+#include "comm/socket/host_lookup.h"
+#include "comm/socket/tcp_socket.h"
+
+namespace tessera {
+namespace {
+
+using Clock = HostLookup::Clock;
+
+constexpr double kMaxConnectMs = 100;
+constexpr int kAttempts = 3;
+
+struct Answer {
+  int error = 0;  // errno; 0 and ECONNREFUSED are answers
+  double ms = 0;
+};
+
+Answer connect_once(const std::string& address, int port, Clock::time_point limit) {
+  const Stopwatch stopwatch;
+  errno = 0;
+  const UniqueFd socket = begin_connect(parse_address(address, port));
+  if (!socket) return {errno, stopwatch.seconds() * 1e3};
+  pollfd waiting = {socket.get(), POLLOUT, 0};
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limit - Clock::now()).count();
+  if (::poll(&waiting, 1, static_cast<int>(std::max<int64_t>(1, left))) != 1) return {ETIMEDOUT, 0};
+  return {connect_result(socket), stopwatch.seconds() * 1e3};
+}
+
+Check check_peer(const Peer& peer, double seconds) {
+  const std::string name = fmt::format("{}:{}", peer.host, peer.port);
+  const auto begin = Clock::now();
+  const auto limit =
+      begin + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  std::string address;
+  try {
+    address = HostLookup::system().addresses_of(peer.host, limit).front();
+  } catch (const Error& error) {
+    return {
+        .name = "peer", .verdict = Verdict::kFailed, .message = fmt::format("{}: {}", name, error.what())};
+  }
+  Answer best;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const Answer answer = connect_once(address, peer.port, limit);
+    if (answer.error != 0 && answer.error != ECONNREFUSED) {
+      return {.name = "peer",
+              .verdict = Verdict::kFailed,
+              .message = fmt::format(
+                  "{} ({}) does not answer: {}; check the node, its address and the network policy", name,
+                  address, std::strerror(answer.error))};
+    }
+    if (attempt == 0 || answer.ms < best.ms) best = answer;
+  }
+  return at_most("peer", best.ms, kMaxConnectMs, "ms",
+                 fmt::format("{} answers in {:.2g} ms{}{}", name, best.ms,
+                             best.error == 0 ? "" : ", but nothing listens on the port yet",
+                             best.ms > kMaxConnectMs ? ": too slow for training together" : ""));
+}
+
+}  // namespace
+
+Peer parse_peer(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  Peer peer;
+  if (colon != std::string::npos) {
+    peer.host = text.substr(0, colon);
+    if (peer.host.starts_with('[') && peer.host.ends_with(']'))
+      peer.host = peer.host.substr(1, peer.host.size() - 2);
+    const char* const end = text.data() + text.size();
+    const auto result = std::from_chars(text.data() + colon + 1, end, peer.port);
+    if (result.ec != std::errc() || result.ptr != end) peer.port = 0;
+  }
+  if (peer.host.empty() || peer.port < 1 || peer.port > 65535) {
+    fail(ExitCode::kUsage, "--peers: expected HOST:PORT, found '{}'", printable(text));
+  }
+  return peer;
+}
+
+std::vector<Check> check_peers(const std::vector<Peer>& peers, double seconds) {
+  std::vector<Check> checks(peers.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < peers.size(); ++i) {
+    threads.push_back(start_background_thread([&, i] {
+      try {
+        checks[i] = check_peer(peers[i], seconds);
+      } catch (const Error& error) {
+        checks[i] = unknown("peer", fmt::format("{}: {}", peers[i].host, error.what()));
+      }
+    }));
+  }
+  for (std::thread& thread : threads) thread.join();
+  return checks;
+}
+
+}  // namespace tessera

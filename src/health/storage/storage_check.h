@@ -1,0 +1,29 @@
+// Is this folder fit for data sets, checkpoints and results of a training?
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "health/check.h"
+#include "health/kernel_log.h"
+#include "health/storage/folder_trial.h"
+#include "health/storage/mounts.h"
+
+namespace tessera {
+
+// Checks: file_system, options, responds, versions, layout, write, read, fsync, rename, locks, space. Takes
+// at most about `seconds`, also if the server hangs. `root` is where /proc and /dev are read.
+std::vector<Check> check_storage(const std::filesystem::path& folder, double seconds,
+                                 const std::filesystem::path& root = "/");
+
+// The parts, each from what has been found.
+Check describe_file_system(const std::optional<Mount>& mount);
+Check check_mount_options(const std::optional<Mount>& mount);
+// Whether the kernel says that server and client of Lustre do not understand each other, of the last day.
+Check check_lustre_versions(const std::optional<std::vector<KernelMessage>>& messages, double uptime);
+Check check_lustre_layout(const std::optional<Mount>& mount, const TrialReport& report);
+std::vector<Check> judge_trial(const std::filesystem::path& folder, const std::optional<Mount>& mount,
+                               const TrialReport& report, double seconds);
+
+}  // namespace tessera
