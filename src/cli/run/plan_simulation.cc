@@ -76,7 +76,7 @@ void SimulationFlags::declare(FlagTable* table) {
       "How long a checkpoint holds up training, in seconds; by default the time to copy a node's state "
       "in memory.");
   table->add("checkpoint_write_s", &checkpoint_write_s_,
-             "Time until a checkpoint is complete, in seconds; by default a node writes 0.5 GB/s.");
+             "Time until a checkpoint is complete, in seconds; by default all nodes together write 1 GB/s.");
 }
 
 void SimulationFlags::check(const FlagTable& table) const {

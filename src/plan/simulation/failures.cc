@@ -12,7 +12,7 @@ namespace {
 // Times between failures with mean 1.
 const std::vector<double>& gaps() {
   static const std::vector<double> all = [] {
-    constexpr uint64_t kNumFailures = 20'000;
+    constexpr uint64_t kNumFailures = 10'000;
     const CounterRng random(0, hash_name("failures"));
     std::vector<double> gaps;
     double sum = 0;
@@ -54,7 +54,7 @@ UsefulTime useful_time(const FailureFacts& facts, int num_nodes, double step_s, 
 }
 
 UsefulTime best_useful_time(const FailureFacts& facts, int num_nodes, double step_s) {
-  constexpr double kFactor = 1.02;
+  constexpr double kFactor = 1.05;
   // No longer than the run usually lasts.
   const double most = std::max(1.0, facts.node_mtbf_s / num_nodes / step_s);
   UsefulTime best;

@@ -20,11 +20,11 @@ struct UsefulTime {
   double repeated_steps = 0;     // per failure, finished ones that are computed again
 };
 
-// A run of some 20,000 failures, simulated failure by failure: the same ones (scaled to their rate) for any
+// A run of 10,000 failures, simulated failure by failure: the same ones (scaled to their rate) for any
 // facts, so that results can be compared.
 UsefulTime useful_time(const FailureFacts& facts, int num_nodes, double step_s, int64_t checkpoint_steps);
 
-// With the number of steps that makes most of the time useful, to about 2 %.
+// With the number of steps that makes most of the time useful, to about 5 %.
 UsefulTime best_useful_time(const FailureFacts& facts, int num_nodes, double step_s);
 
 }  // namespace tessera

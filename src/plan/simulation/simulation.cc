@@ -74,7 +74,15 @@ class ClusterSimulator {
   Timed simulate(const Topology& topology, const ZeroLayout& layout, const StepFacts& facts,
                  const StepCosts& costs, const std::vector<double>& slowdowns) const {
     const StepProgram program = program_of(layout, facts, costs);
-    return {simulate_steps(topology, program, slowdowns), program.compute_s(kNumSteps - 1) + costs.other_s};
+    Timed timed = {simulate_steps(topology, program, slowdowns),
+                   program.compute_s(kNumSteps - 1) + costs.other_s};
+    const std::vector<double> equal(slowdowns.size(), 1.0);
+    if (slowdowns == equal) return timed;
+    // Waiting for a slow node may look like waiting for the network, whose work it delays.
+    const SimulatedStep with_equal = simulate_steps(topology, program, equal);
+    std::ranges::copy(with_equal.seconds, timed.step.seconds);
+    timed.step.seconds[static_cast<int>(Bottleneck::kOthers)] += timed.step.step_s - with_equal.step_s;
+    return timed;
   }
 
   Prices& prices() { return cluster_.prices != nullptr ? *cluster_.prices : of_rates_; }
@@ -144,7 +152,8 @@ class ClusterSimulator {
     // The state is read and written once.
     facts.checkpoint_stall_s =
         options_.checkpoint_stall_s.value_or(2 * node_bytes / (cluster_.rates->memory_gb_per_s * 1e9));
-    facts.checkpoint_write_s = options_.checkpoint_write_s.value_or(node_bytes / kStorageBytesPerS);
+    facts.checkpoint_write_s =
+        options_.checkpoint_write_s.value_or(static_cast<double>(disk.checkpoint_bytes) / kStorageBytesPerS);
     result->failures = facts;
     result->useful = best_useful_time(facts, cluster_.num_nodes, result->step.step_s);
     if (!options_.checkpoint_steps) return;

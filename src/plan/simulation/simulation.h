@@ -40,8 +40,8 @@ struct SimulationOptions {
   std::optional<int64_t> checkpoint_steps;   // otherwise the best number
 };
 
-// What a node writes to shared storage, unless --checkpoint_write_s says otherwise.
-inline constexpr double kStorageBytesPerS = 0.5e9;
+// What all nodes together write to shared storage, unless the time of a checkpoint is given.
+inline constexpr double kStorageBytesPerS = 1e9;
 
 struct SimulatedCluster {
   int num_nodes = 1;
@@ -49,6 +49,7 @@ struct SimulatedCluster {
   int64_t tokens_per_step = 0;
   ZeroSettings zero;
   std::string refusal;  // why the run does not fit into the nodes' memory; empty if it fits
+  // Seconds by kind are those of a cluster of equal nodes; kOthers is what the slow nodes add.
   SimulatedStep step;
   double ideal_s = 0;  // a step without waiting for network or slower nodes
   std::optional<FailureFacts> failures;
