@@ -28,8 +28,8 @@ JSON
 prefix=tessera-sim-$$
 trap 'for name in $(ip netns list | cut -d" " -f1 | grep "^$prefix-" || true); do ip netns del "$name"; done' EXIT
 
-# limit NAMESPACE DEVICE GBPS: what leaves through the device.
-limit() { ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$3gbit" burst 256kb latency 200ms; }
+# limit NAMESPACE DEVICE GBPS: what leaves through the device; the queue is long enough to lose nothing.
+limit() { ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$3gbit" burst 256kb limit 64mb; }
 
 # build HOSTS GBPS RACKS: the hosts prefix-0, prefix-1, ... on bridges in prefix-net; the cable between two racks carries
 # as much as one host's.

@@ -42,10 +42,10 @@ void SimulationFlags::declare(FlagTable* table) {
              1, kMaxNodes);
   table->add("oversubscription", &oversubscription_,
              "How many times as much the nodes of a rack can send as its uplink carries.");
-  table->add(
-      "flow_gbps", &flow_gbps_,
-      "Most that one connection reaches, in 10^9 bits per second: 5 between AWS instances, 10 within a "
-      "placement group. No limit by default; a pair of nodes has --connections for each rank.");
+  table->add("flow_gbps", &flow_gbps_,
+             "Most payload that one connection carries, in 10^9 bits per second: about 5 between AWS "
+             "instances, 10 within a "
+             "placement group. No limit by default; a pair of nodes has --connections for each rank.");
   table->add("latency_us", &latency_us_,
              "From the last byte sent until the receiver goes on, in microseconds; 100 unless the machine "
              "says otherwise.");

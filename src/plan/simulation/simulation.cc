@@ -133,9 +133,7 @@ class ClusterSimulator {
     topology.nic_bytes_per_s = cluster_.network_gbps / 8 * 1e9 * rates.network_efficiency;
     topology.oversubscription = options_.oversubscription;
     topology.connections = static_cast<int>(args_.connections) * cluster_.local_world_size;
-    if (options_.flow_gbps) {
-      topology.flow_bytes_per_s = *options_.flow_gbps / 8 * 1e9 * rates.network_efficiency;
-    }
+    if (options_.flow_gbps) topology.flow_bytes_per_s = *options_.flow_gbps / 8 * 1e9;
     topology.latency_s = options_.latency_s.value_or(rates.network_latency_s);
     topology.message_s = options_.message_s;
     topology.gather_byte_s = kGatherByteS;

@@ -27,7 +27,7 @@ std::vector<MeasuredStep> read_measured_steps(const std::string& metrics_path);
 struct SimulationOptions {
   int nodes_per_rack = 0;  // 0: all in one
   double oversubscription = 1;
-  std::optional<double> flow_gbps;  // of one connection
+  std::optional<double> flow_gbps;  // payload of one connection
   std::optional<double> latency_s;  // instead of the machine's
   double message_s = 10e-6;
   std::map<int, double> slow_nodes;  // by node: how many times as long it computes
