@@ -140,4 +140,17 @@ void Hosts::set_link(int host, bool up) const {
   EXPECT_TRUE(ip.wait(10s) && ip.result().exit_code == 0) << ip.err();
 }
 
+std::string Hosts::limit_link(int host, double mbit_per_s) const {
+  const std::pair<pid_t, std::string> ends[] = {{hosts_.at(static_cast<size_t>(host)), "eth0"},
+                                                {bridge_, fmt::format("port{}", host)}};
+  for (const auto& [inside, device] : ends) {
+    const pid_t holder = inside;
+    StartedProcess tc({"tc", "qdisc", "replace", "dev", device, "root", "tbf", "rate",
+                       fmt::format("{:.3f}mbit", mbit_per_s), "burst", "64kb", "limit", "64mb"},
+                      {.prepare = [holder] { enter_namespaces(holder); }});
+    if (!tc.wait(10s) || tc.result().exit_code != 0) return "tc: " + tc.err();
+  }
+  return "";
+}
+
 }  // namespace tessera

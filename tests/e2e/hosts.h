@@ -38,6 +38,9 @@ class Hosts {
   void set_names(const std::string& lines_of_etc_hosts) const;
   // Unplugs the host's network cable, or plugs it back in.
   void set_link(int host, bool up) const;
+  // Limits what the host's cable carries in each direction, headers included; "", or why that is not possible
+  // here (no tc, a kernel without token bucket filters).
+  std::string limit_link(int host, double mbit_per_s) const;
 
  private:
   pid_t hold(const std::string& host_name);

@@ -47,6 +47,38 @@ TEST(Plan, FitsOrEndsWith78AndSaysWhatWouldFit) {
   EXPECT_THAT(nodes.err, HasSubstr(" nodes of one rank would do with these settings"));
 }
 
+TEST(Plan, SimulatesClustersOfSeveralSizes) {
+  const std::vector<std::string> run = {"plan",         "--preset",   "llama3-8b",    "--machine",
+                                        "r7i.16xlarge", "--simulate", "--max_length", "1024",
+                                        "--zero_stage", "2"};
+  const json whole =
+      json::parse(run_well(with(run, {"--nodes", "4", "1024", "--nodes_per_rack", "16", "--oversubscription",
+                                      "4", "--stragglers", "3:1.5", "--mtbf_hours", "1000", "--json"}))
+                      .out);
+  ASSERT_EQ(whole["clusters"].size(), 2u);
+  EXPECT_EQ(whole["clusters"][1]["racks"], 64);
+  EXPECT_EQ(whole["clusters"][1]["bottleneck"], "uplink");
+  EXPECT_GT(whole["clusters"][0]["useful"]["useful_share"], 0.9);
+
+  const auto expect_refused = [&](const std::vector<std::string>& more, const std::string& message) {
+    const ProcessResult refused = run_tessera(with(run, more));
+    EXPECT_EQ(refused.exit_code, 64) << refused.err;
+    EXPECT_THAT(refused.err, HasSubstr(message));
+    EXPECT_EQ(refused.errors().size(), 1u) << refused.err;
+  };
+  expect_refused({"--nodes", "0"}, "--nodes: expected numbers from 1 to 4096, found '0'");
+  expect_refused({"--nodes", "4x"}, "found '4x'");
+  expect_refused({"--stragglers", "1.5"}, "--stragglers: expected NODE:FACTOR such as 3:1.5, found '1.5'");
+  expect_refused({"--stragglers", "1:2", "1:3"}, "node 1 is given twice");
+  expect_refused({"--oversubscription", "0"},
+                 "--oversubscription: expected a number from 1 to 1000, found 0");
+  expect_refused({"--restart_s", "5"}, "--mtbf_hours");
+  expect_refused({"--instances", "c7i.*"}, "--instances is for a search");
+  const ProcessResult alone = run_tessera({"plan", "--preset", "llama3-8b", "--nodes", "4"});
+  EXPECT_EQ(alone.exit_code, 64);
+  EXPECT_THAT(alone.err, HasSubstr("--nodes is for a simulation: add --simulate"));
+}
+
 TEST(Plan, JsonIsAllOfStandardOutput) {
   const json whole = json::parse(run_well(with(kLlama, {"--zero_stage", "3", "--json"})).out);
   EXPECT_EQ(whole["num_parameters"], 8030261248);

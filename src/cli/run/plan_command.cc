@@ -12,8 +12,10 @@
 #include "cli/run/plan_job.h"
 #include "cli/run/plan_machine.h"
 #include "cli/run/plan_search.h"
+#include "cli/run/plan_simulation.h"
 #include "cli/terminal/terminal.h"
 #include "formats/huggingface/model_config.h"
+#include "io/file.h"
 #include "plan/forecast.h"
 #include "tokenizer/tokenizer.h"
 
@@ -101,6 +103,7 @@ class PlanCommand : public Command {
     table->add("json", &json_, "Print a JSON object.");
     declare_machine_flags(table);
     declare_search_flags(table);
+    simulation_.declare(table);
   }
 
   void complete_flags(FlagTable* table) override {
@@ -118,8 +121,10 @@ class PlanCommand : public Command {
 
   void run(FlagTable* table) override {
     set_log_level(args_.lowest_log_level());
-    const bool searches = choose_search(*table);
+    simulation_.check(*table);
     check_numbers();
+    if (simulation_.simulate()) return simulate(*table);
+    const bool searches = choose_search(*table);
     const ModelConfig config = model_config(*table);
     searches ? search(table, config) : show_machine(*table, config);
   }
@@ -226,9 +231,7 @@ class PlanCommand : public Command {
     return config;
   }
 
-  void show_machine(const FlagTable& table, const ModelConfig& config) {
-    const int64_t world_size = num_nodes_ * local_world_size_;
-    resolve_training_arguments(table, world_size, &args_);
+  PlanMachineFlags machine_flags() const {
     PlanMachineFlags flags;
     flags.machine = machine_;
     flags.catalogue = catalogue_;
@@ -236,13 +239,55 @@ class PlanCommand : public Command {
     flags.network_gbps = network_gbps_;
     flags.tflops = tflops_;
     flags.mfu = mfu_;
-    const PlanMachine machine = plan_machine(flags, args_);
+    return flags;
+  }
+  int64_t threads_of_rank(const PlanMachine& machine) const {
+    if (args_.num_threads > 0) return args_.num_threads;
+    return std::max<int64_t>(1, machine.num_cores / local_world_size_);
+  }
+  ClusterShape cluster_of(const PlanMachine& machine, int64_t num_nodes) const {
     ClusterShape cluster = machine.cluster;
-    cluster.num_nodes = static_cast<int>(num_nodes_);
+    cluster.num_nodes = static_cast<int>(num_nodes);
     cluster.local_world_size = static_cast<int>(local_world_size_);
-    const int64_t num_threads = args_.num_threads > 0
-                                    ? args_.num_threads
-                                    : std::max<int64_t>(1, machine.num_cores / local_world_size_);
+    return cluster;
+  }
+
+  void simulate(const FlagTable& table) {
+    for (const char* name : kSearchFlags) {
+      if (!table.is_set(name) || name == std::string_view("plot")) continue;
+      fail(ExitCode::kUsage, "--{} is for a search: a simulation is of one kind of machine, --machine NAME",
+           name);
+    }
+    const std::optional<int64_t> one_size = table.is_set("nnodes") ? std::optional(num_nodes_) : std::nullopt;
+    const std::vector<int> sizes = simulation_.nodes(one_size);
+    const SimulationOptions options = simulation_.options();
+    const ModelConfig config = model_config(table);
+    std::optional<PlanMachine> machine;
+    std::vector<SimulatedCluster> clusters;
+    for (const int num_nodes : sizes) {
+      TrainingArguments args = args_;
+      const int64_t world_size = num_nodes * local_world_size_;
+      if (!clusters.empty()) set_log_level(LogLevel::kError);  // it has been said
+      resolve_training_arguments(table, world_size, &args);
+      if (!machine) machine = plan_machine(machine_flags(), args);
+      if (!machine->cluster.rates) {
+        fail(ExitCode::kUsage, "--simulate needs the speed of a machine: give --machine or --tflops");
+      }
+      clusters.push_back(simulate_cluster(args, config, cluster_of(*machine, num_nodes),
+                                          threads_of_rank(*machine),
+                                          job_size(args, config, world_size, tokens_), options));
+    }
+    if (!plot_.empty()) write_text_file(plot_, simulation_picture(clusters));
+    write_output(json_ ? simulation_json(clusters) : simulation_text(clusters));
+    flush_output();
+  }
+
+  void show_machine(const FlagTable& table, const ModelConfig& config) {
+    const int64_t world_size = num_nodes_ * local_world_size_;
+    resolve_training_arguments(table, world_size, &args_);
+    const PlanMachine machine = plan_machine(machine_flags(), args_);
+    const ClusterShape cluster = cluster_of(machine, num_nodes_);
+    const int64_t num_threads = threads_of_rank(machine);
     const RunForecast forecast =
         forecast_run(args_, config, cluster, num_threads, job_size(args_, config, world_size, tokens_));
     if (machine.prices) {
@@ -289,6 +334,7 @@ class PlanCommand : public Command {
   }
 
   TrainingArguments args_;
+  SimulationFlags simulation_;
   size_t num_training_flags_ = 0;
   std::vector<const Flag*> given_;  // of these, on the command line
   std::string preset_;

@@ -9,23 +9,17 @@
 #include "base/divide_up.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "comm/network/chunk_count.h"
 #include "kernels/rank_sum/rank_sum.h"
 #include "platform/crc32c.h"
 
 namespace tessera {
 namespace {
 
-// On the wire. Larger chunks are no faster.
-constexpr int64_t kMaxChunkBytes = 1 << 19;
-// For sums: small enough that rounding or summing, checksum and the kernel's copy find it in L2 even where
-// several lanes share a core.
-constexpr int64_t kMaxSummedChunkBytes = 1 << 17;
 // Chunks end at a multiple of this many elements.
 constexpr int64_t kChunkAlignment = 64;
 constexpr int64_t kStagingBytes =
     kMaxSummedChunkBytes + kChunkAlignment * static_cast<int64_t>(sizeof(float));
-// A smaller part is not worth a second connection.
-constexpr int64_t kMinChunkBytes = 1 << 16;
 
 // Receiving in pieces of at most this size lets the checksum read from L1 and L2.
 constexpr int64_t kReceiveBytes = 1 << 16;
@@ -65,14 +59,9 @@ int64_t Lane::wire_element_bytes() const {
 
 int64_t Lane::memory_element_bytes() const { return is_reduce() ? sizeof(float) : 1; }
 
-// A part is split evenly over the lanes, a large one into chunks of the maximum size; both sides compute this
-// from the same bounds.
+// Both sides compute this from the same bounds.
 int64_t Lane::num_chunks(const Part& part) const {
-  const int64_t bytes = part.size() * wire_element_bytes();
-  const int64_t fair = std::clamp(divide_up(bytes, num_lanes_), kMinChunkBytes,
-                                  is_reduce() ? kMaxSummedChunkBytes : kMaxChunkBytes);
-  const int64_t chunks = std::max<int64_t>(1, divide_up(bytes, fair));
-  return chunks <= num_lanes_ ? chunks : round_up(chunks, num_lanes_);
+  return tessera::num_chunks(part.size() * wire_element_bytes(), is_reduce(), num_lanes_);
 }
 
 Lane::Range Lane::chunk_range(const Part& part, int64_t chunk) const {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "base/text.h"
+#include "plan/drawing.h"
 #include "plan/plan_text.h"
 
 namespace tessera {
@@ -13,62 +15,6 @@ namespace {
 constexpr double kPictureWidth = 960, kPictureHeight = 600;
 constexpr double kLeft = 84, kRight = 930, kTop = 64, kBottom = 530;
 constexpr double kCharWidth = 6.4, kLabelHeight = 14;  // of the 11 px labels, generously
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&') {
-      out += "&amp;";
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '>') {
-      out += "&gt;";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
-
-// A logarithmic axis.
-class Axis {
- public:
-  // `from` and `to` are the pixels of its ends.
-  Axis(double low, double high, double from, double to) : from_(from), to_(to) {
-    const double margin = std::max(0.04 * std::log10(high / low), 0.05);
-    low_ = std::log10(low) - margin;
-    high_ = std::log10(high) + margin;
-  }
-
-  double pixel(double value) const {
-    return from_ + (std::log10(value) - low_) / (high_ - low_) * (to_ - from_);
-  }
-
-  // Round numbers, the fewer the longer the axis.
-  std::vector<double> ticks() const {
-    const double decades = high_ - low_;
-    const std::vector<double> digits = decades < 0.7 ? std::vector<double>{1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8}
-                                       : decades < 1.5 ? std::vector<double>{1, 1.5, 2, 3, 5, 7}
-                                       : decades < 3   ? std::vector<double>{1, 2, 5}
-                                                       : std::vector<double>{1};
-    std::vector<double> values;
-    for (int power = static_cast<int>(std::floor(low_)); power <= high_; ++power) {
-      for (const double digit : digits) {
-        const double value = digit * std::pow(10, power);
-        if (std::log10(value) >= low_ && std::log10(value) <= high_) values.push_back(value);
-      }
-    }
-    return values;
-  }
-
- private:
-  double low_ = 0, high_ = 1;
-  double from_, to_;
-};
-
-std::string tick_text(double value) {
-  return value >= 1000 ? format_count(std::llround(value)) : fmt::format("{:g}", value);
-}
 
 struct Box {
   double left, top, right, bottom;
@@ -133,63 +79,53 @@ class Picture {
     all.order = SearchOrder::kTime;
     all.top = std::ssize(result.combinations);
     points_ = ranked(result, all);
+    drawing_.emplace(kPictureWidth, kPictureHeight, "Hours and cost of the job on each machine",
+                     description());
   }
 
   std::string draw() {
-    open();
+    text(kLeft, 48, "start",
+         fmt::format("{} parameters, {} tokens; {} prices; the line joins what nothing beats in both",
+                     format_count(result_.num_parameters), format_count(std::llround(result_.job.num_tokens)),
+                     view_.spot ? "spot" : "on-demand"));
     if (points_.empty()) {
       text((kLeft + kRight) / 2, (kTop + kBottom) / 2, "middle", "No combination fits.");
     } else {
       const auto [fast, slow] = std::ranges::minmax(points_, {}, [&](size_t i) { return hours(i); });
       const auto [cheap, dear] = std::ranges::minmax(points_, {}, [&](size_t i) { return money(i); });
-      const Axis x(hours(fast), hours(slow), kLeft, kRight);
-      const Axis y(money(cheap), money(dear), kBottom, kTop);
+      const LogAxis x(hours(fast), hours(slow), kLeft, kRight);
+      const LogAxis y(money(cheap), money(dear), kBottom, kTop);
       draw_axes(x, y);
       draw_points(x, y);
       draw_front(x, y);
     }
-    return out_ + "</svg>\n";
+    return drawing_->svg();
   }
 
  private:
   double hours(size_t i) const { return result_.combinations[i].hours; }
   double money(size_t i) const { return money_of(result_.combinations[i], view_); }
 
-  void open() {
-    const std::string title = "Hours and cost of the job on each machine";
-    std::string description = fmt::format("{} of {}. The fastest to the cheapest that nothing beats in both:",
-                                          format_count(std::ssize(points_), "combination"),
-                                          format_count(std::llround(result_.job.num_tokens), "token"));
+  std::string description() const {
+    std::string words = fmt::format("{} of {}. The fastest to the cheapest that nothing beats in both:",
+                                    format_count(std::ssize(points_), "combination"),
+                                    format_count(std::llround(result_.job.num_tokens), "token"));
     for (const size_t i : front_) {
-      description += fmt::format(" {} in {} hours for {} USD;", point_name(result_, result_.combinations[i]),
-                                 three_digits(hours(i)), three_digits(money(i)));
+      words += fmt::format(" {} in {} hours for {} USD;", point_name(result_, result_.combinations[i]),
+                           three_digits(hours(i)), three_digits(money(i)));
     }
-    description.back() = '.';
-    out_ = fmt::format(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" "
-        "role=\"img\" aria-labelledby=\"title description\" font-family=\"Helvetica, Arial, sans-serif\" "
-        "font-size=\"12\" fill=\"#1f2933\">\n<title id=\"title\">{2}</title>\n<desc "
-        "id=\"description\">{3}</desc>\n<rect width=\"{0}\" height=\"{1}\" fill=\"#ffffff\"/>\n",
-        kPictureWidth, kPictureHeight, escaped(title), escaped(description));
-    out_ += fmt::format("<text x=\"{}\" y=\"28\" font-size=\"17\" font-weight=\"600\">{}</text>\n", kLeft,
-                        escaped(title));
-    text(kLeft, 48, "start",
-         fmt::format("{} parameters, {} tokens; {} prices; the line joins what nothing beats in both",
-                     format_count(result_.num_parameters), format_count(std::llround(result_.job.num_tokens)),
-                     view_.spot ? "spot" : "on-demand"));
+    words.back() = '.';
+    return words;
   }
 
   void text(double x, double y, const char* anchor, const std::string& words) {
-    out_ += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor,
-                        escaped(words));
+    drawing_->text(x, y, anchor, words);
   }
-
   void line(double x1, double y1, double x2, double y2, const char* color) {
-    out_ += fmt::format("<line x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\" stroke=\"{}\"/>\n", x1,
-                        y1, x2, y2, color);
+    drawing_->line(x1, y1, x2, y2, color);
   }
 
-  void draw_axes(const Axis& x, const Axis& y) {
+  void draw_axes(const LogAxis& x, const LogAxis& y) {
     for (const double value : x.ticks()) {
       line(x.pixel(value), kTop, x.pixel(value), kBottom, "#e4e7eb");
       text(x.pixel(value), kBottom + 18, "middle", tick_text(value));
@@ -201,27 +137,25 @@ class Picture {
     line(kLeft, kBottom, kRight, kBottom, "#7b8794");
     line(kLeft, kTop, kLeft, kBottom, "#7b8794");
     text((kLeft + kRight) / 2, kBottom + 42, "middle", "hours");
-    out_ +=
-        fmt::format("<text transform=\"translate(24 {}) rotate(-90)\" text-anchor=\"middle\">USD</text>\n",
-                    (kTop + kBottom) / 2);
+    drawing_->upright_text(24, (kTop + kBottom) / 2, "USD");
   }
 
-  void draw_point(size_t i, const Axis& x, const Axis& y, double radius, const char* style) {
-    out_ += fmt::format(
+  void draw_point(size_t i, const LogAxis& x, const LogAxis& y, double radius, const char* style) {
+    drawing_->add(fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{}\" {}><title>{}: {} hours, {} USD</title></circle>\n",
         x.pixel(hours(i)), y.pixel(money(i)), radius, style,
-        escaped(point_name(result_, result_.combinations[i])), three_digits(hours(i)),
-        three_digits(money(i)));
+        svg_escaped(point_name(result_, result_.combinations[i])), three_digits(hours(i)),
+        three_digits(money(i))));
   }
 
-  void draw_points(const Axis& x, const Axis& y) {
+  void draw_points(const LogAxis& x, const LogAxis& y) {
     for (const size_t i : points_) {
       if (std::ranges::find(front_, i) != front_.end()) continue;
       draw_point(i, x, y, 3, "fill=\"#9aa5b1\" fill-opacity=\"0.7\"");
     }
   }
 
-  void draw_front(const Axis& x, const Axis& y) {
+  void draw_front(const LogAxis& x, const LogAxis& y) {
     std::string path;
     Labels labels;
     for (const size_t i : front_) {
@@ -229,8 +163,8 @@ class Picture {
       path += fmt::format("{:.1f},{:.1f} ", px, py);
       labels.add_point(px, py);
     }
-    out_ += fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"#0b69a3\" stroke-width=\"1.5\"/>\n",
-                        path);
+    drawing_->add(fmt::format(
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"#0b69a3\" stroke-width=\"1.5\"/>\n", path));
     const std::optional<size_t> best = best_of(result_, view_);
     for (const size_t i : front_) {
       draw_point(i, x, y, i == best ? 7 : 5, "fill=\"#0b69a3\" stroke=\"#ffffff\"");
@@ -247,10 +181,10 @@ class Picture {
       const std::string name = point_name(result_, result_.combinations[i]);
       double label_x = 0, label_y = 0;
       if (!labels.place(x.pixel(hours(i)), y.pixel(money(i)), name.size(), &label_x, &label_y)) continue;
-      out_ += fmt::format(
+      drawing_->add(fmt::format(
           "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"11\" stroke=\"#ffffff\" stroke-width=\"3\" "
           "paint-order=\"stroke\">{}</text>\n",
-          label_x, label_y, escaped(name));
+          label_x, label_y, svg_escaped(name)));
     }
   }
 
@@ -258,7 +192,7 @@ class Picture {
   const SearchView& view_;
   std::vector<size_t> front_;
   std::vector<size_t> points_;
-  std::string out_;
+  std::optional<Drawing> drawing_;
 };
 
 }  // namespace

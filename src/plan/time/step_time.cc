@@ -7,6 +7,11 @@
 namespace tessera {
 namespace {
 
+// Whether the model adds to the gradients of earlier passes itself, rather than the ranks of a node.
+bool model_accumulates(const ZeroLayout& layout, const ZeroSettings& zero) {
+  return layout.world_size() == 1 || !needs_layer_buffers(layout, zero);
+}
+
 class Predictor {
  public:
   Predictor(StepWalks& walks, const StepFacts& facts, Prices& prices)
@@ -38,18 +43,9 @@ class Predictor {
 
  private:
   bool is_single() const { return layout_.world_size() == 1; }
-  // Whether the model adds to the gradients of earlier passes itself, rather than the ranks of a node.
-  bool accumulates() const { return is_single() || !needs_layer_buffers(layout_, facts_.zero); }
+  bool accumulates() const { return model_accumulates(layout_, facts_.zero); }
 
-  PassShape pass_shape(int64_t pass) const {
-    const bool is_last = pass + 1 == facts_.num_passes;
-    PassShape shape = {is_last ? facts_.last_pass_rows : facts_.pass_rows, facts_.row_tokens};
-    shape.gradient_checkpointing = facts_.gradient_checkpointing;
-    shape.pack_weights = facts_.pack_weights && prices_.packs_weights(walks_.dtype());
-    shape.adds = accumulates() && pass > 0;
-    shape.squares = is_single() && is_last;
-    return shape;
-  }
+  PassShape pass_shape(int64_t pass) const { return tessera::pass_shape(walks_, facts_, prices_, pass); }
 
   void add_pass(int64_t pass, double repeats) {
     const PassWork& work = walks_.pass(pass_shape(pass));
@@ -86,16 +82,7 @@ class Predictor {
     return prices_.node_sum_seconds(share, adds, share_) + num_groups * prices_.node_latency_s();
   }
 
-  void add_update() {
-    const int64_t num_owners = facts_.zero.stage == 0 ? layout_.local_world_size : layout_.world_size();
-    UpdateWork work;
-    work.num_elements = divide_up(layout_.num_elements(), num_owners);
-    work.weight_dtype = walks_.dtype();
-    work.gradient_dtype = is_single() ? DType::kF32 : facts_.zero.gradient_dtype;
-    work.state_tensors = facts_.zero.state_tensors;
-    work.sums_squares = !is_single();
-    time_.optimizer_s += prices_.update_seconds(work, share_);
-  }
+  void add_update() { time_.optimizer_s += prices_.update_seconds(update_work(walks_, facts_), share_); }
 
   // Gathers overlap the forward passes, reductions (and their gathers) the backward passes. Under per_step
   // the network is used only in the first forward pass and the last backward pass.
@@ -144,6 +131,32 @@ StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t m
   facts.local_world_size = request.local_world_size;
   facts.zero = request.zero;
   return facts;
+}
+
+PassShape pass_shape(const StepWalks& walks, const StepFacts& facts, const Prices& prices, int64_t pass) {
+  const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
+  ZeroSettings zero = facts.zero;
+  zero.passes_per_step = facts.num_passes;
+  const bool is_last = pass + 1 == facts.num_passes;
+  PassShape shape = {is_last ? facts.last_pass_rows : facts.pass_rows, facts.row_tokens};
+  shape.gradient_checkpointing = facts.gradient_checkpointing;
+  shape.pack_weights = facts.pack_weights && prices.packs_weights(walks.dtype());
+  shape.adds = model_accumulates(layout, zero) && pass > 0;
+  shape.squares = layout.world_size() == 1 && is_last;
+  return shape;
+}
+
+UpdateWork update_work(const StepWalks& walks, const StepFacts& facts) {
+  const ZeroLayout layout = zero_layout(walks.layout(), facts.num_nodes, facts.local_world_size);
+  const bool is_single = layout.world_size() == 1;
+  const int64_t num_owners = facts.zero.stage == 0 ? layout.local_world_size : layout.world_size();
+  UpdateWork work;
+  work.num_elements = divide_up(layout.num_elements(), num_owners);
+  work.weight_dtype = walks.dtype();
+  work.gradient_dtype = is_single ? DType::kF32 : facts.zero.gradient_dtype;
+  work.state_tensors = facts.zero.state_tensors;
+  work.sums_squares = !is_single;
+  return work;
 }
 
 StepTime predict_step(StepWalks& walks, const StepFacts& facts, Prices& prices) {

@@ -46,6 +46,10 @@ StepFacts step_facts(const MemoryRequest& request, int64_t row_tokens, int64_t m
                      int64_t gradient_accumulation_steps, int64_t micro_batches_per_pass,
                      int64_t num_threads);
 
+// What a rank computes in one of the passes, and in the update.
+PassShape pass_shape(const StepWalks& walks, const StepFacts& facts, const Prices& prices, int64_t pass);
+UpdateWork update_work(const StepWalks& walks, const StepFacts& facts);
+
 // The first call for a shape walks through the model (milliseconds); others take microseconds.
 StepTime predict_step(StepWalks& walks, const StepFacts& facts, Prices& prices);
 

@@ -90,9 +90,9 @@ std::vector<CountedWork> counted(const std::map<OpWork, int64_t>& counts) {
 }  // namespace
 
 void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
-               FunctionRef<void(const OpCall& call, bool is_forward)> visit) {
-  bool is_forward = true;
-  const auto visit_call = [&](const OpCall& call) { visit(call, is_forward); };
+               FunctionRef<void(const OpCall& call, const WalkPosition& position)> visit) {
+  WalkPosition position;
+  const auto visit_call = [&](const OpCall& call) { visit(call, position); };
   ThreadPool pool(1);
   const std::unique_ptr<Ops> cpu_ops = make_cpu_ops(pool);
   ReservedDevice device;
@@ -106,8 +106,8 @@ void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
   limits.gradient_checkpointing = shape.gradient_checkpointing;
   limits.pack_weights = shape.pack_weights;
   model->reserve(limits);
-  model->call_between_layers([&](int64_t, WeightUse use) {
-    is_forward = use == WeightUse::kForward;
+  model->call_between_layers([&](int64_t group, WeightUse use) {
+    position = {group, use == WeightUse::kForward};
     return true;
   });
   double squares = 0;
@@ -123,9 +123,9 @@ const PassWork& StepWalks::pass(const PassShape& shape) {
   const auto [at, is_new] = passes_.try_emplace(shape);
   if (!is_new) return at->second;
   std::map<OpWork, int64_t> forward, backward, packing;
-  walk_pass(config_, dtype_, shape, [&](const OpCall& call, bool is_forward) {
+  walk_pass(config_, dtype_, shape, [&](const OpCall& call, const WalkPosition& position) {
     const OpWork work = work_of(call);
-    ++(work.kind == WorkKind::kPacking ? packing : is_forward ? forward : backward)[work];
+    ++(work.kind == WorkKind::kPacking ? packing : position.is_forward ? forward : backward)[work];
   });
   at->second = {counted(forward), counted(backward), counted(packing)};
   return at->second;

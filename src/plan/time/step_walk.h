@@ -39,9 +39,15 @@ struct PassWork {
   std::vector<CountedWork> packing;   // of all weights, once; empty without pack_weights
 };
 
-// Calls visit(call, is_forward) for every operation of the pass, in order. Nothing is computed.
+// Where a walk is: the parameter group whose weights were opened last, and in which direction.
+struct WalkPosition {
+  int64_t group = 0;
+  bool is_forward = true;
+};
+
+// Calls visit(call, position) for every operation of the pass, in order. Nothing is computed.
 void walk_pass(const ModelConfig& config, DType dtype, const PassShape& shape,
-               FunctionRef<void(const OpCall& call, bool is_forward)> visit);
+               FunctionRef<void(const OpCall& call, const WalkPosition& position)> visit);
 
 // Walks through one model, each remembered: a walk takes milliseconds, looking it up nothing.
 class StepWalks {

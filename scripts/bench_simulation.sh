@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# bench_simulation.sh [ROUNDS [STEPS]]: compares `tessera plan --simulate` with real steps. Hosts are network namespaces
+# (needs root) behind bridges, one rank with one thread each; token bucket filters limit every host's cable in both
+# directions and, in the case with racks, the cable between the two bridges. The simulation is told what iperf3 reaches
+# through a cable and how long the ranks of that very run computed (metrics.jsonl), so that the comparison is about the
+# network. Prints the medians of ROUNDS (3) runs of STEPS (8) steps each, not counting the first two of a run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+rounds=${1:-3}
+steps=${2:-8}
+#scripts/install_packages.sh bench
+#cmake --preset release >/dev/null
+#cmake --build --preset release --target tessera
+tessera=$PWD/build/release/tessera
+out=$PWD/build/bench_simulation
+rm -rf "$out"
+mkdir -p "$out"
+
+"$tessera" tokenizer train --input 'docs/*.md' 'src/*/*.cc' --vocab_size 8192 --output "$out/tokenizer"
+cat >"$out/config.json" <<'JSON'
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512, "intermediate_size": 1536,
+ "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 8192,
+ "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true}
+JSON
+"$tessera" init --config "$out" --tokenizer "$out/tokenizer" --output "$out/model"
+
+prefix=tessera-sim-$$
+trap 'for name in $(ip netns list | cut -d" " -f1 | grep "^$prefix-" || true); do ip netns del "$name"; done' EXIT
+
+# limit NAMESPACE DEVICE GBPS: what leaves through the device; the queue is long enough to lose nothing.
+limit() { ip netns exec "$1" tc qdisc add dev "$2" root tbf rate "$3gbit" burst 256kb limit 64mb; }
+
+# build HOSTS GBPS RACKS: the hosts prefix-0, prefix-1, ... on bridges in prefix-net; the cable between two racks carries
+# as much as one host's.
+build() {
+  local host rack
+  ip netns add "$prefix-net"
+  for ((rack = 0; rack < $3; ++rack)); do
+    ip -n "$prefix-net" link add "rack$rack" type bridge
+    ip -n "$prefix-net" link set "rack$rack" up
+  done
+  for ((host = 0; host < $1; ++host)); do
+    ip netns add "$prefix-$host"
+    ip -n "$prefix-$host" link set lo up
+    ip -n "$prefix-$host" link add cable type veth peer name "port$host" netns "$prefix-net"
+    ip -n "$prefix-net" link set "port$host" master "rack$((host * $3 / $1))" up
+    ip -n "$prefix-$host" addr add "10.78.0.$((host + 1))/24" dev cable
+    ip -n "$prefix-$host" link set cable up
+    limit "$prefix-$host" cable "$2"
+    limit "$prefix-net" "port$host" "$2"
+  done
+  if [ "$3" -eq 2 ]; then
+    ip -n "$prefix-net" link add up0 type veth peer name up1
+    for rack in 0 1; do
+      ip -n "$prefix-net" link set "up$rack" master "rack$rack" up
+      limit "$prefix-net" "up$rack" "$2"
+    done
+  fi
+}
+tear_down() {
+  local host
+  for host in net "${!agents[@]}"; do ip netns del "$prefix-$host"; done
+}
+
+# reached: prints the Gbit/s of iperf3 between the first two hosts, both directions busy, the mean of the two.
+reached() {
+  ip netns exec "$prefix-1" iperf3 --server --one-off --daemon
+  sleep 0.5
+  ip netns exec "$prefix-0" iperf3 --client 10.78.0.2 --parallel 4 --bidir --time 3 --omit 1 --json |
+    /usr/bin/python3 -c 'import json, sys
+end = json.load(sys.stdin)["end"]
+print((end["sum_received"]["bits_per_second"] + end["sum_received_bidir_reverse"]["bits_per_second"]) / 2e9)'
+}
+
+# train HOSTS NAME FLAG...: ends the script with the ends of the logs if a host fails.
+train() {
+  local host hosts=$1 name=$2 failed=0
+  shift 2
+  agents=()
+  for ((host = 0; host < hosts; ++host)); do
+    ip netns exec "$prefix-$host" "$tessera" launch --nnodes "$hosts" --node_rank "$host" --nproc_per_node 1 \
+      --rdzv_endpoint 10.78.0.1:29500 train --model "$out/model" --dataset 'docs/*.md' 'src/*/*.cc' \
+      --output_dir "$out/$name" --overwrite_output_dir true --cache_dir "$out/cache" --packing \
+      --max_steps "$((steps + 2))" --save_strategy no --measure_peak false --num_threads 1 "$@" \
+      >"$out/$name.$host.log" 2>&1 &
+    agents+=($!)
+  done
+  for host in "${!agents[@]}"; do wait "${agents[host]}" || failed=1; done
+  [ "$failed" -eq 0 ] || { tail -n 5 "$out/$name".*.log >&2; exit 1; }
+}
+
+# A case a line: hosts, Gbit/s, racks, gather_schedule, gradient_accumulation_steps.
+cases=("2 0.1 1 per_step 1" "2 0.25 1 per_step 1" "2 1 1 per_step 1" "3 0.2 1 per_step 1" "4 0.2 1 per_step 2"
+  "4 0.5 1 per_step 1" "2 0.2 1 per_layer 1" "3 0.2 1 per_layer 2" "4 0.5 1 per_layer 1" "4 0.4 2 per_step 1"
+  "4 0.4 2 per_layer 1")
+for ((round = 1; round <= rounds; ++round)); do
+  for case in "${cases[@]}"; do
+    read -r hosts gbps racks schedule accumulation <<<"$case"
+    name=${case// /-}-$round
+    build "$hosts" "$gbps" "$racks"
+    gbps=$(reached)
+    flags=(--max_length 256 --per_device_train_batch_size 2 --gradient_accumulation_steps "$accumulation"
+      --merge_micro_batches never --zero_stage 3 --gather_schedule "$schedule")
+    train "$hosts" "$name" "${flags[@]}"
+    tear_down
+    echo "{\"num_cores\": 1, \"network_gbps\": $gbps, \"network_efficiency\": 1}" >"$out/machine.json"
+    "$tessera" plan --model "$out/model" --machine "$out/machine.json" --simulate --nnodes "$hosts" \
+      --nodes_per_rack "$((hosts / racks))" --oversubscription "$racks" --measured "$out/$name/metrics.jsonl" \
+      --num_threads 1 --json "${flags[@]}" >"$out/$name.simulated.json"
+    echo "$name done" >&2
+  done
+done
+/usr/bin/python3 scripts/simulation_summary.py "$out" "${cases[@]}"

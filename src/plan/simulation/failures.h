@@ -1,0 +1,30 @@
+// How much of a long run's time counts where nodes fail and the run resumes from its last checkpoint.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera {
+
+struct FailureFacts {
+  double node_mtbf_s = 0;  // mean time between failures of one node; exponentially distributed
+  double detection_s = 5;
+  double restart_s = 120;         // from then until the first step begins
+  double checkpoint_stall_s = 0;  // how long starting to write one holds up training
+  double checkpoint_write_s = 0;  // until it is complete; only one is written at a time
+};
+
+struct UsefulTime {
+  int64_t checkpoint_steps = 1;  // between two checkpoints
+  double useful_share = 1;       // ETTR: time of steps that count / wall time
+  double failure_s = 0;          // mean time between failures of the job
+  double repeated_steps = 0;     // per failure, finished ones that are computed again
+};
+
+// A run of 10,000 failures, simulated failure by failure: the same ones (scaled to their rate) for any
+// facts, so that results can be compared.
+UsefulTime useful_time(const FailureFacts& facts, int num_nodes, double step_s, int64_t checkpoint_steps);
+
+// With the number of steps that makes most of the time useful, to about 5 %.
+UsefulTime best_useful_time(const FailureFacts& facts, int num_nodes, double step_s);
+
+}  // namespace tessera
