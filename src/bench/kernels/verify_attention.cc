@@ -24,7 +24,7 @@ class Problem {
   // Relative error of rounding an intermediate to the type of the activations.
   double rounding() const { return qkv_.dtype() == DType::kBF16 ? 0x1p-8 : 0; }
   // Relative error of a product over the head plus scaling.
-  double product_error() const { return static_cast<double>(shape_.head_dim + 8) * kFloat32Rounding; }
+  double product_error() const { return static_cast<double>(shape_.head_dim + 8) * kFloatEps; }
 
   int64_t key_head(int64_t h) const { return h / (shape_.num_heads / shape_.num_key_value_heads); }
   double q(int64_t t, int64_t h, int64_t i) const { return at(t, h, i); }
@@ -81,16 +81,16 @@ void verify_query(Verifier& verifier, const Problem& problem, int64_t t, int64_t
   for (const Problem::Score& score : scores) {
     sum += std::exp(score.value - max);
     score_error =
-        std::max(score_error, score.bound + 2 * kFloat32Rounding * (std::abs(score.value) + std::abs(max)));
+        std::max(score_error, score.bound + 2 * kFloatEps * (std::abs(score.value) + std::abs(max)));
   }
-  const double sum_error = static_cast<double>(t - first + 16) * kFloat32Rounding;
+  const double sum_error = static_cast<double>(t - first + 16) * kFloatEps;
   if (!lse_HT.empty()) {
     const double lse = max + std::log(sum);
-    verifier.compare("lse", h, t, element(lse_HT, h * problem.num_tokens() + t), lse,
-                     score_error + sum_error + problem.rounding() +
-                         4 * kFloat32Rounding * (std::abs(max) + std::log(sum)));
+    verifier.compare(
+        "lse", h, t, element(lse_HT, h * problem.num_tokens() + t), lse,
+        score_error + sum_error + problem.rounding() + 4 * kFloatEps * (std::abs(max) + std::log(sum)));
   }
-  const double relative = 2 * score_error + 2 * sum_error + 16 * kFloat32Rounding + 2 * problem.rounding();
+  const double relative = 2 * score_error + 2 * sum_error + 16 * kFloatEps + 2 * problem.rounding();
   for (int64_t i = 0; i < E; ++i) {
     double value = 0, magnitude = 0;
     for (int64_t s = first; s <= t; ++s) {
@@ -132,9 +132,8 @@ class BackwardProblem {
     const double lse = element(lse_, h * problem_.num_tokens() + t);
     PairGradient result;
     result.p = std::exp(score.value - lse);
-    result.p_error =
-        result.p *
-        (score.bound + kFloat32Rounding * (std::abs(score.value) + std::abs(lse) + 16) + problem_.rounding());
+    result.p_error = result.p * (score.bound + kFloatEps * (std::abs(score.value) + std::abs(lse) + 16) +
+                                 problem_.rounding());
     result.ds = result.p * (dp - delta);
     result.ds_error = result.p_error * std::abs(dp - delta) +
                       result.p * problem_.product_error() * magnitude +
@@ -151,7 +150,7 @@ void verify_dq(Verifier& verifier, const Problem& problem, const BackwardProblem
                int64_t h, ConstTensorView dqkv_TQ) {
   const int64_t E = problem.shape().head_dim;
   const double scale = problem.shape().scale;
-  const double sum_error = static_cast<double>(t - problem.first_key(t) + 16) * kFloat32Rounding;
+  const double sum_error = static_cast<double>(t - problem.first_key(t) + 16) * kFloatEps;
   std::vector<double> value(static_cast<size_t>(E)), bound(static_cast<size_t>(E));
   for (int64_t s = problem.first_key(t); s <= t; ++s) {
     const PairGradient pair = backward.pair(t, s, h);
@@ -173,7 +172,7 @@ void verify_dk_dv(Verifier& verifier, const Problem& problem, const BackwardProb
                   int64_t g, ConstTensorView dqkv_TQ) {
   const AttentionShape& shape = problem.shape();
   const int64_t E = shape.head_dim, group = shape.num_heads / shape.num_key_value_heads;
-  const double sum_error = static_cast<double>((problem.last_query(s) - s) * group + 16) * kFloat32Rounding;
+  const double sum_error = static_cast<double>((problem.last_query(s) - s) * group + 16) * kFloatEps;
   std::vector<double> dk(static_cast<size_t>(E)), dk_bound(dk), dv(dk), dv_bound(dk);
   for (int64_t h = g * group; h < (g + 1) * group; ++h) {
     for (int64_t t = s; t <= problem.last_query(s); ++t) {

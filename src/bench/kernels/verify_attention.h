@@ -5,6 +5,7 @@
 #include <span>
 
 #include "bench/kernels/verify.h"
+#include "kernels/attention/attention_shape.h"
 
 namespace tessera {
 

@@ -38,8 +38,8 @@ void verify_product(Verifier& verifier, const StridedMatrix& a, const StridedMat
       expected += term;
       magnitude += std::abs(term);
     }
-    const double bound = static_cast<double>(num_terms + 2) * kFloat32Rounding * magnitude +
-                         rounding_of(out.dtype()) * std::abs(expected);
+    const double bound = static_cast<double>(num_terms + 2) * kFloatEps * magnitude +
+                         rounding_error(out.dtype()) * std::abs(expected);
     verifier.compare("out", row, column, element(out, row * out.dim(1) + column), expected, bound);
   }
 }

@@ -84,14 +84,15 @@ class Oracle {
   Oracle(const Case& c, const GuardedTensor& qkv, WeightErrors errors = {})
       : case_(c), qkv_values_(qkv.values()), errors_(errors) {
     const AttentionShape& s = c.shape;
-    o = Expected(c.num_tokens() * s.num_heads * s.head_dim);
-    lse = Expected(c.num_tokens() * s.num_heads);
+    o = ExpectedTensor(c.num_tokens() * s.num_heads * s.head_dim);
+    lse = ExpectedTensor(c.num_tokens() * s.num_heads);
     for_each_query([&](int64_t h, int64_t t, int64_t first) { forward(h, t, first); });
   }
 
   // Gradients for the given do, o and lse (inputs, with whatever rounding they already have).
-  Expected backward(const GuardedTensor& d_o, const GuardedTensor& o_in, const GuardedTensor& lse_in) const {
-    Expected dqkv(case_.num_tokens() * case_.shape.qkv_width());
+  ExpectedTensor backward(const GuardedTensor& d_o, const GuardedTensor& o_in,
+                          const GuardedTensor& lse_in) const {
+    ExpectedTensor dqkv(case_.num_tokens() * case_.shape.qkv_width());
     const std::vector<double> d_os = d_o.values(), os = o_in.values(), lses = lse_in.values();
     for_each_query([&](int64_t h, int64_t t, int64_t first) {
       backward_query(d_os.data(), os.data(), lses.data(), h, t, first, &dqkv);
@@ -99,8 +100,8 @@ class Oracle {
     return dqkv;
   }
 
-  Expected o;    // [T, H E]
-  Expected lse;  // [H, T]
+  ExpectedTensor o;    // [T, H E]
+  ExpectedTensor lse;  // [H, T]
 
  private:
   // The error of a product of E terms and of the preceding scaling.
@@ -181,7 +182,7 @@ class Oracle {
   }
 
   void backward_query(const double* d_o, const double* o_in, const double* lse_in, int64_t h, int64_t t,
-                      int64_t first, Expected* dqkv) const {
+                      int64_t first, ExpectedTensor* dqkv) const {
     const int64_t E = case_.shape.head_dim;
     const double log_sum = lse_in[h * case_.num_tokens() + t], scale = case_.shape.scale;
     // Sums over at most T tokens of every query head.
@@ -249,8 +250,8 @@ TEST(AttentionOracle, GradientsAgreeWithDifferences) {
     GuardedTensor qkv = make_qkv(c, DType::kF32), d_o(DType::kF32, o_shape(c));
     d_o.fill_normal(2);
     const Oracle oracle(c, qkv);
-    const Expected dqkv = oracle.backward(d_o, rounded(oracle.o.value, DType::kF32, o_shape(c)),
-                                          rounded(oracle.lse.value, DType::kF32, lse_shape(c)));
+    const ExpectedTensor dqkv = oracle.backward(d_o, rounded(oracle.o.value, DType::kF32, o_shape(c)),
+                                                rounded(oracle.lse.value, DType::kF32, lse_shape(c)));
     const auto loss = [&](const GuardedTensor& at) {
       const Oracle shifted(c, at);
       double sum = 0;
@@ -307,11 +308,11 @@ TEST(AttentionBackward, MatchesTheFormulaInEveryImplementation) {
       const Oracle oracle(c, qkv);
       const GuardedTensor o = rounded(oracle.o.value, dtype, o_shape(c));
       const GuardedTensor lse = rounded(oracle.lse.value, DType::kF32, lse_shape(c));
-      const Expected exact = oracle.backward(d_o, o, lse);
-      std::optional<Expected> rounding;
+      const ExpectedTensor exact = oracle.backward(d_o, o, lse);
+      std::optional<ExpectedTensor> rounding;
       if (any_rounds_weights(dtype)) rounding = Oracle(c, qkv, kAmxErrors).backward(d_o, o, lse);
       for (const auto& implementation : attention_table().usable()) {
-        const Expected& expected = rounds_weights(implementation, dtype) ? *rounding : exact;
+        const ExpectedTensor& expected = rounds_weights(implementation, dtype) ? *rounding : exact;
         GuardedTensor dqkv(dtype, {c.num_tokens(), c.shape.qkv_width()});
         const TestScratch scratch = make_scratch(c, pool);
         implementation.kernels.backward(d_o.view(), qkv.view(), o.view(), lse.view(), c.shape, c.cu_seqlens,

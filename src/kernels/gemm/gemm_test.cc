@@ -56,9 +56,9 @@ TestScratch scratch_for(const GemmKernels& kernels, DType dtype, const ThreadPoo
 
 // One product c[i, j] (+)= sum_l a(i, l) b(l, j) (+ bias[j]) in float64, and its bound.
 template <typename A, typename B, typename Start>
-Expected exact_product(int64_t rows, int64_t columns, int64_t depth, const A& a, const B& b,
-                       const Start& start) {
-  Expected expected(rows * columns);
+ExpectedTensor exact_product(int64_t rows, int64_t columns, int64_t depth, const A& a, const B& b,
+                             const Start& start) {
+  ExpectedTensor expected(rows * columns);
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < columns; ++j) {
       double sum = start(i, j), magnitude = std::abs(sum);
@@ -75,7 +75,8 @@ Expected exact_product(int64_t rows, int64_t columns, int64_t depth, const A& a,
   return expected;
 }
 
-Expected exact_forward(const GuardedTensor& x, const GuardedTensor& w, const GuardedTensor* bias, Sizes s) {
+ExpectedTensor exact_forward(const GuardedTensor& x, const GuardedTensor& w, const GuardedTensor* bias,
+                             Sizes s) {
   const std::vector<double> xs = x.values(), ws = w.values();
   return exact_product(
       s.T, s.N, s.K, [&s, x = xs.data()](int64_t t, int64_t k) { return x[t * s.K + k]; },
@@ -83,8 +84,8 @@ Expected exact_forward(const GuardedTensor& x, const GuardedTensor& w, const Gua
       [&](int64_t, int64_t n) { return bias == nullptr ? 0.0 : (*bias)[n]; });
 }
 
-Expected exact_backward_input(const GuardedTensor& dy, const GuardedTensor& w, const GuardedTensor* before,
-                              Sizes s) {
+ExpectedTensor exact_backward_input(const GuardedTensor& dy, const GuardedTensor& w,
+                                    const GuardedTensor* before, Sizes s) {
   const std::vector<double> dys = dy.values(), ws = w.values();
   return exact_product(
       s.T, s.K, s.N, [&s, dy = dys.data()](int64_t t, int64_t n) { return dy[t * s.N + n]; },
@@ -92,8 +93,8 @@ Expected exact_backward_input(const GuardedTensor& dy, const GuardedTensor& w, c
       [&](int64_t t, int64_t k) { return before == nullptr ? 0.0 : (*before)[t * s.K + k]; });
 }
 
-Expected exact_backward_weight(const GuardedTensor& dy, const GuardedTensor& x, const GuardedTensor* before,
-                               Sizes s) {
+ExpectedTensor exact_backward_weight(const GuardedTensor& dy, const GuardedTensor& x,
+                                     const GuardedTensor* before, Sizes s) {
   const std::vector<double> dys = dy.values(), xs = x.values();
   return exact_product(
       s.N, s.K, s.T, [&s, dy = dys.data()](int64_t n, int64_t t) { return dy[t * s.N + n]; },
@@ -112,7 +113,7 @@ void fill_integers(GuardedTensor& tensor, uint64_t seed) {
 void fill_reals(GuardedTensor& tensor, uint64_t seed) { tensor.fill_normal(seed); }
 
 // Bounds of zero: leaves only the rounding to the output type.
-Expected without_bounds(Expected expected) {
+ExpectedTensor without_bounds(ExpectedTensor expected) {
   std::fill(expected.bound.begin(), expected.bound.end(), 0.0);
   return expected;
 }
@@ -121,7 +122,9 @@ Expected without_bounds(Expected expected) {
 void check_products(const Implementation<GemmKernels>& implementation, DType dtype, Sizes s, bool integers,
                     ThreadPool& pool) {
   const auto fill = integers ? fill_integers : fill_reals;
-  const auto want = [&](const Expected& expected) { return integers ? without_bounds(expected) : expected; };
+  const auto want = [&](const ExpectedTensor& expected) {
+    return integers ? without_bounds(expected) : expected;
+  };
   const GemmKernels& kernels = implementation.kernels;
   const TestScratch scratch = scratch_for(kernels, dtype, pool);
   const std::string context = fmt::format("{} {} T {} N {} K {} {}", describe(implementation),
@@ -131,8 +134,8 @@ void check_products(const Implementation<GemmKernels>& implementation, DType dty
   fill(w, 2);
   fill(bias, 3);
   fill(dy, 4);
-  const Expected y_expected = want(exact_forward(x, w, nullptr, s));
-  const Expected y_expected_with_bias = want(exact_forward(x, w, &bias, s));
+  const ExpectedTensor y_expected = want(exact_forward(x, w, nullptr, s));
+  const ExpectedTensor y_expected_with_bias = want(exact_forward(x, w, &bias, s));
   for (const DType y_dtype : {dtype, DType::kF32}) {
     GuardedTensor y(y_dtype, {s.T, s.N});
     kernels.forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool);
@@ -141,7 +144,7 @@ void check_products(const Implementation<GemmKernels>& implementation, DType dty
     kernels.forward(x.view(), w.view(), bias.view(), y.view(), scratch.span(), pool);
     expect_within(y, y_expected_with_bias, context + " forward with bias");
   }
-  const Expected dx_expected = want(exact_backward_input(dy, w, nullptr, s));
+  const ExpectedTensor dx_expected = want(exact_backward_input(dy, w, nullptr, s));
   for (const DType dx_dtype : {dtype, DType::kF32}) {
     GuardedTensor dx(dx_dtype, {s.T, s.K});
     kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kOverwrite, scratch.span(), pool);
@@ -285,7 +288,7 @@ TEST(GemmBackwardBias, SumsTheRowsInFloat32) {
       GuardedTensor dy(dtype, {s.T, s.N}), db(DType::kF32, {s.N});
       dy.fill_normal(1);
       db.fill_normal(2);
-      Expected want(s.N);
+      ExpectedTensor want(s.N);
       for (int64_t n = 0; n < s.N; ++n) {
         const auto at = static_cast<size_t>(n);
         want.value[at] = db[n];
