@@ -92,6 +92,15 @@ inline std::vector<double> former(const GuardedTensor& output, Update update) {
   return update == Update::kAdd ? output.values() : std::vector<double>();
 }
 
+// The values rounded to the dtype of a tensor.
+inline GuardedTensor rounded(const std::vector<Expected>& expected, DType dtype, const Shape& shape) {
+  GuardedTensor tensor(dtype, shape);
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    tensor.set(i, static_cast<float>(expected[static_cast<size_t>(i)].value));
+  }
+  return tensor;
+}
+
 // These values and no others.
 inline std::vector<Expected> exactly(const GuardedTensor& tensor) {
   std::vector<Expected> expected;

@@ -10,15 +10,6 @@ namespace {
 constexpr int64_t kWidths[] = {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 257, 1000};
 constexpr float kEps = 1e-5f;
 
-// rstd as the forward call leaves it.
-GuardedTensor rounded_rstd(const ExpectedNorm& norm, const Shape& shape) {
-  GuardedTensor rstd(DType::kF32, shape);
-  for (int64_t i = 0; i < rstd.num_elements(); ++i) {
-    rstd.set(i, static_cast<float>(norm.rstd_R[static_cast<size_t>(i)].value));
-  }
-  return rstd;
-}
-
 TEST(RmsNormForward, MatchesTheFormulaInEveryImplementation) {
   ThreadPool pool(2);
   for (const auto& implementation : rmsnorm_table().usable()) {
@@ -115,7 +106,8 @@ TEST(RmsNormBackward, MatchesTheFormulaInEveryImplementation) {
           x.fill_normal(1);
           w.fill_normal(2, 0.3f, 1);
           dy.fill_normal(3);
-          const GuardedTensor rstd = rounded_rstd(expected_rmsnorm(x.values(), w.values(), kEps), {R});
+          const GuardedTensor rstd =
+              rounded(expected_rmsnorm(x.values(), w.values(), kEps).rstd_R, DType::kF32, {R});
           const TestScratch scratch(rmsnorm_backward_scratch_bytes(R, D));
           const std::string context =
               fmt::format("{} {} R {} D {}", describe(implementation), dtype_name(dtype), R, D);
@@ -219,7 +211,8 @@ TEST(HeadRmsNorm, BackwardMatchesTheFormulaAndLeavesOtherHeads) {
         dw.fill(1);
         const std::vector<double> x = heads_of(qkv, begin * E, end * E);
         const std::vector<double> dy = heads_of(dqkv, begin * E, end * E);
-        const GuardedTensor rstd = rounded_rstd(expected_rmsnorm(x, w.values(), kEps), {T, end - begin});
+        const GuardedTensor rstd =
+            rounded(expected_rmsnorm(x, w.values(), kEps).rstd_R, DType::kF32, {T, end - begin});
         const std::vector<Expected> want =
             with_heads(dqkv, begin * E, end * E,
                        expected_rmsnorm_backward(dy, x, w.values(), rstd.values(), /*former_RD=*/{}));
