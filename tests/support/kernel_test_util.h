@@ -131,22 +131,6 @@ inline void expect_within(const GuardedTensor& got, const std::vector<Expected>&
                 << " + rounding, exceeded " << worst_ratio << " times";
 }
 
-// Values and bounds of a tensor.
-struct ExpectedTensor {
-  std::vector<double> value;
-  std::vector<double> bound;
-
-  explicit ExpectedTensor(int64_t count = 0)
-      : value(static_cast<size_t>(count)), bound(static_cast<size_t>(count)) {}
-};
-
-inline void expect_within(const GuardedTensor& got, const ExpectedTensor& expected,
-                          const std::string& context) {
-  std::vector<Expected> all;
-  for (size_t i = 0; i < expected.value.size(); ++i) all.push_back({expected.value[i], expected.bound[i]});
-  expect_within(got, all, context);
-}
-
 // Checks for identical bits from pools of 1, 2 and 3 threads, and of 4 threads that share two cores. `run`
 // fills and returns its outputs.
 inline void expect_thread_independent(const std::function<std::vector<GuardedTensor>(ThreadPool& pool)>& run,

@@ -25,14 +25,6 @@ std::string call_name(const char* operation, ConstTensorView first, ConstTensorV
                      second.shape().to_string());
 }
 
-std::vector<double> values_at(ConstTensorView matrix, const std::vector<SamplePoint>& points) {
-  std::vector<double> values;
-  for (const SamplePoint& point : points) {
-    values.push_back(element(matrix, point.row * matrix.dim(1) + point.column));
-  }
-  return values;
-}
-
 std::vector<int64_t> sample_rows(ConstTensorView matrix) {
   return sample_indices(matrix.dim(0), kSampledRows);
 }
@@ -75,37 +67,34 @@ double log_sum_exp(const SoftmaxRow& row) { return static_cast<double>(row.max) 
 
 void VerifyingOps::linear(ConstTensorView x_TK, const LinearWeight& weight, ConstTensorView bias_N,
                           TensorView y_TN) {
-  const int64_t K = x_TK.dim(1);
   const std::vector<SamplePoint> points = sample_points(y_TN.dim(0), y_TN.dim(1), kSampledElements);
   ForwardingOps::linear(x_TK, weight, bias_N, y_TN);
   std::vector<double> bias;
   for (const SamplePoint& point : points) bias.push_back(bias_N.empty() ? 0 : element(bias_N, point.column));
   Verifier verifier(call_name("linear", x_TK, weight.w_NK), result_);
-  verify_product(verifier, {x_TK, K, 1}, {weight.w_NK, K, 1}, K, y_TN, points, bias);
+  verify_product(verifier, {x_TK}, {weight.w_NK}, y_TN, points, bias);
 }
 
 void VerifyingOps::linear_backward_input(ConstTensorView dy_TN, const LinearWeight& weight, TensorView dx_TK,
                                          Update update) {
-  const int64_t N = weight.w_NK.dim(0), K = weight.w_NK.dim(1);
-  const std::vector<SamplePoint> points = sample_points(dx_TK.dim(0), K, kSampledElements);
+  const std::vector<SamplePoint> points = sample_points(dx_TK.dim(0), dx_TK.dim(1), kSampledElements);
   const std::vector<double> former =
       update == Update::kAdd ? values_at(dx_TK, points) : std::vector<double>();
   ForwardingOps::linear_backward_input(dy_TN, weight, dx_TK, update);
   Verifier verifier(call_name("linear_backward_input", dy_TN, weight.w_NK), result_);
-  verify_product(verifier, {dy_TN, N, 1}, {weight.w_NK, 1, K}, N, dx_TK, points, former);
+  verify_product(verifier, {dy_TN}, {weight.w_NK, true}, dx_TK, points, former);
 }
 
 void VerifyingOps::linear_backward_weight(ConstTensorView dy_TN, ConstTensorView x_TK, TensorView dw_NK,
                                           WeightUpdate update) {
-  const int64_t T = dy_TN.dim(0), N = dy_TN.dim(1), K = x_TK.dim(1);
-  const std::vector<SamplePoint> points = sample_points(N, K, kSampledElements);
+  const std::vector<SamplePoint> points = sample_points(dw_NK.dim(0), dw_NK.dim(1), kSampledElements);
   const std::vector<double> former =
       update.mode == Update::kAdd ? values_at(dw_NK, points) : std::vector<double>();
   double squares = 0;
   ForwardingOps::linear_backward_weight(dy_TN, x_TK, dw_NK,
                                         {update.mode, update.squares == nullptr ? nullptr : &squares});
   Verifier verifier(call_name("linear_backward_weight", dy_TN, x_TK), result_);
-  verify_product(verifier, {dy_TN, 1, N}, {x_TK, 1, K}, T, dw_NK, points, former);
+  verify_product(verifier, {dy_TN, true}, {x_TK, true}, dw_NK, points, former);
   if (update.squares != nullptr) {
     verify_sum_of_squares(verifier, dw_NK, squares);
     *update.squares += squares;
