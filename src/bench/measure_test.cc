@@ -4,6 +4,7 @@
 
 #include "bench/kernels/random_tensor.h"
 #include "expect_error.h"
+#include "kernels/expected.h"
 
 namespace tessera {
 namespace {

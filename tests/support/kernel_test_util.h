@@ -15,16 +15,12 @@
 
 #include "base/rng.h"
 #include "kernels/dispatch.h"
+#include "kernels/expected.h"
+#include "kernels/update.h"
 #include "platform/thread_pool.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
-
-inline constexpr double kFloatEps = 0x1.0p-24;  // half the spacing of float32 at 1: the rounding error
-inline constexpr double kBf16Eps = 0x1.0p-8;
-
-// The relative error of rounding once to `dtype`.
-inline double rounding_error(DType dtype) { return dtype == DType::kBF16 ? kBf16Eps : kFloatEps; }
 
 inline constexpr DType kActivationTypes[] = {DType::kBF16, DType::kF32};
 
@@ -47,17 +43,8 @@ class GuardedTensor {
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
 
-  double operator[](int64_t i) const {
-    return dtype_ == DType::kBF16 ? to_float(reinterpret_cast<const bf16*>(data())[i])
-                                  : reinterpret_cast<const float*>(data())[i];
-  }
-  void set(int64_t i, float value) {
-    if (dtype_ == DType::kBF16) {
-      reinterpret_cast<bf16*>(data())[i] = to_bf16(value);
-    } else {
-      reinterpret_cast<float*>(data())[i] = value;
-    }
-  }
+  double operator[](int64_t i) const { return element(view(), i); }
+  void set(int64_t i, float value) { set_element(view(), i, value); }
 
   // All bits one: NaN in every type.
   void poison() { std::memset(data(), 0xFF, static_cast<size_t>(view().size_bytes())); }
@@ -100,39 +87,48 @@ class GuardedTensor {
   std::vector<std::byte> bytes_;
 };
 
-// The float64 reference and how far a result may be from it.
-struct Expected {
-  std::vector<double> value;
-  std::vector<double> bound;
+// What a call will add to; empty if it overwrites.
+inline std::vector<double> former(const GuardedTensor& output, Update update) {
+  return update == Update::kAdd ? output.values() : std::vector<double>();
+}
 
-  explicit Expected(int64_t count = 0)
-      : value(static_cast<size_t>(count)), bound(static_cast<size_t>(count)) {}
-};
+// The values rounded to the dtype of a tensor.
+inline GuardedTensor rounded(const std::vector<Expected>& expected, DType dtype, const Shape& shape) {
+  GuardedTensor tensor(dtype, shape);
+  for (int64_t i = 0; i < tensor.num_elements(); ++i) {
+    tensor.set(i, static_cast<float>(expected[static_cast<size_t>(i)].value));
+  }
+  return tensor;
+}
 
-// Checks that every element is within its bound plus one rounding to the dtype of `got`, and that nothing was
+// These values and no others.
+inline std::vector<Expected> exactly(const GuardedTensor& tensor) {
+  std::vector<Expected> expected;
+  for (const double value : tensor.values()) expected.push_back({value, 0});
+  return expected;
+}
+
+// Checks that every element is within its bound after rounding to the dtype of `got`, and that nothing was
 // written around them. Reports the worst one.
-inline void expect_within(const GuardedTensor& got, const Expected& expected, const std::string& context) {
+inline void expect_within(const GuardedTensor& got, const std::vector<Expected>& expected,
+                          const std::string& context) {
   EXPECT_TRUE(got.guards_intact()) << context << ": wrote outside its output";
-  ASSERT_EQ(got.num_elements(), static_cast<int64_t>(expected.value.size())) << context;
+  ASSERT_EQ(got.num_elements(), std::ssize(expected)) << context;
   int64_t worst = -1;
   double worst_ratio = 1;
   for (int64_t i = 0; i < got.num_elements(); ++i) {
-    const double value = expected.value[static_cast<size_t>(i)];
-    // The smallest normal float32 covers results that underflow.
-    const double bound =
-        expected.bound[static_cast<size_t>(i)] +
-        rounding_error(got.dtype()) * (std::abs(value) + expected.bound[static_cast<size_t>(i)]) + 0x1.0p-126;
-    const double ratio = std::abs(got[i] - value) / bound;
+    const Expected& want = expected[static_cast<size_t>(i)];
+    const double ratio = std::abs(got[i] - want.value) / want.bound_in(got.dtype());
     if (!(ratio <= worst_ratio)) {
       worst = i;
       worst_ratio = std::isnan(ratio) ? HUGE_VAL : ratio;
     }
   }
   if (worst < 0) return;
+  const Expected& want = expected[static_cast<size_t>(worst)];
   ADD_FAILURE() << context << ", shape " << got.shape().to_string() << ", worst index " << worst
-                << ": expected " << expected.value[static_cast<size_t>(worst)] << ", got " << got[worst]
-                << ", bound " << expected.bound[static_cast<size_t>(worst)] << " + rounding, exceeded "
-                << worst_ratio << " times";
+                << ": expected " << want.value << ", got " << got[worst] << ", bound " << want.bound
+                << " + rounding, exceeded " << worst_ratio << " times";
 }
 
 // Checks for identical bits from pools of 1, 2 and 3 threads, and of 4 threads that share two cores. `run`

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <limits>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -70,28 +70,25 @@ class GemmOperands {
     const TensorView out = output(w);
     const std::vector<SamplePoint> points = sample_points(out.dim(0), out.dim(1), kNumSamples);
     std::vector<double> former;
-    for (const SamplePoint& point : points) {
-      const int64_t index = point.row * out.dim(1) + point.column;
-      if (case_.product == Product::kBackwardWeightAdd) {
-        former.push_back(element(out, index));
-      } else {
-        set_element(out, index, std::numeric_limits<float>::quiet_NaN());
-      }
+    if (case_.product == Product::kBackwardWeightAdd) {
+      former = values_at(out, points);
+    } else {
+      for (const auto& [row, column] : points) set_element(out, row * out.dim(1) + column, NAN);
     }
     run(kernels, copy);
     Verification result;
     Verifier verifier(what, result);
-    const auto [T, N, K] = std::tuple(case_.T, case_.N, case_.K);
+    const ConstTensorView x = x_.view(), y = y_.view();
     switch (case_.product) {
       case Product::kForward:
-        verify_product(verifier, {x_.view(), K, 1}, {w, K, 1}, K, out, points, former);
+        verify_product(verifier, {x}, {w}, out, points, former);
         break;
       case Product::kBackwardInput:
-        verify_product(verifier, {y_.view(), N, 1}, {w, 1, K}, N, out, points, former);
+        verify_product(verifier, {y}, {w, true}, out, points, former);
         break;
       case Product::kBackwardWeight:
       case Product::kBackwardWeightAdd:
-        verify_product(verifier, {y_.view(), 1, N}, {x_.view(), 1, K}, T, out, points, former);
+        verify_product(verifier, {y, true}, {x, true}, out, points, former);
         break;
     }
     return result;

@@ -54,18 +54,6 @@ RandomTensor::RandomTensor(DType dtype, Shape shape, uint64_t seed, float scale,
   fill_random(view_, seed, scale, pool);
 }
 
-double element(ConstTensorView tensor, int64_t i) {
-  return tensor.dtype() == DType::kBF16 ? to_float(tensor.as<bf16>()[i]) : tensor.as<float>()[i];
-}
-
-void set_element(TensorView tensor, int64_t i, float value) {
-  if (tensor.dtype() == DType::kBF16) {
-    tensor.as<bf16>()[i] = to_bf16(value);
-  } else {
-    tensor.as<float>()[i] = value;
-  }
-}
-
 int64_t ColdCopies::size_bytes(DType dtype, const Shape& shape, int64_t min_bytes) {
   const int64_t stride = copy_stride(dtype, shape);
   return round_up(std::max(min_bytes, stride), stride);

@@ -25,10 +25,6 @@ class RandomTensor {
   TensorView view_;
 };
 
-// Element i as a number; BF16 or F32.
-double element(ConstTensorView tensor, int64_t i);
-void set_element(TensorView tensor, int64_t i, float value);
-
 // Copies of a tensor that together exceed the caches, so that the next one is always cold, like the weights
 // of the next layer.
 class ColdCopies {

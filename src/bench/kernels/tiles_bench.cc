@@ -20,7 +20,7 @@ Verification verify_sample(const TileFeedMeter::Sample& sample) {
         magnitude += std::abs(term);
       }
       verifier.compare("sums", static_cast<int64_t>(i), static_cast<int64_t>(j), sample.sums[i * kWidth + j],
-                       expected, (kDepth + 2) * kFloat32Rounding * magnitude);
+                       expected, (kDepth + 2) * kFloatEps * magnitude);
     }
   }
   return result;

@@ -1,16 +1,10 @@
 #include "bench/kernels/verify_gemm.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/rng.h"
-#include "bench/kernels/random_tensor.h"
 
 namespace tessera {
-
-double StridedMatrix::at(int64_t row, int64_t column) const {
-  return element(values, row * row_stride + column * column_stride);
-}
 
 std::vector<SamplePoint> sample_points(int64_t rows, int64_t columns, int64_t count) {
   std::vector<SamplePoint> points = {{0, 0}, {0, columns - 1}, {rows - 1, 0}, {rows - 1, columns - 1}};
@@ -26,21 +20,18 @@ std::vector<SamplePoint> sample_points(int64_t rows, int64_t columns, int64_t co
   return points;
 }
 
-void verify_product(Verifier& verifier, const StridedMatrix& a, const StridedMatrix& b, int64_t num_terms,
-                    ConstTensorView out, const std::vector<SamplePoint>& points,
-                    const std::vector<double>& former) {
+std::vector<double> values_at(ConstTensorView matrix, const std::vector<SamplePoint>& points) {
+  std::vector<double> values;
+  for (const auto& [row, column] : points) values.push_back(element(matrix, row * matrix.dim(1) + column));
+  return values;
+}
+
+void verify_product(Verifier& verifier, const Factor& a, const Factor& b, ConstTensorView out,
+                    const std::vector<SamplePoint>& points, const std::vector<double>& former) {
   for (size_t i = 0; i < points.size(); ++i) {
-    const auto [row, column] = points[i];
-    double expected = former.empty() ? 0 : former[i];
-    double magnitude = std::abs(expected);
-    for (int64_t k = 0; k < num_terms; ++k) {
-      const double term = a.at(row, k) * b.at(column, k);
-      expected += term;
-      magnitude += std::abs(term);
-    }
-    const double bound = static_cast<double>(num_terms + 2) * kFloat32Rounding * magnitude +
-                         rounding_of(out.dtype()) * std::abs(expected);
-    verifier.compare("out", row, column, element(out, row * out.dim(1) + column), expected, bound);
+    const auto& [row, column] = points[i];
+    const Expected expected = expected_product(a.row(row), b.row(column), former.empty() ? 0 : former[i]);
+    verifier.compare_values("out", out, {&row, 1}, {&column, 1}, {&expected, 1});
   }
 }
 

@@ -264,7 +264,7 @@ class TrainStep {
       const double g = element(gradients(), elements[i]) * gradient_scale(norm);
       const double expected = before[i] - kLearningRate * g / (std::abs(g) + OptimizerSettings{}.epsilon);
       verifier.compare("weight", 0, elements[i], master(elements[i]), expected,
-                       4 * kFloat32Rounding * std::abs(before[i]) + 1e-5 * kLearningRate);
+                       4 * kFloatEps * std::abs(before[i]) + 1e-5 * kLearningRate);
     }
   }
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
+#include "kernels/cross_entropy/cross_entropy_expected.h"
 #include "kernels/cross_entropy/cross_entropy_impl.h"
 #include "support/kernel_test_util.h"
 
@@ -15,43 +15,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int64_t kVocabSizes[] = {1,  2,  3,  4,  5,  7,  8,   9,   15,  16,
                                    17, 31, 32, 33, 63, 65, 255, 256, 257, 3000};
-
-// The formulas of the header in float64.
-double exact_loss(const std::vector<double>& x, int32_t target, double s) {
-  const double max = *std::max_element(x.begin(), x.end());
-  double sum = 0;
-  for (const double logit : x) sum += std::exp(logit - max);
-  const double lse = max + std::log(sum);
-  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
-  return (1 - s) * (lse - x[static_cast<size_t>(target)]) + s * (lse - mean);
-}
-
-struct ExactRow {
-  double loss = 0, loss_bound = 0;
-  std::vector<double> gradient, gradient_bound;
-};
-
-ExactRow exact_row(const std::vector<double>& x, int32_t target, double s, double grad_scale) {
-  const double V = static_cast<double>(x.size());
-  const double max = *std::max_element(x.begin(), x.end());
-  double sum = 0, mean_abs = 0, d = 270;
-  for (const double logit : x) {
-    sum += std::exp(logit - max);
-    mean_abs += std::abs(logit) / V;
-  }
-  const double lse = max + std::log(sum);
-  for (const double logit : x) d += std::exp(logit - lse) * (max - logit);
-  ExactRow row;
-  row.loss = exact_loss(x, target, s);
-  row.loss_bound = kFloatEps * (d + 260 * s * mean_abs);
-  for (size_t v = 0; v < x.size(); ++v) {
-    const double p = std::exp(x[v] - lse);
-    const double is_target = static_cast<int32_t>(v) == target ? 1 : 0;
-    row.gradient.push_back(grad_scale * (p - (1 - s) * is_target - s / V));
-    row.gradient_bound.push_back(kFloatEps * std::abs(grad_scale) * (p * (d + 12 + max - x[v]) + 4 * s / V));
-  }
-  return row;
-}
 
 // R rows: normal logits of varying spread, one row with a clear winner, one with huge logits, some ignored.
 struct Problem {
@@ -69,12 +32,7 @@ struct Problem {
     }
   }
 
-  std::vector<double> row(int64_t r) const {
-    const int64_t V = logits.shape()[1];
-    std::vector<double> values;
-    for (int64_t v = 0; v < V; ++v) values.push_back(logits[r * V + v]);
-    return values;
-  }
+  std::vector<double> row(int64_t r) const { return rows_of(logits.view(), {&r, 1}); }
 };
 
 struct Outcome {
@@ -94,10 +52,8 @@ Outcome run(const CrossEntropyKernels& kernels, const Problem& problem, DType dt
 // Columns [first, last) of every row.
 GuardedTensor columns_of(const GuardedTensor& all, int64_t first, int64_t last) {
   GuardedTensor part(all.dtype(), {all.shape()[0], last - first});
-  for (int64_t r = 0; r < all.shape()[0]; ++r) {
-    for (int64_t c = first; c < last; ++c) {
-      part.set(r * (last - first) + c - first, static_cast<float>(all[r * all.shape()[1] + c]));
-    }
+  for (int64_t i = 0; i < part.num_elements(); ++i) {
+    part.set(i, static_cast<float>(all[i / (last - first) * all.shape()[1] + first + i % (last - first)]));
   }
   return part;
 }
@@ -153,18 +109,20 @@ TEST(CrossEntropy, MatchesTheFormulaInEveryImplementation) {
           const Problem problem(R, V);
           const std::string context = fmt::format("{} {} V {} smoothing {}", describe(implementation),
                                                   dtype_name(dtype), V, smoothing);
-          Expected gradient(R * V);
+          std::vector<Expected> gradient(R * V);
           double loss = 0, loss_bound = 0;
           int64_t num_targets = 0;
           for (int64_t r = 0; r < R; ++r) {
             const int32_t target = problem.targets[static_cast<size_t>(r)];
             if (target == kIgnoredLabel) continue;
-            const ExactRow row = exact_row(problem.row(r), target, static_cast<double>(smoothing), 0.25);
-            loss += row.loss;
-            loss_bound += row.loss_bound;
+            const std::vector<double> row = problem.row(r);
+            const Expected row_loss = expected_loss(row, target, smoothing);
+            loss += row_loss.value;
+            loss_bound += row_loss.bound;
             ++num_targets;
-            std::copy(row.gradient.begin(), row.gradient.end(), gradient.value.begin() + r * V);
-            std::copy(row.gradient_bound.begin(), row.gradient_bound.end(), gradient.bound.begin() + r * V);
+            const auto row_gradient =
+                expected_logits_gradient(row, 0, V, expected_softmax(row), target, smoothing, grad_scale);
+            std::copy(row_gradient.begin(), row_gradient.end(), gradient.begin() + r * V);
           }
           const Outcome got = run(implementation.kernels, problem, dtype, smoothing, grad_scale, pool);
           expect_within(got.dlogits, gradient, context);
@@ -195,15 +153,16 @@ TEST(CrossEntropy, GradientIsTheSlopeOfTheLoss) {
       const Outcome got = run(implementation.kernels, problem, DType::kF32, smoothing, 1.0f, pool);
       const std::vector<double> x = problem.row(0);
       const int32_t target = problem.targets[0];
-      const ExactRow bounds = exact_row(x, target, static_cast<double>(smoothing), 1.0);
+      const auto bounds = expected_logits_gradient(x, 0, 37, expected_softmax(x), target, smoothing, 1);
       for (size_t v = 0; v < x.size(); ++v) {
         std::vector<double> up = x, down = x;
         up[v] += kStep;
         down[v] -= kStep;
-        const double s = static_cast<double>(smoothing);
-        const double slope = (exact_loss(up, target, s) - exact_loss(down, target, s)) / (2 * kStep);
+        const double slope =
+            (expected_loss(up, target, smoothing).value - expected_loss(down, target, smoothing).value) /
+            (2 * kStep);
         EXPECT_NEAR(got.dlogits[static_cast<int64_t>(v)], slope,
-                    kStep * kStep + bounds.gradient_bound[v] + kFloatEps * std::abs(slope))
+                    kStep * kStep + bounds[v].bound + kFloatEps * std::abs(slope))
             << describe(implementation) << " v " << v << " smoothing " << smoothing;
       }
     }

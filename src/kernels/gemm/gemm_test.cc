@@ -7,6 +7,7 @@
 #include <set>
 
 #include "kernels/gemm/amx_blocking.h"
+#include "kernels/gemm/gemm_expected.h"
 #include "kernels/gemm/gemm_impl.h"
 #include "kernels/gemm/onednn_products.h"
 #include "kernels/gemm/row_slices.h"
@@ -54,51 +55,19 @@ TestScratch scratch_for(const GemmKernels& kernels, DType dtype, const ThreadPoo
   return TestScratch(std::max(bytes(1), bytes(2048)));
 }
 
-// One product c[i, j] (+)= sum_l a(i, l) b(l, j) (+ bias[j]) in float64, and its bound.
-template <typename A, typename B, typename Start>
-Expected exact_product(int64_t rows, int64_t columns, int64_t depth, const A& a, const B& b,
-                       const Start& start) {
-  Expected expected(rows * columns);
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < columns; ++j) {
-      double sum = start(i, j), magnitude = std::abs(sum);
-      for (int64_t l = 0; l < depth; ++l) {
-        const double term = a(i, l) * b(l, j);
-        sum += term;
-        magnitude += std::abs(term);
-      }
-      const auto at = static_cast<size_t>(i * columns + j);
-      expected.value[at] = sum;
-      expected.bound[at] = static_cast<double>(depth + 2) * kFloatEps * magnitude;
+// out_IJ, added to the values of `former`, which may be one row for all; nothing if it is empty.
+std::vector<Expected> expected_products(const Factor& a, const Factor& b, const std::vector<double>& former) {
+  std::vector<std::vector<double>> b_rows;
+  for (int64_t j = 0; j < b.num_rows(); ++j) b_rows.push_back(b.row(j));
+  std::vector<Expected> out_IJ;
+  for (int64_t i = 0; i < a.num_rows(); ++i) {
+    const std::vector<double> a_row = a.row(i);
+    for (const std::vector<double>& b_row : b_rows) {
+      out_IJ.push_back(
+          expected_product(a_row, b_row, former.empty() ? 0 : former[out_IJ.size() % former.size()]));
     }
   }
-  return expected;
-}
-
-Expected exact_forward(const GuardedTensor& x, const GuardedTensor& w, const GuardedTensor* bias, Sizes s) {
-  const std::vector<double> xs = x.values(), ws = w.values();
-  return exact_product(
-      s.T, s.N, s.K, [&s, x = xs.data()](int64_t t, int64_t k) { return x[t * s.K + k]; },
-      [&s, w = ws.data()](int64_t k, int64_t n) { return w[n * s.K + k]; },
-      [&](int64_t, int64_t n) { return bias == nullptr ? 0.0 : (*bias)[n]; });
-}
-
-Expected exact_backward_input(const GuardedTensor& dy, const GuardedTensor& w, const GuardedTensor* before,
-                              Sizes s) {
-  const std::vector<double> dys = dy.values(), ws = w.values();
-  return exact_product(
-      s.T, s.K, s.N, [&s, dy = dys.data()](int64_t t, int64_t n) { return dy[t * s.N + n]; },
-      [&s, w = ws.data()](int64_t n, int64_t k) { return w[n * s.K + k]; },
-      [&](int64_t t, int64_t k) { return before == nullptr ? 0.0 : (*before)[t * s.K + k]; });
-}
-
-Expected exact_backward_weight(const GuardedTensor& dy, const GuardedTensor& x, const GuardedTensor* before,
-                               Sizes s) {
-  const std::vector<double> dys = dy.values(), xs = x.values();
-  return exact_product(
-      s.N, s.K, s.T, [&s, dy = dys.data()](int64_t n, int64_t t) { return dy[t * s.N + n]; },
-      [&s, x = xs.data()](int64_t t, int64_t k) { return x[t * s.K + k]; },
-      [&](int64_t n, int64_t k) { return before == nullptr ? 0.0 : (*before)[n * s.K + k]; });
+  return out_IJ;
 }
 
 // Integers -3 ... 3: every partial sum is exact in float32, so the result is the exact one rounded once.
@@ -111,17 +80,16 @@ void fill_integers(GuardedTensor& tensor, uint64_t seed) {
 
 void fill_reals(GuardedTensor& tensor, uint64_t seed) { tensor.fill_normal(seed); }
 
-// Bounds of zero: leaves only the rounding to the output type.
-Expected without_bounds(Expected expected) {
-  std::fill(expected.bound.begin(), expected.bound.end(), 0.0);
-  return expected;
-}
-
 // Checks all products of one implementation, dtype and shape against float64.
 void check_products(const Implementation<GemmKernels>& implementation, DType dtype, Sizes s, bool integers,
                     ThreadPool& pool) {
   const auto fill = integers ? fill_integers : fill_reals;
-  const auto want = [&](const Expected& expected) { return integers ? without_bounds(expected) : expected; };
+  const auto want = [&](const Factor& a, const Factor& b, const std::vector<double>& former) {
+    std::vector<Expected> expected = expected_products(a, b, former);
+    // Leaves only the rounding to the output type.
+    for (Expected& element : expected) element.bound *= integers ? 0 : 1;
+    return expected;
+  };
   const GemmKernels& kernels = implementation.kernels;
   const TestScratch scratch = scratch_for(kernels, dtype, pool);
   const std::string context = fmt::format("{} {} T {} N {} K {} {}", describe(implementation),
@@ -131,8 +99,8 @@ void check_products(const Implementation<GemmKernels>& implementation, DType dty
   fill(w, 2);
   fill(bias, 3);
   fill(dy, 4);
-  const Expected y_expected = want(exact_forward(x, w, nullptr, s));
-  const Expected y_expected_with_bias = want(exact_forward(x, w, &bias, s));
+  const std::vector<Expected> y_expected = want({x.view()}, {w.view()}, {});
+  const std::vector<Expected> y_expected_with_bias = want({x.view()}, {w.view()}, bias.values());
   for (const DType y_dtype : {dtype, DType::kF32}) {
     GuardedTensor y(y_dtype, {s.T, s.N});
     kernels.forward(x.view(), w.view(), {}, y.view(), scratch.span(), pool);
@@ -141,23 +109,21 @@ void check_products(const Implementation<GemmKernels>& implementation, DType dty
     kernels.forward(x.view(), w.view(), bias.view(), y.view(), scratch.span(), pool);
     expect_within(y, y_expected_with_bias, context + " forward with bias");
   }
-  const Expected dx_expected = want(exact_backward_input(dy, w, nullptr, s));
-  for (const DType dx_dtype : {dtype, DType::kF32}) {
-    GuardedTensor dx(dx_dtype, {s.T, s.K});
-    kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kOverwrite, scratch.span(), pool);
-    expect_within(dx, dx_expected, context + " backward_input");
-    fill(dx, 5);
-    const GuardedTensor dx_before = dx;
-    kernels.backward_input(dy.view(), w.view(), dx.view(), Update::kAdd, scratch.span(), pool);
-    expect_within(dx, want(exact_backward_input(dy, w, &dx_before, s)), context + " backward_input added");
-  }
   GuardedTensor dw(DType::kF32, {s.N, s.K});
-  kernels.backward_weight(dy.view(), x.view(), dw.view(), Update::kOverwrite, scratch.span(), pool);
-  expect_within(dw, want(exact_backward_weight(dy, x, nullptr, s)), context + " backward_weight");
-  fill(dw, 6);
-  const GuardedTensor dw_before = dw;
-  kernels.backward_weight(dy.view(), x.view(), dw.view(), Update::kAdd, scratch.span(), pool);
-  expect_within(dw, want(exact_backward_weight(dy, x, &dw_before, s)), context + " backward_weight added");
+  for (const Update update : {Update::kOverwrite, Update::kAdd}) {
+    const char* const how = update == Update::kAdd ? "added" : "overwritten";
+    for (const DType dx_dtype : {dtype, DType::kF32}) {
+      GuardedTensor dx(dx_dtype, {s.T, s.K});
+      if (update == Update::kAdd) fill(dx, 5);
+      const auto dx_expected = want({dy.view()}, {w.view(), true}, former(dx, update));
+      kernels.backward_input(dy.view(), w.view(), dx.view(), update, scratch.span(), pool);
+      expect_within(dx, dx_expected, fmt::format("{} backward_input {}", context, how));
+    }
+    if (update == Update::kAdd) fill(dw, 6);
+    const auto dw_expected = want({dy.view(), true}, {x.view(), true}, former(dw, update));
+    kernels.backward_weight(dy.view(), x.view(), dw.view(), update, scratch.span(), pool);
+    expect_within(dw, dw_expected, fmt::format("{} backward_weight {}", context, how));
+  }
 }
 
 TEST(Gemm, IntegersAreExactForEveryRemainder) {
@@ -285,25 +251,15 @@ TEST(GemmBackwardBias, SumsTheRowsInFloat32) {
       GuardedTensor dy(dtype, {s.T, s.N}), db(DType::kF32, {s.N});
       dy.fill_normal(1);
       db.fill_normal(2);
-      Expected want(s.N);
-      for (int64_t n = 0; n < s.N; ++n) {
-        const auto at = static_cast<size_t>(n);
-        want.value[at] = db[n];
-        want.bound[at] = std::abs(db[n]);
-        for (int64_t t = 0; t < s.T; ++t) {
-          want.value[at] += dy[t * s.N + n];
-          want.bound[at] += std::abs(dy[t * s.N + n]);
+      for (const Update update : {Update::kAdd, Update::kOverwrite}) {
+        std::vector<Expected> want;
+        for (int64_t n = 0; n < s.N; ++n) {
+          want.push_back(expected_sum(s.T, update == Update::kAdd ? db[n] : 0,
+                                      [&](int64_t t) { return dy[t * s.N + n]; }));
         }
-        want.bound[at] *= static_cast<double>(s.T + 2) * kFloatEps;
+        gemm_backward_bias(dy.view(), db.view(), update, pool);
+        expect_within(db, want, fmt::format("{} T {} N {}", dtype_name(dtype), s.T, s.N));
       }
-      const std::vector<double> before = db.values();
-      gemm_backward_bias(dy.view(), db.view(), Update::kAdd, pool);
-      const std::string context = fmt::format("{} T {} N {}", dtype_name(dtype), s.T, s.N);
-      expect_within(db, want, context);
-      for (size_t n = 0; n < before.size(); ++n) want.value[n] -= before[n];
-      db.poison();
-      gemm_backward_bias(dy.view(), db.view(), Update::kOverwrite, pool);
-      expect_within(db, want, context + " overwritten");
     }
   }
 }

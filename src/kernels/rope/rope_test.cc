@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "kernels/rope/rope_expected.h"
 #include "kernels/rope/rope_impl.h"
 #include "support/kernel_test_util.h"
 
@@ -32,31 +33,6 @@ constexpr int64_t kHeadDims[] = {2, 4, 6, 8, 14, 16, 18, 30, 32, 34, 62, 64, 66,
 
 std::vector<int32_t> some_positions() { return {0, 1, 2, 5, 0, 30, 31}; }
 
-Expected expected_rotation(const GuardedTensor& qkv, const AttentionShape& shape,
-                           const std::vector<int32_t>& positions, const Table& table, bool inverse) {
-  Expected expected(qkv.num_elements());
-  expected.value = qkv.values();
-  const int64_t half = shape.head_dim / 2;
-  for (size_t t = 0; t < positions.size(); ++t) {
-    for (int64_t head = 0; head < shape.num_heads + shape.num_key_value_heads; ++head) {
-      for (int64_t i = 0; i < half; ++i) {
-        const auto first =
-            t * static_cast<size_t>(shape.qkv_width()) + static_cast<size_t>(head * shape.head_dim + i);
-        const size_t second = first + static_cast<size_t>(half);
-        const auto angle = static_cast<size_t>(positions[t] * half + i);
-        const double c = table.cos[angle], s = inverse ? -table.sin[angle] : table.sin[angle];
-        const double a = qkv[static_cast<int64_t>(first)], b = qkv[static_cast<int64_t>(second)];
-        expected.value[first] = a * c - b * s;
-        expected.value[second] = b * c + a * s;
-        // Two products and a sum.
-        expected.bound[first] = 2 * kFloatEps * (std::abs(a * c) + std::abs(b * s));
-        expected.bound[second] = 2 * kFloatEps * (std::abs(b * c) + std::abs(a * s));
-      }
-    }
-  }
-  return expected;
-}
-
 TEST(Rope, MatchesTheFormulaInEveryImplementation) {
   ThreadPool pool(2);
   const std::vector<int32_t> positions = some_positions();
@@ -68,7 +44,8 @@ TEST(Rope, MatchesTheFormulaInEveryImplementation) {
           const Table table(32, E);
           GuardedTensor qkv(dtype, {std::ssize(positions), shape.qkv_width()});
           qkv.fill_normal(static_cast<uint64_t>(E));
-          const Expected expected = expected_rotation(qkv, shape, positions, table, inverse);
+          const std::vector<Expected> expected =
+              expected_rope(qkv.values(), shape, positions, table.view(), inverse);
           implementation.kernels.rotate(qkv.view(), shape, positions, table.view(), inverse, pool);
           expect_within(
               qkv, expected,

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "kernels/swiglu/swiglu_expected.h"
 #include "kernels/swiglu/swiglu_impl.h"
 #include "support/kernel_test_util.h"
 
@@ -7,47 +8,6 @@ namespace tessera {
 namespace {
 
 constexpr int64_t kWidths[] = {1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 257};
-
-double silu(double x) { return x / (1 + std::exp(-x)); }
-
-// Roundings of silu: the exponential (2), the sum, the quotient (2), and two products.
-constexpr double kForwardRoundings = 7;
-
-Expected expected_forward(const GuardedTensor& gate_up, int64_t F) {
-  const int64_t T = gate_up.shape()[0];
-  Expected expected(T * F);
-  for (int64_t t = 0; t < T; ++t) {
-    for (int64_t f = 0; f < F; ++f) {
-      const auto i = static_cast<size_t>(t * F + f);
-      expected.value[i] = silu(gate_up[t * 2 * F + f]) * gate_up[t * 2 * F + F + f];
-      expected.bound[i] = kForwardRoundings * kFloatEps * std::abs(expected.value[i]);
-    }
-  }
-  return expected;
-}
-
-// Gradients of sum(dh silu(gate) up) by central differences of the float64 formula.
-Expected expected_backward(const GuardedTensor& dh, const GuardedTensor& gate_up, int64_t F) {
-  const int64_t T = gate_up.shape()[0];
-  Expected expected(T * 2 * F);
-  for (int64_t t = 0; t < T; ++t) {
-    for (int64_t f = 0; f < F; ++f) {
-      const double x = gate_up[t * 2 * F + f], u = gate_up[t * 2 * F + F + f], d = dh[t * F + f];
-      const double h = 1e-4, s = 1 / (1 + std::exp(-x));
-      // Fourth order: error about h^4 / 30 times a fifth derivative below 2, plus 2^-52 |silu| / h.
-      const double slope = (8 * (silu(x + h) - silu(x - h)) - (silu(x + 2 * h) - silu(x - 2 * h))) / (12 * h);
-      const double difference_error = 1e-15 + 1e-11 * std::abs(silu(x));
-      const auto i = static_cast<size_t>(t * 2 * F + f);
-      expected.value[i] = d * u * slope;
-      // s (1 + x (1 - s)) cancels near x = -1.28, so the bound uses its terms.
-      expected.bound[i] =
-          std::abs(d * u) * (12 * kFloatEps * s * (1 + std::abs(x) * (1 - s)) + difference_error);
-      expected.value[i + static_cast<size_t>(F)] = d * silu(x);
-      expected.bound[i + static_cast<size_t>(F)] = kForwardRoundings * kFloatEps * std::abs(d * silu(x));
-    }
-  }
-  return expected;
-}
 
 TEST(Swiglu, ForwardMatchesTheFormulaInEveryImplementation) {
   ThreadPool pool(2);
@@ -57,14 +17,27 @@ TEST(Swiglu, ForwardMatchesTheFormulaInEveryImplementation) {
         GuardedTensor gate_up(dtype, {5, 2 * F}), h(dtype, {5, F});
         gate_up.fill_normal(static_cast<uint64_t>(F), 4);
         implementation.kernels.forward(gate_up.view(), h.view(), pool);
-        expect_within(h, expected_forward(gate_up, F),
+        expect_within(h, expected_swiglu(gate_up.values(), F),
                       fmt::format("{} {} F {}", describe(implementation), dtype_name(dtype), F));
       }
     }
   }
 }
 
-TEST(Swiglu, BackwardMatchesDifferencesOfTheFormulaInEveryImplementation) {
+// Fourth-order central differences, h = 1e-4: an error of h^4 / 30 times a fifth derivative below 2, plus
+// 2^-52 |silu| / h.
+TEST(Swiglu, GradientFormulaAgreesWithDifferences) {
+  const auto silu = [](double x) { return expected_swiglu(std::vector<double>{x, 1}, 1)[0].value; };
+  const double h = 1e-4;
+  for (const double x : {-30.0, -7.0, -2.4, -1.28, -0.5, 0.0, 0.3, 1.0, 4.0, 25.0}) {
+    const double slope = (8 * (silu(x + h) - silu(x - h)) - (silu(x + 2 * h) - silu(x - 2 * h))) / (12 * h);
+    const auto gradient = expected_swiglu_backward(std::vector<double>{3}, std::vector<double>{x, 0.5}, 1);
+    EXPECT_NEAR(gradient[0].value, 3 * 0.5 * slope, 1e-15 + 1e-11 * std::abs(silu(x))) << "gate " << x;
+    EXPECT_DOUBLE_EQ(gradient[1].value, 3 * silu(x)) << "gate " << x;
+  }
+}
+
+TEST(Swiglu, BackwardMatchesTheFormulaInEveryImplementation) {
   ThreadPool pool(2);
   for (const auto& implementation : swiglu_table().usable()) {
     for (const DType dtype : kActivationTypes) {
@@ -72,7 +45,7 @@ TEST(Swiglu, BackwardMatchesDifferencesOfTheFormulaInEveryImplementation) {
         GuardedTensor gate_up(dtype, {5, 2 * F}), dh(dtype, {5, F}), dgate_up(dtype, {5, 2 * F});
         gate_up.fill_normal(static_cast<uint64_t>(F), 3);
         dh.fill_normal(static_cast<uint64_t>(F) + 1000);
-        const Expected expected = expected_backward(dh, gate_up, F);
+        const std::vector<Expected> expected = expected_swiglu_backward(dh.values(), gate_up.values(), F);
         const std::string context = fmt::format("{} {} F {}", describe(implementation), dtype_name(dtype), F);
         GuardedTensor h(dtype, {5, F}), forward_h(dtype, {5, F});
         implementation.kernels.forward(gate_up.view(), forward_h.view(), pool);
@@ -99,7 +72,7 @@ TEST(Swiglu, ExtremeGatesGiveTheLimits) {
     dh.fill(1);
     for (int64_t i = 0; i < F; ++i) gate_up.set(i, gates[i]);
     implementation.kernels.forward(gate_up.view(), h.view(), pool);
-    expect_within(h, expected_forward(gate_up, F), describe(implementation));
+    expect_within(h, expected_swiglu(gate_up.values(), F), describe(implementation));
     implementation.kernels.backward(dh.view(), gate_up.view(), dgate_up.view(), h.view(), pool);
     for (int64_t i = 0; i < F; ++i) {
       const double limit = gates[i] > 50 ? 1 : gates[i] < -40 ? 0 : 0.5;
