@@ -39,7 +39,7 @@ constexpr Unsupported kRefused[] = {
     {"optim_args", kText, "",
      "AdamW takes its settings from adam_beta1, adam_beta2, adam_epsilon and weight_decay"},
     {"optim_target_modules", kText, "", "all parameters are trained with AdamW"},
-    {"adafactor", kBool, "false", "AdamW is the only optimizer"},
+    {"adafactor", kBool, "false", "--optim names the optimizers that there are"},
     {"accelerator_config", kText, "", "leave it out; batches are always even and seeded"},
     {"split_batches", kBool, "false", "per_device_train_batch_size is the size of a micro-batch"},
     {"parallelism_config", kText, "", "ranks split the rows of a step and nothing else; see zero_stage"},

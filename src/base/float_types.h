@@ -43,6 +43,12 @@ inline bf16 to_bf16(float value) {
   return bf16{static_cast<uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16)};
 }
 
+// Rounds away from zero with the probability of the fraction that would be cut off, so that the expectation
+// is the value: `random_bits` are 16 uniform ones. For numbers below the largest BF16.
+inline bf16 round_stochastically(float value, uint32_t random_bits) {
+  return bf16{static_cast<uint16_t>((std::bit_cast<uint32_t>(value) + random_bits) >> 16)};
+}
+
 // A float32 value split into two halves, the first of which is itself a valid BF16 value:
 //   bits(master) = (bits(weight) << 16) + remainder, exactly
 // weight is the master rounded to nearest, ties away from zero; -0x8000 <= remainder <= 0x7FFF is the

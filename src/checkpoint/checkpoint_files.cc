@@ -64,9 +64,9 @@ std::string StoredParts::tensor_name(size_t part, std::string_view parameter) co
   return fmt::format("{}/{}", parts_[part].prefix, parameter);
 }
 
-std::optional<size_t> StoredParts::find(const StateTensor& tensor) const {
+std::optional<size_t> StoredParts::find(std::string_view tensor) const {
   for (size_t part = kFirstTensor; part < count(); ++part) {
-    if (parts_[part].prefix == tensor.name && parts_[part].dtype == tensor.dtype) return part;
+    if (parts_[part].prefix == tensor) return part;
   }
   return std::nullopt;
 }

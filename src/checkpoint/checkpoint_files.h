@@ -54,11 +54,13 @@ class StoredParts {
     return parts_[part].dtype ? dtype_bytes(*parts_[part].dtype) : 0;
   }
   int64_t bytes_per_element() const;  // of all parts
+  // The name of the tensor of the optimizer's state, "exp_avg"; from kFirstTensor on.
+  const std::string& prefix(size_t part) const { return parts_[part].prefix; }
   // In a state file: "remainder/", "master/" or the optimizer's name of the tensor, as in "exp_avg/", before
   // the parameter's name.
   std::string tensor_name(size_t part, std::string_view parameter) const;
-  // The part with this tensor, in the same type.
-  std::optional<size_t> find(const StateTensor& tensor) const;
+  // The part with the tensor of this name, in whatever type.
+  std::optional<size_t> find(std::string_view tensor) const;
   // "exp_avg, exp_avg_sq".
   std::string tensors_text() const;
 

@@ -190,9 +190,9 @@ std::vector<size_t> find_parts_of(const CheckpointCatalog& catalog, StateTensors
   const bool is_half = catalog.parts.model_dtype() == DType::kF16;
   std::vector<size_t> parts = {is_half ? StoredParts::kMaster : StoredParts::kModel};
   for (const StateTensor& tensor : tensors) {
-    if (const auto part = catalog.parts.find(tensor)) parts.push_back(*part);
+    if (const auto part = catalog.parts.find(tensor.name)) parts.push_back(*part);
   }
-  if (parts.size() == 1 + tensors.size() && catalog.parts.num_tensors() == tensors.size()) return parts;
+  if (parts.size() == 1 + tensors.size()) return parts;
   fail(ExitCode::kBadConfig,
        "{}: optimizer state: expected {} of the optimizer to be used, found {}; resume with the optimizer "
        "that "
@@ -301,6 +301,22 @@ int64_t CheckpointReader::bytes() const {
   int64_t total = 0;
   for (const FileRecord& file : impl_->catalog.manifest.files) total += file.bytes;
   return total;
+}
+
+std::string CheckpointReader::conversion_to(StateTensors tensors) const {
+  const StoredParts& parts = impl_->catalog.parts;
+  std::vector<std::string> changes;
+  for (const StateTensor& tensor : tensors) {
+    const auto part = parts.find(tensor.name);
+    if (part && parts.dtype(*part) != tensor.dtype)
+      changes.push_back(fmt::format("{} from {} to {}", tensor.name, dtype_name(*parts.dtype(*part)),
+                                    dtype_name(tensor.dtype)));
+  }
+  for (size_t part = StoredParts::kFirstTensor; part < parts.count(); ++part) {
+    if (std::ranges::find(tensors, parts.prefix(part), &StateTensor::name) == tensors.end())
+      changes.push_back("without " + parts.prefix(part));
+  }
+  return fmt::format("{}", fmt::join(changes, ", "));
 }
 
 void CheckpointReader::load(const ParameterLayout& layout, StateTensors tensors,

@@ -14,6 +14,7 @@
 #include "expect_error.h"
 #include "formats/json.h"
 #include "model/families.h"
+#include "optim/lion.h"
 #include "support/checkpoint_test_support.h"
 #include "support/momentum_sgd.h"
 #include "test_folder.h"
@@ -96,6 +97,21 @@ TEST_F(Checkpoint, HoldsTheStateOfAnyOptimizer) {
       fs::remove_all(path);
     }
   }
+}
+
+// The moments of AdamW in float32 become those of AdamWHalf, and only the first those of Lion.
+TEST_F(Checkpoint, GivesItsStateToAnotherFormOfTheOptimizer) {
+  const TestState state = random_state(layout_, DType::kBF16, kSeed);
+  const CheckpointReader reader =
+      CheckpointReader::open(write_checkpoint(checkpoint(DType::kBF16, 2), config_, layout_, state));
+  EXPECT_EQ(reader.conversion_to(AdamW::kStateTensors), "");
+  EXPECT_EQ(reader.conversion_to(AdamWHalf::kStateTensors),
+            "exp_avg from F32 to BF16, exp_avg_sq from F32 to BF16");
+  EXPECT_EQ(reader.conversion_to(Lion::kStateTensors), "without exp_avg_sq");
+  EXPECT_TRUE(load_checkpoint(reader, layout_, 2, AdamWHalf::kStateTensors) == state);  // the sink rounds
+  TestState momentum = state;
+  momentum.arrays.pop_back();
+  EXPECT_TRUE(load_checkpoint(reader, layout_, 2, Lion::kStateTensors) == momentum);
 }
 
 // Arbitrary ranges: elements outside them stay as they were.

@@ -1,21 +1,35 @@
 #include "optim/adamw.h"
 
-#include "kernels/adamw/adamw.h"
-
 namespace tessera {
 
-void AdamW::update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const {
+AdamWScalars AdamW::scalars(const OptimizerBlock& block, const OptimizerStep& step) const {
   const AdamBetas betas = step.betas.value_or(AdamBetas{settings_.beta1, settings_.beta2});
-  const AdamWScalars scalars =
-      adamw_scalars(step.learning_rate, betas.beta1, betas.beta2, settings_.epsilon,
-                    block.weight_decay ? settings_.weight_decay : 0, step.step, step.gradient_scale);
+  return adamw_scalars(step.learning_rate, betas.beta1, betas.beta2, settings_.epsilon,
+                       block.weight_decay ? settings_.weight_decay : 0, step.step, step.gradient_scale);
+}
+
+void AdamW::update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const {
   auto* m = reinterpret_cast<float*>(block.state[0]);
   auto* v = reinterpret_cast<float*>(block.state[1]);
   const int64_t count = std::ssize(block.gradient);
   if (block.weights.dtype() == DType::kBF16) {
-    adamw_bf16(block.weights.as<bf16>(), block.remainders, block.gradient.data(), m, v, count, scalars, pool);
+    adamw_bf16(block.weights.as<bf16>(), block.remainders, block.gradient.data(), m, v, count,
+               scalars(block, step), pool);
   } else {
-    adamw_f32(block.weights.as<float>(), block.gradient.data(), m, v, count, scalars, pool);
+    adamw_f32(block.weights.as<float>(), block.gradient.data(), m, v, count, scalars(block, step), pool);
+  }
+}
+
+void AdamWHalf::update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const {
+  const HalfMoments moments = {reinterpret_cast<bf16*>(block.state[0]),
+                               reinterpret_cast<bf16*>(block.state[1]), block.first_element};
+  const int64_t count = std::ssize(block.gradient);
+  if (block.weights.dtype() == DType::kBF16) {
+    adamw_bf16_half(block.weights.as<bf16>(), block.remainders, block.gradient.data(), moments, count,
+                    scalars(block, step), pool);
+  } else {
+    adamw_f32_half(block.weights.as<float>(), block.gradient.data(), moments, count, scalars(block, step),
+                   pool);
   }
 }
 

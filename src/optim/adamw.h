@@ -1,6 +1,7 @@
 // AdamW with decoupled weight decay. Loshchilov and Hutter, 2019; formulas as in torch.optim.AdamW.
 #pragma once
 
+#include "kernels/adamw/adamw.h"
 #include "optim/optimizer.h"
 
 namespace tessera {
@@ -14,8 +15,22 @@ class AdamW : public Optimizer {
 
   static constexpr StateTensor kStateTensors[] = {{"exp_avg"}, {"exp_avg_sq"}};
 
+ protected:
+  AdamWScalars scalars(const OptimizerBlock& block, const OptimizerStep& step) const;
+
  private:
   OptimizerSettings settings_;
+};
+
+// With moments in BF16, stochastically rounded: 8 bytes per parameter with BF16 weights instead of 12.
+class AdamWHalf : public AdamW {
+ public:
+  using AdamW::AdamW;
+
+  StateTensors state_tensors() const override { return kStateTensors; }
+  void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override;
+
+  static constexpr StateTensor kStateTensors[] = {{"exp_avg", DType::kBF16}, {"exp_avg_sq", DType::kBF16}};
 };
 
 }  // namespace tessera

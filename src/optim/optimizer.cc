@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "optim/adamw.h"
+#include "optim/lion.h"
 
 namespace tessera {
 namespace {
@@ -19,8 +20,11 @@ std::unique_ptr<const Optimizer> make(const OptimizerSettings& settings) {
   return std::make_unique<const T>(settings);
 }
 
-constexpr NamedOptimizer kOptimizers[] = {
-    {"adamw_torch", make<AdamW>}, {"adamw_torch_fused", make<AdamW>}, {"adamw_hf", make<AdamW>}};
+constexpr NamedOptimizer kOptimizers[] = {{"adamw_torch", make<AdamW>},
+                                          {"adamw_torch_fused", make<AdamW>},
+                                          {"adamw_hf", make<AdamW>},
+                                          {"adamw_bf16", make<AdamWHalf>},
+                                          {"lion_32bit", make<Lion>}};
 
 }  // namespace
 

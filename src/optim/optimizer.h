@@ -40,6 +40,7 @@ struct OptimizerBlock {
   int16_t* remainders = nullptr;  // of the master weights, with BF16 weights (base/float_types.h)
   std::span<const float> gradient;
   std::span<std::byte* const> state;  // by tensor of the list
+  int64_t first_element = 0;          // of the block, among the elements of all parameters
   bool weight_decay = true;
 };
 

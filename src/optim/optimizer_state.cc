@@ -100,6 +100,7 @@ void OptimizerState::update(int64_t first, int64_t last, const OptimizerStep& st
                           .remainders = remainders_at(state_begin),
                           .gradient = gradient,
                           .state = std::span(state).first(state_.size()),
+                          .first_element = range.first_element + begin,
                           .weight_decay = range.weight_decay},
                          step, *pool_);
     });

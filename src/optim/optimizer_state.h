@@ -22,6 +22,7 @@ struct ParameterRange {
   bool weight_decay;
   int64_t gradient_begin = begin;
   int64_t state_begin = begin;
+  int64_t first_element = begin;  // among those of all parameters, whoever owns them
 };
 
 // Bytes of the remainders that turn BF16 weights into exact float32 master weights (base/float_types.h).

@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "optim/adamw.h"
+#include "optim/lion.h"
 #include "support/momentum_sgd.h"
 
 namespace tessera {
@@ -177,6 +178,47 @@ TEST(OptimizerState, AShardWithGradientsAndStateOfItsOwnEqualsTheWhole) {
     for (int64_t i = 0; i < range.count; ++i) {
       EXPECT_EQ(found[static_cast<size_t>(i)], expected[static_cast<size_t>(range.begin + i)]) << i;
     }
+  }
+}
+
+// Stochastic rounding goes by an element's place among all parameters, whoever owns it and wherever its state
+// is.
+TEST(AdamWHalf, AShardEqualsTheWhole) {
+  TrainingRun whole(DType::kBF16, {}, 2, std::make_unique<AdamWHalf>(OptimizerSettings{}));
+  TrainingRun other_threads(DType::kBF16, {}, 1, std::make_unique<AdamWHalf>(OptimizerSettings{}));
+  const ParameterRange range = {7, 200, true, 64, 5, 100};  // elements 100 to 299, at 7 of the owned weights
+  std::vector<bf16> weights(300);
+  std::vector<float> gradients(300);
+  ThreadPool pool(2);
+  OptimizerState shard(std::make_unique<AdamWHalf>(OptimizerSettings{}), {range},
+                       TensorView(weights.data(), DType::kBF16, {300}),
+                       TensorView(gradients.data(), DType::kF32, {300}), pool, 250);
+  const std::vector<float> start = normal_values(kCount, 1);
+  shard.write_master(range.begin, range.state_begin, std::span(start).subspan(100, 200));
+  for (int64_t step = 1; step <= 3; ++step) {
+    whole.step(step);
+    other_threads.step(step);
+    std::copy_n(whole.gradients.begin() + 100, 200, gradients.begin() + range.gradient_begin);
+    shard.update({step, 1e-2, 0.5});
+  }
+  const std::vector<float> expected = whole.masters();
+  EXPECT_EQ(other_threads.masters(), expected);
+  std::vector<float> found(200);
+  shard.read_master(range.begin, range.state_begin, found);
+  EXPECT_EQ(found, std::vector<float>(expected.begin() + 100, expected.begin() + 300));
+  EXPECT_EQ(bytes_per_element(AdamWHalf::kStateTensors), 4);
+}
+
+TEST(Lion, MovesEveryWeightByTheLearningRateAndDecaysRanges) {
+  TrainingRun run(DType::kBF16, {}, 2, std::make_unique<Lion>(OptimizerSettings{.weight_decay = 0.5}));
+  const std::vector<float> before = run.masters();
+  run.step(1);
+  const std::vector<float> after = run.masters();
+  for (size_t i = 0; i < kCount; ++i) {
+    const auto at = static_cast<int64_t>(i);
+    const float decay = at >= 3 && at < 503 ? static_cast<float>(1 - 1e-2 * 0.5) : 1.0f;
+    const float change = in_range(at) ? std::copysign(1e-2f, run.gradients[i]) : 0;
+    EXPECT_NEAR(after[i], before[i] * (in_range(at) ? decay : 1) - change, 1e-6) << "index " << i;
   }
 }
 

@@ -93,6 +93,7 @@ void draw_division(Draw& draw, const Machine& machine, TrainingArguments* args) 
 
 void draw_training(Draw& draw, TrainingArguments* args) {
   args->dtype = draw.one_of({"float32", "bfloat16"});
+  args->optim = draw.one_of({"adamw_torch", "adamw_bf16"});
   args->max_steps = kNumSteps;
   args->learning_rate = 1e-3;
   args->lr_scheduler_type = draw.one_of({"linear", "cosine", "constant_with_warmup", "inverse_sqrt"});

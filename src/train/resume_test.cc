@@ -1,4 +1,5 @@
 // Resuming from checkpoints: the same bits on the same ranks, the same losses on others.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,8 +16,9 @@ namespace fs = std::filesystem;
 struct SameRanksCase {
   RanksCase ranks;
   std::string dtype;
+  std::string optim = "adamw_torch";
 
-  std::string name() const { return ranks.name() + dtype; }
+  std::string name() const { return ranks.name() + dtype + (optim == "adamw_torch" ? "" : "_" + optim); }
   friend void PrintTo(const SameRanksCase& of, std::ostream* out) { *out << of.name(); }
 };
 
@@ -25,6 +27,7 @@ class SameRanks : public testing::TestWithParam<SameRanksCase> {};
 TEST_P(SameRanks, GoOnBitForBitFromEveryStep) {
   SavingRun run(GetParam().ranks.ranks);
   run.args.dtype = GetParam().dtype;
+  run.args.optim = GetParam().optim;
   run.args.zero_stage = GetParam().ranks.stage;
   run.args.gather_schedule = GetParam().ranks.schedule;
   run.run();
@@ -58,6 +61,8 @@ std::vector<SameRanksCase> same_ranks_cases() {
   add({2, 2}, 3, "per_step", "bfloat16");
   add({2, 2}, 3, "per_layer", "bfloat16");
   add({4, 1}, 3, "per_layer", "float32");
+  cases.push_back({{{1, 3}, 2, "auto"}, "bfloat16", "adamw_bf16"});
+  cases.push_back({{{2, 1}, 3, "per_layer"}, "bfloat16", "lion_32bit"});
   return cases;
 }
 
@@ -115,6 +120,24 @@ std::vector<OtherRanksCase> other_ranks_cases() {
 
 INSTANTIATE_TEST_SUITE_P(Resume, OtherRanks, testing::ValuesIn(other_ranks_cases()),
                          [](const auto& test) { return test.param.name(); });
+
+TEST(Resume, AnotherFormOfTheOptimizerTakesTheStateAndSaysWhatIsLost) {
+  SavingRun run({1, 2});
+  const RecordingObserver whole = run.run();
+  SavingRun resumed = run;
+  resumed.interrupt_at(3, "resumed");
+  resumed.args.optim = "adamw_bf16";
+  resumed.args.resume_from_checkpoint = "true";
+  testing::internal::CaptureStderr();
+  const RecordingObserver seen = resumed.run();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              testing::HasSubstr("converted: exp_avg from F32 to BF16, exp_avg_sq from F32 to BF16"));
+  EXPECT_THAT(seen.differences, testing::HasSubstr(R"(optim "adamw_torch" -> "adamw_bf16")"));
+  ASSERT_EQ(seen.steps.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(seen.steps[i].loss, whole.steps[i + 3].loss, 0.02 * whole.steps[i + 3].loss);
+  }
+}
 
 TEST(Resume, RowsOfAStepStayThroughSeveralChangesOfTheRanks) {
   SavingRun run({1, 4});

@@ -124,7 +124,7 @@ constexpr Key kZeroKeys[] = {
     no_effect("override_module_apply", kBool, kOwnLoops),
     no_effect("log_trace_cache_warnings", kBool, kOwnLoops),
     no_effect("enable_sanity_checks", kBool, kOwnLoops),
-    no_effect("save_muon_momentum_buffer_in_memory", kBool, "AdamW is the only optimizer"),
+    no_effect("save_muon_momentum_buffer_in_memory", kBool, "there is no Muon"),
     no_effect("leaf_module", &kLeafModule, kOwnLoops),
     refused("zenflow", kObject, nullptr,
             "it updates weights with gradients from earlier steps, which changes the result; leave it out"),

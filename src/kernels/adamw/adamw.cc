@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "kernels/adamw/adamw_impl.h"
 
 namespace tessera {
@@ -17,7 +18,8 @@ AdamWScalars adamw_scalars(double learning_rate, double beta1, double beta2, dou
   TESSERA_CHECK(step >= 1, "step {}", step);
   const double bias_correction1 = 1 - std::pow(beta1, static_cast<double>(step));
   const double bias_correction2 = 1 - std::pow(beta2, static_cast<double>(step));
-  return {.gradient_scale = static_cast<float>(gradient_scale),
+  return {.step = step,
+          .gradient_scale = static_cast<float>(gradient_scale),
           .decay = static_cast<float>(1 - learning_rate * weight_decay),
           .beta1 = static_cast<float>(beta1),
           .one_minus_beta1 = static_cast<float>(1 - beta1),
@@ -28,6 +30,13 @@ AdamWScalars adamw_scalars(double learning_rate, double beta1, double beta2, dou
           .step_size = static_cast<float>(learning_rate / bias_correction1)};
 }
 
+uint32_t rounding_bits(int64_t step, int64_t element) {
+  const int64_t group = element / kRoundingGroup, place = element % kRoundingGroup;
+  const auto counter = static_cast<uint64_t>(group * kRoundingLanes + place % kRoundingLanes);
+  return philox4x32(static_cast<uint64_t>(step), counter,
+                    kRoundingStream)[static_cast<size_t>(place / kRoundingLanes)];
+}
+
 void adamw_f32(float* weight, const float* gradient, float* m, float* v, int64_t count,
                const AdamWScalars& scalars, ThreadPool& pool) {
   adamw_table().chosen().update_f32(weight, gradient, m, v, count, scalars, pool);
@@ -36,6 +45,16 @@ void adamw_f32(float* weight, const float* gradient, float* m, float* v, int64_t
 void adamw_bf16(bf16* weight, int16_t* remainder, const float* gradient, float* m, float* v, int64_t count,
                 const AdamWScalars& scalars, ThreadPool& pool) {
   adamw_table().chosen().update_bf16(weight, remainder, gradient, m, v, count, scalars, pool);
+}
+
+void adamw_f32_half(float* weight, const float* gradient, const HalfMoments& moments, int64_t count,
+                    const AdamWScalars& scalars, ThreadPool& pool) {
+  adamw_table().chosen().update_f32_half(weight, gradient, moments, count, scalars, pool);
+}
+
+void adamw_bf16_half(bf16* weight, int16_t* remainder, const float* gradient, const HalfMoments& moments,
+                     int64_t count, const AdamWScalars& scalars, ThreadPool& pool) {
+  adamw_table().chosen().update_bf16_half(weight, remainder, gradient, moments, count, scalars, pool);
 }
 
 }  // namespace tessera

@@ -7,6 +7,10 @@
 // BF16 weights are one half of an exact float32 master weight, 16-bit remainders the other (master_weight(),
 // base/float_types.h). A BF16 run with remainders is bit-equal to a float32 run. Subnormal values become zero
 // (platform/subnormals.h).
+//
+// BF16 moments take half the memory. They are rounded stochastically: rounding to nearest would never let v
+// fall, whose change in a step, 1 - b2, is less than half a BF16 step. The random bits depend on the step and
+// the element alone (rounding_bits()), so a result depends neither on blocks nor on threads.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +22,7 @@ namespace tessera {
 
 // The scalars of one step, computed in double by adamw_scalars and rounded to float32 once.
 struct AdamWScalars {
+  int64_t step;
   float gradient_scale;
   float decay;  // 1 - lr wd
   float beta1;
@@ -33,10 +38,24 @@ struct AdamWScalars {
 AdamWScalars adamw_scalars(double learning_rate, double beta1, double beta2, double epsilon,
                            double weight_decay, int64_t step, double gradient_scale);
 
+// BF16 moments of elements [first_element, ...) of all parameters.
+struct HalfMoments {
+  bf16* m;
+  bf16* v;
+  int64_t first_element;
+};
+
+// 32 uniform bits for an element in a step: the lower half for m, the upper half for v.
+uint32_t rounding_bits(int64_t step, int64_t element);
+
 // `count` elements; arrays do not overlap. gradient is F32.
 void adamw_f32(float* weight, const float* gradient, float* m, float* v, int64_t count,
                const AdamWScalars& scalars, ThreadPool& pool);
 void adamw_bf16(bf16* weight, int16_t* remainder, const float* gradient, float* m, float* v, int64_t count,
                 const AdamWScalars& scalars, ThreadPool& pool);
+void adamw_f32_half(float* weight, const float* gradient, const HalfMoments& moments, int64_t count,
+                    const AdamWScalars& scalars, ThreadPool& pool);
+void adamw_bf16_half(bf16* weight, int16_t* remainder, const float* gradient, const HalfMoments& moments,
+                     int64_t count, const AdamWScalars& scalars, ThreadPool& pool);
 
 }  // namespace tessera

@@ -196,6 +196,107 @@ TEST(AdamW, LargestFiniteMastersStayExactThroughBf16) {
   }
 }
 
+// Masters and BF16 moments of one array that is updated in blocks.
+struct HalfState {
+  std::vector<float> weight, gradient;
+  std::vector<bf16> high, m, v;
+  std::vector<int16_t> remainder;
+
+  explicit HalfState(int64_t count) : m(static_cast<size_t>(count)), v(m) {
+    for (int64_t i = 0; i < count; ++i) {
+      weight.push_back(wild_value(1, i));
+      high.push_back(master_weight(weight.back()));
+      remainder.push_back(master_remainder(weight.back()));
+    }
+  }
+  void new_gradient(int64_t step) {
+    gradient.clear();
+    for (size_t i = 0; i < weight.size(); ++i) {
+      gradient.push_back(wild_value(static_cast<uint64_t>(100 + step), static_cast<int64_t>(i)));
+    }
+  }
+  // Elements [begin, end), of which the first is `offset` among all parameters.
+  void update(const AdamWKernels& kernels, int64_t begin, int64_t end, int64_t offset, bool split,
+              int64_t step, ThreadPool& pool) {
+    const HalfMoments moments = {m.data() + begin, v.data() + begin, offset + begin};
+    const AdamWScalars scalars = some_scalars(step);
+    if (split) {
+      kernels.update_bf16_half(high.data() + begin, remainder.data() + begin, gradient.data() + begin,
+                               moments, end - begin, scalars, pool);
+    } else {
+      kernels.update_f32_half(weight.data() + begin, gradient.data() + begin, moments, end - begin, scalars,
+                              pool);
+    }
+  }
+  std::vector<uint32_t> bits(bool split) const {
+    std::vector<uint32_t> all;
+    for (size_t i = 0; i < weight.size(); ++i) {
+      all.push_back(std::bit_cast<uint32_t>(split ? join_master(high[i], remainder[i]) : weight[i]));
+      all.push_back(static_cast<uint32_t>(m[i].bits) << 16 | v[i].bits);
+    }
+    return all;
+  }
+};
+
+TEST(HalfMoments, EveryImplementationIsBitEqualToTheReferenceInAnyBlocks) {
+  ThreadPool pool(3);
+  const AdamWKernels reference = adamw_ref()[0].kernels;
+  for (const auto& implementation : adamw_table().usable()) {
+    for (const bool split : {false, true}) {
+      for (const int64_t count : kCounts) {
+        const int64_t offset = count * 977, cut = count / 3;
+        HalfState expected(count), got(count);
+        for (int64_t step = 1; step <= 3; ++step) {
+          expected.new_gradient(step);
+          got.new_gradient(step);
+          expected.update(reference, 0, count, offset, split, step, pool);
+          got.update(implementation.kernels, 0, cut, offset, split, step, pool);
+          got.update(implementation.kernels, cut, count, offset, split, step, pool);
+        }
+        EXPECT_EQ(got.bits(split), expected.bits(split)) << describe(implementation) << " count " << count;
+      }
+    }
+  }
+}
+
+TEST(HalfMoments, FollowTheFloat32OnesOnAverage) {
+  ThreadPool pool(2);
+  const int64_t count = 50'000, num_steps = 100;
+  std::vector<float> w(count), g(count, 1e-3f);
+  std::vector<bf16> m(count), v(count);
+  const AdamWKernels& kernels = adamw_table().chosen();
+  double exact_m = 0, exact_v = 0;
+  for (int64_t step = 1; step <= 2 * num_steps; ++step) {
+    if (step == num_steps + 1) std::ranges::fill(g, 0.0f);  // from here on v falls by a thousandth a step
+    const AdamWScalars scalars = adamw_scalars(1e-4, 0.9, 0.999, 1e-8, 0, step, 1);
+    kernels.update_f32_half(w.data(), g.data(), {m.data(), v.data(), 0}, count, scalars, pool);
+    const double gradient = static_cast<double>(g[0]);
+    exact_m = 0.9 * exact_m + 0.1 * gradient;
+    exact_v = 0.999 * exact_v + 0.001 * gradient * gradient;
+  }
+  double mean_m = 0, mean_v = 0;
+  for (size_t i = 0; i < m.size(); ++i) {
+    mean_m += static_cast<double>(to_float(m[i])) / static_cast<double>(count);
+    mean_v += static_cast<double>(to_float(v[i])) / static_cast<double>(count);
+  }
+  // A rounding is off by up to 2^-7 of a value; the mean of `count` walks of so many steps by far less.
+  EXPECT_NEAR(mean_v, exact_v, 1e-3 * exact_v);
+  EXPECT_NEAR(mean_m, exact_m, 1e-3 * exact_m + 1e-9);
+}
+
+TEST(RoundingBits, AreUniformAndDifferFromStepToStep) {
+  double sum = 0;
+  int64_t num_equal = 0;
+  const int64_t count = 20'000;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t bits = rounding_bits(7, i);
+    sum += static_cast<double>(bits & 0xFFFF) + static_cast<double>(bits >> 16);
+    num_equal += bits == rounding_bits(8, i) || bits == rounding_bits(7, i + 1);
+  }
+  EXPECT_NEAR(sum / static_cast<double>(2 * count) / 65'536, 0.5, 0.01);
+  EXPECT_LE(num_equal, 1);
+}
+
 TEST(AdamW, DoesNotDependOnTheNumberOfThreads) {
   for (const auto& implementation : adamw_table().usable()) {
     expect_thread_independent(

@@ -87,7 +87,7 @@ std::vector<ParameterRange> ShardedParameters::optimizer_ranges(bool decay_all) 
         if (common.size() == 0) continue;
         ranges.push_back({weights_.owned_index(g, common.begin), common.size(),
                           decay_all || parameter.weight_decay, gradients_.index(g, common.begin),
-                          piece.state_begin + common.begin - piece.elements.begin});
+                          piece.state_begin + common.begin - piece.elements.begin, common.begin});
       }
     }
   }

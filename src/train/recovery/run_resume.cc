@@ -194,7 +194,13 @@ void RunResume::load(const TrainableModel& model, ParameterState& parameters, Th
                            });
     });
     const std::optional<RankError> told = first_error(comm_, error, kResumeLabel);
-    if (!told) break;
+    if (!told) {
+      const std::string conversion = point_->reader->conversion_to(parameters.state_tensors());
+      if (!conversion.empty() && comm_.world().rank == 0)
+        log_warning("{} has the state of another optimizer, which is converted: {}", folder.string(),
+                    conversion);
+      break;
+    }
     const std::optional<fs::path> older = older_checkpoint();
     if (!older) fail(told->code, "{}", told->message);
     log_warning("{}; {} is taken instead", told->message, older->string());

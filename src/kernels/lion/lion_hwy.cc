@@ -1,0 +1,72 @@
+#include <algorithm>
+
+#include "kernels/lion/lion_impl.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/lion/lion_hwy.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/masters-inl.h"
+#include "kernels/vector-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tessera {
+namespace HWY_NAMESPACE {
+
+// As for AdamW (adamw_hwy.cc): elements a thread takes at a time, and how far ahead it prefetches.
+constexpr int64_t kBlock = 64 * 1024;
+constexpr int64_t kPrefetchDistance = 512;
+
+// Products and sums are rounded separately, never fused: bit-identical to the reference.
+template <class Masters>
+HWY_INLINE void update(const Masters& masters, const float* gradient, float* m, int64_t count,
+                       const LionScalars& scalars, ThreadPool& pool) {
+  pool.parallel_blocks(count, kBlock, [&](int64_t begin, int64_t end) HWY_ATTR {
+    const FloatTag d;
+    using V = hn::Vec<decltype(d)>;
+    for_each_vector(d, end - begin, [&](auto access, int64_t offset) HWY_ATTR {
+      const int64_t i = begin + offset, ahead = std::min(i + kPrefetchDistance, end - 1);
+      __builtin_prefetch(gradient + ahead, /*rw=*/0);
+      __builtin_prefetch(m + ahead, /*rw=*/1);
+      masters.prefetch(ahead);
+      const V g = hn::Mul(access.load(d, gradient + i), hn::Set(d, scalars.gradient_scale));
+      const V momentum = access.load(d, m + i);
+      const V direction = hn::Add(hn::Mul(hn::Set(d, scalars.beta1), momentum),
+                                  hn::Mul(hn::Set(d, scalars.one_minus_beta1), g));
+      const auto moves = hn::Or(hn::Gt(direction, hn::Zero(d)), hn::Lt(direction, hn::Zero(d)));
+      const V sign = hn::IfThenElse(moves, hn::CopySign(hn::Set(d, 1.0f), direction), direction);
+      const V change = hn::Mul(hn::Set(d, scalars.learning_rate), sign);
+      const V decayed = hn::Mul(masters.load(d, access, i), hn::Set(d, scalars.decay));
+      access.store(d,
+                   hn::Add(hn::Mul(hn::Set(d, scalars.beta2), momentum),
+                           hn::Mul(hn::Set(d, scalars.one_minus_beta2), g)),
+                   m + i);
+      masters.store(d, access, hn::Sub(decayed, change), i);
+    });
+  });
+}
+
+void update_f32_hwy(float* weight, const float* gradient, float* m, int64_t count, const LionScalars& scalars,
+                    ThreadPool& pool) {
+  update(WholeMasters{weight}, gradient, m, count, scalars, pool);
+}
+
+void update_bf16_hwy(bf16* weight, int16_t* remainder, const float* gradient, float* m, int64_t count,
+                     const LionScalars& scalars, ThreadPool& pool) {
+  update(SplitMasters{weight, remainder}, gradient, m, count, scalars, pool);
+}
+
+const LionKernels kKernels = {.update_f32 = update_f32_hwy, .update_bf16 = update_bf16_hwy};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace tessera
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tessera {
+
+std::vector<Implementation<LionKernels>> lion_hwy() { return TESSERA_HWY_TABLE(kKernels); }
+
+}  // namespace tessera
+#endif

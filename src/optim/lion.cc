@@ -1,0 +1,21 @@
+#include "optim/lion.h"
+
+#include "kernels/lion/lion.h"
+
+namespace tessera {
+
+void Lion::update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const {
+  const AdamBetas betas = step.betas.value_or(AdamBetas{settings_.beta1, settings_.beta2});
+  const LionScalars scalars =
+      lion_scalars(step.learning_rate, betas.beta1, betas.beta2,
+                   block.weight_decay ? settings_.weight_decay : 0, step.gradient_scale);
+  auto* m = reinterpret_cast<float*>(block.state[0]);
+  const int64_t count = std::ssize(block.gradient);
+  if (block.weights.dtype() == DType::kBF16) {
+    lion_bf16(block.weights.as<bf16>(), block.remainders, block.gradient.data(), m, count, scalars, pool);
+  } else {
+    lion_f32(block.weights.as<float>(), block.gradient.data(), m, count, scalars, pool);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,22 @@
+// Lion, which keeps one moment and moves every weight by the learning rate. Chen et al., 2023. Its rate is
+// three to ten times lower than AdamW's, its weight decay as much higher.
+#pragma once
+
+#include "optim/optimizer.h"
+
+namespace tessera {
+
+class Lion : public Optimizer {
+ public:
+  explicit Lion(const OptimizerSettings& settings) : settings_(settings) {}
+
+  StateTensors state_tensors() const override { return kStateTensors; }
+  void update(const OptimizerBlock& block, const OptimizerStep& step, ThreadPool& pool) const override;
+
+  static constexpr StateTensor kStateTensors[] = {{"exp_avg"}};
+
+ private:
+  OptimizerSettings settings_;
+};
+
+}  // namespace tessera
