@@ -2,7 +2,6 @@
 
 #include "cli/deploy/deploy_command.h"
 #include "cli/flag_parser.h"
-#include "cli/terminal/terminal.h"
 #include "deploy/names.h"
 
 namespace tessera {
@@ -72,7 +71,7 @@ class DeployAlertsCommand : public DeployCommand {
     context.push_back({"token_secret", token_secret_});
     context.push_back({"runbook_url", runbook_url_});
     for (size_t i = 0; i < kThresholds.size(); ++i) context.push_back({kThresholds[i].name, values_[i]});
-    write_output(templates().render("alerts.yaml.jinja", context));
+    write_manifests(templates().render("alerts.yaml.jinja", context));
   }
 
  private:
