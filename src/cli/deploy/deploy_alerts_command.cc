@@ -42,7 +42,7 @@ class DeployAlertsCommand : public DeployCommand {
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy alerts | kubectl apply -f -",
-            "tessera deploy alerts --checkpoint_age_s 1800 --release monitoring | kubectl apply -f -"};
+            "tessera deploy alerts --release monitoring | kubectl apply -f -"};
   }
 
   void declare_flags(FlagTable* table) override {
