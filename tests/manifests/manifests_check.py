@@ -38,15 +38,19 @@ OPTIONS = [
     [],
     ["--queue", "training", "--capacity", "spot", "--zone", "eu-west-1a"],
     ["--rendezvous_secret", "mine", "--claim", "training-data", "--node_check", "--capacity", "on-demand", "--name", "x"],
-    ["--nproc_per_node", "2", "--zero_stage", "3", "--gather_schedule", "per_layer", "--metrics_port", "9999",
+    ["--nproc_per_node", "2", "--zero_stage", "3", "--gather_schedule", "per_layer",
      "--namespace", "team-a", "--queue", "training"],
 ]
+# Of kinds whose pods are all in the manifest.
+OWN_PORT = ["--metrics_port", "9999"]
 VOLUMES = [["--storage_class", "fsx"], ["--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef"], ["--efs", "fs-0123"],
            ["--nfs", "10.0.0.5:/export"]]
 # Documents of other targets: a name and the arguments after `tessera deploy`.
 OTHERS = [
     ("queue", ["queue"]),
     ("queue-old", ["queue", "--kueue_api", "v1beta1", "--topology", "--instance", "c7i.48xlarge", "--nodes", "1000"]),
+    ("alerts", ["alerts"]),
+    ("dashboards", ["dashboards", "--monitoring_namespace", "observability"]),
     ("runtime-secrets", ["runtime", "--secrets", "--node_check"]),
 ]
 REFUSALS = [
@@ -67,6 +71,8 @@ REFUSALS = [
     (["--model", "../x"], 64, "--model: the pods do not have"),
     (["--output_dir", "out"], 64, "--output_dir: the pods do not have"),
     (["--deepspeed", "ds.json"], 64, "--deepspeed: the pods do not have"),
+    (["--metrics_port", "9999"], 64, "--metrics_port: expected 9400"),
+    (["--metrics_host", "127.0.0.1"], 64, "--metrics_host: pods serve on all"),
     (["--trainer", "v2.0"], 64, "--trainer: expected one of v2.1, v2.2, v2.3, jobset, job, found 'v2.0'"),
     (["--memory", "900GiB"], 78, "leaves a pod"),
     (["--cpus", "64"], 78, "leaves a pod 62 CPUs"),
@@ -98,7 +104,8 @@ def requests():
         for o, option in enumerate(OPTIONS):
             # Every kind meets every option, and every shape some of both.
             for shape in {(k + o) % len(SHAPES), (k + 2 * o + 1) % len(SHAPES)}:
-                yield f"job-{kind}-{o}-{shape}", [*JOB, *SHAPES[shape], *option, "--trainer", kind], kind
+                more = OWN_PORT if kind in ("jobset", "job") and o == 0 else []
+                yield f"job-{kind}-{o}-{shape}", [*JOB, *SHAPES[shape], *option, *more, "--trainer", kind], kind
         for v, volume in enumerate(VOLUMES):
             yield f"runtime-{kind}-{v}", ["runtime", *volume, "--trainer", kind], kind
     for name, arguments in OTHERS:
@@ -167,6 +174,7 @@ def check_lint(program, files, folder):
             given = [folder / "queue.yaml", path]
             if "team-a" not in path.read_text():
                 given.insert(0, runtimes[0])
+                given.append(folder / "alerts.yaml")
             else:
                 given = given[1:]
             result = tessera(program, ["lint", *given])

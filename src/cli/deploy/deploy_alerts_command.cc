@@ -2,7 +2,6 @@
 
 #include "cli/deploy/deploy_command.h"
 #include "cli/flag_parser.h"
-#include "cli/terminal/terminal.h"
 #include "deploy/names.h"
 
 namespace tessera {
@@ -43,7 +42,7 @@ class DeployAlertsCommand : public DeployCommand {
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy alerts | kubectl apply -f -",
-            "tessera deploy alerts --checkpoint_age_s 1800 --release monitoring | kubectl apply -f -"};
+            "tessera deploy alerts --release monitoring | kubectl apply -f -"};
   }
 
   void declare_flags(FlagTable* table) override {
@@ -72,7 +71,7 @@ class DeployAlertsCommand : public DeployCommand {
     context.push_back({"token_secret", token_secret_});
     context.push_back({"runbook_url", runbook_url_});
     for (size_t i = 0; i < kThresholds.size(); ++i) context.push_back({kThresholds[i].name, values_[i]});
-    write_output(templates().render("alerts.yaml.jinja", context));
+    write_manifests(templates().render("alerts.yaml.jinja", context));
   }
 
  private:

@@ -48,7 +48,7 @@ class DeployDashboardsCommand : public DeployCommand {
       dashboards.push_back(Value::Object{{"name", name}, {"text", dashboard(name)}});
     }
     context.push_back({"dashboards", std::move(dashboards)});
-    write_output(templates().render("dashboards.yaml.jinja", context));
+    write_manifests(templates().render("dashboards.yaml.jinja", context));
   }
 
  private:
