@@ -47,11 +47,10 @@ class DeployKubernetesCommand : public DeployCommand {
            "message then says what would. docs/kubernetes.md has the rest.";
   }
   std::vector<std::string> examples() const override {
-    return {
-        "tessera deploy kubernetes --model meta-llama/Llama-3.1-8B \\",
-        "    --dataset tatsu-lab/alpaca --instance r7i.16xlarge --nodes 4 \\",
-        "    --queue training > job.yaml",
-        "tessera deploy kubernetes run.yaml --trainer jobset --instance m7i.48xlarge | kubectl apply -f -"};
+    return {"tessera deploy kubernetes --model meta-llama/Llama-3.1-8B \\",
+            "    --dataset tatsu-lab/alpaca --instance r7i.16xlarge --nodes 4 \\",
+            "    --queue training > job.yaml", "tessera deploy kubernetes run.yaml --trainer jobset \\",
+            "    --instance m7i.48xlarge --nodes 2 | kubectl apply -f -"};
   }
 
   void declare_flags(FlagTable* table) override {
