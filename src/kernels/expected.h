@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/activation_type.h"
 #include "tensor/tensor_view.h"
 
 namespace tessera {
@@ -35,13 +36,14 @@ struct Expected {
 // any order (Higham, Accuracy and Stability of Numerical Algorithms, 3.1).
 template <std::integral Count, typename Term>
 Expected expected_sum(Count count, double start, const Term& term) {
-  double sum = start, magnitude = std::abs(start);
+  Expected sum = {start, std::abs(start)};
   for (Count i = 0; i < count; ++i) {
     const double value = term(i);
-    sum += value;
-    magnitude += std::abs(value);
+    sum.value += value;
+    sum.bound += std::abs(value);
   }
-  return {sum, static_cast<double>(count + 2) * kFloatEps * magnitude};
+  sum.bound *= static_cast<double>(count + 2) * kFloatEps;
+  return sum;
 }
 
 inline int64_t row_width(ConstTensorView matrix) {
@@ -56,11 +58,11 @@ inline std::vector<int64_t> range(int64_t begin, int64_t end) {
 }
 
 // Element i of a tensor, BF16 or F32.
-inline double element(ConstTensorView tensor, int64_t i) {
+inline double element(const ConstTensorView& tensor, int64_t i) {
   return tensor.dtype() == DType::kBF16 ? to_float(tensor.as<bf16>()[i]) : tensor.as<float>()[i];
 }
 
-inline void set_element(TensorView tensor, int64_t i, float value) {
+inline void set_element(const TensorView& tensor, int64_t i, float value) {
   if (tensor.dtype() == DType::kBF16) {
     tensor.as<bf16>()[i] = to_bf16(value);
   } else {
@@ -74,9 +76,12 @@ inline std::vector<double> values_at(ConstTensorView matrix, std::span<const int
   const int64_t width = row_width(matrix);
   std::vector<double> values;
   values.reserve(rows.size() * columns.size());
-  for (const int64_t row : rows) {
-    for (const int64_t column : columns) values.push_back(element(matrix, row * width + column));
-  }
+  with_activation_type(matrix.dtype(), [&]<typename A>(A) {
+    const A* const elements = matrix.as<A>();
+    for (const int64_t row : rows) {
+      for (const int64_t column : columns) values.push_back(to_float(elements[row * width + column]));
+    }
+  });
   return values;
 }
 

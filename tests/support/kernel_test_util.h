@@ -43,8 +43,17 @@ class GuardedTensor {
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }
 
-  double operator[](int64_t i) const { return element(view(), i); }
-  void set(int64_t i, float value) { set_element(view(), i, value); }
+  double operator[](int64_t i) const {
+    return dtype_ == DType::kBF16 ? to_float(reinterpret_cast<const bf16*>(data())[i])
+                                  : reinterpret_cast<const float*>(data())[i];
+  }
+  void set(int64_t i, float value) {
+    if (dtype_ == DType::kBF16) {
+      reinterpret_cast<bf16*>(data())[i] = to_bf16(value);
+    } else {
+      reinterpret_cast<float*>(data())[i] = value;
+    }
+  }
 
   // All bits one: NaN in every type.
   void poison() { std::memset(data(), 0xFF, static_cast<size_t>(view().size_bytes())); }
@@ -57,11 +66,7 @@ class GuardedTensor {
     return *this;
   }
 
-  std::vector<double> values() const {
-    std::vector<double> result;
-    for (int64_t i = 0; i < num_elements(); ++i) result.push_back((*this)[i]);
-    return result;
-  }
+  std::vector<double> values() const { return values_of(view()); }
   std::string bits() const {
     return {reinterpret_cast<const char*>(data()), static_cast<size_t>(view().size_bytes())};
   }

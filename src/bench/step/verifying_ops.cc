@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "bench/kernels/random_tensor.h"
 #include "bench/kernels/verify_attention.h"
 #include "bench/kernels/verify_gemm.h"
 #include "kernels/cross_entropy/cross_entropy_expected.h"

@@ -21,7 +21,8 @@ struct Factor {
 };
 
 inline Expected expected_product(std::span<const double> a_L, std::span<const double> b_L, double former) {
-  return expected_sum(a_L.size(), former, [&](size_t l) { return a_L[l] * b_L[l]; });
+  const auto term = [a = a_L.data(), b = b_L.data()](size_t l) { return a[l] * b[l]; };
+  return expected_sum(a_L.size(), former, term);
 }
 
 }  // namespace tessera

@@ -59,12 +59,12 @@ TestScratch scratch_for(const GemmKernels& kernels, DType dtype, const ThreadPoo
 std::vector<Expected> expected_products(const Factor& a, const Factor& b, const std::vector<double>& former) {
   std::vector<std::vector<double>> b_rows;
   for (int64_t j = 0; j < b.num_rows(); ++j) b_rows.push_back(b.row(j));
-  std::vector<Expected> out_IJ;
-  for (int64_t i = 0; i < a.num_rows(); ++i) {
-    const std::vector<double> a_row = a.row(i);
-    for (const std::vector<double>& b_row : b_rows) {
-      out_IJ.push_back(
-          expected_product(a_row, b_row, former.empty() ? 0 : former[out_IJ.size() % former.size()]));
+  std::vector<Expected> out_IJ(static_cast<size_t>(a.num_rows() * b.num_rows()));
+  for (size_t n = 0; n < out_IJ.size(); n += b_rows.size()) {
+    const std::vector<double> a_row = a.row(static_cast<int64_t>(n / b_rows.size()));
+    for (size_t j = 0; j < b_rows.size(); ++j) {
+      out_IJ[n + j] =
+          expected_product(a_row, b_rows[j], former.empty() ? 0 : former[(n + j) % former.size()]);
     }
   }
   return out_IJ;
