@@ -10,7 +10,6 @@
 namespace tessera {
 namespace {
 
-using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -31,14 +30,14 @@ std::vector<std::string> node_check(const std::vector<std::string>& more) {
   return arguments;
 }
 
-std::string fleet_of(const json& report, double factor) {
-  json figures = {{"nodes", 8}};
-  for (const json& check : report["checks"]) {
+std::string fleet_of(const nlohmann::json& report, double factor) {
+  nlohmann::json figures = {{"nodes", 8}};
+  for (const nlohmann::json& check : report["checks"]) {
     if (check["name"] == "compute") figures["compute"] = check["value"].get<double>() * factor;
   }
-  return json{{"format", "tessera fleet"},
-              {"version", 1},
-              {"instances", {{report["instance"].get<std::string>(), figures}}}}
+  return nlohmann::json{{"format", "tessera fleet"},
+                        {"version", 1},
+                        {"instances", {{report["instance"].get<std::string>(), figures}}}}
       .dump();
 }
 
@@ -47,7 +46,7 @@ TEST(NodeHealth, SoundMachineIsHealthyAndASlowOneIsNot) {
   const ProcessResult sound = run_tessera(node_check({"--json", "--folder", folder.path()}));
   EXPECT_EQ(sound.exit_code, 0) << sound.out << sound.err;
   EXPECT_THAT(sound.errors(), IsEmpty());
-  const json report = json::parse(sound.out);
+  const nlohmann::json report = nlohmann::json::parse(sound.out);
   EXPECT_EQ(report["healthy"], true);
   EXPECT_EQ(lines_of(sound.out).size(), 1u) << "reports of many machines can be written one after another";
 
@@ -64,7 +63,8 @@ TEST(NodeHealth, FleetFileComesFromReports) {
   const ProcessResult result = run_tessera(
       {"doctor", "--fleet_from", folder.write("a.json", line + "\n" + line), folder.write("b.json", line)});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(json::parse(result.out)["instances"]["r7i.16xlarge"], json({{"nodes", 3}, {"compute", 2.0}}));
+  EXPECT_EQ(nlohmann::json::parse(result.out)["instances"]["r7i.16xlarge"],
+            nlohmann::json({{"nodes", 3}, {"compute", 2.0}}));
   EXPECT_EQ(run_tessera({"doctor", "--fleet_from", folder.write("c.json", "")}).exit_code, 65);
 }
 
@@ -73,7 +73,7 @@ TEST(NodeHealth, PassiveCheckOfAPeerThatIsNotThere) {
       run_tessera(node_check({"--passive", "--json", "--peers", "no-such-host.invalid:1"}));
   EXPECT_EQ(result.exit_code, 1) << result.out;
   EXPECT_THAT(result.errors(), ElementsAre(HasSubstr("peer: no-such-host.invalid:1: ")));
-  EXPECT_EQ(json::parse(result.out)["healthy"], false);
+  EXPECT_EQ(nlohmann::json::parse(result.out)["healthy"], false);
 }
 
 TEST(NodeHealth, MissingInstructionSetFails) {
@@ -103,8 +103,8 @@ TEST(NodeHealth, CommandLineMistakesAreUsageErrors) {
 TEST(StorageHealth, GoodAndMissingFolder) {
   const TemporaryFolder folder;
   const ProcessResult good = run_tessera({"doctor", "--storage", folder.path(), "--json", "--seconds", "3"});
-  const json report = json::parse(good.out);
-  for (const json& check : report["checks"]) {
+  const nlohmann::json report = nlohmann::json::parse(good.out);
+  for (const nlohmann::json& check : report["checks"]) {
     if (check["name"] == "rename" || check["name"] == "responds") {
       EXPECT_EQ(check["ok"], true) << check;
     }

@@ -10,9 +10,11 @@
 namespace tessera {
 
 struct NetworkMatrixOptions {
-  double seconds = 0.5;   // for each direction of each link
-  int max_rounds = 0;     // a node meets one other in each; 0 = all of them
-  int connections = 4;    // of Tessera's transport
+  double seconds = 0.5;    // for each direction of each link
+  int max_rounds = 0;      // a node meets one other in each; 0 = all of them
+  int connections = 4;     // of Tessera's transport
+  double min_share = 0.6;  // links below this share of the typical one are measured again
+  double min_gbit_per_s = 0;
   bool plain_tcp = true;  // measure one plain TCP flow as well
 };
 

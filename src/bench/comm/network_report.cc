@@ -12,8 +12,6 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kMaxColumns = 9;  // of 7 characters, next to 14 for the node
-constexpr double kMinSlowLatencyUs = 500;
-constexpr double kSlowLatencyFactor = 3;
 
 std::string node_name(const NetworkMatrix& matrix, int node) {
   return fmt::format("node {} ({})", node, matrix.hosts[static_cast<size_t>(node)]);
@@ -139,11 +137,8 @@ std::vector<NetworkFinding> judge_network(const NetworkMatrix& matrix, const Net
   }
   add_slow(matrix, find_slow_links(matrix.gbit_per_s, limits.min_share, limits.min_gbit_per_s), "",
            "{:.3g} Gbit/s", same, &findings);
-  LinkMatrix rates = matrix.latency_us;
-  for (double& value : rates.values())
-    value = inverse(value > 0 ? std::max(value, kMinSlowLatencyUs / kSlowLatencyFactor) : 0);
-  add_slow(matrix, find_slow_links(rates, 1 / kSlowLatencyFactor), "_latency", "{:.0f} us", inverse,
-           &findings);
+  add_slow(matrix, find_slow_links(rates_of_latencies(matrix.latency_us), 1 / kSlowLatencyFactor), "_latency",
+           "{:.0f} us", inverse, &findings);
   return findings;
 }
 

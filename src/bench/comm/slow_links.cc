@@ -44,16 +44,31 @@ std::optional<Candidate> candidate(const LinkMatrix& speeds, const std::vector<S
 
 }  // namespace
 
-SlowLinks find_slow_links(const LinkMatrix& speeds, double min_share, double min_value) {
-  SlowLinks found;
-  found.typical = typical_link(speeds);
-  const double limit = std::max(min_share * found.typical, min_value);
+std::vector<SlowLink> links_below(const LinkMatrix& speeds, double min_share, double min_value) {
+  const double limit = std::max(min_share * typical_link(speeds), min_value);
+  std::vector<SlowLink> links;
   for (int from = 0; from < speeds.num_nodes(); ++from) {
     for (int to = 0; to < speeds.num_nodes(); ++to) {
       const double value = speeds.at(from, to);
-      if (value > 0 && value < limit) found.links.push_back({from, to, value});
+      if (value > 0 && value < limit) links.push_back({from, to, value});
     }
   }
+  return links;
+}
+
+LinkMatrix rates_of_latencies(const LinkMatrix& latency_us) {
+  constexpr double kMinSlowUs = 500;
+  LinkMatrix rates = latency_us;
+  for (double& value : rates.values()) {
+    if (value > 0) value = 1 / std::max(value, kMinSlowUs / kSlowLatencyFactor);
+  }
+  return rates;
+}
+
+SlowLinks find_slow_links(const LinkMatrix& speeds, double min_share, double min_value) {
+  SlowLinks found;
+  found.typical = typical_link(speeds);
+  found.links = links_below(speeds, min_share, min_value);
   // Two slow receivers make many senders look slow as well: the node that explains the most goes first, and
   // takes its links along.
   for (;;) {

@@ -40,6 +40,14 @@ struct SlowLinks {
   bool empty() const { return nodes.empty() && links.empty(); }
 };
 
+// The links below `min_share` of the typical one, or below `min_value`.
+std::vector<SlowLink> links_below(const LinkMatrix& speeds, double min_share, double min_value = 0);
+
+// Latencies as speeds, so that the same rules find those that are too long: from three times the typical one
+// (min_share 1 / kSlowLatencyFactor) and half a millisecond on.
+inline constexpr double kSlowLatencyFactor = 3;
+LinkMatrix rates_of_latencies(const LinkMatrix& latency_us);
+
 // Links below `min_share` of the typical one, or below `min_value`, are slow. A slow node leaves the fastest
 // links of the others as they are, so the typical link is a sound one while most nodes are.
 SlowLinks find_slow_links(const LinkMatrix& speeds, double min_share, double min_value = 0);

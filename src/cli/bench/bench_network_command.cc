@@ -76,7 +76,10 @@ class BenchNetworkCommand : public Command {
 
  private:
   std::vector<NetworkFinding> measure(Communicator& comm) const {
-    NetworkMatrixOptions options = {.seconds = seconds_, .connections = static_cast<int>(connections_)};
+    NetworkMatrixOptions options = {.seconds = seconds_,
+                                    .connections = static_cast<int>(connections_),
+                                    .min_share = min_share_,
+                                    .min_gbit_per_s = min_gbit_per_s_};
     if (preflight_) {
       options.seconds *= kPreflightShare;
       options.max_rounds = kPreflightRounds;

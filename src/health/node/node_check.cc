@@ -160,7 +160,7 @@ std::vector<Check> check_disk(const TrialReport& report, const fs::path& folder,
   } else {
     checks.push_back(
         at_most("disk", *fsync_ms, kMaxFsyncMs, "ms",
-                fmt::format("{}: fsync {:.3g} ms, writes {:.3g} MB/s, reads {:.3g} MB/s{}", folder.string(),
+                fmt::format("{}: fsync {:.3g} ms, writes {:.0f} MB/s, reads {:.0f} MB/s{}", folder.string(),
                             *fsync_ms, report.number("write_mb_per_s").value_or(0),
                             report.number("read_mb_per_s").value_or(0),
                             *fsync_ms > kMaxFsyncMs ? ": the disk is failing or overloaded" : "")));

@@ -60,7 +60,7 @@ Check check_speed(const std::string& name, const std::optional<double>& speed, c
   if (!speed) return unknown(name, "not measured");
   Check check = {.name = name,
                  .verdict = *speed < kMinMbPerS ? Verdict::kAdvice : Verdict::kOk,
-                 .message = fmt::format("{:.3g} MB/s, one file, {}", *speed, how),
+                 .message = fmt::format("{:.0f} MB/s, one file, {}", *speed, how),
                  .value = *speed,
                  .limit = kMinMbPerS,
                  .unit = "MB/s"};
