@@ -51,7 +51,8 @@ class DeployAlertsCommand : public DeployCommand {
     table->add("release", &release_,
                "Label `release` by which the Prometheus operator chooses what it reads.");
     table->add("token_secret", &token_secret_,
-               "Secret in --namespace whose key token is the TESSERA_METRICS_TOKEN of the pods.");
+               "Secret in --namespace whose key token the pods ask for: tessera-metrics if there is one "
+               "(`tessera deploy runtime --secrets`). Without it the metrics need no token.");
     table->add("runbook_url", &runbook_url_, "Address of docs/bottlenecks.md, for the links of the alerts.");
     table->begin_section("Thresholds");
     for (size_t i = 0; i < kThresholds.size(); ++i) {
@@ -62,7 +63,7 @@ class DeployAlertsCommand : public DeployCommand {
 
   void run(FlagTable*) override {
     check_label("release", release_);
-    check_object_name("token_secret", token_secret_);
+    if (!token_secret_.empty()) check_object_name("token_secret", token_secret_);
     check_text("runbook_url", runbook_url_);
     check_label("monitoring_namespace", monitoring_namespace_);
     Value::Object context = common_context();
@@ -77,7 +78,7 @@ class DeployAlertsCommand : public DeployCommand {
  private:
   std::string monitoring_namespace_ = "monitoring";
   std::string release_ = "prometheus";
-  std::string token_secret_ = "tessera-metrics";
+  std::string token_secret_;
   std::string runbook_url_ = "docs/bottlenecks.md";
   std::array<double, kThresholds.size()> values_ = {};
 };
