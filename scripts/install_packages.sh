@@ -14,8 +14,8 @@ command -v node >/dev/null || packages+=(nodejs)
 command -v npm >/dev/null || packages+=(npm)
 if [ "$what" = test ]; then
   packages+=(clang-14 clang-format-14 libclang-rt-14-dev libgloo-dev iproute2 iptables iperf3 zsh fish mandoc
-    chromium)
-  packages+=(kubernetes-client python3-jsonschema python3-yaml shellcheck)
+    chromium python3-yaml python3-jsonschema kubernetes-client)
+  packages+=(shellcheck)
 elif [ "$what" = bench ]; then
   packages+=(python3-torch libgloo-dev openmpi-bin libopenmpi-dev iproute2 iperf3)
 elif [ "$what" != build ]; then

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "base/fuzz_support.h"
-#include "deploy/job_manifest.h"
 #include "deploy/lint.h"
 
 namespace tessera {
@@ -37,13 +36,23 @@ constexpr std::array kWords = {"apiVersion: v1\n",
                                "| \n",
                                "\xff"};
 
-const std::string kSeeds[] = {runtime_documents(DeployTemplates(), RuntimeSettings()),
-                              "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: "
-                              "q}\nspec:\n  resourceGroups:\n  - flavors: [{name: "
-                              "a}]\n",
-                              "kind: NodePool\napiVersion: k\nmetadata: {name: p, labels: {a: b}}\nspec: "
-                              "{template: {spec: {taints: [{key: a}], "
-                              "requirements: [{key: a, operator: In, values: []}]}}}\n"};
+const std::string kSeeds[] = {
+    "apiVersion: t\nkind: ClusterTrainingRuntime\nmetadata: {name: r}\nspec:\n  template:\n    spec:\n      "
+    "failurePolicy: "
+    "{rules: [{name: a, onJobFailureMessagePatterns: [at index 1$]}]}\n      replicatedJobs:\n      - name: "
+    "node\n        "
+    "template: {spec: {podFailurePolicy: {rules: [{onExitCodes: {values: [1]}}]}, template: {spec: "
+    "{containers: [{name: node}], "
+    "volumes: [{name: a, emptyDir: {medium: Memory}}]}}}}\n",
+    "apiVersion: t\nkind: TrainJob\nmetadata: {name: j}\nspec:\n  trainer: {numNodes: 2, args: "
+    "[--grace_period_s=3], "
+    "resourcesPerNode: {limits: {cpu: 500m}}}\n  runtimePatches: [{manager: a/b}]\n",
+    "apiVersion: kueue.x-k8s.io/v1beta2\nkind: ClusterQueue\nmetadata: {name: q}\nspec:\n  resourceGroups:\n "
+    " - flavors: [{name: "
+    "a}]\n",
+    "kind: NodePool\napiVersion: k\nmetadata: {name: p, labels: {a: b}}\nspec: {template: {spec: {taints: "
+    "[{key: a}], "
+    "requirements: [{key: a, operator: In, values: []}]}}}\n"};
 
 }  // namespace
 }  // namespace tessera

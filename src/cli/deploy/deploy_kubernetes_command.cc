@@ -99,6 +99,7 @@ class DeployKubernetesCommand : public DeployCommand {
     set_log_level(args_.lowest_log_level());
     JobSettings job = job_settings();
     check_pod_paths(args_, given_);
+    check_metrics_port(*table, &job);
     if (args_.dataset.empty()) fail(ExitCode::kUsage, "--dataset: a job needs rows to train on");
     const ModelConfig config = model_config();
     const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
@@ -111,7 +112,6 @@ class DeployKubernetesCommand : public DeployCommand {
     const JobPlan plan = make_plan(table, config, instance, job);
     job.grace = grace(plan);
     job.pod.pod_grace_s = job.grace.pod_s;
-    if (args_.metrics_port) job.pod.port = *args_.metrics_port;
     job.train_arguments = pod_arguments(args_, given_, plan.layout, plan.step_rows, job.name);
     job.about = about(plan, instance, job);
     write_manifests(job_documents(templates(), job, random_token()));
@@ -173,6 +173,19 @@ class DeployKubernetesCommand : public DeployCommand {
     if (!job.rendezvous_secret.empty()) check_object_name("rendezvous_secret", job.rendezvous_secret);
     check_label("monitoring_namespace", job.monitoring_namespace);
     return job;
+  }
+
+  // Probes and Prometheus have to reach the server.
+  void check_metrics_port(const FlagTable& table, JobSettings* job) const {
+    if (table.is_set("metrics_host")) {
+      fail(ExitCode::kUsage, "--metrics_host: pods serve on all of their addresses; leave it out");
+    }
+    if (!args_.metrics_port || *args_.metrics_port == job->pod.port) return;
+    if (is_trainer(job->kind) || *args_.metrics_port == 0) {
+      fail(ExitCode::kUsage, "--metrics_port: expected {}, the port of the pods of a {}, found {}",
+           job->pod.port, is_trainer(job->kind) ? "ClusterTrainingRuntime" : "job", *args_.metrics_port);
+    }
+    job->pod.port = *args_.metrics_port;
   }
 
   ModelConfig model_config() const {

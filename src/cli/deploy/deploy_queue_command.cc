@@ -3,6 +3,7 @@
 #include "cli/flag_parser.h"
 #include "cli/run/plan_machine.h"
 #include "deploy/allocatable.h"
+#include "deploy/job_plan.h"
 #include "deploy/names.h"
 
 namespace tessera {
@@ -13,7 +14,8 @@ class DeployQueueCommand : public DeployCommand {
   std::string name() const override { return "deploy queue"; }
   std::string summary() const override { return "Write the queue of Kueue that admits jobs"; }
   std::string description() const override {
-    return "Writes a ResourceFlavor for nodes with AMX, a ClusterQueue with the quota of --nodes such nodes, "
+    return "Writes a ResourceFlavor for nodes with AMX, a WorkloadPriorityClass, a ClusterQueue with the "
+           "quota of --nodes such nodes, "
            "and the "
            "LocalQueue that jobs name with --queue.";
   }
@@ -23,8 +25,13 @@ class DeployQueueCommand : public DeployCommand {
 
   void declare_flags(FlagTable* table) override {
     table->add("queue", &queue_, "Name of the LocalQueue.");
+    table->add("priority_class", &priority_class_, "Name of the WorkloadPriorityClass of jobs.");
+    table->add("topology", &topology_,
+               "Place the pods of a job near each other; for clusters whose nodes exist already.");
     table->add("instance", &instance_, "Instance type whose nodes the quota counts.");
     limit_flag(table->add("nodes", &nodes_, "Nodes that jobs may use at the same time."), 1, 10'000);
+    table->add("catalogue", &catalogue_, "Catalogue of instance types to use instead of the shipped one.")
+        .value_name = "FILE";
     table->add_choice("kueue_api", &kueue_api_, {"v1beta2", "v1beta1"},
                       "Version of Kueue's API; Kueue up to 0.14 has v1beta1 only.");
     declare_common_flags(table);
@@ -32,11 +39,15 @@ class DeployQueueCommand : public DeployCommand {
 
   void run(FlagTable*) override {
     check_label("queue", queue_);
-    const Instance instance = select_instances(plan_catalogue(""), {instance_}).at(0);
+    check_object_name("priority_class", priority_class_);
+    const std::vector<Instance> catalogue = plan_catalogue(catalogue_);
+    const Instance& instance = find_instance(catalogue, instance_);
     const Allocatable node = allocatable_of(instance);
     Value::Object context = common_context();
     context.push_back({"api", "kueue.x-k8s.io/" + kueue_api_});
     context.push_back({"queue", queue_});
+    context.push_back({"priority_class", priority_class_});
+    context.push_back({"topology", topology_});
     context.push_back({"instance", instance.name});
     context.push_back({"nodes", nodes_});
     context.push_back({"cpus", nodes_ * node.pod_cpus});
@@ -46,6 +57,9 @@ class DeployQueueCommand : public DeployCommand {
 
  private:
   std::string queue_ = "training";
+  std::string priority_class_ = "tessera-training";
+  bool topology_ = false;
+  std::string catalogue_;
   std::string instance_ = "r7i.16xlarge";
   int64_t nodes_ = 4;
   std::string kueue_api_ = "v1beta2";

@@ -1,0 +1,291 @@
+#!/usr/bin/python3
+"""manifests_check.py TESSERA: renders manifests for many models, instances, nodes, options and versions, and checks them.
+
+Checks: the strict schemas of ../shared, the rules of `tessera deploy lint`, and that kubectl reads them; damaged documents
+show that each of these can fail. Broken requests are refused in one line. Exit code 77 = skipped.
+"""
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+try:
+    import yaml
+except ImportError:
+    print("skipped: python3-yaml is not installed (scripts/install_packages.sh test)")
+    sys.exit(77)
+
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+VALIDATOR = SOURCE.parent / "shared/tools/validate_manifests.py"
+JOB = ["kubernetes", "--model", "org/some-model", "--dataset", "org/rows", "--max_length", "1024"]
+
+KINDS = ["v2.1", "v2.2", "v2.3", "jobset", "job"]
+# Schemas of which version of Kubeflow Trainer.
+SCHEMAS = {"v2.2": ["--trainer", "v2.2.0"], "v2.3": ["--trainer", "v2.3.0"]}
+SHAPES = [
+    ["--model_config", "15m", "--instance", "c7i.8xlarge", "--nodes", "1"],
+    ["--model_config", "llama3.2-1b", "--instance", "m7i.24xlarge", "--nodes", "2"],
+    ["--model_config", "llama3-8b", "--instance", "r7i.16xlarge", "--nodes", "4"],
+    ["--model_config", "llama3-8b", "--instance", "r7i.48xlarge", "--nodes", "128"],
+    ["--model_config", "160m", "--cpus", "16", "--memory", "60GiB", "--nodes", "3"],
+]
+OPTIONS = [
+    [],
+    ["--queue", "training", "--capacity", "spot", "--zone", "eu-west-1a"],
+    ["--rendezvous_secret", "mine", "--claim", "training-data", "--node_check", "--capacity", "on-demand", "--name", "x"],
+    ["--nproc_per_node", "2", "--zero_stage", "3", "--gather_schedule", "per_layer",
+     "--namespace", "team-a", "--queue", "training"],
+]
+# Of kinds whose pods are all in the manifest.
+OWN_PORT = ["--metrics_port", "9999"]
+VOLUMES = [["--storage_class", "fsx"], ["--fsx", "fs-0123.fsx.eu-west-1.amazonaws.com/abcdef"], ["--efs", "fs-0123"],
+           ["--nfs", "10.0.0.5:/export"]]
+# Documents of other targets: a name and the arguments after `tessera deploy`.
+OTHERS = [
+    ("queue", ["queue"]),
+    ("queue-old", ["queue", "--kueue_api", "v1beta1", "--topology", "--instance", "c7i.48xlarge", "--nodes", "1000"]),
+    ("runtime-secrets", ["runtime", "--secrets", "--node_check"]),
+]
+REFUSALS = [
+    (["--nodes", "0"], 64, "--nodes: expected"),
+    (["--instance", "r7i.16xlarg"], 64, "unknown instance type 'r7i.16xlarg'; did you mean r7i.16xlarge?"),
+    (["--instance", ""], 64, "--instance: give the type"),
+    (["--model_config", "llama3-8b", "--instance", "c7i.8xlarge", "--nodes", "1"], 78, "c7i.8xlarge with"),
+    (["--name", "n" * 55], 64, "has 55 characters and its pods append 9 more"),
+    (["--name", "a\nkind: Secret"], 64, "--name: expected a name"),
+    (["--name", "7b"], 64, "begins with a letter"),
+    (["--namespace", "a: b"], 64, "--namespace: expected a name"),
+    (["--queue", "{a}"], 64, "--queue: expected a name"),
+    (["--claim", "A"], 64, "--claim: expected a name"),
+    (["--image", "a\nb"], 64, "--image: expected text"),
+    (["--dataset", "/data/a\nb.jsonl"], 64, "--dataset: expected text without control"),
+    (["--dataset", "rows.jsonl"], 64, "--dataset: the pods do not have 'rows.jsonl'"),
+    (["--model", "/data/models/x", "--model_config", ""], 64, "is a path in the pods: give what to plan with"),
+    (["--model", "../x"], 64, "--model: the pods do not have"),
+    (["--output_dir", "out"], 64, "--output_dir: the pods do not have"),
+    (["--deepspeed", "ds.json"], 64, "--deepspeed: the pods do not have"),
+    (["--metrics_port", "9999"], 64, "--metrics_port: expected 9400"),
+    (["--metrics_host", "127.0.0.1"], 64, "--metrics_host: pods serve on all"),
+    (["--trainer", "v2.0"], 64, "--trainer: expected one of v2.1, v2.2, v2.3, jobset, job, found 'v2.0'"),
+    (["--memory", "900GiB"], 78, "leaves a pod"),
+    (["--cpus", "64"], 78, "leaves a pod 62 CPUs"),
+    (["--global_batch_size", "2", "--per_device_train_batch_size", "1"], 78, "raise --global_batch_size"),
+    (["--templates", "/nowhere"], 66, "--templates: there is no folder"),
+]
+RUNTIME_REFUSALS = [
+    (["--fsx", "x"], 64, "--fsx: expected DNS/MOUNT"),
+    (["--efs", "x", "--nfs", "a:/b"], 64, "give one volume"),
+    (["--nfs", "a"], 64, "--nfs: expected HOST:PATH"),
+    (["--storage_class", "A"], 64, "--storage_class: expected a name"),
+]
+
+failures = []
+
+
+def check(condition, what):
+    if not condition:
+        failures.append(what)
+
+
+def tessera(program, arguments, **more):
+    return subprocess.run([program, "deploy", *arguments], capture_output=True, text=True, timeout=120, **more)
+
+
+def requests():
+    """Name, arguments and kind of all that is rendered."""
+    for k, kind in enumerate(KINDS):
+        for o, option in enumerate(OPTIONS):
+            # Every kind meets every option, and every shape some of both.
+            for shape in {(k + o) % len(SHAPES), (k + 2 * o + 1) % len(SHAPES)}:
+                more = OWN_PORT if kind in ("jobset", "job") and o == 0 else []
+                yield f"job-{kind}-{o}-{shape}", [*JOB, *SHAPES[shape], *option, *more, "--trainer", kind], kind
+        for v, volume in enumerate(VOLUMES):
+            yield f"runtime-{kind}-{v}", ["runtime", *volume, "--trainer", kind], kind
+    for name, arguments in OTHERS:
+        yield name, arguments, "v2.1"
+
+
+def render_all(program, folder):
+    """Files by kind."""
+    files = {kind: [] for kind in KINDS}
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        jobs = [(name, kind, pool.submit(tessera, program, arguments)) for name, arguments, kind in requests()]
+        for name, kind, job in jobs:
+            result = job.result()
+            check(result.returncode == 0, f"{name}: exit code {result.returncode}: {result.stderr}")
+            path = folder / f"{name}.yaml"
+            path.write_text(result.stdout)
+            files[kind].append(path)
+    return files
+
+
+def check_schemas(kind, files):
+    command = [sys.executable, VALIDATOR, *SCHEMAS.get(kind, []), *files]
+    result = subprocess.run(command, capture_output=True, text=True)
+    check(result.returncode == 0, f"schemas for {kind}:\n" + "\n".join(
+        line for line in result.stdout.splitlines() if not line.endswith(": ok")) + result.stderr)
+    documents = sum(1 for path in files for each in yaml.load_all(path.read_text(), LOADER) if each)
+    ok = sum(line.endswith(": ok") for line in result.stdout.splitlines())
+    check(ok == documents, f"schemas for {kind}: {ok} of {documents} documents are checked")
+
+
+def kubectl_reads(files, folder):
+    """Exit codes of kubectl where it needs no cluster: it resolves a kustomization of the files, and labels them."""
+    place = pathlib.Path(tempfile.mkdtemp(dir=folder))
+    for path in files:
+        shutil.copy(path, place)
+    (place / "kustomization.yaml").write_text("resources:\n" + "".join(f"- {path.name}\n" for path in files))
+    build = subprocess.run(["kubectl", "kustomize", place], capture_output=True, text=True)
+    label = ["kubectl", "label", "--local", "--overwrite", "-o", "name", "a=b", *[f"--filename={path}" for path in files]]
+    named = subprocess.run(label, capture_output=True, text=True)
+    return build, named
+
+
+def check_kubectl(files, folder):
+    if shutil.which("kubectl") is None:
+        print("not checked with kubectl: it is not installed (scripts/install_packages.sh test)")
+        return
+    for path in files:
+        build, named = kubectl_reads([path], folder)
+        check(build.returncode == 0, f"kubectl kustomize: {path.name}: {build.stderr}")
+        check(named.returncode == 0, f"kubectl label: {path.name}: {named.stderr}")
+        documents = [each for each in yaml.load_all(path.read_text(), LOADER) if each]
+        check(len(named.stdout.split()) == len(documents), f"kubectl: {path.name}: {named.stdout}")
+        # kubectl has read the same values.
+        built = {(each["kind"], each["metadata"]["name"]): each for each in yaml.load_all(build.stdout, LOADER) if each}
+        for each in documents:
+            check(built.get((each["kind"], each["metadata"]["name"])) == each,
+                  f"kubectl kustomize: {path.name}: {each['kind']} is read differently")
+
+
+def check_lint(program, files, folder):
+    """Runtime, queue and jobs of each kind together: what refers to what."""
+    for kind, paths in files.items():
+        jobs = [path for path in paths if path.name.startswith("job-")]
+        runtimes = [path for path in paths if path.name.startswith(f"runtime-{kind}")]
+        for path in jobs:
+            given = [folder / "queue.yaml", path]
+            if "team-a" not in path.read_text():
+                given.insert(0, runtimes[0])
+            else:
+                given = given[1:]
+            result = tessera(program, ["lint", *given])
+            check(result.returncode == 0, f"lint: {path.name}: {result.stdout}{result.stderr}")
+
+
+def check_values(files):
+    """What holds for every job, read from the YAML by another parser than ours."""
+    for kind in KINDS:
+        for path in files[kind]:
+            documents = {each["kind"]: each for each in yaml.load_all(path.read_text(), LOADER) if each}
+            if not path.name.startswith("job-"):
+                continue
+            spec = (documents.get("TrainJob") or documents.get("JobSet") or documents.get("Job"))["spec"]
+            if kind in ("jobset", "job"):
+                job = spec if kind == "job" else spec["replicatedJobs"][0]["template"]["spec"]
+                container = job["template"]["spec"]["containers"][0]
+                resources, nodes = container["resources"], job["completions"]
+            else:
+                container = spec["trainer"]
+                resources, nodes = container["resourcesPerNode"], container["numNodes"]
+            check(resources["requests"] == resources["limits"], f"{path.name}: not Guaranteed")
+            check(re.fullmatch(r"\d+", resources["limits"]["cpu"]) is not None, f"{path.name}: not whole CPUs")
+            check(container["args"][0] == "launch" and "--dataset=org/rows" in container["args"], f"{path.name}: arguments")
+            check(("PodDisruptionBudget" in documents) == (nodes > 1), f"{path.name}: budget")
+            check(("Secret" in documents) == ("mine" not in path.read_text()), f"{path.name}: secret")
+
+
+def check_can_fail(program, folder):
+    """The checks see damage of each kind."""
+    good = (folder / "job-v2.1-0-0.yaml").read_text()
+    unknown = folder / "unknown-field.yaml"
+    unknown.write_text(good.replace("  runtimeRef:\n", "  flavour: x\n  runtimeRef:\n"))
+    if VALIDATOR.exists():
+        result = subprocess.run([sys.executable, VALIDATOR, unknown], capture_output=True, text=True)
+        check(result.returncode == 1 and "flavour" in result.stdout, "the validator accepts an unknown field")
+    wrong = folder / "wrong.yaml"
+    wrong.write_text(good.replace("numProcPerNode: 1", "numProcPerNode: auto"))
+    result = tessera(program, ["lint", wrong])
+    check(result.returncode == 65 and "numProcPerNode" in result.stdout, "lint accepts numProcPerNode auto")
+    broken = folder / "broken.yaml"
+    broken.write_text(good.replace("metadata:\n", "metadata: [\n", 1))
+    result = tessera(program, ["lint", broken])
+    check(result.returncode == 65 and "broken.yaml:" in result.stderr, f"lint accepts broken YAML: {result.stderr}")
+    if shutil.which("kubectl") is not None:
+        for each in kubectl_reads([broken], folder):
+            check(each.returncode != 0, f"kubectl accepts broken YAML: {each.args}")
+
+
+def check_refusals(program):
+    base = [*JOB, "--model_config", "15m", "--instance", "r7i.16xlarge", "--nodes", "4"]
+    runs = [([*base, *more], code, text) for more, code, text in REFUSALS]
+    runs += [(["runtime", *more], code, text) for more, code, text in RUNTIME_REFUSALS]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for (arguments, code, text), result in zip(runs, pool.map(lambda run: tessera(program, run[0]), runs)):
+            errors = [line for line in result.stderr.splitlines() if not line.startswith("warning:")]
+            check(result.returncode == code and len(errors) == 1 and text in errors[0] and not result.stdout,
+                  f"{arguments[-2:]}: exit code {result.returncode}, expected {code} with '{text}': {result.stderr}")
+
+
+def check_repeatable(program):
+    """Two runs differ in the generated secret only; text of the user arrives as it is."""
+    odd = "/data/it's \"odd\" {{ 1 }} # &x: *.jsonl"
+    arguments = [*JOB, *SHAPES[0], "--dataset", odd, "--trainer", "jobset"]
+    first, second = (tessera(program, arguments).stdout for _ in range(2))
+    changed = [(a, b) for a, b in zip(first.splitlines(), second.splitlines()) if a != b]
+    check(len(changed) == 1 and changed[0][0].startswith("  secret: "), f"two runs differ: {changed}")
+    jobset = [each for each in yaml.load_all(first, LOADER) if each["kind"] == "JobSet"][0]
+    container = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
+    check(f"--dataset={odd}" in container["args"], f"text has changed: {container['args']}")
+
+
+def check_templates(program, folder):
+    """Templates can be written, edited and used; a mistake in them is the user's."""
+    own = folder / "templates"
+    check(tessera(program, ["templates", "--output", own]).returncode == 0, "templates are not written")
+    check(tessera(program, ["templates", "--output", own]).returncode == 64, "templates are overwritten")
+    queue = own / "queue.yaml.jinja"
+    text = queue.read_text()
+    queue.write_text(text.replace("BestEffortFIFO", "StrictFIFO"))
+    result = tessera(program, ["queue", "--templates", own])
+    check("queueingStrategy: StrictFIFO" in result.stdout, f"an edited template is not used: {result.stderr}")
+    queue.write_text(text.replace("namespaceSelector", "selector"))
+    result = tessera(program, ["queue", "--templates", own])
+    check(result.returncode == 65 and "namespaceSelector: is missing" in result.stderr, f"lint of templates: {result.stderr}")
+    (own / "quue.yaml.jinja").write_text("")
+    result = tessera(program, ["queue", "--templates", own])
+    check(result.returncode == 64 and "did you mean queue.yaml.jinja?" in result.stderr, f"names: {result.stderr}")
+
+
+def main():
+    program = str(pathlib.Path(sys.argv[1]).resolve())
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        os.chdir(folder)
+        files = render_all(program, folder)
+        if failures:
+            sys.exit("\n".join(failures))
+        if VALIDATOR.exists():
+            for kind, paths in files.items():
+                check_schemas(kind, paths)
+        else:
+            print(f"not checked against schemas: {VALIDATOR} is not there")
+        check_lint(program, files, folder)
+        check_kubectl([paths[0] for paths in files.values()] + [folder / "queue.yaml", folder / "runtime-v2.1-1.yaml"], folder)
+        check_values(files)
+        check_can_fail(program, folder)
+        check_refusals(program)
+        check_repeatable(program)
+        check_templates(program, folder)
+    if failures:
+        sys.exit("\n".join(failures))
+    print(f"{sum(map(len, files.values()))} renderings checked")
+
+
+if __name__ == "__main__":
+    main()
