@@ -21,8 +21,6 @@ TESSERA = sys.argv[1]
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DEPLOY = ROOT / "deploy"
 VALIDATOR = ROOT.parent / "shared/tools/validate_manifests.py"
-if not VALIDATOR.exists():
-    VALIDATOR = ROOT.parent.parent / "shared/tools/validate_manifests.py"
 SCRATCH = pathlib.Path(tempfile.mkdtemp(prefix="tessera-cluster-"))
 failures = []
 
