@@ -203,6 +203,16 @@ def check_values(files):
             check(("Secret" in documents) == ("mine" not in path.read_text()), f"{path.name}: secret")
 
 
+def check_arguments(program, files):
+    """`tessera train` takes the arguments of the pods."""
+    for kind in KINDS:
+        for path in [each for each in files[kind] if each.name.startswith("job-")][:3]:
+            words = re.findall(r'^ +- "(--.*|launch|train)"$', path.read_text(), re.MULTILINE)
+            arguments = words[words.index("train") + 1:]
+            result = subprocess.run([program, "config", "show", *arguments], capture_output=True, text=True)
+            check(len(arguments) > 5 and result.returncode == 0, f"{path.name}: {arguments}: {result.stderr}")
+
+
 def check_can_fail(program, folder):
     """The checks see damage of each kind."""
     good = (folder / "job-v2.1-0-0.yaml").read_text()
@@ -281,6 +291,7 @@ def main():
         check_lint(program, files, folder)
         check_kubectl([paths[0] for paths in files.values()] + [folder / "queue.yaml", folder / "runtime-v2.1-1.yaml"], folder)
         check_values(files)
+        check_arguments(program, files)
         check_can_fail(program, folder)
         check_refusals(program)
         check_repeatable(program)
