@@ -2,16 +2,17 @@
 # bench_simulation.sh [ROUNDS [STEPS]]: compares `tessera plan --simulate` with real steps. Hosts are network namespaces
 # (needs root) behind bridges, one rank with one thread each; token bucket filters limit every host's cable in both
 # directions and, in the case with racks, the cable between the two bridges. The simulation is told what iperf3 reaches
-# through a cable and how long the ranks of that very run computed (metrics.jsonl), so that the comparison is about the
-# network. Prints the medians of ROUNDS (3) runs of STEPS (8) steps each, not counting the first two of a run.
+# through a cable, what share of that the collectives of 2, 3 and 4 hosts reach (from runs that hardly compute, without
+# racks, in one schedule) and how long the ranks of the very run computed (metrics.jsonl), so that the comparison is
+# about the network. Prints the medians of ROUNDS (3) runs of STEPS (8) steps each, not counting the first two of a run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 rounds=${1:-3}
 steps=${2:-8}
-#scripts/install_packages.sh bench
-#cmake --preset release >/dev/null
-#cmake --build --preset release --target tessera
+scripts/install_packages.sh bench
+cmake --preset release >/dev/null
+cmake --build --preset release --target tessera
 tessera=$PWD/build/release/tessera
 out=$PWD/build/bench_simulation
 rm -rf "$out"
@@ -82,7 +83,7 @@ train() {
     ip netns exec "$prefix-$host" "$tessera" launch --nnodes "$hosts" --node_rank "$host" --nproc_per_node 1 \
       --rdzv_endpoint 10.78.0.1:29500 train --model "$out/model" --dataset 'docs/*.md' 'src/*/*.cc' \
       --output_dir "$out/$name" --overwrite_output_dir true --cache_dir "$out/cache" --packing \
-      --max_steps "$((steps + 2))" --save_strategy no --measure_peak false --num_threads 1 "$@" \
+      --max_steps "$((steps + 2))" --save_strategy no --measure_peak false "$@" \
       >"$out/$name.$host.log" 2>&1 &
     agents+=($!)
   done
@@ -90,24 +91,53 @@ train() {
   [ "$failed" -eq 0 ] || { tail -n 5 "$out/$name".*.log >&2; exit 1; }
 }
 
+# simulate HOSTS RACKS GBPS SHARE NAME FLAG...: the simulation of a run that has been measured.
+simulate() {
+  local hosts=$1 racks=$2 gbps=$3 share=$4 name=$5
+  shift 5
+  echo "{\"num_cores\": 1, \"network_gbps\": $gbps, \"network_efficiency\": $share}" >"$out/machine.json"
+  "$tessera" plan --model "$out/model" --machine "$out/machine.json" --simulate --nnodes "$hosts" \
+    --nodes_per_rack "$((hosts / racks))" --oversubscription "$racks" --measured "$out/$name/metrics.jsonl" \
+    --json "$@" >"$out/$name.simulated.json"
+}
+
+# share_reached NAME: prints the simulated time of transfers relative to the measured one.
+share_reached() {
+  /usr/bin/python3 - "$out/$1" <<'PYTHON'
+import json, statistics, sys
+steps = [json.loads(line) for line in open(f"{sys.argv[1]}/metrics.jsonl")][2:]
+simulated = json.load(open(f"{sys.argv[1]}.simulated.json"))["clusters"][0]["network_s"]
+print(min(1, simulated / statistics.median(step["network_time_s"] for step in steps)))
+PYTHON
+}
+
+common=(--merge_micro_batches never --zero_stage 3 --num_threads 1)
+declare -A share
+for hosts in 2 3 4; do
+  flags=("${common[@]}" --gather_schedule per_step --max_length 32 --per_device_train_batch_size 1)
+  build "$hosts" 0.2 1
+  gbps=$(reached)
+  train "$hosts" "share-$hosts" "${flags[@]}"
+  tear_down
+  simulate "$hosts" 1 "$gbps" 1 "share-$hosts" "${flags[@]}"
+  share[$hosts]=$(share_reached "share-$hosts")
+  echo "collectives of $hosts hosts reach ${share[$hosts]} of iperf3"
+done
+
 # A case a line: hosts, Gbit/s, racks, gather_schedule, gradient_accumulation_steps.
-cases=("2 0.1 1 per_step 1" "2 0.25 1 per_step 1" "2 1 1 per_step 1" "3 0.2 1 per_step 1" "4 0.2 1 per_step 2"
-  "4 0.5 1 per_step 1" "2 0.2 1 per_layer 1" "3 0.2 1 per_layer 2" "4 0.5 1 per_layer 1" "4 0.4 2 per_step 1"
-  "4 0.4 2 per_layer 1")
+cases=("2 0.1 1 per_step 1" "2 0.5 1 per_step 1" "2 0.2 1 per_layer 2" "3 0.2 1 per_step 1" "3 0.2 1 per_layer 2"
+  "4 0.2 1 per_step 2" "4 0.5 1 per_layer 1" "4 0.4 2 per_step 1" "4 0.4 2 per_layer 1")
 for ((round = 1; round <= rounds; ++round)); do
   for case in "${cases[@]}"; do
     read -r hosts gbps racks schedule accumulation <<<"$case"
     name=${case// /-}-$round
+    flags=("${common[@]}" --max_length 256 --per_device_train_batch_size 1 --gradient_accumulation_steps "$accumulation"
+      --gather_schedule "$schedule")
     build "$hosts" "$gbps" "$racks"
     gbps=$(reached)
-    flags=(--max_length 256 --per_device_train_batch_size 2 --gradient_accumulation_steps "$accumulation"
-      --merge_micro_batches never --zero_stage 3 --gather_schedule "$schedule")
     train "$hosts" "$name" "${flags[@]}"
     tear_down
-    echo "{\"num_cores\": 1, \"network_gbps\": $gbps, \"network_efficiency\": 1}" >"$out/machine.json"
-    "$tessera" plan --model "$out/model" --machine "$out/machine.json" --simulate --nnodes "$hosts" \
-      --nodes_per_rack "$((hosts / racks))" --oversubscription "$racks" --measured "$out/$name/metrics.jsonl" \
-      --num_threads 1 --json "${flags[@]}" >"$out/$name.simulated.json"
+    simulate "$hosts" "$racks" "$gbps" "${share[$hosts]}" "$name" "${flags[@]}"
     echo "$name done" >&2
   done
 done

@@ -69,9 +69,10 @@ TEST(HostsSimulation, StepsOverLimitedLinksTakeAsLongAsSimulated) {
                                             "1"};
     HostJobOptions options;
     options.num_nodes = kNumHosts;
-    options.command = joined({"train", "--model", model, "--dataset", tiny.text_file, "--output_dir", output,
-                              "--max_steps", "9", "--save_strategy", "no", "--measure_peak", "false"},
-                             flags);
+    options.command =
+        joined({"train", "--model", model, "--dataset", tiny.text_file, "--output_dir", output, "--packing",
+                "--max_steps", "9", "--save_strategy", "no", "--measure_peak", "false"},
+               flags);
     HostJob job(hosts, options);
     ASSERT_TRUE(job.wait(120s));
     ASSERT_EQ(job.agent(0).result().exit_code, 0) << job.all_output();

@@ -52,6 +52,8 @@ class PlanCommand : public Command {
            "With a flag that describes machines (--machine, --nnodes, --memory, ...) it forecasts the run on "
            "these in detail: the memory by kind, for a rank, a node and the whole job, the parts of a step's "
            "time, and for several nodes what crosses the network under each gather schedule.\n"
+           "With --simulate it lets steps happen on clusters of that machine, with racks, slow nodes and "
+           "failures.\n"
            "Needs only the model's shape, no weights. Takes the command line or the --config file of "
            "`tessera "
            "train` unchanged; flags that do not matter here have no effect and are not listed below. Exits "
@@ -63,6 +65,8 @@ class PlanCommand : public Command {
             "tessera plan run.yaml --instances 'c8i.*' r7i.48xlarge --max_hours 24 --spot",
             "tessera plan --preset llama3-8b --deepspeed cpu-ds.json --nnodes 4 \\",
             "    --memory 64GiB",
+            "tessera plan --preset llama3-8b --machine r7i.16xlarge --simulate --nodes 4 64 \\",
+            "    --nodes_per_rack 16 --oversubscription 4 --mtbf_hours 1000",
             "tessera plan --model start --machine here --nproc_per_node 2 --json"};
   }
 
@@ -177,8 +181,10 @@ class PlanCommand : public Command {
     table->add("max_hours", &max_hours_, "Leave out what takes more hours for the whole job.");
     table->add("max_price", &max_price_, "Leave out what costs more USD for the whole job.");
     table->add("spot", &spot_, "Use the catalogue's typical spot prices.");
-    table->add("plot", &plot_, "Draw hours and price of all combinations into an SVG file.").value_name =
-        "FILE";
+    table
+        ->add("plot", &plot_,
+              "Draw hours and price of all combinations, or what is simulated, into an SVG file.")
+        .value_name = "FILE";
   }
 
   // Whether the catalogue is searched; otherwise one kind of machine is shown.

@@ -8,7 +8,8 @@
 //
 // Nodes that behave alike are simulated as one: all of them if no node differs from another. Up to
 // kMaxExactNodes nodes that differ are simulated one by one; of more, the slowest is, and the others by
-// groups of similar speed that are spread evenly over the racks.
+// groups of similar speed that are spread evenly over the racks. A last
+// rack with fewer nodes counts as an average one if nodes are simulated together.
 //
 // Not modelled: TCP's slow start, losses and incast; that processors which move data do not compute (measured
 // computation contains it); the order in which a lane visits its peers.

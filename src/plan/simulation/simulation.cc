@@ -174,6 +174,7 @@ class ClusterSimulator {
 
 std::vector<MeasuredStep> read_measured_steps(const std::string& metrics_path) {
   constexpr int64_t kWarmUpSteps = 2;
+  constexpr size_t kMaxSteps = 200;
   std::istringstream lines(read_text_file(metrics_path));
   std::vector<MeasuredStep> steps;
   int64_t number = 0;
@@ -194,6 +195,7 @@ std::vector<MeasuredStep> read_measured_steps(const std::string& metrics_path) {
     measured.update_s = std::max(0.0, step["time_optimizer_s"].number());
     const double listed_s = mean_s + measured.update_s + step["time_wait_s"].number();
     measured.other_s = std::max(0.0, step["step_time_s"].number() - listed_s);
+    if (steps.size() == kMaxSteps) steps.erase(steps.begin());
     steps.push_back(std::move(measured));
   }
   if (steps.empty()) fail(ExitCode::kBadData, "{}: expected more than {} steps", metrics_path, kWarmUpSteps);

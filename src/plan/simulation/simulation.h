@@ -20,8 +20,8 @@ struct MeasuredStep {
   double other_s = 0;
 };
 
-// The steps but the first two in metrics.jsonl of a run on several ranks. Error(kBadData) naming the file,
-// the line and what is missing.
+// The steps but the first two in metrics.jsonl of a run on several ranks, at most the last 200.
+// Error(kBadData) naming the file, the line and what is missing.
 std::vector<MeasuredStep> read_measured_steps(const std::string& metrics_path);
 
 struct SimulationOptions {

@@ -102,6 +102,7 @@ class ClusterPicture {
     }
     drawing_.text((kLinesLeft + kLinesRight) / 2, kPlotBottom + 38, "middle",
                   "minutes between checkpoints; a dot at the best");
+    double lowest_label = 0;
     for (size_t i = 0; i < clusters_.size(); ++i) {
       const SimulatedCluster& cluster = clusters_[i];
       const char* color = kLineColors[i % std::size(kLineColors)];
@@ -122,7 +123,9 @@ class ClusterPicture {
       drawing_.add(fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"/>\n",
                                x.pixel(std::clamp(minutes, 1.0, kMostS / 60)), height(best.useful_share),
                                color));
-      drawing_.text(kLinesRight + 6, last_y + 4, "start", format_count(cluster.num_nodes));
+      constexpr double kLineLabelHeight = 13;
+      lowest_label = std::max(last_y + 4, lowest_label + kLineLabelHeight);
+      drawing_.text(kLinesRight + 6, lowest_label, "start", format_count(cluster.num_nodes));
     }
   }
   static double share_with(const SimulatedCluster& cluster, int64_t steps) {
