@@ -192,9 +192,8 @@ bool check_command_line(const std::vector<std::string>& arguments) {
   return command->is_quiet();
 }
 
-int run_program(const std::vector<std::string>& arguments) {
+void run_program(const std::vector<std::string>& arguments) {
   const std::vector<std::unique_ptr<Command>> all = commands();
-  int exit_code = 0;
   if (arguments.empty()) fail(ExitCode::kUsage, "no command given; tessera --help lists them");
   if (is_help_flag(arguments[0])) {
     write_output(program_help(all, terminal_width()));
@@ -207,7 +206,7 @@ int run_program(const std::vector<std::string>& arguments) {
         !commands_of_group(all, arguments[0]).empty()) {
       write_output(group_help(all, arguments[0], terminal_width()));
       flush_output();
-      return 0;
+      return;
     }
     if (command == nullptr) fail_unknown_command(all, arguments);
     if (command->is_for_ranks()) quieten_other_ranks();
@@ -222,11 +221,9 @@ int run_program(const std::vector<std::string>& arguments) {
       }
       resolve_hub_names(*command, &table);
       command->run(&table);
-      exit_code = command->exit_code();
     }
   }
   flush_output();
-  return exit_code;
 }
 
 }  // namespace tessera

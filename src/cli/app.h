@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-// Arguments without the program's name. Returns the exit code; throws Error.
-int run_program(const std::vector<std::string>& arguments);
+// Arguments without the program's name. Throws Error.
+void run_program(const std::vector<std::string>& arguments);
 
 // Throws the Error of a wrong command, flag, value or configuration file without running the command. True if
 // the command is to be quiet.

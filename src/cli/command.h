@@ -50,8 +50,6 @@ class Command {
   virtual DataArguments* data_arguments() { return nullptr; }
   // Called once, after checking that the required flags are set. Throws Error.
   virtual void run(FlagTable* table) = 0;
-  // What the program ends with after run(): not 0 if the answer to a question is that something is wrong.
-  virtual int exit_code() const { return 0; }
 };
 
 std::unique_ptr<Command> make_init_command();

@@ -13,6 +13,7 @@
 #include "cli/app.h"
 #include "cli/command.h"
 #include "cli/run/rank.h"
+#include "cli/run/resume_command.h"
 #include "cli/terminal/terminal.h"
 #include "comm/failure.h"
 #include "launch/reports/crash_handler.h"
@@ -31,20 +32,20 @@ bool is_shown_by_rank_0(tessera::ExitCode code) {
   return world && world->rank > 0;
 }
 
-// Whether this process is what its container is for: not one that somebody has started beside it with
+// Whether this process is what its container is for, and not one that somebody has started beside it with
 // `kubectl exec`.
-bool is_job_of_container(const std::string& command) {
-  return getpid() == 1 || command == "launch" || command == "train";
+bool is_job_of_container() {
+  const std::vector<std::string> words = tessera::own_command_line();
+  return getpid() == 1 || (words.size() > 1 && (words[1] == "launch" || words[1] == "train"));
 }
 
 // Reports an error in one line, which the agent shows if it started this process as a rank.
-int report(const std::string& command, tessera::ExitCode code, const std::string& message,
-           bool caused_by_peer = false) {
+int report(tessera::ExitCode code, const std::string& message, bool caused_by_peer = false) {
   const bool left = tessera::leave_error_report(
       {.message = message, .code = static_cast<int>(code), .caused_by_peer = caused_by_peer});
   const bool is_shown = (left && tessera::agent_shows_errors(getppid())) || is_shown_by_rank_0(code);
   if (!is_shown) std::fprintf(stderr, "error: %s\n", message.c_str());
-  if (!left && is_job_of_container(command))
+  if (!left && is_job_of_container())
     tessera::leave_termination_message(fmt::format("exit code {}: {}", static_cast<int>(code), message));
   return static_cast<int>(code);
 }
@@ -59,24 +60,23 @@ int main(int argc, char** argv) {
     return tessera::run_describe_crash();
   }
   tessera::install_crash_handler("/proc/self/exe", tessera::clear_status_line);
-  const std::string command = argc > 1 ? argv[1] : "";
   try {
     tessera::cpu_features();  // before any thread exists
     tessera::protect_standard_descriptors();
     tessera::raise_open_file_limit();
     tessera::set_closed_output(tessera::ClosedOutput::kEndsProgram);
     tessera::install_terminal_cleanup();
-    return tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));
+    tessera::run_program(std::vector<std::string>(argv + 1, argv + argc));
+    return static_cast<int>(tessera::ExitCode::kDone);
   } catch (const tessera::ResultCode& result) {
     return result.code;
   } catch (const tessera::PeerError& error) {
-    return report(command, error.code(), error.what(), /*caused_by_peer=*/true);
+    return report(error.code(), error.what(), /*caused_by_peer=*/true);
   } catch (const tessera::Error& error) {
-    return report(command, error.code(), error.what());
+    return report(error.code(), error.what());
   } catch (const std::bad_alloc&) {
-    return report(command, tessera::ExitCode::kInternal, "out of memory");
+    return report(tessera::ExitCode::kInternal, "out of memory");
   } catch (const std::exception& error) {
-    return report(command, tessera::ExitCode::kInternal,
-                  "unexpected: " + tessera::printable(error.what(), 300));
+    return report(tessera::ExitCode::kInternal, "unexpected: " + tessera::printable(error.what(), 300));
   }
 }

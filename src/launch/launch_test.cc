@@ -293,6 +293,15 @@ TEST(PetVariables, RestartAttemptOfTheJobIsNoted) {
   EXPECT_THAT(launch.error(ExitCode::kBadConfig), HasSubstr("TESSERA_RESTART_ATTEMPT"));
 }
 
+// torchrun's are 0 and 1.
+TEST(PetVariables, BooleansAreNumbers) {
+  for (const char* const value : {"1", "0"}) {
+    Launch launch;
+    launch.variables = {{"PET_STANDALONE", value}, {"PET_RDZV_ENDPOINT", "localhost:29511"}};
+    EXPECT_EQ(launch.plan().master_port, *value == '1' ? 0 : 29511);
+  }
+}
+
 TEST(PetVariables, WrongOnesAreBadConfiguration) {
   Launch launch;
   launch.variables = {{"PET_MAX_RESTARTS", "many"}};

@@ -171,8 +171,10 @@ CgroupLimits cgroup_limits(const fs::path& root) {
     if (!limit) continue;
     const int64_t charged =
         read_limit(level.folder / (level.v2 ? "memory.current" : "memory.usage_in_bytes")).value_or(0);
+    const fs::path stat = level.folder / "memory.stat";
+    const std::string total = level.v2 ? "" : "total_";
     const int64_t droppable =
-        read_stat(level.folder / "memory.stat", level.v2 ? "inactive_file" : "total_inactive_file");
+        read_stat(stat, total + "inactive_file") + read_stat(stat, total + "active_file");
     const int64_t used = charged > droppable ? charged - droppable : 0;
     if (!limits.memory_bytes || *limit - used < *limits.memory_bytes - *limits.memory_used_bytes) {
       limits.memory_bytes = limit;

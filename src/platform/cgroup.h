@@ -10,7 +10,8 @@ namespace tessera {
 struct CgroupLimits {
   std::optional<double> cpus;           // CPU time per unit of wall time: quota / period
   std::optional<int64_t> memory_bytes;  // memory.max, memory.high, memory.limit_in_bytes
-  // Used at the level with the least left, not counting page cache that can be dropped.
+  // Used at the level with the least left, not counting page cache, which is dropped before anything is
+  // killed: a restarted run finds the files there that it has read before.
   std::optional<int64_t> memory_used_bytes;
 };
 

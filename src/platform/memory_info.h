@@ -10,7 +10,7 @@ struct MemoryInfo {
   int64_t total_bytes = 0;                    // MemTotal
   int64_t available_bytes = 0;                // MemAvailable
   std::optional<int64_t> cgroup_limit_bytes;  // the tightest memory.max (v2) or limit_in_bytes (v1)
-  std::optional<int64_t> cgroup_used_bytes;   // without reclaimable page cache (inactive_file)
+  std::optional<int64_t> cgroup_used_bytes;   // without page cache
   // What this process can still allocate before it is killed or swaps: the least of the above and RLIMIT_AS.
   int64_t free_for_process_bytes = 0;
 };

@@ -35,7 +35,7 @@ TEST_F(CgroupTest, Version2TakesTheTightestLevel) {
   write("sys/fs/cgroup/pod/container/cpu.max", "max 100000\n");
   write("sys/fs/cgroup/pod/memory.max", "1000000\n");
   write("sys/fs/cgroup/pod/memory.current", "900000\n");
-  write("sys/fs/cgroup/pod/memory.stat", "anon 1\ninactive_file 100000\n");
+  write("sys/fs/cgroup/pod/memory.stat", "anon 1\ninactive_file 60000\nactive_file 40000\n");
   write("sys/fs/cgroup/pod/container/memory.max", "max\n");
   const CgroupLimits limits = cgroup_limits(root_);
   EXPECT_DOUBLE_EQ(limits.cpus.value(), 1.5);

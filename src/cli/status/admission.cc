@@ -11,8 +11,6 @@ using Json = nlohmann::json;
 
 constexpr const char* kQueueLabel = "/metadata/labels/kueue.x-k8s.io~1queue-name";
 
-bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
 // The message of Kueue's scheduler tells resource, flavor and what is missing: kueue
 // pkg/scheduler/flavorassigner/flavorassigner.go.
 Diagnosis waiting_in_queue(const Json& workload) {
@@ -26,14 +24,15 @@ Diagnosis waiting_in_queue(const Json& workload) {
     found.headline = fmt::format("queue {} admits nothing", queue);
     found.advice =
         "tessera deploy queue makes one; kubectl get localqueues,clusterqueues shows those there are";
-  } else if (contains(message, "maximum capacity") || contains(message, "doesn't match node affinity") ||
-             contains(message, "untolerated taint") || contains(message, "is unavailable in ClusterQueue")) {
-    found.outlook = Outlook::kHindered;
-    found.headline = fmt::format("queue {} can never admit it", queue);
-    found.advice = "ask for fewer nodes or a smaller instance, or raise the quota of the ClusterQueue";
-  } else if (contains(message, "insufficient unused quota")) {
+  } else if (says(message, "insufficient unused quota")) {  // of this flavor, whatever others lack
     found.headline = fmt::format("waiting for quota in queue {}", queue);
     found.advice = "it starts when other jobs of the queue end";
+  } else if (says(message, "maximum capacity") || says(message, "doesn't match node affinity") ||
+             says(message, "untolerated taint") || says(message, "unavailable in ClusterQueue")) {
+    found.outlook = Outlook::kHindered;
+    found.headline = fmt::format("queue {} can never admit it", queue);
+    found.advice =
+        "ask for fewer nodes or a smaller instance, or change the ClusterQueue's quota and flavors";
   }
   return found;
 }

@@ -47,17 +47,28 @@ const char* meaning_of(int64_t code) {
   return code == 143 ? "SIGTERM" : code == 137 ? "SIGKILL" : nullptr;
 }
 
+// Of a termination message, which is the end of the log where the container has written none
+// (FallbackToLogsOnError): the last error, or the last line.
+std::string error_in(const std::string& message) {
+  const size_t end = message.find_last_not_of(" \r\n");
+  if (end == std::string::npos) return "";
+  const std::string text = "\n" + message.substr(0, end + 1);
+  const size_t error = text.rfind("\nerror: ");
+  const size_t begin = (error == std::string::npos ? text.rfind('\n') : error) + 1;
+  return message_line(text.substr(begin, text.find('\n', begin) - begin));
+}
+
 std::string describe(const Json& pod, const Json& status, const Json& end, bool is_init) {
   const int64_t code = number_at(end, "/exitCode");
   const std::string reason = text_at(end, "/reason");
   std::string what = fmt::format("exit code {}", code);
   if (const char* const meaning = meaning_of(code)) what += fmt::format(" ({})", meaning);
   if (reason == "OOMKilled") what = "killed because its memory limit was reached (OOMKilled)";
-  std::string message = message_line(text_at(end, "/message"));
+  std::string message = error_in(text_at(end, "/message"));
   // The agent's own line begins with the code.
   const std::string begin = fmt::format("exit code {}: ", code);
   if (message.starts_with(begin)) message.erase(0, begin.size());
-  return fmt::format("pod {}{}: {}{}", text_at(pod, "/metadata/name"),
+  return fmt::format("pod {}{}: {}{}", object_name(pod),
                      is_init ? ", init container " + text_at(status, "/name") : "", what,
                      message.empty() ? "" : ": " + message);
 }
@@ -68,7 +79,10 @@ bool would_repeat(int64_t code) {
 }
 
 // Ends that another pod's failure or Kubernetes has caused.
-bool is_consequence(int64_t code) { return code == 75 || code == 143 || code == 137; }
+bool is_consequence(const Json& end) {
+  const int64_t code = number_at(end, "/exitCode");
+  return code == 75 || code == 143 || (code == 137 && text_at(end, "/reason") != "OOMKilled");
+}
 
 std::vector<ContainerEnd> failures(const JobObjects& job) {
   std::vector<ContainerEnd> found;
@@ -81,17 +95,17 @@ std::vector<ContainerEnd> failures(const JobObjects& job) {
           const Json end = status[state].value("terminated", Json());
           const int64_t code = number_at(end, "/exitCode");
           if (code == 0) continue;
-          found.push_back({code, describe(pod, status, end, is_init), text_at(end, "/finishedAt")});
+          found.push_back(
+              {code, is_consequence(end), describe(pod, status, end, is_init), text_at(end, "/finishedAt")});
         }
       }
     }
     // Evicted, or its node was lost: no container has a status.
     if (text_at(pod, "/status/phase") == "Failed" && list_at(pod, "/status/containerStatuses").empty())
-      found.push_back(
-          {137,
-           fmt::format("pod {}: {}: {}", text_at(pod, "/metadata/name"), text_at(pod, "/status/reason"),
-                       message_line(text_at(pod, "/status/message"))),
-           text_at(pod, "/metadata/creationTimestamp")});
+      found.push_back({137, false,
+                       fmt::format("pod {}: {}: {}", object_name(pod), text_at(pod, "/status/reason"),
+                                   message_line(text_at(pod, "/status/message"))),
+                       text_at(pod, "/metadata/creationTimestamp")});
   }
   return found;
 }
@@ -102,7 +116,7 @@ std::vector<std::string> disruptions(const JobObjects& job) {
   for (const Json& pod : job.pods) {
     const Json& target = condition(pod, "DisruptionTarget");
     if (text_at(target, "/status") != "True") continue;
-    found.push_back(fmt::format("pod {}: {}: {}", text_at(pod, "/metadata/name"), text_at(target, "/reason"),
+    found.push_back(fmt::format("pod {}: {}: {}", object_name(pod), text_at(target, "/reason"),
                                 message_line(text_at(target, "/message"))));
   }
   return found;
@@ -111,7 +125,7 @@ std::vector<std::string> disruptions(const JobObjects& job) {
 std::vector<std::string> sick_nodes(const JobObjects& job) {
   std::vector<std::string> found;
   for (const Json& node : job.nodes) {
-    const std::string name = text_at(node, "/metadata/name");
+    const std::string name = object_name(node);
     const Json& ready = condition(node, "Ready");
     if (!ready.is_null() && text_at(ready, "/status") != "True")
       found.push_back(
@@ -151,11 +165,19 @@ std::optional<ContainerEnd> first_failure(const JobObjects& job) {
   const std::vector<ContainerEnd> all = failures(job);
   const auto best = std::ranges::min_element(all, [](const ContainerEnd& a, const ContainerEnd& b) {
     const auto rank = [](const ContainerEnd& end) {
-      return std::tuple(!would_repeat(end.code), is_consequence(end.code), end.time);
+      return std::tuple(!would_repeat(end.code), end.is_consequence, end.time);
     };
     return rank(a) < rank(b);
   });
   return best == all.end() ? std::nullopt : std::optional(*best);
+}
+
+std::string last_line(const JobObjects& job) {
+  std::string_view log = job.log;
+  const size_t end = log.find_last_not_of(" \r\n");
+  if (end == std::string_view::npos) return "";
+  log = log.substr(0, end + 1);
+  return message_line(std::string(log.substr(log.rfind('\n') + 1)));
 }
 
 std::string JobProgress::text() const {
@@ -213,8 +235,16 @@ int64_t num_restarts(const JobObjects& job) {
 }
 
 std::optional<Diagnosis> ended(const JobObjects& job) {
-  if (is_true(job.top, "Complete") || is_true(job.top, "Completed"))
-    return Diagnosis{Outlook::kGood, "finished", "finished", {}, ""};
+  if (is_true(job.top, "Complete") || is_true(job.top, "Completed")) {
+    Diagnosis found = {Outlook::kGood, "finished", "finished", {}, ""};
+    for (const Json& pod : job.pods) {
+      for (const Json& status : list_at(pod, "/status/containerStatuses")) {
+        const std::string message = message_line(text_at(status, "/state/terminated/message"));
+        if (index_of(pod) <= 0 && !message.empty()) found.details.push_back(message);
+      }
+    }
+    return found;
+  }
   const Json& failed = condition(job.top, "Failed");
   if (text_at(failed, "/status") != "True") return std::nullopt;
   Diagnosis found = {Outlook::kFailed, "failed", "failed", {}, ""};

@@ -42,6 +42,8 @@ struct PodCounts {
 };
 
 JobProgress progress_of(const JobObjects& job);
+// Of rank 0's log; "" if there is none.
+std::string last_line(const JobObjects& job);
 PodCounts count_pods(const JobObjects& job);
 // By JobSet, or by the Job itself.
 int64_t num_restarts(const JobObjects& job);
@@ -55,12 +57,14 @@ std::optional<Diagnosis> pods_not_running(const JobObjects& job);
 
 // One line of what a controller says.
 std::string message_line(const std::string& text);
+inline bool says(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 // The pods that count: of each index the newest.
 std::vector<const nlohmann::json*> current_pods(const JobObjects& job);
 
 // A container that ended with an error: "pod a-node-0-1: exit code 78 (bad configuration): ...".
 struct ContainerEnd {
   int64_t code = 0;
+  bool is_consequence = false;  // of another's end
   std::string text;
   std::string time;
 };

@@ -17,10 +17,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kMaxFileBytes = 16 << 20;
-constexpr const char* kTrainJobs = "trainjobs.trainer.kubeflow.org";
-constexpr const char* kJobSets = "jobsets.jobset.x-k8s.io";
-constexpr const char* kJobs = "jobs.batch";
+constexpr int64_t kMaxJobFileBytes = 16 << 20;
+constexpr const char* kTrainJobsKind = "trainjobs.trainer.kubeflow.org";
+constexpr const char* kJobSetsKind = "jobsets.jobset.x-k8s.io";
+constexpr const char* kJobsKind = "jobs.batch";
 constexpr const char* kJobSetLabel = "jobset.sigs.k8s.io/jobset-name";
 constexpr const char* kJobLabel = "job-name";  // since 1.27 also with batch.kubernetes.io/ before it
 
@@ -58,8 +58,6 @@ std::vector<Json> items_of(Json list) {
   return items;
 }
 
-std::string name_of(const Json& object) { return text_at(object, "/metadata/name"); }
-
 std::string time_of(const Json& event) {
   for (const char* const field : {"/series/lastObservedTime", "/lastTimestamp", "/eventTime"}) {
     const std::string time = text_at(event, field);
@@ -79,7 +77,7 @@ void sort_pods(std::vector<Json>* pods) {
 void keep_own_events(JobObjects* job) {
   std::set<std::string> own = {job->name};
   for (const auto* list : {&job->jobs, &job->pods, &job->claims, &job->workloads}) {
-    for (const Json& object : *list) own.insert(name_of(object));
+    for (const Json& object : *list) own.insert(object_name(object));
   }
   std::erase_if(job->events,
                 [&](const Json& event) { return !own.contains(text_at(event, "/involvedObject/name")); });
@@ -110,7 +108,7 @@ void get_logs_and_nodes(const Kubectl& kubectl, JobObjects* job) {
     const std::string container = has_node             ? "node"
                                   : containers.empty() ? ""
                                                        : text_at(containers.front(), "/name");
-    commands.push_back({"logs", name_of(*rank0), "--container", container, "--namespace", job->name_space,
+    commands.push_back({"logs", object_name(*rank0), "--container", container, "--namespace", job->name_space,
                         "--tail=60", "--request-timeout=30s"});
   }
   std::set<std::string> names;
@@ -125,6 +123,8 @@ void get_logs_and_nodes(const Kubectl& kubectl, JobObjects* job) {
   const std::vector<KubectlAnswer> answers = kubectl.run(commands);
   // A pod whose container is just being created, or is gone, has no log.
   if (has_log && answers.front().exit_code == 0) job->log = answers.front().out;
+  if (has_log && answers.front().err.find("(Forbidden)") != std::string::npos)
+    job->not_allowed.push_back("logs");
   if (names.empty()) return;
   Json nodes = object_in(answers.back(), "nodes", &job->not_allowed);
   if (names.size() > 1) {
@@ -137,7 +137,7 @@ void get_logs_and_nodes(const Kubectl& kubectl, JobObjects* job) {
 }  // namespace
 
 JobName job_in_file(const std::string& path) {
-  const std::string text = read_text_file(path, kMaxFileBytes);
+  const std::string text = read_text_file(path, kMaxJobFileBytes);
   try {
     for (const YAML::Node& document : YAML::LoadAll(text)) {
       if (!document.IsMap() || !document["kind"] || !document["metadata"]) continue;
@@ -159,10 +159,10 @@ JobObjects get_job(const Kubectl& kubectl, const JobName& name) {
   job.name_space = name.name_space;
   const std::string of_jobset = fmt::format("--selector={}={}", kJobSetLabel, name.name);
   const std::string of_job = fmt::format("--selector={}={}", kJobLabel, name.name);
-  const std::vector<Question> questions = {{kTrainJobs, {name.name}},
-                                           {kJobSets, {name.name}},
-                                           {kJobs, {name.name}},
-                                           {kJobs, {of_jobset}},
+  const std::vector<Question> questions = {{kTrainJobsKind, {name.name}},
+                                           {kJobSetsKind, {name.name}},
+                                           {kJobsKind, {name.name}},
+                                           {kJobsKind, {of_jobset}},
                                            {"pods", {of_jobset}},
                                            {"pods", {of_job}},
                                            {"events", {}},
@@ -171,9 +171,13 @@ JobObjects get_job(const Kubectl& kubectl, const JobName& name) {
   std::vector<std::vector<std::string>> commands;
   for (const Question& question : questions) commands.push_back(get_command(question, name.name_space));
   const std::vector<KubectlAnswer> answers = kubectl.run(commands);
+  constexpr size_t kNumJobKinds = 3;
   std::vector<Json> found;
-  for (size_t i = 0; i < questions.size(); ++i)
+  std::vector<std::string> unknown_kinds;  // of jobs: this one may be of such a kind
+  for (size_t i = 0; i < questions.size(); ++i) {
     found.push_back(object_in(answers[i], questions[i].kind, &job.not_allowed));
+    if (i + 1 == kNumJobKinds) unknown_kinds = job.not_allowed;
+  }
 
   job.jobset = found[1];
   for (const auto& [kind, place] : {std::pair("TrainJob", 0), {"JobSet", 1}, {"Job", 2}}) {
@@ -181,11 +185,11 @@ JobObjects get_job(const Kubectl& kubectl, const JobName& name) {
     job.top = found[static_cast<size_t>(place)];
     job.kind = kind;
   }
-  if (job.top.is_null() && !job.not_allowed.empty())
+  if (job.top.is_null() && !unknown_kinds.empty())
     fail(ExitCode::kBadConfig,
          "this user may not see {} in namespace {}: `kubectl auth can-i --list` tells "
          "what is allowed",
-         fmt::join(job.not_allowed, ", "), name.name_space);
+         fmt::join(unknown_kinds, ", "), name.name_space);
   if (job.top.is_null())
     fail(ExitCode::kNoInput,
          "there is no TrainJob, JobSet or Job '{}' in namespace {}: was it applied, or "
@@ -218,6 +222,8 @@ int64_t number_at(const Json& object, const std::string& pointer, int64_t otherw
              ? object.at(at).get<int64_t>()
              : otherwise;
 }
+
+std::string object_name(const Json& object) { return text_at(object, "/metadata/name"); }
 
 bool flag_at(const Json& object, const std::string& pointer) {
   const Json::json_pointer at(pointer);

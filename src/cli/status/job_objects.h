@@ -43,6 +43,7 @@ JobObjects get_job(const Kubectl& kubectl, const JobName& name);
 // What a JSON pointer leads to, if it is there and of this type; otherwise "", 0, false, or an empty list.
 std::string text_at(const nlohmann::json& object, const std::string& pointer);
 int64_t number_at(const nlohmann::json& object, const std::string& pointer, int64_t otherwise = 0);
+std::string object_name(const nlohmann::json& object);  // metadata.name
 bool flag_at(const nlohmann::json& object, const std::string& pointer);
 const nlohmann::json& list_at(const nlohmann::json& object, const std::string& pointer);
 // status.conditions of this type, or null.

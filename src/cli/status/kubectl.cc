@@ -116,7 +116,7 @@ class Child {
 };
 
 // The last line that kubectl has printed, which is the error; retries are reported before it.
-std::string last_line(std::string_view text) {
+std::string error_line(std::string_view text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
   const size_t newline = text.rfind('\n');
   return printable(newline == std::string_view::npos ? text : text.substr(newline + 1), 400);
@@ -143,20 +143,20 @@ std::vector<KubectlAnswer> Kubectl::run(const std::vector<std::vector<std::strin
 
 NoAnswer problem_of(const KubectlAnswer& answer) {
   if (answer.exit_code == 0) return NoAnswer::kNone;
-  const auto says = [&](std::string_view text) { return answer.err.find(text) != std::string::npos; };
-  if (says("the server doesn't have a resource type") || says("no matches for kind"))
+  const auto mentions = [&](std::string_view text) { return answer.err.find(text) != std::string::npos; };
+  if (mentions("the server doesn't have a resource type") || mentions("no matches for kind"))
     return NoAnswer::kNoKind;
-  if (says("(Forbidden)")) return NoAnswer::kForbidden;
-  const std::string line = last_line(answer.err);
-  if (says("(Unauthorized)") || says("must be logged in") || says("getting credentials"))
+  if (mentions("(Forbidden)")) return NoAnswer::kForbidden;
+  const std::string line = error_line(answer.err);
+  if (mentions("(Unauthorized)") || mentions("must be logged in") || mentions("getting credentials"))
     fail(ExitCode::kBadConfig, "kubectl is not logged in to the cluster: {}", line);
   // Without a configuration kubectl tries localhost:8080.
-  if (says("no configuration has been provided") || says("localhost:8080"))
+  if (mentions("no configuration has been provided") || mentions("localhost:8080"))
     fail(ExitCode::kBadConfig,
          "kubectl has no cluster: {}: set KUBECONFIG, or fetch the configuration "
          "(aws eks update-kubeconfig --name CLUSTER)",
          line);
-  if (says("Unable to connect to the server") || says("The connection to the server"))
+  if (mentions("Unable to connect to the server") || mentions("The connection to the server"))
     fail(ExitCode::kIoError, "the cluster cannot be reached: {}", line);
   fail(ExitCode::kIoError, "kubectl ended with code {}: {}", answer.exit_code, line);
 }

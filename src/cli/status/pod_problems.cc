@@ -24,10 +24,6 @@ bool is_one_of(const std::string& reason, const Reasons& reasons) {
   return std::ranges::any_of(reasons, [&](const char* each) { return reason == each; });
 }
 
-bool contains(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
-
-std::string name_of(const Json& object) { return text_at(object, "/metadata/name"); }
-
 // The newest event about this object that `is_wanted`; null if there is none.
 template <typename Wanted>
 const Json& event_of(const JobObjects& job, const std::string& name, Wanted is_wanted) {
@@ -56,8 +52,8 @@ std::optional<Waiting> waiting_for(const JobObjects& job, const Reasons& reasons
         const std::string reason = text_at(status, "/state/waiting/reason");
         if (!is_one_of(reason, reasons)) continue;
         const std::string message = message_line(text_at(status, "/state/waiting/message"));
-        return Waiting{name_of(*pod), reason,
-                       fmt::format("pod {}: {}: {}", name_of(*pod), reason,
+        return Waiting{object_name(*pod), reason,
+                       fmt::format("pod {}: {}: {}", object_name(*pod), reason,
                                    message.empty() ? text_at(status, "/image") : message)};
       }
     }
@@ -73,7 +69,7 @@ std::optional<Diagnosis> image_problem(const JobObjects& job) {
   const Json& event =
       event_of(job, waiting->pod, [](const std::string& reason) { return reason == "Failed"; });
   const std::string message = message_line(text_at(event, "/message"));
-  if (contains(message, "pull")) found.details.push_back(message);
+  if (says(message, "pull")) found.details.push_back(message);
   found.advice =
       "is the name of the image right, may the nodes pull it, and is it built for their processors?";
   return found;
@@ -87,7 +83,7 @@ std::optional<Diagnosis> config_problem(const JobObjects& job) {
       "config",
       "a container cannot be created",
       {waiting->text},
-      contains(waiting->text, "secret")
+      says(waiting->text, "secret")
           ? "create the Secret that is missing: kubectl create secret generic NAME --from-literal ..."
           : ""};
 }
@@ -99,7 +95,7 @@ std::optional<Diagnosis> claim_problem(const JobObjects& job) {
       const std::string claim = text_at(volume, "/persistentVolumeClaim/claimName");
       if (claim.empty() || text_at(*pod, "/status/phase") != "Pending") continue;
       const auto held =
-          std::ranges::find_if(job.claims, [&](const Json& each) { return name_of(each) == claim; });
+          std::ranges::find_if(job.claims, [&](const Json& each) { return object_name(each) == claim; });
       const bool is_known =
           std::ranges::find(job.not_allowed, "persistentvolumeclaims") == job.not_allowed.end();
       if (held == job.claims.end() && is_known)
@@ -114,7 +110,7 @@ std::optional<Diagnosis> claim_problem(const JobObjects& job) {
           event_of(job, claim, [](const std::string& reason) { return is_one_of(reason, kClaimReasons); });
       // WaitForFirstConsumer: it is bound once the pod has a node.
       if (event.is_null() && text_at(*held, "/status/phase") == "Pending" &&
-          !contains(text_at(condition(*pod, "PodScheduled"), "/message"), "unbound immediate")) {
+          !says(text_at(condition(*pod, "PodScheduled"), "/message"), "unbound immediate")) {
         continue;
       }
       Diagnosis found = {
@@ -133,14 +129,14 @@ std::optional<Diagnosis> claim_problem(const JobObjects& job) {
 std::optional<Diagnosis> mount_problem(const JobObjects& job) {
   for (const Json* pod : current_pods(job)) {
     if (text_at(*pod, "/status/phase") != "Pending") continue;
-    const Json& event = event_of(job, name_of(*pod),
+    const Json& event = event_of(job, object_name(*pod),
                                  [](const std::string& reason) { return is_one_of(reason, kVolumeReasons); });
     if (event.is_null()) continue;
     return Diagnosis{
         Outlook::kHindered,
         "volume",
         "a volume cannot be mounted",
-        {fmt::format("pod {}: {}: {}", name_of(*pod), text_at(event, "/reason"),
+        {fmt::format("pod {}: {}: {}", object_name(*pod), text_at(event, "/reason"),
                      message_line(text_at(event, "/message")))},
         "tessera doctor --storage DIR on a node tells more; Secrets and ConfigMaps are volumes, too"};
   }
@@ -167,13 +163,13 @@ std::optional<Diagnosis> node_problem(const JobObjects& job) {
                      {fmt::format("scheduler: {}", message)},
                      ""};
   if (text_at(scheduled, "/reason") == "SchedulingGated") {
-    found.details = {fmt::format("pod {} has a scheduling gate: {}", name_of(*first), message)};
+    found.details = {fmt::format("pod {} has a scheduling gate: {}", object_name(*first), message)};
     return found;
   }
   // Whatever Karpenter or the Cluster Autoscaler said last.
   const auto said = std::ranges::find_if(job.events, [&](const Json& event) {
     const std::string reason = text_at(event, "/reason");
-    return text_at(event, "/involvedObject/name") == name_of(*first) &&
+    return text_at(event, "/involvedObject/name") == object_name(*first) &&
            (reason == "Nominated" || reason == "TriggeredScaleUp" || reason == "NotTriggerScaleUp" ||
             (reason == "FailedScheduling" && source_of(event) == "karpenter"));
   });
@@ -228,16 +224,16 @@ std::optional<Diagnosis> still_starting(const JobObjects& job) {
                                count_of(std::max(counts.wanted, counts.pending), "pod"));
   for (const Json* pod : current_pods(job)) {
     if (text_at(*pod, "/status/phase") != "Pending") continue;
-    const Json& event = event_of(job, name_of(*pod), [](const std::string&) { return true; });
+    const Json& event = event_of(job, object_name(*pod), [](const std::string&) { return true; });
     for (const Json& status : list_at(*pod, "/status/initContainerStatuses")) {
       if (!status.contains("/state/running"_json_pointer)) continue;
       found.details.push_back(
-          fmt::format("pod {}: init container {} runs", name_of(*pod), text_at(status, "/name")));
+          fmt::format("pod {}: init container {} runs", object_name(*pod), text_at(status, "/name")));
       return found;
     }
     if (!event.is_null())
       found.details.push_back(
-          fmt::format("pod {}: {}", name_of(*pod), message_line(text_at(event, "/message"))));
+          fmt::format("pod {}: {}", object_name(*pod), message_line(text_at(event, "/message"))));
     return found;
   }
   return found;

@@ -59,15 +59,14 @@ class StatusCommand : public Command {
     for (const std::string& each : {name.name, name.name_space}) check_name(each);
     const JobObjects job = get_job(Kubectl(process_environment()), name);
     const Diagnosis found = diagnose(job);
-    exit_code_ = static_cast<int>(found.outlook);
     if (as_json_) {
       write_output(json_of(job, found));
     } else {
       show(job, found);
     }
+    flush_output();
+    if (found.outlook != Outlook::kGood) throw ResultCode{static_cast<int>(found.outlook)};
   }
-
-  int exit_code() const override { return exit_code_; }
 
  private:
   // It becomes an argument of kubectl.
@@ -89,6 +88,7 @@ class StatusCommand : public Command {
     for (const std::string& detail : found.details) print("  {}\n", printable(detail, kMaxDetailChars));
     const PodCounts pods = count_pods(job);
     const std::string progress = progress_of(job).text();
+    if (progress.empty() && !last_line(job).empty()) print("  rank 0: {}\n", last_line(job));
     if (!progress.empty()) print("  {}{}\n", found.state == "running" ? "" : "last seen: ", progress);
     if (num_restarts(job) > 0 && found.state != "restarting")
       print("  {}: {}\n", job.kind == "Job" ? "failed pods" : "restarts", num_restarts(job));
@@ -128,6 +128,7 @@ class StatusCommand : public Command {
                                     {"failed", pods.failed},
                                     {"succeeded", pods.succeeded}}},
                                   {"restarts", num_restarts(job)},
+                                  {"last_line", last_line(job)},
                                   {"not_seen", job.not_allowed}};
     nlohmann::ordered_json& far = out["progress"] = nlohmann::ordered_json::object();
     if (progress.step) far["step"] = *progress.step;
@@ -141,7 +142,6 @@ class StatusCommand : public Command {
   std::string job_;
   std::string name_space_;
   bool as_json_ = false;
-  int exit_code_ = 0;
 };
 
 }  // namespace
