@@ -189,10 +189,11 @@ apply "$state/storage.yaml"
 write "$state/queue.yaml" tessera deploy queue --instance "$instance" --nodes "$nodes"
 apply "$state/queue.yaml"
 if [ -n "$monitoring" ]; then
-  for what in alerts dashboards; do
-    write "$state/$what.yaml" tessera deploy "$what"
-    apply "$state/$what.yaml"
-  done
+  # The token that is made below.
+  write "$state/alerts.yaml" tessera deploy alerts --token_secret tessera-metrics
+  write "$state/dashboards.yaml" tessera deploy dashboards
+  apply "$state/alerts.yaml"
+  apply "$state/dashboards.yaml"
 fi
 
 say "== sick nodes"
