@@ -218,6 +218,9 @@ class DeployKubernetesCommand : public DeployCommand {
 
   PodSize pod_size(const Instance& instance, int ranks) const {
     PodSize size{cpus_.value_or(0), memory_.empty() ? 0 : parse_bytes(memory_).value() >> 20 << 20};
+    if (!memory_.empty() && size.memory_bytes == 0) {
+      fail(ExitCode::kUsage, "--memory: expected at least 1 MiB, found {}", memory_);
+    }
     if (instance.name.empty()) return size;
     const int64_t threads_per_core = std::max<int64_t>(1, instance.num_vcpus / instance.facts.num_cores);
     const Allocatable most = allocatable_of(instance, max_pods_);
@@ -240,9 +243,14 @@ class DeployKubernetesCommand : public DeployCommand {
     request.options = asked_options(*table, args_);
     request.options.num_nodes = job.num_nodes;
     request.options.local_world_size = job.local_world_size;
-    resolve_training_arguments(*table, int64_t{job.num_nodes} * job.local_world_size, &args_);
-    if (table->is_set("per_device_train_batch_size"))
-      request.options.micro_batch_rows = args_.per_device_train_batch_size;
+    const int64_t world_size = int64_t{job.num_nodes} * job.local_world_size;
+    resolve_training_arguments(*table, world_size, &args_);
+    // With a global batch size it is an upper limit.
+    if (table->is_set("per_device_train_batch_size")) {
+      const int64_t rank_rows = global_batch_rows(args_.batch_options(world_size)) / world_size;
+      request.options.micro_batch_rows =
+          std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, args_.per_device_train_batch_size));
+    }
     request.args = &args_;
     request.config = &config;
     request.instance = &instance;
