@@ -111,7 +111,7 @@ class DeployKubernetesCommand : public DeployCommand {
     const JobPlan plan = make_plan(table, config, instance, job);
     job.grace = grace(plan);
     job.pod.pod_grace_s = job.grace.pod_s;
-    job.train_arguments = pod_arguments(args_, given_, plan.layout, plan.step_rows, job.name);
+    job.train_arguments = pod_arguments(given_, plan.layout, plan.step_rows, job.name);
     job.about = about(plan, instance, job);
     write_manifests(job_documents(templates(), job, random_token()));
   }
