@@ -109,7 +109,7 @@ class DeployKubernetesCommand : public DeployCommand {
     job.size = pod_size(instance, job.local_world_size);
 
     const JobPlan plan = make_plan(table, config, instance, job);
-    job.grace = grace(plan);
+    job.grace = grace(*table, plan);
     job.pod.pod_grace_s = job.grace.pod_s;
     job.train_arguments = pod_arguments(given_, plan.layout, plan.step_rows, job.name);
     job.about = about(plan, instance, job);
@@ -258,10 +258,12 @@ class DeployKubernetesCommand : public DeployCommand {
     return plan_job(request);
   }
 
-  GracePeriods grace(const JobPlan& plan) const {
+  GracePeriods grace(const FlagTable& table, const JobPlan& plan) const {
     const double step_s = plan.forecast.time ? plan.forecast.time->step_s() : 0;
-    const GracePeriods grace = grace_periods(plan.forecast.disk.checkpoint_bytes, storage_mb_per_s_ * 1e6,
-                                             step_s, capacity_ != "on-demand" && !instance_.empty());
+    const bool is_spot = capacity_ != "on-demand" && !instance_.empty();
+    GracePeriods grace =
+        grace_periods(plan.forecast.disk.checkpoint_bytes, storage_mb_per_s_ * 1e6, step_s, is_spot);
+    if (table.is_set("grace_period_s")) grace = with_grace_period(grace, args_.grace_period_s, is_spot);
     if (grace.is_short) {
       log_warning(
           "a step and a checkpoint of {} take {} s, more than the {} s after SIGTERM: an evicted run resumes "
