@@ -15,6 +15,10 @@ constexpr int64_t kGraceStepSeconds = 10;  // from one grace period to the next 
 constexpr int64_t kLeastGraceSeconds = 30;
 constexpr double kUsedShareOfGrace = 0.8;
 
+int64_t most_run_seconds(bool spot) {
+  return (spot ? kSpotGraceSeconds : kMostGraceSeconds) - 2 * kGraceStepSeconds;
+}
+
 // A node as the search shall see it: what the pod has of the instance.
 Instance node_of(const Instance& instance, const PodSize& pod) {
   Instance node = instance;
@@ -95,12 +99,22 @@ Instance unknown_instance(const std::vector<Instance>& catalogue, int64_t cpus, 
 GracePeriods grace_periods(int64_t checkpoint_bytes, double storage_bytes_per_s, double step_s, bool spot) {
   GracePeriods grace;
   grace.needed_s = static_cast<double>(checkpoint_bytes) / storage_bytes_per_s + step_s;
-  const int64_t most = (spot ? kSpotGraceSeconds : kMostGraceSeconds) - 2 * kGraceStepSeconds;
   const double wanted = std::ceil(std::min(grace.needed_s / kUsedShareOfGrace, 1e6));
-  grace.run_s = std::clamp(static_cast<int64_t>(wanted), kLeastGraceSeconds, most);
-  grace.is_short = wanted > static_cast<double>(most);
+  const int64_t run_s = std::clamp(static_cast<int64_t>(wanted), kLeastGraceSeconds, most_run_seconds(spot));
+  return with_grace_period(grace, static_cast<double>(run_s), spot);
+}
+
+GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot) {
+  const int64_t most = most_run_seconds(spot);
+  if (!(run_s >= 1 && run_s <= static_cast<double>(most))) {
+    fail(ExitCode::kUsage, "--grace_period_s: expected 1 to {}{}, found {}", most,
+         spot ? ", since spot nodes are gone two minutes after their notice (--capacity on-demand)" : "",
+         run_s);
+  }
+  grace.run_s = static_cast<int64_t>(std::ceil(run_s));
   grace.launch_s = grace.run_s + kGraceStepSeconds;
   grace.pod_s = grace.launch_s + kGraceStepSeconds;
+  grace.is_short = grace.needed_s > kUsedShareOfGrace * static_cast<double>(grace.run_s);
   return grace;
 }
 
@@ -113,6 +127,10 @@ JobPlan plan_job(const JobPlanRequest& request) {
   args.gradient_accumulation_steps = step_rows;
 
   const Instance node = node_of(*request.instance, request.pod);
+  if (node.facts.num_cores < *request.options.local_world_size) {
+    fail(ExitCode::kBadConfig, "a pod of {} has {}, fewer than its {}", format_count(request.pod.cpus, "CPU"),
+         format_count(node.facts.num_cores, "core"), format_count(*request.options.local_world_size, "rank"));
+  }
   JobSize job;
   job.max_row_tokens = job.mean_row_tokens = args.row_limit(request.config->max_position_embeddings);
   const SearchResult result = search_instances(args, *request.config, job, {node}, request.options);

@@ -42,6 +42,9 @@ inline constexpr int64_t kMostGraceSeconds = 600;
 // The program takes a step and a checkpoint to fit if they take four fifths of its grace period.
 GracePeriods grace_periods(int64_t checkpoint_bytes, double storage_bytes_per_s, double step_s, bool spot);
 
+// The same with a period that the user gives. Error(kUsage) if the nodes do not allow it.
+GracePeriods with_grace_period(GracePeriods grace, double run_s, bool spot);
+
 struct JobPlanRequest {
   // Resolved for all ranks, with rows per step as they shall be: options narrows what is free to choose.
   const TrainingArguments* args = nullptr;

@@ -75,6 +75,10 @@ REFUSALS = [
     (["--metrics_host", "127.0.0.1"], 64, "--metrics_host: pods serve on all"),
     (["--trainer", "v2.0"], 64, "--trainer: expected one of v2.1, v2.2, v2.3, jobset, job, found 'v2.0'"),
     (["--memory", "900GiB"], 78, "leaves a pod"),
+    (["--grace_period_s", "200"], 64, "--grace_period_s: expected 1 to 90"),
+    (["--memory", "2KiB"], 64, "--memory: expected at least 1 MiB"),
+    (["--cpus", "2", "--nproc_per_node", "2"], 78, "a pod of 2 CPUs has 1 core, fewer than its 2 ranks"),
+    (["--storage_mb_per_s", "nan"], 64, "--storage_mb_per_s: expected"),
     (["--cpus", "64"], 78, "leaves a pod 62 CPUs"),
     (["--global_batch_size", "2", "--per_device_train_batch_size", "1"], 78, "raise --global_batch_size"),
     (["--templates", "/nowhere"], 66, "--templates: there is no folder"),
@@ -255,6 +259,13 @@ def check_repeatable(program):
     jobset = [each for each in yaml.load_all(first, LOADER) if each["kind"] == "JobSet"][0]
     container = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
     check(f"--dataset={odd}" in container["args"], f"text has changed: {container['args']}")
+    result = tessera(program, [*JOB, *SHAPES[0], "--grace_period_s", "200", "--capacity", "on-demand"])
+    check("--grace_period_s=200" in result.stdout and "--termination_grace_s=210" in result.stdout,
+          f"a grace period that was given has changed: {result.stderr}")
+    batch = ["--global_batch_size", "30", "--per_device_train_batch_size", "1"]
+    result = tessera(program, [*JOB, *SHAPES[2], *batch])
+    check("--per_device_train_batch_size=1\"" in result.stdout and "--global_batch_size=30\"" in result.stdout,
+          f"a batch size that was given has changed: {result.stderr}")
 
 
 def check_templates(program, folder):

@@ -109,9 +109,9 @@ class DeployKubernetesCommand : public DeployCommand {
     job.size = pod_size(instance, job.local_world_size);
 
     const JobPlan plan = make_plan(table, config, instance, job);
-    job.grace = grace(plan);
+    job.grace = grace(*table, plan);
     job.pod.pod_grace_s = job.grace.pod_s;
-    job.train_arguments = pod_arguments(args_, given_, plan.layout, plan.step_rows, job.name);
+    job.train_arguments = pod_arguments(given_, plan.layout, plan.step_rows, job.name);
     job.about = about(plan, instance, job);
     write_manifests(job_documents(templates(), job, random_token()));
   }
@@ -218,6 +218,9 @@ class DeployKubernetesCommand : public DeployCommand {
 
   PodSize pod_size(const Instance& instance, int ranks) const {
     PodSize size{cpus_.value_or(0), memory_.empty() ? 0 : parse_bytes(memory_).value() >> 20 << 20};
+    if (!memory_.empty() && size.memory_bytes == 0) {
+      fail(ExitCode::kUsage, "--memory: expected at least 1 MiB, found {}", memory_);
+    }
     if (instance.name.empty()) return size;
     const int64_t threads_per_core = std::max<int64_t>(1, instance.num_vcpus / instance.facts.num_cores);
     const Allocatable most = allocatable_of(instance, max_pods_);
@@ -240,9 +243,14 @@ class DeployKubernetesCommand : public DeployCommand {
     request.options = asked_options(*table, args_);
     request.options.num_nodes = job.num_nodes;
     request.options.local_world_size = job.local_world_size;
-    resolve_training_arguments(*table, int64_t{job.num_nodes} * job.local_world_size, &args_);
-    if (table->is_set("per_device_train_batch_size"))
-      request.options.micro_batch_rows = args_.per_device_train_batch_size;
+    const int64_t world_size = int64_t{job.num_nodes} * job.local_world_size;
+    resolve_training_arguments(*table, world_size, &args_);
+    // With a global batch size it is an upper limit.
+    if (table->is_set("per_device_train_batch_size")) {
+      const int64_t rank_rows = global_batch_rows(args_.batch_options(world_size)) / world_size;
+      request.options.micro_batch_rows =
+          std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, args_.per_device_train_batch_size));
+    }
     request.args = &args_;
     request.config = &config;
     request.instance = &instance;
@@ -250,10 +258,12 @@ class DeployKubernetesCommand : public DeployCommand {
     return plan_job(request);
   }
 
-  GracePeriods grace(const JobPlan& plan) const {
+  GracePeriods grace(const FlagTable& table, const JobPlan& plan) const {
     const double step_s = plan.forecast.time ? plan.forecast.time->step_s() : 0;
-    const GracePeriods grace = grace_periods(plan.forecast.disk.checkpoint_bytes, storage_mb_per_s_ * 1e6,
-                                             step_s, capacity_ != "on-demand" && !instance_.empty());
+    const bool is_spot = capacity_ != "on-demand" && !instance_.empty();
+    GracePeriods grace =
+        grace_periods(plan.forecast.disk.checkpoint_bytes, storage_mb_per_s_ * 1e6, step_s, is_spot);
+    if (table.is_set("grace_period_s")) grace = with_grace_period(grace, args_.grace_period_s, is_spot);
     if (grace.is_short) {
       log_warning(
           "a step and a checkpoint of {} take {} s, more than the {} s after SIGTERM: an evicted run resumes "
