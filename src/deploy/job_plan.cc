@@ -113,6 +113,10 @@ JobPlan plan_job(const JobPlanRequest& request) {
   args.gradient_accumulation_steps = step_rows;
 
   const Instance node = node_of(*request.instance, request.pod);
+  if (node.facts.num_cores < *request.options.local_world_size) {
+    fail(ExitCode::kBadConfig, "a pod of {} has {}, fewer than its {}", format_count(request.pod.cpus, "CPU"),
+         format_count(node.facts.num_cores, "core"), format_count(*request.options.local_world_size, "rank"));
+  }
   JobSize job;
   job.max_row_tokens = job.mean_row_tokens = args.row_limit(request.config->max_position_embeddings);
   const SearchResult result = search_instances(args, *request.config, job, {node}, request.options);

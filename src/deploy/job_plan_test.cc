@@ -54,6 +54,11 @@ TEST(JobPlan, RefusesMoreRanksThanRows) {
   EXPECT_EQ(error_of([&] { plan("15m", "r7i.16xlarge", 4, 1, args); }).code(), ExitCode::kBadConfig);
 }
 
+TEST(JobPlan, RefusesMoreRanksThanCores) {
+  expect_error(ExitCode::kBadConfig, {"a pod of 30 CPUs has 15 cores, fewer than its 16 ranks"},
+               [] { plan("15m", "c7i.8xlarge", 1, 16); });
+}
+
 TEST(JobPlan, UnknownInstancesHaveAHint) {
   const std::vector<Instance> catalogue = shipped_catalogue();
   const auto refused = [&](const char* name, const char* message) {

@@ -63,6 +63,21 @@ void lint_grace(const Manifest& manifest, std::string_view path, const Value& co
   }
 }
 
+// The name in PET_MASTER_ADDR exists only if the pods are in the subdomain of their headless Service. A
+// JobSet sets it.
+void lint_host_names(const PodTemplate& pod, LintReport* report) {
+  for (const Value& container : list_at(*pod.value, "spec.containers")) {
+    for (const Value& variable : list_at(container, "env")) {
+      if (text_at(variable, "name") != "PET_MASTER_ADDR") continue;
+      const std::string host = text_at(variable, "value"), subdomain = text_at(*pod.value, "spec.subdomain");
+      const size_t dot = host.find('.');
+      if (dot == std::string::npos || host.substr(dot + 1) == subdomain) continue;
+      report->add(*pod.manifest, pod.path, "PET_MASTER_ADDR is {}, the subdomain of the pods '{}'", host,
+                  subdomain);
+    }
+  }
+}
+
 void lint_job(const PodTemplate& pod, LintReport* report) {
   const Value& job = *pod.job;
   const Manifest& manifest = *pod.manifest;
@@ -279,6 +294,7 @@ void lint_jobs(LintReport* report) {
   for (const Manifest& each : report->manifests()) {
     for (const PodTemplate& pod : pod_templates(each)) {
       if (pod.job != nullptr) lint_job(pod, report);
+      if (each.kind() == "Job") lint_host_names(pod, report);
     }
     if (each.kind() == "JobSet") {
       if (const Value* const spec = each.body.find("spec")) lint_failure_rules(each, *spec, report);

@@ -267,6 +267,8 @@ TEST(Lint, FindsWhatIsWrongWithAJobOfItsOwn) {
        "app.kubernetes.io/instance",
        "  selector:\n    matchLabels:\n      app: a\n      b",
        "PodDisruptionBudget small: spec.selector: selects none"},
+      {"subdomain: \"small\"", "subdomain: other",
+       "PET_MASTER_ADDR is small-0.small, the subdomain of the pods 'other'"},
       {"minAvailable: 2", "maxUnavailable: 0", "0 blocks every drain"},
       {"minAvailable: 2", "minAvailable: 2\n  maxUnavailable: 1", "either minAvailable or maxUnavailable"},
       {"- port: metrics", "- port: http", "no pod that it selects has a port called 'http'"},

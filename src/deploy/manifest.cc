@@ -78,6 +78,15 @@ class Builder : public YAML::EventHandler {
     if (anchor != 0) fail_at(mark, "an anchor: write the value itself");
   }
 
+  // File modes are written like this.
+  Value octal(const YAML::Mark& mark, const std::string& text) const {
+    const char* const end = text.data() + text.size();
+    int64_t integer = 0;
+    const auto [at, error] = std::from_chars(text.data(), end, integer, 8);
+    if (error == std::errc() && at == end) return integer;
+    fail_at(mark, fmt::format("'{}', a number that begins with 0 and is not octal: quote it", text));
+  }
+
   Value plain(const YAML::Mark& mark, const std::string& text) const {
     if (text == "true" || text == "True" || text == "TRUE") return true;
     if (text == "false" || text == "False" || text == "FALSE") return false;
@@ -86,10 +95,7 @@ class Builder : public YAML::EventHandler {
         !levels_.empty() && levels_.back().value.object() != nullptr && !levels_.back().has_key;
     if (is_old_boolean(text) && !is_key)
       fail_at(mark, fmt::format("'{}', which kubectl reads as a boolean: quote it", text));
-    if (text.size() > 1 && text[0] == '0' && is_digits(text)) {
-      fail_at(mark,
-              fmt::format("'{}', which kubectl reads as octal: write it in decimal, or quote it", text));
-    }
+    if (text.size() > 1 && text[0] == '0' && is_digits(text)) return octal(mark, text);
     const char* const end = text.data() + text.size();
     int64_t integer = 0;
     if (const auto [at, error] = std::from_chars(text.data(), end, integer);

@@ -24,8 +24,8 @@ struct Manifest {
 };
 
 // Error(kBadData), one line with file and line: not YAML; a name given twice; anchors and aliases; a plain
-// text such as yes or 0440 that YAML 1.1, which kubectl reads, takes for something else than YAML 1.2 does;
-// more than 64 levels, 200,000 values, 2000 names in an object or 8 MiB.
+// yes, which kubectl, by YAML 1.1, takes for true (0440 is octal here as there); more than 64 levels, 200,000
+// values, 2000 names in an object or 8 MiB.
 std::vector<Manifest> parse_manifests(std::string_view text, const std::string& origin);
 
 // The value at a path of names and list indices, null if there is none: at(body, "spec.template.0.name").

@@ -25,6 +25,8 @@ TEST(Manifest, DocumentsHaveTheirLinesAndTypes) {
   EXPECT_TRUE(value_at(all[0].body, "spec.z")->is_null());
   EXPECT_EQ(text_at(all[1].body, "list.2.c"), "d");
   EXPECT_EQ(text_at(all[1].body, "list.1"), "yes");
+  EXPECT_EQ(*value_at(parse_manifests("mode: 0555", "x")[0].body, "mode"), Value(365))
+      << "as kubectl reads it";
   EXPECT_EQ(value_at(all[1].body, "list.3"), nullptr);
   EXPECT_EQ(value_at(all[1].body, "kind.x"), nullptr);
   EXPECT_TRUE(list_at(all[1].body, "nowhere").empty());
@@ -35,7 +37,7 @@ TEST(Manifest, RefusesWhatKubectlReadsDifferently) {
     expect_error(ExitCode::kBadData, {message}, [&] { parse_manifests(text, "x.yaml"); });
   };
   refused("a: 1\nb: yes\n", "x.yaml:2: found 'yes', which kubectl reads as a boolean: quote it");
-  refused("a: 0440\n", "x.yaml:1: found '0440', which kubectl reads as octal");
+  refused("a: 0490\n", "x.yaml:1: found '0490', a number that begins with 0 and is not octal");
   refused("a: 1\nb: 2\na: 3\n", "x.yaml:3: found 'a' a second time");
   refused("a: &x 1\nb: *x\n", "x.yaml:1: found an anchor");
   refused("a: [1\n", "not YAML");

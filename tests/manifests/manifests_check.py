@@ -73,6 +73,9 @@ REFUSALS = [
     (["--metrics_host", "127.0.0.1"], 64, "--metrics_host: pods serve on all"),
     (["--trainer", "v2.0"], 64, "--trainer: expected one of v2.1, v2.2, v2.3, jobset, job, found 'v2.0'"),
     (["--memory", "900GiB"], 78, "leaves a pod"),
+    (["--memory", "2KiB"], 64, "--memory: expected at least 1 MiB"),
+    (["--cpus", "2", "--nproc_per_node", "2"], 78, "a pod of 2 CPUs has 1 core, fewer than its 2 ranks"),
+    (["--storage_mb_per_s", "nan"], 64, "--storage_mb_per_s: expected"),
     (["--cpus", "64"], 78, "leaves a pod 62 CPUs"),
     (["--global_batch_size", "2", "--per_device_train_batch_size", "1"], 78, "raise --global_batch_size"),
     (["--templates", "/nowhere"], 66, "--templates: there is no folder"),
@@ -200,6 +203,16 @@ def check_values(files):
             check(("Secret" in documents) == ("mine" not in path.read_text()), f"{path.name}: secret")
 
 
+def check_arguments(program, files):
+    """`tessera train` takes the arguments of the pods."""
+    for kind in KINDS:
+        for path in [each for each in files[kind] if each.name.startswith("job-")][:3]:
+            words = re.findall(r'^ +- "(--.*|launch|train)"$', path.read_text(), re.MULTILINE)
+            arguments = words[words.index("train") + 1:]
+            result = subprocess.run([program, "config", "show", *arguments], capture_output=True, text=True)
+            check(len(arguments) > 5 and result.returncode == 0, f"{path.name}: {arguments}: {result.stderr}")
+
+
 def check_can_fail(program, folder):
     """The checks see damage of each kind."""
     good = (folder / "job-v2.1-0-0.yaml").read_text()
@@ -242,6 +255,10 @@ def check_repeatable(program):
     jobset = [each for each in yaml.load_all(first, LOADER) if each["kind"] == "JobSet"][0]
     container = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]
     check(f"--dataset={odd}" in container["args"], f"text has changed: {container['args']}")
+    batch = ["--global_batch_size", "30", "--per_device_train_batch_size", "1"]
+    result = tessera(program, [*JOB, *SHAPES[2], *batch])
+    check("--per_device_train_batch_size=1\"" in result.stdout and "--global_batch_size=30\"" in result.stdout,
+          f"a batch size that was given has changed: {result.stderr}")
 
 
 def check_templates(program, folder):
@@ -278,6 +295,7 @@ def main():
         check_lint(program, files, folder)
         check_kubectl([paths[0] for paths in files.values()] + [folder / "queue.yaml", folder / "runtime-v2.1-1.yaml"], folder)
         check_values(files)
+        check_arguments(program, files)
         check_can_fail(program, folder)
         check_refusals(program)
         check_repeatable(program)

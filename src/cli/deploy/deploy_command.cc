@@ -54,7 +54,8 @@ const std::string& DeployCommand::name_space() const {
 
 void DeployCommand::write_manifests(const std::string& text) const {
   check_manifests(text, name(), templates_.empty() ? ExitCode::kInternal : ExitCode::kBadData);
-  write_output(text);
+  // A document of its own, also after others in one stream.
+  write_output("---\n" + text);
 }
 
 Value::Object DeployCommand::common_context() const {

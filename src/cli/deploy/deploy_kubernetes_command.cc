@@ -47,11 +47,10 @@ class DeployKubernetesCommand : public DeployCommand {
            "message then says what would. docs/kubernetes.md has the rest.";
   }
   std::vector<std::string> examples() const override {
-    return {
-        "tessera deploy kubernetes --model meta-llama/Llama-3.1-8B \\",
-        "    --dataset tatsu-lab/alpaca --instance r7i.16xlarge --nodes 4 \\",
-        "    --queue training > job.yaml",
-        "tessera deploy kubernetes run.yaml --trainer jobset --instance m7i.48xlarge | kubectl apply -f -"};
+    return {"tessera deploy kubernetes --model meta-llama/Llama-3.1-8B \\",
+            "    --dataset tatsu-lab/alpaca --instance r7i.16xlarge --nodes 4 \\",
+            "    --queue training > job.yaml", "tessera deploy kubernetes run.yaml --trainer jobset \\",
+            "    --instance m7i.48xlarge --nodes 2 | kubectl apply -f -"};
   }
 
   void declare_flags(FlagTable* table) override {
@@ -112,7 +111,7 @@ class DeployKubernetesCommand : public DeployCommand {
     const JobPlan plan = make_plan(table, config, instance, job);
     job.grace = grace(plan);
     job.pod.pod_grace_s = job.grace.pod_s;
-    job.train_arguments = pod_arguments(args_, given_, plan.layout, plan.step_rows, job.name);
+    job.train_arguments = pod_arguments(given_, plan.layout, plan.step_rows, job.name);
     job.about = about(plan, instance, job);
     write_manifests(job_documents(templates(), job, random_token()));
   }
@@ -219,6 +218,9 @@ class DeployKubernetesCommand : public DeployCommand {
 
   PodSize pod_size(const Instance& instance, int ranks) const {
     PodSize size{cpus_.value_or(0), memory_.empty() ? 0 : parse_bytes(memory_).value() >> 20 << 20};
+    if (!memory_.empty() && size.memory_bytes == 0) {
+      fail(ExitCode::kUsage, "--memory: expected at least 1 MiB, found {}", memory_);
+    }
     if (instance.name.empty()) return size;
     const int64_t threads_per_core = std::max<int64_t>(1, instance.num_vcpus / instance.facts.num_cores);
     const Allocatable most = allocatable_of(instance, max_pods_);
@@ -241,9 +243,14 @@ class DeployKubernetesCommand : public DeployCommand {
     request.options = asked_options(*table, args_);
     request.options.num_nodes = job.num_nodes;
     request.options.local_world_size = job.local_world_size;
-    resolve_training_arguments(*table, int64_t{job.num_nodes} * job.local_world_size, &args_);
-    if (table->is_set("per_device_train_batch_size"))
-      request.options.micro_batch_rows = args_.per_device_train_batch_size;
+    const int64_t world_size = int64_t{job.num_nodes} * job.local_world_size;
+    resolve_training_arguments(*table, world_size, &args_);
+    // With a global batch size it is an upper limit.
+    if (table->is_set("per_device_train_batch_size")) {
+      const int64_t rank_rows = global_batch_rows(args_.batch_options(world_size)) / world_size;
+      request.options.micro_batch_rows =
+          std::clamp<int64_t>(rank_rows, 1, std::max<int64_t>(1, args_.per_device_train_batch_size));
+    }
     request.args = &args_;
     request.config = &config;
     request.instance = &instance;

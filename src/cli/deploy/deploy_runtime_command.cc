@@ -26,7 +26,7 @@ class DeployRuntimeCommand : public DeployCommand {
   }
   std::vector<std::string> examples() const override {
     return {"tessera deploy runtime --storage_class fsx --secrets | kubectl apply -f -",
-            "tessera deploy runtime --nfs 10.0.0.5:/export --trainer jobset | kubectl apply -f -"};
+            "tessera deploy runtime --nfs 10.0.0.5:/export --trainer jobset \\", "    | kubectl apply -f -"};
   }
 
   void declare_flags(FlagTable* table) override {

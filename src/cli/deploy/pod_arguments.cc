@@ -73,8 +73,8 @@ void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag
   }
 }
 
-std::vector<std::string> pod_arguments(const TrainingArguments& args, const std::vector<const Flag*>& given,
-                                       const RunLayout& layout, int64_t step_rows, const std::string& job) {
+std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, const RunLayout& layout,
+                                       int64_t step_rows, const std::string& job) {
   std::vector<std::string> words;
   const auto add_default = [&](const char* flag, const std::string& value) {
     if (!is_among(given, flag)) words.push_back(fmt::format("--{}={}", flag, value));
@@ -92,7 +92,6 @@ std::vector<std::string> pod_arguments(const TrainingArguments& args, const std:
     if (space != std::string::npos) word[space] = '=';
     words.push_back(std::move(word));
   }
-  if (args.model.empty()) fail(ExitCode::kUsage, "--model: a job needs a model to start from");
   return words;
 }
 

@@ -16,7 +16,7 @@ void check_pod_paths(const TrainingArguments& args, const std::vector<const Flag
 
 // "--flag=value" for each flag given, also in a configuration file, then what the layout decides and what a
 // pod needs: output folder, resuming, metrics.
-std::vector<std::string> pod_arguments(const TrainingArguments& args, const std::vector<const Flag*>& given,
-                                       const RunLayout& layout, int64_t step_rows, const std::string& job);
+std::vector<std::string> pod_arguments(const std::vector<const Flag*>& given, const RunLayout& layout,
+                                       int64_t step_rows, const std::string& job);
 
 }  // namespace tessera
