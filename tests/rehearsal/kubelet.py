@@ -11,6 +11,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import time
 
 from manifests import Fields, ManifestError, of_kind
 from name_server import NameServer
@@ -309,13 +310,24 @@ class Pod:
             return "Running"
         return "Succeeded" if self.exit_code == 0 else "Failed"
 
+    def wait_until_started(self):
+        """What is not yet a process gets no signal."""
+        while self.process.poll() is None:
+            state = subprocess.run(["podman", "container", "inspect", "--format", "{{.State.Status}}",
+                                    f"{self.machine.prefix}-{self.name}"], capture_output=True, text=True, check=False)
+            if state.stdout.strip() == "running":
+                return
+            time.sleep(0.05)
+
     def kill(self):
         """As the kernel's out-of-memory killer, or a node that vanishes."""
+        self.wait_until_started()
         podman("kill", "--signal", "KILL", f"{self.machine.prefix}-{self.name}")
 
     def delete(self):
         """SIGTERM, and SIGKILL after the grace period; returns at once."""
         if self.stopping is None and self.phase() == "Running":
+            self.wait_until_started()
             self.stopping = subprocess.Popen(
                 ["podman", "stop", "--ignore", "--time", str(self.grace_s), f"{self.machine.prefix}-{self.name}"],
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

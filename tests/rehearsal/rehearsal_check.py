@@ -21,7 +21,7 @@ from manifests import expand, read_documents
 from rehearse import num_steps
 
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
-NUM_STEPS, SAVE_STEPS = 400, 40
+NUM_STEPS, SAVE_STEPS = 600, 40
 TRAIN = ["--dataset", "/data/text.txt", "--text_per_line", "--packing", "--per_device_train_batch_size", "1",
          "--learning_rate", "1e-3", "--max_steps", str(NUM_STEPS), "--logging_steps", "1000"]
 
@@ -76,16 +76,18 @@ class Rehearsal:
 
 
 class Disturb:
-    """Kills or drains a pod once the run has finished so many steps, one after the other."""
+    """Kills or drains a pod once the run has finished so many steps; the next one after a pod has been replaced."""
 
     def __init__(self, *disturbances):
         self.left = list(disturbances)  # (what, index, step)
+        self.num_pods = 0
 
     def __call__(self, rehearsal, run):
-        if self.left:
+        if self.left and len(run.history) > self.num_pods:
             what, index, step = self.left[0]
             if num_steps({"claim": rehearsal.claim}) >= step:
                 self.left.pop(0)
+                self.num_pods = len(run.history)
                 getattr(run.pods[index], what)()
 
 
@@ -162,7 +164,7 @@ def contradictory_settings(setup, reference):
 def pods_of_an_indexed_job(setup, reference):
     """Without JobSet every pod is replaced on its own: one is killed, the other drained."""
     done = Rehearsal(setup, "job", ["--save_steps", str(SAVE_STEPS)],
-                     on_sync=Disturb(("kill", 1, 100), ("drain", 0, 250)))
+                     on_sync=Disturb(("kill", 1, 100), ("drain", 0, 350)))
     done.check_actions("complete")
     done.check([pod.exit_code for pod in done.pods if pod.index == 1][0] == 137, "node 1 was killed")
     done.check([pod.exit_code for pod in done.pods if pod.index == 0] == [143, 0], "node 0 was drained and came back")

@@ -11,15 +11,17 @@ import glob
 import os
 import sys
 import tempfile
+import time
 
 from controllers import JobSetController
 from kubelet import Machine
 from manifests import ManifestError, expand, read_documents
 
 
-def num_steps(claims):
-    """Lines of the newest metrics.jsonl on a claim."""
-    files = [f for folder in claims.values() for f in glob.glob(os.path.join(folder, "**/metrics.jsonl"), recursive=True)]
+def num_steps(claims, since=0.0):
+    """Lines of the newest metrics.jsonl on a claim; 0 if nothing was written to it since that time."""
+    files = [f for folder in claims.values() for f in glob.glob(os.path.join(folder, "**/metrics.jsonl"), recursive=True)
+             if os.path.getmtime(f) >= since]
     if not files:
         return 0
     with open(max(files, key=os.path.getmtime), "rb") as file:
@@ -28,10 +30,10 @@ def num_steps(claims):
 
 def disturb_once(machine, what, index, step):
     """Kills or drains a pod when the run has got to `step`."""
-    done = []
+    done, begin = [], time.time()
 
     def on_sync(run):
-        if not done and num_steps(machine.claims) >= step:
+        if not done and num_steps(machine.claims, begin) >= step:
             done.append(True)
             getattr(run.pods[index], what)()
 
